@@ -1,0 +1,26 @@
+# make            build build/heddle (installs what is missing first)
+# make demo       train a small Llama on text the project makes itself, in a few minutes
+# make test       all tests
+# make format     clang-format over the sources          make lint   clang-tidy
+# make asan tsan  the tests under sanitizers             make fuzz   every fuzz target for 60 s
+
+BUILD ?= build
+JOBS  ?= $(shell nproc)
+
+.PHONY: all setup configure demo test asan tsan fuzz format lint clean
+
+all: configure
+	@cmake --build $(BUILD) --target heddle -j $(JOBS)
+
+setup:
+	@./scripts/setup.sh
+
+configure: setup
+	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING
+
+test: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
+
+clean:
+	rm -rf build build-*

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installs the Debian packages the build needs and that are missing. Does nothing when all are there.
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build ccache
+  libopenblas0-openmp           # GEMM, loaded at run time
+  libhwy-dev                    # SIMD with run-time dispatch
+  libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  python3                       # checks in tests/; no Python at run time
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  if [ "$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null)" != "install ok installed" ]; then
+    missing+=("$package")
+  fi
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+echo "installing: ${missing[*]}" >&2
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "setup: not root and no sudo; install by hand: ${missing[*]}" >&2; exit 3; }
+  as_root="sudo"
+fi
+export DEBIAN_FRONTEND=noninteractive
+$as_root apt-get update -qq
+$as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

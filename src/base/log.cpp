@@ -1,0 +1,70 @@
+#include "base/log.h"
+
+#include <cstdio>
+#include <ctime>
+#include <mutex>
+
+#include "base/error.h"
+
+namespace heddle {
+namespace {
+
+struct LogState {
+  std::mutex mutex;
+  LogLevel level = LogLevel::info;
+  std::FILE* file = nullptr;
+};
+
+LogState& state() {
+  static LogState instance;
+  return instance;
+}
+
+const char* prefix(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug: return "debug: ";
+    case LogLevel::info: return "";
+    case LogLevel::warn: return "warning: ";
+    case LogLevel::error: return "error: ";
+  }
+  return "";
+}
+
+}  // namespace
+
+void log_line(LogLevel level, const std::string& text) {
+  LogState& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (level < s.level) return;
+  fmt::print(stderr, "{}{}\n", prefix(level), text);
+  if (s.file != nullptr) {
+    const std::time_t now = std::time(nullptr);
+    std::tm utc{};
+    gmtime_r(&now, &utc);
+    char stamp[32];
+    std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    fmt::print(s.file, "{} {}{}\n", stamp, prefix(level), text);
+    std::fflush(s.file);
+  }
+}
+
+void set_log_level(LogLevel level) {
+  const std::lock_guard lock(state().mutex);
+  state().level = level;
+}
+
+void attach_log_file(const std::filesystem::path& path) {
+  std::FILE* file = std::fopen(path.c_str(), "a");
+  if (file == nullptr) fail(ErrorCode::resources, "cannot open log file {}", path.string());
+  detach_log_file();
+  const std::lock_guard lock(state().mutex);
+  state().file = file;
+}
+
+void detach_log_file() {
+  const std::lock_guard lock(state().mutex);
+  if (state().file != nullptr) std::fclose(state().file);
+  state().file = nullptr;
+}
+
+}  // namespace heddle

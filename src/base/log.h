@@ -1,0 +1,33 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+
+namespace heddle {
+
+enum class LogLevel { debug, info, warn, error };
+
+/// One line for people: to standard error, and to the run's log.txt once attached. Thread-safe.
+/// The one process-wide state we keep: a log line must be possible anywhere, also while failing.
+void log_line(LogLevel level, const std::string& text);
+void set_log_level(LogLevel level);
+void attach_log_file(const std::filesystem::path& path);
+void detach_log_file();
+
+template <class... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::info, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_warn(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::warn, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace heddle

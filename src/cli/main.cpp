@@ -1,0 +1,40 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/verbs.h"
+
+namespace heddle::cli {
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"Heddle trains large language models across processors joined by imperfect links."};
+  app.name("heddle");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", HEDDLE_VERSION);
+  add_config(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    // CLI11 uses its own numbers; ours are fixed by the contract: 0 for help, 2 for bad usage.
+    return app.exit(e) == 0 ? 0 : static_cast<int>(ErrorCode::usage);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace heddle::cli
+
+int main(int argc, char** argv) {
+  try {
+    return heddle::cli::run(argc, argv);
+  } catch (const heddle::Error& e) {
+    heddle::log_line(heddle::LogLevel::error, e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    heddle::log_line(heddle::LogLevel::error, std::string("internal: ") + e.what());
+    return static_cast<int>(heddle::ErrorCode::internal);
+  }
+}

@@ -1,0 +1,14 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace heddle::cli {
+
+// Each function adds one verb to the program: its options, its help, and the callback that runs it.
+// A callback throws heddle::Error on failure; main turns that into a message and an exit status.
+
+void add_config(CLI::App& app);
+
+}  // namespace heddle::cli

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace heddle::ops {
+
+/// Which keys a query may see. Query s (counted from 0 in the queries given) has the absolute
+/// position p = query_offset + s and sees keys j with first_key[b][s] <= j <= p.
+struct AttentionMask {
+  std::int64_t query_offset =
+      0;  ///< number of keys before the first query: 0 in training, cache length in decoding
+  Tensor first_key_BS;  ///< i32, the start of the query's document; absent: 0 for all.
+                        ///< Non-decreasing in s.
+};
+
+// Causal softmax attention with grouped heads: H query heads, G key/value heads, H a multiple of G,
+// query head h reads key/value head h / (H / G). q_BSHK has S queries, k_BTGK and v_BTGK have T
+// keys, T >= query_offset + S. f32 or f64; every tensor may be strided in all but the last
+// dimension. Tiled: no S x T matrix is stored.
+
+/// out_BSHK = softmax(scale * q k^T) v; lse_BHS (contiguous) = log of the sum of the exponentials,
+/// natural base.
+void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                       const AttentionMask& mask, double scale, const Tensor& out_BSHK,
+                       const Tensor& lse_BHS, Stream& stream);
+
+/// Gradients of attention_forward, written (not added) to dq, dk, dv. `delta_BHS` is workspace of
+/// lse's shape. The order of sums does not depend on the number of threads. query_offset must be 0
+/// and T equal to S.
+void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
+                        const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
+                        const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                        const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
+                        Stream& stream);
+
+}  // namespace heddle::ops

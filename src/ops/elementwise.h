@@ -1,0 +1,25 @@
+#pragma once
+
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace heddle::ops {
+
+// f32 or f64. Tensors of one call have equal shapes; up to four dimensions, strided in all but the
+// last.
+
+void fill(const Tensor& y, double value, Stream& stream);
+void copy(const Tensor& x, const Tensor& y, Stream& stream);
+/// y = a + b; y may be a or b.
+void add(const Tensor& a, const Tensor& b, const Tensor& y, Stream& stream);
+/// y += x.
+void accumulate(const Tensor& x, const Tensor& y, Stream& stream);
+/// y *= factor.
+void scale(const Tensor& y, double factor, Stream& stream);
+
+/// y_TN += b_N for every row.
+void add_bias(const Tensor& y_TN, const Tensor& b_N, Stream& stream);
+/// db_N += sum of the rows of dy_TN, in an order that does not depend on the number of threads.
+void bias_backward(const Tensor& dy_TN, const Tensor& db_N, Stream& stream);
+
+}  // namespace heddle::ops

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace heddle::ops {
+
+enum class Transpose : bool { no = false, yes = true };
+
+struct GemmScale {
+  double alpha = 1.0;
+  double beta = 0.0;  ///< 1 accumulates into c; with 0, c need not be initialised
+};
+
+/// c_MN = alpha * op(a) op(b) + beta * c, where op(a) is M x K and op(b) is K x N.
+/// All are two-dimensional, f32 or f64 (all alike), with unit stride in the last dimension; rows
+/// may be strided. c overlaps neither input. Runs in OpenBLAS on stream.threads() threads.
+void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+          const Tensor& c, GemmScale scale, Stream& stream);
+
+/// "OpenBLAS 0.3.21 SkylakeX": the library and the kernel set it chose, for `doctor` and reports.
+std::string gemm_backend();
+
+}  // namespace heddle::ops

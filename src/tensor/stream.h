@@ -1,0 +1,29 @@
+#pragma once
+
+#include "tensor/device.h"
+
+namespace heddle {
+
+/// A point in a stream's work. On CPU, where work is done when the call returns, it is always
+/// reached.
+class Event {};
+
+/// An ordered queue of work on one device. There is no default stream: a function that launches
+/// work takes one. A CPU stream runs work inline, on up to `threads` cores.
+class Stream {
+ public:
+  explicit Stream(int threads, Device device = {}) : device_(device), threads_(threads) {}
+
+  Device device() const { return device_; }
+  /// The size of the thread team that an operation on this stream may use.
+  int threads() const { return threads_; }
+
+  Event record() { return {}; }
+  void wait(const Event&) {}
+
+ private:
+  Device device_;
+  int threads_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,47 @@
+#include "tensor/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "tensor/tensor.h"
+
+namespace heddle {
+namespace {
+
+std::size_t at(const BytesByTag& bytes, MemoryTag tag) {
+  return bytes[static_cast<std::size_t>(tag)];
+}
+
+TEST(Memory, CountsByTagAndRemembersThePeak) {
+  Memory memory;
+  Tensor kept = memory.alloc({16}, DType::f32, MemoryTag::parameters);
+  {
+    Tensor gone = memory.alloc({1024}, DType::f32, MemoryTag::activations);
+    EXPECT_EQ(at(memory.stats().live, MemoryTag::activations), 4096U);
+  }
+  const auto stats = memory.stats();
+  EXPECT_EQ(at(stats.live, MemoryTag::activations), 0U);
+  EXPECT_EQ(stats.peak, 4096U + 64U);
+  EXPECT_EQ(at(stats.at_peak, MemoryTag::parameters), 64U);
+  memory.reset_peak();
+  EXPECT_EQ(memory.stats().peak, 64U);
+}
+
+TEST(Memory, ReusesBlocksOfTheSameSizeAndTrims) {
+  Memory memory;
+  for (int i = 0; i < 10; ++i) memory.alloc({1 << 20}, DType::f32, MemoryTag::workspace);
+  EXPECT_EQ(memory.stats().reserved, std::size_t{4} << 20);
+  memory.trim();
+  EXPECT_EQ(memory.stats().reserved, 0U);
+}
+
+TEST(Memory, TensorsMayOutliveIt) {
+  Tensor survivor;
+  {
+    Memory memory;
+    survivor = memory.zeros({8}, DType::f32, MemoryTag::workspace);
+  }
+  EXPECT_EQ(survivor.host<float>()[7], 0.0F);
+}
+
+}  // namespace
+}  // namespace heddle
