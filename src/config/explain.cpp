@@ -135,7 +135,7 @@ std::string describe_run(const LoadedRun& run) {
   }
   const auto& c = run.config;
   text += fmt::format(
-      "\n{} steps of {} tokens: {} micro-batch{} of {} x {} tokens accumulated; {} tokens in all\n"
+      "\n{} steps of {} tokens: {} micro-batch{} of {} x {}; {} tokens in all\n"
       "run folder {}\n",
       c.total_steps(), c.tokens_per_step(), c.accumulation(), c.accumulation() == 1 ? "" : "es",
       c.train.microbatch, c.data.seq_len,

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/file_system.h"
@@ -82,6 +83,12 @@ std::string expectation(Type type) {
   return "";
 }
 
+/// Where a value stands: its line and column in the file, or (no line) an override.
+struct Place {
+  std::string text;  ///< "run.toml:14:3", "--set optim.lr=1"
+  toml::source_position at = {};
+};
+
 /// Collects everything that is wrong and where the values came from, so that one run of the program
 /// shows all of it.
 class Loader {
@@ -106,7 +113,7 @@ class Loader {
   }
 
   void apply(const std::string& override_text) {
-    const std::string where = "--set " + override_text;
+    const Place where = {"--set " + override_text};
     const auto equals = override_text.find('=');
     const auto name = trim(std::string_view(override_text).substr(0, equals));
     const auto dot = name.find('.');
@@ -134,15 +141,31 @@ class Loader {
     auto conflicts = find_conflicts(loaded_.config);
     for (auto& conflict : validate_single_process(loaded_.config)) conflicts.push_back(conflict);
     for (const auto& conflict : conflicts) report_conflict(conflict);
-    if (!problems_.empty()) {
-      throw Error(ErrorCode::usage, fmt::format("{}", fmt::join(problems_, "\n")));
-    }
+    if (!problems_.empty()) throw_problems();
     return std::move(loaded_);
   }
 
  private:
-  std::string place(const toml::source_region& at) const {
-    return fmt::format("{}:{}:{}", file_, at.begin.line, at.begin.column);
+  struct Problem {
+    Place where;
+    std::string what;
+  };
+
+  /// In the order of the file; what has no line comes last.
+  [[noreturn]] void throw_problems() {
+    const auto position = [](const Problem& p) {
+      const bool has_line = p.where.at.line > 0;
+      return std::tuple(!has_line, p.where.at.line, p.where.at.column);
+    };
+    std::stable_sort(problems_.begin(), problems_.end(),
+                     [&](const Problem& a, const Problem& b) { return position(a) < position(b); });
+    std::vector<std::string> lines;
+    for (const auto& [where, what] : problems_) lines.push_back(where.text + ": " + what);
+    throw Error(ErrorCode::usage, fmt::format("{}", fmt::join(lines, "\n")));
+  }
+
+  Place place(const toml::source_region& at) const {
+    return {fmt::format("{}:{}:{}", file_, at.begin.line, at.begin.column), at.begin};
   }
 
   void report(const Place& where, std::string_view section, const std::string& what) {
@@ -158,11 +181,11 @@ class Loader {
       if (faulty_sections_.count(key.substr(0, key.find('.'))) > 0) return;
     }
     const auto place = places_.find(conflict.keys.front());
-    problems_.push_back((place == places_.end() ? file_ : place->second) + ": " + conflict.message);
+    const auto where = place == places_.end() ? Place{file_} : place->second;
+    problems_.push_back({where, conflict.message});
   }
 
-  void report_unknown_section(const std::string& where, std::string_view name,
-                              const toml::node& node) {
+  void report_unknown_section(const Place& where, std::string_view name, const toml::node& node) {
     if (node.is_table() || node.is_array_of_tables()) {
       report(where, "", fmt::format("unknown section {}{}", name, suggestion_for_section(name)));
     } else {
@@ -188,7 +211,7 @@ class Loader {
     return toml::table{{"value", std::string(text)}};
   }
 
-  void read_key(const std::string& where, const std::string& origin, std::string_view section,
+  void read_key(const Place& where, const std::string& origin, std::string_view section,
                 std::string_view name, const toml::node& node) {
     const std::string full_name = fmt::format("{}.{}", section, name);
     const Key* key = find_key(full_name);
@@ -206,7 +229,7 @@ class Loader {
     places_[full_name] = where;
   }
 
-  std::optional<Value> convert(const Key& key, const std::string& where, const toml::node& node) {
+  std::optional<Value> convert(const Key& key, const Place& where, const toml::node& node) {
     switch (key.field.type) {
       case Type::boolean:
         if (const auto* v = node.as_boolean()) return v->get();
@@ -260,7 +283,7 @@ class Loader {
     return sources;
   }
 
-  DataSource read_source(const std::string& where, const toml::table& table) {
+  DataSource read_source(const Place& where, const toml::table& table) {
     DataSource source;
     for (const auto& [key, node] : table) {
       const auto at = place(key.source());
@@ -303,9 +326,9 @@ class Loader {
 
   std::string file_;
   LoadedRun loaded_;
-  std::map<std::string, std::string> places_;
+  std::map<std::string, Place> places_;
   std::set<std::string> faulty_sections_;
-  std::vector<std::string> problems_;
+  std::vector<Problem> problems_;
 };
 
 LoadedRun load(std::string_view text, const std::string& name, const std::string& default_name,

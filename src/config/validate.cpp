@@ -18,7 +18,7 @@ void check_model_source(const RunConfig& config, std::vector<Conflict>& conflict
         {{"model"}, "no model; set one of model.preset, model.path and model.config"});
   } else if (given.size() > 1) {
     conflicts.push_back(
-        {{given.back()}, fmt::format("{} are all given; keep one", fmt::join(given, " and "))});
+        {{given.back()}, fmt::format("{} are given; keep one", fmt::join(given, " and "))});
   }
   if (!m.path.empty() && m.vocab_size != 0) {
     conflicts.push_back(
