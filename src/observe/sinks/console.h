@@ -7,7 +7,7 @@
 namespace heddle::observe {
 
 struct ConsoleOptions {
-  Terminal terminal;
+  Terminal terminal = {};
   std::int64_t line_every = 10;  ///< a lasting line every so many steps, and for the last step
   double redraw_seconds = 0.1;   ///< the live line changes at most this often
 };
