@@ -14,6 +14,7 @@ int run(int argc, char** argv) {
   app.name("heddle");
   app.require_subcommand(1);
   app.set_version_flag("--version", HEDDLE_VERSION);
+  add_bench(app);
   add_config(app);
   try {
     app.parse(argc, argv);

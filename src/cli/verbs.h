@@ -9,6 +9,8 @@ namespace heddle::cli {
 // Each function adds one verb to the program: its options, its help, and the callback that runs it.
 // A callback throws heddle::Error on failure; main turns that into a message and an exit status.
 
+void add_bench(CLI::App& app);
+void add_bench_ops(CLI::App& bench);
 void add_config(CLI::App& app);
 
 }  // namespace heddle::cli
