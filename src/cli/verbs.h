@@ -10,6 +10,7 @@ namespace heddle::cli {
 // A callback throws heddle::Error on failure; main turns that into a message and an exit status.
 
 void add_bench(CLI::App& app);
+void add_bench_ops(CLI::App& bench);
 void add_config(CLI::App& app);
 void add_verify(CLI::App& app);
 
