@@ -10,5 +10,6 @@ namespace heddle::cli {
 // A callback throws heddle::Error on failure; main turns that into a message and an exit status.
 
 void add_config(CLI::App& app);
+void add_doctor(CLI::App& app);
 
 }  // namespace heddle::cli

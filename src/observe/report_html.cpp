@@ -94,8 +94,10 @@ std::string figures(const RunReport& report) {
     put_figure(html, "Held-out loss", loss_text(eval),
                fmt::format("perplexity {:.4g}", std::exp(eval)));
   }
-  put_figure(html, "Training loss", loss_text(report.totals.final_loss),
-             fmt::format("after {} steps", format_thousands(report.totals.steps)));
+  if (report.totals.steps > 0) {
+    put_figure(html, "Training loss", loss_text(report.totals.final_loss),
+               fmt::format("after {} steps", format_thousands(report.totals.steps)));
+  }
   put_figure(html, "Tokens", format_count(static_cast<double>(report.totals.tokens)),
              fmt::format("in {}", format_duration(report.totals.seconds)));
   const double rate = median_value(report.history.tokens_per_second);
