@@ -11,5 +11,9 @@ namespace heddle::cli {
 
 void add_config(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_verify(CLI::App& app);
+
+// Parts of `verify`, each in its own file.
+void add_verify_tokenizer(CLI::App& verify);
 
 }  // namespace heddle::cli
