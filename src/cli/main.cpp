@@ -16,6 +16,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", HEDDLE_VERSION);
   add_bench(app);
   add_config(app);
+  add_doctor(app);
   add_verify(app);
   try {
     app.parse(argc, argv);
