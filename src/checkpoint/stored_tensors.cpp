@@ -92,6 +92,7 @@ void StoredTensors::add(const std::shared_ptr<const SafetensorsFile>& file,
   for (std::size_t d = 0; d < box.end.size(); ++d) box.end[d] += entry.sizes[d];
 
   const auto [at, is_new] = tensors_.try_emplace(note.name, StoredTensor{Shape(note.sizes), {}});
+  if (is_new) names_.push_back(note.name);
   StoredTensor& tensor = at->second;
   if (!is_new && tensor.shape != Shape(note.sizes)) {
     fail(ErrorCode::data, "{}: tensor \"{}\" has shape {} here and {} in {}", file->path().string(),
@@ -108,21 +109,33 @@ void StoredTensors::add(const std::shared_ptr<const SafetensorsFile>& file,
   tensor.boxes.push_back(std::move(box));
 }
 
-std::vector<std::string> StoredTensors::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors_) names.push_back(name);
-  return names;
-}
-
 const StoredTensors::StoredTensor& StoredTensors::tensor(std::string_view name) const {
   if (const auto at = tensors_.find(name); at != tensors_.end()) return at->second;
-  const std::string nearest = nearest_word(name, names());
+  const std::string nearest = nearest_word(name, names_);
   throw Error(ErrorCode::data, fmt::format("the checkpoint has no tensor \"{}\"", name),
               nearest.empty() ? "" : fmt::format("the nearest name is \"{}\"", nearest));
 }
 
-const std::string& StoredTensors::dtype_name(std::string_view name) const {
-  return tensor(name).boxes.front().entry->dtype_name;
+TensorSpec StoredTensors::spec(std::string_view name) const {
+  const StoredTensor& stored = tensor(name);
+  TensorSpec spec = *stored.boxes.front().entry;
+  spec.name = name;
+  spec.sizes.assign(stored.shape.sizes().begin(), stored.shape.sizes().end());
+  return spec;
+}
+
+StoredTensors::Content StoredTensors::content(std::string_view name, Memory& memory) const {
+  const StoredTensor& stored = tensor(name);
+  const Box& first = stored.boxes.front();
+  if (first.entry->shape() == stored.shape) return {first.file->bytes(*first.entry), {}};
+  const auto dtype = first.entry->dtype();
+  if (!dtype) {
+    fail(ErrorCode::data, "{}: tensor \"{}\" of dtype {} is in parts, which cannot be joined",
+         first.file->path().string(), name, first.entry->dtype_name);
+  }
+  const Tensor joined = memory.alloc(stored.shape, *dtype, MemoryTag::data);
+  read(name, joined);
+  return {{joined.bytes(), joined.size_bytes()}, joined};
 }
 
 void StoredTensors::read(std::string_view name, const Tensor& out) const {

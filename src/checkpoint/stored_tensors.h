@@ -20,12 +20,20 @@ class StoredTensors {
   /// Throws Error(data) when boxes of a tensor overlap or disagree about its shape.
   explicit StoredTensors(std::span<const std::shared_ptr<const SafetensorsFile>> files);
 
-  /// Sorted.
-  std::vector<std::string> names() const;
+  /// In the order of files and of bytes within a file.
+  std::span<const std::string> names() const { return names_; }
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   Shape shape(std::string_view name) const { return tensor(name).shape; }
-  /// "F32", as stored.
-  const std::string& dtype_name(std::string_view name) const;
+  /// The whole tensor with the dtype it is stored in.
+  TensorSpec spec(std::string_view name) const;
+
+  /// The whole tensor's bytes, row by row: in the map when it was stored in one piece (also of a
+  /// dtype we do not compute with), else joined in `memory`. `joined` keeps them alive then.
+  struct Content {
+    std::span<const std::byte> bytes;
+    Tensor joined;
+  };
+  Content content(std::string_view name, Memory& memory) const;
 
   /// As SafetensorsFile::read and read_slice, in coordinates of the whole tensor. Throws
   /// Error(data) where a part of what is asked for was not stored.
@@ -47,6 +55,7 @@ class StoredTensors {
   const StoredTensor& tensor(std::string_view name) const;
 
   std::map<std::string, StoredTensor, std::less<>> tensors_;
+  std::vector<std::string> names_;
 };
 
 /// A safetensors file keeps a box under a key of its own; the metadata entry "slice:" + key says

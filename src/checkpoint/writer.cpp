@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/strings.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/free_space.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/stored_tensors.h"
 
@@ -18,27 +18,13 @@ namespace heddle {
 namespace fs = std::filesystem;
 namespace {
 
-/// Headers, manifest and the file system's own blocks.
-constexpr std::uint64_t kOverheadBytes = 1 << 20;
-
 std::uint64_t bytes_needed(const CheckpointContent& content) {
-  std::uint64_t bytes = kOverheadBytes;
+  std::uint64_t bytes = 0;
   for (const auto* entries : {&content.weights, &content.optimizer}) {
     for (const SliceEntry& entry : *entries) bytes += entry.data.size_bytes() + entry.name.size();
   }
   for (const TextFile& companion : content.companions) bytes += companion.content.size();
   return bytes;
-}
-
-void require_space(FileSystem& files, const fs::path& root, std::uint64_t needed) {
-  const std::uint64_t free = files.free_bytes(root);
-  if (free < needed) {
-    throw Error(ErrorCode::resources,
-                fmt::format("a checkpoint needs {} in {}, but only {} are free",
-                            format_bytes(static_cast<double>(needed)), root.string(),
-                            format_bytes(static_cast<double>(free))),
-                "free disk space, keep fewer checkpoints or choose another folder");
-  }
 }
 
 /// Puts the checkpoint's files into a folder that has not got its name yet.
@@ -153,7 +139,7 @@ fs::path write_checkpoint(FileSystem& files, const fs::path& root,
                           const CheckpointContent& content) {
   HEDDLE_CHECK(!content.trainer || content.trainer->is_object(), "trainer state is no object");
   prepare_root(files, root);
-  require_space(files, root, bytes_needed(content));
+  require_free_space(files, root, bytes_needed(content));
   const fs::path target = root / checkpoint_name(content.step);
   const fs::path staged = fmt::format("{}.tmp-{}", target.string(), ::getpid());
   try {

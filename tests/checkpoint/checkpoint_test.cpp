@@ -94,7 +94,7 @@ TEST(Checkpoint, JoinsSlicesOfAnyOriginIntoAnySlice) {
   content.weights = {box(0, 3, 0, 8), box(3, 6, 0, 8)};
   const CheckpointReader reader(write_checkpoint(real_file_system(), folder.path(), content));
   for (const auto* tensors : {&reader.weights(), &reader.optimizer()}) {
-    EXPECT_EQ(tensors->names(), std::vector<std::string>{"w"});
+    ASSERT_EQ(tensors->names().size(), 1U);
     EXPECT_EQ(tensors->shape("w"), whole.shape());
     for (std::int64_t r = 0; r < 6; ++r) {
       for (std::int64_t c = 0; c < 8; ++c) {
