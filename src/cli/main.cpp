@@ -15,6 +15,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", HEDDLE_VERSION);
   add_config(app);
+  add_tokenizer(app);
   add_verify(app);
   try {
     app.parse(argc, argv);
