@@ -17,6 +17,7 @@ int run(int argc, char** argv) {
   add_bench(app);
   add_config(app);
   add_doctor(app);
+  add_tokenizer(app);
   add_verify(app);
   try {
     app.parse(argc, argv);

@@ -13,6 +13,7 @@ void add_bench(CLI::App& app);
 void add_bench_ops(CLI::App& bench);
 void add_config(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_tokenizer(CLI::App& app);
 void add_verify(CLI::App& app);
 
 // Parts of `verify`, each in its own file.
