@@ -1,92 +1,11 @@
-#include <fmt/format.h>
-
-#include <type_traits>
 #include <utility>
 
+#include "config/field.h"
 #include "config/presets.h"
 #include "config/schema.h"
 
 namespace heddle::config {
 namespace {
-
-template <class T>
-struct TypeOf;
-template <>
-struct TypeOf<bool> : std::integral_constant<Type, Type::boolean> {};
-template <>
-struct TypeOf<std::int64_t> : std::integral_constant<Type, Type::integer> {};
-template <>
-struct TypeOf<double> : std::integral_constant<Type, Type::number> {};
-template <>
-struct TypeOf<std::string> : std::integral_constant<Type, Type::text> {};
-template <>
-struct TypeOf<std::filesystem::path> : std::integral_constant<Type, Type::path> {};
-template <>
-struct TypeOf<std::vector<DataSource>> : std::integral_constant<Type, Type::sources> {};
-template <class T>
-struct TypeOf<std::optional<T>> : TypeOf<T> {};
-
-template <class T>
-Value to_value(const T& member) {
-  return member;
-}
-Value to_value(const std::filesystem::path& member) { return member.string(); }
-template <class T>
-Value to_value(const std::optional<T>& member) {
-  return member ? Value(*member) : Value();
-}
-
-template <class T>
-void assign(T& member, const Value& value) {
-  member = std::get<T>(value);
-}
-void assign(std::filesystem::path& member, const Value& value) {
-  member = std::get<std::string>(value);
-}
-template <class T>
-void assign(std::optional<T>& member, const Value& value) {
-  member = std::get<T>(value);
-}
-
-/// The key's type follows from the member's.
-template <class S, class T>
-Field field(S RunConfig::*section, T S::*member) {
-  return {.type = TypeOf<T>::value,
-          .choices = {},
-          .get = [=](const RunConfig& c) { return to_value(c.*section.*member); },
-          .set = [=](RunConfig& c, const Value& v) { assign(c.*section.*member, v); }};
-}
-
-template <class S>
-Field bytes(S RunConfig::*section, std::int64_t S::*member) {
-  Field result = field(section, member);
-  result.type = Type::bytes;
-  return result;
-}
-
-/// `names` in the order of the enumerators.
-template <class S, class E>
-Field choice(S RunConfig::*section, E S::*member, std::vector<std::string> names) {
-  static_assert(std::is_enum_v<E>);
-  const auto get = [=](const RunConfig& c) {
-    return Value(names[static_cast<std::size_t>(c.*section.*member)]);
-  };
-  const auto set = [=](RunConfig& c, const Value& v) {
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (names[i] == std::get<std::string>(v)) c.*section.*member = static_cast<E>(i);
-    }
-  };
-  return {.type = Type::choice, .choices = names, .get = get, .set = set};
-}
-
-/// A choice among names that are data, kept as text; "" when not given.
-template <class S>
-Field choice(S RunConfig::*section, std::string S::*member, std::vector<std::string> names) {
-  Field result = field(section, member);
-  result.type = Type::choice;
-  result.choices = std::move(names);
-  return result;
-}
 
 constexpr double kMaxCount = 1e15;               // exact in a double, beyond any run
 constexpr double kMaxSeed = 9007199254740992.0;  // 2^53: survives JSON readers
@@ -94,27 +13,23 @@ constexpr double kMaxSeed = 9007199254740992.0;  // 2^53: survives JSON readers
 std::vector<Key> model_keys() {
   const auto s = &RunConfig::model;
   return {
-      {.section = "model",
-       .name = "preset",
+      {.name = "preset",
        .field = choice(s, &ModelConfig::preset, preset_names()),
        .help = "a model that Heddle knows by name, with random weights",
        .explanation = "Exactly one of model.preset, model.path and model.config is given. The "
                       "presets are the files of configs/models, built into the program.",
        .foreign = {"model", "flavor", "model_name", "model_type"}},
-      {.section = "model",
-       .name = "path",
+      {.name = "path",
        .field = field(s, &ModelConfig::path),
        .help = "a Hugging Face model folder to start from, weights included",
        .explanation = "The folder's tokenizer.json is used unless data.tokenizer names another.",
        .foreign = {"model_name_or_path", "pretrained", "pretrained_checkpoint", "load",
                    "initial_load_path"}},
-      {.section = "model",
-       .name = "config",
+      {.name = "config",
        .field = field(s, &ModelConfig::config),
        .help = "a config.json in Hugging Face form to start from with random weights",
        .foreign = {"config_name", "model_config", "hf_config"}},
-      {.section = "model",
-       .name = "vocab_size",
+      {.name = "vocab_size",
        .field = field(s, &ModelConfig::vocab_size),
        .unit = "tokens",
        .minimum = 0,
@@ -124,23 +39,20 @@ std::vector<Key> model_keys() {
            "0 takes the size the model's config names. Not allowed with model.path, whose "
            "weights have their own size.",
        .foreign = {"padded_vocab_size", "make_vocab_size_divisible_by"}},
-      {.section = "model",
-       .name = "seed",
+      {.name = "seed",
        .field = field(s, &ModelConfig::seed),
        .minimum = 0,
        .maximum = kMaxSeed,
        .help = "seed of the random weights",
        .when_absent = "run.seed"},
-      {.section = "model",
-       .name = "init_std",
+      {.name = "init_std",
        .field = field(s, &ModelConfig::init_std),
        .minimum = 0,
        .maximum = 10,
        .help = "standard deviation of the random weights",
        .when_absent = "initializer_range of the model's config",
        .foreign = {"init_method_std", "initializer_range"}},
-      {.section = "model",
-       .name = "scale_residual_init",
+      {.name = "scale_residual_init",
        .field = field(s, &ModelConfig::scale_residual_init),
        .help =
            "divide the initial weights of the projections into the residual by sqrt(2 x layers)",
@@ -155,30 +67,26 @@ std::vector<Key> model_keys() {
 std::vector<Key> data_keys() {
   const auto s = &RunConfig::data;
   return {
-      {.section = "data",
-       .name = "train",
+      {.name = "train",
        .field = field(s, &DataConfig::train),
        .help = "what to train on: a token file, or .txt or .jsonl to be tokenized first",
        .explanation = "Exactly one of data.train and [[data.sources]] is given. A relative path is "
                       "relative to the folder in which heddle is started, as are all paths here.",
        .foreign = {"data_path", "train_data_path", "dataset", "dataset_path", "dataset_name",
                    "train_file"}},
-      {.section = "data",
-       .name = "sources",
+      {.name = "sources",
        .field = field(s, &DataConfig::sources),
        .help = "a mixture: one [[data.sources]] table per source with path, weight and name",
        .explanation =
            "weight (default 1) is the source's share of the training tokens, relative to the "
            "other weights; name (default: the path) is what reports call it.",
        .foreign = {"blend", "data_blend", "datasets", "mixture"}},
-      {.section = "data",
-       .name = "eval",
+      {.name = "eval",
        .field = field(s, &DataConfig::eval),
        .help = "a separate file for evaluation",
        .explanation = "When given, nothing of the training data is held out.",
        .foreign = {"valid_data_path", "eval_data_path", "validation_file", "validation"}},
-      {.section = "data",
-       .name = "holdout",
+      {.name = "holdout",
        .field = field(s, &DataConfig::holdout),
        .unit = "fraction",
        .minimum = 0,
@@ -187,20 +95,17 @@ std::vector<Key> data_keys() {
        .explanation = "The end of each source is held out; 0 trains on everything and evaluates on "
                       "nothing.",
        .foreign = {"split", "validation_split", "validation_split_percentage"}},
-      {.section = "data",
-       .name = "tokenizer",
+      {.name = "tokenizer",
        .field = field(s, &DataConfig::tokenizer),
        .help = "a tokenizer.json, or a folder that holds one",
        .when_absent = "the one in model.path, or the one the token file names",
        .foreign = {"tokenizer_model", "tokenizer_path", "tokenizer_name", "hf_assets_path"}},
-      {.section = "data",
-       .name = "eos",
+      {.name = "eos",
        .field = field(s, &DataConfig::eos),
        .help = "the token put after each document when text is tokenized",
        .when_absent = "the tokenizer's own end-of-text token",
        .foreign = {"append_eod", "eod", "eos_token"}},
-      {.section = "data",
-       .name = "seq_len",
+      {.name = "seq_len",
        .field = field(s, &DataConfig::seq_len),
        .unit = "tokens",
        .minimum = 1,
@@ -208,13 +113,11 @@ std::vector<Key> data_keys() {
        .help = "length of a training sequence",
        .foreign = {"seq_length", "sequence_length", "block_size", "max_seq_length", "max_seq_len",
                    "n_ctx", "context_length"}},
-      {.section = "data",
-       .name = "documents",
+      {.name = "documents",
        .field = choice(s, &DataConfig::documents, {"mask", "ignore"}),
        .help = "mask: attention stays inside a document; ignore: it crosses document boundaries",
        .foreign = {"reset_attention_mask", "document_mask", "attn_mask_type"}},
-      {.section = "data",
-       .name = "seed",
+      {.name = "seed",
        .field = field(s, &DataConfig::seed),
        .minimum = 0,
        .maximum = kMaxSeed,
@@ -222,8 +125,7 @@ std::vector<Key> data_keys() {
        .explanation = "The order is a pure function of this seed and the step.",
        .when_absent = "run.seed",
        .foreign = {"data_seed", "shuffle_seed"}},
-      {.section = "data",
-       .name = "prefetch",
+      {.name = "prefetch",
        .field = field(s, &DataConfig::prefetch),
        .unit = "micro-batches",
        .minimum = 0,
@@ -236,8 +138,7 @@ std::vector<Key> data_keys() {
 std::vector<Key> train_keys() {
   const auto s = &RunConfig::train;
   return {
-      {.section = "train",
-       .name = "steps",
+      {.name = "steps",
        .field = field(s, &TrainConfig::steps),
        .unit = "steps",
        .minimum = 0,
@@ -245,16 +146,14 @@ std::vector<Key> train_keys() {
        .help = "optimizer steps of the whole run",
        .explanation = "Exactly one of train.steps and train.tokens is given (0 means not given).",
        .foreign = {"train_iters", "max_steps", "num_steps", "iterations", "max_iters"}},
-      {.section = "train",
-       .name = "tokens",
+      {.name = "tokens",
        .field = field(s, &TrainConfig::tokens),
        .unit = "tokens",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "tokens of the whole run, rounded up to whole steps",
        .foreign = {"train_tokens", "max_tokens", "total_tokens", "train_samples"}},
-      {.section = "train",
-       .name = "tokens_per_step",
+      {.name = "tokens_per_step",
        .field = field(s, &TrainConfig::tokens_per_step),
        .unit = "tokens",
        .minimum = 0,
@@ -264,8 +163,7 @@ std::vector<Key> train_keys() {
                       "micro-batches are accumulated follows and is shown. 0 is one micro-batch.",
        .foreign = {"global_batch_size", "train_batch_size", "batch_size", "total_batch_size",
                    "num_tokens_per_train_step", "tokens_per_batch"}},
-      {.section = "train",
-       .name = "microbatch",
+      {.name = "microbatch",
        .field = field(s, &TrainConfig::microbatch),
        .unit = "sequences",
        .minimum = 1,
@@ -276,65 +174,56 @@ std::vector<Key> train_keys() {
            "except for rounding.",
        .foreign = {"micro_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size",
                    "num_tokens_per_microbatch_per_dp_rank", "per_device_train_batch_size"}},
-      {.section = "train",
-       .name = "recompute",
+      {.name = "recompute",
        .field = choice(s, &TrainConfig::recompute, {"none", "block"}),
        .help =
            "block: keep only each block's input and compute the rest again in the backward pass",
        .explanation = "Costs about a third more time and saves most of the activation memory.",
        .foreign = {"recompute_granularity", "recompute_activations", "activation_checkpointing",
                    "activation_checkpoint", "gradient_checkpointing", "selective_ac"}},
-      {.section = "train",
-       .name = "loss_chunk",
+      {.name = "loss_chunk",
        .field = field(s, &TrainConfig::loss_chunk),
        .unit = "tokens",
        .minimum = 1,
        .maximum = 16777216,
        .help = "tokens per piece of the output projection, which is fused with the loss",
        .explanation = "Logits are held for one piece only: loss_chunk x vocabulary values."},
-      {.section = "train",
-       .name = "eval_every",
+      {.name = "eval_every",
        .field = field(s, &TrainConfig::eval_every),
        .unit = "steps",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "steps between evaluations; 0 evaluates only at the end",
        .foreign = {"eval_interval", "eval_steps", "validation_interval", "val_check_interval"}},
-      {.section = "train",
-       .name = "eval_tokens",
+      {.name = "eval_tokens",
        .field = field(s, &TrainConfig::eval_tokens),
        .unit = "tokens",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "tokens of one evaluation; 0 takes all that are held out",
        .foreign = {"eval_iters", "max_eval_samples"}},
-      {.section = "train",
-       .name = "sample_every",
+      {.name = "sample_every",
        .field = field(s, &TrainConfig::sample_every),
        .unit = "steps",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "steps between samples of generated text; 0 takes none",
        .explanation = "Needs a tokenizer to print text."},
-      {.section = "train",
-       .name = "sample_prompt",
+      {.name = "sample_prompt",
        .field = field(s, &TrainConfig::sample_prompt),
        .help = "what the samples continue",
        .when_absent = "the end-of-text token alone"},
-      {.section = "train",
-       .name = "sample_tokens",
+      {.name = "sample_tokens",
        .field = field(s, &TrainConfig::sample_tokens),
        .unit = "tokens",
        .minimum = 1,
        .maximum = 1048576,
        .help = "length of a sample"},
-      {.section = "train",
-       .name = "nonfinite",
+      {.name = "nonfinite",
        .field = choice(s, &TrainConfig::nonfinite, {"skip", "stop"}),
        .help = "a loss or gradient that is not finite: skip that update, or stop the run",
        .foreign = {"check_for_nan_in_loss_and_grad", "skip_nan"}},
-      {.section = "train",
-       .name = "nonfinite_limit",
+      {.name = "nonfinite_limit",
        .field = field(s, &TrainConfig::nonfinite_limit),
        .unit = "updates",
        .minimum = 1,
@@ -346,28 +235,24 @@ std::vector<Key> train_keys() {
 std::vector<Key> optim_keys() {
   const auto s = &RunConfig::optim;
   return {
-      {.section = "optim",
-       .name = "name",
+      {.name = "name",
        .field = choice(s, &OptimConfig::name, {"adamw"}),
        .help = "the optimizer",
        .foreign = {"optimizer", "optim"}},
-      {.section = "optim",
-       .name = "lr",
+      {.name = "lr",
        .field = field(s, &OptimConfig::lr),
        .minimum = 0,
        .maximum = 100,
        .help = "highest learning rate, reached after the warm-up",
        .foreign = {"learning_rate", "max_lr"}},
-      {.section = "optim",
-       .name = "min_lr",
+      {.name = "min_lr",
        .field = field(s, &OptimConfig::min_lr),
        .minimum = 0,
        .maximum = 100,
        .help = "learning rate at the last step",
        .explanation = "Not used by the constant schedule.",
        .foreign = {"min_lr_factor", "min_lr_ratio", "end_learning_rate"}},
-      {.section = "optim",
-       .name = "schedule",
+      {.name = "schedule",
        .field = choice(s, &OptimConfig::schedule, {"constant", "linear", "cosine", "wsd"}),
        .help = "how the learning rate falls from lr to min_lr",
        .explanation =
@@ -375,8 +260,7 @@ std::vector<Key> optim_keys() {
            "last step; wsd (warm-up, stable, decay): linearly over the last "
            "optim.decay_steps.",
        .foreign = {"lr_decay_style", "lr_scheduler_type", "lr_scheduler", "decay_type"}},
-      {.section = "optim",
-       .name = "warmup_steps",
+      {.name = "warmup_steps",
        .field = field(s, &OptimConfig::warmup_steps),
        .unit = "steps",
        .minimum = 0,
@@ -384,45 +268,39 @@ std::vector<Key> optim_keys() {
        .help = "steps over which the learning rate rises linearly from 0",
        .foreign = {"lr_warmup_iters", "lr_warmup_fraction", "warmup_ratio", "warmup_num_steps",
                    "warmup_iters", "warmup"}},
-      {.section = "optim",
-       .name = "decay_steps",
+      {.name = "decay_steps",
        .field = field(s, &OptimConfig::decay_steps),
        .unit = "steps",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "length of the final decay of the wsd schedule",
        .foreign = {"lr_wsd_decay_iters", "lr_decay_iters", "decay_ratio", "num_decay_steps"}},
-      {.section = "optim",
-       .name = "beta1",
+      {.name = "beta1",
        .field = field(s, &OptimConfig::beta1),
        .minimum = 0,
        .maximum = 0.999999999,
        .help = "decay of the gradient's running mean",
        .foreign = {"adam_beta1", "betas"}},
-      {.section = "optim",
-       .name = "beta2",
+      {.name = "beta2",
        .field = field(s, &OptimConfig::beta2),
        .minimum = 0,
        .maximum = 0.999999999,
        .help = "decay of the squared gradient's running mean",
        .foreign = {"adam_beta2"}},
-      {.section = "optim",
-       .name = "eps",
+      {.name = "eps",
        .field = field(s, &OptimConfig::eps),
        .minimum = 1e-30,
        .maximum = 1,
        .help = "added to the root of the squared mean before dividing by it",
        .foreign = {"adam_eps", "adam_epsilon", "epsilon"}},
-      {.section = "optim",
-       .name = "weight_decay",
+      {.name = "weight_decay",
        .field = field(s, &OptimConfig::weight_decay),
        .minimum = 0,
        .maximum = 100,
        .help = "decoupled weight decay, applied to matrices only",
        .explanation = "Norms and biases (tensors of one dimension) are not decayed.",
        .foreign = {"wd", "adam_w_mode"}},
-      {.section = "optim",
-       .name = "clip",
+      {.name = "clip",
        .field = field(s, &OptimConfig::clip),
        .minimum = 0,
        .maximum = 1e30,
@@ -436,8 +314,7 @@ std::vector<Key> parallel_keys() {
   const auto s = &RunConfig::parallel;
   constexpr double kMaxRanks = 1048576;
   return {
-      {.section = "parallel",
-       .name = "dp",
+      {.name = "dp",
        .field = field(s, &ParallelConfig::dp),
        .unit = "ranks",
        .minimum = 0,
@@ -445,8 +322,7 @@ std::vector<Key> parallel_keys() {
        .help = "data-parallel replicas; 0 derives it from the number of ranks",
        .foreign = {"data", "data_parallel_size", "data_parallel_replicate_degree",
                    "data_parallel_degree", "dp_size"}},
-      {.section = "parallel",
-       .name = "tp",
+      {.name = "tp",
        .field = field(s, &ParallelConfig::tp),
        .unit = "ranks",
        .minimum = 1,
@@ -454,8 +330,7 @@ std::vector<Key> parallel_keys() {
        .help = "ranks that share each matrix (tensor parallelism)",
        .foreign = {"tensor", "tensor_model_parallel_size", "tensor_parallel",
                    "tensor_parallel_degree", "tensor_parallel_size", "tp_size", "autotp_size"}},
-      {.section = "parallel",
-       .name = "pp",
+      {.name = "pp",
        .field = field(s, &ParallelConfig::pp),
        .unit = "ranks",
        .minimum = 1,
@@ -463,8 +338,7 @@ std::vector<Key> parallel_keys() {
        .help = "pipeline ranks: each holds some of the layers",
        .foreign = {"pipeline", "pipeline_model_parallel_size", "pipeline_stages", "num_stages",
                    "pipeline_parallel_degree", "pipeline_parallel_size", "pp_size"}},
-      {.section = "parallel",
-       .name = "cp",
+      {.name = "cp",
        .field = field(s, &ParallelConfig::cp),
        .unit = "ranks",
        .minimum = 1,
@@ -472,46 +346,40 @@ std::vector<Key> parallel_keys() {
        .help = "ranks that share each sequence in attention (context parallelism)",
        .foreign = {"context", "context_parallel_size", "sequence_parallel_size",
                    "context_parallel_degree", "ulysses", "cp_size"}},
-      {.section = "parallel",
-       .name = "ep",
+      {.name = "ep",
        .field = field(s, &ParallelConfig::ep),
        .unit = "ranks",
        .minimum = 1,
        .maximum = kMaxRanks,
        .help = "ranks that share the experts of a mixture-of-experts layer",
        .foreign = {"expert", "expert_model_parallel_size", "ep_size", "expert_parallel_degree"}},
-      {.section = "parallel",
-       .name = "zero",
+      {.name = "zero",
        .field = field(s, &ParallelConfig::zero),
        .minimum = 0,
        .maximum = 3,
        .help = "what data-parallel ranks split: 1 optimizer state, 2 gradients too, 3 weights too",
        .foreign = {"use_distributed_optimizer", "zero_optimization", "zero_stage", "stage",
                    "data_parallel_shard_degree", "fsdp", "fsdp_config"}},
-      {.section = "parallel",
-       .name = "sequence",
+      {.name = "sequence",
        .field = field(s, &ParallelConfig::sequence),
        .help = "split the norm regions along the sequence over the tp ranks",
        .explanation = "Has no effect with tp = 1.",
        .foreign = {"sequence_parallel", "enable_sequence_parallel"}},
-      {.section = "parallel",
-       .name = "schedule",
+      {.name = "schedule",
        .field =
            choice(s, &ParallelConfig::schedule,
                   {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-min", "v-half"}),
        .help = "order of forward and backward passes in the pipeline",
        .explanation = "Has no effect with pp = 1.",
        .foreign = {"pipeline_parallel_schedule", "pipeline_schedule"}},
-      {.section = "parallel",
-       .name = "chunks",
+      {.name = "chunks",
        .field = field(s, &ParallelConfig::chunks),
        .minimum = 1,
        .maximum = 1024,
        .help = "model chunks per pipeline rank",
        .foreign = {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
                    "virtual_pipeline_model_parallel_size", "num_model_chunks"}},
-      {.section = "parallel",
-       .name = "vocabulary",
+      {.name = "vocabulary",
        .field = choice(s, &ParallelConfig::vocabulary, {"replicated", "tensor", "pipeline"}),
        .help = "over which ranks the embedding and the output projection are split",
        .explanation = "tensor has no effect with tp = 1.",
@@ -522,48 +390,41 @@ std::vector<Key> parallel_keys() {
 std::vector<Key> checkpoint_keys() {
   const auto s = &RunConfig::checkpoint;
   return {
-      {.section = "checkpoint",
-       .name = "every",
+      {.name = "every",
        .field = field(s, &CheckpointConfig::every),
        .unit = "steps",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "steps between checkpoints; 0 saves none on the way",
        .foreign = {"save_interval", "save_steps", "interval", "save_every", "checkpoint_every"}},
-      {.section = "checkpoint",
-       .name = "keep",
+      {.name = "keep",
        .field = field(s, &CheckpointConfig::keep),
        .unit = "checkpoints",
        .minimum = 1,
        .maximum = 1e9,
        .help = "how many of the newest checkpoints stay on disk",
        .foreign = {"keep_latest_k", "save_total_limit", "most_recent_k", "save_top_k"}},
-      {.section = "checkpoint",
-       .name = "keep_every",
+      {.name = "keep_every",
        .field = field(s, &CheckpointConfig::keep_every),
        .unit = "steps",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "checkpoints at multiples of this stay for good; 0 keeps none beyond the newest",
        .foreign = {"save_retain_interval", "retain_interval"}},
-      {.section = "checkpoint",
-       .name = "best",
+      {.name = "best",
        .field = field(s, &CheckpointConfig::best),
        .help = "also keep the checkpoint with the lowest evaluation loss",
        .foreign = {"load_best_model_at_end", "save_best"}},
-      {.section = "checkpoint",
-       .name = "dtype",
+      {.name = "dtype",
        .field = choice(s, &CheckpointConfig::dtype, {"f32", "bf16"}),
        .help = "type of the model weights in the Hugging Face files",
        .explanation = "Resuming is exact either way: the optimizer's files keep float32 weights.",
        .foreign = {"export_dtype", "save_dtype"}},
-      {.section = "checkpoint",
-       .name = "on_exit",
+      {.name = "on_exit",
        .field = field(s, &CheckpointConfig::on_exit),
        .help = "save when the run ends or is stopped by a signal",
        .foreign = {"exit_signal_handler", "save_on_exit", "last_save_model_only"}},
-      {.section = "checkpoint",
-       .name = "resume",
+      {.name = "resume",
        .field = field(s, &CheckpointConfig::resume),
        .help = "continue from the newest whole checkpoint of the run folder when there is one",
        .foreign = {"resume_from_checkpoint", "enable_checkpoint", "auto_resume"}},
@@ -573,25 +434,21 @@ std::vector<Key> checkpoint_keys() {
 std::vector<Key> observe_keys() {
   const auto s = &RunConfig::observe;
   return {
-      {.section = "observe",
-       .name = "console_every",
+      {.name = "console_every",
        .field = field(s, &ObserveConfig::console_every),
        .unit = "steps",
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "steps between progress lines; 0 prints none",
        .foreign = {"log_interval", "logging_steps", "log_freq", "steps_per_print", "log_every"}},
-      {.section = "observe",
-       .name = "tensorboard",
+      {.name = "tensorboard",
        .field = field(s, &ObserveConfig::tensorboard),
        .help = "write TensorBoard events into the run folder",
        .foreign = {"tensorboard_dir", "enable_tensorboard", "report_to"}},
-      {.section = "observe",
-       .name = "report",
+      {.name = "report",
        .field = field(s, &ObserveConfig::report),
        .help = "write report.json and report.html at the end"},
-      {.section = "observe",
-       .name = "trace",
+      {.name = "trace",
        .field = field(s, &ObserveConfig::trace),
        .help = "record a timeline of every step into the run folder's trace/",
        .foreign = {"profile", "enable_profiling", "use_pytorch_profiler"}},
@@ -601,49 +458,41 @@ std::vector<Key> observe_keys() {
 std::vector<Key> run_keys() {
   const auto s = &RunConfig::run;
   return {
-      {.section = "run",
-       .name = "name",
+      {.name = "name",
        .field = field(s, &RunSection::name),
        .help = "what reports call the run",
        .when_absent = "the run file's name without .toml",
        .foreign = {"run_name", "exp_name", "wandb_exp_name", "experiment_name", "job_name"}},
-      {.section = "run",
-       .name = "dir",
+      {.name = "dir",
        .field = field(s, &RunSection::dir),
        .help = "the run folder: log, metrics, checkpoints, report",
        .when_absent = "runs/NAME",
        .foreign = {"save", "output_dir", "dump_folder", "out_dir", "folder"}},
-      {.section = "run",
-       .name = "seed",
+      {.name = "seed",
        .field = field(s, &RunSection::seed),
        .minimum = 0,
        .maximum = kMaxSeed,
        .help = "seed of everything random that has no seed of its own"},
-      {.section = "run",
-       .name = "device",
+      {.name = "device",
        .field = choice(s, &RunSection::device, {"cpu", "cuda"}),
        .help = "where the model is computed"},
-      {.section = "run",
-       .name = "dtype",
+      {.name = "dtype",
        .field = choice(s, &RunSection::dtype, {"f32", "bf16"}),
        .help = "type of the computation; the optimizer always updates float32 weights",
        .foreign = {"bf16", "fp16", "precision", "torch_dtype", "mixed_precision",
                    "mixed_precision_param"}},
-      {.section = "run",
-       .name = "threads",
+      {.name = "threads",
        .field = field(s, &RunSection::threads),
        .unit = "threads",
        .minimum = 0,
        .maximum = 4096,
        .help = "CPU threads of one rank; 0 uses all cores it may run on",
        .foreign = {"num_threads", "omp_num_threads"}},
-      {.section = "run",
-       .name = "deterministic",
+      {.name = "deterministic",
        .field = field(s, &RunSection::deterministic),
        .help = "the same run gives the same bits: fixed order of sums, no kernel that cannot",
        .foreign = {"deterministic_mode", "full_determinism"}},
-      {.section = "run",
-       .name = "memory_limit",
+      {.name = "memory_limit",
        .field = bytes(s, &RunSection::memory_limit),
        .unit = "bytes",
        .minimum = 0,
@@ -658,10 +507,20 @@ std::vector<Key> run_keys() {
 const std::vector<Key>& keys() {
   static const std::vector<Key> all = [] {
     std::vector<Key> result;
-    for (auto part : {model_keys(), data_keys(), train_keys(), optim_keys(), parallel_keys(),
-                      checkpoint_keys(), observe_keys(), run_keys()}) {
-      for (auto& key : part) result.push_back(std::move(key));
-    }
+    const auto add = [&](const char* section, std::vector<Key> part) {
+      for (auto& key : part) {
+        key.section = section;
+        result.push_back(std::move(key));
+      }
+    };
+    add("model", model_keys());
+    add("data", data_keys());
+    add("train", train_keys());
+    add("optim", optim_keys());
+    add("parallel", parallel_keys());
+    add("checkpoint", checkpoint_keys());
+    add("observe", observe_keys());
+    add("run", run_keys());
     return result;
   }();
   return all;

@@ -40,16 +40,23 @@ void refuse_hostile_text(std::string_view text, const std::string& name) {
   }
 }
 
+/// The parser's description without its preamble and its own detail.
+std::string reason_for(const toml::parse_error& e) {
+  std::string reason(e.description());
+  reason = reason.substr(0, reason.find('\n'));
+  if (reason.starts_with("Error while parsing")) reason = reason.substr(reason.find(": ") + 2);
+  if (reason == "could not determine value type")
+    reason = "no value has this form; text needs quotes";
+  return reason;
+}
+
 toml::table parse_toml(std::string_view text, const std::string& name) {
   refuse_hostile_text(text, name);
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& e) {
-    std::string reason(e.description());
-    // The first line says it; what follows is the parser's own detail.
-    reason = reason.substr(0, reason.find('\n'));
     fail(ErrorCode::usage, "{}:{}:{}: not valid TOML: {}", name, e.source().begin.line,
-         e.source().begin.column, reason);
+         e.source().begin.column, reason_for(e));
   }
 }
 

@@ -22,7 +22,7 @@ enum class Type { boolean, integer, number, text, path, choice, bytes, sources }
 using Value =
     std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<DataSource>>;
 
-/// The member of RunConfig a key stands for. Made by `field` and `choice` in keys.cpp.
+/// The member of RunConfig a key stands for. Made by the functions of field.h.
 struct Field {
   Type type;
   std::vector<std::string> choices;
@@ -33,7 +33,7 @@ struct Field {
 
 /// Everything there is to say about one key; parser, checks, help and documentation read it here.
 struct Key {
-  std::string section;
+  std::string section = {};  ///< filled in by keys()
   std::string name;
   Field field;
   std::string unit = {};  ///< "tokens", "steps", ...; empty for none

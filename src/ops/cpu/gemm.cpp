@@ -49,7 +49,7 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
                tb ? "^T" : "", c.shape().text());
   HEDDLE_CHECK(a.dtype() == c.dtype() && b.dtype() == c.dtype(), "gemm of {}, {} into {}",
                name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
-  if (m == 0 || n == 0) return;
+  if (m == 0 || n == 0 || stream.is_dry()) return;
   if (k == 0 || scale.alpha == 0.0) {
     if (scale.beta == 0.0) {
       fill(c, 0.0, stream);

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/attention.h"
+
+namespace heddle::ops::cpu {
+
+/// Attention is computed tile by tile: a block of rows against a tile of keys. Tiles start at
+/// multiples of these, whatever the number of threads: that fixes the order of all sums.
+inline constexpr std::int64_t kBlockRows = 64;
+inline constexpr std::int64_t kTileKeys = 64;
+
+inline constexpr std::int64_t blocks_in(std::int64_t count, std::int64_t size) {
+  return (count + size - 1) / size;
+}
+
+/// A [batch, position, head, K] tensor whose last dimension is adjacent in memory.
+template <class T>
+struct HeadView {
+  T* data;
+  std::int64_t batch, position, head;  // strides
+
+  explicit HeadView(const Tensor& t)
+      : data(t.data<std::remove_const_t<T>>()),
+        batch(t.stride(0)),
+        position(t.stride(1)),
+        head(t.stride(2)) {}
+  T* at(std::int64_t b, std::int64_t s, std::int64_t h) const {
+    return data + b * batch + s * position + h * head;
+  }
+};
+
+/// Sizes and mask of one call. The query heads that share a key/value head are folded into one
+/// sequence of rows: row r is query r / group() of head r % group() of the group. Their keys are
+/// the same, so a block of rows needs one pass over them, and blocks stay full when there are few
+/// queries.
+struct AttentionProblem {
+  std::int64_t batch, queries, keys, heads, groups, width;
+  std::int64_t query_offset;
+  const std::int32_t* first_key = nullptr;  // absent: 0
+  std::int64_t first_key_stride = 0;
+  double scale;
+
+  /// Checks the shapes against each other.
+  AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                   const AttentionMask& mask, double scale);
+
+  std::int64_t group() const { return heads / groups; }
+  std::int64_t rows() const { return queries * group(); }
+  std::int64_t query_of(std::int64_t row) const { return row / group(); }
+  std::int64_t head_of(std::int64_t g, std::int64_t row) const {
+    return g * group() + row % group();
+  }
+  std::int64_t last_key_of(std::int64_t row) const { return query_offset + query_of(row); }
+  std::int64_t first_key_of(std::int64_t b, std::int64_t row) const {
+    return first_key == nullptr ? 0 : first_key[b * first_key_stride + query_of(row)];
+  }
+};
+
+}  // namespace heddle::ops::cpu

@@ -1,0 +1,208 @@
+#include "ops/softmax_xent.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "ops/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/softmax_xent.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/cpu/exp2-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::ops::cpu {
+namespace HWY_NAMESPACE {
+
+/// Calls body(d, i) over [0, n): `d` is a whole vector, or one element at the end.
+template <class T, class Body>
+HWY_INLINE void for_each_vector(std::int64_t n, const Body& body) {
+  const hn::ScalableTag<T> d;
+  const hn::CappedTag<T, 1> one;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(d, i);
+  for (; i < n; ++i) body(one, i);
+}
+
+template <class T>
+T max_of(const T* row, std::int64_t n) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto lowest = hn::Set(d, std::numeric_limits<T>::lowest());
+  auto m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    m0 = hn::Max(m0, hn::LoadU(d, row + i));
+    m1 = hn::Max(m1, hn::LoadU(d, row + i + lanes));
+    m2 = hn::Max(m2, hn::LoadU(d, row + i + 2 * lanes));
+    m3 = hn::Max(m3, hn::LoadU(d, row + i + 3 * lanes));
+  }
+  T max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
+  for (; i < n; ++i) max = std::max(max, row[i]);
+  return max;
+}
+
+/// Sum of e^(row - max), and row itself replaced by these where `kStores`.
+template <bool kStores, class T>
+double sum_of_exponentials(T* row, std::int64_t n, T max) {
+  constexpr auto kLog2E = static_cast<T>(1.44269504088896340736);
+  // Lanes are added up in T only this far: the sum of a long row keeps its precision.
+  constexpr std::int64_t kChunk = 4096;
+  const hn::ScalableTag<T> d;
+  const hn::CappedTag<T, 1> one;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto power = [=](auto tag, std::int64_t i) HWY_ATTR {
+    const auto difference = hn::Sub(hn::LoadU(tag, row + i), hn::Set(tag, max));
+    const auto p = exp2(tag, hn::Mul(difference, hn::Set(tag, kLog2E)));
+    if constexpr (kStores) hn::StoreU(p, tag, row + i);
+    return p;
+  };
+  double total = 0;
+  std::int64_t i = 0;
+  while (i + lanes <= n) {
+    const std::int64_t end = std::min(i + kChunk, n);
+    auto s0 = hn::Zero(d), s1 = s0;
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+      s0 = hn::Add(s0, power(d, i));
+      s1 = hn::Add(s1, power(d, i + lanes));
+    }
+    for (; i + lanes <= end; i += lanes) s0 = hn::Add(s0, power(d, i));
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))));
+  }
+  for (; i < n; ++i) total += static_cast<double>(hn::GetLane(power(one, i)));
+  return total;
+}
+
+template <class T>
+double row_loss(const T* row, std::int64_t n, std::int32_t target) {
+  const T max = max_of(row, n);
+  const double sum = sum_of_exponentials<false>(const_cast<T*>(row), n, max);
+  return static_cast<double>(max) - static_cast<double>(row[target]) + std::log(sum);
+}
+
+template <class T>
+double row_loss_and_gradient(T* row, std::int64_t n, std::int32_t target, double grad_scale) {
+  const T max = max_of(row, n), chosen = row[target];
+  const double sum = sum_of_exponentials<true>(row, n, max);
+  const auto factor = static_cast<T>(grad_scale / sum);
+  const double at_target = (static_cast<double>(row[target]) / sum - 1) * grad_scale;
+  for_each_vector<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+    hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::Set(d, factor)), d, row + i);
+  });
+  row[target] = static_cast<T>(at_target);
+  return static_cast<double>(max) - static_cast<double>(chosen) + std::log(sum);
+}
+
+double loss_f32(const float* row, std::int64_t n, std::int32_t target) {
+  return row_loss(row, n, target);
+}
+double loss_f64(const double* row, std::int64_t n, std::int32_t target) {
+  return row_loss(row, n, target);
+}
+double gradient_f32(float* row, std::int64_t n, std::int32_t target, double grad_scale) {
+  return row_loss_and_gradient(row, n, target, grad_scale);
+}
+double gradient_f64(double* row, std::int64_t n, std::int32_t target, double grad_scale) {
+  return row_loss_and_gradient(row, n, target, grad_scale);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace heddle::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace heddle::ops {
+namespace cpu {
+namespace {
+
+HWY_EXPORT(loss_f32);
+HWY_EXPORT(loss_f64);
+HWY_EXPORT(gradient_f32);
+HWY_EXPORT(gradient_f64);
+
+double row_loss(const float* row, std::int64_t n, std::int32_t target) {
+  return HWY_DYNAMIC_DISPATCH(loss_f32)(row, n, target);
+}
+double row_loss(const double* row, std::int64_t n, std::int32_t target) {
+  return HWY_DYNAMIC_DISPATCH(loss_f64)(row, n, target);
+}
+double row_gradient(float* row, std::int64_t n, std::int32_t target, double grad_scale) {
+  return HWY_DYNAMIC_DISPATCH(gradient_f32)(row, n, target, grad_scale);
+}
+double row_gradient(double* row, std::int64_t n, std::int32_t target, double grad_scale) {
+  return HWY_DYNAMIC_DISPATCH(gradient_f64)(row, n, target, grad_scale);
+}
+
+/// Calls body(row, target, loss) for every row, on the stream's threads.
+template <class T, class Body>
+void for_rows(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
+              Stream& stream, const Body& body) {
+  const std::int64_t rows = logits_TV.size(0), vocabulary = logits_TV.size(1);
+  const std::span<std::int32_t> targets = targets_T.host<std::int32_t>();
+  const std::span<double> losses = loss_T.host<double>();
+  HEDDLE_CHECK(targets_T.shape() == Shape{rows} && loss_T.shape() == Shape{rows},
+               "logits {}, targets {}, loss {}", logits_TV.shape().text(), targets_T.shape().text(),
+               loss_T.shape().text());
+  for (const std::int32_t target : targets) {
+    HEDDLE_CHECK(target == kIgnoreTarget || (target >= 0 && target < vocabulary),
+                 "target {} of a vocabulary of {}", target, vocabulary);
+  }
+  T* const logits = logits_TV.data<T>();
+  const std::int64_t stride = logits_TV.stride(0);
+  const std::int64_t grain = 16384 / std::max<std::int64_t>(vocabulary, 1) + 1;
+  parallel_for(stream, rows, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      losses[at] = body(logits + r * stride, targets[at]);
+    }
+  });
+}
+
+template <class T>
+void forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
+             Stream& stream) {
+  const std::int64_t vocabulary = logits_TV.size(1);
+  for_rows<T>(logits_TV, targets_T, loss_T, stream, [=](const T* row, std::int32_t target) {
+    return target == kIgnoreTarget ? 0.0 : row_loss(row, vocabulary, target);
+  });
+}
+
+template <class T>
+void forward_backward(const Tensor& logits_TV, const Tensor& targets_T, double grad_scale,
+                      const Tensor& loss_T, Stream& stream) {
+  const std::int64_t vocabulary = logits_TV.size(1);
+  for_rows<T>(logits_TV, targets_T, loss_T, stream, [=](T* row, std::int32_t target) {
+    if (target != kIgnoreTarget) return row_gradient(row, vocabulary, target, grad_scale);
+    std::fill_n(row, vocabulary, T{0});
+    return 0.0;
+  });
+}
+
+}  // namespace
+}  // namespace cpu
+
+void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
+                           Stream& stream) {
+  if (logits_TV.dtype() == DType::f64) {
+    cpu::forward<double>(logits_TV, targets_T, loss_T, stream);
+  } else {
+    cpu::forward<float>(logits_TV, targets_T, loss_T, stream);
+  }
+}
+
+void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targets_T,
+                                    double grad_scale, const Tensor& loss_T, Stream& stream) {
+  if (logits_TV.dtype() == DType::f64) {
+    cpu::forward_backward<double>(logits_TV, targets_T, grad_scale, loss_T, stream);
+  } else {
+    cpu::forward_backward<float>(logits_TV, targets_T, grad_scale, loss_T, stream);
+  }
+}
+
+}  // namespace heddle::ops
+#endif
