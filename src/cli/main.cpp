@@ -18,6 +18,8 @@ int run(int argc, char** argv) {
   add_config(app);
   add_doctor(app);
   add_tokenizer(app);
+  add_demo_text(app);
+  add_tokenize(app);
   add_verify(app);
   try {
     app.parse(argc, argv);

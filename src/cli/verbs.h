@@ -14,6 +14,8 @@ void add_bench_ops(CLI::App& bench);
 void add_config(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_tokenizer(CLI::App& app);
+void add_demo_text(CLI::App& app);
+void add_tokenize(CLI::App& app);
 void add_verify(CLI::App& app);
 
 // Parts of `verify`, each in its own file.

@@ -138,8 +138,9 @@ std::vector<SourceUse> Dataset::use(std::int64_t samples) const {
   const std::vector<double> weights = mixture_.weights();
   std::vector<SourceUse> out;
   for (std::size_t i = 0; i < samplers_.size(); ++i) {
+    const std::string& name = options_.sources[i].name;
     out.push_back(
-        {.name = sources_[i].file.name(),
+        {.name = name.empty() ? sources_[i].file.name() : name,
          .weight = weights[i],
          .samples = counts[i],
          .tokens = counts[i] * seq_len(),

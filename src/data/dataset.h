@@ -16,7 +16,8 @@ namespace heddle {
 
 struct DataSource {
   std::filesystem::path file;
-  double weight = 1.0;  ///< share of the samples, relative to the other sources
+  double weight = 1.0;    ///< share of the samples, relative to the other sources
+  std::string name = {};  ///< for reports; the path when empty
 };
 
 struct DatasetOptions {

@@ -11,7 +11,8 @@ namespace heddle {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kFaultHint = "correct it, or leave such documents out with --on-error skip";
+constexpr const char* kFaultHint =
+    "correct it, or leave such documents out with `heddle tokenize --on-error skip`";
 
 InputKind kind_of(const fs::path& path) {
   const fs::path extension = path.extension();

@@ -26,14 +26,13 @@ struct BatchPlan {
   }
 };
 
-/// Reads training micro-batches in order, on a thread that stays `kAhead` batches in front. Its
-/// whole state is the step it starts at: a new Loader at step t continues a run bit for bit. Not
-/// thread-safe; `dataset` and `memory` outlive it.
+/// Reads training micro-batches in order, on a thread that stays `ahead` batches in front; with 0,
+/// each is read when it is asked for. Its whole state is the step it starts at: a new Loader at
+/// step t continues a run bit for bit. Not thread-safe; `dataset` and `memory` outlive it.
 class Loader {
  public:
-  static constexpr std::size_t kAhead = 2;
-
-  Loader(const Dataset& dataset, const BatchPlan& plan, Memory& memory, std::int64_t first_step);
+  Loader(const Dataset& dataset, const BatchPlan& plan, Memory& memory, std::int64_t first_step,
+         std::int64_t ahead = 2);
 
   /// Micro-batch by micro-batch, step by step. Rethrows what reading threw.
   Batch next();
@@ -44,11 +43,15 @@ class Loader {
   Batch batch(std::int64_t step, std::int64_t micro_batch) const;
 
  private:
-  void read_ahead(const std::stop_token& stop, std::int64_t first_step);
+  void read_ahead(const std::stop_token& stop);
+  /// The batch at the cursor, which moves on.
+  Batch read();
 
   const Dataset& dataset_;
   const BatchPlan plan_;
   Memory& memory_;
+  const std::size_t ahead_;
+  std::int64_t step_, micro_batch_ = 0;  // the cursor; the reader's, where there is one
   double wait_seconds_ = 0;
 
   std::mutex mutex_;

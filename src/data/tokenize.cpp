@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "data/tokenize_parts.h"
 
@@ -35,20 +34,23 @@ class Job {
   /// Does what is missing. Throws the first fault in input order.
   void run(const std::function<void(const TokenizeProgress&)>& progress) {
     files_.create_directories(folder_);
-    const Stopwatch clock;
     std::vector<std::jthread> threads;
     for (int i = 0; i < std::max(1, options_.threads); ++i) {
       threads.emplace_back([this] { work(); });
     }
+    const auto report = [&] {
+      if (progress) progress({done_bytes_, total_bytes_, reused_bytes_});
+    };
+    report();
     std::unique_lock lock(mutex_);
     while (
         !finished_.wait_for(lock, std::chrono::milliseconds(500), [&] { return running_ == 0; })) {
-      if (!progress) continue;
       lock.unlock();
-      progress({done_bytes_, total_bytes_, reused_bytes_, clock.seconds()});
+      report();
       lock.lock();
     }
     if (failure_ != nullptr) std::rethrow_exception(failure_);
+    report();
   }
 
   TokenizeResult result() const {
@@ -210,7 +212,8 @@ TokenizeResult tokenize(FileSystem& files, const TokenizeOptions& options,
                 .tokens = result.tokens,
                 .skipped = result.skipped,
                 .empty = result.empty,
-                .checksum = header.checksum});
+                .checksum = header.checksum,
+                .tokenizer = options.tokenizer.string()});
   files.remove_all(job.folder());
   return result;
 }

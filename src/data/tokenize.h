@@ -22,7 +22,9 @@ struct TokenizeOptions {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path out;
   TokenFileOrigin origin = {};
+  std::filesystem::path tokenizer = {};        ///< kept in the record, for who reads the tokens
   std::optional<std::int32_t> end_token = {};  ///< appended to each document
+  bool parse_special = true;  ///< what make_encoder was given; a change makes parts invalid
   DocumentFormat format = {};
   OnFault on_fault = OnFault::stop;
   int threads = 1;
@@ -31,7 +33,6 @@ struct TokenizeOptions {
 struct TokenizeProgress {
   std::size_t done_bytes = 0, total_bytes = 0;  ///< of input
   std::size_t reused_bytes = 0;  ///< of done_bytes, found finished by an earlier call
-  double seconds = 0;
 };
 
 struct TokenizeResult {
@@ -52,11 +53,15 @@ struct TokenizeResult {
 /// `OUT.json` records the same for the whole; when it still holds, nothing is done. Memory: per
 /// thread about the tokens of one part or of the largest document.
 ///
-/// `progress`, which may be absent, is called on the calling thread about twice a second. Throws
+/// `progress`, which may be absent, is called on the calling thread at the start, about twice a
+/// second and at the end. Throws
 /// Error(data) for faults of the inputs (the first in input order), Error(resources) where writing
 /// fails; finished parts stay.
 TokenizeResult tokenize(FileSystem& files, const TokenizeOptions& options,
                         const std::function<EncodeText()>& make_encoder,
                         const std::function<void(const TokenizeProgress&)>& progress = {});
+
+/// The tokenizer that tokenize() recorded beside `token_file`; absent when there is no record.
+std::optional<std::filesystem::path> recorded_tokenizer(const std::filesystem::path& token_file);
 
 }  // namespace heddle

@@ -21,17 +21,23 @@ std::string hash_text(const std::string& text) {
   return fmt::format("{:016x}", content_hash(std::as_bytes(std::span(text))));
 }
 
+/// Paths need not be valid UTF-8.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string options_text(const TokenizeOptions& options) {
   // As JSON, so that no delimiter inside a field can make two settings look alike.
   Json json = {kRecipe,
                options.origin.vocab_size,
                options.origin.tokenizer_fingerprint,
                options.end_token.value_or(-1),
+               options.parse_special,
                options.format.field,
                static_cast<int>(options.format.split),
                options.format.delimiter,
                static_cast<int>(options.on_fault)};
-  return json.dump();
+  return dump(json);
 }
 
 std::string key_of(const TokenizePart& part, const std::string& options) {
@@ -40,7 +46,7 @@ std::string key_of(const TokenizePart& part, const std::string& options) {
     json.push_back({segment.file.path.string(), segment.file.size_bytes, segment.file.modified_ns,
                     segment.begin, segment.end});
   }
-  return hash_text(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return hash_text(dump(json));
 }
 
 class Planner {
@@ -94,10 +100,11 @@ std::vector<TokenizePart> plan_parts(const std::vector<InputFile>& inputs,
 }
 
 void write_record(FileSystem& files, const fs::path& path, const TokenizeRecord& record) {
-  const Json json = {{"key", record.key},       {"documents", record.documents},
-                     {"tokens", record.tokens}, {"skipped", record.skipped},
-                     {"empty", record.empty},   {"checksum", record.checksum}};
-  write_file_atomically(files, path, json.dump() + "\n");
+  Json json = {{"key", record.key},       {"documents", record.documents},
+               {"tokens", record.tokens}, {"skipped", record.skipped},
+               {"empty", record.empty},   {"checksum", record.checksum}};
+  if (!record.tokenizer.empty()) json["tokenizer"] = record.tokenizer;
+  write_file_atomically(files, path, dump(json) + "\n");
 }
 
 std::optional<TokenizeRecord> find_record(const fs::path& path, const fs::path& token_file,
@@ -119,6 +126,16 @@ std::optional<TokenizeRecord> find_record(const fs::path& path, const fs::path& 
   } catch (const nlohmann::json::exception&) {
   }
   return std::nullopt;
+}
+
+std::optional<fs::path> recorded_tokenizer(const fs::path& token_file) {
+  const fs::path record = token_file.string() + ".json";
+  if (!fs::exists(record)) return std::nullopt;
+  const Json json = read_json_file(record);
+  if (!json.is_object() || !json.contains("tokenizer") || !json["tokenizer"].is_string()) {
+    return std::nullopt;
+  }
+  return fs::path(json["tokenizer"].get<std::string>());
 }
 
 }  // namespace heddle

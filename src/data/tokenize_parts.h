@@ -32,6 +32,7 @@ struct TokenizeRecord {
   std::string key;
   std::int64_t documents = 0, tokens = 0, skipped = 0, empty = 0;
   std::uint64_t checksum = 0;  ///< of the token file it speaks of
+  std::string tokenizer = {};  ///< path; in OUT.json only
 };
 void write_record(FileSystem& files, const std::filesystem::path& path,
                   const TokenizeRecord& record);

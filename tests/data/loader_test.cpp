@@ -22,11 +22,16 @@ class LoaderTest : public testing::Test {
 };
 
 TEST_F(LoaderTest, PrefetchedBatchesEqualPureOnes) {
-  Loader loader(dataset_, plan_, memory_, 0);
-  for (std::int64_t step = 0; step < 20; ++step) {
-    for (std::int64_t m = 0; m < 3; ++m) ASSERT_EQ(ids(loader.next()), ids(loader.batch(step, m)));
+  for (const std::int64_t ahead : {0, 1, 2, 5}) {
+    Loader loader(dataset_, plan_, memory_, 0, ahead);
+    for (std::int64_t step = 0; step < 20; ++step) {
+      for (std::int64_t m = 0; m < 3; ++m) {
+        ASSERT_EQ(ids(loader.next()), ids(loader.batch(step, m)));
+      }
+    }
+    EXPECT_GE(loader.take_wait_seconds(), 0.0);
+    EXPECT_EQ(loader.take_wait_seconds(), 0.0);
   }
-  EXPECT_GE(loader.take_wait_seconds(), 0.0);
 }
 
 TEST_F(LoaderTest, ContinuesFromAStepAlone) {
@@ -59,7 +64,7 @@ TEST_F(LoaderTest, RanksTogetherReadWhatOneRankReads) {
 
 TEST_F(LoaderTest, HandsOverTheReadersError) {
   std::string bytes = read_text_file(folder_ / "a.tok");
-  bytes[64 + 2 * 300 + 1] = '\x7f';
+  bytes[64 + 2 * 300 + 1] = '\x7f';  // one token out of range
   write_bytes(folder_ / "bad.tok", bytes);
   const Dataset dataset({.sources = {{folder_ / "bad.tok", 1.0}}, .seq_len = 8, .seed = 1});
   Loader loader(dataset, plan_, memory_, 0);
