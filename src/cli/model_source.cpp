@@ -33,7 +33,7 @@ int thread_count(int wanted) {
   if (const char* limit = std::getenv("OMP_NUM_THREADS")) {
     if (const int threads = std::atoi(limit); threads > 0) return threads;
   }
-  return observe::describe_machine().cores_usable;
+  return observe::inspect_machine().cores_usable;
 }
 
 }  // namespace heddle::cli
