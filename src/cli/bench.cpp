@@ -5,9 +5,9 @@
 #include "base/json.h"
 #include "base/strings.h"
 #include "bench/train_bench.h"
-#include "cli/model_source.h"
+#include "cli/threads.h"
 #include "cli/verbs.h"
-#include "observe/progress.h"
+#include "train/model_setup.h"
 
 namespace heddle::cli {
 namespace {
@@ -42,7 +42,7 @@ void run(const Arguments& arguments) {
   TrainBenchOptions options = arguments.bench;
   options.threads = thread_count(options.threads);
   const auto result = bench_training(
-      model_spec_of(arguments.model), options, [&](std::int64_t step, double seconds, double loss) {
+      named_model(arguments.model), options, [&](std::int64_t step, double seconds, double loss) {
         fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n", step, options.steps, seconds, loss);
       });
   print_result(result);

@@ -14,13 +14,16 @@ int run(int argc, char** argv) {
   app.name("heddle");
   app.require_subcommand(1);
   app.set_version_flag("--version", HEDDLE_VERSION);
-  add_bench(app);
-  add_config(app);
-  add_doctor(app);
-  add_tokenizer(app);
-  add_demo_text(app);
+  add_train(app);
+  add_eval(app);
+  add_generate(app);
   add_tokenize(app);
+  add_tokenizer(app);
   add_verify(app);
+  add_bench(app);
+  add_doctor(app);
+  add_config(app);
+  add_demo_text(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -37,7 +40,8 @@ int main(int argc, char** argv) {
   try {
     return heddle::cli::run(argc, argv);
   } catch (const heddle::Error& e) {
-    heddle::log_line(heddle::LogLevel::error, e.what());
+    const bool is_stop = e.code() == heddle::ErrorCode::stopped;
+    heddle::log_line(is_stop ? heddle::LogLevel::info : heddle::LogLevel::error, e.what());
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {
     heddle::log_line(heddle::LogLevel::error, std::string("internal: ") + e.what());

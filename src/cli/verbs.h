@@ -13,8 +13,11 @@ void add_bench(CLI::App& app);
 void add_config(CLI::App& app);
 void add_demo_text(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_tokenizer(CLI::App& app);
+void add_train(CLI::App& app);
 void add_verify(CLI::App& app);
 
 // Verbs below a verb, each in its own file.

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "cli/model_source.h"
+#include "cli/threads.h"
 #include "cli/verbs.h"
 #include "verify/reference.h"
 

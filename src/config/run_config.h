@@ -48,6 +48,7 @@ struct ModelConfig {
   std::optional<std::int64_t> seed;
   std::optional<double> init_std;
   std::optional<bool> scale_residual_init;
+  bool ignore_dropout = false;
   bool operator==(const ModelConfig&) const = default;
 };
 

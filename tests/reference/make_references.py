@@ -83,14 +83,19 @@ OLD_STYLE_ROPE: dict[str, dict[str, Any]] = {
 }
 SHARDED = {"llama-linear-bias"}
 
+# Where keys have a bias that is not rotated, its true gradient is zero (a softmax does not see a shift common to all
+# keys) and Adam divides rounding noise by itself. Smaller attention weights keep that noise below Adam's epsilon.
+ATTENTION_SCALE: dict[str, float] = {"gpt2": 0.2, "gpt-neox": 0.2, "gpt-neox-sequential": 0.2}
 
-def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
+
+def fill(model: PreTrainedModel, attention_scale: float, generator: torch.Generator) -> None:
     """Weights under which every parameter matters: no zero bias, no norm of exactly one, logits of spread about one."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() >= 2:
-                parameter.copy_(noise * model.get_input_embeddings().weight.shape[1] ** -0.5)
+                scale = attention_scale if "attn." in name or "attention." in name else 1.0
+                parameter.copy_(noise * scale * model.get_input_embeddings().weight.shape[1] ** -0.5)
             elif name.endswith("bias"):
                 parameter.copy_(0.1 * noise)
             else:
@@ -154,7 +159,7 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
     for seed in range(first_seed, first_seed + 100):
         generator = torch.Generator().manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
-        fill(model, generator)
+        fill(model, ATTENTION_SCALE.get(name, 1.0), generator)
         prompt = torch.randint(2, config.vocab_size, (1, PROMPT), generator=generator)
         if (continuation := greedy(model, prompt)) is not None:
             break

@@ -1,0 +1,118 @@
+#include "train/evaluate.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/model_source.h"
+#include "cli/threads.h"
+#include "cli/verbs.h"
+#include "engine/weights.h"
+#include "model/registry.h"
+#include "observe/progress.h"
+#include "train/data_setup.h"
+
+namespace heddle::cli {
+namespace {
+
+struct Arguments {
+  std::string model, data, tokenizer;
+  std::int64_t seq_len = 0, batch = 1, max_tokens = 0;
+  int threads = 0;
+  bool json = false;
+};
+
+/// A folder for the tokens of a text that is evaluated once; removed in the end.
+class TemporaryTokens {
+ public:
+  TemporaryTokens() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "heddle-eval-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) {
+      throw Error(ErrorCode::resources, "cannot make a folder like " + pattern, "set TMPDIR to a writable folder");
+    }
+    folder_ = pattern;
+  }
+  ~TemporaryTokens() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  TemporaryTokens(const TemporaryTokens&) = delete;
+  TemporaryTokens& operator=(const TemporaryTokens&) = delete;
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+void run(const Arguments& arguments) {
+  const ModelSource source(arguments.model);
+  const auto folder = source.path();
+  const ModelSpec spec = read_model_spec(folder / "config.json");
+  const std::int64_t seq_len =
+      arguments.seq_len > 0 ? arguments.seq_len : std::min<std::int64_t>(spec.max_positions, 1024);
+  config::RunConfig config;
+  config.data.eval = arguments.data;
+  config.data.seq_len = seq_len;
+  config.data.tokenizer = arguments.tokenizer;
+  if (arguments.tokenizer.empty()) config.model.path = folder;
+  Memory memory;
+  Stream stream(thread_count(arguments.threads));
+  const TemporaryTokens tokens;
+  const auto dataset = open_eval_data(config, configured_tokenizer(config), stream.threads(), tokens.folder());
+  if (dataset->vocab_size() > spec.vocab) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} has token ids below {}, but the model's vocabulary is {}", arguments.data,
+                            dataset->vocab_size(), spec.vocab),
+                "tokenize it with the model's own tokenizer");
+  }
+  Model model(spec, {.positions = seq_len}, ParamStore::Purpose::inference, memory);
+  load_weights(HfFolder(folder), spec, model.store(), stream);
+  observe::Progress progress({.label = "evaluating",
+                              .total = static_cast<std::uint64_t>(dataset->eval_windows()),
+                              .unit = "windows",
+                              .terminal = observe::stderr_terminal(false)});
+  std::int64_t seen = 0;
+  const auto result = evaluate(model, *dataset,
+                               {.rows = arguments.batch,
+                                .max_tokens = arguments.max_tokens,
+                                .on_progress =
+                                    [&](std::int64_t done, std::int64_t) {
+                                      progress.add(static_cast<std::uint64_t>(done - seen));
+                                      seen = done;
+                                      return true;
+                                    }},
+                               stream, memory);
+  progress.finish();
+  fmt::print(stderr, "loss {:.4f}, perplexity {:.2f} over {} tokens\n", result.loss, result.perplexity(),
+             result.targets);
+  if (arguments.json) {
+    std::cout << Json{{"loss", result.loss},
+                      {"perplexity", result.perplexity()},
+                      {"tokens", result.targets},
+                      {"seq_len", seq_len}}
+                     .dump()
+              << "\n";
+  }
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto* verb = app.add_subcommand("eval", "loss and perplexity of a model on a file");
+  auto arguments = std::make_shared<Arguments>();
+  verb->add_option("MODEL", arguments->model, "model folder, checkpoint or run folder")->required();
+  verb->add_option("--data", arguments->data, "text, JSONL or token file")->required();
+  verb->add_option("--tokenizer", arguments->tokenizer, "tokenizer.json; default: the model's");
+  verb->add_option("--seq", arguments->seq_len, "tokens a window; default: the model's positions, at most 1024")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--batch", arguments->batch, "windows at a time")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")->check(CLI::NonNegativeNumber);
+  verb->add_option("--threads", arguments->threads, "0: all cores");
+  verb->add_flag("--json", arguments->json, "print one JSON object");
+  verb->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,128 @@
+#include "infer/generate.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/strings.h"
+#include "checkpoint/model_source.h"
+#include "cli/threads.h"
+#include "cli/verbs.h"
+#include "data/encode.h"
+#include "engine/weights.h"
+#include "model/registry.h"
+#include "tokenizer/tokenizer.h"
+
+namespace heddle::cli {
+namespace {
+
+struct Arguments {
+  std::string model, prompt;
+  GenerateOptions generate{.max_tokens = 128, .sampling = {.temperature = 0.8}};
+  std::vector<std::string> stop;
+  int threads = 0;
+  bool json = false;
+};
+
+/// Prints text as it comes, but holds back what could become the beginning of a stop string.
+class StoppingPrinter {
+ public:
+  StoppingPrinter(std::vector<std::string> stops, bool quiet) : stops_(std::move(stops)), quiet_(quiet) {}
+
+  /// False when a stop string is complete; what stands before it has been printed then.
+  bool add(const std::string& text) {
+    pending_ += text;
+    std::size_t cut = std::string::npos;
+    for (const auto& stop : stops_) cut = std::min(cut, pending_.find(stop));
+    if (cut != std::string::npos) {
+      print(pending_.substr(0, cut));
+      pending_.clear();
+      return false;
+    }
+    std::size_t held = 0;
+    for (const auto& stop : stops_) {
+      for (std::size_t n = std::min(stop.size() - 1, pending_.size()); n > held; --n) {
+        if (pending_.ends_with(stop.substr(0, n))) held = n;
+      }
+    }
+    print(pending_.substr(0, pending_.size() - held));
+    pending_.erase(0, pending_.size() - held);
+    return true;
+  }
+  void finish() { print(std::exchange(pending_, {})); }
+  const std::string& text() const { return text_; }
+
+ private:
+  void print(const std::string& text) {
+    text_ += text;
+    if (!quiet_) std::cout << text << std::flush;
+  }
+  std::vector<std::string> stops_;
+  bool quiet_;
+  std::string pending_, text_;
+};
+
+void run(Arguments arguments) {
+  const ModelSource source(arguments.model);
+  const auto folder = source.path();
+  Memory memory;
+  Stream stream(thread_count(arguments.threads));
+  const ModelSpec spec = read_model_spec(folder / "config.json");
+  const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
+  auto prompt = tokenizer.encode(arguments.prompt, {.add_special = true});
+  const auto end = find_end_token(tokenizer, "auto");
+  if (end) arguments.generate.end_tokens.push_back(*end);
+  if (prompt.empty() && end) prompt.push_back(*end);
+  const std::int64_t positions = std::min<std::int64_t>(
+      spec.max_positions, static_cast<std::int64_t>(prompt.size()) + arguments.generate.max_tokens);
+  Model model(spec, {.positions = positions}, ParamStore::Purpose::inference, memory);
+  load_weights(HfFolder(folder), spec, model.store(), stream);
+
+  StreamDecoder decoder(tokenizer, true);
+  StoppingPrinter printer(arguments.stop, arguments.json);
+  if (!arguments.json) std::cout << arguments.prompt << std::flush;
+  const Stopwatch watch;
+  const auto tokens = generate(model, prompt, arguments.generate,
+                               [&](std::int32_t token) { return printer.add(decoder.push(token)); }, stream,
+                               memory);
+  printer.add(decoder.finish());
+  printer.finish();
+  const double seconds = watch.seconds();
+  if (arguments.json) {
+    std::cout << Json{{"prompt", arguments.prompt},
+                      {"text", printer.text()},
+                      {"tokens", tokens},
+                      {"seconds", seconds},
+                      {"tokens_per_second", static_cast<double>(tokens.size()) / seconds}}
+                     .dump()
+              << "\n";
+  } else {
+    std::cout << "\n";
+    fmt::print(stderr, "{} tokens in {}\n", tokens.size(), format_duration(seconds));
+  }
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  auto* verb = app.add_subcommand("generate", "text from a model folder, checkpoint or run folder");
+  auto arguments = std::make_shared<Arguments>();
+  auto& options = arguments->generate;
+  verb->add_option("MODEL", arguments->model, "model folder, checkpoint or run folder")->required();
+  verb->add_option("--prompt", arguments->prompt, "text to continue")->required();
+  verb->add_option("--max-tokens", options.max_tokens, "at most so many")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--temperature", options.sampling.temperature, "0 takes the most likely token")
+      ->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--top-k", options.sampling.top_k, "keep the k most likely; 0 keeps all")->check(CLI::NonNegativeNumber);
+  verb->add_option("--top-p", options.sampling.top_p, "keep the most likely up to this probability")
+      ->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--seed", options.sampling.seed, "same seed, same text")->capture_default_str();
+  verb->add_option("--stop", arguments->stop, "end before this text")->take_all();
+  verb->add_option("--threads", arguments->threads, "0: all cores");
+  verb->add_flag("--json", arguments->json, "print one JSON object");
+  verb->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,84 @@
+#include "train/trainer.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "cli/threads.h"
+#include "cli/verbs.h"
+#include "config/load.h"
+
+namespace heddle::cli {
+namespace {
+
+struct Arguments {
+  std::string run_file;
+  std::vector<std::string> overrides;
+  int ranks = 1;
+  bool fresh = false, dry_run = false, json = false;
+};
+
+/// The lines of the resolved run file as rows of the report.
+std::vector<std::pair<std::string, std::string>> settings_of(const config::RunConfig& config) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  std::istringstream lines(config::to_toml(config));
+  std::string line, section;
+  while (std::getline(lines, line)) {
+    if (line.starts_with('[')) section = line.substr(1, line.find(']') - 1);
+    const auto equals = line.find(" = ");
+    if (equals != std::string::npos && !line.starts_with('#')) {
+      rows.emplace_back(section + "." + line.substr(0, equals), line.substr(equals + 3));
+    }
+  }
+  return rows;
+}
+
+void run(const Arguments& arguments) {
+  if (arguments.ranks != 1) {
+    throw Error(ErrorCode::usage, fmt::format("--ranks {}: this version trains in one process", arguments.ranks),
+                "use --ranks 1");
+  }
+  const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides);
+  const TrainOptions options{.threads = thread_count(static_cast<int>(loaded.config.run.threads)),
+                             .fresh = arguments.fresh,
+                             .dry_run = arguments.dry_run,
+                             .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
+                             .settings = settings_of(loaded.config)};
+  const auto outcome = train(loaded.config, options);
+  if (arguments.json) {
+    std::cout << Json{{"step", outcome.step},
+                      {"steps", outcome.steps_total},
+                      {"loss", outcome.loss},
+                      {"checkpoint", outcome.checkpoint.string()},
+                      {"finished", outcome.stopped_by == nullptr}}
+                     .dump()
+              << "\n";
+  }
+  if (outcome.stopped_by != nullptr) {
+    throw Error(ErrorCode::stopped,
+                fmt::format("stopped by {} after step {} of {}; checkpoint {}", outcome.stopped_by,
+                            outcome.step, outcome.steps_total,
+                            outcome.checkpoint.empty() ? "none" : outcome.checkpoint.string()),
+                "the same command continues");
+  }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto* verb = app.add_subcommand("train", "train as a run file says; the same command again resumes");
+  auto arguments = std::make_shared<Arguments>();
+  verb->add_option("RUN", arguments->run_file, "run file (TOML)")->required();
+  verb->add_option("--set", arguments->overrides, "section.key=value, over the file's")->take_all();
+  verb->add_option("--ranks", arguments->ranks, "local ranks to start");
+  verb->add_flag("--fresh", arguments->fresh, "start over: forget the run folder's checkpoints");
+  verb->add_flag("--dry-run", arguments->dry_run, "check and plan, but train nothing");
+  verb->add_flag("--json", arguments->json, "print one JSON object at the end");
+  verb->footer("heddle train examples/01_tiny_cpu/run.toml --set train.steps=100");
+  verb->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,120 @@
+#include "train/data_setup.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "data/demo_text.h"
+#include "data/encode.h"
+#include "data/tokenize.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_text(const fs::path& path) {
+  return path.extension() == ".txt" || path.extension() == ".jsonl" || fs::is_directory(path);
+}
+
+/// The token file of `path`: itself, or what its text becomes.
+fs::path as_token_file(const fs::path& path, const config::RunConfig& config,
+                       const std::optional<Tokenizer>& tokenizer, int threads, const fs::path& folder) {
+  if (!is_text(path)) return path;
+  if (!tokenizer) {
+    throw Error(ErrorCode::usage, fmt::format("{} is text and no tokenizer is known", path.string()),
+                "set data.tokenizer to a tokenizer.json, or make one with `heddle tokenizer train`");
+  }
+  // The name carries a digest of the path: two sources may have files of the same name.
+  const std::string whole = fs::absolute(path).string();
+  const auto digest = content_hash(std::as_bytes(std::span(whole)));
+  const fs::path out = folder / "data" / fmt::format("{}-{:08x}.tokens", path.stem().string(), digest >> 32);
+  real_file_system().create_directories(out.parent_path());
+  const std::string end = config.data.eos.empty() ? "auto" : config.data.eos;
+  const auto result = tokenize(real_file_system(),
+                               {.inputs = {path},
+                                .out = out,
+                                .origin = origin_of(*tokenizer),
+                                .tokenizer = config.data.tokenizer,
+                                .end_token = find_end_token(*tokenizer, end),
+                                .threads = threads},
+                               encoders(*tokenizer, true));
+  if (!result.was_up_to_date) {
+    log_info("tokenized {}: {} documents, {} tokens", path.string(),
+             format_thousands(result.documents), format_thousands(result.tokens));
+  }
+  return out;
+}
+
+DatasetOptions dataset_options(const config::RunConfig& config) {
+  return {.sources = {},
+          .seq_len = config.data.seq_len,
+          .seed = static_cast<std::uint64_t>(config.data_seed()),
+          .holdout = config.data.eval.empty() ? config.data.holdout : 0.0,
+          .documents = config.data.documents == config::Documents::mask ? DocumentMode::mask
+                                                                        : DocumentMode::ignore};
+}
+
+}  // namespace
+
+std::optional<Tokenizer> configured_tokenizer(const config::RunConfig& config) {
+  if (!config.data.tokenizer.empty()) return Tokenizer::load(config.data.tokenizer);
+  if (!config.model.path.empty() && fs::exists(config.model.path / "tokenizer.json")) {
+    return Tokenizer::load(config.model.path / "tokenizer.json");
+  }
+  if (!config.data.train.empty() && !is_text(config.data.train)) {
+    const auto recorded = recorded_tokenizer(config.data.train);
+    if (recorded && fs::exists(*recorded)) return Tokenizer::load(*recorded);
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
+                                        const std::optional<Tokenizer>& tokenizer, int threads,
+                                        const fs::path& folder) {
+  DatasetOptions options = dataset_options(config);
+  options.sources = {{as_token_file(config.data.eval, config, tokenizer, threads, folder)}};
+  options.holdout = 1.0;
+  return std::make_unique<Dataset>(options);
+}
+
+RunData open_run_data(const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
+                      int threads, const fs::path& folder) {
+  const auto resolve = [&](const fs::path& path) {
+    return as_token_file(path, config, tokenizer, threads, folder);
+  };
+  DatasetOptions options = dataset_options(config);
+  if (!config.data.train.empty()) options.sources.push_back({resolve(config.data.train)});
+  for (const auto& source : config.data.sources) {
+    options.sources.push_back({resolve(source.path), source.weight});
+  }
+  RunData data;
+  data.train = std::make_unique<Dataset>(options);
+  if (!config.data.eval.empty()) data.separate_eval = open_eval_data(config, tokenizer, threads, folder);
+  return data;
+}
+
+std::optional<double> best_demo_loss(const Dataset& eval, const Tokenizer& tokenizer) {
+  const DemoLanguage language;
+  double nats = 0.0;
+  std::int64_t targets = 0;
+  for (int source = 0; source < eval.source_count(); ++source) {
+    const TokenFile& file = eval.file(source);
+    const TokenRange range = eval.splits(source).held_out;
+    std::int64_t at = range.begin;
+    while (at < range.end) {
+      const std::int64_t end = file.document_start(file.document_of(at) + 1);
+      if (end > range.end || file.document_start(file.document_of(at)) != at) return std::nullopt;
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(end - at));
+      file.read(at, ids);
+      const auto document = language.nats_of(tokenizer.decode(ids, true));
+      if (!document) return std::nullopt;
+      nats += *document;
+      targets += static_cast<std::int64_t>(ids.size()) - 1;  // the first token is given, not predicted
+      at = end;
+    }
+  }
+  if (targets == 0) return std::nullopt;
+  return nats / static_cast<double>(targets);
+}
+
+}  // namespace heddle

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+
+#include "data/dataset.h"
+#include "engine/model.h"
+
+namespace heddle {
+
+struct EvalResult {
+  double loss = 0.0;  ///< mean over the tokens that were predicted
+  std::int64_t targets = 0;
+  double perplexity() const;
+};
+
+struct EvalOptions {
+  std::int64_t rows = 1;        ///< sequences at a time
+  std::int64_t max_tokens = 0;  ///< stop after so many; 0: all held-out text
+  /// Called with (windows done, windows in all); returns false to give up. May be absent.
+  std::function<bool(std::int64_t, std::int64_t)> on_progress;
+};
+
+/// The loss over a dataset's held-out windows. Giving up gives what was seen so far.
+EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOptions& options,
+                    Stream& stream, Memory& memory);
+
+/// A micro-batch over the tensors of a data batch.
+MicroBatch to_microbatch(const Batch& batch);
+
+}  // namespace heddle

@@ -1,0 +1,54 @@
+#include "train/model_setup.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "config/presets.h"
+#include "model/registry.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+Json config_of(const std::string& source, std::string& where) {
+  const auto presets = config::preset_names();
+  if (std::ranges::find(presets, source) != presets.end()) {
+    where = "preset " + source;
+    return parse_json(config::preset_config(source), where);
+  }
+  const fs::path path = fs::is_directory(source) ? fs::path(source) / "config.json" : fs::path(source);
+  if (!fs::exists(path)) {
+    throw Error(ErrorCode::usage,
+                fs::is_directory(source)
+                    ? fmt::format("model folder {} has no config.json", source)
+                    : fmt::format("model \"{}\" is neither a preset nor a file or folder", source),
+                fmt::format("presets: {}", fmt::join(presets, ", ")));
+  }
+  where = path.string();
+  return read_json_file(path);
+}
+
+}  // namespace
+
+ModelSpec named_model(const std::string& source, std::int64_t vocab_size) {
+  std::string where;
+  Json config = config_of(source, where);
+  if (vocab_size > 0 && config.is_object()) config["vocab_size"] = vocab_size;
+  return model_spec(config, where);
+}
+
+ModelSpec configured_model(const config::ModelConfig& model) {
+  const std::string source = !model.preset.empty()   ? model.preset
+                             : !model.path.empty()   ? model.path.string()
+                                                     : model.config.string();
+  ModelSpec spec = named_model(source, model.vocab_size);
+  if (model.init_std) spec.init_stddev = *model.init_std;
+  return spec;
+}
+
+}  // namespace heddle

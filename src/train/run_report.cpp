@@ -1,0 +1,39 @@
+#include "train/run_report.h"
+
+#include "base/strings.h"
+#include "observe/machine.h"
+#include "observe/report.h"
+
+namespace heddle {
+
+std::string describe(const ModelSpec& spec) {
+  return fmt::format("{}, {} parameters: {} layers of width {}, {} heads ({} for keys and values), vocabulary {}",
+                     spec.family, format_count(static_cast<double>(spec.parameter_count())), spec.layers,
+                     spec.hidden, spec.heads, spec.kv_heads, format_thousands(spec.vocab));
+}
+
+void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec, const RunState& state,
+                      const RunSummary& summary) {
+  observe::RunReport report;
+  report.title = summary.name;
+  report.model = describe(spec);
+  report.settings = summary.settings;
+  report.history = observe::read_history(folder / "metrics.jsonl");
+  report.best_possible_loss = summary.best_possible_loss;
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    const std::size_t predicted = summary.predicted.at_peak[tag];
+    const std::size_t measured = summary.measured.at_peak[tag];
+    if (predicted == 0 && measured == 0) continue;
+    report.memory.push_back({std::string(name_of(static_cast<MemoryTag>(tag))), predicted, measured});
+  }
+  report.memory_total = {"total", summary.predicted.peak, summary.measured.peak};
+  report.peak_resident_bytes = observe::process_peak_bytes();
+  report.samples = summary.samples;
+  report.warnings = summary.warnings;
+  report.totals = {.steps = state.step, .tokens = state.tokens, .seconds = state.seconds};
+  if (!report.history.loss.empty()) report.totals.final_loss = report.history.loss.back().value;
+  observe::write_report_json(folder / "report.json", report);
+  observe::write_report_html(folder / "report.html", report);
+}
+
+}  // namespace heddle

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/memory_plan.h"
+#include "observe/metrics.h"
+#include "train/run_state.h"
+
+namespace heddle {
+
+/// What the trainer knows at the end and the files do not.
+struct RunSummary {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> settings;
+  MemoryPlan predicted;
+  MemoryStats measured;
+  std::optional<double> best_possible_loss;
+  std::vector<observe::SampleText> samples;
+  std::vector<std::string> warnings;
+};
+
+/// "llama, 109.5M parameters: 12 layers of width 768, ..."
+std::string describe(const ModelSpec& spec);
+
+/// Writes report.json and report.html of a run folder from its metrics and the summary.
+void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec, const RunState& state,
+                      const RunSummary& summary);
+
+}  // namespace heddle

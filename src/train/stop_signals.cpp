@@ -1,0 +1,42 @@
+#include "train/stop_signals.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "base/error.h"
+
+namespace heddle {
+namespace {
+
+std::atomic<int> received_signal{0};  // a handler can reach nothing else
+
+void on_signal(int signal) {
+  if (received_signal.exchange(signal) != 0) _exit(static_cast<int>(ErrorCode::stopped));
+}
+
+void handle(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  received_signal = 0;
+  handle(on_signal);
+}
+
+StopSignals::~StopSignals() { handle(SIG_DFL); }
+
+const char* StopSignals::received() const {
+  const int signal = received_signal;
+  return signal == 0 ? nullptr : signal == SIGINT ? "SIGINT" : "SIGTERM";
+}
+
+}  // namespace heddle

@@ -1,0 +1,404 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "checkpoint/retention.h"
+#include "config/load.h"
+#include "data/encode.h"
+#include "data/loader.h"
+#include "engine/memory_plan.h"
+#include "engine/train_step.h"
+#include "engine/weights.h"
+#include "infer/generate.h"
+#include "observe/machine.h"
+#include "observe/sinks/console.h"
+#include "observe/sinks/jsonl.h"
+#include "observe/sinks/tensorboard.h"
+#include "ops/softmax_xent.h"
+#include "optim/lr_schedule.h"
+#include "train/data_setup.h"
+#include "train/evaluate.h"
+#include "train/model_setup.h"
+#include "train/run_report.h"
+#include "train/run_state.h"
+#include "train/stop_signals.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
+
+BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec) {
+  return {.dtype = DType::f32,
+          .positions = config.data.seq_len,
+          .recompute_blocks = config.train.recompute == config::Recompute::block,
+          .loss_chunk = config.train.loss_chunk,
+          .scale_residual_init =
+              config.model.scale_residual_init.value_or(spec.family == "gpt2")};
+}
+
+LrSchedule lr_schedule(const config::RunConfig& config) {
+  LrSchedule schedule;
+  switch (config.optim.schedule) {
+    case config::LrSchedule::constant: schedule.shape = LrSchedule::Shape::constant; break;
+    case config::LrSchedule::linear: schedule.shape = LrSchedule::Shape::linear; break;
+    case config::LrSchedule::cosine: schedule.shape = LrSchedule::Shape::cosine; break;
+    case config::LrSchedule::wsd: schedule.shape = LrSchedule::Shape::wsd; break;
+  }
+  schedule.peak = config.optim.lr;
+  schedule.final = config.optim.min_lr;
+  schedule.warmup_steps = config.optim.warmup_steps;
+  schedule.decay_steps = config.optim.decay_steps;
+  schedule.total_steps = config.total_steps();
+  return schedule;
+}
+
+/// Refuses what the run asks for and this build or model cannot do.
+void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dataset& data) {
+  if (config.run.device != config::DeviceName::cpu) {
+    throw Error(ErrorCode::resources, "run.device = \"cuda\" is not in this build", "use \"cpu\"");
+  }
+  if (config.run.dtype != config::FloatType::f32) {
+    throw Error(ErrorCode::usage, "run.dtype = \"bf16\" is not computed on CPU", "use \"f32\"");
+  }
+  if (!spec.dropout.empty() && !config.model.ignore_dropout) {
+    throw Error(ErrorCode::usage,
+                "the model's config asks for dropout (" + spec.dropout + "), which heddle does not do",
+                "set model.ignore_dropout = true to train without it");
+  }
+  if (data.vocab_size() > spec.vocab) {
+    throw Error(ErrorCode::usage,
+                fmt::format("the data has token ids below {}, but the model's vocabulary is {}",
+                            data.vocab_size(), spec.vocab),
+                fmt::format("set model.vocab_size = {} or use the model's own tokenizer",
+                            data.vocab_size()));
+  }
+}
+
+/// One run from start-up to report. The members are in the order in which they are made.
+class Run {
+ public:
+  Run(const config::RunConfig& config, const TrainOptions& options)
+      : config_(config),
+        options_(options),
+        folder_(config.folder()),
+        stream_(options.threads),
+        spec_(configured_model(config.model)),
+        tokenizer_(configured_tokenizer(config)),
+        data_(open_run_data(config, tokenizer_, options.threads, folder_)),
+        lr_(lr_schedule(config)) {
+    check_run(config_, spec_, *data_.train);
+    plan_ = plan_training_memory(spec_, build_options(config_, spec_), config_.train.microbatch,
+                                 config_.data.seq_len, static_cast<int>(config_.accumulation()));
+    check_memory();
+  }
+
+  TrainOutcome run() {
+    print_plan();
+    if (options_.dry_run) return {.steps_total = config_.total_steps()};
+    prepare_folder();
+    attach_log_file(folder_ / "log.txt");
+    start_model();
+    open_sinks();
+    const StopSignals signals;
+    loop(signals);
+    return finish(signals);
+  }
+
+ private:
+  fs::path checkpoints() const { return folder_ / "checkpoints"; }
+
+  void check_memory() const {
+    const auto machine = observe::inspect_machine();
+    const auto limit = config_.run.memory_limit > 0
+                           ? static_cast<std::uint64_t>(config_.run.memory_limit)
+                           : machine.memory_total_bytes;
+    if (limit == 0 || plan_.reserved <= limit) return;
+    std::string tags;
+    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+      if (plan_.at_peak[tag] == 0) continue;
+      tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", name_of(static_cast<MemoryTag>(tag)),
+                          format_bytes(static_cast<double>(plan_.at_peak[tag])));
+    }
+    throw Error(ErrorCode::resources,
+                fmt::format("the run needs {} at its peak, but {} may be used ({})",
+                            format_bytes(static_cast<double>(plan_.reserved)),
+                            format_bytes(static_cast<double>(limit)), tags),
+                "lower train.microbatch or data.seq_len, or set train.recompute = \"block\"");
+  }
+
+  void print_plan() const {
+    const auto row = [](const char* key, const std::string& value) { log_info("{:<11} {}", key, value); };
+    row("model", describe(spec_));
+    row("data", fmt::format("{} windows of {} tokens to train on, {} held out",
+                            format_thousands(data_.train->train_windows()), config_.data.seq_len,
+                            format_thousands(data_.eval().eval_windows())));
+    row("step", fmt::format("{} tokens = {} micro-batches of {} x {}",
+                            format_thousands(config_.tokens_per_step()), config_.accumulation(),
+                            config_.train.microbatch, config_.data.seq_len));
+    row("steps", fmt::format("{} ({} tokens)", format_thousands(config_.total_steps()),
+                             format_count(static_cast<double>(config_.total_steps() * config_.tokens_per_step()))));
+    std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted:";
+    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+      if (plan_.at_peak[tag] < (std::size_t{1} << 16)) continue;
+      memory += fmt::format(" {} {}", name_of(static_cast<MemoryTag>(tag)),
+                            format_bytes(static_cast<double>(plan_.at_peak[tag])));
+    }
+    row("memory", memory);
+    row("run folder", folder_.string());
+  }
+
+  void prepare_folder() {
+    auto& files = real_file_system();
+    files.create_directories(folder_);
+    if (options_.fresh) {
+      for (const char* old : {"checkpoints", "metrics.jsonl", "report.json", "report.html"}) {
+        files.remove_all(folder_ / old);
+      }
+    }
+    write_file_atomically(files, folder_ / "run.toml", config::to_toml(config_));
+  }
+
+  void start_model() {
+    model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), ParamStore::Purpose::training,
+                                     memory_);
+    optimizer_ = std::make_unique<AdamW>(AdamWConfig{.beta1 = config_.optim.beta1,
+                                                     .beta2 = config_.optim.beta2,
+                                                     .eps = config_.optim.eps,
+                                                     .weight_decay = config_.optim.weight_decay});
+    if (config_.checkpoint.resume) {
+      if (const auto latest = open_latest(checkpoints())) {
+        state_ = restore_run(*latest, *model_);
+        newest_ = latest->path();
+        resumed_ = true;
+        log_info("resuming from {} at step {}", newest_.string(), state_.step);
+        return;
+      }
+    }
+    if (!config_.model.path.empty()) {
+      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_);
+    } else {
+      initialize(model_->store(), static_cast<std::uint64_t>(config_.init_seed()), stream_);
+    }
+  }
+
+  void open_sinks() {
+    const auto resume = resumed_ ? std::optional(state_.step) : std::nullopt;
+    sinks_.add(std::make_unique<observe::ConsoleSink>(observe::ConsoleOptions{
+        .terminal = options_.terminal, .line_every = config_.observe.console_every}));
+    sinks_.add(std::make_unique<observe::JsonlSink>(folder_ / "metrics.jsonl", resume));
+    if (config_.observe.tensorboard) {
+      sinks_.add(std::make_unique<observe::TensorBoardSink>(folder_, resume));
+    }
+  }
+
+  void loop(const StopSignals& signals) {
+    const BatchPlan plan{.samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
+                         .first_in_step = 0,
+                         .rows_per_batch = config_.train.microbatch,
+                         .batches_per_step = config_.accumulation()};
+    Loader loader(*data_.train, plan, memory_, state_.step,
+                  static_cast<std::size_t>(config_.data.prefetch));
+    TrainStep step(*model_, *optimizer_, stream_, memory_);
+    const std::int64_t total = config_.total_steps();
+    while (state_.step < total && signals.received() == nullptr) {
+      one_step(step, loader);
+      const bool is_last = state_.step == total;
+      if (is_due(config_.train.eval_every) || (is_last && data_.eval().eval_windows() > 0)) {
+        evaluate_now(signals);
+      }
+      if (is_due(config_.train.sample_every) && !is_last) sample_now();
+      if (is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit)) save_now();
+    }
+  }
+
+  bool is_due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
+
+  void one_step(TrainStep& step, Loader& loader) {
+    const Stopwatch watch;
+    std::vector<MicroBatch> batches;
+    for (std::int64_t i = 0; i < config_.accumulation(); ++i) {
+      batches.push_back(to_microbatch(loader.next()));
+    }
+    const double lr = lr_.at(state_.step + 1);
+    const StepResult result =
+        step.run(batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
+    ++state_.step;
+    state_.tokens += config_.tokens_per_step();
+    const double seconds = watch.seconds();
+    state_.seconds += seconds;
+    pace_.add(seconds);
+    loss_ = result.loss;
+    sinks_.on_step({.step = state_.step,
+                    .steps_total = config_.total_steps(),
+                    .tokens = state_.tokens,
+                    .loss = result.loss,
+                    .grad_norm = result.grad_norm,
+                    .lr = lr,
+                    .step_seconds = seconds,
+                    .tokens_per_second = static_cast<double>(config_.tokens_per_step()) / seconds,
+                    .mfu = std::nullopt,
+                    .data_wait_seconds = loader.take_wait_seconds(),
+                    .memory_bytes = observe::process_resident_bytes(),
+                    .memory_limit_bytes = 0,
+                    .eta_seconds = pace_.eta_seconds(config_.total_steps() - state_.step)});
+    if (!result.is_finite) on_nonfinite(result);
+  }
+
+  void on_nonfinite(const StepResult& result) {
+    ++state_.skipped_updates;
+    const std::string what =
+        fmt::format("loss {} with gradient norm {} is not finite at step {} (first sample {})", result.loss,
+                    result.grad_norm, state_.step,
+                    (state_.step - 1) * (config_.tokens_per_step() / config_.data.seq_len));
+    const bool stops = config_.train.nonfinite == config::OnNonfinite::stop ||
+                       state_.skipped_updates > config_.train.nonfinite_limit;
+    if (stops) {
+      throw Error(ErrorCode::data, what,
+                  newest_.empty() ? "lower optim.lr or look at the data"
+                                  : "the newest checkpoint is whole; lower optim.lr and run again");
+    }
+    const std::string reason = fmt::format("{}; update skipped, {} of {} allowed", what,
+                                           state_.skipped_updates, config_.train.nonfinite_limit);
+    warnings_.push_back(reason);
+    sinks_.on_event(observe::UpdateSkipped{.step = state_.step, .reason = reason});
+  }
+
+  void evaluate_now(const StopSignals& signals) {
+    const auto result = evaluate(*model_, data_.eval(),
+                                 {.rows = config_.train.microbatch,
+                                  .max_tokens = config_.train.eval_tokens,
+                                  .on_progress = [&](auto, auto) { return signals.received() == nullptr; }},
+                                 stream_, memory_);
+    if (signals.received() != nullptr || result.targets == 0) return;
+    state_.eval_loss = result.loss;
+    sinks_.on_eval({.step = state_.step,
+                    .tokens = state_.tokens,
+                    .loss = result.loss,
+                    .perplexity = result.perplexity()});
+  }
+
+  void sample_now() {
+    if (!tokenizer_) return;
+    auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
+    const auto end = find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
+    if (prompt.empty()) prompt.push_back(end.value_or(0));
+    prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
+    const auto room = config_.data.seq_len - static_cast<std::int64_t>(prompt.size());
+    GenerateOptions options{.max_tokens = std::min(config_.train.sample_tokens, room),
+                            .sampling = {.temperature = 0.8,
+                                         .top_p = 0.95,
+                                         .seed = static_cast<std::uint64_t>(config_.run.seed)}};
+    if (end) options.end_tokens.push_back(*end);
+    const auto tokens = generate(*model_, prompt, options, {}, stream_, memory_);
+    samples_.push_back({.step = state_.step,
+                        .prompt = config_.train.sample_prompt,
+                        .text = tokenizer_->decode(tokens, true)});
+    sinks_.on_event(samples_.back());
+  }
+
+  void save_now() {
+    if (saved_step_ == state_.step) return;
+    const Stopwatch watch;
+    sinks_.on_event(observe::CheckpointRequested{.step = state_.step});
+    const DType dtype =
+        config_.checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
+    newest_ = save_run(checkpoints(), state_, *model_, dtype, companions(), memory_, stream_);
+    saved_step_ = state_.step;
+    std::uint64_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(newest_)) {
+      if (entry.is_regular_file()) bytes += entry.file_size();
+    }
+    sinks_.on_event(observe::CheckpointDurable{.step = state_.step,
+                                               .seconds = watch.seconds(),
+                                               .bytes = bytes,
+                                               .path = newest_.string()});
+    apply_retention(real_file_system(), checkpoints(),
+                    {.keep_last = static_cast<int>(config_.checkpoint.keep),
+                     .keep_every = config_.checkpoint.keep_every,
+                     .keep_best = config_.checkpoint.best});
+  }
+
+  std::vector<TextFile> companions() const {
+    std::vector<TextFile> files;
+    if (!config_.model.path.empty()) files = read_companions(config_.model.path);
+    const auto put = [&](const std::string& name, const std::string& content) {
+      std::erase_if(files, [&](const TextFile& file) { return file.name == name; });
+      files.push_back({name, content});
+    };
+    put("config.json", spec_.config->dump(2) + "\n");
+    if (tokenizer_) put("tokenizer.json", tokenizer_->json());
+    return files;
+  }
+
+  TrainOutcome finish(const StopSignals& signals) {
+    if (signals.received() != nullptr && config_.checkpoint.on_exit) save_now();
+    if (signals.received() == nullptr) sample_now();
+    sinks_.close();
+    if (config_.observe.report) write_report();
+    detach_log_file();
+    return {.step = state_.step,
+            .steps_total = config_.total_steps(),
+            .loss = loss_,
+            .stopped_by = state_.step < config_.total_steps() ? signals.received() : nullptr,
+            .checkpoint = newest_};
+  }
+
+  void write_report() const {
+    RunSummary summary{.name = config_.run.name,
+                       .settings = options_.settings,
+                       .predicted = plan_,
+                       .measured = memory_.stats(),
+                       .best_possible_loss = std::nullopt,
+                       .samples = samples_,
+                       .warnings = warnings_};
+    if (tokenizer_ && data_.eval().eval_windows() > 0) {
+      summary.best_possible_loss = best_demo_loss(data_.eval(), *tokenizer_);
+    }
+    if (summary.best_possible_loss && state_.eval_loss) {
+      log_info("held-out loss {:.4f}; the best possible on this text is {:.4f}", *state_.eval_loss,
+               *summary.best_possible_loss);
+    }
+    write_run_report(folder_, spec_, state_, summary);
+    log_info("report: {}", (folder_ / "report.html").string());
+  }
+
+  const config::RunConfig& config_;
+  const TrainOptions& options_;
+  const fs::path folder_;
+  Stream stream_;
+  Memory memory_;
+  const ModelSpec spec_;
+  const std::optional<Tokenizer> tokenizer_;
+  const RunData data_;
+  const LrSchedule lr_;
+  MemoryPlan plan_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<AdamW> optimizer_;
+  observe::SinkSet sinks_;
+  observe::StepPace pace_;
+
+  RunState state_;
+  bool resumed_ = false;
+  double loss_ = 0.0;
+  fs::path newest_;
+  std::int64_t saved_step_ = -1;
+  std::vector<observe::SampleText> samples_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace
+
+TrainOutcome train(const config::RunConfig& config, const TrainOptions& options) {
+  return Run(config, options).run();
+}
+
+}  // namespace heddle

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/run_config.h"
+#include "observe/terminal.h"
+
+namespace heddle {
+
+/// What the command line adds to a run file.
+struct TrainOptions {
+  int threads = 1;
+  bool fresh = false;    ///< forget checkpoints of the run folder
+  bool dry_run = false;  ///< plan and print, train nothing
+  observe::Terminal terminal = {};
+  std::vector<std::pair<std::string, std::string>> settings;  ///< key and value, for the report
+};
+
+struct TrainOutcome {
+  std::int64_t step = 0, steps_total = 0;
+  double loss = 0.0;
+  const char* stopped_by = nullptr;  ///< a signal's name; the run is not finished then
+  std::filesystem::path checkpoint;  ///< the newest durable one; may be empty
+};
+
+/// Trains as the run file says, from the newest whole checkpoint of the run folder or from the start, until
+/// the last step or a signal. Files of the run folder: docs/guide.md.
+TrainOutcome train(const config::RunConfig& config, const TrainOptions& options);
+
+}  // namespace heddle
