@@ -66,6 +66,8 @@ Blas::Blas() {
   void* const library = load();  // stays loaded until the program ends
   sgemm = resolve<Sgemm>(library, "cblas_sgemm");
   dgemm = resolve<Dgemm>(library, "cblas_dgemm");
+  sgemv = resolve<Sgemv>(library, "cblas_sgemv");
+  dgemv = resolve<Dgemv>(library, "cblas_dgemv");
   config_ = resolve<Text>(library, "openblas_get_config");
   corename_ = resolve<Text>(library, "openblas_get_corename");
 }

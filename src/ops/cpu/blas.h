@@ -19,9 +19,15 @@ class Blas {
   using Dgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, double alpha,
                          const double* a, int lda, const double* b, int ldb, double beta, double* c,
                          int ldc);
+  using Sgemv = void (*)(int order, int trans, int m, int n, float alpha, const float* a, int lda,
+                         const float* x, int incx, float beta, float* y, int incy);
+  using Dgemv = void (*)(int order, int trans, int m, int n, double alpha, const double* a, int lda,
+                         const double* x, int incx, double beta, double* y, int incy);
 
   Sgemm sgemm = nullptr;
   Dgemm dgemm = nullptr;
+  Sgemv sgemv = nullptr;
+  Dgemv dgemv = nullptr;
 
   /// "OpenBLAS 0.3.21 SkylakeX"
   std::string description() const;
