@@ -1,5 +1,7 @@
 #pragma once
 
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 
 namespace heddle::ops::cpu {
@@ -32,11 +34,28 @@ class Blas {
   /// "OpenBLAS 0.3.21 SkylakeX"
   std::string description() const;
 
+  /// While one lives, calls from this thread run on `threads` threads. Threads may call at the same
+  /// time, each with its own number.
+  class Team {
+   public:
+    Team(const Blas& blas, int threads);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+   private:
+    int before_;
+    std::shared_lock<std::shared_mutex> with_others_;
+    std::unique_lock<std::shared_mutex> alone_;
+  };
+
  private:
   Blas();
 
   using Text = char* (*)();
   Text config_ = nullptr, corename_ = nullptr;
+  mutable std::shared_mutex team_mutex_;
+  mutable int team_size_ = 0;  // the last one above 1
 };
 
 }  // namespace heddle::ops::cpu

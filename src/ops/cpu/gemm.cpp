@@ -5,26 +5,10 @@
 
 #include "base/check.h"
 #include "ops/cpu/blas.h"
-#include "ops/cpu/parallel.h"
 #include "ops/elementwise.h"
 
 namespace heddle::ops {
 namespace {
-
-/// The number of threads that OpenBLAS will use for calls from this thread: the OpenMP build
-/// follows OpenMP's setting, which every calling thread has for itself.
-class ThreadCount {
- public:
-  explicit ThreadCount(int threads) : before_(omp_get_max_threads()) {
-    if (threads != before_) omp_set_num_threads(threads);
-  }
-  ~ThreadCount() { omp_set_num_threads(before_); }
-  ThreadCount(const ThreadCount&) = delete;
-  ThreadCount& operator=(const ThreadCount&) = delete;
-
- private:
-  int before_;
-};
 
 int blas_size(std::int64_t size) {
   HEDDLE_CHECK(size <= std::numeric_limits<int>::max(), "a matrix of {} rows or columns", size);
@@ -97,7 +81,7 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   const auto& blas = cpu::Blas::instance();
   // Whatever stands in c (NaN, say) is not to be multiplied by 0.
   if (scale.beta == 0.0 && (m == 1 || n == 1)) fill(c, 0.0, stream);
-  const ThreadCount threads(stream.threads());
+  const cpu::Blas::Team team(blas, stream.threads());
   if (c.dtype() == DType::f32) {
     multiply<float>(blas.sgemm, blas.sgemv, a, transpose_a, b, transpose_b, c, scale);
   } else {
