@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/core.h>
+#include <omp.h>
 
 #include <cstdlib>
 #include <sstream>
@@ -66,9 +67,32 @@ Blas::Blas() {
   void* const library = load();  // stays loaded until the program ends
   sgemm = resolve<Sgemm>(library, "cblas_sgemm");
   dgemm = resolve<Dgemm>(library, "cblas_dgemm");
+  sgemv = resolve<Sgemv>(library, "cblas_sgemv");
+  dgemv = resolve<Dgemv>(library, "cblas_dgemv");
   config_ = resolve<Text>(library, "openblas_get_config");
   corename_ = resolve<Text>(library, "openblas_get_corename");
 }
+
+// The OpenMP build follows OpenMP's number of threads, which every calling thread has for itself.
+// But the buffers of its team are common to all callers and are exchanged when a call has another
+// number than the call before: no other call may be under way then. Calls on one thread do not use
+// them.
+Blas::Team::Team(const Blas& blas, int threads)
+    : before_(omp_get_max_threads()),
+      with_others_(blas.team_mutex_, std::defer_lock),
+      alone_(blas.team_mutex_, std::defer_lock) {
+  if (threads > 1) {
+    with_others_.lock();
+    if (blas.team_size_ != threads) {
+      with_others_.unlock();
+      alone_.lock();
+      blas.team_size_ = threads;
+    }
+  }
+  if (threads != before_) omp_set_num_threads(threads);
+}
+
+Blas::Team::~Team() { omp_set_num_threads(before_); }
 
 std::string Blas::description() const {
   std::istringstream config(config_());  // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..."

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 
 namespace heddle::ops::cpu {
@@ -19,18 +21,41 @@ class Blas {
   using Dgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, double alpha,
                          const double* a, int lda, const double* b, int ldb, double beta, double* c,
                          int ldc);
+  using Sgemv = void (*)(int order, int trans, int m, int n, float alpha, const float* a, int lda,
+                         const float* x, int incx, float beta, float* y, int incy);
+  using Dgemv = void (*)(int order, int trans, int m, int n, double alpha, const double* a, int lda,
+                         const double* x, int incx, double beta, double* y, int incy);
 
   Sgemm sgemm = nullptr;
   Dgemm dgemm = nullptr;
+  Sgemv sgemv = nullptr;
+  Dgemv dgemv = nullptr;
 
   /// "OpenBLAS 0.3.21 SkylakeX"
   std::string description() const;
+
+  /// While one lives, calls from this thread run on `threads` threads. Threads may call at the same
+  /// time, each with its own number.
+  class Team {
+   public:
+    Team(const Blas& blas, int threads);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+   private:
+    int before_;
+    std::shared_lock<std::shared_mutex> with_others_;
+    std::unique_lock<std::shared_mutex> alone_;
+  };
 
  private:
   Blas();
 
   using Text = char* (*)();
   Text config_ = nullptr, corename_ = nullptr;
+  mutable std::shared_mutex team_mutex_;
+  mutable int team_size_ = 0;  // the last one above 1
 };
 
 }  // namespace heddle::ops::cpu

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/rng.h"
 #include "ops/cpu/rows.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,53 +16,88 @@ HWY_BEFORE_NAMESPACE();
 namespace heddle::ops::cpu {
 namespace HWY_NAMESPACE {
 
+namespace hn = hwy::HWY_NAMESPACE;
+
 constexpr std::int64_t kRandomBlock = 256;
 
-/// Words 0 and 1 of philox(key, first + i) of base/rng.h. Each variable is an array over the block
-/// so that every round is one loop over vectors: a 64-bit lane holds a 32-bit word and its product.
+/// Words 0 and 1 of philox(key, first + i) of base/rng.h.
+#if HWY_TARGET == HWY_SCALAR
 void philox_words(std::uint64_t key, std::uint64_t first, std::uint64_t* word0,
                   std::uint64_t* word1) {
-  constexpr std::uint64_t kLow = 0xffffffffU;
   for (std::int64_t i = 0; i < kRandomBlock; ++i) {
-    const std::uint64_t counter = first + static_cast<std::uint64_t>(i);
-    std::uint64_t c0 = counter & kLow, c1 = counter >> 32, c2 = 0, c3 = 0;
-    std::uint64_t k0 = key & kLow, k1 = key >> 32;
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const std::uint64_t p0 = 0xD2511F53U * c0, p1 = 0xCD9E8D57U * c2;
-      c0 = (p1 >> 32) ^ c1 ^ k0;
-      c1 = p1 & kLow;
-      c2 = (p0 >> 32) ^ c3 ^ k1;
-      c3 = p0 & kLow;
-      k0 = (k0 + 0x9E3779B9U) & kLow;
-      k1 = (k1 + 0xBB67AE85U) & kLow;
-    }
-    word0[i] = c0;
-    word1[i] = c1;
+    const auto block = philox(key, first + static_cast<std::uint64_t>(i));
+    word0[i] = block[0];
+    word1[i] = block[1];
   }
 }
+#else
+// A lane of 64 bits holds one 32-bit word, so that it has room for the product.
+void philox_words(std::uint64_t key, std::uint64_t first, std::uint64_t* word0,
+                  std::uint64_t* word1) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const hn::Repartition<std::uint32_t, decltype(d)> halves;
+  const auto low = hn::Set(d, 0xffffffffU);
+  const auto times = [&](auto word, std::uint32_t factor) HWY_ATTR {
+    return hn::MulEven(hn::BitCast(halves, word), hn::Set(halves, factor));
+  };
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < kRandomBlock; i += lanes) {
+    const auto counter = hn::Iota(d, first + static_cast<std::uint64_t>(i));
+    auto c0 = hn::And(counter, low), c1 = hn::ShiftRight<32>(counter);
+    auto c2 = hn::Zero(d), c3 = hn::Zero(d);
+    auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const auto p0 = times(c0, 0xD2511F53U), p1 = times(c2, 0xCD9E8D57U);
+      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p1), c1), hn::Set(d, k0));
+      c1 = hn::And(p1, low);
+      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p0), c3), hn::Set(d, k1));
+      c3 = hn::And(p0, low);
+      k0 += 0x9E3779B9U;
+      k1 += 0xBB67AE85U;
+    }
+    hn::StoreU(c0, d, word0 + i);
+    hn::StoreU(c1, d, word1 + i);
+  }
+}
+#endif
 
-// The integer part is vectorised; logarithm and cosine are the C library's, because the values must
-// equal random_normal's to the last bit.
+/// y[i] = stddev * random_normal(key, first + i) for a block, in loops of which all but two are
+/// vectors: logarithm and cosine are the C library's, because the values must equal random_normal's
+/// to the last bit.
+template <class T>
+void normal_block(std::uint64_t key, std::uint64_t first, double stddev, T* y, std::int64_t n) {
+  alignas(64) std::uint64_t word0[kRandomBlock], word1[kRandomBlock];
+  alignas(64) double radius[kRandomBlock], wave[kRandomBlock];
+  philox_words(key, first, word0, word1);
+  for (std::int64_t i = 0; i < kRandomBlock; ++i) {
+    // Words have 32 bits, which a signed conversion takes as well, and faster.
+    radius[i] = (static_cast<double>(static_cast<std::int64_t>(word0[i])) + 0.5) * 0x1.0p-32;
+    wave[i] = 2.0 * std::numbers::pi *
+              (static_cast<double>(static_cast<std::int64_t>(word1[i])) * 0x1.0p-32);
+  }
+  for (std::int64_t i = 0; i < n; ++i) radius[i] = std::log(radius[i]);
+  for (std::int64_t i = 0; i < n; ++i) wave[i] = std::cos(wave[i]);
+  const hn::ScalableTag<double> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < kRandomBlock; i += lanes) {
+    const auto root = hn::Sqrt(hn::Mul(hn::Load(d, radius + i), hn::Set(d, -2.0)));
+    hn::Store(hn::Mul(hn::Mul(root, hn::Load(d, wave + i)), hn::Set(d, stddev)), d, radius + i);
+  }
+  for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(radius[i]);
+}
+
 void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
                  Stream& stream) {
   visit_float(y.dtype(), [&](auto zero) HWY_ATTR {
     using T = decltype(zero);
     T* const to = y.data<T>();
-    parallel_for(
-        stream, y.count(), 4 * kRandomBlock, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
-          alignas(64) std::uint64_t word0[kRandomBlock], word1[kRandomBlock];
-          for (std::int64_t at = begin; at < end; at += kRandomBlock) {
-            philox_words(key, first_index + static_cast<std::uint64_t>(at), word0, word1);
-            const std::int64_t n = std::min(kRandomBlock, end - at);
-            for (std::int64_t i = 0; i < n; ++i) {
-              const double u1 = (static_cast<double>(word0[i]) + 0.5) * 0x1.0p-32;
-              const double u2 = static_cast<double>(word1[i]) * 0x1.0p-32;
-              to[at + i] = static_cast<T>(stddev * (std::sqrt(-2.0 * std::log(u1)) *
-                                                    std::cos(2.0 * std::numbers::pi * u2)));
-            }
-          }
-        });
+    parallel_for(stream, y.count(), 4 * kRandomBlock,
+                 [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+                   for (std::int64_t at = begin; at < end; at += kRandomBlock) {
+                     normal_block(key, first_index + static_cast<std::uint64_t>(at), stddev,
+                                  to + at, std::min(kRandomBlock, end - at));
+                   }
+                 });
   });
 }
 
