@@ -1,3 +1,8 @@
+set(HEDDLE_WARNINGS -Wall -Wextra -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND HEDDLE_WARNINGS -Wno-restrict)  # false positives on std::string in GCC 12
+endif()
+
 # heddle_module(name SOURCES a.cpp ... DEPENDS other ... LINKS lib ...)
 # One static library per folder of src/, with an explicit file list. DEPENDS are other folders,
 # LINKS are third-party libraries.
@@ -5,8 +10,7 @@ function(heddle_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LINKS" ${ARGN})
   add_library(heddle_${name} STATIC ${arg_SOURCES})
   target_include_directories(heddle_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
-  target_compile_options(heddle_${name} PRIVATE -Wall -Wextra -Wconversion -Wno-sign-conversion
-    -Wno-restrict -Werror)  # restrict: false positives on std::string in GCC 12
+  target_compile_options(heddle_${name} PRIVATE ${HEDDLE_WARNINGS} -Wconversion -Wno-sign-conversion)
   list(TRANSFORM arg_DEPENDS PREPEND heddle_)
   target_link_libraries(heddle_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINKS})
 endfunction()
@@ -20,7 +24,7 @@ function(heddle_test name)
   endif()
   add_executable(${name}_test ${arg_SOURCES})
   target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_options(${name}_test PRIVATE -Wall -Wextra -Wno-restrict -Werror)
+  target_compile_options(${name}_test PRIVATE ${HEDDLE_WARNINGS})
   target_compile_definitions(${name}_test PRIVATE HEDDLE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   list(TRANSFORM arg_DEPENDS PREPEND heddle_)
   target_link_libraries(${name}_test PRIVATE ${arg_DEPENDS} fmt::fmt GTest::gtest_main)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/file_system.h"
 
 namespace heddle {
@@ -40,15 +39,20 @@ Json parse_json(std::string_view text, const std::string& where) {
   try {
     return Json::parse(text);
   } catch (const nlohmann::json::parse_error& e) {
-    const auto end = std::min(e.byte == 0 ? 0 : e.byte - 1, text.size());
-    const auto head = text.substr(0, end);
-    const auto line = 1 + std::count(head.begin(), head.end(), '\n');
-    const auto last_newline = head.rfind('\n');
-    const auto column = last_newline == std::string_view::npos ? end + 1 : end - last_newline;
-    std::string reason = e.what();
-    if (const auto at = reason.rfind(": "); at != std::string::npos) reason = reason.substr(at + 2);
-    fail(ErrorCode::data, "{}:{}:{}: not valid JSON: {}", where, line, column, reason);
+    throw json_error(text, where, e.byte, e.what());
   }
+}
+
+Error json_error(std::string_view text, const std::string& where, std::size_t byte,
+                 std::string reason) {
+  const auto end = std::min(byte == 0 ? 0 : byte - 1, text.size());
+  const auto head = text.substr(0, end);
+  const auto line = 1 + std::count(head.begin(), head.end(), '\n');
+  const auto last_newline = head.rfind('\n');
+  const auto column = last_newline == std::string_view::npos ? end + 1 : end - last_newline;
+  if (const auto at = reason.rfind(": "); at != std::string::npos) reason = reason.substr(at + 2);
+  return {ErrorCode::data,
+          fmt::format("{}:{}:{}: not valid JSON: {}", where, line, column, reason)};
 }
 
 Json read_json_file(const std::filesystem::path& path) {

@@ -13,6 +13,8 @@ struct LogState {
   std::mutex mutex;
   LogLevel level = LogLevel::info;
   std::FILE* file = nullptr;
+  std::string status;
+  std::size_t status_columns = 0;
 };
 
 LogState& state() {
@@ -30,13 +32,20 @@ const char* prefix(LogLevel level) {
   return "";
 }
 
+// Blanks rather than an escape sequence: works on every terminal and with colours off.
+void erase_status(const LogState& s) {
+  if (s.status_columns > 0) fmt::print(stderr, "\r{:{}}\r", "", s.status_columns);
+}
+
 }  // namespace
 
 void log_line(LogLevel level, const std::string& text) {
   LogState& s = state();
   const std::lock_guard lock(s.mutex);
   if (level < s.level) return;
+  erase_status(s);
   fmt::print(stderr, "{}{}\n", prefix(level), text);
+  if (s.status_columns > 0) fmt::print(stderr, "{}", s.status);
   if (s.file != nullptr) {
     const std::time_t now = std::time(nullptr);
     std::tm utc{};
@@ -46,6 +55,17 @@ void log_line(LogLevel level, const std::string& text) {
     fmt::print(s.file, "{} {}{}\n", stamp, prefix(level), text);
     std::fflush(s.file);
   }
+}
+
+void set_status_line(const std::string& text, std::size_t columns) {
+  LogState& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (columns < s.status_columns) erase_status(s);
+  // One write per redraw, so that the line does not flicker.
+  if (columns > 0) fmt::print(stderr, "\r{}", text);
+  std::fflush(stderr);
+  s.status = text;
+  s.status_columns = columns;
 }
 
 void set_log_level(LogLevel level) {

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -16,6 +17,12 @@ void log_line(LogLevel level, const std::string& text);
 void set_log_level(LogLevel level);
 void attach_log_file(const std::filesystem::path& path);
 void detach_log_file();
+
+/// The line at the bottom of a terminal that is rewritten in place (progress); log lines appear
+/// above it and it is drawn again below them. Empty removes it. `columns` is what it takes on
+/// screen, which differs from its size when it carries colours or non-ASCII text. Only for a
+/// standard error that is a terminal.
+void set_status_line(const std::string& text, std::size_t columns);
 
 template <class... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {

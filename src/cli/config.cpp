@@ -1,9 +1,119 @@
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
+#include <cstdio>
+#include <memory>
+
+#include "base/json_fwd.h"
 #include "cli/verbs.h"
+#include "config/explain.h"
+#include "config/load.h"
+#include "config/schema.h"
 
 namespace heddle::cli {
+namespace {
 
-void add_config(CLI::App& app) { app.add_subcommand("config", "what a key of the run file means"); }
+using config::Key;
+using config::Value;
+
+struct Options {
+  std::string run_file;
+  std::string what;
+  std::vector<std::string> overrides;
+  bool json = false;
+  bool markdown = false;
+};
+
+Json to_json(const Value& value) {
+  return std::visit(
+      [](const auto& v) -> Json {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return nullptr;
+        } else if constexpr (std::is_same_v<T, std::vector<config::DataSource>>) {
+          Json list = Json::array();
+          for (const auto& source : v) {
+            list.push_back(
+                {{"path", source.path.string()}, {"weight", source.weight}, {"name", source.name}});
+          }
+          return list;
+        } else {
+          return v;
+        }
+      },
+      value);
+}
+
+Json to_json(const Key& key) {
+  Json json = {{"key", key.full_name()},
+               {"type", config::describe_type(key)},
+               {"unit", key.unit},
+               {"default", to_json(key.default_value())},
+               {"default_text", config::default_text(key)},
+               {"help", key.help},
+               {"explanation", key.explanation},
+               {"foreign", key.foreign}};
+  if (!key.field.choices.empty()) json["choices"] = key.field.choices;
+  if (std::isfinite(key.minimum)) json["minimum"] = key.minimum;
+  if (std::isfinite(key.maximum)) json["maximum"] = key.maximum;
+  return json;
+}
+
+Json to_json(const config::LoadedRun& run) {
+  Json values = Json::object(), origins = Json::object();
+  for (const auto& key : config::keys()) {
+    values[key.section][key.name] = to_json(key.field.get(run.config));
+    origins[key.full_name()] = config::origin_of(key, run.origins);
+  }
+  return {{"values", values},
+          {"origins", origins},
+          {"derived",
+           {{"total_steps", run.config.total_steps()},
+            {"tokens_per_step", run.config.tokens_per_step()},
+            {"accumulation", run.config.accumulation()},
+            {"folder", run.config.folder().string()}}}};
+}
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_run(const Options& options) {
+  const auto run = config::load_run_file(options.run_file, options.overrides);
+  print(options.json ? to_json(run).dump(2) + "\n" : config::describe_run(run));
+}
+
+void explain(const Options& options) {
+  const auto keys = config::keys_named(options.what);
+  if (options.markdown) return print(config::explain_markdown());
+  if (options.json) {
+    Json list = Json::array();
+    for (const auto* key : keys) list.push_back(to_json(*key));
+    return print(Json{{"keys", list}}.dump(2) + "\n");
+  }
+  std::string text;
+  for (const auto* key : keys) text += (text.empty() ? "" : "\n") + config::explain(*key);
+  print(text);
+}
+
+}  // namespace
+
+void add_config(CLI::App& app) {
+  auto* verb = app.add_subcommand("config", "what a run file resolves to, and what a key means");
+  verb->require_subcommand(1);
+  auto options = std::make_shared<Options>();
+
+  auto* print_verb = verb->add_subcommand("print", "every value of a run file, with its origin");
+  print_verb->add_option("RUN.toml", options->run_file, "the run file")->required();
+  print_verb->add_option("--set", options->overrides, "section.key=value, overrides the file")
+      ->allow_extra_args(false);
+  print_verb->add_flag("--json", options->json, "one JSON object on standard output");
+  print_verb->callback([options] { print_run(*options); });
+
+  auto* explain_verb = verb->add_subcommand("explain", "what a key, a section or all keys mean");
+  explain_verb->add_option("KEY", options->what, "section.key, a section, or all")->required();
+  explain_verb->add_flag("--json", options->json, "one JSON object on standard output");
+  explain_verb->add_flag("--markdown", options->markdown,
+                         "the reference of all keys, docs/run-file.md");
+  explain_verb->callback([options] { explain(*options); });
+}
 
 }  // namespace heddle::cli

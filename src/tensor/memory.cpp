@@ -36,7 +36,10 @@ std::size_t total(const BytesByTag& bytes) {
 /// Blocks from the system and the ledger. Shared by the Memory and by every block it handed out.
 class Memory::Pool {
  public:
+  explicit Pool(Mode mode) : mode_(mode) {}
   ~Pool() { trim(); }
+
+  Mode mode() const { return mode_; }
 
   std::byte* take(std::size_t bytes, MemoryTag tag) {
     const std::lock_guard lock(mutex_);
@@ -90,9 +93,10 @@ class Memory::Pool {
   std::byte* from_system(std::size_t bytes) {
     void* block = nullptr;
     if (bytes >= kMapThreshold) {
-      block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (mode_ == Mode::dry ? MAP_NORESERVE : 0);
+      block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
       if (block == MAP_FAILED) block = nullptr;
-      if (block != nullptr) ::madvise(block, bytes, MADV_HUGEPAGE);
+      if (block != nullptr && mode_ == Mode::real) ::madvise(block, bytes, MADV_HUGEPAGE);
     } else {
       block = std::aligned_alloc(64, bytes);
     }
@@ -127,12 +131,13 @@ class Memory::Pool {
         "lower train.microbatch or data.seq_len, or set train.recompute = true");
   }
 
+  const Mode mode_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<std::byte*>> free_;
   MemoryStats stats_;
 };
 
-Memory::Memory() : pool_(std::make_shared<Pool>()) {}
+Memory::Memory(Mode mode) : pool_(std::make_shared<Pool>(mode)) {}
 
 std::size_t Memory::rounded_bytes(std::size_t bytes) {
   constexpr std::size_t kLine = 64;
@@ -149,7 +154,7 @@ Tensor Memory::alloc(const Shape& shape, DType dtype, MemoryTag tag) {
 
 Tensor Memory::zeros(const Shape& shape, DType dtype, MemoryTag tag) {
   Tensor tensor = alloc(shape, dtype, tag);
-  std::memset(tensor.bytes(), 0, tensor.size_bytes());
+  if (pool_->mode() == Mode::real) std::memset(tensor.bytes(), 0, tensor.size_bytes());
   return tensor;
 }
 

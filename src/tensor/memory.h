@@ -44,7 +44,9 @@ struct MemoryStats {
 /// after the first step nothing is taken from the system. Thread-safe. Tensors may outlive it.
 class Memory {
  public:
-  Memory();
+  /// A dry one counts as ever but hands out address space that takes no memory until it is touched.
+  enum class Mode { real, dry };
+  explicit Memory(Mode mode = Mode::real);
 
   /// Uninitialised, 64-byte aligned, contiguous. Throws Error(resources) with the ledger when the
   /// system refuses.

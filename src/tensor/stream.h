@@ -14,7 +14,16 @@ class Stream {
  public:
   explicit Stream(int threads, Device device = {}) : device_(device), threads_(threads) {}
 
+  /// A stream whose operations do nothing: with a dry Memory, a step runs through all its
+  /// allocations without computing, which is how memory is predicted.
+  static Stream dry() {
+    Stream stream(1);
+    stream.is_dry_ = true;
+    return stream;
+  }
+
   Device device() const { return device_; }
+  bool is_dry() const { return is_dry_; }
   /// The size of the thread team that an operation on this stream may use.
   int threads() const { return threads_; }
 
@@ -24,6 +33,7 @@ class Stream {
  private:
   Device device_;
   int threads_;
+  bool is_dry_ = false;
 };
 
 }  // namespace heddle

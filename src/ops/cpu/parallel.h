@@ -14,7 +14,7 @@ namespace heddle::ops::cpu {
 /// two pools would fight for the cores. Exceptions must not leave the body.
 template <class Body>
 void parallel_for(Stream& stream, std::int64_t count, std::int64_t grain, const Body& body) {
-  if (count <= 0) return;
+  if (count <= 0 || stream.is_dry()) return;
   const std::int64_t wanted = (count + grain - 1) / std::max<std::int64_t>(grain, 1);
   const int threads = static_cast<int>(std::min<std::int64_t>(stream.threads(), wanted));
   if (threads <= 1) {
@@ -33,6 +33,7 @@ void parallel_for(Stream& stream, std::int64_t count, std::int64_t grain, const 
 /// cost.
 template <class Body>
 void parallel_items(Stream& stream, std::int64_t count, const Body& body) {
+  if (stream.is_dry()) return;
   const int threads = static_cast<int>(std::min<std::int64_t>(stream.threads(), count));
 #pragma omp parallel for num_threads(std::max(threads, 1)) schedule(dynamic, 1) if (threads > 1)
   for (std::int64_t index = 0; index < count; ++index) body(index);

@@ -1,0 +1,48 @@
+#include "data/demo_text.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <memory>
+
+#include "base/file_system.h"
+#include "base/json_fwd.h"
+#include "base/log.h"
+#include "cli/verbs.h"
+
+namespace heddle::cli {
+namespace {
+
+struct Options {
+  std::string out;
+  std::size_t bytes = 1'000'000;
+  std::uint64_t seed = 0;
+};
+
+void run(const Options& options) {
+  const DemoLanguage language;
+  std::string lines;
+  const auto documents = language.documents(options.seed, options.bytes);
+  for (const DemoDocument& document : documents) {
+    lines += Json{{"text", document.text}, {"nats", document.nats}}.dump() + "\n";
+  }
+  write_file_atomically(real_file_system(), options.out, lines);
+  log_info("{}: {} documents; the language has {:.4f} nats per byte", options.out, documents.size(),
+           language.nats_per_byte());
+}
+
+}  // namespace
+
+void add_demo_text(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* verb = app.add_subcommand("demo-text", "the text that `make demo` trains on");
+  verb->group("");  // not in the help: a step of the demo
+  verb->add_option("--out", options->out, "JSONL file to write")->required();
+  verb->add_option("--bytes", options->bytes, "size of the text")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30))
+      ->capture_default_str();
+  verb->add_option("--seed", options->seed, "another seed, another text")->capture_default_str();
+  verb->callback([options] { run(*options); });
+}
+
+}  // namespace heddle::cli

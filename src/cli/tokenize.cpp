@@ -1,0 +1,163 @@
+#include "data/tokenize.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json_fwd.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "cli/verbs.h"
+#include "data/encode.h"
+#include "observe/progress.h"
+
+namespace heddle::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> inputs;
+  std::string tokenizer, out;
+  std::string end_token = "auto", field = "text", split = "whole-file", delimiter;
+  std::string on_error = "fail";
+  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  bool no_special = false, json = false;
+};
+
+TokenizeOptions resolve(const Options& options, const fs::path& tokenizer_file,
+                        const Tokenizer& tokenizer) {
+  TokenizeOptions resolved{.inputs = {options.inputs.begin(), options.inputs.end()},
+                           .out = options.out,
+                           .origin = origin_of(tokenizer),
+                           .tokenizer = fs::absolute(tokenizer_file).lexically_normal(),
+                           .end_token = find_end_token(tokenizer, options.end_token),
+                           .parse_special = !options.no_special,
+                           .threads = options.threads};
+  resolved.on_fault = options.on_error == "skip" ? OnFault::skip : OnFault::stop;
+  resolved.format.field = options.field;
+  resolved.format.delimiter = options.delimiter;
+  resolved.format.split = !options.delimiter.empty()       ? TextSplit::delimiter
+                          : options.split == "blank-lines" ? TextSplit::blank_lines
+                                                           : TextSplit::whole_file;
+  return resolved;
+}
+
+/// Turns the totals that tokenize() reports into steps of the progress line.
+class ProgressLine {
+ public:
+  void show(const TokenizeProgress& now) {
+    if (!line_) {
+      line_.emplace(observe::ProgressOptions{.label = "tokenizing",
+                                             .total = now.total_bytes,
+                                             .terminal = observe::stderr_terminal(false)});
+    }
+    line_->skip(now.reused_bytes - reused_);
+    line_->add(now.done_bytes - now.reused_bytes - fresh_);
+    reused_ = now.reused_bytes;
+    fresh_ = now.done_bytes - now.reused_bytes;
+  }
+  void finish() {
+    if (line_) line_->finish();
+  }
+
+ private:
+  std::optional<observe::Progress> line_;
+  std::size_t reused_ = 0, fresh_ = 0;
+};
+
+void print_for_people(const Options& options, const TokenizeResult& result, double seconds) {
+  const std::string what = fmt::format("{} tokens in {} documents", format_thousands(result.tokens),
+                                       format_thousands(result.documents));
+  if (result.was_up_to_date) {
+    log_info("{} is up to date: {}", options.out, what);
+    return;
+  }
+  log_info("{}: {} from {} in {} ({:.2f} bytes per token)", options.out, what,
+           format_bytes(static_cast<double>(result.input_bytes)), format_duration(seconds),
+           static_cast<double>(result.input_bytes) / static_cast<double>(result.tokens));
+  if (result.reused_parts > 0) {
+    log_info("{} of {} parts were finished by an earlier run", result.reused_parts, result.parts);
+  }
+  if (result.skipped > 0) log_warn("{} malformed documents were left out", result.skipped);
+  if (result.empty > 0) log_warn("{} documents without text were left out", result.empty);
+}
+
+Json to_json(const TokenizeOptions& options, const TokenizeResult& result, double seconds) {
+  return {{"out", options.out.string()},
+          {"tokens", result.tokens},
+          {"documents", result.documents},
+          {"skipped", result.skipped},
+          {"empty", result.empty},
+          {"vocab_size", options.origin.vocab_size},
+          {"end_token", options.end_token ? Json(*options.end_token) : Json()},
+          {"input_bytes", result.input_bytes},
+          {"parts", result.parts},
+          {"reused_parts", result.reused_parts},
+          {"up_to_date", result.was_up_to_date},
+          {"seconds", seconds}};
+}
+
+void run(const Options& options) {
+  fs::path tokenizer_file = options.tokenizer;
+  if (fs::is_directory(tokenizer_file)) tokenizer_file /= "tokenizer.json";
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_file);
+  const TokenizeOptions resolved = resolve(options, tokenizer_file, tokenizer);
+  if (options.end_token == "auto" && !resolved.end_token) {
+    log_warn("the tokenizer has no end-of-text token that is known by name; documents get none");
+  }
+  const Stopwatch clock;
+  ProgressLine line;
+  const TokenizeResult result =
+      tokenize(real_file_system(), resolved, encoders(tokenizer, resolved.parse_special),
+               [&](const TokenizeProgress& now) { line.show(now); });
+  line.finish();
+  print_for_people(options, result, clock.seconds());
+  if (options.json) {
+    const std::string text = to_json(resolved, result, clock.seconds())
+                                 .dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::puts(text.c_str());
+  }
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* verb = app.add_subcommand("tokenize", "text or JSONL to a token file");
+  verb->add_option("INPUT", options->inputs,
+                   ".jsonl (one document a line), text files, or folders of .txt and .jsonl")
+      ->required();
+  verb->add_option("--tokenizer", options->tokenizer, "tokenizer.json, or a folder that holds one")
+      ->required();
+  verb->add_option("--out", options->out, "token file to write")->required();
+  verb->add_option("--threads", options->threads, "threads to use")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  verb->add_option("--field", options->field, "field of JSONL objects that holds the text")
+      ->capture_default_str();
+  auto* split = verb->add_option("--split", options->split, "what is a document in a text file")
+                    ->check(CLI::IsMember({"whole-file", "blank-lines"}))
+                    ->capture_default_str();
+  verb->add_option("--delimiter", options->delimiter, "text that stands between documents")
+      ->excludes(split);
+  verb->add_option("--append-eos", options->end_token,
+                   "token after each document: TOKEN, auto, none")
+      ->capture_default_str();
+  verb->add_flag("--no-special", options->no_special,
+                 "take special tokens that occur in the text as plain text");
+  verb->add_option("--on-error", options->on_error, "what a malformed document does")
+      ->check(CLI::IsMember({"fail", "skip"}))
+      ->capture_default_str();
+  verb->add_flag("--json", options->json, "print one JSON object");
+  verb->footer("The same command again continues where it was interrupted.");
+  verb->callback([options] { run(*options); });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "config/schema.h"
+
+namespace heddle::config {
+
+// Ties a key to a member of RunConfig: `field(&RunConfig::optim, &OptimConfig::lr)`.
+
+namespace detail {
+
+template <class T>
+struct TypeOf;
+template <>
+struct TypeOf<bool> : std::integral_constant<Type, Type::boolean> {};
+template <>
+struct TypeOf<std::int64_t> : std::integral_constant<Type, Type::integer> {};
+template <>
+struct TypeOf<double> : std::integral_constant<Type, Type::number> {};
+template <>
+struct TypeOf<std::string> : std::integral_constant<Type, Type::text> {};
+template <>
+struct TypeOf<std::filesystem::path> : std::integral_constant<Type, Type::path> {};
+template <>
+struct TypeOf<std::vector<DataSource>> : std::integral_constant<Type, Type::sources> {};
+template <class T>
+struct TypeOf<std::optional<T>> : TypeOf<T> {};
+
+template <class T>
+Value to_value(const T& member) {
+  return member;
+}
+inline Value to_value(const std::filesystem::path& member) { return member.string(); }
+template <class T>
+Value to_value(const std::optional<T>& member) {
+  return member ? Value(*member) : Value();
+}
+
+template <class T>
+void assign(T& member, const Value& value) {
+  member = std::get<T>(value);
+}
+inline void assign(std::filesystem::path& member, const Value& value) {
+  member = std::get<std::string>(value);
+}
+template <class T>
+void assign(std::optional<T>& member, const Value& value) {
+  member = std::get<T>(value);
+}
+
+}  // namespace detail
+
+/// The key's type follows from the member's.
+template <class S, class T>
+Field field(S RunConfig::*section, T S::*member) {
+  return {.type = detail::TypeOf<T>::value,
+          .choices = {},
+          .get = [=](const RunConfig& c) { return detail::to_value(c.*section.*member); },
+          .set = [=](RunConfig& c, const Value& v) { detail::assign(c.*section.*member, v); }};
+}
+
+template <class S>
+Field bytes(S RunConfig::*section, std::int64_t S::*member) {
+  Field result = field(section, member);
+  result.type = Type::bytes;
+  return result;
+}
+
+/// `names` in the order of the enumerators.
+template <class S, class E>
+Field choice(S RunConfig::*section, E S::*member, std::vector<std::string> names) {
+  static_assert(std::is_enum_v<E>);
+  const auto get = [=](const RunConfig& c) {
+    return Value(names[static_cast<std::size_t>(c.*section.*member)]);
+  };
+  const auto set = [=](RunConfig& c, const Value& v) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names[i] == std::get<std::string>(v)) c.*section.*member = static_cast<E>(i);
+    }
+  };
+  return {.type = Type::choice, .choices = names, .get = get, .set = set};
+}
+
+/// A choice among names that are data, kept as text; "" when not given.
+template <class S>
+Field choice(S RunConfig::*section, std::string S::*member, std::vector<std::string> names) {
+  Field result = field(section, member);
+  result.type = Type::choice;
+  result.choices = std::move(names);
+  return result;
+}
+
+}  // namespace heddle::config

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace heddle::config {
+
+// The run file, resolved: one struct per section, one member per key. The member's initialiser is
+// the key's default; everything else about a key (range, unit, help) is in keys.cpp. A path or text
+// that is empty, and an optional that has no value, was not given. Enumerators are in the order of
+// the names in keys.cpp.
+
+enum class Documents { mask, ignore };
+enum class Recompute { none, block };
+enum class OnNonfinite { skip, stop };
+enum class OptimizerName { adamw };
+enum class LrSchedule { constant, linear, cosine, wsd };
+enum class PipelineSchedule {
+  gpipe,
+  one_f_one_b,
+  interleaved,
+  zb_h1,
+  zb_h2,
+  zb_v,
+  v_min,
+  v_half,
+};
+enum class Vocabulary { replicated, tensor, pipeline };
+enum class FloatType { f32, bf16 };
+enum class DeviceName { cpu, cuda };
+
+/// One entry of [[data.sources]].
+struct DataSource {
+  std::filesystem::path path;
+  double weight = 1.0;
+  std::string name;
+  bool operator==(const DataSource&) const = default;
+};
+
+struct ModelConfig {
+  std::string preset;
+  std::filesystem::path path;
+  std::filesystem::path config;
+  std::int64_t vocab_size = 0;
+  std::optional<std::int64_t> seed;
+  std::optional<double> init_std;
+  std::optional<bool> scale_residual_init;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct DataConfig {
+  std::filesystem::path train;
+  std::vector<DataSource> sources;
+  std::filesystem::path eval;
+  double holdout = 0.01;
+  std::filesystem::path tokenizer;
+  std::string eos;
+  std::int64_t seq_len = 1024;
+  Documents documents = Documents::mask;
+  std::optional<std::int64_t> seed;
+  std::int64_t prefetch = 4;
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct TrainConfig {
+  std::int64_t steps = 0;
+  std::int64_t tokens = 0;
+  std::int64_t tokens_per_step = 0;
+  std::int64_t microbatch = 1;
+  Recompute recompute = Recompute::none;
+  std::int64_t loss_chunk = 512;
+  std::int64_t eval_every = 0;
+  std::int64_t eval_tokens = 0;
+  std::int64_t sample_every = 0;
+  std::string sample_prompt;
+  std::int64_t sample_tokens = 64;
+  OnNonfinite nonfinite = OnNonfinite::skip;
+  std::int64_t nonfinite_limit = 10;
+  bool operator==(const TrainConfig&) const = default;
+};
+
+struct OptimConfig {
+  OptimizerName name = OptimizerName::adamw;
+  double lr = 3e-4;
+  double min_lr = 0.0;
+  LrSchedule schedule = LrSchedule::cosine;
+  std::int64_t warmup_steps = 0;
+  std::int64_t decay_steps = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  bool operator==(const OptimConfig&) const = default;
+};
+
+struct ParallelConfig {
+  std::int64_t dp = 0;
+  std::int64_t tp = 1;
+  std::int64_t pp = 1;
+  std::int64_t cp = 1;
+  std::int64_t ep = 1;
+  std::int64_t zero = 1;
+  bool sequence = true;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::int64_t chunks = 1;
+  Vocabulary vocabulary = Vocabulary::tensor;
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  std::int64_t every = 500;
+  std::int64_t keep = 3;
+  std::int64_t keep_every = 0;
+  bool best = true;
+  FloatType dtype = FloatType::f32;
+  bool on_exit = true;
+  bool resume = true;
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct ObserveConfig {
+  std::int64_t console_every = 1;
+  bool tensorboard = true;
+  bool report = true;
+  bool trace = false;
+  bool operator==(const ObserveConfig&) const = default;
+};
+
+struct RunSection {
+  std::string name;
+  std::filesystem::path dir;
+  std::int64_t seed = 0;
+  DeviceName device = DeviceName::cpu;
+  FloatType dtype = FloatType::f32;
+  std::int64_t threads = 0;
+  bool deterministic = true;
+  std::int64_t memory_limit = 0;
+  bool operator==(const RunSection&) const = default;
+};
+
+struct RunConfig {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimConfig optim;
+  ParallelConfig parallel;
+  CheckpointConfig checkpoint;
+  ObserveConfig observe;
+  RunSection run;
+
+  bool operator==(const RunConfig&) const = default;
+
+  // What follows from the keys. Valid once validate.h's checks have passed.
+
+  /// Data-parallel replicas; one when parallel.dp is left to be derived.
+  std::int64_t replicas() const { return parallel.dp == 0 ? 1 : parallel.dp; }
+  /// Tokens of one micro-batch on every replica.
+  std::int64_t tokens_per_microbatch() const {
+    return train.microbatch * data.seq_len * replicas();
+  }
+  /// Tokens of one optimizer step over all replicas.
+  std::int64_t tokens_per_step() const {
+    return train.tokens_per_step == 0 ? tokens_per_microbatch() : train.tokens_per_step;
+  }
+  /// Micro-batches whose gradients are summed in one step, on each replica.
+  std::int64_t accumulation() const { return tokens_per_step() / tokens_per_microbatch(); }
+  /// Optimizer steps of the whole run; train.tokens is rounded up to whole steps.
+  std::int64_t total_steps() const {
+    return train.steps > 0 ? train.steps
+                           : (train.tokens + tokens_per_step() - 1) / tokens_per_step();
+  }
+  std::int64_t init_seed() const { return model.seed.value_or(run.seed); }
+  std::int64_t data_seed() const { return data.seed.value_or(run.seed); }
+  std::filesystem::path folder() const {
+    return run.dir.empty() ? std::filesystem::path("runs") / run.name : run.dir;
+  }
+};
+
+}  // namespace heddle::config

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/run_config.h"
+
+namespace heddle::config {
+
+/// How a key is written. `bytes` takes an integer or text such as "3 GiB"; `sources` is a list of
+/// tables.
+enum class Type { boolean, integer, number, text, path, choice, bytes, sources };
+
+/// A key's value as the parser and the printers pass it on. Paths and choices travel as text, bytes
+/// as an integer; monostate is an optional key that was not given.
+using Value =
+    std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<DataSource>>;
+
+/// The member of RunConfig a key stands for. Made by the functions of field.h.
+struct Field {
+  Type type;
+  std::vector<std::string> choices;
+  std::function<Value(const RunConfig&)> get;
+  /// The value has the alternative of `type` and, for a choice, one of `choices`.
+  std::function<void(RunConfig&, const Value&)> set;
+};
+
+/// Everything there is to say about one key; parser, checks, help and documentation read it here.
+struct Key {
+  std::string section = {};  ///< filled in by keys()
+  std::string name;
+  Field field;
+  std::string unit = {};  ///< "tokens", "steps", ...; empty for none
+  double minimum =
+      -std::numeric_limits<double>::infinity();  ///< of integers and numbers, inclusive
+  double maximum = std::numeric_limits<double>::infinity();
+  std::string help;              ///< one line
+  std::string explanation = {};  ///< what the one line leaves out
+  std::string when_absent = {};  ///< what an absent value means, where the default does not say it
+  std::vector<std::string> foreign = {};  ///< names other systems use, as written there
+
+  std::string full_name() const { return section + "." + name; }
+  Value default_value() const { return field.get(RunConfig{}); }
+};
+
+struct Section {
+  std::string name;
+  std::string help;
+  std::vector<std::string> foreign;
+};
+
+/// In the order in which they are printed.
+const std::vector<Section>& sections();
+const std::vector<Key>& keys();
+const Key* find_key(std::string_view full_name);
+bool is_section(std::string_view name);
+
+/// What is wrong with a value of the right type (out of range, not one of the choices); empty when
+/// nothing is.
+std::string problem_with(const Key& key, const Value& value);
+
+/// As it is written in a run file: `3e-4`, `"cosine"`, `"3 GiB"`; "" for a value not given.
+std::string to_text(const Key& key, const Value& value);
+/// A TOML basic string, quoted and escaped.
+std::string toml_string(std::string_view text);
+
+/// "integer, 1 or more, tokens": for help and documentation.
+std::string describe_type(const Key& key);
+
+/// "3 GiB", "512MiB", "1000": a count of bytes, or nothing when it is not one.
+std::optional<std::int64_t> parse_bytes(std::string_view text);
+
+/// What to say after "unknown key X": "; did you mean parallel.tp?", or "". Knows slips of the pen,
+/// keys of other sections and the names other systems use.
+std::string suggestion_for_key(std::string_view section, std::string_view name);
+std::string suggestion_for_section(std::string_view name);
+
+}  // namespace heddle::config

@@ -1,0 +1,169 @@
+#include "config/validate.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace heddle::config {
+namespace {
+
+void check_model_source(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const auto& m = config.model;
+  std::vector<std::string> given;
+  if (!m.preset.empty()) given.push_back("model.preset");
+  if (!m.path.empty()) given.push_back("model.path");
+  if (!m.config.empty()) given.push_back("model.config");
+  if (given.empty()) {
+    conflicts.push_back(
+        {{"model"}, "no model; set one of model.preset, model.path and model.config"});
+  } else if (given.size() > 1) {
+    conflicts.push_back(
+        {{given.back()}, fmt::format("{} are given; keep one", fmt::join(given, " and "))});
+  }
+  if (!m.path.empty() && m.vocab_size != 0) {
+    conflicts.push_back(
+        {{"model.vocab_size"},
+         "model.vocab_size cannot change the vocabulary of the weights in model.path; "
+         "remove it, or use model.config for random weights"});
+  }
+}
+
+void check_data(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const auto& d = config.data;
+  if (d.train.empty() && d.sources.empty()) {
+    conflicts.push_back({{"data"}, "no training data; set data.train or [[data.sources]]"});
+  } else if (!d.train.empty() && !d.sources.empty()) {
+    conflicts.push_back(
+        {{"data.train"}, "data.train and [[data.sources]] are both given; keep one"});
+  }
+  std::set<std::string> names;
+  double total = 0;
+  for (const auto& source : d.sources) {
+    total += source.weight;
+    if (!names.insert(source.name).second) {
+      conflicts.push_back({{"data.sources"},
+                           fmt::format("two data.sources have the name \"{}\"; give "
+                                       "each its own, for reports",
+                                       source.name)});
+    }
+  }
+  if (!d.sources.empty() && !(total > 0)) {
+    conflicts.push_back(
+        {{"data.sources"}, "all weights of data.sources are 0; give one more than 0"});
+  }
+}
+
+void check_batch(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const std::int64_t unit = config.tokens_per_microbatch();
+  const std::int64_t asked = config.train.tokens_per_step;
+  if (asked == 0 || asked % unit == 0) return;
+  const std::int64_t below = asked / unit, above = below + 1;
+  std::string remedy = fmt::format("use {} ({} accumulated)", above * unit, above);
+  if (below > 0)
+    remedy =
+        fmt::format("use {} ({} accumulated) or {} ({})", below * unit, below, above * unit, above);
+  std::string product = fmt::format("train.microbatch {} x data.seq_len {}",
+                                    config.train.microbatch, config.data.seq_len);
+  if (config.replicas() > 1) product += fmt::format(" x parallel.dp {}", config.replicas());
+  conflicts.push_back(
+      {{"train.tokens_per_step", "data.seq_len", "parallel.dp"},
+       fmt::format("train.tokens_per_step = {} is not a whole number of micro-batches "
+                   "of {} tokens ({}); {}",
+                   asked, unit, product, remedy)});
+}
+
+void check_length(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const auto& t = config.train;
+  if (t.steps == 0 && t.tokens == 0) {
+    conflicts.push_back({{"train"}, "no length; set train.steps or train.tokens"});
+  } else if (t.steps != 0 && t.tokens != 0) {
+    conflicts.push_back({{"train.tokens"},
+                         fmt::format("train.steps = {} and train.tokens = {} are both "
+                                     "given; keep one",
+                                     t.steps, t.tokens)});
+  }
+}
+
+void check_learning_rate(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const auto& o = config.optim;
+  const std::int64_t steps = config.total_steps();
+  if (steps > 0 && o.warmup_steps > steps) {
+    conflicts.push_back({{"optim.warmup_steps", "train.steps", "data.seq_len"},
+                         fmt::format("optim.warmup_steps = {} is longer than the run of {} steps",
+                                     o.warmup_steps, steps)});
+  }
+  if (o.min_lr > o.lr) {
+    conflicts.push_back({{"optim.min_lr"},
+                         fmt::format("optim.min_lr = {} is above optim.lr = {}", o.min_lr, o.lr)});
+  }
+  if (o.schedule == LrSchedule::wsd && o.decay_steps == 0) {
+    conflicts.push_back(
+        {{"optim.schedule"},
+         "optim.schedule = \"wsd\" needs optim.decay_steps, the length of the final "
+         "decay"});
+  }
+  if (o.schedule != LrSchedule::wsd && o.decay_steps != 0) {
+    conflicts.push_back({{"optim.decay_steps"},
+                         "optim.decay_steps is only used by optim.schedule = \"wsd\"; remove it or "
+                         "change the schedule"});
+  }
+  if (o.schedule == LrSchedule::wsd && steps > 0 && o.warmup_steps + o.decay_steps > steps) {
+    conflicts.push_back(
+        {{"optim.decay_steps", "train.steps", "data.seq_len"},
+         fmt::format(
+             "optim.warmup_steps {} + optim.decay_steps {} is longer than the run of {} steps",
+             o.warmup_steps, o.decay_steps, steps)});
+  }
+}
+
+void check_pipeline(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const auto& p = config.parallel;
+  if (p.pp > 1) return;
+  if (p.chunks > 1) {
+    conflicts.push_back(
+        {{"parallel.chunks"},
+         fmt::format("parallel.chunks = {} needs a pipeline; set parallel.pp above 1, or "
+                     "chunks = 1",
+                     p.chunks)});
+  }
+  if (p.vocabulary == Vocabulary::pipeline) {
+    conflicts.push_back(
+        {{"parallel.vocabulary"},
+         "parallel.vocabulary = \"pipeline\" needs a pipeline; set parallel.pp above "
+         "1, or vocabulary = \"tensor\""});
+  }
+}
+
+}  // namespace
+
+std::vector<Conflict> find_conflicts(const RunConfig& config) {
+  std::vector<Conflict> conflicts;
+  check_model_source(config, conflicts);
+  check_data(config, conflicts);
+  check_length(config, conflicts);
+  check_batch(config, conflicts);
+  check_learning_rate(config, conflicts);
+  check_pipeline(config, conflicts);
+  return conflicts;
+}
+
+std::vector<Conflict> validate_single_process(const RunConfig& config) {
+  const auto& p = config.parallel;
+  std::vector<Conflict> conflicts;
+  const std::pair<const char*, std::int64_t> degrees[] = {{"parallel.dp", p.dp},
+                                                          {"parallel.tp", p.tp},
+                                                          {"parallel.pp", p.pp},
+                                                          {"parallel.cp", p.cp},
+                                                          {"parallel.ep", p.ep}};
+  for (const auto& [key, ranks] : degrees) {
+    if (ranks > 1) {
+      conflicts.push_back({{key},
+                           fmt::format("{} = {} needs {} ranks; this build runs one process: set "
+                                       "it to 1",
+                                       key, ranks, ranks)});
+    }
+  }
+  return conflicts;
+}
+
+}  // namespace heddle::config

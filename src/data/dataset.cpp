@@ -1,0 +1,175 @@
+#include "data/dataset.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace heddle {
+namespace {
+
+std::vector<double> weights_of(const std::vector<DataSource>& sources) {
+  std::vector<double> weights;
+  for (const DataSource& source : sources) weights.push_back(source.weight);
+  return weights;
+}
+
+WindowRow row_of(const Batch& batch, std::int64_t row) {
+  const auto span = [&](const Tensor& tensor_BS) {
+    return tensor_BS.select(0, row).host<std::int32_t>();
+  };
+  return {span(batch.ids_BS), span(batch.targets_BS), span(batch.positions_BS),
+          span(batch.first_key_BS)};
+}
+
+std::int64_t windows_to_cover(std::int64_t tokens, std::int64_t seq_len) {
+  return tokens < 2 ? 0 : (tokens - 2) / seq_len + 1;
+}
+
+}  // namespace
+
+Dataset::Dataset(const DatasetOptions& options)
+    : options_(options), mixture_(weights_of(options.sources)) {
+  if (options.seq_len < 1) {
+    throw Error(ErrorCode::usage, fmt::format("a sequence length of {}", options.seq_len),
+                "use at least 1");
+  }
+  if (!(options.holdout >= 0.0 && options.holdout <= 1.0)) {
+    throw Error(ErrorCode::usage, fmt::format("a held-out fraction of {}", options.holdout),
+                "use a number from 0 to 1");
+  }
+  for (const DataSource& source : options.sources) sources_.push_back(open_source(source));
+  require_same_tokenizer();
+  if (options.holdout == 1.0) return;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    // By name and place, not by path: a moved file keeps its order, and equal names differ.
+    const std::string name = fmt::format("{}:{}", i, options.sources[i].file.filename().string());
+    samplers_.emplace_back(sources_[i].splits.train, options.seq_len, options.seed, name);
+  }
+}
+
+Dataset::Source Dataset::open_source(const DataSource& source) const {
+  TokenFile file = TokenFile::open(source.file);
+  const Splits splits = split_tokens(file, options_.holdout);
+  const std::int64_t needed = options_.seq_len + 1;
+  if (options_.holdout < 1.0 && splits.train.size() < needed) {
+    throw Error(
+        ErrorCode::data,
+        fmt::format("{}: {} tokens for training ({} in the file, {} held out), but one window of "
+                    "sequence length {} needs {}",
+                    file.name(), splits.train.size(), file.token_count(), splits.held_out.size(),
+                    options_.seq_len, needed),
+        "add text, or lower the sequence length or data.holdout");
+  }
+  if (options_.holdout > 0.0 && splits.held_out.size() < 2) {
+    throw Error(ErrorCode::data,
+                fmt::format("{}: {} of {} tokens held out, but evaluation needs 2", file.name(),
+                            splits.held_out.size(), file.token_count()),
+                "add text, raise data.holdout, or set it to 0");
+  }
+  const std::int64_t eval_windows = windows_to_cover(splits.held_out.size(), options_.seq_len);
+  return {.file = std::move(file), .splits = splits, .eval_windows = eval_windows};
+}
+
+void Dataset::require_same_tokenizer() const {
+  const TokenFileHeader& first = sources_.front().file.header();
+  for (const Source& source : sources_) {
+    const TokenFileHeader& other = source.file.header();
+    if (other.vocab_size != first.vocab_size ||
+        other.tokenizer_fingerprint != first.tokenizer_fingerprint) {
+      throw Error(ErrorCode::data,
+                  fmt::format("{} (vocabulary {}) and {} (vocabulary {}) come from different "
+                              "tokenizers",
+                              sources_.front().file.name(), first.vocab_size, source.file.name(),
+                              other.vocab_size),
+                  "make them with the same tokenizer");
+    }
+  }
+}
+
+std::int64_t Dataset::vocab_size() const { return sources_.front().file.header().vocab_size; }
+
+std::uint64_t Dataset::tokenizer_fingerprint() const {
+  return sources_.front().file.header().tokenizer_fingerprint;
+}
+
+std::int64_t Dataset::train_windows() const {
+  std::int64_t windows = 0;
+  for (const WindowSampler& sampler : samplers_) windows += sampler.windows();
+  return windows;
+}
+
+SampleOrigin Dataset::sample(std::int64_t sample) const {
+  HEDDLE_CHECK(!samplers_.empty(), "a dataset for evaluation only has no training samples");
+  const Mixture::Pick pick = mixture_.pick(sample);
+  const WindowSampler& sampler = samplers_[static_cast<std::size_t>(pick.source)];
+  return {.source = pick.source,
+          .epoch = sampler.epoch_of(pick.index),
+          .begin = sampler.window_begin(pick.index)};
+}
+
+Batch Dataset::allocate(std::int64_t rows, Memory& memory) const {
+  const auto rows_BS = [&] { return memory.alloc({rows, seq_len()}, DType::i32, MemoryTag::data); };
+  return {.ids_BS = rows_BS(),
+          .targets_BS = rows_BS(),
+          .positions_BS = rows_BS(),
+          .first_key_BS = rows_BS(),
+          .target_count = 0};
+}
+
+void Dataset::fill_row(const Source& source, TokenRange range, std::int64_t row,
+                       Batch& batch) const {
+  batch.target_count +=
+      pack_window(source.file, range.begin, range.end, options_.documents, row_of(batch, row));
+}
+
+Batch Dataset::batch(std::int64_t first, std::int64_t rows, Memory& memory) const {
+  Batch batch = allocate(rows, memory);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const SampleOrigin origin = sample(first + row);
+    fill_row(sources_[static_cast<std::size_t>(origin.source)],
+             {origin.begin, origin.begin + seq_len() + 1}, row, batch);
+  }
+  return batch;
+}
+
+std::vector<SourceUse> Dataset::use(std::int64_t samples) const {
+  const std::vector<std::int64_t> counts = mixture_.counts(samples);
+  const std::vector<double> weights = mixture_.weights();
+  std::vector<SourceUse> out;
+  for (std::size_t i = 0; i < samplers_.size(); ++i) {
+    const std::string& name = options_.sources[i].name;
+    out.push_back(
+        {.name = name.empty() ? sources_[i].file.name() : name,
+         .weight = weights[i],
+         .samples = counts[i],
+         .tokens = counts[i] * seq_len(),
+         .epochs = static_cast<double>(counts[i]) / static_cast<double>(samplers_[i].windows())});
+  }
+  return out;
+}
+
+std::int64_t Dataset::eval_windows() const {
+  std::int64_t windows = 0;
+  for (const Source& source : sources_) windows += source.eval_windows;
+  return windows;
+}
+
+Batch Dataset::eval_batch(std::int64_t first, std::int64_t rows, Memory& memory) const {
+  HEDDLE_CHECK(first >= 0 && first < eval_windows(), "held-out window {} of {}", first,
+               eval_windows());
+  rows = std::min(rows, eval_windows() - first);
+  Batch batch = allocate(rows, memory);
+  std::int64_t window = first, row = 0;
+  for (const Source& source : sources_) {
+    for (; window < source.eval_windows && row < rows; ++window, ++row) {
+      const TokenRange& part = source.splits.held_out;
+      const std::int64_t begin = part.begin + window * seq_len();
+      fill_row(source, {begin, std::min(part.end, begin + seq_len() + 1)}, row, batch);
+    }
+    window = std::max<std::int64_t>(0, window - source.eval_windows);
+  }
+  return batch;
+}
+
+}  // namespace heddle

@@ -1,0 +1,47 @@
+#include "data/encode.h"
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+
+namespace heddle {
+
+std::function<EncodeText()> encoders(const Tokenizer& tokenizer, bool parse_special) {
+  return [tokenizer, parse_special]() -> EncodeText {
+    const auto cache = std::make_shared<EncodeCache>();  // std::function must be copyable
+    return [tokenizer, parse_special, cache](std::string_view text,
+                                             std::vector<std::int32_t>& out) {
+      tokenizer.encode(text, {.add_special = false, .parse_special = parse_special}, *cache, out);
+    };
+  };
+}
+
+TokenFileOrigin origin_of(const Tokenizer& tokenizer) {
+  return {.vocab_size = tokenizer.vocab_size(),
+          .tokenizer_fingerprint = content_hash(std::as_bytes(std::span(tokenizer.json())))};
+}
+
+std::optional<std::int32_t> find_end_token(const Tokenizer& tokenizer, std::string_view name) {
+  // GPT-2 and GPT-NeoX; Llama 3; SentencePiece families; others.
+  static constexpr std::array<std::string_view, 5> kNames = {
+      "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|end▁of▁sentence|>"};
+  if (name == "none") return std::nullopt;
+  if (name == "auto") {
+    for (const std::string_view candidate : kNames) {
+      const auto id = tokenizer.id_of(candidate);
+      if (id && tokenizer.is_special(*id)) return id;
+    }
+    return std::nullopt;
+  }
+  const auto id = tokenizer.id_of(name);
+  if (!id) {
+    throw Error(ErrorCode::usage, fmt::format("the tokenizer has no token \"{}\"", name),
+                "name one of its tokens, or use auto or none");
+  }
+  return id;
+}
+
+}  // namespace heddle

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "data/tokenize.h"
+#include "tokenizer/tokenizer.h"
+
+namespace heddle {
+
+/// Encoders for tokenize(), one per thread. The tokenizer's tables are shared.
+std::function<EncodeText()> encoders(const Tokenizer& tokenizer, bool parse_special);
+
+/// What token files made with this tokenizer carry.
+TokenFileOrigin origin_of(const Tokenizer& tokenizer);
+
+/// The token that ends documents: "auto" finds the tokenizer's own end-of-text token by the names
+/// in use and gives none where there is none; "none" is none; anything else is a token, and an
+/// Error(usage) when the tokenizer has no such token.
+std::optional<std::int32_t> find_end_token(const Tokenizer& tokenizer, std::string_view name);
+
+}  // namespace heddle

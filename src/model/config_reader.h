@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "model/spec.h"
+
+namespace heddle {
+
+/// Reads keys of a config.json with checks: every failure is an Error(data) that names the file and
+/// the key.
+class ConfigReader {
+ public:
+  ConfigReader(const Json& config, std::string where);
+
+  /// A size: a positive integer below 2^31. `required` keys must be there; null counts as absent.
+  std::int64_t size(const std::string& key) const;
+  std::int64_t size_or(const std::string& key, std::int64_t fallback) const;
+  double number_or(const std::string& key, double fallback) const;
+  bool flag_or(const std::string& key, bool fallback) const;
+  std::string text_or(const std::string& key, const std::string& fallback) const;
+  bool has(const std::string& key) const;
+
+  /// Refuses a config that asks for something we do not do.
+  void require_value(const std::string& key, const Json& only_supported) const;
+  /// "resid_pdrop = 0.1, ...": those of these dropout probabilities that are not 0.
+  std::string dropout_asked(const std::vector<std::string>& keys) const;
+  /// Sliding-window attention, in any of the ways a config spells it.
+  void refuse_sliding_window() const;
+
+  /// `rope_parameters` of newer files, or rope_theta + rope_scaling (or rotary_emb_base) of older
+  /// ones.
+  RopeSpec rope(std::int64_t head_dim) const;
+
+  const Json& json() const { return config_; }
+  const std::string& where() const { return where_; }
+  [[noreturn]] void refuse(const std::string& message, const std::string& hint = {}) const;
+
+ private:
+  const Json* find(const std::string& key) const;
+
+  const Json& config_;
+  std::string where_;
+};
+
+}  // namespace heddle

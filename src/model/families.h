@@ -1,0 +1,19 @@
+#pragma once
+
+#include "model/config_reader.h"
+#include "model/spec.h"
+
+namespace heddle {
+
+// One function per family: the ModelSpec that a config.json of that family describes. What the
+// config asks for and we do not do is refused by name. To add a family, write its file and name it
+// in registry.cpp.
+
+ModelSpec gpt2_spec(const ConfigReader& config);
+ModelSpec gpt_neox_spec(const ConfigReader& config);
+/// llama and mistral.
+ModelSpec llama_spec(const ConfigReader& config);
+/// qwen2 and qwen3.
+ModelSpec qwen_spec(const ConfigReader& config);
+
+}  // namespace heddle

@@ -1,0 +1,65 @@
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "base/json.h"
+#include "model/families.h"
+
+namespace heddle {
+
+ModelSpec gpt2_spec(const ConfigReader& config) {
+  ModelSpec spec;
+  spec.vocab = config.size("vocab_size");
+  spec.hidden = config.size("n_embd");
+  spec.layers = config.size("n_layer");
+  spec.heads = spec.kv_heads = config.size("n_head");
+  spec.head_dim = spec.hidden / spec.heads;
+  if (spec.head_dim * spec.heads != spec.hidden) {
+    config.refuse(fmt::format("n_head = {} does not divide n_embd = {}", spec.heads, spec.hidden));
+  }
+  spec.ffn = config.size_or("n_inner", 4 * spec.hidden);
+  spec.max_positions = config.size_or("n_positions", 1024);
+  spec.norm = ModelSpec::Norm::layer;
+  spec.norm_eps = config.number_or("layer_norm_epsilon", 1e-5);
+  spec.mlp = ModelSpec::Mlp::gelu;
+  const std::string activation = config.text_or("activation_function", "gelu_new");
+  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") {
+    spec.gelu = ops::Gelu::tanh;
+  } else if (activation == "gelu") {
+    spec.gelu = ops::Gelu::exact;
+  } else {
+    config.refuse("asks for activation_function \"" + activation + "\", which heddle does not do",
+                  "supported: gelu_new, gelu_pytorch_tanh, gelu");
+  }
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
+  spec.linears_are_in_out = true;
+  spec.tied_embeddings = config.flag_or("tie_word_embeddings", true);
+  spec.attention_scale = config.flag_or("scale_attn_weights", true)
+                             ? 1.0 / std::sqrt(static_cast<double>(spec.head_dim))
+                             : 1.0;
+  spec.init_stddev = config.number_or("initializer_range", 0.02);
+  config.require_value("scale_attn_by_inverse_layer_idx", false);
+  config.require_value("add_cross_attention", false);
+  spec.dropout = config.dropout_asked({"attn_pdrop", "embd_pdrop", "resid_pdrop"});
+  spec.names = {
+      .token_embedding = "transformer.wte",
+      .position_embedding = "transformer.wpe",
+      .attention_norm = "transformer.h.{}.ln_1",
+      .query = {},
+      .key = {},
+      .value = {},
+      .attention_out = "transformer.h.{}.attn.c_proj",
+      .fused_qkv = "transformer.h.{}.attn.c_attn",
+      .query_norm = {},
+      .key_norm = {},
+      .mlp_norm = "transformer.h.{}.ln_2",
+      .gate = {},
+      .up = "transformer.h.{}.mlp.c_fc",
+      .down = "transformer.h.{}.mlp.c_proj",
+      .final_norm = "transformer.ln_f",
+      .head = "lm_head",
+  };
+  return spec;
+}
+
+}  // namespace heddle

@@ -1,0 +1,70 @@
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "base/json.h"
+#include "model/families.h"
+
+namespace heddle {
+
+ModelSpec gpt_neox_spec(const ConfigReader& config) {
+  ModelSpec spec;
+  spec.vocab = config.size("vocab_size");
+  spec.hidden = config.size("hidden_size");
+  spec.layers = config.size("num_hidden_layers");
+  spec.heads = spec.kv_heads = config.size("num_attention_heads");
+  spec.head_dim = spec.hidden / spec.heads;
+  if (spec.head_dim * spec.heads != spec.hidden) {
+    config.refuse(fmt::format("num_attention_heads = {} does not divide hidden_size = {}",
+                              spec.heads, spec.hidden));
+  }
+  spec.ffn = config.size("intermediate_size");
+  spec.max_positions = config.size_or("max_position_embeddings", 2048);
+  spec.norm = ModelSpec::Norm::layer;
+  spec.norm_eps = config.number_or("layer_norm_eps", 1e-5);
+  spec.mlp = ModelSpec::Mlp::gelu;
+  const std::string activation = config.text_or("hidden_act", "gelu");
+  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh" || activation == "gelu_fast") {
+    spec.gelu = ops::Gelu::tanh;
+  } else if (activation != "gelu") {
+    config.refuse("asks for hidden_act \"" + activation + "\", which heddle does not do",
+                  "supported: gelu, gelu_new, gelu_fast, gelu_pytorch_tanh");
+  }
+  // rotary_pct defaults to a quarter in files that do not say.
+  if (config.has("rope_parameters") || config.has("rotary_pct")) {
+    spec.rope = config.rope(spec.head_dim);
+  } else {
+    Json with_default = config.json();
+    with_default["rotary_pct"] = 0.25;
+    spec.rope = ConfigReader(with_default, config.where()).rope(spec.head_dim);
+  }
+  spec.qkv_bias = spec.attention_out_bias = config.flag_or("attention_bias", true);
+  spec.mlp_bias = true;
+  spec.qkv_interleaved = true;
+  spec.parallel_residual = config.flag_or("use_parallel_residual", true);
+  spec.tied_embeddings = config.flag_or("tie_word_embeddings", false);
+  spec.attention_scale = 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
+  spec.init_stddev = config.number_or("initializer_range", 0.02);
+  spec.dropout = config.dropout_asked({"attention_dropout", "hidden_dropout"});
+  spec.names = {
+      .token_embedding = "gpt_neox.embed_in",
+      .position_embedding = {},
+      .attention_norm = "gpt_neox.layers.{}.input_layernorm",
+      .query = {},
+      .key = {},
+      .value = {},
+      .attention_out = "gpt_neox.layers.{}.attention.dense",
+      .fused_qkv = "gpt_neox.layers.{}.attention.query_key_value",
+      .query_norm = {},
+      .key_norm = {},
+      .mlp_norm = "gpt_neox.layers.{}.post_attention_layernorm",
+      .gate = {},
+      .up = "gpt_neox.layers.{}.mlp.dense_h_to_4h",
+      .down = "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+      .final_norm = "gpt_neox.final_layer_norm",
+      .head = "embed_out",
+  };
+  return spec;
+}
+
+}  // namespace heddle

@@ -1,0 +1,73 @@
+#include "model/registry.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/families.h"
+
+namespace heddle {
+namespace {
+
+using Family = std::pair<const char*, ModelSpec (*)(const ConfigReader&)>;
+constexpr std::array<Family, 6> kFamilies = {{
+    {"gpt2", gpt2_spec},
+    {"gpt_neox", gpt_neox_spec},
+    {"llama", llama_spec},
+    {"mistral", llama_spec},
+    {"qwen2", qwen_spec},
+    {"qwen3", qwen_spec},
+}};
+
+/// What no family can mean, and sizes that would overflow later arithmetic.
+void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
+  if (spec.head_dim < 1) config.refuse("there are more attention heads than hidden dimensions");
+  if (spec.heads % spec.kv_heads != 0) {
+    config.refuse(fmt::format("num_key_value_heads = {} does not divide num_attention_heads = {}",
+                              spec.kv_heads, spec.heads));
+  }
+  constexpr std::int64_t kLargest = std::int64_t{1} << 24;
+  for (const auto size : {spec.vocab, spec.hidden, spec.heads * spec.head_dim, spec.ffn,
+                          spec.max_positions, spec.layers}) {
+    if (size > kLargest)
+      config.refuse(fmt::format("a size of {} is larger than any model has", size));
+  }
+  if (spec.norm_eps <= 0.0) config.refuse("the norm's epsilon must be positive");
+}
+
+}  // namespace
+
+std::vector<std::string> known_families() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : kFamilies) names.emplace_back(name);
+  return names;
+}
+
+ModelSpec model_spec(const Json& config, const std::string& where) {
+  const ConfigReader reader(config, where);
+  const std::string type = reader.text_or("model_type", "");
+  if (type.empty()) {
+    reader.refuse(
+        "model_type is missing",
+        "it names the family: one of " + fmt::format("{}", fmt::join(known_families(), ", ")));
+  }
+  for (const auto& [name, make] : kFamilies) {
+    if (type != name) continue;
+    ModelSpec spec = make(reader);
+    spec.family = type;
+    check_sizes(spec, reader);
+    spec.config = std::make_shared<const Json>(config);
+    return spec;
+  }
+  reader.refuse(fmt::format("model_type \"{}\" is not known", type),
+                fmt::format("known: {}", fmt::join(known_families(), ", ")));
+}
+
+ModelSpec read_model_spec(const std::filesystem::path& config_json) {
+  return model_spec(read_json_file(config_json), config_json.string());
+}
+
+}  // namespace heddle

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json_fwd.h"
+#include "ops/activation.h"
+
+namespace heddle {
+
+/// Rotary embedding: base, how many of a head's dimensions rotate, and how frequencies are scaled.
+struct RopeSpec {
+  enum class Scaling { none, linear, llama3 };
+
+  double theta = 10000.0;
+  std::int64_t dims = 0;
+  Scaling scaling = Scaling::none;
+  double factor = 1.0;
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< llama3 only
+  double original_positions = 8192;                      ///< llama3 only
+};
+
+/// Hugging Face names of a family's tensors. `{}` stands for the layer's index. A norm or linear
+/// named "x" owns "x.weight" and, where it has one, "x.bias".
+struct TensorNames {
+  std::string token_embedding, position_embedding;
+  std::string attention_norm, query, key, value, attention_out;
+  std::string fused_qkv;  ///< in place of query, key, value
+  std::string query_norm, key_norm;
+  std::string mlp_norm, gate, up, down;  ///< gate is empty for a plain MLP
+  std::string final_norm, head;
+};
+
+/// A decoder-only transformer, whatever its family: what the layers are and what their tensors are
+/// called. A family's file (llama.cpp, gpt2.cpp, ...) makes it from a config.json; decoder.cpp
+/// builds from it.
+struct ModelSpec {
+  enum class Norm { rms, layer };
+  enum class Mlp { swiglu, gelu };
+
+  std::string family;  ///< model_type of config.json
+  std::int64_t vocab = 0, hidden = 0, layers = 0;
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t ffn = 0, max_positions = 0;
+
+  Norm norm = Norm::rms;
+  double norm_eps = 1e-5;
+  Mlp mlp = Mlp::swiglu;
+  ops::Gelu gelu = ops::Gelu::exact;  ///< for Mlp::gelu
+  std::optional<RopeSpec> rope;       ///< absent: learned positions
+  bool qkv_bias = false, attention_out_bias = false, mlp_bias = false;
+  bool qk_norm = false;
+  bool qkv_interleaved = false;     ///< fused q, k, v stored head by head
+  bool linears_are_in_out = false;  ///< linear weights stored [in, out]
+  bool parallel_residual = false;
+  bool tied_embeddings = false;
+  double attention_scale = 0.0;  ///< usually head_dim^-1/2
+  double init_stddev = 0.02;
+  /// Dropout the config asks for in training ("resid_pdrop = 0.1"); we have none, so a trainer must
+  /// not go on in silence. Evaluation and generation are not concerned.
+  std::string dropout;
+
+  TensorNames names;
+  std::shared_ptr<const Json> config;  ///< the file as read: unknown keys are kept and written back
+
+  std::int64_t parameter_count() const;
+  /// Those that matrix products touch for every token: all but embedding tables that are only
+  /// looked up.
+  std::int64_t matmul_parameter_count() const;
+};
+
+/// Floating-point operations of training on one token at the given sequence length: 6 per matmul
+/// parameter, plus attention at half for the causal mask; recomputation does not count.
+double training_flops_per_token(const ModelSpec& spec, std::int64_t seq_len);
+
+}  // namespace heddle

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/memory.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace heddle {
+
+class KvCache;
+
+/// One schedule item: B sequences of S tokens. All tensors are i32, [B, S], contiguous.
+struct MicroBatch {
+  Tensor ids;
+  Tensor targets;    ///< the next token, or ops::kIgnoreTarget; absent when there is no loss
+  Tensor positions;  ///< position in the token's document
+  Tensor
+      first_key;  ///< index in the sequence where the token's document starts; absent: one document
+
+  std::int64_t sequences() const { return ids.size(0); }
+  std::int64_t seq_len() const { return ids.size(1); }
+  std::int64_t tokens() const { return ids.count(); }
+};
+
+/// What a layer may use while it runs. Holds references only; made anew for each action.
+struct Ctx {
+  Stream& stream;
+  Memory& memory;
+  const MicroBatch& batch;
+  bool keeps_saved = true;      ///< forward of training: remember what backward needs
+  double loss_scale = 1.0;      ///< gradients are of loss_scale times the summed loss
+  KvCache* kv_cache = nullptr;  ///< decoding: keys and values of earlier tokens
+
+  Tensor activation(const Shape& shape, DType dtype) {
+    return memory.alloc(shape, dtype, MemoryTag::activations);
+  }
+  Tensor workspace(const Shape& shape, DType dtype) {
+    return memory.alloc(shape, dtype, MemoryTag::workspace);
+  }
+};
+
+}  // namespace heddle

@@ -1,0 +1,26 @@
+#include "nn/layer.h"
+
+#include "base/check.h"
+
+namespace heddle {
+
+Cost& Cost::operator+=(const Cost& other) {
+  forward_flops += other.forward_flops;
+  backward_input_flops += other.backward_input_flops;
+  backward_weight_flops += other.backward_weight_flops;
+  saved_bytes += other.saved_bytes;
+  return *this;
+}
+
+Tensor Layer::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  Tensor dx = backward_input(dy, saved, ctx);
+  backward_weight(saved, ctx);
+  return dx;
+}
+
+Tensor Layer::rebuild_output(const Saved&, Ctx&) const {
+  HEDDLE_CHECK(false, "this layer cannot rebuild its output");
+  return {};
+}
+
+}  // namespace heddle

@@ -1,0 +1,107 @@
+#include "nn/norm.h"
+
+#include "ops/norm.h"
+
+namespace heddle {
+namespace {
+
+/// Elementwise layers are counted as moving bytes, not as doing arithmetic; x and the row
+/// statistics stay.
+Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statistics) {
+  Cost cost;
+  cost.saved_bytes =
+      static_cast<std::size_t>(shape.tokens() * (width + statistics)) * size_of(shape.dtype);
+  return cost;
+}
+
+}  // namespace
+
+RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
+    : weight_(std::move(weight)), eps_(eps) {}
+
+Tensor RmsNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+  const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
+  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
+  ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, rstd_T, ctx.stream);
+  if (ctx.keeps_saved) {
+    saved.put(kInput, x_TD);
+    saved.put(kRstd, rstd_T);
+  }
+  return y_TD;
+}
+
+Tensor RmsNorm::rebuild_output(const Saved& saved, Ctx& ctx) const {
+  const Tensor& x_TD = saved.get(kInput);
+  const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
+  ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, saved.get(kRstd), ctx.stream);
+  return y_TD;
+}
+
+Tensor RmsNorm::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
+  ops::rms_norm_backward_input(dy_TD, saved.get(kInput), weight_->value, saved.get(kRstd), dx_TD,
+                               ctx.stream);
+  saved.put(kOutputGrad, dy_TD);
+  return dx_TD;
+}
+
+void RmsNorm::backward_weight(Saved& saved, Ctx& ctx) {
+  weight_->clear_stale_grad(ctx.stream);
+  ops::rms_norm_backward_weight(saved.take(kOutputGrad), saved.take(kInput), saved.take(kRstd),
+                                weight_->grad, ctx.stream);
+}
+
+void RmsNorm::visit(const ParamVisitor& visitor) { visitor(*weight_); }
+
+Cost RmsNorm::cost(const CostShape& shape) const { return norm_cost(shape, weight_->shape[0], 1); }
+
+LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias, double eps)
+    : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps) {}
+
+Tensor LayerNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+  const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
+  const Tensor mean_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
+  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
+  ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, mean_T, rstd_T,
+                          ctx.stream);
+  if (ctx.keeps_saved) {
+    saved.put(kInput, x_TD);
+    saved.put(kMean, mean_T);
+    saved.put(kRstd, rstd_T);
+  }
+  return y_TD;
+}
+
+Tensor LayerNorm::rebuild_output(const Saved& saved, Ctx& ctx) const {
+  const Tensor& x_TD = saved.get(kInput);
+  const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
+  ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, saved.get(kMean),
+                          saved.get(kRstd), ctx.stream);
+  return y_TD;
+}
+
+Tensor LayerNorm::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
+  ops::layer_norm_backward_input(dy_TD, saved.get(kInput), weight_->value, saved.get(kMean),
+                                 saved.get(kRstd), dx_TD, ctx.stream);
+  saved.put(kOutputGrad, dy_TD);
+  return dx_TD;
+}
+
+void LayerNorm::backward_weight(Saved& saved, Ctx& ctx) {
+  weight_->clear_stale_grad(ctx.stream);
+  bias_->clear_stale_grad(ctx.stream);
+  ops::layer_norm_backward_weight(saved.take(kOutputGrad), saved.take(kInput), saved.take(kMean),
+                                  saved.take(kRstd), weight_->grad, bias_->grad, ctx.stream);
+}
+
+void LayerNorm::visit(const ParamVisitor& visitor) {
+  visitor(*weight_);
+  visitor(*bias_);
+}
+
+Cost LayerNorm::cost(const CostShape& shape) const {
+  return norm_cost(shape, weight_->shape[0], 2);
+}
+
+}  // namespace heddle

@@ -1,0 +1,41 @@
+#include "nn/recompute.h"
+
+namespace heddle {
+
+Recompute::Recompute(std::unique_ptr<Layer> inner, std::int64_t width)
+    : inner_(std::move(inner)), width_(width) {}
+
+Tensor Recompute::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
+  if (ctx.keeps_saved) saved.put(kInput, x);
+  Ctx forgetful = ctx;
+  forgetful.keeps_saved = false;
+  return inner_->forward(x, saved.child(0), forgetful);
+}
+
+void Recompute::run_again(Saved& saved, Ctx& ctx) {
+  inner_->forward(saved.take(kInput), saved.child(0), ctx);
+}
+
+Tensor Recompute::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  run_again(saved, ctx);
+  return inner_->backward_input(dy, saved.child(0), ctx);
+}
+
+Tensor Recompute::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  run_again(saved, ctx);
+  return inner_->backward(dy, saved.child(0), ctx);
+}
+
+void Recompute::backward_weight(Saved& saved, Ctx& ctx) {
+  inner_->backward_weight(saved.child(0), ctx);
+}
+
+void Recompute::visit(const ParamVisitor& visitor) { inner_->visit(visitor); }
+
+Cost Recompute::cost(const CostShape& shape) const {
+  Cost cost = inner_->cost(shape);
+  cost.saved_bytes = static_cast<std::size_t>(shape.tokens() * width_) * size_of(shape.dtype);
+  return cost;
+}
+
+}  // namespace heddle

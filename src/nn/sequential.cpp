@@ -1,0 +1,60 @@
+#include "nn/sequential.h"
+
+#include "base/check.h"
+
+namespace heddle {
+
+Sequential::Sequential(std::vector<std::unique_ptr<Layer>> layers)
+    : layers_(std::move(layers)), input_is_rebuilt_(layers_.size(), false) {
+  HEDDLE_CHECK(!layers_.empty(), "a sequence of no layers");
+  for (std::size_t i = 1; i < layers_.size(); ++i) {
+    input_is_rebuilt_[i] =
+        layers_[i - 1]->can_rebuild_output() && layers_[i]->accept_rebuilt_input();
+  }
+}
+
+Tensor Sequential::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
+  Tensor y = x;
+  for (int i = 0; i < count(); ++i) y = layer(i).forward(y, saved.child(i), ctx);
+  return y;
+}
+
+void Sequential::hand_over_rebuilt_input(int index, Saved& saved, Ctx& ctx) const {
+  if (!input_is_rebuilt_[static_cast<std::size_t>(index)]) return;
+  saved.child(index).put(kRebuiltInput,
+                         layer(index - 1).rebuild_output(saved.child(index - 1), ctx));
+}
+
+Tensor Sequential::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  Tensor gradient = dy;
+  for (int i = count() - 1; i >= 0; --i) {
+    hand_over_rebuilt_input(i, saved, ctx);
+    gradient = layer(i).backward_input(gradient, saved.child(i), ctx);
+  }
+  return gradient;
+}
+
+void Sequential::backward_weight(Saved& saved, Ctx& ctx) {
+  for (int i = count() - 1; i >= 0; --i) layer(i).backward_weight(saved.child(i), ctx);
+}
+
+Tensor Sequential::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  Tensor gradient = dy;
+  for (int i = count() - 1; i >= 0; --i) {
+    hand_over_rebuilt_input(i, saved, ctx);
+    gradient = layer(i).backward(gradient, saved.child(i), ctx);
+  }
+  return gradient;
+}
+
+void Sequential::visit(const ParamVisitor& visitor) {
+  for (const auto& layer : layers_) layer->visit(visitor);
+}
+
+Cost Sequential::cost(const CostShape& shape) const {
+  Cost sum;
+  for (const auto& layer : layers_) sum += layer->cost(shape);
+  return sum;
+}
+
+}  // namespace heddle

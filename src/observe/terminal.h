@@ -1,0 +1,14 @@
+#pragma once
+
+namespace heddle::observe {
+
+/// What standard error can show. The caller decides about colours (NO_COLOR is read in cli/).
+struct Terminal {
+  bool is_terminal = false;
+  bool colors = false;  ///< never true when is_terminal is false
+  int columns = 80;
+};
+
+Terminal stderr_terminal(bool no_color);
+
+}  // namespace heddle::observe

@@ -1,0 +1,81 @@
+#include "ops/adamw.h"
+
+#include <cmath>
+
+#include "ops/cpu/rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/adamw.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/cpu/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::ops::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T>
+struct AdamWFactors {
+  explicit AdamWFactors(const AdamWArgs& args)
+      : grad(static_cast<T>(args.grad_scale)),
+        beta1(static_cast<T>(args.beta1)),
+        rest1(static_cast<T>(1.0 - args.beta1)),
+        beta2(static_cast<T>(args.beta2)),
+        rest2(static_cast<T>(1.0 - args.beta2)),
+        keep(static_cast<T>(1.0 - args.lr * args.weight_decay)),
+        eps(static_cast<T>(args.eps)) {
+    const auto t = static_cast<double>(args.step);
+    rate = static_cast<T>(args.lr / (1.0 - std::pow(args.beta1, t)));
+    root = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, t)));
+  }
+  T grad, beta1, rest1, beta2, rest2, keep, eps;
+  T rate;  ///< the learning rate with the first moment's correction
+  T root;  ///< the second moment's correction, outside the root
+};
+
+void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
+           const AdamWArgs& args, Stream& stream) {
+  visit_float(p.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    const AdamWFactors<T> f(args);
+    T *pp = p.data<T>(), *pg = g.data<T>(), *pm = m.data<T>(), *pv = v.data<T>();
+    parallel_pieces<4>(stream, {&p, &g, &m, &v}, [&](const auto& at, std::int64_t n) HWY_ATTR {
+      T *const params = pp + at[0], *const moment1 = pm + at[2], *const moment2 = pv + at[3];
+      const T* const grads = pg + at[1];
+      for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+        const auto grad = hn::Mul(hn::LoadU(d, grads + i), hn::Set(d, f.grad));
+        const auto first = hn::MulAdd(hn::LoadU(d, moment1 + i), hn::Set(d, f.beta1),
+                                      hn::Mul(grad, hn::Set(d, f.rest1)));
+        const auto second = hn::MulAdd(hn::LoadU(d, moment2 + i), hn::Set(d, f.beta2),
+                                       hn::Mul(hn::Mul(grad, grad), hn::Set(d, f.rest2)));
+        const auto below = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root), hn::Set(d, f.eps));
+        const auto change = hn::Div(hn::Mul(first, hn::Set(d, f.rate)), below);
+        const auto kept = hn::Mul(hn::LoadU(d, params + i), hn::Set(d, f.keep));
+        hn::StoreU(first, d, moment1 + i);
+        hn::StoreU(second, d, moment2 + i);
+        hn::StoreU(hn::Sub(kept, change), d, params + i);
+      });
+    });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace heddle::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace heddle::ops {
+namespace cpu {
+HWY_EXPORT(adamw);
+}  // namespace cpu
+
+void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
+           const AdamWArgs& args, Stream& stream) {
+  HEDDLE_CHECK(args.step >= 1, "AdamW step {}", args.step);
+  using namespace cpu;
+  HWY_DYNAMIC_DISPATCH(adamw)(p, g, m, v, args, stream);
+}
+
+}  // namespace heddle::ops
+#endif  // HWY_ONCE

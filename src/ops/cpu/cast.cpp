@@ -1,0 +1,165 @@
+#include "ops/cast.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/cast.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::ops::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// convert(from, to, n), one for each pair that is converted directly. The loops without intrinsics
+// are in the form that the compiler turns into vectors of this target.
+
+void convert(const float* from, double* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<double>(from[i]);
+}
+
+void convert(const double* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
+}
+
+void convert(const BFloat16* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i].bits) << 16);
+  }
+}
+
+void convert(const float* from, BFloat16* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
+    const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+    const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
+    to[i].bits = static_cast<std::uint16_t>((is_nan ? bits | 0x00400000U : rounded) >> 16);
+  }
+}
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// Targets with instructions for half precision.
+void convert(const Float16* from, float* to, std::int64_t n) {
+  const hn::ScalableTag<float> wide;
+  const hn::Rebind<hwy::float16_t, decltype(wide)> narrow;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(wide));
+  const auto* const halves = reinterpret_cast<const hwy::float16_t*>(from);
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::PromoteTo(wide, hn::LoadU(narrow, halves + i)), wide, to + i);
+  }
+  for (; i < n; ++i) to[i] = to_float(from[i]);
+}
+
+void convert(const float* from, Float16* to, std::int64_t n) {
+  const hn::ScalableTag<float> wide;
+  const hn::Rebind<hwy::float16_t, decltype(wide)> narrow;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(wide));
+  auto* const halves = reinterpret_cast<hwy::float16_t*>(to);
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::DemoteTo(narrow, hn::LoadU(wide, from + i)), narrow, halves + i);
+  }
+  for (; i < n; ++i) to[i] = to_float16(from[i]);
+}
+#else
+void convert(const Float16* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
+}
+
+void convert(const float* from, Float16* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = to_float16(from[i]);
+}
+#endif
+
+/// Double to float such that a second rounding, to a narrower type, gives what one rounding would:
+/// toward zero, with the last bit set where anything was lost ("round to odd").
+float narrow_to_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;
+  float toward_zero = nearest;
+  if (std::abs(static_cast<double>(nearest)) > std::abs(value)) {
+    toward_zero = std::nextafter(nearest, 0.0F);
+  }
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(toward_zero) | 1U);
+}
+
+/// The other pairs go through float, a block at a time.
+template <class From, class To>
+void convert(const From* from, To* to, std::int64_t n) {
+  constexpr std::int64_t kBlock = 512;
+  alignas(64) float block[kBlock];
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const std::int64_t size = std::min(kBlock, n - at);
+    if constexpr (std::is_same_v<From, double>) {
+      for (std::int64_t i = 0; i < size; ++i) block[i] = narrow_to_odd(from[at + i]);
+    } else {
+      convert(from + at, block, size);
+    }
+    convert(block, to + at, size);
+  }
+}
+
+template <class From, class To>
+void cast_as(const Tensor& x, const Tensor& y, Stream& stream) {
+  const From* const from = x.data<From>();
+  To* const to = y.data<To>();
+  const std::int64_t chunks = (x.count() + 63) / 64;
+  parallel_for(stream, chunks, kGrain / 64, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+    const std::int64_t first = begin * 64, size = std::min(end * 64, x.count()) - first;
+    if constexpr (std::is_same_v<From, To>) {
+      std::memmove(to + first, from + first, static_cast<std::size_t>(size) * sizeof(To));
+    } else {
+      convert(from + first, to + first, size);
+    }
+  });
+}
+
+template <class From>
+void cast_from(const Tensor& x, const Tensor& y, Stream& stream) {
+  switch (y.dtype()) {
+    case DType::f32: return cast_as<From, float>(x, y, stream);
+    case DType::f64: return cast_as<From, double>(x, y, stream);
+    case DType::bf16: return cast_as<From, BFloat16>(x, y, stream);
+    case DType::f16: return cast_as<From, Float16>(x, y, stream);
+    default: return;
+  }
+}
+
+void cast(const Tensor& x, const Tensor& y, Stream& stream) {
+  switch (x.dtype()) {
+    case DType::f32: return cast_from<float>(x, y, stream);
+    case DType::f64: return cast_from<double>(x, y, stream);
+    case DType::bf16: return cast_from<BFloat16>(x, y, stream);
+    case DType::f16: return cast_from<Float16>(x, y, stream);
+    default: return;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace heddle::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace heddle::ops {
+namespace cpu {
+HWY_EXPORT(cast);
+}  // namespace cpu
+
+void cast(const Tensor& x, const Tensor& y, Stream& stream) {
+  HEDDLE_CHECK(is_floating(x.dtype()) && is_floating(y.dtype()), "cast from {} to {}",
+               name_of(x.dtype()), name_of(y.dtype()));
+  HEDDLE_CHECK(x.shape() == y.shape() && x.is_contiguous() && y.is_contiguous(),
+               "cast from {} to {}, which must be contiguous", x.shape().text(), y.shape().text());
+  using namespace cpu;
+  HWY_DYNAMIC_DISPATCH(cast)(x, y, stream);
+}
+
+}  // namespace heddle::ops
+#endif  // HWY_ONCE

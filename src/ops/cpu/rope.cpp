@@ -1,0 +1,82 @@
+#include "ops/rope.h"
+
+#include "ops/cpu/rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/rope.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/cpu/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::ops::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T>
+HWY_INLINE void rotate(T* low, T* high, const T* cosine, const T* sine, T sign, std::int64_t n) {
+  for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+    const auto c = hn::LoadU(d, cosine + i);
+    const auto s = hn::Mul(hn::LoadU(d, sine + i), hn::Set(d, sign));
+    const auto a = hn::LoadU(d, low + i), b = hn::LoadU(d, high + i);
+    hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, low + i);
+    hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, high + i);
+  });
+}
+
+void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
+          const Tensor& sin_PR, bool inverse, Stream& stream) {
+  visit_float(x_BSHK.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    const std::int64_t sequence = x_BSHK.size(1), heads = x_BSHK.size(2), half = cos_PR.size(1);
+    const T sign = inverse ? T{-1} : T{1};
+    T* const x = x_BSHK.data<T>();
+    const T *cosines = cos_PR.data<T>(), *sines = sin_PR.data<T>();
+    const std::int32_t* const positions = positions_BS.data<std::int32_t>();
+    const std::int64_t grain = kGrain / std::max<std::int64_t>(heads * half * 2, 1) + 1;
+    parallel_for(stream, x_BSHK.size(0) * sequence, grain,
+                 [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+                   for (std::int64_t token = begin; token < end; ++token) {
+                     const std::int64_t b = token / sequence, s = token % sequence;
+                     const std::int64_t position = positions[b * positions_BS.stride(0) + s];
+                     T* head = x + b * x_BSHK.stride(0) + s * x_BSHK.stride(1);
+                     for (std::int64_t h = 0; h < heads; ++h, head += x_BSHK.stride(2)) {
+                       rotate(head, head + half, cosines + position * cos_PR.stride(0),
+                              sines + position * sin_PR.stride(0), sign, half);
+                     }
+                   }
+                 });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace heddle::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace heddle::ops {
+namespace cpu {
+HWY_EXPORT(rope);
+}  // namespace cpu
+
+void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
+          const Tensor& sin_PR, bool inverse, Stream& stream) {
+  HEDDLE_CHECK(x_BSHK.dims() == 4 && cos_PR.dims() == 2 && cos_PR.shape() == sin_PR.shape() &&
+                   2 * cos_PR.size(1) <= x_BSHK.size(3) && cos_PR.dtype() == x_BSHK.dtype(),
+               "rotation of {} by tables of {}", x_BSHK.shape().text(), cos_PR.shape().text());
+  HEDDLE_CHECK(positions_BS.shape() == Shape({x_BSHK.size(0), x_BSHK.size(1)}),
+               "positions {} for {}", positions_BS.shape().text(), x_BSHK.shape().text());
+  const std::int32_t* const positions = positions_BS.data<std::int32_t>();
+  for (std::int64_t b = 0; b < positions_BS.size(0); ++b) {
+    for (std::int64_t s = 0; s < positions_BS.size(1); ++s) {
+      const std::int32_t position = positions[b * positions_BS.stride(0) + s];
+      HEDDLE_CHECK(position >= 0 && position < cos_PR.size(0), "position {} of a table of {}",
+                   position, cos_PR.size(0));
+    }
+  }
+  using namespace cpu;
+  HWY_DYNAMIC_DISPATCH(rope)(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
+}
+
+}  // namespace heddle::ops
+#endif  // HWY_ONCE

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/json_fwd.h"
+#include "tensor/stream.h"
+
+namespace heddle {
+
+/// How a folder's reference and our computation differ. `*_rel` is the norm of the difference over
+/// the norm of the reference, for the worst parameter where there are several.
+struct ReferenceReport {
+  double logits_rel = 0, loss_abs = 0;
+  double grad_rel = 0;
+  std::string grad_worst;
+  double train_loss_abs = 0, train_norm_rel = 0;
+  double trained_rel = 0;
+  std::string trained_worst;
+  bool greedy_equal = false;
+  int ranks = 1;
+  std::string mesh = "dp=1 tp=1 pp=1";
+
+  /// Within the float32 tolerances of the contract.
+  bool ok() const;
+};
+
+struct ReferenceOptions {
+  int threads = 1;
+  bool recompute = false;
+};
+
+/// Runs a folder in the form that tests/reference/make_references.py writes (a model folder with a
+/// reference.safetensors: logits, gradients, ten optimizer steps, greedy text made by PyTorch) and
+/// compares. Micro-batches are of one sequence.
+ReferenceReport verify_reference(const std::filesystem::path& folder,
+                                 const ReferenceOptions& options);
+
+Json to_json(const ReferenceReport& report);
+
+}  // namespace heddle

@@ -1,0 +1,21 @@
+#include <gtest/gtest.h>
+
+#include "base/file_system.h"
+#include "config/explain.h"
+
+namespace heddle::config {
+namespace {
+
+TEST(RunFileDocument, IsUpToDate) {
+  EXPECT_EQ(read_text_file(HEDDLE_SOURCE_DIR "/docs/run-file.md"), explain_markdown())
+      << "run: heddle config explain all --markdown > docs/run-file.md";
+}
+
+TEST(Recipes, Load) {
+  const auto run = load_run_file(HEDDLE_SOURCE_DIR "/configs/recipes/pretrain-110m.toml");
+  EXPECT_EQ(run.config.model.preset, "llama-110m");
+  EXPECT_EQ(run.config.run.name, "pretrain-110m");
+}
+
+}  // namespace
+}  // namespace heddle::config

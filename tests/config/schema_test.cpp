@@ -1,0 +1,123 @@
+#include "config/schema.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace heddle::config {
+namespace {
+
+TEST(Schema, SectionsAreTheEightOfTheContract) {
+  std::vector<std::string> names;
+  for (const auto& section : sections()) names.push_back(section.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"model", "data", "train", "optim", "parallel",
+                                             "checkpoint", "observe", "run"}));
+}
+
+TEST(Schema, EveryKeyIsUniqueDocumentedAndInASection) {
+  std::set<std::string> seen;
+  for (const auto& key : keys()) {
+    EXPECT_TRUE(seen.insert(key.full_name()).second) << key.full_name();
+    EXPECT_TRUE(is_section(key.section)) << key.full_name();
+    EXPECT_FALSE(key.help.empty()) << key.full_name();
+    EXPECT_LE(key.help.size(), 95U) << key.full_name();
+    EXPECT_NE(key.help.back(), '.') << key.full_name();
+    EXPECT_EQ(find_key(key.full_name()), &key);
+  }
+}
+
+TEST(Schema, EveryDefaultIsAllowed) {
+  for (const auto& key : keys()) {
+    EXPECT_EQ(problem_with(key, key.default_value()), "") << key.full_name();
+  }
+}
+
+TEST(Schema, EveryChoiceSetsAndGetsItsOwnName) {
+  for (const auto& key : keys()) {
+    for (const auto& name : key.field.choices) {
+      RunConfig config;
+      key.field.set(config, name);
+      EXPECT_EQ(key.field.get(config), Value(name)) << key.full_name();
+    }
+  }
+}
+
+TEST(Schema, ChoicesAreInTheOrderOfTheEnumerators) {
+  RunConfig config;
+  const auto set = [&](const char* key, const char* name) {
+    find_key(key)->field.set(config, std::string(name));
+  };
+  set("parallel.schedule", "v-half");
+  EXPECT_EQ(config.parallel.schedule, PipelineSchedule::v_half);
+  set("parallel.schedule", "1f1b");
+  EXPECT_EQ(config.parallel.schedule, PipelineSchedule::one_f_one_b);
+  set("parallel.vocabulary", "pipeline");
+  EXPECT_EQ(config.parallel.vocabulary, Vocabulary::pipeline);
+  set("optim.schedule", "wsd");
+  EXPECT_EQ(config.optim.schedule, LrSchedule::wsd);
+  set("run.dtype", "bf16");
+  EXPECT_EQ(config.run.dtype, FloatType::bf16);
+  set("run.device", "cuda");
+  EXPECT_EQ(config.run.device, DeviceName::cuda);
+  set("data.documents", "ignore");
+  EXPECT_EQ(config.data.documents, Documents::ignore);
+  set("train.recompute", "block");
+  EXPECT_EQ(config.train.recompute, Recompute::block);
+  set("train.nonfinite", "stop");
+  EXPECT_EQ(config.train.nonfinite, OnNonfinite::stop);
+}
+
+TEST(Schema, ForeignNamesLeadToOneKeyAndAreNoKeysThemselves) {
+  std::map<std::string, std::string> owner;
+  for (const auto& key : keys()) {
+    for (const auto& name : key.foreign) {
+      const auto [at, is_new] = owner.emplace(name, key.full_name());
+      EXPECT_TRUE(is_new) << name << " is claimed by " << at->second << " and " << key.full_name();
+      EXPECT_EQ(find_key(key.section + "." + name), nullptr) << name;
+    }
+  }
+}
+
+TEST(Schema, KnowsTheNamesPeopleBring) {
+  const std::pair<const char*, const char*> known[] = {
+      {"tensor-model-parallel-size", "parallel.tp"},
+      {"--tensor-model-parallel-size", "parallel.tp"},
+      {"sequence-parallel", "parallel.sequence"},
+      {"pipeline_parallel_degree", "parallel.pp"},
+      {"context-parallel-size", "parallel.cp"},
+      {"ep_size", "parallel.ep"},
+      {"use-distributed-optimizer", "parallel.zero"},
+      {"data_parallel_shard_degree", "parallel.zero"},
+      {"fsdp", "parallel.zero"},
+      {"num-layers-per-virtual-pipeline-stage", "parallel.chunks"},
+      {"pipeline_parallel_schedule", "parallel.schedule"},
+      {"global-batch-size", "train.tokens_per_step"},
+      {"train_micro_batch_size_per_gpu", "train.microbatch"},
+      {"per_device_train_batch_size", "train.microbatch"},
+      {"train-iters", "train.steps"},
+      {"max_steps", "train.steps"},
+      {"clip-grad", "optim.clip"},
+      {"max_grad_norm", "optim.clip"},
+      {"recompute-granularity", "train.recompute"},
+      {"gradient_checkpointing", "train.recompute"},
+      {"save-interval", "checkpoint.every"},
+      {"save_total_limit", "checkpoint.keep"},
+  };
+  for (const auto& [theirs, ours] : known) {
+    EXPECT_EQ(suggestion_for_key("x", theirs), std::string("; did you mean ") + ours + "?");
+  }
+}
+
+TEST(Schema, ReadsByteCounts) {
+  EXPECT_EQ(parse_bytes("3 GiB"), std::int64_t{3} << 30);
+  EXPECT_EQ(parse_bytes("512MiB"), 512 << 20);
+  EXPECT_EQ(parse_bytes("2 GB"), 2'000'000'000);
+  EXPECT_EQ(parse_bytes("17"), 17);
+  for (const char* bad : {"", "GiB", "-1 GiB", "nan", "inf B", "1e30 GiB", "3 XB", "3 GiB x"}) {
+    EXPECT_EQ(parse_bytes(bad), std::nullopt) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace heddle::config

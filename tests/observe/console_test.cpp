@@ -1,0 +1,123 @@
+#include "observe/sinks/console.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/log.h"
+
+namespace heddle::observe {
+namespace {
+
+StepMetrics example() {
+  StepMetrics m;
+  m.step = 120;
+  m.steps_total = 2000;
+  m.loss = 3.4117;
+  m.grad_norm = 0.8404;
+  m.lr = 3e-4;
+  m.step_seconds = 0.412;
+  m.tokens_per_second = 318000;
+  m.mfu = 0.412;
+  m.memory_bytes = 1395864371;
+  m.eta_seconds = 731;
+  return m;
+}
+
+std::string captured(const auto& body) {
+  testing::internal::CaptureStderr();
+  body();
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(FormatStep, IsTheLineThatTheStyleGuideShows) {
+  EXPECT_EQ(
+      format_step(example()),
+      "step 120/2000 | loss 3.412 | norm 0.84 | lr 3.0e-4 | 412 ms | 318k tok/s | MFU 41.2% | "
+      "mem 1.3 GiB | ETA 12m");
+}
+
+TEST(FormatStep, ShowsTheMemoryLimitWhenThereIsOne) {
+  StepMetrics m = example();
+  m.memory_bytes = 65820898714;
+  m.memory_limit_bytes = std::uint64_t{80} << 30;
+  EXPECT_NE(format_step(m).find("| mem 61.3/80 GiB |"), std::string::npos);
+}
+
+TEST(FormatStep, LeavesOutWhatIsUnknownAndEndsWithoutAnEta) {
+  StepMetrics m = example();
+  m.mfu.reset();
+  m.memory_bytes = 0;
+  m.step = m.steps_total;
+  EXPECT_EQ(format_step(m),
+            "step 2000/2000 | loss 3.412 | norm 0.84 | lr 3.0e-4 | 412 ms | 318k tok/s");
+}
+
+TEST(FormatStep, SurvivesValuesThatAreNotFinite) {
+  StepMetrics m = example();
+  m.loss = m.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  m.lr = 0;
+  m.tokens_per_second = m.eta_seconds = std::numeric_limits<double>::infinity();
+  const std::string line = format_step(m);
+  EXPECT_NE(line.find("loss nan | norm nan | lr 0 |"), std::string::npos);
+  EXPECT_NE(line.find("ETA ?"), std::string::npos);
+}
+
+TEST(ConsoleSink, WithoutATerminalPrintsPlainLinesEveryNSteps) {
+  const std::string out = captured([] {
+    ConsoleSink sink({.terminal = {}, .line_every = 10, .redraw_seconds = 0});
+    StepMetrics m = example();
+    m.steps_total = 25;
+    for (m.step = 1; m.step <= 25; ++m.step) sink.on_step(m);
+    sink.close();
+  });
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 4);  // steps 1, 10, 20, 25
+  EXPECT_EQ(out.find('\r'), std::string::npos);
+  EXPECT_EQ(out.find('\x1b'), std::string::npos);
+}
+
+TEST(ConsoleSink, OnATerminalRewritesOneLineWithinItsWidth) {
+  const std::string out = captured([] {
+    ConsoleSink sink({.terminal = {.is_terminal = true, .colors = false, .columns = 40},
+                      .line_every = 1000,
+                      .redraw_seconds = 0});
+    StepMetrics m = example();
+    for (m.step = 2; m.step <= 4; ++m.step) sink.on_step(m);
+    sink.close();
+  });
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 1);  // the first step's lasting line
+  EXPECT_EQ(out.find('\x1b'), std::string::npos);
+  EXPECT_NE(out.find("\rstep 4/2000 | loss 3.412"), std::string::npos);
+  const std::string live = out.substr(out.find('\n'));
+  EXPECT_EQ(live.find("MFU"), std::string::npos);  // beyond 40 columns
+}
+
+TEST(ConsoleSink, LogLinesAppearAboveTheLiveLine) {
+  const std::string out = captured([] {
+    ConsoleSink sink({.terminal = {.is_terminal = true, .colors = true, .columns = 30},
+                      .line_every = 1000,
+                      .redraw_seconds = 0});
+    sink.on_step(example());
+    log_warn("disk is nearly full");
+  });  // without close(), as when a failure ends the run
+  const std::string blank = "\r" + std::string(29, ' ') + "\r";
+  const std::string live = "\x1b[2mstep 120/2000 | loss 3.412 | \x1b[0m";
+  EXPECT_EQ(out, format_step(example()) + "\n\r" + live + blank + "warning: disk is nearly full\n" +
+                     live + blank);
+}
+
+TEST(ConsoleSink, TellsEventsInWords) {
+  const std::string out = captured([] {
+    ConsoleSink sink({});
+    sink.on_eval({.step = 100, .tokens = 5, .loss = 1.5, .perplexity = 4.4817});
+    sink.on_event(CheckpointDurable{100, 3.1, 2147483648u, "out/checkpoints/step-000100"});
+    sink.on_event(UpdateSkipped{101, "loss is not finite"});
+  });
+  EXPECT_EQ(out,
+            "step 100: held-out loss 1.5000 | perplexity 4.48\n"
+            "step 100: checkpoint durable in 3.1s (2.0 GiB): out/checkpoints/step-000100\n"
+            "warning: step 101: update skipped: loss is not finite\n");
+}
+
+}  // namespace
+}  // namespace heddle::observe

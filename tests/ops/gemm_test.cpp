@@ -1,0 +1,137 @@
+#include "ops/gemm.h"
+
+#include <omp.h>
+
+#include <limits>
+#include <thread>
+
+#include "base/error.h"
+#include "ops/op_testing.h"
+
+namespace heddle::ops {
+namespace {
+
+std::vector<double> reference(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c,
+                              GemmScale scale) {
+  auto result = values(c);
+  const std::int64_t m = c.size(0), n = c.size(1), k = a.size(ta ? 0 : 1);
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = 0.0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        sum += get(a, ta ? l * a.stride(0) + i : i * a.stride(0) + l) *
+               get(b, tb ? j * b.stride(0) + l : l * b.stride(0) + j);
+      }
+      double& out = result[static_cast<std::size_t>(i * n + j)];
+      out = scale.alpha * sum + (scale.beta == 0.0 ? 0.0 : scale.beta * out);
+    }
+  }
+  return result;
+}
+
+struct Product {
+  std::int64_t m, n, k;
+};
+
+TEST(Gemm, AgreesWithTheDefinitionForAllTransposesAndStrides) {
+  Stream stream(2);
+  const Product products[] = {{1, 1, 1},   {3, 1, 127}, {1, 129, 3},    {127, 3, 1},
+                              {1, 64, 65}, {129, 1, 7}, {127, 129, 33}, {64, 48, 129}};
+  for (const DType dtype : kFloats) {
+    for (const auto [m, n, k] : products) {
+      for (const bool ta : {false, true}) {
+        for (const bool tb : {false, true}) {
+          for (const GemmScale scale :
+               {GemmScale{1.0, 0.0}, GemmScale{0.5, 1.0}, GemmScale{-2.0, 0.25}}) {
+            const Padded a(random_tensor(ta ? Shape{k, m} : Shape{m, k}, dtype, 1));
+            const Padded b(random_tensor(tb ? Shape{n, k} : Shape{k, n}, dtype, 2));
+            const Padded c(random_tensor({m, n}, dtype, 3));
+            const auto want = reference(a.view, ta, b.view, tb, c.view, scale);
+            gemm(a.view, ta ? Transpose::yes : Transpose::no, b.view,
+                 tb ? Transpose::yes : Transpose::no, c.view, scale, stream);
+            expect_close(c.view, want, 1e-4, 1e-12);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, IgnoresWhatIsInTheResultWhenBetaIsZero) {
+  Stream stream(2);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const DType dtype : kFloats) {
+    for (const std::int64_t m : {1, 3, 129}) {
+      for (const std::int64_t k : {0, 1, 33}) {
+        const Tensor a = random_tensor({m, k}, dtype, 1), b = random_tensor({k, 5}, dtype, 2);
+        const Padded c(random_tensor({m, 5}, dtype, 3));
+        set(c.view, std::vector<double>(static_cast<std::size_t>(m * 5), nan));
+        const auto want = reference(a, false, b, false, c.view, {});
+        gemm(a, Transpose::no, b, Transpose::no, c.view, {}, stream);
+        expect_close(c.view, want, 1e-4, 1e-12);
+      }
+    }
+  }
+}
+
+TEST(Gemm, ScalesTheResultWhenTheSumIsEmpty) {
+  Stream stream(1);
+  const Tensor a = empty({3, 0}, DType::f32), b = empty({0, 4}, DType::f32);
+  const Padded c(random_tensor({3, 4}, DType::f32, 1));
+  auto want = values(c.view);
+  for (double& v : want) v *= 0.5;
+  gemm(a, Transpose::no, b, Transpose::no, c.view, {1.0, 0.5}, stream);
+  EXPECT_EQ(values(c.view), want);
+}
+
+TEST(Gemm, TakesEmptyMatrices) {
+  Stream stream(2);
+  const Tensor a = empty({0, 3}, DType::f32), b = random_tensor({3, 4}, DType::f32, 1);
+  gemm(a, Transpose::no, b, Transpose::no, empty({0, 4}, DType::f32), {}, stream);
+  gemm(b, Transpose::yes, a, Transpose::yes, empty({4, 0}, DType::f32), {}, stream);
+}
+
+TEST(Gemm, RefusesWhatDoesNotFit) {
+  Stream stream(1);
+  const Tensor a = empty({2, 3}, DType::f32), b = empty({3, 4}, DType::f32);
+  const Tensor c = empty({2, 4}, DType::f32);
+  EXPECT_THROW(gemm(a, Transpose::yes, b, Transpose::no, c, {}, stream), Error);
+  EXPECT_THROW(gemm(a, Transpose::no, b, Transpose::yes, c, {}, stream), Error);
+  EXPECT_THROW(gemm(a, Transpose::no, b, Transpose::no, empty({2, 5}, DType::f32), {}, stream),
+               Error);
+  EXPECT_THROW(gemm(a, Transpose::no, b, Transpose::no, empty({2, 4}, DType::f64), {}, stream),
+               Error);
+}
+
+TEST(Gemm, ServesSeveralCallersWithDifferentThreadCountsAtOnce) {
+  const Tensor a = random_tensor({200, 150}, DType::f64, 1);
+  const Tensor b = random_tensor({150, 180}, DType::f64, 2);
+  const auto want = reference(a, false, b, false, random_tensor({200, 180}, DType::f64, 3), {});
+  std::vector<std::thread> callers;
+  std::vector<Tensor> results;
+  for (int rank = 0; rank < 4; ++rank) results.push_back(empty({200, 180}, DType::f64));
+  for (int rank = 0; rank < 4; ++rank) {
+    callers.emplace_back([&, rank] {
+      Stream stream(1 + rank % 3);
+      for (int i = 0; i < 50; ++i) {
+        gemm(a, Transpose::no, b, Transpose::no, results[static_cast<std::size_t>(rank)], {},
+             stream);
+      }
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  for (const Tensor& result : results) expect_close(result, want, 0.0, 1e-12);
+}
+
+TEST(Gemm, LeavesTheCallersThreadSettingAlone) {
+  const int before = omp_get_max_threads();
+  Stream stream(before + 1);
+  const Tensor a = random_tensor({64, 64}, DType::f32, 1), c = empty({64, 64}, DType::f32);
+  gemm(a, Transpose::no, a, Transpose::no, c, {}, stream);
+  EXPECT_EQ(omp_get_max_threads(), before);
+}
+
+TEST(Gemm, NamesItsBackend) { EXPECT_EQ(gemm_backend().rfind("OpenBLAS ", 0), 0U); }
+
+}  // namespace
+}  // namespace heddle::ops

@@ -1,0 +1,346 @@
+#!/usr/bin/env python3
+"""Makes the small reference models and tokenizers that the tests compare Heddle with.
+
+    python3 -m venv .venv-references
+    .venv-references/bin/pip install torch==2.13.0 transformers==5.17.0
+    .venv-references/bin/pip install tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6
+    .venv-references/bin/python tests/reference/make_references.py [--out DIR]
+
+Everything follows from fixed seeds, so a second run on the same machine writes the same bytes (another CPU may differ
+in the last bits of the floats). Everything is computed on one CPU thread in float32 with eager attention.
+
+models/NAME holds an ordinary Hugging Face folder and reference.safetensors:
+  input_ids, labels              [2,24]; labels are the targets themselves (already shifted), -100 is ignored
+  logits, loss                   the forward pass; loss is the mean cross-entropy over the targets that count
+  grad.PARAM                     gradient of that loss, under the names of the stored weights
+  train.input_ids, train.labels  [10,2,24]: ten batches for ten AdamW steps (see `train`)
+  train.loss, train.grad_norm    their losses, and the gradient norms before clipping
+  trained.PARAM                  the weights after those steps
+  greedy.prompt, greedy.output   prompt [1,8]; prompt and its greedy continuation [1,8+20], with the original weights
+
+tokenizer and tokenizer-llama3 hold tokenizer.json and cases.json; `ids` there are without what a post-processor adds
+(`template_cases` are with it), and `decoded` keeps the special tokens.
+"""
+
+import argparse
+import hashlib
+import json
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers.utils import logging
+
+BATCH, SEQUENCE, TRAIN_STEPS, PROMPT, CONTINUATION = 2, 24, 10, 8, 20
+MIN_GREEDY_GAP = 1e-3  # a smaller lead of the best token could flip under another order of summation
+MIN_GREEDY_KINDS = 5  # a continuation that repeats one token would hide wrong positions or a wrong cache
+MAX_TOTAL_BYTES = 4 * 1000 * 1000
+IDS = dict(bos_token_id=0, eos_token_id=1)
+TINY = dict(hidden_size=32, num_hidden_layers=2, intermediate_size=56, max_position_embeddings=64, **IDS)
+
+# Odd vocabularies, unequal widths and non-default epsilons are deliberate: a hard-coded default must show.
+CONFIGS: dict[str, Any] = {
+    "gpt2": GPT2Config(vocab_size=97, n_positions=40, n_embd=36, n_layer=2, n_head=3, resid_pdrop=0.0, embd_pdrop=0.0,
+                       attn_pdrop=0.0, **IDS),
+    "llama": LlamaConfig(**TINY | dict(max_position_embeddings=256), vocab_size=101, num_attention_heads=4, head_dim=12,
+                         num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False,
+                         # At head width 12 these put frequencies in all three bands: kept, blended, divided.
+                         rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                                              high_freq_factor=4.0, original_max_position_embeddings=32)),
+    "llama-linear-bias": LlamaConfig(**TINY, vocab_size=96, num_attention_heads=4, num_key_value_heads=1,
+                                     rms_norm_eps=1e-6, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+                                     rope_parameters=dict(rope_type="linear", rope_theta=5000.0, factor=4.0)),
+    "mistral": MistralConfig(**TINY, vocab_size=96, num_attention_heads=4, num_key_value_heads=2, sliding_window=None,
+                             rms_norm_eps=1e-5, tie_word_embeddings=False,
+                             rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+    "qwen2": Qwen2Config(**TINY, vocab_size=103, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6,
+                         use_sliding_window=False, tie_word_embeddings=True,
+                         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
+    "qwen3": Qwen3Config(**TINY, vocab_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                         rms_norm_eps=1e-6, use_sliding_window=False, tie_word_embeddings=True,
+                         rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
+    "gpt-neox": GPTNeoXConfig(**TINY | dict(intermediate_size=96), vocab_size=96, num_attention_heads=2,
+                              hidden_dropout=0.0, attention_dropout=0.0, use_parallel_residual=True,
+                              rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                   partial_rotary_factor=0.25)),
+    "gpt-neox-sequential": GPTNeoXConfig(**TINY | dict(intermediate_size=96), vocab_size=99, num_attention_heads=4,
+                                         hidden_dropout=0.0, attention_dropout=0.0, use_parallel_residual=False,
+                                         rope_parameters=dict(rope_type="default", rope_theta=5000.0,
+                                                              partial_rotary_factor=0.5)),
+}
+
+# Checkpoints published before `rope_parameters` spell the same things so; these replace that key in config.json.
+OLD_STYLE_ROPE: dict[str, dict[str, Any]] = {
+    "llama-linear-bias": dict(rope_theta=5000.0, rope_scaling=dict(type="linear", factor=4.0)),
+    "gpt-neox-sequential": dict(rotary_emb_base=5000, rotary_pct=0.5),
+}
+SHARDED = {"llama-linear-bias"}
+
+
+def fill(model: PreTrainedModel, generator: torch.Generator) -> None:
+    """Weights under which every parameter matters: no zero bias, no norm of exactly one, logits of spread about one."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() >= 2:
+                parameter.copy_(noise * model.get_input_embeddings().weight.shape[1] ** -0.5)
+            elif name.endswith("bias"):
+                parameter.copy_(0.1 * noise)
+            else:
+                parameter.copy_(1.0 + 0.2 * noise)
+
+
+def random_batch(vocabulary: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(vocabulary, (BATCH, SEQUENCE + 1), generator=generator)
+    inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    labels[torch.rand(labels.shape, generator=generator) < 0.15] = -100
+    return inputs, labels
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+def greedy(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor | None:
+    """The continuation, or None where it is a poor test: a near tie, too monotonous, or ended early by an EOS."""
+    output = prompt
+    for _ in range(CONTINUATION):
+        with torch.no_grad():
+            best = model(output).logits[0, -1].topk(2)
+        if best.values[0] - best.values[1] < MIN_GREEDY_GAP or best.indices[0] == IDS["eos_token_id"]:
+            return None
+        output = torch.cat([output, best.indices[:1].view(1, 1)], dim=1)
+    return output if output[0, PROMPT:].unique().numel() >= MIN_GREEDY_KINDS else None
+
+
+def train(model: PreTrainedModel, inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """AdamW, constant rate, decay on tensors of two or more dimensions only; clips the gradients' global norm to 1."""
+    parameters = list(model.parameters())
+    groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=0.1),
+              dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False)
+    losses, norms = [], []
+    for step_inputs, step_labels in zip(inputs, labels):
+        optimizer.zero_grad()
+        loss = loss_of(model(step_inputs).logits, step_labels)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=False))
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses), torch.stack(norms)
+
+
+def save_model(model: PreTrainedModel, name: str, folder: Path) -> set[str]:
+    """Writes the Hugging Face folder and returns the names under which the weights are stored."""
+    model.save_pretrained(folder, max_shard_size="40KB" if name in SHARDED else "1GB")
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    if name in OLD_STYLE_ROPE:
+        config = json.loads((folder / "config.json").read_text())
+        del config["rope_parameters"]
+        config["torch_dtype"] = config.pop("dtype")
+        config |= OLD_STYLE_ROPE[name]
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return {tensor for file in folder.glob("model*.safetensors") for tensor in load_file(file)}
+
+
+def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
+    for seed in range(first_seed, first_seed + 100):
+        generator = torch.Generator().manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        fill(model, generator)
+        prompt = torch.randint(2, config.vocab_size, (1, PROMPT), generator=generator)
+        if (continuation := greedy(model, prompt)) is not None:
+            break
+    else:
+        raise RuntimeError(f"{name}: no seed gives a continuation free of near ties")
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for old_file in folder.iterdir():
+        old_file.unlink()
+    stored_names = save_model(model, name, folder)
+
+    def stored(parameter: str) -> str:
+        # GPT-NeoX checkpoints call the head embed_out; the library's module is lm_head.
+        return parameter if parameter in stored_names else parameter.replace("lm_head", "embed_out")
+
+    inputs, labels = random_batch(config.vocab_size, generator)
+    logits = model(inputs).logits
+    loss = loss_of(logits, labels)
+    loss.backward()
+    tensors = {"input_ids": inputs, "labels": labels, "logits": logits.detach(), "loss": loss.detach().view(1),
+               "greedy.prompt": prompt, "greedy.output": continuation}
+    tensors |= {f"grad.{stored(n)}": p.grad.clone() for n, p in model.named_parameters()}
+    batches = [random_batch(config.vocab_size, generator) for _ in range(TRAIN_STEPS)]
+    tensors["train.input_ids"], tensors["train.labels"] = (torch.stack(part) for part in zip(*batches))
+
+    loaded = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    if not torch.equal(loaded(inputs).logits, logits):
+        raise RuntimeError(f"{name}: the saved folder does not load to the same logits")
+
+    losses, norms = train(model, tensors["train.input_ids"], tensors["train.labels"])
+    tensors |= {"train.loss": losses, "train.grad_norm": norms}
+    tensors |= {f"trained.{stored(n)}": p.detach().clone() for n, p in model.named_parameters()}
+    if {n.removeprefix("grad.") for n in tensors if n.startswith("grad.")} != stored_names:
+        raise RuntimeError(f"{name}: gradients and stored weights do not have the same names")
+    save_file(tensors, folder / "reference.safetensors")
+    print(f"{name}: seed {seed}, loss {loss.item():.4f}, norms {norms.min():.2f}..{norms.max():.2f}, "
+          f"continuation {continuation[0, PROMPT:].tolist()}")
+
+
+GPT2_SPECIALS = [AddedToken("<|endoftext|>", special=True, normalized=False)]
+LLAMA3_SPECIALS = [AddedToken(f"<|{name}|>", special=True, normalized=False)
+                   for name in ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id")]
+OTHER_SPECIALS = [
+    AddedToken("<mask>", special=True, normalized=False, lstrip=True),
+    AddedToken("<|sep|>", special=True, normalized=False, rstrip=True),
+    AddedToken("<|both|>", special=True, normalized=False, lstrip=True, rstrip=True),
+]
+PLAIN_ADDED = [
+    AddedToken("<|end|>", normalized=False), AddedToken("<|end|>ing", normalized=False),  # the longer one must win
+    AddedToken("weft", normalized=False, single_word=True), AddedToken("[TOOL]", normalized=True),
+    AddedToken("工具", normalized=True), AddedToken("    ", normalized=True),
+]
+LLAMA3_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+                  r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# In the vocabulary, but no merge leads to them: only `ignore_merges` gives these ids.
+UNREACHABLE = ["Ġqwxz", "zqxj", "ĠÃ©Ã¨", "(((("]
+
+SENTENCES = """The weaver's loom isn't idle; it's been running since 06:45 and we've made 1,234 metres.
+They'll say that he'd rather not, but I'm sure you're right: DON'T stop, WE'LL see.
+Each heddle lifts one thread, and each thread passes through one heddle only.
+for (int i = 0; i < 128; ++i) { sum += x[i] * y[i]; }  // dot product
+def warp(threads: list[int]) -> int: return sum(t for t in threads if t > 0)
+\tif (a != b && c <= 10) return 3.14159e-2;
+Der Weber fährt über die Brücke, während Äpfel und süße Nüsse größer werden.
+Le tisserand préfère déjà la forêt, où l'élève naïf a goûté un œuf à Noël.
+El niño tejió mañana; ¿dónde está la araña? ¡Qué pingüino!
+織機は一本の糸を上げて、布を作る。今日は2024年です。
+织布工人每天早上工作，工具很好用。共有三百五十匹布。
+베틀은 실을 들어 올린다. 오늘은 날씨가 좋다.
+Ткач поднимает нить, и станок работает весь день.
+النول يرفع الخيط كل يوم. הנול מרים את החוט.
+Great work 🎉🎉 the loom 🧵 is ready 👩‍🏭 to go 🚀, see https://example.org/loom?id=42&x=7.
+Numbers 7 42 123 4567 89012 345678 and 9.81, 1e-9, 0xFF, 50%, $19.99, ½ and ² too.""".split("\n")
+
+
+def made_up_text(lines: int, seed: int) -> str:
+    """Sentences of our own, shuffled and varied, so that no outside text is needed."""
+    rng = random.Random(seed)
+    nouns = "thread loom heddle shuttle pattern cloth weaver spindle fibre colour model gradient token layer".split()
+    verbs = "lifts crosses follows doesn't-break holds turns carries measures trains loads".split()
+    adverbs = ["quickly", "again", "at once", "twice", "every day", "without a knot", "in 3 steps", "slowly"]
+    made = []
+    for _ in range(lines):
+        if rng.random() < 0.3:
+            made.append(rng.choice(SENTENCES))
+        else:
+            made.append(f"{rng.choice(['The', 'A', 'Our', 'Every'])} {rng.choice(nouns)} {rng.choice(verbs)} the "
+                        f"{rng.choice(nouns)} {rng.choice(adverbs)}{rng.choice(['.', '!', '?', ';', ' ...'])}")
+    return "".join(line + rng.choice(["\n", "\n    ", "\n\n", "\r\n", " ", "  "]) for line in made)
+
+
+NASTY = r"""
+ |  |   |     |         |\t|\t\t|\n|\n\n|\n\n\n|\r\n|\r\n\r\n|\r|\n\r|\t\n| \n|\n |  \n  \n|\n\t\n\t| \t \t\t \n  a|a |a  |a   b|  a|\na|a\n\nb
+\x0b|\x0c|\x0b\x0c x|\x1c\x1d\x1e\x1f|\x85|a\x85b|\xa0|\xa0\xa0a|\u1680x|\u2000\u2001\u2002|a\u2003b|\u2028|\u2029a|\u202f1|\u205f|\u3000|　 文|\u180e|\u200b|a\u200bb|\ufeff|\ufeffabc|\u2060
+\x00|\x00\x00a|\x01\x02\x03|\x07bell|\x1b[31mred\x1b[0m|\x7f|\x80\x9f|\xad|\ufffd|\ufffe\uffff|\U0010ffff|\ue000|\ud7ff\ue000
+'s|'S|'t|'T|'re|'RE|'Re|'ve|'m|'ll|'lL|'d|'D|'x|''|'''|'s's|it's|IT'S|it''s|it'sn't|don't|DON'T|I'LLx|' s|'\ns|o'clock|'tis|'re'|l'été|’s|it’s|'\u017f|a'\u017fb|'ſt|we'Ve|'LL 'll
+0|12|123|1234|12345|123456789|1234567890123456789012345| 1| 12 | 1234|1 2|1,234,567.89|3.14|1e10|0x1F|-5|+5|½|¼½¾|²³|①②|Ⅻ|٣٤٥|৪৫|１２３４|一二三|1st|a1b2c3|v2.0.1|12:34:56|50%|$19.99|\U0001d7d8\U0001d7d9
+Ä|Ä́|a\u0301|e\u0301te\u0301|\u0301|\u0301a| \u0301|n\u0303o|ﬁ|ﬃx|Å\u212b|ǅ|ß|ẞ|İ|ı|ſ|ς|Ω|ʰ|ªº|\u0e44\u0e17\u0e22|नमस्ते|தமிழ்|العربية|עברית|हिन्दी 123|Việt Cửa|ಠ_ಠ|ꙮ|𝔘𝔫𝔦|𐍈|𓀀𓀁
+日本語|日本語 テスト|中文。中文！|，。！？|한국어 띄어쓰기|ｆｕｌｌ　ｗｉｄｔｈ|々〆ヶ|ｶﾞ|\u1112\u1161\u11ab|日本a語1|工具|用工具做工|「引用」
+🙂|🙂🙂| 🙂|🙂 a|👩‍👩‍👧|👩🏽‍🚀|🏳️‍🌈|🇩🇪🇫🇷|1️⃣2️⃣|❤️|❤|☃|🧑‍🏭x|a🎉b|🎉\n🎉|©®™|€5|→←|∑∫√|½🙂²
+!|!!|!!!!!!|?!|...|…|--|—|-->|#include <x>\n|a.b::c->d|x=[1,2];|{}[]()|((((|((((a| ((((|"quoted"|\\n|\\|C:\\dir\\f|@user #tag|a_b__c|___|*/ /*|<html>|&amp;|`code`|$x$|~~|^|!\n|!\r\n\n|! \n|?\n\na
+ qwxz|qwxz| qwxzq|zqxj| zqxj| éè|éè| éèé|aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa|The the THE tHe|CamelCaseWord|snake_case|heddle heddles| the  the   the|\ttab\tthe|(the)|\xa0the|\nthe|"the|-the|_the|the\tthe|the\r\nthe
+weft|weft.|wefts|aweft| weft |(weft)|weft weft|weftweft|weft_|weft1|é weft é|éweft|weft-weft|[TOOL]|[TOOL|[[TOOL]]|[TOOL][TOOL]|a[TOOL]b| [TOOL] |[tool]
+<|end|>|<|end|>ing|<|end|>in|a<|end|>ing b|<|end|><|end|>|<|end|| <|end|> |<mask>|a <mask>|a   <mask>  b|\n\t<mask>|<mask><mask>| <mask> <mask> |<|sep|>|<|sep|>   a|a  <|sep|>\n\nb|<|sep|> <mask>| <|sep|> <|sep|> |x  <|both|>  y|<|both|> <|both|>|\u3000<|both|>\xa0z|<mask>  <|sep|>  <|both|>|    <mask>|<|sep|>      a
+<|endoftext|>|<|endoftext|><|endoftext|>|a<|endoftext|>b| <|endoftext|> |<|endoftext|>\n|<|endoftext|<|endoftext|>|<|endof text|>|<|ENDOFTEXT|>|weft<|endoftext|>weft|<|eot_id|>|<|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|>|<|begin_of_text|>a|it's<|eot_id|>'s
+"""
+
+
+def nasty_cases() -> list[str]:
+    # A pipe that belongs to a token is kept by splitting around the tokens' own "<|" and "|>" spellings.
+    hidden = NASTY.strip("\n").replace("<|", "\ue100").replace("|>", "\ue101")
+    lines = [line.replace("\\\\", "\ue102") for line in hidden.split("\n")]
+    pieces = [piece for line in lines for piece in line.split("|")]
+
+    def unescape(piece: str) -> str:
+        text = piece.encode("ascii", "backslashreplace").decode("unicode_escape")
+        return text.replace("\ue100", "<|").replace("\ue101", "|>").replace("\ue102", "\\")
+
+    cases = ["", *map(unescape, pieces), "supercalifragilistic" * 40, "ab" * 500, "9" * 300, " " * 130, "\n" * 70 + "x"]
+    rng = random.Random(7)
+    short = [case for case in cases if 0 < len(case) < 30]
+    cases += ["".join(rng.choice(short) + rng.choice(["", "", " ", "\n"]) for _ in range(rng.randint(2, 7)))
+              for _ in range(120)]
+    return list(dict.fromkeys(cases))
+
+
+def write_tokenizer(folder: Path, llama3: bool) -> None:
+    training_text = made_up_text(1500, seed=1)
+    tokenizer = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not llama3)
+    split = pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level]) if llama3 else byte_level
+    tokenizer.train_from_iterator([training_text], trainers.BpeTrainer(
+        vocab_size=600, show_progress=False, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+
+    trained = json.loads(tokenizer.to_str())["model"]
+    vocabulary, merges = trained["vocab"], [tuple(pair) for pair in trained["merges"]]
+    if llama3:
+        vocabulary |= {token: len(vocabulary) + i for i, token in enumerate(UNREACHABLE)}
+    tokenizer.model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=llama3)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = LLAMA3_SPECIALS if llama3 else GPT2_SPECIALS
+    tokenizer.add_special_tokens(specials + OTHER_SPECIALS)
+    tokenizer.add_tokens(PLAIN_ADDED)
+    if llama3:
+        bos = specials[0].content
+        template = processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B",
+                                                 special_tokens=[(bos, tokenizer.token_to_id(bos))])
+        tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    else:
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    corpus = made_up_text(120, seed=2)
+    corpus_ids = encode(corpus)
+    cases = [dict(text=text, ids=ids, decoded=tokenizer.decode(ids, skip_special_tokens=False))
+             for text in nasty_cases() for ids in [encode(text)]]
+    content = dict(cases=cases, template_cases=[dict(text=text, ids=tokenizer.encode(text).ids)
+                                                for text in ("", "Hi!", " the loom", "<|end|>", "<|begin_of_text|>a")],
+                   corpus=corpus, corpus_tokens=len(corpus_ids),
+                   corpus_sha256_of_le_u32=hashlib.sha256(struct.pack(f"<{len(corpus_ids)}I", *corpus_ids)).hexdigest())
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
+    (folder / "cases.json").write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+    print(f"{folder.name}: {tokenizer.get_vocab_size()} tokens, {len(cases)} cases, corpus {len(corpus_ids)} tokens")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes the reference models and tokenizers of the tests.")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder to write into")
+    out: Path = parser.parse_args().out
+    torch.set_num_threads(1)  # one order of summation, whatever the machine
+    torch.use_deterministic_algorithms(True)
+    logging.disable_progress_bar()
+    for index, (name, config) in enumerate(CONFIGS.items()):
+        make_model(name, config, 1000 * (index + 1), out / "models" / name)
+    write_tokenizer(out / "tokenizer", llama3=False)
+    write_tokenizer(out / "tokenizer-llama3", llama3=True)
+    parts = ("models", "tokenizer", "tokenizer-llama3")
+    made = [file for part in parts for file in (out / part).rglob("*") if file.is_file()]
+    total = sum(file.stat().st_size for file in made)
+    print(f"{len(made)} files, {total} bytes")
+    assert total <= MAX_TOTAL_BYTES, "the references outgrew their budget"
+
+
+if __name__ == "__main__":
+    main()
