@@ -32,6 +32,7 @@ struct BackwardPart {
   std::int64_t b, g;
   std::int64_t block_begin, block_end, tile_begin, tile_end;
   bool wants_dq, wants_dkv;
+  std::int64_t next_pair;  ///< b * groups + g of the part that this thread will probably run next
 };
 
 }  // namespace heddle::ops::cpu
@@ -131,6 +132,42 @@ void gradient_tile(const Tile<T>& tile, const BackwardBlock<T>& block, T* p, T* 
   }
 }
 
+/// What to bring in while the arithmetic of block n runs: the rows of the next block, the place of
+/// this block's dq, and a share of dk and dv and of the next part's keys.
+template <class T>
+void plan_prefetch(const BackwardCall<T>& call, const BackwardPart& part, const BlockMask<T>& block,
+                   std::int64_t n, Prefetcher& prefetcher) {
+  const AttentionProblem& p = call.problem;
+  const bool is_last = n + 1 == part.block_end;
+  const std::int64_t next_b = part.next_pair / p.groups, next_g = part.next_pair % p.groups;
+  const auto add_block = [&](const auto& view, std::int64_t b, std::int64_t g, std::int64_t index) {
+    const std::int64_t row0 = index * kBlockRows, end = std::min(row0 + kBlockRows, p.rows());
+    prefetcher.add(view, b, p.query_of(row0), p.query_of(end - 1) + 1, g * p.group(), p.group(),
+                   p.width);
+  };
+  prefetcher.clear();
+  for (const auto* view : {&call.q, &call.dout, &call.out}) {
+    add_block(*view, is_last ? next_b : part.b, is_last ? next_g : part.g,
+              is_last ? part.block_begin : n + 1);
+  }
+  if (part.wants_dq) add_block(call.dq, part.b, part.g, n);
+  if (part.wants_dkv) {
+    const std::int64_t begin = part.tile_begin * kTileKeys;
+    const std::int64_t keys = std::min(part.tile_end * kTileKeys, p.keys) - begin;
+    const Share share(keys, n - part.block_begin, part.block_end - part.block_begin);
+    for (const auto* view : {&call.dk, &call.dv}) {
+      prefetcher.add(*view, part.b, begin + share.begin, begin + share.end, part.g, 1, p.width);
+    }
+    for (const auto* view : {&call.k, &call.v}) {
+      prefetcher.add(*view, next_b, begin + share.begin, begin + share.end, next_g, 1, p.width);
+    }
+  }
+  const std::int64_t first = std::max(part.tile_begin, block.first_key / kTileKeys);
+  const std::int64_t end = std::min(part.tile_end, block.last_key / kTileKeys + 1);
+  const std::int64_t products = 2 + (part.wants_dkv ? 2 : 0) + (part.wants_dq ? 1 : 0);
+  prefetcher.spread((end - first) * products * kStripsPerProduct);
+}
+
 template <class T>
 void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
   const AttentionProblem& p = call.problem;
@@ -141,6 +178,7 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
   const std::size_t bytes = x.carve(nullptr, keys, p.width);
   x.carve(reinterpret_cast<T*>(Scratch::of_this_thread().at_least(bytes)), keys, p.width);
   BackwardBlock<T>& block = x.block;
+  Prefetcher prefetcher;
 
   for (std::int64_t j = 0; j < keys; ++j) {
     copy_padded(call.k.at(part.b, begin + j, part.g), p.width, x.k + j * stride);
@@ -151,20 +189,21 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
 
   for (std::int64_t n = part.block_begin; n < part.block_end; ++n) {
     load_block(call, part, n, block);
+    plan_prefetch(call, part, block.mask, n, prefetcher);
     for (std::int64_t t = part.tile_begin; t < part.tile_end; ++t) {
       const Tile<T> tile(block.mask, t * kTileKeys);
       if (tile.is_empty()) continue;
       const std::int64_t at = (tile.key0 - begin) * stride;
-      multiply_keys_by_rows(tile, p.width, x.k + at, block.q_transposed, x.p);
-      multiply_keys_by_rows(tile, p.width, x.v + at, block.dout_transposed, x.ds);
+      multiply_keys_by_rows(tile, p.width, x.k + at, block.q_transposed, x.p, prefetcher);
+      multiply_keys_by_rows(tile, p.width, x.v + at, block.dout_transposed, x.ds, prefetcher);
       gradient_tile(tile, block, x.p, x.ds);
       if (part.wants_dkv) {
-        add_rows_to_keys(tile, p.width, x.p, block.dout, x.dv + at);
-        add_rows_to_keys(tile, p.width, x.ds, block.q, x.dk + at);
+        add_rows_to_keys(tile, p.width, x.p, block.dout, x.dv + at, prefetcher);
+        add_rows_to_keys(tile, p.width, x.ds, block.q, x.dk + at, prefetcher);
       }
       if (part.wants_dq) {
         add_keys_to_rows<T>(tile, p.width, x.ds, x.k + at, block.is_new ? Start::zero : Start::add,
-                            nullptr, block.dq);
+                            nullptr, block.dq, prefetcher);
         block.is_new = false;
       }
     }
@@ -228,7 +267,8 @@ void backward(const BackwardCall<T>& call, Stream& stream) {
                       .tile_begin = 0,
                       .tile_end = tiles,
                       .wants_dq = true,
-                      .wants_dkv = true});
+                      .wants_dkv = true,
+                      .next_pair = std::min(i + stream.threads(), pairs - 1)});
     });
     return;
   }
@@ -242,7 +282,8 @@ void backward(const BackwardCall<T>& call, Stream& stream) {
                     .tile_begin = 0,
                     .tile_end = p.last_key_of(last_row) / kTileKeys + 1,
                     .wants_dq = true,
-                    .wants_dkv = false});
+                    .wants_dkv = false,
+                    .next_pair = (i + stream.threads()) % pairs});
   });
   parallel_items(stream, pairs * tiles, [&](std::int64_t i) {
     const std::int64_t tile = i / pairs;
@@ -253,7 +294,8 @@ void backward(const BackwardCall<T>& call, Stream& stream) {
                     .tile_begin = tile,
                     .tile_end = tile + 1,
                     .wants_dq = false,
-                    .wants_dkv = true});
+                    .wants_dkv = true,
+                    .next_pair = (i + stream.threads()) % pairs});
   });
 }
 

@@ -27,6 +27,29 @@ struct ForwardCall {
   HeadView<T> out;
   T* lse;  // [batch, heads, queries]
   std::int64_t blocks, blocks_per_task, tasks_per_head;
+  std::int64_t threads;
+
+  std::int64_t tasks() const { return problem.batch * problem.groups * tasks_per_head; }
+};
+
+struct ForwardTask {
+  std::int64_t b, g, block0, blocks;
+  std::int64_t row0, rows, first_key, last_key;
+
+  template <class T>
+  ForwardTask(const ForwardCall<T>& call, std::int64_t index) {
+    const AttentionProblem& p = call.problem;
+    const std::int64_t pairs = p.batch * p.groups;
+    b = index % pairs / p.groups;
+    g = index % p.groups;
+    // The longest tasks, those of the last rows, come first.
+    block0 = (call.tasks_per_head - 1 - index / pairs) * call.blocks_per_task;
+    blocks = std::min(call.blocks_per_task, call.blocks - block0);
+    row0 = block0 * kBlockRows;
+    rows = std::min(blocks * kBlockRows, p.rows() - row0);
+    first_key = p.first_key_of(b, row0);
+    last_key = p.last_key_of(row0 + rows - 1);
+  }
 };
 
 inline constexpr std::int64_t kMaxBlocksPerTask = 8;
@@ -136,16 +159,54 @@ void finish_block(const ForwardCall<T>& call, std::int64_t b, std::int64_t g,
   }
 }
 
+/// What to bring in while the arithmetic of tile t of `tiles` runs: the next tile of keys, and a
+/// share of the task's own output and of what the thread's next task will need first.
 template <class T>
-void forward_task(const ForwardCall<T>& call, std::int64_t task) {
+void plan_prefetch(const ForwardCall<T>& call, const ForwardTask& task, const ForwardTask& next,
+                   std::int64_t t, std::int64_t tiles, Prefetcher& prefetcher) {
+  const AttentionProblem& p = call.problem;
+  const auto add_queries = [&](const auto& view, const ForwardTask& of) {
+    const Share rows(of.rows, t, tiles);
+    prefetcher.add(view, of.b, p.query_of(of.row0 + rows.begin), p.query_of(of.row0 + rows.end),
+                   of.g * p.group(), p.group(), p.width);
+  };
+  const auto add_keys = [&](const ForwardTask& of, std::int64_t begin, std::int64_t end) {
+    const std::int64_t stop = std::min(end, of.last_key + 1);
+    prefetcher.add(call.k, of.b, begin, stop, of.g, 1, p.width);
+    prefetcher.add(call.v, of.b, begin, stop, of.g, 1, p.width);
+  };
+  const std::int64_t key0 = (task.first_key / kTileKeys + t + 1) * kTileKeys;
+  const std::int64_t next_key0 = next.first_key / kTileKeys * kTileKeys;
+  const Share share(kTileKeys, t, tiles);
+  prefetcher.clear();
+  add_keys(task, key0, key0 + kTileKeys);
+  add_queries(call.out, task);
+  add_queries(call.q, next);
+  add_keys(next, next_key0 + share.begin, next_key0 + share.end);
+  // The last tiles are seen by the last blocks only.
+  const std::int64_t blocks = std::min(task.blocks, tiles - t);
+  prefetcher.spread(2 * kStripsPerProduct * blocks);
+}
+
+template <class T>
+void run_tile(const ForwardCall<T>& call, const Tile<T>& tile, const T* keys, const T* values,
+              T* scores, ForwardBlock<T>& block, Prefetcher& prefetcher) {
+  const std::int64_t width = call.problem.width;
+  multiply_keys_by_rows(tile, width, keys, block.q_transposed, scores, prefetcher);
+  softmax_tile(tile, scores, block);
+  add_keys_to_rows<T>(tile, width, scores, values, block.is_new ? Start::zero : Start::scale,
+                      block.kept, block.out, prefetcher);
+  block.is_new = false;
+}
+
+template <class T>
+void forward_task(const ForwardCall<T>& call, std::int64_t index) {
   const AttentionProblem& p = call.problem;
   const std::int64_t stride = padded_width<T>(p.width);
-  // The longest tasks, those of the last rows, come first.
-  const std::int64_t heads = p.batch * p.groups, part = call.tasks_per_head - 1 - task / heads;
-  const std::int64_t b = task % heads / p.groups, g = task % p.groups;
-  const std::int64_t block0 = part * call.blocks_per_task;
-  const std::int64_t count = std::min(call.blocks_per_task, call.blocks - block0);
+  const ForwardTask task(call, index);
+  const ForwardTask next(call, std::min(index + call.threads, call.tasks() - 1));
 
+  Prefetcher prefetcher;
   ForwardBlock<T> blocks[kMaxBlocksPerTask];
   T *keys = nullptr, *values = nullptr, *scores = nullptr;
   const auto carve = [&](T* base) {
@@ -153,7 +214,7 @@ void forward_task(const ForwardCall<T>& call, std::int64_t task) {
     keys = scratch.take(kTileKeys * stride);
     values = scratch.take(kTileKeys * stride);
     scores = scratch.take(kTileKeys * kBlockRows);
-    for (std::int64_t n = 0; n < count; ++n) {
+    for (std::int64_t n = 0; n < task.blocks; ++n) {
       blocks[n].q_transposed = scratch.take(stride * kBlockRows);
       blocks[n].out = scratch.take(kBlockRows * stride);
     }
@@ -161,26 +222,24 @@ void forward_task(const ForwardCall<T>& call, std::int64_t task) {
   };
   carve(reinterpret_cast<T*>(Scratch::of_this_thread().at_least(carve(nullptr))));
 
-  for (std::int64_t n = 0; n < count; ++n) start_block(call, b, g, block0 + n, blocks[n]);
-  const std::int64_t end = blocks[count - 1].mask.last_key + 1;
-  std::int64_t key0 = blocks[0].mask.first_key / kTileKeys * kTileKeys;
-  for (; key0 < end; key0 += kTileKeys) {
-    for (std::int64_t j = 0; j < std::min(kTileKeys, end - key0); ++j) {
-      copy_padded(call.k.at(b, key0 + j, g), p.width, keys + j * stride);
-      copy_padded(call.v.at(b, key0 + j, g), p.width, values + j * stride);
+  for (std::int64_t n = 0; n < task.blocks; ++n) {
+    start_block(call, task.b, task.g, task.block0 + n, blocks[n]);
+  }
+  const std::int64_t first_tile = task.first_key / kTileKeys;
+  const std::int64_t tiles = task.last_key / kTileKeys + 1 - first_tile;
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    const std::int64_t key0 = (first_tile + t) * kTileKeys;
+    for (std::int64_t j = 0; j < std::min(kTileKeys, task.last_key + 1 - key0); ++j) {
+      copy_padded(call.k.at(task.b, key0 + j, task.g), p.width, keys + j * stride);
+      copy_padded(call.v.at(task.b, key0 + j, task.g), p.width, values + j * stride);
     }
-    for (std::int64_t n = 0; n < count; ++n) {
+    plan_prefetch(call, task, next, t, tiles, prefetcher);
+    for (std::int64_t n = 0; n < task.blocks; ++n) {
       const Tile<T> tile(blocks[n].mask, key0);
-      if (tile.is_empty()) continue;
-      multiply_keys_by_rows(tile, p.width, keys, blocks[n].q_transposed, scores);
-      softmax_tile(tile, scores, blocks[n]);
-      add_keys_to_rows<T>(tile, p.width, scores, values,
-                          blocks[n].is_new ? Start::zero : Start::scale, blocks[n].kept,
-                          blocks[n].out);
-      blocks[n].is_new = false;
+      if (!tile.is_empty()) run_tile(call, tile, keys, values, scores, blocks[n], prefetcher);
     }
   }
-  for (std::int64_t n = 0; n < count; ++n) finish_block(call, b, g, blocks[n]);
+  for (std::int64_t n = 0; n < task.blocks; ++n) finish_block(call, task.b, task.g, blocks[n]);
 }
 
 void forward_task_f32(const ForwardCall<float>& call, std::int64_t task) {
@@ -226,9 +285,9 @@ void forward(const AttentionProblem& problem, const Tensor& q_BSHK, const Tensor
                             .lse = lse_BHS.data<T>(),
                             .blocks = blocks,
                             .blocks_per_task = per_task,
-                            .tasks_per_head = blocks_in(blocks, per_task)};
-  parallel_items(stream, heads * call.tasks_per_head,
-                 [&](std::int64_t task) { run_task(call, task); });
+                            .tasks_per_head = blocks_in(blocks, per_task),
+                            .threads = stream.threads()};
+  parallel_items(stream, call.tasks(), [&](std::int64_t task) { run_task(call, task); });
 }
 
 }  // namespace

@@ -12,6 +12,13 @@ namespace heddle::ops::cpu {
 inline constexpr std::int64_t kBlockRows = 64;
 inline constexpr std::int64_t kTileKeys = 64;
 
+/// Item `step` of [0, count) cut into `steps` consecutive ranges.
+struct Share {
+  std::int64_t begin, end;
+  Share(std::int64_t count, std::int64_t step, std::int64_t steps)
+      : begin(count * step / steps), end(count * (step + 1) / steps) {}
+};
+
 inline constexpr std::int64_t blocks_in(std::int64_t count, std::int64_t size) {
   return (count + size - 1) / size;
 }

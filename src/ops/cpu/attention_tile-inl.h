@@ -20,6 +20,7 @@
 
 #include "ops/cpu/attention_problem.h"
 #include "ops/cpu/exp2-inl.h"
+#include "ops/cpu/prefetch.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/tile_matmul-inl.h"
 
@@ -28,6 +29,8 @@ namespace heddle::ops::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// Steps of the prefetcher in one product of a whole tile.
+inline constexpr std::int64_t kStripsPerProduct = (kBlockRows + kStripRows - 1) / kStripRows;
 inline constexpr double kLog2E = 1.44269504088896340736;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
@@ -94,10 +97,11 @@ struct Tile {
 /// that see none of a strip's keys are not written.
 template <class T>
 void multiply_keys_by_rows(const Tile<T>& tile, std::int64_t width, const T* keys,
-                           const T* rows_transposed, T* s) {
+                           const T* rows_transposed, T* s, Prefetcher& prefetcher) {
   const std::int64_t stride = padded_width<T>(width);
   for (std::int64_t j = 0; j < tile.keys; j += kStripRows) {
     const std::int64_t skipped = tile.rows_before(j) / kLanes<T>;
+    prefetcher.step();
     multiply_strip<T>(std::min(kStripRows, tile.keys - j), tile.block.vectors() - skipped,
                       {.a = keys + j * stride,
                        .a_row = stride,
@@ -114,9 +118,10 @@ void multiply_keys_by_rows(const Tile<T>& tile, std::int64_t width, const T* key
 /// to[i] = start(to[i]) + sum over j of p[j][i] * keys[j]; `factor` for Start::scale.
 template <class T>
 void add_keys_to_rows(const Tile<T>& tile, std::int64_t width, const T* p, const T* keys,
-                      Start start, const T* factor, T* to) {
+                      Start start, const T* factor, T* to, Prefetcher& prefetcher) {
   const std::int64_t stride = padded_width<T>(width);
   for (std::int64_t i = 0; i < tile.block.rows; i += kStripRows) {
+    prefetcher.step();
     multiply_strip<T>(std::min(kStripRows, tile.block.rows - i), stride / kLanes<T>,
                       {.a = p + i,
                        .a_row = 1,
@@ -133,10 +138,12 @@ void add_keys_to_rows(const Tile<T>& tile, std::int64_t width, const T* p, const
 
 /// to[j] += sum over i of p[j][i] * rows[i].
 template <class T>
-void add_rows_to_keys(const Tile<T>& tile, std::int64_t width, const T* p, const T* rows, T* to) {
+void add_rows_to_keys(const Tile<T>& tile, std::int64_t width, const T* p, const T* rows, T* to,
+                      Prefetcher& prefetcher) {
   const std::int64_t stride = padded_width<T>(width);
   for (std::int64_t j = 0; j < tile.keys; j += kStripRows) {
     const std::int64_t skipped = tile.rows_before(j);
+    prefetcher.step();
     multiply_strip<T>(std::min(kStripRows, tile.keys - j), stride / kLanes<T>,
                       {.a = p + j * kBlockRows + skipped,
                        .a_row = kBlockRows,
