@@ -22,5 +22,20 @@ test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
 
+asan tsan: setup
+	@cmake --preset $@ --log-level=WARNING
+	@cmake --build --preset $@ -j $(JOBS)
+	@ctest --preset $@ -j $(JOBS)
+
+fuzz: setup
+	@cmake --preset fuzz --log-level=WARNING
+	@cmake --build --preset fuzz -j 1
+
+format:
+	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+
+lint: configure
+	@git ls-files 'src/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
+
 clean:
 	rm -rf build build-*

@@ -127,6 +127,7 @@ class HeaderEvents : public StrictJsonEvents {
     }
     entry_.begin = offsets_[0];
     entry_.end = offsets_[1];
+    if (!safetensors_bits(entry_.dtype_name)) entry_.opaque_bytes = entry_.end - entry_.begin;
     header.entries.push_back(std::move(entry_));
     return enter(State::names);
   }
@@ -253,14 +254,15 @@ std::int64_t TensorSpec::count() const {
 
 std::uint64_t TensorSpec::size_bytes() const {
   const auto bits = safetensors_bits(dtype_name);
-  if (!bits) fail(ErrorCode::data, "tensor \"{}\" has the unknown dtype \"{}\"", name, dtype_name);
+  if (!bits) return opaque_bytes;
   return static_cast<std::uint64_t>(count()) * static_cast<std::uint64_t>(*bits) / 8;
 }
 
 TensorSpec tensor_spec(std::string name, DType dtype, const Shape& shape) {
   return {std::move(name),
           std::string(safetensors_name_of(dtype)),
-          {shape.sizes().begin(), shape.sizes().end()}};
+          {shape.sizes().begin(), shape.sizes().end()},
+          0};
 }
 
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file,

@@ -20,13 +20,15 @@ struct TensorSpec {
   std::string dtype_name;           ///< as in the file: "F32", "F8_E4M3"
   std::vector<std::int64_t> sizes;  ///< any number of dimensions
 
+  std::uint64_t opaque_bytes = 0;  ///< all its bytes, where the dtype's size is not known
+
   /// Ours, where we have it; other kinds of element are copied but never computed with.
   std::optional<DType> dtype() const;
   /// Throws Error(data) when there are more dimensions than Shape holds.
   Shape shape() const;
   /// Elements; 1 for a scalar.
   std::int64_t count() const;
-  /// count * element size. Throws Error(data) for a dtype whose size is not known.
+  /// count * element size, or opaque_bytes.
   std::uint64_t size_bytes() const;
 };
 

@@ -15,8 +15,7 @@
 namespace heddle {
 
 /// The bytes before the data: length and JSON, padded with spaces so that the data begins at a
-/// multiple of 64. The tensors follow each other in the given order. Throws Error(data) for a dtype
-/// of unknown size.
+/// multiple of 64. The tensors follow each other in the given order.
 std::string safetensors_header_bytes(std::span<const TensorSpec> tensors,
                                      const std::map<std::string, std::string>& metadata);
 

@@ -14,7 +14,10 @@ int run(int argc, char** argv) {
   app.name("heddle");
   app.require_subcommand(1);
   app.set_version_flag("--version", HEDDLE_VERSION);
+  add_bench(app);
   add_config(app);
+  add_doctor(app);
+  add_tokenizer(app);
   add_demo_text(app);
   add_tokenize(app);
   add_verify(app);

@@ -1,10 +1,6 @@
 #include "config/load.h"
 
-// A run file nests three levels deep; the parser's own limit bounds recursion on hostile input.
-#define TOML_MAX_NESTED_VALUES 16
-#define TOML_ENABLE_FORMATTERS 0
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,50 +11,11 @@
 #include "base/file_system.h"
 #include "base/strings.h"
 #include "config/schema.h"
+#include "config/toml.h"
 #include "config/validate.h"
 
 namespace heddle::config {
 namespace {
-
-constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
-constexpr std::ptrdiff_t kMaxDotsPerLine = 250;
-
-/// A dotted key makes one nested table per dot and tables are destroyed recursively, so a line of a
-/// million dots would exhaust the stack.
-void refuse_hostile_text(std::string_view text, const std::string& name) {
-  if (text.size() > kMaxFileBytes) {
-    fail(ErrorCode::usage, "{}: {} is too large for a run file", name,
-         format_bytes(static_cast<double>(text.size())));
-  }
-  std::size_t line = 1;
-  for (const auto& content : split(text, '\n')) {
-    if (std::count(content.begin(), content.end(), '.') > kMaxDotsPerLine) {
-      fail(ErrorCode::usage, "{}:{}:1: a line with more than {} dots is not a run file's", name,
-           line, kMaxDotsPerLine);
-    }
-    ++line;
-  }
-}
-
-/// The parser's description without its preamble and its own detail.
-std::string reason_for(const toml::parse_error& e) {
-  std::string reason(e.description());
-  reason = reason.substr(0, reason.find('\n'));
-  if (reason.starts_with("Error while parsing")) reason = reason.substr(reason.find(": ") + 2);
-  if (reason == "could not determine value type")
-    reason = "no value has this form; text needs quotes";
-  return reason;
-}
-
-toml::table parse_toml(std::string_view text, const std::string& name) {
-  refuse_hostile_text(text, name);
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& e) {
-    fail(ErrorCode::usage, "{}:{}:{}: not valid TOML: {}", name, e.source().begin.line,
-         e.source().begin.column, reason_for(e));
-  }
-}
 
 std::string kind_of(const toml::node& node) {
   switch (node.type()) {

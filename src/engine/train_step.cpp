@@ -32,7 +32,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   saved_.clear();
   saved_.resize(microbatches.size());
   loss_sum_ = 0.0;
-  result_ = {.targets = count_targets(microbatches)};
+  result_ = {.targets = stream_.is_dry() ? 1 : count_targets(microbatches)};
   model_.store().retire_grads();
 }
 
@@ -75,6 +75,7 @@ void TrainStep::forward(int microbatch) {
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     x = model_.units()[unit]->forward(x, saved(microbatch, unit), ctx);
   }
+  if (stream_.is_dry()) return;
   const auto losses = x.host<double>();
   loss_sum_ = std::accumulate(losses.begin(), losses.end(), loss_sum_);
 }

@@ -11,8 +11,8 @@ namespace heddle {
 
 struct GenerateOptions {
   std::int64_t max_tokens = 128;
-  SamplingOptions sampling;
-  std::vector<std::int32_t> end_tokens;  ///< generation stops behind any of these
+  SamplingOptions sampling = {};
+  std::vector<std::int32_t> end_tokens = {};  ///< generation stops behind any of these
   bool uses_cache = true;  ///< false recomputes the whole sequence for every token (for tests)
 };
 

@@ -111,11 +111,34 @@ Curve smooth(const Curve& curve, std::size_t reach) {
   }
   Curve result = curve;
   for (std::size_t i = 0; i < curve.size(); ++i) {
-    const std::size_t span = std::min({reach, i, curve.size() - 1 - i});
-    const std::size_t begin = i - span, end = i + span + 1;
+    const std::size_t span = std::min(reach, i);
+    const std::size_t begin = i - span, end = std::min(i + span + 1, curve.size());
     const auto n = count[end] - count[begin];
     result[i].value = n > 0 ? (sum[end] - sum[begin]) / static_cast<double>(n)
                             : std::numeric_limits<double>::quiet_NaN();
+  }
+  return result;
+}
+
+Curve running_median(const Curve& curve, std::size_t reach, std::size_t max_points) {
+  const std::size_t places = std::min(curve.size(), max_points);
+  Curve result;
+  std::vector<double> window;
+  for (std::size_t place = 0; place < places; ++place) {
+    const std::size_t i = places > 1 ? (curve.size() - 1) * place / (places - 1) : 0;
+    const std::size_t end = std::min(i + reach + 1, curve.size());
+    window.clear();
+    for (std::size_t k = i - std::min(reach, i); k < end; ++k) {
+      if (std::isfinite(curve[k].value)) window.push_back(curve[k].value);
+    }
+    CurvePoint point = curve[i];
+    point.value = std::numeric_limits<double>::quiet_NaN();
+    if (!window.empty()) {
+      const auto middle = window.begin() + static_cast<std::ptrdiff_t>(window.size() / 2);
+      std::nth_element(window.begin(), middle, window.end());
+      point.value = *middle;
+    }
+    result.push_back(point);
   }
   return result;
 }

@@ -32,8 +32,14 @@ std::string metrics_lines_until(std::string_view text, std::int64_t step);
 /// lowest and the highest, so that no spike disappears.
 Curve downsample(const Curve& curve, std::size_t max_points);
 
-/// The mean of the points within `reach` places on either side; the reach shrinks towards both
-/// ends, so that the ends are not dragged. Non-finite points are left out.
+/// The mean of the points within `reach` places on either side. Towards the first point, where
+/// curves are steep, the window shrinks on both sides; towards the last it loses its later side.
+/// Non-finite points are left out.
 Curve smooth(const Curve& curve, std::size_t reach);
+
+/// The median of the points within `reach` places on either side, at no more than `max_points`
+/// (>= 2) evenly spread points with the first and the last among them: a typical value that single
+/// spikes and pauses do not move.
+Curve running_median(const Curve& curve, std::size_t reach, std::size_t max_points);
 
 }  // namespace heddle::observe

@@ -82,10 +82,23 @@ TEST(Downsample, LeavesAShortCurveAlone) {
   EXPECT_TRUE(downsample({}, 2000).empty());
 }
 
-TEST(Smooth, KeepsAStraightLineStraightToBothEnds) {
+TEST(Smooth, FollowsASteepBeginningAndAveragesAQuietEnd) {
   const Curve line = curve_of(101, [](std::size_t i) { return 2.0 * static_cast<double>(i); });
   const Curve smoothed = smooth(line, 10);
-  for (std::size_t i = 0; i < line.size(); ++i) EXPECT_NEAR(smoothed[i].value, line[i].value, 1e-9);
+  for (std::size_t i = 0; i < 91; ++i) EXPECT_NEAR(smoothed[i].value, line[i].value, 1e-9);
+  EXPECT_NEAR(smoothed[100].value, 190, 1e-9);  // the mean of the last eleven
+}
+
+TEST(RunningMedian, IsNotMovedBySpikesAndKeepsToTheLimit) {
+  Curve curve = curve_of(10000, [](std::size_t i) { return i % 50 == 0 ? 1000.0 : 7.0; });
+  curve[5000].value = std::nan("");
+  const Curve median = running_median(curve, 100, 300);
+  ASSERT_EQ(median.size(), 300u);
+  EXPECT_EQ(median.front().step, 0);
+  EXPECT_EQ(median.back().step, 9999);
+  for (const auto& point : median) EXPECT_EQ(point.value, 7.0);
+  EXPECT_TRUE(running_median({}, 3, 300).empty());
+  EXPECT_EQ(running_median(curve_of(1, [](std::size_t) { return 2.0; }), 3, 300).size(), 1u);
 }
 
 TEST(Smooth, LeavesOutValuesThatAreNotFinite) {

@@ -83,16 +83,16 @@ std::string format_step(const StepMetrics& m) {
 }
 
 void ConsoleSink::on_step(const StepMetrics& metrics) {
-  const bool is_last = metrics.step == metrics.steps_total;
-  if (metrics.step == 1 || is_last ||
-      metrics.step % std::max<std::int64_t>(options_.line_every, 1) == 0) {
+  const bool is_due = metrics.step % std::max<std::int64_t>(options_.line_every, 1) == 0;
+  if (is_due || !has_printed_ || metrics.step == metrics.steps_total) {
     log_info("{}", format_step(metrics));
+    has_printed_ = true;
   }
   if (options_.terminal.is_terminal) draw_live(metrics);
 }
 
 void ConsoleSink::draw_live(const StepMetrics& metrics) {
-  if (drawn_ && since_draw_.seconds() < options_.redraw_seconds) return;
+  if (has_live_line_ && since_draw_.seconds() < options_.redraw_seconds) return;
   std::string line = format_step(metrics);
   // The last column stays free: a full line would wrap, and a wrapped line cannot be rewritten.
   line.resize(
@@ -101,7 +101,7 @@ void ConsoleSink::draw_live(const StepMetrics& metrics) {
   if (options_.terminal.colors) line = "\x1b[2m" + line + "\x1b[0m";
   set_status_line(line, columns);
   since_draw_.restart();
-  drawn_ = true;
+  has_live_line_ = true;
 }
 
 void ConsoleSink::on_eval(const EvalMetrics& m) {
@@ -114,7 +114,8 @@ void ConsoleSink::on_event(const RunEvent& event) {
 }
 
 void ConsoleSink::close() {
-  if (options_.terminal.is_terminal) set_status_line("", 0);
+  if (has_live_line_) set_status_line("", 0);
+  has_live_line_ = false;
 }
 
 }  // namespace heddle::observe

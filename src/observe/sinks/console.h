@@ -8,7 +8,7 @@ namespace heddle::observe {
 
 struct ConsoleOptions {
   Terminal terminal = {};
-  std::int64_t line_every = 10;  ///< a lasting line every so many steps, and for the last step
+  std::int64_t line_every = 10;  ///< lasting lines: every so many steps, the first and the last
   double redraw_seconds = 0.1;   ///< the live line changes at most this often
 };
 
@@ -17,19 +17,24 @@ struct ConsoleOptions {
 class ConsoleSink : public Sink {
  public:
   explicit ConsoleSink(const ConsoleOptions& options) : options_(options) {}
+  /// Removes the live line also when a failure ends the run before close().
+  ~ConsoleSink() override { close(); }
+  ConsoleSink(const ConsoleSink&) = delete;
+  ConsoleSink& operator=(const ConsoleSink&) = delete;
 
   std::string_view name() const override { return "console"; }
   void on_step(const StepMetrics& metrics) override;
   void on_eval(const EvalMetrics& metrics) override;
   void on_event(const RunEvent& event) override;
-  void close() override;
+  void close() final;
 
  private:
   void draw_live(const StepMetrics& metrics);
 
   ConsoleOptions options_;
   Stopwatch since_draw_;
-  bool drawn_ = false;
+  bool has_live_line_ = false;
+  bool has_printed_ = false;
 };
 
 /// "step 120/2000 | loss 3.412 | norm 0.84 | lr 3.0e-4 | 412 ms | 318k tok/s | MFU 41.2% |

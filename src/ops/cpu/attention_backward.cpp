@@ -45,8 +45,9 @@ namespace HWY_NAMESPACE {
 template <class T>
 struct BackwardBlock {
   BlockMask<T> mask;
+  bool is_new;                                       ///< nothing has been added to dq
   alignas(64) T lse[kBlockRows], delta[kBlockRows];  ///< lse in base 2
-  T *q_transposed, *dout_transposed;                 ///< [width][kBlockRows], q in base 2
+  T *q_transposed, *dout_transposed;                 ///< [padded width][kBlockRows], q in base 2
   T *q, *dout, *dq;                                  ///< [kBlockRows][padded width]
 };
 
@@ -62,7 +63,7 @@ struct BackwardScratch {
     for (T** rows : {&k, &v, &dk, &dv}) *rows = scratch.take(keys * stride);
     for (T** tile : {&p, &ds}) *tile = scratch.take(kTileKeys * kBlockRows);
     for (T** columns : {&block.q_transposed, &block.dout_transposed}) {
-      *columns = scratch.take(width * kBlockRows);
+      *columns = scratch.take(stride * kBlockRows);
     }
     for (T** rows : {&block.q, &block.dout, &block.dq}) *rows = scratch.take(kBlockRows * stride);
     return scratch.used_bytes();
@@ -90,7 +91,6 @@ void load_block(const BackwardCall<T>& call, const BackwardPart& part, std::int6
   block.mask.set(p, part.b, index);
   std::fill_n(block.lse, kBlockRows, T{0});
   std::fill_n(block.delta, kBlockRows, T{0});
-  std::fill_n(block.dq, kBlockRows * stride, T{0});
   for (std::int64_t i = 0; i < block.mask.rows; ++i) {
     const std::int64_t row = block.mask.row0 + i;
     const std::int64_t s = p.query_of(row), h = p.head_of(part.g, row);
@@ -102,9 +102,12 @@ void load_block(const BackwardCall<T>& call, const BackwardPart& part, std::int6
     if (part.wants_dq) call.delta[at] = dot(dout, call.out.at(part.b, s, h), p.width);
     block.delta[i] = call.delta[at];
   }
-  transpose_rows<T>(block.mask.rows, p.width, static_cast<T>(p.scale * kLog2E), block.q, stride,
-                    block.q_transposed);
-  transpose_rows<T>(block.mask.rows, p.width, T{1}, block.dout, stride, block.dout_transposed);
+  for (T* rows : {block.q, block.dout}) {
+    std::fill(rows + block.mask.rows * stride, rows + kBlockRows * stride, T{0});
+  }
+  transpose_rows(p.width, static_cast<T>(p.scale * kLog2E), block.q, block.q_transposed);
+  transpose_rows(p.width, T{1}, block.dout, block.dout_transposed);
+  block.is_new = true;
 }
 
 /// Turns scores into probabilities and their gradient into that of the scores.
@@ -159,20 +162,24 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
         add_rows_to_keys(tile, p.width, x.p, block.dout, x.dv + at);
         add_rows_to_keys(tile, p.width, x.ds, block.q, x.dk + at);
       }
-      if (part.wants_dq) add_keys_to_rows<T>(tile, p.width, x.ds, x.k + at, nullptr, block.dq);
+      if (part.wants_dq) {
+        add_keys_to_rows<T>(tile, p.width, x.ds, x.k + at, block.is_new ? Start::zero : Start::add,
+                            nullptr, block.dq);
+        block.is_new = false;
+      }
     }
     if (!part.wants_dq) continue;
     for (std::int64_t i = 0; i < block.mask.rows; ++i) {
       const std::int64_t row = block.mask.row0 + i;
-      store_scaled(block.dq + i * stride, p.width, static_cast<T>(p.scale),
-                   call.dq.at(part.b, p.query_of(row), p.head_of(part.g, row)));
+      copy_scaled(block.dq + i * stride, p.width, static_cast<T>(p.scale),
+                  call.dq.at(part.b, p.query_of(row), p.head_of(part.g, row)));
     }
   }
   if (!part.wants_dkv) return;
   for (std::int64_t j = 0; j < keys; ++j) {
-    store_scaled(x.dk + j * stride, p.width, static_cast<T>(p.scale),
-                 call.dk.at(part.b, begin + j, part.g));
-    store_scaled(x.dv + j * stride, p.width, T{1}, call.dv.at(part.b, begin + j, part.g));
+    copy_scaled(x.dk + j * stride, p.width, static_cast<T>(p.scale),
+                call.dk.at(part.b, begin + j, part.g));
+    copy_scaled(x.dv + j * stride, p.width, T{1}, call.dv.at(part.b, begin + j, part.g));
   }
 }
 

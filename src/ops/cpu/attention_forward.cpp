@@ -44,7 +44,8 @@ struct ForwardBlock {
   BlockMask<T> mask;
   alignas(64) T max[kBlockRows], sum[kBlockRows];  ///< of scores in base 2
   alignas(64) T kept[kBlockRows];  ///< what the newest maximum leaves of older terms
-  T *q_transposed, *out;           ///< [width][kBlockRows], [kBlockRows][padded width]
+  bool is_new;                     ///< no tile has been added
+  T *q_transposed, *out;           ///< [padded width][kBlockRows] and its transpose
 };
 
 template <class T>
@@ -56,14 +57,14 @@ void start_block(const ForwardCall<T>& call, std::int64_t b, std::int64_t g, std
   // Finite, so that the difference to a row's first maximum is a number.
   std::fill_n(block.max, kBlockRows, std::numeric_limits<T>::lowest());
   std::fill_n(block.sum, kBlockRows, T{0});
+  T* const rows = block.out;  // free until the first tile
   for (std::int64_t i = 0; i < block.mask.rows; ++i) {
     const std::int64_t row = block.mask.row0 + i;
-    copy_padded(call.q.at(b, p.query_of(row), p.head_of(g, row)), p.width,
-                block.out + i * stride);  // its place until the first tile
+    copy_padded(call.q.at(b, p.query_of(row), p.head_of(g, row)), p.width, rows + i * stride);
   }
-  transpose_rows(block.mask.rows, p.width, static_cast<T>(p.scale * kLog2E), block.out, stride,
-                 block.q_transposed);
-  std::fill_n(block.out, kBlockRows * stride, T{0});
+  std::fill(rows + block.mask.rows * stride, rows + kBlockRows * stride, T{0});
+  transpose_rows(p.width, static_cast<T>(p.scale * kLog2E), rows, block.q_transposed);
+  block.is_new = true;
 }
 
 /// Turns scores into 2^(score - max) and moves the block's maxima and sums on.
@@ -129,8 +130,8 @@ void finish_block(const ForwardCall<T>& call, std::int64_t b, std::int64_t g,
   for (std::int64_t i = 0; i < block.mask.rows; ++i) {
     const std::int64_t row = block.mask.row0 + i;
     const std::int64_t s = p.query_of(row), h = p.head_of(g, row);
-    store_scaled(block.out + i * padded_width<T>(p.width), p.width, T{1} / block.sum[i],
-                 call.out.at(b, s, h));
+    copy_scaled(block.out + i * padded_width<T>(p.width), p.width, T{1} / block.sum[i],
+                call.out.at(b, s, h));
     call.lse[(b * p.heads + h) * p.queries + s] = lse[i];
   }
 }
@@ -153,7 +154,7 @@ void forward_task(const ForwardCall<T>& call, std::int64_t task) {
     values = scratch.take(kTileKeys * stride);
     scores = scratch.take(kTileKeys * kBlockRows);
     for (std::int64_t n = 0; n < count; ++n) {
-      blocks[n].q_transposed = scratch.take(p.width * kBlockRows);
+      blocks[n].q_transposed = scratch.take(stride * kBlockRows);
       blocks[n].out = scratch.take(kBlockRows * stride);
     }
     return scratch.used_bytes();
@@ -173,7 +174,10 @@ void forward_task(const ForwardCall<T>& call, std::int64_t task) {
       if (tile.is_empty()) continue;
       multiply_keys_by_rows(tile, p.width, keys, blocks[n].q_transposed, scores);
       softmax_tile(tile, scores, blocks[n]);
-      add_keys_to_rows(tile, p.width, scores, values, blocks[n].kept, blocks[n].out);
+      add_keys_to_rows<T>(tile, p.width, scores, values,
+                          blocks[n].is_new ? Start::zero : Start::scale, blocks[n].kept,
+                          blocks[n].out);
+      blocks[n].is_new = false;
     }
   }
   for (std::int64_t n = 0; n < count; ++n) finish_block(call, b, g, blocks[n]);

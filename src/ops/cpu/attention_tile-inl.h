@@ -107,16 +107,15 @@ void multiply_keys_by_rows(const Tile<T>& tile, std::int64_t width, const T* key
                        .c = s + j * kBlockRows + skipped * kLanes<T>,
                        .c_row = kBlockRows,
                        .inner = width,
-                       .start = StripProduct<T>::Start::zero});
+                       .start = Start::zero});
   }
 }
 
-/// to[i] = factor[i] * to[i] + sum over j of p[j][i] * keys[j]; factor absent: 1.
+/// to[i] = start(to[i]) + sum over j of p[j][i] * keys[j]; `factor` for Start::scale.
 template <class T>
 void add_keys_to_rows(const Tile<T>& tile, std::int64_t width, const T* p, const T* keys,
-                      const T* factor, T* to) {
+                      Start start, const T* factor, T* to) {
   const std::int64_t stride = padded_width<T>(width);
-  using Start = typename StripProduct<T>::Start;
   for (std::int64_t i = 0; i < tile.block.rows; i += kStripRows) {
     multiply_strip<T>(std::min(kStripRows, tile.block.rows - i), stride / kLanes<T>,
                       {.a = p + i,
@@ -127,7 +126,7 @@ void add_keys_to_rows(const Tile<T>& tile, std::int64_t width, const T* p, const
                        .c = to + i * stride,
                        .c_row = stride,
                        .inner = tile.keys_until(i + kStripRows - 1),
-                       .start = factor == nullptr ? Start::add : Start::scale,
+                       .start = start,
                        .scale = factor == nullptr ? nullptr : factor + i});
   }
 }
@@ -147,7 +146,7 @@ void add_rows_to_keys(const Tile<T>& tile, std::int64_t width, const T* p, const
                        .c = to + j * stride,
                        .c_row = stride,
                        .inner = tile.block.rows - skipped,
-                       .start = StripProduct<T>::Start::add});
+                       .start = Start::add});
   }
 }
 
@@ -169,30 +168,85 @@ HWY_INLINE void clear_lines(T* lines, std::int64_t column, std::int64_t begin, s
   }
 }
 
+/// to = from * factor for a row of `width`.
+template <class T>
+HWY_INLINE void copy_scaled(const T* from, std::int64_t width, T factor, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto scale = hn::Set(d, factor);
+  std::int64_t i = 0;
+  for (; i + kLanes<T> <= width; i += kLanes<T>) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, from + i), scale), d, to + i);
+  }
+  for (; i < width; ++i) to[i] = from[i] * factor;
+}
+
 /// Copies a row of `width` into scratch and fills it up with zeros.
 template <class T>
 HWY_INLINE void copy_padded(const T* from, std::int64_t width, T* to) {
-  const std::int64_t stride = padded_width<T>(width);
-  std::copy_n(from, width, to);
-  std::fill(to + width, to + stride, T{0});
+  const hn::ScalableTag<T> d;
+  std::int64_t i = 0;
+  for (; i + kLanes<T> <= width; i += kLanes<T>) hn::Store(hn::LoadU(d, from + i), d, to + i);
+  if (i == width) return;
+  hn::Store(hn::Zero(d), d, to + i);
+  std::copy(from + i, from + width, to + i);
 }
 
-/// to[d][i] = from[i][d] * factor for the rows of the block, 0 beyond.
+#if HWY_TARGET == HWY_SCALAR
+
+/// to[d][i] = from[i][d] * factor for the kBlockRows rows in scratch, of padded width.
 template <class T>
-HWY_INLINE void transpose_rows(std::int64_t rows, std::int64_t width, T factor, const T* from,
-                               std::int64_t from_stride, T* to) {
+void transpose_rows(std::int64_t width, T factor, const T* from, T* to) {
   for (std::int64_t i = 0; i < kBlockRows; ++i) {
-    for (std::int64_t d = 0; d < width; ++d) {
-      to[d * kBlockRows + i] = i < rows ? from[i * from_stride + d] * factor : T{0};
+    for (std::int64_t d = 0; d < width; ++d) to[d * kBlockRows + i] = from[i * width + d] * factor;
+  }
+}
+
+#else
+
+/// A vector whose 128-bit blocks come from every kBlock-th row, kBlock being the lanes in a block.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const T* from, std::int64_t stride) {
+  if constexpr (hn::MaxLanes(D()) * sizeof(T) <= 16) {
+    return hn::Load(d, from);
+  } else {
+    const hn::Half<D> half;
+    constexpr auto kHalf = static_cast<std::int64_t>(hn::MaxLanes(hn::Half<D>()));
+    return hn::Combine(d, load_blocks(half, from + kHalf * stride, stride),
+                       load_blocks(half, from, stride));
+  }
+}
+
+/// to[d][i] = from[i][d] * factor for the kBlockRows rows in scratch, of padded width.
+template <class T>
+void transpose_rows(std::int64_t width, T factor, const T* from, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto scale = hn::Set(d, factor);
+  const std::int64_t stride = padded_width<T>(width);
+  for (std::int64_t i = 0; i < kBlockRows; i += kLanes<T>) {
+    for (std::int64_t column = 0; column < stride; column += 16 / sizeof(T)) {
+      const T* const source = from + i * stride + column;
+      T* const target = to + column * kBlockRows + i;
+      const auto a0 = load_blocks(d, source, stride), a1 = load_blocks(d, source + stride, stride);
+      if constexpr (sizeof(T) == 8) {
+        hn::Store(hn::Mul(hn::InterleaveLower(d, a0, a1), scale), d, target);
+        hn::Store(hn::Mul(hn::InterleaveUpper(d, a0, a1), scale), d, target + kBlockRows);
+      } else {
+        const auto a2 = load_blocks(d, source + 2 * stride, stride);
+        const auto a3 = load_blocks(d, source + 3 * stride, stride);
+        const auto even01 = hn::InterleaveLower(d, a0, a2), even23 = hn::InterleaveUpper(d, a0, a2);
+        const auto odd01 = hn::InterleaveLower(d, a1, a3), odd23 = hn::InterleaveUpper(d, a1, a3);
+        hn::Store(hn::Mul(hn::InterleaveLower(d, even01, odd01), scale), d, target);
+        hn::Store(hn::Mul(hn::InterleaveUpper(d, even01, odd01), scale), d, target + kBlockRows);
+        hn::Store(hn::Mul(hn::InterleaveLower(d, even23, odd23), scale), d,
+                  target + 2 * kBlockRows);
+        hn::Store(hn::Mul(hn::InterleaveUpper(d, even23, odd23), scale), d,
+                  target + 3 * kBlockRows);
+      }
     }
   }
 }
 
-/// Writes a row of `width` from scratch times a factor.
-template <class T>
-HWY_INLINE void store_scaled(const T* from, std::int64_t width, T factor, T* to) {
-  for (std::int64_t d = 0; d < width; ++d) to[d] = from[d] * factor;
-}
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace heddle::ops::cpu

@@ -25,6 +25,9 @@ inline constexpr std::int64_t kLanes =
 inline constexpr std::int64_t kStripRows = 6;
 inline constexpr std::int64_t kPanelVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
+/// What a product is added to: nothing, c, or c with a factor per row.
+enum class Start { zero, add, scale };
+
 /// c = start(c) + a b for a strip of rows of c. a(i, k) = a[i * a_row + k * a_inner], so that
 /// either operand order of a product and its transpose can be read in place. Rows of b and c are
 /// whole aligned vectors.
@@ -37,13 +40,12 @@ struct StripProduct {
   T* c;
   std::int64_t c_row;
   std::int64_t inner;
-  enum class Start { zero, add, scale } start;
+  Start start;
   const T* scale = nullptr;  ///< Start::scale: the factor of each row of c
 };
 
 template <int kRows, int kVectors, class T>
 HWY_NOINLINE void multiply_block(const StripProduct<T>& x) {
-  using Start = typename StripProduct<T>::Start;
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t kN = kLanes<T>;

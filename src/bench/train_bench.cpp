@@ -1,0 +1,124 @@
+#include "bench/train_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "engine/memory_plan.h"
+#include "engine/train_step.h"
+#include "observe/machine.h"
+#include "ops/elementwise.h"
+#include "ops/gemm.h"
+
+namespace heddle {
+namespace {
+
+double quantile(std::vector<double> values, double q) {
+  std::ranges::sort(values);
+  const double at = q * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, values.size() - 1);
+  return values[low] + (values[high] - values[low]) * (at - static_cast<double>(low));
+}
+
+/// A large square product, timed: the rate everything else is compared with.
+class GemmProbe {
+ public:
+  GemmProbe(Stream& stream, Memory& memory) : stream_(stream) {
+    for (Tensor* matrix : {&a_, &b_, &c_}) {
+      *matrix = memory.alloc({kSize, kSize}, DType::f32, MemoryTag::workspace);
+      ops::fill(*matrix, 0.5, stream);
+    }
+    time_tflops();
+  }
+
+  double time_tflops() {
+    const Stopwatch watch;
+    ops::gemm(a_, ops::Transpose::no, b_, ops::Transpose::no, c_, {}, stream_);
+    const double flops = 2.0 * static_cast<double>(kSize) * kSize * kSize;
+    return flops / watch.seconds() * 1e-12;
+  }
+
+ private:
+  static constexpr std::int64_t kSize = 2048;
+  Stream& stream_;
+  Tensor a_, b_, c_;
+};
+
+MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t vocab, Memory& memory) {
+  const auto random_ids = [&](std::uint64_t key) {
+    const Tensor ids = memory.alloc({sequences, seq}, DType::i32, MemoryTag::data);
+    std::uint64_t index = 0;
+    for (auto& id : ids.host<std::int32_t>()) {
+      id = static_cast<std::int32_t>(random_u64(key, index++) % static_cast<std::uint64_t>(vocab));
+    }
+    return ids;
+  };
+  return plain_batch(random_ids(1), random_ids(2), 0, memory);
+}
+
+}  // namespace
+
+TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
+                                const OnBenchStep& on_step) {
+  Stream stream(options.threads);
+  Memory memory;
+  GemmProbe probe(stream, memory);
+  const BuildOptions build{.positions = options.seq,
+                           .recompute_blocks = options.recompute,
+                           .loss_chunk = options.loss_chunk};
+  const MemoryPlan plan = plan_training_memory(spec, build, options.batch, options.seq, 1);
+  TrainBenchResult result;
+  result.predicted_memory_bytes = observe::process_resident_bytes() + plan.reserved;
+
+  Model model(spec, build, ParamStore::Purpose::training, memory);
+  initialize(model.store(), 0, stream);
+  AdamW optimizer{AdamWConfig{}};
+  TrainStep step(model, optimizer, stream, memory);
+  const std::vector<MicroBatch> batches = {
+      random_batch(options.batch, options.seq, spec.vocab, memory)};
+  constexpr std::int64_t kWarmUp = 2;
+  std::vector<double> seconds, gemm;
+  for (std::int64_t i = 1; i <= kWarmUp + options.steps; ++i) {
+    const Stopwatch watch;
+    const StepResult outcome = step.run(batches, {.lr = 1e-4, .step = i}, 1.0);
+    const double elapsed = watch.seconds();
+    if (i <= kWarmUp) continue;
+    seconds.push_back(elapsed);
+    gemm.push_back(probe.time_tflops());
+    result.loss = outcome.loss;
+    if (on_step) on_step(i - kWarmUp, elapsed, outcome.loss);
+  }
+  const double median = quantile(seconds, 0.5);
+  const auto tokens = static_cast<double>(options.batch * options.seq);
+  result.step_seconds_median = median;
+  result.step_seconds_spread = (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / median;
+  result.tokens_per_second = tokens / median;
+  result.model_tflops = training_flops_per_token(spec, options.seq) * tokens / median * 1e-12;
+  result.gemm_tflops_measured = quantile(gemm, 0.5);
+  result.peak_memory_bytes = observe::process_peak_bytes();
+  result.tagged_memory_bytes = memory.stats().peak;
+  result.parameters = model.store().parameter_count();
+  return result;
+}
+
+Json to_json(const TrainBenchResult& result) {
+  return {{"tokens_per_second", result.tokens_per_second},
+          {"step_seconds_median", result.step_seconds_median},
+          {"step_seconds_spread", result.step_seconds_spread},
+          {"model_tflops", result.model_tflops},
+          // CPUs are not in the table of dense peaks: the measured product stands in for the peak.
+          {"mfu", result.fraction_of_gemm()},
+          {"gemm_tflops_measured", result.gemm_tflops_measured},
+          {"fraction_of_gemm", result.fraction_of_gemm()},
+          {"peak_memory_bytes", result.peak_memory_bytes},
+          {"predicted_memory_bytes", result.predicted_memory_bytes},
+          {"tagged_memory_bytes", result.tagged_memory_bytes},
+          {"parameters", result.parameters},
+          {"loss", result.loss}};
+}
+
+}  // namespace heddle

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/json_fwd.h"
+#include "model/spec.h"
+
+namespace heddle {
+
+struct TrainBenchOptions {
+  std::int64_t batch = 4, seq = 512, steps = 10;
+  int threads = 1;
+  std::int64_t loss_chunk = 512;
+  bool recompute = false;
+};
+
+/// Throughput of the whole training step (forward, backward, clipping, AdamW) on random tokens.
+struct TrainBenchResult {
+  double tokens_per_second = 0;
+  double step_seconds_median = 0;
+  double step_seconds_spread = 0;  ///< interquartile range over median
+  double model_tflops = 0;
+  double gemm_tflops_measured = 0;  ///< a large square product between the steps, median
+  std::size_t peak_memory_bytes = 0;       ///< the process's resident set at its largest
+  std::size_t predicted_memory_bytes = 0;
+  std::size_t tagged_memory_bytes = 0;     ///< what our own ledger counted at its peak
+  std::int64_t parameters = 0;
+  double loss = 0;
+
+  double fraction_of_gemm() const { return model_tflops / gemm_tflops_measured; }
+};
+
+/// Called after every timed step with (step, seconds, loss).
+using OnBenchStep = std::function<void(std::int64_t, double, double)>;
+
+/// Two steps of warm-up come first and do not count.
+TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
+                                const OnBenchStep& on_step);
+
+Json to_json(const TrainBenchResult& result);
+
+}  // namespace heddle

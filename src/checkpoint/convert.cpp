@@ -1,0 +1,152 @@
+#include "checkpoint/convert.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "checkpoint/element_copy.h"
+#include "checkpoint/free_space.h"
+#include "checkpoint/model_source.h"
+
+namespace heddle {
+namespace fs = std::filesystem;
+namespace {
+
+fs::path without_trailing_slash(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+void require_absent_or_empty(const fs::path& out) {
+  std::error_code error;
+  if (!fs::exists(out, error)) return;
+  if (!fs::is_directory(out, error) || !fs::is_empty(out, error)) {
+    throw Error(ErrorCode::usage, fmt::format("{} exists and is not an empty folder", out.string()),
+                "choose a new folder");
+  }
+}
+
+std::vector<TensorSpec> planned_tensors(const StoredTensors& weights, std::optional<DType> dtype) {
+  std::vector<TensorSpec> specs;
+  for (const std::string& name : weights.names()) {
+    TensorSpec spec = weights.spec(name);
+    if (dtype && spec.dtype() && is_floating(*spec.dtype())) {
+      spec.dtype_name = safetensors_name_of(*dtype);
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+const char* config_name_of(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return "bfloat16";
+    case DType::f16: return "float16";
+    case DType::f64: return "float64";
+    default: return "float32";
+  }
+}
+
+/// config.json names the dtype as "torch_dtype", newer ones as "dtype".
+void set_config_dtype(TextFile& config, DType dtype, const std::string& where) {
+  Json json = parse_json(config.content, where);
+  if (!json.is_object()) fail(ErrorCode::data, "{}: not a JSON object", where);
+  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = config_name_of(dtype);
+  config.content = json.dump(2) + "\n";
+}
+
+/// Copies one tensor piece by piece and notes what the pieces lose.
+void convert_tensor(const StoredTensors& weights, const TensorSpec& target, Memory& memory,
+                    HfFolderWriter& writer, std::vector<std::string>& warnings) {
+  const StoredTensors::Content content = weights.content(target.name, memory);
+  const auto from = weights.spec(target.name).dtype();
+  if (!from) return writer.append(target.name, content.bytes);
+  const DType to = *target.dtype();
+  const std::size_t count = content.bytes.size() / size_of(*from);
+  std::vector<std::byte> piece(std::min<std::size_t>(count, kPieceElements) * size_of(to));
+  TensorStats before, after;
+  for (std::size_t at = 0; at < count; at += kPieceElements) {
+    const std::size_t n = std::min<std::size_t>(count - at, kPieceElements);
+    const auto source = content.bytes.subspan(at * size_of(*from), n * size_of(*from));
+    const std::span<std::byte> result(piece.data(), n * size_of(to));
+    convert_elements(source.data(), *from, result.data(), to, static_cast<std::int64_t>(n));
+    writer.append(target.name, result);
+    const auto add = [](TensorStats& stats, std::span<const std::byte> bytes, DType dtype) {
+      for_each_piece(bytes, dtype, [&](std::span<const double> values) { stats.add(values); });
+    };
+    if (is_floating(*from)) add(before, source, *from);
+    if (*from != to) add(after, result, to);
+  }
+  if (before.non_finite() > 0) {
+    warnings.push_back(fmt::format("tensor \"{}\" has {} NaN and {} infinite elements", target.name,
+                                   before.nan, before.inf));
+  }
+  if (after.non_finite() > before.non_finite()) {
+    warnings.push_back(fmt::format("{} elements of tensor \"{}\" are too large for {}",
+                                   after.non_finite() - before.non_finite(), target.name,
+                                   name_of(to)));
+  }
+}
+
+void write_folder(FileSystem& files, const ModelSource& source, const fs::path& folder,
+                  const ConvertOptions& options, ConvertReport& report) {
+  std::vector<TensorSpec> specs = planned_tensors(source.weights(), options.dtype);
+  std::uint64_t total = 0, done = 0;
+  for (const TensorSpec& spec : specs) total += spec.size_bytes();
+  std::vector<TextFile> companions = source.companions();
+  std::uint64_t text_bytes = 0;
+  for (TextFile& companion : companions) {
+    if (options.dtype && companion.name == "config.json") {
+      set_config_dtype(companion, *options.dtype, (source.path() / "config.json").string());
+    }
+    text_bytes += companion.content.size();
+  }
+  require_free_space(files, folder.has_parent_path() ? folder.parent_path() : fs::path("."),
+                     total + text_bytes);
+  files.create_directories(folder);
+  HfFolderWriter writer(files, folder, std::move(specs), options.max_shard_bytes);
+  Memory memory;
+  for (const TensorSpec& spec : writer.order()) {
+    convert_tensor(source.weights(), spec, memory, writer, report.warnings);
+    ++report.tensors;
+    report.parameters += spec.count();
+    done += spec.size_bytes();
+    if (options.progress) options.progress(done, total);
+  }
+  for (const TextFile& companion : companions) writer.write_companion(companion);
+  report.files = writer.finish();
+}
+
+}  // namespace
+
+ConvertReport convert(FileSystem& files, const fs::path& source_path, const fs::path& out_path,
+                      const ConvertOptions& options) {
+  const fs::path out = without_trailing_slash(out_path);
+  require_absent_or_empty(out);
+  const ModelSource source(source_path, Verify::checksums);
+  ConvertReport report;
+  report.source = source.path();
+  report.out = out;
+  const fs::path parent = out.has_parent_path() ? out.parent_path() : fs::path(".");
+  const fs::path beside = fmt::format("{}.tmp-{}", out.string(), ::getpid());
+  files.create_directories(parent);
+  try {
+    write_folder(files, source, beside, options, report);
+    files.rename(beside, out);
+    files.sync_directory(parent);
+  } catch (const Error&) {
+    try {
+      files.remove_all(beside);
+    } catch (const Error& cleanup) {
+      log_warn("{}", cleanup.what());
+    }
+    throw;
+  }
+  for (const FileRecord& file : report.files) report.size_bytes += file.size_bytes;
+  return report;
+}
+
+}  // namespace heddle

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file_system.h"
+#include "checkpoint/hf_folder_writer.h"
+#include "checkpoint/inspect.h"
+
+namespace heddle {
+
+struct ConvertOptions {
+  std::optional<DType> dtype;  ///< for floating tensors; the others and absent: as they are
+  std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
+  ByteProgress progress;
+};
+
+struct ConvertReport {
+  std::filesystem::path source, out;
+  std::int64_t tensors = 0;
+  std::int64_t parameters = 0;
+  std::uint64_t size_bytes = 0;  ///< of all files written
+  std::vector<FileRecord> files;
+  std::vector<std::string> warnings;  ///< elements that are not finite, or too large for the dtype
+};
+
+/// Writes the weights of `source` (as ModelSource takes it) as the Hugging Face folder `out`,
+/// tensor by tensor in bounded memory, companion files included; config.json says the new dtype.
+/// `out` appears whole or not at all, and must not exist or be empty: Error(usage) otherwise.
+ConvertReport convert(FileSystem& files, const std::filesystem::path& source,
+                      const std::filesystem::path& out, const ConvertOptions& options);
+
+}  // namespace heddle

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/stored_tensors.h"
+
+namespace heddle {
+
+/// A whole training checkpoint, open for reading. Files are memory-mapped; tensors are read on
+/// demand.
+class CheckpointReader {
+ public:
+  /// Throws Error(data) that names the folder and what is wrong with it.
+  explicit CheckpointReader(const std::filesystem::path& folder, Verify verify = Verify::checksums);
+
+  const std::filesystem::path& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+  const StoredTensors& weights() const { return weights_; }
+  const StoredTensors& optimizer() const { return optimizer_; }
+
+ private:
+  std::filesystem::path path_;
+  Manifest manifest_;
+  StoredTensors weights_, optimizer_;
+};
+
+/// The newest checkpoint below `root` whose every byte is as it was written; how older ones come
+/// into play is said at find_latest.
+std::optional<CheckpointReader> open_latest(const std::filesystem::path& root);
+
+}  // namespace heddle

@@ -1,0 +1,74 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/strings.h"
+#include "bench/train_bench.h"
+#include "cli/model_source.h"
+#include "cli/verbs.h"
+#include "observe/progress.h"
+
+namespace heddle::cli {
+namespace {
+
+struct Arguments {
+  std::string model, device = "cpu", dtype = "f32";
+  TrainBenchOptions bench;
+  bool json = false;
+};
+
+void print_result(const TrainBenchResult& result) {
+  fmt::print(stderr, "tokens/s     {:.0f} ({:.3f} s a step, spread {:.1f} %)\n",
+             result.tokens_per_second, result.step_seconds_median, 100 * result.step_seconds_spread);
+  fmt::print(stderr, "rate         {:.3f} TFLOP/s, {:.1f} % of a 2048^3 product at {:.3f} TFLOP/s\n",
+             result.model_tflops, 100 * result.fraction_of_gemm(), result.gemm_tflops_measured);
+  const auto peak = static_cast<double>(result.peak_memory_bytes);
+  const auto predicted = static_cast<double>(result.predicted_memory_bytes);
+  fmt::print(stderr, "memory       {} at the peak, {} predicted ({:+.1f} %)\n", format_bytes(peak),
+             format_bytes(predicted), 100 * (predicted / peak - 1));
+  fmt::print(stderr, "parameters   {}\n", format_thousands(result.parameters));
+}
+
+void run(const Arguments& arguments) {
+  if (arguments.device != "cpu") {
+    throw Error(ErrorCode::resources, "--device " + arguments.device + " is not in this build",
+                "use --device cpu");
+  }
+  if (arguments.dtype != "f32") {
+    throw Error(ErrorCode::usage, "--dtype " + arguments.dtype + " is not computed on CPU",
+                "use --dtype f32");
+  }
+  TrainBenchOptions options = arguments.bench;
+  options.threads = thread_count(options.threads);
+  const auto result = bench_training(
+      model_spec_of(arguments.model), options, [&](std::int64_t step, double seconds, double loss) {
+        fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n", step, options.steps, seconds, loss);
+      });
+  print_result(result);
+  if (arguments.json) std::cout << to_json(result).dump() << "\n";
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto* bench = app.add_subcommand("bench", "measure throughput against the machine's own bounds");
+  bench->require_subcommand(1);
+  auto* train = bench->add_subcommand("train", "throughput of a training step on random tokens");
+  auto arguments = std::make_shared<Arguments>();
+  train->add_option("--model", arguments->model, "preset, config.json or model folder")->required();
+  train->add_option("--device", arguments->device, "cpu")->capture_default_str();
+  train->add_option("--dtype", arguments->dtype, "f32")->capture_default_str();
+  train->add_option("--batch", arguments->bench.batch, "sequences a step")->capture_default_str()->check(CLI::PositiveNumber);
+  train->add_option("--seq", arguments->bench.seq, "tokens a sequence")->capture_default_str()->check(CLI::PositiveNumber);
+  train->add_option("--steps", arguments->bench.steps, "timed steps")->capture_default_str()->check(CLI::PositiveNumber);
+  train->add_option("--threads", arguments->bench.threads, "0: all cores");
+  train->add_option("--loss-chunk", arguments->bench.loss_chunk, "tokens a chunk of the output projection")
+      ->capture_default_str()->check(CLI::PositiveNumber);
+  train->add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
+  train->add_flag("--json", arguments->json, "print one JSON object");
+  train->callback([arguments] { run(*arguments); });
+  add_bench_ops(*bench);
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,107 @@
+#include "tokenizer/tokenizer.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "cli/verbs.h"
+#include "observe/progress.h"
+#include "tokenizer/bpe_train.h"
+#include "tokenizer/training_text.h"
+
+namespace heddle::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> inputs;
+  std::string out, pretokenizer = "gpt2";
+  BpeTrainOptions train;
+};
+
+/// One progress line for each stage of training.
+class StageProgress {
+ public:
+  void show(const BpeTrainProgress& now) {
+    if (now.stage != stage_) {
+      stage_ = now.stage;
+      done_ = 0;
+      line_.reset();  // the old line goes before the new one comes
+      line_ = std::make_unique<observe::Progress>(
+          observe::ProgressOptions{.label = std::string(now.stage),
+                                   .total = static_cast<std::uint64_t>(now.total),
+                                   .unit = stage_ == kCountingWords ? "B" : "tokens",
+                                   .terminal = observe::stderr_terminal(true)});
+    }
+    line_->add(static_cast<std::uint64_t>(now.done - done_));
+    done_ = now.done;
+  }
+
+ private:
+  std::string_view stage_;
+  std::int64_t done_ = 0;
+  std::unique_ptr<observe::Progress> line_;
+};
+
+BpeTrainResult train(const Options& options) {
+  TrainingTexts texts;
+  for (const auto& input : options.inputs) texts.add_file(input);
+  StageProgress progress;
+  BpeTrainOptions training = options.train;
+  training.pretokenizer =
+      options.pretokenizer == "gpt2" ? PretokenizerStyle::gpt2 : PretokenizerStyle::llama3;
+  if (training.threads == 0) {
+    training.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  }
+  training.progress = [&](const BpeTrainProgress& now) { progress.show(now); };
+  return train_bpe(texts.texts(), training);
+}
+
+void run(const Options& options) {
+  const Stopwatch watch;
+  const auto result = train(options);
+  write_file_atomically(real_file_system(), options.out, result.json);
+  if (result.vocab_size < options.train.vocab_size) {
+    log_warn("the text has pairs for {} tokens only; {} were asked for", result.vocab_size,
+             options.train.vocab_size);
+  }
+  log_info("{}: {} tokens from {} distinct words in {}", options.out,
+           format_thousands(result.vocab_size), format_thousands(result.words),
+           format_duration(watch.seconds()));
+}
+
+}  // namespace
+
+void add_tokenizer(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* tokenizer = app.add_subcommand("tokenizer", "make tokenizers");
+  tokenizer->require_subcommand(1);
+  auto* verb = tokenizer->add_subcommand("train", "learn a byte-level BPE from text");
+  verb->add_option("INPUT", options->inputs,
+                   "text files; .jsonl files with a \"text\" in each line")
+      ->required();
+  verb->add_option("--vocab", options->train.vocab_size, "tokens, with the 256 bytes and specials")
+      ->required();
+  verb->add_option("--out", options->out, "the tokenizer.json to write")->required();
+  verb->add_option("--pretokenizer", options->pretokenizer, "how text is cut into words")
+      ->check(CLI::IsMember({"gpt2", "llama3"}))
+      ->capture_default_str();
+  verb->add_option("--special", options->train.special_tokens,
+                   "special token, such as <|endoftext|> (repeatable)")
+      ->allow_extra_args(false);
+  verb->add_option("--min-frequency", options->train.min_frequency,
+                   "merge only pairs seen this often")
+      ->capture_default_str();
+  options->train.threads = 0;
+  verb->add_option("--threads", options->train.threads, "threads; 0: all processors")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  verb->callback([options] { run(*options); });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,26 @@
+#include "engine/memory_plan.h"
+
+#include <vector>
+
+#include "engine/train_step.h"
+
+namespace heddle {
+
+MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,
+                                std::int64_t sequences, std::int64_t seq_len, int microbatches) {
+  Memory memory(Memory::Mode::dry);
+  Stream stream = Stream::dry();
+  Model model(spec, options, ParamStore::Purpose::training, memory);
+  AdamW optimizer{AdamWConfig{}};
+  TrainStep step(model, optimizer, stream, memory);
+  const auto ids = [&] { return memory.alloc({sequences, seq_len}, DType::i32, MemoryTag::data); };
+  std::vector<MicroBatch> batches;
+  for (int i = 0; i < microbatches; ++i) {
+    batches.push_back({.ids = ids(), .targets = ids(), .positions = ids(), .first_key = ids()});
+  }
+  step.run(batches, {}, 1.0);
+  const MemoryStats stats = memory.stats();
+  return {stats.at_peak, stats.peak, stats.reserved};
+}
+
+}  // namespace heddle

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "observe/history.h"
+#include "observe/metrics.h"
+
+namespace heddle::observe {
+
+/// Bytes held for one purpose: what the cost model said and the largest amount seen.
+struct MemoryRow {
+  std::string tag;
+  std::uint64_t predicted_bytes = 0;
+  std::uint64_t measured_bytes = 0;
+};
+
+/// Calls and payload of one operation on one mesh axis over the whole run.
+struct CommunicationRow {
+  std::string axis, operation;
+  std::uint64_t predicted_calls = 0, counted_calls = 0;
+  std::uint64_t predicted_bytes = 0, counted_bytes = 0;
+};
+
+struct RunTotals {
+  std::int64_t steps = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  double final_loss = 0;
+};
+
+/// All that the report of a run shows; plain data, from which both files are written.
+struct RunReport {
+  std::string title;  ///< the run's name
+  std::string model;  ///< one line: family, parameters, shape
+  std::vector<std::pair<std::string, std::string>> settings;  ///< "train.steps" -> "2000"
+  History history;
+  std::optional<double> best_possible_loss;  ///< entropy of the source, where it is known
+  std::vector<MemoryRow> memory;
+  /// Tags peak at different moments, so this is not their sum. Left out when both are 0.
+  MemoryRow memory_total = {.tag = "total"};
+  std::uint64_t peak_resident_bytes = 0;  ///< of the process
+  std::vector<CommunicationRow> communication;
+  std::vector<SampleText> samples;
+  std::vector<std::string> warnings;
+  RunTotals totals;
+};
+
+/// Curves are thinned to at most this many points in both files.
+inline constexpr std::size_t kReportPoints = 2000;
+
+std::string report_json(const RunReport& report);
+/// One self-contained page: no network, nothing beside it, readable without scripts. All text of
+/// the report is escaped.
+std::string report_html(const RunReport& report);
+
+/// Whole or not at all; Error(resources) when the folder cannot be written.
+void write_report_json(const std::filesystem::path& path, const RunReport& report);
+void write_report_html(const std::filesystem::path& path, const RunReport& report);
+
+}  // namespace heddle::observe

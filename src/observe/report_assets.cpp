@@ -1,0 +1,173 @@
+#include "observe/report_assets.h"
+
+namespace heddle::observe {
+
+const char* const kReportStyle = R"css(
+:root {
+  color-scheme: light dark;
+  --paper: #fdfdfb; --card: #f5f4f0; --ink: #1c1e21; --soft: #63676e; --hair: #e4e2dc;
+  --train: #24588f; --eval: #c4561b; --bound: #3f7d58; --predicted: #b9c6d6; --alert: #9a5b00;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #141618; --card: #1c1f22; --ink: #e9e7e2; --soft: #9a9da3; --hair: #2c2f33;
+    --train: #7db2ec; --eval: #f0975c; --bound: #7cc096; --predicted: #44556a; --alert: #e0ad5c;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
+  -webkit-text-size-adjust: 100%;
+}
+main { max-width: 58rem; margin: 0 auto; padding: 3.5rem 1.5rem 4rem; }
+header .kind { color: var(--soft); font-size: .8rem; letter-spacing: .08em; text-transform: uppercase; margin: 0; }
+h1 { font-size: clamp(1.7rem, 5vw, 2.5rem); line-height: 1.15; letter-spacing: -.02em; font-weight: 650;
+  margin: .3rem 0 .4rem; overflow-wrap: anywhere; }
+header .model { color: var(--soft); margin: 0; overflow-wrap: anywhere; }
+section { margin-top: 3.25rem; }
+h2 { font-size: 1.2rem; font-weight: 650; letter-spacing: -.01em; margin: 0 0 .35rem; }
+h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
+.say { margin: 0 0 1rem; max-width: 44rem; }
+.soft, .say { color: var(--soft); }
+.say b { color: var(--ink); font-weight: 600; }
+
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: 1.5rem 1rem;
+  margin: 2.25rem 0 0; padding: 1.4rem 0; border-block: 1px solid var(--hair); }
+.figures dt { color: var(--soft); font-size: .82rem; }
+.figures dd { margin: .1rem 0 0; font-size: 1.55rem; line-height: 1.25; font-weight: 600; letter-spacing: -.02em;
+  font-variant-numeric: tabular-nums; white-space: nowrap; }
+.figures dd small { display: block; font-size: .82rem; font-weight: 400; letter-spacing: 0; color: var(--soft); }
+.warnings { margin: 1.5rem 0 0; padding: .8rem 1.1rem; list-style: none; background: var(--card);
+  border-left: 3px solid var(--alert); border-radius: 3px; }
+.warnings li { overflow-wrap: anywhere; }
+
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.3rem; margin: 0 0 .9rem; padding: 0; list-style: none;
+  font-size: .85rem; color: var(--soft); }
+.legend i { display: inline-block; width: 1.1rem; height: 0; margin-right: .45rem; vertical-align: .25em;
+  border-top: 2.5px solid var(--train); border-radius: 2px; }
+.legend i.raw { opacity: .35; border-top-width: 1.5px; }
+.legend i.dots { width: .55rem; height: .55rem; border: 0; border-radius: 50%; background: var(--eval); vertical-align: 0; }
+.legend i.bound { border-top: 2px dashed var(--bound); border-radius: 0; }
+.legend i.predicted, .legend i.measured { width: .75rem; height: .75rem; border: 0; border-radius: 2px; vertical-align: -.06em; }
+.legend i.predicted { background: var(--predicted); }
+.legend i.measured { background: var(--train); }
+
+.chart { margin: 0; padding: .5rem .25rem 1.7rem 3.1rem; }
+.chart figcaption { position: relative; top: 1.75rem; height: 0; text-align: right; font-size: .75rem; color: var(--soft); }
+.plot { position: relative; touch-action: pan-y; }
+.plot svg { display: block; width: 100%; height: 100%; overflow: visible; clip-path: inset(0 -6px 0 -1px);
+  border-bottom: 1px solid var(--soft); }
+.plot path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; stroke-linecap: round; }
+.plot .grid { stroke: var(--hair); stroke-width: 1; stroke-linecap: butt; }
+.plot .raw { stroke: var(--train); stroke-width: 1; opacity: .28; }
+.plot .line { stroke: var(--train); stroke-width: 2; }
+.plot .thin { stroke: var(--train); stroke-width: 1.4; }
+.plot .dots { stroke: var(--eval); stroke-width: 7; }
+.plot .bound { stroke: var(--bound); stroke-width: 1.6; stroke-dasharray: 6 5; stroke-linecap: butt; }
+.plot span { position: absolute; font-size: .76rem; line-height: 1; color: var(--soft); font-variant-numeric: tabular-nums;
+  white-space: nowrap; pointer-events: none; }
+.plot .ty { right: calc(100% + .6rem); transform: translateY(-50%); }
+.plot .tx { top: calc(100% + .55rem); transform: translateX(-50%); }
+.plot .tx.end { transform: translateX(-100%); margin-left: .35rem; }
+.plot .bound-label { left: .1rem; transform: translateY(.4rem); color: var(--bound); font-weight: 600; }
+.cursor { position: absolute; top: 0; bottom: 0; width: 0; border-left: 1px solid var(--soft); display: none; pointer-events: none; }
+.tip { position: absolute; top: .25rem; display: none; z-index: 2; padding: .45rem .65rem; border-radius: 5px; pointer-events: none;
+  background: var(--ink); color: var(--paper); font-size: .78rem; line-height: 1.45; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.tip b { font-weight: 600; }
+.tip div { display: flex; justify-content: space-between; gap: 1.2rem; }
+.closer { margin-top: 1.6rem; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 2rem; }
+
+.bars { display: grid; grid-template-columns: auto 1fr auto auto; gap: .85rem 1rem; align-items: center; font-size: .9rem;
+  font-variant-numeric: tabular-nums; }
+.bars .row { display: contents; }
+.bars .track i { display: block; height: .6rem; min-width: 2px; border-radius: 2px; margin: 2px 0; }
+.bars .p { background: var(--predicted); }
+.bars .m { background: var(--train); }
+.bars .num { text-align: right; line-height: 1.3; font-size: .82rem; }
+.bars .num span { display: block; }
+.bars .num span:first-child { color: var(--soft); }
+.bars .off { text-align: right; color: var(--soft); font-size: .82rem; min-width: 3.6rem; }
+.bars .total { font-weight: 600; }
+
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .42rem 1.2rem .42rem 0; border-bottom: 1px solid var(--hair); vertical-align: top; }
+th { font-weight: 500; color: var(--soft); font-size: .82rem; white-space: nowrap; }
+td.n, th.n { text-align: right; padding-right: 1.2rem; white-space: nowrap; }
+td:last-child, th:last-child { padding-right: 0; }
+td.same { color: var(--bound); }
+td.differs { color: var(--eval); font-weight: 600; }
+.settings { columns: 2; column-gap: 3rem; }
+.settings div { break-inside: avoid; margin: 0 0 1.4rem; }
+.settings td:first-child { color: var(--soft); white-space: nowrap; }
+.settings td:last-child { text-align: right; overflow-wrap: anywhere; }
+pre { margin: 0 0 1.4rem; padding: 1rem 1.15rem; background: var(--card); border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere;
+  font: .86rem/1.6 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; max-height: 26rem; overflow-y: auto; }
+pre mark { background: none; color: var(--train); font-weight: 600; }
+footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--hair); font-size: .82rem; color: var(--soft); }
+@media (max-width: 40rem) {
+  main { padding: 2rem 1.1rem 3rem; }
+  section { margin-top: 2.6rem; }
+  .figures { grid-template-columns: 1fr 1fr; }
+  .pair { grid-template-columns: 1fr; }
+  .settings { columns: 1; }
+  .chart { padding-left: 2.6rem; }
+  .bars { grid-template-columns: 1fr auto auto; gap: .1rem 1rem; }
+  .bars .track { grid-column: 1 / -1; grid-row: auto; margin-bottom: .8rem; order: 1; }
+  .bars .row { display: grid; grid-template-columns: subgrid; grid-column: 1 / -1; align-items: end; }
+}
+@media print { .tip, .cursor { display: none !important; } section { break-inside: avoid; } pre { max-height: none; } }
+)css";
+
+const char* const kReportScript = R"js(
+"use strict";
+// The read-out under the pointer. The page is complete without it.
+const charts = JSON.parse(document.getElementById("curves").textContent);
+const number = (v) => Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString("en-US")
+  : v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential(2) : String(+v.toPrecision(4));
+const nearest = (xs, x) => {
+  let low = 0, high = xs.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] < x) low = middle + 1; else high = middle;
+  }
+  return low > 0 && x - xs[low - 1] < xs[low] - x ? low - 1 : low;
+};
+for (const [id, chart] of Object.entries(charts)) {
+  const plot = document.querySelector("#" + id + " .plot");
+  if (!plot || !chart.series.length || !chart.series[0].x.length) continue;
+  const cursor = plot.querySelector(".cursor"), tip = plot.querySelector(".tip");
+  const [low, high] = chart.x;
+  const row = (name, value) => {
+    const line = document.createElement("div"), b = document.createElement("b");
+    line.append(name); b.textContent = value; line.append(b); tip.append(line);
+  };
+  const hide = () => { cursor.style.display = tip.style.display = "none"; };
+  plot.addEventListener("pointermove", (event) => {
+    const box = plot.getBoundingClientRect();
+    const wanted = low + (high - low) * (event.clientX - box.left) / box.width;
+    const lead = chart.series[0], at = nearest(lead.x, wanted), step = lead.x[at];
+    const place = (step - low) / (high - low);
+    if (place < 0 || place > 1) return hide();
+    tip.replaceChildren();
+    row("step", step.toLocaleString("en-US"));
+    if (lead.tokens[at]) row("tokens", lead.tokens[at].toLocaleString("en-US"));
+    for (const series of chart.series) {
+      if (!series.x.length) continue;
+      const i = nearest(series.x, step);
+      // Held-out points are few: shown only near one of them.
+      if (series.style === "dots" && Math.abs(series.x[i] - step) > (high - low) / 60) continue;
+      row(series.name, series.y[i] === null ? "not finite" : number(series.y[i]));
+    }
+    cursor.style.display = tip.style.display = "block";
+    cursor.style.left = 100 * place + "%";
+    const left = place * box.width + 12;
+    tip.style.left = (place > .5 ? Math.max(left - 24 - tip.offsetWidth, 0) : left) + "px";
+  });
+  plot.addEventListener("pointerleave", hide);
+}
+)js";
+
+}  // namespace heddle::observe

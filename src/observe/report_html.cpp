@@ -1,0 +1,347 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "base/file_system.h"
+#include "base/strings.h"
+#include "observe/chart.h"
+#include "observe/report.h"
+#include "observe/report_assets.h"
+
+namespace heddle::observe {
+namespace {
+
+template <class... Args>
+void put(std::string& html, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(html), format, std::forward<Args>(args)...);
+}
+
+std::string bytes(std::uint64_t value) { return format_bytes(static_cast<double>(value)); }
+
+constexpr const char* kMinus = "\xE2\x88\x92";
+
+std::string difference(std::uint64_t predicted, std::uint64_t measured) {
+  if (predicted == measured) return "exact";
+  if (predicted == 0) return "not predicted";
+  const double ratio = static_cast<double>(measured) / static_cast<double>(predicted) - 1;
+  if (std::abs(ratio) < 0.0005) return "&lt; 0.1 %";
+  return fmt::format("{}{:.1f} %", ratio < 0 ? kMinus : "+", std::abs(ratio) * 100);
+}
+
+// Traffic is predicted exactly or wrongly, so the difference itself is what helps to find why.
+std::string traffic_difference(const CommunicationRow& row) {
+  if (row.counted_bytes != row.predicted_bytes) {
+    const bool less = row.counted_bytes < row.predicted_bytes;
+    return (less ? kMinus : "+") + bytes(less ? row.predicted_bytes - row.counted_bytes
+                                              : row.counted_bytes - row.predicted_bytes);
+  }
+  if (row.counted_calls == row.predicted_calls) return "exact";
+  const bool less = row.counted_calls < row.predicted_calls;
+  return fmt::format(
+      "{}{} calls", less ? kMinus : "+",
+      less ? row.predicted_calls - row.counted_calls : row.counted_calls - row.predicted_calls);
+}
+
+// The last finite value, or NaN.
+double last_value(const Curve& curve) {
+  for (auto point = curve.rbegin(); point != curve.rend(); ++point) {
+    if (std::isfinite(point->value)) return point->value;
+  }
+  return std::nan("");
+}
+
+double median_value(const Curve& curve) {
+  std::vector<double> values;
+  for (const auto& point : curve) {
+    if (std::isfinite(point.value)) values.push_back(point.value);
+  }
+  if (values.empty()) return std::nan("");
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// A sixtieth of the run on either side: steady enough to read, short enough to show bends.
+std::size_t reach_of(const Curve& curve) { return curve.size() / 60; }
+Curve smoothed(const Curve& curve) { return smooth(curve, reach_of(curve)); }
+Curve typical(const Curve& curve) { return running_median(curve, reach_of(curve), kReportPoints); }
+
+// The later half of a curve; after the first steep fall the whole curve hides what happens there.
+Curve later_half(const Curve& curve) {
+  Curve half;
+  if (curve.empty()) return half;
+  const auto middle = (curve.front().step + curve.back().step) / 2;
+  std::copy_if(curve.begin(), curve.end(), std::back_inserter(half),
+               [&](const CurvePoint& point) { return point.step > middle; });
+  return half;
+}
+
+void put_figure(std::string& html, const char* name, const std::string& value,
+                const std::string& note) {
+  put(html, "<div><dt>{}</dt><dd>{}<small>{}</small></dd></div>", name, value, note);
+}
+
+std::string loss_text(double loss) {
+  return std::isfinite(loss) ? fmt::format("{:.3f}", loss) : std::string("not finite");
+}
+
+std::string figures(const RunReport& report) {
+  std::string html = "<dl class=\"figures\">";
+  const double eval = last_value(report.history.eval_loss);
+  if (std::isfinite(eval)) {
+    put_figure(html, "Held-out loss", loss_text(eval),
+               fmt::format("perplexity {:.4g}", std::exp(eval)));
+  }
+  if (report.totals.steps > 0) {
+    put_figure(html, "Training loss", loss_text(report.totals.final_loss),
+               fmt::format("after {} steps", format_thousands(report.totals.steps)));
+  }
+  put_figure(html, "Tokens", format_count(static_cast<double>(report.totals.tokens)),
+             fmt::format("in {}", format_duration(report.totals.seconds)));
+  const double rate = median_value(report.history.tokens_per_second);
+  if (std::isfinite(rate)) {
+    put_figure(html, "Throughput", format_count(rate), "tokens/s, median");
+  }
+  if (report.peak_resident_bytes > 0) {
+    put_figure(html, "Peak memory", bytes(report.peak_resident_bytes), "of the process");
+  }
+  return html + "</dl>\n";
+}
+
+std::string warnings(const RunReport& report) {
+  if (report.warnings.empty()) return {};
+  std::string html = "<ul class=\"warnings\">";
+  for (const auto& warning : report.warnings) put(html, "<li>{}</li>", escape_html(warning));
+  return html + "</ul>\n";
+}
+
+// How far the run came, in words; the held-out loss is the one that compares with the entropy.
+std::string loss_words(const RunReport& report) {
+  const Curve& loss = report.history.loss;
+  const double eval = last_value(report.history.eval_loss);
+  const double reached = std::isfinite(eval) ? eval : last_value(smoothed(loss));
+  if (!std::isfinite(reached)) return "No finite loss was recorded.";
+  const char* kind = std::isfinite(eval) ? "held-out" : "training";
+  std::string text =
+      fmt::format("Nats per token. The {} loss reached <b>{:.3f}</b>", kind, reached);
+  if (!report.best_possible_loss) return text + ".";
+  const double best = *report.best_possible_loss, gap = reached - best;
+  if (gap < 0) {
+    return text + fmt::format(
+                      ", {:.3f} below the source\xE2\x80\x99s entropy of {:.3f}: as good as "
+                      "any model can be, within the noise of the sample.",
+                      -gap, best);
+  }
+  text += fmt::format(", <b>{:.3f}</b> above the best possible {:.3f}, the entropy of the source",
+                      gap, best);
+  const double first = loss.empty() ? std::nan("") : loss.front().value;
+  if (first > reached && best < reached) {
+    text += fmt::format(": {:.1f} % of the way there from the first step",
+                        100 * (first - reached) / (first - best));
+  }
+  return text + ".";
+}
+
+Chart loss_chart(const RunReport& report) {
+  const History& history = report.history;
+  Chart chart{.id = "loss",
+              .description = fmt::format("Loss over {} steps", report.totals.steps),
+              .height = 340,
+              .series = {{"training, smoothed", "line", smoothed(history.loss)},
+                         {"this step", "raw", history.loss},
+                         {"held-out", "dots", history.eval_loss}}};
+  if (report.best_possible_loss) {
+    chart.bound = report.best_possible_loss;
+    chart.bound_label = fmt::format("best possible {:.3f}", *report.best_possible_loss);
+  }
+  return chart;
+}
+
+Chart later_loss_chart(const Chart& whole) {
+  Chart chart = whole;
+  chart.id = "loss-later";
+  chart.description = "The later half of the loss curve, enlarged";
+  chart.height = 180;
+  for (auto& series : chart.series) series.points = later_half(series.points);
+  return chart;
+}
+
+std::vector<Chart> charts_of(const RunReport& report) {
+  const History& history = report.history;
+  const Chart loss = loss_chart(report);
+  return {loss,
+          later_loss_chart(loss),
+          {.id = "throughput",
+           .description = "Tokens per second over steps",
+           .height = 180,
+           .series = {{"tokens/s, typical", "line", typical(history.tokens_per_second)},
+                      {"this step", "raw", history.tokens_per_second}},
+           .from_zero = true},
+          {.id = "lr",
+           .description = "Learning rate over steps",
+           .height = 140,
+           .series = {{"learning rate", "thin", history.lr}},
+           .from_zero = true},
+          {.id = "norm",
+           .description = "Gradient norm over steps",
+           .height = 140,
+           .series = {{"typical", "thin", typical(history.grad_norm)},
+                      {"this step", "raw", history.grad_norm}},
+           .from_zero = true}};
+}
+
+std::string curves_section(const RunReport& report, const std::vector<Chart>& charts) {
+  if (report.history.loss.empty()) {
+    return "<section id=\"curves-missing\"><h2>Loss</h2><p class=\"say\">No steps were recorded."
+           "</p></section>\n";
+  }
+  std::string html;
+  put(html, "<section><h2>Loss</h2><p class=\"say\">{}</p><ul class=\"legend\">",
+      loss_words(report));
+  html += "<li><i></i>training, smoothed</li><li><i class=\"raw\"></i>each step</li>";
+  if (!report.history.eval_loss.empty()) html += "<li><i class=\"dots\"></i>held-out</li>";
+  if (report.best_possible_loss) html += "<li><i class=\"bound\"></i>best possible</li>";
+  put(html, "</ul>{}", render_chart(charts[0]));
+  constexpr std::size_t kWorthEnlarging = 100;
+  if (report.history.loss.size() >= kWorthEnlarging) {
+    put(html, "<h3 class=\"closer\">The later half, enlarged</h3>{}", render_chart(charts[1]));
+  }
+  html += "</section>\n";
+  put(html,
+      "<section><h2>Throughput</h2><p class=\"say\">Tokens per second, over "
+      "steps.</p>{}</section>\n",
+      render_chart(charts[2]));
+  put(html,
+      "<section class=\"pair\"><div><h3>Learning rate</h3>{}</div>"
+      "<div><h3>Gradient norm, before clipping</h3>{}</div></section>\n",
+      render_chart(charts[3]), render_chart(charts[4]));
+  return html;
+}
+
+void put_bar(std::string& html, const MemoryRow& row, std::uint64_t largest, bool is_total) {
+  const auto percent = [&](std::uint64_t value) {
+    return 100 * static_cast<double>(value) / static_cast<double>(largest);
+  };
+  const char* total = is_total ? " total" : "";
+  put(html,
+      "<div class=\"row\"><div class=\"tag{0}\">{1}</div><div class=\"track\">"
+      "<i class=\"p\" style=\"width:{2:.2f}%\"></i><i class=\"m\" "
+      "style=\"width:{3:.2f}%\"></i></div>"
+      "<div class=\"num{0}\"><span>{4}</span><span>{5}</span></div><div "
+      "class=\"off\">{6}</div></div>",
+      total, escape_html(row.tag), percent(row.predicted_bytes), percent(row.measured_bytes),
+      bytes(row.predicted_bytes), bytes(row.measured_bytes),
+      difference(row.predicted_bytes, row.measured_bytes));
+}
+
+std::string memory_section(const RunReport& report) {
+  std::string html = "<section id=\"memory\"><h2>Memory</h2>";
+  const MemoryRow& sum = report.memory_total;
+  const bool has_total = sum.predicted_bytes > 0 || sum.measured_bytes > 0;
+  std::uint64_t largest = std::max<std::uint64_t>({1, sum.predicted_bytes, sum.measured_bytes});
+  for (const auto& row : report.memory) {
+    largest = std::max({largest, row.predicted_bytes, row.measured_bytes});
+  }
+  if (report.memory.empty()) {
+    return html + "<p class=\"say\">Nothing was recorded.</p></section>\n";
+  }
+  html +=
+      "<p class=\"say\">What the cost model predicted for each purpose, and the largest amount "
+      "held. Purposes peak at different moments, so the total is not their sum.</p>"
+      "<ul class=\"legend\"><li><i class=\"predicted\"></i>predicted</li>"
+      "<li><i class=\"measured\"></i>measured peak</li></ul><div class=\"bars\">";
+  for (const auto& row : report.memory) {
+    if (row.predicted_bytes > 0 || row.measured_bytes > 0) put_bar(html, row, largest, false);
+  }
+  if (has_total) put_bar(html, sum, largest, true);
+  return html + "</div></section>\n";
+}
+
+std::string communication_section(const RunReport& report) {
+  std::string html = "<section id=\"communication\"><h2>Communication</h2>";
+  if (report.communication.empty()) {
+    return html + "<p class=\"say\">One process: nothing was sent.</p></section>\n";
+  }
+  html +=
+      "<p class=\"say\">Calls and payload by mesh axis over the whole run, as predicted and as "
+      "counted.</p><div class=\"scroll\"><table><tr><th>Axis</th><th>Operation</th><th class=\"n\">"
+      "Calls predicted</th><th class=\"n\">counted</th><th class=\"n\">Payload predicted</th>"
+      "<th class=\"n\">counted</th><th></th></tr>";
+  for (const auto& row : report.communication) {
+    const std::string verdict = traffic_difference(row);
+    put(html,
+        "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
+        "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"{}\">{}</td></tr>",
+        escape_html(row.axis), escape_html(row.operation),
+        format_thousands(static_cast<std::int64_t>(row.predicted_calls)),
+        format_thousands(static_cast<std::int64_t>(row.counted_calls)), bytes(row.predicted_bytes),
+        bytes(row.counted_bytes), verdict == "exact" ? "same" : "differs", verdict);
+  }
+  return html + "</table></div></section>\n";
+}
+
+std::string samples_section(const RunReport& report) {
+  if (report.samples.empty()) return {};
+  std::string html = "<section id=\"samples\"><h2>Samples</h2>";
+  for (const auto& sample : report.samples) {
+    put(html, "<h3 class=\"soft\">Step {}</h3><pre>", format_thousands(sample.step));
+    if (!sample.prompt.empty()) put(html, "<mark>{}</mark>", escape_html(sample.prompt));
+    put(html, "{}</pre>", escape_html(sample.text));
+  }
+  return html + "</section>\n";
+}
+
+// Keys of one section of the run file stay together under its name.
+std::string settings_section(const RunReport& report) {
+  if (report.settings.empty()) return {};
+  std::string html = "<section id=\"settings\"><h2>Settings</h2><div class=\"settings\">";
+  std::string group;
+  bool is_open = false;
+  for (const auto& [key, value] : report.settings) {
+    const auto dot = key.find('.');
+    const std::string section = dot == std::string::npos ? "" : key.substr(0, dot);
+    if (!is_open || section != group) {
+      if (is_open) html += "</table></div>";
+      put(html, "<div><h3>{}</h3><table>", escape_html(section.empty() ? "run" : section));
+      group = section;
+      is_open = true;
+    }
+    put(html, "<tr><td>{}</td><td>{}</td></tr>",
+        escape_html(dot == std::string::npos ? key : key.substr(dot + 1)), escape_html(value));
+  }
+  return html + "</table></div></div></section>\n";
+}
+
+}  // namespace
+
+std::string report_html(const RunReport& report) {
+  const std::vector<Chart> charts = charts_of(report);
+  std::string html;
+  // The policy is a second lock: even a mistake in escaping could load nothing from anywhere.
+  put(html,
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+      "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
+      "<title>{0} \xC2\xB7 Heddle</title><style>{1}</style></head>\n<body><main>\n"
+      "<header><p class=\"kind\">Heddle run report</p><h1>{0}</h1><p class=\"model\">{2}</p>"
+      "</header>\n",
+      escape_html(report.title), kReportStyle, escape_html(report.model));
+  html += figures(report) + warnings(report) + curves_section(report, charts) +
+          samples_section(report) + memory_section(report) + communication_section(report) +
+          settings_section(report);
+  put(html,
+      "<footer>The same numbers for programs: report.json and metrics.jsonl in this folder."
+      "</footer>\n</main>\n<script type=\"application/json\" id=\"curves\">{}</script>\n"
+      "<script>{}</script>\n</body></html>\n",
+      chart_data(charts), kReportScript);
+  return html;
+}
+
+void write_report_html(const std::filesystem::path& path, const RunReport& report) {
+  write_file_atomically(real_file_system(), path, report_html(report));
+}
+
+}  // namespace heddle::observe

@@ -1,0 +1,88 @@
+#include <cmath>
+
+#include "base/file_system.h"
+#include "base/json.h"
+#include "observe/report.h"
+
+namespace heddle::observe {
+namespace {
+
+// NaN and infinity become null when written.
+Json curve(const Curve& points) {
+  Json steps = Json::array(), tokens = Json::array(), values = Json::array();
+  for (const auto& point : downsample(points, kReportPoints)) {
+    steps.push_back(point.step);
+    tokens.push_back(point.tokens);
+    values.push_back(point.value);
+  }
+  return {{"step", std::move(steps)}, {"tokens", std::move(tokens)}, {"value", std::move(values)}};
+}
+
+Json curves(const History& history) {
+  return {{"loss", curve(history.loss)},
+          {"eval_loss", curve(history.eval_loss)},
+          {"grad_norm", curve(history.grad_norm)},
+          {"lr", curve(history.lr)},
+          {"tokens_per_second", curve(history.tokens_per_second)},
+          {"step_seconds", curve(history.step_seconds)}};
+}
+
+Json memory_row(const MemoryRow& row) {
+  return {{"predicted_bytes", row.predicted_bytes}, {"measured_peak_bytes", row.measured_bytes}};
+}
+
+Json memory(const RunReport& report) {
+  Json tags = Json::object();
+  for (const auto& row : report.memory) tags[row.tag] = memory_row(row);
+  return tags;
+}
+
+Json communication(const RunReport& report) {
+  Json axes = Json::object();
+  for (const auto& row : report.communication) {
+    axes[row.axis][row.operation] = {
+        {"predicted", {{"calls", row.predicted_calls}, {"payload_bytes", row.predicted_bytes}}},
+        {"counted", {{"calls", row.counted_calls}, {"payload_bytes", row.counted_bytes}}}};
+  }
+  return axes;
+}
+
+Json samples(const RunReport& report) {
+  Json list = Json::array();
+  for (const auto& sample : report.samples) {
+    list.push_back({{"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}});
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string report_json(const RunReport& report) {
+  Json settings = Json::object();
+  for (const auto& [key, value] : report.settings) settings[key] = value;
+  Json json = {{"title", report.title},
+               {"model", report.model},
+               {"totals",
+                {{"steps", report.totals.steps},
+                 {"tokens", report.totals.tokens},
+                 {"seconds", report.totals.seconds},
+                 {"final_loss", report.totals.final_loss}}},
+               {"best_possible_loss", nullptr},
+               {"memory", memory(report)},
+               {"memory_total", memory_row(report.memory_total)},
+               {"peak_resident_bytes", report.peak_resident_bytes},
+               {"communication", communication(report)},
+               {"settings", std::move(settings)},
+               {"samples", samples(report)},
+               {"warnings", report.warnings},
+               {"curves", curves(report.history)}};
+  if (report.best_possible_loss) json["best_possible_loss"] = *report.best_possible_loss;
+  // Generated text may end inside a character: replaced, never an exception at the end of a run.
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void write_report_json(const std::filesystem::path& path, const RunReport& report) {
+  write_file_atomically(real_file_system(), path, report_json(report));
+}
+
+}  // namespace heddle::observe

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace heddle::observe {
+
+/// Work that took place on one stream of one rank. Times are in seconds from the trace's start.
+struct Span {
+  std::string name;      ///< "F3", "all_reduce"
+  std::string category;  ///< "action", "layer", "collective"
+  int rank = 0;
+  int stream = 0;
+  double begin_seconds = 0;
+  double duration_seconds = 0;
+};
+
+/// A timeline in the Chrome trace form that Perfetto opens: a process per rank, a thread per
+/// stream. Measured and simulated runs write the same form, so that they can be laid side by side.
+/// Not thread-safe: each rank or thread collects its own spans, one adds them.
+class Trace {
+ public:
+  void add(Span span) { spans_.push_back(std::move(span)); }
+  void name_stream(int rank, int stream, std::string name) {
+    stream_names_[{rank, stream}] = std::move(name);
+  }
+
+  std::string json() const;
+  /// Whole or not at all; Error(resources) when it cannot be written.
+  void write(const std::filesystem::path& path) const;
+
+ private:
+  std::vector<Span> spans_;
+  std::map<std::pair<int, int>, std::string> stream_names_;
+};
+
+}  // namespace heddle::observe

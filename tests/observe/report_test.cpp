@@ -1,0 +1,173 @@
+#include "observe/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/file_system.h"
+#include "base/json.h"
+#include "observe/temporary_folder.h"
+
+namespace heddle::observe {
+namespace {
+
+RunReport example() {
+  RunReport report;
+  report.title = "weaver";
+  report.model = "llama, 3.4M parameters";
+  report.settings = {{"model.width", "192"}, {"train.steps", "400"}};
+  for (int i = 1; i <= 400; ++i) {
+    const std::int64_t tokens = i * 1024;
+    report.history.loss.push_back({i, tokens, 1.5 + 4 * std::exp(-i / 50.0)});
+    report.history.grad_norm.push_back({i, tokens, 0.5});
+    report.history.lr.push_back({i, tokens, 1e-3});
+    report.history.tokens_per_second.push_back({i, tokens, 31000});
+    if (i % 100 == 0) report.history.eval_loss.push_back({i, tokens, 1.6});
+  }
+  report.best_possible_loss = 1.425;
+  report.memory = {{"parameters", 13 << 20, 13 << 20}, {"activations", 100 << 20, 98 << 20}};
+  report.memory_total = {"total", 111 << 20, 110 << 20};
+  report.peak_resident_bytes = 200 << 20;
+  report.communication = {{"dp", "all_reduce", 400, 400, 5 << 20, 5 << 20},
+                          {"tp", "all_gather", 800, 801, 6 << 20, (6 << 20) + 2048}};
+  report.samples = {{400, "the weaver ", "lifts the red thread"}};
+  report.warnings = {"2 updates were skipped"};
+  report.totals = {400, 409600, 132, 1.512};
+  return report;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(ReportHtml, LoadsNothingFromAnywhere) {
+  const std::string html = report_html(example());
+  for (const char* outside : {"http://", "https://", "src=", "href=", "@import", "url(", "<link"}) {
+    EXPECT_FALSE(contains(html, outside)) << outside;
+  }
+  EXPECT_TRUE(contains(html, "default-src 'none'"));
+}
+
+TEST(ReportHtml, HasEverySectionAndItsNumbers) {
+  const std::string html = report_html(example());
+  for (const char* part : {"<h1>weaver</h1>",
+                           "llama, 3.4M parameters",
+                           "id=\"loss\"",
+                           "id=\"loss-later\"",
+                           "id=\"throughput\"",
+                           "id=\"lr\"",
+                           "id=\"norm\"",
+                           "id=\"memory\"",
+                           "id=\"communication\"",
+                           "id=\"settings\"",
+                           "id=\"samples\"",
+                           "409.6k",
+                           "1.512",
+                           "2m12s",
+                           "31.0k",
+                           "200.0 MiB",
+                           "100.0 MiB",
+                           "98.0 MiB",
+                           "2 updates were skipped",
+                           "<mark>the weaver </mark>lifts",
+                           "prefers-color-scheme: dark",
+                           "name=\"viewport\""}) {
+    EXPECT_TRUE(contains(html, part)) << part;
+  }
+}
+
+TEST(ReportHtml, TellsTheGapToTheBestPossibleLossInWords) {
+  RunReport report = example();
+  EXPECT_TRUE(contains(report_html(report),
+                       "The held-out loss reached <b>1.600</b>, <b>0.175</b> above the best "
+                       "possible 1.425"));
+  report.history.eval_loss.back().value = 1.42;
+  EXPECT_TRUE(contains(report_html(report), "0.005 below"));
+  report.best_possible_loss.reset();
+  EXPECT_FALSE(contains(report_html(report), "best possible"));
+}
+
+TEST(ReportHtml, MarksTrafficThatDiffersFromThePrediction) {
+  const std::string html = report_html(example());
+  EXPECT_TRUE(contains(html, "<td class=\"same\">exact</td>"));
+  EXPECT_TRUE(contains(html, "<td class=\"differs\">+2.0 KiB</td>"));
+}
+
+TEST(ReportHtml, EscapesAllTextOfTheRun) {
+  const std::string evil = "</script><script>alert('x')</script>\"&\xFF";
+  RunReport report = example();
+  report.title = report.model = evil;
+  report.settings = {{evil, evil}, {"model." + evil, evil}};
+  report.memory[0].tag = evil;
+  report.communication[0].axis = report.communication[0].operation = evil;
+  report.samples = {{1, evil, evil}};
+  report.warnings = {evil};
+  const std::string html = report_html(report);
+  EXPECT_FALSE(contains(html, "alert('x')"));
+  EXPECT_FALSE(contains(html, "<script>alert"));
+  EXPECT_FALSE(contains(html, "\xFF"));
+  EXPECT_TRUE(contains(html, "&lt;script&gt;alert(&#39;x&#39;)"));
+}
+
+TEST(ReportHtml, OfARunWithoutAnyStepStillSaysSo) {
+  RunReport report;
+  report.title = "empty";
+  report.totals.final_loss = std::nan("");
+  const std::string html = report_html(report);
+  EXPECT_TRUE(contains(html, "No steps were recorded"));
+  EXPECT_TRUE(contains(html, "nothing was sent"));
+  EXPECT_FALSE(contains(html, "nan"));
+}
+
+TEST(ReportHtml, StaysSmallForALongRun) {
+  RunReport report = example();
+  report.history.loss.clear();
+  for (int i = 1; i <= 300000; ++i) {
+    report.history.loss.push_back({i, i, 2.0 + std::sin(static_cast<double>(i))});
+  }
+  EXPECT_LT(report_html(report).size(), 600000u);
+  const Json json = parse_json(report_json(report), "report.json");
+  EXPECT_LE(json["curves"]["loss"]["step"].size(), kReportPoints);
+}
+
+TEST(ReportHtml, EmbedsCurvesThatParseAsJson) {
+  RunReport report = example();
+  report.history.loss[10].value = std::nan("");
+  const std::string html = report_html(report);
+  const std::string open = "id=\"curves\">";
+  const auto begin = html.find(open) + open.size();
+  const Json data = parse_json(html.substr(begin, html.find("</script>", begin) - begin), "curves");
+  EXPECT_EQ(data["loss"]["series"][1]["y"].size(), 400u);
+  EXPECT_TRUE(data["loss"]["series"][1]["y"][10].is_null());
+  EXPECT_EQ(data["loss"]["series"][2]["x"].size(), 4u);
+}
+
+TEST(ReportJson, GivesMemoryAndCommunicationPredictedAndMeasured) {
+  RunReport report = example();
+  report.samples[0].text = "cut inside a character \xE2\x82";
+  report.totals.final_loss = std::nan("");
+  const Json json = parse_json(report_json(report), "report.json");
+  EXPECT_EQ(json["memory"]["activations"]["predicted_bytes"], 100 << 20);
+  EXPECT_EQ(json["memory"]["activations"]["measured_peak_bytes"], 98 << 20);
+  EXPECT_EQ(json["communication"]["tp"]["all_gather"]["predicted"]["calls"], 800);
+  EXPECT_EQ(json["communication"]["tp"]["all_gather"]["counted"]["payload_bytes"],
+            (6 << 20) + 2048);
+  EXPECT_EQ(json["totals"]["tokens"], 409600);
+  EXPECT_TRUE(json["totals"]["final_loss"].is_null());
+  EXPECT_EQ(json["best_possible_loss"], 1.425);
+  EXPECT_EQ(json["settings"]["train.steps"], "400");
+  EXPECT_EQ(json["curves"]["eval_loss"]["value"][3], 1.6);
+}
+
+TEST(WriteReport, WritesBothFilesOrNamesTheFolderItCannotWrite) {
+  const TemporaryFolder folder;
+  write_report_json(folder.path() / "report.json", example());
+  write_report_html(folder.path() / "report.html", example());
+  EXPECT_EQ(read_json_file(folder.path() / "report.json")["title"], "weaver");
+  EXPECT_EQ(read_text_file(folder.path() / "report.html"), report_html(example()));
+  EXPECT_THROW(write_report_html("/nonexistent-folder/report.html", example()), Error);
+}
+
+}  // namespace
+}  // namespace heddle::observe

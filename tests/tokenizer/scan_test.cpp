@@ -1,0 +1,155 @@
+#include "tokenizer/scan.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "tokenizer/regex_split.h"
+#include "tokenizer/unicode.h"
+
+namespace heddle {
+namespace {
+
+using Pieces = std::vector<std::string>;
+
+Pieces by_scanner(Scan scan, std::string_view text) {
+  Pieces pieces;
+  const char* p = text.data();
+  const char* end = p + text.size();
+  while (p < end) {
+    const char* next = scan(p, end);
+    pieces.emplace_back(p, next);
+    p = next;
+  }
+  return pieces;
+}
+
+Pieces by_regex(const RegexSplit& regex, std::string_view text) {
+  Pieces pieces;
+  regex.split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
+  return pieces;
+}
+
+/// Texts of what the patterns tell apart: contractions in both cases, letters, numbers and spaces
+/// of several widths, line breaks, marks, symbols.
+std::string random_text(std::uint64_t key) {
+  static const std::array<const char*, 44> kPieces = {
+      "'",          "'s",         "'S",     "'re",    "'VE", "'ll", "'lL",    "'\u017F",   "a",
+      "Z",          "\u00E9",     "\u4E2D", "\u0627", "1",   "7",   "\u0663", "\u00BD",    "\u2167",
+      " ",          " ",          "  ",     "\t",     "\n",  "\r",  "\r\n",   "\u00A0",    "\u3000",
+      "\u2028",     "\u0085",     "\u180E", "\u200B", ".",   "!",   "-",      "\u20AC",    "\u0301",
+      "\U0001F600", "\U0001F1E9", "\u200D", "_",      "<|",  "x",   "st",     "\U0001D518"};
+  std::string text;
+  const auto length = random_u64(key, 0) % 24;
+  for (std::uint64_t i = 0; i < length; ++i) {
+    text += kPieces[random_u64(key, i + 1) % kPieces.size()];
+  }
+  return text;
+}
+
+void expect_equal_on_random_texts(Scan scan, std::string_view pattern) {
+  const RegexSplit regex({.pattern = std::string(pattern)}, "test");
+  for (std::uint64_t i = 0; i < 20000; ++i) {
+    const std::string text = random_text(rng_key(7, i));
+    ASSERT_EQ(by_scanner(scan, text), by_regex(regex, text)) << testing::PrintToString(text);
+  }
+}
+
+TEST(Scan, Gpt2EqualsItsPattern) { expect_equal_on_random_texts(scan_gpt2, kGpt2Pattern); }
+TEST(Scan, Llama3EqualsItsPattern) { expect_equal_on_random_texts(scan_llama3, kLlama3Pattern); }
+TEST(Scan, Qwen2EqualsItsPattern) { expect_equal_on_random_texts(scan_qwen2, kQwen2Pattern); }
+TEST(Scan, NumberRunsEqualTheirPattern) {
+  expect_equal_on_random_texts(scan_number_runs, R"(\p{N}+)");
+}
+TEST(Scan, SingleNumbersEqualTheirPattern) {
+  expect_equal_on_random_texts(scan_single_numbers, R"(\p{N})");
+}
+
+TEST(Scan, TakesAnyBytesAndAlwaysAdvances) {
+  for (std::uint64_t i = 0; i < 5000; ++i) {
+    std::string bytes;
+    for (std::uint64_t k = 0; k < i % 40; ++k) bytes += static_cast<char>(random_u64(i, k));
+    for (const Scan scan : {scan_gpt2, scan_llama3, scan_qwen2, scan_number_runs}) {
+      std::string joined;
+      for (const auto& piece : by_scanner(scan, bytes)) {
+        ASSERT_FALSE(piece.empty());
+        joined += piece;
+      }
+      ASSERT_EQ(joined, bytes);
+    }
+  }
+}
+
+TEST(Scan, KnowsThePatternsByTheirText) {
+  EXPECT_EQ(scanner_for(kGpt2Pattern), scan_gpt2);
+  EXPECT_EQ(scanner_for(kLlama3Pattern), scan_llama3);
+  EXPECT_EQ(scanner_for(R"(\p{N}+)"), nullptr);
+}
+
+TEST(RegexSplit, BehaviorsDecideWhereDelimitersGo) {
+  const auto split = [](SplitBehavior behavior, bool invert = false) {
+    const RegexSplit regex({.pattern = "-", .behavior = behavior, .invert = invert}, "test");
+    return by_regex(regex, "the-final--countdown");
+  };
+  EXPECT_EQ(split(SplitBehavior::isolated), (Pieces{"the", "-", "final", "-", "-", "countdown"}));
+  EXPECT_EQ(split(SplitBehavior::removed), (Pieces{"the", "final", "countdown"}));
+  EXPECT_EQ(split(SplitBehavior::removed, true), (Pieces{"-", "-", "-"}));
+  EXPECT_EQ(split(SplitBehavior::contiguous), (Pieces{"the", "-", "final", "--", "countdown"}));
+  EXPECT_EQ(split(SplitBehavior::merged_with_previous),
+            (Pieces{"the-", "final-", "-", "countdown"}));
+  EXPECT_EQ(split(SplitBehavior::merged_with_next), (Pieces{"the", "-final", "-", "-countdown"}));
+}
+
+TEST(RegexSplit, LiteralPatternsAreNotRegularExpressions) {
+  const RegexSplit regex({.pattern = "a.", .is_literal = true}, "test");
+  EXPECT_EQ(by_regex(regex, "aba.b"), (Pieces{"ab", "a.", "b"}));
+}
+
+TEST(RegexSplit, EmptyMatchesCutAndAdvance) {
+  const RegexSplit regex({.pattern = "x*"}, "test");
+  EXPECT_EQ(by_regex(regex, "\u00E9xx\u4E2D"), (Pieces{"\u00E9", "xx", "\u4E2D"}));
+}
+
+TEST(RegexSplit, InvalidBytesBecomePiecesOfTheirOwn) {
+  const RegexSplit regex({.pattern = R"(\p{L}+)"}, "test");
+  EXPECT_EQ(by_regex(regex, "ab\xFF\xC3zz"), (Pieces{"ab", "\xFF", "\xC3", "zz"}));
+}
+
+TEST(RegexSplit, RefusesByNameWhatThisEngineWouldReadDifferently) {
+  for (const char* pattern : {R"(\h+)", R"(\w+)", R"(\bx)", R"([a&&b])", R"([a[bc]])", R"((?m:x))",
+                              R"((?<name>x))", R"((*ACCEPT))", R"(\1)", "(", "[", "\\", ""}) {
+    try {
+      RegexSplit({.pattern = pattern}, "file.json: pre_tokenizer.pattern");
+      ADD_FAILURE() << pattern << " accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::data);
+      EXPECT_TRUE(e.message().starts_with("file.json: pre_tokenizer.pattern")) << e.message();
+    }
+  }
+}
+
+TEST(RegexSplit, StopsPatternsThatExplode) {
+  const RegexSplit regex({.pattern = R"((a+)+b)"}, "test");
+  EXPECT_THROW(by_regex(regex, std::string(64, 'a')), Error);
+}
+
+TEST(Unicode, ComposesToNfc) {
+  EXPECT_EQ(to_nfc("cafe\u0301 x"), "caf\u00E9 x");
+  EXPECT_EQ(to_nfc("\u1112\u1161\u11AB"), "\uD55C");
+  EXPECT_EQ(to_nfc("plain"), "plain");
+  EXPECT_EQ(to_nfc("e\xFF\u0301"), "e\xFF\u0301");
+}
+
+TEST(Unicode, KnowsTheWhiteSpaceProperty) {
+  for (const char32_t c : {0x9, 0xD, 0x20, 0x85, 0xA0, 0x1680, 0x200A, 0x2029, 0x202F, 0x3000}) {
+    EXPECT_EQ(class_of(c), CharClass::space) << static_cast<std::uint32_t>(c);
+  }
+  for (const char32_t c : {0x1C, 0x180E, 0x200B, 0xFEFF}) {
+    EXPECT_EQ(class_of(c), CharClass::other) << static_cast<std::uint32_t>(c);
+  }
+}
+
+}  // namespace
+}  // namespace heddle
