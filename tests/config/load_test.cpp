@@ -232,6 +232,7 @@ TEST(LoadErrors, OfMalformedTomlHaveThePlace) {
             "run.toml:2:10: not valid TOML: no value has this form; text needs quotes");
   EXPECT_EQ(error_text("[model]\npreset = \"\xff\xfe\"\n"),
             "run.toml:2:10: not valid TOML: Encountered invalid utf-8 sequence");
+  EXPECT_EQ(error_text("[model]\n\u0498 = 1\n").rfind("run.toml:2:1: not valid TOML: ", 0), 0U);
   EXPECT_EQ(error_text("[model]\n\n[[.a]]\n[data]\n"), "run.toml:3:1: not valid TOML");
 }
 
