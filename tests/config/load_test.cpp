@@ -99,6 +99,7 @@ TEST(LoadErrors, NameTheNearestKey) {
             "run.toml:8:1: unknown key train.lr; did you mean optim.lr?");
   EXPECT_EQ(error_text(kGoodRun + "completely_different = 2\n"),
             "run.toml:8:1: unknown key train.completely_different");
+  EXPECT_EQ(error_text(kGoodRun + "q = 2\n"), "run.toml:8:1: unknown key train.q");
 }
 
 TEST(LoadErrors, NameTheNearestSection) {
