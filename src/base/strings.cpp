@@ -50,7 +50,10 @@ std::string format_thousands(std::int64_t value) {
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  // A slip leaves some of the word as it was: two letters wrong in "tp" is another word.
+  const std::size_t allowed =
+      std::min(std::max<std::size_t>(2, word.size() / 3), word.empty() ? 0 : word.size() - 1);
+  std::size_t best_distance = allowed + 1;
   for (const auto& candidate : candidates) {
     std::vector<std::size_t> row(candidate.size() + 1);
     std::iota(row.begin(), row.end(), std::size_t{0});

@@ -99,6 +99,7 @@ TEST(LoadErrors, NameTheNearestKey) {
             "run.toml:8:1: unknown key train.lr; did you mean optim.lr?");
   EXPECT_EQ(error_text(kGoodRun + "completely_different = 2\n"),
             "run.toml:8:1: unknown key train.completely_different");
+  EXPECT_EQ(error_text(kGoodRun + "q = 2\n"), "run.toml:8:1: unknown key train.q");
 }
 
 TEST(LoadErrors, NameTheNearestSection) {
@@ -232,6 +233,7 @@ TEST(LoadErrors, OfMalformedTomlHaveThePlace) {
             "run.toml:2:10: not valid TOML: no value has this form; text needs quotes");
   EXPECT_EQ(error_text("[model]\npreset = \"\xff\xfe\"\n"),
             "run.toml:2:10: not valid TOML: Encountered invalid utf-8 sequence");
+  EXPECT_EQ(error_text("[model]\n\u0498 = 1\n").rfind("run.toml:2:1: not valid TOML: ", 0), 0U);
   EXPECT_EQ(error_text("[model]\n\n[[.a]]\n[data]\n"), "run.toml:3:1: not valid TOML");
 }
 
