@@ -15,6 +15,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", HEDDLE_VERSION);
   add_config(app);
+  add_convert(app);
+  add_inspect(app);
   add_verify(app);
   try {
     app.parse(argc, argv);

@@ -10,6 +10,8 @@ namespace heddle::cli {
 // A callback throws heddle::Error on failure; main turns that into a message and an exit status.
 
 void add_config(CLI::App& app);
+void add_convert(CLI::App& app);
+void add_inspect(CLI::App& app);
 void add_verify(CLI::App& app);
 
 // Parts of `verify`, each in its own file.
