@@ -14,7 +14,7 @@ namespace heddle {
 struct ConvertOptions {
   std::optional<DType> dtype;  ///< for floating tensors; the others and absent: as they are
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
-  ByteProgress progress;
+  ByteProgress progress = {};
 };
 
 struct ConvertReport {

@@ -18,6 +18,8 @@ void add_generate(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_train(CLI::App& app);
+void add_convert(CLI::App& app);
+void add_inspect(CLI::App& app);
 void add_verify(CLI::App& app);
 
 // Verbs below a verb, each in its own file.

@@ -1,0 +1,75 @@
+#include "checkpoint/convert.h"
+
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <memory>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "cli/byte_progress.h"
+#include "cli/verbs.h"
+
+namespace heddle::cli {
+namespace {
+
+struct Options {
+  std::string source, out, dtype;
+  std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
+  bool json = false;
+};
+
+std::optional<DType> dtype_of(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+Json to_json(const ConvertReport& report) {
+  Json json = Json::object();
+  json["source"] = report.source.string();
+  json["out"] = report.out.string();
+  json["tensors"] = report.tensors;
+  json["parameters"] = report.parameters;
+  json["bytes"] = report.size_bytes;
+  json["files"] = Json::array();
+  for (const FileRecord& file : report.files) json["files"].push_back(file.path);
+  json["warnings"] = report.warnings;
+  return json;
+}
+
+void run(const Options& options) {
+  const ConvertReport report = convert(real_file_system(), options.source, options.out,
+                                       {.dtype = dtype_of(options.dtype),
+                                        .max_shard_bytes = options.max_shard_bytes,
+                                        .progress = byte_progress("converting " + options.source)});
+  for (const std::string& warning : report.warnings) log_warn("{}", warning);
+  log_info("wrote {}: {} tensors, {} parameters, {} in {} files", report.out.string(),
+           report.tensors, format_count(static_cast<double>(report.parameters)),
+           format_bytes(static_cast<double>(report.size_bytes)), report.files.size());
+  if (options.json) std::cout << to_json(report).dump() << std::endl;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* verb =
+      app.add_subcommand("convert", "write weights as a Hugging Face folder, in another dtype");
+  verb->add_option("SRC", options->source,
+                   "safetensors file, model folder, checkpoint, or run folder (its newest "
+                   "checkpoint)")
+      ->required();
+  verb->add_option("--out", options->out, "the new folder")->required();
+  verb->add_option("--dtype", options->dtype, "f32, bf16 or f16 (default: as stored)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  verb->add_option("--max-shard-bytes", options->max_shard_bytes,
+                   "start a new file beyond this size")
+      ->check(CLI::PositiveNumber);
+  verb->add_flag("--json", options->json, "print one JSON object");
+  verb->callback([options] { run(*options); });
+}
+
+}  // namespace heddle::cli
