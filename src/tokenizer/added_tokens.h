@@ -12,7 +12,7 @@ namespace heddle {
 /// A token matched in the text itself, before any splitting (an entry of `added_tokens`).
 struct AddedToken {
   std::int32_t id = 0;
-  std::string content;
+  std::string content = {};
   bool single_word = false;  ///< only where no word character adjoins
   bool lstrip = false;       ///< takes the whitespace before it
   bool rstrip = false;       ///< takes the whitespace after it

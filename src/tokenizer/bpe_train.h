@@ -22,10 +22,11 @@ struct BpeTrainProgress {
 struct BpeTrainOptions {
   std::int64_t vocab_size = 0;  ///< with the special tokens and the 256 bytes
   PretokenizerStyle pretokenizer = PretokenizerStyle::gpt2;
-  std::vector<std::string> special_tokens;  ///< get the first ids
-  std::int64_t min_frequency = 2;           ///< a pair seen less often is not merged
+  std::vector<std::string> special_tokens = {};  ///< get the first ids
+  std::int64_t min_frequency = 2;                ///< a pair seen less often is not merged
   int threads = 1;
-  std::function<void(const BpeTrainProgress&)> progress;  ///< called often, one thread at a time
+  std::function<void(const BpeTrainProgress&)> progress =
+      {};  ///< called often, one thread at a time
 };
 
 struct BpeTrainResult {

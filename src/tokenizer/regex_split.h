@@ -15,7 +15,7 @@ enum class SplitBehavior { isolated, removed, contiguous, merged_with_previous, 
 class RegexSplit {
  public:
   struct Rule {
-    std::string pattern;
+    std::string pattern = {};
     bool is_literal = false;  ///< the pattern is text to find, not a regular expression
     SplitBehavior behavior = SplitBehavior::isolated;
     bool invert = false;  ///< what lies between the matches is the delimiter

@@ -25,7 +25,9 @@ class Section {
   }
 
   const std::string& path() const { return path_; }
-  std::string path_of(std::string_view key) const { return fmt::format("{}.{}", path_, key); }
+  std::string path_of(std::string_view key) const {
+    return fmt::format("{}{}{}", path_, path_.ends_with(": ") ? "" : ".", key);
+  }
 
   /// The value, or nullptr when absent or null.
   const Json* find(std::string_view key) const {
@@ -379,10 +381,9 @@ void check_decoder(const Section& decoder) {
 TokenizerParts parse_tokenizer_json(std::string_view text, const std::string& where) {
   TokenizerBulk bulk;
   const Json document = read_tokenizer_document(text, where, bulk);
-  const auto section = [&](const Section& file, const char* key) {
-    return Section(file.at(key), fmt::format("{}: {}", where, key));
-  };
-  const Section file(document, where + ": the file");
+  if (!document.is_object()) fail(ErrorCode::data, "{}: not an object", where);
+  const Section file(document, where + ": ");
+  const auto section = [&](const char* key) { return Section(file.at(key), file.path_of(key)); };
   for (const char* key : {"truncation", "padding"}) {
     if (file.find(key) != nullptr) {
       throw Error(ErrorCode::data, fmt::format("{}: {} is not supported", where, key),
@@ -390,21 +391,19 @@ TokenizerParts parse_tokenizer_json(std::string_view text, const std::string& wh
     }
   }
   TokenizerParts parts;
-  const Section model_section = section(file, "model");
+  const Section model_section = section("model");
   ModelReader model(model_section, bulk, parts);
   model.read();
   read_added_tokens(file, model, parts);
-  if (file.find("normalizer") != nullptr)
-    parts.normalizes_nfc = reads_nfc(section(file, "normalizer"));
+  if (file.find("normalizer") != nullptr) parts.normalizes_nfc = reads_nfc(section("normalizer"));
   PreTokenizerReader pretokenizer(parts.pretokenizer);
-  if (file.find("pre_tokenizer") != nullptr) pretokenizer.read(section(file, "pre_tokenizer"));
+  if (file.find("pre_tokenizer") != nullptr) pretokenizer.read(section("pre_tokenizer"));
   if (!pretokenizer.has_byte_level()) {
     throw Error(ErrorCode::data, fmt::format("{}: pre_tokenizer has no ByteLevel step", where),
                 kByteLevelOnly);
   }
-  if (file.find("post_processor") != nullptr)
-    read_post_processor(section(file, "post_processor"), parts);
-  if (file.find("decoder") != nullptr) check_decoder(section(file, "decoder"));
+  if (file.find("post_processor") != nullptr) read_post_processor(section("post_processor"), parts);
+  if (file.find("decoder") != nullptr) check_decoder(section("decoder"));
   return parts;
 }
 

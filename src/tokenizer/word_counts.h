@@ -13,11 +13,11 @@
 namespace heddle {
 
 struct WordCountOptions {
-  Scan scan = scan_gpt2;                    ///< scan_gpt2 or scan_llama3
-  std::vector<std::string> special_tokens;  ///< cut out of the texts
+  Scan scan = scan_gpt2;                         ///< scan_gpt2 or scan_llama3
+  std::vector<std::string> special_tokens = {};  ///< cut out of the texts
   int threads = 1;
   /// Called from one thread at a time with the bytes counted so far and in all.
-  std::function<void(std::int64_t done, std::int64_t total)> progress;
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 
 /// How often each word (pre-token) occurs in the texts, sorted by its bytes: the same list for any

@@ -32,7 +32,7 @@ TEST(BadTokenizerJson, IsRefusedWhenMalformed) {
   const std::string good = TinyTokenizer().json().dump();
   Tokenizer::from_json(good, "good.json");
   expect_refused(std::string(), "bad.json:1:1");
-  expect_refused(std::string("[]"), "not an object");
+  expect_refused(std::string("[]"), "bad.json: not an object");
   expect_refused(std::string("{}"), "model is missing");
   expect_refused(std::string("{\"model\":\n\xFF\"\"}"), "bad.json:2:");
   expect_refused(std::string(100000, '['), "nested deeper");
@@ -70,11 +70,12 @@ TEST(BadTokenizerJson, IsRefusedForBadMerges) {
   expect_refused(with({"a b", "ab \u4E2D"}), "model.merges[1]: token \"\u4E2D\"");
   expect_refused(with({"ab"}), "model.merges[0] is not a pair");
   expect_refused(with({"a b c"}), "model.merges[0] is not a pair");
-  expect_refused(with({"a b", {"a"}}), "model.merges[1] is not a pair");
-  expect_refused(with({{"a", "b", "c"}}), "model.merges[0] is not a pair");
-  expect_refused(with({{"a", 1}}), "is not a pair");
-  expect_refused(with({{"a", {"b"}}}), "is not a pair");
-  expect_refused(with({{{"a", "b"}, "c"}}), "is not a pair");
+  expect_refused(with(Json::array({"a b", Json::array({"a"})})), "model.merges[1] is not a pair");
+  expect_refused(with(Json::array({Json::array({"a", "b", "c"})})),
+                 "model.merges[0] is not a pair");
+  expect_refused(with(Json::array({Json::array({"a", 1})})), "is not a pair");
+  expect_refused(with(Json::array({Json::array({"a", Json::array({"b"})})})), "is not a pair");
+  expect_refused(with(Json::array({Json::array({Json::array({"a", "b"}), "c"})})), "is not a pair");
   expect_refused(with({nullptr}), "is not a pair");
 }
 

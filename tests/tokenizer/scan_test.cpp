@@ -131,7 +131,7 @@ TEST(RegexSplit, RefusesByNameWhatThisEngineWouldReadDifferently) {
 }
 
 TEST(RegexSplit, StopsPatternsThatExplode) {
-  const RegexSplit regex({.pattern = R"((a+)+b)"}, "test");
+  const RegexSplit regex({.pattern = R"((a+)+[bc])"}, "test");
   EXPECT_THROW(by_regex(regex, std::string(64, 'a')), Error);
 }
 

@@ -75,7 +75,8 @@ TEST(Bpe, IgnoreMergesTakesWholeWordsFromTheVocabulary) {
 
 TEST(Tokenizer, AcceptsMergesAsPairs) {
   Json json = abc().json();
-  json["model"]["merges"] = {{"a", "b"}, {"ab", "c"}, {"b", "c"}};
+  json["model"]["merges"] =
+      Json::array({Json::array({"a", "b"}), Json::array({"ab", "c"}), Json::array({"b", "c"})});
   EXPECT_EQ(Tokenizer::from_json(json.dump(), "x").encode("abc"), Ids{257});
 }
 
@@ -117,18 +118,18 @@ TEST(Tokenizer, SpecialTokensInUntrustedTextArePlainTextOnRequest) {
 
 TEST(Tokenizer, AddedTokensStripAndStandAloneAsTheySay) {
   TinyTokenizer tiny;
-  tiny.added_tokens = {added_token(300, "L", {{"lstrip", true}}),
-                       added_token(301, "R", {{"rstrip", true}}),
-                       added_token(302, "W", {{"single_word", true}})};
+  tiny.added_tokens = {added_token(300, "LL", {{"lstrip", true}}),
+                       added_token(301, "RR", {{"rstrip", true}}),
+                       added_token(302, "WW", {{"single_word", true}})};
   const auto tokenizer = tiny.load();
-  EXPECT_EQ(tokenizer.encode("a \t\u3000L b"), (Ids{'a', 300, ' ', 'b'}));
-  EXPECT_EQ(tokenizer.encode("a R \u3000b"), (Ids{'a', ' ', 301, 'b'}));
-  EXPECT_EQ(tokenizer.encode("R  L"), (Ids{301, 300}));
-  EXPECT_EQ(tokenizer.encode("W"), Ids{302});
-  EXPECT_EQ(tokenizer.encode("(W)"), (Ids{'(', 302, ')'}));
-  EXPECT_EQ(tokenizer.encode("aW"), (Ids{'a', 'W'}));
-  EXPECT_EQ(tokenizer.encode("W_"), (Ids{'W', '_'}));
-  EXPECT_EQ(tokenizer.encode("W\u00E9"), bytes_of("W\u00E9"));
+  EXPECT_EQ(tokenizer.encode("a \t\u3000LL b"), (Ids{'a', 300, ' ', 'b'}));
+  EXPECT_EQ(tokenizer.encode("a RR \u3000b"), (Ids{'a', ' ', 301, 'b'}));
+  EXPECT_EQ(tokenizer.encode("RR  LL"), (Ids{301, 300}));
+  EXPECT_EQ(tokenizer.encode("WW"), Ids{302});
+  EXPECT_EQ(tokenizer.encode("(WW)"), (Ids{'(', 302, ')'}));
+  EXPECT_EQ(tokenizer.encode("aWW"), bytes_of("aWW"));
+  EXPECT_EQ(tokenizer.encode("WW_"), bytes_of("WW_"));
+  EXPECT_EQ(tokenizer.encode("WW\u00E9"), bytes_of("WW\u00E9"));
 }
 
 TEST(Tokenizer, NormalizedTokensAreFoundAfterNormalisation) {
