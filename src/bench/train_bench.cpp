@@ -48,7 +48,8 @@ class GemmProbe {
   Tensor a_, b_, c_;
 };
 
-MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t vocab, Memory& memory) {
+MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t vocab,
+                        Memory& memory) {
   const auto random_ids = [&](std::uint64_t key) {
     const Tensor ids = memory.alloc({sequences, seq}, DType::i32, MemoryTag::data);
     std::uint64_t index = 0;

@@ -22,10 +22,10 @@ struct TrainBenchResult {
   double step_seconds_median = 0;
   double step_seconds_spread = 0;  ///< interquartile range over median
   double model_tflops = 0;
-  double gemm_tflops_measured = 0;  ///< a large square product between the steps, median
-  std::size_t peak_memory_bytes = 0;       ///< the process's resident set at its largest
+  double gemm_tflops_measured = 0;    ///< a large square product between the steps, median
+  std::size_t peak_memory_bytes = 0;  ///< the process's resident set at its largest
   std::size_t predicted_memory_bytes = 0;
-  std::size_t tagged_memory_bytes = 0;     ///< what our own ledger counted at its peak
+  std::size_t tagged_memory_bytes = 0;  ///< what our own ledger counted at its peak
   std::int64_t parameters = 0;
   double loss = 0;
 

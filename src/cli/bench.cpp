@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+
 #include <iostream>
 
 #include "base/error.h"
@@ -20,8 +21,10 @@ struct Arguments {
 
 void print_result(const TrainBenchResult& result) {
   fmt::print(stderr, "tokens/s     {:.0f} ({:.3f} s a step, spread {:.1f} %)\n",
-             result.tokens_per_second, result.step_seconds_median, 100 * result.step_seconds_spread);
-  fmt::print(stderr, "rate         {:.3f} TFLOP/s, {:.1f} % of a 2048^3 product at {:.3f} TFLOP/s\n",
+             result.tokens_per_second, result.step_seconds_median,
+             100 * result.step_seconds_spread);
+  fmt::print(stderr,
+             "rate         {:.3f} TFLOP/s, {:.1f} % of a 2048^3 product at {:.3f} TFLOP/s\n",
              result.model_tflops, 100 * result.fraction_of_gemm(), result.gemm_tflops_measured);
   const auto peak = static_cast<double>(result.peak_memory_bytes);
   const auto predicted = static_cast<double>(result.predicted_memory_bytes);
@@ -41,10 +44,11 @@ void run(const Arguments& arguments) {
   }
   TrainBenchOptions options = arguments.bench;
   options.threads = thread_count(options.threads);
-  const auto result = bench_training(
-      named_model(arguments.model), options, [&](std::int64_t step, double seconds, double loss) {
-        fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n", step, options.steps, seconds, loss);
-      });
+  const auto result = bench_training(named_model(arguments.model), options,
+                                     [&](std::int64_t step, double seconds, double loss) {
+                                       fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n",
+                                                  step, options.steps, seconds, loss);
+                                     });
   print_result(result);
   if (arguments.json) std::cout << to_json(result).dump() << "\n";
 }
@@ -59,12 +63,21 @@ void add_bench(CLI::App& app) {
   train->add_option("--model", arguments->model, "preset, config.json or model folder")->required();
   train->add_option("--device", arguments->device, "cpu")->capture_default_str();
   train->add_option("--dtype", arguments->dtype, "f32")->capture_default_str();
-  train->add_option("--batch", arguments->bench.batch, "sequences a step")->capture_default_str()->check(CLI::PositiveNumber);
-  train->add_option("--seq", arguments->bench.seq, "tokens a sequence")->capture_default_str()->check(CLI::PositiveNumber);
-  train->add_option("--steps", arguments->bench.steps, "timed steps")->capture_default_str()->check(CLI::PositiveNumber);
+  train->add_option("--batch", arguments->bench.batch, "sequences a step")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  train->add_option("--seq", arguments->bench.seq, "tokens a sequence")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  train->add_option("--steps", arguments->bench.steps, "timed steps")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   train->add_option("--threads", arguments->bench.threads, "0: all cores");
-  train->add_option("--loss-chunk", arguments->bench.loss_chunk, "tokens a chunk of the output projection")
-      ->capture_default_str()->check(CLI::PositiveNumber);
+  train
+      ->add_option("--loss-chunk", arguments->bench.loss_chunk,
+                   "tokens a chunk of the output projection")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   train->add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
   train->add_flag("--json", arguments->json, "print one JSON object");
   train->callback([arguments] { run(*arguments); });

@@ -1,6 +1,5 @@
-#include "train/evaluate.h"
-
 #include <CLI/CLI.hpp>
+
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -14,6 +13,7 @@
 #include "model/registry.h"
 #include "observe/progress.h"
 #include "train/data_setup.h"
+#include "train/evaluate.h"
 
 namespace heddle::cli {
 namespace {
@@ -31,7 +31,8 @@ class TemporaryTokens {
   TemporaryTokens() {
     std::string pattern = (std::filesystem::temp_directory_path() / "heddle-eval-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::resources, "cannot make a folder like " + pattern, "set TMPDIR to a writable folder");
+      throw Error(ErrorCode::resources, "cannot make a folder like " + pattern,
+                  "set TMPDIR to a writable folder");
     }
     folder_ = pattern;
   }
@@ -61,11 +62,12 @@ void run(const Arguments& arguments) {
   Memory memory;
   Stream stream(thread_count(arguments.threads));
   const TemporaryTokens tokens;
-  const auto dataset = open_eval_data(config, configured_tokenizer(config), stream.threads(), tokens.folder());
+  const auto dataset =
+      open_eval_data(config, configured_tokenizer(config), stream.threads(), tokens.folder());
   if (dataset->vocab_size() > spec.vocab) {
     throw Error(ErrorCode::usage,
-                fmt::format("{} has token ids below {}, but the model's vocabulary is {}", arguments.data,
-                            dataset->vocab_size(), spec.vocab),
+                fmt::format("{} has token ids below {}, but the model's vocabulary is {}",
+                            arguments.data, dataset->vocab_size(), spec.vocab),
                 "tokenize it with the model's own tokenizer");
   }
   Model model(spec, {.positions = seq_len}, ParamStore::Purpose::inference, memory);
@@ -86,8 +88,8 @@ void run(const Arguments& arguments) {
                                     }},
                                stream, memory);
   progress.finish();
-  fmt::print(stderr, "loss {:.4f}, perplexity {:.2f} over {} tokens\n", result.loss, result.perplexity(),
-             result.targets);
+  fmt::print(stderr, "loss {:.4f}, perplexity {:.2f} over {} tokens\n", result.loss,
+             result.perplexity(), result.targets);
   if (arguments.json) {
     std::cout << Json{{"loss", result.loss},
                       {"perplexity", result.perplexity()},
@@ -106,10 +108,14 @@ void add_eval(CLI::App& app) {
   verb->add_option("MODEL", arguments->model, "model folder, checkpoint or run folder")->required();
   verb->add_option("--data", arguments->data, "text, JSONL or token file")->required();
   verb->add_option("--tokenizer", arguments->tokenizer, "tokenizer.json; default: the model's");
-  verb->add_option("--seq", arguments->seq_len, "tokens a window; default: the model's positions, at most 1024")
+  verb->add_option("--seq", arguments->seq_len,
+                   "tokens a window; default: the model's positions, at most 1024")
       ->check(CLI::PositiveNumber);
-  verb->add_option("--batch", arguments->batch, "windows at a time")->capture_default_str()->check(CLI::PositiveNumber);
-  verb->add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")->check(CLI::NonNegativeNumber);
+  verb->add_option("--batch", arguments->batch, "windows at a time")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--threads", arguments->threads, "0: all cores");
   verb->add_flag("--json", arguments->json, "print one JSON object");
   verb->callback([arguments] { run(*arguments); });

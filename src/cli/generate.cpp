@@ -1,6 +1,7 @@
 #include "infer/generate.h"
 
 #include <CLI/CLI.hpp>
+
 #include <iostream>
 
 #include "base/clock.h"
@@ -29,7 +30,8 @@ struct Arguments {
 /// Prints text as it comes, but holds back what could become the beginning of a stop string.
 class StoppingPrinter {
  public:
-  StoppingPrinter(std::vector<std::string> stops, bool quiet) : stops_(std::move(stops)), quiet_(quiet) {}
+  StoppingPrinter(std::vector<std::string> stops, bool quiet)
+      : stops_(std::move(stops)), quiet_(quiet) {}
 
   /// False when a stop string is complete; what stands before it has been printed then.
   bool add(const std::string& text) {
@@ -84,9 +86,9 @@ void run(Arguments arguments) {
   StoppingPrinter printer(arguments.stop, arguments.json);
   if (!arguments.json) std::cout << arguments.prompt << std::flush;
   const Stopwatch watch;
-  const auto tokens = generate(model, prompt, arguments.generate,
-                               [&](std::int32_t token) { return printer.add(decoder.push(token)); }, stream,
-                               memory);
+  const auto tokens = generate(
+      model, prompt, arguments.generate,
+      [&](std::int32_t token) { return printer.add(decoder.push(token)); }, stream, memory);
   printer.add(decoder.finish());
   printer.finish();
   const double seconds = watch.seconds();
@@ -112,12 +114,17 @@ void add_generate(CLI::App& app) {
   auto& options = arguments->generate;
   verb->add_option("MODEL", arguments->model, "model folder, checkpoint or run folder")->required();
   verb->add_option("--prompt", arguments->prompt, "text to continue")->required();
-  verb->add_option("--max-tokens", options.max_tokens, "at most so many")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--max-tokens", options.max_tokens, "at most so many")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--temperature", options.sampling.temperature, "0 takes the most likely token")
-      ->capture_default_str()->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-k", options.sampling.top_k, "keep the k most likely; 0 keeps all")->check(CLI::NonNegativeNumber);
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--top-k", options.sampling.top_k, "keep the k most likely; 0 keeps all")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--top-p", options.sampling.top_p, "keep the most likely up to this probability")
-      ->capture_default_str()->check(CLI::Range(0.0, 1.0));
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--seed", options.sampling.seed, "same seed, same text")->capture_default_str();
   verb->add_option("--stop", arguments->stop, "end before this text")->take_all();
   verb->add_option("--threads", arguments->threads, "0: all cores");

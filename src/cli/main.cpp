@@ -19,9 +19,8 @@ int run(int argc, char** argv) {
   add_generate(app);
   add_tokenize(app);
   add_tokenizer(app);
-  add_config(app);
-  add_convert(app);
   add_inspect(app);
+  add_convert(app);
   add_verify(app);
   add_bench(app);
   add_doctor(app);

@@ -1,6 +1,5 @@
-#include "train/trainer.h"
-
 #include <CLI/CLI.hpp>
+
 #include <cstdlib>
 #include <iostream>
 
@@ -10,6 +9,7 @@
 #include "cli/threads.h"
 #include "cli/verbs.h"
 #include "config/load.h"
+#include "train/trainer.h"
 
 namespace heddle::cli {
 namespace {
@@ -38,15 +38,17 @@ std::vector<std::pair<std::string, std::string>> settings_of(const config::RunCo
 
 void run(const Arguments& arguments) {
   if (arguments.ranks != 1) {
-    throw Error(ErrorCode::usage, fmt::format("--ranks {}: this version trains in one process", arguments.ranks),
+    throw Error(ErrorCode::usage,
+                fmt::format("--ranks {}: this version trains in one process", arguments.ranks),
                 "use --ranks 1");
   }
   const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides);
-  const TrainOptions options{.threads = thread_count(static_cast<int>(loaded.config.run.threads)),
-                             .fresh = arguments.fresh,
-                             .dry_run = arguments.dry_run,
-                             .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
-                             .settings = settings_of(loaded.config)};
+  const TrainOptions options{
+      .threads = thread_count(static_cast<int>(loaded.config.run.threads)),
+      .fresh = arguments.fresh,
+      .dry_run = arguments.dry_run,
+      .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
+      .settings = settings_of(loaded.config)};
   const auto outcome = train(loaded.config, options);
   if (arguments.json) {
     std::cout << Json{{"step", outcome.step},
@@ -69,7 +71,8 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  auto* verb = app.add_subcommand("train", "train as a run file says; the same command again resumes");
+  auto* verb =
+      app.add_subcommand("train", "train as a run file says; the same command again resumes");
   auto arguments = std::make_shared<Arguments>();
   verb->add_option("RUN", arguments->run_file, "run file (TOML)")->required();
   verb->add_option("--set", arguments->overrides, "section.key=value, over the file's")->take_all();

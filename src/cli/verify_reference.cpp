@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+
 #include <iostream>
 
 #include "base/error.h"
@@ -41,8 +42,8 @@ void run(const Arguments& arguments) {
   }
   const auto report = verify_reference(arguments.folder, options_of(arguments.overrides));
   const auto line = [](const char* what, double value, double limit, const std::string& note = {}) {
-    fmt::print(stderr, "{} {:<16} {:.2e}  (at most {:.0e}){}\n", value <= limit ? "ok  " : "FAIL", what,
-               value, limit, note.empty() ? "" : "  worst: " + note);
+    fmt::print(stderr, "{} {:<16} {:.2e}  (at most {:.0e}){}\n", value <= limit ? "ok  " : "FAIL",
+               what, value, limit, note.empty() ? "" : "  worst: " + note);
   };
   line("logits", report.logits_rel, 1e-5);
   line("loss", report.loss_abs, 1e-5);
@@ -59,11 +60,13 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_verify_reference(CLI::App& verify) {
-  auto* verb = verify.add_subcommand("reference", "run a model folder against what PyTorch computed");
+  auto* verb =
+      verify.add_subcommand("reference", "run a model folder against what PyTorch computed");
   auto arguments = std::make_shared<Arguments>();
   verb->add_option("DIR", arguments->folder, "model folder with reference.safetensors")->required();
   verb->add_option("--ranks", arguments->ranks, "local ranks");
-  verb->add_option("--set", arguments->overrides, "section.key=value, as in the run file")->take_all();
+  verb->add_option("--set", arguments->overrides, "section.key=value, as in the run file")
+      ->take_all();
   verb->add_flag("--json", arguments->json, "print one JSON object");
   verb->callback([arguments] { run(*arguments); });
 }

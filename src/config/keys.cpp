@@ -61,6 +61,13 @@ std::vector<Key> model_keys() {
            "it for every model.",
        .when_absent = "as the model's family does",
        .foreign = {"depth_init", "use_scaled_init_method"}},
+      {.name = "ignore_dropout",
+       .field = field(s, &ModelConfig::ignore_dropout),
+       .help = "train without the dropout that the model's config asks for",
+       .explanation =
+           "Heddle has no dropout. A config with a dropout probability is refused for training "
+           "unless this says that leaving it out is meant. Evaluation and generation never "
+           "have dropout."},
   };
 }
 

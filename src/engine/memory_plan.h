@@ -13,8 +13,9 @@ struct MemoryPlan {
   std::size_t reserved = 0;  ///< held from the system, blocks kept for reuse included
 };
 
-/// Found by running the step's own code on a dry stream and a dry memory: nothing is computed and nothing
-/// touched, but every allocation is made in its place, so prediction and engine cannot drift apart.
+/// Found by running the step's own code on a dry stream and a dry memory: nothing is computed and
+/// nothing touched, but every allocation is made in its place, so prediction and engine cannot
+/// drift apart.
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,
                                 std::int64_t sequences, std::int64_t seq_len, int microbatches);
 

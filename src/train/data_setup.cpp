@@ -18,16 +18,19 @@ bool is_text(const fs::path& path) {
 
 /// The token file of `path`: itself, or what its text becomes.
 fs::path as_token_file(const fs::path& path, const config::RunConfig& config,
-                       const std::optional<Tokenizer>& tokenizer, int threads, const fs::path& folder) {
+                       const std::optional<Tokenizer>& tokenizer, int threads,
+                       const fs::path& folder) {
   if (!is_text(path)) return path;
   if (!tokenizer) {
-    throw Error(ErrorCode::usage, fmt::format("{} is text and no tokenizer is known", path.string()),
-                "set data.tokenizer to a tokenizer.json, or make one with `heddle tokenizer train`");
+    throw Error(
+        ErrorCode::usage, fmt::format("{} is text and no tokenizer is known", path.string()),
+        "set data.tokenizer to a tokenizer.json, or make one with `heddle tokenizer train`");
   }
   // The name carries a digest of the path: two sources may have files of the same name.
   const std::string whole = fs::absolute(path).string();
   const auto digest = content_hash(std::as_bytes(std::span(whole)));
-  const fs::path out = folder / "data" / fmt::format("{}-{:08x}.tokens", path.stem().string(), digest >> 32);
+  const fs::path out =
+      folder / "data" / fmt::format("{}-{:08x}.tokens", path.stem().string(), digest >> 32);
   real_file_system().create_directories(out.parent_path());
   const std::string end = config.data.eos.empty() ? "auto" : config.data.eos;
   const auto result = tokenize(real_file_system(),
@@ -89,7 +92,8 @@ RunData open_run_data(const config::RunConfig& config, const std::optional<Token
   }
   RunData data;
   data.train = std::make_unique<Dataset>(options);
-  if (!config.data.eval.empty()) data.separate_eval = open_eval_data(config, tokenizer, threads, folder);
+  if (!config.data.eval.empty())
+    data.separate_eval = open_eval_data(config, tokenizer, threads, folder);
   return data;
 }
 
@@ -109,7 +113,8 @@ std::optional<double> best_demo_loss(const Dataset& eval, const Tokenizer& token
       const auto document = language.nats_of(tokenizer.decode(ids, true));
       if (!document) return std::nullopt;
       nats += *document;
-      targets += static_cast<std::int64_t>(ids.size()) - 1;  // the first token is given, not predicted
+      targets +=
+          static_cast<std::int64_t>(ids.size()) - 1;  // the first token is given, not predicted
       at = end;
     }
   }

@@ -9,11 +9,12 @@
 
 namespace heddle {
 
-/// The tokenizer of a run: data.tokenizer, or that of the model's folder, or the one the token file was made
-/// with; absent when none is known.
+/// The tokenizer of a run: data.tokenizer, or that of the model's folder, or the one the token file
+/// was made with; absent when none is known.
 std::optional<Tokenizer> configured_tokenizer(const config::RunConfig& config);
 
-/// A run's data: what is trained on, and what is evaluated on (a file of its own, or the held-out part).
+/// A run's data: what is trained on, and what is evaluated on (a file of its own, or the held-out
+/// part).
 struct RunData {
   std::unique_ptr<Dataset> train;
   std::unique_ptr<Dataset> separate_eval;
@@ -21,8 +22,8 @@ struct RunData {
   const Dataset& eval() const { return separate_eval ? *separate_eval : *train; }
 };
 
-/// Opens the run's data. Text and JSONL are tokenised first, into `folder`/data; what is there already and
-/// still holds is used as it is.
+/// Opens the run's data. Text and JSONL are tokenised first, into `folder`/data; what is there
+/// already and still holds is used as it is.
 RunData open_run_data(const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
                       int threads, const std::filesystem::path& folder);
 
@@ -31,8 +32,8 @@ std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
                                         const std::optional<Tokenizer>& tokenizer, int threads,
                                         const std::filesystem::path& folder);
 
-/// The best loss per token that a model can reach on the held-out part, where its text is of the demo
-/// language; absent when it is not.
+/// The best loss per token that a model can reach on the held-out part, where its text is of the
+/// demo language; absent when it is not.
 std::optional<double> best_demo_loss(const Dataset& eval, const Tokenizer& tokenizer);
 
 }  // namespace heddle

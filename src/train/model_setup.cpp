@@ -21,7 +21,8 @@ Json config_of(const std::string& source, std::string& where) {
     where = "preset " + source;
     return parse_json(config::preset_config(source), where);
   }
-  const fs::path path = fs::is_directory(source) ? fs::path(source) / "config.json" : fs::path(source);
+  const fs::path path =
+      fs::is_directory(source) ? fs::path(source) / "config.json" : fs::path(source);
   if (!fs::exists(path)) {
     throw Error(ErrorCode::usage,
                 fs::is_directory(source)
@@ -43,9 +44,9 @@ ModelSpec named_model(const std::string& source, std::int64_t vocab_size) {
 }
 
 ModelSpec configured_model(const config::ModelConfig& model) {
-  const std::string source = !model.preset.empty()   ? model.preset
-                             : !model.path.empty()   ? model.path.string()
-                                                     : model.config.string();
+  const std::string source = !model.preset.empty() ? model.preset
+                             : !model.path.empty() ? model.path.string()
+                                                   : model.config.string();
   ModelSpec spec = named_model(source, model.vocab_size);
   if (model.init_std) spec.init_stddev = *model.init_std;
   return spec;

@@ -7,8 +7,8 @@
 
 namespace heddle {
 
-/// The model that a name stands for: a preset, a config.json, or a model folder. `vocab_size` other than 0
-/// replaces the config's.
+/// The model that a name stands for: a preset, a config.json, or a model folder. `vocab_size` other
+/// than 0 replaces the config's.
 ModelSpec named_model(const std::string& source, std::int64_t vocab_size = 0);
 
 /// The model that a run file describes.

@@ -7,13 +7,14 @@
 namespace heddle {
 
 std::string describe(const ModelSpec& spec) {
-  return fmt::format("{}, {} parameters: {} layers of width {}, {} heads ({} for keys and values), vocabulary {}",
-                     spec.family, format_count(static_cast<double>(spec.parameter_count())), spec.layers,
-                     spec.hidden, spec.heads, spec.kv_heads, format_thousands(spec.vocab));
+  return fmt::format(
+      "{}, {} parameters: {} layers of width {}, {} heads ({} for keys and values), vocabulary {}",
+      spec.family, format_count(static_cast<double>(spec.parameter_count())), spec.layers,
+      spec.hidden, spec.heads, spec.kv_heads, format_thousands(spec.vocab));
 }
 
-void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec, const RunState& state,
-                      const RunSummary& summary) {
+void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec,
+                      const RunState& state, const RunSummary& summary) {
   observe::RunReport report;
   report.title = summary.name;
   report.model = describe(spec);
@@ -24,7 +25,8 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
     const std::size_t predicted = summary.predicted.at_peak[tag];
     const std::size_t measured = summary.measured.at_peak[tag];
     if (predicted == 0 && measured == 0) continue;
-    report.memory.push_back({std::string(name_of(static_cast<MemoryTag>(tag))), predicted, measured});
+    report.memory.push_back(
+        {std::string(name_of(static_cast<MemoryTag>(tag))), predicted, measured});
   }
   report.memory_total = {"total", summary.predicted.peak, summary.measured.peak};
   report.peak_resident_bytes = observe::process_peak_bytes();

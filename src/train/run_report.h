@@ -27,7 +27,7 @@ struct RunSummary {
 std::string describe(const ModelSpec& spec);
 
 /// Writes report.json and report.html of a run folder from its metrics and the summary.
-void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec, const RunState& state,
-                      const RunSummary& summary);
+void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec,
+                      const RunState& state, const RunSummary& summary);
 
 }  // namespace heddle

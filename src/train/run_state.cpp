@@ -28,7 +28,8 @@ void for_each_part(const ParamStore& store, const Visit& visit) {
 
 std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
                                const Model& model, DType weights_dtype,
-                               const std::vector<TextFile>& companions, Memory& memory, Stream& stream) {
+                               const std::vector<TextFile>& companions, Memory& memory,
+                               Stream& stream) {
   CheckpointContent content;
   content.step = state.step;
   content.tokens = state.tokens;
@@ -38,8 +39,8 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
   content.trainer = std::make_shared<const Json>(
       Json{{"skipped_updates", state.skipped_updates}, {"seconds", state.seconds}});
   const bool rounds = weights_dtype != model.dtype();
-  for_each_part(model.store(), [&](const std::string& name, const Tensor& value, const Tensor& moment1,
-                                   const Tensor& moment2) {
+  for_each_part(model.store(), [&](const std::string& name, const Tensor& value,
+                                   const Tensor& moment1, const Tensor& moment2) {
     Tensor stored = value;
     if (rounds) {
       stored = memory.alloc(value.shape(), weights_dtype, MemoryTag::workspace);
@@ -56,15 +57,16 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
 RunState restore_run(const CheckpointReader& checkpoint, Model& model) {
   const auto read = [&](const StoredTensors& stored, const std::string& name, const Tensor& out) {
     if (!stored.contains(name) || stored.shape(name) != out.shape()) {
-      throw Error(ErrorCode::data,
-                  fmt::format("{}: {} is not there with shape {}", checkpoint.path().string(), name,
-                              out.shape().text()),
-                  "the run file's model changed since; start afresh with --fresh or another run.dir");
+      throw Error(
+          ErrorCode::data,
+          fmt::format("{}: {} is not there with shape {}", checkpoint.path().string(), name,
+                      out.shape().text()),
+          "the run file's model changed since; start afresh with --fresh or another run.dir");
     }
     stored.read(name, out);
   };
-  for_each_part(model.store(), [&](const std::string& name, const Tensor& value, const Tensor& moment1,
-                                   const Tensor& moment2) {
+  for_each_part(model.store(), [&](const std::string& name, const Tensor& value,
+                                   const Tensor& moment1, const Tensor& moment2) {
     const bool has_master = checkpoint.optimizer().contains(kMaster + name);
     read(has_master ? checkpoint.optimizer() : checkpoint.weights(),
          has_master ? kMaster + name : name, value);

@@ -10,8 +10,8 @@
 
 namespace heddle {
 
-/// Where a run stands between two steps: with the weights, the moments and the run file, all that the rest
-/// of the run depends on.
+/// Where a run stands between two steps: with the weights, the moments and the run file, all that
+/// the rest of the run depends on.
 struct RunState {
   std::int64_t step = 0;  ///< steps done; also the data cursor
   std::int64_t tokens = 0;
@@ -20,11 +20,12 @@ struct RunState {
   std::optional<double> eval_loss;
 };
 
-/// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the weights
-/// are rounded in the Hugging Face files, and the exact ones are kept with the optimizer's.
+/// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the
+/// weights are rounded in the Hugging Face files, and the exact ones are kept with the optimizer's.
 std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
                                const Model& model, DType weights_dtype,
-                               const std::vector<TextFile>& companions, Memory& memory, Stream& stream);
+                               const std::vector<TextFile>& companions, Memory& memory,
+                               Stream& stream);
 
 /// Puts weights and moments back and returns where the run stood.
 RunState restore_run(const CheckpointReader& checkpoint, Model& model);

@@ -2,8 +2,8 @@
 
 namespace heddle {
 
-/// While it lives, SIGINT and SIGTERM ask for a stop instead of ending the process; a second signal ends it
-/// at once. One per process.
+/// While it lives, SIGINT and SIGTERM ask for a stop instead of ending the process; a second signal
+/// ends it at once. One per process.
 class StopSignals {
  public:
   StopSignals();

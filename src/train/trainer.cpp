@@ -41,8 +41,7 @@ BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spe
           .positions = config.data.seq_len,
           .recompute_blocks = config.train.recompute == config::Recompute::block,
           .loss_chunk = config.train.loss_chunk,
-          .scale_residual_init =
-              config.model.scale_residual_init.value_or(spec.family == "gpt2")};
+          .scale_residual_init = config.model.scale_residual_init.value_or(spec.family == "gpt2")};
 }
 
 LrSchedule lr_schedule(const config::RunConfig& config) {
@@ -70,9 +69,10 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
     throw Error(ErrorCode::usage, "run.dtype = \"bf16\" is not computed on CPU", "use \"f32\"");
   }
   if (!spec.dropout.empty() && !config.model.ignore_dropout) {
-    throw Error(ErrorCode::usage,
-                "the model's config asks for dropout (" + spec.dropout + "), which heddle does not do",
-                "set model.ignore_dropout = true to train without it");
+    throw Error(
+        ErrorCode::usage,
+        "the model's config asks for dropout (" + spec.dropout + "), which heddle does not do",
+        "set model.ignore_dropout = true to train without it");
   }
   if (data.vocab_size() > spec.vocab) {
     throw Error(ErrorCode::usage,
@@ -136,7 +136,9 @@ class Run {
   }
 
   void print_plan() const {
-    const auto row = [](const char* key, const std::string& value) { log_info("{:<11} {}", key, value); };
+    const auto row = [](const char* key, const std::string& value) {
+      log_info("{:<11} {}", key, value);
+    };
     row("model", describe(spec_));
     row("data", fmt::format("{} windows of {} tokens to train on, {} held out",
                             format_thousands(data_.train->train_windows()), config_.data.seq_len,
@@ -145,7 +147,8 @@ class Run {
                             format_thousands(config_.tokens_per_step()), config_.accumulation(),
                             config_.train.microbatch, config_.data.seq_len));
     row("steps", fmt::format("{} ({} tokens)", format_thousands(config_.total_steps()),
-                             format_count(static_cast<double>(config_.total_steps() * config_.tokens_per_step()))));
+                             format_count(static_cast<double>(config_.total_steps() *
+                                                              config_.tokens_per_step()))));
     std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted:";
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
       if (plan_.at_peak[tag] < (std::size_t{1} << 16)) continue;
@@ -168,8 +171,8 @@ class Run {
   }
 
   void start_model() {
-    model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), ParamStore::Purpose::training,
-                                     memory_);
+    model_ = std::make_unique<Model>(spec_, build_options(config_, spec_),
+                                     ParamStore::Purpose::training, memory_);
     optimizer_ = std::make_unique<AdamW>(AdamWConfig{.beta1 = config_.optim.beta1,
                                                      .beta2 = config_.optim.beta2,
                                                      .eps = config_.optim.eps,
@@ -229,8 +232,8 @@ class Run {
       batches.push_back(to_microbatch(loader.next()));
     }
     const double lr = lr_.at(state_.step + 1);
-    const StepResult result =
-        step.run(batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
+    const StepResult result = step.run(
+        batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     ++state_.step;
     state_.tokens += config_.tokens_per_step();
     const double seconds = watch.seconds();
@@ -256,8 +259,8 @@ class Run {
   void on_nonfinite(const StepResult& result) {
     ++state_.skipped_updates;
     const std::string what =
-        fmt::format("loss {} with gradient norm {} is not finite at step {} (first sample {})", result.loss,
-                    result.grad_norm, state_.step,
+        fmt::format("loss {} with gradient norm {} is not finite at step {} (first sample {})",
+                    result.loss, result.grad_norm, state_.step,
                     (state_.step - 1) * (config_.tokens_per_step() / config_.data.seq_len));
     const bool stops = config_.train.nonfinite == config::OnNonfinite::stop ||
                        state_.skipped_updates > config_.train.nonfinite_limit;
@@ -273,11 +276,12 @@ class Run {
   }
 
   void evaluate_now(const StopSignals& signals) {
-    const auto result = evaluate(*model_, data_.eval(),
-                                 {.rows = config_.train.microbatch,
-                                  .max_tokens = config_.train.eval_tokens,
-                                  .on_progress = [&](auto, auto) { return signals.received() == nullptr; }},
-                                 stream_, memory_);
+    const auto result =
+        evaluate(*model_, data_.eval(),
+                 {.rows = config_.train.microbatch,
+                  .max_tokens = config_.train.eval_tokens,
+                  .on_progress = [&](auto, auto) { return signals.received() == nullptr; }},
+                 stream_, memory_);
     if (signals.received() != nullptr || result.targets == 0) return;
     state_.eval_loss = result.loss;
     sinks_.on_eval({.step = state_.step,
@@ -289,7 +293,8 @@ class Run {
   void sample_now() {
     if (!tokenizer_) return;
     auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
-    const auto end = find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
+    const auto end =
+        find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
     if (prompt.empty()) prompt.push_back(end.value_or(0));
     prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
     const auto room = config_.data.seq_len - static_cast<std::int64_t>(prompt.size());
@@ -317,10 +322,8 @@ class Run {
     for (const auto& entry : fs::recursive_directory_iterator(newest_)) {
       if (entry.is_regular_file()) bytes += entry.file_size();
     }
-    sinks_.on_event(observe::CheckpointDurable{.step = state_.step,
-                                               .seconds = watch.seconds(),
-                                               .bytes = bytes,
-                                               .path = newest_.string()});
+    sinks_.on_event(observe::CheckpointDurable{
+        .step = state_.step, .seconds = watch.seconds(), .bytes = bytes, .path = newest_.string()});
     apply_retention(real_file_system(), checkpoints(),
                     {.keep_last = static_cast<int>(config_.checkpoint.keep),
                      .keep_every = config_.checkpoint.keep_every,

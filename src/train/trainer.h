@@ -22,12 +22,12 @@ struct TrainOptions {
 struct TrainOutcome {
   std::int64_t step = 0, steps_total = 0;
   double loss = 0.0;
-  const char* stopped_by = nullptr;  ///< a signal's name; the run is not finished then
-  std::filesystem::path checkpoint;  ///< the newest durable one; may be empty
+  const char* stopped_by = nullptr;       ///< a signal's name; the run is not finished then
+  std::filesystem::path checkpoint = {};  ///< the newest durable one; may be empty
 };
 
-/// Trains as the run file says, from the newest whole checkpoint of the run folder or from the start, until
-/// the last step or a signal. Files of the run folder: docs/guide.md.
+/// Trains as the run file says, from the newest whole checkpoint of the run folder or from the
+/// start, until the last step or a signal. Files of the run folder: docs/guide.md.
 TrainOutcome train(const config::RunConfig& config, const TrainOptions& options);
 
 }  // namespace heddle
