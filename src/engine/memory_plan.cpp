@@ -1,5 +1,6 @@
 #include "engine/memory_plan.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "engine/train_step.h"
@@ -13,7 +14,12 @@ MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& optio
   Model model(spec, options, ParamStore::Purpose::training, memory);
   AdamW optimizer{AdamWConfig{}};
   TrainStep step(model, optimizer, stream, memory);
-  const auto ids = [&] { return memory.alloc({sequences, seq_len}, DType::i32, MemoryTag::data); };
+  // Operations check ids and positions also when they compute nothing, so these few bytes are real.
+  const auto ids = [&] {
+    const Tensor zeros = memory.alloc({sequences, seq_len}, DType::i32, MemoryTag::data);
+    std::ranges::fill(zeros.host<std::int32_t>(), 0);
+    return zeros;
+  };
   std::vector<MicroBatch> batches;
   for (int i = 0; i < microbatches; ++i) {
     batches.push_back({.ids = ids(), .targets = ids(), .positions = ids(), .first_key = ids()});
