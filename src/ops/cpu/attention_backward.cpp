@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "ops/attention.h"
 #include "ops/cpu/attention_problem.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_backward.cpp"
@@ -343,15 +343,12 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
         "lse or delta {}", t->shape().text());
   }
   if (q_BSHK.count() == 0) return;
-  if (q_BSHK.dtype() == DType::f64) {
-    cpu::backward(cpu::backward_call<double>(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK,
-                                             lse_BHS, dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS),
-                  stream);
-  } else {
-    cpu::backward(cpu::backward_call<float>(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK,
-                                            lse_BHS, dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS),
-                  stream);
-  }
+  cpu::visit_float(q_BSHK.dtype(), [&](auto zero) {
+    const auto call =
+        cpu::backward_call<decltype(zero)>(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK,
+                                           lse_BHS, dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS);
+    cpu::backward(call, stream);
+  });
 }
 
 }  // namespace heddle::ops

@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "ops/attention.h"
 #include "ops/cpu/attention_problem.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_forward.cpp"
@@ -32,6 +31,7 @@ struct ForwardCall {
   std::int64_t tasks() const { return problem.batch * problem.groups * tasks_per_head; }
 };
 
+/// What a task covers.
 struct ForwardTask {
   std::int64_t b, g, block0, blocks;
   std::int64_t row0, rows, first_key, last_key;
@@ -68,7 +68,7 @@ struct ForwardBlock {
   alignas(64) T max[kBlockRows], sum[kBlockRows];  ///< of scores in base 2
   alignas(64) T kept[kBlockRows];  ///< what the newest maximum leaves of older terms
   bool is_new;                     ///< no tile has been added
-  T *q_transposed, *out;           ///< [padded width][kBlockRows] and its transpose
+  T *q_transposed, *out;           ///< [padded width][kBlockRows], [kBlockRows][padded width]
 };
 
 template <class T>
@@ -302,11 +302,9 @@ void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor&
                    lse_BHS.is_contiguous(),
                "lse {}", lse_BHS.shape().text());
   if (q_BSHK.count() == 0) return;
-  if (q_BSHK.dtype() == DType::f64) {
-    cpu::forward<double>(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream);
-  } else {
-    cpu::forward<float>(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream);
-  }
+  cpu::visit_float(q_BSHK.dtype(), [&](auto zero) {
+    cpu::forward<decltype(zero)>(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream);
+  });
 }
 
 }  // namespace heddle::ops

@@ -12,7 +12,7 @@ namespace heddle::ops::cpu {
 inline constexpr std::int64_t kBlockRows = 64;
 inline constexpr std::int64_t kTileKeys = 64;
 
-/// Item `step` of [0, count) cut into `steps` consecutive ranges.
+/// Range `step` of [0, count) cut into `steps` consecutive ranges.
 struct Share {
   std::int64_t begin, end;
   Share(std::int64_t count, std::int64_t step, std::int64_t steps)

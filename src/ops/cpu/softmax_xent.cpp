@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "ops/cpu/parallel.h"
+#include "ops/cpu/rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/softmax_xent.cpp"
@@ -13,21 +13,11 @@
 #include <hwy/highway.h>
 
 #include "ops/cpu/exp2-inl.h"
+#include "ops/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::ops::cpu {
 namespace HWY_NAMESPACE {
-
-/// Calls body(d, i) over [0, n): `d` is a whole vector, or one element at the end.
-template <class T, class Body>
-HWY_INLINE void for_each_vector(std::int64_t n, const Body& body) {
-  const hn::ScalableTag<T> d;
-  const hn::CappedTag<T, 1> one;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) body(d, i);
-  for (; i < n; ++i) body(one, i);
-}
 
 template <class T>
 T max_of(const T* row, std::int64_t n) {
@@ -91,7 +81,7 @@ double row_loss_and_gradient(T* row, std::int64_t n, std::int32_t target, double
   const double sum = sum_of_exponentials<true>(row, n, max);
   const auto factor = static_cast<T>(grad_scale / sum);
   const double at_target = (static_cast<double>(row[target]) / sum - 1) * grad_scale;
-  for_each_vector<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+  for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
     hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::Set(d, factor)), d, row + i);
   });
   row[target] = static_cast<T>(at_target);
@@ -154,7 +144,7 @@ void for_rows(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& lo
   }
   T* const logits = logits_TV.data<T>();
   const std::int64_t stride = logits_TV.stride(0);
-  const std::int64_t grain = 16384 / std::max<std::int64_t>(vocabulary, 1) + 1;
+  const std::int64_t grain = kGrain / std::max<std::int64_t>(vocabulary, 1) + 1;
   parallel_for(stream, rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       const auto at = static_cast<std::size_t>(r);
@@ -188,20 +178,16 @@ void forward_backward(const Tensor& logits_TV, const Tensor& targets_T, double g
 
 void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                            Stream& stream) {
-  if (logits_TV.dtype() == DType::f64) {
-    cpu::forward<double>(logits_TV, targets_T, loss_T, stream);
-  } else {
-    cpu::forward<float>(logits_TV, targets_T, loss_T, stream);
-  }
+  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
+    cpu::forward<decltype(zero)>(logits_TV, targets_T, loss_T, stream);
+  });
 }
 
 void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targets_T,
                                     double grad_scale, const Tensor& loss_T, Stream& stream) {
-  if (logits_TV.dtype() == DType::f64) {
-    cpu::forward_backward<double>(logits_TV, targets_T, grad_scale, loss_T, stream);
-  } else {
-    cpu::forward_backward<float>(logits_TV, targets_T, grad_scale, loss_T, stream);
-  }
+  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
+    cpu::forward_backward<decltype(zero)>(logits_TV, targets_T, grad_scale, loss_T, stream);
+  });
 }
 
 }  // namespace heddle::ops
