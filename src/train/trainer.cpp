@@ -20,6 +20,7 @@
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
+#include "observe/trace.h"
 #include "ops/softmax_xent.h"
 #include "optim/lr_schedule.h"
 #include "train/data_setup.h"
@@ -211,6 +212,14 @@ class Run {
     Loader loader(*data_.train, plan, memory_, state_.step,
                   static_cast<std::size_t>(config_.data.prefetch));
     TrainStep step(*model_, *optimizer_, stream_, memory_);
+    if (config_.observe.trace) {
+      step.observe([this](const Action& action, double begin, double end) {
+        trace_.add({.name = to_text(action),
+                    .category = "action",
+                    .begin_seconds = step_start_ + begin,
+                    .duration_seconds = end - begin});
+      });
+    }
     const std::int64_t total = config_.total_steps();
     while (state_.step < total && signals.received() == nullptr) {
       one_step(step, loader);
@@ -232,6 +241,7 @@ class Run {
       batches.push_back(to_microbatch(loader.next()));
     }
     const double lr = lr_.at(state_.step + 1);
+    step_start_ = since_start_.seconds();
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     ++state_.step;
@@ -346,6 +356,10 @@ class Run {
     if (signals.received() != nullptr && config_.checkpoint.on_exit) save_now();
     if (signals.received() == nullptr) sample_now();
     sinks_.close();
+    if (config_.observe.trace) {
+      real_file_system().create_directories(folder_ / "trace");
+      trace_.write(folder_ / "trace" / "run.json");
+    }
     if (config_.observe.report) write_report();
     detach_log_file();
     return {.step = state_.step,
@@ -388,6 +402,10 @@ class Run {
   std::unique_ptr<AdamW> optimizer_;
   observe::SinkSet sinks_;
   observe::StepPace pace_;
+
+  observe::Trace trace_;
+  const Stopwatch since_start_;
+  double step_start_ = 0.0;
 
   RunState state_;
   bool resumed_ = false;
