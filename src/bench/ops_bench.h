@@ -21,7 +21,7 @@ struct OpBenchResult {
 struct OpsBenchOptions {
   int threads = 1;
   double seconds = 0.1;  ///< shortest time spent on one operation
-  std::string filter;    ///< only operations whose name contains this
+  std::string filter = {};  ///< only operations whose name contains this
 };
 
 /// Times every operation at the sizes of a 110M-parameter step, in turns with what bounds it.
