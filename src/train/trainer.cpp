@@ -150,10 +150,10 @@ class Run {
     row("steps", fmt::format("{} ({} tokens)", format_thousands(config_.total_steps()),
                              format_count(static_cast<double>(config_.total_steps() *
                                                               config_.tokens_per_step()))));
-    std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted:";
+    std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted";
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-      if (plan_.at_peak[tag] < (std::size_t{1} << 16)) continue;
-      memory += fmt::format(" {} {}", name_of(static_cast<MemoryTag>(tag)),
+      if (plan_.at_peak[tag] < plan_.peak / 100) continue;  // too little to tell the user about
+      memory += fmt::format(", {} {}", name_of(static_cast<MemoryTag>(tag)),
                             format_bytes(static_cast<double>(plan_.at_peak[tag])));
     }
     row("memory", memory);
