@@ -300,22 +300,36 @@ class Run {
                     .perplexity = result.perplexity()});
   }
 
+  /// What samples continue: the run file's prompt, or the first words of held-out text.
+  std::vector<std::int32_t> sample_prompt() {
+    auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
+    const Dataset& text = data_.eval().eval_windows() > 0 ? data_.eval() : *data_.train;
+    if (prompt.empty()) {
+      const bool is_held_out = text.eval_windows() > 0;
+      const Batch batch = is_held_out ? text.eval_batch(0, 1, memory_) : text.batch(0, 1, memory_);
+      constexpr std::size_t kWords = 4;
+      const auto ids = batch.ids_BS.host<std::int32_t>();
+      prompt.assign(ids.begin(),
+                    ids.begin() + static_cast<std::ptrdiff_t>(std::min(kWords, ids.size())));
+    }
+    prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
+    return prompt;
+  }
+
   void sample_now() {
     if (!tokenizer_) return;
-    auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
-    const auto end =
-        find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
-    if (prompt.empty()) prompt.push_back(end.value_or(0));
-    prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
+    const auto prompt = sample_prompt();
     const auto room = config_.data.seq_len - static_cast<std::int64_t>(prompt.size());
     GenerateOptions options{.max_tokens = std::min(config_.train.sample_tokens, room),
                             .sampling = {.temperature = 0.8,
                                          .top_p = 0.95,
                                          .seed = static_cast<std::uint64_t>(config_.run.seed)}};
+    const auto end =
+        find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
     if (end) options.end_tokens.push_back(*end);
     const auto tokens = generate(*model_, prompt, options, {}, stream_, memory_);
     samples_.push_back({.step = state_.step,
-                        .prompt = config_.train.sample_prompt,
+                        .prompt = tokenizer_->decode(prompt, true),
                         .text = tokenizer_->decode(tokens, true)});
     sinks_.on_event(samples_.back());
   }
