@@ -17,6 +17,7 @@
 #include "engine/weights.h"
 #include "infer/generate.h"
 #include "observe/machine.h"
+#include "observe/progress.h"
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
@@ -94,7 +95,10 @@ class Run {
         stream_(options.threads),
         spec_(configured_model(config.model)),
         tokenizer_(configured_tokenizer(config)),
-        data_(open_run_data(config, tokenizer_, options.threads, folder_)),
+        data_(open_run_data(config, tokenizer_,
+                            {.threads = options.threads,
+                             .folder = options.work_folder,
+                             .terminal = options.terminal})),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
     plan_ = plan_training_memory(spec_, build_options(config_, spec_), config_.train.microbatch,
@@ -188,7 +192,8 @@ class Run {
       }
     }
     if (!config_.model.path.empty()) {
-      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_);
+      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_,
+                   options_.terminal);
     } else {
       initialize(model_->store(), static_cast<std::uint64_t>(config_.init_seed()), stream_);
     }
@@ -245,6 +250,7 @@ class Run {
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     ++state_.step;
+    state_.eval_loss.reset();  // a checkpoint carries the loss of its own step or none
     state_.tokens += config_.tokens_per_step();
     const double seconds = watch.seconds();
     state_.seconds += seconds;
@@ -286,12 +292,20 @@ class Run {
   }
 
   void evaluate_now(const StopSignals& signals) {
-    const auto result =
-        evaluate(*model_, data_.eval(),
-                 {.rows = config_.train.microbatch,
-                  .max_tokens = config_.train.eval_tokens,
-                  .on_progress = [&](auto, auto) { return signals.received() == nullptr; }},
-                 stream_, memory_);
+    observe::Progress progress({.label = "evaluating",
+                                .total = static_cast<std::uint64_t>(data_.eval().eval_windows()),
+                                .unit = "windows",
+                                .terminal = options_.terminal});
+    std::int64_t seen = 0;
+    const auto on_progress = [&](std::int64_t done, std::int64_t) {
+      progress.add(static_cast<std::uint64_t>(done - std::exchange(seen, done)));
+      return signals.received() == nullptr;
+    };
+    const auto result = evaluate(*model_, data_.eval(),
+                                 {.rows = config_.train.microbatch,
+                                  .max_tokens = config_.train.eval_tokens,
+                                  .on_progress = on_progress},
+                                 stream_, memory_);
     if (signals.received() != nullptr || result.targets == 0) return;
     state_.eval_loss = result.loss;
     sinks_.on_eval({.step = state_.step,
