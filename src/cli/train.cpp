@@ -52,7 +52,7 @@ void run(const Arguments& arguments) {
       .threads = thread_count(static_cast<int>(loaded.config.run.threads)),
       .fresh = arguments.fresh,
       .dry_run = arguments.dry_run,
-      .work_folder = scratch ? scratch->path() : loaded.config.folder(),
+      .work_folder = scratch ? scratch->path() : std::filesystem::path(),
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
       .settings = settings_of(loaded.config)};
   const auto outcome = train(loaded.config, options);

@@ -97,7 +97,7 @@ class Run {
         tokenizer_(configured_tokenizer(config)),
         data_(open_run_data(config, tokenizer_,
                             {.threads = options.threads,
-                             .folder = options.work_folder,
+                             .folder = options.work_folder.empty() ? folder_ : options.work_folder,
                              .terminal = options.terminal})),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
