@@ -17,6 +17,7 @@
 #include "engine/weights.h"
 #include "infer/generate.h"
 #include "observe/machine.h"
+#include "observe/progress.h"
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
@@ -94,7 +95,10 @@ class Run {
         stream_(options.threads),
         spec_(configured_model(config.model)),
         tokenizer_(configured_tokenizer(config)),
-        data_(open_run_data(config, tokenizer_, options.threads, folder_)),
+        data_(open_run_data(config, tokenizer_,
+                            {.threads = options.threads,
+                             .folder = options.work_folder.empty() ? folder_ : options.work_folder,
+                             .terminal = options.terminal})),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
     plan_ = plan_training_memory(spec_, build_options(config_, spec_), config_.train.microbatch,
@@ -201,7 +205,8 @@ class Run {
       }
     }
     if (!config_.model.path.empty()) {
-      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_);
+      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_,
+                   options_.terminal);
     } else {
       initialize(model_->store(), static_cast<std::uint64_t>(config_.init_seed()), stream_);
     }
@@ -258,6 +263,7 @@ class Run {
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     ++state_.step;
+    state_.eval_loss.reset();  // a checkpoint carries the loss of its own step or none
     state_.tokens += config_.tokens_per_step();
     const double seconds = watch.seconds();
     state_.seconds += seconds;
@@ -299,12 +305,20 @@ class Run {
   }
 
   void evaluate_now(const StopSignals& signals) {
-    const auto result =
-        evaluate(*model_, data_.eval(),
-                 {.rows = config_.train.microbatch,
-                  .max_tokens = config_.train.eval_tokens,
-                  .on_progress = [&](auto, auto) { return signals.received() == nullptr; }},
-                 stream_, memory_);
+    observe::Progress progress({.label = "evaluating",
+                                .total = static_cast<std::uint64_t>(data_.eval().eval_windows()),
+                                .unit = "windows",
+                                .terminal = options_.terminal});
+    std::int64_t seen = 0;
+    const auto on_progress = [&](std::int64_t done, std::int64_t) {
+      progress.add(static_cast<std::uint64_t>(done - std::exchange(seen, done)));
+      return signals.received() == nullptr;
+    };
+    const auto result = evaluate(*model_, data_.eval(),
+                                 {.rows = config_.train.microbatch,
+                                  .max_tokens = config_.train.eval_tokens,
+                                  .on_progress = on_progress},
+                                 stream_, memory_);
     if (signals.received() != nullptr || result.targets == 0) return;
     state_.eval_loss = result.loss;
     sinks_.on_eval({.step = state_.step,
@@ -313,22 +327,36 @@ class Run {
                     .perplexity = result.perplexity()});
   }
 
+  /// What samples continue: the run file's prompt, or the first words of held-out text.
+  std::vector<std::int32_t> sample_prompt() {
+    auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
+    const Dataset& text = data_.eval().eval_windows() > 0 ? data_.eval() : *data_.train;
+    if (prompt.empty()) {
+      const bool is_held_out = text.eval_windows() > 0;
+      const Batch batch = is_held_out ? text.eval_batch(0, 1, memory_) : text.batch(0, 1, memory_);
+      constexpr std::size_t kWords = 4;
+      const auto ids = batch.ids_BS.host<std::int32_t>();
+      prompt.assign(ids.begin(),
+                    ids.begin() + static_cast<std::ptrdiff_t>(std::min(kWords, ids.size())));
+    }
+    prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
+    return prompt;
+  }
+
   void sample_now() {
     if (!tokenizer_) return;
-    auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
-    const auto end =
-        find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
-    if (prompt.empty()) prompt.push_back(end.value_or(0));
-    prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
+    const auto prompt = sample_prompt();
     const auto room = config_.data.seq_len - static_cast<std::int64_t>(prompt.size());
     GenerateOptions options{.max_tokens = std::min(config_.train.sample_tokens, room),
                             .sampling = {.temperature = 0.8,
                                          .top_p = 0.95,
                                          .seed = static_cast<std::uint64_t>(config_.run.seed)}};
+    const auto end =
+        find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
     if (end) options.end_tokens.push_back(*end);
     const auto tokens = generate(*model_, prompt, options, {}, stream_, memory_);
     samples_.push_back({.step = state_.step,
-                        .prompt = config_.train.sample_prompt,
+                        .prompt = tokenizer_->decode(prompt, true),
                         .text = tokenizer_->decode(tokens, true)});
     sinks_.on_event(samples_.back());
   }
