@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "base/strings.h"
 #include "checkpoint/model_source.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
@@ -102,7 +101,8 @@ void run(Arguments arguments) {
               << "\n";
   } else {
     std::cout << "\n";
-    fmt::print(stderr, "{} tokens in {}\n", tokens.size(), format_duration(seconds));
+    fmt::print(stderr, "{} tokens, {:.0f} tokens/s\n", tokens.size(),
+               static_cast<double>(tokens.size()) / seconds);
   }
 }
 
