@@ -168,10 +168,12 @@ class Run {
                              format_count(static_cast<double>(config_.total_steps() *
                                                               config_.tokens_per_step()))));
     std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted";
+    const char* before = ": ";
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
       if (plan_.at_peak[tag] < plan_.peak / 100) continue;  // too little to tell the user about
-      memory += fmt::format(", {} {}", name_of(static_cast<MemoryTag>(tag)),
+      memory += fmt::format("{}{} {}", before, name_of(static_cast<MemoryTag>(tag)),
                             format_bytes(static_cast<double>(plan_.at_peak[tag])));
+      before = ", ";
     }
     row("memory", memory);
     row("run folder", folder_.string());
