@@ -1,11 +1,11 @@
 #include <CLI/CLI.hpp>
 
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "checkpoint/model_source.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
@@ -25,29 +25,6 @@ struct Arguments {
   bool json = false;
 };
 
-/// A folder for the tokens of a text that is evaluated once; removed in the end.
-class TemporaryTokens {
- public:
-  TemporaryTokens() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "heddle-eval-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::resources, "cannot make a folder like " + pattern,
-                  "set TMPDIR to a writable folder");
-    }
-    folder_ = pattern;
-  }
-  ~TemporaryTokens() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  TemporaryTokens(const TemporaryTokens&) = delete;
-  TemporaryTokens& operator=(const TemporaryTokens&) = delete;
-  const std::filesystem::path& folder() const { return folder_; }
-
- private:
-  std::filesystem::path folder_;
-};
-
 void run(const Arguments& arguments) {
   const ModelSource source(arguments.model);
   const auto folder = source.path();
@@ -61,9 +38,9 @@ void run(const Arguments& arguments) {
   if (arguments.tokenizer.empty()) config.model.path = folder;
   Memory memory;
   Stream stream(thread_count(arguments.threads));
-  const TemporaryTokens tokens;
+  const ScratchFolder tokens;  // of a text, which is evaluated once
   const auto dataset =
-      open_eval_data(config, configured_tokenizer(config), stream.threads(), tokens.folder());
+      open_eval_data(config, configured_tokenizer(config), stream.threads(), tokens.path());
   if (dataset->vocab_size() > spec.vocab) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} has token ids below {}, but the model's vocabulary is {}",

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/scratch_folder.h"
 #include "base/strings.h"
 #include "checkpoint/retention.h"
 #include "config/load.h"
@@ -93,7 +94,9 @@ class Run {
         stream_(options.threads),
         spec_(configured_model(config.model)),
         tokenizer_(configured_tokenizer(config)),
-        data_(open_run_data(config, tokenizer_, options.threads, folder_)),
+        scratch_(options.dry_run ? std::make_unique<ScratchFolder>() : nullptr),
+        data_(open_run_data(config, tokenizer_, options.threads,
+                            scratch_ ? scratch_->path() : folder_)),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
     plan_ = plan_training_memory(spec_, build_options(config_, spec_), config_.train.microbatch,
@@ -381,6 +384,7 @@ class Run {
   Memory memory_;
   const ModelSpec spec_;
   const std::optional<Tokenizer> tokenizer_;
+  const std::unique_ptr<const ScratchFolder> scratch_;  // a dry run's, for the tokens of its text
   const RunData data_;
   const LrSchedule lr_;
   MemoryPlan plan_;
