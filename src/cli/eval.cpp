@@ -1,12 +1,11 @@
 #include <CLI/CLI.hpp>
 
-#include <filesystem>
 #include <iostream>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/scratch_folder.h"
 #include "checkpoint/model_source.h"
+#include "cli/temporary_folder.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
 #include "engine/weights.h"
@@ -38,9 +37,11 @@ void run(const Arguments& arguments) {
   if (arguments.tokenizer.empty()) config.model.path = folder;
   Memory memory;
   Stream stream(thread_count(arguments.threads));
-  const ScratchFolder tokens;  // of a text, which is evaluated once
+  const auto terminal = observe::stderr_terminal(false);
+  const TemporaryFolder tokens;
   const auto dataset =
-      open_eval_data(config, configured_tokenizer(config), stream.threads(), tokens.path());
+      open_eval_data(config, configured_tokenizer(config),
+                     {.threads = stream.threads(), .folder = tokens.path(), .terminal = terminal});
   if (dataset->vocab_size() > spec.vocab) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} has token ids below {}, but the model's vocabulary is {}",
@@ -48,11 +49,11 @@ void run(const Arguments& arguments) {
                 "tokenize it with the model's own tokenizer");
   }
   Model model(spec, {.positions = seq_len}, ParamStore::Purpose::inference, memory);
-  load_weights(HfFolder(folder), spec, model.store(), stream);
+  load_weights(HfFolder(folder), spec, model.store(), stream, terminal);
   observe::Progress progress({.label = "evaluating",
                               .total = static_cast<std::uint64_t>(dataset->eval_windows()),
                               .unit = "windows",
-                              .terminal = observe::stderr_terminal(false)});
+                              .terminal = terminal});
   std::int64_t seen = 0;
   const auto result = evaluate(model, *dataset,
                                {.rows = arguments.batch,

@@ -82,7 +82,7 @@ void run(Arguments arguments) {
   const std::int64_t positions = std::min<std::int64_t>(
       spec.max_positions, static_cast<std::int64_t>(prompt.size()) + arguments.generate.max_tokens);
   Model model(spec, {.positions = positions}, ParamStore::Purpose::inference, memory);
-  load_weights(HfFolder(folder), spec, model.store(), stream);
+  load_weights(HfFolder(folder), spec, model.store(), stream, observe::stderr_terminal(false));
 
   StreamDecoder decoder(tokenizer, true);
   StoppingPrinter printer(arguments.prompt, arguments.stop, arguments.json);

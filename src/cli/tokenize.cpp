@@ -1,5 +1,3 @@
-#include "data/tokenize.h"
-
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +13,7 @@
 #include "base/strings.h"
 #include "cli/verbs.h"
 #include "data/encode.h"
-#include "observe/progress.h"
+#include "data/tokenize_line.h"
 
 namespace heddle::cli {
 namespace {
@@ -48,29 +46,6 @@ TokenizeOptions resolve(const Options& options, const fs::path& tokenizer_file,
                                                            : TextSplit::whole_file;
   return resolved;
 }
-
-/// Turns the totals that tokenize() reports into steps of the progress line.
-class ProgressLine {
- public:
-  void show(const TokenizeProgress& now) {
-    if (!line_) {
-      line_.emplace(observe::ProgressOptions{.label = "tokenizing",
-                                             .total = now.total_bytes,
-                                             .terminal = observe::stderr_terminal(false)});
-    }
-    line_->skip(now.reused_bytes - reused_);
-    line_->add(now.done_bytes - now.reused_bytes - fresh_);
-    reused_ = now.reused_bytes;
-    fresh_ = now.done_bytes - now.reused_bytes;
-  }
-  void finish() {
-    if (line_) line_->finish();
-  }
-
- private:
-  std::optional<observe::Progress> line_;
-  std::size_t reused_ = 0, fresh_ = 0;
-};
 
 void print_for_people(const Options& options, const TokenizeResult& result, double seconds) {
   const std::string what = fmt::format("{} tokens in {} documents", format_thousands(result.tokens),
@@ -113,7 +88,7 @@ void run(const Options& options) {
     log_warn("the tokenizer has no end-of-text token that is known by name; documents get none");
   }
   const Stopwatch clock;
-  ProgressLine line;
+  TokenizeLine line(observe::stderr_terminal(false));
   const TokenizeResult result =
       tokenize(real_file_system(), resolved, encoders(tokenizer, resolved.parse_special),
                [&](const TokenizeProgress& now) { line.show(now); });

@@ -2,10 +2,12 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "cli/temporary_folder.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
 #include "config/load.h"
@@ -43,10 +45,14 @@ void run(const Arguments& arguments) {
                 "use --ranks 1");
   }
   const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides);
+  // A dry run leaves nothing behind, not even tokens.
+  std::optional<TemporaryFolder> scratch;
+  if (arguments.dry_run) scratch.emplace();
   const TrainOptions options{
       .threads = thread_count(static_cast<int>(loaded.config.run.threads)),
       .fresh = arguments.fresh,
       .dry_run = arguments.dry_run,
+      .work_folder = scratch ? scratch->path() : std::filesystem::path(),
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
       .settings = settings_of(loaded.config)};
   const auto outcome = train(loaded.config, options);

@@ -219,7 +219,7 @@ std::vector<Key> train_keys() {
       {.name = "sample_prompt",
        .field = field(s, &TrainConfig::sample_prompt),
        .help = "what the samples continue",
-       .when_absent = "the end-of-text token alone"},
+       .when_absent = "the first words of held-out text"},
       {.name = "sample_tokens",
        .field = field(s, &TrainConfig::sample_tokens),
        .unit = "tokens",

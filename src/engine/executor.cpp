@@ -1,23 +1,35 @@
 #include "engine/executor.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace heddle {
+namespace {
 
-void execute(const Schedule& lowered, int rank, Stage& stage) {
+void perform(const Action& action, Stage& stage) {
+  switch (action.act) {
+    case Act::f: return stage.forward(action.microbatch);
+    case Act::b: return stage.backward_input(action.microbatch);
+    case Act::w: return stage.backward_weight(action.microbatch);
+    case Act::bw: return stage.backward(action.microbatch);
+    case Act::reduce_grads: return stage.reduce_grads();
+    case Act::step: return stage.step();
+    case Act::send_act:
+    case Act::recv_act:
+    case Act::send_grad:
+    case Act::recv_grad: break;
+  }
+  HEDDLE_CHECK(false, "a schedule of one rank has no messages");
+}
+
+}  // namespace
+
+void execute(const Schedule& lowered, int rank, Stage& stage, const OnAction& on_action) {
+  const Stopwatch watch;
   for (const Action& action : lowered.by_rank[static_cast<std::size_t>(rank)]) {
-    switch (action.act) {
-      case Act::f: stage.forward(action.microbatch); break;
-      case Act::b: stage.backward_input(action.microbatch); break;
-      case Act::w: stage.backward_weight(action.microbatch); break;
-      case Act::bw: stage.backward(action.microbatch); break;
-      case Act::reduce_grads: stage.reduce_grads(); break;
-      case Act::step: stage.step(); break;
-      case Act::send_act:
-      case Act::recv_act:
-      case Act::send_grad:
-      case Act::recv_grad: HEDDLE_CHECK(false, "a schedule of one rank has no messages");
-    }
+    const double begin = watch.seconds();
+    perform(action, stage);
+    if (on_action) on_action(action, begin, watch.seconds());
   }
 }
 

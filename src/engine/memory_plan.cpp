@@ -21,6 +21,7 @@ MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& optio
     return zeros;
   };
   std::vector<MicroBatch> batches;
+  batches.reserve(static_cast<std::size_t>(microbatches));
   for (int i = 0; i < microbatches; ++i) {
     batches.push_back({.ids = ids(), .targets = ids(), .positions = ids(), .first_key = ids()});
   }

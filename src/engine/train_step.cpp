@@ -43,7 +43,7 @@ StepResult TrainStep::run(std::span<const MicroBatch> microbatches, const StepAr
   clip_ = clip;
   const Schedule schedule =
       lower(one_f_one_b({.ranks = 1, .microbatches = static_cast<int>(microbatches.size())}));
-  execute(schedule, 0, *this);
+  execute(schedule, 0, *this, on_action_);
   return result_;
 }
 

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/executor.h"
 #include "engine/model.h"
 #include "engine/stage.h"
 #include "optim/adamw.h"
@@ -25,6 +26,8 @@ class TrainStep : private Stage {
   /// `clip` limits the global gradient norm; 0 means no limit. A loss or a norm that is not finite
   /// leaves weights and moments untouched.
   StepResult run(std::span<const MicroBatch> microbatches, const StepArgs& args, double clip);
+  /// Whoever wants to know when each action of a step began and ended.
+  void observe(OnAction on_action) { on_action_ = std::move(on_action); }
   /// Gradients only, left in the parameters: for comparison with references.
   StepResult gradients(std::span<const MicroBatch> microbatches);
 
@@ -44,6 +47,8 @@ class TrainStep : private Stage {
   Optimizer& optimizer_;
   Stream& stream_;
   Memory& memory_;
+
+  OnAction on_action_;
 
   // The step under way.
   std::span<const MicroBatch> microbatches_;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "observe/progress.h"
 #include "ops/reduce.h"
 
 namespace heddle {
@@ -48,13 +49,16 @@ void read_part(const HfFolder& folder, const std::string& name, const Tensor& ou
 
 }  // namespace
 
-void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store,
-                  Stream& stream) {
+void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
+                  const observe::Terminal& terminal) {
+  observe::Progress progress(
+      {.label = "loading weights", .total = folder.total_bytes(), .terminal = terminal});
   std::set<std::string> used;
   for (const Parameter* parameter : store.parameters()) {
     for (std::size_t part = 0; part < parameter->parts.size(); ++part) {
       const std::string name = stored_name(folder, parameter->parts[part].name);
       read_part(folder, name, parameter->part_of(parameter->value, part), stream);
+      progress.add(folder.entry(name).size_bytes());
       used.insert(name);
     }
   }
@@ -65,6 +69,7 @@ void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& sto
                             folder.file_of(name).path().string(), name, spec.family),
                 "use the config.json that belongs to these weights");
   }
+  progress.finish();
 }
 
 }  // namespace heddle

@@ -2,6 +2,7 @@
 
 #include "checkpoint/hf_folder.h"
 #include "model/spec.h"
+#include "observe/terminal.h"
 #include "parallel/param_store.h"
 
 namespace heddle {
@@ -10,6 +11,7 @@ namespace heddle {
 /// names the tensor that is missing, has another shape, holds NaN or infinity, or does not belong
 /// to the model. Known leftovers of old exports (mask buffers, inverse frequencies, the alias of a
 /// tied head) are passed over.
-void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream);
+void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
+                  const observe::Terminal& terminal = {});
 
 }  // namespace heddle

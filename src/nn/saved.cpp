@@ -45,7 +45,7 @@ std::size_t Saved::size_bytes() const {
   std::vector<std::pair<const std::byte*, std::size_t>> held;
   collect(held);
   std::ranges::sort(held);
-  held.erase(std::ranges::unique(held).begin(), held.end());
+  held.erase(std::unique(held.begin(), held.end()), held.end());
   std::size_t bytes = 0;
   for (const auto& [address, size] : held) bytes += size;
   return bytes;

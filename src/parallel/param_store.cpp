@@ -31,7 +31,9 @@ void ParamStore::bind_unit(const std::vector<Parameter*>& unit, DType dtype, Pur
                            Memory& memory) {
   // Decaying and other parameters apart, so that the optimizer sees two long stretches per unit.
   std::vector<Parameter*> ordered = unit;
-  std::ranges::stable_partition(ordered, [](const Parameter* p) { return p->is_matrix(); });
+  // Not std::ranges: clang 14, which builds the fuzz targets, cannot parse its subranges.
+  std::stable_partition(ordered.begin(), ordered.end(),
+                        [](const Parameter* p) { return p->is_matrix(); });
   std::int64_t matrices = 0, all = 0;
   for (const Parameter* p : ordered) {
     all += padded(p->shape.count());

@@ -5,7 +5,7 @@
 #include "base/strings.h"
 #include "data/demo_text.h"
 #include "data/encode.h"
-#include "data/tokenize.h"
+#include "data/tokenize_line.h"
 
 namespace heddle {
 namespace {
@@ -18,8 +18,7 @@ bool is_text(const fs::path& path) {
 
 /// The token file of `path`: itself, or what its text becomes.
 fs::path as_token_file(const fs::path& path, const config::RunConfig& config,
-                       const std::optional<Tokenizer>& tokenizer, int threads,
-                       const fs::path& folder) {
+                       const std::optional<Tokenizer>& tokenizer, const DataWork& work) {
   if (!is_text(path)) return path;
   if (!tokenizer) {
     throw Error(
@@ -30,17 +29,20 @@ fs::path as_token_file(const fs::path& path, const config::RunConfig& config,
   const std::string whole = fs::absolute(path).string();
   const auto digest = content_hash(std::as_bytes(std::span(whole)));
   const fs::path out =
-      folder / "data" / fmt::format("{}-{:08x}.tokens", path.stem().string(), digest >> 32);
+      work.folder / "data" / fmt::format("{}-{:08x}.tokens", path.stem().string(), digest >> 32);
   real_file_system().create_directories(out.parent_path());
   const std::string end = config.data.eos.empty() ? "auto" : config.data.eos;
-  const auto result = tokenize(real_file_system(),
-                               {.inputs = {path},
-                                .out = out,
-                                .origin = origin_of(*tokenizer),
-                                .tokenizer = config.data.tokenizer,
-                                .end_token = find_end_token(*tokenizer, end),
-                                .threads = threads},
-                               encoders(*tokenizer, true));
+  TokenizeLine line(work.terminal);
+  const auto result =
+      tokenize(real_file_system(),
+               {.inputs = {path},
+                .out = out,
+                .origin = origin_of(*tokenizer),
+                .tokenizer = config.data.tokenizer,
+                .end_token = find_end_token(*tokenizer, end),
+                .threads = work.threads},
+               encoders(*tokenizer, true), [&](const TokenizeProgress& now) { line.show(now); });
+  line.finish();
   if (!result.was_up_to_date) {
     log_info("tokenized {}: {} documents, {} tokens", path.string(),
              format_thousands(result.documents), format_thousands(result.tokens));
@@ -72,18 +74,18 @@ std::optional<Tokenizer> configured_tokenizer(const config::RunConfig& config) {
 }
 
 std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
-                                        const std::optional<Tokenizer>& tokenizer, int threads,
-                                        const fs::path& folder) {
+                                        const std::optional<Tokenizer>& tokenizer,
+                                        const DataWork& work) {
   DatasetOptions options = dataset_options(config);
-  options.sources = {{as_token_file(config.data.eval, config, tokenizer, threads, folder)}};
+  options.sources = {{as_token_file(config.data.eval, config, tokenizer, work)}};
   options.holdout = 1.0;
   return std::make_unique<Dataset>(options);
 }
 
 RunData open_run_data(const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
-                      int threads, const fs::path& folder) {
+                      const DataWork& work) {
   const auto resolve = [&](const fs::path& path) {
-    return as_token_file(path, config, tokenizer, threads, folder);
+    return as_token_file(path, config, tokenizer, work);
   };
   DatasetOptions options = dataset_options(config);
   if (!config.data.train.empty()) options.sources.push_back({resolve(config.data.train)});
@@ -92,8 +94,7 @@ RunData open_run_data(const config::RunConfig& config, const std::optional<Token
   }
   RunData data;
   data.train = std::make_unique<Dataset>(options);
-  if (!config.data.eval.empty())
-    data.separate_eval = open_eval_data(config, tokenizer, threads, folder);
+  if (!config.data.eval.empty()) data.separate_eval = open_eval_data(config, tokenizer, work);
   return data;
 }
 

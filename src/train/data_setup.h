@@ -5,6 +5,7 @@
 
 #include "config/run_config.h"
 #include "data/dataset.h"
+#include "observe/terminal.h"
 #include "tokenizer/tokenizer.h"
 
 namespace heddle {
@@ -22,15 +23,22 @@ struct RunData {
   const Dataset& eval() const { return separate_eval ? *separate_eval : *train; }
 };
 
-/// Opens the run's data. Text and JSONL are tokenised first, into `folder`/data; what is there
+/// Where and how text is tokenised on the way.
+struct DataWork {
+  int threads = 1;
+  std::filesystem::path folder = {};  ///< token files go to its folder `data`
+  observe::Terminal terminal = {};
+};
+
+/// Opens the run's data. Text and JSONL are tokenised first, into the work folder; what is there
 /// already and still holds is used as it is.
 RunData open_run_data(const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
-                      int threads, const std::filesystem::path& folder);
+                      const DataWork& work);
 
 /// Only data.eval, all of it held out.
 std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
-                                        const std::optional<Tokenizer>& tokenizer, int threads,
-                                        const std::filesystem::path& folder);
+                                        const std::optional<Tokenizer>& tokenizer,
+                                        const DataWork& work);
 
 /// The best loss per token that a model can reach on the held-out part, where its text is of the
 /// demo language; absent when it is not.

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/scratch_folder.h"
 #include "base/strings.h"
 #include "checkpoint/retention.h"
 #include "config/load.h"
@@ -18,9 +17,11 @@
 #include "engine/weights.h"
 #include "infer/generate.h"
 #include "observe/machine.h"
+#include "observe/progress.h"
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
+#include "observe/trace.h"
 #include "ops/softmax_xent.h"
 #include "optim/lr_schedule.h"
 #include "train/data_setup.h"
@@ -94,9 +95,10 @@ class Run {
         stream_(options.threads),
         spec_(configured_model(config.model)),
         tokenizer_(configured_tokenizer(config)),
-        scratch_(options.dry_run ? std::make_unique<ScratchFolder>() : nullptr),
-        data_(open_run_data(config, tokenizer_, options.threads,
-                            scratch_ ? scratch_->path() : folder_)),
+        data_(open_run_data(config, tokenizer_,
+                            {.threads = options.threads,
+                             .folder = options.work_folder.empty() ? folder_ : options.work_folder,
+                             .terminal = options.terminal})),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
     plan_ = plan_training_memory(spec_, build_options(config_, spec_), config_.train.microbatch,
@@ -190,7 +192,8 @@ class Run {
       }
     }
     if (!config_.model.path.empty()) {
-      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_);
+      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_,
+                   options_.terminal);
     } else {
       initialize(model_->store(), static_cast<std::uint64_t>(config_.init_seed()), stream_);
     }
@@ -214,6 +217,14 @@ class Run {
     Loader loader(*data_.train, plan, memory_, state_.step,
                   static_cast<std::size_t>(config_.data.prefetch));
     TrainStep step(*model_, *optimizer_, stream_, memory_);
+    if (config_.observe.trace) {
+      step.observe([this](const Action& action, double begin, double end) {
+        trace_.add({.name = to_text(action),
+                    .category = "action",
+                    .begin_seconds = step_start_ + begin,
+                    .duration_seconds = end - begin});
+      });
+    }
     const std::int64_t total = config_.total_steps();
     while (state_.step < total && signals.received() == nullptr) {
       one_step(step, loader);
@@ -235,9 +246,11 @@ class Run {
       batches.push_back(to_microbatch(loader.next()));
     }
     const double lr = lr_.at(state_.step + 1);
+    step_start_ = since_start_.seconds();
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     ++state_.step;
+    state_.eval_loss.reset();  // a checkpoint carries the loss of its own step or none
     state_.tokens += config_.tokens_per_step();
     const double seconds = watch.seconds();
     state_.seconds += seconds;
@@ -279,12 +292,20 @@ class Run {
   }
 
   void evaluate_now(const StopSignals& signals) {
-    const auto result =
-        evaluate(*model_, data_.eval(),
-                 {.rows = config_.train.microbatch,
-                  .max_tokens = config_.train.eval_tokens,
-                  .on_progress = [&](auto, auto) { return signals.received() == nullptr; }},
-                 stream_, memory_);
+    observe::Progress progress({.label = "evaluating",
+                                .total = static_cast<std::uint64_t>(data_.eval().eval_windows()),
+                                .unit = "windows",
+                                .terminal = options_.terminal});
+    std::int64_t seen = 0;
+    const auto on_progress = [&](std::int64_t done, std::int64_t) {
+      progress.add(static_cast<std::uint64_t>(done - std::exchange(seen, done)));
+      return signals.received() == nullptr;
+    };
+    const auto result = evaluate(*model_, data_.eval(),
+                                 {.rows = config_.train.microbatch,
+                                  .max_tokens = config_.train.eval_tokens,
+                                  .on_progress = on_progress},
+                                 stream_, memory_);
     if (signals.received() != nullptr || result.targets == 0) return;
     state_.eval_loss = result.loss;
     sinks_.on_eval({.step = state_.step,
@@ -293,22 +314,36 @@ class Run {
                     .perplexity = result.perplexity()});
   }
 
+  /// What samples continue: the run file's prompt, or the first words of held-out text.
+  std::vector<std::int32_t> sample_prompt() {
+    auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
+    const Dataset& text = data_.eval().eval_windows() > 0 ? data_.eval() : *data_.train;
+    if (prompt.empty()) {
+      const bool is_held_out = text.eval_windows() > 0;
+      const Batch batch = is_held_out ? text.eval_batch(0, 1, memory_) : text.batch(0, 1, memory_);
+      constexpr std::size_t kWords = 4;
+      const auto ids = batch.ids_BS.host<std::int32_t>();
+      prompt.assign(ids.begin(),
+                    ids.begin() + static_cast<std::ptrdiff_t>(std::min(kWords, ids.size())));
+    }
+    prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
+    return prompt;
+  }
+
   void sample_now() {
     if (!tokenizer_) return;
-    auto prompt = tokenizer_->encode(config_.train.sample_prompt, {.add_special = true});
-    const auto end =
-        find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
-    if (prompt.empty()) prompt.push_back(end.value_or(0));
-    prompt.resize(std::min(prompt.size(), static_cast<std::size_t>(config_.data.seq_len)));
+    const auto prompt = sample_prompt();
     const auto room = config_.data.seq_len - static_cast<std::int64_t>(prompt.size());
     GenerateOptions options{.max_tokens = std::min(config_.train.sample_tokens, room),
                             .sampling = {.temperature = 0.8,
                                          .top_p = 0.95,
                                          .seed = static_cast<std::uint64_t>(config_.run.seed)}};
+    const auto end =
+        find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
     if (end) options.end_tokens.push_back(*end);
     const auto tokens = generate(*model_, prompt, options, {}, stream_, memory_);
     samples_.push_back({.step = state_.step,
-                        .prompt = config_.train.sample_prompt,
+                        .prompt = tokenizer_->decode(prompt, true),
                         .text = tokenizer_->decode(tokens, true)});
     sinks_.on_event(samples_.back());
   }
@@ -349,6 +384,10 @@ class Run {
     if (signals.received() != nullptr && config_.checkpoint.on_exit) save_now();
     if (signals.received() == nullptr) sample_now();
     sinks_.close();
+    if (config_.observe.trace) {
+      real_file_system().create_directories(folder_ / "trace");
+      trace_.write(folder_ / "trace" / "run.json");
+    }
     if (config_.observe.report) write_report();
     detach_log_file();
     return {.step = state_.step,
@@ -384,7 +423,6 @@ class Run {
   Memory memory_;
   const ModelSpec spec_;
   const std::optional<Tokenizer> tokenizer_;
-  const std::unique_ptr<const ScratchFolder> scratch_;  // a dry run's, for the tokens of its text
   const RunData data_;
   const LrSchedule lr_;
   MemoryPlan plan_;
@@ -392,6 +430,10 @@ class Run {
   std::unique_ptr<AdamW> optimizer_;
   observe::SinkSet sinks_;
   observe::StepPace pace_;
+
+  observe::Trace trace_;
+  const Stopwatch since_start_;
+  double step_start_ = 0.0;
 
   RunState state_;
   bool resumed_ = false;

@@ -13,8 +13,9 @@ namespace heddle {
 /// What the command line adds to a run file.
 struct TrainOptions {
   int threads = 1;
-  bool fresh = false;    ///< forget checkpoints of the run folder
-  bool dry_run = false;  ///< plan and print, train nothing
+  bool fresh = false;                      ///< forget checkpoints of the run folder
+  bool dry_run = false;                    ///< plan and print, train nothing
+  std::filesystem::path work_folder = {};  ///< where text is tokenised to; empty: the run folder
   observe::Terminal terminal = {};
   std::vector<std::pair<std::string, std::string>> settings;  ///< key and value, for the report
 };

@@ -10,7 +10,6 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "ops/cpu/attention_tile-inl.h"
 
 #ifndef HEDDLE_OPS_CPU_ATTENTION_FORWARD_ONCE

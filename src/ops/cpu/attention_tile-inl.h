@@ -12,6 +12,7 @@
 #define HEDDLE_OPS_CPU_ATTENTION_TILE_INL_H
 #endif
 
+#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <algorithm>

@@ -69,6 +69,8 @@ std::vector<Diagnostic> validate(const Schedule& lowered);
 /// rank.
 std::vector<int> peak_in_flight(const Schedule& schedule);
 
+/// "F3", "BW0", "step".
+std::string to_text(const Action& action);
 /// "F0 F1 BW0 ..." with a line per rank; stages are named where a rank has more than one.
 std::string to_text(const Schedule& schedule);
 

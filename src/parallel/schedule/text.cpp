@@ -23,6 +23,11 @@ const char* symbol(Act act) {
 
 }  // namespace
 
+std::string to_text(const Action& action) {
+  const bool is_for_all = action.act == Act::reduce_grads || action.act == Act::step;
+  return is_for_all ? symbol(action.act) : symbol(action.act) + std::to_string(action.microbatch);
+}
+
 std::string to_text(const Schedule& schedule) {
   const bool names_stages = schedule.stages > schedule.ranks();
   std::string text;
@@ -30,10 +35,9 @@ std::string to_text(const Schedule& schedule) {
     std::string line;
     for (const Action& action : actions) {
       if (!line.empty()) line += " ";
-      line += symbol(action.act);
-      if (action.act == Act::reduce_grads || action.act == Act::step) continue;
-      line += std::to_string(action.microbatch);
-      if (names_stages) line += fmt::format("s{}", action.stage);
+      line += to_text(action);
+      const bool is_for_all = action.act == Act::reduce_grads || action.act == Act::step;
+      if (names_stages && !is_for_all) line += fmt::format("s{}", action.stage);
     }
     text += line + "\n";
   }

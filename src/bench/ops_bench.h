@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace heddle {
+
+/// What bounds an operation: the bytes it must read and write, or the arithmetic of its products.
+enum class Bound { copy, gemm };
+
+struct OpBenchResult {
+  std::string name, size;
+  Bound bound;
+  double seconds;  ///< median of one call
+  double rate;     ///< GB/s or GFLOP/s
+  double limit;    ///< the same unit: the copy or product measured in turns with the operation
+
+  double fraction() const { return rate / limit; }
+};
+
+struct OpsBenchOptions {
+  int threads = 1;
+  double seconds = 0.1;  ///< shortest time spent on one operation
+  std::string filter = {};  ///< only operations whose name contains this
+};
+
+/// Times every operation at the sizes of a 110M-parameter step, in turns with what bounds it.
+/// Error(usage) when no name matches the filter.
+std::vector<OpBenchResult> bench_ops(const OpsBenchOptions& options);
+
+}  // namespace heddle
