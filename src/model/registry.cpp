@@ -29,6 +29,10 @@ void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
     config.refuse(fmt::format("num_key_value_heads = {} does not divide num_attention_heads = {}",
                               spec.kv_heads, spec.heads));
   }
+  constexpr std::int64_t kMostLayers = 65'536;  // each is an object, even when it is only planned
+  if (spec.layers > kMostLayers) {
+    config.refuse(fmt::format("{} layers are more than any model has", spec.layers));
+  }
   if (spec.heads * spec.head_dim > ConfigReader::kLargestSize) {
     config.refuse(fmt::format("{} attention heads of {} dimensions are more than any model has",
                               spec.heads, spec.head_dim));

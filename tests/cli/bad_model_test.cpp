@@ -156,6 +156,13 @@ TEST_F(BadModel, WithSenselessNumbersIsRefused) {
   }
 }
 
+TEST_F(BadModel, WithMillionsOfLayersIsRefusedAtOnce) {
+  Json changed = parse_json(config(), "config.json");
+  changed["num_hidden_layers"] = 10'000'000;
+  use_config(changed.dump());
+  expect_eval_refused(5, {"config.json", "10000000 layers"});
+}
+
 TEST_F(BadModel, WithoutATokenizerCannotSpeak) {
   edit([](auto&) {});
   expect_refusal({"generate", files_.at("model"), "--prompt", "a"}, 5, {"tokenizer.json"});
