@@ -128,7 +128,7 @@ void add_generate(CLI::App& app) {
       ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--seed", options.sampling.seed, "same seed, same text")->capture_default_str();
   verb->add_option("--stop", arguments->stop, "end before this text")->take_all();
-  verb->add_option("--threads", arguments->threads, "0: all cores");
+  verb->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
   verb->add_flag("--json", arguments->json, "print one JSON object");
   verb->callback([arguments] { run(*arguments); });
 }

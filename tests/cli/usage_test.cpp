@@ -57,6 +57,15 @@ TEST(Usage, MistakesAreNamed) {
   expect_refusal({"verify", "nonsense"}, 2, {"nonsense"});
   expect_refusal({"verify", "reference", reference_model(), "--set", "optim.lr=1"}, 2,
                  {"optim.lr=1"});
+  for (const char* threads : {"-1", "two", "", "99999999999"}) {
+    expect_refusal({"eval", "model", "--data", "x", "--threads", threads}, 2, {"--threads"});
+    expect_refusal({"generate", "model", "--prompt", "x", "--threads", threads}, 2, {"--threads"});
+    expect_refusal({"bench", "train", "--model", "llama-15m", "--threads", threads}, 2,
+                   {"--threads"});
+    expect_refusal(
+        {"verify", "reference", reference_model(), "--set", std::string("run.threads=") + threads},
+        2, {"run.threads"});
+  }
   expect_refusal({"bench", "train", "--model", "nonsense"}, 2, {"nonsense", "llama-110m"});
   expect_refusal({"bench", "train", "--model", "llama-15m", "--device", "cuda"}, 3, {"cuda"});
   expect_refusal({"bench", "ops", "--filter", "nonsense"}, 2, {"nonsense"});
