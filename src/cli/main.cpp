@@ -58,8 +58,8 @@ int run(int argc, char** argv) {
   add_config(app);
   add_demo_text(app);
   if (argc == 1) {
-    fmt::print(stderr, "{}", app.help());
-    return static_cast<int>(ErrorCode::usage);
+    fmt::print(stderr, "{}\n", app.help());
+    throw Error(ErrorCode::usage, "no verb was given", "see heddle --help");
   }
   try {
     app.parse(argc, argv);

@@ -77,7 +77,7 @@ const Refused kRefused[] = {
     {"HugePositions", "gpt2", {{"n_positions", 2000000000}}, {"2000000000"}},
     {"HugeProduct",
      "llama",
-     {{"hidden_size", 12582912}, {"intermediate_size", 16777216}, {"num_hidden_layers", 16777216}},
+     {{"hidden_size", 12582912}, {"intermediate_size", 16777216}, {"num_hidden_layers", 65536}},
      {"parameters"}},
     {"FlagOfText", "llama", {{"tie_word_embeddings", "yes"}}, {"tie_word_embeddings"}},
     {"EpsilonOfZero", "llama", {{"rms_norm_eps", 0.0}}, {"epsilon"}},
