@@ -13,6 +13,8 @@ struct Refused {
   std::vector<const char*> said;  ///< besides the file
 };
 
+void PrintTo(const Refused& refused, std::ostream* out) { *out << refused.name; }
+
 const Refused kRefused[] = {
     {"SlidingWindow", "mistral", {{"sliding_window", 4096}}, {"sliding_window"}},
     {"SlidingWindowByFlag", "qwen2", {{"use_sliding_window", true}}, {"sliding_window"}},
