@@ -4,10 +4,41 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/strings.h"
 #include "cli/verbs.h"
 
 namespace heddle::cli {
 namespace {
+
+/// The words that `verb` would have understood in place of `word`.
+std::vector<std::string> known_words(const CLI::App& verb, const std::string& word) {
+  std::vector<std::string> names;
+  if (word.starts_with('-')) {
+    for (const auto* option : verb.get_options()) names.push_back(option->get_name());
+  } else {
+    const auto is_shown = [](const CLI::App* one) { return !one->get_group().empty(); };
+    for (const auto* one : verb.get_subcommands(is_shown)) names.push_back(one->get_name());
+  }
+  return names;
+}
+
+/// What is wrong with the command line. A word that is not known comes first: CLI11 would rather
+/// say what is missing, because of that word.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* verb = &app;
+  std::string command = "heddle";
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    command += " " + verb->get_name();
+  }
+  const std::string help = "see " + command + " --help";
+  const auto unknown = app.remaining(true);
+  if (unknown.empty()) return {ErrorCode::usage, command + ": " + error.what(), help};
+  const std::string& word = unknown.front();
+  const std::string near = nearest_word(word, known_words(*verb, word));
+  return {ErrorCode::usage, fmt::format("{} does not know {}", command, word),
+          near.empty() ? help : fmt::format("did you mean {}? {}", near, help)};
+}
 
 int run(int argc, char** argv) {
   CLI::App app{"Heddle trains large language models across processors joined by imperfect links."};
@@ -26,11 +57,15 @@ int run(int argc, char** argv) {
   add_doctor(app);
   add_config(app);
   add_demo_text(app);
+  if (argc == 1) {
+    fmt::print(stderr, "{}", app.help());
+    return static_cast<int>(ErrorCode::usage);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    // CLI11 uses its own numbers; ours are fixed by the contract: 0 for help, 2 for bad usage.
-    return app.exit(e) == 0 ? 0 : static_cast<int>(ErrorCode::usage);
+    if (e.get_exit_code() != 0) throw usage_error(app, e);
+    app.exit(e);  // help or version
   }
   return 0;
 }

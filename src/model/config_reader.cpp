@@ -31,9 +31,11 @@ std::int64_t ConfigReader::size(const std::string& key) const {
 std::int64_t ConfigReader::size_or(const std::string& key, std::int64_t fallback) const {
   const Json* value = find(key);
   if (value == nullptr) return fallback;
-  if (!value->is_number_integer() || value->get<std::int64_t>() <= 0 ||
-      value->get<std::int64_t>() >= (std::int64_t{1} << 31)) {
+  if (!value->is_number_integer() || value->get<std::int64_t>() <= 0) {
     refuse(fmt::format("{} = {} is not a positive integer", key, value->dump()));
+  }
+  if (value->get<std::int64_t>() > kLargestSize) {
+    refuse(fmt::format("{} = {} is larger than any model has", key, value->dump()));
   }
   return value->get<std::int64_t>();
 }

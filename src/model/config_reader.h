@@ -16,7 +16,10 @@ class ConfigReader {
  public:
   ConfigReader(const Json& config, std::string where);
 
-  /// A size: a positive integer below 2^31. `required` keys must be there; null counts as absent.
+  /// Larger sizes mean nothing, and products of three of them would overflow.
+  static constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;
+
+  /// A size: a positive integer up to kLargestSize. size() wants the key; null counts as absent.
   std::int64_t size(const std::string& key) const;
   std::int64_t size_or(const std::string& key, std::int64_t fallback) const;
   double number_or(const std::string& key, double fallback) const;
