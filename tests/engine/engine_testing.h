@@ -70,7 +70,7 @@ class Training {
   }
 
   Memory memory_;
-  Stream stream_{2};
+  Stream stream_{1};
   BuildOptions options_;
   Model model_;
   AdamW optimizer_{AdamWConfig{}};

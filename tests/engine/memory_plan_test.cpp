@@ -14,6 +14,8 @@ struct Plan {
   std::int64_t loss_chunk;
 };
 
+void PrintTo(const Plan& plan, std::ostream* out) { *out << plan.name; }
+
 const Plan kPlans[] = {
     {"Gpt2", "gpt2", 2, 17, 1, false, 512},
     {"Gpt2Recomputed", "gpt2", 2, 17, 1, true, 512},

@@ -33,7 +33,7 @@ class ExactModel {
   }
 
   Memory memory;
-  Stream stream{2};
+  Stream stream{1};
   Model model;
 };
 

@@ -13,6 +13,8 @@ struct Refused {
   std::vector<const char*> said;  ///< besides the file
 };
 
+void PrintTo(const Refused& refused, std::ostream* out) { *out << refused.name; }
+
 const Refused kRefused[] = {
     {"SlidingWindow", "mistral", {{"sliding_window", 4096}}, {"sliding_window"}},
     {"SlidingWindowByFlag", "qwen2", {{"use_sliding_window", true}}, {"sliding_window"}},
@@ -75,9 +77,14 @@ const Refused kRefused[] = {
     {"SizeOfAList", "gpt2", {{"n_embd", {1, 2}}}, {"n_embd"}},
     {"HugeVocabulary", "llama", {{"vocab_size", 2000000000}}, {"2000000000"}},
     {"HugePositions", "gpt2", {{"n_positions", 2000000000}}, {"2000000000"}},
+    {"MillionsOfLayers", "llama", {{"num_hidden_layers", 5000000}}, {"5000000 layers"}},
+    {"HugeHeads",
+     "llama",
+     {{"num_attention_heads", 60000}, {"head_dim", 60000}},
+     {"60000 attention heads of 60000"}},
     {"HugeProduct",
      "llama",
-     {{"hidden_size", 12582912}, {"intermediate_size", 16777216}, {"num_hidden_layers", 65536}},
+     {{"hidden_size", 12582912}, {"intermediate_size", 16777216}, {"num_hidden_layers", 60000}},
      {"parameters"}},
     {"FlagOfText", "llama", {{"tie_word_embeddings", "yes"}}, {"tie_word_embeddings"}},
     {"EpsilonOfZero", "llama", {{"rms_norm_eps", 0.0}}, {"epsilon"}},

@@ -24,7 +24,7 @@ struct LayerCase {
   bool is_loss = false;       ///< the output is losses, and dy means nothing
   bool documents = false;     ///< the micro-batch is packed
   std::int64_t vocab = 11;    ///< ids and targets are below it
-  double weight_range = 1.0;  /// parameters are uniform in [-range, range]
+  double weight_range = 1.0;  ///< parameters are uniform in [-range, range]
 };
 
 inline void PrintTo(const LayerCase& layer, std::ostream* out) { *out << layer.name; }
