@@ -72,7 +72,8 @@ void add_bench(CLI::App& app) {
   train->add_option("--steps", arguments->bench.steps, "timed steps")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  train->add_option("--threads", arguments->bench.threads, "0: all cores");
+  train->add_option("--threads", arguments->bench.threads, "0: all cores")
+      ->check(CLI::Range(0, 1024));
   train
       ->add_option("--loss-chunk", arguments->bench.loss_chunk,
                    "tokens a chunk of the output projection")

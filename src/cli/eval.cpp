@@ -94,7 +94,7 @@ void add_eval(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   verb->add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")
       ->check(CLI::NonNegativeNumber);
-  verb->add_option("--threads", arguments->threads, "0: all cores");
+  verb->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
   verb->add_flag("--json", arguments->json, "print one JSON object");
   verb->callback([arguments] { run(*arguments); });
 }

@@ -26,11 +26,12 @@ struct Arguments {
   bool json = false;
 };
 
-/// Prints text as it comes, but holds back what could become the beginning of a stop string.
+/// Prints the prompt and then text as it comes, but holds back what could become the beginning of a
+/// stop string. Nothing is printed before the first text is there.
 class StoppingPrinter {
  public:
-  StoppingPrinter(std::vector<std::string> stops, bool quiet)
-      : stops_(std::move(stops)), quiet_(quiet) {}
+  StoppingPrinter(std::string prompt, std::vector<std::string> stops, bool quiet)
+      : prompt_(std::move(prompt)), stops_(std::move(stops)), quiet_(quiet) {}
 
   /// False when a stop string is complete; what stands before it has been printed then.
   bool add(const std::string& text) {
@@ -58,8 +59,9 @@ class StoppingPrinter {
  private:
   void print(const std::string& text) {
     text_ += text;
-    if (!quiet_) std::cout << text << std::flush;
+    if (!quiet_) std::cout << std::exchange(prompt_, {}) << text << std::flush;
   }
+  std::string prompt_;  // empty once it is printed
   std::vector<std::string> stops_;
   bool quiet_;
   std::string pending_, text_;
@@ -82,8 +84,7 @@ void run(Arguments arguments) {
   load_weights(HfFolder(folder), spec, model.store(), stream, observe::stderr_terminal(false));
 
   StreamDecoder decoder(tokenizer, true);
-  StoppingPrinter printer(arguments.stop, arguments.json);
-  if (!arguments.json) std::cout << arguments.prompt << std::flush;
+  StoppingPrinter printer(arguments.prompt, arguments.stop, arguments.json);
   const Stopwatch watch;
   const auto tokens = generate(
       model, prompt, arguments.generate,
@@ -128,7 +129,7 @@ void add_generate(CLI::App& app) {
   verb->add_option("--seed", options.sampling.seed, "same seed, same text")->capture_default_str();
   verb->add_option("--stop", arguments->stop, "end before this text (repeatable)")
       ->allow_extra_args(false);
-  verb->add_option("--threads", arguments->threads, "0: all cores");
+  verb->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
   verb->add_flag("--json", arguments->json, "print one JSON object");
   verb->callback([arguments] { run(*arguments); });
 }

@@ -1,9 +1,6 @@
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <cstdio>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -13,36 +10,40 @@
 namespace heddle::cli {
 namespace {
 
-/// The verb that was named, as far as the words were understood: "heddle tokenizer train".
-std::string command_of(const CLI::App& app) {
-  std::string command = app.get_name();
-  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
-    at = at->get_subcommands().front();
-    command += " " + at->get_name();
+/// The words that `verb` would have understood in place of `word`.
+std::vector<std::string> known_words(const CLI::App& verb, const std::string& word) {
+  std::vector<std::string> names;
+  if (word.starts_with('-')) {
+    for (const auto* option : verb.get_options()) names.push_back(option->get_name());
+  } else {
+    const auto is_shown = [](const CLI::App* one) { return !one->get_group().empty(); };
+    for (const auto* one : verb.get_subcommands(is_shown)) names.push_back(one->get_name());
   }
-  return command;
+  return names;
 }
 
-std::string failure_message(const CLI::App* app, const CLI::Error& error) {
-  return fmt::format("error: {}; see {} --help\n", error.what(), command_of(*app));
-}
-
-/// A wrong verb would otherwise be answered with the remark that a verb is missing.
-void check_verb(const CLI::App& app, const std::string& word) {
-  if (word.starts_with('-')) return;
-  std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
-  if (std::ranges::find(verbs, word) != verbs.end()) return;
-  const auto near = nearest_word(word, verbs);
-  throw Error(ErrorCode::usage, fmt::format("unknown verb {}", word),
-              near.empty() ? "see heddle --help" : fmt::format("did you mean {}?", near));
+/// What is wrong with the command line. A word that is not known comes first: CLI11 would rather
+/// say what is missing, because of that word.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* verb = &app;
+  std::string command = "heddle";
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    command += " " + verb->get_name();
+  }
+  const std::string help = "see " + command + " --help";
+  const auto unknown = app.remaining(true);
+  if (unknown.empty()) return {ErrorCode::usage, command + ": " + error.what(), help};
+  const std::string& word = unknown.front();
+  const std::string near = nearest_word(word, known_words(*verb, word));
+  return {ErrorCode::usage, fmt::format("{} does not know {}", command, word),
+          near.empty() ? help : fmt::format("did you mean {}? {}", near, help)};
 }
 
 int run(int argc, char** argv) {
   CLI::App app{"Heddle trains large language models across processors joined by imperfect links."};
   app.name("heddle");
   app.require_subcommand(1);
-  app.failure_message(failure_message);
   app.set_version_flag("--version", HEDDLE_VERSION);
   add_train(app);
   add_eval(app);
@@ -60,12 +61,11 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "{}", app.help());
     return static_cast<int>(ErrorCode::usage);
   }
-  check_verb(app, argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    // CLI11 uses its own numbers; ours are fixed by the contract: 0 for help, 2 for bad usage.
-    return app.exit(e) == 0 ? 0 : static_cast<int>(ErrorCode::usage);
+    if (e.get_exit_code() != 0) throw usage_error(app, e);
+    app.exit(e);  // help or version
   }
   return 0;
 }

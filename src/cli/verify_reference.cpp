@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <iostream>
 
 #include "base/error.h"
@@ -18,6 +19,17 @@ struct Arguments {
   bool json = false;
 };
 
+int number_after(std::string_view text, std::string_view prefix) {
+  const std::string_view digits = text.substr(prefix.size());
+  int number = -1;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+  if (error != std::errc() || end != digits.end() || number < 0 || number > 1024) {
+    throw Error(ErrorCode::usage, fmt::format("--set {} is not a number of threads", text),
+                "give a number up to 1024; 0 uses all cores");
+  }
+  return number;
+}
+
 /// The keys of the run file that change how a reference is run on one process.
 ReferenceOptions options_of(const std::vector<std::string>& overrides) {
   ReferenceOptions options{.threads = thread_count(0)};
@@ -25,7 +37,7 @@ ReferenceOptions options_of(const std::vector<std::string>& overrides) {
     if (text == "train.recompute=block") {
       options.recompute = true;
     } else if (text.starts_with("run.threads=")) {
-      options.threads = thread_count(std::atoi(text.c_str() + sizeof("run.threads=") - 1));
+      options.threads = thread_count(number_after(text, "run.threads="));
     } else if (text != "run.device=cpu" && text != "train.recompute=none") {
       throw Error(ErrorCode::usage, "--set " + text + " has no meaning here in this version",
                   "use run.threads, run.device=cpu or train.recompute");

@@ -31,9 +31,11 @@ std::int64_t ConfigReader::size(const std::string& key) const {
 std::int64_t ConfigReader::size_or(const std::string& key, std::int64_t fallback) const {
   const Json* value = find(key);
   if (value == nullptr) return fallback;
-  if (!value->is_number_integer() || value->get<std::int64_t>() <= 0 ||
-      value->get<std::int64_t>() >= (std::int64_t{1} << 31)) {
+  if (!value->is_number_integer() || value->get<std::int64_t>() <= 0) {
     refuse(fmt::format("{} = {} is not a positive integer", key, value->dump()));
+  }
+  if (value->get<std::int64_t>() > kLargestSize) {
+    refuse(fmt::format("{} = {} is larger than any model has", key, value->dump()));
   }
   return value->get<std::int64_t>();
 }
@@ -97,10 +99,10 @@ void ConfigReader::refuse_sliding_window() const {
   }
 }
 
-RopeSpec ConfigReader::rope(std::int64_t head_dim) const {
+RopeSpec ConfigReader::rope(std::int64_t head_dim, double rotated_by_default) const {
   RopeSpec spec;
   spec.theta = number_or("rope_theta", number_or("rotary_emb_base", 10000.0));
-  double rotated = number_or("rotary_pct", number_or("partial_rotary_factor", 1.0));
+  double rotated = number_or("rotary_pct", number_or("partial_rotary_factor", rotated_by_default));
   const Json* scaling = has("rope_parameters") ? find("rope_parameters") : find("rope_scaling");
   if (scaling != nullptr) {
     const ConfigReader keys(*scaling, where_ + ": rope_parameters");

@@ -16,7 +16,10 @@ class ConfigReader {
  public:
   ConfigReader(const Json& config, std::string where);
 
-  /// A size: a positive integer below 2^31. `required` keys must be there; null counts as absent.
+  /// Larger sizes mean nothing, and products of three of them would overflow.
+  static constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;
+
+  /// A size: a positive integer up to kLargestSize. size() wants the key; null counts as absent.
   std::int64_t size(const std::string& key) const;
   std::int64_t size_or(const std::string& key, std::int64_t fallback) const;
   double number_or(const std::string& key, double fallback) const;
@@ -32,11 +35,9 @@ class ConfigReader {
   void refuse_sliding_window() const;
 
   /// `rope_parameters` of newer files, or rope_theta + rope_scaling (or rotary_emb_base) of older
-  /// ones.
-  RopeSpec rope(std::int64_t head_dim) const;
+  /// ones. `rotated_by_default` is the part of a head that rotates where the file does not say.
+  RopeSpec rope(std::int64_t head_dim, double rotated_by_default = 1.0) const;
 
-  const Json& json() const { return config_; }
-  const std::string& where() const { return where_; }
   [[noreturn]] void refuse(const std::string& message, const std::string& hint = {}) const;
 
  private:

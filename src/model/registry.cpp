@@ -22,18 +22,26 @@ constexpr std::array<Family, 6> kFamilies = {{
     {"qwen3", qwen_spec},
 }};
 
-/// What no family can mean, and sizes that would overflow later arithmetic.
+/// What no family can mean, and a product that would overflow later arithmetic.
 void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
   if (spec.head_dim < 1) config.refuse("there are more attention heads than hidden dimensions");
   if (spec.heads % spec.kv_heads != 0) {
     config.refuse(fmt::format("num_key_value_heads = {} does not divide num_attention_heads = {}",
                               spec.kv_heads, spec.heads));
   }
-  constexpr std::int64_t kLargest = std::int64_t{1} << 24;
-  for (const auto size : {spec.vocab, spec.hidden, spec.heads * spec.head_dim, spec.ffn,
-                          spec.max_positions, spec.layers}) {
-    if (size > kLargest)
-      config.refuse(fmt::format("a size of {} is larger than any model has", size));
+  constexpr std::int64_t kMostLayers = 65'536;  // each is an object, even when it is only planned
+  if (spec.layers > kMostLayers) {
+    config.refuse(fmt::format("{} layers are more than any model has", spec.layers));
+  }
+  if (spec.heads * spec.head_dim > ConfigReader::kLargestSize) {
+    config.refuse(fmt::format("{} attention heads of {} dimensions are more than any model has",
+                              spec.heads, spec.head_dim));
+  }
+  // In floating point, because the count itself might overflow.
+  const double parameters = static_cast<double>(spec.layers) * static_cast<double>(spec.hidden) *
+                            static_cast<double>(4 * spec.heads * spec.head_dim + 3 * spec.ffn);
+  if (parameters > 1e15) {
+    config.refuse(fmt::format("{:.0e} parameters are more than any model has", parameters));
   }
   if (spec.norm_eps <= 0.0) config.refuse("the norm's epsilon must be positive");
 }

@@ -128,7 +128,7 @@ class Memory::Pool {
         ErrorCode::resources,
         fmt::format("out of memory: {} more were refused while holding {}",
                     format_bytes(static_cast<double>(bytes)), held.empty() ? "nothing" : held),
-        "lower train.microbatch or data.seq_len, or set train.recompute = true");
+        "lower train.microbatch or data.seq_len, or set train.recompute = \"block\"");
   }
 
   const Mode mode_;

@@ -1,0 +1,111 @@
+#include "cli/refusals.h"
+#include "train/tiny_run.h"
+
+namespace heddle {
+namespace {
+
+void expect_train_refused(const TinyRun& run, const std::vector<std::string>& settings, int status,
+                          const std::vector<std::string>& mentions) {
+  expect_refusal(run.command(settings), status, mentions);
+  EXPECT_FALSE(std::filesystem::exists(run.checkpoints()));
+}
+
+TEST(BadRunFile, IsRefusedWithPlaceAndKey) {
+  const TinyRun run;
+  const std::string good = read_text_file(run.path() / "run.toml");
+  for (const auto& [text, mentions] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"[model\n", {"run.toml:1:"}},
+           {"[model]\nconfig = \n", {"run.toml:2:"}},
+           {"[model]\nconfig = \"\xff\"\n", {"run.toml"}},
+           {good + "[optim2]\nlr = 1\n", {"run.toml:", "optim2"}},
+           {good + "sed = 1\n", {"run.toml:", "sed", "seed"}},
+           {good + "threads = 1\n", {"run.toml:", "threads"}},
+           {good + "seed = \"one\"\n", {"run.toml:", "seed"}},
+           {"", {"model"}}}) {
+    run.write("run.toml", text);
+    expect_train_refused(run, {}, 2, mentions);
+  }
+}
+
+TEST(BadSetting, IsRefusedWithTheKeyAndTheNearestOne) {
+  const TinyRun run;
+  for (const auto& [setting, mentions] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"optim.lrr=1e-3", {"optim.lrr", "did you mean", "optim.lr"}},
+           {"nonsense", {"nonsense"}},
+           {"optim.lr=-1", {"optim.lr"}},
+           {"optim.lr=nan", {"optim.lr"}},
+           {"optim.schedule=cosin", {"optim.schedule", "cosine"}},
+           {"train.steps=0", {"train.steps"}},
+           {"train.steps=99999999999999999999", {"train.steps"}},
+           {"train.tokens_per_step=100", {"train.tokens_per_step", "64", "128"}},
+           {"data.seq_len=1000000", {"seq_len"}},
+           {"run.dtype=bf16", {"run.dtype"}},
+           {"parallel.tp=2", {"parallel.tp"}},
+           {"model.preset=llama-15n", {"llama-15n", "llama-15m"}}}) {
+    auto settings = std::vector{setting};
+    if (setting.starts_with("model.preset")) settings.push_back("model.config=\"\"");
+    expect_train_refused(run, settings, 2, mentions);
+  }
+  expect_train_refused(run, {"run.device=cuda"}, 3, {"run.device"});
+  expect_train_refused(run, {"run.memory_limit=100000"}, 3, {"at its peak", "microbatch"});
+  expect_refusal(run.command({}, {"--ranks", "3"}), 2, {"--ranks 3"});
+}
+
+TEST(BadData, IsRefusedByName) {
+  const TinyRun run;
+  const std::string good = read_text_file(run.path() / "data.tokens");
+  // Nothing looks wrong before the tokens themselves are read, by the loader's thread.
+  const std::string wild = good.substr(0, good.size() - 9000) + std::string(9000, '\xff');
+  for (const auto& [name, content] : std::vector<std::pair<std::string, std::string>>{
+           {"empty.tokens", ""},
+           {"truncated.tokens", good.substr(0, good.size() / 2)},
+           {"header-only.tokens", good.substr(0, 20)},
+           {"wild.tokens", wild},
+           {"noise.tokens", std::string(5000, 'x')}}) {
+    run.write(name, content);
+    expect_train_refused(run, {"data.train=" + (run.path() / name).string()}, 5, {name});
+  }
+  expect_train_refused(run, {"data.train=" + (run.path() / "none.tokens").string()}, 5,
+                       {"none.tokens"});
+  run.write("text.txt", "some text");
+  expect_train_refused(run, {"data.train=" + (run.path() / "text.txt").string()}, 2,
+                       {"text.txt", "data.tokenizer"});
+}
+
+TEST(BadData, ShorterThanAWindowIsRefused) {
+  const TinyRun run;
+  const std::vector<std::int32_t> tokens(20, 1);
+  write_token_file(real_file_system(), run.path() / "short.tokens", {.vocab_size = 61}, tokens,
+                   std::vector<std::int64_t>{0});
+  expect_train_refused(run, {"data.train=" + (run.path() / "short.tokens").string()}, 5,
+                       {"short.tokens", "20", "32"});
+}
+
+TEST(BadData, WithIdsBeyondTheModelsVocabularyIsRefused) {
+  const TinyRun run;
+  expect_train_refused(run, {"model.vocab_size=40"}, 2, {"61", "40", "model.vocab_size"});
+}
+
+TEST(BadText, IsRefusedWithFileAndLine) {
+  const TestFiles files;
+  for (const auto& [name, content, line] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"half.jsonl", "{\"text\": \"a\"}\n{\"text\": \n", ":2"},
+           {"array.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n[1]\n", ":3"},
+           {"number.jsonl", "{\"text\": 3}\n", ":1"},
+           {"other.jsonl", "{\"content\": \"a\"}\n", ":1"},
+           {"bytes.jsonl", "{\"text\": \"a\xff\xfe\"}\n", ":1"},
+           {"bytes.txt", "good\nbad \xc3\x28\n", ""},
+           {"empty.txt", "", ""},
+           {"empty.jsonl", "", ""}}) {
+    const std::string path = files.write(name, content);
+    expect_refusal({"tokenize", path, "--tokenizer", reference_tokenizer(), "--out",
+                    files.at("out.tokens"), "--threads", "1"},
+                   5, {name + line});
+  }
+  EXPECT_FALSE(std::filesystem::exists(files.at("out.tokens")));
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,63 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "checkpoint/safetensors.h"
+#include "train/tiny_run.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A run from finite weights whose products overflow: no step has a finite loss.
+class Nonfinite : public testing::Test {
+ protected:
+  Nonfinite() {
+    EXPECT_EQ(run_.train({"run.dir=" + origin(), "train.steps=2"}).status, 0);
+    const fs::path model = fs::path(origin()) / "checkpoints" / checkpoint_name(2);
+    fs::create_directories(run_.path() / "huge");
+    fs::copy_file(model / "config.json", run_.path() / "huge" / "config.json");
+    const SafetensorsFile file(model / "model.safetensors");
+    std::string bytes = read_text_file(file.path());
+    const auto head = file.bytes(file.entry("lm_head.weight"));
+    const auto begin = static_cast<std::size_t>(head.data() - file.file_bytes().data());
+    const float huge = 3e38F;
+    for (std::size_t at = begin; at < begin + head.size(); at += sizeof huge) {
+      std::memcpy(&bytes[at], &huge, sizeof huge);
+    }
+    run_.write("huge/model.safetensors", bytes);
+  }
+  std::string origin() const { return (run_.path() / "origin").string(); }
+  Outcome train(const std::string& setting) const {
+    return run_.train({"model.config=\"\"", "model.path=" + (run_.path() / "huge").string(),
+                       "checkpoint.every=0", "train.eval_every=0", setting});
+  }
+
+  const TinyRun run_;
+};
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+TEST_F(Nonfinite, UpdatesAreSkippedAndCountedUpToTheLimit) {
+  const Outcome outcome = train("train.nonfinite_limit=3");
+  EXPECT_EQ(outcome.status, 5) << outcome.err;
+  EXPECT_EQ(count(outcome.err, "update skipped,"), 3u) << outcome.err;
+  EXPECT_NE(outcome.err.find("3 of 3 allowed"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("error: "), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("optim.lr"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(run_.metrics().back()["loss"].is_null()) << "JSON has no NaN";
+}
+
+TEST_F(Nonfinite, StopsAtOnceWhenAskedTo) {
+  const Outcome outcome = train("train.nonfinite=stop");
+  EXPECT_EQ(outcome.status, 5) << outcome.err;
+  EXPECT_EQ(count(outcome.err, "update skipped"), 0u) << outcome.err;
+}
+
+}  // namespace
+}  // namespace heddle
