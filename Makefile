@@ -18,6 +18,9 @@ setup:
 configure: setup
 	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING
 
+demo: all
+	@./scripts/demo.sh $(BUILD)/heddle
+
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
@@ -27,15 +30,18 @@ asan tsan: setup
 	@cmake --build --preset $@ -j $(JOBS)
 	@ctest --preset $@ -j $(JOBS)
 
-fuzz: setup
+fuzz:
+	@./scripts/setup.sh --fuzz
 	@cmake --preset fuzz --log-level=WARNING
-	@cmake --build --preset fuzz -j 1
+	@cmake --build --preset fuzz -j $(JOBS)
 
 format:
-	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+	@./scripts/setup.sh --lint
+	@git ls-files '*.h' '*.cpp' | xargs clang-format-14 -i
 
 lint: configure
-	@git ls-files 'src/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
+	@./scripts/setup.sh --lint
+	@git ls-files 'src/*.cpp' | xargs -P $(JOBS) -n 4 clang-tidy-14 -p $(BUILD) --quiet
 
 clean:
 	rm -rf build build-*

@@ -20,7 +20,7 @@ struct OpBenchResult {
 
 struct OpsBenchOptions {
   int threads = 1;
-  double seconds = 0.1;  ///< shortest time spent on one operation
+  double seconds = 0.1;     ///< shortest time spent on one operation
   std::string filter = {};  ///< only operations whose name contains this
 };
 

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "base/strings.h"
 #include "checkpoint/model_source.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
@@ -103,7 +102,8 @@ void run(Arguments arguments) {
               << "\n";
   } else {
     std::cout << "\n";
-    fmt::print(stderr, "{} tokens in {}\n", tokens.size(), format_duration(seconds));
+    fmt::print(stderr, "{} tokens, {:.0f} tokens/s\n", tokens.size(),
+               static_cast<double>(tokens.size()) / seconds);
   }
 }
 
@@ -127,7 +127,8 @@ void add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--seed", options.sampling.seed, "same seed, same text")->capture_default_str();
-  verb->add_option("--stop", arguments->stop, "end before this text")->take_all();
+  verb->add_option("--stop", arguments->stop, "end before this text (repeatable)")
+      ->allow_extra_args(false);
   verb->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
   verb->add_flag("--json", arguments->json, "print one JSON object");
   verb->callback([arguments] { run(*arguments); });

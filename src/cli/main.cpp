@@ -57,6 +57,10 @@ int run(int argc, char** argv) {
   add_doctor(app);
   add_config(app);
   add_demo_text(app);
+  if (argc == 1) {
+    fmt::print(stderr, "{}", app.help());
+    return static_cast<int>(ErrorCode::usage);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -81,7 +81,8 @@ void add_train(CLI::App& app) {
       app.add_subcommand("train", "train as a run file says; the same command again resumes");
   auto arguments = std::make_shared<Arguments>();
   verb->add_option("RUN", arguments->run_file, "run file (TOML)")->required();
-  verb->add_option("--set", arguments->overrides, "section.key=value, over the file's")->take_all();
+  verb->add_option("--set", arguments->overrides, "section.key=value, over the file's (repeatable)")
+      ->allow_extra_args(false);
   verb->add_option("--ranks", arguments->ranks, "local ranks to start");
   verb->add_flag("--fresh", arguments->fresh, "start over: forget the run folder's checkpoints");
   verb->add_flag("--dry-run", arguments->dry_run, "check and plan, but train nothing");

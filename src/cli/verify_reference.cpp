@@ -77,8 +77,9 @@ void add_verify_reference(CLI::App& verify) {
   auto arguments = std::make_shared<Arguments>();
   verb->add_option("DIR", arguments->folder, "model folder with reference.safetensors")->required();
   verb->add_option("--ranks", arguments->ranks, "local ranks");
-  verb->add_option("--set", arguments->overrides, "section.key=value, as in the run file")
-      ->take_all();
+  verb->add_option("--set", arguments->overrides,
+                   "section.key=value, as in the run file (repeatable)")
+      ->allow_extra_args(false);
   verb->add_flag("--json", arguments->json, "print one JSON object");
   verb->callback([arguments] { run(*arguments); });
 }

@@ -53,8 +53,17 @@ Work Communicator::all_to_all(const Tensor& send, const Tensor& recv,
   const auto sum = [](std::span<const std::int64_t> rows) {
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   };
-  HEDDLE_CHECK(sum(send_rows) == send.size(0) && sum(recv_rows) == recv.size(0),
+  const auto ranks = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
+  HEDDLE_CHECK(send_rows.size() == ranks && recv_rows.size() == ranks,
+               "all_to_all row counts for {} and {} ranks in a group of {}", send_rows.size(),
+               recv_rows.size(), ranks);
+  HEDDLE_CHECK(sum(send_rows) == send.size(0) && sum(recv_rows) == recv.size(0) &&
+                   send_rows[own] == recv_rows[own],
                "all_to_all row counts do not add up to {} and {}", send.size(0), recv.size(0));
+  Shape row = send.shape();
+  row.set(0, recv.size(0));
+  HEDDLE_CHECK(row == recv.shape() && send.dtype() == recv.dtype(), "all_to_all of {} into {}",
+               send.shape().text(), recv.shape().text());
   count(CommOp::all_to_all, send);
   return do_all_to_all(send, recv, send_rows, recv_rows, after);
 }

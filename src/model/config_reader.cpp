@@ -99,10 +99,10 @@ void ConfigReader::refuse_sliding_window() const {
   }
 }
 
-RopeSpec ConfigReader::rope(std::int64_t head_dim) const {
+RopeSpec ConfigReader::rope(std::int64_t head_dim, double rotated_by_default) const {
   RopeSpec spec;
   spec.theta = number_or("rope_theta", number_or("rotary_emb_base", 10000.0));
-  double rotated = number_or("rotary_pct", number_or("partial_rotary_factor", 1.0));
+  double rotated = number_or("rotary_pct", number_or("partial_rotary_factor", rotated_by_default));
   const Json* scaling = has("rope_parameters") ? find("rope_parameters") : find("rope_scaling");
   if (scaling != nullptr) {
     const ConfigReader keys(*scaling, where_ + ": rope_parameters");

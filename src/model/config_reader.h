@@ -35,11 +35,9 @@ class ConfigReader {
   void refuse_sliding_window() const;
 
   /// `rope_parameters` of newer files, or rope_theta + rope_scaling (or rotary_emb_base) of older
-  /// ones.
-  RopeSpec rope(std::int64_t head_dim) const;
+  /// ones. `rotated_by_default` is the part of a head that rotates where the file does not say.
+  RopeSpec rope(std::int64_t head_dim, double rotated_by_default = 1.0) const;
 
-  const Json& json() const { return config_; }
-  const std::string& where() const { return where_; }
   [[noreturn]] void refuse(const std::string& message, const std::string& hint = {}) const;
 
  private:

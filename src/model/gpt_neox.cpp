@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "base/json.h"
 #include "model/families.h"
 
 namespace heddle {
@@ -30,14 +29,7 @@ ModelSpec gpt_neox_spec(const ConfigReader& config) {
     config.refuse("asks for hidden_act \"" + activation + "\", which heddle does not do",
                   "supported: gelu, gelu_new, gelu_fast, gelu_pytorch_tanh");
   }
-  // rotary_pct defaults to a quarter in files that do not say.
-  if (config.has("rope_parameters") || config.has("rotary_pct")) {
-    spec.rope = config.rope(spec.head_dim);
-  } else {
-    Json with_default = config.json();
-    with_default["rotary_pct"] = 0.25;
-    spec.rope = ConfigReader(with_default, config.where()).rope(spec.head_dim);
-  }
+  spec.rope = config.rope(spec.head_dim, 0.25);
   spec.qkv_bias = spec.attention_out_bias = config.flag_or("attention_bias", true);
   spec.mlp_bias = true;
   spec.qkv_interleaved = true;

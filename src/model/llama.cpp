@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "base/json.h"
@@ -13,6 +15,11 @@ ModelSpec llama_spec(const ConfigReader& config) {
   spec.heads = config.size("num_attention_heads");
   spec.kv_heads = config.size_or("num_key_value_heads", spec.heads);
   spec.head_dim = config.size_or("head_dim", spec.hidden / spec.heads);
+  if (!config.has("head_dim") && spec.head_dim * spec.heads != spec.hidden) {
+    config.refuse(fmt::format("num_attention_heads = {} does not divide hidden_size = {}",
+                              spec.heads, spec.hidden),
+                  "give head_dim where heads have a size of their own");
+  }
   spec.ffn = config.size("intermediate_size");
   spec.max_positions = config.size_or("max_position_embeddings", 2048);
   spec.norm_eps = config.number_or("rms_norm_eps", 1e-6);

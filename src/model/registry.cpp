@@ -37,6 +37,12 @@ void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
     config.refuse(fmt::format("{} attention heads of {} dimensions are more than any model has",
                               spec.heads, spec.head_dim));
   }
+  // In floating point, because the count itself might overflow.
+  const double parameters = static_cast<double>(spec.layers) * static_cast<double>(spec.hidden) *
+                            static_cast<double>(4 * spec.heads * spec.head_dim + 3 * spec.ffn);
+  if (parameters > 1e15) {
+    config.refuse(fmt::format("{:.0e} parameters are more than any model has", parameters));
+  }
   if (spec.norm_eps <= 0.0) config.refuse("the norm's epsilon must be positive");
 }
 

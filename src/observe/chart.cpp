@@ -176,9 +176,15 @@ std::string format_tick(double value, double spacing) {
     const int exponent = static_cast<int>(std::floor(std::log10(size) + 1e-9));
     return fmt::format("{:.3g}e{}", value / std::pow(10.0, exponent), exponent);
   }
-  for (const auto& [unit, suffix] : {std::pair{1e9, "B"}, {1e6, "M"}, {1e4, "k"}}) {
-    const double scale = unit == 1e4 ? 1e3 : unit;
-    if (size >= unit) return fmt::format("{:.4g}{}", value / scale, suffix);
+  // By the spacing rather than the value: the labels of one axis look alike.
+  struct Unit {
+    double size, spacing;
+    const char* suffix;
+  };
+  for (const Unit& unit : {Unit{1e9, 1e8, "B"}, {1e6, 1e5, "M"}, {1e3, 2e3, "k"}}) {
+    if (size >= unit.size && spacing >= unit.spacing) {
+      return fmt::format("{:.4g}{}", value / unit.size, unit.suffix);
+    }
   }
   if (spacing >= 1) return format_thousands(std::llround(value));
   const int digits = static_cast<int>(std::ceil(-std::log10(spacing) - 1e-9));

@@ -248,10 +248,10 @@ std::string memory_section(const RunReport& report) {
     return html + "<p class=\"say\">Nothing was recorded.</p></section>\n";
   }
   html +=
-      "<p class=\"say\">What the cost model predicted for each purpose, and the largest amount "
-      "held. Purposes peak at different moments, so the total is not their sum.</p>"
+      "<p class=\"say\">What a dry run of the step predicted for each purpose, and what was held, "
+      "both at the moment when the total was largest.</p>"
       "<ul class=\"legend\"><li><i class=\"predicted\"></i>predicted</li>"
-      "<li><i class=\"measured\"></i>measured peak</li></ul><div class=\"bars\">";
+      "<li><i class=\"measured\"></i>measured</li></ul><div class=\"bars\">";
   for (const auto& row : report.memory) {
     if (row.predicted_bytes > 0 || row.measured_bytes > 0) put_bar(html, row, largest, false);
   }

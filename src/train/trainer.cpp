@@ -103,6 +103,7 @@ class Run {
     check_run(config_, spec_, *data_.train);
     plan_ = plan_training_memory(spec_, build_options(config_, spec_), config_.train.microbatch,
                                  config_.data.seq_len, static_cast<int>(config_.accumulation()));
+    count_prefetched();
     check_memory();
   }
 
@@ -112,6 +113,7 @@ class Run {
     prepare_folder();
     attach_log_file(folder_ / "log.txt");
     start_model();
+    if (resumed_ && state_.step >= config_.total_steps()) return already_finished();
     open_sinks();
     const StopSignals signals;
     loop(signals);
@@ -120,6 +122,17 @@ class Run {
 
  private:
   fs::path checkpoints() const { return folder_ / "checkpoints"; }
+
+  /// The plan runs a step; the loader holds micro-batches of the next one meanwhile.
+  void count_prefetched() {
+    constexpr std::size_t kTensors = 4;  // of a MicroBatch
+    const auto tokens = static_cast<std::size_t>(config_.train.microbatch * config_.data.seq_len);
+    const std::size_t bytes = static_cast<std::size_t>(config_.data.prefetch) * kTensors *
+                              Memory::rounded_bytes(tokens * sizeof(std::int32_t));
+    plan_.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
+    plan_.peak += bytes;
+    plan_.reserved += bytes;
+  }
 
   void check_memory() const {
     const auto machine = observe::inspect_machine();
@@ -154,11 +167,13 @@ class Run {
     row("steps", fmt::format("{} ({} tokens)", format_thousands(config_.total_steps()),
                              format_count(static_cast<double>(config_.total_steps() *
                                                               config_.tokens_per_step()))));
-    std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted:";
+    std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted";
+    const char* before = ": ";
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-      if (plan_.at_peak[tag] < (std::size_t{1} << 16)) continue;
-      memory += fmt::format(" {} {}", name_of(static_cast<MemoryTag>(tag)),
+      if (plan_.at_peak[tag] < plan_.peak / 100) continue;  // too little to tell the user about
+      memory += fmt::format("{}{} {}", before, name_of(static_cast<MemoryTag>(tag)),
                             format_bytes(static_cast<double>(plan_.at_peak[tag])));
+      before = ", ";
     }
     row("memory", memory);
     row("run folder", folder_.string());
@@ -378,6 +393,16 @@ class Run {
     put("config.json", spec_.config->dump(2) + "\n");
     if (tokenizer_) put("tokenizer.json", tokenizer_->json());
     return files;
+  }
+
+  /// Leaves the report alone: it knows what a run that does nothing would not find out.
+  TrainOutcome already_finished() const {
+    log_info("this run is finished; a larger train.steps continues it, --fresh starts it over");
+    detach_log_file();
+    return {.step = state_.step,
+            .steps_total = config_.total_steps(),
+            .loss = std::nan(""),  // none was computed
+            .checkpoint = newest_};
   }
 
   TrainOutcome finish(const StopSignals& signals) {

@@ -34,6 +34,8 @@ TEST(FormatTick, GivesTheDigitsTheSpacingNeeds) {
   EXPECT_EQ(format_tick(2, 0.25), "2.0");
   EXPECT_EQ(format_tick(1500, 500), "1,500");
   EXPECT_EQ(format_tick(20000, 10000), "20k");
+  EXPECT_EQ(format_tick(5000, 5000), "5k");
+  EXPECT_EQ(format_tick(10500, 500), "10,500");
   EXPECT_EQ(format_tick(2500000, 500000), "2.5M");
   EXPECT_EQ(format_tick(3e-4, 1e-4), "3e-4");
   EXPECT_EQ(format_tick(0.002, 0.001), "0.002");

@@ -76,6 +76,27 @@ TEST(ConsoleSink, WithoutATerminalPrintsPlainLinesEveryNSteps) {
   EXPECT_EQ(out.find('\x1b'), std::string::npos);
 }
 
+TEST(ConsoleSink, PrintsNoStepsWhereNoneAreWanted) {
+  const std::string out = captured([] {
+    ConsoleSink sink({.terminal = {}, .line_every = 0});
+    sink.on_step(example());
+  });
+  EXPECT_EQ(out, "");
+}
+
+TEST(ConsoleSink, ShowsTheWritingOfACheckpointOnlyWhileItLasts) {
+  const auto save = [](bool is_terminal) {
+    ConsoleSink sink({.terminal = {.is_terminal = is_terminal, .colors = false, .columns = 80}});
+    sink.on_event(CheckpointRequested{100});
+    sink.on_event(CheckpointDurable{100, 3.1, 2147483648u, "out/step-000100"});
+  };
+  const std::string lasting = "step 100: checkpoint durable in 3.1s (2.0 GiB): out/step-000100\n";
+  EXPECT_EQ(captured([&] { save(false); }), lasting);
+  const std::string live = "step 100: writing a checkpoint";
+  const std::string blank = "\r" + std::string(live.size(), ' ') + "\r";
+  EXPECT_EQ(captured([&] { save(true); }), "\r" + live + blank + lasting);
+}
+
 TEST(ConsoleSink, OnATerminalRewritesOneLineWithinItsWidth) {
   const std::string out = captured([] {
     ConsoleSink sink({.terminal = {.is_terminal = true, .colors = false, .columns = 40},

@@ -83,8 +83,10 @@ std::string format_step(const StepMetrics& m) {
 }
 
 void ConsoleSink::on_step(const StepMetrics& metrics) {
-  const bool is_due = metrics.step % std::max<std::int64_t>(options_.line_every, 1) == 0;
-  if (is_due || !has_printed_ || metrics.step == metrics.steps_total) {
+  const bool is_due =
+      options_.line_every > 0 && (metrics.step % options_.line_every == 0 || !has_printed_ ||
+                                  metrics.step == metrics.steps_total);
+  if (is_due) {
     log_info("{}", format_step(metrics));
     has_printed_ = true;
   }
@@ -93,14 +95,17 @@ void ConsoleSink::on_step(const StepMetrics& metrics) {
 
 void ConsoleSink::draw_live(const StepMetrics& metrics) {
   if (has_live_line_ && since_draw_.seconds() < options_.redraw_seconds) return;
-  std::string line = format_step(metrics);
+  show_live(format_step(metrics));
+  since_draw_.restart();
+}
+
+void ConsoleSink::show_live(std::string line) {
   // The last column stays free: a full line would wrap, and a wrapped line cannot be rewritten.
   line.resize(
       std::min(line.size(), static_cast<std::size_t>(std::max(options_.terminal.columns - 1, 1))));
   const std::size_t columns = line.size();
   if (options_.terminal.colors) line = "\x1b[2m" + line + "\x1b[0m";
   set_status_line(line, columns);
-  since_draw_.restart();
   has_live_line_ = true;
 }
 
@@ -109,6 +114,12 @@ void ConsoleSink::on_eval(const EvalMetrics& m) {
 }
 
 void ConsoleSink::on_event(const RunEvent& event) {
+  // A beginning is worth a look while it lasts; what stays is that it is done.
+  if (std::holds_alternative<CheckpointRequested>(event)) {
+    if (options_.terminal.is_terminal) show_live(std::visit(Describe{}, event));
+    return;
+  }
+  if (std::holds_alternative<CheckpointDurable>(event)) close();
   const bool is_warning = std::holds_alternative<UpdateSkipped>(event);
   log_line(is_warning ? LogLevel::warn : LogLevel::info, std::visit(Describe{}, event));
 }

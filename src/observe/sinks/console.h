@@ -8,8 +8,9 @@ namespace heddle::observe {
 
 struct ConsoleOptions {
   Terminal terminal = {};
-  std::int64_t line_every = 10;  ///< lasting lines: every so many steps, the first and the last
-  double redraw_seconds = 0.1;   ///< the live line changes at most this often
+  /// Lasting lines: every so many steps, the first and the last; 0: none.
+  std::int64_t line_every = 10;
+  double redraw_seconds = 0.1;  ///< the live line changes at most this often
 };
 
 /// Lines for people, through the log (so they also reach log.txt). On a terminal a live line below
@@ -30,6 +31,7 @@ class ConsoleSink : public Sink {
 
  private:
   void draw_live(const StepMetrics& metrics);
+  void show_live(std::string line);
 
   ConsoleOptions options_;
   Stopwatch since_draw_;

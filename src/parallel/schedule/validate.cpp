@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <tuple>
 
@@ -10,34 +9,65 @@
 namespace heddle {
 namespace {
 
-using Item = std::pair<int, int>;  // stage, micro-batch
+/// What one rank has done so far, and whether it may do the next thing: every action once, behind
+/// all that it needs.
+class OrderCheck {
+ public:
+  OrderCheck(const Schedule& schedule, int rank, std::vector<Diagnostic>& found)
+      : schedule_(schedule), rank_(rank), found_(found) {}
 
-/// Every f once, then its b (or bw) once, then its w once; nothing after the step.
-void check_order(const Schedule& schedule, int rank, std::vector<Diagnostic>& found) {
-  std::map<Item, int> progress;  // 0 nothing, 1 after f, 2 after b, 3 after w
-  const auto advance = [&](const Action& action, int from, int to, const char* name) {
-    int& state = progress[{action.stage, action.microbatch}];
-    if (state != from) {
-      found.push_back({rank, fmt::format("{} of micro-batch {} on stage {} is out of order", name,
-                                         action.microbatch, action.stage)});
+  void run() {
+    const auto& actions = schedule_.by_rank[static_cast<std::size_t>(rank_)];
+    for (const Action& action : actions) {
+      if (action.act != Act::reduce_grads && action.act != Act::step) visit(action);
     }
-    state = to;
-  };
-  for (const Action& action : schedule.by_rank[static_cast<std::size_t>(rank)]) {
-    if (action.act == Act::f) advance(action, 0, 1, "F");
-    if (action.act == Act::b) advance(action, 1, 2, "B");
-    if (action.act == Act::w) advance(action, 2, 3, "W");
-    if (action.act == Act::bw) advance(action, 1, 3, "BW");
-  }
-  for (int stage = rank; stage < schedule.stages; stage += schedule.ranks()) {
-    for (int mb = 0; mb < schedule.microbatches; ++mb) {
-      if (progress[{stage, mb}] != 3) {
-        found.push_back(
-            {rank, fmt::format("micro-batch {} on stage {} is not finished", mb, stage)});
+    for (int stage = rank_; stage < schedule_.stages; stage += schedule_.ranks()) {
+      for (int mb = 0; mb < schedule_.microbatches; ++mb) {
+        if (!is_done(Act::w, stage, mb)) {
+          report(fmt::format("micro-batch {} on stage {} is not finished", mb, stage));
+        }
       }
     }
+    const auto is_end = [](const Action& action) {
+      return action.act == Act::reduce_grads || action.act == Act::step;
+    };
+    const std::size_t n = actions.size();
+    if (n < 2 || actions[n - 2].act != Act::reduce_grads || actions[n - 1].act != Act::step ||
+        std::ranges::count_if(actions, is_end) != 2) {
+      report("does not end with the reduction of gradients and the step");
+    }
   }
-}
+
+ private:
+  void visit(const Action& action) {
+    const auto done = [&](Act act) { return is_done(act, action.stage, action.microbatch); };
+    const bool is_first = action.stage == 0, is_last = action.stage == schedule_.stages - 1;
+    bool ready = true;
+    switch (action.act) {
+      case Act::f: ready = is_first || done(Act::recv_act); break;
+      case Act::b:
+      case Act::bw: ready = done(Act::f) && (is_last || done(Act::recv_grad)); break;
+      case Act::w: ready = done(Act::b); break;
+      case Act::send_act: ready = done(Act::f); break;
+      case Act::send_grad: ready = done(Act::b); break;
+      default: break;
+    }
+    const Act first_half = action.act == Act::bw ? Act::b : action.act;
+    if (!ready || done(first_half)) {
+      report(fmt::format("{} on stage {} is out of order", to_text(action), action.stage));
+    }
+    done_.insert({first_half, action.stage, action.microbatch});
+    if (action.act == Act::bw) done_.insert({Act::w, action.stage, action.microbatch});
+  }
+
+  bool is_done(Act act, int stage, int mb) const { return done_.contains({act, stage, mb}); }
+  void report(std::string message) { found_.push_back({rank_, std::move(message)}); }
+
+  const Schedule& schedule_;
+  int rank_;
+  std::vector<Diagnostic>& found_;
+  std::set<std::tuple<Act, int, int>> done_;  // with stage and micro-batch
+};
 
 /// Runs the ranks against each other: sends never wait, a receive waits for its send. What cannot
 /// move at the end is a deadlock or a receive that nobody serves.
@@ -90,7 +120,7 @@ void check_communication(const Schedule& schedule, std::vector<Diagnostic>& foun
 
 std::vector<Diagnostic> validate(const Schedule& lowered) {
   std::vector<Diagnostic> found;
-  for (int rank = 0; rank < lowered.ranks(); ++rank) check_order(lowered, rank, found);
+  for (int rank = 0; rank < lowered.ranks(); ++rank) OrderCheck(lowered, rank, found).run();
   check_communication(lowered, found);
   return found;
 }

@@ -1,0 +1,132 @@
+#include "engine/train_step.h"
+
+#include <cmath>
+
+#include "engine/engine_testing.h"
+#include "ops/softmax_xent.h"
+
+namespace heddle {
+namespace {
+
+/// Values and moments of every parameter.
+std::vector<std::string> state_of(Model& model) {
+  std::vector<std::string> state;
+  for (std::size_t i = 0; i < model.store().parameters().size(); ++i) {
+    state.push_back(bytes_of(model.store().parameters()[i]->value));
+    state.push_back(bytes_of(model.store().moment1(i)));
+    state.push_back(bytes_of(model.store().moment2(i)));
+  }
+  return state;
+}
+
+TEST(TrainStep, LowersTheLossOfABatchItSeesAgain) {
+  for (const char* name : kReferenceModels) {
+    Training training(name, {});
+    const std::vector<MicroBatch> batches = {training.batch(2, 12, 1)};
+    const double first = training.step().run(batches, {.lr = 3e-3, .step = 1}, 1.0).loss;
+    double last = first;
+    for (std::int64_t step = 2; step <= 15; ++step) {
+      last = training.step().run(batches, {.lr = 3e-3, .step = step}, 1.0).loss;
+    }
+    EXPECT_NEAR(first, std::log(static_cast<double>(training.model().spec().vocab)), 0.1) << name;
+    EXPECT_LT(last, first - 0.2) << name;
+  }
+}
+
+TEST(TrainStep, ALossThatIsNotFiniteLeavesWeightsAndMomentsUntouched) {
+  for (const float poison : {INFINITY, NAN}) {
+    Training training("llama", {});
+    const std::vector<MicroBatch> batches = {training.batch(1, 8, 1)};
+    EXPECT_TRUE(training.step().run(batches, {.lr = 1e-3, .step = 1}, 1.0).is_finite);
+    Parameter& last = *training.model().store().parameters().back();
+    const float good = last.value.host<float>()[0];
+    last.value.host<float>()[0] = poison;
+    const auto before = state_of(training.model());
+    EXPECT_FALSE(training.step().run(batches, {.lr = 1e-3, .step = 2}, 1.0).is_finite);
+    EXPECT_EQ(state_of(training.model()), before);
+    last.value.host<float>()[0] = good;
+    EXPECT_TRUE(training.step().run(batches, {.lr = 1e-3, .step = 2}, 1.0).is_finite);
+  }
+}
+
+TEST(TrainStep, AccumulationIsABatchOfAll) {
+  for (const char* name : {"gpt2", "gpt-neox", "llama", "qwen3"}) {
+    Training training(name, {.dtype = DType::f64});
+    MicroBatch both = training.batch(2, 9, 3);
+    // Unequal counts of targets: the mean is over all of them, not a mean of means.
+    for (std::size_t i = 0; i < 5; ++i) both.targets.host<std::int32_t>()[i] = ops::kIgnoreTarget;
+    const std::vector<MicroBatch> together = {both};
+    std::vector<MicroBatch> apart;
+    for (std::int64_t row = 0; row < 2; ++row) {
+      apart.push_back(plain_batch(both.ids.slice(0, row, row + 1),
+                                  both.targets.slice(0, row, row + 1), 0, training.memory()));
+    }
+    const StepResult one = training.step().gradients(together);
+    std::vector<std::vector<double>> want;
+    for (const Parameter* p : training.model().store().parameters()) {
+      want.emplace_back(p->grad.host<double>().begin(), p->grad.host<double>().end());
+    }
+    const StepResult two = training.step().gradients(apart);
+    EXPECT_EQ(one.targets, 13);
+    EXPECT_EQ(two.targets, 13);
+    EXPECT_NEAR(one.loss, two.loss, 1e-12);
+    EXPECT_NEAR(one.grad_norm, two.grad_norm, 1e-12);
+    for (std::size_t p = 0; p < want.size(); ++p) {
+      const auto have = training.model().store().parameters()[p]->grad.host<double>();
+      for (std::size_t i = 0; i < have.size(); ++i) ASSERT_NEAR(have[i], want[p][i], 1e-13) << name;
+    }
+  }
+}
+
+TEST(TrainStep, RecomputationGivesTheSameBits) {
+  for (const char* name : kReferenceModels) {
+    Training plain(name, {}), recomputed(name, {.recompute_blocks = true});
+    const auto run = [](Training& training) {
+      const std::vector<MicroBatch> batches = {training.batch(2, 10, 1), training.batch(2, 10, 2)};
+      return training.step().gradients(batches);
+    };
+    EXPECT_EQ(run(plain).loss, run(recomputed).loss) << name;
+    EXPECT_TRUE(plain.gradients() == recomputed.gradients()) << name;
+  }
+}
+
+TEST(TrainStep, AStepDoesNotSeeTheGradientsOfTheLast) {
+  Training training("gpt2", {});
+  const std::vector<MicroBatch> first = {training.batch(2, 8, 1)},
+                                second = {training.batch(2, 8, 2)};
+  training.step().gradients(second);
+  const auto want = training.gradients();
+  training.step().gradients(first);
+  EXPECT_FALSE(training.gradients() == want);
+  training.step().gradients(second);
+  EXPECT_TRUE(training.gradients() == want);
+}
+
+TEST(TrainStep, TargetsThatAreAllIgnoredGiveNoLossAndNoGradient) {
+  Training training("llama", {});
+  MicroBatch batch = training.batch(1, 6, 1);
+  std::ranges::fill(batch.targets.host<std::int32_t>(), ops::kIgnoreTarget);
+  const StepResult result = training.step().gradients({&batch, 1});
+  EXPECT_EQ(result.targets, 0);
+  EXPECT_EQ(result.loss, 0.0);
+  EXPECT_EQ(result.grad_norm, 0.0);
+  EXPECT_TRUE(result.is_finite);
+}
+
+TEST(TrainStep, ClippingBoundsTheChangeButReportsTheNormBefore) {
+  Training free("llama", {}), clipped("llama", {});
+  const auto run = [](Training& training, double clip) {
+    const std::vector<MicroBatch> batches = {training.batch(2, 8, 1)};
+    return training.step().run(batches, {.lr = 1e-3, .step = 1}, clip);
+  };
+  const double norm = run(free, 0.0).grad_norm;
+  EXPECT_EQ(run(clipped, norm / 4).grad_norm, norm);
+  const Tensor& without = free.model().store().moment1(0);
+  const Tensor& with = clipped.model().store().moment1(0);
+  for (std::size_t i = 0; i < 64; ++i) {
+    EXPECT_NEAR(with.host<float>()[i], without.host<float>()[i] / 4, 1e-6 * norm);
+  }
+}
+
+}  // namespace
+}  // namespace heddle

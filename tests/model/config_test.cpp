@@ -1,0 +1,169 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "model/config_testing.h"
+
+namespace heddle {
+namespace {
+
+struct Refused {
+  const char* name;
+  const char* family;
+  Json changes;
+  std::vector<const char*> said;  ///< besides the file
+};
+
+const Refused kRefused[] = {
+    {"SlidingWindow", "mistral", {{"sliding_window", 4096}}, {"sliding_window"}},
+    {"SlidingWindowByFlag", "qwen2", {{"use_sliding_window", true}}, {"sliding_window"}},
+    {"SlidingWindowByLayerType",
+     "qwen3",
+     {{"layer_types", {"full_attention", "sliding_attention"}}},
+     {"sliding_attention"}},
+    {"LayerTypesThatAreNoList", "qwen3", {{"layer_types", 3}}, {"layer_types"}},
+    {"UnknownRopeType",
+     "llama",
+     {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
+     {"rope_type", "yarn", "linear, llama3"}},
+    {"UnknownRopeTypeOfNewFiles",
+     "llama",
+     {{"rope_parameters", {{"rope_type", "dynamic"}}}},
+     {"rope_parameters", "dynamic"}},
+    {"RopeThatIsNoObject", "llama", {{"rope_scaling", 7}}, {"rope"}},
+    {"RopeThetaOfText", "llama", {{"rope_theta", "10000"}}, {"rope_theta", "\"10000\""}},
+    {"RopeFactorOfZero",
+     "llama",
+     {{"rope_scaling", {{"type", "linear"}, {"factor", 0.0}}}},
+     {"factor"}},
+    {"RopeFactorsInTheWrongOrder",
+     "llama",
+     {{"rope_scaling",
+       {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}}}},
+     {"high_freq_factor", "low_freq_factor"}},
+    {"OddRotation", "gpt_neox", {{"rotary_pct", 0.13}}, {"rotated"}},
+    {"Activation", "llama", {{"hidden_act", "gelu"}}, {"hidden_act", "gelu", "silu"}},
+    {"ActivationOfGpt2",
+     "gpt2",
+     {{"activation_function", "relu"}},
+     {"activation_function", "relu"}},
+    {"ActivationOfGptNeox", "gpt_neox", {{"hidden_act", "relu"}}, {"hidden_act", "relu"}},
+    {"HeadsThatDoNotDivideGpt2", "gpt2", {{"n_head", 5}}, {"n_head", "n_embd"}},
+    {"HeadsThatDoNotDivideGptNeox",
+     "gpt_neox",
+     {{"num_attention_heads", 5}},
+     {"num_attention_heads", "hidden_size"}},
+    {"HeadsThatDoNotDivideLlama",
+     "llama",
+     {{"num_attention_heads", 5}},
+     {"num_attention_heads", "hidden_size"}},
+    {"KeyHeadsThatDoNotDivide",
+     "llama",
+     {{"num_key_value_heads", 2}},
+     {"num_key_value_heads", "num_attention_heads"}},
+    {"MoreHeadsThanDimensions", "llama", {{"num_attention_heads", 48}}, {"num_attention_heads"}},
+    {"MissingVocabulary", "llama", {{"vocab_size", nullptr}}, {"vocab_size is missing"}},
+    {"MissingLayers", "gpt2", {{"n_layer", nullptr}}, {"n_layer is missing"}},
+    {"MissingWidth",
+     "gpt_neox",
+     {{"intermediate_size", nullptr}},
+     {"intermediate_size is missing"}},
+    {"SizeOfZero", "llama", {{"num_hidden_layers", 0}}, {"num_hidden_layers = 0"}},
+    {"NegativeSize", "llama", {{"hidden_size", -24}}, {"hidden_size = -24"}},
+    {"SizeOfText", "llama", {{"hidden_size", "24"}}, {"hidden_size = \"24\""}},
+    {"FractionalSize", "llama", {{"vocab_size", 50.5}}, {"vocab_size = 50.5"}},
+    {"SizeBeyondIntegers", "llama", {{"vocab_size", 18446744073709551615ULL}}, {"vocab_size"}},
+    {"SizeOfAList", "gpt2", {{"n_embd", {1, 2}}}, {"n_embd"}},
+    {"HugeVocabulary", "llama", {{"vocab_size", 2000000000}}, {"2000000000"}},
+    {"HugePositions", "gpt2", {{"n_positions", 2000000000}}, {"2000000000"}},
+    {"HugeProduct",
+     "llama",
+     {{"hidden_size", 12582912}, {"intermediate_size", 16777216}, {"num_hidden_layers", 16777216}},
+     {"parameters"}},
+    {"FlagOfText", "llama", {{"tie_word_embeddings", "yes"}}, {"tie_word_embeddings"}},
+    {"EpsilonOfZero", "llama", {{"rms_norm_eps", 0.0}}, {"epsilon"}},
+    {"EpsilonOfText", "llama", {{"rms_norm_eps", "tiny"}}, {"rms_norm_eps"}},
+    {"DropoutAboveOne", "gpt2", {{"resid_pdrop", 1.5}}, {"resid_pdrop"}},
+    {"ScalingByLayer",
+     "gpt2",
+     {{"scale_attn_by_inverse_layer_idx", true}},
+     {"scale_attn_by_inverse_layer_idx"}},
+    {"CrossAttention", "gpt2", {{"add_cross_attention", true}}, {"add_cross_attention"}},
+    {"UnknownFamily", "llama", {{"model_type", "bert"}}, {"model_type", "bert", "gpt_neox"}},
+    {"NoFamily", "llama", {{"model_type", nullptr}}, {"model_type is missing"}},
+    {"FamilyOfANumber", "llama", {{"model_type", 3}}, {"model_type"}},
+};
+
+class RefusedConfig : public testing::TestWithParam<Refused> {};
+
+TEST_P(RefusedConfig, IsNamedWithFileAndKey) {
+  const auto& [name, family, changes, said] = GetParam();
+  try {
+    spec_of(with(small_config(family), changes));
+    FAIL() << "was accepted";
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    EXPECT_EQ(e.code(), ErrorCode::data);
+    EXPECT_TRUE(what.starts_with("dir/config.json: ")) << what;
+    for (const char* part : said) EXPECT_NE(what.find(part), std::string::npos) << what;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, RefusedConfig, testing::ValuesIn(kRefused),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Config, ThatIsNoObjectIsRefused) {
+  for (const Json& config : {Json(nullptr), Json(3), Json::array({1}), Json("llama")}) {
+    EXPECT_THROW(spec_of(config), Error);
+  }
+}
+
+TEST(Config, SmallOnesOfAllFamiliesAreAccepted) {
+  for (const auto& family : known_families()) {
+    const ModelSpec spec = spec_of(small_config(family));
+    EXPECT_EQ(spec.family, family);
+    EXPECT_EQ(spec.head_dim, 8);
+    EXPECT_EQ(spec.kv_heads, 3);
+  }
+}
+
+TEST(Config, ASlidingWindowThatIsSwitchedOffIsAccepted) {
+  const Json off = {{"use_sliding_window", false}, {"sliding_window", 4096}};
+  EXPECT_NO_THROW(spec_of(with(small_config("qwen2"), off)));
+  Json null_window = small_config("mistral");
+  null_window["sliding_window"] = nullptr;
+  EXPECT_NO_THROW(spec_of(null_window));
+}
+
+TEST(Config, HeadsNeedNotDivideWhenTheirSizeIsGiven) {
+  const Json config = with(small_config("llama"), {{"num_attention_heads", 5}, {"head_dim", 6}});
+  EXPECT_EQ(spec_of(config).head_dim, 6);
+}
+
+TEST(Config, DropoutIsNotedByKey) {
+  EXPECT_EQ(spec_of(small_config("gpt2")).dropout, "");
+  EXPECT_EQ(
+      spec_of(with(small_config("gpt2"), {{"resid_pdrop", 0.1}, {"attn_pdrop", 0.25}})).dropout,
+      "attn_pdrop = 0.25, resid_pdrop = 0.1");
+  EXPECT_EQ(spec_of(with(small_config("llama"), {{"attention_dropout", 0.5}})).dropout,
+            "attention_dropout = 0.5");
+}
+
+TEST(Config, IsKeptWithItsUnknownKeys) {
+  const Json config = with(small_config("llama"), {{"torch_dtype", "bfloat16"}});
+  EXPECT_EQ(*spec_of(config).config, config);
+}
+
+TEST(Config, FamiliesDifferAsPublished) {
+  const ModelSpec gpt2 = spec_of(small_config("gpt2")), neox = spec_of(small_config("gpt_neox"));
+  const ModelSpec qwen2 = spec_of(small_config("qwen2")), qwen3 = spec_of(small_config("qwen3"));
+  EXPECT_TRUE(gpt2.tied_embeddings && gpt2.linears_are_in_out && !gpt2.rope);
+  EXPECT_EQ(gpt2.ffn, 96);
+  EXPECT_EQ(gpt2.gelu, ops::Gelu::tanh);
+  EXPECT_TRUE(neox.parallel_residual && neox.qkv_interleaved && !neox.tied_embeddings);
+  EXPECT_EQ(neox.gelu, ops::Gelu::exact);
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.attention_out_bias && !qwen2.qk_norm);
+  EXPECT_TRUE(qwen3.qk_norm && !qwen3.qkv_bias);
+}
+
+}  // namespace
+}  // namespace heddle

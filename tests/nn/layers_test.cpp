@@ -1,0 +1,221 @@
+// Every layer, one line each, under the same checks: see layer_testing.h. To add a layer, add its
+// line to kLayers.
+
+#include <algorithm>
+
+#include "model/decoder.h"
+#include "model/registry.h"
+#include "model/rope_tables.h"
+#include "nn/activation.h"
+#include "nn/attention.h"
+#include "nn/embedding.h"
+#include "nn/layer_testing.h"
+#include "nn/linear.h"
+#include "nn/loss_head.h"
+#include "nn/norm.h"
+#include "nn/recompute.h"
+#include "nn/residual.h"
+#include "nn/sequential.h"
+
+namespace heddle {
+namespace {
+
+using LayerPtr = std::unique_ptr<Layer>;
+
+std::unique_ptr<Linear> linear(std::int64_t out, std::int64_t in, bool has_bias = false) {
+  return std::make_unique<Linear>(parameter("w", {out, in}),
+                                  has_bias ? parameter("b", {out}) : nullptr);
+}
+
+std::unique_ptr<Linear> stacked_linear(std::int64_t in) {
+  return std::make_unique<Linear>(parameter({{"q", 6}, {"k", 2}, {"v", 3}}, {11, in}),
+                                  parameter({{"qb", 6}, {"kb", 2}, {"vb", 3}}, {11}));
+}
+
+std::unique_ptr<Linear> in_out_linear(std::int64_t out, std::int64_t in, bool has_bias) {
+  return std::make_unique<Linear>(parameter("w", {in, out}),
+                                  has_bias ? parameter("b", {out}) : nullptr,
+                                  Linear::Storage::in_out);
+}
+
+std::unique_ptr<RmsNorm> rms_norm(std::int64_t width) {
+  return std::make_unique<RmsNorm>(parameter("w", {width}), 1e-5);
+}
+
+std::unique_ptr<LayerNorm> layer_norm(std::int64_t width) {
+  return std::make_unique<LayerNorm>(parameter("w", {width}), parameter("b", {width}), 1e-5);
+}
+
+std::unique_ptr<AttentionCore> attention(const AttentionShape& shape, Memory& memory,
+                                         std::int64_t rotated = 0, bool qk_norm = false) {
+  std::optional<RopeSpec> rope;
+  if (rotated > 0) rope = RopeSpec{.theta = 50.0, .dims = rotated};
+  AttentionCore::QkNorm norms;
+  if (qk_norm) norms = {parameter("q", {shape.head_dim}), parameter("k", {shape.head_dim}), 1e-6};
+  return std::make_unique<AttentionCore>(shape, make_rope_tables(rope, kSeqLen, DType::f64, memory),
+                                         0.6, 0, std::move(norms));
+}
+
+std::unique_ptr<LossHead> head(std::int64_t chunk, bool has_bias = false) {
+  return std::make_unique<LossHead>(parameter("w", {11, 6}),
+                                    has_bias ? parameter("b", {11}) : nullptr, chunk);
+}
+
+LayerPtr mlp(std::int64_t width) {
+  return std::make_unique<Sequential>(
+      layers(rms_norm(width), linear(10, width), std::make_unique<SwiGlu>(5), linear(width, 5)));
+}
+
+LayerPtr attention_branch(std::int64_t width, Memory& memory) {
+  const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 4};
+  return std::make_unique<Sequential>(layers(layer_norm(width),
+                                             linear(shape.qkv_width(), width, true),
+                                             attention(shape, memory, 4), linear(width, 8, true)));
+}
+
+LayerPtr tied_model(Memory&) {
+  const auto table = parameter("embedding", {11, 6});
+  return std::make_unique<Sequential>(layers(std::make_unique<Embedding>(table, nullptr),
+                                             rms_norm(6),
+                                             std::make_unique<LossHead>(table, nullptr, 4)));
+}
+
+ModelSpec reference_spec(const std::string& name) {
+  return read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name + "/config.json");
+}
+
+LayerCase block(const std::string& family, bool recompute = false, bool documents = false) {
+  const auto make = [=](Memory& memory) {
+    return std::move(
+        build_decoder(reference_spec(family),
+                      {.dtype = DType::f64, .positions = kSeqLen, .recompute_blocks = recompute},
+                      memory)
+            .units[1]);
+  };
+  std::string name =
+      "BlockOf_" + family + (recompute ? "_recomputed" : "") + (documents ? "_packed" : "");
+  std::ranges::replace(name, '-', '_');
+  return {.name = name,
+          .make = make,
+          .width = reference_spec(family).hidden,
+          .documents = documents,
+          .weight_range = 0.4};
+}
+
+const AttentionShape kMha{.heads = 3, .kv_heads = 3, .head_dim = 4};
+const AttentionShape kGqa{.heads = 4, .kv_heads = 2, .head_dim = 6};
+const AttentionShape kMqa{.heads = 3, .kv_heads = 1, .head_dim = 4};
+const AttentionShape kInterleaved{.heads = 2, .kv_heads = 2, .head_dim = 6, .interleaved = true};
+
+// clang-format off
+const LayerCase kLayers[] = {
+    {.name = "Linear", .make = [](Memory&) -> LayerPtr { return linear(5, 9); }, .width = 9},
+    {.name = "LinearWithBias", .make = [](Memory&) -> LayerPtr { return linear(5, 9, true); }, .width = 9},
+    {.name = "LinearOfSeveralParts", .make = [](Memory&) -> LayerPtr { return stacked_linear(9); }, .width = 9},
+    {.name = "LinearInOut", .make = [](Memory&) -> LayerPtr { return in_out_linear(5, 9, false); }, .width = 9},
+    {.name = "LinearInOutWithBias", .make = [](Memory&) -> LayerPtr { return in_out_linear(5, 9, true); }, .width = 9},
+    {.name = "RmsNorm", .make = [](Memory&) -> LayerPtr { return rms_norm(9); }, .width = 9},
+    {.name = "LayerNorm", .make = [](Memory&) -> LayerPtr { return layer_norm(9); }, .width = 9},
+    {.name = "SwiGlu", .make = [](Memory&) -> LayerPtr { return std::make_unique<SwiGlu>(5); }, .width = 10},
+    {.name = "GeluExact", .make = [](Memory&) -> LayerPtr { return std::make_unique<GeluLayer>(9, ops::Gelu::exact); }, .width = 9},
+    {.name = "GeluTanh", .make = [](Memory&) -> LayerPtr { return std::make_unique<GeluLayer>(9, ops::Gelu::tanh); }, .width = 9},
+    {.name = "Attention", .make = [](Memory& m) -> LayerPtr { return attention(kMha, m); }, .width = kMha.qkv_width()},
+    {.name = "AttentionGrouped", .make = [](Memory& m) -> LayerPtr { return attention(kGqa, m); }, .width = kGqa.qkv_width()},
+    {.name = "AttentionOneKeyHead", .make = [](Memory& m) -> LayerPtr { return attention(kMqa, m); }, .width = kMqa.qkv_width()},
+    {.name = "AttentionInterleaved", .make = [](Memory& m) -> LayerPtr { return attention(kInterleaved, m); }, .width = kInterleaved.qkv_width()},
+    {.name = "AttentionRope", .make = [](Memory& m) -> LayerPtr { return attention(kGqa, m, 6); }, .width = kGqa.qkv_width()},
+    {.name = "AttentionPartialRope", .make = [](Memory& m) -> LayerPtr { return attention(kInterleaved, m, 2); }, .width = kInterleaved.qkv_width()},
+    {.name = "AttentionQkNorm", .make = [](Memory& m) -> LayerPtr { return attention(kGqa, m, 6, true); }, .width = kGqa.qkv_width()},
+    {.name = "AttentionQkNormWithoutRope", .make = [](Memory& m) -> LayerPtr { return attention(kMha, m, 0, true); }, .width = kMha.qkv_width()},
+    {.name = "AttentionPacked", .make = [](Memory& m) -> LayerPtr { return attention(kGqa, m, 6); }, .width = kGqa.qkv_width(), .documents = true},
+    {.name = "AttentionQkNormPacked", .make = [](Memory& m) -> LayerPtr { return attention(kMqa, m, 4, true); }, .width = kMqa.qkv_width(), .documents = true},
+    {.name = "Embedding", .make = [](Memory&) -> LayerPtr { return std::make_unique<Embedding>(parameter("t", {11, 6}), nullptr); }},
+    {.name = "EmbeddingWithPositions", .make = [](Memory&) -> LayerPtr { return std::make_unique<Embedding>(parameter("t", {11, 6}), parameter("p", {kSeqLen, 6})); }},
+    {.name = "LossHeadOneChunk", .make = [](Memory&) -> LayerPtr { return head(512); }, .width = 6, .is_loss = true},
+    {.name = "LossHeadUnevenChunks", .make = [](Memory&) -> LayerPtr { return head(4); }, .width = 6, .is_loss = true},
+    {.name = "LossHeadWithBias", .make = [](Memory&) -> LayerPtr { return head(3, true); }, .width = 6, .is_loss = true},
+    {.name = "TiedEmbeddingAndHead", .make = tied_model, .is_loss = true},
+    {.name = "SequentialOfLinears", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(linear(5, 9), linear(4, 5, true))); }, .width = 9},
+    {.name = "SequentialRebuildingRmsNorm", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(rms_norm(9), linear(4, 9))); }, .width = 9},
+    {.name = "SequentialRebuildingLayerNorm", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(layer_norm(9), linear(4, 9))); }, .width = 9},
+    {.name = "SequentialRebuildingActivation", .make = [](Memory&) -> LayerPtr { return mlp(9); }, .width = 9},
+    {.name = "SequentialRebuildingAttention", .make = [](Memory& m) { return attention_branch(9, m); }, .width = 9},
+    {.name = "Residual", .make = [](Memory&) -> LayerPtr { return std::make_unique<Residual>(layers(mlp(9)), 9); }, .width = 9},
+    {.name = "ResidualOfTwoBranches", .make = [](Memory& m) -> LayerPtr { return std::make_unique<Residual>(layers(attention_branch(9, m), mlp(9)), 9); }, .width = 9, .documents = true},
+    {.name = "Recompute", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(layers(mlp(9)), 9), 9); }, .width = 9},
+    block("gpt2"), block("gpt-neox"), block("gpt-neox-sequential"), block("llama"), block("llama-linear-bias"),
+    block("mistral"), block("qwen2"), block("qwen3"),
+    block("gpt2", true), block("gpt-neox", true), block("llama", true), block("qwen3", true),
+    block("llama", false, true), block("gpt-neox", true, true), block("qwen3", false, true),
+};
+// clang-format on
+
+class EveryLayer : public testing::TestWithParam<LayerCase> {
+ protected:
+  using Halves = LayerRun::Halves;
+  LayerRun run_{GetParam()};
+  LayerRun::Feed feed_ = run_.feed(1);
+};
+
+TEST_P(EveryLayer, HasTheGradientOfTheInputThatDifferencesShow) {
+  run_.begin_step();
+  const auto dx = run_.pass(feed_, Halves::together);
+  if (GetParam().width == 0) {
+    EXPECT_TRUE(dx.empty()) << "token ids have no gradient";
+    return;
+  }
+  expect_gradient(
+      feed_.x, dx, [&] { return run_.objective(feed_); }, "the input");
+}
+
+TEST_P(EveryLayer, HasTheGradientsOfParametersThatDifferencesShow) {
+  run_.begin_step();
+  run_.pass(feed_, Halves::together);
+  const auto gradients = run_.gradients();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const Parameter& p = *run_.store().parameters()[i];
+    expect_gradient(
+        p.value, gradients[i], [&] { return run_.objective(feed_); }, p.parts.front().name);
+  }
+}
+
+TEST_P(EveryLayer, GivesTheSameBitsInTwoHalves) {
+  run_.begin_step();
+  const auto dx = run_.pass(feed_, Halves::together);
+  const auto gradients = run_.gradients();
+  run_.begin_step();
+  EXPECT_EQ(run_.pass(feed_, Halves::apart), dx);
+  EXPECT_EQ(run_.gradients(), gradients);
+}
+
+TEST_P(EveryLayer, KeepsTheBytesThatItsCostSays) {
+  run_.begin_step();
+  const CostShape shape{.sequences = kSequences, .seq_len = kSeqLen, .dtype = DType::f64};
+  EXPECT_EQ(run_.saved_bytes_after_forward(feed_), run_.layer().cost(shape).saved_bytes);
+}
+
+TEST_P(EveryLayer, AddsUpTheGradientsOfMicroBatches) {
+  const auto other = run_.feed(2);
+  run_.begin_step();
+  run_.pass(feed_, Halves::together);
+  auto sum = run_.gradients();
+  run_.begin_step();
+  run_.pass(other, Halves::together);
+  const auto second = run_.gradients();
+  run_.begin_step();
+  run_.pass(feed_, Halves::apart);
+  run_.pass(other, Halves::together);
+  const auto both = run_.gradients();
+  for (std::size_t p = 0; p < sum.size(); ++p) {
+    for (std::size_t i = 0; i < sum[p].size(); ++i) {
+      ASSERT_NEAR(both[p][i], sum[p][i] + second[p][i], 1e-11)
+          << run_.store().parameters()[p]->parts.front().name << " element " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, EveryLayer, testing::ValuesIn(kLayers),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,35 @@
+#include "optim/clip.h"
+
+#include <gtest/gtest.h>
+
+namespace heddle {
+namespace {
+
+TEST(Clip, LeavesGradientsBelowTheLimitAlone) {
+  EXPECT_EQ(clip_scale(0.0, 1.0), 1.0);
+  EXPECT_EQ(clip_scale(0.5, 1.0), 1.0);
+}
+
+TEST(Clip, ScalesLargerOnesToTheLimit) {
+  EXPECT_NEAR(clip_scale(4.0, 1.0) * 4.0, 1.0, 1e-6);
+  EXPECT_EQ(clip_scale(4.0, 1.0), 1.0 / (4.0 + 1e-6));
+  EXPECT_NEAR(clip_scale(100.0, 2.5), 0.025, 1e-9);
+}
+
+TEST(Clip, ALimitOfZeroIsNoLimit) { EXPECT_EQ(clip_scale(1e30, 0.0), 1.0); }
+
+TEST(Clip, TheNormIsOfAllShardsTogether) {
+  Memory memory;
+  Stream stream(1);
+  std::vector<OptShard> shards(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    shards[i].grad = memory.zeros({2}, DType::f32, MemoryTag::gradients);
+  }
+  shards[0].grad.host<float>()[1] = 3.0F;
+  shards[1].grad.host<float>()[0] = -4.0F;
+  EXPECT_DOUBLE_EQ(global_grad_norm(shards, stream), 5.0);
+  EXPECT_EQ(global_grad_norm({}, stream), 0.0);
+}
+
+}  // namespace
+}  // namespace heddle
