@@ -1,31 +1,17 @@
 // The program itself: exit status, and JSON alone on standard output.
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
 #include "base/json.h"
+#include "cli/run_program.h"
 #include "config/error_text.h"
 #include "config/schema.h"
 
 namespace heddle::config {
 namespace {
-
-struct Outcome {
-  int status;
-  std::string output;
-};
-
-Outcome heddle(const std::string& arguments) {
-  const std::string command = "'" HEDDLE_PROGRAM "' " + arguments + " 2>/dev/null";
-  FILE* pipe = popen(command.c_str(), "r");
-  std::string output;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) output += static_cast<char>(c);
-  return {WEXITSTATUS(pclose(pipe)), output};
-}
 
 class ConfigVerb : public testing::Test {
  protected:
@@ -36,9 +22,10 @@ class ConfigVerb : public testing::Test {
 };
 
 TEST_F(ConfigVerb, PrintGivesOneJsonObject) {
-  const auto outcome = heddle("config print '" + file_ + "' --json --set train.microbatch=2");
+  const auto outcome =
+      run_heddle({"config", "print", file_, "--json", "--set", "train.microbatch=2"});
   ASSERT_EQ(outcome.status, 0);
-  const auto json = parse_json(outcome.output, "output");
+  const auto json = parse_json(outcome.out, "output");
   EXPECT_EQ(json["values"]["train"]["microbatch"], 2);
   EXPECT_EQ(json["origins"]["train.microbatch"], "--set");
   EXPECT_EQ(json["origins"]["train.steps"], file_ + ":7");
@@ -47,16 +34,16 @@ TEST_F(ConfigVerb, PrintGivesOneJsonObject) {
 }
 
 TEST_F(ConfigVerb, ErrorsExitWithTwo) {
-  EXPECT_EQ(heddle("config print '" + file_ + "' --set optim.lrr=1").status, 2);
-  EXPECT_EQ(heddle("config print no-such-file.toml").status, 2);
-  EXPECT_EQ(heddle("config explain no_such_key_at_all").status, 2);
-  EXPECT_EQ(heddle("config").status, 2);
+  EXPECT_EQ(run_heddle({"config", "print", file_, "--set", "optim.lrr=1"}).status, 2);
+  EXPECT_EQ(run_heddle({"config", "print", "no-such-file.toml"}).status, 2);
+  EXPECT_EQ(run_heddle({"config", "explain", "no_such_key_at_all"}).status, 2);
+  EXPECT_EQ(run_heddle({"config"}).status, 2);
 }
 
 TEST_F(ConfigVerb, ExplainAllCoversEveryKey) {
-  const auto outcome = heddle("config explain all --json");
+  const auto outcome = run_heddle({"config", "explain", "all", "--json"});
   ASSERT_EQ(outcome.status, 0);
-  EXPECT_EQ(parse_json(outcome.output, "output")["keys"].size(), keys().size());
+  EXPECT_EQ(parse_json(outcome.out, "output")["keys"].size(), keys().size());
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(Replay, FollowsPyTorchThroughThreeHundredSteps) {
   const fs::path text = shared_folder() / "data" / "tinyshakespeare.txt";
   if (!fs::exists(folder) || !fs::exists(text)) GTEST_SKIP() << "no fixtures at " << folder;
   Memory memory;
-  Stream stream(2);
+  Stream stream(1);  // other tests run beside it
   const ModelSpec spec = read_model_spec(folder / "config.json");
   Model model(spec, {.positions = kSeq}, ParamStore::Purpose::training, memory);
   load_weights(HfFolder(folder), spec, model.store(), stream);
