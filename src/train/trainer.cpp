@@ -241,6 +241,8 @@ class Run {
       });
     }
     const std::int64_t total = config_.total_steps();
+    // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
+    if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now(signals);
     while (state_.step < total && signals.received() == nullptr) {
       one_step(step, loader);
       const bool is_last = state_.step == total;
