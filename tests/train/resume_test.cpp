@@ -61,13 +61,11 @@ TEST(Resume, ContinuesAMixtureWhereItStood) {
 }
 
 TEST(Resume, AfterASignalContinuesToTheSameEnd) {
-  // Without evaluations between: one that a signal cuts short is given up.
-  const auto settings = with(kSlow, "train.eval_every=0");
   const TinyRun whole;
-  ASSERT_EQ(whole.train(settings).status, 0);
+  ASSERT_EQ(whole.train(kSlow).status, 0);
   for (const int signal : {SIGINT, SIGTERM}) {
     const TinyRun run;
-    const Outcome stopped = interrupt(run, settings, signal, "step 2/10");
+    const Outcome stopped = interrupt(run, kSlow, signal, "step 2/10");
     ASSERT_EQ(stopped.status, 6) << stopped.err;
     EXPECT_NE(stopped.err.find(signal == SIGINT ? "stopped by SIGINT" : "stopped by SIGTERM"),
               std::string::npos)
@@ -75,7 +73,7 @@ TEST(Resume, AfterASignalContinuesToTheSameEnd) {
     const auto saved = open_latest(run.checkpoints());
     ASSERT_TRUE(saved.has_value());
     EXPECT_GE(saved->manifest().step, 2);
-    const Outcome resumed = run.train(settings);
+    const Outcome resumed = run.train(kSlow);
     ASSERT_EQ(resumed.status, 0) << resumed.err;
     EXPECT_EQ(run.numbers(), whole.numbers());
     expect_same_state(run.checkpoint(10), whole.checkpoint(10));
