@@ -33,8 +33,10 @@ struct CostShape {
 /// waits for. Layers see local tensors and no mesh axis. Activations are [tokens, width],
 /// contiguous.
 ///
-/// Rules that let tensors be shared without copies: a layer never writes to x or dy; what it
-/// returns is not written to by itself later.
+/// Rules that let tensors be shared without copies: a layer never writes to dy, nor later to what
+/// it returned. It may write to x in forward only where that saves a copy and x is a fresh output
+/// that the layer before does not keep (AttentionCore rotates q and k inside a projection's
+/// output), and over what it saved itself in backward (SwiGlu).
 class Layer {
  public:
   virtual ~Layer() = default;
