@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/rng.h"
@@ -70,6 +71,7 @@ MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t v
 
 TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
                                 const OnBenchStep& on_step) {
+  HEDDLE_CHECK(options.threads > 0, "a benchmark on {} threads", options.threads);
   Stream stream(options.threads);
   Memory memory;
   GemmProbe probe(stream, memory);
@@ -108,6 +110,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   result.peak_memory_bytes = observe::process_peak_bytes();
   result.tagged_memory_bytes = memory.stats().peak;
   result.parameters = model.store().parameter_count();
+  result.threads = options.threads;
   return result;
 }
 
@@ -124,6 +127,7 @@ Json to_json(const TrainBenchResult& result) {
           {"predicted_memory_bytes", result.predicted_memory_bytes},
           {"tagged_memory_bytes", result.tagged_memory_bytes},
           {"parameters", result.parameters},
+          {"threads", result.threads},
           {"loss", result.loss}};
 }
 

@@ -11,7 +11,7 @@ namespace heddle {
 
 struct TrainBenchOptions {
   std::int64_t batch = 4, seq = 512, steps = 10;
-  int threads = 1;
+  int threads = 0;  ///< set by the caller: a benchmark of one thread must be meant
   std::int64_t loss_chunk = 512;
   bool recompute = false;
 };
@@ -27,6 +27,7 @@ struct TrainBenchResult {
   std::size_t predicted_memory_bytes = 0;
   std::size_t tagged_memory_bytes = 0;  ///< what our own ledger counted at its peak
   std::int64_t parameters = 0;
+  int threads = 0;
   double loss = 0;
 
   double fraction_of_gemm() const { return model_tflops / gemm_tflops_measured; }

@@ -30,7 +30,8 @@ void print_result(const TrainBenchResult& result) {
   const auto predicted = static_cast<double>(result.predicted_memory_bytes);
   fmt::print(stderr, "memory       {} at the peak, {} predicted ({:+.1f} %)\n", format_bytes(peak),
              format_bytes(predicted), 100 * (predicted / peak - 1));
-  fmt::print(stderr, "parameters   {}\n", format_thousands(result.parameters));
+  fmt::print(stderr, "parameters   {} on {} threads\n", format_thousands(result.parameters),
+             result.threads);
 }
 
 void run(const Arguments& arguments) {
