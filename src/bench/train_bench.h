@@ -12,7 +12,7 @@ namespace heddle {
 struct TrainBenchOptions {
   std::int64_t batch = 4, seq = 512, steps = 10;
   int threads = 0;  ///< set by the caller: a benchmark of one thread must be meant
-  std::int64_t loss_chunk = 512;
+  std::int64_t loss_chunk = 1024;
   bool recompute = false;
 };
 

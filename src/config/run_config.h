@@ -72,7 +72,7 @@ struct TrainConfig {
   std::int64_t tokens_per_step = 0;
   std::int64_t microbatch = 1;
   Recompute recompute = Recompute::none;
-  std::int64_t loss_chunk = 512;
+  std::int64_t loss_chunk = 1024;
   std::int64_t eval_every = 0;
   std::int64_t eval_tokens = 0;
   std::int64_t sample_every = 0;

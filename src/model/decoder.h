@@ -13,7 +13,7 @@ struct BuildOptions {
   DType dtype = DType::f32;
   std::int64_t positions = 0;  ///< longest sequence that will be run; rope tables are made for it
   bool recompute_blocks = false;
-  std::int64_t loss_chunk = 512;  ///< tokens per chunk of the fused output projection
+  std::int64_t loss_chunk = 1024;  ///< tokens per chunk of the fused output projection
   bool scale_residual_init =
       false;  ///< output projections start smaller by sqrt(2 * layers), as in GPT-2
 };
