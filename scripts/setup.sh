@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build ccache
-  libopenblas0-openmp           # GEMM, loaded at run time
+  libopenblas0-openmp libdnnl2  # GEMM, loaded at run time
   libhwy-dev                    # SIMD with run-time dispatch
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev

@@ -16,11 +16,13 @@ struct GemmScale {
 
 /// c_MN = alpha * op(a) op(b) + beta * c, where op(a) is M x K and op(b) is K x N.
 /// All are two-dimensional, f32 or f64 (all alike), with unit stride in the last dimension; rows
-/// may be strided. c overlaps neither input. Runs in OpenBLAS on stream.threads() threads.
+/// may be strided. c overlaps neither input. Runs in OpenBLAS or
+/// oneDNN on stream.threads() threads.
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, GemmScale scale, Stream& stream);
 
-/// "OpenBLAS 0.3.21 SkylakeX": the library and the kernel set it chose, for `doctor` and reports.
+/// "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX": the libraries and the kernel set chosen, for `doctor`
+/// and reports.
 std::string gemm_backend();
 
 }  // namespace heddle::ops

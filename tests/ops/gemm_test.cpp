@@ -131,7 +131,9 @@ TEST(Gemm, LeavesTheCallersThreadSettingAlone) {
   EXPECT_EQ(omp_get_max_threads(), before);
 }
 
-TEST(Gemm, NamesItsBackend) { EXPECT_EQ(gemm_backend().rfind("OpenBLAS ", 0), 0U); }
+TEST(Gemm, NamesItsBackend) {
+  EXPECT_NE(gemm_backend().find("OpenBLAS "), std::string::npos) << gemm_backend();
+}
 
 }  // namespace
 }  // namespace heddle::ops

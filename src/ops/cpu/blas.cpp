@@ -4,9 +4,11 @@
 #include <fmt/core.h>
 #include <omp.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <sstream>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace heddle::ops::cpu {
@@ -56,6 +58,34 @@ Function resolve(void* library, const char* name) {
   return reinterpret_cast<Function>(symbol);
 }
 
+// oneDNN's C interface (dnnl.h), as far as it is used: row-major, sizes of 64 bits.
+using OneDnnSgemm = int (*)(char trans_a, char trans_b, std::int64_t m, std::int64_t n,
+                            std::int64_t k, float alpha, const float* a, std::int64_t lda,
+                            const float* b, std::int64_t ldb, float beta, float* c,
+                            std::int64_t ldc);
+struct OneDnnVersion {
+  int major, minor, patch;
+};
+
+constexpr const char* kOneDnn = "libdnnl.so.2";
+
+/// The library's function, or nullptr where it is not installed. Loaded once.
+template <class Function>
+Function one_dnn_function(const char* name) {
+  static void* const library = dlopen(kOneDnn, RTLD_NOW | RTLD_LOCAL);
+  return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+}
+
+/// oneDNN's product with the signature of cblas_sgemm.
+void one_dnn_sgemm(int, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a,
+                   int lda, const float* b, int ldb, float beta, float* c, int ldc) {
+  static const OneDnnSgemm sgemm = one_dnn_function<OneDnnSgemm>("dnnl_sgemm");
+  const auto letter = [](int trans) { return trans == Blas::trans ? 'T' : 'N'; };
+  const int status =
+      sgemm(letter(trans_a), letter(trans_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  HEDDLE_CHECK(status == 0, "oneDNN answers {} to a product of {} x {} x {}", status, m, n, k);
+}
+
 }  // namespace
 
 const Blas& Blas::instance() {
@@ -71,6 +101,16 @@ Blas::Blas() {
   dgemv = resolve<Dgemv>(library, "cblas_dgemv");
   config_ = resolve<Text>(library, "openblas_get_config");
   corename_ = resolve<Text>(library, "openblas_get_corename");
+  use_one_dnn();
+}
+
+/// Only where it has vector kernels of its own; elsewhere OpenBLAS stays.
+void Blas::use_one_dnn() {
+  if (kernels_for_processor() == nullptr || one_dnn_function<OneDnnSgemm>("dnnl_sgemm") == nullptr)
+    return;
+  sgemm = one_dnn_sgemm;
+  const auto* const version = one_dnn_function<const OneDnnVersion* (*)()>("dnnl_version")();
+  one_dnn_ = fmt::format("oneDNN {}.{}.{}, ", version->major, version->minor, version->patch);
 }
 
 // The OpenMP build follows OpenMP's number of threads, which every calling thread has for itself.
@@ -98,7 +138,7 @@ std::string Blas::description() const {
   std::istringstream config(config_());  // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..."
   std::string name, version;
   config >> name >> version;
-  return fmt::format("{} {} {}", name, version, corename_());
+  return fmt::format("{}{} {} {}", one_dnn_, name, version, corename_());
 }
 
 }  // namespace heddle::ops::cpu

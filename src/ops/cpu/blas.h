@@ -6,7 +6,9 @@
 
 namespace heddle::ops::cpu {
 
-/// OpenBLAS, loaded at run time so that the program starts (and says what is missing) without it.
+/// The matrix products of OpenBLAS and, where it is installed, the faster single-precision one of
+/// oneDNN (docs/design/007-onednn-for-sgemm.md). Loaded at run time, so that the program starts
+/// (and says what is missing) without them.
 class Blas {
  public:
   /// Loads the library on first use. Throws Error(resources) where there is none.
@@ -31,7 +33,7 @@ class Blas {
   Sgemv sgemv = nullptr;
   Dgemv dgemv = nullptr;
 
-  /// "OpenBLAS 0.3.21 SkylakeX"
+  /// "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX"
   std::string description() const;
 
   /// While one lives, calls from this thread run on `threads` threads. Threads may call at the same
@@ -52,8 +54,11 @@ class Blas {
  private:
   Blas();
 
+  void use_one_dnn();
+
   using Text = char* (*)();
   Text config_ = nullptr, corename_ = nullptr;
+  std::string one_dnn_;  // its version; empty without it
   mutable std::shared_mutex team_mutex_;
   mutable int team_size_ = 0;  // the last one above 1
 };
