@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
@@ -39,23 +40,23 @@ std::vector<std::pair<std::string, std::string>> settings_of(const config::RunCo
 }
 
 void run(const Arguments& arguments) {
-  if (arguments.ranks != 1) {
-    throw Error(ErrorCode::usage,
-                fmt::format("--ranks {}: this version trains in one process", arguments.ranks),
-                "use --ranks 1");
-  }
-  const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides);
+  const int ranks = rank_count(arguments.ranks);
+  const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
   // A dry run leaves nothing behind, not even tokens.
   std::optional<TemporaryFolder> scratch;
   if (arguments.dry_run) scratch.emplace();
   const TrainOptions options{
-      .threads = thread_count(static_cast<int>(loaded.config.run.threads)),
+      .threads = thread_count(static_cast<int>(loaded.config.run.threads), ranks),
       .fresh = arguments.fresh,
       .dry_run = arguments.dry_run,
       .work_folder = scratch ? scratch->path() : std::filesystem::path(),
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
       .settings = settings_of(loaded.config)};
-  const auto outcome = train(loaded.config, options);
+  TrainOutcome outcome;
+  run_on_ranks(ranks, [&](World& world) {
+    const auto own = train(loaded.config, options, world);
+    if (world.rank() == 0) outcome = own;
+  });
   if (arguments.json) {
     std::cout << Json{{"step", outcome.step},
                       {"steps", outcome.steps_total},

@@ -1,12 +1,14 @@
 #include <CLI/CLI.hpp>
 
-#include <charconv>
 #include <iostream>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/ranks.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
+#include "config/load.h"
+#include "train/parallel_setup.h"
 #include "verify/reference.h"
 
 namespace heddle::cli {
@@ -19,40 +21,22 @@ struct Arguments {
   bool json = false;
 };
 
-int number_after(std::string_view text, std::string_view prefix) {
-  const std::string_view digits = text.substr(prefix.size());
-  int number = -1;
-  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
-  if (error != std::errc() || end != digits.end() || number < 0 || number > 1024) {
-    throw Error(ErrorCode::usage, fmt::format("--set {} is not a number of threads", text),
-                "give a number up to 1024; 0 uses all cores");
+ReferenceOptions options_of(const config::RunConfig& settings, int ranks) {
+  if (settings.run.device != config::DeviceName::cpu) {
+    throw Error(ErrorCode::resources, "run.device = \"cuda\" is not in this build", "use \"cpu\"");
   }
-  return number;
-}
-
-/// The keys of the run file that change how a reference is run on one process.
-ReferenceOptions options_of(const std::vector<std::string>& overrides) {
-  ReferenceOptions options{.threads = thread_count(0)};
-  for (const auto& text : overrides) {
-    if (text == "train.recompute=block") {
-      options.recompute = true;
-    } else if (text.starts_with("run.threads=")) {
-      options.threads = thread_count(number_after(text, "run.threads="));
-    } else if (text != "run.device=cpu" && text != "train.recompute=none") {
-      throw Error(ErrorCode::usage, "--set " + text + " has no meaning here in this version",
-                  "use run.threads, run.device=cpu or train.recompute");
-    }
-  }
-  return options;
+  return {.threads = thread_count(static_cast<int>(settings.run.threads), ranks),
+          .recompute = settings.train.recompute == config::Recompute::block,
+          .parallel = parallel_request(settings.parallel)};
 }
 
 void run(const Arguments& arguments) {
-  if (arguments.ranks != 1) {
-    throw Error(ErrorCode::usage,
-                fmt::format("--ranks {}: this version runs one process", arguments.ranks),
-                "use --ranks 1");
-  }
-  const auto report = verify_reference(arguments.folder, options_of(arguments.overrides));
+  const auto settings = config::parse_settings(arguments.overrides);
+  ReferenceReport report;
+  run_on_ranks(rank_count(arguments.ranks), [&](World& world) {
+    const auto own = verify_reference(arguments.folder, options_of(settings, world.size()), world);
+    if (world.rank() == 0) report = own;
+  });
   const auto line = [](const char* what, double value, double limit, const std::string& note = {}) {
     fmt::print(stderr, "{} {:<16} {:.2e}  (at most {:.0e}){}\n", value <= limit ? "ok  " : "FAIL",
                what, value, limit, note.empty() ? "" : "  worst: " + note);

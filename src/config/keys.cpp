@@ -391,6 +391,11 @@ std::vector<Key> parallel_keys() {
        .help = "over which ranks the embedding and the output projection are split",
        .explanation = "tensor has no effect with tp = 1.",
        .foreign = {"enable_vocab_parallel", "vocab_parallel", "disable_loss_parallel"}},
+      {.name = "overlap",
+       .field = field(s, &ParallelConfig::overlap),
+       .help = "reduce gradients and fetch weights over dp while computing",
+       .explanation = "The results are the same bit for bit with and without.",
+       .foreign = {"overlap_comm", "overlap_grad_reduce", "overlap_param_gather"}},
   };
 }
 

@@ -97,14 +97,21 @@ class Loader {
     read_key(where, "--set", section, key, *value.get("value"));
   }
 
-  LoadedRun finish(const std::string& default_name) {
+  RunConfig settings() {
+    if (!problems_.empty()) throw_problems();
+    return loaded_.config;
+  }
+
+  LoadedRun finish(const std::string& default_name, int ranks) {
+    auto& parallel = loaded_.config.parallel;
+    if (parallel.dp == 0) {
+      parallel.dp = std::max<std::int64_t>(1, ranks / (parallel.tp * parallel.pp));
+    }
     if (loaded_.config.run.name.empty()) {
       loaded_.config.run.name = default_name;
       loaded_.origins["run.name"] = "the file's name";
     }
-    auto conflicts = find_conflicts(loaded_.config);
-    for (auto& conflict : validate_single_process(loaded_.config)) conflicts.push_back(conflict);
-    for (const auto& conflict : conflicts) report_conflict(conflict);
+    for (const auto& conflict : find_conflicts(loaded_.config, ranks)) report_conflict(conflict);
     if (!problems_.empty()) throw_problems();
     return std::move(loaded_);
   }
@@ -296,30 +303,36 @@ class Loader {
 };
 
 LoadedRun load(std::string_view text, const std::string& name, const std::string& default_name,
-               const std::vector<std::string>& overrides) {
+               const std::vector<std::string>& overrides, int ranks) {
   const auto root = parse_toml(text, name);
   Loader loader(name);
   loader.read_file(root);
   for (const auto& text_of_override : overrides) loader.apply(text_of_override);
-  return loader.finish(default_name);
+  return loader.finish(default_name, ranks);
 }
 
 }  // namespace
 
 LoadedRun load_run_file(const std::filesystem::path& path,
-                        const std::vector<std::string>& overrides) {
+                        const std::vector<std::string>& overrides, int ranks) {
   std::string text;
   try {
     text = read_text_file(path);
   } catch (const Error& e) {
     throw Error(ErrorCode::usage, e.message(), "name a run file to read");
   }
-  return load(text, path.string(), path.stem().string(), overrides);
+  return load(text, path.string(), path.stem().string(), overrides, ranks);
 }
 
 LoadedRun parse_run(std::string_view text, const std::string& name,
-                    const std::vector<std::string>& overrides) {
-  return load(text, name, std::filesystem::path(name).stem().string(), overrides);
+                    const std::vector<std::string>& overrides, int ranks) {
+  return load(text, name, std::filesystem::path(name).stem().string(), overrides, ranks);
+}
+
+RunConfig parse_settings(const std::vector<std::string>& overrides) {
+  Loader loader("");
+  for (const auto& text : overrides) loader.apply(text);
+  return loader.settings();
 }
 
 }  // namespace heddle::config

@@ -24,12 +24,17 @@ struct LoadedRun {
 /// thing that is wrong, with file:line:column. Paths are kept as given: relative ones are relative
 /// to the current directory, not to the run file, so that the copy in the run folder means the
 /// same. run.name, when absent, is the file's name without extension.
+/// parallel.dp, when not given, follows from `ranks`, the number of ranks of the run.
 LoadedRun load_run_file(const std::filesystem::path& path,
-                        const std::vector<std::string>& overrides = {});
+                        const std::vector<std::string>& overrides = {}, int ranks = 1);
 
 /// The same from text; `name` stands for the file in messages.
 LoadedRun parse_run(std::string_view text, const std::string& name,
-                    const std::vector<std::string>& overrides = {});
+                    const std::vector<std::string>& overrides = {}, int ranks = 1);
+
+/// The defaults with `overrides`, for verbs that take settings but no run file. Each key is checked
+/// by itself.
+RunConfig parse_settings(const std::vector<std::string>& overrides);
 
 /// A run file that loads to an equal RunConfig: every key with its value, those not given left out.
 /// With origins, each line ends in a comment that says where the value came from.

@@ -109,6 +109,7 @@ struct ParallelConfig {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   std::int64_t chunks = 1;
   Vocabulary vocabulary = Vocabulary::tensor;
+  bool overlap = true;
   bool operator==(const ParallelConfig&) const = default;
 };
 

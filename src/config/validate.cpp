@@ -134,9 +134,26 @@ void check_pipeline(const RunConfig& config, std::vector<Conflict>& conflicts) {
   }
 }
 
+void check_ranks(const RunConfig& config, int ranks, std::vector<Conflict>& conflicts) {
+  const auto& p = config.parallel;
+  for (const auto& [key, size] : {std::pair{"parallel.cp", p.cp}, std::pair{"parallel.ep", p.ep}}) {
+    if (size > 1) {
+      conflicts.push_back(
+          {{key}, fmt::format("{} = {} is not in this version: set it to 1", key, size)});
+    }
+  }
+  const std::int64_t product = p.dp * p.tp * p.pp;
+  if (product == ranks) return;
+  conflicts.push_back(
+      {{"parallel.dp", "parallel.tp", "parallel.pp"},
+       fmt::format("parallel.dp {} x tp {} x pp {} makes {} ranks, but {} {} started; start {} "
+                   "(--ranks {} or the launcher), or change one of them",
+                   p.dp, p.tp, p.pp, product, ranks, ranks == 1 ? "is" : "are", product, product)});
+}
+
 }  // namespace
 
-std::vector<Conflict> find_conflicts(const RunConfig& config) {
+std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   std::vector<Conflict> conflicts;
   check_model_source(config, conflicts);
   check_data(config, conflicts);
@@ -144,25 +161,7 @@ std::vector<Conflict> find_conflicts(const RunConfig& config) {
   check_batch(config, conflicts);
   check_learning_rate(config, conflicts);
   check_pipeline(config, conflicts);
-  return conflicts;
-}
-
-std::vector<Conflict> validate_single_process(const RunConfig& config) {
-  const auto& p = config.parallel;
-  std::vector<Conflict> conflicts;
-  const std::pair<const char*, std::int64_t> degrees[] = {{"parallel.dp", p.dp},
-                                                          {"parallel.tp", p.tp},
-                                                          {"parallel.pp", p.pp},
-                                                          {"parallel.cp", p.cp},
-                                                          {"parallel.ep", p.ep}};
-  for (const auto& [key, ranks] : degrees) {
-    if (ranks > 1) {
-      conflicts.push_back({{key},
-                           fmt::format("{} = {} needs {} ranks; this build runs one process: set "
-                                       "it to 1",
-                                       key, ranks, ranks)});
-    }
-  }
+  check_ranks(config, ranks, conflicts);
   return conflicts;
 }
 

@@ -14,10 +14,8 @@ struct Conflict {
   std::string message;
 };
 
-/// Checks across keys; each key by itself is already in range.
-std::vector<Conflict> find_conflicts(const RunConfig& config);
-
-/// What needs more than one rank, which this build cannot start.
-std::vector<Conflict> validate_single_process(const RunConfig& config);
+/// Checks across keys, for a run of so many ranks; each key by itself is already in range. What
+/// depends on the model's sizes is checked when its plan is made (model/parallel_plan.h).
+std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks);
 
 }  // namespace heddle::config

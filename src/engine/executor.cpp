@@ -1,36 +1,147 @@
 #include "engine/executor.h"
 
+#include <deque>
+#include <map>
+#include <utility>
+
 #include "base/check.h"
 #include "base/clock.h"
 
 namespace heddle {
 namespace {
 
-void perform(const Action& action, Stage& stage) {
-  switch (action.act) {
-    case Act::f: return stage.forward(action.microbatch);
-    case Act::b: return stage.backward_input(action.microbatch);
-    case Act::w: return stage.backward_weight(action.microbatch);
-    case Act::bw: return stage.backward(action.microbatch);
-    case Act::reduce_grads: return stage.reduce_grads();
-    case Act::step: return stage.step();
-    case Act::send_act:
-    case Act::recv_act:
-    case Act::send_grad:
-    case Act::recv_grad: break;
-  }
-  HEDDLE_CHECK(false, "a schedule of one rank has no messages");
+constexpr std::size_t kSendsOutstanding = 2;
+constexpr std::size_t kReceivesPosted = 2;
+
+bool is_receive(const Action& action) {
+  return action.act == Act::recv_act || action.act == Act::recv_grad;
 }
+
+/// One rank's walk through a schedule. Activations and gradients wait here between the action that
+/// made or received them and the one that uses them.
+class Walk {
+ public:
+  Walk(const std::vector<Action>& actions, const Schedule& schedule, Communicator& pipeline,
+       Stage& stage, Stream& stream)
+      : actions_(actions),
+        schedule_(schedule),
+        pipeline_(pipeline),
+        stage_(stage),
+        stream_(stream) {}
+
+  void perform(std::size_t index) {
+    post_receives(index);
+    const Action& action = actions_[index];
+    const Key key{action.stage, action.microbatch};
+    switch (action.act) {
+      case Act::f: return forward(action, key);
+      case Act::b:
+        return hand_back(
+            action, stage_.backward_input(action.stage, action.microbatch, take(gradients_, key)));
+      case Act::w: return stage_.backward_weight(action.stage, action.microbatch);
+      case Act::bw:
+        return hand_back(action,
+                         stage_.backward(action.stage, action.microbatch, take(gradients_, key)));
+      case Act::send_act: return send(action, take(outputs_, key), 2 * (action.stage + 1));
+      case Act::send_grad: return send(action, take(outputs_, key), 2 * (action.stage - 1) + 1);
+      case Act::recv_act: return receive(activations_, key);
+      case Act::recv_grad: return receive(gradients_, key);
+      case Act::reduce_grads: return stage_.reduce_grads();
+      case Act::step: return stage_.step();
+    }
+  }
+
+  void finish() {
+    for (auto& [to, sends] : sends_) {
+      for (const Work& work : sends) work.wait(stream_);
+    }
+  }
+
+ private:
+  using Key = std::pair<int, int>;  // stage, micro-batch
+  using Boundary = std::map<Key, Tensor>;
+
+  static Tensor take(Boundary& from, const Key& key) {
+    auto found = from.extract(key);
+    return found.empty() ? Tensor() : std::move(found.mapped());
+  }
+
+  bool is_here(int stage) const {
+    return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == pipeline_.rank();
+  }
+
+  void forward(const Action& action, const Key& key) {
+    const Tensor y = stage_.forward(action.stage, action.microbatch, take(activations_, key));
+    if (action.stage + 1 == schedule_.stages()) return;
+    if (is_here(action.stage + 1)) {
+      activations_[{action.stage + 1, action.microbatch}] = y;
+    } else {
+      outputs_[key] = y;
+    }
+  }
+
+  void hand_back(const Action& action, const Tensor& dx) {
+    if (action.stage == 0) return;
+    if (is_here(action.stage - 1)) {
+      gradients_[{action.stage - 1, action.microbatch}] = dx;
+    } else {
+      outputs_[{action.stage, action.microbatch}] = dx;
+    }
+  }
+
+  void send(const Action& action, const Tensor& data, int tag) {
+    auto& outstanding = sends_[{action.peer, tag}];
+    if (outstanding.size() == kSendsOutstanding) {
+      outstanding.front().wait(stream_);
+      outstanding.pop_front();
+    }
+    outstanding.push_back(pipeline_.send(data, action.peer, stream_, tag));
+  }
+
+  void post_receives(std::size_t from) {
+    for (; posted_.size() < kReceivesPosted && next_receive_ < actions_.size(); ++next_receive_) {
+      const Action& action = actions_[next_receive_];
+      if (!is_receive(action)) continue;
+      const int tag = 2 * action.stage + (action.act == Act::recv_grad ? 1 : 0);
+      const Tensor data = stage_.boundary(action.microbatch);
+      posted_.emplace_back(data, pipeline_.recv(data, action.peer, stream_, tag));
+    }
+    HEDDLE_CHECK(next_receive_ > from || !is_receive(actions_[from]) || !posted_.empty(),
+                 "a receive was not posted");
+  }
+
+  void receive(Boundary& to, const Key& key) {
+    auto [data, work] = std::move(posted_.front());
+    posted_.pop_front();
+    work.wait(stream_);
+    to[key] = std::move(data);
+  }
+
+  const std::vector<Action>& actions_;
+  const Schedule& schedule_;
+  Communicator& pipeline_;
+  Stage& stage_;
+  Stream& stream_;
+
+  Boundary activations_, gradients_, outputs_;
+  std::size_t next_receive_ = 0;
+  std::deque<std::pair<Tensor, Work>> posted_;  // in the order of the schedule
+  std::map<std::pair<int, int>, std::deque<Work>> sends_;
+};
 
 }  // namespace
 
-void execute(const Schedule& lowered, int rank, Stage& stage, const OnAction& on_action) {
+void execute(const Schedule& lowered, Communicator& pipeline, Stage& stage, Stream& stream,
+             const OnAction& on_action) {
   const Stopwatch watch;
-  for (const Action& action : lowered.by_rank[static_cast<std::size_t>(rank)]) {
+  const auto& actions = lowered.by_rank[static_cast<std::size_t>(pipeline.rank())];
+  Walk walk(actions, lowered, pipeline, stage, stream);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
     const double begin = watch.seconds();
-    perform(action, stage);
-    if (on_action) on_action(action, begin, watch.seconds());
+    walk.perform(i);
+    if (on_action) on_action(actions[i], begin, watch.seconds());
   }
+  walk.finish();
 }
 
 }  // namespace heddle

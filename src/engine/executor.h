@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "comm/communicator.h"
 #include "engine/stage.h"
 #include "parallel/schedule/schedule.h"
 
@@ -11,7 +12,11 @@ namespace heddle {
 /// the schedule: for timelines and for comparison with a simulation.
 using OnAction = std::function<void(const Action&, double begin, double end)>;
 
-/// Does, in order, what the schedule says for `rank`. The schedule must be valid (see validate).
-void execute(const Schedule& lowered, int rank, Stage& stage, const OnAction& on_action = {});
+/// Does, in order, what the schedule says for this rank of `pipeline`. The schedule must be valid
+/// (see validate). Receives are posted ahead, so that messages travel while the stage computes;
+/// at most two sends per direction and neighbour are outstanding, and their tensors are kept until
+/// then: what is held depends on the schedule and not on timing.
+void execute(const Schedule& lowered, Communicator& pipeline, Stage& stage, Stream& stream,
+             const OnAction& on_action = {});
 
 }  // namespace heddle

@@ -7,27 +7,44 @@
 
 namespace heddle {
 
-MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,
-                                std::int64_t sequences, std::int64_t seq_len, int microbatches) {
+StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
+                   int rank, const BatchShape& batch) {
   Memory memory(Memory::Mode::dry);
   Stream stream = Stream::dry();
-  Model model(spec, options, ParamStore::Purpose::training, memory);
+  const Mesh mesh = Mesh::recorded(plan.mesh, rank);
+  Model model(spec, options, plan, mesh, ParamStore::Purpose::training, memory);
   AdamW optimizer{AdamWConfig{}};
   TrainStep step(model, optimizer, stream, memory);
   // Operations check ids and positions also when they compute nothing, so these few bytes are real.
   const auto ids = [&] {
-    const Tensor zeros = memory.alloc({sequences, seq_len}, DType::i32, MemoryTag::data);
+    const Tensor zeros =
+        memory.alloc({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);
     std::ranges::fill(zeros.host<std::int32_t>(), 0);
     return zeros;
   };
   std::vector<MicroBatch> batches;
-  batches.reserve(static_cast<std::size_t>(microbatches));
-  for (int i = 0; i < microbatches; ++i) {
+  batches.reserve(static_cast<std::size_t>(batch.microbatches));
+  for (int i = 0; i < batch.microbatches; ++i) {
     batches.push_back({.ids = ids(), .targets = ids(), .positions = ids(), .first_key = ids()});
   }
+  StepPlan result;
+  result.before_step = memory.stats().live;
   step.run(batches, {}, 1.0);
   const MemoryStats stats = memory.stats();
-  return {stats.at_peak, stats.peak, stats.reserved};
+  result.memory = {stats.at_peak, stats.peak, stats.reserved};
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    result.by_axis[axis] = mesh.comm(static_cast<Axis>(axis)).counts();
+  }
+  result.copies = mesh.copies().counts();
+  result.ends = mesh.ends().counts();
+  return result;
+}
+
+MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,
+                                std::int64_t sequences, std::int64_t seq_len, int microbatches) {
+  return plan_step(spec, options, single_rank_plan(spec), 0,
+                   {.sequences = sequences, .seq_len = seq_len, .microbatches = microbatches})
+      .memory;
 }
 
 }  // namespace heddle

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <array>
+
+#include "comm/communicator.h"
 #include "model/decoder.h"
+#include "model/parallel_plan.h"
 #include "model/spec.h"
 #include "tensor/memory.h"
 
@@ -13,9 +17,27 @@ struct MemoryPlan {
   std::size_t reserved = 0;  ///< held from the system, blocks kept for reuse included
 };
 
-/// Found by running the step's own code on a dry stream and a dry memory: nothing is computed and
-/// nothing touched, but every allocation is made in its place, so prediction and engine cannot
-/// drift apart.
+/// What one rank does in a step, before it does it.
+struct StepPlan {
+  MemoryPlan memory;
+  BytesByTag before_step{};                 ///< held between steps
+  std::array<CommCounts, kAxes> by_axis{};  ///< what travels on each axis
+  CommCounts copies, ends;                  ///< and between the groups beside them (mesh/mesh.h)
+};
+
+/// The micro-batches of one rank.
+struct BatchShape {
+  std::int64_t sequences = 1, seq_len = 1;
+  int microbatches = 1;
+};
+
+/// Found by running the step's own code on a dry stream, a dry memory and communicators that only
+/// count: nothing is computed, touched or sent, but every allocation and every call is made in its
+/// place, so prediction and engine cannot drift apart.
+StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
+                   int rank, const BatchShape& batch);
+
+/// The memory of a step on a single rank.
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,
                                 std::int64_t sequences, std::int64_t seq_len, int microbatches);
 

@@ -1,59 +1,162 @@
 #include "engine/model.h"
 
+#include <algorithm>
+
+#include "base/check.h"
+#include "nn/redistribute.h"
 #include "ops/elementwise.h"
 
 namespace heddle {
 
 Model::Model(ModelSpec spec, const BuildOptions& options, ParamStore::Purpose purpose,
              Memory& memory)
+    : Model(spec, options, single_rank_plan(spec), std::make_unique<Mesh>(), nullptr, purpose,
+            memory) {}
+
+Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& plan,
+             const Mesh& mesh, ParamStore::Purpose purpose, Memory& memory)
+    : Model(std::move(spec), options, plan, nullptr, &mesh, purpose, memory) {}
+
+Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& plan,
+             std::unique_ptr<Mesh> own_mesh, const Mesh* mesh, ParamStore::Purpose purpose,
+             Memory& memory)
     : spec_(std::move(spec)),
       dtype_(options.dtype),
-      decoder_(build_decoder(spec_, options, memory)),
-      store_(
-          std::make_unique<ParamStore>(decoder_.unit_pointers(), options.dtype, purpose, memory)) {}
-
-Tensor Model::trunk(Ctx& ctx) const {
-  Saved nothing;
-  Tensor x = ctx.batch.ids;
-  for (std::size_t unit = 0; unit + 1 < decoder_.units.size(); ++unit) {
-    x = decoder_.units[unit]->forward(x, nothing.child(static_cast<int>(unit)), ctx);
+      plan_(plan),
+      own_mesh_(std::move(own_mesh)),
+      mesh_(mesh != nullptr ? *mesh : *own_mesh_),
+      decoder_(build_decoder(spec_, options, memory, share())) {
+  int first = 0;
+  for (const Decoder::Units& units : decoder_.stages) {
+    first_unit_.push_back(first);
+    first += static_cast<int>(units.size());
   }
-  return x;
+  ParamStore::Options store{.dtype = options.dtype, .purpose = purpose, .zero = plan_.zero};
+  if (spec_.tied_embeddings && mesh_.size(Axis::pp) > 1) {
+    store.tied_first = decoder_.token_embedding;
+    store.tied_last = decoder_.projection;
+  }
+  store_ = std::make_unique<ParamStore>(decoder_.unit_pointers(), store, mesh_, memory);
+}
+
+DecoderShare Model::share() const {
+  DecoderShare share{.vocabulary = plan_.vocabulary, .unties = mesh_.size(Axis::pp) > 1};
+  if (mesh_.size(Axis::tp) > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), plan_.sequence);
+  for (const int stage : plan_.stages_of(mesh_.coord(Axis::pp))) {
+    share.stages.push_back(plan_.units_of_stage[static_cast<std::size_t>(stage)]);
+  }
+  return share;
+}
+
+Model::StageUnits Model::stage(int stage) const {
+  const auto own = plan_.stages_of(mesh_.coord(Axis::pp));
+  const auto found = std::find(own.begin(), own.end(), stage);
+  HEDDLE_CHECK(found != own.end(), "stage {} is not on this rank", stage);
+  const auto index = static_cast<std::size_t>(found - own.begin());
+  return {decoder_.stages[index], first_unit_[index]};
+}
+
+Shape Model::boundary_shape(std::int64_t tokens) const {
+  return {plan_.sequence ? tokens_per_rank(tokens, mesh_.size(Axis::tp)) : tokens, spec_.hidden};
+}
+
+Tensor Model::trunk(bool into_head, Ctx& ctx) const {
+  Communicator& pipeline = mesh_.comm(Axis::pp);
+  Tensor x;
+  for (int index = 0; index < plan_.stages(); ++index) {
+    const auto rank_of = [&](int stage) {
+      return plan_.rank_of_stage[static_cast<std::size_t>(stage)];
+    };
+    if (rank_of(index) != pipeline.rank()) continue;
+    if (index > 0 && rank_of(index - 1) != pipeline.rank()) {
+      x = ctx.activation(boundary_shape(ctx.batch.tokens()), dtype_);
+      pipeline.recv(x, rank_of(index - 1), ctx.stream).wait(ctx.stream);
+    }
+    const auto [units, first] = stage(index);
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      const bool is_head = units[i].get() == decoder_.head;
+      if (is_head || (!into_head && units[i].get() == decoder_.head_entry)) continue;
+      const int unit = first + static_cast<int>(i);
+      Saved nothing;
+      store_->acquire(unit, i + 1 < units.size() ? unit + 1 : -1, ctx.stream);
+      x = units[i]->forward(x, nothing, ctx);
+      store_->release(unit);
+    }
+    if (index + 1 < plan_.stages() && rank_of(index + 1) != pipeline.rank()) {
+      pipeline.send(x, rank_of(index + 1), ctx.stream).wait(ctx.stream);
+    }
+  }
+  return has_head() ? x : Tensor();
 }
 
 Tensor Model::losses(const MicroBatch& batch, Stream& stream, Memory& memory) const {
   Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keeps_saved = false};
+  const Tensor x = trunk(true, ctx);
+  if (!has_head()) return {};
   Saved nothing;
-  return decoder_.head->forward(trunk(ctx), nothing, ctx);
+  store_->acquire(head_unit(), -1, stream);
+  const Tensor losses = decoder_.head->forward(x, nothing, ctx);
+  store_->release(head_unit());
+  return losses;
 }
 
 Tensor Model::logits(const MicroBatch& batch, bool last_only, KvCache* cache, Stream& stream,
                      Memory& memory) const {
   Ctx ctx{
       .stream = stream, .memory = memory, .batch = batch, .keeps_saved = false, .kv_cache = cache};
-  Tensor x_TD = trunk(ctx);
+  Tensor x_TD = trunk(false, ctx);
   if (cache != nullptr) cache->advance(batch.seq_len());
-  if (last_only && batch.seq_len() > 1) {
-    const std::int64_t B = batch.sequences(), S = batch.seq_len(), D = x_TD.size(1);
-    const Tensor last_BD = ctx.workspace({B, D}, x_TD.dtype());
-    ops::copy(x_TD.view({B, S, D}).select(1, S - 1), last_BD, stream);
-    x_TD = last_BD;
+  const std::int64_t B = batch.sequences(), S = batch.seq_len();
+  const bool selects = last_only && S > 1;
+  Tensor logits;
+  if (has_head()) {
+    x_TD = all_tokens(x_TD, ctx);
+    if (selects) {
+      const std::int64_t D = x_TD.size(1);
+      const Tensor last_BD = ctx.workspace({B, D}, x_TD.dtype());
+      ops::copy(x_TD.view({B, S, D}).select(1, S - 1), last_BD, stream);
+      x_TD = last_BD;
+    }
+    store_->acquire(head_unit(), -1, stream);
+    logits = decoder_.head->logits(x_TD, ctx);
+    store_->release(head_unit());
   }
-  return decoder_.head->logits(x_TD, ctx);
+  return from_head(logits, {selects ? B : B * S, spec_.vocab}, ctx);
+}
+
+Tensor Model::all_tokens(const Tensor& x, Ctx& ctx) const {
+  if (!plan_.sequence) return x;
+  Redistribute gather(mesh_.comm(Axis::tp), shard(0), invariant(), spec_.hidden);
+  Saved nothing;
+  return gather.forward(x, nothing, ctx);
+}
+
+Tensor Model::from_head(const Tensor& logits, const Shape& shape, Ctx& ctx) const {
+  Communicator& pipeline = mesh_.comm(Axis::pp);
+  const int source = plan_.rank_of_stage.back();
+  if (!has_head()) {
+    const Tensor received = ctx.workspace(shape, dtype_);
+    pipeline.recv(received, source, ctx.stream).wait(ctx.stream);
+    return received;
+  }
+  for (int peer = 0; peer < pipeline.size(); ++peer) {
+    if (peer != source) pipeline.send(logits, peer, ctx.stream).wait(ctx.stream);
+  }
+  return logits;
 }
 
 KvCache::Shape Model::cache_shape(std::int64_t sequences, std::int64_t capacity) const {
   return {.layers = static_cast<int>(spec_.layers),
           .sequences = sequences,
           .capacity = capacity,
-          .kv_heads = spec_.kv_heads,
+          .kv_heads = std::max<std::int64_t>(1, spec_.kv_heads / mesh_.size(Axis::tp)),
           .head_dim = spec_.head_dim,
           .dtype = dtype_};
 }
 
 Cost Model::cost(const CostShape& shape) const {
   Cost sum;
-  for (const auto& unit : decoder_.units) sum += unit->cost(shape);
+  for (const Layer* unit : decoder_.unit_pointers()) sum += unit->cost(shape);
   return sum;
 }
 

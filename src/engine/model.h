@@ -3,27 +3,47 @@
 #include <memory>
 
 #include "model/decoder.h"
+#include "model/parallel_plan.h"
 #include "model/spec.h"
 #include "nn/kv_cache.h"
 #include "parallel/param_store.h"
 
 namespace heddle {
 
-/// A model in memory: its layers and its parameters.
+/// A model in memory, or this rank's part of one: its layers by stage, and its parameters.
 class Model {
  public:
+  /// Everything on one rank.
   Model(ModelSpec spec, const BuildOptions& options, ParamStore::Purpose purpose, Memory& memory);
+  /// The part of the rank whose mesh it is; `mesh` outlives the model.
+  Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& plan, const Mesh& mesh,
+        ParamStore::Purpose purpose, Memory& memory);
 
   const ModelSpec& spec() const { return spec_; }
+  const ParallelPlan& plan() const { return plan_; }
+  const Mesh& mesh() const { return mesh_; }
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
-  const std::vector<std::unique_ptr<Layer>>& units() const { return decoder_.units; }
   DType dtype() const { return dtype_; }
 
-  /// Loss of every token of the batch, [T] f64; nothing is kept for backward.
+  /// The units of a stage that is here, and the number that the store knows the first by.
+  struct StageUnits {
+    const Decoder::Units& units;
+    int first = 0;
+  };
+  StageUnits stage(int stage) const;
+  bool has_head() const { return decoder_.head != nullptr; }
+  /// What crosses the boundary between two stages for a micro-batch of so many tokens.
+  Shape boundary_shape(std::int64_t tokens) const;
+
+  // Every rank of a pipeline and of tp calls these at the same time.
+
+  /// Loss of the tokens of the batch that this rank counts, [n] f64; absent where another rank has
+  /// the head. Nothing is kept for backward.
   Tensor losses(const MicroBatch& batch, Stream& stream, Memory& memory) const;
-  /// Logits [rows, V]: of all tokens, or with `last_only` of each sequence's last. With a cache the
-  /// batch continues what the cache holds, which is then advanced.
+  /// Logits [rows, V], the same on every rank: of all tokens, or with `last_only` of each
+  /// sequence's last. With a cache the batch continues what the cache holds, which is then
+  /// advanced.
   Tensor logits(const MicroBatch& batch, bool last_only, KvCache* cache, Stream& stream,
                 Memory& memory) const;
 
@@ -31,12 +51,27 @@ class Model {
   Cost cost(const CostShape& shape) const;
 
  private:
-  /// The activations in front of the head.
-  Tensor trunk(Ctx& ctx) const;
+  Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& plan,
+        std::unique_ptr<Mesh> own_mesh, const Mesh* mesh, ParamStore::Purpose purpose,
+        Memory& memory);
+  DecoderShare share() const;
+  /// The head is the last unit of the last stage that is here.
+  int head_unit() const { return static_cast<int>(decoder_.unit_pointers().size()) - 1; }
+  /// Runs the stages in turn. Returns the activations behind the last unit that is not the head's
+  /// (`into_head`: that lead into it included), where the head is here.
+  Tensor trunk(bool into_head, Ctx& ctx) const;
+  /// The whole of activations that the stream may hold in shares.
+  Tensor all_tokens(const Tensor& x, Ctx& ctx) const;
+  /// The same tensor on every rank of the pipeline, from the one that has the head.
+  Tensor from_head(const Tensor& logits, const Shape& shape, Ctx& ctx) const;
 
   ModelSpec spec_;
   DType dtype_;
+  const ParallelPlan plan_;
+  const std::unique_ptr<Mesh> own_mesh_;
+  const Mesh& mesh_;
   Decoder decoder_;
+  std::vector<int> first_unit_;  // by local stage
   std::unique_ptr<ParamStore> store_;
 };
 

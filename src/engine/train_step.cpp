@@ -1,11 +1,11 @@
 #include "engine/train_step.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
 #include "base/check.h"
-#include "engine/executor.h"
 #include "ops/softmax_xent.h"
 #include "optim/clip.h"
 
@@ -25,33 +25,49 @@ std::int64_t count_targets(std::span<const MicroBatch> microbatches) {
 }  // namespace
 
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory)
-    : model_(model), optimizer_(optimizer), stream_(stream), memory_(memory) {}
+    : model_(model), optimizer_(optimizer), stream_(stream), memory_(memory) {
+  model_.mesh().comm(Axis::dp).run_in_background(model_.plan().overlap);
+}
+
+const Schedule& TrainStep::schedule(int microbatches) {
+  if (schedule_.microbatches != microbatches || schedule_.by_rank.empty()) {
+    schedule_ = model_.plan().step_schedule(microbatches);
+  }
+  return schedule_;
+}
 
 void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   microbatches_ = microbatches;
   saved_.clear();
   saved_.resize(microbatches.size());
+  weights_done_.clear();
   loss_sum_ = 0.0;
-  result_ = {.targets = stream_.is_dry() ? 1 : count_targets(microbatches)};
+  result_ = {};
+  // Ranks of tp and pp have the same targets.
+  const Tensor targets = memory_.alloc({1}, DType::f64, MemoryTag::communication);
+  if (!stream_.is_dry())
+    targets.host<double>()[0] = static_cast<double>(count_targets(microbatches));
+  model_.mesh().comm(Axis::dp).all_reduce(targets, ReduceOp::sum, stream_).wait(stream_);
+  result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
   model_.store().retire_grads();
 }
 
 StepResult TrainStep::run(std::span<const MicroBatch> microbatches, const StepArgs& args,
                           double clip) {
   begin(microbatches);
+  updates_ = true;
   args_ = args;
   clip_ = clip;
-  const Schedule schedule =
-      lower(one_f_one_b({.ranks = 1, .microbatches = static_cast<int>(microbatches.size())}));
-  execute(schedule, 0, *this, on_action_);
+  execute(schedule(static_cast<int>(microbatches.size())), model_.mesh().comm(Axis::pp), *this,
+          stream_, on_action_);
   return result_;
 }
 
 StepResult TrainStep::gradients(std::span<const MicroBatch> microbatches) {
   begin(microbatches);
-  execute(one_f_one_b({.ranks = 1, .microbatches = static_cast<int>(microbatches.size())}), 0,
-          *this);
-  reduce_grads();
+  updates_ = false;
+  execute(schedule(static_cast<int>(microbatches.size())), model_.mesh().comm(Axis::pp), *this,
+          stream_);
   return result_;
 }
 
@@ -65,59 +81,122 @@ Ctx TrainStep::context(int microbatch) {
           .loss_scale = 1.0 / targets};
 }
 
-Saved& TrainStep::saved(int microbatch, std::size_t unit) {
-  return saved_[static_cast<std::size_t>(microbatch)].child(static_cast<int>(unit));
+Saved& TrainStep::saved(int unit, int microbatch) {
+  return saved_[static_cast<std::size_t>(microbatch)].child(unit);
 }
 
-void TrainStep::forward(int microbatch) {
-  Ctx ctx = context(microbatch);
-  Tensor x = ctx.batch.ids;
-  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
-    x = model_.units()[unit]->forward(x, saved(microbatch, unit), ctx);
-  }
-  if (stream_.is_dry()) return;
-  const auto losses = x.host<double>();
-  loss_sum_ = std::accumulate(losses.begin(), losses.end(), loss_sum_);
+Tensor TrainStep::boundary(int microbatch) {
+  const MicroBatch& batch = microbatches_[static_cast<std::size_t>(microbatch)];
+  return memory_.alloc(model_.boundary_shape(batch.tokens()), model_.dtype(),
+                       MemoryTag::activations);
 }
 
-void TrainStep::backward_input(int microbatch) {
+Tensor TrainStep::forward(int stage, int microbatch, const Tensor& x) {
   Ctx ctx = context(microbatch);
-  Tensor gradient;
-  for (std::size_t unit = model_.units().size(); unit-- > 0;) {
-    gradient = model_.units()[unit]->backward_input(gradient, saved(microbatch, unit), ctx);
+  const auto [units, first] = model_.stage(stage);
+  Tensor y = x;
+  for (int i = 0; i < static_cast<int>(units.size()); ++i) {
+    Layer& layer = *units[static_cast<std::size_t>(i)];
+    const int unit = first + i;
+    model_.store().acquire(unit, i + 1 < static_cast<int>(units.size()) ? unit + 1 : -1, stream_);
+    if (layer.adds_gradients_in_forward()) model_.store().begin_grads(unit, stream_);
+    y = layer.forward(y, saved(unit, microbatch), ctx);
+    model_.store().release(unit);
+    if (layer.adds_gradients_in_forward()) end_grads(unit);
+  }
+  if (stage + 1 < model_.plan().stages()) return y;
+  if (!stream_.is_dry()) {
+    const auto losses = y.host<double>();
+    loss_sum_ = std::accumulate(losses.begin(), losses.end(), loss_sum_);
+  }
+  return {};
+}
+
+Tensor TrainStep::backward_input(int stage, int microbatch, const Tensor& dy) {
+  Ctx ctx = context(microbatch);
+  const auto [units, first] = model_.stage(stage);
+  Tensor gradient = dy;
+  for (int i = static_cast<int>(units.size()) - 1; i >= 0; --i) {
+    const int unit = first + i;
+    model_.store().acquire(unit, i > 0 ? unit - 1 : -1, stream_);
+    gradient =
+        units[static_cast<std::size_t>(i)]->backward_input(gradient, saved(unit, microbatch), ctx);
+    model_.store().release(unit);
+  }
+  return gradient;
+}
+
+void TrainStep::backward_weight(int stage, int microbatch) {
+  Ctx ctx = context(microbatch);
+  const auto [units, first] = model_.stage(stage);
+  for (int i = static_cast<int>(units.size()) - 1; i >= 0; --i) {
+    Layer& layer = *units[static_cast<std::size_t>(i)];
+    if (layer.adds_gradients_in_forward()) continue;
+    const int unit = first + i;
+    model_.store().begin_grads(unit, stream_);
+    layer.backward_weight(saved(unit, microbatch), ctx);
+    end_grads(unit);
+  }
+  check_nothing_saved(stage, microbatch);
+}
+
+Tensor TrainStep::backward(int stage, int microbatch, const Tensor& dy) {
+  Ctx ctx = context(microbatch);
+  const auto [units, first] = model_.stage(stage);
+  Tensor gradient = dy;
+  for (int i = static_cast<int>(units.size()) - 1; i >= 0; --i) {
+    Layer& layer = *units[static_cast<std::size_t>(i)];
+    const int unit = first + i;
+    const bool has_gradients = layer.adds_gradients_in_forward();
+    model_.store().acquire(unit, i > 0 ? unit - 1 : -1, stream_);
+    if (!has_gradients) model_.store().begin_grads(unit, stream_);
+    gradient = layer.backward(gradient, saved(unit, microbatch), ctx);
+    model_.store().release(unit);
+    if (!has_gradients) end_grads(unit);
+  }
+  check_nothing_saved(stage, microbatch);
+  return gradient;
+}
+
+void TrainStep::end_grads(int unit) {
+  const auto at = static_cast<std::size_t>(unit);
+  if (weights_done_.size() <= at) weights_done_.resize(at + 1, 0);
+  const bool is_last = ++weights_done_[at] == static_cast<int>(microbatches_.size());
+  model_.store().end_grads(unit, is_last, stream_);
+}
+
+void TrainStep::check_nothing_saved(int stage, int microbatch) {
+  const auto [units, first] = model_.stage(stage);
+  for (int i = 0; i < static_cast<int>(units.size()); ++i) {
+    HEDDLE_CHECK(saved(first + i, microbatch).empty(),
+                 "micro-batch {} left something saved in stage {}", microbatch, stage);
   }
 }
 
-void TrainStep::backward_weight(int microbatch) {
-  Ctx ctx = context(microbatch);
-  for (std::size_t unit = model_.units().size(); unit-- > 0;) {
-    model_.units()[unit]->backward_weight(saved(microbatch, unit), ctx);
+void TrainStep::sum_over_ranks(std::span<double> values) {
+  const Tensor sums = memory_.alloc({static_cast<std::int64_t>(values.size())}, DType::f64,
+                                    MemoryTag::communication);
+  if (!stream_.is_dry()) std::ranges::copy(values, sums.host<double>().begin());
+  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) {
+    model_.mesh().comm(axis).all_reduce(sums, ReduceOp::sum, stream_).wait(stream_);
   }
-  HEDDLE_CHECK(saved_[static_cast<std::size_t>(microbatch)].empty(),
-               "micro-batch {} left something saved", microbatch);
-}
-
-void TrainStep::backward(int microbatch) {
-  Ctx ctx = context(microbatch);
-  Tensor gradient;
-  for (std::size_t unit = model_.units().size(); unit-- > 0;) {
-    gradient = model_.units()[unit]->backward(gradient, saved(microbatch, unit), ctx);
-  }
-  HEDDLE_CHECK(saved_[static_cast<std::size_t>(microbatch)].empty(),
-               "micro-batch {} left something saved", microbatch);
+  if (!stream_.is_dry()) std::ranges::copy(sums.host<double>(), values.begin());
 }
 
 void TrainStep::reduce_grads() {
   model_.store().finish_grads(stream_);
-  result_.loss = loss_sum_ / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
-  result_.grad_norm = global_grad_norm(model_.store().shards(), stream_);
+  std::array<double, 2> sums = {loss_sum_, model_.store().counted_squares(stream_)};
+  sum_over_ranks(sums);
+  result_.loss = sums[0] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
+  result_.grad_norm = std::sqrt(sums[1]);
   result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
 }
 
 void TrainStep::step() {
-  if (!result_.is_finite) return;
+  if (!updates_ || !result_.is_finite) return;
   args_.grad_scale = clip_scale(result_.grad_norm, clip_);
   optimizer_.step(model_.store().shards(), args_, stream_);
+  model_.store().finish_step(stream_);
 }
 
 }  // namespace heddle

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 
 namespace heddle {
 
+/// Of the step over all ranks; the same on every rank.
 struct StepResult {
   double loss = 0.0;       ///< mean over the targets that count
   double grad_norm = 0.0;  ///< before clipping
@@ -18,7 +20,9 @@ struct StepResult {
   bool is_finite = true;  ///< false: the weights were left as they were
 };
 
-/// Runs optimizer steps: executes the step's schedule over micro-batches, clips, updates.
+/// Runs optimizer steps: executes the step's schedule over this rank's micro-batches, clips,
+/// updates. All ranks of the mesh run it at the same time, each with the same number of
+/// micro-batches of the same size; ranks that differ only on tp and pp with the same ones.
 class TrainStep : private Stage {
  public:
   TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory);
@@ -32,27 +36,36 @@ class TrainStep : private Stage {
   StepResult gradients(std::span<const MicroBatch> microbatches);
 
  private:
-  void forward(int microbatch) override;
-  void backward_input(int microbatch) override;
-  void backward_weight(int microbatch) override;
-  void backward(int microbatch) override;
+  Tensor forward(int stage, int microbatch, const Tensor& x) override;
+  Tensor backward_input(int stage, int microbatch, const Tensor& dy) override;
+  void backward_weight(int stage, int microbatch) override;
+  Tensor backward(int stage, int microbatch, const Tensor& dy) override;
+  Tensor boundary(int microbatch) override;
   void reduce_grads() override;
   void step() override;
 
   void begin(std::span<const MicroBatch> microbatches);
+  const Schedule& schedule(int microbatches);
   Ctx context(int microbatch);
-  Saved& saved(int microbatch, std::size_t unit);
+  Saved& saved(int unit, int microbatch);
+  /// The unit has the weight gradients of one more micro-batch.
+  void end_grads(int unit);
+  void check_nothing_saved(int stage, int microbatch);
+  /// Sums over all ranks of the mesh; every rank gives its share.
+  void sum_over_ranks(std::span<double> values);
 
   Model& model_;
   Optimizer& optimizer_;
   Stream& stream_;
   Memory& memory_;
-
   OnAction on_action_;
+  Schedule schedule_;
 
   // The step under way.
   std::span<const MicroBatch> microbatches_;
-  std::vector<Saved> saved_;  // by micro-batch; units are its children
+  std::vector<Saved> saved_;       // by micro-batch; units are its children
+  std::vector<int> weights_done_;  // by unit: micro-batches whose weight gradients are in
+  bool updates_ = true;
   StepArgs args_;
   double clip_ = 0.0;
   double loss_sum_ = 0.0;

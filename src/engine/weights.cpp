@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "model/decoder.h"
 #include "observe/progress.h"
 #include "ops/reduce.h"
 
@@ -29,21 +30,41 @@ bool is_leftover(std::string_view name, const ModelSpec& spec) {
          (spec.tied_embeddings && name == spec.names.head + ".weight");
 }
 
-void read_part(const HfFolder& folder, const std::string& name, const Tensor& out, Stream& stream) {
+std::uint64_t bytes_of(const ParamStore& store) {
+  std::uint64_t bytes = 0;
+  for (const ParamPiece& piece : store.value_pieces()) bytes += piece.data.size_bytes();
+  return bytes;
+}
+
+/// Reads a rank's box of the tensor.
+void read_piece(const HfFolder& folder, const std::string& name, const ParamPiece& piece,
+                Stream& stream) {
   const auto& entry = folder.entry(name);
-  if (entry.shape() != out.shape()) {
+  if (entry.shape() != piece.part->whole) {
     throw Error(ErrorCode::data,
                 fmt::format("{}: tensor {} has shape {}, but config.json makes it {}",
                             folder.file_of(name).path().string(), name, entry.shape().text(),
-                            out.shape().text()),
+                            piece.part->whole.text()),
                 "use the config.json that belongs to these weights");
   }
-  folder.read(name, out);
-  if (const auto bad = ops::first_non_finite(out, stream); bad >= 0) {
-    throw Error(ErrorCode::data,
-                fmt::format("{}: tensor {} holds NaN or infinity at element {}",
-                            folder.file_of(name).path().string(), name, bad),
-                "the file is damaged or the model diverged; use an earlier checkpoint");
+  Shape end = piece.begin;
+  for (int dim = 0; dim < end.dims(); ++dim) end.set(dim, end[dim] + piece.data.size(dim));
+  folder.read_slice(name, piece.begin.sizes(), end.sizes(), piece.data);
+  const auto check = [&](const Tensor& stretch, std::int64_t first) {
+    if (const auto bad = ops::first_non_finite(stretch, stream); bad >= 0) {
+      throw Error(ErrorCode::data,
+                  fmt::format("{}: tensor {} holds NaN or infinity at element {}",
+                              folder.file_of(name).path().string(), name, first + bad),
+                  "the file is damaged or the model diverged; use an earlier checkpoint");
+    }
+  };
+  if (piece.data.is_contiguous()) {
+    const std::int64_t width = end.dims() == 2 ? piece.part->whole[1] : 1;
+    return check(piece.data, piece.begin[0] * width + (end.dims() == 2 ? piece.begin[1] : 0));
+  }
+  for (std::int64_t row = 0; row < piece.data.size(0); ++row) {
+    check(piece.data.select(0, row),
+          (piece.begin[0] + row) * piece.part->whole[1] + piece.begin[1]);
   }
 }
 
@@ -52,18 +73,15 @@ void read_part(const HfFolder& folder, const std::string& name, const Tensor& ou
 void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
                   const observe::Terminal& terminal) {
   observe::Progress progress(
-      {.label = "loading weights", .total = folder.total_bytes(), .terminal = terminal});
-  std::set<std::string> used;
-  for (const Parameter* parameter : store.parameters()) {
-    for (std::size_t part = 0; part < parameter->parts.size(); ++part) {
-      const std::string name = stored_name(folder, parameter->parts[part].name);
-      read_part(folder, name, parameter->part_of(parameter->value, part), stream);
-      progress.add(folder.entry(name).size_bytes());
-      used.insert(name);
-    }
+      {.label = "loading weights", .total = bytes_of(store), .terminal = terminal});
+  for (const ParamPiece& piece : store.value_pieces()) {
+    read_piece(folder, stored_name(folder, piece.part->name), piece, stream);
+    progress.add(piece.data.size_bytes());
   }
+  std::set<std::string> known;
+  for (const std::string& name : tensor_names(spec)) known.insert(stored_name(folder, name));
   for (const std::string& name : folder.names()) {
-    if (used.contains(name) || is_leftover(name, spec)) continue;
+    if (known.contains(name) || is_leftover(name, spec)) continue;
     throw Error(ErrorCode::data,
                 fmt::format("{}: tensor {} is not part of a {} model with this config.json",
                             folder.file_of(name).path().string(), name, spec.family),

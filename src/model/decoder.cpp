@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "model/rope_tables.h"
@@ -20,25 +21,39 @@ namespace {
 
 using Layers = std::vector<std::unique_ptr<Layer>>;
 
-std::shared_ptr<Parameter> make_parameter(std::vector<Parameter::Part> parts, const Shape& shape,
-                                          Init init) {
+std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& shape, Init init,
+                                          Layout layout = {}) {
+  Shape origin = shape;
+  for (int dim = 0; dim < shape.dims(); ++dim) origin.set(dim, 0);
   auto parameter = std::make_shared<Parameter>();
-  parameter->parts = std::move(parts);
+  parameter->parts = {{name, shape, origin, origin, shape}};
   parameter->shape = shape;
+  parameter->layout = layout;
   parameter->init = init;
   return parameter;
 }
 
-std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& shape, Init init) {
-  return make_parameter({{name, shape[0]}}, shape, init);
-}
+using Cut = TensorRules::Cut;
 
-/// Makes the layers of one block; knows the family's names and options, and nothing of the mesh.
+/// One Hugging Face tensor's share of a linear layer: these stretches of its `whole` outputs.
+struct Output {
+  std::string pattern;
+  std::int64_t whole = 0;
+  std::vector<Cut> cuts;
+};
+
+/// The input of a linear layer: this stretch of `whole`.
+struct Input {
+  std::int64_t whole = 0;
+  Cut cut;
+};
+
+/// Makes the layers of one block; knows the family's names and options.
 class BlockBuilder {
  public:
-  BlockBuilder(const ModelSpec& spec, const BuildOptions& options,
+  BlockBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
                std::shared_ptr<const RopeTables> tables)
-      : spec_(spec), options_(options), tables_(std::move(tables)) {}
+      : spec_(spec), options_(options), tensor_(tensor), tables_(std::move(tables)) {}
 
   std::unique_ptr<Layer> block(std::int64_t index) {
     index_ = index;
@@ -57,21 +72,18 @@ class BlockBuilder {
 
   std::unique_ptr<Layer> norm(const std::string& pattern) const {
     const std::string name = named(pattern);
-    auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones});
+    const Layout layout = tensor_.on_stream();
+    auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones}, layout);
     if (spec_.norm == ModelSpec::Norm::rms) {
       return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps);
     }
     return std::make_unique<LayerNorm>(
-        std::move(weight), make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}),
+        std::move(weight),
+        make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout),
         spec_.norm_eps);
   }
 
  private:
-  struct Output {
-    std::string pattern;
-    std::int64_t size;
-  };
-
   std::string named(const std::string& pattern) const {
     return fmt::format(fmt::runtime(pattern), index_);
   }
@@ -82,25 +94,74 @@ class BlockBuilder {
     return std::make_unique<Residual>(std::move(branches), spec_.hidden);
   }
 
-  /// One product for several outputs of the same input, stacked.
-  std::unique_ptr<Layer> linear(const std::vector<Output>& outputs, std::int64_t in, bool has_bias,
-                                double stddev) const {
-    std::int64_t out = 0;
-    std::vector<Parameter::Part> weights, biases;
-    for (const auto& [pattern, size] : outputs) {
-      weights.push_back({named(pattern) + ".weight", size});
-      biases.push_back({named(pattern) + ".bias", size});
-      out += size;
+  /// One product for several outputs of the same input, stacked. `layout` is that of the weight.
+  std::shared_ptr<Parameter> linear_weight(const std::vector<Output>& outputs, const Input& in,
+                                           const Layout& layout, double stddev) const {
+    auto weight = std::make_shared<Parameter>();
+    std::int64_t at = 0;
+    // Both storages are boxes of a matrix; they differ in which index comes first.
+    const auto pair = [&](std::int64_t out, std::int64_t of_in) {
+      return spec_.linears_are_in_out ? Shape{of_in, out} : Shape{out, of_in};
+    };
+    for (const Output& output : outputs) {
+      for (const Cut& cut : output.cuts) {
+        weight->parts.push_back({named(output.pattern) + ".weight", pair(output.whole, in.whole),
+                                 pair(cut.begin, in.cut.begin), pair(at, 0),
+                                 pair(cut.size, in.cut.size)});
+        at += cut.size;
+      }
     }
-    auto bias = has_bias ? make_parameter(std::move(biases), {out}, {Init::Kind::zeros}) : nullptr;
-    const Init init{Init::Kind::normal, stddev};
-    if (spec_.linears_are_in_out) {
-      weights.front().rows = in;  // families stored so have one part per linear
-      return std::make_unique<Linear>(make_parameter(std::move(weights), {in, out}, init),
-                                      std::move(bias), Linear::Storage::in_out);
+    weight->shape = pair(at, in.cut.size);
+    weight->layout = layout;
+    weight->init = {Init::Kind::normal, stddev};
+    return weight;
+  }
+
+  std::shared_ptr<Parameter> linear_bias(const std::vector<Output>& outputs,
+                                         const Layout& layout) const {
+    auto bias = std::make_shared<Parameter>();
+    std::int64_t at = 0;
+    for (const Output& output : outputs) {
+      for (const Cut& cut : output.cuts) {
+        bias->parts.push_back(
+            {named(output.pattern) + ".bias", {output.whole}, {cut.begin}, {at}, {cut.size}});
+        at += cut.size;
+      }
     }
-    return std::make_unique<Linear>(make_parameter(std::move(weights), {out, in}, init),
-                                    std::move(bias));
+    bias->shape = {at};
+    bias->layout = layout;
+    bias->init = {Init::Kind::zeros};
+    return bias;
+  }
+
+  Linear::Storage storage() const {
+    return spec_.linears_are_in_out ? Linear::Storage::in_out : Linear::Storage::out_in;
+  }
+
+  /// A linear whose outputs are divided over tp. The outputs from `first_copied` on are held by
+  /// `copies` ranks each.
+  std::unique_ptr<Layer> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
+                                          Parameter::Copies copies = {}) const {
+    const int output_dim = spec_.linears_are_in_out ? 1 : 0;
+    auto weight = linear_weight(outputs, {spec_.hidden, {0, spec_.hidden}},
+                                tensor_.divided(output_dim), spec_.init_stddev);
+    weight->copies = copies;
+    std::shared_ptr<Parameter> bias;
+    if (has_bias) {
+      bias = linear_bias(outputs, tensor_.divided(0));
+      bias->copies = copies;
+    }
+    return std::make_unique<Linear>(std::move(weight), std::move(bias), storage());
+  }
+
+  /// A linear whose inputs are divided over tp: its output is a partial sum.
+  std::unique_ptr<Layer> linear_by_input(const std::string& pattern, const Input& in,
+                                         bool has_bias) const {
+    const std::vector<Output> outputs = {{pattern, spec_.hidden, {{0, spec_.hidden}}}};
+    const int input_dim = spec_.linears_are_in_out ? 0 : 1;
+    return std::make_unique<Linear>(
+        linear_weight(outputs, in, tensor_.divided(input_dim), output_stddev()),
+        has_bias ? linear_bias(outputs, {}) : nullptr, storage(), tensor_.rank() == 0);
   }
 
   double output_stddev() const {
@@ -109,96 +170,274 @@ class BlockBuilder {
                : spec_.init_stddev;
   }
 
-  Layers attention_branch() const {
-    const AttentionShape shape{spec_.heads, spec_.kv_heads, spec_.head_dim, spec_.qkv_interleaved};
+  /// The fused projection's outputs. A fused tensor that is not divided is one piece.
+  std::vector<Output> qkv_outputs() const {
     const TensorNames& names = spec_.names;
-    std::vector<Output> qkv;
-    if (!names.fused_qkv.empty()) {
-      qkv = {{names.fused_qkv, shape.qkv_width()}};
-    } else {
-      const std::int64_t kv_width = spec_.kv_heads * spec_.head_dim;
-      qkv = {{names.query, shape.out_width()}, {names.key, kv_width}, {names.value, kv_width}};
+    const std::int64_t hd = spec_.head_dim;
+    const Cut q = tensor_.cut(spec_.heads, hd), kv = tensor_.cut(spec_.kv_heads, hd);
+    const std::int64_t q_width = spec_.heads * hd, kv_width = spec_.kv_heads * hd;
+    if (names.fused_qkv.empty()) {
+      return {
+          {names.query, q_width, {q}}, {names.key, kv_width, {kv}}, {names.value, kv_width, {kv}}};
     }
+    const std::int64_t whole = q_width + 2 * kv_width;
+    if (spec_.qkv_interleaved || !tensor_.divides()) {
+      return {{names.fused_qkv, whole, {tensor_.cut(spec_.heads, whole / spec_.heads)}}};
+    }
+    return {{names.fused_qkv,
+             whole,
+             {q, {q_width + kv.begin, kv.size}, {q_width + kv_width + kv.begin, kv.size}}}};
+  }
+
+  Layers attention_branch() const {
+    const TensorNames& names = spec_.names;
+    const Cut heads = tensor_.cut(spec_.heads, 1), kv_heads = tensor_.cut(spec_.kv_heads, 1);
+    const AttentionShape shape{heads.size, kv_heads.size, spec_.head_dim, spec_.qkv_interleaved};
     AttentionCore::QkNorm qk_norm;
     if (spec_.qk_norm) {
-      const Shape per_head{spec_.head_dim};
-      qk_norm = {make_parameter(named(names.query_norm) + ".weight", per_head, {Init::Kind::ones}),
-                 make_parameter(named(names.key_norm) + ".weight", per_head, {Init::Kind::ones}),
-                 spec_.norm_eps};
+      const auto weight = [&](const std::string& pattern) {
+        return make_parameter(named(pattern) + ".weight", {spec_.head_dim}, {Init::Kind::ones},
+                              tensor_.used_apart());
+      };
+      qk_norm = {weight(names.query_norm), weight(names.key_norm), spec_.norm_eps};
     }
     Layers layers;
     layers.push_back(norm(names.attention_norm));
-    layers.push_back(linear(qkv, spec_.hidden, spec_.qkv_bias, spec_.init_stddev));
+    tensor_.enter(layers, spec_.hidden);
+    layers.push_back(linear_by_output(
+        qkv_outputs(), spec_.qkv_bias,
+        {.ranks = tensor_.copies(spec_.kv_heads), .first_row = shape.out_width()}));
     layers.push_back(std::make_unique<AttentionCore>(shape, tables_, spec_.attention_scale,
                                                      static_cast<int>(index_), std::move(qk_norm)));
-    layers.push_back(linear({{names.attention_out, spec_.hidden}}, shape.out_width(),
-                            spec_.attention_out_bias, output_stddev()));
+    layers.push_back(
+        linear_by_input(names.attention_out,
+                        {spec_.heads * spec_.head_dim, tensor_.cut(spec_.heads, spec_.head_dim)},
+                        spec_.attention_out_bias));
+    tensor_.leave(layers, spec_.hidden);
     return layers;
   }
 
   Layers mlp_branch() const {
     const TensorNames& names = spec_.names;
+    const Cut own = tensor_.cut(spec_.ffn, 1);
     Layers layers;
     layers.push_back(norm(names.mlp_norm));
+    tensor_.enter(layers, spec_.hidden);
     if (spec_.mlp == ModelSpec::Mlp::swiglu) {
-      layers.push_back(linear({{names.gate, spec_.ffn}, {names.up, spec_.ffn}}, spec_.hidden,
-                              spec_.mlp_bias, spec_.init_stddev));
-      layers.push_back(std::make_unique<SwiGlu>(spec_.ffn));
+      layers.push_back(linear_by_output(
+          {{names.gate, spec_.ffn, {own}}, {names.up, spec_.ffn, {own}}}, spec_.mlp_bias));
+      layers.push_back(std::make_unique<SwiGlu>(own.size));
     } else {
-      layers.push_back(
-          linear({{names.up, spec_.ffn}}, spec_.hidden, spec_.mlp_bias, spec_.init_stddev));
-      layers.push_back(std::make_unique<GeluLayer>(spec_.ffn, spec_.gelu));
+      layers.push_back(linear_by_output({{names.up, spec_.ffn, {own}}}, spec_.mlp_bias));
+      layers.push_back(std::make_unique<GeluLayer>(own.size, spec_.gelu));
     }
-    layers.push_back(
-        linear({{names.down, spec_.hidden}}, spec_.ffn, spec_.mlp_bias, output_stddev()));
+    layers.push_back(linear_by_input(names.down, {spec_.ffn, own}, spec_.mlp_bias));
+    tensor_.leave(layers, spec_.hidden);
     return layers;
   }
 
   const ModelSpec& spec_;
   const BuildOptions& options_;
+  const TensorRules& tensor_;
   std::shared_ptr<const RopeTables> tables_;
   std::int64_t index_ = 0;
 };
 
+/// The two ends of the model: embedding and head, whose vocabulary may be divided over tp.
+class EndsBuilder {
+ public:
+  EndsBuilder(const ModelSpec& spec, const BuildOptions& options, const DecoderShare& share)
+      : spec_(spec), options_(options), tensor_(share.tensor), vocabulary_(share.vocabulary) {}
+
+  /// A table with a row for every token that is here.
+  std::shared_ptr<Parameter> table(const std::string& name) const {
+    const Init init{Init::Kind::normal, spec_.init_stddev};
+    const Shape whole{spec_.vocab, spec_.hidden};
+    if (!divides()) return make_parameter(name + ".weight", whole, init, tensor_.used_apart());
+    const Cut valid = tensor_.valid_rows(spec_.vocab);
+    auto parameter = std::make_shared<Parameter>();
+    parameter->shape = {tensor_.padded_rows(spec_.vocab), spec_.hidden};
+    parameter->layout = tensor_.divided(0);
+    parameter->init = init;
+    if (valid.size > 0) {
+      parameter->parts = {
+          {name + ".weight", whole, {valid.begin, 0}, {0, 0}, {valid.size, spec_.hidden}}};
+    }
+    return parameter;
+  }
+
+  std::unique_ptr<Layer> embedding(std::shared_ptr<Parameter> tokens) const {
+    Layers layers;
+    if (divides()) {
+      const Embedding::Rows rows{tensor_.rank() * tensor_.padded_rows(spec_.vocab), false};
+      layers.push_back(std::make_unique<Embedding>(std::move(tokens), rows));
+      tensor_.leave(layers, spec_.hidden);
+    } else {
+      layers.push_back(
+          std::make_unique<Embedding>(std::move(tokens), Embedding::Rows{}, own_tokens()));
+      tensor_.join_tokens(layers, spec_.hidden);
+    }
+    return std::make_unique<Sequential>(std::move(layers));
+  }
+
+  std::unique_ptr<Layer> positions() const {
+    auto table = make_parameter(spec_.names.position_embedding + ".weight",
+                                {spec_.max_positions, spec_.hidden},
+                                {Init::Kind::normal, spec_.init_stddev}, tensor_.on_stream());
+    return std::make_unique<PositionEmbedding>(std::move(table), tensor_.token_share());
+  }
+
+  /// What lies between the stream and the head, and the head.
+  std::pair<Layers, std::unique_ptr<LossHead>> head(std::shared_ptr<Parameter> projection) const {
+    Layers before;
+    LossHead::Options options{.chunk_tokens = options_.loss_chunk};
+    if (divides()) {
+      tensor_.enter(before, spec_.hidden);
+      const Cut valid = tensor_.valid_rows(spec_.vocab);
+      options.vocabulary = {.others = tensor_.comm(),
+                            .first = tensor_.rank() * tensor_.padded_rows(spec_.vocab),
+                            .valid = valid.size,
+                            .whole = spec_.vocab};
+    } else {
+      tensor_.share_tokens(before, spec_.hidden);
+      options.tokens = own_tokens();
+    }
+    return {std::move(before), std::make_unique<LossHead>(std::move(projection), options)};
+  }
+
+ private:
+  bool divides() const { return tensor_.divides() && vocabulary_ == VocabularyOnTp::divided; }
+  /// With the whole vocabulary on every rank, each rank has its tokens, also where the stream has
+  /// all of them: nothing is computed twice.
+  TokenShare own_tokens() const { return {tensor_.rank(), tensor_.ranks()}; }
+
+  const ModelSpec& spec_;
+  const BuildOptions& options_;
+  const TensorRules& tensor_;
+  VocabularyOnTp vocabulary_;
+};
+
 }  // namespace
+
+std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len) {
+  const auto product = [](std::int64_t a, std::int64_t b) {
+    return 2.0 * static_cast<double>(a) * static_cast<double>(b);
+  };
+  const std::int64_t heads = spec.heads * spec.head_dim, kv = spec.kv_heads * spec.head_dim;
+  const int matrices = spec.mlp == ModelSpec::Mlp::swiglu ? 3 : 2;
+  const double block = product(spec.hidden, 2 * heads + 2 * kv) +
+                       matrices * product(spec.hidden, spec.ffn) +
+                       product(heads, seq_len);  // two products of half the keys each
+  std::vector<double> costs(static_cast<std::size_t>(unit_count(spec)), block);
+  costs.front() = 0.0;
+  costs[costs.size() - 2] = 0.0;
+  costs.back() = product(spec.hidden, spec.vocab);
+  return costs;
+}
 
 std::vector<Layer*> Decoder::unit_pointers() const {
   std::vector<Layer*> pointers;
-  for (const auto& unit : units) pointers.push_back(unit.get());
+  for (const Units& stage : stages) {
+    for (const auto& unit : stage) pointers.push_back(unit.get());
+  }
   return pointers;
 }
 
-Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory& memory) {
+namespace {
+
+/// Makes units on demand, in any order.
+class DecoderBuilder {
+ public:
+  DecoderBuilder(const ModelSpec& spec, const BuildOptions& options, Memory& memory,
+                 const DecoderShare& share)
+      : spec_(spec),
+        options_(options),
+        unties_(share.unties),
+        ends_(spec, options, share),
+        blocks_(spec, options, share.tensor,
+                make_rope_tables(spec.rope, options.positions, options.dtype, memory)) {}
+
+  void add(int unit, Decoder::Units& units) {
+    const int last = unit_count(spec_) - 1;
+    if (unit == 0) {
+      decoder_.token_embedding = table_at(decoder_.projection);
+      units.push_back(ends_.embedding(decoder_.token_embedding));
+      // Apart from the token table, which may be tied and then has a unit to itself.
+      if (!spec_.rope) units.push_back(ends_.positions());
+    } else if (unit == last) {
+      add_head(units);
+    } else if (unit == last - 1) {
+      units.push_back(blocks_.norm(spec_.names.final_norm));
+    } else {
+      auto block = blocks_.block(unit - 1);
+      if (options_.recompute_blocks) {
+        block = std::make_unique<Recompute>(std::move(block), spec_.hidden);
+      }
+      units.push_back(std::move(block));
+    }
+  }
+
+  Decoder& decoder() { return decoder_; }
+
+ private:
+  /// The token table: the other end's where both are one parameter.
+  std::shared_ptr<Parameter> table_at(const std::shared_ptr<Parameter>& other_end) const {
+    if (spec_.tied_embeddings && !unties_ && other_end) return other_end;
+    return ends_.table(spec_.names.token_embedding);
+  }
+
+  void add_head(Decoder::Units& units) {
+    decoder_.projection =
+        spec_.tied_embeddings ? table_at(decoder_.token_embedding) : ends_.table(spec_.names.head);
+    auto [before, head] = ends_.head(decoder_.projection);
+    decoder_.head = head.get();
+    if (!before.empty()) {
+      units.push_back(std::make_unique<Sequential>(std::move(before)));
+      decoder_.head_entry = units.back().get();
+    }
+    units.push_back(std::move(head));
+  }
+
+  const ModelSpec& spec_;
+  const BuildOptions& options_;
+  const bool unties_;
+  const EndsBuilder ends_;
+  BlockBuilder blocks_;
+  Decoder decoder_;
+};
+
+}  // namespace
+
+Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory& memory,
+                      const DecoderShare& share) {
   if (options.positions > spec.max_positions && !spec.rope) {
     throw Error(ErrorCode::usage,
                 fmt::format("sequences of {} tokens do not fit the model's table of {} positions",
                             options.positions, spec.max_positions),
                 fmt::format("use at most {}", spec.max_positions));
   }
-  BlockBuilder builder(spec, options,
-                       make_rope_tables(spec.rope, options.positions, options.dtype, memory));
-  const Init init{Init::Kind::normal, spec.init_stddev};
-  const auto tokens =
-      make_parameter(spec.names.token_embedding + ".weight", {spec.vocab, spec.hidden}, init);
-  const auto positions = spec.rope ? nullptr
-                                   : make_parameter(spec.names.position_embedding + ".weight",
-                                                    {spec.max_positions, spec.hidden}, init);
-  Decoder decoder;
-  decoder.units.push_back(std::make_unique<Embedding>(tokens, positions));
-  for (std::int64_t index = 0; index < spec.layers; ++index) {
-    auto block = builder.block(index);
-    if (options.recompute_blocks)
-      block = std::make_unique<Recompute>(std::move(block), spec.hidden);
-    decoder.units.push_back(std::move(block));
+  DecoderBuilder builder(spec, options, memory, share);
+  auto stages = share.stages;
+  if (stages.empty()) stages = {{0, unit_count(spec)}};
+  for (const auto& [begin, end] : stages) {
+    auto& units = builder.decoder().stages.emplace_back();
+    for (int unit = begin; unit < end; ++unit) builder.add(unit, units);
   }
-  decoder.units.push_back(builder.norm(spec.names.final_norm));
-  const auto projection = spec.tied_embeddings ? tokens
-                                               : make_parameter(spec.names.head + ".weight",
-                                                                {spec.vocab, spec.hidden}, init);
-  auto head = std::make_unique<LossHead>(projection, nullptr, options.loss_chunk);
-  decoder.head = head.get();
-  decoder.units.push_back(std::move(head));
-  return decoder;
+  return std::move(builder.decoder());
+}
+
+std::vector<std::string> tensor_names(const ModelSpec& spec) {
+  Memory memory(Memory::Mode::dry);
+  const Decoder decoder = build_decoder(spec, {.positions = 1}, memory);
+  std::vector<std::string> names;
+  std::set<const Parameter*> seen;
+  for (Layer* unit : decoder.unit_pointers()) {
+    unit->visit([&](const Parameter& parameter) {
+      if (!seen.insert(&parameter).second) return;
+      for (const auto& part : parameter.parts) names.push_back(part.name);
+    });
+  }
+  return names;
 }
 
 }  // namespace heddle

@@ -6,6 +6,7 @@
 #include "model/spec.h"
 #include "nn/layer.h"
 #include "nn/loss_head.h"
+#include "parallel/tensor_rules.h"
 
 namespace heddle {
 
@@ -18,15 +19,43 @@ struct BuildOptions {
       false;  ///< output projections start smaller by sqrt(2 * layers), as in GPT-2
 };
 
-/// A decoder as the list of its units: embedding, blocks, final norm, head.
+/// Where the embedding and the output projection lie on tp.
+enum class VocabularyOnTp { replicated, divided };
+
+/// The part of a decoder that a rank has: a run of units of every stage it owns.
+struct DecoderShare {
+  struct Units {
+    int begin = 0, end = 0;
+  };
+  TensorRules tensor;
+  VocabularyOnTp vocabulary = VocabularyOnTp::divided;
+  std::vector<Units> stages;  ///< by local stage; empty: one stage with everything
+  bool unties = false;        ///< embedding and head are parameters of their own, also where tied
+};
+
+/// The units of a decoder, numbered from the front: embedding, blocks, final norm, head.
+inline int unit_count(const ModelSpec& spec) { return static_cast<int>(spec.layers) + 3; }
+
+/// Forward work of every unit for one token, in floating-point operations: what stages are balanced
+/// by.
+std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len);
+
+/// The Hugging Face names of all tensors of the model, each once, in its order.
+std::vector<std::string> tensor_names(const ModelSpec& spec);
+
+/// A decoder, or the part of it that a rank has, as lists of units by stage.
 struct Decoder {
-  std::vector<std::unique_ptr<Layer>> units;
-  LossHead* head = nullptr;  ///< the last unit
+  using Units = std::vector<std::unique_ptr<Layer>>;
+  std::vector<Units> stages;
+  LossHead* head = nullptr;     ///< the last unit, where it is here
+  Layer* head_entry = nullptr;  ///< the unit that leads from the stream into it, where it needs one
+  std::shared_ptr<Parameter> token_embedding, projection;  ///< where they are here; one when tied
 
   std::vector<Layer*> unit_pointers() const;
 };
 
 /// Builds the layers; parameters are described but have no memory yet (ParamStore gives it).
-Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory& memory);
+Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory& memory,
+                      const DecoderShare& share = {});
 
 }  // namespace heddle

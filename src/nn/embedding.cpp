@@ -1,19 +1,46 @@
 #include "nn/embedding.h"
 
+#include <algorithm>
+
 #include "ops/embedding.h"
 
 namespace heddle {
 
-Embedding::Embedding(std::shared_ptr<Parameter> tokens, std::shared_ptr<Parameter> positions)
-    : tokens_(std::move(tokens)), positions_(std::move(positions)) {}
+Tensor own_tokens(const Tensor& ids_BS, TokenShare share, std::int32_t padding, Ctx& ctx) {
+  const std::int64_t tokens = ids_BS.count();
+  const Tensor all = ids_BS.view({tokens});
+  if (share.count == 1) return all;
+  const std::int64_t own = (tokens + share.count - 1) / share.count;
+  const std::int64_t begin = std::min(tokens, own * share.index);
+  const std::int64_t end = std::min(tokens, begin + own);
+  if (end - begin == own) return all.slice(0, begin, end);
+  const Tensor padded = ctx.workspace({own}, DType::i32);
+  const auto to = padded.host<std::int32_t>();
+  std::ranges::fill(to, padding);
+  std::ranges::copy(all.slice(0, begin, end).host<std::int32_t>(), to.begin());
+  return padded;
+}
+
+Embedding::Embedding(std::shared_ptr<Parameter> tokens, Rows rows, TokenShare share)
+    : tokens_(std::move(tokens)), rows_(rows), share_(share) {}
+
+Tensor Embedding::row_ids(Ctx& ctx) const {
+  const Tensor ids = own_tokens(ctx.batch.ids, share_, ops::kAbsentRow, ctx);
+  if (rows_.are_all) return ids;
+  const Tensor row_ids = ctx.workspace(ids.shape(), DType::i32);
+  const auto held = tokens_->shape[0];
+  std::ranges::transform(
+      ids.host<std::int32_t>(), row_ids.host<std::int32_t>().begin(), [&](std::int32_t id) {
+        const std::int64_t row = id - rows_.first;
+        return row >= 0 && row < held ? static_cast<std::int32_t>(row) : ops::kAbsentRow;
+      });
+  return row_ids;
+}
 
 Tensor Embedding::forward(const Tensor&, Saved&, Ctx& ctx) {
-  const Shape flat{ctx.batch.tokens()};
-  const Tensor y_TD = ctx.activation({flat[0], tokens_->shape[1]}, tokens_->value.dtype());
-  ops::embedding_forward(ctx.batch.ids.view(flat), tokens_->value, y_TD, ctx.stream);
-  if (positions_) {
-    ops::embedding_add(ctx.batch.positions.view(flat), positions_->value, y_TD, ctx.stream);
-  }
+  const Tensor ids = row_ids(ctx);
+  const Tensor y_TD = ctx.activation({ids.count(), tokens_->shape[1]}, tokens_->value.dtype());
+  ops::embedding_forward(ids, tokens_->value, y_TD, ctx.stream);
   return y_TD;
 }
 
@@ -24,18 +51,32 @@ Tensor Embedding::backward_input(const Tensor& dy_TD, Saved& saved, Ctx&) {
 
 void Embedding::backward_weight(Saved& saved, Ctx& ctx) {
   const Tensor dy_TD = saved.take(kOutputGrad);
-  const Shape flat{ctx.batch.tokens()};
   tokens_->clear_stale_grad(ctx.stream);
-  ops::embedding_backward(ctx.batch.ids.view(flat), dy_TD, tokens_->grad, ctx.stream);
-  if (positions_) {
-    positions_->clear_stale_grad(ctx.stream);
-    ops::embedding_backward(ctx.batch.positions.view(flat), dy_TD, positions_->grad, ctx.stream);
-  }
+  ops::embedding_backward(row_ids(ctx), dy_TD, tokens_->grad, ctx.stream);
 }
 
-void Embedding::visit(const ParamVisitor& visitor) {
-  visitor(*tokens_);
-  if (positions_) visitor(*positions_);
+void Embedding::visit(const ParamVisitor& visitor) { visitor(*tokens_); }
+
+PositionEmbedding::PositionEmbedding(std::shared_ptr<Parameter> positions, TokenShare share)
+    : positions_(std::move(positions)), share_(share) {}
+
+Tensor PositionEmbedding::forward(const Tensor& x_TD, Saved&, Ctx& ctx) {
+  ops::embedding_add(own_tokens(ctx.batch.positions, share_, 0, ctx), positions_->value, x_TD,
+                     ctx.stream);
+  return x_TD;
 }
+
+Tensor PositionEmbedding::backward_input(const Tensor& dy_TD, Saved& saved, Ctx&) {
+  saved.put(kOutputGrad, dy_TD);
+  return dy_TD;
+}
+
+void PositionEmbedding::backward_weight(Saved& saved, Ctx& ctx) {
+  positions_->clear_stale_grad(ctx.stream);
+  ops::embedding_backward(own_tokens(ctx.batch.positions, share_, 0, ctx), saved.take(kOutputGrad),
+                          positions_->grad, ctx.stream);
+}
+
+void PositionEmbedding::visit(const ParamVisitor& visitor) { visitor(*positions_); }
 
 }  // namespace heddle

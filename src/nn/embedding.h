@@ -6,12 +6,25 @@
 
 namespace heddle {
 
-/// The first layer: token embedding, plus a learned position embedding where the model has one. Its
-/// input is the micro-batch's ids; backward returns no tensor.
+/// Which of the micro-batch's tokens a rank has: share `index` of `count` equal ones.
+struct TokenShare {
+  int index = 0, count = 1;
+};
+
+/// This share of a tensor with one element per token, padded with `padding`; the tensor itself when
+/// there is one share.
+Tensor own_tokens(const Tensor& ids_BS, TokenShare share, std::int32_t padding, Ctx& ctx);
+
+/// The first layer: token embedding. Its input is the micro-batch's ids; backward returns no
+/// tensor. With rows of the vocabulary elsewhere, its output is this holder's share of a sum.
 class Embedding : public Layer {
  public:
-  /// `positions` ([max positions, D]) may be null.
-  Embedding(std::shared_ptr<Parameter> tokens, std::shared_ptr<Parameter> positions);
+  /// The rows of the vocabulary that `tokens` holds, when others hold the rest.
+  struct Rows {
+    std::int64_t first = 0;
+    bool are_all = true;
+  };
+  explicit Embedding(std::shared_ptr<Parameter> tokens, Rows rows = {}, TokenShare share = {});
 
   Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
@@ -20,8 +33,31 @@ class Embedding : public Layer {
   Cost cost(const CostShape&) const override { return {}; }
 
  private:
+  /// The ids of this share's tokens as rows of the table here.
+  Tensor row_ids(Ctx& ctx) const;
+
   enum Slot { kOutputGrad };
-  std::shared_ptr<Parameter> tokens_, positions_;
+  std::shared_ptr<Parameter> tokens_;
+  Rows rows_;
+  TokenShare share_;
+};
+
+/// Adds a learned position embedding to the tokens, in place.
+class PositionEmbedding : public Layer {
+ public:
+  /// `positions` is [max positions, D].
+  explicit PositionEmbedding(std::shared_ptr<Parameter> positions, TokenShare share = {});
+
+  Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
+  Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
+  void backward_weight(Saved& saved, Ctx& ctx) override;
+  void visit(const ParamVisitor& visitor) override;
+  Cost cost(const CostShape&) const override { return {}; }
+
+ private:
+  enum Slot { kOutputGrad };
+  std::shared_ptr<Parameter> positions_;
+  TokenShare share_;
 };
 
 }  // namespace heddle

@@ -53,6 +53,9 @@ class Layer {
   virtual void visit(const ParamVisitor& visitor) = 0;
   virtual Cost cost(const CostShape& shape) const = 0;
 
+  /// True for a layer whose parameters' gradients are complete after forward (LossHead).
+  virtual bool adds_gradients_in_forward() const { return false; }
+
   /// True for a layer whose output follows cheaply from what it saves (a norm, an activation): the
   /// layer behind it then need not keep its input.
   virtual bool can_rebuild_output() const { return false; }

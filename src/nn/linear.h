@@ -11,9 +11,10 @@ class Linear : public Layer {
  public:
   enum class Storage { out_in, in_out };
 
-  /// `bias` may be null.
+  /// `bias` may be null. Of ranks whose outputs are summed, only one has `adds_bias`; the bias
+  /// itself and its gradient are the same on all.
   Linear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
-         Storage storage = Storage::out_in);
+         Storage storage = Storage::out_in, bool adds_bias = true);
 
   Tensor forward(const Tensor& x_TI, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) override;
@@ -29,6 +30,7 @@ class Linear : public Layer {
   enum Slot { kInput, kOutputGrad };
   std::shared_ptr<Parameter> weight_, bias_;
   Storage storage_;
+  bool adds_bias_;
   bool input_is_rebuilt_ = false;
 };
 

@@ -1,6 +1,7 @@
 #include "nn/loss_head.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
@@ -10,66 +11,108 @@ namespace heddle {
 
 using ops::Transpose;
 
-LossHead::LossHead(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
-                   std::int64_t chunk_tokens)
-    : weight_(std::move(weight)), bias_(std::move(bias)), chunk_tokens_(chunk_tokens) {}
+LossHead::LossHead(std::shared_ptr<Parameter> weight, const Options& options)
+    : weight_(std::move(weight)), options_(options) {}
 
 void LossHead::project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) const {
   ops::gemm(x_TD, Transpose::no, weight_->value, Transpose::yes, logits_TV, {}, ctx.stream);
-  if (bias_) ops::add_bias(logits_TV, bias_->value, ctx.stream);
 }
 
 Tensor LossHead::logits(const Tensor& x_TD, Ctx& ctx) const {
-  const Tensor logits_TV = ctx.workspace({x_TD.size(0), weight_->shape[0]}, x_TD.dtype());
+  const std::int64_t T = x_TD.size(0), here = weight_->shape[0];
+  const Tensor logits_TV = ctx.workspace({T, here}, x_TD.dtype());
   project(x_TD, logits_TV, ctx);
-  return logits_TV;
+  const VocabularyPart& part = options_.vocabulary;
+  if (part.others == nullptr) return logits_TV;
+  const std::int64_t holders = part.others->size();
+  const Tensor parts_NTV = ctx.workspace({holders, T, here}, x_TD.dtype());
+  part.others->all_gather(logits_TV, parts_NTV, ctx.stream).wait(ctx.stream);
+  const Tensor whole_TV = ctx.workspace({T, part.whole}, x_TD.dtype());
+  for (std::int64_t n = 0; n < holders; ++n) {
+    const std::int64_t begin = n * here, end = std::min(part.whole, begin + here);
+    if (begin >= end) break;
+    ops::copy(parts_NTV.select(0, n).slice(1, 0, end - begin), whole_TV.slice(1, begin, end),
+              ctx.stream);
+  }
+  return whole_TV;
 }
 
 Tensor LossHead::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
-  const std::int64_t T = x_TD.size(0), V = weight_->shape[0];
-  const Tensor targets_T = ctx.batch.targets.view({T});
+  const std::int64_t T = x_TD.size(0), V = weight_->shape[0], chunk = options_.chunk_tokens;
+  const Tensor targets_T = own_tokens(ctx.batch.targets, options_.tokens, ops::kIgnoreTarget, ctx);
   const Tensor loss_T = ctx.workspace({T}, DType::f64);
-  const Tensor chunk_logits = ctx.workspace({std::min(T, chunk_tokens_), V}, x_TD.dtype());
+  const Tensor chunk_logits = ctx.workspace({std::min(T, chunk), V}, x_TD.dtype());
   Tensor dx_TD;
-  if (ctx.keeps_saved) {
-    dx_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-    if (bias_) bias_->clear_stale_grad(ctx.stream);
-  }
-  for (std::int64_t begin = 0; begin < T; begin += chunk_tokens_) {
-    const std::int64_t end = std::min(T, begin + chunk_tokens_);
+  if (ctx.keeps_saved) dx_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
+  for (std::int64_t begin = 0; begin < T; begin += chunk) {
+    const std::int64_t end = std::min(T, begin + chunk);
     const Tensor x = x_TD.slice(0, begin, end), logits = chunk_logits.slice(0, 0, end - begin);
-    const Tensor targets = targets_T.slice(0, begin, end), loss = loss_T.slice(0, begin, end);
     project(x, logits, ctx);
-    if (!ctx.keeps_saved) {
-      ops::cross_entropy_forward(logits, targets, loss, ctx.stream);
-      continue;
-    }
-    ops::cross_entropy_forward_backward(logits, targets, ctx.loss_scale, loss, ctx.stream);
+    chunk_loss(logits, targets_T.slice(0, begin, end), loss_T.slice(0, begin, end), ctx);
+    if (!ctx.keeps_saved) continue;
     ops::gemm(logits, Transpose::no, weight_->value, Transpose::no, dx_TD.slice(0, begin, end), {},
               ctx.stream);
     ops::gemm(logits, Transpose::yes, x, Transpose::no, weight_->grad,
               {.beta = weight_->claim_grad()}, ctx.stream);
-    if (bias_) ops::bias_backward(logits, bias_->grad, ctx.stream);
   }
   if (ctx.keeps_saved) saved.put(kInputGrad, dx_TD);
   return loss_T;
+}
+
+void LossHead::chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
+                          Ctx& ctx) const {
+  if (options_.vocabulary.others != nullptr) {
+    shared_chunk_loss(logits_TV, targets_T, loss_T, ctx);
+  } else if (ctx.keeps_saved) {
+    ops::cross_entropy_forward_backward(logits_TV, targets_T, ctx.loss_scale, loss_T, ctx.stream);
+  } else {
+    ops::cross_entropy_forward(logits_TV, targets_T, loss_T, ctx.stream);
+  }
+}
+
+void LossHead::shared_chunk_loss(const Tensor& logits_TV, const Tensor& targets_T,
+                                 const Tensor& loss_T, Ctx& ctx) const {
+  const VocabularyPart& part = options_.vocabulary;
+  const auto row_statistic = [&] { return ctx.workspace(loss_T.shape(), logits_TV.dtype()); };
+  const auto combine = [&](const Tensor& rows_T, ReduceOp op) {
+    part.others->all_reduce(rows_T, op, ctx.stream).wait(ctx.stream);
+  };
+  const Tensor max_T = row_statistic(), sum_T = row_statistic(), chosen_T = row_statistic();
+  ops::row_max(logits_TV, part.valid, max_T, ctx.stream);
+  combine(max_T, ReduceOp::max);
+  ops::row_exponentials(logits_TV, part.valid, targets_T, part.first, max_T, sum_T, chosen_T,
+                        ctx.stream);
+  combine(sum_T, ReduceOp::sum);
+  combine(chosen_T, ReduceOp::sum);
+  if (ctx.keeps_saved) {
+    ops::softmax_gradient(logits_TV, targets_T, part.first, sum_T, ctx.loss_scale, ctx.stream);
+  }
+  if (ctx.stream.is_dry()) return;
+  const bool counts = part.others->rank() == 0;
+  const auto losses = loss_T.host<double>();
+  const auto targets = targets_T.host<std::int32_t>();
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const auto at = [i](const Tensor& rows_T) {
+      return rows_T.dtype() == DType::f32 ? static_cast<double>(rows_T.host<float>()[i])
+                                          : rows_T.host<double>()[i];
+    };
+    const bool is_counted = counts && targets[i] != ops::kIgnoreTarget;
+    losses[i] = is_counted ? std::log(at(sum_T)) - at(chosen_T) : 0.0;
+  }
 }
 
 Tensor LossHead::backward_input(const Tensor&, Saved& saved, Ctx&) {
   return saved.take(kInputGrad);
 }
 
-void LossHead::visit(const ParamVisitor& visitor) {
-  visitor(*weight_);
-  if (bias_) visitor(*bias_);
-}
+void LossHead::visit(const ParamVisitor& visitor) { visitor(*weight_); }
 
 Cost LossHead::cost(const CostShape& shape) const {
   const std::int64_t D = weight_->shape[1];
-  const double product = 2.0 * static_cast<double>(shape.tokens()) *
+  const std::int64_t tokens = (shape.tokens() + options_.tokens.count - 1) / options_.tokens.count;
+  const double product = 2.0 * static_cast<double>(tokens) *
                          static_cast<double>(weight_->shape[0]) * static_cast<double>(D);
-  return {product, product, product,
-          static_cast<std::size_t>(shape.tokens() * D) * size_of(shape.dtype)};
+  return {product, product, product, static_cast<std::size_t>(tokens * D) * size_of(shape.dtype)};
 }
 
 }  // namespace heddle

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "comm/communicator.h"
+#include "nn/embedding.h"
 #include "nn/layer.h"
 
 namespace heddle {
@@ -11,13 +13,27 @@ namespace heddle {
 /// its loss, and at once its gradients (dx is kept, dW is added): computing them later would need
 /// either all logits or a second product. So B hands over the kept dx, and W has nothing left to
 /// do.
+///
+/// Several ranks can share the work, each with its tokens and the whole vocabulary, or each with
+/// its part of the vocabulary and all tokens.
 class LossHead : public Layer {
  public:
-  /// `weight` is [V, D], possibly the token embedding itself; `bias` ([V]) may be null.
-  LossHead(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
-           std::int64_t chunk_tokens);
+  /// The part of the vocabulary that is here: rows of the weight, of which the first `valid` exist.
+  struct VocabularyPart {
+    Communicator* others = nullptr;  ///< the holders of the vocabulary; null: all of it is here
+    std::int64_t first = 0, valid = 0, whole = 0;
+  };
+  struct Options {
+    std::int64_t chunk_tokens = 1024;
+    TokenShare tokens = {};
+    VocabularyPart vocabulary = {};
+  };
 
-  /// Returns the loss of every token, [T] f64 on the host; 0 where the target is ignored.
+  /// `weight` is [V here, D], possibly the token embedding itself.
+  LossHead(std::shared_ptr<Parameter> weight, const Options& options);
+
+  /// Returns the loss of every token, [T here] f64 on the host; 0 where the target is ignored or
+  /// where another holder of the vocabulary counts it.
   Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
   /// dy is not used: the gradient is of ctx.loss_scale times the sum of the losses.
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
@@ -25,15 +41,23 @@ class LossHead : public Layer {
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
 
-  /// Logits [T, V] of the given rows, for generation and for comparison with references.
+  bool adds_gradients_in_forward() const override { return true; }
+
+  /// Logits [T, V] of the given rows, for generation and for comparison with references; of the
+  /// whole vocabulary on every holder.
   Tensor logits(const Tensor& x_TD, Ctx& ctx) const;
 
  private:
   void project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) const;
+  /// The loss of a chunk, and with ctx.keeps_saved its gradient in place of the logits.
+  void chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
+                  Ctx& ctx) const;
+  void shared_chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
+                         Ctx& ctx) const;
 
   enum Slot { kInputGrad };
-  std::shared_ptr<Parameter> weight_, bias_;
-  std::int64_t chunk_tokens_;
+  std::shared_ptr<Parameter> weight_;
+  Options options_;
 };
 
 }  // namespace heddle

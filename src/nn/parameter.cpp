@@ -6,16 +6,12 @@
 
 namespace heddle {
 
-Tensor Parameter::part_of(const Tensor& whole, std::size_t part) const {
-  std::int64_t first = 0;
-  for (std::size_t i = 0; i < part; ++i) first += parts[i].rows;
-  return whole.slice(0, first, first + parts[part].rows);
-}
-
-Shape Parameter::part_shape(std::size_t part) const {
-  Shape result = shape;
-  result.set(0, parts[part].rows);
-  return result;
+Tensor Parameter::part_of(const Tensor& local, const Part& part) {
+  Tensor box = local;
+  for (int dim = 0; dim < local.dims(); ++dim) {
+    box = box.slice(dim, part.at[dim], part.at[dim] + part.extent[dim]);
+  }
+  return box;
 }
 
 double Parameter::claim_grad() { return std::exchange(grad_is_stale_, false) ? 0.0 : 1.0; }

@@ -18,25 +18,33 @@ struct Init {
   double stddev = 0.02;
 };
 
-/// A trainable tensor. In memory it may be several Hugging Face tensors stacked along dimension 0
-/// (q, k and v of one projection), so that one matrix product serves them all; in files each part
-/// stands alone under its own name.
+/// A trainable tensor, as this rank holds it. It is made of boxes of Hugging Face tensors: several
+/// for a fused projection (q, k and v, so that one matrix product serves them all), parts of them
+/// under tensor parallelism. Elements that no part covers are padding: zero, and never updated.
 struct Parameter {
+  /// [begin, begin + extent) of the tensor `name`, which lies here from `at` on.
   struct Part {
     std::string name;  ///< the Hugging Face name; also the checkpoint key
-    std::int64_t rows = 0;
+    Shape whole;       ///< of the Hugging Face tensor
+    Shape begin, at, extent;
   };
 
   std::vector<Part> parts;
-  Shape shape;    ///< of the whole; dimension 0 is the sum of the parts' rows
+  Shape shape;    ///< of the local tensor
   Layout layout;  ///< how the whole lies on the mesh
+  /// Where tp divides rows among fewer holders than ranks (key heads): rows from `first_row` on are
+  /// held by `ranks` neighbouring tp ranks each, which see other tokens' heads: their gradients are
+  /// summed.
+  struct Copies {
+    int ranks = 1;
+    std::int64_t first_row = 0;
+  } copies;
   Init init;
 
   Tensor value, grad;  ///< bound by the ParamStore; value is valid between its acquire and release
 
-  /// The part's slice of `whole` (value, grad, or an optimizer moment of the same shape).
-  Tensor part_of(const Tensor& whole, std::size_t part) const;
-  Shape part_shape(std::size_t part) const;
+  /// The part's box of a tensor of this shape (value, grad, or an optimizer moment).
+  static Tensor part_of(const Tensor& local, const Part& part);
   bool is_matrix() const { return shape.dims() >= 2; }
 
   /// 0 for the first contribution to this step's gradient, which overwrites what the last step

@@ -57,7 +57,7 @@ std::string Progress::describe(double seconds) const {
 void Progress::add(std::uint64_t amount) {
   done_ += amount;
   const double seconds = elapsed();
-  if (seconds < next_show_) return;
+  if (seconds < next_show_ || options_.terminal.is_silent) return;
   // Whoever comes first draws; the others go on with their work.
   const std::unique_lock lock(showing_, std::try_to_lock);
   if (lock.owns_lock() && seconds >= next_show_) show(seconds);

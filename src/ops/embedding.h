@@ -1,11 +1,17 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
+
 #include "tensor/stream.h"
 #include "tensor/tensor.h"
 
 namespace heddle::ops {
 
-/// y_TD = table[ids] (ids i32 in [0, V), contiguous).
+/// The id of a row that another holder of the table has: reads as zeros, and takes no gradient.
+inline constexpr std::int32_t kAbsentRow = std::numeric_limits<std::int32_t>::min();
+
+/// y_TD = table[ids] (ids i32 in [0, V) or kAbsentRow, contiguous).
 void embedding_forward(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
                        Stream& stream);
 /// y_TD += table[ids].

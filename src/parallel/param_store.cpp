@@ -3,96 +3,416 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
+#include "ops/reduce.h"
 
 namespace heddle {
 namespace {
 
 /// Parameters start on cache lines, so that no two share one and vector loads are aligned.
-std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
+constexpr std::int64_t kAlignment = 16;
+
+std::int64_t padded(std::int64_t count, std::int64_t to = kAlignment) {
+  return (count + to - 1) / to * to;
+}
+
+/// Reductions over dp that may be under way at a time: a bound on the memory they hold.
+constexpr std::size_t kReductionsUnderWay = 2;
+
+bool is_replicated_on_tp(const Parameter& parameter) {
+  return parameter.layout.on(Axis::tp).kind == Placement::Kind::replicate;
+}
+
+Tensor view_of(const Parameter& parameter, const Tensor& flat, std::int64_t at) {
+  return flat.slice(0, at, at + parameter.shape.count()).view(parameter.shape);
+}
 
 }  // namespace
 
-ParamStore::ParamStore(std::span<Layer* const> units, DType dtype, Purpose purpose,
-                       Memory& memory) {
-  std::set<const Parameter*> seen;
-  for (Layer* unit : units) {
+ParamStore::ParamStore(std::span<Layer* const> units, const Options& options, const Mesh& mesh,
+                       Memory& memory)
+    : ParamStore(units, options, nullptr, &mesh, memory) {}
+
+ParamStore::ParamStore(std::span<Layer* const> units, DType dtype, Purpose purpose, Memory& memory)
+    : ParamStore(units, {.dtype = dtype, .purpose = purpose}, std::make_unique<Mesh>(), nullptr,
+                 memory) {}
+
+ParamStore::ParamStore(std::span<Layer* const> units, const Options& options,
+                       std::unique_ptr<Mesh> own_mesh, const Mesh* mesh, Memory& memory)
+    : own_mesh_(std::move(own_mesh)),
+      mesh_(mesh != nullptr ? *mesh : *own_mesh_),
+      memory_(memory),
+      options_(options),
+      zero_(mesh_.size(Axis::dp) == 1 ? 0 : options.zero) {
+  std::map<const Parameter*, Bucket*> homes;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
     std::vector<Parameter*> own;
-    unit->visit([&](Parameter& parameter) {
-      if (seen.insert(&parameter).second) own.push_back(&parameter);
+    std::set<Bucket*> needed;
+    units[unit]->visit([&](Parameter& parameter) {
+      const auto [home, is_new] = homes.try_emplace(&parameter, nullptr);
+      if (is_new) {
+        own.push_back(&parameter);
+      } else if (home->second != nullptr) {
+        needed.insert(home->second);
+      }
     });
-    if (!own.empty()) bind_unit(own, dtype, purpose, memory);
-  }
-}
-
-void ParamStore::bind_unit(const std::vector<Parameter*>& unit, DType dtype, Purpose purpose,
-                           Memory& memory) {
-  // Decaying and other parameters apart, so that the optimizer sees two long stretches per unit.
-  std::vector<Parameter*> ordered = unit;
-  // Not std::ranges: clang 14, which builds the fuzz targets, cannot parse its subranges.
-  std::stable_partition(ordered.begin(), ordered.end(),
-                        [](const Parameter* p) { return p->is_matrix(); });
-  std::int64_t matrices = 0, all = 0;
-  for (const Parameter* p : ordered) {
-    all += padded(p->shape.count());
-    if (p->is_matrix()) matrices = all;
-  }
-  const bool trains = purpose == Purpose::training;
-  const Tensor values = memory.alloc({all}, dtype, MemoryTag::parameters);
-  Tensor grads, first, second;
-  if (trains) {
-    // Zeroed, because the padding between parameters is never written but is read by norm and
-    // optimizer.
-    grads = memory.zeros({all}, dtype, MemoryTag::gradients);
-    first = memory.zeros({all}, dtype, MemoryTag::optimizer);
-    second = memory.zeros({all}, dtype, MemoryTag::optimizer);
-  }
-  std::int64_t at = 0;
-  for (Parameter* p : ordered) {
-    const auto view = [&](const Tensor& flat) {
-      return flat.slice(0, at, at + p->shape.count()).view(p->shape);
-    };
-    p->value = view(values);
-    if (trains) {
-      p->grad = view(grads);
-      moment1_.push_back(view(first));
-      moment2_.push_back(view(second));
+    if (!own.empty()) {
+      Bucket& bucket = place(static_cast<int>(unit), own);
+      for (const Parameter* parameter : own) homes[parameter] = &bucket;
+      needed.insert(&bucket);
     }
-    parameters_.push_back(p);
-    parameter_count_ += p->shape.count();
-    at += padded(p->shape.count());
-  }
-  if (!trains) return;
-  for (const auto& [begin, end] :
-       {std::pair{std::int64_t{0}, matrices}, std::pair{matrices, all}}) {
-    if (begin == end) continue;
-    const auto cut = [b = begin, e = end](const Tensor& flat) { return flat.slice(0, b, e); };
-    shards_.push_back(
-        {cut(values), cut(grads), cut(first), cut(second), begin == 0 && matrices > 0});
+    needs_.emplace_back(needed.begin(), needed.end());
   }
 }
 
-void ParamStore::retire_grads() {
-  for (Parameter* p : parameters_) p->retire_grad();
+/// Decaying and other parameters apart, so that the optimizer sees two long stretches per unit, and
+/// among them those that are summed over tp apart.
+ParamStore::Bucket& ParamStore::place(int unit, std::vector<Parameter*> own) {
+  Bucket& bucket = buckets_.emplace_back();
+  bucket.owner = unit;
+  const auto rank_of = [](const Parameter* p) {
+    return std::pair(!p->is_matrix(), is_replicated_on_tp(*p));
+  };
+  std::stable_sort(own.begin(), own.end(),
+                   [&](const Parameter* a, const Parameter* b) { return rank_of(a) < rank_of(b); });
+  for (Parameter* parameter : own) {
+    bucket.placed.push_back({parameter, bucket.size});
+    bucket.size += padded(parameter->shape.count());
+    if (parameter->is_matrix()) bucket.matrices = bucket.size;
+    parameters_.push_back(parameter);
+    parameter_count_ += parameter->shape.count();
+  }
+  const int ranks = dp().size();
+  bucket.size = padded(bucket.size, kAlignment * ranks);
+  const std::int64_t shard = bucket.size / ranks;
+  bucket.held =
+      zero_ == 0 ? Range{0, bucket.size} : Range{shard * dp().rank(), shard * (dp().rank() + 1)};
+  allocate(bucket);
+  return bucket;
+}
+
+/// Everything starts at zero: padding is never written but read by the norm and the optimizer.
+void ParamStore::allocate(Bucket& bucket) {
+  const std::int64_t held = bucket.held.end - bucket.held.begin;
+  const auto zeros = [&](bool is_whole, MemoryTag tag) {
+    return memory_.zeros({is_whole ? bucket.size : held}, options_.dtype, tag);
+  };
+  bucket.values = zeros(keeps_whole_values(), MemoryTag::parameters);
+  const bool trains = options_.purpose == Purpose::training;
+  if (trains) {
+    bucket.grads = zeros(keeps_whole_grads(), MemoryTag::gradients);
+    bucket.moment1 = zeros(false, MemoryTag::optimizer);
+    bucket.moment2 = zeros(false, MemoryTag::optimizer);
+    add_shards(bucket);
+  }
+  for (const auto& [parameter, at] : bucket.placed) {
+    if (keeps_whole_values()) parameter->value = view_of(*parameter, bucket.values, at);
+    if (trains && keeps_whole_grads()) parameter->grad = view_of(*parameter, bucket.grads, at);
+  }
+}
+
+void ParamStore::add_shards(const Bucket& bucket) {
+  for (const Range kind : {Range{0, bucket.matrices}, Range{bucket.matrices, bucket.size}}) {
+    const Range range{std::max(kind.begin, bucket.held.begin), std::min(kind.end, bucket.held.end)};
+    if (range.empty()) continue;
+    shards_.push_back({cut(bucket, bucket.values, range), cut(bucket, bucket.grads, range),
+                       cut(bucket, bucket.moment1, range), cut(bucket, bucket.moment2, range),
+                       kind.begin == 0 && bucket.matrices > 0});
+  }
+}
+
+Tensor ParamStore::cut(const Bucket& bucket, const Tensor& flat, Range range) {
+  const std::int64_t from = flat.count() == bucket.size ? 0 : bucket.held.begin;
+  return flat.slice(0, range.begin - from, range.end - from);
+}
+
+void ParamStore::acquire(int unit, int next, Stream& stream) {
+  if (keeps_whole_values()) return;
+  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
+    fetch(*bucket, stream);
+    bucket->gathering->wait(stream);
+    for (const auto& [parameter, at] : bucket->placed) {
+      parameter->value = view_of(*parameter, bucket->gathered, at);
+    }
+  }
+  if (next < 0) return;
+  for (Bucket* bucket : needs_[static_cast<std::size_t>(next)]) fetch(*bucket, stream);
+}
+
+void ParamStore::fetch(Bucket& bucket, Stream& stream) {
+  if (bucket.gathered.defined()) return;
+  bucket.gathered = memory_.alloc({bucket.size}, options_.dtype, MemoryTag::communication);
+  bucket.gathering = dp().all_gather(bucket.values, bucket.gathered, stream);
+}
+
+void ParamStore::release(int unit) {
+  if (keeps_whole_values()) return;
+  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
+    for (const auto& [parameter, at] : bucket->placed) parameter->value = {};
+    bucket->gathered = {};
+    bucket->gathering.reset();
+  }
+}
+
+void ParamStore::begin_grads(int unit, Stream& stream) {
+  if (keeps_whole_grads()) return;
+  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
+    if (bucket->whole_grads.defined()) continue;
+    const Tensor whole = memory_.alloc({bucket->size}, options_.dtype, MemoryTag::communication);
+    std::int64_t written = 0;
+    for (const auto& [parameter, at] : bucket->placed) {
+      ops::fill(whole.slice(0, written, at), 0.0, stream);
+      written = at + parameter->shape.count();
+      parameter->grad = view_of(*parameter, whole, at);
+      parameter->retire_grad();
+    }
+    ops::fill(whole.slice(0, written, bucket->size), 0.0, stream);
+    bucket->whole_grads = whole;
+  }
+}
+
+void ParamStore::end_grads(int unit, bool is_last, Stream& stream) {
+  if (keeps_whole_grads() && !is_last) return;
+  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
+    if (bucket->owner == unit) reduce(*bucket, stream);
+  }
+}
+
+void ParamStore::reduce(Bucket& bucket, Stream& stream) {
+  for (const auto& [parameter, at] : bucket.placed) parameter->clear_stale_grad(stream);
+  if (dp().size() == 1) return;
+  if (zero_ == 0) {
+    reductions_.push_back({&bucket, {}, {}, dp().all_reduce(bucket.grads, ReduceOp::sum, stream)});
+  } else if (zero_ == 1) {
+    const Tensor own = cut(bucket, bucket.grads, bucket.held);
+    reductions_.push_back(
+        {&bucket, {}, {}, dp().reduce_scatter(bucket.grads, own, ReduceOp::sum, stream)});
+  } else {
+    const Tensor shard =
+        memory_.alloc(bucket.grads.shape(), options_.dtype, MemoryTag::communication);
+    Work work = dp().reduce_scatter(bucket.whole_grads, shard, ReduceOp::sum, stream);
+    for (const auto& [parameter, at] : bucket.placed) parameter->grad = {};
+    reductions_.push_back({&bucket, std::exchange(bucket.whole_grads, {}), shard, std::move(work)});
+    while (reductions_.size() > kReductionsUnderWay) finish_oldest_reduction(stream);
+  }
+}
+
+void ParamStore::finish_oldest_reduction(Stream& stream) {
+  const Reduction reduction = std::move(reductions_.front());
+  reductions_.pop_front();
+  reduction.work.wait(stream);
+  if (!reduction.shard.defined()) return;
+  Bucket& bucket = *reduction.bucket;
+  if (std::exchange(bucket.has_grads, true)) {
+    ops::accumulate(reduction.shard, bucket.grads, stream);
+  } else {
+    ops::copy(reduction.shard, bucket.grads, stream);
+  }
 }
 
 void ParamStore::finish_grads(Stream& stream) {
-  for (Parameter* p : parameters_) p->clear_stale_grad(stream);
+  while (!reductions_.empty()) finish_oldest_reduction(stream);
+  for (const Bucket& bucket : buckets_) sum_over_tp(bucket, stream);
+  sum_tied(stream);
+}
+
+void ParamStore::sum_over_tp(const Bucket& bucket, Stream& stream) const {
+  const auto sum = [&](Range range, Communicator& over) {
+    range = {std::max(range.begin, bucket.held.begin), std::min(range.end, bucket.held.end)};
+    if (range.empty()) return;
+    over.all_reduce(cut(bucket, bucket.grads, range), ReduceOp::sum, stream).wait(stream);
+  };
+  Range replicated;  // neighbours are summed together
+  for (const auto& [parameter, at] : bucket.placed) {
+    const std::int64_t count = parameter->shape.count();
+    if (parameter->copies.ranks > 1) {
+      const std::int64_t row = count / parameter->shape[0];
+      sum({at + parameter->copies.first_row * row, at + count}, mesh_.copies());
+    }
+    if (!is_replicated_on_tp(*parameter)) continue;
+    if (replicated.empty() || padded(replicated.end) != at) {
+      sum(replicated, mesh_.comm(Axis::tp));
+      replicated.begin = at;
+    }
+    replicated.end = at + count;
+  }
+  sum(replicated, mesh_.comm(Axis::tp));
+}
+
+const ParamStore::Bucket* ParamStore::bucket_of(const std::shared_ptr<Parameter>& parameter) const {
+  const auto found = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
+    return bucket.placed.front().parameter == parameter.get();
+  });
+  if (found == buckets_.end()) return nullptr;
+  HEDDLE_CHECK(found->placed.size() == 1, "a tied parameter shares its unit with others");
+  return &*found;
+}
+
+void ParamStore::sum_tied(Stream& stream) const {
+  const Bucket* const first = bucket_of(options_.tied_first);
+  const Bucket* const last = bucket_of(options_.tied_last);
+  const auto grads = [](const Bucket& bucket) { return cut(bucket, bucket.grads, bucket.held); };
+  if (first != nullptr && last != nullptr) {
+    ops::add(grads(*first), grads(*last), grads(*first), stream);
+    ops::copy(grads(*first), grads(*last), stream);
+  } else if (first != nullptr || last != nullptr) {
+    const Tensor here = grads(first != nullptr ? *first : *last);
+    mesh_.ends().all_reduce(here, ReduceOp::sum, stream).wait(stream);
+  }
+}
+
+/// Of several ranks that hold an element, the first on each axis counts it.
+std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket) const {
+  std::vector<Range> ranges;
+  if (zero_ == 0 && dp().rank() > 0) return ranges;
+  for (const auto& [parameter, at] : bucket.placed) {
+    Range range{at, at + parameter->shape.count()};
+    const bool is_divided = parameter->layout.on(Axis::tp).kind == Placement::Kind::shard;
+    if (!is_divided && mesh_.coord(Axis::tp) > 0) continue;
+    if (options_.tied_last.get() == parameter) continue;
+    if (parameter->copies.ranks > 1 && mesh_.copies().rank() > 0) {
+      const std::int64_t row = parameter->shape.count() / parameter->shape[0];
+      range.end = at + parameter->copies.first_row * row;
+    }
+    range = {std::max(range.begin, bucket.held.begin), std::min(range.end, bucket.held.end)};
+    if (range.empty()) continue;
+    // Over padding, which is zero, so that the sum has few and long terms.
+    if (!ranges.empty() && padded(ranges.back().end) >= range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+  return ranges;
+}
+
+double ParamStore::counted_squares(Stream& stream) const {
+  double sum = 0.0;
+  for (const Bucket& bucket : buckets_) {
+    for (const Range& range : counted(bucket)) {
+      sum += ops::sum_of_squares(cut(bucket, bucket.grads, range), stream);
+    }
+  }
+  return sum;
+}
+
+void ParamStore::finish_step(Stream& stream) {
+  std::vector<Work> works;
+  if (zero_ == 1 || zero_ == 2) {
+    for (const Bucket& bucket : buckets_) {
+      const Tensor own = cut(bucket, bucket.values, bucket.held);
+      works.push_back(dp().all_gather(own, bucket.values, stream));
+    }
+  }
+  for (const Work& work : works) work.wait(stream);
+}
+
+void ParamStore::retire_grads() {
+  for (Parameter* parameter : parameters_) parameter->retire_grad();
+  for (Bucket& bucket : buckets_) bucket.has_grads = false;
+}
+
+bool ParamStore::writes(const Parameter& parameter, const Parameter::Part& part) const {
+  const bool is_divided = parameter.layout.on(Axis::tp).kind == Placement::Kind::shard;
+  if (!is_divided && mesh_.coord(Axis::tp) > 0) return false;
+  const bool is_copied = parameter.copies.ranks > 1 && part.at[0] >= parameter.copies.first_row;
+  if (is_copied && mesh_.copies().rank() > 0) return false;
+  return options_.tied_last.get() != &parameter;
+}
+
+/// `range` of the bucket, as far as it lies in the parameter, as boxes of its parts.
+void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Tensor& flat,
+                            Range range, std::vector<ParamPiece>& pieces) const {
+  const Parameter& parameter = *placed.parameter;
+  range = {std::max(range.begin, placed.at),
+           std::min(range.end, placed.at + parameter.shape.count())};
+  if (range.empty()) return;
+  const bool is_matrix = parameter.shape.dims() == 2;
+  HEDDLE_CHECK(is_matrix || parameter.shape.dims() == 1, "a parameter of shape {}",
+               parameter.shape.text());
+  const std::int64_t width = is_matrix ? parameter.shape[1] : 1;
+  // A stretch of a matrix is the end of a row, whole rows, and the beginning of a row.
+  for (std::int64_t at = range.begin - placed.at; at < range.end - placed.at;) {
+    const std::int64_t left = range.end - placed.at - at, column = at % width;
+    const std::int64_t rows = column == 0 ? std::max<std::int64_t>(1, left / width) : 1;
+    const std::int64_t columns = rows > 1 ? width : std::min(width - column, left);
+    const Tensor box = cut(bucket, flat, {placed.at + at, placed.at + at + rows * columns})
+                           .view(is_matrix ? Shape{rows, columns} : Shape{rows});
+    const Shape corner = is_matrix ? Shape{at / width, column} : Shape{at};
+    for (const Parameter::Part& part : parameter.parts) {
+      ParamPiece piece{&parameter, &part, part.begin, box, writes(parameter, part)};
+      bool overlaps = true;
+      for (int dim = 0; dim < box.dims() && overlaps; ++dim) {
+        const std::int64_t begin = std::max(corner[dim], part.at[dim]);
+        const std::int64_t end =
+            std::min(corner[dim] + box.size(dim), part.at[dim] + part.extent[dim]);
+        overlaps = begin < end;
+        if (!overlaps) break;
+        piece.data = piece.data.slice(dim, begin - corner[dim], end - corner[dim]);
+        piece.begin.set(dim, part.begin[dim] + begin - part.at[dim]);
+      }
+      if (overlaps) pieces.push_back(std::move(piece));
+    }
+    at += rows * columns;
+  }
+}
+
+std::vector<ParamPiece> ParamStore::value_pieces() const {
+  std::vector<ParamPiece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    const Range range = keeps_whole_values() ? Range{0, bucket.size} : bucket.held;
+    for (const Placed& placed : bucket.placed) {
+      add_pieces(bucket, placed, bucket.values, range, pieces);
+    }
+  }
+  if (keeps_whole_values() && dp().rank() > 0) {
+    for (ParamPiece& piece : pieces) piece.is_writer = false;
+  }
+  return pieces;
+}
+
+std::vector<ParamPiece> ParamStore::held_pieces(Tensor Bucket::*flat) const {
+  std::vector<ParamPiece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    for (const Placed& placed : bucket.placed) {
+      add_pieces(bucket, placed, bucket.*flat, bucket.held, pieces);
+    }
+  }
+  if (zero_ == 0 && dp().rank() > 0) {
+    for (ParamPiece& piece : pieces) piece.is_writer = false;
+  }
+  return pieces;
+}
+
+std::vector<ParamPiece> ParamStore::grad_pieces() const { return held_pieces(&Bucket::grads); }
+
+std::vector<ParamPiece> ParamStore::moment_pieces(int moment) const {
+  return held_pieces(moment == 1 ? &Bucket::moment1 : &Bucket::moment2);
 }
 
 void initialize(const ParamStore& store, std::uint64_t seed, Stream& stream) {
-  for (const Parameter* p : store.parameters()) {
-    for (std::size_t i = 0; i < p->parts.size(); ++i) {
-      const Tensor part = p->part_of(p->value, i);
-      switch (p->init.kind) {
-        case Init::Kind::zeros: ops::fill(part, 0.0, stream); break;
-        case Init::Kind::ones: ops::fill(part, 1.0, stream); break;
-        case Init::Kind::normal:
-          ops::fill_normal(part, rng_key(seed, p->parts[i].name), 0, p->init.stddev, stream);
-          break;
-      }
+  for (const ParamPiece& piece : store.value_pieces()) {
+    const Init& init = piece.parameter->init;
+    if (init.kind != Init::Kind::normal) {
+      ops::fill(piece.data, init.kind == Init::Kind::ones ? 1.0 : 0.0, stream);
+      continue;
+    }
+    const std::uint64_t key = rng_key(seed, piece.part->name);
+    const std::int64_t width = piece.data.dims() == 2 ? piece.part->whole[1] : 1;
+    const std::int64_t column = piece.data.dims() == 2 ? piece.begin[1] : 0;
+    const auto fill = [&](const Tensor& stretch, std::int64_t row) {
+      ops::fill_normal(stretch, key, static_cast<std::uint64_t>(row * width + column), init.stddev,
+                       stream);
+    };
+    if (piece.data.is_contiguous() && (piece.data.dims() == 1 || piece.data.size(1) == width)) {
+      fill(piece.data, piece.begin[0]);
+      continue;
+    }
+    for (std::int64_t row = 0; row < piece.data.size(0); ++row) {
+      fill(piece.data.select(0, row), piece.begin[0] + row);
     }
   }
 }

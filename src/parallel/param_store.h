@@ -1,9 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "mesh/mesh.h"
 #include "nn/layer.h"
 #include "tensor/memory.h"
 
@@ -16,36 +21,128 @@ struct OptShard {
   bool decays = false;  ///< weight decay applies: matrices and embeddings only
 };
 
-/// Owns the memory of a stage's parameters: one flat buffer each for values, gradients and moments
-/// per unit (a block), in which every Parameter is a view. A parameter that occurs in several units
-/// (tied embeddings) belongs to the first.
+/// A box of a Hugging Face tensor as this rank holds it.
+struct ParamPiece {
+  const Parameter* parameter = nullptr;
+  const Parameter::Part* part = nullptr;
+  Shape begin;  ///< in the Hugging Face tensor
+  Tensor data;
+  bool is_writer = true;  ///< of all ranks that hold this box, the one that saves it
+};
+
+/// Owns the memory of a rank's parameters: flat buffers per unit (a block), in which every
+/// Parameter is a view. A parameter that occurs in several units (tied embeddings) belongs to the
+/// first. What of a unit is here, and when it is exchanged over dp, is the ZeRO stage
+/// (docs/design/008-ranks.md); nothing else knows of it.
 class ParamStore {
  public:
   enum class Purpose { inference, training };
+  struct Options {
+    DType dtype = DType::f32;
+    Purpose purpose = Purpose::training;
+    int zero = 0;
+    /// Two parameters that are one tensor of the model on the two ends of a pipeline; their
+    /// gradients are summed. Either may be absent here.
+    std::shared_ptr<Parameter> tied_first = {}, tied_last = {};
+  };
 
   /// Allocates and binds value (and for training grad and zeroed moments) of every parameter.
+  /// `mesh` outlives the store.
+  ParamStore(std::span<Layer* const> units, const Options& options, const Mesh& mesh,
+             Memory& memory);
+  /// Everything on one rank.
   ParamStore(std::span<Layer* const> units, DType dtype, Purpose purpose, Memory& memory);
+  ParamStore(const ParamStore&) = delete;
 
   /// In the order of the model, each once.
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   std::span<OptShard> shards() { return shards_; }
-  /// The parameter's slices of the moment buffers (for checkpoints); order as parameters().
-  const Tensor& moment1(std::size_t parameter) const { return moment1_[parameter]; }
-  const Tensor& moment2(std::size_t parameter) const { return moment2_[parameter]; }
-
-  /// Elements of all parameters, without padding.
+  std::span<const OptShard> shards() const { return shards_; }
+  /// Elements of all parameters here, without padding.
   std::int64_t parameter_count() const { return parameter_count_; }
 
-  /// Ends the step: the gradients are used up.
-  void retire_grads();
-  /// Makes every gradient defined, also of parameters that no micro-batch touched.
+  // Around the computations of a unit (numbered as given to the constructor):
+  /// Makes the unit's values valid, and begins to fetch those of `next` (-1: none).
+  void acquire(int unit, int next, Stream& stream);
+  void release(int unit);
+  /// Gives the unit's gradients a place.
+  void begin_grads(int unit, Stream& stream);
+  /// The gradients of one micro-batch are in; `is_last`: of all. Starts their reduction over dp
+  /// where the ZeRO stage wants it.
+  void end_grads(int unit, bool is_last, Stream& stream);
+
+  /// Ends the step's gradients: every one is defined, summed over all ranks that share it, and held
+  /// by this rank as far as its shards go.
   void finish_grads(Stream& stream);
+  /// The sum of squares of the gradients that this rank counts; over all ranks every element of the
+  /// model is counted once. After finish_grads.
+  double counted_squares(Stream& stream) const;
+  /// After the optimizer: makes the values whole where they are kept whole.
+  void finish_step(Stream& stream);
+  /// The gradients are used up.
+  void retire_grads();
+
+  std::vector<ParamPiece> value_pieces() const;
+  std::vector<ParamPiece> grad_pieces() const;
+  std::vector<ParamPiece> moment_pieces(int moment) const;  ///< 1 or 2
 
  private:
-  void bind_unit(const std::vector<Parameter*>& unit, DType dtype, Purpose purpose, Memory& memory);
+  struct Range {
+    std::int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+  struct Placed {
+    Parameter* parameter;
+    std::int64_t at;  ///< in the flat buffer
+  };
+  /// The parameters of one unit.
+  struct Bucket {
+    int owner = 0;  ///< the unit that it belongs to
+    std::vector<Placed> placed;
+    std::int64_t size = 0, matrices = 0;
+    Range held;  ///< of moments and reduced gradients: all, or the dp rank's shard
+    Tensor values, grads, moment1, moment2;  ///< whole or `held`
+    Tensor gathered, whole_grads;            ///< while they are here for the unit's sake
+    std::optional<Work> gathering;
+    bool has_grads = false;  ///< the shard has a sum already
+  };
+  struct Reduction {
+    Bucket* bucket;
+    Tensor whole, shard;
+    Work work;
+  };
 
+  ParamStore(std::span<Layer* const> units, const Options& options, std::unique_ptr<Mesh> own_mesh,
+             const Mesh* mesh, Memory& memory);
+  Bucket& place(int unit, std::vector<Parameter*> own);
+  void allocate(Bucket& bucket);
+  void add_shards(const Bucket& bucket);
+  void fetch(Bucket& bucket, Stream& stream);
+  void reduce(Bucket& bucket, Stream& stream);
+  void finish_oldest_reduction(Stream& stream);
+  void sum_over_tp(const Bucket& bucket, Stream& stream) const;
+  void sum_tied(Stream& stream) const;
+  const Bucket* bucket_of(const std::shared_ptr<Parameter>& parameter) const;
+  /// `range` of a flat buffer that has the whole bucket or only what is held of it.
+  static Tensor cut(const Bucket& bucket, const Tensor& flat, Range range);
+  std::vector<Range> counted(const Bucket& bucket) const;
+  void add_pieces(const Bucket& bucket, const Placed& placed, const Tensor& flat, Range range,
+                  std::vector<ParamPiece>& pieces) const;
+  std::vector<ParamPiece> held_pieces(Tensor Bucket::*flat) const;
+  bool writes(const Parameter& parameter, const Parameter::Part& part) const;
+  Communicator& dp() const { return mesh_.comm(Axis::dp); }
+  bool keeps_whole_values() const { return zero_ < 3; }
+  bool keeps_whole_grads() const { return zero_ < 2; }
+
+  const std::unique_ptr<Mesh> own_mesh_;  // of a store that was given none
+  const Mesh& mesh_;
+  Memory& memory_;
+  const Options options_;
+  const int zero_;
+  std::deque<Bucket> buckets_;               // addresses stay
+  std::vector<std::vector<Bucket*>> needs_;  // by unit: its own and those it shares
+  std::deque<Reduction> reductions_;         // under way, oldest first
   std::vector<Parameter*> parameters_;
-  std::vector<Tensor> moment1_, moment2_;
   std::vector<OptShard> shards_;
   std::int64_t parameter_count_ = 0;
 };

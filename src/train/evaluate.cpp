@@ -22,17 +22,37 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
     const std::int64_t enough = (options.max_tokens + dataset.seq_len() - 1) / dataset.seq_len();
     windows = std::min(windows, enough);
   }
-  double sum = 0.0;
+  const Mesh& mesh = model.mesh();
+  const std::int64_t replicas = mesh.size(Axis::dp), own = mesh.coord(Axis::dp);
   EvalResult result;
-  for (std::int64_t first = 0; first < windows; first += options.rows) {
-    const Batch batch = dataset.eval_batch(first, std::min(options.rows, windows - first), memory);
+  // Loss and targets. A replica for which no windows are left repeats the first, uncounted: all
+  // ranks take part in every round.
+  const Tensor sums = memory.zeros({2}, DType::f64, MemoryTag::workspace);
+  const auto totals = sums.host<double>();
+  for (std::int64_t round = 0; round < windows; round += options.rows * replicas) {
+    const std::int64_t first = round + own * options.rows;
+    const bool counts = first < windows;
+    const Batch batch =
+        counts ? dataset.eval_batch(first, std::min(options.rows, windows - first), memory)
+               : dataset.eval_batch(0, std::min(options.rows, windows), memory);
     const Tensor losses = model.losses(to_microbatch(batch), stream, memory);
-    const auto values = losses.host<double>();
-    sum = std::accumulate(values.begin(), values.end(), sum);
-    result.targets += batch.target_count;
-    const std::int64_t done = std::min(first + options.rows, windows);
+    if (counts) {
+      if (losses.defined()) {
+        const auto values = losses.host<double>();
+        totals[0] = std::accumulate(values.begin(), values.end(), totals[0]);
+      }
+      totals[1] += static_cast<double>(batch.target_count);
+    }
+    const std::int64_t done = std::min(round + options.rows * replicas, windows);
     if (options.on_progress && !options.on_progress(done, windows)) break;
   }
+  mesh.comm(Axis::dp).all_reduce(sums, ReduceOp::sum, stream).wait(stream);
+  result.targets = static_cast<std::int64_t>(totals[1]);  // the same on ranks of tp and pp
+  const Tensor loss = sums.slice(0, 0, 1);
+  for (const Axis axis : {Axis::tp, Axis::pp}) {
+    mesh.comm(axis).all_reduce(loss, ReduceOp::sum, stream).wait(stream);
+  }
+  const double sum = totals[0];
   result.loss = result.targets > 0 ? sum / static_cast<double>(result.targets) : 0.0;
   return result;
 }

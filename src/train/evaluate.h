@@ -20,7 +20,9 @@ struct EvalOptions {
   std::function<bool(std::int64_t, std::int64_t)> on_progress;
 };
 
-/// The loss over a dataset's held-out windows. Giving up gives what was seen so far.
+/// The loss over a dataset's held-out windows, which data-parallel ranks share out. All ranks of
+/// the model's mesh call it; on_progress must answer alike on all. Giving up gives what was seen so
+/// far.
 EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOptions& options,
                     Stream& stream, Memory& memory);
 

@@ -1,9 +1,14 @@
 #include "train/run_state.h"
 
+#include <algorithm>
+#include <map>
+
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/catalog.h"
 #include "checkpoint/writer.h"
 #include "ops/cast.h"
+#include "ops/elementwise.h"
 
 namespace heddle {
 namespace {
@@ -12,67 +17,165 @@ constexpr const char* kMoment1 = "exp_avg.";
 constexpr const char* kMoment2 = "exp_avg_sq.";
 constexpr const char* kMaster = "master.";
 
-/// Calls visit(name, value, moment1, moment2) for every part of every parameter.
-template <class Visit>
-void for_each_part(const ParamStore& store, const Visit& visit) {
-  for (std::size_t p = 0; p < store.parameters().size(); ++p) {
-    const Parameter& parameter = *store.parameters()[p];
-    for (std::size_t part = 0; part < parameter.parts.size(); ++part) {
-      visit(parameter.parts[part].name, parameter.part_of(parameter.value, part),
-            parameter.part_of(store.moment1(p), part), parameter.part_of(store.moment2(p), part));
+/// The corner opposite of `begin`.
+Shape end_of(const ParamPiece& piece) {
+  Shape end = piece.begin;
+  for (int dim = 0; dim < end.dims(); ++dim) end.set(dim, end[dim] + piece.data.size(dim));
+  return end;
+}
+
+/// Puts a tensor that lies in boxes on all ranks together on the first one.
+class Collector {
+ public:
+  Collector(const Model& model, World& world, Memory& memory, Stream& stream)
+      : names_(tensor_names(model.spec())), world_(world), memory_(memory), stream_(stream) {}
+
+  /// By name, on the first rank; elsewhere nothing. On a single rank these are the tensors
+  /// themselves, not copies.
+  std::map<std::string, Tensor> collect(const std::vector<ParamPiece>& pieces) {
+    std::map<std::string, Tensor> whole;
+    for (const ParamPiece& piece : pieces) {
+      if (!piece.is_writer) continue;
+      if (world_.rank() > 0) {
+        send(piece);
+      } else if (piece.data.shape() == piece.part->whole) {
+        whole[piece.part->name] = piece.data;
+      } else {
+        put(whole, piece.part->name, piece.part->whole, piece.begin, piece.data);
+      }
+    }
+    if (world_.rank() > 0) {
+      send_header({kEnd});
+    } else {
+      for (int rank = 1; rank < world_.size(); ++rank) receive_all(rank, whole);
+    }
+    for (const Work& work : sends_) work.wait(stream_);
+    sends_.clear();
+    return whole;
+  }
+
+ private:
+  // A box travels as a header (which tensor, its shape, where the box begins, its extent) and its
+  // elements.
+  static constexpr std::int64_t kEnd = -1;
+  static constexpr int kHeader = 8;
+
+  void put(std::map<std::string, Tensor>& whole, const std::string& name, const Shape& shape,
+           const Shape& begin, const Tensor& data) {
+    Tensor& tensor = whole[name];
+    if (!tensor.defined()) tensor = memory_.alloc(shape, data.dtype(), MemoryTag::workspace);
+    Tensor box = tensor;
+    for (int dim = 0; dim < shape.dims(); ++dim) {
+      box = box.slice(dim, begin[dim], begin[dim] + data.size(dim));
+    }
+    ops::copy(data, box, stream_);
+  }
+
+  void send_header(const std::vector<std::int64_t>& words) {
+    const Tensor header = memory_.zeros({kHeader}, DType::i64, MemoryTag::communication);
+    std::ranges::copy(words, header.host<std::int64_t>().begin());
+    sends_.push_back(world_.all().send(header, 0, stream_));
+  }
+
+  void send(const ParamPiece& piece) {
+    const auto name = std::ranges::find(names_, piece.part->name);
+    std::vector<std::int64_t> words = {name - names_.begin(), piece.data.dims()};
+    for (const Shape& shape : {piece.part->whole, piece.begin, piece.data.shape()}) {
+      for (const std::int64_t size : shape.sizes()) words.push_back(size);
+    }
+    send_header(words);
+    Tensor data = piece.data;
+    if (!data.is_contiguous()) {
+      data = memory_.alloc(data.shape(), data.dtype(), MemoryTag::communication);
+      ops::copy(piece.data, data, stream_);
+    }
+    sends_.push_back(world_.all().send(data, 0, stream_));
+  }
+
+  void receive_all(int rank, std::map<std::string, Tensor>& whole) {
+    const Tensor header = memory_.alloc({kHeader}, DType::i64, MemoryTag::communication);
+    const auto words = header.host<std::int64_t>();
+    while (true) {
+      world_.all().recv(header, rank, stream_).wait(stream_);
+      if (words[0] == kEnd) return;
+      const auto dims = static_cast<std::size_t>(words[1]);
+      const Shape shape(words.subspan(2, dims)), begin(words.subspan(2 + dims, dims));
+      const Tensor data = memory_.alloc(Shape(words.subspan(2 + 2 * dims, dims)), DType::f32,
+                                        MemoryTag::communication);
+      world_.all().recv(data, rank, stream_).wait(stream_);
+      put(whole, names_[static_cast<std::size_t>(words[0])], shape, begin, data);
     }
   }
-}
+
+  const std::vector<std::string> names_;
+  World& world_;
+  Memory& memory_;
+  Stream& stream_;
+  std::vector<Work> sends_;
+};
 
 }  // namespace
 
 std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
                                const Model& model, DType weights_dtype,
-                               const std::vector<TextFile>& companions, Memory& memory,
-                               Stream& stream) {
-  CheckpointContent content;
-  content.step = state.step;
-  content.tokens = state.tokens;
-  content.eval_loss = state.eval_loss;
-  content.mesh = "dp=1 tp=1 pp=1";
-  content.companions = companions;
-  content.trainer = std::make_shared<const Json>(
-      Json{{"skipped_updates", state.skipped_updates}, {"seconds", state.seconds}});
-  const bool rounds = weights_dtype != model.dtype();
-  for_each_part(model.store(), [&](const std::string& name, const Tensor& value,
-                                   const Tensor& moment1, const Tensor& moment2) {
-    Tensor stored = value;
-    if (rounds) {
-      stored = memory.alloc(value.shape(), weights_dtype, MemoryTag::workspace);
-      ops::cast(value, stored, stream);
-      content.optimizer.push_back(whole_entry(kMaster + name, value));
+                               const std::vector<TextFile>& companions, World& world,
+                               Memory& memory, Stream& stream) {
+  Collector collector(model, world, memory, stream);
+  const auto values = collector.collect(model.store().value_pieces());
+  const auto moment1 = collector.collect(model.store().moment_pieces(1));
+  const auto moment2 = collector.collect(model.store().moment_pieces(2));
+  if (world.rank() == 0) {
+    CheckpointContent content;
+    content.step = state.step;
+    content.tokens = state.tokens;
+    content.eval_loss = state.eval_loss;
+    content.mesh = model.plan().mesh.text();
+    content.companions = companions;
+    content.trainer = std::make_shared<const Json>(
+        Json{{"skipped_updates", state.skipped_updates}, {"seconds", state.seconds}});
+    const bool rounds = weights_dtype != model.dtype();
+    for (const std::string& name : tensor_names(model.spec())) {
+      const Tensor& value = values.at(name);
+      Tensor stored = value;
+      if (rounds) {
+        stored = memory.alloc(value.shape(), weights_dtype, MemoryTag::workspace);
+        ops::cast(value, stored, stream);
+        content.optimizer.push_back(whole_entry(kMaster + name, value));
+      }
+      content.weights.push_back(whole_entry(name, stored));
+      content.optimizer.push_back(whole_entry(kMoment1 + name, moment1.at(name)));
+      content.optimizer.push_back(whole_entry(kMoment2 + name, moment2.at(name)));
     }
-    content.weights.push_back(whole_entry(name, stored));
-    content.optimizer.push_back(whole_entry(kMoment1 + name, moment1));
-    content.optimizer.push_back(whole_entry(kMoment2 + name, moment2));
-  });
-  return write_checkpoint(real_file_system(), checkpoints, content);
+    write_checkpoint(real_file_system(), checkpoints, content);
+  }
+  world.all().barrier();
+  return checkpoints / checkpoint_name(state.step);
 }
 
 RunState restore_run(const CheckpointReader& checkpoint, Model& model) {
-  const auto read = [&](const StoredTensors& stored, const std::string& name, const Tensor& out) {
-    if (!stored.contains(name) || stored.shape(name) != out.shape()) {
+  const auto read = [&](const StoredTensors& stored, const std::string& name,
+                        const ParamPiece& piece) {
+    if (!stored.contains(name) || stored.shape(name) != piece.part->whole) {
       throw Error(
           ErrorCode::data,
           fmt::format("{}: {} is not there with shape {}", checkpoint.path().string(), name,
-                      out.shape().text()),
+                      piece.part->whole.text()),
           "the run file's model changed since; start afresh with --fresh or another run.dir");
     }
-    stored.read(name, out);
+    stored.read_slice(name, piece.begin.sizes(), end_of(piece).sizes(), piece.data);
   };
-  for_each_part(model.store(), [&](const std::string& name, const Tensor& value,
-                                   const Tensor& moment1, const Tensor& moment2) {
+  for (const ParamPiece& piece : model.store().value_pieces()) {
+    const std::string& name = piece.part->name;
     const bool has_master = checkpoint.optimizer().contains(kMaster + name);
     read(has_master ? checkpoint.optimizer() : checkpoint.weights(),
-         has_master ? kMaster + name : name, value);
-    read(checkpoint.optimizer(), kMoment1 + name, moment1);
-    read(checkpoint.optimizer(), kMoment2 + name, moment2);
-  });
+         has_master ? kMaster + name : name, piece);
+  }
+  for (const ParamPiece& piece : model.store().moment_pieces(1)) {
+    read(checkpoint.optimizer(), kMoment1 + piece.part->name, piece);
+  }
+  for (const ParamPiece& piece : model.store().moment_pieces(2)) {
+    read(checkpoint.optimizer(), kMoment2 + piece.part->name, piece);
+  }
   const Manifest& manifest = checkpoint.manifest();
   return {.step = manifest.step,
           .tokens = manifest.tokens,

@@ -6,6 +6,7 @@
 
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/reader.h"
+#include "comm/world.h"
 #include "engine/model.h"
 
 namespace heddle {
@@ -22,12 +23,14 @@ struct RunState {
 
 /// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the
 /// weights are rounded in the Hugging Face files, and the exact ones are kept with the optimizer's.
+/// All ranks call it; the first collects and writes, and all return when it is there.
 std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
                                const Model& model, DType weights_dtype,
-                               const std::vector<TextFile>& companions, Memory& memory,
-                               Stream& stream);
+                               const std::vector<TextFile>& companions, World& world,
+                               Memory& memory, Stream& stream);
 
-/// Puts weights and moments back and returns where the run stood.
+/// Puts this rank's weights and moments back, whatever the mesh that saved them, and returns where
+/// the run stood.
 RunState restore_run(const CheckpointReader& checkpoint, Model& model);
 
 }  // namespace heddle

@@ -11,6 +11,7 @@ namespace heddle {
 namespace {
 
 std::atomic<int> received_signal{0};  // a handler can reach nothing else
+std::atomic<int> watchers{0};         // ranks that are threads of this process have one each
 
 void on_signal(int signal) {
   if (received_signal.exchange(signal) != 0) _exit(static_cast<int>(ErrorCode::stopped));
@@ -28,11 +29,14 @@ void handle(void (*handler)(int)) {
 }  // namespace
 
 StopSignals::StopSignals() {
+  if (watchers++ > 0) return;
   received_signal = 0;
   handle(on_signal);
 }
 
-StopSignals::~StopSignals() { handle(SIG_DFL); }
+StopSignals::~StopSignals() {
+  if (--watchers == 0) handle(SIG_DFL);
+}
 
 const char* StopSignals::received() const {
   const int signal = received_signal;

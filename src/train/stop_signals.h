@@ -3,7 +3,7 @@
 namespace heddle {
 
 /// While it lives, SIGINT and SIGTERM ask for a stop instead of ending the process; a second signal
-/// ends it at once. One per process.
+/// ends it at once. All of a process see the same signals.
 class StopSignals {
  public:
   StopSignals();

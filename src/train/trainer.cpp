@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "checkpoint/catalog.h"
 #include "checkpoint/retention.h"
 #include "config/load.h"
 #include "data/encode.h"
@@ -27,6 +28,7 @@
 #include "train/data_setup.h"
 #include "train/evaluate.h"
 #include "train/model_setup.h"
+#include "train/parallel_setup.h"
 #include "train/run_report.h"
 #include "train/run_state.h"
 #include "train/stop_signals.h"
@@ -88,33 +90,40 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
 /// One run from start-up to report. The members are in the order in which they are made.
 class Run {
  public:
-  Run(const config::RunConfig& config, const TrainOptions& options)
+  Run(const config::RunConfig& config, const TrainOptions& options, World& world)
       : config_(config),
         options_(options),
+        world_(world),
+        is_first_(world.rank() == 0),
         folder_(config.folder()),
         stream_(options.threads),
         spec_(configured_model(config.model)),
+        plan_(
+            make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
+        mesh_(plan_.mesh, world.all()),
         tokenizer_(configured_tokenizer(config)),
-        data_(open_run_data(config, tokenizer_,
-                            {.threads = options.threads,
-                             .folder = options.work_folder.empty() ? folder_ : options.work_folder,
-                             .terminal = options.terminal})),
+        data_(open_data()),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
-    plan_ = plan_training_memory(spec_, build_options(config_, spec_), config_.train.microbatch,
-                                 config_.data.seq_len, static_cast<int>(config_.accumulation()));
+    step_plan_ = plan_step(spec_, build_options(config_, spec_), plan_, world.rank(),
+                           {.sequences = config_.train.microbatch,
+                            .seq_len = config_.data.seq_len,
+                            .microbatches = static_cast<int>(config_.accumulation())});
     count_prefetched();
     check_memory();
   }
 
   TrainOutcome run() {
-    print_plan();
+    if (is_first_) print_plan();
     if (options_.dry_run) return {.steps_total = config_.total_steps()};
-    prepare_folder();
-    attach_log_file(folder_ / "log.txt");
+    if (is_first_) {
+      prepare_folder();
+      attach_log_file(folder_ / "log.txt");
+    }
+    world_.all().barrier();  // the folder is there, and an old run's checkpoints are gone
     start_model();
     if (resumed_ && state_.step >= config_.total_steps()) return already_finished();
-    open_sinks();
+    if (is_first_) open_sinks();
     const StopSignals signals;
     loop(signals);
     return finish(signals);
@@ -123,15 +132,50 @@ class Run {
  private:
   fs::path checkpoints() const { return folder_ / "checkpoints"; }
 
+  observe::Terminal terminal() const {
+    return is_first_ ? options_.terminal : observe::Terminal{.is_silent = true};
+  }
+
+  /// The first rank tokenises where that is to be done; the others then find it done.
+  RunData open_data() {
+    const auto open = [&] {
+      return open_run_data(config_, tokenizer_,
+                           {.threads = options_.threads,
+                            .folder = options_.work_folder.empty() ? folder_ : options_.work_folder,
+                            .terminal = terminal()});
+    };
+    std::optional<RunData> data;
+    if (is_first_) data = open();
+    world_.all().barrier();
+    return data ? std::move(*data) : open();
+  }
+
+  /// Whether any rank says so; all ranks ask at the same time.
+  bool any_rank(bool says_so) {
+    if (world_.size() == 1) return says_so;
+    const Tensor flag = memory_.alloc({1}, DType::i32, MemoryTag::communication);
+    flag.host<std::int32_t>()[0] = says_so ? 1 : 0;
+    world_.all().all_reduce(flag, ReduceOp::max, stream_).wait(stream_);
+    return flag.host<std::int32_t>()[0] != 0;
+  }
+
+  /// A signal that came to any rank stops all of them at the same place.
+  bool stops(const StopSignals& signals) {
+    if (stopped_by_ != nullptr) return true;
+    if (!any_rank(signals.received() != nullptr)) return false;
+    stopped_by_ = signals.received() != nullptr ? signals.received() : "a signal to another rank";
+    return true;
+  }
+
   /// The plan runs a step; the loader holds micro-batches of the next one meanwhile.
   void count_prefetched() {
     constexpr std::size_t kTensors = 4;  // of a MicroBatch
     const auto tokens = static_cast<std::size_t>(config_.train.microbatch * config_.data.seq_len);
     const std::size_t bytes = static_cast<std::size_t>(config_.data.prefetch) * kTensors *
                               Memory::rounded_bytes(tokens * sizeof(std::int32_t));
-    plan_.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
-    plan_.peak += bytes;
-    plan_.reserved += bytes;
+    step_plan_.memory.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
+    step_plan_.memory.peak += bytes;
+    step_plan_.memory.reserved += bytes;
   }
 
   void check_memory() const {
@@ -139,16 +183,16 @@ class Run {
     const auto limit = config_.run.memory_limit > 0
                            ? static_cast<std::uint64_t>(config_.run.memory_limit)
                            : machine.memory_total_bytes;
-    if (limit == 0 || plan_.reserved <= limit) return;
+    if (limit == 0 || step_plan_.memory.reserved <= limit) return;
     std::string tags;
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-      if (plan_.at_peak[tag] == 0) continue;
+      if (step_plan_.memory.at_peak[tag] == 0) continue;
       tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", name_of(static_cast<MemoryTag>(tag)),
-                          format_bytes(static_cast<double>(plan_.at_peak[tag])));
+                          format_bytes(static_cast<double>(step_plan_.memory.at_peak[tag])));
     }
     throw Error(ErrorCode::resources,
                 fmt::format("the run needs {} at its peak, but {} may be used ({})",
-                            format_bytes(static_cast<double>(plan_.reserved)),
+                            format_bytes(static_cast<double>(step_plan_.memory.reserved)),
                             format_bytes(static_cast<double>(limit)), tags),
                 "lower train.microbatch or data.seq_len, or set train.recompute = \"block\"");
   }
@@ -167,15 +211,21 @@ class Run {
     row("steps", fmt::format("{} ({} tokens)", format_thousands(config_.total_steps()),
                              format_count(static_cast<double>(config_.total_steps() *
                                                               config_.tokens_per_step()))));
-    std::string memory = format_bytes(static_cast<double>(plan_.peak)) + " predicted";
+    std::string memory = format_bytes(static_cast<double>(step_plan_.memory.peak)) + " predicted";
     const char* before = ": ";
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-      if (plan_.at_peak[tag] < plan_.peak / 100) continue;  // too little to tell the user about
+      if (step_plan_.memory.at_peak[tag] < step_plan_.memory.peak / 100)
+        continue;  // too little to tell the user about
       memory += fmt::format("{}{} {}", before, name_of(static_cast<MemoryTag>(tag)),
-                            format_bytes(static_cast<double>(plan_.at_peak[tag])));
+                            format_bytes(static_cast<double>(step_plan_.memory.at_peak[tag])));
       before = ", ";
     }
     row("memory", memory);
+    if (world_.size() > 1) {
+      row("mesh",
+          fmt::format("{}, ZeRO {}{}, schedule {} of {} stages", plan_.mesh.text(), plan_.zero,
+                      plan_.sequence ? ", sequence" : "", plan_.schedule, plan_.stages()));
+    }
     row("run folder", folder_.string());
   }
 
@@ -191,27 +241,38 @@ class Run {
   }
 
   void start_model() {
-    model_ = std::make_unique<Model>(spec_, build_options(config_, spec_),
+    model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), plan_, mesh_,
                                      ParamStore::Purpose::training, memory_);
     optimizer_ = std::make_unique<AdamW>(AdamWConfig{.beta1 = config_.optim.beta1,
                                                      .beta2 = config_.optim.beta2,
                                                      .eps = config_.optim.eps,
                                                      .weight_decay = config_.optim.weight_decay});
-    if (config_.checkpoint.resume) {
-      if (const auto latest = open_latest(checkpoints())) {
-        state_ = restore_run(*latest, *model_);
-        newest_ = latest->path();
-        resumed_ = true;
-        log_info("resuming from {} at step {}", newest_.string(), state_.step);
-        return;
-      }
-    }
+    if (config_.checkpoint.resume && resume()) return;
     if (!config_.model.path.empty()) {
-      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_,
-                   options_.terminal);
+      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_, terminal());
     } else {
       initialize(model_->store(), static_cast<std::uint64_t>(config_.init_seed()), stream_);
     }
+  }
+
+  /// From the newest whole checkpoint, which the first rank looks for and checks.
+  bool resume() {
+    std::optional<CheckpointReader> latest;
+    const Tensor step = memory_.alloc({1}, DType::i64, MemoryTag::communication);
+    step.host<std::int64_t>()[0] = -1;
+    if (is_first_) {
+      latest = open_latest(checkpoints());
+      if (latest) step.host<std::int64_t>()[0] = latest->manifest().step;
+    }
+    world_.all().all_reduce(step, ReduceOp::max, stream_).wait(stream_);
+    const std::int64_t found = step.host<std::int64_t>()[0];
+    if (found < 0) return false;
+    if (!latest) latest.emplace(checkpoints() / checkpoint_name(found), Verify::sizes);
+    state_ = restore_run(*latest, *model_);
+    newest_ = latest->path();
+    resumed_ = true;
+    if (is_first_) log_info("resuming from {} at step {}", newest_.string(), state_.step);
+    return true;
   }
 
   void open_sinks() {
@@ -225,10 +286,11 @@ class Run {
   }
 
   void loop(const StopSignals& signals) {
-    const BatchPlan plan{.samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
-                         .first_in_step = 0,
-                         .rows_per_batch = config_.train.microbatch,
-                         .batches_per_step = config_.accumulation()};
+    const BatchPlan plan{
+        .samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
+        .first_in_step = mesh_.coord(Axis::dp) * config_.accumulation() * config_.train.microbatch,
+        .rows_per_batch = config_.train.microbatch,
+        .batches_per_step = config_.accumulation()};
     Loader loader(*data_.train, plan, memory_, state_.step,
                   static_cast<std::size_t>(config_.data.prefetch));
     TrainStep step(*model_, *optimizer_, stream_, memory_);
@@ -243,7 +305,7 @@ class Run {
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
     if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now(signals);
-    while (state_.step < total && signals.received() == nullptr) {
+    while (state_.step < total && !stops(signals)) {
       one_step(step, loader);
       const bool is_last = state_.step == total;
       if (is_due(config_.train.eval_every) || (is_last && data_.eval().eval_windows() > 0)) {
@@ -273,6 +335,8 @@ class Run {
     state_.seconds += seconds;
     pace_.add(seconds);
     loss_ = result.loss;
+    if (!result.is_finite) on_nonfinite(result);
+    if (!is_first_) return;
     sinks_.on_step({.step = state_.step,
                     .steps_total = config_.total_steps(),
                     .tokens = state_.tokens,
@@ -286,7 +350,6 @@ class Run {
                     .memory_bytes = observe::process_resident_bytes(),
                     .memory_limit_bytes = 0,
                     .eta_seconds = pace_.eta_seconds(config_.total_steps() - state_.step)});
-    if (!result.is_finite) on_nonfinite(result);
   }
 
   void on_nonfinite(const StepResult& result) {
@@ -312,19 +375,20 @@ class Run {
     observe::Progress progress({.label = "evaluating",
                                 .total = static_cast<std::uint64_t>(data_.eval().eval_windows()),
                                 .unit = "windows",
-                                .terminal = options_.terminal});
+                                .terminal = terminal()});
     std::int64_t seen = 0;
     const auto on_progress = [&](std::int64_t done, std::int64_t) {
       progress.add(static_cast<std::uint64_t>(done - std::exchange(seen, done)));
-      return signals.received() == nullptr;
+      return !stops(signals);
     };
     const auto result = evaluate(*model_, data_.eval(),
                                  {.rows = config_.train.microbatch,
                                   .max_tokens = config_.train.eval_tokens,
                                   .on_progress = on_progress},
                                  stream_, memory_);
-    if (signals.received() != nullptr || result.targets == 0) return;
+    if (stopped_by_ != nullptr || result.targets == 0) return;
     state_.eval_loss = result.loss;
+    if (!is_first_) return;
     sinks_.on_eval({.step = state_.step,
                     .tokens = state_.tokens,
                     .loss = result.loss,
@@ -359,6 +423,7 @@ class Run {
         find_end_token(*tokenizer_, config_.data.eos.empty() ? "auto" : config_.data.eos);
     if (end) options.end_tokens.push_back(*end);
     const auto tokens = generate(*model_, prompt, options, {}, stream_, memory_);
+    if (!is_first_) return;
     samples_.push_back({.step = state_.step,
                         .prompt = tokenizer_->decode(prompt, true),
                         .text = tokenizer_->decode(tokens, true)});
@@ -368,11 +433,13 @@ class Run {
   void save_now() {
     if (saved_step_ == state_.step) return;
     const Stopwatch watch;
-    sinks_.on_event(observe::CheckpointRequested{.step = state_.step});
+    if (is_first_) sinks_.on_event(observe::CheckpointRequested{.step = state_.step});
     const DType dtype =
         config_.checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
-    newest_ = save_run(checkpoints(), state_, *model_, dtype, companions(), memory_, stream_);
+    newest_ =
+        save_run(checkpoints(), state_, *model_, dtype, companions(), world_, memory_, stream_);
     saved_step_ = state_.step;
+    if (!is_first_) return;
     std::uint64_t bytes = 0;
     for (const auto& entry : fs::recursive_directory_iterator(newest_)) {
       if (entry.is_regular_file()) bytes += entry.file_size();
@@ -399,8 +466,10 @@ class Run {
 
   /// Leaves the report alone: it knows what a run that does nothing would not find out.
   TrainOutcome already_finished() const {
-    log_info("this run is finished; a larger train.steps continues it, --fresh starts it over");
-    detach_log_file();
+    if (is_first_) {
+      log_info("this run is finished; a larger train.steps continues it, --fresh starts it over");
+      detach_log_file();
+    }
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
             .loss = std::nan(""),  // none was computed
@@ -408,8 +477,18 @@ class Run {
   }
 
   TrainOutcome finish(const StopSignals& signals) {
-    if (signals.received() != nullptr && config_.checkpoint.on_exit) save_now();
-    if (signals.received() == nullptr) sample_now();
+    const bool is_stopped = stops(signals);
+    if (is_stopped && config_.checkpoint.on_exit) save_now();
+    if (!is_stopped) sample_now();
+    if (is_first_) close_files();
+    return {.step = state_.step,
+            .steps_total = config_.total_steps(),
+            .loss = loss_,
+            .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : nullptr,
+            .checkpoint = newest_};
+  }
+
+  void close_files() {
     sinks_.close();
     if (config_.observe.trace) {
       real_file_system().create_directories(folder_ / "trace");
@@ -417,17 +496,12 @@ class Run {
     }
     if (config_.observe.report) write_report();
     detach_log_file();
-    return {.step = state_.step,
-            .steps_total = config_.total_steps(),
-            .loss = loss_,
-            .stopped_by = state_.step < config_.total_steps() ? signals.received() : nullptr,
-            .checkpoint = newest_};
   }
 
   void write_report() const {
     RunSummary summary{.name = config_.run.name,
                        .settings = options_.settings,
-                       .predicted = plan_,
+                       .predicted = step_plan_.memory,
                        .measured = memory_.stats(),
                        .best_possible_loss = std::nullopt,
                        .samples = samples_,
@@ -445,14 +519,18 @@ class Run {
 
   const config::RunConfig& config_;
   const TrainOptions& options_;
+  World& world_;
+  const bool is_first_;  ///< writes the run folder and speaks to the user
   const fs::path folder_;
   Stream stream_;
   Memory memory_;
   const ModelSpec spec_;
+  const ParallelPlan plan_;
+  const Mesh mesh_;
   const std::optional<Tokenizer> tokenizer_;
   const RunData data_;
   const LrSchedule lr_;
-  MemoryPlan plan_;
+  StepPlan step_plan_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<AdamW> optimizer_;
   observe::SinkSet sinks_;
@@ -464,6 +542,7 @@ class Run {
 
   RunState state_;
   bool resumed_ = false;
+  const char* stopped_by_ = nullptr;
   double loss_ = 0.0;
   fs::path newest_;
   std::int64_t saved_step_ = -1;
@@ -473,8 +552,8 @@ class Run {
 
 }  // namespace
 
-TrainOutcome train(const config::RunConfig& config, const TrainOptions& options) {
-  return Run(config, options).run();
+TrainOutcome train(const config::RunConfig& config, const TrainOptions& options, World& world) {
+  return Run(config, options, world).run();
 }
 
 }  // namespace heddle

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/world.h"
 #include "config/run_config.h"
 #include "observe/terminal.h"
 
@@ -12,7 +13,7 @@ namespace heddle {
 
 /// What the command line adds to a run file.
 struct TrainOptions {
-  int threads = 1;
+  int threads = 1;                         ///< of each rank
   bool fresh = false;                      ///< forget checkpoints of the run folder
   bool dry_run = false;                    ///< plan and print, train nothing
   std::filesystem::path work_folder = {};  ///< where text is tokenised to; empty: the run folder
@@ -28,7 +29,8 @@ struct TrainOutcome {
 };
 
 /// Trains as the run file says, from the newest whole checkpoint of the run folder or from the
-/// start, until the last step or a signal. Files of the run folder: docs/guide.md.
-TrainOutcome train(const config::RunConfig& config, const TrainOptions& options);
+/// start, until the last step or a signal. Every rank of `world` calls it; the first writes the run
+/// folder and speaks to the user. Files of the run folder: docs/guide.md.
+TrainOutcome train(const config::RunConfig& config, const TrainOptions& options, World& world);
 
 }  // namespace heddle

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <vector>
 
 #include "base/error.h"
@@ -12,21 +13,40 @@
 #include "engine/weights.h"
 #include "infer/generate.h"
 #include "model/registry.h"
+#include "ops/softmax_xent.h"
 #include "optim/adamw.h"
 
 namespace heddle {
 namespace {
 
-/// Norm of a - b over norm of b.
-double relative(std::span<const float> a, std::span<const float> b) {
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
-    difference += d * d;
-    norm += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+/// A difference between two tensors that is added up box by box.
+struct Difference {
+  double squares = 0, norm_squares = 0, elements = 0;
+
+  void add(const Tensor& made, const Tensor& expected) {
+    for (std::int64_t row = 0; row < made.size(0); ++row) {
+      const bool is_matrix = made.dims() == 2;
+      const Tensor a = is_matrix ? made.select(0, row) : made;
+      const Tensor b = is_matrix ? expected.select(0, row) : expected;
+      add(a.host<float>(), b.host<float>());
+      if (!is_matrix) break;
+    }
   }
-  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
-}
+
+  void add(std::span<const float> made, std::span<const float> expected) {
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double d = static_cast<double>(made[i]) - static_cast<double>(expected[i]);
+      squares += d * d;
+      norm_squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+    }
+    elements += static_cast<double>(expected.size());
+  }
+
+  /// Norm of the difference over norm of what is expected.
+  double relative() const {
+    return norm_squares > 0 ? std::sqrt(squares / norm_squares) : std::sqrt(squares);
+  }
+};
 
 /// max() that keeps NaN: a difference that is not a number must never look small.
 void raise(double& worst, double value) {
@@ -36,12 +56,16 @@ void raise(double& worst, double value) {
 /// One folder's model and reference, and the comparisons between them.
 class ReferenceRun {
  public:
-  ReferenceRun(const std::filesystem::path& folder, const ReferenceOptions& options)
-      : stream_(options.threads),
+  ReferenceRun(const std::filesystem::path& folder, const ReferenceOptions& options, World& world)
+      : world_(world),
+        stream_(options.threads),
         reference_(folder / "reference.safetensors"),
         weights_(folder),
-        model_(read_model_spec(folder / "config.json"), build_options(options),
-               ParamStore::Purpose::training, memory_),
+        spec_(read_model_spec(folder / "config.json")),
+        plan_(make_plan(spec_, options.parallel, world.size(),
+                        reference_.entry("input_ids").shape()[-1])),
+        mesh_(plan_.mesh, world.all()),
+        model_(spec_, build_options(options), plan_, mesh_, ParamStore::Purpose::training, memory_),
         optimizer_({.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}),
         step_(model_, optimizer_, stream_, memory_) {}
 
@@ -51,6 +75,8 @@ class ReferenceRun {
     compare_greedy();
     compare_gradients();
     compare_training();
+    report_.ranks = world_.size();
+    report_.mesh = plan_.mesh.text();
     return report_;
   }
 
@@ -79,12 +105,20 @@ class ReferenceRun {
     return narrow;
   }
 
-  /// One micro-batch per sequence of [B, S] ids and labels.
+  /// This data-parallel rank's micro-batches of one sequence of [B, S] ids and labels each. Where
+  /// ranks have fewer than others, one whose targets do not count stands in.
   std::vector<MicroBatch> by_sequence(const Tensor& input, const Tensor& labels) {
+    const int ranks = mesh_.size(Axis::dp), rank = mesh_.coord(Axis::dp);
+    const std::int64_t each = (input.size(0) + ranks - 1) / ranks;
     std::vector<MicroBatch> batches;
-    for (std::int64_t row = 0; row < input.size(0); ++row) {
+    for (std::int64_t row = rank * each; row < (rank + 1) * each; ++row) {
+      const std::int64_t at = std::min(row, input.size(0) - 1);
       batches.push_back(
-          plain_batch(input.slice(0, row, row + 1), labels.slice(0, row, row + 1), 0, memory_));
+          plain_batch(input.slice(0, at, at + 1), labels.slice(0, at, at + 1), 0, memory_));
+      if (row == at) continue;
+      const Tensor none = memory_.alloc(batches.back().ids.shape(), DType::i32, MemoryTag::data);
+      std::ranges::fill(none.host<std::int32_t>(), ops::kIgnoreTarget);
+      batches.back().targets = none;
     }
     return batches;
   }
@@ -93,18 +127,15 @@ class ReferenceRun {
     const Tensor expected = floats("logits"), input = ids("input_ids");
     const Tensor logits =
         model_.logits(plain_batch(input, {}, 0, memory_), false, nullptr, stream_, memory_);
-    report_.logits_rel = relative(logits.host<float>(), expected.host<float>());
+    Difference difference;
+    difference.add(logits.host<float>(), expected.host<float>());
+    report_.logits_rel = difference.relative();
   }
 
   void compare_gradients() {
     const auto result = step_.gradients(by_sequence(ids("input_ids"), ids("labels")));
     report_.loss_abs = std::abs(result.loss - static_cast<double>(floats("loss").host<float>()[0]));
-    for_each_part([&](const Parameter& parameter, std::size_t part, const std::string& name) {
-      const Tensor grad = parameter.part_of(parameter.grad, part);
-      const double rel = relative(grad.host<float>(), floats("grad." + name).host<float>());
-      if (!(rel <= report_.grad_rel)) report_.grad_worst = name;
-      raise(report_.grad_rel, rel);
-    });
+    compare_pieces("grad.", model_.store().grad_pieces(), report_.grad_rel, report_.grad_worst);
   }
 
   void compare_training() {
@@ -118,12 +149,8 @@ class ReferenceRun {
       raise(report_.train_loss_abs, std::abs(result.loss - loss));
       raise(report_.train_norm_rel, std::abs(result.grad_norm - norm) / norm);
     }
-    for_each_part([&](const Parameter& parameter, std::size_t part, const std::string& name) {
-      const Tensor value = parameter.part_of(parameter.value, part);
-      const double rel = relative(value.host<float>(), floats("trained." + name).host<float>());
-      if (!(rel <= report_.trained_rel)) report_.trained_worst = name;
-      raise(report_.trained_rel, rel);
-    });
+    compare_pieces("trained.", model_.store().value_pieces(), report_.trained_rel,
+                   report_.trained_worst);
   }
 
   void compare_greedy() {
@@ -136,19 +163,58 @@ class ReferenceRun {
     report_.greedy_equal = std::ranges::equal(made, expected);
   }
 
-  template <class Visit>
-  void for_each_part(const Visit& visit) {
-    for (const Parameter* parameter : model_.store().parameters()) {
-      for (std::size_t part = 0; part < parameter->parts.size(); ++part) {
-        visit(*parameter, part, parameter->parts[part].name);
-      }
+  /// Compares every tensor of the reference with this prefix. Each rank compares the boxes that it
+  /// would save; their sums over all ranks are the tensor's.
+  void compare_pieces(const std::string& prefix, const std::vector<ParamPiece>& pieces,
+                      double& worst, std::string& worst_name) {
+    std::map<std::string, Difference> differences;  // the same names in the same order everywhere
+    for (const auto& entry : reference_.entries()) {
+      if (entry.name.starts_with(prefix)) differences[entry.name.substr(prefix.size())];
+    }
+    for (const ParamPiece& piece : pieces) {
+      if (!piece.is_writer) continue;
+      Shape end = piece.begin;
+      for (int dim = 0; dim < end.dims(); ++dim) end.set(dim, end[dim] + piece.data.size(dim));
+      const Tensor expected = memory_.alloc(piece.data.shape(), DType::f32, MemoryTag::workspace);
+      reference_.read_slice(prefix + piece.part->name, piece.begin.sizes(), end.sizes(), expected);
+      differences[piece.part->name].add(piece.data, expected);
+    }
+    sum_over_ranks(differences);
+    for (const auto& [name, difference] : differences) {
+      const auto whole = static_cast<double>(reference_.entry(prefix + name).shape().count());
+      const double rel =
+          difference.elements == whole ? difference.relative() : std::nan("");  // a box is missing
+      if (!(rel <= worst)) worst_name = name;
+      raise(worst, rel);
     }
   }
 
+  void sum_over_ranks(std::map<std::string, Difference>& differences) {
+    const Tensor sums = memory_.alloc({static_cast<std::int64_t>(differences.size()), 3},
+                                      DType::f64, MemoryTag::workspace);
+    double* at = sums.data<double>();
+    for (const auto& [name, d] : differences) {
+      *at++ = d.squares;
+      *at++ = d.norm_squares;
+      *at++ = d.elements;
+    }
+    world_.all().all_reduce(sums, ReduceOp::sum, stream_).wait(stream_);
+    at = sums.data<double>();
+    for (auto& [name, d] : differences) {
+      d.squares = *at++;
+      d.norm_squares = *at++;
+      d.elements = *at++;
+    }
+  }
+
+  World& world_;
   Memory memory_;
   Stream stream_;
   SafetensorsFile reference_;
   HfFolder weights_;
+  const ModelSpec spec_;
+  const ParallelPlan plan_;
+  const Mesh mesh_;
   Model model_;
   AdamW optimizer_;
   TrainStep step_;
@@ -163,8 +229,8 @@ bool ReferenceReport::ok() const {
 }
 
 ReferenceReport verify_reference(const std::filesystem::path& folder,
-                                 const ReferenceOptions& options) {
-  return ReferenceRun(folder, options).run();
+                                 const ReferenceOptions& options, World& world) {
+  return ReferenceRun(folder, options, world).run();
 }
 
 Json to_json(const ReferenceReport& report) {

@@ -4,7 +4,8 @@
 #include <string>
 
 #include "base/json_fwd.h"
-#include "tensor/stream.h"
+#include "comm/world.h"
+#include "model/parallel_plan.h"
 
 namespace heddle {
 
@@ -26,15 +27,17 @@ struct ReferenceReport {
 };
 
 struct ReferenceOptions {
-  int threads = 1;
+  int threads = 1;  ///< of each rank
   bool recompute = false;
+  ParallelRequest parallel = {};
 };
 
 /// Runs a folder in the form that tests/reference/make_references.py writes (a model folder with a
 /// reference.safetensors: logits, gradients, ten optimizer steps, greedy text made by PyTorch) and
-/// compares. Micro-batches are of one sequence.
+/// compares. Micro-batches are of one sequence; data-parallel ranks without one run on targets that
+/// do not count. Every rank of `world` calls this and gets the same report.
 ReferenceReport verify_reference(const std::filesystem::path& folder,
-                                 const ReferenceOptions& options);
+                                 const ReferenceOptions& options, World& world);
 
 Json to_json(const ReferenceReport& report);
 

@@ -33,6 +33,7 @@ void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_
     parallel_for(stream, ids_T.count(), kGrain / std::max<std::int64_t>(n, 1) + 1,
                  [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
                    for (std::int64_t t = begin; t < end; ++t) {
+                     if (ids[t] == kAbsentRow) continue;
                      add_to(table + ids[t] * from, y + t * to, n);
                    }
                  });
@@ -56,6 +57,7 @@ void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& 
                    const std::int64_t first = begin * kColumns;
                    const std::int64_t width = std::min(end * kColumns, n) - first;
                    for (std::int64_t t = 0; t < tokens; ++t) {
+                     if (ids[t] == kAbsentRow) continue;
                      add_to(dy + t * from + first, dtable + ids[t] * to + first, width);
                    }
                  });
@@ -81,7 +83,8 @@ void check(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD) {
                table_VD.shape().text(), y_TD.shape().text());
   const auto rows = table_VD.size(0);
   for (const std::int32_t id : ids_T.host<std::int32_t>()) {
-    HEDDLE_CHECK(id >= 0 && id < rows, "id {} in a table of {} rows", id, rows);
+    HEDDLE_CHECK(id == kAbsentRow || (id >= 0 && id < rows), "id {} in a table of {} rows", id,
+                 rows);
   }
 }
 
@@ -101,6 +104,10 @@ void embedding_forward(const Tensor& ids_T, const Tensor& table_VD, const Tensor
                     cpu::kGrain / std::max<std::int64_t>(y_TD.size(1), 1) + 1,
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t t = begin; t < end; ++t) {
+                        if (ids[t] == kAbsentRow) {
+                          std::memset(y + t * to, 0, static_cast<std::size_t>(n));
+                          continue;
+                        }
                         std::memcpy(y + t * to, table + ids[t] * from, static_cast<std::size_t>(n));
                       }
                     });

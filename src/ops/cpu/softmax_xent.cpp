@@ -76,17 +76,33 @@ double row_loss(const T* row, std::int64_t n, std::int32_t target) {
 }
 
 template <class T>
+void scale_row(T* row, std::int64_t n, T factor) {
+  for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+    hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::Set(d, factor)), d, row + i);
+  });
+}
+
+template <class T>
 double row_loss_and_gradient(T* row, std::int64_t n, std::int32_t target, double grad_scale) {
   const T max = max_of(row, n), chosen = row[target];
   const double sum = sum_of_exponentials<true>(row, n, max);
   const auto factor = static_cast<T>(grad_scale / sum);
   const double at_target = (static_cast<double>(row[target]) / sum - 1) * grad_scale;
-  for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
-    hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::Set(d, factor)), d, row + i);
-  });
+  scale_row(row, n, factor);
   row[target] = static_cast<T>(at_target);
   return static_cast<double>(max) - static_cast<double>(chosen) + std::log(sum);
 }
+
+float max_f32(const float* row, std::int64_t n) { return max_of(row, n); }
+double max_f64(const double* row, std::int64_t n) { return max_of(row, n); }
+double exponentials_f32(float* row, std::int64_t n, float max) {
+  return sum_of_exponentials<true>(row, n, max);
+}
+double exponentials_f64(double* row, std::int64_t n, double max) {
+  return sum_of_exponentials<true>(row, n, max);
+}
+void scale_f32(float* row, std::int64_t n, float factor) { scale_row(row, n, factor); }
+void scale_f64(double* row, std::int64_t n, double factor) { scale_row(row, n, factor); }
 
 double loss_f32(const float* row, std::int64_t n, std::int32_t target) {
   return row_loss(row, n, target);
@@ -114,6 +130,12 @@ HWY_EXPORT(loss_f32);
 HWY_EXPORT(loss_f64);
 HWY_EXPORT(gradient_f32);
 HWY_EXPORT(gradient_f64);
+HWY_EXPORT(max_f32);
+HWY_EXPORT(max_f64);
+HWY_EXPORT(exponentials_f32);
+HWY_EXPORT(exponentials_f64);
+HWY_EXPORT(scale_f32);
+HWY_EXPORT(scale_f64);
 
 double row_loss(const float* row, std::int64_t n, std::int32_t target) {
   return HWY_DYNAMIC_DISPATCH(loss_f32)(row, n, target);
@@ -126,6 +148,32 @@ double row_gradient(float* row, std::int64_t n, std::int32_t target, double grad
 }
 double row_gradient(double* row, std::int64_t n, std::int32_t target, double grad_scale) {
   return HWY_DYNAMIC_DISPATCH(gradient_f64)(row, n, target, grad_scale);
+}
+
+float row_max(const float* row, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(max_f32)(row, n); }
+double row_max(const double* row, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(max_f64)(row, n); }
+double row_exponentials(float* row, std::int64_t n, float max) {
+  return HWY_DYNAMIC_DISPATCH(exponentials_f32)(row, n, max);
+}
+double row_exponentials(double* row, std::int64_t n, double max) {
+  return HWY_DYNAMIC_DISPATCH(exponentials_f64)(row, n, max);
+}
+void scale_row(float* row, std::int64_t n, float factor) {
+  HWY_DYNAMIC_DISPATCH(scale_f32)(row, n, factor);
+}
+void scale_row(double* row, std::int64_t n, double factor) {
+  HWY_DYNAMIC_DISPATCH(scale_f64)(row, n, factor);
+}
+
+/// Calls body(row, index) for every row of a matrix, on the stream's threads.
+template <class T, class Body>
+void for_each_row(const Tensor& x_TV, Stream& stream, const Body& body) {
+  T* const x = x_TV.data<T>();
+  const std::int64_t stride = x_TV.stride(0);
+  const std::int64_t grain = kGrain / std::max<std::int64_t>(x_TV.size(1), 1) + 1;
+  parallel_for(stream, x_TV.size(0), grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) body(x + r * stride, static_cast<std::size_t>(r));
+  });
 }
 
 /// Calls body(row, target, loss) for every row, on the stream's threads.
@@ -142,14 +190,48 @@ void for_rows(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& lo
     HEDDLE_CHECK(target == kIgnoreTarget || (target >= 0 && target < vocabulary),
                  "target {} of a vocabulary of {}", target, vocabulary);
   }
-  T* const logits = logits_TV.data<T>();
-  const std::int64_t stride = logits_TV.stride(0);
-  const std::int64_t grain = kGrain / std::max<std::int64_t>(vocabulary, 1) + 1;
-  parallel_for(stream, rows, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      losses[at] = body(logits + r * stride, targets[at]);
+  for_each_row<T>(logits_TV, stream,
+                  [&](T* row, std::size_t at) { losses[at] = body(row, targets[at]); });
+}
+
+/// The column of a target among those that begin at `first`, or -1.
+std::int64_t column_of(std::int32_t target, std::int64_t first, std::int64_t columns) {
+  const std::int64_t column = target - first;
+  return target == kIgnoreTarget || column < 0 || column >= columns ? -1 : column;
+}
+
+template <class T>
+void exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor& targets_T,
+                  std::int64_t first, const Tensor& max_T, const Tensor& sum_T,
+                  const Tensor& chosen_T, Stream& stream) {
+  const auto targets = targets_T.host<std::int32_t>();
+  const auto max = max_T.host<T>(), sum = sum_T.host<T>(), chosen = chosen_T.host<T>();
+  const std::int64_t columns = logits_TV.size(1);
+  for_each_row<T>(logits_TV, stream, [&](T* row, std::size_t at) {
+    const std::int64_t column = column_of(targets[at], first, valid);
+    chosen[at] = column < 0 ? T{0} : row[column] - max[at];
+    sum[at] = static_cast<T>(row_exponentials(row, valid, max[at]));
+    std::fill(row + valid, row + columns, T{0});
+  });
+}
+
+template <class T>
+void gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
+              const Tensor& sum_T, double grad_scale, Stream& stream) {
+  const auto targets = targets_T.host<std::int32_t>();
+  const auto sum = sum_T.host<T>();
+  const std::int64_t columns = exponentials_TV.size(1);
+  for_each_row<T>(exponentials_TV, stream, [&](T* row, std::size_t at) {
+    if (targets[at] == kIgnoreTarget) {
+      std::fill_n(row, columns, T{0});
+      return;
     }
+    const double factor = grad_scale / static_cast<double>(sum[at]);
+    const std::int64_t column = column_of(targets[at], first, columns);
+    const double at_target =
+        column < 0 ? 0.0 : static_cast<double>(row[column]) * factor - grad_scale;
+    scale_row(row, columns, static_cast<T>(factor));
+    if (column >= 0) row[column] = static_cast<T>(at_target);
   });
 }
 
@@ -187,6 +269,31 @@ void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targe
                                     double grad_scale, const Tensor& loss_T, Stream& stream) {
   cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
     cpu::forward_backward<decltype(zero)>(logits_TV, targets_T, grad_scale, loss_T, stream);
+  });
+}
+
+void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream) {
+  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto max = max_T.host<T>();
+    cpu::for_each_row<T>(logits_TV, stream,
+                         [&](T* row, std::size_t at) { max[at] = cpu::row_max(row, valid); });
+  });
+}
+
+void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor& targets_T,
+                      std::int64_t first, const Tensor& max_T, const Tensor& sum_T,
+                      const Tensor& chosen_T, Stream& stream) {
+  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
+    cpu::exponentials<decltype(zero)>(logits_TV, valid, targets_T, first, max_T, sum_T, chosen_T,
+                                      stream);
+  });
+}
+
+void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
+                      const Tensor& sum_T, double grad_scale, Stream& stream) {
+  cpu::visit_float(exponentials_TV.dtype(), [&](auto zero) {
+    cpu::gradient<decltype(zero)>(exponentials_TV, targets_T, first, sum_T, grad_scale, stream);
   });
 }
 

@@ -1,0 +1,179 @@
+#include "model/parallel_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "parallel/schedule/make_schedule.h"
+
+namespace heddle {
+namespace {
+
+/// "1, 2, 4": the sizes of tp that a number of heads allows.
+std::string divisors(std::int64_t number) {
+  std::string text;
+  for (std::int64_t d = 1; d <= number; ++d) {
+    if (number % d == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", d);
+  }
+  return text;
+}
+
+class Checker {
+ public:
+  Checker(const ModelSpec& spec, const ParallelRequest& request, int ranks)
+      : spec_(spec), request_(request), ranks_(ranks) {}
+
+  void check() {
+    check_ranks();
+    check_tp();
+    check_pp();
+    if (request_.zero < 0 || request_.zero > 3) {
+      problems_.push_back(fmt::format("parallel.zero = {}; use 0, 1, 2 or 3", request_.zero));
+    }
+    if (problems_.empty()) return;
+    std::string all;
+    for (const std::string& problem : problems_) all += (all.empty() ? "" : "\n  ") + problem;
+    throw Error(ErrorCode::usage, all, "");
+  }
+
+ private:
+  void check_ranks() {
+    const int needed = request_.tp * request_.pp * std::max(1, request_.dp);
+    if (request_.dp > 0 && needed != ranks_) {
+      problems_.push_back(
+          fmt::format("parallel.dp {} x tp {} x pp {} = {} ranks, but there are {}; change one of "
+                      "them, leave dp out, or start {} ranks",
+                      request_.dp, request_.tp, request_.pp, needed, ranks_, needed));
+    } else if (ranks_ % needed != 0) {
+      problems_.push_back(fmt::format(
+          "parallel.tp {} x pp {} = {} does not divide the {} ranks; use sizes whose product does, "
+          "or start {} ranks",
+          request_.tp, request_.pp, needed, ranks_, needed));
+    }
+  }
+
+  void check_tp() {
+    const std::int64_t tp = request_.tp;
+    if (tp == 1) return;
+    if (spec_.heads % tp != 0) {
+      problems_.push_back(fmt::format(
+          "parallel.tp = {} does not divide the model's attention heads = {}; use one of {}", tp,
+          spec_.heads, divisors(spec_.heads)));
+    } else if (spec_.kv_heads % tp != 0 && tp % spec_.kv_heads != 0) {
+      problems_.push_back(
+          fmt::format("parallel.tp = {} neither divides the model's key heads = {} nor is a "
+                      "multiple; use one of {}",
+                      tp, spec_.kv_heads, divisors(spec_.kv_heads)));
+    }
+    if (spec_.ffn % tp != 0) {
+      problems_.push_back(fmt::format("parallel.tp = {} does not divide the model's MLP width = {}",
+                                      tp, spec_.ffn));
+    }
+  }
+
+  void check_pp() {
+    if (request_.pp > spec_.layers) {
+      problems_.push_back(
+          fmt::format("parallel.pp = {} is more stages than the model's {} layers; use at most {}",
+                      request_.pp, spec_.layers, spec_.layers));
+    }
+    try {
+      make_schedule(request_.schedule,
+                    {.ranks = request_.pp, .microbatches = 1, .chunks = request_.chunks});
+    } catch (const Error& error) {
+      problems_.push_back(error.what());
+    }
+  }
+
+  const ModelSpec& spec_;
+  const ParallelRequest& request_;
+  const int ranks_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+Schedule ParallelPlan::step_schedule(int microbatches) const {
+  return lower(make_schedule(
+      schedule, {.ranks = mesh.size(Axis::pp), .microbatches = microbatches, .chunks = chunks}));
+}
+
+std::vector<int> ParallelPlan::stages_of(int pp_rank) const {
+  std::vector<int> own;
+  for (int stage = 0; stage < stages(); ++stage) {
+    if (rank_of_stage[static_cast<std::size_t>(stage)] == pp_rank) own.push_back(stage);
+  }
+  return own;
+}
+
+std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs, int stages) {
+  const int units = static_cast<int>(costs.size());
+  std::vector<double> before(costs.size() + 1, 0.0);
+  for (std::size_t i = 0; i < costs.size(); ++i) before[i + 1] = before[i] + costs[i];
+  const auto at = [](int i) { return static_cast<std::size_t>(i); };
+  // worst[s][u]: the costliest of s stages over the first u units; cuts[s][u]: where the last of
+  // them begins. Early cuts are preferred: early stages hold more micro-batches.
+  const double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> worst(at(stages + 1),
+                                         std::vector<double>(at(units + 1), kNever));
+  std::vector<std::vector<int>> cuts(at(stages + 1), std::vector<int>(at(units + 1), 0));
+  worst[0][0] = 0.0;
+  for (int s = 1; s <= stages; ++s) {
+    // With more stages than units some only pass on, but never the first, which has the tokens, nor
+    // the last, which has the loss.
+    const int least = stages <= units || s == 1 || s == stages ? 1 : 0;
+    for (int u = 0; u <= units; ++u) {
+      for (int cut = 0; cut <= u - least; ++cut) {
+        const double candidate =
+            std::max(worst[at(s - 1)][at(cut)], before[at(u)] - before[at(cut)]);
+        if (candidate < worst[at(s)][at(u)]) {
+          worst[at(s)][at(u)] = candidate;
+          cuts[at(s)][at(u)] = cut;
+        }
+      }
+    }
+  }
+  std::vector<DecoderShare::Units> result(at(stages));
+  for (int s = stages, end = units; s > 0; --s) {
+    const int begin = cuts[at(s)][at(end)];
+    result[at(s - 1)] = {begin, end};
+    end = begin;
+  }
+  return result;
+}
+
+ParallelPlan single_rank_plan(const ModelSpec& spec) {
+  ParallelPlan plan;
+  plan.rank_of_stage = {0};
+  plan.units_of_stage = {{0, unit_count(spec)}};
+  return plan;
+}
+
+ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
+                       std::int64_t seq_len) {
+  Checker(spec, request, ranks).check();
+  ParallelPlan plan;
+  plan.zero = request.zero;
+  plan.sequence = request.sequence && request.tp > 1;
+  plan.vocabulary = request.vocabulary;
+  plan.schedule = request.schedule;
+  plan.chunks = request.chunks;
+  plan.overlap = request.overlap;
+  plan.rank_of_stage =
+      make_schedule(request.schedule,
+                    {.ranks = request.pp, .microbatches = 1, .chunks = request.chunks})
+          .rank_of_stage;
+  plan.units_of_stage = cut_stages(unit_costs(spec, seq_len), plan.stages());
+  const int kv_heads = static_cast<int>(spec.kv_heads);
+  plan.mesh = MeshShape{}
+                  .with(Axis::pp, request.pp)
+                  .with(Axis::tp, request.tp)
+                  .with(Axis::dp, ranks / request.pp / request.tp);
+  plan.mesh.copies = request.tp > kv_heads ? request.tp / kv_heads : 1;
+  plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
+  return plan;
+}
+
+}  // namespace heddle

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/mesh.h"
+#include "model/decoder.h"
+#include "model/spec.h"
+#include "parallel/schedule/schedule.h"
+
+namespace heddle {
+
+/// What a run asks for on its axes (the run file's section `parallel`).
+struct ParallelRequest {
+  int dp = 0;  ///< 0: what the number of ranks leaves
+  int tp = 1, pp = 1;
+  int zero = 0;
+  bool sequence = false;
+  VocabularyOnTp vocabulary = VocabularyOnTp::divided;
+  std::string schedule = "1f1b";
+  int chunks = 1;
+  bool overlap = true;
+};
+
+/// How a model lies on a mesh: which rank has which units and how they are divided.
+struct ParallelPlan {
+  MeshShape mesh;
+  int zero = 0;
+  bool sequence = false;
+  VocabularyOnTp vocabulary = VocabularyOnTp::divided;
+  std::string schedule = "1f1b";
+  int chunks = 1;
+  bool overlap = true;
+  std::vector<int> rank_of_stage;
+  std::vector<DecoderShare::Units> units_of_stage;
+
+  int stages() const { return static_cast<int>(rank_of_stage.size()); }
+  /// The computations and messages of one step, for every pipeline rank.
+  Schedule step_schedule(int microbatches) const;
+  /// The stages of a pipeline rank, ascending.
+  std::vector<int> stages_of(int pp_rank) const;
+};
+
+/// Everything on one rank.
+ParallelPlan single_rank_plan(const ModelSpec& spec);
+
+/// Throws one Error(usage) that names everything in the request that the model or the number of
+/// ranks does not allow, each with what to change.
+ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
+                       std::int64_t seq_len);
+
+/// Cuts units of these costs into consecutive stages so that the costliest is as cheap as can be.
+std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs, int stages);
+
+}  // namespace heddle

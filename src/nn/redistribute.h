@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "mesh/layout.h"
+#include "nn/layer.h"
+
+namespace heddle {
+
+/// Tokens of one rank when `ranks` ranks divide them: the same on every rank, the last ones padded
+/// with rows of zeros.
+std::int64_t tokens_per_rank(std::int64_t tokens, int ranks);
+
+/// A change of how activations [tokens, width] lie on one axis; only dimension 0 is ever split. The
+/// collective follows from the two placements by the table of mesh/layout.h, and so does the
+/// backward, which changes dual(to) into dual(from).
+class Redistribute : public Layer {
+ public:
+  /// `comm` outlives the layer. Throws InternalError for a change that the table does not have.
+  Redistribute(Communicator& comm, Placement from, Placement to, std::int64_t width);
+
+  /// A sum over the ranks is made in place: x must be a fresh output that nobody keeps.
+  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
+  Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
+  void backward_weight(Saved&, Ctx&) override {}
+  void visit(const ParamVisitor&) override {}
+  Cost cost(const CostShape&) const override { return {}; }
+
+ private:
+  Tensor change(const Tensor& x, Placement from, Placement to, Ctx& ctx) const;
+  Tensor all_reduce(const Tensor& x, Ctx& ctx) const;
+  Tensor all_gather(const Tensor& x, Ctx& ctx) const;
+  Tensor reduce_scatter(const Tensor& x, Ctx& ctx) const;
+  Tensor own_rows(const Tensor& x, Ctx& ctx) const;
+  Tensor pad_with_zeros(const Tensor& x, Ctx& ctx) const;
+
+  Communicator& comm_;
+  Placement from_, to_;
+  std::int64_t width_;
+};
+
+}  // namespace heddle

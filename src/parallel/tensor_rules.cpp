@@ -1,0 +1,67 @@
+#include "parallel/tensor_rules.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "nn/redistribute.h"
+
+namespace heddle {
+
+TensorRules::Cut TensorRules::cut(std::int64_t units, std::int64_t unit) const {
+  HEDDLE_CHECK(units % ranks() == 0 || ranks() % units == 0, "{} units for {} ranks", units,
+               ranks());
+  const std::int64_t own = std::max<std::int64_t>(1, units / ranks());
+  return {rank() * units / ranks() * unit, own * unit};
+}
+
+int TensorRules::copies(std::int64_t units) const {
+  return units < ranks() ? static_cast<int>(ranks() / units) : 1;
+}
+
+std::int64_t TensorRules::padded_rows(std::int64_t vocab) const {
+  return (vocab + ranks() - 1) / ranks();
+}
+
+TensorRules::Cut TensorRules::valid_rows(std::int64_t vocab) const {
+  const std::int64_t rows = padded_rows(vocab), begin = std::min(vocab, rows * rank());
+  return {begin, std::min(vocab, begin + rows) - begin};
+}
+
+Layout TensorRules::divided(int dim) const {
+  return divides() ? Layout{}.with(Axis::tp, shard(dim)) : Layout{};
+}
+
+Layout TensorRules::on_stream() const {
+  return splits_tokens() ? Layout{}.with(Axis::tp, replicate()) : Layout{};
+}
+
+Layout TensorRules::used_apart() const {
+  return divides() ? Layout{}.with(Axis::tp, replicate()) : Layout{};
+}
+
+TokenShare TensorRules::token_share() const {
+  return splits_tokens() ? TokenShare{rank(), ranks()} : TokenShare{};
+}
+
+void TensorRules::enter(Layers& layers, std::int64_t width) const {
+  change(layers, stream(), replicate(), width);
+}
+
+void TensorRules::leave(Layers& layers, std::int64_t width) const {
+  change(layers, partial(), stream(), width);
+}
+
+void TensorRules::share_tokens(Layers& layers, std::int64_t width) const {
+  if (!splits_tokens()) change(layers, invariant(), shard(0), width);
+}
+
+void TensorRules::join_tokens(Layers& layers, std::int64_t width) const {
+  if (!splits_tokens()) change(layers, shard(0), invariant(), width);
+}
+
+void TensorRules::change(Layers& layers, Placement from, Placement to, std::int64_t width) const {
+  if (!divides()) return;
+  layers.push_back(std::make_unique<Redistribute>(*tp_, from, to, width));
+}
+
+}  // namespace heddle

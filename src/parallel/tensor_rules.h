@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "mesh/mesh.h"
+#include "nn/embedding.h"
+#include "nn/layer.h"
+
+namespace heddle {
+
+/// How a model's layers are divided over tp: which share of a dimension a rank has, how parameters
+/// lie, and where activations change their placement. The layers themselves only see smaller sizes.
+class TensorRules {
+ public:
+  /// A [begin, begin + size) of a dimension.
+  struct Cut {
+    std::int64_t begin = 0, size = 0;
+  };
+
+  /// Nothing is divided.
+  TensorRules() = default;
+  /// With `sequence`, the regions between the divided products hold a share of the tokens each.
+  TensorRules(Communicator& tp, bool sequence) : tp_(&tp), sequence_(sequence) {}
+
+  int ranks() const { return tp_ == nullptr ? 1 : tp_->size(); }
+  int rank() const { return tp_ == nullptr ? 0 : tp_->rank(); }
+  bool divides() const { return ranks() > 1; }
+  bool splits_tokens() const { return divides() && sequence_; }
+  Communicator* comm() const { return divides() ? tp_ : nullptr; }
+
+  /// This rank's share of a dimension of `units` units of `unit` elements. Fewer units than ranks:
+  /// each is held by ranks() / units neighbours.
+  Cut cut(std::int64_t units, std::int64_t unit) const;
+  /// Holders of the same unit.
+  int copies(std::int64_t units) const;
+  /// Rows of a padded vocabulary: every rank has as many, of which `valid_rows` exist.
+  std::int64_t padded_rows(std::int64_t vocab) const;
+  Cut valid_rows(std::int64_t vocab) const;
+
+  /// Placements on tp. Of the stream of activations between blocks:
+  Placement stream() const { return splits_tokens() ? shard(0) : invariant(); }
+  /// of a parameter divided along `dim`:
+  Layout divided(int dim) const;
+  /// of one that every rank applies to its own tokens (norms):
+  Layout on_stream() const;
+  /// of one that every rank applies to its own heads or tokens:
+  Layout used_apart() const;
+
+  TokenShare token_share() const;
+
+  using Layers = std::vector<std::unique_ptr<Layer>>;
+  /// From the stream into products whose weights are divided by output, and from products whose
+  /// weights are divided by input back to the stream.
+  void enter(Layers& layers, std::int64_t width) const;
+  void leave(Layers& layers, std::int64_t width) const;
+  /// From the stream to a share of the tokens on each rank, and back.
+  void share_tokens(Layers& layers, std::int64_t width) const;
+  void join_tokens(Layers& layers, std::int64_t width) const;
+
+ private:
+  void change(Layers& layers, Placement from, Placement to, std::int64_t width) const;
+
+  Communicator* tp_ = nullptr;
+  bool sequence_ = false;
+};
+
+}  // namespace heddle

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "config/run_config.h"
+#include "model/parallel_plan.h"
+
+namespace heddle {
+
+/// The section `parallel` as the planner of meshes takes it. Throws Error(usage) for what this
+/// version does not do.
+ParallelRequest parallel_request(const config::ParallelConfig& parallel);
+
+}  // namespace heddle
