@@ -8,6 +8,7 @@
 #include "engine/executor.h"
 #include "ops/softmax_xent.h"
 #include "optim/clip.h"
+#include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
 namespace {
@@ -41,16 +42,17 @@ StepResult TrainStep::run(std::span<const MicroBatch> microbatches, const StepAr
   begin(microbatches);
   args_ = args;
   clip_ = clip;
-  const Schedule schedule =
-      lower(one_f_one_b({.ranks = 1, .microbatches = static_cast<int>(microbatches.size())}));
+  const Schedule schedule = lower(
+      make_schedule("1f1b", {.ranks = 1, .microbatches = static_cast<int>(microbatches.size())}));
   execute(schedule, 0, *this, on_action_);
   return result_;
 }
 
 StepResult TrainStep::gradients(std::span<const MicroBatch> microbatches) {
   begin(microbatches);
-  execute(one_f_one_b({.ranks = 1, .microbatches = static_cast<int>(microbatches.size())}), 0,
-          *this);
+  execute(
+      make_schedule("1f1b", {.ranks = 1, .microbatches = static_cast<int>(microbatches.size())}), 0,
+      *this);
   reduce_grads();
   return result_;
 }
