@@ -88,7 +88,7 @@ void Progress::finish() {
   if (has_live_line_) set_status_line("", 0);
   has_live_line_ = false;
   const double seconds = elapsed();
-  if (seconds < kSilentSeconds) return;
+  if (seconds < kSilentSeconds || options_.terminal.is_silent) return;
   const double done = static_cast<double>(done_.load());
   log_info("{}: {} in {} ({}/s)", options_.label, amount(done, options_.unit),
            format_duration(seconds),

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "parallel/schedule/make_schedule.h"
+
 namespace heddle {
 namespace {
 
@@ -25,13 +27,13 @@ class Recorder : public Stage {
 
 TEST(Executor, DoesWhatTheScheduleSaysInOrder) {
   Recorder stage;
-  execute(lower(one_f_one_b({1, 3})), 0, stage);
+  execute(lower(make_schedule("1f1b", {1, 3})), 0, stage);
   EXPECT_EQ(stage.text, "F0 BW0 F1 BW1 F2 BW2 reduce step ");
 }
 
 TEST(Executor, KnowsTheHalvesOfBackward) {
-  const Schedule schedule{.stages = 1,
-                          .microbatches = 2,
+  const Schedule schedule{.microbatches = 2,
+                          .rank_of_stage = {0},
                           .by_rank = {{{Act::f, 0, 0},
                                        {Act::b, 0, 0},
                                        {Act::f, 0, 1},
@@ -49,7 +51,7 @@ TEST(Executor, TellsWhenEachActionBeganAndEnded) {
   Recorder stage;
   std::string seen;
   double now = 0.0;
-  execute(lower(one_f_one_b({1, 1})), 0, stage,
+  execute(lower(make_schedule("1f1b", {1, 1})), 0, stage,
           [&](const Action& action, double begin, double end) {
             seen += to_text(action) + " ";
             EXPECT_LE(now, begin);
@@ -60,8 +62,8 @@ TEST(Executor, TellsWhenEachActionBeganAndEnded) {
 }
 
 TEST(Executor, DoesOneRanksPart) {
-  const Schedule schedule{.stages = 2,
-                          .microbatches = 1,
+  const Schedule schedule{.microbatches = 1,
+                          .rank_of_stage = {0, 1},
                           .by_rank = {{{Act::f, 0, 0}}, {{Act::f, 1, 0}, {Act::bw, 1, 0}}}};
   Recorder first, second;
   execute(schedule, 0, first);

@@ -1,8 +1,8 @@
-#include "parallel/schedule/schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
 namespace {
@@ -37,13 +37,14 @@ const Golden kOneFOneB[] = {
 
 TEST(OneFOneB, IsThePublishedOrder) {
   for (const auto& [shape, text] : kOneFOneB) {
-    EXPECT_EQ(to_text(one_f_one_b(shape)), text) << shape.ranks << " x " << shape.microbatches;
+    EXPECT_EQ(to_text(make_schedule("1f1b", shape)), text)
+        << shape.ranks << " x " << shape.microbatches;
   }
 }
 
 TEST(OneFOneB, HoldsAtMostRanksMinusRankMicroBatches) {
   for (const auto& [shape, text] : kOneFOneB) {
-    const auto peaks = peak_in_flight(one_f_one_b(shape));
+    const auto peaks = peak_in_flight(make_schedule("1f1b", shape));
     for (int rank = 0; rank < shape.ranks; ++rank) {
       EXPECT_EQ(peaks[static_cast<std::size_t>(rank)],
                 std::min(shape.microbatches, shape.ranks - rank));
@@ -52,21 +53,21 @@ TEST(OneFOneB, HoldsAtMostRanksMinusRankMicroBatches) {
 }
 
 TEST(PeakInFlight, CountsAMicroBatchUntilItsWeightGradients) {
-  Schedule schedule{.stages = 1, .microbatches = 2, .by_rank = {{}}};
+  Schedule schedule{.microbatches = 2, .rank_of_stage = {0}, .by_rank = {{}}};
   schedule.by_rank[0] = {{Act::f, 0, 0}, {Act::b, 0, 0}, {Act::f, 0, 1},
                          {Act::b, 0, 1}, {Act::w, 0, 0}, {Act::w, 0, 1}};
-  EXPECT_EQ(peak_in_flight(schedule), std::vector<int>{2});
+  EXPECT_EQ(peak_in_flight(schedule), std::vector<double>{2});
 }
 
 TEST(Lower, PutsMessagesAtStageBoundariesAndTheStepAtTheEnd) {
-  EXPECT_EQ(to_text(lower(one_f_one_b({2, 2}))),
+  EXPECT_EQ(to_text(lower(make_schedule("1f1b", {2, 2}))),
             "F0 sa0 F1 sa1 rg0 BW0 rg1 BW1 reduce step\n"
             "ra0 F0 BW0 sg0 ra1 F1 BW1 sg1 reduce step\n");
-  EXPECT_EQ(to_text(lower(one_f_one_b({1, 2}))), "F0 BW0 F1 BW1 reduce step\n");
+  EXPECT_EQ(to_text(lower(make_schedule("1f1b", {1, 2}))), "F0 BW0 F1 BW1 reduce step\n");
 }
 
 TEST(Lower, NamesTheNeighbourAsPeer) {
-  for (const Action& action : lower(one_f_one_b({4, 2})).by_rank[2]) {
+  for (const Action& action : lower(make_schedule("1f1b", {4, 2})).by_rank[2]) {
     if (action.act == Act::recv_act || action.act == Act::send_grad) {
       EXPECT_EQ(action.peer, 1);
     }
@@ -76,15 +77,38 @@ TEST(Lower, NamesTheNeighbourAsPeer) {
   }
 }
 
+TEST(Lower, HandsOverInPlaceBetweenStagesOfOneRank) {
+  EXPECT_EQ(to_text(lower(make_schedule("v-min", {2, 1}))),
+            "F0s0 sa0s0 ra0s3 F0s3 B0s3 sg0s3 W0s3 rg0s0 B0s0 W0s0 reduce step\n"
+            "ra0s1 F0s1 F0s2 sa0s2 rg0s2 B0s2 B0s1 sg0s1 W0s2 W0s1 reduce step\n");
+}
+
+TEST(Lower, MarksTheLastWeightGradientsOfEachStage) {
+  for (const std::string_view name : schedule_names()) {
+    const Schedule lowered = lower(make_schedule(name, {3, 4}));
+    for (int rank = 0; rank < 3; ++rank) {
+      std::vector<int> completed;
+      for (const Action& action : lowered.by_rank[static_cast<std::size_t>(rank)]) {
+        if (!action.completes_stage) continue;
+        EXPECT_TRUE(action.act == Act::w || action.act == Act::bw);
+        EXPECT_EQ(action.microbatch, 3);
+        completed.push_back(action.stage);
+      }
+      std::ranges::sort(completed);
+      EXPECT_EQ(completed, stages_of(lowered, rank)) << name;
+    }
+  }
+}
+
 TEST(ToText, NamesStagesWhereARankHasSeveral) {
-  Schedule schedule{.stages = 2, .microbatches = 1, .by_rank = {{}}};
+  Schedule schedule{.microbatches = 1, .rank_of_stage = {0, 0}, .by_rank = {{}}};
   schedule.by_rank[0] = {{Act::f, 0, 0}, {Act::f, 1, 0}, {Act::b, 1, 0}, {Act::w, 1, 0}};
   EXPECT_EQ(to_text(schedule), "F0s0 F0s1 B0s1 W0s1\n");
 }
 
 TEST(Validate, AcceptsWhatIsGenerated) {
   for (const auto& [shape, text] : kOneFOneB) {
-    EXPECT_TRUE(validate(lower(one_f_one_b(shape))).empty());
+    EXPECT_TRUE(validate(lower(make_schedule("1f1b", shape))).empty());
   }
 }
 
@@ -114,7 +138,7 @@ class BrokenSchedule : public testing::Test {
         << message << " is not found";
   }
 
-  Schedule schedule_ = lower(one_f_one_b({2, 2}));
+  Schedule schedule_ = lower(make_schedule("1f1b", {2, 2}));
 };
 
 TEST_F(BrokenSchedule, BackwardBeforeItsForwardIsFound) {
@@ -170,6 +194,38 @@ TEST_F(BrokenSchedule, AMessageDroppedOnBothSidesIsFound) {
   drop(0, Act::send_act, 0);
   drop(1, Act::recv_act, 0);
   expect_found(1, "F0 on stage 1 is out of order");
+}
+
+TEST_F(BrokenSchedule, MicroBatchesThatDoNotAscendAreFound) {
+  std::iter_swap(find(0, Act::bw, 0), find(0, Act::bw, 1));
+  std::iter_swap(find(0, Act::recv_grad, 0), find(0, Act::recv_grad, 1));
+  expect_found(0, "BW0 on stage 0 comes behind micro-batch 1: they must ascend");
+  expect_found(0, "rg1 on stage 0 would receive micro-batch 0");
+}
+
+TEST_F(BrokenSchedule, AnActionOnARankWithoutItsStageIsFound) {
+  find(0, Act::f, 1)->stage = 1;
+  expect_found(0, "F1 is of stage 1, which this rank does not have");
+  find(0, Act::f, 1)->stage = 7;
+  expect_found(0, "F1 is of stage 7, which this rank does not have");
+}
+
+TEST_F(BrokenSchedule, AMicroBatchBeyondTheStepIsFound) {
+  find(0, Act::f, 1)->microbatch = 2;
+  expect_found(0, "F2 is of a micro-batch that the step does not have");
+}
+
+TEST_F(BrokenSchedule, AMessageForTheWrongRankIsFound) {
+  find(0, Act::send_act, 0)->peer = 0;
+  expect_found(0, "sa0 on stage 0 names rank 0, which does not have the neighbouring stage");
+}
+
+TEST(Validate, FindsAHandOverThatComesTooEarly) {
+  Schedule schedule{.microbatches = 1, .rank_of_stage = {0, 0}, .by_rank = {{}}};
+  schedule.by_rank[0] = {{Act::f, 1, 0},  {Act::f, 0, 0},      {Act::bw, 1, 0},
+                         {Act::bw, 0, 0}, {Act::reduce_grads}, {Act::step}};
+  ASSERT_EQ(validate(schedule).size(), 1U);
+  EXPECT_EQ(validate(schedule)[0].message, "F0 on stage 1 is out of order");
 }
 
 TEST_F(BrokenSchedule, AMissingStepIsFound) {

@@ -29,7 +29,7 @@ std::string to_text(const Action& action) {
 }
 
 std::string to_text(const Schedule& schedule) {
-  const bool names_stages = schedule.stages > schedule.ranks();
+  const bool names_stages = schedule.stages() > schedule.ranks();
   std::string text;
   for (const auto& actions : schedule.by_rank) {
     std::string line;

@@ -1,0 +1,71 @@
+#include "parallel/schedule/make_schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "parallel/schedule/generators/generators.h"
+
+namespace heddle {
+namespace {
+
+enum class Chunks { one, two, any };
+
+struct Entry {
+  std::string_view name;
+  Schedule (*generate)(const PipeShape&);
+  Chunks chunks;
+};
+
+constexpr std::array<Entry, 8> kSchedules = {{
+    {"gpipe", generators::gpipe, Chunks::one},
+    {"1f1b", generators::one_f_one_b, Chunks::one},
+    {"interleaved", generators::interleaved, Chunks::any},
+    {"zb-h1", generators::zb_h1, Chunks::one},
+    {"zb-h2", generators::zb_h2, Chunks::one},
+    {"zb-v", generators::zb_v, Chunks::two},
+    {"v-min", generators::v_min, Chunks::two},
+    {"v-half", generators::v_half, Chunks::two},
+}};
+
+constexpr auto kNames = [] {
+  std::array<std::string_view, kSchedules.size()> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kSchedules[i].name;
+  return names;
+}();
+
+void require_positive(int value, std::string_view what) {
+  if (value >= 1) return;
+  throw Error(ErrorCode::usage, fmt::format("a pipeline of {} {} is not possible", value, what),
+              fmt::format("give 1 or more {}", what));
+}
+
+void check_chunks(const Entry& entry, int chunks) {
+  const int most = entry.chunks == Chunks::one ? 1 : 2;
+  if (entry.chunks == Chunks::any || chunks <= most) return;
+  throw Error(ErrorCode::usage,
+              fmt::format("schedule {} has {} per rank, not {}", entry.name,
+                          most == 1 ? "one chunk" : "two chunks", chunks),
+              fmt::format("leave chunks = {}, or use the interleaved schedule", most));
+}
+
+}  // namespace
+
+std::span<const std::string_view> schedule_names() { return kNames; }
+
+Schedule make_schedule(std::string_view name, const PipeShape& shape) {
+  const auto entry = std::ranges::find(kSchedules, name, &Entry::name);
+  if (entry == kSchedules.end()) {
+    throw Error(ErrorCode::usage, fmt::format("there is no schedule \"{}\"", name),
+                fmt::format("use one of {}", fmt::join(kNames, ", ")));
+  }
+  require_positive(shape.ranks, "stages");
+  require_positive(shape.microbatches, "micro-batches");
+  require_positive(shape.chunks, "chunks");
+  check_chunks(*entry, shape.chunks);
+  return entry->generate(shape);
+}
+
+}  // namespace heddle

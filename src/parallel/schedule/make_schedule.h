@@ -1,0 +1,28 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "parallel/schedule/schedule.h"
+
+namespace heddle {
+
+/// What a pipeline has to be scheduled for.
+struct PipeShape {
+  int ranks = 1;
+  int microbatches = 1;
+  /// Stages per rank. The V-shaped schedules have two by nature, which need not be said.
+  int chunks = 1;
+};
+
+/// gpipe 1f1b interleaved zb-h1 zb-h2 zb-v v-min v-half, as the run file and the command line
+/// spell them.
+std::span<const std::string_view> schedule_names();
+
+/// The named schedule, computations only (see `lower`). Any number of ranks and micro-batches will
+/// do; within one kind of action and one stage micro-batches ascend, so gradients are summed in
+/// the same order by every schedule. Error(usage) for an unknown name and for chunks that the
+/// schedule does not have.
+Schedule make_schedule(std::string_view name, const PipeShape& shape);
+
+}  // namespace heddle
