@@ -3,39 +3,62 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "comm/comm_thread.h"
 
 namespace heddle {
+namespace {
 
-std::string_view name_of(CommOp op) {
-  switch (op) {
-    case CommOp::all_reduce: return "all_reduce";
-    case CommOp::all_gather: return "all_gather";
-    case CommOp::reduce_scatter: return "reduce_scatter";
-    case CommOp::all_to_all: return "all_to_all";
-    case CommOp::send: return "send";
-    case CommOp::recv: return "recv";
-    case CommOp::barrier: return "barrier";
-  }
-  return "?";
+void require_contiguous(const Tensor& tensor) {
+  HEDDLE_CHECK(tensor.is_contiguous(), "communication of a strided tensor {}",
+               tensor.shape().text());
+}
+
+std::int64_t sum(std::span<const std::int64_t> rows) {
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<CommBackend> backend,
+                           std::shared_ptr<FlightRecorder> flight, std::string name)
+    : backend_(std::move(backend)),
+      flight_(std::move(flight)),
+      name_(std::move(name)),
+      exceptions_at_start_(std::uncaught_exceptions()) {}
+
+Communicator::~Communicator() {
+  if (thread_ && std::uncaught_exceptions() > exceptions_at_start_) thread_->leave_alone();
 }
 
 void Communicator::count(CommOp op, const Tensor& payload) {
   auto& entry = counts_.by_op[static_cast<std::size_t>(op)];
   ++entry.calls;
-  entry.payload_bytes += static_cast<std::int64_t>(payload.size_bytes());
+  if (payload.defined()) entry.payload_bytes += static_cast<std::int64_t>(payload.size_bytes());
+}
+
+CommCall Communicator::describe(CommOp op, const Tensor& payload) const {
+  CommCall call{.group_name = name_, .group = backend_->group(), .op = op};
+  if (payload.defined()) {
+    call.dtype = payload.dtype();
+    call.shape = payload.shape();
+    call.bytes = static_cast<std::int64_t>(payload.size_bytes());
+  }
+  return call;
 }
 
 Work Communicator::all_reduce(const Tensor& inout, ReduceOp op, Stream& after) {
-  count(CommOp::all_reduce, inout);
-  return do_all_reduce(inout, op, after);
+  require_contiguous(inout);
+  return collective({.op = CommOp::all_reduce, .reduce = op, .in = inout, .out = inout}, inout,
+                    after);
 }
 
 Work Communicator::all_gather(const Tensor& shard, const Tensor& whole, Stream& after) {
   HEDDLE_CHECK(shard.count() * size() == whole.count() && shard.dtype() == whole.dtype(),
                "all_gather of {} into {} over {} ranks", shard.shape().text(), whole.shape().text(),
                size());
-  count(CommOp::all_gather, whole);
-  return do_all_gather(shard, whole, after);
+  require_contiguous(shard);
+  require_contiguous(whole);
+  return collective({.op = CommOp::all_gather, .in = shard, .out = whole}, whole, after);
 }
 
 Work Communicator::reduce_scatter(const Tensor& whole, const Tensor& shard, ReduceOp op,
@@ -43,16 +66,15 @@ Work Communicator::reduce_scatter(const Tensor& whole, const Tensor& shard, Redu
   HEDDLE_CHECK(shard.count() * size() == whole.count() && shard.dtype() == whole.dtype(),
                "reduce_scatter of {} into {} over {} ranks", whole.shape().text(),
                shard.shape().text(), size());
-  count(CommOp::reduce_scatter, whole);
-  return do_reduce_scatter(whole, shard, op, after);
+  require_contiguous(shard);
+  require_contiguous(whole);
+  return collective({.op = CommOp::reduce_scatter, .reduce = op, .in = whole, .out = shard}, whole,
+                    after);
 }
 
 Work Communicator::all_to_all(const Tensor& send, const Tensor& recv,
                               std::span<const std::int64_t> send_rows,
                               std::span<const std::int64_t> recv_rows, Stream& after) {
-  const auto sum = [](std::span<const std::int64_t> rows) {
-    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  };
   const auto ranks = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
   HEDDLE_CHECK(send_rows.size() == ranks && recv_rows.size() == ranks,
                "all_to_all row counts for {} and {} ranks in a group of {}", send_rows.size(),
@@ -64,25 +86,115 @@ Work Communicator::all_to_all(const Tensor& send, const Tensor& recv,
   row.set(0, recv.size(0));
   HEDDLE_CHECK(row == recv.shape() && send.dtype() == recv.dtype(), "all_to_all of {} into {}",
                send.shape().text(), recv.shape().text());
-  count(CommOp::all_to_all, send);
-  return do_all_to_all(send, recv, send_rows, recv_rows, after);
+  require_contiguous(send);
+  require_contiguous(recv);
+  return collective({.op = CommOp::all_to_all,
+                     .in = send,
+                     .out = recv,
+                     .send_rows = {send_rows.begin(), send_rows.end()},
+                     .recv_rows = {recv_rows.begin(), recv_rows.end()}},
+                    send, after);
 }
 
-Work Communicator::send(const Tensor& data, int peer, Stream& after) {
+Work Communicator::collective(Collective call, const Tensor& payload, Stream& after) {
+  count(call.op, payload);
+  if (after.is_dry()) return {};
+  CommCall record = describe(call.op, payload);
+  record.sequence = sequence_ + 1;
+  if (!flight_->admits(record)) return {};
+  call.sequence = ++sequence_;
+  return start(std::move(call), flight_->add(std::move(record)));
+}
+
+Work Communicator::start(Collective call, std::int64_t number) {
+  auto state = std::make_shared<WorkState>(flight_, number);
+  auto task = [backend = backend_, flight = flight_, state, number,
+               call = std::move(call)]() mutable {
+    flight->start(number);
+    std::exception_ptr failure;
+    try {
+      backend->run(call);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    call = {};  // who waits may count on the tensors being released
+    state->finish(failure);
+  };
+  if (in_background_ && size() > 1) {
+    if (!thread_) thread_ = std::make_unique<CommThread>();
+    thread_->push(std::move(task));
+    return Work(std::move(state));
+  }
+  flight_->wait(number);
+  task();
+  state->wait();
+  return {};
+}
+
+Work Communicator::send(const Tensor& data, int peer, Stream& after, int tag) {
   HEDDLE_CHECK(peer >= 0 && peer < size() && peer != rank(), "send from {} to {}", rank(), peer);
-  count(CommOp::send, data);
-  return do_send(data, peer, after);
+  return message(CommOp::send, data, peer, tag, after);
 }
 
-Work Communicator::recv(const Tensor& data, int peer, Stream& after) {
+Work Communicator::recv(const Tensor& data, int peer, Stream& after, int tag) {
   HEDDLE_CHECK(peer >= 0 && peer < size() && peer != rank(), "recv at {} from {}", rank(), peer);
-  count(CommOp::recv, data);
-  return do_recv(data, peer, after);
+  return message(CommOp::recv, data, peer, tag, after);
+}
+
+Work Communicator::message(CommOp op, const Tensor& data, int peer, int tag, Stream& after) {
+  require_contiguous(data);
+  count(op, data);
+  if (after.is_dry()) return {};
+  CommCall record = describe(op, data);
+  record.peer = peer;
+  record.message_tag = tag;
+  std::int64_t& sequence = messages_[{op, peer, tag}];
+  record.sequence = sequence + 1;
+  if (!flight_->admits(record)) return {};
+  ++sequence;
+  const std::int64_t number = flight_->add(std::move(record));
+  flight_->start(number);
+  auto state = std::make_shared<WorkState>(flight_, number);
+  try {
+    if (op == CommOp::send) {
+      backend_->send(data, peer, tag, state);
+    } else {
+      backend_->recv(data, peer, tag, state);
+    }
+  } catch (...) {
+    state->finish(std::current_exception());
+    throw;
+  }
+  return Work(std::move(state));
 }
 
 void Communicator::barrier() {
-  ++counts_.by_op[static_cast<std::size_t>(CommOp::barrier)].calls;
-  do_barrier();
+  Stream host(1);
+  collective({.op = CommOp::barrier}, {}, host).wait(host);
+}
+
+std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string name) {
+  if (thread_) thread_->drain();
+  CommCall record = describe(CommOp::split, {});
+  record.sequence = ++sequence_;
+  const std::int64_t number = flight_->add(std::move(record));
+  flight_->start(number);
+  flight_->wait(number);
+  std::shared_ptr<CommBackend> group;
+  try {
+    group = backend_->split(color, key, sequence_);
+  } catch (...) {
+    flight_->end(number, true);
+    throw;
+  }
+  flight_->end(number, false);
+  if (!group) return nullptr;
+  return std::make_unique<Communicator>(std::move(group), flight_, std::move(name));
+}
+
+void Communicator::run_in_background(bool on) {
+  if (!on && thread_) thread_->drain();
+  in_background_ = on;
 }
 
 }  // namespace heddle

@@ -2,39 +2,22 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <tuple>
 
+#include "comm/comm_backend.h"
+#include "comm/flight_recorder.h"
+#include "comm/work.h"
 #include "tensor/stream.h"
 #include "tensor/tensor.h"
 
 namespace heddle {
 
-enum class ReduceOp : std::uint8_t { sum, max };
-
-/// A communication that was started. The result may be read, and the input reused, only by work
-/// ordered after wait().
-class [[nodiscard]] Work {
- public:
-  /// Orders `consumer` after the communication; the host does not block.
-  void wait(Stream& consumer) const { consumer.wait(done_); }
-
- private:
-  Event done_;
-};
-
-enum class CommOp : std::uint8_t {
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  send,
-  recv,
-  barrier
-};
-inline constexpr int kCommOps = 7;
-std::string_view name_of(CommOp op);
+class CommThread;
 
 /// What one communicator has done so far: calls and payload bytes (of the whole tensor) by
 /// operation.
@@ -46,48 +29,74 @@ struct CommCounts {
   std::array<Entry, kCommOps> by_op{};
 };
 
-/// Moves tensors between the ranks of one group. The public functions check sizes and count;
-/// backends fill in do_*. Not thread-safe: one thread drives a rank.
+/// Moves contiguous tensors between the ranks of one group. Its functions check, count, number and
+/// record every call; a backend moves the data. On a dry stream calls are only counted. Sums are
+/// made in f32 for the 16-bit floats. Not thread-safe: one thread drives a rank.
+///
+/// All ranks of a group make the same collectives in the same order. One fails with Error(peer)
+/// when another rank stopped.
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  Communicator(std::shared_ptr<CommBackend> backend, std::shared_ptr<FlightRecorder> flight,
+               std::string name);
+  /// Waits for what runs in the background; but not when an exception is on its way, since the
+  /// other ranks may never come.
+  virtual ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  int rank() const { return backend_->rank(); }
+  int size() const { return backend_->size(); }
+  /// "dp", "tp", ...: for messages and records.
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
 
   Work all_reduce(const Tensor& inout, ReduceOp op, Stream& after);
-  /// `whole` holds size() shards in the order of ranks.
+  /// `whole` holds size() shards in the order of ranks; `shard` may be the caller's slice of it.
   Work all_gather(const Tensor& shard, const Tensor& whole, Stream& after);
+  /// `shard` may be the caller's slice of `whole`, whose other slices keep their values.
   Work reduce_scatter(const Tensor& whole, const Tensor& shard, ReduceOp op, Stream& after);
-  /// Rows are of dimension 0; row counts are given per rank.
+  /// Rows are of dimension 0; row counts are given per rank. The tensors do not overlap.
   Work all_to_all(const Tensor& send, const Tensor& recv, std::span<const std::int64_t> send_rows,
                   std::span<const std::int64_t> recv_rows, Stream& after);
-  Work send(const Tensor& data, int peer, Stream& after);
-  Work recv(const Tensor& data, int peer, Stream& after);
+  /// Never waits for the receiver: the Work ends when the message was taken, and until then holds
+  /// the tensor, which must not change. Messages with the same `tag` arrive in the order of sends.
+  Work send(const Tensor& data, int peer, Stream& after, int tag = 0);
+  /// Returns at once; the Work ends when the message is there.
+  Work recv(const Tensor& data, int peer, Stream& after, int tag = 0);
   void barrier();
 
-  /// Ranks that give the same color form a new group, ordered by key.
-  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  /// Unblocks every rank of the group, which then fails with `why`.
-  virtual void abort(std::string_view why) noexcept = 0;
+  /// Collective. Ranks that give the same color form a new group, ordered by key, then by rank; a
+  /// negative color joins none and gets null.
+  std::unique_ptr<Communicator> split(int color, int key, std::string name = "group");
+  /// Makes every other rank of the world fail with "rank N stopped: why", also those that wait. The
+  /// first reason given stays.
+  void abort(std::string_view why) noexcept { backend_->abort(why); }
+
+  /// Collectives are then carried out in order by a thread of this communicator, so that they
+  /// overlap with what the caller does until it waits. Otherwise they run on the caller's thread.
+  void run_in_background(bool on);
 
   const CommCounts& counts() const { return counts_; }
+  FlightRecorder& flight() const { return *flight_; }
 
  private:
-  virtual Work do_all_reduce(const Tensor& inout, ReduceOp op, Stream& after) = 0;
-  virtual Work do_all_gather(const Tensor& shard, const Tensor& whole, Stream& after) = 0;
-  virtual Work do_reduce_scatter(const Tensor& whole, const Tensor& shard, ReduceOp op,
-                                 Stream& after) = 0;
-  virtual Work do_all_to_all(const Tensor& send, const Tensor& recv,
-                             std::span<const std::int64_t> send_rows,
-                             std::span<const std::int64_t> recv_rows, Stream& after) = 0;
-  virtual Work do_send(const Tensor& data, int peer, Stream& after) = 0;
-  virtual Work do_recv(const Tensor& data, int peer, Stream& after) = 0;
-  virtual void do_barrier() = 0;
-
   void count(CommOp op, const Tensor& payload);
+  CommCall describe(CommOp op, const Tensor& payload) const;
+  Work collective(Collective call, const Tensor& payload, Stream& after);
+  /// Makes the call in the background or at once.
+  Work start(Collective call, std::int64_t number);
+  Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after);
 
+  const std::shared_ptr<CommBackend> backend_;
+  const std::shared_ptr<FlightRecorder> flight_;
+  std::string name_;
   CommCounts counts_;
+  std::int64_t sequence_ = 0;
+  std::map<std::tuple<CommOp, int, int>, std::int64_t> messages_;  // by operation, peer and tag
+  bool in_background_ = false;
+  std::unique_ptr<CommThread> thread_;
+  const int exceptions_at_start_;
 };
 
 }  // namespace heddle

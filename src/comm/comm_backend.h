@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "comm/work.h"
+#include "tensor/tensor.h"
+
+namespace heddle {
+
+enum class ReduceOp : std::uint8_t { sum, max };
+
+/// One rank's part in a collective. The tensors are contiguous and fit each other; absent where the
+/// operation has none.
+struct Collective {
+  CommOp op = CommOp::barrier;
+  ReduceOp reduce = ReduceOp::sum;
+  Tensor in = {}, out = {};  ///< for all_reduce the same tensor
+  std::vector<std::int64_t> send_rows = {}, recv_rows = {};
+  std::int64_t sequence = 0;
+};
+
+/// Moves the data of a Communicator, which checks and records. Collectives come one at a time and
+/// in order; send and recv may come from another thread meanwhile.
+class CommBackend {
+ public:
+  CommBackend(int rank, std::shared_ptr<const Group> group)
+      : rank_(rank), group_(std::move(group)) {}
+  virtual ~CommBackend() = default;
+  CommBackend(const CommBackend&) = delete;
+  CommBackend& operator=(const CommBackend&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(group_->ranks.size()); }
+  /// The number in the world of a rank of this group.
+  int world_rank(int rank) const { return group_->ranks[static_cast<std::size_t>(rank)]; }
+  const std::shared_ptr<const Group>& group() const { return group_; }
+
+  /// Returns when this rank's result is there and its input may be reused.
+  virtual void run(const Collective& call) = 0;
+  /// Take the message's place in line and return; `done` is finished when the message was taken,
+  /// or has come.
+  virtual void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) = 0;
+  virtual void recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) = 0;
+  /// Null for a negative color.
+  virtual std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) = 0;
+  /// Makes every rank of the world fail at once.
+  virtual void abort(std::string_view why) noexcept = 0;
+
+ private:
+  const int rank_;
+  const std::shared_ptr<const Group> group_;
+};
+
+}  // namespace heddle

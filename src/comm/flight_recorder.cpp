@@ -1,0 +1,180 @@
+#include "comm/flight_recorder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/file_system.h"
+#include "base/json.h"
+
+namespace heddle {
+
+std::string_view name_of(CommOp op) {
+  switch (op) {
+    case CommOp::all_reduce: return "all_reduce";
+    case CommOp::all_gather: return "all_gather";
+    case CommOp::reduce_scatter: return "reduce_scatter";
+    case CommOp::all_to_all: return "all_to_all";
+    case CommOp::send: return "send";
+    case CommOp::recv: return "recv";
+    case CommOp::barrier: return "barrier";
+    case CommOp::split: return "split";
+  }
+  return "?";
+}
+
+std::string_view name_of(CommCall::State state) {
+  switch (state) {
+    case CommCall::State::queued: return "queued";
+    case CommCall::State::running: return "running";
+    case CommCall::State::done: return "done";
+    case CommCall::State::failed: return "failed";
+  }
+  return "?";
+}
+
+std::string CommTag::text() const {
+  std::string text = what;
+  const auto add = [&text](std::string_view name, int number) {
+    if (number < 0) return;
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} {}", name, number);
+  };
+  add("unit", unit);
+  add("mb", microbatch);
+  return text;
+}
+
+std::string CommCall::text() const {
+  std::string text = fmt::format("{} #{} of {}", name_of(op), sequence, group_name);
+  if (is_point_to_point(op)) {
+    text += fmt::format(" {} rank {}", op == CommOp::send ? "to" : "from",
+                        group->ranks[static_cast<std::size_t>(peer)]);
+    if (message_tag != 0) text += fmt::format(" with tag {}", message_tag);
+  }
+  std::string detail;
+  if (op != CommOp::barrier && op != CommOp::split) {
+    detail = fmt::format("{} {}", heddle::name_of(dtype), shape.text());
+  }
+  const std::string caller = tag.text();
+  if (!detail.empty() && !caller.empty()) detail += ", ";
+  detail += caller;
+  return detail.empty() ? text : fmt::format("{} ({})", text, detail);
+}
+
+void FlightRecorder::set_hook(Hook hook) {
+  const std::lock_guard lock(mutex_);
+  hook_ = std::move(hook);
+}
+
+CommTag FlightRecorder::tag() const {
+  const std::lock_guard lock(mutex_);
+  return tag_;
+}
+
+void FlightRecorder::set_tag(const CommTag& tag) {
+  const std::lock_guard lock(mutex_);
+  tag_ = tag;
+}
+
+bool FlightRecorder::admits(const CommCall& call) const {
+  Hook hook;
+  CommCall described;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!hook_) return true;
+    hook = hook_;
+    described = call;
+    described.number = made_ + 1;
+    described.tag = tag_;
+  }
+  return hook(described);
+}
+
+std::int64_t FlightRecorder::add(CommCall call) {
+  const std::lock_guard lock(mutex_);
+  call.number = ++made_;
+  call.tag = tag_;
+  call.queued = CommCall::Clock::now();
+  const auto at = static_cast<std::size_t>(call.number - 1) % kCalls;
+  if (at == ring_.size()) {
+    ring_.push_back(std::move(call));
+  } else {
+    ring_[at] = std::move(call);
+  }
+  return made_;
+}
+
+CommCall* FlightRecorder::find(std::int64_t number) {
+  CommCall& call = ring_[static_cast<std::size_t>(number - 1) % kCalls];
+  return call.number == number ? &call : nullptr;
+}
+
+void FlightRecorder::start(std::int64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (CommCall* call = find(number)) {
+    call->state = CommCall::State::running;
+    call->started = CommCall::Clock::now();
+  }
+}
+
+void FlightRecorder::wait(std::int64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (CommCall* call = find(number)) {
+    call->is_waited_for = true;
+    call->waited = CommCall::Clock::now();
+  }
+}
+
+void FlightRecorder::end(std::int64_t number, bool failed) {
+  const std::lock_guard lock(mutex_);
+  if (CommCall* call = find(number)) {
+    call->state = failed ? CommCall::State::failed : CommCall::State::done;
+    call->ended = CommCall::Clock::now();
+  }
+}
+
+std::vector<CommCall> FlightRecorder::calls() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CommCall> calls = ring_;
+  const auto oldest = calls.size() < kCalls ? 0 : made_ % static_cast<std::int64_t>(kCalls);
+  std::rotate(calls.begin(), calls.begin() + oldest, calls.end());
+  return calls;
+}
+
+void FlightRecorder::write(const std::filesystem::path& path) const {
+  const auto now = CommCall::Clock::now();
+  const double unix_now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto seconds = [&](CommCall::Clock::time_point at) -> Json {
+    if (at == CommCall::Clock::time_point{}) return nullptr;
+    return unix_now - std::chrono::duration<double>(now - at).count();
+  };
+  std::string lines;
+  for (const CommCall& call : calls()) {
+    Json line = {{"rank", rank_},
+                 {"number", call.number},
+                 {"group", call.group_name},
+                 {"ranks", call.group->ranks},
+                 {"op", name_of(call.op)},
+                 {"sequence", call.sequence},
+                 {"dtype", heddle::name_of(call.dtype)},
+                 {"shape", std::vector(call.shape.sizes().begin(), call.shape.sizes().end())},
+                 {"bytes", call.bytes},
+                 {"tag", call.tag.text()},
+                 {"state", name_of(call.state)},
+                 {"queued", seconds(call.queued)},
+                 {"started", seconds(call.started)},
+                 {"ended", seconds(call.ended)}};
+    if (is_point_to_point(call.op)) {
+      line["peer"] = call.group->ranks[static_cast<std::size_t>(call.peer)];
+      line["message_tag"] = call.message_tag;
+    }
+    lines += line.dump() + "\n";
+  }
+  FileSystem& files = real_file_system();
+  files.create_directories(path.parent_path());
+  write_file_atomically(files, path, lines);
+}
+
+}  // namespace heddle

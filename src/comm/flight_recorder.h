@@ -1,0 +1,133 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/dtype.h"
+#include "tensor/shape.h"
+
+namespace heddle {
+
+enum class CommOp : std::uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  send,
+  recv,
+  barrier,
+  split  ///< recorded, not counted
+};
+inline constexpr int kCommOps = 7;  ///< those that are counted
+std::string_view name_of(CommOp op);
+inline bool is_point_to_point(CommOp op) { return op == CommOp::send || op == CommOp::recv; }
+
+/// Who takes part in a communicator, by number in the world. `id` is the same on all of them and
+/// differs between groups.
+struct Group {
+  std::vector<int> ranks;
+  std::uint64_t id = 0;
+};
+
+/// What the caller is doing, made into text only when it is shown: "F, unit 7, mb 3". `what` is a
+/// literal.
+struct CommTag {
+  const char* what = "";
+  int unit = -1;
+  int microbatch = -1;
+
+  std::string text() const;
+};
+
+/// One call of one rank.
+struct CommCall {
+  using Clock = std::chrono::steady_clock;
+  enum class State : std::uint8_t { queued, running, done, failed };
+
+  std::int64_t number = 0;  ///< among the calls of this rank, from 1
+  /// Among the collectives of the group, or among the messages with this tag number to or from
+  /// this peer, from 1. The two sides of a call have the same.
+  std::int64_t sequence = 0;
+  std::string group_name = {};
+  std::shared_ptr<const Group> group = {};
+  CommOp op = CommOp::barrier;
+  DType dtype = DType::f32;
+  Shape shape = {};
+  std::int64_t bytes = 0;
+  int peer = -1;  ///< in the group, for send and recv
+  int message_tag = 0;
+  CommTag tag = {};
+  State state = State::queued;
+  bool is_waited_for = false;  ///< the rank does nothing else until it ends
+  Clock::time_point queued = {}, started = {}, waited = {}, ended = {};
+
+  /// "all_reduce #118 of dp (f32 [512, 64], F, unit 7, mb 3)"
+  std::string text() const;
+  bool is_finished() const { return state == State::done || state == State::failed; }
+};
+std::string_view name_of(CommCall::State state);
+
+/// The last calls of one rank, over all its communicators; it also knows what the rank is doing, so
+/// that calls carry a tag. Thread-safe.
+class FlightRecorder {
+ public:
+  static constexpr std::size_t kCalls = 1000;
+  /// Called before every call, on the thread that makes it; false leaves the call out. For faults
+  /// that tests inject: it may also sleep or throw.
+  using Hook = std::function<bool(const CommCall&)>;
+
+  explicit FlightRecorder(int rank = 0) : rank_(rank) {}
+
+  int rank() const { return rank_; }
+  void set_hook(Hook hook);
+  CommTag tag() const;
+  void set_tag(const CommTag& tag);
+
+  /// Runs the hook on a call that is about to be made.
+  bool admits(const CommCall& call) const;
+  /// Numbers, tags and times the call; returns its number.
+  std::int64_t add(CommCall call);
+  void start(std::int64_t number);
+  /// The rank's own thread does nothing but wait for it.
+  void wait(std::int64_t number);
+  void end(std::int64_t number, bool failed);
+
+  /// Oldest first.
+  std::vector<CommCall> calls() const;
+  /// One JSON object a line, oldest first, times in seconds since 1970.
+  void write(const std::filesystem::path& path) const;
+
+ private:
+  CommCall* find(std::int64_t number);
+
+  const int rank_;
+  mutable std::mutex mutex_;
+  Hook hook_;
+  CommTag tag_;
+  std::int64_t made_ = 0;
+  std::vector<CommCall> ring_;  // call n is at (n - 1) % kCalls
+};
+
+/// Says what the rank is doing while the scope lasts: all its calls carry the tag.
+class CommScope {
+ public:
+  CommScope(FlightRecorder& flight, const CommTag& tag) : flight_(flight), before_(flight.tag()) {
+    flight_.set_tag(tag);
+  }
+  ~CommScope() { flight_.set_tag(before_); }
+  CommScope(const CommScope&) = delete;
+  CommScope& operator=(const CommScope&) = delete;
+
+ private:
+  FlightRecorder& flight_;
+  CommTag before_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "comm/flight_recorder.h"
+#include "tensor/stream.h"
+
+namespace heddle {
+
+/// What a pending call and those who wait for it share. Thread-safe.
+class WorkState {
+ public:
+  WorkState(std::shared_ptr<FlightRecorder> flight, std::int64_t call)
+      : flight_(std::move(flight)), call_(call) {}
+
+  /// Ends the call; only the first time counts.
+  void finish(std::exception_ptr failure = nullptr) noexcept;
+  /// Blocks until the call has ended; rethrows its failure.
+  void wait();
+  bool done() const;
+
+ private:
+  const std::shared_ptr<FlightRecorder> flight_;
+  const std::int64_t call_;
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::exception_ptr failure_;
+};
+
+/// A communication that was started. The result may be read, and the input reused, only by work
+/// ordered after wait(). A default-constructed one has ended.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+
+  /// Orders `consumer` after the communication and throws what made it fail. A CPU stream works
+  /// inline, so the caller blocks.
+  void wait(Stream& consumer) const;
+  bool done() const { return !state_ || state_->done(); }
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace heddle
