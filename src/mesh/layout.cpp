@@ -26,14 +26,18 @@ Layout dual(const Layout& value) {
   return gradient;
 }
 
-std::string to_text(const Layout& layout) {
+const char* name_of(Axis axis) {
   static constexpr std::array<const char*, kAxes> kNames = {"pp", "dp", "cp", "tp", "ep"};
+  return kNames[static_cast<std::size_t>(axis)];
+}
+
+std::string to_text(const Layout& layout) {
   std::string text;
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
     const Placement& placement = layout.by_axis[axis];
     if (placement.kind == Placement::Kind::invariant) continue;
     if (!text.empty()) text += " ";
-    text += std::string(kNames[axis]) + "=";
+    text += std::string(name_of(static_cast<Axis>(axis))) + "=";
     if (placement.kind == Placement::Kind::replicate) text += "R";
     if (placement.kind == Placement::Kind::partial) text += "P";
     if (placement.kind == Placement::Kind::shard)

@@ -9,6 +9,8 @@ namespace heddle {
 /// The axes along which ranks are arranged. "Axis" is always a mesh axis; a tensor has "dims".
 enum class Axis : std::uint8_t { pp, dp, cp, tp, ep };
 inline constexpr int kAxes = 5;
+/// "pp", "dp", ...
+const char* name_of(Axis axis);
 
 /// How a tensor lies on one axis.
 ///   invariant  the same everywhere and used the same way: its gradient is invariant

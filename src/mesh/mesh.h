@@ -51,7 +51,8 @@ class Mesh {
   bool is_end() const;
 
  private:
-  using MakeGroup = std::function<std::unique_ptr<Communicator>(int color, int key, int size)>;
+  using MakeGroup = std::function<std::unique_ptr<Communicator>(int color, int key, int size,
+                                                              const char* name)>;
   void make_groups(const MakeGroup& make);
 
   MeshShape shape_;

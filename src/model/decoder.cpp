@@ -269,12 +269,12 @@ class EndsBuilder {
   std::unique_ptr<Layer> embedding(std::shared_ptr<Parameter> tokens) const {
     Layers layers;
     if (divides()) {
-      const Embedding::Rows rows{tensor_.rank() * tensor_.padded_rows(spec_.vocab), false};
+      const VocabularyRows rows{tensor_.rank() * tensor_.padded_rows(spec_.vocab), false};
       layers.push_back(std::make_unique<Embedding>(std::move(tokens), rows));
       tensor_.leave(layers, spec_.hidden);
     } else {
       layers.push_back(
-          std::make_unique<Embedding>(std::move(tokens), Embedding::Rows{}, own_tokens()));
+          std::make_unique<Embedding>(std::move(tokens), VocabularyRows{}, own_tokens()));
       tensor_.join_tokens(layers, spec_.hidden);
     }
     return std::make_unique<Sequential>(std::move(layers));

@@ -27,9 +27,9 @@ struct DecoderShare {
   struct Units {
     int begin = 0, end = 0;
   };
-  TensorRules tensor;
+  TensorRules tensor = {};
   VocabularyOnTp vocabulary = VocabularyOnTp::divided;
-  std::vector<Units> stages;  ///< by local stage; empty: one stage with everything
+  std::vector<Units> stages = {};  ///< by local stage; empty: one stage with everything
   bool unties = false;        ///< embedding and head are parameters of their own, also where tied
 };
 

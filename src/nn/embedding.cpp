@@ -21,7 +21,7 @@ Tensor own_tokens(const Tensor& ids_BS, TokenShare share, std::int32_t padding, 
   return padded;
 }
 
-Embedding::Embedding(std::shared_ptr<Parameter> tokens, Rows rows, TokenShare share)
+Embedding::Embedding(std::shared_ptr<Parameter> tokens, VocabularyRows rows, TokenShare share)
     : tokens_(std::move(tokens)), rows_(rows), share_(share) {}
 
 Tensor Embedding::row_ids(Ctx& ctx) const {

@@ -15,16 +15,18 @@ struct TokenShare {
 /// there is one share.
 Tensor own_tokens(const Tensor& ids_BS, TokenShare share, std::int32_t padding, Ctx& ctx);
 
+/// The rows of the vocabulary that a table has, when others have the rest.
+struct VocabularyRows {
+  std::int64_t first = 0;
+  bool are_all = true;
+};
+
 /// The first layer: token embedding. Its input is the micro-batch's ids; backward returns no
 /// tensor. With rows of the vocabulary elsewhere, its output is this holder's share of a sum.
 class Embedding : public Layer {
  public:
-  /// The rows of the vocabulary that `tokens` holds, when others hold the rest.
-  struct Rows {
-    std::int64_t first = 0;
-    bool are_all = true;
-  };
-  explicit Embedding(std::shared_ptr<Parameter> tokens, Rows rows = {}, TokenShare share = {});
+  explicit Embedding(std::shared_ptr<Parameter> tokens, VocabularyRows rows = {},
+                     TokenShare share = {});
 
   Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
@@ -38,7 +40,7 @@ class Embedding : public Layer {
 
   enum Slot { kOutputGrad };
   std::shared_ptr<Parameter> tokens_;
-  Rows rows_;
+  VocabularyRows rows_;
   TokenShare share_;
 };
 
