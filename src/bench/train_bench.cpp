@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "engine/memory_plan.h"
@@ -76,6 +77,18 @@ void warm_up_products(const ModelSpec& spec, const TrainBenchOptions& options, S
   }
 }
 
+/// Sequences of one micro-batch of one replica.
+std::int64_t rows_of_microbatch(const TrainBenchOptions& options, int replicas) {
+  const std::int64_t parts = std::int64_t{options.microbatches} * replicas;
+  if (options.batch % parts != 0) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--batch {} is not a multiple of {} micro-batches x {} replicas",
+                            options.batch, options.microbatches, replicas),
+                fmt::format("use a multiple of {}", parts));
+  }
+  return options.batch / parts;
+}
+
 MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t vocab,
                         Memory& memory) {
   const auto random_ids = [&](std::uint64_t key) {
@@ -92,8 +105,11 @@ MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t v
 }  // namespace
 
 TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
-                                const OnBenchStep& on_step) {
+                                World& world, const OnBenchStep& on_step) {
   HEDDLE_CHECK(options.threads > 0, "a benchmark on {} threads", options.threads);
+  const ParallelPlan plan = make_plan(spec, options.parallel, world.size(), options.seq);
+  const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
+  const Mesh mesh(plan.mesh, world.all());
   Stream stream(options.threads);
   Memory memory;
   GemmProbe probe(stream, memory);
@@ -101,27 +117,42 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   const BuildOptions build{.positions = options.seq,
                            .recompute_blocks = options.recompute,
                            .loss_chunk = options.loss_chunk};
-  const MemoryPlan plan = plan_training_memory(spec, build, options.batch, options.seq, 1);
+  const auto over_ranks = [&](double value, ReduceOp op) {
+    const Tensor sum = memory.alloc({1}, DType::f64, MemoryTag::communication);
+    sum.host<double>()[0] = value;
+    world.all().all_reduce(sum, op, stream).wait(stream);
+    return sum.host<double>()[0];
+  };
+  const StepPlan predicted =
+      plan_step(spec, build, plan, world.rank(),
+                {.sequences = rows, .seq_len = options.seq, .microbatches = options.microbatches});
   TrainBenchResult result;
-  result.predicted_memory_bytes = observe::process_resident_bytes() + plan.reserved;
+  result.predicted_memory_bytes =
+      observe::process_resident_bytes() +
+      static_cast<std::size_t>(
+          over_ranks(static_cast<double>(predicted.memory.reserved), ReduceOp::sum));
 
-  Model model(spec, build, ParamStore::Purpose::training, memory);
+  Model model(spec, build, plan, mesh, ParamStore::Purpose::training, memory);
   initialize(model.store(), 0, stream);
   AdamW optimizer{AdamWConfig{}};
   TrainStep step(model, optimizer, stream, memory);
-  const std::vector<MicroBatch> batches = {
-      random_batch(options.batch, options.seq, spec.vocab, memory)};
+  std::vector<MicroBatch> batches;
+  for (int i = 0; i < options.microbatches; ++i) {
+    batches.push_back(random_batch(rows, options.seq, spec.vocab, memory));
+  }
   constexpr std::int64_t kWarmUp = 2;
   std::vector<double> seconds, gemm;
   for (std::int64_t i = 1; i <= kWarmUp + options.steps; ++i) {
+    world.all().barrier();
     const Stopwatch watch;
     const StepResult outcome = step.run(batches, {.lr = 1e-4, .step = i}, 1.0);
+    world.all().barrier();
     const double elapsed = watch.seconds();
     if (i <= kWarmUp) continue;
     seconds.push_back(elapsed);
-    gemm.push_back(probe.time_tflops());
+    gemm.push_back(over_ranks(probe.time_tflops(), ReduceOp::sum));
     result.loss = outcome.loss;
-    if (on_step) on_step(i - kWarmUp, elapsed, outcome.loss);
+    if (on_step && world.rank() == 0) on_step(i - kWarmUp, elapsed, outcome.loss);
   }
   const double median = quantile(seconds, 0.5);
   const auto tokens = static_cast<double>(options.batch * options.seq);
@@ -131,9 +162,12 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   result.model_tflops = training_flops_per_token(spec, options.seq) * tokens / median * 1e-12;
   result.gemm_tflops_measured = quantile(gemm, 0.5);
   result.peak_memory_bytes = observe::process_peak_bytes();
-  result.tagged_memory_bytes = memory.stats().peak;
-  result.parameters = model.store().parameter_count();
+  result.tagged_memory_bytes =
+      static_cast<std::size_t>(over_ranks(static_cast<double>(memory.stats().peak), ReduceOp::sum));
+  result.parameters = spec.parameter_count();
   result.threads = options.threads;
+  result.ranks = world.size();
+  result.mesh = plan.mesh.text();
   return result;
 }
 
@@ -151,6 +185,8 @@ Json to_json(const TrainBenchResult& result) {
           {"tagged_memory_bytes", result.tagged_memory_bytes},
           {"parameters", result.parameters},
           {"threads", result.threads},
+          {"ranks", result.ranks},
+          {"mesh", result.mesh},
           {"loss", result.loss}};
 }
 

@@ -5,15 +5,19 @@
 #include <string>
 
 #include "base/json_fwd.h"
+#include "comm/world.h"
+#include "model/parallel_plan.h"
 #include "model/spec.h"
 
 namespace heddle {
 
 struct TrainBenchOptions {
-  std::int64_t batch = 4, seq = 512, steps = 10;
-  int threads = 0;  ///< set by the caller: a benchmark of one thread must be meant
+  std::int64_t batch = 4, seq = 512, steps = 10;  ///< sequences of a step over all ranks
+  int microbatches = 1;                           ///< into which each replica cuts its sequences
+  int threads = 0;  ///< of each rank; set by the caller: a benchmark of one thread must be meant
   std::int64_t loss_chunk = 1024;
   bool recompute = false;
+  ParallelRequest parallel = {};
 };
 
 /// Throughput of the whole training step (forward, backward, clipping, AdamW) on random tokens.
@@ -27,7 +31,9 @@ struct TrainBenchResult {
   std::size_t predicted_memory_bytes = 0;
   std::size_t tagged_memory_bytes = 0;  ///< what our own ledger counted at its peak
   std::int64_t parameters = 0;
-  int threads = 0;
+  int threads = 0;  ///< of each rank
+  int ranks = 1;
+  std::string mesh;
   double loss = 0;
 
   double fraction_of_gemm() const { return model_tflops / gemm_tflops_measured; }
@@ -36,9 +42,10 @@ struct TrainBenchResult {
 /// Called after every timed step with (step, seconds, loss).
 using OnBenchStep = std::function<void(std::int64_t, double, double)>;
 
-/// Two steps of warm-up come first and do not count.
+/// Two steps of warm-up come first and do not count. Every rank of `world` calls it; bytes are of
+/// the process, which all ranks that are threads share.
 TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
-                                const OnBenchStep& on_step);
+                                World& world, const OnBenchStep& on_step);
 
 Json to_json(const TrainBenchResult& result);
 

@@ -6,9 +6,12 @@
 #include "base/json.h"
 #include "base/strings.h"
 #include "bench/train_bench.h"
+#include "cli/ranks.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
+#include "config/load.h"
 #include "train/model_setup.h"
+#include "train/parallel_setup.h"
 
 namespace heddle::cli {
 namespace {
@@ -16,6 +19,8 @@ namespace {
 struct Arguments {
   std::string model, device = "cpu", dtype = "f32";
   TrainBenchOptions bench;
+  int ranks = 1;
+  std::vector<std::string> overrides;
   bool json = false;
 };
 
@@ -30,8 +35,8 @@ void print_result(const TrainBenchResult& result) {
   const auto predicted = static_cast<double>(result.predicted_memory_bytes);
   fmt::print(stderr, "memory       {} at the peak, {} predicted ({:+.1f} %)\n", format_bytes(peak),
              format_bytes(predicted), 100 * (predicted / peak - 1));
-  fmt::print(stderr, "parameters   {} on {} threads\n", format_thousands(result.parameters),
-             result.threads);
+  fmt::print(stderr, "parameters   {} on {} x {} threads, {}\n",
+             format_thousands(result.parameters), result.ranks, result.threads, result.mesh);
 }
 
 void run(const Arguments& arguments) {
@@ -43,13 +48,20 @@ void run(const Arguments& arguments) {
     throw Error(ErrorCode::usage, "--dtype " + arguments.dtype + " is not computed on CPU",
                 "use --dtype f32");
   }
+  const int ranks = rank_count(arguments.ranks);
   TrainBenchOptions options = arguments.bench;
-  options.threads = thread_count(options.threads);
-  const auto result = bench_training(named_model(arguments.model), options,
-                                     [&](std::int64_t step, double seconds, double loss) {
-                                       fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n",
-                                                  step, options.steps, seconds, loss);
-                                     });
+  options.threads = thread_count(options.threads, ranks);
+  options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
+  const ModelSpec spec = named_model(arguments.model);
+  TrainBenchResult result;
+  run_on_ranks(ranks, [&](World& world) {
+    const auto own =
+        bench_training(spec, options, world, [&](std::int64_t step, double seconds, double loss) {
+          fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n", step, options.steps, seconds,
+                     loss);
+        });
+    if (world.rank() == 0) result = own;
+  });
   print_result(result);
   if (arguments.json) std::cout << to_json(result).dump() << "\n";
 }
@@ -80,6 +92,15 @@ void add_bench(CLI::App& app) {
                    "tokens a chunk of the output projection")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  train->add_option("--ranks", arguments->ranks, "local ranks to start")
+      ->check(CLI::PositiveNumber);
+  train
+      ->add_option("--microbatches", arguments->bench.microbatches,
+                   "micro-batches a step on each replica")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  train->add_option("--set", arguments->overrides, "parallel.key=value (repeatable)")
+      ->allow_extra_args(false);
   train->add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
   train->add_flag("--json", arguments->json, "print one JSON object");
   train->callback([arguments] { run(*arguments); });

@@ -11,6 +11,7 @@
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
 #include "cli/verbs.h"
+#include "comm/record/record_communicator.h"
 #include "config/load.h"
 #include "train/trainer.h"
 
@@ -53,10 +54,17 @@ void run(const Arguments& arguments) {
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
       .settings = settings_of(loaded.config)};
   TrainOutcome outcome;
-  run_on_ranks(ranks, [&](World& world) {
-    const auto own = train(loaded.config, options, world);
-    if (world.rank() == 0) outcome = own;
-  });
+  if (arguments.dry_run) {
+    // The first of so many ranks, on which nothing travels: a mesh of any size is planned here.
+    World world(std::make_unique<RecordCommunicator>(0, ranks));
+    outcome = train(loaded.config, options, world);
+    if (!arguments.json) return;
+  }
+  if (!arguments.dry_run)
+    run_on_ranks(ranks, [&](World& world) {
+      const auto own = train(loaded.config, options, world);
+      if (world.rank() == 0) outcome = own;
+    });
   if (arguments.json) {
     std::cout << Json{{"step", outcome.step},
                       {"steps", outcome.steps_total},

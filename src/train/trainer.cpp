@@ -29,6 +29,7 @@
 #include "train/evaluate.h"
 #include "train/model_setup.h"
 #include "train/parallel_setup.h"
+#include "train/plan_text.h"
 #include "train/run_report.h"
 #include "train/run_state.h"
 #include "train/stop_signals.h"
@@ -100,16 +101,11 @@ class Run {
         spec_(configured_model(config.model)),
         plan_(
             make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
-        mesh_(plan_.mesh, world.all()),
         tokenizer_(configured_tokenizer(config)),
         data_(open_data()),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
-    step_plan_ = plan_step(spec_, build_options(config_, spec_), plan_, world.rank(),
-                           {.sequences = config_.train.microbatch,
-                            .seq_len = config_.data.seq_len,
-                            .microbatches = static_cast<int>(config_.accumulation())});
-    count_prefetched();
+    step_plan_ = plan_for(world.rank());
     check_memory();
   }
 
@@ -167,15 +163,20 @@ class Run {
     return true;
   }
 
-  /// The plan runs a step; the loader holds micro-batches of the next one meanwhile.
-  void count_prefetched() {
+  StepPlan plan_for(int rank) const {
+    StepPlan plan = plan_step(spec_, build_options(config_, spec_), plan_, rank,
+                              {.sequences = config_.train.microbatch,
+                               .seq_len = config_.data.seq_len,
+                               .microbatches = static_cast<int>(config_.accumulation())});
+    // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
     constexpr std::size_t kTensors = 4;  // of a MicroBatch
     const auto tokens = static_cast<std::size_t>(config_.train.microbatch * config_.data.seq_len);
     const std::size_t bytes = static_cast<std::size_t>(config_.data.prefetch) * kTensors *
                               Memory::rounded_bytes(tokens * sizeof(std::int32_t));
-    step_plan_.memory.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
-    step_plan_.memory.peak += bytes;
-    step_plan_.memory.reserved += bytes;
+    plan.memory.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
+    plan.memory.peak += bytes;
+    plan.memory.reserved += bytes;
+    return plan;
   }
 
   void check_memory() const {
@@ -211,22 +212,27 @@ class Run {
     row("steps", fmt::format("{} ({} tokens)", format_thousands(config_.total_steps()),
                              format_count(static_cast<double>(config_.total_steps() *
                                                               config_.tokens_per_step()))));
-    std::string memory = format_bytes(static_cast<double>(step_plan_.memory.peak)) + " predicted";
-    const char* before = ": ";
-    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-      if (step_plan_.memory.at_peak[tag] < step_plan_.memory.peak / 100)
-        continue;  // too little to tell the user about
-      memory += fmt::format("{}{} {}", before, name_of(static_cast<MemoryTag>(tag)),
-                            format_bytes(static_cast<double>(step_plan_.memory.at_peak[tag])));
-      before = ", ";
-    }
-    row("memory", memory);
-    if (world_.size() > 1) {
-      row("mesh",
-          fmt::format("{}, ZeRO {}{}, schedule {} of {} stages", plan_.mesh.text(), plan_.zero,
-                      plan_.sequence ? ", sequence" : "", plan_.schedule, plan_.stages()));
+    if (world_.size() == 1) {
+      row("memory", describe(step_plan_.memory));
+    } else {
+      row("mesh", describe(plan_));
+      print_ranks();
     }
     row("run folder", folder_.string());
+  }
+
+  /// Ranks that differ only on dp and tp do and hold the same: one line for each pipeline rank.
+  void print_ranks() const {
+    const int others = plan_.mesh.ranks() / plan_.mesh.size(Axis::pp);
+    for (int pp = 0; pp < plan_.mesh.size(Axis::pp); ++pp) {
+      const int first = pp * others;
+      const StepPlan own = first == world_.rank() ? step_plan_ : plan_for(first);
+      const std::string ranks = others == 1 ? fmt::format("rank {}", first)
+                                            : fmt::format("ranks {}-{}", first, first + others - 1);
+      log_info("{:<11} {}", ranks, describe_stages(plan_, spec_, pp));
+      log_info("{:<11} {}", "  memory", describe(own.memory));
+      for (const std::string& line : describe_traffic(own)) log_info("{:<11} {}", "  sends", line);
+    }
   }
 
   void prepare_folder() {
@@ -241,7 +247,8 @@ class Run {
   }
 
   void start_model() {
-    model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), plan_, mesh_,
+    mesh_ = std::make_unique<Mesh>(plan_.mesh, world_.all());
+    model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), plan_, *mesh_,
                                      ParamStore::Purpose::training, memory_);
     optimizer_ = std::make_unique<AdamW>(AdamWConfig{.beta1 = config_.optim.beta1,
                                                      .beta2 = config_.optim.beta2,
@@ -288,7 +295,7 @@ class Run {
   void loop(const StopSignals& signals) {
     const BatchPlan plan{
         .samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
-        .first_in_step = mesh_.coord(Axis::dp) * config_.accumulation() * config_.train.microbatch,
+        .first_in_step = mesh_->coord(Axis::dp) * config_.accumulation() * config_.train.microbatch,
         .rows_per_batch = config_.train.microbatch,
         .batches_per_step = config_.accumulation()};
     Loader loader(*data_.train, plan, memory_, state_.step,
@@ -526,11 +533,11 @@ class Run {
   Memory memory_;
   const ModelSpec spec_;
   const ParallelPlan plan_;
-  const Mesh mesh_;
   const std::optional<Tokenizer> tokenizer_;
   const RunData data_;
   const LrSchedule lr_;
   StepPlan step_plan_;
+  std::unique_ptr<Mesh> mesh_;  // a dry run has none
   std::unique_ptr<Model> model_;
   std::unique_ptr<AdamW> optimizer_;
   observe::SinkSet sinks_;

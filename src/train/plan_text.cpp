@@ -1,0 +1,75 @@
+#include "train/plan_text.h"
+
+#include <fmt/format.h>
+
+#include "base/strings.h"
+
+namespace heddle {
+namespace {
+
+void describe_counts(const char* group, const CommCounts& counts, std::vector<std::string>& lines) {
+  for (std::size_t op = 0; op < counts.by_op.size(); ++op) {
+    const auto& [calls, bytes] = counts.by_op[op];
+    if (calls == 0 || static_cast<CommOp>(op) == CommOp::recv) continue;
+    lines.push_back(fmt::format("{} {}: {} calls, {} a step", group,
+                                name_of(static_cast<CommOp>(op)), format_thousands(calls),
+                                format_bytes(static_cast<double>(bytes))));
+  }
+}
+
+std::string unit_name(int unit, const ModelSpec& spec) {
+  const int last = unit_count(spec) - 1;
+  if (unit == 0) return "embedding";
+  if (unit == last - 1) return "norm";
+  if (unit == last) return "head";
+  return fmt::format("layer {}", unit - 1);
+}
+
+}  // namespace
+
+std::string describe(const MemoryPlan& memory) {
+  std::string text = format_bytes(static_cast<double>(memory.peak)) + " predicted";
+  const char* before = ": ";
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    if (memory.at_peak[tag] < memory.peak / 100) continue;  // too little to tell the user about
+    text += fmt::format("{}{} {}", before, name_of(static_cast<MemoryTag>(tag)),
+                        format_bytes(static_cast<double>(memory.at_peak[tag])));
+    before = ", ";
+  }
+  return text;
+}
+
+std::string describe(const ParallelPlan& plan) {
+  std::string text = plan.mesh.text();
+  if (plan.mesh.size(Axis::dp) > 1) text += fmt::format(", ZeRO {}", plan.zero);
+  if (plan.sequence) text += ", sequence split over tp";
+  if (plan.mesh.size(Axis::pp) > 1) {
+    text += fmt::format(", schedule {} of {} stages", plan.schedule, plan.stages());
+  }
+  return text;
+}
+
+std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int pp_rank) {
+  std::string text;
+  for (const int stage : plan.stages_of(pp_rank)) {
+    const auto [begin, end] = plan.units_of_stage[static_cast<std::size_t>(stage)];
+    text += fmt::format("{}stage {}: ", text.empty() ? "" : "; ", stage);
+    text += begin == end ? "passes on"
+            : end - begin == 1
+                ? unit_name(begin, spec)
+                : fmt::format("{} to {}", unit_name(begin, spec), unit_name(end - 1, spec));
+  }
+  return text;
+}
+
+std::vector<std::string> describe_traffic(const StepPlan& plan) {
+  std::vector<std::string> lines;
+  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) {
+    describe_counts(name_of(axis), plan.by_axis[static_cast<std::size_t>(axis)], lines);
+  }
+  describe_counts("tp copies", plan.copies, lines);
+  describe_counts("pp ends", plan.ends, lines);
+  return lines;
+}
+
+}  // namespace heddle
