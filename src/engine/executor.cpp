@@ -53,7 +53,7 @@ class Walk {
 
   void finish() {
     for (auto& [to, sends] : sends_) {
-      for (const Work& work : sends) work.wait(stream_);
+      for (const auto& [data, work] : sends) work.wait(stream_);
     }
   }
 
@@ -92,10 +92,10 @@ class Walk {
   void send(const Action& action, const Tensor& data, int tag) {
     auto& outstanding = sends_[{action.peer, tag}];
     if (outstanding.size() == kSendsOutstanding) {
-      outstanding.front().wait(stream_);
+      outstanding.front().second.wait(stream_);
       outstanding.pop_front();
     }
-    outstanding.push_back(pipeline_.send(data, action.peer, stream_, tag));
+    outstanding.emplace_back(data, pipeline_.send(data, action.peer, stream_, tag));
   }
 
   void post_receives(std::size_t from) {
@@ -126,7 +126,9 @@ class Walk {
   Boundary activations_, gradients_, outputs_;
   std::size_t next_receive_ = 0;
   std::deque<std::pair<Tensor, Work>> posted_;  // in the order of the schedule
-  std::map<std::pair<int, int>, std::deque<Work>> sends_;
+  /// By peer and tag. The tensors are held although the receiver may have taken them long ago, so
+  /// that memory does not depend on how fast it is.
+  std::map<std::pair<int, int>, std::deque<std::pair<Tensor, Work>>> sends_;
 };
 
 }  // namespace
