@@ -8,20 +8,22 @@
 #include "base/json.h"
 
 namespace heddle {
+namespace {
 
-std::string_view name_of(CommOp op) {
-  switch (op) {
-    case CommOp::all_reduce: return "all_reduce";
-    case CommOp::all_gather: return "all_gather";
-    case CommOp::reduce_scatter: return "reduce_scatter";
-    case CommOp::all_to_all: return "all_to_all";
-    case CommOp::send: return "send";
-    case CommOp::recv: return "recv";
-    case CommOp::barrier: return "barrier";
-    case CommOp::split: return "split";
-  }
-  return "?";
+/// For RankReport::recent.
+std::uint64_t kind_of(const CommCall& call) {
+  std::uint64_t hash = std::hash<std::string>()(call.group_name);
+  const auto add = [&hash](std::uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
+    hash ^= hash >> 32;
+  };
+  add(static_cast<std::uint64_t>(call.op));
+  add(static_cast<std::uint64_t>(call.dtype));
+  for (const std::int64_t size : call.shape.sizes()) add(static_cast<std::uint64_t>(size));
+  return hash;
 }
+
+}  // namespace
 
 std::string_view name_of(CommCall::State state) {
   switch (state) {
@@ -132,6 +134,56 @@ void FlightRecorder::end(std::int64_t number, bool failed) {
     call->state = failed ? CommCall::State::failed : CommCall::State::done;
     call->ended = CommCall::Clock::now();
   }
+}
+
+void FlightRecorder::set_finished() {
+  const std::lock_guard lock(mutex_);
+  is_finished_ = true;
+}
+
+RankReport FlightRecorder::report() const {
+  const auto now = CommCall::Clock::now();
+  const auto seconds_since = [now](CommCall::Clock::time_point then) {
+    return std::chrono::duration<double>(now - then).count();
+  };
+  const std::lock_guard lock(mutex_);
+  RankReport report{.rank = rank_, .has_ended = is_finished_};
+  const CommCall* last = nullptr;
+  for (const CommCall& call : ring_) {
+    const bool is_message = is_point_to_point(call.op);
+    const int peer = is_message ? call.group->ranks[static_cast<std::size_t>(call.peer)] : -1;
+    if (call.state != CommCall::State::queued) {
+      const RankReport::Line line{call.group->id, is_message ? call.op : CommOp::barrier, peer,
+                                  call.message_tag};
+      auto& begun = report.begun[line];
+      begun = std::max(begun, call.sequence);
+    }
+    if (call.state == CommCall::State::running) {
+      report.open.push_back({.op = call.op,
+                             .sequence = call.sequence,
+                             .group = call.group->id,
+                             .ranks = call.group->ranks,
+                             .peer = peer,
+                             .message_tag = call.message_tag,
+                             .text = call.text(),
+                             .holds_rank = call.is_waited_for,
+                             .seconds = !is_message          ? seconds_since(call.started)
+                                        : call.is_waited_for ? seconds_since(call.waited)
+                                                             : 0});
+    } else if (call.is_finished() && (!last || call.ended > last->ended)) {
+      last = &call;
+    }
+  }
+  report.made = made_;
+  for (auto number = std::max<std::int64_t>(1, made_ + 1 - std::int64_t{RankReport::kRecent});
+       number <= made_; ++number) {
+    report.recent.push_back(kind_of(ring_[static_cast<std::size_t>(number - 1) % kCalls]));
+  }
+  if (last) {
+    report.last_call = last->text();
+    report.idle_seconds = seconds_since(last->ended);
+  }
+  return report;
 }
 
 std::vector<CommCall> FlightRecorder::calls() const {

@@ -10,24 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/rank_report.h"
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
 
 namespace heddle {
-
-enum class CommOp : std::uint8_t {
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  send,
-  recv,
-  barrier,
-  split  ///< recorded, not counted
-};
-inline constexpr int kCommOps = 7;  ///< those that are counted
-std::string_view name_of(CommOp op);
-inline bool is_point_to_point(CommOp op) { return op == CommOp::send || op == CommOp::recv; }
 
 /// Who takes part in a communicator, by number in the world. `id` is the same on all of them and
 /// differs between groups.
@@ -99,8 +86,13 @@ class FlightRecorder {
   void wait(std::int64_t number);
   void end(std::int64_t number, bool failed);
 
+  /// The rank has come to its end and will make no more calls.
+  void set_finished();
+
   /// Oldest first.
   std::vector<CommCall> calls() const;
+  /// What a watchdog needs to know about the rank now.
+  RankReport report() const;
   /// One JSON object a line, oldest first, times in seconds since 1970.
   void write(const std::filesystem::path& path) const;
 
@@ -111,6 +103,7 @@ class FlightRecorder {
   mutable std::mutex mutex_;
   Hook hook_;
   CommTag tag_;
+  bool is_finished_ = false;
   std::int64_t made_ = 0;
   std::vector<CommCall> ring_;  // call n is at (n - 1) % kCalls
 };

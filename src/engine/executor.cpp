@@ -126,8 +126,6 @@ class Walk {
   Boundary activations_, gradients_, outputs_;
   std::size_t next_receive_ = 0;
   std::deque<std::pair<Tensor, Work>> posted_;  // in the order of the schedule
-  /// By peer and tag. The tensors are held although the receiver may have taken them long ago, so
-  /// that memory does not depend on how fast it is.
   std::map<std::pair<int, int>, std::deque<std::pair<Tensor, Work>>> sends_;
 };
 

@@ -32,11 +32,7 @@ StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const Par
   step.run(batches, {}, 1.0);
   const MemoryStats stats = memory.stats();
   result.memory = {stats.at_peak, stats.peak, stats.reserved};
-  for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    result.by_axis[axis] = mesh.comm(static_cast<Axis>(axis)).counts();
-  }
-  result.copies = mesh.copies().counts();
-  result.ends = mesh.ends().counts();
+  result.traffic = mesh.traffic();
   return result;
 }
 

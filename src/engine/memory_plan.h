@@ -20,9 +20,8 @@ struct MemoryPlan {
 /// What one rank does in a step, before it does it.
 struct StepPlan {
   MemoryPlan memory;
-  BytesByTag before_step{};                 ///< held between steps
-  std::array<CommCounts, kAxes> by_axis{};  ///< what travels on each axis
-  CommCounts copies, ends;                  ///< and between the groups beside them (mesh/mesh.h)
+  BytesByTag before_step{};  ///< held between steps
+  MeshTraffic traffic;
 };
 
 /// The micro-batches of one rank.

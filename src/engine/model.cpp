@@ -53,7 +53,7 @@ Model::StageUnits Model::stage(int stage) const {
   const auto found = std::find(own.begin(), own.end(), stage);
   HEDDLE_CHECK(found != own.end(), "stage {} is not on this rank", stage);
   const auto index = static_cast<std::size_t>(found - own.begin());
-  return {decoder_.stages[index], first_unit_[index]};
+  return {decoder_.stages[index], first_unit_[index], decoder_.labels[index]};
 }
 
 Shape Model::boundary_shape(std::int64_t tokens) const {
@@ -72,7 +72,7 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
       x = ctx.activation(boundary_shape(ctx.batch.tokens()), dtype_);
       pipeline.recv(x, rank_of(index - 1), ctx.stream).wait(ctx.stream);
     }
-    const auto [units, first] = stage(index);
+    const auto [units, first, labels] = stage(index);
     for (std::size_t i = 0; i < units.size(); ++i) {
       const bool is_head = units[i].get() == decoder_.head;
       if (is_head || (!into_head && units[i].get() == decoder_.head_entry)) continue;

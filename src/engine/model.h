@@ -30,6 +30,7 @@ class Model {
   struct StageUnits {
     const Decoder::Units& units;
     int first = 0;
+    const std::vector<std::string>& labels;
   };
   StageUnits stage(int stage) const;
   bool has_head() const { return decoder_.head != nullptr; }

@@ -93,7 +93,7 @@ Tensor TrainStep::boundary(int microbatch) {
 
 Tensor TrainStep::forward(int stage, int microbatch, const Tensor& x) {
   Ctx ctx = context(microbatch);
-  const auto [units, first] = model_.stage(stage);
+  const auto [units, first, labels] = model_.stage(stage);
   Tensor y = x;
   for (int i = 0; i < static_cast<int>(units.size()); ++i) {
     Layer& layer = *units[static_cast<std::size_t>(i)];
@@ -101,6 +101,7 @@ Tensor TrainStep::forward(int stage, int microbatch, const Tensor& x) {
     model_.store().acquire(unit, i + 1 < static_cast<int>(units.size()) ? unit + 1 : -1, stream_);
     if (layer.adds_gradients_in_forward()) model_.store().begin_grads(unit, stream_);
     y = layer.forward(y, saved(unit, microbatch), ctx);
+    if (on_unit_) on_unit_(labels[static_cast<std::size_t>(i)], microbatch, Pass::forward, y);
     model_.store().release(unit);
     if (layer.adds_gradients_in_forward()) end_grads(unit);
   }
@@ -114,7 +115,7 @@ Tensor TrainStep::forward(int stage, int microbatch, const Tensor& x) {
 
 Tensor TrainStep::backward_input(int stage, int microbatch, const Tensor& dy) {
   Ctx ctx = context(microbatch);
-  const auto [units, first] = model_.stage(stage);
+  const auto [units, first, labels] = model_.stage(stage);
   Tensor gradient = dy;
   for (int i = static_cast<int>(units.size()) - 1; i >= 0; --i) {
     const int unit = first + i;
@@ -122,13 +123,16 @@ Tensor TrainStep::backward_input(int stage, int microbatch, const Tensor& dy) {
     gradient =
         units[static_cast<std::size_t>(i)]->backward_input(gradient, saved(unit, microbatch), ctx);
     model_.store().release(unit);
+    if (on_unit_) {
+      on_unit_(labels[static_cast<std::size_t>(i)], microbatch, Pass::backward, gradient);
+    }
   }
   return gradient;
 }
 
 void TrainStep::backward_weight(int stage, int microbatch) {
   Ctx ctx = context(microbatch);
-  const auto [units, first] = model_.stage(stage);
+  const auto [units, first, labels] = model_.stage(stage);
   for (int i = static_cast<int>(units.size()) - 1; i >= 0; --i) {
     Layer& layer = *units[static_cast<std::size_t>(i)];
     if (layer.adds_gradients_in_forward()) continue;
@@ -142,7 +146,7 @@ void TrainStep::backward_weight(int stage, int microbatch) {
 
 Tensor TrainStep::backward(int stage, int microbatch, const Tensor& dy) {
   Ctx ctx = context(microbatch);
-  const auto [units, first] = model_.stage(stage);
+  const auto [units, first, labels] = model_.stage(stage);
   Tensor gradient = dy;
   for (int i = static_cast<int>(units.size()) - 1; i >= 0; --i) {
     Layer& layer = *units[static_cast<std::size_t>(i)];
@@ -152,6 +156,9 @@ Tensor TrainStep::backward(int stage, int microbatch, const Tensor& dy) {
     if (!has_gradients) model_.store().begin_grads(unit, stream_);
     gradient = layer.backward(gradient, saved(unit, microbatch), ctx);
     model_.store().release(unit);
+    if (on_unit_) {
+      on_unit_(labels[static_cast<std::size_t>(i)], microbatch, Pass::backward, gradient);
+    }
     if (!has_gradients) end_grads(unit);
   }
   check_nothing_saved(stage, microbatch);
@@ -166,7 +173,7 @@ void TrainStep::end_grads(int unit) {
 }
 
 void TrainStep::check_nothing_saved(int stage, int microbatch) {
-  const auto [units, first] = model_.stage(stage);
+  const auto [units, first, labels] = model_.stage(stage);
   for (int i = 0; i < static_cast<int>(units.size()); ++i) {
     HEDDLE_CHECK(saved(first + i, microbatch).empty(),
                  "micro-batch {} left something saved in stage {}", microbatch, stage);

@@ -32,6 +32,12 @@ class TrainStep : private Stage {
   StepResult run(std::span<const MicroBatch> microbatches, const StepArgs& args, double clip);
   /// Whoever wants to know when each action of a step began and ended.
   void observe(OnAction on_action) { on_action_ = std::move(on_action); }
+  /// Whoever wants to see what every unit makes: its output, and in the backward the gradient of
+  /// its input.
+  enum class Pass { forward, backward };
+  using OnUnit =
+      std::function<void(const std::string& label, int microbatch, Pass pass, const Tensor& made)>;
+  void watch(OnUnit on_unit) { on_unit_ = std::move(on_unit); }
   /// Gradients only, left in the parameters: for comparison with references.
   StepResult gradients(std::span<const MicroBatch> microbatches);
 
@@ -59,6 +65,7 @@ class TrainStep : private Stage {
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;
+  OnUnit on_unit_;
   Schedule schedule_;
 
   // The step under way.

@@ -47,8 +47,7 @@ Mesh::Mesh() {
 Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), rank_(world.rank()) {
   HEDDLE_CHECK(shape.ranks() == world.size(), "a mesh of {} ranks in a world of {}", shape.ranks(),
                world.size());
-  make_groups([&](int color, int key, int size,
-                  const char* name) -> std::unique_ptr<Communicator> {
+  make_groups([&](int color, int key, int size, const char* name) -> std::unique_ptr<Communicator> {
     // Splitting is collective, so all take part, also those whose group is only themselves.
     auto group = world.split(color, key, name);
     if (size == 1) return std::make_unique<SelfCommunicator>();
@@ -77,11 +76,12 @@ void Mesh::make_groups(const MakeGroup& make) {
       stride *= shape_.size(kSlowestFirst[i]);
     }
     auto& comm = comms_[static_cast<std::size_t>(axis)];
-    comm = size == 1 ? std::make_unique<SelfCommunicator>() : make(rank_ - key * stride, key, size, name_of(axis));
+    comm = size == 1 ? std::make_unique<SelfCommunicator>()
+                     : make(rank_ - key * stride, key, size, name_of(axis));
   }
-  copies_ = shape_.copies == 1 ? std::make_unique<SelfCommunicator>()
-                               : make(rank_ / shape_.copies, rank_ % shape_.copies, shape_.copies,
-                       "tp copies");
+  copies_ = shape_.copies == 1
+                ? std::make_unique<SelfCommunicator>()
+                : make(rank_ / shape_.copies, rank_ % shape_.copies, shape_.copies, "tp copies");
   const auto [first, last] = shape_.ends;
   const int pp = shape_.coord(Axis::pp, rank_), others = shape_.ranks() / shape_.size(Axis::pp);
   if (first == last) {
@@ -89,9 +89,17 @@ void Mesh::make_groups(const MakeGroup& make) {
   } else {
     // Ranks of other stages form groups too, since splitting needs everybody, but alone.
     const bool is_end = pp == first || pp == last;
-    ends_ =
-        make(is_end ? rank_ % others : shape_.ranks() + rank_, pp == last ? 1 : 0, is_end ? 2 : 1, "pp ends");
+    ends_ = make(is_end ? rank_ % others : shape_.ranks() + rank_, pp == last ? 1 : 0,
+                 is_end ? 2 : 1, "pp ends");
   }
+}
+
+MeshTraffic Mesh::traffic() const {
+  MeshTraffic traffic;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) traffic.by_axis[axis] = comms_[axis]->counts();
+  traffic.copies = copies_->counts();
+  traffic.ends = ends_->counts();
+  return traffic;
 }
 
 bool Mesh::is_end() const {

@@ -26,6 +26,22 @@ struct MeshShape {
   std::string text() const;
 };
 
+/// What has travelled on each axis, and in the groups beside them.
+struct MeshTraffic {
+  std::array<CommCounts, kAxes> by_axis{};
+  CommCounts copies, ends;
+
+  /// Calls visit(group name, counts of this, counts of that one) for every group.
+  template <class Visit>
+  void with(MeshTraffic& other, const Visit& visit) {
+    for (std::size_t axis = 0; axis < kAxes; ++axis) {
+      visit(name_of(static_cast<Axis>(axis)), by_axis[axis], other.by_axis[axis]);
+    }
+    visit("tp copies", copies, other.copies);
+    visit("pp ends", ends, other.ends);
+  }
+};
+
 /// Arranges the ranks of a run along the axes and holds this rank's communicator for each. An axis
 /// of size one has the self communicator, so nothing needs a special case.
 class Mesh {
@@ -49,10 +65,12 @@ class Mesh {
   /// has both.
   Communicator& ends() const { return *ends_; }
   bool is_end() const;
+  /// What this rank has sent so far.
+  MeshTraffic traffic() const;
 
  private:
-  using MakeGroup = std::function<std::unique_ptr<Communicator>(int color, int key, int size,
-                                                              const char* name)>;
+  using MakeGroup =
+      std::function<std::unique_ptr<Communicator>(int color, int key, int size, const char* name)>;
   void make_groups(const MakeGroup& make);
 
   MeshShape shape_;

@@ -357,23 +357,28 @@ class DecoderBuilder {
         blocks_(spec, options, share.tensor,
                 make_rope_tables(spec.rope, options.positions, options.dtype, memory)) {}
 
-  void add(int unit, Decoder::Units& units) {
+  void begin_stage() {
+    decoder_.stages.emplace_back();
+    decoder_.labels.emplace_back();
+  }
+
+  void add(int unit) {
     const int last = unit_count(spec_) - 1;
     if (unit == 0) {
       decoder_.token_embedding = table_at(decoder_.projection);
-      units.push_back(ends_.embedding(decoder_.token_embedding));
+      push("embedding", ends_.embedding(decoder_.token_embedding));
       // Apart from the token table, which may be tied and then has a unit to itself.
-      if (!spec_.rope) units.push_back(ends_.positions());
+      if (!spec_.rope) push("positions", ends_.positions());
     } else if (unit == last) {
-      add_head(units);
+      add_head();
     } else if (unit == last - 1) {
-      units.push_back(blocks_.norm(spec_.names.final_norm));
+      push("norm", blocks_.norm(spec_.names.final_norm));
     } else {
       auto block = blocks_.block(unit - 1);
       if (options_.recompute_blocks) {
         block = std::make_unique<Recompute>(std::move(block), spec_.hidden);
       }
-      units.push_back(std::move(block));
+      push(fmt::format("layers.{}", unit - 1), std::move(block));
     }
   }
 
@@ -386,16 +391,21 @@ class DecoderBuilder {
     return ends_.table(spec_.names.token_embedding);
   }
 
-  void add_head(Decoder::Units& units) {
+  void add_head() {
     decoder_.projection =
         spec_.tied_embeddings ? table_at(decoder_.token_embedding) : ends_.table(spec_.names.head);
     auto [before, head] = ends_.head(decoder_.projection);
     decoder_.head = head.get();
     if (!before.empty()) {
-      units.push_back(std::make_unique<Sequential>(std::move(before)));
-      decoder_.head_entry = units.back().get();
+      push("head entry", std::make_unique<Sequential>(std::move(before)));
+      decoder_.head_entry = decoder_.stages.back().back().get();
     }
-    units.push_back(std::move(head));
+    push("head", std::move(head));
+  }
+
+  void push(std::string label, std::unique_ptr<Layer> unit) {
+    decoder_.stages.back().push_back(std::move(unit));
+    decoder_.labels.back().push_back(std::move(label));
   }
 
   const ModelSpec& spec_;
@@ -420,8 +430,8 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
   auto stages = share.stages;
   if (stages.empty()) stages = {{0, unit_count(spec)}};
   for (const auto& [begin, end] : stages) {
-    auto& units = builder.decoder().stages.emplace_back();
-    for (int unit = begin; unit < end; ++unit) builder.add(unit, units);
+    builder.begin_stage();
+    for (int unit = begin; unit < end; ++unit) builder.add(unit);
   }
   return std::move(builder.decoder());
 }

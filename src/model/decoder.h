@@ -30,7 +30,7 @@ struct DecoderShare {
   TensorRules tensor = {};
   VocabularyOnTp vocabulary = VocabularyOnTp::divided;
   std::vector<Units> stages = {};  ///< by local stage; empty: one stage with everything
-  bool unties = false;        ///< embedding and head are parameters of their own, also where tied
+  bool unties = false;  ///< embedding and head are parameters of their own, also where tied
 };
 
 /// The units of a decoder, numbered from the front: embedding, blocks, final norm, head.
@@ -47,6 +47,8 @@ std::vector<std::string> tensor_names(const ModelSpec& spec);
 struct Decoder {
   using Units = std::vector<std::unique_ptr<Layer>>;
   std::vector<Units> stages;
+  /// What each unit is, by stage: "embedding", "positions", "layers.3", "norm", "head".
+  std::vector<std::vector<std::string>> labels;
   LossHead* head = nullptr;     ///< the last unit, where it is here
   Layer* head_entry = nullptr;  ///< the unit that leads from the stream into it, where it needs one
   std::shared_ptr<Parameter> token_embedding, projection;  ///< where they are here; one when tied

@@ -26,6 +26,12 @@ struct CommunicationRow {
   std::uint64_t predicted_bytes = 0, counted_bytes = 0;
 };
 
+/// The memory of one rank at its peak.
+struct RankMemoryRow {
+  int rank = 0;
+  std::uint64_t predicted_bytes = 0, measured_bytes = 0;
+};
+
 struct RunTotals {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -44,6 +50,7 @@ struct RunReport {
   /// Tags peak at different moments, so this is not their sum. Left out when both are 0.
   MemoryRow memory_total = {.tag = "total"};
   std::uint64_t peak_resident_bytes = 0;  ///< of the process
+  std::vector<RankMemoryRow> ranks;       ///< of a run of several
   std::vector<CommunicationRow> communication;
   std::vector<SampleText> samples;
   std::vector<std::string> warnings;

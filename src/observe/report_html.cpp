@@ -236,6 +236,22 @@ void put_bar(std::string& html, const MemoryRow& row, std::uint64_t largest, boo
       difference(row.predicted_bytes, row.measured_bytes));
 }
 
+std::string rank_memory(const RunReport& report) {
+  if (report.ranks.empty()) return "";
+  std::uint64_t largest = 1;
+  for (const auto& row : report.ranks) {
+    largest = std::max({largest, row.predicted_bytes, row.measured_bytes});
+  }
+  std::string html =
+      "<h3>By rank</h3><p class=\"say\">The largest total that each rank held.</p>"
+      "<div class=\"bars\">";
+  for (const auto& row : report.ranks) {
+    put_bar(html, {fmt::format("rank {}", row.rank), row.predicted_bytes, row.measured_bytes},
+            largest, false);
+  }
+  return html + "</div>";
+}
+
 std::string memory_section(const RunReport& report) {
   std::string html = "<section id=\"memory\"><h2>Memory</h2>";
   const MemoryRow& sum = report.memory_total;
@@ -256,7 +272,7 @@ std::string memory_section(const RunReport& report) {
     if (row.predicted_bytes > 0 || row.measured_bytes > 0) put_bar(html, row, largest, false);
   }
   if (has_total) put_bar(html, sum, largest, true);
-  return html + "</div></section>\n";
+  return html + "</div>" + rank_memory(report) + "</section>\n";
 }
 
 std::string communication_section(const RunReport& report) {

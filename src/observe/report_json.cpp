@@ -37,6 +37,16 @@ Json memory(const RunReport& report) {
   return tags;
 }
 
+Json ranks(const RunReport& report) {
+  Json list = Json::array();
+  for (const auto& row : report.ranks) {
+    list.push_back({{"rank", row.rank},
+                    {"predicted_bytes", row.predicted_bytes},
+                    {"measured_peak_bytes", row.measured_bytes}});
+  }
+  return list;
+}
+
 Json communication(const RunReport& report) {
   Json axes = Json::object();
   for (const auto& row : report.communication) {
@@ -71,6 +81,7 @@ std::string report_json(const RunReport& report) {
                {"memory", memory(report)},
                {"memory_total", memory_row(report.memory_total)},
                {"peak_resident_bytes", report.peak_resident_bytes},
+               {"memory_by_rank", ranks(report)},
                {"communication", communication(report)},
                {"settings", std::move(settings)},
                {"samples", samples(report)},

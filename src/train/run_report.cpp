@@ -13,6 +13,30 @@ std::string describe(const ModelSpec& spec) {
       spec.hidden, spec.heads, spec.kv_heads, format_thousands(spec.vocab));
 }
 
+namespace {
+
+std::vector<observe::CommunicationRow> communication_rows(const RunSummary& summary) {
+  std::vector<observe::CommunicationRow> rows;
+  MeshTraffic predicted = summary.predicted_traffic, counted = summary.counted_traffic;
+  predicted.with(counted,
+                 [&](const char* group, const CommCounts& expected, const CommCounts& seen) {
+                   for (std::size_t op = 0; op < kCommOps; ++op) {
+                     const auto& [calls, bytes] = expected.by_op[op];
+                     const auto& [calls_seen, bytes_seen] = seen.by_op[op];
+                     if (calls == 0 && calls_seen == 0) continue;
+                     rows.push_back({.axis = group,
+                                     .operation = std::string(name_of(static_cast<CommOp>(op))),
+                                     .predicted_calls = static_cast<std::uint64_t>(calls),
+                                     .counted_calls = static_cast<std::uint64_t>(calls_seen),
+                                     .predicted_bytes = static_cast<std::uint64_t>(bytes),
+                                     .counted_bytes = static_cast<std::uint64_t>(bytes_seen)});
+                   }
+                 });
+  return rows;
+}
+
+}  // namespace
+
 void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec,
                       const RunState& state, const RunSummary& summary) {
   observe::RunReport report;
@@ -30,6 +54,8 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
   }
   report.memory_total = {"total", summary.predicted.peak, summary.measured.peak};
   report.peak_resident_bytes = observe::process_peak_bytes();
+  report.ranks = summary.ranks;
+  if (!summary.ranks.empty()) report.communication = communication_rows(summary);
   report.samples = summary.samples;
   report.warnings = summary.warnings;
   report.totals = {.steps = state.step, .tokens = state.tokens, .seconds = state.seconds};

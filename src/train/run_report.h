@@ -8,6 +8,7 @@
 
 #include "engine/memory_plan.h"
 #include "observe/metrics.h"
+#include "observe/report.h"
 #include "train/run_state.h"
 
 namespace heddle {
@@ -21,6 +22,8 @@ struct RunSummary {
   std::optional<double> best_possible_loss;
   std::vector<observe::SampleText> samples;
   std::vector<std::string> warnings;
+  std::vector<observe::RankMemoryRow> ranks;
+  MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
 };
 
 /// "llama, 109.5M parameters: 12 layers of width 768, ..."

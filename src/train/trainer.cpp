@@ -88,6 +88,22 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
   }
 }
 
+/// sum += after - before.
+void add_traffic(MeshTraffic& sum, MeshTraffic after, MeshTraffic before) {
+  after.with(before, [](const char*, CommCounts& a, const CommCounts& b) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      a.by_op[op].calls -= b.by_op[op].calls;
+      a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
+    }
+  });
+  sum.with(after, [](const char*, CommCounts& a, const CommCounts& b) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      a.by_op[op].calls += b.by_op[op].calls;
+      a.by_op[op].payload_bytes += b.by_op[op].payload_bytes;
+    }
+  });
+}
+
 /// One run from start-up to report. The members are in the order in which they are made.
 class Run {
  public:
@@ -333,8 +349,13 @@ class Run {
     }
     const double lr = lr_.at(state_.step + 1);
     step_start_ = since_start_.seconds();
+    const MeshTraffic before = mesh_->traffic();
+    memory_.reset_peak();  // what saving and evaluating take is not the step's
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
+    add_traffic(counted_, mesh_->traffic(), before);
+    if (const auto stats = memory_.stats(); stats.peak > largest_step_.peak) largest_step_ = stats;
+    add_traffic(expected_, step_plan_.traffic, {});
     ++state_.step;
     state_.eval_loss.reset();  // a checkpoint carries the loss of its own step or none
     state_.tokens += config_.tokens_per_step();
@@ -487,12 +508,30 @@ class Run {
     const bool is_stopped = stops(signals);
     if (is_stopped && config_.checkpoint.on_exit) save_now();
     if (!is_stopped) sample_now();
+    collect_memory();
     if (is_first_) close_files();
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
             .loss = loss_,
             .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : nullptr,
             .checkpoint = newest_};
+  }
+
+  /// The peaks of all ranks, for the report.
+  void collect_memory() {
+    if (world_.size() == 1) return;
+    const Tensor own = memory_.alloc({2}, DType::f64, MemoryTag::communication);
+    own.host<double>()[0] = static_cast<double>(step_plan_.memory.peak);
+    own.host<double>()[1] = static_cast<double>(largest_step_.peak);
+    const Tensor all = memory_.alloc({world_.size(), 2}, DType::f64, MemoryTag::communication);
+    world_.all().all_gather(own, all, stream_).wait(stream_);
+    const auto peaks = all.host<double>();
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      const auto at = static_cast<std::size_t>(2 * rank);
+      ranks_.push_back({.rank = rank,
+                        .predicted_bytes = static_cast<std::uint64_t>(peaks[at]),
+                        .measured_bytes = static_cast<std::uint64_t>(peaks[at + 1])});
+    }
   }
 
   void close_files() {
@@ -509,10 +548,13 @@ class Run {
     RunSummary summary{.name = config_.run.name,
                        .settings = options_.settings,
                        .predicted = step_plan_.memory,
-                       .measured = memory_.stats(),
+                       .measured = largest_step_,
                        .best_possible_loss = std::nullopt,
                        .samples = samples_,
-                       .warnings = warnings_};
+                       .warnings = warnings_,
+                       .ranks = ranks_,
+                       .predicted_traffic = expected_,
+                       .counted_traffic = counted_};
     if (tokenizer_ && data_.eval().eval_windows() > 0) {
       summary.best_possible_loss = best_demo_loss(data_.eval(), *tokenizer_);
     }
@@ -555,6 +597,9 @@ class Run {
   std::int64_t saved_step_ = -1;
   std::vector<observe::SampleText> samples_;
   std::vector<std::string> warnings_;
+  MeshTraffic expected_, counted_;  // of the steps
+  MemoryStats largest_step_;        // the ledger of the step that held most
+  std::vector<observe::RankMemoryRow> ranks_;
 };
 
 }  // namespace

@@ -26,8 +26,8 @@ const Golden kGolden[] = {
      "F0 BW0 F1 BW1 F2 BW2\n"},
     {"interleaved",
      {2, 3, 2},
-     "F0s0 F1s0 F0s2 F1s2 F2s0 BW0s2 BW1s2 F2s2 BW0s0 BW1s0 BW2s2 BW2s0\n"
-     "F0s1 F1s1 F0s3 BW0s3 F1s3 BW1s3 F2s1 BW0s1 BW1s1 F2s3 BW2s3 BW2s1\n"},
+     "F0s0 F1s0 F2s0 F0s2 F1s2 F2s2 BW0s2 BW1s2 BW2s2 BW0s0 BW1s0 BW2s0\n"
+     "F0s1 F1s1 F2s1 F0s3 BW0s3 F1s3 BW1s3 F2s3 BW2s3 BW0s1 BW1s1 BW2s1\n"},
     {"interleaved",
      {4, 8, 2},
      "F0s0 F1s0 F2s0 F3s0 F0s4 F1s4 F2s4 F3s4 F4s0 F5s0 F6s0 BW0s4 F7s0 BW1s4 F4s4 BW2s4 F5s4 "
@@ -102,24 +102,24 @@ const Golden kGolden[] = {
      "B5s4 B5s3 W5s4 W5s3 F7s3 F7s4 B6s4 B6s3 W6s4 W6s3 B7s4 B7s3 W7s4 W7s3\n"},
     {"v-half",
      {2, 3, 1},
-     "F0s0 F0s3 F1s0 B0s3 W0s3 F1s3 F2s0 B0s0 B1s3 W0s0 F2s3 W1s3 B1s0 B2s3 W1s0 W2s3 B2s0 "
+     "F0s0 F1s0 F2s0 F0s3 B0s3 W0s3 F1s3 B1s3 B0s0 W1s3 W0s0 F2s3 B2s3 B1s0 W2s3 B2s0 W1s0 "
      "W2s0\n"
-     "F0s1 F0s2 F1s1 F1s2 B0s2 W0s2 B0s1 W0s1 F2s1 F2s2 B1s2 W1s2 B1s1 W1s1 B2s2 W2s2 B2s1 "
+     "F0s1 F0s2 F1s1 F1s2 B0s2 B0s1 W0s2 F2s1 W0s1 F2s2 B1s2 B1s1 B2s2 B2s1 W1s2 W1s1 W2s2 "
      "W2s1\n"},
     {"v-half",
      {4, 8, 1},
-     "F0s0 F1s0 F0s7 F2s0 B0s7 W0s7 F1s7 F3s0 B1s7 W1s7 F2s7 F4s0 B0s0 B2s7 W0s0 F3s7 W2s7 "
-     "F5s0 B1s0 B3s7 W1s0 F4s7 W3s7 F6s0 B2s0 B4s7 W2s0 F5s7 W4s7 F7s0 B3s0 B5s7 W3s0 F6s7 "
-     "W5s7 B4s0 B6s7 W4s0 F7s7 W6s7 B5s0 B7s7 W5s0 W7s7 B6s0 W6s0 B7s0 W7s0\n"
-     "F0s1 F1s1 F0s6 F2s1 F1s6 B0s6 W0s6 F3s1 F2s6 B1s6 W1s6 B0s1 W0s1 F4s1 F3s6 B2s6 W2s6 "
-     "B1s1 W1s1 F5s1 F4s6 B3s6 W3s6 B2s1 W2s1 F6s1 F5s6 B4s6 W4s6 B3s1 W3s1 F7s1 F6s6 B5s6 "
-     "W5s6 B4s1 W4s1 F7s6 B6s6 W6s6 B5s1 W5s1 B7s6 W7s6 B6s1 W6s1 B7s1 W7s1\n"
-     "F0s2 F0s5 F1s2 F1s5 F2s2 B0s5 W0s5 F2s5 F3s2 B0s2 B1s5 W0s2 F3s5 W1s5 F4s2 B1s2 B2s5 "
-     "W1s2 F4s5 W2s5 F5s2 B2s2 B3s5 W2s2 F5s5 W3s5 F6s2 B3s2 B4s5 W3s2 F6s5 W4s5 F7s2 B4s2 "
-     "B5s5 W4s2 F7s5 W5s5 B5s2 B6s5 W5s2 W6s5 B6s2 B7s5 W6s2 W7s5 B7s2 W7s2\n"
-     "F0s3 F0s4 F1s3 F1s4 F2s3 F2s4 B0s4 W0s4 B0s3 W0s3 F3s3 F3s4 B1s4 W1s4 B1s3 W1s3 F4s3 "
-     "F4s4 B2s4 W2s4 B2s3 W2s3 F5s3 F5s4 B3s4 W3s4 B3s3 W3s3 F6s3 F6s4 B4s4 W4s4 B4s3 W4s3 "
-     "F7s3 F7s4 B5s4 W5s4 B5s3 W5s3 B6s4 W6s4 B6s3 W6s3 B7s4 W7s4 B7s3 W7s3\n"},
+     "F0s0 F1s0 F2s0 F3s0 F4s0 F0s7 B0s7 W0s7 F1s7 B1s7 W1s7 F2s7 B2s7 W2s7 B0s0 F5s0 W0s0 "
+     "F3s7 B3s7 W3s7 B1s0 F6s0 W1s0 F4s7 B4s7 W4s7 B2s0 F7s0 W2s0 F5s7 B5s7 W5s7 B3s0 W3s0 "
+     "F6s7 B6s7 W6s7 B4s0 W4s0 F7s7 B7s7 B5s0 W7s7 B6s0 W5s0 W6s0 B7s0 W7s0\n"
+     "F0s1 F1s1 F2s1 F3s1 F0s6 F1s6 B0s6 W0s6 F2s6 B1s6 W1s6 F4s1 B0s1 B2s6 W0s1 F3s6 W2s6 "
+     "F5s1 B1s1 B3s6 W1s1 F4s6 W3s6 F6s1 B2s1 B4s6 W2s1 F5s6 W4s6 F7s1 B3s1 B5s6 W3s1 F6s6 "
+     "W5s6 B4s1 B6s6 W4s1 F7s6 W6s6 B5s1 B7s6 B6s1 W5s1 W7s6 W6s1 B7s1 W7s1\n"
+     "F0s2 F1s2 F2s2 F0s5 F1s5 F2s5 B0s5 W0s5 F3s2 B1s5 B0s2 W1s5 W0s2 F3s5 F4s2 B2s5 B1s2 "
+     "W2s5 W1s2 F4s5 F5s2 B3s5 B2s2 W3s5 W2s2 F5s5 F6s2 B4s5 B3s2 W4s5 W3s2 F6s5 F7s2 B5s5 "
+     "B4s2 W5s5 W4s2 F7s5 B6s5 B5s2 W6s5 B6s2 B7s5 W5s2 W6s2 B7s2 W7s5 W7s2\n"
+     "F0s3 F0s4 F1s3 F1s4 F2s3 F2s4 B0s4 B0s3 W0s4 F3s3 W0s3 F3s4 B1s4 B1s3 W1s4 F4s3 W1s3 "
+     "F4s4 B2s4 B2s3 W2s4 F5s3 W2s3 F5s4 B3s4 B3s3 W3s4 F6s3 W3s3 F6s4 B4s4 B4s3 W4s4 F7s3 "
+     "W4s3 F7s4 B5s4 B5s3 B6s4 B6s3 W5s4 W5s3 B7s4 B7s3 W6s4 W6s3 W7s4 W7s3\n"},
 };
 
 TEST(Generators, GiveTheOrdersWrittenDownHere) {

@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "comm/threads/thread_backend.h"
 
 namespace heddle {
@@ -26,7 +30,8 @@ std::string message_of(const std::exception_ptr& failure) {
 
 }  // namespace
 
-ThreadWorld::ThreadWorld(int ranks) : failure_(std::make_shared<ThreadFailure>()) {
+ThreadWorld::ThreadWorld(int ranks, WatchdogOptions watch)
+    : watch_(std::move(watch)), failure_(std::make_shared<ThreadFailure>()) {
   HEDDLE_CHECK(ranks > 0, "a world of {} ranks", ranks);
   auto group = std::make_shared<Group>();
   group->ranks.resize(static_cast<std::size_t>(ranks));
@@ -40,30 +45,87 @@ ThreadWorld::ThreadWorld(int ranks) : failure_(std::make_shared<ThreadFailure>()
   }
 }
 
+struct ThreadWorld::Outcome {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::exception_ptr> failures;  // by rank
+  int running = 0;
+  int first = -1;  // the rank that failed first
+};
+
 void ThreadWorld::run(const std::function<void(World&)>& body) {
-  std::vector<std::exception_ptr> failures(worlds_.size());
-  std::atomic<int> first = -1;
+  Outcome outcome;
+  outcome.failures.resize(worlds_.size());
+  outcome.running = size();
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          body(world(rank));
-        } catch (...) {
-          auto& failure = failures[static_cast<std::size_t>(rank)] = std::current_exception();
-          if (failure_->fail(fmt::format("rank {} stopped: {}", rank, message_of(failure)))) {
-            first = rank;
-          }
-        }
-      });
+      threads.emplace_back([&, rank] { run_rank(rank, body, outcome); });
     }
+    std::optional<Watchdog> watchdog;
+    if (watch_.limit.count() > 0) {
+      const auto collect = [this] {
+        std::vector<RankReport> reports;
+        for (const auto& world : worlds_) reports.push_back(world->flight().report());
+        return reports;
+      };
+      watchdog.emplace(watch_.limit, collect,
+                       [this](const std::string& verdict) { failure_->fail(verdict); });
+    }
+    wait_for_all(outcome);
   }
-  if (first >= 0) std::rethrow_exception(failures[static_cast<std::size_t>(first.load())]);
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
+  if (failure_->has_failed() && !watch_.flight_folder.empty()) write_flight();
+  if (outcome.first >= 0) {
+    std::rethrow_exception(outcome.failures[static_cast<std::size_t>(outcome.first)]);
+  }
+  failure_->check();
+}
+
+void ThreadWorld::run_rank(int rank, const std::function<void(World&)>& body, Outcome& outcome) {
+  std::exception_ptr failure;
+  try {
+    body(world(rank));
+    world(rank).flight().set_finished();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const bool is_first =
+      failure && failure_->fail(fmt::format("rank {} stopped: {}", rank, message_of(failure)));
+  const std::lock_guard lock(outcome.mutex);
+  outcome.failures[static_cast<std::size_t>(rank)] = failure;
+  if (is_first) outcome.first = rank;
+  --outcome.running;
+  outcome.changed.notify_all();
+}
+
+void ThreadWorld::wait_for_all(Outcome& outcome) {
+  std::unique_lock lock(outcome.mutex);
+  const auto ended = [&] { return outcome.running == 0; };
+  if (!watch_.give_up) return outcome.changed.wait(lock, ended);
+  // A failure comes without a notice here, so look for it now and then.
+  while (!failure_->has_failed()) {
+    if (outcome.changed.wait_for(lock, std::chrono::milliseconds(100), ended)) return;
+  }
+  if (outcome.changed.wait_for(lock, watch_.grace, ended)) return;
+  if (!watch_.flight_folder.empty()) write_flight();
+  watch_.give_up(failure_->reason());
+  outcome.changed.wait(lock, ended);
+}
+
+void ThreadWorld::write_flight() const {
+  for (const auto& world : worlds_) {
+    const auto name = fmt::format("rank-{}.jsonl", world->rank());
+    try {
+      world->flight().write(watch_.flight_folder / name);
+    } catch (const Error& error) {
+      // The reason of the failure matters more than this one.
+      log_warn("the last calls of rank {} are lost: {}", world->rank(), error.what());
+    }
   }
 }
 
-void run_ranks(int ranks, const std::function<void(World&)>& body) { ThreadWorld(ranks).run(body); }
+void run_ranks(int ranks, const std::function<void(World&)>& body, WatchdogOptions watch) {
+  ThreadWorld(ranks, std::move(watch)).run(body);
+}
 
 }  // namespace heddle

@@ -10,14 +10,26 @@ struct Item {
   int microbatch, chunk;
 };
 
-/// The order in which a rank takes micro-batches through its chunks: groups of one micro-batch per
-/// rank, each through all chunks.
-std::vector<Item> forward_order(int groups, const PipeShape& shape) {
+/// How many micro-batches a rank takes through one chunk before it turns to the next: at least one
+/// per rank, so that the first is back from the other ranks when its next chunk is due. Where the
+/// ranks do not divide the micro-batches, the first groups are larger by one or more; a small group
+/// at the end would wait for itself in every chunk.
+std::vector<int> group_sizes(const PipeShape& shape) {
+  const int groups = std::max(1, shape.microbatches / shape.ranks);
+  std::vector<int> sizes(static_cast<std::size_t>(groups), shape.microbatches / groups);
+  for (int i = 0; i < shape.microbatches % groups; ++i) ++sizes[static_cast<std::size_t>(i)];
+  return sizes;
+}
+
+/// The order in which a rank takes micro-batches through its chunks.
+std::vector<Item> forward_order(const std::vector<int>& groups, int chunks) {
   std::vector<Item> order;
-  for (int group = 0; group < groups; ++group) {
-    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-      for (int i = 0; i < shape.ranks; ++i) order.push_back({group * shape.ranks + i, chunk});
+  int begin = 0;
+  for (const int size : groups) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int i = 0; i < size; ++i) order.push_back({begin + i, chunk});
     }
+    begin += size;
   }
   return order;
 }
@@ -26,9 +38,8 @@ std::vector<Item> forward_order(int groups, const PipeShape& shape) {
 
 Schedule interleaved(const PipeShape& shape) {
   if (shape.chunks == 1) return one_f_one_b(shape);
-  // The order is made for whole groups; micro-batches beyond the last are left out.
-  const int groups = (shape.microbatches + shape.ranks - 1) / shape.ranks;
-  const auto order = forward_order(groups, shape);
+  const auto groups = group_sizes(shape);
+  const auto order = forward_order(groups, shape.chunks);
   Schedule schedule = looped(shape);
   for (int rank = 0; rank < shape.ranks; ++rank) {
     auto& actions = schedule.by_rank[static_cast<std::size_t>(rank)];
@@ -39,16 +50,16 @@ Schedule interleaved(const PipeShape& shape) {
       const int chunk = shape.chunks - 1 - item.chunk;
       actions.push_back({Act::bw, chunk * shape.ranks + rank, item.microbatch});
     };
-    const auto warm_up = std::min(
-        order.size(),
-        static_cast<std::size_t>(2 * (shape.ranks - rank - 1) + (shape.chunks - 1) * shape.ranks));
+    const auto warm_up =
+        std::min(order.size(), static_cast<std::size_t>(2 * (shape.ranks - rank - 1) +
+                                                        (shape.chunks - 1) * groups.front()));
     for (std::size_t k = 0; k < warm_up; ++k) forward(order[k]);
     for (std::size_t k = 0; k < order.size(); ++k) {
       if (warm_up + k < order.size()) forward(order[warm_up + k]);
       backward(order[k]);
     }
   }
-  return keep_first(std::move(schedule), shape.microbatches);
+  return schedule;
 }
 
 }  // namespace heddle::generators

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <array>
-#include <deque>
 
 #include "parallel/schedule/generators/generators.h"
+#include "parallel/schedule/generators/late_weights.h"
 #include "parallel/schedule/generators/placement.h"
+#include "parallel/schedule/generators/slot_grid.h"
 
 namespace heddle::generators {
 namespace {
@@ -16,42 +16,22 @@ struct Block {
 };
 constexpr int kPeriod = 6;
 
-/// Lays the blocks of all micro-batches into slots and puts each weight gradient into the first
-/// free slot behind its b.
-std::vector<Action> repeat(const Block& block, const std::array<int, 2>& stages, int microbatches) {
-  const std::array<std::pair<int, Action>, 4> pattern = {{{block.f0, {Act::f, stages[0]}},
-                                                          {block.f1, {Act::f, stages[1]}},
-                                                          {block.b1, {Act::b, stages[1]}},
-                                                          {block.b0, {Act::b, stages[0]}}}};
-  std::vector<Action> actions;
-  std::deque<Action> waiting;
-  const int end = block.b0 + kPeriod * microbatches;
-  for (int slot = 0; slot < end || !waiting.empty(); ++slot) {
-    const auto due = std::ranges::find_if(pattern, [&](const auto& entry) {
-      const int since = slot - entry.first;
-      return since >= 0 && since % kPeriod == 0 && since / kPeriod < microbatches;
-    });
-    if (due != pattern.end()) {
-      Action action = due->second;
-      action.microbatch = (slot - due->first) / kPeriod;
-      actions.push_back(action);
-      if (action.act == Act::b) waiting.push_back({Act::w, action.stage, action.microbatch});
-    } else if (!waiting.empty()) {
-      actions.push_back(waiting.front());
-      waiting.pop_front();
+template <class BlockOfRank>
+SlotGrid repeat(const PipeShape& shape, BlockOfRank block_of) {
+  SlotGrid grid(v_shaped(shape));
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const Block block = block_of(rank);
+    const int first = rank, second = 2 * shape.ranks - 1 - rank;
+    for (int mb = 0; mb < shape.microbatches; ++mb) {
+      const int begin = kPeriod * mb;
+      grid.put(begin + block.f0, {Act::f, first, mb});
+      grid.put(begin + block.f1, {Act::f, second, mb});
+      grid.put(begin + block.b1, {Act::b, second, mb});
+      grid.put(begin + block.b0, {Act::b, first, mb});
     }
   }
-  return actions;
-}
-
-template <class BlockOfRank>
-Schedule v_block(const PipeShape& shape, BlockOfRank block_of) {
-  Schedule schedule = v_shaped(shape);
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    schedule.by_rank[static_cast<std::size_t>(rank)] =
-        repeat(block_of(rank), {rank, 2 * shape.ranks - 1 - rank}, shape.microbatches);
-  }
-  return schedule;
+  grid.put_weights();
+  return grid;
 }
 
 }  // namespace
@@ -59,17 +39,25 @@ Schedule v_block(const PipeShape& shape, BlockOfRank block_of) {
 Schedule v_min(const PipeShape& shape) {
   const int p = shape.ranks;
   const int wait = p % 3 == 0 ? 2 : 0;
-  return v_block(shape, [=](int rank) {
-    return Block{rank, 2 * p - rank - 1, 2 * p + wait + rank, 4 * p + wait - rank - 1};
-  });
+  return repeat(
+             shape,
+             [=](int rank) {
+               return Block{rank, 2 * p - rank - 1, 2 * p + wait + rank, 4 * p + wait - rank - 1};
+             })
+      .in_order();
 }
 
 Schedule v_half(const PipeShape& shape) {
   const int p = shape.ranks;
   const int wait = p % 2 == 0 ? 3 : 0;
-  return v_block(shape, [=](int rank) {
+  SlotGrid grid = repeat(shape, [=](int rank) {
     return Block{2 * rank, 3 * p - rank - 2, 3 * p + wait + 2 * rank - 1, 6 * p + wait - rank - 2};
   });
+  // The order is made in slots, in the memory that the block needs in its steady state.
+  const double fullest = std::ranges::max(peak_in_flight(grid.in_order()));
+  const auto capacity = static_cast<int>(2.0 * fullest);
+  grid.pull_forward(capacity);
+  return with_late_weights(grid.in_order(), capacity);
 }
 
 }  // namespace heddle::generators
