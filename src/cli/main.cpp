@@ -53,6 +53,7 @@ int run(int argc, char** argv) {
   add_inspect(app);
   add_convert(app);
   add_verify(app);
+  add_simulate(app);
   add_bench(app);
   add_doctor(app);
   add_config(app);

@@ -21,6 +21,7 @@ TEST(Usage, EveryVerbHasAHelpThatFitsAScreen) {
                             Words{"verify"},
                             Words{"verify", "reference"},
                             Words{"verify", "tokenizer"},
+                            Words{"simulate"},
                             Words{"bench"},
                             Words{"bench", "train"},
                             Words{"bench", "ops"},

@@ -1,0 +1,146 @@
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <memory>
+
+#include "base/file_system.h"
+#include "base/json.h"
+#include "base/strings.h"
+#include "cli/verbs.h"
+#include "parallel/schedule/draw.h"
+#include "parallel/schedule/make_schedule.h"
+#include "simulator/play.h"
+
+namespace heddle::cli {
+namespace {
+
+/// Stages times micro-batches that are simulated in about a gibibyte.
+constexpr double kMostPasses = 2e6;
+constexpr int kColumns = 160;
+
+struct Options {
+  std::string schedule;
+  PipeShape shape;
+  std::string times = "1,1,1,0";
+  std::filesystem::path svg;
+  bool json = false;
+};
+
+double parse_time(const std::string& word, const std::string& all) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc{} || end != word.data() + word.size() || !std::isfinite(value) ||
+      value < 0.0) {
+    throw Error(ErrorCode::usage, fmt::format("--times {}: \"{}\" is not a time", all, word),
+                "give numbers of 0 or more, such as 1,1,1,0");
+  }
+  return value;
+}
+
+StageTimes parse_times(const std::string& text) {
+  const auto words = split(text, ',');
+  if (words.size() != 4) {
+    throw Error(ErrorCode::usage, fmt::format("--times {} has {} numbers", text, words.size()),
+                "give four: forward, backward, weight gradients and one hop, such as 1,1,1,0");
+  }
+  return {.f = parse_time(words[0], text),
+          .b = parse_time(words[1], text),
+          .w = parse_time(words[2], text),
+          .hop = parse_time(words[3], text)};
+}
+
+void check_size(const PipeShape& shape) {
+  const double passes = 1.0 * shape.ranks * shape.chunks * shape.microbatches;
+  if (passes <= kMostPasses) return;
+  throw Error(ErrorCode::usage,
+              fmt::format("{} stages x {} chunks x {} micro-batches are too many to simulate",
+                          shape.ranks, shape.chunks, shape.microbatches),
+              "the steady state shows with a few micro-batches per stage; give fewer");
+}
+
+observe::Timeline timeline_of(const Options& options, const Schedule& schedule,
+                              const Played& played) {
+  observe::Timeline timeline{.description = fmt::format("{} on {} ranks with {} micro-batches",
+                                                        options.schedule, options.shape.ranks,
+                                                        options.shape.microbatches)};
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    for (const auto& [action, begin, end] : played.by_rank[static_cast<std::size_t>(rank)]) {
+      if (auto bar = timeline_bar(schedule, rank, action, begin, end)) {
+        timeline.bars.push_back(std::move(*bar));
+      }
+    }
+  }
+  return timeline;
+}
+
+void print_json(const Options& options, const Schedule& schedule, const Played& played) {
+  const Json report = {{"schedule", options.schedule},
+                       {"stages", options.shape.ranks},
+                       {"microbatches", options.shape.microbatches},
+                       {"chunks", schedule.stages() / schedule.ranks()},
+                       {"makespan", played.makespan},
+                       {"bubble_fraction", played.bubble_fraction},
+                       {"bubble_over_ideal", played.bubble_over_ideal},
+                       {"bubble_cost_rate", played.bubble_cost_rate},
+                       {"peak_in_flight", peak_in_flight(schedule)}};
+  fmt::print("{}\n", report.dump(2));
+}
+
+void print_table(const Options& options, const Schedule& schedule, const Played& played) {
+  const int chunks = schedule.stages() / schedule.ranks();
+  fmt::print("{}: {} ranks, {} micro-batches, {} {} per rank\n\n", options.schedule,
+             options.shape.ranks, options.shape.microbatches, chunks,
+             chunks == 1 ? "stage" : "stages");
+  fmt::print("makespan           {:.6g}\n", played.makespan);
+  fmt::print("bubble_fraction    {:<8.4f} idle over makespan\n", played.bubble_fraction);
+  fmt::print("bubble_over_ideal  {:<8.4f} idle over computing\n", played.bubble_over_ideal);
+  fmt::print("bubble_cost_rate   {:<8.4f} of the longest a rank takes from its first to its last\n",
+             played.bubble_cost_rate);
+  fmt::print("peak_in_flight     {} by rank\n", fmt::join(peak_in_flight(schedule), " "));
+  const std::string drawing =
+      observe::timeline_text(timeline_of(options, schedule, played), kColumns);
+  if (!drawing.empty()) fmt::print("\n{}", drawing);
+}
+
+void run(const Options& options) {
+  const StageTimes whole_rank = parse_times(options.times);
+  check_size(options.shape);
+  const Schedule schedule = lower(make_schedule(options.schedule, options.shape));
+  const Played played = play(schedule, even_times(schedule, whole_rank));
+  if (!options.svg.empty()) {
+    write_file_atomically(real_file_system(), options.svg,
+                          observe::render_timeline(timeline_of(options, schedule, played)));
+  }
+  if (options.json) {
+    print_json(options, schedule, played);
+  } else {
+    print_table(options, schedule, played);
+  }
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  auto* const verb = app.add_subcommand(
+      "simulate", "play a pipeline schedule: makespan, bubble, micro-batches in flight");
+  const auto names = schedule_names();
+  verb->add_option("--schedule", options->schedule,
+                   fmt::format("one of {}", fmt::join(names, ", ")))
+      ->required();
+  verb->add_option("--stages", options->shape.ranks, "pipeline ranks")->required();
+  verb->add_option("--microbatches", options->shape.microbatches, "micro-batches per step")
+      ->required();
+  verb->add_option("--chunks", options->shape.chunks, "stages per rank")->capture_default_str();
+  verb->add_option("--times", options->times,
+                   "F,B,W,C: forward, backward and weight gradients of one micro-batch on a rank's "
+                   "whole part of the model, and one hop")
+      ->capture_default_str();
+  verb->add_option("--svg", options->svg, "draw the timeline into this file");
+  verb->add_flag("--json", options->json, "print one JSON object");
+  verb->callback([options] { run(*options); });
+}
+
+}  // namespace heddle::cli

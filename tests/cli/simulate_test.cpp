@@ -1,0 +1,72 @@
+#include <string>
+
+#include "base/json.h"
+#include "cli/refusals.h"
+
+namespace heddle {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words simulate(const std::string& schedule, const std::string& stages,
+               const std::string& microbatches, const Words& more = {}) {
+  Words words = {"simulate", "--schedule",     schedule,    "--stages",
+                 stages,     "--microbatches", microbatches};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(Simulate, PrintsTheMetricsAsJson) {
+  const Outcome outcome =
+      run_heddle(simulate("interleaved", "4", "8", {"--chunks", "2", "--json"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const Json report = parse_json(outcome.out, "stdout");
+  EXPECT_DOUBLE_EQ(report.at("makespan"), 28.5);
+  EXPECT_DOUBLE_EQ(report.at("bubble_fraction"), 4.5 / 28.5);
+  EXPECT_DOUBLE_EQ(report.at("bubble_over_ideal"), 0.1875);
+  EXPECT_DOUBLE_EQ(report.at("bubble_cost_rate"), 4.5 / 28.5);
+  EXPECT_EQ(report.at("peak_in_flight"), Json::parse("[5.5, 4.5, 3.5, 2.5]"));
+}
+
+TEST(Simulate, TimesAreOfARanksWholePart) {
+  const Outcome outcome =
+      run_heddle(simulate("zb-v", "2", "4", {"--times", "3,2.5,1e0,0.25", "--json"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json report = parse_json(outcome.out, "stdout");
+  EXPECT_EQ(report.at("chunks"), 2);
+  EXPECT_EQ(report.at("peak_in_flight"), Json::parse("[2.0, 2.0]"));
+  EXPECT_GT(report.at("makespan"), 4 * 6.5);
+}
+
+TEST(Simulate, DrawsASmallTimelineAndWritesALargeOne) {
+  const TestFiles files;
+  const Outcome outcome = run_heddle(simulate("1f1b", "2", "2", {"--svg", files.at("a.svg")}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("rank 0 |F0 F1 ......BW0-- ...BW1-- \n"
+                             "rank 1 |...F0 BW0-- F1 BW1-- ......\n"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(read_text_file(files.at("a.svg")).substr(0, 4), "<svg");
+}
+
+TEST(Simulate, RefusesWhatCannotBePlayed) {
+  expect_refusal({"simulate"}, 2, {"--schedule"});
+  expect_refusal(simulate("zigzag", "4", "8"), 2, {"zigzag", "1f1b", "v-half"});
+  expect_refusal(simulate("1f1b", "0", "8"), 2, {"0 stages"});
+  expect_refusal(simulate("1f1b", "4", "-3"), 2, {"-3 micro-batches"});
+  expect_refusal(simulate("1f1b", "four", "8"), 2, {"--stages"});
+  expect_refusal(simulate("1f1b", "4", "8", {"--chunks", "2"}), 2, {"chunk", "interleaved"});
+  expect_refusal(simulate("interleaved", "4", "8", {"--chunks", "0"}), 2, {"chunks"});
+  expect_refusal(simulate("1f1b", "2000000000", "2000000000"), 2, {"too many"});
+  for (const std::string times : {"1,1,1", "1,1,1,0,0", ""}) {
+    expect_refusal(simulate("1f1b", "4", "8", {"--times", times}), 2, {"--times", "four"});
+  }
+  for (const std::string times : {"1,1,x,0", "1,,1,0", "1,-1,1,0", "nan,1,1,1", "1,1,inf,0"}) {
+    expect_refusal(simulate("1f1b", "4", "8", {"--times", times}), 2, {"--times", times});
+  }
+  expect_refusal(simulate("1f1b", "2", "2", {"--svg", "no/such/folder/a.svg"}), 3, {"a.svg"});
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,75 @@
+#include "observe/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace heddle::observe {
+namespace {
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+const Timeline kTwoRanks = {
+    .description = "two ranks",
+    .bars = {{.rank = 0, .label = "F0", .begin = 0, .end = 1},
+             {.rank = 1, .label = "ra0", .kind = TimelineKind::wait, .begin = 0, .end = 1},
+             {.rank = 1, .label = "F0", .begin = 1, .end = 2, .part = 1},
+             {.rank = 1, .label = "BW0", .kind = TimelineKind::backward, .begin = 2, .end = 4},
+             {.rank = 0, .label = "W0", .kind = TimelineKind::weights, .begin = 5, .end = 6}}};
+
+TEST(TimelineText, HasALinePerRankWithDotsWhereItIsIdle) {
+  EXPECT_EQ(timeline_text(kTwoRanks, 80),
+            "rank 0 |F0 ............W0 \n"
+            "rank 1 |...f0 BW0-- ......\n");
+}
+
+TEST(TimelineText, IsLeftOutWhereTheLinesWouldBeTooLong) {
+  EXPECT_EQ(timeline_text(kTwoRanks, 26).size(), 2 * 27U);
+  EXPECT_EQ(timeline_text(kTwoRanks, 25), "");
+  EXPECT_EQ(timeline_text({}, 80), "");
+}
+
+TEST(Timeline, DrawsWhatIsDoneAndLeavesWaitingEmpty) {
+  const std::string svg = render_timeline(kTwoRanks);
+  EXPECT_EQ(count(svg, "class=\"track\""), 2U);
+  EXPECT_EQ(count(svg, "<title>"), 4U);
+  EXPECT_EQ(count(svg, ">F0</text>"), 2U);
+  EXPECT_EQ(count(svg, "class=\"f later\""), 1U);
+  EXPECT_EQ(count(svg, ">forward</text>"), 1U);
+  EXPECT_EQ(count(svg, ">vocabulary</text>"), 0U);
+  EXPECT_EQ(svg.find("ra0"), std::string::npos);
+}
+
+TEST(Timeline, EscapesTextAndNeedsNothingFromOutside) {
+  Timeline timeline = kTwoRanks;
+  timeline.description = "a \"b\" <c>";
+  timeline.bars[0].label = "<script>";
+  const std::string svg = render_timeline(timeline);
+  EXPECT_NE(svg.find("aria-label=\"a &quot;b&quot; &lt;c&gt;\""), std::string::npos);
+  EXPECT_EQ(svg.find("<script>"), std::string::npos);
+  EXPECT_EQ(count(svg, "http"), 1U);  // the name space
+}
+
+TEST(Timeline, OfManyBarsStaysSmall) {
+  Timeline timeline;
+  for (int i = 0; i < 100'000; ++i) {
+    timeline.bars.push_back({.rank = 0, .label = "F", .begin = 1.0 * i, .end = i + 1.0});
+  }
+  EXPECT_LT(render_timeline(timeline).size(), 100'000U);
+}
+
+TEST(Timeline, MayEndBehindItsLastBar) {
+  Timeline timeline = kTwoRanks;
+  timeline.until = 12.0;
+  EXPECT_NE(render_timeline(timeline).find(">12</text>"), std::string::npos);
+  EXPECT_EQ(render_timeline(kTwoRanks).find(">12</text>"), std::string::npos);
+}
+
+TEST(Timeline, WithoutBarsIsAnEmptyDrawing) { EXPECT_EQ(count(render_timeline({}), "<rect"), 0U); }
+
+}  // namespace
+}  // namespace heddle::observe

@@ -1,0 +1,159 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "comm/threads/thread_world.h"
+#include "parallel/schedule/make_schedule.h"
+#include "parity/rank_training.h"
+#include "parity/whole_tensors.h"
+
+namespace heddle {
+namespace {
+
+/// What comes out of training on a mesh.
+struct Outcome {
+  std::vector<std::uint64_t> losses, norms;  // bits, so that equal means equal
+  std::unique_ptr<WholeTensors> gradients = std::make_unique<WholeTensors>();
+  std::unique_ptr<WholeTensors> trained = std::make_unique<WholeTensors>();
+};
+
+/// The gradients of one step, and what two optimizer steps make of the weights.
+Outcome train(const ModelSpec& spec, const ParallelRequest& request, int microbatches) {
+  const MeshCase mesh{request};
+  Outcome outcome;
+  run_ranks(mesh.ranks(), [&](World& world) {
+    RankTraining training(spec, mesh, {.sequences = 2, .seq_len = 13, .microbatches = microbatches},
+                          world);
+    std::vector<StepResult> results = {training.gradients()};
+    outcome.gradients->gather(training.model().store().grad_pieces(), world);
+    results.push_back(training.run(1));
+    results.push_back(training.run(2));
+    outcome.trained->gather(training.model().store().value_pieces(), world);
+    if (world.rank() > 0) return;
+    for (const StepResult& result : results) {
+      outcome.losses.push_back(std::bit_cast<std::uint64_t>(result.loss));
+      outcome.norms.push_back(std::bit_cast<std::uint64_t>(result.grad_norm));
+    }
+  });
+  return outcome;
+}
+
+void expect_same_gradients(const Outcome& made, const Outcome& expected, const std::string& what) {
+  // Later losses hang on the norm, which is summed rank by rank: on who has which layer.
+  EXPECT_EQ(made.losses[0], expected.losses[0]) << what;
+  EXPECT_EQ(made.gradients->first_difference(*expected.gradients), "") << what;
+}
+
+void expect_same(const Outcome& made, const Outcome& expected, const std::string& what) {
+  expect_same_gradients(made, expected, what);
+  EXPECT_EQ(made.losses, expected.losses) << what;
+  EXPECT_EQ(made.norms, expected.norms) << what;
+  EXPECT_EQ(made.trained->first_difference(*expected.trained), "") << what;
+}
+
+ParallelRequest with_schedule(ParallelRequest request, std::string_view schedule) {
+  request.schedule = schedule;
+  request.chunks = schedule == "interleaved" ? 2 : 1;
+  return request;
+}
+
+/// A pipeline of a model, tied or not, with the options that must not matter to schedules.
+struct PipelineCase {
+  const char* model;
+  int pp, dp, zero, tp, microbatches;
+};
+
+void PrintTo(const PipelineCase& c, std::ostream* out) {
+  *out << c.model << " pp " << c.pp << " dp " << c.dp << " zero " << c.zero << " tp " << c.tp
+       << " m " << c.microbatches;
+}
+
+class Schedules : public testing::TestWithParam<PipelineCase> {};
+
+TEST_P(Schedules, GiveTheSameBits) {
+  const PipelineCase& c = GetParam();
+  const ModelSpec spec = deep_spec(c.model, 5);
+  const ParallelRequest request{.dp = c.dp, .tp = c.tp, .pp = c.pp, .zero = c.zero};
+  const Outcome expected = train(spec, with_schedule(request, "1f1b"), c.microbatches);
+  for (const std::string_view name : schedule_names()) {
+    if (name == "1f1b") continue;
+    expect_same_gradients(train(spec, with_schedule(request, name), c.microbatches), expected,
+                          std::string(name));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Parity, Schedules,
+    testing::Values(PipelineCase{"llama", 2, 1, 0, 1, 5}, PipelineCase{"qwen2", 2, 1, 0, 1, 5},
+                    PipelineCase{"gpt2", 3, 1, 0, 1, 7}, PipelineCase{"llama", 4, 1, 0, 1, 8},
+                    PipelineCase{"qwen2", 4, 1, 0, 1, 2}, PipelineCase{"llama", 2, 2, 0, 1, 4},
+                    PipelineCase{"qwen2", 2, 2, 0, 1, 4}, PipelineCase{"llama", 2, 2, 1, 1, 4},
+                    PipelineCase{"qwen2", 2, 2, 1, 1, 4}, PipelineCase{"llama", 2, 2, 2, 1, 4},
+                    PipelineCase{"qwen2", 2, 2, 2, 1, 4}, PipelineCase{"llama", 2, 2, 3, 1, 4},
+                    PipelineCase{"qwen2", 2, 2, 3, 1, 4}, PipelineCase{"qwen3", 2, 2, 3, 2, 3}));
+
+/// Meshes on which something runs beside something else.
+const ParallelRequest kOverlapping[] = {
+    {.dp = 2, .zero = 0},
+    {.dp = 2, .zero = 1},
+    {.dp = 2, .zero = 2},
+    {.dp = 3, .zero = 3},
+    {.dp = 2, .tp = 2, .zero = 3, .sequence = true},
+    {.dp = 2, .pp = 2, .zero = 2, .schedule = "zb-v"},
+    {.dp = 2, .pp = 3, .zero = 3, .schedule = "1f1b"},
+    {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .schedule = "zb-h2"},
+};
+
+TEST(Overlap, DoesNotChangeABit) {
+  for (const char* model : {"llama", "qwen2"}) {
+    const ModelSpec spec = deep_spec(model, 4);
+    for (ParallelRequest request : kOverlapping) {
+      const Outcome with = train(spec, request, 4);
+      request.overlap = false;
+      expect_same(with, train(spec, request, 4), name_of(MeshCase{request}));
+    }
+  }
+}
+
+TEST(TwoRuns, GiveTheSameBits) {
+  const ModelSpec spec = deep_spec("qwen3", 4);
+  for (const ParallelRequest& request : kOverlapping) {
+    expect_same(train(spec, request, 3), train(spec, request, 3), name_of(MeshCase{request}));
+  }
+}
+
+TEST(ZeroStages, ThatSumInTheSameOrderGiveTheSameBits) {
+  for (const char* model : {"llama", "qwen2"}) {
+    const ModelSpec spec = deep_spec(model, 3);
+    const auto with = [&](int zero, int microbatches) {
+      return train(spec, {.dp = 2, .zero = zero}, microbatches);
+    };
+    // Over micro-batches first, or over ranks first.
+    expect_same_gradients(with(1, 4), with(0, 4), "0 and 1");
+    expect_same_gradients(with(3, 4), with(2, 4), "2 and 3");
+    const Outcome expected = with(0, 1);
+    for (const int zero : {1, 2, 3}) expect_same_gradients(with(zero, 1), expected, "one batch");
+  }
+}
+
+TEST(Meshes, GiveTheGradientsOfOneRank) {
+  // Many micro-batches, which the references do not have.
+  for (const char* model : {"llama", "qwen2", "gpt2"}) {
+    const ModelSpec spec = deep_spec(model, 4);
+    const Outcome expected = train(spec, {.dp = 1}, 8);
+    for (const MeshCase& mesh : mesh_cases()) {
+      const bool has_few = 8 % mesh.request.dp != 0 || mesh.recompute;
+      if (has_few || !fits(spec, mesh.request)) continue;
+      const Outcome made = train(spec, mesh.request, 8 / mesh.request.dp);
+      EXPECT_LT(made.gradients->largest_relative_difference(*expected.gradients), 1e-5)
+          << model << " " << name_of(mesh);
+      EXPECT_NEAR(std::bit_cast<double>(made.losses[0]), std::bit_cast<double>(expected.losses[0]),
+                  1e-6);
+      EXPECT_NEAR(std::bit_cast<double>(made.norms[0]), std::bit_cast<double>(expected.norms[0]),
+                  1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,136 @@
+#include "parity/mesh_cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace heddle {
+namespace {
+
+constexpr auto kWhole = VocabularyOnTp::replicated;
+
+}  // namespace
+
+const std::vector<MeshCase>& mesh_cases() {
+  static const std::vector<MeshCase> cases = {
+      // Data parallelism; three ranks do not divide much, and eight have more than there is to do.
+      {{.dp = 2}},
+      {{.dp = 2, .zero = 1}},
+      {{.dp = 2, .zero = 2}},
+      {{.dp = 2, .zero = 3}},
+      {{.dp = 2, .zero = 2, .overlap = false}},
+      {{.dp = 2, .zero = 3, .overlap = false}},
+      {{.dp = 2, .zero = 3}, true},
+      {{.dp = 3}},
+      {{.dp = 3, .zero = 1}},
+      {{.dp = 4, .zero = 2}},
+      {{.dp = 5, .zero = 3}},
+      {{.dp = 8, .zero = 1}},
+      // Tensor parallelism; four ranks and eight are more than the key heads of most models.
+      {{.dp = 1, .tp = 2}},
+      {{.dp = 1, .tp = 2, .vocabulary = kWhole}},
+      {{.dp = 1, .tp = 2, .sequence = true}},
+      {{.dp = 1, .tp = 2, .sequence = true, .vocabulary = kWhole}},
+      {{.dp = 1, .tp = 2, .sequence = true}, true},
+      {{.dp = 1, .tp = 2}, true},
+      {{.dp = 1, .tp = 3, .sequence = true}},
+      {{.dp = 1, .tp = 4}},
+      {{.dp = 1, .tp = 4, .vocabulary = kWhole}},
+      {{.dp = 1, .tp = 4, .sequence = true}},
+      {{.dp = 1, .tp = 4, .sequence = true, .vocabulary = kWhole}},
+      {{.dp = 1, .tp = 8, .sequence = true}},
+      // Pipelines: every schedule.
+      {{.dp = 1, .pp = 2, .schedule = "gpipe"}},
+      {{.dp = 1, .pp = 2, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 2, .schedule = "interleaved", .chunks = 2}},
+      {{.dp = 1, .pp = 2, .schedule = "interleaved", .chunks = 3}},
+      {{.dp = 1, .pp = 2, .schedule = "zb-h1"}},
+      {{.dp = 1, .pp = 2, .schedule = "zb-h2"}},
+      {{.dp = 1, .pp = 2, .schedule = "zb-v"}},
+      {{.dp = 1, .pp = 2, .schedule = "v-min"}},
+      {{.dp = 1, .pp = 2, .schedule = "v-half"}},
+      {{.dp = 1, .pp = 3, .schedule = "gpipe"}},
+      {{.dp = 1, .pp = 3, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 3, .schedule = "interleaved", .chunks = 2}},
+      {{.dp = 1, .pp = 3, .schedule = "zb-h1"}},
+      {{.dp = 1, .pp = 3, .schedule = "zb-h2"}},
+      {{.dp = 1, .pp = 3, .schedule = "zb-v"}},
+      {{.dp = 1, .pp = 3, .schedule = "v-min"}},
+      {{.dp = 1, .pp = 3, .schedule = "v-half"}},
+      {{.dp = 1, .pp = 4, .schedule = "gpipe"}},
+      {{.dp = 1, .pp = 4, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 4, .schedule = "interleaved", .chunks = 2}},
+      {{.dp = 1, .pp = 4, .schedule = "zb-h1"}},
+      {{.dp = 1, .pp = 4, .schedule = "zb-h2"}},
+      {{.dp = 1, .pp = 4, .schedule = "zb-v"}},
+      {{.dp = 1, .pp = 4, .schedule = "v-min"}},
+      {{.dp = 1, .pp = 4, .schedule = "v-half"}},
+      {{.dp = 1, .pp = 2, .schedule = "zb-v"}, true},
+      // Two axes.
+      {{.dp = 2, .tp = 2}},
+      {{.dp = 2, .tp = 2, .zero = 1, .sequence = true}},
+      {{.dp = 2, .tp = 2, .zero = 2, .vocabulary = kWhole}},
+      {{.dp = 2, .tp = 2, .zero = 3, .sequence = true}},
+      {{.dp = 2, .tp = 2, .zero = 3, .sequence = true, .vocabulary = kWhole}, true},
+      {{.dp = 2, .tp = 4, .zero = 3}},
+      {{.dp = 2, .tp = 4, .zero = 1, .sequence = true}},
+      {{.dp = 4, .tp = 2, .zero = 2, .sequence = true}},
+      {{.dp = 2, .pp = 2, .zero = 0, .schedule = "1f1b"}},
+      {{.dp = 2, .pp = 2, .zero = 1, .schedule = "zb-h1"}},
+      {{.dp = 2, .pp = 2, .zero = 2, .schedule = "zb-h2"}},
+      {{.dp = 2, .pp = 2, .zero = 3, .schedule = "zb-v"}},
+      {{.dp = 2, .pp = 2, .zero = 3, .schedule = "interleaved", .chunks = 2}, true},
+      {{.dp = 3, .pp = 2, .zero = 3, .schedule = "v-half"}},
+      {{.dp = 2, .pp = 3, .zero = 2, .schedule = "v-min"}},
+      {{.dp = 2, .pp = 4, .zero = 3, .schedule = "1f1b"}},
+      {{.dp = 2, .pp = 4, .zero = 2, .schedule = "v-half"}},
+      {{.dp = 4, .pp = 2, .zero = 1, .schedule = "gpipe"}},
+      {{.dp = 1, .tp = 2, .pp = 2, .schedule = "1f1b"}},
+      {{.dp = 1, .tp = 2, .pp = 2, .sequence = true, .schedule = "zb-v"}},
+      {{.dp = 1, .tp = 2, .pp = 2, .vocabulary = kWhole, .schedule = "zb-h2"}, true},
+      {{.dp = 1, .tp = 2, .pp = 3, .sequence = true, .schedule = "v-min"}},
+      {{.dp = 1, .tp = 2, .pp = 4, .sequence = true, .schedule = "v-half"}},
+      {{.dp = 1, .tp = 4, .pp = 2, .sequence = true, .vocabulary = kWhole, .schedule = "1f1b"}},
+      {{.dp = 1, .tp = 4, .pp = 2, .schedule = "interleaved", .chunks = 2}},
+      // All three.
+      {{.dp = 2, .tp = 2, .pp = 2, .zero = 0, .schedule = "gpipe"}},
+      {{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .sequence = true, .schedule = "zb-v"}},
+      {{.dp = 2, .tp = 2, .pp = 2, .zero = 2, .vocabulary = kWhole, .schedule = "zb-h1"}},
+      {{.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = "1f1b"}, true},
+      {{.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = "v-half"}},
+      {{.dp = 2,
+        .tp = 2,
+        .pp = 2,
+        .zero = 3,
+        .sequence = true,
+        .vocabulary = kWhole,
+        .schedule = "interleaved",
+        .chunks = 2,
+        .overlap = false}},
+  };
+  return cases;
+}
+
+std::string name_of(const MeshCase& mesh) {
+  const ParallelRequest& r = mesh.request;
+  std::string name = fmt::format("dp{}_tp{}", r.dp, r.tp);
+  if (r.sequence) name += "_seq";
+  if (r.tp > 1 && r.vocabulary == kWhole) name += "_whole_vocabulary";
+  if (r.pp > 1) name += fmt::format("_pp{}_{}", r.pp, r.schedule);
+  if (r.chunks > 1) name += fmt::format("_{}_chunks", r.chunks);
+  if (r.dp > 1) name += fmt::format("_zero{}", r.zero);
+  if (!r.overlap) name += "_no_overlap";
+  if (mesh.recompute) name += "_recompute";
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+void PrintTo(const MeshCase& mesh, std::ostream* out) { *out << name_of(mesh); }
+
+bool fits(const ModelSpec& spec, const ParallelRequest& request) {
+  const std::int64_t tp = request.tp, kv = spec.kv_heads;
+  return spec.heads % tp == 0 && (kv % tp == 0 || tp % kv == 0) && spec.ffn % tp == 0 &&
+         request.pp <= spec.layers;
+}
+
+}  // namespace heddle

@@ -1,0 +1,68 @@
+#include "parity/rank_training.h"
+
+#include <algorithm>
+
+#include "base/rng.h"
+#include "model/registry.h"
+#include "ops/softmax_xent.h"
+
+namespace heddle {
+
+ModelSpec deep_spec(const std::string& name, std::int64_t layers) {
+  ModelSpec spec =
+      read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name + "/config.json");
+  spec.layers = layers;
+  return spec;
+}
+
+std::vector<ModelSpec> grid_specs() {
+  ModelSpec wide = deep_spec("llama", 4);
+  wide.heads = 8;
+  return {deep_spec("gpt2", 4),  deep_spec("gpt-neox", 5), deep_spec("llama-linear-bias", 4),
+          deep_spec("qwen2", 5), deep_spec("qwen3", 4),    wide};
+}
+
+RankTraining::RankTraining(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch,
+                           World& world)
+    : world_(world),
+      plan_(make_plan(spec, mesh.request, world.size(), batch.seq_len)),
+      mesh_(plan_.mesh, world.all()),
+      model_(spec, build_options(mesh, batch), plan_, mesh_, ParamStore::Purpose::training,
+             memory_),
+      step_(model_, optimizer_, stream_, memory_) {
+  initialize(model_.store(), 5, stream_);
+  const int first = mesh_.coord(Axis::dp) * batch.microbatches;
+  for (int i = 0; i < batch.microbatches; ++i) {
+    batches_.push_back(this->batch(batch, static_cast<std::uint64_t>(first + i)));
+  }
+}
+
+BuildOptions RankTraining::build_options(const MeshCase& mesh, const BatchShape& batch) {
+  // Chunks that do not divide the tokens.
+  return {.positions = batch.seq_len, .recompute_blocks = mesh.recompute, .loss_chunk = 16};
+}
+
+MicroBatch RankTraining::batch(const BatchShape& shape, std::uint64_t index) {
+  const auto numbers = [&](std::uint64_t stream, std::int64_t below) {
+    const Tensor made =
+        memory_.alloc({shape.sequences, shape.seq_len}, DType::i32, MemoryTag::data);
+    std::uint64_t i = 0;
+    for (std::int32_t& number : made.host<std::int32_t>()) {
+      number = static_cast<std::int32_t>(random_u64(100 * index + stream, i++) %
+                                         static_cast<std::uint64_t>(below));
+    }
+    return made;
+  };
+  MicroBatch made{.ids = numbers(0, model_.spec().vocab),
+                  .targets = numbers(1, model_.spec().vocab),
+                  .positions = numbers(2, 1),
+                  .first_key = numbers(2, 1)};
+  std::int32_t position = 0;
+  for (std::int32_t& p : made.positions.host<std::int32_t>()) {
+    p = position++ % static_cast<std::int32_t>(shape.seq_len);
+  }
+  made.targets.host<std::int32_t>()[index % 5] = ops::kIgnoreTarget;
+  return made;
+}
+
+}  // namespace heddle

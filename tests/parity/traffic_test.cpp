@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "comm/threads/thread_world.h"
+#include "parity/rank_training.h"
+#include "parity/volume_formulas.h"
+
+namespace heddle {
+namespace {
+
+constexpr BatchShape kBatch{.sequences = 2, .seq_len = 13, .microbatches = 3};
+
+/// One line per operation, so that a difference reads well.
+std::string text(const CommCounts& counts) {
+  std::string lines;
+  for (int op = 0; op < kCommOps; ++op) {
+    const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
+    if (calls == 0) continue;
+    lines += fmt::format("{} {} calls {} bytes; ", name_of(static_cast<CommOp>(op)), calls, bytes);
+  }
+  return lines;
+}
+
+struct Traffic {
+  std::string tp, dp, pp, copies, ends;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+void PrintTo(const Traffic& t, std::ostream* out) {
+  *out << "\n  tp: " << t.tp << "\n  dp: " << t.dp << "\n  pp: " << t.pp
+       << "\n  copies: " << t.copies << "\n  ends: " << t.ends;
+}
+
+Traffic counted(const Mesh& mesh) {
+  const auto on = [&](Axis axis) { return text(mesh.comm(axis).counts()); };
+  return {on(Axis::tp), on(Axis::dp), on(Axis::pp), text(mesh.copies().counts()),
+          text(mesh.ends().counts())};
+}
+
+Traffic predicted(const StepPlan& plan) {
+  const auto on = [&](Axis axis) { return text(plan.by_axis[static_cast<std::size_t>(axis)]); };
+  return {on(Axis::tp), on(Axis::dp), on(Axis::pp), text(plan.copies), text(plan.ends)};
+}
+
+Traffic by_formula(const VolumeFormulas& formulas) {
+  return {text(formulas.on_tp()), text(formulas.on_dp()), text(formulas.on_pp()),
+          text(formulas.between_copies()), text(formulas.between_ends())};
+}
+
+/// What a rank has of a model, by the plan's assignment of units to stages.
+VolumeFormulas::RankPart part_of(const ModelSpec& spec, const ParallelPlan& plan, int rank) {
+  VolumeFormulas::RankPart part;
+  const int last = unit_count(spec) - 1;
+  for (const int stage : plan.stages_of(plan.mesh.coord(Axis::pp, rank))) {
+    const auto& [begin, end] = plan.units_of_stage[static_cast<std::size_t>(stage)];
+    for (int unit = begin; unit < end; ++unit) {
+      part.has_first |= unit == 0;
+      part.has_last |= unit == last;
+      part.has_norm |= unit == last - 1;
+      if (unit > 0 && unit < last - 1) ++part.blocks;
+    }
+  }
+  return part;
+}
+
+class MeshGrid : public testing::TestWithParam<MeshCase> {
+ protected:
+  template <class Check>
+  void for_each_model(const Check& check) {
+    int models = 0;
+    for (const ModelSpec& spec : grid_specs()) {
+      if (!fits(spec, GetParam().request)) continue;
+      SCOPED_TRACE(spec.family);
+      check(spec);
+      ++models;
+    }
+    EXPECT_GT(models, 0);
+  }
+
+  static ParallelPlan plan(const ModelSpec& spec) {
+    return make_plan(spec, GetParam().request, GetParam().ranks(), kBatch.seq_len);
+  }
+  static BuildOptions options() { return RankTraining::build_options(GetParam(), kBatch); }
+  static StepPlan step_plan(const ModelSpec& spec, int rank) {
+    return plan_step(spec, options(), plan(spec), rank, kBatch);
+  }
+  static VolumeFormulas formulas(const ModelSpec& spec, int rank) {
+    return {spec, GetParam(), kBatch, options().loss_chunk, part_of(spec, plan(spec), rank), rank};
+  }
+};
+
+std::int64_t live(const BytesByTag& bytes, MemoryTag tag) {
+  return static_cast<std::int64_t>(bytes[static_cast<std::size_t>(tag)]);
+}
+
+/// Cosines and sines for half the dimensions that rotate, kept with the blocks.
+std::int64_t rope_bytes(const ModelSpec& spec) {
+  if (!spec.rope) return 0;
+  const std::int64_t table = kBatch.seq_len * spec.rope->dims / 2 * 4;
+  return 2 * static_cast<std::int64_t>(Memory::rounded_bytes(static_cast<std::size_t>(table)));
+}
+
+TEST_P(MeshGrid, PredictsTheTrafficOfTheFormulas) {
+  for_each_model([&](const ModelSpec& spec) {
+    for (int rank = 0; rank < GetParam().ranks(); ++rank) {
+      EXPECT_EQ(predicted(step_plan(spec, rank)), by_formula(formulas(spec, rank)))
+          << "rank " << rank;
+    }
+  });
+}
+
+TEST_P(MeshGrid, SendsAndHoldsWhatIsPredicted) {
+  for_each_model([&](const ModelSpec& spec) {
+    std::mutex one_at_a_time;
+    run_ranks(GetParam().ranks(), [&](World& world) {
+      RankTraining training(spec, GetParam(), kBatch, world);
+      training.run(1);
+      const Traffic traffic = counted(training.mesh());
+      const MemoryStats stats = training.memory().stats();
+      const StepPlan plan = step_plan(spec, world.rank());
+      const std::lock_guard lock(one_at_a_time);
+      EXPECT_EQ(traffic, predicted(plan)) << "rank " << world.rank();
+      EXPECT_EQ(stats.peak, plan.memory.peak) << "rank " << world.rank();
+      EXPECT_EQ(stats.at_peak, plan.memory.at_peak) << "rank " << world.rank();
+    });
+  });
+}
+
+TEST_P(MeshGrid, HoldsTheBytesOfTheZeroFormulas) {
+  for_each_model([&](const ModelSpec& spec) {
+    for (int rank = 0; rank < GetParam().ranks(); ++rank) {
+      const BytesByTag held = step_plan(spec, rank).before_step;
+      const VolumeFormulas expected = formulas(spec, rank);
+      const bool has_blocks = part_of(spec, plan(spec), rank).blocks > 0;
+      EXPECT_EQ(live(held, MemoryTag::parameters),
+                expected.parameter_bytes() + (has_blocks ? rope_bytes(spec) : 0));
+      EXPECT_EQ(live(held, MemoryTag::gradients), expected.gradient_bytes());
+      EXPECT_EQ(live(held, MemoryTag::optimizer), expected.optimizer_bytes());
+      EXPECT_EQ(live(held, MemoryTag::activations), 0);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Parity, MeshGrid, testing::ValuesIn(mesh_cases()),
+                         [](const auto& info) { return name_of(info.param); });
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,94 @@
+#include "parity/whole_tensors.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace heddle {
+namespace {
+
+/// Calls `visit(index in the whole tensor, element)` for every element of a piece.
+template <class Visit>
+void for_each_element(const ParamPiece& piece, const Visit& visit) {
+  const bool is_matrix = piece.data.dims() == 2;
+  const std::int64_t rows = is_matrix ? piece.data.size(0) : 1;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const Tensor stretch = is_matrix ? piece.data.select(0, row) : piece.data;
+    std::int64_t at =
+        is_matrix ? (piece.begin[0] + row) * piece.part->whole[1] + piece.begin[1] : piece.begin[0];
+    for (const float x : stretch.host<float>()) visit(static_cast<std::size_t>(at++), x);
+  }
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace
+
+void WholeTensors::gather(const std::vector<ParamPiece>& pieces, World& world) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const ParamPiece& piece : pieces) write(piece);
+  }
+  world.all().barrier();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const ParamPiece& piece : pieces) compare(piece);
+  }
+  world.all().barrier();
+  if (world.rank() > 0) return;
+  for (const auto& [name, writers] : writers_) {
+    EXPECT_TRUE(std::ranges::all_of(writers, [](int count) { return count == 1; }))
+        << name << " has elements without a writer, or with several";
+  }
+}
+
+void WholeTensors::write(const ParamPiece& piece) {
+  const auto count = static_cast<std::size_t>(piece.part->whole.count());
+  auto& whole = by_name_[piece.part->name];
+  auto& writers = writers_[piece.part->name];
+  whole.resize(count);
+  writers.resize(count);
+  if (!piece.is_writer) return;
+  for_each_element(piece, [&](std::size_t at, float x) {
+    whole[at] = x;
+    ++writers[at];
+  });
+}
+
+void WholeTensors::compare(const ParamPiece& piece) const {
+  const auto& whole = by_name_.at(piece.part->name);
+  bool is_same = true;
+  for_each_element(piece, [&](std::size_t at, float x) {
+    is_same = is_same && same_bits({&whole[at], 1}, {&x, 1});
+  });
+  EXPECT_TRUE(is_same) << "ranks hold different values of " << piece.part->name;
+}
+
+std::string WholeTensors::first_difference(const WholeTensors& other) const {
+  if (by_name_.size() != other.by_name_.size()) return "the list of tensors";
+  for (const auto& [name, whole] : by_name_) {
+    const auto found = other.by_name_.find(name);
+    if (found == other.by_name_.end() || !same_bits(whole, found->second)) return name;
+  }
+  return "";
+}
+
+double WholeTensors::largest_relative_difference(const WholeTensors& other) const {
+  double largest = 0.0;
+  for (const auto& [name, whole] : by_name_) {
+    const auto& expected = other.by_name_.at(name);
+    double squares = 0.0, norm = 0.0;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      squares += std::pow(static_cast<double>(whole[i]) - expected[i], 2);
+      norm += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    largest = std::max(largest, std::sqrt(squares / norm));
+  }
+  return largest;
+}
+
+}  // namespace heddle
