@@ -37,6 +37,7 @@ void run(const Arguments& arguments) {
     const auto own = verify_reference(arguments.folder, options_of(settings, world.size()), world);
     if (world.rank() == 0) report = own;
   });
+  if (!is_first_process()) return;
   const auto line = [](const char* what, double value, double limit, const std::string& note = {}) {
     fmt::print(stderr, "{} {:<16} {:.2e}  (at most {:.0e}){}\n", value <= limit ? "ok  " : "FAIL",
                what, value, limit, note.empty() ? "" : "  worst: " + note);
