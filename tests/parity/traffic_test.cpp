@@ -33,15 +33,9 @@ void PrintTo(const Traffic& t, std::ostream* out) {
        << "\n  copies: " << t.copies << "\n  ends: " << t.ends;
 }
 
-Traffic counted(const Mesh& mesh) {
-  const auto on = [&](Axis axis) { return text(mesh.comm(axis).counts()); };
-  return {on(Axis::tp), on(Axis::dp), on(Axis::pp), text(mesh.copies().counts()),
-          text(mesh.ends().counts())};
-}
-
-Traffic predicted(const StepPlan& plan) {
-  const auto on = [&](Axis axis) { return text(plan.by_axis[static_cast<std::size_t>(axis)]); };
-  return {on(Axis::tp), on(Axis::dp), on(Axis::pp), text(plan.copies), text(plan.ends)};
+Traffic text(const MeshTraffic& traffic) {
+  const auto on = [&](Axis axis) { return text(traffic.by_axis[static_cast<std::size_t>(axis)]); };
+  return {on(Axis::tp), on(Axis::dp), on(Axis::pp), text(traffic.copies), text(traffic.ends)};
 }
 
 Traffic by_formula(const VolumeFormulas& formulas) {
@@ -105,7 +99,7 @@ std::int64_t rope_bytes(const ModelSpec& spec) {
 TEST_P(MeshGrid, PredictsTheTrafficOfTheFormulas) {
   for_each_model([&](const ModelSpec& spec) {
     for (int rank = 0; rank < GetParam().ranks(); ++rank) {
-      EXPECT_EQ(predicted(step_plan(spec, rank)), by_formula(formulas(spec, rank)))
+      EXPECT_EQ(text(step_plan(spec, rank).traffic), by_formula(formulas(spec, rank)))
           << "rank " << rank;
     }
   });
@@ -117,11 +111,11 @@ TEST_P(MeshGrid, SendsAndHoldsWhatIsPredicted) {
     run_ranks(GetParam().ranks(), [&](World& world) {
       RankTraining training(spec, GetParam(), kBatch, world);
       training.run(1);
-      const Traffic traffic = counted(training.mesh());
+      const Traffic traffic = text(training.mesh().traffic());
       const MemoryStats stats = training.memory().stats();
       const StepPlan plan = step_plan(spec, world.rank());
       const std::lock_guard lock(one_at_a_time);
-      EXPECT_EQ(traffic, predicted(plan)) << "rank " << world.rank();
+      EXPECT_EQ(traffic, text(plan.traffic)) << "rank " << world.rank();
       EXPECT_EQ(stats.peak, plan.memory.peak) << "rank " << world.rank();
       EXPECT_EQ(stats.at_peak, plan.memory.at_peak) << "rank " << world.rank();
     });
