@@ -106,6 +106,7 @@ void add_bench(CLI::App& app) {
   train->add_flag("--json", arguments->json, "print one JSON object");
   train->callback([arguments] { run(*arguments); });
   add_bench_ops(*bench);
+  add_bench_comm(*bench);
 }
 
 }  // namespace heddle::cli

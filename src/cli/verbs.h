@@ -25,6 +25,7 @@ void add_verify(CLI::App& app);
 
 // Verbs below a verb, each in its own file.
 
+void add_bench_comm(CLI::App& bench);
 void add_bench_ops(CLI::App& bench);
 void add_verify_mesh(CLI::App& verify);
 void add_verify_reference(CLI::App& verify);

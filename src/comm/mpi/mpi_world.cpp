@@ -67,6 +67,13 @@ std::filesystem::path mpi_library_beside(const std::filesystem::path& program) {
 
 void run_mpi_rank(const std::filesystem::path& library, const std::function<void(World&)>& body,
                   WatchdogOptions watch) {
+  run_mpi_rank_raw(
+      library, [&body](World& world, const RawMpi&) { body(world); }, std::move(watch));
+}
+
+void run_mpi_rank_raw(const std::filesystem::path& library,
+                      const std::function<void(World&, const RawMpi&)>& body,
+                      WatchdogOptions watch) {
   const HeddleMpi& mpi = load(library);
   const Ranks ranks = initialise(mpi);
   const auto failure = std::make_shared<WorldFailure>();
@@ -87,7 +94,7 @@ void run_mpi_rank(const std::filesystem::path& library, const std::function<void
       World world(std::make_unique<Communicator>(
           std::make_shared<MpiBackend>(ranks.rank, std::move(group), ranks.comm, session), flight,
           "world"));
-      body(world);
+      body(world, {mpi, ranks.comm});
     }
     flight->set_finished();
     monitor.say_ended();

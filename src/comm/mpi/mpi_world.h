@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "comm/mpi/mpi_shim.h"
 #include "comm/watchdog.h"
 #include "comm/world.h"
 
@@ -17,5 +18,15 @@ std::filesystem::path mpi_library_beside(const std::filesystem::path& program);
 /// ends the process (see MpiMonitor). Error(resources) when MPI is not there.
 void run_mpi_rank(const std::filesystem::path& library, const std::function<void(World&)>& body,
                   WatchdogOptions watch = {});
+
+/// MPI's own functions and its communicator of all ranks, to measure against.
+struct RawMpi {
+  const HeddleMpi& mpi;
+  HeddleMpiComm comm;
+};
+/// The same for a body that also calls MPI itself.
+void run_mpi_rank_raw(const std::filesystem::path& library,
+                      const std::function<void(World&, const RawMpi&)>& body,
+                      WatchdogOptions watch = {});
 
 }  // namespace heddle

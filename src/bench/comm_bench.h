@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+
+namespace heddle {
+
+struct CommBenchOptions {
+  std::int64_t smallest_bytes = std::int64_t{1} << 10;
+  std::int64_t largest_bytes = std::int64_t{1} << 26;  ///< sizes grow by 4
+  double seconds = 0.2;  ///< shortest time spent on one size of one operation
+};
+
+struct CommBenchResult {
+  CommOp op = CommOp::all_reduce;
+  std::int64_t bytes = 0;    ///< of the whole tensor
+  double seconds = 0;        ///< median of one call on rank 0
+  double bound_seconds = 0;  ///< the same of what bounds it
+  double fraction = 0;       ///< median over turns of bound's time by ours
+
+  double rate() const { return static_cast<double>(bytes) / seconds * 1e-9; }  ///< GB/s
+  double bound_rate() const { return static_cast<double>(bytes) / bound_seconds * 1e-9; }
+};
+
+/// What an operation on these tensors is compared with; made by all ranks at the same time.
+using CommBound = std::function<void(CommOp op, const Tensor& whole, const Tensor& shard)>;
+
+/// Times all_reduce, all_gather and reduce_scatter of f32 in turns with what bounds them. Every
+/// rank calls it; results mean rank 0's.
+std::vector<CommBenchResult> bench_comm(World& world, const CommBound& bound,
+                                        const CommBenchOptions& options);
+
+/// Every rank copies as many bytes as the whole tensor has.
+CommBound copy_bound(Memory& memory);
+
+}  // namespace heddle
