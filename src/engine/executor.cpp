@@ -14,6 +14,12 @@ void perform(const Action& action, Stage& stage) {
     case Act::bw: return stage.backward(action.microbatch);
     case Act::reduce_grads: return stage.reduce_grads();
     case Act::step: return stage.step();
+    case Act::vocab_s:
+    case Act::vocab_t:
+    case Act::embed_f:
+    case Act::embed_b:
+    case Act::begin:
+    case Act::end:
     case Act::send_act:
     case Act::recv_act:
     case Act::send_grad:
