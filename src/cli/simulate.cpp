@@ -23,32 +23,33 @@ constexpr int kColumns = 160;
 struct Options {
   std::string schedule;
   PipeShape shape;
-  std::string times = "1,1,1,0";
+  std::string times = "1,1,1,0", vocabulary_times = "0,0";
   std::filesystem::path svg;
   bool json = false;
 };
 
-double parse_time(const std::string& word, const std::string& all) {
+double parse_time(const std::string& option, const std::string& word) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc{} || end != word.data() + word.size() || !std::isfinite(value) ||
       value < 0.0) {
-    throw Error(ErrorCode::usage, fmt::format("--times {}: \"{}\" is not a time", all, word),
-                "give numbers of 0 or more, such as 1,1,1,0");
+    throw Error(ErrorCode::usage, fmt::format("{}: \"{}\" is not a time", option, word),
+                "give numbers of 0 or more");
   }
   return value;
 }
 
-StageTimes parse_times(const std::string& text) {
+/// The numbers of "--option 1,2,3", as many as `names` names.
+std::vector<double> parse_times(const std::string& option, const std::string& text,
+                                const std::string& names) {
   const auto words = split(text, ',');
-  if (words.size() != 4) {
-    throw Error(ErrorCode::usage, fmt::format("--times {} has {} numbers", text, words.size()),
-                "give four: forward, backward, weight gradients and one hop, such as 1,1,1,0");
+  if (words.size() != split(names, ',').size()) {
+    throw Error(ErrorCode::usage, fmt::format("{} {} has {} numbers", option, text, words.size()),
+                fmt::format("give {}, separated by commas", names));
   }
-  return {.f = parse_time(words[0], text),
-          .b = parse_time(words[1], text),
-          .w = parse_time(words[2], text),
-          .hop = parse_time(words[3], text)};
+  std::vector<double> times;
+  for (const auto& word : words) times.push_back(parse_time(option + " " + text, word));
+  return times;
 }
 
 void check_size(const PipeShape& shape) {
@@ -80,6 +81,7 @@ void print_json(const Options& options, const Schedule& schedule, const Played& 
                        {"stages", options.shape.ranks},
                        {"microbatches", options.shape.microbatches},
                        {"chunks", schedule.stages() / schedule.ranks()},
+                       {"vocabulary", schedule.vocabulary},
                        {"makespan", played.makespan},
                        {"bubble_fraction", played.bubble_fraction},
                        {"bubble_over_ideal", played.bubble_over_ideal},
@@ -105,10 +107,12 @@ void print_table(const Options& options, const Schedule& schedule, const Played&
 }
 
 void run(const Options& options) {
-  const StageTimes whole_rank = parse_times(options.times);
+  const auto t = parse_times("--times", options.times, "F,B,W,C");
+  const StageTimes whole_rank{.f = t[0], .b = t[1], .w = t[2], .hop = t[3]};
+  const auto v = parse_times("--vocabulary-times", options.vocabulary_times, "S,T");
   check_size(options.shape);
   const Schedule schedule = lower(make_schedule(options.schedule, options.shape));
-  const Played played = play(schedule, even_times(schedule, whole_rank));
+  const Played played = play(schedule, even_times(schedule, whole_rank), {.s = v[0], .t = v[1]});
   if (!options.svg.empty()) {
     write_file_atomically(real_file_system(), options.svg,
                           observe::render_timeline(timeline_of(options, schedule, played)));
@@ -137,6 +141,12 @@ void add_simulate(CLI::App& app) {
   verb->add_option("--times", options->times,
                    "F,B,W,C: forward, backward and weight gradients of one micro-batch on a rank's "
                    "whole part of the model, and one hop")
+      ->capture_default_str();
+  verb->add_option("--vocabulary", options->shape.vocabulary,
+                   "split the vocabulary over the ranks by algorithm 1 or 2; 0: do not")
+      ->capture_default_str();
+  verb->add_option("--vocabulary-times", options->vocabulary_times,
+                   "S,T: a rank's two passes over its rows, for one micro-batch")
       ->capture_default_str();
   verb->add_option("--svg", options->svg, "draw the timeline into this file");
   verb->add_flag("--json", options->json, "print one JSON object");

@@ -48,7 +48,14 @@ class Walk {
       case Act::recv_grad: return receive(gradients_, key);
       case Act::reduce_grads: return stage_.reduce_grads();
       case Act::step: return stage_.step();
+      case Act::vocab_s:
+      case Act::vocab_t:
+      case Act::embed_f:
+      case Act::embed_b:
+      case Act::begin:
+      case Act::end: break;
     }
+    HEDDLE_CHECK(false, "{} is not carried out", to_text(action));
   }
 
   void finish() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "base/check.h"
@@ -9,22 +10,11 @@
 namespace heddle {
 namespace {
 
-bool computes(Act act) { return act == Act::f || act == Act::b || act == Act::w || act == Act::bw; }
-
-double duration(Act act, const StageTimes& times) {
-  switch (act) {
-    case Act::f: return times.f;
-    case Act::b: return times.b;
-    case Act::w: return times.w;
-    case Act::bw: return times.b + times.w;
-    default: return 0.0;
-  }
-}
-
 class Player {
  public:
-  Player(const Schedule& schedule, std::span<const StageTimes> times)
-      : schedule_(schedule), times_(times) {
+  Player(const Schedule& schedule, std::span<const StageTimes> times,
+         const VocabularyTimes& vocabulary)
+      : schedule_(schedule), times_(times), vocabulary_(vocabulary) {
     played_.by_rank.resize(schedule.by_rank.size());
   }
 
@@ -36,7 +26,10 @@ class Player {
       for (std::size_t rank = 0; rank < played_.by_rank.size(); ++rank) {
         const auto& actions = schedule_.by_rank[rank];
         auto& done = played_.by_rank[rank];
-        while (done.size() < actions.size() && advance(actions[done.size()], done)) --left;
+        while (done.size() < actions.size() &&
+               advance(actions[done.size()], static_cast<int>(rank), done)) {
+          --left;
+        }
       }
       HEDDLE_CHECK(left < before, "a schedule that was not validated does not end");
     }
@@ -48,29 +41,56 @@ class Player {
   /// Kind of the send, its stage, micro-batch.
   using Message = std::tuple<Act, int, int>;
 
-  /// Does the next action of a rank, unless it waits for what is not sent yet.
-  bool advance(const Action& action, std::vector<PlayedAction>& done) {
-    const double free = done.empty() ? 0.0 : done.back().end;
-    double end = free;
+  struct Given {
+    double arrival = 0.0;  // of the latest so far
+    int givers = 0;
+  };
+
+  /// When what the action waits for is there, if it is on its way; 0 when it waits for nothing.
+  std::optional<double> arrival_of(const Action& action) const {
+    if (action.act == Act::recv_act || action.act == Act::recv_grad) {
+      const bool is_act = action.act == Act::recv_act;
+      const auto sent =
+          arrival_.find({is_act ? Act::send_act : Act::send_grad,
+                         is_act ? action.stage - 1 : action.stage + 1, action.microbatch});
+      return sent == arrival_.end() ? std::nullopt : std::optional(sent->second);
+    }
+    if (action.act != Act::end) return 0.0;
+    const auto given = given_.find({action.collective, action.microbatch});
+    if (given == given_.end()) return std::nullopt;
+    const bool is_whole =
+        has_one_source(action.collective) || given->second.givers == schedule_.ranks();
+    return is_whole ? std::optional(given->second.arrival) : std::nullopt;
+  }
+
+  double duration(const Action& action) const {
     const auto& times = times_[static_cast<std::size_t>(action.stage)];
     switch (action.act) {
-      case Act::send_act:
-      case Act::send_grad:
-        arrival_[{action.act, action.stage, action.microbatch}] = free + times.hop;
-        break;
-      case Act::recv_act:
-      case Act::recv_grad: {
-        const bool is_act = action.act == Act::recv_act;
-        const auto sent =
-            arrival_.find({is_act ? Act::send_act : Act::send_grad,
-                           is_act ? action.stage - 1 : action.stage + 1, action.microbatch});
-        if (sent == arrival_.end()) return false;
-        end = std::max(free, sent->second);
-        break;
-      }
-      default: end = free + duration(action.act, times);
+      case Act::f: return times.f;
+      case Act::b: return times.b;
+      case Act::w: return times.w;
+      case Act::bw: return times.b + times.w;
+      case Act::vocab_s: return vocabulary_.s;
+      case Act::vocab_t: return vocabulary_.t;
+      default: return 0.0;
     }
-    done.push_back({action, free, end});
+  }
+
+  /// Does the next action of a rank, unless it waits for what is not sent yet.
+  bool advance(const Action& action, int rank, std::vector<PlayedAction>& done) {
+    const double free = done.empty() ? 0.0 : done.back().end;
+    const auto arrival = arrival_of(action);
+    if (!arrival) return false;
+    const double later = free + times_[static_cast<std::size_t>(action.stage)].hop;
+    if (action.act == Act::send_act || action.act == Act::send_grad) {
+      arrival_[{action.act, action.stage, action.microbatch}] = later;
+    }
+    if (action.act == Act::begin && (!has_one_source(action.collective) || action.peer == rank)) {
+      Given& given = given_[{action.collective, action.microbatch}];
+      given.arrival = std::max(given.arrival, later);
+      ++given.givers;
+    }
+    done.push_back({action, free, std::max(free, *arrival) + duration(action)});
     return true;
   }
 
@@ -79,7 +99,7 @@ class Player {
     for (const auto& done : played_.by_rank) {
       double busy = 0.0, first = -1.0, last = 0.0;
       for (const auto& [action, begin, end] : done) {
-        if (!computes(action.act)) continue;
+        if (!is_computation(action.act) || end <= begin) continue;
         busy += end - begin;
         if (first < 0.0) first = begin;
         last = end;
@@ -99,7 +119,9 @@ class Player {
   const Schedule& schedule_;
   std::span<const StageTimes> times_;
   Played played_;
+  VocabularyTimes vocabulary_;
   std::map<Message, double> arrival_;
+  std::map<std::pair<Collective, int>, Given> given_;  // with the micro-batch
 };
 
 }  // namespace
@@ -114,10 +136,11 @@ std::vector<StageTimes> even_times(const Schedule& schedule, const StageTimes& w
   return times;
 }
 
-Played play(const Schedule& lowered, std::span<const StageTimes> times) {
+Played play(const Schedule& lowered, std::span<const StageTimes> times,
+            const VocabularyTimes& vocabulary) {
   HEDDLE_CHECK(times.size() == static_cast<std::size_t>(lowered.stages()),
                "times of {} stages for a schedule of {}", times.size(), lowered.stages());
-  return Player(lowered, times).run();
+  return Player(lowered, times, vocabulary).run();
 }
 
 }  // namespace heddle

@@ -13,6 +13,12 @@ struct StageTimes {
   double f = 1.0, b = 1.0, w = 1.0, hop = 0.0;
 };
 
+/// What one rank takes for its part of a split vocabulary, per micro-batch. The input layer's
+/// passes are too short to matter.
+struct VocabularyTimes {
+  double s = 0.0, t = 0.0;
+};
+
 /// The times of a rank's whole part of the model divided over its stages: what every stage of
 /// `schedule` takes when all ranks take the same. A hop is not divided.
 std::vector<StageTimes> even_times(const Schedule& schedule, const StageTimes& whole_rank);
@@ -37,7 +43,9 @@ struct Played {
 };
 
 /// Plays a lowered and valid schedule: each rank does its actions in order, as soon as it is free
-/// and what it receives has arrived. `times` by stage.
-Played play(const Schedule& lowered, std::span<const StageTimes> times);
+/// and what it receives has arrived. `times` by stage. A collective takes the hop of the stage it
+/// serves, from the last begin that it needs.
+Played play(const Schedule& lowered, std::span<const StageTimes> times,
+            const VocabularyTimes& vocabulary = {});
 
 }  // namespace heddle

@@ -39,6 +39,15 @@ TEST(Simulate, TimesAreOfARanksWholePart) {
   EXPECT_GT(report.at("makespan"), 4 * 6.5);
 }
 
+TEST(Simulate, SplitsTheVocabularyOverTheRanks) {
+  const Outcome outcome = run_heddle(simulate(
+      "1f1b", "4", "8", {"--vocabulary", "1", "--vocabulary-times", "0.25,0.25", "--json"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json report = parse_json(outcome.out, "stdout");
+  EXPECT_DOUBLE_EQ(report.at("makespan"), 8 * 3.5 + 9.0);
+  EXPECT_EQ(report.at("peak_in_flight"), Json::parse("[6.0, 5.0, 4.0, 3.0]"));
+}
+
 TEST(Simulate, DrawsASmallTimelineAndWritesALargeOne) {
   const TestFiles files;
   const Outcome outcome = run_heddle(simulate("1f1b", "2", "2", {"--svg", files.at("a.svg")}));
@@ -60,11 +69,14 @@ TEST(Simulate, RefusesWhatCannotBePlayed) {
   expect_refusal(simulate("interleaved", "4", "8", {"--chunks", "0"}), 2, {"chunks"});
   expect_refusal(simulate("1f1b", "2000000000", "2000000000"), 2, {"too many"});
   for (const std::string times : {"1,1,1", "1,1,1,0,0", ""}) {
-    expect_refusal(simulate("1f1b", "4", "8", {"--times", times}), 2, {"--times", "four"});
+    expect_refusal(simulate("1f1b", "4", "8", {"--times", times}), 2, {"--times", "F,B,W,C"});
   }
   for (const std::string times : {"1,1,x,0", "1,,1,0", "1,-1,1,0", "nan,1,1,1", "1,1,inf,0"}) {
     expect_refusal(simulate("1f1b", "4", "8", {"--times", times}), 2, {"--times", times});
   }
+  expect_refusal(simulate("1f1b", "4", "8", {"--vocabulary-times", "1"}), 2, {"S,T"});
+  expect_refusal(simulate("1f1b", "4", "8", {"--vocabulary", "3"}), 2, {"algorithm 3"});
+  expect_refusal(simulate("zb-v", "4", "8", {"--vocabulary", "1"}), 2, {"zb-v", "v-half"});
   expect_refusal(simulate("1f1b", "2", "2", {"--svg", "no/such/folder/a.svg"}), 3, {"a.svg"});
 }
 

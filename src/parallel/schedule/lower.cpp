@@ -1,43 +1,125 @@
 #include <map>
+#include <set>
 
 #include "parallel/schedule/schedule.h"
 
 namespace heddle {
 namespace {
 
-/// Marks the last weight gradients of each stage that a rank has.
-void mark_completions(std::vector<Action>& actions) {
-  std::map<int, Action*> last_of_stage;
-  for (Action& action : actions) {
-    if (action.act == Act::w || action.act == Act::bw) last_of_stage[action.stage] = &action;
+/// Inserts what lies between the computations of one rank.
+class RankLowering {
+ public:
+  RankLowering(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
+
+  std::vector<Action> run() {
+    for (const Action& action : schedule_.by_rank[static_cast<std::size_t>(rank_)]) {
+      before(action);
+      out_.push_back(action);
+      after(action);
+    }
+    while (!open_.empty()) end(open_.begin()->first, open_.begin()->second);
+    mark_completions();
+    out_.push_back({Act::reduce_grads});
+    out_.push_back({Act::step});
+    return std::move(out_);
   }
-  for (const auto& [stage, action] : last_of_stage) action->completes_stage = true;
-}
+
+ private:
+  void before(const Action& action) {
+    const int mb = action.microbatch;
+    switch (action.act) {
+      case Act::f:
+        if (is_split() && action.stage == 0) return end(Collective::embedding, mb);
+        return message(Act::recv_act, action, action.stage - 1);
+      case Act::b:
+      case Act::bw:
+        if (is_split() && action.stage == last()) return end(grad_of_output(), mb);
+        return message(Act::recv_grad, action, action.stage + 1);
+      case Act::vocab_s:
+        if (rank_ != schedule_.rank_of(last())) begin(Collective::output, mb);
+        return end(Collective::output, mb);
+      case Act::vocab_t:
+        // Those who need nothing of the sum of dX let go of it a pass later.
+        end(Collective::output_grad, mb - 1);
+        return end(Collective::softmax, mb);
+      case Act::embed_f: return end(Collective::embedding, mb - 2);
+      case Act::embed_b:
+        if (rank_ != schedule_.rank_of(0)) begin(Collective::embedding_grad, mb);
+        return end(Collective::embedding_grad, mb);
+      default: return;
+    }
+  }
+
+  void after(const Action& action) {
+    const int mb = action.microbatch;
+    switch (action.act) {
+      case Act::f:
+        if (is_split() && action.stage == last()) return begin(Collective::output, mb);
+        return message(Act::send_act, action, action.stage + 1);
+      case Act::b:
+      case Act::bw:
+        if (is_split() && action.stage == 0) return begin(Collective::embedding_grad, mb);
+        return message(Act::send_grad, action, action.stage - 1);
+      case Act::vocab_s: return begin(Collective::softmax, mb);
+      case Act::vocab_t:
+        if (schedule_.vocabulary == 1) begin(Collective::output_grad, mb);
+        return;
+      case Act::embed_f: return begin(Collective::embedding, mb);
+      default: return;
+    }
+  }
+
+  bool is_split() const { return schedule_.vocabulary != 0; }
+  int last() const { return schedule_.stages() - 1; }
+  Collective grad_of_output() const {
+    return schedule_.vocabulary == 1 ? Collective::output_grad : Collective::softmax;
+  }
+
+  /// To or from the rank of a neighbouring stage, where there is one and it is another.
+  void message(Act act, const Action& action, int neighbour) {
+    if (neighbour < 0 || neighbour > last() || schedule_.rank_of(neighbour) == rank_) return;
+    out_.push_back({act, action.stage, action.microbatch, schedule_.rank_of(neighbour)});
+  }
+
+  void begin(Collective collective, int mb) {
+    open_.insert({collective, mb});
+    out_.push_back(collective_action(Act::begin, collective, mb));
+  }
+  void end(Collective collective, int mb) {
+    if (open_.erase({collective, mb}) == 0) return;
+    out_.push_back(collective_action(Act::end, collective, mb));
+  }
+  Action collective_action(Act act, Collective collective, int mb) const {
+    const bool is_input =
+        collective == Collective::embedding || collective == Collective::embedding_grad;
+    const int stage = is_input ? 0 : last();
+    const int peer = collective == Collective::softmax ? -1 : schedule_.rank_of(stage);
+    return {act, stage, mb, peer, false, collective};
+  }
+
+  void mark_completions() {
+    std::map<std::pair<Act, int>, Action*> latest;  // by what is summed up, and stage
+    for (Action& action : out_) {
+      const Act sum = action.act == Act::bw ? Act::w : action.act;
+      if (sum == Act::w || sum == Act::vocab_t || sum == Act::embed_b) {
+        latest[{sum, action.stage}] = &action;
+      }
+    }
+    for (const auto& [what, action] : latest) action->completes_stage = true;
+  }
+
+  const Schedule& schedule_;
+  int rank_;
+  std::vector<Action> out_;
+  std::set<std::pair<Collective, int>> open_;  // begun, with the micro-batch
+};
 
 }  // namespace
 
 Schedule lower(const Schedule& compute_only) {
   Schedule lowered = compute_only;
-  const int stages = lowered.stages();
   for (int rank = 0; rank < lowered.ranks(); ++rank) {
-    std::vector<Action> out;
-    for (const Action& action : compute_only.by_rank[static_cast<std::size_t>(rank)]) {
-      // To or from the rank of a neighbouring stage, where there is one and it is another.
-      const auto message = [&](Act act, int stage) {
-        if (stage < 0 || stage >= stages || lowered.rank_of(stage) == rank) return;
-        out.push_back({act, action.stage, action.microbatch, lowered.rank_of(stage)});
-      };
-      const bool is_backward = action.act == Act::b || action.act == Act::bw;
-      if (action.act == Act::f) message(Act::recv_act, action.stage - 1);
-      if (is_backward) message(Act::recv_grad, action.stage + 1);
-      out.push_back(action);
-      if (action.act == Act::f) message(Act::send_act, action.stage + 1);
-      if (is_backward) message(Act::send_grad, action.stage - 1);
-    }
-    mark_completions(out);
-    out.push_back({Act::reduce_grads});
-    out.push_back({Act::step});
-    lowered.by_rank[static_cast<std::size_t>(rank)] = std::move(out);
+    lowered.by_rank[static_cast<std::size_t>(rank)] = RankLowering(compute_only, rank).run();
   }
   return lowered;
 }

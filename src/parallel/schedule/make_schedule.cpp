@@ -17,17 +17,18 @@ struct Entry {
   std::string_view name;
   Schedule (*generate)(const PipeShape&);
   Chunks chunks;
+  Schedule (*with_vocabulary)(const PipeShape&) = nullptr;
 };
 
 constexpr std::array<Entry, 8> kSchedules = {{
     {"gpipe", generators::gpipe, Chunks::one},
-    {"1f1b", generators::one_f_one_b, Chunks::one},
+    {"1f1b", generators::one_f_one_b, Chunks::one, generators::vocabulary_one_f_one_b},
     {"interleaved", generators::interleaved, Chunks::any},
     {"zb-h1", generators::zb_h1, Chunks::one},
     {"zb-h2", generators::zb_h2, Chunks::one},
     {"zb-v", generators::zb_v, Chunks::two},
     {"v-min", generators::v_min, Chunks::two},
-    {"v-half", generators::v_half, Chunks::two},
+    {"v-half", generators::v_half, Chunks::two, generators::vocabulary_v_half},
 }};
 
 constexpr auto kNames = [] {
@@ -51,6 +52,18 @@ void check_chunks(const Entry& entry, int chunks) {
               fmt::format("leave chunks = {}, or use the interleaved schedule", most));
 }
 
+void check_vocabulary(const Entry& entry, int algorithm) {
+  if (algorithm < 0 || algorithm > 2) {
+    throw Error(ErrorCode::usage, fmt::format("there is no vocabulary algorithm {}", algorithm),
+                "use 1 or 2, or 0 for a vocabulary that is not split over the pipeline");
+  }
+  if (algorithm == 0 || entry.with_vocabulary != nullptr) return;
+  throw Error(
+      ErrorCode::usage,
+      fmt::format("schedule {} does not split the vocabulary over the pipeline", entry.name),
+      "use 1f1b or v-half, or leave the vocabulary whole or split over tp");
+}
+
 }  // namespace
 
 std::span<const std::string_view> schedule_names() { return kNames; }
@@ -65,7 +78,8 @@ Schedule make_schedule(std::string_view name, const PipeShape& shape) {
   require_positive(shape.microbatches, "micro-batches");
   require_positive(shape.chunks, "chunks");
   check_chunks(*entry, shape.chunks);
-  return entry->generate(shape);
+  check_vocabulary(*entry, shape.vocabulary);
+  return (shape.vocabulary == 0 ? entry->generate : entry->with_vocabulary)(shape);
 }
 
 }  // namespace heddle

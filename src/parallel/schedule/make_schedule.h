@@ -13,6 +13,10 @@ struct PipeShape {
   int microbatches = 1;
   /// Stages per rank. The V-shaped schedules have two by nature, which need not be said.
   int chunks = 1;
+  /// 1 or 2: split the vocabulary over the ranks by that algorithm (1f1b and v-half). 1 has two
+  /// barriers between forward and backward of the last stage, 2 has one and holds a micro-batch
+  /// less; 2 multiplies once more.
+  int vocabulary = 0;
 };
 
 /// gpipe 1f1b interleaved zb-h1 zb-h2 zb-v v-min v-half, as the run file and the command line
@@ -21,8 +25,8 @@ std::span<const std::string_view> schedule_names();
 
 /// The named schedule, computations only (see `lower`). Any number of ranks and micro-batches will
 /// do; within one kind of action and one stage micro-batches ascend, so gradients are summed in
-/// the same order by every schedule. Error(usage) for an unknown name and for chunks that the
-/// schedule does not have.
+/// the same order by every schedule. Error(usage) for an unknown name and for chunks or a
+/// split vocabulary that the schedule does not have.
 Schedule make_schedule(std::string_view name, const PipeShape& shape);
 
 }  // namespace heddle

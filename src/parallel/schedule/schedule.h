@@ -6,29 +6,60 @@
 
 namespace heddle {
 
-/// One thing a rank does in a step. f, b, w and bw are computation (bw is b and w at once); the
-/// rest is inserted by `lower`.
+/// One thing a rank does in a step. All up to embed_b are computation; the rest is inserted by
+/// `lower`.
 enum class Act : std::uint8_t {
   f,
   b,
   w,
-  bw,
+  bw,  ///< b and w at once
+  // A vocabulary that is split over all ranks (Yeung et al. 2025): every rank does its part of the
+  // output layer of every micro-batch, behind f and before b of the last stage, and of the input
+  // layer, before f and behind b of the first.
+  vocab_s,  ///< logits of this rank's rows, their maximum and sum
+  vocab_t,  ///< gradients of this rank's rows; with algorithm 1 also their part of dX
+  embed_f,  ///< looks up what lies in this rank's rows
+  embed_b,  ///< adds to the gradients of this rank's rows
+  // Between two ranks: a send does not wait, a receive does.
   send_act,
   recv_act,
   send_grad,
   recv_grad,
+  // Among all ranks: `begin` gives what this rank has to give and does not wait, `end` waits.
+  begin,
+  end,
   reduce_grads,
   step
 };
 
+/// What all ranks of the pipeline do together. Each kind needs a communicator of its own: ranks
+/// agree on the order of micro-batches within a kind, not on the order of kinds.
+enum class Collective : std::uint8_t {
+  none,
+  output,         ///< C0: the output of the last stage to all
+  softmax,        ///< C1: maximum, sum and label logit over all rows; algorithm 2: dX too
+  output_grad,    ///< C2, algorithm 1: the sum of the parts of dX, for the last stage
+  embedding,      ///< the sum of what was looked up, for the first stage
+  embedding_grad  ///< the gradient of the first stage's input to all
+};
+
+/// Whether one rank gives and all others take; otherwise all give.
+constexpr bool has_one_source(Collective collective) {
+  return collective == Collective::output || collective == Collective::embedding_grad;
+}
+
 struct Action {
   Act act = Act::f;
+  /// Of vocabulary passes and collectives: the first or the last stage, which they serve.
   int stage = 0;
   int microbatch = 0;
-  int peer = -1;  ///< the other rank, for sends and receives
-  /// Set by `lower` on the last w or bw of its stage: the stage's gradients are complete, and their
-  /// reduction may start under what follows.
+  /// The other rank, for sends and receives; of a collective the one rank that gives or needs the
+  /// tensor, -1 where all do.
+  int peer = -1;
+  /// Set by `lower` on the last w or bw of its stage, the last vocab_t and the last embed_b: those
+  /// gradients are complete, and their reduction may start under what follows.
   bool completes_stage = false;
+  Collective collective = Collective::none;  ///< of begin and end
 
   friend bool operator==(const Action&, const Action&) = default;
 };
@@ -39,6 +70,9 @@ struct Schedule {
   int microbatches = 1;
   std::vector<int> rank_of_stage;
   std::vector<std::vector<Action>> by_rank;
+  /// 1 or 2: by which algorithm the output layer is split over the ranks; 0: it is not, nor is the
+  /// input layer.
+  int vocabulary = 0;
 
   int stages() const { return static_cast<int>(rank_of_stage.size()); }
   int ranks() const { return static_cast<int>(by_rank.size()); }
@@ -48,10 +82,15 @@ struct Schedule {
 /// The stages of one rank, ascending.
 std::vector<int> stages_of(const Schedule& schedule, int rank);
 
+/// f, b, w, bw and the passes of a split vocabulary.
+constexpr bool is_computation(Act act) { return act <= Act::embed_b; }
+constexpr bool is_vocabulary(Act act) { return act >= Act::vocab_s && act <= Act::embed_b; }
+
 /// Adds what lies between computations: sends and receives where neighbouring stages are on
 /// different ranks, and the reduction of gradients and the optimizer step at the end. A receive
 /// stands directly before the computation that needs it, a send directly behind the one that made
-/// it; between stages of one rank the output is handed over in place.
+/// it; between stages of one rank the output is handed over in place. The collectives of a split
+/// vocabulary begin directly behind what they need and end before the first that needs them.
 Schedule lower(const Schedule& compute_only);
 
 /// One thing that is wrong with a schedule.
@@ -69,7 +108,7 @@ std::vector<Diagnostic> validate(const Schedule& lowered);
 /// by rank, in units of the rank's whole part of the model: one of V stages counts 1/V.
 std::vector<double> peak_in_flight(const Schedule& schedule);
 
-/// "F3", "BW0", "step".
+/// "F3", "BW0", "step"; "c1>2" and "c1<2" begin and end a collective.
 std::string to_text(const Action& action);
 /// "F0 F1 BW0 ..." with a line per rank; stages are named where a rank has more than one.
 std::string to_text(const Schedule& schedule);

@@ -11,6 +11,12 @@ const char* symbol(Act act) {
     case Act::b: return "B";
     case Act::w: return "W";
     case Act::bw: return "BW";
+    case Act::vocab_s: return "S";
+    case Act::vocab_t: return "T";
+    case Act::embed_f: return "E";
+    case Act::embed_b: return "G";
+    case Act::begin: return ">";
+    case Act::end: return "<";
     case Act::send_act: return "sa";
     case Act::recv_act: return "ra";
     case Act::send_grad: return "sg";
@@ -21,11 +27,24 @@ const char* symbol(Act act) {
   return "?";
 }
 
+const char* symbol(Collective collective) {
+  switch (collective) {
+    case Collective::none: return "";
+    case Collective::output: return "c0";
+    case Collective::softmax: return "c1";
+    case Collective::output_grad: return "c2";
+    case Collective::embedding: return "ce";
+    case Collective::embedding_grad: return "cg";
+  }
+  return "?";
+}
+
 }  // namespace
 
 std::string to_text(const Action& action) {
   const bool is_for_all = action.act == Act::reduce_grads || action.act == Act::step;
-  return is_for_all ? symbol(action.act) : symbol(action.act) + std::to_string(action.microbatch);
+  if (is_for_all) return symbol(action.act);
+  return fmt::format("{}{}{}", symbol(action.collective), symbol(action.act), action.microbatch);
 }
 
 std::string to_text(const Schedule& schedule) {
@@ -36,8 +55,9 @@ std::string to_text(const Schedule& schedule) {
     for (const Action& action : actions) {
       if (!line.empty()) line += " ";
       line += to_text(action);
-      const bool is_for_all = action.act == Act::reduce_grads || action.act == Act::step;
-      if (names_stages && !is_for_all) line += fmt::format("s{}", action.stage);
+      const bool has_stage =
+          is_computation(action.act) ? !is_vocabulary(action.act) : action.act < Act::begin;
+      if (names_stages && has_stage) line += fmt::format("s{}", action.stage);
     }
     text += line + "\n";
   }

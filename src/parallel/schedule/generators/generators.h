@@ -28,4 +28,21 @@ Schedule v_min(const PipeShape& shape);
 /// V-shaped placement with about half the memory of 1F1B (Qi et al. 2024b).
 Schedule v_half(const PipeShape& shape);
 
+/// 1F1B and V-Half with the passes of a vocabulary that is split over all ranks (Yeung et al.
+/// 2025), by algorithm `shape.vocabulary`.
+Schedule vocabulary_one_f_one_b(const PipeShape& shape);
+Schedule vocabulary_v_half(const PipeShape& shape);
+
+/// How far a rank runs ahead with its vocabulary passes in 1F1B.
+struct VocabularyOffset {
+  int warm_up = 0;  ///< passes before the first backward, beyond the one or two needed
+  bool passes_come_first = true;  ///< after a backward: the passes, then the next forward
+};
+/// By rank, for a backward that takes `b` and a forward that takes `f` <= `b`: they keep the passes
+/// of all ranks, which wait for each other, at the same time in the steady state.
+std::vector<VocabularyOffset> vocabulary_offsets(int ranks, double f, double b);
+/// vocabulary_one_f_one_b with offsets of one's own.
+Schedule vocabulary_one_f_one_b(const PipeShape& shape,
+                                const std::vector<VocabularyOffset>& offsets);
+
 }  // namespace heddle::generators

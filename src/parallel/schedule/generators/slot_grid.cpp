@@ -15,6 +15,7 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 SlotGrid::SlotGrid(Schedule empty)
     : schedule_(std::move(empty)),
       rows_(at(schedule_.ranks())),
+      between_(at(schedule_.ranks())),
       slots_(3 * at(schedule_.stages()) * at(schedule_.microbatches), -1) {}
 
 int SlotGrid::length() const {
@@ -35,6 +36,10 @@ void SlotGrid::put(int slot, const Action& action) {
   HEDDLE_CHECK(!row[at(slot)], "two actions in slot {}", slot);
   row[at(slot)] = action;
   slot_of(action) = slot;
+}
+
+void SlotGrid::put_before(int rank, int slot, const Action& action) {
+  between_[at(rank)].emplace(at(slot), action);
 }
 
 void SlotGrid::put_weights() {
@@ -67,7 +72,8 @@ int SlotGrid::earliest(const Action& action) {
     if (stage < 0 || stage >= schedule_.stages() || mb < 0) return;
     slot = std::max(slot, slot_of({act, stage, mb}) + 1);
   };
-  const auto [act, stage, mb, peer, completes] = action;
+  const Act act = action.act;
+  const int stage = action.stage, mb = action.microbatch;
   after(act, stage, mb - 1);
   if (act == Act::f) after(Act::f, stage - 1, mb);
   if (act == Act::b) {
@@ -141,9 +147,15 @@ void SlotGrid::pull_forward(int capacity) {
 Schedule SlotGrid::in_order() const {
   Schedule schedule = schedule_;
   for (std::size_t rank = 0; rank < rows_.size(); ++rank) {
-    for (const auto& action : rows_[rank]) {
-      if (action) schedule.by_rank[rank].push_back(*action);
+    auto& out = schedule.by_rank[rank];
+    auto next = between_[rank].begin();
+    for (std::size_t slot = 0; slot < rows_[rank].size(); ++slot) {
+      for (; next != between_[rank].end() && next->first <= slot; ++next) {
+        out.push_back(next->second);
+      }
+      if (rows_[rank][slot]) out.push_back(*rows_[rank][slot]);
     }
+    for (; next != between_[rank].end(); ++next) out.push_back(next->second);
   }
   return schedule;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,9 @@ class SlotGrid {
   explicit SlotGrid(Schedule empty);
 
   void put(int slot, const Action& action);
+  /// What takes no slot: done by `rank` before the action in `slot`, behind what was put there
+  /// earlier.
+  void put_before(int rank, int slot, const Action& action);
 
   /// Puts the w of every b into the first free slot behind it, in the order of the b.
   void put_weights();
@@ -40,7 +44,8 @@ class SlotGrid {
   void count_in_flight();
 
   Schedule schedule_;
-  std::vector<Row> rows_;                    // by rank
+  std::vector<Row> rows_;                                    // by rank
+  std::vector<std::multimap<std::size_t, Action>> between_;  // by rank and slot
   std::vector<int> slots_;                   // by kind, stage and micro-batch; -1: not put
   std::vector<std::vector<int>> in_flight_;  // by rank, behind each slot
 };
