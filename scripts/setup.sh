@@ -11,6 +11,7 @@ packages=(
   libhwy-dev                    # SIMD with run-time dispatch
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev
+  libopenmpi-dev openmpi-bin    # ranks under mpirun; optional at build and at run time
   libgtest-dev libgmock-dev libbenchmark-dev
   python3                       # checks in tests/; no Python at run time
 )

@@ -62,6 +62,7 @@ void run(const Arguments& arguments) {
         });
     if (world.rank() == 0) result = own;
   });
+  if (!is_first_process()) return;
   print_result(result);
   if (arguments.json) std::cout << to_json(result).dump() << "\n";
 }

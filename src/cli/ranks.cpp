@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "cli/launcher.h"
+#include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 
 namespace heddle::cli {
@@ -18,6 +19,13 @@ int rank_count(int local) {
   return launcher.size;
 }
 
-void run_on_ranks(int ranks, const std::function<void(World&)>& body) { run_ranks(ranks, body); }
+bool is_first_process() { return detect_launcher(process_environment).rank == 0; }
+
+void run_on_ranks(int ranks, const std::function<void(World&)>& body,
+                  const WatchdogOptions& watch) {
+  if (detect_launcher(process_environment).size == 1) return run_ranks(ranks, body, watch);
+  const auto program = std::filesystem::read_symlink("/proc/self/exe");
+  run_mpi_rank(mpi_library_beside(program), body, watch);
+}
 
 }  // namespace heddle::cli

@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace heddle::cli {
@@ -10,8 +11,14 @@ namespace heddle::cli {
 /// Error(usage) when both say different things.
 int rank_count(int local);
 
+/// Whether this process speaks to the user: the first of those that a launcher started, or the only
+/// one.
+bool is_first_process();
+
 /// Runs `body` on every rank that this process has: as the one that a launcher made it, or as
 /// `ranks` threads. Rethrows the failure of the rank that failed first.
-void run_on_ranks(int ranks, const std::function<void(World&)>& body);
+/// `watch` says how long ranks may wait for each other.
+void run_on_ranks(int ranks, const std::function<void(World&)>& body,
+                  const WatchdogOptions& watch = {});
 
 }  // namespace heddle::cli

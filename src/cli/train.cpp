@@ -40,6 +40,16 @@ std::vector<std::pair<std::string, std::string>> settings_of(const config::RunCo
   return rows;
 }
 
+WatchdogOptions watchdog_options(const config::RunConfig& config) {
+  return {.limit = std::chrono::duration<double>(config.run.timeout),
+          .flight_folder = config.folder() / "flight",
+          // A rank that hangs cannot be ended from within; what is written is whole or not there.
+          .give_up = [](const std::string& reason) {
+            fmt::print(stderr, "error: {}\n", reason);
+            std::_Exit(static_cast<int>(ErrorCode::peer));
+          }};
+}
+
 void run(const Arguments& arguments) {
   const int ranks = rank_count(arguments.ranks);
   const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
@@ -54,17 +64,18 @@ void run(const Arguments& arguments) {
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
       .settings = settings_of(loaded.config)};
   TrainOutcome outcome;
+  const auto body = [&](World& world) {
+    const auto own = train(loaded.config, options, world);
+    if (world.rank() == 0) outcome = own;
+  };
   if (arguments.dry_run) {
     // The first of so many ranks, on which nothing travels: a mesh of any size is planned here.
     World world(std::make_unique<RecordCommunicator>(0, ranks));
-    outcome = train(loaded.config, options, world);
-    if (!arguments.json) return;
+    body(world);
+  } else {
+    run_on_ranks(ranks, body, watchdog_options(loaded.config));
   }
-  if (!arguments.dry_run)
-    run_on_ranks(ranks, [&](World& world) {
-      const auto own = train(loaded.config, options, world);
-      if (world.rank() == 0) outcome = own;
-    });
+  if (!is_first_process()) return;
   if (arguments.json) {
     std::cout << Json{{"step", outcome.step},
                       {"steps", outcome.steps_total},

@@ -34,6 +34,7 @@ void run(const Arguments& arguments) {
     const auto own = verify_mesh(loaded.config, options, world);
     if (world.rank() == 0) report = own;
   });
+  if (!is_first_process()) return;
   fmt::print(stderr, "one rank    loss {:.6f}\n{:<11} loss {:.6f}\n", report.loss_one, report.mesh,
              report.loss_mesh);
   if (report.ok) {

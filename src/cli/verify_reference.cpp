@@ -30,13 +30,28 @@ ReferenceOptions options_of(const config::RunConfig& settings, int ranks) {
           .parallel = parallel_request(settings.parallel)};
 }
 
+/// A setting that changes nothing here would only seem to have been verified.
+void refuse_settings_without_effect(const std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides) {
+    const std::string key = text.substr(0, text.find('='));
+    if (key.starts_with("parallel.") || key == "train.recompute" || key == "run.threads" ||
+        key == "run.device") {
+      continue;
+    }
+    throw Error(ErrorCode::usage, "--set " + text + " has no meaning here",
+                "use keys of [parallel], train.recompute, run.threads or run.device");
+  }
+}
+
 void run(const Arguments& arguments) {
   const auto settings = config::parse_settings(arguments.overrides);
+  refuse_settings_without_effect(arguments.overrides);
   ReferenceReport report;
   run_on_ranks(rank_count(arguments.ranks), [&](World& world) {
     const auto own = verify_reference(arguments.folder, options_of(settings, world.size()), world);
     if (world.rank() == 0) report = own;
   });
+  if (!is_first_process()) return;
   const auto line = [](const char* what, double value, double limit, const std::string& note = {}) {
     fmt::print(stderr, "{} {:<16} {:.2e}  (at most {:.0e}){}\n", value <= limit ? "ok  " : "FAIL",
                what, value, limit, note.empty() ? "" : "  worst: " + note);

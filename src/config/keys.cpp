@@ -511,6 +511,15 @@ std::vector<Key> run_keys() {
        .maximum = 9e18,
        .help = "refuse to start when the prediction for one rank exceeds this; 0 is no limit",
        .explanation = "An integer, or text with a unit: \"3 GiB\"."},
+      {.name = "timeout",
+       .field = field(s, &RunSection::timeout),
+       .unit = "seconds",
+       .minimum = 0,
+       .maximum = 1e6,
+       .help = "how long a rank may wait for the others before the run ends and names the guilty "
+               "one; 0 is for ever",
+       .explanation = "The last calls of every rank are then in the run folder's flight/.",
+       .foreign = {"comm_timeout", "distributed_timeout_minutes", "init_timeout_seconds"}},
   };
 }
 

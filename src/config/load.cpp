@@ -151,8 +151,13 @@ class Loader {
     for (const auto& key : conflict.keys) {
       if (faulty_sections_.count(key.substr(0, key.find('.'))) > 0) return;
     }
-    const auto place = places_.find(conflict.keys.front());
-    const auto where = place == places_.end() ? Place{file_} : place->second;
+    Place where{file_};
+    for (const auto& key : conflict.keys) {
+      const auto place = places_.find(key);
+      if (place == places_.end()) continue;
+      where = place->second;
+      break;
+    }
     problems_.push_back({where, conflict.message});
   }
 

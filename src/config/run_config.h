@@ -141,6 +141,7 @@ struct RunSection {
   std::int64_t threads = 0;
   bool deterministic = true;
   std::int64_t memory_limit = 0;
+  double timeout = 600;
   bool operator==(const RunSection&) const = default;
 };
 

@@ -9,7 +9,7 @@ namespace heddle::config {
 
 /// Something that is wrong with a combination of keys.
 struct Conflict {
-  /// The keys (or sections) it is about; the message points at the first one's place in the file.
+  /// The keys (or sections) it is about; the message points at the first one that was given.
   std::vector<std::string> keys;
   std::string message;
 };

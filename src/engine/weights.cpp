@@ -58,13 +58,14 @@ void read_piece(const HfFolder& folder, const std::string& name, const ParamPiec
                   "the file is damaged or the model diverged; use an earlier checkpoint");
     }
   };
-  if (piece.data.is_contiguous()) {
-    const std::int64_t width = end.dims() == 2 ? piece.part->whole[1] : 1;
-    return check(piece.data, piece.begin[0] * width + (end.dims() == 2 ? piece.begin[1] : 0));
+  if (end.dims() == 1) return check(piece.data, piece.begin[0]);
+  const std::int64_t width = piece.part->whole[1];
+  // Whole rows are one stretch of the tensor in the file; parts of rows are one each.
+  if (piece.data.is_contiguous() && piece.data.size(1) == width) {
+    return check(piece.data, piece.begin[0] * width);
   }
   for (std::int64_t row = 0; row < piece.data.size(0); ++row) {
-    check(piece.data.select(0, row),
-          (piece.begin[0] + row) * piece.part->whole[1] + piece.begin[1]);
+    check(piece.data.select(0, row), (piece.begin[0] + row) * width + piece.begin[1]);
   }
 }
 

@@ -11,11 +11,16 @@
 namespace heddle {
 namespace {
 
-/// "1, 2, 4": the sizes of tp that a number of heads allows.
-std::string divisors(std::int64_t number) {
+bool divides_key_heads(const ModelSpec& spec, std::int64_t tp) {
+  return spec.kv_heads % tp == 0 || tp % spec.kv_heads == 0;
+}
+
+/// "1, 2, 4": the sizes of tp that the model allows.
+std::string possible_tp(const ModelSpec& spec) {
   std::string text;
-  for (std::int64_t d = 1; d <= number; ++d) {
-    if (number % d == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", d);
+  for (std::int64_t tp = 1; tp <= spec.heads; ++tp) {
+    if (spec.heads % tp != 0 || spec.ffn % tp != 0 || !divides_key_heads(spec, tp)) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", tp);
   }
   return text;
 }
@@ -26,9 +31,11 @@ class Checker {
       : spec_(spec), request_(request), ranks_(ranks) {}
 
   void check() {
-    check_ranks();
-    check_tp();
-    check_pp();
+    if (are_positive()) {
+      check_ranks();
+      check_tp();
+      check_pp();
+    }
     if (request_.zero < 0 || request_.zero > 3) {
       problems_.push_back(fmt::format("parallel.zero = {}; use 0, 1, 2 or 3", request_.zero));
     }
@@ -39,6 +46,13 @@ class Checker {
   }
 
  private:
+  bool are_positive() {
+    for (const auto& [key, size] : {std::pair{"tp", request_.tp}, std::pair{"pp", request_.pp}}) {
+      if (size < 1) problems_.push_back(fmt::format("parallel.{} = {}; use 1 or more", key, size));
+    }
+    return problems_.empty();
+  }
+
   void check_ranks() {
     const int needed = request_.tp * request_.pp * std::max(1, request_.dp);
     if (request_.dp > 0 && needed != ranks_) {
@@ -60,16 +74,17 @@ class Checker {
     if (spec_.heads % tp != 0) {
       problems_.push_back(fmt::format(
           "parallel.tp = {} does not divide the model's attention heads = {}; use one of {}", tp,
-          spec_.heads, divisors(spec_.heads)));
-    } else if (spec_.kv_heads % tp != 0 && tp % spec_.kv_heads != 0) {
+          spec_.heads, possible_tp(spec_)));
+    } else if (!divides_key_heads(spec_, tp)) {
       problems_.push_back(
           fmt::format("parallel.tp = {} neither divides the model's key heads = {} nor is a "
                       "multiple; use one of {}",
-                      tp, spec_.kv_heads, divisors(spec_.kv_heads)));
+                      tp, spec_.kv_heads, possible_tp(spec_)));
     }
     if (spec_.ffn % tp != 0) {
-      problems_.push_back(fmt::format("parallel.tp = {} does not divide the model's MLP width = {}",
-                                      tp, spec_.ffn));
+      problems_.push_back(
+          fmt::format("parallel.tp = {} does not divide the model's MLP width = {}; use one of {}",
+                      tp, spec_.ffn, possible_tp(spec_)));
     }
   }
 

@@ -6,15 +6,40 @@
 #include "ops/elementwise.h"
 
 namespace heddle {
+namespace {
 
-using Kind = Placement::Kind;
+/// What brings a tensor from one placement to another.
+enum class Way { nothing, all_reduce, all_gather, reduce_scatter, own_rows, pad_with_zeros };
+
+Way way(const Placement& from, const Placement& to) {
+  using Kind = Placement::Kind;
+  const auto is = [&](Kind a, Kind b) { return from.kind == a && to.kind == b; };
+  const bool splits_tokens_only = from.dim <= 0 && to.dim <= 0;
+  if (splits_tokens_only) {
+    if (is(Kind::invariant, Kind::replicate)) return Way::nothing;
+    if (is(Kind::partial, Kind::invariant)) return Way::all_reduce;
+    if (is(Kind::partial, Kind::replicate)) return Way::all_reduce;
+    if (is(Kind::shard, Kind::replicate)) return Way::all_gather;
+    if (is(Kind::shard, Kind::invariant)) return Way::all_gather;
+    if (is(Kind::partial, Kind::shard)) return Way::reduce_scatter;
+    if (is(Kind::replicate, Kind::shard)) return Way::own_rows;
+    if (is(Kind::invariant, Kind::shard)) return Way::own_rows;
+    if (is(Kind::shard, Kind::partial)) return Way::pad_with_zeros;
+  }
+  HEDDLE_CHECK(false, "there is no change from {} to {}", to_text(Layout{}.with(Axis::tp, from)),
+               to_text(Layout{}.with(Axis::tp, to)));
+}
+
+}  // namespace
 
 std::int64_t tokens_per_rank(std::int64_t tokens, int ranks) {
   return (tokens + ranks - 1) / ranks;
 }
 
 Redistribute::Redistribute(Communicator& comm, Placement from, Placement to, std::int64_t width)
-    : comm_(comm), from_(from), to_(to), width_(width) {}
+    : comm_(comm), from_(from), to_(to), width_(width) {
+  way(from, to);  // and so does the backward: the table holds the dual of every change
+}
 
 Tensor Redistribute::forward(const Tensor& x, Saved&, Ctx& ctx) {
   return change(x, from_, to_, ctx);
@@ -25,21 +50,15 @@ Tensor Redistribute::backward_input(const Tensor& dy, Saved&, Ctx& ctx) {
 }
 
 Tensor Redistribute::change(const Tensor& x, Placement from, Placement to, Ctx& ctx) const {
-  const auto is = [&](Kind a, Kind b) { return from.kind == a && to.kind == b; };
-  if (is(Kind::invariant, Kind::replicate)) return x;
-  if (is(Kind::partial, Kind::invariant) || is(Kind::partial, Kind::replicate)) {
-    return all_reduce(x, ctx);
+  switch (way(from, to)) {
+    case Way::nothing: return x;
+    case Way::all_reduce: return all_reduce(x, ctx);
+    case Way::all_gather: return all_gather(x, ctx);
+    case Way::reduce_scatter: return reduce_scatter(x, ctx);
+    case Way::own_rows: return own_rows(x, ctx);
+    case Way::pad_with_zeros: break;
   }
-  if (is(Kind::shard, Kind::replicate) || is(Kind::shard, Kind::invariant)) {
-    return all_gather(x, ctx);
-  }
-  if (is(Kind::partial, Kind::shard)) return reduce_scatter(x, ctx);
-  if (is(Kind::replicate, Kind::shard) || is(Kind::invariant, Kind::shard)) {
-    return own_rows(x, ctx);
-  }
-  if (is(Kind::shard, Kind::partial)) return pad_with_zeros(x, ctx);
-  HEDDLE_CHECK(false, "there is no change from {} to {}", to_text(Layout{}.with(Axis::tp, from)),
-               to_text(Layout{}.with(Axis::tp, to)));
+  return pad_with_zeros(x, ctx);
 }
 
 Tensor Redistribute::all_reduce(const Tensor& x, Ctx& ctx) const {

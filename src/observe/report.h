@@ -9,6 +9,7 @@
 
 #include "observe/history.h"
 #include "observe/metrics.h"
+#include "observe/timeline.h"
 
 namespace heddle::observe {
 
@@ -32,6 +33,11 @@ struct RankMemoryRow {
   std::uint64_t predicted_bytes = 0, measured_bytes = 0;
 };
 
+struct TimelineFigure {
+  std::string title;
+  Timeline timeline;
+};
+
 struct RunTotals {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -51,6 +57,7 @@ struct RunReport {
   MemoryRow memory_total = {.tag = "total"};
   std::uint64_t peak_resident_bytes = 0;  ///< of the process
   std::vector<RankMemoryRow> ranks;       ///< of a run of several
+  std::vector<TimelineFigure> timelines;  ///< of one step of a pipeline, on one scale
   std::vector<CommunicationRow> communication;
   std::vector<SampleText> samples;
   std::vector<std::string> warnings;

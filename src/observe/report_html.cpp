@@ -275,6 +275,17 @@ std::string memory_section(const RunReport& report) {
   return html + "</div>" + rank_memory(report) + "</section>\n";
 }
 
+std::string pipeline_section(const RunReport& report) {
+  if (report.timelines.empty()) return "";
+  std::string html =
+      "<section id=\"pipeline\"><h2>Pipeline</h2><p class=\"say\">One step, a row per pipeline "
+      "rank.</p>";
+  for (const auto& [title, timeline] : report.timelines) {
+    put(html, "<h3>{}</h3>{}", escape_html(title), render_timeline(timeline));
+  }
+  return html + "</section>\n";
+}
+
 std::string communication_section(const RunReport& report) {
   std::string html = "<section id=\"communication\"><h2>Communication</h2>";
   if (report.communication.empty()) {
@@ -346,8 +357,8 @@ std::string report_html(const RunReport& report) {
       "</header>\n",
       escape_html(report.title), kReportStyle, escape_html(report.model));
   html += figures(report) + warnings(report) + curves_section(report, charts) +
-          samples_section(report) + memory_section(report) + communication_section(report) +
-          settings_section(report);
+          samples_section(report) + memory_section(report) + pipeline_section(report) +
+          communication_section(report) + settings_section(report);
   put(html,
       "<footer>The same numbers for programs: report.json and metrics.jsonl in this folder."
       "</footer>\n</main>\n<script type=\"application/json\" id=\"curves\">{}</script>\n"

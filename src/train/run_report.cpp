@@ -55,6 +55,7 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
   report.memory_total = {"total", summary.predicted.peak, summary.measured.peak};
   report.peak_resident_bytes = observe::process_peak_bytes();
   report.ranks = summary.ranks;
+  report.timelines = summary.timelines;
   if (!summary.ranks.empty()) report.communication = communication_rows(summary);
   report.samples = summary.samples;
   report.warnings = summary.warnings;

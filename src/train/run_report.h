@@ -23,6 +23,7 @@ struct RunSummary {
   std::vector<observe::SampleText> samples;
   std::vector<std::string> warnings;
   std::vector<observe::RankMemoryRow> ranks;
+  std::vector<observe::TimelineFigure> timelines;
   MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
 };
 

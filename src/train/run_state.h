@@ -18,7 +18,7 @@ struct RunState {
   std::int64_t tokens = 0;
   std::int64_t skipped_updates = 0;
   double seconds = 0.0;  ///< of training so far
-  std::optional<double> eval_loss;
+  std::optional<double> eval_loss = {};
 };
 
 /// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the

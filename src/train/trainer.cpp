@@ -32,6 +32,7 @@
 #include "train/plan_text.h"
 #include "train/run_report.h"
 #include "train/run_state.h"
+#include "train/step_timeline.h"
 #include "train/stop_signals.h"
 
 namespace heddle {
@@ -317,14 +318,14 @@ class Run {
     Loader loader(*data_.train, plan, memory_, state_.step,
                   static_cast<std::size_t>(config_.data.prefetch));
     TrainStep step(*model_, *optimizer_, stream_, memory_);
-    if (config_.observe.trace) {
-      step.observe([this](const Action& action, double begin, double end) {
-        trace_.add({.name = to_text(action),
-                    .category = "action",
-                    .begin_seconds = step_start_ + begin,
-                    .duration_seconds = end - begin});
-      });
-    }
+    step.observe([this](const Action& action, double begin, double end) {
+      recorder_.add(action, begin, end);
+      if (!config_.observe.trace) return;
+      trace_.add({.name = to_text(action),
+                  .category = "action",
+                  .begin_seconds = step_start_ + begin,
+                  .duration_seconds = end - begin});
+    });
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
     if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now(signals);
@@ -349,6 +350,7 @@ class Run {
     }
     const double lr = lr_.at(state_.step + 1);
     step_start_ = since_start_.seconds();
+    recorder_.begin_step();
     const MeshTraffic before = mesh_->traffic();
     memory_.reset_peak();  // what saving and evaluating take is not the step's
     const StepResult result = step.run(
@@ -509,6 +511,11 @@ class Run {
     if (is_stopped && config_.checkpoint.on_exit) save_now();
     if (!is_stopped) sample_now();
     collect_memory();
+    if (plan_.mesh.size(Axis::pp) > 1) {
+      timelines_ =
+          step_timelines(recorder_, plan_.step_schedule(static_cast<int>(config_.accumulation())),
+                         mesh_->comm(Axis::pp), memory_, stream_);
+    }
     if (is_first_) close_files();
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
@@ -544,6 +551,15 @@ class Run {
     detach_log_file();
   }
 
+  /// Without what a rank that is alone on an axis tells itself.
+  MeshTraffic beyond_itself(MeshTraffic traffic) const {
+    for (std::size_t axis = 0; axis < kAxes; ++axis) {
+      if (plan_.mesh.sizes[axis] == 1) traffic.by_axis[axis] = {};
+    }
+    if (plan_.mesh.copies == 1) traffic.copies = {};
+    return traffic;
+  }
+
   void write_report() const {
     RunSummary summary{.name = config_.run.name,
                        .settings = options_.settings,
@@ -553,8 +569,9 @@ class Run {
                        .samples = samples_,
                        .warnings = warnings_,
                        .ranks = ranks_,
-                       .predicted_traffic = expected_,
-                       .counted_traffic = counted_};
+                       .timelines = timelines_,
+                       .predicted_traffic = beyond_itself(expected_),
+                       .counted_traffic = beyond_itself(counted_)};
     if (tokenizer_ && data_.eval().eval_windows() > 0) {
       summary.best_possible_loss = best_demo_loss(data_.eval(), *tokenizer_);
     }
@@ -600,6 +617,8 @@ class Run {
   MeshTraffic expected_, counted_;  // of the steps
   MemoryStats largest_step_;        // the ledger of the step that held most
   std::vector<observe::RankMemoryRow> ranks_;
+  StepRecorder recorder_;
+  std::vector<observe::TimelineFigure> timelines_;
 };
 
 }  // namespace

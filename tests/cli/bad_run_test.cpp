@@ -41,7 +41,8 @@ TEST(BadSetting, IsRefusedWithTheKeyAndTheNearestOne) {
            {"train.tokens_per_step=100", {"train.tokens_per_step", "64", "128"}},
            {"data.seq_len=1000000", {"seq_len"}},
            {"run.dtype=bf16", {"run.dtype"}},
-           {"parallel.tp=2", {"parallel.tp"}},
+           {"parallel.tp=2", {"parallel.dp 1 x tp 2", "--ranks 2"}},
+           {"parallel.cp=2", {"parallel.cp"}},
            {"model.preset=llama-15n", {"llama-15n", "llama-15m"}}}) {
     auto settings = std::vector{setting};
     if (setting.starts_with("model.preset")) settings.push_back("model.config=\"\"");
@@ -49,7 +50,9 @@ TEST(BadSetting, IsRefusedWithTheKeyAndTheNearestOne) {
   }
   expect_train_refused(run, {"run.device=cuda"}, 3, {"run.device"});
   expect_train_refused(run, {"run.memory_limit=100000"}, 3, {"at its peak", "microbatch"});
-  expect_refusal(run.command({}, {"--ranks", "3"}), 2, {"--ranks 3"});
+  expect_refusal(run.command({"parallel.dp=2"}, {"--ranks", "3"}), 2,
+                 {"parallel.dp 2", "3 are started", "--ranks 2"});
+  expect_refusal(run.command({}, {"--ranks", "3"}), 2, {"train.tokens_per_step", "parallel.dp 3"});
 }
 
 TEST(BadData, IsRefusedByName) {

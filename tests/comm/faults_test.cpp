@@ -9,42 +9,19 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "comm/threads/thread_world.h"
+#include "comm/training_calls.h"
 
 namespace heddle {
 namespace {
 
+using testing::kSteps;
+using testing::train;
 using namespace std::chrono_literals;
 
-constexpr int kRanks = 4, kSteps = 12;
+constexpr int kRanks = 4;
 /// Trials mostly sleep, so several run at a time.
 constexpr int kTrials = 100, kAtATime = 10;
 constexpr auto kLimit = 400ms;
-
-/// Steps of what training does: sums over tp, gradients over dp in the background, a message to the
-/// next rank, a norm over all.
-void train(World& world) {
-  Memory memory;
-  Stream stream(1);
-  const int rank = world.rank(), size = world.size();
-  const auto tp = world.all().split(rank / 2, rank, "tp");
-  const auto dp = world.all().split(rank % 2, rank, "dp");
-  dp->run_in_background(true);
-  const auto tensor = [&](std::int64_t count) {
-    return memory.zeros({count}, DType::f32, MemoryTag::communication);
-  };
-  for (int step = 0; step < kSteps; ++step) {
-    const CommScope scope(world.flight(), {.what = "step", .microbatch = step});
-    const Tensor grads = tensor(64), norm = tensor(1);
-    tp->all_reduce(tensor(32), ReduceOp::sum, stream).wait(stream);
-    const Work reduced = dp->all_reduce(grads, ReduceOp::sum, stream);
-    const Work received = world.all().recv(tensor(16), (rank + size - 1) % size, stream);
-    const Work sent = world.all().send(tensor(16), (rank + 1) % size, stream);
-    received.wait(stream);
-    sent.wait(stream);
-    reduced.wait(stream);
-    world.all().all_reduce(norm, ReduceOp::sum, stream).wait(stream);
-  }
-}
 
 /// Runs `train` with something done before one call of one rank; returns the message of the
 /// failure.

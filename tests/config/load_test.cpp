@@ -195,10 +195,26 @@ TEST(LoadErrors, OfConflictsSayBothKeysAndTheRemedy) {
             "run.toml: no length; set train.steps or train.tokens");
 }
 
-TEST(LoadErrors, RefuseMoreRanksThanOneProcess) {
-  EXPECT_EQ(
-      error_text(kGoodRun + "[parallel]\ntp = 2\n"),
-      "run.toml:9:1: parallel.tp = 2 needs 2 ranks; this build runs one process: set it to 1");
+TEST(LoadErrors, RefuseAMeshThatIsNotTheRanksOfTheRun) {
+  EXPECT_EQ(error_text(kGoodRun + "[parallel]\ntp = 2\n"),
+            "run.toml:9:1: parallel.dp 1 x tp 2 x pp 1 makes 2 ranks, but 1 is started; start 2 "
+            "(--ranks 2 or the launcher), or change one of them");
+  EXPECT_EQ(error_text(kGoodRun + "[parallel]\ndp = 2\npp = 3\n"),
+            "run.toml:9:1: parallel.dp 2 x tp 1 x pp 3 makes 6 ranks, but 1 is started; start 6 "
+            "(--ranks 6 or the launcher), or change one of them");
+  EXPECT_EQ(error_text(kGoodRun + "[parallel]\ncp = 2\nep = 4\n"),
+            "run.toml:9:1: parallel.cp = 2 is not in this version: set it to 1\n"
+            "run.toml:10:1: parallel.ep = 4 is not in this version: set it to 1");
+}
+
+TEST(Load, TakesForDpWhatTheRanksLeave) {
+  const std::string run = kGoodRun + "[parallel]\ntp = 2\npp = 3\n";
+  EXPECT_EQ(parse_run(run, "run.toml", {}, 24).config.parallel.dp, 4);
+  EXPECT_EQ(parse_run(run, "run.toml", {"parallel.dp=2"}, 12).config.parallel.dp, 2);
+  EXPECT_EQ(parse_run(kGoodRun, "run.toml").config.parallel.dp, 1);
+}
+
+TEST(LoadErrors, RefuseAPipelineThatIsNotThere) {
   EXPECT_EQ(
       error_text(kGoodRun + "[parallel]\ndp = 1\nchunks = 2\nvocabulary = \"pipeline\"\n"),
       "run.toml:10:1: parallel.chunks = 2 needs a pipeline; set parallel.pp above 1, or chunks "

@@ -84,8 +84,9 @@ class RandomRun {
       c.data.train = "t";
       c.data.sources.clear();
     }
-    c.parallel.dp = integer(0, 1);
-    c.parallel.tp = c.parallel.pp = c.parallel.cp = c.parallel.ep = c.parallel.chunks = 1;
+    // What was loaded always says dp: where the file does not, it follows from the ranks.
+    c.parallel.dp = c.parallel.tp = c.parallel.pp = c.parallel.cp = c.parallel.ep =
+        c.parallel.chunks = 1;
     if (c.parallel.vocabulary == Vocabulary::pipeline) c.parallel.vocabulary = Vocabulary::tensor;
     c.train.microbatch = std::min<std::int64_t>(c.train.microbatch, 1000);
     c.data.seq_len = std::min<std::int64_t>(c.data.seq_len, 10000);

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "comm/record/record_communicator.h"
+#include "comm/threads/thread_world.h"
 #include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
@@ -12,22 +14,36 @@ namespace {
 /// Writes down what it is told to do.
 class Recorder : public Stage {
  public:
-  void forward(int microbatch) override { note("F", microbatch); }
-  void backward_input(int microbatch) override { note("B", microbatch); }
-  void backward_weight(int microbatch) override { note("W", microbatch); }
-  void backward(int microbatch) override { note("BW", microbatch); }
+  Tensor forward(int, int microbatch, const Tensor&) override { return note("F", microbatch); }
+  Tensor backward_input(int, int microbatch, const Tensor&) override {
+    return note("B", microbatch);
+  }
+  void backward_weight(int, int microbatch) override { note("W", microbatch); }
+  Tensor backward(int, int microbatch, const Tensor&) override { return note("BW", microbatch); }
+  Tensor boundary(int) override { return {}; }
   void reduce_grads() override { text += "reduce "; }
   void step() override { text += "step "; }
 
   std::string text;
 
  private:
-  void note(const char* what, int microbatch) { text += what + std::to_string(microbatch) + " "; }
+  Tensor note(const char* what, int microbatch) {
+    text += what + std::to_string(microbatch) + " ";
+    return {};
+  }
 };
+
+/// What one rank of `ranks` does, with nobody at the other ends.
+void execute_alone(const Schedule& schedule, int rank, int ranks, Stage& stage,
+                   const OnAction& on_action = {}) {
+  RecordCommunicator pipeline(rank, ranks);
+  Stream stream(1);
+  execute(schedule, pipeline, stage, stream, on_action);
+}
 
 TEST(Executor, DoesWhatTheScheduleSaysInOrder) {
   Recorder stage;
-  execute(lower(make_schedule("1f1b", {1, 3})), 0, stage);
+  execute_alone(lower(make_schedule("1f1b", {1, 3})), 0, 1, stage);
   EXPECT_EQ(stage.text, "F0 BW0 F1 BW1 F2 BW2 reduce step ");
 }
 
@@ -43,7 +59,7 @@ TEST(Executor, KnowsTheHalvesOfBackward) {
                                        {Act::step}}}};
   ASSERT_TRUE(validate(schedule).empty());
   Recorder stage;
-  execute(schedule, 0, stage);
+  execute_alone(schedule, 0, 1, stage);
   EXPECT_EQ(stage.text, "F0 B0 F1 BW1 W0 reduce step ");
 }
 
@@ -51,13 +67,13 @@ TEST(Executor, TellsWhenEachActionBeganAndEnded) {
   Recorder stage;
   std::string seen;
   double now = 0.0;
-  execute(lower(make_schedule("1f1b", {1, 1})), 0, stage,
-          [&](const Action& action, double begin, double end) {
-            seen += to_text(action) + " ";
-            EXPECT_LE(now, begin);
-            EXPECT_LE(begin, end);
-            now = end;
-          });
+  execute_alone(lower(make_schedule("1f1b", {1, 1})), 0, 1, stage,
+                [&](const Action& action, double begin, double end) {
+                  seen += to_text(action) + " ";
+                  EXPECT_LE(now, begin);
+                  EXPECT_LE(begin, end);
+                  now = end;
+                });
   EXPECT_EQ(seen, "F0 BW0 reduce step ");
 }
 
@@ -66,10 +82,79 @@ TEST(Executor, DoesOneRanksPart) {
                           .rank_of_stage = {0, 1},
                           .by_rank = {{{Act::f, 0, 0}}, {{Act::f, 1, 0}, {Act::bw, 1, 0}}}};
   Recorder first, second;
-  execute(schedule, 0, first);
-  execute(schedule, 1, second);
+  execute_alone(schedule, 0, 2, first);
+  execute_alone(schedule, 1, 2, second);
   EXPECT_EQ(first.text, "F0 ");
   EXPECT_EQ(second.text, "F0 BW0 ");
+}
+
+/// A stage adds one to what it gets, and checks that it got what the stage before (or behind) made
+/// of this micro-batch.
+class Relay : public Stage {
+ public:
+  explicit Relay(int stages) : stages_(stages) {}
+
+  Tensor forward(int stage, int microbatch, const Tensor& x) override {
+    EXPECT_EQ(x.defined(), stage > 0);
+    if (x.defined()) {
+      EXPECT_EQ(number_in(x), activation(stage, microbatch));
+    }
+    ++forwards;
+    return stage + 1 < stages_ ? holding(activation(stage + 1, microbatch)) : Tensor();
+  }
+  Tensor backward_input(int stage, int microbatch, const Tensor& dy) override {
+    EXPECT_EQ(dy.defined(), stage + 1 < stages_);
+    if (dy.defined()) {
+      EXPECT_EQ(number_in(dy), -activation(stage, microbatch));
+    }
+    ++backwards;
+    return stage > 0 ? holding(-activation(stage - 1, microbatch)) : Tensor();
+  }
+  void backward_weight(int, int) override { ++weights; }
+  Tensor backward(int stage, int microbatch, const Tensor& dy) override {
+    ++weights;
+    return backward_input(stage, microbatch, dy);
+  }
+  Tensor boundary(int) override { return holding(0.0F); }
+  void reduce_grads() override {}
+  void step() override { ++steps; }
+
+  int forwards = 0, backwards = 0, weights = 0, steps = 0;
+
+ private:
+  static float activation(int stage, int microbatch) {
+    return static_cast<float>(1000 * microbatch + stage);
+  }
+  Tensor holding(float number) {
+    const Tensor tensor = memory_.alloc({1}, DType::f32, MemoryTag::activations);
+    tensor.host<float>()[0] = number;
+    return tensor;
+  }
+  static float number_in(const Tensor& tensor) { return tensor.host<float>()[0]; }
+
+  int stages_;
+  Memory memory_;
+};
+
+TEST(Executor, BringsEveryStageWhatItsNeighboursMade) {
+  constexpr int kMicrobatches = 7;
+  for (const std::string_view name : schedule_names()) {
+    for (const int ranks : {2, 3, 4}) {
+      const int chunks = name == "interleaved" ? 2 : 1;
+      const Schedule schedule = lower(
+          make_schedule(name, {.ranks = ranks, .microbatches = kMicrobatches, .chunks = chunks}));
+      const int stages_of_a_rank = schedule.stages() / ranks;
+      run_ranks(ranks, [&](World& world) {
+        Relay relay(schedule.stages());
+        Stream stream(1);
+        execute(schedule, world.all(), relay, stream);
+        EXPECT_EQ(relay.forwards, kMicrobatches * stages_of_a_rank) << name;
+        EXPECT_EQ(relay.backwards, kMicrobatches * stages_of_a_rank) << name;
+        EXPECT_EQ(relay.weights, kMicrobatches * stages_of_a_rank) << name;
+        EXPECT_EQ(relay.steps, 1) << name;
+      });
+    }
+  }
 }
 
 }  // namespace

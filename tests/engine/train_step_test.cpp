@@ -11,10 +11,10 @@ namespace {
 /// Values and moments of every parameter.
 std::vector<std::string> state_of(Model& model) {
   std::vector<std::string> state;
-  for (std::size_t i = 0; i < model.store().parameters().size(); ++i) {
-    state.push_back(bytes_of(model.store().parameters()[i]->value));
-    state.push_back(bytes_of(model.store().moment1(i)));
-    state.push_back(bytes_of(model.store().moment2(i)));
+  const ParamStore& store = model.store();
+  for (const auto& pieces :
+       {store.value_pieces(), store.moment_pieces(1), store.moment_pieces(2)}) {
+    for (const ParamPiece& piece : pieces) state.push_back(bytes_of(piece.data));
   }
   return state;
 }
@@ -121,8 +121,8 @@ TEST(TrainStep, ClippingBoundsTheChangeButReportsTheNormBefore) {
   };
   const double norm = run(free, 0.0).grad_norm;
   EXPECT_EQ(run(clipped, norm / 4).grad_norm, norm);
-  const Tensor& without = free.model().store().moment1(0);
-  const Tensor& with = clipped.model().store().moment1(0);
+  const Tensor without = free.model().store().moment_pieces(1)[0].data;
+  const Tensor with = clipped.model().store().moment_pieces(1)[0].data;
   for (std::size_t i = 0; i < 64; ++i) {
     EXPECT_NEAR(with.host<float>()[i], without.host<float>()[i] / 4, 1e-6 * norm);
   }

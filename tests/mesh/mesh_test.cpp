@@ -2,16 +2,43 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/threads/thread_world.h"
+
 namespace heddle {
 namespace {
+
+constexpr Axis kEveryAxis[] = {Axis::pp, Axis::dp, Axis::cp, Axis::tp, Axis::ep};
+
+MeshShape shape_of(int pp, int dp, int tp, int cp = 1) {
+  return MeshShape{}.with(Axis::pp, pp).with(Axis::dp, dp).with(Axis::cp, cp).with(Axis::tp, tp);
+}
+
+/// The ranks of a group as its members see them: everybody says who he is.
+std::vector<int> members(Communicator& group, int rank) {
+  Memory memory;
+  Stream stream(1);
+  const Tensor mine = memory.alloc({1}, DType::i32, MemoryTag::communication);
+  const Tensor all = memory.alloc({group.size()}, DType::i32, MemoryTag::communication);
+  mine.host<std::int32_t>()[0] = rank;
+  group.all_gather(mine, all, stream).wait(stream);
+  return {all.host<std::int32_t>().begin(), all.host<std::int32_t>().end()};
+}
 
 TEST(Mesh, OfOneProcessHasSizeOneOnEveryAxis) {
   const Mesh mesh;
   EXPECT_EQ(mesh.ranks(), 1);
-  for (const Axis axis : {Axis::pp, Axis::dp, Axis::cp, Axis::tp, Axis::ep}) {
+  for (const Axis axis : kEveryAxis) {
     EXPECT_EQ(mesh.size(axis), 1);
     EXPECT_EQ(mesh.coord(axis), 0);
   }
+  EXPECT_EQ(mesh.copies().size(), 1);
+  EXPECT_EQ(mesh.ends().size(), 1);
+  EXPECT_TRUE(mesh.is_end());
 }
 
 TEST(Mesh, HasACommunicatorOfItsOwnForEveryAxis) {
@@ -22,6 +49,133 @@ TEST(Mesh, HasACommunicatorOfItsOwnForEveryAxis) {
   };
   EXPECT_EQ(barriers(Axis::tp), 1);
   EXPECT_EQ(barriers(Axis::dp), 0);
+}
+
+TEST(MeshShape, CountsRanksWithTpFastestAndPpSlowest) {
+  const MeshShape shape = shape_of(2, 3, 2, 2);
+  EXPECT_EQ(shape.ranks(), 24);
+  int rank = 0;
+  for (int pp = 0; pp < 2; ++pp) {
+    for (int dp = 0; dp < 3; ++dp) {
+      for (int cp = 0; cp < 2; ++cp) {
+        for (int tp = 0; tp < 2; ++tp, ++rank) {
+          EXPECT_EQ(shape.coord(Axis::pp, rank), pp) << rank;
+          EXPECT_EQ(shape.coord(Axis::dp, rank), dp) << rank;
+          EXPECT_EQ(shape.coord(Axis::cp, rank), cp) << rank;
+          EXPECT_EQ(shape.coord(Axis::tp, rank), tp) << rank;
+          EXPECT_EQ(shape.coord(Axis::ep, rank), 0) << rank;
+        }
+      }
+    }
+  }
+}
+
+TEST(MeshShape, IsWrittenAsTheRunFileNamesIt) {
+  EXPECT_EQ(MeshShape{}.text(), "dp=1 tp=1 pp=1");
+  EXPECT_EQ(shape_of(4, 3, 2).text(), "dp=3 tp=2 pp=4");
+}
+
+TEST(Mesh, GroupsAreTheRanksThatDifferOnTheAxisOnly) {
+  for (const MeshShape& shape : {shape_of(1, 2, 2), shape_of(2, 2, 2), shape_of(3, 1, 2),
+                                 shape_of(2, 3, 1), shape_of(1, 2, 2, 2), shape_of(4, 1, 1)}) {
+    run_ranks(shape.ranks(), [&](World& world) {
+      const Mesh mesh(shape, world.all());
+      EXPECT_EQ(mesh.rank(), world.rank());
+      EXPECT_EQ(mesh.ranks(), shape.ranks());
+      for (const Axis axis : kEveryAxis) {
+        std::vector<int> want;
+        for (int other = 0; other < shape.ranks(); ++other) {
+          bool differs_elsewhere = false;
+          for (const Axis any : kEveryAxis) {
+            differs_elsewhere |= any != axis && shape.coord(any, other) != mesh.coord(any);
+          }
+          if (!differs_elsewhere) want.push_back(other);
+        }
+        EXPECT_EQ(members(mesh.comm(axis), world.rank()), want)
+            << shape.text() << " " << name_of(axis);
+        EXPECT_EQ(mesh.coord(axis), shape.coord(axis, world.rank()));
+        EXPECT_EQ(mesh.size(axis), shape.size(axis));
+      }
+    });
+  }
+}
+
+TEST(Mesh, CopiesAreNeighboursOnTp) {
+  MeshShape shape = shape_of(1, 2, 4);
+  shape.copies = 2;
+  run_ranks(8, [&](World& world) {
+    const Mesh mesh(shape, world.all());
+    const int first = world.rank() / 2 * 2;
+    EXPECT_EQ(members(mesh.copies(), world.rank()), (std::vector<int>{first, first + 1}));
+    EXPECT_EQ(mesh.copies().rank(), world.rank() - first);
+    EXPECT_EQ(mesh.ends().size(), 1);
+  });
+}
+
+TEST(Mesh, EndsAreTheFirstAndTheLastStageOfOnePipeline) {
+  MeshShape shape = shape_of(3, 2, 1);
+  shape.ends = {0, 2};
+  run_ranks(6, [&](World& world) {
+    const Mesh mesh(shape, world.all());
+    const int pp = mesh.coord(Axis::pp), dp = mesh.coord(Axis::dp);
+    EXPECT_EQ(mesh.is_end(), pp != 1);
+    const auto want = pp == 1 ? std::vector<int>{world.rank()} : std::vector<int>{dp, 4 + dp};
+    EXPECT_EQ(members(mesh.ends(), world.rank()), want);
+    if (pp != 1) {
+      EXPECT_EQ(mesh.ends().rank(), pp == 0 ? 0 : 1) << "the first stage comes first";
+    }
+  });
+}
+
+TEST(Mesh, EndsOnOneRankNeedNoGroup) {
+  MeshShape shape = shape_of(2, 1, 1);
+  shape.ends = {0, 0};  // a V: the first rank has the first and the last stage
+  run_ranks(2, [&](World& world) {
+    const Mesh mesh(shape, world.all());
+    EXPECT_EQ(mesh.ends().size(), 1);
+    EXPECT_EQ(mesh.is_end(), world.rank() == 0);
+  });
+}
+
+TEST(Mesh, RefusesAWorldOfAnotherSize) {
+  run_ranks(2, [](World& world) { EXPECT_THROW(Mesh(shape_of(1, 3, 1), world.all()), Error); });
+}
+
+TEST(Mesh, RecordedSeesWhatTheRankSees) {
+  MeshShape shape = shape_of(3, 2, 4);
+  shape.copies = 2;
+  shape.ends = {0, 2};
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const Mesh mesh = Mesh::recorded(shape, rank);
+    EXPECT_EQ(mesh.rank(), rank);
+    EXPECT_EQ(mesh.ranks(), 24);
+    for (const Axis axis : kEveryAxis) {
+      EXPECT_EQ(mesh.size(axis), shape.size(axis));
+      EXPECT_EQ(mesh.coord(axis), shape.coord(axis, rank));
+    }
+    EXPECT_EQ(mesh.copies().size(), 2);
+    EXPECT_EQ(mesh.copies().rank(), rank % 2);
+    const int pp = shape.coord(Axis::pp, rank);
+    EXPECT_EQ(mesh.ends().size(), pp == 1 ? 1 : 2);
+    EXPECT_EQ(mesh.ends().rank(), pp == 2 ? 1 : 0);
+    EXPECT_EQ(mesh.is_end(), pp != 1);
+  }
+}
+
+TEST(Mesh, RecordedCountsAndMovesNothing) {
+  const Mesh mesh = Mesh::recorded(shape_of(1, 2, 3), 4);
+  Memory memory;
+  Stream stream(1);
+  const Tensor data = memory.zeros({10}, DType::f32, MemoryTag::communication);
+  data.host<float>()[0] = 7.0F;
+  mesh.comm(Axis::tp).all_reduce(data, ReduceOp::sum, stream).wait(stream);
+  EXPECT_EQ(data.host<float>()[0], 7.0F);
+  const auto count = [&](Axis axis) {
+    return mesh.comm(axis).counts().by_op[static_cast<std::size_t>(CommOp::all_reduce)];
+  };
+  EXPECT_EQ(count(Axis::tp).calls, 1);
+  EXPECT_EQ(count(Axis::tp).payload_bytes, 40);
+  EXPECT_EQ(count(Axis::dp).calls, 0);
 }
 
 }  // namespace

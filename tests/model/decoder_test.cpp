@@ -15,14 +15,15 @@ namespace {
 /// Every parameter of a small model of the family, by the names of its parts.
 std::map<std::string, const Parameter*> parameters(const ModelSpec& spec, const Decoder& decoder) {
   std::map<std::string, const Parameter*> named;
-  for (const auto& unit : decoder.units) {
+  for (Layer* unit : decoder.unit_pointers()) {
     unit->visit([&](Parameter& p) {
-      std::int64_t rows = 0;
+      std::int64_t covered = 0;
       for (const auto& part : p.parts) {
         named[part.name] = &p;
-        rows += part.rows;
+        EXPECT_EQ(part.extent, part.whole) << part.name << " is not here as a whole";
+        covered += part.extent.count();
       }
-      EXPECT_EQ(rows, p.shape[0]) << spec.family << " " << p.parts.front().name;
+      EXPECT_EQ(covered, p.shape.count()) << spec.family << " " << p.parts.front().name;
     });
   }
   return named;
@@ -31,8 +32,10 @@ std::map<std::string, const Parameter*> parameters(const ModelSpec& spec, const 
 TEST(Decoder, HasEmbeddingBlocksNormAndHead) {
   Memory memory(Memory::Mode::dry);
   const Decoder decoder = build_decoder(spec_of(small_config("llama")), {.positions = 4}, memory);
-  EXPECT_EQ(decoder.units.size(), 2u + 3u);
-  EXPECT_EQ(decoder.units.back().get(), decoder.head);
+  ASSERT_EQ(decoder.stages.size(), 1u);
+  EXPECT_EQ(decoder.stages[0].size(), 2u + 3u);
+  EXPECT_EQ(decoder.stages[0].back().get(), decoder.head);
+  EXPECT_EQ(decoder.head_entry, nullptr);
 }
 
 TEST(Decoder, NamesItsTensorsAsTheFamilyDoes) {

@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "nn/layer.h"
+#include "nn/parameter_testing.h"
 #include "ops/softmax_xent.h"
 #include "parallel/param_store.h"
 
@@ -30,18 +31,6 @@ struct LayerCase {
 inline void PrintTo(const LayerCase& layer, std::ostream* out) { *out << layer.name; }
 
 inline constexpr std::int64_t kSequences = 2, kSeqLen = 7;
-
-inline std::shared_ptr<Parameter> parameter(std::vector<Parameter::Part> parts,
-                                            const Shape& shape) {
-  auto made = std::make_shared<Parameter>();
-  made->parts = std::move(parts);
-  made->shape = shape;
-  return made;
-}
-
-inline std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape) {
-  return parameter({{name, shape[0]}}, shape);
-}
 
 template <class... Parts>
 std::vector<std::unique_ptr<Layer>> layers(std::unique_ptr<Parts>... parts) {

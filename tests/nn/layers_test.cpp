@@ -28,8 +28,8 @@ std::unique_ptr<Linear> linear(std::int64_t out, std::int64_t in, bool has_bias 
 }
 
 std::unique_ptr<Linear> stacked_linear(std::int64_t in) {
-  return std::make_unique<Linear>(parameter({{"q", 6}, {"k", 2}, {"v", 3}}, {11, in}),
-                                  parameter({{"qb", 6}, {"kb", 2}, {"vb", 3}}, {11}));
+  return std::make_unique<Linear>(stacked({{"q", 6}, {"k", 2}, {"v", 3}}, {11, in}),
+                                  stacked({{"qb", 6}, {"kb", 2}, {"vb", 3}}, {11}));
 }
 
 std::unique_ptr<Linear> in_out_linear(std::int64_t out, std::int64_t in, bool has_bias) {
@@ -56,9 +56,14 @@ std::unique_ptr<AttentionCore> attention(const AttentionShape& shape, Memory& me
                                          0.6, 0, std::move(norms));
 }
 
-std::unique_ptr<LossHead> head(std::int64_t chunk, bool has_bias = false) {
-  return std::make_unique<LossHead>(parameter("w", {11, 6}),
-                                    has_bias ? parameter("b", {11}) : nullptr, chunk);
+LossHead::Options in_chunks(std::int64_t tokens) {
+  LossHead::Options options;
+  options.chunk_tokens = tokens;
+  return options;
+}
+
+std::unique_ptr<LossHead> head(std::int64_t chunk) {
+  return std::make_unique<LossHead>(parameter("w", {11, 6}), in_chunks(chunk));
 }
 
 LayerPtr mlp(std::int64_t width) {
@@ -75,9 +80,8 @@ LayerPtr attention_branch(std::int64_t width, Memory& memory) {
 
 LayerPtr tied_model(Memory&) {
   const auto table = parameter("embedding", {11, 6});
-  return std::make_unique<Sequential>(layers(std::make_unique<Embedding>(table, nullptr),
-                                             rms_norm(6),
-                                             std::make_unique<LossHead>(table, nullptr, 4)));
+  return std::make_unique<Sequential>(layers(std::make_unique<Embedding>(table), rms_norm(6),
+                                             std::make_unique<LossHead>(table, in_chunks(4))));
 }
 
 ModelSpec reference_spec(const std::string& name) {
@@ -86,11 +90,13 @@ ModelSpec reference_spec(const std::string& name) {
 
 LayerCase block(const std::string& family, bool recompute = false, bool documents = false) {
   const auto make = [=](Memory& memory) {
+    DecoderShare first_block;
+    first_block.stages = {{1, 2}};
     return std::move(
         build_decoder(reference_spec(family),
                       {.dtype = DType::f64, .positions = kSeqLen, .recompute_blocks = recompute},
-                      memory)
-            .units[1]);
+                      memory, first_block)
+            .stages[0][0]);
   };
   std::string name =
       "BlockOf_" + family + (recompute ? "_recomputed" : "") + (documents ? "_packed" : "");
@@ -129,11 +135,12 @@ const LayerCase kLayers[] = {
     {.name = "AttentionQkNormWithoutRope", .make = [](Memory& m) -> LayerPtr { return attention(kMha, m, 0, true); }, .width = kMha.qkv_width()},
     {.name = "AttentionPacked", .make = [](Memory& m) -> LayerPtr { return attention(kGqa, m, 6); }, .width = kGqa.qkv_width(), .documents = true},
     {.name = "AttentionQkNormPacked", .make = [](Memory& m) -> LayerPtr { return attention(kMqa, m, 4, true); }, .width = kMqa.qkv_width(), .documents = true},
-    {.name = "Embedding", .make = [](Memory&) -> LayerPtr { return std::make_unique<Embedding>(parameter("t", {11, 6}), nullptr); }},
-    {.name = "EmbeddingWithPositions", .make = [](Memory&) -> LayerPtr { return std::make_unique<Embedding>(parameter("t", {11, 6}), parameter("p", {kSeqLen, 6})); }},
+    {.name = "Embedding", .make = [](Memory&) -> LayerPtr { return std::make_unique<Embedding>(parameter("t", {11, 6})); }},
+    {.name = "PositionEmbedding", .make = [](Memory&) -> LayerPtr { return std::make_unique<PositionEmbedding>(parameter("p", {kSeqLen, 6})); }, .width = 6},
+    {.name = "PositionEmbeddingPacked", .make = [](Memory&) -> LayerPtr { return std::make_unique<PositionEmbedding>(parameter("p", {kSeqLen, 6})); }, .width = 6, .documents = true},
+    {.name = "EmbeddingWithPositions", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(std::make_unique<Embedding>(parameter("t", {11, 6})), std::make_unique<PositionEmbedding>(parameter("p", {kSeqLen, 6})))); }},
     {.name = "LossHeadOneChunk", .make = [](Memory&) -> LayerPtr { return head(512); }, .width = 6, .is_loss = true},
     {.name = "LossHeadUnevenChunks", .make = [](Memory&) -> LayerPtr { return head(4); }, .width = 6, .is_loss = true},
-    {.name = "LossHeadWithBias", .make = [](Memory&) -> LayerPtr { return head(3, true); }, .width = 6, .is_loss = true},
     {.name = "TiedEmbeddingAndHead", .make = tied_model, .is_loss = true},
     {.name = "SequentialOfLinears", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(linear(5, 9), linear(4, 5, true))); }, .width = 9},
     {.name = "SequentialRebuildingRmsNorm", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(rms_norm(9), linear(4, 9))); }, .width = 9},

@@ -44,17 +44,20 @@ TEST(Saved, RefusesASlotThatIsPutTwiceOrTakenWithoutBeingPut) {
   EXPECT_FALSE(saved.has(0));
 }
 
-TEST(Parameter, PartsAreRowsOfTheWhole) {
+TEST(Parameter, PartsAreBoxesOfTheWhole) {
   Memory memory;
   Parameter p;
-  p.parts = {{"q", 3}, {"k", 1}};
+  // Rows 5 to 7 of "q", and column 2 of "k" beside its row 8 and above one row of padding.
+  p.parts = {{"q", {9, 2}, {5, 0}, {0, 0}, {2, 2}}, {"k", {9, 3}, {8, 2}, {2, 1}, {1, 1}}};
   p.shape = {4, 2};
   p.value = memory.zeros(p.shape, DType::f64, MemoryTag::parameters);
   for (std::size_t i = 0; i < 8; ++i) p.value.host<double>()[i] = static_cast<double>(i);
-  const Tensor k = p.part_of(p.value, 1);
-  EXPECT_EQ(k.shape(), Shape({1, 2}));
-  EXPECT_EQ(p.part_shape(1), Shape({1, 2}));
-  EXPECT_EQ(k.host<double>()[0], 6.0);
+  const Tensor q = Parameter::part_of(p.value, p.parts[0]);
+  const Tensor k = Parameter::part_of(p.value, p.parts[1]);
+  EXPECT_EQ(q.shape(), Shape({2, 2}));
+  EXPECT_EQ(q.host<double>()[3], 3.0);
+  EXPECT_EQ(k.shape(), Shape({1, 1}));
+  EXPECT_EQ(*k.data<double>(), 5.0);
 }
 
 TEST(Parameter, GradientIsOverwrittenByTheFirstContributionOfAStepOnly) {

@@ -63,6 +63,41 @@ TEST(Embedding, BackwardAddsToSharedRowsInTheOrderOfTokens) {
   }
 }
 
+TEST(Embedding, RowsThatAreElsewhereReadAsZerosAndTakeNoGradient) {
+  for (const DType dtype : kFloats) {
+    for (const auto [tokens, width] : kSizes) {
+      const Tensor table = random_tensor({kVocabulary, width}, dtype, 1);
+      const Tensor dy = random_tensor({tokens, width}, dtype, 2);
+      // Ids, and the same with every third one absent; the gradient of those is then zero.
+      const Tensor all = some_ids(tokens), some = some_ids(tokens), some_dy = copy_of(dy);
+      for (std::int64_t t = 0; t < tokens; t += 3) {
+        some.data<std::int32_t>()[t] = kAbsentRow;
+        for (std::int64_t i = 0; i < width; ++i) put(some_dy, t * width + i, 0.0);
+      }
+      const auto got = on_any_threads([&](Stream& stream) -> std::vector<Tensor> {
+        const Tensor whole = copy_of(dy), y = copy_of(dy), sum = copy_of(dy);
+        const Tensor dtable = copy_of(table), want_dtable = copy_of(table);
+        embedding_forward(all, table, whole, stream);
+        embedding_forward(some, table, y, stream);
+        embedding_add(some, table, sum, stream);
+        embedding_backward(some, dy, dtable, stream);
+        embedding_backward(all, some_dy, want_dtable, stream);
+        return {whole, y, sum, dtable, want_dtable};
+      });
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        for (std::int64_t i = 0; i < width; ++i) {
+          const std::int64_t at = t * width + i;
+          EXPECT_EQ(get(got[1], at), t % 3 == 0 ? 0.0 : get(got[0], at));
+          if (t % 3 == 0) {
+            EXPECT_EQ(get(got[2], at), get(dy, at));
+          }
+        }
+      }
+      expect_close(got[3], values(got[4]), 1e-6, 1e-15);
+    }
+  }
+}
+
 TEST(Embedding, RefusesIdsOutsideTheTable) {
   Stream stream(1);
   const Tensor table = random_tensor({4, 3}, DType::f32, 1), y = empty({1, 3}, DType::f32);

@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "nn/linear.h"
+#include "nn/parameter_testing.h"
 
 namespace heddle {
 namespace {
@@ -39,17 +40,10 @@ std::vector<double> values_of(const Tensor& tensor) {
   return {host.begin(), host.end()};
 }
 
-std::shared_ptr<Parameter> parameter(const Shape& shape) {
-  auto made = std::make_shared<Parameter>();
-  made->parts = {{"p", shape[0]}};
-  made->shape = shape;
-  return made;
-}
-
 TEST(AdamW, FollowsThePublishedUpdateAndDecaysMatricesOnly) {
   Memory memory;
   Stream stream(1);
-  const auto weight = parameter({5, 7}), bias = parameter({5});
+  const auto weight = parameter("w", {5, 7}), bias = parameter("b", {5});
   Linear linear(weight, bias);
   Layer* unit = &linear;
   ParamStore store({&unit, 1}, DType::f64, ParamStore::Purpose::training, memory);
@@ -73,7 +67,8 @@ TEST(AdamW, FollowsThePublishedUpdateAndDecaysMatricesOnly) {
     optimizer.step(store.shards(), args, stream);
     for (std::size_t i = 0; i < 2; ++i) {
       const auto have = values_of(store.parameters()[i]->value);
-      const auto first = values_of(store.moment1(i)), second = values_of(store.moment2(i));
+      const auto first = values_of(store.moment_pieces(1)[i].data),
+                 second = values_of(store.moment_pieces(2)[i].data);
       for (std::size_t at = 0; at < have.size(); ++at) {
         ASSERT_NEAR(have[at], want[i][at], 1e-12) << "step " << step << " element " << at;
         ASSERT_NEAR(first[at], references[i].m[at], 1e-12);

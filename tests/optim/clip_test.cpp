@@ -18,18 +18,5 @@ TEST(Clip, ScalesLargerOnesToTheLimit) {
 
 TEST(Clip, ALimitOfZeroIsNoLimit) { EXPECT_EQ(clip_scale(1e30, 0.0), 1.0); }
 
-TEST(Clip, TheNormIsOfAllShardsTogether) {
-  Memory memory;
-  Stream stream(1);
-  std::vector<OptShard> shards(2);
-  for (std::size_t i = 0; i < 2; ++i) {
-    shards[i].grad = memory.zeros({2}, DType::f32, MemoryTag::gradients);
-  }
-  shards[0].grad.host<float>()[1] = 3.0F;
-  shards[1].grad.host<float>()[0] = -4.0F;
-  EXPECT_DOUBLE_EQ(global_grad_norm(shards, stream), 5.0);
-  EXPECT_EQ(global_grad_norm({}, stream), 0.0);
-}
-
 }  // namespace
 }  // namespace heddle

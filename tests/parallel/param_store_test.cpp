@@ -13,31 +13,23 @@
 #include "nn/linear.h"
 #include "nn/loss_head.h"
 #include "nn/norm.h"
+#include "nn/parameter_testing.h"
 
 namespace heddle {
 namespace {
-
-std::shared_ptr<Parameter> parameter(std::vector<Parameter::Part> parts, const Shape& shape,
-                                     Init init = {}) {
-  auto made = std::make_shared<Parameter>();
-  made->parts = std::move(parts);
-  made->shape = shape;
-  made->init = init;
-  return made;
-}
 
 /// Tied embedding and head around a norm and a linear, in three units; sizes that need padding.
 class Store : public testing::Test {
  protected:
   Store() {
-    tokens_ = parameter({{"embedding", 7}}, {7, 3});
-    scale_ = parameter({{"norm", 3}}, {3}, {Init::Kind::ones});
-    weight_ = parameter({{"q", 3}, {"k", 2}}, {5, 3});
-    bias_ = parameter({{"q.b", 3}, {"k.b", 2}}, {5}, {Init::Kind::zeros});
-    layers_.push_back(std::make_unique<Embedding>(tokens_, nullptr));
+    tokens_ = parameter("embedding", {7, 3});
+    scale_ = parameter("norm", {3}, {Init::Kind::ones});
+    weight_ = stacked({{"q", 3}, {"k", 2}}, {5, 3});
+    bias_ = stacked({{"q.b", 3}, {"k.b", 2}}, {5}, {Init::Kind::zeros});
+    layers_.push_back(std::make_unique<Embedding>(tokens_));
     layers_.push_back(std::make_unique<RmsNorm>(scale_, 1e-5));
     layers_.push_back(std::make_unique<Linear>(weight_, bias_));
-    layers_.push_back(std::make_unique<LossHead>(tokens_, nullptr, 8));
+    layers_.push_back(std::make_unique<LossHead>(tokens_, LossHead::Options{}));
     for (const auto& layer : layers_) units_.push_back(layer.get());
   }
 
@@ -72,16 +64,19 @@ TEST_F(Store, ShardsCoverEveryParameterExactlyOnce) {
       EXPECT_EQ(flat.count(), shard.value.count());
     }
   }
-  for (std::size_t i = 0; i < store.parameters().size(); ++i) {
+  const auto values = store.value_pieces(), grads = store.grad_pieces();
+  const auto first = store.moment_pieces(1), second = store.moment_pieces(2);
+  ASSERT_EQ(values.size(), 6u);
+  for (std::size_t i = 0; i < values.size(); ++i) {
     int homes = 0;
     for (const OptShard& shard : store.shards()) {
-      if (!lies_in(store.parameters()[i]->value, shard.value)) continue;
+      if (!lies_in(values[i].data, shard.value)) continue;
       ++homes;
-      EXPECT_TRUE(lies_in(store.parameters()[i]->grad, shard.grad));
-      EXPECT_TRUE(lies_in(store.moment1(i), shard.moment1));
-      EXPECT_TRUE(lies_in(store.moment2(i), shard.moment2));
+      EXPECT_TRUE(lies_in(grads[i].data, shard.grad));
+      EXPECT_TRUE(lies_in(first[i].data, shard.moment1));
+      EXPECT_TRUE(lies_in(second[i].data, shard.moment2));
     }
-    EXPECT_EQ(homes, 1) << store.parameters()[i]->parts.front().name;
+    EXPECT_EQ(homes, 1) << values[i].part->name;
   }
 }
 
@@ -129,6 +124,9 @@ TEST_F(Store, FinishedGradientsOfUntouchedParametersAreZero) {
   for (Parameter* p : store.parameters()) std::ranges::fill(p->grad.host<double>(), 3.0);
   store.retire_grads();
   bias_->claim_grad();
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    store.end_grads(unit, true, stream_);
+  }
   store.finish_grads(stream_);
   EXPECT_EQ(bias_->grad.host<double>()[0], 3.0);
   for (const double g : weight_->grad.host<double>()) EXPECT_EQ(g, 0.0);
@@ -158,20 +156,17 @@ std::map<std::string, std::string> initial(const std::vector<std::vector<Paramet
   const ParamStore store(pointers, DType::f32, ParamStore::Purpose::inference, memory);
   initialize(store, 42, stream);
   std::map<std::string, std::string> bytes;
-  for (const Parameter* p : store.parameters()) {
-    for (std::size_t part = 0; part < p->parts.size(); ++part) {
-      const Tensor values = p->part_of(p->value, part);
-      bytes[p->parts[part].name].assign(reinterpret_cast<const char*>(values.bytes()),
-                                        values.size_bytes());
-    }
+  for (const ParamPiece& piece : store.value_pieces()) {
+    bytes[piece.part->name].assign(reinterpret_cast<const char*>(piece.data.bytes()),
+                                   piece.data.size_bytes());
   }
   return bytes;
 }
 
 TEST(Initialize, DoesNotDependOnFusionUnitsOrThreads) {
-  const auto fused = parameter({{"q", 300}, {"k", 100}}, {400, 70});
-  const auto norm = parameter({{"norm", 70}}, {70}, {Init::Kind::ones});
-  const auto q = parameter({{"q", 300}}, {300, 70}), k = parameter({{"k", 100}}, {100, 70});
+  const auto fused = stacked({{"q", 300}, {"k", 100}}, {400, 70});
+  const auto norm = parameter("norm", {70}, {Init::Kind::ones});
+  const auto q = parameter("q", {300, 70}), k = parameter("k", {100, 70});
   const auto want = initial({{fused.get(), norm.get()}}, 1);
   EXPECT_NE(want.at("q").substr(0, 400), want.at("k").substr(0, 400));
   EXPECT_EQ(initial({{norm.get()}, {k.get()}, {q.get()}}, 1), want);
@@ -180,7 +175,7 @@ TEST(Initialize, DoesNotDependOnFusionUnitsOrThreads) {
 }
 
 TEST(Initialize, HasTheMeanAndDeviationAskedFor) {
-  const auto p = parameter({{"w", 200}}, {200, 100}, {Init::Kind::normal, 0.05});
+  const auto p = parameter("w", {200, 100}, {Init::Kind::normal, 0.05});
   const auto bytes = initial({{p.get()}}, 1).at("w");
   std::vector<float> values(bytes.size() / sizeof(float));
   std::memcpy(values.data(), bytes.data(), bytes.size());

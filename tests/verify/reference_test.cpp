@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
+#include "comm/threads/thread_world.h"
 #include "observe/temporary_folder.h"
 #include "verify/shared_files.h"
 
@@ -23,8 +24,15 @@ std::vector<fs::path> own_references() {
   return folders;
 }
 
+/// On one rank.
+ReferenceReport verify_alone(const fs::path& folder, const ReferenceOptions& options) {
+  ReferenceReport report;
+  run_ranks(1, [&](World& world) { report = verify_reference(folder, options, world); });
+  return report;
+}
+
 void expect_holds(const fs::path& folder, const ReferenceOptions& options) {
-  const ReferenceReport report = verify_reference(folder, options);
+  const ReferenceReport report = verify_alone(folder, options);
   EXPECT_TRUE(report.ok()) << folder << ": " << to_json(report).dump(1);
 }
 
@@ -78,7 +86,7 @@ class SpoiledReference {
     }
     write_file_atomically(real_file_system(), path, bytes);
   }
-  ReferenceReport verify() const { return verify_reference(folder_.path(), {}); }
+  ReferenceReport verify() const { return verify_alone(folder_.path(), {}); }
 
  private:
   TemporaryFolder folder_;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "comm/group_id.h"
 #include "comm/threads/combine_ranks.h"
 
 namespace heddle {
@@ -50,14 +51,9 @@ std::string text(const Collective& call) {
   return text;
 }
 
-std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t h = (a ^ b) * 0x9e3779b97f4a7c15ULL;
-  return (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9ULL + b;
-}
-
 }  // namespace
 
-ThreadGroup::ThreadGroup(std::shared_ptr<ThreadFailure> failure, std::shared_ptr<const Group> group)
+ThreadGroup::ThreadGroup(std::shared_ptr<WorldFailure> failure, std::shared_ptr<const Group> group)
     : failure_(std::move(failure)), group_(std::move(group)), places_(group_->ranks.size()) {}
 
 void ThreadGroup::wake_all() noexcept {
@@ -238,8 +234,7 @@ ThreadGroup::Part ThreadGroup::split(int rank, int color, int key, std::int64_t 
   if (color >= 0 && members.front() == rank) {
     auto group = std::make_shared<Group>();
     for (const int q : members) group->ranks.push_back(group_->ranks[static_cast<std::size_t>(q)]);
-    group->id = mix(mix(group_->id, static_cast<std::uint64_t>(sequence)),
-                    static_cast<std::uint64_t>(color) + 1);
+    group->id = group_id_of_part(group_->id, sequence, color);
     first.part = std::make_shared<ThreadGroup>(failure_, std::move(group));
     failure_->watch(first.part);
   }

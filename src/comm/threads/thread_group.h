@@ -12,18 +12,18 @@
 #include <vector>
 
 #include "comm/comm_backend.h"
-#include "comm/threads/thread_failure.h"
+#include "comm/world_failure.h"
 
 namespace heddle {
 
 /// What the threads of one group share. A collective is: all arrive and show their tensors, each
 /// does its part reading and writing the others' tensors directly, all leave together. When ranks
 /// arrive for different calls, the world fails with a message that says which.
-class ThreadGroup {
+class ThreadGroup : public Wakeable {
  public:
-  ThreadGroup(std::shared_ptr<ThreadFailure> failure, std::shared_ptr<const Group> group);
+  ThreadGroup(std::shared_ptr<WorldFailure> failure, std::shared_ptr<const Group> group);
 
-  const std::shared_ptr<ThreadFailure>& failure() const { return failure_; }
+  const std::shared_ptr<WorldFailure>& failure() const { return failure_; }
   const std::shared_ptr<const Group>& group() const { return group_; }
 
   void run(int rank, const Collective& call);
@@ -36,8 +36,7 @@ class ThreadGroup {
   };
   Part split(int rank, int color, int key, std::int64_t sequence);
 
-  /// The world has failed: everybody who waits must notice.
-  void wake_all() noexcept;
+  void wake_all() noexcept override;
 
  private:
   struct Place {  // of one rank in the collective under way
@@ -66,7 +65,7 @@ class ThreadGroup {
   void exchange_rows(int rank, const Collective& call);
   void transfer(int from, int to, Message message, Message place);
 
-  const std::shared_ptr<ThreadFailure> failure_;
+  const std::shared_ptr<WorldFailure> failure_;
   const std::shared_ptr<const Group> group_;
   std::mutex mutex_;
   std::condition_variable changed_;

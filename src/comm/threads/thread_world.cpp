@@ -11,27 +11,13 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/failure_text.h"
 #include "comm/threads/thread_backend.h"
 
 namespace heddle {
-namespace {
-
-std::string message_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    return error.message();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an unknown exception";
-  }
-}
-
-}  // namespace
 
 ThreadWorld::ThreadWorld(int ranks, WatchdogOptions watch)
-    : watch_(std::move(watch)), failure_(std::make_shared<ThreadFailure>()) {
+    : watch_(std::move(watch)), failure_(std::make_shared<WorldFailure>()) {
   HEDDLE_CHECK(ranks > 0, "a world of {} ranks", ranks);
   auto group = std::make_shared<Group>();
   group->ranks.resize(static_cast<std::size_t>(ranks));
@@ -90,7 +76,7 @@ void ThreadWorld::run_rank(int rank, const std::function<void(World&)>& body, Ou
     failure = std::current_exception();
   }
   const bool is_first =
-      failure && failure_->fail(fmt::format("rank {} stopped: {}", rank, message_of(failure)));
+      failure && failure_->fail(fmt::format("rank {} stopped: {}", rank, failure_text(failure)));
   const std::lock_guard lock(outcome.mutex);
   outcome.failures[static_cast<std::size_t>(rank)] = failure;
   if (is_first) outcome.first = rank;

@@ -18,7 +18,7 @@ class ThreadWorld {
   int size() const { return static_cast<int>(worlds_.size()); }
   /// For the thread that is this rank.
   World& world(int rank) const { return *worlds_[static_cast<std::size_t>(rank)]; }
-  ThreadFailure& failure() const { return *failure_; }
+  WorldFailure& failure() const { return *failure_; }
 
   /// Runs `body` once per rank, each on a thread of its own, and returns when all have ended. When
   /// some fail, throws the failure of the rank that failed first: the others then fail because of
@@ -32,7 +32,7 @@ class ThreadWorld {
   void write_flight() const;
 
   const WatchdogOptions watch_;
-  std::shared_ptr<ThreadFailure> failure_;
+  std::shared_ptr<WorldFailure> failure_;
   std::vector<std::unique_ptr<World>> worlds_;
 };
 

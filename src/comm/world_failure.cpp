@@ -1,0 +1,37 @@
+#include "comm/world_failure.h"
+
+#include "base/error.h"
+
+namespace heddle {
+
+void WorldFailure::check() const {
+  if (has_failed()) throw Error(ErrorCode::peer, reason());
+}
+
+std::string WorldFailure::reason() const {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+bool WorldFailure::fail(std::string reason) noexcept {
+  std::vector<std::weak_ptr<Wakeable>> places;
+  {
+    const std::lock_guard lock(mutex_);
+    if (has_failed()) return false;
+    reason_ = std::move(reason);
+    failed_.store(true, std::memory_order_release);
+    places.swap(places_);
+  }
+  for (const auto& weak : places) {
+    if (const auto place = weak.lock()) place->wake_all();
+  }
+  return true;
+}
+
+void WorldFailure::watch(const std::shared_ptr<Wakeable>& place) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(places_, [](const auto& weak) { return weak.expired(); });
+  places_.push_back(place);
+}
+
+}  // namespace heddle

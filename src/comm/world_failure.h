@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace heddle {
+
+/// Something in which ranks wait.
+class Wakeable {
+ public:
+  virtual ~Wakeable() = default;
+  /// The world has failed: everybody who waits here must notice.
+  virtual void wake_all() noexcept = 0;
+};
+
+/// Whether a world has failed, and why. Shared by the ranks of a process. Thread-safe.
+class WorldFailure {
+ public:
+  bool has_failed() const { return failed_.load(std::memory_order_acquire); }
+  /// Throws Error(peer) when the world has failed.
+  void check() const;
+  std::string reason() const;
+  /// Wakes all who wait; false when it had failed before, and then the first reason stays. Call it
+  /// without holding a lock that wake_all takes.
+  bool fail(std::string reason) noexcept;
+  /// Is woken when the world fails from now on.
+  void watch(const std::shared_ptr<Wakeable>& place);
+
+ private:
+  std::atomic<bool> failed_ = false;
+  mutable std::mutex mutex_;
+  std::string reason_;
+  std::vector<std::weak_ptr<Wakeable>> places_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,105 @@
+#include "train/step_timeline.h"
+
+#include <algorithm>
+
+#include "parallel/schedule/draw.h"
+#include "simulator/play.h"
+
+namespace heddle {
+namespace {
+
+using Times = std::vector<std::vector<std::pair<double, double>>>;  // by rank and action
+
+/// When every action of every rank began and ended. A schedule is known to all, so the times are
+/// all that travels.
+Times gather_times(const StepRecorder& recorder, const Schedule& schedule, Communicator& pipeline,
+                   Memory& memory, Stream& stream) {
+  std::size_t most = 0;
+  for (const auto& actions : schedule.by_rank) most = std::max(most, actions.size());
+  const auto row = static_cast<std::int64_t>(2 * most);
+  const Tensor own = memory.zeros({row}, DType::f64, MemoryTag::communication);
+  auto to = own.host<double>().begin();
+  for (const auto& [action, begin, end] : recorder.actions()) {
+    *to++ = begin;
+    *to++ = end;
+  }
+  const Tensor all = memory.alloc({pipeline.size(), row}, DType::f64, MemoryTag::communication);
+  pipeline.all_gather(own, all, stream).wait(stream);
+  Times times(schedule.by_rank.size());
+  for (std::size_t rank = 0; rank < times.size(); ++rank) {
+    const double* from = all.data<double>() + static_cast<std::int64_t>(rank) * row;
+    for (std::size_t i = 0; i < schedule.by_rank[rank].size(); ++i, from += 2) {
+      times[rank].emplace_back(from[0], from[1]);
+    }
+  }
+  return times;
+}
+
+/// The mean time of each stage's computations. Where B and W are one action, half of it each.
+std::vector<StageTimes> mean_times(const Schedule& schedule, const Times& times) {
+  struct Sum {
+    double seconds = 0.0;
+    int count = 0;
+    double mean() const { return count == 0 ? 0.0 : seconds / count; }
+  };
+  std::vector<std::array<Sum, 4>> sums(static_cast<std::size_t>(schedule.stages()));
+  for (std::size_t rank = 0; rank < times.size(); ++rank) {
+    for (std::size_t i = 0; i < times[rank].size(); ++i) {
+      const Action& action = schedule.by_rank[rank][i];
+      const auto kind = static_cast<std::size_t>(action.act);
+      static_assert(static_cast<int>(Act::bw) == 3, "f, b, w and bw come first");
+      if (kind > static_cast<std::size_t>(Act::bw)) continue;
+      Sum& sum = sums[static_cast<std::size_t>(action.stage)][kind];
+      sum.seconds += times[rank][i].second - times[rank][i].first;
+      ++sum.count;
+    }
+  }
+  std::vector<StageTimes> result;
+  for (const auto& [f, b, w, bw] : sums) {
+    result.push_back(
+        {.f = f.mean(), .b = b.mean() + bw.mean() / 2, .w = w.mean() + bw.mean() / 2, .hop = 0.0});
+  }
+  return result;
+}
+
+observe::Timeline draw(
+    const Schedule& schedule, const std::string& description,
+    const std::function<std::pair<double, double>(std::size_t, std::size_t)>& at) {
+  constexpr double kMilliseconds = 1e3;
+  observe::Timeline timeline{.description = description, .unit = "ms"};
+  for (std::size_t rank = 0; rank < schedule.by_rank.size(); ++rank) {
+    for (std::size_t i = 0; i < schedule.by_rank[rank].size(); ++i) {
+      const auto [begin, end] = at(rank, i);
+      if (auto bar = timeline_bar(schedule, static_cast<int>(rank), schedule.by_rank[rank][i],
+                                  kMilliseconds * begin, kMilliseconds * end)) {
+        timeline.until = std::max(timeline.until, bar->end);
+        timeline.bars.push_back(std::move(*bar));
+      }
+    }
+  }
+  return timeline;
+}
+
+}  // namespace
+
+std::vector<observe::TimelineFigure> step_timelines(const StepRecorder& recorder,
+                                                    const Schedule& schedule,
+                                                    Communicator& pipeline, Memory& memory,
+                                                    Stream& stream) {
+  const auto own = static_cast<std::size_t>(pipeline.rank());
+  const bool is_whole = recorder.actions().size() == schedule.by_rank[own].size();
+  const Times times =
+      gather_times(is_whole ? recorder : StepRecorder(), schedule, pipeline, memory, stream);
+  const Played played = play(schedule, mean_times(schedule, times));
+  auto measured = draw(schedule, "the last step as it was measured",
+                       [&](std::size_t rank, std::size_t i) { return times[rank][i]; });
+  auto simulated = draw(schedule, "the same schedule played with the mean times",
+                        [&](std::size_t rank, std::size_t i) {
+                          const PlayedAction& action = played.by_rank[rank][i];
+                          return std::pair(action.begin, action.end);
+                        });
+  measured.until = simulated.until = std::max(measured.until, simulated.until);
+  return {{"Measured", std::move(measured)}, {"Simulated", std::move(simulated)}};
+}
+
+}  // namespace heddle

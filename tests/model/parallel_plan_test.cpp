@@ -1,0 +1,224 @@
+#include "model/parallel_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "model/config_testing.h"
+#include "parallel/schedule/make_schedule.h"
+
+namespace heddle {
+namespace {
+
+using Units = DecoderShare::Units;
+
+bool operator==(const Units& a, const Units& b) { return a.begin == b.begin && a.end == b.end; }
+
+/// What the costliest stage costs.
+double worst(const std::vector<double>& costs, const std::vector<Units>& stages) {
+  double most = 0.0;
+  for (const auto& [begin, end] : stages) {
+    most = std::max(most, std::accumulate(costs.begin() + begin, costs.begin() + end, 0.0));
+  }
+  return most;
+}
+
+/// The same by trying every way to cut, none empty.
+double least_worst(const std::vector<double>& costs, int stages, std::size_t from = 0) {
+  if (stages == 1) {
+    return std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(from), costs.end(), 0.0);
+  }
+  double least = 1e300, first = 0.0;
+  for (std::size_t end = from + 1; end + static_cast<std::size_t>(stages) - 1 <= costs.size();
+       ++end) {
+    first += costs[end - 1];
+    least = std::min(least, std::max(first, least_worst(costs, stages - 1, end)));
+  }
+  return least;
+}
+
+void expect_covers(const std::vector<Units>& stages, int units) {
+  int next = 0;
+  for (const auto& [begin, end] : stages) {
+    EXPECT_EQ(begin, next);
+    EXPECT_LE(begin, end);
+    next = end;
+  }
+  EXPECT_EQ(next, units);
+}
+
+TEST(CutStages, MakesTheCostliestStageAsCheapAsCanBe) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    std::vector<double> costs;
+    for (std::uint64_t i = 0; i < 5 + seed % 5; ++i) {
+      costs.push_back(std::floor(10.0 * random_uniform(seed, i)));
+    }
+    for (int stages = 1; stages <= static_cast<int>(costs.size()); ++stages) {
+      const auto cut = cut_stages(costs, stages);
+      ASSERT_EQ(cut.size(), static_cast<std::size_t>(stages));
+      expect_covers(cut, static_cast<int>(costs.size()));
+      for (const auto& [begin, end] : cut) EXPECT_LT(begin, end) << "an empty stage";
+      EXPECT_DOUBLE_EQ(worst(costs, cut), least_worst(costs, stages))
+          << "seed " << seed << ", " << stages << " stages";
+    }
+  }
+}
+
+TEST(CutStages, CountsALargeHeadAsTheLayersItWeighs) {
+  // Embedding, six blocks, norm, and a head as heavy as two blocks.
+  const auto cut = cut_stages({0, 1, 1, 1, 1, 1, 1, 0, 2}, 4);
+  ASSERT_EQ(cut.size(), 4u);
+  expect_covers(cut, 9);
+  EXPECT_EQ(worst({0, 1, 1, 1, 1, 1, 1, 0, 2}, cut), 2.0);
+}
+
+TEST(CutStages, OfMoreStagesThanUnitsLeavesNeitherEndEmpty) {
+  for (const int stages : {4, 5, 8}) {
+    const auto cut = cut_stages({0, 3, 1}, stages);
+    ASSERT_EQ(cut.size(), static_cast<std::size_t>(stages));
+    expect_covers(cut, 3);
+    EXPECT_LT(cut.front().begin, cut.front().end);
+    EXPECT_LT(cut.back().begin, cut.back().end);
+  }
+}
+
+TEST(CutStages, OfOneStageIsEverything) {
+  EXPECT_TRUE(cut_stages({1, 2, 3}, 1).front() == (Units{0, 3}));
+}
+
+/// 8 heads, 4 key heads, an MLP of 48, 4 layers.
+ModelSpec llama() {
+  return spec_of(with(small_config("llama"), {{"hidden_size", 32},
+                                              {"num_attention_heads", 8},
+                                              {"num_key_value_heads", 4},
+                                              {"num_hidden_layers", 4},
+                                              {"intermediate_size", 48}}));
+}
+
+TEST(ParallelPlan, TakesForDpWhatTheRanksLeave) {
+  const ParallelPlan plan = make_plan(llama(), {.tp = 2, .pp = 2}, 12, 16);
+  EXPECT_EQ(plan.mesh.text(), "dp=3 tp=2 pp=2");
+  EXPECT_EQ(make_plan(llama(), {}, 1, 16).mesh.text(), "dp=1 tp=1 pp=1");
+  EXPECT_EQ(make_plan(llama(), {.dp = 4}, 4, 16).mesh.text(), "dp=4 tp=1 pp=1");
+}
+
+TEST(ParallelPlan, CopiesKeyHeadsWhereTpIsMore) {
+  EXPECT_EQ(make_plan(llama(), {.tp = 2}, 2, 16).mesh.copies, 1);
+  EXPECT_EQ(make_plan(llama(), {.tp = 4}, 4, 16).mesh.copies, 1);
+  EXPECT_EQ(make_plan(llama(), {.tp = 8}, 8, 16).mesh.copies, 2);
+}
+
+TEST(ParallelPlan, SplitsTokensOnlyWhereThereIsTp) {
+  EXPECT_FALSE(make_plan(llama(), {.sequence = true}, 2, 16).sequence);
+  EXPECT_TRUE(make_plan(llama(), {.tp = 2, .sequence = true}, 2, 16).sequence);
+}
+
+TEST(ParallelPlan, PlacesStagesAsTheScheduleDoes) {
+  const ParallelPlan chain = make_plan(llama(), {.pp = 2}, 2, 16);
+  EXPECT_EQ(chain.rank_of_stage, (std::vector<int>{0, 1}));
+  EXPECT_EQ(chain.mesh.ends, (std::array<int, 2>{0, 1}));
+  const ParallelPlan v = make_plan(llama(), {.pp = 2, .schedule = "zb-v"}, 2, 16);
+  EXPECT_EQ(v.rank_of_stage, (std::vector<int>{0, 1, 1, 0}));
+  EXPECT_EQ(v.mesh.ends, (std::array<int, 2>{0, 0}));
+  EXPECT_EQ(v.stages_of(0), (std::vector<int>{0, 3}));
+  EXPECT_EQ(v.stages_of(1), (std::vector<int>{1, 2}));
+  const ParallelPlan loop =
+      make_plan(llama(), {.pp = 2, .schedule = "interleaved", .chunks = 2}, 2, 16);
+  EXPECT_EQ(loop.rank_of_stage, (std::vector<int>{0, 1, 0, 1}));
+  for (const ParallelPlan& plan : {chain, v, loop}) {
+    expect_covers(plan.units_of_stage, unit_count(llama()));
+    EXPECT_EQ(plan.units_of_stage.size(), plan.rank_of_stage.size());
+  }
+}
+
+TEST(ParallelPlan, HasAValidScheduleForEveryNameAndNumberOfMicroBatches) {
+  for (const std::string_view name : schedule_names()) {
+    const int chunks = name == "interleaved" ? 2 : 1;
+    const ParallelPlan plan =
+        make_plan(llama(), {.pp = 4, .schedule = std::string(name), .chunks = chunks}, 4, 16);
+    for (const int microbatches : {1, 2, 5, 8}) {
+      const Schedule schedule = plan.step_schedule(microbatches);
+      EXPECT_TRUE(validate(schedule).empty()) << name << " " << microbatches;
+      EXPECT_EQ(schedule.microbatches, microbatches);
+    }
+  }
+}
+
+TEST(ParallelPlan, OfASingleRankIsTheOneWithoutAxes) {
+  const ParallelPlan single = single_rank_plan(llama()), made = make_plan(llama(), {}, 1, 16);
+  EXPECT_EQ(single.mesh.text(), made.mesh.text());
+  EXPECT_EQ(single.rank_of_stage, made.rank_of_stage);
+  EXPECT_TRUE(single.units_of_stage.front() == made.units_of_stage.front());
+}
+
+std::string refusal(const ModelSpec& spec, const ParallelRequest& request, int ranks) {
+  try {
+    make_plan(spec, request, ranks, 16);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::usage);
+    return error.what();
+  }
+  return "no refusal";
+}
+
+TEST(ParallelPlan, SaysWhatIsWrongAndWhatToChange) {
+  EXPECT_EQ(refusal(llama(), {.tp = 3}, 3),
+            "parallel.tp = 3 does not divide the model's attention heads = 8; use one of 1, 2, 4, "
+            "8");
+  EXPECT_EQ(refusal(llama(), {.dp = 2, .tp = 2}, 8),
+            "parallel.dp 2 x tp 2 x pp 1 = 4 ranks, but there are 8; change one of them, leave dp "
+            "out, or start 4 ranks");
+  EXPECT_EQ(refusal(llama(), {.tp = 2, .pp = 2}, 6),
+            "parallel.tp 2 x pp 2 = 4 does not divide the 6 ranks; use sizes whose product does, "
+            "or start 4 ranks");
+  EXPECT_EQ(refusal(llama(), {.pp = 5}, 5),
+            "parallel.pp = 5 is more stages than the model's 4 layers; use at most 4");
+  EXPECT_EQ(refusal(llama(), {.zero = 4}, 1), "parallel.zero = 4; use 0, 1, 2 or 3");
+  EXPECT_EQ(refusal(llama(), {.tp = 0}, 1), "parallel.tp = 0; use 1 or more");
+  EXPECT_EQ(refusal(llama(), {.pp = -1}, 1), "parallel.pp = -1; use 1 or more");
+  EXPECT_NE(refusal(llama(), {.schedule = "1b1f"}, 1).find("use one of gpipe, 1f1b"),
+            std::string::npos);
+  EXPECT_NE(refusal(llama(), {.pp = 2, .chunks = 2}, 2).find("leave chunks = 1"),
+            std::string::npos);
+}
+
+TEST(ParallelPlan, NamesOnlySizesOfTpThatTheWholeModelAllows) {
+  const ModelSpec odd = spec_of(with(small_config("llama"), {{"hidden_size", 48},
+                                                             {"num_attention_heads", 12},
+                                                             {"num_key_value_heads", 4},
+                                                             {"intermediate_size", 20}}));
+  EXPECT_EQ(refusal(odd, {.tp = 3}, 3),
+            "parallel.tp = 3 neither divides the model's key heads = 4 nor is a multiple; use one "
+            "of 1, 2, 4\n  parallel.tp = 3 does not divide the model's MLP width = 20; use one of "
+            "1, 2, 4");
+  EXPECT_EQ(refusal(odd, {.tp = 12}, 12),
+            "parallel.tp = 12 does not divide the model's MLP width = 20; use one of 1, 2, 4");
+}
+
+TEST(ParallelPlan, NamesEverythingThatIsWrongAtOnce) {
+  const std::string all =
+      refusal(llama(), {.dp = 1, .tp = 5, .pp = 6, .zero = 7, .schedule = "none"}, 4);
+  for (const char* part : {"30 ranks", "attention heads = 8", "MLP width = 48", "at most 4",
+                           "zero = 7", "no schedule \"none\""}) {
+    EXPECT_NE(all.find(part), std::string::npos) << part << " is missing in:\n" << all;
+  }
+}
+
+TEST(UnitCosts, AreOnePerUnitAndNothingForEmbeddingAndNorm) {
+  const auto costs = unit_costs(llama(), 16);
+  ASSERT_EQ(costs.size(), 7u);
+  EXPECT_EQ(costs[0], 0.0);
+  EXPECT_EQ(costs[5], 0.0);
+  EXPECT_EQ(costs[1], costs[4]);
+  EXPECT_EQ(costs[6], 2.0 * 32 * 50);
+  // q, k, v and output projections, three matrices of the MLP, and attention to half the keys.
+  EXPECT_EQ(costs[1], 2.0 * 32 * (32 + 16 + 16 + 32) + 3 * 2.0 * 32 * 48 + 2.0 * 32 * 16);
+}
+
+}  // namespace
+}  // namespace heddle
