@@ -12,6 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/exp2-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
@@ -91,15 +92,17 @@ double row_loss_and_gradient(T* row, std::int64_t n, std::int32_t target, double
 double loss_f32(const float* row, std::int64_t n, std::int32_t target) {
   return row_loss(row, n, target);
 }
-double loss_f64(const double* row, std::int64_t n, std::int32_t target) {
-  return row_loss(row, n, target);
-}
 double gradient_f32(float* row, std::int64_t n, std::int32_t target, double grad_scale) {
   return row_loss_and_gradient(row, n, target, grad_scale);
+}
+#if HWY_TARGET == HWY_STATIC_TARGET  // see dispatch-inl.h
+double loss_f64(const double* row, std::int64_t n, std::int32_t target) {
+  return row_loss(row, n, target);
 }
 double gradient_f64(double* row, std::int64_t n, std::int32_t target, double grad_scale) {
   return row_loss_and_gradient(row, n, target, grad_scale);
 }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace heddle::ops::cpu
@@ -111,21 +114,19 @@ namespace cpu {
 namespace {
 
 HWY_EXPORT(loss_f32);
-HWY_EXPORT(loss_f64);
 HWY_EXPORT(gradient_f32);
-HWY_EXPORT(gradient_f64);
 
 double row_loss(const float* row, std::int64_t n, std::int32_t target) {
   return HWY_DYNAMIC_DISPATCH(loss_f32)(row, n, target);
 }
 double row_loss(const double* row, std::int64_t n, std::int32_t target) {
-  return HWY_DYNAMIC_DISPATCH(loss_f64)(row, n, target);
+  return HWY_STATIC_DISPATCH(loss_f64)(row, n, target);
 }
 double row_gradient(float* row, std::int64_t n, std::int32_t target, double grad_scale) {
   return HWY_DYNAMIC_DISPATCH(gradient_f32)(row, n, target, grad_scale);
 }
 double row_gradient(double* row, std::int64_t n, std::int32_t target, double grad_scale) {
-  return HWY_DYNAMIC_DISPATCH(gradient_f64)(row, n, target, grad_scale);
+  return HWY_STATIC_DISPATCH(gradient_f64)(row, n, target, grad_scale);
 }
 
 /// Calls body(row, target, loss) for every row, on the stream's threads.
