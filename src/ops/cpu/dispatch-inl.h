@@ -2,7 +2,7 @@
 // that dispatch.
 //
 // Training computes in f32. f64 is there for gradient checks and references, where speed does not
-// matter: it is compiled for the baseline only, which every processor has. That saves a third of
+// matter: it is compiled for the baseline only, which every processor has. That saves a quarter of
 // the time these files take to compile.
 #if defined(HEDDLE_OPS_CPU_DISPATCH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEDDLE_OPS_CPU_DISPATCH_INL_H
