@@ -4,53 +4,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ops/cast.h"
 
 namespace heddle {
-namespace {
-
-template <class T>
-auto widen(T value) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return value;
-  } else {
-    return to_float(value);
-  }
-}
-
-template <class T, class V>
-T narrow(V value) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return to_bfloat16(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<T, Float16>) {
-    return to_float16(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-template <class From, class To>
-void convert(const std::byte* from, std::byte* to, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + i * static_cast<std::int64_t>(sizeof(From)), sizeof value);
-    const To result = narrow<To>(widen(value));
-    std::memcpy(to + i * static_cast<std::int64_t>(sizeof(To)), &result, sizeof result);
-  }
-}
-
-template <class From>
-void convert_from(const std::byte* from, std::byte* to, DType to_dtype, std::int64_t count) {
-  switch (to_dtype) {
-    case DType::f32: return convert<From, float>(from, to, count);
-    case DType::f64: return convert<From, double>(from, to, count);
-    case DType::bf16: return convert<From, BFloat16>(from, to, count);
-    case DType::f16: return convert<From, Float16>(from, to, count);
-    default: break;
-  }
-  HEDDLE_CHECK(false, "conversion of floats to {}", name_of(to_dtype));
-}
-
-}  // namespace
 
 bool can_convert(DType from, DType to) {
   return from == to || (is_floating(from) && is_floating(to));
@@ -58,18 +14,8 @@ bool can_convert(DType from, DType to) {
 
 void convert_elements(const std::byte* from, DType from_dtype, std::byte* to, DType to_dtype,
                       std::int64_t count) {
-  if (from_dtype == to_dtype) {
-    if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(to_dtype));
-    return;
-  }
-  switch (from_dtype) {
-    case DType::f32: return convert_from<float>(from, to, to_dtype, count);
-    case DType::f64: return convert_from<double>(from, to, to_dtype, count);
-    case DType::bf16: return convert_from<BFloat16>(from, to, to_dtype, count);
-    case DType::f16: return convert_from<Float16>(from, to, to_dtype, count);
-    default: break;
-  }
-  HEDDLE_CHECK(false, "conversion of {} to {}", name_of(from_dtype), name_of(to_dtype));
+  if (from_dtype != to_dtype) return ops::cast_bytes(from, from_dtype, to, to_dtype, count);
+  if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(to_dtype));
 }
 
 void copy_box(const std::byte* from, DType from_dtype, const Shape& from_shape,

@@ -12,8 +12,8 @@ namespace heddle {
 /// True when elements can be copied from one dtype into the other: equal ones, and any two floats.
 bool can_convert(DType from, DType to);
 
-/// Copies `count` elements from bytes of any alignment, converting between floats (to nearest even;
-/// f64 goes to the 16-bit floats by way of f32).
+/// Copies `count` elements from bytes of any alignment, converting between floats as ops::cast
+/// does.
 void convert_elements(const std::byte* from, DType from_dtype, std::byte* to, DType to_dtype,
                       std::int64_t count);
 

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "cli/byte_progress.h"
 #include "cli/verbs.h"
+#include "cli/weights_verb.h"
 
 namespace heddle::cli {
 namespace {
@@ -58,18 +59,13 @@ void add_convert(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* verb =
       app.add_subcommand("convert", "write weights as a Hugging Face folder, in another dtype");
-  verb->add_option("SRC", options->source,
-                   "safetensors file, model folder, checkpoint, or run folder (its newest "
-                   "checkpoint)")
-      ->required();
+  add_weights_and_json(*verb, "SRC", &Options::source, options, run);
   verb->add_option("--out", options->out, "the new folder")->required();
   verb->add_option("--dtype", options->dtype, "f32, bf16 or f16 (default: as stored)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   verb->add_option("--max-shard-bytes", options->max_shard_bytes,
                    "start a new file beyond this size")
       ->check(CLI::PositiveNumber);
-  verb->add_flag("--json", options->json, "print one JSON object");
-  verb->callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/byte_progress.h"
 #include "cli/verbs.h"
+#include "cli/weights_verb.h"
 
 namespace heddle::cli {
 namespace {
@@ -37,15 +38,10 @@ void add_inspect(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* verb =
       app.add_subcommand("inspect", "look into weights: shapes, ranges, damage, differences");
-  verb->add_option("PATH", options->path,
-                   "safetensors file, model folder, checkpoint, or run folder (its newest "
-                   "checkpoint)")
-      ->required();
+  add_weights_and_json(*verb, "PATH", &Options::path, options, run);
   verb->add_option(
       "--compare", options->reference,
       "the reference to compare every tensor with; the largest difference comes first");
-  verb->add_flag("--json", options->json, "print one JSON object");
-  verb->callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

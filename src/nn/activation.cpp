@@ -2,59 +2,48 @@
 
 namespace heddle {
 
-Tensor SwiGlu::apply(const Tensor& x, Ctx& ctx) const {
-  const Tensor y_TF = ctx.activation({x.size(0), width_}, x.dtype());
-  ops::swiglu_forward(x.slice(1, 0, width_), x.slice(1, width_, 2 * width_), y_TF, ctx.stream);
+Tensor Activation::output(const Tensor& x, Ctx& ctx) const {
+  const Tensor y_TF = ctx.activation({x.size(0), out_width_}, x.dtype());
+  apply(x, y_TF, ctx.stream);
   return y_TF;
 }
 
-Tensor SwiGlu::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
+Tensor Activation::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
   if (ctx.keeps_saved) saved.put(kInput, x);
-  return apply(x, ctx);
+  return output(x, ctx);
 }
 
-Tensor SwiGlu::rebuild_output(const Saved& saved, Ctx& ctx) const {
-  return apply(saved.get(kInput), ctx);
+Tensor Activation::rebuild_output(const Saved& saved, Ctx& ctx) const {
+  return output(saved.get(kInput), ctx);
 }
 
-Tensor SwiGlu::backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
-  const Tensor x = saved.take(kInput);
-  const Tensor gate_TF = x.slice(1, 0, width_), up_TF = x.slice(1, width_, 2 * width_);
-  ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, ctx.stream);
+Tensor Activation::backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
+  Tensor x = saved.take(kInput);
+  differentiate(dy_TF, x, ctx.stream);
   return x;
 }
 
-Cost SwiGlu::cost(const CostShape& shape) const {
+Cost Activation::cost(const CostShape& shape) const {
   Cost cost;
-  cost.saved_bytes = static_cast<std::size_t>(shape.tokens() * 2 * width_) * size_of(shape.dtype);
+  cost.saved_bytes = static_cast<std::size_t>(shape.tokens() * in_width_) * size_of(shape.dtype);
   return cost;
 }
 
-Tensor GeluLayer::apply(const Tensor& x_TF, Ctx& ctx) const {
-  const Tensor y_TF = ctx.activation(x_TF.shape(), x_TF.dtype());
-  ops::gelu_forward(x_TF, kind_, y_TF, ctx.stream);
-  return y_TF;
+void SwiGlu::apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const {
+  ops::swiglu_forward(x.slice(1, 0, width_), x.slice(1, width_, 2 * width_), y_TF, stream);
 }
 
-Tensor GeluLayer::forward(const Tensor& x_TF, Saved& saved, Ctx& ctx) {
-  if (ctx.keeps_saved) saved.put(kInput, x_TF);
-  return apply(x_TF, ctx);
+void SwiGlu::differentiate(const Tensor& dy_TF, const Tensor& x, Stream& stream) const {
+  const Tensor gate_TF = x.slice(1, 0, width_), up_TF = x.slice(1, width_, 2 * width_);
+  ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, stream);
 }
 
-Tensor GeluLayer::rebuild_output(const Saved& saved, Ctx& ctx) const {
-  return apply(saved.get(kInput), ctx);
+void GeluLayer::apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) const {
+  ops::gelu_forward(x_TF, kind_, y_TF, stream);
 }
 
-Tensor GeluLayer::backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
-  const Tensor x_TF = saved.take(kInput);
-  ops::gelu_backward(dy_TF, x_TF, kind_, x_TF, ctx.stream);
-  return x_TF;
-}
-
-Cost GeluLayer::cost(const CostShape& shape) const {
-  Cost cost;
-  cost.saved_bytes = static_cast<std::size_t>(shape.tokens() * width_) * size_of(shape.dtype);
-  return cost;
+void GeluLayer::differentiate(const Tensor& dy_TF, const Tensor& x_TF, Stream& stream) const {
+  ops::gelu_backward(dy_TF, x_TF, kind_, x_TF, stream);
 }
 
 }  // namespace heddle

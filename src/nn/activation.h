@@ -5,46 +5,55 @@
 
 namespace heddle {
 
-/// y_TF = silu(gate) * up for x_T(2F) = [gate | up].
-class SwiGlu : public Layer {
+/// A nonlinearity from rows of one width to rows of another, without parameters: what is common to
+/// all of them. Backward writes the gradient over the saved input, which nothing needs afterwards.
+class Activation : public Layer {
  public:
-  explicit SwiGlu(std::int64_t width) : width_(width) {}
+  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) final;
+  Tensor backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) final;
+  void backward_weight(Saved&, Ctx&) final {}
+  void visit(const ParamVisitor&) final {}
+  Cost cost(const CostShape& shape) const final;
+  bool can_rebuild_output() const final { return true; }
+  Tensor rebuild_output(const Saved& saved, Ctx& ctx) const final;
 
-  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
-  /// Writes the gradient over the saved input, which nothing needs afterwards.
-  Tensor backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) override;
-  void backward_weight(Saved&, Ctx&) override {}
-  void visit(const ParamVisitor&) override {}
-  Cost cost(const CostShape& shape) const override;
-  bool can_rebuild_output() const override { return true; }
-  Tensor rebuild_output(const Saved& saved, Ctx& ctx) const override;
+ protected:
+  Activation(std::int64_t in_width, std::int64_t out_width)
+      : in_width_(in_width), out_width_(out_width) {}
 
  private:
-  Tensor apply(const Tensor& x, Ctx& ctx) const;
+  /// y = f(x).
+  virtual void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const = 0;
+  /// Replaces x by the gradient of f at x for the gradient dy of its result.
+  virtual void differentiate(const Tensor& dy_TF, const Tensor& x, Stream& stream) const = 0;
+
+  Tensor output(const Tensor& x, Ctx& ctx) const;
 
   enum Slot { kInput };
+  std::int64_t in_width_, out_width_;
+};
+
+/// y_TF = silu(gate) * up for x_T(2F) = [gate | up].
+class SwiGlu final : public Activation {
+ public:
+  explicit SwiGlu(std::int64_t width) : Activation(2 * width, width), width_(width) {}
+
+ private:
+  void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const override;
+  void differentiate(const Tensor& dy_TF, const Tensor& x, Stream& stream) const override;
+
   std::int64_t width_;
 };
 
 /// y = gelu(x).
-class GeluLayer : public Layer {
+class GeluLayer final : public Activation {
  public:
-  GeluLayer(std::int64_t width, ops::Gelu kind) : width_(width), kind_(kind) {}
-
-  Tensor forward(const Tensor& x_TF, Saved& saved, Ctx& ctx) override;
-  /// Writes the gradient over the saved input, which nothing needs afterwards.
-  Tensor backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) override;
-  void backward_weight(Saved&, Ctx&) override {}
-  void visit(const ParamVisitor&) override {}
-  Cost cost(const CostShape& shape) const override;
-  bool can_rebuild_output() const override { return true; }
-  Tensor rebuild_output(const Saved& saved, Ctx& ctx) const override;
+  GeluLayer(std::int64_t width, ops::Gelu kind) : Activation(width, width), kind_(kind) {}
 
  private:
-  Tensor apply(const Tensor& x_TF, Ctx& ctx) const;
+  void apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) const override;
+  void differentiate(const Tensor& dy_TF, const Tensor& x_TF, Stream& stream) const override;
 
-  enum Slot { kInput };
-  std::int64_t width_;
   ops::Gelu kind_;
 };
 

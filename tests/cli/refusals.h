@@ -11,7 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 #include "cli/run_program.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle {
 

@@ -24,7 +24,7 @@ class DatasetTest : public testing::Test {
             .documents = mode};
   }
 
-  TestFolder folder_;
+  TemporaryFolder folder_;
   Memory memory_;
   std::filesystem::path a_ = write_counting_file(folder_ / "a.tok", {300, 200, 100}, 1000);
   std::filesystem::path b_ = write_counting_file(folder_ / "b.tok", {150, 53}, 1000);

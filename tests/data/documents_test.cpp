@@ -100,7 +100,7 @@ TEST(Documents, EveryCutAtADocumentStartGivesTheSameDocuments) {
 }
 
 TEST(FindInputs, WalksFoldersInOrderAndNamesWhatIsMissing) {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   write_bytes(folder / "in/b/x.txt", "x");
   write_bytes(folder / "in/a.jsonl", "{}");
   write_bytes(folder / "in/skip.bin", "x");

@@ -11,7 +11,7 @@ const std::filesystem::path kTokenizer =
     HEDDLE_SOURCE_DIR "/tests/reference/tokenizer/tokenizer.json";
 
 TEST(Encode, TokenFilesHoldTheIdsOfTheTokenizer) {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const Tokenizer tokenizer = Tokenizer::load(kTokenizer);
   const std::string text = "Two foxes sleep <|endoftext|> near the harbor.";
   write_bytes(folder / "a.txt", text);

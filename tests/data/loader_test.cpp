@@ -14,7 +14,7 @@ std::vector<std::int32_t> ids(const Batch& batch) {
 
 class LoaderTest : public testing::Test {
  protected:
-  TestFolder folder_;
+  TemporaryFolder folder_;
   Memory memory_;
   Dataset dataset_{
       {.sources = {{write_counting_file(folder_ / "a.tok", {600}), 1.0}}, .seq_len = 8, .seed = 1}};

@@ -23,7 +23,7 @@ class PackWindow : public testing::Test {
     return p;
   }
 
-  TestFolder folder_;
+  TemporaryFolder folder_;
   TokenFile file_ = TokenFile::open(write_counting_file(folder_ / "a.tok", {5, 1, 4, 10}));
 };
 

@@ -49,7 +49,7 @@ TEST(WindowSampler, ReachesFarSamplesAtOnce) {
 }
 
 TEST(SplitTokens, CutsAtTheNearestDocument) {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TokenFile file = TokenFile::open(write_counting_file(folder / "a.tok", {40, 40, 8, 12}));
   EXPECT_EQ(split_tokens(file, 0.1).held_out, (TokenRange{88, 100}));
   EXPECT_EQ(split_tokens(file, 0.18).held_out, (TokenRange{80, 100}));
@@ -58,7 +58,7 @@ TEST(SplitTokens, CutsAtTheNearestDocument) {
 }
 
 TEST(SplitTokens, CutsThroughADocumentWhenBoundariesAreFar) {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TokenFile one = TokenFile::open(write_counting_file(folder / "a.tok", {100}));
   EXPECT_EQ(split_tokens(one, 0.1).held_out, (TokenRange{90, 100}));
   const TokenFile two = TokenFile::open(write_counting_file(folder / "b.tok", {10, 90}));

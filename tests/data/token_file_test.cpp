@@ -33,7 +33,7 @@ Error refusal(const std::string& bytes, TokenFile::Check check = TokenFile::Chec
 
 class TokenFileTest : public testing::Test {
  protected:
-  TestFolder folder_;
+  TemporaryFolder folder_;
   const std::string good_ = bytes_of(write_counting_file(folder_ / "good.tok", {5, 1, 4}));
 };
 

@@ -86,7 +86,7 @@ class TokenizeTest : public testing::Test {
     return tokenize(real_file_system(), options, encoder_.factory());
   }
 
-  TestFolder folder_;
+  TemporaryFolder folder_;
   ByteEncoder encoder_;
 };
 

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle::observe {
 namespace {

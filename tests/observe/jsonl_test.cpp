@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "observe/history.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle::observe {
 namespace {

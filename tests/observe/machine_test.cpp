@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle::observe {
 namespace {

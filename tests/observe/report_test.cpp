@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/json.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle::observe {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/file_system.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle::observe {
 namespace {

@@ -1,6 +1,7 @@
 #include "ops/cast.h"
 
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "base/error.h"
@@ -140,6 +141,19 @@ TEST(Cast, BetweenTheSixteenBitTypesGoesThroughTheValue) {
   for (std::int64_t i = 0; i < h.count(); ++i) {
     ASSERT_EQ(back.data<Float16>()[i].bits, to_float16(to_float(b.data<BFloat16>()[i])).bits);
   }
+}
+
+TEST(Cast, OfBytesTakesAnyAlignment) {
+  const Tensor x = hard_floats(), want = cast_to(DType::bf16, x);
+  const auto count = static_cast<std::size_t>(x.count());
+  std::vector<std::byte> from(x.size_bytes() + 3), to(want.size_bytes() + 1);
+  std::memcpy(from.data() + 3, x.bytes(), x.size_bytes());
+  cast_bytes(from.data() + 3, DType::f32, to.data() + 1, DType::bf16, x.count());
+  EXPECT_EQ(std::memcmp(to.data() + 1, want.bytes(), count * sizeof(BFloat16)), 0);
+  const Tensor f64 = cast_to(DType::f64, want);
+  std::vector<std::byte> wide(f64.size_bytes() + 5);
+  cast_bytes(to.data() + 1, DType::bf16, wide.data() + 5, DType::f64, x.count());
+  EXPECT_EQ(std::memcmp(wide.data() + 5, f64.bytes(), f64.size_bytes()), 0);
 }
 
 TEST(Cast, RefusesIntegersAndStridedTensors) {

@@ -9,7 +9,7 @@
 #include "checkpoint/catalog.h"
 #include "cli/run_program.h"
 #include "data/token_file.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle {
 

@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
 #include "comm/threads/thread_world.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 #include "verify/shared_files.h"
 
 namespace heddle {

@@ -2,7 +2,7 @@
 
 #include "base/file_system.h"
 #include "base/json.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 #include "tokenizer/verify.h"
 #include "verify/shared_files.h"
 

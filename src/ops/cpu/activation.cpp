@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/probability-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
@@ -163,24 +164,24 @@ HWY_EXPORT(gelu_backward);
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
                     Stream& stream) {
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(swiglu_forward)(gate_TF, up_TF, y_TF, stream);
+  HEDDLE_DISPATCH(swiglu_forward, y_TF.dtype())(gate_TF, up_TF, y_TF, stream);
 }
 
 void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
                      const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(swiglu_backward)(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
+  HEDDLE_DISPATCH(swiglu_backward, dy_TF.dtype())(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
 }
 
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(gelu_forward)(x_TF, kind, y_TF, stream);
+  HEDDLE_DISPATCH(gelu_forward, y_TF.dtype())(x_TF, kind, y_TF, stream);
 }
 
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
                    Stream& stream) {
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(gelu_backward)(dy_TF, x_TF, kind, dx_TF, stream);
+  HEDDLE_DISPATCH(gelu_backward, dx_TF.dtype())(dy_TF, x_TF, kind, dx_TF, stream);
 }
 
 }  // namespace heddle::ops

@@ -9,6 +9,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -74,7 +75,7 @@ void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
            const AdamWArgs& args, Stream& stream) {
   HEDDLE_CHECK(args.step >= 1, "AdamW step {}", args.step);
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(adamw)(p, g, m, v, args, stream);
+  HEDDLE_DISPATCH(adamw, p.dtype())(p, g, m, v, args, stream);
 }
 
 }  // namespace heddle::ops

@@ -11,6 +11,7 @@
 #include <hwy/highway.h>
 
 #include "ops/cpu/attention_tile-inl.h"
+#include "ops/cpu/dispatch-inl.h"
 
 #ifndef HEDDLE_OPS_CPU_ATTENTION_BACKWARD_ONCE
 #define HEDDLE_OPS_CPU_ATTENTION_BACKWARD_ONCE
@@ -225,9 +226,11 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
 void backward_part_f32(const BackwardCall<float>& call, const BackwardPart& part) {
   backward_part(call, part);
 }
+#if HWY_TARGET == HWY_STATIC_TARGET  // see dispatch-inl.h
 void backward_part_f64(const BackwardCall<double>& call, const BackwardPart& part) {
   backward_part(call, part);
 }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace heddle::ops::cpu
@@ -239,13 +242,12 @@ namespace cpu {
 namespace {
 
 HWY_EXPORT(backward_part_f32);
-HWY_EXPORT(backward_part_f64);
 
 void run_part(const BackwardCall<float>& call, const BackwardPart& part) {
   HWY_DYNAMIC_DISPATCH(backward_part_f32)(call, part);
 }
 void run_part(const BackwardCall<double>& call, const BackwardPart& part) {
-  HWY_DYNAMIC_DISPATCH(backward_part_f64)(call, part);
+  HWY_STATIC_DISPATCH(backward_part_f64)(call, part);
 }
 
 /// Where there are (batch, key head) pairs enough for all threads, each is one part: five products

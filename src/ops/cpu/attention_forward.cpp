@@ -11,6 +11,7 @@
 #include <hwy/highway.h>
 
 #include "ops/cpu/attention_tile-inl.h"
+#include "ops/cpu/dispatch-inl.h"
 
 #ifndef HEDDLE_OPS_CPU_ATTENTION_FORWARD_ONCE
 #define HEDDLE_OPS_CPU_ATTENTION_FORWARD_ONCE
@@ -244,9 +245,11 @@ void forward_task(const ForwardCall<T>& call, std::int64_t index) {
 void forward_task_f32(const ForwardCall<float>& call, std::int64_t task) {
   forward_task(call, task);
 }
+#if HWY_TARGET == HWY_STATIC_TARGET  // see dispatch-inl.h
 void forward_task_f64(const ForwardCall<double>& call, std::int64_t task) {
   forward_task(call, task);
 }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace heddle::ops::cpu
@@ -258,13 +261,12 @@ namespace cpu {
 namespace {
 
 HWY_EXPORT(forward_task_f32);
-HWY_EXPORT(forward_task_f64);
 
 void run_task(const ForwardCall<float>& call, std::int64_t task) {
   HWY_DYNAMIC_DISPATCH(forward_task_f32)(call, task);
 }
 void run_task(const ForwardCall<double>& call, std::int64_t task) {
-  HWY_DYNAMIC_DISPATCH(forward_task_f64)(call, task);
+  HWY_STATIC_DISPATCH(forward_task_f64)(call, task);
 }
 
 template <class T>

@@ -106,38 +106,47 @@ void convert(const From* from, To* to, std::int64_t n) {
   }
 }
 
+/// convert for bytes of any alignment: by way of aligned blocks where they need it.
 template <class From, class To>
-void cast_as(const Tensor& x, const Tensor& y, Stream& stream) {
-  const From* const from = x.data<From>();
-  To* const to = y.data<To>();
-  const std::int64_t chunks = (x.count() + 63) / 64;
-  parallel_for(stream, chunks, kGrain / 64, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
-    const std::int64_t first = begin * 64, size = std::min(end * 64, x.count()) - first;
-    if constexpr (std::is_same_v<From, To>) {
-      std::memmove(to + first, from + first, static_cast<std::size_t>(size) * sizeof(To));
-    } else {
-      convert(from + first, to + first, size);
+void convert_bytes(const std::byte* from, std::byte* to, std::int64_t n) {
+  const auto is_aligned = [](const std::byte* at, std::size_t alignment) {
+    return reinterpret_cast<std::uintptr_t>(at) % alignment == 0;
+  };
+  if constexpr (std::is_same_v<From, To>) {
+    if (n > 0) std::memmove(to, from, static_cast<std::size_t>(n) * sizeof(To));
+  } else if (is_aligned(from, alignof(From)) && is_aligned(to, alignof(To))) {
+    convert(reinterpret_cast<const From*>(from), reinterpret_cast<To*>(to), n);
+  } else {
+    constexpr std::int64_t kBlock = 512;
+    From source[kBlock];
+    To target[kBlock];
+    for (std::int64_t at = 0; at < n; at += kBlock) {
+      const auto size = static_cast<std::size_t>(std::min(kBlock, n - at));
+      std::memcpy(source, from + static_cast<std::size_t>(at) * sizeof(From), size * sizeof(From));
+      convert(source, target, static_cast<std::int64_t>(size));
+      std::memcpy(to + static_cast<std::size_t>(at) * sizeof(To), target, size * sizeof(To));
     }
-  });
+  }
 }
 
 template <class From>
-void cast_from(const Tensor& x, const Tensor& y, Stream& stream) {
-  switch (y.dtype()) {
-    case DType::f32: return cast_as<From, float>(x, y, stream);
-    case DType::f64: return cast_as<From, double>(x, y, stream);
-    case DType::bf16: return cast_as<From, BFloat16>(x, y, stream);
-    case DType::f16: return cast_as<From, Float16>(x, y, stream);
+void cast_from(const std::byte* from, std::byte* to, DType to_dtype, std::int64_t n) {
+  switch (to_dtype) {
+    case DType::f32: return convert_bytes<From, float>(from, to, n);
+    case DType::f64: return convert_bytes<From, double>(from, to, n);
+    case DType::bf16: return convert_bytes<From, BFloat16>(from, to, n);
+    case DType::f16: return convert_bytes<From, Float16>(from, to, n);
     default: return;
   }
 }
 
-void cast(const Tensor& x, const Tensor& y, Stream& stream) {
-  switch (x.dtype()) {
-    case DType::f32: return cast_from<float>(x, y, stream);
-    case DType::f64: return cast_from<double>(x, y, stream);
-    case DType::bf16: return cast_from<BFloat16>(x, y, stream);
-    case DType::f16: return cast_from<Float16>(x, y, stream);
+void cast_elements(const std::byte* from, DType from_dtype, std::byte* to, DType to_dtype,
+                   std::int64_t n) {
+  switch (from_dtype) {
+    case DType::f32: return cast_from<float>(from, to, to_dtype, n);
+    case DType::f64: return cast_from<double>(from, to, to_dtype, n);
+    case DType::bf16: return cast_from<BFloat16>(from, to, to_dtype, n);
+    case DType::f16: return cast_from<Float16>(from, to, to_dtype, n);
     default: return;
   }
 }
@@ -149,16 +158,37 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace heddle::ops {
 namespace cpu {
-HWY_EXPORT(cast);
+namespace {
+
+HWY_EXPORT(cast_elements);
+
+void check_floating(DType from, DType to) {
+  HEDDLE_CHECK(is_floating(from) && is_floating(to), "cast from {} to {}", name_of(from),
+               name_of(to));
+}
+
+}  // namespace
 }  // namespace cpu
 
+void cast_bytes(const std::byte* from, DType from_dtype, std::byte* to, DType to_dtype,
+                std::int64_t count) {
+  using namespace cpu;
+  check_floating(from_dtype, to_dtype);
+  HWY_DYNAMIC_DISPATCH(cast_elements)(from, from_dtype, to, to_dtype, count);
+}
+
 void cast(const Tensor& x, const Tensor& y, Stream& stream) {
-  HEDDLE_CHECK(is_floating(x.dtype()) && is_floating(y.dtype()), "cast from {} to {}",
-               name_of(x.dtype()), name_of(y.dtype()));
+  cpu::check_floating(x.dtype(), y.dtype());
   HEDDLE_CHECK(x.shape() == y.shape() && x.is_contiguous() && y.is_contiguous(),
                "cast from {} to {}, which must be contiguous", x.shape().text(), y.shape().text());
-  using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(cast)(x, y, stream);
+  const auto from_size = static_cast<std::int64_t>(size_of(x.dtype()));
+  const auto to_size = static_cast<std::int64_t>(size_of(y.dtype()));
+  const std::int64_t chunks = (x.count() + 63) / 64;
+  cpu::parallel_for(stream, chunks, cpu::kGrain / 64, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t first = begin * 64, size = std::min(end * 64, x.count()) - first;
+    cast_bytes(x.bytes() + first * from_size, x.dtype(), y.bytes() + first * to_size, y.dtype(),
+               size);
+  });
 }
 
 }  // namespace heddle::ops

@@ -11,6 +11,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -113,28 +114,28 @@ void copy(const Tensor& x, const Tensor& y, Stream& stream) {
 
 void add(const Tensor& a, const Tensor& b, const Tensor& y, Stream& stream) {
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(add)(a, b, y, stream);
+  HEDDLE_DISPATCH(add, y.dtype())(a, b, y, stream);
 }
 
 void accumulate(const Tensor& x, const Tensor& y, Stream& stream) { add(x, y, y, stream); }
 
 void scale(const Tensor& y, double factor, Stream& stream) {
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(scale)(y, factor, stream);
+  HEDDLE_DISPATCH(scale, y.dtype())(y, factor, stream);
 }
 
 void add_bias(const Tensor& y_TN, const Tensor& b_N, Stream& stream) {
   HEDDLE_CHECK(y_TN.dims() == 2 && b_N.shape() == Shape({y_TN.size(1)}), "bias {} for {}",
                b_N.shape().text(), y_TN.shape().text());
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(add_bias)(y_TN, b_N, stream);
+  HEDDLE_DISPATCH(add_bias, y_TN.dtype())(y_TN, b_N, stream);
 }
 
 void bias_backward(const Tensor& dy_TN, const Tensor& db_N, Stream& stream) {
   HEDDLE_CHECK(dy_TN.dims() == 2 && db_N.shape() == Shape({dy_TN.size(1)}), "bias {} for {}",
                db_N.shape().text(), dy_TN.shape().text());
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(bias_backward)(dy_TN, db_N, stream);
+  HEDDLE_DISPATCH(bias_backward, dy_TN.dtype())(dy_TN, db_N, stream);
 }
 
 }  // namespace heddle::ops

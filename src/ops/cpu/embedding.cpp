@@ -9,6 +9,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -117,14 +118,14 @@ void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_
                    Stream& stream) {
   using namespace cpu;
   check(ids_T, table_VD, y_TD);
-  HWY_DYNAMIC_DISPATCH(embedding_add)(ids_T, table_VD, y_TD, stream);
+  HEDDLE_DISPATCH(embedding_add, y_TD.dtype())(ids_T, table_VD, y_TD, stream);
 }
 
 void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& dtable_VD,
                         Stream& stream) {
   using namespace cpu;
   check(ids_T, dtable_VD, dy_TD);
-  HWY_DYNAMIC_DISPATCH(embedding_backward)(ids_T, dy_TD, dtable_VD, stream);
+  HEDDLE_DISPATCH(embedding_backward, dy_TD.dtype())(ids_T, dy_TD, dtable_VD, stream);
 }
 
 }  // namespace heddle::ops

@@ -10,6 +10,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -218,7 +219,7 @@ void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tens
   using namespace cpu;
   check_vector(x, w_D);
   check_statistics(x, rstd);
-  HWY_DYNAMIC_DISPATCH(rms_norm_forward)(x, w_D, eps, y, rstd, stream);
+  HEDDLE_DISPATCH(rms_norm_forward, x.dtype())(x, w_D, eps, y, rstd, stream);
 }
 
 void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
@@ -226,7 +227,7 @@ void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_
   using namespace cpu;
   check_vector(x, w_D);
   check_statistics(x, rstd);
-  HWY_DYNAMIC_DISPATCH(rms_norm_backward_input)(dy, x, w_D, rstd, dx, stream);
+  HEDDLE_DISPATCH(rms_norm_backward_input, x.dtype())(dy, x, w_D, rstd, dx, stream);
 }
 
 void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
@@ -234,7 +235,7 @@ void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& r
   using namespace cpu;
   check_vector(x, dw_D);
   check_statistics(x, rstd);
-  HWY_DYNAMIC_DISPATCH(rms_norm_backward_weight)(dy, x, rstd, dw_D, stream);
+  HEDDLE_DISPATCH(rms_norm_backward_weight, x.dtype())(dy, x, rstd, dw_D, stream);
 }
 
 void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
@@ -244,7 +245,7 @@ void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, d
   check_vector(x, b_D);
   check_statistics(x, mean);
   check_statistics(x, rstd);
-  HWY_DYNAMIC_DISPATCH(layer_norm_forward)(x, w_D, b_D, eps, y, mean, rstd, stream);
+  HEDDLE_DISPATCH(layer_norm_forward, x.dtype())(x, w_D, b_D, eps, y, mean, rstd, stream);
 }
 
 void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
@@ -254,7 +255,7 @@ void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& 
   check_vector(x, w_D);
   check_statistics(x, mean);
   check_statistics(x, rstd);
-  HWY_DYNAMIC_DISPATCH(layer_norm_backward_input)(dy, x, w_D, mean, rstd, dx, stream);
+  HEDDLE_DISPATCH(layer_norm_backward_input, x.dtype())(dy, x, w_D, mean, rstd, dx, stream);
 }
 
 void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,
@@ -265,7 +266,7 @@ void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor&
   check_vector(x, db_D);
   check_statistics(x, mean);
   check_statistics(x, rstd);
-  HWY_DYNAMIC_DISPATCH(layer_norm_backward_weight)(dy, x, mean, rstd, dw_D, db_D, stream);
+  HEDDLE_DISPATCH(layer_norm_backward_weight, x.dtype())(dy, x, mean, rstd, dw_D, db_D, stream);
 }
 
 }  // namespace heddle::ops

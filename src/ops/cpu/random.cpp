@@ -12,6 +12,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace heddle::ops::cpu {
 namespace HWY_NAMESPACE {
@@ -115,7 +117,7 @@ void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, 
                  Stream& stream) {
   HEDDLE_CHECK(y.is_contiguous(), "random values for a strided {}", y.shape().text());
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(fill_normal)(y, key, first_index, stddev, stream);
+  HEDDLE_DISPATCH(fill_normal, y.dtype())(y, key, first_index, stddev, stream);
 }
 
 }  // namespace heddle::ops

@@ -12,6 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -115,7 +116,7 @@ HWY_EXPORT(first_non_finite);
 double sum_of_squares(const Tensor& x, Stream& stream) {
   HEDDLE_CHECK(x.is_contiguous(), "sum of a strided {}", x.shape().text());
   using namespace cpu;
-  return HWY_DYNAMIC_DISPATCH(sum_of_squares)(x, stream);
+  return HEDDLE_DISPATCH(sum_of_squares, x.dtype())(x, stream);
 }
 
 std::int64_t first_non_finite(const Tensor& x, Stream& stream) {

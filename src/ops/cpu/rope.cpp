@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -75,7 +76,7 @@ void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR
     }
   }
   using namespace cpu;
-  HWY_DYNAMIC_DISPATCH(rope)(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
+  HEDDLE_DISPATCH(rope, x_BSHK.dtype())(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
 }
 
 }  // namespace heddle::ops

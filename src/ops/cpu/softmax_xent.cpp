@@ -12,6 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/dispatch-inl.h"
 #include "ops/cpu/exp2-inl.h"
 #include "ops/cpu/vectors-inl.h"
 
@@ -94,28 +95,30 @@ double row_loss_and_gradient(T* row, std::int64_t n, std::int32_t target, double
 }
 
 float max_f32(const float* row, std::int64_t n) { return max_of(row, n); }
-double max_f64(const double* row, std::int64_t n) { return max_of(row, n); }
 double exponentials_f32(float* row, std::int64_t n, float max) {
   return sum_of_exponentials<true>(row, n, max);
 }
-double exponentials_f64(double* row, std::int64_t n, double max) {
-  return sum_of_exponentials<true>(row, n, max);
-}
 void scale_f32(float* row, std::int64_t n, float factor) { scale_row(row, n, factor); }
-void scale_f64(double* row, std::int64_t n, double factor) { scale_row(row, n, factor); }
 
 double loss_f32(const float* row, std::int64_t n, std::int32_t target) {
-  return row_loss(row, n, target);
-}
-double loss_f64(const double* row, std::int64_t n, std::int32_t target) {
   return row_loss(row, n, target);
 }
 double gradient_f32(float* row, std::int64_t n, std::int32_t target, double grad_scale) {
   return row_loss_and_gradient(row, n, target, grad_scale);
 }
+#if HWY_TARGET == HWY_STATIC_TARGET  // see dispatch-inl.h
+double loss_f64(const double* row, std::int64_t n, std::int32_t target) {
+  return row_loss(row, n, target);
+}
 double gradient_f64(double* row, std::int64_t n, std::int32_t target, double grad_scale) {
   return row_loss_and_gradient(row, n, target, grad_scale);
 }
+double max_f64(const double* row, std::int64_t n) { return max_of(row, n); }
+double exponentials_f64(double* row, std::int64_t n, double max) {
+  return sum_of_exponentials<true>(row, n, max);
+}
+void scale_f64(double* row, std::int64_t n, double factor) { scale_row(row, n, factor); }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace heddle::ops::cpu
@@ -127,42 +130,37 @@ namespace cpu {
 namespace {
 
 HWY_EXPORT(loss_f32);
-HWY_EXPORT(loss_f64);
 HWY_EXPORT(gradient_f32);
-HWY_EXPORT(gradient_f64);
 HWY_EXPORT(max_f32);
-HWY_EXPORT(max_f64);
 HWY_EXPORT(exponentials_f32);
-HWY_EXPORT(exponentials_f64);
 HWY_EXPORT(scale_f32);
-HWY_EXPORT(scale_f64);
 
 double row_loss(const float* row, std::int64_t n, std::int32_t target) {
   return HWY_DYNAMIC_DISPATCH(loss_f32)(row, n, target);
 }
 double row_loss(const double* row, std::int64_t n, std::int32_t target) {
-  return HWY_DYNAMIC_DISPATCH(loss_f64)(row, n, target);
+  return HWY_STATIC_DISPATCH(loss_f64)(row, n, target);
 }
 double row_gradient(float* row, std::int64_t n, std::int32_t target, double grad_scale) {
   return HWY_DYNAMIC_DISPATCH(gradient_f32)(row, n, target, grad_scale);
 }
 double row_gradient(double* row, std::int64_t n, std::int32_t target, double grad_scale) {
-  return HWY_DYNAMIC_DISPATCH(gradient_f64)(row, n, target, grad_scale);
+  return HWY_STATIC_DISPATCH(gradient_f64)(row, n, target, grad_scale);
 }
 
 float row_max(const float* row, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(max_f32)(row, n); }
-double row_max(const double* row, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(max_f64)(row, n); }
+double row_max(const double* row, std::int64_t n) { return HWY_STATIC_DISPATCH(max_f64)(row, n); }
 double row_exponentials(float* row, std::int64_t n, float max) {
   return HWY_DYNAMIC_DISPATCH(exponentials_f32)(row, n, max);
 }
 double row_exponentials(double* row, std::int64_t n, double max) {
-  return HWY_DYNAMIC_DISPATCH(exponentials_f64)(row, n, max);
+  return HWY_STATIC_DISPATCH(exponentials_f64)(row, n, max);
 }
 void scale_row(float* row, std::int64_t n, float factor) {
   HWY_DYNAMIC_DISPATCH(scale_f32)(row, n, factor);
 }
 void scale_row(double* row, std::int64_t n, double factor) {
-  HWY_DYNAMIC_DISPATCH(scale_f64)(row, n, factor);
+  HWY_STATIC_DISPATCH(scale_f64)(row, n, factor);
 }
 
 /// Calls body(row, index) for every row of a matrix, on the stream's threads.
