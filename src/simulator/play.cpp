@@ -121,7 +121,7 @@ class Player {
   Played played_;
   VocabularyTimes vocabulary_;
   std::map<Message, double> arrival_;
-  std::map<std::pair<Collective, int>, Given> given_;  // with the micro-batch
+  std::map<std::pair<Exchange, int>, Given> given_;  // with the micro-batch
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "checkpoint/safetensors.h"
 #include "comm/threads/thread_world.h"
 #include "engine/engine_testing.h"
-#include "observe/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace heddle {
 namespace {

@@ -95,7 +95,7 @@ class CommunicationCheck {
   std::vector<Diagnostic>& found_;
   std::vector<std::size_t> at_;  // the next action of each rank
   std::map<Channel, std::deque<int>> in_flight_;
-  std::map<std::pair<Collective, int>, std::set<int>> given_;  // by whom, with micro-batch
+  std::map<std::pair<Exchange, int>, std::set<int>> given_;  // by whom, with micro-batch
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ class OrderCheck {
     }
     latest->second = mb;
     done_.insert({first_half, action.collective, stage, mb});
-    if (action.act == Act::bw) done_.insert({Act::w, Collective::none, stage, mb});
+    if (action.act == Act::bw) done_.insert({Act::w, Exchange::none, stage, mb});
   }
 
   bool is_ready(const Action& action) const {
@@ -87,9 +87,9 @@ class OrderCheck {
       case Act::w: return done(Act::b);
       case Act::send_act: return done(Act::f);
       case Act::send_grad: return done(Act::b);
-      case Act::vocab_s: return is_ended(Collective::output, mb);
-      case Act::vocab_t: return done(Act::vocab_s) && is_ended(Collective::softmax, mb);
-      case Act::embed_b: return is_ended(Collective::embedding_grad, mb);
+      case Act::vocab_s: return is_ended(Exchange::output, mb);
+      case Act::vocab_t: return done(Act::vocab_s) && is_ended(Exchange::softmax, mb);
+      case Act::embed_b: return is_ended(Exchange::embedding_grad, mb);
       case Act::begin: return may_begin(action);
       case Act::end: return is_done(Act::begin, action.stage, mb, action.collective);
       default: return true;
@@ -101,12 +101,12 @@ class OrderCheck {
     const int mb = action.microbatch;
     const bool is_source = action.peer == rank_;
     switch (action.collective) {
-      case Collective::none: return false;
-      case Collective::output: return !is_source || is_done(Act::f, last(), mb);
-      case Collective::softmax: return is_done(Act::vocab_s, last(), mb);
-      case Collective::output_grad: return is_done(Act::vocab_t, last(), mb);
-      case Collective::embedding: return is_done(Act::embed_f, 0, mb);
-      case Collective::embedding_grad: return !is_source || is_done(Act::b, 0, mb);
+      case Exchange::none: return false;
+      case Exchange::output: return !is_source || is_done(Act::f, last(), mb);
+      case Exchange::softmax: return is_done(Act::vocab_s, last(), mb);
+      case Exchange::output_grad: return is_done(Act::vocab_t, last(), mb);
+      case Exchange::embedding: return is_done(Act::embed_f, 0, mb);
+      case Exchange::embedding_grad: return !is_source || is_done(Act::b, 0, mb);
     }
     return false;
   }
@@ -120,8 +120,8 @@ class OrderCheck {
                                          : is_done(received_by, action.stage, mb);
     }
     if (schedule_.vocabulary == 0) return true;
-    if (made_by == Act::f) return is_ended(Collective::embedding, mb);
-    return is_ended(schedule_.vocabulary == 1 ? Collective::output_grad : Collective::softmax, mb);
+    if (made_by == Act::f) return is_ended(Exchange::embedding, mb);
+    return is_ended(schedule_.vocabulary == 1 ? Exchange::output_grad : Exchange::softmax, mb);
   }
 
   void check_complete() {
@@ -135,9 +135,9 @@ class OrderCheck {
       if (!is_done(Act::vocab_t, last(), mb) || !is_done(Act::embed_b, 0, mb)) {
         report(fmt::format("the vocabulary passes of micro-batch {} are not finished", mb));
       }
-      for (int kind = 1; kind <= static_cast<int>(Collective::embedding_grad); ++kind) {
-        const auto collective = static_cast<Collective>(kind);
-        if (collective == Collective::output_grad && schedule_.vocabulary != 1) continue;
+      for (int kind = 1; kind <= static_cast<int>(Exchange::embedding_grad); ++kind) {
+        const auto collective = static_cast<Exchange>(kind);
+        if (collective == Exchange::output_grad && schedule_.vocabulary != 1) continue;
         if (is_ended(collective, mb)) continue;
         const Action missing{.act = Act::end, .microbatch = mb, .collective = collective};
         report(fmt::format("{} is missing", to_text(missing)));
@@ -149,12 +149,12 @@ class OrderCheck {
   int rank_of(int stage) const {
     return stage < 0 || stage > last() ? -1 : schedule_.rank_of(stage);
   }
-  bool is_done(Act act, int stage, int mb, Collective collective = Collective::none) const {
+  bool is_done(Act act, int stage, int mb, Exchange collective = Exchange::none) const {
     return done_.contains({act, collective, stage, mb});
   }
-  bool is_ended(Collective collective, int mb) const {
+  bool is_ended(Exchange collective, int mb) const {
     const bool is_input =
-        collective == Collective::embedding || collective == Collective::embedding_grad;
+        collective == Exchange::embedding || collective == Exchange::embedding_grad;
     return is_done(Act::end, is_input ? 0 : last(), mb, collective);
   }
   void report(std::string message) { found_.push_back({rank_, std::move(message)}); }
@@ -162,8 +162,8 @@ class OrderCheck {
   const Schedule& schedule_;
   int rank_;
   std::vector<Diagnostic>& found_;
-  std::set<std::tuple<Act, Collective, int, int>> done_;    // with stage and micro-batch
-  std::map<std::tuple<Act, Collective, int>, int> latest_;  // micro-batch by kind and stage
+  std::set<std::tuple<Act, Exchange, int, int>> done_;    // with stage and micro-batch
+  std::map<std::tuple<Act, Exchange, int>, int> latest_;  // micro-batch by kind and stage
 };
 
 }  // namespace

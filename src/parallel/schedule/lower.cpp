@@ -29,23 +29,23 @@ class RankLowering {
     const int mb = action.microbatch;
     switch (action.act) {
       case Act::f:
-        if (is_split() && action.stage == 0) return end(Collective::embedding, mb);
+        if (is_split() && action.stage == 0) return end(Exchange::embedding, mb);
         return message(Act::recv_act, action, action.stage - 1);
       case Act::b:
       case Act::bw:
         if (is_split() && action.stage == last()) return end(grad_of_output(), mb);
         return message(Act::recv_grad, action, action.stage + 1);
       case Act::vocab_s:
-        if (rank_ != schedule_.rank_of(last())) begin(Collective::output, mb);
-        return end(Collective::output, mb);
+        if (rank_ != schedule_.rank_of(last())) begin(Exchange::output, mb);
+        return end(Exchange::output, mb);
       case Act::vocab_t:
         // Those who need nothing of the sum of dX let go of it a pass later.
-        end(Collective::output_grad, mb - 1);
-        return end(Collective::softmax, mb);
-      case Act::embed_f: return end(Collective::embedding, mb - 2);
+        end(Exchange::output_grad, mb - 1);
+        return end(Exchange::softmax, mb);
+      case Act::embed_f: return end(Exchange::embedding, mb - 2);
       case Act::embed_b:
-        if (rank_ != schedule_.rank_of(0)) begin(Collective::embedding_grad, mb);
-        return end(Collective::embedding_grad, mb);
+        if (rank_ != schedule_.rank_of(0)) begin(Exchange::embedding_grad, mb);
+        return end(Exchange::embedding_grad, mb);
       default: return;
     }
   }
@@ -54,25 +54,25 @@ class RankLowering {
     const int mb = action.microbatch;
     switch (action.act) {
       case Act::f:
-        if (is_split() && action.stage == last()) return begin(Collective::output, mb);
+        if (is_split() && action.stage == last()) return begin(Exchange::output, mb);
         return message(Act::send_act, action, action.stage + 1);
       case Act::b:
       case Act::bw:
-        if (is_split() && action.stage == 0) return begin(Collective::embedding_grad, mb);
+        if (is_split() && action.stage == 0) return begin(Exchange::embedding_grad, mb);
         return message(Act::send_grad, action, action.stage - 1);
-      case Act::vocab_s: return begin(Collective::softmax, mb);
+      case Act::vocab_s: return begin(Exchange::softmax, mb);
       case Act::vocab_t:
-        if (schedule_.vocabulary == 1) begin(Collective::output_grad, mb);
+        if (schedule_.vocabulary == 1) begin(Exchange::output_grad, mb);
         return;
-      case Act::embed_f: return begin(Collective::embedding, mb);
+      case Act::embed_f: return begin(Exchange::embedding, mb);
       default: return;
     }
   }
 
   bool is_split() const { return schedule_.vocabulary != 0; }
   int last() const { return schedule_.stages() - 1; }
-  Collective grad_of_output() const {
-    return schedule_.vocabulary == 1 ? Collective::output_grad : Collective::softmax;
+  Exchange grad_of_output() const {
+    return schedule_.vocabulary == 1 ? Exchange::output_grad : Exchange::softmax;
   }
 
   /// To or from the rank of a neighbouring stage, where there is one and it is another.
@@ -81,19 +81,19 @@ class RankLowering {
     out_.push_back({act, action.stage, action.microbatch, schedule_.rank_of(neighbour)});
   }
 
-  void begin(Collective collective, int mb) {
+  void begin(Exchange collective, int mb) {
     open_.insert({collective, mb});
     out_.push_back(collective_action(Act::begin, collective, mb));
   }
-  void end(Collective collective, int mb) {
+  void end(Exchange collective, int mb) {
     if (open_.erase({collective, mb}) == 0) return;
     out_.push_back(collective_action(Act::end, collective, mb));
   }
-  Action collective_action(Act act, Collective collective, int mb) const {
+  Action collective_action(Act act, Exchange collective, int mb) const {
     const bool is_input =
-        collective == Collective::embedding || collective == Collective::embedding_grad;
+        collective == Exchange::embedding || collective == Exchange::embedding_grad;
     const int stage = is_input ? 0 : last();
-    const int peer = collective == Collective::softmax ? -1 : schedule_.rank_of(stage);
+    const int peer = collective == Exchange::softmax ? -1 : schedule_.rank_of(stage);
     return {act, stage, mb, peer, false, collective};
   }
 
@@ -111,7 +111,7 @@ class RankLowering {
   const Schedule& schedule_;
   int rank_;
   std::vector<Action> out_;
-  std::set<std::pair<Collective, int>> open_;  // begun, with the micro-batch
+  std::set<std::pair<Exchange, int>> open_;  // begun, with the micro-batch
 };
 
 }  // namespace

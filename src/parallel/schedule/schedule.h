@@ -34,7 +34,7 @@ enum class Act : std::uint8_t {
 
 /// What all ranks of the pipeline do together. Each kind needs a communicator of its own: ranks
 /// agree on the order of micro-batches within a kind, not on the order of kinds.
-enum class Collective : std::uint8_t {
+enum class Exchange : std::uint8_t {
   none,
   output,         ///< C0: the output of the last stage to all
   softmax,        ///< C1: maximum, sum and label logit over all rows; algorithm 2: dX too
@@ -44,8 +44,8 @@ enum class Collective : std::uint8_t {
 };
 
 /// Whether one rank gives and all others take; otherwise all give.
-constexpr bool has_one_source(Collective collective) {
-  return collective == Collective::output || collective == Collective::embedding_grad;
+constexpr bool has_one_source(Exchange collective) {
+  return collective == Exchange::output || collective == Exchange::embedding_grad;
 }
 
 struct Action {
@@ -59,7 +59,7 @@ struct Action {
   /// Set by `lower` on the last w or bw of its stage, the last vocab_t and the last embed_b: those
   /// gradients are complete, and their reduction may start under what follows.
   bool completes_stage = false;
-  Collective collective = Collective::none;  ///< of begin and end
+  Exchange collective = Exchange::none;  ///< of begin and end
 
   friend bool operator==(const Action&, const Action&) = default;
 };

@@ -27,14 +27,14 @@ const char* symbol(Act act) {
   return "?";
 }
 
-const char* symbol(Collective collective) {
+const char* symbol(Exchange collective) {
   switch (collective) {
-    case Collective::none: return "";
-    case Collective::output: return "c0";
-    case Collective::softmax: return "c1";
-    case Collective::output_grad: return "c2";
-    case Collective::embedding: return "ce";
-    case Collective::embedding_grad: return "cg";
+    case Exchange::none: return "";
+    case Exchange::output: return "c0";
+    case Exchange::softmax: return "c1";
+    case Exchange::output_grad: return "c2";
+    case Exchange::embedding: return "ce";
+    case Exchange::embedding_grad: return "cg";
   }
   return "?";
 }
