@@ -31,23 +31,25 @@ class CommBench {
     // One number for all ranks: what the slowest would choose.
     const double once = slowest(seconds_of(ours, 3) / 3 + seconds_of(theirs, 3) / 3);
     const int in_a_row = std::clamp(static_cast<int>(1e-3 / once), 1, 100);
-    const int turns = std::clamp(static_cast<int>(options_.seconds / (once * in_a_row)), 9, 1001);
-    std::vector<double> own, bound, fraction;
-    for (int turn = 0; turn < turns; ++turn) {
-      // Who goes second finds other caches and another clock: take turns in that too.
-      double ours_s = 0, theirs_s = 0;
-      if (turn % 2 == 0) ours_s = seconds_of(ours, in_a_row);
-      theirs_s = seconds_of(theirs, in_a_row);
-      if (turn % 2 == 1) ours_s = seconds_of(ours, in_a_row);
-      own.push_back(ours_s / in_a_row);
-      bound.push_back(theirs_s / in_a_row);
-      fraction.push_back(theirs_s / ours_s);
+    const int pairs =
+        std::clamp(static_cast<int>(options_.seconds / (once * in_a_row) / 2), 9, 501);
+    std::vector<double> own, bound, fraction_first, fraction_second;
+    for (int pair = 0; pair < pairs; ++pair) {
+      // Who goes second finds other caches, so each goes first as often as the other.
+      const double ours_first = seconds_of(ours, in_a_row),
+                   theirs_second = seconds_of(theirs, in_a_row);
+      const double theirs_first = seconds_of(theirs, in_a_row),
+                   ours_second = seconds_of(ours, in_a_row);
+      own.insert(own.end(), {ours_first / in_a_row, ours_second / in_a_row});
+      bound.insert(bound.end(), {theirs_first / in_a_row, theirs_second / in_a_row});
+      fraction_first.push_back(theirs_second / ours_first);
+      fraction_second.push_back(theirs_first / ours_second);
     }
     return {.op = op,
             .bytes = static_cast<std::int64_t>(whole_.size_bytes()),
             .seconds = median(own),
             .bound_seconds = median(bound),
-            .fraction = median(fraction)};
+            .fraction = std::sqrt(median(fraction_first) * median(fraction_second))};
   }
 
  private:

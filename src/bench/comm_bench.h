@@ -20,7 +20,7 @@ struct CommBenchResult {
   std::int64_t bytes = 0;    ///< of the whole tensor
   double seconds = 0;        ///< median of one call on rank 0
   double bound_seconds = 0;  ///< the same of what bounds it
-  double fraction = 0;       ///< median over turns of bound's time by ours
+  double fraction = 0;       ///< the bound's time by ours, in the median of turns
 
   double rate() const { return static_cast<double>(bytes) / seconds * 1e-9; }  ///< GB/s
   double bound_rate() const { return static_cast<double>(bytes) / bound_seconds * 1e-9; }
