@@ -21,8 +21,8 @@ Parameter::Part rows(const std::string& name, std::int64_t whole, std::int64_t b
 }
 
 /// One rank's share of a model on `tp` ranks with `key_heads` heads of 3 rows: a table whose
-/// vocabulary of 4 * tp - 1 rows is padded, a norm that is used on other tokens by every rank, a
-/// bias behind a sum, and a projection of queries (2 rows per rank), keys and values.
+/// vocabulary of 4 * tp - 1 rows is padded, norms and positions that every rank uses on its own
+/// tokens, a bias behind a sum, and a projection of queries (2 rows per rank), keys and values.
 Holders divided_units(int tp, int rank, int key_heads) {
   auto table = std::make_shared<Parameter>();
   const std::int64_t vocab = 4 * tp - 1;
@@ -38,6 +38,8 @@ Holders divided_units(int tp, int rank, int key_heads) {
   qkv->layout = on_tp(shard(0));
   qkv->copies = {.ranks = copies, .first_row = 2};
 
+  auto positions = parameter("positions", {3, 7});
+  positions->layout = on_tp(replicate());
   auto norm = parameter("norm", {7});
   norm->layout = on_tp(replicate());
   auto other_norm = parameter("other norm", {9});
@@ -47,7 +49,7 @@ Holders divided_units(int tp, int rank, int key_heads) {
 
   Holders units;
   units.push_back(std::make_unique<Holder>(std::vector{table}));
-  units.push_back(std::make_unique<Holder>(std::vector{norm, qkv, bias, other_norm}));
+  units.push_back(std::make_unique<Holder>(std::vector{norm, qkv, positions, bias, other_norm}));
   return units;
 }
 
