@@ -74,6 +74,10 @@ CONFIGS: dict[str, Any] = {
                                          hidden_dropout=0.0, attention_dropout=0.0, use_parallel_residual=False,
                                          rope_parameters=dict(rope_type="default", rope_theta=5000.0,
                                                               partial_rotary_factor=0.5)),
+    # Layers enough for pipelines of four ranks, whose ends share the embedding.
+    "llama-deep-tied": LlamaConfig(**TINY | dict(num_hidden_layers=5), vocab_size=101, num_attention_heads=4,
+                                   num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                                   rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
 }
 
 # Checkpoints published before `rope_parameters` spell the same things so; these replace that key in config.json.
