@@ -221,7 +221,8 @@ def main() -> None:
                   heddle="not measured" if options.torch_only else heddle_version(options.heddle),
                   rounds=options.rounds, steps=options.steps, models=models)
     options.results.mkdir(parents=True, exist_ok=True)
-    target = options.results / f"cpu-peers-{report['date']}.json"
+    kind = "-plain-malloc" if options.plain_malloc else ""
+    target = options.results / f"cpu-peers{kind}-{report['date']}.json"
     target.write_text(json.dumps(report, indent=1) + "\n")
     target.with_suffix(".md").write_text(markdown(report))
     print(markdown(report))
