@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "parallel/schedule/advance.h"
 
 namespace heddle {
 namespace {
@@ -19,20 +20,11 @@ class Player {
   }
 
   Played run() {
-    std::size_t left = 0;
-    for (const auto& actions : schedule_.by_rank) left += actions.size();
-    while (left > 0) {
-      const std::size_t before = left;
-      for (std::size_t rank = 0; rank < played_.by_rank.size(); ++rank) {
-        const auto& actions = schedule_.by_rank[rank];
-        auto& done = played_.by_rank[rank];
-        while (done.size() < actions.size() &&
-               advance(actions[done.size()], static_cast<int>(rank), done)) {
-          --left;
-        }
-      }
-      HEDDLE_CHECK(left < before, "a schedule that was not validated does not end");
-    }
+    std::vector<std::size_t> next;
+    const bool is_whole = advance_all(schedule_.by_rank, next, [&](const Action& action, int rank) {
+      return advance(action, rank, played_.by_rank[static_cast<std::size_t>(rank)]);
+    });
+    HEDDLE_CHECK(is_whole, "a schedule that was not validated does not end");
     measure();
     return std::move(played_);
   }

@@ -1,9 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
 
 #include "base/error.h"
+#include "parallel/schedule/advance.h"
+#include "parallel/schedule/checks.h"
 #include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
@@ -179,6 +184,52 @@ TEST(Generators, OfTheVShapeSaveMemoryOnEveryRank) {
   EXPECT_EQ(largest("v-half", {4, 16}), 3.0);
   EXPECT_EQ(largest("v-half", {8, 64}), 5.0);
   EXPECT_EQ(largest("v-half", {16, 64}), 9.0);
+}
+
+TEST(MessagesUnderWay, AreFewUnlessRanksDoNotDivideInterleavedMicroBatches) {
+  const auto most = [](std::string_view name, const PipeShape& shape) {
+    return messages_under_way(lower(make_schedule(name, shape)));
+  };
+  for (const std::string_view name : schedule_names()) {
+    EXPECT_EQ(most(name, {1, 4}), 0) << name;
+    for (const int ranks : {2, 3, 4, 8, 16}) EXPECT_LE(most(name, {ranks, 4 * ranks}), 3) << name;
+  }
+  EXPECT_LE(most("interleaved", {8, 32, 4}), 3);
+  // The second half of a group of 15 waits for the first to come round.
+  EXPECT_GE(most("interleaved", {8, 15, 2}), 8);
+}
+
+/// Whether the ranks come to their end when a send waits until fewer than `room` messages are on
+/// their way to the same rank.
+bool runs_with_room(const Schedule& lowered, int room) {
+  std::map<std::pair<int, int>, int> under_way;
+  std::set<std::tuple<Act, int, int>> sent;
+  std::vector<std::size_t> next;
+  return advance_all(lowered.by_rank, next, [&](const Action& action, int rank) {
+    if (is_send(action.act)) {
+      if (under_way[{rank, action.peer}] >= room) return false;
+      ++under_way[{rank, action.peer}];
+      sent.insert({action.act, action.stage, action.microbatch});
+    } else if (is_receive(action.act)) {
+      const Act send = action.act == Act::recv_act ? Act::send_act : Act::send_grad;
+      if (!sent.contains({send, other_stage(action), action.microbatch})) return false;
+      --under_way[{action.peer, rank}];
+    }
+    return true;
+  });
+}
+
+TEST(MessagesUnderWay, AreRoomEnough) {
+  for (const auto& [name, chunks] : schedules_and_chunks()) {
+    for (int ranks = 2; ranks <= 8; ++ranks) {
+      for (const int mb : {1, 3, 4, 7, 11, 15, 16}) {
+        const Schedule lowered = lower(make_schedule(name, {ranks, mb, chunks}));
+        EXPECT_TRUE(runs_with_room(lowered, messages_under_way(lowered)))
+            << name << " " << ranks << " x " << mb << " x " << chunks;
+      }
+    }
+  }
+  EXPECT_FALSE(runs_with_room(lower(make_schedule("interleaved", {4, 11, 2})), 2));
 }
 
 TEST(Generators, PlaceStagesInALoopOrInAV) {

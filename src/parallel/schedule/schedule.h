@@ -108,6 +108,11 @@ std::vector<Diagnostic> validate(const Schedule& lowered);
 /// by rank, in units of the rank's whole part of the model: one of V stages counts 1/V.
 std::vector<double> peak_in_flight(const Schedule& schedule);
 
+/// The most messages from one rank to another that are sent and not yet received, when f, b and w
+/// take the same time. With room for as many between each two ranks, senders that wait for room
+/// neither stop the pipeline nor slow it down; with less they may. The schedule must be valid.
+int messages_under_way(const Schedule& lowered);
+
 /// "F3", "BW0", "step"; "c1>2" and "c1<2" begin and end a collective.
 std::string to_text(const Action& action);
 /// "F0 F1 BW0 ..." with a line per rank; stages are named where a rank has more than one.

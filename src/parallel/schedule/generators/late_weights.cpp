@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "parallel/schedule/advance.h"
 
 namespace heddle::generators {
 namespace {
@@ -17,16 +18,11 @@ class Weaver {
       : given_(given), capacity_(capacity), ranks_(given.by_rank.size()) {}
 
   Schedule run() {
-    std::size_t left = 0;
-    for (const auto& actions : given_.by_rank) left += actions.size();
-    while (left > 0) {
-      const std::size_t before = left;
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        const auto& actions = given_.by_rank[rank];
-        while (ranks_[rank].next < actions.size() && advance(ranks_[rank], actions)) --left;
-      }
-      HEDDLE_CHECK(left < before, "the order of f and b does not end");
-    }
+    std::vector<std::size_t> next;
+    const bool is_whole = advance_all(given_.by_rank, next, [&](const Action& action, int rank) {
+      return advance(ranks_[static_cast<std::size_t>(rank)], action);
+    });
+    HEDDLE_CHECK(is_whole, "the order of f and b does not end");
     Schedule woven = given_;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       while (!ranks_[rank].waiting.empty()) put_weights(ranks_[rank]);
@@ -37,15 +33,13 @@ class Weaver {
 
  private:
   struct Rank {
-    std::size_t next = 0;  // of what is given
-    int free = 0;          // from this slot on
+    int free = 0;  // from this slot on
     int in_flight = 0;
     std::deque<Action> waiting;
     std::vector<Action> out;
   };
 
-  bool advance(Rank& rank, const std::vector<Action>& actions) {
-    const Action& action = actions[rank.next];
+  bool advance(Rank& rank, const Action& action) {
     const auto ready = slot_of_inputs(action);
     if (!ready) return false;
     const auto must_free = [&] { return action.act == Act::f && rank.in_flight >= capacity_; };
@@ -53,7 +47,6 @@ class Weaver {
     rank.free = std::max(rank.free, *ready) + 1;
     end_[{action.act, action.stage, action.microbatch}] = rank.free;
     rank.out.push_back(action);
-    ++rank.next;
     if (action.act == Act::f) ++rank.in_flight;
     if (action.act == Act::b) rank.waiting.push_back({Act::w, action.stage, action.microbatch});
     return true;
