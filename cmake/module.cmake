@@ -1,6 +1,9 @@
 set(HEDDLE_WARNINGS -Wall -Wextra -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND HEDDLE_WARNINGS -Wno-restrict)  # false positives on std::string in GCC 12
+  if(HEDDLE_SANITIZE)
+    list(APPEND HEDDLE_WARNINGS -Wno-maybe-uninitialized)  # false positives on std::regex
+  endif()
 endif()
 
 # heddle_module(name SOURCES a.cpp ... [COLD b.cpp ...] DEPENDS other ... LINKS lib ...)

@@ -1,5 +1,6 @@
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <utility>
@@ -10,7 +11,8 @@
 namespace heddle {
 namespace {
 
-constexpr std::size_t kSendsOutstanding = 2;
+/// Where the schedule needs no more: a stage then runs ahead of its neighbour by one.
+constexpr int kLeastSendsOutstanding = 2;
 constexpr std::size_t kReceivesPosted = 2;
 
 bool is_receive(const Action& action) {
@@ -27,7 +29,9 @@ class Walk {
         schedule_(schedule),
         pipeline_(pipeline),
         stage_(stage),
-        stream_(stream) {}
+        stream_(stream),
+        sends_outstanding_(static_cast<std::size_t>(
+            std::max(kLeastSendsOutstanding, messages_under_way(schedule)))) {}
 
   void perform(std::size_t index) {
     post_receives(index);
@@ -98,7 +102,7 @@ class Walk {
 
   void send(const Action& action, const Tensor& data, int tag) {
     auto& outstanding = sends_[{action.peer, tag}];
-    if (outstanding.size() == kSendsOutstanding) {
+    if (outstanding.size() == sends_outstanding_) {
       outstanding.front().second.wait(stream_);
       outstanding.pop_front();
     }
@@ -129,6 +133,7 @@ class Walk {
   Communicator& pipeline_;
   Stage& stage_;
   Stream& stream_;
+  const std::size_t sends_outstanding_;  // to the same stage, in the same direction
 
   Boundary activations_, gradients_, outputs_;
   std::size_t next_receive_ = 0;

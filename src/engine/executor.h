@@ -13,9 +13,9 @@ namespace heddle {
 using OnAction = std::function<void(const Action&, double begin, double end)>;
 
 /// Does, in order, what the schedule says for this rank of `pipeline`. The schedule must be valid
-/// (see validate). Receives are posted ahead, so that messages travel while the stage computes;
-/// at most two sends per direction and neighbour are outstanding, and their tensors are kept until
-/// then: what is held depends on the schedule and not on timing.
+/// (see validate). Receives are posted ahead, so that messages travel while the stage computes. As
+/// many sends to the same stage and in the same direction are outstanding as the schedule needs,
+/// and their tensors are kept until then: what is held depends on the schedule and not on timing.
 void execute(const Schedule& lowered, Communicator& pipeline, Stage& stage, Stream& stream,
              const OnAction& on_action = {});
 

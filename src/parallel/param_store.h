@@ -54,7 +54,7 @@ class ParamStore {
   ParamStore(std::span<Layer* const> units, DType dtype, Purpose purpose, Memory& memory);
   ParamStore(const ParamStore&) = delete;
 
-  /// In the order of the model, each once.
+  /// Unit by unit, each once; within a unit as they lie in its buffer.
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   std::span<OptShard> shards() { return shards_; }
   std::span<const OptShard> shards() const { return shards_; }
