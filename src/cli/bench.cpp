@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 
 #include "base/error.h"
@@ -8,6 +6,7 @@
 #include "bench/train_bench.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
 #include "train/model_setup.h"
@@ -69,44 +68,36 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_bench(CLI::App& app) {
-  auto* bench = app.add_subcommand("bench", "measure throughput against the machine's own bounds");
-  bench->require_subcommand(1);
-  auto* train = bench->add_subcommand("train", "throughput of a training step on random tokens");
+void add_bench(Verb app) {
+  Verb bench = app.add_verb("bench", "measure throughput against the machine's own bounds");
+  bench.require_verb();
+  Verb train = bench.add_verb("train", "throughput of a training step on random tokens");
   auto arguments = std::make_shared<Arguments>();
-  train->add_option("--model", arguments->model, "preset, config.json or model folder")->required();
-  train->add_option("--device", arguments->device, "cpu")->capture_default_str();
-  train->add_option("--dtype", arguments->dtype, "f32")->capture_default_str();
-  train->add_option("--batch", arguments->bench.batch, "sequences a step")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  train->add_option("--seq", arguments->bench.seq, "tokens a sequence")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  train->add_option("--steps", arguments->bench.steps, "timed steps")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  train->add_option("--threads", arguments->bench.threads, "0: all cores")
-      ->check(CLI::Range(0, 1024));
+  train.add_option("--model", arguments->model, "preset, config.json or model folder").required();
+  train.add_option("--device", arguments->device, "cpu").show_default();
+  train.add_option("--dtype", arguments->dtype, "f32").show_default();
+  train.add_option("--batch", arguments->bench.batch, "sequences a step").show_default().positive();
+  train.add_option("--seq", arguments->bench.seq, "tokens a sequence").show_default().positive();
+  train.add_option("--steps", arguments->bench.steps, "timed steps").show_default().positive();
+  train.add_option("--threads", arguments->bench.threads, "0: all cores").range(0, 1024);
   train
-      ->add_option("--loss-chunk", arguments->bench.loss_chunk,
-                   "tokens a chunk of the output projection")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  train->add_option("--ranks", arguments->ranks, "local ranks to start")
-      ->check(CLI::PositiveNumber);
+      .add_option("--loss-chunk", arguments->bench.loss_chunk,
+                  "tokens a chunk of the output projection")
+      .show_default()
+      .positive();
+  train.add_option("--ranks", arguments->ranks, "local ranks to start").positive();
   train
-      ->add_option("--microbatches", arguments->bench.microbatches,
-                   "micro-batches a step on each replica")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  train->add_option("--set", arguments->overrides, "parallel.key=value (repeatable)")
-      ->allow_extra_args(false);
-  train->add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
-  train->add_flag("--json", arguments->json, "print one JSON object");
-  train->callback([arguments] { run(*arguments); });
-  add_bench_ops(*bench);
-  add_bench_comm(*bench);
+      .add_option("--microbatches", arguments->bench.microbatches,
+                  "micro-batches a step on each replica")
+      .show_default()
+      .positive();
+  train.add_option("--set", arguments->overrides, "parallel.key=value (repeatable)")
+      .one_at_a_time();
+  train.add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
+  train.add_flag("--json", arguments->json, "print one JSON object");
+  train.callback([arguments] { run(*arguments); });
+  add_bench_ops(bench);
+  add_bench_comm(bench);
 }
 
 }  // namespace heddle::cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include "base/strings.h"
 #include "bench/comm_bench.h"
 #include "cli/launcher.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
@@ -115,17 +115,17 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_bench_comm(CLI::App& bench) {
+void add_bench_comm(Verb bench) {
   const auto options = std::make_shared<Options>();
-  auto* const verb = bench.add_subcommand(
+  Verb verb = bench.add_verb(
       "comm", "time the collectives beside MPI itself (under mpirun) or a memory copy");
-  verb->add_option("--ranks", options->ranks, "ranks as threads of this process; 0: two")
-      ->check(CLI::Range(0, 1024));
-  verb->add_option("--seconds", options->bench.seconds, "shortest time spent on one size")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  verb->add_flag("--json", options->json, "print one JSON object");
-  verb->callback([options] { run(*options); });
+  verb.add_option("--ranks", options->ranks, "ranks as threads of this process; 0: two")
+      .range(0, 1024);
+  verb.add_option("--seconds", options->bench.seconds, "shortest time spent on one size")
+      .range(0.0, 3600.0)
+      .show_default();
+  verb.add_flag("--json", options->json, "print one JSON object");
+  verb.callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include <memory>
@@ -6,6 +5,7 @@
 #include "base/json.h"
 #include "bench/ops_bench.h"
 #include "cli/threads.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "ops/gemm.h"
 
@@ -60,18 +60,18 @@ void run(Options options) {
 
 }  // namespace
 
-void add_bench_ops(CLI::App& bench) {
+void add_bench_ops(Verb bench) {
   const auto options = std::make_shared<Options>();
-  auto* const verb = bench.add_subcommand(
+  Verb verb = bench.add_verb(
       "ops", "time every operation beside the copy or matrix product that bounds it");
-  verb->add_option("--threads", options->bench.threads, "size of the thread team; 0: all cores")
-      ->check(CLI::Range(0, 4096));
-  verb->add_option("--seconds", options->bench.seconds, "shortest time spent on one operation")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  verb->add_option("--filter", options->bench.filter, "only operations whose name contains this");
-  verb->add_flag("--json", options->json, "print one JSON object");
-  verb->callback([options] { run(*options); });
+  verb.add_option("--threads", options->bench.threads, "size of the thread team; 0: all cores")
+      .range(0, 4096);
+  verb.add_option("--seconds", options->bench.seconds, "shortest time spent on one operation")
+      .range(0.0, 3600.0)
+      .show_default();
+  verb.add_option("--filter", options->bench.filter, "only operations whose name contains this");
+  verb.add_flag("--json", options->json, "print one JSON object");
+  verb.callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

@@ -1,10 +1,10 @@
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <memory>
 
 #include "base/json_fwd.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/explain.h"
 #include "config/load.h"
@@ -96,24 +96,24 @@ void explain(const Options& options) {
 
 }  // namespace
 
-void add_config(CLI::App& app) {
-  auto* verb = app.add_subcommand("config", "what a run file resolves to, and what a key means");
-  verb->require_subcommand(1);
+void add_config(Verb app) {
+  Verb verb = app.add_verb("config", "what a run file resolves to, and what a key means");
+  verb.require_verb();
   auto options = std::make_shared<Options>();
 
-  auto* print_verb = verb->add_subcommand("print", "every value of a run file, with its origin");
-  print_verb->add_option("RUN.toml", options->run_file, "the run file")->required();
-  print_verb->add_option("--set", options->overrides, "section.key=value, overrides the file")
-      ->allow_extra_args(false);
-  print_verb->add_flag("--json", options->json, "one JSON object on standard output");
-  print_verb->callback([options] { print_run(*options); });
+  Verb print_verb = verb.add_verb("print", "every value of a run file, with its origin");
+  print_verb.add_option("RUN.toml", options->run_file, "the run file").required();
+  print_verb.add_option("--set", options->overrides, "section.key=value, overrides the file")
+      .one_at_a_time();
+  print_verb.add_flag("--json", options->json, "one JSON object on standard output");
+  print_verb.callback([options] { print_run(*options); });
 
-  auto* explain_verb = verb->add_subcommand("explain", "what a key, a section or all keys mean");
-  explain_verb->add_option("KEY", options->what, "section.key, a section, or all")->required();
-  explain_verb->add_flag("--json", options->json, "one JSON object on standard output");
-  explain_verb->add_flag("--markdown", options->markdown,
-                         "the reference of all keys, docs/run-file.md");
-  explain_verb->callback([options] { explain(*options); });
+  Verb explain_verb = verb.add_verb("explain", "what a key, a section or all keys mean");
+  explain_verb.add_option("KEY", options->what, "section.key, a section, or all").required();
+  explain_verb.add_flag("--json", options->json, "one JSON object on standard output");
+  explain_verb.add_flag("--markdown", options->markdown,
+                        "the reference of all keys, docs/run-file.md");
+  explain_verb.callback([options] { explain(*options); });
 }
 
 }  // namespace heddle::cli

@@ -1,7 +1,5 @@
 #include "checkpoint/convert.h"
 
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 #include <memory>
 
@@ -9,6 +7,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "cli/byte_progress.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "cli/weights_verb.h"
 
@@ -55,17 +54,16 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_convert(CLI::App& app) {
+void add_convert(Verb app) {
   auto options = std::make_shared<Options>();
-  auto* verb =
-      app.add_subcommand("convert", "write weights as a Hugging Face folder, in another dtype");
-  add_weights_and_json(*verb, "SRC", &Options::source, options, run);
-  verb->add_option("--out", options->out, "the new folder")->required();
-  verb->add_option("--dtype", options->dtype, "f32, bf16 or f16 (default: as stored)")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  verb->add_option("--max-shard-bytes", options->max_shard_bytes,
-                   "start a new file beyond this size")
-      ->check(CLI::PositiveNumber);
+  Verb verb = app.add_verb("convert", "write weights as a Hugging Face folder, in another dtype");
+  add_weights_and_json(verb, "SRC", &Options::source, options, run);
+  verb.add_option("--out", options->out, "the new folder").required();
+  verb.add_option("--dtype", options->dtype, "f32, bf16 or f16 (default: as stored)")
+      .one_of({"f32", "bf16", "f16"});
+  verb.add_option("--max-shard-bytes", options->max_shard_bytes,
+                  "start a new file beyond this size")
+      .positive();
 }
 
 }  // namespace heddle::cli

@@ -1,6 +1,5 @@
 #include "data/demo_text.h"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <memory>
@@ -8,6 +7,7 @@
 #include "base/file_system.h"
 #include "base/json_fwd.h"
 #include "base/log.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 
 namespace heddle::cli {
@@ -33,16 +33,16 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_demo_text(CLI::App& app) {
+void add_demo_text(Verb app) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("demo-text", "the text that `make demo` trains on");
-  verb->group("");  // not in the help: a step of the demo
-  verb->add_option("--out", options->out, "JSONL file to write")->required();
-  verb->add_option("--bytes", options->bytes, "size of the text")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30))
-      ->capture_default_str();
-  verb->add_option("--seed", options->seed, "another seed, another text")->capture_default_str();
-  verb->callback([options] { run(*options); });
+  Verb verb = app.add_verb("demo-text", "the text that `make demo` trains on");
+  verb.hide();  // not in the help: a step of the demo
+  verb.add_option("--out", options->out, "JSONL file to write").required();
+  verb.add_option("--bytes", options->bytes, "size of the text")
+      .range(std::size_t{1}, std::size_t{1} << 30)
+      .show_default();
+  verb.add_option("--seed", options->seed, "another seed, another text").show_default();
+  verb.callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -10,6 +8,7 @@
 #include "base/json.h"
 #include "base/strings.h"
 #include "cli/launcher.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "observe/machine.h"
 #include "observe/terminal.h"
@@ -187,11 +186,11 @@ void run_doctor(bool as_json) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app) {
-  auto* verb = app.add_subcommand("doctor", "what was found on this machine, and why it matters");
+void add_doctor(Verb app) {
+  Verb verb = app.add_verb("doctor", "what was found on this machine, and why it matters");
   const auto as_json = std::make_shared<bool>(false);
-  verb->add_flag("--json", *as_json, "one JSON object on standard output");
-  verb->callback([as_json] { run_doctor(*as_json); });
+  verb.add_flag("--json", *as_json, "one JSON object on standard output");
+  verb.callback([as_json] { run_doctor(*as_json); });
 }
 
 }  // namespace heddle::cli

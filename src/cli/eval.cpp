@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 
 #include "base/error.h"
@@ -7,6 +5,7 @@
 #include "checkpoint/model_source.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "engine/weights.h"
 #include "model/registry.h"
@@ -80,23 +79,21 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_eval(CLI::App& app) {
-  auto* verb = app.add_subcommand("eval", "loss and perplexity of a model on a file");
+void add_eval(Verb app) {
+  Verb verb = app.add_verb("eval", "loss and perplexity of a model on a file");
   auto arguments = std::make_shared<Arguments>();
-  verb->add_option("MODEL", arguments->model, "model folder, checkpoint or run folder")->required();
-  verb->add_option("--data", arguments->data, "text, JSONL or token file")->required();
-  verb->add_option("--tokenizer", arguments->tokenizer, "tokenizer.json; default: the model's");
-  verb->add_option("--seq", arguments->seq_len,
-                   "tokens a window; default: the model's positions, at most 1024")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--batch", arguments->batch, "windows at a time")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
-  verb->add_flag("--json", arguments->json, "print one JSON object");
-  verb->callback([arguments] { run(*arguments); });
+  verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
+  verb.add_option("--data", arguments->data, "text, JSONL or token file").required();
+  verb.add_option("--tokenizer", arguments->tokenizer, "tokenizer.json; default: the model's");
+  verb.add_option("--seq", arguments->seq_len,
+                  "tokens a window; default: the model's positions, at most 1024")
+      .positive();
+  verb.add_option("--batch", arguments->batch, "windows at a time").show_default().positive();
+  verb.add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")
+      .not_negative();
+  verb.add_option("--threads", arguments->threads, "0: all cores").range(0, 1024);
+  verb.add_flag("--json", arguments->json, "print one JSON object");
+  verb.callback([arguments] { run(*arguments); });
 }
 
 }  // namespace heddle::cli

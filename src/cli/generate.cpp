@@ -1,7 +1,5 @@
 #include "infer/generate.h"
 
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 
 #include "base/clock.h"
@@ -9,6 +7,7 @@
 #include "base/json.h"
 #include "checkpoint/model_source.h"
 #include "cli/threads.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "data/encode.h"
 #include "engine/weights.h"
@@ -109,29 +108,28 @@ void run(Arguments arguments) {
 
 }  // namespace
 
-void add_generate(CLI::App& app) {
-  auto* verb = app.add_subcommand("generate", "text from a model folder, checkpoint or run folder");
+void add_generate(Verb app) {
+  Verb verb = app.add_verb("generate", "text from a model folder, checkpoint or run folder");
   auto arguments = std::make_shared<Arguments>();
   auto& options = arguments->generate;
-  verb->add_option("MODEL", arguments->model, "model folder, checkpoint or run folder")->required();
-  verb->add_option("--prompt", arguments->prompt, "text to continue")->required();
-  verb->add_option("--max-tokens", options.max_tokens, "at most so many")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--temperature", options.sampling.temperature, "0 takes the most likely token")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-k", options.sampling.top_k, "keep the k most likely; 0 keeps all")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-p", options.sampling.top_p, "keep the most likely up to this probability")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--seed", options.sampling.seed, "same seed, same text")->capture_default_str();
-  verb->add_option("--stop", arguments->stop, "end before this text (repeatable)")
-      ->allow_extra_args(false);
-  verb->add_option("--threads", arguments->threads, "0: all cores")->check(CLI::Range(0, 1024));
-  verb->add_flag("--json", arguments->json, "print one JSON object");
-  verb->callback([arguments] { run(*arguments); });
+  verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
+  verb.add_option("--prompt", arguments->prompt, "text to continue").required();
+  verb.add_option("--max-tokens", options.max_tokens, "at most so many")
+      .show_default()
+      .not_negative();
+  verb.add_option("--temperature", options.sampling.temperature, "0 takes the most likely token")
+      .show_default()
+      .not_negative();
+  verb.add_option("--top-k", options.sampling.top_k, "keep the k most likely; 0 keeps all")
+      .not_negative();
+  verb.add_option("--top-p", options.sampling.top_p, "keep the most likely up to this probability")
+      .show_default()
+      .range(0.0, 1.0);
+  verb.add_option("--seed", options.sampling.seed, "same seed, same text").show_default();
+  verb.add_option("--stop", arguments->stop, "end before this text (repeatable)").one_at_a_time();
+  verb.add_option("--threads", arguments->threads, "0: all cores").range(0, 1024);
+  verb.add_flag("--json", arguments->json, "print one JSON object");
+  verb.callback([arguments] { run(*arguments); });
 }
 
 }  // namespace heddle::cli

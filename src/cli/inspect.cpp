@@ -1,12 +1,11 @@
 #include "checkpoint/inspect.h"
 
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 #include <memory>
 
 #include "base/json.h"
 #include "cli/byte_progress.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "cli/weights_verb.h"
 
@@ -34,14 +33,12 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app) {
+void add_inspect(Verb app) {
   auto options = std::make_shared<Options>();
-  auto* verb =
-      app.add_subcommand("inspect", "look into weights: shapes, ranges, damage, differences");
-  add_weights_and_json(*verb, "PATH", &Options::path, options, run);
-  verb->add_option(
-      "--compare", options->reference,
-      "the reference to compare every tensor with; the largest difference comes first");
+  Verb verb = app.add_verb("inspect", "look into weights: shapes, ranges, damage, differences");
+  add_weights_and_json(verb, "PATH", &Options::path, options, run);
+  verb.add_option("--compare", options->reference,
+                  "the reference to compare every tensor with; the largest difference comes first");
 }
 
 }  // namespace heddle::cli

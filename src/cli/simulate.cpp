@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <charconv>
@@ -8,6 +7,7 @@
 #include "base/file_system.h"
 #include "base/json.h"
 #include "base/strings.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/schedule/make_schedule.h"
@@ -126,31 +126,30 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_simulate(CLI::App& app) {
+void add_simulate(Verb app) {
   const auto options = std::make_shared<Options>();
-  auto* const verb = app.add_subcommand(
-      "simulate", "play a pipeline schedule: makespan, bubble, micro-batches in flight");
+  Verb verb = app.add_verb("simulate",
+                           "play a pipeline schedule: makespan, bubble, micro-batches in flight");
   const auto names = schedule_names();
-  verb->add_option("--schedule", options->schedule,
-                   fmt::format("one of {}", fmt::join(names, ", ")))
-      ->required();
-  verb->add_option("--stages", options->shape.ranks, "pipeline ranks")->required();
-  verb->add_option("--microbatches", options->shape.microbatches, "micro-batches per step")
-      ->required();
-  verb->add_option("--chunks", options->shape.chunks, "stages per rank")->capture_default_str();
-  verb->add_option("--times", options->times,
-                   "F,B,W,C: forward, backward and weight gradients of one micro-batch on a rank's "
-                   "whole part of the model, and one hop")
-      ->capture_default_str();
-  verb->add_option("--vocabulary", options->shape.vocabulary,
-                   "split the vocabulary over the ranks by algorithm 1 or 2; 0: do not")
-      ->capture_default_str();
-  verb->add_option("--vocabulary-times", options->vocabulary_times,
-                   "S,T: a rank's two passes over its rows, for one micro-batch")
-      ->capture_default_str();
-  verb->add_option("--svg", options->svg, "draw the timeline into this file");
-  verb->add_flag("--json", options->json, "print one JSON object");
-  verb->callback([options] { run(*options); });
+  verb.add_option("--schedule", options->schedule, fmt::format("one of {}", fmt::join(names, ", ")))
+      .required();
+  verb.add_option("--stages", options->shape.ranks, "pipeline ranks").required();
+  verb.add_option("--microbatches", options->shape.microbatches, "micro-batches per step")
+      .required();
+  verb.add_option("--chunks", options->shape.chunks, "stages per rank").show_default();
+  verb.add_option("--times", options->times,
+                  "F,B,W,C: forward, backward and weight gradients of one micro-batch on a rank's "
+                  "whole part of the model, and one hop")
+      .show_default();
+  verb.add_option("--vocabulary", options->shape.vocabulary,
+                  "split the vocabulary over the ranks by algorithm 1 or 2; 0: do not")
+      .show_default();
+  verb.add_option("--vocabulary-times", options->vocabulary_times,
+                  "S,T: a rank's two passes over its rows, for one micro-batch")
+      .show_default();
+  verb.add_option("--svg", options->svg, "draw the timeline into this file");
+  verb.add_flag("--json", options->json, "print one JSON object");
+  verb.callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include "base/json_fwd.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "data/encode.h"
 #include "data/tokenize_line.h"
@@ -103,36 +103,35 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app) {
+void add_tokenize(Verb app) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("tokenize", "text or JSONL to a token file");
-  verb->add_option("INPUT", options->inputs,
-                   ".jsonl (one document a line), text files, or folders of .txt and .jsonl")
-      ->required();
-  verb->add_option("--tokenizer", options->tokenizer, "tokenizer.json, or a folder that holds one")
-      ->required();
-  verb->add_option("--out", options->out, "token file to write")->required();
-  verb->add_option("--threads", options->threads, "threads to use")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  verb->add_option("--field", options->field, "field of JSONL objects that holds the text")
-      ->capture_default_str();
-  auto* split = verb->add_option("--split", options->split, "what is a document in a text file")
-                    ->check(CLI::IsMember({"whole-file", "blank-lines"}))
-                    ->capture_default_str();
-  verb->add_option("--delimiter", options->delimiter, "text that stands between documents")
-      ->excludes(split);
-  verb->add_option("--append-eos", options->end_token,
-                   "token after each document: TOKEN, auto, none")
-      ->capture_default_str();
-  verb->add_flag("--no-special", options->no_special,
-                 "take special tokens that occur in the text as plain text");
-  verb->add_option("--on-error", options->on_error, "what a malformed document does")
-      ->check(CLI::IsMember({"fail", "skip"}))
-      ->capture_default_str();
-  verb->add_flag("--json", options->json, "print one JSON object");
-  verb->footer("The same command again continues where it was interrupted.");
-  verb->callback([options] { run(*options); });
+  Verb verb = app.add_verb("tokenize", "text or JSONL to a token file");
+  verb.add_option("INPUT", options->inputs,
+                  ".jsonl (one document a line), text files, or folders of .txt and .jsonl")
+      .required();
+  verb.add_option("--tokenizer", options->tokenizer, "tokenizer.json, or a folder that holds one")
+      .required();
+  verb.add_option("--out", options->out, "token file to write").required();
+  verb.add_option("--threads", options->threads, "threads to use").range(1, 1024).show_default();
+  verb.add_option("--field", options->field, "field of JSONL objects that holds the text")
+      .show_default();
+  const Option split =
+      verb.add_option("--split", options->split, "what is a document in a text file")
+          .one_of({"whole-file", "blank-lines"})
+          .show_default();
+  verb.add_option("--delimiter", options->delimiter, "text that stands between documents")
+      .excludes(split);
+  verb.add_option("--append-eos", options->end_token,
+                  "token after each document: TOKEN, auto, none")
+      .show_default();
+  verb.add_flag("--no-special", options->no_special,
+                "take special tokens that occur in the text as plain text");
+  verb.add_option("--on-error", options->on_error, "what a malformed document does")
+      .one_of({"fail", "skip"})
+      .show_default();
+  verb.add_flag("--json", options->json, "print one JSON object");
+  verb.footer("The same command again continues where it was interrupted.");
+  verb.callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

@@ -1,7 +1,5 @@
 #include "tokenizer/tokenizer.h"
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <memory>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "observe/progress.h"
 #include "tokenizer/bpe_train.h"
@@ -77,31 +76,30 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_tokenizer(CLI::App& app) {
+void add_tokenizer(Verb app) {
   auto options = std::make_shared<Options>();
-  auto* tokenizer = app.add_subcommand("tokenizer", "make tokenizers");
-  tokenizer->require_subcommand(1);
-  auto* verb = tokenizer->add_subcommand("train", "learn a byte-level BPE from text");
-  verb->add_option("INPUT", options->inputs,
-                   "text files; .jsonl files with a \"text\" in each line")
-      ->required();
-  verb->add_option("--vocab", options->train.vocab_size, "tokens, with the 256 bytes and specials")
-      ->required();
-  verb->add_option("--out", options->out, "the tokenizer.json to write")->required();
-  verb->add_option("--pretokenizer", options->pretokenizer, "how text is cut into words")
-      ->check(CLI::IsMember({"gpt2", "llama3"}))
-      ->capture_default_str();
-  verb->add_option("--special", options->train.special_tokens,
-                   "special token, such as <|endoftext|> (repeatable)")
-      ->allow_extra_args(false);
-  verb->add_option("--min-frequency", options->train.min_frequency,
-                   "merge only pairs seen this often")
-      ->capture_default_str();
+  Verb tokenizer = app.add_verb("tokenizer", "make tokenizers");
+  tokenizer.require_verb();
+  Verb verb = tokenizer.add_verb("train", "learn a byte-level BPE from text");
+  verb.add_option("INPUT", options->inputs, "text files; .jsonl files with a \"text\" in each line")
+      .required();
+  verb.add_option("--vocab", options->train.vocab_size, "tokens, with the 256 bytes and specials")
+      .required();
+  verb.add_option("--out", options->out, "the tokenizer.json to write").required();
+  verb.add_option("--pretokenizer", options->pretokenizer, "how text is cut into words")
+      .one_of({"gpt2", "llama3"})
+      .show_default();
+  verb.add_option("--special", options->train.special_tokens,
+                  "special token, such as <|endoftext|> (repeatable)")
+      .one_at_a_time();
+  verb.add_option("--min-frequency", options->train.min_frequency,
+                  "merge only pairs seen this often")
+      .show_default();
   options->train.threads = 0;
-  verb->add_option("--threads", options->train.threads, "threads; 0: all processors")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  verb->callback([options] { run(*options); });
+  verb.add_option("--threads", options->train.threads, "threads; 0: all processors")
+      .range(0, 1024)
+      .show_default();
+  verb.callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

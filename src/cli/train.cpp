@@ -1,8 +1,7 @@
-#include <CLI/CLI.hpp>
-
 #include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -10,6 +9,7 @@
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "comm/record/record_communicator.h"
 #include "config/load.h"
@@ -96,19 +96,18 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_train(CLI::App& app) {
-  auto* verb =
-      app.add_subcommand("train", "train as a run file says; the same command again resumes");
+void add_train(Verb app) {
+  Verb verb = app.add_verb("train", "train as a run file says; the same command again resumes");
   auto arguments = std::make_shared<Arguments>();
-  verb->add_option("RUN", arguments->run_file, "run file (TOML)")->required();
-  verb->add_option("--set", arguments->overrides, "section.key=value, over the file's (repeatable)")
-      ->allow_extra_args(false);
-  verb->add_option("--ranks", arguments->ranks, "local ranks to start");
-  verb->add_flag("--fresh", arguments->fresh, "start over: forget the run folder's checkpoints");
-  verb->add_flag("--dry-run", arguments->dry_run, "check and plan, but train nothing");
-  verb->add_flag("--json", arguments->json, "print one JSON object at the end");
-  verb->footer("heddle train examples/01_tiny_cpu/run.toml --set train.steps=100");
-  verb->callback([arguments] { run(*arguments); });
+  verb.add_option("RUN", arguments->run_file, "run file (TOML)").required();
+  verb.add_option("--set", arguments->overrides, "section.key=value, over the file's (repeatable)")
+      .one_at_a_time();
+  verb.add_option("--ranks", arguments->ranks, "local ranks to start");
+  verb.add_flag("--fresh", arguments->fresh, "start over: forget the run folder's checkpoints");
+  verb.add_flag("--dry-run", arguments->dry_run, "check and plan, but train nothing");
+  verb.add_flag("--json", arguments->json, "print one JSON object at the end");
+  verb.footer("heddle train examples/01_tiny_cpu/run.toml --set train.steps=100");
+  verb.callback([arguments] { run(*arguments); });
 }
 
 }  // namespace heddle::cli

@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 
 #include "base/error.h"
@@ -7,6 +5,7 @@
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
 #include "verify/mesh.h"
@@ -55,24 +54,24 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_verify_mesh(CLI::App& verify) {
-  auto* verb = verify.add_subcommand(
+void add_verify_mesh(Verb verify) {
+  Verb verb = verify.add_verb(
       "mesh", "the same run on one rank and on a mesh; names the first tensor that differs");
   auto arguments = std::make_shared<Arguments>();
-  verb->add_option("RUN", arguments->run_file, "run file (TOML)")->required();
-  verb->add_option("--ranks", arguments->ranks, "local ranks to start");
-  verb->add_option("--set", arguments->overrides, "section.key=value, over the file's (repeatable)")
-      ->allow_extra_args(false);
-  verb->add_option("--steps", arguments->mesh.steps, "steps whose losses are compared")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--tolerance", arguments->mesh.tolerance,
-                   "largest norm of a difference over the norm on one rank")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  verb->add_flag("--json", arguments->json, "print one JSON object");
-  verb->footer("heddle verify mesh run.toml --ranks 4 --set parallel.tp=2");
-  verb->callback([arguments] { run(*arguments); });
+  verb.add_option("RUN", arguments->run_file, "run file (TOML)").required();
+  verb.add_option("--ranks", arguments->ranks, "local ranks to start");
+  verb.add_option("--set", arguments->overrides, "section.key=value, over the file's (repeatable)")
+      .one_at_a_time();
+  verb.add_option("--steps", arguments->mesh.steps, "steps whose losses are compared")
+      .show_default()
+      .positive();
+  verb.add_option("--tolerance", arguments->mesh.tolerance,
+                  "largest norm of a difference over the norm on one rank")
+      .show_default()
+      .positive();
+  verb.add_flag("--json", arguments->json, "print one JSON object");
+  verb.footer("heddle verify mesh run.toml --ranks 4 --set parallel.tp=2");
+  verb.callback([arguments] { run(*arguments); });
 }
 
 }  // namespace heddle::cli

@@ -1,11 +1,10 @@
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
 #include "train/parallel_setup.h"
@@ -70,17 +69,16 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_verify_reference(CLI::App& verify) {
-  auto* verb =
-      verify.add_subcommand("reference", "run a model folder against what PyTorch computed");
+void add_verify_reference(Verb verify) {
+  Verb verb = verify.add_verb("reference", "run a model folder against what PyTorch computed");
   auto arguments = std::make_shared<Arguments>();
-  verb->add_option("DIR", arguments->folder, "model folder with reference.safetensors")->required();
-  verb->add_option("--ranks", arguments->ranks, "local ranks");
-  verb->add_option("--set", arguments->overrides,
-                   "section.key=value, as in the run file (repeatable)")
-      ->allow_extra_args(false);
-  verb->add_flag("--json", arguments->json, "print one JSON object");
-  verb->callback([arguments] { run(*arguments); });
+  verb.add_option("DIR", arguments->folder, "model folder with reference.safetensors").required();
+  verb.add_option("--ranks", arguments->ranks, "local ranks");
+  verb.add_option("--set", arguments->overrides,
+                  "section.key=value, as in the run file (repeatable)")
+      .one_at_a_time();
+  verb.add_flag("--json", arguments->json, "print one JSON object");
+  verb.callback([arguments] { run(*arguments); });
 }
 
 }  // namespace heddle::cli

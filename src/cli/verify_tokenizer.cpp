@@ -1,11 +1,10 @@
-#include <CLI/CLI.hpp>
-
 #include <iostream>
 #include <memory>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "cli/verb.h"
 #include "cli/verbs.h"
 #include "tokenizer/verify.h"
 
@@ -60,14 +59,14 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_verify_tokenizer(CLI::App& verify) {
+void add_verify_tokenizer(Verb verify) {
   auto options = std::make_shared<Options>();
-  auto* verb = verify.add_subcommand("tokenizer", "encode and decode against reference cases");
-  verb->add_option("TOKENIZER", options->tokenizer, "tokenizer.json")->required();
-  verb->add_option("CASES", options->cases, "cases.json: texts with their ids")->required();
-  verb->add_option("--corpus", options->corpus, "text the cases' token count and hash are of");
-  verb->add_flag("--json", options->json, "print one JSON object");
-  verb->callback([options] { run(*options); });
+  Verb verb = verify.add_verb("tokenizer", "encode and decode against reference cases");
+  verb.add_option("TOKENIZER", options->tokenizer, "tokenizer.json").required();
+  verb.add_option("CASES", options->cases, "cases.json: texts with their ids").required();
+  verb.add_option("--corpus", options->corpus, "text the cases' token count and hash are of");
+  verb.add_flag("--json", options->json, "print one JSON object");
+  verb.callback([options] { run(*options); });
 }
 
 }  // namespace heddle::cli

@@ -1,0 +1,163 @@
+#include "cli/verb.h"
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "base/strings.h"
+
+namespace heddle::cli {
+namespace {
+
+/// The words that `verb` would have understood in place of `word`.
+std::vector<std::string> known_words(const CLI::App& verb, const std::string& word) {
+  std::vector<std::string> names;
+  if (word.starts_with('-')) {
+    for (const auto* option : verb.get_options()) names.push_back(option->get_name());
+  } else {
+    const auto is_shown = [](const CLI::App* one) { return !one->get_group().empty(); };
+    for (const auto* one : verb.get_subcommands(is_shown)) names.push_back(one->get_name());
+  }
+  return names;
+}
+
+/// What is wrong with the command line. A word that is not known comes first: CLI11 would rather
+/// say what is missing, because of that word.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* verb = &app;
+  std::string command = app.get_name();
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    command += " " + verb->get_name();
+  }
+  const std::string help = "see " + command + " --help";
+  const auto unknown = app.remaining(true);
+  if (unknown.empty()) return {ErrorCode::usage, command + ": " + error.what(), help};
+  const std::string& word = unknown.front();
+  const std::string near = nearest_word(word, known_words(*verb, word));
+  return {ErrorCode::usage, fmt::format("{} does not know {}", command, word),
+          near.empty() ? help : fmt::format("did you mean {}? {}", near, help)};
+}
+
+}  // namespace
+
+Option& Option::required() {
+  option_->required();
+  return *this;
+}
+
+Option& Option::show_default() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option& Option::positive() {
+  option_->check(CLI::PositiveNumber);
+  return *this;
+}
+
+Option& Option::not_negative() {
+  option_->check(CLI::NonNegativeNumber);
+  return *this;
+}
+
+Option& Option::range(int low, int high) {
+  option_->check(CLI::Range(low, high));
+  return *this;
+}
+
+Option& Option::range(std::uint64_t low, std::uint64_t high) {
+  option_->check(CLI::Range(low, high));
+  return *this;
+}
+
+Option& Option::range(double low, double high) {
+  option_->check(CLI::Range(low, high));
+  return *this;
+}
+
+Option& Option::one_of(const std::vector<std::string>& words) {
+  option_->check(CLI::IsMember(words));
+  return *this;
+}
+
+Option& Option::one_at_a_time() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
+Option& Option::excludes(const Option& other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+Verb Verb::add_verb(const std::string& name, const std::string& description) {
+  return Verb(app_->add_subcommand(name, description));
+}
+
+void Verb::require_verb() { app_->require_subcommand(1); }
+
+void Verb::hide() { app_->group(""); }
+
+Option Verb::add_option(const std::string& name, std::string& value,
+                        const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Verb::add_option(const std::string& name, std::filesystem::path& value,
+                        const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Verb::add_option(const std::string& name, int& value, const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Verb::add_option(const std::string& name, std::int64_t& value,
+                        const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Verb::add_option(const std::string& name, std::uint64_t& value,
+                        const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Verb::add_option(const std::string& name, double& value, const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Verb::add_option(const std::string& name, std::vector<std::string>& values,
+                        const std::string& description) {
+  return Option(app_->add_option(name, values, description));
+}
+
+void Verb::add_flag(const std::string& name, bool& value, const std::string& description) {
+  app_->add_flag(name, value, description);
+}
+
+void Verb::footer(const std::string& text) { app_->footer(text); }
+
+void Verb::callback(std::function<void()> run) { app_->callback(std::move(run)); }
+
+Program::Program(const std::string& name, const std::string& description,
+                 const std::string& version)
+    : app_(std::make_unique<CLI::App>(description, name)) {
+  app_->set_version_flag("--version", version);
+}
+
+Program::~Program() = default;
+
+Verb Program::root() { return Verb(app_.get()); }
+
+std::string Program::help() const { return app_->help(); }
+
+void Program::run(int argc, char** argv) {
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) throw usage_error(*app_, e);
+    app_->exit(e);  // help or version
+  }
+}
+
+}  // namespace heddle::cli
