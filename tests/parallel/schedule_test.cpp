@@ -67,7 +67,8 @@ TEST(Lower, PutsMessagesAtStageBoundariesAndTheStepAtTheEnd) {
 }
 
 TEST(Lower, NamesTheNeighbourAsPeer) {
-  for (const Action& action : lower(make_schedule("1f1b", {4, 2})).by_rank[2]) {
+  const Schedule lowered = lower(make_schedule("1f1b", {4, 2}));
+  for (const Action& action : lowered.by_rank[2]) {
     if (action.act == Act::recv_act || action.act == Act::send_grad) {
       EXPECT_EQ(action.peer, 1);
     }
