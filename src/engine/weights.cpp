@@ -47,9 +47,7 @@ void read_piece(const HfFolder& folder, const std::string& name, const ParamPiec
                             piece.part->whole.text()),
                 "use the config.json that belongs to these weights");
   }
-  Shape end = piece.begin;
-  for (int dim = 0; dim < end.dims(); ++dim) end.set(dim, end[dim] + piece.data.size(dim));
-  folder.read_slice(name, piece.begin.sizes(), end.sizes(), piece.data);
+  folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), piece.data);
   const auto check = [&](const Tensor& stretch, std::int64_t first) {
     if (const auto bad = ops::first_non_finite(stretch, stream); bad >= 0) {
       throw Error(ErrorCode::data,
@@ -58,7 +56,7 @@ void read_piece(const HfFolder& folder, const std::string& name, const ParamPiec
                   "the file is damaged or the model diverged; use an earlier checkpoint");
     }
   };
-  if (end.dims() == 1) return check(piece.data, piece.begin[0]);
+  if (piece.data.dims() == 1) return check(piece.data, piece.begin[0]);
   const std::int64_t width = piece.part->whole[1];
   // Whole rows are one stretch of the tensor in the file; parts of rows are one each.
   if (piece.data.is_contiguous() && piece.data.size(1) == width) {

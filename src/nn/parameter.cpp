@@ -6,14 +6,6 @@
 
 namespace heddle {
 
-Tensor Parameter::part_of(const Tensor& local, const Part& part) {
-  Tensor box = local;
-  for (int dim = 0; dim < local.dims(); ++dim) {
-    box = box.slice(dim, part.at[dim], part.at[dim] + part.extent[dim]);
-  }
-  return box;
-}
-
 double Parameter::claim_grad() { return std::exchange(grad_is_stale_, false) ? 0.0 : 1.0; }
 
 void Parameter::clear_stale_grad(Stream& stream) {

@@ -43,8 +43,6 @@ struct Parameter {
 
   Tensor value, grad;  ///< bound by the ParamStore; value is valid between its acquire and release
 
-  /// The part's box of a tensor of this shape (value, grad, or an optimizer moment).
-  static Tensor part_of(const Tensor& local, const Part& part);
   bool is_matrix() const { return shape.dims() >= 2; }
 
   /// 0 for the first contribution to this step's gradient, which overwrites what the last step

@@ -32,6 +32,12 @@ Tensor view_of(const Parameter& parameter, const Tensor& flat, std::int64_t at) 
 
 }  // namespace
 
+Shape ParamPiece::end() const {
+  Shape corner = begin;
+  for (int dim = 0; dim < corner.dims(); ++dim) corner.set(dim, corner[dim] + data.size(dim));
+  return corner;
+}
+
 ParamStore::ParamStore(std::span<Layer* const> units, const Options& options, const Mesh& mesh,
                        Memory& memory)
     : ParamStore(units, options, nullptr, &mesh, memory) {}

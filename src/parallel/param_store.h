@@ -28,6 +28,9 @@ struct ParamPiece {
   Shape begin;  ///< in the Hugging Face tensor
   Tensor data;
   bool is_writer = true;  ///< of all ranks that hold this box, the one that saves it
+
+  /// The corner opposite of `begin`.
+  Shape end() const;
 };
 
 /// Owns the memory of a rank's parameters: flat buffers per unit (a block), in which every

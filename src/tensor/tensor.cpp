@@ -46,6 +46,14 @@ Tensor Tensor::slice(int dim, std::int64_t begin, std::int64_t end) const {
   return view;
 }
 
+Tensor Tensor::box(const Shape& begin, const Shape& extent) const {
+  Tensor result = *this;
+  for (int dim = 0; dim < dims(); ++dim) {
+    result = result.slice(dim, begin[dim], begin[dim] + extent[dim]);
+  }
+  return result;
+}
+
 Tensor Tensor::select(int dim, std::int64_t at) const {
   const int index = dim < 0 ? dim + dims() : dim;
   HEDDLE_CHECK(index < dims() - 1, "select of the last dimension of {}", shape_.text());

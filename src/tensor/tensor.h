@@ -34,6 +34,8 @@ class Tensor {
 
   /// [begin, end) of dimension `dim`; never copies.
   Tensor slice(int dim, std::int64_t begin, std::int64_t end) const;
+  /// [begin, begin + extent) of every dimension; never copies.
+  Tensor box(const Shape& begin, const Shape& extent) const;
   /// Index `at` of dimension `dim`, which disappears. `dim` is not the last.
   Tensor select(int dim, std::int64_t at) const;
   /// The same elements with other sizes. Any tensor may split dimensions; joining dimensions needs

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "config/presets.h"
+#include "engine/weights.h"
 #include "model/registry.h"
 
 namespace heddle {
@@ -50,6 +51,30 @@ ModelSpec configured_model(const config::ModelConfig& model) {
   ModelSpec spec = named_model(source, model.vocab_size);
   if (model.init_std) spec.init_stddev = *model.init_std;
   return spec;
+}
+
+BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec) {
+  return {.dtype = DType::f32,
+          .positions = config.data.seq_len,
+          .recompute_blocks = config.train.recompute == config::Recompute::block,
+          .loss_chunk = config.train.loss_chunk,
+          .scale_residual_init = config.model.scale_residual_init.value_or(spec.family == "gpt2")};
+}
+
+AdamWConfig adamw_config(const config::OptimConfig& optim) {
+  return {.beta1 = optim.beta1,
+          .beta2 = optim.beta2,
+          .eps = optim.eps,
+          .weight_decay = optim.weight_decay};
+}
+
+void start_weights(const config::RunConfig& config, Model& model, Stream& stream,
+                   const observe::Terminal& terminal) {
+  if (config.model.path.empty()) {
+    initialize(model.store(), static_cast<std::uint64_t>(config.init_seed()), stream);
+  } else {
+    load_weights(HfFolder(config.model.path), model.spec(), model.store(), stream, terminal);
+  }
 }
 
 }  // namespace heddle

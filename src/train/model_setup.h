@@ -3,7 +3,10 @@
 #include <string>
 
 #include "config/run_config.h"
+#include "engine/model.h"
 #include "model/spec.h"
+#include "observe/terminal.h"
+#include "optim/adamw.h"
 
 namespace heddle {
 
@@ -13,5 +16,14 @@ ModelSpec named_model(const std::string& source, std::int64_t vocab_size = 0);
 
 /// The model that a run file describes.
 ModelSpec configured_model(const config::ModelConfig& model);
+
+/// How a run builds its model's layers.
+BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec);
+
+AdamWConfig adamw_config(const config::OptimConfig& optim);
+
+/// The weights that a run starts from: those of model.path, or random ones.
+void start_weights(const config::RunConfig& config, Model& model, Stream& stream,
+                   const observe::Terminal& terminal);
 
 }  // namespace heddle

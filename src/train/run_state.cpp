@@ -17,13 +17,6 @@ constexpr const char* kMoment1 = "exp_avg.";
 constexpr const char* kMoment2 = "exp_avg_sq.";
 constexpr const char* kMaster = "master.";
 
-/// The corner opposite of `begin`.
-Shape end_of(const ParamPiece& piece) {
-  Shape end = piece.begin;
-  for (int dim = 0; dim < end.dims(); ++dim) end.set(dim, end[dim] + piece.data.size(dim));
-  return end;
-}
-
 /// Puts a tensor that lies in boxes on all ranks together on the first one.
 class Collector {
  public:
@@ -64,11 +57,7 @@ class Collector {
            const Shape& begin, const Tensor& data) {
     Tensor& tensor = whole[name];
     if (!tensor.defined()) tensor = memory_.alloc(shape, data.dtype(), MemoryTag::workspace);
-    Tensor box = tensor;
-    for (int dim = 0; dim < shape.dims(); ++dim) {
-      box = box.slice(dim, begin[dim], begin[dim] + data.size(dim));
-    }
-    ops::copy(data, box, stream_);
+    ops::copy(data, tensor.box(begin, data.shape()), stream_);
   }
 
   void send_header(const std::vector<std::int64_t>& words) {
@@ -162,7 +151,7 @@ RunState restore_run(const CheckpointReader& checkpoint, Model& model) {
                       piece.part->whole.text()),
           "the run file's model changed since; start afresh with --fresh or another run.dir");
     }
-    stored.read_slice(name, piece.begin.sizes(), end_of(piece).sizes(), piece.data);
+    stored.read_slice(name, piece.begin.sizes(), piece.end().sizes(), piece.data);
   };
   for (const ParamPiece& piece : model.store().value_pieces()) {
     const std::string& name = piece.part->name;

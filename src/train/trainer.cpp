@@ -15,7 +15,6 @@
 #include "data/loader.h"
 #include "engine/memory_plan.h"
 #include "engine/train_step.h"
-#include "engine/weights.h"
 #include "infer/generate.h"
 #include "observe/machine.h"
 #include "observe/progress.h"
@@ -41,14 +40,6 @@ namespace {
 namespace fs = std::filesystem;
 
 static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
-
-BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec) {
-  return {.dtype = DType::f32,
-          .positions = config.data.seq_len,
-          .recompute_blocks = config.train.recompute == config::Recompute::block,
-          .loss_chunk = config.train.loss_chunk,
-          .scale_residual_init = config.model.scale_residual_init.value_or(spec.family == "gpt2")};
-}
 
 LrSchedule lr_schedule(const config::RunConfig& config) {
   LrSchedule schedule;
@@ -267,16 +258,9 @@ class Run {
     mesh_ = std::make_unique<Mesh>(plan_.mesh, world_.all());
     model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), plan_, *mesh_,
                                      ParamStore::Purpose::training, memory_);
-    optimizer_ = std::make_unique<AdamW>(AdamWConfig{.beta1 = config_.optim.beta1,
-                                                     .beta2 = config_.optim.beta2,
-                                                     .eps = config_.optim.eps,
-                                                     .weight_decay = config_.optim.weight_decay});
+    optimizer_ = std::make_unique<AdamW>(adamw_config(config_.optim));
     if (config_.checkpoint.resume && resume()) return;
-    if (!config_.model.path.empty()) {
-      load_weights(HfFolder(config_.model.path), spec_, model_->store(), stream_, terminal());
-    } else {
-      initialize(model_->store(), static_cast<std::uint64_t>(config_.init_seed()), stream_);
-    }
+    start_weights(config_, *model_, stream_, terminal());
   }
 
   /// From the newest whole checkpoint, which the first rank looks for and checks.

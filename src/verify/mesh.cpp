@@ -9,7 +9,6 @@
 #include "base/json.h"
 #include "data/loader.h"
 #include "engine/train_step.h"
-#include "engine/weights.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
 #include "optim/adamw.h"
@@ -83,30 +82,6 @@ class MeshRun {
   }
 
  private:
-  BuildOptions build_options() const {
-    return {
-        .positions = config_.data.seq_len,
-        .recompute_blocks = config_.train.recompute == config::Recompute::block,
-        .loss_chunk = config_.train.loss_chunk,
-        .scale_residual_init = config_.model.scale_residual_init.value_or(spec_.family == "gpt2")};
-  }
-
-  void start(Model& model) {
-    if (config_.model.path.empty()) {
-      initialize(model.store(), static_cast<std::uint64_t>(config_.init_seed()), stream_);
-    } else {
-      load_weights(HfFolder(config_.model.path), spec_, model.store(), stream_,
-                   {.is_silent = true});
-    }
-  }
-
-  AdamW optimizer() const {
-    return AdamW({.beta1 = config_.optim.beta1,
-                  .beta2 = config_.optim.beta2,
-                  .eps = config_.optim.eps,
-                  .weight_decay = config_.optim.weight_decay});
-  }
-
   /// The micro-batches [first, first + count) of all that the replicas have in a step.
   std::vector<MicroBatch> batches(std::int64_t step, std::int64_t first, std::int64_t count) {
     const BatchPlan plan{.samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
@@ -132,9 +107,9 @@ class MeshRun {
   }
 
   void record_one_rank() {
-    Model model(spec_, build_options(), ParamStore::Purpose::training, memory_);
-    start(model);
-    AdamW adamw = optimizer();
+    Model model(spec_, build_options(config_, spec_), ParamStore::Purpose::training, memory_);
+    start_weights(config_, model, stream_, {.is_silent = true});
+    AdamW adamw(adamw_config(config_.optim));
     TrainStep step(model, adamw, stream_, memory_);
     step.watch(
         [&](const std::string& label, int microbatch, TrainStep::Pass pass, const Tensor& made) {
@@ -159,9 +134,10 @@ class MeshRun {
   }
 
   void compare_mesh() {
-    Model model(spec_, build_options(), plan_, mesh_, ParamStore::Purpose::training, memory_);
-    start(model);
-    AdamW adamw = optimizer();
+    Model model(spec_, build_options(config_, spec_), plan_, mesh_, ParamStore::Purpose::training,
+                memory_);
+    start_weights(config_, model, stream_, {.is_silent = true});
+    AdamW adamw(adamw_config(config_.optim));
     TrainStep step(model, adamw, stream_, memory_);
     const auto own = config_.accumulation();
     const std::int64_t first = mesh_.coord(Axis::dp) * own;
@@ -204,12 +180,9 @@ class MeshRun {
   void compare_pieces(Direction direction, const std::vector<ParamPiece>& pieces,
                       const std::map<std::string, Tensor>& expected) {
     for (const ParamPiece& piece : pieces) {
-      Tensor box = expected.at(piece.part->name);
-      for (int dim = 0; dim < box.dims(); ++dim) {
-        box = box.slice(dim, piece.begin[dim], piece.begin[dim] + piece.data.size(dim));
-      }
       Difference difference;
-      difference.add(piece.data, box);
+      difference.add(piece.data,
+                     expected.at(piece.part->name).box(piece.begin, piece.data.shape()));
       const auto index = std::ranges::find(names_, piece.part->name) - names_.begin();
       note({direction, 0, static_cast<int>(index)}, difference.relative());
     }

@@ -145,10 +145,9 @@ class ReferenceRun {
     }
     for (const ParamPiece& piece : pieces) {
       if (!piece.is_writer) continue;
-      Shape end = piece.begin;
-      for (int dim = 0; dim < end.dims(); ++dim) end.set(dim, end[dim] + piece.data.size(dim));
       const Tensor expected = memory_.alloc(piece.data.shape(), DType::f32, MemoryTag::workspace);
-      reference_.read_slice(prefix + piece.part->name, piece.begin.sizes(), end.sizes(), expected);
+      reference_.read_slice(prefix + piece.part->name, piece.begin.sizes(), piece.end().sizes(),
+                            expected);
       differences[piece.part->name].add(piece.data, expected);
     }
     sum_over_ranks(differences);
