@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"

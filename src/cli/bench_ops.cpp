@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "bench/ops_bench.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
@@ -21,7 +21,7 @@ const char* unit(Bound bound) { return bound == Bound::copy ? "GB/s" : "GFLOP/s"
 const char* name_of_bound(Bound bound) { return bound == Bound::copy ? "copy" : "gemm 2048^3"; }
 
 void print_json(const Options& options, const std::vector<OpBenchResult>& results) {
-  Json list = Json::array();
+  JsonValue list = JsonValue::array();
   for (const OpBenchResult& r : results) {
     list.push_back({{"name", r.name},
                     {"size", r.size},
@@ -32,7 +32,7 @@ void print_json(const Options& options, const std::vector<OpBenchResult>& result
                     {"bound_rate", r.limit},
                     {"fraction", r.fraction()}});
   }
-  const Json report = {
+  const JsonValue report = {
       {"threads", options.bench.threads}, {"gemm_backend", ops::gemm_backend()}, {"ops", list}};
   fmt::print("{}\n", report.dump(2));
 }
