@@ -11,7 +11,7 @@
 #include "base/file_system.h"
 #include "base/strings.h"
 #include "config/schema.h"
-#include "config/toml.h"
+#include "base/toml.h"
 #include "config/validate.h"
 
 namespace heddle::config {

@@ -258,9 +258,9 @@ TEST(LoadErrors, HostileNestingIsRefusedNotFollowed) {
   std::string dotted = "a";
   for (int i = 0; i < 100000; ++i) dotted += ".a";
   EXPECT_EQ(error_text(dotted + " = 1"),
-            "run.toml:1:1: a line with more than 250 dots is not a run file's");
+            "run.toml:1:1: a line with more than 250 dots is not one of a file of settings");
   EXPECT_EQ(error_text(std::string(2 << 20, '\n')),
-            "run.toml: 2.0 MiB is too large for a run file");
+            "run.toml: 2.0 MiB is too large for a file of settings");
   // The deepest that the two limits let through.
   std::string deepest;
   for (int i = 0; i < 15; ++i) deepest += "[{" + dotted.substr(0, 499) + "=\n";
