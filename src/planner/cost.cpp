@@ -200,7 +200,8 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
                      (p > 1 ? 2.0 * std::sqrt(p / m) / stages : 0.0));
   time.total =
       time.compute + time.tp + time.bubble + time.pp + time.dp + time.step + time.stragglers;
-  time.spread = std::max(0.02, 3.0 * spread);
+  // Two thirds of the measured steps of many servers lie within 6 % of their predictions.
+  time.spread = 0.06;
   return time;
 }
 

@@ -34,9 +34,20 @@ Volumes::Volumes(const ModelSpec& spec, const Candidate& candidate, const StepSh
       zero_(candidate.dp == 1 ? 0 : candidate.zero),
       pp_rank_(pp_rank),
       dp_rank_(dp_rank),
-      splits_tokens_(candidate.sequence && candidate.tp > 1) {}
+      splits_tokens_(candidate.sequence && candidate.tp > 1),
+      units_(units()) {}
 
 // ---- Parameters -------------------------------------------------------------------------------
+
+void Volumes::Unit::push(std::int64_t size, bool is_replicated, std::int64_t copied) {
+  sizes[static_cast<std::size_t>(count++)] = {size, is_replicated, copied};
+  elements += round_up(size, 16);
+}
+
+Volumes::Unit Volumes::padded(Unit unit) const {
+  unit.elements = round_up(unit.elements, 16 * d_);
+  return unit;
+}
 
 Volumes::Unit Volumes::block() const {
   const std::int64_t h = spec_.hidden, f = spec_.ffn / t_;
@@ -45,25 +56,25 @@ Volumes::Unit Volumes::block() const {
   const bool has_copies = t_ > spec_.kv_heads;
   const std::int64_t ups = spec_.mlp == ModelSpec::Mlp::swiglu ? 2 : 1;
   Unit unit;
-  unit.push({(q + 2 * kv) * h, false, has_copies ? 2 * kv * h : 0});
-  unit.push({q * h});
-  unit.push({ups * f * h});
-  unit.push({f * h});
-  if (spec_.qkv_bias) unit.push({q + 2 * kv, false, has_copies ? 2 * kv : 0});
-  if (spec_.attention_out_bias) unit.push({h});
+  unit.push((q + 2 * kv) * h, false, has_copies ? 2 * kv * h : 0);
+  unit.push(q * h);
+  unit.push(ups * f * h);
+  unit.push(f * h);
+  if (spec_.qkv_bias) unit.push(q + 2 * kv, false, has_copies ? 2 * kv : 0);
+  if (spec_.attention_out_bias) unit.push(h);
   if (spec_.mlp_bias) {
-    unit.push({ups * f});
-    unit.push({h});
+    unit.push(ups * f);
+    unit.push(h);
   }
   // Norms of the stream see other tokens on every rank, norms of heads other heads. In the order of
   // the layer, those that are summed last.
   const int norms = spec_.norm == ModelSpec::Norm::rms ? 2 : 4;
   const bool heads_between = splits_tokens_ && spec_.qk_norm;
   const auto push_norms_of_heads = [&] {
-    for (int i = 0; i < 2; ++i) unit.push({spec_.head_dim, t_ > 1});
+    for (int i = 0; i < 2; ++i) unit.push(spec_.head_dim, t_ > 1);
   };
   for (int i = 0; i < norms; ++i) {
-    unit.push({h, splits_tokens_});
+    unit.push(h, splits_tokens_);
     if (heads_between && i == 0) push_norms_of_heads();
   }
   if (spec_.qk_norm && !heads_between) push_norms_of_heads();
@@ -73,7 +84,7 @@ Volumes::Unit Volumes::block() const {
 Volumes::Unit Volumes::norm() const {
   Unit unit;
   const int vectors = spec_.norm == ModelSpec::Norm::rms ? 1 : 2;
-  for (int i = 0; i < vectors; ++i) unit.push({spec_.hidden, splits_tokens_});
+  for (int i = 0; i < vectors; ++i) unit.push(spec_.hidden, splits_tokens_);
   return unit;
 }
 
@@ -81,7 +92,7 @@ Volumes::Unit Volumes::table() const {
   Unit unit;
   const bool is_whole = t_ == 1 || candidate_.vocabulary == VocabularyOnTp::replicated;
   const std::int64_t rows = is_whole ? spec_.vocab : (spec_.vocab + t_ - 1) / t_;
-  unit.push({rows * spec_.hidden, is_whole && t_ > 1});
+  unit.push(rows * spec_.hidden, is_whole && t_ > 1);
   return unit;
 }
 
@@ -93,46 +104,38 @@ Volumes::Units Volumes::units() const {
   if (part_.blocks > 0) {
     Unit blocks = block();
     blocks.times = part_.blocks;
-    units.push(blocks);
+    units.push(padded(blocks));
   }
   if (part_.has_first) {
-    units.push(table());
+    units.push(padded(table()));
     if (!spec_.rope) {
       Unit positions;
-      positions.push({spec_.max_positions * spec_.hidden, splits_tokens_});
-      units.push(positions);
+      positions.push(spec_.max_positions * spec_.hidden, splits_tokens_);
+      units.push(padded(positions));
     }
   }
-  if (part_.has_norm) units.push(norm());
-  if (part_.has_last && !is_tied_here()) units.push(table());
+  if (part_.has_norm) units.push(padded(norm()));
+  if (part_.has_last && !is_tied_here()) units.push(padded(table()));
   return units;
 }
 
-std::int64_t Volumes::size_of_unit(const Unit& unit) const {
-  std::int64_t size = 0;
-  for (int i = 0; i < unit.count; ++i) {
-    size += round_up(unit.sizes[static_cast<std::size_t>(i)].count, 16);
-  }
-  return round_up(size, 16 * d_);
-}
-
 Volumes::Stretch Volumes::held(const Unit& unit) const {
-  const std::int64_t size = size_of_unit(unit);
+  const std::int64_t size = unit.elements;
   if (zero_ == 0) return {0, size};
   return {size / d_ * dp_rank_, size / d_ * (dp_rank_ + 1)};
 }
 
 std::int64_t Volumes::held_elements(int from_zero) const {
   std::int64_t elements = 0;
-  for (const Unit& unit : units()) {
-    elements += unit.times * (size_of_unit(unit) / (zero_ >= from_zero ? d_ : 1));
+  for (const Unit& unit : units_) {
+    elements += unit.times * (unit.elements / (zero_ >= from_zero ? d_ : 1));
   }
   return elements;
 }
 
 std::int64_t Volumes::largest_unit_elements() const {
   std::int64_t most = 0;
-  for (const Unit& unit : units()) most = std::max(most, size_of_unit(unit));
+  for (const Unit& unit : units_) most = std::max(most, unit.elements);
   return most;
 }
 
@@ -143,8 +146,8 @@ CommCounts Volumes::on_dp() const {
   add(counts, CommOp::all_reduce, 1, 8);  // the number of targets
   add_loss_and_norm(counts);
   if (d_ == 1) return counts;
-  for (const Unit& unit : units()) {
-    const std::int64_t size = size_of_unit(unit), n = unit.times;
+  for (const Unit& unit : units_) {
+    const std::int64_t size = unit.elements, n = unit.times;
     const std::int64_t values = e_ * size, gradients = e_grad_ * size;
     switch (zero_) {
       case 0: add(counts, CommOp::all_reduce, n, gradients); break;
@@ -163,7 +166,7 @@ CommCounts Volumes::on_dp() const {
   }
   // A table that is both ends' is gathered for both.
   if (zero_ == 3 && is_tied_here()) {
-    add(counts, CommOp::all_gather, 2 * m_, e_ * size_of_unit(table()));
+    add(counts, CommOp::all_gather, 2 * m_, e_ * padded(table()).elements);
   }
   return counts;
 }
@@ -204,11 +207,10 @@ CommCounts Volumes::on_tp() const {
     }
   }
   // Once per step, what is replicated, unit by unit: it lies together.
-  for (const Unit& unit : units()) {
+  for (const Unit& unit : units_) {
     Stretch stretch;
     std::int64_t at = 0;
-    for (int i = 0; i < unit.count; ++i) {
-      const Size& parameter = unit.sizes[static_cast<std::size_t>(i)];
+    for (const Size& parameter : unit) {
       if (parameter.is_replicated) {
         if (stretch.end == 0) stretch.begin = at;
         stretch.end = at + parameter.count;
@@ -229,10 +231,9 @@ void Volumes::add_overlap(CommCounts& counts, const Unit& unit, Stretch stretch)
 
 CommCounts Volumes::between_copies() const {
   CommCounts counts;
-  for (const Unit& unit : units()) {
+  for (const Unit& unit : units_) {
     std::int64_t at = 0;
-    for (int i = 0; i < unit.count; ++i) {
-      const Size& parameter = unit.sizes[static_cast<std::size_t>(i)];
+    for (const Size& parameter : unit) {
       const std::int64_t end = at + parameter.count;
       if (parameter.copied > 0) add_overlap(counts, unit, {end - parameter.copied, end});
       at += round_up(parameter.count, 16);
@@ -268,7 +269,7 @@ CommCounts Volumes::between_ends() const {
   CommCounts counts;
   const bool has_two_ends = spec_.tied_embeddings && p_ > 1 && !is_v_shaped(candidate_.schedule);
   if (has_two_ends && (part_.has_first || part_.has_last)) {
-    const auto [begin, end] = held(table());
+    const auto [begin, end] = held(padded(table()));
     add(counts, CommOp::all_reduce, 1, e_grad_ * (end - begin));
   }
   return counts;

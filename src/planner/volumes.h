@@ -53,23 +53,26 @@ class Volumes {
   std::int64_t message_bytes() const;
 
  private:
-  /// A parameter on this rank, in elements.
+  /// A parameter on this rank, in elements. Without initial values: many are made and few used.
   struct Size {
-    std::int64_t count = 0;
-    bool is_replicated = false;  ///< its gradient is summed over tp
-    std::int64_t copied = 0;     ///< the last so many are summed over the copies
+    std::int64_t count;
+    bool is_replicated;   ///< its gradient is summed over tp
+    std::int64_t copied;  ///< the last so many are summed over the copies
   };
   /// Parameters that are exchanged together, `times` times. In memory: matrices, then vectors, and
   /// of each first those that are not summed over tp.
   struct Unit {
-    std::array<Size, 16> sizes{};
+    std::array<Size, 16> sizes;
     int count = 0;
     std::int64_t times = 1;
+    std::int64_t elements = 0;  ///< with padding
 
-    void push(const Size& size) { sizes[static_cast<std::size_t>(count++)] = size; }
+    void push(std::int64_t size, bool is_replicated = false, std::int64_t copied = 0);
+    const Size* begin() const { return sizes.data(); }
+    const Size* end() const { return sizes.data() + count; }
   };
   struct Units {
-    std::array<Unit, 5> units{};
+    std::array<Unit, 5> units;
     int count = 0;
 
     void push(const Unit& unit) { units[static_cast<std::size_t>(count++)] = unit; }
@@ -83,8 +86,8 @@ class Volumes {
   Unit block() const;
   Unit norm() const;
   Unit table() const;
+  Unit padded(Unit unit) const;
   Units units() const;
-  std::int64_t size_of_unit(const Unit& unit) const;
   Stretch held(const Unit& unit) const;
   void add_overlap(CommCounts& counts, const Unit& unit, Stretch stretch) const;
   bool is_tied_here() const;
@@ -96,6 +99,7 @@ class Volumes {
   const std::int64_t t_, p_, d_;
   const int zero_, pp_rank_, dp_rank_;
   const bool splits_tokens_;
+  const Units units_;
 };
 
 }  // namespace heddle::planner

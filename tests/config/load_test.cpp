@@ -224,10 +224,11 @@ TEST(LoadErrors, RefuseAPipelineThatIsNotThere) {
 }
 
 TEST(LoadErrors, ConflictsThatMayFollowFromAFaultAreNotShown) {
-  EXPECT_EQ(error_text("[model]\npreset = \"lama-15m\"\n[data]\ntrain = \"a\"\n"),
-            "run.toml:2:1: model.preset = \"lama-15m\" is not one of gpt2-124m, llama-15m, "
-            "llama-110m, tinyllama-1.1b, llama3.2-1b, llama3-8b; did you mean \"llama-15m\"?\n"
-            "run.toml: no length; set train.steps or train.tokens");
+  EXPECT_EQ(
+      error_text("[model]\npreset = \"lama-15m\"\n[data]\ntrain = \"a\"\n"),
+      "run.toml:2:1: model.preset = \"lama-15m\" is not one of gpt2-124m, llama-15m, "
+      "llama-110m, tinyllama-1.1b, llama3.2-1b, llama3-8b, gpt3-175b; did you mean \"llama-15m\"?\n"
+      "run.toml: no length; set train.steps or train.tokens");
 }
 
 TEST(LoadErrors, OfOverridesQuoteTheOverride) {
