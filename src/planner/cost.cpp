@@ -34,6 +34,10 @@ BlockTimes block_times(const BlockCost& block, Recompute recompute) {
   return times;
 }
 
+/// What of a collective's time under computation is lost all the same: it takes processors and
+/// memory bandwidth.
+constexpr double kContention = 0.1;
+
 /// The exchange of gradients and parameters over dp.
 struct DataParallel {
   double exposed = 0, hidden = 0;
@@ -87,7 +91,7 @@ namespace {
 
 /// The rank whose exchange ends last: the first one, whose gradients are complete last.
 DataParallel data_parallel(const Machine& machine, const Job& job, const Candidate& candidate,
-                           const Split& split, double block_seconds, double microbatches) {
+                           const Split& split, double busy, double microbatches) {
   DataParallel result;
   if (candidate.dp == 1) return result;
   const Stack& stack = job.stack;
@@ -102,31 +106,30 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                       .has_last = split.ends_meet};
   const CommCounts counts = Volumes(job.spec, candidate, step, part, 0).on_dp();
   const GroupShape group = group_shape(machine, candidate.dp, candidate.tp);
+  const double blocks = std::max(1.0, split.first);
+  double seconds = 0.0;
   if (candidate.zero == 3) {
     // Every tensor of a layer is a call of its own in the stack that was measured.
     const double per_unit = stack.overlaps_gathers ? 1.0 : 12.0;
     const double exchanged =
         payload(counts, CommOp::all_gather) + payload(counts, CommOp::reduce_scatter);
     const double all = calls(counts, CommOp::all_gather) + calls(counts, CommOp::reduce_scatter);
-    const double seconds = gather_seconds(machine, group, exchanged, per_unit * all);
-    result.hidden = stack.overlaps_gathers ? std::min(seconds, 0.8 * block_seconds) : 0.0;
-    result.exposed = seconds - result.hidden;
-    return result;
+    seconds = gather_seconds(machine, group, exchanged, per_unit * all);
+  } else {
+    // One large exchange each: buckets follow each other without a gap.
+    for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather}) {
+      seconds += collective_seconds(machine, op, group, payload(counts, op));
+    }
   }
-  // One large exchange each: buckets follow each other without a gap.
-  double seconds = 0.0;
-  for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather}) {
-    seconds += collective_seconds(machine, op, group, payload(counts, op));
+  if (stack.overlaps_gathers) {
+    // Under the blocks that are computed meanwhile: of every micro-batch with ZeRO-2 and 3, of the
+    // last one's backward before; what the first or the last block needs cannot be hidden.
+    const double window = candidate.zero == 3   ? busy
+                          : candidate.zero == 2 ? 0.6 * busy
+                                                : 0.6 * busy / microbatches;
+    result.hidden = std::min(seconds, window) * (blocks - 1.0) / blocks;
   }
-  result.exposed = seconds;
-  if (stack.overlaps_gathers && candidate.zero < 2) {
-    // Gradients of a block are exchanged under the backward of the blocks before it, in the last
-    // micro-batch; what the first block leaves cannot be hidden.
-    const double blocks = std::max(1.0, split.first);
-    const double under = 0.5 * block_seconds / microbatches * (blocks - 1.0) / blocks;
-    result.hidden = std::min(seconds * (blocks - 1.0) / blocks, under);
-    result.exposed = seconds - result.hidden;
-  }
+  result.exposed = seconds - (1.0 - kContention) * result.hidden;
   return result;
 }
 

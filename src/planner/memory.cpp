@@ -17,7 +17,8 @@ class DryBlock {
     DecoderShare share;
     if (tp > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), sequence);
     share.stages = {{1, 2}};
-    BuildOptions options{.dtype = job.stack.compute, .positions = job.seq_len};
+    // Only sizes matter; `cost` is asked for those of the dtype that computes.
+    const BuildOptions options{.positions = job.seq_len};
     decoder_ = build_decoder(job.spec, options, memory_, share);
   }
 

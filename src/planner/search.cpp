@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <thread>
 #include <tuple>
 
@@ -126,12 +127,22 @@ class Search {
     std::vector<Partial> partials;
     for (int i = 0; i < threads; ++i)
       partials.emplace_back(options_.keep, tps_.size() * pps_.size());
+    std::vector<std::exception_ptr> failures(partials.size());
+    const auto guarded = [&](std::size_t i) {
+      try {
+        work(partials[i]);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        next_ = parts_.size();
+      }
+    };
     std::vector<std::thread> workers;
-    for (int i = 1; i < threads; ++i) {
-      workers.emplace_back([&, i] { work(partials[static_cast<std::size_t>(i)]); });
-    }
-    work(partials.front());
+    for (std::size_t i = 1; i < partials.size(); ++i) workers.emplace_back(guarded, i);
+    guarded(0);
     for (std::thread& worker : workers) worker.join();
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
     return joined(partials);
   }
 
