@@ -17,8 +17,9 @@ enum class ReduceOp : std::uint8_t { sum, max };
 struct Collective {
   CommOp op = CommOp::barrier;
   ReduceOp reduce = ReduceOp::sum;
-  Tensor in = {}, out = {};  ///< for all_reduce the same tensor
+  Tensor in = {}, out = {};  ///< for all_reduce and broadcast the same tensor
   std::vector<std::int64_t> send_rows = {}, recv_rows = {};
+  int root = 0;  ///< of a broadcast
   std::int64_t sequence = 0;
 };
 

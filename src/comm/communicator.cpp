@@ -19,6 +19,14 @@ std::int64_t sum(std::span<const std::int64_t> rows) {
 
 }  // namespace
 
+CommCounts& CommCounts::operator+=(const CommCounts& other) {
+  for (std::size_t op = 0; op < by_op.size(); ++op) {
+    by_op[op].calls += other.by_op[op].calls;
+    by_op[op].payload_bytes += other.by_op[op].payload_bytes;
+  }
+  return *this;
+}
+
 Communicator::Communicator(std::shared_ptr<CommBackend> backend,
                            std::shared_ptr<FlightRecorder> flight, std::string name)
     : backend_(std::move(backend)),
@@ -96,6 +104,12 @@ Work Communicator::all_to_all(const Tensor& send, const Tensor& recv,
                     send, after);
 }
 
+Work Communicator::broadcast(const Tensor& data, int root, Stream& after) {
+  HEDDLE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
+  require_contiguous(data);
+  return collective({.op = CommOp::broadcast, .in = data, .out = data, .root = root}, data, after);
+}
+
 Work Communicator::collective(Collective call, const Tensor& payload, Stream& after) {
   count(call.op, payload);
   if (after.is_dry()) return {};
@@ -104,6 +118,23 @@ Work Communicator::collective(Collective call, const Tensor& payload, Stream& af
   if (!flight_->admits(record)) return {};
   call.sequence = ++sequence_;
   return start(std::move(call), flight_->add(std::move(record)));
+}
+
+void Communicator::push(std::function<void()> task) {
+  if (!thread_) thread_ = std::make_unique<CommThread>();
+  thread_->push(std::move(task));
+}
+
+void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
+  if (after.is_dry() || !is_in_background()) return work(after);
+  push([backend = backend_, work = std::move(work)] {
+    Stream stream(1);
+    try {
+      work(stream);
+    } catch (const std::exception& error) {
+      backend->abort(error.what());
+    }
+  });
 }
 
 Work Communicator::start(Collective call, std::int64_t number) {
@@ -120,9 +151,8 @@ Work Communicator::start(Collective call, std::int64_t number) {
     call = {};  // who waits may count on the tensors being released
     state->finish(failure);
   };
-  if (in_background_ && size() > 1) {
-    if (!thread_) thread_ = std::make_unique<CommThread>();
-    thread_->push(std::move(task));
+  if (is_in_background()) {
+    push(std::move(task));
     return Work(std::move(state));
   }
   flight_->wait(number);

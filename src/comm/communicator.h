@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -27,6 +28,8 @@ struct CommCounts {
     std::int64_t payload_bytes = 0;
   };
   std::array<Entry, kCommOps> by_op{};
+
+  CommCounts& operator+=(const CommCounts& other);
 };
 
 /// Moves contiguous tensors between the ranks of one group. Its functions check, count, number and
@@ -59,6 +62,12 @@ class Communicator {
   /// Rows are of dimension 0; row counts are given per rank. The tensors do not overlap.
   Work all_to_all(const Tensor& send, const Tensor& recv, std::span<const std::int64_t> send_rows,
                   std::span<const std::int64_t> recv_rows, Stream& after);
+  /// The tensor of rank `root` to all.
+  Work broadcast(const Tensor& data, int root, Stream& after);
+  /// Does `work` behind the collectives begun so far and before those begun later, on a stream of
+  /// its own where they run in the background: what has to happen between two of them. When it
+  /// fails, the run does.
+  void then(std::function<void(Stream&)> work, Stream& after);
   /// Never waits for the receiver: the Work ends when the message was taken, and until then holds
   /// the tensor, which must not change. Messages with the same `tag` arrive in the order of sends.
   Work send(const Tensor& data, int peer, Stream& after, int tag = 0);
@@ -84,6 +93,8 @@ class Communicator {
   void count(CommOp op, const Tensor& payload);
   CommCall describe(CommOp op, const Tensor& payload) const;
   Work collective(Collective call, const Tensor& payload, Stream& after);
+  bool is_in_background() const { return in_background_ && size() > 1; }
+  void push(std::function<void()> task);
   /// Makes the call in the background or at once.
   Work start(Collective call, std::int64_t number);
   Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after);

@@ -66,7 +66,8 @@ struct Candidate {
   Pipeline schedule = Pipeline::one_f_one_b;
   int zero = 0;
   bool sequence = false;
-  VocabularyOnTp vocabulary = VocabularyOnTp::divided;
+  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
   Recompute recompute = Recompute::none;
   int sequences = 1;  ///< of a micro-batch
 

@@ -145,7 +145,10 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
 
 /// Both ends of a pipeline hold a tied table.
 double ends_seconds(const Machine& machine, const Job& job, const Candidate& candidate) {
-  if (candidate.pp == 1 || !job.spec.tied_embeddings || is_v_shaped(candidate.schedule)) return 0.0;
+  if (candidate.pp == 1 || !job.spec.tied_embeddings || is_v_shaped(candidate.schedule) ||
+      candidate.vocabulary == VocabularyPlacement::pipeline) {
+    return 0.0;
+  }
   const double bytes = 2.0 * static_cast<double>(job.spec.vocab * job.spec.hidden) / candidate.tp;
   const GroupShape group{2, candidate.gpus() > machine.server_size() ? 1 : 2};
   return collective_seconds(machine, CommOp::all_reduce, group, bytes);
@@ -157,15 +160,19 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
                            const Split& split, const BlockCost& block) {
   TimeEstimate time;
   const double m = static_cast<double>(candidate.microbatches(job)), p = candidate.pp;
-  const bool is_whole = candidate.vocabulary == VocabularyOnTp::replicated && candidate.tp > 1;
+  const bool is_whole = candidate.vocabulary != VocabularyPlacement::tensor && candidate.tp > 1;
   const PassCost& embedding = is_whole ? block.whole_embedding : block.embedding;
   const PassCost& head_f = is_whole ? block.whole_head_forward : block.head_forward;
   const PassCost& head_b = is_whole ? block.whole_head_backward : block.head_backward;
-  const double head = head_f.seconds() + head_b.seconds() + embedding.seconds() * (p == 1 ? 2 : 0);
+  // Divided over the pipeline every rank has its share, otherwise the last has all.
+  const bool is_shared = candidate.vocabulary == VocabularyPlacement::pipeline;
+  const double all_of_head = head_f.seconds() + head_b.seconds();
+  const double share = is_shared ? all_of_head / p : 0.0;
+  const double head = is_shared ? share : all_of_head + embedding.seconds() * (p == 1 ? 2 : 0);
 
   const BlockTimes of_block = block_times(block, candidate.recompute);
   const double one = of_block.forward + of_block.backward;
-  const double inner = split.most * one, end = split.last * one + head;
+  const double inner = split.most * one + share, end = split.last * one + head;
   const double slowest = std::max(p > 1 ? inner : 0.0, end);
   const double blocks = end >= inner || p == 1 ? split.last : split.most;
 

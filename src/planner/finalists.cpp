@@ -19,21 +19,23 @@ namespace {
 constexpr double kMostPasses = 2e5;
 
 auto shape_of(const Candidate& c) {
-  return std::tuple(c.tp, c.pp, c.dp, static_cast<int>(c.schedule), c.chunks, c.sequences);
+  return std::tuple(c.tp, c.pp, c.dp, static_cast<int>(c.schedule), c.chunks, c.sequences,
+                    c.vocabulary == VocabularyPlacement::pipeline);
 }
 
 /// The times of one stage: its blocks, and the ends of the model where it has them.
 StageTimes stage_times(const BlockCost& block, const Candidate& candidate,
                        const DecoderShare::Units& units, const ModelSpec& spec) {
-  const bool is_whole = candidate.vocabulary == VocabularyOnTp::replicated && candidate.tp > 1;
+  const bool is_whole = candidate.vocabulary != VocabularyPlacement::tensor && candidate.tp > 1;
+  const bool is_shared = candidate.vocabulary == VocabularyPlacement::pipeline;
   const int last = unit_count(spec) - 1;
   const int blocks = std::max(0, std::min(units.end, last - 1) - std::max(units.begin, 1));
   const RankTimes of_blocks = rank_times(block, candidate.recompute, blocks);
   StageTimes times{of_blocks.f, of_blocks.b, of_blocks.w, 0.0};
-  if (units.begin == 0 && units.end > 0) {
+  if (units.begin == 0 && units.end > 0 && !is_shared) {
     times.f += (is_whole ? block.whole_embedding : block.embedding).seconds();
   }
-  if (units.end == last + 1 && units.begin <= last) {
+  if (units.end == last + 1 && units.begin <= last && !is_shared) {
     times.f += (is_whole ? block.whole_head_forward : block.head_forward).seconds();
     const double back = (is_whole ? block.whole_head_backward : block.head_backward).seconds();
     times.b += 0.5 * back;
@@ -50,17 +52,27 @@ Finalist simulate_plan(const Machine& machine, const Job& job, const Found& foun
   const double microbatches = static_cast<double>(plan.microbatches(job));
   finalist.seconds = found.time.total;
   if (microbatches * plan.pp * std::max(2, plan.chunks) > kMostPasses) return finalist;
-  const Schedule schedule = lower(make_schedule(
-      name_of(plan.schedule),
-      {.ranks = plan.pp, .microbatches = static_cast<int>(microbatches), .chunks = plan.chunks}));
+  const bool is_shared = plan.vocabulary == VocabularyPlacement::pipeline;
+  const PipeShape shape{.ranks = plan.pp,
+                        .microbatches = static_cast<int>(microbatches),
+                        .chunks = plan.chunks,
+                        .vocabulary = is_shared ? plan.vocabulary_algorithm : 0};
+  const Schedule schedule = lower(make_schedule(name_of(plan.schedule), shape));
   const BlockCost block = block_cost(machine, job, plan.tp, plan.sequence, plan.sequences);
   const double hop = hop_seconds(machine, job, plan, block);
   std::vector<StageTimes> times;
-  for (const auto& units : cut_stages(unit_costs(job.spec, job.seq_len), schedule.stages())) {
+  std::vector<double> costs = unit_costs(job.spec, job.seq_len);
+  VocabularyTimes vocabulary;
+  if (is_shared) {
+    costs.back() = 0.0;
+    vocabulary = {.s = block.whole_head_forward.seconds() / plan.pp,
+                  .t = block.whole_head_backward.seconds() / plan.pp};
+  }
+  for (const auto& units : cut_stages(costs, schedule.stages())) {
     times.push_back(stage_times(block, plan, units, job.spec));
     times.back().hop = hop;
   }
-  const Played played = play(schedule, times);
+  const Played played = play(schedule, times, vocabulary);
   finalist.is_simulated = true;
   finalist.makespan = played.makespan;
   finalist.bubble_fraction = played.bubble_fraction;
@@ -122,7 +134,9 @@ std::string describe(const Candidate& plan) {
   text += fmt::format(", micro-batch {}", plan.sequences);
   if (plan.dp > 1) text += fmt::format(", ZeRO {}", plan.zero);
   if (plan.sequence) text += ", sequence";
-  if (plan.tp > 1 && plan.vocabulary == VocabularyOnTp::replicated) text += ", whole vocabulary";
+  if (plan.tp > 1 && plan.vocabulary == VocabularyPlacement::replicated)
+    text += ", whole vocabulary";
+  if (plan.vocabulary == VocabularyPlacement::pipeline) text += ", vocabulary over the pipeline";
   if (plan.recompute != Recompute::none) text += ", recompute";
   return text;
 }

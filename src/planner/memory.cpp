@@ -81,7 +81,8 @@ double blocks_of(const DecoderShare::Units& units, std::int64_t layers) {
 
 }  // namespace
 
-Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks) {
+Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
+                   VocabularyPlacement vocabulary) {
   Split split;
   const double layers = static_cast<double>(job.spec.layers);
   split.ends_meet = pp == 1 || is_v_shaped(schedule);
@@ -93,7 +94,9 @@ Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks) {
       make_schedule(name_of(schedule),
                     {.ranks = pp, .microbatches = 1, .chunks = is_v_shaped(schedule) ? 1 : chunks})
           .rank_of_stage;
-  const auto cuts = cut_stages(unit_costs(job.spec, job.seq_len), static_cast<int>(placed.size()));
+  std::vector<double> costs = unit_costs(job.spec, job.seq_len);
+  if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
+  const auto cuts = cut_stages(costs, static_cast<int>(placed.size()));
   std::vector<double> of_rank(static_cast<std::size_t>(pp), 0.0);
   for (std::size_t stage = 0; stage < placed.size(); ++stage) {
     of_rank[static_cast<std::size_t>(placed[stage])] += blocks_of(cuts[stage], job.spec.layers);
@@ -143,8 +146,13 @@ Activations activations(const Job& job, int tp, bool sequence, int sequences) {
 MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Candidate& candidate,
                                const Split& split, const Activations& kept) {
   const StepShape step{.seq_len = job.seq_len, .microbatches = candidate.microbatches(job)};
-  const double flying = in_flight(candidate.schedule, candidate.pp, candidate.chunks,
-                                  static_cast<double>(step.microbatches));
+  const bool divides_over_pp = candidate.vocabulary == VocabularyPlacement::pipeline;
+  // The passes over a divided vocabulary keep micro-batches longer: one by algorithm 2, two by 1.
+  const double longer = divides_over_pp ? 3.0 - candidate.vocabulary_algorithm : 0.0;
+  const double flying =
+      std::min(static_cast<double>(step.microbatches),
+               longer + in_flight(candidate.schedule, candidate.pp, candidate.chunks,
+                                  static_cast<double>(step.microbatches)));
   const auto of_rank = [&](const RankPart& part, int pp_rank, double in_flight_here) {
     const Volumes volumes(job.spec, candidate, step, part, pp_rank);
     const Stack& stack = job.stack;
@@ -159,7 +167,8 @@ MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Can
     memory.activations =
         static_cast<double>(part.blocks) * kept.kept(candidate.recompute) * in_flight_here;
     const double working = candidate.recompute == Recompute::full ? kept.working : 0.0;
-    memory.activations += part.has_last ? std::max(working, kept.head) : working;
+    const bool has_head = part.has_last || divides_over_pp;
+    memory.activations += has_head ? std::max(working, kept.head) : working;
     memory.reserved = machine.software.reserved_bytes;
     return memory;
   };
@@ -174,7 +183,7 @@ MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Can
       .blocks = whole(split.last), .has_first = false, .has_norm = true, .has_last = true};
   // 1F1B and its kin hold one micro-batch at the end, the others as many as at the start.
   const bool falls = candidate.schedule == Pipeline::one_f_one_b;
-  const MemoryEstimate of_last = of_rank(last, candidate.pp - 1, falls ? 1.0 : flying);
+  const MemoryEstimate of_last = of_rank(last, candidate.pp - 1, falls ? 1.0 + longer : flying);
   // The second rank of the pipeline has no table, but maybe more blocks.
   const RankPart inner{.blocks = whole(split.most)};
   const MemoryEstimate of_inner =

@@ -15,7 +15,9 @@ struct Split {
 };
 
 /// Stages as `make_plan` cuts them, or, for stacks that do not balance, as many blocks for each.
-Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks);
+/// A vocabulary divided over the pipeline is no part of the last stage.
+Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
+                   VocabularyPlacement vocabulary = VocabularyPlacement::tensor);
 
 /// Micro-batches that the first rank has in flight, in units of its whole part of the model: what
 /// the schedule's closed form says (Korthikanti et al. for interleaving, Qi et al. for the others).

@@ -83,6 +83,15 @@ double tokens_of(const PlanReport& report) {
   return static_cast<double>(report.job.batch * report.job.seq_len);
 }
 
+const char* vocabulary_name(VocabularyPlacement placement) {
+  switch (placement) {
+    case VocabularyPlacement::replicated: return "replicated";
+    case VocabularyPlacement::tensor: return "tensor";
+    case VocabularyPlacement::pipeline: return "pipeline";
+  }
+  return "";
+}
+
 // ---- Text ---------------------------------------------------------------------------------------
 
 std::string memory_text(const MemoryEstimate& memory) {
@@ -128,7 +137,7 @@ Json candidate_json(const Candidate& plan) {
           {"microbatch", plan.sequences},
           {"zero", plan.zero},
           {"sequence", plan.sequence},
-          {"vocabulary", plan.vocabulary == VocabularyOnTp::divided ? "tensor" : "replicated"},
+          {"vocabulary", vocabulary_name(plan.vocabulary)},
           {"recompute", plan.recompute == Recompute::full ? "block" : "none"}};
 }
 
@@ -174,6 +183,7 @@ Json communication_json(const PlanReport& report, const Candidate& plan) {
   add("tp", volumes.on_tp());
   add("dp", volumes.on_dp());
   add("pp", volumes.on_pp());
+  add("pp lanes", volumes.on_lanes());
   return all;
 }
 
@@ -294,8 +304,7 @@ std::string plan_toml(const PlanReport& report) {
       report.model, report.options.gpus, report.machine.device.name, report.plans.front().seconds,
       report.job.seq_len, report.job.batch * report.job.seq_len, plan.sequences,
       plan.recompute == Recompute::full ? "block" : "none", plan.dp, plan.tp, plan.pp, plan.zero,
-      plan.sequence, name_of(plan.schedule), plan.chunks,
-      plan.vocabulary == VocabularyOnTp::divided ? "tensor" : "replicated");
+      plan.sequence, name_of(plan.schedule), plan.chunks, vocabulary_name(plan.vocabulary));
 }
 
 }  // namespace heddle::planner

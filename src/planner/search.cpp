@@ -17,6 +17,7 @@ namespace {
 struct PipelineShape {
   Pipeline schedule;
   int chunks;
+  VocabularyPlacement vocabulary;  ///< tensor: or replicated
   Split split;
 };
 
@@ -157,15 +158,19 @@ class Search {
 
   std::vector<PipelineShape> shapes_of(int pp) const {
     std::vector<PipelineShape> shapes;
-    const auto add = [&](Pipeline schedule, int chunks) {
-      shapes.push_back({schedule, chunks, split_blocks(job_, schedule, pp, chunks)});
+    const auto add = [&](Pipeline schedule, int chunks,
+                         VocabularyPlacement vocabulary = VocabularyPlacement::tensor) {
+      shapes.push_back(
+          {schedule, chunks, vocabulary, split_blocks(job_, schedule, pp, chunks, vocabulary)});
     };
     add(Pipeline::one_f_one_b, 1);
     if (pp == 1) return shapes;
     for (const Pipeline schedule : {Pipeline::gpipe, Pipeline::zb_h1, Pipeline::zb_h2}) {
       add(schedule, 1);
     }
+    add(Pipeline::one_f_one_b, 1, VocabularyPlacement::pipeline);
     if (2 * pp > job_.spec.layers) return shapes;
+    add(Pipeline::v_half, 1, VocabularyPlacement::pipeline);
     for (const Pipeline schedule : {Pipeline::zb_v, Pipeline::v_min, Pipeline::v_half}) {
       add(schedule, 1);
     }
@@ -211,6 +216,7 @@ class Search {
                             .chunks = shape.chunks,
                             .schedule = shape.schedule,
                             .sequence = part.sequence,
+                            .vocabulary = shape.vocabulary,
                             .sequences = part.sequences};
         evaluate_options(candidate, shape.split, block, kept, mesh, partial);
       }
@@ -220,9 +226,11 @@ class Search {
   /// The inner loop.
   void evaluate_options(Candidate& candidate, const Split& split, const BlockCost& block,
                         const Activations& kept, std::size_t mesh, Partial& partial) const {
-    const int vocabularies = candidate.tp > 1 ? 2 : 1, zeros = candidate.dp > 1 ? 4 : 1;
+    const bool may_replicate =
+        candidate.tp > 1 && candidate.vocabulary == VocabularyPlacement::tensor;
+    const int vocabularies = may_replicate ? 2 : 1, zeros = candidate.dp > 1 ? 4 : 1;
     for (int vocabulary = 0; vocabulary < vocabularies; ++vocabulary) {
-      candidate.vocabulary = vocabulary == 0 ? VocabularyOnTp::divided : VocabularyOnTp::replicated;
+      if (vocabulary == 1) candidate.vocabulary = VocabularyPlacement::replicated;
       for (candidate.zero = 0; candidate.zero < zeros; ++candidate.zero) {
         for (const Recompute recompute : {Recompute::none, Recompute::full}) {
           candidate.recompute = recompute;

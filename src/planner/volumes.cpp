@@ -88,9 +88,17 @@ Volumes::Unit Volumes::norm() const {
   return unit;
 }
 
+bool Volumes::divides_over_pp() const {
+  return candidate_.vocabulary == VocabularyPlacement::pipeline;
+}
+
 Volumes::Unit Volumes::table() const {
   Unit unit;
-  const bool is_whole = t_ == 1 || candidate_.vocabulary == VocabularyOnTp::replicated;
+  if (divides_over_pp()) {
+    unit.push((spec_.vocab + p_ - 1) / p_ * spec_.hidden, t_ > 1);
+    return unit;
+  }
+  const bool is_whole = t_ == 1 || candidate_.vocabulary == VocabularyPlacement::replicated;
   const std::int64_t rows = is_whole ? spec_.vocab : (spec_.vocab + t_ - 1) / t_;
   unit.push(rows * spec_.hidden, is_whole && t_ > 1);
   return unit;
@@ -106,16 +114,18 @@ Volumes::Units Volumes::units() const {
     blocks.times = part_.blocks;
     units.push(padded(blocks));
   }
-  if (part_.has_first) {
-    units.push(padded(table()));
-    if (!spec_.rope) {
-      Unit positions;
-      positions.push(spec_.max_positions * spec_.hidden, splits_tokens_);
-      units.push(padded(positions));
-    }
+  if (part_.has_first && !spec_.rope) {
+    Unit positions;
+    positions.push(spec_.max_positions * spec_.hidden, splits_tokens_);
+    units.push(padded(positions));
   }
   if (part_.has_norm) units.push(padded(norm()));
-  if (part_.has_last && !is_tied_here()) units.push(padded(table()));
+  // The embedding and the head.
+  Unit tables = padded(table());
+  tables.times = divides_over_pp()
+                     ? 2
+                     : (part_.has_first ? 1 : 0) + (part_.has_last && !is_tied_here() ? 1 : 0);
+  if (tables.times > 0) units.push(tables);
   return units;
 }
 
@@ -164,6 +174,11 @@ CommCounts Volumes::on_dp() const {
         add(counts, CommOp::all_gather, n * 2 * m_, values);
     }
   }
+  if (zero_ == 3 && divides_over_pp()) {
+    // Looking up needs the table once, S once, and T only with algorithm 1.
+    const std::int64_t spared = candidate_.vocabulary_algorithm == 1 ? m_ : 2 * m_;
+    add(counts, CommOp::all_gather, -spared, e_ * padded(table()).elements);
+  }
   // A table that is both ends' is gathered for both.
   if (zero_ == 3 && is_tied_here()) {
     add(counts, CommOp::all_gather, 2 * m_, e_ * padded(table()).elements);
@@ -188,7 +203,7 @@ CommCounts Volumes::on_tp() const {
   } else {
     add(counts, CommOp::all_reduce, passes * branches, whole);
   }
-  const bool divides = candidate_.vocabulary == VocabularyOnTp::divided;
+  const bool divides = candidate_.vocabulary == VocabularyPlacement::tensor;
   const std::int64_t first = part_.has_first ? m_ : 0, last = part_.has_last ? m_ : 0;
   if (divides && splits_tokens_) {
     // Forward of the embedding and backward of the head; and the other way round.
@@ -265,8 +280,19 @@ CommCounts Volumes::on_pp() const {
   return counts;
 }
 
+CommCounts Volumes::on_lanes() const {
+  CommCounts counts;
+  if (!divides_over_pp()) return counts;
+  const std::int64_t tokens = round_up(tokens_, t_) / t_, bytes = e_ * tokens * spec_.hidden;
+  add(counts, CommOp::broadcast, 2 * m_, bytes);   // the head's input, the embedding's gradient
+  add(counts, CommOp::all_reduce, 2 * m_, bytes);  // what is looked up, the head's gradient
+  add(counts, CommOp::all_gather, m_, 4 * 3 * tokens * p_);
+  return counts;
+}
+
 CommCounts Volumes::between_ends() const {
   CommCounts counts;
+  if (divides_over_pp()) return counts;
   const bool has_two_ends = spec_.tied_embeddings && p_ > 1 && !is_v_shaped(candidate_.schedule);
   if (has_two_ends && (part_.has_first || part_.has_last)) {
     const auto [begin, end] = held(padded(table()));

@@ -43,6 +43,8 @@ class Volumes {
   CommCounts between_copies() const;
   /// Between the two ends of a pipeline, which both hold a tied embedding.
   CommCounts between_ends() const;
+  /// Of a vocabulary that is divided over the pipeline, on the communicators it has for itself.
+  CommCounts on_lanes() const;
 
   /// Elements of this rank's parameters with padding; where ZeRO is at least `from_zero`, its
   /// share of them.
@@ -91,6 +93,7 @@ class Volumes {
   Stretch held(const Unit& unit) const;
   void add_overlap(CommCounts& counts, const Unit& unit, Stretch stretch) const;
   bool is_tied_here() const;
+  bool divides_over_pp() const;
 
   const ModelSpec& spec_;
   const Candidate candidate_;

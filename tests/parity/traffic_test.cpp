@@ -24,23 +24,25 @@ std::string text(const CommCounts& counts) {
 }
 
 struct Traffic {
-  std::string tp, dp, pp, copies, ends;
+  std::string tp, dp, pp, copies, ends, lanes;
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
 void PrintTo(const Traffic& t, std::ostream* out) {
   *out << "\n  tp: " << t.tp << "\n  dp: " << t.dp << "\n  pp: " << t.pp
-       << "\n  copies: " << t.copies << "\n  ends: " << t.ends;
+       << "\n  copies: " << t.copies << "\n  ends: " << t.ends << "\n  lanes: " << t.lanes;
 }
 
 Traffic text(const MeshTraffic& traffic) {
   const auto on = [&](Axis axis) { return text(traffic.by_axis[static_cast<std::size_t>(axis)]); };
-  return {on(Axis::tp), on(Axis::dp), on(Axis::pp), text(traffic.copies), text(traffic.ends)};
+  return {on(Axis::tp),         on(Axis::dp),       on(Axis::pp),
+          text(traffic.copies), text(traffic.ends), text(traffic.lanes)};
 }
 
 Traffic by_formula(const planner::Volumes& formulas) {
-  return {text(formulas.on_tp()), text(formulas.on_dp()), text(formulas.on_pp()),
-          text(formulas.between_copies()), text(formulas.between_ends())};
+  return {text(formulas.on_tp()),        text(formulas.on_dp()),
+          text(formulas.on_pp()),        text(formulas.between_copies()),
+          text(formulas.between_ends()), text(formulas.on_lanes())};
 }
 
 /// The mesh as the planner sees it.
@@ -52,6 +54,7 @@ planner::Candidate candidate_of(const MeshCase& mesh) {
                                .zero = mesh.request.zero,
                                .sequence = mesh.request.sequence,
                                .vocabulary = mesh.request.vocabulary,
+                               .vocabulary_algorithm = mesh.request.vocabulary_algorithm,
                                .sequences = static_cast<int>(kBatch.sequences)};
   if (mesh.recompute) candidate.recompute = planner::Recompute::full;
   candidate.schedule = planner::pipeline_named(mesh.request.schedule);
