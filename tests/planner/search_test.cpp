@@ -77,7 +77,7 @@ TEST(Finalists, AreNearTheClosedFormAndTheFirstIsWithinATieOfTheFastest) {
   double fastest = 1e9;
   for (const Finalist& one : finalists) {
     EXPECT_TRUE(one.is_simulated);
-    EXPECT_NEAR(one.seconds, one.found.time.total, 0.06 * one.seconds)
+    EXPECT_NEAR(one.seconds, one.found.time.total, 0.07 * one.seconds)
         << describe(one.found.candidate);
     fastest = std::min(fastest, one.seconds);
   }
