@@ -31,7 +31,7 @@ TEST(Memory, HasTheTwelvePublishedValues) {
   for (const Published& run : kRuns) {
     const ModelSpec spec = gpt_spec(run.hidden, run.heads, run.layers, 2048);
     const Pipeline schedule = run.chunks > 1 ? Pipeline::interleaved : Pipeline::one_f_one_b;
-    const double flying = in_flight(schedule, run.pp, run.chunks, 1000);
+    const double flying = peaks_in_flight(schedule, run.pp, run.chunks).forward;
     const auto activations = [&](bool sequence, Recompute recompute) {
       return flying * static_cast<double>(run.layers) / run.pp *
              megatron_layer_bytes(spec, 2048, run.sequences, 8, sequence, recompute) / kGib;
@@ -64,23 +64,25 @@ TEST(Memory, ShrinksWithZeroAsTheFormulasSay) {
   };
   EXPECT_NEAR(per_parameter(0), 18.0, 0.02);
   EXPECT_NEAR(per_parameter(1), 6.0 + 12.0 / 8, 0.02);
-  EXPECT_NEAR(per_parameter(2), 2.0 + 16.0 / 8, 0.02);
-  EXPECT_LT(per_parameter(3), 18.0 / 8 + 0.7);  // and the units that are gathered
+  // Two units, at most the table, are whole for a while: their gradients, and their weights.
+  const double units = 2.0 * static_cast<double>(job.spec.vocab * job.spec.hidden) / whole;
+  EXPECT_NEAR(per_parameter(2), 2.0 + 16.0 / 8 + 4.0 * units, 0.02);
+  EXPECT_NEAR(per_parameter(3), 18.0 / 8 + 6.0 * units, 0.02);
 }
 
-TEST(InFlight, IsNeverLessThanTheSchedulesPeak) {
+TEST(InFlight, IsTheSchedulesPeak) {
   for (const Pipeline schedule :
-       {Pipeline::gpipe, Pipeline::one_f_one_b, Pipeline::interleaved, Pipeline::zb_h1,
-        Pipeline::zb_h2, Pipeline::zb_v, Pipeline::v_min, Pipeline::v_half}) {
+       {Pipeline::one_f_one_b, Pipeline::interleaved, Pipeline::zb_h1, Pipeline::zb_h2,
+        Pipeline::zb_v, Pipeline::v_min, Pipeline::v_half}) {
     for (const int ranks : {2, 4, 8, 16}) {
       const int chunks = schedule == Pipeline::interleaved ? 3 : 1;
-      const int microbatches = 4 * ranks;
-      const auto peak = peak_in_flight(make_schedule(
-          name_of(schedule), {.ranks = ranks, .microbatches = microbatches, .chunks = chunks}));
-      const double most = *std::max_element(peak.begin(), peak.end());
-      const double said = in_flight(schedule, ranks, chunks, microbatches);
-      EXPECT_GE(said, most - 1e-9) << name_of(schedule) << " " << ranks;
-      EXPECT_LE(said, 1.35 * most) << name_of(schedule) << " " << ranks;
+      const auto by_rank = peak_in_flight(make_schedule(
+          name_of(schedule), {.ranks = ranks, .microbatches = 4 * ranks, .chunks = chunks}));
+      const double most = *std::max_element(by_rank.begin(), by_rank.end());
+      const InFlight said = peaks_in_flight(schedule, ranks, chunks);
+      EXPECT_LE(said.forward, most + 1e-9) << name_of(schedule) << " " << ranks;
+      EXPECT_GE(said.both, most - 1e-9) << name_of(schedule) << " " << ranks;
+      EXPECT_GE(said.forward + said.waiting, most - 1e-9) << name_of(schedule) << " " << ranks;
     }
   }
 }
