@@ -47,8 +47,8 @@ class BlockModel {
   double memory(double bytes) const { return bytes / machine_.device.memory_bytes_per_s; }
   double kernels(double count) const { return count * machine_.device.kernel_s; }
   double launches(double count, double collectives) const {
-    return count * machine_.device.host_s +
-           (t_ > 1 ? collectives * machine_.device.host_collective_s : 0.0);
+    const double collective_s = t_ > 1 ? collectives * machine_.device.host_collective_s : 0.0;
+    return stack_.host_share * (count * machine_.device.host_s + collective_s);
   }
   double collective(CommOp op, double bytes) const {
     const int ranks = static_cast<int>(t_);

@@ -41,6 +41,7 @@ struct Stack {
   bool overlaps_gathers = true;  ///< ZeRO-3 fetches a block while the one before computes
   double kernels_forward = 10, kernels_backward = 16;    ///< of a block, beside matrix products
   double launches_forward = 16, launches_backward = 26;  ///< of a block, all
+  double host_share = 0.15;  ///< of the host's time per launch in a PyTorch program
 
   /// Heddle itself, in this dtype.
   static Stack heddle(DType compute);

@@ -34,7 +34,7 @@ struct Device {
   double memory_bytes = 0.0, memory_bytes_per_s = 0.0;  ///< the rate is what kernels reach
   int processors = 1;
   double kernel_s = 0.0;           ///< fixed time of a kernel on the device
-  double host_s = 0.0;             ///< of the host to launch one
+  double host_s = 0.0;             ///< of the host to launch one, in a PyTorch program
   double host_collective_s = 0.0;  ///< of the host to launch a collective
   /// FLOP/s of the matrix units, by dtype; 0: it has none.
   double matrix_f32 = 0.0, matrix_f16 = 0.0, matrix_bf16 = 0.0;
