@@ -19,7 +19,7 @@ struct InFlight {
 InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks);
 
 /// About what a block holds of a micro-batch that waits, over one that does not.
-inline constexpr double kWaitingWeight = 1.5;
+inline constexpr double kWaitingWeight = 1.6;
 
 /// How blocks lie on the pipeline ranks, of all stages of a rank together.
 struct Split {

@@ -47,7 +47,7 @@ TEST(Plan, WritesSectionsThatARunFileTakes) {
   const Outcome printed =
       run_heddle({"config", "print", run, "--set", "data.train=a", "--set", "train.steps=1"});
   EXPECT_EQ(printed.status, 0) << printed.err;
-  EXPECT_NE(printed.out.find("tokens_per_step = 8192"), std::string::npos) << printed.out;
+  EXPECT_NE(printed.out.find("1 steps of 8192 tokens"), std::string::npos) << printed.out;
 }
 
 TEST(Plan, RefusesWhatCannotBePlanned) {
