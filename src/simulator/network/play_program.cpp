@@ -3,41 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/rng.h"
 #include "simulator/network/flow_network.h"
+#include "simulator/network/placement.h"
 
 namespace heddle::network {
 namespace {
-
-void check_hosts(const Topology& topology, int ranks) {
-  if (ranks <= topology.hosts()) return;
-  throw Error(ErrorCode::usage,
-              fmt::format("{} ranks do not fit on the {} hosts of a {}", ranks, topology.hosts(),
-                          topology.description()),
-              "use fewer ranks or a larger network");
-}
-
-std::vector<int> checked_placement(const Topology& topology, int ranks,
-                                   const std::vector<int>& placement) {
-  check_hosts(topology, ranks);
-  std::vector<int> hosts = placement;
-  if (hosts.empty()) {
-    hosts.resize(static_cast<std::size_t>(ranks));
-    std::iota(hosts.begin(), hosts.end(), 0);
-  }
-  const std::set<int> distinct(hosts.begin(), hosts.end());
-  if (hosts.size() != static_cast<std::size_t>(ranks) || distinct.size() != hosts.size() ||
-      (ranks > 0 && (*distinct.begin() < 0 || *distinct.rbegin() >= topology.hosts()))) {
-    throw Error(ErrorCode::usage, "the placement does not put each rank on a host of its own",
-                fmt::format("name {} different hosts below {}", ranks, topology.hosts()));
-  }
-  return hosts;
-}
 
 /// Ranks at work; a step at a time, from end to end.
 class Player {
@@ -45,7 +18,7 @@ class Player {
   Player(const Topology& topology, const FlowProgram& program, const PlayOptions& options)
       : program_(match(program)),
         name_(program.name),
-        hosts_(checked_placement(topology, program.ranks(), options.placement)),
+        hosts_(place_ranks(topology, program.ranks(), options.placement)),
         router_(topology, options.routing),
         network_(topology, options.tolerance),
         transfers_(program_.transfers.size()),
@@ -206,46 +179,6 @@ class Player {
 PlayedProgram play(const Topology& topology, const FlowProgram& program,
                    const PlayOptions& options) {
   return Player(topology, program, options).run(options);
-}
-
-std::vector<double> link_bytes(const Topology& topology, const FlowProgram& program,
-                               const PlayOptions& options) {
-  const auto hosts = checked_placement(topology, program.ranks(), options.placement);
-  Router router(topology, options.routing);
-  std::vector<double> bytes(topology.links().size());
-  std::vector<Outgoing> messages;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    for (const Round& round : program.by_rank[rank]) {
-      messages.clear();
-      for (const auto& [peer, size] : round.sends) {
-        messages.push_back({hosts[static_cast<std::size_t>(peer)], size});
-      }
-      for (const Piece& piece : router.route(hosts[rank], messages)) {
-        for (const auto& [link, share] : piece.links) {
-          bytes[static_cast<std::size_t>(link)] += share * piece.bytes;
-        }
-      }
-    }
-  }
-  return bytes;
-}
-
-double congestion_seconds(const Topology& topology, const std::vector<double>& link_bytes) {
-  double longest = 0.0;
-  for (std::size_t link = 0; link < link_bytes.size(); ++link) {
-    longest = std::max(longest, link_bytes[link] / topology.links()[link].speed.bytes_per_second);
-  }
-  return longest;
-}
-
-std::vector<int> random_placement(const Topology& topology, int ranks, std::uint64_t seed) {
-  check_hosts(topology, ranks);
-  std::vector<int> hosts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    hosts.push_back(static_cast<int>(random_permutation(
-        rng_key(seed, "placement"), rank, static_cast<std::uint64_t>(topology.hosts()))));
-  }
-  return hosts;
 }
 
 }  // namespace heddle::network

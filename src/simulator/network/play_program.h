@@ -38,14 +38,4 @@ struct PlayedProgram {
 PlayedProgram play(const Topology& topology, const FlowProgram& program,
                    const PlayOptions& options);
 
-/// What every link carries in the whole program, without playing it.
-std::vector<double> link_bytes(const Topology& topology, const FlowProgram& program,
-                               const PlayOptions& options);
-
-/// The longest that a link takes for its bytes: no program can be done earlier.
-double congestion_seconds(const Topology& topology, const std::vector<double>& link_bytes);
-
-/// Ranks on hosts in an order that the seed chooses. Error(usage) when there are too few hosts.
-std::vector<int> random_placement(const Topology& topology, int ranks, std::uint64_t seed);
-
 }  // namespace heddle::network

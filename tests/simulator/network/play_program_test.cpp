@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "simulator/network/collectives.h"
+#include "simulator/network/link_load.h"
+#include "simulator/network/placement.h"
 
 namespace heddle::network {
 namespace {
@@ -80,8 +82,9 @@ TEST(PlayProgram, EveryPatternEndsOnEveryNetworkNoEarlierThanItsLoadAllows) {
         const auto program = make_pattern(name, {.ranks = 16, .bytes = 1e6});
         const PlayOptions options{.routing = {.routing = routing, .seed = 1}};
         const auto played = play(topology, program, options);
-        EXPECT_GE(played.seconds,
-                  congestion_seconds(topology, link_bytes(topology, program, options)) * (1 - 1e-9))
+        EXPECT_GE(
+            played.seconds,
+            busiest_link(topology, link_bytes(topology, program, options)).seconds * (1 - 1e-9))
             << topology.description() << " " << name;
         EXPECT_GT(played.slowest.end, played.slowest.begin);
         EXPECT_GE(played.pieces, played.transfers);
@@ -154,6 +157,18 @@ TEST(PlayProgram, RefusesPlacementsThatCannotBe) {
   EXPECT_NE(refusal(ring_all_reduce(3, 1.0), {.placement = {0, 1, 4}}), "");
 }
 
+TEST(LinkLoad, UtilisationCountsEveryLinkOnce) {
+  const Topology topology = make_topology(LeafSpine{.leaves = 2, .spines = 2, .hosts_per_leaf = 2});
+  const auto program = pairwise_exchange(4, 50e9);  // a second of a link
+  const auto bytes = link_bytes(topology, program, {.routing = {.routing = Routing::spray}});
+  EXPECT_DOUBLE_EQ(busiest_link(topology, bytes).seconds, 1.0);
+  const auto fabric = utilisation(topology, bytes, 2.0, false);
+  EXPECT_DOUBLE_EQ(fabric.mean, 0.5);
+  EXPECT_DOUBLE_EQ(fabric.highest, 0.5);
+  EXPECT_EQ(fabric.histogram[5], 8);
+  EXPECT_EQ(utilisation(topology, bytes, 1.0, true).histogram[9], 8);
+}
+
 struct Reference {
   const char* pattern;
   bool is_random;
@@ -177,9 +192,9 @@ TEST(RoutingStudy, CongestionIsThatOfTheReferenceTable) {
         const std::uint64_t key = static_cast<std::uint64_t>(seed);
         PlayOptions options{.routing = {.routing = Routing::spray}};
         if (is_random) options.placement = random_placement(topology, 256, key);
-        const double ideal = congestion_seconds(topology, link_bytes(topology, program, options));
+        const double ideal = busiest_link(topology, link_bytes(topology, program, options)).seconds;
         options.routing = {.routing = routing, .ways = ways, .seed = key};
-        sum += congestion_seconds(topology, link_bytes(topology, program, options)) / ideal;
+        sum += busiest_link(topology, link_bytes(topology, program, options)).seconds / ideal;
       }
       return sum / seeds;
     };
