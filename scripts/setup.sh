@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the Debian packages the build needs and that are missing. Does nothing when all are there.
-#   setup.sh           what make, make demo and make test need
-#   setup.sh --fuzz    also clang, for make fuzz
-#   setup.sh --lint    also clang-format and clang-tidy, for make format and make lint
+#   setup.sh            what make, make demo and make test need
+#   setup.sh --fuzz     also clang, for make fuzz
+#   setup.sh --lint     also clang-format and clang-tidy, for make format and make lint
+#   setup.sh --simgrid  also SimGrid, which the tests of the network are compared with
 set -euo pipefail
 
 packages=(
@@ -20,7 +21,8 @@ for option in "$@"; do
   case "$option" in
     --fuzz) packages+=(clang-14 libclang-rt-14-dev libomp-14-dev) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14) ;;
-    *) echo "setup: unknown option $option (known: --fuzz, --lint)" >&2; exit 2 ;;
+    --simgrid) packages+=(libsimgrid-dev) ;;
+    *) echo "setup: unknown option $option (known: --fuzz, --lint, --simgrid)" >&2; exit 2 ;;
   esac
 done
 
