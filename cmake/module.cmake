@@ -15,7 +15,9 @@ function(heddle_module name)
   set_source_files_properties(${arg_COLD} PROPERTIES COMPILE_OPTIONS -O1)
   add_library(heddle_${name} STATIC ${arg_SOURCES} ${arg_COLD})
   target_include_directories(heddle_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
-  target_compile_options(heddle_${name} PRIVATE ${HEDDLE_WARNINGS} -Wconversion -Wno-sign-conversion)
+  target_compile_options(heddle_${name} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${HEDDLE_WARNINGS};-Wconversion;-Wno-sign-conversion>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall>")
   list(TRANSFORM arg_DEPENDS PREPEND heddle_)
   target_link_libraries(heddle_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINKS})
 endfunction()

@@ -1,0 +1,42 @@
+# The CUDA backend: AUTO builds it where nvcc, cuBLASLt and cuDNN are found, ON requires them, OFF leaves it out.
+# Sets HEDDLE_HAS_CUDA, and HEDDLE_CUDA_TWIN, the folder ("cuda" or "cuda_none") that a module with twins compiles.
+set(HEDDLE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set(HEDDLE_HAS_CUDA FALSE)
+set(HEDDLE_CUDA_TWIN cuda_none)
+
+if(HEDDLE_CUDA STREQUAL "AUTO" AND (HEDDLE_SANITIZE OR HEDDLE_FUZZ))
+  return()  # host sanitizers and the CUDA libraries do not go together
+endif()
+
+if(NOT HEDDLE_CUDA STREQUAL "OFF")
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90-real)
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_FOUND)
+    find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+  endif()
+  if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY)
+    set(HEDDLE_HAS_CUDA TRUE)
+  elseif(HEDDLE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "HEDDLE_CUDA=ON, but of nvcc (${CMAKE_CUDA_COMPILER}), CUDA's headers and cuBLASLt "
+      "(${CUDAToolkit_LIBRARY_DIR}) and cuDNN (${CUDNN_LIBRARY}) something is missing; install it or set HEDDLE_CUDA=OFF")
+  endif()
+endif()
+
+if(HEDDLE_HAS_CUDA)
+  set(HEDDLE_CUDA_TWIN cuda)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  if(CCACHE_PROGRAM)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)  # behind enable_language, whose own tests it would break
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  add_library(CUDNN::cudnn UNKNOWN IMPORTED)
+  set_target_properties(CUDNN::cudnn PROPERTIES
+    IMPORTED_LOCATION ${CUDNN_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${CUDNN_INCLUDE_DIR})
+endif()
