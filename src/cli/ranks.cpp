@@ -1,5 +1,8 @@
 #include "cli/ranks.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "base/error.h"
 #include "cli/launcher.h"
 #include "comm/mpi/mpi_world.h"
@@ -20,6 +23,13 @@ int rank_count(int local) {
 }
 
 bool is_first_process() { return detect_launcher(process_environment).rank == 0; }
+
+Device device_of(config::DeviceName device, const World& world) {
+  if (device == config::DeviceName::cpu) return {};
+  const Launcher launcher = detect_launcher(process_environment);
+  const int local = launcher.size > 1 ? launcher.local_rank : world.rank();
+  return {Device::Kind::cuda, local % std::max(1, cuda_device_count())};
+}
 
 void run_on_ranks(int ranks, const std::function<void(World&)>& body,
                   const WatchdogOptions& watch) {

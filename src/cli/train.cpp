@@ -65,7 +65,9 @@ void run(const Arguments& arguments) {
       .settings = settings_of(loaded.config)};
   TrainOutcome outcome;
   const auto body = [&](World& world) {
-    const auto own = train(loaded.config, options, world);
+    TrainOptions own_options = options;
+    own_options.device = device_of(loaded.config.run.device, world);
+    const auto own = train(loaded.config, own_options, world);
     if (world.rank() == 0) outcome = own;
   };
   if (arguments.dry_run) {

@@ -30,7 +30,9 @@ void run(const Arguments& arguments) {
   options.work_folder = tokens.path();
   MeshReport report;
   run_on_ranks(ranks, [&](World& world) {
-    const auto own = verify_mesh(loaded.config, options, world);
+    MeshOptions own_options = options;
+    own_options.device = device_of(loaded.config.run.device, world);
+    const auto own = verify_mesh(loaded.config, own_options, world);
     if (world.rank() == 0) report = own;
   });
   if (!is_first_process()) return;

@@ -54,7 +54,7 @@ ModelSpec configured_model(const config::ModelConfig& model) {
 }
 
 BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec) {
-  return {.dtype = DType::f32,
+  return {.dtype = config.run.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32,
           .positions = config.data.seq_len,
           .recompute_blocks = config.train.recompute == config::Recompute::block,
           .loss_chunk = config.train.loss_chunk,
