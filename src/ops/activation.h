@@ -5,8 +5,8 @@
 
 namespace heddle::ops {
 
-// Elementwise, f32 or f64, on [T, F] tensors whose rows may be strided (halves of a fused
-// projection).
+// Elementwise, f32 or f64 (CUDA: f32 or bf16), on [T, F] tensors whose rows may be strided (halves
+// of a fused projection).
 
 /// y = silu(gate) * up. y may be gate or up.
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF, Stream& stream);

@@ -8,6 +8,7 @@ namespace heddle::ops {
 // Normalisation over the last dimension D. x, y, dy, dx are [..., D] with up to four dimensions and
 // may be strided (q and k inside a fused projection); `rows` is the product of the leading sizes.
 // Statistics are [rows], contiguous, of the same dtype. f32 or f64. y may be x, and dx may be dy.
+// CUDA: x, w and b f32 or bf16; statistics, dw and db f32.
 
 /// y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps).
 void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,

@@ -140,5 +140,17 @@ TEST(Gemm, NamesItsBackend) {
   }
 }
 
+TEST(Gemm, AddsABiasToEveryRow) {
+  Stream stream(2);
+  const Tensor a = random_tensor({5, 7}, DType::f32, 1), b = random_tensor({7, 3}, DType::f32, 2);
+  const Tensor bias = random_tensor({3}, DType::f32, 3);
+  const Tensor c = empty({5, 3}, DType::f32), plain = empty({5, 3}, DType::f32);
+  gemm_bias(a, Transpose::no, b, Transpose::no, bias, c, stream);
+  gemm(a, Transpose::no, b, Transpose::no, plain, {}, stream);
+  auto want = values(plain);
+  for (std::size_t i = 0; i < want.size(); ++i) want[i] += values(bias)[i % 3];
+  expect_close(c, want, 1e-6, 0.0);
+}
+
 }  // namespace
 }  // namespace heddle::ops
