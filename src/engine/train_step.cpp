@@ -60,6 +60,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
 
 void TrainStep::end() {
   microbatches_.clear();
+  args_ = {};
   const Tensor sums = to_host(std::exchange(sums_, {}), stream_);
   if (stream_.is_dry()) return;
   const auto values = sums.host<double>();
