@@ -47,12 +47,10 @@ void run(const Arguments& arguments) {
   options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
   const ModelSpec spec = named_model(arguments.model);
   TrainBenchResult result;
-  run_on_ranks(ranks, [&](World& world) {
+  run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
     TrainBenchOptions own_options = options;
     own_options.dtype = choice.dtype;
-    if (choice.device.kind == Device::Kind::cuda) {
-      own_options.device = device_of(config::DeviceName::cuda, world);
-    }
+    own_options.device = device;
     const auto own = bench_training(spec, own_options, world,
                                     [&](std::int64_t step, double seconds, double loss) {
                                       fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n",

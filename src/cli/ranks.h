@@ -4,7 +4,6 @@
 
 #include "comm/watchdog.h"
 #include "comm/world.h"
-#include "config/run_config.h"
 #include "tensor/device.h"
 
 namespace heddle::cli {
@@ -17,14 +16,15 @@ int rank_count(int local);
 /// one.
 bool is_first_process();
 
-/// The device that a rank of this process computes on: the CPU, or the GPU of its number on this
-/// machine; ranks take turns where they are more than GPUs.
-Device device_of(config::DeviceName device, const World& world);
-
 /// Runs `body` on every rank that this process has: as the one that a launcher made it, or as
 /// `ranks` threads. Rethrows the failure of the rank that failed first.
 /// `watch` says how long ranks may wait for each other.
 void run_on_ranks(int ranks, const std::function<void(World&)>& body,
                   const WatchdogOptions& watch = {});
+/// The same for ranks that compute on a device of this kind: each gets its own, the GPU of its
+/// number on this machine, where ranks take turns if they are more than GPUs; and a world that also
+/// moves tensors there.
+void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World&, Device)>& body,
+                    const WatchdogOptions& watch = {});
 
 }  // namespace heddle::cli

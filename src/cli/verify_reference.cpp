@@ -7,6 +7,7 @@
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
+#include "train/model_setup.h"
 #include "train/parallel_setup.h"
 #include "verify/reference.h"
 
@@ -20,15 +21,10 @@ struct Arguments {
   bool json = false;
 };
 
-ReferenceOptions options_of(const config::RunConfig& settings, const World& world) {
-  const bool is_bf16 = settings.run.dtype == config::FloatType::bf16;
-  if (is_bf16 && settings.run.device == config::DeviceName::cpu) {
-    throw Error(ErrorCode::usage, "run.dtype = \"bf16\" is not computed on CPU",
-                "use \"f32\", or run.device = \"cuda\"");
-  }
-  return {.threads = thread_count(static_cast<int>(settings.run.threads), world.size()),
-          .device = device_of(settings.run.device, world),
-          .dtype = is_bf16 ? DType::bf16 : DType::f32,
+ReferenceOptions options_of(const config::RunConfig& settings, int ranks, Device device) {
+  return {.threads = thread_count(static_cast<int>(settings.run.threads), ranks),
+          .device = device,
+          .dtype = compute_dtype(settings),
           .recompute = settings.train.recompute == config::Recompute::block,
           .parallel = parallel_request(settings.parallel)};
 }
@@ -50,8 +46,10 @@ void run(const Arguments& arguments) {
   const auto settings = config::parse_settings(arguments.overrides);
   refuse_settings_without_effect(arguments.overrides);
   ReferenceReport report;
-  run_on_ranks(rank_count(arguments.ranks), [&](World& world) {
-    const auto own = verify_reference(arguments.folder, options_of(settings, world), world);
+  compute_dtype(settings);
+  const int ranks = rank_count(arguments.ranks);
+  run_on_devices(device_kind(settings), ranks, [&](World& world, Device device) {
+    const auto own = verify_reference(arguments.folder, options_of(settings, ranks, device), world);
     if (world.rank() == 0) report = own;
   });
   if (!is_first_process()) return;

@@ -60,10 +60,7 @@ LrSchedule lr_schedule(const config::RunConfig& config) {
 
 /// Refuses what the run asks for and this build or model cannot do.
 void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dataset& data) {
-  if (config.run.dtype != config::FloatType::f32 && config.run.device == config::DeviceName::cpu) {
-    throw Error(ErrorCode::usage, "run.dtype = \"bf16\" is not computed on CPU",
-                "use \"f32\", or run.device = \"cuda\"");
-  }
+  compute_dtype(config);
   if (!spec.dropout.empty() && !config.model.ignore_dropout) {
     throw Error(
         ErrorCode::usage,
