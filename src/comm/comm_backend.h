@@ -20,6 +20,7 @@ struct Collective {
   Tensor in = {}, out = {};  ///< for all_reduce the same tensor
   std::vector<std::int64_t> send_rows = {}, recv_rows = {};
   std::int64_t sequence = 0;
+  Event ready = {};  ///< tensors on a GPU may be read and written after this
 };
 
 /// Moves the data of a Communicator, which checks and records. Collectives come one at a time and
@@ -38,12 +39,23 @@ class CommBackend {
   int world_rank(int rank) const { return group_->ranks[static_cast<std::size_t>(rank)]; }
   const std::shared_ptr<const Group>& group() const { return group_; }
 
-  /// Returns when this rank's result is there and its input may be reused.
+  /// Returns when this rank's result is there and its input may be reused. Tensors are on the host.
   virtual void run(const Collective& call) = 0;
+  /// The same for tensors anywhere. May return before, having put in `state` what is left to do for
+  /// whoever waits.
+  virtual void start(const Collective& call, WorkState& state);
   /// Take the message's place in line and return; `done` is finished when the message was taken,
-  /// or has come.
+  /// or has come. For tensors on the host; others come to start_message.
   virtual void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) = 0;
   virtual void recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) = 0;
+  /// Either, for a tensor anywhere that is valid after `ready`.
+  struct Message {
+    CommOp op = CommOp::send;
+    Tensor data = {};
+    int peer = 0, tag = 0;
+    Event ready = {};
+  };
+  virtual void start_message(const Message& message, std::shared_ptr<WorkState> done);
   /// Null for a negative color.
   virtual std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) = 0;
   /// Makes every rank of the world fail at once.

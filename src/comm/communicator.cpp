@@ -13,6 +13,12 @@ void require_contiguous(const Tensor& tensor) {
                tensor.shape().text());
 }
 
+/// When the stream's work so far is done, where a GPU's stream is concerned.
+Event ready_event(const Tensor& data, Stream& after) {
+  const bool is_on_gpu = data.defined() && data.device().kind == Device::Kind::cuda;
+  return is_on_gpu ? after.record() : Event();
+}
+
 std::int64_t sum(std::span<const std::int64_t> rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
@@ -103,17 +109,18 @@ Work Communicator::collective(Collective call, const Tensor& payload, Stream& af
   record.sequence = sequence_ + 1;
   if (!flight_->admits(record)) return {};
   call.sequence = ++sequence_;
-  return start(std::move(call), flight_->add(std::move(record)));
+  call.ready = ready_event(payload, after);
+  return start(std::move(call), flight_->add(std::move(record)), after);
 }
 
-Work Communicator::start(Collective call, std::int64_t number) {
+Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
   auto state = std::make_shared<WorkState>(flight_, number);
   auto task = [backend = backend_, flight = flight_, state, number,
                call = std::move(call)]() mutable {
     flight->start(number);
     std::exception_ptr failure;
     try {
-      backend->run(call);
+      backend->start(call, *state);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -127,7 +134,7 @@ Work Communicator::start(Collective call, std::int64_t number) {
   }
   flight_->wait(number);
   task();
-  state->wait();
+  state->wait(after);
   return {};
 }
 
@@ -156,11 +163,9 @@ Work Communicator::message(CommOp op, const Tensor& data, int peer, int tag, Str
   flight_->start(number);
   auto state = std::make_shared<WorkState>(flight_, number);
   try {
-    if (op == CommOp::send) {
-      backend_->send(data, peer, tag, state);
-    } else {
-      backend_->recv(data, peer, tag, state);
-    }
+    backend_->start_message(
+        {.op = op, .data = data, .peer = peer, .tag = tag, .ready = ready_event(data, after)},
+        state);
   } catch (...) {
     state->finish(std::current_exception());
     throw;

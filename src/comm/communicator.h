@@ -79,13 +79,15 @@ class Communicator {
 
   const CommCounts& counts() const { return counts_; }
   FlightRecorder& flight() const { return *flight_; }
+  const std::shared_ptr<CommBackend>& backend() const { return backend_; }
+  const std::shared_ptr<FlightRecorder>& shared_flight() const { return flight_; }
 
  private:
   void count(CommOp op, const Tensor& payload);
   CommCall describe(CommOp op, const Tensor& payload) const;
   Work collective(Collective call, const Tensor& payload, Stream& after);
   /// Makes the call in the background or at once.
-  Work start(Collective call, std::int64_t number);
+  Work start(Collective call, std::int64_t number, Stream& after);
   Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after);
 
   const std::shared_ptr<CommBackend> backend_;

@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
+#include "ops/softmax_xent.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 
@@ -22,6 +24,7 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
              Memory& memory)
     : spec_(std::move(spec)),
       dtype_(options.dtype),
+      positions_(options.positions),
       plan_(plan),
       own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
@@ -89,7 +92,24 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
   return has_head() ? x : Tensor();
 }
 
-Tensor Model::losses(const MicroBatch& batch, Stream& stream, Memory& memory) const {
+MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory) const {
+  if (batch.ids.device() == memory.device()) return batch;
+  const auto place = [&](const Tensor& host, std::int64_t limit, const char* what) {
+    if (!host.defined()) return Tensor();
+    for (const std::int32_t value : host.host<std::int32_t>()) {
+      HEDDLE_CHECK((value >= 0 && value < limit) || value == ops::kIgnoreTarget, "{} {} of {}",
+                   what, value, limit);
+    }
+    return to_device(host, memory, MemoryTag::data, stream);
+  };
+  return {.ids = place(batch.ids, spec_.vocab, "token id"),
+          .targets = place(batch.targets, spec_.vocab, "target"),
+          .positions = place(batch.positions, positions_, "position"),
+          .first_key = place(batch.first_key, batch.seq_len(), "start of a document")};
+}
+
+Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) const {
+  const MicroBatch batch = upload(on_host, stream, memory);
   Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keeps_saved = false};
   const Tensor x = trunk(true, ctx);
   if (!has_head()) return {};
@@ -100,8 +120,9 @@ Tensor Model::losses(const MicroBatch& batch, Stream& stream, Memory& memory) co
   return losses;
 }
 
-Tensor Model::logits(const MicroBatch& batch, bool last_only, KvCache* cache, Stream& stream,
+Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, Stream& stream,
                      Memory& memory) const {
+  const MicroBatch batch = upload(on_host, stream, memory);
   Ctx ctx{
       .stream = stream, .memory = memory, .batch = batch, .keeps_saved = false, .kv_cache = cache};
   Tensor x_TD = trunk(false, ctx);
@@ -135,7 +156,7 @@ Tensor Model::from_head(const Tensor& logits, const Shape& shape, Ctx& ctx) cons
   Communicator& pipeline = mesh_.comm(Axis::pp);
   const int source = plan_.rank_of_stage.back();
   if (!has_head()) {
-    const Tensor received = ctx.workspace(shape, dtype_);
+    const Tensor received = ctx.workspace(shape, statistics_of(dtype_));
     pipeline.recv(received, source, ctx.stream).wait(ctx.stream);
     return received;
   }
@@ -162,10 +183,11 @@ Cost Model::cost(const CostShape& shape) const {
 
 MicroBatch plain_batch(const Tensor& ids_BS, const Tensor& targets_BS, std::int64_t first_position,
                        Memory& memory) {
-  MicroBatch batch{.ids = ids_BS,
-                   .targets = targets_BS,
-                   .positions = memory.alloc(ids_BS.shape(), DType::i32, MemoryTag::data),
-                   .first_key = {}};
+  MicroBatch batch{
+      .ids = ids_BS,
+      .targets = targets_BS,
+      .positions = memory.for_host().alloc(ids_BS.shape(), DType::i32, MemoryTag::data),
+      .first_key = {}};
   const auto positions = batch.positions.host<std::int32_t>();
   const auto S = static_cast<std::size_t>(batch.seq_len());
   for (std::size_t i = 0; i < positions.size(); ++i) {

@@ -354,8 +354,9 @@ class DecoderBuilder {
         options_(options),
         unties_(share.unties),
         ends_(spec, options, share),
-        blocks_(spec, options, share.tensor,
-                make_rope_tables(spec.rope, options.positions, options.dtype, memory)) {}
+        blocks_(
+            spec, options, share.tensor,
+            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory)) {}
 
   void begin_stage() {
     decoder_.stages.emplace_back();

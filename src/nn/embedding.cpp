@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
 
 namespace heddle {
@@ -15,9 +16,8 @@ Tensor own_tokens(const Tensor& ids_BS, TokenShare share, std::int32_t padding, 
   const std::int64_t end = std::min(tokens, begin + own);
   if (end - begin == own) return all.slice(0, begin, end);
   const Tensor padded = ctx.workspace({own}, DType::i32);
-  const auto to = padded.host<std::int32_t>();
-  std::ranges::fill(to, padding);
-  std::ranges::copy(all.slice(0, begin, end).host<std::int32_t>(), to.begin());
+  ops::copy(all.slice(0, begin, end), padded.slice(0, 0, end - begin), ctx.stream);
+  ops::fill(padded.slice(0, end - begin, own), padding, ctx.stream);
   return padded;
 }
 
@@ -28,12 +28,7 @@ Tensor Embedding::row_ids(Ctx& ctx) const {
   const Tensor ids = own_tokens(ctx.batch.ids, share_, ops::kAbsentRow, ctx);
   if (rows_.are_all) return ids;
   const Tensor row_ids = ctx.workspace(ids.shape(), DType::i32);
-  const auto held = tokens_->shape[0];
-  std::ranges::transform(
-      ids.host<std::int32_t>(), row_ids.host<std::int32_t>().begin(), [&](std::int32_t id) {
-        const std::int64_t row = id - rows_.first;
-        return row >= 0 && row < held ? static_cast<std::int32_t>(row) : ops::kAbsentRow;
-      });
+  ops::held_rows(ids, rows_.first, tokens_->shape[0], row_ids, ctx.stream);
   return row_ids;
 }
 

@@ -17,8 +17,11 @@ Linear::Linear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bia
 Tensor Linear::forward(const Tensor& x_TI, Saved& saved, Ctx& ctx) {
   const Tensor y_TO = ctx.activation({x_TI.size(0), out()}, x_TI.dtype());
   const auto transpose = storage_ == Storage::out_in ? Transpose::yes : Transpose::no;
-  ops::gemm(x_TI, Transpose::no, weight_->value, transpose, y_TO, {}, ctx.stream);
-  if (bias_ && adds_bias_) ops::add_bias(y_TO, bias_->value, ctx.stream);
+  if (bias_ && adds_bias_) {
+    ops::gemm_bias(x_TI, Transpose::no, weight_->value, transpose, bias_->value, y_TO, ctx.stream);
+  } else {
+    ops::gemm(x_TI, Transpose::no, weight_->value, transpose, y_TO, {}, ctx.stream);
+  }
   if (ctx.keeps_saved && !input_is_rebuilt_) saved.put(kInput, x_TI);
   return y_TO;
 }

@@ -32,7 +32,7 @@ class LossHead : public Layer {
   /// `weight` is [V here, D], possibly the token embedding itself.
   LossHead(std::shared_ptr<Parameter> weight, const Options& options);
 
-  /// Returns the loss of every token, [T here] f64 on the host; 0 where the target is ignored or
+  /// Returns the loss of every token, [T here] f64; 0 where the target is ignored or
   /// where another holder of the vocabulary counts it.
   Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
   /// dy is not used: the gradient is of ctx.loss_scale times the sum of the losses.
@@ -43,8 +43,8 @@ class LossHead : public Layer {
 
   bool adds_gradients_in_forward() const override { return true; }
 
-  /// Logits [T, V] of the given rows, for generation and for comparison with references; of the
-  /// whole vocabulary on every holder.
+  /// Logits [T, V] (f32, or f64 for f64) of the given rows, for generation and for comparison with
+  /// references; of the whole vocabulary on every holder.
   Tensor logits(const Tensor& x_TD, Ctx& ctx) const;
 
  private:

@@ -9,8 +9,9 @@ namespace {
 /// statistics stay.
 Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statistics) {
   Cost cost;
-  cost.saved_bytes =
-      static_cast<std::size_t>(shape.tokens() * (width + statistics)) * size_of(shape.dtype);
+  cost.saved_bytes = static_cast<std::size_t>(shape.tokens()) *
+                     (static_cast<std::size_t>(width) * size_of(shape.dtype) +
+                      static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype)));
   return cost;
 }
 
@@ -21,7 +22,7 @@ RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
 
 Tensor RmsNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
+  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, rstd_T, ctx.stream);
   if (ctx.keeps_saved) {
     saved.put(kInput, x_TD);
@@ -60,8 +61,8 @@ LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Paramete
 
 Tensor LayerNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-  const Tensor mean_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
-  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
+  const Tensor mean_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
+  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, mean_T, rstd_T,
                           ctx.stream);
   if (ctx.keeps_saved) {

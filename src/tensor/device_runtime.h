@@ -15,6 +15,8 @@ std::byte* allocate(Device device, std::size_t bytes);
 void release(Device device, std::byte* block) noexcept;
 /// Writes zeros, after and before all other work of the device: it waits.
 void zero(Device device, std::byte* block, std::size_t bytes);
+/// Copies from the host, likewise.
+void upload(Device device, std::byte* block, const std::byte* from, std::size_t bytes);
 
 /// Host memory that a device copies from and to without the host's help.
 std::byte* allocate_pinned(std::size_t bytes);

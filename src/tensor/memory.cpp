@@ -223,6 +223,8 @@ Memory::Memory(Mode mode, Device device) : pool_(std::make_shared<Pool>(mode, de
 
 Device Memory::device() const { return pool_->device(); }
 
+Memory Memory::for_host() const { return device().kind == Device::Kind::cpu ? *this : Memory(); }
+
 std::size_t Memory::rounded_bytes(std::size_t bytes, Device device) {
   const std::size_t unit = device.kind == Device::Kind::cuda ? 256 : 64;
   return std::max(unit, (bytes + unit - 1) / unit * unit);
@@ -246,6 +248,15 @@ Tensor Memory::zeros(const Shape& shape, DType dtype, MemoryTag tag) {
     std::memset(tensor.bytes(), 0, tensor.size_bytes());
   }
   return tensor;
+}
+
+Tensor Memory::place(const Tensor& host, MemoryTag tag) {
+  if (host.device() == device()) return host;
+  const Tensor copy = alloc(host.shape(), host.dtype(), tag);
+  if (pool_->mode() == Mode::real) {
+    device_runtime::upload(device(), copy.bytes(), host.bytes(), host.size_bytes());
+  }
+  return copy;
 }
 
 MemoryStats Memory::stats() const { return pool_->stats(); }

@@ -56,12 +56,17 @@ class Memory {
   explicit Memory(Device device) : Memory(Mode::real, device) {}
 
   Device device() const;
+  /// This memory when it is the host's, else a new one of the host's: for what is made there before
+  /// it goes to the device.
+  Memory for_host() const;
 
   /// Uninitialised, contiguous, aligned to 64 bytes (GPU: 256). Throws Error(resources) with the
   /// ledger when the system refuses.
   Tensor alloc(const Shape& shape, DType dtype, MemoryTag tag);
   /// On a GPU it waits for the device: for the set-up, not for steps.
   Tensor zeros(const Shape& shape, DType dtype, MemoryTag tag);
+  /// A tensor of for_host() here: the tensor itself, or a copy on the device, with a wait as above.
+  Tensor place(const Tensor& host, MemoryTag tag);
 
   MemoryStats stats() const;
   /// Starts a new peak at what is live now.

@@ -51,6 +51,13 @@ void zero(Device device, std::byte* block, std::size_t bytes) {
   HEDDLE_CUDA(cudaDeviceSynchronize());
 }
 
+void upload(Device device, std::byte* block, const std::byte* from, std::size_t bytes) {
+  use(device);
+  HEDDLE_CUDA(cudaDeviceSynchronize());
+  HEDDLE_CUDA(cudaMemcpy(block, from, bytes, cudaMemcpyHostToDevice));
+  HEDDLE_CUDA(cudaDeviceSynchronize());
+}
+
 std::byte* allocate_pinned(std::size_t bytes) {
   void* block = nullptr;
   HEDDLE_CUDA(cudaMallocHost(&block, bytes));

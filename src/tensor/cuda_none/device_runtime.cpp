@@ -19,6 +19,7 @@ namespace {
 std::byte* allocate(Device, std::size_t) { refuse(); }
 void release(Device, std::byte*) noexcept {}
 void zero(Device, std::byte*, std::size_t) { refuse(); }
+void upload(Device, std::byte*, const std::byte*, std::size_t) { refuse(); }
 std::byte* allocate_pinned(std::size_t) { refuse(); }
 void release_pinned(std::byte*) noexcept {}
 DeviceMemory device_memory(Device) { refuse(); }
