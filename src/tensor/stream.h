@@ -37,6 +37,11 @@ class Stream {
   /// The size of the thread team that an operation on this stream may use.
   int threads() const { return threads_; }
 
+  /// Where a library has a faster way whose sums run in no fixed order (cuDNN's attention backward),
+  /// it is taken only when this is off. On by default.
+  bool is_deterministic() const { return is_deterministic_; }
+  void set_deterministic(bool yes) { is_deterministic_ = yes; }
+
   Event record();
   /// Later work of this stream runs after the event's; the host does not wait.
   void wait(const Event& event);
@@ -55,6 +60,7 @@ class Stream {
   Device device_;
   int threads_;
   bool is_dry_ = false;
+  bool is_deterministic_ = true;
   std::shared_ptr<void> queue_;
   std::shared_ptr<std::shared_ptr<void>> library_state_;  // behind the queue: goes first
 };
