@@ -1,5 +1,5 @@
 # The CUDA backend: AUTO builds it where nvcc, cuBLASLt, cuDNN and its frontend are found, ON requires them, OFF leaves it out.
-# Sets HEDDLE_HAS_CUDA, and HEDDLE_CUDA_TWIN, the folder ("cuda" or "cuda_none") that a module with twins compiles.
+# Sets HEDDLE_HAS_CUDA, HEDDLE_HAS_NCCL, and HEDDLE_CUDA_TWIN, the folder ("cuda" or "cuda_none") that a module with twins compiles.
 set(HEDDLE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(HEDDLE_HAS_CUDA FALSE)
 set(HEDDLE_CUDA_TWIN cuda_none)
@@ -33,8 +33,13 @@ if(NOT HEDDLE_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+set(HEDDLE_HAS_NCCL FALSE)
 if(HEDDLE_HAS_CUDA)
   set(HEDDLE_CUDA_TWIN cuda)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(NCCL_INCLUDE_DIR)
+    set(HEDDLE_HAS_NCCL TRUE)
+  endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   if(CCACHE_PROGRAM)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})

@@ -10,6 +10,8 @@
 
 namespace heddle {
 
+class WorldFailure;
+
 enum class ReduceOp : std::uint8_t { sum, max };
 
 /// One rank's part in a collective. The tensors are contiguous and fit each other; absent where the
@@ -60,6 +62,8 @@ class CommBackend {
   virtual std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) = 0;
   /// Makes every rank of the world fail at once.
   virtual void abort(std::string_view why) noexcept = 0;
+  /// Who tells when the world has failed; null where it fails by other means.
+  virtual std::shared_ptr<WorldFailure> failure() const { return nullptr; }
 
  private:
   const int rank_;

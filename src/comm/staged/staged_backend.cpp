@@ -72,6 +72,7 @@ class StagedBackend final : public CommBackend {
     return part ? through_host(std::move(part), device_) : nullptr;
   }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
+  std::shared_ptr<WorldFailure> failure() const override { return inner_->failure(); }
 
  private:
   Tensor fetched(const Tensor& tensor, const Event& ready, Stream& stream) const {
