@@ -4,17 +4,21 @@
 // they really were on average. On a busy machine start it with real-time priority:
 //
 //     chrt -f 10 executor_bench > table.md
+//
+// Ranks are threads; under mpirun (-n 4 or -n 8) they are processes.
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 #include "engine/executor.h"
 #include "parallel/schedule/make_schedule.h"
@@ -75,25 +79,26 @@ struct Measured {
   double mean_delay = 0.0;
 };
 
-Measured measure(const Schedule& schedule) {
-  std::mutex mutex;
-  Measured measured;
-  run_ranks(schedule.ranks(), [&](World& world) {
-    ::prctl(PR_SET_TIMERSLACK, 1UL);  // wake up when asked to, not within 50 microseconds
-    Memory memory;
-    Stream stream(1);
-    WaitingStage stage(memory, schedule.stages());
-    double own = 0.0;
-    world.all().barrier();
-    execute(schedule, world.all(), stage, stream, [&](const Action& action, double, double end) {
-      const bool computes = action.act <= Act::bw;
-      if (computes) own = std::max(own, end);
-    });
-    const std::lock_guard lock(mutex);
-    measured.makespan = std::max(measured.makespan, own);
-    measured.mean_delay += stage.mean_delay() / world.size();
+/// Every rank calls it and gets the same.
+Measured measure(const Schedule& schedule, World& world) {
+  ::prctl(PR_SET_TIMERSLACK, 1UL);  // wake up when asked to, not within 50 microseconds
+  Memory memory;
+  Stream stream(1);
+  WaitingStage stage(memory, schedule.stages());
+  double own = 0.0;
+  world.all().barrier();
+  execute(schedule, world.all(), stage, stream, [&](const Action& action, double, double end) {
+    const bool computes = action.act <= Act::bw;
+    if (computes) own = std::max(own, end);
   });
-  return measured;
+  const auto combine = [&](double value, ReduceOp op) {
+    const Tensor number = memory.alloc({1}, DType::f64, MemoryTag::communication);
+    number.host<double>()[0] = value;
+    world.all().all_reduce(number, op, stream).wait(stream);
+    return number.host<double>()[0];
+  };
+  return {.makespan = combine(own, ReduceOp::max),
+          .mean_delay = combine(stage.mean_delay(), ReduceOp::sum) / world.size()};
 }
 
 /// The makespan when every action takes `delay` longer.
@@ -137,12 +142,7 @@ void print(Case& done) {
       done.runs.back().makespan / simulated, 1e3 * delay, median / simulate(done.schedule, delay));
 }
 
-/// Round by round, so that what else the machine does falls on all cases alike.
-void run() {
-  auto cases = make_cases();
-  for (int round = 0; round < kRounds; ++round) {
-    for (Case& each : cases) each.runs.push_back(measure(each.schedule));
-  }
+void print_table(std::vector<Case>& cases) {
   fmt::print(
       "| schedule | ranks | micro-batches | stages | simulated s | measured s (median of {}) | "
       "best ratio | median ratio | worst ratio | mean delay of a wait, ms | "
@@ -151,7 +151,47 @@ void run() {
   for (Case& each : cases) print(each);
 }
 
+/// Calls measure_case(case) round by round, so that what else the machine does falls on all cases
+/// alike.
+template <class MeasureCase>
+void in_turns(std::vector<Case>& cases, const MeasureCase& measure_case) {
+  for (int round = 0; round < kRounds; ++round) {
+    for (Case& each : cases) each.runs.push_back(measure_case(each));
+  }
+}
+
+void run_on_threads() {
+  auto cases = make_cases();
+  in_turns(cases, [](const Case& each) {
+    Measured measured;
+    run_ranks(each.ranks, [&](World& world) {
+      const Measured same = measure(each.schedule, world);
+      if (world.rank() == 0) measured = same;
+    });
+    return measured;
+  });
+  print_table(cases);
+}
+
+/// The cases for as many ranks as mpirun started.
+void run_under_mpi(const char* program) {
+  run_mpi_rank(
+      mpi_library_beside(std::filesystem::absolute(program).parent_path().parent_path() / "heddle"),
+      [](World& world) {
+        auto cases = make_cases();
+        std::erase_if(cases, [&](const Case& c) { return c.ranks != world.size(); });
+        in_turns(cases, [&](const Case& each) { return measure(each.schedule, world); });
+        if (world.rank() == 0) print_table(cases);
+      });
+}
+
 }  // namespace
 }  // namespace heddle
 
-int main() { heddle::run(); }
+int main(int, char** arguments) {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+    heddle::run_under_mpi(arguments[0]);
+  } else {
+    heddle::run_on_threads();
+  }
+}

@@ -131,6 +131,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
   const Mesh mesh(plan.mesh, world.all());
   Stream stream(options.threads, options.device);
+  stream.set_deterministic(options.deterministic);
   Memory memory(options.device), host = memory.for_host();
   GemmProbe probe(options.dtype, stream, memory);
   warm_up_products(spec, options, stream);

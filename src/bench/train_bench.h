@@ -19,6 +19,7 @@ struct TrainBenchOptions {
   DType dtype = DType::f32;
   std::int64_t loss_chunk = 0;  ///< 0: what suits the device
   bool recompute = false;
+  bool deterministic = false;  ///< only kernels that give the same bits every time
   ParallelRequest parallel = {};
 };
 

@@ -91,6 +91,8 @@ void add_bench(Verb app) {
   train.add_option("--set", arguments->overrides, "parallel.key=value (repeatable)")
       .one_at_a_time();
   train.add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
+  train.add_flag("--deterministic", arguments->bench.deterministic,
+                 "only kernels that give the same bits every time");
   train.add_flag("--json", arguments->json, "print one JSON object");
   train.callback([arguments] { run(*arguments); });
   add_bench_ops(bench);

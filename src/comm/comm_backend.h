@@ -19,8 +19,9 @@ enum class ReduceOp : std::uint8_t { sum, max };
 struct Collective {
   CommOp op = CommOp::barrier;
   ReduceOp reduce = ReduceOp::sum;
-  Tensor in = {}, out = {};  ///< for all_reduce the same tensor
+  Tensor in = {}, out = {};  ///< for all_reduce and broadcast the same tensor
   std::vector<std::int64_t> send_rows = {}, recv_rows = {};
+  int root = 0;  ///< of a broadcast
   std::int64_t sequence = 0;
   Event ready = {};  ///< tensors on a GPU may be read and written after this
 };
@@ -46,6 +47,12 @@ class CommBackend {
   /// The same for tensors anywhere. May return before, having put in `state` what is left to do for
   /// whoever waits.
   virtual void start(const Collective& call, WorkState& state);
+  /// How collectives can overlap with what the caller does: on a thread, on a stream that they have
+  /// to themselves (start() returns at once), or not at all.
+  enum class Background { thread, own_stream, none };
+  virtual Background background(bool /*is_on_gpu*/) const { return Background::thread; }
+  /// That stream.
+  virtual Stream& stream();
   /// Take the message's place in line and return; `done` is finished when the message was taken,
   /// or has come. For tensors on the host; others come to start_message.
   virtual void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) = 0;

@@ -25,6 +25,14 @@ std::int64_t sum(std::span<const std::int64_t> rows) {
 
 }  // namespace
 
+CommCounts& CommCounts::operator+=(const CommCounts& other) {
+  for (std::size_t op = 0; op < by_op.size(); ++op) {
+    by_op[op].calls += other.by_op[op].calls;
+    by_op[op].payload_bytes += other.by_op[op].payload_bytes;
+  }
+  return *this;
+}
+
 Communicator::Communicator(std::shared_ptr<CommBackend> backend,
                            std::shared_ptr<FlightRecorder> flight, std::string name)
     : backend_(std::move(backend)),
@@ -102,6 +110,12 @@ Work Communicator::all_to_all(const Tensor& send, const Tensor& recv,
                     send, after);
 }
 
+Work Communicator::broadcast(const Tensor& data, int root, Stream& after) {
+  HEDDLE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
+  require_contiguous(data);
+  return collective({.op = CommOp::broadcast, .in = data, .out = data, .root = root}, data, after);
+}
+
 Work Communicator::collective(Collective call, const Tensor& payload, Stream& after) {
   count(call.op, payload);
   if (after.is_dry()) return {};
@@ -113,8 +127,29 @@ Work Communicator::collective(Collective call, const Tensor& payload, Stream& af
   return start(std::move(call), flight_->add(std::move(record)), after);
 }
 
+void Communicator::push(std::function<void()> task) {
+  if (!thread_) thread_ = std::make_unique<CommThread>();
+  thread_->push(std::move(task));
+}
+
+void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
+  using Background = CommBackend::Background;
+  const bool is_on_gpu = after.device().kind == Device::Kind::cuda;
+  if (after.is_dry() || !is_in_background(is_on_gpu)) return work(after);
+  if (backend_->background(is_on_gpu) == Background::own_stream) return work(backend_->stream());
+  push([backend = backend_, work = std::move(work)] {
+    Stream stream(1);
+    try {
+      work(stream);
+    } catch (const std::exception& error) {
+      backend->abort(error.what());
+    }
+  });
+}
+
 Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
   auto state = std::make_shared<WorkState>(flight_, number);
+  const bool is_on_gpu = call.in.defined() && call.in.device().kind == Device::Kind::cuda;
   auto task = [backend = backend_, flight = flight_, state, number,
                call = std::move(call)]() mutable {
     flight->start(number);
@@ -127,9 +162,12 @@ Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
     call = {};  // who waits may count on the tensors being released
     state->finish(failure);
   };
-  if (in_background_ && size() > 1) {
-    if (!thread_) thread_ = std::make_unique<CommThread>();
-    thread_->push(std::move(task));
+  if (is_in_background(is_on_gpu)) {
+    if (backend_->background(is_on_gpu) == CommBackend::Background::thread) {
+      push(std::move(task));
+    } else {
+      task();
+    }
     return Work(std::move(state));
   }
   flight_->wait(number);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -27,6 +28,8 @@ struct CommCounts {
     std::int64_t payload_bytes = 0;
   };
   std::array<Entry, kCommOps> by_op{};
+
+  CommCounts& operator+=(const CommCounts& other);
 };
 
 /// Moves contiguous tensors between the ranks of one group. Its functions check, count, number and
@@ -59,6 +62,12 @@ class Communicator {
   /// Rows are of dimension 0; row counts are given per rank. The tensors do not overlap.
   Work all_to_all(const Tensor& send, const Tensor& recv, std::span<const std::int64_t> send_rows,
                   std::span<const std::int64_t> recv_rows, Stream& after);
+  /// The tensor of rank `root` to all.
+  Work broadcast(const Tensor& data, int root, Stream& after);
+  /// Does `work` behind the collectives begun so far and before those begun later, on a stream of
+  /// its own where they run in the background: what has to happen between two of them. When it
+  /// fails, the run does.
+  void then(std::function<void(Stream&)> work, Stream& after);
   /// Never waits for the receiver: the Work ends when the message was taken, and until then holds
   /// the tensor, which must not change. Messages with the same `tag` arrive in the order of sends.
   Work send(const Tensor& data, int peer, Stream& after, int tag = 0);
@@ -73,8 +82,9 @@ class Communicator {
   /// first reason given stays.
   void abort(std::string_view why) noexcept { backend_->abort(why); }
 
-  /// Collectives are then carried out in order by a thread of this communicator, so that they
-  /// overlap with what the caller does until it waits. Otherwise they run on the caller's thread.
+  /// Collectives are then carried out in order by a thread of this communicator, or by a GPU's
+  /// stream of its own, so that they overlap with what the caller does until it waits. Otherwise
+  /// they run on the caller's thread, and his stream waits for them at once.
   void run_in_background(bool on);
 
   const CommCounts& counts() const { return counts_; }
@@ -86,6 +96,11 @@ class Communicator {
   void count(CommOp op, const Tensor& payload);
   CommCall describe(CommOp op, const Tensor& payload) const;
   Work collective(Collective call, const Tensor& payload, Stream& after);
+  bool is_in_background(bool is_on_gpu) const {
+    return in_background_ && size() > 1 &&
+           backend_->background(is_on_gpu) != CommBackend::Background::none;
+  }
+  void push(std::function<void()> task);
   /// Makes the call in the background or at once.
   Work start(Collective call, std::int64_t number, Stream& after);
   Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after);

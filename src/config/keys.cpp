@@ -389,8 +389,17 @@ std::vector<Key> parallel_keys() {
       {.name = "vocabulary",
        .field = choice(s, &ParallelConfig::vocabulary, {"replicated", "tensor", "pipeline"}),
        .help = "over which ranks the embedding and the output projection are split",
-       .explanation = "tensor has no effect with tp = 1.",
+       .explanation =
+           "tensor has no effect with tp = 1. pipeline gives every pipeline rank its rows "
+           "(schedules 1f1b and v-half).",
        .foreign = {"enable_vocab_parallel", "vocab_parallel", "disable_loss_parallel"}},
+      {.name = "vocabulary_algorithm",
+       .field = field(s, &ParallelConfig::vocabulary_algorithm),
+       .minimum = 1,
+       .maximum = 2,
+       .help = "how a vocabulary split over the pipeline is computed: 1 or 2",
+       .explanation = "2 holds a micro-batch less in flight, 1 multiplies once less. Has no effect "
+                      "unless vocabulary = \"pipeline\"."},
       {.name = "overlap",
        .field = field(s, &ParallelConfig::overlap),
        .help = "reduce gradients and fetch weights over dp while computing",

@@ -109,6 +109,7 @@ struct ParallelConfig {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   std::int64_t chunks = 1;
   Vocabulary vocabulary = Vocabulary::tensor;
+  std::int64_t vocabulary_algorithm = 2;
   bool overlap = true;
   bool operator==(const ParallelConfig&) const = default;
 };

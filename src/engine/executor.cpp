@@ -55,11 +55,11 @@ class Walk {
       case Act::vocab_s:
       case Act::vocab_t:
       case Act::embed_f:
-      case Act::embed_b:
+      case Act::embed_b: return stage_.vocabulary_pass(action.act, action.microbatch);
       case Act::begin:
-      case Act::end: break;
+        return stage_.begin_exchange(action.collective, action.microbatch, given(action));
+      case Act::end: return end_exchange(action, key);
     }
-    HEDDLE_CHECK(false, "{} is not carried out", to_text(action));
   }
 
   void finish() {
@@ -83,7 +83,7 @@ class Walk {
 
   void forward(const Action& action, const Key& key) {
     const Tensor y = stage_.forward(action.stage, action.microbatch, take(activations_, key));
-    if (action.stage + 1 == schedule_.stages()) return;
+    if (is_last(action.stage) && !is_split()) return;
     if (is_here(action.stage + 1)) {
       activations_[{action.stage + 1, action.microbatch}] = y;
     } else {
@@ -92,12 +92,27 @@ class Walk {
   }
 
   void hand_back(const Action& action, const Tensor& dx) {
-    if (action.stage == 0) return;
+    if (action.stage == 0 && !is_split()) return;
     if (is_here(action.stage - 1)) {
       gradients_[{action.stage - 1, action.microbatch}] = dx;
     } else {
       outputs_[{action.stage, action.microbatch}] = dx;
     }
+  }
+
+  bool is_split() const { return schedule_.vocabulary != 0; }
+  bool is_last(int stage) const { return stage + 1 == schedule_.stages(); }
+
+  /// What the first or the last stage, if it is here, has for an exchange with a single source.
+  Tensor given(const Action& action) {
+    return has_one_source(action.collective) ? take(outputs_, {action.stage, action.microbatch})
+                                             : Tensor();
+  }
+
+  void end_exchange(const Action& action, const Key& key) {
+    const Tensor taken = stage_.end_exchange(action.collective, action.microbatch);
+    if (!taken.defined()) return;
+    (action.collective == Exchange::embedding ? activations_ : gradients_)[key] = taken;
   }
 
   void send(const Action& action, const Tensor& data, int tag) {

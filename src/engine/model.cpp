@@ -44,6 +44,11 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
 
 DecoderShare Model::share() const {
   DecoderShare share{.vocabulary = plan_.vocabulary, .unties = mesh_.size(Axis::pp) > 1};
+  if (plan_.divides_vocabulary_over_pp()) {
+    share.pipeline = &mesh_.comm(Axis::pp);
+    share.head_input_grad =
+        plan_.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
+  }
   if (mesh_.size(Axis::tp) > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), plan_.sequence);
   for (const int stage : plan_.stages_of(mesh_.coord(Axis::pp))) {
     share.stages.push_back(plan_.units_of_stage[static_cast<std::size_t>(stage)]);
@@ -59,13 +64,22 @@ Model::StageUnits Model::stage(int stage) const {
   return {decoder_.stages[index], first_unit_[index], decoder_.labels[index]};
 }
 
+Model::Vocabulary Model::vocabulary() const {
+  return {*decoder_.ends.front(), *decoder_.split_head, head_unit() - 1, head_unit()};
+}
+
+Shape Model::head_input_shape(std::int64_t tokens) const {
+  return {tokens_per_rank(tokens, mesh_.size(Axis::tp)), spec_.hidden};
+}
+
 Shape Model::boundary_shape(std::int64_t tokens) const {
   return {plan_.sequence ? tokens_per_rank(tokens, mesh_.size(Axis::tp)) : tokens, spec_.hidden};
 }
 
 Tensor Model::trunk(bool into_head, Ctx& ctx) const {
   Communicator& pipeline = mesh_.comm(Axis::pp);
-  Tensor x;
+  const bool is_divided = plan_.divides_vocabulary_over_pp();
+  Tensor x = is_divided ? look_up(ctx) : Tensor();
   for (int index = 0; index < plan_.stages(); ++index) {
     const auto rank_of = [&](int stage) {
       return plan_.rank_of_stage[static_cast<std::size_t>(stage)];
@@ -89,11 +103,33 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
       pipeline.send(x, rank_of(index + 1), ctx.stream).wait(ctx.stream);
     }
   }
-  return has_head() ? x : Tensor();
+  if (!is_divided) return has_head() ? x : Tensor();
+  const int source = plan_.rank_of_stage.back();
+  if (pipeline.rank() != source) {
+    const std::int64_t tokens = ctx.batch.tokens();
+    x = ctx.activation(into_head ? head_input_shape(tokens) : boundary_shape(tokens), dtype_);
+  }
+  pipeline.broadcast(x, source, ctx.stream).wait(ctx.stream);
+  return x;
+}
+
+Tensor Model::look_up(Ctx& ctx) const {
+  const Vocabulary own = vocabulary();
+  Saved nothing;
+  store_->acquire(own.embedding_unit, -1, ctx.stream);
+  const Tensor rows = own.embedding.forward({}, nothing, ctx);
+  store_->release(own.embedding_unit);
+  mesh_.comm(Axis::pp).all_reduce(rows, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+  return rows;
 }
 
 MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory) const {
   if (batch.ids.device() == memory.device()) return batch;
+  // One document a sequence needs no mask but the causal one.
+  const auto divides = [](const Tensor& first_key) {
+    return first_key.defined() &&
+           std::ranges::any_of(first_key.host<std::int32_t>(), [](auto key) { return key != 0; });
+  };
   const auto place = [&](const Tensor& host, std::int64_t limit, const char* what) {
     if (!host.defined()) return Tensor();
     for (const std::int32_t value : host.host<std::int32_t>()) {
@@ -105,7 +141,9 @@ MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory
   return {.ids = place(batch.ids, spec_.vocab, "token id"),
           .targets = place(batch.targets, spec_.vocab, "target"),
           .positions = place(batch.positions, positions_, "position"),
-          .first_key = place(batch.first_key, batch.seq_len(), "start of a document")};
+          .first_key = divides(batch.first_key)
+                           ? place(batch.first_key, batch.seq_len(), "start of a document")
+                           : Tensor()};
 }
 
 Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) const {
@@ -142,6 +180,7 @@ Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, 
     logits = decoder_.head->logits(x_TD, ctx);
     store_->release(head_unit());
   }
+  if (plan_.divides_vocabulary_over_pp()) return logits;  // every rank has them
   return from_head(logits, {selects ? B : B * S, spec_.vocab}, ctx);
 }
 

@@ -34,8 +34,17 @@ class Model {
   };
   StageUnits stage(int stage) const;
   bool has_head() const { return decoder_.head != nullptr; }
+  /// This rank's part of a vocabulary that is divided over the pipeline.
+  struct Vocabulary {
+    Layer& embedding;
+    SplitHead& head;
+    int embedding_unit, head_unit;  ///< as the store knows them
+  };
+  Vocabulary vocabulary() const;
   /// What crosses the boundary between two stages for a micro-batch of so many tokens.
   Shape boundary_shape(std::int64_t tokens) const;
+  /// What embedding and head of a vocabulary divided over the pipeline give and take.
+  Shape head_input_shape(std::int64_t tokens) const;
 
   /// A batch in host memory on the device of `memory`: itself, or a copy, for which ids, targets
   /// and positions are checked, since kernels do not.
@@ -60,11 +69,13 @@ class Model {
         std::unique_ptr<Mesh> own_mesh, const Mesh* mesh, ParamStore::Purpose purpose,
         Memory& memory);
   DecoderShare share() const;
-  /// The head is the last unit of the last stage that is here.
+  /// The head is the last unit that is here.
   int head_unit() const { return static_cast<int>(decoder_.unit_pointers().size()) - 1; }
   /// Runs the stages in turn. Returns the activations behind the last unit that is not the head's
   /// (`into_head`: that lead into it included), where the head is here.
   Tensor trunk(bool into_head, Ctx& ctx) const;
+  /// What the first stage begins with: the sum of what the ranks of the pipeline look up.
+  Tensor look_up(Ctx& ctx) const;
   /// The whole of activations that the stream may hold in shares.
   Tensor all_tokens(const Tensor& x, Ctx& ctx) const;
   /// The same tensor on every rank of the pipeline, from the one that has the head.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/check.h"
+#include "parallel/schedule/schedule.h"
 #include "tensor/tensor.h"
 
 namespace heddle {
@@ -20,6 +22,23 @@ class Stage {
   virtual void reduce_grads() = 0;
   /// Updates the weights.
   virtual void step() = 0;
+
+  // Only where the vocabulary is divided over the pipeline: the first stage's forward then takes
+  // what all looked up, and the last one's returns what all need for the head.
+  /// vocab_s, vocab_t, embed_f or embed_b.
+  virtual void vocabulary_pass(Act, int) { has_no_vocabulary(); }
+  /// Gives this rank's part; `given` is what a stage that is here has for all others.
+  virtual void begin_exchange(Exchange, int, const Tensor&) { has_no_vocabulary(); }
+  /// Waits, and returns what a stage that is here takes from it.
+  virtual Tensor end_exchange(Exchange, int) {
+    has_no_vocabulary();
+    return {};
+  }
+
+ private:
+  static void has_no_vocabulary() {
+    HEDDLE_CHECK(false, "a schedule with a divided vocabulary for stages that have none");
+  }
 };
 
 }  // namespace heddle

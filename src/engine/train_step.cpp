@@ -28,6 +28,11 @@ std::int64_t count_targets(std::span<const MicroBatch> microbatches) {
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory)
     : model_(model), optimizer_(optimizer), stream_(stream), memory_(memory) {
   model_.mesh().comm(Axis::dp).run_in_background(model_.plan().overlap);
+  if (!model_.plan().divides_vocabulary_over_pp()) return;
+  vocabulary_ = std::make_unique<VocabularyPasses>(
+      model_, VocabularyPasses::Gradients{
+                  .begin = [this](int unit) { model_.store().begin_grads(unit, stream_); },
+                  .end = [this](int unit) { end_grads(unit); }});
 }
 
 const Schedule& TrainStep::schedule(int microbatches) {
@@ -124,7 +129,7 @@ Tensor TrainStep::forward(int stage, int microbatch, const Tensor& x) {
     model_.store().release(unit);
     if (layer.adds_gradients_in_forward()) end_grads(unit);
   }
-  if (stage + 1 < model_.plan().stages()) return y;
+  if (vocabulary_ || stage + 1 < model_.plan().stages()) return y;
   ops::add_sum(y, sums_.slice(0, 1, 2), stream_);
   return {};
 }
@@ -179,6 +184,22 @@ Tensor TrainStep::backward(int stage, int microbatch, const Tensor& dy) {
   }
   check_nothing_saved(stage, microbatch);
   return gradient;
+}
+
+void TrainStep::vocabulary_pass(Act act, int microbatch) {
+  Ctx ctx = context(microbatch);
+  const Tensor losses = vocabulary_->pass(act, microbatch, ctx);
+  if (losses.defined()) ops::add_sum(losses, sums_.slice(0, 1, 2), stream_);
+}
+
+void TrainStep::begin_exchange(Exchange exchange, int microbatch, const Tensor& given) {
+  Ctx ctx = context(microbatch);
+  vocabulary_->begin(exchange, microbatch, given, ctx);
+}
+
+Tensor TrainStep::end_exchange(Exchange exchange, int microbatch) {
+  Ctx ctx = context(microbatch);
+  return vocabulary_->end(exchange, microbatch, ctx);
 }
 
 void TrainStep::end_grads(int unit) {

@@ -1,12 +1,13 @@
 #pragma once
 
-#include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/executor.h"
 #include "engine/model.h"
 #include "engine/stage.h"
+#include "engine/vocabulary_passes.h"
 #include "optim/adamw.h"
 #include "parallel/schedule/schedule.h"
 
@@ -50,6 +51,9 @@ class TrainStep : private Stage {
   Tensor boundary(int microbatch) override;
   void reduce_grads() override;
   void step() override;
+  void vocabulary_pass(Act act, int microbatch) override;
+  void begin_exchange(Exchange exchange, int microbatch, const Tensor& given) override;
+  Tensor end_exchange(Exchange exchange, int microbatch) override;
 
   void begin(std::span<const MicroBatch> microbatches);
   /// Waits for the device and reads what the step amounted to.
@@ -67,6 +71,7 @@ class TrainStep : private Stage {
   OnAction on_action_;
   OnUnit on_unit_;
   Schedule schedule_;
+  std::unique_ptr<VocabularyPasses> vocabulary_;  // where it is divided over the pipeline
 
   // The step under way.
   std::vector<MicroBatch> microbatches_;  // on the device

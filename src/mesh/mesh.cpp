@@ -92,6 +92,10 @@ void Mesh::make_groups(const MakeGroup& make) {
     ends_ = make(is_end ? rank_ % others : shape_.ranks() + rank_, pp == last ? 1 : 0,
                  is_end ? 2 : 1, "pp ends");
   }
+  lanes_.clear();
+  for (int lane = 0; lane < shape_.lanes; ++lane) {
+    lanes_.push_back(make(rank_ % others, pp, shape_.size(Axis::pp), "pp lane"));
+  }
 }
 
 MeshTraffic Mesh::traffic() const {
@@ -99,6 +103,7 @@ MeshTraffic Mesh::traffic() const {
   for (std::size_t axis = 0; axis < kAxes; ++axis) traffic.by_axis[axis] = comms_[axis]->counts();
   traffic.copies = copies_->counts();
   traffic.ends = ends_->counts();
+  for (const auto& lane : lanes_) traffic.lanes += lane->counts();
   return traffic;
 }
 

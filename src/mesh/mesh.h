@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "mesh/layout.h"
@@ -16,6 +17,9 @@ struct MeshShape {
   int copies = 1;  ///< neighbouring tp ranks that hold the same key heads
   /// The pipeline ranks of the first and the last stage: those that both hold tied embeddings.
   std::array<int, 2> ends = {0, 0};
+  /// Communicators over the pipeline beside the axis's own, for collectives whose order among each
+  /// other differs from rank to rank.
+  int lanes = 0;
 
   int size(Axis axis) const { return sizes[static_cast<std::size_t>(axis)]; }
   MeshShape with(Axis axis, int size) const;
@@ -29,7 +33,7 @@ struct MeshShape {
 /// What has travelled on each axis, and in the groups beside them.
 struct MeshTraffic {
   std::array<CommCounts, kAxes> by_axis{};
-  CommCounts copies, ends;
+  CommCounts copies, ends, lanes;
 
   /// Calls visit(group name, counts of this, counts of that one) for every group.
   template <class Visit>
@@ -39,6 +43,7 @@ struct MeshTraffic {
     }
     visit("tp copies", copies, other.copies);
     visit("pp ends", ends, other.ends);
+    visit("pp lanes", lanes, other.lanes);
   }
 };
 
@@ -65,6 +70,7 @@ class Mesh {
   /// has both.
   Communicator& ends() const { return *ends_; }
   bool is_end() const;
+  Communicator& lane(int index) const { return *lanes_[static_cast<std::size_t>(index)]; }
   /// What this rank has sent so far.
   MeshTraffic traffic() const;
 
@@ -77,6 +83,7 @@ class Mesh {
   int rank_ = 0;
   std::array<std::unique_ptr<Communicator>, kAxes> comms_;
   std::unique_ptr<Communicator> copies_, ends_;
+  std::vector<std::unique_ptr<Communicator>> lanes_;
 };
 
 }  // namespace heddle

@@ -243,21 +243,26 @@ class BlockBuilder {
   std::int64_t index_ = 0;
 };
 
-/// The two ends of the model: embedding and head, whose vocabulary may be divided over tp.
+/// The two ends of the model: embedding and head, whose vocabulary may be divided over tp or pp.
 class EndsBuilder {
  public:
   EndsBuilder(const ModelSpec& spec, const BuildOptions& options, const DecoderShare& share)
-      : spec_(spec), options_(options), tensor_(share.tensor), vocabulary_(share.vocabulary) {}
+      : spec_(spec), options_(options), tensor_(share.tensor), share_(share) {
+    if (share.pipeline != nullptr) rows_ = TensorRules(*share.pipeline, false);
+    if (is_on_tensor()) rows_ = share.tensor;
+  }
 
   /// A table with a row for every token that is here.
   std::shared_ptr<Parameter> table(const std::string& name) const {
     const Init init{Init::Kind::normal, spec_.init_stddev};
     const Shape whole{spec_.vocab, spec_.hidden};
-    if (!divides()) return make_parameter(name + ".weight", whole, init, tensor_.used_apart());
-    const Cut valid = tensor_.valid_rows(spec_.vocab);
+    if (!rows_.divides())
+      return make_parameter(name + ".weight", whole, init, tensor_.used_apart());
+    const Cut valid = rows_.valid_rows(spec_.vocab);
     auto parameter = std::make_shared<Parameter>();
-    parameter->shape = {tensor_.padded_rows(spec_.vocab), spec_.hidden};
-    parameter->layout = tensor_.divided(0);
+    parameter->shape = {rows_.padded_rows(spec_.vocab), spec_.hidden};
+    parameter->layout =
+        is_on_tensor() ? tensor_.divided(0) : tensor_.used_apart().with(Axis::pp, shard(0));
     parameter->init = init;
     if (valid.size > 0) {
       parameter->parts = {
@@ -267,17 +272,20 @@ class EndsBuilder {
   }
 
   std::unique_ptr<Layer> embedding(std::shared_ptr<Parameter> tokens) const {
+    VocabularyRows rows;
+    if (rows_.divides()) rows = {first_row(), false};
+    return std::make_unique<Embedding>(std::move(tokens), rows, own_tokens());
+  }
+
+  /// From the embedding's output to the stream.
+  Layers after_embedding() const {
     Layers layers;
-    if (divides()) {
-      const VocabularyRows rows{tensor_.rank() * tensor_.padded_rows(spec_.vocab), false};
-      layers.push_back(std::make_unique<Embedding>(std::move(tokens), rows));
+    if (is_on_tensor()) {
       tensor_.leave(layers, spec_.hidden);
     } else {
-      layers.push_back(
-          std::make_unique<Embedding>(std::move(tokens), VocabularyRows{}, own_tokens()));
       tensor_.join_tokens(layers, spec_.hidden);
     }
-    return std::make_unique<Sequential>(std::move(layers));
+    return layers;
   }
 
   std::unique_ptr<Layer> positions() const {
@@ -287,34 +295,53 @@ class EndsBuilder {
     return std::make_unique<PositionEmbedding>(std::move(table), tensor_.token_share());
   }
 
-  /// What lies between the stream and the head, and the head.
-  std::pair<Layers, std::unique_ptr<LossHead>> head(std::shared_ptr<Parameter> projection) const {
-    Layers before;
-    LossHead::Options options{.chunk_tokens = options_.loss_chunk};
-    if (divides()) {
-      tensor_.enter(before, spec_.hidden);
-      const Cut valid = tensor_.valid_rows(spec_.vocab);
-      options.vocabulary = {.others = tensor_.comm(),
-                            .first = tensor_.rank() * tensor_.padded_rows(spec_.vocab),
-                            .valid = valid.size,
-                            .whole = spec_.vocab};
+  /// From the stream to the head's input.
+  Layers before_head() const {
+    Layers layers;
+    if (is_on_tensor()) {
+      tensor_.enter(layers, spec_.hidden);
     } else {
-      tensor_.share_tokens(before, spec_.hidden);
-      options.tokens = own_tokens();
+      tensor_.share_tokens(layers, spec_.hidden);
     }
-    return {std::move(before), std::make_unique<LossHead>(std::move(projection), options)};
+    return layers;
+  }
+
+  std::unique_ptr<LossHead> head(std::shared_ptr<Parameter> projection) const {
+    LossHead::Options options{.chunk_tokens = options_.loss_chunk, .tokens = own_tokens()};
+    if (rows_.divides()) {
+      options.vocabulary = {.others = rows_.comm(),
+                            .first = first_row(),
+                            .valid = rows_.valid_rows(spec_.vocab).size,
+                            .whole = spec_.vocab};
+    }
+    return std::make_unique<LossHead>(std::move(projection), options);
+  }
+
+  std::unique_ptr<SplitHead> split_head(std::shared_ptr<Parameter> projection) const {
+    const SplitHead::Rows rows{.holders = rows_.ranks(),
+                               .own = rows_.rank(),
+                               .each = rows_.padded_rows(spec_.vocab),
+                               .valid = rows_.valid_rows(spec_.vocab).size};
+    return std::make_unique<SplitHead>(std::move(projection), rows, own_tokens(),
+                                       share_.head_input_grad);
   }
 
  private:
-  bool divides() const { return tensor_.divides() && vocabulary_ == VocabularyOnTp::divided; }
-  /// With the whole vocabulary on every rank, each rank has its tokens, also where the stream has
-  /// all of them: nothing is computed twice.
-  TokenShare own_tokens() const { return {tensor_.rank(), tensor_.ranks()}; }
+  bool is_on_tensor() const {
+    return tensor_.divides() && share_.vocabulary == VocabularyPlacement::tensor;
+  }
+  std::int64_t first_row() const { return rows_.rank() * rows_.padded_rows(spec_.vocab); }
+  /// Where tp ranks have the same rows, each has its tokens, also where the stream has all of them:
+  /// nothing is computed twice.
+  TokenShare own_tokens() const {
+    return is_on_tensor() ? TokenShare{} : TokenShare{tensor_.rank(), tensor_.ranks()};
+  }
 
   const ModelSpec& spec_;
   const BuildOptions& options_;
   const TensorRules& tensor_;
-  VocabularyOnTp vocabulary_;
+  const DecoderShare& share_;
+  TensorRules rows_;  // what the rows are divided by
 };
 
 }  // namespace
@@ -340,6 +367,7 @@ std::vector<Layer*> Decoder::unit_pointers() const {
   for (const Units& stage : stages) {
     for (const auto& unit : stage) pointers.push_back(unit.get());
   }
+  for (const auto& unit : ends) pointers.push_back(unit.get());
   return pointers;
 }
 
@@ -353,6 +381,7 @@ class DecoderBuilder {
       : spec_(spec),
         options_(options),
         unties_(share.unties),
+        has_ends_apart_(share.vocabulary == VocabularyPlacement::pipeline),
         ends_(spec, options, share),
         blocks_(
             spec, options, share.tensor,
@@ -366,10 +395,7 @@ class DecoderBuilder {
   void add(int unit) {
     const int last = unit_count(spec_) - 1;
     if (unit == 0) {
-      decoder_.token_embedding = table_at(decoder_.projection);
-      push("embedding", ends_.embedding(decoder_.token_embedding));
-      // Apart from the token table, which may be tied and then has a unit to itself.
-      if (!spec_.rope) push("positions", ends_.positions());
+      add_embedding();
     } else if (unit == last) {
       add_head();
     } else if (unit == last - 1) {
@@ -383,6 +409,17 @@ class DecoderBuilder {
     }
   }
 
+  /// Embedding and head for a rank that has rows of both, whatever its stages.
+  void add_ends() {
+    decoder_.token_embedding = table_at(nullptr);
+    decoder_.ends.push_back(ends_.embedding(decoder_.token_embedding));
+    decoder_.projection = projection();
+    decoder_.split_head = ends_.split_head(decoder_.projection);
+    auto head = ends_.head(decoder_.projection);
+    decoder_.head = head.get();
+    decoder_.ends.push_back(std::move(head));
+  }
+
   Decoder& decoder() { return decoder_; }
 
  private:
@@ -392,15 +429,31 @@ class DecoderBuilder {
     return ends_.table(spec_.names.token_embedding);
   }
 
+  std::shared_ptr<Parameter> projection() const {
+    return spec_.tied_embeddings ? table_at(decoder_.token_embedding)
+                                 : ends_.table(spec_.names.head);
+  }
+
+  void add_embedding() {
+    Layers layers = ends_.after_embedding();
+    if (!has_ends_apart_) {
+      decoder_.token_embedding = table_at(decoder_.projection);
+      layers.insert(layers.begin(), ends_.embedding(decoder_.token_embedding));
+    }
+    if (!layers.empty()) push("embedding", std::make_unique<Sequential>(std::move(layers)));
+    // Apart from the token table, which may be tied and then has a unit to itself.
+    if (!spec_.rope) push("positions", ends_.positions());
+  }
+
   void add_head() {
-    decoder_.projection =
-        spec_.tied_embeddings ? table_at(decoder_.token_embedding) : ends_.table(spec_.names.head);
-    auto [before, head] = ends_.head(decoder_.projection);
-    decoder_.head = head.get();
-    if (!before.empty()) {
+    if (Layers before = ends_.before_head(); !before.empty()) {
       push("head entry", std::make_unique<Sequential>(std::move(before)));
       decoder_.head_entry = decoder_.stages.back().back().get();
     }
+    if (has_ends_apart_) return;
+    decoder_.projection = projection();
+    auto head = ends_.head(decoder_.projection);
+    decoder_.head = head.get();
     push("head", std::move(head));
   }
 
@@ -411,7 +464,7 @@ class DecoderBuilder {
 
   const ModelSpec& spec_;
   const BuildOptions& options_;
-  const bool unties_;
+  const bool unties_, has_ends_apart_;
   const EndsBuilder ends_;
   BlockBuilder blocks_;
   Decoder decoder_;
@@ -434,6 +487,7 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
     builder.begin_stage();
     for (int unit = begin; unit < end; ++unit) builder.add(unit);
   }
+  if (share.vocabulary == VocabularyPlacement::pipeline) builder.add_ends();
   return std::move(builder.decoder());
 }
 

@@ -6,6 +6,7 @@
 #include "model/spec.h"
 #include "nn/layer.h"
 #include "nn/loss_head.h"
+#include "nn/split_head.h"
 #include "parallel/tensor_rules.h"
 
 namespace heddle {
@@ -19,8 +20,9 @@ struct BuildOptions {
       false;  ///< output projections start smaller by sqrt(2 * layers), as in GPT-2
 };
 
-/// Where the embedding and the output projection lie on tp.
-enum class VocabularyOnTp { replicated, divided };
+/// How the rows of the embedding and of the output projection lie: all on every rank of the first
+/// and of the last stage, divided over their tp ranks, or divided over all ranks of the pipeline.
+enum class VocabularyPlacement { replicated, tensor, pipeline };
 
 /// The part of a decoder that a rank has: a run of units of every stage it owns.
 struct DecoderShare {
@@ -28,7 +30,11 @@ struct DecoderShare {
     int begin = 0, end = 0;
   };
   TensorRules tensor = {};
-  VocabularyOnTp vocabulary = VocabularyOnTp::divided;
+  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+  /// The pipeline, when the vocabulary is divided over it, and how then the head's input gradient
+  /// is made.
+  Communicator* pipeline = nullptr;
+  SplitHead::InputGrad head_input_grad = SplitHead::InputGrad::early;
   std::vector<Units> stages = {};  ///< by local stage; empty: one stage with everything
   bool unties = false;  ///< embedding and head are parameters of their own, also where tied
 };
@@ -52,7 +58,12 @@ struct Decoder {
   LossHead* head = nullptr;     ///< the last unit, where it is here
   Layer* head_entry = nullptr;  ///< the unit that leads from the stream into it, where it needs one
   std::shared_ptr<Parameter> token_embedding, projection;  ///< where they are here; one when tied
+  /// With a vocabulary divided over the pipeline embedding and head are in no stage, but on every
+  /// rank; the head is then trained in two passes.
+  Units ends;
+  std::unique_ptr<SplitHead> split_head;
 
+  /// Stage by stage, then the ends.
   std::vector<Layer*> unit_pointers() const;
 };
 

@@ -25,6 +25,16 @@ std::string possible_tp(const ModelSpec& spec) {
   return text;
 }
 
+/// Of a request or of a plan.
+template <class Wanted>
+PipeShape pipe_shape(const Wanted& wanted, int ranks, int microbatches) {
+  const bool divides = wanted.vocabulary == VocabularyPlacement::pipeline;
+  return {.ranks = ranks,
+          .microbatches = microbatches,
+          .chunks = wanted.chunks,
+          .vocabulary = divides ? wanted.vocabulary_algorithm : 0};
+}
+
 class Checker {
  public:
   Checker(const ModelSpec& spec, const ParallelRequest& request, int ranks)
@@ -94,9 +104,14 @@ class Checker {
           fmt::format("parallel.pp = {} is more stages than the model's {} layers; use at most {}",
                       request_.pp, spec_.layers, spec_.layers));
     }
+    if (request_.vocabulary == VocabularyPlacement::pipeline && request_.pp == 1) {
+      problems_.push_back(
+          "parallel.vocabulary = \"pipeline\" needs a pipeline; use parallel.pp above 1, or "
+          "vocabulary = \"tensor\"");
+      return;
+    }
     try {
-      make_schedule(request_.schedule,
-                    {.ranks = request_.pp, .microbatches = 1, .chunks = request_.chunks});
+      make_schedule(request_.schedule, pipe_shape(request_, request_.pp, 1));
     } catch (const Error& error) {
       problems_.push_back(error.what());
     }
@@ -111,8 +126,7 @@ class Checker {
 }  // namespace
 
 Schedule ParallelPlan::step_schedule(int microbatches) const {
-  return lower(make_schedule(
-      schedule, {.ranks = mesh.size(Axis::pp), .microbatches = microbatches, .chunks = chunks}));
+  return lower(make_schedule(schedule, pipe_shape(*this, mesh.size(Axis::pp), microbatches)));
 }
 
 std::vector<int> ParallelPlan::stages_of(int pp_rank) const {
@@ -173,20 +187,22 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
   plan.zero = request.zero;
   plan.sequence = request.sequence && request.tp > 1;
   plan.vocabulary = request.vocabulary;
+  plan.vocabulary_algorithm = request.vocabulary_algorithm;
   plan.schedule = request.schedule;
   plan.chunks = request.chunks;
   plan.overlap = request.overlap;
   plan.rank_of_stage =
-      make_schedule(request.schedule,
-                    {.ranks = request.pp, .microbatches = 1, .chunks = request.chunks})
-          .rank_of_stage;
-  plan.units_of_stage = cut_stages(unit_costs(spec, seq_len), plan.stages());
+      make_schedule(request.schedule, pipe_shape(request, request.pp, 1)).rank_of_stage;
+  std::vector<double> costs = unit_costs(spec, seq_len);
+  if (plan.divides_vocabulary_over_pp()) costs.back() = 0.0;  // every rank has its share
+  plan.units_of_stage = cut_stages(costs, plan.stages());
   const int kv_heads = static_cast<int>(spec.kv_heads);
   plan.mesh = MeshShape{}
                   .with(Axis::pp, request.pp)
                   .with(Axis::tp, request.tp)
                   .with(Axis::dp, ranks / request.pp / request.tp);
   plan.mesh.copies = request.tp > kv_heads ? request.tp / kv_heads : 1;
+  if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   return plan;
 }

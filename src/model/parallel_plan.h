@@ -17,7 +17,8 @@ struct ParallelRequest {
   int tp = 1, pp = 1;
   int zero = 0;
   bool sequence = false;
-  VocabularyOnTp vocabulary = VocabularyOnTp::divided;
+  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
   std::string schedule = "1f1b";
   int chunks = 1;
   bool overlap = true;
@@ -28,7 +29,8 @@ struct ParallelPlan {
   MeshShape mesh;
   int zero = 0;
   bool sequence = false;
-  VocabularyOnTp vocabulary = VocabularyOnTp::divided;
+  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
   std::string schedule = "1f1b";
   int chunks = 1;
   bool overlap = true;
@@ -36,6 +38,7 @@ struct ParallelPlan {
   std::vector<DecoderShare::Units> units_of_stage;
 
   int stages() const { return static_cast<int>(rank_of_stage.size()); }
+  bool divides_vocabulary_over_pp() const { return vocabulary == VocabularyPlacement::pipeline; }
   /// The computations and messages of one step, for every pipeline rank.
   Schedule step_schedule(int microbatches) const;
   /// The stages of a pipeline rank, ascending.

@@ -21,15 +21,18 @@ Tensor own_tokens(const Tensor& ids_BS, TokenShare share, std::int32_t padding, 
   return padded;
 }
 
+Tensor rows_of(const Tensor& ids_T, const VocabularyRows& rows, std::int64_t held, Ctx& ctx) {
+  const Tensor row_ids = ctx.workspace(ids_T.shape(), DType::i32);
+  ops::held_rows(ids_T, rows.first, held, row_ids, ctx.stream);
+  return row_ids;
+}
+
 Embedding::Embedding(std::shared_ptr<Parameter> tokens, VocabularyRows rows, TokenShare share)
     : tokens_(std::move(tokens)), rows_(rows), share_(share) {}
 
 Tensor Embedding::row_ids(Ctx& ctx) const {
   const Tensor ids = own_tokens(ctx.batch.ids, share_, ops::kAbsentRow, ctx);
-  if (rows_.are_all) return ids;
-  const Tensor row_ids = ctx.workspace(ids.shape(), DType::i32);
-  ops::held_rows(ids, rows_.first, tokens_->shape[0], row_ids, ctx.stream);
-  return row_ids;
+  return rows_.are_all ? ids : rows_of(ids, rows_, tokens_->shape[0], ctx);
 }
 
 Tensor Embedding::forward(const Tensor&, Saved&, Ctx& ctx) {

@@ -21,6 +21,9 @@ struct VocabularyRows {
   bool are_all = true;
 };
 
+/// Ids as rows of a table of `held` rows; ops::kAbsentRow for those that others have.
+Tensor rows_of(const Tensor& ids_T, const VocabularyRows& rows, std::int64_t held, Ctx& ctx);
+
 /// The first layer: token embedding. Its input is the micro-batch's ids; backward returns no
 /// tensor. With rows of the vocabulary elsewhere, its output is this holder's share of a sum.
 class Embedding : public Layer {

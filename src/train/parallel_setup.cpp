@@ -2,25 +2,20 @@
 
 #include <array>
 
-#include "base/error.h"
-
 namespace heddle {
 
 ParallelRequest parallel_request(const config::ParallelConfig& parallel) {
   static constexpr std::array<const char*, 8> kSchedules = {
       "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-min", "v-half"};
-  if (parallel.vocabulary == config::Vocabulary::pipeline) {
-    throw Error(ErrorCode::usage, "parallel.vocabulary = \"pipeline\" is not in this version",
-                "use \"tensor\" or \"replicated\"");
-  }
+  static constexpr std::array<VocabularyPlacement, 3> kPlacements = {
+      VocabularyPlacement::replicated, VocabularyPlacement::tensor, VocabularyPlacement::pipeline};
   return {.dp = static_cast<int>(parallel.dp),
           .tp = static_cast<int>(parallel.tp),
           .pp = static_cast<int>(parallel.pp),
           .zero = static_cast<int>(parallel.zero),
           .sequence = parallel.sequence,
-          .vocabulary = parallel.vocabulary == config::Vocabulary::tensor
-                            ? VocabularyOnTp::divided
-                            : VocabularyOnTp::replicated,
+          .vocabulary = kPlacements[static_cast<std::size_t>(parallel.vocabulary)],
+          .vocabulary_algorithm = static_cast<int>(parallel.vocabulary_algorithm),
           .schedule = kSchedules[static_cast<std::size_t>(parallel.schedule)],
           .chunks = static_cast<int>(parallel.chunks),
           .overlap = parallel.overlap};

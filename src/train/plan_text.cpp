@@ -45,6 +45,7 @@ std::string describe(const ParallelPlan& plan) {
   if (plan.sequence) text += ", sequence split over tp";
   if (plan.mesh.size(Axis::pp) > 1) {
     text += fmt::format(", schedule {} of {} stages", plan.schedule, plan.stages());
+    if (plan.divides_vocabulary_over_pp()) text += ", vocabulary over pp";
   }
   return text;
 }
@@ -69,6 +70,7 @@ std::vector<std::string> describe_traffic(const StepPlan& plan) {
   }
   describe_counts("tp copies", plan.traffic.copies, lines);
   describe_counts("pp ends", plan.traffic.ends, lines);
+  describe_counts("pp lanes", plan.traffic.lanes, lines);
   return lines;
 }
 

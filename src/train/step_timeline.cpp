@@ -1,6 +1,7 @@
 #include "train/step_timeline.h"
 
 #include <algorithm>
+#include <map>
 
 #include "parallel/schedule/draw.h"
 #include "simulator/play.h"
@@ -36,31 +37,39 @@ Times gather_times(const StepRecorder& recorder, const Schedule& schedule, Commu
   return times;
 }
 
-/// The mean time of each stage's computations. Where B and W are one action, half of it each.
-std::vector<StageTimes> mean_times(const Schedule& schedule, const Times& times) {
+/// Mean times of the computations. Where B and W are one action, half of it each.
+struct MeanTimes {
+  std::vector<StageTimes> stages;
+  VocabularyTimes vocabulary;
+};
+
+MeanTimes mean_times(const Schedule& schedule, const Times& times) {
   struct Sum {
     double seconds = 0.0;
     int count = 0;
     double mean() const { return count == 0 ? 0.0 : seconds / count; }
   };
-  std::vector<std::array<Sum, 4>> sums(static_cast<std::size_t>(schedule.stages()));
+  std::map<std::pair<Act, int>, Sum> sums;  // by stage
   for (std::size_t rank = 0; rank < times.size(); ++rank) {
     for (std::size_t i = 0; i < times[rank].size(); ++i) {
       const Action& action = schedule.by_rank[rank][i];
-      const auto kind = static_cast<std::size_t>(action.act);
-      static_assert(static_cast<int>(Act::bw) == 3, "f, b, w and bw come first");
-      if (kind > static_cast<std::size_t>(Act::bw)) continue;
-      Sum& sum = sums[static_cast<std::size_t>(action.stage)][kind];
+      if (!is_computation(action.act)) continue;
+      Sum& sum = sums[{action.act, action.stage}];
       sum.seconds += times[rank][i].second - times[rank][i].first;
       ++sum.count;
     }
   }
-  std::vector<StageTimes> result;
-  for (const auto& [f, b, w, bw] : sums) {
-    result.push_back(
-        {.f = f.mean(), .b = b.mean() + bw.mean() / 2, .w = w.mean() + bw.mean() / 2, .hop = 0.0});
+  MeanTimes means;
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    const auto mean = [&](Act act) { return sums[{act, stage}].mean(); };
+    const double half = mean(Act::bw) / 2;
+    means.stages.push_back(
+        {.f = mean(Act::f), .b = mean(Act::b) + half, .w = mean(Act::w) + half, .hop = 0.0});
   }
-  return result;
+  const int last = schedule.stages() - 1;
+  means.vocabulary = {.s = sums[{Act::vocab_s, last}].mean(),
+                      .t = sums[{Act::vocab_t, last}].mean()};
+  return means;
 }
 
 observe::Timeline draw(
@@ -91,7 +100,8 @@ std::vector<observe::TimelineFigure> step_timelines(const StepRecorder& recorder
   const bool is_whole = recorder.actions().size() == schedule.by_rank[own].size();
   const Times times =
       gather_times(is_whole ? recorder : StepRecorder(), schedule, pipeline, memory, stream);
-  const Played played = play(schedule, mean_times(schedule, times));
+  const MeanTimes means = mean_times(schedule, times);
+  const Played played = play(schedule, means.stages, means.vocabulary);
   auto measured = draw(schedule, "the last step as it was measured",
                        [&](std::size_t rank, std::size_t i) { return times[rank][i]; });
   auto simulated = draw(schedule, "the same schedule played with the mean times",

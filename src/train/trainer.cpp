@@ -112,6 +112,7 @@ class Run {
         data_(open_data()),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
+    stream_.set_deterministic(config_.run.deterministic);
     step_plan_ = plan_for(world.rank());
     check_memory();
   }

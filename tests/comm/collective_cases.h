@@ -131,6 +131,30 @@ inline void check_all_to_all(CommCase& c, DType dtype) {
   }
 }
 
+inline void check_broadcast(CommCase& c, std::int64_t count, DType dtype) {
+  for (const int root : {0, c.size() - 1}) {
+    const Tensor data = filled(c, count, dtype, c.rank());
+    c.all().broadcast(data, root, c.stream).wait(c.stream);
+    for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(load(data, i), value_at(root, i));
+  }
+}
+
+/// What is done between two collectives sees the result of the first and feeds the second.
+inline void check_work_in_between(CommCase& c) {
+  const Tensor data = filled(c, 129, DType::f64, c.rank());
+  Work first = c.all().all_reduce(data, ReduceOp::sum, c.stream);
+  c.all().then(
+      [data](Stream&) {
+        for (double& value : data.host<double>()) value += 1.0;
+      },
+      c.stream);
+  c.all().all_reduce(data, ReduceOp::sum, c.stream).wait(c.stream);
+  EXPECT_TRUE(first.done());
+  for (std::int64_t i = 0; i < data.count(); ++i) {
+    ASSERT_EQ(load(data, i), c.size() * (combined(ReduceOp::sum, c.size(), i) + 1.0));
+  }
+}
+
 inline void check_collectives(World& world, bool background) {
   CommCase c{.world = world};
   world.all().run_in_background(background);
@@ -144,10 +168,12 @@ inline void check_collectives(World& world, bool background) {
       }
       check_all_gather(c, count, dtype, false);
       check_all_gather(c, count, dtype, true);
+      check_broadcast(c, count, dtype);
     }
     check_all_to_all(c, dtype);
     world.all().barrier();
   }
+  check_work_in_between(c);
   world.all().run_in_background(false);
 }
 

@@ -92,6 +92,22 @@ INSTANTIATE_TEST_SUITE_P(
                     PipelineCase{"qwen2", 2, 2, 2, 1, 4}, PipelineCase{"llama", 2, 2, 3, 1, 4},
                     PipelineCase{"qwen2", 2, 2, 3, 1, 4}, PipelineCase{"qwen3", 2, 2, 3, 2, 3}));
 
+TEST(DividedVocabulary, GivesTheSameBitsWithEverySchedule) {
+  for (const char* model : {"llama", "qwen2"}) {
+    const ModelSpec spec = deep_spec(model, 5);
+    for (const int algorithm : {1, 2}) {
+      for (const int pp : {2, 4}) {
+        ParallelRequest request{.dp = 1,
+                                .pp = pp,
+                                .vocabulary = VocabularyPlacement::pipeline,
+                                .vocabulary_algorithm = algorithm};
+        const Outcome expected = train(spec, with_schedule(request, "1f1b"), 9);
+        expect_same_gradients(train(spec, with_schedule(request, "v-half"), 9), expected, model);
+      }
+    }
+  }
+}
+
 /// Meshes on which something runs beside something else.
 const ParallelRequest kOverlapping[] = {
     {.dp = 2, .zero = 0},
@@ -102,6 +118,7 @@ const ParallelRequest kOverlapping[] = {
     {.dp = 2, .pp = 2, .zero = 2, .schedule = "zb-v"},
     {.dp = 2, .pp = 3, .zero = 3, .schedule = "1f1b"},
     {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .schedule = "zb-h2"},
+    {.dp = 2, .pp = 3, .zero = 2, .vocabulary = VocabularyPlacement::pipeline, .schedule = "1f1b"},
 };
 
 TEST(Overlap, DoesNotChangeABit) {

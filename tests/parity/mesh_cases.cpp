@@ -7,7 +7,8 @@
 namespace heddle {
 namespace {
 
-constexpr auto kWhole = VocabularyOnTp::replicated;
+constexpr auto kWhole = VocabularyPlacement::replicated;
+constexpr auto kPipeline = VocabularyPlacement::pipeline;
 
 }  // namespace
 
@@ -66,6 +67,41 @@ const std::vector<MeshCase>& mesh_cases() {
       {{.dp = 1, .pp = 4, .schedule = "v-min"}},
       {{.dp = 1, .pp = 4, .schedule = "v-half"}},
       {{.dp = 1, .pp = 2, .schedule = "zb-v"}, true},
+      // A vocabulary that is divided over the pipeline, by both algorithms.
+      {{.dp = 1, .pp = 2, .vocabulary = kPipeline, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 2, .vocabulary = kPipeline, .vocabulary_algorithm = 1, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 2, .vocabulary = kPipeline, .schedule = "v-half"}},
+      {{.dp = 1,
+        .pp = 2,
+        .vocabulary = kPipeline,
+        .vocabulary_algorithm = 1,
+        .schedule = "v-half"}},
+      {{.dp = 1, .pp = 3, .vocabulary = kPipeline, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 4, .vocabulary = kPipeline, .vocabulary_algorithm = 1, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 4, .vocabulary = kPipeline, .schedule = "v-half"}, true},
+      {{.dp = 2, .pp = 2, .zero = 1, .vocabulary = kPipeline, .schedule = "1f1b"}},
+      {{.dp = 2, .pp = 2, .zero = 3, .vocabulary = kPipeline, .schedule = "v-half"}},
+      {{.dp = 2,
+        .pp = 2,
+        .zero = 2,
+        .vocabulary = kPipeline,
+        .vocabulary_algorithm = 1,
+        .schedule = "1f1b"}},
+      {{.dp = 1, .tp = 2, .pp = 2, .vocabulary = kPipeline, .schedule = "1f1b"}},
+      {{.dp = 1,
+        .tp = 2,
+        .pp = 2,
+        .sequence = true,
+        .vocabulary = kPipeline,
+        .schedule = "v-half"}},
+      {{.dp = 2,
+        .tp = 2,
+        .pp = 2,
+        .zero = 3,
+        .sequence = true,
+        .vocabulary = kPipeline,
+        .vocabulary_algorithm = 1,
+        .schedule = "1f1b"}},
       // Two axes.
       {{.dp = 2, .tp = 2}},
       {{.dp = 2, .tp = 2, .zero = 1, .sequence = true}},
@@ -116,6 +152,9 @@ std::string name_of(const MeshCase& mesh) {
   std::string name = fmt::format("dp{}_tp{}", r.dp, r.tp);
   if (r.sequence) name += "_seq";
   if (r.tp > 1 && r.vocabulary == kWhole) name += "_whole_vocabulary";
+  if (r.vocabulary == kPipeline) {
+    name += fmt::format("_pipeline_vocabulary_{}", r.vocabulary_algorithm);
+  }
   if (r.pp > 1) name += fmt::format("_pp{}_{}", r.pp, r.schedule);
   if (r.chunks > 1) name += fmt::format("_{}_chunks", r.chunks);
   if (r.dp > 1) name += fmt::format("_zero{}", r.zero);

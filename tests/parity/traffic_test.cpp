@@ -24,23 +24,25 @@ std::string text(const CommCounts& counts) {
 }
 
 struct Traffic {
-  std::string tp, dp, pp, copies, ends;
+  std::string tp, dp, pp, copies, ends, lanes;
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
 void PrintTo(const Traffic& t, std::ostream* out) {
   *out << "\n  tp: " << t.tp << "\n  dp: " << t.dp << "\n  pp: " << t.pp
-       << "\n  copies: " << t.copies << "\n  ends: " << t.ends;
+       << "\n  copies: " << t.copies << "\n  ends: " << t.ends << "\n  lanes: " << t.lanes;
 }
 
 Traffic text(const MeshTraffic& traffic) {
   const auto on = [&](Axis axis) { return text(traffic.by_axis[static_cast<std::size_t>(axis)]); };
-  return {on(Axis::tp), on(Axis::dp), on(Axis::pp), text(traffic.copies), text(traffic.ends)};
+  return {on(Axis::tp),         on(Axis::dp),       on(Axis::pp),
+          text(traffic.copies), text(traffic.ends), text(traffic.lanes)};
 }
 
 Traffic by_formula(const VolumeFormulas& formulas) {
-  return {text(formulas.on_tp()), text(formulas.on_dp()), text(formulas.on_pp()),
-          text(formulas.between_copies()), text(formulas.between_ends())};
+  return {text(formulas.on_tp()),        text(formulas.on_dp()),
+          text(formulas.on_pp()),        text(formulas.between_copies()),
+          text(formulas.between_ends()), text(formulas.on_lanes())};
 }
 
 /// What a rank has of a model, by the plan's assignment of units to stages.

@@ -73,9 +73,14 @@ VolumeFormulas::Unit VolumeFormulas::norm() const {
   return Unit(vectors, Size{spec_.hidden, request_.sequence && t_ > 1});
 }
 
+bool VolumeFormulas::divides_over_pp() const {
+  return request_.vocabulary == VocabularyPlacement::pipeline;
+}
+
 VolumeFormulas::Unit VolumeFormulas::table() const {
+  if (divides_over_pp()) return {{(spec_.vocab + p_ - 1) / p_ * spec_.hidden, t_ > 1}};
   if (t_ == 1) return {{spec_.vocab * spec_.hidden}};
-  if (request_.vocabulary == VocabularyOnTp::replicated) {
+  if (request_.vocabulary == VocabularyPlacement::replicated) {
     return {{spec_.vocab * spec_.hidden, true}};
   }
   return {{(spec_.vocab + t_ - 1) / t_ * spec_.hidden}};
@@ -86,15 +91,18 @@ bool VolumeFormulas::is_tied_here() const { return spec_.tied_embeddings && p_ =
 
 std::vector<VolumeFormulas::Unit> VolumeFormulas::units() const {
   std::vector<Unit> units(static_cast<std::size_t>(part_.blocks), block());
-  if (part_.has_first) {
-    units.push_back(table());
-    if (!spec_.rope) {
-      units.push_back({{spec_.max_positions * spec_.hidden, request_.sequence && t_ > 1}});
-    }
+  if (part_.has_first && !spec_.rope) {
+    units.push_back({{spec_.max_positions * spec_.hidden, request_.sequence && t_ > 1}});
   }
   if (part_.has_norm) units.push_back(norm());
-  if (part_.has_last && !is_tied_here()) units.push_back(table());
+  for (int i = 0; i < tables(); ++i) units.push_back(table());
   return units;
+}
+
+/// How many of the embedding and the head are here.
+int VolumeFormulas::tables() const {
+  if (divides_over_pp()) return 2;
+  return (part_.has_first ? 1 : 0) + (part_.has_last && !is_tied_here() ? 1 : 0);
 }
 
 std::int64_t VolumeFormulas::size_of(const Unit& unit) const {
@@ -143,6 +151,11 @@ CommCounts VolumeFormulas::on_dp() const {
         add(counts, CommOp::all_gather, 2 * m_, bytes);
     }
   }
+  if (zero_ == 3 && divides_over_pp()) {
+    // Looking up needs the table once, S once, and T only with algorithm 1.
+    const std::int64_t spared = request_.vocabulary_algorithm == 1 ? m_ : 2 * m_;
+    add(counts, CommOp::all_gather, -spared, e * size_of(table()));
+  }
   // A table that is both ends' is gathered for both.
   if (zero_ == 3 && is_tied_here()) add(counts, CommOp::all_gather, 2 * m_, e * size_of(table()));
   return counts;
@@ -164,7 +177,7 @@ CommCounts VolumeFormulas::on_tp() const {
   } else {
     add(counts, CommOp::all_reduce, passes * branches, whole);
   }
-  const bool divides = request_.vocabulary == VocabularyOnTp::divided;
+  const bool divides = request_.vocabulary == VocabularyPlacement::tensor;
   const std::int64_t first = part_.has_first ? m_ : 0, last = part_.has_last ? m_ : 0;
   if (divides && request_.sequence) {
     // Forward of the embedding and backward of the head; and the other way round.
@@ -246,8 +259,19 @@ bool VolumeFormulas::has_two_ends() const {
   return spec_.tied_embeddings && p_ > 1 && !is_v_shaped();
 }
 
+CommCounts VolumeFormulas::on_lanes() const {
+  CommCounts counts;
+  if (!divides_over_pp()) return counts;
+  const std::int64_t tokens = round_up(tokens_, t_) / t_, bytes = e * tokens * spec_.hidden;
+  add(counts, CommOp::broadcast, 2 * m_, bytes);   // the head's input, the embedding's gradient
+  add(counts, CommOp::all_reduce, 2 * m_, bytes);  // what is looked up, the head's gradient
+  add(counts, CommOp::all_gather, m_, e * 3 * tokens * p_);
+  return counts;
+}
+
 CommCounts VolumeFormulas::between_ends() const {
   CommCounts counts;
+  if (divides_over_pp()) return counts;
   if (has_two_ends() && (part_.has_first || part_.has_last)) {
     const auto [begin, end] = held(table());
     add(counts, CommOp::all_reduce, 1, e * (end - begin));

@@ -35,6 +35,7 @@ class VolumeFormulas {
   CommCounts between_copies() const;
   /// Between the two ends of a pipeline, which both hold a tied embedding.
   CommCounts between_ends() const;
+  CommCounts on_lanes() const;
 
   /// Bytes that stay between steps, without rope tables.
   std::int64_t parameter_bytes() const;
@@ -70,6 +71,8 @@ class VolumeFormulas {
   bool is_tied_here() const;
   bool has_two_ends() const;
   bool is_v_shaped() const;
+  bool divides_over_pp() const;
+  int tables() const;
 
   const ModelSpec& spec_;
   const ParallelRequest& request_;

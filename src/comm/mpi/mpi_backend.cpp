@@ -72,6 +72,7 @@ void MpiBackend::run(const Collective& call) {
     case CommOp::all_gather: return all_gather(call);
     case CommOp::reduce_scatter: return reduce_scatter(call);
     case CommOp::all_to_all: return all_to_all(call);
+    case CommOp::broadcast: return broadcast(call);
     case CommOp::barrier:
       return check_mpi(session_->mpi, session_->mpi.barrier(comm_), "MPI_Barrier");
     default: HEDDLE_CHECK(false, "{} is not a collective on tensors", name_of(call.op));
@@ -170,6 +171,17 @@ void MpiBackend::all_to_all(const Collective& call) {
                                      call.out.bytes(), out_counts.data(), out_offsets.data(),
                                      static_cast<int>(size_of(call.in.dtype()))),
             "MPI_Alltoallv");
+}
+
+void MpiBackend::broadcast(const Collective& call) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  for (std::size_t begin = 0; begin < call.out.size_bytes(); begin += kMostBytes) {
+    const std::size_t bytes = std::min(kMostBytes, call.out.size_bytes() - begin);
+    check_mpi(session_->mpi,
+              session_->mpi.broadcast(comm_, call.out.bytes() + begin, static_cast<int>(bytes),
+                                      call.root),
+              "MPI_Bcast");
+  }
 }
 
 void MpiBackend::send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) {

@@ -40,6 +40,7 @@ class MpiBackend : public CommBackend {
   void all_reduce_wide(const Collective& call);
   void reduce_scatter_wide(const Collective& call);
   void all_to_all(const Collective& call);
+  void broadcast(const Collective& call);
 
   const HeddleMpiComm comm_;
   const std::shared_ptr<MpiSession> session_;

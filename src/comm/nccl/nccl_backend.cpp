@@ -114,6 +114,11 @@ class NcclBackend final : public CommBackend {
     });
   }
 
+  Background background(bool is_on_gpu) const override {
+    return is_on_gpu ? Background::own_stream : host_->background(false);
+  }
+  Stream& stream() override { return stream_; }
+
   void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override {
     host_->send(data, peer, tag, std::move(done));
   }
@@ -154,6 +159,9 @@ class NcclBackend final : public CommBackend {
       case CommOp::reduce_scatter:
         HEDDLE_NCCL(nccl_.reduce_scatter(in, out, count_of(call.out), type, op_of(call.reduce),
                                          comm, stream));
+        return;
+      case CommOp::broadcast:
+        HEDDLE_NCCL(nccl_.broadcast(in, out, count_of(call.in), type, call.root, comm, stream));
         return;
       case CommOp::all_to_all: return exchange_rows(call, comm, stream);
       default: HEDDLE_CHECK(false, "{} over NCCL", name_of(call.op));

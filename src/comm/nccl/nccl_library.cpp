@@ -28,6 +28,7 @@ std::optional<NcclLibrary> load() {
   find(library.all_reduce, "ncclAllReduce");
   find(library.all_gather, "ncclAllGather");
   find(library.reduce_scatter, "ncclReduceScatter");
+  find(library.broadcast, "ncclBroadcast");
   find(library.send, "ncclSend");
   find(library.recv, "ncclRecv");
   find(library.group_start, "ncclGroupStart");

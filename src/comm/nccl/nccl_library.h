@@ -16,6 +16,7 @@ struct NcclLibrary {
   decltype(&ncclAllReduce) all_reduce;
   decltype(&ncclAllGather) all_gather;
   decltype(&ncclReduceScatter) reduce_scatter;
+  decltype(&ncclBroadcast) broadcast;
   decltype(&ncclSend) send;
   decltype(&ncclRecv) recv;
   decltype(&ncclGroupStart) group_start;

@@ -46,6 +46,11 @@ class StagedBackend final : public CommBackend {
     });
   }
 
+  /// What comes back goes to the GPU when somebody waits, and later calls may need it before.
+  Background background(bool is_on_gpu) const override {
+    return is_on_gpu ? Background::none : inner_->background(false);
+  }
+
   void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override {
     inner_->send(data, peer, tag, std::move(done));
   }

@@ -41,6 +41,7 @@ void TcpBackend::run(const Collective& call) {
     case CommOp::all_gather: return all_gather(call);
     case CommOp::reduce_scatter: return reduce_scatter(call);
     case CommOp::all_to_all: return all_to_all(call);
+    case CommOp::broadcast: return broadcast(call);
     default: HEDDLE_CHECK(false, "{} is not a collective on tensors", name_of(call.op));
   }
 }
@@ -100,6 +101,13 @@ void TcpBackend::reduce_scatter(const Collective& call) {
   }
   std::byte* const out = call.out.bytes();
   combine_ranks(call.in.dtype(), call.reduce, inputs, {&out, 1}, 0, call.out.count());
+}
+
+void TcpBackend::broadcast(const Collective& call) {
+  if (rank() != call.root) return get(call.root, call.out.bytes(), call.out.size_bytes());
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) put(peer, call.in.bytes(), call.in.size_bytes());
+  }
 }
 
 void TcpBackend::all_to_all(const Collective& call) {

@@ -36,6 +36,7 @@ class TcpBackend : public CommBackend {
   void all_gather(const Collective& call);
   void reduce_scatter(const Collective& call);
   void all_to_all(const Collective& call);
+  void broadcast(const Collective& call);
 
   const std::shared_ptr<TcpSession> session_;
 };

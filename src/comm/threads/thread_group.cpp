@@ -40,7 +40,7 @@ auto signature(const Collective& call) {
                 ? call.in.count() / std::max<std::int64_t>(1, call.in.size(0))
                 : call.in.count();
   }
-  return std::tuple(call.sequence, call.op, call.reduce, dtype, count);
+  return std::tuple(call.sequence, call.op, call.reduce, call.root, dtype, count);
 }
 
 bool agree(const Collective& a, const Collective& b) {
@@ -178,6 +178,7 @@ void ThreadGroup::run(int rank, const Collective& call) {
     case CommOp::reduce_scatter: reduce(rank, call); break;
     case CommOp::all_gather: gather(call); break;
     case CommOp::all_to_all: exchange_rows(rank, call); break;
+    case CommOp::broadcast: take_from(rank, call); break;
     case CommOp::barrier: break;
     default: HEDDLE_CHECK(false, "{} is not a collective on tensors", name_of(call.op));
   }
@@ -211,6 +212,12 @@ void ThreadGroup::gather(const Collective& call) {
     if (shard != slice) std::memcpy(slice, shard, bytes);
     slice += bytes;
   }
+}
+
+void ThreadGroup::take_from(int rank, const Collective& call) {
+  if (rank == call.root || call.out.count() == 0) return;
+  const Tensor& source = places_[static_cast<std::size_t>(call.root)].call.in;
+  std::memcpy(call.out.bytes(), source.bytes(), call.out.size_bytes());
 }
 
 void ThreadGroup::exchange_rows(int rank, const Collective& call) {

@@ -62,6 +62,7 @@ class ThreadGroup : public Wakeable {
   std::string dispute() const;
   void reduce(int rank, const Collective& call);
   void gather(const Collective& call);
+  void take_from(int rank, const Collective& call);
   void exchange_rows(int rank, const Collective& call);
   void transfer(int from, int to, Message message, Message place);
 

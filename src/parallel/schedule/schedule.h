@@ -43,6 +43,8 @@ enum class Exchange : std::uint8_t {
   embedding_grad  ///< the gradient of the first stage's input to all
 };
 
+inline constexpr int kExchanges = 5;
+
 /// Whether one rank gives and all others take; otherwise all give.
 constexpr bool has_one_source(Exchange collective) {
   return collective == Exchange::output || collective == Exchange::embedding_grad;
