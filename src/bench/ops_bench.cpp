@@ -176,7 +176,7 @@ void bench_gemm(OpsBench& bench) {
     const Tensor y = bench.tensor({tokens, feed_forward}), b = bench.tensor({feed_forward});
     bench.against_gemm("gemm bias", fmt::format("{}x{}x{}", tokens, feed_forward, width),
                        2.0 * static_cast<double>(tokens * feed_forward * width), [&] {
-                         ops::gemm_bias(x, ops::Transpose::no, w, ops::Transpose::yes, b, y, s);
+                         ops::gemm_add(x, ops::Transpose::no, w, ops::Transpose::yes, b, {}, y, s);
                        });
   }
   if (bench.wants("gemm decode")) {
@@ -237,12 +237,13 @@ void bench_activation(OpsBench& bench) {
   Stream& s = bench.stream();
   using ops::Gelu;
   on.measure("swiglu forward", 3, [&] { ops::swiglu_forward(gate, up, y, s); });
-  on.measure("swiglu backward", 5, [&] { ops::swiglu_backward(dy, gate, up, dgate, dup, s); });
+  on.measure("swiglu backward", 5, [&] { ops::swiglu_backward(dy, gate, up, dgate, dup, {}, s); });
   on.measure("gelu exact forward", 2, [&] { ops::gelu_forward(gate, Gelu::exact, y, s); });
   on.measure("gelu exact backward", 3,
-             [&] { ops::gelu_backward(dy, gate, Gelu::exact, dgate, s); });
+             [&] { ops::gelu_backward(dy, gate, Gelu::exact, dgate, {}, s); });
   on.measure("gelu tanh forward", 2, [&] { ops::gelu_forward(gate, Gelu::tanh, y, s); });
-  on.measure("gelu tanh backward", 3, [&] { ops::gelu_backward(dy, gate, Gelu::tanh, dgate, s); });
+  on.measure("gelu tanh backward", 3,
+             [&] { ops::gelu_backward(dy, gate, Gelu::tanh, dgate, {}, s); });
 }
 
 void bench_elementwise(OpsBench& bench) {

@@ -35,7 +35,7 @@ void SwiGlu::apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const {
 
 void SwiGlu::differentiate(const Tensor& dy_TF, const Tensor& x, Stream& stream) const {
   const Tensor gate_TF = x.slice(1, 0, width_), up_TF = x.slice(1, width_, 2 * width_);
-  ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, stream);
+  ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, {}, stream);
 }
 
 void GeluLayer::apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) const {
@@ -43,7 +43,7 @@ void GeluLayer::apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) co
 }
 
 void GeluLayer::differentiate(const Tensor& dy_TF, const Tensor& x_TF, Stream& stream) const {
-  ops::gelu_backward(dy_TF, x_TF, kind_, x_TF, stream);
+  ops::gelu_backward(dy_TF, x_TF, kind_, x_TF, {}, stream);
 }
 
 }  // namespace heddle

@@ -18,7 +18,8 @@ Tensor Linear::forward(const Tensor& x_TI, Saved& saved, Ctx& ctx) {
   const Tensor y_TO = ctx.activation({x_TI.size(0), out()}, x_TI.dtype());
   const auto transpose = storage_ == Storage::out_in ? Transpose::yes : Transpose::no;
   if (bias_ && adds_bias_) {
-    ops::gemm_bias(x_TI, Transpose::no, weight_->value, transpose, bias_->value, y_TO, ctx.stream);
+    ops::gemm_add(x_TI, Transpose::no, weight_->value, transpose, bias_->value, {}, y_TO,
+                  ctx.stream);
   } else {
     ops::gemm(x_TI, Transpose::no, weight_->value, transpose, y_TO, {}, ctx.stream);
   }

@@ -12,6 +12,7 @@
 #include "ops/reduce.h"
 #include "ops/rope.h"
 #include "ops/softmax_xent.h"
+#include "ops/split_vocabulary.h"
 
 // The operations of ops/*.h exist once per backend, under the same names and with the same
 // signatures, in the namespaces ops::cpu and ops::cuda. The public ones pick the backend by the
@@ -38,14 +39,16 @@
   X(embedding_backward)             \
   X(held_rows)                      \
   X(gemm)                           \
-  X(gemm_bias)                      \
+  X(gemm_add)                       \
   X(gemm_backend)                   \
   X(rms_norm_forward)               \
   X(rms_norm_backward_input)        \
   X(rms_norm_backward_weight)       \
+  X(rms_norm_backward)              \
   X(layer_norm_forward)             \
   X(layer_norm_backward_input)      \
   X(layer_norm_backward_weight)     \
+  X(layer_norm_backward)            \
   X(fill_normal)                    \
   X(sum_of_squares)                 \
   X(add_sum_of_squares)             \
@@ -58,7 +61,9 @@
   X(row_max)                        \
   X(row_exponentials)               \
   X(softmax_gradient)               \
-  X(row_loss)
+  X(row_loss)                       \
+  X(merge_row_statistics)           \
+  X(divide_rows)
 
 namespace heddle::ops {
 

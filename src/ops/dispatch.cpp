@@ -18,9 +18,10 @@ void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_
 }
 
 void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
-                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
+                     const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                     Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
+  on(stream.device()).swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
 }
 
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
@@ -29,9 +30,9 @@ void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& str
 }
 
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
-                   Stream& stream) {
+                   const Tensor& y_TF, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).gelu_backward(dy_TF, x_TF, kind, dx_TF, stream);
+  on(stream.device()).gelu_backward(dy_TF, x_TF, kind, dx_TF, y_TF, stream);
 }
 
 void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
@@ -129,10 +130,10 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   on(stream.device()).gemm(a, transpose_a, b, transpose_b, c, scale, stream);
 }
 
-void gemm_bias(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
-               const Tensor& bias_N, const Tensor& c, Stream& stream) {
+void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+              const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).gemm_bias(a, transpose_a, b, transpose_b, bias_N, c, stream);
+  on(stream.device()).gemm_add(a, transpose_a, b, transpose_b, bias_N, addend_MN, c, stream);
 }
 
 std::string gemm_backend(Device device) { return on(device).gemm_backend(device); }
@@ -155,6 +156,12 @@ void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& r
   on(stream.device()).rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
 }
 
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
+                       const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).rms_norm_backward(dy, x, w_D, rstd, addend, dx, dw_D, stream);
+}
+
 void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
                         const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream& stream) {
   if (stream.is_dry()) return;
@@ -173,6 +180,13 @@ void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor&
                                 Stream& stream) {
   if (stream.is_dry()) return;
   on(stream.device()).layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
+}
+
+void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& addend, const Tensor& dx,
+                         const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).layer_norm_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream);
 }
 
 void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
@@ -249,6 +263,20 @@ void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets
               const Tensor& loss_T, Stream& stream) {
   if (stream.is_dry()) return;
   on(stream.device()).row_loss(sum_T, chosen_T, targets_T, loss_T, stream);
+}
+
+void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
+                          std::int64_t rows_per_holder, std::int64_t own, const Tensor& divisor_T,
+                          const Tensor& loss_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .merge_row_statistics(statistics_N3T, targets_T, rows_per_holder, own, divisor_T, loss_T,
+                            stream);
+}
+
+void divide_rows(const Tensor& y_TD, const Tensor& divisor_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).divide_rows(y_TD, divisor_T, stream);
 }
 
 }  // namespace heddle::ops

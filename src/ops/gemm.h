@@ -21,9 +21,10 @@ struct GemmScale {
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, GemmScale scale, Stream& stream);
 
-/// c_MN = op(a) op(b) + bias_N for every row; the bias has the dtype of c.
-void gemm_bias(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
-               const Tensor& bias_N, const Tensor& c, Stream& stream);
+/// c_MN = op(a) op(b) + bias_N for every row + addend_MN. Bias and addend may be absent and have
+/// the dtype of c; the addend's rows may be strided, and it is not c.
+void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+              const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream);
 
 /// "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX": the libraries and the kernel set chosen, for `doctor`
 /// and reports.

@@ -34,8 +34,11 @@ TEST_F(CudaRows, SwigluEqualsTheCpu) {
     swiglu_forward(gate, up, y, cpu());
     swiglu_forward(dev_gate.view, dev_up.view, dev_y.view, gpu());
     expect_near(dev_y.view, y, tolerance_of(dtype, 3e-6), "y");
-    swiglu_backward(dy, gate, up, gate, up, cpu());
-    swiglu_backward(dev_dy.view, dev_gate.view, dev_up.view, dev_gate.view, dev_up.view, gpu());
+    const Lying dev_again = placed(gate, dtype, lie);
+    swiglu_backward(dy, gate, up, gate, up, {}, cpu());
+    swiglu_backward(dev_dy.view, dev_gate.view, dev_up.view, dev_gate.view, dev_up.view,
+                    dev_again.view, gpu());
+    expect_near(dev_again.view, down(dev_y.view), tolerance_of(dtype, 1e-6), "y again");
     expect_near(dev_gate.view, gate, tolerance_of(dtype, 3e-6), "dgate");
     expect_near(dev_up.view, up, tolerance_of(dtype, 3e-6), "dup");
   });
@@ -52,8 +55,10 @@ TEST_F(CudaRows, GeluEqualsTheCpu) {
       gelu_forward(x, kind, y, cpu());
       gelu_forward(dev_x.view, kind, dev_y.view, gpu());
       expect_near(dev_y.view, y, tolerance_of(dtype, 3e-6), "y");
-      gelu_backward(dy, x, kind, x, cpu());
-      gelu_backward(dev_dy.view, dev_x.view, kind, dev_x.view, gpu());
+      gelu_backward(dy, x, kind, x, {}, cpu());
+      const Lying dev_again = placed(y, dtype, lie);
+      gelu_backward(dev_dy.view, dev_x.view, kind, dev_x.view, dev_again.view, gpu());
+      expect_near(dev_again.view, down(dev_y.view), tolerance_of(dtype, 1e-6), "y again");
       expect_near(dev_x.view, x, tolerance_of(dtype, 5e-6), "dx");
     }
   });
@@ -64,7 +69,7 @@ TEST_F(CudaRows, GeluStandsLargeAndInfiniteInputs) {
   set(x, {-1e30, -50.0, 50.0, 1e30});
   set(one, {1.0, 1.0, 1.0, 1.0});
   const Tensor dev = up(x, DType::f32), dx = up(one, DType::f32);
-  gelu_backward(dx, dev, Gelu::tanh, dx, gpu());
+  gelu_backward(dx, dev, Gelu::tanh, dx, {}, gpu());
   gelu_forward(dev, Gelu::tanh, dev, gpu());
   const auto slope = values(down(dx)), y = values(down(dev));
   EXPECT_NEAR(slope[0], 0.0, 1e-6);
@@ -167,6 +172,36 @@ TEST_F(CudaRows, LayerNormEqualsTheCpu) {
     layer_norm_backward_input(dev_dy.view, dev_x.view, dev_w, dev_mean, dev_rstd, dev_dy.view,
                               gpu());
     expect_near(dev_dy.view, dy, tolerance_of(dtype, 4e-4), "dx");
+  });
+}
+
+TEST_F(CudaRows, NormBackwardInOnePassEqualsTheCpu) {
+  for_cases([&](Size size, DType dtype, Lie lie) {
+    if (size.columns == 1) return;
+    const Shape shape{size.rows, size.columns};
+    const Tensor x = random(shape, dtype, 1), dy = random(shape, dtype, 2);
+    const Tensor w = random({size.columns}, dtype, 3), addend = random(shape, dtype, 4);
+    const Tensor y = empty(shape, DType::f64), mean = empty({size.rows}, DType::f64);
+    const Tensor rstd = empty({size.rows}, DType::f64), dx = empty(shape, DType::f64);
+    const Lying dev_x = placed(x, dtype, lie), dev_dy = placed(dy, dtype, lie);
+    const Lying dev_addend = placed(addend, dtype, lie), dev_dx = placed(x, dtype, lie);
+    const Tensor dev_w = up(w, dtype);
+    const Tensor dw = random({size.columns}, DType::f32, 5), db = copy_of(dw);
+    const Tensor dev_dw = up(dw, DType::f32), dev_db = up(db, DType::f32);
+    layer_norm_forward(x, w, w, 1e-5, y, mean, rstd, cpu());
+    layer_norm_backward(dy, x, w, mean, rstd, addend, dx, dw, db, cpu());
+    layer_norm_backward(dev_dy.view, dev_x.view, dev_w, up(mean, DType::f32), up(rstd, DType::f32),
+                        dev_addend.view, dev_dx.view, dev_dw, dev_db, gpu());
+    // Where the kernel does not apply, the sum is rounded twice.
+    expect_near(dev_dx.view, dx, 2 * tolerance_of(dtype, 2e-4), "dx of layer norm");
+    expect_near(dev_dw, dw, 1e-4, "dw of layer norm");
+    expect_near(dev_db, db, 1e-4, "db of layer norm");
+    rms_norm_forward(x, w, 1e-5, y, rstd, cpu());
+    rms_norm_backward(dy, x, w, rstd, {}, dx, dw, cpu());
+    rms_norm_backward(dev_dy.view, dev_x.view, dev_w, up(rstd, DType::f32), {}, dev_dx.view, dev_dw,
+                      gpu());
+    expect_near(dev_dx.view, dx, tolerance_of(dtype, 5e-5), "dx of RMS norm");
+    expect_near(dev_dw, dw, 1e-4, "dw of RMS norm");
   });
 }
 

@@ -165,7 +165,9 @@ void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_
 }
 
 void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
-                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
+                     const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                     Stream& stream) {
+  if (y_TF.defined()) swiglu_forward(gate_TF, up_TF, y_TF, stream);
   HEDDLE_DISPATCH(swiglu_backward, dy_TF.dtype())(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
 }
 
@@ -174,7 +176,8 @@ void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& str
 }
 
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
-                   Stream& stream) {
+                   const Tensor& y_TF, Stream& stream) {
+  if (y_TF.defined()) cpu::gelu_forward(x_TF, kind, y_TF, stream);
   HEDDLE_DISPATCH(gelu_backward, dx_TF.dtype())(dy_TF, x_TF, kind, dx_TF, stream);
 }
 

@@ -89,10 +89,11 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   }
 }
 
-void gemm_bias(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
-               const Tensor& bias_N, const Tensor& c, Stream& stream) {
+void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+              const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream) {
   cpu::gemm(a, transpose_a, b, transpose_b, c, {}, stream);
-  add_bias(c, bias_N, stream);
+  if (bias_N.defined()) add_bias(c, bias_N, stream);
+  if (addend_MN.defined()) accumulate(addend_MN, c, stream);
 }
 
 std::string gemm_backend(Device) { return Blas::instance().description(); }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/backend.h"
 #include "ops/cpu/row_sums.h"
 #include "ops/cpu/rows.h"
 
@@ -259,6 +260,21 @@ void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor&
   check_statistics(x, mean);
   check_statistics(x, rstd);
   HEDDLE_DISPATCH(layer_norm_backward_weight, x.dtype())(dy, x, mean, rstd, dw_D, db_D, stream);
+}
+
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
+                       const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
+  rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
+  rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
+}
+
+void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& addend, const Tensor& dx,
+                         const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
+  layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
+  layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
 }
 
 }  // namespace heddle::ops::cpu

@@ -14,11 +14,14 @@ struct SwigluForward {
   }
 };
 
+/// O = 3: also forward's result.
+template <int O>
 struct SwigluBackward {
-  __device__ void operator()(const float (&in)[3], float (&out)[2]) const {
+  __device__ void operator()(const float (&in)[3], float (&out)[O]) const {
     const float dy = in[0], gate = in[1], up = in[2], s = sigmoid(gate);
     out[0] = dy * up * s * (1.0F + gate * (1.0F - s));
     out[1] = dy * gate * s;
+    if constexpr (O == 3) out[2] = gate * s * up;
   }
 };
 
@@ -52,12 +55,24 @@ struct GeluForward {
   }
 };
 
-template <class Kind>
+/// O = 2: also forward's result.
+template <class Kind, int O>
 struct GeluBackward {
-  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+  __device__ void operator()(const float (&in)[2], float (&out)[O]) const {
     out[0] = in[0] * Kind::slope(in[1]);
+    if constexpr (O == 2) out[1] = Kind::value(in[1]);
   }
 };
+
+template <class Kind>
+void gelu_backward_as(const Tensor& dy_TF, const Tensor& x_TF, const Tensor& dx_TF,
+                      const Tensor& y_TF, Stream& stream) {
+  if (y_TF.defined()) {
+    map<2, 2>(stream, {&dy_TF, &x_TF, &dx_TF, &y_TF}, GeluBackward<Kind, 2>{});
+  } else {
+    map<2, 1>(stream, {&dy_TF, &x_TF, &dx_TF}, GeluBackward<Kind, 1>{});
+  }
+}
 
 }  // namespace
 
@@ -67,8 +82,13 @@ void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_
 }
 
 void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
-                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
-  map<3, 2>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF}, SwigluBackward{});
+                     const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                     Stream& stream) {
+  if (y_TF.defined()) {
+    map<3, 3>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF, &y_TF}, SwigluBackward<3>{});
+  } else {
+    map<3, 2>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF}, SwigluBackward<2>{});
+  }
 }
 
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
@@ -80,11 +100,11 @@ void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& str
 }
 
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
-                   Stream& stream) {
+                   const Tensor& y_TF, Stream& stream) {
   if (kind == Gelu::exact) {
-    map<2, 1>(stream, {&dy_TF, &x_TF, &dx_TF}, GeluBackward<ExactGelu>{});
+    gelu_backward_as<ExactGelu>(dy_TF, x_TF, dx_TF, y_TF, stream);
   } else {
-    map<2, 1>(stream, {&dy_TF, &x_TF, &dx_TF}, GeluBackward<TanhGelu>{});
+    gelu_backward_as<TanhGelu>(dy_TF, x_TF, dx_TF, y_TF, stream);
   }
 }
 

@@ -81,22 +81,28 @@ __global__ void __launch_bounds__(kThreads) column_sums_kernel(Operands<T> o) {
   if (o.db != nullptr) write_sums<W, kLanes>(db, o.db + slice * D, column, D, scratch);
 }
 
-/// to[column] += the sum of a column of partial; 32 columns and 8 threads for each.
-__global__ void __launch_bounds__(256)
-    partial_rows_kernel(const float* partial, std::int64_t rows, std::int64_t D, float* to) {
-  __shared__ float scratch[8][33];
+constexpr int kParts = 32;
+
+/// to[column] += the sum of a column of partial; 32 columns and kParts threads for each.
+__global__ void __launch_bounds__(32 * kParts)
+    partial_rows_kernel(const float* partial, std::int64_t rows, std::int64_t D, float* dw,
+                        float* db) {
+  __shared__ float scratch[kParts][33];
+  float* const to = blockIdx.y == 0 ? dw : db;
+  if (to == nullptr) return;
+  partial += blockIdx.y * rows * D;
   const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
   float sum = 0.0F;
   if (column < D) {
-#pragma unroll 4
-    for (std::int64_t row = part; row < rows; row += 8) sum += partial[row * D + column];
+#pragma unroll 8
+    for (std::int64_t row = part; row < rows; row += kParts) sum += partial[row * D + column];
   }
   scratch[part][lane] = sum;
   __syncthreads();
   if (part != 0 || column >= D) return;
   float total = to[column];
-  for (int p = 0; p < 8; ++p) total += scratch[p][lane];
+  for (int p = 0; p < kParts; ++p) total += scratch[p][lane];
   to[column] = total;
 }
 
@@ -144,8 +150,7 @@ void add_sums_of(const ColumnSums& sums, Stream& stream) {
   } else {
     launch<T, W, 32>(operands, slices, state.stream);
   }
-  add_partial_rows(operands.dw, slices, sums.dw_D, stream);
-  add_partial_rows(operands.db, slices, sums.db_D, stream);
+  add_partial_rows(partial, slices, sums.dw_D, sums.db_D, stream);
 }
 
 }  // namespace
@@ -154,11 +159,13 @@ void add_column_sums(const ColumnSums& sums, Stream& stream) {
   visit_float(sums.dy.dtype(), [&](auto zero) { add_sums_of<decltype(zero)>(sums, stream); });
 }
 
-void add_partial_rows(const float* partial, std::int64_t rows, const Tensor& to_D, Stream& stream) {
-  if (!to_D.defined()) return;
-  const std::int64_t D = to_D.count();
-  partial_rows_kernel<<<blocks_for(D, 32), 256, 0, state_of(stream).stream>>>(
-      partial, rows, D, device_data<float>(to_D));
+void add_partial_rows(const float* partial, std::int64_t rows, const Tensor& dw_D,
+                      const Tensor& db_D, Stream& stream) {
+  const std::int64_t D = dw_D.defined() ? dw_D.count() : db_D.count();
+  const auto data = [](const Tensor& t) { return t.defined() ? device_data<float>(t) : nullptr; };
+  const dim3 grid(blocks_for(D, 32), db_D.defined() ? 2 : 1);
+  partial_rows_kernel<<<grid, 32 * kParts, 0, state_of(stream).stream>>>(partial, rows, D,
+                                                                         data(dw_D), data(db_D));
   HEDDLE_CUDA(cudaGetLastError());
 }
 

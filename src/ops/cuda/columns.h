@@ -15,7 +15,9 @@ struct ColumnSums {
 };
 void add_column_sums(const ColumnSums& sums, Stream& stream);
 
-/// to_D (f32, may be absent) += the sum of the `rows` rows of partial, in order.
-void add_partial_rows(const float* partial, std::int64_t rows, const Tensor& to_D, Stream& stream);
+/// Adds up partial[which][row][D] over the `rows` rows, in a fixed order: dw_D += for which = 0,
+/// db_D += for which = 1. Either may be absent; both are f32.
+void add_partial_rows(const float* partial, std::int64_t rows, const Tensor& dw_D,
+                      const Tensor& db_D, Stream& stream);
 
 }  // namespace heddle::ops::cuda

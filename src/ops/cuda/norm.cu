@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "ops/backend.h"
 #include "ops/cuda/columns.h"
 #include "ops/cuda/map.h"
 #include "ops/cuda/reductions.h"
@@ -148,6 +151,87 @@ __global__ void __launch_bounds__(S::kThreads) backward_kernel(BackwardOperands<
   }
 }
 
+template <class T>
+struct FusedOperands {
+  RowLayout<4> layout;           // of dy, x, addend and dx
+  const T *dy, *x, *addend, *w;  // addend may be null
+  const float *mean, *rstd;
+  T* dx;
+  float *dw, *db;  // [blocks, D]
+};
+
+/// As backward_kernel, with the addend, and sums for dw and db: a block walks over rows, and every
+/// thread keeps the same columns, a pack of W. The next row is loaded while this one is summed.
+template <class T, int W, int kThreads, bool kCentred>
+__global__ void __launch_bounds__(kThreads) fused_backward_kernel(FusedOperands<T> o) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float scratch[2][2][kWarps];  // of odd and even rows
+  const std::int64_t D = o.layout.length, column = static_cast<std::int64_t>(threadIdx.x) * W;
+  const bool is_inside = column < D;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  Pack<T, W> w{}, dy{}, x{}, addend{};
+  if (is_inside) w = Pack<T, W>::load(o.w + column);
+  float dw[W] = {}, db[W] = {}, rstd = 0.0F, mean = 0.0F;
+  std::int64_t at[4], next_at[4];
+  const auto load = [&](std::int64_t row) {
+    if (row >= o.layout.rows) return;
+    o.layout.offsets(row, next_at);
+    rstd = o.rstd[row];
+    if constexpr (kCentred) mean = o.mean[row];
+    if (!is_inside) return;
+    dy = Pack<T, W>::load(o.dy + next_at[0] + column);
+    x = Pack<T, W>::load(o.x + next_at[1] + column);
+    if (o.addend != nullptr) addend = Pack<T, W>::load(o.addend + next_at[2] + column);
+  };
+  load(blockIdx.x);
+  int parity = 0;
+  for (std::int64_t row = blockIdx.x; row < o.layout.rows; row += gridDim.x, parity ^= 1) {
+    float g[W], h[W], add[W], sum_g = 0.0F, sum_gh = 0.0F;
+    const float scale = rstd;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const float grad = dy.get(i);
+      h[i] = (x.get(i) - mean) * scale;
+      g[i] = grad * w.get(i);
+      add[i] = addend.get(i);
+      dw[i] += grad * h[i];
+      if constexpr (kCentred) db[i] += grad;
+      sum_g += g[i];
+      sum_gh += g[i] * h[i];
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) at[n] = next_at[n];
+    load(row + gridDim.x);
+    sum_gh = reduce_lanes(sum_gh, Sum{});
+    if constexpr (kCentred) sum_g = reduce_lanes(sum_g, Sum{});
+    if (lane == 0) {
+      scratch[parity][0][warp] = sum_gh;
+      scratch[parity][1][warp] = sum_g;
+    }
+    __syncthreads();
+    sum_gh = sum_g = 0.0F;
+#pragma unroll
+    for (int n = 0; n < kWarps; ++n) {
+      sum_gh += scratch[parity][0][n];
+      if constexpr (kCentred) sum_g += scratch[parity][1][n];
+    }
+    if (!is_inside) continue;
+    const float mean_gh = sum_gh / static_cast<float>(D), mean_g = sum_g / static_cast<float>(D);
+    Pack<T, W> dx;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      dx.set(i, scale * (g[i] - (kCentred ? mean_g : 0.0F) - h[i] * mean_gh) + add[i]);
+    }
+    dx.store(o.dx + at[3] + column);
+  }
+  if (!is_inside) return;
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    o.dw[blockIdx.x * D + column + i] = dw[i];
+    if constexpr (kCentred) o.db[blockIdx.x * D + column + i] = db[i];
+  }
+}
+
 /// Calls launch(W, Spread) for rows of D elements: the narrowest that holds them.
 template <class T, class Launch>
 void visit_spread(std::int64_t D, bool wide, const Launch& launch) {
@@ -239,7 +323,81 @@ void backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D, const 
   });
 }
 
+template <class T, int kThreads>
+void launch_fused(FusedOperands<T> operands, const Tensor& dw_D, const Tensor& db_D,
+                  Stream& stream) {
+  constexpr int W = kWidest<T>;
+  StreamState& state = state_of(stream);
+  const std::int64_t D = operands.layout.length;
+  const std::int64_t blocks =
+      std::min<std::int64_t>(operands.layout.rows, state.processors * (1024 / kThreads));
+  const std::size_t bytes = static_cast<std::size_t>(2 * blocks * D) * sizeof(float);
+  operands.dw = static_cast<float*>(state.workspace.at_least(bytes));
+  operands.db = operands.dw + blocks * D;
+  const auto kernel = db_D.defined() ? fused_backward_kernel<T, W, kThreads, true>
+                                     : fused_backward_kernel<T, W, kThreads, false>;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(operands);
+  HEDDLE_CUDA(cudaGetLastError());
+  add_partial_rows(operands.dw, blocks, dw_D, db_D, stream);
+}
+
+/// In one pass where rows can be read in packs, one a thread; false elsewhere.
+bool fused_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                    const Tensor& rstd, const Tensor& addend, const Tensor& dx, const Tensor& dw_D,
+                    const Tensor& db_D, Stream& stream) {
+  const Tensor& other = addend.defined() ? addend : dy;
+  const RowLayout<4> layout({&dy, &x, &other, &dx}, Rows<4>::Merge::leading);
+  if (layout.rows * layout.length == 0) return true;
+  bool is_taken = true;
+  for (const Tensor* t : {&dy, &x, &other, &dx, &w_D}) is_taken = is_taken && is_aligned(*t);
+  visit_float(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t packs = layout.length / kWidest<T>;
+    is_taken = is_taken && layout.length % kWidest<T> == 0 && packs > 16 && packs <= 1024;
+    if (!is_taken) return;
+    const FusedOperands<T> operands{layout,
+                                    device_data<T>(dy),
+                                    device_data<T>(x),
+                                    addend.defined() ? device_data<T>(addend) : nullptr,
+                                    device_data<T>(w_D),
+                                    mean.defined() ? device_data<float>(mean) : nullptr,
+                                    device_data<float>(rstd),
+                                    device_data<T>(dx),
+                                    nullptr,
+                                    nullptr};
+    const auto launch = packs <= 128   ? launch_fused<T, 128>
+                        : packs <= 256 ? launch_fused<T, 256>
+                        : packs <= 512 ? launch_fused<T, 512>
+                                       : launch_fused<T, 1024>;
+    launch(operands, dw_D, db_D, stream);
+  });
+  return is_taken;
+}
+
 }  // namespace
+
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
+                       const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
+  check_vector(x, dw_D);
+  check_statistics(x, rstd);
+  if (fused_backward(dy, x, w_D, {}, rstd, addend, dx, dw_D, {}, stream)) return;
+  rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
+  rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
+}
+
+void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& addend, const Tensor& dx,
+                         const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
+  check_vector(x, dw_D);
+  check_vector(x, db_D);
+  check_statistics(x, mean);
+  check_statistics(x, rstd);
+  if (fused_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream)) return;
+  layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
+  layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
+}
 
 void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,
                       const Tensor& rstd, Stream& stream) {

@@ -26,7 +26,7 @@ struct Product {
   Product& operator=(const Product&) = delete;
 
   cublasLtMatmulDesc_t operation = nullptr;
-  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algorithm = {};
 };
 

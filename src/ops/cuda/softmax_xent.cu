@@ -33,85 +33,137 @@ struct Row {
   }
 };
 
-/// Maximum so far, and the sum of e^(x - max).
-struct Softmax {
-  float max = kLowest, sum = 0.0F;
+constexpr float kLog2E = 1.44269504088896341F;
 
-  template <class T, int W>
-  __device__ void add(const Pack<T, W>& x) {
-    float larger = max;
+__device__ float exp2_fast(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/// Of the elements so far: top, the largest one times log2(e), and the sum of 2^(x log2(e) - top).
+/// NaN is not seen by the maximum, but by the sum.
+struct Softmax {
+  float top = kLowest, sum = 0.0F;
+
+  template <int N>
+  __device__ void add(const float (&x)[N]) {
+    float largest = x[0];
 #pragma unroll
-    for (int i = 0; i < W; ++i) larger = Max{}(larger, x.get(i));
-    sum *= __expf(max - larger);
-    max = larger;
+    for (int i = 1; i < N; ++i) largest = fmaxf(largest, x[i]);
+    const float higher = fmaxf(top, fmaxf(largest * kLog2E, kLowest));
+    sum *= exp2_fast(top - higher);
+    top = higher;
 #pragma unroll
-    for (int i = 0; i < W; ++i) sum += __expf(x.get(i) - max);
+    for (int i = 0; i < N; ++i) sum += exp2_fast(fmaf(x[i], kLog2E, -top));
   }
   /// Over the block.
   __device__ Softmax all(float* scratch) const {
     Softmax whole;
-    whole.max = reduce_block<kThreads>(max, kLowest, Max{}, scratch);
+    whole.top = reduce_block<kThreads>(top, kLowest, Max{}, scratch);
     __syncthreads();
-    whole.sum = reduce_block<kThreads>(sum * __expf(max - whole.max), 0.0F, Sum{}, scratch);
+    whole.sum = reduce_block<kThreads>(sum * exp2_fast(top - whole.top), 0.0F, Sum{}, scratch);
     return whole;
   }
 };
+
+template <class T, int W>
+__device__ void widen(const Pack<T, W>& from, float (&to)[W]) {
+#pragma unroll
+  for (int i = 0; i < W; ++i) to[i] = from.get(i);
+}
 
 /// A block per row. The first kKept packs of every thread stay in registers; what is left of a long
 /// row is read again, from the cache. Two blocks share a processor: one reads while the other
 /// writes.
 template <class T, int W, bool kGradient>
 __global__ void __launch_bounds__(kThreads, 2)
-    cross_entropy_kernel(T* logits, std::int64_t stride, std::int64_t V,
-                         const std::int32_t* targets, float grad_scale, double* loss) {
-  constexpr int kKept = 7;
+    cross_entropy_kernel(T* logits, std::int64_t stride, int V, const std::int32_t* targets,
+                         float grad_scale, double* loss) {
+  constexpr int kKept = 7, kAhead = 4;
   __shared__ float scratch[32];
   const std::int64_t t = blockIdx.x;
-  const Row<T, W> row{logits + t * stride, V};
-  const std::int32_t target = targets[t];
-  const std::int64_t packs = row.packs(), first = threadIdx.x;
+  T* const row = logits + t * stride;
+  const int target = targets[t], packs = V / W, first = static_cast<int>(threadIdx.x);
+  const int tail = packs * W + first;  // a thread has at most one element behind the packs
   if (target == kIgnoreTarget) {
-    if (threadIdx.x == 0) loss[t] = 0.0;
+    if (first == 0) loss[t] = 0.0;
     if (kGradient) {
-      const Pack<T, W> zero{};
-      for (std::int64_t p = first; p < packs; p += kThreads) row.store(p, zero);
+      for (int p = first; p < packs; p += kThreads) Pack<T, W>{}.store(row + p * W);
+      if (tail < V) row[tail] = from_f32<T>(0.0F);
     }
     return;
   }
   Pack<T, W> kept[kKept];
 #pragma unroll
   for (int n = 0; n < kKept; ++n) {
-    if (first + n * kThreads < packs) kept[n] = row.load(first + n * kThreads);
+    const int p = first + n * kThreads;
+    if (p < packs) kept[n] = Pack<T, W>::load(row + p * W);
   }
   Softmax mine;
+  float x[W];
 #pragma unroll
   for (int n = 0; n < kKept; ++n) {
-    if (first + n * kThreads < packs) mine.add(kept[n]);
+    if (first + n * kThreads >= packs) continue;
+    widen(kept[n], x);
+    mine.add(x);
   }
-#pragma unroll 4
-  for (std::int64_t p = first + kKept * kThreads; p < packs; p += kThreads) mine.add(row.load(p));
+  const auto for_rest = [&](const auto& use) {  // use(pack's index, pack), loads ahead of uses
+    for (int p0 = first + kKept * kThreads; p0 < packs; p0 += kAhead * kThreads) {
+      Pack<T, W> ahead[kAhead];
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        const int p = p0 + n * kThreads;
+        if (p < packs) ahead[n] = Pack<T, W>::load(row + p * W);
+      }
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        if (p0 + n * kThreads < packs) use(p0 + n * kThreads, ahead[n]);
+      }
+    }
+  };
+  for_rest([&](int, const Pack<T, W>& pack) {
+    widen(pack, x);
+    mine.add(x);
+  });
+  if (tail < V) {
+    const float last[1] = {to_f32(row[tail])};
+    mine.add(last);
+  }
   const Softmax all = mine.all(scratch);
-  if (threadIdx.x == 0) {
-    loss[t] = log(static_cast<double>(all.sum)) + static_cast<double>(all.max) -
-              static_cast<double>(to_f32(row.at[target]));
+  if (first == 0) {
+    loss[t] = (log2(static_cast<double>(all.sum)) + static_cast<double>(all.top)) *
+                  0.69314718055994530942 -
+              static_cast<double>(to_f32(row[target]));
   }
   if constexpr (!kGradient) return;
   __syncthreads();  // the target's logit has been read
   const float factor = grad_scale / all.sum;
-  const auto finish = [&](std::int64_t p, Pack<T, W> x) {
+  const auto gradient = [&](float logit) {
+    return exp2_fast(fmaf(logit, kLog2E, -all.top)) * factor;
+  };
+  const auto finish = [&](int p, Pack<T, W> pack) {
+    widen(pack, x);
+    if (p == target / W) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      const float own = p * W + i == target ? grad_scale : 0.0F;
-      x.set(i, __expf(x.get(i) - all.max) * factor - own);
+      for (int i = 0; i < W; ++i) {
+        pack.set(i, gradient(x[i]) - (i == target % W ? grad_scale : 0.0F));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < W; ++i) pack.set(i, gradient(x[i]));
     }
-    row.store(p, x);
+    pack.store(row + p * W);
   };
 #pragma unroll
   for (int n = 0; n < kKept; ++n) {
     if (first + n * kThreads < packs) finish(first + n * kThreads, kept[n]);
   }
-#pragma unroll 4
-  for (std::int64_t p = first + kKept * kThreads; p < packs; p += kThreads) finish(p, row.load(p));
+  for_rest(finish);
+  if (tail < V) {
+    const float own = tail == target ? grad_scale : 0.0F;
+    row[tail] = from_f32<T>(gradient(to_f32(row[tail])) - own);
+  }
 }
 
 template <class T, int W>
@@ -226,12 +278,14 @@ template <bool kGradient>
 void cross_entropy(const Tensor& logits_TV, const Tensor& targets_T, double grad_scale,
                    const Tensor& loss_T, Stream& stream) {
   const unsigned rows = rows_of(logits_TV, {&targets_T, &loss_T});
+  HEDDLE_CHECK(logits_TV.size(1) < (std::int64_t{1} << 30), "logits {}", logits_TV.shape().text());
   const cudaStream_t queue = state_of(stream).stream;
   visit_rows(logits_TV, [&](auto* logits, auto width) {
     using T = std::remove_pointer_t<decltype(logits)>;
     cross_entropy_kernel<T, decltype(width)::value, kGradient><<<rows, kThreads, 0, queue>>>(
-        logits, logits_TV.stride(0), logits_TV.size(1), device_data<std::int32_t>(targets_T),
-        static_cast<float>(grad_scale), device_data<double>(loss_T));
+        logits, logits_TV.stride(0), static_cast<int>(logits_TV.size(1)),
+        device_data<std::int32_t>(targets_T), static_cast<float>(grad_scale),
+        device_data<double>(loss_T));
   });
 }
 
