@@ -33,12 +33,10 @@ class GemmProbe {
  public:
   GemmProbe(DType dtype, Stream& stream, Memory& memory)
       : size_(stream.device().kind == Device::Kind::cpu ? 2048 : 8192), stream_(stream) {
-    std::uint64_t key = 0;
-    for (Tensor* matrix : {&a_, &b_, &c_}) {
-      *matrix = memory.alloc({size_, size_}, dtype, MemoryTag::workspace);
-      // Not all alike: a GPU multiplies those faster than any real matrix.
-      ops::fill_normal(matrix->view({size_ * size_}), ++key, 0, 1.0, stream);
-    }
+    a_ = memory.alloc({size_, size_}, dtype, MemoryTag::workspace);
+    c_ = memory.alloc({size_, size_}, dtype, MemoryTag::workspace);
+    // Not all alike: a GPU multiplies those faster than any real matrix.
+    ops::fill_normal(a_.view({size_ * size_}), 1, 0, 1.0, stream);
     time_tflops();
   }
 
@@ -51,7 +49,7 @@ class GemmProbe {
     stream_.synchronize();
     const Stopwatch watch;
     for (int i = 0; i < kRepeats; ++i) {
-      ops::gemm(a_, ops::Transpose::no, b_, ops::Transpose::no, c_, {}, stream_);
+      ops::gemm(a_, ops::Transpose::no, a_, ops::Transpose::no, c_, {}, stream_);
     }
     stream_.synchronize();
     const double flops = 2.0 * std::pow(static_cast<double>(size_), 3);
@@ -61,7 +59,7 @@ class GemmProbe {
  private:
   const std::int64_t size_;
   Stream& stream_;
-  Tensor a_, b_, c_;
+  Tensor a_, c_;
 };
 
 /// Lets the product library take the buffers that it then keeps, so that the process's size before
@@ -125,7 +123,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
                                 const OnBenchStep& on_step) {
   TrainBenchOptions options = given;
   const bool is_gpu = options.device.kind != Device::Kind::cpu;
-  if (options.loss_chunk == 0) options.loss_chunk = is_gpu ? 8192 : 1024;
+  if (options.loss_chunk == 0) options.loss_chunk = usual_loss_chunk(spec, options.device);
   HEDDLE_CHECK(options.threads > 0, "a benchmark on {} threads", options.threads);
   const ParallelPlan plan = make_plan(spec, options.parallel, world.size(), options.seq);
   const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
@@ -189,6 +187,8 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   result.peak_memory_bytes = is_gpu ? memory_in_use(options.device) : observe::process_peak_bytes();
   result.tagged_memory_bytes =
       static_cast<std::size_t>(over_ranks(static_cast<double>(memory.stats().peak), ReduceOp::sum));
+  result.reserved_memory_bytes = static_cast<std::size_t>(
+      over_ranks(static_cast<double>(memory.stats().reserved), ReduceOp::sum));
   result.parameters = spec.parameter_count();
   result.threads = options.threads;
   result.ranks = world.size();
@@ -208,6 +208,7 @@ Json to_json(const TrainBenchResult& result) {
           {"peak_memory_bytes", result.peak_memory_bytes},
           {"predicted_memory_bytes", result.predicted_memory_bytes},
           {"tagged_memory_bytes", result.tagged_memory_bytes},
+          {"reserved_memory_bytes", result.reserved_memory_bytes},
           {"parameters", result.parameters},
           {"threads", result.threads},
           {"ranks", result.ranks},

@@ -34,7 +34,8 @@ struct TrainBenchResult {
   std::size_t peak_memory_bytes =
       0;  ///< the process's resident set, or all that is taken of the GPU
   std::size_t predicted_memory_bytes = 0;
-  std::size_t tagged_memory_bytes = 0;  ///< what our own ledger counted at its peak
+  std::size_t tagged_memory_bytes = 0;    ///< what our own ledger counted at its peak
+  std::size_t reserved_memory_bytes = 0;  ///< what it took for that; the rest is the libraries'
   std::int64_t parameters = 0;
   int threads = 0;  ///< of each rank
   int ranks = 1;

@@ -79,7 +79,7 @@ void add_bench(Verb app) {
   train.add_option("--threads", arguments->bench.threads, "0: all cores").range(0, 1024);
   train
       .add_option("--loss-chunk", arguments->bench.loss_chunk,
-                  "tokens a chunk of the output projection; 0: 1024, on a GPU 8192")
+                  "tokens a chunk of the output projection; 0: what suits the device")
       .show_default()
       .not_negative();
   train.add_option("--ranks", arguments->ranks, "local ranks to start").positive();

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "comm/comm_thread.h"
+#include "comm/world_failure.h"
 
 namespace heddle {
 namespace {
@@ -233,6 +234,10 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key, std::strin
   flight_->end(number, false);
   if (!group) return nullptr;
   return std::make_unique<Communicator>(std::move(group), flight_, std::move(name));
+}
+
+void Communicator::check() const {
+  if (const auto failure = backend_->failure()) failure->check();
 }
 
 void Communicator::run_in_background(bool on) {

@@ -87,6 +87,10 @@ class Communicator {
   /// they run on the caller's thread, and his stream waits for them at once.
   void run_in_background(bool on);
 
+  /// Throws Error(peer) when the world has failed. A GPU's work then ends without its result, and
+  /// nobody who waits for it is told otherwise.
+  void check() const;
+
   const CommCounts& counts() const { return counts_; }
   FlightRecorder& flight() const { return *flight_; }
   const std::shared_ptr<CommBackend>& backend() const { return backend_; }

@@ -191,10 +191,12 @@ std::vector<Key> train_keys() {
       {.name = "loss_chunk",
        .field = field(s, &TrainConfig::loss_chunk),
        .unit = "tokens",
-       .minimum = 1,
+       .minimum = 0,
        .maximum = 16777216,
-       .help = "tokens per piece of the output projection, which is fused with the loss",
-       .explanation = "Logits are held for one piece only: loss_chunk x vocabulary values."},
+       .help = "tokens per piece of the output projection, which is fused with the loss; 0 is what "
+               "suits the device",
+       .explanation = "Logits are held for one piece only: loss_chunk x vocabulary values. On CPU "
+                      "1024 suits, on a GPU as many as make 1024M values."},
       {.name = "eval_every",
        .field = field(s, &TrainConfig::eval_every),
        .unit = "steps",
@@ -511,7 +513,8 @@ std::vector<Key> run_keys() {
        .foreign = {"num_threads", "omp_num_threads"}},
       {.name = "deterministic",
        .field = field(s, &RunSection::deterministic),
-       .help = "the same run gives the same bits: fixed order of sums, no kernel that cannot",
+       .help = "on a GPU too the same run gives the same bits: no kernel that cannot (on CPU it "
+               "always does)",
        .foreign = {"deterministic_mode", "full_determinism"}},
       {.name = "memory_limit",
        .field = bytes(s, &RunSection::memory_limit),

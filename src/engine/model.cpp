@@ -1,6 +1,7 @@
 #include "engine/model.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "nn/redistribute.h"
@@ -218,6 +219,12 @@ Cost Model::cost(const CostShape& shape) const {
   Cost sum;
   for (const Layer* unit : decoder_.unit_pointers()) sum += unit->cost(shape);
   return sum;
+}
+
+std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device) {
+  if (device.kind == Device::Kind::cpu) return 1024;
+  const auto most = static_cast<std::uint64_t>((std::int64_t{1} << 30) / spec.vocab);
+  return static_cast<std::int64_t>(std::bit_floor(std::max<std::uint64_t>(most, 1024)));
 }
 
 MicroBatch plain_batch(const Tensor& ids_BS, const Tensor& targets_BS, std::int64_t first_position,

@@ -92,6 +92,11 @@ class Model {
   std::unique_ptr<ParamStore> store_;
 };
 
+/// Tokens a chunk of the output projection where nobody chose: 1024 on CPU, where logits should
+/// stay in the cache; on a GPU, which wants large products, as many as make logits of 1024M
+/// elements.
+std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device);
+
 /// A batch in host memory over the caller's ids and targets ([B, S] i32; targets may be absent),
 /// positions counting from `first_position` in every sequence, one document each.
 MicroBatch plain_batch(const Tensor& ids_BS, const Tensor& targets_BS, std::int64_t first_position,

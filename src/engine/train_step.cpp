@@ -68,6 +68,7 @@ void TrainStep::end() {
   args_ = {};
   const Tensor sums = to_host(std::exchange(sums_, {}), stream_);
   if (stream_.is_dry()) return;
+  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) model_.mesh().comm(axis).check();
   const auto values = sums.host<double>();
   result_.loss = values[1] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
   result_.grad_norm = std::sqrt(values[0]);

@@ -23,7 +23,12 @@ Tensor LossHead::logits(const Tensor& x_TD, Ctx& ctx) const {
   const Tensor logits_TV = ctx.workspace({T, here}, dtype);
   project(x_TD, logits_TV, ctx);
   const VocabularyPart& part = options_.vocabulary;
-  if (part.others == nullptr) return logits_TV;
+  if (part.others == nullptr) {
+    if (valid() == here) return logits_TV;
+    const Tensor valid_TV = ctx.workspace({T, valid()}, dtype);
+    ops::copy(logits_TV.slice(1, 0, valid()), valid_TV, ctx.stream);
+    return valid_TV;
+  }
   const std::int64_t holders = part.others->size();
   const Tensor parts_NTV = ctx.workspace({holders, T, here}, dtype);
   part.others->all_gather(logits_TV, parts_NTV, ctx.stream).wait(ctx.stream);
@@ -64,11 +69,13 @@ Tensor LossHead::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
 void LossHead::chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                           Ctx& ctx) const {
   if (options_.vocabulary.others != nullptr) {
-    shared_chunk_loss(logits_TV, targets_T, loss_T, ctx);
-  } else if (ctx.keeps_saved) {
-    ops::cross_entropy_forward_backward(logits_TV, targets_T, ctx.loss_scale, loss_T, ctx.stream);
+    return shared_chunk_loss(logits_TV, targets_T, loss_T, ctx);
+  }
+  const Tensor valid_TV = logits_TV.slice(1, 0, valid());
+  if (ctx.keeps_saved) {
+    ops::cross_entropy_forward_backward(valid_TV, targets_T, ctx.loss_scale, loss_T, ctx.stream);
   } else {
-    ops::cross_entropy_forward(logits_TV, targets_T, loss_T, ctx.stream);
+    ops::cross_entropy_forward(valid_TV, targets_T, loss_T, ctx.stream);
   }
 }
 

@@ -21,7 +21,7 @@ class LossHead : public Layer {
   /// The part of the vocabulary that is here: rows of the weight, of which the first `valid` exist.
   struct VocabularyPart {
     Communicator* others = nullptr;  ///< the holders of the vocabulary; null: all of it is here
-    std::int64_t first = 0, valid = 0, whole = 0;
+    std::int64_t first = 0, valid = 0, whole = 0;  ///< valid 0, and no others: all rows exist
   };
   struct Options {
     std::int64_t chunk_tokens = 1024;
@@ -48,6 +48,11 @@ class LossHead : public Layer {
   Tensor logits(const Tensor& x_TD, Ctx& ctx) const;
 
  private:
+  /// Rows of the weight that exist; the rest is zero, and so are its logits and their gradient.
+  std::int64_t valid() const {
+    const VocabularyPart& part = options_.vocabulary;
+    return part.others == nullptr && part.valid == 0 ? weight_->shape[0] : part.valid;
+  }
   void project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) const;
   /// The loss of a chunk, and with ctx.keeps_saved its gradient in place of the logits.
   void chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,

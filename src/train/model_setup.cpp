@@ -70,7 +70,9 @@ BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spe
   return {.dtype = compute_dtype(config),
           .positions = config.data.seq_len,
           .recompute_blocks = config.train.recompute == config::Recompute::block,
-          .loss_chunk = config.train.loss_chunk,
+          .loss_chunk = config.train.loss_chunk > 0
+                            ? config.train.loss_chunk
+                            : usual_loss_chunk(spec, {device_kind(config), 0}),
           .scale_residual_init = config.model.scale_residual_init.value_or(spec.family == "gpt2")};
 }
 

@@ -506,7 +506,8 @@ class Run {
     if (is_stopped && config_.checkpoint.on_exit) save_now();
     if (!is_stopped) sample_now();
     collect_memory();
-    if (plan_.mesh.size(Axis::pp) > 1) {
+    // A GPU's work is done after the action that began it has ended: its times say nothing.
+    if (plan_.mesh.size(Axis::pp) > 1 && options_.device.kind == Device::Kind::cpu) {
       timelines_ =
           step_timelines(recorder_, plan_.step_schedule(static_cast<int>(config_.accumulation())),
                          mesh_->comm(Axis::pp), memory_, stream_);

@@ -106,6 +106,7 @@ class NcclBackend final : public CommBackend {
 
   void start(const Collective& call, WorkState& state) override {
     if (!is_on_gpu(call.in)) return host_->start(call, state);
+    if (const auto world = failure()) world->check();
     device_runtime::use(device_);  // the thread may be another one
     stream_.wait(call.ready);
     comm_->with([&](ncclComm_t comm) { enqueue(call, comm); });
