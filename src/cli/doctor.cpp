@@ -10,9 +10,11 @@
 #include "cli/launcher.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "comm/nccl/nccl_backend.h"
 #include "observe/machine.h"
 #include "observe/terminal.h"
 #include "ops/gemm.h"
+#include "tensor/device_runtime.h"
 #include "tensor/memory.h"
 
 namespace heddle::cli {
@@ -133,6 +135,18 @@ Finding launcher() {
   }
 }
 
+Finding gpus() {
+  const char* why = "models above some 100M parameters want a GPU";
+  const int count = cuda_device_count();
+  if (count == 0) return {"CUDA", Status::missing, "no GPU, or not in this build", why};
+  const auto memory = device_runtime::device_memory({Device::Kind::cuda, 0});
+  return {"CUDA", Status::ok,
+          fmt::format("{} device{}, {} free of {} on the first", count, count == 1 ? "" : "s",
+                      format_bytes(static_cast<double>(memory.free_bytes)),
+                      format_bytes(static_cast<double>(memory.total_bytes))),
+          why};
+}
+
 std::vector<Finding> examine() {
   const observe::Machine machine = observe::inspect_machine();
   return {processor(machine),
@@ -142,9 +156,10 @@ std::vector<Finding> examine() {
           disk(),
           terminal(),
           launcher(),
-          {"CUDA", Status::missing, "not in this build",
-           "models above some 100M parameters want a GPU"},
-          {"NCCL", Status::missing, "not in this build", "joins several GPUs"},
+          gpus(),
+          {"NCCL", has_nccl() ? Status::ok : Status::missing,
+           has_nccl() ? "libnccl.so.2" : "not in this build, or its library is not found",
+           "joins several GPUs"},
           {"MPI", Status::missing, "not in this build", "joins machines under mpirun"}};
 }
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/file_system.h"
 #include "base/json_value.h"
+#include "base/log.h"
 
 namespace heddle {
 namespace {
@@ -227,6 +229,15 @@ void FlightRecorder::write(const std::filesystem::path& path) const {
   FileSystem& files = real_file_system();
   files.create_directories(path.parent_path());
   write_file_atomically(files, path, lines);
+}
+
+void write_flight(const FlightRecorder& flight, const std::filesystem::path& folder) {
+  if (folder.empty()) return;
+  try {
+    flight.write(folder / fmt::format("rank-{}.jsonl", flight.rank()));
+  } catch (const Error& error) {
+    log_warn("the last calls of rank {} are lost: {}", flight.rank(), error.what());
+  }
 }
 
 }  // namespace heddle

@@ -6,6 +6,7 @@
 #include "comm/world.h"
 #include "config/run_config.h"
 #include "observe/terminal.h"
+#include "tensor/device.h"
 
 namespace heddle {
 
@@ -25,6 +26,7 @@ struct MeshReport {
 
 struct MeshOptions {
   int threads = 1;
+  Device device = {};  ///< of this rank
   std::int64_t steps = 3;
   double tolerance = 1e-4;
   std::filesystem::path work_folder = {};
