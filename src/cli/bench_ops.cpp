@@ -45,10 +45,10 @@ void print_json(const Options& options, const std::vector<OpBenchResult>& result
                     {"fraction", r.fraction()}});
   }
   const JsonValue report = {{"device", options.device},
-                       {"dtype", name_of(options.bench.dtype)},
-                       {"threads", options.bench.threads},
-                       {"gemm_backend", ops::gemm_backend(options.bench.device)},
-                       {"ops", list}};
+                            {"dtype", name_of(options.bench.dtype)},
+                            {"threads", options.bench.threads},
+                            {"gemm_backend", ops::gemm_backend(options.bench.device)},
+                            {"ops", list}};
   fmt::print("{}\n", report.dump(2));
 }
 

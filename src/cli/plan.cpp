@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/file_system.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "observe/progress.h"

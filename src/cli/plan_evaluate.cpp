@@ -4,7 +4,7 @@
 #include <cmath>
 #include <memory>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "planner/calibrate.h"
@@ -36,7 +36,7 @@ std::string text_of(const planner::MeasuredRow& row) {
                      plan.sequences);
 }
 
-Json accuracy_json(const Accuracy& accuracy) {
+JsonValue accuracy_json(const Accuracy& accuracy) {
   return {{"rows", accuracy.rows},
           {"mape_percent", accuracy.mape},
           {"median_percent", accuracy.median},
@@ -45,8 +45,8 @@ Json accuracy_json(const Accuracy& accuracy) {
           {"spearman", accuracy.spearman}};
 }
 
-Json report_of(const Evaluation& evaluation, const planner::Calibration& fit, bool fitted) {
-  Json report = accuracy_json(evaluation.held_out);
+JsonValue report_of(const Evaluation& evaluation, const planner::Calibration& fit, bool fitted) {
+  JsonValue report = accuracy_json(evaluation.held_out);
   report["rows"] = evaluation.all.rows;
   report["held_out_rows"] = evaluation.held_out.rows;
   report["calibration_rows"] = evaluation.calibration.rows;

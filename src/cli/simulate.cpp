@@ -5,8 +5,8 @@
 #include <limits>
 #include <memory>
 
-#include "base/file_system.h"
 #include "base/error.h"
+#include "base/file_system.h"
 #include "base/json_value.h"
 #include "base/strings.h"
 #include "cli/verb.h"

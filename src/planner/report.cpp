@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "planner/advice.h"
 
@@ -128,7 +128,7 @@ std::string winner_text(const PlanReport& report) {
 
 // ---- JSON ---------------------------------------------------------------------------------------
 
-Json candidate_json(const Candidate& plan) {
+JsonValue candidate_json(const Candidate& plan) {
   return {{"tp", plan.tp},
           {"pp", plan.pp},
           {"dp", plan.dp},
@@ -141,13 +141,13 @@ Json candidate_json(const Candidate& plan) {
           {"recompute", plan.recompute == Recompute::full ? "block" : "none"}};
 }
 
-Json memory_json(const MemoryEstimate& memory) {
+JsonValue memory_json(const MemoryEstimate& memory) {
   return {{"total", memory.total()},           {"parameters", memory.parameters},
           {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
           {"activations", memory.activations}, {"reserved", memory.reserved}};
 }
 
-Json time_json(const TimeEstimate& time) {
+JsonValue time_json(const TimeEstimate& time) {
   return {{"computation", time.compute},    {"recomputation", time.recompute},
           {"bubble", time.bubble},          {"tp_exposed", time.tp},
           {"pp_exposed", time.pp},          {"dp_exposed", time.dp},
@@ -156,7 +156,7 @@ Json time_json(const TimeEstimate& time) {
 }
 
 /// Calls and bytes of the busiest rank, the first of the pipeline, by axis and operation.
-Json communication_json(const PlanReport& report, const Candidate& plan) {
+JsonValue communication_json(const PlanReport& report, const Candidate& plan) {
   const Job& job = report.job;
   const Split split = split_blocks(job, plan.schedule, plan.pp, plan.chunks);
   const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
@@ -168,7 +168,7 @@ Json communication_json(const PlanReport& report, const Candidate& plan) {
                        .element_bytes = static_cast<std::int64_t>(job.stack.parameter_bytes),
                        .gradient_bytes = static_cast<std::int64_t>(job.stack.gradient_bytes)};
   const Volumes volumes(job.spec, plan, step, part, 0);
-  Json all = Json::array();
+  JsonValue all = JsonValue::array();
   const auto add = [&](const char* axis, const CommCounts& counts) {
     for (int op = 0; op < kCommOps; ++op) {
       const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
@@ -187,8 +187,8 @@ Json communication_json(const PlanReport& report, const Candidate& plan) {
   return all;
 }
 
-Json finalist_json(const PlanReport& report, const Finalist& plan) {
-  Json json = candidate_json(plan.found.candidate);
+JsonValue finalist_json(const PlanReport& report, const Finalist& plan) {
+  JsonValue json = candidate_json(plan.found.candidate);
   const double spread = plan.found.time.spread;
   json["step_seconds"] = plan.seconds;
   json["step_seconds_low"] = plan.seconds * (1 - spread);
@@ -264,24 +264,24 @@ std::string report_text(const PlanReport& report) {
   return text;
 }
 
-Json report_json(const PlanReport& report) {
-  Json json = {{"model", report.model},
-               {"system", report.machine.name},
-               {"gpus", report.options.gpus},
-               {"batch_tokens", report.job.batch * report.job.seq_len},
-               {"seq_len", report.job.seq_len},
-               {"dtype", heddle::name_of(report.job.stack.compute)},
-               {"evaluated", report.result.evaluated},
-               {"fitting", report.result.fitting},
-               {"search_seconds", report.search_seconds},
-               {"memory_margin", report.options.margin},
-               {"memory_limit_bytes", report.result.limit_bytes},
-               {"plans", Json::array()},
-               {"near_misses", Json::array()},
-               {"advice", report.advice}};
+JsonValue report_json(const PlanReport& report) {
+  JsonValue json = {{"model", report.model},
+                    {"system", report.machine.name},
+                    {"gpus", report.options.gpus},
+                    {"batch_tokens", report.job.batch * report.job.seq_len},
+                    {"seq_len", report.job.seq_len},
+                    {"dtype", heddle::name_of(report.job.stack.compute)},
+                    {"evaluated", report.result.evaluated},
+                    {"fitting", report.result.fitting},
+                    {"search_seconds", report.search_seconds},
+                    {"memory_margin", report.options.margin},
+                    {"memory_limit_bytes", report.result.limit_bytes},
+                    {"plans", JsonValue::array()},
+                    {"near_misses", JsonValue::array()},
+                    {"advice", report.advice}};
   for (const Finalist& plan : report.plans) json["plans"].push_back(finalist_json(report, plan));
   for (const auto& [found, reason] : report.near_misses) {
-    Json miss = candidate_json(found.candidate);
+    JsonValue miss = candidate_json(found.candidate);
     miss["step_seconds"] = found.time.total;
     miss["memory_bytes"] = found.memory.total();
     miss["reason"] = reason;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "planner/finalists.h"
 #include "planner/placement.h"
 
@@ -42,7 +42,7 @@ PlanReport make_report(const std::string& model, const Machine& machine, const J
 double model_flops_utilization(const PlanReport& report, double seconds);
 
 std::string report_text(const PlanReport& report);
-Json report_json(const PlanReport& report);
+JsonValue report_json(const PlanReport& report);
 /// The first plan as sections of a run file.
 std::string plan_toml(const PlanReport& report);
 
