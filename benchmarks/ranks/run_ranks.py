@@ -26,7 +26,6 @@ MESHES = (
     ("tp 2", 8, ["tp=2"], 0.90),
     ("pp 2, 1f1b", 8, ["pp=2", "schedule=1f1b"], 0.82),
     ("pp 2, zb-v", 8, ["pp=2", "schedule=zb-v"], 0.90),
-    ("pp 2, 1f1b, vocabulary over pp", 8, ["pp=2", "schedule=1f1b", "vocabulary=pipeline"], None),
 )
 
 
