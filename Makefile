@@ -7,6 +7,7 @@
 
 BUILD ?= build
 JOBS  ?= $(shell nproc)
+CUDA  ?= AUTO
 
 .PHONY: all setup configure demo test simgrid asan tsan fuzz format lint clean
 
@@ -17,8 +18,10 @@ setup:
 	@./scripts/setup.sh
 
 configure: setup
-	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING
+	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DHEDDLE_CUDA=$(CUDA)
 
+# Kernels take minutes to compile: without a GPU the demo does without them.
+demo: CUDA = $(shell nvidia-smi -L >/dev/null 2>&1 && echo AUTO || echo OFF)
 demo: all
 	@./scripts/demo.sh $(BUILD)/heddle
 
@@ -44,7 +47,7 @@ fuzz:
 
 format:
 	@./scripts/setup.sh --lint
-	@git ls-files '*.h' '*.cpp' | xargs clang-format-14 -i
+	@git ls-files '*.h' '*.cpp' '*.cu' | xargs clang-format-14 -i
 
 lint: configure
 	@./scripts/setup.sh --lint

@@ -23,7 +23,9 @@ function(heddle_module name)
     COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
   add_library(heddle_${name} STATIC ${arg_SOURCES} ${arg_HOT})
   target_include_directories(heddle_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
-  target_compile_options(heddle_${name} PRIVATE ${HEDDLE_WARNINGS} -Wconversion -Wno-sign-conversion)
+  target_compile_options(heddle_${name} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${HEDDLE_WARNINGS};-Wconversion;-Wno-sign-conversion>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall>")
   list(TRANSFORM arg_DEPENDS PREPEND heddle_)
   target_link_libraries(heddle_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINKS})
   if(name STREQUAL "base")

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 for tool in clang-format-14 clang-format; do
   if command -v "$tool" >/dev/null && "$tool" --version | grep -q 'version 14\.'; then
-    find src tests benchmarks \( -name '*.h' -o -name '*.cpp' \) -not -path '*/.venv/*' -print0 |
+    find src tests benchmarks \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -not -path '*/.venv/*' -print0 |
       xargs -0 "$tool" --dry-run --Werror
     exit 0
   fi

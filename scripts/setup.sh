@@ -4,6 +4,11 @@
 #   setup.sh --fuzz     also clang, for make fuzz
 #   setup.sh --lint     also clang-format and clang-tidy, for make format and make lint
 #   setup.sh --simgrid  also SimGrid, which the tests of the network are compared with
+# Installs the Debian packages the build needs and that are missing, and where nvcc is, fetches the headers of
+# cudnn-frontend (from the vendor's Python wheel) into the user's cache. Does nothing when all are there.
+#   setup.sh           what make, make demo and make test need
+#   setup.sh --fuzz    also clang, for make fuzz
+#   setup.sh --lint    also clang-format and clang-tidy, for make format and make lint
 set -euo pipefail
 
 packages=(
@@ -25,6 +30,24 @@ for option in "$@"; do
     *) echo "setup: unknown option $option (known: --fuzz, --lint, --simgrid)" >&2; exit 2 ;;
   esac
 done
+
+# Headers only, so the wheel is unpacked and never installed. Without network the build goes on without CUDA.
+fetch_cudnn_frontend() {
+  local version=1.18.0
+  local to="${XDG_CACHE_HOME:-$HOME/.cache}/heddle/cudnn-frontend-$version" wheel
+  [ -e "$to/include/cudnn_frontend.h" ] && return
+  echo "fetching: the headers of nvidia-cudnn-frontend $version" >&2
+  wheel=$(mktemp -d)
+  if python3 -m pip download --quiet --no-deps --dest "$wheel" "nvidia-cudnn-frontend==$version" >&2; then
+    mkdir -p "$to"
+    python3 -m zipfile -e "$wheel"/*.whl "$wheel/unpacked"
+    cp -r "$wheel/unpacked/include" "$to/"
+  else
+    echo "setup: could not fetch nvidia-cudnn-frontend with pip; building without CUDA" >&2
+  fi
+  rm -rf "$wheel"
+}
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then fetch_cudnn_frontend; fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -33,22 +33,53 @@ double median(std::vector<double> times) {
   return *middle;
 }
 
+/// The sizes of a step: of a 110M-parameter model on a CPU, of gpt2-124m with 32 sequences on a
+/// GPU, where anything smaller stays in the cache.
+struct Sizes {
+  std::int64_t tokens, sequences, width, heads, feed_forward, vocabulary, loss_rows, flat;
+  std::int64_t product;  ///< side of the square product that bounds
+};
+constexpr Sizes kOnCpu{2048, 4, 768, 12, 2048, 32000, 512, 50'000'000, 2048};
+constexpr Sizes kOnGpu{32768, 32, 768, 12, 3072, 50304, 4096, 200'000'000, 8192};
+
 /// Runs operations in turns with what bounds them, so that both meet the same state of the machine,
 /// and keeps the results.
 class OpsBench {
  public:
-  explicit OpsBench(const Options& options) : options_(options), stream_(options.threads) {}
+  explicit OpsBench(const Options& options)
+      : sizes(options.device.kind == Device::Kind::cuda ? kOnGpu : kOnCpu),
+        options_(options),
+        stream_(options.threads, options.device),
+        memory_(options.device) {
+    stream_.set_deterministic(false);  // as training runs unless it is told otherwise
+  }
+
+  const Sizes sizes;
 
   Stream& stream() { return stream_; }
+  bool is_on_gpu() const { return stream_.device().kind == Device::Kind::cuda; }
+  DType dtype() const { return options_.dtype; }
   const std::vector<Result>& results() const { return results_; }
 
-  Tensor tensor(const Shape& shape, DType dtype = DType::f32) {
+  Tensor tensor(const Shape& shape, DType dtype) {
     const Tensor t = memory_.alloc(shape, dtype, MemoryTag::workspace);
-    if (dtype == DType::f32) {
-      ops::fill(t, 0.5, stream_);
+    if (is_on_gpu() || dtype == DType::f32) {
+      ops::fill(t, dtype == DType::f32 || dtype == DType::bf16 ? 0.5 : 0.0, stream_);
     } else {
       std::fill_n(t.bytes(), t.size_bytes(), std::byte{0});
     }
+    return t;
+  }
+  /// Of the type that is benched.
+  Tensor tensor(const Shape& shape) { return tensor(shape, options_.dtype); }
+  /// A gradient of a parameter, or a statistic.
+  Tensor precise(const Shape& shape) { return tensor(shape, DType::f32); }
+  Tensor ids(const Shape& shape, std::int64_t below) {
+    const Tensor host = Memory().alloc(shape, DType::i32, MemoryTag::workspace);
+    std::int64_t i = 0;
+    for (auto& id : host.host<std::int32_t>()) id = static_cast<std::int32_t>(i++ * 7919 % below);
+    const Tensor t = memory_.alloc(shape, DType::i32, MemoryTag::workspace);
+    ops::copy(host, t, stream_);
     return t;
   }
 
@@ -60,26 +91,29 @@ class OpsBench {
   /// a GiB, far beyond the caches).
   void against_copy(const std::string& name, const std::string& size, double bytes,
                     const std::function<void()>& run) {
+    if (!wants(name)) return;
     const double copied = std::min(bytes, 512.0 * (1 << 20));
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(copied / 8));
-    const Tensor from = tensor({count}), to = tensor({count});
+    const Tensor from = precise({count}), to = precise({count});
     const auto [time, limit] = in_turns(run, [&] { ops::copy(from, to, stream_); });
     results_.push_back({name, size, Bound::copy, time, bytes / time / 1e9, copied / limit / 1e9});
   }
 
   void against_gemm(const std::string& name, const std::string& size, double flops,
                     const std::function<void()>& run) {
-    constexpr std::int64_t kSide = 2048;
-    const Tensor a = tensor({kSide, kSide}), b = tensor({kSide, kSide}), c = tensor({kSide, kSide});
+    if (!wants(name)) return;
+    const std::int64_t side = sizes.product;
+    const Tensor a = tensor({side, side}), b = tensor({side, side}), c = tensor({side, side});
     const auto [time, limit] = in_turns(
         run, [&] { ops::gemm(a, ops::Transpose::no, b, ops::Transpose::no, c, {}, stream_); });
-    results_.push_back({name, size, Bound::gemm, time, flops / time / 1e9,
-                        2.0 * kSide * kSide * kSide / limit / 1e9});
+    const auto cube = static_cast<double>(side * side * side);
+    results_.push_back(
+        {name, size, Bound::gemm, time, flops / time / 1e9, 2.0 * cube / limit / 1e9});
   }
 
  private:
   std::pair<double, double> in_turns(const std::function<void()>& run,
-                                     const std::function<void()>& bound) const {
+                                     const std::function<void()>& bound) {
     std::vector<double> times, limits;
     run();
     bound();
@@ -91,12 +125,16 @@ class OpsBench {
     return {median(times), median(limits)};
   }
 
-  /// Twice in a row, the second counts: the other operation has left its own data in the caches.
-  static double timed(const std::function<void()>& run) {
+  /// Once for nothing, because the other operation has left its own data in the caches. On a GPU a
+  /// call only starts the work: several in a row, and the wait for the last.
+  double timed(const std::function<void()>& run) {
+    const int repeats = is_on_gpu() ? 10 : 1;
     run();
+    stream_.synchronize();
     const Stopwatch watch;
-    run();
-    return watch.seconds();
+    for (int i = 0; i < repeats; ++i) run();
+    stream_.synchronize();
+    return watch.seconds() / repeats;
   }
 
   Options options_;
@@ -105,38 +143,50 @@ class OpsBench {
   std::vector<Result> results_;
 };
 
-constexpr std::int64_t kTokens = 2048, kWidth = 768, kFeedForward = 2048, kVocabulary = 32000;
-
 void bench_gemm(OpsBench& bench) {
+  const auto& [tokens, sequences, width, heads, feed_forward, vocabulary, loss_rows, flat,
+               product] = bench.sizes;
   struct Product {
     const char* name;
     std::int64_t m, n, k;
     bool ta, tb;
+    bool to_gradient = false;  ///< added to a parameter's gradient
   };
   const Product products[] = {
-      {"gemm forward", kTokens, kWidth, kWidth, false, true},
-      {"gemm forward", kTokens, kFeedForward, kWidth, false, true},
-      {"gemm backward input", kTokens, kWidth, kFeedForward, false, false},
-      {"gemm backward weight", kFeedForward, kWidth, kTokens, true, false},
-      {"gemm logits", 512, kVocabulary, kWidth, false, true},
+      {"gemm forward", tokens, width, width, false, true},
+      {"gemm forward", tokens, feed_forward, width, false, true},
+      {"gemm backward input", tokens, width, feed_forward, false, false},
+      {"gemm backward weight", feed_forward, width, tokens, true, false, true},
+      {"gemm logits", loss_rows, vocabulary, width, false, true},
+      {"gemm logits input", loss_rows, width, vocabulary, false, false},
+      {"gemm logits weight", vocabulary, width, loss_rows, true, false, true},
   };
   const auto transpose = [](bool yes) { return yes ? ops::Transpose::yes : ops::Transpose::no; };
-  for (const auto& [name, m, n, k, ta, tb] : products) {
+  Stream& s = bench.stream();
+  for (const auto& [name, m, n, k, ta, tb, to_gradient] : products) {
     if (!bench.wants(name)) continue;
     const Tensor a = bench.tensor(ta ? Shape{k, m} : Shape{m, k});
-    const Tensor b = bench.tensor(tb ? Shape{n, k} : Shape{k, n}), c = bench.tensor({m, n});
-    bench.against_gemm(name, fmt::format("{}x{}x{}", m, n, k), 2.0 * static_cast<double>(m * n * k),
-                       [&, ta = ta, tb = tb] {
-                         ops::gemm(a, transpose(ta), b, transpose(tb), c, {}, bench.stream());
+    const Tensor b = bench.tensor(tb ? Shape{n, k} : Shape{k, n});
+    const Tensor c = to_gradient ? bench.precise({m, n}) : bench.tensor({m, n});
+    const ops::GemmScale scale{.beta = to_gradient ? 1.0 : 0.0};
+    bench.against_gemm(
+        name, fmt::format("{}x{}x{}", m, n, k), 2.0 * static_cast<double>(m * n * k),
+        [&, ta = ta, tb = tb] { ops::gemm(a, transpose(ta), b, transpose(tb), c, scale, s); });
+  }
+  if (bench.wants("gemm bias")) {
+    const Tensor x = bench.tensor({tokens, width}), w = bench.tensor({feed_forward, width});
+    const Tensor y = bench.tensor({tokens, feed_forward}), b = bench.tensor({feed_forward});
+    bench.against_gemm("gemm bias", fmt::format("{}x{}x{}", tokens, feed_forward, width),
+                       2.0 * static_cast<double>(tokens * feed_forward * width), [&] {
+                         ops::gemm_add(x, ops::Transpose::no, w, ops::Transpose::yes, b, {}, y, s);
                        });
   }
   if (bench.wants("gemm decode")) {
-    const Tensor x = bench.tensor({1, kWidth}), w = bench.tensor({kVocabulary, kWidth});
-    const Tensor y = bench.tensor({1, kVocabulary});
-    bench.against_copy(
-        "gemm decode", fmt::format("1x{}x{}", kVocabulary, kWidth),
-        static_cast<double>(w.size_bytes()),
-        [&] { ops::gemm(x, ops::Transpose::no, w, ops::Transpose::yes, y, {}, bench.stream()); });
+    const Tensor x = bench.tensor({1, width}), w = bench.tensor({vocabulary, width});
+    const Tensor y = bench.tensor({1, vocabulary});
+    bench.against_copy("gemm decode", fmt::format("1x{}x{}", vocabulary, width),
+                       static_cast<double>(w.size_bytes()),
+                       [&] { ops::gemm(x, ops::Transpose::no, w, ops::Transpose::yes, y, {}, s); });
   }
 }
 
@@ -148,13 +198,13 @@ class RowBench {
 
   Tensor tensor() const { return bench_.tensor({rows_, columns_}); }
   Tensor row() const { return bench_.tensor({columns_}); }
-  Tensor column() const { return bench_.tensor({rows_}); }
+  Tensor gradient() const { return bench_.precise({columns_}); }
+  Tensor column() const { return bench_.precise({rows_}); }
 
-  template <class Run>
-  void measure(const char* name, int streams, const Run& run) const {
-    if (!bench_.wants(name)) return;
+  void measure(const char* name, int streams, const std::function<void()>& run) const {
+    const auto bytes = static_cast<double>(size_of(bench_.dtype())) * streams;
     bench_.against_copy(name, fmt::format("{}x{}", rows_, columns_),
-                        4.0 * streams * static_cast<double>(rows_ * columns_), run);
+                        bytes * static_cast<double>(rows_ * columns_), run);
   }
 
  private:
@@ -163,9 +213,9 @@ class RowBench {
 };
 
 void bench_norm(OpsBench& bench) {
-  const RowBench on(bench, kTokens, kWidth);
+  const RowBench on(bench, bench.sizes.tokens, bench.sizes.width);
   const Tensor x = on.tensor(), y = on.tensor(), dy = on.tensor(), dx = on.tensor();
-  const Tensor w = on.row(), b = on.row(), dw = on.row(), db = on.row();
+  const Tensor w = on.row(), b = on.row(), dw = on.gradient(), db = on.gradient();
   const Tensor mean = on.column(), rstd = on.column();
   Stream& s = bench.stream();
   constexpr double kEps = 1e-5;
@@ -180,111 +230,136 @@ void bench_norm(OpsBench& bench) {
              [&] { ops::layer_norm_backward_input(dy, x, w, mean, rstd, dx, s); });
   on.measure("layer_norm backward weight", 2,
              [&] { ops::layer_norm_backward_weight(dy, x, mean, rstd, dw, db, s); });
+  on.measure("rms_norm backward", 4, [&] { ops::rms_norm_backward(dy, x, w, rstd, y, dx, dw, s); });
+  on.measure("layer_norm backward", 4,
+             [&] { ops::layer_norm_backward(dy, x, w, mean, rstd, y, dx, dw, db, s); });
 }
 
 void bench_activation(OpsBench& bench) {
-  const RowBench on(bench, kTokens, kFeedForward);
+  const RowBench on(bench, bench.sizes.tokens, bench.sizes.feed_forward);
   const Tensor gate = on.tensor(), up = on.tensor(), y = on.tensor(), dy = on.tensor();
   const Tensor dgate = on.tensor(), dup = on.tensor();
   Stream& s = bench.stream();
   using ops::Gelu;
   on.measure("swiglu forward", 3, [&] { ops::swiglu_forward(gate, up, y, s); });
-  on.measure("swiglu backward", 5, [&] { ops::swiglu_backward(dy, gate, up, dgate, dup, s); });
+  on.measure("swiglu backward", 5, [&] { ops::swiglu_backward(dy, gate, up, dgate, dup, {}, s); });
+  on.measure("swiglu backward with y", 6,
+             [&] { ops::swiglu_backward(dy, gate, up, dgate, dup, y, s); });
+  on.measure("gelu tanh backward with y", 4,
+             [&] { ops::gelu_backward(dy, gate, Gelu::tanh, dgate, y, s); });
   on.measure("gelu exact forward", 2, [&] { ops::gelu_forward(gate, Gelu::exact, y, s); });
   on.measure("gelu exact backward", 3,
-             [&] { ops::gelu_backward(dy, gate, Gelu::exact, dgate, s); });
+             [&] { ops::gelu_backward(dy, gate, Gelu::exact, dgate, {}, s); });
   on.measure("gelu tanh forward", 2, [&] { ops::gelu_forward(gate, Gelu::tanh, y, s); });
-  on.measure("gelu tanh backward", 3, [&] { ops::gelu_backward(dy, gate, Gelu::tanh, dgate, s); });
+  on.measure("gelu tanh backward", 3,
+             [&] { ops::gelu_backward(dy, gate, Gelu::tanh, dgate, {}, s); });
 }
 
 void bench_elementwise(OpsBench& bench) {
-  const RowBench on(bench, kTokens, kWidth);
-  const Tensor a = on.tensor(), b = on.tensor(), y = on.tensor(), bias = on.row();
+  const RowBench on(bench, bench.sizes.tokens, bench.sizes.width);
+  const Tensor a = on.tensor(), b = on.tensor(), y = on.tensor();
+  const Tensor bias = on.row(), gradient = on.gradient();
   Stream& s = bench.stream();
   on.measure("add", 3, [&] { ops::add(a, b, y, s); });
   on.measure("accumulate", 3, [&] { ops::accumulate(a, y, s); });
   on.measure("scale", 2, [&] { ops::scale(y, 1.0, s); });
   on.measure("fill", 1, [&] { ops::fill(y, 0.0, s); });
   on.measure("add_bias", 2, [&] { ops::add_bias(a, bias, s); });
-  on.measure("bias_backward", 1, [&] { ops::bias_backward(b, bias, s); });
+  on.measure("bias_backward", 1, [&] { ops::bias_backward(b, gradient, s); });
 }
 
 void bench_tokens(OpsBench& bench) {
-  const RowBench on(bench, kTokens, kWidth);
-  const Tensor table = bench.tensor({kVocabulary, kWidth}), x = on.tensor();
-  const Tensor ids = bench.tensor({kTokens}, DType::i32);
-  for (std::int64_t t = 0; t < kTokens; ++t) {
-    ids.data<std::int32_t>()[t] = static_cast<std::int32_t>(t * 7919 % kVocabulary);
-  }
+  const auto& [tokens, sequences, width, heads, feed_forward, vocabulary, loss_rows, flat,
+               product] = bench.sizes;
+  const std::int64_t head_dim = width / heads, seq = tokens / sequences;
+  const RowBench on(bench, tokens, width);
+  const Tensor table = bench.tensor({vocabulary, width}), x = on.tensor();
+  const Tensor dtable = bench.precise({vocabulary, width}), ids = bench.ids({tokens}, vocabulary);
   Stream& s = bench.stream();
   on.measure("embedding forward", 2, [&] { ops::embedding_forward(ids, table, x, s); });
-  on.measure("embedding backward", 3, [&] { ops::embedding_backward(ids, x, table, s); });
-  const Tensor heads = x.view({4, kTokens / 4, 12, kWidth / 12});
-  const Tensor cosine = bench.tensor({kTokens, 32}), sine = bench.tensor({kTokens, 32});
+  // A row of the gradient is read and written in f32.
+  const int streams = bench.dtype() == DType::bf16 ? 5 : 3;
+  on.measure("embedding backward", streams, [&] { ops::embedding_backward(ids, x, dtable, s); });
+  const Tensor by_head = x.view({sequences, seq, heads, head_dim});
+  const Tensor cosine = bench.precise({seq, head_dim / 2}),
+               sine = bench.precise({seq, head_dim / 2});
   ops::fill(cosine, 1.0, s);
   ops::fill(sine, 0.0, s);
-  const Tensor positions = bench.tensor({4, kTokens / 4}, DType::i32);
-  on.measure("rope", 2, [&] { ops::rope(heads, positions, cosine, sine, false, s); });
+  const Tensor positions = bench.ids({sequences, seq}, seq);
+  on.measure("rope", 2, [&] { ops::rope(by_head, positions, cosine, sine, false, s); });
 }
 
 void bench_flat(OpsBench& bench) {
   Stream& s = bench.stream();
-  constexpr std::int64_t kCount = 50'000'000;
-  const auto measure = [&](const char* name, int bytes, const std::function<void()>& run) {
-    bench.against_copy(name, fmt::format("{}", kCount), bytes * static_cast<double>(kCount), run);
+  const std::int64_t count = bench.sizes.flat;
+  const auto measure = [&](const std::string& name, int bytes, const std::function<void()>& run) {
+    bench.against_copy(name, fmt::format("{}", count), bytes * static_cast<double>(count), run);
   };
   if (bench.wants("adamw")) {
-    const Tensor p = bench.tensor({kCount}), g = bench.tensor({kCount});
-    const Tensor m = bench.tensor({kCount}), v = bench.tensor({kCount});
-    ops::fill(v, 1.0, s);
-    measure("adamw", 28, [&] { ops::adamw(p, g, m, v, {.lr = 1e-4, .step = 10}, s); });
+    const Tensor p = bench.precise({count}), g = bench.precise({count});
+    const Tensor m = bench.precise({count}), v = bench.precise({count});
+    ops::AdamWArgs args{.lr = 1e-4, .step = 10};
+    measure("adamw", 28, [&] { ops::adamw(p, g, m, v, args, s); });
+    args.p_low = bench.tensor({count}, DType::bf16);
+    measure("adamw with bf16 copy", 30, [&] { ops::adamw(p, g, m, v, args, s); });
   }
-  const Tensor x = bench.tensor({kCount});
-  if (bench.wants("sum_of_squares"))
-    measure("sum_of_squares", 4, [&] { ops::sum_of_squares(x, s); });
-  if (bench.wants("first_non_finite")) {
-    measure("first_non_finite", 4, [&] { ops::first_non_finite(x, s); });
-  }
+  const Tensor x = bench.precise({count}), sum = bench.tensor({1}, DType::f64);
+  measure("sum_of_squares", 4, [&] { ops::add_sum_of_squares(x, sum, s); });
+  measure("first_non_finite", 4, [&] { ops::first_non_finite(x, s); });
   for (const DType narrow : {DType::bf16, DType::f16}) {
-    const Tensor y = bench.tensor({kCount}, narrow);
-    const auto to = fmt::format("cast to {}", name_of(narrow));
-    const auto from = fmt::format("cast from {}", name_of(narrow));
-    if (bench.wants(to)) measure(to.c_str(), 6, [&] { ops::cast(x, y, s); });
-    if (bench.wants(from)) measure(from.c_str(), 6, [&] { ops::cast(y, x, s); });
+    const Tensor y = bench.tensor({count}, narrow);
+    measure(fmt::format("cast to {}", name_of(narrow)), 6, [&] { ops::cast(x, y, s); });
+    measure(fmt::format("cast from {}", name_of(narrow)), 6, [&] { ops::cast(y, x, s); });
   }
-  if (bench.wants("fill_normal")) {
-    measure("fill_normal", 4, [&] { ops::fill_normal(x, 1, 0, 1.0, s); });
-  }
+  measure("fill_normal", 4, [&] { ops::fill_normal(x, 1, 0, 1.0, s); });
+}
+
+struct AttentionSize {
+  std::int64_t batch, heads, groups, seq, head_dim;
+};
+
+void bench_attention(OpsBench& bench, const AttentionSize& of) {
+  if (!bench.wants("attention forward") && !bench.wants("attention backward")) return;
+  const auto& [batch, heads, groups, seq, head_dim] = of;
+  const Shape queries{batch, seq, heads, head_dim}, keys{batch, seq, groups, head_dim};
+  const std::string size = fmt::format("{}x{}x{}/{}x{}", batch, seq, heads, groups, head_dim);
+  // Two products of the causal half forward, five backward.
+  const double product = 2.0 * static_cast<double>(batch * heads * seq * seq * head_dim) / 2.0;
+  const Tensor q = bench.tensor(queries), k = bench.tensor(keys), v = bench.tensor(keys);
+  const Tensor out = bench.tensor(queries), lse = bench.precise({batch, heads, seq});
+  Stream& s = bench.stream();
+  constexpr double kScale = 0.125;
+  const auto forward = [&] { ops::attention_forward(q, k, v, {}, kScale, out, lse, s); };
+  bench.against_gemm("attention forward", size, 2.0 * product, forward);
+  if (!bench.wants("attention backward")) return;
+  const Tensor dq = bench.tensor(queries), dk = bench.tensor(keys), dv = bench.tensor(keys);
+  const Tensor delta = bench.precise({batch, heads, seq});
+  forward();
+  const auto backward = [&] {
+    ops::attention_backward(out, q, k, v, out, lse, {}, kScale, dq, dk, dv, delta, s);
+  };
+  bench.against_gemm("attention backward", size, 5.0 * product, backward);
+  if (!bench.is_on_gpu()) return;
+  s.set_deterministic(true);
+  bench.against_gemm("attention backward, fixed order", size, 5.0 * product, backward);
+  s.set_deterministic(false);
 }
 
 void bench_attention(OpsBench& bench) {
-  constexpr std::int64_t kBatch = 4, kHeads = 12, kHeadDim = 64, kSeq = kTokens / kBatch;
-  const Shape shape{kBatch, kSeq, kHeads, kHeadDim}, rows{kBatch, kHeads, kSeq};
-  const std::string size = fmt::format("{}x{}x{}x{}", kBatch, kSeq, kHeads, kHeadDim);
-  // Two products of the causal half forward, five backward.
-  const double product = 2.0 * kBatch * kHeads * kSeq * kSeq * kHeadDim / 2.0;
-  const Tensor q = bench.tensor(shape), k = bench.tensor(shape), v = bench.tensor(shape);
-  const Tensor out = bench.tensor(shape), lse = bench.tensor(rows);
-  Stream& s = bench.stream();
-  constexpr double kScale = 0.125;
-  if (bench.wants("attention forward")) {
-    bench.against_gemm("attention forward", size, 2.0 * product,
-                       [&] { ops::attention_forward(q, k, v, {}, kScale, out, lse, s); });
-  }
-  if (bench.wants("attention backward")) {
-    const Tensor dq = bench.tensor(shape), dk = bench.tensor(shape), dv = bench.tensor(shape);
-    const Tensor delta = bench.tensor(rows);
-    ops::attention_forward(q, k, v, {}, kScale, out, lse, s);
-    bench.against_gemm("attention backward", size, 5.0 * product, [&] {
-      ops::attention_backward(out, q, k, v, out, lse, {}, kScale, dq, dk, dv, delta, s);
-    });
+  if (!bench.is_on_gpu()) return bench_attention(bench, {4, 12, 12, 512, 64});
+  // Of gpt2-124m, tinyllama-1.1b and llama3.2-1b.
+  for (const AttentionSize& size :
+       {AttentionSize{32, 12, 12, 1024, 64}, AttentionSize{8, 32, 4, 2048, 64},
+        AttentionSize{4, 32, 8, 4096, 64}}) {
+    bench_attention(bench, size);
   }
 }
 
 void bench_cross_entropy(OpsBench& bench) {
-  const RowBench on(bench, 512, kVocabulary);
-  const Tensor logits = on.tensor(), targets = bench.tensor({512}, DType::i32);
-  const Tensor loss = bench.tensor({512}, DType::f64);
+  const std::int64_t rows = bench.sizes.loss_rows, words = bench.sizes.vocabulary;
+  const RowBench on(bench, rows, words);
+  const Tensor logits = on.tensor(), targets = bench.ids({rows}, words);
+  const Tensor loss = bench.tensor({rows}, DType::f64);
   Stream& s = bench.stream();
   on.measure("cross_entropy forward", 1,
              [&] { ops::cross_entropy_forward(logits, targets, loss, s); });

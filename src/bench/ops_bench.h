@@ -3,6 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "tensor/device.h"
+#include "tensor/dtype.h"
+
 namespace heddle {
 
 /// What bounds an operation: the bytes it must read and write, or the arithmetic of its products.
@@ -20,11 +23,13 @@ struct OpBenchResult {
 
 struct OpsBenchOptions {
   int threads = 1;
-  double seconds = 0.1;     ///< shortest time spent on one operation
-  std::string filter = {};  ///< only operations whose name contains this
+  Device device = {};
+  DType dtype = DType::f32;  ///< of activations and weights: f32, or on CUDA bf16
+  double seconds = 0.1;      ///< shortest time spent on one operation
+  std::string filter = {};   ///< only operations whose name contains this
 };
 
-/// Times every operation at the sizes of a 110M-parameter step, in turns with what bounds it.
+/// Times every operation at the sizes of a training step, in turns with what bounds it.
 /// Error(usage) when no name matches the filter.
 std::vector<OpBenchResult> bench_ops(const OpsBenchOptions& options);
 

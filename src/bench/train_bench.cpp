@@ -7,13 +7,15 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/rng.h"
 #include "engine/memory_plan.h"
 #include "engine/train_step.h"
 #include "observe/machine.h"
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
+#include "ops/random.h"
+#include "tensor/device_runtime.h"
 
 namespace heddle {
 namespace {
@@ -29,30 +31,35 @@ double quantile(std::vector<double> values, double q) {
 /// A large square product, timed: the rate everything else is compared with.
 class GemmProbe {
  public:
-  GemmProbe(Stream& stream, Memory& memory) : stream_(stream) {
-    for (Tensor* matrix : {&a_, &b_, &c_}) {
-      *matrix = memory.alloc({kSize, kSize}, DType::f32, MemoryTag::workspace);
-      ops::fill(*matrix, 0.5, stream);
-    }
+  GemmProbe(DType dtype, Stream& stream, Memory& memory)
+      : size_(stream.device().kind == Device::Kind::cpu ? 2048 : 8192), stream_(stream) {
+    a_ = memory.alloc({size_, size_}, dtype, MemoryTag::workspace);
+    c_ = memory.alloc({size_, size_}, dtype, MemoryTag::workspace);
+    // Not all alike: a GPU multiplies those faster than any real matrix.
+    ops::fill_normal(a_.view({size_ * size_}), 1, 0, 1.0, stream);
     time_tflops();
   }
+
+  std::int64_t size() const { return size_; }
 
   /// Over several products: one alone is too short to see how fast a shared machine runs on the
   /// whole.
   double time_tflops() {
     constexpr int kRepeats = 4;
+    stream_.synchronize();
     const Stopwatch watch;
     for (int i = 0; i < kRepeats; ++i) {
-      ops::gemm(a_, ops::Transpose::no, b_, ops::Transpose::no, c_, {}, stream_);
+      ops::gemm(a_, ops::Transpose::no, a_, ops::Transpose::no, c_, {}, stream_);
     }
-    const double flops = 2.0 * static_cast<double>(kSize) * kSize * kSize;
+    stream_.synchronize();
+    const double flops = 2.0 * std::pow(static_cast<double>(size_), 3);
     return kRepeats * flops / watch.seconds() * 1e-12;
   }
 
  private:
-  static constexpr std::int64_t kSize = 2048;
+  const std::int64_t size_;
   Stream& stream_;
-  Tensor a_, b_, c_;
+  Tensor a_, c_;
 };
 
 /// Lets the product library take the buffers that it then keeps, so that the process's size before
@@ -61,10 +68,10 @@ class GemmProbe {
 /// system and keeps a second.
 void warm_up_products(const ModelSpec& spec, const TrainBenchOptions& options, Stream& stream) {
   using enum ops::Transpose;
-  Memory memory;
+  Memory memory(stream.device());
   const std::int64_t tokens = std::min(options.loss_chunk, options.batch * options.seq);
   const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
-    const Tensor tensor = memory.alloc({rows, columns}, DType::f32, MemoryTag::workspace);
+    const Tensor tensor = memory.alloc({rows, columns}, options.dtype, MemoryTag::workspace);
     ops::fill(tensor, 0.5, stream);
     return tensor;
   };
@@ -75,6 +82,14 @@ void warm_up_products(const ModelSpec& spec, const TrainBenchOptions& options, S
     ops::gemm(logits, no, weight, no, x, {}, stream);
     ops::gemm(logits, yes, x, no, weight, {.beta = 1.0}, stream);
   }
+  stream.synchronize();
+}
+
+/// What is taken of the memory that a benchmark is about: by this process on CPU, by all on a GPU.
+std::size_t memory_in_use(Device device) {
+  if (device.kind == Device::Kind::cpu) return observe::process_resident_bytes();
+  const auto memory = device_runtime::device_memory(device);
+  return memory.total_bytes - memory.free_bytes;
 }
 
 /// Sequences of one micro-batch of one replica.
@@ -104,31 +119,37 @@ MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t v
 
 }  // namespace
 
-TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
-                                World& world, const OnBenchStep& on_step) {
+TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& given, World& world,
+                                const OnBenchStep& on_step) {
+  TrainBenchOptions options = given;
+  const bool is_gpu = options.device.kind != Device::Kind::cpu;
+  if (options.loss_chunk == 0) options.loss_chunk = usual_loss_chunk(spec, options.device);
   HEDDLE_CHECK(options.threads > 0, "a benchmark on {} threads", options.threads);
   const ParallelPlan plan = make_plan(spec, options.parallel, world.size(), options.seq);
   const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
   const Mesh mesh(plan.mesh, world.all());
-  Stream stream(options.threads);
-  Memory memory;
-  GemmProbe probe(stream, memory);
+  Stream stream(options.threads, options.device);
+  stream.set_deterministic(options.deterministic);
+  Memory memory(options.device), host = memory.for_host();
+  GemmProbe probe(options.dtype, stream, memory);
   warm_up_products(spec, options, stream);
-  const BuildOptions build{.positions = options.seq,
+  const BuildOptions build{.dtype = options.dtype,
+                           .positions = options.seq,
                            .recompute_blocks = options.recompute,
                            .loss_chunk = options.loss_chunk};
   const auto over_ranks = [&](double value, ReduceOp op) {
-    const Tensor sum = memory.alloc({1}, DType::f64, MemoryTag::communication);
+    const Tensor sum = host.alloc({1}, DType::f64, MemoryTag::communication);
     sum.host<double>()[0] = value;
     world.all().all_reduce(sum, op, stream).wait(stream);
     return sum.host<double>()[0];
   };
   const StepPlan predicted =
       plan_step(spec, build, plan, world.rank(),
-                {.sequences = rows, .seq_len = options.seq, .microbatches = options.microbatches});
+                {.sequences = rows, .seq_len = options.seq, .microbatches = options.microbatches},
+                options.device);
   TrainBenchResult result;
   result.predicted_memory_bytes =
-      observe::process_resident_bytes() +
+      memory_in_use(options.device) +
       static_cast<std::size_t>(
           over_ranks(static_cast<double>(predicted.memory.reserved), ReduceOp::sum));
 
@@ -138,7 +159,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   TrainStep step(model, optimizer, stream, memory);
   std::vector<MicroBatch> batches;
   for (int i = 0; i < options.microbatches; ++i) {
-    batches.push_back(random_batch(rows, options.seq, spec.vocab, memory));
+    batches.push_back(random_batch(rows, options.seq, spec.vocab, host));
   }
   constexpr std::int64_t kWarmUp = 2;
   std::vector<double> seconds, gemm;
@@ -161,9 +182,13 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   result.tokens_per_second = tokens / median;
   result.model_tflops = training_flops_per_token(spec, options.seq) * tokens / median * 1e-12;
   result.gemm_tflops_measured = quantile(gemm, 0.5);
-  result.peak_memory_bytes = observe::process_peak_bytes();
+  result.gemm_size = probe.size();
+  // What a GPU's memory gave is never given back, so the end is the peak.
+  result.peak_memory_bytes = is_gpu ? memory_in_use(options.device) : observe::process_peak_bytes();
   result.tagged_memory_bytes =
       static_cast<std::size_t>(over_ranks(static_cast<double>(memory.stats().peak), ReduceOp::sum));
+  result.reserved_memory_bytes = static_cast<std::size_t>(
+      over_ranks(static_cast<double>(memory.stats().reserved), ReduceOp::sum));
   result.parameters = spec.parameter_count();
   result.threads = options.threads;
   result.ranks = world.size();
@@ -171,7 +196,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   return result;
 }
 
-Json to_json(const TrainBenchResult& result) {
+JsonValue to_json(const TrainBenchResult& result) {
   return {{"tokens_per_second", result.tokens_per_second},
           {"step_seconds_median", result.step_seconds_median},
           {"step_seconds_spread", result.step_seconds_spread},
@@ -183,6 +208,7 @@ Json to_json(const TrainBenchResult& result) {
           {"peak_memory_bytes", result.peak_memory_bytes},
           {"predicted_memory_bytes", result.predicted_memory_bytes},
           {"tagged_memory_bytes", result.tagged_memory_bytes},
+          {"reserved_memory_bytes", result.reserved_memory_bytes},
           {"parameters", result.parameters},
           {"threads", result.threads},
           {"ranks", result.ranks},

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "comm/world.h"
 #include "model/parallel_plan.h"
 #include "model/spec.h"
@@ -14,9 +14,12 @@ namespace heddle {
 struct TrainBenchOptions {
   std::int64_t batch = 4, seq = 512, steps = 10;  ///< sequences of a step over all ranks
   int microbatches = 1;                           ///< into which each replica cuts its sequences
-  int threads = 0;  ///< of each rank; set by the caller: a benchmark of one thread must be meant
-  std::int64_t loss_chunk = 1024;
+  int threads = 0;     ///< of each rank; set by the caller: a benchmark of one thread must be meant
+  Device device = {};  ///< of this rank
+  DType dtype = DType::f32;
+  std::int64_t loss_chunk = 0;  ///< 0: what suits the device
   bool recompute = false;
+  bool deterministic = false;  ///< only kernels that give the same bits every time
   ParallelRequest parallel = {};
 };
 
@@ -26,10 +29,13 @@ struct TrainBenchResult {
   double step_seconds_median = 0;
   double step_seconds_spread = 0;  ///< interquartile range over median
   double model_tflops = 0;
-  double gemm_tflops_measured = 0;    ///< a large square product between the steps, median
-  std::size_t peak_memory_bytes = 0;  ///< the process's resident set at its largest
+  double gemm_tflops_measured = 0;  ///< a large square product between the steps, median
+  std::int64_t gemm_size = 0;       ///< its side
+  std::size_t peak_memory_bytes =
+      0;  ///< the process's resident set, or all that is taken of the GPU
   std::size_t predicted_memory_bytes = 0;
-  std::size_t tagged_memory_bytes = 0;  ///< what our own ledger counted at its peak
+  std::size_t tagged_memory_bytes = 0;    ///< what our own ledger counted at its peak
+  std::size_t reserved_memory_bytes = 0;  ///< what it took for that; the rest is the libraries'
   std::int64_t parameters = 0;
   int threads = 0;  ///< of each rank
   int ranks = 1;
@@ -43,10 +49,10 @@ struct TrainBenchResult {
 using OnBenchStep = std::function<void(std::int64_t, double, double)>;
 
 /// Two steps of warm-up come first and do not count. Every rank of `world` calls it; bytes are of
-/// the process, which all ranks that are threads share.
+/// the process, which all ranks that are threads share, or of the GPU, with what others have there.
 TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
                                 World& world, const OnBenchStep& on_step);
 
-Json to_json(const TrainBenchResult& result);
+JsonValue to_json(const TrainBenchResult& result);
 
 }  // namespace heddle

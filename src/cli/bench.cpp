@@ -1,9 +1,10 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "bench/train_bench.h"
+#include "cli/compute_choice.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
@@ -27,9 +28,9 @@ void print_result(const TrainBenchResult& result) {
   fmt::print(stderr, "tokens/s     {:.0f} ({:.3f} s a step, spread {:.1f} %)\n",
              result.tokens_per_second, result.step_seconds_median,
              100 * result.step_seconds_spread);
-  fmt::print(stderr,
-             "rate         {:.3f} TFLOP/s, {:.1f} % of a 2048^3 product at {:.3f} TFLOP/s\n",
-             result.model_tflops, 100 * result.fraction_of_gemm(), result.gemm_tflops_measured);
+  fmt::print(stderr, "rate         {:.3f} TFLOP/s, {:.1f} % of a {}^3 product at {:.3f} TFLOP/s\n",
+             result.model_tflops, 100 * result.fraction_of_gemm(), result.gemm_size,
+             result.gemm_tflops_measured);
   const auto peak = static_cast<double>(result.peak_memory_bytes);
   const auto predicted = static_cast<double>(result.predicted_memory_bytes);
   fmt::print(stderr, "memory       {} at the peak, {} predicted ({:+.1f} %)\n", format_bytes(peak),
@@ -39,26 +40,22 @@ void print_result(const TrainBenchResult& result) {
 }
 
 void run(const Arguments& arguments) {
-  if (arguments.device != "cpu") {
-    throw Error(ErrorCode::resources, "--device " + arguments.device + " is not in this build",
-                "use --device cpu");
-  }
-  if (arguments.dtype != "f32") {
-    throw Error(ErrorCode::usage, "--dtype " + arguments.dtype + " is not computed on CPU",
-                "use --dtype f32");
-  }
+  const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
   const int ranks = rank_count(arguments.ranks);
   TrainBenchOptions options = arguments.bench;
   options.threads = thread_count(options.threads, ranks);
   options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
   const ModelSpec spec = named_model(arguments.model);
   TrainBenchResult result;
-  run_on_ranks(ranks, [&](World& world) {
-    const auto own =
-        bench_training(spec, options, world, [&](std::int64_t step, double seconds, double loss) {
-          fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n", step, options.steps, seconds,
-                     loss);
-        });
+  run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
+    TrainBenchOptions own_options = options;
+    own_options.dtype = choice.dtype;
+    own_options.device = device;
+    const auto own = bench_training(spec, own_options, world,
+                                    [&](std::int64_t step, double seconds, double loss) {
+                                      fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n",
+                                                 step, options.steps, seconds, loss);
+                                    });
     if (world.rank() == 0) result = own;
   });
   if (!is_first_process()) return;
@@ -74,17 +71,17 @@ void add_bench(Verb app) {
   Verb train = bench.add_verb("train", "throughput of a training step on random tokens");
   auto arguments = std::make_shared<Arguments>();
   train.add_option("--model", arguments->model, "preset, config.json or model folder").required();
-  train.add_option("--device", arguments->device, "cpu").show_default();
-  train.add_option("--dtype", arguments->dtype, "f32").show_default();
+  train.add_option("--device", arguments->device, "cpu or cuda").show_default();
+  train.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
   train.add_option("--batch", arguments->bench.batch, "sequences a step").show_default().positive();
   train.add_option("--seq", arguments->bench.seq, "tokens a sequence").show_default().positive();
   train.add_option("--steps", arguments->bench.steps, "timed steps").show_default().positive();
   train.add_option("--threads", arguments->bench.threads, "0: all cores").range(0, 1024);
   train
       .add_option("--loss-chunk", arguments->bench.loss_chunk,
-                  "tokens a chunk of the output projection")
+                  "tokens a chunk of the output projection; 0: what suits the device")
       .show_default()
-      .positive();
+      .not_negative();
   train.add_option("--ranks", arguments->ranks, "local ranks to start").positive();
   train
       .add_option("--microbatches", arguments->bench.microbatches,
@@ -94,6 +91,8 @@ void add_bench(Verb app) {
   train.add_option("--set", arguments->overrides, "parallel.key=value (repeatable)")
       .one_at_a_time();
   train.add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
+  train.add_flag("--deterministic", arguments->bench.deterministic,
+                 "only kernels that give the same bits every time");
   train.add_flag("--json", arguments->json, "print one JSON object");
   train.callback([arguments] { run(*arguments); });
   add_bench_ops(bench);

@@ -2,8 +2,9 @@
 
 #include <memory>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "bench/ops_bench.h"
+#include "cli/compute_choice.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -14,42 +15,60 @@ namespace {
 
 struct Options {
   OpsBenchOptions bench{.threads = 0};
+  std::string device = "cpu", dtype;
   bool json = false;
 };
 
 const char* unit(Bound bound) { return bound == Bound::copy ? "GB/s" : "GFLOP/s"; }
-const char* name_of_bound(Bound bound) { return bound == Bound::copy ? "copy" : "gemm 2048^3"; }
+const char* name_of_bound(const Options& options, Bound bound) {
+  if (bound == Bound::copy) return "copy";
+  return options.bench.device.kind == Device::Kind::cuda ? "gemm 8192^3" : "gemm 2048^3";
+}
+std::string place(const Options& options) {
+  const std::string backend = ops::gemm_backend(options.bench.device);
+  if (options.bench.device.kind == Device::Kind::cuda) {
+    return fmt::format("{}, {}", name_of(options.bench.dtype), backend);
+  }
+  return fmt::format("{} threads, {}", options.bench.threads, backend);
+}
 
 void print_json(const Options& options, const std::vector<OpBenchResult>& results) {
-  Json list = Json::array();
+  JsonValue list = JsonValue::array();
   for (const OpBenchResult& r : results) {
     list.push_back({{"name", r.name},
                     {"size", r.size},
                     {"seconds", r.seconds},
                     {"rate", r.rate},
                     {"unit", unit(r.bound)},
-                    {"bound", name_of_bound(r.bound)},
+                    {"bound", name_of_bound(options, r.bound)},
                     {"bound_rate", r.limit},
                     {"fraction", r.fraction()}});
   }
-  const Json report = {
-      {"threads", options.bench.threads}, {"gemm_backend", ops::gemm_backend()}, {"ops", list}};
+  const JsonValue report = {{"device", options.device},
+                            {"dtype", name_of(options.bench.dtype)},
+                            {"threads", options.bench.threads},
+                            {"gemm_backend", ops::gemm_backend(options.bench.device)},
+                            {"ops", list}};
   fmt::print("{}\n", report.dump(2));
 }
 
 void print_table(const Options& options, const std::vector<OpBenchResult>& results) {
-  fmt::print("{} threads, {}\n", options.bench.threads, ops::gemm_backend());
-  fmt::print("{:<27}{:>16}{:>12}{:>10} {:<8}{:>9} {:<12}{:>8}\n", "operation", "size", "ms", "rate",
+  fmt::print("{}\n", place(options));
+  fmt::print("{:<31}{:>18}{:>12}{:>10} {:<8}{:>9} {:<12}{:>8}\n", "operation", "size", "ms", "rate",
              "", "bound", "", "of it");
   for (const OpBenchResult& r : results) {
-    fmt::print("{:<27}{:>16}{:>12.3f}{:>10.1f} {:<8}{:>9.1f} {:<12}{:>7.0f}%\n", r.name, r.size,
-               r.seconds * 1e3, r.rate, unit(r.bound), r.limit, name_of_bound(r.bound),
+    fmt::print("{:<31}{:>18}{:>12.3f}{:>10.1f} {:<8}{:>9.1f} {:<12}{:>7.0f}%\n", r.name, r.size,
+               r.seconds * 1e3, r.rate, unit(r.bound), r.limit, name_of_bound(options, r.bound),
                100.0 * r.fraction());
   }
 }
 
 void run(Options options) {
   options.bench.threads = thread_count(options.bench.threads);
+  if (options.dtype.empty()) options.dtype = options.device == "cuda" ? "bf16" : "f32";
+  const ComputeChoice choice = compute_choice(options.device, options.dtype);
+  options.bench.device = choice.device;
+  options.bench.dtype = choice.dtype;
   const auto results = bench_ops(options.bench);
   if (options.json) {
     print_json(options, results);
@@ -64,6 +83,8 @@ void add_bench_ops(Verb bench) {
   const auto options = std::make_shared<Options>();
   Verb verb = bench.add_verb(
       "ops", "time every operation beside the copy or matrix product that bounds it");
+  verb.add_option("--device", options->device, "cpu or cuda").show_default();
+  verb.add_option("--dtype", options->dtype, "f32, or bf16 on cuda; absent: bf16 where it can be");
   verb.add_option("--threads", options->bench.threads, "size of the thread team; 0: all cores")
       .range(0, 4096);
   verb.add_option("--seconds", options->bench.seconds, "shortest time spent on one operation")

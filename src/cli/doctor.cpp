@@ -5,14 +5,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "cli/launcher.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "comm/nccl/nccl_backend.h"
 #include "observe/machine.h"
 #include "observe/terminal.h"
 #include "ops/gemm.h"
+#include "tensor/device_runtime.h"
 #include "tensor/memory.h"
 
 namespace heddle::cli {
@@ -133,6 +135,18 @@ Finding launcher() {
   }
 }
 
+Finding gpus() {
+  const char* why = "models above some 100M parameters want a GPU";
+  const int count = cuda_device_count();
+  if (count == 0) return {"CUDA", Status::missing, "no GPU, or not in this build", why};
+  const auto memory = device_runtime::device_memory({Device::Kind::cuda, 0});
+  return {"CUDA", Status::ok,
+          fmt::format("{} device{}, {} free of {} on the first", count, count == 1 ? "" : "s",
+                      format_bytes(static_cast<double>(memory.free_bytes)),
+                      format_bytes(static_cast<double>(memory.total_bytes))),
+          why};
+}
+
 std::vector<Finding> examine() {
   const observe::Machine machine = observe::inspect_machine();
   return {processor(machine),
@@ -142,9 +156,10 @@ std::vector<Finding> examine() {
           disk(),
           terminal(),
           launcher(),
-          {"CUDA", Status::missing, "not in this build",
-           "models above some 100M parameters want a GPU"},
-          {"NCCL", Status::missing, "not in this build", "joins several GPUs"},
+          gpus(),
+          {"NCCL", has_nccl() ? Status::ok : Status::missing,
+           has_nccl() ? "libnccl.so.2" : "not in this build, or its library is not found",
+           "joins several GPUs"},
           {"MPI", Status::missing, "not in this build", "joins machines under mpirun"}};
 }
 
@@ -157,15 +172,16 @@ void print_text(const std::vector<Finding>& findings) {
 }
 
 void print_json(const std::vector<Finding>& findings, bool is_ready) {
-  Json list = Json::array();
+  JsonValue list = JsonValue::array();
   for (const auto& finding : findings) {
     list.push_back({{"name", finding.name},
                     {"status", text_of(finding.status)},
                     {"found", finding.found},
                     {"why", finding.why}});
   }
-  const Json json = {{"version", HEDDLE_VERSION}, {"ok", is_ready}, {"findings", std::move(list)}};
-  fmt::print("{}\n", json.dump(1, ' ', false, Json::error_handler_t::replace));
+  const JsonValue json = {
+      {"version", HEDDLE_VERSION}, {"ok", is_ready}, {"findings", std::move(list)}};
+  fmt::print("{}\n", json.dump(1));
 }
 
 void run_doctor(bool as_json) {

@@ -1,8 +1,9 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "checkpoint/model_source.h"
+#include "cli/compute_choice.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
@@ -20,6 +21,7 @@ struct Arguments {
   std::string model, data, tokenizer;
   std::int64_t seq_len = 0, batch = 1, max_tokens = 0;
   int threads = 0;
+  std::string device = "cpu", dtype = "f32";
   bool json = false;
 };
 
@@ -34,8 +36,9 @@ void run(const Arguments& arguments) {
   config.data.seq_len = seq_len;
   config.data.tokenizer = arguments.tokenizer;
   if (arguments.tokenizer.empty()) config.model.path = folder;
-  Memory memory;
-  Stream stream(thread_count(arguments.threads));
+  const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
+  Memory memory(choice.device);
+  Stream stream(thread_count(arguments.threads), choice.device);
   const auto terminal = observe::stderr_terminal(false);
   const TemporaryFolder tokens;
   const auto dataset =
@@ -47,7 +50,8 @@ void run(const Arguments& arguments) {
                             arguments.data, dataset->vocab_size(), spec.vocab),
                 "tokenize it with the model's own tokenizer");
   }
-  Model model(spec, {.positions = seq_len}, ParamStore::Purpose::inference, memory);
+  Model model(spec, {.dtype = choice.dtype, .positions = seq_len}, ParamStore::Purpose::inference,
+              memory);
   load_weights(HfFolder(folder), spec, model.store(), stream, terminal);
   observe::Progress progress({.label = "evaluating",
                               .total = static_cast<std::uint64_t>(dataset->eval_windows()),
@@ -68,10 +72,10 @@ void run(const Arguments& arguments) {
   fmt::print(stderr, "loss {:.4f}, perplexity {:.2f} over {} tokens\n", result.loss,
              result.perplexity(), result.targets);
   if (arguments.json) {
-    std::cout << Json{{"loss", result.loss},
-                      {"perplexity", result.perplexity()},
-                      {"tokens", result.targets},
-                      {"seq_len", seq_len}}
+    std::cout << JsonValue{{"loss", result.loss},
+                           {"perplexity", result.perplexity()},
+                           {"tokens", result.targets},
+                           {"seq_len", seq_len}}
                      .dump()
               << "\n";
   }
@@ -92,6 +96,8 @@ void add_eval(Verb app) {
   verb.add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")
       .not_negative();
   verb.add_option("--threads", arguments->threads, "0: all cores").range(0, 1024);
+  verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
+  verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
   verb.add_flag("--json", arguments->json, "print one JSON object");
   verb.callback([arguments] { run(*arguments); });
 }

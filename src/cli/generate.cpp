@@ -4,8 +4,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "checkpoint/model_source.h"
+#include "cli/compute_choice.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -22,6 +23,7 @@ struct Arguments {
   GenerateOptions generate{.max_tokens = 128, .sampling = {.temperature = 0.8}};
   std::vector<std::string> stop;
   int threads = 0;
+  std::string device = "cpu", dtype = "f32";
   bool json = false;
 };
 
@@ -69,8 +71,9 @@ class StoppingPrinter {
 void run(Arguments arguments) {
   const ModelSource source(arguments.model);
   const auto folder = source.path();
-  Memory memory;
-  Stream stream(thread_count(arguments.threads));
+  const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
+  Memory memory(choice.device);
+  Stream stream(thread_count(arguments.threads), choice.device);
   const ModelSpec spec = read_model_spec(folder / "config.json");
   const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
   auto prompt = tokenizer.encode(arguments.prompt, {.add_special = true});
@@ -79,7 +82,8 @@ void run(Arguments arguments) {
   if (prompt.empty() && end) prompt.push_back(*end);
   const std::int64_t positions = std::min<std::int64_t>(
       spec.max_positions, static_cast<std::int64_t>(prompt.size()) + arguments.generate.max_tokens);
-  Model model(spec, {.positions = positions}, ParamStore::Purpose::inference, memory);
+  Model model(spec, {.dtype = choice.dtype, .positions = positions}, ParamStore::Purpose::inference,
+              memory);
   load_weights(HfFolder(folder), spec, model.store(), stream, observe::stderr_terminal(false));
 
   StreamDecoder decoder(tokenizer, true);
@@ -92,11 +96,11 @@ void run(Arguments arguments) {
   printer.finish();
   const double seconds = watch.seconds();
   if (arguments.json) {
-    std::cout << Json{{"prompt", arguments.prompt},
-                      {"text", printer.text()},
-                      {"tokens", tokens},
-                      {"seconds", seconds},
-                      {"tokens_per_second", static_cast<double>(tokens.size()) / seconds}}
+    std::cout << JsonValue{{"prompt", arguments.prompt},
+                           {"text", printer.text()},
+                           {"tokens", tokens},
+                           {"seconds", seconds},
+                           {"tokens_per_second", static_cast<double>(tokens.size()) / seconds}}
                      .dump()
               << "\n";
   } else {
@@ -128,6 +132,8 @@ void add_generate(Verb app) {
   verb.add_option("--seed", options.sampling.seed, "same seed, same text").show_default();
   verb.add_option("--stop", arguments->stop, "end before this text (repeatable)").one_at_a_time();
   verb.add_option("--threads", arguments->threads, "0: all cores").range(0, 1024);
+  verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
+  verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
   verb.add_flag("--json", arguments->json, "print one JSON object");
   verb.callback([arguments] { run(*arguments); });
 }

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/local_processes.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
@@ -22,6 +23,7 @@ int run(int argc, char** argv) {
   add_inspect(root);
   add_convert(root);
   add_verify(root);
+  add_plan(root);
   add_simulate(root);
   add_bench(root);
   add_doctor(root);
@@ -41,6 +43,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return heddle::cli::run(argc, argv);
+  } catch (const heddle::cli::ProcessesEnded& ended) {
+    return ended.status;
   } catch (const heddle::Error& e) {
     const bool is_stop = e.code() == heddle::ErrorCode::stopped;
     heddle::log_line(is_stop ? heddle::LogLevel::info : heddle::LogLevel::error, e.what());

@@ -4,6 +4,7 @@
 
 #include "comm/watchdog.h"
 #include "comm/world.h"
+#include "tensor/device.h"
 
 namespace heddle::cli {
 
@@ -20,5 +21,10 @@ bool is_first_process();
 /// `watch` says how long ranks may wait for each other.
 void run_on_ranks(int ranks, const std::function<void(World&)>& body,
                   const WatchdogOptions& watch = {});
+/// The same for ranks that compute on a device of this kind: each gets its own, the GPU of its
+/// number on this machine, where ranks take turns if they are more than GPUs; and a world that also
+/// moves tensors there.
+void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World&, Device)>& body,
+                    const WatchdogOptions& watch = {});
 
 }  // namespace heddle::cli

@@ -5,8 +5,9 @@
 #include <limits>
 #include <memory>
 
+#include "base/error.h"
 #include "base/file_system.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -86,16 +87,16 @@ observe::Timeline timeline_of(const Options& options, const Schedule& schedule,
 }
 
 void print_json(const Options& options, const Schedule& schedule, const Played& played) {
-  const Json report = {{"schedule", options.schedule},
-                       {"stages", options.shape.ranks},
-                       {"microbatches", options.shape.microbatches},
-                       {"chunks", schedule.stages() / schedule.ranks()},
-                       {"vocabulary", schedule.vocabulary},
-                       {"makespan", played.makespan},
-                       {"bubble_fraction", played.bubble_fraction},
-                       {"bubble_over_ideal", played.bubble_over_ideal},
-                       {"bubble_cost_rate", played.bubble_cost_rate},
-                       {"peak_in_flight", peak_in_flight(schedule)}};
+  const JsonValue report = {{"schedule", options.schedule},
+                            {"stages", options.shape.ranks},
+                            {"microbatches", options.shape.microbatches},
+                            {"chunks", schedule.stages() / schedule.ranks()},
+                            {"vocabulary", schedule.vocabulary},
+                            {"makespan", played.makespan},
+                            {"bubble_fraction", played.bubble_fraction},
+                            {"bubble_over_ideal", played.bubble_over_ideal},
+                            {"bubble_cost_rate", played.bubble_cost_rate},
+                            {"peak_in_flight", peak_in_flight(schedule)}};
   fmt::print("{}\n", report.dump(2));
 }
 

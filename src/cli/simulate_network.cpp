@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/rng.h"
 #include "base/strings.h"
 #include "cli/byte_progress.h"
@@ -114,7 +114,7 @@ Spread spread_of_congestion(const std::vector<Result>& results) {
   return spread(results, [](const Result& result) { return result.over_spray; });
 }
 
-Json utilisation_json(const Utilisation& use) {
+JsonValue utilisation_json(const Utilisation& use) {
   return {{"mean", use.mean}, {"highest", use.highest}, {"histogram", use.histogram}};
 }
 
@@ -122,9 +122,9 @@ void print_json(const Options& options, const Topology& topology, const FlowProg
                 const std::vector<Result>& results) {
   const auto& [played, bytes, busiest, over_spray] = results.front();
   const auto spread_json = [](const Spread& s) {
-    return Json{{"mean", s.mean}, {"worst", s.worst}};
+    return JsonValue{{"mean", s.mean}, {"worst", s.worst}};
   };
-  const Json report = {
+  const JsonValue report = {
       {"pattern", program.name},
       {"topology", topology.description()},
       {"hosts", topology.hosts()},

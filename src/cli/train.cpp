@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
@@ -13,6 +13,7 @@
 #include "cli/verbs.h"
 #include "comm/record/record_communicator.h"
 #include "config/load.h"
+#include "train/model_setup.h"
 #include "train/trainer.h"
 
 namespace heddle::cli {
@@ -64,24 +65,27 @@ void run(const Arguments& arguments) {
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
       .settings = settings_of(loaded.config)};
   TrainOutcome outcome;
-  const auto body = [&](World& world) {
-    const auto own = train(loaded.config, options, world);
+  const Device::Kind kind = device_kind(loaded.config);
+  const auto body = [&](World& world, Device device) {
+    TrainOptions own_options = options;
+    own_options.device = device;
+    const auto own = train(loaded.config, own_options, world);
     if (world.rank() == 0) outcome = own;
   };
   if (arguments.dry_run) {
     // The first of so many ranks, on which nothing travels: a mesh of any size is planned here.
     World world(std::make_unique<RecordCommunicator>(0, ranks));
-    body(world);
+    body(world, {kind, 0});
   } else {
-    run_on_ranks(ranks, body, watchdog_options(loaded.config));
+    run_on_devices(kind, ranks, body, watchdog_options(loaded.config));
   }
   if (!is_first_process()) return;
   if (arguments.json) {
-    std::cout << Json{{"step", outcome.step},
-                      {"steps", outcome.steps_total},
-                      {"loss", outcome.loss},
-                      {"checkpoint", outcome.checkpoint.string()},
-                      {"finished", outcome.stopped_by == nullptr}}
+    std::cout << JsonValue{{"step", outcome.step},
+                           {"steps", outcome.steps_total},
+                           {"loss", outcome.loss},
+                           {"checkpoint", outcome.checkpoint.string()},
+                           {"finished", outcome.stopped_by == nullptr}}
                      .dump()
               << "\n";
   }

@@ -1,13 +1,14 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
+#include "train/model_setup.h"
 #include "verify/mesh.h"
 
 namespace heddle::cli {
@@ -29,8 +30,10 @@ void run(const Arguments& arguments) {
   options.threads = thread_count(static_cast<int>(loaded.config.run.threads), ranks);
   options.work_folder = tokens.path();
   MeshReport report;
-  run_on_ranks(ranks, [&](World& world) {
-    const auto own = verify_mesh(loaded.config, options, world);
+  run_on_devices(device_kind(loaded.config), ranks, [&](World& world, Device device) {
+    MeshOptions own_options = options;
+    own_options.device = device;
+    const auto own = verify_mesh(loaded.config, own_options, world);
     if (world.rank() == 0) report = own;
   });
   if (!is_first_process()) return;

@@ -10,6 +10,8 @@
 
 namespace heddle {
 
+class WorldFailure;
+
 enum class ReduceOp : std::uint8_t { sum, max };
 
 /// One rank's part in a collective. The tensors are contiguous and fit each other; absent where the
@@ -21,6 +23,7 @@ struct Collective {
   std::vector<std::int64_t> send_rows = {}, recv_rows = {};
   int root = 0;  ///< of a broadcast
   std::int64_t sequence = 0;
+  Event ready = {};  ///< tensors on a GPU may be read and written after this
 };
 
 /// Moves the data of a Communicator, which checks and records. Collectives come one at a time and
@@ -39,16 +42,35 @@ class CommBackend {
   int world_rank(int rank) const { return group_->ranks[static_cast<std::size_t>(rank)]; }
   const std::shared_ptr<const Group>& group() const { return group_; }
 
-  /// Returns when this rank's result is there and its input may be reused.
+  /// Returns when this rank's result is there and its input may be reused. Tensors are on the host.
   virtual void run(const Collective& call) = 0;
+  /// The same for tensors anywhere. May return before, having put in `state` what is left to do for
+  /// whoever waits.
+  virtual void start(const Collective& call, WorkState& state);
+  /// How collectives can overlap with what the caller does: on a thread, on a stream that they have
+  /// to themselves (start() returns at once), or not at all.
+  enum class Background { thread, own_stream, none };
+  virtual Background background(bool /*is_on_gpu*/) const { return Background::thread; }
+  /// That stream.
+  virtual Stream& stream();
   /// Take the message's place in line and return; `done` is finished when the message was taken,
-  /// or has come.
+  /// or has come. For tensors on the host; others come to start_message.
   virtual void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) = 0;
   virtual void recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) = 0;
+  /// Either, for a tensor anywhere that is valid after `ready`.
+  struct Message {
+    CommOp op = CommOp::send;
+    Tensor data = {};
+    int peer = 0, tag = 0;
+    Event ready = {};
+  };
+  virtual void start_message(const Message& message, std::shared_ptr<WorkState> done);
   /// Null for a negative color.
   virtual std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) = 0;
   /// Makes every rank of the world fail at once.
   virtual void abort(std::string_view why) noexcept = 0;
+  /// Who tells when the world has failed; null where it fails by other means.
+  virtual std::shared_ptr<WorldFailure> failure() const { return nullptr; }
 
  private:
   const int rank_;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "comm/comm_thread.h"
+#include "comm/world_failure.h"
 
 namespace heddle {
 namespace {
@@ -11,6 +12,12 @@ namespace {
 void require_contiguous(const Tensor& tensor) {
   HEDDLE_CHECK(tensor.is_contiguous(), "communication of a strided tensor {}",
                tensor.shape().text());
+}
+
+/// When the stream's work so far is done, where a GPU's stream is concerned.
+Event ready_event(const Tensor& data, Stream& after) {
+  const bool is_on_gpu = data.defined() && data.device().kind == Device::Kind::cuda;
+  return is_on_gpu ? after.record() : Event();
 }
 
 std::int64_t sum(std::span<const std::int64_t> rows) {
@@ -117,7 +124,8 @@ Work Communicator::collective(Collective call, const Tensor& payload, Stream& af
   record.sequence = sequence_ + 1;
   if (!flight_->admits(record)) return {};
   call.sequence = ++sequence_;
-  return start(std::move(call), flight_->add(std::move(record)));
+  call.ready = ready_event(payload, after);
+  return start(std::move(call), flight_->add(std::move(record)), after);
 }
 
 void Communicator::push(std::function<void()> task) {
@@ -126,7 +134,10 @@ void Communicator::push(std::function<void()> task) {
 }
 
 void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
-  if (after.is_dry() || !is_in_background()) return work(after);
+  using Background = CommBackend::Background;
+  const bool is_on_gpu = after.device().kind == Device::Kind::cuda;
+  if (after.is_dry() || !is_in_background(is_on_gpu)) return work(after);
+  if (backend_->background(is_on_gpu) == Background::own_stream) return work(backend_->stream());
   push([backend = backend_, work = std::move(work)] {
     Stream stream(1);
     try {
@@ -137,27 +148,32 @@ void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
   });
 }
 
-Work Communicator::start(Collective call, std::int64_t number) {
+Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
   auto state = std::make_shared<WorkState>(flight_, number);
+  const bool is_on_gpu = call.in.defined() && call.in.device().kind == Device::Kind::cuda;
   auto task = [backend = backend_, flight = flight_, state, number,
                call = std::move(call)]() mutable {
     flight->start(number);
     std::exception_ptr failure;
     try {
-      backend->run(call);
+      backend->start(call, *state);
     } catch (...) {
       failure = std::current_exception();
     }
     call = {};  // who waits may count on the tensors being released
     state->finish(failure);
   };
-  if (is_in_background()) {
-    push(std::move(task));
+  if (is_in_background(is_on_gpu)) {
+    if (backend_->background(is_on_gpu) == CommBackend::Background::thread) {
+      push(std::move(task));
+    } else {
+      task();
+    }
     return Work(std::move(state));
   }
   flight_->wait(number);
   task();
-  state->wait();
+  state->wait(after);
   return {};
 }
 
@@ -186,11 +202,9 @@ Work Communicator::message(CommOp op, const Tensor& data, int peer, int tag, Str
   flight_->start(number);
   auto state = std::make_shared<WorkState>(flight_, number);
   try {
-    if (op == CommOp::send) {
-      backend_->send(data, peer, tag, state);
-    } else {
-      backend_->recv(data, peer, tag, state);
-    }
+    backend_->start_message(
+        {.op = op, .data = data, .peer = peer, .tag = tag, .ready = ready_event(data, after)},
+        state);
   } catch (...) {
     state->finish(std::current_exception());
     throw;
@@ -220,6 +234,10 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key, std::strin
   flight_->end(number, false);
   if (!group) return nullptr;
   return std::make_unique<Communicator>(std::move(group), flight_, std::move(name));
+}
+
+void Communicator::check() const {
+  if (const auto failure = backend_->failure()) failure->check();
 }
 
 void Communicator::run_in_background(bool on) {

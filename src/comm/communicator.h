@@ -82,21 +82,31 @@ class Communicator {
   /// first reason given stays.
   void abort(std::string_view why) noexcept { backend_->abort(why); }
 
-  /// Collectives are then carried out in order by a thread of this communicator, so that they
-  /// overlap with what the caller does until it waits. Otherwise they run on the caller's thread.
+  /// Collectives are then carried out in order by a thread of this communicator, or by a GPU's
+  /// stream of its own, so that they overlap with what the caller does until it waits. Otherwise
+  /// they run on the caller's thread, and his stream waits for them at once.
   void run_in_background(bool on);
+
+  /// Throws Error(peer) when the world has failed. A GPU's work then ends without its result, and
+  /// nobody who waits for it is told otherwise.
+  void check() const;
 
   const CommCounts& counts() const { return counts_; }
   FlightRecorder& flight() const { return *flight_; }
+  const std::shared_ptr<CommBackend>& backend() const { return backend_; }
+  const std::shared_ptr<FlightRecorder>& shared_flight() const { return flight_; }
 
  private:
   void count(CommOp op, const Tensor& payload);
   CommCall describe(CommOp op, const Tensor& payload) const;
   Work collective(Collective call, const Tensor& payload, Stream& after);
-  bool is_in_background() const { return in_background_ && size() > 1; }
+  bool is_in_background(bool is_on_gpu) const {
+    return in_background_ && size() > 1 &&
+           backend_->background(is_on_gpu) != CommBackend::Background::none;
+  }
   void push(std::function<void()> task);
   /// Makes the call in the background or at once.
-  Work start(Collective call, std::int64_t number);
+  Work start(Collective call, std::int64_t number, Stream& after);
   Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after);
 
   const std::shared_ptr<CommBackend> backend_;

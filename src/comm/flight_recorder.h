@@ -108,6 +108,10 @@ class FlightRecorder {
   std::vector<CommCall> ring_;  // call n is at (n - 1) % kCalls
 };
 
+/// Writes rank-N.jsonl to the folder (nothing when that is empty). A failure is only logged: it
+/// comes with another one that matters more.
+void write_flight(const FlightRecorder& flight, const std::filesystem::path& folder);
+
 /// Says what the rank is doing while the scope lasts: all its calls carry the tag.
 class CommScope {
  public:

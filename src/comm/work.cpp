@@ -1,5 +1,7 @@
 #include "comm/work.h"
 
+#include <utility>
+
 namespace heddle {
 
 void WorkState::finish(std::exception_ptr failure) noexcept {
@@ -13,13 +15,21 @@ void WorkState::finish(std::exception_ptr failure) noexcept {
   ended_.notify_all();
 }
 
-void WorkState::wait() {
+void WorkState::set_on_wait(OnWait on_wait) {
+  const std::lock_guard lock(mutex_);
+  on_wait_ = std::move(on_wait);
+}
+
+void WorkState::wait(Stream& consumer) {
   std::unique_lock lock(mutex_);
   if (!done_) {
     flight_->wait(call_);
     ended_.wait(lock, [this] { return done_; });
   }
   if (failure_) std::rethrow_exception(failure_);
+  const OnWait on_wait = std::exchange(on_wait_, {});
+  lock.unlock();
+  if (on_wait) on_wait(consumer);
 }
 
 bool WorkState::done() const {
@@ -27,8 +37,8 @@ bool WorkState::done() const {
   return done_;
 }
 
-void Work::wait(Stream&) const {
-  if (state_) state_->wait();
+void Work::wait(Stream& consumer) const {
+  if (state_) state_->wait(consumer);
 }
 
 }  // namespace heddle

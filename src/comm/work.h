@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -18,8 +19,12 @@ class WorkState {
 
   /// Ends the call; only the first time counts.
   void finish(std::exception_ptr failure = nullptr) noexcept;
+  /// What is left to do on the stream of whoever waits first: to order it after another stream, to
+  /// copy a result to a GPU. Also keeps what the call uses until then. Set before finish().
+  using OnWait = std::function<void(Stream& consumer)>;
+  void set_on_wait(OnWait on_wait);
   /// Blocks until the call has ended; rethrows its failure.
-  void wait();
+  void wait(Stream& consumer);
   bool done() const;
 
  private:
@@ -29,6 +34,7 @@ class WorkState {
   std::condition_variable ended_;
   bool done_ = false;
   std::exception_ptr failure_;
+  OnWait on_wait_;
 };
 
 /// A communication that was started. The result may be read, and the input reused, only by work
@@ -39,7 +45,8 @@ class [[nodiscard]] Work {
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
 
   /// Orders `consumer` after the communication and throws what made it fail. A CPU stream works
-  /// inline, so the caller blocks.
+  /// inline, so the caller blocks; a CUDA stream waits by itself where the communication has a
+  /// stream too (NCCL).
   void wait(Stream& consumer) const;
   bool done() const { return !state_ || state_->done(); }
 

@@ -72,7 +72,7 @@ struct TrainConfig {
   std::int64_t tokens_per_step = 0;
   std::int64_t microbatch = 1;
   Recompute recompute = Recompute::none;
-  std::int64_t loss_chunk = 1024;
+  std::int64_t loss_chunk = 0;
   std::int64_t eval_every = 0;
   std::int64_t eval_tokens = 0;
   std::int64_t sample_every = 0;
@@ -140,7 +140,7 @@ struct RunSection {
   DeviceName device = DeviceName::cpu;
   FloatType dtype = FloatType::f32;
   std::int64_t threads = 0;
-  bool deterministic = true;
+  bool deterministic = false;
   std::int64_t memory_limit = 0;
   double timeout = 600;
   bool operator==(const RunSection&) const = default;

@@ -8,17 +8,16 @@
 namespace heddle {
 
 StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
-                   int rank, const BatchShape& batch) {
-  Memory memory(Memory::Mode::dry);
-  Stream stream = Stream::dry();
+                   int rank, const BatchShape& batch, Device device) {
+  Memory memory(Memory::Mode::dry, device), host = memory.for_host();
+  Stream stream = Stream::dry(device);
   const Mesh mesh = Mesh::recorded(plan.mesh, rank);
   Model model(spec, options, plan, mesh, ParamStore::Purpose::training, memory);
   AdamW optimizer{AdamWConfig{}};
   TrainStep step(model, optimizer, stream, memory);
   // Operations check ids and positions also when they compute nothing, so these few bytes are real.
   const auto ids = [&] {
-    const Tensor zeros =
-        memory.alloc({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);
+    const Tensor zeros = host.alloc({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);
     std::ranges::fill(zeros.host<std::int32_t>(), 0);
     return zeros;
   };

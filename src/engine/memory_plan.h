@@ -32,9 +32,9 @@ struct BatchShape {
 
 /// Found by running the step's own code on a dry stream, a dry memory and communicators that only
 /// count: nothing is computed, touched or sent, but every allocation and every call is made in its
-/// place, so prediction and engine cannot drift apart.
+/// place, so prediction and engine cannot drift apart. `device` need not be there.
 StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
-                   int rank, const BatchShape& batch);
+                   int rank, const BatchShape& batch, Device device = {});
 
 /// The memory of a step on a single rank.
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,

@@ -1,10 +1,13 @@
 #include "engine/model.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
+#include "ops/softmax_xent.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 
@@ -22,6 +25,7 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
              Memory& memory)
     : spec_(std::move(spec)),
       dtype_(options.dtype),
+      positions_(options.positions),
       plan_(plan),
       own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
@@ -120,7 +124,31 @@ Tensor Model::look_up(Ctx& ctx) const {
   return rows;
 }
 
-Tensor Model::losses(const MicroBatch& batch, Stream& stream, Memory& memory) const {
+MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory) const {
+  if (batch.ids.device() == memory.device()) return batch;
+  // One document a sequence needs no mask but the causal one.
+  const auto divides = [](const Tensor& first_key) {
+    return first_key.defined() &&
+           std::ranges::any_of(first_key.host<std::int32_t>(), [](auto key) { return key != 0; });
+  };
+  const auto place = [&](const Tensor& host, std::int64_t limit, const char* what) {
+    if (!host.defined()) return Tensor();
+    for (const std::int32_t value : host.host<std::int32_t>()) {
+      HEDDLE_CHECK((value >= 0 && value < limit) || value == ops::kIgnoreTarget, "{} {} of {}",
+                   what, value, limit);
+    }
+    return to_device(host, memory, MemoryTag::data, stream);
+  };
+  return {.ids = place(batch.ids, spec_.vocab, "token id"),
+          .targets = place(batch.targets, spec_.vocab, "target"),
+          .positions = place(batch.positions, positions_, "position"),
+          .first_key = divides(batch.first_key)
+                           ? place(batch.first_key, batch.seq_len(), "start of a document")
+                           : Tensor()};
+}
+
+Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) const {
+  const MicroBatch batch = upload(on_host, stream, memory);
   Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keeps_saved = false};
   const Tensor x = trunk(true, ctx);
   if (!has_head()) return {};
@@ -131,8 +159,9 @@ Tensor Model::losses(const MicroBatch& batch, Stream& stream, Memory& memory) co
   return losses;
 }
 
-Tensor Model::logits(const MicroBatch& batch, bool last_only, KvCache* cache, Stream& stream,
+Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, Stream& stream,
                      Memory& memory) const {
+  const MicroBatch batch = upload(on_host, stream, memory);
   Ctx ctx{
       .stream = stream, .memory = memory, .batch = batch, .keeps_saved = false, .kv_cache = cache};
   Tensor x_TD = trunk(false, ctx);
@@ -167,7 +196,7 @@ Tensor Model::from_head(const Tensor& logits, const Shape& shape, Ctx& ctx) cons
   Communicator& pipeline = mesh_.comm(Axis::pp);
   const int source = plan_.rank_of_stage.back();
   if (!has_head()) {
-    const Tensor received = ctx.workspace(shape, dtype_);
+    const Tensor received = ctx.workspace(shape, statistics_of(dtype_));
     pipeline.recv(received, source, ctx.stream).wait(ctx.stream);
     return received;
   }
@@ -192,12 +221,19 @@ Cost Model::cost(const CostShape& shape) const {
   return sum;
 }
 
+std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device) {
+  if (device.kind == Device::Kind::cpu) return 1024;
+  const auto most = static_cast<std::uint64_t>((std::int64_t{1} << 30) / spec.vocab);
+  return static_cast<std::int64_t>(std::bit_floor(std::max<std::uint64_t>(most, 1024)));
+}
+
 MicroBatch plain_batch(const Tensor& ids_BS, const Tensor& targets_BS, std::int64_t first_position,
                        Memory& memory) {
-  MicroBatch batch{.ids = ids_BS,
-                   .targets = targets_BS,
-                   .positions = memory.alloc(ids_BS.shape(), DType::i32, MemoryTag::data),
-                   .first_key = {}};
+  MicroBatch batch{
+      .ids = ids_BS,
+      .targets = targets_BS,
+      .positions = memory.for_host().alloc(ids_BS.shape(), DType::i32, MemoryTag::data),
+      .first_key = {}};
   const auto positions = batch.positions.host<std::int32_t>();
   const auto S = static_cast<std::size_t>(batch.seq_len());
   for (std::size_t i = 0; i < positions.size(); ++i) {

@@ -46,14 +46,18 @@ class Model {
   /// What embedding and head of a vocabulary divided over the pipeline give and take.
   Shape head_input_shape(std::int64_t tokens) const;
 
-  // Every rank of a pipeline and of tp calls these at the same time.
+  /// A batch in host memory on the device of `memory`: itself, or a copy, for which ids, targets
+  /// and positions are checked, since kernels do not.
+  MicroBatch upload(const MicroBatch& batch, Stream& stream, Memory& memory) const;
+
+  // Every rank of a pipeline and of tp calls these at the same time. Batches lie in host memory.
 
   /// Loss of the tokens of the batch that this rank counts, [n] f64; absent where another rank has
   /// the head. Nothing is kept for backward.
   Tensor losses(const MicroBatch& batch, Stream& stream, Memory& memory) const;
-  /// Logits [rows, V], the same on every rank: of all tokens, or with `last_only` of each
-  /// sequence's last. With a cache the batch continues what the cache holds, which is then
-  /// advanced.
+  /// Logits [rows, V] (f32, or f64 for f64), the same on every rank: of all tokens, or with
+  /// `last_only` of each sequence's last. With a cache the batch continues what the cache holds,
+  /// which is then advanced.
   Tensor logits(const MicroBatch& batch, bool last_only, KvCache* cache, Stream& stream,
                 Memory& memory) const;
 
@@ -79,6 +83,7 @@ class Model {
 
   ModelSpec spec_;
   DType dtype_;
+  std::int64_t positions_;
   const ParallelPlan plan_;
   const std::unique_ptr<Mesh> own_mesh_;
   const Mesh& mesh_;
@@ -87,8 +92,13 @@ class Model {
   std::unique_ptr<ParamStore> store_;
 };
 
-/// A batch over the caller's ids and targets ([B, S] i32; targets may be absent), positions
-/// counting from `first_position` in every sequence, one document each.
+/// Tokens a chunk of the output projection where nobody chose: 1024 on CPU, where logits should
+/// stay in the cache; on a GPU, which wants large products, as many as make logits of 1024M
+/// elements.
+std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device);
+
+/// A batch in host memory over the caller's ids and targets ([B, S] i32; targets may be absent),
+/// positions counting from `first_position` in every sequence, one document each.
 MicroBatch plain_batch(const Tensor& ids_BS, const Tensor& targets_BS, std::int64_t first_position,
                        Memory& memory);
 

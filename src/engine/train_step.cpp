@@ -1,13 +1,14 @@
 #include "engine/train_step.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <numeric>
+#include <utility>
 
 #include "base/check.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
 #include "ops/softmax_xent.h"
-#include "optim/clip.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 namespace {
@@ -42,19 +43,36 @@ const Schedule& TrainStep::schedule(int microbatches) {
 }
 
 void TrainStep::begin(std::span<const MicroBatch> microbatches) {
-  microbatches_ = microbatches;
   saved_.clear();
   saved_.resize(microbatches.size());
   weights_done_.clear();
-  loss_sum_ = 0.0;
   result_ = {};
   // Ranks of tp and pp have the same targets.
-  const Tensor targets = memory_.alloc({1}, DType::f64, MemoryTag::communication);
+  Memory host = memory_.for_host();
+  const Tensor targets = host.alloc({1}, DType::f64, MemoryTag::communication);
   if (!stream_.is_dry())
     targets.host<double>()[0] = static_cast<double>(count_targets(microbatches));
   model_.mesh().comm(Axis::dp).all_reduce(targets, ReduceOp::sum, stream_).wait(stream_);
   result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
+  microbatches_.clear();
+  for (const MicroBatch& batch : microbatches) {
+    microbatches_.push_back(model_.upload(batch, stream_, memory_));
+  }
+  sums_ = memory_.alloc({2}, DType::f64, MemoryTag::communication);
+  ops::fill(sums_, 0.0, stream_);
   model_.store().retire_grads();
+}
+
+void TrainStep::end() {
+  microbatches_.clear();
+  args_ = {};
+  const Tensor sums = to_host(std::exchange(sums_, {}), stream_);
+  if (stream_.is_dry()) return;
+  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) model_.mesh().comm(axis).check();
+  const auto values = sums.host<double>();
+  result_.loss = values[1] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
+  result_.grad_norm = std::sqrt(values[0]);
+  result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
 }
 
 StepResult TrainStep::run(std::span<const MicroBatch> microbatches, const StepArgs& args,
@@ -65,6 +83,7 @@ StepResult TrainStep::run(std::span<const MicroBatch> microbatches, const StepAr
   clip_ = clip;
   execute(schedule(static_cast<int>(microbatches.size())), model_.mesh().comm(Axis::pp), *this,
           stream_, on_action_);
+  end();
   return result_;
 }
 
@@ -73,6 +92,7 @@ StepResult TrainStep::gradients(std::span<const MicroBatch> microbatches) {
   updates_ = false;
   execute(schedule(static_cast<int>(microbatches.size())), model_.mesh().comm(Axis::pp), *this,
           stream_);
+  end();
   return result_;
 }
 
@@ -111,10 +131,7 @@ Tensor TrainStep::forward(int stage, int microbatch, const Tensor& x) {
     if (layer.adds_gradients_in_forward()) end_grads(unit);
   }
   if (vocabulary_ || stage + 1 < model_.plan().stages()) return y;
-  if (!stream_.is_dry()) {
-    const auto losses = y.host<double>();
-    loss_sum_ = std::accumulate(losses.begin(), losses.end(), loss_sum_);
-  }
+  ops::add_sum(y, sums_.slice(0, 1, 2), stream_);
   return {};
 }
 
@@ -172,7 +189,8 @@ Tensor TrainStep::backward(int stage, int microbatch, const Tensor& dy) {
 
 void TrainStep::vocabulary_pass(Act act, int microbatch) {
   Ctx ctx = context(microbatch);
-  loss_sum_ += vocabulary_->pass(act, microbatch, ctx);
+  const Tensor losses = vocabulary_->pass(act, microbatch, ctx);
+  if (losses.defined()) ops::add_sum(losses, sums_.slice(0, 1, 2), stream_);
 }
 
 void TrainStep::begin_exchange(Exchange exchange, int microbatch, const Tensor& given) {
@@ -200,28 +218,18 @@ void TrainStep::check_nothing_saved(int stage, int microbatch) {
   }
 }
 
-void TrainStep::sum_over_ranks(std::span<double> values) {
-  const Tensor sums = memory_.alloc({static_cast<std::int64_t>(values.size())}, DType::f64,
-                                    MemoryTag::communication);
-  if (!stream_.is_dry()) std::ranges::copy(values, sums.host<double>().begin());
-  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) {
-    model_.mesh().comm(axis).all_reduce(sums, ReduceOp::sum, stream_).wait(stream_);
-  }
-  if (!stream_.is_dry()) std::ranges::copy(sums.host<double>(), values.begin());
-}
-
 void TrainStep::reduce_grads() {
   model_.store().finish_grads(stream_);
-  std::array<double, 2> sums = {loss_sum_, model_.store().counted_squares(stream_)};
-  sum_over_ranks(sums);
-  result_.loss = sums[0] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
-  result_.grad_norm = std::sqrt(sums[1]);
-  result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
+  model_.store().add_counted_squares(sums_.slice(0, 0, 1), stream_);
+  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) {
+    model_.mesh().comm(axis).all_reduce(sums_, ReduceOp::sum, stream_).wait(stream_);
+  }
 }
 
 void TrainStep::step() {
-  if (!updates_ || !result_.is_finite) return;
-  args_.grad_scale = clip_scale(result_.grad_norm, clip_);
+  if (!updates_) return;
+  args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
+  ops::clip_factor(sums_, clip_, args_.clip, stream_);
   optimizer_.step(model_.store().shards(), args_, stream_);
   model_.store().finish_step(stream_);
 }

@@ -28,8 +28,9 @@ class TrainStep : private Stage {
  public:
   TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory);
 
-  /// `clip` limits the global gradient norm; 0 means no limit. A loss or a norm that is not finite
-  /// leaves weights and moments untouched.
+  /// The micro-batches lie in host memory. `clip` limits the global gradient norm; 0 means no
+  /// limit. A loss or a norm that is not finite leaves weights and moments untouched. On a GPU
+  /// nothing is read back before the end of the step.
   StepResult run(std::span<const MicroBatch> microbatches, const StepArgs& args, double clip);
   /// Whoever wants to know when each action of a step began and ended.
   void observe(OnAction on_action) { on_action_ = std::move(on_action); }
@@ -55,15 +56,14 @@ class TrainStep : private Stage {
   Tensor end_exchange(Exchange exchange, int microbatch) override;
 
   void begin(std::span<const MicroBatch> microbatches);
+  /// Waits for the device and reads what the step amounted to.
+  void end();
   const Schedule& schedule(int microbatches);
   Ctx context(int microbatch);
   Saved& saved(int unit, int microbatch);
   /// The unit has the weight gradients of one more micro-batch.
   void end_grads(int unit);
   void check_nothing_saved(int stage, int microbatch);
-  /// Sums over all ranks of the mesh; every rank gives its share.
-  void sum_over_ranks(std::span<double> values);
-
   Model& model_;
   Optimizer& optimizer_;
   Stream& stream_;
@@ -74,13 +74,13 @@ class TrainStep : private Stage {
   std::unique_ptr<VocabularyPasses> vocabulary_;  // where it is divided over the pipeline
 
   // The step under way.
-  std::span<const MicroBatch> microbatches_;
-  std::vector<Saved> saved_;       // by micro-batch; units are its children
-  std::vector<int> weights_done_;  // by unit: micro-batches whose weight gradients are in
+  std::vector<MicroBatch> microbatches_;  // on the device
+  std::vector<Saved> saved_;              // by micro-batch; units are its children
+  std::vector<int> weights_done_;         // by unit: micro-batches whose weight gradients are in
   bool updates_ = true;
   StepArgs args_;
   double clip_ = 0.0;
-  double loss_sum_ = 0.0;
+  Tensor sums_;  // f64 [2]: squares of gradients, losses; on the device until the step has ended
   StepResult result_;
 };
 

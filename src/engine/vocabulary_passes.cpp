@@ -1,7 +1,5 @@
 #include "engine/vocabulary_passes.h"
 
-#include <numeric>
-
 #include "base/check.h"
 #include "ops/elementwise.h"
 
@@ -25,18 +23,18 @@ bool VocabularyPasses::is_here(int stage) const {
          model_.mesh().coord(Axis::pp);
 }
 
-double VocabularyPasses::pass(Act act, int microbatch, Ctx& ctx) {
+Tensor VocabularyPasses::pass(Act act, int microbatch, Ctx& ctx) {
   Batch& batch = batches_[microbatch];
-  double loss = 0.0;
+  Tensor losses;
   switch (act) {
     case Act::vocab_s: start_pass(batch, ctx); break;
-    case Act::vocab_t: loss = finish_pass(batch, ctx); break;
+    case Act::vocab_t: losses = finish_pass(batch, ctx); break;
     case Act::embed_f: look_up(batch, ctx); break;
     case Act::embed_b: add_gradients(batch, ctx); break;
     default: HEDDLE_CHECK(false, "{} is no pass of a vocabulary", static_cast<int>(act));
   }
   note_done(microbatch);
-  return loss;
+  return losses;
 }
 
 void VocabularyPasses::note_done(int microbatch) {
@@ -55,7 +53,7 @@ void VocabularyPasses::start_pass(Batch& batch, Ctx& ctx) {
   model_.store().release(vocabulary.head_unit);
 }
 
-double VocabularyPasses::finish_pass(Batch& batch, Ctx& ctx) {
+Tensor VocabularyPasses::finish_pass(Batch& batch, Ctx& ctx) {
   const auto vocabulary = model_.vocabulary();
   const bool needs_weights = vocabulary.head.needs_weights_to_finish();
   if (needs_weights) model_.store().acquire(vocabulary.head_unit, -1, ctx.stream);
@@ -66,9 +64,7 @@ double VocabularyPasses::finish_pass(Batch& batch, Ctx& ctx) {
   const SplitHead::Merged merged = std::exchange(batch.merged, {});
   HEDDLE_CHECK(batch.saved.empty(), "a vocabulary pass left something saved");
   // All ranks of the pipeline know the losses; the last stage's counts them.
-  if (ctx.stream.is_dry() || !is_here(model_.plan().stages() - 1)) return 0.0;
-  const auto losses = merged.loss_T.host<double>();
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
+  return is_here(model_.plan().stages() - 1) ? merged.loss_T : Tensor();
 }
 
 void VocabularyPasses::look_up(Batch& batch, Ctx& ctx) {

@@ -22,7 +22,7 @@ class VocabularyPasses {
 
   /// vocab_s, vocab_t, embed_f or embed_b. Returns the sum of the losses that this rank counts,
   /// where the pass makes any.
-  double pass(Act act, int microbatch, Ctx& ctx);
+  Tensor pass(Act act, int microbatch, Ctx& ctx);
   /// Gives this rank's part; `given` is what the first or last stage has for the others, if it is
   /// here. Does not wait.
   void begin(Exchange exchange, int microbatch, const Tensor& given, Ctx& ctx);
@@ -47,7 +47,7 @@ class VocabularyPasses {
   /// One more pass is done or exchange ended; forgets the micro-batch with the last.
   void note_done(int microbatch);
   void start_pass(Batch& batch, Ctx& ctx);
-  double finish_pass(Batch& batch, Ctx& ctx);
+  Tensor finish_pass(Batch& batch, Ctx& ctx);
   void exchange_statistics(Batch& batch, Ctx& ctx);
   void look_up(Batch& batch, Ctx& ctx);
   void add_gradients(Batch& batch, Ctx& ctx);

@@ -36,9 +36,9 @@ std::uint64_t bytes_of(const ParamStore& store) {
   return bytes;
 }
 
-/// Reads a rank's box of the tensor.
+/// Reads a rank's box of the tensor to `to` in host memory.
 void read_piece(const HfFolder& folder, const std::string& name, const ParamPiece& piece,
-                Stream& stream) {
+                const Tensor& to, Stream& host) {
   const auto& entry = folder.entry(name);
   if (entry.shape() != piece.part->whole) {
     throw Error(ErrorCode::data,
@@ -47,23 +47,21 @@ void read_piece(const HfFolder& folder, const std::string& name, const ParamPiec
                             piece.part->whole.text()),
                 "use the config.json that belongs to these weights");
   }
-  folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), piece.data);
+  folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
   const auto check = [&](const Tensor& stretch, std::int64_t first) {
-    if (const auto bad = ops::first_non_finite(stretch, stream); bad >= 0) {
+    if (const auto bad = ops::first_non_finite(stretch, host); bad >= 0) {
       throw Error(ErrorCode::data,
                   fmt::format("{}: tensor {} holds NaN or infinity at element {}",
                               folder.file_of(name).path().string(), name, first + bad),
                   "the file is damaged or the model diverged; use an earlier checkpoint");
     }
   };
-  if (piece.data.dims() == 1) return check(piece.data, piece.begin[0]);
+  if (to.dims() == 1) return check(to, piece.begin[0]);
   const std::int64_t width = piece.part->whole[1];
   // Whole rows are one stretch of the tensor in the file; parts of rows are one each.
-  if (piece.data.is_contiguous() && piece.data.size(1) == width) {
-    return check(piece.data, piece.begin[0] * width);
-  }
-  for (std::int64_t row = 0; row < piece.data.size(0); ++row) {
-    check(piece.data.select(0, row), (piece.begin[0] + row) * width + piece.begin[1]);
+  if (to.is_contiguous() && to.size(1) == width) return check(to, piece.begin[0] * width);
+  for (std::int64_t row = 0; row < to.size(0); ++row) {
+    check(to.select(0, row), (piece.begin[0] + row) * width + piece.begin[1]);
   }
 }
 
@@ -73,10 +71,14 @@ void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& sto
                   const observe::Terminal& terminal) {
   observe::Progress progress(
       {.label = "loading weights", .total = bytes_of(store), .terminal = terminal});
+  Stream host(stream.threads());
   for (const ParamPiece& piece : store.value_pieces()) {
-    read_piece(folder, stored_name(folder, piece.part->name), piece, stream);
+    fill_from_host(piece, stream, [&](const Tensor& to) {
+      read_piece(folder, stored_name(folder, piece.part->name), piece, to, host);
+    });
     progress.add(piece.data.size_bytes());
   }
+  store.values_changed(stream);
   std::set<std::string> known;
   for (const std::string& name : tensor_names(spec)) known.insert(stored_name(folder, name));
   for (const std::string& name : folder.names()) {

@@ -3,14 +3,15 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 namespace {
 
 MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position,
                         Memory& memory) {
-  const Tensor tensor =
-      memory.alloc({1, static_cast<std::int64_t>(ids.size())}, DType::i32, MemoryTag::data);
+  const Tensor tensor = memory.for_host().alloc({1, static_cast<std::int64_t>(ids.size())},
+                                                DType::i32, MemoryTag::data);
   std::ranges::copy(ids, tensor.host<std::int32_t>().begin());
   return plain_batch(tensor, {}, first_position, memory);
 }
@@ -51,8 +52,9 @@ std::vector<std::int32_t> generate(const Model& model, std::span<const std::int3
   for (std::int64_t made = 0; made < count; ++made) {
     const std::int64_t known = cache ? cache->length() : 0;
     const auto fresh = std::span(tokens).subspan(static_cast<std::size_t>(known));
-    const Tensor logits = model.logits(one_sequence(fresh, known, memory), true,
-                                       cache ? &*cache : nullptr, stream, memory);
+    const Tensor logits = to_host(model.logits(one_sequence(fresh, known, memory), true,
+                                               cache ? &*cache : nullptr, stream, memory),
+                                  stream);
     const std::int32_t token = sample_token(logits.host<float>(), options.sampling,
                                             static_cast<std::uint64_t>(tokens.size()));
     tokens.push_back(token);

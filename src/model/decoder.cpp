@@ -246,8 +246,13 @@ class BlockBuilder {
 /// The two ends of the model: embedding and head, whose vocabulary may be divided over tp or pp.
 class EndsBuilder {
  public:
-  EndsBuilder(const ModelSpec& spec, const BuildOptions& options, const DecoderShare& share)
-      : spec_(spec), options_(options), tensor_(share.tensor), share_(share) {
+  EndsBuilder(const ModelSpec& spec, const BuildOptions& options, const DecoderShare& share,
+              Device device)
+      : spec_(spec),
+        options_(options),
+        tensor_(share.tensor),
+        share_(share),
+        row_multiple_(device.kind == Device::Kind::cuda ? 128 : 1) {
     if (share.pipeline != nullptr) rows_ = TensorRules(*share.pipeline, false);
     if (is_on_tensor()) rows_ = share.tensor;
   }
@@ -256,13 +261,15 @@ class EndsBuilder {
   std::shared_ptr<Parameter> table(const std::string& name) const {
     const Init init{Init::Kind::normal, spec_.init_stddev};
     const Shape whole{spec_.vocab, spec_.hidden};
-    if (!rows_.divides())
-      return make_parameter(name + ".weight", whole, init, tensor_.used_apart());
-    const Cut valid = rows_.valid_rows(spec_.vocab);
+    const Cut valid = valid_rows();
     auto parameter = std::make_shared<Parameter>();
-    parameter->shape = {rows_.padded_rows(spec_.vocab), spec_.hidden};
-    parameter->layout =
-        is_on_tensor() ? tensor_.divided(0) : tensor_.used_apart().with(Axis::pp, shard(0));
+    parameter->shape = {padded_rows(), spec_.hidden};
+    parameter->layout = tensor_.used_apart();
+    if (is_on_tensor()) {
+      parameter->layout = tensor_.divided(0);
+    } else if (rows_.divides()) {
+      parameter->layout = tensor_.used_apart().with(Axis::pp, shard(0));
+    }
     parameter->init = init;
     if (valid.size > 0) {
       parameter->parts = {
@@ -307,21 +314,20 @@ class EndsBuilder {
   }
 
   std::unique_ptr<LossHead> head(std::shared_ptr<Parameter> projection) const {
-    LossHead::Options options{.chunk_tokens = options_.loss_chunk, .tokens = own_tokens()};
-    if (rows_.divides()) {
-      options.vocabulary = {.others = rows_.comm(),
-                            .first = first_row(),
-                            .valid = rows_.valid_rows(spec_.vocab).size,
-                            .whole = spec_.vocab};
-    }
-    return std::make_unique<LossHead>(std::move(projection), options);
+    return std::make_unique<LossHead>(std::move(projection),
+                                      LossHead::Options{.chunk_tokens = options_.loss_chunk,
+                                                        .tokens = own_tokens(),
+                                                        .vocabulary = {.others = rows_.comm(),
+                                                                       .first = first_row(),
+                                                                       .valid = valid_rows().size,
+                                                                       .whole = spec_.vocab}});
   }
 
   std::unique_ptr<SplitHead> split_head(std::shared_ptr<Parameter> projection) const {
     const SplitHead::Rows rows{.holders = rows_.ranks(),
                                .own = rows_.rank(),
-                               .each = rows_.padded_rows(spec_.vocab),
-                               .valid = rows_.valid_rows(spec_.vocab).size};
+                               .each = padded_rows(),
+                               .valid = valid_rows().size};
     return std::make_unique<SplitHead>(std::move(projection), rows, own_tokens(),
                                        share_.head_input_grad);
   }
@@ -330,7 +336,9 @@ class EndsBuilder {
   bool is_on_tensor() const {
     return tensor_.divides() && share_.vocabulary == VocabularyPlacement::tensor;
   }
-  std::int64_t first_row() const { return rows_.rank() * rows_.padded_rows(spec_.vocab); }
+  std::int64_t padded_rows() const { return rows_.padded_rows(spec_.vocab, row_multiple_); }
+  Cut valid_rows() const { return rows_.valid_rows(spec_.vocab, row_multiple_); }
+  std::int64_t first_row() const { return rows_.rank() * padded_rows(); }
   /// Where tp ranks have the same rows, each has its tokens, also where the stream has all of them:
   /// nothing is computed twice.
   TokenShare own_tokens() const {
@@ -342,6 +350,9 @@ class EndsBuilder {
   const TensorRules& tensor_;
   const DecoderShare& share_;
   TensorRules rows_;  // what the rows are divided by
+  /// A GPU's matrix products with the vocabulary are several times faster when its size, padded
+  /// with zeros, is a multiple of a tile.
+  const std::int64_t row_multiple_;
 };
 
 }  // namespace
@@ -382,9 +393,10 @@ class DecoderBuilder {
         options_(options),
         unties_(share.unties),
         has_ends_apart_(share.vocabulary == VocabularyPlacement::pipeline),
-        ends_(spec, options, share),
-        blocks_(spec, options, share.tensor,
-                make_rope_tables(spec.rope, options.positions, options.dtype, memory)) {}
+        ends_(spec, options, share, memory.device()),
+        blocks_(
+            spec, options, share.tensor,
+            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory)) {}
 
   void begin_stage() {
     decoder_.stages.emplace_back();

@@ -38,8 +38,9 @@ std::shared_ptr<const RopeTables> make_rope_tables(const std::optional<RopeSpec>
   if (!spec) return tables;
   const auto frequencies = rope_frequencies(*spec);
   const auto pairs = static_cast<std::int64_t>(frequencies.size());
-  tables->cos_PR = memory.alloc({positions, pairs}, dtype, MemoryTag::parameters);
-  tables->sin_PR = memory.alloc({positions, pairs}, dtype, MemoryTag::parameters);
+  Memory host = memory.for_host();
+  const Tensor cos_PR = host.alloc({positions, pairs}, dtype, MemoryTag::parameters);
+  const Tensor sin_PR = host.alloc({positions, pairs}, dtype, MemoryTag::parameters);
   const auto fill = [&]<class T>(T* cosine, T* sine) {
     for (std::int64_t p = 0; p < positions; ++p) {
       for (std::int64_t i = 0; i < pairs; ++i) {
@@ -52,10 +53,12 @@ std::shared_ptr<const RopeTables> make_rope_tables(const std::optional<RopeSpec>
     }
   };
   if (dtype == DType::f64) {
-    fill(tables->cos_PR.data<double>(), tables->sin_PR.data<double>());
+    fill(cos_PR.data<double>(), sin_PR.data<double>());
   } else {
-    fill(tables->cos_PR.data<float>(), tables->sin_PR.data<float>());
+    fill(cos_PR.data<float>(), sin_PR.data<float>());
   }
+  tables->cos_PR = memory.place(cos_PR, MemoryTag::parameters);
+  tables->sin_PR = memory.place(sin_PR, MemoryTag::parameters);
   return tables;
 }
 

@@ -58,12 +58,12 @@ Tensor AttentionCore::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   const std::int64_t H = shape_.heads, G = shape_.kv_heads;
   Tensor rstd_q, rstd_k;
   if (has_qk_norm()) {
-    rstd_q = ctx.activation({B * S * H}, qkv.dtype());
-    rstd_k = ctx.activation({B * S * G}, qkv.dtype());
+    rstd_q = ctx.activation({B * S * H}, statistics_of(qkv.dtype()));
+    rstd_k = ctx.activation({B * S * G}, statistics_of(qkv.dtype()));
   }
   const Qkv parts = prepare(split(qkv, ctx.batch), rstd_q, rstd_k, ctx);
   const Tensor out = ctx.activation({B * S, shape_.out_width()}, qkv.dtype());
-  const Tensor lse_BHS = ctx.activation({B, H, S}, qkv.dtype());
+  const Tensor lse_BHS = ctx.activation({B, H, S}, statistics_of(qkv.dtype()));
   ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
   Tensor k_BTGK = parts.k_BSGK, v_BTGK = parts.v_BSGK;
   if (ctx.kv_cache != nullptr) {
@@ -99,7 +99,7 @@ Tensor AttentionCore::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx)
   const Tensor dqkv = ctx.activation(qkv.shape(), qkv.dtype());
   const Qkv grad = split(dqkv, ctx.batch);
   {
-    const Tensor delta_BHS = ctx.workspace(lse_BHS.shape(), qkv.dtype());
+    const Tensor delta_BHS = ctx.workspace(lse_BHS.shape(), lse_BHS.dtype());
     const ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
     ops::attention_backward(dout.view(heads), ready.q_BSHK, ready.k_BSGK, ready.v_BSGK,
                             out.view(heads), lse_BHS, mask, scale_, grad.q_BSHK, grad.k_BSGK,
@@ -145,11 +145,13 @@ Cost AttentionCore::cost(const CostShape& shape) const {
   // Two products of S x S/2 x K per head forward, twice that backward; recomputing the scores in
   // backward is not counted, as in every published count.
   const double forward = 2.0 * T * S * static_cast<double>(shape_.out_width());
-  const std::int64_t statistics = has_qk_norm() ? shape_.heads + shape_.kv_heads : 0;
-  const std::int64_t per_token =
-      shape_.qkv_width() + shape_.out_width() + shape_.heads + statistics;
+  const std::int64_t values = shape_.qkv_width() + shape_.out_width();
+  const std::int64_t statistics =
+      shape_.heads + (has_qk_norm() ? shape_.heads + shape_.kv_heads : 0);
   return {forward, 2.0 * forward, 0.0,
-          static_cast<std::size_t>(shape.tokens() * per_token) * size_of(shape.dtype)};
+          static_cast<std::size_t>(shape.tokens()) *
+              (static_cast<std::size_t>(values) * size_of(shape.dtype) +
+               static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype)))};
 }
 
 }  // namespace heddle

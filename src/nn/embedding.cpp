@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
 
 namespace heddle {
@@ -15,19 +16,14 @@ Tensor own_tokens(const Tensor& ids_BS, TokenShare share, std::int32_t padding, 
   const std::int64_t end = std::min(tokens, begin + own);
   if (end - begin == own) return all.slice(0, begin, end);
   const Tensor padded = ctx.workspace({own}, DType::i32);
-  const auto to = padded.host<std::int32_t>();
-  std::ranges::fill(to, padding);
-  std::ranges::copy(all.slice(0, begin, end).host<std::int32_t>(), to.begin());
+  ops::copy(all.slice(0, begin, end), padded.slice(0, 0, end - begin), ctx.stream);
+  ops::fill(padded.slice(0, end - begin, own), padding, ctx.stream);
   return padded;
 }
 
 Tensor rows_of(const Tensor& ids_T, const VocabularyRows& rows, std::int64_t held, Ctx& ctx) {
   const Tensor row_ids = ctx.workspace(ids_T.shape(), DType::i32);
-  std::ranges::transform(
-      ids_T.host<std::int32_t>(), row_ids.host<std::int32_t>().begin(), [&](std::int32_t id) {
-        const std::int64_t row = id - rows.first;
-        return row >= 0 && row < held ? static_cast<std::int32_t>(row) : ops::kAbsentRow;
-      });
+  ops::held_rows(ids_T, rows.first, held, row_ids, ctx.stream);
   return row_ids;
 }
 

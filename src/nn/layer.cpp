@@ -1,6 +1,7 @@
 #include "nn/layer.h"
 
 #include "base/check.h"
+#include "ops/elementwise.h"
 
 namespace heddle {
 
@@ -16,6 +17,24 @@ Tensor Layer::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
   Tensor dx = backward_input(dy, saved, ctx);
   backward_weight(saved, ctx);
   return dx;
+}
+
+Tensor Layer::forward_added(const Tensor& x, const Tensor& addend, Saved& saved, Ctx& ctx) {
+  // A layer keeps its input, not its output, where it is used so; the sum may be made in it.
+  const Tensor y = forward(x, saved, ctx);
+  ops::accumulate(addend, y, ctx.stream);
+  return y;
+}
+
+Tensor Layer::backward_added(const Tensor& dy, const Tensor& addend, Saved& saved, Ctx& ctx) {
+  const Tensor dx = backward(dy, saved, ctx);
+  ops::accumulate(addend, dx, ctx.stream);
+  return dx;
+}
+
+Layer::Rebuilt Layer::backward_rebuilding(const Tensor&, Saved&, Ctx&) {
+  HEDDLE_CHECK(false, "this layer does not rebuild its output in backward");
+  return {};
 }
 
 Tensor Layer::rebuild_output(const Saved&, Ctx&) const {

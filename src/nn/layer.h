@@ -50,6 +50,11 @@ class Layer {
   /// less.
   virtual Tensor backward(const Tensor& dy, Saved& saved, Ctx& ctx);
 
+  /// forward(x) + addend, and backward(dy) + addend: the sums of a residual connection, for layers
+  /// that can make them on the way. The addend is not written to; the default adds afterwards.
+  virtual Tensor forward_added(const Tensor& x, const Tensor& addend, Saved& saved, Ctx& ctx);
+  virtual Tensor backward_added(const Tensor& dy, const Tensor& addend, Saved& saved, Ctx& ctx);
+
   virtual void visit(const ParamVisitor& visitor) = 0;
   virtual Cost cost(const CostShape& shape) const = 0;
 
@@ -60,6 +65,12 @@ class Layer {
   /// layer behind it then need not keep its input.
   virtual bool can_rebuild_output() const { return false; }
   virtual Tensor rebuild_output(const Saved& saved, Ctx& ctx) const;
+  /// True when the layer's backward can rebuild its output on the way, at no cost.
+  virtual bool rebuilds_in_backward() const { return false; }
+  struct Rebuilt {
+    Tensor dx, output;
+  };
+  virtual Rebuilt backward_rebuilding(const Tensor& dy, Saved& saved, Ctx& ctx);
   /// Promises to hand the input over by Saved slot kRebuiltInput before backward, so that forward
   /// need not keep it. Returns false when the layer does not take it that way.
   virtual bool accept_rebuilt_input() { return false; }

@@ -1,7 +1,6 @@
 #include "nn/loss_head.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
@@ -20,14 +19,20 @@ void LossHead::project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) co
 
 Tensor LossHead::logits(const Tensor& x_TD, Ctx& ctx) const {
   const std::int64_t T = x_TD.size(0), here = weight_->shape[0];
-  const Tensor logits_TV = ctx.workspace({T, here}, x_TD.dtype());
+  const DType dtype = statistics_of(x_TD.dtype());
+  const Tensor logits_TV = ctx.workspace({T, here}, dtype);
   project(x_TD, logits_TV, ctx);
   const VocabularyPart& part = options_.vocabulary;
-  if (part.others == nullptr) return logits_TV;
+  if (part.others == nullptr) {
+    if (valid() == here) return logits_TV;
+    const Tensor valid_TV = ctx.workspace({T, valid()}, dtype);
+    ops::copy(logits_TV.slice(1, 0, valid()), valid_TV, ctx.stream);
+    return valid_TV;
+  }
   const std::int64_t holders = part.others->size();
-  const Tensor parts_NTV = ctx.workspace({holders, T, here}, x_TD.dtype());
+  const Tensor parts_NTV = ctx.workspace({holders, T, here}, dtype);
   part.others->all_gather(logits_TV, parts_NTV, ctx.stream).wait(ctx.stream);
-  const Tensor whole_TV = ctx.workspace({T, part.whole}, x_TD.dtype());
+  const Tensor whole_TV = ctx.workspace({T, part.whole}, dtype);
   for (std::int64_t n = 0; n < holders; ++n) {
     const std::int64_t begin = n * here, end = std::min(part.whole, begin + here);
     if (begin >= end) break;
@@ -41,7 +46,9 @@ Tensor LossHead::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const std::int64_t T = x_TD.size(0), V = weight_->shape[0], chunk = options_.chunk_tokens;
   const Tensor targets_T = own_tokens(ctx.batch.targets, options_.tokens, ops::kIgnoreTarget, ctx);
   const Tensor loss_T = ctx.workspace({T}, DType::f64);
-  const Tensor chunk_logits = ctx.workspace({std::min(T, chunk), V}, x_TD.dtype());
+  // Rows start at multiples of 64 elements, for the sake of the matrix products.
+  const Tensor chunk_logits =
+      ctx.workspace({std::min(T, chunk), (V + 63) / 64 * 64}, x_TD.dtype()).slice(1, 0, V);
   Tensor dx_TD;
   if (ctx.keeps_saved) dx_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   for (std::int64_t begin = 0; begin < T; begin += chunk) {
@@ -62,18 +69,22 @@ Tensor LossHead::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
 void LossHead::chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                           Ctx& ctx) const {
   if (options_.vocabulary.others != nullptr) {
-    shared_chunk_loss(logits_TV, targets_T, loss_T, ctx);
-  } else if (ctx.keeps_saved) {
-    ops::cross_entropy_forward_backward(logits_TV, targets_T, ctx.loss_scale, loss_T, ctx.stream);
+    return shared_chunk_loss(logits_TV, targets_T, loss_T, ctx);
+  }
+  const Tensor valid_TV = logits_TV.slice(1, 0, valid());
+  if (ctx.keeps_saved) {
+    ops::cross_entropy_forward_backward(valid_TV, targets_T, ctx.loss_scale, loss_T, ctx.stream);
   } else {
-    ops::cross_entropy_forward(logits_TV, targets_T, loss_T, ctx.stream);
+    ops::cross_entropy_forward(valid_TV, targets_T, loss_T, ctx.stream);
   }
 }
 
 void LossHead::shared_chunk_loss(const Tensor& logits_TV, const Tensor& targets_T,
                                  const Tensor& loss_T, Ctx& ctx) const {
   const VocabularyPart& part = options_.vocabulary;
-  const auto row_statistic = [&] { return ctx.workspace(loss_T.shape(), logits_TV.dtype()); };
+  const auto row_statistic = [&] {
+    return ctx.workspace(loss_T.shape(), statistics_of(logits_TV.dtype()));
+  };
   const auto combine = [&](const Tensor& rows_T, ReduceOp op) {
     part.others->all_reduce(rows_T, op, ctx.stream).wait(ctx.stream);
   };
@@ -87,17 +98,10 @@ void LossHead::shared_chunk_loss(const Tensor& logits_TV, const Tensor& targets_
   if (ctx.keeps_saved) {
     ops::softmax_gradient(logits_TV, targets_T, part.first, sum_T, ctx.loss_scale, ctx.stream);
   }
-  if (ctx.stream.is_dry()) return;
-  const bool counts = part.others->rank() == 0;
-  const auto losses = loss_T.host<double>();
-  const auto targets = targets_T.host<std::int32_t>();
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    const auto at = [i](const Tensor& rows_T) {
-      return rows_T.dtype() == DType::f32 ? static_cast<double>(rows_T.host<float>()[i])
-                                          : rows_T.host<double>()[i];
-    };
-    const bool is_counted = counts && targets[i] != ops::kIgnoreTarget;
-    losses[i] = is_counted ? std::log(at(sum_T)) - at(chosen_T) : 0.0;
+  if (part.others->rank() == 0) {
+    ops::row_loss(sum_T, chosen_T, targets_T, loss_T, ctx.stream);
+  } else {
+    ops::fill(loss_T, 0.0, ctx.stream);  // the first holder counts it
   }
 }
 

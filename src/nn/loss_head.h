@@ -21,7 +21,7 @@ class LossHead : public Layer {
   /// The part of the vocabulary that is here: rows of the weight, of which the first `valid` exist.
   struct VocabularyPart {
     Communicator* others = nullptr;  ///< the holders of the vocabulary; null: all of it is here
-    std::int64_t first = 0, valid = 0, whole = 0;
+    std::int64_t first = 0, valid = 0, whole = 0;  ///< valid 0, and no others: all rows exist
   };
   struct Options {
     std::int64_t chunk_tokens = 1024;
@@ -32,7 +32,7 @@ class LossHead : public Layer {
   /// `weight` is [V here, D], possibly the token embedding itself.
   LossHead(std::shared_ptr<Parameter> weight, const Options& options);
 
-  /// Returns the loss of every token, [T here] f64 on the host; 0 where the target is ignored or
+  /// Returns the loss of every token, [T here] f64; 0 where the target is ignored or
   /// where another holder of the vocabulary counts it.
   Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
   /// dy is not used: the gradient is of ctx.loss_scale times the sum of the losses.
@@ -43,11 +43,16 @@ class LossHead : public Layer {
 
   bool adds_gradients_in_forward() const override { return true; }
 
-  /// Logits [T, V] of the given rows, for generation and for comparison with references; of the
-  /// whole vocabulary on every holder.
+  /// Logits [T, V] (f32, or f64 for f64) of the given rows, for generation and for comparison with
+  /// references; of the whole vocabulary on every holder.
   Tensor logits(const Tensor& x_TD, Ctx& ctx) const;
 
  private:
+  /// Rows of the weight that exist; the rest is zero, and so are its logits and their gradient.
+  std::int64_t valid() const {
+    const VocabularyPart& part = options_.vocabulary;
+    return part.others == nullptr && part.valid == 0 ? weight_->shape[0] : part.valid;
+  }
   void project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) const;
   /// The loss of a chunk, and with ctx.keeps_saved its gradient in place of the logits.
   void chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,

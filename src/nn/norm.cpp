@@ -9,8 +9,9 @@ namespace {
 /// statistics stay.
 Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statistics) {
   Cost cost;
-  cost.saved_bytes =
-      static_cast<std::size_t>(shape.tokens() * (width + statistics)) * size_of(shape.dtype);
+  cost.saved_bytes = static_cast<std::size_t>(shape.tokens()) *
+                     (static_cast<std::size_t>(width) * size_of(shape.dtype) +
+                      static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype)));
   return cost;
 }
 
@@ -21,7 +22,7 @@ RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
 
 Tensor RmsNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
+  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, rstd_T, ctx.stream);
   if (ctx.keeps_saved) {
     saved.put(kInput, x_TD);
@@ -51,6 +52,19 @@ void RmsNorm::backward_weight(Saved& saved, Ctx& ctx) {
                                 weight_->grad, ctx.stream);
 }
 
+Tensor RmsNorm::backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  return backward_added(dy_TD, {}, saved, ctx);
+}
+
+Tensor RmsNorm::backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
+                               Ctx& ctx) {
+  const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
+  weight_->clear_stale_grad(ctx.stream);
+  ops::rms_norm_backward(dy_TD, saved.take(kInput), weight_->value, saved.take(kRstd), addend_TD,
+                         dx_TD, weight_->grad, ctx.stream);
+  return dx_TD;
+}
+
 void RmsNorm::visit(const ParamVisitor& visitor) { visitor(*weight_); }
 
 Cost RmsNorm::cost(const CostShape& shape) const { return norm_cost(shape, weight_->shape[0], 1); }
@@ -60,8 +74,8 @@ LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Paramete
 
 Tensor LayerNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-  const Tensor mean_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
-  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, x_TD.dtype());
+  const Tensor mean_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
+  const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, mean_T, rstd_T,
                           ctx.stream);
   if (ctx.keeps_saved) {
@@ -93,6 +107,21 @@ void LayerNorm::backward_weight(Saved& saved, Ctx& ctx) {
   bias_->clear_stale_grad(ctx.stream);
   ops::layer_norm_backward_weight(saved.take(kOutputGrad), saved.take(kInput), saved.take(kMean),
                                   saved.take(kRstd), weight_->grad, bias_->grad, ctx.stream);
+}
+
+Tensor LayerNorm::backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  return backward_added(dy_TD, {}, saved, ctx);
+}
+
+Tensor LayerNorm::backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
+                                 Ctx& ctx) {
+  const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
+  weight_->clear_stale_grad(ctx.stream);
+  bias_->clear_stale_grad(ctx.stream);
+  ops::layer_norm_backward(dy_TD, saved.take(kInput), weight_->value, saved.take(kMean),
+                           saved.take(kRstd), addend_TD, dx_TD, weight_->grad, bias_->grad,
+                           ctx.stream);
+  return dx_TD;
 }
 
 void LayerNorm::visit(const ParamVisitor& visitor) {

@@ -10,11 +10,8 @@ Residual::Residual(std::vector<std::unique_ptr<Layer>> branches, std::int64_t wi
 Tensor Residual::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
   Tensor y;
   for (int i = 0; i < static_cast<int>(branches_.size()); ++i) {
-    const Tensor out = branches_[static_cast<std::size_t>(i)]->forward(x, saved.child(i), ctx);
-    // A branch's last layer (a linear) keeps its input, not its output, so the sum may be made in
-    // it.
-    ops::accumulate(i == 0 ? x : y, out, ctx.stream);
-    y = out;
+    y = branches_[static_cast<std::size_t>(i)]->forward_added(x, i == 0 ? x : y, saved.child(i),
+                                                              ctx);
   }
   return y;
 }
@@ -33,9 +30,8 @@ Tensor Residual::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
 Tensor Residual::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
   Tensor dx;
   for (int i = static_cast<int>(branches_.size()) - 1; i >= 0; --i) {
-    const Tensor branch = branches_[static_cast<std::size_t>(i)]->backward(dy, saved.child(i), ctx);
-    ops::accumulate(dx.defined() ? dx : dy, branch, ctx.stream);
-    dx = branch;
+    dx = branches_[static_cast<std::size_t>(i)]->backward_added(dy, dx.defined() ? dx : dy,
+                                                                saved.child(i), ctx);
   }
   return dx;
 }

@@ -19,6 +19,13 @@ Tensor Sequential::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
   return y;
 }
 
+Tensor Sequential::forward_added(const Tensor& x, const Tensor& addend, Saved& saved, Ctx& ctx) {
+  Tensor y = x;
+  const int last = count() - 1;
+  for (int i = 0; i < last; ++i) y = layer(i).forward(y, saved.child(i), ctx);
+  return layer(last).forward_added(y, addend, saved.child(last), ctx);
+}
+
 void Sequential::hand_over_rebuilt_input(int index, Saved& saved, Ctx& ctx) const {
   if (!input_is_rebuilt_[static_cast<std::size_t>(index)]) return;
   saved.child(index).put(kRebuiltInput,
@@ -39,10 +46,31 @@ void Sequential::backward_weight(Saved& saved, Ctx& ctx) {
 }
 
 Tensor Sequential::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  return backward_down_to(0, dy, saved, ctx);
+}
+
+Tensor Sequential::backward_added(const Tensor& dy, const Tensor& addend, Saved& saved, Ctx& ctx) {
+  const Tensor gradient = backward_down_to(1, dy, saved, ctx);
+  return layer(0).backward_added(gradient, addend, saved.child(0), ctx);
+}
+
+Tensor Sequential::backward_down_to(int stop, const Tensor& dy, Saved& saved, Ctx& ctx) {
   Tensor gradient = dy;
-  for (int i = count() - 1; i >= 0; --i) {
+  for (int i = count() - 1; i >= stop; --i) {
+    Saved& own = saved.child(i);
+    const bool is_rebuilt = input_is_rebuilt_[static_cast<std::size_t>(i)];
+    if (is_rebuilt && i - 1 >= stop && layer(i - 1).rebuilds_in_backward()) {
+      // The weights' gradient waits for the input until the layer below has made it again.
+      gradient = layer(i).backward_input(gradient, own, ctx);
+      auto [dx, output] = layer(i - 1).backward_rebuilding(gradient, saved.child(i - 1), ctx);
+      own.put(kRebuiltInput, std::move(output));
+      layer(i).backward_weight(own, ctx);
+      gradient = std::move(dx);
+      --i;
+      continue;
+    }
     hand_over_rebuilt_input(i, saved, ctx);
-    gradient = layer(i).backward(gradient, saved.child(i), ctx);
+    gradient = layer(i).backward(gradient, own, ctx);
   }
   return gradient;
 }

@@ -25,7 +25,7 @@ SplitHead::Outgoing SplitHead::begin(const Tensor& x_TD, Saved& saved, Ctx& ctx)
   const Tensor logits_TV = ctx.activation({T, rows_.each}, dtype);
   ops::gemm(x_TD, Transpose::no, weight_->value, Transpose::yes, logits_TV, {}, ctx.stream);
   Outgoing outgoing;
-  outgoing.statistics_3T = ctx.memory.alloc({3, T}, dtype, MemoryTag::communication);
+  outgoing.statistics_3T = ctx.memory.alloc({3, T}, statistics_of(dtype), MemoryTag::communication);
   const auto statistic = [&](std::int64_t which) {
     return outgoing.statistics_3T.slice(0, which, which + 1).view({T});
   };

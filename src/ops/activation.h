@@ -5,21 +5,23 @@
 
 namespace heddle::ops {
 
-// Elementwise, f32 or f64, on [T, F] tensors whose rows may be strided (halves of a fused
-// projection).
+// Elementwise, f32 or f64 (CUDA: f32 or bf16), on [T, F] tensors whose rows may be strided (halves
+// of a fused projection).
 
 /// y = silu(gate) * up. y may be gate or up.
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF, Stream& stream);
-/// dgate and dup may be gate and up themselves (in place).
+/// dgate and dup may be gate and up themselves (in place). y, where it is not absent, receives
+/// forward's result again.
 void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
-                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream);
+                     const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                     Stream& stream);
 
 /// exact: 0.5 x (1 + erf(x / sqrt 2)); tanh: the approximation GPT-2 calls gelu_new.
 enum class Gelu { exact, tanh };
 /// y may be x.
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream);
-/// dx may be x or dy.
+/// dx may be x or dy; y as above.
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
-                   Stream& stream);
+                   const Tensor& y_TF, Stream& stream);
 
 }  // namespace heddle::ops

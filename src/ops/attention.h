@@ -16,8 +16,8 @@ struct AttentionMask {
 
 // Causal softmax attention with grouped heads: H query heads, G key/value heads, H a multiple of G,
 // query head h reads key/value head h / (H / G). q_BSHK has S queries, k_BTGK and v_BTGK have T
-// keys, T >= query_offset + S. f32 or f64; every tensor may be strided in all but the last
-// dimension. Tiled: no S x T matrix is stored.
+// keys, T >= query_offset + S. f32 or f64 (CUDA: f32 or bf16 with f32 lse and delta); every tensor
+// may be strided in all but the last dimension. Tiled: no S x T matrix is stored.
 
 /// out_BSHK = softmax(scale * q k^T) v; lse_BHS (contiguous) = log of the sum of the exponentials,
 /// natural base.

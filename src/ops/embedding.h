@@ -16,8 +16,12 @@ void embedding_forward(const Tensor& ids_T, const Tensor& table_VD, const Tensor
                        Stream& stream);
 /// y_TD += table[ids].
 void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD, Stream& stream);
-/// dtable[ids[t]] += dy[t], in the order of t whatever the number of threads.
+/// dtable[ids[t]] += dy[t], in the order of t whatever the number of threads. CUDA: dtable is f32.
 void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& dtable_VD,
                         Stream& stream);
+
+/// rows_T = ids - first where that is in [0, held), else kAbsentRow; i32, contiguous.
+void held_rows(const Tensor& ids_T, std::int64_t first, std::int64_t held, const Tensor& rows_T,
+               Stream& stream);
 
 }  // namespace heddle::ops

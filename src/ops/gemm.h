@@ -15,14 +15,19 @@ struct GemmScale {
 };
 
 /// c_MN = alpha * op(a) op(b) + beta * c, where op(a) is M x K and op(b) is K x N.
-/// All are two-dimensional, f32 or f64 (all alike), with unit stride in the last dimension; rows
-/// may be strided. c overlaps neither input. Runs in OpenBLAS or
-/// oneDNN on stream.threads() threads.
+/// All are two-dimensional, with unit stride in the last dimension; rows may be strided. c overlaps
+/// neither input. CPU: f32 or f64, all alike, in OpenBLAS or oneDNN on stream.threads() threads.
+/// CUDA: cuBLASLt; f32 (never TF32), or a and b bf16 with c bf16 or f32, summed in f32.
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, GemmScale scale, Stream& stream);
 
+/// c_MN = op(a) op(b) + bias_N for every row + addend_MN. Bias and addend may be absent and have
+/// the dtype of c; the addend's rows may be strided, and it is not c.
+void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+              const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream);
+
 /// "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX": the libraries and the kernel set chosen, for `doctor`
 /// and reports.
-std::string gemm_backend();
+std::string gemm_backend(Device device = {});
 
 }  // namespace heddle::ops

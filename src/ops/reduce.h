@@ -9,6 +9,17 @@ namespace heddle::ops {
 /// that the result does not depend on the number of threads.
 double sum_of_squares(const Tensor& x, Stream& stream);
 
+/// sum (f64, one element, on the device of x) += the sum of squares of x.
+void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream);
+
+/// factor (f32, one element) = what gradients whose sum of squares is sums[0] (f64) are multiplied
+/// by so that their norm is at most `limit` (0: no limit); NaN where any of the sums is not finite.
+/// As torch.nn.utils.clip_grad_norm_: min(1, limit / (norm + 1e-6)).
+void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream& stream);
+
+/// sum (f64, one element) += the sum of a contiguous f64 tensor, in a fixed order.
+void add_sum(const Tensor& x, const Tensor& sum, Stream& stream);
+
 /// Index of the first element that is NaN or infinite in a contiguous f32, f64, bf16 or f16 tensor;
 /// -1 if none.
 std::int64_t first_non_finite(const Tensor& x, Stream& stream);

@@ -9,8 +9,8 @@ namespace heddle::ops {
 inline constexpr std::int32_t kIgnoreTarget = -100;
 
 /// loss_T = logsumexp(row) - row[target], 0 where the target is ignored. loss is f64 and
-/// contiguous, logits f32 or f64 with possibly strided rows, targets i32 in [0, V) or
-/// kIgnoreTarget.
+/// contiguous, logits f32 or f64 (CUDA: f32 or bf16) with possibly strided rows, targets i32 in [0,
+/// V) or kIgnoreTarget.
 void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                            Stream& stream);
 
@@ -20,8 +20,8 @@ void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targe
                                     double grad_scale, const Tensor& loss_T, Stream& stream);
 
 // The same in pieces, for a vocabulary whose columns [first, first + logits.size(1)) are here and
-// whose others are elsewhere. Row statistics have the dtype of the logits; the caller combines them
-// over the holders: maximum by maximum, sums and chosen by sum. loss = log(sum) - chosen.
+// whose others are elsewhere. Row statistics have the dtype of the logits (CUDA: f32); the caller
+// combines them over the holders: maximum by maximum, sums and chosen by sum.
 
 /// max_T = the largest of each row; of the first `valid` columns, the rest being padding.
 void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream);
@@ -34,5 +34,8 @@ void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor&
 /// become 0.
 void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
                       const Tensor& sum_T, double grad_scale, Stream& stream);
+/// loss_T (f64) = log(sum) - chosen, 0 where the target is ignored.
+void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets_T,
+              const Tensor& loss_T, Stream& stream);
 
 }  // namespace heddle::ops

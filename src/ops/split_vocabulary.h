@@ -10,7 +10,7 @@ namespace heddle::ops {
 // For an output layer whose vocabulary is divided over several holders, N of them with
 // `rows_per_holder` rows each: what they tell each other about a row of logits is its statistics,
 // [3, T]: the maximum of those here, the sum of their exponentials below it, and the target's logit
-// below it (see row_exponentials). f32 or f64.
+// below it (see row_exponentials). f32 or f64; CUDA: statistics and divisors f32, y f32 or bf16.
 
 /// From the statistics of all holders: divisor_T, by which holder `own` divides its exponentials to
 /// get probabilities (infinite where the target is ignored), and loss_T (f64, 0 where ignored).

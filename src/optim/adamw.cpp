@@ -12,8 +12,9 @@ void AdamW::step(std::span<OptShard> shards, const StepArgs& args, Stream& strea
                 .beta2 = config_.beta2,
                 .eps = config_.eps,
                 .weight_decay = shard.decays ? config_.weight_decay : 0.0,
-                .grad_scale = args.grad_scale,
-                .step = args.step},
+                .step = args.step,
+                .clip = args.clip,
+                .p_low = shard.low},
                stream);
   }
 }

@@ -10,8 +10,8 @@ namespace heddle {
 /// What changes from step to step.
 struct StepArgs {
   double lr = 0.0;
-  double grad_scale = 1.0;  ///< multiplies gradients first: clipping
-  std::int64_t step = 1;    ///< counted from 1
+  Tensor clip = {};       ///< f32, one element: multiplies gradients first; absent: 1
+  std::int64_t step = 1;  ///< counted from 1
 };
 
 class Optimizer {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "ops/cast.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
@@ -103,15 +104,16 @@ ParamStore::Bucket& ParamStore::place(int unit, std::vector<Parameter*> own) {
 /// Everything starts at zero: padding is never written but read by the norm and the optimizer.
 void ParamStore::allocate(Bucket& bucket) {
   const std::int64_t held = bucket.held.end - bucket.held.begin;
-  const auto zeros = [&](bool is_whole, MemoryTag tag) {
-    return memory_.zeros({is_whole ? bucket.size : held}, options_.dtype, tag);
+  const auto zeros = [&](bool is_whole, DType dtype, MemoryTag tag) {
+    return memory_.zeros({is_whole ? bucket.size : held}, dtype, tag);
   };
-  bucket.values = zeros(keeps_whole_values(), MemoryTag::parameters);
+  bucket.values = zeros(keeps_whole_values(), options_.dtype, MemoryTag::parameters);
   const bool trains = options_.purpose == Purpose::training;
   if (trains) {
-    bucket.grads = zeros(keeps_whole_grads(), MemoryTag::gradients);
-    bucket.moment1 = zeros(false, MemoryTag::optimizer);
-    bucket.moment2 = zeros(false, MemoryTag::optimizer);
+    bucket.grads = zeros(keeps_whole_grads(), grad_dtype(), MemoryTag::gradients);
+    bucket.moment1 = zeros(false, grad_dtype(), MemoryTag::optimizer);
+    bucket.moment2 = zeros(false, grad_dtype(), MemoryTag::optimizer);
+    if (has_masters()) bucket.masters = zeros(false, grad_dtype(), MemoryTag::optimizer);
     add_shards(bucket);
   }
   for (const auto& [parameter, at] : bucket.placed) {
@@ -124,9 +126,12 @@ void ParamStore::add_shards(const Bucket& bucket) {
   for (const Range kind : {Range{0, bucket.matrices}, Range{bucket.matrices, bucket.size}}) {
     const Range range{std::max(kind.begin, bucket.held.begin), std::min(kind.end, bucket.held.end)};
     if (range.empty()) continue;
-    shards_.push_back({cut(bucket, bucket.values, range), cut(bucket, bucket.grads, range),
-                       cut(bucket, bucket.moment1, range), cut(bucket, bucket.moment2, range),
-                       kind.begin == 0 && bucket.matrices > 0});
+    shards_.push_back({.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range),
+                       .grad = cut(bucket, bucket.grads, range),
+                       .moment1 = cut(bucket, bucket.moment1, range),
+                       .moment2 = cut(bucket, bucket.moment2, range),
+                       .low = has_masters() ? cut(bucket, bucket.values, range) : Tensor(),
+                       .decays = kind.begin == 0 && bucket.matrices > 0});
   }
 }
 
@@ -167,7 +172,7 @@ void ParamStore::begin_grads(int unit, Stream& stream) {
   if (keeps_whole_grads()) return;
   for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
     if (bucket->whole_grads.defined()) continue;
-    const Tensor whole = memory_.alloc({bucket->size}, options_.dtype, MemoryTag::communication);
+    const Tensor whole = memory_.alloc({bucket->size}, grad_dtype(), MemoryTag::communication);
     std::int64_t written = 0;
     for (const auto& [parameter, at] : bucket->placed) {
       ops::fill(whole.slice(0, written, at), 0.0, stream);
@@ -198,7 +203,7 @@ void ParamStore::reduce(Bucket& bucket, Stream& stream) {
         {&bucket, {}, {}, dp().reduce_scatter(bucket.grads, own, ReduceOp::sum, stream)});
   } else {
     const Tensor shard =
-        memory_.alloc(bucket.grads.shape(), options_.dtype, MemoryTag::communication);
+        memory_.alloc(bucket.grads.shape(), grad_dtype(), MemoryTag::communication);
     Work work = dp().reduce_scatter(bucket.whole_grads, shard, ReduceOp::sum, stream);
     for (const auto& [parameter, at] : bucket.placed) parameter->grad = {};
     reductions_.push_back({&bucket, std::exchange(bucket.whole_grads, {}), shard, std::move(work)});
@@ -295,14 +300,12 @@ std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket) const {
   return ranges;
 }
 
-double ParamStore::counted_squares(Stream& stream) const {
-  double sum = 0.0;
+void ParamStore::add_counted_squares(const Tensor& sum, Stream& stream) const {
   for (const Bucket& bucket : buckets_) {
     for (const Range& range : counted(bucket)) {
-      sum += ops::sum_of_squares(cut(bucket, bucket.grads, range), stream);
+      ops::add_sum_of_squares(cut(bucket, bucket.grads, range), sum, stream);
     }
   }
-  return sum;
 }
 
 void ParamStore::finish_step(Stream& stream) {
@@ -314,6 +317,14 @@ void ParamStore::finish_step(Stream& stream) {
     }
   }
   for (const Work& work : works) work.wait(stream);
+}
+
+void ParamStore::values_changed(Stream& stream) {
+  if (!has_masters()) return;
+  for (const Bucket& bucket : buckets_) {
+    ops::cast(bucket.masters, cut(bucket, bucket.values, bucket.held), stream);
+  }
+  finish_step(stream);
 }
 
 void ParamStore::retire_grads() {
@@ -367,6 +378,7 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
 }
 
 std::vector<ParamPiece> ParamStore::value_pieces() const {
+  if (has_masters()) return held_pieces(&Bucket::masters);
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
     const Range range = keeps_whole_values() ? Range{0, bucket.size} : bucket.held;
@@ -399,7 +411,7 @@ std::vector<ParamPiece> ParamStore::moment_pieces(int moment) const {
   return held_pieces(moment == 1 ? &Bucket::moment1 : &Bucket::moment2);
 }
 
-void initialize(const ParamStore& store, std::uint64_t seed, Stream& stream) {
+void initialize(ParamStore& store, std::uint64_t seed, Stream& stream) {
   for (const ParamPiece& piece : store.value_pieces()) {
     const Init& init = piece.parameter->init;
     if (init.kind != Init::Kind::normal) {
@@ -421,6 +433,24 @@ void initialize(const ParamStore& store, std::uint64_t seed, Stream& stream) {
       fill(piece.data.select(0, row), piece.begin[0] + row);
     }
   }
+  store.values_changed(stream);
+}
+
+void fill_from_host(const ParamPiece& piece, Stream& stream,
+                    const std::function<void(const Tensor&)>& fill) {
+  if (piece.data.device().kind == Device::Kind::cpu) return fill(piece.data);
+  Memory host;
+  const Tensor staging = host.alloc(piece.data.shape(), piece.data.dtype(), MemoryTag::workspace);
+  fill(staging);
+  ops::copy(staging, piece.data, stream);
+}
+
+Tensor on_host(const ParamPiece& piece, Stream& stream) {
+  if (piece.data.device().kind == Device::Kind::cpu) return piece.data;
+  Memory host;
+  const Tensor copy = host.alloc(piece.data.shape(), piece.data.dtype(), MemoryTag::workspace);
+  ops::copy(piece.data, copy, stream);
+  return copy;
 }
 
 }  // namespace heddle

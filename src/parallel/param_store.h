@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,9 +16,10 @@
 namespace heddle {
 
 /// A flat, local stretch of one kind of parameter, as the optimizer sees it: values, gradients and
-/// moments of equal length, contiguous.
+/// moments of equal length, contiguous, in the dtype of gradients (statistics_of).
 struct OptShard {
   Tensor value, grad, moment1, moment2;
+  Tensor low;           ///< the values as layers see them, where they compute in a lower precision
   bool decays = false;  ///< weight decay applies: matrices and embeddings only
 };
 
@@ -36,12 +38,13 @@ struct ParamPiece {
 /// Owns the memory of a rank's parameters: flat buffers per unit (a block), in which every
 /// Parameter is a view. A parameter that occurs in several units (tied embeddings) belongs to the
 /// first. What of a unit is here, and when it is exchanged over dp, is the ZeRO stage
-/// (docs/design/008-ranks.md); nothing else knows of it.
+/// (docs/design/008-ranks.md); nothing else knows of it. Where layers compute in bf16, their values
+/// are copies of f32 masters, which lie with the optimizer's shards (docs/design/010-cuda.md).
 class ParamStore {
  public:
   enum class Purpose { inference, training };
   struct Options {
-    DType dtype = DType::f32;
+    DType dtype = DType::f32;  ///< that layers compute in
     Purpose purpose = Purpose::training;
     int zero = 0;
     /// Two parameters that are one tensor of the model on the two ends of a pipeline; their
@@ -77,15 +80,18 @@ class ParamStore {
   /// Ends the step's gradients: every one is defined, summed over all ranks that share it, and held
   /// by this rank as far as its shards go.
   void finish_grads(Stream& stream);
-  /// The sum of squares of the gradients that this rank counts; over all ranks every element of the
-  /// model is counted once. After finish_grads.
-  double counted_squares(Stream& stream) const;
+  /// Adds the sum of squares of the gradients that this rank counts to `sum` (f64, one element);
+  /// over all ranks every element of the model is counted once. After finish_grads.
+  void add_counted_squares(const Tensor& sum, Stream& stream) const;
   /// After the optimizer: makes the values whole where they are kept whole.
   void finish_step(Stream& stream);
   /// The gradients are used up.
   void retire_grads();
 
+  /// The weights: of the masters, where there are any.
   std::vector<ParamPiece> value_pieces() const;
+  /// To be called when value_pieces() were written from outside.
+  void values_changed(Stream& stream);
   std::vector<ParamPiece> grad_pieces() const;
   std::vector<ParamPiece> moment_pieces(int moment) const;  ///< 1 or 2
 
@@ -105,6 +111,7 @@ class ParamStore {
     std::int64_t size = 0, matrices = 0;
     Range held;  ///< of moments and reduced gradients: all, or the dp rank's shard
     Tensor values, grads, moment1, moment2;  ///< whole or `held`
+    Tensor masters;                          ///< `held`, where values are of a lower precision
     Tensor gathered, whole_grads;            ///< while they are here for the unit's sake
     std::optional<Work> gathering;
     bool has_grads = false;  ///< the shard has a sum already
@@ -134,6 +141,10 @@ class ParamStore {
   std::vector<ParamPiece> held_pieces(Tensor Bucket::*flat) const;
   bool writes(const Parameter& parameter, const Parameter::Part& part) const;
   Communicator& dp() const { return mesh_.comm(Axis::dp); }
+  bool has_masters() const {
+    return options_.purpose == Purpose::training && options_.dtype != grad_dtype();
+  }
+  DType grad_dtype() const { return statistics_of(options_.dtype); }
   bool keeps_whole_values() const { return zero_ < 3; }
   bool keeps_whole_grads() const { return zero_ < 2; }
 
@@ -152,6 +163,12 @@ class ParamStore {
 
 /// Fills every parameter by its Init rule: counter-based, keyed by (seed, part name, index in the
 /// part), so that every mesh and every fusion of parts starts from the same weights.
-void initialize(const ParamStore& store, std::uint64_t seed, Stream& stream);
+void initialize(ParamStore& store, std::uint64_t seed, Stream& stream);
+
+/// Lets `fill` write a tensor of the piece's shape in host memory, and puts it in the piece.
+void fill_from_host(const ParamPiece& piece, Stream& stream,
+                    const std::function<void(const Tensor&)>& fill);
+/// The piece's data in host memory: itself, or a copy.
+Tensor on_host(const ParamPiece& piece, Stream& stream);
 
 }  // namespace heddle

@@ -18,12 +18,13 @@ int TensorRules::copies(std::int64_t units) const {
   return units < ranks() ? static_cast<int>(ranks() / units) : 1;
 }
 
-std::int64_t TensorRules::padded_rows(std::int64_t vocab) const {
-  return (vocab + ranks() - 1) / ranks();
+std::int64_t TensorRules::padded_rows(std::int64_t vocab, std::int64_t multiple) const {
+  const std::int64_t all = multiple * ranks();
+  return (vocab + all - 1) / all * multiple;
 }
 
-TensorRules::Cut TensorRules::valid_rows(std::int64_t vocab) const {
-  const std::int64_t rows = padded_rows(vocab), begin = std::min(vocab, rows * rank());
+TensorRules::Cut TensorRules::valid_rows(std::int64_t vocab, std::int64_t multiple) const {
+  const std::int64_t rows = padded_rows(vocab, multiple), begin = std::min(vocab, rows * rank());
   return {begin, std::min(vocab, begin + rows) - begin};
 }
 

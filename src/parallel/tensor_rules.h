@@ -35,9 +35,10 @@ class TensorRules {
   Cut cut(std::int64_t units, std::int64_t unit) const;
   /// Holders of the same unit.
   int copies(std::int64_t units) const;
-  /// Rows of a padded vocabulary: every rank has as many, of which `valid_rows` exist.
-  std::int64_t padded_rows(std::int64_t vocab) const;
-  Cut valid_rows(std::int64_t vocab) const;
+  /// Rows of a padded vocabulary: every rank has as many, a multiple of `multiple`, of which
+  /// `valid_rows` exist.
+  std::int64_t padded_rows(std::int64_t vocab, std::int64_t multiple = 1) const;
+  Cut valid_rows(std::int64_t vocab, std::int64_t multiple = 1) const;
 
   /// Placements on tp. Of the stream of activations between blocks:
   Placement stream() const { return splits_tokens() ? shard(0) : invariant(); }

@@ -13,4 +13,8 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
+/// The GPUs that this process can use; 0 where there is none, no driver, or heddle was built
+/// without CUDA.
+int cuda_device_count();
+
 }  // namespace heddle

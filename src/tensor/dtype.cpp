@@ -38,6 +38,8 @@ bool is_floating(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
+DType statistics_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
 float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }

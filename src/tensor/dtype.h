@@ -12,6 +12,9 @@ std::size_t size_of(DType dtype);
 /// "f32", "bf16", ...: the spelling of run files and reports.
 std::string_view name_of(DType dtype);
 bool is_floating(DType dtype);
+/// What goes with values of a floating dtype and must be more exact: row statistics, gradients of
+/// parameters, optimizer state. f64 for f64, f32 for all others.
+DType statistics_of(DType dtype);
 
 /// Storage types for the 16-bit floats; arithmetic is done after a cast (ops/cast.h).
 struct BFloat16 {

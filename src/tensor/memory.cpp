@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/strings.h"
+#include "tensor/device_runtime.h"
 #include "tensor/tensor.h"
 
 namespace heddle {
@@ -33,13 +34,81 @@ std::size_t total(const BytesByTag& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
 }
 
+namespace {
+
+/// Where a pool's blocks come from.
+class Source {
+ public:
+  virtual ~Source() = default;
+  /// Null when refused.
+  virtual std::byte* take(std::size_t bytes) = 0;
+  virtual void give_back(std::byte* block, std::size_t bytes) noexcept = 0;
+};
+
+class HostSource final : public Source {
+ public:
+  explicit HostSource(Memory::Mode mode) : mode_(mode) {}
+
+  std::byte* take(std::size_t bytes) override {
+    if (bytes < kMapThreshold) return static_cast<std::byte*>(std::aligned_alloc(64, bytes));
+    const bool is_dry = mode_ == Memory::Mode::dry;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (is_dry ? MAP_NORESERVE : 0);
+    void* block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (block == MAP_FAILED) return nullptr;
+    if (!is_dry) ::madvise(block, bytes, MADV_HUGEPAGE);
+    return static_cast<std::byte*>(block);
+  }
+
+  void give_back(std::byte* block, std::size_t bytes) noexcept override {
+    if (bytes >= kMapThreshold) {
+      ::munmap(block, bytes);
+    } else {
+      std::free(block);
+    }
+  }
+
+ private:
+  // Large blocks are mapped directly, so that giving them back really returns the pages, and ask
+  // for huge pages, which saves most of the cost of touching them first.
+  static constexpr std::size_t kMapThreshold = std::size_t{1} << 20;
+
+  Memory::Mode mode_;
+};
+
+class CudaSource final : public Source {
+ public:
+  explicit CudaSource(Device device) : device_(device) {}
+
+  std::byte* take(std::size_t bytes) override { return device_runtime::allocate(device_, bytes); }
+  void give_back(std::byte* block, std::size_t) noexcept override {
+    device_runtime::release(device_, block);
+  }
+
+ private:
+  Device device_;
+};
+
+std::unique_ptr<Source> make_source(Memory::Mode mode, Device device) {
+  if (mode == Memory::Mode::real && device.kind == Device::Kind::cuda) {
+    return std::make_unique<CudaSource>(device);
+  }
+  return std::make_unique<HostSource>(mode);
+}
+
+}  // namespace
+
 /// Blocks from the system and the ledger. Shared by the Memory and by every block it handed out.
 class Memory::Pool {
  public:
-  explicit Pool(Mode mode) : mode_(mode) {}
-  ~Pool() { trim(); }
+  Pool(Mode mode, Device device)
+      : mode_(mode), device_(device), source_(make_source(mode, device)) {}
+  ~Pool() {
+    trim();
+    for (std::byte* chunk : chunks_) source_->give_back(chunk, kChunk);
+  }
 
   Mode mode() const { return mode_; }
+  Device device() const { return device_; }
 
   std::byte* take(std::size_t bytes, MemoryTag tag) {
     const std::lock_guard lock(mutex_);
@@ -79,39 +148,48 @@ class Memory::Pool {
 
   void trim() {
     const std::lock_guard lock(mutex_);
-    for (auto& [bytes, blocks] : free_) {
-      for (std::byte* block : blocks) to_system(block, bytes);
-    }
-    free_.clear();
+    give_free_blocks_back();
   }
 
  private:
-  // Large blocks are mapped directly, so that giving them back really returns the pages, and ask
-  // for huge pages, which saves most of the cost of touching them first.
-  static constexpr std::size_t kMapThreshold = std::size_t{1} << 20;
+  // A GPU's driver gives whole pages of 2 MiB and takes its time: small blocks are cut from chunks,
+  // which stay.
+  static constexpr std::size_t kChunk = std::size_t{8} << 20, kSmall = std::size_t{1} << 20;
+  bool is_cut_from_chunk(std::size_t bytes) const {
+    return device_.kind == Device::Kind::cuda && bytes < kSmall;
+  }
 
   std::byte* from_system(std::size_t bytes) {
-    void* block = nullptr;
-    if (bytes >= kMapThreshold) {
-      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (mode_ == Mode::dry ? MAP_NORESERVE : 0);
-      block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-      if (block == MAP_FAILED) block = nullptr;
-      if (block != nullptr && mode_ == Mode::real) ::madvise(block, bytes, MADV_HUGEPAGE);
-    } else {
-      block = std::aligned_alloc(64, bytes);
+    if (is_cut_from_chunk(bytes)) return from_chunk(bytes);
+    std::byte* block = source_->take(bytes);
+    if (block == nullptr) {
+      give_free_blocks_back();
+      block = source_->take(bytes);
     }
     if (block == nullptr) throw out_of_memory(bytes);
     stats_.reserved += bytes;
-    return static_cast<std::byte*>(block);
+    return block;
   }
 
-  void to_system(std::byte* block, std::size_t bytes) {
-    if (bytes >= kMapThreshold) {
-      ::munmap(block, bytes);
-    } else {
-      std::free(block);
+  std::byte* from_chunk(std::size_t bytes) {
+    if (chunks_.empty() || chunk_used_ + bytes > kChunk) {
+      chunks_.push_back(from_system(kChunk));
+      chunk_used_ = 0;
     }
-    stats_.reserved -= bytes;
+    std::byte* const block = chunks_.back() + chunk_used_;
+    chunk_used_ += bytes;
+    return block;
+  }
+
+  void give_free_blocks_back() {
+    for (auto& [bytes, blocks] : free_) {
+      if (is_cut_from_chunk(bytes)) continue;
+      for (std::byte* block : blocks) {
+        source_->give_back(block, bytes);
+        stats_.reserved -= bytes;
+      }
+      blocks.clear();
+    }
   }
 
   Error out_of_memory(std::size_t bytes) const {
@@ -132,30 +210,53 @@ class Memory::Pool {
   }
 
   const Mode mode_;
+  const Device device_;
+  const std::unique_ptr<Source> source_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<std::byte*>> free_;
+  std::vector<std::byte*> chunks_;  // the last is being cut
+  std::size_t chunk_used_ = 0;
   MemoryStats stats_;
 };
 
-Memory::Memory(Mode mode) : pool_(std::make_shared<Pool>(mode)) {}
+Memory::Memory(Mode mode, Device device) : pool_(std::make_shared<Pool>(mode, device)) {}
 
-std::size_t Memory::rounded_bytes(std::size_t bytes) {
-  constexpr std::size_t kLine = 64;
-  return std::max(kLine, (bytes + kLine - 1) / kLine * kLine);
+Device Memory::device() const { return pool_->device(); }
+
+Memory Memory::for_host() const { return device().kind == Device::Kind::cpu ? *this : Memory(); }
+
+std::size_t Memory::rounded_bytes(std::size_t bytes, Device device) {
+  const std::size_t unit = device.kind == Device::Kind::cuda ? 256 : 64;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
 }
 
 Tensor Memory::alloc(const Shape& shape, DType dtype, MemoryTag tag) {
-  const std::size_t bytes = rounded_bytes(static_cast<std::size_t>(shape.count()) * size_of(dtype));
+  const std::size_t bytes =
+      rounded_bytes(static_cast<std::size_t>(shape.count()) * size_of(dtype), device());
   std::byte* block = pool_->take(bytes, tag);
   std::shared_ptr<std::byte> storage(
       block, [pool = pool_, bytes, tag](std::byte* held) { pool->give_back(held, bytes, tag); });
-  return Tensor(std::move(storage), 0, shape, dtype);
+  return Tensor(std::move(storage), 0, shape, dtype, device());
 }
 
 Tensor Memory::zeros(const Shape& shape, DType dtype, MemoryTag tag) {
   Tensor tensor = alloc(shape, dtype, tag);
-  if (pool_->mode() == Mode::real) std::memset(tensor.bytes(), 0, tensor.size_bytes());
+  if (pool_->mode() == Mode::dry) return tensor;
+  if (device().kind == Device::Kind::cuda) {
+    device_runtime::zero(device(), tensor.bytes(), tensor.size_bytes());
+  } else {
+    std::memset(tensor.bytes(), 0, tensor.size_bytes());
+  }
   return tensor;
+}
+
+Tensor Memory::place(const Tensor& host, MemoryTag tag) {
+  if (host.device() == device()) return host;
+  const Tensor copy = alloc(host.shape(), host.dtype(), tag);
+  if (pool_->mode() == Mode::real) {
+    device_runtime::upload(device(), copy.bytes(), host.bytes(), host.size_bytes());
+  }
+  return copy;
 }
 
 MemoryStats Memory::stats() const { return pool_->stats(); }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "tensor/transfer.h"
+
 namespace heddle {
 
 double EvalResult::perplexity() const { return std::exp(loss); }
@@ -27,18 +29,20 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
   EvalResult result;
   // Loss and targets. A replica for which no windows are left repeats the first, uncounted: all
   // ranks take part in every round.
-  const Tensor sums = memory.zeros({2}, DType::f64, MemoryTag::workspace);
+  Memory host = memory.for_host();
+  const Tensor sums = host.zeros({2}, DType::f64, MemoryTag::workspace);
   const auto totals = sums.host<double>();
   for (std::int64_t round = 0; round < windows; round += options.rows * replicas) {
     const std::int64_t first = round + own * options.rows;
     const bool counts = first < windows;
     const Batch batch =
-        counts ? dataset.eval_batch(first, std::min(options.rows, windows - first), memory)
-               : dataset.eval_batch(0, std::min(options.rows, windows), memory);
+        counts ? dataset.eval_batch(first, std::min(options.rows, windows - first), host)
+               : dataset.eval_batch(0, std::min(options.rows, windows), host);
     const Tensor losses = model.losses(to_microbatch(batch), stream, memory);
     if (counts) {
       if (losses.defined()) {
-        const auto values = losses.host<double>();
+        const Tensor on_host = to_host(losses, stream);
+        const auto values = on_host.host<double>();
         totals[0] = std::accumulate(values.begin(), values.end(), totals[0]);
       }
       totals[1] += static_cast<double>(batch.target_count);

@@ -53,11 +53,26 @@ ModelSpec configured_model(const config::ModelConfig& model) {
   return spec;
 }
 
+Device::Kind device_kind(const config::RunConfig& config) {
+  return config.run.device == config::DeviceName::cuda ? Device::Kind::cuda : Device::Kind::cpu;
+}
+
+DType compute_dtype(const config::RunConfig& config) {
+  if (config.run.dtype == config::FloatType::f32) return DType::f32;
+  if (device_kind(config) == Device::Kind::cpu) {
+    throw Error(ErrorCode::usage, "run.dtype = \"bf16\" is not computed on CPU",
+                "use \"f32\", or run.device = \"cuda\"");
+  }
+  return DType::bf16;
+}
+
 BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec) {
-  return {.dtype = DType::f32,
+  return {.dtype = compute_dtype(config),
           .positions = config.data.seq_len,
           .recompute_blocks = config.train.recompute == config::Recompute::block,
-          .loss_chunk = config.train.loss_chunk,
+          .loss_chunk = config.train.loss_chunk > 0
+                            ? config.train.loss_chunk
+                            : usual_loss_chunk(spec, {device_kind(config), 0}),
           .scale_residual_init = config.model.scale_residual_init.value_or(spec.family == "gpt2")};
 }
 

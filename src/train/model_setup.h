@@ -17,6 +17,11 @@ ModelSpec named_model(const std::string& source, std::int64_t vocab_size = 0);
 /// The model that a run file describes.
 ModelSpec configured_model(const config::ModelConfig& model);
 
+/// What a run computes on and in.
+Device::Kind device_kind(const config::RunConfig& config);
+/// Error(usage) for bf16 on CPU, where nothing computes in it.
+DType compute_dtype(const config::RunConfig& config);
+
 /// How a run builds its model's layers.
 BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec);
 

@@ -20,11 +20,15 @@ constexpr const char* kMaster = "master.";
 /// Puts a tensor that lies in boxes on all ranks together on the first one.
 class Collector {
  public:
-  Collector(const Model& model, World& world, Memory& memory, Stream& stream)
-      : names_(tensor_names(model.spec())), world_(world), memory_(memory), stream_(stream) {}
+  Collector(const Model& model, World& world, const Memory& memory, Stream& stream)
+      : names_(tensor_names(model.spec())),
+        world_(world),
+        memory_(memory.for_host()),
+        stream_(stream),
+        host_(stream.threads()) {}
 
-  /// By name, on the first rank; elsewhere nothing. On a single rank these are the tensors
-  /// themselves, not copies.
+  /// By name, in host memory, on the first rank; elsewhere nothing. On a single rank on CPU these
+  /// are the tensors themselves, not copies.
   std::map<std::string, Tensor> collect(const std::vector<ParamPiece>& pieces) {
     std::map<std::string, Tensor> whole;
     for (const ParamPiece& piece : pieces) {
@@ -32,9 +36,9 @@ class Collector {
       if (world_.rank() > 0) {
         send(piece);
       } else if (piece.data.shape() == piece.part->whole) {
-        whole[piece.part->name] = piece.data;
+        whole[piece.part->name] = on_host(piece, stream_);
       } else {
-        put(whole, piece.part->name, piece.part->whole, piece.begin, piece.data);
+        put(whole, piece.part->name, piece.part->whole, piece.begin, on_host(piece, stream_));
       }
     }
     if (world_.rank() > 0) {
@@ -42,7 +46,7 @@ class Collector {
     } else {
       for (int rank = 1; rank < world_.size(); ++rank) receive_all(rank, whole);
     }
-    for (const Work& work : sends_) work.wait(stream_);
+    for (const Work& work : sends_) work.wait(host_);
     sends_.clear();
     return whole;
   }
@@ -57,13 +61,13 @@ class Collector {
            const Shape& begin, const Tensor& data) {
     Tensor& tensor = whole[name];
     if (!tensor.defined()) tensor = memory_.alloc(shape, data.dtype(), MemoryTag::workspace);
-    ops::copy(data, tensor.box(begin, data.shape()), stream_);
+    ops::copy(data, tensor.box(begin, data.shape()), host_);
   }
 
   void send_header(const std::vector<std::int64_t>& words) {
     const Tensor header = memory_.zeros({kHeader}, DType::i64, MemoryTag::communication);
     std::ranges::copy(words, header.host<std::int64_t>().begin());
-    sends_.push_back(world_.all().send(header, 0, stream_));
+    sends_.push_back(world_.all().send(header, 0, host_));
   }
 
   void send(const ParamPiece& piece) {
@@ -73,33 +77,34 @@ class Collector {
       for (const std::int64_t size : shape.sizes()) words.push_back(size);
     }
     send_header(words);
-    Tensor data = piece.data;
+    Tensor data = on_host(piece, stream_);
     if (!data.is_contiguous()) {
       data = memory_.alloc(data.shape(), data.dtype(), MemoryTag::communication);
-      ops::copy(piece.data, data, stream_);
+      ops::copy(piece.data, data, host_);
     }
-    sends_.push_back(world_.all().send(data, 0, stream_));
+    sends_.push_back(world_.all().send(data, 0, host_));
   }
 
   void receive_all(int rank, std::map<std::string, Tensor>& whole) {
     const Tensor header = memory_.alloc({kHeader}, DType::i64, MemoryTag::communication);
     const auto words = header.host<std::int64_t>();
     while (true) {
-      world_.all().recv(header, rank, stream_).wait(stream_);
+      world_.all().recv(header, rank, host_).wait(host_);
       if (words[0] == kEnd) return;
       const auto dims = static_cast<std::size_t>(words[1]);
       const Shape shape(words.subspan(2, dims)), begin(words.subspan(2 + dims, dims));
       const Tensor data = memory_.alloc(Shape(words.subspan(2 + 2 * dims, dims)), DType::f32,
                                         MemoryTag::communication);
-      world_.all().recv(data, rank, stream_).wait(stream_);
+      world_.all().recv(data, rank, host_).wait(host_);
       put(whole, names_[static_cast<std::size_t>(words[0])], shape, begin, data);
     }
   }
 
   const std::vector<std::string> names_;
   World& world_;
-  Memory& memory_;
-  Stream& stream_;
+  Memory memory_;
+  Stream& stream_;  // of the pieces
+  Stream host_;
   std::vector<Work> sends_;
 };
 
@@ -122,13 +127,14 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
     content.companions = companions;
     content.trainer = std::make_shared<const Json>(
         Json{{"skipped_updates", state.skipped_updates}, {"seconds", state.seconds}});
-    const bool rounds = weights_dtype != model.dtype();
+    Memory host = memory.for_host();
+    Stream host_stream(stream.threads());
     for (const std::string& name : tensor_names(model.spec())) {
       const Tensor& value = values.at(name);
       Tensor stored = value;
-      if (rounds) {
-        stored = memory.alloc(value.shape(), weights_dtype, MemoryTag::workspace);
-        ops::cast(value, stored, stream);
+      if (weights_dtype != value.dtype()) {
+        stored = host.alloc(value.shape(), weights_dtype, MemoryTag::workspace);
+        ops::cast(value, stored, host_stream);
         content.optimizer.push_back(whole_entry(kMaster + name, value));
       }
       content.weights.push_back(whole_entry(name, stored));
@@ -141,7 +147,7 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
   return checkpoints / checkpoint_name(state.step);
 }
 
-RunState restore_run(const CheckpointReader& checkpoint, Model& model) {
+RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& stream) {
   const auto read = [&](const StoredTensors& stored, const std::string& name,
                         const ParamPiece& piece) {
     if (!stored.contains(name) || stored.shape(name) != piece.part->whole) {
@@ -151,7 +157,9 @@ RunState restore_run(const CheckpointReader& checkpoint, Model& model) {
                       piece.part->whole.text()),
           "the run file's model changed since; start afresh with --fresh or another run.dir");
     }
-    stored.read_slice(name, piece.begin.sizes(), piece.end().sizes(), piece.data);
+    fill_from_host(piece, stream, [&](const Tensor& to) {
+      stored.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
+    });
   };
   for (const ParamPiece& piece : model.store().value_pieces()) {
     const std::string& name = piece.part->name;
@@ -165,6 +173,7 @@ RunState restore_run(const CheckpointReader& checkpoint, Model& model) {
   for (const ParamPiece& piece : model.store().moment_pieces(2)) {
     read(checkpoint.optimizer(), kMoment2 + piece.part->name, piece);
   }
+  model.store().values_changed(stream);
   const Manifest& manifest = checkpoint.manifest();
   return {.step = manifest.step,
           .tokens = manifest.tokens,

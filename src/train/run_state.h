@@ -23,6 +23,7 @@ struct RunState {
 
 /// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the
 /// weights are rounded in the Hugging Face files, and the exact ones are kept with the optimizer's.
+/// Nothing in it tells the device and the precision of the computations.
 /// All ranks call it; the first collects and writes, and all return when it is there.
 std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
                                const Model& model, DType weights_dtype,
@@ -31,6 +32,6 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
 
 /// Puts this rank's weights and moments back, whatever the mesh that saved them, and returns where
 /// the run stood.
-RunState restore_run(const CheckpointReader& checkpoint, Model& model);
+RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& stream);
 
 }  // namespace heddle

@@ -14,17 +14,18 @@ using Times = std::vector<std::vector<std::pair<double, double>>>;  // by rank a
 /// When every action of every rank began and ended. A schedule is known to all, so the times are
 /// all that travels.
 Times gather_times(const StepRecorder& recorder, const Schedule& schedule, Communicator& pipeline,
-                   Memory& memory, Stream& stream) {
+                   const Memory& memory, Stream& stream) {
+  Memory host = memory.for_host();
   std::size_t most = 0;
   for (const auto& actions : schedule.by_rank) most = std::max(most, actions.size());
   const auto row = static_cast<std::int64_t>(2 * most);
-  const Tensor own = memory.zeros({row}, DType::f64, MemoryTag::communication);
+  const Tensor own = host.zeros({row}, DType::f64, MemoryTag::communication);
   auto to = own.host<double>().begin();
   for (const auto& [action, begin, end] : recorder.actions()) {
     *to++ = begin;
     *to++ = end;
   }
-  const Tensor all = memory.alloc({pipeline.size(), row}, DType::f64, MemoryTag::communication);
+  const Tensor all = host.alloc({pipeline.size(), row}, DType::f64, MemoryTag::communication);
   pipeline.all_gather(own, all, stream).wait(stream);
   Times times(schedule.by_rank.size());
   for (std::size_t rank = 0; rank < times.size(); ++rank) {

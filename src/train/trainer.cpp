@@ -24,6 +24,7 @@
 #include "observe/trace.h"
 #include "ops/softmax_xent.h"
 #include "optim/lr_schedule.h"
+#include "tensor/device_runtime.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
 #include "train/model_setup.h"
@@ -59,12 +60,7 @@ LrSchedule lr_schedule(const config::RunConfig& config) {
 
 /// Refuses what the run asks for and this build or model cannot do.
 void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dataset& data) {
-  if (config.run.device != config::DeviceName::cpu) {
-    throw Error(ErrorCode::resources, "run.device = \"cuda\" is not in this build", "use \"cpu\"");
-  }
-  if (config.run.dtype != config::FloatType::f32) {
-    throw Error(ErrorCode::usage, "run.dtype = \"bf16\" is not computed on CPU", "use \"f32\"");
-  }
+  compute_dtype(config);
   if (!spec.dropout.empty() && !config.model.ignore_dropout) {
     throw Error(
         ErrorCode::usage,
@@ -105,7 +101,10 @@ class Run {
         world_(world),
         is_first_(world.rank() == 0),
         folder_(config.folder()),
-        stream_(options.threads),
+        stream_(options.dry_run ? Stream::dry(options.device)
+                                : Stream(options.threads, options.device)),
+        memory_(options.device),
+        host_(memory_.for_host()),
         spec_(configured_model(config.model)),
         plan_(
             make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
@@ -113,6 +112,7 @@ class Run {
         data_(open_data()),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
+    stream_.set_deterministic(config_.run.deterministic);
     step_plan_ = plan_for(world.rank());
     check_memory();
   }
@@ -157,7 +157,7 @@ class Run {
   /// Whether any rank says so; all ranks ask at the same time.
   bool any_rank(bool says_so) {
     if (world_.size() == 1) return says_so;
-    const Tensor flag = memory_.alloc({1}, DType::i32, MemoryTag::communication);
+    const Tensor flag = host_.alloc({1}, DType::i32, MemoryTag::communication);
     flag.host<std::int32_t>()[0] = says_so ? 1 : 0;
     world_.all().all_reduce(flag, ReduceOp::max, stream_).wait(stream_);
     return flag.host<std::int32_t>()[0] != 0;
@@ -175,7 +175,9 @@ class Run {
     StepPlan plan = plan_step(spec_, build_options(config_, spec_), plan_, rank,
                               {.sequences = config_.train.microbatch,
                                .seq_len = config_.data.seq_len,
-                               .microbatches = static_cast<int>(config_.accumulation())});
+                               .microbatches = static_cast<int>(config_.accumulation())},
+                              options_.device);
+    if (options_.device.kind != Device::Kind::cpu) return plan;
     // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
     constexpr std::size_t kTensors = 4;  // of a MicroBatch
     const auto tokens = static_cast<std::size_t>(config_.train.microbatch * config_.data.seq_len);
@@ -187,11 +189,18 @@ class Run {
     return plan;
   }
 
+  /// What the device has for all; 0 where that is not known.
+  std::uint64_t device_bytes() const {
+    if (options_.device.kind == Device::Kind::cpu) {
+      return observe::inspect_machine().memory_total_bytes;
+    }
+    return cuda_device_count() > 0 ? device_runtime::device_memory(options_.device).total_bytes : 0;
+  }
+
   void check_memory() const {
-    const auto machine = observe::inspect_machine();
     const auto limit = config_.run.memory_limit > 0
                            ? static_cast<std::uint64_t>(config_.run.memory_limit)
-                           : machine.memory_total_bytes;
+                           : device_bytes();
     if (limit == 0 || step_plan_.memory.reserved <= limit) return;
     std::string tags;
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
@@ -266,7 +275,7 @@ class Run {
   /// From the newest whole checkpoint, which the first rank looks for and checks.
   bool resume() {
     std::optional<CheckpointReader> latest;
-    const Tensor step = memory_.alloc({1}, DType::i64, MemoryTag::communication);
+    const Tensor step = host_.alloc({1}, DType::i64, MemoryTag::communication);
     step.host<std::int64_t>()[0] = -1;
     if (is_first_) {
       latest = open_latest(checkpoints());
@@ -276,7 +285,7 @@ class Run {
     const std::int64_t found = step.host<std::int64_t>()[0];
     if (found < 0) return false;
     if (!latest) latest.emplace(checkpoints() / checkpoint_name(found), Verify::sizes);
-    state_ = restore_run(*latest, *model_);
+    state_ = restore_run(*latest, *model_, stream_);
     newest_ = latest->path();
     resumed_ = true;
     if (is_first_) log_info("resuming from {} at step {}", newest_.string(), state_.step);
@@ -299,7 +308,7 @@ class Run {
         .first_in_step = mesh_->coord(Axis::dp) * config_.accumulation() * config_.train.microbatch,
         .rows_per_batch = config_.train.microbatch,
         .batches_per_step = config_.accumulation()};
-    Loader loader(*data_.train, plan, memory_, state_.step,
+    Loader loader(*data_.train, plan, host_, state_.step,
                   static_cast<std::size_t>(config_.data.prefetch));
     TrainStep step(*model_, *optimizer_, stream_, memory_);
     step.observe([this](const Action& action, double begin, double end) {
@@ -361,7 +370,9 @@ class Run {
                     .tokens_per_second = static_cast<double>(config_.tokens_per_step()) / seconds,
                     .mfu = std::nullopt,
                     .data_wait_seconds = loader.take_wait_seconds(),
-                    .memory_bytes = observe::process_resident_bytes(),
+                    .memory_bytes = options_.device.kind == Device::Kind::cpu
+                                        ? observe::process_resident_bytes()
+                                        : memory_.stats().reserved,
                     .memory_limit_bytes = 0,
                     .eta_seconds = pace_.eta_seconds(config_.total_steps() - state_.step)});
   }
@@ -415,7 +426,7 @@ class Run {
     const Dataset& text = data_.eval().eval_windows() > 0 ? data_.eval() : *data_.train;
     if (prompt.empty()) {
       const bool is_held_out = text.eval_windows() > 0;
-      const Batch batch = is_held_out ? text.eval_batch(0, 1, memory_) : text.batch(0, 1, memory_);
+      const Batch batch = is_held_out ? text.eval_batch(0, 1, host_) : text.batch(0, 1, host_);
       constexpr std::size_t kWords = 4;
       const auto ids = batch.ids_BS.host<std::int32_t>();
       prompt.assign(ids.begin(),
@@ -495,7 +506,8 @@ class Run {
     if (is_stopped && config_.checkpoint.on_exit) save_now();
     if (!is_stopped) sample_now();
     collect_memory();
-    if (plan_.mesh.size(Axis::pp) > 1) {
+    // A GPU's work is done after the action that began it has ended: its times say nothing.
+    if (plan_.mesh.size(Axis::pp) > 1 && options_.device.kind == Device::Kind::cpu) {
       timelines_ =
           step_timelines(recorder_, plan_.step_schedule(static_cast<int>(config_.accumulation())),
                          mesh_->comm(Axis::pp), memory_, stream_);
@@ -511,10 +523,10 @@ class Run {
   /// The peaks of all ranks, for the report.
   void collect_memory() {
     if (world_.size() == 1) return;
-    const Tensor own = memory_.alloc({2}, DType::f64, MemoryTag::communication);
+    const Tensor own = host_.alloc({2}, DType::f64, MemoryTag::communication);
     own.host<double>()[0] = static_cast<double>(step_plan_.memory.peak);
     own.host<double>()[1] = static_cast<double>(largest_step_.peak);
-    const Tensor all = memory_.alloc({world_.size(), 2}, DType::f64, MemoryTag::communication);
+    const Tensor all = host_.alloc({world_.size(), 2}, DType::f64, MemoryTag::communication);
     world_.all().all_gather(own, all, stream_).wait(stream_);
     const auto peaks = all.host<double>();
     for (int rank = 0; rank < world_.size(); ++rank) {
@@ -573,7 +585,8 @@ class Run {
   const bool is_first_;  ///< writes the run folder and speaks to the user
   const fs::path folder_;
   Stream stream_;
-  Memory memory_;
+  Memory memory_;  // of the device
+  Memory host_;    // the same on CPU
   const ModelSpec spec_;
   const ParallelPlan plan_;
   const std::optional<Tokenizer> tokenizer_;

@@ -8,12 +8,14 @@
 #include "comm/world.h"
 #include "config/run_config.h"
 #include "observe/terminal.h"
+#include "tensor/device.h"
 
 namespace heddle {
 
 /// What the command line adds to a run file.
 struct TrainOptions {
   int threads = 1;                         ///< of each rank
+  Device device = {};                      ///< of this rank
   bool fresh = false;                      ///< forget checkpoints of the run folder
   bool dry_run = false;                    ///< plan and print, train nothing
   std::filesystem::path work_folder = {};  ///< where text is tokenised to; empty: the run folder

@@ -6,12 +6,13 @@
 #include <map>
 #include <optional>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "data/loader.h"
 #include "engine/train_step.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
 #include "optim/adamw.h"
+#include "tensor/transfer.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
 #include "train/model_setup.h"
@@ -59,7 +60,9 @@ class MeshRun {
       : config_(config),
         options_(options),
         world_(world),
-        stream_(options.threads),
+        memory_(options.device),
+        host_(memory_.for_host()),
+        stream_(options.threads, options.device),
         spec_(configured_model(config.model)),
         plan_(
             make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
@@ -88,7 +91,7 @@ class MeshRun {
                          .first_in_step = 0,
                          .rows_per_batch = config_.train.microbatch,
                          .batches_per_step = config_.accumulation() * config_.replicas()};
-    const Loader loader(*data_.train, plan, memory_, 0, 0);
+    const Loader loader(*data_.train, plan, host_, 0, 0);
     std::vector<MicroBatch> made;
     for (std::int64_t i = 0; i < count; ++i) {
       made.push_back(to_microbatch(loader.batch(step, first + i)));
@@ -96,8 +99,9 @@ class MeshRun {
     return made;
   }
 
+  /// A copy in host memory.
   Tensor kept(const Tensor& tensor) {
-    const Tensor copy = memory_.alloc(tensor.shape(), tensor.dtype(), MemoryTag::workspace);
+    const Tensor copy = host_.alloc(tensor.shape(), tensor.dtype(), MemoryTag::workspace);
     ops::copy(tensor, copy, stream_);
     return copy;
   }
@@ -169,7 +173,7 @@ class MeshRun {
         plan_.sequence ? std::min(whole.size(0), made.size(0) * mesh_.coord(Axis::tp)) : 0;
     const std::int64_t end = std::min(whole.size(0), begin + made.size(0));
     Difference difference;
-    difference.add(made.slice(0, 0, end - begin), whole.slice(0, begin, end));
+    difference.add(to_host(made, stream_).slice(0, 0, end - begin), whole.slice(0, begin, end));
     const auto index = static_cast<int>(std::ranges::find(labels_, label) - labels_.begin());
     const int last = static_cast<int>(labels_.size()) - 1;
     note({is_forward ? Direction::forward : Direction::backward, microbatch,
@@ -181,7 +185,7 @@ class MeshRun {
                       const std::map<std::string, Tensor>& expected) {
     for (const ParamPiece& piece : pieces) {
       Difference difference;
-      difference.add(piece.data,
+      difference.add(on_host(piece, stream_),
                      expected.at(piece.part->name).box(piece.begin, piece.data.shape()));
       const auto index = std::ranges::find(names_, piece.part->name) - names_.begin();
       note({direction, 0, static_cast<int>(index)}, difference.relative());
@@ -196,7 +200,7 @@ class MeshRun {
 
   /// The largest value over all ranks.
   double largest(double value) {
-    const Tensor most = memory_.alloc({1}, DType::f64, MemoryTag::communication);
+    const Tensor most = host_.alloc({1}, DType::f64, MemoryTag::communication);
     most.host<double>()[0] = std::isnan(value) ? std::numeric_limits<double>::infinity() : value;
     world_.all().all_reduce(most, ReduceOp::max, stream_).wait(stream_);
     return most.host<double>()[0];
@@ -245,7 +249,7 @@ class MeshRun {
   const config::RunConfig& config_;
   const MeshOptions& options_;
   World& world_;
-  Memory memory_;
+  Memory memory_, host_;
   Stream stream_;
   const ModelSpec spec_;
   const ParallelPlan plan_;
@@ -265,7 +269,7 @@ MeshReport verify_mesh(const config::RunConfig& config, const MeshOptions& optio
   return MeshRun(config, options, world).run();
 }
 
-Json to_json(const MeshReport& report) {
+JsonValue to_json(const MeshReport& report) {
   return {{"ok", report.ok},
           {"tolerance", report.tolerance},
           {"tensor", report.tensor},

@@ -2,10 +2,11 @@
 
 #include <string>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "comm/world.h"
 #include "config/run_config.h"
 #include "observe/terminal.h"
+#include "tensor/device.h"
 
 namespace heddle {
 
@@ -25,6 +26,7 @@ struct MeshReport {
 
 struct MeshOptions {
   int threads = 1;
+  Device device = {};  ///< of this rank
   std::int64_t steps = 3;
   double tolerance = 1e-4;
   std::filesystem::path work_folder = {};
@@ -36,6 +38,6 @@ struct MeshOptions {
 /// same report; each runs the one-rank side for itself.
 MeshReport verify_mesh(const config::RunConfig& config, const MeshOptions& options, World& world);
 
-Json to_json(const MeshReport& report);
+JsonValue to_json(const MeshReport& report);
 
 }  // namespace heddle

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "comm/world.h"
 #include "model/parallel_plan.h"
 
@@ -21,13 +21,22 @@ struct ReferenceReport {
   bool greedy_equal = false;
   int ranks = 1;
   std::string mesh = "dp=1 tp=1 pp=1";
+  DType dtype = DType::f32;
 
-  /// Within the float32 tolerances of the contract.
+  /// The largest differences that the contract allows for computations in this dtype; infinity
+  /// where it says nothing.
+  struct Limits {
+    double logits, loss, gradients, training_losses, trained;
+    bool greedy;
+  };
+  Limits limits() const;
   bool ok() const;
 };
 
 struct ReferenceOptions {
-  int threads = 1;  ///< of each rank
+  int threads = 1;     ///< of each rank
+  Device device = {};  ///< of this rank
+  DType dtype = DType::f32;
   bool recompute = false;
   ParallelRequest parallel = {};
 };
@@ -39,6 +48,6 @@ struct ReferenceOptions {
 ReferenceReport verify_reference(const std::filesystem::path& folder,
                                  const ReferenceOptions& options, World& world);
 
-Json to_json(const ReferenceReport& report);
+JsonValue to_json(const ReferenceReport& report);
 
 }  // namespace heddle

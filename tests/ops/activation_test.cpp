@@ -42,7 +42,7 @@ TEST(SwiGlu, AgreesWithItsFormulaOnStridedRows) {
         const Tensor out = empty({rows, n}, dtype);
         const Padded to_gate(out), to_up(out);
         swiglu_forward(gate.view, up.view, out, stream);
-        swiglu_backward(dy.view, gate.view, up.view, to_gate.view, to_up.view, stream);
+        swiglu_backward(dy.view, gate.view, up.view, to_gate.view, to_up.view, {}, stream);
         return {out, copy_of(to_gate.view), copy_of(to_up.view)};
       });
       expect_close(got[0], y, 1e-6, 1e-14);
@@ -61,13 +61,13 @@ TEST(SwiGlu, InPlaceEqualsOutOfPlace) {
     const Tensor y = empty({129, 127}, dtype), dgate = empty({129, 127}, dtype);
     const Tensor dup = empty({129, 127}, dtype);
     swiglu_forward(gate, up, y, stream);
-    swiglu_backward(dy, gate, up, dgate, dup, stream);
+    swiglu_backward(dy, gate, up, dgate, dup, {}, stream);
     const Tensor over_gate = copy_of(gate), over_up = copy_of(up);
     swiglu_forward(over_gate, up, over_gate, stream);
     swiglu_forward(gate, over_up, over_up, stream);
     expect_same_bits(over_gate, y);
     expect_same_bits(over_up, y);
-    swiglu_backward(dy, gate, up, gate, up, stream);
+    swiglu_backward(dy, gate, up, gate, up, {}, stream);
     expect_same_bits(copy_of(gate), dgate);
     expect_same_bits(copy_of(up), dup);
   }
@@ -87,10 +87,10 @@ TEST(Gelu, AgreesWithItsFormulaOnStridedRows) {
         const auto got = on_any_threads([&](Stream& stream) -> std::vector<Tensor> {
           const Tensor out = empty({rows, n}, dtype), to_x = empty({rows, n}, dtype);
           gelu_forward(x.view, kind, out, stream);
-          gelu_backward(dy.view, x.view, kind, to_x, stream);
+          gelu_backward(dy.view, x.view, kind, to_x, {}, stream);
           const Tensor over_x = copy_of(x.view), over_dy = copy_of(dy.view);
-          gelu_backward(dy.view, over_x, kind, over_x, stream);
-          gelu_backward(over_dy, x.view, kind, over_dy, stream);
+          gelu_backward(dy.view, over_x, kind, over_x, {}, stream);
+          gelu_backward(over_dy, x.view, kind, over_dy, {}, stream);
           expect_same_bits(over_x, to_x);
           expect_same_bits(over_dy, to_x);
           const Padded over(x.view);
@@ -135,11 +135,11 @@ TEST(Activations, StayFiniteForHugeInputs) {
       }
     };
     swiglu_forward(x, one, y, stream);
-    swiglu_backward(one, x, one, dx, dup, stream);
+    swiglu_backward(one, x, one, dx, dup, {}, stream);
     check(dx);
     for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
       gelu_forward(x, kind, y, stream);
-      gelu_backward(one, x, kind, dx, stream);
+      gelu_backward(one, x, kind, dx, {}, stream);
       check(dx);
     }
   }
@@ -157,6 +157,19 @@ TEST(Activations, PassNaNOn) {
     swiglu_forward(x, x, y, stream);
     for (const double v : values(y)) EXPECT_TRUE(std::isnan(v));
   }
+}
+
+TEST(Activation, BackwardMakesTheOutputAgain) {
+  Stream stream(1);
+  const Tensor dy = random_tensor({3, 5}, DType::f32, 1), x = random_tensor({3, 5}, DType::f32, 2);
+  const Tensor up = random_tensor({3, 5}, DType::f32, 3), y = empty({3, 5}, DType::f32);
+  const Tensor again = empty({3, 5}, DType::f32);
+  swiglu_forward(x, up, y, stream);
+  swiglu_backward(dy, copy_of(x), copy_of(up), copy_of(x), copy_of(up), again, stream);
+  expect_same_bits(again, y);
+  gelu_forward(x, Gelu::tanh, y, stream);
+  gelu_backward(dy, x, Gelu::tanh, x, again, stream);
+  expect_same_bits(again, y);
 }
 
 }  // namespace

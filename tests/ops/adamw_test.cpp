@@ -61,6 +61,26 @@ TEST(AdamW, MovesByTheLearningRateOnTheFirstStepWhateverTheGradient) {
   }
 }
 
+TEST(AdamW, ClipsByAFactorThatLiesBesideTheGradientsAndWritesALowCopy) {
+  Stream stream(1);
+  const Tensor g = random_tensor({129}, DType::f32, 2), zero = empty({129}, DType::f32);
+  set(zero, std::vector<double>(129, 0.0));
+  const auto step = [&](const AdamWArgs& args) {
+    const Tensor p = random_tensor({129}, DType::f32, 1);
+    adamw(p, g, copy_of(zero), copy_of(zero), args, stream);
+    return p;
+  };
+  const Tensor clip = empty({1}, DType::f32), low = empty({129}, DType::bf16);
+  set(clip, {0.25});
+  const Tensor p = step({.lr = 0.1, .eps = 0.1, .clip = clip, .p_low = low});
+  expect_same_bits(p, step({.lr = 0.1, .eps = 0.1, .grad_scale = 0.25}));
+  for (std::size_t i = 0; i < 129; ++i) {
+    EXPECT_EQ(low.host<BFloat16>()[i].bits, to_bfloat16(p.host<float>()[i]).bits);
+  }
+  set(clip, {std::nan("")});
+  expect_same_bits(step({.lr = 0.1, .clip = clip}), random_tensor({129}, DType::f32, 1));
+}
+
 TEST(AdamW, RefusesUnequalTensorsAndStepZero) {
   Stream stream(1);
   const Tensor a = random_tensor({4}, DType::f32, 1), b = random_tensor({5}, DType::f32, 1);

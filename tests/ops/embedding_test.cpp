@@ -1,5 +1,7 @@
 #include "ops/embedding.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/op_testing.h"
 
@@ -104,6 +106,14 @@ TEST(Embedding, RefusesIdsOutsideTheTable) {
   EXPECT_THROW(embedding_forward(ids({4}), table, y, stream), Error);
   EXPECT_THROW(embedding_add(ids({-1}), table, y, stream), Error);
   EXPECT_THROW(embedding_backward(ids({1 << 30}), y, table, stream), Error);
+}
+
+TEST(HeldRows, AreCountedFromTheFirstAndOthersAreAbsent) {
+  Stream stream(1);
+  const Tensor rows = empty({4}, DType::i32);
+  held_rows(ids({9, 10, 14, 15}), 10, 5, rows, stream);
+  const std::vector<std::int32_t> want{kAbsentRow, 0, 4, kAbsentRow};
+  EXPECT_TRUE(std::ranges::equal(rows.host<std::int32_t>(), want));
 }
 
 }  // namespace

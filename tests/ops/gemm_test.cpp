@@ -140,5 +140,23 @@ TEST(Gemm, NamesItsBackend) {
   }
 }
 
+TEST(Gemm, AddsABiasToEveryRowAndAnotherMatrix) {
+  Stream stream(2);
+  const Tensor a = random_tensor({5, 7}, DType::f32, 1), b = random_tensor({7, 3}, DType::f32, 2);
+  const Tensor bias = random_tensor({3}, DType::f32, 3),
+               addend = random_tensor({5, 3}, DType::f32, 4);
+  const Tensor c = empty({5, 3}, DType::f32), plain = empty({5, 3}, DType::f32);
+  gemm(a, Transpose::no, b, Transpose::no, plain, {}, stream);
+  auto want = values(plain);
+  gemm_add(a, Transpose::no, b, Transpose::no, {}, {}, c, stream);
+  expect_same_bits(c, plain);
+  for (std::size_t i = 0; i < want.size(); ++i) want[i] += values(bias)[i % 3];
+  gemm_add(a, Transpose::no, b, Transpose::no, bias, {}, c, stream);
+  expect_close(c, want, 1e-6, 0.0);
+  for (std::size_t i = 0; i < want.size(); ++i) want[i] += values(addend)[i];
+  gemm_add(a, Transpose::no, b, Transpose::no, bias, addend, c, stream);
+  expect_close(c, want, 1e-6, 0.0);
+}
+
 }  // namespace
 }  // namespace heddle::ops

@@ -152,6 +152,28 @@ TEST(Norm, InPlaceEqualsOutOfPlace) {
   }
 }
 
+TEST(Norm, BackwardInOnePassAddsWhatWentAround) {
+  Stream stream(2);
+  const Tensor x = random_tensor({5, 7}, DType::f32, 1), dy = random_tensor({5, 7}, DType::f32, 2);
+  const Tensor w = random_tensor({7}, DType::f32, 3), addend = random_tensor({5, 7}, DType::f32, 4);
+  const Tensor y = empty({5, 7}, DType::f32), mean = empty({5}, DType::f32);
+  const Tensor rstd = empty({5}, DType::f32), dx = empty({5, 7}, DType::f32), want = copy_of(dx);
+  const Tensor dw = copy_of(w), db = copy_of(w), want_dw = copy_of(w), want_db = copy_of(w);
+  layer_norm_forward(x, w, w, kEps, y, mean, rstd, stream);
+  layer_norm_backward(dy, x, w, mean, rstd, addend, dx, dw, db, stream);
+  layer_norm_backward_input(dy, x, w, mean, rstd, want, stream);
+  layer_norm_backward_weight(dy, x, mean, rstd, want_dw, want_db, stream);
+  expect_close(dx, plus(values(want), addend), 1e-6, 0.0);
+  expect_same_bits(dw, want_dw);
+  expect_same_bits(db, want_db);
+  rms_norm_forward(x, w, kEps, y, rstd, stream);
+  rms_norm_backward(dy, x, w, rstd, {}, dx, dw, stream);
+  rms_norm_backward_input(dy, x, w, rstd, want, stream);
+  rms_norm_backward_weight(dy, x, rstd, want_dw, stream);
+  expect_same_bits(dx, want);
+  expect_same_bits(dw, want_dw);
+}
+
 TEST(Norm, TakesNoRows) {
   Stream stream(2);
   const Tensor x = empty({0, 8}, DType::f32), w = random_tensor({8}, DType::f32, 1);

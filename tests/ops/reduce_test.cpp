@@ -25,6 +25,34 @@ TEST(SumOfSquares, IsPreciseAndTheSameForAnyNumberOfThreads) {
   }
 }
 
+TEST(ClipFactor, BoundsTheNormAndShowsWhatIsNotFinite) {
+  Stream stream(1);
+  const Tensor x = empty({2}, DType::f32), sums = empty({2}, DType::f64);
+  const Tensor factor = empty({1}, DType::f32);
+  set(x, {3.0, 4.0});
+  set(sums, {0.0, 1.0});
+  add_sum_of_squares(x, sums.slice(0, 0, 1), stream);
+  const auto clipped = [&](double limit) {
+    clip_factor(sums, limit, factor, stream);
+    return factor.host<float>()[0];
+  };
+  EXPECT_FLOAT_EQ(clipped(1.0), 0.2F);
+  EXPECT_EQ(clipped(10.0), 1.0F);
+  EXPECT_EQ(clipped(0.0), 1.0F);
+  set(sums, {1.0, std::numeric_limits<double>::infinity()});
+  EXPECT_TRUE(std::isnan(clipped(1.0)));
+}
+
+TEST(AddSum, AddsToWhatIsThere) {
+  Stream stream(1);
+  const Tensor x = random_tensor({129}, DType::f64, 1), sum = empty({1}, DType::f64);
+  set(sum, {2.0});
+  add_sum(x, sum, stream);
+  double want = 2.0;
+  for (const double v : values(x)) want += v;
+  EXPECT_NEAR(values(sum)[0], want, 1e-12);
+}
+
 TEST(SumOfSquares, DoesNotOverflowInFloat) {
   Stream stream(2);
   const Tensor x = empty({5}, DType::f32);

@@ -209,5 +209,16 @@ TEST(SharedVocabulary, ShowsNotANumberInTheLoss) {
   }
 }
 
+TEST(RowLoss, IsTheLogarithmOfTheSumWithoutTheChosen) {
+  Stream stream(1);
+  const Tensor sum = empty({2}, DType::f32), chosen = empty({2}, DType::f32);
+  const Tensor loss = empty({2}, DType::f64);
+  set(sum, {8.0, 4.0});
+  set(chosen, {-0.5, 1.0});
+  row_loss(sum, chosen, ids({3, kIgnoreTarget}), loss, stream);
+  EXPECT_DOUBLE_EQ(values(loss)[0], std::log(8.0) + 0.5);
+  EXPECT_EQ(values(loss)[1], 0.0);
+}
+
 }  // namespace
 }  // namespace heddle::ops

@@ -20,11 +20,12 @@ struct ReferenceAdamW {
 
   void step(std::vector<double>& p, const std::vector<double>& g, const StepArgs& args,
             bool decays) {
+    const double clip = args.clip.host<float>()[0];
     m.resize(p.size());
     v.resize(p.size());
     const auto t = static_cast<double>(args.step);
     for (std::size_t i = 0; i < p.size(); ++i) {
-      const double scaled = g[i] * args.grad_scale;
+      const double scaled = g[i] * clip;
       m[i] = config.beta1 * m[i] + (1.0 - config.beta1) * scaled;
       v[i] = config.beta2 * v[i] + (1.0 - config.beta2) * scaled * scaled;
       const double mean = m[i] / (1.0 - std::pow(config.beta1, t));
@@ -53,9 +54,9 @@ TEST(AdamW, FollowsThePublishedUpdateAndDecaysMatricesOnly) {
   initialize(store, 1, stream);
   std::vector<double> want[] = {values_of(weight->value), values_of(bias->value)};
   for (std::int64_t step = 1; step <= 5; ++step) {
-    const StepArgs args{.lr = 0.01 * static_cast<double>(step),
-                        .grad_scale = 1.0 / static_cast<double>(step),
-                        .step = step};
+    const Tensor clip = memory.alloc({1}, DType::f32, MemoryTag::workspace);
+    clip.host<float>()[0] = 1.0F / static_cast<float>(step);
+    const StepArgs args{.lr = 0.01 * static_cast<double>(step), .clip = clip, .step = step};
     for (std::size_t i = 0; i < 2; ++i) {
       const Parameter& p = *store.parameters()[i];
       std::uint64_t at = 0;

@@ -153,7 +153,7 @@ std::map<std::string, std::string> initial(const std::vector<std::vector<Paramet
   }
   Memory memory;
   Stream stream(threads);
-  const ParamStore store(pointers, DType::f32, ParamStore::Purpose::inference, memory);
+  ParamStore store(pointers, DType::f32, ParamStore::Purpose::inference, memory);
   initialize(store, 42, stream);
   std::map<std::string, std::string> bytes;
   for (const ParamPiece& piece : store.value_pieces()) {

@@ -12,6 +12,13 @@
 namespace heddle {
 namespace {
 
+double counted_squares(const ParamStore& store, Stream& stream) {
+  Memory memory;
+  const Tensor sum = memory.zeros({1}, DType::f64, MemoryTag::workspace);
+  store.add_counted_squares(sum, stream);
+  return sum.host<double>()[0];
+}
+
 /// An embedding, a norm, a fused projection, and a head: sizes that need padding, with shard
 /// boundaries inside rows.
 Holders odd_units(bool tied) {
@@ -43,6 +50,7 @@ Holders even_units() {
 struct StepSetup {
   int ranks = 1, zero = 0, microbatches = 1;
   bool overlap = false;
+  DType dtype = DType::f32;
 };
 
 /// Gradients of one step: a normal number for every rank, micro-batch, tensor and element.
@@ -63,6 +71,7 @@ using Source = float (*)(int source, const std::string& name, std::size_t index)
 /// What two steps leave behind, put together from all ranks.
 struct State {
   std::map<std::string, std::vector<float>> grads, values, moment1, moment2;
+  std::vector<std::uint16_t> seen;  ///< the values as layers see them, rounded to bf16, on rank 0
   double squares = 0.0;
   friend bool operator==(const State&, const State&) = default;
 };
@@ -76,7 +85,7 @@ class Walk {
         mesh_(mesh),
         source_(source),
         units_(std::move(units)),
-        store_(pointers(units_), {.zero = setup.zero}, mesh, memory_) {
+        store_(pointers(units_), {.dtype = setup.dtype, .zero = setup.zero}, mesh, memory_) {
     mesh.comm(Axis::dp).run_in_background(setup.overlap);
     initialize(store_, 17, stream_);
   }
@@ -108,6 +117,22 @@ class Walk {
     store_.finish_step(stream_);
   }
 
+  std::vector<std::uint16_t> seen() {
+    std::vector<std::uint16_t> all;
+    for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+      store_.acquire(unit, -1, stream_);
+      for (const auto& p : units_[static_cast<std::size_t>(unit)]->own()) {
+        if (setup_.dtype == DType::bf16) {
+          for (const BFloat16 value : p->value.host<BFloat16>()) all.push_back(value.bits);
+        } else {
+          for (const float value : p->value.host<float>()) all.push_back(to_bfloat16(value).bits);
+        }
+      }
+      store_.release(unit);
+    }
+    return all;
+  }
+
   ParamStore& store() { return store_; }
   Memory& memory() { return memory_; }
   Stream& stream() { return stream_; }
@@ -131,6 +156,7 @@ class Walk {
     for (const auto& p : units_[static_cast<std::size_t>(unit)]->own()) {
       ASSERT_TRUE(p->value.defined());
       EXPECT_EQ(p->value.shape(), p->shape);
+      if (setup_.dtype != DType::f32) continue;
       for (const float value : p->value.host<float>()) EXPECT_TRUE(std::isfinite(value));
     }
   }
@@ -156,7 +182,7 @@ State two_steps(const StepSetup& setup, Source source, Holders (*units)() = tied
     for (int step = 1; step <= 2; ++step) {
       walk.gradients(step);
       if (step == 2) {
-        const double squares = walk.store().counted_squares(walk.stream());
+        const double squares = counted_squares(walk.store(), walk.stream());
         const std::lock_guard lock(mutex);
         state.squares += squares;
       }
@@ -164,6 +190,8 @@ State two_steps(const StepSetup& setup, Source source, Holders (*units)() = tied
       walk.update(step);
     }
     values.add(walk.store().value_pieces());
+    const auto seen = walk.seen();
+    if (world.rank() == 0) state.seen = seen;
     first.add(walk.store().moment_pieces(1));
     second.add(walk.store().moment_pieces(2));
   });
@@ -211,6 +239,16 @@ TEST_P(Zero, EveryStageAddsUpMicroBatchesAndRanks) {
   for (int zero = 0; zero <= 3; ++zero) {
     const State have = two_steps({.ranks = ranks(), .zero = zero, .microbatches = 3}, whole_number);
     expect_same(have, want, "stage " + std::to_string(zero));
+  }
+}
+
+TEST_P(Zero, Bf16LayersSeeRoundedMastersThatFollowTheBitsOfF32) {
+  const State want = two_steps({.ranks = ranks()}, noise, untied_units);
+  for (int zero = 0; zero <= 3; ++zero) {
+    const State have =
+        two_steps({.ranks = ranks(), .zero = zero, .dtype = DType::bf16}, noise, untied_units);
+    expect_same(have, want, "stage " + std::to_string(zero));
+    EXPECT_EQ(have.seen, want.seen) << "stage " << zero;
   }
 }
 
@@ -330,8 +368,8 @@ TEST_P(Zero, ForInferenceStageThreeHoldsAShareOfTheValuesOnly) {
     const Mesh mesh = mesh_of(ranks(), world);
     Memory memory;
     const Holders units = even_units();
-    const ParamStore store(pointers(units), {.purpose = ParamStore::Purpose::inference, .zero = 3},
-                           mesh, memory);
+    ParamStore store(pointers(units), {.purpose = ParamStore::Purpose::inference, .zero = 3}, mesh,
+                     memory);
     EXPECT_TRUE(store.shards().empty());
     EXPECT_EQ(total(memory.stats().live), 4 * 1536u / static_cast<std::size_t>(world.size()));
   });

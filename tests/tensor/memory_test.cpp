@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "tensor/tensor.h"
 
 namespace heddle {
@@ -41,6 +42,18 @@ TEST(Memory, TensorsMayOutliveIt) {
     survivor = memory.zeros({8}, DType::f32, MemoryTag::workspace);
   }
   EXPECT_EQ(survivor.host<float>()[7], 0.0F);
+}
+
+TEST(Memory, OfAGpuIsPlannedWithoutOne) {
+  const Device gpu{Device::Kind::cuda, 0};
+  Memory memory(Memory::Mode::dry, gpu);
+  const Tensor small = memory.zeros({1}, DType::f32, MemoryTag::parameters);
+  const Tensor large = memory.alloc({1 << 20}, DType::f32, MemoryTag::activations);
+  EXPECT_EQ(small.device(), gpu);
+  EXPECT_EQ(memory.stats().peak, 256U + (std::size_t{4} << 20));
+  // Small blocks are cut from a chunk of 8 MiB.
+  EXPECT_EQ(memory.stats().reserved, std::size_t{12} << 20);
+  EXPECT_THROW(small.host<float>(), Error);
 }
 
 }  // namespace

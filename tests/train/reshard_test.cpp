@@ -132,7 +132,8 @@ class Reshard : public testing::TestWithParam<std::size_t> {
     std::vector<double> losses;
     run_ranks(mesh.ranks, [&](World& world) {
       Rank rank(mesh, world);
-      const auto state = restore_run(*open_latest(folder_ / saved.name), rank.model());
+      const auto state =
+          restore_run(*open_latest(folder_ / saved.name), rank.model(), rank.stream());
       for (int i = 0; i < kAfter; ++i) {
         const double loss = rank.train(state.step + i);
         if (world.rank() == 0) losses.push_back(loss);

@@ -30,6 +30,7 @@ class MpiBackend : public CommBackend {
   void recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override;
   std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) override;
   void abort(std::string_view why) noexcept override;
+  std::shared_ptr<WorldFailure> failure() const override { return session_->failure; }
 
  private:
   void all_reduce(const Collective& call);

@@ -50,15 +50,6 @@ std::string from_first(const HeddleMpi& mpi, const Ranks& ranks, std::string tex
   return text;
 }
 
-void write_flight(const FlightRecorder& flight, const std::filesystem::path& folder) {
-  if (folder.empty()) return;
-  try {
-    flight.write(folder / fmt::format("rank-{}.jsonl", flight.rank()));
-  } catch (const Error& error) {
-    log_warn("the last calls of rank {} are lost: {}", flight.rank(), error.what());
-  }
-}
-
 }  // namespace
 
 std::filesystem::path mpi_library_beside(const std::filesystem::path& program) {

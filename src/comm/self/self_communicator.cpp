@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 namespace {
@@ -15,6 +16,13 @@ class SelfBackend : public CommBackend {
     // Callers that work in place give two views of the same bytes.
     if (!call.in.defined() || call.in.bytes() == call.out.bytes()) return;
     std::memcpy(call.out.bytes(), call.in.bytes(), call.in.size_bytes());
+  }
+  void start(const Collective& call, WorkState& state) override {
+    const bool is_on_gpu = call.in.defined() && call.in.device().kind == Device::Kind::cuda;
+    if (!is_on_gpu) return run(call);
+    if (call.in.bytes() == call.out.bytes()) return;
+    state.set_on_wait(
+        [in = call.in, out = call.out](Stream& consumer) { transfer(in, out, consumer); });
   }
   void send(const Tensor&, int, int, std::shared_ptr<WorkState>) override {
     HEDDLE_CHECK(false, "a group of one rank has no peer to send to");

@@ -153,36 +153,33 @@ void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Ten
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 HWY_EXPORT(swiglu_forward);
 HWY_EXPORT(swiglu_backward);
 HWY_EXPORT(gelu_forward);
 HWY_EXPORT(gelu_backward);
-}  // namespace cpu
 
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
                     Stream& stream) {
-  using namespace cpu;
   HEDDLE_DISPATCH(swiglu_forward, y_TF.dtype())(gate_TF, up_TF, y_TF, stream);
 }
 
 void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
-                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
-  using namespace cpu;
+                     const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                     Stream& stream) {
+  if (y_TF.defined()) swiglu_forward(gate_TF, up_TF, y_TF, stream);
   HEDDLE_DISPATCH(swiglu_backward, dy_TF.dtype())(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
 }
 
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
-  using namespace cpu;
   HEDDLE_DISPATCH(gelu_forward, y_TF.dtype())(x_TF, kind, y_TF, stream);
 }
 
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
-                   Stream& stream) {
-  using namespace cpu;
+                   const Tensor& y_TF, Stream& stream) {
+  if (y_TF.defined()) cpu::gelu_forward(x_TF, kind, y_TF, stream);
   HEDDLE_DISPATCH(gelu_backward, dx_TF.dtype())(dy_TF, x_TF, kind, dx_TF, stream);
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

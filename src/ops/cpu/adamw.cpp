@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/backend.h"
 #include "ops/cpu/rows.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,8 +19,8 @@ namespace HWY_NAMESPACE {
 
 template <class T>
 struct AdamWFactors {
-  explicit AdamWFactors(const AdamWArgs& args)
-      : grad(static_cast<T>(args.grad_scale)),
+  AdamWFactors(const AdamWArgs& args, double clip)
+      : grad(static_cast<T>(args.grad_scale * clip)),
         beta1(static_cast<T>(args.beta1)),
         rest1(static_cast<T>(1.0 - args.beta1)),
         beta2(static_cast<T>(args.beta2)),
@@ -36,10 +37,10 @@ struct AdamWFactors {
 };
 
 void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
-           const AdamWArgs& args, Stream& stream) {
+           const AdamWArgs& args, double clip, Stream& stream) {
   visit_float(p.dtype(), [&](auto zero) HWY_ATTR {
     using T = decltype(zero);
-    const AdamWFactors<T> f(args);
+    const AdamWFactors<T> f(args, clip);
     T *pp = p.data<T>(), *pg = g.data<T>(), *pm = m.data<T>(), *pv = v.data<T>();
     parallel_pieces<4>(stream, {&p, &g, &m, &v}, [&](const auto& at, std::int64_t n) HWY_ATTR {
       T *const params = pp + at[0], *const moment1 = pm + at[2], *const moment2 = pv + at[3];
@@ -66,17 +67,17 @@ void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 HWY_EXPORT(adamw);
-}  // namespace cpu
 
 void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
            const AdamWArgs& args, Stream& stream) {
   HEDDLE_CHECK(args.step >= 1, "AdamW step {}", args.step);
-  using namespace cpu;
-  HEDDLE_DISPATCH(adamw, p.dtype())(p, g, m, v, args, stream);
+  const double clip = args.clip.defined() ? args.clip.host<float>()[0] : 1.0;
+  if (!std::isfinite(clip)) return;
+  HEDDLE_DISPATCH(adamw, p.dtype())(p, g, m, v, args, clip, stream);
+  if (args.p_low.defined()) cast(p, args.p_low, stream);
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

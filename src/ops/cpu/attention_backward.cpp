@@ -237,8 +237,7 @@ void backward_part_f64(const BackwardCall<double>& call, const BackwardPart& par
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 namespace {
 
 HWY_EXPORT(backward_part_f32);
@@ -320,14 +319,13 @@ BackwardCall<T> backward_call(const AttentionProblem& problem, const Tensor& dou
 }
 
 }  // namespace
-}  // namespace cpu
 
 void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
                         const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
                         const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream) {
-  const cpu::AttentionProblem problem(q_BSHK, k_BSGK, v_BSGK, mask, scale);
+  const AttentionProblem problem(q_BSHK, k_BSGK, v_BSGK, mask, scale);
   HEDDLE_CHECK(problem.query_offset == 0 && problem.keys == problem.queries,
                "gradients with {} queries after {} for {} keys", problem.queries,
                problem.query_offset, problem.keys);
@@ -345,13 +343,13 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
         "lse or delta {}", t->shape().text());
   }
   if (q_BSHK.count() == 0) return;
-  cpu::visit_float(q_BSHK.dtype(), [&](auto zero) {
+  visit_float(q_BSHK.dtype(), [&](auto zero) {
     const auto call =
-        cpu::backward_call<decltype(zero)>(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK,
-                                           lse_BHS, dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS);
-    cpu::backward(call, stream);
+        backward_call<decltype(zero)>(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS,
+                                      dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS);
+    backward(call, stream);
   });
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif

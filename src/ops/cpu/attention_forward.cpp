@@ -256,8 +256,7 @@ void forward_task_f64(const ForwardCall<double>& call, std::int64_t task) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 namespace {
 
 HWY_EXPORT(forward_task_f32);
@@ -292,21 +291,20 @@ void forward(const AttentionProblem& problem, const Tensor& q_BSHK, const Tensor
 }
 
 }  // namespace
-}  // namespace cpu
 
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
                        const AttentionMask& mask, double scale, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
-  const cpu::AttentionProblem problem(q_BSHK, k_BTGK, v_BTGK, mask, scale);
+  const AttentionProblem problem(q_BSHK, k_BTGK, v_BTGK, mask, scale);
   HEDDLE_CHECK(out_BSHK.shape() == q_BSHK.shape(), "out {}", out_BSHK.shape().text());
   HEDDLE_CHECK(lse_BHS.shape() == (Shape{problem.batch, problem.heads, problem.queries}) &&
                    lse_BHS.is_contiguous(),
                "lse {}", lse_BHS.shape().text());
   if (q_BSHK.count() == 0) return;
-  cpu::visit_float(q_BSHK.dtype(), [&](auto zero) {
-    cpu::forward<decltype(zero)>(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream);
+  visit_float(q_BSHK.dtype(), [&](auto zero) {
+    forward<decltype(zero)>(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream);
   });
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif

@@ -156,8 +156,7 @@ void cast_elements(const std::byte* from, DType from_dtype, std::byte* to, DType
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 namespace {
 
 HWY_EXPORT(cast_elements);
@@ -168,28 +167,27 @@ void check_floating(DType from, DType to) {
 }
 
 }  // namespace
-}  // namespace cpu
-
-void cast_bytes(const std::byte* from, DType from_dtype, std::byte* to, DType to_dtype,
-                std::int64_t count) {
-  using namespace cpu;
-  check_floating(from_dtype, to_dtype);
-  HWY_DYNAMIC_DISPATCH(cast_elements)(from, from_dtype, to, to_dtype, count);
-}
 
 void cast(const Tensor& x, const Tensor& y, Stream& stream) {
-  cpu::check_floating(x.dtype(), y.dtype());
+  check_floating(x.dtype(), y.dtype());
   HEDDLE_CHECK(x.shape() == y.shape() && x.is_contiguous() && y.is_contiguous(),
                "cast from {} to {}, which must be contiguous", x.shape().text(), y.shape().text());
   const auto from_size = static_cast<std::int64_t>(size_of(x.dtype()));
   const auto to_size = static_cast<std::int64_t>(size_of(y.dtype()));
   const std::int64_t chunks = (x.count() + 63) / 64;
-  cpu::parallel_for(stream, chunks, cpu::kGrain / 64, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(stream, chunks, kGrain / 64, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t first = begin * 64, size = std::min(end * 64, x.count()) - first;
     cast_bytes(x.bytes() + first * from_size, x.dtype(), y.bytes() + first * to_size, y.dtype(),
                size);
   });
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
+
+void heddle::ops::cast_bytes(const std::byte* from, DType from_dtype, std::byte* to, DType to_dtype,
+                             std::int64_t count) {
+  using namespace cpu;
+  check_floating(from_dtype, to_dtype);
+  HWY_DYNAMIC_DISPATCH(cast_elements)(from, from_dtype, to, to_dtype, count);
+}
 #endif  // HWY_ONCE

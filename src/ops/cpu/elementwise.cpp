@@ -84,59 +84,58 @@ void bias_backward(const Tensor& dy_TN, const Tensor& db_N, Stream& stream) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 HWY_EXPORT(add);
 HWY_EXPORT(scale);
 HWY_EXPORT(add_bias);
 HWY_EXPORT(bias_backward);
-}  // namespace cpu
 
-void fill(const Tensor& y, double value, Stream& stream) {
-  cpu::visit_float(y.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    T* const py = y.data<T>();
-    cpu::parallel_pieces<1>(stream, {&y}, [&](const auto& at, std::int64_t n) {
-      std::fill_n(py + at[0], n, static_cast<T>(value));
-    });
+namespace {
+
+template <class T>
+void fill_as(const Tensor& y, double value, Stream& stream) {
+  T* const py = y.data<T>();
+  parallel_pieces<1>(stream, {&y}, [&](const auto& at, std::int64_t n) {
+    std::fill_n(py + at[0], n, static_cast<T>(value));
   });
 }
 
+}  // namespace
+
+void fill(const Tensor& y, double value, Stream& stream) {
+  if (y.dtype() == DType::i32) return fill_as<std::int32_t>(y, value, stream);
+  visit_float(y.dtype(), [&](auto zero) { fill_as<decltype(zero)>(y, value, stream); });
+}
+
 void copy(const Tensor& x, const Tensor& y, Stream& stream) {
-  cpu::visit_float(y.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    T *px = x.data<T>(), *py = y.data<T>();
-    cpu::parallel_pieces<2>(stream, {&x, &y}, [&](const auto& at, std::int64_t n) {
-      std::memmove(py + at[1], px + at[0], static_cast<std::size_t>(n) * sizeof(T));
-    });
+  const auto element = static_cast<std::int64_t>(size_of(y.dtype()));
+  std::byte *px = x.bytes(), *py = y.bytes();
+  parallel_pieces<2>(stream, {&x, &y}, [&](const auto& at, std::int64_t n) {
+    std::memmove(py + at[1] * element, px + at[0] * element, static_cast<std::size_t>(n * element));
   });
 }
 
 void add(const Tensor& a, const Tensor& b, const Tensor& y, Stream& stream) {
-  using namespace cpu;
   HEDDLE_DISPATCH(add, y.dtype())(a, b, y, stream);
 }
 
 void accumulate(const Tensor& x, const Tensor& y, Stream& stream) { add(x, y, y, stream); }
 
 void scale(const Tensor& y, double factor, Stream& stream) {
-  using namespace cpu;
   HEDDLE_DISPATCH(scale, y.dtype())(y, factor, stream);
 }
 
 void add_bias(const Tensor& y_TN, const Tensor& b_N, Stream& stream) {
   HEDDLE_CHECK(y_TN.dims() == 2 && b_N.shape() == Shape({y_TN.size(1)}), "bias {} for {}",
                b_N.shape().text(), y_TN.shape().text());
-  using namespace cpu;
   HEDDLE_DISPATCH(add_bias, y_TN.dtype())(y_TN, b_N, stream);
 }
 
 void bias_backward(const Tensor& dy_TN, const Tensor& db_N, Stream& stream) {
   HEDDLE_CHECK(dy_TN.dims() == 2 && db_N.shape() == Shape({dy_TN.size(1)}), "bias {} for {}",
                db_N.shape().text(), dy_TN.shape().text());
-  using namespace cpu;
   HEDDLE_DISPATCH(bias_backward, dy_TN.dtype())(dy_TN, db_N, stream);
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

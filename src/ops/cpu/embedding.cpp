@@ -1,5 +1,6 @@
 #include "ops/embedding.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "ops/cpu/rows.h"
@@ -70,8 +71,7 @@ void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 namespace {
 
 HWY_EXPORT(embedding_add);
@@ -90,43 +90,49 @@ void check(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD) {
 }
 
 }  // namespace
-}  // namespace cpu
 
 void embedding_forward(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
                        Stream& stream) {
-  cpu::check(ids_T, table_VD, y_TD);
+  check(ids_T, table_VD, y_TD);
   const std::int32_t* const ids = ids_T.data<std::int32_t>();
   const auto element = static_cast<std::int64_t>(size_of(y_TD.dtype()));
   const std::int64_t n = y_TD.size(1) * element;
   const std::int64_t from = table_VD.stride(0) * element, to = y_TD.stride(0) * element;
   const std::byte* const table = table_VD.bytes();
   std::byte* const y = y_TD.bytes();
-  cpu::parallel_for(stream, ids_T.count(),
-                    cpu::kGrain / std::max<std::int64_t>(y_TD.size(1), 1) + 1,
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t t = begin; t < end; ++t) {
-                        if (ids[t] == kAbsentRow) {
-                          std::memset(y + t * to, 0, static_cast<std::size_t>(n));
-                          continue;
-                        }
-                        std::memcpy(y + t * to, table + ids[t] * from, static_cast<std::size_t>(n));
-                      }
-                    });
+  parallel_for(stream, ids_T.count(), kGrain / std::max<std::int64_t>(y_TD.size(1), 1) + 1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t t = begin; t < end; ++t) {
+                   if (ids[t] == kAbsentRow) {
+                     std::memset(y + t * to, 0, static_cast<std::size_t>(n));
+                     continue;
+                   }
+                   std::memcpy(y + t * to, table + ids[t] * from, static_cast<std::size_t>(n));
+                 }
+               });
 }
 
 void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
                    Stream& stream) {
-  using namespace cpu;
   check(ids_T, table_VD, y_TD);
   HEDDLE_DISPATCH(embedding_add, y_TD.dtype())(ids_T, table_VD, y_TD, stream);
 }
 
 void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& dtable_VD,
                         Stream& stream) {
-  using namespace cpu;
   check(ids_T, dtable_VD, dy_TD);
   HEDDLE_DISPATCH(embedding_backward, dy_TD.dtype())(ids_T, dy_TD, dtable_VD, stream);
 }
 
-}  // namespace heddle::ops
+void held_rows(const Tensor& ids_T, std::int64_t first, std::int64_t held, const Tensor& rows_T,
+               Stream&) {
+  std::ranges::transform(ids_T.host<std::int32_t>(), rows_T.host<std::int32_t>().begin(),
+                         [=](std::int32_t id) {
+                           const std::int64_t row = id - first;
+                           const bool is_held = row >= 0 && row < held;
+                           return is_held ? static_cast<std::int32_t>(row) : kAbsentRow;
+                         });
+}
+
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

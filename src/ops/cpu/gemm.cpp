@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/backend.h"
 #include "ops/cpu/blas.h"
-#include "ops/elementwise.h"
 
-namespace heddle::ops {
+namespace heddle::ops::cpu {
 namespace {
 
 int blas_size(std::int64_t size) {
@@ -21,7 +21,7 @@ int leading(const Tensor& t) {
 }
 
 int blas_trans(Transpose transpose) {
-  return transpose == Transpose::yes ? cpu::Blas::trans : cpu::Blas::no_trans;
+  return transpose == Transpose::yes ? Blas::trans : Blas::no_trans;
 }
 
 /// The distance between the elements of op(t), which is one row (`is_row`) or one column.
@@ -34,7 +34,7 @@ int step(const Tensor& t, Transpose transpose, bool is_row) {
 template <class T, class Gemv>
 void multiply_vector(Gemv gemv, const Tensor& matrix, int trans, const T* x, int x_step, T* y,
                      int y_step, GemmScale scale) {
-  gemv(cpu::Blas::row_major, trans, blas_size(matrix.size(0)), blas_size(matrix.size(1)),
+  gemv(Blas::row_major, trans, blas_size(matrix.size(0)), blas_size(matrix.size(1)),
        static_cast<T>(scale.alpha), matrix.data<T>(), leading(matrix), x, x_step,
        static_cast<T>(scale.beta), y, y_step);
 }
@@ -43,13 +43,13 @@ template <class T, class Gemm, class Gemv>
 void multiply(Gemm gemm, Gemv gemv, const Tensor& a, Transpose ta, const Tensor& b, Transpose tb,
               const Tensor& c, GemmScale scale) {
   if (c.size(0) == 1) {  // c^T = op(b)^T op(a)^T
-    const int trans = tb == Transpose::yes ? cpu::Blas::no_trans : cpu::Blas::trans;
+    const int trans = tb == Transpose::yes ? Blas::no_trans : Blas::trans;
     multiply_vector<T>(gemv, b, trans, a.data<T>(), step(a, ta, true), c.data<T>(), 1, scale);
   } else if (c.size(1) == 1) {
     multiply_vector<T>(gemv, a, blas_trans(ta), b.data<T>(), step(b, tb, false), c.data<T>(),
                        leading(c), scale);
   } else {
-    gemm(cpu::Blas::row_major, blas_trans(ta), blas_trans(tb), blas_size(c.size(0)),
+    gemm(Blas::row_major, blas_trans(ta), blas_trans(tb), blas_size(c.size(0)),
          blas_size(c.size(1)), blas_size(a.size(ta == Transpose::yes ? 0 : 1)),
          static_cast<T>(scale.alpha), a.data<T>(), leading(a), b.data<T>(), leading(b),
          static_cast<T>(scale.beta), c.data<T>(), leading(c));
@@ -69,19 +69,19 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
                tb ? "^T" : "", c.shape().text());
   HEDDLE_CHECK(a.dtype() == c.dtype() && b.dtype() == c.dtype(), "gemm of {}, {} into {}",
                name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
-  if (m == 0 || n == 0 || stream.is_dry()) return;
+  if (m == 0 || n == 0) return;
   if (k == 0 || scale.alpha == 0.0) {
     if (scale.beta == 0.0) {
       fill(c, 0.0, stream);
     } else {
-      ops::scale(c, scale.beta, stream);
+      cpu::scale(c, scale.beta, stream);
     }
     return;
   }
-  const auto& blas = cpu::Blas::instance();
+  const auto& blas = Blas::instance();
   // Whatever stands in c (NaN, say) is not to be multiplied by 0.
   if (scale.beta == 0.0 && (m == 1 || n == 1)) fill(c, 0.0, stream);
-  const cpu::Blas::Team team(blas, stream.threads());
+  const Blas::Team team(blas, stream.threads());
   if (c.dtype() == DType::f32) {
     multiply<float>(blas.sgemm, blas.sgemv, a, transpose_a, b, transpose_b, c, scale);
   } else {
@@ -89,6 +89,13 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   }
 }
 
-std::string gemm_backend() { return cpu::Blas::instance().description(); }
+void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+              const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream) {
+  cpu::gemm(a, transpose_a, b, transpose_b, c, {}, stream);
+  if (bias_N.defined()) add_bias(c, bias_N, stream);
+  if (addend_MN.defined()) accumulate(addend_MN, c, stream);
+}
 
-}  // namespace heddle::ops
+std::string gemm_backend(Device) { return Blas::instance().description(); }
+
+}  // namespace heddle::ops::cpu

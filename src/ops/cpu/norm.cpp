@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/backend.h"
 #include "ops/cpu/row_sums.h"
 #include "ops/cpu/rows.h"
 
@@ -189,8 +190,7 @@ void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor&
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 namespace {
 
 HWY_EXPORT(rms_norm_forward);
@@ -212,11 +212,9 @@ void check_statistics(const Tensor& x, const Tensor& s) {
 }
 
 }  // namespace
-}  // namespace cpu
 
 void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,
                       const Tensor& rstd, Stream& stream) {
-  using namespace cpu;
   check_vector(x, w_D);
   check_statistics(x, rstd);
   HEDDLE_DISPATCH(rms_norm_forward, x.dtype())(x, w_D, eps, y, rstd, stream);
@@ -224,7 +222,6 @@ void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tens
 
 void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
                              const Tensor& rstd, const Tensor& dx, Stream& stream) {
-  using namespace cpu;
   check_vector(x, w_D);
   check_statistics(x, rstd);
   HEDDLE_DISPATCH(rms_norm_backward_input, x.dtype())(dy, x, w_D, rstd, dx, stream);
@@ -232,7 +229,6 @@ void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_
 
 void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
                               const Tensor& dw_D, Stream& stream) {
-  using namespace cpu;
   check_vector(x, dw_D);
   check_statistics(x, rstd);
   HEDDLE_DISPATCH(rms_norm_backward_weight, x.dtype())(dy, x, rstd, dw_D, stream);
@@ -240,7 +236,6 @@ void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& r
 
 void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
                         const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream& stream) {
-  using namespace cpu;
   check_vector(x, w_D);
   check_vector(x, b_D);
   check_statistics(x, mean);
@@ -251,7 +246,6 @@ void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, d
 void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
                                const Tensor& mean, const Tensor& rstd, const Tensor& dx,
                                Stream& stream) {
-  using namespace cpu;
   check_vector(x, w_D);
   check_statistics(x, mean);
   check_statistics(x, rstd);
@@ -261,7 +255,6 @@ void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& 
 void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                 const Tensor& rstd, const Tensor& dw_D, const Tensor& db_D,
                                 Stream& stream) {
-  using namespace cpu;
   check_vector(x, dw_D);
   check_vector(x, db_D);
   check_statistics(x, mean);
@@ -269,5 +262,20 @@ void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor&
   HEDDLE_DISPATCH(layer_norm_backward_weight, x.dtype())(dy, x, mean, rstd, dw_D, db_D, stream);
 }
 
-}  // namespace heddle::ops
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
+                       const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
+  rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
+  rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
+}
+
+void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& addend, const Tensor& dx,
+                         const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
+  layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
+  layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
+}
+
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

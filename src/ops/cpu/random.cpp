@@ -108,17 +108,14 @@ void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 HWY_EXPORT(fill_normal);
-}  // namespace cpu
 
 void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
                  Stream& stream) {
   HEDDLE_CHECK(y.is_contiguous(), "random values for a strided {}", y.shape().text());
-  using namespace cpu;
   HEDDLE_DISPATCH(fill_normal, y.dtype())(y, key, first_index, stddev, stream);
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
 #include <vector>
 
 #include "ops/cpu/rows.h"
@@ -107,24 +110,38 @@ std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 HWY_EXPORT(sum_of_squares);
 HWY_EXPORT(first_non_finite);
-}  // namespace cpu
 
 double sum_of_squares(const Tensor& x, Stream& stream) {
   HEDDLE_CHECK(x.is_contiguous(), "sum of a strided {}", x.shape().text());
-  using namespace cpu;
   return HEDDLE_DISPATCH(sum_of_squares, x.dtype())(x, stream);
+}
+
+void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream) {
+  sum.host<double>()[0] += sum_of_squares(x, stream);
+}
+
+void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream&) {
+  const auto values = sums.host<double>();
+  const double norm = std::sqrt(values[0]);
+  const bool is_finite = std::ranges::all_of(values, [](double v) { return std::isfinite(v); });
+  const double clipped = limit > 0.0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+  factor.host<float>()[0] =
+      is_finite ? static_cast<float>(clipped) : std::numeric_limits<float>::quiet_NaN();
+}
+
+void add_sum(const Tensor& x, const Tensor& sum, Stream&) {
+  const auto terms = x.host<double>();
+  sum.host<double>()[0] = std::accumulate(terms.begin(), terms.end(), sum.host<double>()[0]);
 }
 
 std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
   HEDDLE_CHECK(x.is_contiguous() && is_floating(x.dtype()), "search in {} {}", name_of(x.dtype()),
                x.shape().text());
-  using namespace cpu;
   return HWY_DYNAMIC_DISPATCH(first_non_finite)(x, stream);
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

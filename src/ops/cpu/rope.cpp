@@ -55,10 +55,8 @@ void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 HWY_EXPORT(rope);
-}  // namespace cpu
 
 void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
           const Tensor& sin_PR, bool inverse, Stream& stream) {
@@ -75,9 +73,8 @@ void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR
                    position, cos_PR.size(0));
     }
   }
-  using namespace cpu;
   HEDDLE_DISPATCH(rope, x_BSHK.dtype())(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

@@ -125,8 +125,7 @@ void scale_f64(double* row, std::int64_t n, double factor) { scale_row(row, n, f
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::ops {
-namespace cpu {
+namespace heddle::ops::cpu {
 namespace {
 
 HWY_EXPORT(loss_f32);
@@ -254,46 +253,58 @@ void forward_backward(const Tensor& logits_TV, const Tensor& targets_T, double g
 }
 
 }  // namespace
-}  // namespace cpu
 
 void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                            Stream& stream) {
-  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
-    cpu::forward<decltype(zero)>(logits_TV, targets_T, loss_T, stream);
-  });
+  visit_float(logits_TV.dtype(),
+              [&](auto zero) { forward<decltype(zero)>(logits_TV, targets_T, loss_T, stream); });
 }
 
 void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targets_T,
                                     double grad_scale, const Tensor& loss_T, Stream& stream) {
-  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
-    cpu::forward_backward<decltype(zero)>(logits_TV, targets_T, grad_scale, loss_T, stream);
+  visit_float(logits_TV.dtype(), [&](auto zero) {
+    forward_backward<decltype(zero)>(logits_TV, targets_T, grad_scale, loss_T, stream);
   });
 }
 
 void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream) {
-  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
+  visit_float(logits_TV.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const auto max = max_T.host<T>();
-    cpu::for_each_row<T>(logits_TV, stream,
-                         [&](T* row, std::size_t at) { max[at] = cpu::row_max(row, valid); });
+    for_each_row<T>(logits_TV, stream,
+                    [&](T* row, std::size_t at) { max[at] = row_max(row, valid); });
   });
 }
 
 void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor& targets_T,
                       std::int64_t first, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& chosen_T, Stream& stream) {
-  cpu::visit_float(logits_TV.dtype(), [&](auto zero) {
-    cpu::exponentials<decltype(zero)>(logits_TV, valid, targets_T, first, max_T, sum_T, chosen_T,
-                                      stream);
+  visit_float(logits_TV.dtype(), [&](auto zero) {
+    exponentials<decltype(zero)>(logits_TV, valid, targets_T, first, max_T, sum_T, chosen_T,
+                                 stream);
   });
 }
 
 void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
                       const Tensor& sum_T, double grad_scale, Stream& stream) {
-  cpu::visit_float(exponentials_TV.dtype(), [&](auto zero) {
-    cpu::gradient<decltype(zero)>(exponentials_TV, targets_T, first, sum_T, grad_scale, stream);
+  visit_float(exponentials_TV.dtype(), [&](auto zero) {
+    gradient<decltype(zero)>(exponentials_TV, targets_T, first, sum_T, grad_scale, stream);
   });
 }
 
-}  // namespace heddle::ops
+void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets_T,
+              const Tensor& loss_T, Stream&) {
+  const auto losses = loss_T.host<double>();
+  const auto targets = targets_T.host<std::int32_t>();
+  visit_float(sum_T.dtype(), [&](auto zero) {
+    const auto sums = sum_T.host<decltype(zero)>(), chosen = chosen_T.host<decltype(zero)>();
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const bool counts = targets[i] != kIgnoreTarget;
+      losses[i] =
+          counts ? std::log(static_cast<double>(sums[i])) - static_cast<double>(chosen[i]) : 0.0;
+    }
+  });
+}
+
+}  // namespace heddle::ops::cpu
 #endif

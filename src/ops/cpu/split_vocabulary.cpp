@@ -8,7 +8,7 @@
 #include "ops/cpu/rows.h"
 #include "ops/softmax_xent.h"
 
-namespace heddle::ops {
+namespace heddle::ops::cpu {
 namespace {
 
 /// One token's statistics, by holder.
@@ -50,13 +50,12 @@ void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
   const std::int64_t holders = statistics_N3T.size(0), tokens = targets_T.count();
   HEDDLE_CHECK(statistics_N3T.shape() == Shape({holders, 3, tokens}), "statistics {} of {} tokens",
                statistics_N3T.shape().text(), tokens);
-  cpu::visit_float(statistics_N3T.dtype(), [&](auto zero) {
+  visit_float(statistics_N3T.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    if (stream.is_dry()) return;
     const auto targets = targets_T.host<std::int32_t>();
     const auto divisors = divisor_T.host<T>();
     const auto losses = loss_T.host<double>();
-    cpu::parallel_for(stream, tokens, cpu::kGrain / 8, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(stream, tokens, kGrain / 8, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const auto at = static_cast<std::size_t>(t);
         if (targets[at] == kIgnoreTarget) {
@@ -77,20 +76,20 @@ void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
 void divide_rows(const Tensor& y_TD, const Tensor& divisor_T, Stream& stream) {
   HEDDLE_CHECK(y_TD.dims() == 2 && divisor_T.shape() == Shape({y_TD.size(0)}),
                "divisors {} for rows of {}", divisor_T.shape().text(), y_TD.shape().text());
-  cpu::visit_float(y_TD.dtype(), [&](auto zero) {
+  visit_float(y_TD.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T* const divisors = divisor_T.data<T>();
     T* const y = y_TD.data<T>();
     const std::int64_t width = y_TD.size(1), stride = y_TD.stride(0);
-    cpu::parallel_for(stream, y_TD.size(0), cpu::kGrain / std::max<std::int64_t>(width, 1) + 1,
-                      [&](std::int64_t begin, std::int64_t end) {
-                        for (std::int64_t t = begin; t < end; ++t) {
-                          const T factor = T{1} / divisors[t];
-                          T* const row = y + t * stride;
-                          for (std::int64_t i = 0; i < width; ++i) row[i] *= factor;
-                        }
-                      });
+    parallel_for(stream, y_TD.size(0), kGrain / std::max<std::int64_t>(width, 1) + 1,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t t = begin; t < end; ++t) {
+                     const T factor = T{1} / divisors[t];
+                     T* const row = y + t * stride;
+                     for (std::int64_t i = 0; i < width; ++i) row[i] *= factor;
+                   }
+                 });
   });
 }
 
-}  // namespace heddle::ops
+}  // namespace heddle::ops::cpu

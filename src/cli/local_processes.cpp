@@ -1,0 +1,118 @@
+#include "cli/local_processes.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace heddle::cli {
+namespace {
+
+constexpr std::chrono::seconds kGrace{8};
+
+/// A port that is free now.
+int free_port() {
+  const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (made < 0 || bind(made, generic, length) != 0 || getsockname(made, generic, &length) != 0) {
+    throw Error(ErrorCode::resources, "no TCP port is free for the ranks to meet");
+  }
+  close(made);
+  return ntohs(address.sin_port);
+}
+
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> arguments;
+  for (std::size_t begin = 0; begin < all.size();) {
+    const std::size_t end = std::min(all.find('\0', begin), all.size());
+    arguments.push_back(all.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return arguments;
+}
+
+/// Between fork and exec: nothing but calls of the system.
+[[noreturn]] void become(char* const* arguments, char* const* environment, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);  // who is killed takes the ranks along
+  if (getppid() != parent) _exit(static_cast<int>(ErrorCode::peer));
+  execve("/proc/self/exe", arguments, environment);
+  _exit(static_cast<int>(ErrorCode::resources));
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+pid_t start(int rank, int ranks, int port, std::vector<std::string> arguments) {
+  std::vector<std::string> variables;
+  for (char** at = environ; *at != nullptr; ++at) variables.emplace_back(*at);
+  const pid_t parent = getpid();
+  variables.push_back(fmt::format("RANK={}", rank));
+  variables.push_back(fmt::format("LOCAL_RANK={}", rank));
+  variables.push_back(fmt::format("WORLD_SIZE={}", ranks));
+  variables.push_back("MASTER_ADDR=127.0.0.1");
+  variables.push_back(fmt::format("MASTER_PORT={}", port));
+  variables.push_back(fmt::format("NCCL_HOSTID=heddle-{}-{}", parent, rank));
+  const std::vector<char*> argument_pointers = pointers_to(arguments);
+  const std::vector<char*> variable_pointers = pointers_to(variables);
+  const pid_t child = fork();
+  if (child == 0) become(argument_pointers.data(), variable_pointers.data(), parent);
+  if (child < 0) throw Error(ErrorCode::resources, "a process for a rank could not be started");
+  return child;
+}
+
+int status_of(int state) {
+  return WIFEXITED(state) ? WEXITSTATUS(state) : static_cast<int>(ErrorCode::peer);
+}
+
+}  // namespace
+
+void run_local_processes(int ranks) {
+  const int port = free_port();
+  std::vector<pid_t> running;
+  for (int rank = 0; rank < ranks; ++rank) {
+    running.push_back(start(rank, ranks, port, own_arguments()));
+  }
+  using Clock = std::chrono::steady_clock;
+  int status = 0;
+  Clock::time_point failed_at{};
+  while (!running.empty()) {
+    int state = 0;
+    const pid_t ended = waitpid(-1, &state, WNOHANG);
+    if (ended > 0 && std::erase(running, ended) > 0) {
+      if (status == 0 && status_of(state) != 0) {
+        status = status_of(state);
+        failed_at = Clock::now();
+      }
+      continue;
+    }
+    if (status != 0 && Clock::now() - failed_at > kGrace) {
+      for (const pid_t process : running) kill(process, SIGKILL);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  throw ProcessesEnded{status};
+}
+
+}  // namespace heddle::cli

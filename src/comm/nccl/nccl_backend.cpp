@@ -1,0 +1,232 @@
+#include "comm/nccl/nccl_backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "comm/nccl/nccl_library.h"
+#include "comm/staged/staged_backend.h"
+#include "comm/world_failure.h"
+#include "tensor/device_runtime.h"
+
+namespace heddle {
+namespace {
+
+bool is_on_gpu(const Tensor& tensor) {
+  return tensor.defined() && tensor.device().kind == Device::Kind::cuda;
+}
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return ncclFloat32;
+    case DType::f64: return ncclFloat64;
+    case DType::bf16: return ncclBfloat16;
+    case DType::f16: return ncclFloat16;
+    case DType::i32: return ncclInt32;
+    case DType::i64: return ncclInt64;
+    case DType::u8: return ncclUint8;
+    case DType::u32: return ncclUint32;
+    case DType::u16: break;
+  }
+  HEDDLE_CHECK(false, "{} over NCCL", name_of(dtype));
+  return ncclUint8;
+}
+
+ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
+
+std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.count()); }
+
+/// NCCL's communicator. Ended once: by abort from any thread when the world fails, else by the
+/// destructor.
+class NcclComm : public Wakeable {
+ public:
+  NcclComm(const NcclLibrary& nccl, ncclComm_t comm) : nccl_(nccl), comm_(comm) {}
+  ~NcclComm() override {
+    const std::lock_guard lock(mutex_);
+    if (comm_ != nullptr) nccl_.destroy(comm_);
+  }
+
+  /// What the comm is used for happens in `use`, which an abort does not interrupt.
+  template <class Use>
+  void with(const Use& use) {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) fail(ErrorCode::peer, "NCCL was aborted");
+    ncclResult_t state = ncclSuccess;
+    HEDDLE_NCCL(nccl_.async_error(comm_, &state));
+    HEDDLE_NCCL(state);
+    use(comm_);
+  }
+
+  /// For what may block: an abort must not wait for it.
+  ncclComm_t get() {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) fail(ErrorCode::peer, "NCCL was aborted");
+    return comm_;
+  }
+
+  void wake_all() noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (comm_ != nullptr) nccl_.abort(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  const NcclLibrary& nccl_;
+  std::mutex mutex_;
+  ncclComm_t comm_;
+};
+
+class NcclBackend final : public CommBackend {
+ public:
+  NcclBackend(std::shared_ptr<CommBackend> host, Device device, const NcclLibrary& nccl,
+              ncclComm_t comm)
+      : CommBackend(host->rank(), host->group()),
+        device_(device),
+        nccl_(nccl),
+        comm_(std::make_shared<NcclComm>(nccl, comm)),
+        host_(through_host(host, device)),
+        stream_(1, device) {
+    if (const auto failure = host->failure()) failure->watch(comm_);
+  }
+  /// NCCL's memory is used until its work is done.
+  ~NcclBackend() override {
+    try {
+      stream_.synchronize();
+    } catch (const Error&) {
+      // The failure was told where it came to light.
+    }
+  }
+
+  void run(const Collective& call) override { host_->run(call); }
+
+  void start(const Collective& call, WorkState& state) override {
+    if (!is_on_gpu(call.in)) return host_->start(call, state);
+    if (const auto world = failure()) world->check();
+    device_runtime::use(device_);  // the thread may be another one
+    stream_.wait(call.ready);
+    comm_->with([&](ncclComm_t comm) { enqueue(call, comm); });
+    state.set_on_wait([done = stream_.record(), in = call.in, out = call.out](Stream& consumer) {
+      consumer.wait(done);
+    });
+  }
+
+  Background background(bool is_on_gpu) const override {
+    return is_on_gpu ? Background::own_stream : host_->background(false);
+  }
+  Stream& stream() override { return stream_; }
+
+  void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override {
+    host_->send(data, peer, tag, std::move(done));
+  }
+  void recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override {
+    host_->recv(data, peer, tag, std::move(done));
+  }
+  /// NCCL matches messages by their order alone, and stages of a pipeline send several kinds whose
+  /// orders differ on the two sides: these go through the host.
+  void start_message(const Message& message, std::shared_ptr<WorkState> done) override {
+    host_->start_message(message, std::move(done));
+  }
+
+  std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) override {
+    auto part = host_->split(color, key, sequence);
+    ncclComm_t comm = nullptr;
+    HEDDLE_NCCL(
+        nccl_.split(comm_->get(), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm, nullptr));
+    if (!part) return nullptr;
+    return std::make_shared<NcclBackend>(std::move(part), device_, nccl_, comm);
+  }
+  void abort(std::string_view why) noexcept override { host_->abort(why); }
+  std::shared_ptr<WorldFailure> failure() const override { return host_->failure(); }
+
+ private:
+  void enqueue(const Collective& call, ncclComm_t comm) {
+    auto* const stream = static_cast<cudaStream_t>(stream_.native());
+    const void* const in = call.in.bytes();
+    void* const out = call.out.bytes();
+    const ncclDataType_t type = type_of(call.in.dtype());
+    switch (call.op) {
+      case CommOp::all_reduce:
+        HEDDLE_NCCL(
+            nccl_.all_reduce(in, out, count_of(call.in), type, op_of(call.reduce), comm, stream));
+        return;
+      case CommOp::all_gather:
+        HEDDLE_NCCL(nccl_.all_gather(in, out, count_of(call.in), type, comm, stream));
+        return;
+      case CommOp::reduce_scatter:
+        HEDDLE_NCCL(nccl_.reduce_scatter(in, out, count_of(call.out), type, op_of(call.reduce),
+                                         comm, stream));
+        return;
+      case CommOp::broadcast:
+        HEDDLE_NCCL(nccl_.broadcast(in, out, count_of(call.in), type, call.root, comm, stream));
+        return;
+      case CommOp::all_to_all: return exchange_rows(call, comm, stream);
+      default: HEDDLE_CHECK(false, "{} over NCCL", name_of(call.op));
+    }
+  }
+
+  void exchange_rows(const Collective& call, ncclComm_t comm, cudaStream_t stream) {
+    const auto row_of = [](const Tensor& rows) {
+      return rows.size(0) == 0 ? std::int64_t{0} : rows.count() / rows.size(0);
+    };
+    const auto row = static_cast<std::size_t>(std::max(row_of(call.in), row_of(call.out)));
+    const std::size_t element = size_of(call.in.dtype());
+    const ncclDataType_t type = type_of(call.in.dtype());
+    const std::byte* from = call.in.bytes();
+    std::byte* to = call.out.bytes();
+    HEDDLE_NCCL(nccl_.group_start());
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto at = static_cast<std::size_t>(peer);
+      const std::size_t sent = static_cast<std::size_t>(call.send_rows[at]) * row;
+      const std::size_t received = static_cast<std::size_t>(call.recv_rows[at]) * row;
+      if (sent > 0) HEDDLE_NCCL(nccl_.send(from, sent, type, peer, comm, stream));
+      if (received > 0) HEDDLE_NCCL(nccl_.recv(to, received, type, peer, comm, stream));
+      from += sent * element;
+      to += received * element;
+    }
+    HEDDLE_NCCL(nccl_.group_end());
+  }
+
+  const Device device_;
+  const NcclLibrary& nccl_;
+  const std::shared_ptr<NcclComm> comm_;
+  const std::shared_ptr<CommBackend> host_;
+  Stream stream_;
+};
+
+/// Rank 0's, over the host.
+ncclUniqueId common_id(CommBackend& host, const NcclLibrary& nccl) {
+  ncclUniqueId id{};
+  if (host.rank() == 0) HEDDLE_NCCL(nccl.get_unique_id(&id));
+  Memory memory;
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(id));
+  const Tensor own = memory.alloc({kBytes}, DType::u8, MemoryTag::communication);
+  const Tensor all = memory.alloc({host.size(), kBytes}, DType::u8, MemoryTag::communication);
+  std::memcpy(own.bytes(), &id, sizeof(id));
+  host.run({.op = CommOp::all_gather, .in = own, .out = all});
+  std::memcpy(&id, all.bytes(), sizeof(id));
+  return id;
+}
+
+}  // namespace
+
+bool has_nccl() { return nccl_library() != nullptr; }
+
+std::shared_ptr<CommBackend> over_nccl(std::shared_ptr<CommBackend> host, Device device) {
+  const NcclLibrary* const nccl = nccl_library();
+  if (nccl == nullptr) {
+    throw Error(ErrorCode::resources, "NCCL (libnccl.so.2) was not found",
+                "install it or put its folder on LD_LIBRARY_PATH");
+  }
+  const ncclUniqueId id = common_id(*host, *nccl);
+  device_runtime::use(device);
+  ncclComm_t comm = nullptr;
+  HEDDLE_NCCL(nccl->init_rank(&comm, host->size(), id, host->rank()));
+  return std::make_shared<NcclBackend>(std::move(host), device, *nccl, comm);
+}
+
+}  // namespace heddle

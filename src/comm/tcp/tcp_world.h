@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+
+#include "comm/tcp/tcp_links.h"
+#include "comm/watchdog.h"
+#include "comm/world.h"
+
+namespace heddle {
+
+/// Runs `body` as one rank of a world of processes that find each other by address and port, as
+/// torchrun's variables say, or as we start them ourselves. When it fails, the other ranks stop
+/// with "rank N stopped: why"; when another failed, throws Error(peer) with that reason, or, from
+/// within a call that does not return, ends the process (see MpiMonitor).
+void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body,
+                  WatchdogOptions watch = {});
+
+}  // namespace heddle

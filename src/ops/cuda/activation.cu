@@ -1,0 +1,111 @@
+#include "ops/activation.h"
+#include "ops/cuda/map.h"
+
+namespace heddle::ops::cuda {
+namespace {
+
+// The fast exponential and quotient: a bf16 element leaves room for some 20 instructions before
+// arithmetic, not memory, is the limit. Both are good to a few units in the last place of f32.
+__device__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
+
+struct SwigluForward {
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+    out[0] = in[0] * sigmoid(in[0]) * in[1];
+  }
+};
+
+/// O = 3: also forward's result.
+template <int O>
+struct SwigluBackward {
+  __device__ void operator()(const float (&in)[3], float (&out)[O]) const {
+    const float dy = in[0], gate = in[1], up = in[2], s = sigmoid(gate);
+    out[0] = dy * up * s * (1.0F + gate * (1.0F - s));
+    out[1] = dy * gate * s;
+    if constexpr (O == 3) out[2] = gate * s * up;
+  }
+};
+
+/// x * P(x), P the normal distribution.
+struct ExactGelu {
+  static constexpr float kDensity = 0.39894228040143268F;  // 1 / sqrt(2 pi)
+  __device__ static float value(float x) { return x * normcdff(x); }
+  __device__ static float slope(float x) {
+    return normcdff(x) + x * kDensity * __expf(-0.5F * x * x);
+  }
+};
+
+/// x * sigmoid(2 u) = x / 2 * (1 + tanh u), with u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct TanhGelu {
+  static constexpr float kTwoRoot = 1.59576912160573071F, kCube = 0.044715F;
+  __device__ static float value(float x) {
+    return x * sigmoid(x * (kTwoRoot + kTwoRoot * kCube * x * x));
+  }
+  __device__ static float slope(float x) {
+    // Beyond 30 the gate is flat; the bound keeps 0 * infinity away. NaN stays.
+    const float near = x > 30.0F ? 30.0F : x < -30.0F ? -30.0F : x;
+    const float s = sigmoid(near * (kTwoRoot + kTwoRoot * kCube * near * near));
+    return s + near * (kTwoRoot + 3.0F * kTwoRoot * kCube * near * near) * s * (1.0F - s);
+  }
+};
+
+template <class Kind>
+struct GeluForward {
+  __device__ void operator()(const float (&in)[1], float (&out)[1]) const {
+    out[0] = Kind::value(in[0]);
+  }
+};
+
+/// O = 2: also forward's result.
+template <class Kind, int O>
+struct GeluBackward {
+  __device__ void operator()(const float (&in)[2], float (&out)[O]) const {
+    out[0] = in[0] * Kind::slope(in[1]);
+    if constexpr (O == 2) out[1] = Kind::value(in[1]);
+  }
+};
+
+template <class Kind>
+void gelu_backward_as(const Tensor& dy_TF, const Tensor& x_TF, const Tensor& dx_TF,
+                      const Tensor& y_TF, Stream& stream) {
+  if (y_TF.defined()) {
+    map<2, 2>(stream, {&dy_TF, &x_TF, &dx_TF, &y_TF}, GeluBackward<Kind, 2>{});
+  } else {
+    map<2, 1>(stream, {&dy_TF, &x_TF, &dx_TF}, GeluBackward<Kind, 1>{});
+  }
+}
+
+}  // namespace
+
+void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
+                    Stream& stream) {
+  map<2, 1>(stream, {&gate_TF, &up_TF, &y_TF}, SwigluForward{});
+}
+
+void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
+                     const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                     Stream& stream) {
+  if (y_TF.defined()) {
+    map<3, 3>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF, &y_TF}, SwigluBackward<3>{});
+  } else {
+    map<3, 2>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF}, SwigluBackward<2>{});
+  }
+}
+
+void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
+  if (kind == Gelu::exact) {
+    map<1, 1>(stream, {&x_TF, &y_TF}, GeluForward<ExactGelu>{});
+  } else {
+    map<1, 1>(stream, {&x_TF, &y_TF}, GeluForward<TanhGelu>{});
+  }
+}
+
+void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
+                   const Tensor& y_TF, Stream& stream) {
+  if (kind == Gelu::exact) {
+    gelu_backward_as<ExactGelu>(dy_TF, x_TF, dx_TF, y_TF, stream);
+  } else {
+    gelu_backward_as<TanhGelu>(dy_TF, x_TF, dx_TF, y_TF, stream);
+  }
+}
+
+}  // namespace heddle::ops::cuda

@@ -1,0 +1,90 @@
+#include <cmath>
+
+#include "ops/adamw.h"
+#include "ops/cuda/vectors.h"
+
+namespace heddle::ops::cuda {
+namespace {
+
+struct Factors {
+  explicit Factors(const AdamWArgs& args)
+      : grad(static_cast<float>(args.grad_scale)),
+        beta1(static_cast<float>(args.beta1)),
+        rest1(static_cast<float>(1.0 - args.beta1)),
+        beta2(static_cast<float>(args.beta2)),
+        rest2(static_cast<float>(1.0 - args.beta2)),
+        keep(static_cast<float>(1.0 - args.lr * args.weight_decay)),
+        eps(static_cast<float>(args.eps)) {
+    const auto t = static_cast<double>(args.step);
+    rate = static_cast<float>(args.lr / (1.0 - std::pow(args.beta1, t)));
+    root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, t)));
+  }
+  float grad, beta1, rest1, beta2, rest2, keep, eps;
+  float rate;  ///< the learning rate with the first moment's correction
+  float root;  ///< the second moment's correction, outside the root
+};
+
+struct Operands {
+  float* p;
+  const float* g;
+  float *m, *v;
+  Bf16* low;          // may be null
+  const float* clip;  // may be null
+  std::int64_t count;
+};
+
+/// W elements per thread.
+template <int W>
+__global__ void __launch_bounds__(256) adamw_kernel(Operands o, Factors f) {
+  const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * W;
+  if (at >= o.count) return;
+  using Pack = cuda::Pack<float, W>;
+  auto p = Pack::load(o.p + at), m = Pack::load(o.m + at), v = Pack::load(o.v + at);
+  const auto g = Pack::load(o.g + at);
+  const float clip = o.clip != nullptr ? *o.clip : 1.0F;
+  if (!isfinite(clip)) return;
+  cuda::Pack<Bf16, W> low;
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    const float grad = g.get(i) * (f.grad * clip);
+    const float first = m.get(i) * f.beta1 + grad * f.rest1;
+    const float second = v.get(i) * f.beta2 + grad * grad * f.rest2;
+    const float change = first * f.rate / (sqrtf(second) * f.root + f.eps);
+    m.set(i, first);
+    v.set(i, second);
+    p.set(i, p.get(i) * f.keep - change);
+    low.set(i, p.get(i));
+  }
+  p.store(o.p + at);
+  m.store(o.m + at);
+  v.store(o.v + at);
+  if (o.low != nullptr) low.store(o.low + at);
+}
+
+}  // namespace
+
+void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
+           const AdamWArgs& args, Stream& stream) {
+  HEDDLE_CHECK(args.step >= 1, "AdamW step {}", args.step);
+  bool wide = p.count() % 4 == 0;
+  for (const Tensor* t : {&p, &g, &m, &v, &args.p_low}) {
+    if (!t->defined()) continue;
+    HEDDLE_CHECK(t->count() == p.count() && t->is_contiguous(), "AdamW on {} and {}",
+                 p.shape().text(), t->shape().text());
+    wide = wide && is_aligned(*t);
+  }
+  if (p.count() == 0) return;
+  const Operands operands{.p = device_data<float>(p),
+                          .g = device_data<float>(g),
+                          .m = device_data<float>(m),
+                          .v = device_data<float>(v),
+                          .low = args.p_low.defined() ? device_data<Bf16>(args.p_low) : nullptr,
+                          .clip = args.clip.defined() ? device_data<float>(args.clip) : nullptr,
+                          .count = p.count()};
+  const auto kernel = wide ? adamw_kernel<4> : adamw_kernel<1>;
+  kernel<<<blocks_for(p.count(), wide ? 1024 : 256), 256, 0, state_of(stream).stream>>>(
+      operands, Factors(args));
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+}  // namespace heddle::ops::cuda

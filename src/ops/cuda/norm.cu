@@ -1,0 +1,444 @@
+#include <algorithm>
+
+#include "ops/backend.h"
+#include "ops/cuda/columns.h"
+#include "ops/cuda/map.h"
+#include "ops/cuda/reductions.h"
+#include "ops/norm.h"
+
+namespace heddle::ops::cuda {
+namespace {
+
+/// How a row of n packs is spread: kGroup threads with kPacks packs each, which they keep in
+/// registers, so that a row is read once.
+template <int kGroup_, int kPacks_>
+struct Spread {
+  static constexpr int kGroup = kGroup_, kPacks = kPacks_;
+  static constexpr int kThreads = kGroup == 32 ? 256 : kGroup;
+  static constexpr int kRowsPerBlock = kThreads / kGroup;
+};
+
+template <class S>
+__device__ float sum_of_group(float value, float* scratch) {
+  if constexpr (S::kGroup == 32) {
+    return reduce_lanes(value, Sum{});
+  } else {
+    __syncthreads();  // the scratch of the sum before
+    return reduce_block<S::kThreads>(value, 0.0F, Sum{}, scratch);
+  }
+}
+
+template <class S>
+__device__ std::int64_t group_row() {
+  return static_cast<std::int64_t>(blockIdx.x) * S::kRowsPerBlock + threadIdx.x / S::kGroup;
+}
+
+template <class T>
+struct ForwardOperands {
+  RowLayout<2> layout;  // of x and y
+  const T *x, *w, *b;
+  T* y;
+  float *mean, *rstd;
+  float eps;
+};
+
+template <class T, int W, class S, bool kCentred>
+__global__ void __launch_bounds__(S::kThreads) forward_kernel(ForwardOperands<T> o) {
+  __shared__ float scratch[32];
+  const std::int64_t row = group_row<S>(), D = o.layout.length;
+  if (row >= o.layout.rows) return;  // whole groups: never part of a block that shares a sum
+  const int lane = static_cast<int>(threadIdx.x) % S::kGroup;
+  std::int64_t at[2];
+  o.layout.offsets(row, at);
+  Pack<T, W> x[S::kPacks];
+  float sum = 0.0F;
+#pragma unroll
+  for (int p = 0; p < S::kPacks; ++p) {
+    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
+    if (column >= D) continue;
+    x[p] = Pack<T, W>::load(o.x + at[0] + column);
+    if constexpr (kCentred) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) sum += x[p].get(i);
+    }
+  }
+  const float mean = kCentred ? sum_of_group<S>(sum, scratch) / static_cast<float>(D) : 0.0F;
+  float squares = 0.0F;
+#pragma unroll
+  for (int p = 0; p < S::kPacks; ++p) {
+    if (static_cast<std::int64_t>(p * S::kGroup + lane) * W >= D) continue;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const float centred = x[p].get(i) - mean;
+      squares += centred * centred;
+    }
+  }
+  squares = sum_of_group<S>(squares, scratch) / static_cast<float>(D);
+  const float rstd = 1.0F / sqrtf(squares + o.eps);
+#pragma unroll
+  for (int p = 0; p < S::kPacks; ++p) {
+    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
+    if (column >= D) continue;
+    const auto w = Pack<T, W>::load(o.w + column);
+    Pack<T, W> b, y;
+    if constexpr (kCentred) b = Pack<T, W>::load(o.b + column);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      y.set(i, (x[p].get(i) - mean) * rstd * w.get(i) + (kCentred ? b.get(i) : 0.0F));
+    }
+    y.store(o.y + at[1] + column);
+  }
+  if (lane == 0) {
+    o.rstd[row] = rstd;
+    if constexpr (kCentred) o.mean[row] = mean;
+  }
+}
+
+template <class T>
+struct BackwardOperands {
+  RowLayout<3> layout;  // of dy, x and dx
+  const T *dy, *x, *w;
+  const float *mean, *rstd;
+  T* dx;
+};
+
+/// With g = dy * w and h = (x - mean) * rstd: dx = rstd (g - mean(g) - h mean(g h)), where the
+/// first mean is layer norm's only.
+template <class T, int W, class S, bool kCentred>
+__global__ void __launch_bounds__(S::kThreads) backward_kernel(BackwardOperands<T> o) {
+  __shared__ float scratch[32];
+  const std::int64_t row = group_row<S>(), D = o.layout.length;
+  if (row >= o.layout.rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % S::kGroup;
+  std::int64_t at[3];
+  o.layout.offsets(row, at);
+  const float rstd = o.rstd[row], mean = kCentred ? o.mean[row] : 0.0F;
+  Pack<T, W> dy[S::kPacks], x[S::kPacks];
+#pragma unroll
+  for (int p = 0; p < S::kPacks; ++p) {
+    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
+    if (column >= D) continue;
+    dy[p] = Pack<T, W>::load(o.dy + at[0] + column);
+    x[p] = Pack<T, W>::load(o.x + at[1] + column);
+  }
+  float sum_g = 0.0F, sum_gh = 0.0F;
+#pragma unroll
+  for (int p = 0; p < S::kPacks; ++p) {
+    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
+    if (column >= D) continue;
+    const auto w = Pack<T, W>::load(o.w + column);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const float g = dy[p].get(i) * w.get(i);
+      sum_g += g;
+      sum_gh += g * ((x[p].get(i) - mean) * rstd);
+    }
+  }
+  const float mean_g = kCentred ? sum_of_group<S>(sum_g, scratch) / static_cast<float>(D) : 0.0F;
+  const float mean_gh = sum_of_group<S>(sum_gh, scratch) / static_cast<float>(D);
+#pragma unroll
+  for (int p = 0; p < S::kPacks; ++p) {
+    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
+    if (column >= D) continue;
+    const auto w = Pack<T, W>::load(o.w + column);
+    Pack<T, W> dx;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const float h = (x[p].get(i) - mean) * rstd, g = dy[p].get(i) * w.get(i);
+      dx.set(i, rstd * (g - mean_g - h * mean_gh));
+    }
+    dx.store(o.dx + at[2] + column);
+  }
+}
+
+template <class T>
+struct FusedOperands {
+  RowLayout<4> layout;           // of dy, x, addend and dx
+  const T *dy, *x, *addend, *w;  // addend may be null
+  const float *mean, *rstd;
+  T* dx;
+  float *dw, *db;  // [blocks, D]
+};
+
+/// As backward_kernel, with the addend, and sums for dw and db: a block walks over rows, and every
+/// thread keeps the same columns, a pack of W. The next row is loaded while this one is summed.
+template <class T, int W, int kThreads, bool kCentred>
+__global__ void __launch_bounds__(kThreads) fused_backward_kernel(FusedOperands<T> o) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float scratch[2][2][kWarps];  // of odd and even rows
+  const std::int64_t D = o.layout.length, column = static_cast<std::int64_t>(threadIdx.x) * W;
+  const bool is_inside = column < D;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  Pack<T, W> w{}, dy{}, x{}, addend{};
+  if (is_inside) w = Pack<T, W>::load(o.w + column);
+  float dw[W] = {}, db[W] = {}, rstd = 0.0F, mean = 0.0F;
+  std::int64_t at[4], next_at[4];
+  const auto load = [&](std::int64_t row) {
+    if (row >= o.layout.rows) return;
+    o.layout.offsets(row, next_at);
+    rstd = o.rstd[row];
+    if constexpr (kCentred) mean = o.mean[row];
+    if (!is_inside) return;
+    dy = Pack<T, W>::load(o.dy + next_at[0] + column);
+    x = Pack<T, W>::load(o.x + next_at[1] + column);
+    if (o.addend != nullptr) addend = Pack<T, W>::load(o.addend + next_at[2] + column);
+  };
+  load(blockIdx.x);
+  int parity = 0;
+  for (std::int64_t row = blockIdx.x; row < o.layout.rows; row += gridDim.x, parity ^= 1) {
+    float g[W], h[W], add[W], sum_g = 0.0F, sum_gh = 0.0F;
+    const float scale = rstd;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const float grad = dy.get(i);
+      h[i] = (x.get(i) - mean) * scale;
+      g[i] = grad * w.get(i);
+      add[i] = addend.get(i);
+      dw[i] += grad * h[i];
+      if constexpr (kCentred) db[i] += grad;
+      sum_g += g[i];
+      sum_gh += g[i] * h[i];
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) at[n] = next_at[n];
+    load(row + gridDim.x);
+    sum_gh = reduce_lanes(sum_gh, Sum{});
+    if constexpr (kCentred) sum_g = reduce_lanes(sum_g, Sum{});
+    if (lane == 0) {
+      scratch[parity][0][warp] = sum_gh;
+      scratch[parity][1][warp] = sum_g;
+    }
+    __syncthreads();
+    sum_gh = sum_g = 0.0F;
+#pragma unroll
+    for (int n = 0; n < kWarps; ++n) {
+      sum_gh += scratch[parity][0][n];
+      if constexpr (kCentred) sum_g += scratch[parity][1][n];
+    }
+    if (!is_inside) continue;
+    const float mean_gh = sum_gh / static_cast<float>(D), mean_g = sum_g / static_cast<float>(D);
+    Pack<T, W> dx;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      dx.set(i, scale * (g[i] - (kCentred ? mean_g : 0.0F) - h[i] * mean_gh) + add[i]);
+    }
+    dx.store(o.dx + at[3] + column);
+  }
+  if (!is_inside) return;
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    o.dw[blockIdx.x * D + column + i] = dw[i];
+    if constexpr (kCentred) o.db[blockIdx.x * D + column + i] = db[i];
+  }
+}
+
+/// Calls launch(W, Spread) for rows of D elements: the narrowest that holds them.
+template <class T, class Launch>
+void visit_spread(std::int64_t D, bool wide, const Launch& launch) {
+  constexpr int W = kWidest<T>;
+  const std::int64_t packs = wide ? D / W : D;
+  const auto at = [&](auto width, auto spread) { launch(width, spread); };
+  using One = std::integral_constant<int, 1>;
+  using Wide = std::integral_constant<int, W>;
+  HEDDLE_CHECK(packs <= 16384, "a norm over {} elements", D);
+  if (!wide) {
+    return packs <= 4096 ? at(One{}, Spread<512, 8>{}) : at(One{}, Spread<1024, 16>{});
+  }
+  if (packs <= 32) return at(Wide{}, Spread<32, 1>{});
+  if (packs <= 128) return at(Wide{}, Spread<32, 4>{});
+  if (packs <= 256) return at(Wide{}, Spread<64, 4>{});
+  if (packs <= 1024) return at(Wide{}, Spread<256, 4>{});
+  at(Wide{}, Spread<1024, 16>{});
+}
+
+void check_vector(const Tensor& x, const Tensor& v_D) {
+  HEDDLE_CHECK(v_D.shape() == Shape({x.size(-1)}), "a weight {} for a norm of {}",
+               v_D.shape().text(), x.shape().text());
+}
+
+void check_statistics(const Tensor& x, const Tensor& s) {
+  const std::int64_t rows = x.size(-1) == 0 ? 0 : x.count() / x.size(-1);
+  HEDDLE_CHECK(s.is_contiguous() && s.count() == rows, "statistics {} for a norm of {}",
+               s.shape().text(), x.shape().text());
+}
+
+/// Layer norm where there is a mean, else RMS norm.
+void forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps, const Tensor& y,
+             const Tensor& mean, const Tensor& rstd, Stream& stream) {
+  check_vector(x, w_D);
+  check_statistics(x, rstd);
+  const cudaStream_t queue = state_of(stream).stream;
+  const RowLayout<2> layout({&x, &y}, Rows<2>::Merge::leading);
+  if (layout.rows * layout.length == 0) return;
+  visit_float(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const bool centred = mean.defined();
+    const ForwardOperands<T> operands{layout,
+                                      device_data<T>(x),
+                                      device_data<T>(w_D),
+                                      centred ? device_data<T>(b_D) : nullptr,
+                                      device_data<T>(y),
+                                      centred ? device_data<float>(mean) : nullptr,
+                                      device_data<float>(rstd),
+                                      static_cast<float>(eps)};
+    const bool wide = layout.length % kWidest<T> == 0 && is_aligned(x) && is_aligned(y) &&
+                      is_aligned(w_D) && (!centred || is_aligned(b_D));
+    visit_spread<T>(layout.length, wide, [&](auto width, auto spread) {
+      using S = decltype(spread);
+      constexpr int W = decltype(width)::value;
+      const auto kernel = centred ? forward_kernel<T, W, S, true> : forward_kernel<T, W, S, false>;
+      kernel<<<blocks_for(layout.rows, S::kRowsPerBlock), S::kThreads, 0, queue>>>(operands);
+      HEDDLE_CUDA(cudaGetLastError());
+    });
+  });
+}
+
+void backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                    const Tensor& rstd, const Tensor& dx, Stream& stream) {
+  check_vector(x, w_D);
+  check_statistics(x, rstd);
+  const cudaStream_t queue = state_of(stream).stream;
+  const RowLayout<3> layout({&dy, &x, &dx}, Rows<3>::Merge::leading);
+  if (layout.rows * layout.length == 0) return;
+  visit_float(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const bool centred = mean.defined();
+    const BackwardOperands<T> operands{layout,
+                                       device_data<T>(dy),
+                                       device_data<T>(x),
+                                       device_data<T>(w_D),
+                                       centred ? device_data<float>(mean) : nullptr,
+                                       device_data<float>(rstd),
+                                       device_data<T>(dx)};
+    const bool wide = layout.length % kWidest<T> == 0 && is_aligned(x) && is_aligned(dy) &&
+                      is_aligned(dx) && is_aligned(w_D);
+    visit_spread<T>(layout.length, wide, [&](auto width, auto spread) {
+      using S = decltype(spread);
+      constexpr int W = decltype(width)::value;
+      const auto kernel =
+          centred ? backward_kernel<T, W, S, true> : backward_kernel<T, W, S, false>;
+      kernel<<<blocks_for(layout.rows, S::kRowsPerBlock), S::kThreads, 0, queue>>>(operands);
+      HEDDLE_CUDA(cudaGetLastError());
+    });
+  });
+}
+
+template <class T, int kThreads>
+void launch_fused(FusedOperands<T> operands, const Tensor& dw_D, const Tensor& db_D,
+                  Stream& stream) {
+  constexpr int W = kWidest<T>;
+  StreamState& state = state_of(stream);
+  const std::int64_t D = operands.layout.length;
+  const std::int64_t blocks =
+      std::min<std::int64_t>(operands.layout.rows, state.processors * (1024 / kThreads));
+  const std::size_t bytes = static_cast<std::size_t>(2 * blocks * D) * sizeof(float);
+  operands.dw = static_cast<float*>(state.workspace.at_least(bytes));
+  operands.db = operands.dw + blocks * D;
+  const auto kernel = db_D.defined() ? fused_backward_kernel<T, W, kThreads, true>
+                                     : fused_backward_kernel<T, W, kThreads, false>;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(operands);
+  HEDDLE_CUDA(cudaGetLastError());
+  add_partial_rows(operands.dw, blocks, dw_D, db_D, stream);
+}
+
+/// In one pass where rows can be read in packs, one a thread; false elsewhere.
+bool fused_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                    const Tensor& rstd, const Tensor& addend, const Tensor& dx, const Tensor& dw_D,
+                    const Tensor& db_D, Stream& stream) {
+  const Tensor& other = addend.defined() ? addend : dy;
+  const RowLayout<4> layout({&dy, &x, &other, &dx}, Rows<4>::Merge::leading);
+  if (layout.rows * layout.length == 0) return true;
+  bool is_taken = true;
+  for (const Tensor* t : {&dy, &x, &other, &dx, &w_D}) is_taken = is_taken && is_aligned(*t);
+  visit_float(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t packs = layout.length / kWidest<T>;
+    is_taken = is_taken && layout.length % kWidest<T> == 0 && packs > 16 && packs <= 1024;
+    if (!is_taken) return;
+    const FusedOperands<T> operands{layout,
+                                    device_data<T>(dy),
+                                    device_data<T>(x),
+                                    addend.defined() ? device_data<T>(addend) : nullptr,
+                                    device_data<T>(w_D),
+                                    mean.defined() ? device_data<float>(mean) : nullptr,
+                                    device_data<float>(rstd),
+                                    device_data<T>(dx),
+                                    nullptr,
+                                    nullptr};
+    const auto launch = packs <= 128   ? launch_fused<T, 128>
+                        : packs <= 256 ? launch_fused<T, 256>
+                        : packs <= 512 ? launch_fused<T, 512>
+                                       : launch_fused<T, 1024>;
+    launch(operands, dw_D, db_D, stream);
+  });
+  return is_taken;
+}
+
+}  // namespace
+
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
+                       const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
+  check_vector(x, dw_D);
+  check_statistics(x, rstd);
+  if (fused_backward(dy, x, w_D, {}, rstd, addend, dx, dw_D, {}, stream)) return;
+  rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
+  rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
+}
+
+void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& addend, const Tensor& dx,
+                         const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
+  check_vector(x, dw_D);
+  check_vector(x, db_D);
+  check_statistics(x, mean);
+  check_statistics(x, rstd);
+  if (fused_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream)) return;
+  layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
+  layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
+  if (addend.defined()) accumulate(addend, dx, stream);
+}
+
+void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,
+                      const Tensor& rstd, Stream& stream) {
+  forward(x, w_D, {}, eps, y, {}, rstd, stream);
+}
+
+void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
+                             const Tensor& rstd, const Tensor& dx, Stream& stream) {
+  backward_input(dy, x, w_D, {}, rstd, dx, stream);
+}
+
+void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
+                              const Tensor& dw_D, Stream& stream) {
+  check_vector(x, dw_D);
+  check_statistics(x, rstd);
+  add_column_sums({.dy = dy, .x = x, .rstd = rstd, .dw_D = dw_D}, stream);
+}
+
+void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
+                        const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream& stream) {
+  check_vector(x, b_D);
+  check_statistics(x, mean);
+  forward(x, w_D, b_D, eps, y, mean, rstd, stream);
+}
+
+void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
+                               const Tensor& mean, const Tensor& rstd, const Tensor& dx,
+                               Stream& stream) {
+  check_statistics(x, mean);
+  backward_input(dy, x, w_D, mean, rstd, dx, stream);
+}
+
+void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                const Tensor& rstd, const Tensor& dw_D, const Tensor& db_D,
+                                Stream& stream) {
+  check_vector(x, dw_D);
+  check_vector(x, db_D);
+  check_statistics(x, mean);
+  check_statistics(x, rstd);
+  add_column_sums({.dy = dy, .x = x, .mean = mean, .rstd = rstd, .dw_D = dw_D, .db_D = db_D},
+                  stream);
+}
+
+}  // namespace heddle::ops::cuda

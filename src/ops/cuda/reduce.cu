@@ -1,0 +1,161 @@
+#include <algorithm>
+
+#include "ops/cuda/reductions.h"
+#include "ops/cuda/vectors.h"
+#include "ops/reduce.h"
+#include "tensor/dtype.h"
+
+namespace heddle::ops::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+struct Square {
+  __device__ double operator()(double x) const { return x * x; }
+};
+struct Itself {
+  __device__ double operator()(double x) const { return x; }
+};
+
+/// partial[block] = the sum of f over the block's share, which depends on the grid only.
+template <class T, class F>
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const T* x, std::int64_t count, double* partial, F f) {
+  constexpr int W = kWidest<T>, kUnroll = 4;
+  __shared__ double scratch[32];
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t packs = reinterpret_cast<std::uintptr_t>(x) % 16 == 0 ? count / W : 0;
+  double sum = 0.0;
+  using Raw = uint4;
+  for (std::int64_t at = thread; at < packs; at += threads * kUnroll) {
+    Raw raw[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const std::int64_t pack = at + u * threads;
+      raw[u] = pack < packs ? reinterpret_cast<const Raw*>(x)[pack] : Raw{};
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        sum += f(static_cast<double>(reinterpret_cast<const T*>(&raw[u])[i]));
+      }
+    }
+  }
+  for (std::int64_t at = packs * W + thread; at < count; at += threads) {
+    sum += f(static_cast<double>(x[at]));
+  }
+  sum = reduce_block<kThreads>(sum, 0.0, Sum{}, scratch);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_partial_kernel(const double* partial, int count, bool adds, double* sum) {
+  __shared__ double scratch[32];
+  double mine = 0.0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) mine += partial[i];
+  mine = reduce_block<kThreads>(mine, 0.0, Sum{}, scratch);
+  if (threadIdx.x == 0) *sum = adds ? *sum + mine : mine;
+}
+
+/// sum (on the device) = or += the sum of f.
+template <class T, class F>
+void reduce_to(const Tensor& x, const F& f, bool adds, double* sum, double* partial,
+               StreamState& state) {
+  HEDDLE_CHECK(x.is_contiguous(), "sum of a strided {}", x.shape().text());
+  const auto blocks = std::clamp<std::int64_t>((x.count() + 4 * kThreads - 1) / (4 * kThreads), 1,
+                                               4 * state.processors);
+  sum_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(device_data<T>(x),
+                                                                           x.count(), partial, f);
+  HEDDLE_CUDA(cudaGetLastError());
+  sum_partial_kernel<<<1, kThreads, 0, state.stream>>>(partial, static_cast<int>(blocks), adds,
+                                                       sum);
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+double* partial_sums(StreamState& state) {
+  return static_cast<double*>(
+      state.workspace.at_least((4 * static_cast<std::size_t>(state.processors) + 2) * 8));
+}
+
+__global__ void clip_factor_kernel(const double* sums, int count, double limit, float* factor) {
+  bool is_finite = true;
+  for (int i = 0; i < count; ++i) is_finite = is_finite && isfinite(sums[i]);
+  const double norm = sqrt(sums[0]);
+  const double clipped = limit > 0.0 ? fmin(1.0, limit / (norm + 1e-6)) : 1.0;
+  *factor = is_finite ? static_cast<float>(clipped) : nanf("");
+}
+
+__device__ bool is_bad(float x) { return !isfinite(x); }
+__device__ bool is_bad(double x) { return !isfinite(x); }
+__device__ bool is_bad(Bf16 x) { return !isfinite(__bfloat162float(x)); }
+__device__ bool is_bad(__half x) { return !isfinite(__half2float(x)); }
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    find_bad_kernel(const T* x, std::int64_t count, unsigned long long* first) {
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += threads) {
+    if (is_bad(x[i])) {
+      atomicMin(first, static_cast<unsigned long long>(i));  // the same whatever the order
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+double sum_of_squares(const Tensor& x, Stream& stream) {
+  StreamState& state = state_of(stream);
+  double* const memory = partial_sums(state);
+  reduce_to<float>(x, Square{}, false, memory, memory + 1, state);
+  double sum = 0.0;
+  HEDDLE_CUDA(cudaMemcpyAsync(&sum, memory, sizeof sum, cudaMemcpyDeviceToHost, state.stream));
+  stream.synchronize();
+  return sum;
+}
+
+void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream) {
+  StreamState& state = state_of(stream);
+  reduce_to<float>(x, Square{}, true, device_data<double>(sum), partial_sums(state), state);
+}
+
+void add_sum(const Tensor& x, const Tensor& sum, Stream& stream) {
+  StreamState& state = state_of(stream);
+  reduce_to<double>(x, Itself{}, true, device_data<double>(sum), partial_sums(state), state);
+}
+
+void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream& stream) {
+  clip_factor_kernel<<<1, 1, 0, state_of(stream).stream>>>(
+      device_data<double>(sums), static_cast<int>(sums.count()), limit, device_data<float>(factor));
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
+  HEDDLE_CHECK(x.is_contiguous() && is_floating(x.dtype()), "search in {} {}", name_of(x.dtype()),
+               x.shape().text());
+  StreamState& state = state_of(stream);
+  auto* const first = static_cast<unsigned long long*>(state.workspace.at_least(8));
+  HEDDLE_CUDA(cudaMemsetAsync(first, 0xff, sizeof *first, state.stream));
+  const auto blocks = std::min<std::int64_t>(blocks_for(x.count(), kThreads), 4 * state.processors);
+  const auto search = [&](auto zero) {
+    using T = decltype(zero);
+    find_bad_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(
+        reinterpret_cast<const T*>(x.bytes()), x.count(), first);
+    HEDDLE_CUDA(cudaGetLastError());
+  };
+  switch (x.dtype()) {
+    case DType::f32: search(float{}); break;
+    case DType::f64: search(double{}); break;
+    case DType::bf16: search(Bf16{}); break;
+    default: search(__half{}); break;
+  }
+  unsigned long long found = 0;
+  HEDDLE_CUDA(cudaMemcpyAsync(&found, first, sizeof found, cudaMemcpyDeviceToHost, state.stream));
+  stream.synchronize();
+  return static_cast<std::int64_t>(found);  // all ones is -1
+}
+
+}  // namespace heddle::ops::cuda

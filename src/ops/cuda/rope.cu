@@ -1,0 +1,83 @@
+#include "ops/cuda/vectors.h"
+#include "ops/rope.h"
+
+namespace heddle::ops::cuda {
+namespace {
+
+template <class T>
+struct Operands {
+  T* x;
+  std::int64_t batch, position, head;  // strides of x
+  const std::int32_t* positions;
+  std::int64_t positions_batch;  // stride
+  const float *cos, *sin;
+  std::int64_t table;     // stride of both tables
+  std::uint32_t S, H, R;  // R in packs
+  std::int64_t items;     // B * S * H * R
+  float sign;             // of the angle
+};
+
+/// A thread turns a pack of pairs: elements [i, i + W) with [i + R, i + R + W).
+template <class T, int W>
+__global__ void __launch_bounds__(256) rope_kernel(Operands<T> o) {
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= o.items) return;
+  // Neighbouring threads have neighbouring packs, then heads, which share a row of the tables.
+  const auto index = static_cast<std::uint32_t>(item);
+  const std::uint32_t i = index % o.R * W, rest = index / o.R, h = rest % o.H, token = rest / o.H;
+  const std::uint32_t s = token % o.S, b = token / o.S;
+  T* const first = o.x + b * o.batch + s * o.position + h * o.head + i;
+  T* const second = first + static_cast<std::int64_t>(o.R) * W;
+  const std::int64_t row = o.positions[b * o.positions_batch + s] * o.table + i;
+  auto x = Pack<T, W>::load(first), y = Pack<T, W>::load(second);
+#pragma unroll
+  for (int n = 0; n < W; ++n) {
+    const float c = o.cos[row + n], d = o.sign * o.sin[row + n];
+    const float p = x.get(n), q = y.get(n);
+    x.set(n, p * c - q * d);
+    y.set(n, q * c + p * d);
+  }
+  x.store(first);
+  y.store(second);
+}
+
+}  // namespace
+
+void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
+          const Tensor& sin_PR, bool inverse, Stream& stream) {
+  HEDDLE_CHECK(x_BSHK.dims() == 4 && cos_PR.dims() == 2 && cos_PR.shape() == sin_PR.shape() &&
+                   cos_PR.stride(0) == sin_PR.stride(0) && 2 * cos_PR.size(1) <= x_BSHK.size(3),
+               "rotation of {} by tables of {}", x_BSHK.shape().text(), cos_PR.shape().text());
+  HEDDLE_CHECK(positions_BS.shape() == Shape({x_BSHK.size(0), x_BSHK.size(1)}),
+               "positions {} for {}", positions_BS.shape().text(), x_BSHK.shape().text());
+  const std::int64_t R = cos_PR.size(1);
+  const std::int64_t pairs = x_BSHK.size(0) * x_BSHK.size(1) * x_BSHK.size(2) * R;
+  if (pairs == 0) return;
+  HEDDLE_CHECK(pairs < (std::int64_t{1} << 32), "rotation of {}", x_BSHK.shape().text());
+  const cudaStream_t queue = state_of(stream).stream;
+  visit_float(x_BSHK.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int W = kWidest<T>;
+    const bool wide = is_aligned(x_BSHK) && R % W == 0;
+    const std::int64_t width = wide ? W : 1;
+    const Operands<T> operands{.x = device_data<T>(x_BSHK),
+                               .batch = x_BSHK.stride(0),
+                               .position = x_BSHK.stride(1),
+                               .head = x_BSHK.stride(2),
+                               .positions = device_data<std::int32_t>(positions_BS),
+                               .positions_batch = positions_BS.stride(0),
+                               .cos = device_data<float>(cos_PR),
+                               .sin = device_data<float>(sin_PR),
+                               .table = cos_PR.stride(0),
+                               .S = static_cast<std::uint32_t>(x_BSHK.size(1)),
+                               .H = static_cast<std::uint32_t>(x_BSHK.size(2)),
+                               .R = static_cast<std::uint32_t>(R / width),
+                               .items = pairs / width,
+                               .sign = inverse ? -1.0F : 1.0F};
+    const auto kernel = wide ? rope_kernel<T, W> : rope_kernel<T, 1>;
+    kernel<<<blocks_for(operands.items, 256), 256, 0, queue>>>(operands);
+    HEDDLE_CUDA(cudaGetLastError());
+  });
+}
+
+}  // namespace heddle::ops::cuda

@@ -1,0 +1,37 @@
+#include "ops/cuda/stream_state.h"
+
+#include "ops/cuda/product.h"
+#include "tensor/cuda/check.h"
+
+namespace heddle::ops::cuda {
+
+Workspace::~Workspace() { cudaFree(memory_); }
+
+void* Workspace::at_least(std::size_t bytes) {
+  if (bytes <= bytes_) return memory_;
+  HEDDLE_CUDA(cudaStreamSynchronize(stream_));
+  HEDDLE_CUDA(cudaFree(memory_));
+  memory_ = nullptr;
+  bytes_ = 0;
+  HEDDLE_CUDA(cudaMalloc(&memory_, bytes));
+  bytes_ = bytes;
+  return memory_;
+}
+
+StreamState::StreamState(const Stream& of)
+    : stream(static_cast<cudaStream_t>(of.native())), workspace(stream) {
+  HEDDLE_CUDA(
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, of.device().index));
+  HEDDLE_CUBLAS(cublasLtCreate(&blas));
+}
+
+StreamState::~StreamState() { cublasLtDestroy(blas); }
+
+StreamState& state_of(Stream& stream) {
+  HEDDLE_CUDA(cudaSetDevice(stream.device().index));
+  std::shared_ptr<void>& slot = stream.library_state();
+  if (!slot) slot = std::make_shared<StreamState>(stream);
+  return *static_cast<StreamState*>(slot.get());
+}
+
+}  // namespace heddle::ops::cuda

@@ -1,0 +1,115 @@
+#pragma once
+
+// Device code only.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "ops/cuda/stream_state.h"
+#include "tensor/cuda/check.h"
+#include "tensor/tensor.h"
+
+namespace heddle::ops::cuda {
+
+using Bf16 = __nv_bfloat16;
+
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(Bf16 x) { return __bfloat162float(x); }
+template <class T>
+__device__ inline T from_f32(float x) {
+  return x;
+}
+template <>
+__device__ inline Bf16 from_f32<Bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+template <int kBytes>
+struct RawBytes;
+template <>
+struct RawBytes<1> {
+  using type = std::uint8_t;
+};
+template <>
+struct RawBytes<2> {
+  using type = std::uint16_t;
+};
+template <>
+struct RawBytes<4> {
+  using type = std::uint32_t;
+};
+template <>
+struct RawBytes<8> {
+  using type = uint2;
+};
+template <>
+struct RawBytes<16> {
+  using type = uint4;
+};
+
+/// W elements, loaded and stored by one instruction.
+template <class T, int W>
+struct Pack {
+  using Raw = typename RawBytes<static_cast<int>(sizeof(T)) * W>::type;
+  Raw raw;
+
+  __device__ static Pack load(const T* from) { return {*reinterpret_cast<const Raw*>(from)}; }
+  __device__ void store(T* to) const { *reinterpret_cast<Raw*>(to) = raw; }
+  __device__ float get(int i) const { return to_f32(reinterpret_cast<const T*>(&raw)[i]); }
+  __device__ void set(int i, float value) { reinterpret_cast<T*>(&raw)[i] = from_f32<T>(value); }
+};
+
+/// Elements of T in 16 bytes: the widest load.
+template <class T>
+inline constexpr int kWidest = 16 / static_cast<int>(sizeof(T));
+
+template <class T>
+inline constexpr DType kDTypeOf = DType::f32;
+template <>
+inline constexpr DType kDTypeOf<Bf16> = DType::bf16;
+template <>
+inline constexpr DType kDTypeOf<double> = DType::f64;
+template <>
+inline constexpr DType kDTypeOf<std::int32_t> = DType::i32;
+
+/// The elements of a tensor, which must be T and on a GPU.
+template <class T>
+T* device_data(const Tensor& t) {
+  HEDDLE_CHECK(t.dtype() == kDTypeOf<T> && t.device().kind == Device::Kind::cuda,
+               "{} {} where {} on a GPU is wanted", name_of(t.dtype()), t.shape().text(),
+               name_of(kDTypeOf<T>));
+  return reinterpret_cast<T*>(t.bytes());
+}
+
+/// Calls body(T{}) with T = float or bf16, as `dtype` says.
+template <class Body>
+void visit_float(DType dtype, const Body& body) {
+  HEDDLE_CHECK(dtype == DType::f32 || dtype == DType::bf16, "an operation on {}", name_of(dtype));
+  if (dtype == DType::f32) {
+    body(float{});
+  } else {
+    body(Bf16{});
+  }
+}
+
+/// Whether rows of the tensor can be read in packs of 16 bytes: all but the last dimension start at
+/// multiples of them.
+inline bool is_aligned(const Tensor& t) {
+  const auto element = static_cast<std::int64_t>(size_of(t.dtype()));
+  bool aligned = reinterpret_cast<std::uintptr_t>(t.bytes()) % 16 == 0;
+  for (int dim = 0; dim + 1 < t.dims(); ++dim) {
+    aligned = aligned && (t.size(dim) == 1 || t.stride(dim) * element % 16 == 0);
+  }
+  return aligned;
+}
+
+/// Blocks for `items` with `per_block` each, never none.
+inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
+  const std::int64_t blocks = (items + per_block - 1) / per_block;
+  HEDDLE_CHECK(blocks < (std::int64_t{1} << 31), "a grid of {} blocks", blocks);
+  return static_cast<unsigned>(blocks > 0 ? blocks : 1);
+}
+
+}  // namespace heddle::ops::cuda

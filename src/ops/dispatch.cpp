@@ -1,0 +1,282 @@
+#include "ops/backend.h"
+
+namespace heddle::ops {
+namespace {
+
+const Operations& on(Device device) {
+  return device.kind == Device::Kind::cuda ? cuda_operations() : cpu_operations();
+}
+
+}  // namespace
+
+// A dry stream computes nothing; what an operation would return is then 0.
+
+void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
+                    Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).swiglu_forward(gate_TF, up_TF, y_TF, stream);
+}
+
+void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
+                     const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                     Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
+}
+
+void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).gelu_forward(x_TF, kind, y_TF, stream);
+}
+
+void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
+                   const Tensor& y_TF, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).gelu_backward(dy_TF, x_TF, kind, dx_TF, y_TF, stream);
+}
+
+void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
+           const AdamWArgs& args, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).adamw(p, g, m, v, args, stream);
+}
+
+void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                       const AttentionMask& mask, double scale, const Tensor& out_BSHK,
+                       const Tensor& lse_BHS, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream);
+}
+
+void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
+                        const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
+                        const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                        const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
+                        Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
+                          dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS, stream);
+}
+
+void cast(const Tensor& x, const Tensor& y, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).cast(x, y, stream);
+}
+
+void fill(const Tensor& y, double value, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).fill(y, value, stream);
+}
+
+void copy(const Tensor& x, const Tensor& y, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).copy(x, y, stream);
+}
+
+void add(const Tensor& a, const Tensor& b, const Tensor& y, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).add(a, b, y, stream);
+}
+
+void accumulate(const Tensor& x, const Tensor& y, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).accumulate(x, y, stream);
+}
+
+void scale(const Tensor& y, double factor, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).scale(y, factor, stream);
+}
+
+void add_bias(const Tensor& y_TN, const Tensor& b_N, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).add_bias(y_TN, b_N, stream);
+}
+
+void bias_backward(const Tensor& dy_TN, const Tensor& db_N, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).bias_backward(dy_TN, db_N, stream);
+}
+
+void embedding_forward(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
+                       Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).embedding_forward(ids_T, table_VD, y_TD, stream);
+}
+
+void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
+                   Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).embedding_add(ids_T, table_VD, y_TD, stream);
+}
+
+void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& dtable_VD,
+                        Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).embedding_backward(ids_T, dy_TD, dtable_VD, stream);
+}
+
+void held_rows(const Tensor& ids_T, std::int64_t first, std::int64_t held, const Tensor& rows_T,
+               Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).held_rows(ids_T, first, held, rows_T, stream);
+}
+
+void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+          const Tensor& c, GemmScale scale, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).gemm(a, transpose_a, b, transpose_b, c, scale, stream);
+}
+
+void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+              const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).gemm_add(a, transpose_a, b, transpose_b, bias_N, addend_MN, c, stream);
+}
+
+std::string gemm_backend(Device device) { return on(device).gemm_backend(device); }
+
+void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,
+                      const Tensor& rstd, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).rms_norm_forward(x, w_D, eps, y, rstd, stream);
+}
+
+void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
+                             const Tensor& rstd, const Tensor& dx, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
+}
+
+void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
+                              const Tensor& dw_D, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
+}
+
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
+                       const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).rms_norm_backward(dy, x, w_D, rstd, addend, dx, dw_D, stream);
+}
+
+void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
+                        const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).layer_norm_forward(x, w_D, b_D, eps, y, mean, rstd, stream);
+}
+
+void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
+                               const Tensor& mean, const Tensor& rstd, const Tensor& dx,
+                               Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
+}
+
+void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                const Tensor& rstd, const Tensor& dw_D, const Tensor& db_D,
+                                Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
+}
+
+void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& addend, const Tensor& dx,
+                         const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).layer_norm_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream);
+}
+
+void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
+                 Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).fill_normal(y, key, first_index, stddev, stream);
+}
+
+double sum_of_squares(const Tensor& x, Stream& stream) {
+  if (stream.is_dry()) return 0.0;
+  return on(stream.device()).sum_of_squares(x, stream);
+}
+
+void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).add_sum_of_squares(x, sum, stream);
+}
+
+void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).clip_factor(sums, limit, factor, stream);
+}
+
+void add_sum(const Tensor& x, const Tensor& sum, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).add_sum(x, sum, stream);
+}
+
+std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
+  if (stream.is_dry()) return -1;
+  return on(stream.device()).first_non_finite(x, stream);
+}
+
+void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
+          const Tensor& sin_PR, bool inverse, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).rope(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
+}
+
+void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
+                           Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).cross_entropy_forward(logits_TV, targets_T, loss_T, stream);
+}
+
+void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targets_T,
+                                    double grad_scale, const Tensor& loss_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .cross_entropy_forward_backward(logits_TV, targets_T, grad_scale, loss_T, stream);
+}
+
+void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).row_max(logits_TV, valid, max_T, stream);
+}
+
+void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor& targets_T,
+                      std::int64_t first, const Tensor& max_T, const Tensor& sum_T,
+                      const Tensor& chosen_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .row_exponentials(logits_TV, valid, targets_T, first, max_T, sum_T, chosen_T, stream);
+}
+
+void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
+                      const Tensor& sum_T, double grad_scale, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .softmax_gradient(exponentials_TV, targets_T, first, sum_T, grad_scale, stream);
+}
+
+void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets_T,
+              const Tensor& loss_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).row_loss(sum_T, chosen_T, targets_T, loss_T, stream);
+}
+
+void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
+                          std::int64_t rows_per_holder, std::int64_t own, const Tensor& divisor_T,
+                          const Tensor& loss_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .merge_row_statistics(statistics_N3T, targets_T, rows_per_holder, own, divisor_T, loss_T,
+                            stream);
+}
+
+void divide_rows(const Tensor& y_TD, const Tensor& divisor_T, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).divide_rows(y_TD, divisor_T, stream);
+}
+
+}  // namespace heddle::ops

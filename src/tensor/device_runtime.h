@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "tensor/device.h"
+
+/// What this folder needs of a GPU's run-time library. cuda/ has it; cuda_none/ is linked in its
+/// place where heddle is built without CUDA: it has no devices and refuses the rest with
+/// Error(resources). Handles are opaque, so that no CUDA header is needed to use streams.
+namespace heddle::device_runtime {
+
+/// Null when the device has no more.
+std::byte* allocate(Device device, std::size_t bytes);
+void release(Device device, std::byte* block) noexcept;
+/// Writes zeros, after and before all other work of the device: it waits.
+void zero(Device device, std::byte* block, std::size_t bytes);
+/// Copies from the host, likewise.
+void upload(Device device, std::byte* block, const std::byte* from, std::size_t bytes);
+
+/// Host memory that a device copies from and to without the host's help.
+std::byte* allocate_pinned(std::size_t bytes);
+void release_pinned(std::byte* block) noexcept;
+
+struct DeviceMemory {
+  std::size_t free_bytes = 0, total_bytes = 0;
+};
+DeviceMemory device_memory(Device device);
+
+/// Makes the device the one that the calling thread's CUDA calls go to.
+void use(Device device);
+
+/// A queue of work on the device; destroyed with the last reference.
+std::shared_ptr<void> make_queue(Device device);
+void synchronize(void* queue);
+/// Copies between any two places, in the order of the queue. Host memory that is not pinned may be
+/// reused on return.
+void copy(std::byte* to, const std::byte* from, std::size_t bytes, void* queue);
+
+std::shared_ptr<void> record(void* queue);
+void wait(void* queue, void* event);
+bool is_reached(void* event);
+void wait_on_host(void* event);
+
+}  // namespace heddle::device_runtime

@@ -1,0 +1,79 @@
+// Ranks joined by TCP connections. Here they are threads, each of which behaves as a process would.
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "base/error.h"
+#include "comm/collective_cases.h"
+#include "comm/tcp/tcp_world.h"
+#include "comm/training_calls.h"
+
+namespace heddle {
+namespace {
+
+std::uint16_t free_port() {
+  const int made = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(made, generic, length), 0);
+  EXPECT_EQ(getsockname(made, generic, &length), 0);
+  close(made);
+  return ntohs(address.sin_port);
+}
+
+/// What each rank's failure says; empty where it did not fail.
+std::vector<std::string> run_tcp(int ranks, const std::function<void(World&)>& body) {
+  const std::uint16_t port = free_port();
+  std::vector<std::string> failures(static_cast<std::size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        run_tcp_rank({.rank = rank, .size = ranks, .port = port}, body);
+      } catch (const Error& error) {
+        failures[static_cast<std::size_t>(rank)] = error.message();
+      }
+    });
+  }
+  threads.clear();
+  return failures;
+}
+
+class Tcp : public ::testing::TestWithParam<int> {
+ protected:
+  static void expect_no_failure(const std::function<void(World&)>& body) {
+    for (const std::string& failure : run_tcp(GetParam(), body)) EXPECT_EQ(failure, "");
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Tcp, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(Tcp, CollectivesEqualAPlainLoop) {
+  expect_no_failure([](World& world) { testing::check_collectives(world, false); });
+}
+TEST_P(Tcp, CollectivesInTheBackgroundEqualAPlainLoop) {
+  expect_no_failure([](World& world) { testing::check_collectives(world, true); });
+}
+TEST_P(Tcp, MessagesArriveInOrderPerTag) { expect_no_failure(testing::check_messages); }
+TEST_P(Tcp, ReceivesMayBePostedFirst) { expect_no_failure(testing::check_early_receives); }
+TEST_P(Tcp, SplitsByColorAndKey) { expect_no_failure(testing::check_split); }
+TEST_P(Tcp, GroupsWorkAtTheSameTime) { expect_no_failure(testing::check_overlap); }
+
+TEST(TcpRanks, AFailureOfOneStopsTheOthersWithItsReason) {
+  const auto failures = run_tcp(4, [](World& world) {
+    if (world.rank() == 2) throw Error(ErrorCode::data, "the file is torn");
+    testing::train(world);
+  });
+  EXPECT_EQ(failures[2], "the file is torn");
+  for (const std::size_t rank : {0U, 1U, 3U}) {
+    EXPECT_EQ(failures[rank], "rank 2 stopped: the file is torn") << rank;
+  }
+}
+
+}  // namespace
+}  // namespace heddle

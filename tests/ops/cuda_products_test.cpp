@@ -1,0 +1,209 @@
+// Matrix products and attention, on a GPU.
+#include "ops/attention.h"
+#include "ops/cuda_testing.h"
+#include "ops/gemm.h"
+
+namespace heddle::ops {
+namespace {
+
+class CudaProducts : public OnGpu {
+ protected:
+  /// Every value within `tolerance` of the wanted one, relative to the largest.
+  void expect_relative(const Tensor& got, const Tensor& want_f64, double tolerance,
+                       const char* what) {
+    const auto have = values(down(got)), want = values(want_f64);
+    double largest = 1e-30, worst = 0.0;
+    for (const double value : want) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double error = std::abs(have[i] - want[i]) / largest;
+      worst = std::isfinite(error) ? std::max(worst, error) : 1e300;
+    }
+    EXPECT_LT(worst, tolerance) << what;
+  }
+};
+
+TEST_F(CudaProducts, GemmEqualsTheCpu) {
+  struct Types {
+    DType in, out;
+    double tolerance;
+  };
+  const Types types[] = {{DType::f32, DType::f32, 3e-6},
+                         {DType::bf16, DType::bf16, 2.5e-3},
+                         {DType::bf16, DType::f32, 3e-6}};
+  using Sizes = std::array<std::int64_t, 3>;
+  for (const auto& [in, out, tolerance] : types) {
+    for (const auto [m, n, k] : {Sizes{1, 1, 1},
+                                 {3, 127, 129},
+                                 {129, 3, 127},
+                                 {127, 129, 3},
+                                 {64, 256, 128},
+                                 {1, 300, 64},
+                                 {257, 1, 40}}) {
+      for (const bool ta : {false, true}) {
+        for (const bool tb : {false, true}) {
+          for (const Lie lie : {Lie::contiguous, Lie::odd}) {
+            SCOPED_TRACE(fmt::format("{} to {} {}x{}x{} {} {} lie {}", name_of(in), name_of(out), m,
+                                     n, k, ta, tb, static_cast<int>(lie)));
+            const auto transpose = [](bool yes) { return yes ? Transpose::yes : Transpose::no; };
+            const Tensor a = random(ta ? Shape{k, m} : Shape{m, k}, in, 1);
+            const Tensor b = random(tb ? Shape{n, k} : Shape{k, n}, in, 2);
+            const Tensor c = random({m, n}, out, 3), bias = random({n}, out, 4);
+            const Lying dev_a(a, in, lie, gpu()), dev_b(b, in, lie, gpu());
+            const Lying dev_c(c, out, lie, gpu());
+            for (const GemmScale scale : {GemmScale{}, GemmScale{.alpha = 0.5, .beta = 1.0}}) {
+              copy(down(dev_c.view), c, cpu());  // both add to the same, rounded, values
+              gemm(a, transpose(ta), b, transpose(tb), c, scale, cpu());
+              gemm(dev_a.view, transpose(ta), dev_b.view, transpose(tb), dev_c.view, scale, gpu());
+              expect_relative(dev_c.view, c, tolerance, "product");
+            }
+            const Tensor addend = random({m, n}, out, 5);
+            const Lying dev_addend(addend, out, lie, gpu());
+            gemm_add(a, transpose(ta), b, transpose(tb), bias, addend, c, cpu());
+            gemm_add(dev_a.view, transpose(ta), dev_b.view, transpose(tb), up(bias, out),
+                     dev_addend.view, dev_c.view, gpu());
+            expect_relative(dev_c.view, c, tolerance, "product with bias and addend");
+            gemm_add(a, transpose(ta), b, transpose(tb), bias, {}, c, cpu());
+            gemm_add(dev_a.view, transpose(ta), dev_b.view, transpose(tb), up(bias, out), {},
+                     dev_c.view, gpu());
+            expect_relative(dev_c.view, c, tolerance, "product with bias");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaProducts, AnEmptyProductScales) {
+  const Tensor a = device_empty({3, 0}, DType::f32), b = device_empty({0, 4}, DType::f32);
+  const Tensor c = up(random({3, 4}, DType::f32, 1), DType::f32), before = down(c);
+  gemm(a, Transpose::no, b, Transpose::no, c, {.beta = 1.0}, gpu());
+  expect_same_bits(down(c), before);
+  gemm(a, Transpose::no, b, Transpose::no, c, {}, gpu());
+  for (const double value : values(down(c))) EXPECT_EQ(value, 0.0);
+}
+
+struct Sizes {
+  std::int64_t batch, queries, keys, heads, groups, width;
+  std::int64_t query_offset = 0;
+  std::int64_t document = 0;  ///< length of documents; 0: no mask
+};
+
+class CudaAttention : public CudaProducts {
+ protected:
+  AttentionMask mask_of(const Sizes& x) {
+    AttentionMask mask;
+    mask.query_offset = x.query_offset;
+    if (x.document == 0) return mask;
+    mask.first_key_BS = empty({x.batch, x.queries}, DType::i32);
+    const auto first = mask.first_key_BS.host<std::int32_t>();
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const auto s = static_cast<std::int64_t>(i) % x.queries + x.query_offset;
+      const auto b = static_cast<std::int64_t>(i) / x.queries;
+      first[i] = static_cast<std::int32_t>(
+          std::max<std::int64_t>(0, (s + b) / x.document * x.document - b));
+    }
+    return mask;
+  }
+  AttentionMask on_device(const AttentionMask& mask) {
+    AttentionMask result = mask;
+    if (mask.first_key_BS.defined()) result.first_key_BS = up(mask.first_key_BS);
+    return result;
+  }
+
+  void check(const Sizes& x, DType dtype, bool with_gradients) {
+    SCOPED_TRACE(fmt::format("{} B{} S{} T{} H{} G{} K{} offset {} document {}", name_of(dtype),
+                             x.batch, x.queries, x.keys, x.heads, x.groups, x.width, x.query_offset,
+                             x.document));
+    const double scale = 1.0 / std::sqrt(static_cast<double>(x.width));
+    const double tolerance = dtype == DType::f32 ? 5e-6 : 2e-2;
+    const Shape query_shape{x.batch, x.queries, x.heads, x.width};
+    const Shape key_shape{x.batch, x.keys, x.groups, x.width};
+    const Shape row_shape{x.batch, x.heads, x.queries};
+    const Tensor q = random(query_shape, dtype, 1), k = random(key_shape, dtype, 2);
+    const Tensor v = random(key_shape, dtype, 3), dout = random(query_shape, dtype, 4);
+    const Tensor out = empty(query_shape, DType::f64), lse = empty(row_shape, DType::f64);
+    const Tensor dev_q = up(q, dtype), dev_k = up(k, dtype), dev_v = up(v, dtype);
+    const Tensor dev_out = device_empty(query_shape, dtype);
+    const Tensor dev_lse = device_empty(row_shape, DType::f32);
+    const AttentionMask mask = mask_of(x), dev_mask = on_device(mask);
+    attention_forward(q, k, v, mask, scale, out, lse, cpu());
+    attention_forward(dev_q, dev_k, dev_v, dev_mask, scale, dev_out, dev_lse, gpu());
+    expect_relative(dev_out, out, tolerance, "out");
+    expect_relative(dev_lse, lse, dtype == DType::f32 ? 5e-6 : 1e-3, "lse");
+    if (!with_gradients) return;
+    const Tensor dq = empty(query_shape, DType::f64), delta = empty(row_shape, DType::f64);
+    const Tensor dk = empty(key_shape, DType::f64), dv = empty(key_shape, DType::f64);
+    const Tensor dev_dq = device_empty(query_shape, dtype);
+    const Tensor dev_dk = device_empty(key_shape, dtype), dev_dv = device_empty(key_shape, dtype);
+    const Tensor dev_delta = device_empty(row_shape, DType::f32), dev_dout = up(dout, dtype);
+    attention_backward(dout, q, k, v, out, lse, mask, scale, dq, dk, dv, delta, cpu());
+    attention_backward(dev_dout, dev_q, dev_k, dev_v, dev_out, dev_lse, dev_mask, scale, dev_dq,
+                       dev_dk, dev_dv, dev_delta, gpu());
+    expect_relative(dev_dq, dq, tolerance, "dq");
+    expect_relative(dev_dk, dk, tolerance, "dk");
+    expect_relative(dev_dv, dv, tolerance, "dv");
+  }
+};
+
+TEST_F(CudaAttention, EqualsTheCpuInTraining) {
+  for (const DType dtype : kGpuFloats) {
+    for (const Sizes& sizes :
+         {Sizes{1, 1, 1, 1, 1, 1}, Sizes{1, 3, 3, 1, 1, 3}, Sizes{2, 127, 127, 2, 2, 16},
+          Sizes{1, 129, 129, 3, 1, 20}, Sizes{2, 65, 65, 6, 2, 64}, Sizes{1, 64, 64, 4, 1, 127},
+          Sizes{1, 200, 200, 1, 1, 129}, Sizes{1, 129, 129, 4, 4, 80}, Sizes{2, 256, 256, 4, 2, 64},
+          Sizes{1, 128, 128, 2, 1, 128}, Sizes{1, 70, 70, 2, 1, 256},
+          Sizes{2, 127, 127, 4, 2, 32, 0, 5}, Sizes{1, 300, 300, 2, 1, 8, 0, 150},
+          Sizes{3, 129, 129, 2, 2, 64, 0, 40}, Sizes{2, 200, 200, 2, 1, 128, 0, 33}}) {
+      check(sizes, dtype, true);
+    }
+  }
+}
+
+TEST_F(CudaAttention, DecodesWithACacheOfEarlierKeys) {
+  for (const DType dtype : kGpuFloats) {
+    for (const Sizes& sizes :
+         {Sizes{1, 1, 1, 2, 1, 64}, Sizes{2, 1, 129, 4, 4, 64, 128},
+          Sizes{1, 1, 127, 8, 2, 64, 126}, Sizes{1, 5, 17, 6, 3, 32, 12},
+          Sizes{1, 5, 40, 2, 2, 20, 12}, Sizes{2, 70, 200, 4, 1, 16, 130, 90}}) {
+      check(sizes, dtype, false);
+    }
+  }
+}
+
+TEST_F(CudaAttention, TakesSlicesOfAFusedProjectionAndRepeatsItself) {
+  const std::int64_t B = 2, S = 192, H = 6, G = 2, K = 64;
+  for (const DType dtype : kGpuFloats) {
+    const Tensor fused = random({B, S, (H + 2 * G) * K}, dtype, 1),
+                 grads = empty(fused.shape(), DType::f64);
+    const Tensor dout = random({B, S, H, K}, dtype, 2), out = empty(dout.shape(), DType::f64);
+    const Tensor lse = empty({B, H, S}, DType::f64), delta = empty({B, H, S}, DType::f64);
+    const auto part = [&](const Tensor& t, std::int64_t begin, std::int64_t heads) {
+      return t.slice(2, begin * K, (begin + heads) * K).view({B, S, heads, K});
+    };
+    attention_forward(part(fused, 0, H), part(fused, H, G), part(fused, H + G, G), {}, 0.125, out,
+                      lse, cpu());
+    attention_backward(dout, part(fused, 0, H), part(fused, H, G), part(fused, H + G, G), out, lse,
+                       {}, 0.125, part(grads, 0, H), part(grads, H, G), part(grads, H + G, G),
+                       delta, cpu());
+    const Tensor dev = up(fused, dtype), dev_dout = up(dout, dtype);
+    const auto run = [&] {
+      const Tensor dev_out = device_empty(out.shape(), dtype);
+      const Tensor dev_grads = device_empty(fused.shape(), dtype);
+      const Tensor dev_lse = device_empty({B, H, S}, DType::f32);
+      const Tensor dev_delta = device_empty({B, H, S}, DType::f32);
+      attention_forward(part(dev, 0, H), part(dev, H, G), part(dev, H + G, G), {}, 0.125, dev_out,
+                        dev_lse, gpu());
+      attention_backward(dev_dout, part(dev, 0, H), part(dev, H, G), part(dev, H + G, G), dev_out,
+                         dev_lse, {}, 0.125, part(dev_grads, 0, H), part(dev_grads, H, G),
+                         part(dev_grads, H + G, G), dev_delta, gpu());
+      expect_relative(dev_out, out, dtype == DType::f32 ? 5e-6 : 2e-2, "out");
+      return dev_grads;
+    };
+    const Tensor first = run();
+    expect_relative(first, grads, dtype == DType::f32 ? 5e-6 : 2e-2, "gradients");
+    expect_same_bits(down(run()), down(first));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::ops

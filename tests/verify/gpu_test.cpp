@@ -1,0 +1,147 @@
+// What training computes on a GPU against the references of PyTorch, and against the CPU. Skipped
+// where there is no GPU.
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "checkpoint/catalog.h"
+#include "comm/staged/staged_backend.h"
+#include "comm/threads/thread_world.h"
+#include "engine/memory_plan.h"
+#include "engine/train_step.h"
+#include "model/registry.h"
+#include "support/temporary_folder.h"
+#include "train/run_state.h"
+#include "verify/reference.h"
+#include "verify/shared_files.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr Device kGpu{Device::Kind::cuda, 0};
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  }
+  static std::vector<fs::path> references() {
+    std::vector<fs::path> folders;
+    for (const auto& entry : fs::directory_iterator(reference_folder() / "models")) {
+      folders.push_back(entry.path());
+    }
+    return folders;
+  }
+};
+
+TEST_F(Gpu, ReferencesHoldInFloat32AndInBf16) {
+  for (const fs::path& folder : references()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      run_ranks(1, [&](World& world) {
+        const auto report = verify_reference(folder, {.device = kGpu, .dtype = dtype}, world);
+        EXPECT_TRUE(report.ok()) << folder << ": " << to_json(report).dump(1);
+      });
+    }
+  }
+}
+
+TEST_F(Gpu, ReferencesHoldOnMeshesThatTheHostJoins) {
+  const std::vector<ParallelRequest> meshes = {
+      {.dp = 2, .zero = 1}, {.dp = 2, .zero = 3}, {.tp = 2, .sequence = true}, {.pp = 2}};
+  for (const ParallelRequest& mesh : meshes) {
+    run_ranks(2, [&](World& host) {
+      World world(std::make_unique<Communicator>(through_host(host.all().backend(), kGpu),
+                                                 host.all().shared_flight(), "world"));
+      const auto report = verify_reference(reference_folder() / "models" / "llama",
+                                           {.device = kGpu, .parallel = mesh}, world);
+      EXPECT_TRUE(report.ok()) << to_json(report).dump(1);
+    });
+  }
+}
+
+/// A model in training whose steps can be saved and continued, on any device.
+class Trained {
+ public:
+  Trained(Device device, DType dtype)
+      : memory_(device),
+        stream_(1, device),
+        model_(read_model_spec(reference_folder() / "models" / "llama" / "config.json"),
+               {.dtype = dtype, .positions = kSeqLen}, ParamStore::Purpose::training, memory_),
+        step_(model_, optimizer_, stream_, memory_) {}
+
+  void start() { initialize(model_.store(), 5, stream_); }
+  double step(int number) {
+    Memory host;
+    const auto ids = [&](int shift) {
+      const Tensor tensor = host.alloc({2, kSeqLen}, DType::i32, MemoryTag::data);
+      std::int32_t i = 0;
+      for (auto& id : tensor.host<std::int32_t>()) {
+        id = static_cast<std::int32_t>((number * 31 + (i++ + shift) * 7) % model_.spec().vocab);
+      }
+      return tensor;
+    };
+    const std::vector<MicroBatch> batches = {plain_batch(ids(0), ids(1), 0, host)};
+    return step_.run(batches, {.lr = 1e-3, .step = number + 1}, 1.0).loss;
+  }
+  void save(const fs::path& folder, int steps) {
+    run_ranks(1, [&](World& world) {
+      save_run(folder, {.step = steps}, model_, DType::f32, {{"config.json", "{}"}}, world, memory_,
+               stream_);
+    });
+  }
+  void load(const fs::path& folder) { restore_run(*open_latest(folder), model_, stream_); }
+  MemoryStats memory() const { return memory_.stats(); }
+
+  static constexpr std::int64_t kSeqLen = 24;
+
+ private:
+  Memory memory_;
+  Stream stream_;
+  Model model_;
+  AdamW optimizer_{AdamWConfig{}};
+  TrainStep step_;
+};
+
+TEST_F(Gpu, FourAndSixStepsAreTenBitForBit) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const TemporaryFolder folder;
+    Trained whole(kGpu, dtype), first(kGpu, dtype), second(kGpu, dtype);
+    whole.start();
+    first.start();
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(first.step(i), whole.step(i));
+    first.save(folder.path(), 4);
+    second.load(folder.path());
+    for (int i = 4; i < 10; ++i) EXPECT_EQ(second.step(i), whole.step(i)) << "step " << i;
+  }
+}
+
+TEST_F(Gpu, ACheckpointOfTheCpuContinuesThereAndBack) {
+  const TemporaryFolder to_gpu, back;
+  Trained cpu({}, DType::f32), gpu(kGpu, DType::f32), again({}, DType::f32);
+  cpu.start();
+  for (int i = 0; i < 3; ++i) cpu.step(i);
+  cpu.save(to_gpu.path(), 3);
+  gpu.load(to_gpu.path());
+  for (int i = 3; i < 6; ++i) EXPECT_NEAR(gpu.step(i), cpu.step(i), 1e-4);
+  gpu.save(back.path(), 6);
+  again.load(back.path());
+  for (int i = 6; i < 9; ++i) EXPECT_NEAR(again.step(i), cpu.step(i), 1e-4);
+}
+
+TEST_F(Gpu, MemoryIsWhatWasPlanned) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Trained trained(kGpu, dtype);
+    trained.start();
+    for (int i = 0; i < 2; ++i) trained.step(i);
+    const auto spec = read_model_spec(reference_folder() / "models" / "llama" / "config.json");
+    const StepPlan plan =
+        plan_step(spec, {.dtype = dtype, .positions = Trained::kSeqLen}, single_rank_plan(spec), 0,
+                  {.sequences = 2, .seq_len = Trained::kSeqLen}, kGpu);
+    EXPECT_EQ(trained.memory().peak, plan.memory.peak);
+    EXPECT_EQ(trained.memory().reserved, plan.memory.reserved);
+  }
+}
+
+}  // namespace
+}  // namespace heddle
