@@ -1,14 +1,10 @@
 #!/usr/bin/env bash
-# Installs the Debian packages the build needs and that are missing. Does nothing when all are there.
+# Installs the Debian packages the build needs and that are missing, and where nvcc is, fetches the headers of
+# cudnn-frontend (from the vendor's Python wheel) into the user's cache. Does nothing when all are there.
 #   setup.sh            what make, make demo and make test need
 #   setup.sh --fuzz     also clang, for make fuzz
 #   setup.sh --lint     also clang-format and clang-tidy, for make format and make lint
 #   setup.sh --simgrid  also SimGrid, which the tests of the network are compared with
-# Installs the Debian packages the build needs and that are missing, and where nvcc is, fetches the headers of
-# cudnn-frontend (from the vendor's Python wheel) into the user's cache. Does nothing when all are there.
-#   setup.sh           what make, make demo and make test need
-#   setup.sh --fuzz    also clang, for make fuzz
-#   setup.sh --lint    also clang-format and clang-tidy, for make format and make lint
 set -euo pipefail
 
 packages=(

@@ -1,15 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 #include "base/json_value.h"
 #include "base/rng.h"
 #include "base/strings.h"
+#include "cli/byte_progress.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
-#include "observe/progress.h"
 #include "simulator/network/collectives.h"
 #include "simulator/network/link_load.h"
 #include "simulator/network/placement.h"
@@ -76,18 +75,9 @@ std::vector<double> begins(const Options& options, int ranks, std::uint64_t seed
 
 Result play_seed(const Options& options, const Topology& topology, const FlowProgram& program,
                  std::uint64_t seed) {
-  observe::Progress progress(
-      {.label = fmt::format("simulating {}", program.name),
-       .total = static_cast<std::uint64_t>(program.messages()),
-       .unit = "messages",
-       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr)});
-  std::int64_t shown = 0;
   PlayOptions play_options{.begin_seconds = begins(options, program.ranks(), seed),
                            .tolerance = options.tolerance,
-                           .on_progress = [&](std::int64_t done, std::int64_t) {
-                             progress.add(static_cast<std::uint64_t>(done - shown));
-                             shown = done;
-                           }};
+                           .on_progress = byte_progress("simulating " + program.name)};
   if (options.placement == "random") {
     play_options.placement = random_placement(topology, program.ranks(), seed);
   }

@@ -55,7 +55,9 @@ void FlowNetwork::solve() {
 
 void FlowNetwork::move_to(double time) {
   for (Active& one : active_) {
-    one.piece.bytes = std::max(0.0, one.piece.bytes - one.rate * (time - now_));
+    const double bytes = std::min(one.piece.bytes, one.rate * (time - now_));
+    one.piece.bytes -= bytes;
+    bytes_moved_ += bytes;
   }
   now_ = time;
 }
@@ -66,7 +68,10 @@ void FlowNetwork::end_batch(double first_end) {
   const double horizon = first_end * (1.0 + kRounding) + tolerance_ * (first_end - first->begin);
   const auto rest = std::partition(active_.begin(), active_.end(),
                                    [&](const Active& one) { return one.end > horizon; });
-  for (auto one = rest; one != active_.end(); ++one) ended_.push_back({one->id, one->end});
+  for (auto one = rest; one != active_.end(); ++one) {
+    ended_.push_back({one->id, one->end});
+    bytes_moved_ += one->piece.bytes;
+  }
   active_.erase(rest, active_.end());
   std::sort(ended_.begin(), ended_.end(), [](const Ended& a, const Ended& b) {
     return std::pair(a.time, a.id) < std::pair(b.time, b.id);

@@ -27,6 +27,7 @@ class FlowNetwork {
   /// under way.
   std::span<const Ended> advance();
 
+  double bytes_moved() const { return bytes_moved_; }
   std::int64_t solves() const { return solves_; }
 
  private:
@@ -49,6 +50,7 @@ class FlowNetwork {
   std::vector<Active> active_, waiting_;  ///< waiting_ is a heap: first to begin in front
   std::vector<Ended> ended_;
   bool is_changed_ = false;
+  double bytes_moved_ = 0.0;
   std::int64_t solves_ = 0;
 };
 

@@ -74,14 +74,6 @@ bool comes_before(const std::vector<End>& a, const std::vector<End>& b, std::siz
 
 }  // namespace
 
-std::int64_t FlowProgram::messages() const {
-  std::int64_t count = 0;
-  for (const auto& rounds : by_rank) {
-    for (const Round& round : rounds) count += static_cast<std::int64_t>(round.sends.size());
-  }
-  return count;
-}
-
 MatchedProgram match(const FlowProgram& program) {
   const auto sends = ends_of(program, Side::send), receives = ends_of(program, Side::receive);
   MatchedProgram matched;

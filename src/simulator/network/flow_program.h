@@ -23,8 +23,6 @@ struct FlowProgram {
   std::vector<std::vector<Round>> by_rank;
 
   int ranks() const { return static_cast<int>(by_rank.size()); }
-  /// That are sent.
-  std::int64_t messages() const;
 };
 
 /// A send and the receive it meets.

@@ -51,7 +51,8 @@ void MaxMin::solve(std::span<const std::span<const LinkShare>> flows, std::span<
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> next(std::greater<>(),
                                                                       std::move(entries));
   double level = 0.0;
-  while (!next.empty()) {
+  std::size_t open = flows.size();
+  while (open > 0) {
     const auto [known, link] = next.top();
     next.pop();
     const Use& full = uses_[static_cast<std::size_t>(link)];
@@ -66,6 +67,7 @@ void MaxMin::solve(std::span<const std::span<const LinkShare>> flows, std::span<
       const std::uint32_t flow = flows_by_link_[i];
       if (rates[flow] > 0.0) continue;
       rates[flow] = level;
+      --open;
       for (const auto& [other, share] : flows[flow]) {
         Use& use = uses_[static_cast<std::size_t>(other)];
         --use.flows;

@@ -25,6 +25,7 @@ class Player {
         ranks_(hosts_.size()) {
     played_.rank_seconds.resize(hosts_.size());
     played_.transfers = static_cast<std::int64_t>(transfers_.size());
+    for (const Transfer& transfer : program_.transfers) bytes_ += transfer.bytes;
   }
 
   PlayedProgram run(const PlayOptions& options) {
@@ -38,7 +39,7 @@ class Player {
       // Copied: what follows an end begins in the network.
       const std::vector<Ended> batch(ended.begin(), ended.end());
       for (const Ended& piece : batch) end_piece(piece);
-      if (options.on_progress) options.on_progress(done_, played_.transfers);
+      if (options.on_progress) report(options);
     }
     if (done_ != played_.transfers) refuse_deadlock();
     for (const double end : played_.rank_seconds) played_.seconds = std::max(played_.seconds, end);
@@ -57,6 +58,12 @@ class Player {
     std::size_t round = 0, left = 0;  ///< transfers of the round
     int pieces = 0;                   ///< under way from here
   };
+
+  void report(const PlayOptions& options) const {
+    const auto all = static_cast<std::uint64_t>(bytes_);
+    const auto moved = static_cast<std::uint64_t>(network_.bytes_moved());
+    options.on_progress(done_ == played_.transfers ? all : std::min(moved, all), all);
+  }
 
   void post(int rank, double time) {
     Rank& state = ranks_[static_cast<std::size_t>(rank)];
@@ -171,6 +178,7 @@ class Player {
   std::vector<Progress> transfers_;
   std::vector<Rank> ranks_;
   std::int64_t done_ = 0;
+  double bytes_ = 0.0;
   PlayedProgram played_;
 };
 

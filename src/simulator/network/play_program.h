@@ -14,8 +14,9 @@ struct PlayOptions {
   std::vector<int> placement = {};         ///< host by rank; empty: rank r on host r
   std::vector<double> begin_seconds = {};  ///< by rank; empty: all at 0
   double tolerance = 1e-3;                 ///< of FlowNetwork
-  /// Called now and then with (transfers done, all); may be absent.
-  std::function<void(std::int64_t, std::int64_t)> on_progress = {};
+  /// Called after every event with (bytes that have arrived, all); the last time they are equal.
+  /// May be absent.
+  std::function<void(std::uint64_t, std::uint64_t)> on_progress = {};
 };
 
 struct PlayedTransfer {

@@ -100,16 +100,16 @@ TEST(PlayProgram, RanksBeginWhenTheyAreSaidTo) {
 }
 
 TEST(PlayProgram, ReportsProgressToTheEnd) {
-  std::int64_t last = 0;
+  std::uint64_t last = 0;
   const auto program = ring_all_reduce(4, 1e6);
   PlayOptions options;
-  options.on_progress = [&](std::int64_t done, std::int64_t all) {
+  options.on_progress = [&](std::uint64_t done, std::uint64_t all) {
     EXPECT_GT(done, last);
-    EXPECT_EQ(all, 24);
+    EXPECT_EQ(all, 6'000'000u);
     last = done;
   };
   play(one_switch(4), program, options);
-  EXPECT_EQ(last, 24);
+  EXPECT_EQ(last, 6'000'000u);
 }
 
 std::string refusal(const FlowProgram& program, const PlayOptions& options = {}) {
