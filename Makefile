@@ -3,12 +3,13 @@
 # make test       all tests
 # make format     clang-format over the sources          make lint   clang-tidy
 # make asan tsan  the tests under sanitizers             make fuzz   every fuzz target for 60 s
+# make simgrid    the network simulator against SimGrid, which is installed first
 
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 CUDA  ?= AUTO
 
-.PHONY: all setup configure demo test asan tsan fuzz format lint clean
+.PHONY: all setup configure demo test simgrid asan tsan fuzz format lint clean
 
 all: configure
 	@cmake --build $(BUILD) --target heddle -j $(JOBS)
@@ -27,6 +28,12 @@ demo: all
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
+
+simgrid:
+	@./scripts/setup.sh --simgrid
+	@$(MAKE) --no-print-directory configure
+	@cmake --build $(BUILD) --target simgrid_test -j $(JOBS)
+	@cd $(BUILD) && ctest --output-on-failure -L simgrid
 
 asan tsan: setup
 	@cmake --preset $@ --log-level=WARNING

@@ -1,4 +1,9 @@
 #!/usr/bin/env bash
+# Installs the Debian packages the build needs and that are missing. Does nothing when all are there.
+#   setup.sh            what make, make demo and make test need
+#   setup.sh --fuzz     also clang, for make fuzz
+#   setup.sh --lint     also clang-format and clang-tidy, for make format and make lint
+#   setup.sh --simgrid  also SimGrid, which the tests of the network are compared with
 # Installs the Debian packages the build needs and that are missing, and where nvcc is, fetches the headers of
 # cudnn-frontend (from the vendor's Python wheel) into the user's cache. Does nothing when all are there.
 #   setup.sh           what make, make demo and make test need
@@ -21,7 +26,8 @@ for option in "$@"; do
   case "$option" in
     --fuzz) packages+=(clang-14 libclang-rt-14-dev libomp-14-dev) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14) ;;
-    *) echo "setup: unknown option $option (known: --fuzz, --lint)" >&2; exit 2 ;;
+    --simgrid) packages+=(libsimgrid-dev) ;;
+    *) echo "setup: unknown option $option (known: --fuzz, --lint, --simgrid)" >&2; exit 2 ;;
   esac
 done
 

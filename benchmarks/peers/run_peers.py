@@ -63,7 +63,7 @@ class TorchWorker:
         command += ["--eager"] if eager else []
         # No GPU, even where there is one; and no pool of compiler processes lingering beside the measurement.
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        environment |= {} if options.plain_malloc else KEEP_FREED_MEMORY
+        environment |= KEEP_FREED_MEMORY if options.tuned_malloc else {}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environment)
         self.facts = self.reply()
@@ -191,7 +191,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=2, help="PyTorch steps before the first round (%(default)s)")
     parser.add_argument("--eager", action="store_true", help="also measure PyTorch without torch.compile")
     parser.add_argument("--compile-mode", default="default", help="mode of torch.compile (%(default)s)")
-    parser.add_argument("--plain-malloc", action="store_true", help="do not let PyTorch keep freed memory for reuse")
+    parser.add_argument("--tuned-malloc", action="store_true", help="let PyTorch keep freed memory for reuse")
     parser.add_argument("--cpus", type=int, help="restrict every contender to this many CPUs (default: all)")
     parser.add_argument("--threads", type=int, help="PyTorch's threads (default: one per CPU)")
     parser.add_argument("--heddle", type=Path, default=ROOT / "build" / "heddle", help="the program to measure")
@@ -216,12 +216,12 @@ def main() -> None:
 
     models = [compare(model, python, options) for model in options.models]
     report = dict(date=datetime.date.today().isoformat(), cpu=cpu_model(), cores=cores, torch=models[0]["torch"],
-                  torch_threads=options.threads, compile_mode=options.compile_mode, plain_malloc=options.plain_malloc,
+                  torch_threads=options.threads, compile_mode=options.compile_mode, tuned_malloc=options.tuned_malloc,
                   python=platform.python_version(),
                   heddle="not measured" if options.torch_only else heddle_version(options.heddle),
                   rounds=options.rounds, steps=options.steps, models=models)
     options.results.mkdir(parents=True, exist_ok=True)
-    kind = "-plain-malloc" if options.plain_malloc else ""
+    kind = "-tuned-malloc" if options.tuned_malloc else ""
     target = options.results / f"cpu-peers{kind}-{report['date']}.json"
     target.write_text(json.dumps(report, indent=1) + "\n")
     target.with_suffix(".md").write_text(markdown(report))

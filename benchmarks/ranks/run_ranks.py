@@ -18,21 +18,21 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MODEL, SEQUENCE = "llama-110m", 512
-# name, sequences a micro-batch, micro-batches, settings of the section parallel, the bar
-ONE_PROCESS = ("one process", 1, 8, None, None)
+MODEL, SEQUENCES, SEQUENCE = "llama-110m", 8, 256
+# name, micro-batches of each replica, settings of the section parallel, the bar
+ONE_PROCESS = ("one process", 8, None, None)
 MESHES = (
-    ("dp 2", 1, 4, ["dp=2"], 0.90),
-    ("tp 2", 1, 8, ["tp=2"], 0.90),
-    ("pp 2, 1f1b", 1, 8, ["pp=2", "schedule=1f1b"], 0.82),
-    ("pp 2, zb-v", 1, 8, ["pp=2", "schedule=zb-v"], 0.90),
-    ("pp 2, 1f1b, vocabulary over pp", 1, 8, ["pp=2", "schedule=1f1b", "vocabulary=pipeline"], None),
+    ("dp 2", 4, ["dp=2"], 0.90),
+    ("tp 2", 8, ["tp=2"], 0.90),
+    ("pp 2, 1f1b", 8, ["pp=2", "schedule=1f1b"], 0.82),
+    ("pp 2, zb-v", 8, ["pp=2", "schedule=zb-v"], 0.90),
+    ("pp 2, 1f1b, vocabulary over pp", 8, ["pp=2", "schedule=1f1b", "vocabulary=pipeline"], None),
 )
 
 
 def measure(heddle, contender, steps):
-    name, batch, microbatches, settings, _ = contender
-    command = [heddle, "bench", "train", "--model", MODEL, "--batch", str(batch), "--seq", str(SEQUENCE),
+    name, microbatches, settings, _ = contender
+    command = [heddle, "bench", "train", "--model", MODEL, "--batch", str(SEQUENCES), "--seq", str(SEQUENCE),
                "--microbatches", str(microbatches), "--steps", str(steps), "--json"]
     if settings is not None:
         command += ["--ranks", "2"] + [word for key in settings for word in ("--set", f"parallel.{key}")]
@@ -66,7 +66,7 @@ def main():
             print(f"round {number + 1}/{options.rounds} {contender[0]}: {speed:.1f} tokens/s", file=sys.stderr)
     date = datetime.date.today().isoformat()
     lines = [f"# Two ranks on the cores of one process, {date}", "",
-             f"{cpu_model()}, cores: {os.cpu_count()}. {MODEL}, float32, {8 * SEQUENCE} tokens a step; ranks are threads"
+             f"{cpu_model()}, cores: {os.cpu_count()}. {MODEL}, float32, {SEQUENCES * SEQUENCE} tokens a step; ranks are threads"
              f" of one program. Alternating rounds: {options.rounds}, timed steps in each: {options.steps}; ratios round"
              " by round.", "",
              "| mesh | tokens/s, median [range] | of one process, median [range] | bar |", "|---|---|---|---|"]

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -50,7 +50,9 @@ class OpsBench {
       : sizes(options.device.kind == Device::Kind::cuda ? kOnGpu : kOnCpu),
         options_(options),
         stream_(options.threads, options.device),
-        memory_(options.device) {}
+        memory_(options.device) {
+    stream_.set_deterministic(false);  // as training runs unless it is told otherwise
+  }
 
   const Sizes sizes;
 
@@ -228,6 +230,9 @@ void bench_norm(OpsBench& bench) {
              [&] { ops::layer_norm_backward_input(dy, x, w, mean, rstd, dx, s); });
   on.measure("layer_norm backward weight", 2,
              [&] { ops::layer_norm_backward_weight(dy, x, mean, rstd, dw, db, s); });
+  on.measure("rms_norm backward", 4, [&] { ops::rms_norm_backward(dy, x, w, rstd, y, dx, dw, s); });
+  on.measure("layer_norm backward", 4,
+             [&] { ops::layer_norm_backward(dy, x, w, mean, rstd, y, dx, dw, db, s); });
 }
 
 void bench_activation(OpsBench& bench) {
@@ -238,6 +243,10 @@ void bench_activation(OpsBench& bench) {
   using ops::Gelu;
   on.measure("swiglu forward", 3, [&] { ops::swiglu_forward(gate, up, y, s); });
   on.measure("swiglu backward", 5, [&] { ops::swiglu_backward(dy, gate, up, dgate, dup, {}, s); });
+  on.measure("swiglu backward with y", 6,
+             [&] { ops::swiglu_backward(dy, gate, up, dgate, dup, y, s); });
+  on.measure("gelu tanh backward with y", 4,
+             [&] { ops::gelu_backward(dy, gate, Gelu::tanh, dgate, y, s); });
   on.measure("gelu exact forward", 2, [&] { ops::gelu_forward(gate, Gelu::exact, y, s); });
   on.measure("gelu exact backward", 3,
              [&] { ops::gelu_backward(dy, gate, Gelu::exact, dgate, {}, s); });
@@ -331,9 +340,9 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
   };
   bench.against_gemm("attention backward", size, 5.0 * product, backward);
   if (!bench.is_on_gpu()) return;
-  s.set_deterministic(false);
-  bench.against_gemm("attention backward, any order", size, 5.0 * product, backward);
   s.set_deterministic(true);
+  bench.against_gemm("attention backward, fixed order", size, 5.0 * product, backward);
+  s.set_deterministic(false);
 }
 
 void bench_attention(OpsBench& bench) {

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/rng.h"
 #include "engine/memory_plan.h"
 #include "engine/train_step.h"
@@ -199,7 +199,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   return result;
 }
 
-Json to_json(const TrainBenchResult& result) {
+JsonValue to_json(const TrainBenchResult& result) {
   return {{"tokens_per_second", result.tokens_per_second},
           {"step_seconds_median", result.step_seconds_median},
           {"step_seconds_spread", result.step_seconds_spread},

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "comm/world.h"
 #include "model/parallel_plan.h"
 #include "model/spec.h"
@@ -53,6 +53,6 @@ using OnBenchStep = std::function<void(std::int64_t, double, double)>;
 TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
                                 World& world, const OnBenchStep& on_step);
 
-Json to_json(const TrainBenchResult& result);
+JsonValue to_json(const TrainBenchResult& result);
 
 }  // namespace heddle

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "checkpoint/model_source.h"
 #include "checkpoint/tensor_stats.h"
 
@@ -54,8 +54,8 @@ struct CompareReport {
 CompareReport compare(const std::filesystem::path& path, const std::filesystem::path& reference,
                       const ByteProgress& progress = {});
 
-Json to_json(const InspectReport& report);
-Json to_json(const CompareReport& report);
+JsonValue to_json(const InspectReport& report);
+JsonValue to_json(const CompareReport& report);
 /// Tables for people.
 std::string to_text(const InspectReport& report);
 std::string to_text(const CompareReport& report);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "checkpoint/inspect.h"
 
@@ -13,10 +13,10 @@ std::string shape_text(const std::vector<std::int64_t>& sizes) {
   return fmt::format("[{}]", fmt::join(sizes, ", "));
 }
 
-Json tensors_json(const std::vector<TensorReport>& tensors) {
-  Json list = Json::array();
+JsonValue tensors_json(const std::vector<TensorReport>& tensors) {
+  JsonValue list = JsonValue::array();
   for (const TensorReport& tensor : tensors) {
-    Json json = Json::object();
+    JsonValue json = JsonValue::object();
     json["name"] = tensor.spec.name;
     json["dtype"] = tensor.spec.dtype_name;
     json["shape"] = tensor.spec.sizes;
@@ -61,8 +61,8 @@ std::string list(const char* title, const std::vector<std::string>& lines) {
 
 }  // namespace
 
-Json to_json(const InspectReport& report) {
-  Json json = Json::object();
+JsonValue to_json(const InspectReport& report) {
+  JsonValue json = JsonValue::object();
   json["path"] = report.path.string();
   json["kind"] = name_of(report.kind);
   json["parameters"] = report.parameters();
@@ -100,12 +100,12 @@ std::string to_text(const InspectReport& report) {
   return text;
 }
 
-Json to_json(const CompareReport& report) {
-  Json json = Json::object();
+JsonValue to_json(const CompareReport& report) {
+  JsonValue json = JsonValue::object();
   json["equal"] = report.are_equal();
-  Json& tensors = json["tensors"] = Json::array();
+  JsonValue& tensors = json["tensors"] = JsonValue::array();
   for (const ComparedTensor& tensor : report.tensors) {
-    Json entry = Json::object();
+    JsonValue entry = JsonValue::object();
     entry["name"] = tensor.name;
     entry["shape"] = tensor.sizes;
     entry["max_abs"] = tensor.difference.max_abs;

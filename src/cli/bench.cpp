@@ -1,7 +1,7 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "bench/train_bench.h"
 #include "cli/compute_choice.h"

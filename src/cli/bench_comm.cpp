@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "bench/comm_bench.h"
 #include "cli/launcher.h"
@@ -30,7 +30,7 @@ struct Report {
 };
 
 void print_json(const Report& report) {
-  Json list = Json::array();
+  JsonValue list = JsonValue::array();
   for (const CommBenchResult& r : report.results) {
     list.push_back({{"name", name_of(r.op)},
                     {"bytes", r.bytes},
@@ -41,7 +41,8 @@ void print_json(const Report& report) {
                     {"bound_rate", r.bound_rate()},
                     {"fraction", r.fraction}});
   }
-  const Json json = {{"backend", report.backend}, {"ranks", report.ranks}, {"collectives", list}};
+  const JsonValue json = {
+      {"backend", report.backend}, {"ranks", report.ranks}, {"collectives", list}};
   fmt::print("{}\n", json.dump(2));
 }
 

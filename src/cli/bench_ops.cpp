@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "bench/ops_bench.h"
 #include "cli/compute_choice.h"
 #include "cli/threads.h"
@@ -33,7 +33,7 @@ std::string place(const Options& options) {
 }
 
 void print_json(const Options& options, const std::vector<OpBenchResult>& results) {
-  Json list = Json::array();
+  JsonValue list = JsonValue::array();
   for (const OpBenchResult& r : results) {
     list.push_back({{"name", r.name},
                     {"size", r.size},
@@ -44,11 +44,11 @@ void print_json(const Options& options, const std::vector<OpBenchResult>& result
                     {"bound_rate", r.limit},
                     {"fraction", r.fraction()}});
   }
-  const Json report = {{"device", options.device},
-                       {"dtype", name_of(options.bench.dtype)},
-                       {"threads", options.bench.threads},
-                       {"gemm_backend", ops::gemm_backend(options.bench.device)},
-                       {"ops", list}};
+  const JsonValue report = {{"device", options.device},
+                            {"dtype", name_of(options.bench.dtype)},
+                            {"threads", options.bench.threads},
+                            {"gemm_backend", ops::gemm_backend(options.bench.device)},
+                            {"ops", list}};
   fmt::print("{}\n", report.dump(2));
 }
 

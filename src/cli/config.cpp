@@ -1,9 +1,8 @@
-#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <memory>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/explain.h"
@@ -24,14 +23,14 @@ struct Options {
   bool markdown = false;
 };
 
-Json to_json(const Value& value) {
+JsonValue to_json(const Value& value) {
   return std::visit(
-      [](const auto& v) -> Json {
+      [](const auto& v) -> JsonValue {
         using T = std::decay_t<decltype(v)>;
         if constexpr (std::is_same_v<T, std::monostate>) {
           return nullptr;
         } else if constexpr (std::is_same_v<T, std::vector<config::DataSource>>) {
-          Json list = Json::array();
+          JsonValue list = JsonValue::array();
           for (const auto& source : v) {
             list.push_back(
                 {{"path", source.path.string()}, {"weight", source.weight}, {"name", source.name}});
@@ -44,23 +43,23 @@ Json to_json(const Value& value) {
       value);
 }
 
-Json to_json(const Key& key) {
-  Json json = {{"key", key.full_name()},
-               {"type", config::describe_type(key)},
-               {"unit", key.unit},
-               {"default", to_json(key.default_value())},
-               {"default_text", config::default_text(key)},
-               {"help", key.help},
-               {"explanation", key.explanation},
-               {"foreign", key.foreign}};
+JsonValue to_json(const Key& key) {
+  JsonValue json = {{"key", key.full_name()},
+                    {"type", config::describe_type(key)},
+                    {"unit", key.unit},
+                    {"default", to_json(key.default_value())},
+                    {"default_text", config::default_text(key)},
+                    {"help", key.help},
+                    {"explanation", key.explanation},
+                    {"foreign", key.foreign}};
   if (!key.field.choices.empty()) json["choices"] = key.field.choices;
   if (std::isfinite(key.minimum)) json["minimum"] = key.minimum;
   if (std::isfinite(key.maximum)) json["maximum"] = key.maximum;
   return json;
 }
 
-Json to_json(const config::LoadedRun& run) {
-  Json values = Json::object(), origins = Json::object();
+JsonValue to_json(const config::LoadedRun& run) {
+  JsonValue values = JsonValue::object(), origins = JsonValue::object();
   for (const auto& key : config::keys()) {
     values[key.section][key.name] = to_json(key.field.get(run.config));
     origins[key.full_name()] = config::origin_of(key, run.origins);
@@ -85,9 +84,9 @@ void explain(const Options& options) {
   const auto keys = config::keys_named(options.what);
   if (options.markdown) return print(config::explain_markdown());
   if (options.json) {
-    Json list = Json::array();
+    JsonValue list = JsonValue::array();
     for (const auto* key : keys) list.push_back(to_json(*key));
-    return print(Json{{"keys", list}}.dump(2) + "\n");
+    return print(JsonValue{{"keys", list}}.dump(2) + "\n");
   }
   std::string text;
   for (const auto* key : keys) text += (text.empty() ? "" : "\n") + config::explain(*key);

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <memory>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "cli/byte_progress.h"
@@ -27,14 +27,14 @@ std::optional<DType> dtype_of(const std::string& name) {
   return std::nullopt;
 }
 
-Json to_json(const ConvertReport& report) {
-  Json json = Json::object();
+JsonValue to_json(const ConvertReport& report) {
+  JsonValue json = JsonValue::object();
   json["source"] = report.source.string();
   json["out"] = report.out.string();
   json["tensors"] = report.tensors;
   json["parameters"] = report.parameters;
   json["bytes"] = report.size_bytes;
-  json["files"] = Json::array();
+  json["files"] = JsonValue::array();
   for (const FileRecord& file : report.files) json["files"].push_back(file.path);
   json["warnings"] = report.warnings;
   return json;

@@ -1,11 +1,9 @@
 #include "data/demo_text.h"
 
-#include <nlohmann/json.hpp>
-
 #include <memory>
 
 #include "base/file_system.h"
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -24,7 +22,7 @@ void run(const Options& options) {
   std::string lines;
   const auto documents = language.documents(options.seed, options.bytes);
   for (const DemoDocument& document : documents) {
-    lines += Json{{"text", document.text}, {"nats", document.nats}}.dump() + "\n";
+    lines += JsonValue{{"text", document.text}, {"nats", document.nats}}.dump() + "\n";
   }
   write_file_atomically(real_file_system(), options.out, lines);
   log_info("{}: {} documents; the language has {:.4f} nats per byte", options.out, documents.size(),

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "cli/launcher.h"
 #include "cli/verb.h"
@@ -172,15 +172,16 @@ void print_text(const std::vector<Finding>& findings) {
 }
 
 void print_json(const std::vector<Finding>& findings, bool is_ready) {
-  Json list = Json::array();
+  JsonValue list = JsonValue::array();
   for (const auto& finding : findings) {
     list.push_back({{"name", finding.name},
                     {"status", text_of(finding.status)},
                     {"found", finding.found},
                     {"why", finding.why}});
   }
-  const Json json = {{"version", HEDDLE_VERSION}, {"ok", is_ready}, {"findings", std::move(list)}};
-  fmt::print("{}\n", json.dump(1, ' ', false, Json::error_handler_t::replace));
+  const JsonValue json = {
+      {"version", HEDDLE_VERSION}, {"ok", is_ready}, {"findings", std::move(list)}};
+  fmt::print("{}\n", json.dump(1));
 }
 
 void run_doctor(bool as_json) {

@@ -1,7 +1,7 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
 #include "cli/temporary_folder.h"
@@ -72,10 +72,10 @@ void run(const Arguments& arguments) {
   fmt::print(stderr, "loss {:.4f}, perplexity {:.2f} over {} tokens\n", result.loss,
              result.perplexity(), result.targets);
   if (arguments.json) {
-    std::cout << Json{{"loss", result.loss},
-                      {"perplexity", result.perplexity()},
-                      {"tokens", result.targets},
-                      {"seq_len", seq_len}}
+    std::cout << JsonValue{{"loss", result.loss},
+                           {"perplexity", result.perplexity()},
+                           {"tokens", result.targets},
+                           {"seq_len", seq_len}}
                      .dump()
               << "\n";
   }

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
 #include "cli/threads.h"
@@ -96,11 +96,11 @@ void run(Arguments arguments) {
   printer.finish();
   const double seconds = watch.seconds();
   if (arguments.json) {
-    std::cout << Json{{"prompt", arguments.prompt},
-                      {"text", printer.text()},
-                      {"tokens", tokens},
-                      {"seconds", seconds},
-                      {"tokens_per_second", static_cast<double>(tokens.size()) / seconds}}
+    std::cout << JsonValue{{"prompt", arguments.prompt},
+                           {"text", printer.text()},
+                           {"tokens", tokens},
+                           {"seconds", seconds},
+                           {"tokens_per_second", static_cast<double>(tokens.size()) / seconds}}
                      .dump()
               << "\n";
   } else {

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <memory>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "cli/byte_progress.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"

@@ -23,6 +23,7 @@ int run(int argc, char** argv) {
   add_inspect(root);
   add_convert(root);
   add_verify(root);
+  add_plan(root);
   add_simulate(root);
   add_bench(root);
   add_doctor(root);

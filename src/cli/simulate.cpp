@@ -2,10 +2,12 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <memory>
 
+#include "base/error.h"
 #include "base/file_system.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/strings.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -20,9 +22,11 @@ namespace {
 constexpr double kMostPasses = 2e6;
 constexpr int kColumns = 160;
 
+constexpr int kNotGiven = std::numeric_limits<int>::min();
+
 struct Options {
   std::string schedule;
-  PipeShape shape;
+  PipeShape shape{.ranks = kNotGiven, .microbatches = kNotGiven};
   std::string times = "1,1,1,0", vocabulary_times = "0,0";
   std::filesystem::path svg;
   bool json = false;
@@ -52,6 +56,12 @@ std::vector<double> parse_times(const std::string& option, const std::string& te
   return times;
 }
 
+void require(bool is_given, const char* option) {
+  if (is_given) return;
+  throw Error(ErrorCode::usage, fmt::format("heddle simulate: {} is missing", option),
+              "see heddle simulate --help");
+}
+
 void check_size(const PipeShape& shape) {
   const double passes = 1.0 * shape.ranks * shape.chunks * shape.microbatches;
   if (passes <= kMostPasses) return;
@@ -77,16 +87,16 @@ observe::Timeline timeline_of(const Options& options, const Schedule& schedule,
 }
 
 void print_json(const Options& options, const Schedule& schedule, const Played& played) {
-  const Json report = {{"schedule", options.schedule},
-                       {"stages", options.shape.ranks},
-                       {"microbatches", options.shape.microbatches},
-                       {"chunks", schedule.stages() / schedule.ranks()},
-                       {"vocabulary", schedule.vocabulary},
-                       {"makespan", played.makespan},
-                       {"bubble_fraction", played.bubble_fraction},
-                       {"bubble_over_ideal", played.bubble_over_ideal},
-                       {"bubble_cost_rate", played.bubble_cost_rate},
-                       {"peak_in_flight", peak_in_flight(schedule)}};
+  const JsonValue report = {{"schedule", options.schedule},
+                            {"stages", options.shape.ranks},
+                            {"microbatches", options.shape.microbatches},
+                            {"chunks", schedule.stages() / schedule.ranks()},
+                            {"vocabulary", schedule.vocabulary},
+                            {"makespan", played.makespan},
+                            {"bubble_fraction", played.bubble_fraction},
+                            {"bubble_over_ideal", played.bubble_over_ideal},
+                            {"bubble_cost_rate", played.bubble_cost_rate},
+                            {"peak_in_flight", peak_in_flight(schedule)}};
   fmt::print("{}\n", report.dump(2));
 }
 
@@ -107,6 +117,9 @@ void print_table(const Options& options, const Schedule& schedule, const Played&
 }
 
 void run(const Options& options) {
+  require(!options.schedule.empty(), "--schedule");
+  require(options.shape.ranks != kNotGiven, "--stages");
+  require(options.shape.microbatches != kNotGiven, "--microbatches");
   const auto t = parse_times("--times", options.times, "F,B,W,C");
   const StageTimes whole_rank{.f = t[0], .b = t[1], .w = t[2], .hop = t[3]};
   const auto v = parse_times("--vocabulary-times", options.vocabulary_times, "S,T");
@@ -131,11 +144,10 @@ void add_simulate(Verb app) {
   Verb verb = app.add_verb("simulate",
                            "play a pipeline schedule: makespan, bubble, micro-batches in flight");
   const auto names = schedule_names();
-  verb.add_option("--schedule", options->schedule, fmt::format("one of {}", fmt::join(names, ", ")))
-      .required();
-  verb.add_option("--stages", options->shape.ranks, "pipeline ranks").required();
-  verb.add_option("--microbatches", options->shape.microbatches, "micro-batches per step")
-      .required();
+  verb.add_option("--schedule", options->schedule,
+                  fmt::format("one of {}", fmt::join(names, ", ")));
+  verb.add_option("--stages", options->shape.ranks, "pipeline ranks");
+  verb.add_option("--microbatches", options->shape.microbatches, "micro-batches per step");
   verb.add_option("--chunks", options->shape.chunks, "stages per rank").show_default();
   verb.add_option("--times", options->times,
                   "F,B,W,C: forward, backward and weight gradients of one micro-batch on a rank's "
@@ -149,7 +161,10 @@ void add_simulate(Verb app) {
       .show_default();
   verb.add_option("--svg", options->svg, "draw the timeline into this file");
   verb.add_flag("--json", options->json, "print one JSON object");
-  verb.callback([options] { run(*options); });
+  add_simulate_network(verb);
+  verb.callback([options, verb] {
+    if (!verb.has_chosen_verb()) run(*options);
+  });
 }
 
 }  // namespace heddle::cli

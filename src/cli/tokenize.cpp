@@ -1,4 +1,3 @@
-#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <memory>
@@ -7,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "cli/verb.h"
@@ -64,14 +63,14 @@ void print_for_people(const Options& options, const TokenizeResult& result, doub
   if (result.empty > 0) log_warn("{} documents without text were left out", result.empty);
 }
 
-Json to_json(const TokenizeOptions& options, const TokenizeResult& result, double seconds) {
+JsonValue to_json(const TokenizeOptions& options, const TokenizeResult& result, double seconds) {
   return {{"out", options.out.string()},
           {"tokens", result.tokens},
           {"documents", result.documents},
           {"skipped", result.skipped},
           {"empty", result.empty},
           {"vocab_size", options.origin.vocab_size},
-          {"end_token", options.end_token ? Json(*options.end_token) : Json()},
+          {"end_token", options.end_token ? JsonValue(*options.end_token) : JsonValue()},
           {"input_bytes", result.input_bytes},
           {"parts", result.parts},
           {"reused_parts", result.reused_parts},
@@ -95,8 +94,7 @@ void run(const Options& options) {
   line.finish();
   print_for_people(options, result, clock.seconds());
   if (options.json) {
-    const std::string text = to_json(resolved, result, clock.seconds())
-                                 .dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string text = to_json(resolved, result, clock.seconds()).dump();
     std::puts(text.c_str());
   }
 }

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
@@ -81,11 +81,11 @@ void run(const Arguments& arguments) {
   }
   if (!is_first_process()) return;
   if (arguments.json) {
-    std::cout << Json{{"step", outcome.step},
-                      {"steps", outcome.steps_total},
-                      {"loss", outcome.loss},
-                      {"checkpoint", outcome.checkpoint.string()},
-                      {"finished", outcome.stopped_by == nullptr}}
+    std::cout << JsonValue{{"step", outcome.step},
+                           {"steps", outcome.steps_total},
+                           {"loss", outcome.loss},
+                           {"checkpoint", outcome.checkpoint.string()},
+                           {"finished", outcome.stopped_by == nullptr}}
                      .dump()
               << "\n";
   }

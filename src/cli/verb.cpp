@@ -96,6 +96,8 @@ Verb Verb::add_verb(const std::string& name, const std::string& description) {
 
 void Verb::require_verb() { app_->require_subcommand(1); }
 
+bool Verb::has_chosen_verb() const { return !app_->get_subcommands().empty(); }
+
 void Verb::hide() { app_->group(""); }
 
 Option Verb::add_option(const std::string& name, std::string& value,

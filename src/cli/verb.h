@@ -50,6 +50,8 @@ class Verb {
   Verb add_verb(const std::string& name, const std::string& description);
   /// This verb does nothing by itself: one of those below it has to be given.
   void require_verb();
+  /// Whether the command line names a verb below this one: its callback runs before this one's.
+  bool has_chosen_verb() const;
   /// Works, but is not in the help.
   void hide();
 

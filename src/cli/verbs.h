@@ -13,6 +13,7 @@ void add_demo_text(Verb app);
 void add_doctor(Verb app);
 void add_eval(Verb app);
 void add_generate(Verb app);
+void add_plan(Verb app);
 void add_simulate(Verb app);
 void add_tokenize(Verb app);
 void add_tokenizer(Verb app);
@@ -25,6 +26,8 @@ void add_verify(Verb app);
 
 void add_bench_comm(Verb bench);
 void add_bench_ops(Verb bench);
+void add_plan_evaluate(Verb plan);
+void add_simulate_network(Verb simulate);
 void add_verify_mesh(Verb verify);
 void add_verify_reference(Verb verify);
 void add_verify_tokenizer(Verb verify);

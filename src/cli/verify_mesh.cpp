@@ -1,7 +1,7 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"

@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -16,8 +16,8 @@ struct Options {
   bool json = false;
 };
 
-Json to_json(const TokenizerReport& report) {
-  Json out = {
+JsonValue to_json(const TokenizerReport& report) {
+  JsonValue out = {
       {"cases", report.cases}, {"passed", report.passed}, {"decode_passed", report.decode_passed}};
   if (report.has_corpus) {
     out["corpus_tokens"] = report.corpus_tokens;
@@ -25,7 +25,7 @@ Json to_json(const TokenizerReport& report) {
     out["corpus_equal"] = report.corpus_equal;
     out["mb_per_second"] = report.mb_per_second;
   }
-  out["failures"] = Json::array();
+  out["failures"] = JsonValue::array();
   for (const auto& failure : report.failures) {
     out["failures"].push_back(
         {{"text", failure.text}, {"expected", failure.expected}, {"got", failure.got}});
@@ -42,7 +42,7 @@ void print_for_people(const TokenizerReport& report) {
              report.corpus_equal ? "equal" : "DIFFERENT", report.mb_per_second);
   }
   for (const auto& failure : report.failures) {
-    log_info("text {}: expected {}, got {}", Json(failure.text).dump(), failure.expected,
+    log_info("text {}: expected {}, got {}", JsonValue(failure.text).dump(), failure.expected,
              failure.got);
   }
 }

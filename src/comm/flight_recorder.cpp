@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file_system.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "base/log.h"
 
 namespace heddle {
@@ -200,26 +200,26 @@ void FlightRecorder::write(const std::filesystem::path& path) const {
   const auto now = CommCall::Clock::now();
   const double unix_now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const auto seconds = [&](CommCall::Clock::time_point at) -> Json {
+  const auto seconds = [&](CommCall::Clock::time_point at) -> JsonValue {
     if (at == CommCall::Clock::time_point{}) return nullptr;
     return unix_now - std::chrono::duration<double>(now - at).count();
   };
   std::string lines;
   for (const CommCall& call : calls()) {
-    Json line = {{"rank", rank_},
-                 {"number", call.number},
-                 {"group", call.group_name},
-                 {"ranks", call.group->ranks},
-                 {"op", name_of(call.op)},
-                 {"sequence", call.sequence},
-                 {"dtype", heddle::name_of(call.dtype)},
-                 {"shape", std::vector(call.shape.sizes().begin(), call.shape.sizes().end())},
-                 {"bytes", call.bytes},
-                 {"tag", call.tag.text()},
-                 {"state", name_of(call.state)},
-                 {"queued", seconds(call.queued)},
-                 {"started", seconds(call.started)},
-                 {"ended", seconds(call.ended)}};
+    JsonValue line = {{"rank", rank_},
+                      {"number", call.number},
+                      {"group", call.group_name},
+                      {"ranks", call.group->ranks},
+                      {"op", name_of(call.op)},
+                      {"sequence", call.sequence},
+                      {"dtype", heddle::name_of(call.dtype)},
+                      {"shape", std::vector(call.shape.sizes().begin(), call.shape.sizes().end())},
+                      {"bytes", call.bytes},
+                      {"tag", call.tag.text()},
+                      {"state", name_of(call.state)},
+                      {"queued", seconds(call.queued)},
+                      {"started", seconds(call.started)},
+                      {"ended", seconds(call.ended)}};
     if (is_point_to_point(call.op)) {
       line["peer"] = call.group->ranks[static_cast<std::size_t>(call.peer)];
       line["message_tag"] = call.message_tag;

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/strings.h"
+#include "base/toml.h"
 #include "config/schema.h"
-#include "config/toml.h"
 #include "config/validate.h"
 
 namespace heddle::config {

@@ -1,15 +1,15 @@
 #include <cmath>
 
 #include "base/file_system.h"
-#include "base/json.h"
+#include "base/json_value.h"
 #include "observe/report.h"
 
 namespace heddle::observe {
 namespace {
 
 // NaN and infinity become null when written.
-Json curve(const Curve& points) {
-  Json steps = Json::array(), tokens = Json::array(), values = Json::array();
+JsonValue curve(const Curve& points) {
+  JsonValue steps = JsonValue::array(), tokens = JsonValue::array(), values = JsonValue::array();
   for (const auto& point : downsample(points, kReportPoints)) {
     steps.push_back(point.step);
     tokens.push_back(point.tokens);
@@ -18,7 +18,7 @@ Json curve(const Curve& points) {
   return {{"step", std::move(steps)}, {"tokens", std::move(tokens)}, {"value", std::move(values)}};
 }
 
-Json curves(const History& history) {
+JsonValue curves(const History& history) {
   return {{"loss", curve(history.loss)},
           {"eval_loss", curve(history.eval_loss)},
           {"grad_norm", curve(history.grad_norm)},
@@ -27,18 +27,18 @@ Json curves(const History& history) {
           {"step_seconds", curve(history.step_seconds)}};
 }
 
-Json memory_row(const MemoryRow& row) {
+JsonValue memory_row(const MemoryRow& row) {
   return {{"predicted_bytes", row.predicted_bytes}, {"measured_peak_bytes", row.measured_bytes}};
 }
 
-Json memory(const RunReport& report) {
-  Json tags = Json::object();
+JsonValue memory(const RunReport& report) {
+  JsonValue tags = JsonValue::object();
   for (const auto& row : report.memory) tags[row.tag] = memory_row(row);
   return tags;
 }
 
-Json ranks(const RunReport& report) {
-  Json list = Json::array();
+JsonValue ranks(const RunReport& report) {
+  JsonValue list = JsonValue::array();
   for (const auto& row : report.ranks) {
     list.push_back({{"rank", row.rank},
                     {"predicted_bytes", row.predicted_bytes},
@@ -47,8 +47,8 @@ Json ranks(const RunReport& report) {
   return list;
 }
 
-Json communication(const RunReport& report) {
-  Json axes = Json::object();
+JsonValue communication(const RunReport& report) {
+  JsonValue axes = JsonValue::object();
   for (const auto& row : report.communication) {
     axes[row.axis][row.operation] = {
         {"predicted", {{"calls", row.predicted_calls}, {"payload_bytes", row.predicted_bytes}}},
@@ -57,8 +57,8 @@ Json communication(const RunReport& report) {
   return axes;
 }
 
-Json samples(const RunReport& report) {
-  Json list = Json::array();
+JsonValue samples(const RunReport& report) {
+  JsonValue list = JsonValue::array();
   for (const auto& sample : report.samples) {
     list.push_back({{"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}});
   }
@@ -68,28 +68,28 @@ Json samples(const RunReport& report) {
 }  // namespace
 
 std::string report_json(const RunReport& report) {
-  Json settings = Json::object();
+  JsonValue settings = JsonValue::object();
   for (const auto& [key, value] : report.settings) settings[key] = value;
-  Json json = {{"title", report.title},
-               {"model", report.model},
-               {"totals",
-                {{"steps", report.totals.steps},
-                 {"tokens", report.totals.tokens},
-                 {"seconds", report.totals.seconds},
-                 {"final_loss", report.totals.final_loss}}},
-               {"best_possible_loss", nullptr},
-               {"memory", memory(report)},
-               {"memory_total", memory_row(report.memory_total)},
-               {"peak_resident_bytes", report.peak_resident_bytes},
-               {"memory_by_rank", ranks(report)},
-               {"communication", communication(report)},
-               {"settings", std::move(settings)},
-               {"samples", samples(report)},
-               {"warnings", report.warnings},
-               {"curves", curves(report.history)}};
+  JsonValue json = {{"title", report.title},
+                    {"model", report.model},
+                    {"totals",
+                     {{"steps", report.totals.steps},
+                      {"tokens", report.totals.tokens},
+                      {"seconds", report.totals.seconds},
+                      {"final_loss", report.totals.final_loss}}},
+                    {"best_possible_loss", nullptr},
+                    {"memory", memory(report)},
+                    {"memory_total", memory_row(report.memory_total)},
+                    {"peak_resident_bytes", report.peak_resident_bytes},
+                    {"memory_by_rank", ranks(report)},
+                    {"communication", communication(report)},
+                    {"settings", std::move(settings)},
+                    {"samples", samples(report)},
+                    {"warnings", report.warnings},
+                    {"curves", curves(report.history)}};
   if (report.best_possible_loss) json["best_possible_loss"] = *report.best_possible_loss;
   // Generated text may end inside a character: replaced, never an exception at the end of a run.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(1) + "\n";
 }
 
 void write_report_json(const std::filesystem::path& path, const RunReport& report) {

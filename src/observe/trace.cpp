@@ -5,16 +5,14 @@
 #include <set>
 
 #include "base/file_system.h"
-#include "base/json.h"
+#include "base/json_value.h"
 
 namespace heddle::observe {
 namespace {
 
-std::string dump(const Json& event) {
-  return event.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string dump(const JsonValue& event) { return event.dump(); }
 
-Json metadata(const char* what, int rank, int stream, const std::string& name) {
+JsonValue metadata(const char* what, int rank, int stream, const std::string& name) {
   return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", stream}, {"args", {{"name", name}}}};
 }
 
@@ -24,7 +22,7 @@ std::string Trace::json() const {
   std::set<int> ranks;
   for (const auto& span : spans_) ranks.insert(span.rank);
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
-  auto put = [&, first = true](const Json& event) mutable {
+  auto put = [&, first = true](const JsonValue& event) mutable {
     text += first ? "\n" : ",\n";
     text += dump(event);
     first = false;

@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "base/json.h"
+#include "base/json_value.h"
 #include "data/loader.h"
 #include "engine/train_step.h"
 #include "nn/redistribute.h"
@@ -269,7 +269,7 @@ MeshReport verify_mesh(const config::RunConfig& config, const MeshOptions& optio
   return MeshRun(config, options, world).run();
 }
 
-Json to_json(const MeshReport& report) {
+JsonValue to_json(const MeshReport& report) {
   return {{"ok", report.ok},
           {"tolerance", report.tolerance},
           {"tensor", report.tensor},

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "comm/world.h"
 #include "config/run_config.h"
 #include "observe/terminal.h"
@@ -38,6 +38,6 @@ struct MeshOptions {
 /// same report; each runs the one-rank side for itself.
 MeshReport verify_mesh(const config::RunConfig& config, const MeshOptions& options, World& world);
 
-Json to_json(const MeshReport& report);
+JsonValue to_json(const MeshReport& report);
 
 }  // namespace heddle

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/safetensors.h"
 #include "engine/train_step.h"
@@ -218,7 +217,7 @@ ReferenceReport verify_reference(const std::filesystem::path& folder,
   return ReferenceRun(folder, options, world).run();
 }
 
-Json to_json(const ReferenceReport& report) {
+JsonValue to_json(const ReferenceReport& report) {
   return {{"logits_rel", report.logits_rel},
           {"loss_abs", report.loss_abs},
           {"grad_rel", report.grad_rel},

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "base/json_fwd.h"
+#include "base/json_value.h"
 #include "comm/world.h"
 #include "model/parallel_plan.h"
 
@@ -48,6 +48,6 @@ struct ReferenceOptions {
 ReferenceReport verify_reference(const std::filesystem::path& folder,
                                  const ReferenceOptions& options, World& world);
 
-Json to_json(const ReferenceReport& report);
+JsonValue to_json(const ReferenceReport& report);
 
 }  // namespace heddle

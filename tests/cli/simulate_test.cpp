@@ -80,5 +80,53 @@ TEST(Simulate, RefusesWhatCannotBePlayed) {
   expect_refusal(simulate("1f1b", "2", "2", {"--svg", "no/such/folder/a.svg"}), 3, {"a.svg"});
 }
 
+Words simulate_network(const std::string& pattern, const Words& more = {}) {
+  Words words = {"simulate", "network", "--pattern", pattern, "--bytes", "64e6"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(SimulateNetwork, PrintsCompletionLoadAndSlowestFlowAsJson) {
+  const Outcome outcome = run_heddle(simulate_network(
+      "exchange", {"--leaves", "4", "--spines", "4", "--hosts-per-leaf", "4", "--routing", "split",
+                   "--host-gbps", "8", "--fabric-gbps", "8", "--latency-ns", "0", "--json"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const Json report = parse_json(outcome.out, "stdout");
+  EXPECT_NEAR(report.at("completion_seconds"), 0.064, 1e-9);
+  EXPECT_DOUBLE_EQ(report.at("congestion_over_spray"), 1.0);
+  EXPECT_EQ(report.at("messages"), 16);
+  EXPECT_EQ(report.at("pieces"), 64);
+  EXPECT_EQ(report.at("link_utilisation").at("fabric").at("histogram").at(9), 32);
+  EXPECT_NEAR(report.at("slowest_flow").at("end_seconds"), 0.064, 1e-9);
+}
+
+TEST(SimulateNetwork, PrintsMeanAndWorstOfSeeds) {
+  const Outcome outcome =
+      run_heddle(simulate_network("exchange", {"--topology", "fat-tree", "--k", "4", "--seeds", "9",
+                                               "--placement", "random", "--jitter-us", "5"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("  9 seeds"), std::string::npos) << outcome.out;
+}
+
+TEST(SimulateNetwork, RefusesWhatCannotBePlayed) {
+  expect_refusal({"simulate", "network"}, 2, {"--pattern"});
+  expect_refusal(simulate_network("zigzag"), 2, {"zigzag", "halving-doubling"});
+  expect_refusal(simulate_network("ring", {"--routing", "hash"}), 2, {"--routing", "spray"});
+  expect_refusal(simulate_network("ring", {"--fabric-gbps", "0"}), 2, {"leaf0-spine0", "capacity"});
+  expect_refusal(simulate_network("ring", {"--host-gbps", "-1"}), 2, {"host0-leaf0", "capacity"});
+  expect_refusal(simulate_network("ring", {"--latency-ns", "nan"}), 2, {"latency"});
+  expect_refusal(simulate_network("ring", {"--spines", "0"}), 2, {"spines = 0"});
+  expect_refusal(simulate_network("ring", {"--ranks", "300"}), 2, {"300 ranks", "256 hosts"});
+  expect_refusal(simulate_network("ring", {"--cut", "leaf0-spine99"}), 2, {"leaf0-spine99"});
+  expect_refusal(simulate_network("ring", {"--spines", "1", "--cut", "leaf3-spine0"}), 4,
+                 {"no path", "leaf3"});
+  expect_refusal(simulate_network("halving-doubling", {"--ranks", "12"}), 2,
+                 {"12", "power of two"});
+  expect_refusal(simulate_network("all-to-all", {"--leaves", "1000"}), 2, {"too many"});
+  expect_refusal(simulate_network("tree", {"--chunks", "0"}), 2, {"0 chunks"});
+  expect_refusal(simulate_network("ring", {"--ways", "0"}), 2, {"0 ways"});
+}
+
 }  // namespace
 }  // namespace heddle

@@ -224,10 +224,11 @@ TEST(LoadErrors, RefuseAPipelineThatIsNotThere) {
 }
 
 TEST(LoadErrors, ConflictsThatMayFollowFromAFaultAreNotShown) {
-  EXPECT_EQ(error_text("[model]\npreset = \"lama-15m\"\n[data]\ntrain = \"a\"\n"),
-            "run.toml:2:1: model.preset = \"lama-15m\" is not one of gpt2-124m, llama-15m, "
-            "llama-110m, tinyllama-1.1b, llama3.2-1b, llama3-8b; did you mean \"llama-15m\"?\n"
-            "run.toml: no length; set train.steps or train.tokens");
+  EXPECT_EQ(
+      error_text("[model]\npreset = \"lama-15m\"\n[data]\ntrain = \"a\"\n"),
+      "run.toml:2:1: model.preset = \"lama-15m\" is not one of gpt2-124m, llama-15m, "
+      "llama-110m, tinyllama-1.1b, llama3.2-1b, llama3-8b, gpt3-175b; did you mean \"llama-15m\"?\n"
+      "run.toml: no length; set train.steps or train.tokens");
 }
 
 TEST(LoadErrors, OfOverridesQuoteTheOverride) {
@@ -258,9 +259,9 @@ TEST(LoadErrors, HostileNestingIsRefusedNotFollowed) {
   std::string dotted = "a";
   for (int i = 0; i < 100000; ++i) dotted += ".a";
   EXPECT_EQ(error_text(dotted + " = 1"),
-            "run.toml:1:1: a line with more than 250 dots is not a run file's");
+            "run.toml:1:1: a line with more than 250 dots is not one of a file of settings");
   EXPECT_EQ(error_text(std::string(2 << 20, '\n')),
-            "run.toml: 2.0 MiB is too large for a run file");
+            "run.toml: 2.0 MiB is too large for a file of settings");
   // The deepest that the two limits let through.
   std::string deepest;
   for (int i = 0; i < 15; ++i) deepest += "[{" + dotted.substr(0, 499) + "=\n";

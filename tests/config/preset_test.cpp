@@ -31,6 +31,7 @@ TEST(Presets, HaveThePublishedParameterCounts) {
       {"gpt2-124m", 124'439'808},     {"llama-15m", 15'191'712},
       {"llama-110m", 109'529'856},    {"tinyllama-1.1b", 1'100'048'384},
       {"llama3.2-1b", 1'235'814'400}, {"llama3-8b", 8'030'261'248},
+      {"gpt3-175b", 174'615'846'912},
   };
   ASSERT_EQ(preset_names().size(), published.size());
   for (const auto& name : preset_names()) {

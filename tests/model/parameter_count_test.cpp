@@ -24,6 +24,7 @@ TEST(ParameterCount, OfPresetsIsAsPublished) {
       {"gpt2-124m", 124'439'808},     {"llama-15m", 15'191'712},
       {"llama-110m", 109'529'856},    {"tinyllama-1.1b", 1'100'048'384},
       {"llama3.2-1b", 1'235'814'400}, {"llama3-8b", 8'030'261'248},
+      {"gpt3-175b", 174'615'846'912},
   };
   for (const auto& name : config::preset_names()) {
     const ModelSpec spec = model_spec(parse_json(config::preset_config(name), name), name);

@@ -5,7 +5,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "parity/rank_training.h"
-#include "parity/volume_formulas.h"
+#include "planner/volumes.h"
 
 namespace heddle {
 namespace {
@@ -39,15 +39,31 @@ Traffic text(const MeshTraffic& traffic) {
           text(traffic.copies), text(traffic.ends), text(traffic.lanes)};
 }
 
-Traffic by_formula(const VolumeFormulas& formulas) {
+Traffic by_formula(const planner::Volumes& formulas) {
   return {text(formulas.on_tp()),        text(formulas.on_dp()),
           text(formulas.on_pp()),        text(formulas.between_copies()),
           text(formulas.between_ends()), text(formulas.on_lanes())};
 }
 
+/// The mesh as the planner sees it.
+planner::Candidate candidate_of(const MeshCase& mesh) {
+  planner::Candidate candidate{.tp = mesh.request.tp,
+                               .pp = mesh.request.pp,
+                               .dp = mesh.request.dp,
+                               .chunks = mesh.request.chunks,
+                               .zero = mesh.request.zero,
+                               .sequence = mesh.request.sequence,
+                               .vocabulary = mesh.request.vocabulary,
+                               .vocabulary_algorithm = mesh.request.vocabulary_algorithm,
+                               .sequences = static_cast<int>(kBatch.sequences)};
+  if (mesh.recompute) candidate.recompute = planner::Recompute::full;
+  candidate.schedule = planner::pipeline_named(mesh.request.schedule);
+  return candidate;
+}
+
 /// What a rank has of a model, by the plan's assignment of units to stages.
-VolumeFormulas::RankPart part_of(const ModelSpec& spec, const ParallelPlan& plan, int rank) {
-  VolumeFormulas::RankPart part;
+planner::RankPart part_of(const ModelSpec& spec, const ParallelPlan& plan, int rank) {
+  planner::RankPart part;
   const int last = unit_count(spec) - 1;
   for (const int stage : plan.stages_of(plan.mesh.coord(Axis::pp, rank))) {
     const auto& [begin, end] = plan.units_of_stage[static_cast<std::size_t>(stage)];
@@ -82,8 +98,16 @@ class MeshGrid : public testing::TestWithParam<MeshCase> {
   static StepPlan step_plan(const ModelSpec& spec, int rank) {
     return plan_step(spec, options(), plan(spec), rank, kBatch);
   }
-  static VolumeFormulas formulas(const ModelSpec& spec, int rank) {
-    return {spec, GetParam(), kBatch, options().loss_chunk, part_of(spec, plan(spec), rank), rank};
+  static planner::Volumes formulas(const ModelSpec& spec, int rank) {
+    const ParallelPlan plan = MeshGrid::plan(spec);
+    return {spec,
+            candidate_of(GetParam()),
+            {.seq_len = kBatch.seq_len,
+             .microbatches = kBatch.microbatches,
+             .loss_chunk = options().loss_chunk},
+            part_of(spec, plan, rank),
+            plan.mesh.coord(Axis::pp, rank),
+            plan.mesh.coord(Axis::dp, rank)};
   }
 };
 
@@ -128,12 +152,12 @@ TEST_P(MeshGrid, HoldsTheBytesOfTheZeroFormulas) {
   for_each_model([&](const ModelSpec& spec) {
     for (int rank = 0; rank < GetParam().ranks(); ++rank) {
       const BytesByTag held = step_plan(spec, rank).before_step;
-      const VolumeFormulas expected = formulas(spec, rank);
+      const planner::Volumes expected = formulas(spec, rank);
       const bool has_blocks = part_of(spec, plan(spec), rank).blocks > 0;
       EXPECT_EQ(live(held, MemoryTag::parameters),
-                expected.parameter_bytes() + (has_blocks ? rope_bytes(spec) : 0));
-      EXPECT_EQ(live(held, MemoryTag::gradients), expected.gradient_bytes());
-      EXPECT_EQ(live(held, MemoryTag::optimizer), expected.optimizer_bytes());
+                4 * expected.held_elements(3) + (has_blocks ? rope_bytes(spec) : 0));
+      EXPECT_EQ(live(held, MemoryTag::gradients), 4 * expected.held_elements(2));
+      EXPECT_EQ(live(held, MemoryTag::optimizer), 8 * expected.held_elements(1));
       EXPECT_EQ(live(held, MemoryTag::activations), 0);
     }
   });

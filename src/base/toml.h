@@ -6,20 +6,20 @@
 #include <string>
 #include <string_view>
 
-namespace heddle::config {
+namespace heddle {
 
 /// Some malformed text reaches an assertion of toml++ ([[.a]] does): then it is malformed, and no
 /// reason to end the program.
 struct TomlAssertion {};
 [[noreturn]] void toml_assertion_failed();
 
-}  // namespace heddle::config
+}  // namespace heddle
 
 #undef NDEBUG  // or toml++ would assume what it asserts
 #define TOML_ASSERT(expr) \
-  (static_cast<bool>(expr) ? static_cast<void>(0) : ::heddle::config::toml_assertion_failed())
+  (static_cast<bool>(expr) ? static_cast<void>(0) : ::heddle::toml_assertion_failed())
 #define TOML_HEADER_ONLY 0  // the parser is compiled once, in toml.cpp
-// Our files nest three levels deep; the limit bounds the recursion on hostile input.
+// Our files nest few levels deep; the limit bounds the recursion on hostile input.
 #define TOML_MAX_NESTED_VALUES 16
 #define TOML_ENABLE_FORMATTERS 0
 // In 3.3, asking whether some letters (U+0498, say) are white space runs into a point marked
@@ -32,9 +32,9 @@ struct TomlAssertion {};
 #pragma pop_macro("TOML_UNREACHABLE")
 #include <toml++/toml.h>
 
-namespace heddle::config {
+namespace heddle {
 
 /// Parses text of any origin. Throws Error(usage) "name:line:column: not valid TOML: reason".
 toml::table parse_toml(std::string_view text, const std::string& name);
 
-}  // namespace heddle::config
+}  // namespace heddle

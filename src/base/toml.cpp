@@ -1,5 +1,5 @@
 #define TOML_IMPLEMENTATION
-#include "config/toml.h"
+#include "base/toml.h"
 
 #include <algorithm>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/strings.h"
 
-namespace heddle::config {
+namespace heddle {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
@@ -17,14 +17,15 @@ constexpr std::ptrdiff_t kMaxDotsPerLine = 250;
 /// million dots would exhaust the stack.
 void refuse_hostile_text(std::string_view text, const std::string& name) {
   if (text.size() > kMaxFileBytes) {
-    fail(ErrorCode::usage, "{}: {} is too large for a run file", name,
+    fail(ErrorCode::usage, "{}: {} is too large for a file of settings", name,
          format_bytes(static_cast<double>(text.size())));
   }
   std::size_t line = 1;
   for (const auto& content : split(text, '\n')) {
     if (std::count(content.begin(), content.end(), '.') > kMaxDotsPerLine) {
-      fail(ErrorCode::usage, "{}:{}:1: a line with more than {} dots is not a run file's", name,
-           line, kMaxDotsPerLine);
+      fail(ErrorCode::usage,
+           "{}:{}:1: a line with more than {} dots is not one of a file of settings", name, line,
+           kMaxDotsPerLine);
     }
     ++line;
   }
@@ -78,4 +79,4 @@ toml::table parse_toml(std::string_view text, const std::string& name) {
   }
 }
 
-}  // namespace heddle::config
+}  // namespace heddle

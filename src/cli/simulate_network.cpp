@@ -1,0 +1,274 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "base/json_value.h"
+#include "base/rng.h"
+#include "base/strings.h"
+#include "cli/verb.h"
+#include "cli/verbs.h"
+#include "observe/progress.h"
+#include "simulator/network/collectives.h"
+#include "simulator/network/link_load.h"
+#include "simulator/network/placement.h"
+
+namespace heddle::cli {
+namespace {
+
+using namespace network;
+
+struct Options {
+  std::string topology = "leaf-spine", routing = "ecmp", pattern, placement = "packed";
+  int leaves = 16, spines = 16, hosts_per_leaf = 0, k = 8, hosts = 8, ranks = 0, chunks = 8;
+  int ways = 1, seeds = 1;
+  double host_gbps = 400, fabric_gbps = 400, latency_ns = 500, bytes = 0, jitter_us = 0;
+  double tolerance = PlayOptions{}.tolerance;
+  std::uint64_t seed = 0;
+  std::vector<std::string> cut;
+  bool json = false;
+};
+
+/// One seed's outcome.
+struct Result {
+  PlayedProgram played;
+  std::vector<double> link_bytes;
+  BusiestLink busiest = {};
+  double over_spray = 1.0;  ///< what the busiest link takes, over the same with spraying
+};
+
+Topology topology_of(const Options& options) {
+  const auto speed = [&](double gbps) {
+    return LinkSpeed{.bytes_per_second = gbps * 1e9 / 8,
+                     .latency_seconds = options.latency_ns * 1e-9};
+  };
+  const LinkSpeed host = speed(options.host_gbps), fabric = speed(options.fabric_gbps);
+  const auto build = [&] {
+    if (options.topology == "switch") {
+      return make_topology(SingleSwitch{.hosts = options.hosts, .host = host});
+    }
+    if (options.topology == "fat-tree") {
+      return make_topology(FatTree{.k = options.k,
+                                   .hosts_per_edge = options.hosts_per_leaf,
+                                   .host = host,
+                                   .fabric = fabric});
+    }
+    return make_topology(
+        LeafSpine{.leaves = options.leaves,
+                  .spines = options.spines,
+                  .hosts_per_leaf = options.hosts_per_leaf == 0 ? 16 : options.hosts_per_leaf,
+                  .host = host,
+                  .fabric = fabric});
+  };
+  Topology topology = build();
+  for (const auto& cable : options.cut) topology.cut_cable(cable);
+  return topology;
+}
+
+std::vector<double> begins(const Options& options, int ranks, std::uint64_t seed) {
+  std::vector<double> seconds;
+  for (int rank = 0; rank < ranks; ++rank) {
+    seconds.push_back(options.jitter_us * 1e-6 * random_uniform(rng_key(seed, "jitter"), rank));
+  }
+  return seconds;
+}
+
+Result play_seed(const Options& options, const Topology& topology, const FlowProgram& program,
+                 std::uint64_t seed) {
+  observe::Progress progress(
+      {.label = fmt::format("simulating {}", program.name),
+       .total = static_cast<std::uint64_t>(program.messages()),
+       .unit = "messages",
+       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr)});
+  std::int64_t shown = 0;
+  PlayOptions play_options{.begin_seconds = begins(options, program.ranks(), seed),
+                           .tolerance = options.tolerance,
+                           .on_progress = [&](std::int64_t done, std::int64_t) {
+                             progress.add(static_cast<std::uint64_t>(done - shown));
+                             shown = done;
+                           }};
+  if (options.placement == "random") {
+    play_options.placement = random_placement(topology, program.ranks(), seed);
+  }
+  play_options.routing = {.routing = Routing::spray};
+  const auto sprayed = busiest_link(topology, link_bytes(topology, program, play_options));
+  play_options.routing = {
+      .routing = parse_routing(options.routing), .ways = options.ways, .seed = seed};
+  Result result{.played = play(topology, program, play_options),
+                .link_bytes = link_bytes(topology, program, play_options)};
+  result.busiest = busiest_link(topology, result.link_bytes);
+  if (sprayed.seconds > 0.0) result.over_spray = result.busiest.seconds / sprayed.seconds;
+  return result;
+}
+
+/// Mean and worst over seeds.
+struct Spread {
+  double mean = 0.0, worst = 0.0;
+};
+
+Spread spread(const std::vector<Result>& results, double (*value)(const Result&)) {
+  Spread spread;
+  for (const Result& result : results) {
+    spread.mean += value(result) / static_cast<double>(results.size());
+    spread.worst = std::max(spread.worst, value(result));
+  }
+  return spread;
+}
+
+Spread spread_of_time(const std::vector<Result>& results) {
+  return spread(results, [](const Result& result) { return result.played.seconds; });
+}
+
+Spread spread_of_congestion(const std::vector<Result>& results) {
+  return spread(results, [](const Result& result) { return result.over_spray; });
+}
+
+JsonValue utilisation_json(const Utilisation& use) {
+  return {{"mean", use.mean}, {"highest", use.highest}, {"histogram", use.histogram}};
+}
+
+void print_json(const Options& options, const Topology& topology, const FlowProgram& program,
+                const std::vector<Result>& results) {
+  const auto& [played, bytes, busiest, over_spray] = results.front();
+  const auto spread_json = [](const Spread& s) {
+    return JsonValue{{"mean", s.mean}, {"worst", s.worst}};
+  };
+  const JsonValue report = {
+      {"pattern", program.name},
+      {"topology", topology.description()},
+      {"hosts", topology.hosts()},
+      {"ranks", program.ranks()},
+      {"placement", options.placement},
+      {"routing", options.routing},
+      {"ways", options.ways},
+      {"seed", options.seed},
+      {"bytes", options.bytes},
+      {"completion_seconds", played.seconds},
+      {"busiest_link", {{"name", topology.link_name(busiest.link)}, {"seconds", busiest.seconds}}},
+      {"congestion_over_spray", over_spray},
+      {"link_utilisation",
+       {{"host", utilisation_json(utilisation(topology, bytes, played.seconds, true))},
+        {"fabric", utilisation_json(utilisation(topology, bytes, played.seconds, false))}}},
+      {"slowest_flow",
+       {{"source", played.slowest.source},
+        {"destination", played.slowest.destination},
+        {"bytes", played.slowest.bytes},
+        {"begin_seconds", played.slowest.begin},
+        {"end_seconds", played.slowest.end}}},
+      {"messages", played.transfers},
+      {"pieces", played.pieces},
+      {"most_pieces_from_host", played.most_pieces_from_host},
+      {"rate_solutions", played.solves},
+      {"over_seeds",
+       {{"seeds", options.seeds},
+        {"completion_seconds", spread_json(spread_of_time(results))},
+        {"congestion_over_spray", spread_json(spread_of_congestion(results))}}}};
+  fmt::print("{}\n", report.dump(2));
+}
+
+void print_utilisation(const char* kind, const Utilisation& use) {
+  fmt::print("{:<16} mean {:5.1f} %, highest {:5.1f} %; links by tenth: {}\n", kind, 100 * use.mean,
+             100 * use.highest, fmt::join(use.histogram, " "));
+}
+
+void print_table(const Options& options, const Topology& topology, const FlowProgram& program,
+                 const std::vector<Result>& results) {
+  const auto& [played, bytes, busiest, over_spray] = results.front();
+  fmt::print("{} of {} ranks, {} each, on a {}, {} routing\n\n", program.name, program.ranks(),
+             format_bytes(options.bytes), topology.description(), options.routing);
+  fmt::print("completion       {:.6g} ms\n", 1e3 * played.seconds);
+  fmt::print("busiest link     {} needs {:.6g} ms for its bytes, {:.3f} of spraying's\n",
+             topology.link_name(busiest.link), 1e3 * busiest.seconds, over_spray);
+  print_utilisation("host links", utilisation(topology, bytes, played.seconds, true));
+  print_utilisation("fabric links", utilisation(topology, bytes, played.seconds, false));
+  const auto& slowest = played.slowest;
+  fmt::print("slowest flow     rank {} to {}, {} in {:.6g} ms, from {:.6g} ms\n", slowest.source,
+             slowest.destination, format_bytes(slowest.bytes), 1e3 * (slowest.end - slowest.begin),
+             1e3 * slowest.begin);
+  fmt::print("messages         {} in {} pieces, at most {} at once from a host\n",
+             format_thousands(played.transfers), format_thousands(played.pieces),
+             played.most_pieces_from_host);
+  if (options.seeds == 1) return;
+  const Spread time = spread_of_time(results), congestion = spread_of_congestion(results);
+  fmt::print(
+      "{:3} seeds        completion mean {:.6g} ms, worst {:.6g} ms; busiest link over "
+      "spraying's mean {:.3f}, worst {:.3f}\n",
+      options.seeds, 1e3 * time.mean, 1e3 * time.worst, congestion.mean, congestion.worst);
+}
+
+void run(const Options& options) {
+  const Topology topology = topology_of(options);
+  const FlowProgram program =
+      make_pattern(options.pattern, {.ranks = options.ranks == 0 ? topology.hosts() : options.ranks,
+                                     .bytes = options.bytes,
+                                     .chunks = options.chunks});
+  std::vector<Result> results;
+  for (int i = 0; i < options.seeds; ++i) {
+    results.push_back(
+        play_seed(options, topology, program, options.seed + static_cast<std::uint64_t>(i)));
+  }
+  if (options.json) {
+    print_json(options, topology, program, results);
+  } else {
+    print_table(options, topology, program, results);
+  }
+}
+
+void add_topology_options(Verb verb, Options& options) {
+  verb.add_option("--topology", options.topology, "leaf-spine, fat-tree or switch")
+      .one_of({"leaf-spine", "fat-tree", "switch"})
+      .show_default();
+  verb.add_option("--leaves", options.leaves, "of a leaf-spine").show_default();
+  verb.add_option("--spines", options.spines, "of a leaf-spine").show_default();
+  verb.add_option("--hosts-per-leaf", options.hosts_per_leaf,
+                  "of a leaf-spine (16 when absent), or per edge switch of a fat-tree (k/2)");
+  verb.add_option("--k", options.k, "ports of a fat-tree's switches").show_default();
+  verb.add_option("--hosts", options.hosts, "of a single switch").show_default();
+  verb.add_option("--host-gbps", options.host_gbps, "Gbit/s of a host's cable, each way")
+      .show_default();
+  verb.add_option("--fabric-gbps", options.fabric_gbps, "Gbit/s between switches, each way")
+      .show_default();
+  verb.add_option("--latency-ns", options.latency_ns, "of each cable").show_default();
+  verb.add_option("--cut", options.cut, "take out a cable, as leaf0-spine3; may be repeated")
+      .one_at_a_time();
+}
+
+}  // namespace
+
+void add_simulate_network(Verb simulate) {
+  const auto options = std::make_shared<Options>();
+  Verb verb = simulate.add_verb("network", "play a collective as flows on a network");
+  verb.add_option("--pattern", options->pattern,
+                  fmt::format("one of {}", fmt::join(pattern_names(), ", ")))
+      .required();
+  verb.add_option("--bytes", options->bytes, "what each rank has").positive().required();
+  verb.add_option("--ranks", options->ranks, "one per host; 0: on all hosts").not_negative();
+  verb.add_option("--chunks", options->chunks, "that a tree sends one after the other")
+      .show_default();
+  verb.add_option("--routing", options->routing,
+                  "ecmp: hashed; split: pinned minimal splitting; spray: ideal")
+      .one_of(routing_names())
+      .show_default();
+  verb.add_option("--ways", options->ways, "ecmp: equal pieces of each message, each hashed")
+      .show_default();
+  verb.add_option("--placement", options->placement, "of ranks on hosts")
+      .one_of({"packed", "random"})
+      .show_default();
+  verb.add_option("--jitter-us", options->jitter_us, "ranks begin at random within this")
+      .range(0.0, 1e9)
+      .show_default();
+  verb.add_option("--seed", options->seed, "of hashes, random placement and jitter").show_default();
+  verb.add_option("--seeds", options->seeds, "play this many and give mean and worst")
+      .range(1, 10'000)
+      .show_default();
+  verb.add_option("--tolerance", options->tolerance,
+                  "ends that are this near, relative to a flow's age, are taken together")
+      .range(0.0, 0.1)
+      .show_default();
+  add_topology_options(verb, *options);
+  verb.add_flag("--json", options->json, "print one JSON object");
+  verb.callback([options] { run(*options); });
+}
+
+}  // namespace heddle::cli

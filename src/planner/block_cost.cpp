@@ -1,0 +1,199 @@
+#include "planner/block_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/collectives.h"
+#include "planner/gemm.h"
+
+namespace heddle::planner {
+namespace {
+
+/// Works out one block for one triple (tp, sequence, micro-batch). Names as in the literature: T
+/// tokens, h hidden, t ranks of tp, f width of the MLP.
+class BlockModel {
+ public:
+  BlockModel(const Machine& machine, const Job& job, int tp, bool sequence, int sequences)
+      : machine_(machine),
+        spec_(job.spec),
+        stack_(job.stack),
+        rate_(machine.device.matrix_rate(job.stack.compute)),
+        e_(job.stack.element_bytes()),
+        t_(tp),
+        T_(static_cast<double>(sequences * job.seq_len)),
+        S_(static_cast<double>(job.seq_len)),
+        b_(sequences),
+        h_(static_cast<double>(job.spec.hidden)),
+        q_(static_cast<double>(job.spec.heads * job.spec.head_dim)),
+        kv_(static_cast<double>(job.spec.kv_heads * job.spec.head_dim)),
+        f_(static_cast<double>(job.spec.ffn)),
+        sequence_(sequence && tp > 1) {}
+
+  BlockCost make() const {
+    BlockCost cost;
+    cost.tp = static_cast<int>(t_);
+    cost.sequences = b_;
+    cost.sequence = sequence_;
+    cost.stride_bytes = T_ * h_ * e_;
+    fill_block(cost);
+    fill_ends(cost);
+    return cost;
+  }
+
+ private:
+  double product(double m, double n, double k, double batch = 1, double efficiency = 1) const {
+    return gemm_seconds(machine_.device, rate_, e_, {m, n, k, batch}, efficiency);
+  }
+  double memory(double bytes) const { return bytes / machine_.device.memory_bytes_per_s; }
+  double kernels(double count) const { return count * machine_.device.kernel_s; }
+  double launches(double count, double collectives) const {
+    const double collective_s = t_ > 1 ? collectives * machine_.device.host_collective_s : 0.0;
+    return stack_.host_share * (count * machine_.device.host_s + collective_s);
+  }
+  double collective(CommOp op, double bytes) const {
+    const int ranks = static_cast<int>(t_);
+    return collective_seconds(machine_, op, group_shape(machine_, ranks, 1), bytes);
+  }
+  /// Into the divided products and out of them again: an all-reduce, or its two halves.
+  double exchange() const {
+    const double bytes = T_ * h_ * e_;
+    if (!sequence_) return collective(CommOp::all_reduce, bytes);
+    return collective(CommOp::all_gather, bytes) + collective(CommOp::reduce_scatter, bytes);
+  }
+
+  double ups() const { return spec_.mlp == ModelSpec::Mlp::swiglu ? 2.0 : 1.0; }
+
+  // ---- Attention between the projections --------------------------------------------------------
+
+  struct Attention {
+    double forward = 0, backward = 0, again = 0;
+  };
+
+  Attention attention() const {
+    const double heads = b_ * static_cast<double>(spec_.heads) / t_;
+    const double head_dim = static_cast<double>(spec_.head_dim);
+    if (!stack_.stores_scores) {
+      // Half of each product is masked; backward makes the scores again.
+      const double flops = 2.0 * T_ * S_ * q_ / t_;
+      const double forward = flops / (rate_ * machine_.software.fused_attention);
+      return {forward, 2.5 * forward, forward};
+    }
+    const double efficiency = machine_.device.gemm.batched;
+    const double scores = product(S_, S_, head_dim, heads, efficiency);
+    const double values = product(S_, head_dim, S_, heads, efficiency);
+    const double touched = memory(heads * S_ * S_ * e_);
+    // Softmax reads and writes, dropout too and its mask; backward reads one more.
+    const double forward = scores + values + 4.5 * touched;
+    return {forward, scores + 3.0 * values + 5.5 * touched, forward};
+  }
+
+  // ---- What lies between the products, in bytes
+  // ---------------------------------------------------
+
+  /// Norms and residuals: of every token on every rank, or divided where the sequence is.
+  double stream_bytes(bool backward) const {
+    const double dropout = stack_.stores_scores ? 1.0 : 0.0;
+    const double units = backward ? 12.0 + 5.0 * dropout : 10.0 + dropout;
+    return units * T_ * h_ * e_ / (sequence_ ? t_ : 1.0);
+  }
+  /// The activation, and rotating or transposing q, k, v: divided over tp.
+  double divided_bytes(bool backward) const {
+    const double width = ups() == 2.0 ? (backward ? 6.0 : 3.0) * f_ : (backward ? 3.0 : 2.0) * f_;
+    const double heads = stack_.stores_scores ? 2.0 * (2.0 * q_ + 2.0 * kv_) : 2.0 * (q_ + kv_);
+    return (width + (backward && stack_.stores_scores ? 2.0 : 1.0) * heads) * T_ * e_ / t_;
+  }
+
+  void fill_block(BlockCost& cost) const {
+    const double qkv = (q_ + 2.0 * kv_) / t_, q = q_ / t_, up = ups() * f_ / t_, f = f_ / t_;
+    const Attention core = attention();
+    cost.forward.device = product(T_, qkv, h_) + product(T_, h_, q) + product(T_, up, h_) +
+                          product(T_, h_, f) + core.forward +
+                          memory(stream_bytes(false) + divided_bytes(false)) +
+                          kernels(stack_.kernels_forward);
+    cost.forward.comm = t_ > 1 ? 2.0 * exchange() : 0.0;
+    cost.forward.host = launches(stack_.launches_forward, 2);
+
+    cost.backward_input.device = product(T_, h_, qkv) + product(T_, q, h_) + product(T_, h_, up) +
+                                 product(T_, f, h_) + core.backward +
+                                 memory(stream_bytes(true) + divided_bytes(true)) +
+                                 kernels(stack_.kernels_backward);
+    cost.backward_input.comm = cost.forward.comm;
+    if (sequence_ && stack_.regathers) {
+      cost.backward_input.comm += collective(CommOp::all_gather, T_ * h_ * e_);
+    }
+    cost.backward_input.host = launches(stack_.launches_backward, 2);
+    cost.backward_weight.device =
+        product(h_, qkv, T_) + product(q, h_, T_) + product(h_, up, T_) + product(f, h_, T_);
+
+    cost.again_full = cost.forward;
+    cost.again_selective.device = core.again;
+    cost.again_selective.host = launches(6, 0);
+  }
+
+  // ---- The ends
+  // -----------------------------------------------------------------------------------
+
+  void fill_ends(BlockCost& cost) const {
+    const auto vocab = static_cast<double>(spec_.vocab);
+    const double rows = std::ceil(vocab / t_);
+    fill_head(T_, rows, cost.head_forward, cost.head_backward);
+    fill_head(T_ / t_, vocab, cost.whole_head_forward, cost.whole_head_backward);
+    cost.embedding.device = cost.whole_embedding.device = memory(4.0 * T_ * h_ * e_);
+    if (t_ == 1) return;
+    const double bytes = T_ * h_ * e_, small = collective(CommOp::all_reduce, 4.0 * T_);
+    // Out of the embedding forward, into the head backward; and three small sums for the softmax.
+    cost.embedding.comm = exchange();
+    cost.head_forward.comm = 3.0 * small;
+    cost.head_backward.comm = exchange();
+    if (!sequence_) {
+      cost.whole_embedding.comm = cost.whole_head_backward.comm =
+          collective(CommOp::all_gather, bytes);
+    }
+  }
+
+  void fill_head(double tokens, double rows, PassCost& forward, PassCost& backward) const {
+    // The logits, their exponentials and the gradient, mostly in 32 bits.
+    forward.device = product(tokens, rows, h_) + memory(14.0 * tokens * rows);
+    backward.device =
+        product(tokens, h_, rows) + product(h_, rows, tokens) + memory(10.0 * tokens * rows);
+  }
+
+  const Machine& machine_;
+  const ModelSpec& spec_;
+  const Stack& stack_;
+  const double rate_, e_, t_, T_, S_;
+  const int b_;
+  const double h_, q_, kv_, f_;
+  const bool sequence_;
+};
+
+}  // namespace
+
+PassCost& PassCost::operator+=(const PassCost& other) {
+  device += other.device;
+  comm += other.comm;
+  host += other.host;
+  return *this;
+}
+
+double PassCost::seconds() const {
+  const double busy = device + comm, most = std::max(busy, host);
+  if (most <= 0.0) return 0.0;
+  const double a = busy / most, b = host / most;
+  const double a2 = a * a, b2 = b * b;
+  return most * std::sqrt(std::sqrt(a2 * a2 + b2 * b2));
+}
+
+BlockCost block_cost(const Machine& machine, const Job& job, int tp, bool sequence, int sequences) {
+  return BlockModel(machine, job, tp, sequence, sequences).make();
+}
+
+double block_forward_flops(const ModelSpec& spec, double tokens, double seq_len) {
+  const double q = static_cast<double>(spec.heads * spec.head_dim),
+               kv = static_cast<double>(spec.kv_heads * spec.head_dim),
+               h = static_cast<double>(spec.hidden), f = static_cast<double>(spec.ffn),
+               matrices = spec.mlp == ModelSpec::Mlp::swiglu ? 3.0 : 2.0;
+  return 2.0 * tokens * (h * (2.0 * q + 2.0 * kv) + matrices * h * f) + 2.0 * tokens * seq_len * q;
+}
+
+}  // namespace heddle::planner

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "planner/candidate.h"
+#include "planner/machine.h"
+
+namespace heddle::planner {
+
+/// Seconds of one pass over one block for one micro-batch, by what bounds them.
+struct PassCost {
+  double device = 0;  ///< kernels
+  double comm = 0;    ///< collectives over tp, which nothing hides
+  double host = 0;    ///< launching both
+
+  PassCost& operator+=(const PassCost& other);
+  /// The host runs ahead of the device or the device waits for it; near equality both happen.
+  double seconds() const;
+};
+
+/// What one micro-batch costs on one rank of tp: depends on nothing but (tp, sequence,
+/// micro-batch).
+struct BlockCost {
+  int tp = 1, sequences = 1;
+  bool sequence = false;
+  double stride_bytes = 0;  ///< of the stream of activations: what a message between stages carries
+
+  // Of one block:
+  PassCost forward, backward_input, backward_weight;
+  PassCost again_full, again_selective;  ///< what recomputation adds to backward
+
+  // Of the ends of the model:
+  PassCost embedding, head_forward, head_backward;
+
+  /// The same for the whole vocabulary on every rank.
+  PassCost whole_embedding, whole_head_forward, whole_head_backward;
+};
+
+BlockCost block_cost(const Machine& machine, const Job& job, int tp, bool sequence, int sequences);
+
+/// Floating-point operations of one block's forward pass, as the layers count them: of all tp
+/// ranks.
+double block_forward_flops(const ModelSpec& spec, double tokens, double seq_len);
+
+}  // namespace heddle::planner

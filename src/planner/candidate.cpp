@@ -1,0 +1,53 @@
+#include "planner/candidate.h"
+
+#include <array>
+
+#include "base/error.h"
+
+namespace heddle::planner {
+
+namespace {
+
+constexpr std::array kPipelines = {"gpipe", "1f1b", "interleaved", "zb-h1",
+                                   "zb-h2", "zb-v", "v-min",       "v-half"};
+
+}  // namespace
+
+const char* name_of(Pipeline schedule) { return kPipelines[static_cast<std::size_t>(schedule)]; }
+
+Pipeline pipeline_named(std::string_view name) {
+  for (std::size_t i = 0; i < kPipelines.size(); ++i) {
+    if (name == kPipelines[i]) return static_cast<Pipeline>(i);
+  }
+  fail(ErrorCode::usage, "there is no schedule \"{}\"", name);
+}
+
+const char* name_of(Recompute recompute) {
+  static constexpr std::array names = {"none", "selective", "full"};
+  return names[static_cast<std::size_t>(recompute)];
+}
+
+Stack Stack::heddle(DType compute) {
+  Stack stack;
+  stack.compute = compute;
+  if (compute == DType::f32) {
+    stack.parameter_bytes = 4;
+    stack.state_bytes = 8;
+  }
+  return stack;
+}
+
+Stack Stack::megatron() {
+  Stack stack;
+  stack.compute = DType::f16;
+  stack.stores_scores = stack.regathers = stack.splits_messages = true;
+  stack.balances_stages = stack.overlaps_gathers = false;
+  stack.kernels_forward = 14;
+  stack.kernels_backward = 28;
+  stack.launches_forward = 30;
+  stack.launches_backward = 45;
+  stack.host_share = 1.0;
+  return stack;
+}
+
+}  // namespace heddle::planner

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "model/decoder.h"
+#include "model/spec.h"
+#include "tensor/dtype.h"
+
+namespace heddle::planner {
+
+enum class Recompute : std::uint8_t { none, selective, full };
+enum class Pipeline : std::uint8_t {
+  gpipe,
+  one_f_one_b,
+  interleaved,
+  zb_h1,
+  zb_h2,
+  zb_v,
+  v_min,
+  v_half
+};
+
+/// As the run file spells it.
+const char* name_of(Pipeline schedule);
+const char* name_of(Recompute recompute);
+/// Error(usage) for a name that no schedule has.
+Pipeline pipeline_named(std::string_view name);
+constexpr bool is_v_shaped(Pipeline schedule) {
+  return schedule == Pipeline::zb_v || schedule == Pipeline::v_min || schedule == Pipeline::v_half;
+}
+
+/// The software whose steps are predicted: what its layers store and launch.
+struct Stack {
+  DType compute = DType::bf16;
+  double parameter_bytes = 2, gradient_bytes = 4, state_bytes = 12;
+  bool stores_scores = false;    ///< attention keeps its score matrix; and there is dropout
+  bool regathers = false;        ///< sequence parallelism gathers once more in backward
+  bool balances_stages = true;   ///< stages are cut by cost; otherwise all have as many blocks
+  bool splits_messages = false;  ///< tp ranks send a share each and gather it behind
+  bool overlaps_gathers = true;  ///< ZeRO-3 fetches a block while the one before computes
+  double kernels_forward = 10, kernels_backward = 16;    ///< of a block, beside matrix products
+  double launches_forward = 16, launches_backward = 26;  ///< of a block, all
+  double host_share = 0.15;  ///< of the host's time per launch in a PyTorch program
+
+  /// Heddle itself, in this dtype.
+  static Stack heddle(DType compute);
+  /// Megatron-LM and DeepSpeed in 16 bits before flash attention: what the measured tables were
+  /// made with.
+  static Stack megatron();
+
+  double element_bytes() const { return static_cast<double>(size_of(compute)); }
+};
+
+/// What is to be trained.
+struct Job {
+  ModelSpec spec;
+  std::int64_t seq_len = 2048;
+  std::int64_t batch = 1;  ///< sequences per optimizer step, all ranks together
+  Stack stack = {};
+};
+
+/// One way to lay a job out.
+struct Candidate {
+  int tp = 1, pp = 1, dp = 1;
+  int chunks = 1;  ///< stages of a pipeline rank
+  Pipeline schedule = Pipeline::one_f_one_b;
+  int zero = 0;
+  bool sequence = false;
+  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
+  Recompute recompute = Recompute::none;
+  int sequences = 1;  ///< of a micro-batch
+
+  int gpus() const { return tp * pp * dp; }
+  std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }
+};
+
+}  // namespace heddle::planner

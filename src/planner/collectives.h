@@ -1,0 +1,32 @@
+#pragma once
+
+#include "planner/machine.h"
+
+namespace heddle::planner {
+
+/// Which devices make a collective together: `ranks` of them, and how many of them share a server.
+struct GroupShape {
+  int ranks = 1;
+  int per_server = 1;
+
+  int servers() const { return (ranks + per_server - 1) / per_server; }
+};
+
+/// The group of an axis whose neighbours are `stride` devices apart (tp 1, dp tp, pp tp * dp).
+GroupShape group_shape(const Machine& machine, int ranks, int stride);
+
+/// Bytes that each rank sends when the ring algorithm does `op` on a tensor of `bytes`.
+double ring_wire_bytes(CommOp op, int ranks, double bytes);
+
+/// Seconds of one collective on a tensor of `bytes`. Inside a server by the measured tables, where
+/// there are some for this many ranks; otherwise by the slowest tier that the ring crosses:
+/// bandwidth and the latency of every step. Servers whose devices are in several rings share the
+/// adapters between them.
+double collective_seconds(const Machine& machine, CommOp op, const GroupShape& group, double bytes);
+/// The same for the gathers of single parameters.
+double gather_seconds(const Machine& machine, const GroupShape& group, double bytes, double calls);
+
+/// Seconds of one message between devices `stride` apart.
+double message_seconds(const Machine& machine, int stride, double bytes);
+
+}  // namespace heddle::planner

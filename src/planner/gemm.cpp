@@ -1,0 +1,53 @@
+#include "planner/gemm.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace heddle::planner {
+namespace {
+
+/// 0 for an odd size, 1 for twice an odd one, ... at most 6.
+int powers_of_two(double size) {
+  auto whole = static_cast<std::int64_t>(size);
+  int powers = 0;
+  for (; powers < GemmModel::kAlignments - 1 && whole % 2 == 0; whole /= 2) ++powers;
+  return powers;
+}
+
+}  // namespace
+
+TileCount count_tiles(const GemmShape& shape, double rows, double cols, int processors) {
+  TileCount count;
+  count.tiles = std::ceil(shape.m / rows) * std::ceil(shape.n / cols) * shape.batch;
+  count.waves = std::ceil(count.tiles / processors);
+  count.efficiency = count.tiles / (count.waves * processors);
+  return count;
+}
+
+double alignment_efficiency(const GemmModel& model, const GemmShape& shape) {
+  const int powers =
+      std::min({powers_of_two(shape.m), powers_of_two(shape.n), powers_of_two(shape.k)});
+  return model.alignment[static_cast<std::size_t>(powers)];
+}
+
+double gemm_seconds(const Device& device, double matrix_rate, double element_bytes,
+                    const GemmShape& shape, double efficiency) {
+  const GemmModel& model = device.gemm;
+  const double of_depth = shape.k / (shape.k + model.half_depth);
+  const double reached =
+      matrix_rate * model.efficiency * efficiency * of_depth * alignment_efficiency(model, shape);
+  double best = 1e30;
+  for (int i = 0; i < model.tiles; ++i) {
+    const GemmModel::Tile& tile = model.tile[static_cast<std::size_t>(i)];
+    const TileCount count = count_tiles(shape, tile.rows, tile.cols, device.processors);
+    const double full = count.tiles / device.processors;
+    const double waves = full + model.tail * (count.waves - full);
+    const double work = 2.0 * tile.rows * tile.cols * shape.k * device.processors;
+    best = std::min(best, waves * work / (reached * tile.efficiency));
+  }
+  const double bytes =
+      element_bytes * shape.batch * (shape.m * shape.n + shape.m * shape.k + shape.n * shape.k);
+  return std::max(best, bytes / device.memory_bytes_per_s) + device.kernel_s;
+}
+
+}  // namespace heddle::planner

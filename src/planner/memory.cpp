@@ -1,0 +1,264 @@
+#include "planner/memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "mesh/mesh.h"
+#include "model/parallel_plan.h"
+#include "parallel/schedule/make_schedule.h"
+
+namespace heddle::planner {
+namespace {
+
+/// The layers of one block on a mesh of `tp` ranks on which nothing travels.
+class DryBlock {
+ public:
+  DryBlock(const Job& job, int tp, bool sequence) : mesh_(Mesh::recorded(shape(job.spec, tp), 0)) {
+    DecoderShare share;
+    if (tp > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), sequence);
+    share.stages = {{1, 2}};
+    // Only sizes matter; `cost` is asked for those of the dtype that computes.
+    const BuildOptions options{.positions = job.seq_len};
+    decoder_ = build_decoder(job.spec, options, memory_, share);
+  }
+
+  Cost cost(const CostShape& shape) const {
+    Cost sum;
+    for (const Layer* unit : decoder_.unit_pointers()) sum += unit->cost(shape);
+    return sum;
+  }
+
+ private:
+  static MeshShape shape(const ModelSpec& spec, int tp) {
+    MeshShape shape = MeshShape{}.with(Axis::tp, tp);
+    const int kv_heads = static_cast<int>(spec.kv_heads);
+    shape.copies = tp > kv_heads ? tp / kv_heads : 1;
+    return shape;
+  }
+
+  Memory memory_{Memory::Mode::dry};
+  Mesh mesh_;
+  Decoder decoder_;
+};
+
+Activations of_megatron(const Job& job, int tp, bool sequence, int sequences) {
+  const auto bytes = [&](Recompute recompute) {
+    return megatron_layer_bytes(job.spec, static_cast<double>(job.seq_len), sequences, tp, sequence,
+                                recompute);
+  };
+  const double tokens = static_cast<double>(sequences * job.seq_len);
+  return {.kept_none = bytes(Recompute::none),
+          .kept_selective = bytes(Recompute::selective),
+          .kept_full = bytes(Recompute::full),
+          .waiting = kWaitingWeight * bytes(Recompute::selective),
+          .working = bytes(Recompute::none),
+          .head = 10.0 * tokens * static_cast<double>(job.spec.vocab) / tp};
+}
+
+Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
+  const double e = job.stack.element_bytes();
+  const double tokens = static_cast<double>(sequences * job.seq_len),
+               width = static_cast<double>(job.spec.hidden);
+  const double kept = static_cast<double>(
+      DryBlock(job, tp, sequence)
+          .cost({.sequences = sequences, .seq_len = job.seq_len, .dtype = job.stack.compute})
+          .saved_bytes);
+  const double stream = tokens * width * e / (sequence && tp > 1 ? tp : 1);
+  // Until the gradients of its weights are made a linear keeps its input and its output's gradient.
+  const ModelSpec& spec = job.spec;
+  const double ups = spec.mlp == ModelSpec::Mlp::swiglu ? 2.0 : 1.0;
+  const double q = static_cast<double>(spec.heads * spec.head_dim),
+               kv = static_cast<double>(spec.kv_heads * spec.head_dim),
+               f = static_cast<double>(spec.ffn);
+  const double inputs = tokens * e * (q + f) / tp + 2.0 * stream;
+  const double gradients = tokens * e * ((q + 2.0 * kv + ups * f) / tp + 2.0 * width);
+  // A chunk of logits in 32 bits and its gradient, and the gradient of the head's input.
+  const double chunk = std::min(1024.0, tokens);
+  return {.kept_none = kept,
+          .kept_selective = kept,
+          .kept_full = stream,
+          .waiting = inputs + gradients,
+          .working = kept + 2.0 * stream,
+          .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * stream};
+}
+
+/// Blocks among the units of a stage.
+double blocks_of(const DecoderShare::Units& units, std::int64_t layers) {
+  const auto begin = std::max<std::int64_t>(units.begin, 1);
+  const auto end = std::min<std::int64_t>(units.end, layers + 1);
+  return static_cast<double>(std::max<std::int64_t>(0, end - begin));
+}
+
+}  // namespace
+
+Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
+                   VocabularyPlacement vocabulary) {
+  Split split;
+  const double layers = static_cast<double>(job.spec.layers);
+  split.ends_meet = pp == 1 || is_v_shaped(schedule);
+  split.flying = peaks_in_flight(schedule, pp, chunks);
+  if (!job.stack.balances_stages) {
+    split.most = split.first = split.last = layers / pp;
+    return split;
+  }
+  const auto placed =
+      make_schedule(name_of(schedule),
+                    {.ranks = pp, .microbatches = 1, .chunks = is_v_shaped(schedule) ? 1 : chunks})
+          .rank_of_stage;
+  std::vector<double> costs = unit_costs(job.spec, job.seq_len);
+  if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
+  const auto cuts = cut_stages(costs, static_cast<int>(placed.size()));
+  std::vector<double> of_rank(static_cast<std::size_t>(pp), 0.0);
+  for (std::size_t stage = 0; stage < placed.size(); ++stage) {
+    of_rank[static_cast<std::size_t>(placed[stage])] += blocks_of(cuts[stage], job.spec.layers);
+  }
+  split.first = of_rank[static_cast<std::size_t>(placed.front())];
+  split.last = of_rank[static_cast<std::size_t>(placed.back())];
+  for (int rank = 0; rank < pp; ++rank) {
+    if (rank != placed.back())
+      split.most = std::max(split.most, of_rank[static_cast<std::size_t>(rank)]);
+  }
+  return split;
+}
+
+InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks) {
+  const double p = pp, v = chunks;
+  if (pp == 1) return {};
+  switch (schedule) {
+    case Pipeline::gpipe: return {1e9, 0.0, 1e9};  // all there are
+    case Pipeline::one_f_one_b: return {p, 0.0, p};
+    case Pipeline::interleaved: {
+      const double most = p * (1.0 + (p - 1.0) / (p * v));
+      return {most, 0.0, most};
+    }
+    default: break;
+  }
+  const Schedule walked =
+      make_schedule(name_of(schedule), {.ranks = pp, .microbatches = 3 * pp, .chunks = 1});
+  InFlight peaks;
+  for (int rank = 0; rank < pp; ++rank) {
+    const double part = 1.0 / static_cast<double>(stages_of(walked, rank).size());
+    double forward = 0.0, waiting = 0.0;
+    for (const Action& action : walked.by_rank[static_cast<std::size_t>(rank)]) {
+      if (action.act == Act::f) forward += part;
+      if (action.act == Act::b || action.act == Act::bw) forward -= part;
+      if (action.act == Act::b) waiting += part;
+      if (action.act == Act::w) waiting -= part;
+      peaks.forward = std::max(peaks.forward, forward);
+      peaks.waiting = std::max(peaks.waiting, waiting);
+      peaks.both = std::max(peaks.both, forward + kWaitingWeight * waiting);
+    }
+  }
+  return peaks;
+}
+
+double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequences, double tp,
+                            bool sequence, Recompute recompute) {
+  const double h = static_cast<double>(spec.hidden), f = static_cast<double>(spec.ffn);
+  const double sbh = seq_len * sequences * h;
+  if (recompute == Recompute::full) return 2.0 * sbh;
+  // 34 = 10 of what lies on the stream and 24 of what is divided: 8 of q, k, v and the projection's
+  // input, 4 f / h of the MLP.
+  const double scores =
+      recompute == Recompute::selective ? 0.0 : 5.0 * static_cast<double>(spec.heads) * seq_len / h;
+  const double divided = 8.0 + 4.0 * f / h + scores;
+  return sbh * (sequence ? (10.0 + divided) / tp : 10.0 + divided / tp);
+}
+
+Activations activations(const Job& job, int tp, bool sequence, int sequences) {
+  return job.stack.stores_scores ? of_megatron(job, tp, sequence, sequences)
+                                 : of_layers(job, tp, sequence, sequences);
+}
+
+namespace {
+
+/// What one rank holds.
+class RankMemory {
+ public:
+  RankMemory(const Machine& machine, const Job& job, const Candidate& candidate,
+             const Activations& kept)
+      : machine_(machine), job_(job), candidate_(candidate), kept_(kept) {
+    step_.seq_len = job.seq_len;
+    step_.microbatches = candidate.microbatches(job);
+  }
+
+  /// With `flying` micro-batches in flight, fewer where there are fewer.
+  MemoryEstimate of(const RankPart& part, int pp_rank, const InFlight& flying) const {
+    const Volumes volumes(job_.spec, candidate_, step_, part, pp_rank);
+    const Stack& stack = job_.stack;
+    const double unit = static_cast<double>(volumes.largest_unit_elements());
+    const int zero = candidate_.dp > 1 ? candidate_.zero : 0;
+    MemoryEstimate memory;
+    // Two units are gathered at a time, and two have all their gradients.
+    memory.parameters = stack.parameter_bytes * (static_cast<double>(volumes.held_elements(3)) +
+                                                 (zero == 3 ? 2.0 * unit : 0.0));
+    memory.gradients = stack.gradient_bytes * (static_cast<double>(volumes.held_elements(2)) +
+                                               (zero >= 2 ? 2.0 * unit : 0.0));
+    memory.optimizer = stack.state_bytes * static_cast<double>(volumes.held_elements(1));
+    memory.activations = static_cast<double>(part.blocks) * of_block(flying) + of_one(part);
+    memory.reserved = machine_.software.reserved_bytes;
+    return memory;
+  }
+
+ private:
+  double of_block(const InFlight& flying) const {
+    const double most = static_cast<double>(step_.microbatches);
+    if (candidate_.recompute == Recompute::full) {
+      // What was computed again stays until the weights' gradients are made.
+      return kept_.kept_full * std::min(most, flying.forward) +
+             kept_.waiting * std::min(most, flying.waiting);
+    }
+    const double kept = kept_.kept(candidate_.recompute);
+    return std::max(kept, kept_.waiting / kWaitingWeight) *
+           std::min(kWaitingWeight * most, flying.both);
+  }
+
+  /// Of the block or head that is being computed.
+  double of_one(const RankPart& part) const {
+    const double working = candidate_.recompute == Recompute::full ? kept_.working : 0.0;
+    const bool has_head = part.has_last || candidate_.vocabulary == VocabularyPlacement::pipeline;
+    return has_head ? std::max(working, kept_.head) : working;
+  }
+
+  const Machine& machine_;
+  const Job& job_;
+  const Candidate& candidate_;
+  const Activations& kept_;
+  StepShape step_;
+};
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Candidate& candidate,
+                               const Split& split, const Activations& kept) {
+  InFlight flying = split.flying;
+  if (candidate.vocabulary == VocabularyPlacement::pipeline) {
+    // The passes over a divided vocabulary keep micro-batches longer: one by algorithm 2, two by 1.
+    const double longer = 3.0 - candidate.vocabulary_algorithm;
+    flying.forward += longer;
+    flying.both += longer;
+  }
+  const auto whole = [](double blocks) { return static_cast<std::int64_t>(std::ceil(blocks)); };
+  const auto larger = [](const MemoryEstimate& a, const MemoryEstimate& b) {
+    return a.total() >= b.total() ? a : b;
+  };
+  const RankMemory rank(machine, job, candidate, kept);
+  MemoryEstimate most = rank.of({.blocks = whole(split.first),
+                                 .has_first = true,
+                                 .has_norm = split.ends_meet,
+                                 .has_last = split.ends_meet},
+                                0, flying);
+  if (candidate.pp == 1) return most;
+  // Along a pipeline of 1F1B each rank holds one less; other schedules may hold as many anywhere.
+  const bool falls = candidate.schedule == Pipeline::one_f_one_b;
+  if (!split.ends_meet) {
+    const double at_end = flying.forward - candidate.pp + 1.0;
+    most = larger(most, rank.of({.blocks = whole(split.last), .has_norm = true, .has_last = true},
+                                candidate.pp - 1, falls ? InFlight{at_end, 0.0, at_end} : flying));
+  }
+  const double second = flying.forward - 1.0;
+  return larger(most, rank.of({.blocks = whole(split.most)}, 1,
+                              falls ? InFlight{second, 0.0, second} : flying));
+}
+
+}  // namespace heddle::planner

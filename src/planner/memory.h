@@ -1,0 +1,72 @@
+#pragma once
+
+#include "planner/candidate.h"
+#include "planner/machine.h"
+#include "planner/volumes.h"
+
+namespace heddle::planner {
+
+/// Micro-batches that a rank has in flight, in units of its whole part of the model.
+struct InFlight {
+  double forward = 1;  ///< between forward and the gradient of the input
+  double waiting = 0;  ///< whose gradients of the weights are still to be made
+  double both = 1;     ///< the most at once, those that wait counting kWaitingWeight times
+};
+
+/// The peaks over all ranks when there are more than enough micro-batches. Schedules that do both
+/// halves of backward at once by closed forms (Korthikanti et al. for interleaving), the others by
+/// going through the schedule: allocates.
+InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks);
+
+/// About what a block holds of a micro-batch that waits, over one that does not.
+inline constexpr double kWaitingWeight = 1.6;
+
+/// How blocks lie on the pipeline ranks, of all stages of a rank together.
+struct Split {
+  double most = 0;         ///< blocks of the rank that has most, apart from the one with the head
+  double first = 0;        ///< of the rank with the embedding
+  double last = 0;         ///< of the rank with the head
+  bool ends_meet = false;  ///< one rank has both
+  InFlight flying = {};
+};
+
+/// Stages as `make_plan` cuts them, or, for stacks that do not balance, as many blocks for each.
+/// A vocabulary divided over the pipeline is no part of the last stage.
+Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
+                   VocabularyPlacement vocabulary = VocabularyPlacement::tensor);
+
+/// Bytes that a block keeps of a micro-batch between forward and backward, on one rank of tp.
+struct Activations {
+  double kept_none = 0, kept_selective = 0, kept_full = 0;
+  double waiting = 0;  ///< between the two halves of backward, when they are apart
+  double working = 0;  ///< of the block that is being computed: what is never more than one block's
+  double head = 0;     ///< logits and what is made of them
+
+  double kept(Recompute recompute) const {
+    return recompute == Recompute::full        ? kept_full
+           : recompute == Recompute::selective ? kept_selective
+                                               : kept_none;
+  }
+};
+
+/// For Heddle from the layers' own `cost`, for Megatron by the formulas of Korthikanti et al.
+/// Allocates: once per (tp, sequence, micro-batch).
+Activations activations(const Job& job, int tp, bool sequence, int sequences);
+
+/// Korthikanti et al. 2022: bytes that a layer of Megatron keeps, s b h (34 + 5 a s / h) and its
+/// variants. Selective recomputation drops the scores.
+double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequences, double tp,
+                            bool sequence, Recompute recompute);
+
+/// Bytes on the worst rank, by what they are for.
+struct MemoryEstimate {
+  double parameters = 0, gradients = 0, optimizer = 0, activations = 0, reserved = 0;
+
+  double total() const { return parameters + gradients + optimizer + activations + reserved; }
+};
+
+/// The larger of the first rank (most in flight) and the last (logits). Allocates nothing.
+MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Candidate& candidate,
+                               const Split& split, const Activations& kept);
+
+}  // namespace heddle::planner

@@ -1,0 +1,310 @@
+#include "planner/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json_value.h"
+#include "base/strings.h"
+#include "planner/advice.h"
+
+namespace heddle::planner {
+namespace {
+
+constexpr int kFinalists = 16, kShown = 8, kNearMisses = 6;
+
+[[noreturn]] void refuse_too_large(const PlanReport& report) {
+  const Found& smallest = report.result.smallest;
+  const double need = smallest.memory.total(), limit = report.result.limit_bytes;
+  throw Error(
+      ErrorCode::resources,
+      fmt::format("{} does not fit on {} x {}: the smallest layout ({}) needs {} on its fullest "
+                  "device, {:.1f} times the {} that are there when {:.0f} % stay free",
+                  report.model, report.options.gpus, report.machine.device.name,
+                  describe(smallest.candidate), format_bytes(need), need / limit,
+                  format_bytes(limit), 100 * report.options.margin),
+      fmt::format("use about {} devices, shorter sequences, or a smaller --margin",
+                  static_cast<std::int64_t>(std::ceil(report.options.gpus * need / limit))));
+}
+
+void add_near_misses(PlanReport& report) {
+  const Found& winner = report.plans.front().found;
+  for (const Found& found : report.result.too_large) {
+    if (static_cast<int>(report.near_misses.size()) == kNearMisses / 2) break;
+    if (found.memory.total() > 1.5 * report.result.limit_bytes) continue;
+    report.near_misses.push_back(
+        {found, fmt::format("does not fit: needs {} of {}", format_bytes(found.memory.total()),
+                            format_bytes(report.result.limit_bytes))});
+  }
+  for (const Found& found : report.result.by_mesh) {
+    if (static_cast<int>(report.near_misses.size()) == kNearMisses) break;
+    const Candidate& other = found.candidate;
+    if (other.tp == winner.candidate.tp && other.pp == winner.candidate.pp) continue;
+    report.near_misses.push_back({found, why_slower(found.time, winner.time)});
+  }
+}
+
+void add_mapping(PlanReport& report) {
+  const Machine& machine = report.machine;
+  const Candidate& plan = report.plans.front().found.candidate;
+  const int servers = static_cast<int>(machine.pairs.size());
+  if (servers == 0) return;
+  if (servers * machine.server_size() != plan.gpus()) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("the machine file's [pairs] has {} servers of {} devices, not {} devices",
+                    servers, machine.server_size(), plan.gpus()),
+        "measure the servers that will be used, or remove [pairs]");
+  }
+  if (plan.pp == 1 || servers % plan.pp != 0) return;
+  const Job& job = report.job;
+  const BlockCost block = block_cost(machine, job, plan.tp, plan.sequence, plan.sequences);
+  const PlacementProblem problem{.bytes_per_s = machine.pairs,
+                                 .stages = plan.pp,
+                                 .message_bytes = block.stride_bytes,
+                                 .gradient_bytes = report.plans.front().found.memory.gradients};
+  constexpr int kSteps = 20000, kStarts = 4;
+  PlanReport::Mapping mapping;
+  std::vector<int> in_order;
+  for (int i = 0; i < servers; ++i) in_order.push_back(i);
+  mapping.in_order_seconds = placement_seconds(problem, in_order);
+  mapping.placement = {in_order, mapping.in_order_seconds};
+  for (std::uint64_t seed = 0; seed < kStarts; ++seed) {
+    const Placement tried = anneal_placement(problem, kSteps, seed);
+    if (tried.seconds < mapping.placement.seconds) mapping.placement = tried;
+  }
+  report.mapping = mapping;
+}
+
+double tokens_of(const PlanReport& report) {
+  return static_cast<double>(report.job.batch * report.job.seq_len);
+}
+
+const char* vocabulary_name(VocabularyPlacement placement) {
+  switch (placement) {
+    case VocabularyPlacement::replicated: return "replicated";
+    case VocabularyPlacement::tensor: return "tensor";
+    case VocabularyPlacement::pipeline: return "pipeline";
+  }
+  return "";
+}
+
+// ---- Text ---------------------------------------------------------------------------------------
+
+std::string memory_text(const MemoryEstimate& memory) {
+  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, activations {}, reserved {}",
+                     format_bytes(memory.total()), format_bytes(memory.parameters),
+                     format_bytes(memory.gradients), format_bytes(memory.optimizer),
+                     format_bytes(memory.activations), format_bytes(memory.reserved));
+}
+
+std::string winner_text(const PlanReport& report) {
+  const Finalist& best = report.plans.front();
+  const TimeEstimate& time = best.found.time;
+  std::string text = fmt::format("best plan: {}\n", describe(best.found.candidate));
+  text += fmt::format(
+      "  step        {:.3g} s, two runs in three from {:.3g} to {:.3g} s; {} tokens/s, MFU {:.1f} "
+      "%\n",
+      best.seconds, best.seconds * (1 - time.spread), best.seconds * (1 + time.spread),
+      format_count(tokens_of(report) / best.seconds),
+      100 * model_flops_utilization(report, best.seconds));
+  text += fmt::format(
+      "  of this     computation {:.3g} s ({:.3g} again), bubble {:.3g} s, tp {:.3g} s, pp {:.3g} "
+      "s, "
+      "dp {:.3g} s ({:.3g} more are hidden), optimizer {:.3g} s, slowest rank {:.3g} s\n",
+      time.compute, time.recompute, time.bubble, time.tp, time.pp, time.dp, time.dp_hidden,
+      time.step, time.stragglers);
+  text += fmt::format("  fullest rank {}\n", memory_text(best.found.memory));
+  if (report.mapping) {
+    text += fmt::format("  servers     {} (messages and gradients {:.3g} s, in order {:.3g} s)\n",
+                        fmt::join(report.mapping->placement.servers, " "),
+                        report.mapping->placement.seconds, report.mapping->in_order_seconds);
+  }
+  return text;
+}
+
+// ---- JSON ---------------------------------------------------------------------------------------
+
+JsonValue candidate_json(const Candidate& plan) {
+  return {{"tp", plan.tp},
+          {"pp", plan.pp},
+          {"dp", plan.dp},
+          {"schedule", name_of(plan.schedule)},
+          {"chunks", plan.chunks},
+          {"microbatch", plan.sequences},
+          {"zero", plan.zero},
+          {"sequence", plan.sequence},
+          {"vocabulary", vocabulary_name(plan.vocabulary)},
+          {"recompute", plan.recompute == Recompute::full ? "block" : "none"}};
+}
+
+JsonValue memory_json(const MemoryEstimate& memory) {
+  return {{"total", memory.total()},           {"parameters", memory.parameters},
+          {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
+          {"activations", memory.activations}, {"reserved", memory.reserved}};
+}
+
+JsonValue time_json(const TimeEstimate& time) {
+  return {{"computation", time.compute},    {"recomputation", time.recompute},
+          {"bubble", time.bubble},          {"tp_exposed", time.tp},
+          {"pp_exposed", time.pp},          {"dp_exposed", time.dp},
+          {"dp_hidden", time.dp_hidden},    {"optimizer", time.step},
+          {"slowest_rank", time.stragglers}};
+}
+
+/// Calls and bytes of the busiest rank, the first of the pipeline, by axis and operation.
+JsonValue communication_json(const PlanReport& report, const Candidate& plan) {
+  const Job& job = report.job;
+  const Split split = split_blocks(job, plan.schedule, plan.pp, plan.chunks);
+  const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
+                      .has_first = true,
+                      .has_norm = split.ends_meet,
+                      .has_last = split.ends_meet};
+  const StepShape step{.seq_len = job.seq_len,
+                       .microbatches = plan.microbatches(job),
+                       .element_bytes = static_cast<std::int64_t>(job.stack.parameter_bytes),
+                       .gradient_bytes = static_cast<std::int64_t>(job.stack.gradient_bytes)};
+  const Volumes volumes(job.spec, plan, step, part, 0);
+  JsonValue all = JsonValue::array();
+  const auto add = [&](const char* axis, const CommCounts& counts) {
+    for (int op = 0; op < kCommOps; ++op) {
+      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
+      if (calls == 0) continue;
+      all.push_back({{"axis", axis},
+                     {"operation", name_of(static_cast<CommOp>(op))},
+                     {"calls", calls},
+                     {"payload_bytes", bytes},
+                     {"mean_bytes", static_cast<double>(bytes) / static_cast<double>(calls)}});
+    }
+  };
+  add("tp", volumes.on_tp());
+  add("dp", volumes.on_dp());
+  add("pp", volumes.on_pp());
+  add("pp lanes", volumes.on_lanes());
+  return all;
+}
+
+JsonValue finalist_json(const PlanReport& report, const Finalist& plan) {
+  JsonValue json = candidate_json(plan.found.candidate);
+  const double spread = plan.found.time.spread;
+  json["step_seconds"] = plan.seconds;
+  json["step_seconds_low"] = plan.seconds * (1 - spread);
+  json["step_seconds_high"] = plan.seconds * (1 + spread);
+  json["tokens_per_second"] = tokens_of(report) / plan.seconds;
+  json["mfu"] = model_flops_utilization(report, plan.seconds);
+  json["simulated"] = plan.is_simulated;
+  if (plan.is_simulated) json["bubble_fraction"] = plan.bubble_fraction;
+  json["seconds"] = time_json(plan.found.time);
+  json["memory_bytes"] = memory_json(plan.found.memory);
+  json["communication"] = communication_json(report, plan.found.candidate);
+  return json;
+}
+
+}  // namespace
+
+double model_flops_utilization(const PlanReport& report, double seconds) {
+  const Job& job = report.job;
+  const double flops = training_flops_per_token(job.spec, job.seq_len) * tokens_of(report);
+  return flops /
+         (seconds * report.options.gpus * report.machine.device.matrix_rate(job.stack.compute));
+}
+
+PlanReport make_report(const std::string& model, const Machine& machine, const Job& job,
+                       const SearchOptions& options) {
+  PlanReport report{.model = model,
+                    .machine = machine,
+                    .job = job,
+                    .options = options,
+                    .result = {},
+                    .plans = {},
+                    .near_misses = {},
+                    .advice = {},
+                    .mapping = {}};
+  const auto start = std::chrono::steady_clock::now();
+  report.result = search(machine, job, options);
+  report.search_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (report.result.best.empty()) refuse_too_large(report);
+  report.plans = choose_finalists(machine, job, report.result, kFinalists);
+  add_near_misses(report);
+  report.advice = shape_advice(machine, job, report.plans.front().found.candidate);
+  add_mapping(report);
+  return report;
+}
+
+std::string report_text(const PlanReport& report) {
+  std::string text =
+      fmt::format("{} on {} x {} ({})\n{} sequences of {} tokens per step\n\n{}\n", report.model,
+                  report.options.gpus, report.machine.device.name, report.machine.name,
+                  report.job.batch, report.job.seq_len, winner_text(report));
+  text += fmt::format("{:>9} {:>6} {:>10} {:>7}  {}\n", "step", "MFU", "memory", "bubble", "plan");
+  for (int i = 0; i < std::min<int>(kShown, static_cast<int>(report.plans.size())); ++i) {
+    const Finalist& plan = report.plans[static_cast<std::size_t>(i)];
+    text +=
+        fmt::format("{:>7.3f} s {:>4.1f} % {:>10} {:>5.1f} %  {}{}\n", plan.seconds,
+                    100 * model_flops_utilization(report, plan.seconds),
+                    format_bytes(plan.found.memory.total()), 100 * plan.bubble_fraction,
+                    describe(plan.found.candidate), plan.is_simulated ? "" : " (not simulated)");
+  }
+  if (!report.near_misses.empty()) text += "\nnear misses:\n";
+  for (const auto& [found, reason] : report.near_misses) {
+    text +=
+        fmt::format("{:>7.3f} s  {}: {}\n", found.time.total, describe(found.candidate), reason);
+  }
+  if (!report.advice.empty()) text += "\nshapes:\n";
+  for (const std::string& line : report.advice) text += fmt::format("  {}\n", line);
+  text += fmt::format("\n{} layouts in {}, {} fit with {:.0f} % of memory left free\n",
+                      format_thousands(static_cast<std::int64_t>(report.result.evaluated)),
+                      format_duration(report.search_seconds),
+                      format_thousands(static_cast<std::int64_t>(report.result.fitting)),
+                      100 * report.options.margin);
+  return text;
+}
+
+JsonValue report_json(const PlanReport& report) {
+  JsonValue json = {{"model", report.model},
+                    {"system", report.machine.name},
+                    {"gpus", report.options.gpus},
+                    {"batch_tokens", report.job.batch * report.job.seq_len},
+                    {"seq_len", report.job.seq_len},
+                    {"dtype", heddle::name_of(report.job.stack.compute)},
+                    {"evaluated", report.result.evaluated},
+                    {"fitting", report.result.fitting},
+                    {"search_seconds", report.search_seconds},
+                    {"memory_margin", report.options.margin},
+                    {"memory_limit_bytes", report.result.limit_bytes},
+                    {"plans", JsonValue::array()},
+                    {"near_misses", JsonValue::array()},
+                    {"advice", report.advice}};
+  for (const Finalist& plan : report.plans) json["plans"].push_back(finalist_json(report, plan));
+  for (const auto& [found, reason] : report.near_misses) {
+    JsonValue miss = candidate_json(found.candidate);
+    miss["step_seconds"] = found.time.total;
+    miss["memory_bytes"] = found.memory.total();
+    miss["reason"] = reason;
+    json["near_misses"].push_back(miss);
+  }
+  if (report.mapping) {
+    json["servers"] = {{"order", report.mapping->placement.servers},
+                       {"seconds", report.mapping->placement.seconds},
+                       {"in_order_seconds", report.mapping->in_order_seconds}};
+  }
+  return json;
+}
+
+std::string plan_toml(const PlanReport& report) {
+  const Candidate& plan = report.plans.front().found.candidate;
+  return fmt::format(
+      "# {} on {} x {}: {:.3g} s a step predicted.\n\n[data]\nseq_len = {}\n\n[train]\n"
+      "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n[parallel]\ndp = {}\ntp = {}\n"
+      "pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = \"{}\"\n",
+      report.model, report.options.gpus, report.machine.device.name, report.plans.front().seconds,
+      report.job.seq_len, report.job.batch * report.job.seq_len, plan.sequences,
+      plan.recompute == Recompute::full ? "block" : "none", plan.dp, plan.tp, plan.pp, plan.zero,
+      plan.sequence, name_of(plan.schedule), plan.chunks, vocabulary_name(plan.vocabulary));
+}
+
+}  // namespace heddle::planner

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_value.h"
+#include "planner/finalists.h"
+#include "planner/placement.h"
+
+namespace heddle::planner {
+
+/// Everything that was found out about a job on a machine.
+struct PlanReport {
+  struct NearMiss {
+    Found found;
+    std::string reason;
+  };
+  struct Mapping {
+    Placement placement;
+    double in_order_seconds = 0;  ///< what the same costs with servers in their given order
+  };
+
+  std::string model;
+  const Machine& machine;
+  const Job& job;
+  SearchOptions options;
+  SearchResult result;
+  double search_seconds = 0;
+  std::vector<Finalist> plans;  ///< the one to take first, then by time
+  std::vector<NearMiss> near_misses;
+  std::vector<std::string> advice;
+  std::optional<Mapping> mapping;  ///< where the machine file has measured pairs
+};
+
+/// Searches, simulates the best and explains. Error(resources) when nothing fits: how much the
+/// smallest layout needs, and about how many devices would do.
+PlanReport make_report(const std::string& model, const Machine& machine, const Job& job,
+                       const SearchOptions& options);
+
+/// Model FLOPs over what the devices could do in the time.
+double model_flops_utilization(const PlanReport& report, double seconds);
+
+std::string report_text(const PlanReport& report);
+JsonValue report_json(const PlanReport& report);
+/// The first plan as sections of a run file.
+std::string plan_toml(const PlanReport& report);
+
+}  // namespace heddle::planner

@@ -1,0 +1,304 @@
+#include "planner/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace heddle::planner {
+namespace {
+
+/// A schedule on a number of pipeline ranks, with all that does not depend on the rest of a plan.
+struct PipelineShape {
+  Pipeline schedule;
+  int chunks;
+  VocabularyPlacement vocabulary;  ///< tensor: or replicated
+  Split split;
+};
+
+auto order_of(const Candidate& c) {
+  return std::tuple(c.pp, c.sequences, c.tp, c.zero, c.chunks, static_cast<int>(c.schedule),
+                    c.sequence, static_cast<int>(c.vocabulary), static_cast<int>(c.recompute));
+}
+
+bool is_faster(const Found& a, const Found& b) {
+  if (a.time.total != b.time.total) return a.time.total < b.time.total;
+  return order_of(a.candidate) < order_of(b.candidate);
+}
+
+/// The `keep` fastest of many. Has room for all of them from the start.
+class Fastest {
+ public:
+  explicit Fastest(int keep) : keep_(static_cast<std::size_t>(keep)) { heap_.reserve(keep_ + 1); }
+
+  void add(const Found& found) {
+    if (heap_.size() == keep_ && !is_faster(found, heap_.front())) return;
+    heap_.push_back(found);
+    std::push_heap(heap_.begin(), heap_.end(), is_faster);
+    if (heap_.size() <= keep_) return;
+    std::pop_heap(heap_.begin(), heap_.end(), is_faster);
+    heap_.pop_back();
+  }
+  const std::vector<Found>& unordered() const { return heap_; }
+
+ private:
+  const std::size_t keep_;
+  std::vector<Found> heap_;
+};
+
+/// The fastest for every number of a mesh.
+class FastestByMesh {
+ public:
+  explicit FastestByMesh(std::size_t meshes) : found_(meshes), is_there_(meshes, 0) {}
+
+  void add(std::size_t mesh, const Found& found) {
+    if (is_there_[mesh] != 0 && !is_faster(found, found_[mesh])) return;
+    found_[mesh] = found;
+    is_there_[mesh] = 1;
+  }
+  void add(const FastestByMesh& other) {
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      if (other.is_there_[i] != 0) add(i, other.found_[i]);
+    }
+  }
+  std::vector<Found> sorted() const {
+    std::vector<Found> all;
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      if (is_there_[i] != 0) all.push_back(found_[i]);
+    }
+    std::sort(all.begin(), all.end(), is_faster);
+    return all;
+  }
+
+ private:
+  std::vector<Found> found_;
+  std::vector<char> is_there_;
+};
+
+struct Partial {
+  Partial(int keep, std::size_t meshes) : best(keep), by_mesh(meshes), too_large(meshes) {}
+
+  Fastest best;
+  FastestByMesh by_mesh, too_large;
+  Found smallest;
+  bool has_smallest = false;
+  std::uint64_t evaluated = 0, fitting = 0;
+
+  void add_smallest(const Found& found) {
+    if (has_smallest && found.memory.total() >= smallest.memory.total()) return;
+    smallest = found;
+    has_smallest = true;
+  }
+};
+
+std::vector<int> divisors(std::int64_t of, std::int64_t most) {
+  std::vector<int> all;
+  for (std::int64_t i = 1; i <= std::min(of, most); ++i) {
+    if (of % i == 0) all.push_back(static_cast<int>(i));
+  }
+  return all;
+}
+
+class Search {
+ public:
+  Search(const Machine& machine, const Job& job, const SearchOptions& options)
+      : machine_(machine),
+        job_(job),
+        options_(options),
+        limit_(machine.device.memory_bytes * (1.0 - options.margin)) {
+    for (const int tp : divisors(options.gpus, job.spec.heads)) {
+      const std::int64_t kv = job.spec.kv_heads;
+      if (job.spec.heads % tp != 0 || job.spec.ffn % tp != 0 || (kv % tp != 0 && tp % kv != 0)) {
+        continue;
+      }
+      tps_.push_back(tp);
+    }
+    pps_ = divisors(options.gpus, job.spec.layers);
+    for (const int pp : pps_) shapes_.push_back(shapes_of(pp));
+    add_parts();
+  }
+
+  SearchResult run() {
+    const int threads = std::max(1, options_.threads);
+    std::vector<Partial> partials;
+    for (int i = 0; i < threads; ++i)
+      partials.emplace_back(options_.keep, tps_.size() * pps_.size());
+    std::vector<std::exception_ptr> failures(partials.size());
+    const auto guarded = [&](std::size_t i) {
+      try {
+        work(partials[i]);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        next_ = parts_.size();
+      }
+    };
+    std::vector<std::thread> workers;
+    for (std::size_t i = 1; i < partials.size(); ++i) workers.emplace_back(guarded, i);
+    guarded(0);
+    for (std::thread& worker : workers) worker.join();
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
+    return joined(partials);
+  }
+
+ private:
+  /// What one thread does at a time: everything with these three.
+  struct Part {
+    std::size_t tp;  ///< index
+    int tp_ranks;
+    bool sequence;
+    int sequences;
+  };
+
+  std::vector<PipelineShape> shapes_of(int pp) const {
+    std::vector<PipelineShape> shapes;
+    const auto add = [&](Pipeline schedule, int chunks,
+                         VocabularyPlacement vocabulary = VocabularyPlacement::tensor) {
+      shapes.push_back(
+          {schedule, chunks, vocabulary, split_blocks(job_, schedule, pp, chunks, vocabulary)});
+    };
+    add(Pipeline::one_f_one_b, 1);
+    if (pp == 1) return shapes;
+    for (const Pipeline schedule : {Pipeline::gpipe, Pipeline::zb_h1, Pipeline::zb_h2}) {
+      add(schedule, 1);
+    }
+    add(Pipeline::one_f_one_b, 1, VocabularyPlacement::pipeline);
+    if (2 * pp > job_.spec.layers) return shapes;
+    add(Pipeline::v_half, 1, VocabularyPlacement::pipeline);
+    for (const Pipeline schedule : {Pipeline::zb_v, Pipeline::v_min, Pipeline::v_half}) {
+      add(schedule, 1);
+    }
+    for (int chunks = 2; pp * chunks <= job_.spec.layers && chunks <= 16; ++chunks) {
+      add(Pipeline::interleaved, chunks);
+    }
+    return shapes;
+  }
+
+  void add_parts() {
+    for (std::size_t i = 0; i < tps_.size(); ++i) {
+      for (const int sequences : divisors(job_.batch, kMostSequences)) {
+        parts_.push_back({i, tps_[i], false, sequences});
+        if (tps_[i] > 1) parts_.push_back({i, tps_[i], true, sequences});
+      }
+    }
+  }
+
+  void work(Partial& partial) {
+    for (;;) {
+      const std::size_t at = next_++;
+      if (at >= parts_.size()) return;
+      evaluate_part(parts_[at], partial);
+      const std::uint64_t done = ++done_;
+      if (options_.progress) options_.progress(done, parts_.size());
+    }
+  }
+
+  void evaluate_part(const Part& part, Partial& partial) const {
+    const BlockCost block =
+        block_cost(machine_, job_, part.tp_ranks, part.sequence, part.sequences);
+    const Activations kept = activations(job_, part.tp_ranks, part.sequence, part.sequences);
+    for (std::size_t i = 0; i < pps_.size(); ++i) {
+      const int pp = pps_[i];
+      if (options_.gpus % (part.tp_ranks * pp) != 0) continue;
+      const int dp = options_.gpus / part.tp_ranks / pp;
+      if (job_.batch % (static_cast<std::int64_t>(dp) * part.sequences) != 0) continue;
+      const std::size_t mesh = part.tp * pps_.size() + i;
+      for (const PipelineShape& shape : shapes_[i]) {
+        Candidate candidate{.tp = part.tp_ranks,
+                            .pp = pp,
+                            .dp = dp,
+                            .chunks = shape.chunks,
+                            .schedule = shape.schedule,
+                            .sequence = part.sequence,
+                            .vocabulary = shape.vocabulary,
+                            .sequences = part.sequences};
+        evaluate_options(candidate, shape.split, block, kept, mesh, partial);
+      }
+    }
+  }
+
+  /// The inner loop.
+  void evaluate_options(Candidate& candidate, const Split& split, const BlockCost& block,
+                        const Activations& kept, std::size_t mesh, Partial& partial) const {
+    const bool may_replicate =
+        candidate.tp > 1 && candidate.vocabulary == VocabularyPlacement::tensor;
+    const int vocabularies = may_replicate ? 2 : 1, zeros = candidate.dp > 1 ? 4 : 1;
+    for (int vocabulary = 0; vocabulary < vocabularies; ++vocabulary) {
+      if (vocabulary == 1) candidate.vocabulary = VocabularyPlacement::replicated;
+      for (candidate.zero = 0; candidate.zero < zeros; ++candidate.zero) {
+        for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+          candidate.recompute = recompute;
+          const Found found{candidate, estimate_time(machine_, job_, candidate, split, block),
+                            estimate_memory(machine_, job_, candidate, split, kept)};
+          ++partial.evaluated;
+          if (found.memory.total() <= limit_) {
+            ++partial.fitting;
+            partial.best.add(found);
+            partial.by_mesh.add(mesh, found);
+          } else {
+            partial.too_large.add(mesh, found);
+            partial.add_smallest(found);
+          }
+        }
+      }
+    }
+  }
+
+  SearchResult joined(const std::vector<Partial>& partials) const {
+    SearchResult result;
+    Partial all(options_.keep, tps_.size() * pps_.size());
+    for (const Partial& partial : partials) {
+      for (const Found& found : partial.best.unordered()) all.best.add(found);
+      all.by_mesh.add(partial.by_mesh);
+      all.too_large.add(partial.too_large);
+      if (partial.has_smallest) all.add_smallest(partial.smallest);
+      result.evaluated += partial.evaluated;
+      result.fitting += partial.fitting;
+    }
+    if (result.evaluated == 0) refuse_batch();
+    result.best = all.best.unordered();
+    std::sort(result.best.begin(), result.best.end(), is_faster);
+    result.by_mesh = all.by_mesh.sorted();
+    for (const Found& found : all.too_large.sorted()) {
+      if (result.best.empty() || found.time.total < result.best.front().time.total) {
+        result.too_large.push_back(found);
+      }
+    }
+    result.smallest = all.smallest;
+    result.limit_bytes = limit_;
+    return result;
+  }
+
+  [[noreturn]] void refuse_batch() const {
+    throw Error(ErrorCode::usage,
+                fmt::format("no layout of {} GPUs divides a batch of {} sequences of {} tokens",
+                            options_.gpus, job_.batch, job_.seq_len),
+                "choose a number of GPUs and --batch-tokens that have more factors in common");
+  }
+
+  static constexpr std::int64_t kMostSequences = 64;
+
+  const Machine& machine_;
+  const Job& job_;
+  const SearchOptions& options_;
+  const double limit_;
+  std::vector<int> tps_, pps_;
+  std::vector<std::vector<PipelineShape>> shapes_;  // by pp
+  std::vector<Part> parts_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<std::uint64_t> done_{0};
+};
+
+}  // namespace
+
+SearchResult search(const Machine& machine, const Job& job, const SearchOptions& options) {
+  return Search(machine, job, options).run();
+}
+
+}  // namespace heddle::planner

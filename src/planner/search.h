@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "planner/cost.h"
+
+namespace heddle::planner {
+
+struct Found {
+  Candidate candidate;
+  TimeEstimate time;
+  MemoryEstimate memory;
+};
+
+struct SearchOptions {
+  int gpus = 1;
+  double margin = 0.1;  ///< share of the device's memory that a plan leaves free
+  int keep = 64;        ///< plans in `SearchResult::best`
+  int threads = 1;
+  /// Called from any thread with parts done and parts in all.
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};
+};
+
+struct SearchResult {
+  std::vector<Found> best;       ///< plans that fit, fastest first
+  std::vector<Found> by_mesh;    ///< the fastest that fits for every (tp, pp), fastest first
+  std::vector<Found> too_large;  ///< faster than the fastest that fits, but too large: by (tp, pp)
+  Found smallest;                ///< the one that needs least memory
+  std::uint64_t evaluated = 0;   ///< configurations whose time and memory were worked out
+  std::uint64_t fitting = 0;
+  double limit_bytes = 0;  ///< of the device's memory, less the margin
+};
+
+/// Evaluates every layout of the job on `gpus` devices: tp, pp, dp, schedule, chunks, micro-batch,
+/// ZeRO, sequence, vocabulary and recomputation. The result does not depend on the number of
+/// threads. Error(usage) when no layout exists (a batch that no number of replicas divides).
+SearchResult search(const Machine& machine, const Job& job, const SearchOptions& options);
+
+}  // namespace heddle::planner

@@ -1,0 +1,151 @@
+#include "planner/search.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "planner/advice.h"
+#include "planner/measured_rows.h"
+#include "planner/report.h"
+
+namespace heddle::planner {
+namespace {
+
+Machine system(const std::string& name) {
+  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml");
+}
+
+Job job_175b() {
+  return {.spec = gpt_spec(12288, 96, 96, 2048),
+          .seq_len = 2048,
+          .batch = 1536,
+          .stack = Stack::heddle(DType::bf16)};
+}
+
+Job small_job() {
+  return {.spec = gpt_spec(2048, 16, 24, 1024),
+          .seq_len = 1024,
+          .batch = 64,
+          .stack = Stack::heddle(DType::bf16)};
+}
+
+TEST(Search, OfALargeModelFindsPlansThatFitFastestFirst) {
+  const Machine machine = system("a100-dgx-hdr");
+  const Job job = job_175b();
+  const SearchResult result = search(machine, job, {.gpus = 512});
+  EXPECT_GT(result.evaluated, 100000u);
+  ASSERT_EQ(result.best.size(), 64u);
+  for (std::size_t i = 0; i < result.best.size(); ++i) {
+    const Found& found = result.best[i];
+    EXPECT_LE(found.memory.total(), 0.9 * machine.device.memory_bytes);
+    EXPECT_EQ(found.candidate.gpus(), 512);
+    EXPECT_EQ(job.batch % (found.candidate.dp * found.candidate.sequences), 0);
+    EXPECT_GE(found.time.total, result.best[i == 0 ? 0 : i - 1].time.total);
+  }
+  for (const Found& found : result.too_large) {
+    EXPECT_GT(found.memory.total(), result.limit_bytes);
+    EXPECT_LT(found.time.total, result.best.front().time.total);
+  }
+}
+
+TEST(Search, DoesNotDependOnTheNumberOfThreads) {
+  const Machine machine = system("a100-dgx-hdr");
+  const Job job = small_job();
+  const auto one = search(machine, job, {.gpus = 16}),
+             three = search(machine, job, {.gpus = 16, .threads = 3});
+  EXPECT_EQ(one.evaluated, three.evaluated);
+  EXPECT_EQ(one.fitting, three.fitting);
+  ASSERT_EQ(one.best.size(), three.best.size());
+  for (std::size_t i = 0; i < one.best.size(); ++i) {
+    EXPECT_EQ(describe(one.best[i].candidate), describe(three.best[i].candidate)) << i;
+  }
+}
+
+TEST(Search, RefusesABatchThatNoLayoutDivides) {
+  Job job = small_job();
+  job.spec.layers = 3;
+  job.batch = 5;
+  EXPECT_THROW(search(system("a100-dgx-hdr"), job, {.gpus = 128}), Error);
+}
+
+TEST(Finalists, AreNearTheClosedFormAndTheFirstIsWithinATieOfTheFastest) {
+  const Machine machine = system("a100-dgx-hdr");
+  const Job job = job_175b();
+  const SearchResult result = search(machine, job, {.gpus = 512});
+  const auto finalists = choose_finalists(machine, job, result, 12);
+  ASSERT_EQ(finalists.size(), 12u);
+  double fastest = 1e9;
+  for (const Finalist& one : finalists) {
+    EXPECT_TRUE(one.is_simulated);
+    EXPECT_NEAR(one.seconds, one.found.time.total, 0.07 * one.seconds)
+        << describe(one.found.candidate);
+    fastest = std::min(fastest, one.seconds);
+  }
+  EXPECT_LE(finalists.front().seconds, 1.02 * fastest);
+}
+
+TEST(Report, SaysHowFarAModelIsFromFitting) {
+  try {
+    make_report("gpt3-175b", system("a100-dgx-hdr"), job_175b(), {.gpus = 16});
+    FAIL() << "175B parameters on 16 devices";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::resources);
+    EXPECT_NE(error.message().find("does not fit on 16 x A100"), std::string::npos) << error.what();
+    EXPECT_NE(error.message().find("times the 72.0 GiB"), std::string::npos) << error.what();
+    EXPECT_NE(error.hint().find("devices"), std::string::npos);
+  }
+}
+
+TEST(Report, HasPlansReasonsAndARunFile) {
+  const Machine machine = system("h200-hgx-ndr");
+  const Job job = small_job();
+  const PlanReport report = make_report("small", machine, job, {.gpus = 16});
+  const Json json = parse_json(report_json(report).dump(), "report");
+  ASSERT_FALSE(json.at("plans").empty());
+  const Json& best = json.at("plans").front();
+  EXPECT_GT(best.at("mfu").get<double>(), 0.1);
+  EXPECT_LT(best.at("mfu").get<double>(), 0.8);
+  EXPECT_LT(best.at("step_seconds_low").get<double>(), best.at("step_seconds").get<double>());
+  EXPECT_GT(best.at("memory_bytes").at("total").get<double>(), 1e9);
+  for (const Json& miss : json.at("near_misses"))
+    EXPECT_NE(miss.at("reason").get<std::string>(), "");
+  const std::string toml = plan_toml(report);
+  EXPECT_NE(toml.find("[parallel]\ndp = "), std::string::npos) << toml;
+  EXPECT_NE(report_text(report).find("best plan: "), std::string::npos);
+}
+
+TEST(Report, MapsStagesToServersWhereLinksWereMeasured) {
+  Machine machine = system("a100-dgx-hdr");
+  Job job = job_175b();
+  machine.pairs.assign(8, std::vector<double>(8, 25e9));
+  for (std::size_t i = 0; i < 8; ++i) {
+    machine.pairs[i][i] = 300e9;
+    for (const std::size_t slow : {(i + 1) % 8, (i + 7) % 8}) machine.pairs[i][slow] = 5e9;
+  }
+  job.spec.layers = 32;
+  const PlanReport report = make_report("part of 175B", machine, job, {.gpus = 64});
+  if (report.plans.front().found.candidate.pp > 1) {
+    ASSERT_TRUE(report.mapping);
+    EXPECT_LT(report.mapping->placement.seconds, report.mapping->in_order_seconds);
+  }
+  machine.pairs.pop_back();
+  for (auto& row : machine.pairs) row.pop_back();
+  EXPECT_THROW(make_report("other servers", machine, job, {.gpus = 64}), Error);
+}
+
+TEST(Advice, NamesWhatLosesAlignmentAndTheNearestBetterSize) {
+  const Machine machine = system("a100-dgx-hdr");
+  Job job = small_job();
+  job.spec.ffn = 10922;
+  job.spec.vocab = 50257;
+  const auto lines = shape_advice(machine, job, {.sequences = 8});
+  std::string all;
+  for (const auto& line : lines) all += line + "\n";
+  EXPECT_NE(all.find("MLP width of 10922"), std::string::npos) << all;
+  EXPECT_NE(all.find("10944 is aligned"), std::string::npos) << all;
+  EXPECT_NE(all.find("pad it to 50304"), std::string::npos) << all;
+  EXPECT_TRUE(shape_advice(machine, small_job(), {.sequences = 8}).empty());
+}
+
+}  // namespace
+}  // namespace heddle::planner
