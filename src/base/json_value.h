@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +30,14 @@ class JsonValue {
   template <class T>
   JsonValue(const std::vector<T>& values) : JsonValue(array()) {
     for (const T& value : values) push_back(value);
+  }
+  template <class T, std::size_t kSize>
+  JsonValue(const std::array<T, kSize>& values) : JsonValue(array()) {
+    for (const T& value : values) push_back(value);
+  }
+  template <class T>
+  JsonValue(const std::map<std::string, T>& members) : JsonValue(object()) {
+    for (const auto& [key, value] : members) (*this)[key] = value;
   }
   template <class T>
   JsonValue(const std::optional<T>& value) : JsonValue(value ? JsonValue(*value) : JsonValue()) {}

@@ -75,8 +75,11 @@ void warm_up_products(const ModelSpec& spec, const TrainBenchOptions& options, S
     ops::fill(tensor, 0.5, stream);
     return tensor;
   };
-  const Tensor x = matrix(tokens, spec.hidden), weight = matrix(spec.vocab, spec.hidden);
-  const Tensor logits = matrix(tokens, spec.vocab);
+  const std::int64_t vocab = stream.device().kind == Device::Kind::cpu
+                                 ? spec.vocab
+                                 : (spec.vocab + 127) / 128 * 128;  // as models have it there
+  const Tensor x = matrix(tokens, spec.hidden), weight = matrix(vocab, spec.hidden);
+  const Tensor logits = matrix(tokens, vocab);
   for (int i = 0; i < 2; ++i) {
     ops::gemm(x, no, weight, yes, logits, {}, stream);
     ops::gemm(logits, no, weight, no, x, {}, stream);
