@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -69,10 +71,13 @@ class NcclComm : public Wakeable {
     return comm_;
   }
 
+  /// On a thread of its own: an abort frees memory, which waits for the device's work, and that of
+  /// another communicator may hang until that one is aborted too.
   void wake_all() noexcept override {
     const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) nccl_.abort(comm_);
-    comm_ = nullptr;
+    if (ncclComm_t const comm = std::exchange(comm_, nullptr)) {
+      std::thread([&nccl = nccl_, comm] { nccl.abort(comm); }).detach();
+    }
   }
 
  private:
