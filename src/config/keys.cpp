@@ -193,8 +193,7 @@ std::vector<Key> train_keys() {
        .unit = "tokens",
        .minimum = 0,
        .maximum = 16777216,
-       .help = "tokens per piece of the output projection, which is fused with the loss; 0 is what "
-               "suits the device",
+       .help = "tokens per piece of the output projection and its loss; 0 is what suits the device",
        .explanation = "Logits are held for one piece only: loss_chunk x vocabulary values. On CPU "
                       "1024 suits, on a GPU as many as make 1024M values."},
       {.name = "eval_every",

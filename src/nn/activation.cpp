@@ -19,8 +19,15 @@ Tensor Activation::rebuild_output(const Saved& saved, Ctx& ctx) const {
 
 Tensor Activation::backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
   Tensor x = saved.take(kInput);
-  differentiate(dy_TF, x, ctx.stream);
+  differentiate(dy_TF, x, {}, ctx.stream);
   return x;
+}
+
+Layer::Rebuilt Activation::backward_rebuilding(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
+  Tensor x = saved.take(kInput);
+  const Tensor y_TF = ctx.activation({x.size(0), out_width_}, x.dtype());
+  differentiate(dy_TF, x, y_TF, ctx.stream);
+  return {.dx = x, .output = y_TF};
 }
 
 Cost Activation::cost(const CostShape& shape) const {
@@ -33,17 +40,19 @@ void SwiGlu::apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const {
   ops::swiglu_forward(x.slice(1, 0, width_), x.slice(1, width_, 2 * width_), y_TF, stream);
 }
 
-void SwiGlu::differentiate(const Tensor& dy_TF, const Tensor& x, Stream& stream) const {
+void SwiGlu::differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
+                           Stream& stream) const {
   const Tensor gate_TF = x.slice(1, 0, width_), up_TF = x.slice(1, width_, 2 * width_);
-  ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, {}, stream);
+  ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, y_TF, stream);
 }
 
 void GeluLayer::apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) const {
   ops::gelu_forward(x_TF, kind_, y_TF, stream);
 }
 
-void GeluLayer::differentiate(const Tensor& dy_TF, const Tensor& x_TF, Stream& stream) const {
-  ops::gelu_backward(dy_TF, x_TF, kind_, x_TF, {}, stream);
+void GeluLayer::differentiate(const Tensor& dy_TF, const Tensor& x_TF, const Tensor& y_TF,
+                              Stream& stream) const {
+  ops::gelu_backward(dy_TF, x_TF, kind_, x_TF, y_TF, stream);
 }
 
 }  // namespace heddle

@@ -16,6 +16,8 @@ class Activation : public Layer {
   Cost cost(const CostShape& shape) const final;
   bool can_rebuild_output() const final { return true; }
   Tensor rebuild_output(const Saved& saved, Ctx& ctx) const final;
+  bool rebuilds_in_backward() const final { return true; }
+  Rebuilt backward_rebuilding(const Tensor& dy_TF, Saved& saved, Ctx& ctx) final;
 
  protected:
   Activation(std::int64_t in_width, std::int64_t out_width)
@@ -24,8 +26,10 @@ class Activation : public Layer {
  private:
   /// y = f(x).
   virtual void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const = 0;
-  /// Replaces x by the gradient of f at x for the gradient dy of its result.
-  virtual void differentiate(const Tensor& dy_TF, const Tensor& x, Stream& stream) const = 0;
+  /// Replaces x by the gradient of f at x for the gradient dy of its result; y, where given,
+  /// becomes f(x).
+  virtual void differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
+                             Stream& stream) const = 0;
 
   Tensor output(const Tensor& x, Ctx& ctx) const;
 
@@ -40,7 +44,8 @@ class SwiGlu final : public Activation {
 
  private:
   void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const override;
-  void differentiate(const Tensor& dy_TF, const Tensor& x, Stream& stream) const override;
+  void differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
+                     Stream& stream) const override;
 
   std::int64_t width_;
 };
@@ -52,7 +57,8 @@ class GeluLayer final : public Activation {
 
  private:
   void apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) const override;
-  void differentiate(const Tensor& dy_TF, const Tensor& x_TF, Stream& stream) const override;
+  void differentiate(const Tensor& dy_TF, const Tensor& x_TF, const Tensor& y_TF,
+                     Stream& stream) const override;
 
   ops::Gelu kind_;
 };

@@ -15,14 +15,14 @@ Linear::Linear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bia
       adds_bias_(adds_bias) {}
 
 Tensor Linear::forward(const Tensor& x_TI, Saved& saved, Ctx& ctx) {
+  return forward_added(x_TI, {}, saved, ctx);
+}
+
+Tensor Linear::forward_added(const Tensor& x_TI, const Tensor& addend_TO, Saved& saved, Ctx& ctx) {
   const Tensor y_TO = ctx.activation({x_TI.size(0), out()}, x_TI.dtype());
   const auto transpose = storage_ == Storage::out_in ? Transpose::yes : Transpose::no;
-  if (bias_ && adds_bias_) {
-    ops::gemm_add(x_TI, Transpose::no, weight_->value, transpose, bias_->value, {}, y_TO,
-                  ctx.stream);
-  } else {
-    ops::gemm(x_TI, Transpose::no, weight_->value, transpose, y_TO, {}, ctx.stream);
-  }
+  const Tensor bias = bias_ && adds_bias_ ? bias_->value : Tensor();
+  ops::gemm_add(x_TI, Transpose::no, weight_->value, transpose, bias, addend_TO, y_TO, ctx.stream);
   if (ctx.keeps_saved && !input_is_rebuilt_) saved.put(kInput, x_TI);
   return y_TO;
 }

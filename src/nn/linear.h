@@ -19,6 +19,8 @@ class Linear : public Layer {
   Tensor forward(const Tensor& x_TI, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
+  Tensor forward_added(const Tensor& x_TI, const Tensor& addend_TO, Saved& saved,
+                       Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
   bool accept_rebuilt_input() override;

@@ -52,6 +52,19 @@ void RmsNorm::backward_weight(Saved& saved, Ctx& ctx) {
                                 weight_->grad, ctx.stream);
 }
 
+Tensor RmsNorm::backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  return backward_added(dy_TD, {}, saved, ctx);
+}
+
+Tensor RmsNorm::backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
+                               Ctx& ctx) {
+  const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
+  weight_->clear_stale_grad(ctx.stream);
+  ops::rms_norm_backward(dy_TD, saved.take(kInput), weight_->value, saved.take(kRstd), addend_TD,
+                         dx_TD, weight_->grad, ctx.stream);
+  return dx_TD;
+}
+
 void RmsNorm::visit(const ParamVisitor& visitor) { visitor(*weight_); }
 
 Cost RmsNorm::cost(const CostShape& shape) const { return norm_cost(shape, weight_->shape[0], 1); }
@@ -94,6 +107,21 @@ void LayerNorm::backward_weight(Saved& saved, Ctx& ctx) {
   bias_->clear_stale_grad(ctx.stream);
   ops::layer_norm_backward_weight(saved.take(kOutputGrad), saved.take(kInput), saved.take(kMean),
                                   saved.take(kRstd), weight_->grad, bias_->grad, ctx.stream);
+}
+
+Tensor LayerNorm::backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  return backward_added(dy_TD, {}, saved, ctx);
+}
+
+Tensor LayerNorm::backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
+                                 Ctx& ctx) {
+  const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
+  weight_->clear_stale_grad(ctx.stream);
+  bias_->clear_stale_grad(ctx.stream);
+  ops::layer_norm_backward(dy_TD, saved.take(kInput), weight_->value, saved.take(kMean),
+                           saved.take(kRstd), addend_TD, dx_TD, weight_->grad, bias_->grad,
+                           ctx.stream);
+  return dx_TD;
 }
 
 void LayerNorm::visit(const ParamVisitor& visitor) {

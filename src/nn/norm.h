@@ -14,6 +14,9 @@ class RmsNorm : public Layer {
   Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
+  Tensor backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
+  Tensor backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
+                        Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
   bool can_rebuild_output() const override { return true; }
@@ -33,6 +36,9 @@ class LayerNorm : public Layer {
   Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
+  Tensor backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
+  Tensor backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
+                        Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
   bool can_rebuild_output() const override { return true; }

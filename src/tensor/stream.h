@@ -37,8 +37,8 @@ class Stream {
   /// The size of the thread team that an operation on this stream may use.
   int threads() const { return threads_; }
 
-  /// Where a library has a faster way whose sums run in no fixed order (cuDNN's attention backward),
-  /// it is taken only when this is off. On by default.
+  /// Where a library has a faster way whose sums run in no fixed order (cuDNN's attention
+  /// backward), it is taken only when this is off. On by default.
   bool is_deterministic() const { return is_deterministic_; }
   void set_deterministic(bool yes) { is_deterministic_ = yes; }
 

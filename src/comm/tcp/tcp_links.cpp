@@ -22,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeToMeet{120};
+constexpr std::chrono::seconds kTimeToJudge{3};
 constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
 constexpr std::uint64_t kOwnGroup = ~std::uint64_t{0};  // of the links themselves
 
@@ -191,6 +192,7 @@ TcpLinks::TcpLinks(const TcpPlace& place, std::shared_ptr<WorldFailure> failure)
 }
 
 TcpLinks::~TcpLinks() {
+  is_closing_ = true;
   for (const auto& link : links_) {
     if (link->socket >= 0) shutdown(link->socket, SHUT_RDWR);
   }
@@ -209,8 +211,15 @@ void TcpLinks::send(int to, std::uint64_t group, std::int64_t tag, const std::by
   if (write_bytes(link.socket, &header, sizeof(header)) && write_bytes(link.socket, data, bytes)) {
     return;
   }
-  failure_->check();
-  fail(ErrorCode::peer, "rank {} is gone", to);
+  throw Error(ErrorCode::peer, reason_of_silence(to));
+}
+
+std::string TcpLinks::reason_of_silence(int from) const {
+  const auto until = Clock::now() + kTimeToJudge;
+  while (!failure_->has_failed() && !is_closing_ && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return failure_->has_failed() ? failure_->reason() : fmt::format("rank {} is gone", from);
 }
 
 void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done done) {
@@ -278,8 +287,7 @@ void TcpLinks::read_all(int from) {
     }
     if (place.done) {
       if (!read_bytes(socket, place.data, place.bytes)) {
-        place.done(
-            std::make_exception_ptr(Error(ErrorCode::peer, fmt::format("rank {} is gone", from))));
+        place.done(std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(from))));
         break;
       }
       place.done(nullptr);
@@ -306,7 +314,7 @@ void TcpLinks::read_all(int from) {
       }
     }
   }
-  give_up(from, fmt::format("rank {} is gone", from));
+  give_up(from, reason_of_silence(from));
 }
 
 void TcpLinks::give_up(int from, const std::string& why) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -70,6 +71,9 @@ class TcpLinks : public Wakeable {
     std::deque<std::vector<std::byte>> arrived;
   };
   void read_all(int from);
+  /// Why nothing comes from a rank any more: what the world failed of, which may be known a moment
+  /// later than that the connection is gone.
+  std::string reason_of_silence(int from) const;
   /// Receives that can no longer come true, all or those from one rank, end with this.
   void give_up(int from, const std::string& why);
 
@@ -79,6 +83,7 @@ class TcpLinks : public Wakeable {
   std::mutex mutex_;
   std::map<Line, Queue> queues_;
   std::vector<bool> is_closed_;
+  std::atomic<bool> is_closing_ = false;
 };
 
 }  // namespace heddle
