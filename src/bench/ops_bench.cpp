@@ -126,10 +126,13 @@ class OpsBench {
   }
 
   /// Once for nothing, because the other operation has left its own data in the caches. On a GPU a
-  /// call only starts the work: several in a row, and the wait for the last.
+  /// call only starts the work: several in a row, so that the wait for the last does not count.
   double timed(const std::function<void()>& run) {
-    const int repeats = is_on_gpu() ? 10 : 1;
-    run();
+    const double once = seconds_of(run, 1);
+    if (!is_on_gpu()) return seconds_of(run, 1);
+    return seconds_of(run, static_cast<int>(std::clamp(5e-3 / once, 1.0, 100.0)));
+  }
+  double seconds_of(const std::function<void()>& run, int repeats) {
     stream_.synchronize();
     const Stopwatch watch;
     for (int i = 0; i < repeats; ++i) run();

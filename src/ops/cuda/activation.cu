@@ -27,10 +27,13 @@ struct SwigluBackward {
 
 /// x * P(x), P the normal distribution.
 struct ExactGelu {
+  static constexpr float kRootHalf = 0.70710678118654752F;
   static constexpr float kDensity = 0.39894228040143268F;  // 1 / sqrt(2 pi)
-  __device__ static float value(float x) { return x * normcdff(x); }
+  /// Precise as a number, not as a fraction of it where it is near 0, which x * P does not need.
+  __device__ static float normal(float x) { return 0.5F + 0.5F * erff(x * kRootHalf); }
+  __device__ static float value(float x) { return x * normal(x); }
   __device__ static float slope(float x) {
-    return normcdff(x) + x * kDensity * __expf(-0.5F * x * x);
+    return normal(x) + x * kDensity * __expf(-0.5F * x * x);
   }
 };
 

@@ -16,6 +16,8 @@ struct Spread {
   static constexpr int kGroup = kGroup_, kPacks = kPacks_;
   static constexpr int kThreads = kGroup == 32 ? 256 : kGroup;
   static constexpr int kRowsPerBlock = kThreads / kGroup;
+  /// Rows a group has in hand at once in forward: a warp waits for its sums, so it has two.
+  static constexpr int kRowsAtOnce = kGroup == 32 ? 2 : 1;
 };
 
 template <class S>
@@ -44,73 +46,88 @@ struct ForwardOperands {
 
 template <class T, int W, class S, bool kCentred>
 __global__ void __launch_bounds__(S::kThreads) forward_kernel(ForwardOperands<T> o) {
+  constexpr int R = S::kRowsAtOnce;
   __shared__ float scratch[32];
-  const std::int64_t row = group_row<S>(), D = o.layout.length;
-  if (row >= o.layout.rows) return;  // whole groups: never part of a block that shares a sum
+  const std::int64_t first = group_row<S>() * R, D = o.layout.length;
+  if (first >= o.layout.rows) return;  // whole groups: never part of a block that shares a sum
   const int lane = static_cast<int>(threadIdx.x) % S::kGroup;
-  std::int64_t at[2];
-  o.layout.offsets(row, at);
-  Pack<T, W> x[S::kPacks];
-  float sum = 0.0F;
+  Pack<T, W> x[R][S::kPacks];
+  std::int64_t row[R], at[R][2];
+  float mean[R] = {}, rstd[R] = {};
 #pragma unroll
-  for (int p = 0; p < S::kPacks; ++p) {
-    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
-    if (column >= D) continue;
-    x[p] = Pack<T, W>::load(o.x + at[0] + column);
-    if constexpr (kCentred) {
+  for (int r = 0; r < R; ++r) {
+    row[r] = min(first + r, o.layout.rows - 1);  // the last row may be made twice
+    o.layout.offsets(row[r], at[r]);
 #pragma unroll
-      for (int i = 0; i < W; ++i) sum += x[p].get(i);
+    for (int p = 0; p < S::kPacks; ++p) {
+      const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
+      if (column < D) x[r][p] = Pack<T, W>::load(o.x + at[r][0] + column);
     }
   }
-  const float mean = kCentred ? sum_of_group<S>(sum, scratch) / static_cast<float>(D) : 0.0F;
-  float squares = 0.0F;
+  const auto mean_over_row = [&](int r, const auto& term) {
+    float sum = 0.0F;
 #pragma unroll
-  for (int p = 0; p < S::kPacks; ++p) {
-    if (static_cast<std::int64_t>(p * S::kGroup + lane) * W >= D) continue;
+    for (int p = 0; p < S::kPacks; ++p) {
+      if (static_cast<std::int64_t>(p * S::kGroup + lane) * W >= D) continue;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      const float centred = x[p].get(i) - mean;
-      squares += centred * centred;
+      for (int i = 0; i < W; ++i) sum += term(x[r][p].get(i));
     }
+    return sum_of_group<S>(sum, scratch) / static_cast<float>(D);
+  };
+  if constexpr (kCentred) {
+#pragma unroll
+    for (int r = 0; r < R; ++r) mean[r] = mean_over_row(r, [](float v) { return v; });
   }
-  squares = sum_of_group<S>(squares, scratch) / static_cast<float>(D);
-  const float rstd = 1.0F / sqrtf(squares + o.eps);
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    rstd[r] = mean_over_row(r, [&](float v) { return (v - mean[r]) * (v - mean[r]); });
+  }
+#pragma unroll
+  for (int r = 0; r < R; ++r) rstd[r] = 1.0F / sqrtf(rstd[r] + o.eps);
 #pragma unroll
   for (int p = 0; p < S::kPacks; ++p) {
     const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
     if (column >= D) continue;
     const auto w = Pack<T, W>::load(o.w + column);
-    Pack<T, W> b, y;
+    Pack<T, W> b;
     if constexpr (kCentred) b = Pack<T, W>::load(o.b + column);
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      y.set(i, (x[p].get(i) - mean) * rstd * w.get(i) + (kCentred ? b.get(i) : 0.0F));
+    for (int r = 0; r < R; ++r) {
+      Pack<T, W> y;
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const float h = (x[r][p].get(i) - mean[r]) * rstd[r];
+        y.set(i, h * w.get(i) + (kCentred ? b.get(i) : 0.0F));
+      }
+      y.store(o.y + at[r][1] + column);
     }
-    y.store(o.y + at[1] + column);
   }
-  if (lane == 0) {
-    o.rstd[row] = rstd;
-    if constexpr (kCentred) o.mean[row] = mean;
+  if (lane != 0) return;
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    o.rstd[row[r]] = rstd[r];
+    if constexpr (kCentred) o.mean[row[r]] = mean[r];
   }
 }
 
 template <class T>
 struct BackwardOperands {
-  RowLayout<3> layout;  // of dy, x and dx
-  const T *dy, *x, *w;
+  RowLayout<4> layout;           // of dy, x, addend and dx
+  const T *dy, *x, *addend, *w;  // addend may be null
   const float *mean, *rstd;
   T* dx;
+  float *dw, *db;  // [blocks, D]; of the fused kernel
 };
 
 /// With g = dy * w and h = (x - mean) * rstd: dx = rstd (g - mean(g) - h mean(g h)), where the
-/// first mean is layer norm's only.
+/// first mean is layer norm's only; plus the addend.
 template <class T, int W, class S, bool kCentred>
 __global__ void __launch_bounds__(S::kThreads) backward_kernel(BackwardOperands<T> o) {
   __shared__ float scratch[32];
   const std::int64_t row = group_row<S>(), D = o.layout.length;
   if (row >= o.layout.rows) return;
   const int lane = static_cast<int>(threadIdx.x) % S::kGroup;
-  std::int64_t at[3];
+  std::int64_t at[4];
   o.layout.offsets(row, at);
   const float rstd = o.rstd[row], mean = kCentred ? o.mean[row] : 0.0F;
   Pack<T, W> dy[S::kPacks], x[S::kPacks];
@@ -141,29 +158,21 @@ __global__ void __launch_bounds__(S::kThreads) backward_kernel(BackwardOperands<
     const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
     if (column >= D) continue;
     const auto w = Pack<T, W>::load(o.w + column);
-    Pack<T, W> dx;
+    Pack<T, W> dx, addend{};
+    if (o.addend != nullptr) addend = Pack<T, W>::load(o.addend + at[2] + column);
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       const float h = (x[p].get(i) - mean) * rstd, g = dy[p].get(i) * w.get(i);
-      dx.set(i, rstd * (g - mean_g - h * mean_gh));
+      dx.set(i, rstd * (g - mean_g - h * mean_gh) + addend.get(i));
     }
-    dx.store(o.dx + at[2] + column);
+    dx.store(o.dx + at[3] + column);
   }
 }
 
-template <class T>
-struct FusedOperands {
-  RowLayout<4> layout;           // of dy, x, addend and dx
-  const T *dy, *x, *addend, *w;  // addend may be null
-  const float *mean, *rstd;
-  T* dx;
-  float *dw, *db;  // [blocks, D]
-};
-
-/// As backward_kernel, with the addend, and sums for dw and db: a block walks over rows, and every
+/// As backward_kernel, with sums for dw and db: a block walks over rows, and every
 /// thread keeps the same columns, a pack of W. The next row is loaded while this one is summed.
 template <class T, int W, int kThreads, bool kCentred>
-__global__ void __launch_bounds__(kThreads) fused_backward_kernel(FusedOperands<T> o) {
+__global__ void __launch_bounds__(kThreads) fused_backward_kernel(BackwardOperands<T> o) {
   constexpr int kWarps = kThreads / 32;
   __shared__ float scratch[2][2][kWarps];  // of odd and even rows
   const std::int64_t D = o.layout.length, column = static_cast<std::int64_t>(threadIdx.x) * W;
@@ -287,44 +296,68 @@ void forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps, 
       using S = decltype(spread);
       constexpr int W = decltype(width)::value;
       const auto kernel = centred ? forward_kernel<T, W, S, true> : forward_kernel<T, W, S, false>;
-      kernel<<<blocks_for(layout.rows, S::kRowsPerBlock), S::kThreads, 0, queue>>>(operands);
+      const int per_block = S::kRowsPerBlock * S::kRowsAtOnce;
+      kernel<<<blocks_for(layout.rows, per_block), S::kThreads, 0, queue>>>(operands);
       HEDDLE_CUDA(cudaGetLastError());
     });
   });
 }
 
+template <class T>
+BackwardOperands<T> operands_of(const RowLayout<4>& layout, const Tensor& dy, const Tensor& x,
+                                const Tensor& w_D, const Tensor& mean, const Tensor& rstd,
+                                const Tensor& addend, const Tensor& dx) {
+  return {layout,
+          device_data<T>(dy),
+          device_data<T>(x),
+          addend.defined() ? device_data<T>(addend) : nullptr,
+          device_data<T>(w_D),
+          mean.defined() ? device_data<float>(mean) : nullptr,
+          device_data<float>(rstd),
+          device_data<T>(dx),
+          nullptr,
+          nullptr};
+}
+
+/// The rows of dy, x, addend (or dy again) and dx, and whether all can be read in packs.
+struct BackwardRows {
+  RowLayout<4> layout;
+  bool are_wide;
+
+  BackwardRows(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& addend,
+               const Tensor& dx)
+      : layout({&dy, &x, addend.defined() ? &addend : &dy, &dx}, Rows<4>::Merge::leading) {
+    are_wide = layout.length * static_cast<std::int64_t>(size_of(x.dtype())) % 16 == 0;
+    for (const Tensor* t : {&dy, &x, addend.defined() ? &addend : &dy, &dx, &w_D}) {
+      are_wide = are_wide && is_aligned(*t);
+    }
+  }
+  bool are_none() const { return layout.rows * layout.length == 0; }
+};
+
 void backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
-                    const Tensor& rstd, const Tensor& dx, Stream& stream) {
+                    const Tensor& rstd, const Tensor& addend, const Tensor& dx, Stream& stream) {
   check_vector(x, w_D);
   check_statistics(x, rstd);
   const cudaStream_t queue = state_of(stream).stream;
-  const RowLayout<3> layout({&dy, &x, &dx}, Rows<3>::Merge::leading);
-  if (layout.rows * layout.length == 0) return;
+  const BackwardRows rows(dy, x, w_D, addend, dx);
+  if (rows.are_none()) return;
   visit_float(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const bool centred = mean.defined();
-    const BackwardOperands<T> operands{layout,
-                                       device_data<T>(dy),
-                                       device_data<T>(x),
-                                       device_data<T>(w_D),
-                                       centred ? device_data<float>(mean) : nullptr,
-                                       device_data<float>(rstd),
-                                       device_data<T>(dx)};
-    const bool wide = layout.length % kWidest<T> == 0 && is_aligned(x) && is_aligned(dy) &&
-                      is_aligned(dx) && is_aligned(w_D);
-    visit_spread<T>(layout.length, wide, [&](auto width, auto spread) {
+    const auto operands = operands_of<T>(rows.layout, dy, x, w_D, mean, rstd, addend, dx);
+    visit_spread<T>(rows.layout.length, rows.are_wide, [&](auto width, auto spread) {
       using S = decltype(spread);
       constexpr int W = decltype(width)::value;
       const auto kernel =
-          centred ? backward_kernel<T, W, S, true> : backward_kernel<T, W, S, false>;
-      kernel<<<blocks_for(layout.rows, S::kRowsPerBlock), S::kThreads, 0, queue>>>(operands);
+          mean.defined() ? backward_kernel<T, W, S, true> : backward_kernel<T, W, S, false>;
+      kernel<<<blocks_for(rows.layout.rows, S::kRowsPerBlock), S::kThreads, 0, queue>>>(operands);
       HEDDLE_CUDA(cudaGetLastError());
     });
   });
 }
 
 template <class T, int kThreads>
-void launch_fused(FusedOperands<T> operands, const Tensor& dw_D, const Tensor& db_D,
+void launch_fused(BackwardOperands<T> operands, const Tensor& dw_D, const Tensor& db_D,
                   Stream& stream) {
   constexpr int W = kWidest<T>;
   StreamState& state = state_of(stream);
@@ -345,31 +378,19 @@ void launch_fused(FusedOperands<T> operands, const Tensor& dw_D, const Tensor& d
 bool fused_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
                     const Tensor& rstd, const Tensor& addend, const Tensor& dx, const Tensor& dw_D,
                     const Tensor& db_D, Stream& stream) {
-  const Tensor& other = addend.defined() ? addend : dy;
-  const RowLayout<4> layout({&dy, &x, &other, &dx}, Rows<4>::Merge::leading);
-  if (layout.rows * layout.length == 0) return true;
-  bool is_taken = true;
-  for (const Tensor* t : {&dy, &x, &other, &dx, &w_D}) is_taken = is_taken && is_aligned(*t);
+  const BackwardRows rows(dy, x, w_D, addend, dx);
+  if (rows.are_none()) return true;
+  bool is_taken = rows.are_wide;
   visit_float(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t packs = layout.length / kWidest<T>;
-    is_taken = is_taken && layout.length % kWidest<T> == 0 && packs > 16 && packs <= 1024;
+    const std::int64_t packs = rows.layout.length / kWidest<T>;
+    is_taken = is_taken && packs > 16 && packs <= 1024;
     if (!is_taken) return;
-    const FusedOperands<T> operands{layout,
-                                    device_data<T>(dy),
-                                    device_data<T>(x),
-                                    addend.defined() ? device_data<T>(addend) : nullptr,
-                                    device_data<T>(w_D),
-                                    mean.defined() ? device_data<float>(mean) : nullptr,
-                                    device_data<float>(rstd),
-                                    device_data<T>(dx),
-                                    nullptr,
-                                    nullptr};
     const auto launch = packs <= 128   ? launch_fused<T, 128>
                         : packs <= 256 ? launch_fused<T, 256>
                         : packs <= 512 ? launch_fused<T, 512>
                                        : launch_fused<T, 1024>;
-    launch(operands, dw_D, db_D, stream);
+    launch(operands_of<T>(rows.layout, dy, x, w_D, mean, rstd, addend, dx), dw_D, db_D, stream);
   });
   return is_taken;
 }
@@ -382,8 +403,7 @@ void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, con
   check_statistics(x, rstd);
   if (fused_backward(dy, x, w_D, {}, rstd, addend, dx, dw_D, {}, stream)) return;
   rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
-  rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
-  if (addend.defined()) accumulate(addend, dx, stream);
+  backward_input(dy, x, w_D, {}, rstd, addend, dx, stream);
 }
 
 void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
@@ -395,8 +415,7 @@ void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, c
   check_statistics(x, rstd);
   if (fused_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream)) return;
   layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
-  layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
-  if (addend.defined()) accumulate(addend, dx, stream);
+  backward_input(dy, x, w_D, mean, rstd, addend, dx, stream);
 }
 
 void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,
@@ -406,7 +425,7 @@ void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tens
 
 void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
                              const Tensor& rstd, const Tensor& dx, Stream& stream) {
-  backward_input(dy, x, w_D, {}, rstd, dx, stream);
+  backward_input(dy, x, w_D, {}, rstd, {}, dx, stream);
 }
 
 void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
@@ -427,7 +446,7 @@ void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& 
                                const Tensor& mean, const Tensor& rstd, const Tensor& dx,
                                Stream& stream) {
   check_statistics(x, mean);
-  backward_input(dy, x, w_D, mean, rstd, dx, stream);
+  backward_input(dy, x, w_D, mean, rstd, {}, dx, stream);
 }
 
 void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,

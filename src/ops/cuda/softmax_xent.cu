@@ -1,3 +1,7 @@
+#include <cuda_pipeline.h>
+
+#include <algorithm>
+
 #include "ops/cuda/reductions.h"
 #include "ops/cuda/vectors.h"
 #include "ops/softmax_xent.h"
@@ -73,15 +77,37 @@ __device__ void widen(const Pack<T, W>& from, float (&to)[W]) {
   for (int i = 0; i < W; ++i) to[i] = from.get(i);
 }
 
-/// A block per row. The first kKept packs of every thread stay in registers; what is left of a long
-/// row is read again, from the cache. Two blocks share a processor: one reads while the other
-/// writes.
+constexpr int kKept = 7;                  ///< packs of a row that a thread has in registers
+constexpr int kSharedBytes = 110 * 1024;  ///< half of what a processor has for two blocks
+
+/// Shared memory as packs of which every thread reads only those it copied there itself.
+template <class T, int W>
+struct OwnPacks {
+  static constexpr bool kExists = sizeof(T) * W == 16;  // copies behind the back need 16 bytes
+
+  static int count(int packs) {
+    const int rest = packs > kKept * kThreads ? packs - kKept * kThreads : 0;
+    return kExists ? std::min(rest, kSharedBytes / 16) : 0;
+  }
+  __device__ static void copy(uint4* to, const T* from) {
+    if constexpr (kExists) __pipeline_memcpy_async(to, from, 16);
+  }
+  __device__ static void wait() {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+  }
+};
+
+/// A block per row. Of a row's packs a thread has kKept in registers, more in shared memory
+/// (`shared` packs of the block), and what is left of a very long row is read again, from the
+/// cache. Two blocks share a processor: one reads while the other writes.
 template <class T, int W, bool kGradient>
 __global__ void __launch_bounds__(kThreads, 2)
-    cross_entropy_kernel(T* logits, std::int64_t stride, int V, const std::int32_t* targets,
-                         float grad_scale, double* loss) {
-  constexpr int kKept = 7, kAhead = 4;
+    cross_entropy_kernel(T* logits, std::int64_t stride, int V, int shared,
+                         const std::int32_t* targets, float grad_scale, double* loss) {
+  extern __shared__ uint4 stored[];
   __shared__ float scratch[32];
+  constexpr int kAhead = 4, kStart = kKept * kThreads;  // kStart: the first pack in shared memory
   const std::int64_t t = blockIdx.x;
   T* const row = logits + t * stride;
   const int target = targets[t], packs = V / W, first = static_cast<int>(threadIdx.x);
@@ -100,16 +126,26 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int p = first + n * kThreads;
     if (p < packs) kept[n] = Pack<T, W>::load(row + p * W);
   }
+  for (int i = first; i < shared; i += kThreads) {
+    OwnPacks<T, W>::copy(stored + i, row + (kStart + i) * W);
+  }
   Softmax mine;
   float x[W];
-#pragma unroll
-  for (int n = 0; n < kKept; ++n) {
-    if (first + n * kThreads >= packs) continue;
-    widen(kept[n], x);
+  const auto add = [&](int, const Pack<T, W>& pack) {
+    widen(pack, x);
     mine.add(x);
-  }
-  const auto for_rest = [&](const auto& use) {  // use(pack's index, pack), loads ahead of uses
-    for (int p0 = first + kKept * kThreads; p0 < packs; p0 += kAhead * kThreads) {
+  };
+  const auto for_packs = [&](const auto& use) {  // use(index, pack), of all packs of this thread
+#pragma unroll
+    for (int n = 0; n < kKept; ++n) {
+      if (first + n * kThreads < packs) use(first + n * kThreads, kept[n]);
+    }
+    if constexpr (OwnPacks<T, W>::kExists) {
+      OwnPacks<T, W>::wait();
+#pragma unroll 2
+      for (int i = first; i < shared; i += kThreads) use(kStart + i, Pack<T, W>{stored[i]});
+    }
+    for (int p0 = kStart + shared + first; p0 < packs; p0 += kAhead * kThreads) {
       Pack<T, W> ahead[kAhead];
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
@@ -122,10 +158,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
   };
-  for_rest([&](int, const Pack<T, W>& pack) {
-    widen(pack, x);
-    mine.add(x);
-  });
+  for_packs(add);
   if (tail < V) {
     const float last[1] = {to_f32(row[tail])};
     mine.add(last);
@@ -142,24 +175,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto gradient = [&](float logit) {
     return exp2_fast(fmaf(logit, kLog2E, -all.top)) * factor;
   };
-  const auto finish = [&](int p, Pack<T, W> pack) {
+  for_packs([&](int p, Pack<T, W> pack) {
     widen(pack, x);
+#pragma unroll
+    for (int i = 0; i < W; ++i) pack.set(i, gradient(x[i]));
     if (p == target / W) {
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        pack.set(i, gradient(x[i]) - (i == target % W ? grad_scale : 0.0F));
+        if (i == target % W) pack.set(i, gradient(x[i]) - grad_scale);
       }
-    } else {
-#pragma unroll
-      for (int i = 0; i < W; ++i) pack.set(i, gradient(x[i]));
     }
     pack.store(row + p * W);
-  };
-#pragma unroll
-  for (int n = 0; n < kKept; ++n) {
-    if (first + n * kThreads < packs) finish(first + n * kThreads, kept[n]);
-  }
-  for_rest(finish);
+  });
   if (tail < V) {
     const float own = tail == target ? grad_scale : 0.0F;
     row[tail] = from_f32<T>(gradient(to_f32(row[tail])) - own);
@@ -282,10 +309,15 @@ void cross_entropy(const Tensor& logits_TV, const Tensor& targets_T, double grad
   const cudaStream_t queue = state_of(stream).stream;
   visit_rows(logits_TV, [&](auto* logits, auto width) {
     using T = std::remove_pointer_t<decltype(logits)>;
-    cross_entropy_kernel<T, decltype(width)::value, kGradient><<<rows, kThreads, 0, queue>>>(
-        logits, logits_TV.stride(0), static_cast<int>(logits_TV.size(1)),
-        device_data<std::int32_t>(targets_T), static_cast<float>(grad_scale),
-        device_data<double>(loss_T));
+    constexpr int W = decltype(width)::value;
+    const auto words = static_cast<int>(logits_TV.size(1));
+    const int shared = OwnPacks<T, W>::count(words / W);
+    const auto kernel = cross_entropy_kernel<T, W, kGradient>;
+    HEDDLE_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+    kernel<<<rows, kThreads, static_cast<std::size_t>(shared) * 16, queue>>>(
+        logits, logits_TV.stride(0), words, shared, device_data<std::int32_t>(targets_T),
+        static_cast<float>(grad_scale), device_data<double>(loss_T));
   });
 }
 
