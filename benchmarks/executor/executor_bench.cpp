@@ -91,14 +91,8 @@ Measured measure(const Schedule& schedule, World& world) {
     const bool computes = action.act <= Act::bw;
     if (computes) own = std::max(own, end);
   });
-  const auto combine = [&](double value, ReduceOp op) {
-    const Tensor number = memory.alloc({1}, DType::f64, MemoryTag::communication);
-    number.host<double>()[0] = value;
-    world.all().all_reduce(number, op, stream).wait(stream);
-    return number.host<double>()[0];
-  };
-  return {.makespan = combine(own, ReduceOp::max),
-          .mean_delay = combine(stage.mean_delay(), ReduceOp::sum) / world.size()};
+  return {.makespan = world.all().combine(own, ReduceOp::max),
+          .mean_delay = world.all().combine(stage.mean_delay(), ReduceOp::sum) / world.size()};
 }
 
 /// The makespan when every action takes `delay` longer.

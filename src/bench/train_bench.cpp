@@ -140,12 +140,6 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
                            .positions = options.seq,
                            .recompute_blocks = options.recompute,
                            .loss_chunk = options.loss_chunk};
-  const auto over_ranks = [&](double value, ReduceOp op) {
-    const Tensor sum = host.alloc({1}, DType::f64, MemoryTag::communication);
-    sum.host<double>()[0] = value;
-    world.all().all_reduce(sum, op, stream).wait(stream);
-    return sum.host<double>()[0];
-  };
   const StepPlan predicted =
       plan_step(spec, build, plan, world.rank(),
                 {.sequences = rows, .seq_len = options.seq, .microbatches = options.microbatches},
@@ -154,7 +148,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   result.predicted_memory_bytes =
       memory_in_use(options.device) +
       static_cast<std::size_t>(
-          over_ranks(static_cast<double>(predicted.memory.reserved), ReduceOp::sum));
+          world.all().combine(static_cast<double>(predicted.memory.reserved), ReduceOp::sum));
 
   Model model(spec, build, plan, mesh, ParamStore::Purpose::training, memory);
   initialize(model.store(), 0, stream);
@@ -174,7 +168,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
     const double elapsed = watch.seconds();
     if (i <= kWarmUp) continue;
     seconds.push_back(elapsed);
-    gemm.push_back(over_ranks(probe.time_tflops(), ReduceOp::sum));
+    gemm.push_back(world.all().combine(probe.time_tflops(), ReduceOp::sum));
     result.loss = outcome.loss;
     if (on_step && world.rank() == 0) on_step(i - kWarmUp, elapsed, outcome.loss);
   }
@@ -188,10 +182,10 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   result.gemm_size = probe.size();
   // What a GPU's memory gave is never given back, so the end is the peak.
   result.peak_memory_bytes = is_gpu ? memory_in_use(options.device) : observe::process_peak_bytes();
-  result.tagged_memory_bytes =
-      static_cast<std::size_t>(over_ranks(static_cast<double>(memory.stats().peak), ReduceOp::sum));
+  result.tagged_memory_bytes = static_cast<std::size_t>(
+      world.all().combine(static_cast<double>(memory.stats().peak), ReduceOp::sum));
   result.reserved_memory_bytes = static_cast<std::size_t>(
-      over_ranks(static_cast<double>(memory.stats().reserved), ReduceOp::sum));
+      world.all().combine(static_cast<double>(memory.stats().reserved), ReduceOp::sum));
   result.parameters = spec.parameter_count();
   result.threads = options.threads;
   result.ranks = world.size();

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "comm/comm_thread.h"
 #include "comm/world_failure.h"
+#include "tensor/memory.h"
 
 namespace heddle {
 namespace {
@@ -215,6 +216,15 @@ Work Communicator::message(CommOp op, const Tensor& data, int peer, int tag, Str
 void Communicator::barrier() {
   Stream host(1);
   collective({.op = CommOp::barrier}, {}, host).wait(host);
+}
+
+double Communicator::combine(double value, ReduceOp op) {
+  Memory memory;
+  Stream host(1);
+  const Tensor number = memory.alloc({1}, DType::f64, MemoryTag::communication);
+  number.host<double>()[0] = value;
+  all_reduce(number, op, host).wait(host);
+  return number.host<double>()[0];
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string name) {

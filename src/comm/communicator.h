@@ -74,6 +74,8 @@ class Communicator {
   /// Returns at once; the Work ends when the message is there.
   Work recv(const Tensor& data, int peer, Stream& after, int tag = 0);
   void barrier();
+  /// A number of every rank, combined; waits.
+  double combine(double value, ReduceOp op);
 
   /// Collective. Ranks that give the same color form a new group, ordered by key, then by rank; a
   /// negative color joins none and gets null.

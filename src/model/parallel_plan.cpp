@@ -25,14 +25,12 @@ std::string possible_tp(const ModelSpec& spec) {
   return text;
 }
 
-/// Of a request or of a plan.
-template <class Wanted>
-PipeShape pipe_shape(const Wanted& wanted, int ranks, int microbatches) {
-  const bool divides = wanted.vocabulary == VocabularyPlacement::pipeline;
-  return {.ranks = ranks,
+PipeShape pipe_shape(const ParallelRequest& request, int microbatches) {
+  const bool divides = request.vocabulary == VocabularyPlacement::pipeline;
+  return {.ranks = request.pp,
           .microbatches = microbatches,
-          .chunks = wanted.chunks,
-          .vocabulary = divides ? wanted.vocabulary_algorithm : 0};
+          .chunks = request.chunks,
+          .vocabulary = divides ? request.vocabulary_algorithm : 0};
 }
 
 class Checker {
@@ -111,7 +109,7 @@ class Checker {
       return;
     }
     try {
-      make_schedule(request_.schedule, pipe_shape(request_, request_.pp, 1));
+      make_schedule(request_.schedule, pipe_shape(request_, 1));
     } catch (const Error& error) {
       problems_.push_back(error.what());
     }
@@ -126,7 +124,7 @@ class Checker {
 }  // namespace
 
 Schedule ParallelPlan::step_schedule(int microbatches) const {
-  return lower(make_schedule(schedule, pipe_shape(*this, mesh.size(Axis::pp), microbatches)));
+  return lower(make_schedule(schedule, pipe_shape(*this, microbatches)));
 }
 
 std::vector<int> ParallelPlan::stages_of(int pp_rank) const {
@@ -175,6 +173,7 @@ std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs, in
 
 ParallelPlan single_rank_plan(const ModelSpec& spec) {
   ParallelPlan plan;
+  plan.dp = 1;
   plan.rank_of_stage = {0};
   plan.units_of_stage = {{0, unit_count(spec)}};
   return plan;
@@ -183,24 +182,16 @@ ParallelPlan single_rank_plan(const ModelSpec& spec) {
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
                        std::int64_t seq_len) {
   Checker(spec, request, ranks).check();
-  ParallelPlan plan;
-  plan.zero = request.zero;
+  ParallelPlan plan{request};
+  plan.dp = ranks / request.pp / request.tp;
   plan.sequence = request.sequence && request.tp > 1;
-  plan.vocabulary = request.vocabulary;
-  plan.vocabulary_algorithm = request.vocabulary_algorithm;
-  plan.schedule = request.schedule;
-  plan.chunks = request.chunks;
-  plan.overlap = request.overlap;
-  plan.rank_of_stage =
-      make_schedule(request.schedule, pipe_shape(request, request.pp, 1)).rank_of_stage;
+  plan.rank_of_stage = make_schedule(request.schedule, pipe_shape(request, 1)).rank_of_stage;
   std::vector<double> costs = unit_costs(spec, seq_len);
   if (plan.divides_vocabulary_over_pp()) costs.back() = 0.0;  // every rank has its share
   plan.units_of_stage = cut_stages(costs, plan.stages());
   const int kv_heads = static_cast<int>(spec.kv_heads);
-  plan.mesh = MeshShape{}
-                  .with(Axis::pp, request.pp)
-                  .with(Axis::tp, request.tp)
-                  .with(Axis::dp, ranks / request.pp / request.tp);
+  plan.mesh =
+      MeshShape{}.with(Axis::pp, request.pp).with(Axis::tp, request.tp).with(Axis::dp, plan.dp);
   plan.mesh.copies = request.tp > kv_heads ? request.tp / kv_heads : 1;
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};

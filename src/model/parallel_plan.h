@@ -24,18 +24,12 @@ struct ParallelRequest {
   bool overlap = true;
 };
 
-/// How a model lies on a mesh: which rank has which units and how they are divided.
-struct ParallelPlan {
-  MeshShape mesh;
-  int zero = 0;
-  bool sequence = false;
-  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
-  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
-  std::string schedule = "1f1b";
-  int chunks = 1;
-  bool overlap = true;
-  std::vector<int> rank_of_stage;
-  std::vector<DecoderShare::Units> units_of_stage;
+/// How a model lies on a mesh: what was asked for, with nothing left open, and which rank has which
+/// units.
+struct ParallelPlan : ParallelRequest {
+  MeshShape mesh = {};
+  std::vector<int> rank_of_stage = {};
+  std::vector<DecoderShare::Units> units_of_stage = {};
 
   int stages() const { return static_cast<int>(rank_of_stage.size()); }
   bool divides_vocabulary_over_pp() const { return vocabulary == VocabularyPlacement::pipeline; }

@@ -200,10 +200,8 @@ class MeshRun {
 
   /// The largest value over all ranks.
   double largest(double value) {
-    const Tensor most = host_.alloc({1}, DType::f64, MemoryTag::communication);
-    most.host<double>()[0] = std::isnan(value) ? std::numeric_limits<double>::infinity() : value;
-    world_.all().all_reduce(most, ReduceOp::max, stream_).wait(stream_);
-    return most.host<double>()[0];
+    const double known = std::isnan(value) ? std::numeric_limits<double>::infinity() : value;
+    return world_.all().combine(known, ReduceOp::max);
   }
 
   MeshReport report() {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/adamw_factors.h"
 #include "ops/backend.h"
 #include "ops/cpu/rows.h"
 
@@ -16,25 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace heddle::ops::cpu {
 namespace HWY_NAMESPACE {
-
-template <class T>
-struct AdamWFactors {
-  AdamWFactors(const AdamWArgs& args, double clip)
-      : grad(static_cast<T>(args.grad_scale * clip)),
-        beta1(static_cast<T>(args.beta1)),
-        rest1(static_cast<T>(1.0 - args.beta1)),
-        beta2(static_cast<T>(args.beta2)),
-        rest2(static_cast<T>(1.0 - args.beta2)),
-        keep(static_cast<T>(1.0 - args.lr * args.weight_decay)),
-        eps(static_cast<T>(args.eps)) {
-    const auto t = static_cast<double>(args.step);
-    rate = static_cast<T>(args.lr / (1.0 - std::pow(args.beta1, t)));
-    root = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, t)));
-  }
-  T grad, beta1, rest1, beta2, rest2, keep, eps;
-  T rate;  ///< the learning rate with the first moment's correction
-  T root;  ///< the second moment's correction, outside the root
-};
 
 void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
            const AdamWArgs& args, double clip, Stream& stream) {

@@ -1,28 +1,10 @@
-#include <cmath>
-
-#include "ops/adamw.h"
+#include "ops/adamw_factors.h"
 #include "ops/cuda/vectors.h"
 
 namespace heddle::ops::cuda {
 namespace {
 
-struct Factors {
-  explicit Factors(const AdamWArgs& args)
-      : grad(static_cast<float>(args.grad_scale)),
-        beta1(static_cast<float>(args.beta1)),
-        rest1(static_cast<float>(1.0 - args.beta1)),
-        beta2(static_cast<float>(args.beta2)),
-        rest2(static_cast<float>(1.0 - args.beta2)),
-        keep(static_cast<float>(1.0 - args.lr * args.weight_decay)),
-        eps(static_cast<float>(args.eps)) {
-    const auto t = static_cast<double>(args.step);
-    rate = static_cast<float>(args.lr / (1.0 - std::pow(args.beta1, t)));
-    root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, t)));
-  }
-  float grad, beta1, rest1, beta2, rest2, keep, eps;
-  float rate;  ///< the learning rate with the first moment's correction
-  float root;  ///< the second moment's correction, outside the root
-};
+using Factors = AdamWFactors<float>;
 
 struct Operands {
   float* p;
