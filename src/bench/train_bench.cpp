@@ -62,10 +62,9 @@ class GemmProbe {
   Tensor a_, c_;
 };
 
-/// Lets the product library take the buffers that it then keeps, so that the process's size before
-/// training counts them: they are neither tensors nor known before. The output projection has the
-/// largest products of a step. Twice, because the C library returns a first large buffer to the
-/// system and keeps a second.
+/// Lets the product library take what it then keeps, so that the process's size before training
+/// counts it: it is neither a tensor nor known before. The output projection has the largest
+/// products of a step.
 void warm_up_products(const ModelSpec& spec, const TrainBenchOptions& options, Stream& stream) {
   using enum ops::Transpose;
   Memory memory(stream.device());
@@ -80,11 +79,9 @@ void warm_up_products(const ModelSpec& spec, const TrainBenchOptions& options, S
                                  : (spec.vocab + 127) / 128 * 128;  // as models have it there
   const Tensor x = matrix(tokens, spec.hidden), weight = matrix(vocab, spec.hidden);
   const Tensor logits = matrix(tokens, vocab);
-  for (int i = 0; i < 2; ++i) {
-    ops::gemm(x, no, weight, yes, logits, {}, stream);
-    ops::gemm(logits, no, weight, no, x, {}, stream);
-    ops::gemm(logits, yes, x, no, weight, {.beta = 1.0}, stream);
-  }
+  ops::gemm(x, no, weight, yes, logits, {}, stream);
+  ops::gemm(logits, no, weight, no, x, {}, stream);
+  ops::gemm(logits, yes, x, no, weight, {.beta = 1.0}, stream);
   stream.synchronize();
 }
 
