@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares training speed on the CPU: `heddle bench train` against PyTorch, on the same machine in alternation.
+"""Compares training speed: `heddle bench train` against PyTorch, on the same machine in alternation.
 
-    python3 benchmarks/peers/run_peers.py [--eager] [--models llama-110m gpt2-124m] [--rounds 5] [--steps 5]
+    python3 benchmarks/peers/run_peers.py [--device cuda] [--eager] [--models llama-110m gpt2-124m] [--rounds 5]
 
 See README.md next to this file.
 """
@@ -24,7 +24,11 @@ ROOT = HERE.parent.parent
 TORCH_VERSION = "2.13.0"
 REQUIREMENTS = [f"torch=={TORCH_VERSION}", "numpy"]
 # Must say the same as torch_models.SHAPES, which only the virtual environment's Python can import.
-BATCH_AND_SEQUENCE = {"llama-110m": (4, 512), "gpt2-124m": (4, 256)}
+BATCH_AND_SEQUENCE = {
+    "cpu": {"llama-110m": (4, 512), "gpt2-124m": (4, 256)},
+    "cuda": {"gpt2-124m": (32, 1024), "tinyllama-1.1b": (8, 2048), "llama3.2-1b": (4, 4096)},
+}
+COMPUTES_IN = {"cpu": "f32", "cuda": "bf16"}
 ENOUGH_ROUNDS = 5
 # glibc gives large blocks back to the system when they are freed, so every PyTorch step pays for faulting its
 # activations in again. Keeping them saved about a tenth of the CPU time in a trial, at the same peak memory.
@@ -58,11 +62,14 @@ class TorchWorker:
     """A PyTorch process that has compiled and warmed up, asleep unless asked for steps."""
 
     def __init__(self, python: Path, model: str, eager: bool, options: argparse.Namespace) -> None:
-        command = [python, HERE / "torch_worker.py", "--model", model, "--threads", str(options.threads),
-                   "--warmup", str(options.warmup), "--compile-mode", options.compile_mode]
+        command = [python, HERE / "torch_worker.py", "--device", options.device, "--model", model, "--weights",
+                   options.torch_weights, "--threads", str(options.threads), "--warmup", str(options.warmup),
+                   "--compile-mode", options.compile_mode]
         command += ["--eager"] if eager else []
-        # No GPU, even where there is one; and no pool of compiler processes lingering beside the measurement.
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        # No GPU for the CPU's comparison, even where there is one; and no pool of compiler processes lingering beside
+        # the measurement.
+        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+                                    if options.device == "cpu" else {})
         environment |= KEEP_FREED_MEMORY if options.tuned_malloc else {}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environment)
@@ -80,17 +87,18 @@ class TorchWorker:
         answer = self.reply()
         step_seconds = statistics.median(answer["step_seconds"])
         return dict(tokens_per_second=self.facts["batch"] * self.facts["sequence"] / step_seconds,
-                    peak_rss_bytes=answer["peak_rss_bytes"], step_seconds=answer["step_seconds"])
+                    peak_bytes=answer["peak_bytes"], step_seconds=answer["step_seconds"])
 
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
 
 
-def measure_heddle(heddle: Path, model: str, steps: int) -> dict[str, Any]:
-    batch, sequence = BATCH_AND_SEQUENCE[model]
-    command = [heddle, "bench", "train", "--model", model, "--device", "cpu", "--dtype", "f32", "--batch", str(batch),
-               "--seq", str(sequence), "--steps", str(steps), "--json"]
+def measure_heddle(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    batch, sequence = BATCH_AND_SEQUENCE[options.device][model]
+    command = [options.heddle, "bench", "train", "--model", model, "--device", options.device, "--dtype",
+               COMPUTES_IN[options.device], "--batch", str(batch), "--seq", str(sequence), "--steps",
+               str(options.steps), "--json"]
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output)
         _, status, usage = os.wait4(process.pid, 0)  # unlike Popen.wait, tells the peak memory of this very process
@@ -105,7 +113,9 @@ def measure_heddle(heddle: Path, model: str, steps: int) -> dict[str, Any]:
         raise PeerError(f"`heddle bench train --json` printed something that is not JSON ({error}):\n{text}") from error
     if missing := [key for key in HEDDLE_KEYS if key not in result]:
         raise PeerError(f"`heddle bench train --json` lacks the keys {', '.join(missing)}")
-    return result | dict(peak_rss_bytes=usage.ru_maxrss * 1024)
+    # On a GPU the pool, since the other contender holds memory beside it.
+    peak = usage.ru_maxrss * 1024 if options.device == "cpu" else result["reserved_memory_bytes"]
+    return result | dict(peak_bytes=peak)
 
 
 def same_size(torch_parameters: int, heddle_parameters: int) -> None:
@@ -124,7 +134,7 @@ def compare(model: str, python: Path, options: argparse.Namespace) -> dict[str, 
         for number in range(options.rounds):
             # The order turns every round, so that a machine growing slower or faster favours nobody.
             for name in names if number % 2 == 0 else reversed(names):
-                result = (measure_heddle(options.heddle, model, options.steps) if name == "heddle"
+                result = (measure_heddle(model, options) if name == "heddle"
                           else workers[name].measure(options.steps))
                 rounds[name].append(result)
                 say(f"  round {number + 1}/{options.rounds} {name}: {result['tokens_per_second']:.1f} tokens/s")
@@ -135,14 +145,14 @@ def compare(model: str, python: Path, options: argparse.Namespace) -> dict[str, 
     facts = workers["torch_compiled"].facts
     if not options.torch_only:
         same_size(facts["parameters"], rounds["heddle"][0]["parameters"])
-    batch, sequence = BATCH_AND_SEQUENCE[model]
+    batch, sequence = BATCH_AND_SEQUENCE[options.device][model]
     comparison: dict[str, Any] = dict(model=model, batch=batch, sequence=sequence, parameters=facts["parameters"],
                                       torch=facts["torch"], torch_optimizer=facts["optimizer"], contenders={}, ratios={})
     speeds = {name: [result["tokens_per_second"] for result in results] for name, results in rounds.items()}
     for name, results in rounds.items():
         comparison["contenders"][name] = dict(
             tokens_per_second_median=statistics.median(speeds[name]), tokens_per_second_min=min(speeds[name]),
-            tokens_per_second_max=max(speeds[name]), peak_rss_bytes=max(r["peak_rss_bytes"] for r in results),
+            tokens_per_second_max=max(speeds[name]), peak_bytes=max(r["peak_bytes"] for r in results),
             rounds=results)
     for name in workers if not options.torch_only else ():
         # Round by round, because neighbours in time share the machine's mood.
@@ -151,7 +161,10 @@ def compare(model: str, python: Path, options: argparse.Namespace) -> dict[str, 
     return comparison
 
 
-def cpu_model() -> str:
+def device_model(device: str) -> str:
+    if device == "cuda":
+        query = ["nvidia-smi", "--query-gpu=name,driver_version,power.limit,clocks.max.sm", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -164,10 +177,12 @@ def heddle_version(heddle: Path) -> str:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    lines = [f"# Training on the CPU against PyTorch, {report['date']}", "",
-             f"{report['cpu']}, cores: {report['cores']}; PyTorch {report['torch']}, threads: {report['torch_threads']};"
-             f" Heddle {report['heddle']}, Python {report['python']}.",
-             f"float32; alternating rounds: {report['rounds']}, timed steps in each: {report['steps']}; medians over the"
+    place = "the CPU" if report["device"] == "cpu" else "a GPU"
+    how = "float32" if report["device"] == "cpu" else f"bf16, PyTorch's weights in {report['torch_weights']}"
+    lines = [f"# Training on {place} against PyTorch, {report['date']}", "",
+             f"{report['machine']}, cores: {report['cores']}; PyTorch {report['torch']}, threads:"
+             f" {report['torch_threads']}; Heddle {report['heddle']}, Python {report['python']}.",
+             f"{how}; alternating rounds: {report['rounds']}, timed steps in each: {report['steps']}; medians over the"
              " rounds, with the range in brackets.", ""]
     if report["rounds"] < ENOUGH_ROUNDS:
         lines += [f"**Fewer than {ENOUGH_ROUNDS} rounds: a trial, not a result.**", ""]
@@ -179,13 +194,16 @@ def markdown(report: dict[str, Any]) -> str:
             ratio_text = f"{ratio['median']:.3f} [{ratio['min']:.3f}, {ratio['max']:.3f}]" if ratio else ""
             lines.append(f"| {shape} | {name} | {result['tokens_per_second_median']:.1f}"
                          f" [{result['tokens_per_second_min']:.1f}, {result['tokens_per_second_max']:.1f}]"
-                         f" | {ratio_text} | {result['peak_rss_bytes'] / 2**30:.2f} |")
+                         f" | {ratio_text} | {result['peak_bytes'] / 2**30:.2f} |")
     return "\n".join(lines) + "\n"
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Compares Heddle's training speed on the CPU with PyTorch's.")
-    parser.add_argument("--models", nargs="+", choices=BATCH_AND_SEQUENCE, default=list(BATCH_AND_SEQUENCE))
+    parser = argparse.ArgumentParser(description="Compares Heddle's training speed with PyTorch's.")
+    parser.add_argument("--device", choices=BATCH_AND_SEQUENCE, default="cpu")
+    parser.add_argument("--models", nargs="+", help="default: all of the device")
+    parser.add_argument("--torch-weights", choices=["f32", "bf16"], default="f32",
+                        help="of PyTorch on a GPU: f32 under autocast, or all in bf16 (%(default)s)")
     parser.add_argument("--rounds", type=int, default=ENOUGH_ROUNDS, help="alternations (default %(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="timed steps per contender and round (%(default)s)")
     parser.add_argument("--warmup", type=int, default=2, help="PyTorch steps before the first round (%(default)s)")
@@ -196,9 +214,14 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="PyTorch's threads (default: one per CPU)")
     parser.add_argument("--heddle", type=Path, default=ROOT / "build" / "heddle", help="the program to measure")
     parser.add_argument("--venv", type=Path, default=HERE / ".venv", help="PyTorch's virtual environment")
+    parser.add_argument("--python", type=Path, help="an interpreter that has PyTorch, instead of an environment")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
     parser.add_argument("--torch-only", action="store_true", help="leave Heddle out, to try the PyTorch side")
     options = parser.parse_args()
+    known = BATCH_AND_SEQUENCE[options.device]
+    options.models = options.models or list(known)
+    if unknown := [model for model in options.models if model not in known]:
+        parser.error(f"--models {' '.join(unknown)}: on {options.device} there are {', '.join(known)}")
     if min(options.rounds, options.steps) < 1:
         parser.error("--rounds and --steps must be at least 1")
     return options
@@ -212,17 +235,18 @@ def main() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cpus])  # inherited by both contenders
     cores = len(os.sched_getaffinity(0))
     options.threads = options.threads or cores
-    python = ensure_venv(options.venv)
+    python = options.python or ensure_venv(options.venv)
 
     models = [compare(model, python, options) for model in options.models]
-    report = dict(date=datetime.date.today().isoformat(), cpu=cpu_model(), cores=cores, torch=models[0]["torch"],
-                  torch_threads=options.threads, compile_mode=options.compile_mode, tuned_malloc=options.tuned_malloc,
-                  python=platform.python_version(),
+    report = dict(date=datetime.date.today().isoformat(), device=options.device,
+                  machine=device_model(options.device), cores=cores, torch=models[0]["torch"],
+                  torch_weights=options.torch_weights, torch_threads=options.threads, compile_mode=options.compile_mode,
+                  tuned_malloc=options.tuned_malloc, python=platform.python_version(),
                   heddle="not measured" if options.torch_only else heddle_version(options.heddle),
                   rounds=options.rounds, steps=options.steps, models=models)
     options.results.mkdir(parents=True, exist_ok=True)
-    kind = "-tuned-malloc" if options.tuned_malloc else ""
-    target = options.results / f"cpu-peers{kind}-{report['date']}.json"
+    kind = "-tuned-malloc" if options.tuned_malloc else "-bf16-weights" if options.torch_weights == "bf16" else ""
+    target = options.results / f"{options.device}-peers{kind}-{report['date']}.json"
     target.write_text(json.dumps(report, indent=1) + "\n")
     target.with_suffix(".md").write_text(markdown(report))
     print(markdown(report))

@@ -32,14 +32,17 @@ def make_optimizer(model: torch.nn.Module, **kind: Any) -> torch.optim.Optimizer
 
 def fastest_optimizer(model: torch.nn.Module) -> tuple[str, torch.optim.Optimizer]:
     """Needs gradients in place. Times the second step of each kind, because the first one allocates the moments."""
+    synchronize = torch.cuda.synchronize if next(model.parameters()).is_cuda else lambda: None
     kinds = {"fused": dict(fused=True), "foreach": dict(foreach=True)}
     seconds: dict[str, float] = {}
     for name, kind in kinds.items():
         try:
             optimizer = make_optimizer(model, **kind)
             optimizer.step()
+            synchronize()
             start = time.perf_counter()
             optimizer.step()
+            synchronize()
             seconds[name] = time.perf_counter() - start
         except RuntimeError as error:
             note(f"AdamW {name} does not work here: {error}")
@@ -48,7 +51,10 @@ def fastest_optimizer(model: torch.nn.Module) -> tuple[str, torch.optim.Optimize
     return best, make_optimizer(model, **kinds[best])
 
 
-def peak_rss_bytes() -> int:
+def peak_bytes(device: str) -> int:
+    """Of the process, or on a GPU of the allocator's pool."""
+    if device == "cuda":
+        return torch.cuda.max_memory_reserved()
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["VmHWM"].split()[0]) * 1024
 
@@ -61,17 +67,26 @@ def reset_peak_rss() -> None:
         note(f"peak memory includes compilation: {error}")
 
 
-def prepare(name: str, eager: bool, compile_mode: str, warmup: int) -> tuple[Callable[[], None], dict[str, Any]]:
-    shape = SHAPES[name]
+def prepare(options: argparse.Namespace) -> tuple[Callable[[], None], dict[str, Any]]:
+    shape = SHAPES[options.device][options.model]
     torch.manual_seed(0)
-    model = Decoder(shape)
-    loss_of = model if eager else torch.compile(model, fullgraph=True, dynamic=False, mode=compile_mode)
-    tokens = torch.randint(shape.vocabulary, (shape.batch, shape.sequence + 1))
+    model = Decoder(shape).to(options.device, torch.bfloat16 if options.weights == "bf16" else torch.float32)
+    compiled = model if options.eager else torch.compile(model, fullgraph=True, dynamic=False,
+                                                         mode=options.compile_mode)
+    # On a GPU matrices are multiplied in bf16 in any case.
+    has_autocast = options.device == "cuda" and options.weights == "f32"
+
+    def loss_of(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(options.device, torch.bfloat16, enabled=has_autocast):
+            return compiled(inputs, labels)
+
+    tokens = torch.randint(shape.vocabulary, (shape.batch, shape.sequence + 1), device=options.device)
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     start = time.perf_counter()
     loss_of(inputs, labels).backward()
-    note(f"{name}: first pass {time.perf_counter() - start:.1f} s{'' if eager else ' with compilation'}")
+    how = "" if options.eager else " with compilation"
+    note(f"{options.model}: first pass {time.perf_counter() - start:.1f} s{how}")
     kind, optimizer = fastest_optimizer(model)
 
     def step() -> None:
@@ -79,17 +94,21 @@ def prepare(name: str, eager: bool, compile_mode: str, warmup: int) -> tuple[Cal
         loss_of(inputs, labels).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM, foreach=True)
         optimizer.step()
+        if options.device == "cuda":
+            torch.cuda.synchronize()
 
-    for _ in range(warmup):
+    for _ in range(options.warmup):
         step()
-    facts = dict(torch=torch.__version__, threads=torch.get_num_threads(), optimizer=kind, batch=shape.batch,
-                 sequence=shape.sequence, parameters=sum(p.numel() for p in model.parameters()))
+    facts = dict(torch=torch.__version__, threads=torch.get_num_threads(), optimizer=kind, weights=options.weights,
+                 batch=shape.batch, sequence=shape.sequence, parameters=sum(p.numel() for p in model.parameters()))
     return step, facts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=SHAPES, required=True)
+    parser.add_argument("--device", choices=SHAPES, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--weights", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--compile-mode", default="default")
     parser.add_argument("--threads", type=int, required=True)
@@ -101,8 +120,9 @@ def main() -> None:
     os.dup2(2, 1)
 
     torch.set_num_threads(options.threads)
-    step, facts = prepare(options.model, options.eager, options.compile_mode, options.warmup)
-    reset_peak_rss()
+    step, facts = prepare(options)
+    if options.device == "cpu":
+        reset_peak_rss()
     print(json.dumps(facts), file=replies, flush=True)
     for line in sys.stdin:
         step()  # not timed: the other contender has just had the caches
@@ -111,7 +131,7 @@ def main() -> None:
             start = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - start)
-        print(json.dumps(dict(step_seconds=seconds, peak_rss_bytes=peak_rss_bytes())), file=replies, flush=True)
+        print(json.dumps(dict(step_seconds=seconds, peak_bytes=peak_bytes(options.device))), file=replies, flush=True)
 
 
 if __name__ == "__main__":
