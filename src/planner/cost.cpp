@@ -34,10 +34,6 @@ BlockTimes block_times(const BlockCost& block, Recompute recompute) {
   return times;
 }
 
-/// What of a collective's time under computation is lost all the same: it takes processors and
-/// memory bandwidth.
-constexpr double kContention = 0.1;
-
 /// The exchange of gradients and parameters over dp.
 struct DataParallel {
   double exposed = 0, hidden = 0;

@@ -88,9 +88,11 @@ inline constexpr std::array kStepStreams = {"actions", "pp", "dp", "ends", "voca
 SimulatedStep simulate_step(const Machine& machine, const Job& job, const Candidate& plan,
                             const StepOptions& options = {});
 
-/// Passes over units that are played at most: those of a given plan.
-double simulated_passes(const Job& job, const Candidate& plan);
-inline constexpr double kMostPasses = 4e6;
+/// How much there is to play: passes over stages, or over units where ZeRO cuts them, of all ranks
+/// that are played. simulate_step refuses more than kMostPasses.
+double simulated_passes(const Machine& machine, const Job& job, const Candidate& plan,
+                        const StepOptions& options = {});
+inline constexpr double kMostPasses = 3e6;
 
 observe::Trace trace_of(const SimulatedStep& step);
 

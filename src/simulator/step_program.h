@@ -43,6 +43,7 @@ struct StepProgram {
     CommOp op = CommOp::send;
     double bytes = 0.0;
     Action action = {};  ///< that began it, for names
+    int rank = -1;       ///< that sends it; -1: the channel's ranks do it together
   };
 
   /// Transfers on a channel follow each other in the order of their numbers.
