@@ -2,7 +2,9 @@
 
 #include <array>
 #include <charconv>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json_value.h"
@@ -47,6 +49,7 @@ constexpr std::array kKeyOptions = {
 struct Options {
   JobOptions job;
   std::filesystem::path system, plan, trace;
+  std::string stack = "heddle";
   int gpus = 0;
   std::array<std::string, kKeyOptions.size()> keys;  ///< empty: not given
   std::vector<std::string> stragglers;
@@ -148,6 +151,7 @@ Subject subject_of(const Options& options) {
                   .step = {.overlap = settings.parallel.overlap,
                            .stragglers = parse_stragglers(options.stragglers),
                            .seed = options.seed}};
+  if (options.stack == "megatron") subject.job.stack = planner::Stack::megatron();
   const ParallelPlan plan = make_plan(subject.job.spec, request, gpus, subject.job.seq_len);
   subject.plan = candidate_of(plan, settings.train);
   if (options.varies) subject.step.variation = subject.machine.software.variation;
@@ -334,6 +338,11 @@ void add_simulate_step(Verb simulate) {
   for (std::size_t i = 0; i < kKeyOptions.size(); ++i) {
     verb.add_option(kKeyOptions[i].option, options->keys[i], kKeyOptions[i].help);
   }
+  verb.add_option("--stack", options->stack,
+                  "whose steps: megatron is Megatron-LM in f16 before flash attention, which "
+                  "published tables were measured with")
+      .one_of({"heddle", "megatron"})
+      .show_default();
   verb.add_option("--straggler", options->stragglers,
                   "DEVICE=FACTOR: takes so many times as long; may be repeated")
       .one_at_a_time();

@@ -30,6 +30,7 @@ class StepLowering {
         paths_(machine, ranks, options),
         zero_(plan.dp == 1 ? 0 : plan.zero),
         overlaps_(options.overlap && job.stack.overlaps_gathers),
+        reduces_behind_(!job.stack.overlaps_gathers && zero_ < 2),
         message_bytes_(
             static_cast<double>(Volumes(job.spec, plan, units_.shape, {}, 0).message_bytes())) {
     if (job.stack.splits_messages && plan.tp > 1 && !block.sequence) {
@@ -186,12 +187,15 @@ class StepLowering {
   void end_grads(const StepUnit& unit) {
     if (plan_.dp == 1 || unit.bucket < 0 || !unit.owns_bucket) return;
     const bool is_last = ++now_.grads[at(unit.bucket)] == schedule_.microbatches;
-    if (zero_ < 2 && !is_last) return;
-    const CommOp op = zero_ == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
-    const std::uint32_t transfer = begin_on_dp(op, grad_bytes(unit.bucket));
+    if ((zero_ < 2 && !is_last) || reduces_behind_) return;
+    const std::uint32_t transfer = begin_reduction(unit.bucket);
     if (transfer == kNone) return;
     now_.reductions.push_back(transfer);
     while (zero_ >= 2 && now_.reductions.size() > kReductionsUnderWay) finish_oldest();
+  }
+  std::uint32_t begin_reduction(int bucket) {
+    const CommOp op = zero_ == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
+    return begin_on_dp(op, grad_bytes(bucket));
   }
   void finish_oldest() {
     wait(now_.reductions.front());
@@ -236,6 +240,9 @@ class StepLowering {
 
   void reduce_grads() {
     while (!now_.reductions.empty()) finish_oldest();
+    for (std::size_t i = 0; reduces_behind_ && plan_.dp > 1 && i < here().buckets.size(); ++i) {
+      begin_reduction(static_cast<int>(i));
+    }
     if (here().once_tp_seconds > 0.0) {
       lowered_.tp_in_work[at(now_.rank)] += here().once_tp_seconds * now_.scale;
       work(here().once_tp_seconds);
@@ -446,6 +453,7 @@ class StepLowering {
   StepPaths paths_;
   const int zero_;
   const bool overlaps_;
+  const bool reduces_behind_;  ///< all gradients when the pipeline is empty, as Megatron does
   double message_bytes_, gather_seconds_ = 0.0, lane_tokens_ = 0.0, lane_bytes_ = 0.0;
 
   StepProgram program_;

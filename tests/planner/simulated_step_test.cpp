@@ -6,7 +6,9 @@
 #include "base/error.h"
 #include "parallel/schedule/make_schedule.h"
 #include "planner/collectives.h"
+#include "planner/evaluate.h"
 #include "planner/measured_rows.h"
+#include "planner/published_tables.h"
 #include "planner/step_units.h"
 #include "simulator/play.h"
 
@@ -320,6 +322,29 @@ TEST(SimulatedStep, GoesAtTheSpeedOfMeasuredPairs) {
               1e-9 * even);
 }
 
+// ---- Measurements -------------------------------------------------------------------------------
+
+/// Mean error in percent of simulated steps, with the closed form's wait for the slowest of many.
+double simulated_error(const std::vector<MeasuredRow>& rows) {
+  const Machine machine =
+      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-dgx-hdr.toml");
+  double sum = 0.0;
+  for (const MeasuredRow& row : rows) {
+    const SimulatedStep step =
+        simulate_step(machine, row.job, row.candidate, {.keeps_spans = false});
+    const double seconds = step.seconds + predict(machine, row).stragglers;
+    fmt::print("{} closed {:.2f} sim {:.2f} measured {:.2f}\n", row.model,
+               predict(machine, row).total, seconds, row.seconds);
+    sum += 100.0 * std::abs(seconds / row.seconds - 1.0);
+  }
+  return sum / static_cast<double>(rows.size());
+}
+
+TEST(SimulatedStep, OfPublishedRunsIsAsNearAsTheClosedForm) {
+  EXPECT_LE(simulated_error(korthikanti_rows()), 3.6);
+  EXPECT_LE(simulated_error(ptd_p_table_1()), 6.0);
+}
+
 // ---- Scale --------------------------------------------------------------------------------------
 
 TEST(SimulatedStep, OfATrillionParametersOn3072DevicesIs64Ranks) {
@@ -348,7 +373,7 @@ std::string refusal(const Job& job, const Candidate& plan, const StepOptions& op
   try {
     simulate_step(h200(), job, plan, options);
   } catch (const Error& error) {
-    return error.what();
+    return error.message();
   }
   return "nothing was refused";
 }
