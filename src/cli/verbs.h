@@ -29,6 +29,7 @@ void add_bench_comm(Verb bench);
 void add_bench_ops(Verb bench);
 void add_plan_evaluate(Verb plan);
 void add_simulate_network(Verb simulate);
+void add_simulate_step(Verb simulate);
 void add_verify_mesh(Verb verify);
 void add_verify_reference(Verb verify);
 void add_verify_tokenizer(Verb verify);
