@@ -6,10 +6,6 @@
 
 namespace heddle::planner {
 
-/// What of a collective's time under computation is lost all the same: it takes processors and
-/// memory bandwidth.
-inline constexpr double kContention = 0.1;
-
 /// Seconds of one optimizer step, and of what they consist.
 struct TimeEstimate {
   double compute = 0;     ///< kernels and launches of the rank that has most

@@ -95,7 +95,7 @@ class StepLowering {
   void add_channels() {
     const int replicas = static_cast<int>(ranks_.replicas.size());
     for (int pp_rank = 0; pp_rank < ranks_.pp; ++pp_rank) {
-      StepProgram::Channel channel{.contention = overlaps_ ? kContention : 0.0};
+      StepProgram::Channel channel{.contention = overlaps_ ? machine_.software.contention : 0.0};
       for (int i = 0; i < replicas; ++i) channel.ranks.push_back(i * ranks_.pp + pp_rank);
       program_.channels.push_back(std::move(channel));
     }
