@@ -272,13 +272,19 @@ class RateBench {
     const Tensor x = tensor({T, h}), y = tensor({T, h}), dx = tensor({T, h}), w = tensor({h});
     const Tensor rstd = precise({T}), dw = precise({h});
     const Tensor both = tensor({T, 2 * f}), act = tensor({T, f}), dact = tensor({T, f});
+    // Repeated in place, numbers would shrink until they are slow.
+    const Tensor dboth = tensor({T, 2 * f});
     const Tensor gate = both.slice(1, 0, f), up = both.slice(1, f, 2 * f);
+    const Tensor dgate = dboth.slice(1, 0, f), dup = dboth.slice(1, f, 2 * f);
     const Tensor qkv = tensor({T, 3 * h});
     const Tensor q = qkv.slice(1, 0, h).view({2, S, H, K});
     const Tensor k = qkv.slice(1, h, 2 * h).view({2, S, H, K});
     const Tensor cosine = precise({S, K / 2}), sine = precise({S, K / 2});
     const Tensor positions = memory_.alloc({2, S}, DType::i32, MemoryTag::workspace);
     ops::fill(positions, 0.0, stream_);
+    ops::fill(cosine, 1.0, stream_);
+    ops::fill(sine, 0.0, stream_);
+    ops::fill(w, 1.0, stream_);
     constexpr double kEps = 1e-5;
     block_ = turns_.add([=, this] {
       for (int half = 0; half < 2; ++half) {
@@ -290,7 +296,7 @@ class RateBench {
         ops::rope(k, positions, cosine, sine, half == 1, stream_);
       }
       ops::swiglu_forward(gate, up, act, stream_);
-      ops::swiglu_backward(dact, gate, up, gate, up, act, stream_);
+      ops::swiglu_backward(dact, gate, up, dgate, dup, act, stream_);
     });
     // As planner/block_cost counts them.
     const auto elements = static_cast<double>(T * (22 * h + 9 * f + 8 * h));

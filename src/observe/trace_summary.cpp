@@ -29,7 +29,7 @@ int take_number(std::string& text) {
 }
 
 Kind kind_of(const Span& span) {
-  if (span.category != "action") return {span.name};
+  if (span.category != "action" && span.category != "message") return {span.name};
   std::string name = span.name;
   const int number = take_number(name);
   if (number < 0) return {span.name};

@@ -18,6 +18,12 @@ int stream_of(const std::string& group) {
   return found == kStreams.end() ? -1 : static_cast<int>(found - kStreams.begin());
 }
 
+/// A message as the action that sends it: the executor gives gradients odd tags.
+std::string name_of_call(const CommCall& call) {
+  if (call.op != CommOp::send) return std::string(name_of(call.op));
+  return call.message_tag % 2 == 0 ? "sa" : "sg";
+}
+
 CommCall::Clock::time_point started_together(World& world) {
   world.all().barrier();
   return CommCall::Clock::now();
@@ -71,8 +77,9 @@ void StepTrace::add(const Action& action, double begin, double end) {
 void StepTrace::add_call(const CommCall& call) {
   const int stream = stream_of(call.group_name);
   if (stream < 0 || call.group->ranks.size() < 2) return;
+  if (call.op == CommOp::recv) return;  // a message is one span, its sender's
   const std::lock_guard lock(mutex_);
-  trace_.add({.name = std::string(name_of(call.op)),
+  trace_.add({.name = name_of_call(call),
               .category = is_point_to_point(call.op) ? "message" : "collective",
               .rank = world_.rank(),
               .stream = stream,
