@@ -323,6 +323,7 @@ class RateBench {
     const Tensor from = precise({sizes_.copied}), to = precise({sizes_.copied});
     copy_ = turns_.add([=, this] { ops::copy(from, to, stream_); });
     const Tensor little = tensor({4, 64}), row = tensor({64}), rstd = precise({4});
+    ops::fill(row, 1.0, stream_);
     kernel_ =
         turns_.add([=, this] { ops::rms_norm_forward(little, row, 1e-5, little, rstd, stream_); });
   }
