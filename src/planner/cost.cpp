@@ -54,7 +54,9 @@ double bubble_seconds(Pipeline schedule, int pp, int chunks, double microbatches
   switch (schedule) {
     case Pipeline::gpipe:
     case Pipeline::one_f_one_b: return (p - 1.0) * whole;
-    case Pipeline::interleaved: return (p - 1.0) * whole / chunks;
+    case Pipeline::interleaved:
+      // With fewer micro-batches than ranks every chunk but the last leaves a gap.
+      return ((p - 1.0) + (chunks - 1.0) * std::max(0.0, p - microbatches)) * whole / chunks;
     case Pipeline::zb_h1: return (p - 1.0) * std::max(f, f + b - w);
     case Pipeline::zb_h2: return (p - 1.0) * std::max(f, f + b - 2.0 * w);
     case Pipeline::zb_v: return (p - 1.0) * std::max(b, f) / 2.0;

@@ -11,6 +11,7 @@
 #include "planner/published_tables.h"
 #include "planner/step_units.h"
 #include "simulator/play.h"
+#include "verify/shared_files.h"
 
 namespace heddle::planner {
 namespace {
@@ -324,25 +325,38 @@ TEST(SimulatedStep, GoesAtTheSpeedOfMeasuredPairs) {
 
 // ---- Measurements -------------------------------------------------------------------------------
 
-/// Mean error in percent of simulated steps, with the closed form's wait for the slowest of many.
-double simulated_error(const std::vector<MeasuredRow>& rows) {
-  const Machine machine =
-      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-dgx-hdr.toml");
-  double sum = 0.0;
-  for (const MeasuredRow& row : rows) {
-    const SimulatedStep step =
-        simulate_step(machine, row.job, row.candidate, {.keeps_spans = false});
-    const double seconds = step.seconds + predict(machine, row).stragglers;
-    fmt::print("{} closed {:.2f} sim {:.2f} measured {:.2f}\n", row.model,
-               predict(machine, row).total, seconds, row.seconds);
-    sum += 100.0 * std::abs(seconds / row.seconds - 1.0);
-  }
-  return sum / static_cast<double>(rows.size());
+Machine a100(const std::string& network) {
+  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-" + network +
+                      ".toml");
 }
 
-TEST(SimulatedStep, OfPublishedRunsIsAsNearAsTheClosedForm) {
-  EXPECT_LE(simulated_error(korthikanti_rows()), 3.6);
-  EXPECT_LE(simulated_error(ptd_p_table_1()), 6.0);
+/// Of simulated steps, with the closed form's wait for the slowest of many ranks.
+Accuracy simulated_accuracy(const Machine& machine, const std::vector<MeasuredRow>& rows) {
+  std::vector<Prediction> predictions;
+  for (const MeasuredRow& row : rows) {
+    TimeEstimate time = predict(machine, row);
+    time.total = time.stragglers +
+                 simulate_step(machine, row.job, row.candidate, {.keeps_spans = false}).seconds;
+    predictions.push_back({&row, time});
+  }
+  return accuracy_of(predictions);
+}
+
+TEST(SimulatedStep, OfPublishedRunsIsWithinTheBarsOfTheClosedForm) {
+  const Accuracy sequence = simulated_accuracy(a100("dgx-hdr"), korthikanti_rows());
+  EXPECT_LE(sequence.mape, 3.6);
+  EXPECT_LE(sequence.worst, 8.0);
+  EXPECT_LE(simulated_accuracy(a100("dgx-hdr"), ptd_p_table_1()).mape, 6.0);
+}
+
+TEST(SimulatedStep, OfMeasuredRunsOnManyServersIsWithinTheBarsOfTheClosedForm) {
+  const Machine machine = a100("800g");
+  const auto path = shared_folder() / "data" / "measured-iterations" / "a100-multi-node.csv";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no shared measurements";
+  const Accuracy accuracy = simulated_accuracy(machine, read_rows(path, machine));
+  EXPECT_EQ(accuracy.rows, 109);
+  EXPECT_LE(accuracy.mape, 10.0);
+  EXPECT_GE(accuracy.spearman, 0.93);
 }
 
 // ---- Scale --------------------------------------------------------------------------------------
