@@ -34,6 +34,9 @@ BlockTimes block_times(const BlockCost& block, Recompute recompute) {
   return times;
 }
 
+/// All-reduces over dp that are no buckets: targets, and loss with norm.
+constexpr double kSmallCalls = 2.0;
+
 /// The exchange of gradients and parameters over dp.
 struct DataParallel {
   double exposed = 0, hidden = 0;
@@ -114,9 +117,14 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
     const double all = calls(counts, CommOp::all_gather) + calls(counts, CommOp::reduce_scatter);
     seconds = gather_seconds(machine, group, exchanged, per_unit * all);
   } else {
-    // One large exchange each: buckets follow each other without a gap.
+    // One large exchange each: buckets follow each other without a gap. Where every unit is a
+    // bucket of its own, each has the latency of the ring.
     for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather}) {
       seconds += collective_seconds(machine, op, group, payload(counts, op));
+      const double buckets = calls(counts, op) - (op == CommOp::all_reduce ? kSmallCalls : 0.0);
+      if (stack.overlaps_gathers && buckets > 1.0) {
+        seconds += (buckets - 1.0) * collective_seconds(machine, op, group, 0.0);
+      }
     }
   }
   if (stack.overlaps_gathers) {

@@ -157,6 +157,19 @@ TEST(SimulatedStep, HidesGathersOfZero3UnderTheBlockBefore) {
   EXPECT_GT(with.mean.exposed_on(Traffic::dp), 0.0);
 }
 
+TEST(SimulatedStep, IsNearTheClosedFormFromFewReplicasToMany) {
+  const Machine machine = h200();
+  for (const int dp : {4, 64, 512, 1024}) {
+    const Job job = small_job(4 * dp);
+    const Candidate plan{.dp = dp, .zero = 1};
+    const BlockCost block = block_cost(machine, job, 1, false, 1);
+    const TimeEstimate time =
+        estimate_time(machine, job, plan, split_blocks(job, plan.schedule, 1, 1), block);
+    const double simulated = simulate_step(machine, job, plan).seconds;
+    EXPECT_NEAR((time.total - time.stragglers) / simulated, 1.0, 0.06) << dp;
+  }
+}
+
 // ---- Stragglers ---------------------------------------------------------------------------------
 
 TEST(SimulatedStep, WaitsForASlowReplicaAsLongAsItTakes) {
