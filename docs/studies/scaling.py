@@ -43,7 +43,7 @@ def study(heddle, kind, title, sequences_of):
         print(f"| {gpus:,} | {step['plan']} | {step['step_seconds']:.3g} s | {100 * step['mfu']:.1f} % | "
               + " | ".join(f"{shares[name][-1]:.1f}" for name, _, _ in PARTS) + f" | {share(['dp_hidden']):.1f} |")
         groups.append((f"{gpus:,}\nGPUs", f"{step['step_seconds']:.3g} s"))
-    stacks(f"{HERE}/scaling-{kind}.svg", title, groups, [(name, colour, shares[name]) for name, colour, _ in PARTS], 100, "% of the step")
+    stacks(f"{HERE}/scaling-{kind}.svg", title, groups, [(name, colour, shares[name]) for name, colour, _ in PARTS], 100, "%")
 
 
 def main():

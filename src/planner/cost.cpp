@@ -110,12 +110,10 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
   const double blocks = std::max(1.0, split.first);
   double seconds = 0.0;
   if (candidate.zero == 3) {
-    // Every tensor of a layer is a call of its own in the stack that was measured.
-    const double per_unit = stack.overlaps_gathers ? 1.0 : 12.0;
     const double exchanged =
         payload(counts, CommOp::all_gather) + payload(counts, CommOp::reduce_scatter);
     const double all = calls(counts, CommOp::all_gather) + calls(counts, CommOp::reduce_scatter);
-    seconds = gather_seconds(machine, group, exchanged, per_unit * all);
+    seconds = gather_seconds(machine, group, exchanged, gathers_per_unit(stack) * all);
   } else {
     // One large exchange each: buckets follow each other without a gap. Where every unit is a
     // bucket of its own, each has the latency of the ring.

@@ -29,6 +29,7 @@ class StepLowering {
         units_(step_units(machine, job, plan, block, schedule.rank_of_stage)),
         paths_(machine, ranks, options),
         zero_(plan.dp == 1 ? 0 : plan.zero),
+        gather_calls_(gathers_per_unit(job.stack)),
         overlaps_(options.overlap && job.stack.overlaps_gathers),
         reduces_behind_(!job.stack.overlaps_gathers && zero_ < 2),
         message_bytes_(
@@ -152,7 +153,8 @@ class StepLowering {
 
   StepProgram::Transfer on_dp(CommOp op, double bytes) {
     const GroupShape group = group_shape(machine_, plan_.dp, plan_.tp);
-    return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, op, bytes),
+    return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, op, bytes,
+                                      zero_ == 3 ? gather_calls_ : 0.0),
             .channel = now_.pp_rank,
             .needed = static_cast<int>(ranks_.replicas.size()),
             .traffic = Traffic::dp,
@@ -452,6 +454,7 @@ class StepLowering {
   const StepUnits units_;
   StepPaths paths_;
   const int zero_;
+  const double gather_calls_;
   const bool overlaps_;
   const bool reduces_behind_;  ///< all gradients when the pipeline is empty, as Megatron does
   double message_bytes_, gather_seconds_ = 0.0, lane_tokens_ = 0.0, lane_bytes_ = 0.0;
