@@ -358,7 +358,6 @@ Accuracy simulated_accuracy(const Machine& machine, const std::vector<MeasuredRo
 TEST(SimulatedStep, OfPublishedRunsIsWithinTheBarsOfTheClosedForm) {
   const Accuracy sequence = simulated_accuracy(a100("dgx-hdr"), korthikanti_rows());
   EXPECT_LE(sequence.mape, 3.6);
-  fmt::print("sim {} {} {}\n", sequence.mape, simulated_accuracy(a100("dgx-hdr"), ptd_p_table_1()).mape, simulated_accuracy(a100("dgx-hdr"), ptd_p_table_2_zero3()).mape);
   EXPECT_LE(sequence.worst, 8.0);
   EXPECT_LE(simulated_accuracy(a100("dgx-hdr"), ptd_p_table_1()).mape, 6.0);
   EXPECT_LE(simulated_accuracy(a100("dgx-hdr"), ptd_p_table_2_zero3()).mape, 12.0);
@@ -370,7 +369,6 @@ TEST(SimulatedStep, OfMeasuredRunsOnManyServersIsWithinTheBarsOfTheClosedForm) {
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no shared measurements";
   const Accuracy accuracy = simulated_accuracy(machine, read_rows(path, machine));
   EXPECT_EQ(accuracy.rows, 109);
-  fmt::print("sim {} {}\n", accuracy.mape, accuracy.spearman);
   EXPECT_LE(accuracy.mape, 10.0);
   EXPECT_GE(accuracy.spearman, 0.93);
 }
