@@ -15,6 +15,7 @@
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
 #include "ops/random.h"
+#include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
 
 namespace heddle {
@@ -150,6 +151,16 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
       static_cast<std::size_t>(
           world.all().combine(static_cast<double>(predicted.memory.reserved), ReduceOp::sum));
 
+  if (options.machine) {
+    result.predicted_step_seconds =
+        planner::predicted_step_seconds(*options.machine, spec, plan,
+                                        {.sequences = rows,
+                                         .seq_len = options.seq,
+                                         .microbatches = options.microbatches,
+                                         .recompute = options.recompute},
+                                        options.dtype);
+  }
+
   Model model(spec, build, plan, mesh, ParamStore::Purpose::training, memory);
   initialize(model.store(), 0, stream);
   AdamW optimizer{AdamWConfig{}};
@@ -197,6 +208,7 @@ JsonValue to_json(const TrainBenchResult& result) {
   return {{"tokens_per_second", result.tokens_per_second},
           {"step_seconds_median", result.step_seconds_median},
           {"step_seconds_spread", result.step_seconds_spread},
+          {"predicted_step_seconds", result.predicted_step_seconds},
           {"model_tflops", result.model_tflops},
           // CPUs are not in the table of dense peaks: the measured product stands in for the peak.
           {"mfu", result.fraction_of_gemm()},

@@ -17,6 +17,7 @@ void add_plan(Verb app);
 void add_simulate(Verb app);
 void add_tokenize(Verb app);
 void add_tokenizer(Verb app);
+void add_trace(Verb app);
 void add_train(Verb app);
 void add_convert(Verb app);
 void add_inspect(Verb app);

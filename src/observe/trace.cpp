@@ -125,8 +125,11 @@ void Trace::write(const std::filesystem::path& path) const {
 }
 
 Trace read_trace(const std::filesystem::path& path) {
-  const std::string file = path.string();
-  const Json document = read_json_file(path);
+  return parse_trace(read_text_file(path), path.string());
+}
+
+Trace parse_trace(std::string_view text, const std::string& file) {
+  const Json document = parse_json(text, file);
   const auto events = document.is_object() ? document.find("traceEvents") : document.end();
   if (!document.is_object() || events == document.end() || !events->is_array()) {
     throw Error(ErrorCode::data, file + ": no list 'traceEvents', so this is not a trace",

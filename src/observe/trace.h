@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,5 +49,7 @@ class Trace {
 /// file and what is wrong: not readable, not JSON, no list of events, an event without name, place
 /// or times.
 Trace read_trace(const std::filesystem::path& path);
+/// The same of text that is no file: `name` stands for it in errors.
+Trace parse_trace(std::string_view text, const std::string& name);
 
 }  // namespace heddle::observe

@@ -6,10 +6,6 @@
 
 namespace heddle::planner {
 
-/// What of a collective's time under computation is lost all the same: it takes processors and
-/// memory bandwidth.
-inline constexpr double kContention = 0.1;
-
 /// Calls in which ZeRO-3 exchanges a unit: every tensor of a layer is one in the stack that was
 /// measured.
 constexpr double gathers_per_unit(const Stack& stack) {

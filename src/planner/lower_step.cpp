@@ -29,7 +29,7 @@ class StepLowering {
         units_(step_units(machine, job, plan, block, schedule.rank_of_stage)),
         paths_(machine, ranks, options),
         zero_(plan.dp == 1 ? 0 : plan.zero),
-        gather_calls_(gathers_per_unit(job.stack)),
+        gather_calls_(gather_calls(machine, job, plan)),
         overlaps_(options.overlap && job.stack.overlaps_gathers),
         reduces_behind_(!job.stack.overlaps_gathers && zero_ < 2),
         message_bytes_(
@@ -96,7 +96,7 @@ class StepLowering {
   void add_channels() {
     const int replicas = static_cast<int>(ranks_.replicas.size());
     for (int pp_rank = 0; pp_rank < ranks_.pp; ++pp_rank) {
-      StepProgram::Channel channel{.contention = overlaps_ ? kContention : 0.0};
+      StepProgram::Channel channel{.contention = overlaps_ ? machine_.software.contention : 0.0};
       for (int i = 0; i < replicas; ++i) channel.ranks.push_back(i * ranks_.pp + pp_rank);
       program_.channels.push_back(std::move(channel));
     }
@@ -154,12 +154,20 @@ class StepLowering {
   StepProgram::Transfer on_dp(CommOp op, double bytes) {
     const GroupShape group = group_shape(machine_, plan_.dp, plan_.tp);
     return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, op, bytes,
-                                      zero_ == 3 ? gather_calls_ : 0.0),
+                                      gather_calls_),
             .channel = now_.pp_rank,
             .needed = static_cast<int>(ranks_.replicas.size()),
             .traffic = Traffic::dp,
             .op = op,
             .bytes = bytes};
+  }
+
+  /// Of a unit with ZeRO-3, as StepPaths wants them: 0 where whole units were measured.
+  static double gather_calls(const Machine& machine, const Job& job, const Candidate& plan) {
+    if (plan.dp == 1 || plan.zero < 3) return 0.0;
+    const bool is_measured =
+        job.stack.overlaps_gathers && has_table(machine, group_shape(machine, plan.dp, plan.tp));
+    return is_measured ? 0.0 : gathers_per_unit(job.stack);
   }
 
   std::int64_t value_bytes(int bucket) const {

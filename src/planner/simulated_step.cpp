@@ -184,7 +184,7 @@ class Result {
       const auto& actions = schedule_.by_rank[static_cast<std::size_t>(ranks_.pp_rank(rank))];
       for (std::size_t i = 0; i < actions.size(); ++i) {
         const double until = i + 1 < begins.size() ? begins[i + 1] : end;
-        step_.spans.push_back({.name = to_text(actions[i]),
+        step_.spans.push_back({.name = to_text(actions[i], schedule_),
                                .category = "action",
                                .rank = ranks_.device(rank),
                                .stream = 0,
