@@ -16,6 +16,12 @@ StepPaths::StepPaths(const Machine& machine, const PlayedRanks& ranks, const Ste
       capacities_(static_cast<std::size_t>(ranks.count() * tiers_ * 2), 1.0) {
   const int devices = ranks.tp * ranks.pp * ranks.dp;
   if (options.topology != nullptr) {
+    if (tiers_ == 1) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("in {} nothing leaves a server, so no topology can be between them",
+                              machine.name),
+                  "give a machine file with a second [[link]], or no topology");
+    }
     if (options.topology->hosts() < devices) {
       throw Error(ErrorCode::usage,
                   fmt::format("{} has {} hosts for {} devices", options.topology->description(),

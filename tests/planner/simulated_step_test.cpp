@@ -448,6 +448,9 @@ TEST(SimulatedStep, RefusesWhatDoesNotFitThePlan) {
   const auto topology = network::make_topology(network::SingleSwitch{.hosts = 3});
   EXPECT_NE(refusal(job, plan, {.topology = &topology}).find("3 hosts for 4 devices"),
             std::string::npos);
+  Machine one_server = h200();
+  one_server.links.resize(1);
+  EXPECT_THROW(simulate_step(one_server, job, plan, {.topology = &topology}), Error);
   const Schedule other = schedule_of(small_job(6), plan);
   EXPECT_EQ(refusal(job, plan, {.schedule = &other}),
             "a schedule of 2 ranks and 3 micro-batches was given for 2 and 4");
