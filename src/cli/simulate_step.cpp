@@ -84,21 +84,6 @@ config::RunConfig settings_of(const Options& options) {
   return config::parse_settings(overrides, options.plan);
 }
 
-planner::Candidate candidate_of(const ParallelPlan& plan, const config::TrainConfig& train) {
-  return {.tp = plan.tp,
-          .pp = plan.pp,
-          .dp = plan.dp,
-          .chunks = plan.chunks,
-          .schedule = planner::pipeline_named(plan.schedule),
-          .zero = plan.zero,
-          .sequence = plan.sequence,
-          .vocabulary = plan.vocabulary,
-          .vocabulary_algorithm = plan.vocabulary_algorithm,
-          .recompute = train.recompute == config::Recompute::block ? planner::Recompute::full
-                                                                   : planner::Recompute::none,
-          .sequences = static_cast<int>(train.microbatch)};
-}
-
 template <class Number>
 bool parse_number(std::string_view text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -153,7 +138,9 @@ Subject subject_of(const Options& options) {
                            .seed = options.seed}};
   if (options.stack == "megatron") subject.job.stack = planner::Stack::megatron();
   const ParallelPlan plan = make_plan(subject.job.spec, request, gpus, subject.job.seq_len);
-  subject.plan = candidate_of(plan, settings.train);
+  subject.plan = planner::candidate_of(plan, settings.train.microbatch,
+                                       settings.train.recompute == config::Recompute::block);
+  subject.machine = subject.machine.at_work(gpus);
   if (options.varies) subject.step.variation = subject.machine.software.variation;
   check_batch(subject);
   return subject;

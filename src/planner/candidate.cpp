@@ -50,4 +50,18 @@ Stack Stack::megatron() {
   return stack;
 }
 
+Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes) {
+  return {.tp = plan.tp,
+          .pp = plan.pp,
+          .dp = plan.mesh.size(Axis::dp),
+          .chunks = plan.chunks,
+          .schedule = pipeline_named(plan.schedule),
+          .zero = plan.zero,
+          .sequence = plan.sequence,
+          .vocabulary = plan.vocabulary,
+          .vocabulary_algorithm = plan.vocabulary_algorithm,
+          .recompute = recomputes ? Recompute::full : Recompute::none,
+          .sequences = static_cast<int>(sequences)};
+}
+
 }  // namespace heddle::planner

@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "model/decoder.h"
-#include "model/spec.h"
+#include "model/parallel_plan.h"
 #include "tensor/dtype.h"
 
 namespace heddle::planner {
@@ -76,5 +75,8 @@ struct Candidate {
   int gpus() const { return tp * pp * dp; }
   std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }
 };
+
+/// A run's plan as one, with micro-batches of so many sequences.
+Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes);
 
 }  // namespace heddle::planner

@@ -34,6 +34,9 @@ BlockTimes block_times(const BlockCost& block, Recompute recompute) {
   return times;
 }
 
+/// All-reduces over dp that are no buckets: targets, and loss with norm.
+constexpr double kSmallCalls = 2.0;
+
 /// The exchange of gradients and parameters over dp.
 struct DataParallel {
   double exposed = 0, hidden = 0;
@@ -54,7 +57,9 @@ double bubble_seconds(Pipeline schedule, int pp, int chunks, double microbatches
   switch (schedule) {
     case Pipeline::gpipe:
     case Pipeline::one_f_one_b: return (p - 1.0) * whole;
-    case Pipeline::interleaved: return (p - 1.0) * whole / chunks;
+    case Pipeline::interleaved:
+      // With fewer micro-batches than ranks every chunk but the last leaves a gap.
+      return ((p - 1.0) + (chunks - 1.0) * std::max(0.0, p - microbatches)) * whole / chunks;
     case Pipeline::zb_h1: return (p - 1.0) * std::max(f, f + b - w);
     case Pipeline::zb_h2: return (p - 1.0) * std::max(f, f + b - 2.0 * w);
     case Pipeline::zb_v: return (p - 1.0) * std::max(b, f) / 2.0;
@@ -111,16 +116,19 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
       seconds += times * collective_seconds(machine, op, group, payload(counts, op) / times);
     }
   } else if (candidate.zero == 3) {
-    // Every tensor of a layer is a call of its own in the stack that was measured.
-    const double per_unit = stack.overlaps_gathers ? 1.0 : 12.0;
     const double exchanged =
         payload(counts, CommOp::all_gather) + payload(counts, CommOp::reduce_scatter);
     const double all = calls(counts, CommOp::all_gather) + calls(counts, CommOp::reduce_scatter);
-    seconds = gather_seconds(machine, group, exchanged, per_unit * all);
+    seconds = gather_seconds(machine, group, exchanged, gathers_per_unit(stack) * all);
   } else {
-    // One large exchange each: buckets follow each other without a gap.
+    // One large exchange each: buckets follow each other without a gap. Where every unit is a
+    // bucket of its own, each has the latency of the ring.
     for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather}) {
       seconds += collective_seconds(machine, op, group, payload(counts, op));
+      const double buckets = calls(counts, op) - (op == CommOp::all_reduce ? kSmallCalls : 0.0);
+      if (stack.overlaps_gathers && buckets > 1.0) {
+        seconds += (buckets - 1.0) * collective_seconds(machine, op, group, 0.0);
+      }
     }
   }
   if (stack.overlaps_gathers) {

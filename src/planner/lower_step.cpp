@@ -29,6 +29,7 @@ class StepLowering {
         units_(step_units(machine, job, plan, block, schedule.rank_of_stage)),
         paths_(machine, ranks, options),
         zero_(plan.dp == 1 ? 0 : plan.zero),
+        gather_calls_(gather_calls(machine, job, plan)),
         overlaps_(options.overlap && job.stack.overlaps_gathers),
         reduces_behind_(!job.stack.overlaps_gathers && zero_ < 2),
         message_bytes_(
@@ -152,12 +153,21 @@ class StepLowering {
 
   StepProgram::Transfer on_dp(CommOp op, double bytes) {
     const GroupShape group = group_shape(machine_, plan_.dp, plan_.tp);
-    return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, op, bytes),
+    return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, op, bytes,
+                                      gather_calls_),
             .channel = now_.pp_rank,
             .needed = static_cast<int>(ranks_.replicas.size()),
             .traffic = Traffic::dp,
             .op = op,
             .bytes = bytes};
+  }
+
+  /// Of a unit with ZeRO-3, as StepPaths wants them: 0 where whole units were measured.
+  static double gather_calls(const Machine& machine, const Job& job, const Candidate& plan) {
+    if (plan.dp == 1 || plan.zero < 3) return 0.0;
+    const bool is_measured =
+        job.stack.overlaps_gathers && has_table(machine, group_shape(machine, plan.dp, plan.tp));
+    return is_measured ? 0.0 : gathers_per_unit(job.stack);
   }
 
   std::int64_t value_bytes(int bucket) const {
@@ -452,6 +462,7 @@ class StepLowering {
   const StepUnits units_;
   StepPaths paths_;
   const int zero_;
+  const double gather_calls_;
   const bool overlaps_;
   const bool reduces_behind_;  ///< all gradients when the pipeline is empty, as Megatron does
   double message_bytes_, gather_seconds_ = 0.0, lane_tokens_ = 0.0, lane_bytes_ = 0.0;

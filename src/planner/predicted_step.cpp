@@ -6,17 +6,7 @@ namespace heddle::planner {
 
 double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
                               const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
-  Candidate candidate{.tp = plan.tp,
-                      .pp = plan.pp,
-                      .dp = plan.mesh.size(Axis::dp),
-                      .chunks = plan.chunks,
-                      .schedule = pipeline_named(plan.schedule),
-                      .zero = plan.zero,
-                      .sequence = plan.sequence,
-                      .vocabulary = plan.vocabulary,
-                      .vocabulary_algorithm = plan.vocabulary_algorithm,
-                      .sequences = static_cast<int>(batches.sequences)};
-  if (batches.recompute) candidate.recompute = Recompute::full;
+  const Candidate candidate = candidate_of(plan, batches.sequences, batches.recompute);
   const Job job{.spec = spec,
                 .seq_len = batches.seq_len,
                 .batch = batches.sequences * batches.microbatches * candidate.dp,

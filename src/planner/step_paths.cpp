@@ -16,6 +16,12 @@ StepPaths::StepPaths(const Machine& machine, const PlayedRanks& ranks, const Ste
       capacities_(static_cast<std::size_t>(ranks.count() * tiers_ * 2), 1.0) {
   const int devices = ranks.tp * ranks.pp * ranks.dp;
   if (options.topology != nullptr) {
+    if (tiers_ == 1) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("in {} nothing leaves a server, so no topology can be between them",
+                              machine.name),
+                  "give a machine file with a second [[link]], or no topology");
+    }
     if (options.topology->hosts() < devices) {
       throw Error(ErrorCode::usage,
                   fmt::format("{} has {} hosts for {} devices", options.topology->description(),
@@ -129,13 +135,17 @@ int StepPaths::message(int from, int to, double bytes, double extra_seconds) {
 }
 
 int StepPaths::collective(const std::vector<int>& members, const GroupShape& group, CommOp op,
-                          double bytes) {
+                          double bytes, double gathers) {
   const auto [known, is_new] = collectives_.try_emplace({members, op, bytes}, 0);
   if (!is_new) return known->second;
   const int tier = tier_of_group(group);
   const Link& used = machine_.links[static_cast<std::size_t>(tier)];
-  StepProgram::Path path{.latency_seconds = collective_seconds(machine_, op, group, 0.0)};
-  double seconds = collective_seconds(machine_, op, group, bytes) - path.latency_seconds;
+  const auto alone = [&](double size) {
+    return gathers > 0.0 ? gather_seconds(machine_, group, size, gathers)
+                         : collective_seconds(machine_, op, group, size);
+  };
+  StepProgram::Path path{.latency_seconds = alone(0.0)};
+  double seconds = alone(bytes) - path.latency_seconds;
   std::vector<int> devices;
   for (const int rank : members) devices.push_back(ranks_.device(rank));
   if (const double pair = slowest_pair(devices); pair > 0.0) {

@@ -33,8 +33,10 @@ class StepPaths {
   /// A message of `bytes` from every device of a group to its counterpart, `extra_seconds` later.
   int message(int from, int to, double bytes, double extra_seconds);
   /// A collective on tensors of `bytes`, among the devices of `members` that have the same rank of
-  /// tp; there may be more members than are played.
-  int collective(const std::vector<int>& members, const GroupShape& group, CommOp op, double bytes);
+  /// tp; there may be more members than are played. `gathers` above 0: it is ZeRO-3's, in so many
+  /// calls, at the speed that the machine has for them.
+  int collective(const std::vector<int>& members, const GroupShape& group, CommOp op, double bytes,
+                 double gathers = 0.0);
 
   /// Both are the program's.
   std::vector<double> take_capacities() { return std::move(capacities_); }

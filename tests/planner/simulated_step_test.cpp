@@ -11,6 +11,7 @@
 #include "planner/published_tables.h"
 #include "planner/step_units.h"
 #include "simulator/play.h"
+#include "verify/shared_files.h"
 
 namespace heddle::planner {
 namespace {
@@ -154,6 +155,19 @@ TEST(SimulatedStep, HidesGathersOfZero3UnderTheBlockBefore) {
   EXPECT_LT(with.mean.exposed_on(Traffic::dp), 0.35 * without.mean.exposed_on(Traffic::dp));
   // The first unit of a pass cannot be fetched ahead.
   EXPECT_GT(with.mean.exposed_on(Traffic::dp), 0.0);
+}
+
+TEST(SimulatedStep, IsNearTheClosedFormFromFewReplicasToMany) {
+  const Machine machine = h200();
+  for (const int dp : {4, 64, 512, 1024}) {
+    const Job job = small_job(4 * dp);
+    const Candidate plan{.dp = dp, .zero = 1};
+    const BlockCost block = block_cost(machine, job, 1, false, 1);
+    const TimeEstimate time =
+        estimate_time(machine, job, plan, split_blocks(job, plan.schedule, 1, 1), block);
+    const double simulated = simulate_step(machine, job, plan).seconds;
+    EXPECT_NEAR((time.total - time.stragglers) / simulated, 1.0, 0.06) << dp;
+  }
 }
 
 // ---- Stragglers ---------------------------------------------------------------------------------
@@ -324,25 +338,39 @@ TEST(SimulatedStep, GoesAtTheSpeedOfMeasuredPairs) {
 
 // ---- Measurements -------------------------------------------------------------------------------
 
-/// Mean error in percent of simulated steps, with the closed form's wait for the slowest of many.
-double simulated_error(const std::vector<MeasuredRow>& rows) {
-  const Machine machine =
-      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-dgx-hdr.toml");
-  double sum = 0.0;
-  for (const MeasuredRow& row : rows) {
-    const SimulatedStep step =
-        simulate_step(machine, row.job, row.candidate, {.keeps_spans = false});
-    const double seconds = step.seconds + predict(machine, row).stragglers;
-    fmt::print("{} closed {:.2f} sim {:.2f} measured {:.2f}\n", row.model,
-               predict(machine, row).total, seconds, row.seconds);
-    sum += 100.0 * std::abs(seconds / row.seconds - 1.0);
-  }
-  return sum / static_cast<double>(rows.size());
+Machine a100(const std::string& network) {
+  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-" + network +
+                      ".toml");
 }
 
-TEST(SimulatedStep, OfPublishedRunsIsAsNearAsTheClosedForm) {
-  EXPECT_LE(simulated_error(korthikanti_rows()), 3.6);
-  EXPECT_LE(simulated_error(ptd_p_table_1()), 6.0);
+/// Of simulated steps, with the closed form's wait for the slowest of many ranks.
+Accuracy simulated_accuracy(const Machine& machine, const std::vector<MeasuredRow>& rows) {
+  std::vector<Prediction> predictions;
+  for (const MeasuredRow& row : rows) {
+    TimeEstimate time = predict(machine, row);
+    time.total = time.stragglers +
+                 simulate_step(machine, row.job, row.candidate, {.keeps_spans = false}).seconds;
+    predictions.push_back({&row, time});
+  }
+  return accuracy_of(predictions);
+}
+
+TEST(SimulatedStep, OfPublishedRunsIsWithinTheBarsOfTheClosedForm) {
+  const Accuracy sequence = simulated_accuracy(a100("dgx-hdr"), korthikanti_rows());
+  EXPECT_LE(sequence.mape, 3.6);
+  EXPECT_LE(sequence.worst, 8.0);
+  EXPECT_LE(simulated_accuracy(a100("dgx-hdr"), ptd_p_table_1()).mape, 6.0);
+  EXPECT_LE(simulated_accuracy(a100("dgx-hdr"), ptd_p_table_2_zero3()).mape, 12.0);
+}
+
+TEST(SimulatedStep, OfMeasuredRunsOnManyServersIsWithinTheBarsOfTheClosedForm) {
+  const Machine machine = a100("800g");
+  const auto path = shared_folder() / "data" / "measured-iterations" / "a100-multi-node.csv";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no shared measurements";
+  const Accuracy accuracy = simulated_accuracy(machine, read_rows(path, machine));
+  EXPECT_EQ(accuracy.rows, 109);
+  EXPECT_LE(accuracy.mape, 10.0);
+  EXPECT_GE(accuracy.spearman, 0.93);
 }
 
 // ---- Scale --------------------------------------------------------------------------------------
@@ -420,6 +448,9 @@ TEST(SimulatedStep, RefusesWhatDoesNotFitThePlan) {
   const auto topology = network::make_topology(network::SingleSwitch{.hosts = 3});
   EXPECT_NE(refusal(job, plan, {.topology = &topology}).find("3 hosts for 4 devices"),
             std::string::npos);
+  Machine one_server = h200();
+  one_server.links.resize(1);
+  EXPECT_THROW(simulate_step(one_server, job, plan, {.topology = &topology}), Error);
   const Schedule other = schedule_of(small_job(6), plan);
   EXPECT_EQ(refusal(job, plan, {.schedule = &other}),
             "a schedule of 2 ranks and 3 micro-batches was given for 2 and 4");
