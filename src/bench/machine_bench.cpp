@@ -118,6 +118,20 @@ class Turns {
   double seconds(std::size_t item) {
     return all_.combine(own_seconds(item), ReduceOp::sum) / all_.size();
   }
+  /// How far ranks that do the same at the same time are apart: relative standard deviation, from
+  /// quartiles, which outliers do not move.
+  double variation() {
+    if (all_.size() == 1) return 0.0;
+    std::vector<double> apart;
+    for (const double own : references_) {
+      const double mean = all_.combine(own, ReduceOp::sum) / all_.size();
+      apart.push_back(own / mean - 1.0);
+    }
+    constexpr double kQuartiles = 1.349;  // of a normal distribution, in standard deviations
+    const double own = (quantile(apart, 0.75) - quantile(apart, 0.25)) / kQuartiles;
+    const double unbiased = std::sqrt(all_.size() / (all_.size() - 1.0));
+    return unbiased * all_.combine(own, ReduceOp::sum) / all_.size();
+  }
   double spread(std::size_t item) const {
     const auto& ratios = items_[item].ratios;
     return (quantile(ratios, 0.75) - quantile(ratios, 0.25)) / quantile(ratios, 0.5);
@@ -196,6 +210,7 @@ class RateBench {
         turns_.seconds(loss_) / static_cast<double>(sizes_.head_tokens * sizes_.head[0]);
     rates.parameter_seconds = turns_.seconds(update_) / static_cast<double>(sizes_.parameters);
     rates.kernel_seconds = turns_.seconds(kernel_);
+    rates.variation = turns_.variation();
     return rates;
   }
 

@@ -32,6 +32,7 @@ struct RankRates {
   double logit_seconds = 0;      ///< of cross entropy with its gradient
   double parameter_seconds = 0;  ///< of clipping and updating
   double kernel_seconds = 0;     ///< of an operation on next to nothing
+  double variation = 0;          ///< of ranks that do the same at the same time, relative
 };
 
 /// Times of one collective by size.

@@ -94,7 +94,7 @@ planner::SharedDevice fit_rank(const MachineSamples& samples, const RankRates& r
   planner::Software& software = fitted.software;
   software.optimizer_bytes = rates.parameter_seconds * rates.block_bytes;
   software.loss_bytes = rates.logit_seconds * rates.block_bytes;
-  software.variation = 0.0;
+  software.variation = std::min(1.0, rates.variation);
   software.fused_attention =
       std::min(1.0, rates.attention_flops / device.matrix_rate(samples.dtype));
   // Ranks of a CPU communicate with the cores that compute.
