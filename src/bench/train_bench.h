@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "base/json_value.h"
 #include "comm/world.h"
 #include "model/parallel_plan.h"
 #include "model/spec.h"
+#include "planner/machine.h"
 
 namespace heddle {
 
@@ -21,13 +24,15 @@ struct TrainBenchOptions {
   bool recompute = false;
   bool deterministic = false;  ///< only kernels that give the same bits every time
   ParallelRequest parallel = {};
+  std::shared_ptr<const planner::Machine> machine = {};  ///< to predict the step's time by
 };
 
 /// Throughput of the whole training step (forward, backward, clipping, AdamW) on random tokens.
 struct TrainBenchResult {
   double tokens_per_second = 0;
   double step_seconds_median = 0;
-  double step_seconds_spread = 0;  ///< interquartile range over median
+  double step_seconds_spread = 0;                     ///< interquartile range over median
+  std::optional<double> predicted_step_seconds = {};  ///< where a machine was given
   double model_tflops = 0;
   double gemm_tflops_measured = 0;  ///< a large square product between the steps, median
   std::int64_t gemm_size = 0;       ///< its side

@@ -10,6 +10,7 @@
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
+#include "planner/machine.h"
 #include "train/model_setup.h"
 #include "train/parallel_setup.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 struct Arguments {
   std::string model, device = "cpu", dtype = "f32";
+  std::filesystem::path system;
   TrainBenchOptions bench;
   int ranks = 1;
   std::vector<std::string> overrides;
@@ -31,6 +33,10 @@ void print_result(const TrainBenchResult& result) {
   fmt::print(stderr, "rate         {:.3f} TFLOP/s, {:.1f} % of a {}^3 product at {:.3f} TFLOP/s\n",
              result.model_tflops, 100 * result.fraction_of_gemm(), result.gemm_size,
              result.gemm_tflops_measured);
+  if (result.predicted_step_seconds) {
+    fmt::print(stderr, "prediction   {:.3f} s a step ({:+.1f} %)\n", *result.predicted_step_seconds,
+               100 * (*result.predicted_step_seconds / result.step_seconds_median - 1));
+  }
   const auto peak = static_cast<double>(result.peak_memory_bytes);
   const auto predicted = static_cast<double>(result.predicted_memory_bytes);
   fmt::print(stderr, "memory       {} at the peak, {} predicted ({:+.1f} %)\n", format_bytes(peak),
@@ -46,6 +52,9 @@ void run(const Arguments& arguments) {
   options.threads = thread_count(options.threads, ranks);
   options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
   const ModelSpec spec = named_model(arguments.model);
+  if (!arguments.system.empty()) {
+    options.machine = std::make_shared<planner::Machine>(planner::read_machine(arguments.system));
+  }
   TrainBenchResult result;
   run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
     TrainBenchOptions own_options = options;
@@ -82,6 +91,8 @@ void add_bench(Verb app) {
                   "tokens a chunk of the output projection; 0: what suits the device")
       .show_default()
       .not_negative();
+  train.add_option("--system", arguments->system,
+                   "machine file by which the step's time is predicted, beside the measured one");
   train.add_option("--ranks", arguments->ranks, "local ranks to start").positive();
   train
       .add_option("--microbatches", arguments->bench.microbatches,

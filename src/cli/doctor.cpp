@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/strings.h"
+#include "cli/calibrate.h"
 #include "cli/launcher.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -203,10 +204,28 @@ void run_doctor(bool as_json) {
 }  // namespace
 
 void add_doctor(Verb app) {
+  struct Options {
+    bool as_json = false, calibrates = false;
+    CalibrateOptions calibrate;
+  };
   Verb verb = app.add_verb("doctor", "what was found on this machine, and why it matters");
-  const auto as_json = std::make_shared<bool>(false);
-  verb.add_flag("--json", *as_json, "one JSON object on standard output");
-  verb.callback([as_json] { run_doctor(*as_json); });
+  const auto options = std::make_shared<Options>();
+  verb.add_flag("--json", options->as_json, "one JSON object on standard output");
+  verb.add_flag("--calibrate", options->calibrates,
+                "measure this machine for two minutes and write a machine file for heddle plan");
+  verb.add_option("--out", options->calibrate.out,
+                  "of --calibrate: the machine file; standard output when absent");
+  verb.add_option("--ranks", options->calibrate.ranks,
+                  "of --calibrate: most ranks that share the machine; 0: two")
+      .range(0, 1024);
+  verb.add_option("--device", options->calibrate.device, "of --calibrate")
+      .one_of({"cpu", "cuda"})
+      .show_default();
+  verb.add_option("--dtype", options->calibrate.dtype,
+                  "of --calibrate; f32 on a CPU and bf16 on a GPU when absent");
+  verb.callback([options] {
+    options->calibrates ? calibrate(options->calibrate) : run_doctor(options->as_json);
+  });
 }
 
 }  // namespace heddle::cli

@@ -27,6 +27,7 @@ int run(int argc, char** argv) {
   add_verify(root);
   add_plan(root);
   add_simulate(root);
+  add_trace(root);
   add_bench(root);
   add_doctor(root);
   add_config(root);

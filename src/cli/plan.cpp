@@ -8,20 +8,19 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/json_value.h"
+#include "cli/job_options.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "observe/progress.h"
 #include "planner/report.h"
-#include "train/model_setup.h"
 
 namespace heddle::cli {
 namespace {
 
 struct Options {
-  std::string model, dtype = "bf16";
+  JobOptions job;
   std::filesystem::path system, out;
   int gpus = 0, threads = 0;
-  std::int64_t batch_tokens = 0, seq_len = 0;
   double margin = 0.1;
   bool json = false;
 };
@@ -34,40 +33,13 @@ void require(bool is_given, const char* option) {
               "see heddle plan --help");
 }
 
-DType dtype_named(const std::string& name) {
-  if (name == "bf16") return DType::bf16;
-  return name == "f16" ? DType::f16 : DType::f32;
-}
-
-planner::Job job_of(const Options& options) {
-  planner::Job job;
-  job.spec = named_model(options.model);
-  job.seq_len =
-      options.seq_len > 0 ? options.seq_len : std::min<std::int64_t>(2048, job.spec.max_positions);
-  if (job.seq_len > job.spec.max_positions && !job.spec.rope) {
-    throw Error(ErrorCode::usage,
-                fmt::format("--seq {} is longer than the model's table of {} positions",
-                            job.seq_len, job.spec.max_positions),
-                fmt::format("use at most {}", job.spec.max_positions));
-  }
-  if (options.batch_tokens % job.seq_len != 0) {
-    throw Error(ErrorCode::usage,
-                fmt::format("--batch-tokens {} is not a multiple of the sequence length {}",
-                            options.batch_tokens, job.seq_len),
-                fmt::format("use {}", (options.batch_tokens / job.seq_len + 1) * job.seq_len));
-  }
-  job.batch = options.batch_tokens / job.seq_len;
-  job.stack = planner::Stack::heddle(dtype_named(options.dtype));
-  return job;
-}
-
 void run(const Options& options) {
-  require(!options.model.empty(), "--model");
+  require(!options.job.model.empty(), "--model");
   require(!options.system.empty(), "--system");
   require(options.gpus > 0, "--gpus");
-  require(options.batch_tokens > 0, "--batch-tokens");
+  require(options.job.batch_tokens > 0, "--batch-tokens");
   const planner::Machine machine = planner::read_machine(options.system);
-  const planner::Job job = job_of(options);
+  const planner::Job job = make_job(options.job);
   planner::SearchOptions search{.gpus = options.gpus, .margin = options.margin};
   search.threads =
       options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
@@ -83,7 +55,7 @@ void run(const Options& options) {
     });
     progress->add(1);
   };
-  const planner::PlanReport report = planner::make_report(options.model, machine, job, search);
+  const planner::PlanReport report = planner::make_report(options.job.model, machine, job, search);
   progress.reset();
   if (!options.out.empty()) {
     write_file_atomically(real_file_system(), options.out, planner::plan_toml(report));
@@ -100,16 +72,9 @@ void run(const Options& options) {
 void add_plan(Verb app) {
   const auto options = std::make_shared<Options>();
   Verb verb = app.add_verb("plan", "choose a parallel layout for a model on a machine");
-  verb.add_option("--model", options->model, "preset name, config.json or model folder");
+  add_job_options(verb, options->job);
   verb.add_option("--system", options->system, "machine file, as in configs/systems");
   verb.add_option("--gpus", options->gpus, "number of devices").positive();
-  verb.add_option("--batch-tokens", options->batch_tokens, "tokens per optimizer step").positive();
-  verb.add_option("--seq", options->seq_len,
-                  "tokens per sequence; 2048 or what the model has when absent")
-      .positive();
-  verb.add_option("--dtype", options->dtype, "of the computation")
-      .one_of({"bf16", "f16", "f32"})
-      .show_default();
   verb.add_option("--margin", options->margin, "share of device memory that stays free")
       .range(0.0, 0.9)
       .show_default();

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "base/strings.h"
 #include "cli/byte_progress.h"
+#include "cli/topology_options.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "simulator/network/collectives.h"
@@ -19,13 +20,12 @@ namespace {
 using namespace network;
 
 struct Options {
-  std::string topology = "leaf-spine", routing = "ecmp", pattern, placement = "packed";
-  int leaves = 16, spines = 16, hosts_per_leaf = 0, k = 8, hosts = 8, ranks = 0, chunks = 8;
-  int ways = 1, seeds = 1;
-  double host_gbps = 400, fabric_gbps = 400, latency_ns = 500, bytes = 0, jitter_us = 0;
+  TopologyOptions topology = {.kind = "leaf-spine"};
+  std::string routing = "ecmp", pattern, placement = "packed";
+  int ranks = 0, chunks = 8, ways = 1, seeds = 1;
+  double bytes = 0, jitter_us = 0;
   double tolerance = PlayOptions{}.tolerance;
   std::uint64_t seed = 0;
-  std::vector<std::string> cut;
   bool json = false;
 };
 
@@ -36,34 +36,6 @@ struct Result {
   BusiestLink busiest = {};
   double over_spray = 1.0;  ///< what the busiest link takes, over the same with spraying
 };
-
-Topology topology_of(const Options& options) {
-  const auto speed = [&](double gbps) {
-    return LinkSpeed{.bytes_per_second = gbps * 1e9 / 8,
-                     .latency_seconds = options.latency_ns * 1e-9};
-  };
-  const LinkSpeed host = speed(options.host_gbps), fabric = speed(options.fabric_gbps);
-  const auto build = [&] {
-    if (options.topology == "switch") {
-      return make_topology(SingleSwitch{.hosts = options.hosts, .host = host});
-    }
-    if (options.topology == "fat-tree") {
-      return make_topology(FatTree{.k = options.k,
-                                   .hosts_per_edge = options.hosts_per_leaf,
-                                   .host = host,
-                                   .fabric = fabric});
-    }
-    return make_topology(
-        LeafSpine{.leaves = options.leaves,
-                  .spines = options.spines,
-                  .hosts_per_leaf = options.hosts_per_leaf == 0 ? 16 : options.hosts_per_leaf,
-                  .host = host,
-                  .fabric = fabric});
-  };
-  Topology topology = build();
-  for (const auto& cable : options.cut) topology.cut_cable(cable);
-  return topology;
-}
 
 std::vector<double> begins(const Options& options, int ranks, std::uint64_t seed) {
   std::vector<double> seconds;
@@ -188,7 +160,7 @@ void print_table(const Options& options, const Topology& topology, const FlowPro
 }
 
 void run(const Options& options) {
-  const Topology topology = topology_of(options);
+  const Topology topology = make_topology(options.topology);
   const FlowProgram program =
       make_pattern(options.pattern, {.ranks = options.ranks == 0 ? topology.hosts() : options.ranks,
                                      .bytes = options.bytes,
@@ -203,25 +175,6 @@ void run(const Options& options) {
   } else {
     print_table(options, topology, program, results);
   }
-}
-
-void add_topology_options(Verb verb, Options& options) {
-  verb.add_option("--topology", options.topology, "leaf-spine, fat-tree or switch")
-      .one_of({"leaf-spine", "fat-tree", "switch"})
-      .show_default();
-  verb.add_option("--leaves", options.leaves, "of a leaf-spine").show_default();
-  verb.add_option("--spines", options.spines, "of a leaf-spine").show_default();
-  verb.add_option("--hosts-per-leaf", options.hosts_per_leaf,
-                  "of a leaf-spine (16 when absent), or per edge switch of a fat-tree (k/2)");
-  verb.add_option("--k", options.k, "ports of a fat-tree's switches").show_default();
-  verb.add_option("--hosts", options.hosts, "of a single switch").show_default();
-  verb.add_option("--host-gbps", options.host_gbps, "Gbit/s of a host's cable, each way")
-      .show_default();
-  verb.add_option("--fabric-gbps", options.fabric_gbps, "Gbit/s between switches, each way")
-      .show_default();
-  verb.add_option("--latency-ns", options.latency_ns, "of each cable").show_default();
-  verb.add_option("--cut", options.cut, "take out a cable, as leaf0-spine3; may be repeated")
-      .one_at_a_time();
 }
 
 }  // namespace
@@ -256,7 +209,7 @@ void add_simulate_network(Verb simulate) {
                   "ends that are this near, relative to a flow's age, are taken together")
       .range(0.0, 0.1)
       .show_default();
-  add_topology_options(verb, *options);
+  add_topology_options(verb, options->topology);
   verb.add_flag("--json", options->json, "print one JSON object");
   verb.callback([options] { run(*options); });
 }

@@ -71,6 +71,11 @@ void FlightRecorder::set_hook(Hook hook) {
   hook_ = std::move(hook);
 }
 
+void FlightRecorder::set_observer(Observer observer) {
+  const std::lock_guard lock(mutex_);
+  observer_ = std::move(observer);
+}
+
 CommTag FlightRecorder::tag() const {
   const std::lock_guard lock(mutex_);
   return tag_;
@@ -131,11 +136,19 @@ void FlightRecorder::wait(std::int64_t number) {
 }
 
 void FlightRecorder::end(std::int64_t number, bool failed) {
-  const std::lock_guard lock(mutex_);
-  if (CommCall* call = find(number)) {
+  Observer observer;
+  CommCall ended;
+  {
+    const std::lock_guard lock(mutex_);
+    CommCall* call = find(number);
+    if (call == nullptr) return;
     call->state = failed ? CommCall::State::failed : CommCall::State::done;
     call->ended = CommCall::Clock::now();
+    if (!observer_) return;
+    observer = observer_;
+    ended = *call;
   }
+  observer(ended);
 }
 
 void FlightRecorder::set_finished() {

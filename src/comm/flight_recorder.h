@@ -70,10 +70,15 @@ class FlightRecorder {
   /// that tests inject: it may also sleep or throw.
   using Hook = std::function<bool(const CommCall&)>;
 
+  /// Called with every call that has ended, on the thread that carried it out: for timelines.
+  using Observer = std::function<void(const CommCall&)>;
+
   explicit FlightRecorder(int rank = 0) : rank_(rank) {}
 
   int rank() const { return rank_; }
   void set_hook(Hook hook);
+  /// An empty one ends it; a call that is just being reported may still come.
+  void set_observer(Observer observer);
   CommTag tag() const;
   void set_tag(const CommTag& tag);
 
@@ -102,6 +107,7 @@ class FlightRecorder {
   const int rank_;
   mutable std::mutex mutex_;
   Hook hook_;
+  Observer observer_;
   CommTag tag_;
   bool is_finished_ = false;
   std::int64_t made_ = 0;

@@ -474,6 +474,13 @@ std::vector<Key> observe_keys() {
        .field = field(s, &ObserveConfig::trace),
        .help = "record a timeline of every step into the run folder's trace/",
        .foreign = {"profile", "enable_profiling", "use_pytorch_profiler"}},
+      {.name = "system",
+       .field = field(s, &ObserveConfig::system),
+       .help = "machine file by which the time of a step is predicted and shown beside the "
+               "measured one",
+       .explanation = "heddle doctor --calibrate writes one for the machine it runs on; others "
+                      "are in configs/systems.",
+       .when_absent = "no time is predicted"},
   };
 }
 

@@ -316,16 +316,19 @@ LoadedRun load(std::string_view text, const std::string& name, const std::string
   return loader.finish(default_name, ranks);
 }
 
+std::string read_run_file(const std::filesystem::path& path) {
+  try {
+    return read_text_file(path);
+  } catch (const Error& e) {
+    throw Error(ErrorCode::usage, e.message(), "name a run file to read");
+  }
+}
+
 }  // namespace
 
 LoadedRun load_run_file(const std::filesystem::path& path,
                         const std::vector<std::string>& overrides, int ranks) {
-  std::string text;
-  try {
-    text = read_text_file(path);
-  } catch (const Error& e) {
-    throw Error(ErrorCode::usage, e.message(), "name a run file to read");
-  }
+  const std::string text = read_run_file(path);
   return load(text, path.string(), path.stem().string(), overrides, ranks);
 }
 
@@ -334,8 +337,13 @@ LoadedRun parse_run(std::string_view text, const std::string& name,
   return load(text, name, std::filesystem::path(name).stem().string(), overrides, ranks);
 }
 
-RunConfig parse_settings(const std::vector<std::string>& overrides) {
-  Loader loader("");
+RunConfig parse_settings(const std::vector<std::string>& overrides,
+                         const std::filesystem::path& part) {
+  Loader loader(part.string());
+  if (!part.empty()) {
+    const std::string text = read_run_file(part);
+    loader.read_file(parse_toml(text, part.string()));
+  }
   for (const auto& text : overrides) loader.apply(text);
   return loader.settings();
 }

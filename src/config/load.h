@@ -32,9 +32,11 @@ LoadedRun load_run_file(const std::filesystem::path& path,
 LoadedRun parse_run(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides = {}, int ranks = 1);
 
-/// The defaults with `overrides`, for verbs that take settings but no run file. Each key is checked
-/// by itself.
-RunConfig parse_settings(const std::vector<std::string>& overrides);
+/// The defaults with what `part`, if it is given, says (sections of a run file, as `heddle plan
+/// --out` writes them) and then `overrides`, for verbs that take settings but no whole run file.
+/// Each key is checked by itself.
+RunConfig parse_settings(const std::vector<std::string>& overrides,
+                         const std::filesystem::path& part = {});
 
 /// A run file that loads to an equal RunConfig: every key with its value, those not given left out.
 /// With origins, each line ends in a comment that says where the value came from.

@@ -130,6 +130,7 @@ struct ObserveConfig {
   bool tensorboard = true;
   bool report = true;
   bool trace = false;
+  std::filesystem::path system;
   bool operator==(const ObserveConfig&) const = default;
 };
 

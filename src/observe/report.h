@@ -38,6 +38,12 @@ struct TimelineFigure {
   Timeline timeline;
 };
 
+/// Seconds of a step.
+struct StepTimeRow {
+  std::optional<double> predicted;  ///< where the run file names a machine
+  double measured = 0;              ///< median of this process's steps; 0: it made none
+};
+
 struct RunTotals {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -52,6 +58,7 @@ struct RunReport {
   std::vector<std::pair<std::string, std::string>> settings;  ///< "train.steps" -> "2000"
   History history;
   std::optional<double> best_possible_loss;  ///< entropy of the source, where it is known
+  StepTimeRow step_time = {};
   std::vector<MemoryRow> memory;
   /// Tags peak at different moments, so this is not their sum. Left out when both are 0.
   MemoryRow memory_total = {.tag = "total"};

@@ -104,6 +104,10 @@ std::string figures(const RunReport& report) {
   if (std::isfinite(rate)) {
     put_figure(html, "Throughput", format_count(rate), "tokens/s, median");
   }
+  if (const StepTimeRow& step = report.step_time; step.predicted && step.measured > 0) {
+    put_figure(html, "Step time", fmt::format("{:.3g} s", step.measured),
+               fmt::format("median; {:.3g} s predicted", *step.predicted));
+  }
   if (report.peak_resident_bytes > 0) {
     put_figure(html, "Peak memory", bytes(report.peak_resident_bytes), "of the process");
   }

@@ -70,23 +70,26 @@ JsonValue samples(const RunReport& report) {
 std::string report_json(const RunReport& report) {
   JsonValue settings = JsonValue::object();
   for (const auto& [key, value] : report.settings) settings[key] = value;
-  JsonValue json = {{"title", report.title},
-                    {"model", report.model},
-                    {"totals",
-                     {{"steps", report.totals.steps},
-                      {"tokens", report.totals.tokens},
-                      {"seconds", report.totals.seconds},
-                      {"final_loss", report.totals.final_loss}}},
-                    {"best_possible_loss", nullptr},
-                    {"memory", memory(report)},
-                    {"memory_total", memory_row(report.memory_total)},
-                    {"peak_resident_bytes", report.peak_resident_bytes},
-                    {"memory_by_rank", ranks(report)},
-                    {"communication", communication(report)},
-                    {"settings", std::move(settings)},
-                    {"samples", samples(report)},
-                    {"warnings", report.warnings},
-                    {"curves", curves(report.history)}};
+  JsonValue json = {
+      {"title", report.title},
+      {"model", report.model},
+      {"totals",
+       {{"steps", report.totals.steps},
+        {"tokens", report.totals.tokens},
+        {"seconds", report.totals.seconds},
+        {"final_loss", report.totals.final_loss}}},
+      {"best_possible_loss", nullptr},
+      {"step_seconds",
+       {{"predicted", report.step_time.predicted}, {"measured_median", report.step_time.measured}}},
+      {"memory", memory(report)},
+      {"memory_total", memory_row(report.memory_total)},
+      {"peak_resident_bytes", report.peak_resident_bytes},
+      {"memory_by_rank", ranks(report)},
+      {"communication", communication(report)},
+      {"settings", std::move(settings)},
+      {"samples", samples(report)},
+      {"warnings", report.warnings},
+      {"curves", curves(report.history)}};
   if (report.best_possible_loss) json["best_possible_loss"] = *report.best_possible_loss;
   // Generated text may end inside a character: replaced, never an exception at the end of a run.
   return json.dump(1) + "\n";

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct Span {
   int stream = 0;
   double begin_seconds = 0;
   double duration_seconds = 0;
+  std::uint64_t bytes = 0;  ///< payload of a message or collective; 0: none, or not known
 };
 
 /// A timeline in the Chrome trace form that Perfetto opens: a process per rank, a thread per
@@ -29,6 +31,10 @@ class Trace {
     stream_names_[{rank, stream}] = std::move(name);
   }
 
+  const std::vector<Span>& spans() const { return spans_; }
+  /// By (rank, stream); streams that nobody named are not there.
+  const std::map<std::pair<int, int>, std::string>& stream_names() const { return stream_names_; }
+
   std::string json() const;
   /// Whole or not at all; Error(resources) when it cannot be written.
   void write(const std::filesystem::path& path) const;
@@ -37,5 +43,13 @@ class Trace {
   std::vector<Span> spans_;
   std::map<std::pair<int, int>, std::string> stream_names_;
 };
+
+/// What `write` wrote. Complete events ("ph":"X") become spans and thread names stream names; other
+/// kinds of events, which other programs may have put there, are passed over. Error(data) names the
+/// file and what is wrong: not readable, not JSON, no list of events, an event without name, place
+/// or times.
+Trace read_trace(const std::filesystem::path& path);
+/// The same of text that is no file: `name` stands for it in errors.
+Trace parse_trace(std::string_view text, const std::string& name);
 
 }  // namespace heddle::observe

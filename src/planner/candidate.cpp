@@ -41,13 +41,27 @@ Stack Stack::megatron() {
   Stack stack;
   stack.compute = DType::f16;
   stack.stores_scores = stack.regathers = stack.splits_messages = true;
-  stack.balances_stages = stack.overlaps_gathers = false;
+  stack.balances_stages = stack.overlaps_gathers = stack.head_in_forward = false;
   stack.kernels_forward = 14;
   stack.kernels_backward = 28;
   stack.launches_forward = 30;
   stack.launches_backward = 45;
   stack.host_share = 1.0;
   return stack;
+}
+
+Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes) {
+  return {.tp = plan.tp,
+          .pp = plan.pp,
+          .dp = plan.mesh.size(Axis::dp),
+          .chunks = plan.chunks,
+          .schedule = pipeline_named(plan.schedule),
+          .zero = plan.zero,
+          .sequence = plan.sequence,
+          .vocabulary = plan.vocabulary,
+          .vocabulary_algorithm = plan.vocabulary_algorithm,
+          .recompute = recomputes ? Recompute::full : Recompute::none,
+          .sequences = static_cast<int>(sequences)};
 }
 
 }  // namespace heddle::planner

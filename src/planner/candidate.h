@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "model/decoder.h"
-#include "model/spec.h"
+#include "model/parallel_plan.h"
 #include "tensor/dtype.h"
 
 namespace heddle::planner {
@@ -39,6 +38,7 @@ struct Stack {
   bool balances_stages = true;   ///< stages are cut by cost; otherwise all have as many blocks
   bool splits_messages = false;  ///< tp ranks send a share each and gather it behind
   bool overlaps_gathers = true;  ///< ZeRO-3 fetches a block while the one before computes
+  bool head_in_forward = true;   ///< the loss head makes its gradients at once (design/005)
   double kernels_forward = 10, kernels_backward = 16;    ///< of a block, beside matrix products
   double launches_forward = 16, launches_backward = 26;  ///< of a block, all
   double host_share = 0.15;  ///< of the host's time per launch in a PyTorch program
@@ -75,5 +75,8 @@ struct Candidate {
   int gpus() const { return tp * pp * dp; }
   std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }
 };
+
+/// A run's plan as one, with micro-batches of so many sequences.
+Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes);
 
 }  // namespace heddle::planner

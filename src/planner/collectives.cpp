@@ -70,6 +70,10 @@ double ring_wire_bytes(CommOp op, int ranks, double bytes) {
   return parts_of(op) * (ranks - 1) / ranks * bytes;
 }
 
+bool has_table(const Machine& machine, const GroupShape& group) {
+  return group.servers() == 1 && table_for(machine, CommOp::all_gather, group.ranks) != nullptr;
+}
+
 double collective_seconds(const Machine& machine, CommOp op, const GroupShape& group,
                           double bytes) {
   if (group.ranks <= 1) return 0.0;

@@ -25,6 +25,8 @@ double ring_wire_bytes(CommOp op, int ranks, double bytes);
 double collective_seconds(const Machine& machine, CommOp op, const GroupShape& group, double bytes);
 /// The same for the gathers of single parameters.
 double gather_seconds(const Machine& machine, const GroupShape& group, double bytes, double calls);
+/// Whether there are measured times for a group inside a server.
+bool has_table(const Machine& machine, const GroupShape& group);
 
 /// Seconds of one message between devices `stride` apart.
 double message_seconds(const Machine& machine, int stride, double bytes);

@@ -34,9 +34,8 @@ BlockTimes block_times(const BlockCost& block, Recompute recompute) {
   return times;
 }
 
-/// What of a collective's time under computation is lost all the same: it takes processors and
-/// memory bandwidth.
-constexpr double kContention = 0.1;
+/// All-reduces over dp that are no buckets: targets, and loss with norm.
+constexpr double kSmallCalls = 2.0;
 
 /// The exchange of gradients and parameters over dp.
 struct DataParallel {
@@ -58,7 +57,9 @@ double bubble_seconds(Pipeline schedule, int pp, int chunks, double microbatches
   switch (schedule) {
     case Pipeline::gpipe:
     case Pipeline::one_f_one_b: return (p - 1.0) * whole;
-    case Pipeline::interleaved: return (p - 1.0) * whole / chunks;
+    case Pipeline::interleaved:
+      // With fewer micro-batches than ranks every chunk but the last leaves a gap.
+      return ((p - 1.0) + (chunks - 1.0) * std::max(0.0, p - microbatches)) * whole / chunks;
     case Pipeline::zb_h1: return (p - 1.0) * std::max(f, f + b - w);
     case Pipeline::zb_h2: return (p - 1.0) * std::max(f, f + b - 2.0 * w);
     case Pipeline::zb_v: return (p - 1.0) * std::max(b, f) / 2.0;
@@ -108,17 +109,26 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
   const GroupShape group = group_shape(machine, candidate.dp, candidate.tp);
   const double blocks = std::max(1.0, split.first);
   double seconds = 0.0;
-  if (candidate.zero == 3) {
-    // Every tensor of a layer is a call of its own in the stack that was measured.
-    const double per_unit = stack.overlaps_gathers ? 1.0 : 12.0;
+  if (candidate.zero == 3 && stack.overlaps_gathers && has_table(machine, group)) {
+    // A unit at a time, as measured.
+    for (const CommOp op : {CommOp::all_gather, CommOp::reduce_scatter}) {
+      const double times = std::max(1.0, calls(counts, op));
+      seconds += times * collective_seconds(machine, op, group, payload(counts, op) / times);
+    }
+  } else if (candidate.zero == 3) {
     const double exchanged =
         payload(counts, CommOp::all_gather) + payload(counts, CommOp::reduce_scatter);
     const double all = calls(counts, CommOp::all_gather) + calls(counts, CommOp::reduce_scatter);
-    seconds = gather_seconds(machine, group, exchanged, per_unit * all);
+    seconds = gather_seconds(machine, group, exchanged, gathers_per_unit(stack) * all);
   } else {
-    // One large exchange each: buckets follow each other without a gap.
+    // One large exchange each: buckets follow each other without a gap. Where every unit is a
+    // bucket of its own, each has the latency of the ring.
     for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather}) {
       seconds += collective_seconds(machine, op, group, payload(counts, op));
+      const double buckets = calls(counts, op) - (op == CommOp::all_reduce ? kSmallCalls : 0.0);
+      if (stack.overlaps_gathers && buckets > 1.0) {
+        seconds += (buckets - 1.0) * collective_seconds(machine, op, group, 0.0);
+      }
     }
   }
   if (stack.overlaps_gathers) {
@@ -129,16 +139,27 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                                                 : 0.6 * busy / microbatches;
     result.hidden = std::min(seconds, window) * (blocks - 1.0) / blocks;
   }
-  result.exposed = seconds - (1.0 - kContention) * result.hidden;
+  result.exposed = seconds - (1.0 - machine.software.contention) * result.hidden;
   return result;
 }
 
 double step_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
                     const Split& split) {
-  const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.most)),
-                      .has_first = true};
-  const double held = static_cast<double>(
-      Volumes(job.spec, candidate, {.seq_len = job.seq_len}, part, 0).held_elements(1));
+  const auto held_by = [&](const RankPart& part, int pp_rank) {
+    const StepShape step{.seq_len = job.seq_len};
+    return static_cast<double>(Volumes(job.spec, candidate, step, part, pp_rank).held_elements(1));
+  };
+  const auto whole = [](double blocks) { return static_cast<std::int64_t>(std::ceil(blocks)); };
+  // The rank that holds most: one end of the model or both.
+  double held = held_by({.blocks = whole(std::max(split.first, split.most)),
+                         .has_first = true,
+                         .has_norm = split.ends_meet,
+                         .has_last = split.ends_meet},
+                        0);
+  if (!split.ends_meet) {
+    held = std::max(held, held_by({.blocks = whole(split.last), .has_norm = true, .has_last = true},
+                                  candidate.pp - 1));
+  }
   return machine.software.step_s +
          held * machine.software.optimizer_bytes / machine.device.memory_bytes_per_s;
 }
@@ -149,7 +170,9 @@ double ends_seconds(const Machine& machine, const Job& job, const Candidate& can
       candidate.vocabulary == VocabularyPlacement::pipeline) {
     return 0.0;
   }
-  const double bytes = 2.0 * static_cast<double>(job.spec.vocab * job.spec.hidden) / candidate.tp;
+  const double element = job.stack.stores_scores ? 2.0 : job.stack.gradient_bytes;
+  const double bytes =
+      element * static_cast<double>(job.spec.vocab * job.spec.hidden) / candidate.tp;
   const GroupShape group{2, candidate.gpus() > machine.server_size() ? 1 : 2};
   return collective_seconds(machine, CommOp::all_reduce, group, bytes);
 }

@@ -6,6 +6,12 @@
 
 namespace heddle::planner {
 
+/// Calls in which ZeRO-3 exchanges a unit: every tensor of a layer is one in the stack that was
+/// measured.
+constexpr double gathers_per_unit(const Stack& stack) {
+  return stack.overlaps_gathers ? 1.0 : 12.0;
+}
+
 /// Seconds of one optimizer step, and of what they consist.
 struct TimeEstimate {
   double compute = 0;     ///< kernels and launches of the rank that has most

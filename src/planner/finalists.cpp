@@ -7,41 +7,17 @@
 #include <set>
 #include <tuple>
 
-#include "model/parallel_plan.h"
-#include "parallel/schedule/make_schedule.h"
 #include "planner/evaluate.h"
-#include "simulator/play.h"
 
 namespace heddle::planner {
 namespace {
 
-/// Stages times micro-batches that are played in about a second.
-constexpr double kMostPasses = 2e5;
+/// As much as is played in less than a second.
+constexpr double kMostPassesOfAFinalist = 2e5;
 
 auto shape_of(const Candidate& c) {
   return std::tuple(c.tp, c.pp, c.dp, static_cast<int>(c.schedule), c.chunks, c.sequences,
                     c.vocabulary == VocabularyPlacement::pipeline);
-}
-
-/// The times of one stage: its blocks, and the ends of the model where it has them.
-StageTimes stage_times(const BlockCost& block, const Candidate& candidate,
-                       const DecoderShare::Units& units, const ModelSpec& spec) {
-  const bool is_whole = candidate.vocabulary != VocabularyPlacement::tensor && candidate.tp > 1;
-  const bool is_shared = candidate.vocabulary == VocabularyPlacement::pipeline;
-  const int last = unit_count(spec) - 1;
-  const int blocks = std::max(0, std::min(units.end, last - 1) - std::max(units.begin, 1));
-  const RankTimes of_blocks = rank_times(block, candidate.recompute, blocks);
-  StageTimes times{of_blocks.f, of_blocks.b, of_blocks.w, 0.0};
-  if (units.begin == 0 && units.end > 0 && !is_shared) {
-    times.f += (is_whole ? block.whole_embedding : block.embedding).seconds();
-  }
-  if (units.end == last + 1 && units.begin <= last && !is_shared) {
-    times.f += (is_whole ? block.whole_head_forward : block.head_forward).seconds();
-    const double back = (is_whole ? block.whole_head_backward : block.head_backward).seconds();
-    times.b += 0.5 * back;
-    times.w += 0.5 * back;
-  }
-  return times;
 }
 
 }  // namespace
@@ -49,34 +25,14 @@ StageTimes stage_times(const BlockCost& block, const Candidate& candidate,
 Finalist simulate_plan(const Machine& machine, const Job& job, const Found& found) {
   const Candidate& plan = found.candidate;
   Finalist finalist{.found = found};
-  const double microbatches = static_cast<double>(plan.microbatches(job));
   finalist.seconds = found.time.total;
-  if (microbatches * plan.pp * std::max(2, plan.chunks) > kMostPasses) return finalist;
-  const bool is_shared = plan.vocabulary == VocabularyPlacement::pipeline;
-  const PipeShape shape{.ranks = plan.pp,
-                        .microbatches = static_cast<int>(microbatches),
-                        .chunks = plan.chunks,
-                        .vocabulary = is_shared ? plan.vocabulary_algorithm : 0};
-  const Schedule schedule = lower(make_schedule(name_of(plan.schedule), shape));
-  const BlockCost block = block_cost(machine, job, plan.tp, plan.sequence, plan.sequences);
-  const double hop = hop_seconds(machine, job, plan, block);
-  std::vector<StageTimes> times;
-  std::vector<double> costs = unit_costs(job.spec, job.seq_len);
-  VocabularyTimes vocabulary;
-  if (is_shared) {
-    costs.back() = 0.0;
-    vocabulary = {.s = block.whole_head_forward.seconds() / plan.pp,
-                  .t = block.whole_head_backward.seconds() / plan.pp};
-  }
-  for (const auto& units : cut_stages(costs, schedule.stages())) {
-    times.push_back(stage_times(block, plan, units, job.spec));
-    times.back().hop = hop;
-  }
-  const Played played = play(schedule, times, vocabulary);
+  if (simulated_passes(machine, job, plan) > kMostPassesOfAFinalist) return finalist;
+  const SimulatedStep step = simulate_step(machine, job, plan, {.keeps_spans = false});
   finalist.is_simulated = true;
-  finalist.makespan = played.makespan;
-  finalist.bubble_fraction = played.bubble_fraction;
-  finalist.seconds = played.makespan + found.time.dp + found.time.step + found.time.stragglers;
+  finalist.makespan = step.makespan;
+  finalist.bubble_fraction = step.bubble_fraction;
+  finalist.times = step.mean;
+  finalist.seconds = step.seconds + found.time.stragglers;
   return finalist;
 }
 

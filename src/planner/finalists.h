@@ -4,20 +4,23 @@
 #include <vector>
 
 #include "planner/search.h"
+#include "planner/simulated_step.h"
 
 namespace heddle::planner {
 
-/// A plan whose schedule was played action by action.
+/// A plan whose step was simulated.
 struct Finalist {
   Found found;
-  bool is_simulated =
-      false;            ///< false where the schedule is too long to play: the closed form stands
-  double makespan = 0;  ///< seconds of the schedule, without exchange over dp and optimizer
+  /// False where the step is too long to play: the closed form stands.
+  bool is_simulated = false;
+  double makespan = 0;  ///< seconds of the schedule, without what of the exchange and the optimizer
+                        ///< comes behind it
   double bubble_fraction = 0;
-  double seconds = 0;  ///< of the whole step
+  StepTimes times = {};  ///< mean of all devices
+  double seconds = 0;    ///< of the whole step, with waiting for the slowest of many ranks
 };
 
-/// Plays the lowered schedule of a plan with the closed form's times of its real stages.
+/// Simulates a plan's step: its real stages, messages and exchanges.
 Finalist simulate_plan(const Machine& machine, const Job& job, const Found& found);
 
 /// Simulates the best of a search, at most `count` of them that differ in mesh, schedule, chunks or

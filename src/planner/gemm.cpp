@@ -33,9 +33,10 @@ double alignment_efficiency(const GemmModel& model, const GemmShape& shape) {
 double gemm_seconds(const Device& device, double matrix_rate, double element_bytes,
                     const GemmShape& shape, double efficiency) {
   const GemmModel& model = device.gemm;
-  const double of_depth = shape.k / (shape.k + model.half_depth);
+  const double of_size = shape.k / (shape.k + model.half_depth) * shape.m /
+                         (shape.m + model.half_rows) * shape.n / (shape.n + model.half_columns);
   const double reached =
-      matrix_rate * model.efficiency * efficiency * of_depth * alignment_efficiency(model, shape);
+      matrix_rate * model.efficiency * efficiency * of_size * alignment_efficiency(model, shape);
   double best = 1e30;
   for (int i = 0; i < model.tiles; ++i) {
     const GemmModel::Tile& tile = model.tile[static_cast<std::size_t>(i)];

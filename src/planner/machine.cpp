@@ -31,6 +31,7 @@ constexpr Range kRate{0.0, 1e6, kTera, "TFLOP/s"};
 constexpr Range kTime{-1e-300, 1e6, kMicro, "microseconds"};
 constexpr Range kFraction{0.0, 1.0, 1.0, "a fraction of at most 1"};
 constexpr Range kCount{0.0, 1e7, 1.0, "a number"};
+constexpr Range kNotNegative{-1e-300, 1e7, 1.0, "a number"};
 
 /// One table of the file. Remembers what was asked for, so that the rest can be refused.
 class Section {
@@ -146,7 +147,9 @@ class Section {
 GemmModel read_gemm(Section in) {
   GemmModel gemm;
   gemm.efficiency = in.number("efficiency", kFraction);
-  gemm.half_depth = in.number("half_depth", kCount, 0.0);
+  gemm.half_depth = in.number("half_depth", kNotNegative, 0.0);
+  gemm.half_rows = in.number("half_rows", kNotNegative, 0.0);
+  gemm.half_columns = in.number("half_columns", kNotNegative, 0.0);
   gemm.tail = in.number("tail", kFraction, 1.0);
   gemm.batched = in.number("batched", kFraction, 1.0);
   for (const auto& row : in.rows("tiles", 3)) {
@@ -266,8 +269,27 @@ Software read_software(Section in) {
   software.variation = in.number("variation", {-1e-300, 1.0, 1.0, "a fraction"}, 0.0);
   software.fused_attention = in.number("fused_attention", kFraction, 0.6);
   software.reserved_bytes = in.number("reserved_gib", {-1e-300, 1e5, kGib, "GiB"}, 0.0);
+  software.loss_bytes = in.number("loss_bytes_per_logit", kCount, 24.0);
+  software.contention = in.number("contention", {-1e-300, 1.0, 1.0, "a fraction"}, 0.1);
   in.refuse_others();
   return software;
+}
+
+std::vector<SharedDevice> read_shared(Section& root) {
+  std::vector<SharedDevice> all;
+  for (Section& in : root.sections("shared")) {
+    SharedDevice shared;
+    shared.ranks = static_cast<int>(in.number("ranks", {1.0, 1e7, 1.0, "a number of 2 or more"}));
+    if (!all.empty() && shared.ranks <= all.back().ranks) {
+      in.refuse("ranks", fmt::format("= {} is not more than in the entry before", shared.ranks),
+                "give entries with ascending numbers of ranks");
+    }
+    shared.device = read_device(in.required("device"));
+    shared.software = read_software(in.required("software"));
+    in.refuse_others();
+    all.push_back(std::move(shared));
+  }
+  return all;
 }
 
 std::vector<std::vector<double>> read_pairs(Section in) {
@@ -303,6 +325,26 @@ double Device::matrix_rate(DType dtype) const {
               "add it to the machine file, or plan for another dtype");
 }
 
+Machine Machine::at_work(int ranks) const {
+  Machine machine = *this;
+  machine.shared.clear();
+  const int here = std::min(ranks, server_size());
+  if (here <= 1 || shared.empty()) return machine;
+  const auto fits = std::find_if(shared.begin(), shared.end(),
+                                 [&](const SharedDevice& entry) { return entry.ranks >= here; });
+  const SharedDevice& entry = fits == shared.end() ? shared.back() : *fits;
+  machine.device = entry.device;
+  machine.software = entry.software;
+  if (fits != shared.end()) return machine;
+  const double share = static_cast<double>(entry.ranks) / here;
+  for (double* rate :
+       {&machine.device.matrix_f32, &machine.device.matrix_f16, &machine.device.matrix_bf16,
+        &machine.device.vector_f32, &machine.device.memory_bytes_per_s}) {
+    *rate *= share;
+  }
+  return machine;
+}
+
 Machine parse_machine(std::string_view text, const std::string& name) {
   const toml::table table = parse_toml(text, name);
   Section root(table, "", name);
@@ -314,6 +356,7 @@ Machine parse_machine(std::string_view text, const std::string& name) {
     machine.collectives.push_back(read_collective(section));
   }
   if (auto software = root.section("software")) machine.software = read_software(*software);
+  machine.shared = read_shared(root);
   if (auto pairs = root.section("pairs")) machine.pairs = read_pairs(*pairs);
   root.refuse_others();
   return machine;

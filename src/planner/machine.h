@@ -19,10 +19,11 @@ struct GemmModel {
   };
   static constexpr int kMostTiles = 8, kAlignments = 7;
 
-  double efficiency = 1.0;  ///< of the peak, for deep products of whole waves
-  double half_depth = 0.0;  ///< depth K at which half of it is reached
-  double tail = 1.0;        ///< the share of an incomplete last wave's idle processors that is paid
-  double batched = 1.0;     ///< of `efficiency`, for many small products (attention)
+  double efficiency = 1.0;                     ///< of the peak, for deep products of whole waves
+  double half_depth = 0.0;                     ///< depth K at which half of it is reached
+  double half_rows = 0.0, half_columns = 0.0;  ///< the same of M and N
+  double tail = 1.0;     ///< the share of an incomplete last wave's idle processors that is paid
+  double batched = 1.0;  ///< of `efficiency`, for many small products (attention)
   int tiles = 0;
   std::array<Tile, kMostTiles> tile{};
   /// Rate by the largest power of two that divides all three dimensions: 1, 2, 4, ... 64.
@@ -71,6 +72,18 @@ struct Software {
   double variation = 0.0;        ///< of a micro-batch's time, relative standard deviation
   double fused_attention = 1.0;  ///< of the matrix rate that attention without stored scores has
   double reserved_bytes = 0.0;   ///< of device memory: context, communicators, workspaces
+  double loss_bytes = 24.0;      ///< memory traffic of softmax and loss with gradient, per logit
+  /// What of a collective's time under computation is lost all the same: it takes processors and
+  /// memory bandwidth; all of it where the processors are those that compute.
+  double contention = 0.1;
+};
+
+/// The device as each rank has it while this many of a server are at work: ranks that share the
+/// cores and the memory of one machine have less each.
+struct SharedDevice {
+  int ranks = 2;
+  Device device;
+  Software software;
 };
 
 /// A cluster of equal devices, and all constants of the cost model.
@@ -82,6 +95,11 @@ struct Machine {
   Software software;
   /// Measured bandwidth between every two servers, bytes/s; empty: not measured.
   std::vector<std::vector<double>> pairs;
+  std::vector<SharedDevice> shared;  ///< by ranks, ascending; empty: ranks have nothing in common
+
+  /// The machine as a run of so many ranks finds it: the smallest entry of `shared` that has room
+  /// for those of a server; beyond the last one ranks divide what it has. `shared` is empty then.
+  Machine at_work(int ranks) const;
 
   /// Devices of the innermost tier.
   int server_size() const { return links.front().reach; }

@@ -212,8 +212,9 @@ double model_flops_utilization(const PlanReport& report, double seconds) {
          (seconds * report.options.gpus * report.machine.device.matrix_rate(job.stack.compute));
 }
 
-PlanReport make_report(const std::string& model, const Machine& machine, const Job& job,
+PlanReport make_report(const std::string& model, const Machine& given, const Job& job,
                        const SearchOptions& options) {
+  const Machine machine = given.at_work(options.gpus);
   PlanReport report{.model = model,
                     .machine = machine,
                     .job = job,

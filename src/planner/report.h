@@ -22,7 +22,7 @@ struct PlanReport {
   };
 
   std::string model;
-  const Machine& machine;
+  Machine machine;  ///< as that many ranks find it
   const Job& job;
   SearchOptions options;
   SearchResult result;

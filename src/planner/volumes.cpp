@@ -7,16 +7,21 @@ namespace {
 
 std::int64_t round_up(std::int64_t count, std::int64_t to) { return (count + to - 1) / to * to; }
 
-void add(CommCounts& counts, CommOp op, std::int64_t calls, std::int64_t bytes_each) {
-  auto& entry = counts.by_op[static_cast<std::size_t>(op)];
-  entry.calls += calls;
-  entry.payload_bytes += calls * bytes_each;
-}
-
-/// Loss and squared norm, once per step on every axis.
-void add_loss_and_norm(CommCounts& counts) { add(counts, CommOp::all_reduce, 1, 16); }
-
 }  // namespace
+
+struct Volumes::Tally {
+  MessageSizes* sizes = nullptr;  ///< may be absent
+  CommCounts total = {};
+
+  void add(CommOp op, std::int64_t calls, std::int64_t bytes_each) {
+    auto& entry = total.by_op[static_cast<std::size_t>(op)];
+    entry.calls += calls;
+    entry.payload_bytes += calls * bytes_each;
+    if (sizes != nullptr) sizes->add(op, calls, bytes_each);
+  }
+  /// Once per step on every axis.
+  void add_loss_and_norm() { add(CommOp::all_reduce, 1, 16); }
+};
 
 Volumes::Volumes(const ModelSpec& spec, const Candidate& candidate, const StepShape& step,
                  const RankPart& part, int pp_rank, int dp_rank)
@@ -151,74 +156,74 @@ std::int64_t Volumes::largest_unit_elements() const {
 
 // ---- Data parallelism -------------------------------------------------------------------------
 
-CommCounts Volumes::on_dp() const {
-  CommCounts counts;
-  add(counts, CommOp::all_reduce, 1, 8);  // the number of targets
-  add_loss_and_norm(counts);
-  if (d_ == 1) return counts;
+CommCounts Volumes::on_dp(MessageSizes* sizes) const {
+  Tally counts{sizes};
+  counts.add(CommOp::all_reduce, 1, 8);  // the number of targets
+  counts.add_loss_and_norm();
+  if (d_ == 1) return counts.total;
   for (const Unit& unit : units_) {
     const std::int64_t size = unit.elements, n = unit.times;
     const std::int64_t values = e_ * size, gradients = e_grad_ * size;
     switch (zero_) {
-      case 0: add(counts, CommOp::all_reduce, n, gradients); break;
+      case 0: counts.add(CommOp::all_reduce, n, gradients); break;
       case 1:
-        add(counts, CommOp::reduce_scatter, n, gradients);
-        add(counts, CommOp::all_gather, n, values);
+        counts.add(CommOp::reduce_scatter, n, gradients);
+        counts.add(CommOp::all_gather, n, values);
         break;
       case 2:
-        add(counts, CommOp::reduce_scatter, n * m_, gradients);
-        add(counts, CommOp::all_gather, n, values);
+        counts.add(CommOp::reduce_scatter, n * m_, gradients);
+        counts.add(CommOp::all_gather, n, values);
         break;
       default:
-        add(counts, CommOp::reduce_scatter, n * m_, gradients);
-        add(counts, CommOp::all_gather, n * 2 * m_, values);
+        counts.add(CommOp::reduce_scatter, n * m_, gradients);
+        counts.add(CommOp::all_gather, n * 2 * m_, values);
     }
   }
   if (zero_ == 3 && divides_over_pp()) {
     // Looking up needs the table once, S once, and T only with algorithm 1.
     const std::int64_t spared = candidate_.vocabulary_algorithm == 1 ? m_ : 2 * m_;
-    add(counts, CommOp::all_gather, -spared, e_ * padded(table()).elements);
+    counts.add(CommOp::all_gather, -spared, e_ * padded(table()).elements);
   }
   // A table that is both ends' is gathered for both.
   if (zero_ == 3 && is_tied_here()) {
-    add(counts, CommOp::all_gather, 2 * m_, e_ * padded(table()).elements);
+    counts.add(CommOp::all_gather, 2 * m_, e_ * padded(table()).elements);
   }
-  return counts;
+  return counts.total;
 }
 
 // ---- Tensor parallelism -----------------------------------------------------------------------
 
-CommCounts Volumes::on_tp() const {
-  CommCounts counts;
-  add_loss_and_norm(counts);
-  if (t_ == 1) return counts;
+CommCounts Volumes::on_tp(MessageSizes* sizes) const {
+  Tally counts{sizes};
+  counts.add_loss_and_norm();
+  if (t_ == 1) return counts.total;
   const std::int64_t h = spec_.hidden;
   const std::int64_t whole = e_ * tokens_ * h, padded = e_ * round_up(tokens_, t_) * h;
   // Two branches per block: into the divided products and out of them, forward and backward.
   const std::int64_t passes = candidate_.recompute == Recompute::full ? 3 : 2,
                      branches = 2 * part_.blocks * m_;
   if (splits_tokens_) {
-    add(counts, CommOp::all_gather, passes * branches, padded);
-    add(counts, CommOp::reduce_scatter, passes * branches, padded);
+    counts.add(CommOp::all_gather, passes * branches, padded);
+    counts.add(CommOp::reduce_scatter, passes * branches, padded);
   } else {
-    add(counts, CommOp::all_reduce, passes * branches, whole);
+    counts.add(CommOp::all_reduce, passes * branches, whole);
   }
   const bool divides = candidate_.vocabulary == VocabularyPlacement::tensor;
   const std::int64_t first = part_.has_first ? m_ : 0, last = part_.has_last ? m_ : 0;
   if (divides && splits_tokens_) {
     // Forward of the embedding and backward of the head; and the other way round.
-    add(counts, CommOp::reduce_scatter, first + last, padded);
-    add(counts, CommOp::all_gather, first + last, padded);
+    counts.add(CommOp::reduce_scatter, first + last, padded);
+    counts.add(CommOp::all_gather, first + last, padded);
   } else if (divides) {
-    add(counts, CommOp::all_reduce, first + last, whole);
+    counts.add(CommOp::all_reduce, first + last, whole);
   } else if (!splits_tokens_) {
     // Each rank looks up its tokens and has the loss of its tokens.
-    add(counts, CommOp::all_gather, first + last, padded);
+    counts.add(CommOp::all_gather, first + last, padded);
   }
   if (divides) {
     for (std::int64_t begin = 0; begin < tokens_; begin += loss_chunk_) {
       const std::int64_t rows = std::min(loss_chunk_, tokens_ - begin);
-      add(counts, CommOp::all_reduce, 3 * last, 4 * rows);  // maximum, sum, target
+      counts.add(CommOp::all_reduce, 3 * last, 4 * rows);  // maximum, sum, target
     }
   }
   // Once per step, what is replicated, unit by unit: it lies together.
@@ -234,18 +239,18 @@ CommCounts Volumes::on_tp() const {
     }
     add_overlap(counts, unit, stretch);
   }
-  return counts;
+  return counts.total;
 }
 
 /// A sum over the elements of `stretch` that this rank holds.
-void Volumes::add_overlap(CommCounts& counts, const Unit& unit, Stretch stretch) const {
+void Volumes::add_overlap(Tally& counts, const Unit& unit, Stretch stretch) const {
   const auto [begin, end] = held(unit);
   const std::int64_t elements = std::min(end, stretch.end) - std::max(begin, stretch.begin);
-  if (elements > 0) add(counts, CommOp::all_reduce, unit.times, e_grad_ * elements);
+  if (elements > 0) counts.add(CommOp::all_reduce, unit.times, e_grad_ * elements);
 }
 
-CommCounts Volumes::between_copies() const {
-  CommCounts counts;
+CommCounts Volumes::between_copies(MessageSizes* sizes) const {
+  Tally counts{sizes};
   for (const Unit& unit : units_) {
     std::int64_t at = 0;
     for (const Size& parameter : unit) {
@@ -254,7 +259,7 @@ CommCounts Volumes::between_copies() const {
       at += round_up(parameter.count, 16);
     }
   }
-  return counts;
+  return counts.total;
 }
 
 // ---- Pipelines --------------------------------------------------------------------------------
@@ -264,10 +269,10 @@ std::int64_t Volumes::message_bytes() const {
   return e_ * rows * spec_.hidden;
 }
 
-CommCounts Volumes::on_pp() const {
-  CommCounts counts;
-  add_loss_and_norm(counts);
-  if (p_ == 1) return counts;
+CommCounts Volumes::on_pp(MessageSizes* sizes) const {
+  Tally counts{sizes};
+  counts.add_loss_and_norm();
+  if (p_ == 1) return counts.total;
   const bool is_v = is_v_shaped(candidate_.schedule);
   const std::int64_t v = is_v ? 2 : candidate_.chunks;
   const bool is_edge = pp_rank_ == 0 || pp_rank_ == p_ - 1;
@@ -275,30 +280,41 @@ CommCounts Volumes::on_pp() const {
   // straight placement one of the two ends; at those of a V the data turns, or begins and ends.
   std::int64_t sends = 2 * m_ * v;
   if (is_edge) sends = is_v ? m_ * v : m_ * v + m_ * (v - 1);
-  add(counts, CommOp::send, sends, message_bytes());
-  add(counts, CommOp::recv, sends, message_bytes());
-  return counts;
+  counts.add(CommOp::send, sends, message_bytes());
+  counts.add(CommOp::recv, sends, message_bytes());
+  return counts.total;
 }
 
-CommCounts Volumes::on_lanes() const {
-  CommCounts counts;
-  if (!divides_over_pp()) return counts;
+CommCounts Volumes::on_lanes(MessageSizes* sizes) const {
+  Tally counts{sizes};
+  if (!divides_over_pp()) return counts.total;
   const std::int64_t tokens = round_up(tokens_, t_) / t_, bytes = e_ * tokens * spec_.hidden;
-  add(counts, CommOp::broadcast, 2 * m_, bytes);   // the head's input, the embedding's gradient
-  add(counts, CommOp::all_reduce, 2 * m_, bytes);  // what is looked up, the head's gradient
-  add(counts, CommOp::all_gather, m_, 4 * 3 * tokens * p_);
-  return counts;
+  counts.add(CommOp::broadcast, 2 * m_, bytes);   // the head's input, the embedding's gradient
+  counts.add(CommOp::all_reduce, 2 * m_, bytes);  // what is looked up, the head's gradient
+  counts.add(CommOp::all_gather, m_, 4 * 3 * tokens * p_);
+  return counts.total;
 }
 
-CommCounts Volumes::between_ends() const {
-  CommCounts counts;
-  if (divides_over_pp()) return counts;
+CommCounts Volumes::between_ends(MessageSizes* sizes) const {
+  Tally counts{sizes};
+  if (divides_over_pp()) return counts.total;
   const bool has_two_ends = spec_.tied_embeddings && p_ > 1 && !is_v_shaped(candidate_.schedule);
   if (has_two_ends && (part_.has_first || part_.has_last)) {
     const auto [begin, end] = held(padded(table()));
-    add(counts, CommOp::all_reduce, 1, e_grad_ * (end - begin));
+    counts.add(CommOp::all_reduce, 1, e_grad_ * (end - begin));
   }
-  return counts;
+  return counts.total;
+}
+
+TrafficBySize Volumes::by_size() const {
+  TrafficBySize traffic;
+  on_tp(&traffic.tp);
+  on_dp(&traffic.dp);
+  on_pp(&traffic.pp);
+  between_copies(&traffic.copies);
+  between_ends(&traffic.ends);
+  on_lanes(&traffic.lanes);
+  return traffic;
 }
 
 }  // namespace heddle::planner

@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "planner/candidate.h"
+#include "planner/message_sizes.h"
 
 namespace heddle::planner {
 
@@ -36,15 +37,19 @@ class Volumes {
   Volumes(const ModelSpec& spec, const Candidate& candidate, const StepShape& step,
           const RankPart& part, int pp_rank, int dp_rank = 0);
 
-  CommCounts on_tp() const;
-  CommCounts on_dp() const;
-  CommCounts on_pp() const;
+  // Each also adds to `sizes`, where that is given.
+  CommCounts on_tp(MessageSizes* sizes = nullptr) const;
+  CommCounts on_dp(MessageSizes* sizes = nullptr) const;
+  CommCounts on_pp(MessageSizes* sizes = nullptr) const;
   /// Between tp ranks that hold the same key heads.
-  CommCounts between_copies() const;
+  CommCounts between_copies(MessageSizes* sizes = nullptr) const;
   /// Between the two ends of a pipeline, which both hold a tied embedding.
-  CommCounts between_ends() const;
+  CommCounts between_ends(MessageSizes* sizes = nullptr) const;
   /// Of a vocabulary that is divided over the pipeline, on the communicators it has for itself.
-  CommCounts on_lanes() const;
+  CommCounts on_lanes(MessageSizes* sizes = nullptr) const;
+
+  /// All of them.
+  TrafficBySize by_size() const;
 
   /// Elements of this rank's parameters with padding; where ZeRO is at least `from_zero`, its
   /// share of them.
@@ -81,6 +86,7 @@ class Volumes {
     const Unit* begin() const { return units.data(); }
     const Unit* end() const { return units.data() + count; }
   };
+  struct Tally;
   struct Stretch {
     std::int64_t begin = 0, end = 0;
   };
@@ -91,7 +97,7 @@ class Volumes {
   Unit padded(Unit unit) const;
   Units units() const;
   Stretch held(const Unit& unit) const;
-  void add_overlap(CommCounts& counts, const Unit& unit, Stretch stretch) const;
+  void add_overlap(Tally& counts, const Unit& unit, Stretch stretch) const;
   bool is_tied_here() const;
   bool divides_over_pp() const;
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "tensor/device.h"
 
@@ -26,6 +27,12 @@ struct DeviceMemory {
   std::size_t free_bytes = 0, total_bytes = 0;
 };
 DeviceMemory device_memory(Device device);
+
+struct DeviceModel {
+  std::string name;    ///< "NVIDIA H200"
+  int processors = 1;  ///< streaming multiprocessors
+};
+DeviceModel device_model(Device device);
 
 /// Makes the device the one that the calling thread's CUDA calls go to.
 void use(Device device);

@@ -45,6 +45,7 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
   report.settings = summary.settings;
   report.history = observe::read_history(folder / "metrics.jsonl");
   report.best_possible_loss = summary.best_possible_loss;
+  report.step_time = summary.step_time;
   for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
     const std::size_t predicted = summary.predicted.at_peak[tag];
     const std::size_t measured = summary.measured.at_peak[tag];

@@ -17,6 +17,7 @@ namespace heddle {
 struct RunSummary {
   std::string name;
   std::vector<std::pair<std::string, std::string>> settings;
+  observe::StepTimeRow step_time;
   MemoryPlan predicted;
   MemoryStats measured;
   std::optional<double> best_possible_loss;

@@ -21,9 +21,9 @@
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
-#include "observe/trace.h"
 #include "ops/softmax_xent.h"
 #include "optim/lr_schedule.h"
+#include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
@@ -33,6 +33,7 @@
 #include "train/run_report.h"
 #include "train/run_state.h"
 #include "train/step_timeline.h"
+#include "train/step_trace.h"
 #include "train/stop_signals.h"
 
 namespace heddle {
@@ -115,6 +116,7 @@ class Run {
     stream_.set_deterministic(config_.run.deterministic);
     step_plan_ = plan_for(world.rank());
     check_memory();
+    if (!config_.observe.system.empty()) step_time_.predicted = predicted_seconds();
   }
 
   TrainOutcome run() {
@@ -189,6 +191,16 @@ class Run {
     return plan;
   }
 
+  double predicted_seconds() const {
+    return planner::predicted_step_seconds(
+        planner::read_machine(config_.observe.system), spec_, plan_,
+        {.sequences = config_.train.microbatch,
+         .seq_len = config_.data.seq_len,
+         .microbatches = static_cast<int>(config_.accumulation()),
+         .recompute = config_.train.recompute == config::Recompute::block},
+        compute_dtype(config_));
+  }
+
   /// What the device has for all; 0 where that is not known.
   std::uint64_t device_bytes() const {
     if (options_.device.kind == Device::Kind::cpu) {
@@ -229,6 +241,10 @@ class Run {
     row("steps", fmt::format("{} ({} tokens)", format_thousands(config_.total_steps()),
                              format_count(static_cast<double>(config_.total_steps() *
                                                               config_.tokens_per_step()))));
+    if (step_time_.predicted) {
+      row("step time", fmt::format("{:.3g} s predicted from {}", *step_time_.predicted,
+                                   config_.observe.system.string()));
+    }
     if (world_.size() == 1) {
       row("memory", describe(step_plan_.memory));
     } else {
@@ -313,12 +329,9 @@ class Run {
     TrainStep step(*model_, *optimizer_, stream_, memory_);
     step.observe([this](const Action& action, double begin, double end) {
       recorder_.add(action, begin, end);
-      if (!config_.observe.trace) return;
-      trace_.add({.name = to_text(action),
-                  .category = "action",
-                  .begin_seconds = step_start_ + begin,
-                  .duration_seconds = end - begin});
+      if (trace_) trace_->add(action, begin, end);
     });
+    if (config_.observe.trace) trace_ = std::make_unique<StepTrace>(world_, step_schedule());
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
     if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now(signals);
@@ -342,12 +355,13 @@ class Run {
       batches.push_back(to_microbatch(loader.next()));
     }
     const double lr = lr_.at(state_.step + 1);
-    step_start_ = since_start_.seconds();
     recorder_.begin_step();
     const MeshTraffic before = mesh_->traffic();
     memory_.reset_peak();  // what saving and evaluating take is not the step's
+    if (trace_) trace_->begin_step();
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
+    if (trace_) trace_->end_step();
     add_traffic(counted_, mesh_->traffic(), before);
     if (const auto stats = memory_.stats(); stats.peak > largest_step_.peak) largest_step_ = stats;
     add_traffic(expected_, step_plan_.traffic, {});
@@ -356,6 +370,7 @@ class Run {
     state_.tokens += config_.tokens_per_step();
     const double seconds = watch.seconds();
     state_.seconds += seconds;
+    step_seconds_.push_back(seconds);
     pace_.add(seconds);
     loss_ = result.loss;
     if (!result.is_finite) on_nonfinite(result);
@@ -509,15 +524,26 @@ class Run {
     // A GPU's work is done after the action that began it has ended: its times say nothing.
     if (plan_.mesh.size(Axis::pp) > 1 && options_.device.kind == Device::Kind::cpu) {
       timelines_ =
-          step_timelines(recorder_, plan_.step_schedule(static_cast<int>(config_.accumulation())),
-                         mesh_->comm(Axis::pp), memory_, stream_);
+          step_timelines(recorder_, step_schedule(), mesh_->comm(Axis::pp), memory_, stream_);
     }
+    if (trace_) write_trace();
     if (is_first_) close_files();
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
             .loss = loss_,
             .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : nullptr,
             .checkpoint = newest_};
+  }
+
+  Schedule step_schedule() const {
+    return plan_.step_schedule(static_cast<int>(config_.accumulation()));
+  }
+
+  void write_trace() {
+    const observe::Trace all = trace_->gather();
+    if (!is_first_) return;
+    real_file_system().create_directories(folder_ / "trace");
+    all.write(folder_ / "trace" / "run.json");
   }
 
   /// The peaks of all ranks, for the report.
@@ -537,12 +563,27 @@ class Run {
     }
   }
 
+  /// What was predicted of a step, beside what came of it.
+  void compare_step() {
+    if (step_seconds_.empty()) return;
+    // The first one also takes its memory from the system.
+    if (step_seconds_.size() > 1) step_seconds_.erase(step_seconds_.begin());
+    const auto middle =
+        step_seconds_.begin() + static_cast<std::ptrdiff_t>(step_seconds_.size() / 2);
+    std::nth_element(step_seconds_.begin(), middle, step_seconds_.end());
+    step_time_.measured = *middle;
+    log_info("a step held {} at its peak, {} predicted",
+             format_bytes(static_cast<double>(largest_step_.peak)),
+             format_bytes(static_cast<double>(step_plan_.memory.peak)));
+    if (!step_time_.predicted) return;
+    log_info("a step took {:.3g} s in the median, {:.3g} s predicted ({:+.1f} %)",
+             step_time_.measured, *step_time_.predicted,
+             100 * (*step_time_.predicted / step_time_.measured - 1));
+  }
+
   void close_files() {
     sinks_.close();
-    if (config_.observe.trace) {
-      real_file_system().create_directories(folder_ / "trace");
-      trace_.write(folder_ / "trace" / "run.json");
-    }
+    compare_step();
     if (config_.observe.report) write_report();
     detach_log_file();
   }
@@ -559,6 +600,7 @@ class Run {
   void write_report() const {
     RunSummary summary{.name = config_.run.name,
                        .settings = options_.settings,
+                       .step_time = step_time_,
                        .predicted = step_plan_.memory,
                        .measured = largest_step_,
                        .best_possible_loss = std::nullopt,
@@ -593,20 +635,18 @@ class Run {
   const RunData data_;
   const LrSchedule lr_;
   StepPlan step_plan_;
+  observe::StepTimeRow step_time_;
   std::unique_ptr<Mesh> mesh_;  // a dry run has none
   std::unique_ptr<Model> model_;
   std::unique_ptr<AdamW> optimizer_;
   observe::SinkSet sinks_;
   observe::StepPace pace_;
 
-  observe::Trace trace_;
-  const Stopwatch since_start_;
-  double step_start_ = 0.0;
-
   RunState state_;
   bool resumed_ = false;
   const char* stopped_by_ = nullptr;
   double loss_ = 0.0;
+  std::vector<double> step_seconds_;  // of this process
   fs::path newest_;
   std::int64_t saved_step_ = -1;
   std::vector<observe::SampleText> samples_;
@@ -615,6 +655,7 @@ class Run {
   MemoryStats largest_step_;        // the ledger of the step that held most
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
+  std::unique_ptr<StepTrace> trace_;  // where the run file asks for it
   std::vector<observe::TimelineFigure> timelines_;
 };
 

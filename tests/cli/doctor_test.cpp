@@ -27,6 +27,26 @@ TEST(Doctor, PrintsOneJsonObjectWithAStatusAndAReasonForEverything) {
   }
 }
 
+TEST(DoctorCalibrate, RefusesAFileThatCannotBeWrittenBeforeItMeasures) {
+  const Outcome outcome =
+      run_heddle({"doctor", "--calibrate", "--out", "/nonexistent-folder/machine.toml"});
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_NE(outcome.err.find("/nonexistent-folder"), std::string::npos) << outcome.err;
+  EXPECT_EQ(run_heddle({"doctor", "--calibrate", "--out", "/"}).status, 3);
+}
+
+TEST(DoctorCalibrate, RefusesMoreRanksThanThereAreGpus) {
+  const Outcome outcome =
+      run_heddle({"doctor", "--calibrate", "--device", "cuda", "--ranks", "1000"});
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_NE(outcome.err.find("--ranks 1000"), std::string::npos) << outcome.err;
+}
+
+TEST(DoctorCalibrate, RefusesADtypeThatTheDeviceLacks) {
+  EXPECT_EQ(run_heddle({"doctor", "--calibrate", "--dtype", "bf16"}).status, 2);
+  EXPECT_EQ(run_heddle({"doctor", "--calibrate", "--device", "tpu"}).status, 2);
+}
+
 TEST(Doctor, RefusesOptionsItDoesNotKnow) {
   EXPECT_EQ(run_heddle({"doctor", "--nonsense"}).status, 2);
 }

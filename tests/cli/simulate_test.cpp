@@ -128,5 +128,98 @@ TEST(SimulateNetwork, RefusesWhatCannotBePlayed) {
   expect_refusal(simulate_network("ring", {"--ways", "0"}), 2, {"0 ways"});
 }
 
+Words simulate_step(const Words& more) {
+  Words words = {"simulate", "step",
+                 "--model",  "llama3-8b",
+                 "--system", std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(SimulateStep, PrintsWhereTheTimeGoesAsJson) {
+  const Outcome outcome = run_heddle(
+      simulate_step({"--gpus", "64", "--batch-tokens", "1048576", "--seq", "4096", "--tp", "4",
+                     "--pp", "4", "--schedule", "zb-h1", "--zero", "1", "--json"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const Json report = parse_json(outcome.out, "stdout");
+  const double step = report.at("step_seconds");
+  double sum = 0.0;
+  for (const auto& [name, seconds] : report.at("seconds").items()) {
+    if (name.find("_hidden") == std::string::npos) sum += seconds.get<double>();
+  }
+  EXPECT_NEAR(sum, step, 1e-9 * step);
+  EXPECT_EQ(report.at("microbatches"), 64);
+  EXPECT_EQ(report.at("ranks").size(), 4u);
+  EXPECT_EQ(report.at("ranks").at(3).at("device"), 48);
+  EXPECT_GT(report.at("mfu"), 0.1);
+  // Every message between stages of an inner rank: 64 activations and 64 gradients.
+  std::int64_t sends = 0;
+  for (const Json& size : report.at("messages").at(1)) {
+    if (size.at("group") == "pp" && size.at("operation") == "send") {
+      sends += size.at("calls").get<std::int64_t>();
+    }
+  }
+  EXPECT_EQ(sends, 128);
+}
+
+TEST(SimulateStep, TakesThePlanOfThePlannerAndWritesATrace) {
+  const TestFiles files;
+  const Outcome planned =
+      run_heddle({"plan", "--model", "llama3-8b", "--system",
+                  std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml", "--gpus",
+                  "16", "--batch-tokens", "524288", "--out", files.at("plan.toml")});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  const Outcome outcome = run_heddle(
+      simulate_step({"--plan", files.at("plan.toml"), "--trace", files.at("step.json")}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("llama3-8b on 16 x H200"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("calls"), std::string::npos);
+  const Json trace = parse_json(read_text_file(files.at("step.json")), "step.json");
+  bool has_step = false;
+  for (const Json& event : trace.at("traceEvents")) has_step |= event.at("name") == "step";
+  EXPECT_TRUE(has_step);
+}
+
+TEST(SimulateStep, SlowsDownWithAStragglerAndWithHashedPaths) {
+  const auto seconds = [](const Words& more) {
+    Words words = {"--gpus", "32", "--batch-tokens", "262144", "--pp", "4", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_heddle(simulate_step(words));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return parse_json(outcome.out, "stdout").at("step_seconds").get<double>();
+  };
+  const double plain = seconds({});
+  EXPECT_GT(seconds({"--straggler", "9=1.5"}), 1.2 * plain);
+  EXPECT_GT(seconds({"--vary", "--seed", "3"}), plain);
+  const Words leaves = {"--topology",       "leaf-spine", "--leaves",      "4",  "--spines", "4",
+                        "--hosts-per-leaf", "8",          "--fabric-gbps", "200"};
+  EXPECT_GT(seconds(leaves), plain);
+}
+
+TEST(SimulateStep, RefusesWhatCannotBePlayed) {
+  const Words job = {"--gpus", "8", "--batch-tokens", "65536"};
+  const auto with = [&](const Words& more) {
+    Words words = job;
+    words.insert(words.end(), more.begin(), more.end());
+    return simulate_step(words);
+  };
+  expect_refusal({"simulate", "step"}, 2, {"--model"});
+  expect_refusal(simulate_step({"--gpus", "8"}), 2, {"--batch-tokens"});
+  expect_refusal(with({"--tp", "3"}), 2, {"tp 3", "8 ranks"});
+  expect_refusal(with({"--tp", "two"}), 2, {"parallel.tp"});
+  expect_refusal(with({"--schedule", "zigzag"}), 2, {"parallel.schedule", "1f1b"});
+  expect_refusal(with({"--zero", "4"}), 2, {"parallel.zero"});
+  expect_refusal(with({"--chunks", "2", "--pp", "2"}), 2, {"chunk"});
+  expect_refusal(with({"--microbatch", "3"}), 2, {"32 sequences", "--batch-tokens"});
+  expect_refusal(with({"--straggler", "9=2"}), 2, {"device 9", "0 to 7"});
+  expect_refusal(with({"--straggler", "nine"}), 2, {"--straggler nine", "12=1.5"});
+  expect_refusal(with({"--topology", "switch", "--hosts", "4"}), 2, {"4 hosts", "8 devices"});
+  expect_refusal(with({"--plan", "none.toml"}), 2, {"none.toml"});
+  expect_refusal(with({"--trace", "no/such/folder/a.json"}), 3, {"a.json"});
+  expect_refusal(simulate_step({"--gpus", "8", "--batch-tokens", "107374182400", "--pp", "8"}), 2,
+                 {"passes to simulate"});
+}
+
 }  // namespace
 }  // namespace heddle

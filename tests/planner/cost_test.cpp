@@ -54,6 +54,17 @@ TEST(Bubble, OfEveryScheduleIsNearTheSimulated) {
   }
 }
 
+TEST(Bubble, OfInterleavingWithFewMicroBatchesIsTheSimulated) {
+  for (const int p : {2, 4, 8}) {
+    for (const int m : {1, 2, 3, 5, 8, 9}) {
+      const double simulated = played("interleaved", {p, m, 4}, {1, 1, 1, 0.0});
+      EXPECT_NEAR(3.0 * m + bubble_seconds(Pipeline::interleaved, p, 4, m, {1, 1, 1}), simulated,
+                  1e-9)
+          << p << " " << m;
+    }
+  }
+}
+
 TEST(PassCost, IsTheLargerOfDeviceAndHostAndMoreWhereTheyMeet) {
   EXPECT_NEAR((PassCost{.device = 1.0, .comm = 0.5, .host = 0.1}.seconds()), 1.5, 1e-3);
   EXPECT_NEAR((PassCost{.device = 0.1, .comm = 0.0, .host = 2.0}.seconds()), 2.0, 1e-3);

@@ -117,6 +117,8 @@ int messages_under_way(const Schedule& lowered);
 
 /// "F3", "BW0", "step"; "c1>2" and "c1<2" begin and end a collective.
 std::string to_text(const Action& action);
+/// The same with the stage, "F3s1", where ranks of the schedule have more than one.
+std::string to_text(const Action& action, const Schedule& schedule);
 /// "F0 F1 BW0 ..." with a line per rank; stages are named where a rank has more than one.
 std::string to_text(const Schedule& schedule);
 

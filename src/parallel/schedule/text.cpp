@@ -47,17 +47,21 @@ std::string to_text(const Action& action) {
   return fmt::format("{}{}{}", symbol(action.collective), symbol(action.act), action.microbatch);
 }
 
+std::string to_text(const Action& action, const Schedule& schedule) {
+  const bool has_stage =
+      is_computation(action.act) ? !is_vocabulary(action.act) : action.act < Act::begin;
+  const std::string text = to_text(action);
+  if (!has_stage || schedule.stages() <= schedule.ranks()) return text;
+  return fmt::format("{}s{}", text, action.stage);
+}
+
 std::string to_text(const Schedule& schedule) {
-  const bool names_stages = schedule.stages() > schedule.ranks();
   std::string text;
   for (const auto& actions : schedule.by_rank) {
     std::string line;
     for (const Action& action : actions) {
       if (!line.empty()) line += " ";
-      line += to_text(action);
-      const bool has_stage =
-          is_computation(action.act) ? !is_vocabulary(action.act) : action.act < Act::begin;
-      if (names_stages && has_stage) line += fmt::format("s{}", action.stage);
+      line += to_text(action, schedule);
     }
     text += line + "\n";
   }

@@ -19,7 +19,13 @@ std::vector<double> capacities_of(const Topology& topology) {
 }  // namespace
 
 FlowNetwork::FlowNetwork(const Topology& topology, double tolerance)
-    : tolerance_(tolerance), max_min_(capacities_of(topology)) {}
+    : FlowNetwork(capacities_of(topology), tolerance) {}
+
+FlowNetwork::FlowNetwork(std::vector<double> capacities, double tolerance)
+    : tolerance_(tolerance),
+      capacities_(std::move(capacities)),
+      users_(capacities_.size(), 0),
+      max_min_(capacities_) {}
 
 void FlowNetwork::begin(double time, Piece piece, std::size_t id) {
   const double begin = std::max(time, now_) + piece.latency_seconds;
@@ -27,16 +33,29 @@ void FlowNetwork::begin(double time, Piece piece, std::size_t id) {
   std::push_heap(waiting_.begin(), waiting_.end(), Later());
 }
 
-/// Whether anything is under way now.
-bool FlowNetwork::admit() {
-  if (active_.empty() && !waiting_.empty()) now_ = std::max(now_, waiting_.front().begin);
+/// Whether anything is under way until `limit`.
+bool FlowNetwork::admit(double limit) {
+  if (active_.empty() && !waiting_.empty() && waiting_.front().begin <= limit) {
+    now_ = std::max(now_, waiting_.front().begin);
+  }
   while (!waiting_.empty() && waiting_.front().begin <= now_ * (1.0 + kRounding)) {
     std::pop_heap(waiting_.begin(), waiting_.end(), Later());
-    active_.push_back(std::move(waiting_.back()));
+    enter(std::move(waiting_.back()));
     waiting_.pop_back();
-    is_changed_ = true;
   }
   return !active_.empty();
+}
+
+/// A piece that has its links for itself goes at their speed and slows nobody.
+void FlowNetwork::enter(Active one) {
+  one.rate = std::numeric_limits<double>::infinity();
+  for (const auto& [link, share] : one.piece.links) {
+    int& users = users_[static_cast<std::size_t>(link)];
+    is_changed_ |= users++ > 0;
+    one.rate = std::min(one.rate, capacities_[static_cast<std::size_t>(link)] / share);
+  }
+  one.end = now_ + one.piece.bytes / one.rate;
+  active_.push_back(std::move(one));
 }
 
 void FlowNetwork::solve() {
@@ -71,21 +90,25 @@ void FlowNetwork::end_batch(double first_end) {
   for (auto one = rest; one != active_.end(); ++one) {
     ended_.push_back({one->id, one->end});
     bytes_moved_ += one->piece.bytes;
+    for (const auto& [link, share] : one->piece.links) {
+      is_changed_ |= --users_[static_cast<std::size_t>(link)] > 0;
+    }
   }
   active_.erase(rest, active_.end());
   std::sort(ended_.begin(), ended_.end(), [](const Ended& a, const Ended& b) {
     return std::pair(a.time, a.id) < std::pair(b.time, b.id);
   });
-  is_changed_ = true;
   move_to(ended_.back().time);
 }
 
-std::span<const Ended> FlowNetwork::advance() {
+std::span<const Ended> FlowNetwork::advance(double limit) {
   ended_.clear();
-  while (ended_.empty() && admit()) {
+  while (ended_.empty() && admit(limit)) {
     if (is_changed_) solve();
     double first_end = std::numeric_limits<double>::infinity();
     for (const Active& one : active_) first_end = std::min(first_end, one.end);
+    const double next = waiting_.empty() ? first_end : std::min(first_end, waiting_.front().begin);
+    if (next > limit) break;
     if (!waiting_.empty() && waiting_.front().begin < first_end) {
       move_to(waiting_.front().begin);
     } else {

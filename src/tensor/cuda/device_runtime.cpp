@@ -73,6 +73,12 @@ DeviceMemory device_memory(Device device) {
   return memory;
 }
 
+DeviceModel device_model(Device device) {
+  cudaDeviceProp properties;
+  HEDDLE_CUDA(cudaGetDeviceProperties(&properties, device.index));
+  return {properties.name, properties.multiProcessorCount};
+}
+
 void use(Device device) { HEDDLE_CUDA(cudaSetDevice(device.index)); }
 
 std::shared_ptr<void> make_queue(Device device) {

@@ -23,6 +23,7 @@ void upload(Device, std::byte*, const std::byte*, std::size_t) { refuse(); }
 std::byte* allocate_pinned(std::size_t) { refuse(); }
 void release_pinned(std::byte*) noexcept {}
 DeviceMemory device_memory(Device) { refuse(); }
+DeviceModel device_model(Device) { refuse(); }
 void use(Device) { refuse(); }
 std::shared_ptr<void> make_queue(Device) { refuse(); }
 void synchronize(void*) { refuse(); }

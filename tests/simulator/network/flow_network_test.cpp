@@ -124,6 +124,29 @@ TEST(FlowNetwork, PaysLatencyBeforeTakingCapacity) {
   EXPECT_DOUBLE_EQ(ends.at(0), 5.0);
 }
 
+TEST(FlowNetwork, NeedsNoSolutionForPiecesThatShareNothing) {
+  OneSwitch network(0.0);
+  network.begin(0.0, 0, 1, 4.0);
+  network.begin(1.0, 2, 3, 4.0);
+  const auto ends = network.play();
+  EXPECT_DOUBLE_EQ(ends.at(0), 4.0);
+  EXPECT_DOUBLE_EQ(ends.at(1), 5.0);
+  EXPECT_EQ(network.solves(), 0);
+}
+
+TEST(FlowNetwork, GoesNoFurtherThanALimitSoThatMoreCanBegin) {
+  FlowNetwork network(std::vector<double>{1.0}, 0.0);
+  network.begin(0.0, {.bytes = 3.0, .links = {{0}}}, 0);
+  EXPECT_TRUE(network.advance(1.0).empty());
+  network.begin(1.0, {.bytes = 3.0, .links = {{0}}}, 1);
+  EXPECT_TRUE(network.advance(4.9).empty());
+  const auto first = network.advance(5.0);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].id, 0u);
+  EXPECT_DOUBLE_EQ(first[0].time, 5.0);
+  EXPECT_DOUBLE_EQ(network.advance()[0].time, 6.0);
+}
+
 TEST(FlowNetwork, NothingIsAlsoSent) {
   OneSwitch network(0.5);
   network.begin(2.0, 0, 1, 0.0);

@@ -1,0 +1,75 @@
+"""Lines and stacked bars as small SVGs that follow light and dark."""
+
+STYLE = """<style>
+svg{--ink:#1c1e21;--soft:#63676e;--hair:#e4e2dc;--c0:#24588f;--c1:#c4561b;--c2:#3f7d58;--c3:#a8862c;--c4:#7a4e9c;--c5:#8b9099;font:12px system-ui,sans-serif}
+@media (prefers-color-scheme:dark){svg{--ink:#e9e7e2;--soft:#9a9da3;--hair:#33373c;--c0:#7db2ec;--c1:#f0975c;--c2:#7cc096;--c3:#dcb95c;--c4:#b992d6;--c5:#70757d}}
+text{fill:var(--soft)}.k{fill:var(--ink)}.t{text-anchor:middle}.y{text-anchor:end}.h{stroke:var(--hair)}
+</style>"""
+
+
+def frame(title, width, height):
+    return [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">', STYLE,
+            f'<text class="k" x="44" y="16">{title}</text>']
+
+
+def grid(out, left, right, y, high, unit, top):
+    for i in range(5):
+        value = high * i / 4
+        out.append(f'<line class="h" x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+                   f'<text class="y" x="{left - 6}" y="{y(value) + 4:.1f}">{value:g}</text>')
+    out.append(f'<text x="2" y="{top - 8}">{unit}</text>')
+
+
+def save(path, out):
+    with open(path, "w") as file:
+        file.write("\n".join(out + ["</svg>"]) + "\n")
+
+
+def lines(path, title, xs, series, high, unit, x_unit, width=760, height=320):
+    """series: (name, colour 0-5, values, are points instead of a line)."""
+    left, right, top, bottom = 44, width - 12, 62, height - 44
+    y = lambda value: bottom - (bottom - top) * value / high
+    x = lambda i: left + 30 + (right - left - 60) * i / (len(xs) - 1)
+    out = frame(title, width, height)
+    grid(out, left, right, y, high, unit, top)
+    at = left
+    for name, colour, values, are_points in series:
+        fill = f'fill="none" stroke="var(--c{colour})" stroke-width="2"' if are_points else f'fill="var(--c{colour})"'
+        out.append(f'<circle cx="{at + 5}" cy="34" r="4.5" {fill}/><text x="{at + 15}" y="38">{name}</text>')
+        at += 34 + 6.4 * len(name)
+        if not are_points:
+            path_data = "M" + "L".join(f"{x(i):.1f} {y(value):.1f}" for i, value in enumerate(values))
+            out.append(f'<path d="{path_data}" fill="none" stroke="var(--c{colour})" stroke-width="2"/>')
+        for i, value in enumerate(values):
+            out.append(f'<circle cx="{x(i):.1f}" cy="{y(value):.1f}" r="{5 if are_points else 3}" {fill}><title>{value:.4g}</title></circle>')
+    for i, value in enumerate(xs):
+        out.append(f'<text class="t" x="{x(i):.1f}" y="{bottom + 18}">{value:,}</text>')
+    out.append(f'<text class="t" x="{(left + right) / 2}" y="{height - 8}">{x_unit}</text>')
+    save(path, out)
+
+
+def stacks(path, title, groups, parts, high, unit, width=860, height=340):
+    """groups: (label, label above). parts: (name, colour, values), from the bottom up, one value per group."""
+    left, right, top, bottom = 44, width - 12, 74, height - 46
+    y = lambda value: bottom - (bottom - top) * value / high
+    out = frame(title, width, height)
+    grid(out, left, right, y, high, unit, top)
+    at = left
+    for name, colour, _ in parts:
+        out.append(f'<rect x="{at}" y="29" width="11" height="11" rx="2" fill="var(--c{colour})"/><text x="{at + 16}" y="39">{name}</text>')
+        at += 34 + 6.4 * len(name)
+    slot = (right - left) / len(groups)
+    bar = min(64, 0.7 * slot)
+    for g, (label, above) in enumerate(groups):
+        middle, height_so_far = left + slot * (g + 0.5), 0.0
+        for name, colour, values in parts:
+            if values[g] <= 0:
+                continue
+            size = (bottom - top) * values[g] / high
+            out.append(f'<rect x="{middle - bar / 2:.1f}" y="{y(height_so_far + values[g]):.1f}" width="{bar:.1f}" height="{size:.2f}" '
+                       f'fill="var(--c{colour})"><title>{name}: {values[g]:.3g} {unit}</title></rect>')
+            height_so_far += values[g]
+        out.append(f'<text class="t k" x="{middle:.1f}" y="{y(height_so_far) - 6:.1f}">{above}</text>')
+        for n, line in enumerate(label.split("\n")):
+            out.append(f'<text class="t" x="{middle:.1f}" y="{bottom + 17 + 14 * n}">{line}</text>')
+    save(path, out)

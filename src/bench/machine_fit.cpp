@@ -1,0 +1,155 @@
+#include "bench/machine_fit.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "planner/gemm.h"
+
+namespace heddle {
+namespace {
+
+using planner::GemmModel;
+
+double& matrix_rate(planner::Device& device, DType dtype) {
+  if (dtype == DType::bf16) return device.matrix_bf16;
+  return dtype == DType::f16 ? device.matrix_f16 : device.matrix_f32;
+}
+
+/// Sum of squared logarithms of predicted over measured.
+double misfit(const planner::Device& device, DType dtype,
+              const std::vector<ProductSample>& products) {
+  double sum = 0.0;
+  for (const ProductSample& sample : products) {
+    const double predicted = planner::gemm_seconds(device, device.matrix_rate(dtype),
+                                                   static_cast<double>(size_of(dtype)),
+                                                   {sample.m, sample.n, sample.k, 1.0});
+    const double error = std::log(predicted / sample.seconds);
+    sum += error * error;
+  }
+  return sum;
+}
+
+/// Changes one constant after the other by steps that shrink, as long as that helps: the misfit is
+/// smooth and has few constants.
+void fit_products(planner::Device& device, DType dtype, const RankRates& rates) {
+  double best_rate = rates.product_flops;
+  for (const ProductSample& sample : rates.products) {
+    best_rate = std::max(best_rate, 2.0 * sample.m * sample.n * sample.k / sample.seconds);
+  }
+  matrix_rate(device, dtype) = best_rate;
+  GemmModel& gemm = device.gemm;
+  gemm.half_depth = gemm.half_rows = gemm.half_columns = 8.0;
+  const std::array<double*, 4> constants = {&matrix_rate(device, dtype), &gemm.half_depth,
+                                            &gemm.half_rows, &gemm.half_columns};
+  double best = misfit(device, dtype, rates.products);
+  for (double factor = 2.0; factor > 1.001;) {
+    bool helped = false;
+    for (double* constant : constants) {
+      for (const double by : {factor, 1.0 / factor}) {
+        const double before = *constant;
+        *constant = before * by;
+        const double now = misfit(device, dtype, rates.products);
+        if (now < best) {
+          best = now;
+          helped = true;
+        } else {
+          *constant = before;
+        }
+      }
+    }
+    if (!helped) factor = std::sqrt(factor);
+  }
+}
+
+/// Products fall into tiles on a GPU; a CPU's are too small to count.
+void set_tiles(planner::Device& device, bool is_gpu) {
+  GemmModel& gemm = device.gemm;
+  if (!is_gpu) {
+    gemm.tile[0] = {1, 1, 1.0};
+    gemm.tiles = 1;
+    return;
+  }
+  gemm.tail = 0.5;
+  gemm.tiles = 4;
+  gemm.tile[0] = {256, 128, 1.0};
+  gemm.tile[1] = {128, 256, 1.0};
+  gemm.tile[2] = {128, 128, 0.95};
+  gemm.tile[3] = {64, 64, 0.7};
+}
+
+planner::SharedDevice fit_rank(const MachineSamples& samples, const RankRates& rates) {
+  planner::SharedDevice fitted{.ranks = rates.ranks, .device = {}, .software = {}};
+  planner::Device& device = fitted.device;
+  device.name = samples.device_name;
+  device.memory_bytes = samples.memory_bytes;
+  device.memory_bytes_per_s = rates.block_bytes;
+  device.kernel_s = rates.kernel_seconds;
+  // A call of ours is a kernel; the share of the time that PyTorch takes to launch one is not
+  // known here, nor needed.
+  device.vector_f32 = rates.block_bytes / 4.0;
+  device.processors = samples.processors;
+  set_tiles(device, samples.is_gpu);
+  fit_products(device, samples.dtype, rates);
+  planner::Software& software = fitted.software;
+  software.optimizer_bytes = rates.parameter_seconds * rates.block_bytes;
+  software.loss_bytes = rates.logit_seconds * rates.block_bytes;
+  software.variation = std::min(1.0, rates.variation);
+  software.fused_attention =
+      std::min(1.0, rates.attention_flops / device.matrix_rate(samples.dtype));
+  // Ranks of a CPU communicate with the cores that compute.
+  software.contention = samples.is_gpu ? 0.1 : 1.0;
+  return fitted;
+}
+
+planner::Link fit_link(const MachineSamples& samples) {
+  planner::Link link{.name = samples.link_name};
+  if (samples.links.empty()) {
+    // Nothing to measure with one rank: what it would copy.
+    link.bytes_per_s = samples.rates.front().copy_bytes / 2.0;
+    return link;
+  }
+  const LinkRates& rates = samples.links.front();
+  link.latency_s = rates.message_latency;
+  link.bytes_per_s = rates.message_bytes;
+  // What gathers of single parameters reach, by the ring's bytes: the table's middle.
+  for (const CollectiveSamples& table : rates.collectives) {
+    if (table.op != CommOp::all_gather) continue;
+    const auto& [bytes, seconds] = table.points[table.points.size() - 2];
+    const double wire = bytes * (rates.ranks - 1) / rates.ranks;
+    link.bytes_per_s = std::max(link.bytes_per_s, wire / seconds);
+    link.message = std::min(1.0, rates.message_bytes / link.bytes_per_s);
+    link.collective = std::min(1.0, wire / seconds / link.bytes_per_s);
+  }
+  return link;
+}
+
+}  // namespace
+
+planner::Machine fit_machine(const MachineSamples& samples) {
+  planner::Machine machine;
+  machine.name = samples.name;
+  machine.links = {fit_link(samples)};
+  for (const LinkRates& links : samples.links) {
+    for (const CollectiveSamples& of : links.collectives) {
+      machine.collectives.push_back({.op = of.op, .ranks = of.ranks, .points = of.points});
+    }
+  }
+  for (const RankRates& rates : samples.rates) {
+    planner::SharedDevice fitted = fit_rank(samples, rates);
+    if (&rates == &samples.rates.front()) {
+      machine.device = fitted.device;
+      machine.software = fitted.software;
+    } else {
+      machine.shared.push_back(std::move(fitted));
+    }
+  }
+  return machine;
+}
+
+double product_error(const planner::Device& device, DType dtype, const RankRates& rates) {
+  return std::sqrt(misfit(device, dtype, rates.products) /
+                   static_cast<double>(rates.products.size()));
+}
+
+}  // namespace heddle

@@ -1,0 +1,163 @@
+#include "cli/calibrate.h"
+
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <ctime>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file_system.h"
+#include "bench/machine_fit.h"
+#include "cli/compute_choice.h"
+#include "cli/launcher.h"
+#include "cli/ranks.h"
+#include "cli/threads.h"
+#include "observe/machine.h"
+#include "observe/progress.h"
+#include "ops/gemm.h"
+#include "planner/machine_text.h"
+#include "tensor/device_runtime.h"
+
+namespace heddle::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_out(const fs::path& out) {
+  if (out.empty()) return;
+  const fs::path folder = out.has_parent_path() ? out.parent_path() : fs::path(".");
+  if (fs::is_directory(folder) && !fs::is_directory(out)) return;
+  throw Error(
+      ErrorCode::resources,
+      fmt::format("--out {} cannot be written: {}", out.string(),
+                  fs::is_directory(out) ? "it is a folder" : folder.string() + " is not a folder"),
+      "give a file in a folder that is there");
+}
+
+/// How many ranks are measured together, one number after the other. Ranks that are processes are
+/// all there from the start.
+std::vector<int> rank_counts(const CalibrateOptions& options, Device::Kind kind) {
+  const Launcher launcher = detect_launcher(process_environment);
+  if (kind == Device::Kind::cuda) {
+    const int ranks = rank_count(std::max(1, options.ranks)), devices = cuda_device_count();
+    if (launcher.size == 1 && ranks > devices) {
+      throw Error(ErrorCode::resources,
+                  fmt::format("--ranks {}, but {} CUDA device{} found", ranks, devices,
+                              devices == 1 ? " is" : "s are"),
+                  "a rank needs a GPU of its own to be measured");
+    }
+    return {ranks};
+  }
+  if (launcher.size > 1) return {rank_count(options.ranks == 0 ? 1 : options.ranks)};
+  const int most = options.ranks == 0 ? 2 : options.ranks;
+  std::vector<int> counts;
+  for (int ranks = 1; ranks < most; ranks *= 2) counts.push_back(ranks);
+  counts.push_back(most);
+  return counts;
+}
+
+/// The measurements of one world, with a progress line of its own.
+class Measuring {
+ public:
+  Measuring(Device::Kind kind, DType dtype, int ranks)
+      : kind_(kind), ranks_(ranks), options_{.threads = thread_count(0, ranks), .dtype = dtype} {}
+
+  void run(MachineSamples& samples) {
+    run_on_devices(kind_, ranks_, [&](World& world, Device device) {
+      MachineBenchOptions options = options_;
+      options.device = device;
+      const std::string size =
+          fmt::format("{} rank{} x {} thread{}", ranks_, ranks_ == 1 ? "" : "s", options.threads,
+                      options.threads == 1 ? "" : "s");
+      options.progress = progress("measuring computation, " + size);
+      const RankRates rates = measure_rates(world, options);
+      options.progress = progress("measuring communication, " + size);
+      const LinkRates links = measure_links(world, options);
+      if (world.rank() != 0) return;
+      samples.rates.push_back(rates);
+      if (world.size() > 1) samples.links.push_back(links);
+    });
+  }
+
+ private:
+  static std::function<void(int, int)> progress(const std::string& label) {
+    return [label, bar = std::shared_ptr<observe::Progress>()](int, int all) mutable {
+      if (!bar) {
+        bar = std::make_shared<observe::Progress>(
+            observe::ProgressOptions{.label = label,
+                                     .total = static_cast<std::uint64_t>(all),
+                                     .unit = "measurements",
+                                     .terminal = observe::stderr_terminal(true)});
+      }
+      bar->add(1);
+    };
+  }
+
+  const Device::Kind kind_;
+  const int ranks_;
+  const MachineBenchOptions options_;
+};
+
+/// What there is to say about the circumstances: a file of another day, or of a loaded machine, is
+/// to be recognised.
+std::vector<std::string> comments(const MachineSamples& samples, const planner::Machine& machine,
+                                  double seconds) {
+  std::vector<std::string> lines;
+  lines.push_back(
+      fmt::format("Measured by heddle {} doctor --calibrate on {:%F %H:%M} UTC in {:.0f} s.",
+                  HEDDLE_VERSION, fmt::gmtime(std::time(nullptr)), seconds));
+  lines.push_back(
+      fmt::format("Products: {}.",
+                  ops::gemm_backend(samples.is_gpu ? Device{Device::Kind::cuda, 0} : Device{})));
+  for (std::size_t i = 0; i < samples.rates.size(); ++i) {
+    const RankRates& rates = samples.rates[i];
+    const planner::Device& device = i == 0 ? machine.device : machine.shared[i - 1].device;
+    lines.push_back(fmt::format(
+        "{} x {} threads: a large product at {:.4g} GFLOP/s a rank, spread {:.1f} %; copies at "
+        "{:.3g} GB/s; all products fitted to {:.1f} %.",
+        rates.ranks, rates.threads, rates.product_flops * 1e-9, 100 * rates.product_spread,
+        rates.copy_bytes * 1e-9, 100 * product_error(device, samples.dtype, rates)));
+  }
+  return lines;
+}
+
+}  // namespace
+
+void calibrate(const CalibrateOptions& options) {
+  check_out(options.out);
+  const bool is_gpu = options.device == "cuda";
+  const ComputeChoice choice = compute_choice(options.device, !options.dtype.empty() ? options.dtype
+                                                              : is_gpu               ? "bf16"
+                                                                                     : "f32");
+  const std::vector<int> counts = rank_counts(options, choice.device.kind);
+  const observe::Machine found = observe::inspect_machine();
+  const Launcher launcher = detect_launcher(process_environment);
+  MachineSamples samples{.dtype = choice.dtype, .is_gpu = is_gpu};
+  samples.name = fmt::format("{}, {} cores", found.cpu_model, found.cores_usable);
+  samples.link_name = launcher.size > 1 ? launcher.name : "threads of one process";
+  samples.device_name = found.cpu_model.empty() ? "CPU" : found.cpu_model;
+  samples.memory_bytes = static_cast<double>(found.memory_total_bytes);
+  if (is_gpu) {
+    const auto kind = device_runtime::device_model(choice.device);
+    samples.device_name = kind.name;
+    samples.processors = kind.processors;
+    samples.memory_bytes =
+        static_cast<double>(device_runtime::device_memory(choice.device).total_bytes);
+  }
+  const Stopwatch watch;
+  for (const int ranks : counts) Measuring(choice.device.kind, choice.dtype, ranks).run(samples);
+  if (!is_first_process()) return;
+  const planner::Machine machine = fit_machine(samples);
+  const std::string text =
+      planner::machine_text(machine, comments(samples, machine, watch.seconds()));
+  if (options.out.empty()) {
+    fmt::print("{}", text);
+    return;
+  }
+  write_file_atomically(real_file_system(), options.out, text);
+  fmt::print(stderr, "wrote {}\n", options.out.string());
+}
+
+}  // namespace heddle::cli

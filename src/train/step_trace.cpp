@@ -1,0 +1,105 @@
+#include "train/step_trace.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "tensor/memory.h"
+
+namespace heddle {
+namespace {
+
+/// Stream 0 has the actions, the others what travels between ranks: by name of the communicator.
+/// As planner/simulated_step numbers them, and then those that it does not tell apart.
+constexpr std::array kStreams = {"actions", "pp", "dp", "pp ends", "pp lane", "tp", "tp copies"};
+
+int stream_of(const std::string& group) {
+  const auto found = std::find(kStreams.begin() + 1, kStreams.end(), group);
+  return found == kStreams.end() ? -1 : static_cast<int>(found - kStreams.begin());
+}
+
+/// A message as the action that sends it: the executor gives gradients odd tags.
+std::string name_of_call(const CommCall& call) {
+  if (call.op != CommOp::send) return std::string(name_of(call.op));
+  return call.message_tag % 2 == 0 ? "sa" : "sg";
+}
+
+CommCall::Clock::time_point started_together(World& world) {
+  world.all().barrier();
+  return CommCall::Clock::now();
+}
+
+/// `own` of every rank, on all of them.
+std::vector<std::string> gather_text(Communicator& all, const std::string& own) {
+  Memory memory;
+  Stream stream(1);
+  const double longest = all.combine(static_cast<double>(own.size()), ReduceOp::max);
+  const auto length = static_cast<std::int64_t>(longest);
+  const Tensor row = memory.zeros({length}, DType::u8, MemoryTag::communication);
+  const Tensor rows = memory.alloc({all.size(), length}, DType::u8, MemoryTag::communication);
+  std::memcpy(row.bytes(), own.data(), own.size());
+  all.all_gather(row, rows, stream).wait(stream);
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < all.size(); ++rank) {
+    const auto* from = reinterpret_cast<const char*>(rows.bytes() + rank * length);
+    texts.emplace_back(from, strnlen(from, static_cast<std::size_t>(length)));
+  }
+  return texts;
+}
+
+}  // namespace
+
+StepTrace::StepTrace(World& world, Schedule schedule)
+    : world_(world), schedule_(std::move(schedule)), start_(started_together(world)) {}
+
+StepTrace::~StepTrace() { world_.flight().set_observer({}); }
+
+double StepTrace::seconds_at(CommCall::Clock::time_point time) const {
+  return std::chrono::duration<double>(time - start_).count();
+}
+
+void StepTrace::begin_step() {
+  step_start_ = seconds_at(CommCall::Clock::now());
+  world_.flight().set_observer([this](const CommCall& call) { add_call(call); });
+}
+
+void StepTrace::end_step() { world_.flight().set_observer({}); }
+
+void StepTrace::add(const Action& action, double begin, double end) {
+  const std::lock_guard lock(mutex_);
+  trace_.add({.name = to_text(action, schedule_),
+              .category = "action",
+              .rank = world_.rank(),
+              .begin_seconds = step_start_ + begin,
+              .duration_seconds = end - begin});
+}
+
+void StepTrace::add_call(const CommCall& call) {
+  const int stream = stream_of(call.group_name);
+  if (stream < 0 || call.group->ranks.size() < 2) return;
+  if (call.op == CommOp::recv) return;  // a message is one span, its sender's
+  const std::lock_guard lock(mutex_);
+  trace_.add({.name = name_of_call(call),
+              .category = is_point_to_point(call.op) ? "message" : "collective",
+              .rank = world_.rank(),
+              .stream = stream,
+              .begin_seconds = seconds_at(call.started),
+              .duration_seconds = std::chrono::duration<double>(call.ended - call.started).count(),
+              .bytes = static_cast<std::uint64_t>(call.bytes)});
+}
+
+observe::Trace StepTrace::gather() {
+  const std::lock_guard lock(mutex_);
+  observe::Trace all;
+  for (const std::string& text : gather_text(world_.all(), trace_.json())) {
+    if (world_.rank() != 0) break;
+    const observe::Trace of_rank = observe::parse_trace(text, "a rank's trace");
+    for (const observe::Span& span : of_rank.spans()) {
+      all.add(span);
+      all.name_stream(span.rank, span.stream, kStreams[static_cast<std::size_t>(span.stream)]);
+    }
+  }
+  return all;
+}
+
+}  // namespace heddle

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <mutex>
+
+#include "comm/world.h"
+#include "observe/trace.h"
+#include "parallel/schedule/schedule.h"
+
+namespace heddle {
+
+/// Collects a timeline of a rank's steps: its actions, and the calls of its communicators with
+/// their bytes, each axis on a stream of its own. Times count from the construction, which all
+/// ranks do at the same time.
+class StepTrace {
+ public:
+  /// Waits for all ranks, so that their clocks start together. `schedule` is the step's.
+  StepTrace(World& world, Schedule schedule);
+  ~StepTrace();
+  StepTrace(const StepTrace&) = delete;
+  StepTrace& operator=(const StepTrace&) = delete;
+
+  /// Between them calls are recorded.
+  void begin_step();
+  void end_step();
+  /// An action of the step begun last, with seconds from its start.
+  void add(const Action& action, double begin, double end);
+
+  /// All ranks call it; the first one's answer has the spans of all of them.
+  observe::Trace gather();
+
+ private:
+  double seconds_at(CommCall::Clock::time_point time) const;
+  void add_call(const CommCall& call);
+
+  World& world_;
+  const Schedule schedule_;
+  const CommCall::Clock::time_point start_;
+  double step_start_ = 0.0;
+  std::mutex mutex_;  // calls end on other threads too
+  observe::Trace trace_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,84 @@
+#include "bench/machine_fit.h"
+
+#include <gtest/gtest.h>
+
+#include "planner/gemm.h"
+#include "planner/machine_text.h"
+
+namespace heddle {
+namespace {
+
+/// Rates as a device with these constants would give them.
+RankRates rates_of(double flops, double half_depth, double half_rows, int ranks) {
+  RankRates rates{.ranks = ranks, .threads = 1, .product_flops = flops};
+  planner::Device device;
+  device.memory_bytes_per_s = 1e13;
+  device.gemm.tiles = 1;
+  device.gemm.tile[0] = {1, 1, 1.0};
+  device.gemm.half_depth = half_depth;
+  device.gemm.half_rows = half_rows;
+  for (const double m : {128.0, 512.0, 2048.0}) {
+    for (const double n : {192.0, 768.0, 3072.0}) {
+      for (const double k : {256.0, 1024.0}) {
+        rates.products.push_back({ProductSample::Kind::output, m, n, k,
+                                  planner::gemm_seconds(device, flops, 4.0, {m, n, k, 1.0})});
+      }
+    }
+  }
+  rates.attention_flops = 0.25 * flops;
+  rates.block_bytes = 2e10;
+  rates.copy_bytes = 1e10;
+  rates.logit_seconds = 1e-9;
+  rates.parameter_seconds = 2e-9;
+  rates.kernel_seconds = 0.0;
+  return rates;
+}
+
+MachineSamples samples_of_two() {
+  return {.name = "m",
+          .device_name = "cpu",
+          .link_name = "threads",
+          .memory_bytes = 8e9,
+          .rates = {rates_of(2e11, 30, 10, 1), rates_of(1e11, 60, 20, 2)},
+          .links = {{.ranks = 2,
+                     .collectives = {{CommOp::all_reduce, 2, {{4096, 1e-5}, {16384, 2e-5}}},
+                                     {CommOp::all_gather, 2, {{4096, 1e-5}, {16384, 2e-5}}}},
+                     .message_latency = 1e-6,
+                     .message_bytes = 4e9}}};
+}
+
+TEST(FitMachine, FindsTheConstantsThatMadeTheSamples) {
+  const planner::Machine machine = fit_machine(samples_of_two());
+  EXPECT_NEAR(machine.device.matrix_f32, 2e11, 0.02 * 2e11);
+  EXPECT_NEAR(machine.device.gemm.half_depth, 30, 6);
+  ASSERT_EQ(machine.shared.size(), 1u);
+  EXPECT_NEAR(machine.shared[0].device.matrix_f32, 1e11, 0.02e11);
+  EXPECT_LT(product_error(machine.device, DType::f32, samples_of_two().rates[0]), 0.01);
+  EXPECT_NEAR(machine.software.fused_attention, 0.25, 0.01);
+  EXPECT_NEAR(machine.software.optimizer_bytes, 40.0, 1e-6);
+  EXPECT_NEAR(machine.software.loss_bytes, 20.0, 1e-6);
+  EXPECT_DOUBLE_EQ(machine.software.contention, 1.0);
+}
+
+TEST(FitMachine, GivesAMachineFileThatCanBeRead) {
+  const planner::Machine machine = fit_machine(samples_of_two());
+  const planner::Machine read = planner::parse_machine(planner::machine_text(machine, {}), "m");
+  EXPECT_EQ(read.collectives.size(), 2u);
+  EXPECT_EQ(read.collectives[0].ranks, 2);
+  EXPECT_NEAR(read.collectives[0].points[1][1], 2e-5, 1e-9);
+  EXPECT_EQ(read.shared[0].ranks, 2);
+  EXPECT_GT(read.links[0].bytes_per_s, 0.0);
+}
+
+TEST(FitMachine, OfASingleRankNeedsNoLinks) {
+  MachineSamples samples = samples_of_two();
+  samples.rates.pop_back();
+  samples.links.clear();
+  const planner::Machine read =
+      planner::parse_machine(planner::machine_text(fit_machine(samples), {}), "m");
+  EXPECT_TRUE(read.shared.empty());
+  EXPECT_TRUE(read.collectives.empty());
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,73 @@
+#include "planner/machine_text.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace heddle::planner {
+namespace {
+
+std::string file(const std::string& name) {
+  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml";
+}
+
+/// A machine whose ranks share cores.
+Machine shared_machine() {
+  Machine machine = read_machine(file("a100-800g"));
+  machine.software.contention = 1.0;
+  machine.software.loss_bytes = 17.5;
+  machine.device.gemm.half_rows = 12;
+  SharedDevice shared{.ranks = 2, .device = machine.device, .software = machine.software};
+  shared.device.matrix_f16 = 200e12;
+  shared.device.memory_bytes_per_s = 900e9;
+  shared.software.fused_attention = 0.25;
+  machine.shared.push_back(shared);
+  return machine;
+}
+
+TEST(MachineText, IsReadBackAsTheMachineItCameFrom) {
+  for (Machine machine : {read_machine(file("h200-hgx-ndr")), shared_machine()}) {
+    machine.name = "a \"quoted\\ name\"";
+    machine.pairs = {{5e9, 6e9}, {7e9, 8e9}};
+    const std::string text = machine_text(machine, {"measured today"});
+    EXPECT_EQ(text.find("# measured today\n"), 0u);
+    const Machine read = parse_machine(text, "m.toml");
+    EXPECT_EQ(read.name, machine.name);
+    EXPECT_EQ(machine_text(read, {"measured today"}), text);
+    EXPECT_EQ(read.links.size(), machine.links.size());
+    EXPECT_EQ(read.pairs.size(), 2u);
+    EXPECT_EQ(read.shared.size(), machine.shared.size());
+    EXPECT_NEAR(read.software.loss_bytes, machine.software.loss_bytes, 1e-6);
+    EXPECT_NEAR(read.device.gemm.half_rows, machine.device.gemm.half_rows, 1e-6);
+  }
+}
+
+TEST(Machine, GivesEveryRankLessWhereSeveralShareIt) {
+  const Machine machine = shared_machine();
+  const Machine alone = machine.at_work(1), two = machine.at_work(2), four = machine.at_work(4);
+  EXPECT_DOUBLE_EQ(alone.device.matrix_f16, 312e12);
+  EXPECT_DOUBLE_EQ(two.device.matrix_f16, 200e12);
+  EXPECT_DOUBLE_EQ(two.software.fused_attention, 0.25);
+  // Not measured: four divide what two had.
+  EXPECT_DOUBLE_EQ(four.device.matrix_f16, 100e12);
+  EXPECT_DOUBLE_EQ(four.device.memory_bytes_per_s, 450e9);
+  // Ranks of other servers share nothing with these.
+  EXPECT_DOUBLE_EQ(machine.at_work(16).device.matrix_f16, machine.at_work(8).device.matrix_f16);
+  const Machine plain = read_machine(file("a100-800g"));
+  EXPECT_DOUBLE_EQ(plain.at_work(64).device.matrix_f16, 312e12);
+}
+
+TEST(MachineErrors, RefuseSharedDevicesOutOfOrder) {
+  Machine machine = shared_machine();
+  machine.shared.push_back(machine.shared.front());
+  try {
+    parse_machine(machine_text(machine, {}), "m.toml");
+    FAIL() << "two entries for two ranks";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::usage);
+    EXPECT_NE(std::string(error.what()).find("shared[1].ranks"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace heddle::planner

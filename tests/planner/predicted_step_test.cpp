@@ -1,0 +1,64 @@
+#include "planner/predicted_step.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "model/registry.h"
+
+namespace heddle::planner {
+namespace {
+
+Machine h200() {
+  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
+}
+
+ModelSpec llama() {
+  return read_model_spec(std::string(HEDDLE_SOURCE_DIR) + "/configs/models/llama-110m.json");
+}
+
+double predicted(const Machine& machine, const ParallelRequest& request, int ranks,
+                 const RunBatches& batches, DType dtype = DType::bf16) {
+  const ModelSpec spec = llama();
+  const ParallelPlan plan = make_plan(spec, request, ranks, batches.seq_len);
+  return predicted_step_seconds(machine, spec, plan, batches, dtype);
+}
+
+TEST(PredictedStep, GrowsWithTheWorkAndShrinksWithTheRanks) {
+  const RunBatches four{.sequences = 8, .seq_len = 1024, .microbatches = 4};
+  RunBatches eight = four;
+  eight.microbatches = 8;
+  const double once = predicted(h200(), {}, 1, four);
+  EXPECT_GT(once, 0.0);
+  EXPECT_NEAR(predicted(h200(), {}, 1, eight) / once, 2.0, 0.2);
+  ParallelRequest pipeline{.pp = 2};
+  EXPECT_LT(predicted(h200(), pipeline, 2, eight), 0.8 * predicted(h200(), {}, 1, eight));
+  RunBatches again = four;
+  again.recompute = true;
+  EXPECT_GT(predicted(h200(), {}, 1, again), 1.1 * once);
+}
+
+TEST(PredictedStep, IsThatOfRanksThatShareTheMachine) {
+  Machine machine = h200();
+  SharedDevice shared{.ranks = 2, .device = machine.device, .software = machine.software};
+  shared.device.matrix_bf16 /= 2;
+  shared.device.memory_bytes_per_s /= 2;
+  machine.shared.push_back(shared);
+  const RunBatches batches{.sequences = 8, .seq_len = 1024, .microbatches = 2};
+  EXPECT_DOUBLE_EQ(predicted(machine, {}, 1, batches), predicted(h200(), {}, 1, batches));
+  EXPECT_GT(predicted(machine, {}, 2, batches), 1.5 * predicted(h200(), {}, 2, batches));
+}
+
+TEST(PredictedStep, OfADtypeThatTheMachineFileLacksIsRefused) {
+  Machine machine = h200();
+  machine.device.matrix_f32 = 0.0;
+  try {
+    predicted(machine, {}, 1, {}, DType::f32);
+    FAIL() << "predicted without a rate";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::usage);
+    EXPECT_NE(std::string(error.what()).find("f32"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace heddle::planner

@@ -1,0 +1,81 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "observe/trace.h"
+#include "train/tiny_run.h"
+
+namespace heddle {
+namespace {
+
+std::string machine_file() {
+  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml";
+}
+
+TEST(TrainPrediction, StandsBesideWhatWasMeasured) {
+  const TinyRun run;
+  const Outcome outcome = run.train({"train.steps=4", "observe.system=\"" + machine_file() + "\""});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("s predicted from"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("in the median"), std::string::npos) << outcome.err;
+  const Json report = read_json_file(run.run_folder() / "report.json");
+  EXPECT_GT(report["step_seconds"]["predicted"].get<double>(), 0.0);
+  EXPECT_GT(report["step_seconds"]["measured_median"].get<double>(), 0.0);
+}
+
+TEST(TrainPrediction, WithoutAMachineFileIsOfMemoryAndBytesOnly) {
+  const TinyRun run;
+  const Outcome outcome = run.train({"train.steps=2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json report = read_json_file(run.run_folder() / "report.json");
+  EXPECT_TRUE(report["step_seconds"]["predicted"].is_null());
+  EXPECT_GT(report["step_seconds"]["measured_median"].get<double>(), 0.0);
+  EXPECT_NE(outcome.err.find("a step held"), std::string::npos) << outcome.err;
+}
+
+TEST(TrainPrediction, RefusesAMachineFileThatIsNone) {
+  const TinyRun run;
+  const Outcome absent = run.train({"observe.system=\"/nonexistent.toml\""});
+  EXPECT_EQ(absent.status, 5) << absent.err;
+  EXPECT_NE(absent.err.find("/nonexistent.toml"), std::string::npos) << absent.err;
+  // Of another dtype: this one only knows rates in 16 bits.
+  std::string text = read_text_file(machine_file());
+  const auto at = text.find("\nf32 = ", text.find("[device.matrix_tflops]"));
+  ASSERT_NE(at, std::string::npos);
+  text.erase(at, text.find('\n', at + 1) - at);
+  run.write("machine.toml", text);
+  const Outcome other =
+      run.train({"observe.system=\"" + (run.path() / "machine.toml").string() + "\""});
+  EXPECT_EQ(other.status, 2) << other.err;
+  EXPECT_NE(other.err.find("matrix_tflops for f32"), std::string::npos) << other.err;
+}
+
+TEST(TrainTrace, HasTheActionsAndTheTrafficOfAllRanks) {
+  const TinyRun run;
+  const Outcome outcome = run.train(
+      {"train.steps=3", "observe.trace=true", "parallel.dp=2", "parallel.pp=2"}, {"--ranks", "4"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const observe::Trace trace = observe::read_trace(run.run_folder() / "trace" / "run.json");
+  std::set<int> ranks;
+  std::map<std::string, int> count;
+  for (const observe::Span& span : trace.spans()) {
+    ranks.insert(span.rank);
+    ++count[span.name];
+    if (span.category == "action") {
+      EXPECT_EQ(span.stream, 0);
+    } else {
+      EXPECT_GT(span.stream, 0) << span.name;
+      EXPECT_GT(span.bytes, 0u) << span.name;
+    }
+  }
+  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
+  EXPECT_EQ(count["step"], 3 * 4);
+  EXPECT_EQ(count["sa"], 3 * 2 * 1);  // messages: steps, replicas, micro-batches
+  EXPECT_EQ(count["sg"], count["sa"]);
+  EXPECT_GT(count["all_reduce"], 0);
+  EXPECT_EQ(trace.stream_names().at({0, 0}), "actions");
+  EXPECT_EQ(run_heddle({"trace", run.run_folder().string()}).status, 0);
+}
+
+}  // namespace
+}  // namespace heddle
