@@ -230,8 +230,8 @@ class RankMemory {
              kept_.waiting * std::min(most, flying.waiting);
     }
     const double kept = kept_.kept(candidate_.recompute);
-    return std::max(kept, kept_.waiting / kWaitingWeight) *
-           std::min(kWaitingWeight * most, flying.both);
+    const double all = flying.waiting > 0.0 ? kWaitingWeight * most : most;
+    return std::max(kept, kept_.waiting / kWaitingWeight) * std::min(all, flying.both);
   }
 
   /// Of the block or head that is being computed.
