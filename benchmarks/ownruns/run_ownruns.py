@@ -34,7 +34,7 @@ MESHES = (
     ("pp 2, zb-v", 2, 4, ("pp=2", "schedule=zb-v")),
 )
 # name, sequences a step, tokens a sequence
-MODELS = (("llama-15m", 8, 256), ("llama-110m", 4, 256))
+MODELS = (("llama-15m", 8, 256), ("llama-110m", 4, 128))
 TIME_BAR, MEMORY_BAR = 10.0, 3.0
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/clock.h"
 #include "ops/activation.h"
@@ -32,6 +33,7 @@ struct Sizes {
   std::vector<std::int64_t> tokens;
   std::array<std::int64_t, 2> head;  ///< words and width of the output projection
   std::int64_t head_tokens, block_tokens, width, feed_forward, parameters, copied;
+  std::int64_t pool;               ///< elements among which operands lie
   std::int64_t reference, square;  ///< sides of the products that others are compared with
 };
 
@@ -56,6 +58,7 @@ Sizes sizes_on(Device device) {
             .feed_forward = 1728,
             .parameters = 16'000'000,
             .copied = 32'000'000,
+            .pool = 24'000'000,
             .reference = 1024,
             .square = 2048};
   }
@@ -76,6 +79,7 @@ Sizes sizes_on(Device device) {
           .feed_forward = 5632,
           .parameters = 200'000'000,
           .copied = 256'000'000,
+          .pool = 600'000'000,
           .reference = 4096,
           .square = 8192};
 }
@@ -166,6 +170,10 @@ class RateBench {
 
   RankRates run() {
     RankRates rates{.ranks = world_.size(), .threads = options_.threads};
+    inputs_.emplace(tensor({sizes_.pool}));
+    outputs_.emplace(tensor({sizes_.pool}));
+    gradients_.emplace(options_.dtype == DType::f32 ? tensor({sizes_.pool})
+                                                    : precise({sizes_.pool}));
     turns_.set_reference(square(sizes_.reference));
     const std::size_t product = turns_.add(square(sizes_.square));
     add_products(rates);
@@ -210,29 +218,49 @@ class RateBench {
     return [this, a, c] { ops::gemm(a, Transpose::no, a, Transpose::no, c, {}, stream_); };
   }
 
+  /// Operands at another place for every call, as a step has them: what is used again and again
+  /// would stay in a cache.
+  class Places {
+   public:
+    explicit Places(const Tensor& pool) : pool_(pool) {}
+    Tensor next(std::int64_t rows, std::int64_t columns) {
+      const std::int64_t count = rows * columns;
+      if (at_ + count > pool_.count()) at_ = 0;
+      const Tensor place = pool_.slice(0, at_, at_ + count).view({rows, columns});
+      at_ += (count + 63) / 64 * 64;
+      return place;
+    }
+
+   private:
+    Tensor pool_;
+    std::int64_t at_ = 0;
+  };
+
   void add_product(RankRates& rates, ProductSample::Kind kind, std::int64_t tokens,
                    std::int64_t out, std::int64_t in) {
     using Kind = ProductSample::Kind;
-    const Tensor x = tensor({tokens, in}), y = tensor({tokens, out}), w = tensor({out, in});
-    const auto d = [](std::int64_t size) { return static_cast<double>(size); };
+    const auto add = [&](std::int64_t m, std::int64_t n, std::int64_t k,
+                         std::function<void()> run) {
+      const auto d = [](std::int64_t size) { return static_cast<double>(size); };
+      rates.products.push_back({kind, d(m), d(n), d(k)});
+      products_.push_back(turns_.add(std::move(run)));
+    };
     switch (kind) {
       case Kind::output:
-        rates.products.push_back({kind, d(tokens), d(out), d(in)});
-        products_.push_back(turns_.add(
-            [=, this] { ops::gemm(x, Transpose::no, w, Transpose::yes, y, {}, stream_); }));
-        return;
+        return add(tokens, out, in, [=, this] {
+          ops::gemm(inputs_->next(tokens, in), Transpose::no, inputs_->next(out, in),
+                    Transpose::yes, outputs_->next(tokens, out), {}, stream_);
+        });
       case Kind::input_gradient:
-        rates.products.push_back({kind, d(tokens), d(in), d(out)});
-        products_.push_back(turns_.add(
-            [=, this] { ops::gemm(y, Transpose::no, w, Transpose::no, x, {}, stream_); }));
-        return;
-      case Kind::weight_gradient: {
-        const Tensor dw = precise({out, in});
-        rates.products.push_back({kind, d(out), d(in), d(tokens)});
-        products_.push_back(turns_.add([=, this] {
-          ops::gemm(y, Transpose::yes, x, Transpose::no, dw, {.beta = 1.0}, stream_);
-        }));
-      }
+        return add(tokens, in, out, [=, this] {
+          ops::gemm(inputs_->next(tokens, out), Transpose::no, inputs_->next(out, in),
+                    Transpose::no, outputs_->next(tokens, in), {}, stream_);
+        });
+      case Kind::weight_gradient:
+        return add(out, in, tokens, [=, this] {
+          ops::gemm(inputs_->next(tokens, out), Transpose::yes, inputs_->next(tokens, in),
+                    Transpose::no, gradients_->next(out, in), {.beta = 1.0}, stream_);
+        });
     }
   }
 
@@ -334,6 +362,7 @@ class RateBench {
   Stream stream_;
   Memory memory_;
   Turns turns_;
+  std::optional<Places> inputs_, outputs_, gradients_;
   std::vector<std::size_t> products_, attention_;
   std::size_t block_ = 0, loss_ = 0, update_ = 0, copy_ = 0, kernel_ = 0;
   double attention_flops_ = 0, block_bytes_ = 0;

@@ -63,32 +63,6 @@ class GemmProbe {
   Tensor a_, c_;
 };
 
-/// Lets the product library take the buffers that it then keeps, so that the process's size before
-/// training counts them: they are neither tensors nor known before. The output projection has the
-/// largest products of a step. Twice, because the C library returns a first large buffer to the
-/// system and keeps a second.
-void warm_up_products(const ModelSpec& spec, const TrainBenchOptions& options, Stream& stream) {
-  using enum ops::Transpose;
-  Memory memory(stream.device());
-  const std::int64_t tokens = std::min(options.loss_chunk, options.batch * options.seq);
-  const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
-    const Tensor tensor = memory.alloc({rows, columns}, options.dtype, MemoryTag::workspace);
-    ops::fill(tensor, 0.5, stream);
-    return tensor;
-  };
-  const std::int64_t vocab = stream.device().kind == Device::Kind::cpu
-                                 ? spec.vocab
-                                 : (spec.vocab + 127) / 128 * 128;  // as models have it there
-  const Tensor x = matrix(tokens, spec.hidden), weight = matrix(vocab, spec.hidden);
-  const Tensor logits = matrix(tokens, vocab);
-  for (int i = 0; i < 2; ++i) {
-    ops::gemm(x, no, weight, yes, logits, {}, stream);
-    ops::gemm(logits, no, weight, no, x, {}, stream);
-    ops::gemm(logits, yes, x, no, weight, {.beta = 1.0}, stream);
-  }
-  stream.synchronize();
-}
-
 /// What is taken of the memory that a benchmark is about: by this process on CPU, by all on a GPU.
 std::size_t memory_in_use(Device device) {
   if (device.kind == Device::Kind::cpu) return observe::process_resident_bytes();
@@ -106,6 +80,57 @@ std::int64_t rows_of_microbatch(const TrainBenchOptions& options, int replicas) 
                 fmt::format("use a multiple of {}", parts));
   }
   return options.batch / parts;
+}
+
+/// The largest products of a step are those of the output projection: made once on a rank that has
+/// it. Returns the bytes of their matrices.
+std::size_t make_largest_products(const ModelSpec& spec, const TrainBenchOptions& options,
+                                  const ParallelPlan& plan, Stream& stream) {
+  using enum ops::Transpose;
+  Memory memory(stream.device());
+  const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
+  const std::int64_t tokens = std::min(options.loss_chunk, rows * options.seq);
+  const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
+    const Tensor tensor = memory.alloc({rows, columns}, options.dtype, MemoryTag::workspace);
+    ops::fill(tensor, 0.5, stream);
+    return tensor;
+  };
+  const std::int64_t holders = plan.vocabulary == VocabularyPlacement::tensor     ? plan.tp
+                               : plan.vocabulary == VocabularyPlacement::pipeline ? plan.pp
+                                                                                  : 1;
+  const std::int64_t here = (spec.vocab + holders - 1) / holders;
+  const std::int64_t vocab = stream.device().kind == Device::Kind::cpu
+                                 ? here
+                                 : (here + 127) / 128 * 128;  // as models have it there
+  const Tensor x = matrix(tokens, spec.hidden), weight = matrix(vocab, spec.hidden);
+  const Tensor logits = matrix(tokens, vocab);
+  ops::gemm(x, no, weight, yes, logits, {}, stream);
+  ops::gemm(logits, no, weight, no, x, {}, stream);
+  ops::gemm(logits, yes, x, no, weight, {.beta = 1.0}, stream);
+  stream.synchronize();
+  return memory.stats().peak;
+}
+
+/// What is taken before training, with what the product library takes beside tensors: some it keeps
+/// from its first use on, some it gives back after every product. All ranks call it together, since
+/// those that are threads share the process; nobody goes on before the others have looked.
+std::size_t memory_before(const ModelSpec& spec, const TrainBenchOptions& options,
+                          const ParallelPlan& plan, World& world, Stream& stream) {
+  const bool is_gpu = options.device.kind != Device::Kind::cpu;
+  const auto stages = plan.stages_of(plan.mesh.coord(Axis::pp, world.rank()));
+  const bool has_head =
+      plan.divides_vocabulary_over_pp() || std::ranges::count(stages, plan.stages() - 1) > 0;
+  if (has_head) make_largest_products(spec, options, plan, stream);
+  world.all().barrier();
+  const bool sees_peak = !is_gpu && observe::reset_process_peak();
+  world.all().barrier();
+  const std::size_t own = has_head ? make_largest_products(spec, options, plan, stream) : 0;
+  const auto matrices =
+      static_cast<std::size_t>(world.all().combine(static_cast<double>(own), ReduceOp::sum));
+  const std::size_t kept = memory_in_use(options.device);
+  const std::size_t peak = sees_peak ? observe::process_peak_bytes() : 0;
+  world.all().barrier();
+  return std::max(kept, peak > matrices ? peak - matrices : 0);
 }
 
 MicroBatch random_batch(std::int64_t sequences, std::int64_t seq, std::int64_t vocab,
@@ -136,7 +161,6 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   stream.set_deterministic(options.deterministic);
   Memory memory(options.device), host = memory.for_host();
   GemmProbe probe(options.dtype, stream, memory);
-  warm_up_products(spec, options, stream);
   const BuildOptions build{.dtype = options.dtype,
                            .positions = options.seq,
                            .recompute_blocks = options.recompute,
@@ -147,7 +171,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
                 options.device);
   TrainBenchResult result;
   result.predicted_memory_bytes =
-      memory_in_use(options.device) +
+      memory_before(spec, options, plan, world, stream) +
       static_cast<std::size_t>(
           world.all().combine(static_cast<double>(predicted.memory.reserved), ReduceOp::sum));
 

@@ -23,7 +23,7 @@ struct PlanReport {
   };
 
   std::string model;
-  Machine machine;  ///< as it is with that many devices at work
+  Machine machine;  ///< as that many ranks find it
   const Job& job;
   SearchOptions options;
   SearchResult result;
