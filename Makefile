@@ -25,7 +25,9 @@ demo: CUDA = $(shell nvidia-smi -L >/dev/null 2>&1 && echo AUTO || echo OFF)
 demo: all
 	@./scripts/demo.sh $(BUILD)/heddle
 
+# Reports are opened in a real browser.
 test: configure
+	@./scripts/setup.sh --browser
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
 
@@ -35,7 +37,8 @@ simgrid:
 	@cmake --build $(BUILD) --target simgrid_test -j $(JOBS)
 	@cd $(BUILD) && ctest --output-on-failure -L simgrid
 
-asan tsan: setup
+asan tsan:
+	@./scripts/setup.sh --browser
 	@cmake --preset $@ --log-level=WARNING
 	@cmake --build --preset $@ -j $(JOBS)
 	@ctest --preset $@ -j $(JOBS)

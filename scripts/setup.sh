@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages the build needs and that are missing, and where nvcc is, fetches the headers of
 # cudnn-frontend (from the vendor's Python wheel) into the user's cache. Does nothing when all are there.
-#   setup.sh            what make, make demo and make test need
+#   setup.sh            what make and make demo need
 #   setup.sh --fuzz     also clang, for make fuzz
 #   setup.sh --lint     also clang-format and clang-tidy, for make format and make lint
 #   setup.sh --simgrid  also SimGrid, which the tests of the network are compared with
+#   setup.sh --browser  also Chromium, in which make test opens the reports
 set -euo pipefail
 
 packages=(
@@ -23,7 +24,8 @@ for option in "$@"; do
     --fuzz) packages+=(clang-14 libclang-rt-14-dev libomp-14-dev) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14) ;;
     --simgrid) packages+=(libsimgrid-dev) ;;
-    *) echo "setup: unknown option $option (known: --fuzz, --lint, --simgrid)" >&2; exit 2 ;;
+    --browser) packages+=(chromium) ;;
+    *) echo "setup: unknown option $option (known: --browser, --fuzz, --lint, --simgrid)" >&2; exit 2 ;;
   esac
 done
 

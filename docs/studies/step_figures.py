@@ -1,8 +1,8 @@
-"""Lines and stacked bars as small SVGs that follow light and dark."""
+"""Lines, stacked bars and bars in groups as small SVGs that follow light and dark."""
 
 STYLE = """<style>
-svg{--ink:#1c1e21;--soft:#63676e;--hair:#e4e2dc;--c0:#24588f;--c1:#c4561b;--c2:#3f7d58;--c3:#a8862c;--c4:#7a4e9c;--c5:#8b9099;font:12px system-ui,sans-serif}
-@media (prefers-color-scheme:dark){svg{--ink:#e9e7e2;--soft:#9a9da3;--hair:#33373c;--c0:#7db2ec;--c1:#f0975c;--c2:#7cc096;--c3:#dcb95c;--c4:#b992d6;--c5:#70757d}}
+svg{--ink:#1c1e21;--soft:#63676e;--hair:#e4e2dc;--c0:#24588f;--c1:#c4561b;--c2:#3f7d58;--c3:#a8862c;--c4:#7a4e9c;--c5:#8b9099;--on:#fff;font:12px system-ui,sans-serif}
+@media (prefers-color-scheme:dark){svg{--ink:#e9e7e2;--soft:#9a9da3;--hair:#33373c;--c0:#7db2ec;--c1:#f0975c;--c2:#7cc096;--c3:#dcb95c;--c4:#b992d6;--c5:#70757d;--on:#141618}}
 text{fill:var(--soft)}.k{fill:var(--ink)}.t{text-anchor:middle}.y{text-anchor:end}.h{stroke:var(--hair)}
 </style>"""
 
@@ -72,4 +72,34 @@ def stacks(path, title, groups, parts, high, unit, width=860, height=340):
         out.append(f'<text class="t k" x="{middle:.1f}" y="{y(height_so_far) - 6:.1f}">{above}</text>')
         for n, line in enumerate(label.split("\n")):
             out.append(f'<text class="t" x="{middle:.1f}" y="{bottom + 17 + 14 * n}">{line}</text>')
+    save(path, out)
+
+
+def bars(path, title, groups, series, high, unit="%", width=980, height=300):
+    """Side by side. groups: names, in lines. series: (name, colour, values, measured values or None), one value per group; measured ones are
+    lines across the bars."""
+    left, right, top, bottom = 44, width - 12, 58, height - 46
+    y = lambda value: bottom - (bottom - top) * value / high
+    mark = 'fill="none" stroke="var(--c1)" stroke-width="2"'
+    out = frame(title, width, height)
+    grid(out, left, right, y, high, unit, top)
+    at = left
+    for name, colour, _, _ in series:
+        out.append(f'<rect x="{at}" y="28" width="11" height="11" rx="2" fill="var(--c{colour})"/><text x="{at + 16}" y="38">{name}</text>')
+        at += 34 + 6.6 * len(name)
+    if any(measured for *_, measured in series):
+        out.append(f'<path d="M{at} 34h12" {mark}/><text x="{at + 17}" y="38">measured</text>')
+    slot = (right - left) / len(groups)
+    bar = min(46, slot * .8 / len(series))
+    for g, group in enumerate(groups):
+        middle = left + slot * (g + .5)
+        for n, line in enumerate(group.split("\n")):
+            out.append(f'<text class="t" x="{middle:.1f}" y="{bottom + 18 + 14 * n}">{line}</text>')
+        for s, (_, colour, values, measured) in enumerate(series):
+            x = middle + (s - len(series) / 2) * bar
+            out.append(f'<rect x="{x + 1:.1f}" y="{y(values[g]):.1f}" width="{bar - 2:.1f}" height="{bottom - y(values[g]):.1f}" rx="2" '
+                       f'fill="var(--c{colour})"/><text class="t" x="{x + bar / 2:.1f}" y="{y(values[g]) + 15:.1f}" font-size="11" '
+                       f'style="fill:var(--on)">{values[g]:.1f}</text>')
+            if measured:
+                out.append(f'<path d="M{x - 1:.1f} {y(measured[g]):.1f}h{bar + 2:.1f}" {mark}/>')
     save(path, out)

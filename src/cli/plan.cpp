@@ -12,14 +12,14 @@
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "observe/progress.h"
-#include "planner/report.h"
+#include "planner/plan_page.h"
 
 namespace heddle::cli {
 namespace {
 
 struct Options {
   JobOptions job;
-  std::filesystem::path system, out;
+  std::filesystem::path system, out, report;
   int gpus = 0, threads = 0;
   double margin = 0.1;
   bool json = false;
@@ -60,6 +60,9 @@ void run(const Options& options) {
   if (!options.out.empty()) {
     write_file_atomically(real_file_system(), options.out, planner::plan_toml(report));
   }
+  if (!options.report.empty()) {
+    write_file_atomically(real_file_system(), options.report, planner::plan_page(report));
+  }
   if (options.json) {
     fmt::print("{}\n", planner::report_json(report).dump(2));
   } else {
@@ -80,6 +83,8 @@ void add_plan(Verb app) {
       .show_default();
   verb.add_option("--threads", options->threads, "of the search; all when absent").positive();
   verb.add_option("--out", options->out, "write the best plan as sections of a run file");
+  verb.add_option("--report", options->report,
+                  "write all of it as one HTML page that needs no network");
   verb.add_flag("--json", options->json, "print one JSON object");
   add_plan_evaluate(verb);
   verb.callback([options, verb] {

@@ -7,11 +7,13 @@ const char* const kReportStyle = R"css(
   color-scheme: light dark;
   --paper: #fdfdfb; --card: #f5f4f0; --ink: #1c1e21; --soft: #63676e; --hair: #e4e2dc;
   --train: #24588f; --eval: #c4561b; --bound: #3f7d58; --predicted: #b9c6d6; --alert: #9a5b00;
+  --violet: #7a4b94; --grey: #a9abaf; --pale: #e9e6df; --track: #eceae4;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #141618; --card: #1c1f22; --ink: #e9e7e2; --soft: #9a9da3; --hair: #2c2f33;
     --train: #7db2ec; --eval: #f0975c; --bound: #7cc096; --predicted: #44556a; --alert: #e0ad5c;
+    --violet: #c79be0; --grey: #6d7178; --pale: #2b2f34; --track: #24272b;
   }
 }
 * { box-sizing: border-box; }
@@ -37,7 +39,8 @@ h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
 .figures dt { color: var(--soft); font-size: .82rem; }
 .figures dd { margin: .1rem 0 0; font-size: 1.55rem; line-height: 1.25; font-weight: 600; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; white-space: nowrap; }
-.figures dd small { display: block; font-size: .82rem; font-weight: 400; letter-spacing: 0; color: var(--soft); }
+.figures dd small { display: block; font-size: .82rem; font-weight: 400; letter-spacing: 0; color: var(--soft);
+  white-space: normal; line-height: 1.35; }
 .warnings { margin: 1.5rem 0 0; padding: .8rem 1.1rem; list-style: none; background: var(--card);
   border-left: 3px solid var(--alert); border-radius: 3px; }
 .warnings li { overflow-wrap: anywhere; }
@@ -91,7 +94,81 @@ h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
 .bars .off { text-align: right; color: var(--soft); font-size: .82rem; min-width: 3.6rem; }
 .bars .total { font-weight: 600; }
 
+/* Bars of several parts. */
+.legend i[class^="part-"], .legend i[class^="tl-"] { width: .75rem; height: .75rem; border: 0; border-radius: 2px; vertical-align: -.06em; }
+.part-a, .legend .tl-f { background: var(--train); }
+.part-b { background: var(--predicted); }
+.part-c, .legend .tl-b { background: var(--eval); }
+.part-d, .legend .tl-w { background: var(--bound); }
+.part-e, .legend .tl-v { background: var(--violet); }
+.part-f, .legend .tl-c { background: var(--grey); }
+.part-g { background: repeating-linear-gradient(135deg, var(--grey) 0 1.5px, var(--pale) 1.5px 5px); }
+.part-h { background: var(--alert); }
+.stacks { position: relative; display: grid; grid-template-columns: auto 1fr auto; gap: .5rem 1rem; align-items: center;
+  font-size: .86rem; font-variant-numeric: tabular-nums; }
+.stacks .row { display: contents; }
+.stacks .name { white-space: nowrap; }
+.stacks .name small { display: block; color: var(--soft); white-space: normal; }
+.stacks .stack { position: relative; display: flex; height: 1.15rem; background: var(--track); border-radius: 3px; }
+.stacks .stack i { height: 100%; min-width: 0; box-shadow: inset -1px 0 var(--paper); }
+.stacks .stack i:first-child { border-radius: 3px 0 0 3px; }
+.stacks .stack .limit { position: absolute; top: -.3rem; bottom: -.3rem; width: 0; height: auto; border-left: 1.5px dashed var(--eval); box-shadow: none; border-radius: 0; }
+.stacks .total { text-align: right; white-space: nowrap; }
+.stacks .total small { display: block; color: var(--soft); }
+.stacks.many { gap: .2rem 1rem; font-size: .76rem; line-height: 1.2; }
+.stacks.many .stack { height: .7rem; }
+.legend i.limit { width: 0; height: .9rem; border-top: 0; border-left: 2px dashed var(--eval); border-radius: 0; vertical-align: -.12em; }
+
+/* Timelines. */
+.timeline-figure { margin: 0 0 1.5rem; }
+.timeline-figure .tools { display: flex; flex-wrap: wrap; align-items: center; justify-content: space-between; gap: .4rem 1rem; }
+.timeline-figure .legend { margin: 0; }
+.timeline-figure .buttons[hidden] { display: none; }
+.timeline-figure button { min-width: 2.1rem; padding: .2rem .6rem; margin-left: .3rem; font: inherit; font-size: .9rem; line-height: 1.3; color: var(--ink);
+  background: var(--card); border: 1px solid var(--hair); border-radius: 5px; cursor: pointer; }
+.timeline-figure button:hover { border-color: var(--soft); }
+.timeline-figure .view { position: relative; margin-top: .4rem; overflow-x: auto; outline: none; border-radius: 4px; }
+.timeline-figure .view:focus { box-shadow: 0 0 0 2px var(--predicted); }
+.timeline-figure .view.live { overflow: visible; touch-action: pan-y; cursor: grab; user-select: none; }
+.timeline-figure .view.held { cursor: grabbing; }
+.timeline-figure svg { display: block; min-width: 40rem; }
+.timeline-figure .live svg { min-width: 0; }
+.timeline-figure figcaption { font-size: .78rem; color: var(--soft); }
+
+/* Points. */
+.plot .cloud { stroke: var(--train); stroke-width: 4; opacity: .38; }
+.plot .cloud.over { stroke: var(--grey); opacity: .5; }
+.plot .front { stroke: var(--bound); stroke-width: 1.6; }
+.plot .limit { stroke: var(--eval); stroke-width: 1.5; stroke-dasharray: 5 4; stroke-linecap: butt; }
+.plot .limit-label { top: .2rem; color: var(--eval); font-weight: 600; transform: translateX(-100%); margin-left: -.4rem; }
+.plot b.point { position: absolute; width: .62rem; height: .62rem; margin: -.31rem 0 0 -.31rem; border-radius: 50%; background: var(--bound);
+  box-shadow: 0 0 0 1.5px var(--paper); }
+.plot b.point.over { background: var(--grey); }
+.plot b.point.chosen { width: .95rem; height: .95rem; margin: -.475rem 0 0 -.475rem; background: var(--eval); z-index: 1; }
+.plot b.point em { position: absolute; display: none; bottom: calc(100% + .5rem); left: 50%; transform: translateX(-50%); z-index: 3; width: max-content; max-width: 17rem;
+  padding: .45rem .65rem; border-radius: 5px; background: var(--ink); color: var(--paper); font: 400 .78rem/1.45 inherit; font-style: normal; font-size: .78rem; line-height: 1.45; pointer-events: none; }
+.plot b.point.left em { left: auto; right: -.4rem; transform: none; }
+.plot b.point.right em { left: -.4rem; transform: none; }
+.plot b.point.low em { bottom: auto; top: calc(100% + .5rem); }
+.plot b.point:hover { z-index: 4; }
+.plot b.point:hover em { display: block; }
+.legend i.point { width: .6rem; height: .6rem; border: 0; border-radius: 50%; background: var(--bound); vertical-align: 0; }
+.legend i.point.chosen { background: var(--eval); width: .75rem; height: .75rem; vertical-align: -.06em; }
+.legend i.point.cloud { background: var(--train); opacity: .4; width: .4rem; height: .4rem; vertical-align: .12em; }
+.legend i.point.over { background: var(--grey); width: .4rem; height: .4rem; vertical-align: .12em; }
+
 .scroll { overflow-x: auto; }
+tr.chosen td { font-weight: 600; background: var(--card); }
+tr.chosen td:first-child { box-shadow: inset 3px 0 var(--eval); }
+td.n:first-child { padding-left: .6rem; padding-right: .9rem; }
+td.n small { color: var(--soft); font-weight: 400; }
+td.plan { min-width: 13rem; }
+table.close { font-size: .86rem; }
+table.close td.n, table.close th.n { padding-right: .8rem; }
+.stacks + .scroll, .stacks + details { margin-top: 1.6rem; }
+.note { margin: .7rem 0 0; font-size: .82rem; color: var(--soft); }
+.advice { margin: .4rem 0 0; padding-left: 1.2rem; }
+details { margin-top: 1rem; } summary { cursor: pointer; color: var(--soft); font-size: .88rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .42rem 1.2rem .42rem 0; border-bottom: 1px solid var(--hair); vertical-align: top; }
 th { font-weight: 500; color: var(--soft); font-size: .82rem; white-space: nowrap; }
@@ -118,13 +195,19 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--hair);
   .bars .track { grid-column: 1 / -1; grid-row: auto; margin-bottom: .8rem; order: 1; }
   .bars .row { display: grid; grid-template-columns: subgrid; grid-column: 1 / -1; align-items: end; }
 }
+@media (max-width: 40rem) {
+  .stacks { grid-template-columns: 1fr auto; gap: .1rem 1rem; }
+  .stacks .row { display: grid; grid-template-columns: subgrid; grid-column: 1 / -1; align-items: end; margin-bottom: .45rem; }
+  .stacks .stack { grid-column: 1 / -1; order: 1; }
+  .stacks .name { white-space: normal; }
+}
 @media print { .tip, .cursor { display: none !important; } section { break-inside: avoid; } pre { max-height: none; } }
 )css";
 
-const char* const kReportScript = R"js(
-"use strict";
+const char* const kChartScript = R"js(
 // The read-out under the pointer. The page is complete without it.
-const charts = JSON.parse(document.getElementById("curves").textContent);
+const curves = document.getElementById("curves");
+const charts = curves ? JSON.parse(curves.textContent) : {};
 const number = (v) => Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString("en-US")
   : v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential(2) : String(+v.toPrecision(4));
 const nearest = (xs, x) => {

@@ -2,8 +2,10 @@
 
 namespace heddle::observe {
 
-// The fixed parts of report.html, apart from the code that fills it.
+/// What a page (observe/page.h) contains beside its numbers: how it looks, and what its figures do
+/// when there are scripts.
 extern const char* const kReportStyle;
-extern const char* const kReportScript;
+extern const char* const kChartScript;     ///< the read-out of curves
+extern const char* const kTimelineScript;  ///< zoom, pan and read-out of timelines
 
 }  // namespace heddle::observe

@@ -7,16 +7,12 @@
 #include "base/file_system.h"
 #include "base/strings.h"
 #include "observe/chart.h"
+#include "observe/page.h"
+#include "observe/put.h"
 #include "observe/report.h"
-#include "observe/report_assets.h"
 
 namespace heddle::observe {
 namespace {
-
-template <class... Args>
-void put(std::string& html, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(html), format, std::forward<Args>(args)...);
-}
 
 std::string bytes(std::uint64_t value) { return format_bytes(static_cast<double>(value)); }
 
@@ -78,11 +74,6 @@ Curve later_half(const Curve& curve) {
   return half;
 }
 
-void put_figure(std::string& html, const char* name, const std::string& value,
-                const std::string& note) {
-  put(html, "<div><dt>{}</dt><dd>{}<small>{}</small></dd></div>", name, value, note);
-}
-
 std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.3f}", loss) : std::string("not finite");
 }
@@ -91,25 +82,25 @@ std::string figures(const RunReport& report) {
   std::string html = "<dl class=\"figures\">";
   const double eval = last_value(report.history.eval_loss);
   if (std::isfinite(eval)) {
-    put_figure(html, "Held-out loss", loss_text(eval),
-               fmt::format("perplexity {:.4g}", std::exp(eval)));
+    html += headline_figure("Held-out loss", loss_text(eval),
+                            fmt::format("perplexity {:.4g}", std::exp(eval)));
   }
   if (report.totals.steps > 0) {
-    put_figure(html, "Training loss", loss_text(report.totals.final_loss),
-               fmt::format("after {} steps", format_thousands(report.totals.steps)));
+    html += headline_figure("Training loss", loss_text(report.totals.final_loss),
+                            fmt::format("after {} steps", format_thousands(report.totals.steps)));
   }
-  put_figure(html, "Tokens", format_count(static_cast<double>(report.totals.tokens)),
-             fmt::format("in {}", format_duration(report.totals.seconds)));
+  html += headline_figure("Tokens", format_count(static_cast<double>(report.totals.tokens)),
+                          fmt::format("in {}", format_duration(report.totals.seconds)));
   const double rate = median_value(report.history.tokens_per_second);
   if (std::isfinite(rate)) {
-    put_figure(html, "Throughput", format_count(rate), "tokens/s, median");
+    html += headline_figure("Throughput", format_count(rate), "tokens/s, median");
   }
   if (const StepTimeRow& step = report.step_time; step.predicted && step.measured > 0) {
-    put_figure(html, "Step time", fmt::format("{:.3g} s", step.measured),
-               fmt::format("median; {:.3g} s predicted", *step.predicted));
+    html += headline_figure("Step time", fmt::format("{:.3g} s", step.measured),
+                            fmt::format("median; {:.3g} s predicted", *step.predicted));
   }
   if (report.peak_resident_bytes > 0) {
-    put_figure(html, "Peak memory", bytes(report.peak_resident_bytes), "of the process");
+    html += headline_figure("Peak memory", bytes(report.peak_resident_bytes), "of the process");
   }
   return html + "</dl>\n";
 }
@@ -285,7 +276,7 @@ std::string pipeline_section(const RunReport& report) {
       "<section id=\"pipeline\"><h2>Pipeline</h2><p class=\"say\">One step, a row per pipeline "
       "rank.</p>";
   for (const auto& [title, timeline] : report.timelines) {
-    put(html, "<h3>{}</h3>{}", escape_html(title), render_timeline(timeline));
+    put(html, "<h3>{}</h3>{}", escape_html(title), timeline_figure(timeline));
   }
   return html + "</section>\n";
 }
@@ -349,26 +340,17 @@ std::string settings_section(const RunReport& report) {
 
 std::string report_html(const RunReport& report) {
   const std::vector<Chart> charts = charts_of(report);
-  std::string html;
-  // The policy is a second lock: even a mistake in escaping could load nothing from anywhere.
-  put(html,
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-      "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
-      "<title>{0} \xC2\xB7 Heddle</title><style>{1}</style></head>\n<body><main>\n"
-      "<header><p class=\"kind\">Heddle run report</p><h1>{0}</h1><p class=\"model\">{2}</p>"
-      "</header>\n",
-      escape_html(report.title), kReportStyle, escape_html(report.model));
-  html += figures(report) + warnings(report) + curves_section(report, charts) +
-          samples_section(report) + memory_section(report) + pipeline_section(report) +
-          communication_section(report) + settings_section(report);
-  put(html,
-      "<footer>The same numbers for programs: report.json and metrics.jsonl in this folder."
-      "</footer>\n</main>\n<script type=\"application/json\" id=\"curves\">{}</script>\n"
-      "<script>{}</script>\n</body></html>\n",
-      chart_data(charts), kReportScript);
-  return html;
+  Page page{
+      .kind = "Heddle run report",
+      .title = report.title,
+      .summary = report.model,
+      .body = figures(report) + warnings(report) + curves_section(report, charts) +
+              samples_section(report) + memory_section(report) + pipeline_section(report) +
+              communication_section(report) + settings_section(report),
+      .footer = "The same numbers for programs: report.json and metrics.jsonl in this folder."};
+  put(page.body, "<script type=\"application/json\" id=\"curves\">{}</script>\n",
+      chart_data(charts));
+  return page_html(page);
 }
 
 void write_report_html(const std::filesystem::path& path, const RunReport& report) {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "parallel/schedule/make_schedule.h"
 
 namespace heddle::planner {
 
@@ -48,6 +49,15 @@ Stack Stack::megatron() {
   stack.launches_backward = 45;
   stack.host_share = 1.0;
   return stack;
+}
+
+Schedule schedule_of(const Candidate& plan, std::int64_t microbatches) {
+  const bool is_divided = plan.vocabulary == VocabularyPlacement::pipeline;
+  return lower(make_schedule(name_of(plan.schedule),
+                             {.ranks = plan.pp,
+                              .microbatches = static_cast<int>(microbatches),
+                              .chunks = plan.chunks,
+                              .vocabulary = is_divided ? plan.vocabulary_algorithm : 0}));
 }
 
 Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes) {

@@ -76,6 +76,9 @@ struct Candidate {
   std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }
 };
 
+/// What its pipeline ranks do in a step of so many micro-batches, lowered.
+Schedule schedule_of(const Candidate& plan, std::int64_t microbatches);
+
 /// A run's plan as one, with micro-batches of so many sequences.
 Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes);
 

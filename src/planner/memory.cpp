@@ -83,10 +83,10 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
 }
 
 /// Blocks among the units of a stage.
-double blocks_of(const DecoderShare::Units& units, std::int64_t layers) {
+std::int64_t blocks_of(const DecoderShare::Units& units, std::int64_t layers) {
   const auto begin = std::max<std::int64_t>(units.begin, 1);
   const auto end = std::min<std::int64_t>(units.end, layers + 1);
-  return static_cast<double>(std::max<std::int64_t>(0, end - begin));
+  return std::max<std::int64_t>(0, end - begin);
 }
 
 }  // namespace
@@ -101,24 +101,35 @@ Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
     split.most = split.first = split.last = layers / pp;
     return split;
   }
-  const auto placed =
+  const auto parts = parts_by_rank(
+      job,
       make_schedule(name_of(schedule),
-                    {.ranks = pp, .microbatches = 1, .chunks = is_v_shaped(schedule) ? 1 : chunks})
-          .rank_of_stage;
-  std::vector<double> costs = unit_costs(job.spec, job.seq_len);
-  if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
-  const auto cuts = cut_stages(costs, static_cast<int>(placed.size()));
-  std::vector<double> of_rank(static_cast<std::size_t>(pp), 0.0);
-  for (std::size_t stage = 0; stage < placed.size(); ++stage) {
-    of_rank[static_cast<std::size_t>(placed[stage])] += blocks_of(cuts[stage], job.spec.layers);
-  }
-  split.first = of_rank[static_cast<std::size_t>(placed.front())];
-  split.last = of_rank[static_cast<std::size_t>(placed.back())];
-  for (int rank = 0; rank < pp; ++rank) {
-    if (rank != placed.back())
-      split.most = std::max(split.most, of_rank[static_cast<std::size_t>(rank)]);
+                    {.ranks = pp, .microbatches = 1, .chunks = is_v_shaped(schedule) ? 1 : chunks}),
+      vocabulary);
+  for (const RankPart& part : parts) {
+    const double blocks = static_cast<double>(part.blocks);
+    if (part.has_first) split.first = blocks;
+    if (part.has_norm) split.last = blocks;
+    if (!part.has_norm) split.most = std::max(split.most, blocks);
   }
   return split;
+}
+
+std::vector<RankPart> parts_by_rank(const Job& job, const Schedule& schedule,
+                                    VocabularyPlacement vocabulary) {
+  std::vector<double> costs = unit_costs(job.spec, job.seq_len);
+  if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
+  const auto& placed = schedule.rank_of_stage;
+  const auto cuts = cut_stages(costs, schedule.stages());
+  std::vector<RankPart> parts(static_cast<std::size_t>(schedule.ranks()));
+  for (std::size_t stage = 0; stage < placed.size(); ++stage) {
+    parts[static_cast<std::size_t>(placed[stage])].blocks +=
+        blocks_of(cuts[stage], job.spec.layers);
+  }
+  RankPart& last = parts[static_cast<std::size_t>(placed.back())];
+  parts[static_cast<std::size_t>(placed.front())].has_first = true;
+  last.has_norm = last.has_last = true;
+  return parts;
 }
 
 InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks) {
@@ -133,13 +144,23 @@ InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks) {
     }
     default: break;
   }
-  const Schedule walked =
-      make_schedule(name_of(schedule), {.ranks = pp, .microbatches = 3 * pp, .chunks = 1});
   InFlight peaks;
-  for (int rank = 0; rank < pp; ++rank) {
-    const double part = 1.0 / static_cast<double>(stages_of(walked, rank).size());
+  for (const InFlight& of_rank : in_flight_by_rank(
+           make_schedule(name_of(schedule), {.ranks = pp, .microbatches = 3 * pp, .chunks = 1}))) {
+    peaks.forward = std::max(peaks.forward, of_rank.forward);
+    peaks.waiting = std::max(peaks.waiting, of_rank.waiting);
+    peaks.both = std::max(peaks.both, of_rank.both);
+  }
+  return peaks;
+}
+
+std::vector<InFlight> in_flight_by_rank(const Schedule& schedule) {
+  std::vector<InFlight> all;
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    const double part = 1.0 / static_cast<double>(stages_of(schedule, rank).size());
+    InFlight& peaks = all.emplace_back(InFlight{0.0, 0.0, 0.0});
     double forward = 0.0, waiting = 0.0;
-    for (const Action& action : walked.by_rank[static_cast<std::size_t>(rank)]) {
+    for (const Action& action : schedule.by_rank[static_cast<std::size_t>(rank)]) {
       if (action.act == Act::f) forward += part;
       if (action.act == Act::b || action.act == Act::bw) forward -= part;
       if (action.act == Act::b) waiting += part;
@@ -149,7 +170,7 @@ InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks) {
       peaks.both = std::max(peaks.both, forward + kWaitingWeight * waiting);
     }
   }
-  return peaks;
+  return all;
 }
 
 double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequences, double tp,
@@ -209,8 +230,8 @@ class RankMemory {
              kept_.waiting * std::min(most, flying.waiting);
     }
     const double kept = kept_.kept(candidate_.recompute);
-    return std::max(kept, kept_.waiting / kWaitingWeight) *
-           std::min(kWaitingWeight * most, flying.both);
+    const double all = flying.waiting > 0.0 ? kWaitingWeight * most : most;
+    return std::max(kept, kept_.waiting / kWaitingWeight) * std::min(all, flying.both);
   }
 
   /// Of the block or head that is being computed.
@@ -259,6 +280,25 @@ MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Can
   const double second = flying.forward - 1.0;
   return larger(most, rank.of({.blocks = whole(split.most)}, 1,
                               falls ? InFlight{second, 0.0, second} : flying));
+}
+
+std::vector<MemoryEstimate> memory_by_rank(const Machine& machine, const Job& job,
+                                           const Candidate& candidate) {
+  // Behind the start-up a schedule repeats itself, unless it keeps all there are.
+  const std::int64_t microbatches = candidate.microbatches(job);
+  const Schedule schedule =
+      schedule_of(candidate, candidate.schedule == Pipeline::gpipe
+                                 ? microbatches
+                                 : std::min<std::int64_t>(microbatches, 4 * candidate.pp));
+  const auto parts = parts_by_rank(job, schedule, candidate.vocabulary);
+  const auto flying = in_flight_by_rank(schedule);
+  const Activations kept = activations(job, candidate.tp, candidate.sequence, candidate.sequences);
+  const RankMemory memory(machine, job, candidate, kept);
+  std::vector<MemoryEstimate> all;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    all.push_back(memory.of(parts[rank], static_cast<int>(rank), flying[rank]));
+  }
+  return all;
 }
 
 }  // namespace heddle::planner

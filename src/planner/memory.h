@@ -1,5 +1,8 @@
 #pragma once
 
+#include <vector>
+
+#include "parallel/schedule/schedule.h"
 #include "planner/candidate.h"
 #include "planner/machine.h"
 #include "planner/volumes.h"
@@ -18,8 +21,15 @@ struct InFlight {
 /// going through the schedule: allocates.
 InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks);
 
+/// The same of each rank, by going through the schedule with as many micro-batches as there are.
+std::vector<InFlight> in_flight_by_rank(const Schedule& schedule);
+
 /// About what a block holds of a micro-batch that waits, over one that does not.
 inline constexpr double kWaitingWeight = 1.6;
+
+/// What each pipeline rank has of the model.
+std::vector<RankPart> parts_by_rank(const Job& job, const Schedule& schedule,
+                                    VocabularyPlacement vocabulary);
 
 /// How blocks lie on the pipeline ranks, of all stages of a rank together.
 struct Split {
@@ -58,15 +68,20 @@ Activations activations(const Job& job, int tp, bool sequence, int sequences);
 double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequences, double tp,
                             bool sequence, Recompute recompute);
 
-/// Bytes on the worst rank, by what they are for.
+/// Bytes on a rank, by what they are for.
 struct MemoryEstimate {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0, reserved = 0;
 
   double total() const { return parameters + gradients + optimizer + activations + reserved; }
 };
 
-/// The larger of the first rank (most in flight) and the last (logits). Allocates nothing.
+/// The larger of the first rank (most in flight) and the last (logits), and never less than the
+/// largest of `memory_by_rank`, which it equals for 1F1B. Allocates nothing.
 MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Candidate& candidate,
                                const Split& split, const Activations& kept);
+
+/// What every pipeline rank holds, by the same formulas and what the schedule has in flight there.
+std::vector<MemoryEstimate> memory_by_rank(const Machine& machine, const Job& job,
+                                           const Candidate& candidate);
 
 }  // namespace heddle::planner

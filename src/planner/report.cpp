@@ -16,6 +16,22 @@ namespace {
 
 constexpr int kFinalists = 16, kShown = 8, kNearMisses = 6;
 
+/// How many devices would about do; of more than a job can be divided over none would.
+std::string devices_hint(const PlanReport& report) {
+  const Job& job = report.job;
+  const double wanted = std::ceil(report.options.gpus * report.result.smallest.memory.total() /
+                                  report.result.limit_bytes);
+  const double most = static_cast<double>(job.spec.heads * job.spec.layers * job.batch);
+  if (wanted <= most) {
+    return fmt::format("use about {:.0f} devices, shorter sequences, or a smaller --margin",
+                       wanted);
+  }
+  return fmt::format(
+      "no number of devices is enough: a step of {} sequences can be divided over {:.0f} at most; "
+      "use shorter sequences or devices with more memory",
+      job.batch, most);
+}
+
 [[noreturn]] void refuse_too_large(const PlanReport& report) {
   const Found& smallest = report.result.smallest;
   const double need = smallest.memory.total(), limit = report.result.limit_bytes;
@@ -26,8 +42,7 @@ constexpr int kFinalists = 16, kShown = 8, kNearMisses = 6;
                   report.model, report.options.gpus, report.machine.device.name,
                   describe(smallest.candidate), format_bytes(need), need / limit,
                   format_bytes(limit), 100 * report.options.margin),
-      fmt::format("use about {} devices, shorter sequences, or a smaller --margin",
-                  static_cast<std::int64_t>(std::ceil(report.options.gpus * need / limit))));
+      devices_hint(report));
 }
 
 void add_near_misses(PlanReport& report) {
@@ -155,35 +170,15 @@ JsonValue time_json(const TimeEstimate& time) {
           {"slowest_rank", time.stragglers}};
 }
 
-/// Calls and bytes of the busiest rank, the first of the pipeline, by axis and operation.
 JsonValue communication_json(const PlanReport& report, const Candidate& plan) {
-  const Job& job = report.job;
-  const Split split = split_blocks(job, plan.schedule, plan.pp, plan.chunks);
-  const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
-                      .has_first = true,
-                      .has_norm = split.ends_meet,
-                      .has_last = split.ends_meet};
-  const StepShape step{.seq_len = job.seq_len,
-                       .microbatches = plan.microbatches(job),
-                       .element_bytes = static_cast<std::int64_t>(job.stack.parameter_bytes),
-                       .gradient_bytes = static_cast<std::int64_t>(job.stack.gradient_bytes)};
-  const Volumes volumes(job.spec, plan, step, part, 0);
   JsonValue all = JsonValue::array();
-  const auto add = [&](const char* axis, const CommCounts& counts) {
-    for (int op = 0; op < kCommOps; ++op) {
-      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
-      if (calls == 0) continue;
-      all.push_back({{"axis", axis},
-                     {"operation", name_of(static_cast<CommOp>(op))},
-                     {"calls", calls},
-                     {"payload_bytes", bytes},
-                     {"mean_bytes", static_cast<double>(bytes) / static_cast<double>(calls)}});
-    }
-  };
-  add("tp", volumes.on_tp());
-  add("dp", volumes.on_dp());
-  add("pp", volumes.on_pp());
-  add("pp lanes", volumes.on_lanes());
+  for (const auto& [axis, operation, calls, bytes] : traffic_of(report, plan)) {
+    all.push_back({{"axis", axis},
+                   {"operation", operation},
+                   {"calls", calls},
+                   {"payload_bytes", bytes},
+                   {"mean_bytes", static_cast<double>(bytes) / static_cast<double>(calls)}});
+  }
   return all;
 }
 
@@ -210,6 +205,33 @@ double model_flops_utilization(const PlanReport& report, double seconds) {
   const double flops = training_flops_per_token(job.spec, job.seq_len) * tokens_of(report);
   return flops /
          (seconds * report.options.gpus * report.machine.device.matrix_rate(job.stack.compute));
+}
+
+std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& plan) {
+  const Job& job = report.job;
+  const Split split = split_blocks(job, plan.schedule, plan.pp, plan.chunks);
+  const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
+                      .has_first = true,
+                      .has_norm = split.ends_meet,
+                      .has_last = split.ends_meet};
+  const StepShape step{.seq_len = job.seq_len,
+                       .microbatches = plan.microbatches(job),
+                       .element_bytes = static_cast<std::int64_t>(job.stack.parameter_bytes),
+                       .gradient_bytes = static_cast<std::int64_t>(job.stack.gradient_bytes)};
+  const Volumes volumes(job.spec, plan, step, part, 0);
+  std::vector<AxisTraffic> all;
+  const auto add = [&](const char* axis, const CommCounts& counts) {
+    for (int op = 0; op < kCommOps; ++op) {
+      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
+      if (calls > 0)
+        all.push_back({axis, std::string(name_of(static_cast<CommOp>(op))), calls, bytes});
+    }
+  };
+  add("tp", volumes.on_tp());
+  add("dp", volumes.on_dp());
+  add("pp", volumes.on_pp());
+  add("pp lanes", volumes.on_lanes());
+  return all;
 }
 
 PlanReport make_report(const std::string& model, const Machine& given, const Job& job,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,13 @@ PlanReport make_report(const std::string& model, const Machine& machine, const J
 
 /// Model FLOPs over what the devices could do in the time.
 double model_flops_utilization(const PlanReport& report, double seconds);
+
+/// What the busiest rank, the first of the pipeline, counts in a step.
+struct AxisTraffic {
+  std::string axis, operation;
+  std::int64_t calls = 0, payload_bytes = 0;
+};
+std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& plan);
 
 std::string report_text(const PlanReport& report);
 JsonValue report_json(const PlanReport& report);

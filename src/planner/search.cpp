@@ -6,9 +6,9 @@
 #include <atomic>
 #include <exception>
 #include <thread>
-#include <tuple>
 
 #include "base/error.h"
+#include "planner/kept_layouts.h"
 
 namespace heddle::planner {
 namespace {
@@ -21,70 +21,13 @@ struct PipelineShape {
   Split split;
 };
 
-auto order_of(const Candidate& c) {
-  return std::tuple(c.pp, c.sequences, c.tp, c.zero, c.chunks, static_cast<int>(c.schedule),
-                    c.sequence, static_cast<int>(c.vocabulary), static_cast<int>(c.recompute));
-}
-
-bool is_faster(const Found& a, const Found& b) {
-  if (a.time.total != b.time.total) return a.time.total < b.time.total;
-  return order_of(a.candidate) < order_of(b.candidate);
-}
-
-/// The `keep` fastest of many. Has room for all of them from the start.
-class Fastest {
- public:
-  explicit Fastest(int keep) : keep_(static_cast<std::size_t>(keep)) { heap_.reserve(keep_ + 1); }
-
-  void add(const Found& found) {
-    if (heap_.size() == keep_ && !is_faster(found, heap_.front())) return;
-    heap_.push_back(found);
-    std::push_heap(heap_.begin(), heap_.end(), is_faster);
-    if (heap_.size() <= keep_) return;
-    std::pop_heap(heap_.begin(), heap_.end(), is_faster);
-    heap_.pop_back();
-  }
-  const std::vector<Found>& unordered() const { return heap_; }
-
- private:
-  const std::size_t keep_;
-  std::vector<Found> heap_;
-};
-
-/// The fastest for every number of a mesh.
-class FastestByMesh {
- public:
-  explicit FastestByMesh(std::size_t meshes) : found_(meshes), is_there_(meshes, 0) {}
-
-  void add(std::size_t mesh, const Found& found) {
-    if (is_there_[mesh] != 0 && !is_faster(found, found_[mesh])) return;
-    found_[mesh] = found;
-    is_there_[mesh] = 1;
-  }
-  void add(const FastestByMesh& other) {
-    for (std::size_t i = 0; i < found_.size(); ++i) {
-      if (other.is_there_[i] != 0) add(i, other.found_[i]);
-    }
-  }
-  std::vector<Found> sorted() const {
-    std::vector<Found> all;
-    for (std::size_t i = 0; i < found_.size(); ++i) {
-      if (is_there_[i] != 0) all.push_back(found_[i]);
-    }
-    std::sort(all.begin(), all.end(), is_faster);
-    return all;
-  }
-
- private:
-  std::vector<Found> found_;
-  std::vector<char> is_there_;
-};
-
 struct Partial {
   Partial(int keep, std::size_t meshes) : best(keep), by_mesh(meshes), too_large(meshes) {}
 
   Fastest best;
-  FastestByMesh by_mesh, too_large;
+  FastestByClass by_mesh, too_large;
+  Front front;
+  Cloud cloud;
   Found smallest;
   bool has_smallest = false;
   std::uint64_t evaluated = 0, fitting = 0;
@@ -237,6 +180,8 @@ class Search {
           const Found found{candidate, estimate_time(machine_, job_, candidate, split, block),
                             estimate_memory(machine_, job_, candidate, split, kept)};
           ++partial.evaluated;
+          partial.front.add(found);
+          partial.cloud.add(found.memory.total(), found.time.total);
           if (found.memory.total() <= limit_) {
             ++partial.fitting;
             partial.best.add(found);
@@ -257,6 +202,8 @@ class Search {
       for (const Found& found : partial.best.unordered()) all.best.add(found);
       all.by_mesh.add(partial.by_mesh);
       all.too_large.add(partial.too_large);
+      all.front.add(partial.front);
+      all.cloud.add(partial.cloud);
       if (partial.has_smallest) all.add_smallest(partial.smallest);
       result.evaluated += partial.evaluated;
       result.fitting += partial.fitting;
@@ -271,6 +218,8 @@ class Search {
       }
     }
     result.smallest = all.smallest;
+    result.front = all.front.sorted();
+    result.cloud = all.cloud.points();
     result.limit_bytes = limit_;
     return result;
   }

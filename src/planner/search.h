@@ -23,12 +23,22 @@ struct SearchOptions {
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};
 };
 
+/// Layouts that are about equal in memory and time: one of them, and how many they are.
+struct CloudPoint {
+  double memory_bytes = 0, seconds = 0;
+  std::uint64_t layouts = 0;
+};
+
 struct SearchResult {
   std::vector<Found> best;       ///< plans that fit, fastest first
   std::vector<Found> by_mesh;    ///< the fastest that fits for every (tp, pp), fastest first
   std::vector<Found> too_large;  ///< faster than the fastest that fits, but too large: by (tp, pp)
   Found smallest;                ///< the one that needs least memory
-  std::uint64_t evaluated = 0;   ///< configurations whose time and memory were worked out
+  /// Of all layouts, also those that do not fit: no other needs less memory and time. Ascending in
+  /// memory, falling in time; of those that need the same memory within 3 % the fastest.
+  std::vector<Found> front;
+  std::vector<CloudPoint> cloud;  ///< all layouts, thinned
+  std::uint64_t evaluated = 0;    ///< configurations whose time and memory were worked out
   std::uint64_t fitting = 0;
   double limit_bytes = 0;  ///< of the device's memory, less the margin
 };

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "parallel/schedule/make_schedule.h"
 #include "planner/finalists.h"
 #include "planner/lower_step.h"
 #include "simulator/play_step.h"
@@ -59,15 +58,6 @@ PlayedRanks played_ranks(const Machine& machine, const Candidate& plan,
     ranks.replicas.push_back(replica);
   }
   return ranks;
-}
-
-Schedule schedule_of(const Candidate& plan, std::int64_t microbatches) {
-  const bool is_divided = plan.vocabulary == VocabularyPlacement::pipeline;
-  const PipeShape shape{.ranks = plan.pp,
-                        .microbatches = static_cast<int>(microbatches),
-                        .chunks = plan.chunks,
-                        .vocabulary = is_divided ? plan.vocabulary_algorithm : 0};
-  return lower(make_schedule(name_of(plan.schedule), shape));
 }
 
 [[noreturn]] void refuse_stuck(const PlayedStep& played, const StepProgram& program,

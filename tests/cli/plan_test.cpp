@@ -50,6 +50,44 @@ TEST(Plan, WritesSectionsThatARunFileTakes) {
   EXPECT_NE(printed.out.find("1 steps of 8192 tokens"), std::string::npos) << printed.out;
 }
 
+TEST(Plan, WritesAPageThatNeedsNothingElse) {
+  const TestFiles files;
+  const Outcome outcome =
+      run_heddle(plan("llama3-8b", "16", "524288", {"--report", files.at("plan.html"), "--json"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(parse_json(outcome.out, "stdout").contains("plans"));
+  const std::string page = read_text_file(files.at("plan.html"));
+  EXPECT_TRUE(page.starts_with("<!doctype html>"));
+  EXPECT_NE(page.find("id=\"layouts\""), std::string::npos);
+  EXPECT_EQ(page.find("src="), std::string::npos);
+  expect_refusal(plan("llama3-8b", "16", "524288", {"--report", files.at("none/plan.html")}), 3,
+                 {"none/plan.html"});
+}
+
+/// The shipped machine file with one piece of text replaced.
+std::string edited(const std::string& what, const std::string& by) {
+  std::string text = read_text_file(system_file());
+  const auto at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), by);
+}
+
+TEST(Plan, RefusesMachineFilesThatSayTooLittleOrTheImpossible) {
+  const TestFiles files;
+  const auto refuses = [&](const std::string& text, const Words& mentions) {
+    expect_refusal({"plan", "--model", "llama3-8b", "--system", files.write("m.toml", text),
+                    "--gpus", "16", "--batch-tokens", "524288"},
+                   2, mentions);
+  };
+  refuses(edited("[[link]]\nname = \"infiniband\"", "[[link]]\nreach = 64\nname = \"infiniband\""),
+          {"m.toml", "link[1].reach", "no tier reaches further"});
+  refuses(edited("gb_per_s = 12.5", "gb_per_s = 0"),
+          {"m.toml", "link[1].gb_per_s", "not positive"});
+  refuses(edited("gb_per_s = 300", "gb_per_s = 3e11"), {"m.toml", "link[0].gb_per_s", "GB/s"});
+  refuses(edited("latency_us = 20", "latency_ms = 0.02"), {"m.toml", "latency_us", "missing"});
+  refuses(edited("memory_gib = 80", "memory_gib = 80e9"), {"m.toml", "memory_gib", "GiB"});
+}
+
 TEST(Plan, RefusesWhatCannotBePlanned) {
   expect_refusal({"plan"}, 2, {"--model"});
   expect_refusal(plan("llama9", "8", "8192"), 2, {"llama9"});

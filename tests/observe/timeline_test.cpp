@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "base/json.h"
+
 namespace heddle::observe {
 namespace {
 
@@ -67,6 +69,51 @@ TEST(Timeline, MayEndBehindItsLastBar) {
   timeline.until = 12.0;
   EXPECT_NE(render_timeline(timeline).find(">12</text>"), std::string::npos);
   EXPECT_EQ(render_timeline(kTwoRanks).find(">12</text>"), std::string::npos);
+}
+
+TEST(Timeline, DrawsWhatTravelsThinBelowItsRank) {
+  Timeline timeline = kTwoRanks;
+  timeline.bars.push_back({.rank = 1,
+                           .label = "dp",
+                           .kind = TimelineKind::communication,
+                           .begin = 2,
+                           .end = 5,
+                           .lane = 1,
+                           .bytes = 2048});
+  const std::string svg = render_timeline(timeline);
+  EXPECT_EQ(count(svg, "height=\"4\""), 1U);
+  EXPECT_EQ(count(svg, "<title>dp: 2 to 5, 2.0 KiB</title>"), 1U);
+  EXPECT_EQ(timeline_text(timeline, 80), timeline_text(kTwoRanks, 80));
+}
+
+TEST(Timeline, OfManyRanksHasLowRowsAndNamesSome) {
+  Timeline timeline;
+  for (int rank = 0; rank < 64; ++rank) {
+    timeline.bars.push_back({.rank = rank, .label = "F0", .begin = 0, .end = 1});
+  }
+  const std::string svg = render_timeline(timeline);
+  EXPECT_EQ(count(svg, "class=\"track\""), 64U);
+  EXPECT_EQ(count(svg, ">rank "), 32U);
+  EXPECT_EQ(count(svg, ">F0</text>"), 0U);
+}
+
+TEST(TimelineFigure, HasEveryBarAsDataAndCannotEndItsScript) {
+  Timeline timeline = kTwoRanks;
+  timeline.bars[0].label = "</script>";
+  timeline.bars[0].bytes = 64;
+  const std::string html = timeline_figure(timeline);
+  const std::string open = "<script type=\"application/json\">";
+  const auto begin = html.find(open) + open.size();
+  const Json data = parse_json(html.substr(begin, html.find("</script>", begin) - begin), "data");
+  EXPECT_EQ(data["labels"][0], "</script>");
+  EXPECT_EQ(data["bytes"][data["rows"][0][7].get<int>()], 64.0);
+  // Rank, lane, and six numbers for each of the bars that are drawn.
+  ASSERT_EQ(data["rows"].size(), 2U);
+  EXPECT_EQ(data["rows"][0].size(), 2U + 2 * 6);
+  EXPECT_EQ(data["rows"][1].size(), 2U + 2 * 6);
+  // Of six units in ten million ticks: the second bar begins four behind the first and takes one.
+  EXPECT_EQ(data["rows"][0][11], 6666666);
+  EXPECT_EQ(data["rows"][0][12], 1666667);
 }
 
 TEST(Timeline, WithoutBarsIsAnEmptyDrawing) { EXPECT_EQ(count(render_timeline({}), "<rect"), 0U); }

@@ -70,6 +70,47 @@ TEST(Memory, ShrinksWithZeroAsTheFormulasSay) {
   EXPECT_NEAR(per_parameter(3), 18.0 / 8 + 6.0 * units, 0.02);
 }
 
+TEST(Memory, OfTheWorstRankIsTheMostOfAllRanks) {
+  const Machine machine =
+      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-dgx-hdr.toml");
+  const Job job{.spec = gpt_spec(12288, 96, 96, 2048),
+                .seq_len = 2048,
+                .batch = 1024,
+                .stack = Stack::heddle(DType::bf16)};
+  for (const Pipeline schedule :
+       {Pipeline::one_f_one_b, Pipeline::gpipe, Pipeline::interleaved, Pipeline::zb_h1,
+        Pipeline::zb_h2, Pipeline::zb_v, Pipeline::v_min, Pipeline::v_half}) {
+    for (const int pp : {1, 4, 8}) {
+      const int chunks = schedule == Pipeline::interleaved && pp > 1 ? 3 : 1;
+      for (const auto vocabulary : {VocabularyPlacement::tensor, VocabularyPlacement::pipeline}) {
+        const bool has_vocabulary_passes =
+            pp > 1 && (schedule == Pipeline::one_f_one_b || schedule == Pipeline::v_half);
+        if (vocabulary == VocabularyPlacement::pipeline && !has_vocabulary_passes) continue;
+        if (pp == 1 && schedule != Pipeline::one_f_one_b) continue;
+        const Candidate plan{.tp = 8,
+                             .pp = pp,
+                             .dp = 64 / 8 * 8 / pp,
+                             .chunks = chunks,
+                             .schedule = schedule,
+                             .zero = 1,
+                             .sequence = true,
+                             .vocabulary = vocabulary};
+        const Split split = split_blocks(job, schedule, pp, chunks, vocabulary);
+        const double worst =
+            estimate_memory(machine, job, plan, split, activations(job, 8, true, 1)).total();
+        const auto by_rank = memory_by_rank(machine, job, plan);
+        ASSERT_EQ(by_rank.size(), static_cast<std::size_t>(pp));
+        double most = 0.0;
+        for (const MemoryEstimate& rank : by_rank) most = std::max(most, rank.total());
+        const std::string what = std::string(name_of(schedule)) + " " + std::to_string(pp);
+        EXPECT_LE(most, worst * (1 + 1e-9)) << what;
+        const double slack = schedule == Pipeline::one_f_one_b ? 1e-9 : 0.07;
+        EXPECT_NEAR(most, worst, slack * worst) << what;
+      }
+    }
+  }
+}
+
 TEST(InFlight, IsTheSchedulesPeak) {
   for (const Pipeline schedule :
        {Pipeline::one_f_one_b, Pipeline::interleaved, Pipeline::zb_h1, Pipeline::zb_h2,

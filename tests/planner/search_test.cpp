@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "planner/advice.h"
 #include "planner/measured_rows.h"
-#include "planner/report.h"
+#include "planner/plan_page.h"
 
 namespace heddle::planner {
 namespace {
@@ -59,6 +61,55 @@ TEST(Search, DoesNotDependOnTheNumberOfThreads) {
   for (std::size_t i = 0; i < one.best.size(); ++i) {
     EXPECT_EQ(describe(one.best[i].candidate), describe(three.best[i].candidate)) << i;
   }
+  ASSERT_EQ(one.front.size(), three.front.size());
+  for (std::size_t i = 0; i < one.front.size(); ++i) {
+    EXPECT_EQ(describe(one.front[i].candidate), describe(three.front[i].candidate)) << i;
+  }
+  ASSERT_EQ(one.cloud.size(), three.cloud.size());
+  for (std::size_t i = 0; i < one.cloud.size(); ++i) {
+    EXPECT_EQ(one.cloud[i].seconds, three.cloud[i].seconds) << i;
+    EXPECT_EQ(one.cloud[i].layouts, three.cloud[i].layouts) << i;
+  }
+}
+
+bool is_worse(const Found& found, const Found& than) {
+  return found.memory.total() >= than.memory.total() && found.time.total >= than.time.total &&
+         (found.memory.total() > than.memory.total() || found.time.total > than.time.total);
+}
+
+TEST(Search, KeepsTheFrontOfTimeAgainstMemory) {
+  const SearchResult result = search(system("a100-dgx-hdr"), job_175b(), {.gpus = 512});
+  ASSERT_GT(result.front.size(), 10u);
+  for (std::size_t i = 1; i < result.front.size(); ++i) {
+    EXPECT_GT(result.front[i].memory.total(), result.front[i - 1].memory.total());
+    EXPECT_LT(result.front[i].time.total, result.front[i - 1].time.total);
+  }
+  for (const auto* all : {&result.best, &result.by_mesh, &result.too_large}) {
+    for (const Found& found : *all) {
+      for (const Found& best : result.front) EXPECT_FALSE(is_worse(best, found));
+    }
+  }
+  // The fastest that fits is on it, and what needs least memory starts it, within its classes.
+  const auto fits = [&](const Found& found) { return found.memory.total() <= result.limit_bytes; };
+  const auto last = std::find_if(result.front.rbegin(), result.front.rend(), fits);
+  ASSERT_NE(last, result.front.rend());
+  EXPECT_LE(last->time.total, 1.02 * result.best.front().time.total);
+}
+
+TEST(Search, CountsEveryLayoutInItsCloud) {
+  const SearchResult result =
+      search(system("a100-dgx-hdr"), small_job(), {.gpus = 16, .threads = 2});
+  std::uint64_t layouts = 0;
+  for (const CloudPoint& point : result.cloud) {
+    layouts += point.layouts;
+    const auto beats = [&](const Found& found) {
+      return point.memory_bytes < 0.999999 * found.memory.total() &&
+             point.seconds < 0.999999 * found.time.total;
+    };
+    EXPECT_TRUE(std::none_of(result.front.begin(), result.front.end(), beats));
+  }
+  EXPECT_EQ(layouts, result.evaluated);
+  EXPECT_LT(result.cloud.size(), 10'000u);
 }
 
 TEST(Search, RefusesABatchThatNoLayoutDivides) {
@@ -96,6 +147,21 @@ TEST(Report, SaysHowFarAModelIsFromFitting) {
   }
 }
 
+TEST(Report, SaysWhenNoNumberOfDevicesIsEnough) {
+  Machine machine = system("a100-dgx-hdr");
+  machine.device.memory_bytes = 1e9;
+  machine.software.reserved_bytes = 2e9;
+  Job job = small_job();
+  job.spec.layers = job.batch = 1;
+  try {
+    make_report("small", machine, job, {.gpus = 8});
+    FAIL() << "reserved memory alone is more than there is";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::resources);
+    EXPECT_NE(error.hint().find("no number of devices is enough"), std::string::npos);
+  }
+}
+
 TEST(Report, HasPlansReasonsAndARunFile) {
   const Machine machine = system("h200-hgx-ndr");
   const Job job = small_job();
@@ -112,6 +178,31 @@ TEST(Report, HasPlansReasonsAndARunFile) {
   const std::string toml = plan_toml(report);
   EXPECT_NE(toml.find("[parallel]\ndp = "), std::string::npos) << toml;
   EXPECT_NE(report_text(report).find("best plan: "), std::string::npos);
+}
+
+TEST(PlanPage, ShowsPlansTimelineMemoryLayoutsAndCommunication) {
+  const Machine machine = system("a100-dgx-hdr");
+  const Job job = job_175b();
+  const PlanReport report = make_report("<large>", machine, job, {.gpus = 512});
+  const std::string page = plan_page(report);
+  for (const char* part : {"id=\"plans\"", "id=\"timeline\"", "id=\"memory\"", "id=\"layouts\"",
+                           "id=\"communication\"", "id=\"near-misses\"", "&lt;large&gt; on 512",
+                           "may be used", "class=\"timeline-figure\"", "prefers-color-scheme"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  for (const auto& miss : report.near_misses) {
+    EXPECT_NE(page.find(miss.reason), std::string::npos) << miss.reason;
+  }
+  EXPECT_EQ(page.find("<large>"), std::string::npos);
+  EXPECT_LT(page.size(), 3'000'000u);
+}
+
+TEST(PlanPage, OfOneDeviceSaysThatNothingIsSent) {
+  const Machine machine = system("h200-hgx-ndr");
+  Job job = small_job();
+  job.batch = 8;
+  const std::string page = plan_page(make_report("one", machine, job, {.gpus = 1}));
+  EXPECT_NE(page.find("nothing is sent"), std::string::npos);
 }
 
 TEST(Report, MapsStagesToServersWhereLinksWereMeasured) {

@@ -1,0 +1,120 @@
+#include "observe/scatter.h"
+
+#include <fmt/format.h>
+
+#include "observe/chart.h"
+#include "observe/put.h"
+
+namespace heddle::observe {
+namespace {
+
+constexpr double kUnits = 1000;  // of the SVG's own coordinates, both ways
+
+class Drawing {
+ public:
+  explicit Drawing(const Scatter& scatter) : scatter_(scatter) {}
+
+  std::string strokes() const {
+    std::string svg =
+        grid() + dots(scatter_.dots_over, "cloud over") + dots(scatter_.dots, "cloud");
+    // A step: with more memory nothing gets worse, and the next better one begins at its own.
+    std::string line;
+    for (const auto& point : scatter_.points) {
+      if (!is_inside(point.x, point.y)) continue;
+      const double x = kUnits * across(point.x), y = kUnits * down(point.y);
+      if (line.empty()) {
+        put(line, "M{:.1f} {:.1f}", x, y);
+      } else {
+        put(line, "H{:.1f}V{:.1f}", x, y);
+      }
+    }
+    put(svg, "<path class=\"front\" d=\"{}\"/>", line);
+    if (scatter_.limit) {
+      put(svg, "<path class=\"limit\" d=\"M{:.1f} 0V{}\"/>", kUnits * across(*scatter_.limit),
+          kUnits);
+    }
+    return svg;
+  }
+
+  std::string labels() const {
+    std::string html;
+    const Ticks y = nice_ticks(scatter_.low.y, scatter_.high.y, 5);
+    for (const double tick : y.values) {
+      put(html, "<span class=\"ty\" style=\"top:{:.2f}%\">{}</span>", 100 * down(tick),
+          format_tick(tick, y.spacing));
+    }
+    const Ticks x = nice_ticks(scatter_.low.x, scatter_.high.x, 5);
+    for (const double tick : x.values) {
+      put(html, "<span class=\"tx{}\" style=\"left:{:.2f}%\">{}</span>",
+          across(tick) > 0.97 ? " end" : "", 100 * across(tick), format_tick(tick, x.spacing));
+    }
+    if (scatter_.limit) {
+      put(html, "<span class=\"limit-label\" style=\"left:{:.2f}%\">{}</span>",
+          100 * across(*scatter_.limit), escape_html(scatter_.limit_name));
+    }
+    return html;
+  }
+
+  std::string points() const {
+    std::string html;
+    for (const auto& point : scatter_.points) html += point_html(point);
+    return scatter_.chosen ? html + point_html(*scatter_.chosen) : html;
+  }
+
+ private:
+  double across(double x) const {
+    return (x - scatter_.low.x) / (scatter_.high.x - scatter_.low.x);
+  }
+  double down(double y) const {
+    return 1.0 - (y - scatter_.low.y) / (scatter_.high.y - scatter_.low.y);
+  }
+  bool is_inside(double x, double y) const {
+    return x >= scatter_.low.x && x <= scatter_.high.x && y >= scatter_.low.y &&
+           y <= scatter_.high.y;
+  }
+
+  std::string point_html(const Scatter::Point& point) const {
+    if (!is_inside(point.x, point.y)) return "";
+    const double x = across(point.x), y = down(point.y);
+    return fmt::format(
+        "<b class=\"point {}{}{}\" style=\"left:{:.2f}%;top:{:.2f}%\"><em>{}</em></b>", point.style,
+        x > 0.7   ? " left"
+        : x < 0.3 ? " right"
+                  : "",
+        y < 0.35 ? " low" : "", 100 * x, 100 * y, escape_html(point.note));
+  }
+
+  std::string grid() const {
+    std::string path;
+    for (const double tick : nice_ticks(scatter_.low.y, scatter_.high.y, 5).values) {
+      put(path, "M0 {:.1f}H{}", kUnits * down(tick), kUnits);
+    }
+    return fmt::format("<path class=\"grid\" d=\"{}\"/>", path);
+  }
+
+  std::string dots(const std::vector<Scatter::Dot>& all, const char* style) const {
+    std::string path;
+    for (const auto& dot : all) {
+      if (!is_inside(dot.x, dot.y)) continue;
+      // A stroke without length, which its round cap makes visible.
+      put(path, "M{:.0f} {:.0f}h0", kUnits * across(dot.x), kUnits * down(dot.y));
+    }
+    return fmt::format("<path class=\"{}\" d=\"{}\"/>", style, path);
+  }
+
+  const Scatter& scatter_;
+};
+
+}  // namespace
+
+std::string render_scatter(const Scatter& scatter) {
+  const Drawing drawing(scatter);
+  return fmt::format(
+      "<figure class=\"chart scatter\" role=\"img\" aria-label=\"{}\"><div class=\"plot\" "
+      "style=\"height:{}px\"><svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" "
+      "aria-hidden=\"true\">{}</svg>{}{}</div><figcaption>{}</figcaption></figure>\n",
+      escape_html(scatter.description), scatter.height, kUnits, kUnits, drawing.strokes(),
+      drawing.labels(), drawing.points(), escape_html(scatter.axes));
+}
+
+}  // namespace heddle::observe
