@@ -100,9 +100,10 @@ def cpu_model():
 
 
 def table(samples, options, date):
+    rounds = max(len(found) for found in samples.values())
     lines = [f"# Predicted and measured steps on one machine, {date}", "",
              f"{cpu_model()}, cores: {os.cpu_count()}. float32; ranks are threads of one program. Rounds:"
-             f" {options.rounds}, each with a calibration of its own; timed steps a run: {options.steps}. Medians over rounds.",
+             f" {rounds}, each with a calibration of its own; timed steps a run: {options.steps}. Medians over rounds.",
              f"The plain prediction is judged: at most {TIME_BAR:.0f} % from the measured step; memory at most"
              f" {MEMORY_BAR:.0f} %.", "",
              "| model | mesh | step, s | predicted, s | error | scaled to the speed meanwhile | memory, MiB | predicted, MiB"
