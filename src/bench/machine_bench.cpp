@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "base/clock.h"
@@ -118,12 +119,23 @@ class Turns {
   double seconds(std::size_t item) {
     return all_.combine(own_seconds(item), ReduceOp::sum) / all_.size();
   }
-  /// How far ranks that do the same at the same time are apart: relative standard deviation, from
-  /// quartiles, which outliers do not move.
+  double reference_seconds() {
+    return all_.combine(quantile(references_, 0.5), ReduceOp::sum) / all_.size();
+  }
+  /// How far ranks that do the same at the same time are apart, over stretches about as long as a
+  /// micro-batch: what delays single products evens out over many. Relative standard deviation,
+  /// from quartiles, which outliers do not move.
   double variation() {
     if (all_.size() == 1) return 0.0;
+    constexpr double kStretch = 0.25;  // seconds
+    constexpr std::size_t kFewest = 16;
+    const auto length = static_cast<std::size_t>(
+        std::clamp(kStretch / reference_seconds(), 1.0,
+                   std::max(1.0, static_cast<double>(references_.size() / kFewest))));
     std::vector<double> apart;
-    for (const double own : references_) {
+    for (std::size_t at = 0; at + length <= references_.size(); at += length) {
+      const auto from = references_.begin() + static_cast<std::ptrdiff_t>(at);
+      const double own = std::accumulate(from, from + static_cast<std::ptrdiff_t>(length), 0.0);
       const double mean = all_.combine(own, ReduceOp::sum) / all_.size();
       apart.push_back(own / mean - 1.0);
     }
@@ -389,15 +401,18 @@ class LinkBench {
   LinkBench(World& world, const MachineBenchOptions& options)
       : all_(world.all()),
         options_(options),
-        stream_(1, options.device),
+        stream_(options.threads, options.device),
         memory_(options.device),
         turns_(world.all(), stream_, options) {}
 
   LinkRates run() {
     LinkRates links{.ranks = all_.size()};
     if (all_.size() == 1) return links;
-    const Tensor something = tensor(std::int64_t{1} << 16);
-    turns_.set_reference([=, this] { ops::scale(something, 1.0, stream_); });
+    const std::int64_t side = sizes_on(options_.device).reference;
+    const Tensor a = tensor(4 * side * side).view({side, side});
+    const Tensor c = tensor(4 * side * side).view({side, side});
+    const auto work = [=, this] { ops::gemm(a, Transpose::no, a, Transpose::no, c, {}, stream_); };
+    turns_.set_reference(work);
     std::vector<std::vector<std::size_t>> items;
     for (const CommOp op : {CommOp::all_reduce, CommOp::all_gather, CommOp::reduce_scatter}) {
       links.collectives.push_back({.op = op, .ranks = all_.size()});
@@ -406,13 +421,21 @@ class LinkBench {
         items.back().push_back(turns_.add(collective(op, bytes)));
       }
     }
+    const std::size_t behind_work =
+        turns_.add([work, meet = collective(CommOp::all_reduce, kSmallest)] {
+          work();
+          meet();
+        });
     const std::size_t small = turns_.add(there_and_back(kSmallest));
     const std::size_t large = turns_.add(there_and_back(kLargest));
     turns_.measure();
+    // Ranks come to a collective from different work, and the first one waits.
+    const double wait = std::max(0.0, turns_.seconds(behind_work) - turns_.reference_seconds() -
+                                          turns_.seconds(items.front().front()));
     for (std::size_t i = 0; i < items.size(); ++i) {
       auto bytes = static_cast<double>(kSmallest);
       for (const std::size_t item : items[i]) {
-        links.collectives[i].points.push_back({bytes, turns_.seconds(item)});
+        links.collectives[i].points.push_back({bytes, turns_.seconds(item) + wait});
         bytes *= 4;
       }
     }

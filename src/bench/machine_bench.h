@@ -32,10 +32,10 @@ struct RankRates {
   double logit_seconds = 0;      ///< of cross entropy with its gradient
   double parameter_seconds = 0;  ///< of clipping and updating
   double kernel_seconds = 0;     ///< of an operation on next to nothing
-  double variation = 0;          ///< of ranks that do the same at the same time, relative
+  double variation = 0;          ///< between ranks that do the same for a quarter of a second
 };
 
-/// Times of one collective by size.
+/// Times of one collective by size, behind a matrix product: with the wait for the slowest rank.
 struct CollectiveSamples {
   CommOp op = CommOp::all_reduce;
   int ranks = 2;
