@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
   for (int u = 0; u < kMapUnroll; ++u) {
     if (first + u * kMapThreads >= packs) continue;
-    Pack<T, W> results[O];
+    float results[O][W];
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       float x[I > 0 ? I : 1], y[O];
@@ -103,10 +103,14 @@ __global__ void __launch_bounds__(kMapThreads)
       for (int n = 0; n < I; ++n) x[n] = in[u][n].get(i);
       f(x, y);
 #pragma unroll
-      for (int n = 0; n < O; ++n) results[n].set(i, y[n]);
+      for (int n = 0; n < O; ++n) results[n][i] = y[n];
     }
 #pragma unroll
-    for (int n = 0; n < O; ++n) results[n].store(tensors.at[I + n] + at[u][I + n]);
+    for (int n = 0; n < O; ++n) {
+      Pack<T, W> result;
+      result.set_all(results[n]);
+      result.store(tensors.at[I + n] + at[u][I + n]);
+    }
   }
   if constexpr (kFlat && W > 1) {  // what is left of the one row
     if (blockIdx.x == 0 && threadIdx.x == 0) {
