@@ -38,18 +38,17 @@ class DeviceTimer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-constexpr std::size_t kFinalists = 8;
-constexpr float kNear = 1.1F;     ///< of the best time alone, to be a finalist
+constexpr float kNear = 1.3F;     ///< of the best time alone, to be tried under load
 constexpr float kEqual = 0.995F;  ///< of the best time so far, to be better
-constexpr int kRounds = 3;
-constexpr float kMillisecondsATurn = 12.0F;
-constexpr int kMostRepeats = 200;
+/// What a card's power control needs to settle, and what is then measured.
+constexpr float kMillisecondsToSettle = 20.0F, kMillisecondsATurn = 40.0F;
+constexpr int kMostRepeats = 400;
 
 struct Way {
   int index;
-  float alone, under_load = 0.0F;  ///< milliseconds a run, and of all turns
-  int repeats() const {
-    return std::clamp(static_cast<int>(kMillisecondsATurn / alone), 1, kMostRepeats);
+  float alone, under_load = 0.0F;  ///< milliseconds a run
+  int repeats(float milliseconds) const {
+    return std::clamp(static_cast<int>(milliseconds / alone), 1, kMostRepeats);
   }
 };
 
@@ -63,12 +62,9 @@ std::vector<Way> finalists(int count, const std::function<bool(int)>& run, Devic
     for (int n = 0; n < 2; ++n) time = std::min(time, timer.milliseconds(1, once));
     ways.push_back({.index = i, .alone = std::max(time, 1e-3F)});
   }
-  std::ranges::stable_sort(ways, {}, &Way::alone);
-  while (ways.size() > kFinalists ||
-         (!ways.empty() && ways.back().alone > kNear * ways.front().alone)) {
-    ways.pop_back();
-  }
-  std::ranges::sort(ways, {}, &Way::index);
+  const auto best = std::ranges::min_element(ways, {}, &Way::alone);
+  if (best == ways.end()) return ways;
+  std::erase_if(ways, [limit = kNear * best->alone](const Way& way) { return way.alone > limit; });
   return ways;
 }
 
@@ -80,12 +76,11 @@ int fastest_way(int count, const std::function<bool(int)>& run, cudaStream_t str
   std::vector<Way> ways = finalists(count, run, timer);
   if (ways.empty()) return 0;
   if (ways.size() == 1) return ways.front().index;
-  for (int round = 0; round < kRounds; ++round) {
-    for (Way& way : ways) {
-      const int repeats = way.repeats();
-      way.under_load +=
-          timer.milliseconds(repeats, [&] { run(way.index); }) / static_cast<float>(repeats);
-    }
+  for (Way& way : ways) {
+    const auto once = [&] { run(way.index); };
+    timer.milliseconds(way.repeats(kMillisecondsToSettle), once);
+    const int repeats = way.repeats(kMillisecondsATurn);
+    way.under_load = timer.milliseconds(repeats, once) / static_cast<float>(repeats);
   }
   const Way* best = &ways.front();
   for (const Way& way : ways) {
