@@ -1,5 +1,4 @@
 #include <cooperative_groups.h>
-#include <cuda_pipeline.h>
 
 #include <algorithm>
 
@@ -42,10 +41,23 @@ struct Row {
 
 constexpr float kLog2E = 1.44269504088896341F;
 
-/// Of some elements: top, the largest one times log2(e), and the sum of 2^(x log2(e) - top). NaN
-/// is not seen by the maximum, but by the sum.
+/// Of some elements: the sum of 2^(x log2(e) - top), where no exponent is much above 0. NaN is not
+/// seen by top, but by the sum.
 struct Softmax {
+  static constexpr float kSlack = 16.0F;  ///< by which an exponent may be above 0
   float top = kLowest, sum = 0.0F;
+
+  /// top is raised only when it has to be, which is rare after the first elements.
+  template <int N>
+  __device__ void add(float largest, const float (&x)[N]) {
+    if (largest * kLog2E > top + kSlack) {
+      const float higher = largest * kLog2E;
+      sum *= exp2_fast(top - higher);
+      top = higher;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += exp2_fast(fmaf(x[i], kLog2E, -top));
+  }
 
   __device__ Softmax with(const Softmax& other) const {
     const float higher = fmaxf(top, other.top);
@@ -68,8 +80,8 @@ constexpr int kUsualPartBytes = 55 * 1024;     ///< a quarter of what a processo
 constexpr int kLargestPartBytes = 110 * 1024;  ///< half of it
 
 /// How a row of packs is divided among the blocks of a cluster. A block has its part in shared
-/// memory, as far as that goes, and reads the rest of a very long one again. A pack is loaded,
-/// read and written by one thread.
+/// memory after the first pass, as far as that goes, and reads the rest of a very long one again. A
+/// pack is loaded, read and written by one thread.
 struct RowParts {
   int blocks = 1, packs = 0, stored = 0;  // packs and stored ones of a block
 
@@ -104,7 +116,7 @@ __global__ void __launch_bounds__(kRowThreads, 4)
                          const std::int32_t* targets, float grad_scale, double* loss) {
   extern __shared__ uint4 stored[];
   __shared__ Softmax of_warp[kRowWarps];
-  constexpr int kAhead = 4;
+  constexpr int kAhead = 6;
   const cg::cluster_group cluster = cg::this_cluster();
   const int rank = static_cast<int>(cluster.block_rank());
   const std::int64_t t = blockIdx.x / static_cast<unsigned>(parts.blocks);
@@ -123,20 +135,11 @@ __global__ void __launch_bounds__(kRowThreads, 4)
     }
     return;
   }
-  if constexpr (sizeof(T) * W == 16) {
-    for (int p = thread; p < stored_packs; p += kRowThreads) {
-      __pipeline_memcpy_async(stored + p, part + p * W, 16);
-    }
-    __pipeline_commit();
-  }
   const float chosen = rank == 0 && thread == 0 ? to_f32(row[target]) : 0.0F;
   const float last = tail < V ? to_f32(row[tail]) : 0.0F;
-  const auto for_packs = [&](const auto& use) {  // use(index, pack), of all packs of this thread
-    if constexpr (sizeof(T) * W == 16) {
-#pragma unroll 4
-      for (int p = thread; p < stored_packs; p += kRowThreads) use(p, Pack<T, W>{stored[p]});
-    }
-    for (int p0 = stored_packs + thread; p0 < packs; p0 += kAhead * kRowThreads) {
+  // use(index, pack), of all packs of this thread from `from` on, out of the device's memory.
+  const auto for_packs = [&](int from, const auto& use) {
+    for (int p0 = from + thread; p0 < packs; p0 += kAhead * kRowThreads) {
       Pack<T, W> ahead[kAhead];
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
@@ -149,15 +152,16 @@ __global__ void __launch_bounds__(kRowThreads, 4)
       }
     }
   };
-  __pipeline_wait_prior(0);
   Softmax mine;
-  float largest = tail < V ? last : kLowest;
-  for_packs([&](int, const Pack<T, W>& pack) { largest = fmaxf(largest, largest_of(pack)); });
-  mine.top = fmaxf(largest * kLog2E, kLowest);
-  if (tail < V) mine.sum = exp2_fast(fmaf(last, kLog2E, -mine.top));
-  for_packs([&](int, const Pack<T, W>& pack) {
+  if (tail < V) mine.add<1>(last, {last});
+  for_packs(0, [&](int p, const Pack<T, W>& pack) {
+    if constexpr (sizeof(T) * W == 16) {
+      if (p < stored_packs) stored[p] = pack.raw;
+    }
+    float x[W];
 #pragma unroll
-    for (int i = 0; i < W; ++i) mine.sum += exp2_fast(fmaf(pack.get(i), kLog2E, -mine.top));
+    for (int i = 0; i < W; ++i) x[i] = pack.get(i);
+    mine.add(largest_of(pack), x);
   });
   mine = mine.over_lanes();
   if (thread % 32 == 0) of_warp[thread / 32] = mine;
@@ -179,7 +183,7 @@ __global__ void __launch_bounds__(kRowThreads, 4)
       return exp2_fast(fmaf(logit, kLog2E, -all.top)) * factor;
     };
     const int own = target / W - begin;  // of this block's packs, if it is one
-    for_packs([&](int p, Pack<T, W> pack) {
+    const auto write = [&](int p, Pack<T, W> pack) {
       float x[W];
 #pragma unroll
       for (int i = 0; i < W; ++i) x[i] = gradient(pack.get(i));
@@ -189,7 +193,13 @@ __global__ void __launch_bounds__(kRowThreads, 4)
       }
       pack.set_all(x);
       pack.store(part + p * W);
-    });
+    };
+    if constexpr (sizeof(T) * W == 16) {
+#pragma unroll 4
+      for (int p = thread; p < stored_packs; p += kRowThreads) write(p, Pack<T, W>{stored[p]});
+    }
+    // The index of what is not stored goes on where the stored packs of this thread end.
+    for_packs(stored_packs, write);
     if (tail < V) {
       row[tail] = from_f32<T>(gradient(last) - (tail == target ? grad_scale : 0.0F));
     }
