@@ -18,8 +18,8 @@ struct Spread {
   static constexpr int kRowsPerBlock = kThreads / kGroup;
   /// Blocks that a processor should have, of rows of one and of two tensors: a warp that waits for
   /// memory or for its sums needs others beside it.
-  static constexpr int kForwardBlocks = kGroup == 32 ? 6 : 1,
-                       kBackwardBlocks = kGroup == 32 ? 4 : 1;
+  static constexpr int kForwardBlocks = kGroup > 32 ? 1 : kPacks <= 3 ? 5 : 4;
+  static constexpr int kBackwardBlocks = kGroup > 32 ? 1 : kPacks <= 3 ? 3 : 2;
 };
 
 template <class S>
