@@ -40,9 +40,11 @@ class DeviceTimer {
 
 constexpr float kNear = 1.3F;     ///< of the best time alone, to be tried under load
 constexpr float kEqual = 0.995F;  ///< of the best time so far, to be better
-/// What a card's power control needs to settle, and what is then measured.
-constexpr float kMillisecondsToSettle = 20.0F, kMillisecondsATurn = 40.0F;
-constexpr int kMostRepeats = 400;
+/// What a card's power control needs to settle, from rest and from one way to the next, and what is
+/// then measured.
+constexpr float kMillisecondsToWarmUp = 100.0F, kMillisecondsToSettle = 20.0F;
+constexpr float kMillisecondsATurn = 40.0F;
+constexpr int kMostRepeats = 1000;
 
 struct Way {
   int index;
@@ -78,7 +80,8 @@ int fastest_way(int count, const std::function<bool(int)>& run, cudaStream_t str
   if (ways.size() == 1) return ways.front().index;
   for (Way& way : ways) {
     const auto once = [&] { run(way.index); };
-    timer.milliseconds(way.repeats(kMillisecondsToSettle), once);
+    const bool is_first = &way == &ways.front();
+    timer.milliseconds(way.repeats(is_first ? kMillisecondsToWarmUp : kMillisecondsToSettle), once);
     const int repeats = way.repeats(kMillisecondsATurn);
     way.under_load = timer.milliseconds(repeats, once) / static_cast<float>(repeats);
   }
