@@ -1,24 +1,14 @@
 // Cross entropy with its gradient in place, [rows, words] in bf16: from the plain kernel to the one
-// that trains (src/ops/cuda/softmax_xent.cu). Every rung prints its time and the time that the
-// bytes it moves would take at the speed of a copy.
-//   cross_entropy [rows] [words]
-#include <cuda_bf16.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <vector>
-
-#include "ops/elementwise.h"
+// that trains (src/ops/cuda/softmax_xent.cu). Every rung prints its time, the time that the bytes
+// it moves would take at the speed of a copy, and its error.
+//   ladder_cross_entropy [rows] [words]
+#include "ladder/ladder.h"
 #include "ops/softmax_xent.h"
-#include "tensor/cuda/check.h"
-#include "tensor/memory.h"
-#include "tensor/tensor.h"
 
 namespace {
 
 using namespace heddle;
-using Bf16 = __nv_bfloat16;
+using ladder::Bf16;
 
 /// Rung 1: a thread per row. Neighbouring threads read addresses a row apart: every element is a
 /// transaction of its own.
@@ -75,18 +65,84 @@ __global__ void block_per_row(Bf16* logits, int words, const int* targets, doubl
   }
 }
 
-float milliseconds(const std::function<void()>& run, cudaStream_t queue) {
-  cudaEvent_t begin, end;
-  HEDDLE_CUDA(cudaEventCreate(&begin));
-  HEDDLE_CUDA(cudaEventCreate(&end));
-  run();
-  HEDDLE_CUDA(cudaEventRecord(begin, queue));
-  for (int i = 0; i < 5; ++i) run();
-  HEDDLE_CUDA(cudaEventRecord(end, queue));
-  HEDDLE_CUDA(cudaEventSynchronize(end));
-  float result = 0.0F;
-  HEDDLE_CUDA(cudaEventElapsedTime(&result, begin, end));
-  return result / 5;
+/// Rung 3: the row is read once, in packs of 16 bytes, into the registers of a block that has the
+/// processor to itself: nothing is read while it computes and writes.
+template <int kPacks>
+__global__ void __launch_bounds__(1024, 1)
+    row_in_registers(Bf16* logits, int words, const int* targets, double* loss) {
+  Bf16* const row = logits + static_cast<std::int64_t>(blockIdx.x) * words;
+  const int target = targets[blockIdx.x], packs = words / 8;
+  uint4 kept[kPacks];
+  float max = -INFINITY, sum = 0.0F;
+#pragma unroll
+  for (int n = 0; n < kPacks; ++n) {
+    const int p = static_cast<int>(threadIdx.x) + n * 1024;
+    if (p < packs) kept[n] = reinterpret_cast<const uint4*>(row)[p];
+  }
+  const auto for_elements = [&](const auto& use) {
+#pragma unroll
+    for (int n = 0; n < kPacks; ++n) {
+      const int p = static_cast<int>(threadIdx.x) + n * 1024;
+      if (p >= packs) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) use(p * 8 + i, reinterpret_cast<Bf16*>(&kept[n])[i]);
+    }
+  };
+  for_elements([&](int, Bf16& x) { max = fmaxf(max, __bfloat162float(x)); });
+  max = over_block(max, [](float a, float b) { return fmaxf(a, b); });
+  for_elements([&](int, Bf16& x) { sum += __expf(__bfloat162float(x) - max); });
+  sum = over_block(sum, [](float a, float b) { return a + b; });
+  if (threadIdx.x == 0) {
+    loss[blockIdx.x] = log(static_cast<double>(sum)) + max - __bfloat162float(row[target]);
+  }
+  __syncthreads();
+  for_elements([&](int column, Bf16& x) {
+    const float p = __expf(__bfloat162float(x) - max) / sum;
+    x = __float2bfloat16(p - (column == target ? 1.0F : 0.0F));
+  });
+#pragma unroll
+  for (int n = 0; n < kPacks; ++n) {
+    const int p = static_cast<int>(threadIdx.x) + n * 1024;
+    if (p < packs) reinterpret_cast<uint4*>(row)[p] = kept[n];
+  }
+}
+
+/// Logits and what becomes of them.
+struct Problem {
+  int rows, words;
+  Tensor logits, targets, loss;
+
+  Problem(ladder::Bench& bench, int rows_, int words_)
+      : rows(rows_),
+        words(words_),
+        logits(bench.normal({rows_, words_}, DType::bf16, 1)),
+        targets(bench.empty({rows_}, DType::i32)),
+        loss(bench.empty({rows_}, DType::f64)) {
+    ops::fill(targets, 3.0, bench.stream);
+  }
+};
+
+using Kernel = std::function<void(const Problem&)>;
+
+/// The worst of losses and gradients, against double precision.
+double error_of(const Kernel& kernel, int words, ladder::Bench& bench) {
+  const Problem small(bench, 3, words);
+  const auto before = ladder::as_double(bench.on_host<Bf16>(small.logits));
+  kernel(small);
+  const auto got = ladder::as_double(bench.on_host<Bf16>(small.logits));
+  const auto got_loss = bench.on_host<double>(small.loss);
+  std::vector<double> want, want_loss;
+  for (int t = 0; t < small.rows; ++t) {
+    const double* const row = before.data() + static_cast<std::int64_t>(t) * words;
+    const double max = *std::max_element(row, row + words);
+    double sum = 0.0;
+    for (int i = 0; i < words; ++i) sum += std::exp(row[i] - max);
+    want_loss.push_back(std::log(sum) + max - row[3]);
+    for (int i = 0; i < words; ++i) {
+      want.push_back(std::exp(row[i] - max) / sum - (i == 3 ? 1.0 : 0.0));
+    }
+  }
+  return std::max(ladder::difference(got, want), ladder::difference(got_loss, want_loss));
 }
 
 }  // namespace
@@ -94,42 +150,39 @@ float milliseconds(const std::function<void()>& run, cudaStream_t queue) {
 int main(int argc, char** argv) {
   const int rows = argc > 1 ? std::atoi(argv[1]) : 8192,
             words = argc > 2 ? std::atoi(argv[2]) : 50304;
-  const Device gpu{Device::Kind::cuda, 0};
-  Stream stream(1, gpu);
-  Memory memory(gpu);
-  const auto queue = static_cast<cudaStream_t>(stream.native());
-  const Tensor logits = memory.alloc({rows, words}, DType::bf16, MemoryTag::workspace);
-  const Tensor other = memory.alloc({rows, words}, DType::bf16, MemoryTag::workspace);
-  const Tensor targets = memory.alloc({rows}, DType::i32, MemoryTag::workspace);
-  const Tensor loss = memory.alloc({rows}, DType::f64, MemoryTag::workspace);
-  ops::fill(logits, 0.5, stream);
-  ops::fill(targets, 3.0, stream);
-  const double bytes = 2.0 * static_cast<double>(logits.size_bytes());
-  const float copy = milliseconds([&] { ops::copy(logits, other, stream); }, queue);
-  std::printf("copy of %d x %d: %.3f ms, %.0f GB/s\n", rows, words, copy, bytes / copy / 1e6);
-
-  auto* const at = reinterpret_cast<Bf16*>(logits.bytes());
-  auto* const goal = targets.data<std::int32_t>();
-  auto* const to = loss.data<double>();
-  struct Rung {
-    const char* name;
-    double passes;  ///< over the row, of which the copy has two
-    std::function<void()> run;
+  ladder::Bench bench;
+  const cudaStream_t queue = bench.queue();
+  const Problem problem(bench, rows, words);
+  const auto with_pointers = [&](const auto& launch) -> Kernel {
+    return [=](const Problem& p) {
+      launch(p, reinterpret_cast<Bf16*>(p.logits.bytes()), p.targets.data<std::int32_t>(),
+             p.loss.data<double>());
+    };
   };
-  const Rung rungs[] = {
-      {"1 a thread per row", 4,
-       [&] { thread_per_row<<<(rows + 63) / 64, 64, 0, queue>>>(at, rows, words, goal, to); }},
-      {"2 a block per row", 4,
-       [&] { block_per_row<<<rows, 1024, 0, queue>>>(at, words, goal, to); }},
-      {"3 packs of 16 bytes, the row kept in registers", 2,
-       [&] { ops::cross_entropy_forward_backward(logits, targets, 1.0, loss, stream); }},
-  };
-  for (const Rung& rung : rungs) {
-    ops::fill(logits, 0.5, stream);
-    const float time = milliseconds(rung.run, queue);
-    HEDDLE_CUDA(cudaGetLastError());
-    std::printf("%-48s predicted %8.3f ms, measured %8.3f ms, %4.0f %% of the copy\n", rung.name,
-                copy * rung.passes / 2, time, 100.0 * copy / time);
+  const Kernel kernels[] = {
+      with_pointers([=](const Problem& p, Bf16* x, int* goal, double* loss) {
+        thread_per_row<<<(p.rows + 63) / 64, 64, 0, queue>>>(x, p.rows, p.words, goal, loss);
+      }),
+      with_pointers([=](const Problem& p, Bf16* x, int* goal, double* loss) {
+        block_per_row<<<p.rows, 1024, 0, queue>>>(x, p.words, goal, loss);
+      }),
+      with_pointers([=](const Problem& p, Bf16* x, int* goal, double* loss) {
+        row_in_registers<7><<<p.rows, 1024, 0, queue>>>(x, p.words, goal, loss);
+      }),
+      [&](const Problem& p) {
+        ops::cross_entropy_forward_backward(p.logits, p.targets, 1.0, p.loss, bench.stream);
+      }};
+  const double rate = bench.copy_rate();
+  const auto row_bytes = static_cast<double>(problem.logits.size_bytes());
+  const char* const names[] = {"1 a thread per row", "2 a block per row",
+                               "3 a block per row, which stays in registers",
+                               "4 several blocks per row, of several rows at once"};
+  const double passes[] = {4, 4, 2, 2};
+  std::vector<ladder::Rung> rungs;
+  for (int i = 0; i < 4; ++i) {
+    const Kernel& kernel = kernels[i];
+    rungs.push_back({names[i], passes[i] * row_bytes, [&] { kernel(problem); },
+                     error_of(kernel, words, bench)});
   }
-  return 0;
+  return ladder::climb(bench, rungs, 2.0 * row_bytes, rate, 4e-3);
 }

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -34,13 +36,40 @@ double median(std::vector<double> times) {
 }
 
 /// The sizes of a step: of a 110M-parameter model on a CPU, of gpt2-124m with 32 sequences on a
-/// GPU, where anything smaller stays in the cache.
+/// GPU. There, what only moves bytes has tensors of 200 MB and more, and rows of llama3.2-1b too:
+/// less stays in the cache.
 struct Sizes {
-  std::int64_t tokens, sequences, width, heads, feed_forward, vocabulary, loss_rows, flat;
+  std::int64_t tokens, width, feed_forward, vocabulary, loss_rows, flat;
+  std::int64_t rows;                                          ///< of `width`, where only bytes move
+  std::int64_t wide_rows, wide, heads, seq, wide_vocabulary;  ///< longer rows
   std::int64_t product;  ///< side of the square product that bounds
 };
-constexpr Sizes kOnCpu{2048, 4, 768, 12, 2048, 32000, 512, 50'000'000, 2048};
-constexpr Sizes kOnGpu{32768, 32, 768, 12, 3072, 50304, 4096, 200'000'000, 8192};
+constexpr Sizes kOnCpu{.tokens = 2048,
+                       .width = 768,
+                       .feed_forward = 2048,
+                       .vocabulary = 32000,
+                       .loss_rows = 512,
+                       .flat = 50'000'000,
+                       .rows = 2048,
+                       .wide_rows = 2048,
+                       .wide = 768,
+                       .heads = 12,
+                       .seq = 512,
+                       .wide_vocabulary = 32000,
+                       .product = 2048};
+constexpr Sizes kOnGpu{.tokens = 32768,
+                       .width = 768,
+                       .feed_forward = 3072,
+                       .vocabulary = 50304,
+                       .loss_rows = 4096,
+                       .flat = 200'000'000,
+                       .rows = 131072,
+                       .wide_rows = 131072,
+                       .wide = 2048,
+                       .heads = 32,
+                       .seq = 4096,
+                       .wide_vocabulary = 128256,
+                       .product = 8192};
 
 /// Runs operations in turns with what bounds them, so that both meet the same state of the machine,
 /// and keeps the results.
@@ -70,8 +99,12 @@ class OpsBench {
     }
     return t;
   }
-  /// Of the type that is benched.
-  Tensor tensor(const Shape& shape) { return tensor(shape, options_.dtype); }
+  /// Of the type that is benched. On a GPU the values are random: it multiplies equal ones faster.
+  Tensor tensor(const Shape& shape) {
+    const Tensor t = tensor(shape, options_.dtype);
+    if (is_on_gpu()) ops::fill_normal(t.view({t.count()}), 1, 0, 1.0, stream_);
+    return t;
+  }
   /// A gradient of a parameter, or a statistic.
   Tensor precise(const Shape& shape) { return tensor(shape, DType::f32); }
   Tensor ids(const Shape& shape, std::int64_t below) {
@@ -99,13 +132,21 @@ class OpsBench {
     results_.push_back({name, size, Bound::copy, time, bytes / time / 1e9, copied / limit / 1e9});
   }
 
+  /// How an operation and its bound share the machine: in turns, or one after the other, rested. A
+  /// product brings a GPU to the limit of its power, where what runs between products is slower
+  /// than it is by itself.
+  enum class Sharing { in_turns, apart };
+
   void against_gemm(const std::string& name, const std::string& size, double flops,
-                    const std::function<void()>& run) {
+                    const std::function<void()>& run, Sharing sharing = Sharing::in_turns) {
     if (!wants(name)) return;
     const std::int64_t side = sizes.product;
     const Tensor a = tensor({side, side}), b = tensor({side, side}), c = tensor({side, side});
-    const auto [time, limit] = in_turns(
-        run, [&] { ops::gemm(a, ops::Transpose::no, b, ops::Transpose::no, c, {}, stream_); });
+    const auto bound = [&] {
+      ops::gemm(a, ops::Transpose::no, b, ops::Transpose::no, c, {}, stream_);
+    };
+    const auto [time, limit] =
+        sharing == Sharing::apart && is_on_gpu() ? apart(run, bound) : in_turns(run, bound);
     const auto cube = static_cast<double>(side * side * side);
     results_.push_back(
         {name, size, Bound::gemm, time, flops / time / 1e9, 2.0 * cube / limit / 1e9});
@@ -123,6 +164,20 @@ class OpsBench {
       limits.push_back(timed(bound));
     }
     return {median(times), median(limits)};
+  }
+
+  std::pair<double, double> apart(const std::function<void()>& run,
+                                  const std::function<void()>& bound) {
+    const auto alone = [&](const std::function<void()>& what) {
+      what();
+      stream_.synchronize();
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      std::vector<double> times;
+      const Stopwatch total;
+      while (times.size() < 5 || total.seconds() < options_.seconds) times.push_back(timed(what));
+      return median(times);
+    };
+    return {alone(run), alone(bound)};
   }
 
   /// Once for nothing, because the other operation has left its own data in the caches. On a GPU a
@@ -147,8 +202,9 @@ class OpsBench {
 };
 
 void bench_gemm(OpsBench& bench) {
-  const auto& [tokens, sequences, width, heads, feed_forward, vocabulary, loss_rows, flat,
-               product] = bench.sizes;
+  const std::int64_t tokens = bench.sizes.tokens, width = bench.sizes.width;
+  const std::int64_t feed_forward = bench.sizes.feed_forward, loss_rows = bench.sizes.loss_rows;
+  const std::int64_t vocabulary = bench.sizes.vocabulary;
   struct Product {
     const char* name;
     std::int64_t m, n, k;
@@ -215,25 +271,40 @@ class RowBench {
   std::int64_t rows_, columns_;
 };
 
-void bench_norm(OpsBench& bench) {
-  const RowBench on(bench, bench.sizes.tokens, bench.sizes.width);
+constexpr double kNormEps = 1e-5;
+
+void bench_rms_norm(OpsBench& bench, std::int64_t rows, std::int64_t width) {
+  if (!bench.wants("rms_norm forward") && !bench.wants("rms_norm backward weight") &&
+      !bench.wants("rms_norm backward input")) {
+    return;
+  }
+  const RowBench on(bench, rows, width);
   const Tensor x = on.tensor(), y = on.tensor(), dy = on.tensor(), dx = on.tensor();
-  const Tensor w = on.row(), b = on.row(), dw = on.gradient(), db = on.gradient();
-  const Tensor mean = on.column(), rstd = on.column();
+  const Tensor w = on.row(), dw = on.gradient(), rstd = on.column();
   Stream& s = bench.stream();
-  constexpr double kEps = 1e-5;
-  on.measure("rms_norm forward", 2, [&] { ops::rms_norm_forward(x, w, kEps, y, rstd, s); });
+  on.measure("rms_norm forward", 2, [&] { ops::rms_norm_forward(x, w, kNormEps, y, rstd, s); });
   on.measure("rms_norm backward input", 3,
              [&] { ops::rms_norm_backward_input(dy, x, w, rstd, dx, s); });
   on.measure("rms_norm backward weight", 2,
              [&] { ops::rms_norm_backward_weight(dy, x, rstd, dw, s); });
+  on.measure("rms_norm backward", 4, [&] { ops::rms_norm_backward(dy, x, w, rstd, y, dx, dw, s); });
+}
+
+void bench_norm(OpsBench& bench) {
+  const Sizes& sizes = bench.sizes;
+  bench_rms_norm(bench, sizes.rows, sizes.width);
+  if (sizes.wide != sizes.width) bench_rms_norm(bench, sizes.wide_rows, sizes.wide);
+  const RowBench on(bench, sizes.rows, sizes.width);
+  const Tensor x = on.tensor(), y = on.tensor(), dy = on.tensor(), dx = on.tensor();
+  const Tensor w = on.row(), b = on.row(), dw = on.gradient(), db = on.gradient();
+  const Tensor mean = on.column(), rstd = on.column();
+  Stream& s = bench.stream();
   on.measure("layer_norm forward", 2,
-             [&] { ops::layer_norm_forward(x, w, b, kEps, y, mean, rstd, s); });
+             [&] { ops::layer_norm_forward(x, w, b, kNormEps, y, mean, rstd, s); });
   on.measure("layer_norm backward input", 3,
              [&] { ops::layer_norm_backward_input(dy, x, w, mean, rstd, dx, s); });
   on.measure("layer_norm backward weight", 2,
              [&] { ops::layer_norm_backward_weight(dy, x, mean, rstd, dw, db, s); });
-  on.measure("rms_norm backward", 4, [&] { ops::rms_norm_backward(dy, x, w, rstd, y, dx, dw, s); });
   on.measure("layer_norm backward", 4,
              [&] { ops::layer_norm_backward(dy, x, w, mean, rstd, y, dx, dw, db, s); });
 }
@@ -259,7 +330,7 @@ void bench_activation(OpsBench& bench) {
 }
 
 void bench_elementwise(OpsBench& bench) {
-  const RowBench on(bench, bench.sizes.tokens, bench.sizes.width);
+  const RowBench on(bench, bench.sizes.rows, bench.sizes.width);
   const Tensor a = on.tensor(), b = on.tensor(), y = on.tensor();
   const Tensor bias = on.row(), gradient = on.gradient();
   Stream& s = bench.stream();
@@ -272,23 +343,34 @@ void bench_elementwise(OpsBench& bench) {
 }
 
 void bench_tokens(OpsBench& bench) {
-  const auto& [tokens, sequences, width, heads, feed_forward, vocabulary, loss_rows, flat,
-               product] = bench.sizes;
-  const std::int64_t head_dim = width / heads, seq = tokens / sequences;
+  const Sizes& sizes = bench.sizes;
+  const std::int64_t tokens = sizes.wide_rows, width = sizes.wide, words = sizes.wide_vocabulary;
   const RowBench on(bench, tokens, width);
-  const Tensor table = bench.tensor({vocabulary, width}), x = on.tensor();
-  const Tensor dtable = bench.precise({vocabulary, width}), ids = bench.ids({tokens}, vocabulary);
+  const Tensor x = on.tensor();
   Stream& s = bench.stream();
-  on.measure("embedding forward", 2, [&] { ops::embedding_forward(ids, table, x, s); });
-  // A row of the gradient is read and written in f32.
-  const int streams = bench.dtype() == DType::bf16 ? 5 : 3;
-  on.measure("embedding backward", streams, [&] { ops::embedding_backward(ids, x, dtable, s); });
-  const Tensor by_head = x.view({sequences, seq, heads, head_dim});
-  const Tensor cosine = bench.precise({seq, head_dim / 2}),
-               sine = bench.precise({seq, head_dim / 2});
+  // Rows of the table that are met travel once; those of the gradient are read and written, in f32.
+  const auto of_tokens =
+      static_cast<double>(tokens * width * static_cast<std::int64_t>(size_of(bench.dtype())));
+  const auto of_rows = static_cast<double>(std::min(tokens, words) * width);
+  const std::string size = fmt::format("{}x{}", tokens, width);
+  if (bench.wants("embedding forward")) {
+    const Tensor table = bench.tensor({words, width}), ids = bench.ids({tokens}, words);
+    bench.against_copy("embedding forward", size,
+                       of_tokens + of_rows * static_cast<double>(size_of(bench.dtype())),
+                       [&] { ops::embedding_forward(ids, table, x, s); });
+  }
+  if (bench.wants("embedding backward")) {
+    const Tensor dtable = bench.precise({words, width}), ids = bench.ids({tokens}, words);
+    bench.against_copy("embedding backward", size, of_tokens + of_rows * 8.0,
+                       [&] { ops::embedding_backward(ids, x, dtable, s); });
+  }
+  const std::int64_t head_dim = width / sizes.heads, sequences = tokens / sizes.seq;
+  const Tensor by_head = x.view({sequences, sizes.seq, sizes.heads, head_dim});
+  const Tensor cosine = bench.precise({sizes.seq, head_dim / 2}),
+               sine = bench.precise({sizes.seq, head_dim / 2});
   ops::fill(cosine, 1.0, s);
   ops::fill(sine, 0.0, s);
-  const Tensor positions = bench.ids({sequences, seq}, seq);
+  const Tensor positions = bench.ids({sequences, sizes.seq}, sizes.seq);
   on.measure("rope", 2, [&] { ops::rope(by_head, positions, cosine, sine, false, s); });
 }
 
@@ -314,7 +396,7 @@ void bench_flat(OpsBench& bench) {
     measure(fmt::format("cast to {}", name_of(narrow)), 6, [&] { ops::cast(x, y, s); });
     measure(fmt::format("cast from {}", name_of(narrow)), 6, [&] { ops::cast(y, x, s); });
   }
-  measure("fill_normal", 4, [&] { ops::fill_normal(x, 1, 0, 1.0, s); });
+  measure("fill_normal (arithmetic)", 4, [&] { ops::fill_normal(x, 1, 0, 1.0, s); });
 }
 
 struct AttentionSize {
@@ -333,7 +415,8 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
   Stream& s = bench.stream();
   constexpr double kScale = 0.125;
   const auto forward = [&] { ops::attention_forward(q, k, v, {}, kScale, out, lse, s); };
-  bench.against_gemm("attention forward", size, 2.0 * product, forward);
+  constexpr auto kApart = OpsBench::Sharing::apart;
+  bench.against_gemm("attention forward", size, 2.0 * product, forward, kApart);
   if (!bench.wants("attention backward")) return;
   const Tensor dq = bench.tensor(queries), dk = bench.tensor(keys), dv = bench.tensor(keys);
   const Tensor delta = bench.precise({batch, heads, seq});
@@ -341,10 +424,10 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
   const auto backward = [&] {
     ops::attention_backward(out, q, k, v, out, lse, {}, kScale, dq, dk, dv, delta, s);
   };
-  bench.against_gemm("attention backward", size, 5.0 * product, backward);
+  bench.against_gemm("attention backward", size, 5.0 * product, backward, kApart);
   if (!bench.is_on_gpu()) return;
   s.set_deterministic(true);
-  bench.against_gemm("attention backward, fixed order", size, 5.0 * product, backward);
+  bench.against_gemm("attention backward, fixed order", size, 5.0 * product, backward, kApart);
   s.set_deterministic(false);
 }
 

@@ -168,7 +168,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   const StepPlan predicted =
       plan_step(spec, build, plan, world.rank(),
                 {.sequences = rows, .seq_len = options.seq, .microbatches = options.microbatches},
-                options.device);
+                {.device = options.device, .deterministic = options.deterministic});
   TrainBenchResult result;
   result.predicted_memory_bytes =
       memory_before(spec, options, plan, world, stream) +

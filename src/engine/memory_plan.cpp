@@ -7,10 +7,25 @@
 
 namespace heddle {
 
+namespace {
+
+/// cuDNN's attention backward with sums in a fixed order stores the gradient of all scores of a
+/// layer.
+std::size_t attention_bytes(const ModelSpec& spec, DType dtype, const ParallelPlan& plan,
+                            const BatchShape& batch, const StepPlace& place) {
+  const bool is_cudnn = place.device.kind == Device::Kind::cuda && dtype == DType::bf16;
+  if (!is_cudnn || !place.deterministic) return 0;
+  const std::int64_t heads = spec.heads / plan.mesh.size(Axis::tp);
+  return static_cast<std::size_t>(batch.sequences * heads * batch.seq_len * batch.seq_len) *
+         size_of(dtype);
+}
+
+}  // namespace
+
 StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
-                   int rank, const BatchShape& batch, Device device) {
-  Memory memory(Memory::Mode::dry, device), host = memory.for_host();
-  Stream stream = Stream::dry(device);
+                   int rank, const BatchShape& batch, const StepPlace& place) {
+  Memory memory(Memory::Mode::dry, place.device), host = memory.for_host();
+  Stream stream = Stream::dry(place.device);
   const Mesh mesh = Mesh::recorded(plan.mesh, rank);
   Model model(spec, options, plan, mesh, ParamStore::Purpose::training, memory);
   AdamW optimizer{AdamWConfig{}};
@@ -31,6 +46,10 @@ StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const Par
   step.run(batches, {}, 1.0);
   const MemoryStats stats = memory.stats();
   result.memory = {stats.at_peak, stats.peak, stats.reserved};
+  const std::size_t beside = attention_bytes(spec, options.dtype, plan, batch, place);
+  result.memory.at_peak[static_cast<std::size_t>(MemoryTag::workspace)] += beside;
+  result.memory.peak += beside;
+  result.memory.reserved += beside;
   result.traffic = mesh.traffic();
   return result;
 }

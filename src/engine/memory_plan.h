@@ -30,11 +30,18 @@ struct BatchShape {
   int microbatches = 1;
 };
 
+/// Where and how the step will run. The device need not be there.
+struct StepPlace {
+  Device device = {};
+  bool deterministic = false;  ///< as Stream::set_deterministic
+};
+
 /// Found by running the step's own code on a dry stream, a dry memory and communicators that only
 /// count: nothing is computed, touched or sent, but every allocation and every call is made in its
-/// place, so prediction and engine cannot drift apart. `device` need not be there.
+/// place, so prediction and engine cannot drift apart. The one thing added is what cuDNN's
+/// attention takes beside it in deterministic mode.
 StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
-                   int rank, const BatchShape& batch, Device device = {});
+                   int rank, const BatchShape& batch, const StepPlace& place = {});
 
 /// The memory of a step on a single rank.
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,

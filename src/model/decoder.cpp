@@ -52,8 +52,12 @@ struct Input {
 class BlockBuilder {
  public:
   BlockBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
-               std::shared_ptr<const RopeTables> tables)
-      : spec_(spec), options_(options), tensor_(tensor), tables_(std::move(tables)) {}
+               std::shared_ptr<const RopeTables> tables, Device device)
+      : spec_(spec),
+        options_(options),
+        tensor_(tensor),
+        tables_(std::move(tables)),
+        norm_output_(device.kind == Device::Kind::cuda ? NormOutput::kept : NormOutput::rebuilt) {}
 
   std::unique_ptr<Layer> block(std::int64_t index) {
     index_ = index;
@@ -75,12 +79,12 @@ class BlockBuilder {
     const Layout layout = tensor_.on_stream();
     auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones}, layout);
     if (spec_.norm == ModelSpec::Norm::rms) {
-      return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps);
+      return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps, norm_output_);
     }
     return std::make_unique<LayerNorm>(
         std::move(weight),
-        make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout),
-        spec_.norm_eps);
+        make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout), spec_.norm_eps,
+        norm_output_);
   }
 
  private:
@@ -240,6 +244,7 @@ class BlockBuilder {
   const BuildOptions& options_;
   const TensorRules& tensor_;
   std::shared_ptr<const RopeTables> tables_;
+  const NormOutput norm_output_;
   std::int64_t index_ = 0;
 };
 
@@ -396,7 +401,8 @@ class DecoderBuilder {
         ends_(spec, options, share, memory.device()),
         blocks_(
             spec, options, share.tensor,
-            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory)) {}
+            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory),
+            memory.device()) {}
 
   void begin_stage() {
     decoder_.stages.emplace_back();

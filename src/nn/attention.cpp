@@ -37,19 +37,34 @@ void AttentionCore::rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const {
   ops::rope(x_BSHK, ctx.batch.positions, tables_->cos_PR, tables_->sin_PR, inverse, ctx.stream);
 }
 
-AttentionCore::Qkv AttentionCore::prepare(const Qkv& raw, const Tensor& rstd_q,
+void AttentionCore::rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const {
+  const Qkv parts = split(qkv, ctx.batch);
+  if (shape_.interleaved) {
+    rotate(parts.q_BSHK, inverse, ctx);
+    rotate(parts.k_BSGK, inverse, ctx);
+    return;
+  }
+  const std::int64_t heads = shape_.heads + shape_.kv_heads, K = shape_.head_dim;
+  rotate(qkv.slice(1, 0, heads * K).view({ctx.batch.sequences(), ctx.batch.seq_len(), heads, K}),
+         inverse, ctx);
+}
+
+AttentionCore::Qkv AttentionCore::prepare(const Tensor& qkv, const Tensor& rstd_q,
                                           const Tensor& rstd_k, Ctx& ctx) const {
+  const Qkv raw = split(qkv, ctx.batch);
   Qkv ready = raw;
-  if (has_qk_norm()) {
+  if (!has_qk_norm()) {
+    rotate_q_and_k(qkv, false, ctx);
+  } else {
     ready.q_BSHK = ctx.activation(raw.q_BSHK.shape(), raw.q_BSHK.dtype());
     ready.k_BSGK = ctx.activation(raw.k_BSGK.shape(), raw.k_BSGK.dtype());
     ops::rms_norm_forward(raw.q_BSHK, qk_norm_.q_weight->value, qk_norm_.eps, ready.q_BSHK, rstd_q,
                           ctx.stream);
     ops::rms_norm_forward(raw.k_BSGK, qk_norm_.k_weight->value, qk_norm_.eps, ready.k_BSGK, rstd_k,
                           ctx.stream);
+    rotate(ready.q_BSHK, false, ctx);
+    rotate(ready.k_BSGK, false, ctx);
   }
-  rotate(ready.q_BSHK, false, ctx);
-  rotate(ready.k_BSGK, false, ctx);
   return ready;
 }
 
@@ -61,7 +76,7 @@ Tensor AttentionCore::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
     rstd_q = ctx.activation({B * S * H}, statistics_of(qkv.dtype()));
     rstd_k = ctx.activation({B * S * G}, statistics_of(qkv.dtype()));
   }
-  const Qkv parts = prepare(split(qkv, ctx.batch), rstd_q, rstd_k, ctx);
+  const Qkv parts = prepare(qkv, rstd_q, rstd_k, ctx);
   const Tensor out = ctx.activation({B * S, shape_.out_width()}, qkv.dtype());
   const Tensor lse_BHS = ctx.activation({B, H, S}, statistics_of(qkv.dtype()));
   ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
@@ -95,7 +110,7 @@ Tensor AttentionCore::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx)
   const Tensor out = saved.take(kOut), lse_BHS = saved.take(kLse);
   const Qkv raw = split(qkv, ctx.batch);
   // Without norms q and k were rotated in place by forward; with norms they are made again.
-  const Qkv ready = has_qk_norm() ? prepare(raw, saved.get(kRstdQ), saved.get(kRstdK), ctx) : raw;
+  const Qkv ready = has_qk_norm() ? prepare(qkv, saved.get(kRstdQ), saved.get(kRstdK), ctx) : raw;
   const Tensor dqkv = ctx.activation(qkv.shape(), qkv.dtype());
   const Qkv grad = split(dqkv, ctx.batch);
   {
@@ -105,8 +120,7 @@ Tensor AttentionCore::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx)
                             out.view(heads), lse_BHS, mask, scale_, grad.q_BSHK, grad.k_BSGK,
                             grad.v_BSGK, delta_BHS, ctx.stream);
   }
-  rotate(grad.q_BSHK, true, ctx);
-  rotate(grad.k_BSGK, true, ctx);
+  rotate_q_and_k(dqkv, true, ctx);
   if (has_qk_norm()) {
     const auto through_norm = [&](const Tensor& dy, const Tensor& x, const Parameter& weight,
                                   const Tensor& rstd, int slot) {

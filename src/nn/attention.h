@@ -56,8 +56,10 @@ class AttentionCore : public Layer {
   /// q and k as attention sees them. Without norms they are rotated in place; with norms they are
   /// made anew, because backward needs them before the norm too. Fills the row statistics when
   /// given.
-  Qkv prepare(const Qkv& raw, const Tensor& rstd_q, const Tensor& rstd_k, Ctx& ctx) const;
+  Qkv prepare(const Tensor& qkv, const Tensor& rstd_q, const Tensor& rstd_k, Ctx& ctx) const;
   void rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const;
+  /// Both parts of a projection's output, or of its gradient, at once where they lie side by side.
+  void rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const;
   bool has_qk_norm() const { return qk_norm_.q_weight != nullptr; }
 
   enum Slot { kQkv, kOut, kLse, kRstdQ, kRstdK, kGradQ, kGradK };

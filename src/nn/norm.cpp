@@ -17,8 +17,8 @@ Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statisti
 
 }  // namespace
 
-RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
-    : weight_(std::move(weight)), eps_(eps) {}
+RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps, NormOutput output)
+    : weight_(std::move(weight)), eps_(eps), output_(output) {}
 
 Tensor RmsNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
@@ -69,8 +69,9 @@ void RmsNorm::visit(const ParamVisitor& visitor) { visitor(*weight_); }
 
 Cost RmsNorm::cost(const CostShape& shape) const { return norm_cost(shape, weight_->shape[0], 1); }
 
-LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias, double eps)
-    : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps) {}
+LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias, double eps,
+                     NormOutput output)
+    : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps), output_(output) {}
 
 Tensor LayerNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());

@@ -13,7 +13,9 @@ namespace {
 /// The layers of one block on a mesh of `tp` ranks on which nothing travels.
 class DryBlock {
  public:
-  DryBlock(const Job& job, int tp, bool sequence) : mesh_(Mesh::recorded(shape(job.spec, tp), 0)) {
+  DryBlock(const Job& job, int tp, bool sequence)
+      : memory_(Memory::Mode::dry, place(job.stack)),
+        mesh_(Mesh::recorded(shape(job.spec, tp), 0)) {
     DecoderShare share;
     if (tp > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), sequence);
     share.stages = {{1, 2}};
@@ -36,7 +38,13 @@ class DryBlock {
     return shape;
   }
 
-  Memory memory_{Memory::Mode::dry};
+  /// Where layers keep what those of a GPU keep: bf16 is computed in nowhere else.
+  static heddle::Device place(const Stack& stack) {
+    if (stack.compute != DType::bf16) return {};
+    return {heddle::Device::Kind::cuda, 0};
+  }
+
+  Memory memory_;
   Mesh mesh_;
   Decoder decoder_;
 };

@@ -174,11 +174,12 @@ class Run {
   }
 
   StepPlan plan_for(int rank) const {
-    StepPlan plan = plan_step(spec_, build_options(config_, spec_), plan_, rank,
-                              {.sequences = config_.train.microbatch,
-                               .seq_len = config_.data.seq_len,
-                               .microbatches = static_cast<int>(config_.accumulation())},
-                              options_.device);
+    StepPlan plan =
+        plan_step(spec_, build_options(config_, spec_), plan_, rank,
+                  {.sequences = config_.train.microbatch,
+                   .seq_len = config_.data.seq_len,
+                   .microbatches = static_cast<int>(config_.accumulation())},
+                  {.device = options_.device, .deterministic = config_.run.deterministic});
     if (options_.device.kind != Device::Kind::cpu) return plan;
     // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
     constexpr std::size_t kTensors = 4;  // of a MicroBatch

@@ -68,6 +68,19 @@ TEST(MemoryPlan, OfRecomputedBlocksIsSmaller) {
   EXPECT_LT(peak(true), peak(false));
 }
 
+TEST(MemoryPlan, CountsTheScoresThatDeterministicAttentionStoresOnAGpu) {
+  const ModelSpec spec = reference_spec("llama");
+  const auto reserved = [&](DType dtype, bool deterministic) {
+    return plan_step(spec, {.dtype = dtype, .positions = 64}, single_rank_plan(spec), 0,
+                     {.sequences = 2, .seq_len = 64},
+                     {.device = {Device::Kind::cuda, 0}, .deterministic = deterministic})
+        .memory.reserved;
+  };
+  const auto scores = static_cast<std::size_t>(2 * spec.heads * 64 * 64);
+  EXPECT_EQ(reserved(DType::bf16, true), reserved(DType::bf16, false) + 2 * scores);
+  EXPECT_EQ(reserved(DType::f32, true), reserved(DType::f32, false));  // our own kernel
+}
+
 TEST(MemoryPlan, DoesNotGrowWithAccumulationExceptForItsData) {
   const auto activations = [](int microbatches) {
     return plan_training_memory(reference_spec("llama"), {.positions = 64}, 2, 64, microbatches)

@@ -75,6 +75,20 @@ TEST_F(CudaProducts, GemmEqualsTheCpu) {
   }
 }
 
+/// Outside deterministic mode a large product is first tried in several ways.
+TEST_F(CudaProducts, TrialsLeaveNothingBehind) {
+  gpu().set_deterministic(false);
+  const std::int64_t m = 1024, n = 1000, k = 1024;
+  const Tensor a = random({k, m}, DType::bf16, 1), b = random({k, n}, DType::bf16, 2);
+  const Tensor c = random({m, n}, DType::f32, 3), dev_c = up(c, DType::f32);
+  const Tensor dev_a = up(a, DType::bf16), dev_b = up(b, DType::bf16);
+  for (int step = 0; step < 2; ++step) {
+    gemm(a, Transpose::yes, b, Transpose::no, c, {.beta = 1.0}, cpu());
+    gemm(dev_a, Transpose::yes, dev_b, Transpose::no, dev_c, {.beta = 1.0}, gpu());
+    expect_relative(dev_c, c, 3e-6, "sum of products");
+  }
+}
+
 TEST_F(CudaProducts, AnEmptyProductScales) {
   const Tensor a = device_empty({3, 0}, DType::f32), b = device_empty({0, 4}, DType::f32);
   const Tensor c = up(random({3, 4}, DType::f32, 1), DType::f32), before = down(c);
@@ -159,6 +173,11 @@ TEST_F(CudaAttention, EqualsTheCpuInTraining) {
       check(sizes, dtype, true);
     }
   }
+}
+
+TEST_F(CudaAttention, EqualsTheCpuWithWhicheverPlanIsFastest) {
+  gpu().set_deterministic(false);
+  check({2, 256, 256, 4, 2, 64}, DType::bf16, true);
 }
 
 TEST_F(CudaAttention, DecodesWithACacheOfEarlierKeys) {

@@ -11,8 +11,9 @@ class CudaRows : public OnGpu {
   using Body = std::function<void(Size, DType, Lie)>;
   static void for_cases(const Body& body) {
     for (const DType dtype : kGpuFloats) {
-      for (const Size size : {Size{1, 1}, Size{3, 1}, Size{1, 3}, Size{3, 127}, Size{129, 3},
-                              Size{127, 64}, Size{129, 768}, Size{300, 264}, Size{5, 4104}}) {
+      for (const Size size :
+           {Size{1, 1}, Size{3, 1}, Size{1, 3}, Size{3, 127}, Size{129, 3}, Size{127, 64},
+            Size{129, 768}, Size{300, 264}, Size{70, 2048}, Size{5, 4104}}) {
         for (const Lie lie : kLies) {
           SCOPED_TRACE(fmt::format("{} {}x{} lie {}", name_of(dtype), size.rows, size.columns,
                                    static_cast<int>(lie)));

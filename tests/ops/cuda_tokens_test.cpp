@@ -110,7 +110,8 @@ TEST_F(CudaTokens, RopeEqualsTheCpu) {
 struct Vocabulary {
   std::int64_t tokens, words;
 };
-const Vocabulary kVocabularies[] = {{1, 1}, {3, 3}, {5, 127}, {7, 129}, {4, 4096}, {3, 50257}};
+const Vocabulary kVocabularies[] = {{1, 1},    {3, 3},     {5, 127},   {7, 129},
+                                    {4, 4096}, {3, 50257}, {2, 128256}};
 
 TEST_F(CudaTokens, CrossEntropyEqualsTheCpu) {
   for (const DType dtype : kGpuFloats) {

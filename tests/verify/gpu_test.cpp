@@ -137,7 +137,7 @@ TEST_F(Gpu, MemoryIsWhatWasPlanned) {
     const auto spec = read_model_spec(reference_folder() / "models" / "llama" / "config.json");
     const StepPlan plan =
         plan_step(spec, {.dtype = dtype, .positions = Trained::kSeqLen}, single_rank_plan(spec), 0,
-                  {.sequences = 2, .seq_len = Trained::kSeqLen}, kGpu);
+                  {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu});
     EXPECT_EQ(trained.memory().peak, plan.memory.peak);
     EXPECT_EQ(trained.memory().reserved, plan.memory.reserved);
   }

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "ops/cuda/stream_state.h"
+#include "ops/cuda/trials.h"
 
 namespace heddle::ops::cuda {
 namespace {
@@ -33,8 +34,11 @@ enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
 
 struct Plan {
   std::shared_ptr<Graph> graph;  ///< null: cuDNN does not take it
+  std::int64_t index = 0;        ///< of the graph's plans, which one
   std::size_t workspace_bytes = 0;
 };
+
+using Pointers = std::unordered_map<std::int64_t, void*>;  // by Uid
 
 /// The handle and one plan for each problem met; lives with the stream.
 struct CudnnState {
@@ -152,33 +156,69 @@ std::shared_ptr<Graph> backward_graph(std::span<const Operand> operands, double 
   return graph;
 }
 
-/// Builds the graph's plan; null where cuDNN has none.
-Plan build(std::shared_ptr<Graph> graph, cudnnHandle_t handle) {
-  if (graph->build(handle, {fe::HeurMode_t::A}).is_bad()) return {};
-  const std::int64_t bytes = graph->get_workspace_size();
-  return {std::move(graph), static_cast<std::size_t>(std::max<std::int64_t>(bytes, 0))};
+/// What cuDNN is asked for when plans may be tried.
+constexpr std::int64_t kMostPlans = 6;
+/// A plan that stores a matrix for all pairs of tokens is not worth its memory.
+constexpr std::int64_t kMostWorkspaceBytes = std::int64_t{1} << 30;
+
+fe::error_t run(const Plan& plan, Pointers& memory, cudnnHandle_t handle, StreamState& state) {
+  return plan.graph->execute_plan_at_index(
+      handle, memory, state.workspace.at_least(plan.workspace_bytes), plan.index);
+}
+
+/// The graph's plans that can be built, the one that cuDNN thinks best first: just that one, or
+/// several. None where cuDNN does not take the graph.
+std::vector<Plan> plans_of(const std::shared_ptr<Graph>& graph, bool several,
+                           cudnnHandle_t handle) {
+  std::vector<Plan> plans;
+  if (graph->validate().is_bad() || graph->build_operation_graph(handle).is_bad() ||
+      graph->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::B}).is_bad() ||
+      graph->check_support().is_bad()) {
+    return plans;
+  }
+  for (std::int64_t i = 0; i < graph->get_execution_plan_count(); ++i) {
+    if (static_cast<std::int64_t>(plans.size()) == (several ? kMostPlans : 1)) break;
+    if (graph->build_plan_at_index(i).is_bad()) continue;
+    const std::int64_t bytes =
+        std::max<std::int64_t>(graph->get_workspace_size_plan_at_index(i), 0);
+    if (!plans.empty() && bytes > kMostWorkspaceBytes) continue;
+    plans.push_back({graph, i, static_cast<std::size_t>(bytes)});
+  }
+  return plans;
+}
+
+/// The fastest plan for the graph; in deterministic mode cuDNN's first.
+Plan choose_plan(const std::shared_ptr<Graph>& graph, Pointers& memory, bool is_deterministic,
+                 cudnnHandle_t handle, StreamState& state) {
+  const std::vector<Plan> plans = plans_of(graph, !is_deterministic, handle);
+  if (plans.empty()) return {};
+  const auto try_plan = [&](int i) {
+    return !run(plans[static_cast<std::size_t>(i)], memory, handle, state).is_bad();
+  };
+  return plans[static_cast<std::size_t>(
+      fastest_way(static_cast<int>(plans.size()), try_plan, state.stream))];
 }
 
 /// Runs the plan for these operands, which `make` gives where it is new.
 template <class Make>
 bool execute(std::span<const Operand> operands, const AttentionMask& mask, double scale,
-             const Tensor& lse_BHS, bool is_deterministic, Stream& stream, const Make& make) {
+             const Tensor& lse_BHS, Stream& stream, const Make& make) {
   if (!are_taken(operands, mask)) return false;
   StreamState& state = state_of(stream);
   if (!state.attention) state.attention = std::make_shared<CudnnState>(state.stream);
   auto& cudnn = *static_cast<CudnnState*>(state.attention.get());
+  Pointers memory{{kLse, lse_BHS.bytes()}};
+  for (const Operand& operand : operands) memory[operand.uid] = operand.tensor_BSHK->bytes();
+  const bool is_deterministic = stream.is_deterministic();
   auto key = key_of(operands, scale, is_deterministic);
   auto found = cudnn.plans.find(key);
   if (found == cudnn.plans.end()) {
-    found = cudnn.plans.emplace(std::move(key), build(make(), cudnn.handle)).first;
+    Plan plan = choose_plan(make(is_deterministic), memory, is_deterministic, cudnn.handle, state);
+    found = cudnn.plans.emplace(std::move(key), std::move(plan)).first;
   }
   const Plan& plan = found->second;
   if (!plan.graph) return false;
-  std::unordered_map<std::int64_t, void*> memory{{kLse, lse_BHS.bytes()}};
-  for (const Operand& operand : operands) memory[operand.uid] = operand.tensor_BSHK->bytes();
-  auto status =
-      plan.graph->execute(cudnn.handle, memory, state.workspace.at_least(plan.workspace_bytes));
-  if (status.is_bad()) {
+  if (auto status = run(plan, memory, cudnn.handle, state); status.is_bad()) {
     throw Error(ErrorCode::resources, "cuDNN's attention failed: " + status.get_message());
   }
   return true;
@@ -190,8 +230,8 @@ bool cudnn_attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const T
                              const AttentionMask& mask, double scale, const Tensor& out_BSHK,
                              const Tensor& lse_BHS, Stream& stream) {
   const Operand operands[] = {{kQ, &q_BSHK}, {kK, &k_BTGK}, {kV, &v_BTGK}, {kOut, &out_BSHK}};
-  return execute(operands, mask, scale, lse_BHS, false, stream,
-                 [&] { return forward_graph(operands, scale); });
+  return execute(operands, mask, scale, lse_BHS, stream,
+                 [&](bool) { return forward_graph(operands, scale); });
 }
 
 bool cudnn_attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
@@ -201,9 +241,9 @@ bool cudnn_attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, con
   const Operand operands[] = {{kQ, &q_BSHK},     {kK, &k_BSGK},       {kV, &v_BSGK},
                               {kOut, &out_BSHK}, {kDout, &dout_BSHK}, {kDq, &dq_BSHK},
                               {kDk, &dk_BSGK},   {kDv, &dv_BSGK}};
-  const bool is_deterministic = stream.is_deterministic();
-  return execute(operands, mask, scale, lse_BHS, is_deterministic, stream,
-                 [&] { return backward_graph(operands, scale, is_deterministic); });
+  return execute(operands, mask, scale, lse_BHS, stream, [&](bool is_deterministic) {
+    return backward_graph(operands, scale, is_deterministic);
+  });
 }
 
 }  // namespace heddle::ops::cuda

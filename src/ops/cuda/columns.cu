@@ -7,6 +7,8 @@ namespace heddle::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+/// Blocks that a processor's registers hold: the grid is one wave of them.
+constexpr int blocks_at_once(bool has_weight) { return has_weight ? 3 : 4; }
 
 template <class T>
 struct Operands {
@@ -39,7 +41,8 @@ __device__ void write_sums(const float (&sum)[W], float* to, std::int64_t column
 
 /// A block has a strip of kLanes packs of columns and a slice of the rows.
 template <class T, int W, int kLanes, bool kHasWeight, bool kHasMean>
-__global__ void __launch_bounds__(kThreads) column_sums_kernel(Operands<T> o) {
+__global__ void __launch_bounds__(kThreads, blocks_at_once(kHasWeight))
+    column_sums_kernel(Operands<T> o) {
   constexpr int kRows = kThreads / kLanes, kUnroll = 4;
   __shared__ float scratch[kRows][kLanes * W];
   const std::int64_t D = o.layout.length;
@@ -129,7 +132,8 @@ void add_sums_of(const ColumnSums& sums, Stream& stream) {
   const bool wide = D % W == 0 && is_aligned(sums.dy) && is_aligned(x);
   const std::int64_t strips = (D + 32 * W - 1) / (32 * W);
   // Enough blocks to fill the device, with rows enough for each to pay for its sums.
-  const std::int64_t most = std::clamp<std::int64_t>(4 * state.processors / strips, 1, 256);
+  const std::int64_t most =
+      std::clamp<std::int64_t>(blocks_at_once(has_weight) * state.processors / strips, 1, 256);
   const std::int64_t wanted = std::clamp<std::int64_t>(layout.rows / 32, 1, most);
   const std::int64_t per_slice = (layout.rows + wanted - 1) / wanted;
   const std::int64_t slices = (layout.rows + per_slice - 1) / per_slice;

@@ -82,10 +82,21 @@ struct Operands {
   float *head, *tail;  // [chunks, D]
 };
 
+/// Rows of f32 that W elements of a row are put into can be written in packs of 4 where W is 4 or
+/// more: the launcher sees to it.
 template <int W>
 __device__ void put(float* to, const float (&values)[W], bool adds) {
+  constexpr int kPack = W % 4 == 0 ? 4 : 1;
+  Pack<float, kPack> sums[W / kPack] = {};
+  if (adds) {
 #pragma unroll
-  for (int i = 0; i < W; ++i) to[i] = adds ? to[i] + values[i] : values[i];
+    for (int p = 0; p < W / kPack; ++p) sums[p] = Pack<float, kPack>::load(to + p * kPack);
+  }
+#pragma unroll
+  for (int i = 0; i < W; ++i)
+    sums[i / kPack].set(i % kPack, sums[i / kPack].get(i % kPack) + values[i]);
+#pragma unroll
+  for (int p = 0; p < W / kPack; ++p) sums[p].store(to + p * kPack);
 }
 
 template <class T, int W>
@@ -248,7 +259,7 @@ void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& 
                                .D = D,
                                .head = sorted.head,
                                .tail = sorted.tail};
-    const bool wide = is_aligned(dy_TD) && D % W == 0;
+    const bool wide = is_aligned(dy_TD) && is_aligned(dtable_VD) && D % W == 0;
     const unsigned strips = blocks_for(D, kColumnThreads * (wide ? W : 1));
     const auto chunk = wide ? chunk_kernel<T, W> : chunk_kernel<T, 1>;
     chunk<<<dim3(static_cast<unsigned>(chunks), strips), kColumnThreads, 0, state.stream>>>(

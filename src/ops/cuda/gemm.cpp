@@ -8,6 +8,7 @@
 #include "ops/backend.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/stream_state.h"
+#include "ops/cuda/trials.h"
 #include "tensor/cuda/check.h"
 
 namespace heddle::ops::cuda {
@@ -32,6 +33,8 @@ namespace {
 
 /// What NVIDIA recommends for Hopper.
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+/// What cuBLASLt is asked for when it may be tried.
+constexpr int kCandidates = 32;
 
 cudaDataType_t type_of(DType dtype) {
   HEDDLE_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a matrix product of {}",
@@ -126,45 +129,15 @@ Candidates candidates(cublasLtHandle_t handle, const Product& product, const Cal
   return algorithms;
 }
 
-void multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm, const Call& call,
-              GemmScale scale, void* c, StreamState& state) {
+cublasStatus_t multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+                        const Call& call, GemmScale scale, void* c, StreamState& state) {
   const auto alpha = static_cast<float>(scale.alpha), beta = static_cast<float>(scale.beta);
   const void* const source = call.addend.defined() ? call.addend.bytes() : c;
-  HEDDLE_CUBLAS(cublasLtMatmul(state.blas, product.operation, &alpha, call.b.bytes(), product.a,
-                               call.a.bytes(), product.b, &beta, source, product.c, c, product.d,
-                               &algorithm, state.workspace.at_least(kWorkspaceBytes),
-                               kWorkspaceBytes, state.stream));
+  return cublasLtMatmul(state.blas, product.operation, &alpha, call.b.bytes(), product.a,
+                        call.a.bytes(), product.b, &beta, source, product.c, c, product.d,
+                        &algorithm, state.workspace.at_least(kWorkspaceBytes), kWorkspaceBytes,
+                        state.stream);
 }
-
-/// Seconds of some runs in a row, on the device.
-class DeviceTimer {
- public:
-  explicit DeviceTimer(cudaStream_t stream) : stream_(stream) {
-    HEDDLE_CUDA(cudaEventCreate(&begin_));
-    HEDDLE_CUDA(cudaEventCreate(&end_));
-  }
-  ~DeviceTimer() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  DeviceTimer(const DeviceTimer&) = delete;
-  DeviceTimer& operator=(const DeviceTimer&) = delete;
-
-  template <class Run>
-  float milliseconds(const Run& run) {
-    HEDDLE_CUDA(cudaEventRecord(begin_, stream_));
-    run();
-    HEDDLE_CUDA(cudaEventRecord(end_, stream_));
-    HEDDLE_CUDA(cudaEventSynchronize(end_));
-    float result = 0.0F;
-    HEDDLE_CUDA(cudaEventElapsedTime(&result, begin_, end_));
-    return result;
-  }
-
- private:
-  cudaStream_t stream_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
 
 /// The fastest of the candidates when tried. The result goes where it is about to be overwritten
 /// anyway, or, where c itself is added to, is thrown away.
@@ -180,22 +153,13 @@ cublasLtMatmulAlgo_t fastest(const Candidates& algorithms, const Product& produc
     }
   }
   void* const c = scratch != nullptr ? scratch : call.c.bytes();
-  DeviceTimer timer(state.stream);
-  std::size_t best = 0;
-  float least = 0.0F;
-  for (std::size_t i = 0; i < algorithms.size(); ++i) {
-    const auto once = [&] { multiply(product, algorithms[i], call, scale, c, state); };
-    once();
-    float time = timer.milliseconds(once);
-    for (int n = 0; n < 4; ++n) time = std::min(time, timer.milliseconds(once));
-    // The order of the candidates decides between times that measure as equal.
-    if (i == 0 || time < 0.98F * least) {
-      least = time;
-      best = i;
-    }
-  }
+  const auto run = [&](int i) {
+    return multiply(product, algorithms[static_cast<std::size_t>(i)], call, scale, c, state) ==
+           CUBLAS_STATUS_SUCCESS;
+  };
+  const int best = fastest_way(static_cast<int>(algorithms.size()), run, state.stream);
   if (scratch != nullptr) HEDDLE_CUDA(cudaFreeAsync(scratch, state.stream));
-  return algorithms[best];
+  return algorithms[static_cast<std::size_t>(best)];
 }
 
 /// In deterministic mode, and for products too small to matter, cuBLASLt's first choice; else the
@@ -205,7 +169,7 @@ cublasLtMatmulAlgo_t best_algorithm(const Product& product, const Call& call, Ge
   const double work = static_cast<double>(call.c.count()) *
                       static_cast<double>(call.a.size(call.transpose_a == Transpose::yes ? 0 : 1));
   const bool tries = !is_deterministic && work > 1e9;
-  const Candidates algorithms = candidates(state.blas, product, call, tries ? 8 : 1);
+  const Candidates algorithms = candidates(state.blas, product, call, tries ? kCandidates : 1);
   return tries ? fastest(algorithms, product, call, scale, state) : algorithms.front();
 }
 
@@ -239,7 +203,7 @@ void run(const Call& call, GemmScale scale, Stream& stream) {
   auto& product = state.products[call.key(scale, stream.is_deterministic())];
   if (!product) product = make_product(call, scale, stream.is_deterministic(), state);
   point_to_bias(*product, call);
-  multiply(*product, product->algorithm, call, scale, call.c.bytes(), state);
+  HEDDLE_CUBLAS(multiply(*product, product->algorithm, call, scale, call.c.bytes(), state));
 }
 
 void check_shapes(const Call& call) {

@@ -51,6 +51,21 @@ struct Pointers {
   T* at[N];
 };
 
+/// Division by a number that is known before the kernel runs: a product and a shift, exact for
+/// dividends below 2^31.
+struct Divisor {
+  std::uint32_t divisor = 1, factor = 1;
+  int shift = 0;
+
+  explicit Divisor(std::uint32_t by) : divisor(by), shift(31) {
+    while ((std::uint64_t{1} << (shift - 31)) < by) ++shift;  // 2^(shift - 31) is by or more
+    factor = static_cast<std::uint32_t>((std::uint64_t{1} << shift) / by + 1);
+  }
+  __device__ std::uint32_t quotient(std::uint32_t dividend) const {
+    return static_cast<std::uint32_t>((static_cast<std::uint64_t>(dividend) * factor) >> shift);
+  }
+};
+
 inline constexpr int kMapThreads = 256, kMapUnroll = 2;
 
 /// Applies `f` to elements [begin, end) of a row.
@@ -69,7 +84,7 @@ __device__ void map_scalars(const Pointers<T, I + O>& tensors, const std::int64_
 template <class T, int W, bool kFlat, int I, int O, class F>
 __global__ void __launch_bounds__(kMapThreads)
     map_kernel(RowLayout<I + O> layout, Pointers<T, I + O> tensors, std::int64_t packs,
-               std::uint32_t packs_per_row, F f) {
+               Divisor packs_per_row, F f) {
   constexpr int N = I + O;
   const std::int64_t first =
       static_cast<std::int64_t>(blockIdx.x) * kMapThreads * kMapUnroll + threadIdx.x;
@@ -82,9 +97,9 @@ __global__ void __launch_bounds__(kMapThreads)
     if constexpr (kFlat) {
       for (int n = 0; n < N; ++n) at[u][n] = pack * W;
     } else {
-      // Packs are fewer than 2^32: the launcher sees to it.
-      const std::uint32_t row = static_cast<std::uint32_t>(pack) / packs_per_row;
-      const std::uint32_t column = static_cast<std::uint32_t>(pack) % packs_per_row;
+      // Packs are fewer than 2^31: the launcher sees to it.
+      const std::uint32_t row = packs_per_row.quotient(static_cast<std::uint32_t>(pack));
+      const std::uint32_t column = static_cast<std::uint32_t>(pack) - row * packs_per_row.divisor;
       layout.offsets(row, at[u]);
 #pragma unroll
       for (int n = 0; n < N; ++n) at[u][n] += static_cast<std::int64_t>(column) * W;
@@ -95,7 +110,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
   for (int u = 0; u < kMapUnroll; ++u) {
     if (first + u * kMapThreads >= packs) continue;
-    Pack<T, W> results[O];
+    float results[O][W];
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       float x[I > 0 ? I : 1], y[O];
@@ -103,10 +118,14 @@ __global__ void __launch_bounds__(kMapThreads)
       for (int n = 0; n < I; ++n) x[n] = in[u][n].get(i);
       f(x, y);
 #pragma unroll
-      for (int n = 0; n < O; ++n) results[n].set(i, y[n]);
+      for (int n = 0; n < O; ++n) results[n][i] = y[n];
     }
 #pragma unroll
-    for (int n = 0; n < O; ++n) results[n].store(tensors.at[I + n] + at[u][I + n]);
+    for (int n = 0; n < O; ++n) {
+      Pack<T, W> result;
+      result.set_all(results[n]);
+      result.store(tensors.at[I + n] + at[u][I + n]);
+    }
   }
   if constexpr (kFlat && W > 1) {  // what is left of the one row
     if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -132,18 +151,18 @@ void map(Stream& stream, const std::array<const Tensor*, I + O>& tensors, const 
     Pointers<T, N> pointers;
     for (int n = 0; n < N; ++n) pointers.at[n] = device_data<T>(*tensors[n]);
     const auto launch = [&](auto kernel, std::int64_t packs, std::int64_t packs_per_row) {
-      HEDDLE_CHECK(layout.rows == 1 || packs < (std::int64_t{1} << 32), "{} strided elements",
+      HEDDLE_CHECK(layout.rows == 1 || packs < (std::int64_t{1} << 31), "{} strided elements",
                    layout.rows * layout.length);
       const unsigned blocks = blocks_for(packs, kMapThreads * kMapUnroll);
-      kernel<<<blocks, kMapThreads, 0, queue>>>(layout, pointers, packs,
-                                                static_cast<std::uint32_t>(packs_per_row), f);
+      kernel<<<blocks, kMapThreads, 0, queue>>>(
+          layout, pointers, packs, Divisor(static_cast<std::uint32_t>(packs_per_row)), f);
       HEDDLE_CUDA(cudaGetLastError());
     };
     constexpr int W = kWidest<T>;
     const std::int64_t elements = layout.rows * layout.length;
     if (layout.rows == 1) {
-      aligned ? launch(map_kernel<T, W, true, I, O, F>, elements / W, 0)
-              : launch(map_kernel<T, 1, true, I, O, F>, elements, 0);
+      aligned ? launch(map_kernel<T, W, true, I, O, F>, elements / W, 1)
+              : launch(map_kernel<T, 1, true, I, O, F>, elements, 1);
     } else if (aligned && layout.length % W == 0) {
       launch(map_kernel<T, W, false, I, O, F>, elements / W, layout.length / W);
     } else {

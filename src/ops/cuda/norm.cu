@@ -16,8 +16,10 @@ struct Spread {
   static constexpr int kGroup = kGroup_, kPacks = kPacks_;
   static constexpr int kThreads = kGroup == 32 ? 256 : kGroup;
   static constexpr int kRowsPerBlock = kThreads / kGroup;
-  /// Rows a group has in hand at once in forward: a warp waits for its sums, so it has two.
-  static constexpr int kRowsAtOnce = kGroup == 32 ? 2 : 1;
+  /// Blocks that a processor should have, of rows of one and of two tensors: a warp that waits for
+  /// memory or for its sums needs others beside it.
+  static constexpr int kForwardBlocks = kGroup > 32 ? 1 : kPacks <= 3 ? 5 : 4;
+  static constexpr int kBackwardBlocks = kGroup > 32 ? 1 : kPacks <= 3 ? 3 : 2;
 };
 
 template <class S>
@@ -45,69 +47,51 @@ struct ForwardOperands {
 };
 
 template <class T, int W, class S, bool kCentred>
-__global__ void __launch_bounds__(S::kThreads) forward_kernel(ForwardOperands<T> o) {
-  constexpr int R = S::kRowsAtOnce;
+__global__ void __launch_bounds__(S::kThreads, S::kForwardBlocks)
+    forward_kernel(ForwardOperands<T> o) {
   __shared__ float scratch[32];
-  const std::int64_t first = group_row<S>() * R, D = o.layout.length;
-  if (first >= o.layout.rows) return;  // whole groups: never part of a block that shares a sum
-  const int lane = static_cast<int>(threadIdx.x) % S::kGroup;
-  Pack<T, W> x[R][S::kPacks];
-  std::int64_t row[R], at[R][2];
-  float mean[R] = {}, rstd[R] = {};
+  const std::int64_t row = group_row<S>();
+  if (row >= o.layout.rows) return;  // whole groups: never part of a block that shares a sum
+  const int lane = static_cast<int>(threadIdx.x) % S::kGroup, D = static_cast<int>(o.layout.length);
+  const auto column_of = [&](int p) { return (p * S::kGroup + lane) * W; };
+  std::int64_t at[2];
+  o.layout.offsets(row, at);
+  Pack<T, W> x[S::kPacks];
 #pragma unroll
-  for (int r = 0; r < R; ++r) {
-    row[r] = min(first + r, o.layout.rows - 1);  // the last row may be made twice
-    o.layout.offsets(row[r], at[r]);
-#pragma unroll
-    for (int p = 0; p < S::kPacks; ++p) {
-      const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
-      if (column < D) x[r][p] = Pack<T, W>::load(o.x + at[r][0] + column);
-    }
+  for (int p = 0; p < S::kPacks; ++p) {
+    if (column_of(p) < D) x[p] = Pack<T, W>::load(o.x + at[0] + column_of(p));
   }
-  const auto mean_over_row = [&](int r, const auto& term) {
+  const auto mean_over_row = [&](const auto& term) {
     float sum = 0.0F;
 #pragma unroll
     for (int p = 0; p < S::kPacks; ++p) {
-      if (static_cast<std::int64_t>(p * S::kGroup + lane) * W >= D) continue;
+      if (column_of(p) >= D) continue;
 #pragma unroll
-      for (int i = 0; i < W; ++i) sum += term(x[r][p].get(i));
+      for (int i = 0; i < W; ++i) sum += term(x[p].get(i));
     }
     return sum_of_group<S>(sum, scratch) / static_cast<float>(D);
   };
-  if constexpr (kCentred) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) mean[r] = mean_over_row(r, [](float v) { return v; });
-  }
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-    rstd[r] = mean_over_row(r, [&](float v) { return (v - mean[r]) * (v - mean[r]); });
-  }
-#pragma unroll
-  for (int r = 0; r < R; ++r) rstd[r] = 1.0F / sqrtf(rstd[r] + o.eps);
+  const float mean = kCentred ? mean_over_row([](float v) { return v; }) : 0.0F;
+  const float variance = mean_over_row([&](float v) { return (v - mean) * (v - mean); });
+  const float rstd = 1.0F / sqrtf(variance + o.eps);
 #pragma unroll
   for (int p = 0; p < S::kPacks; ++p) {
-    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
-    if (column >= D) continue;
-    const auto w = Pack<T, W>::load(o.w + column);
-    Pack<T, W> b;
-    if constexpr (kCentred) b = Pack<T, W>::load(o.b + column);
+    if (column_of(p) >= D) continue;
+    const auto w = Pack<T, W>::load(o.w + column_of(p));
+    Pack<T, W> b{}, result;
+    if constexpr (kCentred) b = Pack<T, W>::load(o.b + column_of(p));
+    float y[W];
 #pragma unroll
-    for (int r = 0; r < R; ++r) {
-      Pack<T, W> y;
-#pragma unroll
-      for (int i = 0; i < W; ++i) {
-        const float h = (x[r][p].get(i) - mean[r]) * rstd[r];
-        y.set(i, h * w.get(i) + (kCentred ? b.get(i) : 0.0F));
-      }
-      y.store(o.y + at[r][1] + column);
+    for (int i = 0; i < W; ++i) {
+      const float h = (x[p].get(i) - mean) * rstd;
+      y[i] = h * w.get(i) + (kCentred ? b.get(i) : 0.0F);
     }
+    result.set_all(y);
+    result.store(o.y + at[1] + column_of(p));
   }
   if (lane != 0) return;
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-    o.rstd[row[r]] = rstd[r];
-    if constexpr (kCentred) o.mean[row[r]] = mean[r];
-  }
+  o.rstd[row] = rstd;
+  if constexpr (kCentred) o.mean[row] = mean;
 }
 
 template <class T>
@@ -122,28 +106,28 @@ struct BackwardOperands {
 /// With g = dy * w and h = (x - mean) * rstd: dx = rstd (g - mean(g) - h mean(g h)), where the
 /// first mean is layer norm's only; plus the addend.
 template <class T, int W, class S, bool kCentred>
-__global__ void __launch_bounds__(S::kThreads) backward_kernel(BackwardOperands<T> o) {
+__global__ void __launch_bounds__(S::kThreads, S::kBackwardBlocks)
+    backward_kernel(BackwardOperands<T> o) {
   __shared__ float scratch[32];
-  const std::int64_t row = group_row<S>(), D = o.layout.length;
+  const std::int64_t row = group_row<S>();
   if (row >= o.layout.rows) return;
-  const int lane = static_cast<int>(threadIdx.x) % S::kGroup;
+  const int lane = static_cast<int>(threadIdx.x) % S::kGroup, D = static_cast<int>(o.layout.length);
+  const auto column_of = [&](int p) { return (p * S::kGroup + lane) * W; };
   std::int64_t at[4];
   o.layout.offsets(row, at);
   const float rstd = o.rstd[row], mean = kCentred ? o.mean[row] : 0.0F;
   Pack<T, W> dy[S::kPacks], x[S::kPacks];
 #pragma unroll
   for (int p = 0; p < S::kPacks; ++p) {
-    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
-    if (column >= D) continue;
-    dy[p] = Pack<T, W>::load(o.dy + at[0] + column);
-    x[p] = Pack<T, W>::load(o.x + at[1] + column);
+    if (column_of(p) >= D) continue;
+    dy[p] = Pack<T, W>::load(o.dy + at[0] + column_of(p));
+    x[p] = Pack<T, W>::load(o.x + at[1] + column_of(p));
   }
   float sum_g = 0.0F, sum_gh = 0.0F;
 #pragma unroll
   for (int p = 0; p < S::kPacks; ++p) {
-    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
-    if (column >= D) continue;
-    const auto w = Pack<T, W>::load(o.w + column);
+    if (column_of(p) >= D) continue;
+    const auto w = Pack<T, W>::load(o.w + column_of(p));
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       const float g = dy[p].get(i) * w.get(i);
@@ -155,22 +139,109 @@ __global__ void __launch_bounds__(S::kThreads) backward_kernel(BackwardOperands<
   const float mean_gh = sum_of_group<S>(sum_gh, scratch) / static_cast<float>(D);
 #pragma unroll
   for (int p = 0; p < S::kPacks; ++p) {
-    const std::int64_t column = static_cast<std::int64_t>(p * S::kGroup + lane) * W;
-    if (column >= D) continue;
-    const auto w = Pack<T, W>::load(o.w + column);
-    Pack<T, W> dx, addend{};
-    if (o.addend != nullptr) addend = Pack<T, W>::load(o.addend + at[2] + column);
+    if (column_of(p) >= D) continue;
+    const auto w = Pack<T, W>::load(o.w + column_of(p));
+    Pack<T, W> addend{}, result;
+    if (o.addend != nullptr) addend = Pack<T, W>::load(o.addend + at[2] + column_of(p));
+    float dx[W];
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       const float h = (x[p].get(i) - mean) * rstd, g = dy[p].get(i) * w.get(i);
-      dx.set(i, rstd * (g - mean_g - h * mean_gh) + addend.get(i));
+      dx[i] = rstd * (g - mean_g - h * mean_gh) + addend.get(i);
     }
-    dx.store(o.dx + at[3] + column);
+    result.set_all(dx);
+    result.store(o.dx + at[3] + column_of(p));
   }
 }
 
-/// As backward_kernel, with sums for dw and db: a block walks over rows, and every
-/// thread keeps the same columns, a pack of W. The next row is loaded while this one is summed.
+constexpr int kWalkers = 8;  ///< warps of a block
+/// Blocks of them that a processor's registers hold.
+constexpr int walking_blocks(int packs) { return packs <= 3 ? 2 : 1; }
+
+/// As backward_kernel, with sums for dw and db: every warp walks over rows of at most kPacks packs
+/// a lane and keeps its columns' sums. No warp waits for another before all rows are done.
+template <class T, int kPacks, bool kCentred>
+__global__ void __launch_bounds__(32 * kWalkers, walking_blocks(kPacks))
+    walking_backward_kernel(BackwardOperands<T> o) {
+  constexpr int W = kWidest<T>;
+  __shared__ float sums[kPacks * 32 * W];
+  const std::int64_t D = o.layout.length;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const float per_element = 1.0F / static_cast<float>(D);
+  float dw[kPacks][W] = {}, db[kCentred ? kPacks : 1][W] = {};
+  const auto column_of = [&](int p) { return (p * 32 + lane) * W; };
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWalkers + warp;
+       row < o.layout.rows; row += static_cast<std::int64_t>(gridDim.x) * kWalkers) {
+    Pack<T, W> dy[kPacks], x[kPacks], addend[kPacks];
+    std::int64_t at[4];
+    o.layout.offsets(row, at);
+    const float rstd = o.rstd[row], mean = kCentred ? o.mean[row] : 0.0F;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (column_of(p) >= D) continue;
+      dy[p] = Pack<T, W>::load(o.dy + at[0] + column_of(p));
+      x[p] = Pack<T, W>::load(o.x + at[1] + column_of(p));
+      addend[p] =
+          o.addend != nullptr ? Pack<T, W>::load(o.addend + at[2] + column_of(p)) : Pack<T, W>{};
+    }
+    float sum_g = 0.0F, sum_gh = 0.0F;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (column_of(p) >= D) continue;
+      const auto w = Pack<T, W>::load(o.w + column_of(p));
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const float grad = dy[p].get(i), h = (x[p].get(i) - mean) * rstd, g = grad * w.get(i);
+        dw[p][i] += grad * h;
+        if constexpr (kCentred) db[p][i] += grad;
+        sum_g += g;
+        sum_gh += g * h;
+      }
+    }
+    const float mean_gh = reduce_lanes(sum_gh, Sum{}) * per_element;
+    const float mean_g = kCentred ? reduce_lanes(sum_g, Sum{}) * per_element : 0.0F;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (column_of(p) >= D) continue;
+      const auto w = Pack<T, W>::load(o.w + column_of(p));
+      float dx[W];
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const float h = (x[p].get(i) - mean) * rstd, g = dy[p].get(i) * w.get(i);
+        dx[i] = rstd * (g - mean_g - h * mean_gh) + addend[p].get(i);
+      }
+      Pack<T, W> result;
+      result.set_all(dx);
+      result.store(o.dx + at[3] + column_of(p));
+    }
+  }
+  // The warps add their sums one after the other.
+  const auto write = [&](const auto& mine, float* to) {
+    for (int turn = 0; turn < kWalkers; ++turn) {
+      if (warp == turn) {
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+          for (int i = 0; i < W; ++i) {
+            float& sum = sums[(p * W + i) * 32 + lane];
+            sum = turn == 0 ? mine[p][i] : sum + mine[p][i];
+          }
+        }
+      }
+      __syncthreads();
+    }
+    for (int c = static_cast<int>(threadIdx.x); c < D; c += 32 * kWalkers) {
+      const int pack = c / W;
+      to[blockIdx.x * D + c] = sums[(pack / 32 * W + c % W) * 32 + pack % 32];
+    }
+    __syncthreads();
+  };
+  write(dw, o.dw);
+  if constexpr (kCentred) write(db, o.db);
+}
+
+/// The same for longer rows: a block walks over rows, and every thread keeps the same columns, a
+/// pack of W. The next row is loaded while this one is summed.
 template <class T, int W, int kThreads, bool kCentred>
 __global__ void __launch_bounds__(kThreads) fused_backward_kernel(BackwardOperands<T> o) {
   constexpr int kWarps = kThreads / 32;
@@ -254,6 +325,7 @@ void visit_spread(std::int64_t D, bool wide, const Launch& launch) {
     return packs <= 4096 ? at(One{}, Spread<512, 8>{}) : at(One{}, Spread<1024, 16>{});
   }
   if (packs <= 32) return at(Wide{}, Spread<32, 1>{});
+  if (packs <= 96) return at(Wide{}, Spread<32, 3>{});
   if (packs <= 128) return at(Wide{}, Spread<32, 4>{});
   if (packs <= 256) return at(Wide{}, Spread<64, 4>{});
   if (packs <= 1024) return at(Wide{}, Spread<256, 4>{});
@@ -296,8 +368,7 @@ void forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps, 
       using S = decltype(spread);
       constexpr int W = decltype(width)::value;
       const auto kernel = centred ? forward_kernel<T, W, S, true> : forward_kernel<T, W, S, false>;
-      const int per_block = S::kRowsPerBlock * S::kRowsAtOnce;
-      kernel<<<blocks_for(layout.rows, per_block), S::kThreads, 0, queue>>>(operands);
+      kernel<<<blocks_for(layout.rows, S::kRowsPerBlock), S::kThreads, 0, queue>>>(operands);
       HEDDLE_CUDA(cudaGetLastError());
     });
   });
@@ -356,25 +427,58 @@ void backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D, const 
   });
 }
 
-template <class T, int kThreads>
-void launch_fused(BackwardOperands<T> operands, const Tensor& dw_D, const Tensor& db_D,
-                  Stream& stream) {
-  constexpr int W = kWidest<T>;
+/// Runs a kernel whose blocks leave a row of sums each, and adds those up.
+template <class T>
+void launch_with_sums(void (*kernel)(BackwardOperands<T>), std::int64_t blocks, int threads,
+                      BackwardOperands<T> operands, const Tensor& dw_D, const Tensor& db_D,
+                      Stream& stream) {
   StreamState& state = state_of(stream);
   const std::int64_t D = operands.layout.length;
-  const std::int64_t blocks =
-      std::min<std::int64_t>(operands.layout.rows, state.processors * (1024 / kThreads));
   const std::size_t bytes = static_cast<std::size_t>(2 * blocks * D) * sizeof(float);
   operands.dw = static_cast<float*>(state.workspace.at_least(bytes));
   operands.db = operands.dw + blocks * D;
-  const auto kernel = db_D.defined() ? fused_backward_kernel<T, W, kThreads, true>
-                                     : fused_backward_kernel<T, W, kThreads, false>;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(operands);
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, state.stream>>>(
+      operands);
   HEDDLE_CUDA(cudaGetLastError());
   add_partial_rows(operands.dw, blocks, dw_D, db_D, stream);
 }
 
-/// In one pass where rows can be read in packs, one a thread; false elsewhere.
+template <class T, int kThreads>
+void launch_fused(const BackwardOperands<T>& operands, const Tensor& dw_D, const Tensor& db_D,
+                  Stream& stream) {
+  constexpr int W = kWidest<T>;
+  const std::int64_t blocks =
+      std::min<std::int64_t>(operands.layout.rows, state_of(stream).processors * (1024 / kThreads));
+  const auto kernel = db_D.defined() ? fused_backward_kernel<T, W, kThreads, true>
+                                     : fused_backward_kernel<T, W, kThreads, false>;
+  launch_with_sums<T>(kernel, blocks, kThreads, operands, dw_D, db_D, stream);
+}
+
+template <class T, int kPacks>
+void launch_walking(const BackwardOperands<T>& operands, const Tensor& dw_D, const Tensor& db_D,
+                    Stream& stream) {
+  const std::int64_t blocks =
+      std::min<std::int64_t>((operands.layout.rows + kWalkers - 1) / kWalkers,
+                             state_of(stream).processors * walking_blocks(kPacks));
+  auto kernel = walking_backward_kernel<T, kPacks, false>;
+  if constexpr (kPacks <= 4) {
+    if (db_D.defined()) kernel = walking_backward_kernel<T, kPacks, true>;
+  }
+  launch_with_sums<T>(kernel, blocks, 32 * kWalkers, operands, dw_D, db_D, stream);
+}
+
+/// The launcher of the walking kernel, if rows of so many packs fit a warp's registers.
+template <class T>
+auto walking_launcher(std::int64_t packs, bool is_centred) {
+  using Launcher = void (*)(const BackwardOperands<T>&, const Tensor&, const Tensor&, Stream&);
+  if (packs <= 32) return Launcher{launch_walking<T, 1>};
+  if (packs <= 64) return Launcher{launch_walking<T, 2>};
+  if (packs <= 96) return Launcher{launch_walking<T, 3>};
+  if (packs <= 128) return Launcher{launch_walking<T, 4>};
+  return packs <= 256 && !is_centred ? Launcher{launch_walking<T, 8>} : Launcher{};
+}
+
+/// In one pass where rows can be read in packs, and are not too long; false elsewhere.
 bool fused_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
                     const Tensor& rstd, const Tensor& addend, const Tensor& dx, const Tensor& dw_D,
                     const Tensor& db_D, Stream& stream) {
@@ -386,10 +490,12 @@ bool fused_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const 
     const std::int64_t packs = rows.layout.length / kWidest<T>;
     is_taken = is_taken && packs > 16 && packs <= 1024;
     if (!is_taken) return;
-    const auto launch = packs <= 128   ? launch_fused<T, 128>
-                        : packs <= 256 ? launch_fused<T, 256>
-                        : packs <= 512 ? launch_fused<T, 512>
-                                       : launch_fused<T, 1024>;
+    auto launch = walking_launcher<T>(packs, db_D.defined());
+    if (launch == nullptr) {
+      launch = packs <= 256   ? launch_fused<T, 256>
+               : packs <= 512 ? launch_fused<T, 512>
+                              : launch_fused<T, 1024>;
+    }
     launch(operands_of<T>(rows.layout, dy, x, w_D, mean, rstd, addend, dx), dw_D, db_D, stream);
   });
   return is_taken;

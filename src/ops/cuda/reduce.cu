@@ -95,13 +95,31 @@ __device__ bool is_bad(__half x) { return !isfinite(__half2float(x)); }
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     find_bad_kernel(const T* x, std::int64_t count, unsigned long long* first) {
+  constexpr int W = kWidest<T>, kUnroll = 4;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += threads) {
-    if (is_bad(x[i])) {
-      atomicMin(first, static_cast<unsigned long long>(i));  // the same whatever the order
-      return;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t packs = reinterpret_cast<std::uintptr_t>(x) % 16 == 0 ? count / W : 0;
+  std::int64_t found = count;
+  for (std::int64_t at = thread; at < packs && found == count; at += threads * kUnroll) {
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const std::int64_t pack = at + u * threads;
+      raw[u] = pack < packs ? reinterpret_cast<const uint4*>(x)[pack] : uint4{};
     }
+#pragma unroll
+    for (int u = kUnroll - 1; u >= 0; --u) {  // so that the first one is what remains
+#pragma unroll
+      for (int i = W - 1; i >= 0; --i) {
+        if (is_bad(reinterpret_cast<const T*>(&raw[u])[i])) found = (at + u * threads) * W + i;
+      }
+    }
+  }
+  for (std::int64_t at = packs * W + thread; at < count && found == count; at += threads) {
+    if (is_bad(x[at])) found = at;
+  }
+  if (found < count) {  // the smallest is the same whatever the order
+    atomicMin(first, static_cast<unsigned long long>(found));
   }
 }
 
@@ -139,7 +157,8 @@ std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
   StreamState& state = state_of(stream);
   auto* const first = static_cast<unsigned long long*>(state.workspace.at_least(8));
   HEDDLE_CUDA(cudaMemsetAsync(first, 0xff, sizeof *first, state.stream));
-  const auto blocks = std::min<std::int64_t>(blocks_for(x.count(), kThreads), 4 * state.processors);
+  const auto blocks =
+      std::min<std::int64_t>(blocks_for(x.count(), 4 * kThreads), 4 * state.processors);
   const auto search = [&](auto zero) {
     using T = decltype(zero);
     find_bad_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(

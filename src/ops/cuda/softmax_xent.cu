@@ -1,4 +1,4 @@
-#include <cuda_pipeline.h>
+#include <cooperative_groups.h>
 
 #include <algorithm>
 
@@ -8,6 +8,8 @@
 
 namespace heddle::ops::cuda {
 namespace {
+
+namespace cg = cooperative_groups;
 
 constexpr int kThreads = 512;
 constexpr float kLowest = -3.402823466e38F;
@@ -39,158 +41,170 @@ struct Row {
 
 constexpr float kLog2E = 1.44269504088896341F;
 
-__device__ float exp2_fast(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-/// Of the elements so far: top, the largest one times log2(e), and the sum of 2^(x log2(e) - top).
-/// NaN is not seen by the maximum, but by the sum.
+/// Of some elements: the sum of 2^(x log2(e) - top), where no exponent is much above 0. NaN is not
+/// seen by top, but by the sum.
 struct Softmax {
+  static constexpr float kSlack = 16.0F;  ///< by which an exponent may be above 0
   float top = kLowest, sum = 0.0F;
 
+  /// top is raised only when it has to be, which is rare after the first elements.
   template <int N>
-  __device__ void add(const float (&x)[N]) {
-    float largest = x[0];
-#pragma unroll
-    for (int i = 1; i < N; ++i) largest = fmaxf(largest, x[i]);
-    const float higher = fmaxf(top, fmaxf(largest * kLog2E, kLowest));
-    sum *= exp2_fast(top - higher);
-    top = higher;
+  __device__ void add(float largest, const float (&x)[N]) {
+    if (largest * kLog2E > top + kSlack) {
+      const float higher = largest * kLog2E;
+      sum *= exp2_fast(top - higher);
+      top = higher;
+    }
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += exp2_fast(fmaf(x[i], kLog2E, -top));
   }
-  /// Over the block.
-  __device__ Softmax all(float* scratch) const {
-    Softmax whole;
-    whole.top = reduce_block<kThreads>(top, kLowest, Max{}, scratch);
-    __syncthreads();
-    whole.sum = reduce_block<kThreads>(sum * exp2_fast(top - whole.top), 0.0F, Sum{}, scratch);
-    return whole;
+
+  __device__ Softmax with(const Softmax& other) const {
+    const float higher = fmaxf(top, other.top);
+    return {higher, sum * exp2_fast(top - higher) + other.sum * exp2_fast(other.top - higher)};
+  }
+  __device__ Softmax over_lanes() const {
+    Softmax all = *this;
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      all = all.with({__shfl_xor_sync(0xffffffffU, all.top, distance),
+                      __shfl_xor_sync(0xffffffffU, all.sum, distance)});
+    }
+    return all;
+  }
+};
+
+constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
+constexpr int kMostBlocksPerRow = 8;           ///< a cluster that every device has
+constexpr int kUsualPartBytes = 55 * 1024;     ///< a quarter of what a processor has
+constexpr int kLargestPartBytes = 110 * 1024;  ///< half of it
+
+/// How a row of packs is divided among the blocks of a cluster. A block has its part in shared
+/// memory after the first pass, as far as that goes, and reads the rest of a very long one again. A
+/// pack is loaded, read and written by one thread.
+struct RowParts {
+  int blocks = 1, packs = 0, stored = 0;  // packs and stored ones of a block
+
+  /// Of rows of `row_packs` packs, which can be stored if they are 16 bytes each.
+  RowParts(int row_packs, bool can_store) {
+    const auto bytes = [&] { return std::int64_t{16} * ((row_packs + blocks - 1) / blocks); };
+    while (blocks < kMostBlocksPerRow && bytes() > kUsualPartBytes) blocks *= 2;
+    packs = (row_packs + blocks - 1) / blocks;
+    stored = can_store ? std::min(packs, kLargestPartBytes / 16) : 0;
   }
 };
 
 template <class T, int W>
-__device__ void widen(const Pack<T, W>& from, float (&to)[W]) {
+__device__ float largest_of(const Pack<T, W>& pack) {
+  float largest = pack.get(0);
 #pragma unroll
-  for (int i = 0; i < W; ++i) to[i] = from.get(i);
+  for (int i = 1; i < W; ++i) largest = fmaxf(largest, pack.get(i));
+  return largest;
+}
+template <>
+__device__ float largest_of<Bf16, 8>(const Pack<Bf16, 8>& pack) {
+  const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&pack.raw);
+  const __nv_bfloat162 both = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
+  return fmaxf(__low2float(both), __high2float(both));
 }
 
-constexpr int kKept = 7;                  ///< packs of a row that a thread has in registers
-constexpr int kSharedBytes = 110 * 1024;  ///< half of what a processor has for two blocks
-
-/// Shared memory as packs of which every thread reads only those it copied there itself.
-template <class T, int W>
-struct OwnPacks {
-  static constexpr bool kExists = sizeof(T) * W == 16;  // copies behind the back need 16 bytes
-
-  static int count(int packs) {
-    const int rest = packs > kKept * kThreads ? packs - kKept * kThreads : 0;
-    return kExists ? std::min(rest, kSharedBytes / 16) : 0;
-  }
-  __device__ static void copy(uint4* to, const T* from) {
-    if constexpr (kExists) __pipeline_memcpy_async(to, from, 16);
-  }
-  __device__ static void wait() {
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-  }
-};
-
-/// A block per row. Of a row's packs a thread has kKept in registers, more in shared memory
-/// (`shared` packs of the block), and what is left of a very long row is read again, from the
-/// cache. Two blocks share a processor: one reads while the other writes.
+/// A cluster of blocks per row. The blocks of several rows share a processor: some read while
+/// others compute or write.
 template <class T, int W, bool kGradient>
-__global__ void __launch_bounds__(kThreads, 2)
-    cross_entropy_kernel(T* logits, std::int64_t stride, int V, int shared,
+__global__ void __launch_bounds__(kRowThreads, 4)
+    cross_entropy_kernel(T* logits, std::int64_t stride, int V, RowParts parts,
                          const std::int32_t* targets, float grad_scale, double* loss) {
   extern __shared__ uint4 stored[];
-  __shared__ float scratch[32];
-  constexpr int kAhead = 4, kStart = kKept * kThreads;  // kStart: the first pack in shared memory
-  const std::int64_t t = blockIdx.x;
+  __shared__ Softmax of_warp[kRowWarps];
+  constexpr int kAhead = 6;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const std::int64_t t = blockIdx.x / static_cast<unsigned>(parts.blocks);
   T* const row = logits + t * stride;
-  const int target = targets[t], packs = V / W, first = static_cast<int>(threadIdx.x);
-  const int tail = packs * W + first;  // a thread has at most one element behind the packs
-  if (target == kIgnoreTarget) {
-    if (first == 0) loss[t] = 0.0;
+  const int target = targets[t], thread = static_cast<int>(threadIdx.x);
+  const int begin = min(rank * parts.packs, V / W), packs = min(parts.packs, V / W - begin);
+  const int stored_packs = min(parts.stored, packs);
+  // What lies behind the packs belongs to the last block, at most one element a thread.
+  const int tail = rank + 1 == parts.blocks ? V / W * W + thread : V;
+  T* const part = row + static_cast<std::int64_t>(begin) * W;
+  if (target == kIgnoreTarget) {  // for the whole cluster
+    if (rank == 0 && thread == 0) loss[t] = 0.0;
     if (kGradient) {
-      for (int p = first; p < packs; p += kThreads) Pack<T, W>{}.store(row + p * W);
+      for (int p = thread; p < packs; p += kRowThreads) Pack<T, W>{}.store(part + p * W);
       if (tail < V) row[tail] = from_f32<T>(0.0F);
     }
     return;
   }
-  Pack<T, W> kept[kKept];
-#pragma unroll
-  for (int n = 0; n < kKept; ++n) {
-    const int p = first + n * kThreads;
-    if (p < packs) kept[n] = Pack<T, W>::load(row + p * W);
-  }
-  for (int i = first; i < shared; i += kThreads) {
-    OwnPacks<T, W>::copy(stored + i, row + (kStart + i) * W);
-  }
-  Softmax mine;
-  float x[W];
-  const auto add = [&](int, const Pack<T, W>& pack) {
-    widen(pack, x);
-    mine.add(x);
-  };
-  const auto for_packs = [&](const auto& use) {  // use(index, pack), of all packs of this thread
-#pragma unroll
-    for (int n = 0; n < kKept; ++n) {
-      if (first + n * kThreads < packs) use(first + n * kThreads, kept[n]);
-    }
-    if constexpr (OwnPacks<T, W>::kExists) {
-      OwnPacks<T, W>::wait();
-#pragma unroll 2
-      for (int i = first; i < shared; i += kThreads) use(kStart + i, Pack<T, W>{stored[i]});
-    }
-    for (int p0 = kStart + shared + first; p0 < packs; p0 += kAhead * kThreads) {
+  const float chosen = rank == 0 && thread == 0 ? to_f32(row[target]) : 0.0F;
+  const float last = tail < V ? to_f32(row[tail]) : 0.0F;
+  // use(index, pack), of all packs of this thread from `from` on, out of the device's memory.
+  const auto for_packs = [&](int from, const auto& use) {
+    for (int p0 = from + thread; p0 < packs; p0 += kAhead * kRowThreads) {
       Pack<T, W> ahead[kAhead];
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
-        const int p = p0 + n * kThreads;
-        if (p < packs) ahead[n] = Pack<T, W>::load(row + p * W);
+        const int p = p0 + n * kRowThreads;
+        if (p < packs) ahead[n] = Pack<T, W>::load(part + p * W);
       }
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
-        if (p0 + n * kThreads < packs) use(p0 + n * kThreads, ahead[n]);
+        if (p0 + n * kRowThreads < packs) use(p0 + n * kRowThreads, ahead[n]);
       }
     }
   };
-  for_packs(add);
-  if (tail < V) {
-    const float last[1] = {to_f32(row[tail])};
-    mine.add(last);
+  Softmax mine;
+  if (tail < V) mine.add<1>(last, {last});
+  for_packs(0, [&](int p, const Pack<T, W>& pack) {
+    if constexpr (sizeof(T) * W == 16) {
+      if (p < stored_packs) stored[p] = pack.raw;
+    }
+    float x[W];
+#pragma unroll
+    for (int i = 0; i < W; ++i) x[i] = pack.get(i);
+    mine.add(largest_of(pack), x);
+  });
+  mine = mine.over_lanes();
+  if (thread % 32 == 0) of_warp[thread / 32] = mine;
+  cluster.sync();
+  Softmax all;
+  for (int i = thread % 32; i < parts.blocks * kRowWarps; i += 32) {
+    all = all.with(*cluster.map_shared_rank(of_warp + i % kRowWarps, i / kRowWarps));
   }
-  const Softmax all = mine.all(scratch);
-  if (first == 0) {
+  all = all.over_lanes();
+  cluster.barrier_arrive();  // nobody leaves before all have read
+  if (rank == 0 && thread == 0) {
     loss[t] = (log2(static_cast<double>(all.sum)) + static_cast<double>(all.top)) *
                   0.69314718055994530942 -
-              static_cast<double>(to_f32(row[target]));
+              static_cast<double>(chosen);
   }
-  if constexpr (!kGradient) return;
-  __syncthreads();  // the target's logit has been read
-  const float factor = grad_scale / all.sum;
-  const auto gradient = [&](float logit) {
-    return exp2_fast(fmaf(logit, kLog2E, -all.top)) * factor;
-  };
-  for_packs([&](int p, Pack<T, W> pack) {
-    widen(pack, x);
+  if constexpr (kGradient) {
+    const float factor = grad_scale / all.sum;
+    const auto gradient = [&](float logit) {
+      return exp2_fast(fmaf(logit, kLog2E, -all.top)) * factor;
+    };
+    const int own = target / W - begin;  // of this block's packs, if it is one
+    const auto write = [&](int p, Pack<T, W> pack) {
+      float x[W];
 #pragma unroll
-    for (int i = 0; i < W; ++i) pack.set(i, gradient(x[i]));
-    if (p == target / W) {
+      for (int i = 0; i < W; ++i) x[i] = gradient(pack.get(i));
+      if (p == own) {
 #pragma unroll
-      for (int i = 0; i < W; ++i) {
-        if (i == target % W) pack.set(i, gradient(x[i]) - grad_scale);
+        for (int i = 0; i < W; ++i) x[i] -= i == target % W ? grad_scale : 0.0F;
       }
+      pack.set_all(x);
+      pack.store(part + p * W);
+    };
+    if constexpr (sizeof(T) * W == 16) {
+#pragma unroll 4
+      for (int p = thread; p < stored_packs; p += kRowThreads) write(p, Pack<T, W>{stored[p]});
     }
-    pack.store(row + p * W);
-  });
-  if (tail < V) {
-    const float own = tail == target ? grad_scale : 0.0F;
-    row[tail] = from_f32<T>(gradient(to_f32(row[tail])) - own);
+    // The index of what is not stored goes on where the stored packs of this thread end.
+    for_packs(stored_packs, write);
+    if (tail < V) {
+      row[tail] = from_f32<T>(gradient(last) - (tail == target ? grad_scale : 0.0F));
+    }
   }
+  cluster.barrier_wait();
 }
 
 template <class T, int W>
@@ -311,13 +325,24 @@ void cross_entropy(const Tensor& logits_TV, const Tensor& targets_T, double grad
     using T = std::remove_pointer_t<decltype(logits)>;
     constexpr int W = decltype(width)::value;
     const auto words = static_cast<int>(logits_TV.size(1));
-    const int shared = OwnPacks<T, W>::count(words / W);
+    const RowParts parts(words / W, sizeof(T) * W == 16);
     const auto kernel = cross_entropy_kernel<T, W, kGradient>;
+    HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     kLargestPartBytes));
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(parts.blocks), 1, 1};
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(rows * static_cast<unsigned>(parts.blocks));
+    launch.blockDim = dim3(kRowThreads);
+    launch.dynamicSmemBytes = static_cast<std::size_t>(parts.stored) * 16;
+    launch.stream = queue;
+    launch.attrs = &cluster;
+    launch.numAttrs = 1;
     HEDDLE_CUDA(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-    kernel<<<rows, kThreads, static_cast<std::size_t>(shared) * 16, queue>>>(
-        logits, logits_TV.stride(0), words, shared, device_data<std::int32_t>(targets_T),
-        static_cast<float>(grad_scale), device_data<double>(loss_T));
+        cudaLaunchKernelEx(&launch, kernel, logits, logits_TV.stride(0), words, parts,
+                           static_cast<const std::int32_t*>(device_data<std::int32_t>(targets_T)),
+                           static_cast<float>(grad_scale), device_data<double>(loss_T)));
   });
 }
 

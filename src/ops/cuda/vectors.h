@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/check.h"
 #include "ops/cuda/stream_state.h"
@@ -24,6 +25,13 @@ __device__ inline T from_f32(float x) {
 template <>
 __device__ inline Bf16 from_f32<Bf16>(float x) {
   return __float2bfloat16_rn(x);
+}
+
+/// 2^x, good to 2 units in the last place; results below the normal numbers are 0.
+__device__ inline float exp2_fast(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
 }
 
 template <int kBytes>
@@ -59,6 +67,19 @@ struct Pack {
   __device__ void store(T* to) const { *reinterpret_cast<Raw*>(to) = raw; }
   __device__ float get(int i) const { return to_f32(reinterpret_cast<const T*>(&raw)[i]); }
   __device__ void set(int i, float value) { reinterpret_cast<T*>(&raw)[i] = from_f32<T>(value); }
+  /// All of them; bf16 in pairs, which is one instruction for two.
+  __device__ void set_all(const float (&values)[W]) {
+    if constexpr (std::is_same_v<T, Bf16> && W % 2 == 0) {
+#pragma unroll
+      for (int i = 0; i < W; i += 2) {
+        reinterpret_cast<__nv_bfloat162*>(&raw)[i / 2] =
+            __floats2bfloat162_rn(values[i], values[i + 1]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < W; ++i) set(i, values[i]);
+    }
+  }
 };
 
 /// Elements of T in 16 bytes: the widest load.
