@@ -85,12 +85,12 @@ constexpr int kLargestPartBytes = 110 * 1024;  ///< half of it
 struct RowParts {
   int blocks = 1, packs = 0, stored = 0;  // packs and stored ones of a block
 
-  /// Of rows of `row_packs` packs, which can be stored if they are 16 bytes each.
-  RowParts(int row_packs, bool can_store) {
+  /// Of rows of `row_packs` packs, which are stored if they are 16 bytes each and needed again.
+  RowParts(int row_packs, bool stores) {
     const auto bytes = [&] { return std::int64_t{16} * ((row_packs + blocks - 1) / blocks); };
     while (blocks < kMostBlocksPerRow && bytes() > kUsualPartBytes) blocks *= 2;
     packs = (row_packs + blocks - 1) / blocks;
-    stored = can_store ? std::min(packs, kLargestPartBytes / 16) : 0;
+    stored = stores ? std::min(packs, kLargestPartBytes / 16) : 0;
   }
 };
 
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kRowThreads, 4)
   Softmax mine;
   if (tail < V) mine.add<1>(last, {last});
   for_packs(0, [&](int p, const Pack<T, W>& pack) {
-    if constexpr (sizeof(T) * W == 16) {
+    if constexpr (kGradient && sizeof(T) * W == 16) {
       if (p < stored_packs) stored[p] = pack.raw;
     }
     float x[W];
@@ -325,7 +325,7 @@ void cross_entropy(const Tensor& logits_TV, const Tensor& targets_T, double grad
     using T = std::remove_pointer_t<decltype(logits)>;
     constexpr int W = decltype(width)::value;
     const auto words = static_cast<int>(logits_TV.size(1));
-    const RowParts parts(words / W, sizeof(T) * W == 16);
+    const RowParts parts(words / W, kGradient && sizeof(T) * W == 16);
     const auto kernel = cross_entropy_kernel<T, W, kGradient>;
     HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      kLargestPartBytes));
