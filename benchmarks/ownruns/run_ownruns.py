@@ -3,8 +3,8 @@
 
     python3 benchmarks/ownruns/run_ownruns.py [--rounds 2] [--steps 3]
 
-Every round measures the machine anew (heddle doctor --calibrate) and then trains every mesh for a few steps (heddle bench
-train --system), which prints the prediction made from that file beside what it measured. The table goes to
+Every round measures the machine anew before each model (heddle doctor --calibrate) and then trains every mesh for a few steps
+(heddle bench train --system), which prints the prediction made from that file beside what it measured. The table goes to
 benchmarks/results.
 
 A shared machine does not run equally fast for minutes on end. Calibration and every run time the same large matrix product,
@@ -64,13 +64,13 @@ def measure(heddle, file, model, mesh, steps):
 def one_round(options, samples):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "machine.toml"
-        product = calibrate(options.heddle, file)
-        print(f"calibrated: {product} GFLOP/s in the large product", file=sys.stderr)
-        if options.keep:
-            options.keep.write_text(file.read_text())
         for model in MODELS:
             if options.models and model[0] not in options.models:
                 continue
+            product = calibrate(options.heddle, file)
+            print(f"calibrated: {product} GFLOP/s in the large product", file=sys.stderr)
+            if options.keep:
+                options.keep.write_text(file.read_text())
             for mesh in MESHES:
                 found = measure(options.heddle, file, model, mesh, options.steps)
                 seconds, predicted = found["step_seconds_median"], found["predicted_step_seconds"]
@@ -103,7 +103,7 @@ def table(samples, options, date):
     rounds = max(len(found) for found in samples.values())
     lines = [f"# Predicted and measured steps on one machine, {date}", "",
              f"{cpu_model()}, cores: {os.cpu_count()}. float32; ranks are threads of one program. Rounds:"
-             f" {rounds}, each with a calibration of its own; timed steps a run: {options.steps}. Medians over rounds.",
+             f" {rounds}, each with calibrations of its own; timed steps a run: {options.steps}. Medians over rounds.",
              f"The plain prediction is judged: at most {TIME_BAR:.0f} % from the measured step; memory at most"
              f" {MEMORY_BAR:.0f} %.", "",
              "| model | mesh | step, s | predicted, s | error | scaled to the speed meanwhile | memory, MiB | predicted, MiB"

@@ -202,14 +202,14 @@ std::string to_text(const TraceComparison& comparison, std::size_t most) {
   std::string text = fmt::format("step: {:.2f} ms measured, {:.2f} ms simulated ({:+.1f} %)\n\n",
                                  milliseconds(measured), milliseconds(simulated),
                                  measured > 0 ? 100 * (simulated / measured - 1) : 0.0);
-  text += fmt::format("{:<24}{:>6}{:>8}{:>14}{:>14}{:>18}\n", "what", "rank", "a step",
-                      "measured ms", "simulated ms", "difference of step");
+  text += fmt::format("{:<24}{:>6}{:>8}{:>14}{:>14}{:>14}\n", "what", "rank", "a step",
+                      "measured ms", "simulated ms", "off, ms");
   for (std::size_t i = 0; i < std::min(most, comparison.rows.size()); ++i) {
     const TraceDifference& row = comparison.rows[i];
     const auto mean = [](const std::optional<TraceRow>& side) {
       return side ? fmt::format("{:.3f}", milliseconds(side->mean())) : std::string("not there");
     };
-    text += fmt::format("{:<24}{:>6}{:>8.4g}{:>14}{:>14}{:>15.2f} ms\n", name_of(row.either()),
+    text += fmt::format("{:<24}{:>6}{:>8.4g}{:>14}{:>14}{:>14.2f}\n", name_of(row.either()),
                         row.either().rank, row.either().count, mean(row.measured),
                         mean(row.simulated), milliseconds(row.seconds()));
   }
