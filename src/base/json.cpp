@@ -40,6 +40,9 @@ Json parse_json(std::string_view text, const std::string& where) {
     return Json::parse(text);
   } catch (const nlohmann::json::parse_error& e) {
     throw json_error(text, where, e.byte, e.what());
+  } catch (const nlohmann::json::out_of_range& e) {  // a number beyond a double, without its place
+    const std::string_view reason = e.what();
+    fail(ErrorCode::data, "{}: not valid JSON: {}", where, reason.substr(reason.find("] ") + 2));
   }
 }
 

@@ -21,6 +21,16 @@ TEST(Json, SaysWhereTheTextIsMalformed) {
   }
 }
 
+TEST(Json, RefusesNumbersBeyondADouble) {
+  try {
+    parse_json(R"({"layer_norm_epsilon": 1e555})", "config.json");
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::data);
+    EXPECT_EQ(e.message(), "config.json: not valid JSON: number overflow parsing '1e555'");
+  }
+}
+
 TEST(Json, RefusesNestingThatCouldExhaustTheStack) {
   EXPECT_THROW(parse_json(std::string(100000, '['), "deep.json"), Error);
 }
