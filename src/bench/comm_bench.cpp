@@ -5,15 +5,10 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/quantile.h"
 
 namespace heddle {
 namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 class CommBench {
  public:
@@ -47,9 +42,9 @@ class CommBench {
     }
     return {.op = op,
             .bytes = static_cast<std::int64_t>(whole_.size_bytes()),
-            .seconds = median(own),
-            .bound_seconds = median(bound),
-            .fraction = std::sqrt(median(fraction_first) * median(fraction_second))};
+            .seconds = quantile(own, 0.5),
+            .bound_seconds = quantile(bound, 0.5),
+            .fraction = std::sqrt(quantile(fraction_first, 0.5) * quantile(fraction_second, 0.5))};
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/quantile.h"
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -21,11 +22,6 @@ namespace heddle {
 namespace {
 
 using ops::Transpose;
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
-}
 
 /// Sizes as training has them. What is calibrated must not depend on the model that is predicted
 /// later, so they only span the range.
@@ -101,8 +97,9 @@ class Turns {
   void measure() {
     prepare(reference_);
     for (Item& item : items_) prepare(item);
-    const int all = options_.rounds * static_cast<int>(items_.size());
-    for (int round = 0, done = 0; round < options_.rounds; ++round) {
+    const auto all = static_cast<std::uint64_t>(options_.rounds) * items_.size();
+    std::uint64_t done = 0;
+    for (int round = 0; round < options_.rounds; ++round) {
       for (Item& item : items_) {
         const double before = timed(reference_);
         references_.push_back(before);

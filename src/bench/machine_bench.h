@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -56,7 +57,7 @@ struct MachineBenchOptions {
   DType dtype = DType::f32;
   int rounds = 7;
   /// Called on the first rank after every measurement with how many there were and will be.
-  std::function<void(int, int)> progress = {};
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};
 };
 
 /// Every rank of `world` calls them at the same time; all get the same answer.

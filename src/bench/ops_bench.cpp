@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/quantile.h"
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -28,12 +29,6 @@ namespace {
 
 using Result = OpBenchResult;
 using Options = OpsBenchOptions;
-
-double median(std::vector<double> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
 
 /// The sizes of a step: of a 110M-parameter model on a CPU, of gpt2-124m with 32 sequences on a
 /// GPU. There, what only moves bytes has tensors of 200 MB and more, and rows of llama3.2-1b too:
@@ -163,7 +158,7 @@ class OpsBench {
       times.push_back(timed(run));
       limits.push_back(timed(bound));
     }
-    return {median(times), median(limits)};
+    return {quantile(times, 0.5), quantile(limits, 0.5)};
   }
 
   std::pair<double, double> apart(const std::function<void()>& run,
@@ -175,7 +170,7 @@ class OpsBench {
       std::vector<double> times;
       const Stopwatch total;
       while (times.size() < 5 || total.seconds() < options_.seconds) times.push_back(timed(what));
-      return median(times);
+      return quantile(times, 0.5);
     };
     return {alone(run), alone(bound)};
   }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/quantile.h"
 #include "base/rng.h"
 #include "engine/memory_plan.h"
 #include "engine/train_step.h"
@@ -20,14 +21,6 @@
 
 namespace heddle {
 namespace {
-
-double quantile(std::vector<double> values, double q) {
-  std::ranges::sort(values);
-  const double at = q * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (values[high] - values[low]) * (at - static_cast<double>(low));
-}
 
 /// A large square product, timed: the rate everything else is compared with.
 class GemmProbe {

@@ -12,10 +12,10 @@
 #include "bench/machine_fit.h"
 #include "cli/compute_choice.h"
 #include "cli/launcher.h"
+#include "cli/progress_line.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
 #include "observe/machine.h"
-#include "observe/progress.h"
 #include "ops/gemm.h"
 #include "planner/machine_text.h"
 #include "tensor/device_runtime.h"
@@ -71,9 +71,9 @@ class Measuring {
       const std::string size =
           fmt::format("{} rank{} x {} thread{}", ranks_, ranks_ == 1 ? "" : "s", options.threads,
                       options.threads == 1 ? "" : "s");
-      options.progress = progress("measuring computation, " + size);
+      options.progress = progress_line("measuring computation, " + size, "measurements");
       const RankRates rates = measure_rates(world, options);
-      options.progress = progress("measuring communication, " + size);
+      options.progress = progress_line("measuring communication, " + size, "measurements");
       const LinkRates links = measure_links(world, options);
       if (world.rank() != 0) return;
       samples.rates.push_back(rates);
@@ -82,19 +82,6 @@ class Measuring {
   }
 
  private:
-  static std::function<void(int, int)> progress(const std::string& label) {
-    return [label, bar = std::shared_ptr<observe::Progress>()](int, int all) mutable {
-      if (!bar) {
-        bar = std::make_shared<observe::Progress>(
-            observe::ProgressOptions{.label = label,
-                                     .total = static_cast<std::uint64_t>(all),
-                                     .unit = "measurements",
-                                     .terminal = observe::stderr_terminal(true)});
-      }
-      bar->add(1);
-    };
-  }
-
   const Device::Kind kind_;
   const int ranks_;
   const MachineBenchOptions options_;

@@ -6,7 +6,7 @@
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/strings.h"
-#include "cli/byte_progress.h"
+#include "cli/progress_line.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "cli/weights_verb.h"
@@ -44,7 +44,7 @@ void run(const Options& options) {
   const ConvertReport report = convert(real_file_system(), options.source, options.out,
                                        {.dtype = dtype_of(options.dtype),
                                         .max_shard_bytes = options.max_shard_bytes,
-                                        .progress = byte_progress("converting " + options.source)});
+                                        .progress = progress_line("converting " + options.source)});
   for (const std::string& warning : report.warnings) log_warn("{}", warning);
   log_info("wrote {}: {} tensors, {} parameters, {} in {} files", report.out.string(),
            report.tensors, format_count(static_cast<double>(report.parameters)),

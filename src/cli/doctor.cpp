@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/quantile.h"
 #include "base/strings.h"
 #include "cli/calibrate.h"
 #include "cli/launcher.h"
@@ -79,8 +80,7 @@ double measure_gemm(int threads) {
     ops::gemm(a, ops::Transpose::no, b, ops::Transpose::no, c, {}, stream);
     if (round > 0) seconds.push_back(watch.seconds());  // the first one starts the threads
   }
-  std::sort(seconds.begin(), seconds.end());
-  return 2.0 * kSize * kSize * kSize / seconds[kRounds / 2];
+  return 2.0 * kSize * kSize * kSize / quantile(seconds, 0.5);
 }
 
 Finding matrix_product(const observe::Machine& machine) {

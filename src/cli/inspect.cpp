@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "base/json_value.h"
-#include "cli/byte_progress.h"
+#include "cli/progress_line.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "cli/weights_verb.h"
@@ -24,9 +24,9 @@ void print(const Report& report, bool json) {
 
 void run(const Options& options) {
   if (options.reference.empty()) {
-    print(inspect(options.path, byte_progress("reading " + options.path)), options.json);
+    print(inspect(options.path, progress_line("reading " + options.path)), options.json);
   } else {
-    print(compare(options.path, options.reference, byte_progress("comparing " + options.path)),
+    print(compare(options.path, options.reference, progress_line("comparing " + options.path)),
           options.json);
   }
 }

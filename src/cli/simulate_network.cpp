@@ -6,7 +6,7 @@
 #include "base/json_value.h"
 #include "base/rng.h"
 #include "base/strings.h"
-#include "cli/byte_progress.h"
+#include "cli/progress_line.h"
 #include "cli/topology_options.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -49,7 +49,7 @@ Result play_seed(const Options& options, const Topology& topology, const FlowPro
                  std::uint64_t seed) {
   PlayOptions play_options{.begin_seconds = begins(options, program.ranks(), seed),
                            .tolerance = options.tolerance,
-                           .on_progress = byte_progress("simulating " + program.name)};
+                           .on_progress = progress_line("simulating " + program.name)};
   if (options.placement == "random") {
     play_options.placement = random_placement(topology, program.ranks(), seed);
   }

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/strings.h"
-#include "cli/byte_progress.h"
 #include "cli/job_options.h"
+#include "cli/progress_line.h"
 #include "cli/topology_options.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -300,7 +300,7 @@ void run(const Options& options) {
                             .seed = options.seed};
   }
   subject.step.keeps_spans = !options.trace.empty();
-  subject.step.progress = byte_progress("simulating the step", "instructions");
+  subject.step.progress = progress_line("simulating the step", "instructions");
   const planner::SimulatedStep step =
       planner::simulate_step(subject.machine, subject.job, subject.plan, subject.step);
   if (!options.trace.empty()) planner::trace_of(step).write(options.trace);

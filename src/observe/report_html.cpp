@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/file_system.h"
+#include "base/quantile.h"
 #include "base/strings.h"
 #include "observe/chart.h"
 #include "observe/page.h"
@@ -53,10 +54,7 @@ double median_value(const Curve& curve) {
   for (const auto& point : curve) {
     if (std::isfinite(point.value)) values.push_back(point.value);
   }
-  if (values.empty()) return std::nan("");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return values.empty() ? std::nan("") : quantile(std::move(values), 0.5);
 }
 
 // A sixtieth of the run on either side: steady enough to read, short enough to show bends.

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "base/quantile.h"
+
 namespace heddle::planner {
 namespace {
 
@@ -80,9 +82,8 @@ Accuracy accuracy_of(const std::vector<Prediction>& predictions) {
     predicted.push_back(item.time.total);
     measured.push_back(item.row->seconds);
   }
-  std::sort(sizes.begin(), sizes.end());
-  accuracy.median = 0.5 * (sizes[(sizes.size() - 1) / 2] + sizes[sizes.size() / 2]);
-  accuracy.worst = sizes.back();
+  accuracy.median = quantile(sizes, 0.5);
+  accuracy.worst = std::ranges::max(sizes);
   accuracy.spearman = correlation(ranks_of(predicted), ranks_of(measured));
   return accuracy;
 }

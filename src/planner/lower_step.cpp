@@ -58,6 +58,7 @@ class StepLowering {
     program_.capacities = paths_.take_capacities();
     program_.paths = paths_.take_paths();
     lowered_.program = std::move(program_);
+    lowered_.units = std::move(units_);
     return std::move(lowered_);
   }
 
@@ -459,7 +460,7 @@ class StepLowering {
   const Schedule& schedule_;
   const PlayedRanks& ranks_;
   const StepOptions& options_;
-  const StepUnits units_;
+  StepUnits units_;
   StepPaths paths_;
   const int zero_;
   const double gather_calls_;

@@ -8,6 +8,7 @@ namespace heddle::planner {
 /// A step as a program, and what of its computations is what.
 struct LoweredStep {
   StepProgram program;
+  StepUnits units;
   /// By played rank: seconds of collectives over tp, in computations and in work.
   std::vector<double> tp_in_compute, tp_in_work;
 };

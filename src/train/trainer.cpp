@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/quantile.h"
 #include "base/strings.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/retention.h"
@@ -569,10 +570,7 @@ class Run {
     if (step_seconds_.empty()) return;
     // The first one also takes its memory from the system.
     if (step_seconds_.size() > 1) step_seconds_.erase(step_seconds_.begin());
-    const auto middle =
-        step_seconds_.begin() + static_cast<std::ptrdiff_t>(step_seconds_.size() / 2);
-    std::nth_element(step_seconds_.begin(), middle, step_seconds_.end());
-    step_time_.measured = *middle;
+    step_time_.measured = quantile(step_seconds_, 0.5);
     log_info("a step held {} at its peak, {} predicted",
              format_bytes(static_cast<double>(largest_step_.peak)),
              format_bytes(static_cast<double>(step_plan_.memory.peak)));

@@ -3,15 +3,10 @@
 #include "observe/bars.h"
 #include "observe/page.h"
 #include "observe/scatter.h"
+#include "support/occurrences.h"
 
 namespace heddle::observe {
 namespace {
-
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t found = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-  return found;
-}
 
 StackedBars two_bars() {
   return {.parts = {{"weights", 'a'}, {"gradients", 'c'}, {"nothing", 'd'}},
@@ -22,12 +17,12 @@ StackedBars two_bars() {
 
 TEST(StackedBars, ShareAScaleAndNameOnlyWhatIsThere) {
   const std::string html = render_bars(two_bars());
-  EXPECT_EQ(count(html, "width:75.000%"), 1U);
-  EXPECT_EQ(count(html, "width:25.000%"), 1U);
-  EXPECT_EQ(count(html, "width:50.000%"), 1U);
-  EXPECT_EQ(count(html, "title=\"weights: 30\""), 1U);
-  EXPECT_EQ(count(html, "rank &lt;1&gt;<small>last</small>"), 1U);
-  EXPECT_EQ(count(html, "nothing"), 0U);
+  EXPECT_EQ(occurrences(html, "width:75.000%"), 1U);
+  EXPECT_EQ(occurrences(html, "width:25.000%"), 1U);
+  EXPECT_EQ(occurrences(html, "width:50.000%"), 1U);
+  EXPECT_EQ(occurrences(html, "title=\"weights: 30\""), 1U);
+  EXPECT_EQ(occurrences(html, "rank &lt;1&gt;<small>last</small>"), 1U);
+  EXPECT_EQ(occurrences(html, "nothing"), 0U);
 }
 
 TEST(StackedBars, LeaveRoomForTheLimit) {
@@ -35,13 +30,13 @@ TEST(StackedBars, LeaveRoomForTheLimit) {
   bars.limit = 80;
   bars.limit_name = "all there is";
   const std::string html = render_bars(bars);
-  EXPECT_EQ(count(html, "width:37.500%"), 1U);
-  EXPECT_EQ(count(html, "left:100.000%"), 2U);
-  EXPECT_EQ(count(html, "all there is"), 1U);
+  EXPECT_EQ(occurrences(html, "width:37.500%"), 1U);
+  EXPECT_EQ(occurrences(html, "left:100.000%"), 2U);
+  EXPECT_EQ(occurrences(html, "all there is"), 1U);
 }
 
 TEST(StackedBars, OfNothingAreEmpty) {
-  EXPECT_EQ(count(render_bars({.format = [](double) { return std::string(); }}), "row"), 0U);
+  EXPECT_EQ(occurrences(render_bars({.format = [](double) { return std::string(); }}), "row"), 0U);
 }
 
 Scatter example() {
@@ -59,13 +54,13 @@ Scatter example() {
 
 TEST(Scatter, DrawsWhatIsInRangeAndAStepLineThroughTheBest) {
   const std::string html = render_scatter(example());
-  EXPECT_EQ(count(html, "d=\"M100 500h0M200 400h0\""), 1U);
-  EXPECT_EQ(count(html, "class=\"cloud over\" d=\"M900 10h0\""), 1U);
-  EXPECT_EQ(count(html, "d=\"M100.0 500.0H500.0V750.0\""), 1U);
-  EXPECT_EQ(count(html, "<em>first &amp; best</em>"), 1U);
-  EXPECT_EQ(count(html, "far"), 0U);
-  EXPECT_EQ(count(html, "point chosen"), 1U);
-  EXPECT_EQ(count(html, "M800.0 0V1000"), 1U);
+  EXPECT_EQ(occurrences(html, "d=\"M100 500h0M200 400h0\""), 1U);
+  EXPECT_EQ(occurrences(html, "class=\"cloud over\" d=\"M900 10h0\""), 1U);
+  EXPECT_EQ(occurrences(html, "d=\"M100.0 500.0H500.0V750.0\""), 1U);
+  EXPECT_EQ(occurrences(html, "<em>first &amp; best</em>"), 1U);
+  EXPECT_EQ(occurrences(html, "far"), 0U);
+  EXPECT_EQ(occurrences(html, "point chosen"), 1U);
+  EXPECT_EQ(occurrences(html, "M800.0 0V1000"), 1U);
 }
 
 TEST(Page, EscapesItsTitleAndAllowsNothingFromOutside) {
@@ -74,13 +69,13 @@ TEST(Page, EscapesItsTitleAndAllowsNothingFromOutside) {
                                       .summary = "\"2\" & more",
                                       .body = "<p>3</p>",
                                       .footer = "4"});
-  EXPECT_EQ(count(html, "<title>&lt;script&gt;1"), 1U);
-  EXPECT_EQ(count(html, "<h1>&lt;script&gt;1</h1>"), 1U);
-  EXPECT_EQ(count(html, "&quot;2&quot; &amp; more"), 1U);
-  EXPECT_EQ(count(html, "<p>3</p>"), 1U);
-  EXPECT_EQ(count(html, "default-src 'none'"), 1U);
+  EXPECT_EQ(occurrences(html, "<title>&lt;script&gt;1"), 1U);
+  EXPECT_EQ(occurrences(html, "<h1>&lt;script&gt;1</h1>"), 1U);
+  EXPECT_EQ(occurrences(html, "&quot;2&quot; &amp; more"), 1U);
+  EXPECT_EQ(occurrences(html, "<p>3</p>"), 1U);
+  EXPECT_EQ(occurrences(html, "default-src 'none'"), 1U);
   for (const char* outside : {"http://", "https://", "src=", "href=", "@import", "url("}) {
-    EXPECT_EQ(count(html, outside), 0U) << outside;
+    EXPECT_EQ(occurrences(html, outside), 0U) << outside;
   }
 }
 

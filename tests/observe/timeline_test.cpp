@@ -5,15 +5,10 @@
 #include <string>
 
 #include "base/json.h"
+#include "support/occurrences.h"
 
 namespace heddle::observe {
 namespace {
-
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t found = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-  return found;
-}
 
 const Timeline kTwoRanks = {
     .description = "two ranks",
@@ -37,12 +32,12 @@ TEST(TimelineText, IsLeftOutWhereTheLinesWouldBeTooLong) {
 
 TEST(Timeline, DrawsWhatIsDoneAndLeavesWaitingEmpty) {
   const std::string svg = render_timeline(kTwoRanks);
-  EXPECT_EQ(count(svg, "class=\"track\""), 2U);
-  EXPECT_EQ(count(svg, "<title>"), 4U);
-  EXPECT_EQ(count(svg, ">F0</text>"), 2U);
-  EXPECT_EQ(count(svg, "class=\"f later\""), 1U);
-  EXPECT_EQ(count(svg, ">forward</text>"), 1U);
-  EXPECT_EQ(count(svg, ">vocabulary</text>"), 0U);
+  EXPECT_EQ(occurrences(svg, "class=\"track\""), 2U);
+  EXPECT_EQ(occurrences(svg, "<title>"), 4U);
+  EXPECT_EQ(occurrences(svg, ">F0</text>"), 2U);
+  EXPECT_EQ(occurrences(svg, "class=\"f later\""), 1U);
+  EXPECT_EQ(occurrences(svg, ">forward</text>"), 1U);
+  EXPECT_EQ(occurrences(svg, ">vocabulary</text>"), 0U);
   EXPECT_EQ(svg.find("ra0"), std::string::npos);
 }
 
@@ -53,7 +48,7 @@ TEST(Timeline, EscapesTextAndNeedsNothingFromOutside) {
   const std::string svg = render_timeline(timeline);
   EXPECT_NE(svg.find("aria-label=\"a &quot;b&quot; &lt;c&gt;\""), std::string::npos);
   EXPECT_EQ(svg.find("<script>"), std::string::npos);
-  EXPECT_EQ(count(svg, "http"), 1U);  // the name space
+  EXPECT_EQ(occurrences(svg, "http"), 1U);  // the name space
 }
 
 TEST(Timeline, OfManyBarsStaysSmall) {
@@ -81,8 +76,8 @@ TEST(Timeline, DrawsWhatTravelsThinBelowItsRank) {
                            .lane = 1,
                            .bytes = 2048});
   const std::string svg = render_timeline(timeline);
-  EXPECT_EQ(count(svg, "height=\"4\""), 1U);
-  EXPECT_EQ(count(svg, "<title>dp: 2 to 5, 2.0 KiB</title>"), 1U);
+  EXPECT_EQ(occurrences(svg, "height=\"4\""), 1U);
+  EXPECT_EQ(occurrences(svg, "<title>dp: 2 to 5, 2.0 KiB</title>"), 1U);
   EXPECT_EQ(timeline_text(timeline, 80), timeline_text(kTwoRanks, 80));
 }
 
@@ -92,9 +87,9 @@ TEST(Timeline, OfManyRanksHasLowRowsAndNamesSome) {
     timeline.bars.push_back({.rank = rank, .label = "F0", .begin = 0, .end = 1});
   }
   const std::string svg = render_timeline(timeline);
-  EXPECT_EQ(count(svg, "class=\"track\""), 64U);
-  EXPECT_EQ(count(svg, ">rank "), 32U);
-  EXPECT_EQ(count(svg, ">F0</text>"), 0U);
+  EXPECT_EQ(occurrences(svg, "class=\"track\""), 64U);
+  EXPECT_EQ(occurrences(svg, ">rank "), 32U);
+  EXPECT_EQ(occurrences(svg, ">F0</text>"), 0U);
 }
 
 TEST(TimelineFigure, HasEveryBarAsDataAndCannotEndItsScript) {
@@ -116,7 +111,9 @@ TEST(TimelineFigure, HasEveryBarAsDataAndCannotEndItsScript) {
   EXPECT_EQ(data["rows"][0][12], 1666667);
 }
 
-TEST(Timeline, WithoutBarsIsAnEmptyDrawing) { EXPECT_EQ(count(render_timeline({}), "<rect"), 0U); }
+TEST(Timeline, WithoutBarsIsAnEmptyDrawing) {
+  EXPECT_EQ(occurrences(render_timeline({}), "<rect"), 0U);
+}
 
 }  // namespace
 }  // namespace heddle::observe

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "checkpoint/safetensors.h"
+#include "support/occurrences.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -37,16 +38,10 @@ class Nonfinite : public testing::Test {
   const TinyRun run_;
 };
 
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t found = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-  return found;
-}
-
 TEST_F(Nonfinite, UpdatesAreSkippedAndCountedUpToTheLimit) {
   const Outcome outcome = train("train.nonfinite_limit=3");
   EXPECT_EQ(outcome.status, 5) << outcome.err;
-  EXPECT_EQ(count(outcome.err, "update skipped,"), 3u) << outcome.err;
+  EXPECT_EQ(occurrences(outcome.err, "update skipped,"), 3u) << outcome.err;
   EXPECT_NE(outcome.err.find("3 of 3 allowed"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("error: "), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("optim.lr"), std::string::npos) << outcome.err;
@@ -56,7 +51,7 @@ TEST_F(Nonfinite, UpdatesAreSkippedAndCountedUpToTheLimit) {
 TEST_F(Nonfinite, StopsAtOnceWhenAskedTo) {
   const Outcome outcome = train("train.nonfinite=stop");
   EXPECT_EQ(outcome.status, 5) << outcome.err;
-  EXPECT_EQ(count(outcome.err, "update skipped"), 0u) << outcome.err;
+  EXPECT_EQ(occurrences(outcome.err, "update skipped"), 0u) << outcome.err;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace heddle::cli {
 
 /// A progress line for a library function that reports (bytes done, bytes in all), or so many of
 /// another unit; the line ends when all is done.
-inline std::function<void(std::uint64_t, std::uint64_t)> byte_progress(std::string label,
+inline std::function<void(std::uint64_t, std::uint64_t)> progress_line(std::string label,
                                                                        std::string unit = "B") {
   struct State {
     std::unique_ptr<observe::Progress> line;
