@@ -47,25 +47,18 @@ struct DkvShape {
 
 /// The 32 queries of a warp, of which a thread has rows lane / 4 + 8 r, r = 0 to 3.
 struct WarpQueries {
-  int begin, end;             // queries from `end` on are only thought of
+  int begin;
   int first_seen, last_seen;  // keys that some of them see
   int first_open, last_open;  // keys that all of them see
-  int first[4], position[4];  // what each of the thread's sees
 
-  __device__ WarpQueries(const Problem& p, int b, int begin_)
-      : begin(begin_), end(min(begin_ + 32, static_cast<int>(p.queries))) {
-    const int offset = static_cast<int>(p.query_offset), last = static_cast<int>(p.queries) - 1;
-    const auto first_of = [&](int s) { return static_cast<int>(p.first_of(b, min(s, last))); };
-    first_seen = first_of(begin);
-    last_seen = begin < end ? offset + end - 1 : -1;
-    first_open = first_of(end - 1);
+  /// Queries behind the last one are only thought of.
+  __device__ WarpQueries(const Problem& p, int b, int begin_) : begin(begin_) {
+    const int offset = static_cast<int>(p.query_offset);
+    const int last = min(begin + 32, static_cast<int>(p.queries)) - 1;
+    first_seen = static_cast<int>(p.first_of(b, min(begin, last)));
+    last_seen = begin <= last ? offset + last : -1;
+    first_open = static_cast<int>(p.first_of(b, last));
     last_open = offset + begin;
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int s = begin + lane_id() / 4 + 8 * r;
-      first[r] = first_of(s);
-      position[r] = offset + s;
-    }
   }
   __device__ bool see_some(int key0, int keys) const {
     return key0 <= last_seen && key0 + keys > first_seen;
@@ -75,15 +68,19 @@ struct WarpQueries {
   }
 
   template <int kN>
-  __device__ __forceinline__ void hide_unseen(int key0, float (&scores)[2][kN][4]) const {
+  __device__ __forceinline__ void hide_unseen(const Problem& p, int b, int key0,
+                                              float (&scores)[2][kN][4]) const {
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
+    for (int r = 0; r < 4; ++r) {
+      const int s = begin + lane_id() / 4 + 8 * r;
+      const int position = static_cast<int>(p.query_offset) + s;
+      const int first = static_cast<int>(p.first_of(b, min(s, static_cast<int>(p.queries) - 1)));
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = key0 + 8 * n + lane_id() % 4 * 2 + i % 2, r = 2 * m + i / 2;
-          if (key < first[r] || key > position[r]) scores[m][n][i] = -INFINITY;
+        for (int i = 0; i < 2; ++i) {
+          const int key = key0 + 8 * n + lane_id() % 4 * 2 + i;
+          if (key < first || key > position) scores[r / 2][n][r % 2 * 2 + i] = -INFINITY;
         }
       }
     }
@@ -167,7 +164,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands
     if (!rows.see_some(key0, kKeys)) continue;
     float scores[2][kKeys / 8][4];
     multiply_rows<kWidth>(own, k + stage * kTile, scores);
-    if (!rows.see_all(key0, kKeys)) rows.hide_unseen(key0, scores);
+    if (!rows.see_all(key0, kKeys)) rows.hide_unseen(p, b, key0, scores);
     softmax.add(scores, scale, out);
     std::uint32_t weights[2][kKeys / 16][4];
     round_to_weights(scores, weights);
@@ -175,12 +172,12 @@ __global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands
   }
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    const float total = reduce_lanes<4>(softmax.sum[r], Sum{});
+    const float total = reduce_lanes<4>(softmax.sum[r], Sum{}), inverse = 1.0F / total;
     const int s = rows.begin + lane_id() / 4 + 8 * r;
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
-      out[r / 2][n][r % 2 * 2] /= total;
-      out[r / 2][n][r % 2 * 2 + 1] /= total;
+      out[r / 2][n][r % 2 * 2] *= inverse;
+      out[r / 2][n][r % 2 * 2 + 1] *= inverse;
     }
     if (s < queries && lane_id() % 4 == 0) {
       o.lse[p.row(b, h, s)] = kLn2 * (softmax.max[r] + log2f(total));
@@ -263,7 +260,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf1
     float scores[2][kKeys / 8][4], dscores[2][kKeys / 8][4];
     multiply_rows<kWidth>(own_q, k + stage * kTile, scores);
     multiply_rows<kWidth>(own_dout, v + stage * kTile, dscores);
-    if (!rows.see_all(key0, kKeys)) rows.hide_unseen(key0, scores);
+    if (!rows.see_all(key0, kKeys)) rows.hide_unseen(p, b, key0, scores);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -284,22 +281,21 @@ __global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf1
   store_rows<kWidth>(dq, own_q, o.dq.at(b, 0, h), o.dq.position, rows.begin, queries, p.width);
 }
 
-/// How many tiles of kQueries queries from `key0` on see keys of the block. Documents begin later
-/// and later: once all keys lie before, it stays so.
+/// The end of the queries from `key0` on that see keys of the block, by tiles of kQueries.
+/// Documents begin later and later: once all keys lie before, it stays so.
 template <int kQueries, int kThreads>
-__device__ int tiles_that_see(const Problem& p, int b, int key0) {
+__device__ int end_of_sight(const Problem& p, int b, int key0) {
   const int queries = static_cast<int>(p.queries);
-  const int most = (queries - key0 + kQueries - 1) / kQueries;
-  if (p.first_key == nullptr) return most;
-  int tiles = 0;
-  for (int tile0 = 0; tile0 < most; tile0 += kThreads) {
-    const int tile = tile0 + static_cast<int>(threadIdx.x);
-    const int seen = __syncthreads_count(tile < most &&
-                                         p.first_of(b, key0 + tile * kQueries) < key0 + kBlockRows);
-    tiles += seen;
-    if (seen < kThreads) break;
+  if (p.first_key == nullptr) return queries;
+  int end = key0;
+  for (int query0 = key0; query0 < queries; query0 += kQueries * kThreads) {
+    const int query = query0 + static_cast<int>(threadIdx.x) * kQueries;
+    const int tiles =
+        __syncthreads_count(query < queries && p.first_of(b, query) < key0 + kBlockRows);
+    end += tiles * kQueries;
+    if (tiles < kThreads) break;
   }
-  return tiles;
+  return min(end, queries);
 }
 
 /// Hides scores (keys are rows, queries columns) of pairs that do not see each other.
@@ -356,10 +352,8 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
   const int g = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y);
   const int key0 = static_cast<int>(blockIdx.z) * kBlockRows;  // the longest first
   const int queries = static_cast<int>(p.queries), per_group = p.heads / p.groups;
-  const int tiles = tiles_that_see<kQueries, S::kThreads>(p, b, key0);
-  const auto query_of = [&](int step) { return key0 + step % tiles * kQueries; };
-  const auto start_queries = [&](int step, int stage) {
-    const int h = g * per_group + step / tiles, query0 = query_of(step);
+  const int query_end = end_of_sight<kQueries, S::kThreads>(p, b, key0);
+  const auto start_queries = [&](int h, int query0, int stage) {
     start_rows<kWidth, kQueries, S::kThreads>(q + stage * kTile, o.q.at(b, 0, h), o.q.position,
                                               query0, queries, p.width);
     start_rows<kWidth, kQueries, S::kThreads>(dout + stage * kTile, o.dout.at(b, 0, h),
@@ -382,25 +376,31 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
                                               p.width);
   start_rows<kWidth, kBlockRows, S::kThreads>(v, o.v.at(b, 0, g), o.v.position, key0, queries,
                                               p.width);
-  start_queries(0, 0);
+  int h = g * per_group, query0 = key0, stage = 0;
+  start_queries(h, query0, stage);
   const int own_row = S::kWarpKeys * warp_id(), own_key = key0 + own_row;
   unsigned char* const own_k = k + tile_bytes<kWidth>(own_row);
   unsigned char* const own_v = v + tile_bytes<kWidth>(own_row);
   const float scale = p.scale * kLog2E;
   float dk[kM][kWidth / 8][4] = {}, dv[kM][kWidth / 8][4] = {};
-  for (int step = 0; step < tiles * per_group; ++step) {
-    const int stage = step % 2, query0 = query_of(step);
+  for (; h < (g + 1) * per_group; stage ^= 1) {
     wait_for_copies<0>();
     __syncthreads();
-    if (step + 1 < tiles * per_group) start_queries(step + 1, stage ^ 1);
+    const int now = query0;
+    query0 += kQueries;
+    if (query0 >= query_end) {
+      query0 = key0;
+      ++h;
+    }
+    if (h < (g + 1) * per_group) start_queries(h, query0, stage ^ 1);
     const QueryStatistics<kQueries>& of = statistics[stage];
-    const int last = min(kQueries, queries - query0) - 1, last_key = own_key + S::kWarpKeys - 1;
-    if (query0 + last < own_key || of.first[0] > last_key) continue;
+    const int last = min(kQueries, queries - now) - 1, last_key = own_key + S::kWarpKeys - 1;
+    if (now + last < own_key || of.first[0] > last_key) continue;
     float scores[kM][kQueries / 8][4], dscores[kM][kQueries / 8][4];
     multiply_rows<kWidth>(own_k, q + stage * kTile, scores);
     multiply_rows<kWidth>(own_v, dout + stage * kTile, dscores);
-    if (query0 < last_key || of.first[last] > own_key || last + 1 < kQueries) {
-      hide_unseen<kM>(of, own_key, query0, queries, scores);
+    if (now < last_key || of.first[last] > own_key || last + 1 < kQueries) {
+      hide_unseen<kM>(of, own_key, now, queries, scores);
     }
     differentiate<kM>(of, scale, scores, dscores);
     std::uint32_t weights[kM][kQueries / 16][4];

@@ -40,7 +40,8 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const std::uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Starts a copy of 16 or 4 bytes to shared memory; zeros where nothing `exists`.
+/// Starts a copy of 16 or 4 bytes to shared memory. Where nothing `exists` zeros are written and
+/// `from` is not read.
 template <int kBytes>
 __device__ __forceinline__ void start_copy(void* to, const void* from, bool exists) {
   const int bytes = exists ? kBytes : 0;

@@ -40,12 +40,12 @@ __device__ __forceinline__ void start_rows(unsigned char* tile, const Bf16* from
   const int row0 = static_cast<int>(threadIdx.x) / kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % kChunks;
   const bool is_inside = chunk * 8 < width;
-  const Bf16* const at = from + (begin + row0) * stride + chunk * 8;
+  const Bf16* at = from + (begin + row0) * stride + chunk * 8;
   unsigned char* const to = tile + chunk_offset<kWidth>(row0, chunk);
 #pragma unroll
   for (int row = 0; row < kRows; row += kStep) {
-    const bool exists = is_inside && begin + row0 + row < end;
-    start_copy<16>(to + tile_bytes<kWidth>(row), exists ? at + row * stride : from, exists);
+    start_copy<16>(to + tile_bytes<kWidth>(row), at, is_inside && begin + row0 + row < end);
+    at += kStep * stride;
   }
 }
 
