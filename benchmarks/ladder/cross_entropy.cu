@@ -1,7 +1,9 @@
 // Cross entropy with its gradient in place, [rows, words] in bf16: from the plain kernel to the one
-// that trains (src/ops/cuda/softmax_xent.cu). Every rung prints its time, the time that the bytes
+// that trains (src/ops/cuda/cross_entropy.cu). Every rung prints its time, the time that the bytes
 // it moves would take at the speed of a copy, and its error.
 //   ladder_cross_entropy [rows] [words]
+#include <cooperative_groups.h>
+
 #include "ladder/ladder.h"
 #include "ops/softmax_xent.h"
 
@@ -107,6 +109,83 @@ __global__ void __launch_bounds__(1024, 1)
   }
 }
 
+__device__ float exp2_fast(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/// Of some elements: the sum of 2^(x log2(e) - top).
+struct Softmax {
+  float top = -3.4e38F, sum = 0.0F;
+  __device__ Softmax with(Softmax other) const {
+    const float higher = fmaxf(top, other.top);
+    return {higher, sum * exp2_fast(top - higher) + other.sum * exp2_fast(other.top - higher)};
+  }
+  __device__ Softmax over_lanes() const {
+    Softmax all = *this;
+    for (int d = 16; d > 0; d /= 2) {
+      all = all.with({__shfl_xor_sync(~0U, all.top, d), __shfl_xor_sync(~0U, all.sum, d)});
+    }
+    return all;
+  }
+};
+
+/// Rung 4: two blocks of 256 threads per row, each with its half in shared memory, and four of them
+/// on a processor: some read while others compute or write. Sum and maximum in one pass.
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(256, 4)
+    halves_in_shared_memory(Bf16* logits, int words, const int* targets, double* loss) {
+  extern __shared__ uint4 kept[];
+  __shared__ Softmax of_warp[8];
+  constexpr float kLog2E = 1.44269504F;
+  const auto cluster = cooperative_groups::this_cluster();
+  const int row = static_cast<int>(blockIdx.x / 2), half = static_cast<int>(blockIdx.x % 2);
+  const int thread = static_cast<int>(threadIdx.x), target = targets[row];
+  const int begin = half * (words / 16), packs = half == 0 ? words / 16 : words / 8 - begin;
+  uint4* const part =
+      reinterpret_cast<uint4*>(logits + static_cast<std::int64_t>(row) * words) + begin;
+  const float chosen = __bfloat162float(logits[static_cast<std::int64_t>(row) * words + target]);
+  Softmax mine;
+#pragma unroll 6
+  for (int p = thread; p < packs; p += 256) {
+    const uint4 pack = part[p];
+    kept[p] = pack;
+    float x[8], largest = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = kLog2E * __bfloat162float(reinterpret_cast<const Bf16*>(&pack)[i]);
+      largest = fmaxf(largest, x[i]);
+    }
+    if (largest > mine.top + 16.0F) {
+      mine.sum *= exp2_fast(mine.top - largest);
+      mine.top = largest;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) mine.sum += exp2_fast(x[i] - mine.top);
+  }
+  mine = mine.over_lanes();
+  if (thread % 32 == 0) of_warp[thread / 32] = mine;
+  cluster.sync();
+  Softmax all;
+  if (thread % 32 < 16) all = *cluster.map_shared_rank(of_warp + thread % 8, thread % 32 / 8);
+  all = all.over_lanes();
+  cluster.sync();
+  if (half == 0 && thread == 0) {
+    loss[row] = (log2(static_cast<double>(all.sum)) + all.top) * 0.69314718055994531 - chosen;
+  }
+#pragma unroll 4
+  for (int p = thread; p < packs; p += 256) {
+    uint4 pack = kept[p];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      Bf16& x = reinterpret_cast<Bf16*>(&pack)[i];
+      const float e = exp2_fast(kLog2E * __bfloat162float(x) - all.top) / all.sum;
+      x = __float2bfloat16(e - ((begin + p) * 8 + i == target ? 1.0F : 0.0F));
+    }
+    part[p] = pack;
+  }
+}
+
 /// Logits and what becomes of them.
 struct Problem {
   int rows, words;
@@ -169,17 +248,24 @@ int main(int argc, char** argv) {
       with_pointers([=](const Problem& p, Bf16* x, int* goal, double* loss) {
         row_in_registers<7><<<p.rows, 1024, 0, queue>>>(x, p.words, goal, loss);
       }),
+      with_pointers([=](const Problem& p, Bf16* x, int* goal, double* loss) {
+        const std::size_t bytes = static_cast<std::size_t>(p.words / 8 - p.words / 16) * 16;
+        HEDDLE_CUDA(cudaFuncSetAttribute(halves_in_shared_memory,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(bytes)));
+        halves_in_shared_memory<<<2 * p.rows, 256, bytes, queue>>>(x, p.words, goal, loss);
+      }),
       [&](const Problem& p) {
         ops::cross_entropy_forward_backward(p.logits, p.targets, 1.0, p.loss, bench.stream);
       }};
   const double rate = bench.copy_rate();
   const auto row_bytes = static_cast<double>(problem.logits.size_bytes());
-  const char* const names[] = {"1 a thread per row", "2 a block per row",
-                               "3 a block per row, which stays in registers",
-                               "4 several blocks per row, of several rows at once"};
-  const double passes[] = {4, 4, 2, 2};
+  const char* const names[] = {
+      "1 a thread per row", "2 a block per row", "3 a block per row, which stays in registers",
+      "4 halves in shared memory, several rows at once", "5 whole rows, copied while others compute"};
+  const double passes[] = {4, 4, 2, 2, 2};
   std::vector<ladder::Rung> rungs;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 5; ++i) {
     const Kernel& kernel = kernels[i];
     rungs.push_back({names[i], passes[i] * row_bytes, [&] { kernel(problem); },
                      error_of(kernel, words, bench)});

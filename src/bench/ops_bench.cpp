@@ -102,13 +102,19 @@ class OpsBench {
   }
   /// A gradient of a parameter, or a statistic.
   Tensor precise(const Shape& shape) { return tensor(shape, DType::f32); }
-  Tensor ids(const Shape& shape, std::int64_t below) {
+  /// `value` of each element's number.
+  Tensor integers(const Shape& shape, const std::function<std::int64_t(std::int64_t)>& value) {
     const Tensor host = Memory().alloc(shape, DType::i32, MemoryTag::workspace);
     std::int64_t i = 0;
-    for (auto& id : host.host<std::int32_t>()) id = static_cast<std::int32_t>(i++ * 7919 % below);
+    for (auto& element : host.host<std::int32_t>()) {
+      element = static_cast<std::int32_t>(value(i++));
+    }
     const Tensor t = memory_.alloc(shape, DType::i32, MemoryTag::workspace);
     ops::copy(host, t, stream_);
     return t;
+  }
+  Tensor ids(const Shape& shape, std::int64_t below) {
+    return integers(shape, [below](std::int64_t i) { return i * 7919 % below; });
   }
 
   bool wants(const std::string& name) const {
@@ -396,31 +402,44 @@ void bench_flat(OpsBench& bench) {
 
 struct AttentionSize {
   std::int64_t batch, heads, groups, seq, head_dim;
+  std::int64_t document = 0;  ///< length of documents; 0: no mask
 };
 
 void bench_attention(OpsBench& bench, const AttentionSize& of) {
-  if (!bench.wants("attention forward") && !bench.wants("attention backward")) return;
-  const auto& [batch, heads, groups, seq, head_dim] = of;
+  const auto& [batch, heads, groups, seq, head_dim, document] = of;
+  const std::string kind = document == 0 ? "" : ", documents";
+  const std::string forward_name = "attention forward" + kind,
+                    backward_name = "attention backward" + kind;
+  if (!bench.wants(forward_name) && !bench.wants(backward_name)) return;
   const Shape queries{batch, seq, heads, head_dim}, keys{batch, seq, groups, head_dim};
-  const std::string size = fmt::format("{}x{}x{}/{}x{}", batch, seq, heads, groups, head_dim);
-  // Two products of the causal half forward, five backward.
-  const double product = 2.0 * static_cast<double>(batch * heads * seq * seq * head_dim) / 2.0;
+  const std::string positions =
+      document == 0 ? fmt::format("{}", seq) : fmt::format("{}*{}", seq / document, document);
+  const std::string size = fmt::format("{}x{}x{}/{}x{}", batch, positions, heads, groups, head_dim);
+  // Two products of the pairs that see each other forward, five backward.
+  const std::int64_t seen = document == 0 ? seq : document;
+  const double product = 2.0 * static_cast<double>(batch * heads * seq * seen * head_dim) / 2.0;
   const Tensor q = bench.tensor(queries), k = bench.tensor(keys), v = bench.tensor(keys);
   const Tensor out = bench.tensor(queries), lse = bench.precise({batch, heads, seq});
+  ops::AttentionMask mask;
+  if (document > 0) {
+    mask.first_key_BS = bench.integers({batch, seq}, [seq = seq, document = document](auto i) {
+      return i % seq / document * document;
+    });
+  }
   Stream& s = bench.stream();
   constexpr double kScale = 0.125;
-  const auto forward = [&] { ops::attention_forward(q, k, v, {}, kScale, out, lse, s); };
+  const auto forward = [&] { ops::attention_forward(q, k, v, mask, kScale, out, lse, s); };
   constexpr auto kApart = OpsBench::Sharing::apart;
-  bench.against_gemm("attention forward", size, 2.0 * product, forward, kApart);
-  if (!bench.wants("attention backward")) return;
+  bench.against_gemm(forward_name, size, 2.0 * product, forward, kApart);
+  if (!bench.wants(backward_name)) return;
   const Tensor dq = bench.tensor(queries), dk = bench.tensor(keys), dv = bench.tensor(keys);
   const Tensor delta = bench.precise({batch, heads, seq});
   forward();
   const auto backward = [&] {
-    ops::attention_backward(out, q, k, v, out, lse, {}, kScale, dq, dk, dv, delta, s);
+    ops::attention_backward(out, q, k, v, out, lse, mask, kScale, dq, dk, dv, delta, s);
   };
-  bench.against_gemm("attention backward", size, 5.0 * product, backward, kApart);
-  if (!bench.is_on_gpu()) return;
+  bench.against_gemm(backward_name, size, 5.0 * product, backward, kApart);
+  if (!bench.is_on_gpu() || document > 0) return;
   s.set_deterministic(true);
   bench.against_gemm("attention backward, fixed order", size, 5.0 * product, backward, kApart);
   s.set_deterministic(false);
@@ -428,10 +447,13 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
 
 void bench_attention(OpsBench& bench) {
   if (!bench.is_on_gpu()) return bench_attention(bench, {4, 12, 12, 512, 64});
-  // Of gpt2-124m, tinyllama-1.1b and llama3.2-1b.
+  // Of gpt2-124m, tinyllama-1.1b, llama3.2-1b and llama3-8b; one document of all is the plain
+  // causal mask, by another way.
   for (const AttentionSize& size :
        {AttentionSize{32, 12, 12, 1024, 64}, AttentionSize{8, 32, 4, 2048, 64},
-        AttentionSize{4, 32, 8, 4096, 64}}) {
+        AttentionSize{4, 32, 8, 4096, 64}, AttentionSize{8, 32, 4, 2048, 64, 512},
+        AttentionSize{4, 32, 8, 4096, 64, 512}, AttentionSize{4, 32, 8, 4096, 64, 4096},
+        AttentionSize{2, 32, 8, 4096, 128, 512}, AttentionSize{2, 32, 8, 4096, 128, 4096}}) {
     bench_attention(bench, size);
   }
 }

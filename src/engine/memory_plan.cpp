@@ -4,20 +4,19 @@
 #include <vector>
 
 #include "engine/train_step.h"
+#include "ops/attention.h"
 
 namespace heddle {
 
 namespace {
 
-/// cuDNN's attention backward with sums in a fixed order stores the gradient of all scores of a
-/// layer.
+/// What a layer's attention takes beside tensors.
 std::size_t attention_bytes(const ModelSpec& spec, DType dtype, const ParallelPlan& plan,
                             const BatchShape& batch, const StepPlace& place) {
   const bool is_cudnn = place.device.kind == Device::Kind::cuda && dtype == DType::bf16;
   if (!is_cudnn || !place.deterministic) return 0;
   const std::int64_t heads = spec.heads / plan.mesh.size(Axis::tp);
-  return static_cast<std::size_t>(batch.sequences * heads * batch.seq_len * batch.seq_len) *
-         size_of(dtype);
+  return ops::stored_score_bytes(batch.sequences, batch.seq_len, heads, spec.head_dim);
 }
 
 }  // namespace

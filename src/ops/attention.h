@@ -14,6 +14,16 @@ struct AttentionMask {
                         ///< Non-decreasing in s.
 };
 
+/// What attention_backward of bf16 on a GPU takes of its memory beside tensors when sums must have a
+/// fixed order: cuDNN then stores the gradients of all scores. Where that is more than a GiB, and
+/// heads are not wider than those kernels take, our own do without.
+inline std::size_t stored_score_bytes(std::int64_t batch, std::int64_t queries, std::int64_t heads,
+                                      std::int64_t width) {
+  const std::int64_t bytes = 2 * batch * heads * queries * queries;
+  constexpr std::int64_t kMost = std::int64_t{1} << 30, kWidest = 128;
+  return bytes <= kMost || width > kWidest ? static_cast<std::size_t>(bytes) : 0;
+}
+
 // Causal softmax attention with grouped heads: H query heads, G key/value heads, H a multiple of G,
 // query head h reads key/value head h / (H / G). q_BSHK has S queries, k_BTGK and v_BTGK have T
 // keys, T >= query_offset + S. f32 or f64 (CUDA: f32 or bf16 with f32 lse and delta); every tensor

@@ -8,11 +8,12 @@ namespace {
 
 class CudaProducts : public OnGpu {
  protected:
-  /// Every value within `tolerance` of the wanted one, relative to the largest.
+  /// Every value within `tolerance` of the wanted one, relative to the largest (where all should be
+  /// 0, to 1e-3).
   void expect_relative(const Tensor& got, const Tensor& want_f64, double tolerance,
                        const char* what) {
     const auto have = values(down(got)), want = values(want_f64);
-    double largest = 1e-30, worst = 0.0;
+    double largest = 1e-3, worst = 0.0;
     for (const double value : want) largest = std::max(largest, std::abs(value));
     for (std::size_t i = 0; i < want.size(); ++i) {
       const double error = std::abs(have[i] - want[i]) / largest;
@@ -175,6 +176,20 @@ TEST_F(CudaAttention, EqualsTheCpuInTraining) {
   }
 }
 
+TEST_F(CudaAttention, StaysInsideDocuments) {
+  for (const Sizes& sizes :
+       {Sizes{1, 1, 1, 2, 1, 64, 0, 1}, Sizes{2, 63, 63, 2, 1, 64, 0, 20},
+        Sizes{2, 129, 129, 4, 2, 64, 0, 128}, Sizes{1, 300, 300, 4, 1, 64, 0, 3},
+        Sizes{2, 1024, 1024, 4, 2, 64, 0, 301}, Sizes{1, 1024, 1024, 2, 2, 64, 0, 64},
+        Sizes{1, 1024, 1024, 3, 1, 64, 0, 1000}, Sizes{1, 1, 1, 1, 1, 128, 0, 1},
+        Sizes{2, 63, 63, 4, 2, 128, 0, 31}, Sizes{1, 129, 129, 2, 1, 128, 0, 129},
+        Sizes{1, 1024, 1024, 2, 1, 128, 0, 128}, Sizes{2, 1024, 1024, 6, 2, 128, 0, 77},
+        Sizes{2, 300, 300, 4, 1, 80, 0, 100}, Sizes{1, 300, 300, 2, 1, 96, 0, 7},
+        Sizes{2, 300, 300, 6, 2, 48, 0, 130}, Sizes{1, 129, 129, 2, 1, 16, 0, 64}}) {
+    check(sizes, DType::bf16, true);
+  }
+}
+
 TEST_F(CudaAttention, EqualsTheCpuWithWhicheverPlanIsFastest) {
   gpu().set_deterministic(false);
   check({2, 256, 256, 4, 2, 64}, DType::bf16, true);
@@ -185,7 +200,9 @@ TEST_F(CudaAttention, DecodesWithACacheOfEarlierKeys) {
     for (const Sizes& sizes :
          {Sizes{1, 1, 1, 2, 1, 64}, Sizes{2, 1, 129, 4, 4, 64, 128},
           Sizes{1, 1, 127, 8, 2, 64, 126}, Sizes{1, 5, 17, 6, 3, 32, 12},
-          Sizes{1, 5, 40, 2, 2, 20, 12}, Sizes{2, 70, 200, 4, 1, 16, 130, 90}}) {
+          Sizes{1, 5, 40, 2, 2, 20, 12}, Sizes{2, 70, 200, 4, 1, 16, 130, 90},
+          Sizes{1, 300, 1024, 4, 2, 64, 700}, Sizes{2, 129, 500, 2, 1, 128, 333, 150},
+          Sizes{1, 16, 300, 4, 1, 80, 284, 290}}) {
       check(sizes, dtype, false);
     }
   }
@@ -194,35 +211,40 @@ TEST_F(CudaAttention, DecodesWithACacheOfEarlierKeys) {
 TEST_F(CudaAttention, TakesSlicesOfAFusedProjectionAndRepeatsItself) {
   const std::int64_t B = 2, S = 192, H = 6, G = 2, K = 64;
   for (const DType dtype : kGpuFloats) {
-    const Tensor fused = random({B, S, (H + 2 * G) * K}, dtype, 1),
-                 grads = empty(fused.shape(), DType::f64);
-    const Tensor dout = random({B, S, H, K}, dtype, 2), out = empty(dout.shape(), DType::f64);
-    const Tensor lse = empty({B, H, S}, DType::f64), delta = empty({B, H, S}, DType::f64);
-    const auto part = [&](const Tensor& t, std::int64_t begin, std::int64_t heads) {
-      return t.slice(2, begin * K, (begin + heads) * K).view({B, S, heads, K});
-    };
-    attention_forward(part(fused, 0, H), part(fused, H, G), part(fused, H + G, G), {}, 0.125, out,
-                      lse, cpu());
-    attention_backward(dout, part(fused, 0, H), part(fused, H, G), part(fused, H + G, G), out, lse,
-                       {}, 0.125, part(grads, 0, H), part(grads, H, G), part(grads, H + G, G),
-                       delta, cpu());
-    const Tensor dev = up(fused, dtype), dev_dout = up(dout, dtype);
-    const auto run = [&] {
-      const Tensor dev_out = device_empty(out.shape(), dtype);
-      const Tensor dev_grads = device_empty(fused.shape(), dtype);
-      const Tensor dev_lse = device_empty({B, H, S}, DType::f32);
-      const Tensor dev_delta = device_empty({B, H, S}, DType::f32);
-      attention_forward(part(dev, 0, H), part(dev, H, G), part(dev, H + G, G), {}, 0.125, dev_out,
-                        dev_lse, gpu());
-      attention_backward(dev_dout, part(dev, 0, H), part(dev, H, G), part(dev, H + G, G), dev_out,
-                         dev_lse, {}, 0.125, part(dev_grads, 0, H), part(dev_grads, H, G),
-                         part(dev_grads, H + G, G), dev_delta, gpu());
-      expect_relative(dev_out, out, dtype == DType::f32 ? 5e-6 : 2e-2, "out");
-      return dev_grads;
-    };
-    const Tensor first = run();
-    expect_relative(first, grads, dtype == DType::f32 ? 5e-6 : 2e-2, "gradients");
-    expect_same_bits(down(run()), down(first));
+    for (const std::int64_t document : {0, 50}) {
+      SCOPED_TRACE(fmt::format("{} document {}", name_of(dtype), document));
+      const AttentionMask mask = mask_of({B, S, S, H, G, K, 0, document});
+      const AttentionMask dev_mask = on_device(mask);
+      const Tensor fused = random({B, S, (H + 2 * G) * K}, dtype, 1),
+                   grads = empty(fused.shape(), DType::f64);
+      const Tensor dout = random({B, S, H, K}, dtype, 2), out = empty(dout.shape(), DType::f64);
+      const Tensor lse = empty({B, H, S}, DType::f64), delta = empty({B, H, S}, DType::f64);
+      const auto part = [&](const Tensor& t, std::int64_t begin, std::int64_t heads) {
+        return t.slice(2, begin * K, (begin + heads) * K).view({B, S, heads, K});
+      };
+      attention_forward(part(fused, 0, H), part(fused, H, G), part(fused, H + G, G), mask, 0.125,
+                        out, lse, cpu());
+      attention_backward(dout, part(fused, 0, H), part(fused, H, G), part(fused, H + G, G), out,
+                         lse, mask, 0.125, part(grads, 0, H), part(grads, H, G),
+                         part(grads, H + G, G), delta, cpu());
+      const Tensor dev = up(fused, dtype), dev_dout = up(dout, dtype);
+      const auto run = [&] {
+        const Tensor dev_out = device_empty(out.shape(), dtype);
+        const Tensor dev_grads = device_empty(fused.shape(), dtype);
+        const Tensor dev_lse = device_empty({B, H, S}, DType::f32);
+        const Tensor dev_delta = device_empty({B, H, S}, DType::f32);
+        attention_forward(part(dev, 0, H), part(dev, H, G), part(dev, H + G, G), dev_mask, 0.125,
+                          dev_out, dev_lse, gpu());
+        attention_backward(dev_dout, part(dev, 0, H), part(dev, H, G), part(dev, H + G, G), dev_out,
+                           dev_lse, dev_mask, 0.125, part(dev_grads, 0, H), part(dev_grads, H, G),
+                           part(dev_grads, H + G, G), dev_delta, gpu());
+        expect_relative(dev_out, out, dtype == DType::f32 ? 5e-6 : 2e-2, "out");
+        return dev_grads;
+      };
+      const Tensor first = run();
+      expect_relative(first, grads, dtype == DType::f32 ? 5e-6 : 2e-2, "gradients");
+      expect_same_bits(down(run()), down(first));
+    }
   }
 }
 

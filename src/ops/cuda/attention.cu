@@ -1,45 +1,16 @@
 #include "ops/attention.h"
 #include "ops/cuda/attention_cudnn.h"
+#include "ops/cuda/attention_problem.h"
+#include "ops/cuda/attention_tensor_cores.h"
 #include "ops/cuda/reductions.h"
 #include "ops/cuda/vectors.h"
 
 namespace heddle::ops::cuda {
 namespace {
 
-// cuDNN's attention where it applies. Else these: tiles of queries against tiles of keys in shared
-// memory, in f32 arithmetic, for any mask, width and stride. A gradient is summed by one block in
-// a fixed order; nothing is added atomically.
-
-template <class T>
-struct HeadView {
-  T* data;
-  std::int64_t batch, position, head;  // strides
-
-  HeadView(const Tensor& t)
-      : data(reinterpret_cast<T*>(t.bytes())),
-        batch(t.stride(0)),
-        position(t.stride(1)),
-        head(t.stride(2)) {}
-  __device__ T* at(int b, std::int64_t s, int h) const {
-    return data + b * batch + s * position + h * head;
-  }
-};
-
-struct Problem {
-  int heads, groups, width;
-  std::int64_t queries, keys, query_offset;
-  const std::int32_t* first_key = nullptr;  // absent: 0
-  std::int64_t first_key_stride = 0;
-  float scale;
-
-  __device__ int group_of(int h) const { return h / (heads / groups); }
-  __device__ std::int64_t first_of(int b, std::int64_t s) const {
-    return first_key == nullptr ? 0 : first_key[b * first_key_stride + s];
-  }
-  __device__ bool sees(std::int64_t first, std::int64_t s, std::int64_t j) const {
-    return j >= first && j <= query_offset + s;
-  }
-};
+// cuDNN's attention where it applies, then that on tensor cores. Else these: tiles of queries
+// against tiles of keys in shared memory, in f32 arithmetic, for any mask, width and stride. A
+// gradient is summed by one block in a fixed order; nothing is added atomically.
 
 /// A tile has kTile rows of queries and as many of keys; 16 x 16 threads have kTile / 16 rows of
 /// it each, and of the width kColumns columns.
@@ -119,14 +90,6 @@ __device__ std::int64_t first_tile_key(const Problem& p, int b, std::int64_t que
   return p.first_of(b, query0) / tile * tile;
 }
 
-template <class T>
-struct ForwardOperands {
-  Problem problem;
-  HeadView<const T> q, k, v;
-  HeadView<T> out;
-  float* lse;
-};
-
 template <class S, class T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T> o) {
   extern __shared__ float memory[];
@@ -194,23 +157,10 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T> o)
       if (column < p.width) to[column] = from_f32<T>(out[r][c] / total);
     }
     if (tx() == 0) {
-      o.lse[(static_cast<std::int64_t>(b) * p.heads + h) * p.queries + s] = max[r] + logf(total);
+      o.lse[p.row(b, h, s)] = max[r] + logf(total);
     }
   }
 }
-
-template <class T>
-struct BackwardOperands {
-  Problem problem;
-  HeadView<const T> dout, q, k, v, out;
-  const float* lse;
-  float* delta;
-  HeadView<T> dq, dk, dv;
-
-  __device__ std::int64_t row(int b, int h, std::int64_t s) const {
-    return (static_cast<std::int64_t>(b) * problem.heads + h) * problem.queries + s;
-  }
-};
 
 /// delta = the sum of dout * out, a warp per row.
 template <class T>
@@ -245,8 +195,8 @@ __device__ void score_gradients(const BackwardOperands<T>& o, int b, int h, std:
     const std::int64_t s = query0 + ty() + 16 * r;
     const bool exists = s < problem.queries;
     const std::int64_t first = exists ? problem.first_of(b, s) : 0;
-    const float lse = exists ? o.lse[o.row(b, h, s)] : 0.0F;
-    const float delta = exists ? o.delta[o.row(b, h, s)] : 0.0F;
+    const float lse = exists ? o.lse[problem.row(b, h, s)] : 0.0F;
+    const float delta = exists ? o.delta[problem.row(b, h, s)] : 0.0F;
 #pragma unroll
     for (int c = 0; c < S::kRows; ++c) {
       const bool seen = exists && problem.sees(first, s, key0 + tx() + 16 * c);
@@ -413,7 +363,8 @@ void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor&
   check_like(out_BSHK, q_BSHK.shape(), q_BSHK.dtype());
   check_like(lse_BHS, {batch, problem.heads, problem.queries}, DType::f32);
   if (q_BSHK.count() == 0) return;
-  if (cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream)) {
+  if (cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream) ||
+      tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream)) {
     return;
   }
   const cudaStream_t queue = state_of(stream).stream;
@@ -448,7 +399,9 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
   }
   if (q_BSHK.count() == 0) return;
   if (cudnn_attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
-                               dq_BSHK, dk_BSGK, dv_BSGK, stream)) {
+                               dq_BSHK, dk_BSGK, dv_BSGK, stream) ||
+      tensor_core_attention_backward(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS,
+                                     dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS, stream)) {
     return;
   }
   const cudaStream_t queue = state_of(stream).stream;

@@ -238,6 +238,10 @@ bool cudnn_attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, con
                               const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
                               const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
                               const Tensor& dk_BSGK, const Tensor& dv_BSGK, Stream& stream) {
+  if (stream.is_deterministic() &&
+      stored_score_bytes(q_BSHK.size(0), q_BSHK.size(1), q_BSHK.size(2), q_BSHK.size(3)) == 0) {
+    return false;
+  }
   const Operand operands[] = {{kQ, &q_BSHK},     {kK, &k_BSGK},       {kV, &v_BSGK},
                               {kOut, &out_BSHK}, {kDout, &dout_BSHK}, {kDq, &dq_BSHK},
                               {kDk, &dk_BSGK},   {kDv, &dv_BSGK}};

@@ -31,8 +31,6 @@ Product::~Product() {
 
 namespace {
 
-/// What NVIDIA recommends for Hopper.
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 /// What cuBLASLt is asked for when it may be tried.
 constexpr int kCandidates = 32;
 
@@ -103,7 +101,7 @@ Candidates candidates(cublasLtHandle_t handle, const Product& product, const Cal
   const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
                         decltype(&cublasLtMatmulPreferenceDestroy)>
       owner(preference, cublasLtMatmulPreferenceDestroy);
-  prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace::kLeastBytes);
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(call.b));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(call.a));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(call.source()));
@@ -135,8 +133,8 @@ cublasStatus_t multiply(const Product& product, const cublasLtMatmulAlgo_t& algo
   const void* const source = call.addend.defined() ? call.addend.bytes() : c;
   return cublasLtMatmul(state.blas, product.operation, &alpha, call.b.bytes(), product.a,
                         call.a.bytes(), product.b, &beta, source, product.c, c, product.d,
-                        &algorithm, state.workspace.at_least(kWorkspaceBytes), kWorkspaceBytes,
-                        state.stream);
+                        &algorithm, state.workspace.at_least(Workspace::kLeastBytes),
+                        Workspace::kLeastBytes, state.stream);
 }
 
 /// The fastest of the candidates when tried. The result goes where it is about to be overwritten

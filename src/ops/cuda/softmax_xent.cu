@@ -1,7 +1,3 @@
-#include <cooperative_groups.h>
-
-#include <algorithm>
-
 #include "ops/cuda/reductions.h"
 #include "ops/cuda/vectors.h"
 #include "ops/softmax_xent.h"
@@ -9,10 +5,7 @@
 namespace heddle::ops::cuda {
 namespace {
 
-namespace cg = cooperative_groups;
-
 constexpr int kThreads = 512;
-constexpr float kLowest = -3.402823466e38F;
 
 /// A row of `size` elements in packs of W, of which the last may be short.
 template <class T, int W>
@@ -38,174 +31,6 @@ struct Row {
     }
   }
 };
-
-constexpr float kLog2E = 1.44269504088896341F;
-
-/// Of some elements: the sum of 2^(x log2(e) - top), where no exponent is much above 0. NaN is not
-/// seen by top, but by the sum.
-struct Softmax {
-  static constexpr float kSlack = 16.0F;  ///< by which an exponent may be above 0
-  float top = kLowest, sum = 0.0F;
-
-  /// top is raised only when it has to be, which is rare after the first elements.
-  template <int N>
-  __device__ void add(float largest, const float (&x)[N]) {
-    if (largest * kLog2E > top + kSlack) {
-      const float higher = largest * kLog2E;
-      sum *= exp2_fast(top - higher);
-      top = higher;
-    }
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum += exp2_fast(fmaf(x[i], kLog2E, -top));
-  }
-
-  __device__ Softmax with(const Softmax& other) const {
-    const float higher = fmaxf(top, other.top);
-    return {higher, sum * exp2_fast(top - higher) + other.sum * exp2_fast(other.top - higher)};
-  }
-  __device__ Softmax over_lanes() const {
-    Softmax all = *this;
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      all = all.with({__shfl_xor_sync(0xffffffffU, all.top, distance),
-                      __shfl_xor_sync(0xffffffffU, all.sum, distance)});
-    }
-    return all;
-  }
-};
-
-constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
-constexpr int kMostBlocksPerRow = 8;           ///< a cluster that every device has
-constexpr int kUsualPartBytes = 55 * 1024;     ///< a quarter of what a processor has
-constexpr int kLargestPartBytes = 110 * 1024;  ///< half of it
-
-/// How a row of packs is divided among the blocks of a cluster. A block has its part in shared
-/// memory after the first pass, as far as that goes, and reads the rest of a very long one again. A
-/// pack is loaded, read and written by one thread.
-struct RowParts {
-  int blocks = 1, packs = 0, stored = 0;  // packs and stored ones of a block
-
-  /// Of rows of `row_packs` packs, which are stored if they are 16 bytes each and needed again.
-  RowParts(int row_packs, bool stores) {
-    const auto bytes = [&] { return std::int64_t{16} * ((row_packs + blocks - 1) / blocks); };
-    while (blocks < kMostBlocksPerRow && bytes() > kUsualPartBytes) blocks *= 2;
-    packs = (row_packs + blocks - 1) / blocks;
-    stored = stores ? std::min(packs, kLargestPartBytes / 16) : 0;
-  }
-};
-
-template <class T, int W>
-__device__ float largest_of(const Pack<T, W>& pack) {
-  float largest = pack.get(0);
-#pragma unroll
-  for (int i = 1; i < W; ++i) largest = fmaxf(largest, pack.get(i));
-  return largest;
-}
-template <>
-__device__ float largest_of<Bf16, 8>(const Pack<Bf16, 8>& pack) {
-  const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&pack.raw);
-  const __nv_bfloat162 both = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
-  return fmaxf(__low2float(both), __high2float(both));
-}
-
-/// A cluster of blocks per row. The blocks of several rows share a processor: some read while
-/// others compute or write.
-template <class T, int W, bool kGradient>
-__global__ void __launch_bounds__(kRowThreads, 4)
-    cross_entropy_kernel(T* logits, std::int64_t stride, int V, RowParts parts,
-                         const std::int32_t* targets, float grad_scale, double* loss) {
-  extern __shared__ uint4 stored[];
-  __shared__ Softmax of_warp[kRowWarps];
-  constexpr int kAhead = 6;
-  const cg::cluster_group cluster = cg::this_cluster();
-  const int rank = static_cast<int>(cluster.block_rank());
-  const std::int64_t t = blockIdx.x / static_cast<unsigned>(parts.blocks);
-  T* const row = logits + t * stride;
-  const int target = targets[t], thread = static_cast<int>(threadIdx.x);
-  const int begin = min(rank * parts.packs, V / W), packs = min(parts.packs, V / W - begin);
-  const int stored_packs = min(parts.stored, packs);
-  // What lies behind the packs belongs to the last block, at most one element a thread.
-  const int tail = rank + 1 == parts.blocks ? V / W * W + thread : V;
-  T* const part = row + static_cast<std::int64_t>(begin) * W;
-  if (target == kIgnoreTarget) {  // for the whole cluster
-    if (rank == 0 && thread == 0) loss[t] = 0.0;
-    if (kGradient) {
-      for (int p = thread; p < packs; p += kRowThreads) Pack<T, W>{}.store(part + p * W);
-      if (tail < V) row[tail] = from_f32<T>(0.0F);
-    }
-    return;
-  }
-  const float chosen = rank == 0 && thread == 0 ? to_f32(row[target]) : 0.0F;
-  const float last = tail < V ? to_f32(row[tail]) : 0.0F;
-  // use(index, pack), of all packs of this thread from `from` on, out of the device's memory.
-  const auto for_packs = [&](int from, const auto& use) {
-    for (int p0 = from + thread; p0 < packs; p0 += kAhead * kRowThreads) {
-      Pack<T, W> ahead[kAhead];
-#pragma unroll
-      for (int n = 0; n < kAhead; ++n) {
-        const int p = p0 + n * kRowThreads;
-        if (p < packs) ahead[n] = Pack<T, W>::load(part + p * W);
-      }
-#pragma unroll
-      for (int n = 0; n < kAhead; ++n) {
-        if (p0 + n * kRowThreads < packs) use(p0 + n * kRowThreads, ahead[n]);
-      }
-    }
-  };
-  Softmax mine;
-  if (tail < V) mine.add<1>(last, {last});
-  for_packs(0, [&](int p, const Pack<T, W>& pack) {
-    if constexpr (kGradient && sizeof(T) * W == 16) {
-      if (p < stored_packs) stored[p] = pack.raw;
-    }
-    float x[W];
-#pragma unroll
-    for (int i = 0; i < W; ++i) x[i] = pack.get(i);
-    mine.add(largest_of(pack), x);
-  });
-  mine = mine.over_lanes();
-  if (thread % 32 == 0) of_warp[thread / 32] = mine;
-  cluster.sync();
-  Softmax all;
-  for (int i = thread % 32; i < parts.blocks * kRowWarps; i += 32) {
-    all = all.with(*cluster.map_shared_rank(of_warp + i % kRowWarps, i / kRowWarps));
-  }
-  all = all.over_lanes();
-  cluster.barrier_arrive();  // nobody leaves before all have read
-  if (rank == 0 && thread == 0) {
-    loss[t] = (log2(static_cast<double>(all.sum)) + static_cast<double>(all.top)) *
-                  0.69314718055994530942 -
-              static_cast<double>(chosen);
-  }
-  if constexpr (kGradient) {
-    const float factor = grad_scale / all.sum;
-    const auto gradient = [&](float logit) {
-      return exp2_fast(fmaf(logit, kLog2E, -all.top)) * factor;
-    };
-    const int own = target / W - begin;  // of this block's packs, if it is one
-    const auto write = [&](int p, Pack<T, W> pack) {
-      float x[W];
-#pragma unroll
-      for (int i = 0; i < W; ++i) x[i] = gradient(pack.get(i));
-      if (p == own) {
-#pragma unroll
-        for (int i = 0; i < W; ++i) x[i] -= i == target % W ? grad_scale : 0.0F;
-      }
-      pack.set_all(x);
-      pack.store(part + p * W);
-    };
-    if constexpr (sizeof(T) * W == 16) {
-#pragma unroll 4
-      for (int p = thread; p < stored_packs; p += kRowThreads) write(p, Pack<T, W>{stored[p]});
-    }
-    // The index of what is not stored goes on where the stored packs of this thread end.
-    for_packs(stored_packs, write);
-    if (tail < V) {
-      row[tail] = from_f32<T>(gradient(last) - (tail == target ? grad_scale : 0.0F));
-    }
-  }
-  cluster.barrier_wait();
-}
 
 template <class T, int W>
 __global__ void __launch_bounds__(kThreads)
@@ -315,48 +140,7 @@ Part part_of(const Tensor& x_TV, std::int64_t valid, const Tensor& targets_T, st
   return {x_TV.stride(0), x_TV.size(1), valid, first, device_data<std::int32_t>(targets_T)};
 }
 
-template <bool kGradient>
-void cross_entropy(const Tensor& logits_TV, const Tensor& targets_T, double grad_scale,
-                   const Tensor& loss_T, Stream& stream) {
-  const unsigned rows = rows_of(logits_TV, {&targets_T, &loss_T});
-  HEDDLE_CHECK(logits_TV.size(1) < (std::int64_t{1} << 30), "logits {}", logits_TV.shape().text());
-  const cudaStream_t queue = state_of(stream).stream;
-  visit_rows(logits_TV, [&](auto* logits, auto width) {
-    using T = std::remove_pointer_t<decltype(logits)>;
-    constexpr int W = decltype(width)::value;
-    const auto words = static_cast<int>(logits_TV.size(1));
-    const RowParts parts(words / W, kGradient && sizeof(T) * W == 16);
-    const auto kernel = cross_entropy_kernel<T, W, kGradient>;
-    HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     kLargestPartBytes));
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(parts.blocks), 1, 1};
-    cudaLaunchConfig_t launch{};
-    launch.gridDim = dim3(rows * static_cast<unsigned>(parts.blocks));
-    launch.blockDim = dim3(kRowThreads);
-    launch.dynamicSmemBytes = static_cast<std::size_t>(parts.stored) * 16;
-    launch.stream = queue;
-    launch.attrs = &cluster;
-    launch.numAttrs = 1;
-    HEDDLE_CUDA(
-        cudaLaunchKernelEx(&launch, kernel, logits, logits_TV.stride(0), words, parts,
-                           static_cast<const std::int32_t*>(device_data<std::int32_t>(targets_T)),
-                           static_cast<float>(grad_scale), device_data<double>(loss_T)));
-  });
-}
-
 }  // namespace
-
-void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
-                           Stream& stream) {
-  cross_entropy<false>(logits_TV, targets_T, 1.0, loss_T, stream);
-}
-
-void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targets_T,
-                                    double grad_scale, const Tensor& loss_T, Stream& stream) {
-  cross_entropy<true>(logits_TV, targets_T, grad_scale, loss_T, stream);
-}
 
 void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream) {
   const unsigned rows = rows_of(logits_TV, {&max_T});

@@ -1,5 +1,7 @@
 #include "ops/cuda/stream_state.h"
 
+#include <algorithm>
+
 #include "ops/cuda/product.h"
 #include "tensor/cuda/check.h"
 
@@ -8,7 +10,8 @@ namespace heddle::ops::cuda {
 Workspace::~Workspace() { cudaFree(memory_); }
 
 void* Workspace::at_least(std::size_t bytes) {
-  if (bytes <= bytes_) return memory_;
+  if (bytes_ > 0 && bytes <= bytes_) return memory_;
+  bytes = std::max(bytes, kLeastBytes);
   HEDDLE_CUDA(cudaStreamSynchronize(stream_));
   HEDDLE_CUDA(cudaFree(memory_));
   memory_ = nullptr;

@@ -61,15 +61,32 @@ struct RawBytes<16> {
 template <class T, int W>
 struct Pack {
   using Raw = typename RawBytes<static_cast<int>(sizeof(T)) * W>::type;
+  static constexpr bool kPairs = std::is_same_v<T, Bf16> && W % 2 == 0;  ///< of bf16, a word each
   Raw raw;
 
   __device__ static Pack load(const T* from) { return {*reinterpret_cast<const Raw*>(from)}; }
-  __device__ void store(T* to) const { *reinterpret_cast<Raw*>(to) = raw; }
-  __device__ float get(int i) const { return to_f32(reinterpret_cast<const T*>(&raw)[i]); }
+  /// The compiler may make four stores of an assignment of 16 bytes, hence the instruction.
+  __device__ void store(T* to) const {
+    if constexpr (sizeof(Raw) == 16) {
+      asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(raw.x), "r"(raw.y),
+                   "r"(raw.z), "r"(raw.w)
+                   : "memory");
+    } else {
+      *reinterpret_cast<Raw*>(to) = raw;
+    }
+  }
+  __device__ float get(int i) const {
+    if constexpr (kPairs) {
+      const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(&raw)[i / 2];
+      return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000U);
+    } else {
+      return to_f32(reinterpret_cast<const T*>(&raw)[i]);
+    }
+  }
   __device__ void set(int i, float value) { reinterpret_cast<T*>(&raw)[i] = from_f32<T>(value); }
   /// All of them; bf16 in pairs, which is one instruction for two.
   __device__ void set_all(const float (&values)[W]) {
-    if constexpr (std::is_same_v<T, Bf16> && W % 2 == 0) {
+    if constexpr (kPairs) {
 #pragma unroll
       for (int i = 0; i < W; i += 2) {
         reinterpret_cast<__nv_bfloat162*>(&raw)[i / 2] =

@@ -1,0 +1,130 @@
+#include "ops/cuda/attention_blocks.h"
+#include "ops/cuda/attention_tensor_cores.h"
+#include "ops/cuda/reductions.h"
+
+namespace heddle::ops::cuda {
+namespace {
+
+constexpr float kLn2 = 0.6931471805599453F;
+
+template <int kWidth_>
+struct ForwardShape {
+  static constexpr int kWidth = kWidth_, kThreads = kBlockRows, kKeys = 64;
+  static constexpr int kBytes = tile_bytes<kWidth>(kBlockRows + 4 * kKeys);
+};
+
+/// A softmax over keys that come in tiles, for a thread's four rows.
+struct RunningSoftmax {
+  float max[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};  // scaled
+  float sum[4] = {};                                            // this lane's part
+
+  /// Scores become exponentials, relative to the largest so far; `out` is made relative to it too.
+  /// `scale` is that of scores to powers of 2.
+  template <int kN, int kOut>
+  __device__ __forceinline__ void add(float (&scores)[2][kN][4], float scale,
+                                      float (&out)[2][kOut][4]) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int m = r / 2, i = r % 2 * 2;
+      float largest = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        largest = fmaxf(largest, fmaxf(scores[m][n][i], scores[m][n][i + 1]));
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 2));
+      largest = fmaxf(max[r], largest * scale);
+      // Before a row's first visible key there is nothing to be relative to.
+      const float base = largest == -INFINITY ? 0.0F : largest;
+      const float kept = exp2_fast(max[r] - base);
+      max[r] = largest;
+      sum[r] *= kept;
+#pragma unroll
+      for (int n = 0; n < kOut; ++n) {
+        out[m][n][i] *= kept;
+        out[m][n][i + 1] *= kept;
+      }
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        scores[m][n][i] = exp2_fast(scores[m][n][i] * scale - base);
+        scores[m][n][i + 1] = exp2_fast(scores[m][n][i + 1] * scale - base);
+        sum[r] += scores[m][n][i] + scores[m][n][i + 1];
+      }
+    }
+  }
+};
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands<Bf16> o) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  constexpr int kWidth = S::kWidth, kKeys = S::kKeys;
+  unsigned char* const q = memory;
+  const Problem& p = o.problem;
+  const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), g = p.group_of(h);
+  const int queries = static_cast<int>(p.queries);
+  // The longest first.
+  const int query0 = static_cast<int>(gridDim.z - 1 - blockIdx.z) * kBlockRows;
+  const int begin = static_cast<int>(p.first_of(b, query0));
+  const int end = static_cast<int>(p.query_offset) + min(query0 + kBlockRows, queries);
+  const PassingKeys<S> keys(q + tile_bytes<kWidth>(kBlockRows), o.k, o.v, b, g, end, p.width);
+  start_rows<kWidth, kBlockRows, S::kThreads>(q, o.q.at(b, 0, h), o.q.position, query0, queries,
+                                              p.width);
+  keys.start(begin, 0);
+  const WarpQueries rows(p, b, query0 + 32 * warp_id());
+  unsigned char* const own = q + tile_bytes<kWidth>(32 * warp_id());
+  const float scale = p.scale * kLog2E;
+  RunningSoftmax softmax;
+  float out[2][kWidth / 8][4] = {};
+  int stage = 0;
+  for (int key0 = begin; key0 < end; key0 += kKeys, stage ^= 1) {
+    wait_for_copies<0>();
+    __syncthreads();
+    if (key0 + kKeys < end) keys.start(key0 + kKeys, stage ^ 1);
+    if (!rows.see_some(key0, kKeys)) continue;
+    float scores[2][kKeys / 8][4];
+    multiply_rows<kWidth>(own, keys.k(stage), scores);
+    if (!rows.see_all(key0, kKeys)) rows.hide_unseen(p, b, key0, scores);
+    softmax.add(scores, scale, out);
+    std::uint32_t weights[2][kKeys / 16][4];
+    round_to_weights(scores, weights);
+    add_weighted_rows<kWidth>(weights, keys.v(stage), out);
+  }
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const float total = reduce_lanes<4>(softmax.sum[r], Sum{}), inverse = 1.0F / total;
+    const int s = rows.begin + lane_id() / 4 + 8 * r;
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+      out[r / 2][n][r % 2 * 2] *= inverse;
+      out[r / 2][n][r % 2 * 2 + 1] *= inverse;
+    }
+    if (s < queries && lane_id() % 4 == 0) {
+      o.lse[p.row(b, h, s)] = kLn2 * (softmax.max[r] + log2f(total));
+    }
+  }
+  store_rows<kWidth>(out, own, o.out.at(b, 0, h), o.out.position, rows.begin, queries, p.width);
+}
+
+}  // namespace
+
+bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
+                                   const Tensor& k_BTGK, const Tensor& v_BTGK,
+                                   const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
+  if (!suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) return false;
+  const ForwardOperands<Bf16> operands{problem, q_BSHK,   k_BTGK,
+                                       v_BTGK,  out_BSHK, device_data<float>(lse_BHS)};
+  const auto run = [&](auto shape) {
+    using Shape = decltype(shape);
+    launch_blocks<Shape>(forward_kernel<Shape>, problem.heads, q_BSHK.size(0),
+                         blocks_for(problem.queries, kBlockRows), operands,
+                         state_of(stream).stream);
+  };
+  if (problem.width <= 64) {
+    run(ForwardShape<64>{});
+  } else {
+    run(ForwardShape<128>{});
+  }
+  return true;
+}
+
+}  // namespace heddle::ops::cuda
