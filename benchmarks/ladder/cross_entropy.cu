@@ -260,9 +260,10 @@ int main(int argc, char** argv) {
       }};
   const double rate = bench.copy_rate();
   const auto row_bytes = static_cast<double>(problem.logits.size_bytes());
-  const char* const names[] = {
-      "1 a thread per row", "2 a block per row", "3 a block per row, which stays in registers",
-      "4 halves in shared memory, several rows at once", "5 whole rows, copied while others compute"};
+  const char* const names[] = {"1 a thread per row", "2 a block per row",
+                               "3 a block per row, which stays in registers",
+                               "4 halves in shared memory, several rows at once",
+                               "5 whole rows, copied while others compute"};
   const double passes[] = {4, 4, 2, 2, 2};
   std::vector<ladder::Rung> rungs;
   for (int i = 0; i < 5; ++i) {

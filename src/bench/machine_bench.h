@@ -36,7 +36,8 @@ struct RankRates {
   double variation = 0;          ///< between ranks that do the same for a quarter of a second
 };
 
-/// Times of one collective by size, behind a matrix product: with the wait for the slowest rank.
+/// Times of one collective by size, with the mean wait for the slowest rank behind a matrix
+/// product.
 struct CollectiveSamples {
   CommOp op = CommOp::all_reduce;
   int ranks = 2;

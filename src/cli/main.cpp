@@ -42,9 +42,10 @@ int run(int argc, char** argv) {
 
 /// Matrix products take aligned buffers of a few to tens of megabytes and free them in every call.
 /// The C library raises its threshold for mapping when it sees that and then takes them from its
-/// heaps, whose free pieces do not fit the next aligned buffer: a process grows by 50 to 180 MB that
-/// nobody planned. A threshold that is set stays where it is, and what is mapped goes back. That
-/// costs page faults, a few hundredths of a step at most; heaps that keep everything grow as above.
+/// heaps, whose free pieces do not fit the next aligned buffer: a process grows by 50 to 180 MB
+/// that nobody planned. A threshold that is set stays where it is, and what is mapped goes back.
+/// That costs page faults, a few hundredths of a step at most; heaps that keep everything grow as
+/// above.
 void return_large_buffers() {
 #ifdef __GLIBC__
   constexpr int kMappedFrom = 1 << 20;

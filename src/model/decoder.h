@@ -28,6 +28,7 @@ enum class VocabularyPlacement { replicated, tensor, pipeline };
 struct DecoderShare {
   struct Units {
     int begin = 0, end = 0;
+    bool operator==(const Units&) const = default;
   };
   TensorRules tensor = {};
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;

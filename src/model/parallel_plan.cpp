@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
+#include "model/cut_stages.h"
 #include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
@@ -135,42 +135,6 @@ std::vector<int> ParallelPlan::stages_of(int pp_rank) const {
   return own;
 }
 
-std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs, int stages) {
-  const int units = static_cast<int>(costs.size());
-  std::vector<double> before(costs.size() + 1, 0.0);
-  for (std::size_t i = 0; i < costs.size(); ++i) before[i + 1] = before[i] + costs[i];
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
-  // worst[s][u]: the costliest of s stages over the first u units; cuts[s][u]: where the last of
-  // them begins. Early cuts are preferred: early stages hold more micro-batches.
-  const double kNever = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> worst(at(stages + 1),
-                                         std::vector<double>(at(units + 1), kNever));
-  std::vector<std::vector<int>> cuts(at(stages + 1), std::vector<int>(at(units + 1), 0));
-  worst[0][0] = 0.0;
-  for (int s = 1; s <= stages; ++s) {
-    // With more stages than units some only pass on, but never the first, which has the tokens, nor
-    // the last, which has the loss.
-    const int least = stages <= units || s == 1 || s == stages ? 1 : 0;
-    for (int u = 0; u <= units; ++u) {
-      for (int cut = 0; cut <= u - least; ++cut) {
-        const double candidate =
-            std::max(worst[at(s - 1)][at(cut)], before[at(u)] - before[at(cut)]);
-        if (candidate < worst[at(s)][at(u)]) {
-          worst[at(s)][at(u)] = candidate;
-          cuts[at(s)][at(u)] = cut;
-        }
-      }
-    }
-  }
-  std::vector<DecoderShare::Units> result(at(stages));
-  for (int s = stages, end = units; s > 0; --s) {
-    const int begin = cuts[at(s)][at(end)];
-    result[at(s - 1)] = {begin, end};
-    end = begin;
-  }
-  return result;
-}
-
 ParallelPlan single_rank_plan(const ModelSpec& spec) {
   ParallelPlan plan;
   plan.dp = 1;
@@ -188,7 +152,7 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
   plan.rank_of_stage = make_schedule(request.schedule, pipe_shape(request, 1)).rank_of_stage;
   std::vector<double> costs = unit_costs(spec, seq_len);
   if (plan.divides_vocabulary_over_pp()) costs.back() = 0.0;  // every rank has its share
-  plan.units_of_stage = cut_stages(costs, plan.stages());
+  plan.units_of_stage = cut_stages(costs, plan.rank_of_stage);
   const int kv_heads = static_cast<int>(spec.kv_heads);
   plan.mesh =
       MeshShape{}.with(Axis::pp, request.pp).with(Axis::tp, request.tp).with(Axis::dp, plan.dp);

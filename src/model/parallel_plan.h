@@ -47,7 +47,4 @@ ParallelPlan single_rank_plan(const ModelSpec& spec);
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
                        std::int64_t seq_len);
 
-/// Cuts units of these costs into consecutive stages so that the costliest is as cheap as can be.
-std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs, int stages);
-
 }  // namespace heddle

@@ -14,8 +14,8 @@ struct AttentionMask {
                         ///< Non-decreasing in s.
 };
 
-/// What attention_backward of bf16 on a GPU takes of its memory beside tensors when sums must have a
-/// fixed order: cuDNN then stores the gradients of all scores. Where that is more than a GiB, and
+/// What attention_backward of bf16 on a GPU takes of its memory beside tensors when sums must have
+/// a fixed order: cuDNN then stores the gradients of all scores. Where that is more than a GiB, and
 /// heads are not wider than those kernels take, our own do without.
 inline std::size_t stored_score_bytes(std::int64_t batch, std::int64_t queries, std::int64_t heads,
                                       std::int64_t width) {

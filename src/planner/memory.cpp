@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "mesh/mesh.h"
+#include "model/cut_stages.h"
 #include "model/parallel_plan.h"
 #include "parallel/schedule/make_schedule.h"
 
@@ -128,7 +129,7 @@ std::vector<RankPart> parts_by_rank(const Job& job, const Schedule& schedule,
   std::vector<double> costs = unit_costs(job.spec, job.seq_len);
   if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
   const auto& placed = schedule.rank_of_stage;
-  const auto cuts = cut_stages(costs, schedule.stages());
+  const auto cuts = cut_stages(costs, placed);
   std::vector<RankPart> parts(static_cast<std::size_t>(schedule.ranks()));
   for (std::size_t stage = 0; stage < placed.size(); ++stage) {
     parts[static_cast<std::size_t>(placed[stage])].blocks +=

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/cut_stages.h"
 #include "model/parallel_plan.h"
 #include "planner/collectives.h"
 #include "planner/cost.h"
@@ -18,14 +19,15 @@ UnitPass pass_of(const PassCost& cost, double share = 1.0) {
 
 /// Which units each stage has: cut by cost, or as many blocks for each.
 std::vector<DecoderShare::Units> units_of_stages(const Job& job, const Candidate& plan,
-                                                 int stages) {
+                                                 const std::vector<int>& rank_of_stage) {
   if (job.stack.balances_stages) {
     std::vector<double> costs = unit_costs(job.spec, job.seq_len);
     if (plan.vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
-    return cut_stages(costs, stages);
+    return cut_stages(costs, rank_of_stage);
   }
   std::vector<DecoderShare::Units> units;
   const int layers = static_cast<int>(job.spec.layers);
+  const int stages = static_cast<int>(rank_of_stage.size());
   for (int stage = 0; stage < stages; ++stage) {
     units.push_back({1 + layers * stage / stages, 1 + layers * (stage + 1) / stages});
   }
@@ -43,8 +45,7 @@ class UnitBuilder {
 
   StepUnits run(const std::vector<int>& rank_of_stage) {
     units_.ranks.resize(static_cast<std::size_t>(plan_.pp));
-    const int stages = static_cast<int>(rank_of_stage.size());
-    for (const auto& units : units_of_stages(job_, plan_, stages)) {
+    for (const auto& units : units_of_stages(job_, plan_, rank_of_stage)) {
       add_stage(units, rank_of_stage[units_.stages.size()]);
     }
     for (int rank = 0; rank < plan_.pp; ++rank) finish_rank(rank);

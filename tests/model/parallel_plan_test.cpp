@@ -4,92 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <numeric>
+#include <utility>
 
 #include "base/error.h"
-#include "base/rng.h"
 #include "model/config_testing.h"
 #include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
 namespace {
-
-using Units = DecoderShare::Units;
-
-bool operator==(const Units& a, const Units& b) { return a.begin == b.begin && a.end == b.end; }
-
-/// What the costliest stage costs.
-double worst(const std::vector<double>& costs, const std::vector<Units>& stages) {
-  double most = 0.0;
-  for (const auto& [begin, end] : stages) {
-    most = std::max(most, std::accumulate(costs.begin() + begin, costs.begin() + end, 0.0));
-  }
-  return most;
-}
-
-/// The same by trying every way to cut, none empty.
-double least_worst(const std::vector<double>& costs, int stages, std::size_t from = 0) {
-  if (stages == 1) {
-    return std::accumulate(costs.begin() + static_cast<std::ptrdiff_t>(from), costs.end(), 0.0);
-  }
-  double least = 1e300, first = 0.0;
-  for (std::size_t end = from + 1; end + static_cast<std::size_t>(stages) - 1 <= costs.size();
-       ++end) {
-    first += costs[end - 1];
-    least = std::min(least, std::max(first, least_worst(costs, stages - 1, end)));
-  }
-  return least;
-}
-
-void expect_covers(const std::vector<Units>& stages, int units) {
-  int next = 0;
-  for (const auto& [begin, end] : stages) {
-    EXPECT_EQ(begin, next);
-    EXPECT_LE(begin, end);
-    next = end;
-  }
-  EXPECT_EQ(next, units);
-}
-
-TEST(CutStages, MakesTheCostliestStageAsCheapAsCanBe) {
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
-    std::vector<double> costs;
-    for (std::uint64_t i = 0; i < 5 + seed % 5; ++i) {
-      costs.push_back(std::floor(10.0 * random_uniform(seed, i)));
-    }
-    for (int stages = 1; stages <= static_cast<int>(costs.size()); ++stages) {
-      const auto cut = cut_stages(costs, stages);
-      ASSERT_EQ(cut.size(), static_cast<std::size_t>(stages));
-      expect_covers(cut, static_cast<int>(costs.size()));
-      for (const auto& [begin, end] : cut) EXPECT_LT(begin, end) << "an empty stage";
-      EXPECT_DOUBLE_EQ(worst(costs, cut), least_worst(costs, stages))
-          << "seed " << seed << ", " << stages << " stages";
-    }
-  }
-}
-
-TEST(CutStages, CountsALargeHeadAsTheLayersItWeighs) {
-  // Embedding, six blocks, norm, and a head as heavy as two blocks.
-  const auto cut = cut_stages({0, 1, 1, 1, 1, 1, 1, 0, 2}, 4);
-  ASSERT_EQ(cut.size(), 4u);
-  expect_covers(cut, 9);
-  EXPECT_EQ(worst({0, 1, 1, 1, 1, 1, 1, 0, 2}, cut), 2.0);
-}
-
-TEST(CutStages, OfMoreStagesThanUnitsLeavesNeitherEndEmpty) {
-  for (const int stages : {4, 5, 8}) {
-    const auto cut = cut_stages({0, 3, 1}, stages);
-    ASSERT_EQ(cut.size(), static_cast<std::size_t>(stages));
-    expect_covers(cut, 3);
-    EXPECT_LT(cut.front().begin, cut.front().end);
-    EXPECT_LT(cut.back().begin, cut.back().end);
-  }
-}
-
-TEST(CutStages, OfOneStageIsEverything) {
-  EXPECT_TRUE(cut_stages({1, 2, 3}, 1).front() == (Units{0, 3}));
-}
 
 /// 8 heads, 4 key heads, an MLP of 48, 4 layers.
 ModelSpec llama() {
@@ -131,7 +53,11 @@ TEST(ParallelPlan, PlacesStagesAsTheScheduleDoes) {
       make_plan(llama(), {.pp = 2, .schedule = "interleaved", .chunks = 2}, 2, 16);
   EXPECT_EQ(loop.rank_of_stage, (std::vector<int>{0, 1, 0, 1}));
   for (const ParallelPlan& plan : {chain, v, loop}) {
-    expect_covers(plan.units_of_stage, unit_count(llama()));
+    int next = 0;
+    for (const auto& [begin, end] : plan.units_of_stage) {
+      EXPECT_EQ(begin, std::exchange(next, end));
+    }
+    EXPECT_EQ(next, unit_count(llama()));
     EXPECT_EQ(plan.units_of_stage.size(), plan.rank_of_stage.size());
   }
 }

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <vector>
+
+#include "model/decoder.h"
+
+namespace heddle {
+
+/// Cuts units of these costs into consecutive stages, one for each element of `rank_of_stage`. The
+/// costliest stage is as cheap as can be; where that leaves a choice, as beside a large head, the
+/// costliest rank is made cheaper, as far as moving single units between neighbours goes.
+std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs,
+                                            const std::vector<int>& rank_of_stage);
+
+}  // namespace heddle
