@@ -121,4 +121,12 @@ std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs,
   return result;
 }
 
+std::vector<DecoderShare::Units> cut_stages(const ModelSpec& spec, std::int64_t seq_len,
+                                            VocabularyPlacement vocabulary,
+                                            const std::vector<int>& rank_of_stage) {
+  std::vector<double> costs = unit_costs(spec, seq_len);
+  if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
+  return cut_stages(costs, rank_of_stage);
+}
+
 }  // namespace heddle

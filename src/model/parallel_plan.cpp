@@ -150,9 +150,7 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
   plan.dp = ranks / request.pp / request.tp;
   plan.sequence = request.sequence && request.tp > 1;
   plan.rank_of_stage = make_schedule(request.schedule, pipe_shape(request, 1)).rank_of_stage;
-  std::vector<double> costs = unit_costs(spec, seq_len);
-  if (plan.divides_vocabulary_over_pp()) costs.back() = 0.0;  // every rank has its share
-  plan.units_of_stage = cut_stages(costs, plan.rank_of_stage);
+  plan.units_of_stage = cut_stages(spec, seq_len, plan.vocabulary, plan.rank_of_stage);
   const int kv_heads = static_cast<int>(spec.kv_heads);
   plan.mesh =
       MeshShape{}.with(Axis::pp, request.pp).with(Axis::tp, request.tp).with(Axis::dp, plan.dp);

@@ -126,10 +126,8 @@ Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
 
 std::vector<RankPart> parts_by_rank(const Job& job, const Schedule& schedule,
                                     VocabularyPlacement vocabulary) {
-  std::vector<double> costs = unit_costs(job.spec, job.seq_len);
-  if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
   const auto& placed = schedule.rank_of_stage;
-  const auto cuts = cut_stages(costs, placed);
+  const auto cuts = cut_stages(job.spec, job.seq_len, vocabulary, placed);
   std::vector<RankPart> parts(static_cast<std::size_t>(schedule.ranks()));
   for (std::size_t stage = 0; stage < placed.size(); ++stage) {
     parts[static_cast<std::size_t>(placed[stage])].blocks +=

@@ -21,9 +21,7 @@ UnitPass pass_of(const PassCost& cost, double share = 1.0) {
 std::vector<DecoderShare::Units> units_of_stages(const Job& job, const Candidate& plan,
                                                  const std::vector<int>& rank_of_stage) {
   if (job.stack.balances_stages) {
-    std::vector<double> costs = unit_costs(job.spec, job.seq_len);
-    if (plan.vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
-    return cut_stages(costs, rank_of_stage);
+    return cut_stages(job.spec, job.seq_len, plan.vocabulary, rank_of_stage);
   }
   std::vector<DecoderShare::Units> units;
   const int layers = static_cast<int>(job.spec.layers);

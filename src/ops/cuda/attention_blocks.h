@@ -15,7 +15,6 @@ namespace heddle::ops::cuda {
 // them. For dk and dv they are therefore made transposed, with keys as rows. A block adds up its
 // gradients alone and in one order.
 
-inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr int kBlockRows = 128;  // queries or keys of a block
 
 /// The 32 queries of a warp, of which a thread has rows lane / 4 + 8 r, r = 0 to 3.

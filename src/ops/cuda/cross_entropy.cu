@@ -11,7 +11,6 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr float kLog2E = 1.44269504088896341F;
 constexpr float kLowest = -3.402823466e38F;
 
 template <class T, int W>

@@ -27,6 +27,8 @@ __device__ inline Bf16 from_f32<Bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
+inline constexpr float kLog2E = 1.44269504088896341F;
+
 /// 2^x, good to 2 units in the last place; results below the normal numbers are 0.
 __device__ inline float exp2_fast(float x) {
   float result;
