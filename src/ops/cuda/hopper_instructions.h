@@ -97,6 +97,13 @@ __device__ __forceinline__ void fence_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// Four 8 x 8 matrices of bf16, as load_matrices() loads them.
+__device__ __forceinline__ void store_matrices(std::uint32_t row, const std::uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
 /// A barrier of `threads` threads of the block; ids from 1 are free.
 __device__ __forceinline__ void sync_threads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -136,6 +143,15 @@ __device__ __forceinline__ std::uint64_t across_sum(const void* rows, int block_
 }
 constexpr std::uint64_t kNextRows = 2048 >> 4;
 
+/// All descriptors have the same high half, and sums of the low ones do not overflow: 32 bits are
+/// enough to step from one to the next.
+__device__ __forceinline__ std::uint32_t low_half(std::uint64_t descriptor) {
+  return static_cast<std::uint32_t>(descriptor);
+}
+__device__ __forceinline__ std::uint64_t from_low_half(std::uint32_t low) {
+  return std::uint64_t{0x40000040} << 32 | low;
+}
+
 /// Before the first product that reads registers written by other instructions.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -146,6 +162,13 @@ __device__ __forceinline__ void end_product_group() {
 template <int kLeft>
 __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
+}
+
+/// Nothing that reads these sums is moved in front of the wait for them, which stands before.
+template <int kN>
+__device__ __forceinline__ void settle(float (&sums)[kN]) {
+#pragma unroll
+  for (int i = 0; i < kN; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
 // d[64 x N] (+)= a[64 x 16] b[16 x N]: thread t of the warpgroup has of d[i] row
