@@ -30,7 +30,11 @@ struct ForwardShape {
   static constexpr bool kAnyMask = kAnyMask_;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
-  static constexpr int kRegisters = kWidth == 64 ? 160 : 240, kCopyRegisters = 32;
+  static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
+  static constexpr int kCopyRegisters = kWidth == 64 ? 32 : 24;
+  // A block begins with the same number for all threads; warps wait for ever for what is not there.
+  static_assert(128 * (kGroups * kRegisters + kCopyRegisters) <=
+                65536 / kThreads / 8 * 8 * kThreads);
   static constexpr int kQueryBytes = kRows * kWidth * 2, kTileBytes = kKeys * kWidth * 2;
   static constexpr int kBytes = 2 * kGroups * kQueryBytes + 2 * kStages * kTileBytes + 2048;
 };
