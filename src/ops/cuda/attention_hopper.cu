@@ -290,8 +290,9 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                               const Tensor& v_BTGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
                               Stream& stream) {
   StreamState& state = state_of(stream);
-  if (!state.is_hopper || (problem.width != 64 && problem.width != 128) ||
-      problem.queries < kRows ||
+  const bool is_plain = problem.first_key == nullptr && problem.query_offset == 0;
+  if (!state.is_hopper || problem.queries < kRows ||
+      (problem.width != 64 && (problem.width != 128 || is_plain)) ||
       !suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) {
     return false;
   }
@@ -300,11 +301,10 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
   const std::int64_t pairs = q_BSHK.size(0) * problem.groups;
   const std::int64_t pair_bytes = 4 * problem.keys * problem.width;
   const std::int64_t together = std::clamp<std::int64_t>(kCachedBytes / pair_bytes, 1, pairs);
-  using Queries = ForwardShape<64, false>;
   const auto tiles = [](const Tensor& t, int rows) { return tensor_map(t, {1, rows, 1, 64}); };
   const ForwardWork work{.q = tiles(q_BSHK, kRows),
-                         .k = tiles(k_BTGK, Queries::kKeys),
-                         .v = tiles(v_BTGK, Queries::kKeys),
+                         .k = tiles(k_BTGK, kTileKeys),
+                         .v = tiles(v_BTGK, kTileKeys),
                          .out = tiles(out_BSHK, kRows),
                          .problem = problem,
                          .pairs = static_cast<int>(pairs),
@@ -312,13 +312,12 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                          .scale = problem.scale * kLog2E,
                          .lse = device_data<float>(lse_BHS),
                          .counter = state.work_counter};
-  const bool any_mask = problem.first_key != nullptr || problem.query_offset != 0;
-  if (problem.width == 64) {
-    any_mask ? launch<ForwardShape<64, true>>(work, state)
-             : launch<ForwardShape<64, false>>(work, state);
+  if (problem.width == 128) {
+    launch<ForwardShape<128, true>>(work, state);
+  } else if (is_plain) {
+    launch<ForwardShape<64, false>>(work, state);
   } else {
-    any_mask ? launch<ForwardShape<128, true>>(work, state)
-             : launch<ForwardShape<128, false>>(work, state);
+    launch<ForwardShape<64, true>>(work, state);
   }
   return true;
 }

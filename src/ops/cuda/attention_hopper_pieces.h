@@ -19,12 +19,13 @@ namespace heddle::ops::cuda::hopper {
 // the last weights and values, and makes weights of the former while the latter are made; the other
 // warpgroups fill what is left of both.
 
-inline constexpr int kRows = 64;  // queries of a warpgroup
+inline constexpr int kRows = 64;       // queries of a warpgroup
+inline constexpr int kTileKeys = 128;  // keys of a tile
 
 /// With kAnyMask there are documents, or keys before the first query.
 template <int kWidth_, bool kAnyMask_>
 struct ForwardShape {
-  static constexpr int kWidth = kWidth_, kKeys = 128;
+  static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
   static constexpr bool kAnyMask = kAnyMask_;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
@@ -50,9 +51,9 @@ struct ForwardWork {
 /// What the warpgroups do next.
 template <int kGroups>
 struct ForwardPiece {
-  int b, g;        // b < 0: nothing more
+  int b;           // < 0: nothing more
   int begin, end;  // tiles of keys that pass by
-  int h[kGroups];  // h < 0: nothing for this one
+  int h[kGroups];  // < 0: nothing for this one
   int query0[kGroups];
   int first[kGroups], behind[kGroups];  // tiles it sees
 };
@@ -190,7 +191,6 @@ class ForwardCopies {
     }
     if (lane_ == 0) {
       piece.b = b;
-      piece.g = g;
       piece.begin = begin;
       piece.end = end;
     }
