@@ -59,7 +59,7 @@ struct BackwardShape {
   static constexpr int kGradients = kGradients_;  // tiles of gradients of scores
   static constexpr bool kKeysInRegisters = kKeysInRegisters_;
   static constexpr bool kValuesInRegisters = kValuesInRegisters_;
-  static_assert(kStages >= 4 && kGradients >= 2);
+  static_assert(kStages >= 3 && kGradients >= 2);
 };
 
 template <class S>
@@ -382,6 +382,9 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       begin_products();
       multiply_left(dv, p, m.dout[here.index]);
       end_product_group();
+      wait_for_products<2>();
+      if (done != nullptr) arrive_warp(done);
+      done = &m.empty[here.index];
       turn.advance();
       if (++tile == job.tiles) {
         tile = half;
@@ -395,9 +398,6 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       keys.multiply(scores, m.q[next.index]);
       end_product_group();
       wait_for_products<2>();
-      if (done != nullptr) arrive_warp(done);
-      done = &m.empty[here.index];
-
       const float* const delta = m.delta[here.index] + 2 * (lane % 4);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
