@@ -59,7 +59,7 @@ struct BackwardShape {
   static constexpr int kGradients = kGradients_;  // tiles of gradients of scores
   static constexpr bool kKeysInRegisters = kKeysInRegisters_;
   static constexpr bool kValuesInRegisters = kValuesInRegisters_;
-  static_assert(kStages >= 3 && kGradients >= 2);
+  static_assert(kStages >= 5 && kGradients >= 2);
 };
 
 template <class S>
@@ -93,6 +93,19 @@ __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffU, 
 __device__ __forceinline__ void arrive_warp(std::uint64_t* barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
+/// Whether wait_for() would not wait now.
+__device__ __forceinline__ bool is_over(std::uint64_t* barrier, std::uint32_t parity) {
+  std::uint32_t over;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(over)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return over != 0;
 }
 
 /// Where the calling lane has its row of 16 x 16 values, 16 columns from column 16 k on, of a
@@ -226,6 +239,7 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
     float* to = t.dq_sums + (static_cast<std::int64_t>(row) + 2 * job.key_tile) * 4096 +
                 threadIdx.x % 128 * 4;
     for (int head = 0; head < t.jobs.per_group; ++head) {
+#pragma unroll 1
       for (int tile = 0; tile < job.tiles; ++tile) {
         float sums[32];
         wait_for(&m.gradient_full[0][turns[0].index], turns[0].parity);
@@ -289,9 +303,8 @@ struct LeftFactor {
       in_memory = along_sum(tile);
     }
   }
-  /// d = this times the transpose of the tile `right`.
-  __device__ __forceinline__ void multiply(float (&d)[32], const void* right) const {
-    const std::uint64_t b = along_sum(right);
+  /// d = this times the transpose of the tile `b`.
+  __device__ __forceinline__ void multiply(float (&d)[32], std::uint64_t b) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if constexpr (kInRegisters) {
@@ -303,12 +316,29 @@ struct LeftFactor {
   }
 };
 
+/// d += left times the tile `b`.
 __device__ __forceinline__ void multiply_left(float (&d)[32], const std::uint32_t (&left)[4][4],
-                                              const void* right) {
-  const std::uint64_t b = across_sum(right, 0);
+                                              std::uint64_t b) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) multiply_add<1>(d, left[k], b + k * kNextRows, true);
 }
+
+/// What a lane needs of a row of statistics: of queries 8 i + 2 (lane % 4) and the next, i from 0.
+/// In memory each 16 queries lie in that order.
+struct LaneStatistics {
+  float of[16];
+  __device__ __forceinline__ void load(const float* row) {
+    const float4* const from = reinterpret_cast<const float4*>(row) + threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float4 four = from[4 * i];
+      of[4 * i] = four.x;
+      of[4 * i + 1] = four.y;
+      of[4 * i + 2] = four.z;
+      of[4 * i + 3] = four.w;
+    }
+  }
+};
 
 /// dk and dv of 64 keys, those of half `half` of each tile.
 template <class S>
@@ -319,6 +349,8 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
   Turn<S::kGradients> gradient_turn;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
+  const std::uint64_t q0 = along_sum(m.q), dout0 = along_sum(m.dout);
+  constexpr int kNextTile = kTileBytes >> 4;
   for (;;) {
     wait_for(&m.job_full[job_turn.index], job_turn.parity);
     const int index = uniform(m.jobs[job_turn.index]);
@@ -333,6 +365,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
 
     float dk[32], dv[32], scores[32], gradients[32];
     std::uint32_t p[4][4], ds[4][4];
+    LaneStatistics lse, delta;
 #pragma unroll
     for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
     // Of the tiles of a head the first `half` are not seen by these keys; the next is half seen.
@@ -346,20 +379,32 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       if (half == 1) skip();
       wait_for(&m.full[turn.index], turn.parity);
       begin_products();
-      keys.multiply(scores, m.q[turn.index]);
+      keys.multiply(scores, q0 + turn.index * kNextTile);
       end_product_group();
+      lse.load(m.lse[turn.index]);
       wait_for_products<0>();
     } else {
       for (int head = 0; half == 1 && head < t.jobs.per_group; ++head) skip();
     }
-    std::uint64_t* done = nullptr;  // the barrier of the tile before
+    int done = -1;  // the stage of the tile before
     for (; left > 0; --left) {
       // Under way: the last tile's dk.
       const Turn<S::kStages> here = turn;
       begin_products();
-      values.multiply(gradients, m.dout[here.index]);
+      values.multiply(gradients, dout0 + here.index * kNextTile);
       end_product_group();
       const bool is_diagonal = tile == half;
+      turn.advance();
+      if (++tile == job.tiles) {
+        tile = half;
+        if (half == 1 && left > 1) skip();
+      }
+      // After the last tile its scores once more, for nothing: a branch there would make the
+      // compiler wait for each product.
+      const Turn<S::kStages> next = left > 1 ? turn : here;
+      std::uint64_t* const gradient_empty = &m.gradient_empty[half][gradient_turn.index];
+      const bool is_next_full = is_over(&m.full[next.index], next.parity);
+      const bool is_gradient_empty = is_over(gradient_empty, gradient_turn.parity ^ 1);
       if (is_diagonal) {
 #pragma unroll
         for (int i = 0; i < 32; ++i) {
@@ -368,63 +413,46 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
           if (query < key) scores[i] = -INFINITY;
         }
       }
-      const float* const lse = m.lse[here.index] + 2 * (lane % 4);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 of_queries = *reinterpret_cast<const float2*>(lse + 8 * j);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int i = 4 * j + 2 * r;
-          p[j / 2][j % 2 * 2 + r] = pack(exp2_of(scores[i] * t.scale_log2 - of_queries.x),
-                                         exp2_of(scores[i + 1] * t.scale_log2 - of_queries.y));
-        }
+      for (int i = 0; i < 32; i += 2) {
+        const int j = i / 4 * 2;
+        p[i / 8][i / 2 % 4] = pack(exp2_of(scores[i] * t.scale_log2 - lse.of[j]),
+                                   exp2_of(scores[i + 1] * t.scale_log2 - lse.of[j + 1]));
       }
       begin_products();
-      multiply_left(dv, p, m.dout[here.index]);
+      multiply_left(dv, p, dout0 + here.index * kNextTile);
       end_product_group();
-      wait_for_products<2>();
-      if (done != nullptr) arrive_warp(done);
-      done = &m.empty[here.index];
-      turn.advance();
-      if (++tile == job.tiles) {
-        tile = half;
-        if (half == 1 && left > 1) skip();
-      }
-      // After the last tile its scores once more, for nothing: a branch here would make the compiler
-      // wait for each product.
-      const Turn<S::kStages> next = left > 1 ? turn : here;
-      wait_for(&m.full[next.index], next.parity);
+      delta.load(m.delta[here.index]);
+      if (!is_next_full) wait_for(&m.full[next.index], next.parity);
       begin_products();
-      keys.multiply(scores, m.q[next.index]);
+      keys.multiply(scores, q0 + next.index * kNextTile);
       end_product_group();
       wait_for_products<2>();
-      const float* const delta = m.delta[here.index] + 2 * (lane % 4);
+      if (done >= 0) arrive_warp(&m.empty[done]);
+      done = here.index;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 of_queries = *reinterpret_cast<const float2*>(delta + 8 * j);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int i = 4 * j + 2 * r;
-          const std::uint32_t both = p[j / 2][j % 2 * 2 + r];
-          ds[j / 2][j % 2 * 2 + r] = pack(low_of(both) * (gradients[i] - of_queries.x),
-                                          high_of(both) * (gradients[i + 1] - of_queries.y));
-        }
+      for (int i = 0; i < 32; i += 2) {
+        const int j = i / 4 * 2;
+        const std::uint32_t both = p[i / 8][i / 2 % 4];
+        ds[i / 8][i / 2 % 4] = pack(low_of(both) * (gradients[i] - delta.of[j]),
+                                    high_of(both) * (gradients[i + 1] - delta.of[j + 1]));
       }
-      wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
+      if (!is_gradient_empty) wait_for(gradient_empty, gradient_turn.parity ^ 1);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         store_matrices(matrix_row(m.gradients[half][gradient_turn.index], row, k), ds[k]);
       }
+      begin_products();
+      multiply_left(dk, ds, q0 + here.index * kNextTile);
+      end_product_group();
       fence_shared_writes();
       arrive_warp(&m.gradient_full[half][gradient_turn.index]);
       gradient_turn.advance();
-      begin_products();
-      multiply_left(dk, ds, m.q[here.index]);
-      end_product_group();
+      lse.load(m.lse[next.index]);
       wait_for_products<1>();
     }
     wait_for_products<0>();
-    if (done != nullptr) arrive_warp(done);
+    if (done >= 0) arrive_warp(&m.empty[done]);
     if constexpr (!kInRegisters) arrive_warp(&m.job_empty[job_turn.index]);
     job_turn.advance();
     const int first = job.key_tile * kKeyTile + half * 64, rows = t.jobs.positions - first;
@@ -516,7 +544,9 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int other = 1; other < 8; other *= 2) sum += __shfl_xor_sync(0xffffffffU, sum, other);
     if (chunk == 0) {
-      const std::int64_t at = head * query_tiles * kQueryTile + s;
+      // Of 16 queries as LaneStatistics wants them.
+      const int in_order = (s & ~15) + s % 8 / 2 * 4 + s % 16 / 8 * 2 + s % 2;
+      const std::int64_t at = head * query_tiles * kQueryTile + in_order;
       delta[at] = sum;
       lse_log2[at] = s < positions ? lse[head * positions + s] * 1.4426950408889634F : INFINITY;
     }
