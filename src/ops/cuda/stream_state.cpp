@@ -25,6 +25,10 @@ StreamState::StreamState(const Stream& of)
     : stream(static_cast<cudaStream_t>(of.native())), workspace(stream) {
   HEDDLE_CUDA(
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, of.device().index));
+  int major = 0, minor = 0;
+  HEDDLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, of.device().index));
+  HEDDLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, of.device().index));
+  is_hopper = major == 9 && minor == 0;
   HEDDLE_CUBLAS(cublasLtCreate(&blas));
 }
 

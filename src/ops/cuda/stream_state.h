@@ -63,7 +63,8 @@ class StreamState {
   StreamState& operator=(const StreamState&) = delete;
 
   const cudaStream_t stream;
-  int processors = 0;  ///< of the device: what a grid should fill
+  int processors = 0;      ///< of the device: what a grid should fill
+  bool is_hopper = false;  ///< whether code for sm_90a runs there
   Workspace workspace;
   cublasLtHandle_t blas = nullptr;
   std::map<std::vector<std::int64_t>, std::unique_ptr<Product>> products;
