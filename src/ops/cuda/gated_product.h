@@ -35,7 +35,7 @@ constexpr int kThreads = 384, kStages = 4;
 constexpr int kColumns = 192;  // of a tile
 constexpr int kLeftBytes = 128 * 128, kHalfBytes = kColumns / 2 * 128;
 constexpr int kStageBytes = kLeftBytes + 2 * kHalfBytes;
-constexpr int kBlockBytes = 64 * 128;                    // 64 x 64 results
+constexpr int kBlockBytes = 64 * 128;                      // 64 x 64 results
 constexpr int kResultBytes = kColumns / 64 * kBlockBytes;  // 64 rows of a tile
 constexpr int kSharedBytes = kStages * kStageBytes + 2 * kResultBytes + 1024 + 128;
 // Together what the block starts with: 3 x 168.
@@ -125,8 +125,8 @@ __device__ __forceinline__ void multiply(float (&sums)[2][kColumns / 2],
     wait_for(barriers.full + at.stage, at.parity);
     const unsigned char* const left = stages + at.stage * kStageBytes;
     const std::uint64_t a = along_sum(left);
-    const std::uint64_t b = kBackward ? across_sum(left + kLeftBytes, kBlockBytes / 2)
-                                      : along_sum(left + kLeftBytes);
+    const std::uint64_t b =
+        kBackward ? across_sum(left + kLeftBytes, kBlockBytes / 2) : along_sum(left + kLeftBytes);
     begin_products();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -273,10 +273,9 @@ class Finish {
         const Place at = place(batch * kBatch + j);
         if (!exists(half, at)) continue;
         const uint4 dy = load_result(result, at.row, at.vector);
-        const uint4 y{differentiate(dy.x, gate[j].x, up[j].x),
-                      differentiate(dy.y, gate[j].y, up[j].y),
-                      differentiate(dy.z, gate[j].z, up[j].z),
-                      differentiate(dy.w, gate[j].w, up[j].w)};
+        const uint4 y{
+            differentiate(dy.x, gate[j].x, up[j].x), differentiate(dy.y, gate[j].y, up[j].y),
+            differentiate(dy.z, gate[j].z, up[j].z), differentiate(dy.w, gate[j].w, up[j].w)};
         vector_at(p_.dgate + offset(half, at)) = gate[j];
         vector_at(p_.dup + offset(half, at)) = up[j];
         vector_at(p_.y + (row_ + 64 * half + at.row) * p_.y_stride + column_ + 8 * at.vector) = y;
