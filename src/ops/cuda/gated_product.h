@@ -4,10 +4,11 @@
 // multiprocessor. Forward [gate | up] = a b^T and y = silu(gate) * up; backward dy = a b, of which
 // and of gate and up come their gradients, and y again.
 //
-// A block makes tiles of 128 x 192: in forward 96 columns of gate and the same of up. The two
+// A block makes tiles of 128 x 256: in forward 128 columns of gate and the same of up. The two
 // blocks of a cluster lie one above the other and share the right factor: each copies half of it
-// to both. One thread starts copies; two warpgroups take turns, tile by tile: while one multiplies,
-// the other rounds its sums to bf16, 64 rows at a time in shared memory, and does the rest there.
+// to both. One thread starts copies; two warpgroups multiply 64 rows each, round the sums to bf16
+// and leave them in shared memory, where three more warps do the rest while the next tile is
+// multiplied.
 
 #include <cuda_bf16.h>
 
@@ -17,8 +18,8 @@ namespace heddle::ops::cuda::hopper {
 
 struct GatedMaps {
   CUtensorMap a;     ///< [rows, summed], boxes of 128 x 64
-  CUtensorMap b[2];  ///< forward: gate's and up's [width, summed], boxes of 96 x 64;
-                     ///< backward: the first is [summed, width], boxes of 32 x 64
+  CUtensorMap b[2];  ///< forward: gate's and up's [width, summed], boxes of 128 x 64;
+                     ///< backward: the first is [summed, width], boxes of 64 x 64
 };
 
 struct GatedProduct {
@@ -31,19 +32,18 @@ struct GatedProduct {
 
 namespace gated {
 
-constexpr int kThreads = 384, kStages = 4;
-constexpr int kColumns = 192;  // of a tile
-constexpr int kLeftBytes = 128 * 128, kHalfBytes = kColumns / 2 * 128;
-constexpr int kStageBytes = kLeftBytes + 2 * kHalfBytes;
-constexpr int kBlockBytes = 64 * 128;                      // 64 x 64 results
-constexpr int kResultBytes = kColumns / 64 * kBlockBytes;  // 64 rows of a tile
-constexpr int kSharedBytes = kStages * kStageBytes + 2 * kResultBytes + 1024 + 128;
+constexpr int kThreads = 384, kGroups = 2, kHelpers = 3, kStages = 3;
+constexpr int kBlockBytes = 64 * 128;  // 64 rows of 64 bf16
+constexpr int kLeftBytes = 2 * kBlockBytes, kStageBytes = kLeftBytes + 4 * kBlockBytes;
+constexpr int kResultBytes = 4 * kBlockBytes;  // of a warpgroup, 64 x 256
+constexpr int kSharedBytes = kStages * kStageBytes + kGroups * kResultBytes + 1024 + 128;
 // Together what the block starts with: 3 x 168.
-constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+constexpr int kProducerRegisters = 136, kConsumerRegisters = 184;
 
-/// Barriers in shared memory: a stage was filled, was read.
+/// Barriers in shared memory: a stage was filled, was read; a warpgroup's result is there, was
+/// taken.
 struct Barriers {
-  std::uint64_t full[kStages], empty[kStages];
+  std::uint64_t full[kStages], empty[kStages], made[kGroups], taken[kGroups];
 };
 
 /// The tiles of a cluster, 256 rows high. Bands of eight are walked column by column, so that
@@ -51,19 +51,22 @@ struct Barriers {
 template <bool kBackward>
 class Tiles {
  public:
-  static constexpr int kWidth = kBackward ? kColumns : kColumns / 2;  ///< columns of y
+  static constexpr int kWidth = kBackward ? 256 : 128;  ///< columns of y
   __device__ explicit Tiles(const GatedProduct& p)
       : rows_((p.rows + 255) / 256), columns_((p.width + kWidth - 1) / kWidth) {}
   __device__ int first() const { return static_cast<int>(blockIdx.x) / 2; }
   __device__ int step() const { return static_cast<int>(gridDim.x) / 2; }
   __device__ int count() const { return rows_ * columns_; }
+  struct Place {
+    int row, column;
+  };
   /// Where this block's part begins.
-  __device__ void find(int tile, int& row, int& column) const {
+  __device__ Place find(int tile) const {
     constexpr int kBand = 8;
     const int band = tile / (kBand * columns_), in_band = tile - band * kBand * columns_;
     const int height = min(kBand, rows_ - band * kBand);
-    column = in_band / height * kWidth;
-    row = (band * kBand + in_band % height) * 256 + block_in_cluster() * 128;
+    return {(band * kBand + in_band % height) * 256 + block_in_cluster() * 128,
+            in_band / height * kWidth};
   }
 
  private:
@@ -74,10 +77,10 @@ class Tiles {
 struct Position {
   int stage = 0;
   std::uint32_t parity = 0;
-  __device__ void advance(int steps) {
-    stage += steps;
-    parity ^= stage / kStages & 1;
-    stage %= kStages;
+  __device__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
   }
 };
 
@@ -88,19 +91,18 @@ __device__ void copy_in(unsigned char* stages, Barriers& barriers, const GatedMa
   const int rank = block_in_cluster();
   Position at{.stage = 0, .parity = 1};
   for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step()) {
-    int row, column;
-    tiles.find(tile, row, column);
-    for (int k = 0; k < p.summed; k += 64, at.advance(1)) {
+    const auto [row, column] = tiles.find(tile);
+    for (int k = 0; k < p.summed; k += 64, at.advance()) {
       std::uint64_t* const full = barriers.full + at.stage;
       unsigned char* const left = stages + at.stage * kStageBytes;
-      unsigned char* const half = left + kLeftBytes + rank * kHalfBytes;
+      unsigned char* const half = left + kLeftBytes + rank * 2 * kBlockBytes;
       wait_for(barriers.empty + at.stage, at.parity);
       arrive_and_expect(full, kStageBytes);
       start_box(left, maps.a, full, k, row, 0, 0);
-      if constexpr (kBackward) {  // half of the summed indices
-        for (int i = 0; i < kColumns / 64; ++i) {
-          start_shared_box(half + i * (kBlockBytes / 2), maps.b[0], full, column + 64 * i,
-                           k + 32 * rank, 0, 0);
+      if constexpr (kBackward) {
+        for (int i = 0; i < 2; ++i) {
+          start_shared_box(half + i * kBlockBytes, maps.b[0], full, column + 128 * rank + 64 * i, k,
+                           0, 0);
         }
       } else {
         start_shared_box(half, maps.b[rank], full, k, column, 0, 0);
@@ -109,51 +111,41 @@ __device__ void copy_in(unsigned char* stages, Barriers& barriers, const GatedMa
   }
 }
 
-/// What has to be added to a descriptor of the right factor for the i-th 16 of the summed index.
+/// sums = a b for 64 rows of a tile.
 template <bool kBackward>
-__device__ constexpr std::uint64_t right_step(int i) {
-  return kBackward ? (i / 2 * kHalfBytes >> 4) + i % 2 * kNextRows : i * kNextInRow;
-}
-
-/// sums += a b for a tile: rows 0 to 63, then 64 to 127.
-template <bool kBackward>
-__device__ __forceinline__ void multiply(float (&sums)[2][kColumns / 2],
-                                         const unsigned char* stages, Barriers& barriers,
-                                         Position& at, int steps, int thread, int next_turn) {
+__device__ __forceinline__ void multiply(float (&sums)[128], const unsigned char* stages,
+                                         Barriers& barriers, Position& at, int steps, int group,
+                                         int thread) {
   int before = 0;
   for (int k = 0; k < steps; ++k) {
     wait_for(barriers.full + at.stage, at.parity);
     const unsigned char* const left = stages + at.stage * kStageBytes;
-    const std::uint64_t a = along_sum(left);
+    const std::uint64_t a = along_sum(left + group * kBlockBytes);
     const std::uint64_t b =
-        kBackward ? across_sum(left + kLeftBytes, kBlockBytes / 2) : along_sum(left + kLeftBytes);
+        kBackward ? across_sum(left + kLeftBytes, kBlockBytes) : along_sum(left + kLeftBytes);
     begin_products();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply_add<0, kBackward>(sums[half], a + half * (kBlockBytes >> 4) + i * kNextInRow,
-                                   b + right_step<kBackward>(i), true);
-      }
+      multiply_add<0, kBackward>(sums, a + i * kNextInRow,
+                                 b + i * (kBackward ? kNextRows : kNextInRow), k != 0 || i != 0);
     }
     end_product_group();
     wait_for_products<1>();
     if (k > 0 && thread < 2) arrive_in(barriers.empty + before, thread);
     before = at.stage;
-    at.advance(1);
+    at.advance();
   }
-  if (next_turn != 0) arrive_at(next_turn, 256);
   wait_for_products<0>();
   if (thread < 2) arrive_in(barriers.empty + before, thread);
 }
 
-/// Rounds 64 x 192 sums to blocks of 64 x 64.
-__device__ __forceinline__ void round_sums(const float (&sums)[kColumns / 2], std::uint32_t result,
+/// Rounds 64 x 256 sums to blocks of 64 x 64.
+__device__ __forceinline__ void round_sums(const float (&sums)[128], std::uint32_t result,
                                            int thread) {
   const int lane = thread % 32;
   const std::uint32_t row = result + (thread / 32 * 16 + lane % 16) * 128;
 #pragma unroll
-  for (int i = 0; i < kColumns / 16; ++i) {
+  for (int i = 0; i < 16; ++i) {
     const float* const s = sums + 8 * i;
     const std::uint32_t m[4] = {pack(s[0], s[1]), pack(s[2], s[3]), pack(s[4], s[5]),
                                 pack(s[6], s[7])};
@@ -161,7 +153,26 @@ __device__ __forceinline__ void round_sums(const float (&sums)[kColumns / 2], st
   }
 }
 
-/// The v-th eight columns of row r.
+template <bool kBackward>
+__device__ __forceinline__ void make_tiles(const unsigned char* stages, std::uint32_t results,
+                                           Barriers& barriers, const GatedProduct& p) {
+  const int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const Tiles<kBackward> tiles(p);
+  const int steps = (p.summed + 63) / 64;
+  Position at;
+  std::uint32_t taken = 1;
+  float sums[128];
+  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step(), taken ^= 1) {
+    multiply<kBackward>(sums, stages, barriers, at, steps, group, thread);
+    wait_for(barriers.taken + group, taken);
+    round_sums(sums, results + group * kResultBytes, thread);
+    __syncwarp();
+    if (thread % 32 == 0) arrive(barriers.made + group);
+  }
+}
+
+/// The v-th eight columns of row r of a result.
 __device__ __forceinline__ uint4 load_result(std::uint32_t result, int r, int v) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -208,143 +219,103 @@ __device__ __forceinline__ std::uint32_t differentiate(std::uint32_t dy, std::ui
   return pack(a.y, b.y);
 }
 
-/// A warpgroup's work on its rounded sums, half a tile at a time.
-template <bool kBackward>
-class Finish {
+// What helpers do with a warpgroup's result, rows and columns from `row` and `column` on. A warp
+// of them takes a line of 32 vectors of eight columns at a time: two rows of gate and up, or one of
+// dy.
+
+__device__ __forceinline__ void finish_forward(std::uint32_t result, const GatedProduct& p, int row,
+                                               int column, int helper, int lane) {
+  const int v = lane % 16;
+  if (column + 8 * v >= p.width) return;
+#pragma unroll 4
+  for (int line = helper; line < 32; line += kHelpers) {
+    const int r = 2 * line + lane / 16;
+    if (row + r >= p.rows) continue;
+    const uint4 g = load_result(result, r, v), u = load_result(result, r, v + 16);
+    const std::int64_t at = (row + r) * p.stride + column + 8 * v;
+    vector_at(p.gate + at) = g;
+    vector_at(p.up + at) = u;
+    vector_at(p.y + (row + r) * p.y_stride + column + 8 * v) = {swiglu(g.x, u.x), swiglu(g.y, u.y),
+                                                                swiglu(g.z, u.z), swiglu(g.w, u.w)};
+  }
+}
+
+class FinishBackward {
  public:
-  __device__ Finish(const GatedProduct& p, int row, int column, int thread)
-      : p_(p), row_(row), column_(column), thread_(thread) {}
+  __device__ FinishBackward(const GatedProduct& p, int row, int column, int helper, int lane)
+      : p_(p),
+        helper_(helper),
+        lane_(lane),
+        rows_(column + 8 * lane < p.width ? min(64, p.rows - row) : 0),
+        at_(row * p.stride + column + 8 * lane),
+        y_at_(row * p.y_stride + column + 8 * lane) {}
 
-  /// Forward: writes gate, up and y.
-  __device__ __forceinline__ void write(std::uint32_t result, int half) const {
-#pragma unroll 2
-    for (int i = 0; i < kVectors; ++i) {
-      const Place at = place(i);
-      const uint4 g = load_result(result, at.row, at.vector);
-      const uint4 u = load_result(result, at.row, at.vector + kInRow);
-      const std::int64_t row = row_ + 64 * half + at.row;
-      if (!exists(half, at)) continue;
-      const std::int64_t to = row * p_.stride + column_ + 8 * at.vector;
-      vector_at(p_.gate + to) = g;
-      vector_at(p_.up + to) = u;
-      vector_at(p_.y + row * p_.y_stride + column_ + 8 * at.vector) = {
-          swiglu(g.x, u.x), swiglu(g.y, u.y), swiglu(g.z, u.z), swiglu(g.w, u.w)};
-    }
-  }
-
-  /// Backward: begins to bring the tile's gate and up nearer.
-  __device__ __forceinline__ void prefetch() const {
-    constexpr int kLines = kColumns / 64;  // of 128 bytes in a row
-#pragma unroll 1
-    for (int n = thread_; n < 128 * kLines; n += 128) {
-      const std::int64_t row = row_ + n / kLines;
-      const int column = column_ + n % kLines * 64;
-      if (row >= p_.rows || column >= p_.width) continue;
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(p_.gate + row * p_.stride + column));
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(p_.up + row * p_.stride + column));
-    }
-  }
-  /// Backward: what differentiate() of this batch, of kBatches in a half, reads of gate and up.
-  __device__ __forceinline__ void fetch(int half, int batch) {
+  /// Starts to read gate and up for a batch of lines.
+  __device__ __forceinline__ void fetch(int batch) {
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const Place at = place(batch * kBatch + j);
-      if (!exists(half, at)) continue;
-      gate_[j] = vector_at(p_.gate + offset(half, at));
-      up_[j] = vector_at(p_.up + offset(half, at));
+    for (int i = 0; i < kBatch; ++i) {
+      const int r = row(batch, i);
+      if (r >= rows_) continue;
+      gate_[i] = vector_at(p_.gate + at_ + r * p_.stride);
+      up_[i] = vector_at(p_.up + at_ + r * p_.stride);
     }
   }
-  __device__ __forceinline__ void differentiate_half(std::uint32_t result, int half) {
-#pragma unroll 1
+  /// All batches, of which the first was fetched.
+  __device__ __forceinline__ void run(std::uint32_t result) {
+#pragma unroll 2
     for (int batch = 0; batch < kBatches; ++batch) {
       uint4 gate[kBatch], up[kBatch];
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        gate[j] = gate_[j];
-        up[j] = up_[j];
+      for (int i = 0; i < kBatch; ++i) {
+        gate[i] = gate_[i];
+        up[i] = up_[i];
       }
-      if (batch + 1 < kBatches) {
-        fetch(half, batch + 1);
-      } else if (half == 0) {
-        fetch(1, 0);
-      }
+      fetch(batch + 1);
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const Place at = place(batch * kBatch + j);
-        if (!exists(half, at)) continue;
-        const uint4 dy = load_result(result, at.row, at.vector);
-        const uint4 y{
-            differentiate(dy.x, gate[j].x, up[j].x), differentiate(dy.y, gate[j].y, up[j].y),
-            differentiate(dy.z, gate[j].z, up[j].z), differentiate(dy.w, gate[j].w, up[j].w)};
-        vector_at(p_.dgate + offset(half, at)) = gate[j];
-        vector_at(p_.dup + offset(half, at)) = up[j];
-        vector_at(p_.y + (row_ + 64 * half + at.row) * p_.y_stride + column_ + 8 * at.vector) = y;
+      for (int i = 0; i < kBatch; ++i) {
+        const int r = row(batch, i);
+        if (r >= rows_) continue;
+        const uint4 dy = load_result(result, r, lane_);
+        vector_at(p_.y + y_at_ + r * p_.y_stride) = {
+            differentiate(dy.x, gate[i].x, up[i].x), differentiate(dy.y, gate[i].y, up[i].y),
+            differentiate(dy.z, gate[i].z, up[i].z), differentiate(dy.w, gate[i].w, up[i].w)};
+        vector_at(p_.dgate + at_ + r * p_.stride) = gate[i];
+        vector_at(p_.dup + at_ + r * p_.stride) = up[i];
       }
     }
   }
 
  private:
-  static constexpr int kInRow = Tiles<kBackward>::kWidth / 8;  // vectors of eight columns of y
-  static constexpr int kVectors = 64 * kInRow / 128;           // of a thread in half a tile
-  static constexpr int kBatch = 3, kBatches = kVectors / kBatch;
-  struct Place {
-    int row, vector;
-  };
-  __device__ Place place(int i) const {
-    const int n = 128 * i + thread_;
-    return {n / kInRow, n % kInRow};
-  }
-  __device__ bool exists(int half, const Place& at) const {
-    return row_ + 64 * half + at.row < p_.rows && column_ + 8 * at.vector < p_.width;
-  }
-  __device__ std::int64_t offset(int half, const Place& at) const {
-    return (row_ + 64 * half + at.row) * p_.stride + column_ + 8 * at.vector;
-  }
+  static constexpr int kBatch = 4, kBatches = (64 + kHelpers * kBatch - 1) / (kHelpers * kBatch);
+  __device__ int row(int batch, int i) const { return (batch * kBatch + i) * kHelpers + helper_; }
 
   const GatedProduct& p_;
-  int row_, column_, thread_;
+  int helper_, lane_, rows_;
+  std::int64_t at_, y_at_;
   uint4 gate_[kBatch], up_[kBatch];
 };
 
 template <bool kBackward>
-__device__ __forceinline__ void make_tiles(const unsigned char* stages, std::uint32_t results,
-                                           Barriers& barriers, const GatedProduct& p) {
-  const int group = static_cast<int>(threadIdx.x) / 128 - 1;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const std::uint32_t result = results + group * kResultBytes;
-  const int kDone = 1 + group, kTurn = 3 + group, kOthersTurn = 4 - group;  // barriers
+__device__ void help(std::uint32_t results, Barriers& barriers, const GatedProduct& p) {
+  const int helper = static_cast<int>(threadIdx.x) / 32 - 1;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const Tiles<kBackward> tiles(p);
-  const int steps = (p.summed + 63) / 64;
-  Position at;
-  if (group == 1) {
-    at.advance(steps);
-    if (tiles.first() < tiles.count()) arrive_at(kOthersTurn, 256);
-  }
-  float sums[2][kColumns / 2];
-  for (int tile = tiles.first() + group * tiles.step(); tile < tiles.count();
-       tile += 2 * tiles.step()) {
-    int row, column;
-    tiles.find(tile, row, column);
-    Finish<kBackward> finish(p, row, column, thread);
-    if (kBackward) finish.prefetch();
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) sums[i / (kColumns / 2)][i % (kColumns / 2)] = 0.0F;
-    // A stage's parity tells no more than the last two fills apart: one group at a time waits.
-    sync_threads(kTurn, 256);
-    multiply<kBackward>(sums, stages, barriers, at, steps, thread,
-                        tile + tiles.step() < tiles.count() ? kOthersTurn : 0);
-    at.advance(steps);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      sync_threads(kDone, 128);  // all have read what was here
-      round_sums(sums[half], result, thread);
-      if (kBackward && half == 0) finish.fetch(0, 0);
-      sync_threads(kDone, 128);
+  std::uint32_t made = 0;
+  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step(), made ^= 1) {
+    auto [row, column] = tiles.find(tile);
+    for (int group = 0; group < kGroups; ++group, row += 64) {
+      const std::uint32_t result = results + group * kResultBytes;
       if constexpr (kBackward) {
-        finish.differentiate_half(result, half);
+        FinishBackward finish(p, row, column, helper, lane);
+        finish.fetch(0);
+        wait_for(barriers.made + group, made);
+        finish.run(result);
       } else {
-        finish.write(result, half);
+        wait_for(barriers.made + group, made);
+        finish_forward(result, p, row, column, helper, lane);
       }
+      __syncwarp();
+      if (lane == 0) arrive(barriers.taken + group);
     }
   }
 }
@@ -359,11 +330,15 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(gated::kThreads, 1)
   unsigned char* const stages = reinterpret_cast<unsigned char*>(
       (reinterpret_cast<std::uintptr_t>(memory) + 1023) & ~std::uintptr_t{1023});
   unsigned char* const results = stages + kStages * kStageBytes;
-  Barriers& barriers = *reinterpret_cast<Barriers*>(results + 2 * kResultBytes);
+  Barriers& barriers = *reinterpret_cast<Barriers*>(results + kGroups * kResultBytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(barriers.full + i, 1);
-      init_barrier(barriers.empty + i, 2);  // a group of each block
+      init_barrier(barriers.empty + i, 2 * kGroups);  // of both blocks
+    }
+    for (int i = 0; i < kGroups; ++i) {
+      init_barrier(barriers.made + i, 4);  // warps
+      init_barrier(barriers.taken + i, kHelpers);
     }
     fence_barrier_init();
   }
@@ -373,7 +348,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(gated::kThreads, 1)
     make_tiles<kBackward>(stages, shared_address(results), barriers, p);
   } else {
     give_registers<kProducerRegisters>();
-    if (threadIdx.x == 0) copy_in<kBackward>(stages, barriers, maps, p);
+    if (threadIdx.x == 0) {
+      copy_in<kBackward>(stages, barriers, maps, p);
+    } else if (threadIdx.x >= 32) {
+      help<kBackward>(shared_address(results), barriers, p);
+    }
   }
   sync_cluster();  // the other block may still copy to this one or arrive at its barriers
 }

@@ -80,8 +80,8 @@ void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_T
   const std::int64_t width = call.width();
   launch<false>(call,
                 {.a = tensor_map(x_TI, {128, 64}),
-                 .b = {tensor_map(w_GI.slice(0, 0, width), {96, 64}),
-                       tensor_map(w_GI.slice(0, width, 2 * width), {96, 64})}},
+                 .b = {tensor_map(w_GI.slice(0, 0, width), {128, 64}),
+                       tensor_map(w_GI.slice(0, width, 2 * width), {128, 64})}},
                 state);
 }
 
@@ -97,7 +97,7 @@ void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tenso
     cuda::gemm(dout_TO, Transpose::no, w_OF, Transpose::no, dy_TF, {}, stream);
     return swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
   }
-  launch<true>(call, {.a = tensor_map(dout_TO, {128, 64}), .b = {tensor_map(w_OF, {32, 64})}},
+  launch<true>(call, {.a = tensor_map(dout_TO, {128, 64}), .b = {tensor_map(w_OF, {64, 64})}},
                state);
 }
 
