@@ -36,15 +36,6 @@ void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tenso
                           const Tensor& gate_up_TG, const Tensor& dgate_up_TG, const Tensor& y_TF,
                           Stream& stream);
 
-/// The columns of [gate | up].
-struct Halves {
-  Tensor gate, up;
-};
-inline Halves halves(const Tensor& gate_up_TG) {
-  const std::int64_t width = gate_up_TG.size(1) / 2;
-  return {gate_up_TG.slice(1, 0, width), gate_up_TG.slice(1, width, 2 * width)};
-}
-
 /// "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX": the libraries and the kernel set chosen, for `doctor`
 /// and reports.
 std::string gemm_backend(Device device = {});
