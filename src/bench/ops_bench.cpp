@@ -233,13 +233,27 @@ void bench_gemm(OpsBench& bench) {
         name, fmt::format("{}x{}x{}", m, n, k), 2.0 * static_cast<double>(m * n * k),
         [&, ta = ta, tb = tb] { ops::gemm(a, transpose(ta), b, transpose(tb), c, scale, s); });
   }
+  const auto flops = 2.0 * static_cast<double>(tokens * feed_forward * width);
   if (bench.wants("gemm bias")) {
     const Tensor x = bench.tensor({tokens, width}), w = bench.tensor({feed_forward, width});
     const Tensor y = bench.tensor({tokens, feed_forward}), b = bench.tensor({feed_forward});
-    bench.against_gemm("gemm bias", fmt::format("{}x{}x{}", tokens, feed_forward, width),
-                       2.0 * static_cast<double>(tokens * feed_forward * width), [&] {
-                         ops::gemm_add(x, ops::Transpose::no, w, ops::Transpose::yes, b, {}, y, s);
-                       });
+    bench.against_gemm(
+        "gemm bias", fmt::format("{}x{}x{}", tokens, feed_forward, width), flops,
+        [&] { ops::gemm_add(x, ops::Transpose::no, w, ops::Transpose::yes, b, {}, y, s); });
+  }
+  if (bench.wants("gemm swiglu")) {
+    const Tensor x = bench.tensor({tokens, width}), w = bench.tensor({2 * feed_forward, width});
+    const Tensor to = bench.tensor({tokens, 2 * feed_forward});
+    const Tensor y = bench.tensor({tokens, feed_forward});
+    bench.against_gemm("gemm swiglu", fmt::format("{}x{}x{}", tokens, 2 * feed_forward, width),
+                       2.0 * flops, [&] { ops::gemm_swiglu(x, w, to, y, s); });
+  }
+  if (bench.wants("gemm swiglu backward")) {
+    const Tensor dout = bench.tensor({tokens, width}), w = bench.tensor({width, feed_forward});
+    const Tensor x = bench.tensor({tokens, 2 * feed_forward}), dx = bench.tensor(x.shape());
+    const Tensor y = bench.tensor({tokens, feed_forward}), dy = bench.tensor(y.shape());
+    bench.against_gemm("gemm swiglu backward", fmt::format("{}x{}x{}", tokens, feed_forward, width),
+                       flops, [&] { ops::gemm_swiglu_backward(dout, w, dy, x, dx, y, s); });
   }
   if (bench.wants("gemm decode")) {
     const Tensor x = bench.tensor({1, width}), w = bench.tensor({vocabulary, width});

@@ -21,8 +21,8 @@ using namespace network;
 
 struct Options {
   TopologyOptions topology = {.kind = "leaf-spine"};
-  std::string routing = "ecmp", pattern, placement = "packed";
-  int ranks = 0, chunks = 8, ways = 1, seeds = 1;
+  std::string pattern, placement = "packed";
+  int ranks = 0, chunks = 8, seeds = 1;
   double bytes = 0, jitter_us = 0;
   double tolerance = PlayOptions{}.tolerance;
   std::uint64_t seed = 0;
@@ -55,8 +55,7 @@ Result play_seed(const Options& options, const Topology& topology, const FlowPro
   }
   play_options.routing = {.routing = Routing::spray};
   const auto sprayed = busiest_link(topology, link_bytes(topology, program, play_options));
-  play_options.routing = {
-      .routing = parse_routing(options.routing), .ways = options.ways, .seed = seed};
+  play_options.routing = make_routing(options.topology, seed);
   Result result{.played = play(topology, program, play_options),
                 .link_bytes = link_bytes(topology, program, play_options)};
   result.busiest = busiest_link(topology, result.link_bytes);
@@ -102,8 +101,8 @@ void print_json(const Options& options, const Topology& topology, const FlowProg
       {"hosts", topology.hosts()},
       {"ranks", program.ranks()},
       {"placement", options.placement},
-      {"routing", options.routing},
-      {"ways", options.ways},
+      {"routing", options.topology.routing},
+      {"ways", options.topology.ways},
       {"seed", options.seed},
       {"bytes", options.bytes},
       {"completion_seconds", played.seconds},
@@ -138,7 +137,7 @@ void print_table(const Options& options, const Topology& topology, const FlowPro
                  const std::vector<Result>& results) {
   const auto& [played, bytes, busiest, over_spray] = results.front();
   fmt::print("{} of {} ranks, {} each, on a {}, {} routing\n\n", program.name, program.ranks(),
-             format_bytes(options.bytes), topology.description(), options.routing);
+             format_bytes(options.bytes), topology.description(), options.topology.routing);
   fmt::print("completion       {:.6g} ms\n", 1e3 * played.seconds);
   fmt::print("busiest link     {} needs {:.6g} ms for its bytes, {:.3f} of spraying's\n",
              topology.link_name(busiest.link), 1e3 * busiest.seconds, over_spray);
@@ -188,12 +187,6 @@ void add_simulate_network(Verb simulate) {
   verb.add_option("--bytes", options->bytes, "what each rank has").positive().required();
   verb.add_option("--ranks", options->ranks, "one per host; 0: on all hosts").not_negative();
   verb.add_option("--chunks", options->chunks, "that a tree sends one after the other")
-      .show_default();
-  verb.add_option("--routing", options->routing,
-                  "ecmp: hashed; split: pinned minimal splitting; spray: ideal")
-      .one_of(routing_names())
-      .show_default();
-  verb.add_option("--ways", options->ways, "ecmp: equal pieces of each message, each hashed")
       .show_default();
   verb.add_option("--placement", options->placement, "of ranks on hosts")
       .one_of({"packed", "random"})

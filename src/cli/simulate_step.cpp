@@ -56,8 +56,6 @@ struct Options {
   bool varies = false;
   std::uint64_t seed = 0;
   TopologyOptions topology;
-  std::string routing = "ecmp";
-  int ways = 1;
   bool json = false;
 };
 
@@ -295,9 +293,7 @@ void run(const Options& options) {
   if (!options.topology.kind.empty()) {
     topology = make_topology(options.topology);
     subject.step.topology = &*topology;
-    subject.step.routing = {.routing = network::parse_routing(options.routing),
-                            .ways = options.ways,
-                            .seed = options.seed};
+    subject.step.routing = make_routing(options.topology, options.seed);
   }
   subject.step.keeps_spans = !options.trace.empty();
   subject.step.progress = progress_line("simulating the step", "instructions");
@@ -337,12 +333,6 @@ void add_simulate_step(Verb simulate) {
                 "computations vary as the machine file says, every device for itself");
   verb.add_option("--seed", options->seed, "of --vary and of hashed paths").show_default();
   add_topology_options(verb, options->topology);
-  verb.add_option("--routing", options->routing,
-                  "in a topology. ecmp: hashed; split: pinned minimal splitting; spray: ideal")
-      .one_of(network::routing_names())
-      .show_default();
-  verb.add_option("--ways", options->ways, "ecmp: equal pieces of each message, each hashed")
-      .show_default();
   verb.add_option("--trace", options->trace, "write the timeline into this file, for Perfetto");
   verb.add_flag("--json", options->json, "print one JSON object");
   verb.callback([options] { run(*options); });

@@ -33,6 +33,10 @@ network::Topology make_topology(const TopologyOptions& options) {
   return topology;
 }
 
+network::RoutingOptions make_routing(const TopologyOptions& options, std::uint64_t seed) {
+  return {.routing = network::parse_routing(options.routing), .ways = options.ways, .seed = seed};
+}
+
 void add_topology_options(Verb verb, TopologyOptions& options) {
   Option kind = verb.add_option("--topology", options.kind, "leaf-spine, fat-tree or switch")
                     .one_of({"leaf-spine", "fat-tree", "switch"});
@@ -50,6 +54,12 @@ void add_topology_options(Verb verb, TopologyOptions& options) {
   verb.add_option("--latency-ns", options.latency_ns, "of each cable").show_default();
   verb.add_option("--cut", options.cut, "take out a cable, as leaf0-spine3; may be repeated")
       .one_at_a_time();
+  verb.add_option("--routing", options.routing,
+                  "ecmp: hashed; split: pinned minimal splitting; spray: ideal")
+      .one_of(network::routing_names())
+      .show_default();
+  verb.add_option("--ways", options.ways, "ecmp: equal pieces of each message, each hashed")
+      .show_default();
 }
 
 }  // namespace heddle::cli

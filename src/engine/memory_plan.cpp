@@ -13,10 +13,10 @@ namespace {
 /// What a layer's attention takes beside tensors.
 std::size_t attention_bytes(const ModelSpec& spec, DType dtype, const ParallelPlan& plan,
                             const BatchShape& batch, const StepPlace& place) {
-  const bool is_cudnn = place.device.kind == Device::Kind::cuda && dtype == DType::bf16;
-  if (!is_cudnn || !place.deterministic) return 0;
+  if (place.device.kind != Device::Kind::cuda || dtype != DType::bf16) return 0;
   const std::int64_t heads = spec.heads / plan.mesh.size(Axis::tp);
-  return ops::stored_score_bytes(batch.sequences, batch.seq_len, heads, spec.head_dim);
+  const auto bytes = place.deterministic ? ops::stored_score_bytes : ops::query_sum_bytes;
+  return bytes(batch.sequences, batch.seq_len, heads, spec.head_dim);
 }
 
 }  // namespace

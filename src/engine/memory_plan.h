@@ -38,8 +38,8 @@ struct StepPlace {
 
 /// Found by running the step's own code on a dry stream, a dry memory and communicators that only
 /// count: nothing is computed, touched or sent, but every allocation and every call is made in its
-/// place, so prediction and engine cannot drift apart. The one thing added is what cuDNN's
-/// attention takes beside it in deterministic mode.
+/// place, so prediction and engine cannot drift apart. The one thing added is what
+/// attention's gradients take beside it on a GPU.
 StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
                    int rank, const BatchShape& batch, const StepPlace& place = {});
 

@@ -37,12 +37,13 @@ Cost Activation::cost(const CostShape& shape) const {
 }
 
 void SwiGlu::apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const {
-  ops::swiglu_forward(x.slice(1, 0, width_), x.slice(1, width_, 2 * width_), y_TF, stream);
+  const auto [gate_TF, up_TF] = ops::halves(x);
+  ops::swiglu_forward(gate_TF, up_TF, y_TF, stream);
 }
 
 void SwiGlu::differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
                            Stream& stream) const {
-  const Tensor gate_TF = x.slice(1, 0, width_), up_TF = x.slice(1, width_, 2 * width_);
+  const auto [gate_TF, up_TF] = ops::halves(x);
   ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, y_TF, stream);
 }
 

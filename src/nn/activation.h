@@ -40,14 +40,12 @@ class Activation : public Layer {
 /// y_TF = silu(gate) * up for x_T(2F) = [gate | up].
 class SwiGlu final : public Activation {
  public:
-  explicit SwiGlu(std::int64_t width) : Activation(2 * width, width), width_(width) {}
+  explicit SwiGlu(std::int64_t width) : Activation(2 * width, width) {}
 
  private:
   void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const override;
   void differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
                      Stream& stream) const override;
-
-  std::int64_t width_;
 };
 
 /// y = gelu(x).

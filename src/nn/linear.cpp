@@ -35,6 +35,24 @@ Tensor Linear::backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) {
   return dx_TI;
 }
 
+Linear::Gated Linear::forward_swiglu(const Tensor& x_TI, Saved& saved, Ctx& ctx) {
+  const std::int64_t tokens = x_TI.size(0);
+  Gated gated{ctx.activation({tokens, out()}, x_TI.dtype()),
+              ctx.activation({tokens, out() / 2}, x_TI.dtype())};
+  ops::gemm_swiglu(x_TI, weight_->value, gated.gate_up, gated.y, ctx.stream);
+  if (ctx.keeps_saved && !input_is_rebuilt_) saved.put(kInput, x_TI);
+  return gated;
+}
+
+Tensor Linear::backward_swiglu(const Tensor& dy_TO, const Tensor& gate_up, Saved& saved, Ctx& ctx) {
+  const Shape shape{dy_TO.size(0), in()};
+  Tensor x_TI = ctx.activation(shape, dy_TO.dtype());
+  const Tensor scratch_TI = ctx.activation(shape, dy_TO.dtype());
+  ops::gemm_swiglu_backward(dy_TO, weight_->value, scratch_TI, gate_up, gate_up, x_TI, ctx.stream);
+  saved.put(kOutputGrad, dy_TO);
+  return x_TI;
+}
+
 void Linear::backward_weight(Saved& saved, Ctx& ctx) {
   const Tensor x_TI = saved.take(input_is_rebuilt_ ? kRebuiltInput : kInput);
   const Tensor dy_TO = saved.take(kOutputGrad);

@@ -8,6 +8,15 @@ namespace heddle::ops {
 // Elementwise, f32 or f64 (CUDA: f32 or bf16), on [T, F] tensors whose rows may be strided (halves
 // of a fused projection).
 
+/// The columns of [gate | up].
+struct Halves {
+  Tensor gate, up;
+};
+inline Halves halves(const Tensor& gate_up_TG) {
+  const std::int64_t width = gate_up_TG.size(1) / 2;
+  return {gate_up_TG.slice(1, 0, width), gate_up_TG.slice(1, width, 2 * width)};
+}
+
 /// y = silu(gate) * up. y may be gate or up.
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF, Stream& stream);
 /// dgate and dup may be gate and up themselves (in place). y, where it is not absent, receives

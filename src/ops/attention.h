@@ -24,6 +24,14 @@ inline std::size_t stored_score_bytes(std::int64_t batch, std::int64_t queries, 
   return bytes <= kMost || width > kWidest ? static_cast<std::size_t>(bytes) : 0;
 }
 
+/// The same where sums may have any order: those of dq in f32, and lse and delta as kernels want
+/// them.
+inline std::size_t query_sum_bytes(std::int64_t batch, std::int64_t queries, std::int64_t heads,
+                                   std::int64_t width) {
+  const std::int64_t padded = (queries + 63) / 64 * 64;
+  return 4 * static_cast<std::size_t>(batch * heads * padded * (width + 2));
+}
+
 // Causal softmax attention with grouped heads: H query heads, G key/value heads, H a multiple of G,
 // query head h reads key/value head h / (H / G). q_BSHK has S queries, k_BTGK and v_BTGK have T
 // keys, T >= query_offset + S. f32 or f64 (CUDA: f32 or bf16 with f32 lse and delta); every tensor

@@ -40,6 +40,8 @@
   X(held_rows)                      \
   X(gemm)                           \
   X(gemm_add)                       \
+  X(gemm_swiglu)                    \
+  X(gemm_swiglu_backward)           \
   X(gemm_backend)                   \
   X(rms_norm_forward)               \
   X(rms_norm_backward_input)        \

@@ -136,6 +136,20 @@ void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose
   on(stream.device()).gemm_add(a, transpose_a, b, transpose_b, bias_N, addend_MN, c, stream);
 }
 
+void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_TG,
+                 const Tensor& y_TF, Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device()).gemm_swiglu(x_TI, w_GI, gate_up_TG, y_TF, stream);
+}
+
+void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tensor& dy_TF,
+                          const Tensor& gate_up_TG, const Tensor& dgate_up_TG, const Tensor& y_TF,
+                          Stream& stream) {
+  if (stream.is_dry()) return;
+  on(stream.device())
+      .gemm_swiglu_backward(dout_TO, w_OF, dy_TF, gate_up_TG, dgate_up_TG, y_TF, stream);
+}
+
 std::string gemm_backend(Device device) { return on(device).gemm_backend(device); }
 
 void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,

@@ -26,6 +26,16 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
 void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
               const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream);
 
+/// gate_up = x w^T, gate in its first half and up in the second, and y = silu(gate) * up
+/// (ops/activation.h): gemm and swiglu_forward, in one pass where the device can.
+void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_TG,
+                 const Tensor& y_TF, Stream& stream);
+/// swiglu_backward of dy = dout w; y receives forward's result again. dgate_up may be gate_up. dy
+/// is scratch, and written only where the device cannot do it in one pass.
+void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tensor& dy_TF,
+                          const Tensor& gate_up_TG, const Tensor& dgate_up_TG, const Tensor& y_TF,
+                          Stream& stream);
+
 /// "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX": the libraries and the kernel set chosen, for `doctor`
 /// and reports.
 std::string gemm_backend(Device device = {});

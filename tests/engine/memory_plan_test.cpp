@@ -68,17 +68,21 @@ TEST(MemoryPlan, OfRecomputedBlocksIsSmaller) {
   EXPECT_LT(peak(true), peak(false));
 }
 
-TEST(MemoryPlan, CountsTheScoresThatDeterministicAttentionStoresOnAGpu) {
+TEST(MemoryPlan, CountsWhatAttentionsGradientsTakeOnAGpu) {
   const ModelSpec spec = reference_spec("llama");
-  const auto reserved = [&](DType dtype, bool deterministic) {
+  const auto workspace = [&](DType dtype, bool deterministic) {
     return plan_step(spec, {.dtype = dtype, .positions = 64}, single_rank_plan(spec), 0,
                      {.sequences = 2, .seq_len = 64},
                      {.device = {Device::Kind::cuda, 0}, .deterministic = deterministic})
-        .memory.reserved;
+        .memory.at_peak[static_cast<std::size_t>(MemoryTag::workspace)];
   };
-  const auto scores = static_cast<std::size_t>(2 * spec.heads * 64 * 64);
-  EXPECT_EQ(reserved(DType::bf16, true), reserved(DType::bf16, false) + 2 * scores);
-  EXPECT_EQ(reserved(DType::f32, true), reserved(DType::f32, false));  // our own kernel
+  // All scores' gradients in bf16, or dq, lse and delta in f32.
+  const std::int64_t rows = 2 * spec.heads * 64;
+  const auto scores = static_cast<std::size_t>(2 * rows * 64);
+  const auto sums = static_cast<std::size_t>(4 * rows * (spec.head_dim + 2));
+  EXPECT_EQ(workspace(DType::bf16, true) + sums, workspace(DType::bf16, false) + scores);
+  EXPECT_EQ(workspace(DType::f32, true), workspace(DType::f32, false));  // our own kernels
+  EXPECT_GE(workspace(DType::bf16, false), sums);
 }
 
 TEST(MemoryPlan, DoesNotGrowWithAccumulationExceptForItsData) {

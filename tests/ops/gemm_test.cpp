@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "ops/activation.h"
+#include "ops/elementwise.h"
 #include "ops/op_testing.h"
 
 namespace heddle::ops {
@@ -137,6 +139,35 @@ TEST(Gemm, NamesItsBackend) {
   // CTest runs these tests once more with oneDNN hidden, and says so here.
   if (std::getenv("HEDDLE_TEST_GEMM") != nullptr) {
     EXPECT_EQ(gemm_backend().find(std::getenv("HEDDLE_TEST_GEMM")), 0U) << gemm_backend();
+  }
+}
+
+TEST(GemmSwiglu, EqualsAProductAndThenSwiglu) {
+  Stream stream(2);
+  const std::int64_t tokens = 5, in = 7, width = 9, out = 4;
+  for (const DType dtype : kFloats) {
+    const Padded x(random_tensor({tokens, in}, dtype, 1)),
+        w(random_tensor({2 * width, in}, dtype, 2));
+    const Padded dout(random_tensor({tokens, out}, dtype, 3)),
+        v(random_tensor({out, width}, dtype, 4));
+    const Padded gate_up(random_tensor({tokens, 2 * width}, dtype, 5));
+    const Padded y(random_tensor({tokens, width}, dtype, 6)),
+        dy(random_tensor({tokens, width}, dtype, 7));
+    const Tensor want = empty({tokens, 2 * width}, dtype), want_y = empty({tokens, width}, dtype);
+    const auto [gate, up] = halves(want);
+    gemm(x.view, Transpose::no, w.view, Transpose::yes, want, {}, stream);
+    swiglu_forward(gate, up, want_y, stream);
+    gemm_swiglu(x.view, w.view, gate_up.view, y.view, stream);
+    expect_close(gate_up.view, values(want), 1e-6, 1e-14);
+    expect_close(y.view, values(want_y), 1e-6, 1e-14);
+
+    const Tensor want_dy = empty({tokens, width}, dtype);
+    gemm(dout.view, Transpose::no, v.view, Transpose::no, want_dy, {}, stream);
+    swiglu_backward(want_dy, gate, up, gate, up, {}, stream);
+    fill(y.view, 0.0, stream);
+    gemm_swiglu_backward(dout.view, v.view, dy.view, gate_up.view, gate_up.view, y.view, stream);
+    expect_close(gate_up.view, values(want), 1e-6, 1e-14);
+    expect_close(y.view, values(want_y), 1e-6, 1e-14);
   }
 }
 

@@ -96,6 +96,22 @@ void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose
   if (addend_MN.defined()) accumulate(addend_MN, c, stream);
 }
 
+void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_TG,
+                 const Tensor& y_TF, Stream& stream) {
+  cpu::gemm(x_TI, Transpose::no, w_GI, Transpose::yes, gate_up_TG, {}, stream);
+  const auto [gate_TF, up_TF] = halves(gate_up_TG);
+  swiglu_forward(gate_TF, up_TF, y_TF, stream);
+}
+
+void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tensor& dy_TF,
+                          const Tensor& gate_up_TG, const Tensor& dgate_up_TG, const Tensor& y_TF,
+                          Stream& stream) {
+  cpu::gemm(dout_TO, Transpose::no, w_OF, Transpose::no, dy_TF, {}, stream);
+  const auto [gate_TF, up_TF] = halves(gate_up_TG);
+  const auto [dgate_TF, dup_TF] = halves(dgate_up_TG);
+  swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
+}
+
 std::string gemm_backend(Device) { return Blas::instance().description(); }
 
 }  // namespace heddle::ops::cpu

@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 #include "ops/cuda/attention_cudnn.h"
-#include "ops/cuda/attention_hopper.h"
+#include "ops/cuda/attention_hopper_backward.h"
+#include "ops/cuda/attention_hopper_forward.h"
 #include "ops/cuda/attention_problem.h"
 #include "ops/cuda/attention_tensor_cores.h"
 #include "ops/cuda/reductions.h"
@@ -400,7 +401,9 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
     check_like(*t, {batch, problem.heads, problem.queries}, DType::f32);
   }
   if (q_BSHK.count() == 0) return;
-  if (cudnn_attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
+  if (hopper_attention_backward(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS,
+                                dq_BSHK, dk_BSGK, dv_BSGK, stream) ||
+      cudnn_attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
                                dq_BSHK, dk_BSGK, dv_BSGK, stream) ||
       tensor_core_attention_backward(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS,
                                      dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS, stream)) {

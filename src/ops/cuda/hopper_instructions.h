@@ -20,6 +20,17 @@ __device__ __forceinline__ void init_barrier(std::uint64_t* barrier, int arrival
                : "memory");
 }
 
+/// At a barrier of another block of the cluster, by its rank. Orders nothing but what this thread
+/// waited for before.
+__device__ __forceinline__ void arrive_in(std::uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
 /// Makes inits visible to copies and other blocks of the cluster; a __syncthreads() has to follow.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -62,6 +73,18 @@ __device__ __forceinline__ void start_box(void* to, const CUtensorMap& map, std:
       : "memory");
 }
 
+/// The same to this place in both blocks of a cluster of two, whose barriers both get the bytes.
+__device__ __forceinline__ void start_shared_box(void* to, const CUtensorMap& map,
+                                                 std::uint64_t* barrier, int c0, int c1, int c2,
+                                                 int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+      "h"(static_cast<std::uint16_t>(3))
+      : "memory");
+}
+
 /// Bytes, a multiple of 16, from global to shared memory.
 __device__ __forceinline__ void start_bytes(void* to, const void* from, int bytes,
                                             std::uint64_t* barrier) {
@@ -97,13 +120,6 @@ __device__ __forceinline__ void fence_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Four 8 x 8 matrices of bf16, as load_matrices() loads them.
-__device__ __forceinline__ void store_matrices(std::uint32_t row, const std::uint32_t (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
-               : "memory");
-}
-
 /// A barrier of `threads` threads of the block; ids from 1 are free.
 __device__ __forceinline__ void sync_threads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -113,6 +129,17 @@ __device__ __forceinline__ void arrive_at(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+__device__ __forceinline__ int block_in_cluster() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// A barrier of all threads of the cluster.
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -120,6 +147,20 @@ __device__ __forceinline__ void take_registers() {
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// Two numbers rounded to bf16, the first in the low half.
+__device__ __forceinline__ std::uint32_t pack(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+/// Four 8 x 8 matrices of bf16, as load_matrices() reads them.
+__device__ __forceinline__ void store_matrices(std::uint32_t row, const std::uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
 }
 
 // Matrices in shared memory, as copies with a swizzle of 128 bytes leave them: rows of 64 bf16, the

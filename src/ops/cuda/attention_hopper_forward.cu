@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "ops/cuda/attention_blocks.h"
-#include "ops/cuda/attention_hopper.h"
-#include "ops/cuda/attention_hopper_pieces.h"
-#include "ops/cuda/attention_hopper_rows.h"
+#include "ops/cuda/attention_hopper_forward.h"
+#include "ops/cuda/attention_hopper_forward_pieces.h"
+#include "ops/cuda/attention_hopper_forward_rows.h"
 #include "ops/cuda/reductions.h"
 #include "ops/cuda/tensor_map.h"
 

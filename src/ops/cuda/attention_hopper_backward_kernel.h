@@ -1,0 +1,495 @@
+#pragma once
+
+// Device code only, of Hopper. The gradients of attention with heads 64 wide.
+//
+// A job is a tile of 128 keys of one key/value head against all tiles of 64 queries, of all heads
+// that share it, that see it. A block does one job after the other; its warpgroups are
+//  - two that have 64 of the keys each: scores and their gradients, transposed (a row per key), and
+//    from them dk and dv, whole in registers at the job's end;
+//  - one that multiplies the gradients of scores, which those two leave in shared memory, with the
+//    keys and adds the result to sums of dq in global memory;
+//  - one of which one thread starts the copies of all tiles to shared memory.
+
+#include "ops/cuda/hopper_instructions.h"
+#include "ops/cuda/tensor_core_tiles.h"
+
+namespace heddle::ops::cuda::hopper {
+
+constexpr int kKeyTile = 128, kQueryTile = 64;
+constexpr int kTileBytes = 64 * 128;  // of 64 rows of 64 bf16
+constexpr int kBackwardThreads = 512;
+
+struct BackwardJobs {
+  int heads, groups, per_group;  // heads, key/value heads, and heads of one of those
+  int positions;
+  int query_tiles, key_tiles;
+  int group_count;  // of all key/value heads of the batch
+  int chunk;        // so many of them are worked on at the same time
+};
+
+struct Job {
+  int batch, group, key_tile;
+  int tiles;  // of queries of each head; 0: there are no more jobs
+};
+
+/// Without its tiles. In a chunk of key/value heads the longest come first.
+__device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
+  const int per_chunk = all.chunk * all.key_tiles;
+  const int chunk = index / per_chunk, in_chunk = index - chunk * per_chunk;
+  const int groups = min(all.chunk, all.group_count - chunk * all.chunk);
+  const int key_tile = in_chunk / groups, group = chunk * all.chunk + in_chunk - key_tile * groups;
+  return {group / all.groups, group % all.groups, key_tile, 0};
+}
+
+struct KeyGradients {
+  Bf16* data;
+  std::int64_t batch, position, head;  // strides
+};
+
+struct BackwardTensors {
+  CUtensorMap q, k, v, dout;  // boxes of a tile
+  // Of padded rows of 64 query_tiles, each 16 queries in the order of LaneValues.
+  const float *lse, *delta;  // [batch * heads]; lse times log2(e), infinite past the end
+  const int* first_keys;     // [batch], where there are documents
+  const int* tile_ends;  // [batch][key_tiles]: the tile of queries after the last that sees them
+  float* dq_sums;        // [batch * heads][query_tiles][8][128][4]: the order of registers
+  int* next_job;
+  KeyGradients dk, dv;
+  BackwardJobs jobs;
+  float scale, scale_log2;
+};
+
+/// Tiles of queries on their way or in use: two that a warpgroup has, one that it skips between
+/// them, and as many before the next.
+constexpr int kStages = 5;
+constexpr int kGradientTiles = 2;  // of each of the two warpgroups
+
+struct BackwardMemory {
+  unsigned char keys[2][2][kTileBytes], values[2][2][kTileBytes];  // of two jobs, two halves
+  unsigned char q[kStages][kTileBytes], dout[kStages][kTileBytes];
+  unsigned char gradients[2][kGradientTiles][kTileBytes];  // of scores: [key][query]
+  float lse[kStages][kQueryTile], delta[kStages][kQueryTile];
+  int first_keys[kStages][kQueryTile];
+  std::uint64_t job_full[2], job_empty[2];
+  std::uint64_t full[kStages], empty[kStages];
+  std::uint64_t gradient_full[2][kGradientTiles], gradient_empty[2][kGradientTiles];
+  Job jobs[2];
+};
+constexpr int kBackwardBytes = static_cast<int>(sizeof(BackwardMemory)) + 1024;
+
+/// A place in a ring of buffers, and the parity its use has there.
+template <int kSize>
+struct Turn {
+  int index = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++index == kSize) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// x, the same for all lanes of a warp, in a way that the compiler sees.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffU, x, 0); }
+
+__device__ __forceinline__ void arrive_warp(std::uint64_t* barrier) {
+  __syncwarp();
+  if (lane_id() == 0) arrive(barrier);
+}
+
+/// Whether wait_for() would not wait now.
+__device__ __forceinline__ bool is_over(std::uint64_t* barrier, std::uint32_t parity) {
+  std::uint32_t over;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(over)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return over != 0;
+}
+
+/// Stores 16 x 16 values, as products have them, to rows from row0 and columns from 16 k on of a
+/// swizzled tile.
+__device__ __forceinline__ void store_matrices(const void* tile, int row0, int k,
+                                               const std::uint32_t (&from)[4]) {
+  const auto offset =
+      static_cast<std::uint32_t>(chunk_offset<64>(row0 + lane_id() % 16, 2 * k + lane_id() / 16));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   shared_address(tile) + offset),
+               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
+__device__ __forceinline__ float low_of(std::uint32_t both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high_of(std::uint32_t both) {
+  return __uint_as_float(both & 0xffff0000U);
+}
+
+/// Lane i of each four gets all four lanes' x[i].
+__device__ __forceinline__ uint4 transpose_four(std::uint32_t x0, std::uint32_t x1,
+                                                std::uint32_t x2, std::uint32_t x3) {
+  constexpr unsigned kAll = 0xffffffffU;
+  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+  const std::uint32_t a = __shfl_xor_sync(kAll, odd ? x0 : x1, 1);
+  const std::uint32_t b = __shfl_xor_sync(kAll, odd ? x2 : x3, 1);
+  (odd ? x0 : x1) = a;
+  (odd ? x2 : x3) = b;
+  const std::uint32_t c = __shfl_xor_sync(kAll, upper ? x0 : x2, 2);
+  const std::uint32_t d = __shfl_xor_sync(kAll, upper ? x1 : x3, 2);
+  (upper ? x0 : x2) = c;
+  (upper ? x1 : x3) = d;
+  return {x0, x1, x2, x3};
+}
+
+/// A warpgroup's 64 x 64 sums, times `factor`, as rows of `to`, those before `rows`.
+__device__ __forceinline__ void store_sums(const float (&sums)[32], float factor, Bf16* to,
+                                           std::int64_t stride, int rows) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = warp_id() % 4 * 16 + lane / 4 + 8 * half;
+    Bf16* const at = to + row * stride + 8 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      std::uint32_t x[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int d = 4 * (4 * i + j) + 2 * half;
+        x[j] = pair_of(factor * sums[d], factor * sums[d + 1]);
+      }
+      const uint4 eight = transpose_four(x[0], x[1], x[2], x[3]);
+      if (row < rows) *reinterpret_cast<uint4*>(at + 32 * i) = eight;
+    }
+  }
+}
+
+/// What a lane needs of a row of 64: of queries 8 i + 2 (lane % 4) and the next, i from 0.
+template <class T>
+struct LaneValues {
+  T of[16];
+
+  /// Where query s of a row lies, so that a lane finds four of its own together.
+  __device__ static int place(int s) {
+    return s / 16 * 16 + s % 8 / 2 * 4 + s % 16 / 8 * 2 + s % 2;
+  }
+  __device__ __forceinline__ void load(const T* row) {
+    struct alignas(16) Four {
+      T of[4];
+    };
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Four four = reinterpret_cast<const Four*>(row)[4 * i + lane_id() % 4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) of[4 * i + j] = four.of[j];
+    }
+  }
+};
+
+template <bool kDocuments>
+__device__ __forceinline__ void copy_tiles(const BackwardTensors& t, BackwardMemory& m) {
+  Turn<2> job_turn;
+  Turn<kStages> turn;
+  const BackwardJobs& all = t.jobs;
+  const int jobs = all.group_count * all.key_tiles;
+  constexpr int kRowBytes = kQueryTile * 4;
+  constexpr int kStageBytes = 2 * kTileBytes + (kDocuments ? 3 : 2) * kRowBytes;
+  for (int index = static_cast<int>(blockIdx.x);;) {
+    wait_for(&m.job_empty[job_turn.index], job_turn.parity ^ 1);
+    std::uint64_t* const job_full = &m.job_full[job_turn.index];
+    if (index >= jobs) {
+      m.jobs[job_turn.index].tiles = 0;
+      arrive(job_full);
+      return;
+    }
+    Job job = job_at(all, index);
+    const int end = t.tile_ends[job.batch * all.key_tiles + job.key_tile];
+    job.tiles = end - 2 * job.key_tile;
+    m.jobs[job_turn.index] = job;
+    index = static_cast<int>(gridDim.x) + atomicAdd(t.next_job, 1);
+    arrive_and_expect(job_full, 4 * kTileBytes);
+    const int key0 = job.key_tile * kKeyTile;
+    start_box(m.keys[job_turn.index], t.k, job_full, 0, job.group, key0, job.batch);
+    start_box(m.values[job_turn.index], t.v, job_full, 0, job.group, key0, job.batch);
+    job_turn.advance();
+    for (int h = job.group * all.per_group; h < (job.group + 1) * all.per_group; ++h) {
+#pragma unroll 1
+      for (int tile = 2 * job.key_tile; tile < end; ++tile) {
+        wait_for(&m.empty[turn.index], turn.parity ^ 1);
+        std::uint64_t* const full = &m.full[turn.index];
+        arrive_and_expect(full, kStageBytes);
+        const int query0 = tile * kQueryTile;
+        const std::int64_t row = static_cast<std::int64_t>(job.batch) * all.heads + h;
+        const std::int64_t at = row * all.query_tiles * kQueryTile + query0;
+        start_box(m.q[turn.index], t.q, full, 0, h, query0, job.batch);
+        start_bytes(m.lse[turn.index], t.lse + at, kRowBytes, full);
+        start_box(m.dout[turn.index], t.dout, full, 0, h, query0, job.batch);
+        start_bytes(m.delta[turn.index], t.delta + at, kRowBytes, full);
+        if constexpr (kDocuments) {
+          start_bytes(m.first_keys[turn.index],
+                      t.first_keys + job.batch * all.query_tiles * kQueryTile + query0, kRowBytes,
+                      full);
+        }
+        turn.advance();
+      }
+    }
+  }
+}
+
+/// dq's sums += the gradients of scores times keys.
+__device__ __forceinline__ void add_to_queries(const BackwardTensors& t, BackwardMemory& m) {
+  Turn<2> job_turn;
+  Turn<kGradientTiles> turns[2];
+  for (;;) {
+    wait_for(&m.job_full[job_turn.index], job_turn.parity);
+    const Job job = m.jobs[job_turn.index];
+    const int tiles = uniform(job.tiles);
+    if (tiles == 0) return;
+    const std::uint64_t keys0 = across_sum(m.keys[job_turn.index][0], 0);
+    const std::uint64_t keys1 = across_sum(m.keys[job_turn.index][1], 0);
+    const int row = (job.batch * t.jobs.heads + job.group * t.jobs.per_group) * t.jobs.query_tiles;
+    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + 2 * job.key_tile) * 4096 +
+                threadIdx.x % 128 * 4;
+    for (int head = 0; head < t.jobs.per_group; ++head) {
+#pragma unroll 1
+      for (int tile = 0; tile < tiles; ++tile) {
+        float sums[32];
+        wait_for(&m.gradient_full[0][turns[0].index], turns[0].parity);
+        const std::uint64_t left0 = across_sum(m.gradients[0][turns[0].index], 0);
+        begin_products();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          multiply_add<1, 1>(sums, left0 + k * kNextRows, keys0 + k * kNextRows, k != 0);
+        }
+        // The first tile's queries do not see the later keys.
+        if (tile != 0) {
+          wait_for(&m.gradient_full[1][turns[1].index], turns[1].parity);
+          const std::uint64_t left1 = across_sum(m.gradients[1][turns[1].index], 0);
+          begin_products();
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            multiply_add<1, 1>(sums, left1 + k * kNextRows, keys1 + k * kNextRows, true);
+          }
+        }
+        end_product_group();
+        wait_for_products<0>();
+        arrive_warp(&m.gradient_empty[0][turns[0].index]);
+        turns[0].advance();
+        if (tile != 0) {
+          arrive_warp(&m.gradient_empty[1][turns[1].index]);
+          turns[1].advance();
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + 512 * i),
+                       "f"(sums[4 * i]), "f"(sums[4 * i + 1]), "f"(sums[4 * i + 2]),
+                       "f"(sums[4 * i + 3])
+                       : "memory");
+        }
+        to += 4096;
+      }
+      to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * 4096;
+    }
+    arrive_warp(&m.job_empty[job_turn.index]);
+    job_turn.advance();
+  }
+}
+
+/// d = the rows of tile a times the rows of tile b.
+__device__ __forceinline__ void multiply_rows(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) multiply_add(d, a + k * kNextInRow, b + k * kNextInRow, k != 0);
+}
+
+/// d += left times tile b.
+__device__ __forceinline__ void multiply_left(float (&d)[32], const std::uint32_t (&left)[4][4],
+                                              std::uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) multiply_add<1>(d, left[k], b + k * kNextRows, true);
+}
+
+/// The warpgroup's row that element i of its sums is of, and the column.
+__device__ __forceinline__ int row_of(int i) {
+  return warp_id() % 4 * 16 + lane_id() / 4 + 8 * (i / 2 % 2);
+}
+__device__ __forceinline__ int column_of(int i) {
+  return 8 * (i / 4) + 2 * (lane_id() % 4) + i % 2;
+}
+
+/// Where keys and queries are the same positions.
+__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    if (column_of(i) < row_of(i)) scores[i] = -INFINITY;
+  }
+}
+
+/// `first` is the first of the keys.
+__device__ __forceinline__ void hide_later_documents(float (&scores)[32], const int* first_keys,
+                                                     int first) {
+  LaneValues<int> first_key;
+  first_key.load(first_keys);
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    if (first_key.of[i / 4 * 2 + i % 2] > first + row_of(i)) scores[i] = -INFINITY;
+  }
+}
+
+/// dk and dv of 64 keys, those of half `half` of each tile.
+template <bool kDocuments>
+__device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMemory& m, int half) {
+  Turn<2> job_turn;
+  Turn<kStages> turn;
+  Turn<kGradientTiles> gradient_turn;
+  const int row = warp_id() % 4 * 16;
+  // One description serves for tiles along and across the summed index: they are one block wide.
+  const std::uint64_t q0 = along_sum(m.q), dout0 = along_sum(m.dout);
+  constexpr int kNextTile = kTileBytes >> 4;
+  for (;;) {
+    wait_for(&m.job_full[job_turn.index], job_turn.parity);
+    const int tiles = uniform(m.jobs[job_turn.index].tiles);
+    if (tiles == 0) return;
+    const std::uint64_t keys = along_sum(m.keys[job_turn.index][half]);
+    const std::uint64_t values = along_sum(m.values[job_turn.index][half]);
+
+    float dk[32], dv[32], scores[32], gradients[32];
+    std::uint32_t p[4][4], ds[4][4];
+    LaneValues<float> lse, delta;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
+    // Of the tiles of a head the first `half` do not see these keys.
+    int tile = half, left = t.jobs.per_group * (tiles - half);
+    const auto skip = [&] {
+      wait_for(&m.full[turn.index], turn.parity);
+      arrive_warp(&m.empty[turn.index]);
+      turn.advance();
+    };
+    if (left > 0) {
+      if (half == 1) skip();
+      wait_for(&m.full[turn.index], turn.parity);
+      begin_products();
+      multiply_rows(scores, keys, q0 + turn.index * kNextTile);
+      end_product_group();
+      lse.load(m.lse[turn.index]);
+      wait_for_products<0>();
+    } else {
+      for (int head = 0; half == 1 && head < t.jobs.per_group; ++head) skip();
+    }
+    int done = -1;  // the stage of the tile before
+    for (; left > 0; --left) {
+      // Under way: the last tile's dk.
+      const Turn<kStages> here = turn;
+      begin_products();
+      multiply_rows(gradients, values, dout0 + here.index * kNextTile);
+      end_product_group();
+      const int distance = (tile - half) * kQueryTile;
+      turn.advance();
+      if (++tile == tiles) {
+        tile = half;
+        if (half == 1 && left > 1) skip();
+      }
+      // After the last tile its scores once more, for nothing: a branch there would make the
+      // compiler wait for each product.
+      const Turn<kStages> next = left > 1 ? turn : here;
+      std::uint64_t* const gradient_empty = &m.gradient_empty[half][gradient_turn.index];
+      const bool is_next_full = is_over(&m.full[next.index], next.parity);
+      const bool is_gradient_empty = is_over(gradient_empty, gradient_turn.parity ^ 1);
+      if (distance == 0) hide_earlier_queries(scores);
+      if constexpr (kDocuments) {
+        const int first = uniform(m.jobs[job_turn.index].key_tile) * kKeyTile + half * 64;
+        if (uniform(m.first_keys[here.index][kQueryTile - 1]) > first) {
+          hide_later_documents(scores, m.first_keys[here.index], first);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int j = i / 4 * 2;
+        p[i / 8][i / 2 % 4] = pair_of(exp2_fast(scores[i] * t.scale_log2 - lse.of[j]),
+                                      exp2_fast(scores[i + 1] * t.scale_log2 - lse.of[j + 1]));
+      }
+      begin_products();
+      multiply_left(dv, p, dout0 + here.index * kNextTile);
+      end_product_group();
+      delta.load(m.delta[here.index]);
+      if (!is_next_full) wait_for(&m.full[next.index], next.parity);
+      begin_products();
+      multiply_rows(scores, keys, q0 + next.index * kNextTile);
+      end_product_group();
+      wait_for_products<2>();
+      if (done >= 0) arrive_warp(&m.empty[done]);
+      done = here.index;
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int j = i / 4 * 2;
+        const std::uint32_t both = p[i / 8][i / 2 % 4];
+        ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - delta.of[j]),
+                                       high_of(both) * (gradients[i + 1] - delta.of[j + 1]));
+      }
+      if (!is_gradient_empty) wait_for(gradient_empty, gradient_turn.parity ^ 1);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        store_matrices(m.gradients[half][gradient_turn.index], row, k, ds[k]);
+      }
+      begin_products();
+      multiply_left(dk, ds, q0 + here.index * kNextTile);
+      end_product_group();
+      fence_shared_writes();
+      arrive_warp(&m.gradient_full[half][gradient_turn.index]);
+      gradient_turn.advance();
+      lse.load(m.lse[next.index]);
+      wait_for_products<1>();
+    }
+    wait_for_products<0>();
+    if (done >= 0) arrive_warp(&m.empty[done]);
+    const Job job = m.jobs[job_turn.index];
+    const int first = job.key_tile * kKeyTile + half * 64;
+    arrive_warp(&m.job_empty[job_turn.index]);
+    job_turn.advance();
+    const auto store = [&](const float(&sums)[32], float factor, const KeyGradients& to) {
+      store_sums(sums, factor,
+                 to.data + job.batch * to.batch + first * to.position + job.group * to.head,
+                 to.position, t.jobs.positions - first);
+    };
+    store(dk, t.scale, t.dk);
+    store(dv, 1.0F, t.dv);
+  }
+}
+
+template <bool kDocuments>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
+    backward_kernel(const __grid_constant__ BackwardTensors tensors) {
+  extern __shared__ unsigned char raw[];
+  auto& m = *reinterpret_cast<BackwardMemory*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
+  if (threadIdx.x == 0) {
+    // What arrives: of a warpgroup each warp, of the copying one its thread.
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(&m.job_full[i], 1);
+      init_barrier(&m.job_empty[i], 12);
+      for (int j = 0; j < kGradientTiles; ++j) {
+        init_barrier(&m.gradient_full[i][j], 4);
+        init_barrier(&m.gradient_empty[i][j], 4);
+      }
+    }
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(&m.full[i], 1);
+      init_barrier(&m.empty[i], 8);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int warpgroup = uniform(warp_id() / 4);
+  if (warpgroup == 3) {
+    give_registers<24>();
+    if (threadIdx.x == 3 * 128) copy_tiles<kDocuments>(tensors, m);
+  } else if (warpgroup == 2) {
+    give_registers<72>();
+    add_to_queries(tensors, m);
+  } else {
+    take_registers<208>();
+    add_to_keys<kDocuments>(tensors, m, warpgroup);
+  }
+}
+
+}  // namespace heddle::ops::cuda::hopper

@@ -1,0 +1,360 @@
+#pragma once
+
+// Device code of Hopper: matrix products whose results pass through SwiGLU before they leave the
+// multiprocessor. Forward [gate | up] = a b^T and y = silu(gate) * up; backward dy = a b, of which
+// and of gate and up come their gradients, and y again.
+//
+// A block makes tiles of 128 x 256: in forward 128 columns of gate and the same of up. The two
+// blocks of a cluster lie one above the other and share the right factor: each copies half of it
+// to both. One thread starts copies; two warpgroups multiply 64 rows each, round the sums to bf16
+// and leave them in shared memory, where three more warps do the rest while the next tile is
+// multiplied.
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/hopper_instructions.h"
+
+namespace heddle::ops::cuda::hopper {
+
+struct GatedMaps {
+  CUtensorMap a;     ///< [rows, summed], boxes of 128 x 64
+  CUtensorMap b[2];  ///< forward: gate's and up's [width, summed], boxes of 128 x 64;
+                     ///< backward: the first is [summed, width], boxes of 64 x 64
+};
+
+struct GatedProduct {
+  int rows, width, summed;
+  __nv_bfloat16 *gate, *up;    ///< written in forward, read in backward
+  __nv_bfloat16 *dgate, *dup;  ///< backward's; may be gate and up
+  __nv_bfloat16* y;
+  std::int64_t stride, y_stride;  ///< of rows, in elements
+};
+
+namespace gated {
+
+constexpr int kThreads = 384, kGroups = 2, kHelpers = 3, kStages = 3;
+constexpr int kBlockBytes = 64 * 128;  // 64 rows of 64 bf16
+constexpr int kLeftBytes = 2 * kBlockBytes, kStageBytes = kLeftBytes + 4 * kBlockBytes;
+constexpr int kResultBytes = 4 * kBlockBytes;  // of a warpgroup, 64 x 256
+constexpr int kSharedBytes = kStages * kStageBytes + kGroups * kResultBytes + 1024 + 128;
+// Together what the block starts with: 3 x 168.
+constexpr int kProducerRegisters = 136, kConsumerRegisters = 184;
+
+/// Barriers in shared memory: a stage was filled, was read; a warpgroup's result is there, was
+/// taken.
+struct Barriers {
+  std::uint64_t full[kStages], empty[kStages], made[kGroups], taken[kGroups];
+};
+
+/// The tiles of a cluster, 256 rows high. Bands of eight are walked column by column, so that
+/// what the clusters read at a time stays in the cache.
+template <bool kBackward>
+class Tiles {
+ public:
+  static constexpr int kWidth = kBackward ? 256 : 128;  ///< columns of y
+  __device__ explicit Tiles(const GatedProduct& p)
+      : rows_((p.rows + 255) / 256), columns_((p.width + kWidth - 1) / kWidth) {}
+  __device__ int first() const { return static_cast<int>(blockIdx.x) / 2; }
+  __device__ int step() const { return static_cast<int>(gridDim.x) / 2; }
+  __device__ int count() const { return rows_ * columns_; }
+  struct Place {
+    int row, column;
+  };
+  /// Where this block's part begins.
+  __device__ Place find(int tile) const {
+    constexpr int kBand = 8;
+    const int band = tile / (kBand * columns_), in_band = tile - band * kBand * columns_;
+    const int height = min(kBand, rows_ - band * kBand);
+    return {(band * kBand + in_band % height) * 256 + block_in_cluster() * 128,
+            in_band / height * kWidth};
+  }
+
+ private:
+  int rows_, columns_;
+};
+
+/// A position in the ring of stages.
+struct Position {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+template <bool kBackward>
+__device__ void copy_in(unsigned char* stages, Barriers& barriers, const GatedMaps& maps,
+                        const GatedProduct& p) {
+  const Tiles<kBackward> tiles(p);
+  const int rank = block_in_cluster();
+  Position at{.stage = 0, .parity = 1};
+  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step()) {
+    const auto [row, column] = tiles.find(tile);
+    for (int k = 0; k < p.summed; k += 64, at.advance()) {
+      std::uint64_t* const full = barriers.full + at.stage;
+      unsigned char* const left = stages + at.stage * kStageBytes;
+      unsigned char* const half = left + kLeftBytes + rank * 2 * kBlockBytes;
+      wait_for(barriers.empty + at.stage, at.parity);
+      arrive_and_expect(full, kStageBytes);
+      start_box(left, maps.a, full, k, row, 0, 0);
+      if constexpr (kBackward) {
+        for (int i = 0; i < 2; ++i) {
+          start_shared_box(half + i * kBlockBytes, maps.b[0], full, column + 128 * rank + 64 * i, k,
+                           0, 0);
+        }
+      } else {
+        start_shared_box(half, maps.b[rank], full, k, column, 0, 0);
+      }
+    }
+  }
+}
+
+/// sums = a b for 64 rows of a tile.
+template <bool kBackward>
+__device__ __forceinline__ void multiply(float (&sums)[128], const unsigned char* stages,
+                                         Barriers& barriers, Position& at, int steps, int group,
+                                         int thread) {
+  int before = 0;
+  for (int k = 0; k < steps; ++k) {
+    wait_for(barriers.full + at.stage, at.parity);
+    const unsigned char* const left = stages + at.stage * kStageBytes;
+    const std::uint64_t a = along_sum(left + group * kBlockBytes);
+    const std::uint64_t b =
+        kBackward ? across_sum(left + kLeftBytes, kBlockBytes) : along_sum(left + kLeftBytes);
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      multiply_add<0, kBackward>(sums, a + i * kNextInRow,
+                                 b + i * (kBackward ? kNextRows : kNextInRow), k != 0 || i != 0);
+    }
+    end_product_group();
+    wait_for_products<1>();
+    if (k > 0 && thread < 2) arrive_in(barriers.empty + before, thread);
+    before = at.stage;
+    at.advance();
+  }
+  wait_for_products<0>();
+  if (thread < 2) arrive_in(barriers.empty + before, thread);
+}
+
+/// Rounds 64 x 256 sums to blocks of 64 x 64.
+__device__ __forceinline__ void round_sums(const float (&sums)[128], std::uint32_t result,
+                                           int thread) {
+  const int lane = thread % 32;
+  const std::uint32_t row = result + (thread / 32 * 16 + lane % 16) * 128;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float* const s = sums + 8 * i;
+    const std::uint32_t m[4] = {pack(s[0], s[1]), pack(s[2], s[3]), pack(s[4], s[5]),
+                                pack(s[6], s[7])};
+    store_matrices(row + i / 4 * kBlockBytes + ((2 * (i % 4) + lane / 16) ^ lane % 8) * 16, m);
+  }
+}
+
+template <bool kBackward>
+__device__ __forceinline__ void make_tiles(const unsigned char* stages, std::uint32_t results,
+                                           Barriers& barriers, const GatedProduct& p) {
+  const int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const Tiles<kBackward> tiles(p);
+  const int steps = (p.summed + 63) / 64;
+  Position at;
+  std::uint32_t taken = 1;
+  float sums[128];
+  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step(), taken ^= 1) {
+    multiply<kBackward>(sums, stages, barriers, at, steps, group, thread);
+    wait_for(barriers.taken + group, taken);
+    round_sums(sums, results + group * kResultBytes, thread);
+    __syncwarp();
+    if (thread % 32 == 0) arrive(barriers.made + group);
+  }
+}
+
+/// The v-th eight columns of row r of a result.
+__device__ __forceinline__ uint4 load_result(std::uint32_t result, int r, int v) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(result + v / 8 * kBlockBytes + r * 128 + ((v ^ r) % 8) * 16)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ uint4& vector_at(__nv_bfloat16* p) {
+  return *reinterpret_cast<uint4*>(p);
+}
+
+__device__ __forceinline__ float low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(std::uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000U);
+}
+/// 1 / (1 + exp(-x)), good to a few units in the last place of f32.
+__device__ __forceinline__ float sigmoid(float x) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504088896341F));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(power + 1.0F));
+  return inverse;
+}
+
+__device__ __forceinline__ std::uint32_t swiglu(std::uint32_t gate, std::uint32_t up) {
+  return pack(low(gate) * sigmoid(low(gate)) * low(up),
+              high(gate) * sigmoid(high(gate)) * high(up));
+}
+
+struct Gradients {
+  float gate, up, y;
+};
+__device__ __forceinline__ Gradients gradients(float dy, float gate, float up) {
+  const float s = sigmoid(gate), gated = gate * s;
+  return {dy * up * fmaf(gated, 1.0F - s, s), dy * gated, gated * up};
+}
+/// Replaces gate and up by their gradients; returns y.
+__device__ __forceinline__ std::uint32_t differentiate(std::uint32_t dy, std::uint32_t& gate,
+                                                       std::uint32_t& up) {
+  const Gradients a = gradients(low(dy), low(gate), low(up));
+  const Gradients b = gradients(high(dy), high(gate), high(up));
+  gate = pack(a.gate, b.gate);
+  up = pack(a.up, b.up);
+  return pack(a.y, b.y);
+}
+
+// What helpers do with a warpgroup's result, rows and columns from `row` and `column` on. A warp
+// of them takes a line of 32 vectors of eight columns at a time: two rows of gate and up, or one of
+// dy.
+
+__device__ __forceinline__ void finish_forward(std::uint32_t result, const GatedProduct& p, int row,
+                                               int column, int helper, int lane) {
+  const int v = lane % 16;
+  if (column + 8 * v >= p.width) return;
+#pragma unroll 4
+  for (int line = helper; line < 32; line += kHelpers) {
+    const int r = 2 * line + lane / 16;
+    if (row + r >= p.rows) continue;
+    const uint4 g = load_result(result, r, v), u = load_result(result, r, v + 16);
+    const std::int64_t at = (row + r) * p.stride + column + 8 * v;
+    vector_at(p.gate + at) = g;
+    vector_at(p.up + at) = u;
+    vector_at(p.y + (row + r) * p.y_stride + column + 8 * v) = {swiglu(g.x, u.x), swiglu(g.y, u.y),
+                                                                swiglu(g.z, u.z), swiglu(g.w, u.w)};
+  }
+}
+
+class FinishBackward {
+ public:
+  __device__ FinishBackward(const GatedProduct& p, int row, int column, int helper, int lane)
+      : p_(p),
+        helper_(helper),
+        lane_(lane),
+        rows_(column + 8 * lane < p.width ? min(64, p.rows - row) : 0),
+        at_(row * p.stride + column + 8 * lane),
+        y_at_(row * p.y_stride + column + 8 * lane) {}
+
+  /// Starts to read gate and up for a batch of lines.
+  __device__ __forceinline__ void fetch(int batch) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int r = row(batch, i);
+      if (r >= rows_) continue;
+      gate_[i] = vector_at(p_.gate + at_ + r * p_.stride);
+      up_[i] = vector_at(p_.up + at_ + r * p_.stride);
+    }
+  }
+  /// All batches, of which the first was fetched.
+  __device__ __forceinline__ void run(std::uint32_t result) {
+#pragma unroll 2
+    for (int batch = 0; batch < kBatches; ++batch) {
+      uint4 gate[kBatch], up[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        gate[i] = gate_[i];
+        up[i] = up_[i];
+      }
+      fetch(batch + 1);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int r = row(batch, i);
+        if (r >= rows_) continue;
+        const uint4 dy = load_result(result, r, lane_);
+        vector_at(p_.y + y_at_ + r * p_.y_stride) = {
+            differentiate(dy.x, gate[i].x, up[i].x), differentiate(dy.y, gate[i].y, up[i].y),
+            differentiate(dy.z, gate[i].z, up[i].z), differentiate(dy.w, gate[i].w, up[i].w)};
+        vector_at(p_.dgate + at_ + r * p_.stride) = gate[i];
+        vector_at(p_.dup + at_ + r * p_.stride) = up[i];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kBatch = 4, kBatches = (64 + kHelpers * kBatch - 1) / (kHelpers * kBatch);
+  __device__ int row(int batch, int i) const { return (batch * kBatch + i) * kHelpers + helper_; }
+
+  const GatedProduct& p_;
+  int helper_, lane_, rows_;
+  std::int64_t at_, y_at_;
+  uint4 gate_[kBatch], up_[kBatch];
+};
+
+template <bool kBackward>
+__device__ void help(std::uint32_t results, Barriers& barriers, const GatedProduct& p) {
+  const int helper = static_cast<int>(threadIdx.x) / 32 - 1;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Tiles<kBackward> tiles(p);
+  std::uint32_t made = 0;
+  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step(), made ^= 1) {
+    auto [row, column] = tiles.find(tile);
+    for (int group = 0; group < kGroups; ++group, row += 64) {
+      const std::uint32_t result = results + group * kResultBytes;
+      if constexpr (kBackward) {
+        FinishBackward finish(p, row, column, helper, lane);
+        finish.fetch(0);
+        wait_for(barriers.made + group, made);
+        finish.run(result);
+      } else {
+        wait_for(barriers.made + group, made);
+        finish_forward(result, p, row, column, helper, lane);
+      }
+      __syncwarp();
+      if (lane == 0) arrive(barriers.taken + group);
+    }
+  }
+}
+
+}  // namespace gated
+
+template <bool kBackward>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(gated::kThreads, 1)
+    gated_product(const __grid_constant__ GatedMaps maps, const __grid_constant__ GatedProduct p) {
+  using namespace gated;
+  extern __shared__ unsigned char memory[];
+  unsigned char* const stages = reinterpret_cast<unsigned char*>(
+      (reinterpret_cast<std::uintptr_t>(memory) + 1023) & ~std::uintptr_t{1023});
+  unsigned char* const results = stages + kStages * kStageBytes;
+  Barriers& barriers = *reinterpret_cast<Barriers*>(results + kGroups * kResultBytes);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(barriers.full + i, 1);
+      init_barrier(barriers.empty + i, 2 * kGroups);  // of both blocks
+    }
+    for (int i = 0; i < kGroups; ++i) {
+      init_barrier(barriers.made + i, 4);  // warps
+      init_barrier(barriers.taken + i, kHelpers);
+    }
+    fence_barrier_init();
+  }
+  sync_cluster();
+  if (threadIdx.x >= 128) {
+    take_registers<kConsumerRegisters>();
+    make_tiles<kBackward>(stages, shared_address(results), barriers, p);
+  } else {
+    give_registers<kProducerRegisters>();
+    if (threadIdx.x == 0) {
+      copy_in<kBackward>(stages, barriers, maps, p);
+    } else if (threadIdx.x >= 32) {
+      help<kBackward>(shared_address(results), barriers, p);
+    }
+  }
+  sync_cluster();  // the other block may still copy to this one or arrive at its barriers
+}
+
+}  // namespace heddle::ops::cuda::hopper
