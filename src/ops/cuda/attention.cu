@@ -10,7 +10,7 @@
 namespace heddle::ops::cuda {
 namespace {
 
-// Hopper's attention forward and cuDNN's where they apply, then that on tensor cores. Else these:
+// Hopper's attention and cuDNN's where they apply, then that on tensor cores. Else these:
 // tiles of queries against tiles of keys in shared memory, in f32 arithmetic, for any mask, width
 // and stride. A gradient is summed by one block in a fixed order; nothing is added atomically.
 
