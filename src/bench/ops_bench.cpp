@@ -465,9 +465,10 @@ void bench_attention(OpsBench& bench) {
   // causal mask, by another way.
   for (const AttentionSize& size :
        {AttentionSize{32, 12, 12, 1024, 64}, AttentionSize{8, 32, 4, 2048, 64},
-        AttentionSize{4, 32, 8, 4096, 64}, AttentionSize{8, 32, 4, 2048, 64, 512},
-        AttentionSize{4, 32, 8, 4096, 64, 512}, AttentionSize{4, 32, 8, 4096, 64, 4096},
-        AttentionSize{2, 32, 8, 4096, 128, 512}, AttentionSize{2, 32, 8, 4096, 128, 4096}}) {
+        AttentionSize{4, 32, 8, 4096, 64}, AttentionSize{2, 32, 8, 4096, 128},
+        AttentionSize{8, 32, 4, 2048, 64, 512}, AttentionSize{4, 32, 8, 4096, 64, 512},
+        AttentionSize{4, 32, 8, 4096, 64, 4096}, AttentionSize{2, 32, 8, 4096, 128, 512},
+        AttentionSize{2, 32, 8, 4096, 128, 4096}}) {
     bench_attention(bench, size);
   }
 }

@@ -159,13 +159,23 @@ class CudaAttention : public CudaProducts {
     }
     return mask;
   }
+  static Tensor growing(const Tensor& k_BTGK, double growth, DType dtype) {
+    const std::int64_t keys = k_BTGK.size(1), row = k_BTGK.size(2) * k_BTGK.size(3);
+    const auto values = k_BTGK.host<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::int64_t key = static_cast<std::int64_t>(i) / row % keys;
+      values[i] *= 1.0 + (growth - 1.0) * static_cast<double>(key) / static_cast<double>(keys);
+    }
+    return round_trip(k_BTGK, dtype);
+  }
   AttentionMask on_device(const AttentionMask& mask) {
     AttentionMask result = mask;
     if (mask.first_key_BS.defined()) result.first_key_BS = up(mask.first_key_BS);
     return result;
   }
 
-  void check(const Sizes& x, DType dtype, bool with_gradients) {
+  /// With `growth` the scores of later keys are up to so many times larger.
+  void check(const Sizes& x, DType dtype, bool with_gradients, double growth = 1.0) {
     SCOPED_TRACE(fmt::format("{} B{} S{} T{} H{} G{} K{} offset {} document {}", name_of(dtype),
                              x.batch, x.queries, x.keys, x.heads, x.groups, x.width, x.query_offset,
                              x.document));
@@ -174,7 +184,8 @@ class CudaAttention : public CudaProducts {
     const Shape query_shape{x.batch, x.queries, x.heads, x.width};
     const Shape key_shape{x.batch, x.keys, x.groups, x.width};
     const Shape row_shape{x.batch, x.heads, x.queries};
-    const Tensor q = random(query_shape, dtype, 1), k = random(key_shape, dtype, 2);
+    const Tensor q = random(query_shape, dtype, 1);
+    const Tensor k = growing(random(key_shape, dtype, 2), growth, dtype);
     const Tensor v = random(key_shape, dtype, 3), dout = random(query_shape, dtype, 4);
     const Tensor out = empty(query_shape, DType::f64), lse = empty(row_shape, DType::f64);
     const Tensor dev_q = up(q, dtype), dev_k = up(k, dtype), dev_v = up(v, dtype);
@@ -211,6 +222,22 @@ TEST_F(CudaAttention, EqualsTheCpuInTraining) {
           Sizes{3, 129, 129, 2, 2, 64, 0, 40}, Sizes{2, 200, 200, 2, 1, 128, 0, 33}}) {
       check(sizes, dtype, true);
     }
+  }
+}
+
+TEST_F(CudaAttention, EqualsTheCpuOverManyTiles) {
+  for (const Sizes& sizes :
+       {Sizes{2, 512, 512, 5, 5, 64}, Sizes{1, 1000, 1000, 4, 1, 64}, Sizes{1, 999, 999, 2, 1, 128},
+        Sizes{1, 500, 700, 4, 2, 64, 200}, Sizes{1, 500, 700, 2, 1, 128, 200},
+        Sizes{2, 900, 900, 2, 1, 64, 0, 411}}) {
+    check(sizes, DType::bf16, false);
+  }
+}
+
+TEST_F(CudaAttention, TakesScoresThatGrowBeyondAllEarlierOnes) {
+  for (const Sizes& sizes : {Sizes{1, 700, 700, 3, 1, 64}, Sizes{1, 600, 600, 2, 1, 64, 0, 500},
+                             Sizes{1, 600, 600, 2, 1, 128, 0, 500}}) {
+    check(sizes, DType::bf16, false, 60.0);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 #include "ops/cuda/attention_cudnn.h"
 #include "ops/cuda/attention_hopper_backward.h"
+#include "ops/cuda/attention_hopper_forward.h"
 #include "ops/cuda/attention_problem.h"
 #include "ops/cuda/attention_tensor_cores.h"
 #include "ops/cuda/reductions.h"
@@ -9,9 +10,9 @@
 namespace heddle::ops::cuda {
 namespace {
 
-// cuDNN's attention where it applies, then that on tensor cores. Else these: tiles of queries
-// against tiles of keys in shared memory, in f32 arithmetic, for any mask, width and stride. A
-// gradient is summed by one block in a fixed order; nothing is added atomically.
+// Hopper's attention forward and cuDNN's where they apply, then that on tensor cores. Else these:
+// tiles of queries against tiles of keys in shared memory, in f32 arithmetic, for any mask, width
+// and stride. A gradient is summed by one block in a fixed order; nothing is added atomically.
 
 /// A tile has kTile rows of queries and as many of keys; 16 x 16 threads have kTile / 16 rows of
 /// it each, and of the width kColumns columns.
@@ -364,7 +365,8 @@ void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor&
   check_like(out_BSHK, q_BSHK.shape(), q_BSHK.dtype());
   check_like(lse_BHS, {batch, problem.heads, problem.queries}, DType::f32);
   if (q_BSHK.count() == 0) return;
-  if (cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream) ||
+  if (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream) ||
+      cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream) ||
       tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream)) {
     return;
   }

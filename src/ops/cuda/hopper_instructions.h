@@ -184,6 +184,15 @@ __device__ __forceinline__ std::uint64_t across_sum(const void* rows, int block_
 }
 constexpr std::uint64_t kNextRows = 2048 >> 4;
 
+/// All descriptors have the same high half, and sums of the low ones do not overflow: 32 bits are
+/// enough to step from one to the next.
+__device__ __forceinline__ std::uint32_t low_half(std::uint64_t descriptor) {
+  return static_cast<std::uint32_t>(descriptor);
+}
+__device__ __forceinline__ std::uint64_t from_low_half(std::uint32_t low) {
+  return std::uint64_t{0x40000040} << 32 | low;
+}
+
 /// Before the first product that reads registers written by other instructions.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -194,6 +203,13 @@ __device__ __forceinline__ void end_product_group() {
 template <int kLeft>
 __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
+}
+
+/// Nothing that reads these sums is moved in front of the wait for them, which stands before.
+template <int kN>
+__device__ __forceinline__ void settle(float (&sums)[kN]) {
+#pragma unroll
+  for (int i = 0; i < kN; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
 // d[64 x N] (+)= a[64 x 16] b[16 x N]: thread t of the warpgroup has of d[i] row

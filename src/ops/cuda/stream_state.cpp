@@ -29,10 +29,15 @@ StreamState::StreamState(const Stream& of)
   HEDDLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, of.device().index));
   HEDDLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, of.device().index));
   is_hopper = major == 9 && minor == 0;
+  HEDDLE_CUDA(cudaMalloc(reinterpret_cast<void**>(&work_counter), 2 * sizeof(int)));
+  HEDDLE_CUDA(cudaMemsetAsync(work_counter, 0, 2 * sizeof(int), stream));
   HEDDLE_CUBLAS(cublasLtCreate(&blas));
 }
 
-StreamState::~StreamState() { cublasLtDestroy(blas); }
+StreamState::~StreamState() {
+  cublasLtDestroy(blas);
+  cudaFree(work_counter);
+}
 
 StreamState& state_of(Stream& stream) {
   HEDDLE_CUDA(cudaSetDevice(stream.device().index));

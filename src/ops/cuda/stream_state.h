@@ -66,6 +66,8 @@ class StreamState {
   int processors = 0;      ///< of the device: what a grid should fill
   bool is_hopper = false;  ///< whether code for sm_90a runs there
   Workspace workspace;
+  /// Two zeros on the device, for kernels whose blocks take work by counting; those leave zeros.
+  int* work_counter = nullptr;
   cublasLtHandle_t blas = nullptr;
   std::map<std::vector<std::int64_t>, std::unique_ptr<Product>> products;
   std::shared_ptr<void> attention;  ///< attention_cudnn.cpp's

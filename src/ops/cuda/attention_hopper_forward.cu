@@ -1,0 +1,325 @@
+#include <algorithm>
+
+#include "ops/cuda/attention_blocks.h"
+#include "ops/cuda/attention_hopper_forward.h"
+#include "ops/cuda/attention_hopper_forward_pieces.h"
+#include "ops/cuda/attention_hopper_forward_rows.h"
+#include "ops/cuda/reductions.h"
+#include "ops/cuda/tensor_map.h"
+
+namespace heddle::ops::cuda {
+namespace {
+
+using namespace hopper;
+
+/// A warpgroup's 64 queries of a head, which meet the tiles of keys that they see.
+template <class S>
+class Rows {
+ public:
+  __device__ __forceinline__ Rows(const ForwardWork& work, const ForwardMemory<S>& memory,
+                                  int group, int buffer, StageRing<S::kStages>& ring)
+      : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
+    query0_ = piece().query0[group];
+    row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
+    if constexpr (S::kAnyMask) {
+      const Problem& p = work_.problem;
+      const int b = piece().b;
+      first_key_[0] = static_cast<int>(p.first_of(b, min(row_, queries() - 1)));
+      first_key_[1] = static_cast<int>(p.first_of(b, min(row_ + 8, queries() - 1)));
+      all_begun_ = static_cast<int>(p.first_of(b, min(query0_ + kRows, queries()) - 1));
+    }
+#pragma unroll
+    for (float& x : out_) x = 0.0F;
+  }
+
+  __device__ __forceinline__ void meet_first() {
+    float scores[kScores];
+    wait_for(memory_.k_full(ring_.stage), ring_.round);
+    begin_products();
+    start_scores(scores);
+    wait_for_products<0>();
+    settle(scores);
+    release(memory_.k_empty(ring_.stage));
+    const int tile = piece().first[group_];
+    if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
+    softmax_.take_largest(scores, work_.scale);
+    softmax_.add(scores, work_.scale);
+    round_to_weights(scores, weights_);
+  }
+
+  __device__ __forceinline__ void meet_others() {
+    int tile = piece().first[group_] + 1;
+    const int behind = piece().behind[group_];
+    // Of the last tile only the first half may be seen.
+    const bool is_half =
+        tile < behind && offset() + query0_ + kRows <= (behind - 1) * S::kKeys + S::kKeys / 2;
+#pragma unroll 1
+    for (; tile < behind - (S::kAnyMask ? is_half : 1); ++tile) {
+      meet<kScores, S::kAnyMask>(tile);
+    }
+    if (is_half) {
+      meet<kScores / 2, true>(tile);
+      last_products<S::kKeys / 2>();
+    } else {
+      if (!S::kAnyMask && tile < behind) meet<kScores, true>(tile);
+      last_products<S::kKeys>();
+    }
+  }
+
+  /// By way of the queries' buffer.
+  __device__ __forceinline__ void store() {
+    constexpr float kLn2 = 0.6931471805599453F;
+    const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) % 128 / 32;
+    const int b = piece().b, h = piece().h[group_];
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float total = reduce_lanes<4>(softmax_.sum[r], Sum{});
+      inverse[r] = 1.0F / total;
+      if (row_ + 8 * r < queries() && lane % 4 == 0) {
+        work_.lse[work_.problem.row(b, h, row_ + 8 * r)] =
+            kLn2 * (softmax_.reference[r] + log2f(total));
+      }
+    }
+    sync_threads(1 + group_, 128);  // nobody needs the queries any more
+    unsigned char* const rows = memory_.q(buffer_, group_);
+#pragma unroll
+    for (int i = 0; i < S::kWidth / 16; ++i) {
+      std::uint32_t rounded[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 8 * i + 2 * j;
+        rounded[j] = pair_of(out_[at] * inverse[j % 2], out_[at + 1] * inverse[j % 2]);
+      }
+      const int row = 16 * warp + lane % 16, chunk = i % 4 * 2 + lane / 16;
+      store_matrices(
+          shared_address(rows) + i / 4 * kRows * 128 + row * 128 + (chunk ^ row % 8) * 16, rounded);
+    }
+    fence_shared_writes();
+    sync_threads(1 + group_, 128);
+    if (threadIdx.x % 128 == 0) {
+#pragma unroll
+      for (int c = 0; c < S::kWidth / 64; ++c) {
+        store_box(work_.out, rows + c * kRows * 128, 64 * c, h, query0_, b);
+      }
+      end_store_group();
+    }
+  }
+
+ private:
+  static constexpr int kScores = S::kKeys / 2;
+
+  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
+  __device__ int offset() const { return static_cast<int>(work_.problem.query_offset); }
+  __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
+
+  template <int kN>
+  __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
+    std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
+    asm volatile("" : "+r"(q));  // made anew: registers are short
+    const std::uint32_t k = low_half(along_sum(memory_.k(ring_.stage)));
+#pragma unroll
+    for (int i = 0; i < S::kWidth / 16; ++i) {
+      const std::uint32_t step = i % 4 * kNextInRow;
+      multiply_add(scores, from_low_half(q + i / 4 * (kRows * 128 >> 4) + step),
+                   from_low_half(k + i / 4 * (S::kKeys * 128 >> 4) + step), i > 0);
+    }
+    end_product_group();
+  }
+  /// Of the first kKeys keys.
+  template <int kKeys>
+  __device__ __forceinline__ void start_out(int stage) {
+    const std::uint32_t v = low_half(across_sum(memory_.v(stage), S::kKeys * 128));
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+      multiply_add<1>(out_, weights_[i], from_low_half(v + i * kNextRows), true);
+    }
+    end_product_group();
+  }
+
+  /// Whether no row's first key comes in this tile or later.
+  __device__ __forceinline__ bool have_begun(int tile) const {
+    return !S::kAnyMask || tile * S::kKeys >= all_begun_;
+  }
+  template <int kN>
+  __device__ __forceinline__ void hide(float (&scores)[kN], int tile) const {
+    const int key0 = tile * S::kKeys, own = key0 + lane_id() % 4 * 2;
+    if (key0 + S::kKeys - 1 > offset() + query0_) {
+      const int last[2] = {offset() + row_ - own, offset() + row_ + 8 - own};
+      hide_behind(scores, last);
+    }
+    if (!have_begun(tile)) {
+      const int first[2] = {first_key_[0] - own, first_key_[1] - own};
+      hide_before(scores, first);
+    }
+  }
+
+  /// Starts the products of its scores, and those of the last weights; makes its weights. kN: how
+  /// many scores of the tile are wanted.
+  template <int kN, bool kMayHide>
+  __device__ __forceinline__ void meet(int tile) {
+    float scores[kN];
+    const StageRing<S::kStages> before = ring_;
+    ring_.advance();
+    wait_for(memory_.k_full(ring_.stage), ring_.round);
+    wait_for(memory_.v_full(before.stage), before.round);
+    begin_products();
+    start_scores(scores);
+    start_out<S::kKeys>(before.stage);
+    wait_for_products<1>();
+    settle(scores);
+    if constexpr (kMayHide) hide(scores, tile);
+    const bool is_scaled = !have_begun(tile);
+    if (is_scaled) softmax_.take_largest(scores, work_.scale);
+    const float sum[2] = {softmax_.sum[0], softmax_.sum[1]};
+    softmax_.add(scores, work_.scale);
+    wait_for_products<0>();
+    settle(out_);
+    release(memory_.v_empty(before.stage));
+    if (softmax_.is_too_large()) {
+      make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
+                                             memory_.k(ring_.stage));
+      if constexpr (kMayHide) hide(scores, tile);
+      softmax_.sum[0] = sum[0];
+      softmax_.sum[1] = sum[1];
+      softmax_.take_largest(scores, work_.scale);
+      softmax_.add(scores, work_.scale);
+      scale_out();
+    } else if (is_scaled) {
+      scale_out();
+    }
+    release(memory_.k_empty(ring_.stage));
+    round_to_weights(scores, weights_);
+  }
+  __device__ __forceinline__ void scale_out() {
+#pragma unroll
+    for (int i = 0; i < S::kWidth / 2; ++i) out_[i] *= softmax_.factor[i / 2 % 2];
+  }
+
+  template <int kKeys>
+  __device__ __forceinline__ void last_products() {
+    wait_for(memory_.v_full(ring_.stage), ring_.round);
+    begin_products();
+    start_out<kKeys>(ring_.stage);
+    wait_for_products<0>();
+    settle(out_);
+    release(memory_.v_empty(ring_.stage));
+    ring_.advance();
+  }
+
+  const ForwardWork& work_;
+  const ForwardMemory<S>& memory_;
+  const int group_, buffer_;
+  StageRing<S::kStages>& ring_;
+  int query0_, row_;  // of the warpgroup, of the thread
+  int first_key_[2] = {}, all_begun_ = 0;
+  RunningSoftmax softmax_;
+  float out_[S::kWidth / 2];
+  std::uint32_t weights_[S::kKeys / 16][4];
+};
+
+/// What a warpgroup does that computes.
+template <class S>
+__device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMemory<S>& memory,
+                                        int group) {
+  StageRing<S::kStages> ring;
+  const auto pass_by = [&](int begin, int end) {
+#pragma unroll 1
+    for (int tile = begin; tile < end; ++tile, ring.advance()) {
+      wait_for(memory.k_full(ring.stage), ring.round);
+      release(memory.k_empty(ring.stage));
+      wait_for(memory.v_full(ring.stage), ring.round);
+      release(memory.v_empty(ring.stage));
+    }
+  };
+#pragma unroll 1
+  for (int turn = 0;; ++turn) {
+    wait_for(memory.q_full(turn & 1), turn >> 1 & 1);
+    // Read where it is needed: registers are short.
+    const ForwardPiece<S::kGroups>& piece = memory.piece(turn & 1);
+    if (piece.b < 0) break;
+    // The last piece's rows have left its buffer, which may hold queries again.
+    const auto release_last = [&] {
+      if (turn > 0 && threadIdx.x % 128 == 0) {
+        wait_for_stores<0>();
+        arrive(memory.q_empty(~turn & 1));
+      }
+    };
+    pass_by(piece.begin, piece.first[group]);
+    if (piece.h[group] >= 0) {
+      Rows<S> rows(work, memory, group, turn & 1, ring);
+      rows.meet_first();
+      release_last();
+      rows.meet_others();
+      rows.store();
+    } else {
+      release_last();
+    }
+    pass_by(piece.behind[group], piece.end);
+  }
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    forward_kernel(const __grid_constant__ ForwardWork work) {
+  extern __shared__ unsigned char raw[];
+  const ForwardMemory<S> memory(raw);
+  if (threadIdx.x == 0) memory.init();
+  __syncthreads();
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  if (group == S::kGroups) {
+    give_registers<S::kCopyRegisters>();
+    if (threadIdx.x % 128 < 32) ForwardCopies<S>(work, memory).run();
+  } else {
+    take_registers<S::kRegisters>();
+    compute<S>(work, memory, group);
+  }
+}
+
+template <class S>
+void launch(const ForwardWork& work, StreamState& state) {
+  HEDDLE_CUDA(cudaFuncSetAttribute(forward_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   S::kBytes));
+  forward_kernel<S><<<state.processors, S::kThreads, S::kBytes, state.stream>>>(work);
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+}  // namespace
+
+bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, const Tensor& k_BTGK,
+                              const Tensor& v_BTGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
+                              Stream& stream) {
+  StreamState& state = state_of(stream);
+  const bool is_plain = problem.first_key == nullptr && problem.query_offset == 0;
+  if (!state.is_hopper || problem.queries < kRows ||
+      (problem.width != 64 && (problem.width != 128 || is_plain)) ||
+      !suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) {
+    return false;
+  }
+  // As much as stays in the second-level cache while it is needed.
+  constexpr std::int64_t kCachedBytes = std::int64_t{64} << 20;
+  const std::int64_t pairs = q_BSHK.size(0) * problem.groups;
+  const std::int64_t pair_bytes = 4 * problem.keys * problem.width;
+  const std::int64_t together = std::clamp<std::int64_t>(kCachedBytes / pair_bytes, 1, pairs);
+  const auto tiles = [](const Tensor& t, int rows) { return tensor_map(t, {1, rows, 1, 64}); };
+  const ForwardWork work{.q = tiles(q_BSHK, kRows),
+                         .k = tiles(k_BTGK, kTileKeys),
+                         .v = tiles(v_BTGK, kTileKeys),
+                         .out = tiles(out_BSHK, kRows),
+                         .problem = problem,
+                         .pairs = static_cast<int>(pairs),
+                         .together = static_cast<int>(together),
+                         .scale = problem.scale * kLog2E,
+                         .lse = device_data<float>(lse_BHS),
+                         .counter = state.work_counter};
+  if (problem.width == 128) {
+    launch<ForwardShape<128, true>>(work, state);
+  } else if (is_plain) {
+    launch<ForwardShape<64, false>>(work, state);
+  } else {
+    launch<ForwardShape<64, true>>(work, state);
+  }
+  return true;
+}
+
+}  // namespace heddle::ops::cuda

@@ -1,0 +1,242 @@
+#pragma once
+
+// Device code only: how Hopper's attention forward is cut into pieces, and the warp that starts the
+// copies for them.
+
+#include <climits>
+
+#include "ops/cuda/attention_problem.h"
+#include "ops/cuda/hopper_instructions.h"
+#include "ops/cuda/tensor_core_tiles.h"
+
+namespace heddle::ops::cuda::hopper {
+
+// A warpgroup has 64 queries of a head. Warpgroups whose queries read the same keys are a piece of
+// work: neighbouring heads of a group, then earlier queries. Thread blocks, one per processor, take
+// pieces, the longest first, until none is left. In a block one more warp starts the copies:
+// queries, and tiles of keys and values that all warpgroups pass by, some of which lie ready at any
+// time, also for the next piece. A warpgroup starts the products of the next scores, then those of
+// the last weights and values, and makes weights of the former while the latter are made; the other
+// warpgroups fill what is left of both.
+
+inline constexpr int kRows = 64;       // queries of a warpgroup
+inline constexpr int kTileKeys = 128;  // keys of a tile
+
+/// With kAnyMask there are documents, or keys before the first query.
+template <int kWidth_, bool kAnyMask_>
+struct ForwardShape {
+  static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
+  static constexpr bool kAnyMask = kAnyMask_;
+  static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
+  static constexpr int kThreads = 128 * (kGroups + 1);
+  static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
+  static constexpr int kCopyRegisters = kWidth == 64 ? 32 : 24;
+  // A block begins with the same number for all threads; warps wait for ever for what is not there.
+  static_assert(128 * (kGroups * kRegisters + kCopyRegisters) <=
+                65536 / kThreads / 8 * 8 * kThreads);
+  static constexpr int kQueryBytes = kRows * kWidth * 2, kTileBytes = kKeys * kWidth * 2;
+  static constexpr int kBytes = 2 * kGroups * kQueryBytes + 2 * kStages * kTileBytes + 2048;
+};
+
+struct ForwardWork {
+  CUtensorMap q, k, v, out;
+  Problem problem;
+  int pairs;     // of batch and group of heads
+  int together;  // pairs whose pieces are taken by length, whoever's they are
+  float scale;   // of scores to powers of 2
+  float* lse;
+  int* counter;
+};
+
+/// What the warpgroups do next.
+template <int kGroups>
+struct ForwardPiece {
+  int b;           // < 0: nothing more
+  int begin, end;  // tiles of keys that pass by
+  int h[kGroups];  // < 0: nothing for this one
+  int query0[kGroups];
+  int first[kGroups], behind[kGroups];  // tiles it sees
+};
+
+template <class S>
+struct ForwardMemory {
+  std::uint32_t base;  // in shared memory: half of a pointer's registers
+
+  __device__ explicit ForwardMemory(const unsigned char* raw)
+      : base((shared_address(raw) + 1023) / 1024 * 1024) {}
+  __device__ unsigned char* at(int offset) const {
+    return static_cast<unsigned char*>(__cvta_shared_to_generic(base + offset));
+  }
+  __device__ unsigned char* q(int buffer, int group) const {
+    return at((buffer * S::kGroups + group) * S::kQueryBytes);
+  }
+  __device__ unsigned char* k(int stage) const {
+    return at(2 * S::kGroups * S::kQueryBytes + stage * S::kTileBytes);
+  }
+  __device__ unsigned char* v(int stage) const { return k(S::kStages + stage); }
+  __device__ std::uint64_t* barrier(int i) const {
+    return reinterpret_cast<std::uint64_t*>(k(2 * S::kStages)) + i;
+  }
+  __device__ std::uint64_t* k_full(int stage) const { return barrier(stage); }
+  __device__ std::uint64_t* k_empty(int stage) const { return barrier(S::kStages + stage); }
+  __device__ std::uint64_t* v_full(int stage) const { return barrier(2 * S::kStages + stage); }
+  __device__ std::uint64_t* v_empty(int stage) const { return barrier(3 * S::kStages + stage); }
+  __device__ std::uint64_t* q_full(int buffer) const { return barrier(4 * S::kStages + buffer); }
+  __device__ std::uint64_t* q_empty(int buffer) const {
+    return barrier(4 * S::kStages + 2 + buffer);
+  }
+  __device__ ForwardPiece<S::kGroups>& piece(int buffer) const {
+    return reinterpret_cast<ForwardPiece<S::kGroups>*>(barrier(4 * S::kStages + 4))[buffer];
+  }
+
+  __device__ void init() const {
+    for (int i = 0; i < S::kStages; ++i) {
+      init_barrier(k_full(i), 1);
+      init_barrier(v_full(i), 1);
+      init_barrier(k_empty(i), 4 * S::kGroups);  // warps
+      init_barrier(v_empty(i), 4 * S::kGroups);
+    }
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(q_full(i), 1);
+      init_barrier(q_empty(i), S::kGroups);
+    }
+    fence_barrier_init();
+  }
+};
+
+/// Where one is in the stages, and the parity of the round.
+template <int kStages>
+struct StageRing {
+  int stage = 0;
+  std::uint32_t round = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      round ^= 1;
+    }
+  }
+};
+
+/// A warp is done with what was there.
+__device__ __forceinline__ void release(std::uint64_t* empty) {
+  if (lane_id() == 0) arrive(empty);
+}
+
+/// The warp that starts copies.
+template <class S>
+class ForwardCopies {
+ public:
+  __device__ ForwardCopies(const ForwardWork& work, const ForwardMemory<S>& memory)
+      : work_(work),
+        memory_(memory),
+        lane_(lane_id()),
+        per_group_(work.problem.heads / work.problem.groups),
+        row_blocks_((static_cast<int>(work.problem.queries) + kRows - 1) / kRows) {}
+
+  __device__ void run() {
+    const int units = row_blocks_ * per_group_;
+    const int per_pair = (units + S::kGroups - 1) / S::kGroups, count = per_pair * work_.pairs;
+    int next = take();
+    for (int turn = 0;; ++turn) {
+      const int number = next, buffer = turn & 1;
+      if (number >= count) {
+        wait_for(memory_.q_empty(buffer), (turn >> 1 & 1) ^ 1);
+        if (lane_ == 0) {
+          memory_.piece(buffer).b = -1;
+          arrive(memory_.q_full(buffer));
+        }
+        break;
+      }
+      next = take();
+      const int before = number / (work_.together * per_pair) * work_.together;
+      const int pairs = min(work_.together, work_.pairs - before);
+      const int within = number - before * per_pair;
+      start(before + within % pairs, within / pairs * S::kGroups, units, turn);
+    }
+    leave();
+  }
+
+ private:
+  __device__ int take() const {
+    int number = 0;
+    if (lane_ == 0) number = atomicAdd(work_.counter, 1);
+    return __shfl_sync(0xffffffffU, number, 0);
+  }
+
+  /// Lane i finds out what warpgroup i does; the first starts the copies.
+  __device__ void start(int pair, int unit0, int units, int turn) {
+    const Problem& p = work_.problem;
+    const int b = pair / p.groups, g = pair % p.groups, buffer = turn & 1;
+    const int unit = unit0 + lane_;
+    const bool exists = lane_ < S::kGroups && unit < units;
+    const int query0 = (row_blocks_ - 1 - unit / per_group_) * kRows;
+    const int h = g * per_group_ + unit % per_group_;
+    int first = 0, behind = 0;
+    if (exists) {
+      const int last = min(query0 + kRows, static_cast<int>(p.queries));
+      behind = (static_cast<int>(p.query_offset) + last + S::kKeys - 1) / S::kKeys;
+      if constexpr (S::kAnyMask) first = static_cast<int>(p.first_of(b, query0)) / S::kKeys;
+    }
+    const int begin = __reduce_min_sync(0xffffffffU, exists ? first : INT_MAX);
+    const int end = __reduce_max_sync(0xffffffffU, behind);
+    const int present = __popc(__ballot_sync(0xffffffffU, exists));
+    wait_for(memory_.q_empty(buffer), (turn >> 1 & 1) ^ 1);
+    ForwardPiece<S::kGroups>& piece = memory_.piece(buffer);
+    if (lane_ < S::kGroups) {
+      piece.h[lane_] = exists ? h : -1;
+      piece.query0[lane_] = query0;
+      piece.first[lane_] = exists ? first : end;
+      piece.behind[lane_] = exists ? behind : end;
+    }
+    if (lane_ == 0) {
+      piece.b = b;
+      piece.begin = begin;
+      piece.end = end;
+    }
+    __syncwarp();
+    if (lane_ == 0) arrive_and_expect(memory_.q_full(buffer), present * S::kQueryBytes);
+    __syncwarp();
+    if (exists) {
+#pragma unroll
+      for (int c = 0; c < S::kWidth / 64; ++c) {
+        start_box(memory_.q(buffer, lane_) + c * kRows * 128, work_.q, memory_.q_full(buffer),
+                  64 * c, h, query0, b);
+      }
+    }
+    if (lane_ == 0) start_tiles(b, g, begin, end);
+  }
+
+  __device__ void start_tiles(int b, int g, int begin, int end) {
+    for (int tile = begin; tile < end; ++tile, ring_.advance()) {
+      start_tile(memory_.k(ring_.stage), work_.k, memory_.k_full(ring_.stage),
+                 memory_.k_empty(ring_.stage), tile, b, g);
+      start_tile(memory_.v(ring_.stage), work_.v, memory_.v_full(ring_.stage),
+                 memory_.v_empty(ring_.stage), tile, b, g);
+    }
+  }
+  __device__ void start_tile(unsigned char* to, const CUtensorMap& from, std::uint64_t* full,
+                             std::uint64_t* empty, int tile, int b, int g) const {
+    wait_for(empty, ring_.round ^ 1);
+    arrive_and_expect(full, S::kTileBytes);
+#pragma unroll
+    for (int c = 0; c < S::kWidth / 64; ++c) {
+      start_box(to + c * S::kKeys * 128, from, full, 64 * c, g, tile * S::kKeys, b);
+    }
+  }
+
+  /// The last block leaves the counter as it was found.
+  __device__ void leave() const {
+    if (lane_ == 0 && atomicAdd(work_.counter + 1, 1) == static_cast<int>(gridDim.x) - 1) {
+      work_.counter[0] = 0;
+      work_.counter[1] = 0;
+    }
+  }
+
+  const ForwardWork& work_;
+  const ForwardMemory<S>& memory_;
+  int lane_, per_group_, row_blocks_;
+  StageRing<S::kStages> ring_;
+};
+
+}  // namespace heddle::ops::cuda::hopper
