@@ -60,6 +60,7 @@ struct BackwardTensors {
 /// Tiles of queries on their way or in use: two that a warpgroup has, one that it skips between
 /// them, and as many before the next.
 constexpr int kStages = 5;
+static_assert(kStages >= 5, "the two would wait for each other");
 constexpr int kGradientTiles = 2;  // of each of the two warpgroups
 
 struct BackwardMemory {
@@ -286,7 +287,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        store_matrices(m.gradients[half][gradient_turn.index], row, k, ds[k]);
+        store_block(m.gradients[half][gradient_turn.index], row, k, ds[k]);
       }
       begin_products();
       multiply_left(dk, ds, q0 + here.index * kNextTile);

@@ -33,19 +33,11 @@ __device__ __forceinline__ void arrive_warp(std::uint64_t* barrier) {
 
 /// Stores 16 x 16 values, as products have them, to rows from row0 and columns from 16 k on of a
 /// swizzled tile.
-__device__ __forceinline__ void store_matrices(const void* tile, int row0, int k,
-                                               const std::uint32_t (&from)[4]) {
+__device__ __forceinline__ void store_block(const void* tile, int row0, int k,
+                                            const std::uint32_t (&from)[4]) {
   const auto offset =
       static_cast<std::uint32_t>(chunk_offset<64>(row0 + lane_id() % 16, 2 * k + lane_id() / 16));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   shared_address(tile) + offset),
-               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
-               : "memory");
-}
-
-__device__ __forceinline__ float low_of(std::uint32_t both) { return __uint_as_float(both << 16); }
-__device__ __forceinline__ float high_of(std::uint32_t both) {
-  return __uint_as_float(both & 0xffff0000U);
+  store_matrices(shared_address(tile) + offset, from);
 }
 
 /// Lane i of each four gets all four lanes' x[i].
