@@ -10,7 +10,6 @@
 #include "nn/activation.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
-#include "nn/gated_mlp.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
 #include "nn/recompute.h"
@@ -145,8 +144,8 @@ class BlockBuilder {
 
   /// A linear whose outputs are divided over tp. The outputs from `first_copied` on are held by
   /// `copies` ranks each.
-  std::unique_ptr<Linear> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
-                                           Parameter::Copies copies = {}) const {
+  std::unique_ptr<Layer> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
+                                          Parameter::Copies copies = {}) const {
     const int output_dim = spec_.linears_are_in_out ? 1 : 0;
     auto weight = linear_weight(outputs, {spec_.hidden, {0, spec_.hidden}},
                                 tensor_.divided(output_dim), spec_.init_stddev);
@@ -160,8 +159,8 @@ class BlockBuilder {
   }
 
   /// A linear whose inputs are divided over tp: its output is a partial sum.
-  std::unique_ptr<Linear> linear_by_input(const std::string& pattern, const Input& in,
-                                          bool has_bias) const {
+  std::unique_ptr<Layer> linear_by_input(const std::string& pattern, const Input& in,
+                                         bool has_bias) const {
     const std::vector<Output> outputs = {{pattern, spec_.hidden, {{0, spec_.hidden}}}};
     const int input_dim = spec_.linears_are_in_out ? 0 : 1;
     return std::make_unique<Linear>(
@@ -228,22 +227,15 @@ class BlockBuilder {
     Layers layers;
     layers.push_back(norm(names.mlp_norm));
     tensor_.enter(layers, spec_.hidden);
-    const bool is_gated = spec_.mlp == ModelSpec::Mlp::swiglu;
-    std::vector<Output> outputs{{names.up, spec_.ffn, {own}}};
-    if (is_gated) outputs.insert(outputs.begin(), {names.gate, spec_.ffn, {own}});
-    auto up = linear_by_output(outputs, spec_.mlp_bias);
-    auto down = linear_by_input(names.down, {spec_.ffn, own}, spec_.mlp_bias);
-    if (is_gated && up->is_plain() && down->is_plain()) {
-      layers.push_back(std::make_unique<GatedMlp>(std::move(up), std::move(down)));
+    if (spec_.mlp == ModelSpec::Mlp::swiglu) {
+      layers.push_back(linear_by_output(
+          {{names.gate, spec_.ffn, {own}}, {names.up, spec_.ffn, {own}}}, spec_.mlp_bias));
+      layers.push_back(std::make_unique<SwiGlu>(own.size));
     } else {
-      layers.push_back(std::move(up));
-      if (is_gated) {
-        layers.push_back(std::make_unique<SwiGlu>(own.size));
-      } else {
-        layers.push_back(std::make_unique<GeluLayer>(own.size, spec_.gelu));
-      }
-      layers.push_back(std::move(down));
+      layers.push_back(linear_by_output({{names.up, spec_.ffn, {own}}}, spec_.mlp_bias));
+      layers.push_back(std::make_unique<GeluLayer>(own.size, spec_.gelu));
     }
+    layers.push_back(linear_by_input(names.down, {spec_.ffn, own}, spec_.mlp_bias));
     tensor_.leave(layers, spec_.hidden);
     return layers;
   }

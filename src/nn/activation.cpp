@@ -1,5 +1,7 @@
 #include "nn/activation.h"
 
+#include "ops/gemm.h"
+
 namespace heddle {
 
 Tensor Activation::output(const Tensor& x, Ctx& ctx) const {
@@ -45,6 +47,22 @@ void SwiGlu::differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y
                            Stream& stream) const {
   const auto [gate_TF, up_TF] = ops::halves(x);
   ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, y_TF, stream);
+}
+
+Tensor SwiGlu::forward_product(const Tensor& x, const Tensor& w, Saved& saved, Ctx& ctx) {
+  const Tensor gate_up = ctx.activation({x.size(0), in_width()}, x.dtype());
+  const Tensor y_TF = ctx.activation({x.size(0), out_width()}, x.dtype());
+  ops::gemm_swiglu(x, w, gate_up, y_TF, ctx.stream);
+  if (ctx.keeps_saved) saved.put(kInput, gate_up);
+  return y_TF;
+}
+
+Layer::Rebuilt SwiGlu::backward_product(const Tensor& dy, const Tensor& w, Saved& saved, Ctx& ctx) {
+  const Tensor gate_up = saved.take(kInput);
+  const Tensor y_TF = ctx.activation({dy.size(0), out_width()}, dy.dtype());
+  const Tensor scratch_TF = ctx.activation(y_TF.shape(), dy.dtype());
+  ops::gemm_swiglu_backward(dy, w, scratch_TF, gate_up, gate_up, y_TF, ctx.stream);
+  return {.dx = gate_up, .output = y_TF};
 }
 
 void GeluLayer::apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) const {

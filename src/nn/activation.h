@@ -23,6 +23,10 @@ class Activation : public Layer {
   Activation(std::int64_t in_width, std::int64_t out_width)
       : in_width_(in_width), out_width_(out_width) {}
 
+  enum Slot { kInput };
+  std::int64_t in_width() const { return in_width_; }
+  std::int64_t out_width() const { return out_width_; }
+
  private:
   /// y = f(x).
   virtual void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const = 0;
@@ -33,7 +37,6 @@ class Activation : public Layer {
 
   Tensor output(const Tensor& x, Ctx& ctx) const;
 
-  enum Slot { kInput };
   std::int64_t in_width_, out_width_;
 };
 
@@ -41,6 +44,10 @@ class Activation : public Layer {
 class SwiGlu final : public Activation {
  public:
   explicit SwiGlu(std::int64_t width) : Activation(2 * width, width) {}
+
+  bool takes_products() const override { return true; }
+  Tensor forward_product(const Tensor& x, const Tensor& w, Saved& saved, Ctx& ctx) override;
+  Rebuilt backward_product(const Tensor& dy, const Tensor& w, Saved& saved, Ctx& ctx) override;
 
  private:
   void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const override;

@@ -37,6 +37,24 @@ Layer::Rebuilt Layer::backward_rebuilding(const Tensor&, Saved&, Ctx&) {
   return {};
 }
 
+Tensor Layer::forward_through(const Tensor& x, Layer& next, Saved& saved, Saved& next_saved,
+                              Ctx& ctx) {
+  return next.forward(forward(x, saved, ctx), next_saved, ctx);
+}
+
+Layer::Rebuilt Layer::backward_through(const Tensor& dy, Layer& before, Saved& saved,
+                                       Saved& before_saved, Ctx& ctx) {
+  return before.backward_rebuilding(backward_input(dy, saved, ctx), before_saved, ctx);
+}
+
+Tensor Layer::forward_product(const Tensor&, const Tensor&, Saved&, Ctx&) {
+  HEDDLE_CHECK(false, "this layer takes no products");
+}
+
+Layer::Rebuilt Layer::backward_product(const Tensor&, const Tensor&, Saved&, Ctx&) {
+  HEDDLE_CHECK(false, "this layer takes no products");
+}
+
 Tensor Layer::rebuild_output(const Saved&, Ctx&) const {
   HEDDLE_CHECK(false, "this layer cannot rebuild its output");
   return {};

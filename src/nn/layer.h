@@ -71,6 +71,21 @@ class Layer {
     Tensor dx, output;
   };
   virtual Rebuilt backward_rebuilding(const Tensor& dy, Saved& saved, Ctx& ctx);
+  // Neighbours that work in one pass where the device can: a linear layer, and an activation that
+  // makes its input, or the gradient of its output, by itself, as a product.
+
+  /// This layer's forward, and then that of the next one. The default calls both.
+  virtual Tensor forward_through(const Tensor& x, Layer& next, Saved& saved, Saved& next_saved,
+                                 Ctx& ctx);
+  /// This layer's backward_input, and then backward_rebuilding of the one before.
+  virtual Rebuilt backward_through(const Tensor& dy, Layer& before, Saved& saved,
+                                   Saved& before_saved, Ctx& ctx);
+  /// Whether forward_product and backward_product exist: forward of x w^T, and backward_rebuilding
+  /// for the gradient dy w.
+  virtual bool takes_products() const { return false; }
+  virtual Tensor forward_product(const Tensor& x, const Tensor& w, Saved& saved, Ctx& ctx);
+  virtual Rebuilt backward_product(const Tensor& dy, const Tensor& w, Saved& saved, Ctx& ctx);
+
   /// Promises to hand the input over by Saved slot kRebuiltInput before backward, so that forward
   /// need not keep it. Returns false when the layer does not take it that way.
   virtual bool accept_rebuilt_input() { return false; }

@@ -35,24 +35,6 @@ Tensor Linear::backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) {
   return dx_TI;
 }
 
-Linear::Gated Linear::forward_swiglu(const Tensor& x_TI, Saved& saved, Ctx& ctx) {
-  const std::int64_t tokens = x_TI.size(0);
-  Gated gated{ctx.activation({tokens, out()}, x_TI.dtype()),
-              ctx.activation({tokens, out() / 2}, x_TI.dtype())};
-  ops::gemm_swiglu(x_TI, weight_->value, gated.gate_up, gated.y, ctx.stream);
-  if (ctx.keeps_saved && !input_is_rebuilt_) saved.put(kInput, x_TI);
-  return gated;
-}
-
-Tensor Linear::backward_swiglu(const Tensor& dy_TO, const Tensor& gate_up, Saved& saved, Ctx& ctx) {
-  const Shape shape{dy_TO.size(0), in()};
-  Tensor x_TI = ctx.activation(shape, dy_TO.dtype());
-  const Tensor scratch_TI = ctx.activation(shape, dy_TO.dtype());
-  ops::gemm_swiglu_backward(dy_TO, weight_->value, scratch_TI, gate_up, gate_up, x_TI, ctx.stream);
-  saved.put(kOutputGrad, dy_TO);
-  return x_TI;
-}
-
 void Linear::backward_weight(Saved& saved, Ctx& ctx) {
   const Tensor x_TI = saved.take(input_is_rebuilt_ ? kRebuiltInput : kInput);
   const Tensor dy_TO = saved.take(kOutputGrad);
@@ -66,6 +48,24 @@ void Linear::backward_weight(Saved& saved, Ctx& ctx) {
     bias_->clear_stale_grad(ctx.stream);
     ops::bias_backward(dy_TO, bias_->grad, ctx.stream);
   }
+}
+
+Tensor Linear::forward_through(const Tensor& x_TI, Layer& next, Saved& saved, Saved& next_saved,
+                               Ctx& ctx) {
+  if (!is_plain() || !next.takes_products()) {
+    return Layer::forward_through(x_TI, next, saved, next_saved, ctx);
+  }
+  if (ctx.keeps_saved && !input_is_rebuilt_) saved.put(kInput, x_TI);
+  return next.forward_product(x_TI, weight_->value, next_saved, ctx);
+}
+
+Layer::Rebuilt Linear::backward_through(const Tensor& dy_TO, Layer& before, Saved& saved,
+                                        Saved& before_saved, Ctx& ctx) {
+  if (!is_plain() || !before.takes_products()) {
+    return Layer::backward_through(dy_TO, before, saved, before_saved, ctx);
+  }
+  saved.put(kOutputGrad, dy_TO);
+  return before.backward_product(dy_TO, weight_->value, before_saved, ctx);
 }
 
 void Linear::visit(const ParamVisitor& visitor) {

@@ -24,24 +24,17 @@ class Linear : public Layer {
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
   bool accept_rebuilt_input() override;
+  Tensor forward_through(const Tensor& x_TI, Layer& next, Saved& saved, Saved& next_saved,
+                         Ctx& ctx) override;
+  Rebuilt backward_through(const Tensor& dy_TO, Layer& before, Saved& saved, Saved& before_saved,
+                           Ctx& ctx) override;
 
+ private:
+  /// y = x W^T and nothing else.
+  bool is_plain() const { return !bias_ && storage_ == Storage::out_in; }
   std::int64_t in() const { return weight_->shape[storage_ == Storage::out_in ? 1 : 0]; }
   std::int64_t out() const { return weight_->shape[storage_ == Storage::out_in ? 0 : 1]; }
 
-  // With SwiGLU behind or before it (ops::gemm_swiglu). Only where is_plain().
-
-  /// No bias, and stored [out, in].
-  bool is_plain() const { return !bias_ && storage_ == Storage::out_in; }
-  struct Gated {
-    Tensor gate_up, y;
-  };
-  /// forward, and SwiGLU of the result.
-  Gated forward_swiglu(const Tensor& x_TI, Saved& saved, Ctx& ctx);
-  /// backward_input of a layer whose input was SwiGLU of gate_up, which becomes its gradient.
-  /// Returns the input again, for kRebuiltInput.
-  Tensor backward_swiglu(const Tensor& dy_TO, const Tensor& gate_up, Saved& saved, Ctx& ctx);
-
- private:
   enum Slot { kInput, kOutputGrad };
   std::shared_ptr<Parameter> weight_, bias_;
   Storage storage_;

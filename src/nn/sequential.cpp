@@ -14,16 +14,40 @@ Sequential::Sequential(std::vector<std::unique_ptr<Layer>> layers)
 }
 
 Tensor Sequential::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  Tensor y = x;
-  for (int i = 0; i < count(); ++i) y = layer(i).forward(y, saved.child(i), ctx);
-  return y;
+  return forward_up_to(count(), x, saved, ctx);
 }
 
 Tensor Sequential::forward_added(const Tensor& x, const Tensor& addend, Saved& saved, Ctx& ctx) {
-  Tensor y = x;
   const int last = count() - 1;
-  for (int i = 0; i < last; ++i) y = layer(i).forward(y, saved.child(i), ctx);
+  const Tensor y = forward_up_to(last, x, saved, ctx);
   return layer(last).forward_added(y, addend, saved.child(last), ctx);
+}
+
+Tensor Sequential::forward_up_to(int stop, const Tensor& x, Saved& saved, Ctx& ctx) {
+  Tensor y = x;
+  for (int i = 0; i < stop; ++i) {
+    Saved& own = saved.child(i);
+    if (i + 1 < stop && layer(i + 1).takes_products()) {
+      y = layer(i).forward_through(y, layer(i + 1), own, saved.child(i + 1), ctx);
+      ++i;
+    } else {
+      y = layer(i).forward(y, own, ctx);
+    }
+  }
+  return y;
+}
+
+bool Sequential::is_rebuilt_below(int index) const {
+  return input_is_rebuilt_[static_cast<std::size_t>(index)] &&
+         layer(index - 1).rebuilds_in_backward();
+}
+
+Tensor Sequential::backward_pair(int index, const Tensor& dy, Saved& saved, Ctx& ctx) {
+  Saved& own = saved.child(index);
+  auto [dx, output] =
+      layer(index).backward_through(dy, layer(index - 1), own, saved.child(index - 1), ctx);
+  own.put(kRebuiltInput, std::move(output));
+  return dx;
 }
 
 void Sequential::hand_over_rebuilt_input(int index, Saved& saved, Ctx& ctx) const {
@@ -35,6 +59,11 @@ void Sequential::hand_over_rebuilt_input(int index, Saved& saved, Ctx& ctx) cons
 Tensor Sequential::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
   Tensor gradient = dy;
   for (int i = count() - 1; i >= 0; --i) {
+    if (is_rebuilt_below(i)) {
+      gradient = backward_pair(i, gradient, saved, ctx);
+      --i;
+      continue;
+    }
     hand_over_rebuilt_input(i, saved, ctx);
     gradient = layer(i).backward_input(gradient, saved.child(i), ctx);
   }
@@ -57,20 +86,15 @@ Tensor Sequential::backward_added(const Tensor& dy, const Tensor& addend, Saved&
 Tensor Sequential::backward_down_to(int stop, const Tensor& dy, Saved& saved, Ctx& ctx) {
   Tensor gradient = dy;
   for (int i = count() - 1; i >= stop; --i) {
-    Saved& own = saved.child(i);
-    const bool is_rebuilt = input_is_rebuilt_[static_cast<std::size_t>(i)];
-    if (is_rebuilt && i - 1 >= stop && layer(i - 1).rebuilds_in_backward()) {
+    if (i > stop && is_rebuilt_below(i)) {
       // The weights' gradient waits for the input until the layer below has made it again.
-      gradient = layer(i).backward_input(gradient, own, ctx);
-      auto [dx, output] = layer(i - 1).backward_rebuilding(gradient, saved.child(i - 1), ctx);
-      own.put(kRebuiltInput, std::move(output));
-      layer(i).backward_weight(own, ctx);
-      gradient = std::move(dx);
+      gradient = backward_pair(i, gradient, saved, ctx);
+      layer(i).backward_weight(saved.child(i), ctx);
       --i;
       continue;
     }
     hand_over_rebuilt_input(i, saved, ctx);
-    gradient = layer(i).backward(gradient, own, ctx);
+    gradient = layer(i).backward(gradient, saved.child(i), ctx);
   }
   return gradient;
 }

@@ -26,6 +26,12 @@ class Sequential : public Layer {
  private:
   /// Backward of all layers but the first `stop`.
   Tensor backward_down_to(int stop, const Tensor& dy, Saved& saved, Ctx& ctx);
+  /// Forward of the first `stop` layers.
+  Tensor forward_up_to(int stop, const Tensor& x, Saved& saved, Ctx& ctx);
+  /// Whether the input of a layer is made again by the backward of the one below.
+  bool is_rebuilt_below(int index) const;
+  /// B of such a layer and of the one below; leaves the input for W.
+  Tensor backward_pair(int index, const Tensor& dy, Saved& saved, Ctx& ctx);
   void hand_over_rebuilt_input(int index, Saved& saved, Ctx& ctx) const;
   int count() const { return static_cast<int>(layers_.size()); }
   Layer& layer(int index) const { return *layers_[static_cast<std::size_t>(index)]; }

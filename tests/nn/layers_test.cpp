@@ -9,7 +9,6 @@
 #include "nn/activation.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
-#include "nn/gated_mlp.h"
 #include "nn/layer_testing.h"
 #include "nn/linear.h"
 #include "nn/loss_head.h"
@@ -70,10 +69,6 @@ std::unique_ptr<LossHead> head(std::int64_t chunk) {
 LayerPtr mlp(std::int64_t width) {
   return std::make_unique<Sequential>(
       layers(rms_norm(width), linear(10, width), std::make_unique<SwiGlu>(5), linear(width, 5)));
-}
-
-LayerPtr gated_mlp(std::int64_t width) {
-  return std::make_unique<GatedMlp>(linear(10, width), linear(width, 5));
 }
 
 LayerPtr attention_branch(std::int64_t width, Memory& memory) {
@@ -152,8 +147,6 @@ const LayerCase kLayers[] = {
     {.name = "SequentialRebuildingLayerNorm", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(layer_norm(9), linear(4, 9))); }, .width = 9},
     {.name = "SequentialRebuildingActivation", .make = [](Memory&) -> LayerPtr { return mlp(9); }, .width = 9},
     {.name = "SequentialRebuildingAttention", .make = [](Memory& m) { return attention_branch(9, m); }, .width = 9},
-    {.name = "GatedMlp", .make = [](Memory&) -> LayerPtr { return gated_mlp(9); }, .width = 9},
-    {.name = "SequentialRebuildingForGatedMlp", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(rms_norm(9), gated_mlp(9))); }, .width = 9},
     {.name = "Residual", .make = [](Memory&) -> LayerPtr { return std::make_unique<Residual>(layers(mlp(9)), 9); }, .width = 9},
     {.name = "ResidualOfTwoBranches", .make = [](Memory& m) -> LayerPtr { return std::make_unique<Residual>(layers(attention_branch(9, m), mlp(9)), 9); }, .width = 9, .documents = true},
     {.name = "Recompute", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(layers(mlp(9)), 9), 9); }, .width = 9},

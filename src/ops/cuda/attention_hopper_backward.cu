@@ -94,85 +94,94 @@ hopper::KeyGradients gradients_of(const Tensor& t_BSGK) {
   return {view.data, view.batch, view.position, view.head};
 }
 
+hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch) {
+  const auto positions = static_cast<int>(p.queries);
+  return {.heads = p.heads,
+          .groups = p.groups,
+          .per_group = p.heads / p.groups,
+          .positions = positions,
+          .query_tiles = (positions + kQueryTile - 1) / kQueryTile,
+          .key_tiles = (positions + kKeyTile - 1) / kKeyTile,
+          .group_count = static_cast<int>(batch) * p.groups,
+          // Enough to fill the card with blocks of which the longest start first; few enough for
+          // the sums of dq that are added to at a time to stay in the cache.
+          .chunk = 16};
+}
+
+Prepared carve(Carver& carver, const hopper::BackwardJobs& jobs, std::int64_t batch) {
+  const std::int64_t padded = static_cast<std::int64_t>(jobs.query_tiles) * kQueryTile;
+  const std::int64_t rows = batch * jobs.heads * padded;
+  return {.lse = carver.take<float>(rows),
+          .delta = carver.take<float>(rows),
+          .dq_sums = carver.take<float>(rows * 64),
+          .first_keys = carver.take<int>(batch * padded),
+          .tile_ends = carver.take<int>(batch * jobs.key_tiles),
+          .next_job = carver.take<int>(1)};
+}
+
+bool suits(const Problem& p, std::int64_t batch, std::initializer_list<const Tensor*> tensors) {
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 30, kMostBatch = 65535;
+  bool suits = p.width == 64 && p.scale > 0 && p.query_offset == 0 && p.keys == p.queries &&
+               batch <= kMostBatch && batch * p.heads * p.queries <= kMostRows;
+  for (const Tensor* t : tensors) suits = suits && t->dtype() == DType::bf16 && is_aligned(*t);
+  return suits;
+}
+
+void launch(const hopper::BackwardTensors& tensors, bool has_documents, const StreamState& state) {
+  const auto kernel =
+      has_documents ? hopper::backward_kernel<true> : hopper::backward_kernel<false>;
+  HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   hopper::kBackwardBytes));
+  const int blocks = std::min(state.processors, tensors.jobs.group_count * tensors.jobs.key_tiles);
+  kernel<<<static_cast<unsigned>(blocks), hopper::kBackwardThreads, hopper::kBackwardBytes,
+           state.stream>>>(tensors);
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
 }  // namespace
 
 bool hopper_attention_backward(const Problem& problem, const Tensor& dout_BSHK,
                                const Tensor& q_BSHK, const Tensor& k_BSGK, const Tensor& v_BSGK,
                                const Tensor& out_BSHK, const Tensor& lse_BHS, const Tensor& dq_BSHK,
                                const Tensor& dk_BSGK, const Tensor& dv_BSGK, Stream& stream) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostBatch = 65535;
   const std::int64_t batch = q_BSHK.size(0);
-  bool taken = !stream.is_deterministic() && problem.width == 64 && problem.scale > 0 &&
-               problem.query_offset == 0 && problem.keys == problem.queries &&
-               batch <= kMostBatch && lse_BHS.count() <= kMost;
-  for (const Tensor* t :
-       {&dout_BSHK, &q_BSHK, &k_BSGK, &v_BSGK, &out_BSHK, &dq_BSHK, &dk_BSGK, &dv_BSGK}) {
-    taken = taken && t->dtype() == DType::bf16 && is_aligned(*t);
+  if (stream.is_deterministic() ||
+      !suits(problem, batch,
+             {&dout_BSHK, &q_BSHK, &k_BSGK, &v_BSGK, &out_BSHK, &dq_BSHK, &dk_BSGK, &dv_BSGK})) {
+    return false;
   }
-  if (!taken) return false;
   StreamState& state = state_of(stream);
   if (!state.is_hopper) return false;
 
-  const auto positions = static_cast<int>(problem.queries), rows = static_cast<int>(batch);
-  const hopper::BackwardJobs jobs{
-      .heads = problem.heads,
-      .groups = problem.groups,
-      .per_group = problem.heads / problem.groups,
-      .positions = positions,
-      .query_tiles = (positions + kQueryTile - 1) / kQueryTile,
-      .key_tiles = (positions + kKeyTile - 1) / kKeyTile,
-      .group_count = rows * problem.groups,
-      // Enough to fill the card with blocks of which the longest start first; few enough for the
-      // sums of dq that are added to, those of one or two heads of each, to stay in the cache.
-      .chunk = 16};
-  Prepared prepared{};
-  const auto carve = [&](void* base) {
-    Carver carver(base);
-    const std::int64_t padded = static_cast<std::int64_t>(jobs.query_tiles) * kQueryTile;
-    const std::int64_t padded_rows = batch * problem.heads * padded;
-    prepared = {.lse = carver.take<float>(padded_rows),
-                .delta = carver.take<float>(padded_rows),
-                .dq_sums = carver.take<float>(padded_rows * 64),
-                .first_keys = carver.take<int>(batch * padded),
-                .tile_ends = carver.take<int>(batch * jobs.key_tiles),
-                .next_job = carver.take<int>(1)};
-    return carver.used_bytes();
-  };
-  carve(state.workspace.at_least(carve(nullptr)));
-
-  const dim3 tiles(static_cast<unsigned>(jobs.query_tiles * problem.heads),
+  const hopper::BackwardJobs jobs = jobs_of(problem, batch);
+  Carver sizes(nullptr);
+  carve(sizes, jobs, batch);
+  Carver parts(state.workspace.at_least(sizes.used_bytes()));
+  const Prepared prepared = carve(parts, jobs, batch);
+  const dim3 tiles(static_cast<unsigned>(jobs.query_tiles * jobs.heads),
                    static_cast<unsigned>(batch));
   prepare_kernel<<<tiles, kPrepareThreads, 0, state.stream>>>(
       problem, dout_BSHK, out_BSHK, device_data<float>(lse_BHS), jobs.query_tiles, jobs.key_tiles,
       prepared);
   HEDDLE_CUDA(cudaGetLastError());
-
-  const hopper::BackwardTensors tensors{.q = tensor_map(q_BSHK, {1, kQueryTile, 1, 64}),
-                                        .k = tensor_map(k_BSGK, {1, kKeyTile, 1, 64}),
-                                        .v = tensor_map(v_BSGK, {1, kKeyTile, 1, 64}),
-                                        .dout = tensor_map(dout_BSHK, {1, kQueryTile, 1, 64}),
-                                        .lse = prepared.lse,
-                                        .delta = prepared.delta,
-                                        .first_keys = prepared.first_keys,
-                                        .tile_ends = prepared.tile_ends,
-                                        .dq_sums = prepared.dq_sums,
-                                        .next_job = prepared.next_job,
-                                        .dk = gradients_of(dk_BSGK),
-                                        .dv = gradients_of(dv_BSGK),
-                                        .jobs = jobs,
-                                        .scale = problem.scale,
-                                        .scale_log2 = problem.scale * kLog2E};
-  const auto kernel =
-      problem.first_key == nullptr ? hopper::backward_kernel<false> : hopper::backward_kernel<true>;
-  HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   hopper::kBackwardBytes));
-  const int blocks = std::min(state.processors, jobs.group_count * jobs.key_tiles);
-  kernel<<<static_cast<unsigned>(blocks), hopper::kBackwardThreads, hopper::kBackwardBytes,
-           state.stream>>>(tensors);
-  HEDDLE_CUDA(cudaGetLastError());
-
+  launch({.q = tensor_map(q_BSHK, {1, kQueryTile, 1, 64}),
+          .k = tensor_map(k_BSGK, {1, kKeyTile, 1, 64}),
+          .v = tensor_map(v_BSGK, {1, kKeyTile, 1, 64}),
+          .dout = tensor_map(dout_BSHK, {1, kQueryTile, 1, 64}),
+          .lse = prepared.lse,
+          .delta = prepared.delta,
+          .first_keys = prepared.first_keys,
+          .tile_ends = prepared.tile_ends,
+          .dq_sums = prepared.dq_sums,
+          .next_job = prepared.next_job,
+          .dk = gradients_of(dk_BSGK),
+          .dv = gradients_of(dv_BSGK),
+          .jobs = jobs,
+          .scale = problem.scale,
+          .scale_log2 = problem.scale * kLog2E},
+         problem.first_key != nullptr, state);
   finish_kernel<<<tiles, kFinishThreads, 0, state.stream>>>(
-      prepared.dq_sums, dq_BSHK, positions, problem.heads, jobs.query_tiles, problem.scale);
+      prepared.dq_sums, dq_BSHK, jobs.positions, jobs.heads, jobs.query_tiles, problem.scale);
   HEDDLE_CUDA(cudaGetLastError());
   return true;
 }

@@ -10,13 +10,11 @@
 //    keys and adds the result to sums of dq in global memory;
 //  - one of which one thread starts the copies of all tiles to shared memory.
 
-#include "ops/cuda/hopper_instructions.h"
-#include "ops/cuda/tensor_core_tiles.h"
+#include "ops/cuda/hopper_tiles.h"
 
 namespace heddle::ops::cuda::hopper {
 
 constexpr int kKeyTile = 128, kQueryTile = 64;
-constexpr int kTileBytes = 64 * 128;  // of 64 rows of 64 bf16
 constexpr int kBackwardThreads = 512;
 
 struct BackwardJobs {
@@ -62,6 +60,7 @@ struct BackwardTensors {
 /// Tiles of queries on their way or in use: two that a warpgroup has, one that it skips between
 /// them, and as many before the next.
 constexpr int kStages = 5;
+static_assert(kStages >= 5, "the two would wait for each other");
 constexpr int kGradientTiles = 2;  // of each of the two warpgroups
 
 struct BackwardMemory {
@@ -76,117 +75,6 @@ struct BackwardMemory {
   Job jobs[2];
 };
 constexpr int kBackwardBytes = static_cast<int>(sizeof(BackwardMemory)) + 1024;
-
-/// A place in a ring of buffers, and the parity its use has there.
-template <int kSize>
-struct Turn {
-  int index = 0;
-  std::uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++index == kSize) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-/// x, the same for all lanes of a warp, in a way that the compiler sees.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffU, x, 0); }
-
-__device__ __forceinline__ void arrive_warp(std::uint64_t* barrier) {
-  __syncwarp();
-  if (lane_id() == 0) arrive(barrier);
-}
-
-/// Whether wait_for() would not wait now.
-__device__ __forceinline__ bool is_over(std::uint64_t* barrier, std::uint32_t parity) {
-  std::uint32_t over;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}\n"
-      : "=r"(over)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return over != 0;
-}
-
-/// Stores 16 x 16 values, as products have them, to rows from row0 and columns from 16 k on of a
-/// swizzled tile.
-__device__ __forceinline__ void store_matrices(const void* tile, int row0, int k,
-                                               const std::uint32_t (&from)[4]) {
-  const auto offset =
-      static_cast<std::uint32_t>(chunk_offset<64>(row0 + lane_id() % 16, 2 * k + lane_id() / 16));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   shared_address(tile) + offset),
-               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
-               : "memory");
-}
-
-__device__ __forceinline__ float low_of(std::uint32_t both) { return __uint_as_float(both << 16); }
-__device__ __forceinline__ float high_of(std::uint32_t both) {
-  return __uint_as_float(both & 0xffff0000U);
-}
-
-/// Lane i of each four gets all four lanes' x[i].
-__device__ __forceinline__ uint4 transpose_four(std::uint32_t x0, std::uint32_t x1,
-                                                std::uint32_t x2, std::uint32_t x3) {
-  constexpr unsigned kAll = 0xffffffffU;
-  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
-  const std::uint32_t a = __shfl_xor_sync(kAll, odd ? x0 : x1, 1);
-  const std::uint32_t b = __shfl_xor_sync(kAll, odd ? x2 : x3, 1);
-  (odd ? x0 : x1) = a;
-  (odd ? x2 : x3) = b;
-  const std::uint32_t c = __shfl_xor_sync(kAll, upper ? x0 : x2, 2);
-  const std::uint32_t d = __shfl_xor_sync(kAll, upper ? x1 : x3, 2);
-  (upper ? x0 : x2) = c;
-  (upper ? x1 : x3) = d;
-  return {x0, x1, x2, x3};
-}
-
-/// A warpgroup's 64 x 64 sums, times `factor`, as rows of `to`, those before `rows`.
-__device__ __forceinline__ void store_sums(const float (&sums)[32], float factor, Bf16* to,
-                                           std::int64_t stride, int rows) {
-  const int lane = lane_id();
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = warp_id() % 4 * 16 + lane / 4 + 8 * half;
-    Bf16* const at = to + row * stride + 8 * (lane % 4);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      std::uint32_t x[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int d = 4 * (4 * i + j) + 2 * half;
-        x[j] = pair_of(factor * sums[d], factor * sums[d + 1]);
-      }
-      const uint4 eight = transpose_four(x[0], x[1], x[2], x[3]);
-      if (row < rows) *reinterpret_cast<uint4*>(at + 32 * i) = eight;
-    }
-  }
-}
-
-/// What a lane needs of a row of 64: of queries 8 i + 2 (lane % 4) and the next, i from 0.
-template <class T>
-struct LaneValues {
-  T of[16];
-
-  /// Where query s of a row lies, so that a lane finds four of its own together.
-  __device__ static int place(int s) {
-    return s / 16 * 16 + s % 8 / 2 * 4 + s % 16 / 8 * 2 + s % 2;
-  }
-  __device__ __forceinline__ void load(const T* row) {
-    struct alignas(16) Four {
-      T of[4];
-    };
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const Four four = reinterpret_cast<const Four*>(row)[4 * i + lane_id() % 4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) of[4 * i + j] = four.of[j];
-    }
-  }
-};
 
 template <bool kDocuments>
 __device__ __forceinline__ void copy_tiles(const BackwardTensors& t, BackwardMemory& m) {
@@ -257,23 +145,16 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
       for (int tile = 0; tile < tiles; ++tile) {
         float sums[32];
         wait_for(&m.gradient_full[0][turns[0].index], turns[0].parity);
-        const std::uint64_t left0 = across_sum(m.gradients[0][turns[0].index], 0);
         begin_products();
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          multiply_add<1, 1>(sums, left0 + k * kNextRows, keys0 + k * kNextRows, k != 0);
-        }
+        multiply_columns(sums, across_sum(m.gradients[0][turns[0].index], 0), keys0, false);
+        end_product_group();
         // The first tile's queries do not see the later keys.
         if (tile != 0) {
           wait_for(&m.gradient_full[1][turns[1].index], turns[1].parity);
-          const std::uint64_t left1 = across_sum(m.gradients[1][turns[1].index], 0);
           begin_products();
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            multiply_add<1, 1>(sums, left1 + k * kNextRows, keys1 + k * kNextRows, true);
-          }
+          multiply_columns(sums, across_sum(m.gradients[1][turns[1].index], 0), keys1, true);
+          end_product_group();
         }
-        end_product_group();
         wait_for_products<0>();
         arrive_warp(&m.gradient_empty[0][turns[0].index]);
         turns[0].advance();
@@ -295,27 +176,6 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
     arrive_warp(&m.job_empty[job_turn.index]);
     job_turn.advance();
   }
-}
-
-/// d = the rows of tile a times the rows of tile b.
-__device__ __forceinline__ void multiply_rows(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) multiply_add(d, a + k * kNextInRow, b + k * kNextInRow, k != 0);
-}
-
-/// d += left times tile b.
-__device__ __forceinline__ void multiply_left(float (&d)[32], const std::uint32_t (&left)[4][4],
-                                              std::uint64_t b) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) multiply_add<1>(d, left[k], b + k * kNextRows, true);
-}
-
-/// The warpgroup's row that element i of its sums is of, and the column.
-__device__ __forceinline__ int row_of(int i) {
-  return warp_id() % 4 * 16 + lane_id() / 4 + 8 * (i / 2 % 2);
-}
-__device__ __forceinline__ int column_of(int i) {
-  return 8 * (i / 4) + 2 * (lane_id() % 4) + i % 2;
 }
 
 /// Where keys and queries are the same positions.
@@ -393,9 +253,6 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       // After the last tile its scores once more, for nothing: a branch there would make the
       // compiler wait for each product.
       const Turn<kStages> next = left > 1 ? turn : here;
-      std::uint64_t* const gradient_empty = &m.gradient_empty[half][gradient_turn.index];
-      const bool is_next_full = is_over(&m.full[next.index], next.parity);
-      const bool is_gradient_empty = is_over(gradient_empty, gradient_turn.parity ^ 1);
       if (distance == 0) hide_earlier_queries(scores);
       if constexpr (kDocuments) {
         const int first = uniform(m.jobs[job_turn.index].key_tile) * kKeyTile + half * 64;
@@ -413,7 +270,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       multiply_left(dv, p, dout0 + here.index * kNextTile);
       end_product_group();
       delta.load(m.delta[here.index]);
-      if (!is_next_full) wait_for(&m.full[next.index], next.parity);
+      wait_for(&m.full[next.index], next.parity);
       begin_products();
       multiply_rows(scores, keys, q0 + next.index * kNextTile);
       end_product_group();
@@ -427,10 +284,10 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
         ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - delta.of[j]),
                                        high_of(both) * (gradients[i + 1] - delta.of[j + 1]));
       }
-      if (!is_gradient_empty) wait_for(gradient_empty, gradient_turn.parity ^ 1);
+      wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        store_matrices(m.gradients[half][gradient_turn.index], row, k, ds[k]);
+        store_block(m.gradients[half][gradient_turn.index], row, k, ds[k]);
       }
       begin_products();
       multiply_left(dk, ds, q0 + here.index * kNextTile);

@@ -17,7 +17,7 @@ template <class S>
 class Rows {
  public:
   __device__ __forceinline__ Rows(const ForwardWork& work, const ForwardMemory<S>& memory,
-                                  int group, int buffer, StageRing<S::kStages>& ring)
+                                  int group, int buffer, Turn<S::kStages>& ring)
       : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
     query0_ = piece().query0[group];
     row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
@@ -34,12 +34,12 @@ class Rows {
 
   __device__ __forceinline__ void meet_first() {
     float scores[kScores];
-    wait_for(memory_.k_full(ring_.stage), ring_.round);
+    wait_for(memory_.k_full(ring_.index), ring_.parity);
     begin_products();
     start_scores(scores);
     wait_for_products<0>();
     settle(scores);
-    release(memory_.k_empty(ring_.stage));
+    release(memory_.k_empty(ring_.index));
     const int tile = piece().first[group_];
     if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
     softmax_.take_largest(scores, work_.scale);
@@ -117,7 +117,7 @@ class Rows {
   __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
     std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
     asm volatile("" : "+r"(q));  // made anew: registers are short
-    const std::uint32_t k = low_half(along_sum(memory_.k(ring_.stage)));
+    const std::uint32_t k = low_half(along_sum(memory_.k(ring_.index)));
 #pragma unroll
     for (int i = 0; i < S::kWidth / 16; ++i) {
       const std::uint32_t step = i % 4 * kNextInRow;
@@ -159,13 +159,13 @@ class Rows {
   template <int kN, bool kMayHide>
   __device__ __forceinline__ void meet(int tile) {
     float scores[kN];
-    const StageRing<S::kStages> before = ring_;
+    const Turn<S::kStages> before = ring_;
     ring_.advance();
-    wait_for(memory_.k_full(ring_.stage), ring_.round);
-    wait_for(memory_.v_full(before.stage), before.round);
+    wait_for(memory_.k_full(ring_.index), ring_.parity);
+    wait_for(memory_.v_full(before.index), before.parity);
     begin_products();
     start_scores(scores);
-    start_out<S::kKeys>(before.stage);
+    start_out<S::kKeys>(before.index);
     wait_for_products<1>();
     settle(scores);
     if constexpr (kMayHide) hide(scores, tile);
@@ -175,10 +175,10 @@ class Rows {
     softmax_.add(scores, work_.scale);
     wait_for_products<0>();
     settle(out_);
-    release(memory_.v_empty(before.stage));
+    release(memory_.v_empty(before.index));
     if (softmax_.is_too_large()) {
       make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
-                                             memory_.k(ring_.stage));
+                                             memory_.k(ring_.index));
       if constexpr (kMayHide) hide(scores, tile);
       softmax_.sum[0] = sum[0];
       softmax_.sum[1] = sum[1];
@@ -188,7 +188,7 @@ class Rows {
     } else if (is_scaled) {
       scale_out();
     }
-    release(memory_.k_empty(ring_.stage));
+    release(memory_.k_empty(ring_.index));
     round_to_weights(scores, weights_);
   }
   __device__ __forceinline__ void scale_out() {
@@ -198,19 +198,19 @@ class Rows {
 
   template <int kKeys>
   __device__ __forceinline__ void last_products() {
-    wait_for(memory_.v_full(ring_.stage), ring_.round);
+    wait_for(memory_.v_full(ring_.index), ring_.parity);
     begin_products();
-    start_out<kKeys>(ring_.stage);
+    start_out<kKeys>(ring_.index);
     wait_for_products<0>();
     settle(out_);
-    release(memory_.v_empty(ring_.stage));
+    release(memory_.v_empty(ring_.index));
     ring_.advance();
   }
 
   const ForwardWork& work_;
   const ForwardMemory<S>& memory_;
   const int group_, buffer_;
-  StageRing<S::kStages>& ring_;
+  Turn<S::kStages>& ring_;
   int query0_, row_;  // of the warpgroup, of the thread
   int first_key_[2] = {}, all_begun_ = 0;
   RunningSoftmax softmax_;
@@ -222,14 +222,14 @@ class Rows {
 template <class S>
 __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMemory<S>& memory,
                                         int group) {
-  StageRing<S::kStages> ring;
+  Turn<S::kStages> ring;
   const auto pass_by = [&](int begin, int end) {
 #pragma unroll 1
     for (int tile = begin; tile < end; ++tile, ring.advance()) {
-      wait_for(memory.k_full(ring.stage), ring.round);
-      release(memory.k_empty(ring.stage));
-      wait_for(memory.v_full(ring.stage), ring.round);
-      release(memory.v_empty(ring.stage));
+      wait_for(memory.k_full(ring.index), ring.parity);
+      release(memory.k_empty(ring.index));
+      wait_for(memory.v_full(ring.index), ring.parity);
+      release(memory.v_empty(ring.index));
     }
   };
 #pragma unroll 1

@@ -6,8 +6,7 @@
 #include <climits>
 
 #include "ops/cuda/attention_problem.h"
-#include "ops/cuda/hopper_instructions.h"
-#include "ops/cuda/tensor_core_tiles.h"
+#include "ops/cuda/hopper_tiles.h"
 
 namespace heddle::ops::cuda::hopper {
 
@@ -104,20 +103,6 @@ struct ForwardMemory {
   }
 };
 
-/// Where one is in the stages, and the parity of the round.
-template <int kStages>
-struct StageRing {
-  int stage = 0;
-  std::uint32_t round = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      round ^= 1;
-    }
-  }
-};
-
 /// A warp is done with what was there.
 __device__ __forceinline__ void release(std::uint64_t* empty) {
   if (lane_id() == 0) arrive(empty);
@@ -209,15 +194,15 @@ class ForwardCopies {
 
   __device__ void start_tiles(int b, int g, int begin, int end) {
     for (int tile = begin; tile < end; ++tile, ring_.advance()) {
-      start_tile(memory_.k(ring_.stage), work_.k, memory_.k_full(ring_.stage),
-                 memory_.k_empty(ring_.stage), tile, b, g);
-      start_tile(memory_.v(ring_.stage), work_.v, memory_.v_full(ring_.stage),
-                 memory_.v_empty(ring_.stage), tile, b, g);
+      start_tile(memory_.k(ring_.index), work_.k, memory_.k_full(ring_.index),
+                 memory_.k_empty(ring_.index), tile, b, g);
+      start_tile(memory_.v(ring_.index), work_.v, memory_.v_full(ring_.index),
+                 memory_.v_empty(ring_.index), tile, b, g);
     }
   }
   __device__ void start_tile(unsigned char* to, const CUtensorMap& from, std::uint64_t* full,
                              std::uint64_t* empty, int tile, int b, int g) const {
-    wait_for(empty, ring_.round ^ 1);
+    wait_for(empty, ring_.parity ^ 1);
     arrive_and_expect(full, S::kTileBytes);
 #pragma unroll
     for (int c = 0; c < S::kWidth / 64; ++c) {
@@ -236,7 +221,7 @@ class ForwardCopies {
   const ForwardWork& work_;
   const ForwardMemory<S>& memory_;
   int lane_, per_group_, row_blocks_;
-  StageRing<S::kStages> ring_;
+  Turn<S::kStages> ring_;
 };
 
 }  // namespace heddle::ops::cuda::hopper

@@ -147,8 +147,8 @@ __device__ __forceinline__ void round_sums(const float (&sums)[128], std::uint32
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const float* const s = sums + 8 * i;
-    const std::uint32_t m[4] = {pack(s[0], s[1]), pack(s[2], s[3]), pack(s[4], s[5]),
-                                pack(s[6], s[7])};
+    const std::uint32_t m[4] = {pair_of(s[0], s[1]), pair_of(s[2], s[3]), pair_of(s[4], s[5]),
+                                pair_of(s[6], s[7])};
     store_matrices(row + i / 4 * kBlockBytes + ((2 * (i % 4) + lane / 16) ^ lane % 8) * 16, m);
   }
 }
@@ -185,10 +185,6 @@ __device__ __forceinline__ uint4& vector_at(__nv_bfloat16* p) {
   return *reinterpret_cast<uint4*>(p);
 }
 
-__device__ __forceinline__ float low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high(std::uint32_t pair) {
-  return __uint_as_float(pair & 0xffff0000U);
-}
 /// 1 / (1 + exp(-x)), good to a few units in the last place of f32.
 __device__ __forceinline__ float sigmoid(float x) {
   float power, inverse;
@@ -198,8 +194,8 @@ __device__ __forceinline__ float sigmoid(float x) {
 }
 
 __device__ __forceinline__ std::uint32_t swiglu(std::uint32_t gate, std::uint32_t up) {
-  return pack(low(gate) * sigmoid(low(gate)) * low(up),
-              high(gate) * sigmoid(high(gate)) * high(up));
+  return pair_of(low_of(gate) * sigmoid(low_of(gate)) * low_of(up),
+                 high_of(gate) * sigmoid(high_of(gate)) * high_of(up));
 }
 
 struct Gradients {
@@ -212,11 +208,11 @@ __device__ __forceinline__ Gradients gradients(float dy, float gate, float up) {
 /// Replaces gate and up by their gradients; returns y.
 __device__ __forceinline__ std::uint32_t differentiate(std::uint32_t dy, std::uint32_t& gate,
                                                        std::uint32_t& up) {
-  const Gradients a = gradients(low(dy), low(gate), low(up));
-  const Gradients b = gradients(high(dy), high(gate), high(up));
-  gate = pack(a.gate, b.gate);
-  up = pack(a.up, b.up);
-  return pack(a.y, b.y);
+  const Gradients a = gradients(low_of(dy), low_of(gate), low_of(up));
+  const Gradients b = gradients(high_of(dy), high_of(gate), high_of(up));
+  gate = pair_of(a.gate, b.gate);
+  up = pair_of(a.up, b.up);
+  return pair_of(a.y, b.y);
 }
 
 // What helpers do with a warpgroup's result, rows and columns from `row` and `column` on. A warp

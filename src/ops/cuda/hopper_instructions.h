@@ -149,13 +149,6 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Two numbers rounded to bf16, the first in the low half.
-__device__ __forceinline__ std::uint32_t pack(float low, float high) {
-  std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 /// Four 8 x 8 matrices of bf16, as load_matrices() reads them.
 __device__ __forceinline__ void store_matrices(std::uint32_t row, const std::uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),

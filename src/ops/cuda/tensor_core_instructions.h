@@ -4,12 +4,26 @@
 // An 8 x 8 matrix of bf16 lies in one register of each lane: lane l has row l / 4 and columns
 // 2 (l % 4) and 2 (l % 4) + 1, the first of them in the low half.
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 namespace heddle::ops::cuda {
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* in_shared_memory) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(in_shared_memory));
+}
+
+/// Two values as a register of a matrix.
+__device__ __forceinline__ std::uint32_t pair_of(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+/// They again.
+__device__ __forceinline__ float low_of(std::uint32_t both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high_of(std::uint32_t both) {
+  return __uint_as_float(both & 0xffff0000U);
 }
 
 /// Four matrices; lane 8 i + r gives the address of row r, 16 bytes, of matrix i.

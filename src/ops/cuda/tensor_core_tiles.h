@@ -93,12 +93,6 @@ __device__ __forceinline__ void multiply_rows(const unsigned char* a_rows,
   }
 }
 
-/// Two values as a register of a matrix.
-__device__ __forceinline__ std::uint32_t pair_of(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
-
 /// Sums, rounded, as the left side of a product: blocks of 16 x 16.
 template <int kM, int kN>
 __device__ __forceinline__ void round_to_weights(const float (&sums)[kM][kN][4],
