@@ -19,7 +19,7 @@ class Rows {
   __device__ __forceinline__ Rows(const ForwardWork& work, const ForwardMemory<S>& memory,
                                   int group, int buffer, Turn<S::kStages>& ring)
       : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
-    query0_ = piece().query0[group];
+    query0_ = uniform(piece().query0[group]);
     row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
     if constexpr (S::kAnyMask) {
       const Problem& p = work_.problem;
@@ -40,7 +40,7 @@ class Rows {
     wait_for_products<0>();
     settle(scores);
     release(memory_.k_empty(ring_.index));
-    const int tile = piece().first[group_];
+    const int tile = uniform(piece().first[group_]);
     if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
     softmax_.take_largest(scores, work_.scale);
     softmax_.add(scores, work_.scale);
@@ -48,8 +48,8 @@ class Rows {
   }
 
   __device__ __forceinline__ void meet_others() {
-    int tile = piece().first[group_] + 1;
-    const int behind = piece().behind[group_];
+    int tile = uniform(piece().first[group_]) + 1;
+    const int behind = uniform(piece().behind[group_]);
     // Of the last tile only the first half may be seen.
     const bool is_half =
         tile < behind && offset() + query0_ + kRows <= (behind - 1) * S::kKeys + S::kKeys / 2;
@@ -115,8 +115,7 @@ class Rows {
 
   template <int kN>
   __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
-    std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
-    asm volatile("" : "+r"(q));  // made anew: registers are short
+    const std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
     const std::uint32_t k = low_half(along_sum(memory_.k(ring_.index)));
 #pragma unroll
     for (int i = 0; i < S::kWidth / 16; ++i) {
@@ -173,10 +172,11 @@ class Rows {
     if (is_scaled) softmax_.take_largest(scores, work_.scale);
     const float sum[2] = {softmax_.sum[0], softmax_.sum[1]};
     softmax_.add(scores, work_.scale);
-    wait_for_products<0>();
-    settle(out_);
-    release(memory_.v_empty(before.index));
+    // The wait stands behind the branch because in front of it the compiler moves it to before the
+    // exponentials, which are to be made meanwhile.
     if (softmax_.is_too_large()) {
+      wait_for_products<0>();
+      settle(out_);
       make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
                                              memory_.k(ring_.index));
       if constexpr (kMayHide) hide(scores, tile);
@@ -185,9 +185,12 @@ class Rows {
       softmax_.take_largest(scores, work_.scale);
       softmax_.add(scores, work_.scale);
       scale_out();
-    } else if (is_scaled) {
-      scale_out();
+    } else {
+      wait_for_products<0>();
+      settle(out_);
+      if (is_scaled) scale_out();
     }
+    release(memory_.v_empty(before.index));
     release(memory_.k_empty(ring_.index));
     round_to_weights(scores, weights_);
   }
@@ -235,9 +238,10 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
 #pragma unroll 1
   for (int turn = 0;; ++turn) {
     wait_for(memory.q_full(turn & 1), turn >> 1 & 1);
-    // Read where it is needed: registers are short.
+    // Read where it is needed: registers are short. Addresses that the compiler knows to be the
+    // same for a warp take none.
     const ForwardPiece<S::kGroups>& piece = memory.piece(turn & 1);
-    if (piece.b < 0) break;
+    if (uniform(piece.b) < 0) break;
     // The last piece's rows have left its buffer, which may hold queries again.
     const auto release_last = [&] {
       if (turn > 0 && threadIdx.x % 128 == 0) {
@@ -245,8 +249,8 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
         arrive(memory.q_empty(~turn & 1));
       }
     };
-    pass_by(piece.begin, piece.first[group]);
-    if (piece.h[group] >= 0) {
+    pass_by(uniform(piece.begin), uniform(piece.first[group]));
+    if (uniform(piece.h[group]) >= 0) {
       Rows<S> rows(work, memory, group, turn & 1, ring);
       rows.meet_first();
       release_last();
@@ -255,7 +259,7 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
     } else {
       release_last();
     }
-    pass_by(piece.behind[group], piece.end);
+    pass_by(uniform(piece.behind[group]), uniform(piece.end));
   }
 }
 
@@ -266,7 +270,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const ForwardMemory<S> memory(raw);
   if (threadIdx.x == 0) memory.init();
   __syncthreads();
-  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int group = uniform(static_cast<int>(threadIdx.x) / 128);
   if (group == S::kGroups) {
     give_registers<S::kCopyRegisters>();
     if (threadIdx.x % 128 < 32) ForwardCopies<S>(work, memory).run();
@@ -290,9 +294,8 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                               const Tensor& v_BTGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
                               Stream& stream) {
   StreamState& state = state_of(stream);
-  const bool is_plain = problem.first_key == nullptr && problem.query_offset == 0;
   if (!state.is_hopper || problem.queries < kRows ||
-      (problem.width != 64 && (problem.width != 128 || is_plain)) ||
+      (problem.width != 64 && problem.width != 128) ||
       !suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) {
     return false;
   }
@@ -312,12 +315,13 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                          .scale = problem.scale * kLog2E,
                          .lse = device_data<float>(lse_BHS),
                          .counter = state.work_counter};
-  if (problem.width == 128) {
-    launch<ForwardShape<128, true>>(work, state);
-  } else if (is_plain) {
-    launch<ForwardShape<64, false>>(work, state);
+  const bool any_mask = problem.first_key != nullptr || problem.query_offset != 0;
+  if (problem.width == 64) {
+    any_mask ? launch<ForwardShape<64, true>>(work, state)
+             : launch<ForwardShape<64, false>>(work, state);
   } else {
-    launch<ForwardShape<64, true>>(work, state);
+    any_mask ? launch<ForwardShape<128, true>>(work, state)
+             : launch<ForwardShape<128, false>>(work, state);
   }
   return true;
 }
