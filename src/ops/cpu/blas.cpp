@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <sstream>
@@ -117,10 +118,16 @@ void Blas::use_one_dnn() {
 // But the buffers of its team are common to all callers and are exchanged when a call has another
 // number than the call before: no other call may be under way then. Calls on one thread do not use
 // them.
-Blas::Team::Team(const Blas& blas, int threads)
+// A team must be as large as was asked for: libraries share out the work before they see it, and
+// what absent threads should do stays undone. So a smaller limit of the environment
+// (OMP_THREAD_LIMIT) is asked for instead, and OpenMP may not choose by itself (OMP_DYNAMIC).
+Blas::Team::Team(const Blas& blas, int wanted)
     : before_(omp_get_max_threads()),
+      was_dynamic_(omp_get_dynamic() != 0),
       with_others_(blas.team_mutex_, std::defer_lock),
       alone_(blas.team_mutex_, std::defer_lock) {
+  const int threads = std::min(wanted, omp_get_thread_limit());
+  if (was_dynamic_) omp_set_dynamic(0);
   if (threads > 1) {
     with_others_.lock();
     if (blas.team_size_ != threads) {
@@ -132,7 +139,10 @@ Blas::Team::Team(const Blas& blas, int threads)
   if (threads != before_) omp_set_num_threads(threads);
 }
 
-Blas::Team::~Team() { omp_set_num_threads(before_); }
+Blas::Team::~Team() {
+  omp_set_num_threads(before_);
+  if (was_dynamic_) omp_set_dynamic(1);
+}
 
 std::string Blas::description() const {
   std::istringstream config(config_());  // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..."

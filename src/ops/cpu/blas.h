@@ -36,17 +36,18 @@ class Blas {
   /// "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX"
   std::string description() const;
 
-  /// While one lives, calls from this thread run on `threads` threads. Threads may call at the same
-  /// time, each with its own number.
+  /// While one lives, calls from this thread run on `wanted` threads, or as many as OpenMP is
+  /// allowed. Threads may call at the same time, each with its own number.
   class Team {
    public:
-    Team(const Blas& blas, int threads);
+    Team(const Blas& blas, int wanted);
     ~Team();
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
    private:
     int before_;
+    bool was_dynamic_;
     std::shared_lock<std::shared_mutex> with_others_;
     std::unique_lock<std::shared_mutex> alone_;
   };
