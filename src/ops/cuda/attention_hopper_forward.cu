@@ -39,7 +39,7 @@ class Rows {
     start_scores(scores);
     wait_for_products<0>();
     settle(scores);
-    release(memory_.k_empty(ring_.index));
+    arrive_warp(memory_.k_empty(ring_.index));
     const int tile = uniform(piece().first[group_]);
     if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
     softmax_.take_largest(scores, work_.scale);
@@ -190,8 +190,8 @@ class Rows {
       settle(out_);
       if (is_scaled) scale_out();
     }
-    release(memory_.v_empty(before.index));
-    release(memory_.k_empty(ring_.index));
+    arrive_warp(memory_.v_empty(before.index));
+    arrive_warp(memory_.k_empty(ring_.index));
     round_to_weights(scores, weights_);
   }
   __device__ __forceinline__ void scale_out() {
@@ -206,7 +206,7 @@ class Rows {
     start_out<kKeys>(ring_.index);
     wait_for_products<0>();
     settle(out_);
-    release(memory_.v_empty(ring_.index));
+    arrive_warp(memory_.v_empty(ring_.index));
     ring_.advance();
   }
 
@@ -230,9 +230,9 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
 #pragma unroll 1
     for (int tile = begin; tile < end; ++tile, ring.advance()) {
       wait_for(memory.k_full(ring.index), ring.parity);
-      release(memory.k_empty(ring.index));
+      arrive_warp(memory.k_empty(ring.index));
       wait_for(memory.v_full(ring.index), ring.parity);
-      release(memory.v_empty(ring.index));
+      arrive_warp(memory.v_empty(ring.index));
     }
   };
 #pragma unroll 1
@@ -242,12 +242,12 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
     // same for a warp take none.
     const ForwardPiece<S::kGroups>& piece = memory.piece(turn & 1);
     if (uniform(piece.b) < 0) break;
-    // The last piece's rows have left its buffer, which may hold queries again.
+    // The last piece's rows have left its buffer, and the warp has read all of the piece: both may
+    // be overwritten.
     const auto release_last = [&] {
-      if (turn > 0 && threadIdx.x % 128 == 0) {
-        wait_for_stores<0>();
-        arrive(memory.q_empty(~turn & 1));
-      }
+      if (turn == 0) return;
+      if (threadIdx.x % 128 == 0) wait_for_stores<0>();
+      arrive_warp(memory.q_empty(~turn & 1));
     };
     pass_by(uniform(piece.begin), uniform(piece.first[group]));
     if (uniform(piece.h[group]) >= 0) {

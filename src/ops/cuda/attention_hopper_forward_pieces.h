@@ -97,16 +97,11 @@ struct ForwardMemory {
     }
     for (int i = 0; i < 2; ++i) {
       init_barrier(q_full(i), 1);
-      init_barrier(q_empty(i), S::kGroups);
+      init_barrier(q_empty(i), 4 * S::kGroups);
     }
     fence_barrier_init();
   }
 };
-
-/// A warp is done with what was there.
-__device__ __forceinline__ void release(std::uint64_t* empty) {
-  if (lane_id() == 0) arrive(empty);
-}
 
 /// The warp that starts copies.
 template <class S>
