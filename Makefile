@@ -3,13 +3,14 @@
 # make test       all tests
 # make format     clang-format over the sources          make lint   clang-tidy
 # make asan tsan  the tests under sanitizers             make fuzz   every fuzz target for 60 s
+# make test-gpu   what only a GPU can show: meshes over NCCL, a killed rank, compute-sanitizer
 # make simgrid    the network simulator against SimGrid, which is installed first
 
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 CUDA  ?= AUTO
 
-.PHONY: all setup configure demo test simgrid asan tsan fuzz format lint clean
+.PHONY: all setup configure demo test test-gpu simgrid asan tsan fuzz format lint clean
 
 all: configure
 	@cmake --build $(BUILD) --target heddle -j $(JOBS)
@@ -30,6 +31,10 @@ test: configure
 	@./scripts/setup.sh --browser
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
+
+test-gpu: configure
+	@cmake --build $(BUILD) --target heddle ops_cuda_test gpu_test -j $(JOBS)
+	@./scripts/test_gpu.sh $(BUILD)
 
 simgrid:
 	@./scripts/setup.sh --simgrid

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, sixteen meshes of
+# processes over NCCL (on one GPU where there is one), a rank that is killed, compute-sanitizer over every operation.
+#   test_gpu.sh BUILD_FOLDER             all of it
+#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, kill or sanitizers
+# Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries the meshes out elsewhere.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=$1
+parts=${2:-tests meshes kill sanitizers}
+device=${HEDDLE_DEVICE:-cuda}
+heddle=$build/heddle
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+# check NAME COMMAND...: one line, and the end of the output where it failed.
+check() {
+  local name=$1 start=$SECONDS
+  shift
+  if "$@" >"$folder/output" 2>&1; then
+    printf 'ok    %s (%d s)\n' "$name" $((SECONDS - start))
+  else
+    printf 'FAIL  %s\n' "$name"
+    tail -n 15 "$folder/output" | sed 's/^/      /'
+    failed=1
+  fi
+}
+
+tests() {
+  check "operations against the CPU" "$build/tests/ops/ops_cuda_test" --gtest_brief=1
+  check "references, checkpoints, memory" "$build/tests/verify/gpu_test" --gtest_brief=1
+}
+
+# mesh RANKS KEY=VALUE...
+mesh() {
+  local ranks=$1 settings=() key
+  shift
+  for key in "$@"; do settings+=(--set "parallel.$key"); done
+  check "$ranks ranks, $*" timeout 180 "$heddle" verify reference tests/reference/models/llama \
+    --ranks "$ranks" --set "run.device=$device" "${settings[@]}"
+}
+
+meshes() {
+  local zero
+  for zero in 0 1 2 3; do mesh 2 dp=2 zero=$zero; done
+  mesh 2 tp=2
+  mesh 2 tp=2 sequence=false
+  mesh 2 pp=2
+  mesh 2 pp=2 schedule=zb-v chunks=2
+  mesh 2 pp=2 schedule=interleaved chunks=2
+  mesh 4 tp=2 pp=2
+  mesh 4 dp=2 tp=2 zero=3
+  mesh 4 dp=2 pp=2 zero=2
+  mesh 4 dp=4 zero=1 overlap=false
+  mesh 4 tp=2 pp=2 schedule=zb-h1 sequence=false
+  mesh 8 dp=2 tp=2 pp=2 zero=1
+  mesh 8 dp=4 tp=2 zero=3
+}
+
+# The third of four processes is killed while it trains: the others have to end within 10 s, with status 4 and a message
+# that names it.
+killed_rank() {
+  "$heddle" demo-text --bytes 200000 --out "$folder/text.jsonl"
+  "$heddle" tokenizer train "$folder/text.jsonl" --vocab 512 --special '<|endoftext|>' \
+    --out "$folder/tokenizer.json"
+  "$heddle" train examples/01_tiny_cpu/run.toml --fresh --ranks 4 --set "run.device=$device" \
+    --set "run.dir=$folder/run" --set "data.train=$folder/text.jsonl" \
+    --set "data.tokenizer=$folder/tokenizer.json" --set train.steps=100000 --set train.tokens_per_step=8192 --set parallel.zero=2 \
+    >"$folder/train" 2>&1 &
+  local parent=$! i
+  for i in $(seq 120); do
+    sleep 0.5
+    grep -q 'step 2[0-9]*/' "$folder/train" && break
+  done
+  local victim begin
+  victim=$(pgrep -P $parent | sed -n 3p)
+  begin=$(date +%s%N)
+  kill -9 "$victim"
+  wait $parent
+  local status=$? milliseconds=$((($(date +%s%N) - begin) / 1000000))
+  tail -n 3 "$folder/train"
+  echo "status $status after $milliseconds ms"
+  [ $status = 4 ] && [ $milliseconds -lt 10000 ] && grep -q 'rank 2 is gone' "$folder/train" &&
+    [ -z "$(pgrep -P $parent)" ]
+}
+
+kill_() { check "a rank is killed" killed_rank; }
+
+# Shards run side by side, since the CPU's part of a test takes most of its time.
+sanitizers() {
+  local tool shard shards=4 ids=() names=() i
+  for tool in memcheck racecheck initcheck; do
+    for shard in $(seq 0 $((shards - 1))); do
+      GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout 900 compute-sanitizer --tool $tool \
+        --error-exitcode 1 "$build/tests/ops/ops_cuda_test" --gtest_brief=1 \
+        >"$folder/$tool$shard" 2>&1 &
+      ids+=($!)
+      names+=("$tool$shard")
+    done
+  done
+  for i in "${!ids[@]}"; do
+    wait "${ids[$i]}"
+    check "${names[$i]} of $shards" bash -c "cat '$folder/${names[$i]}'; exit $?"
+  done
+}
+
+for part in $parts; do
+  case $part in
+    tests | meshes | sanitizers) "$part" ;;
+    kill) kill_ ;;
+    *) echo "test_gpu.sh: no part '$part'; tests, meshes, kill or sanitizers" >&2; exit 2 ;;
+  esac
+done
+exit $failed
