@@ -12,7 +12,7 @@
 
 #include <cuda_bf16.h>
 
-#include "ops/cuda/hopper_instructions.h"
+#include "ops/cuda/hopper_tiles.h"
 
 namespace heddle::ops::cuda::hopper {
 
@@ -73,30 +73,19 @@ class Tiles {
   int rows_, columns_;
 };
 
-/// A position in the ring of stages.
-struct Position {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 template <bool kBackward>
 __device__ void copy_in(unsigned char* stages, Barriers& barriers, const GatedMaps& maps,
                         const GatedProduct& p) {
   const Tiles<kBackward> tiles(p);
   const int rank = block_in_cluster();
-  Position at{.stage = 0, .parity = 1};
+  Turn<kStages> at{.index = 0, .parity = 1};
   for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step()) {
     const auto [row, column] = tiles.find(tile);
     for (int k = 0; k < p.summed; k += 64, at.advance()) {
-      std::uint64_t* const full = barriers.full + at.stage;
-      unsigned char* const left = stages + at.stage * kStageBytes;
+      std::uint64_t* const full = barriers.full + at.index;
+      unsigned char* const left = stages + at.index * kStageBytes;
       unsigned char* const half = left + kLeftBytes + rank * 2 * kBlockBytes;
-      wait_for(barriers.empty + at.stage, at.parity);
+      wait_for(barriers.empty + at.index, at.parity);
       arrive_and_expect(full, kStageBytes);
       start_box(left, maps.a, full, k, row, 0, 0);
       if constexpr (kBackward) {
@@ -114,12 +103,12 @@ __device__ void copy_in(unsigned char* stages, Barriers& barriers, const GatedMa
 /// sums = a b for 64 rows of a tile.
 template <bool kBackward>
 __device__ __forceinline__ void multiply(float (&sums)[128], const unsigned char* stages,
-                                         Barriers& barriers, Position& at, int steps, int group,
-                                         int thread) {
+                                         Barriers& barriers, Turn<kStages>& at, int steps,
+                                         int group, int thread) {
   int before = 0;
   for (int k = 0; k < steps; ++k) {
-    wait_for(barriers.full + at.stage, at.parity);
-    const unsigned char* const left = stages + at.stage * kStageBytes;
+    wait_for(barriers.full + at.index, at.parity);
+    const unsigned char* const left = stages + at.index * kStageBytes;
     const std::uint64_t a = along_sum(left + group * kBlockBytes);
     const std::uint64_t b =
         kBackward ? across_sum(left + kLeftBytes, kBlockBytes) : along_sum(left + kLeftBytes);
@@ -132,7 +121,7 @@ __device__ __forceinline__ void multiply(float (&sums)[128], const unsigned char
     end_product_group();
     wait_for_products<1>();
     if (k > 0 && thread < 2) arrive_in(barriers.empty + before, thread);
-    before = at.stage;
+    before = at.index;
     at.advance();
   }
   wait_for_products<0>();
@@ -160,7 +149,7 @@ __device__ __forceinline__ void make_tiles(const unsigned char* stages, std::uin
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Tiles<kBackward> tiles(p);
   const int steps = (p.summed + 63) / 64;
-  Position at;
+  Turn<kStages> at;
   std::uint32_t taken = 1;
   float sums[128];
   for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step(), taken ^= 1) {
