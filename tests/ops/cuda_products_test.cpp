@@ -109,7 +109,7 @@ TEST_F(CudaProducts, SwigluInAProductEqualsTheCpu) {
       const Lying dev_both(both, dtype, Lie::wide, gpu()), dev_y(y, dtype, Lie::wide, gpu());
       const Lying dev_gradient(both, dtype, Lie::wide, gpu());
       const Tensor dev_x = up(x, dtype), dev_w = up(w, dtype), dev_v = up(v, dtype);
-      const Tensor dev_dy = device_empty({tokens, width}, dtype);
+      const Tensor dev_dy = device_unwritten({tokens, width}, dtype);
       gemm_swiglu(x, w, both, y, cpu());
       gemm_swiglu(dev_x, dev_w, dev_both.view, dev_y.view, gpu());
       expect_relative(dev_both.view, both, tolerance, "gate and up");
@@ -189,8 +189,8 @@ class CudaAttention : public CudaProducts {
     const Tensor v = random(key_shape, dtype, 3), dout = random(query_shape, dtype, 4);
     const Tensor out = empty(query_shape, DType::f64), lse = empty(row_shape, DType::f64);
     const Tensor dev_q = up(q, dtype), dev_k = up(k, dtype), dev_v = up(v, dtype);
-    const Tensor dev_out = device_empty(query_shape, dtype);
-    const Tensor dev_lse = device_empty(row_shape, DType::f32);
+    const Tensor dev_out = device_unwritten(query_shape, dtype);
+    const Tensor dev_lse = device_unwritten(row_shape, DType::f32);
     const AttentionMask mask = mask_of(x), dev_mask = on_device(mask);
     attention_forward(q, k, v, mask, scale, out, lse, cpu());
     attention_forward(dev_q, dev_k, dev_v, dev_mask, scale, dev_out, dev_lse, gpu());
@@ -199,8 +199,9 @@ class CudaAttention : public CudaProducts {
     if (!with_gradients) return;
     const Tensor dq = empty(query_shape, DType::f64), delta = empty(row_shape, DType::f64);
     const Tensor dk = empty(key_shape, DType::f64), dv = empty(key_shape, DType::f64);
-    const Tensor dev_dq = device_empty(query_shape, dtype);
-    const Tensor dev_dk = device_empty(key_shape, dtype), dev_dv = device_empty(key_shape, dtype);
+    const Tensor dev_dq = device_unwritten(query_shape, dtype);
+    const Tensor dev_dk = device_unwritten(key_shape, dtype),
+                 dev_dv = device_unwritten(key_shape, dtype);
     const Tensor dev_delta = device_empty(row_shape, DType::f32), dev_dout = up(dout, dtype);
     attention_backward(dout, q, k, v, out, lse, mask, scale, dq, dk, dv, delta, cpu());
     attention_backward(dev_dout, dev_q, dev_k, dev_v, dev_out, dev_lse, dev_mask, scale, dev_dq,
@@ -304,9 +305,9 @@ TEST_F(CudaAttention, TakesSlicesOfAFusedProjectionAndRepeatsItself) {
                          part(grads, H + G, G), delta, cpu());
       const Tensor dev = up(fused, dtype), dev_dout = up(dout, dtype);
       const auto run = [&] {
-        const Tensor dev_out = device_empty(out.shape(), dtype);
-        const Tensor dev_grads = device_empty(fused.shape(), dtype);
-        const Tensor dev_lse = device_empty({B, H, S}, DType::f32);
+        const Tensor dev_out = device_unwritten(out.shape(), dtype);
+        const Tensor dev_grads = device_unwritten(fused.shape(), dtype);
+        const Tensor dev_lse = device_unwritten({B, H, S}, DType::f32);
         const Tensor dev_delta = device_empty({B, H, S}, DType::f32);
         attention_forward(part(dev, 0, H), part(dev, H, G), part(dev, H + G, G), dev_mask, 0.125,
                           dev_out, dev_lse, gpu());

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,13 @@ class OnGpu : public testing::Test {
 
   Tensor device_empty(const Shape& shape, DType dtype) {
     return memory_->alloc(shape, dtype, MemoryTag::workspace);
+  }
+  /// For results of libraries and of hardware copies, whose stores initcheck seems not to see:
+  /// what nobody wrote is NaN.
+  Tensor device_unwritten(const Shape& shape, DType dtype) {
+    const Tensor tensor = device_empty(shape, dtype);
+    fill(tensor, std::numeric_limits<double>::quiet_NaN(), *gpu_);
+    return tensor;
   }
 
   /// Uniform values that `dtype` can represent, as f64 on the host.
