@@ -5,7 +5,7 @@
 #   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, kill or sanitizers
 # Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries the meshes out elsewhere.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 build=$1
 parts=${2:-tests meshes kill sanitizers}
 device=${HEDDLE_DEVICE:-cuda}
