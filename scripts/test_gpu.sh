@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, sixteen meshes of
-# processes over NCCL (on one GPU where there is one), a rank that is killed, compute-sanitizer over every operation.
+# processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, a rank that is killed,
+# compute-sanitizer over every operation.
 #   test_gpu.sh BUILD_FOLDER             all of it
-#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, kill or sanitizers
-# Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries the meshes out elsewhere.
+#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, overlaps, kill or sanitizers
+# Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries meshes and overlaps out elsewhere.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 build=$1
-parts=${2:-tests meshes kill sanitizers}
+parts=${2:-tests meshes overlaps kill sanitizers}
 device=${HEDDLE_DEVICE:-cuda}
 heddle=$build/heddle
 folder=$(mktemp -d)
@@ -58,16 +59,47 @@ meshes() {
   mesh 8 dp=4 tp=2 zero=3
 }
 
+# train NAME RANKS KEY=VALUE...: the demo's model on a little of its text, into the run folder NAME.
+train() {
+  local name=$1 ranks=$2 settings=() key
+  shift 2
+  for key in "run.device=$device" "run.dir=$folder/$name" "data.train=$folder/text.jsonl" \
+    "data.tokenizer=$folder/tokenizer.json" train.tokens_per_step=8192 train.microbatch=2 \
+    train.eval_every=0 train.sample_every=0 optim.warmup_steps=0 observe.console_every=1 "$@"; do
+    settings+=(--set "$key")
+  done
+  if [ ! -e "$folder/tokenizer.json" ]; then
+    "$heddle" demo-text --bytes 200000 --out "$folder/text.jsonl"
+    "$heddle" tokenizer train "$folder/text.jsonl" --vocab 512 --special '<|endoftext|>' \
+      --out "$folder/tokenizer.json"
+  fi
+  exec "$heddle" train examples/01_tiny_cpu/run.toml --fresh --ranks "$ranks" "${settings[@]}"
+}
+
+# The losses and norms of all steps, to the last digit.
+curve() { grep -oE '"(loss|grad_norm)":[^,}]*' "$folder/$1/metrics.jsonl"; }
+
+# equal RANKS KEY=VALUE...: with overlap and without, and once more with it.
+equal_curves() {
+  local run
+  for run in true false again; do
+    (train $run "$@" train.steps=6 run.deterministic=true parallel.overlap="${run/again/true}") || return 1
+  done
+  [ "$(curve true | wc -l)" -ge 12 ] && [ "$(curve true)" = "$(curve false)" ] &&
+    [ "$(curve true)" = "$(curve again)" ]
+}
+equal() { check "$1 ranks, ${*:2}: with and without overlap, and again" equal_curves "$@"; }
+
+overlaps() {
+  equal 2 parallel.dp=2 parallel.zero=2
+  equal 4 parallel.dp=2 parallel.tp=2 parallel.zero=3
+  equal 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
+}
+
 # The third of four processes is killed while it trains: the others have to end within 10 s, with status 4 and a message
 # that names it.
 killed_rank() {
-  "$heddle" demo-text --bytes 200000 --out "$folder/text.jsonl"
-  "$heddle" tokenizer train "$folder/text.jsonl" --vocab 512 --special '<|endoftext|>' \
-    --out "$folder/tokenizer.json"
-  "$heddle" train examples/01_tiny_cpu/run.toml --fresh --ranks 4 --set "run.device=$device" \
-    --set "run.dir=$folder/run" --set "data.train=$folder/text.jsonl" \
-    --set "data.tokenizer=$folder/tokenizer.json" --set train.steps=100000 \
-    --set train.tokens_per_step=8192 --set parallel.zero=2 >"$folder/train" 2>&1 &
+  train killed 4 train.steps=100000 parallel.zero=2 >"$folder/train" 2>&1 &
   local parent=$! i
   for i in $(seq 120); do
     sleep 0.5
@@ -82,7 +114,7 @@ killed_rank() {
   tail -n 3 "$folder/train"
   echo "status $status after $milliseconds ms"
   [ $status = 4 ] && [ $milliseconds -lt 10000 ] && grep -q 'rank 2 is gone' "$folder/train" &&
-    ! pgrep -f "run.dir=$folder/run"
+    ! pgrep -f "run.dir=$folder/killed"
 }
 
 kill_() { check "a rank is killed" killed_rank; }
@@ -111,9 +143,9 @@ sanitizers() {
 
 for part in $parts; do
   case $part in
-    tests | meshes | sanitizers) "$part" ;;
+    tests | meshes | overlaps | sanitizers) "$part" ;;
     kill) kill_ ;;
-    *) echo "test_gpu.sh: no part '$part'; tests, meshes, kill or sanitizers" >&2; exit 2 ;;
+    *) echo "test_gpu.sh: no part '$part'; tests, meshes, overlaps, kill or sanitizers" >&2; exit 2 ;;
   esac
 done
 exit $failed
