@@ -1,3 +1,4 @@
+#include "ops/cuda/attention_blocks.h"
 #include "ops/cuda/attention_hopper_backward.h"
 #include "ops/cuda/attention_hopper_backward_kernel.h"
 #include "ops/cuda/stream_state.h"
@@ -120,11 +121,9 @@ Prepared carve(Carver& carver, const hopper::BackwardJobs& jobs, std::int64_t ba
 }
 
 bool suits(const Problem& p, std::int64_t batch, std::initializer_list<const Tensor*> tensors) {
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 30, kMostBatch = 65535;
-  bool suits = p.width == 64 && p.scale > 0 && p.query_offset == 0 && p.keys == p.queries &&
-               batch <= kMostBatch && batch * p.heads * p.queries <= kMostRows;
-  for (const Tensor* t : tensors) suits = suits && t->dtype() == DType::bf16 && is_aligned(*t);
-  return suits;
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
+  return suits_tensor_cores(p, tensors) && p.width == 64 && p.query_offset == 0 &&
+         p.keys == p.queries && batch * p.heads * p.queries <= kMostRows;
 }
 
 void launch(const hopper::BackwardTensors& tensors, bool has_documents, const StreamState& state) {

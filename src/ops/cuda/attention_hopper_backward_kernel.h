@@ -287,7 +287,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        store_block(m.gradients[half][gradient_turn.index], row, k, ds[k]);
+        store_block(shared_address(m.gradients[half][gradient_turn.index]), row, k, ds[k]);
       }
       begin_products();
       multiply_left(dk, ds, q0 + here.index * kNextTile);

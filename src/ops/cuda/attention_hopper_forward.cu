@@ -91,9 +91,7 @@ class Rows {
         const int at = 8 * i + 2 * j;
         rounded[j] = pair_of(out_[at] * inverse[j % 2], out_[at + 1] * inverse[j % 2]);
       }
-      const int row = 16 * warp + lane % 16, chunk = i % 4 * 2 + lane / 16;
-      store_matrices(
-          shared_address(rows) + i / 4 * kRows * 128 + row * 128 + (chunk ^ row % 8) * 16, rounded);
+      store_block(shared_address(rows) + i / 4 * kRows * 128, 16 * warp, i % 4, rounded);
     }
     fence_shared_writes();
     sync_threads(1 + group_, 128);

@@ -33,9 +33,8 @@ struct GatedProduct {
 namespace gated {
 
 constexpr int kThreads = 384, kGroups = 2, kHelpers = 3, kStages = 3;
-constexpr int kBlockBytes = 64 * 128;  // 64 rows of 64 bf16
-constexpr int kLeftBytes = 2 * kBlockBytes, kStageBytes = kLeftBytes + 4 * kBlockBytes;
-constexpr int kResultBytes = 4 * kBlockBytes;  // of a warpgroup, 64 x 256
+constexpr int kLeftBytes = 2 * kTileBytes, kStageBytes = kLeftBytes + 4 * kTileBytes;
+constexpr int kResultBytes = 4 * kTileBytes;  // of a warpgroup, 64 x 256
 constexpr int kSharedBytes = kStages * kStageBytes + kGroups * kResultBytes + 1024 + 128;
 // Together what the block starts with: 3 x 168.
 constexpr int kProducerRegisters = 136, kConsumerRegisters = 184;
@@ -84,13 +83,13 @@ __device__ void copy_in(unsigned char* stages, Barriers& barriers, const GatedMa
     for (int k = 0; k < p.summed; k += 64, at.advance()) {
       std::uint64_t* const full = barriers.full + at.index;
       unsigned char* const left = stages + at.index * kStageBytes;
-      unsigned char* const half = left + kLeftBytes + rank * 2 * kBlockBytes;
+      unsigned char* const half = left + kLeftBytes + rank * 2 * kTileBytes;
       wait_for(barriers.empty + at.index, at.parity);
       arrive_and_expect(full, kStageBytes);
       start_box(left, maps.a, full, k, row, 0, 0);
       if constexpr (kBackward) {
         for (int i = 0; i < 2; ++i) {
-          start_shared_box(half + i * kBlockBytes, maps.b[0], full, column + 128 * rank + 64 * i, k,
+          start_shared_box(half + i * kTileBytes, maps.b[0], full, column + 128 * rank + 64 * i, k,
                            0, 0);
         }
       } else {
@@ -109,9 +108,9 @@ __device__ __forceinline__ void multiply(float (&sums)[128], const unsigned char
   for (int k = 0; k < steps; ++k) {
     wait_for(barriers.full + at.index, at.parity);
     const unsigned char* const left = stages + at.index * kStageBytes;
-    const std::uint64_t a = along_sum(left + group * kBlockBytes);
+    const std::uint64_t a = along_sum(left + group * kTileBytes);
     const std::uint64_t b =
-        kBackward ? across_sum(left + kLeftBytes, kBlockBytes) : along_sum(left + kLeftBytes);
+        kBackward ? across_sum(left + kLeftBytes, kTileBytes) : along_sum(left + kLeftBytes);
     begin_products();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -131,14 +130,12 @@ __device__ __forceinline__ void multiply(float (&sums)[128], const unsigned char
 /// Rounds 64 x 256 sums to blocks of 64 x 64.
 __device__ __forceinline__ void round_sums(const float (&sums)[128], std::uint32_t result,
                                            int thread) {
-  const int lane = thread % 32;
-  const std::uint32_t row = result + (thread / 32 * 16 + lane % 16) * 128;
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const float* const s = sums + 8 * i;
     const std::uint32_t m[4] = {pair_of(s[0], s[1]), pair_of(s[2], s[3]), pair_of(s[4], s[5]),
                                 pair_of(s[6], s[7])};
-    store_matrices(row + i / 4 * kBlockBytes + ((2 * (i % 4) + lane / 16) ^ lane % 8) * 16, m);
+    store_block(result + i / 4 * kTileBytes, thread / 32 * 16, i % 4, m);
   }
 }
 
@@ -166,7 +163,7 @@ __device__ __forceinline__ uint4 load_result(std::uint32_t result, int r, int v)
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(result + v / 8 * kBlockBytes + r * 128 + ((v ^ r) % 8) * 16)
+               : "r"(result + v / 8 * kTileBytes + r * 128 + ((v ^ r) % 8) * 16)
                : "memory");
   return x;
 }
@@ -177,7 +174,7 @@ __device__ __forceinline__ uint4& vector_at(__nv_bfloat16* p) {
 /// 1 / (1 + exp(-x)), good to a few units in the last place of f32.
 __device__ __forceinline__ float sigmoid(float x) {
   float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504088896341F));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -kLog2E));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(power + 1.0F));
   return inverse;
 }

@@ -32,12 +32,12 @@ __device__ __forceinline__ void arrive_warp(std::uint64_t* barrier) {
 }
 
 /// Stores 16 x 16 values, as products have them, to rows from row0 and columns from 16 k on of a
-/// swizzled tile.
-__device__ __forceinline__ void store_block(const void* tile, int row0, int k,
+/// swizzled tile in shared memory.
+__device__ __forceinline__ void store_block(std::uint32_t tile, int row0, int k,
                                             const std::uint32_t (&from)[4]) {
   const auto offset =
       static_cast<std::uint32_t>(chunk_offset<64>(row0 + lane_id() % 16, 2 * k + lane_id() / 16));
-  store_matrices(shared_address(tile) + offset, from);
+  store_matrices(tile + offset, from);
 }
 
 /// Lane i of each four gets all four lanes' x[i].
