@@ -119,8 +119,8 @@ killed_rank() {
 
 kill_() { check "a rank is killed" killed_rank; }
 
-# Whether all tests of a sanitizer's log passed, and nothing is said of a kernel of ours: racecheck and initcheck report
-# cuBLASLt's and cuDNN's too, whose barriers and stores they do not follow.
+# Whether all tests of a sanitizer's log passed, and nothing is said of a kernel of ours: racecheck reports cuDNN's backward
+# too. Not with --kernel-name, with which the racecheck of CUDA 13.0 fails in itself in cuBLASLt's kernels.
 is_clean() {
   grep -E 'PASSED|SUMMARY' "$1"
   ! grep -m 5 -E '(access at|   at) (void )?heddle::' "$1" && grep -q PASSED "$1"

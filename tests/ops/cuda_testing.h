@@ -79,9 +79,10 @@ class OnGpu : public testing::Test {
     const auto have = values(down(got)), want = values(want_f64);
     ASSERT_EQ(have.size(), want.size());
     for (std::size_t i = 0; i < want.size(); ++i) {
-      ASSERT_NEAR(have[i], want[i], tolerance * std::max(1.0, std::abs(want[i])))
-          << what << ", element " << i << " of " << got.shape().text() << " "
-          << name_of(got.dtype());
+      const double allowed = tolerance * std::max(1.0, std::abs(want[i]));
+      if (std::abs(have[i] - want[i]) <= allowed) continue;
+      FAIL() << fmt::format("{}, element {} of {} {}: {}, not {} within {}", what, i,
+                            got.shape().text(), name_of(got.dtype()), have[i], want[i], allowed);
     }
   }
 

@@ -156,10 +156,10 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
           end_product_group();
         }
         wait_for_products<0>();
-        arrive_warp(&m.gradient_empty[0][turns[0].index]);
+        arrive(&m.gradient_empty[0][turns[0].index]);
         turns[0].advance();
         if (tile != 0) {
-          arrive_warp(&m.gradient_empty[1][turns[1].index]);
+          arrive(&m.gradient_empty[1][turns[1].index]);
           turns[1].advance();
         }
 #pragma unroll
@@ -173,7 +173,7 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
       }
       to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * 4096;
     }
-    arrive_warp(&m.job_empty[job_turn.index]);
+    arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
   }
 }
@@ -223,7 +223,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
     int tile = half, left = t.jobs.per_group * (tiles - half);
     const auto skip = [&] {
       wait_for(&m.full[turn.index], turn.parity);
-      arrive_warp(&m.empty[turn.index]);
+      arrive(&m.empty[turn.index]);
       turn.advance();
     };
     if (left > 0) {
@@ -275,7 +275,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       multiply_rows(scores, keys, q0 + next.index * kNextTile);
       end_product_group();
       wait_for_products<2>();
-      if (done >= 0) arrive_warp(&m.empty[done]);
+      if (done >= 0) arrive(&m.empty[done]);
       done = here.index;
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
@@ -293,16 +293,16 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       multiply_left(dk, ds, q0 + here.index * kNextTile);
       end_product_group();
       fence_shared_writes();
-      arrive_warp(&m.gradient_full[half][gradient_turn.index]);
+      arrive(&m.gradient_full[half][gradient_turn.index]);
       gradient_turn.advance();
       lse.load(m.lse[next.index]);
       wait_for_products<1>();
     }
     wait_for_products<0>();
-    if (done >= 0) arrive_warp(&m.empty[done]);
+    if (done >= 0) arrive(&m.empty[done]);
     const Job job = m.jobs[job_turn.index];
     const int first = job.key_tile * kKeyTile + half * 64;
-    arrive_warp(&m.job_empty[job_turn.index]);
+    arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
     const auto store = [&](const float(&sums)[32], float factor, const KeyGradients& to) {
       store_sums(sums, factor,
@@ -320,18 +320,17 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   extern __shared__ unsigned char raw[];
   auto& m = *reinterpret_cast<BackwardMemory*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
   if (threadIdx.x == 0) {
-    // What arrives: of a warpgroup each warp, of the copying one its thread.
     for (int i = 0; i < 2; ++i) {
       init_barrier(&m.job_full[i], 1);
-      init_barrier(&m.job_empty[i], 12);
+      init_barrier(&m.job_empty[i], 3 * 128);
       for (int j = 0; j < kGradientTiles; ++j) {
-        init_barrier(&m.gradient_full[i][j], 4);
-        init_barrier(&m.gradient_empty[i][j], 4);
+        init_barrier(&m.gradient_full[i][j], 128);
+        init_barrier(&m.gradient_empty[i][j], 128);
       }
     }
     for (int i = 0; i < kStages; ++i) {
       init_barrier(&m.full[i], 1);
-      init_barrier(&m.empty[i], 8);
+      init_barrier(&m.empty[i], 2 * 128);
     }
     fence_barrier_init();
   }

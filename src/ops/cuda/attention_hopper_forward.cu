@@ -39,7 +39,7 @@ class Rows {
     start_scores(scores);
     wait_for_products<0>();
     settle(scores);
-    arrive_warp(memory_.k_empty(ring_.index));
+    arrive(memory_.k_empty(ring_.index));
     const int tile = uniform(piece().first[group_]);
     if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
     softmax_.take_largest(scores, work_.scale);
@@ -188,8 +188,8 @@ class Rows {
       settle(out_);
       if (is_scaled) scale_out();
     }
-    arrive_warp(memory_.v_empty(before.index));
-    arrive_warp(memory_.k_empty(ring_.index));
+    arrive(memory_.v_empty(before.index));
+    arrive(memory_.k_empty(ring_.index));
     round_to_weights(scores, weights_);
   }
   __device__ __forceinline__ void scale_out() {
@@ -204,7 +204,7 @@ class Rows {
     start_out<kKeys>(ring_.index);
     wait_for_products<0>();
     settle(out_);
-    arrive_warp(memory_.v_empty(ring_.index));
+    arrive(memory_.v_empty(ring_.index));
     ring_.advance();
   }
 
@@ -228,9 +228,9 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
 #pragma unroll 1
     for (int tile = begin; tile < end; ++tile, ring.advance()) {
       wait_for(memory.k_full(ring.index), ring.parity);
-      arrive_warp(memory.k_empty(ring.index));
+      arrive(memory.k_empty(ring.index));
       wait_for(memory.v_full(ring.index), ring.parity);
-      arrive_warp(memory.v_empty(ring.index));
+      arrive(memory.v_empty(ring.index));
     }
   };
 #pragma unroll 1
@@ -240,12 +240,12 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
     // same for a warp take none.
     const ForwardPiece<S::kGroups>& piece = memory.piece(turn & 1);
     if (uniform(piece.b) < 0) break;
-    // The last piece's rows have left its buffer, and the warp has read all of the piece: both may
-    // be overwritten.
+    // The last piece's rows have left its buffer, and this thread has read all it needs of the
+    // piece: both may be overwritten.
     const auto release_last = [&] {
       if (turn == 0) return;
       if (threadIdx.x % 128 == 0) wait_for_stores<0>();
-      arrive_warp(memory.q_empty(~turn & 1));
+      arrive(memory.q_empty(~turn & 1));
     };
     pass_by(uniform(piece.begin), uniform(piece.first[group]));
     if (uniform(piece.h[group]) >= 0) {
@@ -259,6 +259,8 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
     }
     pass_by(uniform(piece.behind[group]), uniform(piece.end));
   }
+  // Copies may still read shared memory, which is the block's only as long as it runs.
+  if (threadIdx.x % 128 == 0) wait_for_stores<0>();
 }
 
 template <class S>

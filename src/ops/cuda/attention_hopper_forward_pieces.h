@@ -92,12 +92,12 @@ struct ForwardMemory {
     for (int i = 0; i < S::kStages; ++i) {
       init_barrier(k_full(i), 1);
       init_barrier(v_full(i), 1);
-      init_barrier(k_empty(i), 4 * S::kGroups);  // warps
-      init_barrier(v_empty(i), 4 * S::kGroups);
+      init_barrier(k_empty(i), 128 * S::kGroups);
+      init_barrier(v_empty(i), 128 * S::kGroups);
     }
     for (int i = 0; i < 2; ++i) {
-      init_barrier(q_full(i), 1);
-      init_barrier(q_empty(i), 4 * S::kGroups);
+      init_barrier(q_full(i), S::kGroups);  // lanes that write the piece
+      init_barrier(q_empty(i), 128 * S::kGroups);
     }
     fence_barrier_init();
   }
@@ -122,10 +122,8 @@ class ForwardCopies {
       const int number = next, buffer = turn & 1;
       if (number >= count) {
         wait_for(memory_.q_empty(buffer), (turn >> 1 & 1) ^ 1);
-        if (lane_ == 0) {
-          memory_.piece(buffer).b = -1;
-          arrive(memory_.q_full(buffer));
-        }
+        if (lane_ == 0) memory_.piece(buffer).b = -1;
+        if (lane_ < S::kGroups) arrive(memory_.q_full(buffer));
         break;
       }
       next = take();
@@ -174,8 +172,11 @@ class ForwardCopies {
       piece.begin = begin;
       piece.end = end;
     }
-    __syncwarp();
-    if (lane_ == 0) arrive_and_expect(memory_.q_full(buffer), present * S::kQueryBytes);
+    if (lane_ == 0) {
+      arrive_and_expect(memory_.q_full(buffer), present * S::kQueryBytes);
+    } else if (lane_ < S::kGroups) {
+      arrive(memory_.q_full(buffer));
+    }
     __syncwarp();
     if (exists) {
 #pragma unroll

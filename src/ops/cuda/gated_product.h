@@ -153,8 +153,7 @@ __device__ __forceinline__ void make_tiles(const unsigned char* stages, std::uin
     multiply<kBackward>(sums, stages, barriers, at, steps, group, thread);
     wait_for(barriers.taken + group, taken);
     round_sums(sums, results + group * kResultBytes, thread);
-    __syncwarp();
-    if (thread % 32 == 0) arrive(barriers.made + group);
+    arrive(barriers.made + group);
   }
 }
 
@@ -296,8 +295,7 @@ __device__ void help(std::uint32_t results, Barriers& barriers, const GatedProdu
         wait_for(barriers.made + group, made);
         finish_forward(result, p, row, column, helper, lane);
       }
-      __syncwarp();
-      if (lane == 0) arrive(barriers.taken + group);
+      arrive(barriers.taken + group);
     }
   }
 }
@@ -316,11 +314,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(gated::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(barriers.full + i, 1);
-      init_barrier(barriers.empty + i, 2 * kGroups);  // of both blocks
+      init_barrier(barriers.empty + i, 2 * kGroups);  // a thread for each, of both blocks
     }
     for (int i = 0; i < kGroups; ++i) {
-      init_barrier(barriers.made + i, 4);  // warps
-      init_barrier(barriers.taken + i, kHelpers);
+      init_barrier(barriers.made + i, 128);
+      init_barrier(barriers.taken + i, 32 * kHelpers);
     }
     fence_barrier_init();
   }

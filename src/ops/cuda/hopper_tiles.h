@@ -26,11 +26,6 @@ struct Turn {
 /// x, the same for all lanes of a warp, in a way that the compiler sees.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffU, x, 0); }
 
-__device__ __forceinline__ void arrive_warp(std::uint64_t* barrier) {
-  __syncwarp();
-  if (lane_id() == 0) arrive(barrier);
-}
-
 /// Stores 16 x 16 values, as products have them, to rows from row0 and columns from 16 k on of a
 /// swizzled tile in shared memory.
 __device__ __forceinline__ void store_block(std::uint32_t tile, int row0, int k,

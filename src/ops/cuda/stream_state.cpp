@@ -17,6 +17,8 @@ void* Workspace::at_least(std::size_t bytes) {
   memory_ = nullptr;
   bytes_ = 0;
   HEDDLE_CUDA(cudaMalloc(&memory_, bytes));
+  // NaN everywhere: who reads a part before it is written shows it in its results.
+  HEDDLE_CUDA(cudaMemsetAsync(memory_, 0xff, bytes, stream_));
   bytes_ = bytes;
   return memory_;
 }
