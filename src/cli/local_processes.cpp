@@ -1,10 +1,9 @@
 #include "cli/local_processes.h"
 
-#include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,25 +16,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "comm/tcp/tcp_links.h"
 
 namespace heddle::cli {
 namespace {
 
 constexpr std::chrono::seconds kGrace{8};
-
-/// A port that is free now.
-int free_port() {
-  const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof(address);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (made < 0 || bind(made, generic, length) != 0 || getsockname(made, generic, &length) != 0) {
-    throw Error(ErrorCode::resources, "no TCP port is free for the ranks to meet");
-  }
-  close(made);
-  return ntohs(address.sin_port);
-}
 
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -49,8 +35,10 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-/// Between fork and exec: nothing but calls of the system.
-[[noreturn]] void become(char* const* arguments, char* const* environment, pid_t parent) {
+/// Between fork and exec: nothing but calls of the system. `inherited`: a file that stays open.
+[[noreturn]] void become(char* const* arguments, char* const* environment, pid_t parent,
+                         int inherited) {
+  if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);  // who is killed takes the ranks along
   if (getppid() != parent) _exit(static_cast<int>(ErrorCode::peer));
   execve("/proc/self/exe", arguments, environment);
@@ -64,7 +52,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-pid_t start(int rank, int ranks, int port, std::vector<std::string> arguments) {
+pid_t start(int rank, int ranks, const TcpListener& meeting, std::vector<std::string> arguments) {
   std::vector<std::string> variables;
   for (char** at = environ; *at != nullptr; ++at) variables.emplace_back(*at);
   const pid_t parent = getpid();
@@ -72,12 +60,16 @@ pid_t start(int rank, int ranks, int port, std::vector<std::string> arguments) {
   variables.push_back(fmt::format("LOCAL_RANK={}", rank));
   variables.push_back(fmt::format("WORLD_SIZE={}", ranks));
   variables.push_back("MASTER_ADDR=127.0.0.1");
-  variables.push_back(fmt::format("MASTER_PORT={}", port));
+  variables.push_back(fmt::format("MASTER_PORT={}", meeting.port - 1));  // ranks take the next
+  if (rank == 0) variables.push_back(fmt::format("{}={}", kListeningVariable, meeting.socket));
   variables.push_back(fmt::format("NCCL_HOSTID=heddle-{}-{}", parent, rank));
   const std::vector<char*> argument_pointers = pointers_to(arguments);
   const std::vector<char*> variable_pointers = pointers_to(variables);
   const pid_t child = fork();
-  if (child == 0) become(argument_pointers.data(), variable_pointers.data(), parent);
+  if (child == 0) {
+    become(argument_pointers.data(), variable_pointers.data(), parent,
+           rank == 0 ? meeting.socket : -1);
+  }
   if (child < 0) throw Error(ErrorCode::resources, "a process for a rank could not be started");
   return child;
 }
@@ -89,11 +81,14 @@ int status_of(int state) {
 }  // namespace
 
 void run_local_processes(int ranks) {
-  const int port = free_port();
+  // Rank 0 gets the socket rather than a port that was free: others may take it meanwhile, even the
+  // ranks that call it.
+  const TcpListener meeting = listen_on(0, ranks);
   std::vector<pid_t> running;
   for (int rank = 0; rank < ranks; ++rank) {
-    running.push_back(start(rank, ranks, port, own_arguments()));
+    running.push_back(start(rank, ranks, meeting, own_arguments()));
   }
+  close(meeting.socket);
   using Clock = std::chrono::steady_clock;
   int status = 0;
   Clock::time_point failed_at{};

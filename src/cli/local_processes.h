@@ -7,6 +7,9 @@ struct ProcessesEnded {
   int status = 0;
 };
 
+/// What tells rank 0 of these processes which open file is the socket it listens on.
+inline constexpr const char* kListeningVariable = "HEDDLE_LISTENING";
+
 /// Starts this program `ranks` times with the same arguments, as ranks of one world on this machine
 /// (torchrun's variables), and waits for all. When one fails, the others are given a few seconds to
 /// say why they stop, and are then ended: no process is left. Always throws ProcessesEnded, with

@@ -36,8 +36,11 @@ namespace {
 TcpPlace tcp_place(const Launcher& launcher) {
   const char* const address = process_environment("MASTER_ADDR");
   const char* const port = process_environment("MASTER_PORT");
-  int number = 0;
-  if (port != nullptr) std::from_chars(port, port + std::strlen(port), number);
+  const auto number_in = [](const char* text, int otherwise) {
+    if (text != nullptr) std::from_chars(text, text + std::strlen(text), otherwise);
+    return otherwise;
+  };
+  const int number = number_in(port, 0);
   if (address == nullptr || number <= 0 || number > 65534) {
     throw Error(ErrorCode::usage,
                 fmt::format("RANK = {} and WORLD_SIZE = {}, but MASTER_ADDR and MASTER_PORT do not "
@@ -48,7 +51,8 @@ TcpPlace tcp_place(const Launcher& launcher) {
   return {.rank = launcher.rank,
           .size = launcher.size,
           .address = address,
-          .port = static_cast<std::uint16_t>(number + 1)};
+          .port = static_cast<std::uint16_t>(number + 1),
+          .listening = number_in(process_environment(kListeningVariable), -1)};
 }
 
 }  // namespace

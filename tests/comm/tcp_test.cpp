@@ -1,8 +1,6 @@
 // Ranks joined by TCP connections. Here they are threads, each of which behaves as a process would.
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <thread>
@@ -15,27 +13,21 @@
 namespace heddle {
 namespace {
 
-std::uint16_t free_port() {
-  const int made = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof(address);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(bind(made, generic, length), 0);
-  EXPECT_EQ(getsockname(made, generic, &length), 0);
-  close(made);
-  return ntohs(address.sin_port);
-}
-
-/// What each rank's failure says; empty where it did not fail.
-std::vector<std::string> run_tcp(int ranks, const std::function<void(World&)>& body) {
-  const std::uint16_t port = free_port();
+/// What each rank's failure says; empty where it did not fail. Rank 0 gets a socket that listens,
+/// or only the port, and comes late.
+std::vector<std::string> run_tcp(int ranks, const std::function<void(World&)>& body,
+                                 bool listens_before = true) {
+  const TcpListener meeting = listen_on(0, ranks);
+  if (!listens_before) close(meeting.socket);
   std::vector<std::string> failures(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
+      TcpPlace place{.rank = rank, .size = ranks, .port = meeting.port};
+      if (rank == 0 && listens_before) place.listening = meeting.socket;
+      if (rank == 0 && !listens_before) std::this_thread::sleep_for(std::chrono::milliseconds(100));
       try {
-        run_tcp_rank({.rank = rank, .size = ranks, .port = port}, body);
+        run_tcp_rank(place, body);
       } catch (const Error& error) {
         failures[static_cast<std::size_t>(rank)] = error.message();
       }
@@ -63,6 +55,12 @@ TEST_P(Tcp, MessagesArriveInOrderPerTag) { expect_no_failure(testing::check_mess
 TEST_P(Tcp, ReceivesMayBePostedFirst) { expect_no_failure(testing::check_early_receives); }
 TEST_P(Tcp, SplitsByColorAndKey) { expect_no_failure(testing::check_split); }
 TEST_P(Tcp, GroupsWorkAtTheSameTime) { expect_no_failure(testing::check_overlap); }
+
+TEST(TcpRanks, CallersWaitUntilTheFirstListens) {
+  for (const std::string& failure : run_tcp(3, testing::check_messages, false)) {
+    EXPECT_EQ(failure, "");
+  }
+}
 
 TEST(TcpRanks, AFailureOfOneStopsTheOthersWithItsReason) {
   const auto failures = run_tcp(4, [](World& world) {

@@ -68,23 +68,6 @@ bool write_bytes(int socket, const void* from, std::size_t bytes) {
   return true;
 }
 
-/// Listens on a port, or on any when it is 0; returns the socket and the port.
-std::pair<int, std::uint16_t> listen_on(std::uint16_t port, int callers) {
-  const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof(address);
-  if (made < 0 || setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(made, generic, length) != 0 || listen(made, callers) != 0 ||
-      getsockname(made, generic, &length) != 0) {
-    fail_system(fmt::format("listening on port {}", port));
-  }
-  return {made, ntohs(address.sin_port)};
-}
-
 std::uint32_t address_of(const std::string& host) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_family = AF_INET;
@@ -98,6 +81,16 @@ std::uint32_t address_of(const std::string& host) {
   return address;
 }
 
+/// A connection from a port to itself is what connect() makes where nobody listens yet on a port
+/// that the system then happens to give to the caller.
+bool is_to_itself(int socket) {
+  sockaddr_in own{}, other{};
+  socklen_t own_length = sizeof(own), other_length = sizeof(other);
+  return getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         getpeername(socket, reinterpret_cast<sockaddr*>(&other), &other_length) == 0 &&
+         own.sin_port == other.sin_port && own.sin_addr.s_addr == other.sin_addr.s_addr;
+}
+
 /// Tries until the other side listens.
 int call(std::uint32_t address, std::uint32_t port, Clock::time_point until) {
   sockaddr_in to{};
@@ -106,7 +99,8 @@ int call(std::uint32_t address, std::uint32_t port, Clock::time_point until) {
   to.sin_port = static_cast<std::uint16_t>(port);
   while (true) {
     const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (made >= 0 && connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
+    if (made >= 0 && connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 &&
+        !is_to_itself(made)) {
       return made;
     }
     if (Clock::now() >= until) fail_system("connecting to another rank");
@@ -139,6 +133,22 @@ int answer(int listening, Hello& hello, Clock::time_point until) {
 
 }  // namespace
 
+TcpListener listen_on(std::uint16_t port, int callers) {
+  const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof(address);
+  if (made < 0 || setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(made, generic, length) != 0 || listen(made, callers) != 0 ||
+      getsockname(made, generic, &length) != 0) {
+    fail_system(fmt::format("listening on port {}", port));
+  }
+  return {made, ntohs(address.sin_port)};
+}
+
 TcpLinks::TcpLinks(const TcpPlace& place, std::shared_ptr<WorldFailure> failure)
     : rank_(place.rank), failure_(std::move(failure)) {
   const auto until = Clock::now() + kTimeToMeet;
@@ -146,7 +156,9 @@ TcpLinks::TcpLinks(const TcpPlace& place, std::shared_ptr<WorldFailure> failure)
   for (std::size_t i = 0; i < ranks; ++i) links_.push_back(std::make_unique<Link>());
   is_closed_.resize(ranks, false);
   const auto link = [this](int rank) -> Link& { return *links_[static_cast<std::size_t>(rank)]; };
-  const auto [listening, port] = listen_on(rank_ == 0 ? place.port : 0, place.size);
+  const auto [listening, port] = place.listening >= 0
+                                     ? TcpListener{place.listening, place.port}
+                                     : listen_on(rank_ == 0 ? place.port : 0, place.size);
   std::vector<Hello> table(ranks);
   // Everybody tells rank 0 where it listens and gets the table of all; then the higher of two ranks
   // calls the lower.

@@ -23,7 +23,15 @@ struct TcpPlace {
   int rank = 0, size = 1;
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;
+  int listening = -1;  ///< rank 0's socket, where whoever started it listens on the port already
 };
+
+struct TcpListener {
+  int socket = -1;  ///< the caller's to close
+  std::uint16_t port = 0;
+};
+/// Listens on a port, or on one that is free when it is 0.
+TcpListener listen_on(std::uint16_t port, int callers);
 
 /// A connection to every other rank, over which messages travel. Messages with the same group, tag
 /// and sender arrive in the order of sends. Threads take in whatever comes, so a send never waits
