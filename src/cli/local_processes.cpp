@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/tcp/tcp_links.h"
+#include "comm/tcp_listener.h"
 
 namespace heddle::cli {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "comm/collective_cases.h"
 #include "comm/tcp/tcp_world.h"
+#include "comm/tcp_listener.h"
 #include "comm/training_calls.h"
 
 namespace heddle {

@@ -19,6 +19,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "comm/tcp_listener.h"
 
 namespace heddle {
 namespace {
@@ -99,19 +100,10 @@ SideChannel::~SideChannel() {
 
 void SideChannel::listen_and_accept(int size,
                                     const std::function<std::string(std::string)>& from_first) {
-  const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof(address);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (listening < 0 || bind(listening, generic, length) != 0 || listen(listening, size) != 0 ||
-      getsockname(listening, generic, &length) != 0) {
-    fail_system("listening");
-  }
+  const auto [listening, port] = listen_on(0, size);
   std::random_device random;
   const std::string token = fmt::format("{:08x}{:08x}", random(), random());
-  from_first(
-      fmt::format("{} {} {}", token, ntohs(address.sin_port), fmt::join(own_addresses(), " ")));
+  from_first(fmt::format("{} {} {}", token, port, fmt::join(own_addresses(), " ")));
   const auto until = Clock::now() + kTimeToMeet;
   while (links_.size() + 1 < static_cast<std::size_t>(size) && wait_for(listening, POLLIN, until)) {
     const int caller = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "comm/tcp_listener.h"
 
 namespace heddle {
 namespace {
@@ -132,22 +133,6 @@ int answer(int listening, Hello& hello, Clock::time_point until) {
 }
 
 }  // namespace
-
-TcpListener listen_on(std::uint16_t port, int callers) {
-  const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof(address);
-  if (made < 0 || setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(made, generic, length) != 0 || listen(made, callers) != 0 ||
-      getsockname(made, generic, &length) != 0) {
-    fail_system(fmt::format("listening on port {}", port));
-  }
-  return {made, ntohs(address.sin_port)};
-}
 
 TcpLinks::TcpLinks(const TcpPlace& place, std::shared_ptr<WorldFailure> failure)
     : rank_(place.rank), failure_(std::move(failure)) {

@@ -26,13 +26,6 @@ struct TcpPlace {
   int listening = -1;  ///< rank 0's socket, where whoever started it listens on the port already
 };
 
-struct TcpListener {
-  int socket = -1;  ///< the caller's to close
-  std::uint16_t port = 0;
-};
-/// Listens on a port, or on one that is free when it is 0.
-TcpListener listen_on(std::uint16_t port, int callers);
-
 /// A connection to every other rank, over which messages travel. Messages with the same group, tag
 /// and sender arrive in the order of sends. Threads take in whatever comes, so a send never waits
 /// for its receive. Thread-safe.

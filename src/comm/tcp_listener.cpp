@@ -1,0 +1,32 @@
+#include "comm/tcp_listener.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace heddle {
+
+TcpListener listen_on(std::uint16_t port, int callers) {
+  const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof(address);
+  if (made < 0 || setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(made, generic, length) != 0 || listen(made, callers) != 0 ||
+      getsockname(made, generic, &length) != 0) {
+    throw Error(ErrorCode::peer,
+                fmt::format("listening on port {}: {}", port, std::strerror(errno)),
+                "take another MASTER_PORT, or end what listens there");
+  }
+  return {made, ntohs(address.sin_port)};
+}
+
+}  // namespace heddle
