@@ -1,4 +1,6 @@
+#include "base/check.h"
 #include "ops/backend.h"
+#include "ops/operands.h"
 
 namespace heddle::ops {
 namespace {
@@ -9,7 +11,8 @@ const Operations& on(Device device) {
 
 }  // namespace
 
-// A dry stream computes nothing; what an operation would return is then 0.
+// Operands are checked for all devices here (ops/operands.h). A dry stream computes nothing; what
+// an operation would return is then 0.
 
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
                     Stream& stream) {
@@ -37,6 +40,8 @@ void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Ten
 
 void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
            const AdamWArgs& args, Stream& stream) {
+  HEDDLE_CHECK(args.step >= 1, "AdamW step {}", args.step);
+  check_flat({&p, &g, &m, &v, &args.p_low});
   if (stream.is_dry()) return;
   on(stream.device()).adamw(p, g, m, v, args, stream);
 }
@@ -44,6 +49,7 @@ void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
                        const AttentionMask& mask, double scale, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
+  check_attention(q_BSHK, k_BTGK, v_BTGK, mask, out_BSHK, lse_BHS);
   if (stream.is_dry()) return;
   on(stream.device())
       .attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream);
@@ -54,6 +60,13 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
                         const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream) {
+  check_attention(q_BSHK, k_BSGK, v_BSGK, mask, out_BSHK, lse_BHS);
+  HEDDLE_CHECK(mask.query_offset == 0 && k_BSGK.size(1) == q_BSHK.size(1),
+               "gradients with {} queries after {} for {} keys", q_BSHK.size(1), mask.query_offset,
+               k_BSGK.size(1));
+  for (const Tensor* t : {&dout_BSHK, &dq_BSHK}) check_like(*t, q_BSHK.shape(), q_BSHK.dtype());
+  for (const Tensor* t : {&dk_BSGK, &dv_BSGK}) check_like(*t, k_BSGK.shape(), q_BSHK.dtype());
+  check_like(delta_BHS, lse_BHS.shape(), lse_BHS.dtype());
   if (stream.is_dry()) return;
   on(stream.device())
       .attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
@@ -61,6 +74,10 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
 }
 
 void cast(const Tensor& x, const Tensor& y, Stream& stream) {
+  check_flat({&x, &y});
+  HEDDLE_CHECK(x.shape() == y.shape() && is_floating(x.dtype()) && is_floating(y.dtype()),
+               "cast from {} {} to {} {}", name_of(x.dtype()), x.shape().text(), name_of(y.dtype()),
+               y.shape().text());
   if (stream.is_dry()) return;
   on(stream.device()).cast(x, y, stream);
 }
@@ -91,53 +108,64 @@ void scale(const Tensor& y, double factor, Stream& stream) {
 }
 
 void add_bias(const Tensor& y_TN, const Tensor& b_N, Stream& stream) {
+  check_bias(y_TN, b_N, y_TN.dtype());
   if (stream.is_dry()) return;
   on(stream.device()).add_bias(y_TN, b_N, stream);
 }
 
 void bias_backward(const Tensor& dy_TN, const Tensor& db_N, Stream& stream) {
+  check_bias(dy_TN, db_N, wide_of(dy_TN.dtype()));
   if (stream.is_dry()) return;
   on(stream.device()).bias_backward(dy_TN, db_N, stream);
 }
 
 void embedding_forward(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
                        Stream& stream) {
+  check_embedding(ids_T, table_VD, y_TD, y_TD.dtype());
   if (stream.is_dry()) return;
   on(stream.device()).embedding_forward(ids_T, table_VD, y_TD, stream);
 }
 
 void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
                    Stream& stream) {
+  check_embedding(ids_T, table_VD, y_TD, y_TD.dtype());
   if (stream.is_dry()) return;
   on(stream.device()).embedding_add(ids_T, table_VD, y_TD, stream);
 }
 
 void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& dtable_VD,
                         Stream& stream) {
+  check_embedding(ids_T, dtable_VD, dy_TD, wide_of(dy_TD.dtype()));
   if (stream.is_dry()) return;
   on(stream.device()).embedding_backward(ids_T, dy_TD, dtable_VD, stream);
 }
 
 void held_rows(const Tensor& ids_T, std::int64_t first, std::int64_t held, const Tensor& rows_T,
                Stream& stream) {
+  check_flat({&ids_T, &rows_T});
   if (stream.is_dry()) return;
   on(stream.device()).held_rows(ids_T, first, held, rows_T, stream);
 }
 
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, GemmScale scale, Stream& stream) {
+  check_product(a, transpose_a, b, transpose_b, c);
   if (stream.is_dry()) return;
   on(stream.device()).gemm(a, transpose_a, b, transpose_b, c, scale, stream);
 }
 
 void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
               const Tensor& bias_N, const Tensor& addend_MN, const Tensor& c, Stream& stream) {
+  check_product(a, transpose_a, b, transpose_b, c);
+  check_added(c, bias_N, addend_MN);
   if (stream.is_dry()) return;
   on(stream.device()).gemm_add(a, transpose_a, b, transpose_b, bias_N, addend_MN, c, stream);
 }
 
 void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_TG,
                  const Tensor& y_TF, Stream& stream) {
+  check_product(x_TI, Transpose::no, w_GI, Transpose::yes, gate_up_TG);
+  check_swiglu_of_product(gate_up_TG, y_TF);
   if (stream.is_dry()) return;
   on(stream.device()).gemm_swiglu(x_TI, w_GI, gate_up_TG, y_TF, stream);
 }
@@ -145,6 +173,9 @@ void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_T
 void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tensor& dy_TF,
                           const Tensor& gate_up_TG, const Tensor& dgate_up_TG, const Tensor& y_TF,
                           Stream& stream) {
+  check_product(dout_TO, Transpose::no, w_OF, Transpose::no, dy_TF);
+  check_swiglu_of_product(gate_up_TG, y_TF);
+  check_swiglu_of_product(dgate_up_TG, dy_TF);
   if (stream.is_dry()) return;
   on(stream.device())
       .gemm_swiglu_backward(dout_TO, w_OF, dy_TF, gate_up_TG, dgate_up_TG, y_TF, stream);
@@ -154,30 +185,35 @@ std::string gemm_backend(Device device) { return on(device).gemm_backend(device)
 
 void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,
                       const Tensor& rstd, Stream& stream) {
+  check_norm(x, {.weights = {&w_D}, .gradients = {}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).rms_norm_forward(x, w_D, eps, y, rstd, stream);
 }
 
 void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
                              const Tensor& rstd, const Tensor& dx, Stream& stream) {
+  check_norm(x, {.weights = {&w_D}, .gradients = {}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
 }
 
 void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
                               const Tensor& dw_D, Stream& stream) {
+  check_norm(x, {.weights = {}, .gradients = {&dw_D}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
 }
 
 void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
                        const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
+  check_norm(x, {.weights = {&w_D}, .gradients = {&dw_D}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).rms_norm_backward(dy, x, w_D, rstd, addend, dx, dw_D, stream);
 }
 
 void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
                         const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream& stream) {
+  check_norm(x, {.weights = {&w_D, &b_D}, .gradients = {}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).layer_norm_forward(x, w_D, b_D, eps, y, mean, rstd, stream);
 }
@@ -185,6 +221,7 @@ void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, d
 void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
                                const Tensor& mean, const Tensor& rstd, const Tensor& dx,
                                Stream& stream) {
+  check_norm(x, {.weights = {&w_D}, .gradients = {}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
 }
@@ -192,6 +229,7 @@ void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& 
 void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                 const Tensor& rstd, const Tensor& dw_D, const Tensor& db_D,
                                 Stream& stream) {
+  check_norm(x, {.weights = {}, .gradients = {&dw_D, &db_D}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
 }
@@ -199,22 +237,26 @@ void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor&
 void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
                          const Tensor& rstd, const Tensor& addend, const Tensor& dx,
                          const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
+  check_norm(x, {.weights = {&w_D}, .gradients = {&dw_D, &db_D}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
   on(stream.device()).layer_norm_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream);
 }
 
 void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
                  Stream& stream) {
+  check_flat({&y});
   if (stream.is_dry()) return;
   on(stream.device()).fill_normal(y, key, first_index, stddev, stream);
 }
 
 double sum_of_squares(const Tensor& x, Stream& stream) {
+  check_flat({&x});
   if (stream.is_dry()) return 0.0;
   return on(stream.device()).sum_of_squares(x, stream);
 }
 
 void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream) {
+  check_flat({&x});
   if (stream.is_dry()) return;
   on(stream.device()).add_sum_of_squares(x, sum, stream);
 }
@@ -225,35 +267,42 @@ void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream&
 }
 
 void add_sum(const Tensor& x, const Tensor& sum, Stream& stream) {
+  check_flat({&x});
   if (stream.is_dry()) return;
   on(stream.device()).add_sum(x, sum, stream);
 }
 
 std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
+  check_flat({&x});
+  HEDDLE_CHECK(is_floating(x.dtype()), "search in {}", name_of(x.dtype()));
   if (stream.is_dry()) return -1;
   return on(stream.device()).first_non_finite(x, stream);
 }
 
 void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
           const Tensor& sin_PR, bool inverse, Stream& stream) {
+  check_rotation(x_BSHK, positions_BS, cos_PR, sin_PR);
   if (stream.is_dry()) return;
   on(stream.device()).rope(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
 }
 
 void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                            Stream& stream) {
+  check_rows(logits_TV, {&targets_T, &loss_T});
   if (stream.is_dry()) return;
   on(stream.device()).cross_entropy_forward(logits_TV, targets_T, loss_T, stream);
 }
 
 void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targets_T,
                                     double grad_scale, const Tensor& loss_T, Stream& stream) {
+  check_rows(logits_TV, {&targets_T, &loss_T});
   if (stream.is_dry()) return;
   on(stream.device())
       .cross_entropy_forward_backward(logits_TV, targets_T, grad_scale, loss_T, stream);
 }
 
 void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream) {
+  check_rows(logits_TV, {&max_T});
   if (stream.is_dry()) return;
   on(stream.device()).row_max(logits_TV, valid, max_T, stream);
 }
@@ -261,6 +310,7 @@ void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, S
 void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor& targets_T,
                       std::int64_t first, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& chosen_T, Stream& stream) {
+  check_rows(logits_TV, {&targets_T, &max_T, &sum_T, &chosen_T});
   if (stream.is_dry()) return;
   on(stream.device())
       .row_exponentials(logits_TV, valid, targets_T, first, max_T, sum_T, chosen_T, stream);
@@ -268,6 +318,7 @@ void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor&
 
 void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
                       const Tensor& sum_T, double grad_scale, Stream& stream) {
+  check_rows(exponentials_TV, {&targets_T, &sum_T});
   if (stream.is_dry()) return;
   on(stream.device())
       .softmax_gradient(exponentials_TV, targets_T, first, sum_T, grad_scale, stream);
@@ -275,6 +326,7 @@ void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, st
 
 void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets_T,
               const Tensor& loss_T, Stream& stream) {
+  check_rows(loss_T, {&sum_T, &chosen_T, &targets_T});
   if (stream.is_dry()) return;
   on(stream.device()).row_loss(sum_T, chosen_T, targets_T, loss_T, stream);
 }
@@ -282,6 +334,8 @@ void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets
 void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
                           std::int64_t rows_per_holder, std::int64_t own, const Tensor& divisor_T,
                           const Tensor& loss_T, Stream& stream) {
+  check_rows(targets_T, {&divisor_T, &loss_T});
+  check_like(statistics_N3T, {statistics_N3T.size(0), 3, targets_T.count()}, divisor_T.dtype());
   if (stream.is_dry()) return;
   on(stream.device())
       .merge_row_statistics(statistics_N3T, targets_T, rows_per_holder, own, divisor_T, loss_T,
@@ -289,6 +343,7 @@ void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
 }
 
 void divide_rows(const Tensor& y_TD, const Tensor& divisor_T, Stream& stream) {
+  check_rows(y_TD, {&divisor_T});
   if (stream.is_dry()) return;
   on(stream.device()).divide_rows(y_TD, divisor_T, stream);
 }

@@ -54,7 +54,6 @@ HWY_EXPORT(adamw);
 
 void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
            const AdamWArgs& args, Stream& stream) {
-  HEDDLE_CHECK(args.step >= 1, "AdamW step {}", args.step);
   const double clip = args.clip.defined() ? args.clip.host<float>()[0] : 1.0;
   if (!std::isfinite(clip)) return;
   HEDDLE_DISPATCH(adamw, p.dtype())(p, g, m, v, args, clip, stream);

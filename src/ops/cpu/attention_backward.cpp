@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "base/check.h"
 #include "ops/attention.h"
 #include "ops/cpu/attention_problem.h"
 #include "ops/cpu/rows.h"
@@ -325,23 +324,7 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
                         const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream) {
-  const AttentionProblem problem(q_BSHK, k_BSGK, v_BSGK, mask, scale);
-  HEDDLE_CHECK(problem.query_offset == 0 && problem.keys == problem.queries,
-               "gradients with {} queries after {} for {} keys", problem.queries,
-               problem.query_offset, problem.keys);
-  for (const Tensor* t : {&dout_BSHK, &out_BSHK, &dq_BSHK}) {
-    HEDDLE_CHECK(t->shape() == q_BSHK.shape(), "{} beside q {}", t->shape().text(),
-                 q_BSHK.shape().text());
-  }
-  for (const Tensor* t : {&dk_BSGK, &dv_BSGK}) {
-    HEDDLE_CHECK(t->shape() == k_BSGK.shape(), "{} beside k {}", t->shape().text(),
-                 k_BSGK.shape().text());
-  }
-  for (const Tensor* t : {&lse_BHS, &delta_BHS}) {
-    HEDDLE_CHECK(
-        t->shape() == (Shape{problem.batch, problem.heads, problem.queries}) && t->is_contiguous(),
-        "lse or delta {}", t->shape().text());
-  }
+  const AttentionProblem problem(q_BSHK, k_BSGK, mask, scale);
   if (q_BSHK.count() == 0) return;
   visit_float(q_BSHK.dtype(), [&](auto zero) {
     const auto call =

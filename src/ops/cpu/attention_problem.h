@@ -50,9 +50,8 @@ struct AttentionProblem {
   std::int64_t first_key_stride = 0;
   double scale;
 
-  /// Checks the shapes against each other.
-  AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                   const AttentionMask& mask, double scale);
+  AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMask& mask,
+                   double scale);
 
   std::int64_t group() const { return heads / groups; }
   std::int64_t rows() const { return queries * group(); }

@@ -170,8 +170,6 @@ void check_floating(DType from, DType to) {
 
 void cast(const Tensor& x, const Tensor& y, Stream& stream) {
   check_floating(x.dtype(), y.dtype());
-  HEDDLE_CHECK(x.shape() == y.shape() && x.is_contiguous() && y.is_contiguous(),
-               "cast from {} to {}, which must be contiguous", x.shape().text(), y.shape().text());
   const auto from_size = static_cast<std::int64_t>(size_of(x.dtype()));
   const auto to_size = static_cast<std::int64_t>(size_of(y.dtype()));
   const std::int64_t chunks = (x.count() + 63) / 64;

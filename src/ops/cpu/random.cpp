@@ -113,7 +113,6 @@ HWY_EXPORT(fill_normal);
 
 void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
                  Stream& stream) {
-  HEDDLE_CHECK(y.is_contiguous(), "random values for a strided {}", y.shape().text());
   HEDDLE_DISPATCH(fill_normal, y.dtype())(y, key, first_index, stddev, stream);
 }
 

@@ -115,7 +115,6 @@ HWY_EXPORT(sum_of_squares);
 HWY_EXPORT(first_non_finite);
 
 double sum_of_squares(const Tensor& x, Stream& stream) {
-  HEDDLE_CHECK(x.is_contiguous(), "sum of a strided {}", x.shape().text());
   return HEDDLE_DISPATCH(sum_of_squares, x.dtype())(x, stream);
 }
 
@@ -138,8 +137,6 @@ void add_sum(const Tensor& x, const Tensor& sum, Stream&) {
 }
 
 std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
-  HEDDLE_CHECK(x.is_contiguous() && is_floating(x.dtype()), "search in {} {}", name_of(x.dtype()),
-               x.shape().text());
   return HWY_DYNAMIC_DISPATCH(first_non_finite)(x, stream);
 }
 

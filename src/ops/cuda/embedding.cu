@@ -8,13 +8,6 @@
 namespace heddle::ops::cuda {
 namespace {
 
-void check(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD) {
-  HEDDLE_CHECK(table_VD.dims() == 2 && y_TD.dims() == 2 && y_TD.size(1) == table_VD.size(1) &&
-                   y_TD.size(0) == ids_T.count() && ids_T.is_contiguous(),
-               "embedding of {} ids between {} and {}", ids_T.shape().text(),
-               table_VD.shape().text(), y_TD.shape().text());
-}
-
 /// y[t] = or += table[ids[t]], a pack per thread.
 template <class T, int W, bool kAdds>
 __global__ void __launch_bounds__(256)
@@ -38,7 +31,6 @@ __global__ void __launch_bounds__(256)
 
 template <bool kAdds>
 void lookup(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD, Stream& stream) {
-  check(ids_T, table_VD, y_TD);
   if (y_TD.count() == 0) return;
   const cudaStream_t queue = state_of(stream).stream;
   visit_float(y_TD.dtype(), [&](auto zero) {
@@ -238,7 +230,6 @@ void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_
 
 void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& dtable_VD,
                         Stream& stream) {
-  check(ids_T, dtable_VD, dy_TD);
   const std::int64_t D = dy_TD.size(1), count = ids_T.count();
   if (dy_TD.count() == 0) return;
   HEDDLE_CHECK(count < (std::int64_t{1} << 31), "an embedding of {} tokens", count);
@@ -275,8 +266,6 @@ void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& 
 
 void held_rows(const Tensor& ids_T, std::int64_t first, std::int64_t held, const Tensor& rows_T,
                Stream& stream) {
-  HEDDLE_CHECK(ids_T.is_contiguous() && rows_T.is_contiguous() && rows_T.count() == ids_T.count(),
-               "rows {} of ids {}", rows_T.shape().text(), ids_T.shape().text());
   held_rows_kernel<<<blocks_for(ids_T.count(), 256), 256, 0, state_of(stream).stream>>>(
       device_data<std::int32_t>(ids_T), ids_T.count(), first, held,
       device_data<std::int32_t>(rows_T));

@@ -332,22 +332,9 @@ void visit_spread(std::int64_t D, bool wide, const Launch& launch) {
   at(Wide{}, Spread<1024, 16>{});
 }
 
-void check_vector(const Tensor& x, const Tensor& v_D) {
-  HEDDLE_CHECK(v_D.shape() == Shape({x.size(-1)}), "a weight {} for a norm of {}",
-               v_D.shape().text(), x.shape().text());
-}
-
-void check_statistics(const Tensor& x, const Tensor& s) {
-  const std::int64_t rows = x.size(-1) == 0 ? 0 : x.count() / x.size(-1);
-  HEDDLE_CHECK(s.is_contiguous() && s.count() == rows, "statistics {} for a norm of {}",
-               s.shape().text(), x.shape().text());
-}
-
 /// Layer norm where there is a mean, else RMS norm.
 void forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps, const Tensor& y,
              const Tensor& mean, const Tensor& rstd, Stream& stream) {
-  check_vector(x, w_D);
-  check_statistics(x, rstd);
   const cudaStream_t queue = state_of(stream).stream;
   const RowLayout<2> layout({&x, &y}, Rows<2>::Merge::leading);
   if (layout.rows * layout.length == 0) return;
@@ -408,8 +395,6 @@ struct BackwardRows {
 
 void backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
                     const Tensor& rstd, const Tensor& addend, const Tensor& dx, Stream& stream) {
-  check_vector(x, w_D);
-  check_statistics(x, rstd);
   const cudaStream_t queue = state_of(stream).stream;
   const BackwardRows rows(dy, x, w_D, addend, dx);
   if (rows.are_none()) return;
@@ -505,8 +490,6 @@ bool fused_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const 
 
 void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
                        const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
-  check_vector(x, dw_D);
-  check_statistics(x, rstd);
   if (fused_backward(dy, x, w_D, {}, rstd, addend, dx, dw_D, {}, stream)) return;
   rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
   backward_input(dy, x, w_D, {}, rstd, addend, dx, stream);
@@ -515,10 +498,6 @@ void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, con
 void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
                          const Tensor& rstd, const Tensor& addend, const Tensor& dx,
                          const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
-  check_vector(x, dw_D);
-  check_vector(x, db_D);
-  check_statistics(x, mean);
-  check_statistics(x, rstd);
   if (fused_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream)) return;
   layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
   backward_input(dy, x, w_D, mean, rstd, addend, dx, stream);
@@ -536,32 +515,23 @@ void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_
 
 void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
                               const Tensor& dw_D, Stream& stream) {
-  check_vector(x, dw_D);
-  check_statistics(x, rstd);
   add_column_sums({.dy = dy, .x = x, .rstd = rstd, .dw_D = dw_D}, stream);
 }
 
 void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
                         const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream& stream) {
-  check_vector(x, b_D);
-  check_statistics(x, mean);
   forward(x, w_D, b_D, eps, y, mean, rstd, stream);
 }
 
 void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
                                const Tensor& mean, const Tensor& rstd, const Tensor& dx,
                                Stream& stream) {
-  check_statistics(x, mean);
   backward_input(dy, x, w_D, mean, rstd, {}, dx, stream);
 }
 
 void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                 const Tensor& rstd, const Tensor& dw_D, const Tensor& db_D,
                                 Stream& stream) {
-  check_vector(x, dw_D);
-  check_vector(x, db_D);
-  check_statistics(x, mean);
-  check_statistics(x, rstd);
   add_column_sums({.dy = dy, .x = x, .mean = mean, .rstd = rstd, .dw_D = dw_D, .db_D = db_D},
                   stream);
 }

@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, class F>
 void reduce_to(const Tensor& x, const F& f, bool adds, double* sum, double* partial,
                StreamState& state) {
-  HEDDLE_CHECK(x.is_contiguous(), "sum of a strided {}", x.shape().text());
   const auto blocks = std::clamp<std::int64_t>((x.count() + 4 * kThreads - 1) / (4 * kThreads), 1,
                                                4 * state.processors);
   sum_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(device_data<T>(x),
@@ -152,8 +151,6 @@ void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream&
 }
 
 std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
-  HEDDLE_CHECK(x.is_contiguous() && is_floating(x.dtype()), "search in {} {}", name_of(x.dtype()),
-               x.shape().text());
   StreamState& state = state_of(stream);
   auto* const first = static_cast<unsigned long long*>(state.workspace.at_least(8));
   HEDDLE_CUDA(cudaMemsetAsync(first, 0xff, sizeof *first, state.stream));

@@ -128,14 +128,6 @@ void visit_rows(const Tensor& x_TV, const Launch& launch) {
   });
 }
 
-unsigned rows_of(const Tensor& x_TV, std::initializer_list<const Tensor*> vectors_T) {
-  for (const Tensor* t : vectors_T) {
-    HEDDLE_CHECK(t->shape() == Shape{x_TV.size(0)} && t->is_contiguous(), "{} beside logits {}",
-                 t->shape().text(), x_TV.shape().text());
-  }
-  return static_cast<unsigned>(x_TV.size(0));
-}
-
 Part part_of(const Tensor& x_TV, std::int64_t valid, const Tensor& targets_T, std::int64_t first) {
   return {x_TV.stride(0), x_TV.size(1), valid, first, device_data<std::int32_t>(targets_T)};
 }
@@ -143,7 +135,7 @@ Part part_of(const Tensor& x_TV, std::int64_t valid, const Tensor& targets_T, st
 }  // namespace
 
 void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream) {
-  const unsigned rows = rows_of(logits_TV, {&max_T});
+  const auto rows = static_cast<unsigned>(logits_TV.size(0));
   const cudaStream_t queue = state_of(stream).stream;
   visit_rows(logits_TV, [&](auto* logits, auto width) {
     using T = std::remove_pointer_t<decltype(logits)>;
@@ -155,7 +147,7 @@ void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, S
 void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor& targets_T,
                       std::int64_t first, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& chosen_T, Stream& stream) {
-  const unsigned rows = rows_of(logits_TV, {&targets_T, &max_T, &sum_T, &chosen_T});
+  const auto rows = static_cast<unsigned>(logits_TV.size(0));
   const cudaStream_t queue = state_of(stream).stream;
   visit_rows(logits_TV, [&](auto* logits, auto width) {
     using T = std::remove_pointer_t<decltype(logits)>;
@@ -167,7 +159,7 @@ void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor&
 
 void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
                       const Tensor& sum_T, double grad_scale, Stream& stream) {
-  const unsigned rows = rows_of(exponentials_TV, {&targets_T, &sum_T});
+  const auto rows = static_cast<unsigned>(exponentials_TV.size(0));
   const cudaStream_t queue = state_of(stream).stream;
   visit_rows(exponentials_TV, [&](auto* exponentials, auto width) {
     using T = std::remove_pointer_t<decltype(exponentials)>;

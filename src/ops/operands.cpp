@@ -1,0 +1,108 @@
+#include "ops/operands.h"
+
+#include "base/check.h"
+
+namespace heddle::ops {
+
+void check_like(const Tensor& t, const Shape& shape, DType dtype) {
+  HEDDLE_CHECK(t.shape() == shape && t.dtype() == dtype, "{} {} where {} {} is wanted",
+               name_of(t.dtype()), t.shape().text(), name_of(dtype), shape.text());
+}
+
+void check_flat(std::initializer_list<const Tensor*> tensors) {
+  const Tensor& first = **tensors.begin();
+  for (const Tensor* t : tensors) {
+    HEDDLE_CHECK(!t->defined() || (t->is_contiguous() && t->count() == first.count()),
+                 "{}, which must be contiguous and as long as {}", t->shape().text(),
+                 first.shape().text());
+  }
+}
+
+void check_rows(const Tensor& x, std::initializer_list<const Tensor*> vectors_T) {
+  for (const Tensor* t : vectors_T) {
+    HEDDLE_CHECK(t->shape() == Shape{x.size(0)} && t->is_contiguous(), "{} for the rows of {}",
+                 t->shape().text(), x.shape().text());
+  }
+}
+
+void check_product(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+                   const Tensor& c) {
+  HEDDLE_CHECK(a.dims() == 2 && b.dims() == 2 && c.dims() == 2, "a product of {}, {} into {}",
+               a.shape().text(), b.shape().text(), c.shape().text());
+  const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
+  HEDDLE_CHECK(a.size(ta ? 1 : 0) == c.size(0) && b.size(tb ? 1 : 0) == a.size(ta ? 0 : 1) &&
+                   b.size(tb ? 0 : 1) == c.size(1),
+               "a product of {}{}, {}{} into {}", a.shape().text(), ta ? "^T" : "",
+               b.shape().text(), tb ? "^T" : "", c.shape().text());
+  HEDDLE_CHECK(
+      a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == wide_of(a.dtype())),
+      "a product of {}, {} into {}", name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
+}
+
+void check_added(const Tensor& c_MN, const Tensor& bias_N, const Tensor& addend_MN) {
+  if (bias_N.defined()) check_bias(c_MN, bias_N, c_MN.dtype());
+  if (addend_MN.defined()) check_like(addend_MN, c_MN.shape(), c_MN.dtype());
+}
+
+void check_swiglu_of_product(const Tensor& gate_up_TG, const Tensor& y_TF) {
+  HEDDLE_CHECK(y_TF.dims() == 2, "SwiGLU into {}", y_TF.shape().text());
+  check_like(gate_up_TG, {y_TF.size(0), 2 * y_TF.size(1)}, y_TF.dtype());
+}
+
+void check_attention(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                     const AttentionMask& mask, const Tensor& out_BSHK, const Tensor& lse_BHS) {
+  HEDDLE_CHECK(q_BSHK.dims() == 4 && k_BTGK.dims() == 4, "q {}, k {}", q_BSHK.shape().text(),
+               k_BTGK.shape().text());
+  const std::int64_t batch = q_BSHK.size(0), queries = q_BSHK.size(1), heads = q_BSHK.size(2);
+  const std::int64_t keys = k_BTGK.size(1), groups = k_BTGK.size(2), width = q_BSHK.size(3);
+  for (const Tensor* t : {&k_BTGK, &v_BTGK}) {
+    check_like(*t, {batch, keys, groups, width}, q_BSHK.dtype());
+  }
+  HEDDLE_CHECK(groups > 0 && heads % groups == 0, "{} query heads, {} key heads", heads, groups);
+  HEDDLE_CHECK(mask.query_offset >= 0 && keys >= mask.query_offset + queries,
+               "{} keys for {} queries after {}", keys, queries, mask.query_offset);
+  if (mask.first_key_BS.defined()) check_like(mask.first_key_BS, {batch, queries}, DType::i32);
+  check_like(out_BSHK, q_BSHK.shape(), q_BSHK.dtype());
+  check_like(lse_BHS, {batch, heads, queries}, wide_of(q_BSHK.dtype()));
+  HEDDLE_CHECK(lse_BHS.is_contiguous(), "a strided lse {}", lse_BHS.shape().text());
+}
+
+void check_norm(const Tensor& x, const NormOperands& operands) {
+  const Shape vector{x.size(-1)};
+  for (const Tensor* t : operands.weights) check_like(*t, vector, x.dtype());
+  for (const Tensor* t : operands.gradients) check_like(*t, vector, wide_of(x.dtype()));
+  const std::int64_t rows = x.size(-1) == 0 ? 0 : x.count() / x.size(-1);
+  for (const Tensor* t : operands.statistics) {
+    HEDDLE_CHECK(t->dtype() == wide_of(x.dtype()) && t->is_contiguous() && t->count() == rows,
+                 "statistics {} {} for a norm of {}", name_of(t->dtype()), t->shape().text(),
+                 x.shape().text());
+  }
+}
+
+void check_bias(const Tensor& y_TN, const Tensor& b_N, DType dtype) {
+  HEDDLE_CHECK(y_TN.dims() == 2 && b_N.shape() == Shape({y_TN.size(1)}) && b_N.dtype() == dtype,
+               "a bias {} {} for {} {}", name_of(b_N.dtype()), b_N.shape().text(),
+               name_of(y_TN.dtype()), y_TN.shape().text());
+}
+
+void check_rotation(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
+                    const Tensor& sin_PR) {
+  HEDDLE_CHECK(x_BSHK.dims() == 4 && cos_PR.dims() == 2 && 2 * cos_PR.size(1) <= x_BSHK.size(3) &&
+                   cos_PR.dtype() == wide_of(x_BSHK.dtype()) &&
+                   cos_PR.stride(0) == sin_PR.stride(0),
+               "rotation of {} {} by tables of {} {}", name_of(x_BSHK.dtype()),
+               x_BSHK.shape().text(), name_of(cos_PR.dtype()), cos_PR.shape().text());
+  check_like(sin_PR, cos_PR.shape(), cos_PR.dtype());
+  check_like(positions_BS, {x_BSHK.size(0), x_BSHK.size(1)}, DType::i32);
+}
+
+void check_embedding(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD, DType dtype) {
+  HEDDLE_CHECK(table_VD.dims() == 2 && y_TD.dims() == 2 && y_TD.size(1) == table_VD.size(1) &&
+                   y_TD.size(0) == ids_T.count() && ids_T.is_contiguous() &&
+                   table_VD.dtype() == dtype,
+               "embedding of {} ids between {} {} and {} {}", ids_T.shape().text(),
+               name_of(table_VD.dtype()), table_VD.shape().text(), name_of(y_TD.dtype()),
+               y_TD.shape().text());
+}
+
+}  // namespace heddle::ops
