@@ -122,7 +122,10 @@ void calibrate(const CalibrateOptions& options) {
   const observe::Machine found = observe::inspect_machine();
   const Launcher launcher = detect_launcher(process_environment);
   MachineSamples samples{.dtype = choice.dtype, .is_gpu = is_gpu};
-  samples.name = fmt::format("{}, {} cores", found.cpu_model, found.cores_usable);
+  // A launcher may have bound this process to some of the cores.
+  samples.name = launcher.size > 1
+                     ? fmt::format("{}, {} ranks", found.cpu_model, launcher.size)
+                     : fmt::format("{}, {} cores", found.cpu_model, found.cores_usable);
   samples.link_name = launcher.size > 1 ? launcher.name : "threads of one process";
   samples.device_name = found.cpu_model.empty() ? "CPU" : found.cpu_model;
   samples.memory_bytes = static_cast<double>(found.memory_total_bytes);
