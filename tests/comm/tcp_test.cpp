@@ -1,9 +1,12 @@
 // Ranks joined by TCP connections. Here they are threads, each of which behaves as a process would.
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "comm/collective_cases.h"
@@ -14,19 +17,19 @@
 namespace heddle {
 namespace {
 
-/// What each rank's failure says; empty where it did not fail. Rank 0 gets a socket that listens,
-/// or only the port, and comes late.
+/// What each rank's failure says; empty where it did not fail. Rank 0 gets the socket that
+/// listens; where there is none, only the port, and it comes late.
 std::vector<std::string> run_tcp(int ranks, const std::function<void(World&)>& body,
-                                 bool listens_before = true) {
-  const TcpListener meeting = listen_on(0, ranks);
-  if (!listens_before) close(meeting.socket);
+                                 const TcpListener& meeting) {
   std::vector<std::string> failures(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       TcpPlace place{.rank = rank, .size = ranks, .port = meeting.port};
-      if (rank == 0 && listens_before) place.listening = meeting.socket;
-      if (rank == 0 && !listens_before) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (rank == 0) place.listening = meeting.socket;
+      if (rank == 0 && meeting.socket < 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
       try {
         run_tcp_rank(place, body);
       } catch (const Error& error) {
@@ -36,6 +39,10 @@ std::vector<std::string> run_tcp(int ranks, const std::function<void(World&)>& b
   }
   threads.clear();
   return failures;
+}
+
+std::vector<std::string> run_tcp(int ranks, const std::function<void(World&)>& body) {
+  return run_tcp(ranks, body, listen_on(0, ranks));
 }
 
 class Tcp : public ::testing::TestWithParam<int> {
@@ -58,9 +65,31 @@ TEST_P(Tcp, SplitsByColorAndKey) { expect_no_failure(testing::check_split); }
 TEST_P(Tcp, GroupsWorkAtTheSameTime) { expect_no_failure(testing::check_overlap); }
 
 TEST(TcpRanks, CallersWaitUntilTheFirstListens) {
-  for (const std::string& failure : run_tcp(3, testing::check_messages, false)) {
+  TcpListener meeting = listen_on(0, 3);
+  close(std::exchange(meeting.socket, -1));
+  for (const std::string& failure : run_tcp(3, testing::check_messages, meeting)) {
     EXPECT_EQ(failure, "");
   }
+}
+
+TEST(TcpRanks, StrangersAreSentAway) {
+  const TcpListener meeting = listen_on(0, 4);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(meeting.port);
+  const auto stranger = [&] {
+    const int made = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    return made;
+  };
+  const int silent = stranger(), confused = stranger();
+  const std::string text = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  EXPECT_EQ(send(confused, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  for (const std::string& failure : run_tcp(2, testing::check_messages, meeting)) {
+    EXPECT_EQ(failure, "");
+  }
+  close(silent);
+  close(confused);
 }
 
 TEST(TcpRanks, AFailureOfOneStopsTheOthersWithItsReason) {

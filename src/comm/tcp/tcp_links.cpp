@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
@@ -23,6 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeToMeet{120};
+constexpr std::chrono::seconds kTimeToGreet{2};
 constexpr std::chrono::seconds kTimeToJudge{3};
 constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
 constexpr std::uint64_t kOwnGroup = ~std::uint64_t{0};  // of the links themselves
@@ -110,12 +112,21 @@ int call(std::uint32_t address, std::uint32_t port, Clock::time_point until) {
   }
 }
 
-/// The next caller that says a proper hello.
+/// How long a read waits; 0: for ever.
+void set_patience(int socket, std::chrono::seconds time) {
+  const timeval limit{.tv_sec = time.count(), .tv_usec = 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+}
+
+/// The next caller that says a proper hello. A stranger, who says nothing or something else, is
+/// sent away.
 int answer(int listening, Hello& hello, Clock::time_point until) {
   while (true) {
     pollfd entry{.fd = listening, .events = POLLIN, .revents = 0};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-    if (left.count() <= 0 || poll(&entry, 1, static_cast<int>(left.count())) != 1) {
+    const int ready = left.count() <= 0 ? 0 : poll(&entry, 1, static_cast<int>(left.count()));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready != 1) {
       throw Error(ErrorCode::peer, "not all ranks came within two minutes",
                   "check that every rank was started, with the same MASTER_ADDR and MASTER_PORT");
     }
@@ -124,7 +135,9 @@ int answer(int listening, Hello& hello, Clock::time_point until) {
     const int caller =
         accept4(listening, reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC);
     if (caller < 0) continue;
+    set_patience(caller, kTimeToGreet);
     if (read_bytes(caller, &hello, sizeof(hello)) && hello.magic == kMagic) {
+      set_patience(caller, {});
       hello.address = from.sin_addr.s_addr;
       return caller;
     }
