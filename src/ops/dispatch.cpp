@@ -67,6 +67,7 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
   for (const Tensor* t : {&dout_BSHK, &dq_BSHK}) check_like(*t, q_BSHK.shape(), q_BSHK.dtype());
   for (const Tensor* t : {&dk_BSGK, &dv_BSGK}) check_like(*t, k_BSGK.shape(), q_BSHK.dtype());
   check_like(delta_BHS, lse_BHS.shape(), lse_BHS.dtype());
+  check_flat({&lse_BHS, &delta_BHS});
   if (stream.is_dry()) return;
   on(stream.device())
       .attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
@@ -174,8 +175,8 @@ void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tenso
                           const Tensor& gate_up_TG, const Tensor& dgate_up_TG, const Tensor& y_TF,
                           Stream& stream) {
   check_product(dout_TO, Transpose::no, w_OF, Transpose::no, dy_TF);
-  check_swiglu_of_product(gate_up_TG, y_TF);
-  check_swiglu_of_product(dgate_up_TG, dy_TF);
+  check_like(dy_TF, y_TF.shape(), y_TF.dtype());
+  for (const Tensor* t : {&gate_up_TG, &dgate_up_TG}) check_swiglu_of_product(*t, y_TF);
   if (stream.is_dry()) return;
   on(stream.device())
       .gemm_swiglu_backward(dout_TO, w_OF, dy_TF, gate_up_TG, dgate_up_TG, y_TF, stream);
@@ -326,7 +327,7 @@ void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, st
 
 void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets_T,
               const Tensor& loss_T, Stream& stream) {
-  check_rows(loss_T, {&sum_T, &chosen_T, &targets_T});
+  check_flat({&loss_T, &sum_T, &chosen_T, &targets_T});
   if (stream.is_dry()) return;
   on(stream.device()).row_loss(sum_T, chosen_T, targets_T, loss_T, stream);
 }
@@ -334,7 +335,7 @@ void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets
 void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
                           std::int64_t rows_per_holder, std::int64_t own, const Tensor& divisor_T,
                           const Tensor& loss_T, Stream& stream) {
-  check_rows(targets_T, {&divisor_T, &loss_T});
+  check_flat({&targets_T, &divisor_T, &loss_T});
   check_like(statistics_N3T, {statistics_N3T.size(0), 3, targets_T.count()}, divisor_T.dtype());
   if (stream.is_dry()) return;
   on(stream.device())

@@ -18,10 +18,10 @@ void check_flat(std::initializer_list<const Tensor*> tensors) {
   }
 }
 
-void check_rows(const Tensor& x, std::initializer_list<const Tensor*> vectors_T) {
+void check_rows(const Tensor& x_TV, std::initializer_list<const Tensor*> vectors_T) {
   for (const Tensor* t : vectors_T) {
-    HEDDLE_CHECK(t->shape() == Shape{x.size(0)} && t->is_contiguous(), "{} for the rows of {}",
-                 t->shape().text(), x.shape().text());
+    HEDDLE_CHECK(x_TV.dims() == 2 && t->shape() == Shape{x_TV.size(0)} && t->is_contiguous(),
+                 "{} for the rows of {}", t->shape().text(), x_TV.shape().text());
   }
 }
 

@@ -36,8 +36,8 @@ void check_rotation(const Tensor& x_BSHK, const Tensor& positions_BS, const Tens
 /// `dtype` is the table's.
 void check_embedding(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD, DType dtype);
 
-/// A value for each row of x, contiguous.
-void check_rows(const Tensor& x, std::initializer_list<const Tensor*> vectors_T);
+/// A value for each row of a matrix, contiguous.
+void check_rows(const Tensor& x_TV, std::initializer_list<const Tensor*> vectors_T);
 /// Flat tensors of equal length; absent ones fit.
 void check_flat(std::initializer_list<const Tensor*> tensors);
 void check_like(const Tensor& t, const Shape& shape, DType dtype);

@@ -10,6 +10,7 @@
 #include "ops/op_testing.h"
 #include "ops/rope.h"
 #include "ops/softmax_xent.h"
+#include "ops/split_vocabulary.h"
 
 namespace heddle::ops {
 namespace {
@@ -50,6 +51,11 @@ TEST_F(Operands, SwigluHasTwiceTheWidth) {
   const Tensor x = empty({5, 3}, kF32), w = empty({8, 3}, kF32), both = empty({5, 8}, kF32);
   EXPECT_NO_THROW(gemm_swiglu(x, w, both, empty({5, 4}, kF32), stream));
   EXPECT_THROW(gemm_swiglu(x, w, both, empty({5, 8}, kF32), stream), Error);
+  const Tensor y = empty({5, 4}, kF32), v = empty({3, 4}, kF32), dout = empty({5, 3}, kF32);
+  EXPECT_NO_THROW(gemm_swiglu_backward(dout, v, y, both, both, y, stream));
+  const Tensor longer = empty({6, 8}, kF32), longer_y = empty({6, 4}, kF32);
+  EXPECT_THROW(gemm_swiglu_backward(dout, v, y, longer, both, longer_y, stream), Error);
+  EXPECT_THROW(gemm_swiglu_backward(dout, v, y, both, longer, y, stream), Error);
 }
 
 TEST_F(Operands, AttentionHasHeadsInGroupsAndRowsOfStatistics) {
@@ -75,6 +81,8 @@ TEST_F(Operands, AttentionHasHeadsInGroupsAndRowsOfStatistics) {
   EXPECT_NO_THROW(backward(k, k));
   EXPECT_THROW(backward(k, longer), Error);
   EXPECT_THROW(backward(longer, longer), Error);  // keys that no query of these is at
+  const Tensor strided = empty({2, 4, 6}, kF32).slice(2, 0, 5);
+  EXPECT_THROW(attention_backward(q, q, k, k, q, lse, {}, 1.0, q, k, k, strided, stream), Error);
 }
 
 TEST_F(Operands, NormsHaveWideStatisticsAndGradients) {
@@ -113,6 +121,8 @@ TEST_F(Operands, EveryRowOfLogitsHasATargetAndALoss) {
   EXPECT_NO_THROW(cross_entropy_forward(logits, targets, empty({3}, kF64), stream));
   EXPECT_THROW(cross_entropy_forward(logits, targets, empty({8}, kF64), stream), Error);
   EXPECT_THROW(cross_entropy_forward(logits, empty({2}, kI32), empty({3}, kF64), stream), Error);
+  EXPECT_NO_THROW(divide_rows(logits, empty({3}, kF32), stream));
+  EXPECT_THROW(divide_rows(empty({3, 2, 4}, kF32), empty({3}, kF32), stream), Error);
 }
 
 }  // namespace
