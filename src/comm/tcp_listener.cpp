@@ -24,7 +24,8 @@ TcpListener listen_on(std::uint16_t port, int callers) {
       getsockname(made, generic, &length) != 0) {
     throw Error(ErrorCode::peer,
                 fmt::format("listening on port {}: {}", port, std::strerror(errno)),
-                "take another MASTER_PORT, or end what listens there");
+                port == 0 ? "allow TCP connections on this machine"
+                          : "take another MASTER_PORT, or end what listens there");
   }
   return {made, ntohs(address.sin_port)};
 }

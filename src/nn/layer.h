@@ -71,6 +71,7 @@ class Layer {
     Tensor dx, output;
   };
   virtual Rebuilt backward_rebuilding(const Tensor& dy, Saved& saved, Ctx& ctx);
+
   // Neighbours that work in one pass where the device can: a linear layer, and an activation that
   // makes its input, or the gradient of its output, by itself, as a product.
 
