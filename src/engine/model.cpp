@@ -35,12 +35,10 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
     first_unit_.push_back(first);
     first += static_cast<int>(units.size());
   }
-  ParamStore::Options store{.dtype = options.dtype, .purpose = purpose, .zero = plan_.zero};
-  if (spec_.tied_embeddings && mesh_.size(Axis::pp) > 1) {
-    store.tied_first = decoder_.token_embedding;
-    store.tied_last = decoder_.projection;
-  }
-  store_ = std::make_unique<ParamStore>(decoder_.unit_pointers(), store, mesh_, memory);
+  store_ = std::make_unique<ParamStore>(
+      decoder_.unit_pointers(),
+      ParamStore::Options{.dtype = options.dtype, .purpose = purpose, .zero = plan_.zero}, mesh_,
+      memory);
 }
 
 DecoderShare Model::share() const {

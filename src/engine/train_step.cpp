@@ -27,7 +27,7 @@ std::int64_t count_targets(std::span<const MicroBatch> microbatches) {
 
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory)
     : model_(model), optimizer_(optimizer), stream_(stream), memory_(memory) {
-  model_.mesh().comm(Axis::dp).run_in_background(model_.plan().overlap);
+  model_.store().run_in_background(model_.plan().overlap);
   if (!model_.plan().divides_vocabulary_over_pp()) return;
   vocabulary_ = std::make_unique<VocabularyPasses>(
       model_, VocabularyPasses::Gradients{
@@ -52,7 +52,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   const Tensor targets = host.alloc({1}, DType::f64, MemoryTag::communication);
   if (!stream_.is_dry())
     targets.host<double>()[0] = static_cast<double>(count_targets(microbatches));
-  model_.mesh().comm(Axis::dp).all_reduce(targets, ReduceOp::sum, stream_).wait(stream_);
+  model_.mesh().sum(targets, kTokenAxes, stream_);
   result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
   microbatches_.clear();
   for (const MicroBatch& batch : microbatches) {
@@ -68,7 +68,7 @@ void TrainStep::end() {
   args_ = {};
   const Tensor sums = to_host(std::exchange(sums_, {}), stream_);
   if (stream_.is_dry()) return;
-  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) model_.mesh().comm(axis).check();
+  model_.mesh().check();
   const auto values = sums.host<double>();
   result_.loss = values[1] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
   result_.grad_norm = std::sqrt(values[0]);
@@ -221,9 +221,7 @@ void TrainStep::check_nothing_saved(int stage, int microbatch) {
 void TrainStep::reduce_grads() {
   model_.store().finish_grads(stream_);
   model_.store().add_counted_squares(sums_.slice(0, 0, 1), stream_);
-  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) {
-    model_.mesh().comm(axis).all_reduce(sums_, ReduceOp::sum, stream_).wait(stream_);
-  }
+  model_.mesh().sum(sums_, kStepAxes, stream_);
 }
 
 void TrainStep::step() {

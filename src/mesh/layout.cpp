@@ -6,10 +6,8 @@ Placement dual(const Placement& value) {
   switch (value.kind) {
     case Placement::Kind::replicate: return partial();
     case Placement::Kind::partial: return replicate();
-    case Placement::Kind::invariant:
-    case Placement::Kind::shard: break;
+    default: return value;
   }
-  return value;
 }
 
 Layout Layout::with(Axis axis, Placement placement) const {
@@ -18,30 +16,34 @@ Layout Layout::with(Axis axis, Placement placement) const {
   return changed;
 }
 
-Layout dual(const Layout& value) {
-  Layout gradient;
-  for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    gradient.by_axis[axis] = dual(value.by_axis[axis]);
+Layout whole_on_stage(View view) {
+  Layout layout{.view = view};
+  for (const Axis axis : axes_of(view)) layout = layout.with(axis, invariant());
+  for (const Axis axis : {Axis::dp, Axis::cp, Axis::edp}) {
+    if (layout.on(axis) == invariant()) layout = layout.with(axis, replicate());
   }
-  return gradient;
-}
-
-const char* name_of(Axis axis) {
-  static constexpr std::array<const char*, kAxes> kNames = {"pp", "dp", "cp", "tp", "ep"};
-  return kNames[static_cast<std::size_t>(axis)];
+  return layout.with(Axis::site, own()).with(Axis::pp, alone());
 }
 
 std::string to_text(const Layout& layout) {
+  const auto letter = [](const Placement& placement) -> std::string {
+    switch (placement.kind) {
+      case Placement::Kind::unsaid:
+      case Placement::Kind::invariant: return "";
+      case Placement::Kind::replicate: return "R";
+      case Placement::Kind::partial: return "P";
+      case Placement::Kind::shard: return "S(" + std::to_string(placement.dim) + ")";
+      case Placement::Kind::alone: return "alone";
+      case Placement::Kind::ends: return "ends";
+      case Placement::Kind::own: return "own";
+    }
+    return "";
+  };
   std::string text;
-  for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    const Placement& placement = layout.by_axis[axis];
-    if (placement.kind == Placement::Kind::invariant) continue;
-    if (!text.empty()) text += " ";
-    text += std::string(name_of(static_cast<Axis>(axis))) + "=";
-    if (placement.kind == Placement::Kind::replicate) text += "R";
-    if (placement.kind == Placement::Kind::partial) text += "P";
-    if (placement.kind == Placement::Kind::shard)
-      text += "S(" + std::to_string(placement.dim) + ")";
+  for (const Axis axis : axes_of(layout.view)) {
+    const std::string how = letter(layout.on(axis));
+    if (how.empty()) continue;
+    text += (text.empty() ? "" : " ") + std::string(name_of(axis)) + "=" + how;
   }
   return text.empty() ? "I" : text;
 }

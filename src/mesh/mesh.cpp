@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
+#include <algorithm>
+#include <ranges>
 
 #include "base/check.h"
 #include "comm/record/record_communicator.h"
@@ -11,35 +12,22 @@
 namespace heddle {
 namespace {
 
-constexpr std::array<Axis, kAxes> kSlowestFirst = {Axis::pp, Axis::dp, Axis::cp, Axis::tp,
-                                                   Axis::ep};
+/// The sets of axes that have a communicator: every single axis in use, and what ZeRO divides over.
+std::vector<AxisSet> sets_in_use(const MeshShape& shape) {
+  std::vector<AxisSet> sets;
+  for (const Axis axis : axes_of(View::dense)) sets.push_back({axis});
+  if (shape.size(Axis::copy) > 1) sets.push_back({Axis::copy});
+  if (shape.size({Axis::ep, Axis::etp}) > 1) {
+    for (const Axis axis : {Axis::edp, Axis::ep, Axis::etp}) sets.push_back({axis});
+  }
+  if (shape.occupied(kTokenAxes).count() > 1) sets.push_back(kTokenAxes);
+  return sets;
+}
 
 }  // namespace
 
-MeshShape MeshShape::with(Axis axis, int size) const {
-  MeshShape changed = *this;
-  changed.sizes[static_cast<std::size_t>(axis)] = size;
-  return changed;
-}
-
-int MeshShape::ranks() const {
-  return std::accumulate(sizes.begin(), sizes.end(), 1, std::multiplies<>());
-}
-
-int MeshShape::coord(Axis axis, int rank) const {
-  int below = 1;
-  for (std::size_t i = kSlowestFirst.size(); kSlowestFirst[--i] != axis;) {
-    below *= size(kSlowestFirst[i]);
-  }
-  return rank / below % size(axis);
-}
-
-std::string MeshShape::text() const {
-  return fmt::format("dp={} tp={} pp={}", size(Axis::dp), size(Axis::tp), size(Axis::pp));
-}
-
 Mesh::Mesh() {
-  make_groups([](int, int, int, const char*) -> std::unique_ptr<Communicator> {
+  make_groups([](const std::vector<int>&, const std::string&) -> std::unique_ptr<Communicator> {
     return std::make_unique<SelfCommunicator>();
   });
 }
@@ -47,10 +35,12 @@ Mesh::Mesh() {
 Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), rank_(world.rank()) {
   HEDDLE_CHECK(shape.ranks() == world.size(), "a mesh of {} ranks in a world of {}", shape.ranks(),
                world.size());
-  make_groups([&](int color, int key, int size, const char* name) -> std::unique_ptr<Communicator> {
+  make_groups([&](const std::vector<int>& members,
+                  const std::string& name) -> std::unique_ptr<Communicator> {
     // Splitting is collective, so all take part, also those whose group is only themselves.
-    auto group = world.split(color, key, name);
-    if (size == 1) return std::make_unique<SelfCommunicator>();
+    const auto own = std::ranges::find(members, rank_);
+    auto group = world.split(members.front(), static_cast<int>(own - members.begin()), name);
+    if (members.size() == 1) return std::make_unique<SelfCommunicator>();
     return group;
   });
 }
@@ -59,56 +49,73 @@ Mesh Mesh::recorded(const MeshShape& shape, int rank) {
   Mesh mesh;
   mesh.shape_ = shape;
   mesh.rank_ = rank;
-  mesh.make_groups([](int, int key, int size, const char*) -> std::unique_ptr<Communicator> {
-    if (size == 1) return std::make_unique<SelfCommunicator>();
-    return std::make_unique<RecordCommunicator>(key, size);
-  });
+  mesh.make_groups(
+      [&](const std::vector<int>& members, const std::string&) -> std::unique_ptr<Communicator> {
+        if (members.size() == 1) return std::make_unique<SelfCommunicator>();
+        const auto own = std::ranges::find(members, rank);
+        return std::make_unique<RecordCommunicator>(static_cast<int>(own - members.begin()),
+                                                    static_cast<int>(members.size()));
+      });
   return mesh;
 }
 
-/// `make` gives the group of the ranks with this color, of which the caller is number `key`.
+/// `make` gives the communicator of these ranks, of which the caller is one. What is made, and in
+/// which order, is the same on every rank.
 void Mesh::make_groups(const MakeGroup& make) {
-  for (const Axis axis : kSlowestFirst) {
-    const int size = shape_.size(axis), key = shape_.coord(axis, rank_);
-    // A group is named by its first rank: the one with coordinate 0 on the axis.
-    int stride = 1;
-    for (std::size_t i = kSlowestFirst.size(); kSlowestFirst[--i] != axis;) {
-      stride *= shape_.size(kSlowestFirst[i]);
-    }
-    auto& comm = comms_[static_cast<std::size_t>(axis)];
-    comm = size == 1 ? std::make_unique<SelfCommunicator>()
-                     : make(rank_ - key * stride, key, size, name_of(axis));
+  groups_.clear();
+  self_ = std::make_unique<SelfCommunicator>();
+  for (const AxisSet axes : sets_in_use(shape_)) {
+    groups_[axes] = shape_.size(axes) == 1 ? std::make_unique<SelfCommunicator>()
+                                           : make(shape_.group(axes, rank_), to_text(axes));
   }
-  copies_ = shape_.copies == 1
-                ? std::make_unique<SelfCommunicator>()
-                : make(rank_ / shape_.copies, rank_ % shape_.copies, shape_.copies, "tp copies");
+  const auto pipeline = shape_.group({Axis::pp}, rank_);
   const auto [first, last] = shape_.ends;
-  const int pp = shape_.coord(Axis::pp, rank_), others = shape_.ranks() / shape_.size(Axis::pp);
   if (first == last) {
     ends_ = std::make_unique<SelfCommunicator>();
   } else {
-    // Ranks of other stages form groups too, since splitting needs everybody, but alone.
-    const bool is_end = pp == first || pp == last;
-    ends_ = make(is_end ? rank_ % others : shape_.ranks() + rank_, pp == last ? 1 : 0,
-                 is_end ? 2 : 1, "pp ends");
+    const auto at = [&](int pp) { return pipeline[static_cast<std::size_t>(pp)]; };
+    ends_ = make(is_end() ? std::vector{at(first), at(last)} : std::vector{rank_}, "pp ends");
   }
   lanes_.clear();
-  for (int lane = 0; lane < shape_.lanes; ++lane) {
-    lanes_.push_back(make(rank_ % others, pp, shape_.size(Axis::pp), "pp lane"));
+  for (int lane = 0; lane < shape_.lanes; ++lane) lanes_.push_back(make(pipeline, "pp lane"));
+}
+
+Communicator& Mesh::group(AxisSet axes) const {
+  auto found = groups_.find(axes);
+  if (found == groups_.end()) found = groups_.find(shape_.occupied(axes));
+  if (found == groups_.end() && shape_.size(axes) == 1) return *self_;
+  HEDDLE_CHECK(found != groups_.end(), "there is no communicator over {}", to_text(axes));
+  return *found->second;
+}
+
+void Mesh::sum(const Tensor& inout, AxisSet axes, Stream& stream) const {
+  for (const Axis axis : axes_of(view_of(axes)) | std::views::reverse) {
+    if (!axes.contains(axis) || size(axis) == 1) continue;
+    comm(axis).all_reduce(inout, ReduceOp::sum, stream).wait(stream);
   }
+}
+
+void Mesh::check() const {
+  for (const auto& [axes, comm] : groups_) comm->check();
 }
 
 MeshTraffic Mesh::traffic() const {
   MeshTraffic traffic;
-  for (std::size_t axis = 0; axis < kAxes; ++axis) traffic.by_axis[axis] = comms_[axis]->counts();
-  traffic.copies = copies_->counts();
+  for (const auto& [axes, comm] : groups_) {
+    for (int axis = 0; axis < kAxes; ++axis) {
+      if (axes == AxisSet{static_cast<Axis>(axis)}) {
+        traffic.on(static_cast<Axis>(axis)) = comm->counts();
+      }
+    }
+    if (axes.count() > 1) traffic.groups += comm->counts();
+  }
   traffic.ends = ends_->counts();
   for (const auto& lane : lanes_) traffic.lanes += lane->counts();
   return traffic;
 }
 
 bool Mesh::is_end() const {
-  const int pp = shape_.coord(Axis::pp, rank_);
+  const int pp = coord(Axis::pp);
   return pp == shape_.ends[0] || pp == shape_.ends[1];
 }
 

@@ -2,38 +2,25 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "mesh/layout.h"
+#include "mesh/mesh_shape.h"
 
 namespace heddle {
-
-/// The sizes of a mesh, and the groups beside its axes.
-struct MeshShape {
-  std::array<int, kAxes> sizes = {1, 1, 1, 1, 1};
-  int copies = 1;  ///< neighbouring tp ranks that hold the same key heads
-  /// The pipeline ranks of the first and the last stage: those that both hold tied embeddings.
-  std::array<int, 2> ends = {0, 0};
-  /// Communicators over the pipeline beside the axis's own, for collectives whose order among each
-  /// other differs from rank to rank.
-  int lanes = 0;
-
-  int size(Axis axis) const { return sizes[static_cast<std::size_t>(axis)]; }
-  MeshShape with(Axis axis, int size) const;
-  int ranks() const;
-  /// Where a rank stands: tp is the fastest axis, then cp, dp, and pp the slowest.
-  int coord(Axis axis, int rank) const;
-  /// "dp=2 tp=2 pp=1".
-  std::string text() const;
-};
 
 /// What has travelled on each axis, and in the groups beside them.
 struct MeshTraffic {
   std::array<CommCounts, kAxes> by_axis{};
-  CommCounts copies, ends, lanes;
+  CommCounts groups;  ///< over several axes at once
+  CommCounts ends, lanes;
+
+  const CommCounts& on(Axis axis) const { return by_axis[static_cast<std::size_t>(axis)]; }
+  CommCounts& on(Axis axis) { return by_axis[static_cast<std::size_t>(axis)]; }
 
   /// Calls visit(group name, counts of this, counts of that one) for every group.
   template <class Visit>
@@ -41,14 +28,14 @@ struct MeshTraffic {
     for (std::size_t axis = 0; axis < kAxes; ++axis) {
       visit(name_of(static_cast<Axis>(axis)), by_axis[axis], other.by_axis[axis]);
     }
-    visit("tp copies", copies, other.copies);
+    visit("dp x cp", groups, other.groups);
     visit("pp ends", ends, other.ends);
     visit("pp lanes", lanes, other.lanes);
   }
 };
 
-/// Arranges the ranks of a run along the axes and holds this rank's communicator for each. An axis
-/// of size one has the self communicator, so nothing needs a special case.
+/// Arranges the ranks of a run along the axes and holds this rank's communicators. An axis of size
+/// one has the self communicator, so nothing needs a special case.
 class Mesh {
  public:
   /// The mesh of a single process.
@@ -61,28 +48,36 @@ class Mesh {
   const MeshShape& shape() const { return shape_; }
   int rank() const { return rank_; }
   int ranks() const { return shape_.ranks(); }
-  int size(Axis axis) const { return comm(axis).size(); }
-  int coord(Axis axis) const { return comm(axis).rank(); }
-  Communicator& comm(Axis axis) const { return *comms_[static_cast<std::size_t>(axis)]; }
-  /// The tp ranks that hold the same key heads as this one.
-  Communicator& copies() const { return *copies_; }
+  int size(Axis axis) const { return shape_.size(axis); }
+  int coord(Axis axis) const { return shape_.coord(axis, rank_); }
+  Communicator& comm(Axis axis) const { return group({axis}); }
+  /// The ranks that differ from this one on these axes only, in ascending order. Over several axes
+  /// there is only what ZeRO divides state over: kTokenAxes.
+  Communicator& group(AxisSet axes) const;
   /// The first and the last stage's ranks; the self communicator on all others, and where one rank
   /// has both.
   Communicator& ends() const { return *ends_; }
   bool is_end() const;
   Communicator& lane(int index) const { return *lanes_[static_cast<std::size_t>(index)]; }
+
+  /// Sums `inout` over these axes, one after the other, the fastest first: every mesh adds in the
+  /// same order. Waits.
+  void sum(const Tensor& inout, AxisSet axes, Stream& stream) const;
+  /// Throws Error(peer) when another rank has failed (Communicator::check).
+  void check() const;
   /// What this rank has sent so far.
   MeshTraffic traffic() const;
 
  private:
-  using MakeGroup =
-      std::function<std::unique_ptr<Communicator>(int color, int key, int size, const char* name)>;
+  using MakeGroup = std::function<std::unique_ptr<Communicator>(const std::vector<int>& members,
+                                                                const std::string& name)>;
   void make_groups(const MakeGroup& make);
 
   MeshShape shape_;
   int rank_ = 0;
-  std::array<std::unique_ptr<Communicator>, kAxes> comms_;
-  std::unique_ptr<Communicator> copies_, ends_;
+  std::map<AxisSet, std::unique_ptr<Communicator>> groups_;
+  std::unique_ptr<Communicator> self_;  // of every group of one
+  std::unique_ptr<Communicator> ends_;
   std::vector<std::unique_ptr<Communicator>> lanes_;
 };
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "model/rope_tables.h"
 #include "nn/activation.h"
@@ -22,7 +24,7 @@ namespace {
 using Layers = std::vector<std::unique_ptr<Layer>>;
 
 std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& shape, Init init,
-                                          Layout layout = {}) {
+                                          const Layout& layout) {
   Shape origin = shape;
   for (int dim = 0; dim < shape.dims(); ++dim) origin.set(dim, 0);
   auto parameter = std::make_shared<Parameter>();
@@ -142,18 +144,18 @@ class BlockBuilder {
     return spec_.linears_are_in_out ? Linear::Storage::in_out : Linear::Storage::out_in;
   }
 
-  /// A linear whose outputs are divided over tp. The outputs from `first_copied` on are held by
-  /// `copies` ranks each.
+  /// A linear whose outputs are divided over tp, those from `first_key` on by key heads.
   std::unique_ptr<Layer> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
-                                          Parameter::Copies copies = {}) const {
+                                          std::optional<std::int64_t> first_key = {}) const {
     const int output_dim = spec_.linears_are_in_out ? 1 : 0;
     auto weight = linear_weight(outputs, {spec_.hidden, {0, spec_.hidden}},
                                 tensor_.divided(output_dim), spec_.init_stddev);
-    weight->copies = copies;
     std::shared_ptr<Parameter> bias;
-    if (has_bias) {
-      bias = linear_bias(outputs, tensor_.divided(0));
-      bias->copies = copies;
+    if (has_bias) bias = linear_bias(outputs, tensor_.divided(0));
+    if (first_key && tensor_.copies(spec_.kv_heads) > 1) {
+      HEDDLE_CHECK(output_dim == 0, "key heads that are held several times lie in rows");
+      weight->tail = {*first_key, tensor_.divided_keys(0)};
+      if (bias) bias->tail = weight->tail;
     }
     return std::make_unique<Linear>(std::move(weight), std::move(bias), storage());
   }
@@ -165,7 +167,8 @@ class BlockBuilder {
     const int input_dim = spec_.linears_are_in_out ? 0 : 1;
     return std::make_unique<Linear>(
         linear_weight(outputs, in, tensor_.divided(input_dim), output_stddev()),
-        has_bias ? linear_bias(outputs, {}) : nullptr, storage(), tensor_.rank() == 0);
+        has_bias ? linear_bias(outputs, whole_on_stage()) : nullptr, storage(),
+        tensor_.rank() == 0);
   }
 
   double output_stddev() const {
@@ -208,9 +211,7 @@ class BlockBuilder {
     Layers layers;
     layers.push_back(norm(names.attention_norm));
     tensor_.enter(layers, spec_.hidden);
-    layers.push_back(linear_by_output(
-        qkv_outputs(), spec_.qkv_bias,
-        {.ranks = tensor_.copies(spec_.kv_heads), .first_row = shape.out_width()}));
+    layers.push_back(linear_by_output(qkv_outputs(), spec_.qkv_bias, shape.out_width()));
     layers.push_back(std::make_unique<AttentionCore>(shape, tables_, spec_.attention_scale,
                                                      static_cast<int>(index_), std::move(qk_norm)));
     layers.push_back(
@@ -428,7 +429,7 @@ class DecoderBuilder {
 
   /// Embedding and head for a rank that has rows of both, whatever its stages.
   void add_ends() {
-    decoder_.token_embedding = table_at(nullptr);
+    decoder_.token_embedding = embedding_table();
     decoder_.ends.push_back(ends_.embedding(decoder_.token_embedding));
     decoder_.projection = projection();
     decoder_.split_head = ends_.split_head(decoder_.projection);
@@ -446,15 +447,31 @@ class DecoderBuilder {
     return ends_.table(spec_.names.token_embedding);
   }
 
+  /// The token table where the embedding needs it.
+  std::shared_ptr<Parameter> embedding_table() const {
+    auto table = table_at(decoder_.projection);
+    if (spec_.tied_embeddings && unties_) tie(*table, Parameter::Tie::first);
+    return table;
+  }
+
   std::shared_ptr<Parameter> projection() const {
-    return spec_.tied_embeddings ? table_at(decoder_.token_embedding)
-                                 : ends_.table(spec_.names.head);
+    if (!spec_.tied_embeddings) return ends_.table(spec_.names.head);
+    auto table = table_at(decoder_.token_embedding);
+    if (unties_) tie(*table, Parameter::Tie::last);
+    return table;
+  }
+
+  /// The table is one of two that are one tensor: one at each end of the pipeline, unless every
+  /// rank has rows of both.
+  void tie(Parameter& table, Parameter::Tie end) const {
+    table.tie = end;
+    if (!has_ends_apart_) table.layout = table.layout.with(Axis::pp, ends());
   }
 
   void add_embedding() {
     Layers layers = ends_.after_embedding();
     if (!has_ends_apart_) {
-      decoder_.token_embedding = table_at(decoder_.projection);
+      decoder_.token_embedding = embedding_table();
       layers.insert(layers.begin(), ends_.embedding(decoder_.token_embedding));
     }
     if (!layers.empty()) push("embedding", std::make_unique<Sequential>(std::move(layers)));

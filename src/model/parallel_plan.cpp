@@ -152,9 +152,11 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
   plan.rank_of_stage = make_schedule(request.schedule, pipe_shape(request, 1)).rank_of_stage;
   plan.units_of_stage = cut_stages(spec, seq_len, plan.vocabulary, plan.rank_of_stage);
   const int kv_heads = static_cast<int>(spec.kv_heads);
-  plan.mesh =
-      MeshShape{}.with(Axis::pp, request.pp).with(Axis::tp, request.tp).with(Axis::dp, plan.dp);
-  plan.mesh.copies = request.tp > kv_heads ? request.tp / kv_heads : 1;
+  plan.mesh = MeshShape{}
+                  .with(Axis::pp, request.pp)
+                  .with(Axis::tp, request.tp)
+                  .with(Axis::copy, std::max(1, request.tp / kv_heads))
+                  .with(Axis::dp, plan.dp);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   return plan;

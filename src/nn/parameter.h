@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,18 +33,29 @@ struct Parameter {
   std::vector<Part> parts;
   Shape shape;    ///< of the local tensor
   Layout layout;  ///< how the whole lies on the mesh
-  /// Where tp divides rows among fewer holders than ranks (key heads): rows from `first_row` on are
-  /// held by `ranks` neighbouring tp ranks each, which see other tokens' heads: their gradients are
-  /// summed.
-  struct Copies {
-    int ranks = 1;
+  /// Rows from `first_row` on, where they lie otherwise: heads of keys and values that several tp
+  /// ranks hold, each for its own query heads.
+  struct Tail {
     std::int64_t first_row = 0;
-  } copies;
+    Layout layout;
+  };
+  std::optional<Tail> tail;
+  /// One tensor of the model that is a parameter at the first stage and another at the last. Their
+  /// gradients are summed; the first stage's is the one that is counted and written.
+  enum class Tie : std::uint8_t { none, first, last };
+  Tie tie = Tie::none;
   Init init;
 
   Tensor value, grad;  ///< bound by the ParamStore; value is valid between its acquire and release
 
   bool is_matrix() const { return shape.dims() >= 2; }
+
+  /// A stretch of the parameter's elements that lie on the mesh in one way.
+  struct Region {
+    std::int64_t begin = 0, end = 0;  ///< elements, in storage order
+    const Layout& layout;
+  };
+  std::vector<Region> regions() const;
 
   /// 0 for the first contribution to this step's gradient, which overwrites what the last step
   /// left, and 1 for later ones, which add: the beta of a matrix product.

@@ -20,12 +20,8 @@ std::int64_t padded(std::int64_t count, std::int64_t to = kAlignment) {
   return (count + to - 1) / to * to;
 }
 
-/// Reductions over dp that may be under way at a time: a bound on the memory they hold.
+/// Sums of gradients that may be under way at a time: a bound on the memory they hold.
 constexpr std::size_t kReductionsUnderWay = 2;
-
-bool is_replicated_on_tp(const Parameter& parameter) {
-  return parameter.layout.on(Axis::tp).kind == Placement::Kind::replicate;
-}
 
 Tensor view_of(const Parameter& parameter, const Tensor& flat, std::int64_t at) {
   return flat.slice(0, at, at + parameter.shape.count()).view(parameter.shape);
@@ -52,36 +48,51 @@ ParamStore::ParamStore(std::span<Layer* const> units, const Options& options,
     : own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
       memory_(memory),
-      options_(options),
-      zero_(mesh_.size(Axis::dp) == 1 ? 0 : options.zero) {
+      options_(options) {
   std::map<const Parameter*, Bucket*> homes;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    std::vector<Parameter*> own;
+    std::map<AxisSet, std::vector<Parameter*>> own;  // by the ranks that divide them
     std::set<Bucket*> needed;
     units[unit]->visit([&](Parameter& parameter) {
       const auto [home, is_new] = homes.try_emplace(&parameter, nullptr);
       if (is_new) {
-        own.push_back(&parameter);
+        own[divides(parameter)].push_back(&parameter);
       } else if (home->second != nullptr) {
         needed.insert(home->second);
       }
     });
-    if (!own.empty()) {
-      Bucket& bucket = place(static_cast<int>(unit), own);
-      for (const Parameter* parameter : own) homes[parameter] = &bucket;
+    for (const auto& [axes, parameters] : own) {
+      Bucket& bucket = place(static_cast<int>(unit), axes, parameters);
+      for (const Parameter* parameter : parameters) homes[parameter] = &bucket;
       needed.insert(&bucket);
     }
     needs_.emplace_back(needed.begin(), needed.end());
   }
 }
 
+AxisSet ParamStore::divides(const Parameter& parameter) const {
+  const auto regions = parameter.regions();
+  const AxisSet axes = ownership(parameter.layout).divides;
+  for (const Parameter::Region& region : regions) {
+    const std::string name = parameter.parts.empty() ? "a parameter" : parameter.parts[0].name;
+    const std::string unsaid = unsaid_axis(region.layout, mesh_.shape());
+    HEDDLE_CHECK(unsaid.empty(), "the layout of {} says nothing of axis {}, which has {} ranks",
+                 name, unsaid, mesh_.ranks());
+    HEDDLE_CHECK(ownership(region.layout).divides == axes,
+                 "parts of {} are divided over different ranks", name);
+  }
+  return axes;
+}
+
 /// Decaying and other parameters apart, so that the optimizer sees two long stretches per unit, and
-/// among them those that are summed over tp apart.
-ParamStore::Bucket& ParamStore::place(int unit, std::vector<Parameter*> own) {
+/// among them those apart that are summed over more than the bucket's ranks.
+ParamStore::Bucket& ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
   Bucket& bucket = buckets_.emplace_back();
   bucket.owner = unit;
-  const auto rank_of = [](const Parameter* p) {
-    return std::pair(!p->is_matrix(), is_replicated_on_tp(*p));
+  bucket.others = &mesh_.group(divides);
+  bucket.zero = bucket.others->size() == 1 ? 0 : options_.zero;
+  const auto rank_of = [&](const Parameter* p) {
+    return std::pair(!p->is_matrix(), !other_sums(p->layout).empty());
   };
   std::stable_sort(own.begin(), own.end(),
                    [&](const Parameter* a, const Parameter* b) { return rank_of(a) < rank_of(b); });
@@ -92,11 +103,10 @@ ParamStore::Bucket& ParamStore::place(int unit, std::vector<Parameter*> own) {
     parameters_.push_back(parameter);
     parameter_count_ += parameter->shape.count();
   }
-  const int ranks = dp().size();
+  const int ranks = bucket.others->size(), rank = bucket.others->rank();
   bucket.size = padded(bucket.size, kAlignment * ranks);
   const std::int64_t shard = bucket.size / ranks;
-  bucket.held =
-      zero_ == 0 ? Range{0, bucket.size} : Range{shard * dp().rank(), shard * (dp().rank() + 1)};
+  bucket.held = bucket.zero == 0 ? Range{0, bucket.size} : Range{shard * rank, shard * (rank + 1)};
   allocate(bucket);
   return bucket;
 }
@@ -107,18 +117,19 @@ void ParamStore::allocate(Bucket& bucket) {
   const auto zeros = [&](bool is_whole, DType dtype, MemoryTag tag) {
     return memory_.zeros({is_whole ? bucket.size : held}, dtype, tag);
   };
-  bucket.values = zeros(keeps_whole_values(), options_.dtype, MemoryTag::parameters);
+  bucket.values = zeros(bucket.keeps_whole_values(), options_.dtype, MemoryTag::parameters);
   const bool trains = options_.purpose == Purpose::training;
   if (trains) {
-    bucket.grads = zeros(keeps_whole_grads(), grad_dtype(), MemoryTag::gradients);
+    bucket.grads = zeros(bucket.keeps_whole_grads(), grad_dtype(), MemoryTag::gradients);
     bucket.moment1 = zeros(false, grad_dtype(), MemoryTag::optimizer);
     bucket.moment2 = zeros(false, grad_dtype(), MemoryTag::optimizer);
     if (has_masters()) bucket.masters = zeros(false, grad_dtype(), MemoryTag::optimizer);
     add_shards(bucket);
   }
   for (const auto& [parameter, at] : bucket.placed) {
-    if (keeps_whole_values()) parameter->value = view_of(*parameter, bucket.values, at);
-    if (trains && keeps_whole_grads()) parameter->grad = view_of(*parameter, bucket.grads, at);
+    if (bucket.keeps_whole_values()) parameter->value = view_of(*parameter, bucket.values, at);
+    if (trains && bucket.keeps_whole_grads())
+      parameter->grad = view_of(*parameter, bucket.grads, at);
   }
 }
 
@@ -140,9 +151,13 @@ Tensor ParamStore::cut(const Bucket& bucket, const Tensor& flat, Range range) {
   return flat.slice(0, range.begin - from, range.end - from);
 }
 
+void ParamStore::run_in_background(bool on) {
+  for (const Bucket& bucket : buckets_) bucket.others->run_in_background(on);
+}
+
 void ParamStore::acquire(int unit, int next, Stream& stream) {
-  if (keeps_whole_values()) return;
   for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
+    if (bucket->keeps_whole_values()) continue;
     fetch(*bucket, stream);
     bucket->gathering->wait(stream);
     for (const auto& [parameter, at] : bucket->placed) {
@@ -154,14 +169,14 @@ void ParamStore::acquire(int unit, int next, Stream& stream) {
 }
 
 void ParamStore::fetch(Bucket& bucket, Stream& stream) {
-  if (bucket.gathered.defined()) return;
+  if (bucket.keeps_whole_values() || bucket.gathered.defined()) return;
   bucket.gathered = memory_.alloc({bucket.size}, options_.dtype, MemoryTag::communication);
-  bucket.gathering = dp().all_gather(bucket.values, bucket.gathered, stream);
+  bucket.gathering = bucket.others->all_gather(bucket.values, bucket.gathered, stream);
 }
 
 void ParamStore::release(int unit) {
-  if (keeps_whole_values()) return;
   for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
+    if (bucket->keeps_whole_values()) continue;
     for (const auto& [parameter, at] : bucket->placed) parameter->value = {};
     bucket->gathered = {};
     bucket->gathering.reset();
@@ -169,9 +184,8 @@ void ParamStore::release(int unit) {
 }
 
 void ParamStore::begin_grads(int unit, Stream& stream) {
-  if (keeps_whole_grads()) return;
   for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
-    if (bucket->whole_grads.defined()) continue;
+    if (bucket->keeps_whole_grads() || bucket->whole_grads.defined()) continue;
     const Tensor whole = memory_.alloc({bucket->size}, grad_dtype(), MemoryTag::communication);
     std::int64_t written = 0;
     for (const auto& [parameter, at] : bucket->placed) {
@@ -186,25 +200,27 @@ void ParamStore::begin_grads(int unit, Stream& stream) {
 }
 
 void ParamStore::end_grads(int unit, bool is_last, Stream& stream) {
-  if (keeps_whole_grads() && !is_last) return;
   for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
+    if (bucket->keeps_whole_grads() && !is_last) continue;
     if (bucket->owner == unit) reduce(*bucket, stream);
   }
 }
 
 void ParamStore::reduce(Bucket& bucket, Stream& stream) {
   for (const auto& [parameter, at] : bucket.placed) parameter->clear_stale_grad(stream);
-  if (dp().size() == 1) return;
-  if (zero_ == 0) {
-    reductions_.push_back({&bucket, {}, {}, dp().all_reduce(bucket.grads, ReduceOp::sum, stream)});
-  } else if (zero_ == 1) {
+  Communicator& others = *bucket.others;
+  if (others.size() == 1) return;
+  if (bucket.zero == 0) {
+    reductions_.push_back(
+        {&bucket, {}, {}, others.all_reduce(bucket.grads, ReduceOp::sum, stream)});
+  } else if (bucket.zero == 1) {
     const Tensor own = cut(bucket, bucket.grads, bucket.held);
     reductions_.push_back(
-        {&bucket, {}, {}, dp().reduce_scatter(bucket.grads, own, ReduceOp::sum, stream)});
+        {&bucket, {}, {}, others.reduce_scatter(bucket.grads, own, ReduceOp::sum, stream)});
   } else {
     const Tensor shard =
         memory_.alloc(bucket.grads.shape(), grad_dtype(), MemoryTag::communication);
-    Work work = dp().reduce_scatter(bucket.whole_grads, shard, ReduceOp::sum, stream);
+    Work work = others.reduce_scatter(bucket.whole_grads, shard, ReduceOp::sum, stream);
     for (const auto& [parameter, at] : bucket.placed) parameter->grad = {};
     reductions_.push_back({&bucket, std::exchange(bucket.whole_grads, {}), shard, std::move(work)});
     while (reductions_.size() > kReductionsUnderWay) finish_oldest_reduction(stream);
@@ -226,36 +242,40 @@ void ParamStore::finish_oldest_reduction(Stream& stream) {
 
 void ParamStore::finish_grads(Stream& stream) {
   while (!reductions_.empty()) finish_oldest_reduction(stream);
-  for (const Bucket& bucket : buckets_) sum_over_tp(bucket, stream);
+  for (const Bucket& bucket : buckets_) sum_over_others(bucket, stream);
   sum_tied(stream);
 }
 
-void ParamStore::sum_over_tp(const Bucket& bucket, Stream& stream) const {
-  const auto sum = [&](Range range, Communicator& over) {
-    range = {std::max(range.begin, bucket.held.begin), std::min(range.end, bucket.held.end)};
-    if (range.empty()) return;
-    over.all_reduce(cut(bucket, bucket.grads, range), ReduceOp::sum, stream).wait(stream);
-  };
-  Range replicated;  // neighbours are summed together
-  for (const auto& [parameter, at] : bucket.placed) {
-    const std::int64_t count = parameter->shape.count();
-    if (parameter->copies.ranks > 1) {
-      const std::int64_t row = count / parameter->shape[0];
-      sum({at + parameter->copies.first_row * row, at + count}, mesh_.copies());
-    }
-    if (!is_replicated_on_tp(*parameter)) continue;
-    if (replicated.empty() || padded(replicated.end) != at) {
-      sum(replicated, mesh_.comm(Axis::tp));
-      replicated.begin = at;
-    }
-    replicated.end = at + count;
-  }
-  sum(replicated, mesh_.comm(Axis::tp));
+AxisSet ParamStore::other_sums(const Layout& layout) const {
+  return mesh_.shape().occupied(ownership(layout).sums);
 }
 
-const ParamStore::Bucket* ParamStore::bucket_of(const std::shared_ptr<Parameter>& parameter) const {
+void ParamStore::sum_over_others(const Bucket& bucket, Stream& stream) const {
+  Range pending;  // neighbours are summed together
+  AxisSet over;
+  const auto sum = [&] {
+    const Range range{std::max(pending.begin, bucket.held.begin),
+                      std::min(pending.end, bucket.held.end)};
+    if (!range.empty()) mesh_.sum(cut(bucket, bucket.grads, range), over, stream);
+  };
+  for (const auto& [parameter, at] : bucket.placed) {
+    for (const Parameter::Region& region : parameter->regions()) {
+      const AxisSet axes = other_sums(region.layout);
+      if (axes.empty()) continue;
+      if (axes != over || padded(pending.end) != at + region.begin) {
+        sum();
+        pending.begin = at + region.begin;
+      }
+      over = axes;
+      pending.end = at + region.end;
+    }
+  }
+  sum();
+}
+
+const ParamStore::Bucket* ParamStore::tied_bucket(Parameter::Tie end) const {
   const auto found = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
-    return bucket.placed.front().parameter == parameter.get();
+    return bucket.placed.front().parameter->tie == end;
   });
   if (found == buckets_.end()) return nullptr;
   HEDDLE_CHECK(found->placed.size() == 1, "a tied parameter shares its unit with others");
@@ -263,8 +283,8 @@ const ParamStore::Bucket* ParamStore::bucket_of(const std::shared_ptr<Parameter>
 }
 
 void ParamStore::sum_tied(Stream& stream) const {
-  const Bucket* const first = bucket_of(options_.tied_first);
-  const Bucket* const last = bucket_of(options_.tied_last);
+  const Bucket* const first = tied_bucket(Parameter::Tie::first);
+  const Bucket* const last = tied_bucket(Parameter::Tie::last);
   const auto grads = [](const Bucket& bucket) { return cut(bucket, bucket.grads, bucket.held); };
   if (first != nullptr && last != nullptr) {
     ops::add(grads(*first), grads(*last), grads(*first), stream);
@@ -275,26 +295,21 @@ void ParamStore::sum_tied(Stream& stream) const {
   }
 }
 
-/// Of several ranks that hold an element, the first on each axis counts it.
 std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket) const {
   std::vector<Range> ranges;
-  if (zero_ == 0 && dp().rank() > 0) return ranges;
   for (const auto& [parameter, at] : bucket.placed) {
-    Range range{at, at + parameter->shape.count()};
-    const bool is_divided = parameter->layout.on(Axis::tp).kind == Placement::Kind::shard;
-    if (!is_divided && mesh_.coord(Axis::tp) > 0) continue;
-    if (options_.tied_last.get() == parameter) continue;
-    if (parameter->copies.ranks > 1 && mesh_.copies().rank() > 0) {
-      const std::int64_t row = parameter->shape.count() / parameter->shape[0];
-      range.end = at + parameter->copies.first_row * row;
-    }
-    range = {std::max(range.begin, bucket.held.begin), std::min(range.end, bucket.held.end)};
-    if (range.empty()) continue;
-    // Over padding, which is zero, so that the sum has few and long terms.
-    if (!ranges.empty() && padded(ranges.back().end) >= range.begin) {
-      ranges.back().end = range.end;
-    } else {
-      ranges.push_back(range);
+    if (parameter->tie == Parameter::Tie::last) continue;
+    for (const Parameter::Region& region : parameter->regions()) {
+      if (!counts(ownership(region.layout), mesh_.shape(), mesh_.rank(), bucket.zero > 0)) continue;
+      const Range range{std::max(at + region.begin, bucket.held.begin),
+                        std::min(at + region.end, bucket.held.end)};
+      if (range.empty()) continue;
+      // Over padding, which is zero, so that the sum has few and long terms.
+      if (!ranges.empty() && padded(ranges.back().end) >= range.begin) {
+        ranges.back().end = range.end;
+      } else {
+        ranges.push_back(range);
+      }
     }
   }
   return ranges;
@@ -310,11 +325,10 @@ void ParamStore::add_counted_squares(const Tensor& sum, Stream& stream) const {
 
 void ParamStore::finish_step(Stream& stream) {
   std::vector<Work> works;
-  if (zero_ == 1 || zero_ == 2) {
-    for (const Bucket& bucket : buckets_) {
-      const Tensor own = cut(bucket, bucket.values, bucket.held);
-      works.push_back(dp().all_gather(own, bucket.values, stream));
-    }
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.zero != 1 && bucket.zero != 2) continue;
+    const Tensor own = cut(bucket, bucket.values, bucket.held);
+    works.push_back(bucket.others->all_gather(own, bucket.values, stream));
   }
   for (const Work& work : works) work.wait(stream);
 }
@@ -332,18 +346,17 @@ void ParamStore::retire_grads() {
   for (Bucket& bucket : buckets_) bucket.has_grads = false;
 }
 
-bool ParamStore::writes(const Parameter& parameter, const Parameter::Part& part) const {
-  const bool is_divided = parameter.layout.on(Axis::tp).kind == Placement::Kind::shard;
-  if (!is_divided && mesh_.coord(Axis::tp) > 0) return false;
-  const bool is_copied = parameter.copies.ranks > 1 && part.at[0] >= parameter.copies.first_row;
-  if (is_copied && mesh_.copies().rank() > 0) return false;
-  return options_.tied_last.get() != &parameter;
-}
-
 /// `range` of the bucket, as far as it lies in the parameter, as boxes of its parts.
 void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Tensor& flat,
                             Range range, std::vector<ParamPiece>& pieces) const {
   const Parameter& parameter = *placed.parameter;
+  const bool is_divided = flat.count() != bucket.size;
+  const auto is_writer = [&](const Parameter::Part& part) {
+    const bool is_tail = parameter.tail && part.at[0] >= parameter.tail->first_row;
+    const Layout& layout = is_tail ? parameter.tail->layout : parameter.layout;
+    return parameter.tie != Parameter::Tie::last &&
+           writes(ownership(layout), mesh_.shape(), mesh_.rank(), is_divided);
+  };
   range = {std::max(range.begin, placed.at),
            std::min(range.end, placed.at + parameter.shape.count())};
   if (range.empty()) return;
@@ -360,7 +373,7 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
                            .view(is_matrix ? Shape{rows, columns} : Shape{rows});
     const Shape corner = is_matrix ? Shape{at / width, column} : Shape{at};
     for (const Parameter::Part& part : parameter.parts) {
-      ParamPiece piece{&parameter, &part, part.begin, box, writes(parameter, part)};
+      ParamPiece piece{&parameter, &part, part.begin, box, is_writer(part)};
       bool overlaps = true;
       for (int dim = 0; dim < box.dims() && overlaps; ++dim) {
         const std::int64_t begin = std::max(corner[dim], part.at[dim]);
@@ -377,17 +390,16 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
   }
 }
 
+void ParamStore::add_pieces(const Bucket& bucket, const Tensor& flat,
+                            std::vector<ParamPiece>& pieces) const {
+  const Range range = flat.count() == bucket.size ? Range{0, bucket.size} : bucket.held;
+  for (const Placed& placed : bucket.placed) add_pieces(bucket, placed, flat, range, pieces);
+}
+
 std::vector<ParamPiece> ParamStore::value_pieces() const {
-  if (has_masters()) return held_pieces(&Bucket::masters);
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
-    const Range range = keeps_whole_values() ? Range{0, bucket.size} : bucket.held;
-    for (const Placed& placed : bucket.placed) {
-      add_pieces(bucket, placed, bucket.values, range, pieces);
-    }
-  }
-  if (keeps_whole_values() && dp().rank() > 0) {
-    for (ParamPiece& piece : pieces) piece.is_writer = false;
+    add_pieces(bucket, has_masters() ? bucket.masters : bucket.values, pieces);
   }
   return pieces;
 }
@@ -395,12 +407,7 @@ std::vector<ParamPiece> ParamStore::value_pieces() const {
 std::vector<ParamPiece> ParamStore::held_pieces(Tensor Bucket::*flat) const {
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
-    for (const Placed& placed : bucket.placed) {
-      add_pieces(bucket, placed, bucket.*flat, bucket.held, pieces);
-    }
-  }
-  if (zero_ == 0 && dp().rank() > 0) {
-    for (ParamPiece& piece : pieces) piece.is_writer = false;
+    add_pieces(bucket, cut(bucket, bucket.*flat, bucket.held), pieces);
   }
   return pieces;
 }

@@ -11,6 +11,7 @@
 
 #include "mesh/mesh.h"
 #include "nn/layer.h"
+#include "parallel/ownership.h"
 #include "tensor/memory.h"
 
 namespace heddle {
@@ -37,9 +38,11 @@ struct ParamPiece {
 
 /// Owns the memory of a rank's parameters: flat buffers per unit (a block), in which every
 /// Parameter is a view. A parameter that occurs in several units (tied embeddings) belongs to the
-/// first. What of a unit is here, and when it is exchanged over dp, is the ZeRO stage
-/// (docs/design/008-ranks.md); nothing else knows of it. Where layers compute in bf16, their values
-/// are copies of f32 masters, which lie with the optimizer's shards (docs/design/010-cuda.md).
+/// first. Who sums, divides, counts and writes follows from each parameter's layout (ownership.h).
+/// What of a unit is here, and when it is exchanged with the ranks that see other tokens, is the
+/// ZeRO stage (docs/design/008-ranks.md); nothing else knows of it. Where layers compute in bf16,
+/// their values are copies of f32 masters, which lie with the optimizer's shards
+/// (docs/design/010-cuda.md).
 class ParamStore {
  public:
   enum class Purpose { inference, training };
@@ -47,13 +50,10 @@ class ParamStore {
     DType dtype = DType::f32;  ///< that layers compute in
     Purpose purpose = Purpose::training;
     int zero = 0;
-    /// Two parameters that are one tensor of the model on the two ends of a pipeline; their
-    /// gradients are summed. Either may be absent here.
-    std::shared_ptr<Parameter> tied_first = {}, tied_last = {};
   };
 
   /// Allocates and binds value (and for training grad and zeroed moments) of every parameter.
-  /// `mesh` outlives the store.
+  /// `mesh` outlives the store. A layout that leaves out an axis with several ranks is refused.
   ParamStore(std::span<Layer* const> units, const Options& options, const Mesh& mesh,
              Memory& memory);
   /// Everything on one rank.
@@ -67,14 +67,17 @@ class ParamStore {
   /// Elements of all parameters here, without padding.
   std::int64_t parameter_count() const { return parameter_count_; }
 
+  /// Exchanges of gradients and values then overlap with computations (Communicator).
+  void run_in_background(bool on);
+
   // Around the computations of a unit (numbered as given to the constructor):
   /// Makes the unit's values valid, and begins to fetch those of `next` (-1: none).
   void acquire(int unit, int next, Stream& stream);
   void release(int unit);
   /// Gives the unit's gradients a place.
   void begin_grads(int unit, Stream& stream);
-  /// The gradients of one micro-batch are in; `is_last`: of all. Starts their reduction over dp
-  /// where the ZeRO stage wants it.
+  /// The gradients of one micro-batch are in; `is_last`: of all. Starts their sum over the ranks
+  /// that see other tokens where the ZeRO stage wants it.
   void end_grads(int unit, bool is_last, Stream& stream);
 
   /// Ends the step's gradients: every one is defined, summed over all ranks that share it, and held
@@ -104,12 +107,18 @@ class ParamStore {
     Parameter* parameter;
     std::int64_t at;  ///< in the flat buffer
   };
-  /// The parameters of one unit.
+  /// The parameters of one unit whose gradients are summed over the same ranks.
   struct Bucket {
     int owner = 0;  ///< the unit that it belongs to
+    Communicator* others =
+        nullptr;   ///< those that see other tokens: gradients are summed over them
+    int zero = 0;  ///< what they divide; 0 where there are none
     std::vector<Placed> placed;
     std::int64_t size = 0, matrices = 0;
-    Range held;  ///< of moments and reduced gradients: all, or the dp rank's shard
+    Range held;  ///< of moments and reduced gradients: all, or this rank's shard
+
+    bool keeps_whole_values() const { return zero < 3; }
+    bool keeps_whole_grads() const { return zero < 2; }
     Tensor values, grads, moment1, moment2;  ///< whole or `held`
     Tensor masters;                          ///< `held`, where values are of a lower precision
     Tensor gathered, whole_grads;            ///< while they are here for the unit's sake
@@ -124,35 +133,36 @@ class ParamStore {
 
   ParamStore(std::span<Layer* const> units, const Options& options, std::unique_ptr<Mesh> own_mesh,
              const Mesh* mesh, Memory& memory);
-  Bucket& place(int unit, std::vector<Parameter*> own);
+  /// The ranks that the gradients of the parameter are summed over because they see other tokens.
+  AxisSet divides(const Parameter& parameter) const;
+  Bucket& place(int unit, AxisSet divides, std::vector<Parameter*> own);
   void allocate(Bucket& bucket);
   void add_shards(const Bucket& bucket);
   void fetch(Bucket& bucket, Stream& stream);
   void reduce(Bucket& bucket, Stream& stream);
   void finish_oldest_reduction(Stream& stream);
-  void sum_over_tp(const Bucket& bucket, Stream& stream) const;
+  /// The axes beside the bucket's own that the gradients of a region are summed over.
+  AxisSet other_sums(const Layout& layout) const;
+  void sum_over_others(const Bucket& bucket, Stream& stream) const;
   void sum_tied(Stream& stream) const;
-  const Bucket* bucket_of(const std::shared_ptr<Parameter>& parameter) const;
+  const Bucket* tied_bucket(Parameter::Tie end) const;
   /// `range` of a flat buffer that has the whole bucket or only what is held of it.
   static Tensor cut(const Bucket& bucket, const Tensor& flat, Range range);
   std::vector<Range> counted(const Bucket& bucket) const;
+  /// The pieces of the bucket in `flat`, which has the whole of it or only what is held.
+  void add_pieces(const Bucket& bucket, const Tensor& flat, std::vector<ParamPiece>& pieces) const;
   void add_pieces(const Bucket& bucket, const Placed& placed, const Tensor& flat, Range range,
                   std::vector<ParamPiece>& pieces) const;
   std::vector<ParamPiece> held_pieces(Tensor Bucket::*flat) const;
-  bool writes(const Parameter& parameter, const Parameter::Part& part) const;
-  Communicator& dp() const { return mesh_.comm(Axis::dp); }
   bool has_masters() const {
     return options_.purpose == Purpose::training && options_.dtype != grad_dtype();
   }
   DType grad_dtype() const { return statistics_of(options_.dtype); }
-  bool keeps_whole_values() const { return zero_ < 3; }
-  bool keeps_whole_grads() const { return zero_ < 2; }
 
   const std::unique_ptr<Mesh> own_mesh_;  // of a store that was given none
   const Mesh& mesh_;
   Memory& memory_;
   const Options options_;
-  const int zero_;
   std::deque<Bucket> buckets_;               // addresses stay
   std::vector<std::vector<Bucket*>> needs_;  // by unit: its own and those it shares
   std::deque<Reduction> reductions_;         // under way, oldest first

@@ -28,17 +28,17 @@ TensorRules::Cut TensorRules::valid_rows(std::int64_t vocab, std::int64_t multip
   return {begin, std::min(vocab, begin + rows) - begin};
 }
 
-Layout TensorRules::divided(int dim) const {
-  return divides() ? Layout{}.with(Axis::tp, shard(dim)) : Layout{};
+Layout TensorRules::divided(int dim) const { return whole_on_stage().with(Axis::tp, shard(dim)); }
+
+Layout TensorRules::divided_keys(int dim) const {
+  return whole_on_stage(View::keys).with(Axis::kv, shard(dim)).with(Axis::copy, replicate());
 }
 
 Layout TensorRules::on_stream() const {
-  return splits_tokens() ? Layout{}.with(Axis::tp, replicate()) : Layout{};
+  return whole_on_stage().with(Axis::tp, splits_tokens() ? replicate() : invariant());
 }
 
-Layout TensorRules::used_apart() const {
-  return divides() ? Layout{}.with(Axis::tp, replicate()) : Layout{};
-}
+Layout TensorRules::used_apart() const { return whole_on_stage().with(Axis::tp, replicate()); }
 
 TokenShare TensorRules::token_share() const {
   return splits_tokens() ? TokenShare{rank(), ranks()} : TokenShare{};

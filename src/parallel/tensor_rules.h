@@ -44,6 +44,8 @@ class TensorRules {
   Placement stream() const { return splits_tokens() ? shard(0) : invariant(); }
   /// of a parameter divided along `dim`:
   Layout divided(int dim) const;
+  /// of one divided by key heads, of which several ranks may hold the same:
+  Layout divided_keys(int dim) const;
   /// of one that every rank applies to its own tokens (norms):
   Layout on_stream() const;
   /// of one that every rank applies to its own heads or tokens:

@@ -33,10 +33,8 @@ class DryBlock {
 
  private:
   static MeshShape shape(const ModelSpec& spec, int tp) {
-    MeshShape shape = MeshShape{}.with(Axis::tp, tp);
     const int kv_heads = static_cast<int>(spec.kv_heads);
-    shape.copies = tp > kv_heads ? tp / kv_heads : 1;
-    return shape;
+    return MeshShape{}.with(Axis::tp, tp).with(Axis::copy, std::max(1, tp / kv_heads));
   }
 
   /// Where layers keep what those of a GPU keep: bf16 is computed in nowhere else.

@@ -19,7 +19,7 @@ struct Volumes::Tally {
     entry.payload_bytes += calls * bytes_each;
     if (sizes != nullptr) sizes->add(op, calls, bytes_each);
   }
-  /// Once per step on every axis.
+  /// Once per step on every axis with several ranks.
   void add_loss_and_norm() { add(CommOp::all_reduce, 1, 16); }
 };
 
@@ -158,9 +158,9 @@ std::int64_t Volumes::largest_unit_elements() const {
 
 CommCounts Volumes::on_dp(MessageSizes* sizes) const {
   Tally counts{sizes};
+  if (d_ == 1) return counts.total;
   counts.add(CommOp::all_reduce, 1, 8);  // the number of targets
   counts.add_loss_and_norm();
-  if (d_ == 1) return counts.total;
   for (const Unit& unit : units_) {
     const std::int64_t size = unit.elements, n = unit.times;
     const std::int64_t values = e_ * size, gradients = e_grad_ * size;
@@ -195,8 +195,8 @@ CommCounts Volumes::on_dp(MessageSizes* sizes) const {
 
 CommCounts Volumes::on_tp(MessageSizes* sizes) const {
   Tally counts{sizes};
-  counts.add_loss_and_norm();
   if (t_ == 1) return counts.total;
+  counts.add_loss_and_norm();
   const std::int64_t h = spec_.hidden;
   const std::int64_t whole = e_ * tokens_ * h, padded = e_ * round_up(tokens_, t_) * h;
   // Two branches per block: into the divided products and out of them, forward and backward.
@@ -271,8 +271,8 @@ std::int64_t Volumes::message_bytes() const {
 
 CommCounts Volumes::on_pp(MessageSizes* sizes) const {
   Tally counts{sizes};
-  counts.add_loss_and_norm();
   if (p_ == 1) return counts.total;
+  counts.add_loss_and_norm();
   const bool is_v = is_v_shaped(candidate_.schedule);
   const std::int64_t v = is_v ? 2 : candidate_.chunks;
   const bool is_edge = pp_rank_ == 0 || pp_rank_ == p_ - 1;

@@ -50,12 +50,9 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
     const std::int64_t done = std::min(round + options.rows * replicas, windows);
     if (options.on_progress && !options.on_progress(done, windows)) break;
   }
-  mesh.comm(Axis::dp).all_reduce(sums, ReduceOp::sum, stream).wait(stream);
+  mesh.sum(sums, kTokenAxes, stream);
   result.targets = static_cast<std::int64_t>(totals[1]);  // the same on ranks of tp and pp
-  const Tensor loss = sums.slice(0, 0, 1);
-  for (const Axis axis : {Axis::tp, Axis::pp}) {
-    mesh.comm(axis).all_reduce(loss, ReduceOp::sum, stream).wait(stream);
-  }
+  mesh.sum(sums.slice(0, 0, 1), kStepAxes.without(kTokenAxes), stream);
   const double sum = totals[0];
   result.loss = result.targets > 0 ? sum / static_cast<double>(result.targets) : 0.0;
   return result;

@@ -65,10 +65,9 @@ std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int
 
 std::vector<std::string> describe_traffic(const StepPlan& plan) {
   std::vector<std::string> lines;
-  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp}) {
-    describe_counts(name_of(axis), plan.traffic.by_axis[static_cast<std::size_t>(axis)], lines);
+  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp, Axis::copy}) {
+    describe_counts(name_of(axis), plan.traffic.on(axis), lines);
   }
-  describe_counts("tp copies", plan.traffic.copies, lines);
   describe_counts("pp ends", plan.traffic.ends, lines);
   describe_counts("pp lanes", plan.traffic.lanes, lines);
   return lines;

@@ -587,15 +587,6 @@ class Run {
     detach_log_file();
   }
 
-  /// Without what a rank that is alone on an axis tells itself.
-  MeshTraffic beyond_itself(MeshTraffic traffic) const {
-    for (std::size_t axis = 0; axis < kAxes; ++axis) {
-      if (plan_.mesh.sizes[axis] == 1) traffic.by_axis[axis] = {};
-    }
-    if (plan_.mesh.copies == 1) traffic.copies = {};
-    return traffic;
-  }
-
   void write_report() const {
     RunSummary summary{.name = config_.run.name,
                        .settings = options_.settings,
@@ -607,8 +598,8 @@ class Run {
                        .warnings = warnings_,
                        .ranks = ranks_,
                        .timelines = timelines_,
-                       .predicted_traffic = beyond_itself(expected_),
-                       .counted_traffic = beyond_itself(counted_)};
+                       .predicted_traffic = expected_,
+                       .counted_traffic = counted_};
     if (tokenizer_ && data_.eval().eval_windows() > 0) {
       summary.best_possible_loss = best_demo_loss(data_.eval(), *tokenizer_);
     }

@@ -12,7 +12,7 @@
 namespace heddle {
 namespace {
 
-constexpr Axis kEveryAxis[] = {Axis::pp, Axis::dp, Axis::cp, Axis::tp, Axis::ep};
+constexpr Axis kEveryAxis[] = {Axis::site, Axis::pp, Axis::dp, Axis::cp, Axis::tp};
 
 MeshShape shape_of(int pp, int dp, int tp, int cp = 1) {
   return MeshShape{}.with(Axis::pp, pp).with(Axis::dp, dp).with(Axis::cp, cp).with(Axis::tp, tp);
@@ -36,7 +36,7 @@ TEST(Mesh, OfOneProcessHasSizeOneOnEveryAxis) {
     EXPECT_EQ(mesh.size(axis), 1);
     EXPECT_EQ(mesh.coord(axis), 0);
   }
-  EXPECT_EQ(mesh.copies().size(), 1);
+  EXPECT_EQ(mesh.comm(Axis::copy).size(), 1);
   EXPECT_EQ(mesh.ends().size(), 1);
   EXPECT_TRUE(mesh.is_end());
 }
@@ -64,6 +64,7 @@ TEST(MeshShape, CountsRanksWithTpFastestAndPpSlowest) {
           EXPECT_EQ(shape.coord(Axis::cp, rank), cp) << rank;
           EXPECT_EQ(shape.coord(Axis::tp, rank), tp) << rank;
           EXPECT_EQ(shape.coord(Axis::ep, rank), 0) << rank;
+          EXPECT_EQ(shape.coord(Axis::edp, rank), rank % 12) << rank;
         }
       }
     }
@@ -101,14 +102,63 @@ TEST(Mesh, GroupsAreTheRanksThatDifferOnTheAxisOnly) {
 }
 
 TEST(Mesh, CopiesAreNeighboursOnTp) {
-  MeshShape shape = shape_of(1, 2, 4);
-  shape.copies = 2;
+  const MeshShape shape = shape_of(1, 2, 4).with(Axis::copy, 2);
   run_ranks(8, [&](World& world) {
     const Mesh mesh(shape, world.all());
     const int first = world.rank() / 2 * 2;
-    EXPECT_EQ(members(mesh.copies(), world.rank()), (std::vector<int>{first, first + 1}));
-    EXPECT_EQ(mesh.copies().rank(), world.rank() - first);
+    EXPECT_EQ(members(mesh.comm(Axis::copy), world.rank()), (std::vector<int>{first, first + 1}));
+    EXPECT_EQ(mesh.coord(Axis::copy), world.rank() - first);
+    EXPECT_EQ(mesh.coord(Axis::kv), world.rank() % 4 / 2);
     EXPECT_EQ(mesh.ends().size(), 1);
+  });
+}
+
+TEST(Mesh, HasAGroupOverAllRanksThatSeeOtherTokens) {
+  const MeshShape shape = shape_of(1, 2, 2, 2);
+  run_ranks(8, [&](World& world) {
+    const Mesh mesh(shape, world.all());
+    const int tp = world.rank() % 2;
+    EXPECT_EQ(members(mesh.group(kTokenAxes), world.rank()),
+              (std::vector<int>{tp, tp + 2, tp + 4, tp + 6}));
+  });
+  const Mesh without_cp = Mesh::recorded(shape_of(1, 3, 2), 0);
+  EXPECT_EQ(&without_cp.group(kTokenAxes), &without_cp.comm(Axis::dp));
+}
+
+TEST(Mesh, OfExpertsIsAnotherViewOfTheSameRanks) {
+  // Four ranks that see tokens, times two of tp: two of each expert's parts, two sets of experts.
+  const MeshShape shape = shape_of(2, 4, 2).with(Axis::ep, 2).with(Axis::etp, 2);
+  EXPECT_EQ(shape.ranks(), 16) << "experts add no ranks";
+  EXPECT_EQ(shape.size(Axis::edp), 2);
+  run_ranks(16, [&](World& world) {
+    const Mesh mesh(shape, world.all());
+    const int rank = world.rank(), pair = rank / 2 * 2;
+    EXPECT_EQ(members(mesh.comm(Axis::etp), rank), (std::vector<int>{pair, pair + 1}));
+    const int ep = rank / 4 * 4 + rank % 2;
+    EXPECT_EQ(members(mesh.comm(Axis::ep), rank), (std::vector<int>{ep, ep + 2}));
+    const int edp = rank / 8 * 8 + rank % 4;
+    EXPECT_EQ(members(mesh.comm(Axis::edp), rank), (std::vector<int>{edp, edp + 4}));
+  });
+}
+
+TEST(Mesh, RefusesAGroupThatMixesViews) {
+  const Mesh mesh;
+  EXPECT_THROW(mesh.group({Axis::tp, Axis::ep}), Error);
+}
+
+TEST(Mesh, SumsOverAxesTheFastestFirst) {
+  const MeshShape shape = shape_of(2, 2, 2);
+  run_ranks(8, [&](World& world) {
+    const Mesh mesh(shape, world.all());
+    Memory memory;
+    Stream stream(1);
+    const Tensor number = memory.alloc({1}, DType::f64, MemoryTag::communication);
+    number.host<double>()[0] = world.rank();
+    mesh.sum(number, {Axis::tp, Axis::pp}, stream);
+    const double tp_and_dp = world.rank() / 2 % 2 * 2;
+    EXPECT_EQ(number.host<double>()[0], 4 * tp_and_dp + (0 + 1 + 4 + 5));
+    EXPECT_EQ(mesh.traffic().on(Axis::dp).by_op[static_cast<std::size_t>(CommOp::all_reduce)].calls,
+              0);
   });
 }
 
@@ -142,8 +192,7 @@ TEST(Mesh, RefusesAWorldOfAnotherSize) {
 }
 
 TEST(Mesh, RecordedSeesWhatTheRankSees) {
-  MeshShape shape = shape_of(3, 2, 4);
-  shape.copies = 2;
+  MeshShape shape = shape_of(3, 2, 4).with(Axis::copy, 2);
   shape.ends = {0, 2};
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     const Mesh mesh = Mesh::recorded(shape, rank);
@@ -153,8 +202,8 @@ TEST(Mesh, RecordedSeesWhatTheRankSees) {
       EXPECT_EQ(mesh.size(axis), shape.size(axis));
       EXPECT_EQ(mesh.coord(axis), shape.coord(axis, rank));
     }
-    EXPECT_EQ(mesh.copies().size(), 2);
-    EXPECT_EQ(mesh.copies().rank(), rank % 2);
+    EXPECT_EQ(mesh.comm(Axis::copy).size(), 2);
+    EXPECT_EQ(mesh.comm(Axis::copy).rank(), rank % 2);
     const int pp = shape.coord(Axis::pp, rank);
     EXPECT_EQ(mesh.ends().size(), pp == 1 ? 1 : 2);
     EXPECT_EQ(mesh.ends().rank(), pp == 2 ? 1 : 0);

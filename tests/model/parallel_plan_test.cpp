@@ -30,9 +30,9 @@ TEST(ParallelPlan, TakesForDpWhatTheRanksLeave) {
 }
 
 TEST(ParallelPlan, CopiesKeyHeadsWhereTpIsMore) {
-  EXPECT_EQ(make_plan(llama(), {.tp = 2}, 2, 16).mesh.copies, 1);
-  EXPECT_EQ(make_plan(llama(), {.tp = 4}, 4, 16).mesh.copies, 1);
-  EXPECT_EQ(make_plan(llama(), {.tp = 8}, 8, 16).mesh.copies, 2);
+  EXPECT_EQ(make_plan(llama(), {.tp = 2}, 2, 16).mesh.size(Axis::copy), 1);
+  EXPECT_EQ(make_plan(llama(), {.tp = 4}, 4, 16).mesh.size(Axis::copy), 1);
+  EXPECT_EQ(make_plan(llama(), {.tp = 8}, 8, 16).mesh.size(Axis::copy), 2);
 }
 
 TEST(ParallelPlan, SplitsTokensOnlyWhereThereIsTp) {

@@ -14,12 +14,13 @@ inline Shape origin_of(Shape shape) {
   return shape;
 }
 
-/// A parameter that is one whole tensor.
+/// A parameter that is one whole tensor, alike on all tp ranks.
 inline std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape,
                                             Init init = {}) {
   auto made = std::make_shared<Parameter>();
   made->parts = {{name, shape, origin_of(shape), origin_of(shape), shape}};
   made->shape = shape;
+  made->layout = whole_on_stage();
   made->init = init;
   return made;
 }
@@ -30,6 +31,7 @@ inline std::shared_ptr<Parameter> stacked(
     Init init = {}) {
   auto made = std::make_shared<Parameter>();
   made->shape = shape;
+  made->layout = whole_on_stage();
   made->init = init;
   Shape at = origin_of(shape);
   for (const auto& [name, count] : rows) {

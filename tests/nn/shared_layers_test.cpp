@@ -37,7 +37,7 @@ bool is_same_everywhere(const Placement& placement) {
 
 std::shared_ptr<Parameter> table(const std::string& name, std::int64_t rows, Placement on_tp) {
   auto made = parameter(name, {rows, kWidth});
-  made->layout = Layout{}.with(Axis::tp, on_tp);
+  made->layout = whole_on_stage().with(Axis::tp, on_tp);
   return made;
 }
 

@@ -19,7 +19,7 @@ double counted_squares(const ParamStore& store, Stream& stream) {
 
 constexpr std::int64_t kWidth = 5;
 
-Layout on_tp(Placement placement) { return Layout{}.with(Axis::tp, placement); }
+Layout on_tp(Placement placement) { return whole_on_stage().with(Axis::tp, placement); }
 
 /// Rows [begin, begin + size) of a whole, from row `at` on.
 Parameter::Part rows(const std::string& name, std::int64_t whole, std::int64_t begin,
@@ -43,7 +43,8 @@ Holders divided_units(int tp, int rank, int key_heads) {
   qkv->parts = {rows("q", 2 * tp, 2 * rank, 0, 2), rows("k", 3 * key_heads, 3 * head, 2, 3),
                 rows("v", 3 * key_heads, 3 * head, 5, 3)};
   qkv->layout = on_tp(shard(0));
-  qkv->copies = {.ranks = copies, .first_row = 2};
+  qkv->tail = {2,
+               whole_on_stage(View::keys).with(Axis::kv, shard(0)).with(Axis::copy, replicate())};
 
   auto positions = parameter("positions", {3, 7});
   positions->layout = on_tp(replicate());
@@ -125,8 +126,8 @@ TEST(SharedGradients, AreSummedAndCountedOnceOnEveryMesh) {
       const TpSetup setup{dp, tp, key_heads, zero};
       SCOPED_TRACE(testing::Message() << "dp " << dp << " tp " << tp << " key heads " << key_heads
                                       << " zero " << zero);
-      MeshShape shape = MeshShape{}.with(Axis::dp, dp).with(Axis::tp, tp);
-      shape.copies = tp / key_heads;
+      const MeshShape shape =
+          MeshShape{}.with(Axis::dp, dp).with(Axis::tp, tp).with(Axis::copy, tp / key_heads);
       Collected grads, values;
       std::mutex mutex;
       double squares = 0.0;
@@ -200,26 +201,25 @@ void expect_tied(int pp, std::array<int, 2> ends, int dp, int zero) {
     Memory memory;
     Stream stream(1);
     Holders units;
-    ParamStore::Options options{.zero = zero};
     const int stage = mesh.coord(Axis::pp);
-    if (stage == ends[0]) {
-      options.tied_first = parameter("table", {7, 5});
-      units.push_back(std::make_unique<Holder>(std::vector{options.tied_first}));
-    }
+    const auto add_table = [&](Parameter::Tie tie) {
+      auto table = parameter("table", {7, 5});
+      table->tie = tie;
+      table->layout = whole_on_stage().with(Axis::pp, heddle::ends());
+      units.push_back(std::make_unique<Holder>(std::vector{table}));
+    };
+    if (stage == ends[0]) add_table(Parameter::Tie::first);
     units.push_back(
         std::make_unique<Holder>(std::vector{parameter("block " + std::to_string(stage), {4, 4})}));
-    if (stage == ends[1]) {
-      options.tied_last = parameter("table", {7, 5});
-      units.push_back(std::make_unique<Holder>(std::vector{options.tied_last}));
-    }
-    ParamStore store(pointers(units), options, mesh, memory);
+    if (stage == ends[1]) add_table(Parameter::Tie::last);
+    ParamStore store(pointers(units), {.zero = zero}, mesh, memory);
     // The table's two gradients come from different sources: 1, 2, ... and 101, 102, ...
     store.retire_grads();
     for (int unit = static_cast<int>(units.size()) - 1; unit >= 0; --unit) {
       store.begin_grads(unit, stream);
       const auto& p = units[static_cast<std::size_t>(unit)]->own()[0];
       contribute(*p, [&](const std::string& name, std::size_t index) {
-        const int base = p == options.tied_last ? 101 : 1;
+        const int base = p->tie == Parameter::Tie::last ? 101 : 1;
         return contribution(base + mesh.coord(Axis::dp), name, index);
       });
       store.end_grads(unit, true, stream);

@@ -24,9 +24,7 @@ TEST(TensorRules, OfOneRankDivideNothing) {
     EXPECT_EQ(rules.padded_rows(7), 7);
     EXPECT_TRUE(rules.valid_rows(7) == (Cut{0, 7}));
     EXPECT_EQ(rules.stream(), invariant());
-    EXPECT_EQ(rules.divided(0), Layout{});
-    EXPECT_EQ(rules.on_stream(), Layout{});
-    EXPECT_EQ(rules.used_apart(), Layout{});
+    EXPECT_EQ(rules.on_stream(), whole_on_stage());
     EXPECT_EQ(rules.token_share().count, 1);
     TensorRules::Layers layers;
     rules.enter(layers, 4);
@@ -96,11 +94,11 @@ TEST(TensorRules, VocabulariesArePaddedAtTheEnd) {
 
 TEST(TensorRules, ParametersOfTheStreamAreSummedOnlyWhereTokensAreSplit) {
   RecordCommunicator tp(1, 2);
-  const auto on_tp = [](Placement placement) { return Layout{}.with(Axis::tp, placement); };
+  const auto on_tp = [](Placement placement) { return whole_on_stage().with(Axis::tp, placement); };
   const TensorRules plain(tp, false), sequence(tp, true);
   EXPECT_EQ(plain.stream(), invariant());
   EXPECT_EQ(sequence.stream(), shard(0));
-  EXPECT_EQ(plain.on_stream(), Layout{});
+  EXPECT_EQ(plain.on_stream(), whole_on_stage());
   EXPECT_EQ(sequence.on_stream(), on_tp(replicate()));
   for (const TensorRules& rules : {plain, sequence}) {
     EXPECT_EQ(rules.used_apart(), on_tp(replicate()));

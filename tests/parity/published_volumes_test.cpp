@@ -53,7 +53,7 @@ StepPlan plan(const PublishedRun& run, bool recompute, bool sequence) {
 }
 
 CommCounts::Entry entry(const StepPlan& plan, Axis axis, CommOp op) {
-  return plan.traffic.by_axis[static_cast<std::size_t>(axis)].by_op[static_cast<std::size_t>(op)];
+  return plan.traffic.on(axis).by_op[static_cast<std::size_t>(op)];
 }
 
 TEST(PublishedRuns, AreGivenTheVolumesThatAreKnownOfThem) {

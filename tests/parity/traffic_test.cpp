@@ -34,9 +34,9 @@ void PrintTo(const Traffic& t, std::ostream* out) {
 }
 
 Traffic text(const MeshTraffic& traffic) {
-  const auto on = [&](Axis axis) { return text(traffic.by_axis[static_cast<std::size_t>(axis)]); };
-  return {on(Axis::tp),         on(Axis::dp),       on(Axis::pp),
-          text(traffic.copies), text(traffic.ends), text(traffic.lanes)};
+  const auto on = [&](Axis axis) { return text(traffic.on(axis)); };
+  return {on(Axis::tp),   on(Axis::dp),       on(Axis::pp),
+          on(Axis::copy), text(traffic.ends), text(traffic.lanes)};
 }
 
 Traffic by_formula(const planner::Volumes& formulas) {
