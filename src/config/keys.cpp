@@ -129,7 +129,7 @@ std::vector<Key> data_keys() {
        .minimum = 0,
        .maximum = kMaxSeed,
        .help = "seed of the order of samples",
-       .explanation = "The order is a pure function of this seed and the step.",
+       .explanation = "The order is a pure function of this seed, the tokens and the step.",
        .when_absent = "run.seed",
        .foreign = {"data_seed", "shuffle_seed"}},
       {.name = "prefetch",

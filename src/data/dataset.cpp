@@ -42,8 +42,8 @@ Dataset::Dataset(const DatasetOptions& options)
   require_same_tokenizer();
   if (options.holdout == 1.0) return;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    // By name and place, not by path: a moved file keeps its order, and equal names differ.
-    const std::string name = fmt::format("{}:{}", i, options.sources[i].file.filename().string());
+    // By place and content, never by name or path: the same text gives the same order anywhere.
+    const std::string name = fmt::format("{}:{:016x}", i, sources_[i].file.header().checksum);
     samplers_.emplace_back(sources_[i].splits.train, options.seq_len, options.seed, name);
   }
 }

@@ -54,9 +54,9 @@ struct SourceUse {
 };
 
 /// Token files opened for one run, their training and held-out parts, and the order of training
-/// samples: a pure function of (options, sample number), the same for any number of ranks and
-/// threads. Immutable and thread-safe. Failures name the file: Error(data) for content,
-/// Error(usage) for options.
+/// samples: a pure function of (content of the files, their places in the list, options, sample
+/// number), whatever the files are called, the same for any number of ranks and threads. Immutable
+/// and thread-safe. Failures name the file: Error(data) for content, Error(usage) for options.
 class Dataset {
  public:
   explicit Dataset(const DatasetOptions& options);

@@ -16,20 +16,18 @@ bool is_text(const fs::path& path) {
   return path.extension() == ".txt" || path.extension() == ".jsonl" || fs::is_directory(path);
 }
 
-/// The token file of `path`: itself, or what its text becomes.
-fs::path as_token_file(const fs::path& path, const config::RunConfig& config,
-                       const std::optional<Tokenizer>& tokenizer, const DataWork& work) {
+/// The token file of `path`: itself, or what its text becomes, called by its place in the run file
+/// (`train`, `source-2`, `eval`): files of one name stay apart, and a moved run finds them again.
+fs::path as_token_file(const fs::path& path, const std::string& place,
+                       const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
+                       const DataWork& work) {
   if (!is_text(path)) return path;
   if (!tokenizer) {
     throw Error(
         ErrorCode::usage, fmt::format("{} is text and no tokenizer is known", path.string()),
         "set data.tokenizer to a tokenizer.json, or make one with `heddle tokenizer train`");
   }
-  // The name carries a digest of the path: two sources may have files of the same name.
-  const std::string whole = fs::absolute(path).string();
-  const auto digest = content_hash(std::as_bytes(std::span(whole)));
-  const fs::path out =
-      work.folder / "data" / fmt::format("{}-{:08x}.tokens", path.stem().string(), digest >> 32);
+  const fs::path out = work.folder / "data" / (place + ".tokens");
   real_file_system().create_directories(out.parent_path());
   const std::string end = config.data.eos.empty() ? "auto" : config.data.eos;
   TokenizeLine line(work.terminal);
@@ -77,20 +75,21 @@ std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
                                         const std::optional<Tokenizer>& tokenizer,
                                         const DataWork& work) {
   DatasetOptions options = dataset_options(config);
-  options.sources = {{as_token_file(config.data.eval, config, tokenizer, work)}};
+  options.sources = {{as_token_file(config.data.eval, "eval", config, tokenizer, work)}};
   options.holdout = 1.0;
   return std::make_unique<Dataset>(options);
 }
 
 RunData open_run_data(const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
                       const DataWork& work) {
-  const auto resolve = [&](const fs::path& path) {
-    return as_token_file(path, config, tokenizer, work);
+  const auto resolve = [&](const fs::path& path, const std::string& place) {
+    return as_token_file(path, place, config, tokenizer, work);
   };
   DatasetOptions options = dataset_options(config);
-  if (!config.data.train.empty()) options.sources.push_back({resolve(config.data.train)});
+  if (!config.data.train.empty()) options.sources.push_back({resolve(config.data.train, "train")});
   for (const auto& source : config.data.sources) {
-    options.sources.push_back({resolve(source.path), source.weight});
+    const std::string place = fmt::format("source-{}", options.sources.size() + 1);
+    options.sources.push_back({resolve(source.path, place), source.weight, source.name});
   }
   RunData data;
   data.train = std::make_unique<Dataset>(options);

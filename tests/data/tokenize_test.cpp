@@ -113,6 +113,18 @@ TEST_F(TokenizeTest, OutputDoesNotDependOnThreads) {
   EXPECT_EQ(read_text_file(folder_ / "one.tok"), read_text_file(folder_ / "five.tok"));
 }
 
+TEST_F(TokenizeTest, GivesTheSameFileWhereverItsInputsLie) {
+  run(options("here.tok"));
+  write_bytes(folder_ / "deep/er/in.jsonl", read_text_file(folder_ / "in.jsonl"));
+  write_bytes(folder_ / "deep/er/a.txt", read_text_file(folder_ / "a.txt"));
+  auto there = options("there.tok");
+  for (auto& input : there.inputs) {
+    input = std::filesystem::relative(folder_ / "deep/er" / input.filename());
+  }
+  run(there);
+  EXPECT_EQ(read_text_file(folder_ / "here.tok"), read_text_file(folder_ / "there.tok"));
+}
+
 TEST_F(TokenizeTest, ContinuesAfterAnInterruption) {
   run(options("whole.tok"));
   encoder_.poison = "document 4000 ";
