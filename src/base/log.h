@@ -12,6 +12,7 @@ namespace heddle {
 enum class LogLevel { debug, info, warn, error };
 
 /// One line for people: to standard error, and to the run's log.txt once attached. Thread-safe.
+/// Where it cannot be written it is lost; it never ends the work.
 /// The one process-wide state we keep: a log line must be possible anywhere, also while failing.
 void log_line(LogLevel level, const std::string& text);
 void set_log_level(LogLevel level);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file_system.h"
+#include "base/log.h"
 #include "bench/machine_fit.h"
 #include "cli/compute_choice.h"
 #include "cli/launcher.h"
@@ -147,7 +148,7 @@ void calibrate(const CalibrateOptions& options) {
     return;
   }
   write_file_atomically(real_file_system(), options.out, text);
-  fmt::print(stderr, "wrote {}\n", options.out.string());
+  log_info("wrote {}", options.out.string());
 }
 
 }  // namespace heddle::cli

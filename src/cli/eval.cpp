@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
 #include "cli/temporary_folder.h"
@@ -69,8 +70,8 @@ void run(const Arguments& arguments) {
                                     }},
                                stream, memory);
   progress.finish();
-  fmt::print(stderr, "loss {:.4f}, perplexity {:.2f} over {} tokens\n", result.loss,
-             result.perplexity(), result.targets);
+  log_info("loss {:.4f}, perplexity {:.2f} over {} tokens", result.loss, result.perplexity(),
+           result.targets);
   if (arguments.json) {
     std::cout << JsonValue{{"loss", result.loss},
                            {"perplexity", result.perplexity()},

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
 #include "cli/threads.h"
@@ -105,8 +106,8 @@ void run(Arguments arguments) {
               << "\n";
   } else {
     std::cout << "\n";
-    fmt::print(stderr, "{} tokens, {:.0f} tokens/s\n", tokens.size(),
-               static_cast<double>(tokens.size()) / seconds);
+    log_info("{} tokens, {:.0f} tokens/s", tokens.size(),
+             static_cast<double>(tokens.size()) / seconds);
   }
 }
 

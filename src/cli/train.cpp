@@ -46,7 +46,7 @@ WatchdogOptions watchdog_options(const config::RunConfig& config) {
           .flight_folder = config.folder() / "flight",
           // A rank that hangs cannot be ended from within; what is written is whole or not there.
           .give_up = [](const std::string& reason) {
-            fmt::print(stderr, "error: {}\n", reason);
+            log_line(LogLevel::error, reason);
             std::_Exit(static_cast<int>(ErrorCode::peer));
           }};
 }

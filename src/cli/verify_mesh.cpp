@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
@@ -37,11 +38,11 @@ void run(const Arguments& arguments) {
     if (world.rank() == 0) report = own;
   });
   if (!is_first_process()) return;
-  fmt::print(stderr, "one rank    loss {:.6f}\n{:<11} loss {:.6f}\n", report.loss_one, report.mesh,
-             report.loss_mesh);
+  log_info("one rank    loss {:.6f}\n{:<11} loss {:.6f}", report.loss_one, report.mesh,
+           report.loss_mesh);
   if (report.ok) {
-    fmt::print(stderr, "ok: everything agrees within {:.0e}; the largest difference is {:.1e}\n",
-               report.tolerance, report.rel);
+    log_info("ok: everything agrees within {:.0e}; the largest difference is {:.1e}",
+             report.tolerance, report.rel);
   }
   if (arguments.json) std::cout << to_json(report).dump() << "\n";
   if (report.ok) return;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
@@ -54,8 +55,8 @@ void run(const Arguments& arguments) {
   });
   if (!is_first_process()) return;
   const auto line = [](const char* what, double value, double limit, const std::string& note = {}) {
-    fmt::print(stderr, "{} {:<16} {:.2e}  (at most {:.0e}){}\n", value <= limit ? "ok  " : "FAIL",
-               what, value, limit, note.empty() ? "" : "  worst: " + note);
+    log_info("{} {:<16} {:.2e}  (at most {:.0e}){}", value <= limit ? "ok  " : "FAIL", what, value,
+             limit, note.empty() ? "" : "  worst: " + note);
   };
   const auto limits = report.limits();
   line("logits", report.logits_rel, limits.logits);
@@ -63,10 +64,9 @@ void run(const Arguments& arguments) {
   line("gradients", report.grad_rel, limits.gradients, report.grad_worst);
   line("training losses", report.train_loss_abs, limits.training_losses);
   line("trained weights", report.trained_rel, limits.trained, report.trained_worst);
-  fmt::print(stderr, "{} greedy text\n",
-             report.greedy_equal ? "ok  "
-             : limits.greedy     ? "FAIL"
-                                 : "differs (allowed):");
+  log_info("{} greedy text", report.greedy_equal ? "ok  "
+                             : limits.greedy     ? "FAIL"
+                                                 : "differs (allowed):");
   if (arguments.json) std::cout << to_json(report).dump() << "\n";
   if (!report.ok()) {
     throw Error(ErrorCode::data, arguments.folder + ": differs from its reference");

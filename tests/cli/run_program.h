@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace heddle {
@@ -18,17 +19,25 @@ struct Outcome {
   bool has_timed_out = false;
 };
 
+/// Where a standard stream of the child goes.
+enum class StreamTo { test, full_disk, nowhere /* closed */, reader_that_has_gone };
+
 struct RunOptions {
   std::map<std::string, std::string> environment = {};  ///< over the test's own; one OpenMP thread
   std::filesystem::path folder = {};                    ///< to start in; the test's own when empty
   /// Files may not grow beyond this: writing fails with EFBIG, as a full disk does with ENOSPC.
   std::optional<std::uint64_t> file_size_limit = {};
 
+  StreamTo out = StreamTo::test, err = StreamTo::test;
+
   // A signal to send once `signal_at` has appeared on standard error and `signal_delay` passed
   // since; from the start when `signal_at` is empty. 0 sends none.
   int signal = 0;
   std::string signal_at = {};
   std::chrono::microseconds signal_delay{0};
+  /// Further ones, each once its text has appeared after the one before was sent.
+  std::vector<std::pair<int, std::string>> signals_after = {};
+  bool ignores_hangup = false;  ///< is started as by nohup
 
   std::chrono::seconds timeout{100};  ///< then it is killed
 };
