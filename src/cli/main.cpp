@@ -4,7 +4,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/local_processes.h"
+#include "cli/ended.h"
+#include "cli/ranks.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
@@ -60,11 +61,13 @@ int main(int argc, char** argv) {
   heddle::cli::return_large_buffers();
   try {
     return heddle::cli::run(argc, argv);
-  } catch (const heddle::cli::ProcessesEnded& ended) {
+  } catch (const heddle::cli::Ended& ended) {
     return ended.status;
   } catch (const heddle::Error& e) {
     const bool is_stop = e.code() == heddle::ErrorCode::stopped;
-    heddle::log_line(is_stop ? heddle::LogLevel::info : heddle::LogLevel::error, e.what());
+    if (heddle::cli::speaks(e)) {
+      heddle::log_line(is_stop ? heddle::LogLevel::info : heddle::LogLevel::error, e.what());
+    }
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {
     heddle::log_line(heddle::LogLevel::error, std::string("internal: ") + e.what());
