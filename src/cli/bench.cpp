@@ -46,15 +46,18 @@ void print_result(const TrainBenchResult& result) {
 }
 
 void run(const Arguments& arguments) {
-  const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
   const int ranks = rank_count(arguments.ranks);
   TrainBenchOptions options = arguments.bench;
   options.threads = thread_count(options.threads, ranks);
-  options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
-  const ModelSpec spec = named_model(arguments.model);
-  if (!arguments.system.empty()) {
+  ComputeChoice choice;
+  ModelSpec spec;
+  prepare_on_ranks([&] {
+    choice = compute_choice(arguments.device, arguments.dtype);
+    options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
+    spec = named_model(arguments.model);
+    if (arguments.system.empty()) return;
     options.machine = std::make_shared<planner::Machine>(planner::read_machine(arguments.system));
-  }
+  });
   TrainBenchResult result;
   run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
     TrainBenchOptions own_options = options;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/ended.h"
 #include "comm/tcp_listener.h"
 
 namespace heddle::cli {
@@ -61,7 +62,7 @@ pid_t start(int rank, int ranks, const TcpListener& meeting, std::vector<std::st
   variables.push_back(fmt::format("WORLD_SIZE={}", ranks));
   variables.push_back("MASTER_ADDR=127.0.0.1");
   variables.push_back(fmt::format("MASTER_PORT={}", meeting.port - 1));  // ranks take the next
-  if (rank == 0) variables.push_back(fmt::format("{}={}", kListeningVariable, meeting.socket));
+  variables.push_back(fmt::format("{}={}", kListeningVariable, rank == 0 ? meeting.socket : -1));
   variables.push_back(fmt::format("NCCL_HOSTID=heddle-{}-{}", parent, rank));
   const std::vector<char*> argument_pointers = pointers_to(arguments);
   const std::vector<char*> variable_pointers = pointers_to(variables);
@@ -107,7 +108,7 @@ void run_local_processes(int ranks) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  throw ProcessesEnded{status};
+  throw Ended{status};
 }
 
 }  // namespace heddle::cli

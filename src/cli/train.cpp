@@ -42,7 +42,9 @@ std::vector<std::pair<std::string, std::string>> settings_of(const config::RunCo
 }
 
 WatchdogOptions watchdog_options(const config::RunConfig& config) {
-  return {.limit = std::chrono::duration<double>(config.run.timeout),
+  const std::chrono::duration<double> limit(config.run.timeout);
+  return {.limit = limit,
+          .joining = limit,
           .flight_folder = config.folder() / "flight",
           // A rank that hangs cannot be ended from within; what is written is whole or not there.
           .give_up = [](const std::string& reason) {
@@ -53,7 +55,11 @@ WatchdogOptions watchdog_options(const config::RunConfig& config) {
 
 void run(const Arguments& arguments) {
   const int ranks = rank_count(arguments.ranks);
-  const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
+  config::LoadedRun loaded;
+  const auto load = [&] {
+    loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
+  };
+  arguments.dry_run ? load() : prepare_on_ranks(load);
   // A dry run leaves nothing behind, not even tokens.
   std::optional<TemporaryFolder> scratch;
   if (arguments.dry_run) scratch.emplace();

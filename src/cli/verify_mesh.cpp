@@ -25,18 +25,22 @@ struct Arguments {
 
 void run(const Arguments& arguments) {
   const int ranks = rank_count(arguments.ranks);
-  const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
+  config::LoadedRun loaded;
+  prepare_on_ranks(
+      [&] { loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks); });
   const TemporaryFolder tokens;
   MeshOptions options = arguments.mesh;
   options.threads = thread_count(static_cast<int>(loaded.config.run.threads), ranks);
   options.work_folder = tokens.path();
   MeshReport report;
-  run_on_devices(device_kind(loaded.config), ranks, [&](World& world, Device device) {
-    MeshOptions own_options = options;
-    own_options.device = device;
-    const auto own = verify_mesh(loaded.config, own_options, world);
-    if (world.rank() == 0) report = own;
-  });
+  run_on_devices(device_kind(loaded.config), ranks,
+                 [&](World& world, Device device) {
+                   MeshOptions own_options = options;
+                   own_options.device = device;
+                   const auto own = verify_mesh(loaded.config, own_options, world);
+                   if (world.rank() == 0) report = own;
+                 },
+                 {.joining = std::chrono::duration<double>(loaded.config.run.timeout)});
   if (!is_first_process()) return;
   log_info("one rank    loss {:.6f}\n{:<11} loss {:.6f}", report.loss_one, report.mesh,
            report.loss_mesh);

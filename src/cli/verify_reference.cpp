@@ -44,10 +44,13 @@ void refuse_settings_without_effect(const std::vector<std::string>& overrides) {
 }
 
 void run(const Arguments& arguments) {
-  const auto settings = config::parse_settings(arguments.overrides);
-  refuse_settings_without_effect(arguments.overrides);
+  config::RunConfig settings;
+  prepare_on_ranks([&] {
+    settings = config::parse_settings(arguments.overrides);
+    refuse_settings_without_effect(arguments.overrides);
+    compute_dtype(settings);
+  });
   ReferenceReport report;
-  compute_dtype(settings);
   const int ranks = rank_count(arguments.ranks);
   run_on_devices(device_kind(settings), ranks, [&](World& world, Device device) {
     const auto own = verify_reference(arguments.folder, options_of(settings, ranks, device), world);

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/failure_text.h"
 #include "comm/mpi/mpi_backend.h"
 #include "comm/mpi/mpi_monitor.h"
 
@@ -73,9 +72,9 @@ void run_mpi_rank_raw(const std::filesystem::path& library,
       ranks.rank, ranks.size,
       [&](std::string text) { return from_first(mpi, ranks, std::move(text)); }, watch, failure,
       flight);
-  const auto session = std::make_shared<MpiSession>(
-      MpiSession{mpi, failure, std::make_shared<MpiProgress>(mpi, failure),
-                 [&](const std::string& reason) { monitor.stop_world(reason); }});
+  const auto session = std::make_shared<MpiSession>(MpiSession{
+      mpi, failure, std::make_shared<MpiProgress>(mpi, failure),
+      [&](const std::string& reason) { monitor.stop_world(reason, ErrorCode::peer, reason); }});
   failure->watch(session->progress);
   auto group = std::make_shared<Group>();
   group->ranks.resize(static_cast<std::size_t>(ranks.size));
@@ -91,12 +90,7 @@ void run_mpi_rank_raw(const std::filesystem::path& library,
     monitor.say_ended();
     check_mpi(mpi, mpi.finalize(), "MPI_Finalize");
   } catch (...) {
-    if (!failure->has_failed()) {
-      monitor.stop_world(
-          fmt::format("rank {} stopped: {}", ranks.rank, failure_text(std::current_exception())));
-    }
-    write_flight(*flight, watch.flight_folder);
-    throw;
+    monitor.fail_rank(std::current_exception());
   }
 }
 

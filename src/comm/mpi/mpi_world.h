@@ -14,7 +14,7 @@ std::filesystem::path mpi_library_beside(const std::filesystem::path& program);
 
 /// Runs `body` as the rank that mpirun, or another launcher that MPI knows, made of this process.
 /// Once in a process. When it fails, the other ranks stop with "rank N stopped: why"; when another
-/// failed, throws Error(peer) with that reason, or, from within an MPI call that does not return,
+/// failed, throws StoppedByPeer with that reason, or, from within an MPI call that does not return,
 /// ends the process (see MpiMonitor). Error(resources) when MPI is not there.
 void run_mpi_rank(const std::filesystem::path& library, const std::function<void(World&)>& body,
                   WatchdogOptions watch = {});
