@@ -1,9 +1,9 @@
 #include "base/log.h"
 
 #include <cstdio>
-#include <ctime>
 #include <mutex>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace heddle {
@@ -47,12 +47,7 @@ void log_line(LogLevel level, const std::string& text) {
   fmt::print(stderr, "{}{}\n", prefix(level), text);
   if (s.status_columns > 0) fmt::print(stderr, "{}", s.status);
   if (s.file != nullptr) {
-    const std::time_t now = std::time(nullptr);
-    std::tm utc{};
-    gmtime_r(&now, &utc);
-    char stamp[32];
-    std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    fmt::print(s.file, "{} {}{}\n", stamp, prefix(level), text);
+    fmt::print(s.file, "{} {}{}\n", utc_time(), prefix(level), text);
     std::fflush(s.file);
   }
 }
