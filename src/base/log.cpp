@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <mutex>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace heddle {
@@ -67,12 +67,7 @@ void write_to_console(const LogState& s, LogLevel level, std::string_view text) 
 
 /// A line that cannot be written is said once and not the end: there may be room again later.
 void write_to_file(LogState& s, LogLevel level, std::string_view text) {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char stamp[32];
-  std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  const std::string line = fmt::format("{} {}{}\n", stamp, prefix(level), text);
+  const std::string line = fmt::format("{} {}{}\n", utc_time(), prefix(level), text);
   if (std::fwrite(line.data(), 1, line.size(), s.file) == line.size() && std::fflush(s.file) == 0) {
     return;
   }

@@ -9,32 +9,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "cli/ended.h"
+#include "cli/own_arguments.h"
 #include "comm/tcp_listener.h"
 
 namespace heddle::cli {
 namespace {
 
 constexpr std::chrono::seconds kGrace{8};
-
-std::vector<std::string> own_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
-  std::vector<std::string> arguments;
-  for (std::size_t begin = 0; begin < all.size();) {
-    const std::size_t end = std::min(all.find('\0', begin), all.size());
-    arguments.push_back(all.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return arguments;
-}
 
 /// Between fork and exec: nothing but calls of the system. `inherited`: a file that stays open.
 [[noreturn]] void become(char* const* arguments, char* const* environment, pid_t parent,

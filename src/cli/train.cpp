@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
+#include "cli/own_arguments.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
@@ -69,7 +70,9 @@ void run(const Arguments& arguments) {
       .dry_run = arguments.dry_run,
       .work_folder = scratch ? scratch->path() : std::filesystem::path(),
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
-      .settings = settings_of(loaded.config)};
+      .settings = settings_of(loaded.config),
+      .command = own_command(),
+      .version = HEDDLE_VERSION};
   TrainOutcome outcome;
   const Device::Kind kind = device_kind(loaded.config);
   const auto body = [&](World& world, Device device) {

@@ -22,6 +22,7 @@
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
+#include "observe/starts.h"
 #include "ops/softmax_xent.h"
 #include "optim/lr_schedule.h"
 #include "planner/predicted_step.h"
@@ -274,7 +275,8 @@ class Run {
     auto& files = real_file_system();
     files.create_directories(folder_);
     if (options_.fresh) {
-      for (const char* old : {"checkpoints", "metrics.jsonl", "report.json", "report.html"}) {
+      for (const char* old :
+           {"checkpoints", "metrics.jsonl", "starts.jsonl", "report.json", "report.html"}) {
         files.remove_all(folder_ / old);
       }
     }
@@ -311,6 +313,14 @@ class Run {
   }
 
   void open_sinks() {
+    observe::record_start(folder_ / "starts.jsonl", {.step = resumed_ ? state_.step : 0,
+                                                     .time = utc_time(),
+                                                     .host = observe::host_name(),
+                                                     .device = device_name(options_.device),
+                                                     .version = options_.version,
+                                                     .command = options_.command,
+                                                     .ranks = world_.size(),
+                                                     .threads = options_.threads});
     const auto resume = resumed_ ? std::optional(state_.step) : std::nullopt;
     sinks_.add(std::make_unique<observe::ConsoleSink>(observe::ConsoleOptions{
         .terminal = options_.terminal, .line_every = config_.observe.console_every}));

@@ -21,6 +21,7 @@ struct TrainOptions {
   std::filesystem::path work_folder = {};  ///< where text is tokenised to; empty: the run folder
   observe::Terminal terminal = {};
   std::vector<std::pair<std::string, std::string>> settings;  ///< key and value, for the report
+  std::string command = {}, version = {};                     ///< of the program, for the report
 };
 
 struct TrainOutcome {
