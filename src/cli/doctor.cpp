@@ -12,6 +12,7 @@
 #include "cli/launcher.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_backend.h"
 #include "observe/machine.h"
 #include "observe/terminal.h"
@@ -148,6 +149,16 @@ Finding gpus() {
           why};
 }
 
+Finding mpi() {
+  const auto found = find_mpi(mpi_library_beside(std::filesystem::read_symlink("/proc/self/exe")));
+  const char* const why =
+      found.is_usable
+          ? "joins machines under mpirun"
+          : "mpirun needs it: install Open MPI (libopenmpi-dev, openmpi-bin) and build again; "
+            "torchrun and srun do without";
+  return {"MPI", found.is_usable ? Status::ok : Status::missing, found.text, why};
+}
+
 std::vector<Finding> examine() {
   const observe::Machine machine = observe::inspect_machine();
   return {processor(machine),
@@ -161,7 +172,7 @@ std::vector<Finding> examine() {
           {"NCCL", has_nccl() ? Status::ok : Status::missing,
            has_nccl() ? "libnccl.so.2" : "not in this build, or its library is not found",
            "joins several GPUs"},
-          {"MPI", Status::missing, "not in this build", "joins machines under mpirun"}};
+          mpi()};
 }
 
 void print_text(const std::vector<Finding>& findings) {
