@@ -141,12 +141,17 @@ Finding gpus() {
   const char* why = "models above some 100M parameters want a GPU";
   const int count = cuda_device_count();
   if (count == 0) return {"CUDA", Status::missing, "no GPU, or not in this build", why};
-  const auto memory = device_runtime::device_memory({Device::Kind::cuda, 0});
-  return {"CUDA", Status::ok,
-          fmt::format("{} device{}, {} free of {} on the first", count, count == 1 ? "" : "s",
-                      format_bytes(static_cast<double>(memory.free_bytes)),
-                      format_bytes(static_cast<double>(memory.total_bytes))),
-          why};
+  const Device first{Device::Kind::cuda, 0};
+  const auto memory = device_runtime::device_memory(first);
+  const std::string devices =
+      fmt::format("{} device{}, {} free of {} on the first", count, count == 1 ? "" : "s",
+                  format_bytes(static_cast<double>(memory.free_bytes)),
+                  format_bytes(static_cast<double>(memory.total_bytes)));
+  try {
+    return {"CUDA", Status::ok, fmt::format("{}, {}", devices, ops::gemm_backend(first)), why};
+  } catch (const Error& e) {  // a library that is opened at run time
+    return {"CUDA", Status::missing, fmt::format("{}, but {}", devices, e.message()), e.hint()};
+  }
 }
 
 Finding mpi() {
