@@ -158,7 +158,8 @@ class Watch {
 }  // namespace
 
 Outcome run_heddle(const std::vector<std::string>& arguments, const RunOptions& options) {
-  std::vector<std::string> words = {HEDDLE_PROGRAM};
+  std::vector<std::string> words = {options.program.empty() ? HEDDLE_PROGRAM
+                                                            : options.program.string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment_of(options);
   const auto argv = pointers(words), envp = pointers(variables);

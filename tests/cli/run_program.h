@@ -23,6 +23,7 @@ struct Outcome {
 enum class StreamTo { test, full_disk, nowhere /* closed */, reader_that_has_gone };
 
 struct RunOptions {
+  std::filesystem::path program = {};  ///< the heddle that was built with these tests when empty
   std::map<std::string, std::string> environment = {};  ///< over the test's own; one OpenMP thread
   std::filesystem::path folder = {};                    ///< to start in; the test's own when empty
   /// Files may not grow beyond this: writing fails with EFBIG, as a full disk does with ENOSPC.

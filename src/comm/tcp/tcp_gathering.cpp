@@ -165,7 +165,9 @@ void Gathering::admit(Caller& caller) {
                                    other.who(), hello.who())
                      : fmt::format("{} says that it is rank {} of {}", hello.who(), hello.rank,
                                    place_.size),
-             "give every process a RANK of its own, counted from 0", &caller);
+             "give every process a RANK of its own, counted from 0, and every run a MASTER_PORT of "
+             "its own",
+             &caller);
   }
   Member& one = member(hello.rank);
   one.hello = hello;
