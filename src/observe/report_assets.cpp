@@ -163,7 +163,7 @@ code { font: .92em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; over
 .plot .cloud.over { stroke: var(--grey); opacity: .5; }
 .plot .front { stroke: var(--bound); stroke-width: 1.6; }
 .plot .limit { stroke: var(--eval); stroke-width: 1.5; stroke-dasharray: 5 4; stroke-linecap: butt; }
-.plot .limit-label { top: .2rem; color: var(--eval); font-weight: 600; transform: translateX(-100%); margin-left: -.4rem; }
+.plot .limit-label { top: .2rem; text-shadow: 0 0 2px var(--paper), 0 0 4px var(--paper), 0 0 6px var(--paper); color: var(--eval); font-weight: 600; transform: translateX(-100%); margin-left: -.4rem; }
 .plot b.point { position: absolute; width: .62rem; height: .62rem; margin: -.31rem 0 0 -.31rem; border-radius: 50%; background: var(--bound);
   box-shadow: 0 0 0 1.5px var(--paper); }
 .plot b.point.over { background: var(--grey); }

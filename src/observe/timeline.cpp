@@ -185,8 +185,9 @@ std::string axis(double end, double scale, double bottom, const std::string& uni
     const double x = kLeft + ticks[i] * scale;
     svg += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.0f}\" y2=\"{2:.0f}\"/>"
-        "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3:.0f}\">{4}{5}</text>\n",
-        x, bottom, bottom + 4, bottom + 16, labels[i], unit.empty() ? "" : " " + escape_html(unit));
+        "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3:.0f}\"{6}>{4}{5}</text>\n",
+        x, bottom, bottom + 4, bottom + 16, labels[i], unit.empty() ? "" : " " + escape_html(unit),
+        x > kWidth - 30 ? " style=\"text-anchor:end\"" : "");  // there is no room behind it
   }
   return svg;
 }
