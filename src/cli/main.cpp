@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/local_processes.h"
+#include "cli/end_with_status.h"
 #include "cli/standard_streams.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
@@ -57,11 +57,10 @@ void return_large_buffers() {
 int report_failure() {
   try {
     throw;
-  } catch (const ProcessesEnded& ended) {
-    return ended.status;
+  } catch (const EndWithStatus& end) {
+    return end.status;
   } catch (const Error& e) {
-    const bool is_stop = e.code() == ErrorCode::stopped;
-    log_line(is_stop ? LogLevel::info : LogLevel::error, e.what());
+    log_line(LogLevel::error, e.what());
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {
     // Whatever a verb prints by throws its own kind of exception.
