@@ -107,17 +107,11 @@ void set_log_level(LogLevel level) {
 void attach_log_file(const std::filesystem::path& path) {
   std::FILE* file = std::fopen(path.c_str(), "ae");
   if (file == nullptr) fail(ErrorCode::resources, "cannot open log file {}", path.string());
-  detach_log_file();
   const std::lock_guard lock(state().mutex);
+  if (state().file != nullptr) std::fclose(state().file);
   state().file = file;
   state().file_path = path;
   state().file_has_failed = false;
-}
-
-void detach_log_file() {
-  const std::lock_guard lock(state().mutex);
-  if (state().file != nullptr) std::fclose(state().file);
-  state().file = nullptr;
 }
 
 }  // namespace heddle

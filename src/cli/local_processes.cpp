@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -66,12 +69,54 @@ int status_of(int state) {
   return WIFEXITED(state) ? WEXITSTATUS(state) : static_cast<int>(ErrorCode::peer);
 }
 
+std::atomic<int> to_parent{-1};  // a pipe; a handler can reach nothing else
+
+/// The signals that a run answers (train/stop_signals.h), as they come, for the ranks.
+class SignalsToPassOn {
+ public:
+  SignalsToPassOn() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorCode::resources, "no pipe for signals");
+    from_handler_ = ends[0];
+    to_parent = ends[1];
+    struct sigaction action {};
+    action.sa_handler = [](int signal) {
+      const int error = errno;
+      const char number = static_cast<char>(signal);
+      [[maybe_unused]] const ssize_t written = ::write(to_parent, &number, 1);
+      errno = error;
+    };
+    action.sa_flags = SA_RESTART;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+      struct sigaction before {};
+      sigaction(signal, nullptr, &before);
+      if (signal != SIGHUP || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+    }
+  }
+  /// Stays as it is: the process is about to end.
+  ~SignalsToPassOn() = default;
+  SignalsToPassOn(const SignalsToPassOn&) = delete;
+  SignalsToPassOn& operator=(const SignalsToPassOn&) = delete;
+
+  /// The next one, or 0 when none comes in time.
+  int wait(std::chrono::milliseconds limit) const {
+    pollfd pipe{from_handler_, POLLIN, 0};
+    char number = 0;
+    if (::poll(&pipe, 1, static_cast<int>(limit.count())) <= 0) return 0;
+    return ::read(from_handler_, &number, 1) == 1 ? number : 0;
+  }
+
+ private:
+  int from_handler_ = -1;
+};
+
 }  // namespace
 
 void run_local_processes(int ranks) {
   // Rank 0 gets the socket rather than a port that was free: others may take it meanwhile, even the
   // ranks that call it.
   const TcpListener meeting = listen_on(0, ranks);
+  const SignalsToPassOn signals;
   std::vector<pid_t> running;
   for (int rank = 0; rank < ranks; ++rank) {
     running.push_back(start(rank, ranks, meeting, own_arguments()));
@@ -93,7 +138,9 @@ void run_local_processes(int ranks) {
     if (status != 0 && Clock::now() - failed_at > kGrace) {
       for (const pid_t process : running) kill(process, SIGKILL);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (const int signal = signals.wait(std::chrono::milliseconds(20)); signal != 0) {
+      for (const pid_t process : running) kill(process, signal);
+    }
   }
   throw Ended{status};
 }

@@ -61,8 +61,7 @@ int report_failure() {
   } catch (const Ended& ended) {
     return ended.status;
   } catch (const Error& e) {
-    const bool is_stop = e.code() == ErrorCode::stopped;
-    if (speaks(e)) log_line(is_stop ? LogLevel::info : LogLevel::error, e.what());
+    if (speaks(e)) log_line(LogLevel::error, e.what());
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {
     // Whatever a verb prints by throws its own kind of exception.

@@ -18,6 +18,7 @@
 #include "comm/stopped_by_peer.h"
 #include "comm/tcp/tcp_world.h"
 #include "comm/threads/thread_world.h"
+#include "train/stop_signals.h"
 
 namespace heddle::cli {
 
@@ -67,6 +68,13 @@ void check_size(const World& world, const Launcher& launcher) {
               "joins the ranks over TCP");
 }
 
+/// What a rank ends with whose world failed so: the cause's own status, also where that is a signal
+/// that ended another rank at once.
+int status_of(const std::exception_ptr& failure) {
+  const auto signal = status_of_rank_ended_at_once(failure_text(failure));
+  return signal.value_or(static_cast<int>(failure_code(failure)));
+}
+
 /// As the rank that the launcher made of this process. The user hears once of what the ranks fail
 /// of: from the rank that knows it.
 void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& body,
@@ -89,9 +97,9 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
       log_line(LogLevel::error,
                fmt::format("rank {} stopped; rank {} says why", launcher.rank, stop.teller()));
     }
-    throw Ended{static_cast<int>(stop.code())};
+    throw Ended{status_of(std::current_exception())};
   } catch (const std::exception&) {
-    if (has_told) throw Ended{static_cast<int>(failure_code(std::current_exception()))};
+    if (has_told) throw Ended{status_of(std::current_exception())};
     throw;
   }
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
+#include "cli/ended.h"
 #include "cli/own_arguments.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
@@ -15,6 +16,7 @@
 #include "comm/record/record_communicator.h"
 #include "config/load.h"
 #include "train/model_setup.h"
+#include "train/stop_signals.h"
 #include "train/trainer.h"
 
 namespace heddle::cli {
@@ -50,11 +52,25 @@ WatchdogOptions watchdog_options(const config::RunConfig& config) {
           // A rank that hangs cannot be ended from within; what is written is whole or not there.
           .give_up = [](const std::string& reason) {
             log_line(LogLevel::error, reason);
-            std::_Exit(static_cast<int>(ErrorCode::peer));
+            std::_Exit(
+                status_of_rank_ended_at_once(reason).value_or(static_cast<int>(ErrorCode::peer)));
           }};
 }
 
+void end_if_stopped(const TrainOutcome& outcome) {
+  if (outcome.stopped_by == 0) return;
+  const int status = outcome.is_saved ? static_cast<int>(ErrorCode::stopped)
+                                      : status_of_signal(outcome.stopped_by);
+  if (is_first_process()) {
+    log_info("stopped by {} after step {} of {}; checkpoint {}; the same command continues",
+             signal_name(outcome.stopped_by), outcome.step, outcome.steps_total,
+             outcome.checkpoint.empty() ? "none" : outcome.checkpoint.string());
+  }
+  throw Ended{status};
+}
+
 void run(const Arguments& arguments) {
+  StopSignals signals(is_first_process());  // loading and finding each other may take long too
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;
   const auto load = [&] {
@@ -79,7 +95,7 @@ void run(const Arguments& arguments) {
     TrainOptions own_options = options;
     own_options.device = device;
     const auto own = train(loaded.config, own_options, world);
-    if (world.rank() == 0) outcome = own;
+    if (world.rank() == 0 || !is_first_process()) outcome = own;
   };
   if (arguments.dry_run) {
     // The first of so many ranks, on which nothing travels: a mesh of any size is planned here.
@@ -88,23 +104,18 @@ void run(const Arguments& arguments) {
   } else {
     run_on_devices(kind, ranks, body, watchdog_options(loaded.config));
   }
-  if (!is_first_process()) return;
-  if (arguments.json) {
+  signals.set_place(
+      {.doing = RunPlace::Doing::done});  // a launcher may end us as others have ended
+  if (arguments.json && is_first_process()) {
     std::cout << JsonValue{{"step", outcome.step},
                            {"steps", outcome.steps_total},
                            {"loss", outcome.loss},
                            {"checkpoint", outcome.checkpoint.string()},
-                           {"finished", outcome.stopped_by == nullptr}}
+                           {"finished", outcome.stopped_by == 0}}
                      .dump()
               << "\n";
   }
-  if (outcome.stopped_by != nullptr) {
-    throw Error(ErrorCode::stopped,
-                fmt::format("stopped by {} after step {} of {}; checkpoint {}", outcome.stopped_by,
-                            outcome.step, outcome.steps_total,
-                            outcome.checkpoint.empty() ? "none" : outcome.checkpoint.string()),
-                "the same command continues");
-  }
+  end_if_stopped(outcome);
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ class Run {
         options_(options),
         world_(world),
         is_first_(world.rank() == 0),
+        signals_(is_first_, [this](const std::string& why) { world_.abort(why); }),
         folder_(config.folder()),
         stream_(options.dry_run ? Stream::dry(options.device)
                                 : Stream(options.threads, options.device)),
@@ -132,9 +133,8 @@ class Run {
     start_model();
     if (resumed_ && state_.step >= config_.total_steps()) return already_finished();
     if (is_first_) open_sinks();
-    const StopSignals signals;
-    loop(signals);
-    return finish(signals);
+    loop();
+    return finish();
   }
 
  private:
@@ -158,21 +158,37 @@ class Run {
     return data ? std::move(*data) : open();
   }
 
-  /// Whether any rank says so; all ranks ask at the same time.
-  bool any_rank(bool says_so) {
-    if (world_.size() == 1) return says_so;
-    const Tensor flag = host_.alloc({1}, DType::i32, MemoryTag::communication);
-    flag.host<std::int32_t>()[0] = says_so ? 1 : 0;
-    world_.all().all_reduce(flag, ReduceOp::max, stream_).wait(stream_);
-    return flag.host<std::int32_t>()[0] != 0;
+  /// The largest of what the ranks say; all of them ask at the same time.
+  int largest_of_ranks(int own) {
+    if (world_.size() == 1) return own;
+    const Tensor value = host_.alloc({1}, DType::i32, MemoryTag::communication);
+    value.host<std::int32_t>()[0] = own;
+    world_.all().all_reduce(value, ReduceOp::max, stream_).wait(stream_);
+    return value.host<std::int32_t>()[0];
   }
 
-  /// A signal that came to any rank stops all of them at the same place.
-  bool stops(const StopSignals& signals) {
-    if (stopped_by_ != nullptr) return true;
-    if (!any_rank(signals.received() != nullptr)) return false;
-    stopped_by_ = signals.received() != nullptr ? signals.received() : "a signal to another rank";
-    return true;
+  /// A signal that came to any rank has its effect on all of them at the same place.
+  bool stops() {
+    if (stopped_by_ != 0) return true;
+    constexpr int kSave = 1, kStop = 2;  // and the signal's number
+    const bool has_new = signals_.checkpoints_asked() > checkpoints_asked_;
+    const int asked = largest_of_ranks(signals_.stop_asked() != 0 ? kStop + signals_.stop_asked()
+                                       : has_new                  ? kSave
+                                                                  : 0);
+    if (asked == kSave) {
+      checkpoints_asked_ = signals_.checkpoints_asked();
+      save_asked_ = true;
+    }
+    if (asked > kStop) stopped_by_ = asked - kStop;
+    return stopped_by_ != 0;
+  }
+
+  /// What the answer to a signal says that the run is doing.
+  void now(RunPlace::Doing doing) {
+    signals_.set_place({.doing = doing,
+                        .step = state_.step,
+                        .saved = newest_step_,
+                        .saves = config_.checkpoint.on_exit});
   }
 
   StepPlan plan_for(int rank) const {
@@ -307,6 +323,7 @@ class Run {
     if (!latest) latest.emplace(checkpoints() / checkpoint_name(found), Verify::sizes);
     state_ = restore_run(*latest, *model_, stream_);
     newest_ = latest->path();
+    newest_step_ = state_.step;
     resumed_ = true;
     if (is_first_) log_info("resuming from {} at step {}", newest_.string(), state_.step);
     return true;
@@ -330,7 +347,7 @@ class Run {
     }
   }
 
-  void loop(const StopSignals& signals) {
+  void loop() {
     const BatchPlan plan{
         .samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
         .first_in_step = mesh_->coord(Axis::dp) * config_.accumulation() * config_.train.microbatch,
@@ -346,12 +363,15 @@ class Run {
     if (config_.observe.trace) trace_ = std::make_unique<StepTrace>(world_, step_schedule());
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
-    if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now(signals);
-    while (state_.step < total && !stops(signals)) {
+    if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now();
+    checkpoints_asked_ = signals_.checkpoints_asked();  // before the first step nothing is new
+    while (state_.step < total && !stops()) {
+      if (std::exchange(save_asked_, false)) save_now();
+      now(RunPlace::Doing::stepping);
       one_step(step, loader);
       const bool is_last = state_.step == total;
       if (is_due(config_.train.eval_every) || (is_last && data_.eval().eval_windows() > 0)) {
-        evaluate_now(signals);
+        evaluate_now();
       }
       if (is_due(config_.train.sample_every) && !is_last) sample_now();
       if (is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit)) save_now();
@@ -378,6 +398,7 @@ class Run {
     if (const auto stats = memory_.stats(); stats.peak > largest_step_.peak) largest_step_ = stats;
     add_traffic(expected_, step_plan_.traffic, {});
     ++state_.step;
+    now(RunPlace::Doing::recording);
     state_.eval_loss.reset();  // a checkpoint carries the loss of its own step or none
     state_.tokens += config_.tokens_per_step();
     const double seconds = watch.seconds();
@@ -423,7 +444,8 @@ class Run {
     sinks_.on_event(observe::UpdateSkipped{.step = state_.step, .reason = reason});
   }
 
-  void evaluate_now(const StopSignals& signals) {
+  void evaluate_now() {
+    now(RunPlace::Doing::evaluating);
     observe::Progress progress({.label = "evaluating",
                                 .total = static_cast<std::uint64_t>(data_.eval().eval_windows()),
                                 .unit = "windows",
@@ -431,14 +453,14 @@ class Run {
     std::int64_t seen = 0;
     const auto on_progress = [&](std::int64_t done, std::int64_t) {
       progress.add(static_cast<std::uint64_t>(done - std::exchange(seen, done)));
-      return !stops(signals);
+      return !stops();
     };
     const auto result = evaluate(*model_, data_.eval(),
                                  {.rows = config_.train.microbatch,
                                   .max_tokens = config_.train.eval_tokens,
                                   .on_progress = on_progress},
                                  stream_, memory_);
-    if (stopped_by_ != nullptr || result.targets == 0) return;
+    if (stopped_by_ != 0 || result.targets == 0) return;
     state_.eval_loss = result.loss;
     if (!is_first_) return;
     sinks_.on_eval({.step = state_.step,
@@ -465,6 +487,7 @@ class Run {
 
   void sample_now() {
     if (!tokenizer_) return;
+    now(RunPlace::Doing::sampling);
     const auto prompt = sample_prompt();
     const auto room = config_.data.seq_len - static_cast<std::int64_t>(prompt.size());
     GenerateOptions options{.max_tokens = std::min(config_.train.sample_tokens, room),
@@ -484,13 +507,14 @@ class Run {
 
   void save_now() {
     if (saved_step_ == state_.step) return;
+    now(RunPlace::Doing::saving);
     const Stopwatch watch;
     if (is_first_) sinks_.on_event(observe::CheckpointRequested{.step = state_.step});
     const DType dtype =
         config_.checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
     newest_ =
         save_run(checkpoints(), state_, *model_, dtype, companions(), world_, memory_, stream_);
-    saved_step_ = state_.step;
+    saved_step_ = newest_step_ = state_.step;
     if (!is_first_) return;
     std::uint64_t bytes = 0;
     for (const auto& entry : fs::recursive_directory_iterator(newest_)) {
@@ -520,7 +544,6 @@ class Run {
   TrainOutcome already_finished() const {
     if (is_first_) {
       log_info("this run is finished; a larger train.steps continues it, --fresh starts it over");
-      detach_log_file();
     }
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
@@ -528,10 +551,11 @@ class Run {
             .checkpoint = newest_};
   }
 
-  TrainOutcome finish(const StopSignals& signals) {
-    const bool is_stopped = stops(signals);
+  TrainOutcome finish() {
+    const bool is_stopped = stops();
     if (is_stopped && config_.checkpoint.on_exit) save_now();
-    if (!is_stopped) sample_now();
+    if (!is_stopped && config_.train.sample_every > 0) sample_now();
+    now(RunPlace::Doing::ending);
     collect_memory();
     // A GPU's work is done after the action that began it has ended: its times say nothing.
     if (plan_.mesh.size(Axis::pp) > 1 && options_.device.kind == Device::Kind::cpu) {
@@ -543,7 +567,8 @@ class Run {
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
             .loss = loss_,
-            .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : nullptr,
+            .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : 0,
+            .is_saved = newest_step_ == state_.step,
             .checkpoint = newest_};
   }
 
@@ -594,7 +619,6 @@ class Run {
     sinks_.close();
     compare_step();
     if (config_.observe.report) write_report();
-    detach_log_file();
   }
 
   /// Without what a rank that is alone on an axis tells itself.
@@ -634,6 +658,7 @@ class Run {
   const TrainOptions& options_;
   World& world_;
   const bool is_first_;  ///< writes the run folder and speaks to the user
+  StopSignals signals_;
   const fs::path folder_;
   Stream stream_;
   Memory memory_;  // of the device
@@ -653,11 +678,13 @@ class Run {
 
   RunState state_;
   bool resumed_ = false;
-  const char* stopped_by_ = nullptr;
+  int stopped_by_ = 0;         // a signal's number
+  int checkpoints_asked_ = 0;  // by signals, that were seen to
+  bool save_asked_ = false;    // by one that was not yet
   double loss_ = 0.0;
   std::vector<double> step_seconds_;  // of this process
   fs::path newest_;
-  std::int64_t saved_step_ = -1;
+  std::int64_t saved_step_ = -1, newest_step_ = -1;  // by this process, of newest_
   std::vector<observe::SampleText> samples_;
   std::vector<std::string> warnings_;
   MeshTraffic expected_, counted_;  // of the steps

@@ -27,7 +27,8 @@ struct TrainOptions {
 struct TrainOutcome {
   std::int64_t step = 0, steps_total = 0;
   double loss = 0.0;
-  const char* stopped_by = nullptr;       ///< a signal's name; the run is not finished then
+  int stopped_by = 0;                     ///< a signal's number; the run is not finished then
+  bool is_saved = false;                  ///< there is a checkpoint of `step`
   std::filesystem::path checkpoint = {};  ///< the newest durable one; may be empty
 };
 

@@ -103,7 +103,7 @@ class Watch {
   Watch(pid_t child, const RunOptions& options, Outcome& outcome)
       : child_(child), options_(options), outcome_(outcome), to_send_(options.signals_after) {
     if (options.signal != 0) {
-      to_send_.insert(to_send_.begin(), {options.signal, options.signal_at});
+      to_send_.insert(to_send_.begin(), {options.signal, options.signal_at, options.signal_delay});
     }
   }
 
@@ -130,10 +130,8 @@ class Watch {
       ::kill(child_, SIGKILL);
     }
     if (sent_ == to_send_.size()) return;
-    const auto& [signal, at] = to_send_[sent_];
-    if (!due_ && outcome_.err.find(at, seen_) != std::string::npos) {
-      due_ = now + (sent_ == 0 ? options_.signal_delay : std::chrono::microseconds(0));
-    }
+    const auto& [signal, at, delay] = to_send_[sent_];
+    if (!due_ && outcome_.err.find(at, seen_) != std::string::npos) due_ = now + delay;
     if (!due_) return;
     if (now >= *due_) {
       seen_ = outcome_.err.size();
@@ -151,7 +149,7 @@ class Watch {
   const Clock::time_point end_ = Clock::now() + options_.timeout;
   Clock::time_point next_ = end_;
   std::optional<Clock::time_point> due_;
-  std::vector<std::pair<int, std::string>> to_send_;
+  std::vector<RunOptions::Signal> to_send_;
   std::size_t sent_ = 0, seen_ = 0;  // of what was said when the last one was sent
 };
 

@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace heddle {
@@ -36,8 +35,13 @@ struct RunOptions {
   int signal = 0;
   std::string signal_at = {};
   std::chrono::microseconds signal_delay{0};
-  /// Further ones, each once its text has appeared after the one before was sent.
-  std::vector<std::pair<int, std::string>> signals_after = {};
+  /// Further ones, each by its own text and delay, after the one before was sent.
+  struct Signal {
+    int signal = 0;
+    std::string at = {};
+    std::chrono::microseconds delay{0};
+  };
+  std::vector<Signal> signals_after = {};
   bool ignores_hangup = false;  ///< is started as by nohup
 
   std::chrono::seconds timeout{100};  ///< then it is killed

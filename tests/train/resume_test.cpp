@@ -63,12 +63,12 @@ TEST(Resume, ContinuesAMixtureWhereItStood) {
 TEST(Resume, AfterASignalContinuesToTheSameEnd) {
   const TinyRun whole;
   ASSERT_EQ(whole.train(kSlow).status, 0);
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const auto& [signal, name] : {std::pair(SIGINT, "SIGINT"), std::pair(SIGTERM, "SIGTERM"),
+                                     std::pair(SIGHUP, "SIGHUP"), std::pair(SIGUSR2, "SIGUSR2")}) {
     const TinyRun run;
     const Outcome stopped = interrupt(run, kSlow, signal, "step 2/10");
     ASSERT_EQ(stopped.status, 6) << stopped.err;
-    EXPECT_NE(stopped.err.find(signal == SIGINT ? "stopped by SIGINT" : "stopped by SIGTERM"),
-              std::string::npos)
+    EXPECT_NE(stopped.err.find(std::string("stopped by ") + name), std::string::npos)
         << stopped.err;
     const auto saved = open_latest(run.checkpoints());
     ASSERT_TRUE(saved.has_value());
