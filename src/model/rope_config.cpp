@@ -37,10 +37,10 @@ void read_scaling(const ConfigReader& config, const ConfigReader& keys, const Ro
     spec.scaling = RopeSpec::Scaling::llama3;
     spec.low_freq_factor = keys.number("low_freq_factor");
     spec.high_freq_factor = keys.number("high_freq_factor");
+    // The config's own goes first, alone of all keys: so transformers does when it computes.
     const std::string original = "original_max_position_embeddings";
-    spec.original_positions = keys.number_or(original, static_cast<double>(family.max_positions));
-    // transformers shows one value of the two and computes with the other.
-    refuse_unread(config, original, "rope_parameters." + original, spec.original_positions);
+    spec.original_positions = config.number_or(
+        original, keys.number_or(original, static_cast<double>(family.max_positions)));
     if (spec.high_freq_factor <= spec.low_freq_factor) {
       keys.refuse("high_freq_factor must be larger than low_freq_factor");
     }

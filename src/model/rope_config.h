@@ -16,7 +16,7 @@ struct RopeKeys {
 /// The rotary embedding of a config.json, resolved as transformers 5 does: a `rope_scaling` that is
 /// not empty replaces `rope_parameters`, what is in there goes before keys of the config itself,
 /// and llama3 without `original_max_position_embeddings` takes the model's positions. What
-/// transformers rejects, passes over in silence or reads in two ways is refused.
+/// transformers rejects or passes over in silence is refused.
 RopeSpec read_rope(const ConfigReader& config, const RopeKeys& family);
 
 }  // namespace heddle
