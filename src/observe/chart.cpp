@@ -251,8 +251,7 @@ std::string escape_html(std::string_view text) {
 }
 
 std::string axis_switch(bool starts_logarithmic) {
-  // The choice stands before the charts, where a style sheet can follow it; labels may lie
-  // anywhere, so both are in one place.
+  // The style sheet shows one drawing or the other by which of these earlier siblings is checked.
   std::string html;
   for (const bool is_log : {false, true}) {
     put(html, "<input type=\"radio\" name=\"axis\" class=\"choice\" id=\"axis-{}\"{}>",

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/strings.h"
 #include "observe/put.h"
 #include "observe/report_parts.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -77,7 +76,7 @@ std::vector<double> log_ticks(double low, double high, double closest) {
     if (ticks.size() > best.size() && all_apart(places, closest)) best = ticks;
   };
   const int first = exponent_of(low), last = exponent_of(high);
-  // Within a decade; then one of so many decades.
+  // Several in each decade, or one in every few decades.
   using Leading = std::vector<double>;
   for (const Leading& leading : {Leading{1, 2, 5}, Leading{1, 1.5, 2, 3, 5, 7}, Leading{1, 3}}) {
     std::vector<double> ticks;

@@ -33,8 +33,8 @@ TEST(Train, LearnsAndWritesTheFilesOfARunFolder) {
 
   auto names = names_in(run.run_folder());
   std::erase_if(names, [](auto& name) { return name.starts_with("events.out.tfevents."); });
-  EXPECT_EQ(names, (std::set<std::string>{"run.toml", "log.txt", "metrics.jsonl", "checkpoints",
-                                          "report.json", "report.html"}));
+  EXPECT_EQ(names, (std::set<std::string>{"run.toml", "log.txt", "metrics.jsonl", "starts.jsonl",
+                                          "checkpoints", "report.json", "report.html"}));
   EXPECT_EQ(names_in(run.run_folder()).size(), names.size() + 1) << "one event file";
 
   std::int64_t steps = 0;

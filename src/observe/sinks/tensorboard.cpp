@@ -1,7 +1,6 @@
 #include "observe/sinks/tensorboard.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
