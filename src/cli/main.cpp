@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/local_processes.h"
+#include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
@@ -58,6 +59,7 @@ void return_large_buffers() {
 
 int main(int argc, char** argv) {
   heddle::cli::return_large_buffers();
+  heddle::cli::wait_briefly();
   try {
     return heddle::cli::run(argc, argv);
   } catch (const heddle::cli::ProcessesEnded& ended) {
