@@ -80,6 +80,11 @@ void run(const Arguments& arguments) {
     run_on_devices(kind, ranks, body, watchdog_options(loaded.config));
   }
   if (!is_first_process()) return;
+  if (outcome.plan) {
+    if (arguments.json) std::cout << to_json(*outcome.plan).dump() << "\n";
+    if (outcome.plan->refusal) throw *outcome.plan->refusal;
+    return;
+  }
   if (arguments.json) {
     std::cout << JsonValue{{"step", outcome.step},
                            {"steps", outcome.steps_total},
