@@ -62,7 +62,7 @@ std::vector<int> rank_counts(const CalibrateOptions& options, Device::Kind kind)
   return counts;
 }
 
-constexpr std::size_t kMostPasses = 6;
+constexpr std::size_t kMostPasses = 4;
 
 /// The measurements of one world, again and again until two agree that nobody disturbed.
 class Measuring {
