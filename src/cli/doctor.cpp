@@ -228,14 +228,14 @@ void add_doctor(Verb app) {
   const auto options = std::make_shared<Options>();
   verb.add_flag("--json", options->as_json, "one JSON object on standard output");
   verb.add_flag("--calibrate", options->calibrates,
-                "measure this machine for two minutes and write a machine file for heddle plan");
+                "measure this machine until it is steady, two minutes or more, and write a machine "
+                "file for heddle plan");
   verb.add_option("--out", options->calibrate.out,
                   "of --calibrate: the machine file; standard output when absent");
   verb.add_option("--ranks", options->calibrate.ranks,
                   "of --calibrate: most ranks that share the machine; 0: two")
       .range(0, 1024);
-  verb.add_option("--device", options->calibrate.device, "of --calibrate")
-      .one_of({"cpu", "cuda"})
+  verb.add_option("--device", options->calibrate.device, "of --calibrate: cpu or cuda")
       .show_default();
   verb.add_option("--dtype", options->calibrate.dtype,
                   "of --calibrate; f32 on a CPU and bf16 on a GPU when absent");

@@ -7,6 +7,7 @@
 #include "cli/ended.h"
 #include "cli/ranks.h"
 #include "cli/standard_streams.h"
+#include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
@@ -87,5 +88,6 @@ int run_and_report(int argc, char** argv) {
 int main(int argc, char** argv) {
   heddle::cli::prepare_standard_streams();
   heddle::cli::return_large_buffers();
+  heddle::cli::wait_briefly();
   return heddle::cli::run_and_report(argc, argv);
 }

@@ -106,6 +106,11 @@ void run(const Arguments& arguments) {
   }
   signals.set_place(
       {.doing = RunPlace::Doing::done});  // a launcher may end us as others have ended
+  if (outcome.plan) {
+    if (arguments.json && is_first_process()) std::cout << to_json(*outcome.plan).dump() << "\n";
+    if (outcome.plan->refusal) throw *outcome.plan->refusal;
+    return;
+  }
   if (arguments.json && is_first_process()) {
     std::cout << JsonValue{{"step", outcome.step},
                            {"steps", outcome.steps_total},

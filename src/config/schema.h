@@ -44,6 +44,8 @@ struct Key {
   std::string explanation = {};  ///< what the one line leaves out
   std::string when_absent = {};  ///< what an absent value means, where the default does not say it
   std::vector<std::string> foreign = {};  ///< names other systems use, as written there
+  /// Of a choice: which one a word of another system stands for; "" when none does.
+  std::function<std::string(std::string_view)> meant_by = {};
 
   std::string full_name() const { return section + "." + name; }
   Value default_value() const { return field.get(RunConfig{}); }
@@ -64,6 +66,9 @@ bool is_section(std::string_view name);
 /// What is wrong with a value of the right type (out of range, not one of the choices); empty when
 /// nothing is.
 std::string problem_with(const Key& key, const Value& value);
+
+/// The device that "gpu", "nvidia" or "cuda:1" stands for; "" for words that stand for none.
+std::string device_meant_by(std::string_view word);
 
 /// As it is written in a run file: `3e-4`, `"cosine"`, `"3 GiB"`; "" for a value not given.
 std::string to_text(const Key& key, const Value& value);

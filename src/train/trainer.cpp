@@ -14,7 +14,6 @@
 #include "config/load.h"
 #include "data/encode.h"
 #include "data/loader.h"
-#include "engine/memory_plan.h"
 #include "engine/train_step.h"
 #include "infer/generate.h"
 #include "observe/machine.h"
@@ -29,9 +28,11 @@
 #include "tensor/device_runtime.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
+#include "train/memory_advice.h"
 #include "train/model_setup.h"
 #include "train/parallel_setup.h"
 #include "train/plan_text.h"
+#include "train/run_plan.h"
 #include "train/run_report.h"
 #include "train/run_state.h"
 #include "train/step_timeline.h"
@@ -117,14 +118,15 @@ class Run {
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
     stream_.set_deterministic(config_.run.deterministic);
-    step_plan_ = plan_for(world.rank());
-    check_memory();
     if (!config_.observe.system.empty()) step_time_.predicted = predicted_seconds();
+    if (options_.dry_run) return;
+    step_plan_ = plan_rank(config_, spec_, plan_, world.rank(), options_.device);
+    if (const auto too_large = refusal(step_plan_.memory)) throw *too_large;
   }
 
   TrainOutcome run() {
-    if (is_first_) print_plan();
-    if (options_.dry_run) return {.steps_total = config_.total_steps()};
+    if (options_.dry_run) return dry_run();
+    if (is_first_) print_plan(plan_groups(config_, spec_, plan_, options_.device));
     if (is_first_) {
       prepare_folder();
       attach_log_file(folder_ / "log.txt");
@@ -191,25 +193,6 @@ class Run {
                         .saves = config_.checkpoint.on_exit});
   }
 
-  StepPlan plan_for(int rank) const {
-    StepPlan plan =
-        plan_step(spec_, build_options(config_, spec_), plan_, rank,
-                  {.sequences = config_.train.microbatch,
-                   .seq_len = config_.data.seq_len,
-                   .microbatches = static_cast<int>(config_.accumulation())},
-                  {.device = options_.device, .deterministic = config_.run.deterministic});
-    if (options_.device.kind != Device::Kind::cpu) return plan;
-    // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
-    constexpr std::size_t kTensors = 4;  // of a MicroBatch
-    const auto tokens = static_cast<std::size_t>(config_.train.microbatch * config_.data.seq_len);
-    const std::size_t bytes = static_cast<std::size_t>(config_.data.prefetch) * kTensors *
-                              Memory::rounded_bytes(tokens * sizeof(std::int32_t));
-    plan.memory.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
-    plan.memory.peak += bytes;
-    plan.memory.reserved += bytes;
-    return plan;
-  }
-
   double predicted_seconds() const {
     return planner::predicted_step_seconds(
         planner::read_machine(config_.observe.system), spec_, plan_,
@@ -228,25 +211,38 @@ class Run {
     return cuda_device_count() > 0 ? device_runtime::device_memory(options_.device).total_bytes : 0;
   }
 
-  void check_memory() const {
-    const auto limit = config_.run.memory_limit > 0
-                           ? static_cast<std::uint64_t>(config_.run.memory_limit)
-                           : device_bytes();
-    if (limit == 0 || step_plan_.memory.reserved <= limit) return;
-    std::string tags;
-    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-      if (step_plan_.memory.at_peak[tag] == 0) continue;
-      tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", name_of(static_cast<MemoryTag>(tag)),
-                          format_bytes(static_cast<double>(step_plan_.memory.at_peak[tag])));
-    }
-    throw Error(ErrorCode::resources,
-                fmt::format("the run needs {} at its peak, but {} may be used ({})",
-                            format_bytes(static_cast<double>(step_plan_.memory.reserved)),
-                            format_bytes(static_cast<double>(limit)), tags),
-                "lower train.microbatch or data.seq_len, or set train.recompute = \"block\"");
+  /// What a rank may use; 0 where that is not known.
+  std::uint64_t memory_limit() const {
+    return config_.run.memory_limit > 0 ? static_cast<std::uint64_t>(config_.run.memory_limit)
+                                        : device_bytes();
   }
 
-  void print_plan() const {
+  std::optional<Error> refusal(const MemoryPlan& memory) const {
+    const std::uint64_t limit = memory_limit();
+    if (limit == 0 || memory.reserved <= limit) return std::nullopt;
+    return memory_refusal(config_, spec_, plan_, options_.device, memory, limit);
+  }
+
+  /// A dry run looks at all ranks and says what it found before it refuses.
+  TrainOutcome dry_run() const {
+    RunPlan plan{.model = describe(spec_),
+                 .parameters = spec_.parameter_count(),
+                 .parallel = plan_,
+                 .steps = config_.total_steps(),
+                 .tokens_per_step = config_.tokens_per_step(),
+                 .microbatches = config_.accumulation(),
+                 .sequences = config_.train.microbatch,
+                 .seq_len = config_.data.seq_len,
+                 .groups = plan_groups(config_, spec_, plan_, options_.device),
+                 .step_seconds = step_time_.predicted,
+                 .limit_bytes = memory_limit(),
+                 .refusal = {}};
+    plan.refusal = refusal(plan.fullest().step.memory);
+    print_plan(plan.groups);
+    return {.steps_total = config_.total_steps(), .plan = std::move(plan)};
+  }
+
+  void print_plan(const std::vector<RunPlan::Group>& groups) const {
     const auto row = [](const char* key, const std::string& value) {
       log_info("{:<11} {}", key, value);
     };
@@ -265,25 +261,23 @@ class Run {
                                    config_.observe.system.string()));
     }
     if (world_.size() == 1) {
-      row("memory", describe(step_plan_.memory));
+      row("memory", describe(groups.front().step.memory));
     } else {
       row("mesh", describe(plan_));
-      print_ranks();
+      print_ranks(groups);
     }
     row("run folder", folder_.string());
   }
 
-  /// Ranks that differ only on dp and tp do and hold the same: one line for each pipeline rank.
-  void print_ranks() const {
-    const int others = plan_.mesh.ranks() / plan_.mesh.size(Axis::pp);
-    for (int pp = 0; pp < plan_.mesh.size(Axis::pp); ++pp) {
-      const int first = pp * others;
-      const StepPlan own = first == world_.rank() ? step_plan_ : plan_for(first);
-      const std::string ranks = others == 1 ? fmt::format("rank {}", first)
-                                            : fmt::format("ranks {}-{}", first, first + others - 1);
-      log_info("{:<11} {}", ranks, describe_stages(plan_, spec_, pp));
-      log_info("{:<11} {}", "  memory", describe(own.memory));
-      for (const std::string& line : describe_traffic(own)) log_info("{:<11} {}", "  sends", line);
+  void print_ranks(const std::vector<RunPlan::Group>& groups) const {
+    for (const auto& [first, last, stages, step] : groups) {
+      const std::string ranks =
+          first == last ? fmt::format("rank {}", first) : fmt::format("ranks {}-{}", first, last);
+      log_info("{:<11} {}", ranks, stages);
+      log_info("{:<11} {}", "  memory", describe(step.memory));
+      for (const std::string& line : describe_traffic(step)) {
+        log_info("{:<11} {}", "  sends", line);
+      }
     }
   }
 

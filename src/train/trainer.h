@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "config/run_config.h"
 #include "observe/terminal.h"
 #include "tensor/device.h"
+#include "train/run_plan.h"
 
 namespace heddle {
 
@@ -30,6 +32,7 @@ struct TrainOutcome {
   int stopped_by = 0;                     ///< a signal's number; the run is not finished then
   bool is_saved = false;                  ///< there is a checkpoint of `step`
   std::filesystem::path checkpoint = {};  ///< the newest durable one; may be empty
+  std::optional<RunPlan> plan = {};       ///< of a dry run, on the first rank
 };
 
 /// Trains as the run file says, from the newest whole checkpoint of the run folder or from the
