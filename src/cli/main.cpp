@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/local_processes.h"
+#include "cli/ranks.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
@@ -62,6 +63,9 @@ int main(int argc, char** argv) {
     return heddle::cli::run(argc, argv);
   } catch (const heddle::cli::ProcessesEnded& ended) {
     return ended.status;
+  } catch (const heddle::AgreedError& e) {
+    if (heddle::cli::is_first_process()) heddle::log_line(heddle::LogLevel::error, e.what());
+    return static_cast<int>(e.code());
   } catch (const heddle::Error& e) {
     const bool is_stop = e.code() == heddle::ErrorCode::stopped;
     heddle::log_line(is_stop ? heddle::LogLevel::info : heddle::LogLevel::error, e.what());

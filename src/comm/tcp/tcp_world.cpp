@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "base/error.h"
 #include "comm/failure_text.h"
 #include "comm/mpi/mpi_monitor.h"
 #include "comm/tcp/tcp_backend.h"
@@ -31,6 +32,10 @@ void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body
     world.all().barrier();  // nobody closes connections that another still uses
     flight->set_finished();
     monitor.say_ended();
+  } catch (const AgreedError&) {
+    flight->set_finished();
+    monitor.say_ended();
+    throw;
   } catch (...) {
     if (!failure->has_failed()) {
       monitor.stop_world(
