@@ -13,6 +13,7 @@
 #include "comm/staged/staged_backend.h"
 #include "comm/tcp/tcp_world.h"
 #include "comm/threads/thread_world.h"
+#include "train/rank_agreement.h"
 
 namespace heddle::cli {
 
@@ -68,9 +69,17 @@ void run_on_ranks(int ranks, const std::function<void(World&)>& body,
 
 void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World&, Device)>& body,
                     const WatchdogOptions& watch) {
+  RunIdentity computes_on;
+  computes_on.add("run.device", kind == Device::Kind::cpu ? "\"cpu\"" : "\"cuda\"",
+                  config::Scope::launch);
   if (kind == Device::Kind::cpu) {
     return run_on_ranks(
-        ranks, [&](World& world) { body(world, {}); }, watch);
+        ranks,
+        [&](World& world) {
+          require_same_on_all_ranks(world, computes_on);
+          body(world, {});
+        },
+        watch);
   }
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1 && ranks > 1) {
@@ -80,6 +89,7 @@ void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World
   run_on_ranks(
       ranks,
       [&](World& host) {
+        require_same_on_all_ranks(host, computes_on);
         const int local = launcher.size > 1 ? launcher.local_rank : host.rank();
         const Device device{kind, local % std::max(1, cuda_device_count())};
         if (host.size() == 1) return body(host, device);
