@@ -98,7 +98,8 @@ std::vector<fs::path> own_checkpoints(const fs::path& root) {
 std::vector<fs::path> own_traces(const fs::path& folder) {
   std::vector<fs::path> own;
   for (const fs::path& path : entries_of(folder)) {
-    if (path.filename().string().starts_with("run.")) own.push_back(path);
+    const std::string name = path.filename().string();
+    if (name.starts_with("run.") || name.starts_with("run-")) own.push_back(path);
   }
   return own;
 }
@@ -118,7 +119,7 @@ void check_run_folder(const fs::path& folder) {
   }
   if (has_own_checkpoint(folder)) return;
   std::vector<std::string> foreign;
-  for (const char* name : {"log.txt", "metrics.jsonl", "report.json", "report.html"}) {
+  for (const char* name : {"metrics.jsonl", "report.json", "report.html"}) {
     if (fs::exists(folder / name, error)) foreign.emplace_back(name);
   }
   if (foreign.empty()) return;
