@@ -18,6 +18,7 @@
 #include "comm/stopped_by_peer.h"
 #include "comm/tcp/tcp_world.h"
 #include "comm/threads/thread_world.h"
+#include "train/rank_agreement.h"
 #include "train/stop_signals.h"
 
 namespace heddle::cli {
@@ -37,7 +38,9 @@ int rank_count(int local) {
 bool is_first_process() { return detect_launcher(process_environment).rank == 0; }
 
 bool speaks(const Error& error) {
-  if (error.code() != ErrorCode::usage) return true;
+  const bool is_on_all_ranks =
+      error.code() == ErrorCode::usage || dynamic_cast<const AgreedError*>(&error) != nullptr;
+  if (!is_on_all_ranks) return true;
   try {
     const Launcher launcher = detect_launcher(process_environment);
     return launcher.rank == 0 || !launcher.prints_together;
@@ -149,9 +152,17 @@ void run_on_ranks(int ranks, const std::function<void(World&)>& body,
 
 void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World&, Device)>& body,
                     const WatchdogOptions& watch) {
+  RunIdentity computes_on;
+  computes_on.add("run.device", kind == Device::Kind::cpu ? "\"cpu\"" : "\"cuda\"",
+                  config::Scope::launch);
   if (kind == Device::Kind::cpu) {
     return run_on_ranks(
-        ranks, [&](World& world) { body(world, {}); }, watch);
+        ranks,
+        [&](World& world) {
+          require_same_on_all_ranks(world, computes_on);
+          body(world, {});
+        },
+        watch);
   }
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1 && ranks > 1) {
@@ -161,6 +172,7 @@ void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World
   run_on_ranks(
       ranks,
       [&](World& host) {
+        require_same_on_all_ranks(host, computes_on);
         const int local = launcher.size > 1 ? launcher.local_rank : host.rank();
         const Device device{kind, local % std::max(1, cuda_device_count())};
         if (host.size() == 1) return body(host, device);

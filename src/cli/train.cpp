@@ -26,7 +26,7 @@ struct Arguments {
   std::string run_file;
   std::vector<std::string> overrides;
   int ranks = 1;
-  bool fresh = false, dry_run = false, json = false;
+  bool fresh = false, accept_changes = false, dry_run = false, json = false;
 };
 
 /// The lines of the resolved run file as rows of the report.
@@ -83,12 +83,13 @@ void run(const Arguments& arguments) {
   const TrainOptions options{
       .threads = thread_count(static_cast<int>(loaded.config.run.threads), ranks),
       .fresh = arguments.fresh,
+      .accept_changes = arguments.accept_changes,
       .dry_run = arguments.dry_run,
       .work_folder = scratch ? scratch->path() : std::filesystem::path(),
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
+      .program_version = HEDDLE_VERSION,
       .settings = settings_of(loaded.config),
-      .command = own_command(),
-      .version = HEDDLE_VERSION};
+      .command = own_command()};
   TrainOutcome outcome;
   const Device::Kind kind = device_kind(loaded.config);
   const auto body = [&](World& world, Device device) {
@@ -133,6 +134,8 @@ void add_train(Verb app) {
       .one_at_a_time();
   verb.add_option("--ranks", arguments->ranks, "local ranks to start");
   verb.add_flag("--fresh", arguments->fresh, "start over: forget the run folder's checkpoints");
+  verb.add_flag("--accept-changes", arguments->accept_changes,
+                "resume although settings changed that make another run of it");
   verb.add_flag("--dry-run", arguments->dry_run, "check and plan, but train nothing");
   verb.add_flag("--json", arguments->json, "print one JSON object at the end");
   verb.footer("heddle train examples/01_tiny_cpu/run.toml --set train.steps=100");

@@ -31,11 +31,22 @@ struct Field {
   std::function<void(RunConfig&, const Value&)> set;
 };
 
+/// Over what a value has to be the same: what ranks compare when they meet, and a run when it is
+/// resumed (train/run_identity.h).
+enum class Scope {
+  process,  ///< over nothing: each process of a run may have its own
+  launch,   ///< over the ranks of one start; resuming may change it, the run's meaning stays
+  run,      ///< from the first step to the last; resuming with another one has to be accepted
+  weights,  ///< as `run`, but trained weights are worth nothing with another one: refused
+  derived,  ///< the key itself is not compared, but what it leads to is: a file's content, a total
+};
+
 /// Everything there is to say about one key; parser, checks, help and documentation read it here.
 struct Key {
   std::string section = {};  ///< filled in by keys()
   std::string name;
   Field field;
+  Scope scope;            ///< has no default: every key says it
   std::string unit = {};  ///< "tokens", "steps", ...; empty for none
   double minimum =
       -std::numeric_limits<double>::infinity();  ///< of integers and numbers, inclusive

@@ -66,6 +66,10 @@ DType compute_dtype(const config::RunConfig& config) {
   return DType::bf16;
 }
 
+bool scales_residual_init(const config::ModelConfig& model, const ModelSpec& spec) {
+  return model.scale_residual_init.value_or(spec.family == "gpt2");
+}
+
 BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec) {
   return {.dtype = compute_dtype(config),
           .positions = config.data.seq_len,
@@ -73,7 +77,7 @@ BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spe
           .loss_chunk = config.train.loss_chunk > 0
                             ? config.train.loss_chunk
                             : usual_loss_chunk(spec, {device_kind(config), 0}),
-          .scale_residual_init = config.model.scale_residual_init.value_or(spec.family == "gpt2")};
+          .scale_residual_init = scales_residual_init(config.model, spec)};
 }
 
 AdamWConfig adamw_config(const config::OptimConfig& optim) {
@@ -81,6 +85,22 @@ AdamWConfig adamw_config(const config::OptimConfig& optim) {
           .beta2 = optim.beta2,
           .eps = optim.eps,
           .weight_decay = optim.weight_decay};
+}
+
+LrSchedule lr_schedule(const config::RunConfig& config) {
+  LrSchedule schedule;
+  switch (config.optim.schedule) {
+    case config::LrSchedule::constant: schedule.shape = LrSchedule::Shape::constant; break;
+    case config::LrSchedule::linear: schedule.shape = LrSchedule::Shape::linear; break;
+    case config::LrSchedule::cosine: schedule.shape = LrSchedule::Shape::cosine; break;
+    case config::LrSchedule::wsd: schedule.shape = LrSchedule::Shape::wsd; break;
+  }
+  schedule.peak = config.optim.lr;
+  schedule.final = config.optim.min_lr;
+  schedule.warmup_steps = config.optim.warmup_steps;
+  schedule.decay_steps = config.optim.decay_steps;
+  schedule.total_steps = config.total_steps();
+  return schedule;
 }
 
 void start_weights(const config::RunConfig& config, Model& model, Stream& stream,

@@ -11,7 +11,7 @@
 #include "base/strings.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/retention.h"
-#include "config/load.h"
+#include "comm/agree.h"
 #include "data/encode.h"
 #include "data/loader.h"
 #include "engine/train_step.h"
@@ -23,7 +23,6 @@
 #include "observe/sinks/tensorboard.h"
 #include "observe/starts.h"
 #include "ops/softmax_xent.h"
-#include "optim/lr_schedule.h"
 #include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
 #include "train/data_setup.h"
@@ -32,6 +31,11 @@
 #include "train/model_setup.h"
 #include "train/parallel_setup.h"
 #include "train/plan_text.h"
+#include "train/rank_agreement.h"
+#include "train/resume_check.h"
+#include "train/run_folder.h"
+#include "train/run_identity.h"
+#include "train/run_lock.h"
 #include "train/run_plan.h"
 #include "train/run_report.h"
 #include "train/run_state.h"
@@ -45,22 +49,6 @@ namespace {
 namespace fs = std::filesystem;
 
 static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
-
-LrSchedule lr_schedule(const config::RunConfig& config) {
-  LrSchedule schedule;
-  switch (config.optim.schedule) {
-    case config::LrSchedule::constant: schedule.shape = LrSchedule::Shape::constant; break;
-    case config::LrSchedule::linear: schedule.shape = LrSchedule::Shape::linear; break;
-    case config::LrSchedule::cosine: schedule.shape = LrSchedule::Shape::cosine; break;
-    case config::LrSchedule::wsd: schedule.shape = LrSchedule::Shape::wsd; break;
-  }
-  schedule.peak = config.optim.lr;
-  schedule.final = config.optim.min_lr;
-  schedule.warmup_steps = config.optim.warmup_steps;
-  schedule.decay_steps = config.optim.decay_steps;
-  schedule.total_steps = config.total_steps();
-  return schedule;
-}
 
 /// Refuses what the run asks for and this build or model cannot do.
 void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dataset& data) {
@@ -111,11 +99,13 @@ class Run {
         memory_(options.device),
         host_(memory_.for_host()),
         spec_(configured_model(config.model)),
-        plan_(
-            make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
         tokenizer_(configured_tokenizer(config)),
+        identity_(identity_of_start(config, spec_, tokenizer_, options.program_version)),
+        plan_(make_plan_of_all()),
+        lock_(take_folder()),
         data_(open_data()),
         lr_(lr_schedule(config)) {
+    add_data_to_identity();
     check_run(config_, spec_, *data_.train);
     stream_.set_deterministic(config_.run.deterministic);
     if (!config_.observe.system.empty()) step_time_.predicted = predicted_seconds();
@@ -127,11 +117,7 @@ class Run {
   TrainOutcome run() {
     if (options_.dry_run) return dry_run();
     if (is_first_) print_plan(plan_groups(config_, spec_, plan_, options_.device));
-    if (is_first_) {
-      prepare_folder();
-      attach_log_file(folder_ / "log.txt");
-    }
-    world_.all().barrier();  // the folder is there, and an old run's checkpoints are gone
+    decide_on_first(world_, [this] { prepare_folder(); });
     start_model();
     if (resumed_ && state_.step >= config_.total_steps()) return already_finished();
     if (is_first_) open_sinks();
@@ -144,6 +130,31 @@ class Run {
 
   observe::Terminal terminal() const {
     return is_first_ ? options_.terminal : observe::Terminal{.is_silent = true};
+  }
+
+  /// After ranks have found that they were started alike: nothing that depends on the run file is
+  /// decided or exchanged before. (A dry run has one rank only, and others in thought.)
+  ParallelPlan make_plan_of_all() {
+    if (!options_.dry_run) require_same_on_all_ranks(world_, identity_);
+    return make_plan(spec_, parallel_request(config_.parallel), world_.size(),
+                     config_.data.seq_len);
+  }
+
+  /// Before anything is written there. Only the first rank holds it.
+  std::unique_ptr<RunLock> take_folder() {
+    std::unique_ptr<RunLock> lock;
+    if (options_.dry_run) return lock;
+    decide_on_first(world_, [&] {
+      lock = std::make_unique<RunLock>(folder_);
+      check_run_folder(folder_);
+    });
+    return lock;
+  }
+
+  void add_data_to_identity() {
+    const RunIdentity data = identity_of(data_);
+    if (!options_.dry_run) require_same_on_all_ranks(world_, data);
+    identity_.add(data);
   }
 
   /// The first rank tokenises where that is to be done; the others then find it done.
@@ -281,16 +292,19 @@ class Run {
     }
   }
 
+  /// On the first rank: the folder is as this run needs it, and it is known where it goes on.
   void prepare_folder() {
-    auto& files = real_file_system();
-    files.create_directories(folder_);
+    attach_log_file(folder_ / "log.txt");
     if (options_.fresh) {
-      for (const char* old :
-           {"checkpoints", "metrics.jsonl", "starts.jsonl", "report.json", "report.html"}) {
-        files.remove_all(folder_ / old);
-      }
+      forget_earlier_run(folder_);
+    } else if (config_.checkpoint.resume) {
+      latest_ = open_latest(checkpoints());
     }
-    write_file_atomically(files, folder_ / "run.toml", config::to_toml(config_));
+    if (latest_) {
+      check_resumable(latest_->path(), latest_->manifest(), identity_, config_,
+                      options_.accept_changes);
+    }
+    write_resolved_run_file(folder_, config_);
   }
 
   void start_model() {
@@ -298,26 +312,27 @@ class Run {
     model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), plan_, *mesh_,
                                      ParamStore::Purpose::training, memory_);
     optimizer_ = std::make_unique<AdamW>(adamw_config(config_.optim));
-    if (config_.checkpoint.resume && resume()) return;
+    if (resume()) return;
     start_weights(config_, *model_, stream_, terminal());
   }
 
-  /// From the newest whole checkpoint, which the first rank looks for and checks.
+  /// From the checkpoint that the first rank found, if it found one.
   bool resume() {
-    std::optional<CheckpointReader> latest;
-    const Tensor step = host_.alloc({1}, DType::i64, MemoryTag::communication);
-    step.host<std::int64_t>()[0] = -1;
-    if (is_first_) {
-      latest = open_latest(checkpoints());
-      if (latest) step.host<std::int64_t>()[0] = latest->manifest().step;
+    const std::string name =
+        text_of_first(world_, latest_ ? latest_->path().filename().string() : "");
+    if (name.empty()) return false;
+    if (!latest_) latest_.emplace(checkpoints() / name, Verify::sizes);
+    const std::string own = read_text_file(latest_->path() / kCommitFile);
+    if (text_of_first(world_, own) != own) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("{} is not the checkpoint that rank 0 has under this name",
+                              latest_->path().string()),
+                  "give all ranks the same run folder");
     }
-    world_.all().all_reduce(step, ReduceOp::max, stream_).wait(stream_);
-    const std::int64_t found = step.host<std::int64_t>()[0];
-    if (found < 0) return false;
-    if (!latest) latest.emplace(checkpoints() / checkpoint_name(found), Verify::sizes);
-    state_ = restore_run(*latest, *model_, stream_);
-    newest_ = latest->path();
+    state_ = restore_run(*latest_, *model_, stream_);
+    newest_ = latest_->path();
     newest_step_ = state_.step;
+    latest_.reset();
     resumed_ = true;
     if (is_first_) log_info("resuming from {} at step {}", newest_.string(), state_.step);
     return true;
@@ -328,7 +343,7 @@ class Run {
                                                      .time = utc_time(),
                                                      .host = observe::host_name(),
                                                      .device = device_name(options_.device),
-                                                     .version = options_.version,
+                                                     .version = options_.program_version,
                                                      .command = options_.command,
                                                      .ranks = world_.size(),
                                                      .threads = options_.threads});
@@ -506,8 +521,8 @@ class Run {
     if (is_first_) sinks_.on_event(observe::CheckpointRequested{.step = state_.step});
     const DType dtype =
         config_.checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
-    newest_ =
-        save_run(checkpoints(), state_, *model_, dtype, companions(), world_, memory_, stream_);
+    newest_ = save_run(checkpoints(), state_, identity_, *model_, dtype, companions(), world_,
+                       memory_, stream_);
     saved_step_ = newest_step_ = state_.step;
     if (!is_first_) return;
     std::uint64_t bytes = 0;
@@ -537,7 +552,10 @@ class Run {
   /// Leaves the report alone: it knows what a run that does nothing would not find out.
   TrainOutcome already_finished() const {
     if (is_first_) {
-      log_info("this run is finished; a larger train.steps continues it, --fresh starts it over");
+      log_info("this run is finished; a larger train.steps{} continues it, --fresh starts it over",
+               longer_run_changes_rate(config_, state_.step)
+                   ? " with --accept-changes (it changes the learning rate)"
+                   : "");
     }
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
@@ -658,8 +676,10 @@ class Run {
   Memory memory_;  // of the device
   Memory host_;    // the same on CPU
   const ModelSpec spec_;
-  const ParallelPlan plan_;
   const std::optional<Tokenizer> tokenizer_;
+  RunIdentity identity_;  // the data's part is added when that is open
+  const ParallelPlan plan_;
+  const std::unique_ptr<RunLock> lock_;  // of the first rank
   const RunData data_;
   const LrSchedule lr_;
   StepPlan step_plan_;
@@ -670,6 +690,7 @@ class Run {
   observe::SinkSet sinks_;
   observe::StepPace pace_;
 
+  std::optional<CheckpointReader> latest_;  // until the run goes on from it
   RunState state_;
   bool resumed_ = false;
   int stopped_by_ = 0;         // a signal's number

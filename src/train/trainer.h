@@ -18,12 +18,14 @@ namespace heddle {
 struct TrainOptions {
   int threads = 1;                         ///< of each rank
   Device device = {};                      ///< of this rank
-  bool fresh = false;                      ///< forget checkpoints of the run folder
+  bool fresh = false;                      ///< forget the earlier run of the run folder
+  bool accept_changes = false;             ///< resume with settings that make another run of it
   bool dry_run = false;                    ///< plan and print, train nothing
   std::filesystem::path work_folder = {};  ///< where text is tokenised to; empty: the run folder
   observe::Terminal terminal = {};
+  std::string program_version = {};
   std::vector<std::pair<std::string, std::string>> settings;  ///< key and value, for the report
-  std::string command = {}, version = {};                     ///< of the program, for the report
+  std::string command = {};                                   ///< as typed, for the report
 };
 
 struct TrainOutcome {

@@ -16,6 +16,7 @@ TEST(Explain, AKeyHasTypeDefaultMeaningAndForeignNames) {
             "  constant: it does not; linear and cosine: from the end of the warm-up to the last "
             "step;\n"
             "  wsd (warm-up, stable, decay): linearly over the last optim.decay_steps.\n"
+            "  the same on all ranks; changing it on resuming needs --accept-changes\n"
             "  elsewhere: lr_decay_style, lr_scheduler_type, lr_scheduler, decay_type\n");
 }
 

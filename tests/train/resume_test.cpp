@@ -104,16 +104,5 @@ TEST(Resume, IsNotDoneWithFresh) {
   EXPECT_EQ(tensors_of(run.checkpoint(10)), state);
 }
 
-TEST(Resume, RefusesAnotherModelAndSaysWhatToDo) {
-  const TinyRun run;
-  ASSERT_EQ(run.train().status, 0);
-  const auto state = tensors_of(run.checkpoint(10));
-  const Outcome outcome = run.train({"model.vocab_size=70"});
-  EXPECT_EQ(outcome.status, 5) << outcome.err;
-  EXPECT_NE(outcome.err.find("step-000010"), std::string::npos) << outcome.err;
-  EXPECT_NE(outcome.err.find("--fresh"), std::string::npos) << outcome.err;
-  EXPECT_EQ(tensors_of(run.checkpoint(10)), state) << "the old run is untouched";
-}
-
 }  // namespace
 }  // namespace heddle

@@ -115,6 +115,11 @@ void run_mpi_rank_raw(const std::filesystem::path& library,
     flight->set_finished();
     monitor.say_ended();
     check_mpi(mpi, mpi.finalize(), "MPI_Finalize");
+  } catch (const AgreedError&) {
+    flight->set_finished();
+    monitor.say_ended();
+    check_mpi(mpi, mpi.finalize(), "MPI_Finalize");
+    throw;
   } catch (...) {
     monitor.fail_rank(std::current_exception());
   }

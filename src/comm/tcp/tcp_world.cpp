@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/error.h"
 #include "comm/mpi/mpi_monitor.h"
 #include "comm/tcp/tcp_backend.h"
 #include "comm/tcp/tcp_links.h"
@@ -32,6 +33,10 @@ void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body
     world.all().barrier();  // nobody closes connections that another still uses
     flight->set_finished();
     monitor.say_ended();
+  } catch (const AgreedError&) {
+    flight->set_finished();
+    monitor.say_ended();
+    throw;
   } catch (...) {
     monitor.fail_rank(std::current_exception());
   }
