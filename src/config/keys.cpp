@@ -610,9 +610,11 @@ std::vector<Key> run_keys() {
        .unit = "seconds",
        .minimum = 0,
        .maximum = 1e6,
-       .help = "how long a rank may wait for others, also while they join, before the run ends, "
-               "naming the guilty; 0: for ever",
-       .explanation = "The last calls of every rank are then in the run folder's flight/.",
+       .help = "how long a rank may wait for others before the run ends, naming the guilty; 0: for "
+               "ever",
+       .explanation =
+           "Joining at the start counts too. The last calls of every rank are then in the run "
+           "folder's flight/.",
        .foreign = {"comm_timeout", "distributed_timeout_minutes", "init_timeout_seconds"}},
   };
 }
