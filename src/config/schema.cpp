@@ -148,7 +148,7 @@ std::string problem_with(const Key& key, const Value& value) {
     if (std::find(choices.begin(), choices.end(), text) != choices.end()) return "";
     if (text.empty() && value == key.default_value()) return "";
     const auto near = nearest_word(text, choices);
-    return fmt::format("{} = {} is not one of {}{}", key.full_name(), toml_string(text),
+    return fmt::format("{} = {} is not one of {}{}", key.full_name(), toml_string(shortened(text)),
                        fmt::join(choices, ", "),
                        near.empty() ? "" : did_you_mean(toml_string(near)));
   }
@@ -157,7 +157,7 @@ std::string problem_with(const Key& key, const Value& value) {
     const bool has_control = std::any_of(
         text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
     return has_control ? fmt::format("{} = {} is not a path: it has a control character",
-                                     key.full_name(), toml_string(text))
+                                     key.full_name(), toml_string(shortened(text)))
                        : "";
   }
   double number = 0;
