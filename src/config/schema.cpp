@@ -156,7 +156,7 @@ std::string problem_with(const Key& key, const Value& value) {
     if (text.empty() && value == key.default_value()) return "";
     auto near = key.meant_by ? key.meant_by(text) : std::string();
     if (near.empty()) near = nearest_word(text, choices);
-    return fmt::format("{} = {} is not one of {}{}", key.full_name(), toml_string(text),
+    return fmt::format("{} = {} is not one of {}{}", key.full_name(), toml_string(shortened(text)),
                        fmt::join(choices, ", "),
                        near.empty() ? "" : did_you_mean(toml_string(near)));
   }
@@ -165,7 +165,7 @@ std::string problem_with(const Key& key, const Value& value) {
     const bool has_control = std::any_of(
         text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
     return has_control ? fmt::format("{} = {} is not a path: it has a control character",
-                                     key.full_name(), toml_string(text))
+                                     key.full_name(), toml_string(shortened(text)))
                        : "";
   }
   double number = 0;

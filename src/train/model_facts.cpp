@@ -31,7 +31,7 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   // The bindings name every member: one that is added to a spec does not compile here until it is
   // a fact too, or said to be none.
   const auto& [family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions, norm,
-               norm_eps, mlp, gelu, rope, qkv_bias, attention_out_bias, mlp_bias, qk_norm,
+               norm_eps, mlp, gelu, rope, window, qkv_bias, attention_out_bias, mlp_bias, qk_norm,
                qkv_interleaved, linears_are_in_out, parallel_residual, tied_embeddings,
                attention_scale, init_stddev, dropout, names, config] = spec;
   static_cast<void>(init_stddev);  // compared as model.init_std
@@ -70,6 +70,7 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
       put("rope original positions", original_positions);
     }
   }
+  put("attention window", window ? fmt::format("{}", *window) : "none");
   put("attention bias", qkv_bias);
   put("attention output bias", attention_out_bias);
   put("MLP bias", mlp_bias);

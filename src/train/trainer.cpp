@@ -25,6 +25,7 @@
 #include "ops/softmax_xent.h"
 #include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
+#include "train/companions.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
 #include "train/memory_advice.h"
@@ -98,8 +99,8 @@ class Run {
                                 : Stream(options.threads, options.device)),
         memory_(options.device),
         host_(memory_.for_host()),
-        spec_(configured_model(config.model)),
         tokenizer_(configured_tokenizer(config)),
+        spec_(configured_model(config, tokenizer_)),
         identity_(identity_of_start(config, spec_, tokenizer_, options.program_version)),
         plan_(make_plan_of_all()),
         lock_(take_folder()),
@@ -258,6 +259,12 @@ class Run {
       log_info("{:<11} {}", key, value);
     };
     row("model", describe(spec_));
+    if (const auto remark = vocabulary_remark(config_, spec_, tokenizer_); !remark.empty()) {
+      row("vocabulary", remark);
+    }
+    if (const auto beyond = beyond_positions(spec_, config_.data.seq_len); !beyond.empty()) {
+      log_warn("{}", beyond);
+    }
     row("data", fmt::format("{} windows of {} tokens to train on, {} held out",
                             format_thousands(data_.train->train_windows()), config_.data.seq_len,
                             format_thousands(data_.eval().eval_windows())));
@@ -456,7 +463,8 @@ class Run {
   void evaluate_now() {
     now(RunPlace::Doing::evaluating);
     observe::Progress progress({.label = "evaluating",
-                                .total = static_cast<std::uint64_t>(data_.eval().eval_windows()),
+                                .total = static_cast<std::uint64_t>(
+                                    windows_to_evaluate(data_.eval(), config_.train.eval_tokens)),
                                 .unit = "windows",
                                 .terminal = terminal()});
     std::int64_t seen = 0;
@@ -521,8 +529,9 @@ class Run {
     if (is_first_) sinks_.on_event(observe::CheckpointRequested{.step = state_.step});
     const DType dtype =
         config_.checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
-    newest_ = save_run(checkpoints(), state_, identity_, *model_, dtype, companions(), world_,
-                       memory_, stream_);
+    newest_ = save_run(checkpoints(), state_, identity_, *model_, dtype,
+                       checkpoint_companions(config_, spec_, tokenizer_, dtype), world_, memory_,
+                       stream_);
     saved_step_ = newest_step_ = state_.step;
     if (!is_first_) return;
     std::uint64_t bytes = 0;
@@ -535,18 +544,6 @@ class Run {
                     {.keep_last = static_cast<int>(config_.checkpoint.keep),
                      .keep_every = config_.checkpoint.keep_every,
                      .keep_best = config_.checkpoint.best});
-  }
-
-  std::vector<TextFile> companions() const {
-    std::vector<TextFile> files;
-    if (!config_.model.path.empty()) files = read_companions(config_.model.path);
-    const auto put = [&](const std::string& name, const std::string& content) {
-      std::erase_if(files, [&](const TextFile& file) { return file.name == name; });
-      files.push_back({name, content});
-    };
-    put("config.json", spec_.config->dump(2) + "\n");
-    if (tokenizer_) put("tokenizer.json", tokenizer_->json());
-    return files;
   }
 
   /// Leaves the report alone: it knows what a run that does nothing would not find out.
@@ -675,8 +672,8 @@ class Run {
   Stream stream_;
   Memory memory_;  // of the device
   Memory host_;    // the same on CPU
-  const ModelSpec spec_;
   const std::optional<Tokenizer> tokenizer_;
+  const ModelSpec spec_;
   RunIdentity identity_;  // the data's part is added when that is open
   const ParallelPlan plan_;
   const std::unique_ptr<RunLock> lock_;  // of the first rank

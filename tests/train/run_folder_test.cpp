@@ -110,7 +110,24 @@ TEST(Train, StartsFromTextAndATokenizerAndSpeaks) {
     const Json json = parse_json(generate.out, "generate");
     EXPECT_LE(json["tokens"].size(), 8u);
     EXPECT_EQ(generate.out.find('\n'), generate.out.size() - 1) << "one line";
+    EXPECT_TRUE(json.contains("stopped"));
   }
+}
+
+TEST(Train, CheckpointsSayTheDtypeOfTheirFiles) {
+  const TinyRun run;
+  Json config = parse_json(read_text_file(run.path() / "config.json"), "config.json");
+  config["torch_dtype"] = "bfloat16";
+  run.write("config.json", config.dump());
+  const auto dtype = [&] {
+    return parse_json(read_text_file(run.checkpoint(4) / "config.json"), "c")["torch_dtype"];
+  };
+  ASSERT_EQ(run.train({"train.steps=4"}).status, 0);
+  EXPECT_EQ(HfFolder(run.checkpoint(4)).entry("model.norm.weight").dtype_name, "F32");
+  EXPECT_EQ(dtype(), "float32");
+  ASSERT_EQ(run.train({"train.steps=4", "checkpoint.dtype=bf16"}, {"--fresh"}).status, 0);
+  EXPECT_EQ(HfFolder(run.checkpoint(4)).entry("model.norm.weight").dtype_name, "BF16");
+  EXPECT_EQ(dtype(), "bfloat16");
 }
 
 TEST(Train, MixesSourcesByWeight) {
