@@ -474,6 +474,13 @@ std::vector<Key> observe_keys() {
        .field = field(s, &ObserveConfig::trace),
        .help = "record a timeline of every step into the run folder's trace/",
        .foreign = {"profile", "enable_profiling", "use_pytorch_profiler"}},
+      {.name = "trace_limit",
+       .field = bytes(s, &ObserveConfig::trace_limit),
+       .unit = "bytes",
+       .minimum = 0,
+       .maximum = 9e18,
+       .help = "size of trace/ beyond which its oldest parts are removed; 0 is no limit",
+       .explanation = "An integer, or text with a unit: \"1 GiB\"."},
       {.name = "system",
        .field = field(s, &ObserveConfig::system),
        .help = "machine file by which the time of a step is predicted and shown beside the "
