@@ -1,8 +1,7 @@
 #include "train/stop_signals.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -31,62 +32,54 @@ constexpr std::array<Handled, 5> kHandled = {{{SIGINT, "SIGINT"},
                                               {SIGUSR2, "SIGUSR2"},
                                               {SIGUSR1, "SIGUSR1"}}};
 constexpr const char* kEndedAtOnce = "ended at once by ";
-constexpr std::int64_t kOneSignal = 500'000'000;  // nanoseconds
+constexpr std::chrono::milliseconds kOneSignal{500};
 
-/// All that a handler can reach.
 std::atomic<int> stop_signal{0};  // the last that counted
-std::atomic<int> stops{0};        // that counted
 std::atomic<int> checkpoints{0};  // that were asked for
-std::atomic<std::int64_t> counted_at{0};
-std::atomic<int> to_watcher{-1};  // a pipe
+std::atomic<pthread_t> watching;
 
-std::int64_t now() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+/// Under nohup: and what is ignored must not be blocked, or it would be waited for.
+bool is_hangup_ignored() {
+  struct sigaction action {};
+  sigaction(SIGHUP, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
 }
 
-/// Says what came to the thread that may do more than a handler.
-void tell_watcher(char what) {
-  [[maybe_unused]] const ssize_t written = ::write(to_watcher, &what, 1);
+sigset_t handled_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const Handled& one : kHandled) sigaddset(&set, one.number);
+  if (is_hangup_ignored()) sigdelset(&set, SIGHUP);
+  return set;
 }
 
-void on_signal(int signal) {
+/// For threads that do not block the signals: such as were there before us.
+void pass_to_watcher(int signal) {
   const int error = errno;
-  if (signal == SIGUSR1) {
-    ++checkpoints;
-    tell_watcher('c');
-  } else if (stops == 0 || now() - counted_at > kOneSignal) {
-    counted_at = now();
-    stop_signal = signal;
-    const int count = ++stops;
-    if (count > 2) _exit(status_of_signal(signal));  // whatever keeps the watcher from doing it
-    tell_watcher(count == 1 ? '1' : '2');
-  }
+  pthread_kill(watching, signal);
   errno = error;
 }
 
-/// Answers signals, on a thread of its own: a step may take minutes, and a handler may not print.
+/// On a thread of its own: a standard error that nobody empties must not hold up the watcher.
+std::future<void> say(LogLevel level, std::string line) {
+  std::packaged_task<void()> task([level, line = std::move(line)] { log_line(level, line); });
+  std::future<void> said = task.get_future();
+  std::thread(std::move(task)).detach();
+  return said;
+}
+
+/// The thread that takes the signals and answers them. It computes nothing: a handler that
+/// interrupts a kernel of oneDNN damages memory, because these use the stack's register otherwise.
 class Watcher {
  public:
   Watcher() {
-    int ends[2];
-    is_open_ = ::pipe2(ends, O_CLOEXEC) == 0;
-    if (!is_open_) return;  // then signals are noticed, and not answered
-    from_handler_ = ends[0];
-    to_watcher = ends[1];
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { answer(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = std::thread([this] { take_signals(); });
+    watching = thread_.native_handle();
   }
   ~Watcher() {
-    if (!is_open_) return;
-    tell_watcher('q');
+    is_quitting_ = true;
+    pthread_kill(thread_.native_handle(), SIGUSR1);
     thread_.join();
-    ::close(to_watcher.exchange(-1));
-    ::close(from_handler_);
   }
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -98,6 +91,10 @@ class Watcher {
   void let_speak() {
     const std::lock_guard lock(mutex_);
     speaks_ = true;
+  }
+  void pass_on(std::function<void(int)> to) {
+    const std::lock_guard lock(mutex_);
+    pass_on_ = std::move(to);
   }
   using Tell = std::function<void(const std::string&)>;
   void add(const Tell* tell) {
@@ -111,36 +108,51 @@ class Watcher {
   }
 
  private:
-  void answer() {
-    for (char what = 0; what != 'q';) {
-      if (::read(from_handler_, &what, 1) != 1) {
-        if (errno == EINTR) continue;
-        return;
-      }
+  using Clock = std::chrono::steady_clock;
+
+  void take_signals() {
+    const sigset_t signals = handled_signals();
+    for (int signal = 0;;) {
+      if (sigwait(&signals, &signal) != 0) continue;
+      if (is_quitting_) return;
       const std::lock_guard lock(mutex_);
-      if (place_.doing == RunPlace::Doing::done) continue;
-      if (what == 'c' && speaks_) log_info("{}", checkpoint_signal_line(place_));
-      if (what == '2' || (what == '1' && place_.doing == RunPlace::Doing::starting)) end_at_once();
-      if (what == '1' && speaks_) log_info("{}", first_signal_line(stop_signal, place_));
+      if (pass_on_) {
+        pass_on_(signal);
+      } else if (signal == SIGUSR1) {
+        ++checkpoints;
+        if (speaks_) say(LogLevel::info, checkpoint_signal_line(place_));
+      } else {
+        answer_stop(signal);
+      }
     }
   }
 
-  [[noreturn]] void end_at_once() {
-    const std::string line = ended_at_once_line(stop_signal, place_);
+  void answer_stop(int signal) {
+    const bool is_first = stop_signal == 0;
+    if (!is_first && Clock::now() - counted_at_ < kOneSignal) return;
+    counted_at_ = Clock::now();
+    stop_signal = signal;
+    if (place_.doing == RunPlace::Doing::done) return;
+    if (!is_first || place_.doing == RunPlace::Doing::starting) end_at_once(signal);
+    if (speaks_) say(LogLevel::info, first_signal_line(signal, place_));
+  }
+
+  [[noreturn]] void end_at_once(int signal) {
+    const std::string line = ended_at_once_line(signal, place_);
     if (speaks_) {
-      set_status_line("", 0);
-      log_line(LogLevel::warn, line);
+      say(LogLevel::warn, line).wait_for(std::chrono::seconds(1));
     }
     for (const Tell* tell : tells_) (*tell)(line);
-    std::_Exit(status_of_signal(stop_signal));
+    std::_Exit(status_of_signal(signal));
   }
 
-  bool is_open_ = false;
-  int from_handler_ = -1;
+  std::atomic<bool> is_quitting_ = false;
   std::mutex mutex_;
   RunPlace place_;
   bool speaks_ = false;
+  std::function<void(int)> pass_on_;
   std::vector<const Tell*> tells_;
+  Clock::time_point counted_at_;
   std::thread thread_;
 };
 
@@ -159,13 +171,12 @@ Shared& shared() {
 
 void handle_signals(Shared& all) {
   struct sigaction action {};
-  action.sa_handler = on_signal;
+  action.sa_handler = pass_to_watcher;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   for (std::size_t i = 0; i < kHandled.size(); ++i) {
     sigaction(kHandled[i].number, nullptr, &all.before[i]);
-    const bool is_ignored = all.before[i].sa_handler == SIG_IGN;
-    if (kHandled[i].number == SIGHUP && is_ignored) continue;
+    if (kHandled[i].number == SIGHUP && is_hangup_ignored()) continue;
     sigaction(kHandled[i].number, &action, nullptr);
   }
 }
@@ -192,11 +203,12 @@ std::string steps(std::int64_t count) {
 
 StopSignals::StopSignals(bool speaks, std::function<void(const std::string&)> tell_others)
     : tell_others_(std::move(tell_others)) {
+  const sigset_t handled = handled_signals();
+  pthread_sigmask(SIG_BLOCK, &handled, &mask_before_);  // also of threads that this one starts
   Shared& all = shared();
   const std::lock_guard lock(all.mutex);
   if (all.objects++ == 0) {
     stop_signal = 0;
-    stops = 0;
     checkpoints = 0;
     all.watcher = std::make_unique<Watcher>();
     handle_signals(all);
@@ -209,11 +221,27 @@ StopSignals::~StopSignals() {
   Shared& all = shared();
   const std::lock_guard lock(all.mutex);
   all.watcher->remove(&tell_others_);
-  if (--all.objects > 0) return;
-  for (std::size_t i = 0; i < kHandled.size(); ++i) {
-    sigaction(kHandled[i].number, &all.before[i], nullptr);
+  if (--all.objects == 0) {
+    for (std::size_t i = 0; i < kHandled.size(); ++i) {
+      sigaction(kHandled[i].number, &all.before[i], nullptr);
+    }
+    all.watcher.reset();
   }
-  all.watcher.reset();
+  pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+}
+
+void StopSignals::pass_on(std::function<void(int signal)> to) {
+  shared().watcher->pass_on(std::move(to));
+}
+
+void StopSignals::forget_in_child() {
+  for (const Handled& one : kHandled) {
+    struct sigaction action {};
+    action.sa_handler = SIG_DFL;
+    if (one.number != SIGHUP || !is_hangup_ignored()) sigaction(one.number, &action, nullptr);
+  }
+  const sigset_t handled = handled_signals();
+  sigprocmask(SIG_UNBLOCK, &handled, nullptr);
 }
 
 void StopSignals::set_place(const RunPlace& place) { shared().watcher->set_place(place); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -37,8 +38,14 @@ class StopSignals {
   /// How often a checkpoint was asked for.
   int checkpoints_asked() const;
 
+  /// From now on signals go to `to`, on another thread, and are not answered here.
+  void pass_on(std::function<void(int signal)> to);
+  /// Between fork and exec: the new program gets the signals as if nobody had handled them.
+  static void forget_in_child();
+
  private:
   std::function<void(const std::string&)> tell_others_;
+  sigset_t mask_before_;
 };
 
 /// "SIGINT"; any that StopSignals handles.

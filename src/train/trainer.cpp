@@ -22,6 +22,7 @@
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
 #include "observe/starts.h"
+#include "observe/trace_parts.h"
 #include "ops/softmax_xent.h"
 #include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
@@ -376,7 +377,7 @@ class Run {
       recorder_.add(action, begin, end);
       if (trace_) trace_->add(action, begin, end);
     });
-    if (config_.observe.trace) trace_ = std::make_unique<StepTrace>(world_, step_schedule());
+    if (config_.observe.trace) start_trace();
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
     if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now();
@@ -391,6 +392,7 @@ class Run {
       }
       if (is_due(config_.train.sample_every) && !is_last) sample_now();
       if (is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit)) save_now();
+      if (trace_ && largest_of_ranks(trace_->is_part_full() ? 1 : 0) != 0) write_trace();
     }
   }
 
@@ -406,7 +408,7 @@ class Run {
     recorder_.begin_step();
     const MeshTraffic before = mesh_->traffic();
     memory_.reset_peak();  // what saving and evaluating take is not the step's
-    if (trace_) trace_->begin_step();
+    if (trace_) trace_->begin_step(state_.step + 1);
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     if (trace_) trace_->end_step();
@@ -585,11 +587,22 @@ class Run {
     return plan_.step_schedule(static_cast<int>(config_.accumulation()));
   }
 
+  void start_trace() {
+    trace_ = std::make_unique<StepTrace>(world_, step_schedule());
+    if (!is_first_) return;
+    trace_parts_.emplace(folder_ / "trace", state_.step,
+                         static_cast<std::uint64_t>(config_.observe.trace_limit));
+  }
+
   void write_trace() {
     const observe::Trace all = trace_->gather();
     if (!is_first_) return;
-    real_file_system().create_directories(folder_ / "trace");
-    all.write(folder_ / "trace" / "run.json");
+    try {
+      trace_parts_->add(all);
+    } catch (const Error& error) {
+      if (std::exchange(trace_has_failed_, true)) return;
+      log_warn("the trace lacks steps before {}, training goes on: {}", state_.step, error.what());
+    }
   }
 
   /// The peaks of all ranks, for the report.
@@ -704,6 +717,8 @@ class Run {
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
   std::unique_ptr<StepTrace> trace_;  // where the run file asks for it
+  std::optional<observe::TraceParts> trace_parts_;
+  bool trace_has_failed_ = false;
   std::vector<observe::TimelineFigure> timelines_;
 };
 

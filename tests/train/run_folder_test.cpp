@@ -103,6 +103,11 @@ TEST(Train, StartsFromTextAndATokenizerAndSpeaks) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("step 5 sample: The"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("step 10 sample: The"), std::string::npos) << outcome.err;
+  auto silent = settings;
+  silent.push_back("train.sample_every=0");
+  const Outcome without = run.train(silent, {"--fresh"});
+  ASSERT_EQ(without.status, 0) << without.err;
+  EXPECT_EQ(without.err.find(" sample: "), std::string::npos) << without.err;
   for (const fs::path& model : {run.checkpoint(10), run.run_folder()}) {
     const Outcome generate =
         run_heddle({"generate", model.string(), "--prompt", "The", "--max-tokens", "8", "--json"});

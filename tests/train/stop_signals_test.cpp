@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <future>
+#include <thread>
 
 #include "checkpoint/reader.h"
 #include "comm/tcp_listener.h"
@@ -41,6 +42,24 @@ TEST(SignalLines, CarryTheStatusToTheOtherRanks) {
   EXPECT_EQ(status_of_rank_ended_at_once("rank 3 stopped: " + ended_at_once_line(SIGTERM, place)),
             128 + SIGTERM);
   EXPECT_EQ(status_of_rank_ended_at_once("rank 3 stopped: out of memory"), std::nullopt);
+}
+
+/// A handler on a thread that is inside a kernel of oneDNN damages memory.
+TEST(Signals, DoNotInterruptThreadsThatCompute) {
+  const StopSignals signals(false);
+  StopSignals(false).set_place({.doing = Doing::stepping});
+  const auto is_blocked = [] {
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    return sigismember(&blocked, SIGTERM) == 1 && sigismember(&blocked, SIGUSR1) == 1;
+  };
+  EXPECT_TRUE(is_blocked());
+  EXPECT_TRUE(std::async(std::launch::async, is_blocked).get()) << "threads that are started later";
+  ::kill(::getpid(), SIGUSR2);
+  for (int wait = 0; wait < 1000 && signals.stop_asked() == 0; ++wait) {
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(signals.stop_asked(), SIGUSR2);
 }
 
 /// Steps of seconds: a second signal comes before the first of them ends.
