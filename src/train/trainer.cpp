@@ -27,6 +27,7 @@
 #include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
 #include "train/data_setup.h"
+#include "train/data_use.h"
 #include "train/evaluate.h"
 #include "train/model_setup.h"
 #include "train/parallel_setup.h"
@@ -110,7 +111,8 @@ class Run {
         spec_(configured_model(config.model)),
         plan_(
             make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
-        tokenizer_(configured_tokenizer(config)),
+        run_tokenizer_(configured_tokenizer(config)),
+        tokenizer_(run_tokenizer_.tokenizer),
         data_(open_data()),
         lr_(lr_schedule(config)) {
     check_run(config_, spec_, *data_.train);
@@ -146,7 +148,7 @@ class Run {
   /// The first rank tokenises where that is to be done; the others then find it done.
   RunData open_data() {
     const auto open = [&] {
-      return open_run_data(config_, tokenizer_,
+      return open_run_data(config_, run_tokenizer_,
                            {.threads = options_.threads,
                             .folder = options_.work_folder.empty() ? folder_ : options_.work_folder,
                             .terminal = terminal()});
@@ -234,9 +236,8 @@ class Run {
       log_info("{:<11} {}", key, value);
     };
     row("model", describe(spec_));
-    row("data", fmt::format("{} windows of {} tokens to train on, {} held out",
-                            format_thousands(data_.train->train_windows()), config_.data.seq_len,
-                            format_thousands(data_.eval().eval_windows())));
+    const DataUse use = describe_use(data_, config_);
+    for (const std::string& line : use.lines) row("data", line);
     row("step", fmt::format("{} tokens = {} micro-batches of {} x {}",
                             format_thousands(config_.tokens_per_step()), config_.accumulation(),
                             config_.train.microbatch, config_.data.seq_len));
@@ -254,6 +255,7 @@ class Run {
       print_ranks();
     }
     row("run folder", folder_.string());
+    for (const std::string& warning : use.warnings) log_warn("{}", warning);
   }
 
   /// Ranks that differ only on dp and tp do and hold the same: one line for each pipeline rank.
@@ -502,7 +504,7 @@ class Run {
       files.push_back({name, content});
     };
     put("config.json", spec_.config->dump(2) + "\n");
-    if (tokenizer_) put("tokenizer.json", tokenizer_->json());
+    if (!run_tokenizer_.path.empty()) put("tokenizer.json", run_tokenizer_.json);
     return files;
   }
 
@@ -630,7 +632,8 @@ class Run {
   Memory host_;    // the same on CPU
   const ModelSpec spec_;
   const ParallelPlan plan_;
-  const std::optional<Tokenizer> tokenizer_;
+  const RunTokenizer run_tokenizer_;
+  const std::optional<Tokenizer> tokenizer_;  // where it can be used
   const RunData data_;
   const LrSchedule lr_;
   StepPlan step_plan_;
