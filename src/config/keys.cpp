@@ -85,7 +85,7 @@ std::vector<Key> data_keys() {
       {.name = "train",
        .field = field(s, &DataConfig::train),
        .scope = Scope::derived,
-       .help = "what to train on: a token file, or .txt or .jsonl to be tokenized first",
+       .help = "what to train on: a token file, or text or JSON lines to be tokenized first",
        .explanation = "Exactly one of data.train and [[data.sources]] is given. A relative path is "
                       "relative to the folder in which heddle is started, as are all paths here.",
        .foreign = {"data_path", "train_data_path", "dataset", "dataset_path", "dataset_name",

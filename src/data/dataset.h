@@ -97,7 +97,6 @@ class Dataset {
     std::int64_t eval_windows = 0;
   };
   Source open_source(const DataSource& source) const;
-  void require_same_tokenizer() const;
   Batch allocate(std::int64_t rows, Memory& memory) const;
   void fill_row(const Source& source, TokenRange range, std::int64_t row, Batch& batch) const;
 

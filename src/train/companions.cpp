@@ -37,8 +37,8 @@ std::string generation_config(const SpecialTokens& tokens) {
 }  // namespace
 
 std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, const ModelSpec& spec,
-                                            const std::optional<Tokenizer>& tokenizer,
-                                            DType stored) {
+                                            const RunTokenizer& run_tokenizer, DType stored) {
+  const std::optional<Tokenizer>& tokenizer = run_tokenizer.tokenizer;
   std::vector<TextFile> files;
   if (!config.model.path.empty()) files = read_companions(config.model.path);
   const auto put = [&](const std::string& name, const std::string& content) {
@@ -52,7 +52,7 @@ std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, con
     put("generation_config.json", generation_config(tokens));
   }
   put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
-  if (tokenizer) put("tokenizer.json", tokenizer->json());
+  if (!run_tokenizer.path.empty()) put("tokenizer.json", run_tokenizer.json);
   return files;
 }
 

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "checkpoint/hf_folder.h"
 #include "config/run_config.h"
 #include "model/spec.h"
-#include "tokenizer/tokenizer.h"
+#include "train/run_tokenizer.h"
 
 namespace heddle {
 
@@ -15,7 +14,6 @@ namespace heddle {
 /// files they came with; for another tokenizer they are made, so that transformers opens the folder
 /// with it.
 std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, const ModelSpec& spec,
-                                            const std::optional<Tokenizer>& tokenizer,
-                                            DType stored);
+                                            const RunTokenizer& tokenizer, DType stored);
 
 }  // namespace heddle

@@ -74,8 +74,7 @@ std::vector<RunIdentity::Difference> RunIdentity::differences_from(const Json& t
 }
 
 RunIdentity identity_of_start(const config::RunConfig& config, const ModelSpec& spec,
-                              const std::optional<Tokenizer>& tokenizer,
-                              const std::string& program_version) {
+                              const RunTokenizer& tokenizer, const std::string& program_version) {
   RunIdentity identity;
   const config::RunConfig values = resolved(config, spec);
   for (const config::Key& key : config::keys()) {
@@ -87,10 +86,9 @@ RunIdentity identity_of_start(const config::RunConfig& config, const ModelSpec& 
   identity.add("first weights",
                config.model.path.empty() ? "random" : weights_digest(config.model.path),
                Scope::launch);
-  identity.add(
-      "tokenizer",
-      tokenizer ? digest(origin_of(*tokenizer).tokenizer_fingerprint) : std::string(kNoTokenizer),
-      Scope::weights);
+  identity.add("tokenizer",
+               tokenizer.path.empty() ? std::string(kNoTokenizer) : digest(tokenizer.fingerprint),
+               Scope::weights);
   identity.add("program", "heddle " + program_version, Scope::launch);
   return identity;
 }

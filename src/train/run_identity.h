@@ -8,8 +8,8 @@
 #include "base/json_fwd.h"
 #include "config/schema.h"
 #include "model/spec.h"
-#include "tokenizer/tokenizer.h"
 #include "train/data_setup.h"
+#include "train/run_tokenizer.h"
 
 namespace heddle {
 
@@ -48,8 +48,7 @@ class RunIdentity {
 
 /// All but the data, which ranks have to open together: they compare this first.
 RunIdentity identity_of_start(const config::RunConfig& config, const ModelSpec& spec,
-                              const std::optional<Tokenizer>& tokenizer,
-                              const std::string& program_version);
+                              const RunTokenizer& tokenizer, const std::string& program_version);
 RunIdentity identity_of(const RunData& data);
 
 /// The value of the fact `tokenizer` where none is known.

@@ -28,6 +28,7 @@
 #include "tensor/device_runtime.h"
 #include "train/companions.h"
 #include "train/data_setup.h"
+#include "train/data_use.h"
 #include "train/evaluate.h"
 #include "train/memory_advice.h"
 #include "train/model_setup.h"
@@ -100,9 +101,10 @@ class Run {
                                 : Stream(options.threads, options.device)),
         memory_(options.device),
         host_(memory_.for_host()),
-        tokenizer_(configured_tokenizer(config)),
+        run_tokenizer_(configured_tokenizer(config)),
+        tokenizer_(run_tokenizer_.tokenizer),
         spec_(configured_model(config, tokenizer_)),
-        identity_(identity_of_start(config, spec_, tokenizer_, options.program_version)),
+        identity_(identity_of_start(config, spec_, run_tokenizer_, options.program_version)),
         plan_(make_plan_of_all()),
         lock_(take_folder()),
         data_(open_data()),
@@ -162,7 +164,7 @@ class Run {
   /// The first rank tokenises where that is to be done; the others then find it done.
   RunData open_data() {
     const auto open = [&] {
-      return open_run_data(config_, tokenizer_,
+      return open_run_data(config_, run_tokenizer_,
                            {.threads = options_.threads,
                             .folder = options_.work_folder.empty() ? folder_ : options_.work_folder,
                             .terminal = terminal()});
@@ -266,9 +268,8 @@ class Run {
     if (const auto beyond = beyond_positions(spec_, config_.data.seq_len); !beyond.empty()) {
       log_warn("{}", beyond);
     }
-    row("data", fmt::format("{} windows of {} tokens to train on, {} held out",
-                            format_thousands(data_.train->train_windows()), config_.data.seq_len,
-                            format_thousands(data_.eval().eval_windows())));
+    const DataUse use = describe_use(data_, config_);
+    for (const std::string& line : use.lines) row("data", line);
     row("step", fmt::format("{} tokens = {} micro-batches of {} x {}",
                             format_thousands(config_.tokens_per_step()), config_.accumulation(),
                             config_.train.microbatch, config_.data.seq_len));
@@ -286,6 +287,7 @@ class Run {
       print_ranks(groups);
     }
     row("run folder", folder_.string());
+    for (const std::string& warning : use.warnings) log_warn("{}", warning);
   }
 
   void print_ranks(const std::vector<RunPlan::Group>& groups) const {
@@ -532,8 +534,8 @@ class Run {
     const DType dtype =
         config_.checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
     newest_ = save_run(checkpoints(), state_, identity_, *model_, dtype,
-                       checkpoint_companions(config_, spec_, tokenizer_, dtype), world_, memory_,
-                       stream_);
+                       checkpoint_companions(config_, spec_, run_tokenizer_, dtype), world_,
+                       memory_, stream_);
     saved_step_ = newest_step_ = state_.step;
     if (!is_first_) return;
     std::uint64_t bytes = 0;
@@ -685,7 +687,8 @@ class Run {
   Stream stream_;
   Memory memory_;  // of the device
   Memory host_;    // the same on CPU
-  const std::optional<Tokenizer> tokenizer_;
+  const RunTokenizer run_tokenizer_;
+  const std::optional<Tokenizer> tokenizer_;  // where it can be used
   const ModelSpec spec_;
   RunIdentity identity_;  // the data's part is added when that is open
   const ParallelPlan plan_;

@@ -64,7 +64,7 @@ class MeshRun {
         host_(memory_.for_host()),
         stream_(options.threads, options.device),
         tokenizer_(configured_tokenizer(config)),
-        spec_(configured_model(config, tokenizer_)),
+        spec_(configured_model(config, tokenizer_.tokenizer)),
         plan_(
             make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
         mesh_(plan_.mesh, world.all()),
@@ -250,7 +250,7 @@ class MeshRun {
   World& world_;
   Memory memory_, host_;
   Stream stream_;
-  const std::optional<Tokenizer> tokenizer_;
+  const RunTokenizer tokenizer_;
   const ModelSpec spec_;
   const ParallelPlan plan_;
   const Mesh mesh_;

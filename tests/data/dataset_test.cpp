@@ -125,7 +125,11 @@ TEST_F(DatasetTest, SaysHowManyTokensAWindowNeeds) {
 
 TEST_F(DatasetTest, RefusesFilesOfDifferentTokenizers) {
   write_counting_file(b_, {100}, 1000, 8);
-  EXPECT_TRUE(contains(error_of([&] { Dataset{options(0.1)}; }).what(), "different tokenizers"));
+  const std::string refusal = error_of([&] { Dataset{options(0.1)}; }).what();
+  EXPECT_TRUE(contains(refusal, "different tokenizers")) << refusal;
+  EXPECT_TRUE(contains(refusal, "0000000000000008")) << refusal;
+  write_counting_file(b_, {100}, 1000, 0);
+  EXPECT_EQ(Dataset(options(0.1)).source_count(), 2) << "0: it is not known";
 }
 
 TEST_F(DatasetTest, RefusesBadOptions) {

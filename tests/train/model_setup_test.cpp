@@ -103,8 +103,10 @@ TEST(ModelOfARun, RefusesToStartAllWeightsAtZero) {
 std::map<std::string, Json> files_of(const config::RunConfig& config, const Tokenizer& tokenizer,
                                      DType stored) {
   std::map<std::string, Json> files;
+  const RunTokenizer of_run{
+      .path = "tokenizer.json", .json = tokenizer.json(), .tokenizer = tokenizer};
   for (const TextFile& file :
-       checkpoint_companions(config, configured_model(config, tokenizer), tokenizer, stored)) {
+       checkpoint_companions(config, configured_model(config, tokenizer), of_run, stored)) {
     files[file.name] = parse_json(file.content, file.name);
   }
   return files;

@@ -28,7 +28,7 @@ std::string refusal(const std::vector<std::string>& then, const std::vector<std:
     return config::parse_settings(settings);
   };
   const auto identity = [](const config::RunConfig& config) {
-    return identity_of_start(config, ModelSpec{}, std::nullopt, "1.2.3");
+    return identity_of_start(config, ModelSpec{}, RunTokenizer{}, "1.2.3");
   };
   Manifest manifest;
   manifest.step = step;

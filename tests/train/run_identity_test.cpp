@@ -24,7 +24,7 @@ Json model_config() {
 }
 
 RunIdentity identity(const config::RunConfig& config, const Json& model = model_config()) {
-  return identity_of_start(config, model_spec(model, "config.json"), std::nullopt, "1.2.3");
+  return identity_of_start(config, model_spec(model, "config.json"), RunTokenizer{}, "1.2.3");
 }
 
 config::RunConfig settings(const std::vector<std::string>& overrides) {

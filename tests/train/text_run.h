@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "checkpoint/catalog.h"
 #include "cli/run_program.h"
+#include "data/token_file.h"
 #include "support/temporary_folder.h"
 
 namespace heddle {
