@@ -32,11 +32,17 @@ TEST(Schema, EveryKeyIsUniqueDocumentedAndInASection) {
 /// waiting for each other for ever or computing different things? Would a run that is resumed with
 /// another value be another run?
 TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
-  const std::set<std::string> process = {
-      "data.prefetch",  "observe.console_every", "observe.tensorboard",
-      "observe.report", "observe.system",        "run.name",
-      "run.dir",        "run.threads",           "run.memory_limit",
-      "run.timeout"};
+  const std::set<std::string> process = {"data.prefetch",
+                                         "observe.console_every",
+                                         "observe.tensorboard",
+                                         "observe.report",
+                                         "observe.system",
+                                         "observe.trace_limit",
+                                         "run.name",
+                                         "run.dir",
+                                         "run.threads",
+                                         "run.memory_limit",
+                                         "run.timeout"};
   const std::set<std::string> derived = {"model.preset",     "model.path",     "model.config",
                                          "model.vocab_size", "data.train",     "data.sources",
                                          "data.eval",        "data.tokenizer", "train.tokens"};
