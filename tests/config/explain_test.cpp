@@ -22,7 +22,7 @@ TEST(Explain, AKeyHasTypeDefaultMeaningAndForeignNames) {
 
 TEST(Explain, TakesAKeyASectionOrAll) {
   EXPECT_EQ(keys_named("optim.lr").size(), 1U);
-  EXPECT_EQ(keys_named("observe").size(), 5U);
+  EXPECT_EQ(keys_named("observe").size(), 6U);
   EXPECT_EQ(keys_named("all").size(), keys().size());
 }
 

@@ -63,11 +63,11 @@ TEST(Signals, DoNotInterruptThreadsThatCompute) {
 }
 
 /// Steps of seconds: a second signal comes before the first of them ends.
-const std::vector<std::string> kLongSteps = {"train.tokens_per_step=65536"};
+const std::vector<std::string> kLongSteps = {"train.tokens_per_step=196608"};
 /// Steps that are long enough for a signal to arrive before the last one.
 const std::vector<std::string> kSlow = {"train.tokens_per_step=4096", "train.eval_every=3"};
-constexpr auto kIntoTheStep = 300ms;  // after the line of the one before
-constexpr auto kNotTheSame = 700ms;   // between two signals that are to count as two
+constexpr auto kIntoTheStep = 100ms;  // after the line of the one before
+constexpr auto kNotTheSame = 600ms;   // between two signals that are to count as two
 
 bool said(const Outcome& outcome, const std::string& text) {
   return outcome.err.find(text) != std::string::npos;
@@ -97,16 +97,22 @@ TEST(Signals, TheFirstIsAnsweredWithinTheStepAndTheSecondSaysWhatIsLost) {
   }
 }
 
-/// Two processes that find each other as torchrun's do; the first gets the signals.
-std::pair<Outcome, Outcome> train_two_processes(const TinyRun& run, RunOptions first) {
+/// For MASTER_PORT: ranks meet at the next one.
+std::string free_port() {
   const TcpListener free = listen_on(0, 1);
   ::close(free.socket);
+  return std::to_string(free.port - 1);
+}
+
+/// Two processes that find each other as torchrun's do; the first gets the signals.
+std::pair<Outcome, Outcome> train_two_processes(const TinyRun& run, RunOptions first) {
+  const std::string port = free_port();
   const auto place = [&](int rank) {
     return std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
                                               {"LOCAL_RANK", std::to_string(rank)},
                                               {"WORLD_SIZE", "2"},
                                               {"MASTER_ADDR", "127.0.0.1"},
-                                              {"MASTER_PORT", std::to_string(free.port - 1)}};
+                                              {"MASTER_PORT", port}};
   };
   auto other = std::async(std::launch::async,
                           [&] { return run.train(kLongSteps, {}, {.environment = place(1)}); });
@@ -143,8 +149,10 @@ TEST(Signals, ThatComeTogetherCountAsOne) {
 TEST(Signals, BeforeTheFirstStepEndTheRunAtOnceButUsr1DoesNot) {
   const TinyRun run;
   // The first of two ranks waits for the other. A signal before it handles any ends it silently.
-  const std::map<std::string, std::string> alone = {
-      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29498"}};
+  const std::map<std::string, std::string> alone = {{"RANK", "0"},
+                                                    {"WORLD_SIZE", "2"},
+                                                    {"MASTER_ADDR", "127.0.0.1"},
+                                                    {"MASTER_PORT", free_port()}};
   Outcome outcome;
   for (auto delay = 500ms; delay < 20s && !said(outcome, "SIGUSR1"); delay *= 2) {
     outcome = run.train({}, {},
