@@ -18,6 +18,7 @@ fs::path as_token_file(const fs::path& path, const std::string& place,
                        const config::RunConfig& config, const RunTokenizer& known,
                        const DataWork& work) {
   if (is_token_file(path)) return path;
+  find_inputs({path});  // what is not there, or no text, is said before what it would need
   const Tokenizer& tokenizer = known.require(path);
   const fs::path out = work.folder / "data" / (place + ".tokens");
   real_file_system().create_directories(out.parent_path());
