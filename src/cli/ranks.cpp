@@ -38,9 +38,7 @@ int rank_count(int local) {
 bool is_first_process() { return detect_launcher(process_environment).rank == 0; }
 
 bool speaks(const Error& error) {
-  const bool is_on_all_ranks =
-      error.code() == ErrorCode::usage || dynamic_cast<const AgreedError*>(&error) != nullptr;
-  if (!is_on_all_ranks) return true;
+  if (error.code() != ErrorCode::usage) return true;
   try {
     const Launcher launcher = detect_launcher(process_environment);
     return launcher.rank == 0 || !launcher.prints_together;
@@ -95,6 +93,10 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
     };
     run_mpi_rank(mpi_library_beside(std::filesystem::read_symlink("/proc/self/exe")), checked,
                  watch);
+  } catch (const AgreedError& error) {
+    if (launcher.rank == 0) throw;
+    if (!launcher.prints_together) log_info("rank {} stopped; rank 0 says why", launcher.rank);
+    throw Ended{static_cast<int>(error.code())};
   } catch (const StoppedByPeer& stop) {
     if (!launcher.prints_together) {
       log_line(LogLevel::error,

@@ -17,8 +17,8 @@ int rank_count(int local);
 /// one.
 bool is_first_process();
 
-/// Whether this process prints an error that ends it: a wrong command line, or what ranks agreed on,
-/// which all processes of one launcher have, is the first one's to say.
+/// Whether this process prints an error that ends it: a wrong command line, which all processes of
+/// one launcher have, is the first one's to say.
 bool speaks(const Error& error);
 
 /// Does what a verb does before its ranks meet: reads files and checks them. When that fails on
