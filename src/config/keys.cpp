@@ -40,7 +40,8 @@ std::vector<Key> model_keys() {
        .maximum = 16777216,
        .help = "overrides the vocabulary size of the preset or config.json",
        .explanation =
-           "0 takes the tokenizer's size for a preset, and that of a config.json, or the tokenizer's "
+           "0 takes the tokenizer's size for a preset, and that of a config.json, or the "
+           "tokenizer's "
            "where it is larger. Not allowed with model.path, whose weights have their own size.",
        .foreign = {"padded_vocab_size", "make_vocab_size_divisible_by"}},
       {.name = "seed",
