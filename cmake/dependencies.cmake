@@ -1,7 +1,6 @@
 # Third-party code comes only as packages; scripts/setup.sh installs them.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
 find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
 find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 
 namespace heddle {
 
@@ -16,5 +17,8 @@ class Stopwatch {
  private:
   std::chrono::steady_clock::time_point start_;
 };
+
+/// The time of day as "2026-11-15T09:30:00Z".
+std::string utc_time();
 
 }  // namespace heddle

@@ -38,6 +38,13 @@ class Error : public std::exception {
   std::string message_, hint_, what_;
 };
 
+/// An error that every rank of a run throws at the same point: nobody has to be stopped or told of
+/// it, and only the first process shows it. Made by the functions of comm/agree.h.
+class AgreedError : public Error {
+ public:
+  explicit AgreedError(const Error& error) : Error(error) {}
+};
+
 /// Throws an Error whose message is formatted; use `Error` directly when there is a hint to give.
 template <class... Args>
 [[noreturn]] void fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/file_system.h"
+#include "base/strings.h"
 
 namespace heddle {
 namespace {
@@ -42,7 +43,8 @@ Json parse_json(std::string_view text, const std::string& where) {
     throw json_error(text, where, e.byte, e.what());
   } catch (const nlohmann::json::out_of_range& e) {  // a number beyond a double, without its place
     const std::string_view reason = e.what();
-    fail(ErrorCode::data, "{}: not valid JSON: {}", where, reason.substr(reason.find("] ") + 2));
+    fail(ErrorCode::data, "{}: not valid JSON: {}", where,
+         shortened(reason.substr(reason.find("] ") + 2), 200));
   }
 }
 
@@ -55,7 +57,7 @@ Error json_error(std::string_view text, const std::string& where, std::size_t by
   const auto column = last_newline == std::string_view::npos ? end + 1 : end - last_newline;
   if (const auto at = reason.rfind(": "); at != std::string::npos) reason = reason.substr(at + 2);
   return {ErrorCode::data,
-          fmt::format("{}:{}:{}: not valid JSON: {}", where, line, column, reason)};
+          fmt::format("{}:{}:{}: not valid JSON: {}", where, line, column, shortened(reason, 200))};
 }
 
 Json read_json_file(const std::filesystem::path& path) {

@@ -12,11 +12,12 @@ namespace heddle {
 enum class LogLevel { debug, info, warn, error };
 
 /// One line for people: to standard error, and to the run's log.txt once attached. Thread-safe.
+/// Where it cannot be written it is lost; it never ends the work.
 /// The one process-wide state we keep: a log line must be possible anywhere, also while failing.
 void log_line(LogLevel level, const std::string& text);
 void set_log_level(LogLevel level);
+/// Lines go to this file too, until the process ends or another is attached.
 void attach_log_file(const std::filesystem::path& path);
-void detach_log_file();
 
 /// The line at the bottom of a terminal that is rewritten in place (progress); log lines appear
 /// above it and it is drawn again below them. Empty removes it. `columns` is what it takes on

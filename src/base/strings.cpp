@@ -75,6 +75,16 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   return best;
 }
 
+std::string shortened(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  std::string_view begin = text.substr(0, most);
+  // A character is not cut in two; what is no UTF-8 at all is cut anywhere.
+  if (const std::size_t valid = valid_utf8_prefix(begin); valid + 4 > most) {
+    begin = begin.substr(0, valid);
+  }
+  return fmt::format("{}... ({} characters)", begin, text.size());
+}
+
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   std::size_t begin = 0;

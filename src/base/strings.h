@@ -19,6 +19,10 @@ std::string format_thousands(std::int64_t value);
 /// The candidate nearest to `word` in edit distance, or "" when none is near enough to be a slip.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
+/// What a message shows of a text that may be long: all of it, or its beginning of `most` bytes and
+/// how many there are.
+std::string shortened(std::string_view text, std::size_t most = 80);
+
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 

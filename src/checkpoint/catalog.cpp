@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <fstream>
 #include <tuple>
 
 #include "base/error.h"
@@ -69,6 +71,15 @@ std::vector<fs::path> list_leftovers(const fs::path& root) {
     if (name.rest.rfind(kTmp, 0) == 0) found.push_back(path);
   });
   return found;
+}
+
+bool is_own_checkpoint(const fs::path& folder) {
+  const auto has_early = [&](const char* name, std::string_view text) {
+    std::array<char, 64> start{};
+    std::ifstream(folder / name).read(start.data(), start.size());
+    return std::string_view(start.data(), start.size()).find(text) != std::string_view::npos;
+  };
+  return has_early(kCommitFile, "xxh64 ") || has_early(kManifestFile, "heddle-checkpoint");
 }
 
 std::optional<fs::path> find_latest(const fs::path& root, Verify verify) {

@@ -26,6 +26,9 @@ std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& root
 /// What a crash left behind: the .tmp- folders.
 std::vector<std::filesystem::path> list_leftovers(const std::filesystem::path& root);
 
+/// Whether heddle wrote this folder, whole or damaged: it has a COMMIT or a manifest of ours.
+bool is_own_checkpoint(const std::filesystem::path& folder);
+
 /// The newest whole checkpoint. A newer one that is not whole is named in a warning, with what is
 /// wrong. nullopt when there is no checkpoint at all; Error(data) when there are some and none is
 /// whole, so that nobody starts anew over a damaged run without knowing.

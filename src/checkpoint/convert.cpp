@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/log.h"
+#include "base/strings.h"
 #include "checkpoint/element_copy.h"
 #include "checkpoint/free_space.h"
+#include "checkpoint/hf_config.h"
 #include "checkpoint/model_source.h"
 
 namespace heddle {
@@ -41,21 +43,48 @@ std::vector<TensorSpec> planned_tensors(const StoredTensors& weights, std::optio
   return specs;
 }
 
-const char* config_name_of(DType dtype) {
-  switch (dtype) {
-    case DType::bf16: return "bfloat16";
-    case DType::f16: return "float16";
-    case DType::f64: return "float64";
-    default: return "float32";
+/// The type that most elements will have, of those a config can name.
+std::optional<DType> main_dtype(const std::vector<TensorSpec>& specs) {
+  std::map<DType, std::int64_t> counts;
+  for (const TensorSpec& spec : specs) {
+    if (spec.dtype() && is_floating(*spec.dtype())) counts[*spec.dtype()] += spec.count();
   }
+  const auto most =
+      std::max_element(counts.begin(), counts.end(),
+                       [](const auto& x, const auto& y) { return x.second < y.second; });
+  return most == counts.end() ? std::nullopt : std::optional(most->first);
 }
 
-/// config.json names the dtype as "torch_dtype", newer ones as "dtype".
-void set_config_dtype(TextFile& config, DType dtype, const std::string& where) {
-  Json json = parse_json(config.content, where);
-  if (!json.is_object()) fail(ErrorCode::data, "{}: not a JSON object", where);
-  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = config_name_of(dtype);
-  config.content = json.dump(2) + "\n";
+/// Refuses weights whose numbers we could not read, or says that they are copied unread.
+void check_quantized(const ModelSource& source, const std::vector<TextFile>& companions,
+                     const ConvertOptions& options, std::vector<std::string>& warnings) {
+  const std::string path = source.path().string();
+  const bool copies = options.keeps_quantized && !options.dtype;
+  const char* hint =
+      "use a folder with bf16, f16 or f32 weights; --keep-quantized without --dtype "
+      "copies this one as it is";
+  for (const TextFile& companion : companions) {
+    if (companion.name != "config.json") continue;
+    const std::string where = (source.path() / companion.name).string();
+    const auto method = quantization_of(companion.content, where);
+    if (!method) continue;
+    const std::string what =
+        fmt::format("{}: its weights are quantized ({})", where, shortened(*method));
+    if (!copies) throw Error(ErrorCode::data, what + ", which heddle does not read", hint);
+    warnings.push_back(what + "; they were copied as they are");
+  }
+  std::string first;
+  std::int64_t count = 0;
+  for (const std::string& name : source.weights().names()) {
+    const TensorSpec spec = source.weights().spec(name);
+    if (!spec.is_opaque()) continue;
+    if (count++ == 0) first = fmt::format("tensor \"{}\" is {}", name, spec.dtype_name);
+  }
+  if (count == 0) return;
+  const std::string what = fmt::format("{}: {}", path, first);
+  if (!copies) throw Error(ErrorCode::data, what + ", which heddle does not read", hint);
+  warnings.push_back(fmt::format("{}; {} of this kind were copied without looking for NaN", what,
+                                 count == 1 ? "1 tensor" : fmt::format("{} tensors", count)));
 }
 
 /// Copies one tensor piece by piece and notes what the pieces lose.
@@ -97,10 +126,13 @@ void write_folder(FileSystem& files, const ModelSource& source, const fs::path& 
   std::uint64_t total = 0, done = 0;
   for (const TensorSpec& spec : specs) total += spec.size_bytes();
   std::vector<TextFile> companions = source.companions();
+  check_quantized(source, companions, options, report.warnings);
+  const auto dtype = main_dtype(specs);
   std::uint64_t text_bytes = 0;
   for (TextFile& companion : companions) {
-    if (options.dtype && companion.name == "config.json") {
-      set_config_dtype(companion, *options.dtype, (source.path() / "config.json").string());
+    if (dtype && companion.name == "config.json") {
+      companion.content =
+          config_with_dtype(companion.content, *dtype, (source.path() / "config.json").string());
     }
     text_bytes += companion.content.size();
   }

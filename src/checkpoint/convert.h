@@ -12,8 +12,10 @@
 namespace heddle {
 
 struct ConvertOptions {
-  std::optional<DType> dtype;  ///< for floating tensors; the others and absent: as they are
+  std::optional<DType> dtype = {};  ///< for floating tensors; the others and absent: as they are
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
+  /// Without a dtype: copy weights that are quantized, or of types we cannot read, and say so.
+  bool keeps_quantized = false;
   ByteProgress progress = {};
 };
 
@@ -23,11 +25,12 @@ struct ConvertReport {
   std::int64_t parameters = 0;
   std::uint64_t size_bytes = 0;  ///< of all files written
   std::vector<FileRecord> files;
-  std::vector<std::string> warnings;  ///< elements that are not finite, or too large for the dtype
+  std::vector<std::string> warnings;  ///< elements that are not finite, too large, or unread
 };
 
 /// Writes the weights of `source` (as ModelSource takes it) as the Hugging Face folder `out`,
-/// tensor by tensor in bounded memory, companion files included; config.json says the new dtype.
+/// tensor by tensor in bounded memory, companion files included; config.json says the dtype that
+/// most elements then have. Quantized weights are refused unless they are to be kept.
 /// `out` appears whole or not at all, and must not exist or be empty: Error(usage) otherwise.
 ConvertReport convert(FileSystem& files, const std::filesystem::path& source,
                       const std::filesystem::path& out, const ConvertOptions& options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/hf_config.h"
 
 namespace heddle {
 namespace {
@@ -69,6 +70,10 @@ std::int64_t InspectReport::non_finite() const {
   return count;
 }
 
+std::int64_t InspectReport::opaque() const {
+  return std::ranges::count_if(weights, [](const TensorReport& t) { return t.spec.is_opaque(); });
+}
+
 bool CompareReport::are_equal() const {
   return missing.empty() && extra.empty() && not_compared.empty() &&
          std::all_of(tensors.begin(), tensors.end(),
@@ -84,6 +89,11 @@ InspectReport inspect(const std::filesystem::path& path, const ByteProgress& pro
   report.manifest = source.manifest();
   report.weights = inspect_tensors(source.weights(), done);
   report.optimizer = inspect_tensors(source.optimizer(), done);
+  for (const TextFile& companion : source.companions()) {
+    if (companion.name != "config.json") continue;
+    report.quantization =
+        quantization_of(companion.content, (source.path() / companion.name).string());
+  }
   return report;
 }
 

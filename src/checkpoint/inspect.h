@@ -25,10 +25,12 @@ struct InspectReport {
   ModelSource::Kind kind{};
   std::optional<Manifest> manifest;
   std::vector<TensorReport> weights, optimizer;
+  std::optional<std::string> quantization;  ///< what config.json says of it
 
   std::int64_t parameters() const;
   std::uint64_t size_bytes() const;  ///< of weights and optimizer
   std::int64_t non_finite() const;
+  std::int64_t opaque() const;  ///< weights of types that we do not read
 };
 
 /// Reads everything below `path` (as ModelSource takes it), a checkpoint's checksums included;

@@ -68,6 +68,8 @@ JsonValue to_json(const InspectReport& report) {
   json["parameters"] = report.parameters();
   json["bytes"] = report.size_bytes();
   json["non_finite"] = report.non_finite();
+  json["opaque"] = report.opaque();
+  if (report.quantization) json["quantization"] = *report.quantization;
   if (report.manifest) {
     json["step"] = report.manifest->step;
     json["tokens"] = report.manifest->tokens;
@@ -96,6 +98,13 @@ std::string to_text(const InspectReport& report) {
   }
   if (const std::int64_t bad = report.non_finite(); bad > 0) {
     text += fmt::format("{} elements are not finite\n", format_thousands(bad));
+  }
+  if (const std::int64_t unread = report.opaque(); unread > 0) {
+    text += fmt::format("{} tensors are of types that heddle does not read\n", unread);
+  }
+  if (report.quantization) {
+    text +=
+        fmt::format("config.json says that the weights are quantized: {}\n", *report.quantization);
   }
   return text;
 }

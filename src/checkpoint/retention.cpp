@@ -31,7 +31,7 @@ std::vector<fs::path> expired_checkpoints(const fs::path& root, const RetentionP
   const int keep_last = std::max(1, policy.keep_last);
   for (const Judged& one : all) {
     if (!one.is_whole) {
-      if (kept_last > 0) expired.push_back(one.path);
+      if (kept_last > 0 && is_own_checkpoint(one.path)) expired.push_back(one.path);
       continue;
     }
     const bool is_recent = kept_last < keep_last;

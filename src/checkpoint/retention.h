@@ -16,8 +16,8 @@ struct RetentionPolicy {
 };
 
 /// The checkpoints below `root` that the policy gives up, oldest first. Only whole ones count as
-/// kept; a folder that is not whole is given up only when a newer one is whole. Reads manifests and
-/// file sizes.
+/// kept; a folder that is not whole is given up only when a newer one is whole and heddle wrote it.
+/// Reads manifests and file sizes.
 std::vector<std::filesystem::path> expired_checkpoints(const std::filesystem::path& root,
                                                        const RetentionPolicy& policy);
 

@@ -235,6 +235,11 @@ std::optional<DType> TensorSpec::dtype() const {
   return dtype == nullptr ? std::nullopt : dtype->ours;
 }
 
+bool TensorSpec::is_opaque() const {
+  static constexpr std::array<std::string_view, 4> kUncomputed = {"BOOL", "I8", "I16", "U64"};
+  return !dtype() && std::ranges::find(kUncomputed, dtype_name) == kUncomputed.end();
+}
+
 Shape TensorSpec::shape() const {
   if (sizes.size() > static_cast<std::size_t>(Shape::kMaxDims)) {
     fail(ErrorCode::data, "tensor \"{}\" has {} dimensions; at most {} can be used", name,

@@ -24,6 +24,9 @@ struct TensorSpec {
 
   /// Ours, where we have it; other kinds of element are copied but never computed with.
   std::optional<DType> dtype() const;
+  /// Floating-point numbers that we cannot read (fp8), or a kind of element we do not know.
+  /// Integers and booleans that we have no type for are not: nobody computes with them.
+  bool is_opaque() const;
   /// Throws Error(data) when there are more dimensions than Shape holds.
   Shape shape() const;
   /// Elements; 1 for a scalar.

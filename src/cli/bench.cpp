@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "base/strings.h"
 #include "bench/train_bench.h"
 #include "cli/compute_choice.h"
@@ -27,44 +28,45 @@ struct Arguments {
 };
 
 void print_result(const TrainBenchResult& result) {
-  fmt::print(stderr, "tokens/s     {:.0f} ({:.3f} s a step, spread {:.1f} %)\n",
-             result.tokens_per_second, result.step_seconds_median,
-             100 * result.step_seconds_spread);
-  fmt::print(stderr, "rate         {:.3f} TFLOP/s, {:.1f} % of a {}^3 product at {:.3f} TFLOP/s\n",
-             result.model_tflops, 100 * result.fraction_of_gemm(), result.gemm_size,
-             result.gemm_tflops_measured);
+  log_info("tokens/s     {:.0f} ({:.3f} s a step, spread {:.1f} %)", result.tokens_per_second,
+           result.step_seconds_median, 100 * result.step_seconds_spread);
+  log_info("rate         {:.3f} TFLOP/s, {:.1f} % of a {}^3 product at {:.3f} TFLOP/s",
+           result.model_tflops, 100 * result.fraction_of_gemm(), result.gemm_size,
+           result.gemm_tflops_measured);
   if (result.predicted_step_seconds) {
-    fmt::print(stderr, "prediction   {:.3f} s a step ({:+.1f} %)\n", *result.predicted_step_seconds,
-               100 * (*result.predicted_step_seconds / result.step_seconds_median - 1));
+    log_info("prediction   {:.3f} s a step ({:+.1f} %)", *result.predicted_step_seconds,
+             100 * (*result.predicted_step_seconds / result.step_seconds_median - 1));
   }
   const auto peak = static_cast<double>(result.peak_memory_bytes);
   const auto predicted = static_cast<double>(result.predicted_memory_bytes);
-  fmt::print(stderr, "memory       {} at the peak, {} predicted ({:+.1f} %)\n", format_bytes(peak),
-             format_bytes(predicted), 100 * (predicted / peak - 1));
-  fmt::print(stderr, "parameters   {} on {} x {} threads, {}\n",
-             format_thousands(result.parameters), result.ranks, result.threads, result.mesh);
+  log_info("memory       {} at the peak, {} predicted ({:+.1f} %)", format_bytes(peak),
+           format_bytes(predicted), 100 * (predicted / peak - 1));
+  log_info("parameters   {} on {} x {} threads, {}", format_thousands(result.parameters),
+           result.ranks, result.threads, result.mesh);
 }
 
 void run(const Arguments& arguments) {
-  const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
   const int ranks = rank_count(arguments.ranks);
   TrainBenchOptions options = arguments.bench;
   options.threads = thread_count(options.threads, ranks);
-  options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
-  const ModelSpec spec = named_model(arguments.model);
-  if (!arguments.system.empty()) {
+  ComputeChoice choice;
+  ModelSpec spec;
+  prepare_on_ranks([&] {
+    choice = compute_choice(arguments.device, arguments.dtype);
+    options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
+    spec = named_model(arguments.model);
+    if (arguments.system.empty()) return;
     options.machine = std::make_shared<planner::Machine>(planner::read_machine(arguments.system));
-  }
+  });
   TrainBenchResult result;
   run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
     TrainBenchOptions own_options = options;
     own_options.dtype = choice.dtype;
     own_options.device = device;
-    const auto own = bench_training(spec, own_options, world,
-                                    [&](std::int64_t step, double seconds, double loss) {
-                                      fmt::print(stderr, "step {}/{} | {:.3f} s | loss {:.3f}\n",
-                                                 step, options.steps, seconds, loss);
-                                    });
+    const auto own = bench_training(
+        spec, own_options, world, [&](std::int64_t step, double seconds, double loss) {
+          log_info("step {}/{} | {:.3f} s | loss {:.3f}", step, options.steps, seconds, loss);
+        });
     if (world.rank() == 0) result = own;
   });
   if (!is_first_process()) return;

@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "bench/comm_bench.h"
 #include "cli/launcher.h"
+#include "cli/ranks.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "comm/mpi/mpi_world.h"
@@ -102,16 +103,24 @@ void run_threads(const Options& options) {
   });
 }
 
+void run_over_tcp(const Options& options, int ranks) {
+  run_on_ranks(ranks, [&](World& world) {
+    Memory memory;
+    const auto results = bench_comm(world, copy_bound(memory), options.bench);
+    if (world.rank() == 0) print(options, {"tcp", "memory copy", world.size(), results});
+  });
+}
+
 void run(const Options& options) {
   const Launcher launcher = detect_launcher(process_environment);
-  if (launcher.name.empty() || launcher.name == "torchrun") return run_threads(options);
+  if (launcher.size == 1 && !launcher.joins_by_mpi) return run_threads(options);
   if (options.ranks != 0 && options.ranks != launcher.size) {
     throw Error(ErrorCode::usage,
                 fmt::format("--ranks {} but {} started {} ranks", options.ranks, launcher.name,
                             launcher.size),
                 "leave --ranks out under a launcher");
   }
-  run_under_mpi(options);
+  launcher.joins_by_mpi ? run_under_mpi(options) : run_over_tcp(options, launcher.size);
 }
 
 }  // namespace

@@ -2,19 +2,24 @@
 
 #include <fmt/chrono.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <ctime>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file_system.h"
+#include "base/log.h"
 #include "bench/machine_fit.h"
+#include "bench/steady.h"
 #include "cli/compute_choice.h"
 #include "cli/launcher.h"
 #include "cli/progress_line.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
+#include "observe/cpu_time.h"
 #include "observe/machine.h"
 #include "ops/gemm.h"
 #include "planner/machine_text.h"
@@ -58,34 +63,79 @@ std::vector<int> rank_counts(const CalibrateOptions& options, Device::Kind kind)
   return counts;
 }
 
-/// The measurements of one world, with a progress line of its own.
+constexpr std::size_t kMostPasses = 4;
+
+/// The measurements of one world, again and again until two agree that nobody disturbed.
 class Measuring {
  public:
   Measuring(Device::Kind kind, DType dtype, int ranks)
-      : kind_(kind), ranks_(ranks), options_{.threads = thread_count(0, ranks), .dtype = dtype} {}
+      : kind_(kind), ranks_(ranks), options_{.threads = thread_count(0, ranks), .dtype = dtype} {
+    options_.rounds = 4;  // of each pass
+    size_ = fmt::format("{} rank{} x {} thread{}", ranks_, ranks_ == 1 ? "" : "s", options_.threads,
+                        options_.threads == 1 ? "" : "s");
+  }
 
   void run(MachineSamples& samples) {
     run_on_devices(kind_, ranks_, [&](World& world, Device device) {
-      MachineBenchOptions options = options_;
-      options.device = device;
-      const std::string size =
-          fmt::format("{} rank{} x {} thread{}", ranks_, ranks_ == 1 ? "" : "s", options.threads,
-                      options.threads == 1 ? "" : "s");
-      options.progress = progress_line("measuring computation, " + size, "measurements");
-      const RankRates rates = measure_rates(world, options);
-      options.progress = progress_line("measuring communication, " + size, "measurements");
-      const LinkRates links = measure_links(world, options);
+      std::vector<MeasuredPass> passes;
+      std::optional<MeasuredPass> steady;
+      while (!steady) {
+        if (passes.size() == kMostPasses) refuse(passes);
+        passes.push_back(measure(world, device, passes.size() + 1));
+        steady = steady_pass(passes);
+        if (!steady && passes.size() > 1 && world.rank() == 0) {
+          log_info("measuring again, not steady: {}", unsteadiness(passes));
+        }
+      }
       if (world.rank() != 0) return;
-      samples.rates.push_back(rates);
-      if (world.size() > 1) samples.links.push_back(links);
+      samples.rates.push_back(steady->rates);
+      if (world.size() > 1) samples.links.push_back(steady->links);
     });
   }
 
  private:
+  MeasuredPass measure(World& world, Device device, std::size_t pass) const {
+    MachineBenchOptions options = options_;
+    options.device = device;
+    const auto line = [&](const char* what) {
+      return progress_line(fmt::format("measuring {}, {}, pass {}", what, size_, pass),
+                           "measurements");
+    };
+    const observe::CpuShare cores;
+    options.progress = line("computation");
+    MeasuredPass measured{.rates = measure_rates(world, options)};
+    options.progress = line("communication");
+    measured.links = measure_links(world, options);
+    // A GPU is not shared with those who have the cores, and processes of one launch are not
+    // others.
+    const bool knows_others =
+        kind_ == Device::Kind::cpu && detect_launcher(process_environment).size == 1;
+    measured.others = world.all().combine(knows_others ? cores.of_others() : 0.0, ReduceOp::max);
+    return measured;
+  }
+
+  [[noreturn]] void refuse(const std::vector<MeasuredPass>& passes) const {
+    throw Error(ErrorCode::resources,
+                fmt::format("the machine is not steady enough to be measured with {}: {}; the load "
+                            "average is {:.1f}",
+                            size_, unsteadiness(passes), observe::load_average()),
+                "stop other work on this machine, or measure at another time; nothing was written");
+  }
+
   const Device::Kind kind_;
   const int ranks_;
-  const MachineBenchOptions options_;
+  MachineBenchOptions options_;
+  std::string size_;
 };
+
+/// What was measured is not written where it cannot be true.
+void check_figures(const MachineSamples& samples) {
+  const std::vector<std::string> found = contradictions(samples);
+  if (found.empty()) return;
+  throw Error(ErrorCode::resources,
+              fmt::format("what was measured contradicts itself: {}", fmt::join(found, "; ")),
+              "stop other work on this machine and measure again; nothing was written");
+}
 
 /// What there is to say about the circumstances: a file of another day, or of a loaded machine, is
 /// to be recognised.
@@ -102,10 +152,11 @@ std::vector<std::string> comments(const MachineSamples& samples, const planner::
     const RankRates& rates = samples.rates[i];
     const planner::Device& device = i == 0 ? machine.device : machine.shared[i - 1].device;
     lines.push_back(fmt::format(
-        "{} x {} threads: a large product at {:.4g} GFLOP/s a rank, spread {:.1f} %; copies at "
-        "{:.3g} GB/s; all products fitted to {:.1f} %.",
+        "{} x {} threads: a large product at {:.4g} GFLOP/s a rank, spread {:.1f} %; {:.6g} GB/s "
+        "between products, copies at {:.6g} GB/s; all products fitted to {:.1f} %.",
         rates.ranks, rates.threads, rates.product_flops * 1e-9, 100 * rates.product_spread,
-        rates.copy_bytes * 1e-9, 100 * product_error(device, samples.dtype, rates)));
+        device.memory_bytes_per_s * 1e-9, rates.copy_bytes * 1e-9,
+        100 * product_error(device, samples.dtype, rates)));
   }
   return lines;
 }
@@ -139,6 +190,7 @@ void calibrate(const CalibrateOptions& options) {
   const Stopwatch watch;
   for (const int ranks : counts) Measuring(choice.device.kind, choice.dtype, ranks).run(samples);
   if (!is_first_process()) return;
+  check_figures(samples);
   const planner::Machine machine = fit_machine(samples);
   const std::string text =
       planner::machine_text(machine, comments(samples, machine, watch.seconds()));
@@ -147,7 +199,7 @@ void calibrate(const CalibrateOptions& options) {
     return;
   }
   write_file_atomically(real_file_system(), options.out, text);
-  fmt::print(stderr, "wrote {}\n", options.out.string());
+  log_info("wrote {}", options.out.string());
 }
 
 }  // namespace heddle::cli

@@ -14,7 +14,8 @@ struct CalibrateOptions {
 
 /// Measures this machine and writes a machine file for it (docs/design/011-planner.md).
 /// Error(resources) where that cannot be written or there are fewer devices than ranks, before
-/// anything is measured.
+/// anything is measured; and where other work on the machine does not let two measurements agree,
+/// or the figures contradict each other: then nothing is written.
 void calibrate(const CalibrateOptions& options);
 
 }  // namespace heddle::cli

@@ -17,7 +17,7 @@ namespace {
 struct Options {
   std::string source, out, dtype;
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
-  bool json = false;
+  bool keeps_quantized = false, json = false;
 };
 
 std::optional<DType> dtype_of(const std::string& name) {
@@ -44,6 +44,7 @@ void run(const Options& options) {
   const ConvertReport report = convert(real_file_system(), options.source, options.out,
                                        {.dtype = dtype_of(options.dtype),
                                         .max_shard_bytes = options.max_shard_bytes,
+                                        .keeps_quantized = options.keeps_quantized,
                                         .progress = progress_line("converting " + options.source)});
   for (const std::string& warning : report.warnings) log_warn("{}", warning);
   log_info("wrote {}: {} tensors, {} parameters, {} in {} files", report.out.string(),
@@ -64,6 +65,8 @@ void add_convert(Verb app) {
   verb.add_option("--max-shard-bytes", options->max_shard_bytes,
                   "start a new file beyond this size")
       .positive();
+  verb.add_flag("--keep-quantized", options->keeps_quantized,
+                "copy fp8 and other quantized weights as they are, unread");
 }
 
 }  // namespace heddle::cli

@@ -12,6 +12,7 @@
 #include "cli/launcher.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_backend.h"
 #include "observe/machine.h"
 #include "observe/terminal.h"
@@ -140,12 +141,27 @@ Finding gpus() {
   const char* why = "models above some 100M parameters want a GPU";
   const int count = cuda_device_count();
   if (count == 0) return {"CUDA", Status::missing, "no GPU, or not in this build", why};
-  const auto memory = device_runtime::device_memory({Device::Kind::cuda, 0});
-  return {"CUDA", Status::ok,
-          fmt::format("{} device{}, {} free of {} on the first", count, count == 1 ? "" : "s",
-                      format_bytes(static_cast<double>(memory.free_bytes)),
-                      format_bytes(static_cast<double>(memory.total_bytes))),
-          why};
+  const Device first{Device::Kind::cuda, 0};
+  const auto memory = device_runtime::device_memory(first);
+  const std::string devices =
+      fmt::format("{} device{}, {} free of {} on the first", count, count == 1 ? "" : "s",
+                  format_bytes(static_cast<double>(memory.free_bytes)),
+                  format_bytes(static_cast<double>(memory.total_bytes)));
+  try {
+    return {"CUDA", Status::ok, fmt::format("{}, {}", devices, ops::gemm_backend(first)), why};
+  } catch (const Error& e) {  // a library that is opened at run time
+    return {"CUDA", Status::missing, fmt::format("{}, but {}", devices, e.message()), e.hint()};
+  }
+}
+
+Finding mpi() {
+  const auto found = find_mpi(mpi_library_beside(std::filesystem::read_symlink("/proc/self/exe")));
+  const char* const why =
+      found.is_usable
+          ? "joins machines under mpirun"
+          : "mpirun needs it: install Open MPI (libopenmpi-dev, openmpi-bin) and build again; "
+            "torchrun and srun do without";
+  return {"MPI", found.is_usable ? Status::ok : Status::missing, found.text, why};
 }
 
 std::vector<Finding> examine() {
@@ -161,7 +177,7 @@ std::vector<Finding> examine() {
           {"NCCL", has_nccl() ? Status::ok : Status::missing,
            has_nccl() ? "libnccl.so.2" : "not in this build, or its library is not found",
            "joins several GPUs"},
-          {"MPI", Status::missing, "not in this build", "joins machines under mpirun"}};
+          mpi()};
 }
 
 void print_text(const std::vector<Finding>& findings) {
@@ -212,14 +228,14 @@ void add_doctor(Verb app) {
   const auto options = std::make_shared<Options>();
   verb.add_flag("--json", options->as_json, "one JSON object on standard output");
   verb.add_flag("--calibrate", options->calibrates,
-                "measure this machine for two minutes and write a machine file for heddle plan");
+                "measure this machine until it is steady, two minutes or more, and write a machine "
+                "file for heddle plan");
   verb.add_option("--out", options->calibrate.out,
                   "of --calibrate: the machine file; standard output when absent");
   verb.add_option("--ranks", options->calibrate.ranks,
                   "of --calibrate: most ranks that share the machine; 0: two")
       .range(0, 1024);
-  verb.add_option("--device", options->calibrate.device, "of --calibrate")
-      .one_of({"cpu", "cuda"})
+  verb.add_option("--device", options->calibrate.device, "of --calibrate: cpu or cuda")
       .show_default();
   verb.add_option("--dtype", options->calibrate.dtype,
                   "of --calibrate; f32 on a CPU and bf16 on a GPU when absent");

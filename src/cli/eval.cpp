@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
 #include "cli/temporary_folder.h"
@@ -13,6 +14,7 @@
 #include "observe/progress.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
+#include "train/model_setup.h"
 
 namespace heddle::cli {
 namespace {
@@ -29,8 +31,12 @@ void run(const Arguments& arguments) {
   const ModelSource source(arguments.model);
   const auto folder = source.path();
   const ModelSpec spec = read_model_spec(folder / "config.json");
-  const std::int64_t seq_len =
-      arguments.seq_len > 0 ? arguments.seq_len : std::min<std::int64_t>(spec.max_positions, 1024);
+  const std::int64_t seq_len = arguments.seq_len > 0
+                                   ? arguments.seq_len
+                                   : std::min<std::int64_t>(spec.longest_sequence(), 1024);
+  if (const auto beyond = beyond_positions(spec, seq_len); !beyond.empty()) {
+    log_warn("{}", beyond);
+  }
   config::RunConfig config;
   config.data.eval = arguments.data;
   config.data.seq_len = seq_len;
@@ -53,10 +59,11 @@ void run(const Arguments& arguments) {
   Model model(spec, {.dtype = choice.dtype, .positions = seq_len}, ParamStore::Purpose::inference,
               memory);
   load_weights(HfFolder(folder), spec, model.store(), stream, terminal);
-  observe::Progress progress({.label = "evaluating",
-                              .total = static_cast<std::uint64_t>(dataset->eval_windows()),
-                              .unit = "windows",
-                              .terminal = terminal});
+  observe::Progress progress(
+      {.label = "evaluating",
+       .total = static_cast<std::uint64_t>(windows_to_evaluate(*dataset, arguments.max_tokens)),
+       .unit = "windows",
+       .terminal = terminal});
   std::int64_t seen = 0;
   const auto result = evaluate(model, *dataset,
                                {.rows = arguments.batch,
@@ -69,8 +76,8 @@ void run(const Arguments& arguments) {
                                     }},
                                stream, memory);
   progress.finish();
-  fmt::print(stderr, "loss {:.4f}, perplexity {:.2f} over {} tokens\n", result.loss,
-             result.perplexity(), result.targets);
+  log_info("loss {:.4f}, perplexity {:.2f} over {} tokens", result.loss, result.perplexity(),
+           result.targets);
   if (arguments.json) {
     std::cout << JsonValue{{"loss", result.loss},
                            {"perplexity", result.perplexity()},

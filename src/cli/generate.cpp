@@ -1,17 +1,19 @@
 #include "infer/generate.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
-#include "data/encode.h"
 #include "engine/weights.h"
+#include "infer/special_tokens.h"
 #include "model/registry.h"
 #include "tokenizer/tokenizer.h"
 
@@ -68,6 +70,15 @@ class StoppingPrinter {
   std::string pending_, text_;
 };
 
+/// Why there are no more tokens, where no stop string came.
+const char* why_ended(const std::vector<std::int32_t>& tokens, const GenerateOptions& options) {
+  if (!tokens.empty() && std::ranges::count(options.end_tokens, tokens.back()) > 0) {
+    return "end_token";
+  }
+  const bool is_all = static_cast<std::int64_t>(tokens.size()) == options.max_tokens;
+  return is_all ? "max_tokens" : "positions";
+}
+
 void run(Arguments arguments) {
   const ModelSource source(arguments.model);
   const auto folder = source.path();
@@ -77,11 +88,14 @@ void run(Arguments arguments) {
   const ModelSpec spec = read_model_spec(folder / "config.json");
   const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
   auto prompt = tokenizer.encode(arguments.prompt, {.add_special = true});
-  const auto end = find_end_token(tokenizer, "auto");
-  if (end) arguments.generate.end_tokens.push_back(*end);
-  if (prompt.empty() && end) prompt.push_back(*end);
-  const std::int64_t positions = std::min<std::int64_t>(
-      spec.max_positions, static_cast<std::int64_t>(prompt.size()) + arguments.generate.max_tokens);
+  arguments.generate.end_tokens = end_tokens(folder, tokenizer);
+  if (prompt.empty()) {  // a new document
+    const SpecialTokens tokens = special_tokens(tokenizer);
+    if (const auto begin = tokens.bos ? tokens.bos : tokens.eos) prompt.push_back(*begin);
+  }
+  const std::int64_t positions =
+      std::min<std::int64_t>(spec.longest_sequence(), static_cast<std::int64_t>(prompt.size()) +
+                                                          arguments.generate.max_tokens);
   Model model(spec, {.dtype = choice.dtype, .positions = positions}, ParamStore::Purpose::inference,
               memory);
   load_weights(HfFolder(folder), spec, model.store(), stream, observe::stderr_terminal(false));
@@ -89,9 +103,14 @@ void run(Arguments arguments) {
   StreamDecoder decoder(tokenizer, true);
   StoppingPrinter printer(arguments.prompt, arguments.stop, arguments.json);
   const Stopwatch watch;
+  bool is_stopped = false;
   const auto tokens = generate(
       model, prompt, arguments.generate,
-      [&](std::int32_t token) { return printer.add(decoder.push(token)); }, stream, memory);
+      [&](std::int32_t token) {
+        is_stopped = !printer.add(decoder.push(token));
+        return !is_stopped;
+      },
+      stream, memory);
   printer.add(decoder.finish());
   printer.finish();
   const double seconds = watch.seconds();
@@ -99,14 +118,15 @@ void run(Arguments arguments) {
     std::cout << JsonValue{{"prompt", arguments.prompt},
                            {"text", printer.text()},
                            {"tokens", tokens},
+                           {"stopped", is_stopped ? "stop" : why_ended(tokens, arguments.generate)},
                            {"seconds", seconds},
                            {"tokens_per_second", static_cast<double>(tokens.size()) / seconds}}
                      .dump()
               << "\n";
   } else {
     std::cout << "\n";
-    fmt::print(stderr, "{} tokens, {:.0f} tokens/s\n", tokens.size(),
-               static_cast<double>(tokens.size()) / seconds);
+    log_info("{} tokens, {:.0f} tokens/s", tokens.size(),
+             static_cast<double>(tokens.size()) / seconds);
   }
 }
 

@@ -21,8 +21,8 @@ DType dtype_named(const std::string& name) {
 planner::Job make_job(const JobOptions& options) {
   planner::Job job;
   job.spec = named_model(options.model);
-  job.seq_len =
-      options.seq_len > 0 ? options.seq_len : std::min<std::int64_t>(2048, job.spec.max_positions);
+  job.seq_len = options.seq_len > 0 ? options.seq_len
+                                    : std::min<std::int64_t>(2048, job.spec.longest_sequence());
   if (job.seq_len > job.spec.max_positions && !job.spec.rope) {
     throw Error(ErrorCode::usage,
                 fmt::format("--seq {} is longer than the model's table of {} positions",

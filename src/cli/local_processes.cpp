@@ -9,36 +9,27 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "cli/ended.h"
+#include "cli/own_arguments.h"
 #include "comm/tcp_listener.h"
+#include "train/stop_signals.h"
 
 namespace heddle::cli {
 namespace {
 
 constexpr std::chrono::seconds kGrace{8};
 
-std::vector<std::string> own_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
-  std::vector<std::string> arguments;
-  for (std::size_t begin = 0; begin < all.size();) {
-    const std::size_t end = std::min(all.find('\0', begin), all.size());
-    arguments.push_back(all.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return arguments;
-}
-
 /// Between fork and exec: nothing but calls of the system. `inherited`: a file that stays open.
 [[noreturn]] void become(char* const* arguments, char* const* environment, pid_t parent,
                          int inherited) {
   if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
+  StopSignals::forget_in_child();
   prctl(PR_SET_PDEATHSIG, SIGTERM);  // who is killed takes the ranks along
   if (getppid() != parent) _exit(static_cast<int>(ErrorCode::peer));
   execve("/proc/self/exe", arguments, environment);
@@ -61,7 +52,7 @@ pid_t start(int rank, int ranks, const TcpListener& meeting, std::vector<std::st
   variables.push_back(fmt::format("WORLD_SIZE={}", ranks));
   variables.push_back("MASTER_ADDR=127.0.0.1");
   variables.push_back(fmt::format("MASTER_PORT={}", meeting.port - 1));  // ranks take the next
-  if (rank == 0) variables.push_back(fmt::format("{}={}", kListeningVariable, meeting.socket));
+  variables.push_back(fmt::format("{}={}", kListeningVariable, rank == 0 ? meeting.socket : -1));
   variables.push_back(fmt::format("NCCL_HOSTID=heddle-{}-{}", parent, rank));
   const std::vector<char*> argument_pointers = pointers_to(arguments);
   const std::vector<char*> variable_pointers = pointers_to(variables);
@@ -75,7 +66,9 @@ pid_t start(int rank, int ranks, const TcpListener& meeting, std::vector<std::st
 }
 
 int status_of(int state) {
-  return WIFEXITED(state) ? WEXITSTATUS(state) : static_cast<int>(ErrorCode::peer);
+  if (WIFEXITED(state)) return WEXITSTATUS(state);
+  const bool was_asked = WTERMSIG(state) == SIGINT || WTERMSIG(state) == SIGTERM;
+  return was_asked ? status_of_signal(WTERMSIG(state)) : static_cast<int>(ErrorCode::peer);
 }
 
 }  // namespace
@@ -84,16 +77,23 @@ void run_local_processes(int ranks) {
   // Rank 0 gets the socket rather than a port that was free: others may take it meanwhile, even the
   // ranks that call it.
   const TcpListener meeting = listen_on(0, ranks);
-  std::vector<pid_t> running;
+  std::mutex mutex;
+  std::vector<pid_t> running;  // not yet waited for
   for (int rank = 0; rank < ranks; ++rank) {
     running.push_back(start(rank, ranks, meeting, own_arguments()));
   }
   close(meeting.socket);
+  StopSignals signals(false);
+  signals.pass_on([&](int signal) {
+    const std::lock_guard lock(mutex);
+    for (const pid_t process : running) kill(process, signal);
+  });
   using Clock = std::chrono::steady_clock;
   int status = 0;
   Clock::time_point failed_at{};
   while (!running.empty()) {
     int state = 0;
+    std::unique_lock lock(mutex);
     const pid_t ended = waitpid(-1, &state, WNOHANG);
     if (ended > 0 && std::erase(running, ended) > 0) {
       if (status == 0 && status_of(state) != 0) {
@@ -105,9 +105,11 @@ void run_local_processes(int ranks) {
     if (status != 0 && Clock::now() - failed_at > kGrace) {
       for (const pid_t process : running) kill(process, SIGKILL);
     }
+    lock.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  throw ProcessesEnded{status};
+  signals.pass_on([](int) {});
+  throw Ended{status};
 }
 
 }  // namespace heddle::cli

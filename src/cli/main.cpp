@@ -1,17 +1,20 @@
 #include <malloc.h>
 
-#include <cstdio>
+#include <string>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/local_processes.h"
+#include "cli/ended.h"
+#include "cli/ranks.h"
+#include "cli/standard_streams.h"
+#include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
 namespace heddle::cli {
 namespace {
 
-int run(int argc, char** argv) {
+void run(int argc, char** argv) {
   Program program(
       "heddle", "Heddle trains large language models across processors joined by imperfect links.",
       HEDDLE_VERSION);
@@ -33,11 +36,10 @@ int run(int argc, char** argv) {
   add_config(root);
   add_demo_text(root);
   if (argc == 1) {
-    fmt::print(stderr, "{}\n", program.help());
+    log_info("{}", program.help());
     throw Error(ErrorCode::usage, "no verb was given", "see heddle --help");
   }
   program.run(argc, argv);
-  return 0;
 }
 
 /// Matrix products take aligned buffers of a few to tens of megabytes and free them in every call.
@@ -53,21 +55,39 @@ void return_large_buffers() {
 #endif
 }
 
+/// The exit status of what ended the verb.
+int report_failure() {
+  try {
+    throw;
+  } catch (const Ended& ended) {
+    return ended.status;
+  } catch (const Error& e) {
+    if (speaks(e)) log_line(LogLevel::error, e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    // Whatever a verb prints by throws its own kind of exception.
+    if (results_have_failed()) return 0;
+    log_line(LogLevel::error, std::string("internal: ") + e.what());
+    return static_cast<int>(ErrorCode::internal);
+  }
+}
+
+int run_and_report(int argc, char** argv) {
+  int status = 0;
+  try {
+    run(argc, argv);
+  } catch (...) {
+    status = report_failure();
+  }
+  return status_with_results(status);
+}
+
 }  // namespace
 }  // namespace heddle::cli
 
 int main(int argc, char** argv) {
+  heddle::cli::prepare_standard_streams();
   heddle::cli::return_large_buffers();
-  try {
-    return heddle::cli::run(argc, argv);
-  } catch (const heddle::cli::ProcessesEnded& ended) {
-    return ended.status;
-  } catch (const heddle::Error& e) {
-    const bool is_stop = e.code() == heddle::ErrorCode::stopped;
-    heddle::log_line(is_stop ? heddle::LogLevel::info : heddle::LogLevel::error, e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::exception& e) {
-    heddle::log_line(heddle::LogLevel::error, std::string("internal: ") + e.what());
-    return static_cast<int>(heddle::ErrorCode::internal);
-  }
+  heddle::cli::wait_briefly();
+  return heddle::cli::run_and_report(argc, argv);
 }

@@ -1,18 +1,25 @@
 #include "cli/ranks.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
+#include <atomic>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "cli/ended.h"
 #include "cli/launcher.h"
 #include "cli/local_processes.h"
+#include "cli/shared_failure.h"
+#include "comm/failure_text.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_backend.h"
 #include "comm/staged/staged_backend.h"
+#include "comm/stopped_by_peer.h"
 #include "comm/tcp/tcp_world.h"
 #include "comm/threads/thread_world.h"
+#include "train/rank_agreement.h"
+#include "train/stop_signals.h"
 
 namespace heddle::cli {
 
@@ -30,47 +37,134 @@ int rank_count(int local) {
 
 bool is_first_process() { return detect_launcher(process_environment).rank == 0; }
 
+bool speaks(const Error& error) {
+  if (error.code() != ErrorCode::usage) return true;
+  try {
+    const Launcher launcher = detect_launcher(process_environment);
+    return launcher.rank == 0 || !launcher.prints_together;
+  } catch (const Error&) {  // what the launcher says makes no sense, which is this error
+    return true;
+  }
+}
+
 namespace {
 
-/// torchrun says where rank 0 is; its own store listens on the port, ours takes the next one.
 TcpPlace tcp_place(const Launcher& launcher) {
-  const char* const address = process_environment("MASTER_ADDR");
-  const char* const port = process_environment("MASTER_PORT");
-  const auto number_in = [](const char* text, int otherwise) {
-    if (text != nullptr) std::from_chars(text, text + std::strlen(text), otherwise);
-    return otherwise;
-  };
-  const int number = number_in(port, 0);
-  if (address == nullptr || number <= 0 || number > 65534) {
-    throw Error(ErrorCode::usage,
-                fmt::format("RANK = {} and WORLD_SIZE = {}, but MASTER_ADDR and MASTER_PORT do not "
-                            "say where rank 0 is",
-                            launcher.rank, launcher.size),
-                "start with torchrun, or unset RANK and WORLD_SIZE");
-  }
+  const MeetingPoint point = meeting_point(launcher, process_environment);
+  const char* const listening = process_environment(kListeningVariable);
   return {.rank = launcher.rank,
           .size = launcher.size,
-          .address = address,
-          .port = static_cast<std::uint16_t>(number + 1),
-          .listening = number_in(process_environment(kListeningVariable), -1)};
+          .address = point.address,
+          .port = point.port,
+          .listening = listening != nullptr ? std::atoi(listening) : -1};
+}
+
+/// MPI that does not understand the launcher takes every process for the only one.
+void check_size(const World& world, const Launcher& launcher) {
+  if (world.size() == launcher.size) return;
+  throw Error(ErrorCode::peer,
+              fmt::format("{} started {} ranks, but MPI knows of {}", launcher.name, launcher.size,
+                          world.size()),
+              "use the mpirun of the MPI that heddle was built with, or srun --mpi=none, which "
+              "joins the ranks over TCP");
+}
+
+/// What a rank ends with whose world failed so: the cause's own status, also where that is a signal
+/// that ended another rank at once.
+int status_of(const std::exception_ptr& failure) {
+  const auto signal = status_of_rank_ended_at_once(failure_text(failure));
+  return signal.value_or(static_cast<int>(failure_code(failure)));
+}
+
+/// As the rank that the launcher made of this process. The user hears once of what the ranks fail
+/// of: from the rank that knows it.
+void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& body,
+                 WatchdogOptions watch) {
+  std::atomic<bool> has_told = false;
+  watch.tell = [&](const std::string& text) {
+    log_line(LogLevel::error, text);
+    has_told = true;
+  };
+  try {
+    if (!launcher.joins_by_mpi) return run_tcp_rank(tcp_place(launcher), body, watch);
+    const auto checked = [&](World& world) {
+      check_size(world, launcher);
+      body(world);
+    };
+    run_mpi_rank(mpi_library_beside(std::filesystem::read_symlink("/proc/self/exe")), checked,
+                 watch);
+  } catch (const AgreedError& error) {
+    if (launcher.rank == 0) throw;
+    if (!launcher.prints_together) log_info("rank {} stopped; rank 0 says why", launcher.rank);
+    throw Ended{static_cast<int>(error.code())};
+  } catch (const StoppedByPeer& stop) {
+    if (!launcher.prints_together) {
+      log_line(LogLevel::error,
+               fmt::format("rank {} stopped; rank {} says why", launcher.rank, stop.teller()));
+    }
+    throw Ended{status_of(std::current_exception())};
+  } catch (const std::exception&) {
+    if (has_told) throw Ended{status_of(std::current_exception())};
+    throw;
+  }
+}
+
+/// Ranks first tell each other whether they got here well. `status`: what came out of that.
+void run_met(const Launcher& launcher, const std::exception_ptr& failure,
+             const std::function<void(World&)>& body, const WatchdogOptions& watch, int& status) {
+  run_as_rank(
+      launcher,
+      [&](World& world) {
+        status = tell_shared_failure(world, failure);
+        if (status == 0) body(world);
+      },
+      watch);
+  if (status != 0) throw Ended{status};
 }
 
 }  // namespace
+
+void prepare_on_ranks(const std::function<void()>& prepare) {
+  const Launcher launcher = detect_launcher(process_environment);
+  if (launcher.size == 1 || !launcher.prints_together) return prepare();
+  try {
+    return prepare();
+  } catch (const std::exception&) {
+    const auto failure = std::current_exception();
+    int status = 0;
+    try {
+      run_met(launcher, failure, {}, {.joining = std::chrono::seconds(30)}, status);
+    } catch (...) {
+      if (status != 0) throw;
+    }
+    // The others are not there to hear it.
+    log_line(LogLevel::error,
+             fmt::format("rank {}: {}", launcher.rank, failure_text_with_hint(failure)));
+    throw Ended{static_cast<int>(failure_code(failure))};
+  }
+}
 
 void run_on_ranks(int ranks, const std::function<void(World&)>& body,
                   const WatchdogOptions& watch) {
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1) return run_ranks(ranks, body, watch);
-  if (launcher.name == "torchrun") return run_tcp_rank(tcp_place(launcher), body, watch);
-  const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  run_mpi_rank(mpi_library_beside(program), body, watch);
+  int status = 0;
+  run_met(launcher, nullptr, body, watch, status);
 }
 
 void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World&, Device)>& body,
                     const WatchdogOptions& watch) {
+  RunIdentity computes_on;
+  computes_on.add("run.device", kind == Device::Kind::cpu ? "\"cpu\"" : "\"cuda\"",
+                  config::Scope::launch);
   if (kind == Device::Kind::cpu) {
     return run_on_ranks(
-        ranks, [&](World& world) { body(world, {}); }, watch);
+        ranks,
+        [&](World& world) {
+          require_same_on_all_ranks(world, computes_on);
+          body(world, {});
+        },
+        watch);
   }
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1 && ranks > 1) {
@@ -80,6 +174,7 @@ void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World
   run_on_ranks(
       ranks,
       [&](World& host) {
+        require_same_on_all_ranks(host, computes_on);
         const int local = launcher.size > 1 ? launcher.local_rank : host.rank();
         const Device device{kind, local % std::max(1, cuda_device_count())};
         if (host.size() == 1) return body(host, device);

@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "base/error.h"
 #include "comm/watchdog.h"
 #include "comm/world.h"
 #include "tensor/device.h"
@@ -16,9 +17,19 @@ int rank_count(int local);
 /// one.
 bool is_first_process();
 
+/// Whether this process prints an error that ends it: a wrong command line, which all processes of
+/// one launcher have, is the first one's to say.
+bool speaks(const Error& error);
+
+/// Does what a verb does before its ranks meet: reads files and checks them. When that fails on
+/// some ranks of a launcher, they meet all the same: one says it, and all end with its status,
+/// instead of waiting for those that failed. Every rank must call run_on_ranks or run_on_devices
+/// afterwards. (Ranks that somebody started one by one say it themselves.)
+void prepare_on_ranks(const std::function<void()>& prepare);
+
 /// Runs `body` on every rank that this process has: as the one that a launcher made it, or as
-/// `ranks` threads. Rethrows the failure of the rank that failed first.
-/// `watch` says how long ranks may wait for each other.
+/// `ranks` threads. Rethrows the failure of the rank that failed first, or throws Ended where a
+/// rank has said it. `watch` says how long ranks may wait for each other.
 void run_on_ranks(int ranks, const std::function<void(World&)>& body,
                   const WatchdogOptions& watch = {});
 /// The same for ranks that compute on a device of this kind: each gets its own, the GPU of its

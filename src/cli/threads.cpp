@@ -15,4 +15,10 @@ int thread_count(int wanted, int ranks) {
   return std::max(1, observe::inspect_machine().cores_usable / ranks);
 }
 
+void wait_briefly() {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  constexpr const char* kLooks = "4000";  // 25 to 70 ns each, by processor
+  setenv("GOMP_SPINCOUNT", kLooks, /*overwrite=*/0);
+}
+
 }  // namespace heddle::cli

@@ -23,7 +23,7 @@ struct Options {
   std::vector<std::string> inputs;
   std::string tokenizer, out;
   std::string end_token = "auto", field = "text", split = "whole-file", delimiter;
-  std::string on_error = "fail";
+  std::string on_error = "fail", as;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   bool no_special = false, json = false;
 };
@@ -38,6 +38,9 @@ TokenizeOptions resolve(const Options& options, const fs::path& tokenizer_file,
                            .parse_special = !options.no_special,
                            .threads = options.threads};
   resolved.on_fault = options.on_error == "skip" ? OnFault::skip : OnFault::stop;
+  if (!options.as.empty()) {
+    resolved.kind = options.as == "text" ? InputKind::text : InputKind::jsonl;
+  }
   resolved.format.field = options.field;
   resolved.format.delimiter = options.delimiter;
   resolved.format.split = !options.delimiter.empty()       ? TextSplit::delimiter
@@ -92,6 +95,7 @@ void run(const Options& options) {
       tokenize(real_file_system(), resolved, encoders(tokenizer, resolved.parse_special),
                [&](const TokenizeProgress& now) { line.show(now); });
   line.finish();
+  if (!result.left_out.empty()) log_warn("{}", describe_left_out(result.left_out));
   print_for_people(options, result, clock.seconds());
   if (options.json) {
     const std::string text = to_json(resolved, result, clock.seconds()).dump();
@@ -105,12 +109,14 @@ void add_tokenize(Verb app) {
   auto options = std::make_shared<Options>();
   Verb verb = app.add_verb("tokenize", "text or JSONL to a token file");
   verb.add_option("INPUT", options->inputs,
-                  ".jsonl (one document a line), text files, or folders of .txt and .jsonl")
+                  "JSON lines (one document a line), text files, or folders of .txt and .jsonl")
       .required();
   verb.add_option("--tokenizer", options->tokenizer, "tokenizer.json, or a folder that holds one")
       .required();
   verb.add_option("--out", options->out, "token file to write").required();
   verb.add_option("--threads", options->threads, "threads to use").range(1, 1024).show_default();
+  verb.add_option("--as", options->as, "what the inputs are; otherwise recognised by content")
+      .one_of({"text", "jsonl"});
   verb.add_option("--field", options->field, "field of JSONL objects that holds the text")
       .show_default();
   const Option split =

@@ -10,9 +10,9 @@
 #include "base/strings.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "data/training_texts.h"
 #include "observe/progress.h"
 #include "tokenizer/bpe_train.h"
-#include "tokenizer/training_text.h"
 
 namespace heddle::cli {
 namespace {
@@ -48,8 +48,14 @@ class StageProgress {
 };
 
 BpeTrainResult train(const Options& options) {
+  const Inputs inputs = find_inputs({options.inputs.begin(), options.inputs.end()});
+  if (!inputs.left_out.empty()) log_warn("{}", describe_left_out(inputs.left_out));
   TrainingTexts texts;
-  for (const auto& input : options.inputs) texts.add_file(input);
+  for (const InputFile& input : inputs.files) {
+    refuse_to_replace({input.path}, options.out);
+    refuse_to_replace({input.path}, options.out + ".tmp");
+    texts.add(input);
+  }
   StageProgress progress;
   BpeTrainOptions training = options.train;
   training.pretokenizer =
@@ -81,7 +87,8 @@ void add_tokenizer(Verb app) {
   Verb tokenizer = app.add_verb("tokenizer", "make tokenizers");
   tokenizer.require_verb();
   Verb verb = tokenizer.add_verb("train", "learn a byte-level BPE from text");
-  verb.add_option("INPUT", options->inputs, "text files; .jsonl files with a \"text\" in each line")
+  verb.add_option("INPUT", options->inputs,
+                  "text, JSON lines with a \"text\" in each, or folders of .txt and .jsonl")
       .required();
   verb.add_option("--vocab", options->train.vocab_size, "tokens, with the 256 bytes and specials")
       .required();

@@ -6,6 +6,7 @@
 #include "base/json_value.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "observe/trace_parts.h"
 #include "observe/trace_summary.h"
 
 namespace heddle::cli {
@@ -19,19 +20,18 @@ struct Options {
   bool json = false;
 };
 
-/// A trace file, or that of a run folder.
+/// A trace file, or all parts of a run folder's.
 observe::TraceSummary read(const fs::path& path) {
-  fs::path file = path;
-  if (fs::is_directory(path)) {
-    file = path / "trace" / "run.json";
-    if (!fs::exists(file)) {
-      throw Error(ErrorCode::data, fmt::format("{} has no trace/run.json", path.string()),
-                  "train with observe.trace = true, which records one");
-    }
+  const bool is_run = fs::is_directory(path);
+  const observe::Trace trace =
+      is_run ? observe::read_trace_parts(path / "trace") : observe::read_trace(path);
+  if (is_run && trace.spans().empty()) {
+    throw Error(ErrorCode::data, fmt::format("{} has no trace/run-NNNNNN.json", path.string()),
+                "train with observe.trace = true, which records them");
   }
-  observe::TraceSummary summary = observe::summarize(observe::read_trace(file));
+  observe::TraceSummary summary = observe::summarize(trace);
   if (summary.rows.empty()) {
-    throw Error(ErrorCode::data, fmt::format("{} has no spans", file.string()),
+    throw Error(ErrorCode::data, fmt::format("{} has no spans", path.string()),
                 "the run ended before its first step, or another program wrote it");
   }
   return summary;

@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
+#include "cli/ended.h"
+#include "cli/own_arguments.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
@@ -14,6 +16,7 @@
 #include "comm/record/record_communicator.h"
 #include "config/load.h"
 #include "train/model_setup.h"
+#include "train/stop_signals.h"
 #include "train/trainer.h"
 
 namespace heddle::cli {
@@ -23,7 +26,7 @@ struct Arguments {
   std::string run_file;
   std::vector<std::string> overrides;
   int ranks = 1;
-  bool fresh = false, dry_run = false, json = false;
+  bool fresh = false, accept_changes = false, dry_run = false, json = false;
 };
 
 /// The lines of the resolved run file as rows of the report.
@@ -42,35 +45,58 @@ std::vector<std::pair<std::string, std::string>> settings_of(const config::RunCo
 }
 
 WatchdogOptions watchdog_options(const config::RunConfig& config) {
-  return {.limit = std::chrono::duration<double>(config.run.timeout),
+  const std::chrono::duration<double> limit(config.run.timeout);
+  return {.limit = limit,
+          .joining = limit,
           .flight_folder = config.folder() / "flight",
           // A rank that hangs cannot be ended from within; what is written is whole or not there.
           .give_up = [](const std::string& reason) {
-            fmt::print(stderr, "error: {}\n", reason);
-            std::_Exit(static_cast<int>(ErrorCode::peer));
+            log_line(LogLevel::error, reason);
+            std::_Exit(
+                status_of_rank_ended_at_once(reason).value_or(static_cast<int>(ErrorCode::peer)));
           }};
 }
 
+void end_if_stopped(const TrainOutcome& outcome) {
+  if (outcome.stopped_by == 0) return;
+  const int status = outcome.is_saved ? static_cast<int>(ErrorCode::stopped)
+                                      : status_of_signal(outcome.stopped_by);
+  if (is_first_process()) {
+    log_info("stopped by {} after step {} of {}; checkpoint {}; the same command continues",
+             signal_name(outcome.stopped_by), outcome.step, outcome.steps_total,
+             outcome.checkpoint.empty() ? "none" : outcome.checkpoint.string());
+  }
+  throw Ended{status};
+}
+
 void run(const Arguments& arguments) {
+  StopSignals signals(is_first_process());  // loading and finding each other may take long too
   const int ranks = rank_count(arguments.ranks);
-  const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
+  config::LoadedRun loaded;
+  const auto load = [&] {
+    loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
+  };
+  arguments.dry_run ? load() : prepare_on_ranks(load);
   // A dry run leaves nothing behind, not even tokens.
   std::optional<TemporaryFolder> scratch;
   if (arguments.dry_run) scratch.emplace();
   const TrainOptions options{
       .threads = thread_count(static_cast<int>(loaded.config.run.threads), ranks),
       .fresh = arguments.fresh,
+      .accept_changes = arguments.accept_changes,
       .dry_run = arguments.dry_run,
       .work_folder = scratch ? scratch->path() : std::filesystem::path(),
       .terminal = observe::stderr_terminal(std::getenv("NO_COLOR") != nullptr),
-      .settings = settings_of(loaded.config)};
+      .program_version = HEDDLE_VERSION,
+      .settings = settings_of(loaded.config),
+      .command = own_command()};
   TrainOutcome outcome;
   const Device::Kind kind = device_kind(loaded.config);
   const auto body = [&](World& world, Device device) {
     TrainOptions own_options = options;
     own_options.device = device;
     const auto own = train(loaded.config, own_options, world);
-    if (world.rank() == 0) outcome = own;
+    if (world.rank() == 0 || !is_first_process()) outcome = own;
   };
   if (arguments.dry_run) {
     // The first of so many ranks, on which nothing travels: a mesh of any size is planned here.
@@ -79,23 +105,23 @@ void run(const Arguments& arguments) {
   } else {
     run_on_devices(kind, ranks, body, watchdog_options(loaded.config));
   }
-  if (!is_first_process()) return;
-  if (arguments.json) {
+  signals.set_place(
+      {.doing = RunPlace::Doing::done});  // a launcher may end us as others have ended
+  if (outcome.plan) {
+    if (arguments.json && is_first_process()) std::cout << to_json(*outcome.plan).dump() << "\n";
+    if (outcome.plan->refusal) throw *outcome.plan->refusal;
+    return;
+  }
+  if (arguments.json && is_first_process()) {
     std::cout << JsonValue{{"step", outcome.step},
                            {"steps", outcome.steps_total},
                            {"loss", outcome.loss},
                            {"checkpoint", outcome.checkpoint.string()},
-                           {"finished", outcome.stopped_by == nullptr}}
+                           {"finished", outcome.stopped_by == 0}}
                      .dump()
               << "\n";
   }
-  if (outcome.stopped_by != nullptr) {
-    throw Error(ErrorCode::stopped,
-                fmt::format("stopped by {} after step {} of {}; checkpoint {}", outcome.stopped_by,
-                            outcome.step, outcome.steps_total,
-                            outcome.checkpoint.empty() ? "none" : outcome.checkpoint.string()),
-                "the same command continues");
-  }
+  end_if_stopped(outcome);
 }
 
 }  // namespace
@@ -108,6 +134,8 @@ void add_train(Verb app) {
       .one_at_a_time();
   verb.add_option("--ranks", arguments->ranks, "local ranks to start");
   verb.add_flag("--fresh", arguments->fresh, "start over: forget the run folder's checkpoints");
+  verb.add_flag("--accept-changes", arguments->accept_changes,
+                "resume although settings changed that make another run of it");
   verb.add_flag("--dry-run", arguments->dry_run, "check and plan, but train nothing");
   verb.add_flag("--json", arguments->json, "print one JSON object at the end");
   verb.footer("heddle train examples/01_tiny_cpu/run.toml --set train.steps=100");

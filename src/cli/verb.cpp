@@ -2,6 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cmath>
+#include <limits>
+
 #include "base/error.h"
 #include "base/strings.h"
 
@@ -31,11 +34,40 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
   }
   const std::string help = "see " + command + " --help";
   const auto unknown = app.remaining(true);
-  if (unknown.empty()) return {ErrorCode::usage, command + ": " + error.what(), help};
+  if (unknown.empty()) {
+    return {ErrorCode::usage, command + ": " + shortened(error.what(), 300), help};
+  }
   const std::string& word = unknown.front();
   const std::string near = nearest_word(word, known_words(*verb, word));
-  return {ErrorCode::usage, fmt::format("{} does not know {}", command, word),
+  return {ErrorCode::usage, fmt::format("{} does not know {}", command, shortened(word)),
           near.empty() ? help : fmt::format("did you mean {}? {}", near, help)};
+}
+
+/// Beyond, a count would overflow when something is added to it.
+constexpr double kLargest = 1e18;
+
+/// A number for which `holds`; `must` says in words what that is. Not CLI11's own checks: NaN
+/// passes them, and they spell the largest number of all out in their messages.
+CLI::Validator number_that(const char* name, const char* must, bool (*holds)(double)) {
+  const auto problem = [=](const std::string& text) -> std::string {
+    double value = 0;
+    if (!CLI::detail::lexical_cast(text, value)) return {};  // the conversion to come says so
+    if (value > kLargest) return shortened(text) + " is too large";
+    return holds(value) ? "" : fmt::format("must be {}, not {}", must, shortened(text));
+  };
+  return CLI::Validator([=](std::string& text) { return problem(text); }, name);
+}
+
+/// CLI11 takes the largest number for one that is larger still.
+template <class T>
+CLI::Validator fits() {
+  const auto check = [](std::string& text) -> std::string {
+    double value = 0;
+    const bool is_beyond = CLI::detail::lexical_cast(text, value) &&
+                           std::abs(value) > static_cast<double>(std::numeric_limits<T>::max());
+    return is_beyond ? shortened(text) + " is too large" : "";
+  };
+  return {check, ""};
 }
 
 }  // namespace
@@ -51,12 +83,12 @@ Option& Option::show_default() {
 }
 
 Option& Option::positive() {
-  option_->check(CLI::PositiveNumber);
+  option_->check(number_that("POSITIVE", "a number above 0", [](double x) { return x > 0; }));
   return *this;
 }
 
 Option& Option::not_negative() {
-  option_->check(CLI::NonNegativeNumber);
+  option_->check(number_that("NONNEGATIVE", "0 or more", [](double x) { return x >= 0; }));
   return *this;
 }
 
@@ -72,6 +104,7 @@ Option& Option::range(std::uint64_t low, std::uint64_t high) {
 
 Option& Option::range(double low, double high) {
   option_->check(CLI::Range(low, high));
+  option_->check(number_that("", "a number", [](double x) { return !std::isnan(x); }));
   return *this;
 }
 
@@ -111,17 +144,17 @@ Option Verb::add_option(const std::string& name, std::filesystem::path& value,
 }
 
 Option Verb::add_option(const std::string& name, int& value, const std::string& description) {
-  return Option(app_->add_option(name, value, description));
+  return Option(app_->add_option(name, value, description)->check(fits<int>()));
 }
 
 Option Verb::add_option(const std::string& name, std::int64_t& value,
                         const std::string& description) {
-  return Option(app_->add_option(name, value, description));
+  return Option(app_->add_option(name, value, description)->check(fits<std::int64_t>()));
 }
 
 Option Verb::add_option(const std::string& name, std::uint64_t& value,
                         const std::string& description) {
-  return Option(app_->add_option(name, value, description));
+  return Option(app_->add_option(name, value, description)->check(fits<std::uint64_t>()));
 }
 
 Option Verb::add_option(const std::string& name, double& value, const std::string& description) {

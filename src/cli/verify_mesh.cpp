@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "cli/ranks.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
@@ -24,24 +25,28 @@ struct Arguments {
 
 void run(const Arguments& arguments) {
   const int ranks = rank_count(arguments.ranks);
-  const auto loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
+  config::LoadedRun loaded;
+  prepare_on_ranks(
+      [&] { loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks); });
   const TemporaryFolder tokens;
   MeshOptions options = arguments.mesh;
   options.threads = thread_count(static_cast<int>(loaded.config.run.threads), ranks);
   options.work_folder = tokens.path();
   MeshReport report;
-  run_on_devices(device_kind(loaded.config), ranks, [&](World& world, Device device) {
-    MeshOptions own_options = options;
-    own_options.device = device;
-    const auto own = verify_mesh(loaded.config, own_options, world);
-    if (world.rank() == 0) report = own;
-  });
+  run_on_devices(device_kind(loaded.config), ranks,
+                 [&](World& world, Device device) {
+                   MeshOptions own_options = options;
+                   own_options.device = device;
+                   const auto own = verify_mesh(loaded.config, own_options, world);
+                   if (world.rank() == 0) report = own;
+                 },
+                 {.joining = std::chrono::duration<double>(loaded.config.run.timeout)});
   if (!is_first_process()) return;
-  fmt::print(stderr, "one rank    loss {:.6f}\n{:<11} loss {:.6f}\n", report.loss_one, report.mesh,
-             report.loss_mesh);
+  log_info("one rank    loss {:.6f}\n{:<11} loss {:.6f}", report.loss_one, report.mesh,
+           report.loss_mesh);
   if (report.ok) {
-    fmt::print(stderr, "ok: everything agrees within {:.0e}; the largest difference is {:.1e}\n",
-               report.tolerance, report.rel);
+    log_info("ok: everything agrees within {:.0e}; the largest difference is {:.1e}",
+             report.tolerance, report.rel);
   }
   if (arguments.json) std::cout << to_json(report).dump() << "\n";
   if (report.ok) return;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/log.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
@@ -43,10 +44,13 @@ void refuse_settings_without_effect(const std::vector<std::string>& overrides) {
 }
 
 void run(const Arguments& arguments) {
-  const auto settings = config::parse_settings(arguments.overrides);
-  refuse_settings_without_effect(arguments.overrides);
+  config::RunConfig settings;
+  prepare_on_ranks([&] {
+    settings = config::parse_settings(arguments.overrides);
+    refuse_settings_without_effect(arguments.overrides);
+    compute_dtype(settings);
+  });
   ReferenceReport report;
-  compute_dtype(settings);
   const int ranks = rank_count(arguments.ranks);
   run_on_devices(device_kind(settings), ranks, [&](World& world, Device device) {
     const auto own = verify_reference(arguments.folder, options_of(settings, ranks, device), world);
@@ -54,8 +58,8 @@ void run(const Arguments& arguments) {
   });
   if (!is_first_process()) return;
   const auto line = [](const char* what, double value, double limit, const std::string& note = {}) {
-    fmt::print(stderr, "{} {:<16} {:.2e}  (at most {:.0e}){}\n", value <= limit ? "ok  " : "FAIL",
-               what, value, limit, note.empty() ? "" : "  worst: " + note);
+    log_info("{} {:<16} {:.2e}  (at most {:.0e}){}", value <= limit ? "ok  " : "FAIL", what, value,
+             limit, note.empty() ? "" : "  worst: " + note);
   };
   const auto limits = report.limits();
   line("logits", report.logits_rel, limits.logits);
@@ -63,10 +67,9 @@ void run(const Arguments& arguments) {
   line("gradients", report.grad_rel, limits.gradients, report.grad_worst);
   line("training losses", report.train_loss_abs, limits.training_losses);
   line("trained weights", report.trained_rel, limits.trained, report.trained_worst);
-  fmt::print(stderr, "{} greedy text\n",
-             report.greedy_equal ? "ok  "
-             : limits.greedy     ? "FAIL"
-                                 : "differs (allowed):");
+  log_info("{} greedy text", report.greedy_equal ? "ok  "
+                             : limits.greedy     ? "FAIL"
+                                                 : "differs (allowed):");
   if (arguments.json) std::cout << to_json(report).dump() << "\n";
   if (!report.ok()) {
     throw Error(ErrorCode::data, arguments.folder + ": differs from its reference");

@@ -1,19 +1,28 @@
 #include "comm/failure_text.h"
 
-#include "base/error.h"
-
 namespace heddle {
+namespace {
 
-std::string failure_text(const std::exception_ptr& failure) {
+Error as_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
-    return error.message();
+    return error;
   } catch (const std::exception& error) {
-    return error.what();
+    return {ErrorCode::internal, error.what()};
   } catch (...) {
-    return "an unknown exception";
+    return {ErrorCode::internal, "an unknown exception"};
   }
 }
+
+}  // namespace
+
+std::string failure_text(const std::exception_ptr& failure) { return as_error(failure).message(); }
+
+std::string failure_text_with_hint(const std::exception_ptr& failure) {
+  return as_error(failure).what();
+}
+
+ErrorCode failure_code(const std::exception_ptr& failure) { return as_error(failure).code(); }
 
 }  // namespace heddle

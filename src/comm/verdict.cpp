@@ -97,8 +97,9 @@ class Inquiry {
   std::string last_call_of(int rank) const {
     const RankReport& r = report(rank);
     if (r.last_call.empty()) return "it has not ended any call";
+    // What a rank said of itself was true when it last gave a sign of life.
     return fmt::format("its last call was {}, which ended {:.1f} s ago", r.last_call,
-                       r.idle_seconds);
+                       r.idle_seconds + r.silent_seconds);
   }
 
   std::string open_calls_of(int rank) const {

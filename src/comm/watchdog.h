@@ -16,11 +16,18 @@ namespace heddle {
 struct WatchdogOptions {
   /// How long a call may wait, or a rank be silent. 0: for ever.
   std::chrono::duration<double> limit{0};
+  /// How long ranks that are processes may take to find each other. 0: for ever.
+  std::chrono::duration<double> joining{120};
+  /// Says why ranks that are processes fail, on the one of them that knows it, and before the
+  /// others are told: whoever started them may end this one as soon as another ends. Absent: nobody
+  /// says it, the errors thrown do. Any thread.
+  std::function<void(const std::string& text)> tell = {};
   /// Where rank-N.jsonl, the last calls of each rank, is written when the run fails. Empty:
   /// nowhere.
   std::filesystem::path flight_folder = {};
-  /// How long the ranks may take to stop once the world has failed; then `give_up` is called with
-  /// the reason, since a thread that hangs cannot be ended. Absent: they are waited for.
+  /// How long the ranks may take to stop once the world has failed. Then, since a thread that hangs
+  /// cannot be ended, a rank that is a process ends; for threads, `give_up` is called with the
+  /// reason. Absent: they are waited for.
   std::chrono::duration<double> grace{5};
   std::function<void(const std::string& reason)> give_up = {};
 };

@@ -1,7 +1,5 @@
 #include "comm/world_failure.h"
 
-#include "base/error.h"
-
 namespace heddle {
 
 void WorldFailure::check() const {
@@ -13,12 +11,24 @@ std::string WorldFailure::reason() const {
   return reason_;
 }
 
-bool WorldFailure::fail(std::string reason) noexcept {
+ErrorCode WorldFailure::code() const {
+  const std::lock_guard lock(mutex_);
+  return code_;
+}
+
+int WorldFailure::teller() const {
+  const std::lock_guard lock(mutex_);
+  return teller_;
+}
+
+bool WorldFailure::fail(std::string reason, ErrorCode code, int teller) noexcept {
   std::vector<std::weak_ptr<Wakeable>> places;
   {
     const std::lock_guard lock(mutex_);
     if (has_failed()) return false;
     reason_ = std::move(reason);
+    code_ = code;
+    teller_ = teller;
     failed_.store(true, std::memory_order_release);
     places.swap(places_);
   }

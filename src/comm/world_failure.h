@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace heddle {
 
 /// Something in which ranks wait.
@@ -23,9 +25,13 @@ class WorldFailure {
   /// Throws Error(peer) when the world has failed.
   void check() const;
   std::string reason() const;
+  /// What the program ends with.
+  ErrorCode code() const;
+  /// The rank that says the reason to the user; -1: not known.
+  int teller() const;
   /// Wakes all who wait; false when it had failed before, and then the first reason stays. Call it
   /// without holding a lock that wake_all takes.
-  bool fail(std::string reason) noexcept;
+  bool fail(std::string reason, ErrorCode code = ErrorCode::peer, int teller = -1) noexcept;
   /// Is woken when the world fails from now on.
   void watch(const std::shared_ptr<Wakeable>& place);
 
@@ -33,6 +39,8 @@ class WorldFailure {
   std::atomic<bool> failed_ = false;
   mutable std::mutex mutex_;
   std::string reason_;
+  ErrorCode code_ = ErrorCode::peer;
+  int teller_ = -1;
   std::vector<std::weak_ptr<Wakeable>> places_;
 };
 

@@ -51,6 +51,31 @@ std::string foreign_rows() {
   return text;
 }
 
+const char* describe(Scope scope) {
+  switch (scope) {
+    case Scope::process: return "ranks may differ in it, and resuming may change it";
+    case Scope::launch: return "the same on all ranks; resuming may change it";
+    case Scope::run: return "the same on all ranks; changing it on resuming needs --accept-changes";
+    case Scope::weights: return "the same on all ranks; resuming cannot change it";
+    case Scope::derived: return "not compared itself, but what it leads to is";
+  }
+  return "";
+}
+
+std::string scope_rows() {
+  std::string text;
+  for (const Scope scope :
+       {Scope::process, Scope::launch, Scope::run, Scope::weights, Scope::derived}) {
+    std::vector<std::string> names;
+    for (const auto& key : keys()) {
+      if (key.scope == scope) names.push_back("`" + key.full_name() + "`");
+    }
+    if (names.empty()) continue;
+    text += fmt::format("| {} | {} |\n", describe(scope), fmt::join(names, ", "));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string origin_of(const Key& key, const Origins& origins) {
@@ -83,6 +108,7 @@ std::string explain(const Key& key) {
   text += fmt::format("  default: {}\n", default_text(key));
   text += wrapped(key.help, 90, "  ");
   if (!key.explanation.empty()) text += wrapped(key.explanation, 90, "  ");
+  text += fmt::format("  {}\n", describe(key.scope));
   if (!key.foreign.empty()) {
     text += wrapped(fmt::format("elsewhere: {}", fmt::join(key.foreign, ", ")), 90, "  ");
   }
@@ -111,6 +137,12 @@ std::string explain_markdown() {
       if (key.section == section.name) text += key_row(key);
     }
   }
+  text +=
+      "\n## Ranks and resuming\n\nRanks that meet compare their settings and refuse to start where "
+      "they differ; a run that is resumed compares\nwith what its checkpoint recorded. Files are "
+      "compared by content: the model's config, the tokenizer (neither may\nchange), the data.\n\n"
+      "| compared how | keys |\n|---|---|\n" +
+      scope_rows();
   text +=
       "\n## Names in other systems\n\nThe message about an unknown key knows these.\n\n| here | "
       "elsewhere |\n|---|---|\n" +

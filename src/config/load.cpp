@@ -22,7 +22,8 @@ std::string kind_of(const toml::node& node) {
     case toml::node_type::none: return "nothing";
     case toml::node_type::table: return "a table";
     case toml::node_type::array: return "a list";
-    case toml::node_type::string: return "text " + toml_string(*node.value<std::string>());
+    case toml::node_type::string:
+      return "text " + toml_string(shortened(*node.value<std::string>()));
     case toml::node_type::integer: return fmt::format("integer {}", *node.value<std::int64_t>());
     case toml::node_type::floating_point: return fmt::format("number {}", *node.value<double>());
     case toml::node_type::boolean: return *node.value<bool>() ? "true" : "false";

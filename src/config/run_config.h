@@ -130,6 +130,7 @@ struct ObserveConfig {
   bool tensorboard = true;
   bool report = true;
   bool trace = false;
+  std::int64_t trace_limit = std::int64_t{256} << 20;
   std::filesystem::path system;
   bool operator==(const ObserveConfig&) const = default;
 };

@@ -141,14 +141,22 @@ std::optional<std::int64_t> parse_bytes(std::string_view text) {
   return static_cast<std::int64_t>(bytes);
 }
 
+std::string device_meant_by(std::string_view word) {
+  const std::string plain_word = plain(word);
+  const bool is_gpu = plain_word == "gpu" || plain_word == "nvidia" ||
+                      plain_word.starts_with("gpu:") || plain_word.starts_with("cuda");
+  return is_gpu ? "cuda" : "";
+}
+
 std::string problem_with(const Key& key, const Value& value) {
   const auto& [type, choices, get, set] = key.field;
   if (type == Type::choice) {
     const auto& text = std::get<std::string>(value);
     if (std::find(choices.begin(), choices.end(), text) != choices.end()) return "";
     if (text.empty() && value == key.default_value()) return "";
-    const auto near = nearest_word(text, choices);
-    return fmt::format("{} = {} is not one of {}{}", key.full_name(), toml_string(text),
+    auto near = key.meant_by ? key.meant_by(text) : std::string();
+    if (near.empty()) near = nearest_word(text, choices);
+    return fmt::format("{} = {} is not one of {}{}", key.full_name(), toml_string(shortened(text)),
                        fmt::join(choices, ", "),
                        near.empty() ? "" : did_you_mean(toml_string(near)));
   }
@@ -157,7 +165,7 @@ std::string problem_with(const Key& key, const Value& value) {
     const bool has_control = std::any_of(
         text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
     return has_control ? fmt::format("{} = {} is not a path: it has a control character",
-                                     key.full_name(), toml_string(text))
+                                     key.full_name(), toml_string(shortened(text)))
                        : "";
   }
   double number = 0;

@@ -31,11 +31,22 @@ struct Field {
   std::function<void(RunConfig&, const Value&)> set;
 };
 
+/// Over what a value has to be the same: what ranks compare when they meet, and a run when it is
+/// resumed (train/run_identity.h).
+enum class Scope {
+  process,  ///< over nothing: each process of a run may have its own
+  launch,   ///< over the ranks of one start; resuming may change it, the run's meaning stays
+  run,      ///< from the first step to the last; resuming with another one has to be accepted
+  weights,  ///< as `run`, but trained weights are worth nothing with another one: refused
+  derived,  ///< the key itself is not compared, but what it leads to is: a file's content, a total
+};
+
 /// Everything there is to say about one key; parser, checks, help and documentation read it here.
 struct Key {
   std::string section = {};  ///< filled in by keys()
   std::string name;
   Field field;
+  Scope scope;            ///< has no default: every key says it
   std::string unit = {};  ///< "tokens", "steps", ...; empty for none
   double minimum =
       -std::numeric_limits<double>::infinity();  ///< of integers and numbers, inclusive
@@ -44,6 +55,8 @@ struct Key {
   std::string explanation = {};  ///< what the one line leaves out
   std::string when_absent = {};  ///< what an absent value means, where the default does not say it
   std::vector<std::string> foreign = {};  ///< names other systems use, as written there
+  /// Of a choice: which one a word of another system stands for; "" when none does.
+  std::function<std::string(std::string_view)> meant_by = {};
 
   std::string full_name() const { return section + "." + name; }
   Value default_value() const { return field.get(RunConfig{}); }
@@ -64,6 +77,9 @@ bool is_section(std::string_view name);
 /// What is wrong with a value of the right type (out of range, not one of the choices); empty when
 /// nothing is.
 std::string problem_with(const Key& key, const Value& value);
+
+/// The device that "gpu", "nvidia" or "cuda:1" stands for; "" for words that stand for none.
+std::string device_meant_by(std::string_view word);
 
 /// As it is written in a run file: `3e-4`, `"cosine"`, `"3 GiB"`; "" for a value not given.
 std::string to_text(const Key& key, const Value& value);

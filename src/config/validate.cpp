@@ -56,6 +56,15 @@ void check_data(const RunConfig& config, std::vector<Conflict>& conflicts) {
 void check_batch(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const std::int64_t unit = config.tokens_per_microbatch();
   const std::int64_t asked = config.train.tokens_per_step;
+  constexpr std::int64_t kMostMicrobatches = 1'000'000'000;
+  if (asked / unit > kMostMicrobatches) {
+    conflicts.push_back(
+        {{"train.tokens_per_step"},
+         fmt::format("train.tokens_per_step = {} is {} micro-batches of {} tokens a "
+                     "step; use at most {}",
+                     asked, asked / unit, unit, kMostMicrobatches * unit)});
+    return;
+  }
   if (asked == 0 || asked % unit == 0) return;
   const std::int64_t below = asked / unit, above = below + 1;
   std::string remedy = fmt::format("use {} ({} accumulated)", above * unit, above);

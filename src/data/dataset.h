@@ -54,9 +54,9 @@ struct SourceUse {
 };
 
 /// Token files opened for one run, their training and held-out parts, and the order of training
-/// samples: a pure function of (options, sample number), the same for any number of ranks and
-/// threads. Immutable and thread-safe. Failures name the file: Error(data) for content,
-/// Error(usage) for options.
+/// samples: a pure function of (content of the files, their places in the list, options, sample
+/// number), whatever the files are called, the same for any number of ranks and threads. Immutable
+/// and thread-safe. Failures name the file: Error(data) for content, Error(usage) for options.
 class Dataset {
  public:
   explicit Dataset(const DatasetOptions& options);
@@ -97,7 +97,6 @@ class Dataset {
     std::int64_t eval_windows = 0;
   };
   Source open_source(const DataSource& source) const;
-  void require_same_tokenizer() const;
   Batch allocate(std::int64_t rows, Memory& memory) const;
   void fill_row(const Source& source, TokenRange range, std::int64_t row, Batch& batch) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -14,12 +15,12 @@ namespace {
 constexpr const char* kFaultHint =
     "correct it, or leave such documents out with `heddle tokenize --on-error skip`";
 
-InputKind kind_of(const fs::path& path) {
+bool is_read_in_folders(const fs::path& path) {
   const fs::path extension = path.extension();
-  return extension == ".jsonl" || extension == ".ndjson" ? InputKind::jsonl : InputKind::text;
+  return extension == ".txt" || extension == ".jsonl" || extension == ".ndjson";
 }
 
-InputFile describe(const fs::path& path) {
+InputFile describe(const fs::path& path, std::optional<InputKind> asked) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
   if (error) fail(ErrorCode::data, "cannot read {}: {}", path.string(), error.message());
@@ -27,18 +28,19 @@ InputFile describe(const fs::path& path) {
   if (error) fail(ErrorCode::data, "cannot read {}: {}", path.string(), error.message());
   const auto since_epoch =
       std::chrono::duration_cast<std::chrono::nanoseconds>(modified.time_since_epoch());
-  return {
-      .path = path, .kind = kind_of(path), .size_bytes = size, .modified_ns = since_epoch.count()};
+  return {.path = path,
+          .kind = recognise_input(path, asked),
+          .size_bytes = size,
+          .modified_ns = since_epoch.count()};
 }
 
-std::vector<fs::path> files_below(const fs::path& folder) {
+std::vector<fs::path> files_below(const fs::path& folder, std::vector<fs::path>& left_out) {
   std::vector<fs::path> found;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
-    const fs::path extension = entry->path().extension();
-    const bool wanted = extension == ".txt" || kind_of(entry->path()) == InputKind::jsonl;
-    if (wanted && entry->is_regular_file()) found.push_back(entry->path());
+    if (!entry->is_regular_file()) continue;
+    (is_read_in_folders(entry->path()) ? found : left_out).push_back(entry->path());
   }
   if (error) fail(ErrorCode::data, "cannot read folder {}: {}", folder.string(), error.message());
   if (found.empty()) {
@@ -135,16 +137,42 @@ class Reader {
 
 }  // namespace
 
-std::vector<InputFile> find_inputs(const std::vector<fs::path>& paths) {
-  std::vector<InputFile> inputs;
+Inputs find_inputs(const std::vector<fs::path>& paths, std::optional<InputKind> asked) {
+  Inputs inputs;
   for (const fs::path& path : paths) {
     if (!fs::is_directory(path)) {
-      inputs.push_back(describe(path));
+      inputs.files.push_back(describe(path, asked));
       continue;
     }
-    for (const fs::path& file : files_below(path)) inputs.push_back(describe(file));
+    for (const fs::path& file : files_below(path, inputs.left_out)) {
+      inputs.files.push_back(describe(file, asked));
+    }
   }
   return inputs;
+}
+
+std::string describe_left_out(const std::vector<fs::path>& files) {
+  if (files.empty()) return "";
+  constexpr std::size_t kNamed = 4;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kNamed, files.size()); ++i) {
+    names += (i == 0 ? "" : ", ") + files[i].string();
+  }
+  return fmt::format("{} of the folder{} neither .txt nor .jsonl and left out: {}{}",
+                     files.size() == 1 ? "1 file" : fmt::format("{} files", files.size()),
+                     files.size() == 1 ? " is" : " are", names,
+                     files.size() > kNamed ? ", ..." : "");
+}
+
+void refuse_to_replace(const std::vector<fs::path>& files, const fs::path& out) {
+  for (const fs::path& file : files) {
+    std::error_code error;
+    if (!fs::equivalent(file, out, error)) continue;
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("writing {} would replace {}, which is read", out.string(), file.string()),
+        "give another --out");
+  }
 }
 
 std::size_t next_document(std::string_view content, InputKind kind, const DocumentFormat& format,

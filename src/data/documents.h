@@ -3,18 +3,15 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "data/input_kind.h"
 
 namespace heddle {
-
-enum class InputKind {
-  text,   ///< UTF-8 text, cut into documents by TextSplit
-  jsonl,  ///< one JSON object per line, one of whose fields is the text
-};
 
 enum class TextSplit {
   whole_file,   ///< a file is a document
@@ -36,10 +33,23 @@ struct InputFile {
   std::int64_t modified_ns = 0;
 };
 
-/// Expands folders (recursively: *.txt, *.jsonl and *.ndjson, in the order of their paths); a file
-/// named directly is JSONL by its extension and text otherwise. Throws Error(data) for what does
-/// not exist and for folders without such files.
-std::vector<InputFile> find_inputs(const std::vector<std::filesystem::path>& paths);
+struct Inputs {
+  std::vector<InputFile> files;
+  std::vector<std::filesystem::path> left_out;  ///< of folders: neither .txt nor JSON lines by name
+};
+
+/// Expands folders (recursively: *.txt, *.jsonl and *.ndjson, in the order of their paths) and
+/// recognises every file (input_kind.h). Throws Error(data) for what does not exist, for folders
+/// without such files, and for files that are no text.
+Inputs find_inputs(const std::vector<std::filesystem::path>& paths,
+                   std::optional<InputKind> asked = {});
+
+/// "3 files are neither .txt nor .jsonl and are left out: a.csv, ..."; empty when there are none.
+std::string describe_left_out(const std::vector<std::filesystem::path>& files);
+
+/// Throws Error(usage) when writing `out` would replace one of the files.
+void refuse_to_replace(const std::vector<std::filesystem::path>& files,
+                       const std::filesystem::path& out);
 
 /// The first position at or after `at` where a document may begin; content.size() if there is none.
 std::size_t next_document(std::string_view content, InputKind kind, const DocumentFormat& format,

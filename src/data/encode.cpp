@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/strings.h"
 
 namespace heddle {
 
@@ -25,9 +26,9 @@ TokenFileOrigin origin_of(const Tokenizer& tokenizer) {
 }
 
 std::optional<std::int32_t> find_end_token(const Tokenizer& tokenizer, std::string_view name) {
-  // GPT-2 and GPT-NeoX; Llama 3; SentencePiece families; others.
+  // GPT-2 and GPT-NeoX; Llama 3; SentencePiece families; DeepSeek, with bars of full width.
   static constexpr std::array<std::string_view, 5> kNames = {
-      "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|end▁of▁sentence|>"};
+      "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"};
   if (name == "none") return std::nullopt;
   if (name == "auto") {
     for (const std::string_view candidate : kNames) {
@@ -38,7 +39,7 @@ std::optional<std::int32_t> find_end_token(const Tokenizer& tokenizer, std::stri
   }
   const auto id = tokenizer.id_of(name);
   if (!id) {
-    throw Error(ErrorCode::usage, fmt::format("the tokenizer has no token \"{}\"", name),
+    throw Error(ErrorCode::usage, fmt::format("the tokenizer has no token \"{}\"", shortened(name)),
                 "name one of its tokens, or use auto or none");
   }
   return id;

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <fstream>
 #include <limits>
 
 #include "base/check.h"
@@ -47,6 +48,29 @@ DType dtype_for(std::int64_t vocab_size) { return vocab_size <= 65536 ? DType::u
 
 std::uint64_t content_hash(std::span<const std::byte> bytes) {
   return XXH64(bytes.data(), bytes.size(), 0);
+}
+
+bool is_token_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  if (path.extension() == ".tokens" || path.extension() == ".tok") return true;
+  std::array<char, kMagic.size()> first{};
+  return std::ifstream(path, std::ios::binary).read(first.data(), first.size()) && first == kMagic;
+}
+
+void require_same_tokenizer(const TokenFile& a, const TokenFile& b) {
+  const TokenFileHeader &one = a.header(), &two = b.header();
+  const bool known = one.tokenizer_fingerprint != 0 && two.tokenizer_fingerprint != 0;
+  if (one.vocab_size == two.vocab_size &&
+      (!known || one.tokenizer_fingerprint == two.tokenizer_fingerprint)) {
+    return;
+  }
+  throw Error(ErrorCode::data,
+              fmt::format("{} (vocabulary {}, fingerprint {:016x}) and {} (vocabulary {}, "
+                          "fingerprint {:016x}) come from different tokenizers",
+                          a.name(), one.vocab_size, one.tokenizer_fingerprint, b.name(),
+                          two.vocab_size, two.tokenizer_fingerprint),
+              "make them with the same tokenizer");
 }
 
 void TokenFile::refuse(const std::string& what) const {

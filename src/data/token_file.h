@@ -27,6 +27,9 @@ struct TokenFileHeader {
 /// XXH64 with seed 0: the checksum of payloads and the fingerprint of tokenizer files.
 std::uint64_t content_hash(std::span<const std::byte> bytes);
 
+/// Whether it begins as a token file does, or is called like one (.tokens, .tok) and not a folder.
+bool is_token_file(const std::filesystem::path& path);
+
 /// Tokens of many documents, memory-mapped and read-only: nothing is loaded before it is asked for.
 /// Cheap to copy (copies share the map) and thread-safe. Every fault of the content is an
 /// Error(data) that names the file.
@@ -69,6 +72,10 @@ class TokenFile {
   std::shared_ptr<const MappedFile> map_;  // absent when parsed from memory
   std::span<const std::byte> tokens_, document_starts_;
 };
+
+/// Throws Error(data) when both files say which tokenizer made them and it was not the same, or
+/// when their vocabularies differ.
+void require_same_tokenizer(const TokenFile& a, const TokenFile& b);
 
 /// Where the writing functions get a vocabulary and a fingerprint from.
 struct TokenFileOrigin {

@@ -175,13 +175,41 @@ std::string whole_key(const std::vector<TokenizePart>& parts) {
   return fmt::format("{:016x}", content_hash(std::as_bytes(std::span(keys))));
 }
 
+/// Everything that will be written or removed must be new, or left by an earlier call.
+void check_outputs(const TokenizeOptions& options, const std::vector<InputFile>& inputs) {
+  std::vector<fs::path> read;
+  for (const InputFile& input : inputs) read.push_back(input.path);
+  if (!options.tokenizer.empty()) read.push_back(options.tokenizer);
+  const std::string out = options.out.string();
+  for (const char* suffix : {"", ".tmp", ".json", ".json.tmp"})
+    refuse_to_replace(read, out + suffix);
+  const auto refuse = [&](const fs::path& found, const char* what) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} is {}, and would be replaced", found.string(), what),
+                fmt::format("move it, or give another --out than {}", out));
+  };
+  if (fs::is_directory(options.out)) refuse(options.out, "a folder");
+  const fs::path record = out + ".json";
+  if (fs::exists(record) && !is_record(record)) refuse(record, "no record of an earlier call");
+  const fs::path parts = out + ".parts";
+  if (fs::exists(parts) && !fs::is_directory(parts)) refuse(parts, "a file");
+  if (!fs::exists(parts)) return;
+  for (const auto& entry : fs::directory_iterator(parts)) {
+    const bool is_part = entry.path().filename().string().starts_with("part-");
+    if (!is_part) refuse(entry.path(), "no part of an earlier call");
+    refuse_to_replace(read, entry.path());
+  }
+}
+
 }  // namespace
 
 TokenizeResult tokenize(FileSystem& files, const TokenizeOptions& options,
                         const std::function<EncodeText()>& make_encoder,
                         const std::function<void(const TokenizeProgress&)>& progress) {
   HEDDLE_CHECK(!options.inputs.empty(), "no inputs");
-  std::vector<TokenizePart> parts = plan_parts(find_inputs(options.inputs), options);
+  const Inputs inputs = find_inputs(options.inputs, options.kind);
+  check_outputs(options, inputs.files);
+  std::vector<TokenizePart> parts = plan_parts(inputs.files, options);
   const std::string key = whole_key(parts);
   const fs::path record_path = options.out.string() + ".json";
   Job job(files, options, make_encoder, std::move(parts));
@@ -192,11 +220,13 @@ TokenizeResult tokenize(FileSystem& files, const TokenizeOptions& options,
     result.skipped = record->skipped;
     result.empty = record->empty;
     result.reused_parts = result.parts;
+    result.left_out = inputs.left_out;
     result.was_up_to_date = true;
     return result;
   }
   job.run(progress);
-  const TokenizeResult result = job.result();
+  TokenizeResult result = job.result();
+  result.left_out = inputs.left_out;
   if (result.tokens == 0) {
     throw Error(
         ErrorCode::data,

@@ -26,6 +26,7 @@ struct TokenizeOptions {
   std::optional<std::int32_t> end_token = {};  ///< appended to each document
   bool parse_special = true;  ///< what make_encoder was given; a change makes parts invalid
   DocumentFormat format = {};
+  std::optional<InputKind> kind = {};  ///< of all inputs; absent: recognised file by file
   OnFault on_fault = OnFault::stop;
   int threads = 1;
 };
@@ -41,6 +42,7 @@ struct TokenizeResult {
   std::int64_t empty = 0;    ///< documents without a token, left out
   std::size_t input_bytes = 0;
   std::int64_t parts = 0, reused_parts = 0;
+  std::vector<std::filesystem::path> left_out = {};  ///< files of folders that were not read
   bool was_up_to_date = false;  ///< `out` was already the result of the same call
 };
 
@@ -52,6 +54,9 @@ struct TokenizeResult {
 /// change, range), so a call after an interruption does only what is missing or has changed.
 /// `OUT.json` records the same for the whole; when it still holds, nothing is done. Memory: per
 /// thread about the tokens of one part or of the largest document.
+///
+/// Nothing that is read is replaced, and of `OUT.json` and `OUT.parts` only what an earlier call
+/// left there: anything else there is an Error(usage).
 ///
 /// `progress`, which may be absent, is called on the calling thread at the start, about twice a
 /// second and at the end. Throws

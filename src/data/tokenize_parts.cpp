@@ -15,7 +15,7 @@ constexpr std::size_t kLargestPart = std::size_t{16} << 20;
 constexpr std::size_t kPartsWanted = 64;
 
 /// A change of what tokenize writes for the same inputs and options must change this.
-constexpr int kRecipe = 1;
+constexpr int kRecipe = 2;
 
 std::string hash_text(const std::string& text) {
   return fmt::format("{:016x}", content_hash(std::as_bytes(std::span(text))));
@@ -36,7 +36,8 @@ std::string options_text(const TokenizeOptions& options) {
                options.format.field,
                static_cast<int>(options.format.split),
                options.format.delimiter,
-               static_cast<int>(options.on_fault)};
+               static_cast<int>(options.on_fault),
+               options.kind ? static_cast<int>(*options.kind) : -1};
   return dump(json);
 }
 
@@ -58,7 +59,7 @@ class Planner {
     const MappedFile map(file.path);
     const std::string_view content(reinterpret_cast<const char*>(map.bytes().data()),
                                    map.bytes().size());
-    for (std::size_t begin = 0; begin < content.size();) {
+    for (std::size_t begin = text_begin(content); begin < content.size();) {
       const std::size_t room = part_bytes_ - std::min(part_bytes_ - 1, current_.bytes);
       const std::size_t end =
           next_document(content, file.kind, format, std::min(begin + room, content.size()));
@@ -105,6 +106,15 @@ void write_record(FileSystem& files, const fs::path& path, const TokenizeRecord&
                {"empty", record.empty},   {"checksum", record.checksum}};
   if (!record.tokenizer.empty()) json["tokenizer"] = record.tokenizer;
   write_file_atomically(files, path, dump(json) + "\n");
+}
+
+bool is_record(const fs::path& path) {
+  try {
+    const Json json = read_json_file(path);
+    return json.is_object() && json.contains("key") && json.contains("checksum");
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::optional<TokenizeRecord> find_record(const fs::path& path, const fs::path& token_file,

@@ -36,6 +36,8 @@ struct TokenizeRecord {
 };
 void write_record(FileSystem& files, const std::filesystem::path& path,
                   const TokenizeRecord& record);
+/// Whether write_record may have written this file.
+bool is_record(const std::filesystem::path& path);
 /// Absent when there is no readable record, or one with another key, or when `token_file` is not
 /// whole and the one that the record speaks of.
 std::optional<TokenizeRecord> find_record(const std::filesystem::path& path,

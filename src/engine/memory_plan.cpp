@@ -1,6 +1,8 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <type_traits>
 #include <vector>
 
 #include "engine/train_step.h"
@@ -19,10 +21,14 @@ std::size_t attention_bytes(const ModelSpec& spec, DType dtype, const ParallelPl
   return bytes(batch.sequences, batch.seq_len, heads, spec.head_dim);
 }
 
-}  // namespace
+/// A step that was run dry.
+struct PlayedStep {
+  StepPlan plan;
+  BytesByTag largest{};  ///< each tag's own maximum
+};
 
-StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
-                   int rank, const BatchShape& batch, const StepPlace& place) {
+PlayedStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
+                int rank, const BatchShape& batch, const StepPlace& place) {
   Memory memory(Memory::Mode::dry, place.device), host = memory.for_host();
   Stream stream = Stream::dry(place.device);
   const Mesh mesh = Mesh::recorded(plan.mesh, rank);
@@ -50,7 +56,144 @@ StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const Par
   result.memory.peak += beside;
   result.memory.reserved += beside;
   result.traffic = mesh.traffic();
-  return result;
+  return {result, stats.peak_by_tag};
+}
+
+/// Calls visit(number of a, the same number of b) for all there is in a plan.
+template <class Visit>
+void with_numbers(StepPlan& a, StepPlan& b, const Visit& visit) {
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    visit(a.memory.at_peak[tag], b.memory.at_peak[tag]);
+    visit(a.before_step[tag], b.before_step[tag]);
+  }
+  visit(a.memory.peak, b.memory.peak);
+  visit(a.memory.reserved, b.memory.reserved);
+  a.traffic.with(b.traffic, [&](const char*, CommCounts& own, CommCounts& other) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      visit(own.by_op[op].calls, other.by_op[op].calls);
+      visit(own.by_op[op].payload_bytes, other.by_op[op].payload_bytes);
+    }
+  });
+}
+
+/// b - a, number by number; unsigned ones wrap around, and back when they are added again.
+StepPlan growth(StepPlan a, StepPlan b) {
+  with_numbers(b, a, [](auto& later, const auto& earlier) { later -= earlier; });
+  return b;
+}
+
+bool are_equal(StepPlan a, StepPlan b) {
+  bool equal = true;
+  with_numbers(a, b, [&](const auto& one, const auto& other) { equal = equal && one == other; });
+  return equal;
+}
+
+/// From how many micro-batches on a step only repeats what it did before, when one period of
+/// micro-batches is added.
+int steady_from(const ParallelPlan& plan) {
+  const int ranks = plan.mesh.size(Axis::pp);
+  // Interleaving makes groups of `ranks` micro-batches and gives each of the first ones one more
+  // until all have a place.
+  return plan.chunks > 1 ? ranks * (ranks + 4) : 4 * ranks;
+}
+
+/// Three steps of n, n + period and n + 2 period micro-batches, from which any larger number of the
+/// same remainder follows: another period always adds the same.
+class SteadySteps {
+ public:
+  template <class Play>
+  SteadySteps(const Play& play, int microbatches, int period)
+      : period_(period),
+        last_(microbatches + 2 * period),
+        steps_{play(microbatches), play(microbatches + period), play(last_)} {}
+
+  /// Whether it adds the same. The peak must have come to where memory grows most: with `gpipe`,
+  /// few micro-batches may hold less in activations than the optimizer's step takes for itself.
+  bool are_steady(bool reserves_in_chunks) const {
+    StepPlan once = growth(steps_[0].plan, steps_[1].plan);
+    StepPlan again = growth(steps_[1].plan, steps_[2].plan);
+    if (reserves_in_chunks) once.memory.reserved = again.memory.reserved;
+    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+      if (steps_[2].largest[tag] - steps_[1].largest[tag] != again.memory.at_peak[tag]) {
+        return false;
+      }
+    }
+    return are_equal(once, again);
+  }
+
+  StepPlan at(int microbatches) const {
+    const auto periods = (microbatches - last_) / period_;
+    StepPlan plan = steps_[2].plan, more = growth(steps_[1].plan, steps_[2].plan);
+    with_numbers(plan, more, [&](auto& number, const auto& grows) {
+      using Number = std::remove_cvref_t<decltype(number)>;
+      number += static_cast<Number>(periods) * grows;
+    });
+    return plan;
+  }
+
+  int last() const { return last_; }
+  const StepPlan& last_plan() const { return steps_[2].plan; }
+
+ private:
+  int period_, last_;
+  std::array<PlayedStep, 3> steps_;
+};
+
+/// What so many tensors of the same size take from the system. A GPU's small blocks are cut from
+/// chunks: how many from one is found by taking them.
+std::size_t reserved_bytes(std::size_t tensors, std::int64_t ids, Device device) {
+  Memory memory(Memory::Mode::dry, device);
+  std::vector<Tensor> held;
+  const auto take = [&] {
+    held.push_back(memory.alloc({ids}, DType::i32, MemoryTag::data));
+    return memory.stats().reserved;
+  };
+  const std::size_t chunk = take();
+  while (take() == chunk) continue;
+  const std::size_t in_chunk = held.size() - 1;
+  return (tensors + in_chunk - 1) / in_chunk * chunk;
+}
+
+/// On a GPU, what is reserved grows in leaps: by as many chunks as the further micro-batches fill.
+std::size_t reserved_in_chunks(const SteadySteps& steps, const StepPlan& plan,
+                               const BatchShape& batch, Device device) {
+  constexpr std::size_t kTensors = 4;  // of a MicroBatch
+  const auto tensors = kTensors * static_cast<std::size_t>(batch.microbatches - steps.last());
+  const std::int64_t ids = batch.sequences * batch.seq_len;
+  const auto bytes = static_cast<std::size_t>(ids) * size_of(DType::i32);
+  const std::size_t others = plan.memory.peak - steps.last_plan().memory.peak -
+                             tensors * Memory::rounded_bytes(bytes, device);
+  return steps.last_plan().memory.reserved + others + reserved_bytes(tensors, ids, device);
+}
+
+}  // namespace
+
+StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
+                   int rank, const BatchShape& batch, const StepPlace& place) {
+  const auto played = [&](int microbatches) {
+    BatchShape shape = batch;
+    shape.microbatches = microbatches;
+    return play(spec, options, plan, rank, shape, place);
+  };
+  const int period = plan.mesh.size(Axis::pp);
+  const bool is_gpu = place.device.kind == Device::Kind::cuda;
+  // Three steps are played where that is less than the one asked for.
+  for (int first = steady_from(plan); first + 2 * period < batch.microbatches / 3; first *= 2) {
+    const SteadySteps steps(played, first + (batch.microbatches - first) % period, period);
+    if (!steps.are_steady(is_gpu)) continue;
+    StepPlan found = steps.at(batch.microbatches);
+    if (is_gpu) {
+      found.memory.reserved = reserved_in_chunks(steps, found, batch, place.device);
+    }
+    return found;
+  }
+  return played(batch.microbatches).plan;
+}
+
+StepPlan plan_whole_step(const ModelSpec& spec, const BuildOptions& options,
+                         const ParallelPlan& plan, int rank, const BatchShape& batch,
+                         const StepPlace& place) {
+  return play(spec, options, plan, rank, batch, place).plan;
 }
 
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,

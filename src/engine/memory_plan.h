@@ -40,8 +40,17 @@ struct StepPlace {
 /// count: nothing is computed, touched or sent, but every allocation and every call is made in its
 /// place, so prediction and engine cannot drift apart. The one thing added is what
 /// attention's gradients take beside it on a GPU.
+///
+/// Of a step with very many micro-batches only as many are run as it takes until another one adds
+/// the same as the one before, which is looked at; so a million take no longer than a hundred. The
+/// result is that of the whole step, only `reserved` on a GPU may be off by a chunk of its pool.
 StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
                    int rank, const BatchShape& batch, const StepPlace& place = {});
+
+/// The same by running every micro-batch: what the short way is checked against.
+StepPlan plan_whole_step(const ModelSpec& spec, const BuildOptions& options,
+                         const ParallelPlan& plan, int rank, const BatchShape& batch,
+                         const StepPlace& place = {});
 
 /// The memory of a step on a single rank.
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,

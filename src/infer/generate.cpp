@@ -28,10 +28,14 @@ void check_prompt(std::span<const std::int32_t> prompt, const ModelSpec& spec) {
                   "use the tokenizer that belongs to the model");
     }
   }
-  if (static_cast<std::int64_t>(prompt.size()) > spec.max_positions) {
+  if (static_cast<std::int64_t>(prompt.size()) > spec.longest_sequence()) {
+    const std::string limit =
+        spec.longest_sequence() < spec.max_positions
+            ? fmt::format("its sliding window of attention, {} tokens, is all that heddle does",
+                          spec.longest_sequence())
+            : fmt::format("the model has {} positions", spec.max_positions);
     throw Error(ErrorCode::usage,
-                fmt::format("the prompt has {} tokens, but the model has {} positions",
-                            prompt.size(), spec.max_positions),
+                fmt::format("the prompt has {} tokens, but {}", prompt.size(), limit),
                 "shorten the prompt");
   }
 }
@@ -43,7 +47,7 @@ std::vector<std::int32_t> generate(const Model& model, std::span<const std::int3
                                    Stream& stream, Memory& memory) {
   check_prompt(prompt, model.spec());
   std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
-  const auto room = model.spec().max_positions - static_cast<std::int64_t>(prompt.size());
+  const auto room = model.spec().longest_sequence() - static_cast<std::int64_t>(prompt.size());
   const std::int64_t count = std::min(options.max_tokens, room);
   std::optional<KvCache> cache;
   if (options.uses_cache) {

@@ -20,7 +20,7 @@ struct GenerateOptions {
 using OnToken = std::function<bool(std::int32_t)>;
 
 /// Continues the prompt and returns the new tokens. The prompt must not be empty, and prompt and
-/// continuation must fit the model's positions: generation ends there.
+/// continuation must fit the model's longest sequence: generation ends there.
 std::vector<std::int32_t> generate(const Model& model, std::span<const std::int32_t> prompt,
                                    const GenerateOptions& options, const OnToken& on_token,
                                    Stream& stream, Memory& memory);

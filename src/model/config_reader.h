@@ -25,18 +25,19 @@ class ConfigReader {
   double number_or(const std::string& key, double fallback) const;
   bool flag_or(const std::string& key, bool fallback) const;
   std::string text_or(const std::string& key, const std::string& fallback) const;
+  /// A number that must be there.
+  double number(const std::string& key) const;
   bool has(const std::string& key) const;
+  /// Whether the key is there at all, be it with null.
+  bool mentions(const std::string& key) const;
+  /// The object below this key, to be read with the same checks; absent and null give none.
+  std::optional<ConfigReader> section(const std::string& key) const;
+  const Json& json() const { return config_; }
 
   /// Refuses a config that asks for something we do not do.
   void require_value(const std::string& key, const Json& only_supported) const;
   /// "resid_pdrop = 0.1, ...": those of these dropout probabilities that are not 0.
   std::string dropout_asked(const std::vector<std::string>& keys) const;
-  /// Sliding-window attention, in any of the ways a config spells it.
-  void refuse_sliding_window() const;
-
-  /// `rope_parameters` of newer files, or rope_theta + rope_scaling (or rotary_emb_base) of older
-  /// ones. `rotated_by_default` is the part of a head that rotates where the file does not say.
-  RopeSpec rope(std::int64_t head_dim, double rotated_by_default = 1.0) const;
 
   [[noreturn]] void refuse(const std::string& message, const std::string& hint = {}) const;
 

@@ -514,6 +514,15 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
                             options.positions, spec.max_positions),
                 fmt::format("use at most {}", spec.max_positions));
   }
+  if (spec.window && options.positions > *spec.window) {
+    throw Error(ErrorCode::usage,
+                fmt::format("the model attends to a sliding window of {} tokens, and sequences of "
+                            "{} are longer; heddle only does full attention",
+                            *spec.window, options.positions),
+                fmt::format("use sequences of at most {}, or set sliding_window to null in "
+                            "config.json if the model was not trained with one",
+                            *spec.window));
+  }
   DecoderBuilder builder(spec, options, memory, share);
   auto stages = share.stages;
   if (stages.empty()) stages = {{0, unit_count(spec)}};

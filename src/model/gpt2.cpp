@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "base/strings.h"
 #include "model/families.h"
 
 namespace heddle {
@@ -28,8 +29,9 @@ ModelSpec gpt2_spec(const ConfigReader& config) {
   } else if (activation == "gelu") {
     spec.gelu = ops::Gelu::exact;
   } else {
-    config.refuse("asks for activation_function \"" + activation + "\", which heddle does not do",
-                  "supported: gelu_new, gelu_pytorch_tanh, gelu");
+    config.refuse(
+        "asks for activation_function \"" + shortened(activation) + "\", which heddle does not do",
+        "supported: gelu_new, gelu_pytorch_tanh, gelu");
   }
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
   spec.linears_are_in_out = true;

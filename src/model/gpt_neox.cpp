@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "base/strings.h"
 #include "model/families.h"
+#include "model/rope_config.h"
 
 namespace heddle {
 
@@ -26,10 +28,14 @@ ModelSpec gpt_neox_spec(const ConfigReader& config) {
   if (activation == "gelu_new" || activation == "gelu_pytorch_tanh" || activation == "gelu_fast") {
     spec.gelu = ops::Gelu::tanh;
   } else if (activation != "gelu") {
-    config.refuse("asks for hidden_act \"" + activation + "\", which heddle does not do",
+    config.refuse("asks for hidden_act \"" + shortened(activation) + "\", which heddle does not do",
                   "supported: gelu, gelu_new, gelu_fast, gelu_pytorch_tanh");
   }
-  spec.rope = config.rope(spec.head_dim, 0.25);
+  spec.rope = read_rope(config, {.head_dim = spec.head_dim,
+                                 .max_positions = spec.max_positions,
+                                 .theta = "rotary_emb_base",
+                                 .rotated = "rotary_pct",
+                                 .rotated_by_default = 0.25});
   spec.qkv_bias = spec.attention_out_bias = config.flag_or("attention_bias", true);
   spec.mlp_bias = true;
   spec.qkv_interleaved = true;

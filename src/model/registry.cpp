@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/strings.h"
 #include "model/families.h"
 
 namespace heddle {
@@ -27,7 +28,11 @@ void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
   if (spec.head_dim < 1) config.refuse("there are more attention heads than hidden dimensions");
   if (spec.heads % spec.kv_heads != 0) {
     config.refuse(fmt::format("num_key_value_heads = {} does not divide num_attention_heads = {}",
-                              spec.kv_heads, spec.heads));
+                              spec.kv_heads, spec.heads),
+                  config.mentions("num_key_value_heads")
+                      ? ""
+                      : fmt::format("it is missing, and {} is what it means for this family then",
+                                    spec.kv_heads));
   }
   constexpr std::int64_t kMostLayers = 65'536;  // each is an object, even when it is only planned
   if (spec.layers > kMostLayers) {
@@ -44,6 +49,12 @@ void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
     config.refuse(fmt::format("{:.0e} parameters are more than any model has", parameters));
   }
   if (spec.norm_eps <= 0.0) config.refuse("the norm's epsilon must be positive");
+  if (spec.init_stddev < 0.0 || spec.init_stddev > 1.0) {
+    config.refuse(fmt::format("initializer_range = {} is no standard deviation of weights: it must "
+                              "be from 0 to 1",
+                              spec.init_stddev),
+                  "0.02 is usual");
+  }
 }
 
 }  // namespace
@@ -64,13 +75,17 @@ ModelSpec model_spec(const Json& config, const std::string& where) {
   }
   for (const auto& [name, make] : kFamilies) {
     if (type != name) continue;
+    if (reader.has("quantization_config")) {
+      reader.refuse("its weights are quantized (quantization_config), which heddle does not do",
+                    "use a folder with bf16, f16 or f32 weights");
+    }
     ModelSpec spec = make(reader);
     spec.family = type;
     check_sizes(spec, reader);
     spec.config = std::make_shared<const Json>(config);
     return spec;
   }
-  reader.refuse(fmt::format("model_type \"{}\" is not known", type),
+  reader.refuse(fmt::format("model_type \"{}\" is not known", shortened(type)),
                 fmt::format("known: {}", fmt::join(known_families(), ", ")));
 }
 

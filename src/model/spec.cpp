@@ -1,6 +1,12 @@
 #include "model/spec.h"
 
+#include <algorithm>
+
 namespace heddle {
+
+std::int64_t ModelSpec::longest_sequence() const {
+  return std::min(max_positions, window.value_or(max_positions));
+}
 
 std::int64_t ModelSpec::matmul_parameter_count() const {
   const std::int64_t attention =

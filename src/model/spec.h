@@ -50,6 +50,9 @@ struct ModelSpec {
   Mlp mlp = Mlp::swiglu;
   ops::Gelu gelu = ops::Gelu::exact;  ///< for Mlp::gelu
   std::optional<RopeSpec> rope;       ///< absent: learned positions
+  /// Tokens that a token attends to, itself included. We have only full attention, which is the
+  /// same up to this length of sequence; longer ones are refused when the layers are built.
+  std::optional<std::int64_t> window;
   bool qkv_bias = false, attention_out_bias = false, mlp_bias = false;
   bool qk_norm = false;
   bool qkv_interleaved = false;     ///< fused q, k, v stored head by head
@@ -64,6 +67,9 @@ struct ModelSpec {
 
   TensorNames names;
   std::shared_ptr<const Json> config;  ///< the file as read: unknown keys are kept and written back
+
+  /// What the model was made for: its positions, or its window where that is shorter.
+  std::int64_t longest_sequence() const;
 
   std::int64_t parameter_count() const;
   /// Those that matrix products touch for every token: all but embedding tables that are only

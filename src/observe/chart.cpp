@@ -8,15 +8,22 @@
 #include <limits>
 
 #include "base/strings.h"
+#include "observe/put.h"
 #include "observe/report.h"
+#include "observe/ticks.h"
 
 namespace heddle::observe {
 namespace {
 
 struct Range {
   double low = 0, high = 1;
+  bool is_log = false;
   /// 0 at low, 1 at high.
-  double place(double value) const { return (value - low) / (high - low); }
+  double place(double value) const {
+    if (!is_log) return (value - low) / (high - low);
+    if (value <= 0) return -std::numeric_limits<double>::infinity();
+    return std::log(value / low) / std::log(high / low);
+  }
 };
 
 Range step_range(const Chart& chart) {
@@ -34,20 +41,28 @@ Range step_range(const Chart& chart) {
 
 struct ValueRange {
   Range range;
-  std::optional<double> cut_peak;  ///< the largest value, when it lies above the range
+  std::optional<double> cut_peak = {};  ///< the largest value, when it lies above the range
 };
 
-// The range of the values, except that a few extreme peaks may run out of view: one gradient spike
-// must not press the rest of the curve into a flat line.
-ValueRange value_range(const Chart& chart) {
+constexpr double kMargin = 0.06;           // above and below the values
+constexpr double kRoomForBoundLabel = 30;  // pixels below the bound
+
+std::vector<double> sorted_values(const Chart& chart, double above) {
   std::vector<double> values;
   for (const auto& series : chart.series) {
     for (const auto& point : series.points) {
-      if (std::isfinite(point.value)) values.push_back(point.value);
+      if (std::isfinite(point.value) && point.value > above) values.push_back(point.value);
     }
   }
-  if (values.empty()) return {{0, 1}, std::nullopt};
   std::sort(values.begin(), values.end());
+  return values;
+}
+
+// The range of the values, except that a few extreme peaks may run out of view: one gradient spike
+// must not press the rest of the curve into a flat line.
+ValueRange linear_range(const Chart& chart) {
+  const auto values = sorted_values(chart, -std::numeric_limits<double>::infinity());
+  if (values.empty()) return {};
   double low = values.front(), high = values.back();
   std::optional<double> cut;
   const double usual = values[(values.size() - 1) * 99 / 100];
@@ -61,11 +76,31 @@ ValueRange value_range(const Chart& chart) {
     high = std::max(high, *chart.bound);
   }
   if (chart.from_zero) low = std::min(low, 0.0);
-  const double margin = high > low ? 0.06 * (high - low) : std::max(std::abs(high) * 0.1, 1e-9);
-  const bool rests_on_zero = chart.from_zero && low == 0;
-  // Below a bound that lies lowest there must be room for its label.
-  const double foot = chart.bound && *chart.bound == low ? 30.0 / chart.height * (high - low) : 0;
-  return {{rests_on_zero ? 0 : low - std::max(margin, foot), high + margin}, cut};
+  const double margin = high > low ? kMargin * (high - low) : std::max(std::abs(high) * 0.1, 1e-9);
+  const double foot = chart.from_zero && low == 0 ? 0 : low - margin;
+  Range range{foot, high + margin};
+  if (chart.bound) {
+    const double room = kRoomForBoundLabel / chart.height * (range.high - range.low);
+    range.low = std::min(range.low, *chart.bound - room);
+  }
+  return {range, cut};
+}
+
+// A logarithmic axis shows peaks as well as the rest. Needs positive values.
+ValueRange log_range(const Chart& chart) {
+  const auto values = sorted_values(chart, 0);
+  double low = std::log(values.front()), high = std::log(values.back());
+  const bool has_bound = chart.bound && *chart.bound > 0;
+  if (has_bound) {
+    low = std::min(low, std::log(*chart.bound));
+    high = std::max(high, std::log(*chart.bound));
+  }
+  const double margin = high > low ? kMargin * (high - low) : 0.1;
+  low -= margin, high += margin;
+  if (has_bound) {
+    low = std::min(low, std::log(*chart.bound) - kRoomForBoundLabel / chart.height * (high - low));
+  }
+  return {{std::exp(low), std::exp(high), true}};
 }
 
 constexpr double kUnits = 1000;  // of the SVG's own coordinates, both ways
@@ -91,29 +126,90 @@ std::string path_data(const ChartSeries& series, const Range& steps, const Range
   return path;
 }
 
-std::string grid(const Range& values, const Ticks& ticks) {
+std::string grid(const Range& values, const std::vector<double>& ticks) {
   std::string path;
-  for (const double tick : ticks.values) {
-    fmt::format_to(std::back_inserter(path), "M0 {:.1f}H{}", kUnits * (1 - values.place(tick)),
-                   kUnits);
+  for (const double tick : ticks) {
+    put(path, "M0 {:.1f}H{}", kUnits * (1 - values.place(tick)), kUnits);
   }
   return fmt::format("<path class=\"grid\" d=\"{}\"/>", path);
 }
 
-std::string labels(const Range& steps, const Range& values, const Ticks& value_ticks,
-                   int steps_wanted) {
+std::vector<double> value_ticks(const Chart& chart, const Range& values) {
+  constexpr double kClosest = 34;  // pixels between the labels of a logarithmic axis
+  return values.is_log ? log_ticks(values.low, values.high, kClosest / chart.height)
+                       : nice_ticks(values.low, values.high, chart.height > 250 ? 6 : 3);
+}
+
+// The curves with their values' axis: what one position of the switch shows.
+std::string drawing(const Chart& chart, const Range& steps, const ValueRange& values) {
+  const Range& range = values.range;
+  const std::vector<double> ticks = value_ticks(chart, range);
   std::string html;
-  for (const double tick : value_ticks.values) {
-    fmt::format_to(std::back_inserter(html), "<span class=\"ty\" style=\"top:{:.2f}%\">{}</span>",
-                   100 * (1 - values.place(tick)), format_tick(tick, value_ticks.spacing));
+  put(html,
+      "<div class=\"drawing {}\"><svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" "
+      "aria-hidden=\"true\">{}",
+      range.is_log ? "on-log" : "on-linear", kUnits, kUnits, grid(range, ticks));
+  for (const auto& series : chart.series) {
+    const auto is_finite = [](const CurvePoint& point) { return std::isfinite(point.value); };
+    const auto& points = series.points;
+    const bool is_lone = std::count_if(points.begin(), points.end(), is_finite) == 1;
+    put(html, "<path class=\"{}{}\" d=\"{}\"/>", series.style, is_lone ? " lone" : "",
+        path_data(series, steps, range));
   }
-  const Ticks step_ticks = nice_ticks(steps.low, steps.high, steps_wanted);
-  for (const double tick : step_ticks.values) {
-    if (tick != std::floor(tick)) continue;
-    fmt::format_to(std::back_inserter(html),
-                   "<span class=\"tx{}\" style=\"left:{:.2f}%\">{}</span>",
-                   steps.place(tick) > 0.97 ? " end" : "", 100 * steps.place(tick),
-                   format_tick(tick, step_ticks.spacing));
+  const bool has_bound = chart.bound && (!range.is_log || *chart.bound > 0);
+  const double bound_top = has_bound ? 1 - range.place(*chart.bound) : 0;
+  if (has_bound) {
+    put(html, "<path class=\"bound\" d=\"M0 {:.1f}H{}\"/>", kUnits * bound_top, kUnits);
+  }
+  html += "</svg>";
+  const auto labels = tick_labels(ticks);
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    put(html, "<span class=\"ty\" style=\"top:{:.2f}%\">{}</span>",
+        100 * (1 - range.place(ticks[i])), labels[i]);
+  }
+  if (has_bound) {
+    put(html, "<span class=\"bound-label\" style=\"top:{:.2f}%\">{}</span>", 100 * bound_top,
+        escape_html(chart.bound_label));
+  }
+  if (values.cut_peak) {
+    put(html, "<small class=\"cut\">Peaks up to {:.4g} run out of view.</small>", *values.cut_peak);
+  }
+  return html + "</div>";
+}
+
+std::string step_labels(const Range& steps, int wanted) {
+  std::vector<double> ticks = nice_ticks(steps.low, steps.high, wanted);
+  std::erase_if(ticks, [](double tick) { return tick != std::floor(tick); });
+  const auto labels = tick_labels(ticks);
+  std::string html;
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    // In a narrow window every other one would touch its neighbours.
+    put(html, "<span class=\"tx{}{}\" style=\"left:{:.2f}%\">{}</span>",
+        steps.place(ticks[i]) > 0.97 ? " end" : "", i % 2 == 1 ? " odd" : "",
+        100 * steps.place(ticks[i]), labels[i]);
+  }
+  return html;
+}
+
+// A mark says what it is where there is room for that before the next one and the chart's end, in a
+// chart that is high enough for its curve to leave some.
+std::string mark_lines(const Chart& chart, const Range& steps) {
+  constexpr double kRoom = 0.16;  // of the width, for a label
+  constexpr int kHighEnough = 250;
+  constexpr std::size_t kMany = 10;  // that would hide the curve
+  std::string html;
+  for (std::size_t i = 0; i < chart.marks.size(); ++i) {
+    const ChartMark& mark = chart.marks[i];
+    const double place = steps.place(static_cast<double>(mark.step));
+    if (place < 0 || place > 1) continue;
+    put(html, "<i class=\"mark{}\" style=\"left:{:.2f}%\" title=\"{}\"></i>",
+        chart.marks.size() > kMany ? " faint" : "", 100 * place, escape_html(mark.note));
+    const bool has_next = i + 1 < chart.marks.size();
+    const double free_until =
+        has_next ? std::min(1.0, steps.place(static_cast<double>(chart.marks[i + 1].step))) : 1.0;
+    if (chart.height < kHighEnough || place + kRoom > free_until) continue;
+    put(html, "<span class=\"mark-label\" style=\"left:{:.2f}%\">{}</span>", 100 * place,
+        escape_html(mark.label));
   }
   return html;
 }
@@ -154,84 +250,37 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-Ticks nice_ticks(double low, double high, int wanted) {
-  Ticks ticks;
-  if (!(high > low) || !std::isfinite(high - low)) return ticks;
-  const double rough = (high - low) / std::max(wanted, 1);
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  const double leading = rough / power;
-  ticks.spacing = power * (leading < 1.5 ? 1 : leading < 3.5 ? 2 : leading < 7.5 ? 5 : 10);
-  const double slack = 1e-9 * (high - low);
-  for (double k = std::ceil((low - slack) / ticks.spacing); k * ticks.spacing <= high + slack;
-       ++k) {
-    ticks.values.push_back(k * ticks.spacing);
+std::string axis_switch(bool starts_logarithmic) {
+  // The style sheet shows one drawing or the other by which of these earlier siblings is checked.
+  std::string html;
+  for (const bool is_log : {false, true}) {
+    put(html, "<input type=\"radio\" name=\"axis\" class=\"choice\" id=\"axis-{}\"{}>",
+        is_log ? "log" : "linear", is_log == starts_logarithmic ? " checked" : "");
   }
-  return ticks;
-}
-
-std::string format_tick(double value, double spacing) {
-  if (value == 0) return "0";
-  const double size = std::abs(value);
-  if (size < 1e-3 || spacing < 1e-4) {
-    const int exponent = static_cast<int>(std::floor(std::log10(size) + 1e-9));
-    return fmt::format("{:.3g}e{}", value / std::pow(10.0, exponent), exponent);
-  }
-  // By the spacing rather than the value: the labels of one axis look alike.
-  struct Unit {
-    double size, spacing;
-    const char* suffix;
-  };
-  for (const Unit& unit : {Unit{1e9, 1e8, "B"}, {1e6, 1e5, "M"}, {1e3, 2e3, "k"}}) {
-    if (size >= unit.size && spacing >= unit.spacing) {
-      return fmt::format("{:.4g}{}", value / unit.size, unit.suffix);
-    }
-  }
-  if (spacing >= 1) return format_thousands(std::llround(value));
-  const int digits = static_cast<int>(std::ceil(-std::log10(spacing) - 1e-9));
-  return fmt::format("{:.{}f}", value, digits);
+  return html +
+         "<p class=\"switch\"><label for=\"axis-linear\">linear axis</label>"
+         "<label for=\"axis-log\">logarithmic</label></p>";
 }
 
 std::string render_chart(const Chart& chart) {
   const Range steps = step_range(chart);
-  const auto [values, cut_peak] = value_range(chart);
-  const Ticks value_ticks = nice_ticks(values.low, values.high, chart.height > 250 ? 6 : 3);
+  const bool has_two_axes = chart.has_log_axis && !sorted_values(chart, 0).empty();
   std::string html = fmt::format(
-      "<figure class=\"chart\" id=\"{}\" role=\"img\" aria-label=\"{}\">"
-      "<div class=\"plot\" style=\"height:{}px\">"
-      "<svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{}",
-      chart.id, escape_html(chart.description), chart.height, kUnits, kUnits,
-      grid(values, value_ticks));
-  for (const auto& series : chart.series) {
-    fmt::format_to(std::back_inserter(html), "<path class=\"{}\" d=\"{}\"/>", series.style,
-                   path_data(series, steps, values));
-  }
-  const double bound_top = chart.bound ? 1 - values.place(*chart.bound) : 0;
-  if (chart.bound) {
-    fmt::format_to(std::back_inserter(html), "<path class=\"bound\" d=\"M0 {0:.1f}H{1}\"/>",
-                   kUnits * bound_top, kUnits);
-  }
-  html += "</svg>" + labels(steps, values, value_ticks, chart.height < 150 ? 3 : 5);
-  if (chart.bound) {
-    fmt::format_to(std::back_inserter(html),
-                   "<span class=\"bound-label\" style=\"top:{:.2f}%\">{}</span>", 100 * bound_top,
-                   escape_html(chart.bound_label));
-  }
-  html += "<i class=\"cursor\"></i><div class=\"tip\"></div></div>";
-  if (cut_peak) {
-    fmt::format_to(std::back_inserter(html),
-                   "<figcaption>Peaks up to {:.4g} run out of view.</figcaption>", *cut_peak);
-  }
-  return html + "</figure>\n";
+      "<figure class=\"chart{}\" id=\"{}\" role=\"img\" aria-label=\"{}\">"
+      "<div class=\"plot\" style=\"height:{}px\">",
+      has_two_axes ? " two-axes" : "", chart.id, escape_html(chart.description), chart.height);
+  html += drawing(chart, steps, linear_range(chart));
+  if (has_two_axes) html += drawing(chart, steps, log_range(chart));
+  html += step_labels(steps, chart.height < 150 ? 3 : 5) + mark_lines(chart, steps);
+  return html + "<i class=\"cursor\"></i><div class=\"tip\"></div></div></figure>\n";
 }
 
 std::string chart_data(const std::vector<Chart>& charts) {
   std::string json = "{";
   for (const auto& chart : charts) {
     const Range steps = step_range(chart);
-    const Range values = value_range(chart).range;
-    fmt::format_to(std::back_inserter(json), "{}\"{}\":{{\"x\":[{},{}],\"y\":[{},{}],\"series\":[",
-                   json.size() > 1 ? "," : "", chart.id, steps.low, steps.high, values.low,
-                   values.high);
+    fmt::format_to(std::back_inserter(json), "{}\"{}\":{{\"x\":[{},{}],\"series\":[",
+                   json.size() > 1 ? "," : "", chart.id, steps.low, steps.high);
     for (std::size_t i = 0; i < chart.series.size(); ++i) {
       const auto& series = chart.series[i];
       std::string x, tokens, y;

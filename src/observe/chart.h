@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,20 +14,17 @@ namespace heddle::observe {
 /// escaped, invalid UTF-8 and control characters become U+FFFD.
 std::string escape_html(std::string_view text);
 
-/// Round numbers (1, 2 or 5 times a power of ten apart) inside [low, high], about `wanted` of them.
-struct Ticks {
-  double spacing = 1;
-  std::vector<double> values;
-};
-Ticks nice_ticks(double low, double high, int wanted);
-
-/// "0.25", "1,500", "20k", "3e-4": a tick's number with the digits its spacing needs.
-std::string format_tick(double value, double spacing);
-
 struct ChartSeries {
   std::string name;   ///< in the read-out; fixed text of ours, never from the user
   std::string style;  ///< CSS class of the stroke: "line", "raw", "dots", "second"
   Curve points;
+};
+
+/// Something that happened at a step: a thin line across the chart.
+struct ChartMark {
+  std::int64_t step = 0;
+  std::string label;  ///< short, at the line where there is room; escaped, as the next
+  std::string note;   ///< all of it, when pointed at
 };
 
 /// A curve over steps. Strokes are SVG that stretches with the page, labels are HTML on top, so
@@ -39,7 +37,15 @@ struct Chart {
   bool from_zero = false;
   std::optional<double> bound = {};  ///< a dashed line
   std::string bound_label = {};
+  std::vector<ChartMark> marks = {};  ///< ascending in steps
+  /// Drawn with a logarithmic axis too, where there are positive values; axis_switch says which of
+  /// the two is seen.
+  bool has_log_axis = false;
 };
+
+/// Lets the reader choose the axis of the charts that follow it in the same parent. Works without
+/// scripts, and by keyboard.
+std::string axis_switch(bool starts_logarithmic);
 
 std::string render_chart(const Chart& chart);
 /// What the read-out under the pointer needs: {"id": {"x": [low, high], "series": [...]}, ...}.

@@ -163,6 +163,11 @@ Machine inspect_machine(const fs::path& root) {
   return machine;
 }
 
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
 DiskReport measure_disk(const fs::path& folder, std::size_t probe_bytes) {
   FileSystem& files = real_file_system();
   DiskReport report;

@@ -24,6 +24,9 @@ struct Machine {
 /// stays unknown.
 Machine inspect_machine(const std::filesystem::path& root = "/");
 
+/// As the machine calls itself; "localhost" when it does not say.
+std::string host_name();
+
 struct DiskReport {
   std::uint64_t free_bytes = 0;
   double write_bytes_per_second = 0;  ///< of a file written and synced

@@ -9,6 +9,7 @@
 
 #include "observe/history.h"
 #include "observe/metrics.h"
+#include "observe/starts.h"
 #include "observe/timeline.h"
 
 namespace heddle::observe {
@@ -56,6 +57,8 @@ struct RunReport {
   std::string title;  ///< the run's name
   std::string model;  ///< one line: family, parameters, shape
   std::vector<std::pair<std::string, std::string>> settings;  ///< "train.steps" -> "2000"
+  std::vector<RunStart> starts;  ///< in order; empty when they are not known
+  std::string ended;             ///< when the report was written, as in RunStart
   History history;
   std::optional<double> best_possible_loss;  ///< entropy of the source, where it is known
   StepTimeRow step_time = {};
@@ -70,6 +73,15 @@ struct RunReport {
   std::vector<std::string> warnings;
   RunTotals totals;
 };
+
+/// What is between the loss that a run reached and the best possible one.
+struct LossGap {
+  double nats = 0;                 ///< per token; negative: the sample is kinder than the source
+  std::optional<double> way = {};  ///< share of the way from the first step's loss; below 1
+};
+/// Of the last held-out loss, or else the smoothed training loss. Nothing where the best possible
+/// loss is not known, or no loss is finite.
+std::optional<LossGap> loss_gap(const RunReport& report);
 
 /// Curves are thinned to at most this many points in both files.
 inline constexpr std::size_t kReportPoints = 2000;

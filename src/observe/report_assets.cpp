@@ -34,13 +34,19 @@ h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
 .soft, .say { color: var(--soft); }
 .say b { color: var(--ink); font-weight: 600; }
 
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: 1.5rem 1rem;
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.6rem, 1fr)); gap: 1.5rem 1rem;
   margin: 2.25rem 0 0; padding: 1.4rem 0; border-block: 1px solid var(--hair); }
 .figures dt { color: var(--soft); font-size: .82rem; }
 .figures dd { margin: .1rem 0 0; font-size: 1.55rem; line-height: 1.25; font-weight: 600; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; white-space: nowrap; }
 .figures dd small { display: block; font-size: .82rem; font-weight: 400; letter-spacing: 0; color: var(--soft);
   white-space: normal; line-height: 1.35; }
+.facts { display: flex; flex-wrap: wrap; gap: .5rem 2rem; margin: 1.1rem 0 0; font-size: .85rem; }
+.facts dt { color: var(--soft); font-size: .78rem; }
+.facts dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.facts .wide { flex-basis: 100%; }
+code { font: .92em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+.when { white-space: nowrap; }
 .warnings { margin: 1.5rem 0 0; padding: .8rem 1.1rem; list-style: none; background: var(--card);
   border-left: 3px solid var(--alert); border-radius: 3px; }
 .warnings li { overflow-wrap: anywhere; }
@@ -58,6 +64,17 @@ h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
 
 .chart { margin: 0; padding: .5rem .25rem 1.7rem 3.1rem; }
 .chart figcaption { position: relative; top: 1.75rem; height: 0; text-align: right; font-size: .75rem; color: var(--soft); }
+.plot .drawing { position: absolute; inset: 0; }
+.plot .cut { position: absolute; top: calc(100% + 1.75rem); right: 0; font-size: .75rem; line-height: 1; color: var(--soft); }
+/* The switch between a linear and a logarithmic axis: radio buttons out of sight, in front of the charts that follow them. */
+.choice { position: absolute; opacity: 0; pointer-events: none; }
+.switch { float: right; display: flex; margin: 0 .25rem .4rem 1rem; border: 1px solid var(--hair); border-radius: 6px; overflow: hidden; font-size: .8rem; line-height: 1.5; }
+.switch label { padding: .1rem .65rem; color: var(--soft); cursor: pointer; }
+.switch label:hover { color: var(--ink); }
+#axis-linear:checked ~ .switch [for="axis-linear"], #axis-log:checked ~ .switch [for="axis-log"] { background: var(--pale); color: var(--ink); }
+#axis-linear:focus-visible ~ .switch, #axis-log:focus-visible ~ .switch { outline: 2px solid var(--train); outline-offset: 1px; }
+.two-axes .on-log, #axis-log:checked ~ .two-axes .on-linear { display: none; }
+#axis-log:checked ~ .two-axes .on-log { display: block; }
 .plot { position: relative; touch-action: pan-y; }
 .plot svg { display: block; width: 100%; height: 100%; overflow: visible; clip-path: inset(0 -6px 0 -1px);
   border-bottom: 1px solid var(--soft); }
@@ -66,6 +83,7 @@ h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
 .plot .raw { stroke: var(--train); stroke-width: 1; opacity: .28; }
 .plot .line { stroke: var(--train); stroke-width: 2; }
 .plot .thin { stroke: var(--train); stroke-width: 1.4; }
+.plot .lone { stroke-width: 6; }
 .plot .dots { stroke: var(--eval); stroke-width: 7; }
 .plot .bound { stroke: var(--bound); stroke-width: 1.6; stroke-dasharray: 6 5; stroke-linecap: butt; }
 .plot span { position: absolute; font-size: .76rem; line-height: 1; color: var(--soft); font-variant-numeric: tabular-nums;
@@ -73,7 +91,12 @@ h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
 .plot .ty { right: calc(100% + .6rem); transform: translateY(-50%); }
 .plot .tx { top: calc(100% + .55rem); transform: translateX(-50%); }
 .plot .tx.end { transform: translateX(-100%); margin-left: .35rem; }
-.plot .bound-label { left: .1rem; transform: translateY(.4rem); color: var(--bound); font-weight: 600; }
+.plot .bound-label { left: .1rem; transform: translateY(.4rem); color: var(--bound); font-weight: 600; text-shadow: 0 0 2px var(--paper), 0 0 4px var(--paper), 0 0 6px var(--paper); }
+.plot .mark { position: absolute; top: 0; bottom: 0; width: 9px; margin-left: -4.5px; opacity: .75;
+  background: linear-gradient(var(--violet), var(--violet)) center / 1px 100% no-repeat; }
+.plot .mark.faint { opacity: .25; }
+.plot .mark-label { top: .15rem; margin-left: .4rem; color: var(--violet); text-shadow: 0 0 2px var(--paper), 0 0 4px var(--paper), 0 0 6px var(--paper); }
+.legend i.mark { width: 0; height: .9rem; border-top: 0; border-left: 1.5px solid var(--violet); border-radius: 0; vertical-align: -.12em; }
 .cursor { position: absolute; top: 0; bottom: 0; width: 0; border-left: 1px solid var(--soft); display: none; pointer-events: none; }
 .tip { position: absolute; top: .25rem; display: none; z-index: 2; padding: .45rem .65rem; border-radius: 5px; pointer-events: none;
   background: var(--ink); color: var(--paper); font-size: .78rem; line-height: 1.45; white-space: nowrap; font-variant-numeric: tabular-nums; }
@@ -140,7 +163,7 @@ h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
 .plot .cloud.over { stroke: var(--grey); opacity: .5; }
 .plot .front { stroke: var(--bound); stroke-width: 1.6; }
 .plot .limit { stroke: var(--eval); stroke-width: 1.5; stroke-dasharray: 5 4; stroke-linecap: butt; }
-.plot .limit-label { top: .2rem; color: var(--eval); font-weight: 600; transform: translateX(-100%); margin-left: -.4rem; }
+.plot .limit-label { top: .2rem; text-shadow: 0 0 2px var(--paper), 0 0 4px var(--paper), 0 0 6px var(--paper); color: var(--eval); font-weight: 600; transform: translateX(-100%); margin-left: -.4rem; }
 .plot b.point { position: absolute; width: .62rem; height: .62rem; margin: -.31rem 0 0 -.31rem; border-radius: 50%; background: var(--bound);
   box-shadow: 0 0 0 1.5px var(--paper); }
 .plot b.point.over { background: var(--grey); }
@@ -191,6 +214,8 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--hair);
   .pair { grid-template-columns: 1fr; }
   .settings { columns: 1; }
   .chart { padding-left: 2.6rem; }
+  .plot .tx.odd, .plot .mark.faint { opacity: .25; }
+.plot .mark-label { display: none; }
   .bars { grid-template-columns: 1fr auto auto; gap: .1rem 1rem; }
   .bars .track { grid-column: 1 / -1; grid-row: auto; margin-bottom: .8rem; order: 1; }
   .bars .row { display: grid; grid-template-columns: subgrid; grid-column: 1 / -1; align-items: end; }
@@ -223,6 +248,11 @@ for (const [id, chart] of Object.entries(charts)) {
   if (!plot || !chart.series.length || !chart.series[0].x.length) continue;
   const cursor = plot.querySelector(".cursor"), tip = plot.querySelector(".tip");
   const [low, high] = chart.x;
+  const marks = [...plot.querySelectorAll(".mark")].map((mark) => {
+    const note = mark.title;
+    mark.removeAttribute("title");  // the read-out says it
+    return { place: parseFloat(mark.style.left) / 100, note };
+  });
   const row = (name, value) => {
     const line = document.createElement("div"), b = document.createElement("b");
     line.append(name); b.textContent = value; line.append(b); tip.append(line);
@@ -244,6 +274,7 @@ for (const [id, chart] of Object.entries(charts)) {
       if (series.style === "dots" && Math.abs(series.x[i] - step) > (high - low) / 60) continue;
       row(series.name, series.y[i] === null ? "not finite" : number(series.y[i]));
     }
+    for (const mark of marks) if (Math.abs(mark.place - place) < .008) row(mark.note, "");
     cursor.style.display = tip.style.display = "block";
     cursor.style.left = 100 * place + "%";
     const left = place * box.width + 12;

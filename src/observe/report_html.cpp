@@ -11,6 +11,7 @@
 #include "observe/page.h"
 #include "observe/put.h"
 #include "observe/report.h"
+#include "observe/report_parts.h"
 
 namespace heddle::observe {
 namespace {
@@ -41,14 +42,6 @@ std::string traffic_difference(const CommunicationRow& row) {
       less ? row.predicted_calls - row.counted_calls : row.counted_calls - row.predicted_calls);
 }
 
-// The last finite value, or NaN.
-double last_value(const Curve& curve) {
-  for (auto point = curve.rbegin(); point != curve.rend(); ++point) {
-    if (std::isfinite(point->value)) return point->value;
-  }
-  return std::nan("");
-}
-
 double median_value(const Curve& curve) {
   std::vector<double> values;
   for (const auto& point : curve) {
@@ -57,35 +50,26 @@ double median_value(const Curve& curve) {
   return values.empty() ? std::nan("") : quantile(std::move(values), 0.5);
 }
 
-// A sixtieth of the run on either side: steady enough to read, short enough to show bends.
-std::size_t reach_of(const Curve& curve) { return curve.size() / 60; }
-Curve smoothed(const Curve& curve) { return smooth(curve, reach_of(curve)); }
-Curve typical(const Curve& curve) { return running_median(curve, reach_of(curve), kReportPoints); }
-
-// The later half of a curve; after the first steep fall the whole curve hides what happens there.
-Curve later_half(const Curve& curve) {
-  Curve half;
-  if (curve.empty()) return half;
-  const auto middle = (curve.front().step + curve.back().step) / 2;
-  std::copy_if(curve.begin(), curve.end(), std::back_inserter(half),
-               [&](const CurvePoint& point) { return point.step > middle; });
-  return half;
-}
-
 std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.3f}", loss) : std::string("not finite");
 }
 
 std::string figures(const RunReport& report) {
   std::string html = "<dl class=\"figures\">";
-  const double eval = last_value(report.history.eval_loss);
+  const double eval = last_finite(report.history.eval_loss);
   if (std::isfinite(eval)) {
     html += headline_figure("Held-out loss", loss_text(eval),
                             fmt::format("perplexity {:.4g}", std::exp(eval)));
   }
   if (report.totals.steps > 0) {
     html += headline_figure("Training loss", loss_text(report.totals.final_loss),
-                            fmt::format("after {} steps", format_thousands(report.totals.steps)));
+                            fmt::format("after {} step{}", format_thousands(report.totals.steps),
+                                        report.totals.steps == 1 ? "" : "s"));
+  }
+  if (const auto gap = loss_gap(report); gap && gap->nats >= 0) {
+    html += headline_figure("Above the best", fmt::format("{:.3f}", gap->nats),
+                            gap->way ? fmt::format("nats; {} of the way", percent(*gap->way))
+                                     : std::string("nats per token"));
   }
   html += headline_figure("Tokens", format_count(static_cast<double>(report.totals.tokens)),
                           fmt::format("in {}", format_duration(report.totals.seconds)));
@@ -110,79 +94,31 @@ std::string warnings(const RunReport& report) {
   return html + "</ul>\n";
 }
 
-// How far the run came, in words; the held-out loss is the one that compares with the entropy.
-std::string loss_words(const RunReport& report) {
-  const Curve& loss = report.history.loss;
-  const double eval = last_value(report.history.eval_loss);
-  const double reached = std::isfinite(eval) ? eval : last_value(smoothed(loss));
-  if (!std::isfinite(reached)) return "No finite loss was recorded.";
-  const char* kind = std::isfinite(eval) ? "held-out" : "training";
-  std::string text =
-      fmt::format("Nats per token. The {} loss reached <b>{:.3f}</b>", kind, reached);
-  if (!report.best_possible_loss) return text + ".";
-  const double best = *report.best_possible_loss, gap = reached - best;
-  if (gap < 0) {
-    return text + fmt::format(
-                      ", {:.3f} below the source\xE2\x80\x99s entropy of {:.3f}: as good as "
-                      "any model can be, within the noise of the sample.",
-                      -gap, best);
-  }
-  text += fmt::format(", <b>{:.3f}</b> above the best possible {:.3f}, the entropy of the source",
-                      gap, best);
-  const double first = loss.empty() ? std::nan("") : loss.front().value;
-  if (first > reached && best < reached) {
-    text += fmt::format(": {:.1f} % of the way there from the first step",
-                        100 * (first - reached) / (first - best));
-  }
-  return text + ".";
-}
-
-Chart loss_chart(const RunReport& report) {
-  const History& history = report.history;
-  Chart chart{.id = "loss",
-              .description = fmt::format("Loss over {} steps", report.totals.steps),
-              .height = 340,
-              .series = {{"training, smoothed", "line", smoothed(history.loss)},
-                         {"this step", "raw", history.loss},
-                         {"held-out", "dots", history.eval_loss}}};
-  if (report.best_possible_loss) {
-    chart.bound = report.best_possible_loss;
-    chart.bound_label = fmt::format("best possible {:.3f}", *report.best_possible_loss);
-  }
-  return chart;
-}
-
-Chart later_loss_chart(const Chart& whole) {
-  Chart chart = whole;
-  chart.id = "loss-later";
-  chart.description = "The later half of the loss curve, enlarged";
-  chart.height = 180;
-  for (auto& series : chart.series) series.points = later_half(series.points);
-  return chart;
-}
-
 std::vector<Chart> charts_of(const RunReport& report) {
   const History& history = report.history;
   const Chart loss = loss_chart(report);
-  return {loss,
-          later_loss_chart(loss),
-          {.id = "throughput",
-           .description = "Tokens per second over steps",
-           .height = 180,
-           .series = {{"tokens/s, typical", "line", typical(history.tokens_per_second)},
-                      {"this step", "raw", history.tokens_per_second}},
-           .from_zero = true},
-          {.id = "lr",
-           .description = "Learning rate over steps",
-           .height = 140,
-           .series = {{"learning rate", "thin", history.lr}},
-           .from_zero = true},
-          {.id = "norm",
-           .description = "Gradient norm over steps",
-           .height = 140,
-           .series = {{"typical", "thin", typical(history.grad_norm)},
-                      {"this step", "raw", history.grad_norm}},
-           .from_zero = true}};
+  std::vector<Chart> charts = {
+      loss,
+      later_loss_chart(loss),
+      {.id = "throughput",
+       .description = "Tokens per second over steps",
+       .height = 180,
+       .series = {{"tokens/s, typical", "line", typical(history.tokens_per_second)},
+                  {"this step", "raw", history.tokens_per_second}},
+       .from_zero = true},
+      {.id = "lr",
+       .description = "Learning rate over steps",
+       .height = 140,
+       .series = {{"learning rate", "thin", history.lr}},
+       .from_zero = true},
+      {.id = "norm",
+       .description = "Gradient norm over steps",
+       .height = 140,
+       .series = {{"typical", "thin", typical(history.grad_norm)},
+                  {"this step", "raw", history.grad_norm}},
+       .from_zero = true}};
+  for (auto& chart : charts) chart.marks = resume_marks(report);
+  return charts;
 }
 
 std::string curves_section(const RunReport& report, const std::vector<Chart>& charts) {
@@ -190,18 +126,7 @@ std::string curves_section(const RunReport& report, const std::vector<Chart>& ch
     return "<section id=\"curves-missing\"><h2>Loss</h2><p class=\"say\">No steps were recorded."
            "</p></section>\n";
   }
-  std::string html;
-  put(html, "<section><h2>Loss</h2><p class=\"say\">{}</p><ul class=\"legend\">",
-      loss_words(report));
-  html += "<li><i></i>training, smoothed</li><li><i class=\"raw\"></i>each step</li>";
-  if (!report.history.eval_loss.empty()) html += "<li><i class=\"dots\"></i>held-out</li>";
-  if (report.best_possible_loss) html += "<li><i class=\"bound\"></i>best possible</li>";
-  put(html, "</ul>{}", render_chart(charts[0]));
-  constexpr std::size_t kWorthEnlarging = 100;
-  if (report.history.loss.size() >= kWorthEnlarging) {
-    put(html, "<h3 class=\"closer\">The later half, enlarged</h3>{}", render_chart(charts[1]));
-  }
-  html += "</section>\n";
+  std::string html = loss_section(report, charts[0], charts[1]);
   put(html,
       "<section><h2>Throughput</h2><p class=\"say\">Tokens per second, over "
       "steps.</p>{}</section>\n",
@@ -342,9 +267,10 @@ std::string report_html(const RunReport& report) {
       .kind = "Heddle run report",
       .title = report.title,
       .summary = report.model,
-      .body = figures(report) + warnings(report) + curves_section(report, charts) +
-              samples_section(report) + memory_section(report) + pipeline_section(report) +
-              communication_section(report) + settings_section(report),
+      .body = figures(report) + run_facts(report) + warnings(report) +
+              curves_section(report, charts) + samples_section(report) + memory_section(report) +
+              pipeline_section(report) + communication_section(report) + starts_section(report) +
+              settings_section(report),
       .footer = "The same numbers for programs: report.json and metrics.jsonl in this folder."};
   put(page.body, "<script type=\"application/json\" id=\"curves\">{}</script>\n",
       chart_data(charts));

@@ -65,6 +65,21 @@ JsonValue samples(const RunReport& report) {
   return list;
 }
 
+JsonValue starts(const RunReport& report) {
+  JsonValue list = JsonValue::array();
+  for (const auto& start : report.starts) {
+    list.push_back({{"step", start.step},
+                    {"time", start.time},
+                    {"host", start.host},
+                    {"device", start.device},
+                    {"ranks", start.ranks},
+                    {"threads", start.threads},
+                    {"version", start.version},
+                    {"command", start.command}});
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string report_json(const RunReport& report) {
@@ -73,12 +88,15 @@ std::string report_json(const RunReport& report) {
   JsonValue json = {
       {"title", report.title},
       {"model", report.model},
+      {"starts", starts(report)},
+      {"ended", report.ended},
       {"totals",
        {{"steps", report.totals.steps},
         {"tokens", report.totals.tokens},
         {"seconds", report.totals.seconds},
         {"final_loss", report.totals.final_loss}}},
-      {"best_possible_loss", nullptr},
+      {"best_possible_loss", report.best_possible_loss},
+      {"above_best_possible", nullptr},
       {"step_seconds",
        {{"predicted", report.step_time.predicted}, {"measured_median", report.step_time.measured}}},
       {"memory", memory(report)},
@@ -90,7 +108,9 @@ std::string report_json(const RunReport& report) {
       {"samples", samples(report)},
       {"warnings", report.warnings},
       {"curves", curves(report.history)}};
-  if (report.best_possible_loss) json["best_possible_loss"] = *report.best_possible_loss;
+  if (const auto gap = loss_gap(report)) {
+    json["above_best_possible"] = {{"nats_per_token", gap->nats}, {"share_of_the_way", gap->way}};
+  }
   // Generated text may end inside a character: replaced, never an exception at the end of a run.
   return json.dump(1) + "\n";
 }

@@ -4,6 +4,7 @@
 
 #include "observe/chart.h"
 #include "observe/put.h"
+#include "observe/ticks.h"
 
 namespace heddle::observe {
 namespace {
@@ -38,15 +39,18 @@ class Drawing {
 
   std::string labels() const {
     std::string html;
-    const Ticks y = nice_ticks(scatter_.low.y, scatter_.high.y, 5);
-    for (const double tick : y.values) {
-      put(html, "<span class=\"ty\" style=\"top:{:.2f}%\">{}</span>", 100 * down(tick),
-          format_tick(tick, y.spacing));
+    const auto y = nice_ticks(scatter_.low.y, scatter_.high.y, 5);
+    const auto y_labels = tick_labels(y);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      put(html, "<span class=\"ty\" style=\"top:{:.2f}%\">{}</span>", 100 * down(y[i]),
+          y_labels[i]);
     }
-    const Ticks x = nice_ticks(scatter_.low.x, scatter_.high.x, 5);
-    for (const double tick : x.values) {
-      put(html, "<span class=\"tx{}\" style=\"left:{:.2f}%\">{}</span>",
-          across(tick) > 0.97 ? " end" : "", 100 * across(tick), format_tick(tick, x.spacing));
+    const auto x = nice_ticks(scatter_.low.x, scatter_.high.x, 5);
+    const auto x_labels = tick_labels(x);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      put(html, "<span class=\"tx{}{}\" style=\"left:{:.2f}%\">{}</span>",
+          across(x[i]) > 0.97 ? " end" : "", i % 2 == 1 ? " odd" : "", 100 * across(x[i]),
+          x_labels[i]);
     }
     if (scatter_.limit) {
       put(html, "<span class=\"limit-label\" style=\"left:{:.2f}%\">{}</span>",
@@ -86,7 +90,7 @@ class Drawing {
 
   std::string grid() const {
     std::string path;
-    for (const double tick : nice_ticks(scatter_.low.y, scatter_.high.y, 5).values) {
+    for (const double tick : nice_ticks(scatter_.low.y, scatter_.high.y, 5)) {
       put(path, "M0 {:.1f}H{}", kUnits * down(tick), kUnits);
     }
     return fmt::format("<path class=\"grid\" d=\"{}\"/>", path);

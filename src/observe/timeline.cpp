@@ -12,6 +12,7 @@
 #include "base/json_value.h"
 #include "base/strings.h"
 #include "observe/chart.h"
+#include "observe/ticks.h"
 
 namespace heddle::observe {
 namespace {
@@ -177,15 +178,16 @@ std::string legend(const Timeline& timeline) {
 }
 
 std::string axis(double end, double scale, double bottom, const std::string& unit) {
-  const Ticks ticks = nice_ticks(0.0, end, 8);
+  const auto ticks = nice_ticks(0.0, end, 8);
+  const auto labels = tick_labels(ticks);
   std::string svg;
-  for (const double value : ticks.values) {
-    const double x = kLeft + value * scale;
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    const double x = kLeft + ticks[i] * scale;
     svg += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.0f}\" y2=\"{2:.0f}\"/>"
-        "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3:.0f}\">{4}{5}</text>\n",
-        x, bottom, bottom + 4, bottom + 16, format_tick(value, ticks.spacing),
-        unit.empty() ? "" : " " + escape_html(unit));
+        "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3:.0f}\"{6}>{4}{5}</text>\n",
+        x, bottom, bottom + 4, bottom + 16, labels[i], unit.empty() ? "" : " " + escape_html(unit),
+        x > kWidth - 30 ? " style=\"text-anchor:end\"" : "");  // there is no room behind it
   }
   return svg;
 }

@@ -78,7 +78,7 @@ for (const figure of document.querySelectorAll(".timeline-figure")) {
     const bottom = data.top + data.ranks * data.pitch, [ticks, places] = marks(from * data.tick, to * data.tick, width / 120);
     for (const value of ticks) {
       const x = place(value / data.tick).toFixed(1);
-      out.push(`<line x1="${x}" x2="${x}" y1="${bottom}" y2="${bottom + 4}"/><text class="tick" x="${x}" y="${bottom + 16}">${value.toFixed(places)} ${text(data.unit)}</text>`);
+      out.push(`<line x1="${x}" x2="${x}" y1="${bottom}" y2="${bottom + 4}"/><text class="tick" x="${x}" y="${bottom + 16}"${x > width - 30 ? ' style="text-anchor:end"' : ""}>${value.toFixed(places)} ${text(data.unit)}</text>`);
     }
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     group.innerHTML = out.join("");

@@ -49,10 +49,10 @@ class Event {
     }
     return static_cast<int>(value);
   }
-  std::uint64_t bytes() const {
+  std::uint64_t argument(const char* name) const {
     const auto args = json_.find("args");
     if (args == json_.end() || !args->is_object()) return 0;
-    const auto found = args->find("bytes");
+    const auto found = args->find(name);
     return found != args->end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
   }
   // The name a thread_name event gives; empty for every other event.
@@ -73,7 +73,8 @@ class Event {
               .stream = place("tid"),
               .begin_seconds = number("ts") * 1e-6,
               .duration_seconds = number("dur") * 1e-6,
-              .bytes = bytes()};
+              .bytes = argument("bytes"),
+              .step = static_cast<std::int64_t>(argument("step"))};
     if (span.duration_seconds < 0) fail("has a negative duration 'dur'");
     return span;
   }
@@ -114,7 +115,8 @@ std::string Trace::json() const {
                        {"tid", span.stream},
                        {"ts", span.begin_seconds * 1e6},
                        {"dur", span.duration_seconds * 1e6}};
-    if (span.bytes != 0) event["args"] = JsonValue{{"bytes", span.bytes}};
+    if (span.bytes != 0) event["args"]["bytes"] = span.bytes;
+    if (span.step != 0) event["args"]["step"] = static_cast<std::uint64_t>(span.step);
     put(event);
   }
   return text + "\n]}\n";

@@ -19,6 +19,7 @@ struct Span {
   double begin_seconds = 0;
   double duration_seconds = 0;
   std::uint64_t bytes = 0;  ///< payload of a message or collective; 0: none, or not known
+  std::int64_t step = 0;    ///< of the run, from 1; 0: not known
 };
 
 /// A timeline in the Chrome trace form that Perfetto opens: a process per rank, a thread per

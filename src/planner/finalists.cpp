@@ -61,6 +61,35 @@ std::vector<Finalist> choose_finalists(const Machine& machine, const Job& job,
   return finalists;
 }
 
+std::string why_taken(const std::vector<Finalist>& finalists) {
+  const Finalist& taken = finalists.front();
+  double least = taken.seconds;
+  int faster = 0;
+  for (const Finalist& other : finalists) {
+    if (other.seconds >= taken.seconds) continue;
+    ++faster;
+    least = std::min(least, other.seconds);
+  }
+  if (faster == 0) return "";
+  return fmt::format(
+      "{} faster by up to {:.1f} %: times within {:.0f} % of the fastest are taken as equal, and "
+      "of "
+      "those plans the one with the fewest pipeline ranks, then with the smallest micro-batch, is "
+      "best",
+      faster == 1 ? "one plan below is" : fmt::format("{} plans below are", faster),
+      100 * (taken.seconds / least - 1), 100 * kTie);
+}
+
+std::string why_not_taken(const Finalist& other, const Finalist& taken) {
+  if (other.seconds >= taken.seconds) return "";
+  const Candidate &loser = other.found.candidate, &winner = taken.found.candidate;
+  const double percent = 100 * (taken.seconds / other.seconds - 1);
+  return loser.pp != winner.pp
+             ? fmt::format("{:.1f} % faster, but pp {} instead of {}", percent, loser.pp, winner.pp)
+             : fmt::format("{:.1f} % faster, but micro-batch {} instead of {}", percent,
+                           loser.sequences, winner.sequences);
+}
+
 std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner) {
   struct Part {
     const char* name;

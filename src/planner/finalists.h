@@ -29,6 +29,12 @@ Finalist simulate_plan(const Machine& machine, const Job& job, const Found& foun
 std::vector<Finalist> choose_finalists(const Machine& machine, const Job& job,
                                        const SearchResult& result, int count);
 
+/// The rule by which the first of them was taken before faster ones; empty when it is the fastest.
+std::string why_taken(const std::vector<Finalist>& finalists);
+/// Why `other` was not taken although its step is shorter: "1.2 % faster, but pp 8 instead of 4";
+/// empty when it is not.
+std::string why_not_taken(const Finalist& other, const Finalist& taken);
+
 /// What makes `loser` slower than `winner`: "bubble +0.41 s, messages between stages +0.20 s".
 std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner);
 

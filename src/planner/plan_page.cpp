@@ -61,6 +61,9 @@ std::string choice_section(const PlanReport& report) {
   std::string html = "<section id=\"plan\"><h2>The plan</h2>";
   put(html, "<p class=\"say\"><b>{}</b>.",
       escape_html(describe(report.plans.front().found.candidate)));
+  if (const std::string why = why_taken(report.plans); !why.empty()) {
+    put(html, " Taken although {}.", escape_html(why));
+  }
   if (report.mapping) {
     put(html, " Servers in the order {}: messages and gradients take {} instead of {}.",
         fmt::join(report.mapping->placement.servers, " "),
@@ -149,13 +152,15 @@ std::string plans_section(const PlanReport& report) {
       "class=\"n\">tp</th><th class=\"n\">pp</th><th class=\"n\">dp</th></tr>";
   for (std::size_t i = 0; i < std::min(kShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
+    const std::string why = why_not_taken(plan, report.plans.front());
     put(html,
-        "<tr{}><td class=\"n\">{}</td><td class=\"plan\">{}{}</td><td class=\"n\">{}<br><small>{}"
+        "<tr{}><td class=\"n\">{}</td><td class=\"plan\">{}{}{}</td><td class=\"n\">{}<br><small>{}"
         "</small></td><td class=\"n\">{:.1f} %</td><td class=\"n\">{}</td><td class=\"n\">{:.1f} %"
         "</td>",
         i == 0 ? " class=\"chosen\"" : "", i + 1, escape_html(describe(plan.found.candidate)),
-        plan.is_simulated ? "" : " (not simulated)", seconds_text(plan.seconds),
-        interval_text(plan), 100 * model_flops_utilization(report, plan.seconds),
+        plan.is_simulated ? "" : " (not simulated)", why.empty() ? "" : fmt::format(" ({})", why),
+        seconds_text(plan.seconds), interval_text(plan),
+        100 * model_flops_utilization(report, plan.seconds),
         format_bytes(plan.found.memory.total()), 100 * plan.bubble_fraction);
     for (const AxisTime& time : axis_times(plan)) html += axis_cell(time);
     html += "</tr>";
@@ -168,7 +173,8 @@ std::string plans_section(const PlanReport& report) {
 std::string near_misses_section(const PlanReport& report) {
   if (report.near_misses.empty()) return "";
   std::string html =
-      "<section id=\"near-misses\"><h2>Near misses</h2><div class=\"scroll\"><table><tr>"
+      "<section id=\"near-misses\"><h2>Near misses</h2><p class=\"note\">Their times are the "
+      "formula's, not simulated.</p><div class=\"scroll\"><table><tr>"
       "<th>Plan</th><th class=\"n\">Step</th><th class=\"n\">Memory</th><th>Why not</th></tr>";
   for (const auto& [found, reason] : report.near_misses) {
     put(html,

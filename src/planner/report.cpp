@@ -23,8 +23,10 @@ std::string devices_hint(const PlanReport& report) {
                                   report.result.limit_bytes);
   const double most = static_cast<double>(job.spec.heads * job.spec.layers * job.batch);
   if (wanted <= most) {
-    return fmt::format("use about {:.0f} devices, shorter sequences, or a smaller --margin",
-                       wanted);
+    return fmt::format(
+        "every tp, pp, ZeRO stage, micro-batch and recomputation was tried: use about {:.0f} "
+        "devices, shorter sequences, or a smaller --margin",
+        wanted);
   }
   return fmt::format(
       "no number of devices is enough: a step of {} sequences can be divided over {:.0f} at most; "
@@ -45,6 +47,24 @@ std::string devices_hint(const PlanReport& report) {
       devices_hint(report));
 }
 
+/// Near misses are compared by the closed form, finalists by their simulated steps: where the two
+/// disagree about who is faster, that is said.
+std::string why_missed(const PlanReport& report, const Found& found) {
+  const Finalist& taken = report.plans.front();
+  if (found.time.total >= taken.found.time.total) return why_slower(found.time, taken.found.time);
+  const std::string own = describe(found.candidate);
+  const auto same = std::ranges::find_if(report.plans, [&](const Finalist& plan) {
+    return plan.is_simulated && describe(plan.found.candidate) == own;
+  });
+  if (same == report.plans.end()) {
+    return fmt::format("by the formula faster than the best plan ({:.3f} s), not simulated",
+                       taken.found.time.total);
+  }
+  return same->seconds >= taken.seconds
+             ? fmt::format("faster by the formula, slower when simulated ({:.3f} s)", same->seconds)
+             : why_not_taken(*same, taken);
+}
+
 void add_near_misses(PlanReport& report) {
   const Found& winner = report.plans.front().found;
   for (const Found& found : report.result.too_large) {
@@ -58,7 +78,7 @@ void add_near_misses(PlanReport& report) {
     if (static_cast<int>(report.near_misses.size()) == kNearMisses) break;
     const Candidate& other = found.candidate;
     if (other.tp == winner.candidate.tp && other.pp == winner.candidate.pp) continue;
-    report.near_misses.push_back({found, why_slower(found.time, winner.time)});
+    report.near_misses.push_back({found, why_missed(report, found)});
   }
 }
 
@@ -133,6 +153,9 @@ std::string winner_text(const PlanReport& report) {
       time.compute, time.recompute, time.bubble, time.tp, time.pp, time.dp, time.dp_hidden,
       time.step, time.stragglers);
   text += fmt::format("  fullest rank {}\n", memory_text(best.found.memory));
+  if (const std::string why = why_taken(report.plans); !why.empty()) {
+    text += fmt::format("  taken       although {}\n", why);
+  }
   if (report.mapping) {
     text += fmt::format("  servers     {} (messages and gradients {:.3g} s, in order {:.3g} s)\n",
                         fmt::join(report.mapping->placement.servers, " "),
@@ -191,6 +214,9 @@ JsonValue finalist_json(const PlanReport& report, const Finalist& plan) {
   json["tokens_per_second"] = tokens_of(report) / plan.seconds;
   json["mfu"] = model_flops_utilization(report, plan.seconds);
   json["simulated"] = plan.is_simulated;
+  if (const std::string why = why_not_taken(plan, report.plans.front()); !why.empty()) {
+    json["not_taken"] = why;
+  }
   if (plan.is_simulated) json["bubble_fraction"] = plan.bubble_fraction;
   json["seconds"] = time_json(plan.found.time);
   json["memory_bytes"] = memory_json(plan.found.memory);
@@ -266,13 +292,14 @@ std::string report_text(const PlanReport& report) {
   text += fmt::format("{:>9} {:>6} {:>10} {:>7}  {}\n", "step", "MFU", "memory", "bubble", "plan");
   for (int i = 0; i < std::min<int>(kShown, static_cast<int>(report.plans.size())); ++i) {
     const Finalist& plan = report.plans[static_cast<std::size_t>(i)];
-    text +=
-        fmt::format("{:>7.3f} s {:>4.1f} % {:>10} {:>5.1f} %  {}{}\n", plan.seconds,
-                    100 * model_flops_utilization(report, plan.seconds),
-                    format_bytes(plan.found.memory.total()), 100 * plan.bubble_fraction,
-                    describe(plan.found.candidate), plan.is_simulated ? "" : " (not simulated)");
+    const std::string why = why_not_taken(plan, report.plans.front());
+    text += fmt::format("{:>7.3f} s {:>4.1f} % {:>10} {:>5.1f} %  {}{}{}\n", plan.seconds,
+                        100 * model_flops_utilization(report, plan.seconds),
+                        format_bytes(plan.found.memory.total()), 100 * plan.bubble_fraction,
+                        describe(plan.found.candidate), plan.is_simulated ? "" : " (not simulated)",
+                        why.empty() ? "" : fmt::format(" ({})", why));
   }
-  if (!report.near_misses.empty()) text += "\nnear misses:\n";
+  if (!report.near_misses.empty()) text += "\nnear misses, by the formula:\n";
   for (const auto& [found, reason] : report.near_misses) {
     text +=
         fmt::format("{:>7.3f} s  {}: {}\n", found.time.total, describe(found.candidate), reason);
@@ -302,6 +329,7 @@ JsonValue report_json(const PlanReport& report) {
                     {"plans", JsonValue::array()},
                     {"near_misses", JsonValue::array()},
                     {"advice", report.advice}};
+  if (const std::string why = why_taken(report.plans); !why.empty()) json["taken"] = why;
   for (const Finalist& plan : report.plans) json["plans"].push_back(finalist_json(report, plan));
   for (const auto& [found, reason] : report.near_misses) {
     JsonValue miss = candidate_json(found.candidate);

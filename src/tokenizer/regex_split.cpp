@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/strings.h"
+#include "tokenizer/stand_ins.h"
 
 namespace heddle {
 namespace {
@@ -214,7 +215,9 @@ void RegexSplit::find_parts(std::string_view text,
                             const std::function<void(std::string_view, bool)>& part) const {
   const std::unique_ptr<pcre2_match_data, MatchDataFree> data(
       pcre2_match_data_create_from_pattern(code_->code, nullptr));
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  std::string buffer;
+  const std::string_view read = rule_.is_literal ? text : with_stand_ins(text, buffer);
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(read.data());
   std::size_t search = 0, previous_end = 0;
   while (search <= text.size()) {
     int found = pcre2_match(code_->code, subject, text.size(), search, PCRE2_NO_UTF_CHECK,

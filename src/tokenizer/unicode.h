@@ -8,7 +8,9 @@
 namespace heddle {
 
 /// What pre-tokenizer patterns ask of a character: general category L*, general category N*, the
-/// White_Space property, or none of them. Bytes that are not valid UTF-8 are `other`.
+/// White_Space property, or none of them, in the version of Unicode that utf8proc has (15.0 with
+/// 2.8), which decides everywhere, in patterns too (stand_ins.h). Bytes that are not valid UTF-8
+/// are `other`.
 enum class CharClass : std::uint8_t { other, letter, number, space };
 
 struct CodePoint {

@@ -12,24 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_text(const fs::path& path) {
-  return path.extension() == ".txt" || path.extension() == ".jsonl" || fs::is_directory(path);
-}
-
-/// The token file of `path`: itself, or what its text becomes.
-fs::path as_token_file(const fs::path& path, const config::RunConfig& config,
-                       const std::optional<Tokenizer>& tokenizer, const DataWork& work) {
-  if (!is_text(path)) return path;
-  if (!tokenizer) {
-    throw Error(
-        ErrorCode::usage, fmt::format("{} is text and no tokenizer is known", path.string()),
-        "set data.tokenizer to a tokenizer.json, or make one with `heddle tokenizer train`");
-  }
-  // The name carries a digest of the path: two sources may have files of the same name.
-  const std::string whole = fs::absolute(path).string();
-  const auto digest = content_hash(std::as_bytes(std::span(whole)));
-  const fs::path out =
-      work.folder / "data" / fmt::format("{}-{:08x}.tokens", path.stem().string(), digest >> 32);
+/// The token file of `path`: itself, or what its text becomes, called by its place in the run file
+/// (`train`, `source-2`, `eval`): files of one name stay apart, and a moved run finds them again.
+fs::path as_token_file(const fs::path& path, const std::string& place,
+                       const config::RunConfig& config, const RunTokenizer& known,
+                       const DataWork& work) {
+  if (is_token_file(path)) return path;
+  find_inputs({path});  // what is not there, or no text, is said before what it would need
+  const Tokenizer& tokenizer = known.require(path);
+  const fs::path out = work.folder / "data" / (place + ".tokens");
   real_file_system().create_directories(out.parent_path());
   const std::string end = config.data.eos.empty() ? "auto" : config.data.eos;
   TokenizeLine line(work.terminal);
@@ -37,15 +28,16 @@ fs::path as_token_file(const fs::path& path, const config::RunConfig& config,
       tokenize(real_file_system(),
                {.inputs = {path},
                 .out = out,
-                .origin = origin_of(*tokenizer),
-                .tokenizer = config.data.tokenizer,
-                .end_token = find_end_token(*tokenizer, end),
+                .origin = origin_of(tokenizer),
+                .tokenizer = known.path,
+                .end_token = find_end_token(tokenizer, end),
                 .threads = work.threads},
-               encoders(*tokenizer, true), [&](const TokenizeProgress& now) { line.show(now); });
+               encoders(tokenizer, true), [&](const TokenizeProgress& now) { line.show(now); });
   line.finish();
   if (!result.was_up_to_date) {
     log_info("tokenized {}: {} documents, {} tokens", path.string(),
              format_thousands(result.documents), format_thousands(result.tokens));
+    if (!result.left_out.empty()) log_warn("{}", describe_left_out(result.left_out));
   }
   return out;
 }
@@ -59,42 +51,48 @@ DatasetOptions dataset_options(const config::RunConfig& config) {
                                                                         : DocumentMode::ignore};
 }
 
+/// Ranks other than the first find the same and keep silent.
+void warn(const std::vector<std::string>& warnings, const DataWork& work) {
+  if (work.terminal.is_silent) return;
+  for (const std::string& warning : warnings) log_warn("{}", warning);
+}
+
 }  // namespace
 
-std::optional<Tokenizer> configured_tokenizer(const config::RunConfig& config) {
-  if (!config.data.tokenizer.empty()) return Tokenizer::load(config.data.tokenizer);
-  if (!config.model.path.empty() && fs::exists(config.model.path / "tokenizer.json")) {
-    return Tokenizer::load(config.model.path / "tokenizer.json");
-  }
-  if (!config.data.train.empty() && !is_text(config.data.train)) {
-    const auto recorded = recorded_tokenizer(config.data.train);
-    if (recorded && fs::exists(*recorded)) return Tokenizer::load(*recorded);
-  }
-  return std::nullopt;
-}
-
 std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
-                                        const std::optional<Tokenizer>& tokenizer,
-                                        const DataWork& work) {
+                                        const RunTokenizer& tokenizer, const DataWork& work) {
   DatasetOptions options = dataset_options(config);
-  options.sources = {{as_token_file(config.data.eval, config, tokenizer, work)}};
+  options.sources = {{as_token_file(config.data.eval, "eval", config, tokenizer, work)}};
   options.holdout = 1.0;
-  return std::make_unique<Dataset>(options);
+  auto data = std::make_unique<Dataset>(options);
+  warn(check_tokenizer(*data, tokenizer), work);
+  return data;
 }
 
-RunData open_run_data(const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
+RunData open_run_data(const config::RunConfig& config, const RunTokenizer& tokenizer,
                       const DataWork& work) {
-  const auto resolve = [&](const fs::path& path) {
-    return as_token_file(path, config, tokenizer, work);
+  const auto resolve = [&](const fs::path& path, const std::string& place) {
+    return as_token_file(path, place, config, tokenizer, work);
   };
   DatasetOptions options = dataset_options(config);
-  if (!config.data.train.empty()) options.sources.push_back({resolve(config.data.train)});
+  if (!config.data.train.empty()) options.sources.push_back({resolve(config.data.train, "train")});
   for (const auto& source : config.data.sources) {
-    options.sources.push_back({resolve(source.path), source.weight});
+    const std::string place = fmt::format("source-{}", options.sources.size() + 1);
+    options.sources.push_back({resolve(source.path, place), source.weight, source.name});
+  }
+  warn(tokenizer.warnings, work);
+  if (tokenizer.fault) {
+    warn({fmt::format("{}; checkpoints carry it unchanged, no samples are written",
+                      tokenizer.fault->message())},
+         work);
   }
   RunData data;
   data.train = std::make_unique<Dataset>(options);
-  if (!config.data.eval.empty()) data.separate_eval = open_eval_data(config, tokenizer, work);
+  warn(check_tokenizer(*data.train, tokenizer), work);
+  if (!config.data.eval.empty()) {
+    data.separate_eval = open_eval_data(config, tokenizer, work);
+    require_same_tokenizer(data.train->file(0), data.separate_eval->file(0));
+  }
   return data;
 }
 

@@ -6,13 +6,9 @@
 #include "config/run_config.h"
 #include "data/dataset.h"
 #include "observe/terminal.h"
-#include "tokenizer/tokenizer.h"
+#include "train/run_tokenizer.h"
 
 namespace heddle {
-
-/// The tokenizer of a run: data.tokenizer, or that of the model's folder, or the one the token file
-/// was made with; absent when none is known.
-std::optional<Tokenizer> configured_tokenizer(const config::RunConfig& config);
 
 /// A run's data: what is trained on, and what is evaluated on (a file of its own, or the held-out
 /// part).
@@ -27,18 +23,18 @@ struct RunData {
 struct DataWork {
   int threads = 1;
   std::filesystem::path folder = {};  ///< token files go to its folder `data`
-  observe::Terminal terminal = {};
+  observe::Terminal terminal = {};    ///< a silent one keeps warnings silent too
 };
 
 /// Opens the run's data. Text and JSONL are tokenised first, into the work folder; what is there
-/// already and still holds is used as it is.
-RunData open_run_data(const config::RunConfig& config, const std::optional<Tokenizer>& tokenizer,
+/// already and still holds is used as it is. Token files of another tokenizer than `tokenizer`, or
+/// of different ones, are refused.
+RunData open_run_data(const config::RunConfig& config, const RunTokenizer& tokenizer,
                       const DataWork& work);
 
 /// Only data.eval, all of it held out.
 std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
-                                        const std::optional<Tokenizer>& tokenizer,
-                                        const DataWork& work);
+                                        const RunTokenizer& tokenizer, const DataWork& work);
 
 /// The best loss per token that a model can reach on the held-out part, where its text is of the
 /// demo language; absent when it is not.

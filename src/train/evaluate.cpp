@@ -17,13 +17,15 @@ MicroBatch to_microbatch(const Batch& batch) {
           .first_key = batch.first_key_BS};
 }
 
+std::int64_t windows_to_evaluate(const Dataset& dataset, std::int64_t max_tokens) {
+  if (max_tokens <= 0) return dataset.eval_windows();
+  const std::int64_t enough = (max_tokens - 1) / dataset.seq_len() + 1;
+  return std::min(dataset.eval_windows(), enough);
+}
+
 EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOptions& options,
                     Stream& stream, Memory& memory) {
-  std::int64_t windows = dataset.eval_windows();
-  if (options.max_tokens > 0) {
-    const std::int64_t enough = (options.max_tokens + dataset.seq_len() - 1) / dataset.seq_len();
-    windows = std::min(windows, enough);
-  }
+  const std::int64_t windows = windows_to_evaluate(dataset, options.max_tokens);
   const Mesh& mesh = model.mesh();
   const std::int64_t replicas = mesh.size(Axis::dp), own = mesh.coord(Axis::dp);
   EvalResult result;

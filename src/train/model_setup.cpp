@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file_system.h"
 #include "base/json.h"
+#include "base/strings.h"
 #include "config/presets.h"
 #include "engine/weights.h"
 #include "model/registry.h"
@@ -28,29 +30,108 @@ Json config_of(const std::string& source, std::string& where) {
     throw Error(ErrorCode::usage,
                 fs::is_directory(source)
                     ? fmt::format("model folder {} has no config.json", source)
-                    : fmt::format("model \"{}\" is neither a preset nor a file or folder", source),
+                    : fmt::format("model \"{}\" is neither a preset nor a file or folder",
+                                  shortened(source)),
                 fmt::format("presets: {}", fmt::join(presets, ", ")));
   }
   where = path.string();
   return read_json_file(path);
 }
 
+std::string source_of(const config::ModelConfig& model) {
+  return !model.preset.empty() ? model.preset
+         : !model.path.empty() ? model.path.string()
+                               : model.config.string();
+}
+
+/// Ids in a config are those of its tokenizer. An id that is missing would be the family's (2 ends
+/// a llama), so null is written where the tokenizer has no such token.
+void use_tokenizer(Json& json, const config::RunConfig& config, const Tokenizer& tokenizer) {
+  const SpecialTokens tokens = run_special_tokens(config, tokenizer);
+  const auto put = [&](const char* key, std::optional<std::int32_t> id) {
+    json[key] = id ? Json(*id) : Json(nullptr);
+  };
+  put("bos_token_id", tokens.bos);
+  put("eos_token_id", tokens.eos);
+  put("pad_token_id", tokens.pad);
+  if (!config.model.path.empty() || config.model.vocab_size > 0) return;
+  const auto named = json.find("vocab_size");
+  if (named == json.end() || !named->is_number_integer()) return;
+  const std::int64_t wanted = tokenizer.vocab_size();
+  if (!config.model.preset.empty() || named->get<std::int64_t>() < wanted) *named = wanted;
+}
+
+/// A preset's ids mean nothing in a smaller vocabulary, whatever its tokenizer is.
+void drop_ids_beyond(ModelSpec& spec) {
+  Json json = *spec.config;
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const auto at = json.find(key);
+    if (at != json.end() && at->is_number_integer() && *at >= spec.vocab) *at = nullptr;
+  }
+  spec.config = std::make_shared<const Json>(std::move(json));
+}
+
 }  // namespace
 
-ModelSpec named_model(const std::string& source, std::int64_t vocab_size) {
+ModelSpec named_model(const std::string& source) {
   std::string where;
-  Json config = config_of(source, where);
-  if (vocab_size > 0 && config.is_object()) config["vocab_size"] = vocab_size;
+  const Json config = config_of(source, where);
   return model_spec(config, where);
 }
 
-ModelSpec configured_model(const config::ModelConfig& model) {
-  const std::string source = !model.preset.empty() ? model.preset
-                             : !model.path.empty() ? model.path.string()
-                                                   : model.config.string();
-  ModelSpec spec = named_model(source, model.vocab_size);
+bool brings_own_tokenizer(const config::RunConfig& config,
+                          const std::optional<Tokenizer>& tokenizer) {
+  if (!tokenizer) return false;
+  const fs::path models = config.model.path / "tokenizer.json";
+  return config.model.path.empty() || !fs::exists(models) ||
+         read_text_file(models) != tokenizer->json();
+}
+
+SpecialTokens run_special_tokens(const config::RunConfig& config, const Tokenizer& tokenizer) {
+  return special_tokens(tokenizer, config.data.eos.empty() ? "auto" : config.data.eos);
+}
+
+ModelSpec configured_model(const config::RunConfig& config,
+                           const std::optional<Tokenizer>& tokenizer) {
+  const config::ModelConfig& model = config.model;
+  std::string where;
+  Json json = config_of(source_of(model), where);
+  if (json.is_object()) {
+    if (model.vocab_size > 0) json["vocab_size"] = model.vocab_size;
+    if (brings_own_tokenizer(config, tokenizer)) use_tokenizer(json, config, *tokenizer);
+  }
+  ModelSpec spec = model_spec(json, where);
+  if (model.path.empty()) drop_ids_beyond(spec);
   if (model.init_std) spec.init_stddev = *model.init_std;
+  if (model.path.empty() && spec.init_stddev == 0.0) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} is 0: all weights would start as 0 and learn nothing",
+                            model.init_std ? "model.init_std" : where + ": initializer_range"),
+                "set model.init_std; 0.02 is usual");
+  }
   return spec;
+}
+
+std::string beyond_positions(const ModelSpec& spec, std::int64_t seq_len) {
+  if (seq_len <= spec.max_positions) return {};
+  return fmt::format(
+      "sequences of {} tokens are longer than the {} positions that the model was made for "
+      "(max_position_embeddings)",
+      seq_len, spec.max_positions);
+}
+
+std::string vocabulary_remark(const config::RunConfig& config, const ModelSpec& spec,
+                              const std::optional<Tokenizer>& tokenizer) {
+  if (!tokenizer || !config.model.path.empty()) return {};
+  const std::string source = source_of(config.model);
+  const std::int64_t named = named_model(source).vocab;
+  if (config.model.vocab_size == 0 && named != spec.vocab) {
+    return fmt::format("{} tokens, the tokenizer's; {} has {}", format_thousands(spec.vocab),
+                       source, format_thousands(named));
+  }
+  if (tokenizer->vocab_size() >= spec.vocab) return {};
+  return fmt::format("{} tokens, of which the tokenizer uses the first {}",
+                     format_thousands(spec.vocab), format_thousands(tokenizer->vocab_size()));
 }
 
 Device::Kind device_kind(const config::RunConfig& config) {
@@ -66,6 +147,10 @@ DType compute_dtype(const config::RunConfig& config) {
   return DType::bf16;
 }
 
+bool scales_residual_init(const config::ModelConfig& model, const ModelSpec& spec) {
+  return model.scale_residual_init.value_or(spec.family == "gpt2");
+}
+
 BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec) {
   return {.dtype = compute_dtype(config),
           .positions = config.data.seq_len,
@@ -73,7 +158,7 @@ BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spe
           .loss_chunk = config.train.loss_chunk > 0
                             ? config.train.loss_chunk
                             : usual_loss_chunk(spec, {device_kind(config), 0}),
-          .scale_residual_init = config.model.scale_residual_init.value_or(spec.family == "gpt2")};
+          .scale_residual_init = scales_residual_init(config.model, spec)};
 }
 
 AdamWConfig adamw_config(const config::OptimConfig& optim) {
@@ -81,6 +166,22 @@ AdamWConfig adamw_config(const config::OptimConfig& optim) {
           .beta2 = optim.beta2,
           .eps = optim.eps,
           .weight_decay = optim.weight_decay};
+}
+
+LrSchedule lr_schedule(const config::RunConfig& config) {
+  LrSchedule schedule;
+  switch (config.optim.schedule) {
+    case config::LrSchedule::constant: schedule.shape = LrSchedule::Shape::constant; break;
+    case config::LrSchedule::linear: schedule.shape = LrSchedule::Shape::linear; break;
+    case config::LrSchedule::cosine: schedule.shape = LrSchedule::Shape::cosine; break;
+    case config::LrSchedule::wsd: schedule.shape = LrSchedule::Shape::wsd; break;
+  }
+  schedule.peak = config.optim.lr;
+  schedule.final = config.optim.min_lr;
+  schedule.warmup_steps = config.optim.warmup_steps;
+  schedule.decay_steps = config.optim.decay_steps;
+  schedule.total_steps = config.total_steps();
+  return schedule;
 }
 
 void start_weights(const config::RunConfig& config, Model& model, Stream& stream,

@@ -1,31 +1,55 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "config/run_config.h"
 #include "engine/model.h"
+#include "infer/special_tokens.h"
 #include "model/spec.h"
 #include "observe/terminal.h"
 #include "optim/adamw.h"
+#include "optim/lr_schedule.h"
+#include "tokenizer/tokenizer.h"
 
 namespace heddle {
 
-/// The model that a name stands for: a preset, a config.json, or a model folder. `vocab_size` other
-/// than 0 replaces the config's.
-ModelSpec named_model(const std::string& source, std::int64_t vocab_size = 0);
+/// The model that a name stands for: a preset, a config.json, or a model folder.
+ModelSpec named_model(const std::string& source);
 
-/// The model that a run file describes.
-ModelSpec configured_model(const config::ModelConfig& model);
+/// The model that a run file describes. Where the run brings a tokenizer of its own, bos, eos and
+/// pad of the config become the tokenizer's, and with random weights the vocabulary too:
+/// model.vocab_size, else exactly the tokenizer's for a preset, at least that for a config.json.
+ModelSpec configured_model(const config::RunConfig& config,
+                           const std::optional<Tokenizer>& tokenizer);
+
+/// Whether the run's tokenizer is another one than that of the model it starts from.
+bool brings_own_tokenizer(const config::RunConfig& config,
+                          const std::optional<Tokenizer>& tokenizer);
+/// The tokens of its tokenizer that a run uses: its end token is data.eos.
+SpecialTokens run_special_tokens(const config::RunConfig& config, const Tokenizer& tokenizer);
+
+/// What to say of the vocabulary of random weights where it is not the one that the preset or
+/// config names, or has tokens that the tokenizer does not use; empty when there is nothing to say.
+std::string vocabulary_remark(const config::RunConfig& config, const ModelSpec& spec,
+                              const std::optional<Tokenizer>& tokenizer);
+/// What to warn of when sequences are longer than the positions that the model was made for; empty
+/// when they are not.
+std::string beyond_positions(const ModelSpec& spec, std::int64_t seq_len);
 
 /// What a run computes on and in.
 Device::Kind device_kind(const config::RunConfig& config);
 /// Error(usage) for bf16 on CPU, where nothing computes in it.
 DType compute_dtype(const config::RunConfig& config);
 
+/// model.scale_residual_init, or what the model's family does.
+bool scales_residual_init(const config::ModelConfig& model, const ModelSpec& spec);
+
 /// How a run builds its model's layers.
 BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec);
 
 AdamWConfig adamw_config(const config::OptimConfig& optim);
+LrSchedule lr_schedule(const config::RunConfig& config);
 
 /// The weights that a run starts from: those of model.path, or random ones.
 void start_weights(const config::RunConfig& config, Model& model, Stream& stream,

@@ -1,8 +1,10 @@
 #include "train/run_report.h"
 
+#include "base/clock.h"
 #include "base/strings.h"
 #include "observe/machine.h"
 #include "observe/report.h"
+#include "tensor/device_runtime.h"
 
 namespace heddle {
 
@@ -37,12 +39,22 @@ std::vector<observe::CommunicationRow> communication_rows(const RunSummary& summ
 
 }  // namespace
 
+std::string device_name(Device device) {
+  if (device.kind == Device::Kind::cpu) {
+    const std::string model = observe::inspect_machine().cpu_model;
+    return model.empty() ? "CPU" : model;
+  }
+  return device_runtime::device_model(device).name;
+}
+
 void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec,
                       const RunState& state, const RunSummary& summary) {
   observe::RunReport report;
   report.title = summary.name;
   report.model = describe(spec);
   report.settings = summary.settings;
+  report.starts = observe::read_starts(folder / "starts.jsonl");
+  report.ended = utc_time();
   report.history = observe::read_history(folder / "metrics.jsonl");
   report.best_possible_loss = summary.best_possible_loss;
   report.step_time = summary.step_time;

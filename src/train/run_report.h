@@ -31,7 +31,10 @@ struct RunSummary {
 /// "llama, 109.5M parameters: 12 layers of width 768, ..."
 std::string describe(const ModelSpec& spec);
 
-/// Writes report.json and report.html of a run folder from its metrics and the summary.
+/// "AMD EPYC 9654", "NVIDIA H200": what a rank on the device computes with.
+std::string device_name(Device device);
+
+/// Writes report.json and report.html of a run folder from its metrics, its starts and the summary.
 void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec,
                       const RunState& state, const RunSummary& summary);
 

@@ -111,7 +111,7 @@ class Collector {
 }  // namespace
 
 std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
-                               const Model& model, DType weights_dtype,
+                               const RunIdentity& identity, const Model& model, DType weights_dtype,
                                const std::vector<TextFile>& companions, World& world,
                                Memory& memory, Stream& stream) {
   Collector collector(model, world, memory, stream);
@@ -125,8 +125,9 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
     content.eval_loss = state.eval_loss;
     content.mesh = model.plan().mesh.text();
     content.companions = companions;
-    content.trainer = std::make_shared<const Json>(
-        Json{{"skipped_updates", state.skipped_updates}, {"seconds", state.seconds}});
+    content.trainer = std::make_shared<const Json>(Json{{"skipped_updates", state.skipped_updates},
+                                                        {"seconds", state.seconds},
+                                                        {"identity", identity.to_json()}});
     Memory host = memory.for_host();
     Stream host_stream(stream.threads());
     for (const std::string& name : tensor_names(model.spec())) {
@@ -161,6 +162,13 @@ RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& s
       stored.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
     });
   };
+  const auto known = tensor_names(model.spec());
+  for (const std::string& name : checkpoint.weights().names()) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    throw Error(ErrorCode::data,
+                fmt::format("{} has {}, which the model has not", checkpoint.path().string(), name),
+                "the run file's model changed since; start afresh with --fresh or another run.dir");
+  }
   for (const ParamPiece& piece : model.store().value_pieces()) {
     const std::string& name = piece.part->name;
     const bool has_master = checkpoint.optimizer().contains(kMaster + name);

@@ -8,6 +8,7 @@
 #include "checkpoint/reader.h"
 #include "comm/world.h"
 #include "engine/model.h"
+#include "train/run_identity.h"
 
 namespace heddle {
 
@@ -23,10 +24,11 @@ struct RunState {
 
 /// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the
 /// weights are rounded in the Hugging Face files, and the exact ones are kept with the optimizer's.
-/// Nothing in it tells the device and the precision of the computations.
+/// Nothing in it tells the device and the precision of the computations; `identity` goes into the
+/// manifest, for who resumes.
 /// All ranks call it; the first collects and writes, and all return when it is there.
 std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
-                               const Model& model, DType weights_dtype,
+                               const RunIdentity& identity, const Model& model, DType weights_dtype,
                                const std::vector<TextFile>& companions, World& world,
                                Memory& memory, Stream& stream);
 

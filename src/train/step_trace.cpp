@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "tensor/memory.h"
 
@@ -58,7 +59,8 @@ double StepTrace::seconds_at(CommCall::Clock::time_point time) const {
   return std::chrono::duration<double>(time - start_).count();
 }
 
-void StepTrace::begin_step() {
+void StepTrace::begin_step(std::int64_t step) {
+  step_ = step;
   step_start_ = seconds_at(CommCall::Clock::now());
   world_.flight().set_observer([this](const CommCall& call) { add_call(call); });
 }
@@ -71,7 +73,8 @@ void StepTrace::add(const Action& action, double begin, double end) {
               .category = "action",
               .rank = world_.rank(),
               .begin_seconds = step_start_ + begin,
-              .duration_seconds = end - begin});
+              .duration_seconds = end - begin,
+              .step = step_});
 }
 
 void StepTrace::add_call(const CommCall& call) {
@@ -85,13 +88,25 @@ void StepTrace::add_call(const CommCall& call) {
               .stream = stream,
               .begin_seconds = seconds_at(call.started),
               .duration_seconds = std::chrono::duration<double>(call.ended - call.started).count(),
-              .bytes = static_cast<std::uint64_t>(call.bytes)});
+              .bytes = static_cast<std::uint64_t>(call.bytes),
+              .step = step_});
+}
+
+bool StepTrace::is_part_full() const {
+  constexpr std::size_t kSpans = 50'000, kLeast = 500;  // of all ranks, of one
+  constexpr double kSeconds = 30;                       // that a kill may cost
+  const std::lock_guard lock(mutex_);
+  const auto ranks = static_cast<std::size_t>(world_.size());
+  return trace_.spans().size() >= std::max(kSpans / ranks, kLeast) ||
+         seconds_at(CommCall::Clock::now()) - part_start_ >= kSeconds;
 }
 
 observe::Trace StepTrace::gather() {
   const std::lock_guard lock(mutex_);
+  part_start_ = seconds_at(CommCall::Clock::now());
+  const std::string own = std::exchange(trace_, {}).json();
   observe::Trace all;
-  for (const std::string& text : gather_text(world_.all(), trace_.json())) {
+  for (const std::string& text : gather_text(world_.all(), own)) {
     if (world_.rank() != 0) break;
     const observe::Trace of_rank = observe::parse_trace(text, "a rank's trace");
     for (const observe::Span& span : of_rank.spans()) {

@@ -20,12 +20,14 @@ class StepTrace {
   StepTrace& operator=(const StepTrace&) = delete;
 
   /// Between them calls are recorded.
-  void begin_step();
+  void begin_step(std::int64_t step);
   void end_step();
   /// An action of the step begun last, with seconds from its start.
   void add(const Action& action, double begin, double end);
 
-  /// All ranks call it; the first one's answer has the spans of all of them.
+  /// Whether this rank has so much, or has had it for so long, that it should be gathered.
+  bool is_part_full() const;
+  /// What came since the last call. All ranks call it; the first one's answer has the spans of all.
   observe::Trace gather();
 
  private:
@@ -36,7 +38,9 @@ class StepTrace {
   const Schedule schedule_;
   const CommCall::Clock::time_point start_;
   double step_start_ = 0.0;
-  std::mutex mutex_;  // calls end on other threads too
+  double part_start_ = 0.0;
+  std::int64_t step_ = 0;
+  mutable std::mutex mutex_;  // calls end on other threads too
   observe::Trace trace_;
 };
 

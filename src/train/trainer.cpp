@@ -11,10 +11,9 @@
 #include "base/strings.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/retention.h"
-#include "config/load.h"
+#include "comm/agree.h"
 #include "data/encode.h"
 #include "data/loader.h"
-#include "engine/memory_plan.h"
 #include "engine/train_step.h"
 #include "infer/generate.h"
 #include "observe/machine.h"
@@ -22,15 +21,25 @@
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
+#include "observe/starts.h"
+#include "observe/trace_parts.h"
 #include "ops/softmax_xent.h"
-#include "optim/lr_schedule.h"
 #include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
+#include "train/companions.h"
 #include "train/data_setup.h"
+#include "train/data_use.h"
 #include "train/evaluate.h"
+#include "train/memory_advice.h"
 #include "train/model_setup.h"
 #include "train/parallel_setup.h"
 #include "train/plan_text.h"
+#include "train/rank_agreement.h"
+#include "train/resume_check.h"
+#include "train/run_folder.h"
+#include "train/run_identity.h"
+#include "train/run_lock.h"
+#include "train/run_plan.h"
 #include "train/run_report.h"
 #include "train/run_state.h"
 #include "train/step_timeline.h"
@@ -43,22 +52,6 @@ namespace {
 namespace fs = std::filesystem;
 
 static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
-
-LrSchedule lr_schedule(const config::RunConfig& config) {
-  LrSchedule schedule;
-  switch (config.optim.schedule) {
-    case config::LrSchedule::constant: schedule.shape = LrSchedule::Shape::constant; break;
-    case config::LrSchedule::linear: schedule.shape = LrSchedule::Shape::linear; break;
-    case config::LrSchedule::cosine: schedule.shape = LrSchedule::Shape::cosine; break;
-    case config::LrSchedule::wsd: schedule.shape = LrSchedule::Shape::wsd; break;
-  }
-  schedule.peak = config.optim.lr;
-  schedule.final = config.optim.min_lr;
-  schedule.warmup_steps = config.optim.warmup_steps;
-  schedule.decay_steps = config.optim.decay_steps;
-  schedule.total_steps = config.total_steps();
-  return schedule;
-}
 
 /// Refuses what the run asks for and this build or model cannot do.
 void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dataset& data) {
@@ -102,38 +95,38 @@ class Run {
         options_(options),
         world_(world),
         is_first_(world.rank() == 0),
+        signals_(is_first_, [this](const std::string& why) { world_.abort(why); }),
         folder_(config.folder()),
         stream_(options.dry_run ? Stream::dry(options.device)
                                 : Stream(options.threads, options.device)),
         memory_(options.device),
         host_(memory_.for_host()),
-        spec_(configured_model(config.model)),
-        plan_(
-            make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
-        tokenizer_(configured_tokenizer(config)),
+        run_tokenizer_(configured_tokenizer(config)),
+        tokenizer_(run_tokenizer_.tokenizer),
+        spec_(configured_model(config, tokenizer_)),
+        identity_(identity_of_start(config, spec_, run_tokenizer_, options.program_version)),
+        plan_(make_plan_of_all()),
+        lock_(take_folder()),
         data_(open_data()),
         lr_(lr_schedule(config)) {
+    add_data_to_identity();
     check_run(config_, spec_, *data_.train);
     stream_.set_deterministic(config_.run.deterministic);
-    step_plan_ = plan_for(world.rank());
-    check_memory();
     if (!config_.observe.system.empty()) step_time_.predicted = predicted_seconds();
+    if (options_.dry_run) return;
+    step_plan_ = plan_rank(config_, spec_, plan_, world.rank(), options_.device);
+    if (const auto too_large = refusal(step_plan_.memory)) throw *too_large;
   }
 
   TrainOutcome run() {
-    if (is_first_) print_plan();
-    if (options_.dry_run) return {.steps_total = config_.total_steps()};
-    if (is_first_) {
-      prepare_folder();
-      attach_log_file(folder_ / "log.txt");
-    }
-    world_.all().barrier();  // the folder is there, and an old run's checkpoints are gone
+    if (options_.dry_run) return dry_run();
+    if (is_first_) print_plan(plan_groups(config_, spec_, plan_, options_.device));
+    decide_on_first(world_, [this] { prepare_folder(); });
     start_model();
     if (resumed_ && state_.step >= config_.total_steps()) return already_finished();
     if (is_first_) open_sinks();
-    const StopSignals signals;
-    loop(signals);
-    return finish(signals);
+    loop();
+    return finish();
   }
 
  private:
@@ -143,10 +136,35 @@ class Run {
     return is_first_ ? options_.terminal : observe::Terminal{.is_silent = true};
   }
 
+  /// After ranks have found that they were started alike: nothing that depends on the run file is
+  /// decided or exchanged before. (A dry run has one rank only, and others in thought.)
+  ParallelPlan make_plan_of_all() {
+    if (!options_.dry_run) require_same_on_all_ranks(world_, identity_);
+    return make_plan(spec_, parallel_request(config_.parallel), world_.size(),
+                     config_.data.seq_len);
+  }
+
+  /// Before anything is written there. Only the first rank holds it.
+  std::unique_ptr<RunLock> take_folder() {
+    std::unique_ptr<RunLock> lock;
+    if (options_.dry_run) return lock;
+    decide_on_first(world_, [&] {
+      lock = std::make_unique<RunLock>(folder_);
+      check_run_folder(folder_);
+    });
+    return lock;
+  }
+
+  void add_data_to_identity() {
+    const RunIdentity data = identity_of(data_);
+    if (!options_.dry_run) require_same_on_all_ranks(world_, data);
+    identity_.add(data);
+  }
+
   /// The first rank tokenises where that is to be done; the others then find it done.
   RunData open_data() {
     const auto open = [&] {
-      return open_run_data(config_, tokenizer_,
+      return open_run_data(config_, run_tokenizer_,
                            {.threads = options_.threads,
                             .folder = options_.work_folder.empty() ? folder_ : options_.work_folder,
                             .terminal = terminal()});
@@ -157,40 +175,37 @@ class Run {
     return data ? std::move(*data) : open();
   }
 
-  /// Whether any rank says so; all ranks ask at the same time.
-  bool any_rank(bool says_so) {
-    if (world_.size() == 1) return says_so;
-    const Tensor flag = host_.alloc({1}, DType::i32, MemoryTag::communication);
-    flag.host<std::int32_t>()[0] = says_so ? 1 : 0;
-    world_.all().all_reduce(flag, ReduceOp::max, stream_).wait(stream_);
-    return flag.host<std::int32_t>()[0] != 0;
+  /// The largest of what the ranks say; all of them ask at the same time.
+  int largest_of_ranks(int own) {
+    if (world_.size() == 1) return own;
+    const Tensor value = host_.alloc({1}, DType::i32, MemoryTag::communication);
+    value.host<std::int32_t>()[0] = own;
+    world_.all().all_reduce(value, ReduceOp::max, stream_).wait(stream_);
+    return value.host<std::int32_t>()[0];
   }
 
-  /// A signal that came to any rank stops all of them at the same place.
-  bool stops(const StopSignals& signals) {
-    if (stopped_by_ != nullptr) return true;
-    if (!any_rank(signals.received() != nullptr)) return false;
-    stopped_by_ = signals.received() != nullptr ? signals.received() : "a signal to another rank";
-    return true;
+  /// A signal that came to any rank has its effect on all of them at the same place.
+  bool stops() {
+    if (stopped_by_ != 0) return true;
+    constexpr int kSave = 1, kStop = 2;  // and the signal's number
+    const bool has_new = signals_.checkpoints_asked() > checkpoints_asked_;
+    const int asked = largest_of_ranks(signals_.stop_asked() != 0 ? kStop + signals_.stop_asked()
+                                       : has_new                  ? kSave
+                                                                  : 0);
+    if (asked == kSave) {
+      checkpoints_asked_ = signals_.checkpoints_asked();
+      save_asked_ = true;
+    }
+    if (asked > kStop) stopped_by_ = asked - kStop;
+    return stopped_by_ != 0;
   }
 
-  StepPlan plan_for(int rank) const {
-    StepPlan plan =
-        plan_step(spec_, build_options(config_, spec_), plan_, rank,
-                  {.sequences = config_.train.microbatch,
-                   .seq_len = config_.data.seq_len,
-                   .microbatches = static_cast<int>(config_.accumulation())},
-                  {.device = options_.device, .deterministic = config_.run.deterministic});
-    if (options_.device.kind != Device::Kind::cpu) return plan;
-    // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
-    constexpr std::size_t kTensors = 4;  // of a MicroBatch
-    const auto tokens = static_cast<std::size_t>(config_.train.microbatch * config_.data.seq_len);
-    const std::size_t bytes = static_cast<std::size_t>(config_.data.prefetch) * kTensors *
-                              Memory::rounded_bytes(tokens * sizeof(std::int32_t));
-    plan.memory.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
-    plan.memory.peak += bytes;
-    plan.memory.reserved += bytes;
-    return plan;
+  /// What the answer to a signal says that the run is doing.
+  void now(RunPlace::Doing doing) {
+    signals_.set_place({.doing = doing,
+                        .step = state_.step,
+                        .saved = newest_step_,
+                        .saves = config_.checkpoint.on_exit});
   }
 
   double predicted_seconds() const {
@@ -211,32 +226,50 @@ class Run {
     return cuda_device_count() > 0 ? device_runtime::device_memory(options_.device).total_bytes : 0;
   }
 
-  void check_memory() const {
-    const auto limit = config_.run.memory_limit > 0
-                           ? static_cast<std::uint64_t>(config_.run.memory_limit)
-                           : device_bytes();
-    if (limit == 0 || step_plan_.memory.reserved <= limit) return;
-    std::string tags;
-    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-      if (step_plan_.memory.at_peak[tag] == 0) continue;
-      tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", name_of(static_cast<MemoryTag>(tag)),
-                          format_bytes(static_cast<double>(step_plan_.memory.at_peak[tag])));
-    }
-    throw Error(ErrorCode::resources,
-                fmt::format("the run needs {} at its peak, but {} may be used ({})",
-                            format_bytes(static_cast<double>(step_plan_.memory.reserved)),
-                            format_bytes(static_cast<double>(limit)), tags),
-                "lower train.microbatch or data.seq_len, or set train.recompute = \"block\"");
+  /// What a rank may use; 0 where that is not known.
+  std::uint64_t memory_limit() const {
+    return config_.run.memory_limit > 0 ? static_cast<std::uint64_t>(config_.run.memory_limit)
+                                        : device_bytes();
   }
 
-  void print_plan() const {
+  std::optional<Error> refusal(const MemoryPlan& memory) const {
+    const std::uint64_t limit = memory_limit();
+    if (limit == 0 || memory.reserved <= limit) return std::nullopt;
+    return memory_refusal(config_, spec_, plan_, options_.device, memory, limit);
+  }
+
+  /// A dry run looks at all ranks and says what it found before it refuses.
+  TrainOutcome dry_run() const {
+    RunPlan plan{.model = describe(spec_),
+                 .parameters = spec_.parameter_count(),
+                 .parallel = plan_,
+                 .steps = config_.total_steps(),
+                 .tokens_per_step = config_.tokens_per_step(),
+                 .microbatches = config_.accumulation(),
+                 .sequences = config_.train.microbatch,
+                 .seq_len = config_.data.seq_len,
+                 .groups = plan_groups(config_, spec_, plan_, options_.device),
+                 .step_seconds = step_time_.predicted,
+                 .limit_bytes = memory_limit(),
+                 .refusal = {}};
+    plan.refusal = refusal(plan.fullest().step.memory);
+    print_plan(plan.groups);
+    return {.steps_total = config_.total_steps(), .plan = std::move(plan)};
+  }
+
+  void print_plan(const std::vector<RunPlan::Group>& groups) const {
     const auto row = [](const char* key, const std::string& value) {
       log_info("{:<11} {}", key, value);
     };
     row("model", describe(spec_));
-    row("data", fmt::format("{} windows of {} tokens to train on, {} held out",
-                            format_thousands(data_.train->train_windows()), config_.data.seq_len,
-                            format_thousands(data_.eval().eval_windows())));
+    if (const auto remark = vocabulary_remark(config_, spec_, tokenizer_); !remark.empty()) {
+      row("vocabulary", remark);
+    }
+    if (const auto beyond = beyond_positions(spec_, config_.data.seq_len); !beyond.empty()) {
+      log_warn("{}", beyond);
+    }
+    const DataUse use = describe_use(data_, config_);
+    for (const std::string& line : use.lines) row("data", line);
     row("step", fmt::format("{} tokens = {} micro-batches of {} x {}",
                             format_thousands(config_.tokens_per_step()), config_.accumulation(),
                             config_.train.microbatch, config_.data.seq_len));
@@ -248,37 +281,40 @@ class Run {
                                    config_.observe.system.string()));
     }
     if (world_.size() == 1) {
-      row("memory", describe(step_plan_.memory));
+      row("memory", describe(groups.front().step.memory));
     } else {
       row("mesh", describe(plan_));
-      print_ranks();
+      print_ranks(groups);
     }
     row("run folder", folder_.string());
+    for (const std::string& warning : use.warnings) log_warn("{}", warning);
   }
 
-  /// Ranks that differ only on dp and tp do and hold the same: one line for each pipeline rank.
-  void print_ranks() const {
-    const int others = plan_.mesh.ranks() / plan_.mesh.size(Axis::pp);
-    for (int pp = 0; pp < plan_.mesh.size(Axis::pp); ++pp) {
-      const int first = pp * others;
-      const StepPlan own = first == world_.rank() ? step_plan_ : plan_for(first);
-      const std::string ranks = others == 1 ? fmt::format("rank {}", first)
-                                            : fmt::format("ranks {}-{}", first, first + others - 1);
-      log_info("{:<11} {}", ranks, describe_stages(plan_, spec_, pp));
-      log_info("{:<11} {}", "  memory", describe(own.memory));
-      for (const std::string& line : describe_traffic(own)) log_info("{:<11} {}", "  sends", line);
-    }
-  }
-
-  void prepare_folder() {
-    auto& files = real_file_system();
-    files.create_directories(folder_);
-    if (options_.fresh) {
-      for (const char* old : {"checkpoints", "metrics.jsonl", "report.json", "report.html"}) {
-        files.remove_all(folder_ / old);
+  void print_ranks(const std::vector<RunPlan::Group>& groups) const {
+    for (const auto& [first, last, stages, step] : groups) {
+      const std::string ranks =
+          first == last ? fmt::format("rank {}", first) : fmt::format("ranks {}-{}", first, last);
+      log_info("{:<11} {}", ranks, stages);
+      log_info("{:<11} {}", "  memory", describe(step.memory));
+      for (const std::string& line : describe_traffic(step)) {
+        log_info("{:<11} {}", "  sends", line);
       }
     }
-    write_file_atomically(files, folder_ / "run.toml", config::to_toml(config_));
+  }
+
+  /// On the first rank: the folder is as this run needs it, and it is known where it goes on.
+  void prepare_folder() {
+    attach_log_file(folder_ / "log.txt");
+    if (options_.fresh) {
+      forget_earlier_run(folder_);
+    } else if (config_.checkpoint.resume) {
+      latest_ = open_latest(checkpoints());
+    }
+    if (latest_) {
+      check_resumable(latest_->path(), latest_->manifest(), identity_, config_,
+                      options_.accept_changes);
+    }
+    write_resolved_run_file(folder_, config_);
   }
 
   void start_model() {
@@ -286,31 +322,41 @@ class Run {
     model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), plan_, *mesh_,
                                      ParamStore::Purpose::training, memory_);
     optimizer_ = std::make_unique<AdamW>(adamw_config(config_.optim));
-    if (config_.checkpoint.resume && resume()) return;
+    if (resume()) return;
     start_weights(config_, *model_, stream_, terminal());
   }
 
-  /// From the newest whole checkpoint, which the first rank looks for and checks.
+  /// From the checkpoint that the first rank found, if it found one.
   bool resume() {
-    std::optional<CheckpointReader> latest;
-    const Tensor step = host_.alloc({1}, DType::i64, MemoryTag::communication);
-    step.host<std::int64_t>()[0] = -1;
-    if (is_first_) {
-      latest = open_latest(checkpoints());
-      if (latest) step.host<std::int64_t>()[0] = latest->manifest().step;
+    const std::string name =
+        text_of_first(world_, latest_ ? latest_->path().filename().string() : "");
+    if (name.empty()) return false;
+    if (!latest_) latest_.emplace(checkpoints() / name, Verify::sizes);
+    const std::string own = read_text_file(latest_->path() / kCommitFile);
+    if (text_of_first(world_, own) != own) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("{} is not the checkpoint that rank 0 has under this name",
+                              latest_->path().string()),
+                  "give all ranks the same run folder");
     }
-    world_.all().all_reduce(step, ReduceOp::max, stream_).wait(stream_);
-    const std::int64_t found = step.host<std::int64_t>()[0];
-    if (found < 0) return false;
-    if (!latest) latest.emplace(checkpoints() / checkpoint_name(found), Verify::sizes);
-    state_ = restore_run(*latest, *model_, stream_);
-    newest_ = latest->path();
+    state_ = restore_run(*latest_, *model_, stream_);
+    newest_ = latest_->path();
+    newest_step_ = state_.step;
+    latest_.reset();
     resumed_ = true;
     if (is_first_) log_info("resuming from {} at step {}", newest_.string(), state_.step);
     return true;
   }
 
   void open_sinks() {
+    observe::record_start(folder_ / "starts.jsonl", {.step = resumed_ ? state_.step : 0,
+                                                     .time = utc_time(),
+                                                     .host = observe::host_name(),
+                                                     .device = device_name(options_.device),
+                                                     .version = options_.program_version,
+                                                     .command = options_.command,
+                                                     .ranks = world_.size(),
+                                                     .threads = options_.threads});
     const auto resume = resumed_ ? std::optional(state_.step) : std::nullopt;
     sinks_.add(std::make_unique<observe::ConsoleSink>(observe::ConsoleOptions{
         .terminal = options_.terminal, .line_every = config_.observe.console_every}));
@@ -320,7 +366,7 @@ class Run {
     }
   }
 
-  void loop(const StopSignals& signals) {
+  void loop() {
     const BatchPlan plan{
         .samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
         .first_in_step = mesh_->coord(Axis::dp) * config_.accumulation() * config_.train.microbatch,
@@ -333,18 +379,22 @@ class Run {
       recorder_.add(action, begin, end);
       if (trace_) trace_->add(action, begin, end);
     });
-    if (config_.observe.trace) trace_ = std::make_unique<StepTrace>(world_, step_schedule());
+    if (config_.observe.trace) start_trace();
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
-    if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now(signals);
-    while (state_.step < total && !stops(signals)) {
+    if (resumed_ && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now();
+    checkpoints_asked_ = signals_.checkpoints_asked();  // before the first step nothing is new
+    while (state_.step < total && !stops()) {
+      if (std::exchange(save_asked_, false)) save_now();
+      now(RunPlace::Doing::stepping);
       one_step(step, loader);
       const bool is_last = state_.step == total;
       if (is_due(config_.train.eval_every) || (is_last && data_.eval().eval_windows() > 0)) {
-        evaluate_now(signals);
+        evaluate_now();
       }
       if (is_due(config_.train.sample_every) && !is_last) sample_now();
       if (is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit)) save_now();
+      if (trace_ && largest_of_ranks(trace_->is_part_full() ? 1 : 0) != 0) write_trace();
     }
   }
 
@@ -360,7 +410,7 @@ class Run {
     recorder_.begin_step();
     const MeshTraffic before = mesh_->traffic();
     memory_.reset_peak();  // what saving and evaluating take is not the step's
-    if (trace_) trace_->begin_step();
+    if (trace_) trace_->begin_step(state_.step + 1);
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     if (trace_) trace_->end_step();
@@ -368,6 +418,7 @@ class Run {
     if (const auto stats = memory_.stats(); stats.peak > largest_step_.peak) largest_step_ = stats;
     add_traffic(expected_, step_plan_.traffic, {});
     ++state_.step;
+    now(RunPlace::Doing::recording);
     state_.eval_loss.reset();  // a checkpoint carries the loss of its own step or none
     state_.tokens += config_.tokens_per_step();
     const double seconds = watch.seconds();
@@ -413,22 +464,24 @@ class Run {
     sinks_.on_event(observe::UpdateSkipped{.step = state_.step, .reason = reason});
   }
 
-  void evaluate_now(const StopSignals& signals) {
+  void evaluate_now() {
+    now(RunPlace::Doing::evaluating);
     observe::Progress progress({.label = "evaluating",
-                                .total = static_cast<std::uint64_t>(data_.eval().eval_windows()),
+                                .total = static_cast<std::uint64_t>(
+                                    windows_to_evaluate(data_.eval(), config_.train.eval_tokens)),
                                 .unit = "windows",
                                 .terminal = terminal()});
     std::int64_t seen = 0;
     const auto on_progress = [&](std::int64_t done, std::int64_t) {
       progress.add(static_cast<std::uint64_t>(done - std::exchange(seen, done)));
-      return !stops(signals);
+      return !stops();
     };
     const auto result = evaluate(*model_, data_.eval(),
                                  {.rows = config_.train.microbatch,
                                   .max_tokens = config_.train.eval_tokens,
                                   .on_progress = on_progress},
                                  stream_, memory_);
-    if (stopped_by_ != nullptr || result.targets == 0) return;
+    if (stopped_by_ != 0 || result.targets == 0) return;
     state_.eval_loss = result.loss;
     if (!is_first_) return;
     sinks_.on_eval({.step = state_.step,
@@ -455,6 +508,7 @@ class Run {
 
   void sample_now() {
     if (!tokenizer_) return;
+    now(RunPlace::Doing::sampling);
     const auto prompt = sample_prompt();
     const auto room = config_.data.seq_len - static_cast<std::int64_t>(prompt.size());
     GenerateOptions options{.max_tokens = std::min(config_.train.sample_tokens, room),
@@ -474,13 +528,15 @@ class Run {
 
   void save_now() {
     if (saved_step_ == state_.step) return;
+    now(RunPlace::Doing::saving);
     const Stopwatch watch;
     if (is_first_) sinks_.on_event(observe::CheckpointRequested{.step = state_.step});
     const DType dtype =
         config_.checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
-    newest_ =
-        save_run(checkpoints(), state_, *model_, dtype, companions(), world_, memory_, stream_);
-    saved_step_ = state_.step;
+    newest_ = save_run(checkpoints(), state_, identity_, *model_, dtype,
+                       checkpoint_companions(config_, spec_, run_tokenizer_, dtype), world_,
+                       memory_, stream_);
+    saved_step_ = newest_step_ = state_.step;
     if (!is_first_) return;
     std::uint64_t bytes = 0;
     for (const auto& entry : fs::recursive_directory_iterator(newest_)) {
@@ -494,23 +550,13 @@ class Run {
                      .keep_best = config_.checkpoint.best});
   }
 
-  std::vector<TextFile> companions() const {
-    std::vector<TextFile> files;
-    if (!config_.model.path.empty()) files = read_companions(config_.model.path);
-    const auto put = [&](const std::string& name, const std::string& content) {
-      std::erase_if(files, [&](const TextFile& file) { return file.name == name; });
-      files.push_back({name, content});
-    };
-    put("config.json", spec_.config->dump(2) + "\n");
-    if (tokenizer_) put("tokenizer.json", tokenizer_->json());
-    return files;
-  }
-
   /// Leaves the report alone: it knows what a run that does nothing would not find out.
   TrainOutcome already_finished() const {
     if (is_first_) {
-      log_info("this run is finished; a larger train.steps continues it, --fresh starts it over");
-      detach_log_file();
+      log_info("this run is finished; a larger train.steps{} continues it, --fresh starts it over",
+               longer_run_changes_rate(config_, state_.step)
+                   ? " with --accept-changes (it changes the learning rate)"
+                   : "");
     }
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
@@ -518,10 +564,11 @@ class Run {
             .checkpoint = newest_};
   }
 
-  TrainOutcome finish(const StopSignals& signals) {
-    const bool is_stopped = stops(signals);
+  TrainOutcome finish() {
+    const bool is_stopped = stops();
     if (is_stopped && config_.checkpoint.on_exit) save_now();
-    if (!is_stopped) sample_now();
+    if (!is_stopped && config_.train.sample_every > 0) sample_now();
+    now(RunPlace::Doing::ending);
     collect_memory();
     // A GPU's work is done after the action that began it has ended: its times say nothing.
     if (plan_.mesh.size(Axis::pp) > 1 && options_.device.kind == Device::Kind::cpu) {
@@ -533,7 +580,8 @@ class Run {
     return {.step = state_.step,
             .steps_total = config_.total_steps(),
             .loss = loss_,
-            .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : nullptr,
+            .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : 0,
+            .is_saved = newest_step_ == state_.step,
             .checkpoint = newest_};
   }
 
@@ -541,11 +589,22 @@ class Run {
     return plan_.step_schedule(static_cast<int>(config_.accumulation()));
   }
 
+  void start_trace() {
+    trace_ = std::make_unique<StepTrace>(world_, step_schedule());
+    if (!is_first_) return;
+    trace_parts_.emplace(folder_ / "trace", state_.step,
+                         static_cast<std::uint64_t>(config_.observe.trace_limit));
+  }
+
   void write_trace() {
     const observe::Trace all = trace_->gather();
     if (!is_first_) return;
-    real_file_system().create_directories(folder_ / "trace");
-    all.write(folder_ / "trace" / "run.json");
+    try {
+      trace_parts_->add(all);
+    } catch (const Error& error) {
+      if (std::exchange(trace_has_failed_, true)) return;
+      log_warn("the trace lacks steps before {}, training goes on: {}", state_.step, error.what());
+    }
   }
 
   /// The peaks of all ranks, for the report.
@@ -584,7 +643,6 @@ class Run {
     sinks_.close();
     compare_step();
     if (config_.observe.report) write_report();
-    detach_log_file();
   }
 
   void write_report() const {
@@ -615,13 +673,17 @@ class Run {
   const TrainOptions& options_;
   World& world_;
   const bool is_first_;  ///< writes the run folder and speaks to the user
+  StopSignals signals_;
   const fs::path folder_;
   Stream stream_;
   Memory memory_;  // of the device
   Memory host_;    // the same on CPU
+  const RunTokenizer run_tokenizer_;
+  const std::optional<Tokenizer> tokenizer_;  // where it can be used
   const ModelSpec spec_;
+  RunIdentity identity_;  // the data's part is added when that is open
   const ParallelPlan plan_;
-  const std::optional<Tokenizer> tokenizer_;
+  const std::unique_ptr<RunLock> lock_;  // of the first rank
   const RunData data_;
   const LrSchedule lr_;
   StepPlan step_plan_;
@@ -632,13 +694,16 @@ class Run {
   observe::SinkSet sinks_;
   observe::StepPace pace_;
 
+  std::optional<CheckpointReader> latest_;  // until the run goes on from it
   RunState state_;
   bool resumed_ = false;
-  const char* stopped_by_ = nullptr;
+  int stopped_by_ = 0;         // a signal's number
+  int checkpoints_asked_ = 0;  // by signals, that were seen to
+  bool save_asked_ = false;    // by one that was not yet
   double loss_ = 0.0;
   std::vector<double> step_seconds_;  // of this process
   fs::path newest_;
-  std::int64_t saved_step_ = -1;
+  std::int64_t saved_step_ = -1, newest_step_ = -1;  // by this process, of newest_
   std::vector<observe::SampleText> samples_;
   std::vector<std::string> warnings_;
   MeshTraffic expected_, counted_;  // of the steps
@@ -646,6 +711,8 @@ class Run {
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
   std::unique_ptr<StepTrace> trace_;  // where the run file asks for it
+  std::optional<observe::TraceParts> trace_parts_;
+  bool trace_has_failed_ = false;
   std::vector<observe::TimelineFigure> timelines_;
 };
 

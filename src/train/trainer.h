@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "config/run_config.h"
 #include "observe/terminal.h"
 #include "tensor/device.h"
+#include "train/run_plan.h"
 
 namespace heddle {
 
@@ -16,18 +18,23 @@ namespace heddle {
 struct TrainOptions {
   int threads = 1;                         ///< of each rank
   Device device = {};                      ///< of this rank
-  bool fresh = false;                      ///< forget checkpoints of the run folder
+  bool fresh = false;                      ///< forget the earlier run of the run folder
+  bool accept_changes = false;             ///< resume with settings that make another run of it
   bool dry_run = false;                    ///< plan and print, train nothing
   std::filesystem::path work_folder = {};  ///< where text is tokenised to; empty: the run folder
   observe::Terminal terminal = {};
+  std::string program_version = {};
   std::vector<std::pair<std::string, std::string>> settings;  ///< key and value, for the report
+  std::string command = {};                                   ///< as typed, for the report
 };
 
 struct TrainOutcome {
   std::int64_t step = 0, steps_total = 0;
   double loss = 0.0;
-  const char* stopped_by = nullptr;       ///< a signal's name; the run is not finished then
+  int stopped_by = 0;                     ///< a signal's number; the run is not finished then
+  bool is_saved = false;                  ///< there is a checkpoint of `step`
   std::filesystem::path checkpoint = {};  ///< the newest durable one; may be empty
+  std::optional<RunPlan> plan = {};       ///< of a dry run, on the first rank
 };
 
 /// Trains as the run file says, from the newest whole checkpoint of the run folder or from the

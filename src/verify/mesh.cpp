@@ -63,12 +63,13 @@ class MeshRun {
         memory_(options.device),
         host_(memory_.for_host()),
         stream_(options.threads, options.device),
-        spec_(configured_model(config.model)),
+        tokenizer_(configured_tokenizer(config)),
+        spec_(configured_model(config, tokenizer_.tokenizer)),
         plan_(
             make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
         mesh_(plan_.mesh, world.all()),
         names_(tensor_names(spec_)),
-        data_(open_run_data(config, configured_tokenizer(config),
+        data_(open_run_data(config, tokenizer_,
                             {.threads = options.threads,
                              .folder = options.work_folder / std::to_string(world.rank()),
                              .terminal = {.is_silent = true}})) {
@@ -249,6 +250,7 @@ class MeshRun {
   World& world_;
   Memory memory_, host_;
   Stream stream_;
+  const RunTokenizer tokenizer_;
   const ModelSpec spec_;
   const ParallelPlan plan_;
   const Mesh mesh_;

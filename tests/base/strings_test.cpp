@@ -33,5 +33,14 @@ TEST(Strings, ValidUtf8PrefixStopsAtTheFirstBadByte) {
   EXPECT_EQ(valid_utf8_prefix("\xf4\x90\x80\x80"), 0U);   // above U+10FFFF
 }
 
+TEST(Strings, LongTextsAreShownByTheirBeginning) {
+  EXPECT_EQ(shortened("short"), "short");
+  EXPECT_EQ(shortened(std::string(80, 'x')), std::string(80, 'x'));
+  EXPECT_EQ(shortened(std::string(300, '9'), 5), "99999... (300 characters)");
+  EXPECT_EQ(shortened("a\u00e4\u00e4\u00e4", 4), "a\u00e4... (7 characters)")
+      << "no half characters";
+  EXPECT_EQ(shortened(std::string(10, '\xff'), 4), "\xff\xff\xff\xff... (10 characters)");
+}
+
 }  // namespace
 }  // namespace heddle

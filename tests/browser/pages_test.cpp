@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "browser/chromium.h"
 #include "observe/page.h"
 #include "observe/report.h"
@@ -169,6 +171,52 @@ TEST(RunReportInABrowser, ReadsItsCurvesUnderThePointer) {
   expect_sound(said.at("page"));
   EXPECT_NE(said.at("tip").get<std::string>().find("100"), std::string::npos) << said.at("tip");
   EXPECT_EQ(said.at("timeline").at("bars"), 18);
+}
+
+TEST(RunReportInABrowser, SwitchesItsLossAxisByClickAndKeepsLabelsApart) {
+  observe::RunReport report;
+  report.title = "weaver";
+  for (int i = 1; i <= 120000; i += 100)
+    report.history.loss.push_back({i, i * 64, 1 + 400 * std::exp(-i / 15000.0)});
+  report.history.lr = report.history.loss;
+  for (auto& point : report.history.lr) point.value = 1.5e-8 * static_cast<double>(point.step);
+  report.best_possible_loss = 1.0;
+  for (const int step : {0, 30000, 31000, 60000}) {
+    report.starts.push_back({.step = step, .time = "2026-11-15T09:30:00Z", .command = "heddle"});
+  }
+  for (const int width : {1200, 500}) {
+    const Json said = run_in_browser(report_html(report), std::string(kState) + R"js(
+      const seen = (what) => [...document.querySelectorAll("#loss " + what)]
+          .filter((one) => one.getClientRects().length).map((one) => one.innerText);
+      const touching = () => {
+        const boxes = [...document.querySelectorAll(".plot span")].map((one) => [one, one.getBoundingClientRect()])
+            .filter(([, box]) => box.width), pairs = [];
+        for (const [a, p] of boxes) for (const [b, q] of boxes) {
+          if (a !== b && p.left < q.right && q.left < p.right && p.top < q.bottom && q.top < p.bottom) pairs.push(a.innerText + "/" + b.innerText);
+        }
+        return pairs;
+      };
+      const choose = (what) => document.querySelector(`label[for=axis-${what}]`).click();
+      choose("linear");
+      const linear = seen(".ty"), apart = touching();
+      choose("log");
+      const log = seen(".ty"), focusable = document.getElementById("axis-log").tabIndex >= 0;
+      const plot = document.querySelector("#loss .plot"), box = plot.getBoundingClientRect();
+      plot.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width / 2, clientY: box.top + 9 }));
+      return { page, linear, log, focusable, touching: [...apart, ...touching()],
+               tip: plot.querySelector(".tip").innerText, lr: document.querySelector("#lr").innerText };
+    )js",
+                                     width);
+    expect_sound(said.at("page"));
+    EXPECT_EQ(said.at("linear"), Json({"0", "100", "200", "300", "400"}));
+    EXPECT_EQ(said.at("log"), Json({"1", "3", "10", "30", "100", "300"}));
+    EXPECT_TRUE(said.at("focusable").get<bool>());
+    EXPECT_EQ(said.at("touching"), Json::array()) << width;
+    EXPECT_NE(said.at("tip").get<std::string>().find("resumed at step 60,000, 2026-11-15"),
+              std::string::npos)
+        << said.at("tip");
+    EXPECT_NE(said.at("lr").get<std::string>().find("0.5e-3"), std::string::npos) << said.at("lr");
+  }
 }
 
 }  // namespace

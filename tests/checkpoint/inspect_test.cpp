@@ -132,7 +132,12 @@ TEST(Convert, CopiesWithoutADtypeByteForByte) {
                               R"("i":{"dtype":"I32","shape":[1],"data_offsets":[5,9]}})",
                               "123456789"));
   FaultyFileSystem fast;
-  convert(fast, folder / "in.safetensors", folder / "out", {.dtype = DType::f16});
+  const ConvertReport report =
+      convert(fast, folder / "in.safetensors", folder / "out", {.keeps_quantized = true});
+  ASSERT_EQ(report.warnings.size(), 1U);
+  EXPECT_NE(report.warnings[0].find("tensor \"q\" is F8_E4M3; 2 tensors of this kind were copied"),
+            std::string::npos)
+      << report.warnings[0];
   const HfFolder out(folder / "out");
   const auto text = [&](const std::string& name) {
     const auto bytes = out.file_of(name).bytes(out.entry(name));
@@ -141,6 +146,58 @@ TEST(Convert, CopiesWithoutADtypeByteForByte) {
   EXPECT_EQ(text("q"), "12");
   EXPECT_EQ(text("new"), "345");
   EXPECT_EQ(text("i"), "6789");
+}
+
+TEST(Convert, RefusesTypesItCannotReadUnlessTheyAreToBeKept) {
+  const TemporaryFolder folder;
+  write_file(
+      folder / "in.safetensors",
+      safetensors_text(R"({"q":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})", "12"));
+  FaultyFileSystem fast;
+  const auto says = [&](const ConvertOptions& options) {
+    expect_error([&] { convert(fast, folder / "in.safetensors", folder / "out", options); },
+                 ErrorCode::data, "in.safetensors: tensor \"q\" is F8_E4M3, which heddle does not");
+    EXPECT_FALSE(fs::exists(folder / "out"));
+  };
+  says({});
+  says({.dtype = DType::f16});
+  says({.dtype = DType::f16, .keeps_quantized = true});
+}
+
+TEST(Convert, CopiesMasksOfOldExports) {
+  const TemporaryFolder folder;
+  write_file(folder / "in.safetensors",
+             safetensors_text(R"({"m":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})", "12"));
+  FaultyFileSystem fast;
+  EXPECT_TRUE(convert(fast, folder / "in.safetensors", folder / "out", {}).warnings.empty());
+}
+
+TEST(Convert, RefusesAQuantizationConfigUnlessItIsToBeKept) {
+  const TemporaryFolder folder;
+  const std::string config = R"({"quantization_config":{"quant_method":"awq"},"dtype":"float32"})";
+  fs::create_directories(folder / "in");
+  write_floats(folder / "in/model.safetensors", "w", {1, 2});
+  write_file(folder / "in/config.json", config);
+  FaultyFileSystem fast;
+  expect_error([&] { convert(fast, folder / "in", folder / "out", {}); }, ErrorCode::data,
+               "config.json: its weights are quantized (awq)");
+  const ConvertReport report =
+      convert(fast, folder / "in", folder / "out", {.keeps_quantized = true});
+  EXPECT_EQ(report.warnings.size(), 1U);
+  EXPECT_EQ(read_file(folder / "out/config.json"), config);
+  EXPECT_EQ(inspect(folder / "in").quantization, "awq");
+  EXPECT_NE(to_text(inspect(folder / "in")).find("quantized: awq"), std::string::npos);
+}
+
+TEST(Convert, WithoutADtypeSaysTheOneOfTheFiles) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "in");
+  write_floats(folder / "in/model.safetensors", "w", {1, 2});
+  write_file(folder / "in/config.json", R"({"dtype":"bfloat16","torch_dtype":"bfloat16"})");
+  FaultyFileSystem fast;
+  convert(fast, folder / "in", folder / "out", {});
+  EXPECT_EQ(read_json_file(folder / "out/config.json"),
+            (Json{{"dtype", "float32"}, {"torch_dtype", "float32"}}));
 }
 
 TEST(Convert, WarnsOfWhatIsNotFiniteOrDoesNotFit) {

@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 
 #include "base/json.h"
 #include "cli/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace heddle::cli {
 namespace {
@@ -25,6 +28,37 @@ TEST(Doctor, PrintsOneJsonObjectWithAStatusAndAReasonForEverything) {
                            "CUDA", "NCCL", "MPI"}) {
     EXPECT_EQ(names.count(name), 1u) << name;
   }
+}
+
+Json finding(const std::filesystem::path& program_folder, const std::string& name) {
+  RunOptions options;
+  if (!program_folder.empty()) options.program = program_folder / "heddle";
+  const Json json = parse_json(run_heddle({"doctor", "--json"}, options).out, "doctor --json");
+  for (const auto& one : json["findings"]) {
+    if (one["name"] == name) return one;
+  }
+  return {};
+}
+
+TEST(Doctor, FindsTheMpiThatRanksWouldOpen) {
+  const bool has_mpi = std::filesystem::exists(std::filesystem::path(HEDDLE_PROGRAM).parent_path() /
+                                               "libheddle_mpi.so");
+  const Json found = finding("", "MPI");
+  EXPECT_EQ(found["status"], has_mpi ? "ok" : "missing") << found["found"];
+  EXPECT_NE(found["found"].get<std::string>().find(has_mpi ? "libmpi" : "not in this build"),
+            std::string::npos)
+      << found["found"];
+}
+
+TEST(Doctor, SaysWhyMpiCannotBeUsed) {
+  const TemporaryFolder folder;
+  std::filesystem::copy_file(HEDDLE_PROGRAM, folder.path() / "heddle");
+  EXPECT_EQ(finding(folder.path(), "MPI")["status"], "missing");
+  std::ofstream(folder.path() / "libheddle_mpi.so") << "this is no library";
+  const Json found = finding(folder.path(), "MPI");
+  EXPECT_EQ(found["status"], "missing");
+  EXPECT_NE(found["found"].get<std::string>().find("libheddle_mpi.so: "), std::string::npos)
+      << found["found"];
 }
 
 TEST(DoctorCalibrate, RefusesAFileThatCannotBeWrittenBeforeItMeasures) {

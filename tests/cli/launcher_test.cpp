@@ -9,11 +9,29 @@
 namespace heddle::cli {
 namespace {
 
-Launcher detect(const std::map<std::string, std::string>& variables) {
-  return detect_launcher([&](const char* name) -> const char* {
+using Variables = std::map<std::string, std::string>;
+
+Environment environment_of(const Variables& variables) {
+  return [&](const char* name) -> const char* {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  };
+}
+
+Launcher detect(const Variables& variables) { return detect_launcher(environment_of(variables)); }
+
+/// What srun gives a task.
+Variables step_variables(const Variables& more = {}) {
+  Variables variables = {{"SLURM_JOB_ID", "1234"},
+                         {"SLURM_STEP_ID", "2"},
+                         {"SLURM_PROCID", "1"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_STEP_NUM_TASKS", "2"},
+                         {"SLURM_NTASKS", "8"},
+                         {"SLURM_STEP_NODELIST", "node7"},
+                         {"SLURM_JOB_NODELIST", "node[7-9]"}};
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
 }
 
 TEST(DetectLauncher, FindsNobodyInAnOrdinaryShell) {
@@ -32,12 +50,84 @@ TEST(DetectLauncher, KnowsEachConvention) {
   EXPECT_EQ(detect({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}).name,
             "Open MPI");
   EXPECT_EQ(detect({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).name, "PMI");
-  EXPECT_EQ(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}}).name, "Slurm");
+}
+
+TEST(DetectLauncher, KnowsTheTasksOfAStepOfSlurm) {
+  const Launcher launcher = detect(step_variables());
+  EXPECT_EQ(launcher.name, "Slurm");
+  EXPECT_EQ(launcher.rank, 1);
+  EXPECT_EQ(launcher.size, 2) << "of the step, not of the job";
+  EXPECT_EQ(launcher.local_rank, 1);
+  EXPECT_FALSE(launcher.joins_by_mpi);
+  EXPECT_TRUE(detect(step_variables({{"PMIX_RANK", "1"}})).joins_by_mpi);
+  const Launcher by_pmi = detect(step_variables({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}));
+  EXPECT_EQ(by_pmi.name, "PMI");
+  EXPECT_TRUE(by_pmi.joins_by_mpi);
+}
+
+TEST(DetectLauncher, TakesABatchScriptOfSlurmForASingleProcess) {
+  // What sbatch --ntasks=8 gives a script, and salloc a shell.
+  const Variables batch = {{"SLURM_JOB_ID", "1234"}, {"SLURM_PROCID", "0"},
+                           {"SLURM_LOCALID", "0"},   {"SLURM_NTASKS", "8"},
+                           {"SLURM_NPROCS", "8"},    {"SLURM_JOB_NODELIST", "node[7-9]"}};
+  EXPECT_EQ(detect(batch).name, "");
+  EXPECT_EQ(detect(batch).size, 1);
+  // A shell that salloc opens on a node is a step of its own.
+  EXPECT_EQ(detect(step_variables({{"SLURM_STEP_ID", "4294967290"}, {"SLURM_PROCID", "0"}})).size,
+            1);
+  EXPECT_EQ(detect(step_variables({{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}})).size, 1);
+}
+
+TEST(DetectLauncher, KnowsWhoShowsWhatAllRanksPrint) {
+  EXPECT_TRUE(detect(step_variables()).prints_together);
+  const Variables by_hand = {{"RANK", "5"}, {"WORLD_SIZE", "8"}};
+  EXPECT_FALSE(detect(by_hand).prints_together);
+  Variables by_torchrun = by_hand;
+  by_torchrun["TORCHELASTIC_RUN_ID"] = "none";
+  EXPECT_TRUE(detect(by_torchrun).prints_together);
+}
+
+TEST(MeetingPoint, IsThePortAfterTorchrunsOwn) {
+  const Variables variables = {
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node3"}, {"MASTER_PORT", "29500"}};
+  const MeetingPoint point = meeting_point(detect(variables), environment_of(variables));
+  EXPECT_EQ(point.address, "node3");
+  EXPECT_EQ(point.port, 29501);
+}
+
+TEST(MeetingPoint, FollowsFromTheStepUnderSlurm) {
+  const Variables variables = step_variables({{"SLURM_STEP_NODELIST", "node[08-09],gpu5"}});
+  const MeetingPoint point = meeting_point(detect(variables), environment_of(variables));
+  EXPECT_EQ(point.address, "node08");
+  EXPECT_GE(point.port, 20000);
+  EXPECT_LT(point.port, 30000);
+  const Variables next = step_variables({{"SLURM_STEP_ID", "3"}});
+  EXPECT_NE(meeting_point(detect(next), environment_of(next)).port, point.port);
+}
+
+TEST(MeetingPoint, IsWhatTheUserSaysUnderSlurmToo) {
+  const Variables variables = step_variables({{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "99"}});
+  const MeetingPoint point = meeting_point(detect(variables), environment_of(variables));
+  EXPECT_EQ(point.address, "10.0.0.1");
+  EXPECT_EQ(point.port, 100);
+}
+
+TEST(MeetingPoint, RefusesWhatSaysNoPlace) {
+  for (const Variables& more :
+       std::vector<Variables>{{},
+                              {{"MASTER_ADDR", "a"}},
+                              {{"MASTER_PORT", "1"}},
+                              {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "x"}},
+                              {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "0"}},
+                              {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "65535"}}}) {
+    Variables variables = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+    variables.insert(more.begin(), more.end());
+    EXPECT_THROW(meeting_point(detect(variables), environment_of(variables)), Error);
+  }
 }
 
 TEST(DetectLauncher, TakesTorchrunUnderSrun) {
-  const Launcher launcher =
-      detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"RANK", "11"}, {"WORLD_SIZE", "16"}});
+  const Launcher launcher = detect(step_variables({{"RANK", "11"}, {"WORLD_SIZE", "16"}}));
   EXPECT_EQ(launcher.name, "torchrun");
   EXPECT_EQ(launcher.rank, 11);
 }

@@ -26,7 +26,7 @@ struct Pipe {
     write_end = ends[1];
   }
   ~Pipe() {
-    ::close(read_end);
+    if (read_end >= 0) ::close(read_end);
     if (write_end >= 0) ::close(write_end);
   }
   Pipe(const Pipe&) = delete;
@@ -34,6 +34,10 @@ struct Pipe {
   void close_write_end() {
     ::close(write_end);
     write_end = -1;
+  }
+  void close_read_end() {
+    ::close(read_end);
+    read_end = -1;
   }
 };
 
@@ -58,12 +62,23 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
+void redirect(StreamTo where, int pipe, int stream) {
+  if (where == StreamTo::nowhere) {
+    ::close(stream);
+  } else if (where == StreamTo::full_disk) {
+    ::dup2(::open("/dev/full", O_WRONLY | O_CLOEXEC), stream);
+  } else {
+    ::dup2(pipe, stream);
+  }
+}
+
 /// What the child does between fork and exec: system calls only, the parent may have threads.
 [[noreturn]] void become(char* const* arguments, char* const* environment,
                          const RunOptions& options, int out, int err) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // an aborted test leaves nothing running
-  ::dup2(out, STDOUT_FILENO);
-  ::dup2(err, STDERR_FILENO);
+  redirect(options.out, out, STDOUT_FILENO);
+  redirect(options.err, err, STDERR_FILENO);
+  if (options.ignores_hangup) ::signal(SIGHUP, SIG_IGN);
   if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) ::_exit(126);
   if (options.file_size_limit) {
     ::signal(SIGXFSZ, SIG_IGN);
@@ -86,7 +101,11 @@ bool take_available(int descriptor, std::string& text) {
 class Watch {
  public:
   Watch(pid_t child, const RunOptions& options, Outcome& outcome)
-      : child_(child), options_(options), outcome_(outcome) {}
+      : child_(child), options_(options), outcome_(outcome), to_send_(options.signals_after) {
+    if (options.signal != 0) {
+      to_send_.insert(to_send_.begin(), {options.signal, options.signal_at, options.signal_delay});
+    }
+  }
 
   void follow(int out, int err) {
     std::array<pollfd, 2> streams = {{{out, POLLIN, 0}, {err, POLLIN, 0}}};
@@ -110,14 +129,15 @@ class Watch {
       outcome_.has_timed_out = true;
       ::kill(child_, SIGKILL);
     }
-    if (options_.signal == 0 || is_sent_) return;
-    if (!due_ && outcome_.err.find(options_.signal_at) != std::string::npos) {
-      due_ = now + options_.signal_delay;
-    }
+    if (sent_ == to_send_.size()) return;
+    const auto& [signal, at, delay] = to_send_[sent_];
+    if (!due_ && outcome_.err.find(at, seen_) != std::string::npos) due_ = now + delay;
     if (!due_) return;
     if (now >= *due_) {
-      ::kill(child_, options_.signal);
-      is_sent_ = true;
+      seen_ = outcome_.err.size();
+      ::kill(child_, signal);
+      ++sent_;
+      due_.reset();
     } else {
       next_ = std::min(next_, *due_);
     }
@@ -129,17 +149,21 @@ class Watch {
   const Clock::time_point end_ = Clock::now() + options_.timeout;
   Clock::time_point next_ = end_;
   std::optional<Clock::time_point> due_;
-  bool is_sent_ = false;
+  std::vector<RunOptions::Signal> to_send_;
+  std::size_t sent_ = 0, seen_ = 0;  // of what was said when the last one was sent
 };
 
 }  // namespace
 
 Outcome run_heddle(const std::vector<std::string>& arguments, const RunOptions& options) {
-  std::vector<std::string> words = {HEDDLE_PROGRAM};
+  std::vector<std::string> words = {options.program.empty() ? HEDDLE_PROGRAM
+                                                            : options.program.string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment_of(options);
   const auto argv = pointers(words), envp = pointers(variables);
   Pipe out, err;
+  if (options.out == StreamTo::reader_that_has_gone) out.close_read_end();
+  if (options.err == StreamTo::reader_that_has_gone) err.close_read_end();
   const pid_t child = ::fork();
   if (child < 0) throw std::runtime_error("cannot fork");
   if (child == 0) become(argv.data(), envp.data(), options, out.write_end, err.write_end);

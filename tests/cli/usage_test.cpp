@@ -68,6 +68,11 @@ TEST(Usage, MistakesAreNamed) {
         2, {"run.threads"});
   }
   expect_refusal({"bench", "train", "--model", "nonsense"}, 2, {"nonsense", "llama-110m"});
+  for (const char* gpu : {"gpu", "GPU", "nvidia", "cuda:0"}) {
+    expect_refusal({"bench", "train", "--model", "llama-15m", "--device", gpu}, 2,
+                   {gpu, "did you mean cuda?"});
+    expect_refusal({"doctor", "--calibrate", "--device", gpu}, 2, {gpu, "did you mean cuda?"});
+  }
   expect_refusal({"bench", "train", "--model", "llama-15m", "--device", "tpu"}, 2, {"tpu", "cuda"});
   expect_refusal({"bench", "ops", "--filter", "nonsense"}, 2, {"nonsense"});
   expect_refusal({"config", "explain", "optim.lrr"}, 2, {"optim.lrr", "optim.lr"});

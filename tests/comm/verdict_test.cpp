@@ -56,6 +56,14 @@ TEST_F(Blame, TheOneThatDoesNotCome) {
             "all_reduce #5 of dp, which ended 40.0 s ago");
 }
 
+TEST_F(Blame, CountsTheTimeSinceTheLastSignOfLife) {
+  rank(1).idle_seconds = 0.04;
+  rank(1).silent_seconds = 31;
+  EXPECT_EQ(verdict().text,
+            "rank 1 has given no sign of life for 31.0 s; its last call was all_reduce #5 of dp, "
+            "which ended 31.0 s ago");
+}
+
 TEST_F(Blame, OfSeveralTheOneIdleForLongest) {
   for (const int in : {0, 1}) collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
   rank(2).idle_seconds = 35;
@@ -92,7 +100,7 @@ TEST_F(Blame, OneThatIsSilentOrGone) {
   rank(1).silent_seconds = 31;
   EXPECT_EQ(verdict().text,
             "rank 1 has given no sign of life for 31.0 s; its last call was all_reduce #5 of dp, "
-            "which ended 40.0 s ago");
+            "which ended 71.0 s ago");
   collective(3, kAll, {0, 1, 2, 3}, 6, "dp", 0.1);
   rank(3).is_gone = true;
   EXPECT_EQ(verdict().text, "the process of rank 3 is gone; it was in all_reduce #6 of dp");

@@ -16,12 +16,13 @@ TEST(Explain, AKeyHasTypeDefaultMeaningAndForeignNames) {
             "  constant: it does not; linear and cosine: from the end of the warm-up to the last "
             "step;\n"
             "  wsd (warm-up, stable, decay): linearly over the last optim.decay_steps.\n"
+            "  the same on all ranks; changing it on resuming needs --accept-changes\n"
             "  elsewhere: lr_decay_style, lr_scheduler_type, lr_scheduler, decay_type\n");
 }
 
 TEST(Explain, TakesAKeyASectionOrAll) {
   EXPECT_EQ(keys_named("optim.lr").size(), 1U);
-  EXPECT_EQ(keys_named("observe").size(), 5U);
+  EXPECT_EQ(keys_named("observe").size(), 6U);
   EXPECT_EQ(keys_named("all").size(), keys().size());
 }
 

@@ -27,6 +27,56 @@ TEST(Schema, EveryKeyIsUniqueDocumentedAndInASection) {
   }
 }
 
+/// What resuming and ranks compare is decided here, once for every key. A new key with a scope of
+/// its own is added to one of the lists after thinking about: may ranks differ in it without
+/// waiting for each other for ever or computing different things? Would a run that is resumed with
+/// another value be another run?
+TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
+  const std::set<std::string> process = {"data.prefetch",
+                                         "observe.console_every",
+                                         "observe.tensorboard",
+                                         "observe.report",
+                                         "observe.system",
+                                         "observe.trace_limit",
+                                         "run.name",
+                                         "run.dir",
+                                         "run.threads",
+                                         "run.memory_limit",
+                                         "run.timeout"};
+  const std::set<std::string> derived = {"model.preset",     "model.path",     "model.config",
+                                         "model.vocab_size", "data.train",     "data.sources",
+                                         "data.eval",        "data.tokenizer", "train.tokens"};
+  const std::set<std::string> run = {"model.seed",
+                                     "model.init_std",
+                                     "model.scale_residual_init",
+                                     "model.ignore_dropout",
+                                     "data.holdout",
+                                     "data.seq_len",
+                                     "data.documents",
+                                     "data.seed",
+                                     "train.steps",
+                                     "train.tokens_per_step",
+                                     "optim.name",
+                                     "optim.lr",
+                                     "optim.min_lr",
+                                     "optim.schedule",
+                                     "optim.warmup_steps",
+                                     "optim.decay_steps",
+                                     "optim.beta1",
+                                     "optim.beta2",
+                                     "optim.eps",
+                                     "optim.weight_decay",
+                                     "optim.clip"};
+  for (const auto& key : keys()) {
+    const std::string name = key.full_name();
+    const Scope expected = process.contains(name)   ? Scope::process
+                           : derived.contains(name) ? Scope::derived
+                           : run.contains(name)     ? Scope::run
+                                                    : Scope::launch;
+    EXPECT_EQ(key.scope, expected) << name;
+  }
+}
+
 TEST(Schema, EveryDefaultIsAllowed) {
   for (const auto& key : keys()) {
     EXPECT_EQ(problem_with(key, key.default_value()), "") << key.full_name();

@@ -42,6 +42,22 @@ TEST_F(DatasetTest, BatchesAreTheSameHoweverTheyAreCut) {
   EXPECT_EQ(whole.target_count, 12 * 7);
 }
 
+TEST_F(DatasetTest, OrderDependsOnContentAndPlaceAndNotOnNames) {
+  const auto order = [&](const std::filesystem::path& first, const std::filesystem::path& second) {
+    DatasetOptions chosen = options(0.1);
+    chosen.sources = {{first, 3.0}, {second, 1.0}};
+    const Dataset dataset(chosen);
+    std::vector<std::int64_t> begins;
+    for (std::int64_t i = 0; i < 100; ++i) begins.push_back(dataset.sample(i).begin);
+    return begins;
+  };
+  std::filesystem::create_directory(folder_ / "elsewhere");
+  std::filesystem::copy_file(a_, folder_ / "elsewhere/other.tokens");
+  EXPECT_EQ(order(a_, b_), order(folder_ / "elsewhere/other.tokens", b_));
+  write_counting_file(b_, {600}, 1000);
+  EXPECT_NE(order(a_, b_), order(b_, b_)) << "the same tokens in other documents";
+}
+
 TEST_F(DatasetTest, TrainingNeverReadsHeldOutTokens) {
   const Dataset dataset(options(0.2));
   for (std::int64_t i = 0; i < 1000; ++i) {
@@ -109,7 +125,11 @@ TEST_F(DatasetTest, SaysHowManyTokensAWindowNeeds) {
 
 TEST_F(DatasetTest, RefusesFilesOfDifferentTokenizers) {
   write_counting_file(b_, {100}, 1000, 8);
-  EXPECT_TRUE(contains(error_of([&] { Dataset{options(0.1)}; }).what(), "different tokenizers"));
+  const std::string refusal = error_of([&] { Dataset{options(0.1)}; }).what();
+  EXPECT_TRUE(contains(refusal, "different tokenizers")) << refusal;
+  EXPECT_TRUE(contains(refusal, "0000000000000008")) << refusal;
+  write_counting_file(b_, {100}, 1000, 0);
+  EXPECT_EQ(Dataset(options(0.1)).source_count(), 2) << "0: it is not known";
 }
 
 TEST_F(DatasetTest, RefusesBadOptions) {

@@ -105,7 +105,10 @@ TEST(FindInputs, WalksFoldersInOrderAndNamesWhatIsMissing) {
   write_bytes(folder / "in/a.jsonl", "{}");
   write_bytes(folder / "in/skip.bin", "x");
   write_bytes(folder / "code.py", "x");
-  const auto found = find_inputs({folder / "code.py", folder / "in"});
+  const auto inputs = find_inputs({folder / "code.py", folder / "in"});
+  const auto& found = inputs.files;
+  EXPECT_EQ(inputs.left_out, (std::vector<std::filesystem::path>{folder / "in/skip.bin"}));
+  EXPECT_TRUE(contains(describe_left_out(inputs.left_out), "in/skip.bin"));
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[0].kind, InputKind::text);
   EXPECT_EQ(found[1].path.filename(), "a.jsonl");

@@ -113,6 +113,18 @@ TEST_F(TokenizeTest, OutputDoesNotDependOnThreads) {
   EXPECT_EQ(read_text_file(folder_ / "one.tok"), read_text_file(folder_ / "five.tok"));
 }
 
+TEST_F(TokenizeTest, GivesTheSameFileWhereverItsInputsLie) {
+  run(options("here.tok"));
+  write_bytes(folder_ / "deep/er/in.jsonl", read_text_file(folder_ / "in.jsonl"));
+  write_bytes(folder_ / "deep/er/a.txt", read_text_file(folder_ / "a.txt"));
+  auto there = options("there.tok");
+  for (auto& input : there.inputs) {
+    input = std::filesystem::relative(folder_ / "deep/er" / input.filename());
+  }
+  run(there);
+  EXPECT_EQ(read_text_file(folder_ / "here.tok"), read_text_file(folder_ / "there.tok"));
+}
+
 TEST_F(TokenizeTest, ContinuesAfterAnInterruption) {
   run(options("whole.tok"));
   encoder_.poison = "document 4000 ";
@@ -185,6 +197,47 @@ TEST_F(TokenizeTest, RefusesInputsWithoutText) {
   const Error error = error_of([&] { run(nothing); });
   EXPECT_EQ(error.code(), ErrorCode::data);
   EXPECT_TRUE(contains(error.what(), "empty.txt")) << error.what();
+}
+
+TEST_F(TokenizeTest, LeavesByteOrderMarksOut) {
+  write_bytes(folder_ / "mark.txt", "\xEF\xBB\xBFplain text");
+  write_bytes(folder_ / "mark.jsonl", "\xEF\xBB\xBF{\"text\": \"document\"}\n");
+  auto marked = options("out.tok");
+  marked.inputs = {folder_ / "mark.txt", folder_ / "mark.jsonl"};
+  const TokenizeResult result = run(marked);
+  EXPECT_EQ(result.documents, 2);
+  EXPECT_EQ(result.tokens, 10 + 8 + 2);
+}
+
+TEST_F(TokenizeTest, NeverReplacesWhatItReadsOrDidNotWrite) {
+  std::filesystem::create_symlink("in.jsonl", folder_ / "link");
+  write_bytes(folder_ / "out.json", "{\"name\": \"mine\"}");
+  write_bytes(folder_ / "new.tmp", "text");
+  write_bytes(folder_ / "part.parts/notes.txt", "text");
+  std::filesystem::create_directory(folder_ / "folder");
+  const auto refuses = [&](const std::string& input, const std::string& out) {
+    TokenizeOptions bad = options(out);
+    bad.inputs = {folder_ / input};
+    const Error error = error_of([&] { run(bad); });
+    EXPECT_EQ(error.code(), ErrorCode::usage) << input << " " << out << ": " << error.what();
+  };
+  const std::string text = read_text_file(folder_ / "in.jsonl");
+  refuses("in.jsonl", "in.jsonl");
+  refuses("in.jsonl", "folder/../in.jsonl");
+  refuses("in.jsonl", "link");
+  refuses("link", "in.jsonl");
+  refuses("new.tmp", "new");
+  refuses("a.txt", "out");
+  refuses("a.txt", "folder");
+  refuses("part.parts", "part");
+  refuses("a.txt", "part");
+  TokenizeOptions own = options("tokenizer");
+  own.tokenizer = folder_ / "tokenizer.json";
+  write_bytes(own.tokenizer, "{\"key\": 1, \"checksum\": 2}");
+  EXPECT_EQ(error_of([&] { run(own); }).code(), ErrorCode::usage);
+  EXPECT_EQ(read_text_file(folder_ / "in.jsonl"), text);
+  EXPECT_EQ(read_text_file(folder_ / "out.json"), "{\"name\": \"mine\"}");
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "part.parts/notes.txt"));
 }
 
 TEST_F(TokenizeTest, LosesNothingOnAFullDiskOrAFolderThatCannotBeMade) {

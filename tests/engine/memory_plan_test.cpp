@@ -1,5 +1,9 @@
 #include "engine/memory_plan.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "engine/engine_testing.h"
 
 namespace heddle {
@@ -91,6 +95,115 @@ TEST(MemoryPlan, DoesNotGrowWithAccumulationExceptForItsData) {
         .at_peak[static_cast<std::size_t>(MemoryTag::activations)];
   };
   EXPECT_EQ(activations(1), activations(8));
+}
+
+struct Pipeline {
+  const char* schedule;
+  int pp, chunks;
+  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+};
+
+std::string name_of(const Pipeline& pipeline) {
+  std::string name = fmt::format("{}_pp{}_x{}", pipeline.schedule, pipeline.pp, pipeline.chunks);
+  if (pipeline.vocabulary == VocabularyPlacement::pipeline) name += "_vocabulary";
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+void expect_equal(StepPlan fast, StepPlan whole) {
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    EXPECT_EQ(fast.memory.at_peak[tag], whole.memory.at_peak[tag])
+        << name_of(static_cast<MemoryTag>(tag));
+    EXPECT_EQ(fast.before_step[tag], whole.before_step[tag])
+        << name_of(static_cast<MemoryTag>(tag));
+  }
+  EXPECT_EQ(fast.memory.peak, whole.memory.peak);
+  EXPECT_EQ(fast.memory.reserved, whole.memory.reserved);
+  fast.traffic.with(whole.traffic, [](const char* group, CommCounts& a, CommCounts& b) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      EXPECT_EQ(a.by_op[op].calls, b.by_op[op].calls) << group;
+      EXPECT_EQ(a.by_op[op].payload_bytes, b.by_op[op].payload_bytes) << group;
+    }
+  });
+}
+
+class PlanOfManyMicrobatches : public testing::TestWithParam<Pipeline> {};
+
+TEST_P(PlanOfManyMicrobatches, IsThatOfTheWholeStep) {
+  const Pipeline& pipeline = GetParam();
+  ModelSpec spec = reference_spec("llama");
+  spec.layers = 8;
+  const BuildOptions options{.positions = 8};
+  const int others = pipeline.pp == 1 ? 4 : 2;  // with tp = 2: dp = 2 on one stage, else 1
+  for (const int zero : {0, 3}) {
+    const ParallelPlan plan = make_plan(spec,
+                                        {.tp = zero == 0 ? 2 : 1,
+                                         .pp = pipeline.pp,
+                                         .zero = zero,
+                                         .vocabulary = pipeline.vocabulary,
+                                         .schedule = pipeline.schedule,
+                                         .chunks = pipeline.chunks},
+                                        pipeline.pp * others, 8);
+    const int least =
+        3 * (pipeline.pp * (pipeline.chunks > 1 ? pipeline.pp + 4 : 4) + 3 * pipeline.pp);
+    for (const int microbatches : {least, least + 1, least + pipeline.pp - 1, least + 29}) {
+      const BatchShape batch{.sequences = 1, .seq_len = 8, .microbatches = microbatches};
+      for (const int rank : {0, pipeline.pp / 2 * others, (pipeline.pp - 1) * others}) {
+        SCOPED_TRACE(fmt::format("{} micro-batches, ZeRO {}, rank {}", microbatches, zero, rank));
+        expect_equal(plan_step(spec, options, plan, rank, batch),
+                     plan_whole_step(spec, options, plan, rank, batch));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PlanOfManyMicrobatches,
+                         testing::ValuesIn({Pipeline{"1f1b", 1, 1},
+                                            Pipeline{"gpipe", 1, 1},
+                                            Pipeline{"gpipe", 2, 1},
+                                            Pipeline{"gpipe", 4, 1},
+                                            Pipeline{"1f1b", 2, 1},
+                                            Pipeline{"1f1b", 4, 1},
+                                            Pipeline{"1f1b", 8, 1},
+                                            Pipeline{"interleaved", 2, 2},
+                                            Pipeline{"interleaved", 4, 2},
+                                            Pipeline{"interleaved", 3, 3},
+                                            Pipeline{"zb-h1", 2, 1},
+                                            Pipeline{"zb-h1", 4, 1},
+                                            Pipeline{"zb-h2", 3, 1},
+                                            Pipeline{"zb-h2", 4, 1},
+                                            Pipeline{"zb-v", 2, 1},
+                                            Pipeline{"zb-v", 4, 1},
+                                            Pipeline{"v-min", 3, 1},
+                                            Pipeline{"v-min", 4, 1},
+                                            Pipeline{"v-half", 2, 1},
+                                            Pipeline{"v-half", 4, 1},
+                                            Pipeline{"1f1b", 4, 1, VocabularyPlacement::pipeline},
+                                            Pipeline{"v-half", 4, 1,
+                                                     VocabularyPlacement::pipeline}}),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST(PlanOfAMillionMicrobatches, TakesNoLongerThanThatOfAHundred) {
+  const ModelSpec spec = reference_spec("llama");
+  const auto data_bytes = [&](int microbatches) {
+    return plan_step(spec, {.positions = 8}, single_rank_plan(spec), 0,
+                     {.sequences = 1, .seq_len = 8, .microbatches = microbatches})
+        .memory.at_peak[static_cast<std::size_t>(MemoryTag::data)];
+  };
+  // Run whole, each of these would take minutes.
+  EXPECT_EQ(data_bytes(1'000'000'000), 1'000'000 * data_bytes(1'000));
+}
+
+TEST(PlanOfManyMicrobatches, OnAGpuReservesWhatTheWholeStepDoesToAChunk) {
+  const ModelSpec spec = reference_spec("llama");
+  const StepPlace gpu{.device = {Device::Kind::cuda, 0}};
+  const BatchShape batch{.sequences = 1, .seq_len = 4096, .microbatches = 1500};
+  const BuildOptions options{.dtype = DType::bf16, .positions = 4096};
+  const auto one = single_rank_plan(spec);
+  const auto fast = plan_step(spec, options, one, 0, batch, gpu).memory;
+  const auto whole = plan_whole_step(spec, options, one, 0, batch, gpu).memory;
+  EXPECT_EQ(fast.peak, whole.peak);
+  EXPECT_NEAR(static_cast<double>(fast.reserved), static_cast<double>(whole.reserved), 8 << 20);
 }
 
 }  // namespace

@@ -68,6 +68,22 @@ TEST(FullDisk, OfAFileSystemThatHasNoMoreRoom) {
   expect_refused_and_step_kept(run, run.train(), 4);
 }
 
+TEST(FullDisk, CostsMetricsLogAndTraceButNotTheRun) {
+  const TinyRun run;
+  const SmallFileSystem disk(run.run_folder(), "size=100k");
+  if (!disk.is_mounted()) {
+    GTEST_SKIP() << "may not mount a small file system: " << std::strerror(errno);
+  }
+  const Outcome outcome =
+      run.train({"train.steps=400", "train.tokens_per_step=64", "checkpoint.every=0",
+                 "checkpoint.on_exit=false", "observe.report=false", "observe.trace=true"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* lost : {"metrics.jsonl metrics stop here, training goes on",
+                           "log.txt lacks lines from here on", "the trace lacks steps"}) {
+    EXPECT_NE(outcome.err.find(lost), std::string::npos) << lost;
+  }
+}
+
 TEST(UnwritableFolder, IsRefusedByName) {
   const TinyRun run;
   run.write("file", "in the way");

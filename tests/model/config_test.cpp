@@ -16,13 +16,22 @@ struct Refused {
 void PrintTo(const Refused& refused, std::ostream* out) { *out << refused.name; }
 
 const Refused kRefused[] = {
-    {"SlidingWindow", "mistral", {{"sliding_window", 4096}}, {"sliding_window"}},
-    {"SlidingWindowByFlag", "qwen2", {{"use_sliding_window", true}}, {"sliding_window"}},
-    {"SlidingWindowByLayerType",
+    {"SlidingWindowOfLlama", "llama", {{"sliding_window", 4096}}, {"sliding_window", "mistral"}},
+    {"SlidingWindowOfZero", "mistral", {{"sliding_window", 0}}, {"sliding_window = 0"}},
+    {"SlidingLayersWithoutAWindow",
      "qwen3",
      {{"layer_types", {"full_attention", "sliding_attention"}}},
-     {"sliding_attention"}},
+     {"sliding_attention", "use_sliding_window"}},
     {"LayerTypesThatAreNoList", "qwen3", {{"layer_types", 3}}, {"layer_types"}},
+    {"LayerTypesOfOtherLayers", "qwen3", {{"layer_types", {"full_attention"}}}, {"layer_types"}},
+    {"LayerTypesUnknown",
+     "qwen3",
+     {{"layer_types", {"full_attention", "chunked_attention"}}},
+     {"chunked_attention"}},
+    {"LayerTypesOfMistral",
+     "mistral",
+     {{"layer_types", {"full_attention", "full_attention"}}},
+     {"layer_types", "ministral"}},
     {"UnknownRopeType",
      "llama",
      {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
@@ -33,6 +42,39 @@ const Refused kRefused[] = {
      {"rope_parameters", "dynamic"}},
     {"RopeThatIsNoObject", "llama", {{"rope_scaling", 7}}, {"rope"}},
     {"RopeThetaOfText", "llama", {{"rope_theta", "10000"}}, {"rope_theta", "\"10000\""}},
+    {"LinearRopeWithoutAFactor",
+     "llama",
+     {{"rope_scaling", {{"type", "linear"}}}},
+     {"rope_scaling", "factor is missing"}},
+    {"Llama3RopeWithoutAFactor",
+     "llama",
+     {{"rope_scaling", {{"rope_type", "llama3"}, {"low_freq_factor", 1}, {"high_freq_factor", 4}}}},
+     {"factor is missing"}},
+    {"Llama3RopeWithoutItsLowFactor",
+     "llama",
+     {{"rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}, {"high_freq_factor", 4}}}},
+     {"rope_parameters", "low_freq_factor is missing"}},
+    {"Llama3RopeWithoutItsHighFactor",
+     "llama",
+     {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}}}},
+     {"high_freq_factor is missing"}},
+    {"PartialRotationOfLlama",
+     "llama",
+     {{"partial_rotary_factor", 0.5}},
+     {"partial_rotary_factor = 0.5", "whole heads"}},
+    {"PartialRotationOfQwen",
+     "qwen3",
+     {{"rope_parameters", {{"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}}},
+     {"partial_rotary_factor = 0.25", "whole heads"}},
+    {"RopeThetaOfGptNeox", "gpt_neox", {{"rope_theta", 5e5}}, {"rope_theta", "rotary_emb_base"}},
+    {"PartialRotationOfGptNeoxByAnotherName",
+     "gpt_neox",
+     {{"partial_rotary_factor", 0.5}},
+     {"partial_rotary_factor", "rotary_pct"}},
+    {"RopeByKindOfLayer",
+     "qwen3",
+     {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}}}}},
+     {"rope_parameters", "full_attention"}},
     {"RopeFactorOfZero",
      "llama",
      {{"rope_scaling", {{"type", "linear"}, {"factor", 0.0}}}},
@@ -133,12 +175,53 @@ TEST(Config, SmallOnesOfAllFamiliesAreAccepted) {
   }
 }
 
-TEST(Config, ASlidingWindowThatIsSwitchedOffIsAccepted) {
-  const Json off = {{"use_sliding_window", false}, {"sliding_window", 4096}};
-  EXPECT_NO_THROW(spec_of(with(small_config("qwen2"), off)));
-  Json null_window = small_config("mistral");
-  null_window["sliding_window"] = nullptr;
-  EXPECT_NO_THROW(spec_of(null_window));
+// The windows, key heads, head sizes and positions below are those of AutoConfig of transformers
+// 5.22.
+
+TEST(Config, WindowsAreThoseOfTransformers) {
+  const auto window = [](const char* family, const Json& changes) {
+    Json config = small_config(family);
+    config.update(changes);
+    return spec_of(config).window;
+  };
+  EXPECT_EQ(window("mistral", Json::object()), 4096);
+  EXPECT_EQ(window("mistral", {{"sliding_window", 64}}), 64);
+  EXPECT_EQ(window("mistral", {{"sliding_window", nullptr}}), std::nullopt);
+  // The flag is qwen's own.
+  EXPECT_EQ(window("mistral", {{"use_sliding_window", false}}), 4096);
+  EXPECT_EQ(window("qwen2", Json::object()), std::nullopt);
+  EXPECT_EQ(window("qwen2", {{"use_sliding_window", false}, {"sliding_window", 64}}), std::nullopt);
+  EXPECT_EQ(window("qwen2", {{"use_sliding_window", true}}), std::nullopt) << "28 layers have none";
+  EXPECT_EQ(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 1}}), 4096);
+  EXPECT_EQ(
+      window("qwen3",
+             {{"use_sliding_window", true}, {"max_window_layers", 0}, {"sliding_window", nullptr}}),
+      std::nullopt);
+  EXPECT_EQ(window("qwen3", {{"use_sliding_window", true},
+                             {"sliding_window", 32},
+                             {"layer_types", {"full_attention", "sliding_attention"}}}),
+            32);
+  EXPECT_EQ(window("llama", {{"sliding_window", nullptr}}), std::nullopt);
+}
+
+TEST(Config, MissingSizesAreThoseOfTransformers) {
+  const auto bare = [](const char* family, int heads) {
+    return spec_of(with(small_config(family), {{"num_key_value_heads", nullptr},
+                                               {"head_dim", nullptr},
+                                               {"hidden_size", 64},
+                                               {"num_attention_heads", heads}}));
+  };
+  EXPECT_EQ(bare("llama", 8).kv_heads, 8);
+  EXPECT_EQ(bare("llama", 8).max_positions, 2048);
+  EXPECT_EQ(bare("mistral", 16).kv_heads, 8);
+  EXPECT_EQ(bare("mistral", 16).max_positions, 131072);
+  EXPECT_EQ(bare("qwen2", 32).kv_heads, 32);
+  EXPECT_EQ(bare("qwen2", 32).head_dim, 2);
+  EXPECT_EQ(bare("qwen3", 32).head_dim, 128);
+  EXPECT_EQ(bare("qwen3", 32).max_positions, 32768);
+  Json null_kv = small_config("mistral");
+  null_kv["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(spec_of(null_kv).kv_heads, 3);
 }
 
 TEST(Config, HeadsNeedNotDivideWhenTheirSizeIsGiven) {

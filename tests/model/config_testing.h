@@ -13,9 +13,13 @@ inline Json small_config(const std::string& family) {
     return {
         {"model_type", family}, {"vocab_size", 50}, {"n_embd", 24}, {"n_layer", 2}, {"n_head", 3}};
   }
-  return {{"model_type", family},   {"vocab_size", 50},         {"hidden_size", 24},
-          {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"intermediate_size", 40},
-          {"rope_theta", 10000.0}};
+  Json config = {{"model_type", family},   {"vocab_size", 50},         {"hidden_size", 24},
+                 {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"intermediate_size", 40},
+                 {"rope_theta", 10000.0}};
+  // Where these are missing, mistral and qwen have those of their large models.
+  if (family == "mistral" || family.starts_with("qwen")) config["num_key_value_heads"] = 3;
+  if (family == "qwen3") config["head_dim"] = 8;
+  return config;
 }
 
 inline ModelSpec spec_of(const Json& config) { return model_spec(config, "dir/config.json"); }

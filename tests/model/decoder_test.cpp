@@ -74,6 +74,22 @@ TEST(Decoder, StartsOutputProjectionsSmallerWhereAsked) {
   }
 }
 
+TEST(Decoder, RefusesSequencesLongerThanTheWindowOfAttention) {
+  Memory memory(Memory::Mode::dry);
+  const ModelSpec spec = spec_of(with(small_config("mistral"), {{"sliding_window", 16}}));
+  EXPECT_EQ(spec.longest_sequence(), 16);
+  EXPECT_NO_THROW(build_decoder(spec, {.positions = 16}, memory));
+  try {
+    build_decoder(spec, {.positions = 17}, memory);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+    EXPECT_TRUE(std::string(e.what()).starts_with(
+        "the model attends to a sliding window of 16 tokens, and sequences of 17 are longer"))
+        << e.what();
+  }
+}
+
 TEST(Decoder, RefusesSequencesLongerThanLearnedPositions) {
   Memory memory(Memory::Mode::dry);
   const ModelSpec spec = spec_of(with(small_config("gpt2"), {{"n_positions", 16}}));

@@ -54,6 +54,56 @@ TEST(Rope, OldAndNewKeysOfGptNeoxMeanTheSame) {
   EXPECT_EQ(old.theta, 20000);
 }
 
+// What follows is what transformers 5.22 makes of the same keys; the losses of models with them
+// were compared with it.
+
+TEST(Rope, ScalingReplacesParametersWhereBothAreThere) {
+  const Json linear = {{"type", "linear"}, {"factor", 4.0}};
+  const Json other = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  expect_same(rope_of("llama", {{"rope_scaling", linear}, {"rope_parameters", other}}),
+              rope_of("llama", {{"rope_scaling", linear}, {"rope_theta", 1e4}}));
+  expect_same(
+      rope_of("llama", {{"rope_scaling", linear}, {"rope_parameters", other}, {"rope_theta", 3e4}}),
+      rope_of("llama", {{"rope_scaling", linear}, {"rope_theta", 3e4}}));
+  expect_same(rope_of("llama", {{"rope_scaling", Json::object()}, {"rope_parameters", other}}),
+              rope_of("llama", {{"rope_theta", 5e5}}));
+}
+
+TEST(Rope, WhatIsInsideGoesBeforeWhatIsOutside) {
+  expect_same(rope_of("llama", {{"rope_theta", 7.0}, {"rope_parameters", {{"rope_theta", 5e5}}}}),
+              rope_of("llama", {{"rope_theta", 5e5}}));
+  const Json both = {{"rope_type", "default"}, {"type", "linear"}, {"factor", 3.0}};
+  EXPECT_EQ(rope_of("llama", {{"rope_scaling", both}}).scaling, RopeSpec::Scaling::none);
+}
+
+TEST(Rope, Llama3WithoutItsOriginalLengthTakesTheModels) {
+  const Json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0}};
+  EXPECT_EQ(rope_of("llama", {{"rope_scaling", scaling}}).original_positions, 2048);
+  EXPECT_EQ(rope_of("llama", {{"rope_scaling", scaling}, {"max_position_embeddings", 131072}})
+                .original_positions,
+            131072);
+  EXPECT_EQ(rope_of("mistral", {{"rope_scaling", scaling}}).original_positions, 131072);
+}
+
+TEST(Rope, Llama3TakesTheOriginalLengthOfTheConfigItselfFirst) {
+  Json scaling = {{"rope_type", "llama3"},
+                  {"factor", 8.0},
+                  {"low_freq_factor", 1.0},
+                  {"high_freq_factor", 4.0},
+                  {"original_max_position_embeddings", 64}};
+  EXPECT_EQ(rope_of("llama", {{"rope_scaling", scaling}}).original_positions, 64);
+  EXPECT_EQ(rope_of("llama", {{"rope_scaling", scaling}, {"original_max_position_embeddings", 16}})
+                .original_positions,
+            16);
+}
+
+TEST(Rope, WholeRotationOfLlamaMayBeSaid) {
+  EXPECT_EQ(rope_of("llama", {{"partial_rotary_factor", 1.0}}).dims, 8);
+}
+
 TEST(Rope, GptNeoxRotatesAQuarterWhereTheFileDoesNotSay) {
   EXPECT_EQ(rope_of("gpt_neox", {}).dims, 2);
   EXPECT_EQ(rope_of("gpt_neox", {{"rope_parameters", {{"rope_theta", 10000}}}}).dims, 2);

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "support/occurrences.h"
+
 namespace heddle::observe {
 namespace {
 
@@ -13,33 +15,6 @@ TEST(EscapeHtml, LeavesNoMarkupQuotesControlsOrInvalidBytes) {
   EXPECT_EQ(escape_html("gr\xC3\xBC\xC3\x9F dich\n"), "gr\xC3\xBC\xC3\x9F dich\n");
   EXPECT_EQ(escape_html(std::string_view("a\0\x1b[0m\xFF\xE2\x82", 9)),
             "a\xEF\xBF\xBD\xEF\xBF\xBD[0m\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
-}
-
-TEST(NiceTicks, AreRoundAndInside) {
-  EXPECT_EQ(nice_ticks(0, 1200, 5).values,
-            (std::vector<double>{0, 200, 400, 600, 800, 1000, 1200}));
-  EXPECT_EQ(nice_ticks(1.37, 1.68, 3).spacing, 0.1);
-  EXPECT_EQ(nice_ticks(-3, 3, 3).values, (std::vector<double>{-2, 0, 2}));
-}
-
-TEST(NiceTicks, OfNoRangeAreNone) {
-  EXPECT_TRUE(nice_ticks(2, 2, 5).values.empty());
-  EXPECT_TRUE(nice_ticks(0, INFINITY, 5).values.empty());
-  EXPECT_TRUE(nice_ticks(NAN, 1, 5).values.empty());
-}
-
-TEST(FormatTick, GivesTheDigitsTheSpacingNeeds) {
-  EXPECT_EQ(format_tick(0, 1), "0");
-  EXPECT_EQ(format_tick(1.5, 0.5), "1.5");
-  EXPECT_EQ(format_tick(2, 0.25), "2.0");
-  EXPECT_EQ(format_tick(1500, 500), "1,500");
-  EXPECT_EQ(format_tick(20000, 10000), "20k");
-  EXPECT_EQ(format_tick(5000, 5000), "5k");
-  EXPECT_EQ(format_tick(10500, 500), "10,500");
-  EXPECT_EQ(format_tick(2500000, 500000), "2.5M");
-  EXPECT_EQ(format_tick(3e-4, 1e-4), "3e-4");
-  EXPECT_EQ(format_tick(0.002, 0.001), "0.002");
-  EXPECT_EQ(format_tick(-0.5, 0.5), "-0.5");
 }
 
 Chart chart_with(Curve points) {
@@ -58,6 +33,11 @@ TEST(RenderChart, DrawsAGapWhereAValueIsNotFinite) {
   EXPECT_EQ(html.find("nan"), std::string::npos);
 }
 
+TEST(RenderChart, MakesACurveOfOnePointVisible) {
+  EXPECT_EQ(occurrences(render_chart(chart_with({{1, 0, 3}, {2, 0, NAN}})), "line lone"), 1U);
+  EXPECT_EQ(occurrences(render_chart(chart_with({{1, 0, 3}, {2, 0, 2}})), "lone"), 0U);
+}
+
 TEST(RenderChart, SurvivesEmptyConstantAndInfiniteCurves) {
   for (const Curve& points :
        {Curve{}, Curve{{5, 0, 3}}, Curve{{1, 0, 0}, {2, 0, 0}}, Curve{{1, 0, INFINITY}}}) {
@@ -65,6 +45,47 @@ TEST(RenderChart, SurvivesEmptyConstantAndInfiniteCurves) {
     EXPECT_EQ(html.find("nan"), std::string::npos) << html;
     EXPECT_EQ(html.find("inf"), std::string::npos) << html;
   }
+}
+
+TEST(RenderChart, DrawsALogarithmicAxisOfPositiveValuesOnly) {
+  Chart chart = chart_with({{0, 0, 100}, {1, 1, 10}, {2, 2, 0}, {3, 3, 1}});
+  chart.has_log_axis = true;
+  chart.bound = 0.0;
+  const std::string html = render_chart(chart);
+  const std::string log = html.substr(html.find("drawing on-log"));
+  for (const char* label : {">1</span>", ">10</span>", ">100</span>"}) {
+    EXPECT_NE(log.find(label), std::string::npos) << label;
+  }
+  EXPECT_EQ(log.find("class=\"bound\""), std::string::npos) << "zero is not on the axis";
+  EXPECT_EQ(html.find("inf"), std::string::npos);
+  EXPECT_EQ(html.find("nan"), std::string::npos);
+  chart.series[0].points = {{0, 0, -1}, {1, 1, NAN}};
+  EXPECT_EQ(render_chart(chart).find("on-log"), std::string::npos);
+}
+
+TEST(RenderChart, LeavesRoomForTheLabelOfABoundThatTheCurveFallsBelow) {
+  Chart chart = chart_with({{0, 0, 3}, {1, 1, 0.99}});
+  chart.height = 300;
+  chart.bound = 1.0;
+  chart.bound_label = "best";
+  const std::string html = render_chart(chart);
+  const std::string before = "bound-label\" style=\"top:";
+  const double top = std::stod(html.substr(html.find(before) + before.size()));
+  EXPECT_LE(top, 91) << "less than 27 pixels below";
+}
+
+TEST(RenderChart, NamesMarksOnlyWhereLabelsDoNotTouch) {
+  Chart chart = chart_with({{0, 0, 3}, {100, 1, 1}});
+  chart.height = 300;
+  for (const std::int64_t step : {10, 12, 14, 50, 95}) {
+    chart.marks.push_back({step, "at " + std::to_string(step), "<note>"});
+  }
+  const std::string html = render_chart(chart);
+  EXPECT_EQ(occurrences(html, "class=\"mark\""), 5U);
+  EXPECT_EQ(occurrences(html, "title=\"&lt;note&gt;\""), 5U);
+  EXPECT_EQ(occurrences(html, "class=\"mark-label\""), 2U);
+  EXPECT_NE(html.find(">at 14<"), std::string::npos) << "the last before room";
+  EXPECT_NE(html.find(">at 50<"), std::string::npos);
 }
 
 TEST(RenderChart, SaysWhenASpikeRunsOutOfView) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/json.h"
+#include "support/occurrences.h"
 #include "support/temporary_folder.h"
 
 namespace heddle::observe {
@@ -77,15 +78,90 @@ TEST(ReportHtml, HasEverySectionAndItsNumbers) {
   }
 }
 
-TEST(ReportHtml, TellsTheGapToTheBestPossibleLossInWords) {
+TEST(ReportHtml, TellsTheGapToTheBestPossibleLossInNatsAndBesideItAsShareOfTheWay) {
   RunReport report = example();
-  EXPECT_TRUE(contains(report_html(report),
-                       "The held-out loss reached <b>1.600</b>, <b>0.175</b> above the best "
-                       "possible 1.425"));
+  report.history.loss.front().value = 5.425;
+  const std::string html = report_html(report);
+  EXPECT_TRUE(contains(html,
+                       "The held-out loss reached <b>1.600</b>, <b>0.175 nats above</b> the best "
+                       "possible 1.425, the entropy of the source: <b>95.6 % of the way</b>"));
+  EXPECT_TRUE(contains(html, "<dt>Above the best</dt><dd>0.175<small>nats; 95.6 % of "));
+  const Json json = parse_json(report_json(report), "report.json");
+  EXPECT_NEAR(json["above_best_possible"]["nats_per_token"].get<double>(), 0.175, 1e-9);
+  EXPECT_NEAR(json["above_best_possible"]["share_of_the_way"].get<double>(), 0.95625, 1e-9);
+}
+
+TEST(ReportHtml, NeverRoundsTheWayToTheBestPossibleLossUpToAllOfIt) {
+  RunReport report = example();
+  report.history.eval_loss.back().value = *report.best_possible_loss + 0.0006;
+  EXPECT_TRUE(contains(report_html(report), "0.001 nats above</b>"));
+  EXPECT_TRUE(contains(report_html(report), "<b>99.9 % of the way</b>"));
+}
+
+TEST(ReportHtml, SaysWhenTheLossIsBelowTheBestPossibleOrThatIsNotKnown) {
+  RunReport report = example();
   report.history.eval_loss.back().value = 1.42;
   EXPECT_TRUE(contains(report_html(report), "0.005 below"));
+  EXPECT_FALSE(contains(report_html(report), "of the way"));
   report.best_possible_loss.reset();
   EXPECT_FALSE(contains(report_html(report), "best possible"));
+  EXPECT_TRUE(parse_json(report_json(report), "report.json")["above_best_possible"].is_null());
+}
+
+TEST(ReportHtml, SaysWhenWhereAndHowTheRunWasMade) {
+  RunReport report = example();
+  report.starts = {{.step = 0,
+                    .time = "2026-11-15T09:30:00Z",
+                    .host = "loom",
+                    .device = "a processor",
+                    .version = "0.3.0",
+                    .command = "heddle train 'a b.toml'",
+                    .ranks = 4,
+                    .threads = 2}};
+  report.ended = "2026-11-15T10:30:00Z";
+  const std::string html = report_html(report);
+  for (const char* part :
+       {"<dt>Started</dt><dd>2026-11-15 09:30:00 UTC</dd>",
+        "<dt>Ended</dt><dd>2026-11-15 10:30:00 UTC</dd>", "<dt>Host</dt><dd>loom</dd>",
+        "<dt>Device</dt><dd>a processor</dd>", "<dd>4 ranks of 2 threads each</dd>",
+        "<dd>heddle 0.3.0</dd>", "<code>heddle train &#39;a b.toml&#39;</code>"}) {
+    EXPECT_TRUE(contains(html, part)) << part;
+  }
+  EXPECT_FALSE(contains(html, "id=\"starts\"")) << "one start needs no table";
+  EXPECT_FALSE(contains(html, "class=\"mark\""));
+  const Json json = parse_json(report_json(report), "report.json");
+  EXPECT_EQ(json["starts"][0]["host"], "loom");
+  EXPECT_EQ(json["starts"][0]["ranks"], 4);
+  EXPECT_EQ(json["ended"], "2026-11-15T10:30:00Z");
+}
+
+TEST(ReportHtml, MarksResumesOnEveryCurveAndListsThem) {
+  RunReport report = example();
+  report.starts = {{.step = 0, .time = "2026-11-15T09:00:00Z"},
+                   {.step = 100, .time = "2026-11-15T10:00:00Z"},
+                   {.step = 300, .time = "2026-11-15T11:00:00Z"},
+                   {.step = 300, .time = "2026-11-15T12:00:00Z"}};
+  const std::string html = report_html(report);
+  constexpr std::size_t kWholeCurves = 4;  // the later half begins after step 100
+  EXPECT_EQ(occurrences(html, "title=\"resumed at step 100, 2026-11-15 10:00:00 UTC\""),
+            kWholeCurves);
+  EXPECT_EQ(occurrences(html,
+                        "title=\"resumed at step 300, 2026-11-15 11:00:00 UTC, and again "
+                        "2026-11-15 12:00:00 UTC\""),
+            kWholeCurves + 1);
+  EXPECT_EQ(occurrences(html, "<span class=\"mark-label\" style=\"left:25.00%\">resumed at 100"),
+            1U);
+  EXPECT_EQ(occurrences(html, "<td class=\"when\">"), 4U);
+}
+
+TEST(ReportHtml, LetsTheReaderChooseTheAxisAndStartsWithTheOneThatReadsBetter) {
+  RunReport report = example();
+  EXPECT_TRUE(contains(report_html(report), "id=\"axis-linear\" checked>"));
+  EXPECT_EQ(occurrences(report_html(report), "class=\"drawing on-log\""), 2U);
+  for (auto& point : report.history.loss) point.value = 6 * std::exp(-point.step / 100.0) + 0.01;
+  EXPECT_TRUE(contains(report_html(report), "id=\"axis-log\" checked>"));
+  for (auto& point : report.history.loss) point.value = std::nan("");
+  EXPECT_FALSE(contains(report_html(report), "id=\"axis-log\""));
 }
 
 TEST(ReportHtml, MarksTrafficThatDiffersFromThePrediction) {
@@ -103,6 +179,10 @@ TEST(ReportHtml, EscapesAllTextOfTheRun) {
   report.communication[0].axis = report.communication[0].operation = evil;
   report.samples = {{1, evil, evil}};
   report.warnings = {evil};
+  report.starts = {
+      {.step = 0, .time = evil, .host = evil},
+      {.step = 200, .time = evil, .host = evil, .device = evil, .version = evil, .command = evil}};
+  report.ended = evil;
   const std::string html = report_html(report);
   EXPECT_FALSE(contains(html, "alert('x')"));
   EXPECT_FALSE(contains(html, "<script>alert"));

@@ -1,13 +1,12 @@
 #include "ops/gemm.h"
 
-#include <omp.h>
-
 #include <cstdlib>
 #include <limits>
 #include <thread>
 
 #include "base/error.h"
 #include "ops/activation.h"
+#include "ops/cpu/openmp.h"
 #include "ops/elementwise.h"
 #include "ops/op_testing.h"
 
@@ -127,11 +126,12 @@ TEST(Gemm, ServesSeveralCallersWithDifferentThreadCountsAtOnce) {
 }
 
 TEST(Gemm, LeavesTheCallersThreadSettingAlone) {
-  const int before = omp_get_max_threads();
+  const auto max_threads = cpu::OpenMp::instance().get_max_threads;
+  const int before = max_threads();
   Stream stream(before + 1);
   const Tensor a = random_tensor({64, 64}, DType::f32, 1), c = empty({64, 64}, DType::f32);
   gemm(a, Transpose::no, a, Transpose::no, c, {}, stream);
-  EXPECT_EQ(omp_get_max_threads(), before);
+  EXPECT_EQ(max_threads(), before);
 }
 
 TEST(Gemm, NamesItsBackend) {

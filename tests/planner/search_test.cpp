@@ -180,6 +180,49 @@ TEST(Report, HasPlansReasonsAndARunFile) {
   EXPECT_NE(report_text(report).find("best plan: "), std::string::npos);
 }
 
+Finalist finalist(double seconds, int pp, int sequences) {
+  Finalist made;
+  made.seconds = seconds;
+  made.found.candidate.pp = pp;
+  made.found.candidate.sequences = sequences;
+  return made;
+}
+
+TEST(Finalists, SayWhyAFasterPlanWasNotTaken) {
+  const std::vector<Finalist> plans = {finalist(1.01, 2, 1), finalist(1.00, 4, 1),
+                                       finalist(1.005, 2, 4), finalist(1.2, 1, 1)};
+  EXPECT_EQ(why_not_taken(plans[1], plans[0]), "1.0 % faster, but pp 4 instead of 2");
+  EXPECT_EQ(why_not_taken(plans[2], plans[0]), "0.5 % faster, but micro-batch 4 instead of 1");
+  EXPECT_EQ(why_not_taken(plans[3], plans[0]), "");
+  const std::string why = why_taken(plans);
+  EXPECT_TRUE(why.starts_with("2 plans below are faster by up to 1.0 %")) << why;
+  EXPECT_NE(why.find("fewest pipeline ranks"), std::string::npos) << why;
+  EXPECT_EQ(why_taken({plans[1], plans[0]}), "");
+}
+
+TEST(Report, NamesTheRuleWheneverTheBestPlanStandsAboveFasterOnes) {
+  const Machine machine = system("h200-hgx-ndr");
+  const Job job = small_job();
+  int above_faster = 0;
+  for (const int gpus : {8, 16, 32, 64}) {
+    const PlanReport report = make_report("small", machine, job, {.gpus = gpus});
+    const std::string text = report_text(report), page = plan_page(report);
+    const Json json = parse_json(report_json(report).dump(), "report");
+    const bool is_fastest = std::ranges::all_of(report.plans, [&](const Finalist& plan) {
+      return plan.seconds >= report.plans.front().seconds;
+    });
+    above_faster += is_fastest ? 0 : 1;
+    EXPECT_EQ(text.find("times within 2 %") == std::string::npos, is_fastest) << text;
+    EXPECT_EQ(page.find("times within 2 %") == std::string::npos, is_fastest);
+    EXPECT_EQ(json.contains("taken"), !is_fastest);
+    for (const Json& plan : json.at("plans")) {
+      const bool is_faster = plan.at("step_seconds") < json.at("plans").at(0).at("step_seconds");
+      EXPECT_EQ(plan.contains("not_taken"), is_faster);
+    }
+  }
+  EXPECT_GT(above_faster, 0) << "no case of what this test is about";
+}
+
 TEST(PlanPage, ShowsPlansTimelineMemoryLayoutsAndCommunication) {
   const Machine machine = system("a100-dgx-hdr");
   const Job job = job_175b();

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "tiny_tokenizer.h"
-#include "tokenizer/training_text.h"
 #include "tokenizer/word_counts.h"
 
 namespace heddle {
@@ -127,41 +126,6 @@ TEST(BpeTrain, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(code("ab", {.vocab_size = 300, .special_tokens = {"<s>", "<s>"}}), ErrorCode::usage);
   EXPECT_EQ(code("ab", {.vocab_size = 300, .special_tokens = {"\xFF"}}), ErrorCode::usage);
   EXPECT_EQ(code("", {.vocab_size = 300}), ErrorCode::data);
-}
-
-class TrainingTextTest : public testing::Test {
- protected:
-  std::filesystem::path write(const std::string& name, const std::string& content) {
-    const auto path = std::filesystem::path(testing::TempDir()) / ("heddle-train-" + name);
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
-};
-
-TEST_F(TrainingTextTest, ReadsTextFilesWholeAndJsonLinesByTheirText) {
-  TrainingTexts texts;
-  texts.add_file(write("a.txt", "one\ntwo\n"));
-  texts.add_file(write("a.jsonl", "{\"text\":\"x\\ny\"}\n\n{\"id\":1,\"text\":\"z\"}"));
-  EXPECT_EQ(texts.texts(), (std::vector<std::string_view>{"x\ny", "z", "one\ntwo\n"}));
-}
-
-TEST_F(TrainingTextTest, NamesTheFileAndPlaceOfBadText) {
-  const auto message = [](const std::filesystem::path& path) -> std::string {
-    try {
-      TrainingTexts().add_file(path);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::data);
-      return e.message();
-    }
-    return "accepted";
-  };
-  EXPECT_NE(message(write("b.txt", "ab\xFF")).find("b.txt is not valid UTF-8 at byte 2"),
-            std::string::npos);
-  EXPECT_NE(message(write("b.jsonl", "{\"text\":\"a\"}\n{\"text\":3}\n")).find("line 2"),
-            std::string::npos);
-  EXPECT_NE(message(write("c.jsonl", "{\"text\":\n")).find("line 1"), std::string::npos);
-  EXPECT_NE(message(write("d.jsonl", "[]\n")).find("line 1"), std::string::npos);
-  EXPECT_NE(message("/nowhere/x.txt").find("/nowhere/x.txt"), std::string::npos);
 }
 
 }  // namespace

@@ -57,6 +57,50 @@ void expect_equal_on_random_texts(Scan scan, std::string_view pattern) {
   }
 }
 
+/// All code points but surrogates, in texts of 256.
+template <class Take>
+void for_each_page(Take take) {
+  for (char32_t page = 0; page < 0x110000; page += 256) {
+    if (page >= 0xD800 && page < 0xE000) continue;
+    take(page);
+  }
+}
+
+TEST(Scan, PatternsAndScannersHaveOneUnicode) {
+  const RegexSplit gpt2({.pattern = std::string(kGpt2Pattern)}, "test");
+  const RegexSplit llama3({.pattern = std::string(kLlama3Pattern)}, "test");
+  for_each_page([&](char32_t page) {
+    std::string text;
+    for (char32_t c = page; c < page + 256; ++c) {
+      text += 'a';
+      append_utf8(c, text);
+      text += "1 ";
+    }
+    ASSERT_EQ(by_scanner(scan_gpt2, text), by_regex(gpt2, text)) << static_cast<int>(page);
+    ASSERT_EQ(by_scanner(scan_llama3, text), by_regex(llama3, text)) << static_cast<int>(page);
+  });
+}
+
+TEST(Scan, PropertiesInPatternsAreTheClassesOfTheTable) {
+  const std::vector<std::pair<const char*, CharClass>> properties = {
+      {"\\p{L}", CharClass::letter}, {"\\p{N}", CharClass::number}, {"\\s", CharClass::space}};
+  for (const auto& [pattern, kind] : properties) {
+    for (const bool inverse : {false, true}) {
+      const std::string written = inverse ? fmt::format("[^{}]", pattern) : pattern;
+      const RegexSplit regex({.pattern = written, .behavior = SplitBehavior::removed}, "test");
+      for_each_page([&](char32_t page) {
+        std::string text, expected, left;
+        for (char32_t c = page; c < page + 256; ++c) {
+          append_utf8(c, text);
+          if ((class_of(c) == kind) == inverse) append_utf8(c, expected);
+        }
+        regex.split(text, [&](std::string_view piece) { left += piece; });
+        ASSERT_EQ(left, expected) << pattern << " on page " << static_cast<int>(page);
+      });
+    }
+  }
+}
+
 TEST(Scan, Gpt2EqualsItsPattern) { expect_equal_on_random_texts(scan_gpt2, kGpt2Pattern); }
 TEST(Scan, Llama3EqualsItsPattern) { expect_equal_on_random_texts(scan_llama3, kLlama3Pattern); }
 TEST(Scan, Qwen2EqualsItsPattern) { expect_equal_on_random_texts(scan_qwen2, kQwen2Pattern); }

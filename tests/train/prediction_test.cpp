@@ -1,8 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <set>
 
-#include "observe/trace.h"
+#include "observe/trace_parts.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -55,7 +56,7 @@ TEST(TrainTrace, HasTheActionsAndTheTrafficOfAllRanks) {
   const Outcome outcome = run.train(
       {"train.steps=3", "observe.trace=true", "parallel.dp=2", "parallel.pp=2"}, {"--ranks", "4"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const observe::Trace trace = observe::read_trace(run.run_folder() / "trace" / "run.json");
+  const observe::Trace trace = observe::read_trace_parts(run.run_folder() / "trace");
   std::set<int> ranks;
   std::map<std::string, int> count;
   for (const observe::Span& span : trace.spans()) {
@@ -75,6 +76,23 @@ TEST(TrainTrace, HasTheActionsAndTheTrafficOfAllRanks) {
   EXPECT_GT(count["all_reduce"], 0);
   EXPECT_EQ(trace.stream_names().at({0, 0}), "actions");
   EXPECT_EQ(run_heddle({"trace", run.run_folder().string()}).status, 0);
+}
+
+TEST(TrainTrace, GoesOnOverASignalAndHasEveryStepOnce) {
+  const TinyRun run;
+  const std::vector<std::string> settings = {"observe.trace=true", "train.tokens_per_step=4096"};
+  const Outcome stopped = run.train(settings, {}, {.signal = SIGTERM, .signal_at = "step 2/10"});
+  ASSERT_TRUE(stopped.status == 6 || stopped.status == 0) << stopped.err;
+  ASSERT_EQ(run.train(settings).status, 0);
+  double end = 0;
+  std::vector<std::int64_t> steps;
+  const observe::Trace trace = observe::read_trace_parts(run.run_folder() / "trace");
+  for (const observe::Span& span : trace.spans()) {
+    EXPECT_GE(span.begin_seconds, end - 1e-3) << span.name << " of step " << span.step;
+    end = span.begin_seconds + span.duration_seconds;
+    if (span.name == "step") steps.push_back(span.step);
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ class Reshard : public testing::TestWithParam<std::size_t> {
       Rank rank(mesh, world);
       initialize(rank.model().store(), 3, rank.stream());
       for (int step = 0; step < kSaved; ++step) rank.train(step);
-      save_run(folder_ / mesh.name, {.step = kSaved}, rank.model(), DType::f32,
+      save_run(folder_ / mesh.name, {.step = kSaved}, {}, rank.model(), DType::f32,
                {{"config.json", "{}"}}, world, rank.memory(), rank.stream());
     });
   }

@@ -33,8 +33,8 @@ TEST(Train, LearnsAndWritesTheFilesOfARunFolder) {
 
   auto names = names_in(run.run_folder());
   std::erase_if(names, [](auto& name) { return name.starts_with("events.out.tfevents."); });
-  EXPECT_EQ(names, (std::set<std::string>{"run.toml", "log.txt", "metrics.jsonl", "checkpoints",
-                                          "report.json", "report.html"}));
+  EXPECT_EQ(names, (std::set<std::string>{"run.toml", "log.txt", "metrics.jsonl", "starts.jsonl",
+                                          "checkpoints", "report.json", "report.html"}));
   EXPECT_EQ(names_in(run.run_folder()).size(), names.size() + 1) << "one event file";
 
   std::int64_t steps = 0;
@@ -103,6 +103,11 @@ TEST(Train, StartsFromTextAndATokenizerAndSpeaks) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("step 5 sample: The"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("step 10 sample: The"), std::string::npos) << outcome.err;
+  auto silent = settings;
+  silent.push_back("train.sample_every=0");
+  const Outcome without = run.train(silent, {"--fresh"});
+  ASSERT_EQ(without.status, 0) << without.err;
+  EXPECT_EQ(without.err.find(" sample: "), std::string::npos) << without.err;
   for (const fs::path& model : {run.checkpoint(10), run.run_folder()}) {
     const Outcome generate =
         run_heddle({"generate", model.string(), "--prompt", "The", "--max-tokens", "8", "--json"});
@@ -110,7 +115,24 @@ TEST(Train, StartsFromTextAndATokenizerAndSpeaks) {
     const Json json = parse_json(generate.out, "generate");
     EXPECT_LE(json["tokens"].size(), 8u);
     EXPECT_EQ(generate.out.find('\n'), generate.out.size() - 1) << "one line";
+    EXPECT_TRUE(json.contains("stopped"));
   }
+}
+
+TEST(Train, CheckpointsSayTheDtypeOfTheirFiles) {
+  const TinyRun run;
+  Json config = parse_json(read_text_file(run.path() / "config.json"), "config.json");
+  config["torch_dtype"] = "bfloat16";
+  run.write("config.json", config.dump());
+  const auto dtype = [&] {
+    return parse_json(read_text_file(run.checkpoint(4) / "config.json"), "c")["torch_dtype"];
+  };
+  ASSERT_EQ(run.train({"train.steps=4"}).status, 0);
+  EXPECT_EQ(HfFolder(run.checkpoint(4)).entry("model.norm.weight").dtype_name, "F32");
+  EXPECT_EQ(dtype(), "float32");
+  ASSERT_EQ(run.train({"train.steps=4", "checkpoint.dtype=bf16"}, {"--fresh"}).status, 0);
+  EXPECT_EQ(HfFolder(run.checkpoint(4)).entry("model.norm.weight").dtype_name, "BF16");
+  EXPECT_EQ(dtype(), "bfloat16");
 }
 
 TEST(Train, MixesSourcesByWeight) {
@@ -131,6 +153,96 @@ TEST(Train, DryRunWritesNothing) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("parameters"), std::string::npos) << outcome.err;
   EXPECT_FALSE(fs::exists(run.run_folder()));
+}
+
+TEST(Fresh, RemovesOnlyWhatHeddleWrote) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"observe.trace=true"}).status, 0);
+  const std::vector<std::string> foreign = {
+      "run/checkpoints/notes.txt", "run/checkpoints/best/model.safetensors", "run/trace/mine.txt",
+      "run/events.out.tfevents.1700000000.host.123.0", "run/plots.png"};
+  for (const std::string& name : foreign) {
+    fs::create_directories((run.path() / name).parent_path());
+    run.write(name, "mine");
+  }
+  fs::create_directories(run.checkpoints() / "step-000009.tmp-77");  // ours, of a crash
+  const auto events = [&] {
+    auto names = names_in(run.run_folder());
+    std::erase_if(names, [](auto& name) { return !name.starts_with("events.out.tfevents."); });
+    return names.size();
+  };
+  ASSERT_EQ(events(), 2U);
+  const Outcome fresh = run.train({"train.steps=3"}, {"--fresh"});
+  ASSERT_EQ(fresh.status, 0) << fresh.err;
+  for (const std::string& name : foreign) {
+    EXPECT_TRUE(fs::exists(run.path() / name)) << name;
+  }
+  EXPECT_EQ(names_in(run.checkpoints()),
+            (std::set<std::string>{"best", "notes.txt", "step-000003"}));
+  EXPECT_EQ(names_in(run.run_folder() / "trace"), std::set<std::string>{"mine.txt"});
+  EXPECT_EQ(events(), 2U) << "the new run's and the foreign one";
+  for (const char* kept : {"checkpoints keeps what heddle did not write: best, notes.txt",
+                           "trace keeps what heddle did not write: mine.txt"}) {
+    EXPECT_NE(fresh.err.find(kept), std::string::npos) << fresh.err;
+  }
+}
+
+TEST(Fresh, RefusesAForeignFolderWithTheNameOfACheckpoint) {
+  const TinyRun run;
+  ASSERT_EQ(run.train().status, 0);
+  const auto state = tensors_of(run.checkpoint(10));
+  fs::create_directories(run.checkpoint(2));
+  run.write("run/checkpoints/step-000002/precious.bin", "mine");
+  const Outcome fresh = run.train({}, {"--fresh"});
+  EXPECT_EQ(fresh.status, 2) << fresh.err;
+  EXPECT_NE(fresh.err.find("step-000002 has the name of a checkpoint"), std::string::npos)
+      << fresh.err;
+  EXPECT_TRUE(tensors_of(run.checkpoint(10)) == state) << "nothing was removed before";
+  const Outcome resumed =
+      run.train({"train.steps=11", "optim.schedule=cosine"}, {"--accept-changes"});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_TRUE(fs::exists(run.checkpoint(2) / "precious.bin")) << "retention leaves it alone";
+}
+
+TEST(RunFolder, WithTheRunFileItselfIsRefused) {
+  const TinyRun run;
+  const std::string text = read_text_file(run.path() / "run.toml");
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--fresh"}}) {
+    const Outcome outcome = run.train({"run.dir=" + run.path().string()}, flags);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("run.toml that heddle did not write"), std::string::npos)
+        << outcome.err;
+    EXPECT_EQ(read_text_file(run.path() / "run.toml"), text);
+  }
+}
+
+TEST(RunFolder, WithForeignFilesOfARunsNamesIsRefused) {
+  const TinyRun run;
+  fs::create_directories(run.run_folder());
+  run.write("run/report.html", "mine");
+  const Outcome outcome = run.train({}, {"--fresh"});
+  EXPECT_EQ(outcome.status, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find("holds report.html, which a run would overwrite"), std::string::npos)
+      << outcome.err;
+  EXPECT_EQ(read_text_file(run.run_folder() / "report.html"), "mine");
+}
+
+TEST(RunFolder, IsContinuedFromItsOwnResolvedRunFile) {
+  const TinyRun run;
+  ASSERT_EQ(run.train().status, 0);
+  const fs::path resolved = run.run_folder() / "run.toml";
+  const auto goes_on = [&](const char* steps) {
+    const Outcome outcome = run_heddle({"train", resolved.string(), "--set",
+                                        std::string("train.steps=") + steps, "--accept-changes"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.err.find("resuming from"), std::string::npos) << outcome.err;
+  };
+  goes_on("11");
+  // As versions before the mark wrote it.
+  std::string text = read_text_file(resolved);
+  ASSERT_TRUE(text.starts_with("# "));
+  write_file_atomically(real_file_system(), resolved, text.substr(text.find('\n') + 1));
+  goes_on("12");
 }
 
 }  // namespace

@@ -87,8 +87,8 @@ class Trained {
   }
   void save(const fs::path& folder, int steps) {
     run_ranks(1, [&](World& world) {
-      save_run(folder, {.step = steps}, model_, DType::f32, {{"config.json", "{}"}}, world, memory_,
-               stream_);
+      save_run(folder, {.step = steps}, RunIdentity{}, model_, DType::f32, {{"config.json", "{}"}},
+               world, memory_, stream_);
     });
   }
   void load(const fs::path& folder) { restore_run(*open_latest(folder), model_, stream_); }

@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/failure_text.h"
+#include "comm/stopped_by_peer.h"
 #include "comm/verdict.h"
 
-// Lines: "R report", "H" (a heartbeat of rank 0), "E" (ended well), "A reason" (to rank 0: stop the
-// world), "F reason" (from rank 0: the world has failed).
+// Lines: "R report", "H" (a heartbeat of rank 0), "E" (ended well), "A code reason" (to rank 0:
+// stop the world), "T" (from rank 0: tell the user what you fail of), "D" (done), "F teller code
+// reason" (from rank 0: the world has failed).
 
 namespace heddle {
 namespace {
@@ -19,10 +23,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
+/// For a rank that may tell the user what it fails of.
+constexpr auto kTimeToTell = 3s;
+
 /// A line feed would end the line too early.
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+/// Takes the number that the text begins with.
+int take_number(std::string& text) {
+  const std::size_t end = std::min(text.find(' '), text.size());
+  int number = 0;
+  std::from_chars(text.data(), text.data() + end, number);
+  text.erase(0, std::min(end + 1, text.size()));
+  return number;
 }
 
 }  // namespace
@@ -58,14 +74,31 @@ double MpiMonitor::seconds_since(Clock::time_point then) const {
   return std::chrono::duration<double>(Clock::now() - then).count();
 }
 
-void MpiMonitor::stop_world(const std::string& reason) noexcept {
+void MpiMonitor::stop_world(const std::string& reason, ErrorCode code,
+                            const std::string& text) noexcept {
   {
     std::unique_lock lock(mutex_);
-    news_.push_back("A " + one_line(reason));
+    own_text_ = text;
+    news_.push_back(fmt::format("A {} {}", static_cast<int>(code), one_line(reason)));
     channel_.wake();
-    told_.wait_for(lock, 2s, [this] { return failure_->has_failed(); });
+    told_.wait_for(lock, 2 * kTimeToTell, [this] { return failure_->has_failed(); });
   }
-  failure_->fail(reason);
+  if (failure_->fail(reason, code, rank_)) tell(text);
+}
+
+void MpiMonitor::fail_rank(const std::exception_ptr& own) {
+  if (!failure_->has_failed()) {
+    stop_world(fmt::format("rank {} stopped: {}", rank_, failure_text(own)), failure_code(own),
+               fmt::format("rank {}: {}", rank_, failure_text_with_hint(own)));
+  }
+  write_flight(*flight_, options_.flight_folder);
+  const int teller = failure_->teller();
+  if (teller == rank_) std::rethrow_exception(own);
+  throw StoppedByPeer(failure_->code(), failure_->reason(), teller);
+}
+
+void MpiMonitor::tell(const std::string& text) const {
+  if (options_.tell) options_.tell(text);
 }
 
 void MpiMonitor::say_ended() {
@@ -89,6 +122,9 @@ void MpiMonitor::run() {
       beat();
       next_beat = Clock::now() + every;
     }
+    if (chosen_ && !failure_->has_failed() && Clock::now() - chosen_at_ > kTimeToTell) {
+      tell_for_chosen();
+    }
     give_up_in_time();
     const std::lock_guard lock(mutex_);
     if (is_stopping_) break;
@@ -102,18 +138,38 @@ void MpiMonitor::handle(const SideChannel::Event& event) {
   heard_[static_cast<std::size_t>(event.rank)] = Clock::now();
   if (event.is_closed) {
     report.is_gone = true;
-    if (rank_ == 0) {
+    if (rank_ != 0) {
+      if (!first_has_ended_) lose_first("the process of rank 0 is gone");
+    } else if (chosen_ && chosen_->rank == event.rank) {
+      tell_for_chosen();
+    } else {
       judge_ranks();
-    } else if (!first_has_ended_) {
-      announce("the process of rank 0 is gone");
     }
     return;
   }
-  const std::string text = event.line.size() > 2 ? event.line.substr(2) : "";
+  std::string text = event.line.size() > 2 ? event.line.substr(2) : "";
   switch (event.line.empty() ? '?' : event.line[0]) {
     case 'R': report = rank_report_from(text); break;
-    case 'A':
-    case 'F': announce(text); break;
+    case 'A': {
+      const auto code = static_cast<ErrorCode>(take_number(text));
+      choose({event.rank, code, text});
+      break;
+    }
+    case 'T': {
+      const std::lock_guard lock(mutex_);
+      tell(own_text_);
+      news_.emplace_back("D");
+      break;
+    }
+    case 'D':
+      if (chosen_ && chosen_->rank == event.rank) announce(*chosen_, event.rank);
+      break;
+    case 'F': {
+      const int teller = take_number(text);
+      const auto code = static_cast<ErrorCode>(take_number(text));
+      announce({teller, code, text}, teller);
+      break;
+    }
     case 'E': (rank_ == 0 ? report.has_ended : first_has_ended_) = true; break;
     default: break;
   }
@@ -129,29 +185,60 @@ void MpiMonitor::tell_news() {
     if (rank_ != 0) {
       channel_.send(0, line, true);
     } else if (line[0] == 'A') {
-      announce(line.substr(2));
+      std::string text = line.substr(2);
+      const auto code = static_cast<ErrorCode>(take_number(text));
+      choose({0, code, text});
     } else {
       for (int r = 1; r < size_; ++r) channel_.send(r, line, true);
     }
   }
 }
 
-void MpiMonitor::announce(const std::string& reason) {
+void MpiMonitor::choose(Cause cause) {
+  if (failure_->has_failed() || chosen_) return;
+  chosen_ = std::move(cause);
+  chosen_at_ = Clock::now();
+  if (chosen_->rank != 0) return channel_.send(chosen_->rank, "T", true);
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    text = own_text_;
+  }
+  tell(text);
+  announce(*chosen_, 0);
+}
+
+void MpiMonitor::tell_for_chosen() {
+  if (failure_->has_failed()) return;
+  tell(chosen_->reason);
+  announce(*chosen_, 0);
+}
+
+void MpiMonitor::announce(const Cause& cause, int teller) {
   if (failure_->has_failed()) return;
   if (rank_ == 0) {
-    for (int r = 1; r < size_; ++r) channel_.send(r, "F " + one_line(reason), true);
+    const auto code = static_cast<int>(cause.code);
+    for (int r = 1; r < size_; ++r) {
+      channel_.send(r, fmt::format("F {} {} {}", teller, code, one_line(cause.reason)), true);
+    }
   }
-  failure_->fail(reason);
+  failure_->fail(cause.reason, cause.code, teller);
   failed_at_ = Clock::now();
   const std::lock_guard lock(mutex_);
   told_.notify_all();
+}
+
+void MpiMonitor::lose_first(const std::string& reason) {
+  if (failure_->has_failed()) return;
+  if (rank_ == 1) tell(reason);
+  announce({0, ErrorCode::peer, reason}, 1);
 }
 
 void MpiMonitor::beat() {
   if (rank_ != 0) {
     if (options_.limit.count() > 0) channel_.send(0, "R " + to_text(flight_->report()));
     if (!first_has_ended_ && seconds_since(heard_[0]) > limit_) {
-      announce(
+      lose_first(
           fmt::format("rank 0 has given no sign of life for {:.1f} s", seconds_since(heard_[0])));
     }
     return;
@@ -161,20 +248,22 @@ void MpiMonitor::beat() {
 }
 
 void MpiMonitor::judge_ranks() {
-  if (failure_->has_failed()) return;
+  if (failure_->has_failed() || chosen_) return;
   reports_[0] = flight_->report();
   for (int r = 1; r < size_; ++r) {
     reports_[static_cast<std::size_t>(r)].silent_seconds =
         seconds_since(heard_[static_cast<std::size_t>(r)]);
   }
-  if (const auto verdict = judge(reports_, limit_)) announce(verdict->text);
+  if (const auto verdict = judge(reports_, limit_)) {
+    tell(verdict->text);
+    announce({verdict->rank, ErrorCode::peer, verdict->text}, 0);
+  }
 }
 
 void MpiMonitor::give_up_in_time() {
   if (!failure_->has_failed()) return;
   if (failed_at_ == Clock::time_point{}) failed_at_ = Clock::now();
   if (seconds_since(failed_at_) < options_.grace.count()) return;
-  const std::string reason = failure_->reason();
   if (!options_.flight_folder.empty()) {
     try {
       flight_->write(options_.flight_folder / fmt::format("rank-{}.jsonl", rank_));
@@ -183,9 +272,8 @@ void MpiMonitor::give_up_in_time() {
     }
   }
   channel_.flush(200ms);
-  if (options_.give_up) options_.give_up(reason);
-  log_line(LogLevel::error, reason);
-  std::_Exit(static_cast<int>(ErrorCode::peer));
+  if (!options_.tell) log_line(LogLevel::error, failure_->reason());
+  std::_Exit(static_cast<int>(failure_->code()));
 }
 
 }  // namespace heddle

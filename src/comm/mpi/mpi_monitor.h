@@ -1,9 +1,11 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,10 +17,13 @@
 
 namespace heddle {
 
-/// A thread in every process of an MPI world. It carries reports of what the ranks do to rank 0,
-/// which judges them, and the reason of a failure to everybody. Since an MPI call cannot be
-/// interrupted, it ends a process whose rank does not stop in time after the world failed: by
-/// WatchdogOptions::give_up, or, where that is absent or returns, with status 4.
+/// A thread in every process of a world of processes. It carries reports of what the ranks do to
+/// rank 0, which judges them, and the reason of a failure to everybody. Since an MPI call cannot be
+/// interrupted, it ends a process whose rank does not stop in time after the world failed.
+///
+/// The user hears of a failure once: a rank that fails asks rank 0, which lets the first one tell
+/// it and stops the world when that is done; rank 0 tells its own verdicts, and of a rank that is
+/// gone. When rank 0 is gone itself, rank 1 says so.
 class MpiMonitor {
  public:
   /// All ranks make theirs at the same time; `from_first` gives everybody the text of rank 0.
@@ -29,9 +34,12 @@ class MpiMonitor {
   MpiMonitor(const MpiMonitor&) = delete;
   MpiMonitor& operator=(const MpiMonitor&) = delete;
 
-  /// Makes all ranks fail with this reason, this one included. Returns when the others were told,
-  /// or cannot be.
-  void stop_world(const std::string& reason) noexcept;
+  /// Makes all ranks fail with this reason, this one included, unless they fail of another one.
+  /// `text` is for the user. Returns when the others were told, or cannot be.
+  void stop_world(const std::string& reason, ErrorCode code, const std::string& text) noexcept;
+  /// Ends a rank that failed: stops the world if this is what it fails of, writes the last calls,
+  /// and throws `own`, or StoppedByPeer when another rank tells why.
+  [[noreturn]] void fail_rank(const std::exception_ptr& own);
   /// This rank has ended well.
   void say_ended();
 
@@ -39,7 +47,19 @@ class MpiMonitor {
   void run();
   void handle(const SideChannel::Event& event);
   void tell_news();
-  void announce(const std::string& reason);
+  /// What the world fails of.
+  struct Cause {
+    int rank = 0;
+    ErrorCode code = ErrorCode::peer;
+    std::string reason;
+  };
+  void tell(const std::string& text) const;
+  /// On rank 0: the first cause is the one.
+  void choose(Cause cause);
+  /// On rank 0: the chosen rank cannot tell the cause itself.
+  void tell_for_chosen();
+  void announce(const Cause& cause, int teller);
+  void lose_first(const std::string& reason);
   void beat();
   void judge_ranks();
   void give_up_in_time();
@@ -56,11 +76,14 @@ class MpiMonitor {
   std::vector<RankReport> reports_;
   std::vector<std::chrono::steady_clock::time_point> heard_;  // elsewhere only of rank 0
   bool first_has_ended_ = false;
+  std::optional<Cause> chosen_;  // on rank 0: it was asked to tell what it fails of
+  std::chrono::steady_clock::time_point chosen_at_;
   std::chrono::steady_clock::time_point failed_at_;
 
   std::mutex mutex_;
   std::condition_variable told_;
   std::vector<std::string> news_;  // lines from this rank that are to be told
+  std::string own_text_;           // what this rank fails of, for the user
   bool is_stopping_ = false;
   std::thread thread_;
 };

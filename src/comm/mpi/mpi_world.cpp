@@ -3,25 +3,30 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/failure_text.h"
 #include "comm/mpi/mpi_backend.h"
 #include "comm/mpi/mpi_monitor.h"
 
 namespace heddle {
 namespace {
 
-const HeddleMpi& load(const std::filesystem::path& library) {
+/// Null when it cannot be opened; dlerror() says why.
+void* open_library(const std::filesystem::path& library) {
   // Global: Open MPI's own plug-ins look for its symbols.
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  return dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+}
+
+const HeddleMpi& load(const std::filesystem::path& library) {
+  void* const handle = open_library(library);
   void* const entry = handle ? dlsym(handle, "heddle_mpi_v1") : nullptr;
   if (entry == nullptr) {
     throw Error(ErrorCode::resources, fmt::format("MPI cannot be used: {}", dlerror()),
                 "install Open MPI (Debian: libopenmpi-dev, openmpi-bin) and build again, or start "
-                "the ranks with --ranks");
+                "the ranks with --ranks, torchrun, or srun --mpi=none");
   }
   return *reinterpret_cast<HeddleMpiEntry>(entry)();
 }
@@ -56,6 +61,26 @@ std::filesystem::path mpi_library_beside(const std::filesystem::path& program) {
   return program.parent_path() / "libheddle_mpi.so";
 }
 
+MpiFound find_mpi(const std::filesystem::path& library) {
+  if (!std::filesystem::exists(library)) {
+    return {false, fmt::format("not in this build: there is no {}", library.string())};
+  }
+  void* const handle = open_library(library);
+  if (handle == nullptr) return {false, dlerror()};
+  // Both may be asked before MPI is initialised.
+  using Version = int (*)(char* text, int* length);
+  void* const version = dlsym(handle, "MPI_Get_library_version");
+  std::string text(8192, '\0');  // the longest that MPI implementations have
+  int length = 0;
+  Dl_info place{};
+  if (version == nullptr || dladdr(version, &place) == 0 ||
+      reinterpret_cast<Version>(version)(text.data(), &length) != 0) {
+    return {false, fmt::format("{} brings no MPI", library.string())};
+  }
+  text.resize(std::min(text.find_first_of(",\n"), static_cast<std::size_t>(length)));
+  return {true, fmt::format("{} ({})", text, place.dli_fname)};
+}
+
 void run_mpi_rank(const std::filesystem::path& library, const std::function<void(World&)>& body,
                   WatchdogOptions watch) {
   run_mpi_rank_raw(
@@ -73,9 +98,9 @@ void run_mpi_rank_raw(const std::filesystem::path& library,
       ranks.rank, ranks.size,
       [&](std::string text) { return from_first(mpi, ranks, std::move(text)); }, watch, failure,
       flight);
-  const auto session = std::make_shared<MpiSession>(
-      MpiSession{mpi, failure, std::make_shared<MpiProgress>(mpi, failure),
-                 [&](const std::string& reason) { monitor.stop_world(reason); }});
+  const auto session = std::make_shared<MpiSession>(MpiSession{
+      mpi, failure, std::make_shared<MpiProgress>(mpi, failure),
+      [&](const std::string& reason) { monitor.stop_world(reason, ErrorCode::peer, reason); }});
   failure->watch(session->progress);
   auto group = std::make_shared<Group>();
   group->ranks.resize(static_cast<std::size_t>(ranks.size));
@@ -90,13 +115,13 @@ void run_mpi_rank_raw(const std::filesystem::path& library,
     flight->set_finished();
     monitor.say_ended();
     check_mpi(mpi, mpi.finalize(), "MPI_Finalize");
-  } catch (...) {
-    if (!failure->has_failed()) {
-      monitor.stop_world(
-          fmt::format("rank {} stopped: {}", ranks.rank, failure_text(std::current_exception())));
-    }
-    write_flight(*flight, watch.flight_folder);
+  } catch (const AgreedError&) {
+    flight->set_finished();
+    monitor.say_ended();
+    check_mpi(mpi, mpi.finalize(), "MPI_Finalize");
     throw;
+  } catch (...) {
+    monitor.fail_rank(std::current_exception());
   }
 }
 

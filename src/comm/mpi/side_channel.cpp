@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "comm/tcp_listener.h"
+#include "comm/waiting_line.h"
 
 namespace heddle {
 namespace {
@@ -105,7 +106,21 @@ void SideChannel::listen_and_accept(int size,
   const std::string token = fmt::format("{:08x}{:08x}", random(), random());
   from_first(fmt::format("{} {} {}", token, port, fmt::join(own_addresses(), " ")));
   const auto until = Clock::now() + kTimeToMeet;
-  while (links_.size() + 1 < static_cast<std::size_t>(size) && wait_for(listening, POLLIN, until)) {
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int r = 1; r < size; ++r) {
+      if (std::none_of(links_.begin(), links_.end(), [&](const Link& l) { return l.rank == r; })) {
+        ranks.push_back(r);
+      }
+    }
+    return fmt::format("rank{} {} of {}", ranks.size() == 1 ? "" : "s", rank_list(ranks), size);
+  };
+  WaitingLine line(kTimeToMeet, std::chrono::seconds(5));
+  while (links_.size() + 1 < static_cast<std::size_t>(size) && Clock::now() < until) {
+    if (!wait_for(listening, POLLIN, std::min(until, Clock::now() + WaitingLine::kTick))) {
+      line.show(fmt::format("waiting for {} to connect to port {} of rank 0", missing(), port));
+      continue;
+    }
     const int caller = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
     if (caller < 0) continue;
     // A stranger does not know the token.
@@ -120,12 +135,17 @@ void SideChannel::listen_and_accept(int size,
       continue;
     }
     make_ready(caller);
+    std::erase_if(links_, [&](const Link& link) {  // it may try another address, having lost this
+      if (link.rank == its_rank) close(link.socket);
+      return link.rank == its_rank;
+    });
     links_.push_back({.rank = its_rank, .socket = caller});
   }
   close(listening);
   if (links_.size() + 1 < static_cast<std::size_t>(size)) {
     throw Error(ErrorCode::peer,
-                fmt::format("only {} of {} ranks could connect to rank 0", links_.size() + 1, size),
+                fmt::format("{} could not connect to port {} of rank 0 within {} s", missing(),
+                            port, kTimeToMeet.count()),
                 "allow TCP connections between the machines");
   }
 }
@@ -135,7 +155,9 @@ void SideChannel::connect(int rank, const std::string& address) {
   std::string token, host;
   std::uint16_t port = 0;
   words >> token >> port;
+  std::vector<std::string> hosts;
   while (words >> host) {
+    hosts.push_back(host);
     const auto until = Clock::now() + kTimeToConnect;
     const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (made < 0) fail_system("socket");
@@ -160,7 +182,9 @@ void SideChannel::connect(int rank, const std::string& address) {
     }
     close(made);
   }
-  throw Error(ErrorCode::peer, fmt::format("rank {} cannot connect to rank 0", rank),
+  throw Error(ErrorCode::peer,
+              fmt::format("rank {} cannot connect to port {} of rank 0, whose addresses are {}",
+                          rank, port, fmt::join(hosts, ", ")),
               "allow TCP connections between the machines");
 }
 

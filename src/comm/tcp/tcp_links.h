@@ -14,25 +14,18 @@
 #include <thread>
 #include <vector>
 
+#include "comm/tcp/tcp_socket.h"
 #include "comm/world_failure.h"
 
 namespace heddle {
-
-/// Where the ranks of a world find each other: a port on the machine of rank 0.
-struct TcpPlace {
-  int rank = 0, size = 1;
-  std::string address = "127.0.0.1";
-  std::uint16_t port = 0;
-  int listening = -1;  ///< rank 0's socket, where whoever started it listens on the port already
-};
 
 /// A connection to every other rank, over which messages travel. Messages with the same group, tag
 /// and sender arrive in the order of sends. Threads take in whatever comes, so a send never waits
 /// for its receive. Thread-safe.
 class TcpLinks : public Wakeable {
  public:
-  /// All ranks make theirs at the same time. Error(peer) when they do not find each other.
-  TcpLinks(const TcpPlace& place, std::shared_ptr<WorldFailure> failure);
+  /// `sockets`: what join_ranks gave this rank.
+  TcpLinks(int rank, std::vector<Socket> sockets, std::shared_ptr<WorldFailure> failure);
   ~TcpLinks() override;
 
   int rank() const { return rank_; }
@@ -58,7 +51,7 @@ class TcpLinks : public Wakeable {
 
  private:
   struct Link {
-    int socket = -1;
+    Socket socket;
     std::mutex writing;
     std::thread reader;
   };

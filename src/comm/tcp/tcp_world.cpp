@@ -1,12 +1,11 @@
 #include "comm/tcp/tcp_world.h"
 
-#include <fmt/format.h>
-
 #include <numeric>
 
-#include "comm/failure_text.h"
+#include "base/error.h"
 #include "comm/mpi/mpi_monitor.h"
 #include "comm/tcp/tcp_backend.h"
+#include "comm/tcp/tcp_links.h"
 
 namespace heddle {
 
@@ -14,13 +13,16 @@ void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body
                   WatchdogOptions watch) {
   const auto failure = std::make_shared<WorldFailure>();
   const auto flight = std::make_shared<FlightRecorder>(place.rank);
-  const auto links = std::make_shared<TcpLinks>(place, failure);
+  const auto links = std::make_shared<TcpLinks>(
+      place.rank, join_ranks(place, {.limit = watch.joining, .tell = watch.tell}), failure);
   failure->watch(links);
   MpiMonitor monitor(
       place.rank, place.size, [&](std::string text) { return links->from_first(std::move(text)); },
       watch, failure, flight);
-  const auto session = std::make_shared<TcpSession>(
-      TcpSession{failure, links, [&](const std::string& reason) { monitor.stop_world(reason); }});
+  const auto session =
+      std::make_shared<TcpSession>(TcpSession{failure, links, [&](const std::string& reason) {
+                                                monitor.stop_world(reason, ErrorCode::peer, reason);
+                                              }});
   auto group = std::make_shared<Group>();
   group->ranks.resize(static_cast<std::size_t>(place.size));
   std::iota(group->ranks.begin(), group->ranks.end(), 0);
@@ -31,13 +33,12 @@ void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body
     world.all().barrier();  // nobody closes connections that another still uses
     flight->set_finished();
     monitor.say_ended();
-  } catch (...) {
-    if (!failure->has_failed()) {
-      monitor.stop_world(
-          fmt::format("rank {} stopped: {}", place.rank, failure_text(std::current_exception())));
-    }
-    write_flight(*flight, watch.flight_folder);
+  } catch (const AgreedError&) {
+    flight->set_finished();
+    monitor.say_ended();
     throw;
+  } catch (...) {
+    monitor.fail_rank(std::current_exception());
   }
 }
 

@@ -69,17 +69,23 @@ void ThreadWorld::run(const std::function<void(World&)>& body) {
 
 void ThreadWorld::run_rank(int rank, const std::function<void(World&)>& body, Outcome& outcome) {
   std::exception_ptr failure;
+  bool is_agreed = false;
   try {
     body(world(rank));
+    world(rank).flight().set_finished();
+  } catch (const AgreedError&) {
+    failure = std::current_exception();
+    is_agreed = true;
     world(rank).flight().set_finished();
   } catch (...) {
     failure = std::current_exception();
   }
   const bool is_first =
-      failure && failure_->fail(fmt::format("rank {} stopped: {}", rank, failure_text(failure)));
+      failure && !is_agreed &&
+      failure_->fail(fmt::format("rank {} stopped: {}", rank, failure_text(failure)));
   const std::lock_guard lock(outcome.mutex);
   outcome.failures[static_cast<std::size_t>(rank)] = failure;
-  if (is_first) outcome.first = rank;
+  if (is_first || (is_agreed && outcome.first < 0)) outcome.first = rank;
   --outcome.running;
   outcome.changed.notify_all();
 }

@@ -1,7 +1,6 @@
 #include "observe/sinks/tensorboard.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
@@ -10,6 +9,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "observe/machine.h"
 
 namespace heddle::observe {
 namespace {
@@ -75,11 +75,6 @@ std::string restart_event(std::int64_t first_step) {
 std::uint32_t masked_crc(std::string_view bytes) {
   const std::uint32_t crc = crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
 
 // Two sessions within one second must not share a file.

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <fmt/core.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -11,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "ops/cpu/openmp.h"
 
 namespace heddle::ops::cpu {
 namespace {
@@ -122,12 +122,13 @@ void Blas::use_one_dnn() {
 // what absent threads should do stays undone. So a smaller limit of the environment
 // (OMP_THREAD_LIMIT) is asked for instead, and OpenMP may not choose by itself (OMP_DYNAMIC).
 Blas::Team::Team(const Blas& blas, int wanted)
-    : before_(omp_get_max_threads()),
-      was_dynamic_(omp_get_dynamic() != 0),
+    : before_(OpenMp::instance().get_max_threads()),
+      was_dynamic_(OpenMp::instance().get_dynamic() != 0),
       with_others_(blas.team_mutex_, std::defer_lock),
       alone_(blas.team_mutex_, std::defer_lock) {
-  const int threads = std::min(wanted, omp_get_thread_limit());
-  if (was_dynamic_) omp_set_dynamic(0);
+  const OpenMp& openmp = OpenMp::instance();
+  const int threads = std::min(wanted, openmp.get_thread_limit());
+  if (was_dynamic_) openmp.set_dynamic(0);
   if (threads > 1) {
     with_others_.lock();
     if (blas.team_size_ != threads) {
@@ -136,12 +137,12 @@ Blas::Team::Team(const Blas& blas, int wanted)
       blas.team_size_ = threads;
     }
   }
-  if (threads != before_) omp_set_num_threads(threads);
+  if (threads != before_) openmp.set_num_threads(threads);
 }
 
 Blas::Team::~Team() {
-  omp_set_num_threads(before_);
-  if (was_dynamic_) omp_set_dynamic(1);
+  OpenMp::instance().set_num_threads(before_);
+  if (was_dynamic_) OpenMp::instance().set_dynamic(1);
 }
 
 std::string Blas::description() const {

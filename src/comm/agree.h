@@ -1,0 +1,27 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/world.h"
+
+namespace heddle {
+
+// How ranks come to one decision. All of them are collective: every rank of the world calls them at
+// the same point.
+
+/// The text of rank 0, on every rank.
+std::string text_of_first(World& world, std::string text);
+
+/// The texts of all ranks, in the order of ranks, on every rank.
+std::vector<std::string> texts_of_all(World& world, const std::string& text);
+
+/// Every rank, with the same error: throws it as an AgreedError once all ranks know of it.
+[[noreturn]] void throw_on_all(World& world, const Error& error);
+
+/// Runs `decide` on rank 0 while the others wait. An Error that it throws is thrown by all ranks.
+void decide_on_first(World& world, const std::function<void()>& decide);
+
+}  // namespace heddle

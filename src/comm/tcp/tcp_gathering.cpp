@@ -1,0 +1,252 @@
+#include "comm/tcp/tcp_gathering.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/stopped_by_peer.h"
+#include "comm/tcp_listener.h"
+
+namespace heddle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto kTimeToGreet = 2s;
+/// For what is left to do once all are there.
+constexpr auto kTimeToConnect = 40s;
+
+Clock::time_point end_of(std::chrono::duration<double> limit) {
+  if (limit.count() <= 0) return Clock::time_point::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+}
+
+/// A machine calls itself by an address that others cannot use.
+bool is_own_machine(std::uint32_t host) { return (ntohl(host) >> 24) == 127; }
+
+}  // namespace
+
+Gathering::Gathering(const TcpPlace& place, const JoinOptions& options)
+    : place_(place),
+      options_(options),
+      listening_(place.listening >= 0 ? place.listening : listen_on(place.port, place.size).socket),
+      own_(own_hello(0, place.size, place.port)),
+      until_(end_of(options.limit)),
+      line_(options.limit, 5s),
+      members_(static_cast<std::size_t>(place.size)) {}
+
+std::vector<Socket> Gathering::gather() {
+  wait_for_all();
+  hand_out_table();
+  wait_until_ready();
+  std::vector<Socket> sockets;
+  for (Member& member : members_) {
+    if (member.socket) send(member.socket, Answer::go, nullptr, 0);
+    sockets.push_back(std::move(member.socket));
+  }
+  return sockets;
+}
+
+std::vector<int> Gathering::missing() const {
+  std::vector<int> ranks;
+  for (int rank = 1; rank < place_.size; ++rank) {
+    if (!members_[static_cast<std::size_t>(rank)].socket) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Gathering::wait_for_all() {
+  for (auto absent = missing(); !absent.empty(); absent = missing()) {
+    const std::string names =
+        fmt::format("rank{} {}", absent.size() == 1 ? "" : "s", rank_list(absent));
+    if (Clock::now() >= until_) {
+      fail_all(fmt::format("{} of {} did not come to port {} within {:.0f} s", names, place_.size,
+                           place_.port, options_.limit.count()),
+               "check that every rank was started, with the same MASTER_ADDR and MASTER_PORT, and "
+               "did not fail itself; run.timeout says how long a training run waits");
+    }
+    line_.show(fmt::format("waiting for {} of {} on port {}", names, place_.size, place_.port));
+    wait_for_news();
+    notice_gone();
+    accept_callers();
+    listen_to_callers();
+  }
+  if (line_.has_shown()) {
+    log_info("all {} ranks are here after {:.0f} s", place_.size, line_.seconds());
+  }
+}
+
+void Gathering::wait_for_news() {
+  std::vector<pollfd> entries = {{.fd = listening_.get(), .events = POLLIN, .revents = 0}};
+  for (const Caller& caller : callers_) {
+    entries.push_back({.fd = caller.socket.get(), .events = POLLIN, .revents = 0});
+  }
+  for (const Member& member : members_) {
+    entries.push_back({.fd = member.socket.get(), .events = POLLIN, .revents = 0});  // -1 is passed
+  }
+  const auto until = std::min(until_, Clock::now() + WaitingLine::kTick);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+  poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, left.count())));
+}
+
+void Gathering::notice_gone() {
+  for (int rank = 1; rank < place_.size; ++rank) {
+    Member& one = member(rank);
+    char byte = 0;
+    if (!one.socket || recv(one.socket.get(), &byte, 1, MSG_DONTWAIT) != 0) continue;
+    log_warn("rank {} ({}) went away before all ranks were there; it may come again", rank,
+             one.hello.who());
+    one = Member();
+  }
+}
+
+void Gathering::accept_callers() {
+  while (is_readable(listening_.get(), Clock::now())) {
+    sockaddr_in from{};
+    socklen_t length = sizeof(from);
+    Socket socket(
+        accept4(listening_.get(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
+    if (!socket) return;
+    callers_.push_back({.socket = std::move(socket),
+                        .from = {from.sin_addr.s_addr, from.sin_port},
+                        .until = Clock::now() + kTimeToGreet});
+  }
+}
+
+void Gathering::listen_to_callers() {
+  std::vector<Caller> talking;
+  for (Caller& caller : callers_) {
+    if (!listen_to(caller)) talking.push_back(std::move(caller));
+  }
+  callers_ = std::move(talking);
+}
+
+bool Gathering::listen_to(Caller& caller) {
+  auto* const hello = reinterpret_cast<std::byte*>(&caller.hello);
+  const auto got =
+      recv(caller.socket.get(), hello + caller.read, sizeof(Hello) - caller.read, MSG_DONTWAIT);
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return true;
+  if (got > 0) caller.read += static_cast<std::size_t>(got);
+  if (caller.read >= offsetof(Hello, rank)) {
+    if (caller.hello.magic != Hello::kMagic) return true;
+    if (caller.hello.protocol != Hello::kProtocol) {
+      fail_all(fmt::format("a rank on {} is another version of heddle than rank 0 ({})",
+                           caller.from.host_text(), own_.who()),
+               "run the same program on all machines", &caller);
+    }
+  }
+  if (caller.read == sizeof(Hello)) {
+    admit(caller);
+    return true;
+  }
+  return Clock::now() >= caller.until;
+}
+
+void Gathering::admit(Caller& caller) {
+  const Hello& hello = caller.hello;
+  if (hello.size != place_.size) {
+    fail_all(fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 ({}) as one of {}",
+                         hello.rank, hello.who(), hello.size, own_.who(), place_.size),
+             "give all ranks the same WORLD_SIZE, and every run a MASTER_PORT of its own", &caller);
+  }
+  const bool is_rank = hello.rank >= 0 && hello.rank < place_.size;
+  if (!is_rank || hello.rank == 0 || member(hello.rank).socket) {
+    const Hello& other = is_rank && hello.rank > 0 ? member(hello.rank).hello : own_;
+    fail_all(is_rank ? fmt::format("two processes say that they are rank {}: {} and {}", hello.rank,
+                                   other.who(), hello.who())
+                     : fmt::format("{} says that it is rank {} of {}", hello.who(), hello.rank,
+                                   place_.size),
+             "give every process a RANK of its own, counted from 0, and every run a MASTER_PORT of "
+             "its own",
+             &caller);
+  }
+  Member& one = member(hello.rank);
+  one.hello = hello;
+  one.seat = {is_own_machine(caller.from.host) ? 0 : caller.from.host, hello.port};
+  one.socket = std::move(caller.socket);
+}
+
+void Gathering::send(const Socket& to, Answer::Kind kind, const void* data,
+                     std::size_t bytes) const {
+  const Answer answer{kind, static_cast<std::uint32_t>(bytes)};
+  write_bytes(to.get(), &answer, sizeof(answer));
+  write_bytes(to.get(), data, bytes);
+}
+
+void Gathering::hand_out_table() {
+  std::vector<Seat> table;
+  for (const Member& member : members_) table.push_back(member.seat);
+  for (const Member& member : members_) {
+    if (member.socket)
+      send(member.socket, Answer::table, table.data(), table.size() * sizeof(Seat));
+  }
+}
+
+void Gathering::wait_until_ready() {
+  const auto until = Clock::now() + kTimeToConnect;
+  const auto is_waiting = [](const Member& one) { return one.socket && !one.is_ready; };
+  while (std::any_of(members_.begin(), members_.end(), is_waiting)) {
+    wait_for_news();
+    for (int rank = 1; rank < place_.size; ++rank) {
+      Member& one = member(rank);
+      Ready ready{};
+      if (!is_waiting(one)) continue;
+      const auto got = recv(one.socket.get(), &ready, sizeof(ready), MSG_DONTWAIT);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      if (got == 1 && ready == Ready::failed) {
+        fail_all(fmt::format("rank {} could not join", rank), "", nullptr, rank);
+      }
+      if (got != 1) {
+        fail_all(
+            fmt::format("rank {} ({}) ended while the ranks were joining", rank, one.hello.who()),
+            "");
+      }
+      one.is_ready = true;
+    }
+    if (Clock::now() >= until) {
+      std::vector<int> late;
+      for (int rank = 1; rank < place_.size; ++rank) {
+        if (is_waiting(member(rank))) late.push_back(rank);
+      }
+      fail_all(fmt::format("rank{} {} did not connect to all others", late.size() == 1 ? "" : "s",
+                           rank_list(late)),
+               "allow TCP connections between the machines");
+    }
+  }
+}
+
+/// What was sent would be lost if a connection were closed before all that came over it was read.
+void Gathering::let_them_read() {
+  const auto until = Clock::now() + 1s;
+  for (const Member& member : members_) {
+    if (!member.socket) continue;
+    shutdown(member.socket.get(), SHUT_WR);
+    for (char byte = 0; is_readable(member.socket.get(), until);) {
+      if (recv(member.socket.get(), &byte, 1, MSG_DONTWAIT) <= 0) break;
+    }
+  }
+}
+
+void Gathering::fail_all(const std::string& text, const std::string& hint, const Caller* caller,
+                         int teller) {
+  const Error error(ErrorCode::peer, text, hint);
+  if (teller == 0 && options_.tell) options_.tell(error.what());
+  for (const Member& member : members_) {
+    if (member.socket) send(member.socket, Answer::refusal, text.data(), text.size());
+  }
+  if (caller != nullptr) send(caller->socket, Answer::refusal, text.data(), text.size());
+  let_them_read();
+  if (teller != 0) throw StoppedByPeer(ErrorCode::peer, text, teller);
+  throw error;
+}
+
+}  // namespace heddle

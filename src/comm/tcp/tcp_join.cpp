@@ -1,0 +1,212 @@
+#include "comm/tcp/tcp_join.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/stopped_by_peer.h"
+#include "comm/tcp/tcp_gathering.h"
+#include "comm/tcp/tcp_greeting.h"
+#include "comm/tcp_listener.h"
+#include "comm/waiting_line.h"
+
+namespace heddle {
+
+std::string Hello::who() const {
+  return fmt::format("process {} on {}", process,
+                     std::string(machine, strnlen(machine, sizeof(machine))));
+}
+
+Hello own_hello(int rank, int size, std::uint16_t port) {
+  Hello hello{.rank = rank, .size = size, .port = htons(port), .process = getpid()};
+  gethostname(hello.machine, sizeof(hello.machine) - 1);
+  return hello;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// A rank other than 0 while it joins.
+class Joiner {
+ public:
+  Joiner(const TcpPlace& place, const JoinOptions& options)
+      : place_(place),
+        options_(options),
+        first_{host_named(place.address), htons(place.port)},
+        until_(end_after(0s)),
+        sockets_(static_cast<std::size_t>(place.size)) {
+    const TcpListener own = listen_on(0, place.size);
+    listening_ = Socket(own.socket);
+    hello_ = own_hello(place.rank, place.size, own.port);
+  }
+
+  std::vector<Socket> join() {
+    do {
+      call_first();
+    } while (!wait_for_table());
+    try {
+      call_lower();
+      wait_for_higher();
+    } catch (const StoppedByPeer&) {
+      throw;
+    } catch (const Error& error) {
+      if (options_.tell) options_.tell(error.what());
+      say(Ready::failed);
+      throw;
+    }
+    say(Ready::yes);
+    if (wait_for_answer() != Answer::go) throw_first_gone();
+    return std::move(sockets_);
+  }
+
+ private:
+  Socket& first() { return sockets_.front(); }
+  std::string first_text() const {
+    return fmt::format("rank 0 at {} port {}", place_.address, place_.port);
+  }
+
+  Clock::time_point end_after(std::chrono::seconds more) const {
+    if (options_.limit.count() <= 0) return Clock::now() + std::chrono::hours(24 * 365);
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.limit) + more;
+  }
+
+  void say(Ready ready) { write_bytes(first().get(), &ready, sizeof(ready)); }
+
+  void call_first() {
+    WaitingLine line(options_.limit, 30s);
+    while (true) {
+      first() = call_once(first_, std::min(until_, Clock::now() + 3s));
+      const int problem = errno;
+      if (first() && write_bytes(first().get(), &hello_, sizeof(hello_))) break;
+      if (Clock::now() >= until_) {
+        throw Error(ErrorCode::peer,
+                    fmt::format("rank {} did not reach {} within {:.0f} s: {}", place_.rank,
+                                first_text(), options_.limit.count(), std::strerror(problem)),
+                    "check that rank 0 was started, that MASTER_ADDR and MASTER_PORT are the same "
+                    "on all ranks, and that TCP connections are allowed");
+      }
+      line.show(fmt::format("rank {} waits for {}", place_.rank, first_text()));
+      std::this_thread::sleep_for(50ms);
+    }
+    // From here on rank 0 keeps the time; this is for one that no longer does anything.
+    until_ = end_after(15s);
+  }
+
+  /// The kind of what rank 0 says next, its content in `answer_`; 0 when it is gone. Throws what it
+  /// refuses with.
+  std::uint32_t wait_for_answer() {
+    WaitingLine line(options_.limit, 0s);  // rank 0 says it for all
+    while (!is_readable(first().get(), Clock::now() + WaitingLine::kTick)) {
+      if (Clock::now() >= until_) {
+        throw Error(ErrorCode::peer, fmt::format("{} does not answer", first_text()));
+      }
+      line.show(fmt::format("rank {} waits with {} for the others", place_.rank, first_text()));
+    }
+    return read_answer();
+  }
+
+  std::uint32_t read_answer() {
+    Answer answer;
+    if (!read_bytes(first().get(), &answer, sizeof(answer))) return 0;
+    answer_.resize(answer.bytes);
+    if (!read_bytes(first().get(), answer_.data(), answer_.size())) return 0;
+    if (answer.kind == Answer::refusal) throw StoppedByPeer(ErrorCode::peer, answer_, 0);
+    return answer.kind;
+  }
+
+  [[noreturn]] void throw_first_gone() const {
+    throw Error(ErrorCode::peer,
+                fmt::format("{} ended while the ranks were joining", first_text()));
+  }
+
+  /// False when rank 0 has gone away instead.
+  bool wait_for_table() {
+    if (wait_for_answer() == Answer::table && answer_.size() == sockets_.size() * sizeof(Seat)) {
+      return true;
+    }
+    log_line(LogLevel::warn, fmt::format("{} went away before all ranks were there; rank {} calls "
+                                         "it again",
+                                         first_text(), place_.rank));
+    std::this_thread::sleep_for(500ms);
+    until_ = end_after(0s);
+    return false;
+  }
+
+  /// Whoever is in the table listens: one that does not answer any more is gone, and rank 0 will
+  /// say so.
+  void call_lower() {
+    for (int lower = 1; lower < place_.rank; ++lower) {
+      Seat seat;
+      std::memcpy(&seat, answer_.data() + static_cast<std::size_t>(lower) * sizeof(Seat),
+                  sizeof(Seat));
+      const SocketAddress to{seat.host == 0 ? first_.host : seat.host,
+                             static_cast<std::uint16_t>(seat.port)};
+      const auto until = std::min(until_, Clock::now() + 30s);
+      Socket& made = sockets_[static_cast<std::size_t>(lower)];
+      while (!(made = call_once(to, until, first().get()))) {
+        const int problem = errno;
+        if (is_readable(first().get(), Clock::now() + 100ms) && read_answer() == 0) {
+          throw_first_gone();
+        }
+        if (Clock::now() >= until) {
+          throw Error(ErrorCode::peer,
+                      fmt::format("rank {} does not reach rank {} at {}: {}", place_.rank, lower,
+                                  to.text(), std::strerror(problem)),
+                      "allow TCP connections between the machines");
+        }
+      }
+      write_bytes(made.get(), &hello_, sizeof(hello_));
+    }
+  }
+
+  void wait_for_higher() {
+    constexpr auto kTimeToGreet = 2s;
+    int missing = place_.size - 1 - place_.rank;
+    while (missing > 0) {
+      if (is_readable(first().get(), Clock::now()) && read_answer() == 0) throw_first_gone();
+      if (Clock::now() >= until_) {
+        throw Error(ErrorCode::peer,
+                    fmt::format("rank {} was not called by {} higher ranks", place_.rank, missing));
+      }
+      if (!is_readable(listening_.get(), Clock::now() + 100ms)) continue;
+      Socket caller(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      Hello hello;
+      if (!caller || !is_readable(caller.get(), Clock::now() + kTimeToGreet) ||
+          !read_bytes(caller.get(), &hello, sizeof(hello)) || hello.magic != Hello::kMagic ||
+          hello.rank <= place_.rank || hello.rank >= place_.size) {
+        continue;  // a stranger
+      }
+      Socket& seat = sockets_[static_cast<std::size_t>(hello.rank)];
+      if (seat) continue;
+      seat = std::move(caller);
+      --missing;
+    }
+  }
+
+  const TcpPlace& place_;
+  const JoinOptions& options_;
+  const SocketAddress first_;
+  Clock::time_point until_;
+  Socket listening_;
+  Hello hello_;
+  std::vector<Socket> sockets_;
+  std::string answer_;
+};
+
+}  // namespace
+
+std::vector<Socket> join_ranks(const TcpPlace& place, const JoinOptions& options) {
+  if (place.rank == 0) return Gathering(place, options).gather();
+  return Joiner(place, options).join();
+}
+
+}  // namespace heddle

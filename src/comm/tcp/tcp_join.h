@@ -1,0 +1,35 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/tcp/tcp_socket.h"
+
+namespace heddle {
+
+/// Where the ranks of a world find each other: a port on the machine of rank 0.
+struct TcpPlace {
+  int rank = 0, size = 1;
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 0;
+  int listening = -1;  ///< rank 0's socket, where whoever started it listens on the port already
+};
+
+struct JoinOptions {
+  std::chrono::duration<double> limit{120};  ///< how long ranks may take to come; 0: for ever
+  /// Says to the user why joining fails, before other ranks are told and end. May be absent.
+  std::function<void(const std::string& text)> tell = {};
+};
+
+/// A connection to every other rank, by rank; this rank's own is empty. All ranks call this at the
+/// same time. While it lasts, rank 0 says who is missing, and the others when they do not reach
+/// rank 0. A rank that goes away before all are there may come again. Error(peer) where a rank did
+/// not come in time, two say they are the same, or they disagree about the size of the world or are
+/// not of the same version: on the rank that finds it out, which has told it; StoppedByPeer on the
+/// others.
+std::vector<Socket> join_ranks(const TcpPlace& place, const JoinOptions& options);
+
+}  // namespace heddle

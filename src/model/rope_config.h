@@ -1,0 +1,22 @@
+#pragma once
+
+#include "model/config_reader.h"
+
+namespace heddle {
+
+/// How the configs of a family say what rotates.
+struct RopeKeys {
+  std::int64_t head_dim = 0, max_positions = 0;
+  std::string theta = "rope_theta";  ///< of the config itself
+  /// The part of a head that rotates, in the config itself; empty: the family rotates whole heads.
+  std::string rotated = {};
+  double rotated_by_default = 1.0;
+};
+
+/// The rotary embedding of a config.json, resolved as transformers 5 does: a `rope_scaling` that is
+/// not empty replaces `rope_parameters`, what is in there goes before keys of the config itself,
+/// and llama3 without `original_max_position_embeddings` takes the model's positions. What
+/// transformers rejects or passes over in silence is refused.
+RopeSpec read_rope(const ConfigReader& config, const RopeKeys& family);
+
+}  // namespace heddle

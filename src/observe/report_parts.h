@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "observe/chart.h"
+#include "observe/report.h"
+
+namespace heddle::observe {
+
+// The parts of report_html, by subject. All return HTML.
+
+/// When, where and by which command the run was made.
+std::string run_facts(const RunReport& report);
+/// A table of all starts, where there were several.
+std::string starts_section(const RunReport& report);
+/// Where the curves go over from one process to the next.
+std::vector<ChartMark> resume_marks(const RunReport& report);
+
+Chart loss_chart(const RunReport& report);
+/// The later half of the curve; after the first steep fall the whole curve hides what happens
+/// there.
+Chart later_loss_chart(const Chart& whole);
+std::string loss_section(const RunReport& report, const Chart& whole, const Chart& later);
+
+/// A sixtieth of the run on either side: steady enough to read, short enough to show bends.
+Curve smoothed(const Curve& curve);
+Curve typical(const Curve& curve);
+/// The last finite value, or NaN.
+double last_finite(const Curve& curve);
+/// "96.8 %", never rounded up: what is not there yet is not 100 %.
+std::string percent(double share);
+
+}  // namespace heddle::observe

@@ -1,0 +1,111 @@
+#include "train/model_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/file_system.h"
+#include "data/token_file.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+using config::Scope;
+
+const char* name_of(RopeSpec::Scaling scaling) {
+  switch (scaling) {
+    case RopeSpec::Scaling::none: return "none";
+    case RopeSpec::Scaling::linear: return "linear";
+    case RopeSpec::Scaling::llama3: return "llama3";
+  }
+  return "";
+}
+
+}  // namespace
+
+void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
+  // The bindings name every member: one that is added to a spec does not compile here until it is
+  // a fact too, or said to be none.
+  const auto& [family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions, norm,
+               norm_eps, mlp, gelu, rope, window, qkv_bias, attention_out_bias, mlp_bias, qk_norm,
+               qkv_interleaved, linears_are_in_out, parallel_residual, tied_embeddings,
+               attention_scale, init_stddev, dropout, names, config] = spec;
+  static_cast<void>(init_stddev);  // compared as model.init_std
+  static_cast<void>(names);        // follow from the family
+  static_cast<void>(config);       // the file; what it means is here
+  const auto put = [&](const char* name, const auto& value, Scope scope = Scope::weights) {
+    identity.add(fmt::format("model {}", name), fmt::format("{}", value), scope);
+  };
+  put("family", family);
+  put("vocabulary", vocab);
+  put("hidden size", hidden);
+  put("layers", layers);
+  put("attention heads", heads);
+  put("key heads", kv_heads);
+  put("head size", head_dim);
+  put("MLP width", ffn);
+  // Rotary embeddings have no table: the number only says how far to use them.
+  put("positions", max_positions, rope ? Scope::run : Scope::weights);
+  put("norm", norm == ModelSpec::Norm::rms ? "rms" : "layer");
+  put("norm eps", norm_eps);
+  put("MLP", mlp == ModelSpec::Mlp::swiglu ? "swiglu"
+             : gelu == ops::Gelu::exact    ? "gelu"
+                                           : "gelu (tanh)");
+  put("rope_theta", rope ? fmt::format("{}", rope->theta) : "none: learned positions");
+  if (rope) {
+    const auto& [theta, dims, scaling, factor, low_freq_factor, high_freq_factor,
+                 original_positions] = *rope;
+    static_cast<void>(theta);
+    put("rope dimensions", dims);
+    put("rope scaling", scaling == RopeSpec::Scaling::none
+                            ? "none"
+                            : fmt::format("{}, factor {}", name_of(scaling), factor));
+    if (scaling == RopeSpec::Scaling::llama3) {
+      put("rope low_freq_factor", low_freq_factor);
+      put("rope high_freq_factor", high_freq_factor);
+      put("rope original positions", original_positions);
+    }
+  }
+  put("attention window", window ? fmt::format("{}", *window) : "none");
+  put("attention bias", qkv_bias);
+  put("attention output bias", attention_out_bias);
+  put("MLP bias", mlp_bias);
+  put("norms of q and k", qk_norm);
+  put("interleaved q, k, v", qkv_interleaved);
+  put("transposed linears", linears_are_in_out);
+  put("parallel residual", parallel_residual);
+  put("tied embeddings", tied_embeddings);
+  put("attention scale", attention_scale);
+  put("dropout", dropout.empty() ? "none" : dropout, Scope::run);
+}
+
+std::string weights_digest(const fs::path& folder) {
+  constexpr std::size_t kSample = 64 * 1024;
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  if (files.empty()) return "none";
+  std::ranges::sort(files);
+  std::string seen;
+  for (const fs::path& path : files) {
+    const MappedFile file(path);
+    const auto bytes = file.bytes();
+    seen += fmt::format("{} {}", path.filename().string(), bytes.size());
+    for (const std::size_t at : std::array<std::size_t, 3>{
+             0, bytes.size() / 2, bytes.size() - std::min(kSample, bytes.size())}) {
+      const auto sample = bytes.subspan(at, std::min(kSample, bytes.size() - at));
+      seen += fmt::format(" {:016x}", content_hash(sample));
+    }
+    seen += '\n';
+  }
+  return fmt::format("{} file{}, sampled xxh64 {:016x}", files.size(), files.size() == 1 ? "" : "s",
+                     content_hash(std::as_bytes(std::span(seen))));
+}
+
+}  // namespace heddle

@@ -1,0 +1,126 @@
+#include "train/run_plan.h"
+
+#include <algorithm>
+
+#include "train/model_setup.h"
+#include "train/plan_text.h"
+
+namespace heddle {
+namespace {
+
+JsonValue tags_json(const BytesByTag& bytes) {
+  JsonValue json = JsonValue::object();
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    json[std::string(name_of(static_cast<MemoryTag>(tag)))] =
+        static_cast<std::uint64_t>(bytes[tag]);
+  }
+  return json;
+}
+
+/// Without what a rank that is alone on an axis tells itself.
+JsonValue traffic_json(MeshTraffic traffic, const MeshShape& mesh) {
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (mesh.sizes[axis] == 1) traffic.by_axis[axis] = {};
+  }
+  JsonValue all = JsonValue::array();
+  traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      const auto& [calls, bytes] = counts.by_op[op];
+      if (calls == 0) continue;
+      all.push_back({{"axis", group},
+                     {"operation", name_of(static_cast<CommOp>(op))},
+                     {"calls", calls},
+                     {"payload_bytes", bytes}});
+    }
+  });
+  return all;
+}
+
+JsonValue group_json(const RunPlan::Group& group, const MeshShape& mesh) {
+  const MemoryPlan& memory = group.step.memory;
+  return {{"first_rank", group.first_rank},
+          {"last_rank", group.last_rank},
+          {"stages", group.stages},
+          {"memory_bytes",
+           {{"peak", static_cast<std::uint64_t>(memory.peak)},
+            {"reserved", static_cast<std::uint64_t>(memory.reserved)},
+            {"at_peak", tags_json(memory.at_peak)}}},
+          {"traffic", traffic_json(group.step.traffic, mesh)}};
+}
+
+JsonValue mesh_json(const ParallelPlan& plan) {
+  return {{"dp", plan.mesh.size(Axis::dp)},
+          {"tp", plan.mesh.size(Axis::tp)},
+          {"pp", plan.mesh.size(Axis::pp)},
+          {"ranks", plan.mesh.ranks()},
+          {"zero", plan.zero},
+          {"sequence", plan.sequence},
+          {"schedule", plan.schedule},
+          {"stages", plan.stages()}};
+}
+
+}  // namespace
+
+const RunPlan::Group& RunPlan::fullest() const {
+  return *std::ranges::max_element(groups, {},
+                                   [](const Group& group) { return group.step.memory.reserved; });
+}
+
+StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
+                   const ParallelPlan& parallel, int rank, Device device) {
+  StepPlan plan = plan_step(spec, build_options(config, spec), parallel, rank,
+                            {.sequences = config.train.microbatch,
+                             .seq_len = config.data.seq_len,
+                             .microbatches = static_cast<int>(config.accumulation())},
+                            {.device = device, .deterministic = config.run.deterministic});
+  if (device.kind != Device::Kind::cpu) return plan;
+  // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
+  constexpr std::size_t kTensors = 4;  // of a MicroBatch
+  const auto tokens = static_cast<std::size_t>(config.train.microbatch * config.data.seq_len);
+  const std::size_t bytes = static_cast<std::size_t>(config.data.prefetch) * kTensors *
+                            Memory::rounded_bytes(tokens * sizeof(std::int32_t));
+  plan.memory.at_peak[static_cast<std::size_t>(MemoryTag::data)] += bytes;
+  plan.memory.peak += bytes;
+  plan.memory.reserved += bytes;
+  return plan;
+}
+
+std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const ModelSpec& spec,
+                                        const ParallelPlan& parallel, Device device) {
+  const int pipeline = parallel.mesh.size(Axis::pp), size = parallel.mesh.ranks() / pipeline;
+  std::vector<RunPlan::Group> groups;
+  for (int pp = 0; pp < pipeline; ++pp) {
+    groups.push_back({.first_rank = pp * size,
+                      .last_rank = (pp + 1) * size - 1,
+                      .stages = describe_stages(parallel, spec, pp),
+                      .step = plan_rank(config, spec, parallel, pp * size, device)});
+  }
+  return groups;
+}
+
+JsonValue to_json(const RunPlan& plan) {
+  JsonValue json = {{"dry_run", true},
+                    {"model", plan.model},
+                    {"parameters", plan.parameters},
+                    {"mesh", mesh_json(plan.parallel)},
+                    {"steps", plan.steps},
+                    {"tokens_per_step", plan.tokens_per_step},
+                    {"microbatches", plan.microbatches},
+                    {"microbatch", {{"sequences", plan.sequences}, {"seq_len", plan.seq_len}}},
+                    {"predicted_step_seconds", nullptr},
+                    {"memory_limit_bytes", nullptr},
+                    {"fits", !plan.refusal.has_value()},
+                    {"ranks", JsonValue::array()}};
+  if (plan.step_seconds) json["predicted_step_seconds"] = *plan.step_seconds;
+  if (plan.limit_bytes > 0) json["memory_limit_bytes"] = plan.limit_bytes;
+  if (plan.refusal) {
+    json["problem"] = plan.refusal->message();
+    json["hint"] = plan.refusal->hint();
+  }
+  for (const RunPlan::Group& group : plan.groups) {
+    json["ranks"].push_back(group_json(group, plan.parallel.mesh));
+  }
+  return json;
+}
+
+}  // namespace heddle

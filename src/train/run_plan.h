@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_value.h"
+#include "config/run_config.h"
+#include "engine/memory_plan.h"
+#include "model/parallel_plan.h"
+#include "tensor/device.h"
+
+namespace heddle {
+
+/// A run before it is trained: what `heddle train --dry-run` finds out.
+struct RunPlan {
+  /// Ranks that differ only on dp and tp do and hold the same: one group for each pipeline rank.
+  struct Group {
+    int first_rank = 0, last_rank = 0;
+    std::string stages;  ///< "stage 0: embedding to layer 3"
+    StepPlan step;
+  };
+
+  std::string model;  ///< in words
+  std::int64_t parameters = 0;
+  ParallelPlan parallel;
+  std::int64_t steps = 0, tokens_per_step = 0;
+  std::int64_t microbatches = 0;  ///< of each replica in a step
+  std::int64_t sequences = 0, seq_len = 0;
+  std::vector<Group> groups;
+  std::optional<double> step_seconds;  ///< where observe.system names a machine
+  std::uint64_t limit_bytes = 0;       ///< what a rank may use; 0: not known
+  std::optional<Error> refusal;        ///< of a run that does not fit
+
+  const Group& fullest() const;
+};
+
+/// A step of one rank as the run file describes it, with what the loader holds meanwhile.
+StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
+                   const ParallelPlan& parallel, int rank, Device device);
+
+/// One group for each pipeline rank.
+std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const ModelSpec& spec,
+                                        const ParallelPlan& parallel, Device device);
+
+/// What `train --dry-run --json` prints: docs/guide.md, "For scripts".
+JsonValue to_json(const RunPlan& plan);
+
+}  // namespace heddle

@@ -1,0 +1,85 @@
+#include "train/run_tokenizer.h"
+
+#include "base/file_system.h"
+#include "base/json.h"
+#include "data/tokenize.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+RunTokenizer load(fs::path path) {
+  if (fs::is_directory(path)) path /= "tokenizer.json";
+  RunTokenizer loaded{.path = path, .json = read_text_file(path)};
+  loaded.fingerprint = content_hash(std::as_bytes(std::span(loaded.json)));
+  try {
+    loaded.tokenizer = Tokenizer::from_json(loaded.json, path.string());
+  } catch (const Error& error) {
+    parse_json(loaded.json, path.string());  // what is no JSON is no tokenizer of any kind
+    loaded.fault = error;
+  }
+  return loaded;
+}
+
+std::vector<fs::path> token_files(const config::RunConfig& config) {
+  std::vector<fs::path> paths = {config.data.train, config.data.eval};
+  for (const auto& source : config.data.sources) paths.push_back(source.path);
+  std::erase_if(paths, [](const fs::path& path) { return !is_token_file(path); });
+  return paths;
+}
+
+}  // namespace
+
+const Tokenizer& RunTokenizer::require(const fs::path& text) const {
+  if (tokenizer) return *tokenizer;
+  if (fault) throw fault->within(fmt::format("{} is text and cannot be tokenized", text.string()));
+  throw Error(ErrorCode::usage, fmt::format("{} is text and no tokenizer is known", text.string()),
+              "set data.tokenizer to a tokenizer.json, or make one with `heddle tokenizer train`");
+}
+
+RunTokenizer configured_tokenizer(const config::RunConfig& config) {
+  if (!config.data.tokenizer.empty()) return load(config.data.tokenizer);
+  if (!config.model.path.empty() && fs::exists(config.model.path / "tokenizer.json")) {
+    return load(config.model.path);
+  }
+  RunTokenizer none;
+  for (const fs::path& file : token_files(config)) {
+    const auto recorded = recorded_tokenizer(file);
+    if (!recorded || !fs::exists(*recorded)) continue;
+    RunTokenizer found = load(*recorded);
+    if (found.fingerprint == TokenFile::open(file).header().tokenizer_fingerprint) return found;
+    none.warnings.push_back(
+        fmt::format("{} has changed since {} was made with it, and is not used; data.tokenizer may "
+                    "name the tokenizer that it was then",
+                    recorded->string(), file.string()));
+  }
+  return none;
+}
+
+std::vector<std::string> check_tokenizer(const Dataset& data, const RunTokenizer& tokenizer) {
+  std::vector<std::string> warnings;
+  if (tokenizer.path.empty()) return warnings;
+  for (int source = 0; source < data.source_count(); ++source) {
+    const TokenFile& file = data.file(source);
+    const std::uint64_t fingerprint = file.header().tokenizer_fingerprint;
+    if (fingerprint == 0) {
+      warnings.push_back(
+          fmt::format("{} does not say which tokenizer it was made with; {} is "
+                      "taken to be the one",
+                      file.name(), tokenizer.path.string()));
+    } else if (fingerprint != tokenizer.fingerprint) {
+      throw Error(
+          ErrorCode::data,
+          fmt::format("{} was made with another tokenizer (fingerprint {:016x}) than {} "
+                      "({:016x}): its ids mean other text",
+                      file.name(), fingerprint, tokenizer.path.string(), tokenizer.fingerprint),
+          fmt::format("make it again with `heddle tokenize --tokenizer {}`, or name the tokenizer "
+                      "it was made with (data.tokenizer; for eval --tokenizer)",
+                      tokenizer.path.string()));
+    }
+  }
+  return warnings;
+}
+
+}  // namespace heddle

@@ -1,0 +1,157 @@
+#include <chrono>
+
+#include "cli/refusals.h"
+#include "train/tiny_run.h"
+
+namespace heddle {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// What `train --dry-run --json` prints.
+Json dry_run(const TinyRun& run, const Words& settings, Words flags = {}, int status = 0) {
+  flags.insert(flags.end(), {"--dry-run", "--json"});
+  const Outcome outcome = run.train(settings, flags);
+  EXPECT_EQ(outcome.status, status) << outcome.err;
+  EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1) << "one line: " << outcome.out;
+  return parse_json(outcome.out, "train --dry-run --json");
+}
+
+std::uint64_t reserved(const TinyRun& run, const Words& settings, const Words& flags = {}) {
+  std::uint64_t most = 0;
+  const Json plan = dry_run(run, settings, flags);
+  for (const Json& group : plan.at("ranks")) {
+    most = std::max(most, group.at("memory_bytes").at("reserved").get<std::uint64_t>());
+  }
+  return most;
+}
+
+TEST(DryRun, PrintsThePlanAsOneJsonObject) {
+  const TinyRun run;
+  const Json plan = dry_run(run, {"parallel.pp=2", "parallel.zero=1"}, {"--ranks", "4"});
+  EXPECT_TRUE(plan.at("dry_run").get<bool>());
+  EXPECT_TRUE(plan.at("fits").get<bool>());
+  EXPECT_FALSE(plan.contains("finished"));
+  EXPECT_GT(plan.at("parameters").get<std::int64_t>(), 40'000);
+  EXPECT_EQ(plan.at("steps"), 10);
+  EXPECT_EQ(plan.at("tokens_per_step"), 128);
+  EXPECT_EQ(plan.at("microbatches"), 1);
+  EXPECT_EQ(plan.at("microbatch").at("sequences"), 2);
+  EXPECT_EQ(plan.at("mesh").at("dp"), 2);
+  EXPECT_EQ(plan.at("mesh").at("pp"), 2);
+  EXPECT_EQ(plan.at("mesh").at("schedule"), "1f1b");
+  EXPECT_TRUE(plan.at("predicted_step_seconds").is_null());
+  ASSERT_EQ(plan.at("ranks").size(), 2u);
+  for (const Json& group : plan.at("ranks")) {
+    const Json& memory = group.at("memory_bytes");
+    std::uint64_t sum = 0;
+    for (const Json& bytes : memory.at("at_peak")) sum += bytes.get<std::uint64_t>();
+    EXPECT_EQ(sum, memory.at("peak").get<std::uint64_t>());
+    EXPECT_GE(memory.at("reserved").get<std::uint64_t>(), sum);
+    EXPECT_FALSE(group.at("traffic").empty());
+  }
+  EXPECT_EQ(plan.at("ranks").at(1).at("first_rank"), 2);
+  EXPECT_EQ(plan.at("ranks").at(1).at("last_rank"), 3);
+}
+
+TEST(DryRun, PredictsTheStepWhereAMachineIsNamed) {
+  const TinyRun run;
+  const Json plan =
+      dry_run(run, {"observe.system=" HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml"});
+  EXPECT_GT(plan.at("predicted_step_seconds").get<double>(), 0.0);
+}
+
+TEST(DryRun, ThatDoesNotFitSaysSoInJsonAndEndsWithStatus3) {
+  const TinyRun run;
+  const Json plan = dry_run(run, {"run.memory_limit=1000000"}, {}, 3);
+  EXPECT_FALSE(plan.at("fits").get<bool>());
+  EXPECT_EQ(plan.at("memory_limit_bytes"), 1'000'000);
+  EXPECT_NE(plan.at("problem").get<std::string>().find("at its peak"), std::string::npos);
+  EXPECT_FALSE(plan.at("hint").get<std::string>().empty());
+}
+
+TEST(DryRun, LooksAtEveryRankOfThePipeline) {
+  const TinyRun run;
+  // The output projection of a large vocabulary is on the last rank only.
+  const Words settings = {"parallel.pp=2", "model.vocab_size=20000"};
+  const Json plan = dry_run(run, settings, {"--ranks", "2"});
+  const auto bytes = [&](int group) {
+    return plan.at("ranks")
+        .at(static_cast<std::size_t>(group))
+        .at("memory_bytes")
+        .at("reserved")
+        .get<std::uint64_t>();
+  };
+  const std::uint64_t less = std::min(bytes(0), bytes(1));
+  ASSERT_LT(less, std::max(bytes(0), bytes(1)));
+  Words limited = settings;
+  limited.push_back("run.memory_limit=" + std::to_string(less));
+  EXPECT_FALSE(dry_run(run, limited, {"--ranks", "2"}, 3).at("fits").get<bool>());
+}
+
+TEST(DryRun, TakesAsLongForAMillionMicrobatchesAsForAFew) {
+  const TinyRun run;
+  const Words pipelines[] = {
+      {},
+      {"parallel.pp=2"},
+      {"parallel.pp=2", "parallel.schedule=gpipe"},
+      {"parallel.pp=2", "parallel.schedule=zb-v"},
+      {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.chunks=2"},
+      {"observe.system=" HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml"}};
+  for (Words settings : pipelines) {
+    settings.push_back("train.tokens_per_step=64000000");
+    settings.push_back("run.memory_limit=2000000000000");
+    const bool is_pipeline = settings.front() == "parallel.pp=2";
+    const auto begin = std::chrono::steady_clock::now();
+    const Json plan = dry_run(run, settings, {"--ranks", is_pipeline ? "2" : "1"});
+    EXPECT_EQ(plan.at("microbatches"), 1'000'000);
+    // Every micro-batch played would take two minutes on a quiet machine.
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  }
+}
+
+TEST(Advice, NamesAMicrobatchThatFits) {
+  const TinyRun run;
+  const Words large = {"train.microbatch=32", "train.tokens_per_step=1024"};
+  Words limited = {"train.microbatch=8", "train.tokens_per_step=1024"};
+  const auto limit = "run.memory_limit=" + std::to_string(reserved(run, limited));
+  limited = large;
+  limited.push_back(limit);
+  const Json refused = dry_run(run, limited, {}, 3);
+  const std::string hint = refused.at("hint");
+  EXPECT_NE(hint.find("train.microbatch = 8 would need"), std::string::npos) << hint;
+  limited[0] = "train.microbatch=8";
+  EXPECT_TRUE(dry_run(run, limited).at("fits").get<bool>());
+}
+
+TEST(Advice, NamesTheZeroStageThatFits) {
+  const TinyRun run;
+  const Words settings = {"train.microbatch=1", "train.recompute=block", "parallel.zero=0",
+                          "model.vocab_size=2000"};
+  Words divided = settings;
+  divided[2] = "parallel.zero=3";
+  divided.push_back("run.memory_limit=" + std::to_string(reserved(run, divided, {"--ranks", "2"})));
+  EXPECT_TRUE(dry_run(run, divided, {"--ranks", "2"}).at("fits").get<bool>());
+  divided[2] = "parallel.zero=0";
+  const std::string hint = dry_run(run, divided, {"--ranks", "2"}, 3).at("hint");
+  EXPECT_NE(hint.find("parallel."), std::string::npos) << hint;
+  EXPECT_NE(hint.find(" would need "), std::string::npos) << hint;
+}
+
+TEST(Advice, ForOneRankNamesHowManyWouldDo) {
+  const TinyRun run;
+  const Words settings = {"model.vocab_size=2000", "run.memory_limit=1500000",
+                          "train.tokens_per_step=4096"};
+  const std::string hint = dry_run(run, settings, {}, 3).at("hint");
+  EXPECT_TRUE(hint.starts_with("--ranks ")) << hint;
+  EXPECT_NE(hint.find("parallel."), std::string::npos) << hint;
+}
+
+TEST(Advice, SaysWhenNothingHelps) {
+  const TinyRun run;
+  const std::string hint = dry_run(run, {"run.memory_limit=1000"}, {}, 3).at("hint");
+  EXPECT_NE(hint.find("data.seq_len"), std::string::npos) << hint;
+}
+
+}  // namespace
+}  // namespace heddle

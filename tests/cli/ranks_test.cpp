@@ -1,0 +1,182 @@
+// The program as ranks that a launcher started: processes that join over TCP.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "cli/run_program.h"
+#include "cli/slurm.h"
+#include "comm/tcp_listener.h"
+#include "train/tiny_run.h"
+
+namespace heddle {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+/// What the tiny run needs to be divided by three ranks.
+constexpr const char* kForThree = "train.tokens_per_step=192";
+
+/// A port on which nobody listens, whose successor is free too: ranks meet there.
+std::uint16_t free_port() {
+  const TcpListener listener = listen_on(0, 1);
+  close(listener.socket);
+  return static_cast<std::uint16_t>(listener.port - 1);
+}
+
+/// As somebody sets torchrun's variables by hand.
+Variables by_hand(int rank, int size, std::uint16_t port) {
+  return {{"RANK", std::to_string(rank)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)}};
+}
+Variables by_torchrun(int rank, int size, std::uint16_t port) {
+  Variables variables = by_hand(rank, size, port);
+  variables["TORCHELASTIC_RUN_ID"] = "none";
+  return variables;
+}
+/// As srun without PMI does.
+Variables by_srun(int rank, int size, int job) {
+  return {{"SLURM_JOB_ID", std::to_string(job)},  {"SLURM_STEP_ID", "0"},
+          {"SLURM_PROCID", std::to_string(rank)}, {"SLURM_LOCALID", std::to_string(rank)},
+          {"SLURM_NTASKS", std::to_string(size)}, {"SLURM_STEP_NUM_TASKS", std::to_string(size)},
+          {"SLURM_STEP_NODELIST", "localhost"}};
+}
+
+std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& commands,
+                             const std::function<Variables(int)>& variables) {
+  std::vector<std::future<Outcome>> running;
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    running.push_back(std::async(std::launch::async, [&, i] {
+      return run_heddle(commands[i], {.environment = variables(static_cast<int>(i))});
+    }));
+  }
+  std::vector<Outcome> outcomes;
+  for (auto& one : running) outcomes.push_back(one.get());
+  return outcomes;
+}
+
+/// On which ranks an error was printed.
+std::vector<int> speakers(const std::vector<Outcome>& outcomes) {
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    for (std::size_t at = 0; (at = outcomes[i].err.find("error: ", at)) != std::string::npos;
+         ++at) {
+      ranks.push_back(static_cast<int>(i));
+    }
+  }
+  return ranks;
+}
+
+std::string all_text(const std::vector<Outcome>& outcomes) {
+  std::string text;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    text += fmt::format("-- rank {}, status {}\n{}", i, outcomes[i].status, outcomes[i].err);
+  }
+  return text;
+}
+
+void expect_statuses(const std::vector<Outcome>& outcomes, int status) {
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.status, status);
+}
+
+bool says(const Outcome& outcome, const std::string& text) {
+  return outcome.err.find(text) != std::string::npos;
+}
+
+TEST(JoiningRanks, SayWhoIsMissingAndEndWhenTheRunFileSays) {
+  const TinyRun run;
+  const std::uint16_t port = free_port();
+  const auto command = run.command({"run.timeout=4", kForThree});
+  const auto outcomes = run_all({command, command}, [&](int r) { return by_hand(r, 3, port); });
+  SCOPED_TRACE(all_text(outcomes));
+  expect_statuses(outcomes, 4);
+  EXPECT_TRUE(says(outcomes[0], "waiting for rank 2 of 3"));
+  EXPECT_TRUE(says(outcomes[0], "rank 2 of 3 did not come"));
+  EXPECT_TRUE(says(outcomes[0], "within 4 s"));
+  EXPECT_TRUE(says(outcomes[1], "rank 1 stopped; rank 0 says why"));
+}
+
+TEST(JoiningRanks, SayThatTheyWaitForRankZeroAndWhere) {
+  const TinyRun run;
+  const std::uint16_t port = free_port();
+  const Outcome outcome =
+      run_heddle(run.command({"run.timeout=3"}), {.environment = by_hand(1, 2, port)});
+  SCOPED_TRACE(outcome.err);
+  EXPECT_EQ(outcome.status, 4);
+  const std::string where = fmt::format("rank 0 at 127.0.0.1 port {}", port + 1);
+  EXPECT_TRUE(says(outcome, "rank 1 waits for " + where));
+  EXPECT_TRUE(says(outcome, "rank 1 did not reach " + where + " within 3 s"));
+}
+
+TEST(SlurmStep, JoinsOverTcpAndTrains) {
+  const TinyRun run;
+  const auto command = run.command({});
+  const int job = getpid();
+  const auto outcomes = run_all({command, command}, [&](int r) { return by_srun(r, 2, job); });
+  SCOPED_TRACE(all_text(outcomes));
+  expect_statuses(outcomes, 0);
+  EXPECT_TRUE(says(outcomes[0], "dp=2"));
+  EXPECT_TRUE(std::filesystem::exists(run.checkpoint(10)));
+}
+
+TEST(SlurmBatchScript, IsASingleProcess) {
+  const TinyRun run;
+  const Outcome outcome = run_heddle(run.command({}), {.environment = {{"SLURM_JOB_ID", "7"},
+                                                                       {"SLURM_PROCID", "0"},
+                                                                       {"SLURM_LOCALID", "0"},
+                                                                       {"SLURM_NTASKS", "4"}}});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+}
+
+TEST(RanksOfOneLauncher, SayOnceWhatIsWrongWithTheRunFileOfAll) {
+  const TinyRun run;
+  const std::uint16_t port = free_port();
+  const auto command = run.command({"train.stepz=3"});
+  const auto outcomes =
+      run_all({command, command, command}, [&](int r) { return by_torchrun(r, 3, port); });
+  SCOPED_TRACE(all_text(outcomes));
+  expect_statuses(outcomes, 2);
+  EXPECT_EQ(speakers(outcomes), std::vector<int>{0});
+  EXPECT_FALSE(says(outcomes[0], "rank 0: "));
+}
+
+TEST(RanksOfOneLauncher, NameTheRankWhoseRunFileIsWrong) {
+  const TinyRun run;
+  const std::uint16_t port = free_port();
+  const auto good = run.command({kForThree}), bad = run.command({kForThree, "train.stepz=3"});
+  const auto outcomes = run_all({good, good, bad}, [&](int r) { return by_torchrun(r, 3, port); });
+  SCOPED_TRACE(all_text(outcomes));
+  expect_statuses(outcomes, 2);
+  EXPECT_EQ(speakers(outcomes), std::vector<int>{2});
+  EXPECT_TRUE(says(outcomes[2], "error: rank 2: "));
+  EXPECT_TRUE(says(outcomes[2], "train.stepz"));
+}
+
+TEST(RanksOfOneLauncher, SayOnceThatTheCommandLineIsWrong) {
+  const std::uint16_t port = free_port();
+  const std::vector<std::string> command = {"train", "--nonsense"};
+  const auto outcomes = run_all({command, command}, [&](int r) { return by_torchrun(r, 2, port); });
+  SCOPED_TRACE(all_text(outcomes));
+  expect_statuses(outcomes, 2);
+  EXPECT_EQ(speakers(outcomes), std::vector<int>{0});
+}
+
+TEST(RanksOfOneLauncher, SayOnceWhatTheyAllFindWrongInTheData) {
+  const TinyRun run;
+  const std::uint16_t port = free_port();
+  run.write("data.tokens", "this is no token file, and it is long enough to be looked at");
+  const auto command = run.command({kForThree});
+  const auto outcomes =
+      run_all({command, command, command}, [&](int r) { return by_torchrun(r, 3, port); });
+  SCOPED_TRACE(all_text(outcomes));
+  expect_statuses(outcomes, 5);
+  EXPECT_EQ(speakers(outcomes).size(), 1U);
+}
+
+}  // namespace
+}  // namespace heddle
