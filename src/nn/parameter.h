@@ -32,9 +32,9 @@ struct Parameter {
   std::vector<Part> parts;
   Shape shape;    ///< of the local tensor
   Layout layout;  ///< how the whole lies on the mesh
-  /// Where tp divides rows among fewer holders than ranks (key heads): rows from `first_row` on are
-  /// held by `ranks` neighbouring tp ranks each, which see other tokens' heads: their gradients are
-  /// summed.
+  /// Heads of keys and values, where tp has more ranks than there are such heads: the rows from
+  /// `first_row` on are then the same on `ranks` neighbouring tp ranks. Each of those attends with
+  /// query heads of its own, so each has a part of the rows' gradient, and the parts are summed.
   struct Copies {
     int ranks = 1;
     std::int64_t first_row = 0;
