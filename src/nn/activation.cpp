@@ -2,24 +2,27 @@
 
 namespace heddle {
 
-Tensor Activation::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  if (ctx.keeps_saved) saved.put(kInput, x);
+Tensor Activation::output(const Tensor& x, Ctx& ctx) const {
   const Tensor y_TF = ctx.activation({x.size(0), out_width_}, x.dtype());
   apply(x, y_TF, ctx.stream);
   return y_TF;
+}
+
+Tensor Activation::output_and_gradient(const Tensor& dy_TF, const Tensor& x, Ctx& ctx) const {
+  const Tensor y_TF = ctx.activation({x.size(0), out_width_}, x.dtype());
+  differentiate(dy_TF, x, y_TF, ctx.stream);
+  return y_TF;
+}
+
+Tensor Activation::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
+  if (ctx.keeps_saved) saved.put(kInput, x);
+  return output(x, ctx);
 }
 
 Tensor Activation::backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
   Tensor x = saved.take(kInput);
   differentiate(dy_TF, x, {}, ctx.stream);
   return x;
-}
-
-Activation::Rebuilt Activation::backward_rebuilding(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
-  Tensor x = saved.take(kInput);
-  const Tensor y_TF = ctx.activation({x.size(0), out_width_}, x.dtype());
-  differentiate(dy_TF, x, y_TF, ctx.stream);
-  return {.dx = x, .output = y_TF};
 }
 
 Cost Activation::cost(const CostShape& shape) const {

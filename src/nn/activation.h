@@ -15,11 +15,10 @@ class Activation : public Layer {
   void visit(const ParamVisitor&) final {}
   Cost cost(const CostShape& shape) const final;
 
-  /// backward_input, and forward's output once more from the same pass.
-  struct Rebuilt {
-    Tensor dx, output;
-  };
-  Rebuilt backward_rebuilding(const Tensor& dy_TF, Saved& saved, Ctx& ctx);
+  // For an owner that keeps x itself.
+  Tensor output(const Tensor& x, Ctx& ctx) const;
+  /// Writes the gradient over x and returns the output once more, from the same pass.
+  Tensor output_and_gradient(const Tensor& dy_TF, const Tensor& x, Ctx& ctx) const;
 
  protected:
   Activation(std::int64_t in_width, std::int64_t out_width)

@@ -27,17 +27,10 @@ struct Rule {
   std::unique_ptr<Layer> (*fused)(Run run, NormOutput norm_output);
 };
 
-std::unique_ptr<Layer> swiglu_mlp(Run run, NormOutput) {
-  const Linear* up = as<Linear>(run[0]);
-  const Linear* down = as<Linear>(run[2]);
-  const bool fits = up && as<SwiGlu>(run[1]) && down && up->is_plain() && down->is_plain();
-  if (!fits) return nullptr;
-  return std::make_unique<SwiGluMlp>(take<Linear>(run[0]), take<Linear>(run[2]));
-}
-
-std::unique_ptr<Layer> activation_linear(Run run, NormOutput) {
-  if (!as<Activation>(run[0]) || !as<Linear>(run[1])) return nullptr;
-  return std::make_unique<ActivationLinear>(take<Activation>(run[0]), take<Linear>(run[1]));
+std::unique_ptr<Layer> mlp(Run run, NormOutput) {
+  if (!as<Linear>(run[0]) || !as<Activation>(run[1]) || !as<Linear>(run[2])) return nullptr;
+  return std::make_unique<Mlp>(take<Linear>(run[0]), take<Activation>(run[1]),
+                               take<Linear>(run[2]));
 }
 
 /// Of two, or of three with a change of placement between them.
@@ -54,8 +47,7 @@ std::unique_ptr<Layer> norm_product(Run run, NormOutput norm_output) {
                                        take<Product>(run.back()));
 }
 
-constexpr Rule kRules[] = {
-    {3, swiglu_mlp}, {2, activation_linear}, {2, norm_product}, {3, norm_product}};
+constexpr Rule kRules[] = {{3, mlp}, {2, norm_product}, {3, norm_product}};
 
 }  // namespace
 

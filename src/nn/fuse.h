@@ -12,9 +12,8 @@ enum class NormOutput { rebuilt, kept };
 /// become one layer that owns them (nn/fused_layers.h). What is computed stays the same, and so
 /// does the order of parameters. In this order:
 ///
-///   linear, SwiGLU, linear, both plain    -> SwiGluMlp
-///   activation, linear                    -> ActivationLinear
-///   norm, linear or SwiGluMlp             -> NormProduct, unless norms' outputs are kept
+///   linear, activation, linear    -> Mlp
+///   norm, linear or Mlp           -> NormProduct, unless norms' outputs are kept
 ///
 /// The last also across a Redistribute that does nothing in forward.
 Layers fuse(Layers layers, NormOutput norm_output);

@@ -11,10 +11,6 @@ NormProduct::NormProduct(std::unique_ptr<Norm> norm, std::unique_ptr<Redistribut
   HEDDLE_CHECK(!change_ || change_->keeps_tensor(), "a change that moves what is made again");
 }
 
-Tensor NormProduct::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  return forward_added(x, {}, saved, ctx);
-}
-
 Tensor NormProduct::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
   return product_->multiply(norm_->forward(x, saved.child(kNorm), ctx), addend,
                             saved.child(kProduct), ctx);
@@ -38,10 +34,6 @@ void NormProduct::backward_weight(Saved& saved, Ctx& ctx) {
   norm_->backward_weight(saved.child(kNorm), ctx);
 }
 
-Tensor NormProduct::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
-  return backward_added(dy, {}, saved, ctx);
-}
-
 Tensor NormProduct::backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) {
   Saved& of_norm = saved.child(kNorm);
   const Tensor gradient = product_->backward_given(
@@ -61,93 +53,72 @@ Cost NormProduct::cost(const CostShape& shape) const {
   return cost;
 }
 
-ActivationLinear::ActivationLinear(std::unique_ptr<Activation> activation,
-                                   std::unique_ptr<Linear> linear)
-    : activation_(std::move(activation)), linear_(std::move(linear)) {}
+Mlp::Mlp(std::unique_ptr<Linear> up, std::unique_ptr<Activation> activation,
+         std::unique_ptr<Linear> down)
+    : Product(up->in()),
+      up_(std::move(up)),
+      activation_(std::move(activation)),
+      down_(std::move(down)),
+      is_in_products_(up_->is_plain() && down_->is_plain() &&
+                      dynamic_cast<const SwiGlu*>(activation_.get()) != nullptr) {}
 
-Tensor ActivationLinear::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  return forward_added(x, {}, saved, ctx);
-}
-
-Tensor ActivationLinear::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
-  Tensor y = activation_->forward(x, saved.child(kActivation), ctx);
-  x = {};
-  return linear_->multiply(std::move(y), addend, saved.child(kLinear), ctx);
-}
-
-Tensor ActivationLinear::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
-  auto [dx, output] = activation_->backward_rebuilding(
-      linear_->backward_input(dy, saved.child(kLinear), ctx), saved.child(kActivation), ctx);
-  saved.put(kLinearInput, std::move(output));
-  return dx;
-}
-
-void ActivationLinear::backward_weight(Saved& saved, Ctx& ctx) {
-  linear_->backward_weight_given(saved.take(kLinearInput), saved.child(kLinear), ctx);
-}
-
-void ActivationLinear::visit(const ParamVisitor& visitor) { linear_->visit(visitor); }
-
-Cost ActivationLinear::cost(const CostShape& shape) const {
-  Cost cost = activation_->cost(shape);
-  cost += linear_->cost(shape);
-  cost.saved_bytes -= shape.bytes(linear_->in());
-  return cost;
-}
-
-SwiGluMlp::SwiGluMlp(std::unique_ptr<Linear> up, std::unique_ptr<Linear> down)
-    : Product(up->in()), up_(std::move(up)), down_(std::move(down)) {
-  HEDDLE_CHECK(up_->is_plain() && down_->is_plain(), "SwiGLU between linears that are not plain");
-}
-
-Tensor SwiGluMlp::activated(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
-  const Tensor gate_up_TG = ctx.activation({x_TD.size(0), up_->out()}, x_TD.dtype());
-  const Tensor y_TF = ctx.activation({x_TD.size(0), down_->in()}, x_TD.dtype());
-  ops::gemm_swiglu(x_TD, up_->weight(), gate_up_TG, y_TF, ctx.stream);
-  if (ctx.keeps_saved) saved.put(kGateUp, gate_up_TG);
+Tensor Mlp::activated(Tensor x_TD, Saved& saved, Ctx& ctx) {
+  Tensor h, y_TF;
+  if (is_in_products_) {
+    h = ctx.activation({x_TD.size(0), up_->out()}, x_TD.dtype());
+    y_TF = ctx.activation({x_TD.size(0), down_->in()}, x_TD.dtype());
+    ops::gemm_swiglu(x_TD, up_->weight(), h, y_TF, ctx.stream);
+  } else {
+    h = up_->multiply(x_TD, {}, saved, ctx);
+    x_TD = {};
+    y_TF = activation_->output(h, ctx);
+  }
+  if (ctx.keeps_saved) saved.put(kHidden, h);
   return y_TF;
 }
 
-Tensor SwiGluMlp::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
-  Tensor y_TF = activated(x_TD, saved, ctx);
-  x_TD = {};
+Tensor Mlp::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
+  Tensor y_TF = activated(std::move(x_TD), saved, ctx);
   return down_->multiply(std::move(y_TF), addend_TD, saved, ctx);
 }
 
-SwiGluMlp::GateGrad SwiGluMlp::differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
-  const Tensor gate_up_TG = saved.take(kGateUp);
+Mlp::Middle Mlp::differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  const Tensor h = saved.take(kHidden);
+  if (!is_in_products_) {
+    return {.dh = h,
+            .y_TF = activation_->output_and_gradient(down_->input_grad(dy_TD, ctx), h, ctx)};
+  }
   const Tensor y_TF = ctx.activation({dy_TD.size(0), down_->in()}, dy_TD.dtype());
   const Tensor scratch_TF = ctx.activation(y_TF.shape(), dy_TD.dtype());
-  ops::gemm_swiglu_backward(dy_TD, down_->weight(), scratch_TF, gate_up_TG, gate_up_TG, y_TF,
-                            ctx.stream);
-  return {.dgate_up_TG = gate_up_TG, .y_TF = y_TF};
+  ops::gemm_swiglu_backward(dy_TD, down_->weight(), scratch_TF, h, h, y_TF, ctx.stream);
+  return {.dh = h, .y_TF = y_TF};
 }
 
-Tensor SwiGluMlp::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
-  auto [dgate_up_TG, y_TF] = differentiate(dy_TD, saved, ctx);
-  saved.put(kActivated, std::move(y_TF));
+Tensor Mlp::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  auto [dh, y_TF] = differentiate(dy_TD, saved, ctx);
+  saved.put(kDownInput, std::move(y_TF));
   saved.put(kOutputGrad, dy_TD);
-  return up_->backward_input(dgate_up_TG, saved.child(kUp), ctx);
+  return up_->backward_input(dh, saved.child(0), ctx);
 }
 
-void SwiGluMlp::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
-  down_->add_weight_grads(saved.take(kActivated), saved.take(kOutputGrad), ctx);
-  up_->backward_weight_given(x_TD, saved.child(kUp), ctx);
+void Mlp::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+  down_->add_weight_grads(saved.take(kDownInput), saved.take(kOutputGrad), ctx);
+  up_->backward_weight_given(x_TD, saved.child(0), ctx);
 }
 
-Tensor SwiGluMlp::backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) {
-  auto [dgate_up_TG, y_TF] = differentiate(dy_TD, saved, ctx);
+Tensor Mlp::backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) {
+  auto [dh, y_TF] = differentiate(dy_TD, saved, ctx);
   down_->add_weight_grads(y_TF, dy_TD, ctx);
   y_TF = dy_TD = {};
-  return up_->backward_given(std::move(dgate_up_TG), input, saved.child(kUp), ctx);
+  return up_->backward_given(std::move(dh), input, saved.child(0), ctx);
 }
 
-void SwiGluMlp::visit(const ParamVisitor& visitor) {
+void Mlp::visit(const ParamVisitor& visitor) {
   up_->visit(visitor);
   down_->visit(visitor);
 }
 
-Cost SwiGluMlp::cost(const CostShape& shape) const {
+Cost Mlp::cost(const CostShape& shape) const {
   Cost cost = up_->cost(shape);
   cost += down_->cost(shape);
   cost.saved_bytes = shape.bytes(in()) + shape.bytes(up_->out());

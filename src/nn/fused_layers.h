@@ -21,11 +21,9 @@ class NormProduct final : public AddingLayer {
   NormProduct(std::unique_ptr<Norm> norm, std::unique_ptr<Redistribute> change,
               std::unique_ptr<Product> product);
 
-  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
-  Tensor backward(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
@@ -41,32 +39,13 @@ class NormProduct final : public AddingLayer {
   std::unique_ptr<Product> product_;
 };
 
-/// An activation and the linear behind it, whose input is not kept but comes once more from the
-/// activation's backward.
-class ActivationLinear final : public AddingLayer {
+/// down(f(up(x))) for an activation f. Between the passes only x and up(x) are kept: f(up(x)),
+/// which `down` needs for W, comes once more from f's backward. SwiGLU between plain linears
+/// (Linear::is_plain) is done inside the products beside it, where the device can (ops/gemm.h).
+class Mlp final : public Product {
  public:
-  ActivationLinear(std::unique_ptr<Activation> activation, std::unique_ptr<Linear> linear);
-
-  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
-  Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) override;
-  Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
-  void backward_weight(Saved& saved, Ctx& ctx) override;
-  void visit(const ParamVisitor& visitor) override;
-  Cost cost(const CostShape& shape) const override;
-
- private:
-  enum Slot { kLinearInput };
-  enum Child { kActivation, kLinear };
-  std::unique_ptr<Activation> activation_;
-  std::unique_ptr<Linear> linear_;
-};
-
-/// down(SwiGLU(up(x))) for two linears that are plain (Linear::is_plain). SwiGLU is applied in the
-/// pass that makes gate and up, and differentiated in the pass that makes the gradient of its
-/// output, where the device can (ops/gemm.h). Only gate and up are kept.
-class SwiGluMlp final : public Product {
- public:
-  SwiGluMlp(std::unique_ptr<Linear> up, std::unique_ptr<Linear> down);
+  Mlp(std::unique_ptr<Linear> up, std::unique_ptr<Activation> activation,
+      std::unique_ptr<Linear> down);
 
   Tensor multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
@@ -76,16 +55,18 @@ class SwiGluMlp final : public Product {
   Cost cost(const CostShape& shape) const override;
 
  private:
-  /// SwiGLU of up(x).
-  Tensor activated(const Tensor& x_TD, Saved& saved, Ctx& ctx);
-  struct GateGrad {
-    Tensor dgate_up_TG, y_TF;  ///< y is the input of `down` once more
+  /// The input of `down`.
+  Tensor activated(Tensor x_TD, Saved& saved, Ctx& ctx);
+  struct Middle {
+    Tensor dh, y_TF;  ///< the gradient of up(x), and the input of `down` once more
   };
-  GateGrad differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx);
+  Middle differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx);
 
-  enum Slot { kGateUp = kFirstOwnSlot, kActivated };
-  enum Child { kUp };
-  std::unique_ptr<Linear> up_, down_;
+  enum Slot { kHidden = kFirstOwnSlot, kDownInput };
+  std::unique_ptr<Linear> up_;
+  std::unique_ptr<Activation> activation_;
+  std::unique_ptr<Linear> down_;
+  bool is_in_products_;  // SwiGLU is
 };
 
 }  // namespace heddle

@@ -9,25 +9,26 @@ namespace heddle {
 // What the owner of a layer may ask of it beyond what every layer does: owners are residual
 // connections and fused layers (nn/fused_layers.h).
 
-/// forward(x) + addend, and backward(dy) + addend, with the sum made afterwards.
-Tensor forward_then_add(Layer& layer, const Tensor& x, const Tensor& addend, Saved& saved,
-                        Ctx& ctx);
-Tensor backward_then_add(Layer& layer, const Tensor& dy, const Tensor& addend, Saved& saved,
-                         Ctx& ctx);
-
 /// A layer that can add a tensor to its result on the way, which saves a pass over memory: a
-/// product does so in forward, a norm in backward. The addend is not written to; where it is
-/// absent, nothing is added. x and dy are let go as soon as they have been used, which holds less
-/// where the caller has given up its own.
+/// product does so in forward, a norm in backward.
 class AddingLayer : public Layer {
  public:
-  virtual Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
-    return forward_then_add(*this, x, addend, saved, ctx);
+  /// forward(x) + addend, and backward(dy) + addend. The addend is not written to; where it is
+  /// absent, nothing is added. x and dy are let go as soon as they have been used, which holds less
+  /// where the caller has given up its own.
+  virtual Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) = 0;
+  virtual Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) = 0;
+
+  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) final {
+    return forward_added(x, {}, saved, ctx);
   }
-  virtual Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) {
-    return backward_then_add(*this, dy, addend, saved, ctx);
+  Tensor backward(const Tensor& dy, Saved& saved, Ctx& ctx) final {
+    return backward_added(dy, {}, saved, ctx);
   }
 };
+
+/// y += addend, where there is one.
+void add(const Tensor& addend, const Tensor& y, Ctx& ctx);
 
 /// A product of the input with weights. Only W needs the input again, so an owner that can make it
 /// again need not let the product keep it: it calls the functions below in place of those of a
@@ -43,10 +44,8 @@ class Product : public AddingLayer {
   using MakeInput = std::function<Tensor()>;
   virtual Tensor backward_given(Tensor dy, const MakeInput& input, Saved& saved, Ctx& ctx);
 
-  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) final;
   Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) final;
   void backward_weight(Saved& saved, Ctx& ctx) final;
-  Tensor backward(const Tensor& dy, Saved& saved, Ctx& ctx) final;
   Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) final;
 
   /// The width of the input.

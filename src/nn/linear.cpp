@@ -23,12 +23,16 @@ Tensor Linear::multiply(Tensor x_TI, const Tensor& addend_TO, Saved&, Ctx& ctx) 
   return y_TO;
 }
 
-Tensor Linear::backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) {
+Tensor Linear::input_grad(const Tensor& dy_TO, Ctx& ctx) const {
   const Tensor dx_TI = ctx.activation({dy_TO.size(0), in()}, dy_TO.dtype());
   const auto transpose = storage_ == Storage::out_in ? Transpose::no : Transpose::yes;
   ops::gemm(dy_TO, Transpose::no, weight_->value, transpose, dx_TI, {}, ctx.stream);
-  saved.put(kOutputGrad, dy_TO);
   return dx_TI;
+}
+
+Tensor Linear::backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) {
+  saved.put(kOutputGrad, dy_TO);
+  return input_grad(dy_TO, ctx);
 }
 
 void Linear::backward_weight_given(const Tensor& x_TI, Saved& saved, Ctx& ctx) {

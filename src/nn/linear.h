@@ -22,7 +22,8 @@ class Linear final : public Product {
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
 
-  /// W for an input and a gradient of the output that the owner has.
+  // B and W for an owner that keeps the input and the output's gradient itself.
+  Tensor input_grad(const Tensor& dy_TO, Ctx& ctx) const;
   void add_weight_grads(const Tensor& x_TI, const Tensor& dy_TO, Ctx& ctx);
   const Tensor& weight() const { return weight_->value; }
   std::int64_t out() const { return weight_->shape[storage_ == Storage::out_in ? 0 : 1]; }

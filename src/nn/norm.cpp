@@ -20,10 +20,11 @@ Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statisti
 RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
     : weight_(std::move(weight)), eps_(eps) {}
 
-Tensor RmsNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+Tensor RmsNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, rstd_T, ctx.stream);
+  add(addend_TD, y_TD, ctx);
   if (ctx.keeps_saved) {
     saved.put(kInput, x_TD);
     saved.put(kRstd, rstd_T);
@@ -67,12 +68,13 @@ Cost RmsNorm::cost(const CostShape& shape) const { return norm_cost(shape, weigh
 LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias, double eps)
     : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps) {}
 
-Tensor LayerNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+Tensor LayerNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   const Tensor mean_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, mean_T, rstd_T,
                           ctx.stream);
+  add(addend_TD, y_TD, ctx);
   if (ctx.keeps_saved) {
     saved.put(kInput, x_TD);
     saved.put(kMean, mean_T);

@@ -11,10 +11,6 @@ class Norm : public AddingLayer {
  public:
   /// The output once more, from what is kept. Call between forward and backward.
   virtual Tensor output_again(const Saved& saved, Ctx& ctx) const = 0;
-
-  Tensor backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) final {
-    return backward_added(dy_TD, {}, saved, ctx);
-  }
 };
 
 /// RMSNorm over the last dimension: y = x / rms(x) * w.
@@ -22,7 +18,7 @@ class RmsNorm final : public Norm {
  public:
   RmsNorm(std::shared_ptr<Parameter> weight, double eps);
 
-  Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
+  Tensor forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
   Tensor backward_added(Tensor dy_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
@@ -41,7 +37,7 @@ class LayerNorm final : public Norm {
  public:
   LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias, double eps);
 
-  Tensor forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
+  Tensor forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
   Tensor backward_added(Tensor dy_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;

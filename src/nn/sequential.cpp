@@ -11,15 +11,15 @@ Sequential::Sequential(Layers layers) : layers_(std::move(layers)) {
   for (const auto& layer : layers_) adding_.push_back(dynamic_cast<AddingLayer*>(layer.get()));
 }
 
-Tensor Sequential::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  return forward_added(x, {}, saved, ctx);
-}
-
 Tensor Sequential::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
   for (int i = 0; i < count(); ++i) {
     const Tensor added = i + 1 == count() ? addend : Tensor();
-    x = adding(i) != nullptr ? adding(i)->forward_added(std::move(x), added, saved.child(i), ctx)
-                             : forward_then_add(layer(i), x, added, saved.child(i), ctx);
+    if (adding(i) != nullptr) {
+      x = adding(i)->forward_added(std::move(x), added, saved.child(i), ctx);
+    } else {
+      x = layer(i).forward(x, saved.child(i), ctx);
+      add(added, x, ctx);
+    }
   }
   return x;
 }
@@ -36,15 +36,15 @@ void Sequential::backward_weight(Saved& saved, Ctx& ctx) {
   for (int i = count() - 1; i >= 0; --i) layer(i).backward_weight(saved.child(i), ctx);
 }
 
-Tensor Sequential::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
-  return backward_added(dy, {}, saved, ctx);
-}
-
 Tensor Sequential::backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) {
   for (int i = count() - 1; i >= 0; --i) {
     const Tensor added = i == 0 ? addend : Tensor();
-    dy = adding(i) != nullptr ? adding(i)->backward_added(std::move(dy), added, saved.child(i), ctx)
-                              : backward_then_add(layer(i), dy, added, saved.child(i), ctx);
+    if (adding(i) != nullptr) {
+      dy = adding(i)->backward_added(std::move(dy), added, saved.child(i), ctx);
+    } else {
+      dy = layer(i).backward(dy, saved.child(i), ctx);
+      add(added, dy, ctx);
+    }
   }
   return dy;
 }

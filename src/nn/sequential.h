@@ -12,11 +12,9 @@ class Sequential final : public AddingLayer {
  public:
   explicit Sequential(Layers layers);
 
-  Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
-  Tensor backward(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
