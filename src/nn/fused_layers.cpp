@@ -59,12 +59,12 @@ Mlp::Mlp(std::unique_ptr<Linear> up, std::unique_ptr<Activation> activation,
       up_(std::move(up)),
       activation_(std::move(activation)),
       down_(std::move(down)),
-      is_in_products_(up_->is_plain() && down_->is_plain() &&
-                      dynamic_cast<const SwiGlu*>(activation_.get()) != nullptr) {}
+      applies_swiglu_in_products_(up_->is_plain() && down_->is_plain() &&
+                                  dynamic_cast<const SwiGlu*>(activation_.get()) != nullptr) {}
 
 Tensor Mlp::activated(Tensor x_TD, Saved& saved, Ctx& ctx) {
   Tensor h, y_TF;
-  if (is_in_products_) {
+  if (applies_swiglu_in_products_) {
     h = ctx.activation({x_TD.size(0), up_->out()}, x_TD.dtype());
     y_TF = ctx.activation({x_TD.size(0), down_->in()}, x_TD.dtype());
     ops::gemm_swiglu(x_TD, up_->weight(), h, y_TF, ctx.stream);
@@ -84,7 +84,7 @@ Tensor Mlp::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ct
 
 Mlp::Middle Mlp::differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
   const Tensor h = saved.take(kHidden);
-  if (!is_in_products_) {
+  if (!applies_swiglu_in_products_) {
     return {.dh = h,
             .y_TF = activation_->output_and_gradient(down_->input_grad(dy_TD, ctx), h, ctx)};
   }

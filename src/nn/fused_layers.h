@@ -66,7 +66,7 @@ class Mlp final : public Product {
   std::unique_ptr<Linear> up_;
   std::unique_ptr<Activation> activation_;
   std::unique_ptr<Linear> down_;
-  bool is_in_products_;  // SwiGLU is
+  bool applies_swiglu_in_products_;
 };
 
 }  // namespace heddle
