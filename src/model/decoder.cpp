@@ -12,6 +12,7 @@
 #include "nn/activation.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
+#include "nn/fuse.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
 #include "nn/recompute.h"
@@ -20,8 +21,6 @@
 
 namespace heddle {
 namespace {
-
-using Layers = std::vector<std::unique_ptr<Layer>>;
 
 std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& shape, Init init,
                                           const Layout& layout) {
@@ -63,16 +62,12 @@ class BlockBuilder {
 
   std::unique_ptr<Layer> block(std::int64_t index) {
     index_ = index;
-    Layers attention = attention_branch(), mlp = mlp_branch();
+    std::vector<Layers> branches;
+    branches.push_back(fuse(attention_branch(), norm_output_));
+    branches.push_back(fuse(mlp_branch(), norm_output_));
+    if (spec_.parallel_residual) return std::make_unique<Residual>(std::move(branches));
     Layers parts;
-    if (spec_.parallel_residual) {
-      Layers branches;
-      branches.push_back(std::make_unique<Sequential>(std::move(attention)));
-      branches.push_back(std::make_unique<Sequential>(std::move(mlp)));
-      return std::make_unique<Residual>(std::move(branches), spec_.hidden);
-    }
-    parts.push_back(residual(std::move(attention)));
-    parts.push_back(residual(std::move(mlp)));
+    for (Layers& branch : branches) parts.push_back(std::make_unique<Residual>(std::move(branch)));
     return std::make_unique<Sequential>(std::move(parts));
   }
 
@@ -81,23 +76,17 @@ class BlockBuilder {
     const Layout layout = tensor_.on_stream();
     auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones}, layout);
     if (spec_.norm == ModelSpec::Norm::rms) {
-      return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps, norm_output_);
+      return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps);
     }
     return std::make_unique<LayerNorm>(
         std::move(weight),
-        make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout), spec_.norm_eps,
-        norm_output_);
+        make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout),
+        spec_.norm_eps);
   }
 
  private:
   std::string named(const std::string& pattern) const {
     return fmt::format(fmt::runtime(pattern), index_);
-  }
-
-  std::unique_ptr<Layer> residual(Layers branch) const {
-    Layers branches;
-    branches.push_back(std::make_unique<Sequential>(std::move(branch)));
-    return std::make_unique<Residual>(std::move(branches), spec_.hidden);
   }
 
   /// One product for several outputs of the same input, stacked. `layout` is that of the weight.

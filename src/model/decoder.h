@@ -52,7 +52,7 @@ std::vector<std::string> tensor_names(const ModelSpec& spec);
 
 /// A decoder, or the part of it that a rank has, as lists of units by stage.
 struct Decoder {
-  using Units = std::vector<std::unique_ptr<Layer>>;
+  using Units = Layers;
   std::vector<Units> stages;
   /// What each unit is, by stage: "embedding", "positions", "layers.3", "norm", "head".
   std::vector<std::vector<std::string>> labels;

@@ -14,18 +14,15 @@ class Activation : public Layer {
   void backward_weight(Saved&, Ctx&) final {}
   void visit(const ParamVisitor&) final {}
   Cost cost(const CostShape& shape) const final;
-  bool can_rebuild_output() const final { return true; }
-  Tensor rebuild_output(const Saved& saved, Ctx& ctx) const final;
-  bool rebuilds_in_backward() const final { return true; }
-  Rebuilt backward_rebuilding(const Tensor& dy_TF, Saved& saved, Ctx& ctx) final;
+
+  // For an owner that keeps x itself.
+  Tensor output(const Tensor& x, Ctx& ctx) const;
+  /// Writes the gradient over x and returns the output once more, from the same pass.
+  Tensor output_and_gradient(const Tensor& dy_TF, const Tensor& x, Ctx& ctx) const;
 
  protected:
   Activation(std::int64_t in_width, std::int64_t out_width)
       : in_width_(in_width), out_width_(out_width) {}
-
-  enum Slot { kInput };
-  std::int64_t in_width() const { return in_width_; }
-  std::int64_t out_width() const { return out_width_; }
 
  private:
   /// y = f(x).
@@ -35,8 +32,7 @@ class Activation : public Layer {
   virtual void differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
                              Stream& stream) const = 0;
 
-  Tensor output(const Tensor& x, Ctx& ctx) const;
-
+  enum Slot { kInput };
   std::int64_t in_width_, out_width_;
 };
 
@@ -44,10 +40,6 @@ class Activation : public Layer {
 class SwiGlu final : public Activation {
  public:
   explicit SwiGlu(std::int64_t width) : Activation(2 * width, width) {}
-
-  bool takes_products() const override { return true; }
-  Tensor forward_product(const Tensor& x, const Tensor& w, Saved& saved, Ctx& ctx) override;
-  Rebuilt backward_product(const Tensor& dy, const Tensor& w, Saved& saved, Ctx& ctx) override;
 
  private:
   void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const override;

@@ -101,8 +101,6 @@ Tensor AttentionCore::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   return out;
 }
 
-Tensor AttentionCore::rebuild_output(const Saved& saved, Ctx&) const { return saved.get(kOut); }
-
 Tensor AttentionCore::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) {
   const std::int64_t B = ctx.batch.sequences(), S = ctx.batch.seq_len();
   const Shape heads{B, S, shape_.heads, shape_.head_dim};
@@ -159,13 +157,12 @@ Cost AttentionCore::cost(const CostShape& shape) const {
   // Two products of S x S/2 x K per head forward, twice that backward; recomputing the scores in
   // backward is not counted, as in every published count.
   const double forward = 2.0 * T * S * static_cast<double>(shape_.out_width());
-  const std::int64_t values = shape_.qkv_width() + shape_.out_width();
+  const std::size_t qkv = shape.bytes(shape_.qkv_width()), out = shape.bytes(shape_.out_width());
   const std::int64_t statistics =
       shape_.heads + (has_qk_norm() ? shape_.heads + shape_.kv_heads : 0);
-  return {forward, 2.0 * forward, 0.0,
-          static_cast<std::size_t>(shape.tokens()) *
-              (static_cast<std::size_t>(values) * size_of(shape.dtype) +
-               static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype)))};
+  const std::size_t statistics_bytes =
+      static_cast<std::size_t>(shape.tokens() * statistics) * size_of(statistics_of(shape.dtype));
+  return {forward, 2.0 * forward, 0.0, qkv + out + statistics_bytes, qkv, out};
 }
 
 }  // namespace heddle

@@ -26,7 +26,7 @@ struct RopeTables {
 /// What lies between the qkv projection and the output projection: norms of q and k where the model
 /// has them, rotary embedding, causal attention within documents. In: [T, qkv_width]. Out: [T,
 /// out_width].
-class AttentionCore : public Layer {
+class AttentionCore final : public Layer {
  public:
   struct QkNorm {
     std::shared_ptr<Parameter> q_weight, k_weight;  ///< [head_dim]
@@ -44,9 +44,6 @@ class AttentionCore : public Layer {
   void backward_weight(Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
-  /// The output is kept anyway: backward needs it.
-  bool can_rebuild_output() const override { return true; }
-  Tensor rebuild_output(const Saved& saved, Ctx& ctx) const override;
 
  private:
   struct Qkv {

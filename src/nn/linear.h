@@ -2,12 +2,12 @@
 
 #include <memory>
 
-#include "nn/layer.h"
+#include "nn/fusible.h"
 
 namespace heddle {
 
 /// y = x W^T + b with W stored [out, in], or y = x W + b with W stored [in, out] (GPT-2's files).
-class Linear : public Layer {
+class Linear final : public Product {
  public:
   enum class Storage { out_in, in_out };
 
@@ -16,30 +16,24 @@ class Linear : public Layer {
   Linear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
          Storage storage = Storage::out_in, bool adds_bias = true);
 
-  Tensor forward(const Tensor& x_TI, Saved& saved, Ctx& ctx) override;
+  Tensor multiply(Tensor x_TI, const Tensor& addend_TO, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) override;
-  void backward_weight(Saved& saved, Ctx& ctx) override;
-  Tensor forward_added(const Tensor& x_TI, const Tensor& addend_TO, Saved& saved,
-                       Ctx& ctx) override;
+  void backward_weight_given(const Tensor& x_TI, Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
-  bool accept_rebuilt_input() override;
-  Tensor forward_through(const Tensor& x_TI, Layer& next, Saved& saved, Saved& next_saved,
-                         Ctx& ctx) override;
-  Rebuilt backward_through(const Tensor& dy_TO, Layer& before, Saved& saved, Saved& before_saved,
-                           Ctx& ctx) override;
 
- private:
+  // B and W for an owner that keeps the input and the output's gradient itself.
+  Tensor input_grad(const Tensor& dy_TO, Ctx& ctx) const;
+  void add_weight_grads(const Tensor& x_TI, const Tensor& dy_TO, Ctx& ctx);
+  const Tensor& weight() const { return weight_->value; }
+  std::int64_t out() const { return weight_->shape[storage_ == Storage::out_in ? 0 : 1]; }
   /// y = x W^T and nothing else.
   bool is_plain() const { return !bias_ && storage_ == Storage::out_in; }
-  std::int64_t in() const { return weight_->shape[storage_ == Storage::out_in ? 1 : 0]; }
-  std::int64_t out() const { return weight_->shape[storage_ == Storage::out_in ? 0 : 1]; }
 
-  enum Slot { kInput, kOutputGrad };
+ private:
   std::shared_ptr<Parameter> weight_, bias_;
   Storage storage_;
   bool adds_bias_;
-  bool input_is_rebuilt_ = false;
 };
 
 }  // namespace heddle

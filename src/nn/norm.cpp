@@ -9,21 +9,22 @@ namespace {
 /// statistics stay.
 Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statistics) {
   Cost cost;
-  cost.saved_bytes = static_cast<std::size_t>(shape.tokens()) *
-                     (static_cast<std::size_t>(width) * size_of(shape.dtype) +
-                      static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype)));
+  cost.kept_input_bytes = shape.bytes(width);
+  cost.saved_bytes = shape.bytes(width) + static_cast<std::size_t>(shape.tokens() * statistics) *
+                                              size_of(statistics_of(shape.dtype));
   return cost;
 }
 
 }  // namespace
 
-RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps, NormOutput output)
-    : weight_(std::move(weight)), eps_(eps), output_(output) {}
+RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
+    : weight_(std::move(weight)), eps_(eps) {}
 
-Tensor RmsNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+Tensor RmsNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, rstd_T, ctx.stream);
+  add(addend_TD, y_TD, ctx);
   if (ctx.keeps_saved) {
     saved.put(kInput, x_TD);
     saved.put(kRstd, rstd_T);
@@ -31,7 +32,7 @@ Tensor RmsNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   return y_TD;
 }
 
-Tensor RmsNorm::rebuild_output(const Saved& saved, Ctx& ctx) const {
+Tensor RmsNorm::output_again(const Saved& saved, Ctx& ctx) const {
   const Tensor& x_TD = saved.get(kInput);
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, saved.get(kRstd), ctx.stream);
@@ -52,12 +53,7 @@ void RmsNorm::backward_weight(Saved& saved, Ctx& ctx) {
                                 weight_->grad, ctx.stream);
 }
 
-Tensor RmsNorm::backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
-  return backward_added(dy_TD, {}, saved, ctx);
-}
-
-Tensor RmsNorm::backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
-                               Ctx& ctx) {
+Tensor RmsNorm::backward_added(Tensor dy_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
   weight_->clear_stale_grad(ctx.stream);
   ops::rms_norm_backward(dy_TD, saved.take(kInput), weight_->value, saved.take(kRstd), addend_TD,
@@ -69,16 +65,16 @@ void RmsNorm::visit(const ParamVisitor& visitor) { visitor(*weight_); }
 
 Cost RmsNorm::cost(const CostShape& shape) const { return norm_cost(shape, weight_->shape[0], 1); }
 
-LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias, double eps,
-                     NormOutput output)
-    : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps), output_(output) {}
+LayerNorm::LayerNorm(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias, double eps)
+    : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps) {}
 
-Tensor LayerNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+Tensor LayerNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   const Tensor mean_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, mean_T, rstd_T,
                           ctx.stream);
+  add(addend_TD, y_TD, ctx);
   if (ctx.keeps_saved) {
     saved.put(kInput, x_TD);
     saved.put(kMean, mean_T);
@@ -87,7 +83,7 @@ Tensor LayerNorm::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   return y_TD;
 }
 
-Tensor LayerNorm::rebuild_output(const Saved& saved, Ctx& ctx) const {
+Tensor LayerNorm::output_again(const Saved& saved, Ctx& ctx) const {
   const Tensor& x_TD = saved.get(kInput);
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, saved.get(kMean),
@@ -110,12 +106,7 @@ void LayerNorm::backward_weight(Saved& saved, Ctx& ctx) {
                                   saved.take(kRstd), weight_->grad, bias_->grad, ctx.stream);
 }
 
-Tensor LayerNorm::backward(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
-  return backward_added(dy_TD, {}, saved, ctx);
-}
-
-Tensor LayerNorm::backward_added(const Tensor& dy_TD, const Tensor& addend_TD, Saved& saved,
-                                 Ctx& ctx) {
+Tensor LayerNorm::backward_added(Tensor dy_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
   weight_->clear_stale_grad(ctx.stream);
   bias_->clear_stale_grad(ctx.stream);

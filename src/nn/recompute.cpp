@@ -34,7 +34,8 @@ void Recompute::visit(const ParamVisitor& visitor) { inner_->visit(visitor); }
 
 Cost Recompute::cost(const CostShape& shape) const {
   Cost cost = inner_->cost(shape);
-  cost.saved_bytes = static_cast<std::size_t>(shape.tokens() * width_) * size_of(shape.dtype);
+  cost.saved_bytes = cost.kept_input_bytes = shape.bytes(width_);
+  cost.kept_output_bytes = 0;
   return cost;
 }
 

@@ -49,6 +49,8 @@ Tensor Redistribute::backward_input(const Tensor& dy, Saved&, Ctx& ctx) {
   return change(dy, dual(to_), dual(from_), ctx);
 }
 
+bool Redistribute::keeps_tensor() const { return way(from_, to_) == Way::nothing; }
+
 Tensor Redistribute::change(const Tensor& x, Placement from, Placement to, Ctx& ctx) const {
   switch (way(from, to)) {
     case Way::nothing: return x;

@@ -15,7 +15,7 @@ std::int64_t tokens_per_rank(std::int64_t tokens, int ranks);
 /// A change of how activations [tokens, width] lie on one axis; only dimension 0 is ever split. The
 /// collective follows from the two placements by the table of mesh/layout.h, and so does the
 /// backward, which changes dual(to) into dual(from).
-class Redistribute : public Layer {
+class Redistribute final : public Layer {
  public:
   /// `comm` outlives the layer. Throws InternalError for a change that the table does not have.
   Redistribute(Communicator& comm, Placement from, Placement to, std::int64_t width);
@@ -26,6 +26,9 @@ class Redistribute : public Layer {
   void backward_weight(Saved&, Ctx&) override {}
   void visit(const ParamVisitor&) override {}
   Cost cost(const CostShape&) const override { return {}; }
+
+  /// Whether forward returns its input as it is.
+  bool keeps_tensor() const;
 
  private:
   Tensor change(const Tensor& x, Placement from, Placement to, Ctx& ctx) const;

@@ -1,57 +1,58 @@
 #include "nn/residual.h"
 
+#include <algorithm>
+
 #include "ops/elementwise.h"
 
 namespace heddle {
 
-Residual::Residual(std::vector<std::unique_ptr<Layer>> branches, std::int64_t width)
-    : branches_(std::move(branches)), width_(width) {}
+Residual::Residual(std::vector<Layers> branches) {
+  for (Layers& branch : branches) branches_.emplace_back(std::move(branch));
+}
+
+Residual::Residual(Layers branch) { branches_.emplace_back(std::move(branch)); }
 
 Tensor Residual::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  Tensor y;
-  for (int i = 0; i < static_cast<int>(branches_.size()); ++i) {
-    y = branches_[static_cast<std::size_t>(i)]->forward_added(x, i == 0 ? x : y, saved.child(i),
-                                                              ctx);
-  }
+  Tensor y = x;
+  for (int i = 0; i < count(); ++i) y = branch(i).forward_added(x, y, saved.child(i), ctx);
   return y;
 }
 
 Tensor Residual::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
-  Tensor dx;
-  for (int i = static_cast<int>(branches_.size()) - 1; i >= 0; --i) {
-    const Tensor branch =
-        branches_[static_cast<std::size_t>(i)]->backward_input(dy, saved.child(i), ctx);
-    ops::accumulate(dx.defined() ? dx : dy, branch, ctx.stream);
-    dx = branch;
+  Tensor dx = dy;
+  for (int i = count() - 1; i >= 0; --i) {
+    const Tensor gradient = branch(i).backward_input(dy, saved.child(i), ctx);
+    ops::accumulate(dx, gradient, ctx.stream);
+    dx = gradient;
   }
   return dx;
 }
 
 Tensor Residual::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
-  Tensor dx;
-  for (int i = static_cast<int>(branches_.size()) - 1; i >= 0; --i) {
-    dx = branches_[static_cast<std::size_t>(i)]->backward_added(dy, dx.defined() ? dx : dy,
-                                                                saved.child(i), ctx);
+  Tensor dx = dy;
+  for (int i = count() - 1; i >= 0; --i) {
+    dx = branch(i).backward_added(dy, dx, saved.child(i), ctx);
   }
   return dx;
 }
 
 void Residual::backward_weight(Saved& saved, Ctx& ctx) {
-  for (int i = static_cast<int>(branches_.size()) - 1; i >= 0; --i) {
-    branches_[static_cast<std::size_t>(i)]->backward_weight(saved.child(i), ctx);
-  }
+  for (int i = count() - 1; i >= 0; --i) branch(i).backward_weight(saved.child(i), ctx);
 }
 
 void Residual::visit(const ParamVisitor& visitor) {
-  for (const auto& branch : branches_) branch->visit(visitor);
+  for (Sequential& branch : branches_) branch.visit(visitor);
 }
 
 Cost Residual::cost(const CostShape& shape) const {
   Cost sum;
-  for (const auto& branch : branches_) sum += branch->cost(shape);
-  // The branches keep one and the same x.
-  sum.saved_bytes -= (branches_.size() - 1) * static_cast<std::size_t>(shape.tokens() * width_) *
-                     size_of(shape.dtype);
+  for (const Sequential& branch : branches_) {
+    const Cost next = branch.cost(shape);
+    sum += next;
+    // The branches keep one and the same x.
+    sum.saved_bytes -= std::min(sum.kept_input_bytes, next.kept_input_bytes);
+    sum.kept_input_bytes = next.kept_input_bytes;
+  }
   return sum;
 }
 

@@ -1,18 +1,20 @@
 #pragma once
 
-#include <memory>
 #include <vector>
 
-#include "nn/layer.h"
+#include "nn/sequential.h"
 
 namespace heddle {
 
 /// y = x + branch(x), or x + the sum of several branches of the same x (GPT-NeoX's parallel
-/// residual).
-class Residual : public Layer {
+/// residual). The sums are made by the ends of the branches, on the way where they can
+/// (AddingLayer).
+class Residual final : public Layer {
  public:
-  /// `width` is that of x. Every branch starts with a layer that keeps x.
-  Residual(std::vector<std::unique_ptr<Layer>> branches, std::int64_t width);
+  /// Every branch starts with a layer that keeps x and ends with one that does not keep its output,
+  /// which the sum may be made in.
+  explicit Residual(std::vector<Layers> branches);
+  explicit Residual(Layers branch);
 
   Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
@@ -22,8 +24,10 @@ class Residual : public Layer {
   Cost cost(const CostShape& shape) const override;
 
  private:
-  std::vector<std::unique_ptr<Layer>> branches_;
-  std::int64_t width_;
+  int count() const { return static_cast<int>(branches_.size()); }
+  Sequential& branch(int index) { return branches_[static_cast<std::size_t>(index)]; }
+
+  std::vector<Sequential> branches_;
 };
 
 }  // namespace heddle

@@ -53,7 +53,6 @@ class TensorRules {
 
   TokenShare token_share() const;
 
-  using Layers = std::vector<std::unique_ptr<Layer>>;
   /// From the stream into products whose weights are divided by output, and from products whose
   /// weights are divided by input back to the stream.
   void enter(Layers& layers, std::int64_t width) const;

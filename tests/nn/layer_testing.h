@@ -33,8 +33,8 @@ inline void PrintTo(const LayerCase& layer, std::ostream* out) { *out << layer.n
 inline constexpr std::int64_t kSequences = 2, kSeqLen = 7;
 
 template <class... Parts>
-std::vector<std::unique_ptr<Layer>> layers(std::unique_ptr<Parts>... parts) {
-  std::vector<std::unique_ptr<Layer>> list;
+Layers layers(std::unique_ptr<Parts>... parts) {
+  Layers list;
   (list.push_back(std::move(parts)), ...);
   return list;
 }

@@ -5,16 +5,11 @@
 
 #include "model/decoder.h"
 #include "model/registry.h"
-#include "model/rope_tables.h"
-#include "nn/activation.h"
-#include "nn/attention.h"
 #include "nn/embedding.h"
-#include "nn/layer_testing.h"
-#include "nn/linear.h"
 #include "nn/loss_head.h"
-#include "nn/norm.h"
 #include "nn/recompute.h"
 #include "nn/residual.h"
+#include "nn/sample_layers.h"
 #include "nn/sequential.h"
 
 namespace heddle {
@@ -22,38 +17,9 @@ namespace {
 
 using LayerPtr = std::unique_ptr<Layer>;
 
-std::unique_ptr<Linear> linear(std::int64_t out, std::int64_t in, bool has_bias = false) {
-  return std::make_unique<Linear>(parameter("w", {out, in}),
-                                  has_bias ? parameter("b", {out}) : nullptr);
-}
-
 std::unique_ptr<Linear> stacked_linear(std::int64_t in) {
   return std::make_unique<Linear>(stacked({{"q", 6}, {"k", 2}, {"v", 3}}, {11, in}),
                                   stacked({{"qb", 6}, {"kb", 2}, {"vb", 3}}, {11}));
-}
-
-std::unique_ptr<Linear> in_out_linear(std::int64_t out, std::int64_t in, bool has_bias) {
-  return std::make_unique<Linear>(parameter("w", {in, out}),
-                                  has_bias ? parameter("b", {out}) : nullptr,
-                                  Linear::Storage::in_out);
-}
-
-std::unique_ptr<RmsNorm> rms_norm(std::int64_t width) {
-  return std::make_unique<RmsNorm>(parameter("w", {width}), 1e-5);
-}
-
-std::unique_ptr<LayerNorm> layer_norm(std::int64_t width) {
-  return std::make_unique<LayerNorm>(parameter("w", {width}), parameter("b", {width}), 1e-5);
-}
-
-std::unique_ptr<AttentionCore> attention(const AttentionShape& shape, Memory& memory,
-                                         std::int64_t rotated = 0, bool qk_norm = false) {
-  std::optional<RopeSpec> rope;
-  if (rotated > 0) rope = RopeSpec{.theta = 50.0, .dims = rotated};
-  AttentionCore::QkNorm norms;
-  if (qk_norm) norms = {parameter("q", {shape.head_dim}), parameter("k", {shape.head_dim}), 1e-6};
-  return std::make_unique<AttentionCore>(shape, make_rope_tables(rope, kSeqLen, DType::f64, memory),
-                                         0.6, 0, std::move(norms));
 }
 
 LossHead::Options in_chunks(std::int64_t tokens) {
@@ -66,16 +32,11 @@ std::unique_ptr<LossHead> head(std::int64_t chunk) {
   return std::make_unique<LossHead>(parameter("w", {11, 6}), in_chunks(chunk));
 }
 
-LayerPtr mlp(std::int64_t width) {
-  return std::make_unique<Sequential>(
-      layers(rms_norm(width), linear(10, width), std::make_unique<SwiGlu>(5), linear(width, 5)));
-}
-
-LayerPtr attention_branch(std::int64_t width, Memory& memory) {
-  const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 4};
-  return std::make_unique<Sequential>(layers(layer_norm(width),
-                                             linear(shape.qkv_width(), width, true),
-                                             attention(shape, memory, 4), linear(width, 8, true)));
+std::vector<Layers> branches(Layers first, Layers second) {
+  std::vector<Layers> both;
+  both.push_back(std::move(first));
+  both.push_back(std::move(second));
+  return both;
 }
 
 LayerPtr tied_model(Memory&) {
@@ -143,13 +104,11 @@ const LayerCase kLayers[] = {
     {.name = "LossHeadUnevenChunks", .make = [](Memory&) -> LayerPtr { return head(4); }, .width = 6, .is_loss = true},
     {.name = "TiedEmbeddingAndHead", .make = tied_model, .is_loss = true},
     {.name = "SequentialOfLinears", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(linear(5, 9), linear(4, 5, true))); }, .width = 9},
-    {.name = "SequentialRebuildingRmsNorm", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(rms_norm(9), linear(4, 9))); }, .width = 9},
-    {.name = "SequentialRebuildingLayerNorm", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(layer_norm(9), linear(4, 9))); }, .width = 9},
-    {.name = "SequentialRebuildingActivation", .make = [](Memory&) -> LayerPtr { return mlp(9); }, .width = 9},
-    {.name = "SequentialRebuildingAttention", .make = [](Memory& m) { return attention_branch(9, m); }, .width = 9},
-    {.name = "Residual", .make = [](Memory&) -> LayerPtr { return std::make_unique<Residual>(layers(mlp(9)), 9); }, .width = 9},
-    {.name = "ResidualOfTwoBranches", .make = [](Memory& m) -> LayerPtr { return std::make_unique<Residual>(layers(attention_branch(9, m), mlp(9)), 9); }, .width = 9, .documents = true},
-    {.name = "Recompute", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(layers(mlp(9)), 9), 9); }, .width = 9},
+    {.name = "SequentialOfAttentionAndLinears", .make = [](Memory& m) -> LayerPtr { return std::make_unique<Sequential>(attention_branch(9, m)); }, .width = 9},
+    {.name = "SequentialOfActivationAndLinears", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(swiglu_branch(9)); }, .width = 9},
+    {.name = "Residual", .make = [](Memory&) -> LayerPtr { return std::make_unique<Residual>(swiglu_branch(9)); }, .width = 9},
+    {.name = "ResidualOfTwoBranches", .make = [](Memory& m) -> LayerPtr { return std::make_unique<Residual>(branches(attention_branch(9, m), swiglu_branch(9))); }, .width = 9, .documents = true},
+    {.name = "Recompute", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(swiglu_branch(9)), 9); }, .width = 9},
     block("gpt2"), block("gpt-neox"), block("gpt-neox-sequential"), block("llama"), block("llama-linear-bias"),
     block("mistral"), block("qwen2"), block("qwen3"),
     block("gpt2", true), block("gpt-neox", true), block("llama", true), block("qwen3", true),

@@ -7,9 +7,13 @@
 #include <numeric>
 
 #include "comm/threads/thread_world.h"
+#include "nn/activation.h"
 #include "nn/embedding.h"
+#include "nn/fuse.h"
 #include "nn/layer_testing.h"
+#include "nn/linear.h"
 #include "nn/loss_head.h"
+#include "nn/norm.h"
 #include "nn/redistribute.h"
 #include "nn/sequential.h"
 
@@ -17,7 +21,6 @@ namespace heddle {
 namespace {
 
 using Kind = Placement::Kind;
-using Layers = std::vector<std::unique_ptr<Layer>>;
 
 constexpr std::int64_t kVocab = 11, kWidth = 4, kTokens = kSequences * kSeqLen;
 constexpr double kLossScale = 0.37;
@@ -98,6 +101,19 @@ Layers token_head(Communicator& comm, std::int64_t chunk) {
               std::make_unique<LossHead>(table("w", kVocab, replicate()), options));
 }
 
+/// A block's second branch, fused: on every rank a part of the width between the products.
+Layers divided_mlp(Communicator& comm, Placement stream) {
+  auto norm = parameter("n", {kWidth});
+  if (stream.kind == Kind::shard) norm->layout = Layout{}.with(Axis::tp, replicate());
+  auto down = parameter("d", {kWidth, 3});
+  down->layout = Layout{}.with(Axis::tp, shard(1));
+  return fuse(layers(std::make_unique<RmsNorm>(norm, 1e-5), change(comm, stream, replicate()),
+                     std::make_unique<Linear>(table("u", 6, shard(0)), nullptr),
+                     std::make_unique<SwiGlu>(3), std::make_unique<Linear>(down, nullptr),
+                     change(comm, partial(), stream)),
+              NormOutput::rebuilt);
+}
+
 SharedCase alone(const std::string& name, Placement from, Placement to) {
   return {.name = name,
           .make = [=](Communicator& c) { return list(change(c, from, to)); },
@@ -124,6 +140,8 @@ const SharedCase kShared[] = {
     {.name = "LossHeadOfAVocabularyPart", .make = [](Communicator& c) { return vocabulary_head(c, 512, invariant()); }, .is_loss = true},
     {.name = "LossHeadOfAVocabularyPartInChunks", .make = [](Communicator& c) { return vocabulary_head(c, 3, invariant()); }, .is_loss = true},
     {.name = "LossHeadOfAVocabularyPartFromTokenShares", .make = [](Communicator& c) { return vocabulary_head(c, 5, shard(0)); }, .in = shard(0), .is_loss = true},
+    {.name = "MlpDividedByWidth", .make = [](Communicator& c) { return divided_mlp(c, invariant()); }},
+    {.name = "MlpDividedByWidthBetweenTokenShares", .make = [](Communicator& c) { return divided_mlp(c, shard(0)); }, .in = shard(0), .out = shard(0)},
     {.name = "LossHeadOfATokenShare", .make = [](Communicator& c) { return token_head(c, 512); }, .is_loss = true},
     {.name = "LossHeadOfATokenShareInChunks", .make = [](Communicator& c) { return token_head(c, 2); }, .is_loss = true},
 };

@@ -26,7 +26,7 @@ TEST(TensorRules, OfOneRankDivideNothing) {
     EXPECT_EQ(rules.stream(), invariant());
     EXPECT_EQ(rules.on_stream(), whole_on_stage());
     EXPECT_EQ(rules.token_share().count, 1);
-    TensorRules::Layers layers;
+    Layers layers;
     rules.enter(layers, 4);
     rules.leave(layers, 4);
     rules.share_tokens(layers, 4);
@@ -124,13 +124,13 @@ std::ostream& operator<<(std::ostream& out, const Traffic& t) {
              << " all-gather, " << t.reduce_scatter << " reduce-scatter, " << t.rows_out << " rows";
 }
 
-using Rule = void (TensorRules::*)(TensorRules::Layers&, std::int64_t) const;
+using Rule = void (TensorRules::*)(Layers&, std::int64_t) const;
 
 Traffic traffic(Rule rule, bool sequence, std::int64_t rows_in, bool backward) {
   constexpr std::int64_t kTokens = 5, kWidth = 3;
   RecordCommunicator tp(1, 2);
   const TensorRules rules(tp, sequence);
-  TensorRules::Layers layers;
+  Layers layers;
   (rules.*rule)(layers, kWidth);
   Memory memory;
   Stream stream(1);

@@ -1,0 +1,128 @@
+#include "nn/fused_layers.h"
+
+#include "base/check.h"
+#include "ops/gemm.h"
+
+namespace heddle {
+
+NormProduct::NormProduct(std::unique_ptr<Norm> norm, std::unique_ptr<Redistribute> change,
+                         std::unique_ptr<Product> product)
+    : norm_(std::move(norm)), change_(std::move(change)), product_(std::move(product)) {
+  HEDDLE_CHECK(!change_ || change_->keeps_tensor(), "a change that moves what is made again");
+}
+
+Tensor NormProduct::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
+  return product_->multiply(norm_->forward(x, saved.child(kNorm), ctx), addend,
+                            saved.child(kProduct), ctx);
+}
+
+Tensor NormProduct::changed_back(const Tensor& gradient, Ctx& ctx) {
+  if (!change_) return gradient;
+  Saved nothing;
+  return change_->backward_input(gradient, nothing, ctx);
+}
+
+Tensor NormProduct::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  const Tensor gradient = product_->backward_input(dy, saved.child(kProduct), ctx);
+  // Here and not in W, when the norm's weights may be gone.
+  saved.put(kProductInput, norm_->output_again(saved.child(kNorm), ctx));
+  return norm_->backward_input(changed_back(gradient, ctx), saved.child(kNorm), ctx);
+}
+
+void NormProduct::backward_weight(Saved& saved, Ctx& ctx) {
+  product_->backward_weight_given(saved.take(kProductInput), saved.child(kProduct), ctx);
+  norm_->backward_weight(saved.child(kNorm), ctx);
+}
+
+Tensor NormProduct::backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) {
+  Saved& of_norm = saved.child(kNorm);
+  const Tensor gradient = product_->backward_given(
+      std::move(dy), [&] { return norm_->output_again(of_norm, ctx); }, saved.child(kProduct), ctx);
+  return norm_->backward_added(changed_back(gradient, ctx), addend, of_norm, ctx);
+}
+
+void NormProduct::visit(const ParamVisitor& visitor) {
+  norm_->visit(visitor);
+  product_->visit(visitor);
+}
+
+Cost NormProduct::cost(const CostShape& shape) const {
+  Cost cost = norm_->cost(shape);
+  cost += product_->cost(shape);
+  cost.saved_bytes -= shape.bytes(product_->in());
+  return cost;
+}
+
+Mlp::Mlp(std::unique_ptr<Linear> up, std::unique_ptr<Activation> activation,
+         std::unique_ptr<Linear> down)
+    : Product(up->in()),
+      up_(std::move(up)),
+      activation_(std::move(activation)),
+      down_(std::move(down)),
+      applies_swiglu_in_products_(up_->is_plain() && down_->is_plain() &&
+                                  dynamic_cast<const SwiGlu*>(activation_.get()) != nullptr) {}
+
+Tensor Mlp::activated(Tensor x_TD, Saved& saved, Ctx& ctx) {
+  Tensor h, y_TF;
+  if (applies_swiglu_in_products_) {
+    h = ctx.activation({x_TD.size(0), up_->out()}, x_TD.dtype());
+    y_TF = ctx.activation({x_TD.size(0), down_->in()}, x_TD.dtype());
+    ops::gemm_swiglu(x_TD, up_->weight(), h, y_TF, ctx.stream);
+  } else {
+    h = up_->multiply(x_TD, {}, saved, ctx);
+    x_TD = {};
+    y_TF = activation_->output(h, ctx);
+  }
+  if (ctx.keeps_saved) saved.put(kHidden, h);
+  return y_TF;
+}
+
+Tensor Mlp::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
+  Tensor y_TF = activated(std::move(x_TD), saved, ctx);
+  return down_->multiply(std::move(y_TF), addend_TD, saved, ctx);
+}
+
+Mlp::Middle Mlp::differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  const Tensor h = saved.take(kHidden);
+  if (!applies_swiglu_in_products_) {
+    return {.dh = h,
+            .y_TF = activation_->output_and_gradient(down_->input_grad(dy_TD, ctx), h, ctx)};
+  }
+  const Tensor y_TF = ctx.activation({dy_TD.size(0), down_->in()}, dy_TD.dtype());
+  const Tensor scratch_TF = ctx.activation(y_TF.shape(), dy_TD.dtype());
+  ops::gemm_swiglu_backward(dy_TD, down_->weight(), scratch_TF, h, h, y_TF, ctx.stream);
+  return {.dh = h, .y_TF = y_TF};
+}
+
+Tensor Mlp::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+  auto [dh, y_TF] = differentiate(dy_TD, saved, ctx);
+  saved.put(kDownInput, std::move(y_TF));
+  saved.put(kOutputGrad, dy_TD);
+  return up_->backward_input(dh, saved.child(0), ctx);
+}
+
+void Mlp::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+  down_->add_weight_grads(saved.take(kDownInput), saved.take(kOutputGrad), ctx);
+  up_->backward_weight_given(x_TD, saved.child(0), ctx);
+}
+
+Tensor Mlp::backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) {
+  auto [dh, y_TF] = differentiate(dy_TD, saved, ctx);
+  down_->add_weight_grads(y_TF, dy_TD, ctx);
+  y_TF = dy_TD = {};
+  return up_->backward_given(std::move(dh), input, saved.child(0), ctx);
+}
+
+void Mlp::visit(const ParamVisitor& visitor) {
+  up_->visit(visitor);
+  down_->visit(visitor);
+}
+
+Cost Mlp::cost(const CostShape& shape) const {
+  Cost cost = up_->cost(shape);
+  cost += down_->cost(shape);
+  cost.saved_bytes = shape.bytes(in()) + shape.bytes(up_->out());
+  return cost;
+}
+
+}  // namespace heddle

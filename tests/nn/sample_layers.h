@@ -1,0 +1,71 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "model/rope_tables.h"
+#include "nn/activation.h"
+#include "nn/attention.h"
+#include "nn/layer_testing.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
+
+namespace heddle {
+
+// Small layers of every kind, each with parameters of its own.
+
+inline std::unique_ptr<Linear> linear(std::int64_t out, std::int64_t in, bool has_bias = false) {
+  return std::make_unique<Linear>(parameter("w", {out, in}),
+                                  has_bias ? parameter("b", {out}) : nullptr);
+}
+
+inline std::unique_ptr<Linear> in_out_linear(std::int64_t out, std::int64_t in, bool has_bias) {
+  return std::make_unique<Linear>(parameter("w", {in, out}),
+                                  has_bias ? parameter("b", {out}) : nullptr,
+                                  Linear::Storage::in_out);
+}
+
+inline std::unique_ptr<RmsNorm> rms_norm(std::int64_t width) {
+  return std::make_unique<RmsNorm>(parameter("w", {width}), 1e-5);
+}
+
+inline std::unique_ptr<LayerNorm> layer_norm(std::int64_t width) {
+  return std::make_unique<LayerNorm>(parameter("w", {width}), parameter("b", {width}), 1e-5);
+}
+
+inline std::unique_ptr<SwiGlu> swiglu(std::int64_t width) {
+  return std::make_unique<SwiGlu>(width);
+}
+
+inline std::unique_ptr<GeluLayer> gelu(std::int64_t width) {
+  return std::make_unique<GeluLayer>(width, ops::Gelu::tanh);
+}
+
+inline std::unique_ptr<AttentionCore> attention(const AttentionShape& shape, Memory& memory,
+                                                std::int64_t rotated = 0, bool qk_norm = false) {
+  std::optional<RopeSpec> rope;
+  if (rotated > 0) rope = RopeSpec{.theta = 50.0, .dims = rotated};
+  AttentionCore::QkNorm norms;
+  if (qk_norm) norms = {parameter("q", {shape.head_dim}), parameter("k", {shape.head_dim}), 1e-6};
+  return std::make_unique<AttentionCore>(shape, make_rope_tables(rope, kSeqLen, DType::f64, memory),
+                                         0.6, 0, std::move(norms));
+}
+
+// Branches of blocks, unfused.
+
+inline Layers swiglu_branch(std::int64_t width) {
+  return layers(rms_norm(width), linear(10, width), swiglu(5), linear(width, 5));
+}
+
+inline Layers gelu_branch(std::int64_t width) {
+  return layers(layer_norm(width), in_out_linear(7, width, true), gelu(7),
+                in_out_linear(width, 7, true));
+}
+
+inline Layers attention_branch(std::int64_t width, Memory& memory) {
+  const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 4};
+  return layers(layer_norm(width), linear(shape.qkv_width(), width, true),
+                attention(shape, memory, 4), linear(width, 8, true));
+}
+
+}  // namespace heddle
