@@ -33,9 +33,9 @@ struct Parameter {
   std::vector<Part> parts;
   Shape shape;    ///< of the local tensor
   Layout layout;  ///< how the whole lies on the mesh
-  /// Rows from `first_row` on, where they lie otherwise: heads of keys and values, where tp has more
-  /// ranks than there are such heads. Neighbouring tp ranks then hold the same rows; each attends
-  /// with query heads of its own, so each has a part of the rows' gradient.
+  /// Rows from `first_row` on, where they lie otherwise: heads of keys and values, where tp has
+  /// more ranks than there are such heads. Neighbouring tp ranks then hold the same rows; each
+  /// attends with query heads of its own, so each has a part of the rows' gradient.
   struct Tail {
     std::int64_t first_row = 0;
     Layout layout;

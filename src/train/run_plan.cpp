@@ -17,11 +17,7 @@ JsonValue tags_json(const BytesByTag& bytes) {
   return json;
 }
 
-/// Without what a rank that is alone on an axis tells itself.
-JsonValue traffic_json(MeshTraffic traffic, const MeshShape& mesh) {
-  for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    if (mesh.sizes[axis] == 1) traffic.by_axis[axis] = {};
-  }
+JsonValue traffic_json(MeshTraffic traffic) {
   JsonValue all = JsonValue::array();
   traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
     for (std::size_t op = 0; op < kCommOps; ++op) {
@@ -36,7 +32,7 @@ JsonValue traffic_json(MeshTraffic traffic, const MeshShape& mesh) {
   return all;
 }
 
-JsonValue group_json(const RunPlan::Group& group, const MeshShape& mesh) {
+JsonValue group_json(const RunPlan::Group& group) {
   const MemoryPlan& memory = group.step.memory;
   return {{"first_rank", group.first_rank},
           {"last_rank", group.last_rank},
@@ -45,7 +41,7 @@ JsonValue group_json(const RunPlan::Group& group, const MeshShape& mesh) {
            {{"peak", static_cast<std::uint64_t>(memory.peak)},
             {"reserved", static_cast<std::uint64_t>(memory.reserved)},
             {"at_peak", tags_json(memory.at_peak)}}},
-          {"traffic", traffic_json(group.step.traffic, mesh)}};
+          {"traffic", traffic_json(group.step.traffic)}};
 }
 
 JsonValue mesh_json(const ParallelPlan& plan) {
@@ -118,7 +114,7 @@ JsonValue to_json(const RunPlan& plan) {
     json["hint"] = plan.refusal->hint();
   }
   for (const RunPlan::Group& group : plan.groups) {
-    json["ranks"].push_back(group_json(group, plan.parallel.mesh));
+    json["ranks"].push_back(group_json(group));
   }
   return json;
 }
