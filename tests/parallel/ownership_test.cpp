@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -110,39 +111,39 @@ bool holds(const Setting& setting, int rank) {
 }
 
 /// A number for what a rank adds to the gradient: the same for ranks that compute the same.
-int contribution(const Setting& setting, int rank) {
-  int number = 1;
+std::int64_t contribution(const Setting& setting, int rank) {
+  std::int64_t number = 1;
   for (const Axis axis : axes_of(setting.layout.view)) {
     const bool is_same = setting.layout.on(axis) == invariant();
-    number = 7 * number + (is_same ? 0 : setting.shape.coord(axis, rank));
+    number = 65 * number + (is_same ? 0 : setting.shape.coord(axis, rank));
   }
   return number;
 }
 
 /// The gradient of what `rank` holds: what all that use it contribute, each thing once.
-int expected_gradient(const Setting& setting, int rank) {
-  std::set<int> distinct;
-  int sum = 0;
+std::int64_t expected_gradient(const Setting& setting, int rank) {
+  std::set<std::int64_t> distinct;
+  std::int64_t sum = 0;
   for (int other = 0; other < setting.shape.ranks(); ++other) {
     if (!holds(setting, other) ||
         elements_of(setting, other, true) != elements_of(setting, rank, true)) {
       continue;
     }
-    const int adds = contribution(setting, other);
+    const std::int64_t adds = contribution(setting, other);
     if (distinct.insert(adds).second) sum += adds;
   }
   return sum;
 }
 
 /// The gradient as the axes of `ownership` say: the ranks of each group are summed in turn.
-std::map<int, int> summed_gradients(const Setting& setting) {
+std::map<int, std::int64_t> summed_gradients(const Setting& setting) {
   const Ownership how = ownership(setting.layout);
-  std::map<int, int> values;
+  std::map<int, std::int64_t> values;
   for (int rank = 0; rank < setting.shape.ranks(); ++rank) {
     if (holds(setting, rank)) values[rank] = contribution(setting, rank);
   }
   const auto sum_over = [&](const auto& group_of) {
-    const std::map<int, int> before = values;
+    const std::map<int, std::int64_t> before = values;
     for (auto& [rank, value] : values) {
       value = 0;
       for (const int member : group_of(rank)) value += before.at(member);
