@@ -38,7 +38,8 @@ def prepare(heddle, folder, environment):
     run([*heddle, "demo-text", "--bytes", 400000, "--out", text], environment, folder)
     run([*heddle, "tokenizer", "train", text, "--vocab", 512, "--special", "<|endoftext|>", "--out", tokenizer],
         environment, folder)
-    run([*heddle, "train", "examples/01_tiny_cpu/run.toml", "--set", "train.steps=21"], environment, folder)
+    run([*heddle, "train", "examples/01_tiny_cpu/run.toml", "--set", "train.steps=21", "--set",
+         "optim.warmup_steps=10"], environment, folder)
 
 
 def workloads(heddle, folder):
@@ -54,6 +55,7 @@ def workloads(heddle, folder):
         "eval of the demo, 16k tokens": whole("eval", "runs/demo", "--data", "runs/demo-text/text.jsonl",
                                               "--max-tokens", 16384),
         "40 steps of the demo": whole("train", "examples/01_tiny_cpu/run.toml", "--fresh", "--set", "train.steps=40",
+                                      "--set", "optim.warmup_steps=10",
                                       "--set", "train.eval_every=0", "--set", "run.dir=runs/short"),
         "a step of llama-15m, 4 x 256": step("--model", "llama-15m", "--batch", 4, "--seq", 256, "--steps", 5),
         "a step of llama-110m, 4 x 256": step("--model", "llama-110m", "--batch", 4, "--seq", 256, "--steps", 2),
