@@ -16,8 +16,8 @@ What is compared:
     which come only when something takes long: not at all.
   - Errors against a reference or between meshes ("5.3e-06"): not at all; "ok" says that they are
     small, and the limits are compared.
-  - What training computes. On the processor on which the demo was recorded (model name and vector
-    width): exactly, generated text too. Elsewhere sums are rounded in another order, and what is
+  - What training computes. On the processor on which the demo was recorded (name, family and model,
+    vector width): exactly, generated text too. Elsewhere sums are rounded in another order, and what is
     one bit at the first step has grown into another run hundreds of steps later: the first step's
     loss to 0.002, its norm and the losses of a mesh to 1 %, losses and perplexities of later steps
     to 5 %, their norms to a factor of two, generated text not at all. (Blocks of other commands than
@@ -57,16 +57,20 @@ GENERATED = re.compile(r"^(step \d+ sample: )?(?P<text>Today .*)$")
 
 
 def processor():
-    """What rounding depends on: "AMD EPYC, AVX-512"."""
+    """What rounding depends on: "AMD EPYC 25/17, AVX-512". One name stands for many generations, for which
+    libraries choose different kernels: family and model tell them apart."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return "unknown"
-    model = re.search(r"^model name\s*: (.*)$", text, re.M)
+    name = re.search(r"^model name\s*: (.*)$", text, re.M)
+    family = re.search(r"^cpu family\s*: (.*)$", text, re.M)
+    model = re.search(r"^model\s*: (.*)$", text, re.M)
     flags = re.search(r"^flags\s*: (.*)$", text, re.M)
     words = flags.group(1).split() if flags else []
     width = "AVX-512" if "avx512f" in words else "AVX2" if "avx2" in words else "no AVX2"
-    return f"{model.group(1).strip() if model else 'unknown'}, {width}"
+    known = [found.group(1).strip() if found else "unknown" for found in (name, family, model)]
+    return "{} {}/{}, {}".format(*known, width)
 
 
 def tolerance(line, name, value):
