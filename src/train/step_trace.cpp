@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
-#include "tensor/memory.h"
+#include "comm/agree.h"
 
 namespace heddle {
 namespace {
@@ -28,24 +27,6 @@ std::string name_of_call(const CommCall& call) {
 CommCall::Clock::time_point started_together(World& world) {
   world.all().barrier();
   return CommCall::Clock::now();
-}
-
-/// `own` of every rank, on all of them.
-std::vector<std::string> gather_text(Communicator& all, const std::string& own) {
-  Memory memory;
-  Stream stream(1);
-  const double longest = all.combine(static_cast<double>(own.size()), ReduceOp::max);
-  const auto length = static_cast<std::int64_t>(longest);
-  const Tensor row = memory.zeros({length}, DType::u8, MemoryTag::communication);
-  const Tensor rows = memory.alloc({all.size(), length}, DType::u8, MemoryTag::communication);
-  std::memcpy(row.bytes(), own.data(), own.size());
-  all.all_gather(row, rows, stream).wait(stream);
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < all.size(); ++rank) {
-    const auto* from = reinterpret_cast<const char*>(rows.bytes() + rank * length);
-    texts.emplace_back(from, strnlen(from, static_cast<std::size_t>(length)));
-  }
-  return texts;
 }
 
 }  // namespace
@@ -106,7 +87,7 @@ observe::Trace StepTrace::gather() {
   part_start_ = seconds_at(CommCall::Clock::now());
   const std::string own = std::exchange(trace_, {}).json();
   observe::Trace all;
-  for (const std::string& text : gather_text(world_.all(), own)) {
+  for (const std::string& text : texts_of_all(world_, own)) {
     if (world_.rank() != 0) break;
     const observe::Trace of_rank = observe::parse_trace(text, "a rank's trace");
     for (const observe::Span& span : of_rank.spans()) {
