@@ -37,24 +37,20 @@ class WaitingStage : public Stage {
  public:
   explicit WaitingStage(Memory& memory, int stages) : memory_(memory), stages_(stages) {}
 
-  Tensor forward(int stage, int, const Tensor&) override {
-    wait(kTimes.f);
-    return stage + 1 < stages_ ? boundary(0) : Tensor();
-  }
-  Tensor backward_input(int stage, int, const Tensor&) override {
-    wait(kTimes.b);
-    return stage > 0 ? boundary(0) : Tensor();
-  }
-  void backward_weight(int, int) override { wait(kTimes.w); }
-  Tensor backward(int stage, int, const Tensor&) override {
-    wait(kTimes.b + kTimes.w);
-    return stage > 0 ? boundary(0) : Tensor();
+  Tensor compute(const StepOp& op, const Tensor&) override {
+    const Act act = op.action->act;
+    const int stage = op.action->stage;
+    if (act == Act::f) wait(kTimes.f);
+    if (act == Act::b) wait(kTimes.b);
+    if (act == Act::w) wait(kTimes.w);
+    if (act == Act::bw) wait(kTimes.b + kTimes.w);
+    const bool goes_on = act == Act::f ? stage + 1 < stages_ : act != Act::w && stage > 0;
+    return goes_on ? boundary(0) : Tensor();
   }
   Tensor boundary(int) override {
     return memory_.alloc({kMessageFloats}, DType::f32, MemoryTag::activations);
   }
-  void reduce_grads() override {}
-  void step() override {}
+  void perform(const StepOp&) override {}
 
   /// By how much a wait was longer than asked for, on average.
   double mean_delay() const { return delay_ / waits_; }
@@ -87,10 +83,11 @@ Measured measure(const Schedule& schedule, World& world) {
   WaitingStage stage(memory, schedule.stages());
   double own = 0.0;
   world.all().barrier();
-  execute(schedule, world.all(), stage, stream, [&](const Action& action, double, double end) {
-    const bool computes = action.act <= Act::bw;
-    if (computes) own = std::max(own, end);
-  });
+  execute(schedule, plain_units(schedule), {}, world.all(), stage, stream,
+          [&](const Action& action, double, double end) {
+            const bool computes = action.act <= Act::bw;
+            if (computes) own = std::max(own, end);
+          });
   return {.makespan = world.all().combine(own, ReduceOp::max),
           .mean_delay = world.all().combine(stage.mean_delay(), ReduceOp::sum) / world.size()};
 }

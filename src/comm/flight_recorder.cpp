@@ -39,13 +39,8 @@ std::string_view name_of(CommCall::State state) {
 
 std::string CommTag::text() const {
   std::string text = what;
-  const auto add = [&text](std::string_view name, int number) {
-    if (number < 0) return;
-    if (!text.empty()) text += ", ";
-    text += fmt::format("{} {}", name, number);
-  };
-  add("unit", unit);
-  add("mb", microbatch);
+  if (unit) text += " of " + *unit;
+  if (microbatch >= 0) text += fmt::format(", micro-batch {}", microbatch);
   return text;
 }
 
@@ -76,14 +71,9 @@ void FlightRecorder::set_observer(Observer observer) {
   observer_ = std::move(observer);
 }
 
-CommTag FlightRecorder::tag() const {
+void FlightRecorder::set_tag(CommTag tag) {
   const std::lock_guard lock(mutex_);
-  return tag_;
-}
-
-void FlightRecorder::set_tag(const CommTag& tag) {
-  const std::lock_guard lock(mutex_);
-  tag_ = tag;
+  tag_ = std::move(tag);
 }
 
 bool FlightRecorder::admits(const CommCall& call) const {

@@ -23,11 +23,10 @@ struct Group {
   std::uint64_t id = 0;
 };
 
-/// What the caller is doing, made into text only when it is shown: "F, unit 7, mb 3". `what` is a
-/// literal.
+/// What the caller is doing, made into text only when it is shown: "F of block 7, micro-batch 3".
 struct CommTag {
-  const char* what = "";
-  int unit = -1;
+  const char* what = "";  ///< a literal
+  std::shared_ptr<const std::string> unit = {};
   int microbatch = -1;
 
   std::string text() const;
@@ -55,7 +54,7 @@ struct CommCall {
   bool is_waited_for = false;  ///< the rank does nothing else until it ends
   Clock::time_point queued = {}, started = {}, waited = {}, ended = {};
 
-  /// "all_reduce #118 of dp (f32 [512, 64], F, unit 7, mb 3)"
+  /// "all_reduce #118 of dp (f32 [512, 64], F of block 7, micro-batch 3)"
   std::string text() const;
   bool is_finished() const { return state == State::done || state == State::failed; }
 };
@@ -79,8 +78,8 @@ class FlightRecorder {
   void set_hook(Hook hook);
   /// An empty one ends it; a call that is just being reported may still come.
   void set_observer(Observer observer);
-  CommTag tag() const;
-  void set_tag(const CommTag& tag);
+  /// What the calls that follow are for.
+  void set_tag(CommTag tag);
 
   /// Runs the hook on a call that is about to be made.
   bool admits(const CommCall& call) const;
@@ -117,20 +116,5 @@ class FlightRecorder {
 /// Writes rank-N.jsonl to the folder (nothing when that is empty). A failure is only logged: it
 /// comes with another one that matters more.
 void write_flight(const FlightRecorder& flight, const std::filesystem::path& folder);
-
-/// Says what the rank is doing while the scope lasts: all its calls carry the tag.
-class CommScope {
- public:
-  CommScope(FlightRecorder& flight, const CommTag& tag) : flight_(flight), before_(flight.tag()) {
-    flight_.set_tag(tag);
-  }
-  ~CommScope() { flight_.set_tag(before_); }
-  CommScope(const CommScope&) = delete;
-  CommScope& operator=(const CommScope&) = delete;
-
- private:
-  FlightRecorder& flight_;
-  CommTag before_;
-};
 
 }  // namespace heddle

@@ -5,170 +5,164 @@
 #include <map>
 #include <utility>
 
-#include "base/check.h"
 #include "base/clock.h"
 
 namespace heddle {
 namespace {
 
 /// Where the schedule needs no more: a stage then runs ahead of its neighbour by one.
-constexpr int kLeastSendsOutstanding = 2;
-constexpr std::size_t kReceivesPosted = 2;
+constexpr int kLeastSendsUnderWay = 2;
 
-bool is_receive(const Action& action) {
-  return action.act == Act::recv_act || action.act == Act::recv_grad;
+/// What a communicator's calls are for, as a verdict says it.
+const char* what_of(const Action& action) {
+  switch (action.act) {
+    case Act::send_act:
+    case Act::recv_act: return "activations";
+    case Act::send_grad:
+    case Act::recv_grad: return "gradients of activations";
+    default: return symbol(action.act);
+  }
 }
 
-/// One rank's walk through a schedule. Activations and gradients wait here between the action that
-/// made or received them and the one that uses them.
+/// One rank's walk through a step. Activations and gradients wait here between the op that made or
+/// received them and the one that uses them.
 class Walk {
  public:
-  Walk(const std::vector<Action>& actions, const Schedule& schedule, Communicator& pipeline,
-       Stage& stage, Stream& stream)
-      : actions_(actions),
-        schedule_(schedule),
+  Walk(const Schedule& schedule, Communicator& pipeline, Stage& stage, Stream& stream,
+       const OnAction& on_action)
+      : schedule_(schedule),
         pipeline_(pipeline),
         stage_(stage),
         stream_(stream),
-        sends_outstanding_(static_cast<std::size_t>(
-            std::max(kLeastSendsOutstanding, messages_under_way(schedule)))) {}
+        on_action_(on_action) {}
 
-  void perform(std::size_t index) {
-    post_receives(index);
-    const Action& action = actions_[index];
-    const Key key{action.stage, action.microbatch};
-    switch (action.act) {
-      case Act::f: return forward(action, key);
-      case Act::b:
-        return hand_back(
-            action, stage_.backward_input(action.stage, action.microbatch, take(gradients_, key)));
-      case Act::w: return stage_.backward_weight(action.stage, action.microbatch);
-      case Act::bw:
-        return hand_back(action,
-                         stage_.backward(action.stage, action.microbatch, take(gradients_, key)));
-      case Act::send_act: return send(action, take(outputs_, key), 2 * (action.stage + 1));
-      case Act::send_grad: return send(action, take(outputs_, key), 2 * (action.stage - 1) + 1);
-      case Act::recv_act: return receive(activations_, key);
-      case Act::recv_grad: return receive(gradients_, key);
-      case Act::reduce_grads: return stage_.reduce_grads();
-      case Act::step: return stage_.step();
-      case Act::vocab_s:
-      case Act::vocab_t:
-      case Act::embed_f:
-      case Act::embed_b: return stage_.vocabulary_pass(action.act, action.microbatch);
-      case Act::begin:
-        return stage_.begin_exchange(action.collective, action.microbatch, given(action));
-      case Act::end: return end_exchange(action, key);
+  void perform(const StepOp& op) {
+    switch (op.kind) {
+      case StepOp::Kind::action: return begin_action(*op.action);
+      case StepOp::Kind::compute: made_ = stage_.compute(op, std::exchange(made_, {})); return;
+      case StepOp::Kind::post: return post(*op.action);
+      case StepOp::Kind::receive: return receive(*op.action);
+      case StepOp::Kind::send: return send(*op.action);
+      case StepOp::Kind::sent: return end_send(*op.action);
+      case StepOp::Kind::begin: return stage_.begin_exchange(*op.action, given(*op.action));
+      case StepOp::Kind::end: return end_exchange(*op.action);
+      default: return stage_.perform(op);
     }
   }
 
-  void finish() {
-    for (auto& [to, sends] : sends_) {
-      for (const auto& [data, work] : sends) work.wait(stream_);
-    }
+  /// Ends the action under way.
+  void end_action() {
+    if (action_ == nullptr) return;
+    hand_over(*action_, std::exchange(made_, {}));
+    if (on_action_) on_action_(*action_, began_, watch_.seconds());
+    action_ = nullptr;
   }
 
  private:
   using Key = std::pair<int, int>;  // stage, micro-batch
   using Boundary = std::map<Key, Tensor>;
 
+  static Key key_of(const Action& action) { return {action.stage, action.microbatch}; }
   static Tensor take(Boundary& from, const Key& key) {
     auto found = from.extract(key);
     return found.empty() ? Tensor() : std::move(found.mapped());
   }
 
+  void begin_action(const Action& action) {
+    end_action();
+    action_ = &action;
+    began_ = watch_.seconds();
+    pipeline_.flight().set_tag({.what = what_of(action), .microbatch = action.microbatch});
+    if (action.act == Act::f) made_ = take(activations_, key_of(action));
+    if (action.act == Act::b || action.act == Act::bw) made_ = take(gradients_, key_of(action));
+  }
+
   bool is_here(int stage) const {
     return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == pipeline_.rank();
   }
-
-  void forward(const Action& action, const Key& key) {
-    const Tensor y = stage_.forward(action.stage, action.microbatch, take(activations_, key));
-    if (is_last(action.stage) && !is_split()) return;
-    if (is_here(action.stage + 1)) {
-      activations_[{action.stage + 1, action.microbatch}] = y;
-    } else {
-      outputs_[key] = y;
-    }
-  }
-
-  void hand_back(const Action& action, const Tensor& dx) {
-    if (action.stage == 0 && !is_split()) return;
-    if (is_here(action.stage - 1)) {
-      gradients_[{action.stage - 1, action.microbatch}] = dx;
-    } else {
-      outputs_[{action.stage, action.microbatch}] = dx;
-    }
-  }
-
   bool is_split() const { return schedule_.vocabulary != 0; }
-  bool is_last(int stage) const { return stage + 1 == schedule_.stages(); }
+
+  /// What a pass over a stage made, to the stage behind it (in the backward: before) or to whatever
+  /// sends it there.
+  void hand_over(const Action& action, Tensor made) {
+    const bool is_forward = action.act == Act::f;
+    if (!is_forward && action.act != Act::b && action.act != Act::bw) return;
+    const int next = is_forward ? action.stage + 1 : action.stage - 1;
+    if ((next < 0 || next == schedule_.stages()) && !is_split()) return;
+    if (is_here(next)) {
+      (is_forward ? activations_ : gradients_)[{next, action.microbatch}] = std::move(made);
+    } else {
+      outputs_[key_of(action)] = std::move(made);
+    }
+  }
 
   /// What the first or the last stage, if it is here, has for an exchange with a single source.
   Tensor given(const Action& action) {
-    return has_one_source(action.collective) ? take(outputs_, {action.stage, action.microbatch})
-                                             : Tensor();
+    return has_one_source(action.collective) ? take(outputs_, key_of(action)) : Tensor();
   }
 
-  void end_exchange(const Action& action, const Key& key) {
-    const Tensor taken = stage_.end_exchange(action.collective, action.microbatch);
+  void end_exchange(const Action& action) {
+    const Tensor taken = stage_.end_exchange(action);
     if (!taken.defined()) return;
-    (action.collective == Exchange::embedding ? activations_ : gradients_)[key] = taken;
+    (action.collective == Exchange::embedding ? activations_ : gradients_)[key_of(action)] = taken;
   }
 
-  void send(const Action& action, const Tensor& data, int tag) {
-    auto& outstanding = sends_[{action.peer, tag}];
-    if (outstanding.size() == sends_outstanding_) {
-      outstanding.front().second.wait(stream_);
-      outstanding.pop_front();
+  /// Messages have the tag of the receiving stage and their direction.
+  static int tag_of(const Action& action) {
+    switch (action.act) {
+      case Act::send_act: return 2 * (action.stage + 1);
+      case Act::send_grad: return 2 * (action.stage - 1) + 1;
+      case Act::recv_grad: return 2 * action.stage + 1;
+      default: return 2 * action.stage;
     }
-    outstanding.emplace_back(data, pipeline_.send(data, action.peer, stream_, tag));
   }
 
-  void post_receives(std::size_t from) {
-    for (; posted_.size() < kReceivesPosted && next_receive_ < actions_.size(); ++next_receive_) {
-      const Action& action = actions_[next_receive_];
-      if (!is_receive(action)) continue;
-      const int tag = 2 * action.stage + (action.act == Act::recv_grad ? 1 : 0);
-      const Tensor data = stage_.boundary(action.microbatch);
-      posted_.emplace_back(data, pipeline_.recv(data, action.peer, stream_, tag));
-    }
-    HEDDLE_CHECK(next_receive_ > from || !is_receive(actions_[from]) || !posted_.empty(),
-                 "a receive was not posted");
+  void send(const Action& action) {
+    const Tensor data = take(outputs_, key_of(action));
+    sends_[{action.peer, tag_of(action)}].emplace_back(
+        data, pipeline_.send(data, action.peer, stream_, tag_of(action)));
+  }
+  void end_send(const Action& action) {
+    auto& under_way = sends_[{action.peer, tag_of(action)}];
+    under_way.front().second.wait(stream_);
+    under_way.pop_front();
   }
 
-  void receive(Boundary& to, const Key& key) {
+  void post(const Action& action) {
+    const Tensor data = stage_.boundary(action.microbatch);
+    posted_.emplace_back(data, pipeline_.recv(data, action.peer, stream_, tag_of(action)));
+  }
+  void receive(const Action& action) {
     auto [data, work] = std::move(posted_.front());
     posted_.pop_front();
     work.wait(stream_);
-    to[key] = std::move(data);
+    (action.act == Act::recv_act ? activations_ : gradients_)[key_of(action)] = std::move(data);
   }
 
-  const std::vector<Action>& actions_;
   const Schedule& schedule_;
   Communicator& pipeline_;
   Stage& stage_;
   Stream& stream_;
-  const std::size_t sends_outstanding_;  // to the same stage, in the same direction
+  const OnAction& on_action_;
+  const Stopwatch watch_;
 
+  const Action* action_ = nullptr;  // under way
+  double began_ = 0.0;
+  Tensor made_;  // by the unit before, in this action
   Boundary activations_, gradients_, outputs_;
-  std::size_t next_receive_ = 0;
   std::deque<std::pair<Tensor, Work>> posted_;  // in the order of the schedule
   std::map<std::pair<int, int>, std::deque<std::pair<Tensor, Work>>> sends_;
 };
 
 }  // namespace
 
-void execute(const Schedule& lowered, Communicator& pipeline, Stage& stage, Stream& stream,
-             const OnAction& on_action) {
-  const Stopwatch watch;
-  const auto& actions = lowered.by_rank[static_cast<std::size_t>(pipeline.rank())];
-  Walk walk(actions, lowered, pipeline, stage, stream);
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const double begin = watch.seconds();
-    walk.perform(i);
-    if (on_action) on_action(actions[i], begin, watch.seconds());
-  }
-  walk.finish();
+void execute(const Schedule& lowered, const RankUnits& units, StepPolicy policy,
+             Communicator& pipeline, Stage& stage, Stream& stream, const OnAction& on_action) {
+  policy.sends_under_way = std::max(kLeastSendsUnderWay, messages_under_way(lowered));
+  Walk walk(lowered, pipeline, stage, stream, on_action);
+  tell_step(lowered, pipeline.rank(), units, policy, [&](const StepOp& op) { walk.perform(op); });
+  walk.end_action();
+  pipeline.flight().set_tag({});
 }
 
 }  // namespace heddle

@@ -1,6 +1,7 @@
 #include "engine/model.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "base/check.h"
@@ -30,15 +31,32 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
       own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
       decoder_(build_decoder(spec_, options, memory, share())) {
-  int first = 0;
-  for (const Decoder::Units& units : decoder_.stages) {
-    first_unit_.push_back(first);
-    first += static_cast<int>(units.size());
-  }
+  layers_ = decoder_.unit_pointers();
   store_ = std::make_unique<ParamStore>(
-      decoder_.unit_pointers(),
-      ParamStore::Options{.dtype = options.dtype, .purpose = purpose, .zero = plan_.zero}, mesh_,
-      memory);
+      layers_, ParamStore::Options{.dtype = options.dtype, .purpose = purpose, .zero = plan_.zero},
+      mesh_, memory);
+  describe_units();
+}
+
+void Model::describe_units() {
+  units_ = store_->units();
+  units_.stages.resize(static_cast<std::size_t>(plan_.stages()));
+  int first = 0;
+  std::size_t index = 0;
+  for (const int stage : plan_.stages_of(mesh_.coord(Axis::pp))) {
+    for (const std::string& label : decoder_.labels[index]) {
+      labels_.push_back(std::make_shared<std::string>(label));
+    }
+    const int count = static_cast<int>(decoder_.stages[index++].size());
+    units_.stages[static_cast<std::size_t>(stage)] = {first, count};
+    first += count;
+  }
+  if (!plan_.divides_vocabulary_over_pp()) return;
+  units_.embedding = first;
+  units_.head = first + 1;
+  for (const char* label : {"embedding", "head"}) {
+    labels_.push_back(std::make_shared<std::string>(label));
+  }
 }
 
 DecoderShare Model::share() const {
@@ -55,16 +73,8 @@ DecoderShare Model::share() const {
   return share;
 }
 
-Model::StageUnits Model::stage(int stage) const {
-  const auto own = plan_.stages_of(mesh_.coord(Axis::pp));
-  const auto found = std::find(own.begin(), own.end(), stage);
-  HEDDLE_CHECK(found != own.end(), "stage {} is not on this rank", stage);
-  const auto index = static_cast<std::size_t>(found - own.begin());
-  return {decoder_.stages[index], first_unit_[index], decoder_.labels[index]};
-}
-
 Model::Vocabulary Model::vocabulary() const {
-  return {*decoder_.ends.front(), *decoder_.split_head, head_unit() - 1, head_unit()};
+  return {*decoder_.ends.front(), *decoder_.split_head};
 }
 
 Shape Model::head_input_shape(std::int64_t tokens) const {
@@ -88,16 +98,18 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
       x = ctx.activation(boundary_shape(ctx.batch.tokens()), dtype_);
       pipeline.recv(x, rank_of(index - 1), ctx.stream).wait(ctx.stream);
     }
-    const auto [units, first, labels] = stage(index);
-    for (std::size_t i = 0; i < units.size(); ++i) {
-      const bool is_head = units[i].get() == decoder_.head;
-      if (is_head || (!into_head && units[i].get() == decoder_.head_entry)) continue;
-      const int unit = first + static_cast<int>(i);
-      Saved nothing;
-      store_->acquire(unit, i + 1 < units.size() ? unit + 1 : -1, ctx.stream);
-      x = units[i]->forward(x, nothing, ctx);
-      store_->release(unit);
+    const auto [first, count] = units_.stages[static_cast<std::size_t>(index)];
+    std::vector<int> order;
+    for (int unit = first; unit < first + count; ++unit) {
+      const bool is_left_out =
+          is_head(unit) || (!into_head && &this->unit(unit) == decoder_.head_entry);
+      if (!is_left_out) order.push_back(unit);
     }
+    tell_forward(units_, order, [&](const StepOp& op) {
+      if (op.kind != StepOp::Kind::compute) return store_->perform(op, ctx.stream);
+      Saved nothing;
+      x = unit(op.what).forward(x, nothing, ctx);
+    });
     if (index + 1 < plan_.stages() && rank_of(index + 1) != pipeline.rank()) {
       pipeline.send(x, rank_of(index + 1), ctx.stream).wait(ctx.stream);
     }
@@ -112,12 +124,18 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
   return x;
 }
 
+void Model::with_values(int unit, Stream& stream, const std::function<void()>& compute) const {
+  tell_forward(units_, std::array{unit}, [&](const StepOp& op) {
+    op.kind == StepOp::Kind::compute ? compute() : store_->perform(op, stream);
+  });
+}
+
 Tensor Model::look_up(Ctx& ctx) const {
-  const Vocabulary own = vocabulary();
-  Saved nothing;
-  store_->acquire(own.embedding_unit, -1, ctx.stream);
-  const Tensor rows = own.embedding.forward({}, nothing, ctx);
-  store_->release(own.embedding_unit);
+  Tensor rows;
+  with_values(units_.embedding, ctx.stream, [&] {
+    Saved nothing;
+    rows = vocabulary().embedding.forward({}, nothing, ctx);
+  });
   mesh_.comm(Axis::pp).all_reduce(rows, ReduceOp::sum, ctx.stream).wait(ctx.stream);
   return rows;
 }
@@ -150,10 +168,11 @@ Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) 
   Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keeps_saved = false};
   const Tensor x = trunk(true, ctx);
   if (!has_head()) return {};
-  Saved nothing;
-  store_->acquire(head_unit(), -1, stream);
-  const Tensor losses = decoder_.head->forward(x, nothing, ctx);
-  store_->release(head_unit());
+  Tensor losses;
+  with_values(head_unit(), stream, [&] {
+    Saved nothing;
+    losses = decoder_.head->forward(x, nothing, ctx);
+  });
   return losses;
 }
 
@@ -175,9 +194,7 @@ Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, 
       ops::copy(x_TD.view({B, S, D}).select(1, S - 1), last_BD, stream);
       x_TD = last_BD;
     }
-    store_->acquire(head_unit(), -1, stream);
-    logits = decoder_.head->logits(x_TD, ctx);
-    store_->release(head_unit());
+    with_values(head_unit(), stream, [&] { logits = decoder_.head->logits(x_TD, ctx); });
   }
   if (plan_.divides_vocabulary_over_pp()) return logits;  // every rank has them
   return from_head(logits, {selects ? B : B * S, spec_.vocab}, ctx);
@@ -215,7 +232,7 @@ KvCache::Shape Model::cache_shape(std::int64_t sequences, std::int64_t capacity)
 
 Cost Model::cost(const CostShape& shape) const {
   Cost sum;
-  for (const Layer* unit : decoder_.unit_pointers()) sum += unit->cost(shape);
+  for (const Layer* unit : layers_) sum += unit->cost(shape);
   return sum;
 }
 

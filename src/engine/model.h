@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "model/decoder.h"
 #include "model/parallel_plan.h"
@@ -26,19 +28,21 @@ class Model {
   const ParamStore& store() const { return *store_; }
   DType dtype() const { return dtype_; }
 
-  /// The units of a stage that is here, and the number that the store knows the first by.
-  struct StageUnits {
-    const Decoder::Units& units;
-    int first = 0;
-    const std::vector<std::string>& labels;
-  };
-  StageUnits stage(int stage) const;
+  /// What of the model is here, for tell_step. Units are numbered stage by stage, those of a
+  /// vocabulary that is divided over the pipeline last.
+  const RankUnits& units() const { return units_; }
+  Layer& unit(int unit) const { return *layers_[static_cast<std::size_t>(unit)]; }
+  /// "block 3": for messages.
+  const std::shared_ptr<const std::string>& label(int unit) const {
+    return labels_[static_cast<std::size_t>(unit)];
+  }
+  /// Whether the unit's output is losses.
+  bool is_head(int unit) const { return layers_[static_cast<std::size_t>(unit)] == decoder_.head; }
   bool has_head() const { return decoder_.head != nullptr; }
   /// This rank's part of a vocabulary that is divided over the pipeline.
   struct Vocabulary {
     Layer& embedding;
     SplitHead& head;
-    int embedding_unit, head_unit;  ///< as the store knows them
   };
   Vocabulary vocabulary() const;
   /// What crosses the boundary between two stages for a micro-batch of so many tokens.
@@ -70,10 +74,13 @@ class Model {
         Memory& memory);
   DecoderShare share() const;
   /// The head is the last unit that is here.
-  int head_unit() const { return static_cast<int>(decoder_.unit_pointers().size()) - 1; }
+  int head_unit() const { return static_cast<int>(layers_.size()) - 1; }
+  void describe_units();
   /// Runs the stages in turn. Returns the activations behind the last unit that is not the head's
   /// (`into_head`: that lead into it included), where the head is here.
   Tensor trunk(bool into_head, Ctx& ctx) const;
+  /// Has the unit's values here meanwhile.
+  void with_values(int unit, Stream& stream, const std::function<void()>& compute) const;
   /// What the first stage begins with: the sum of what the ranks of the pipeline look up.
   Tensor look_up(Ctx& ctx) const;
   /// The whole of activations that the stream may hold in shares.
@@ -88,8 +95,10 @@ class Model {
   const std::unique_ptr<Mesh> own_mesh_;
   const Mesh& mesh_;
   Decoder decoder_;
-  std::vector<int> first_unit_;  // by local stage
+  std::vector<Layer*> layers_;                              // by unit
+  std::vector<std::shared_ptr<const std::string>> labels_;  // by unit
   std::unique_ptr<ParamStore> store_;
+  RankUnits units_;
 };
 
 /// Tokens a chunk of the output projection where nobody chose: 1024 on CPU, where logits should

@@ -1,36 +1,30 @@
 #pragma once
 
 #include "base/check.h"
-#include "parallel/schedule/schedule.h"
+#include "parallel/step/tell_step.h"
 #include "tensor/tensor.h"
 
 namespace heddle {
 
-/// What a schedule's computations act on: one rank's stages of a model (or, in tests of the
-/// executor, timers). A boundary tensor is absent in front of the first stage and behind the last.
+/// What a step's ops act on: one rank's units of a model (or, in tests of the executor, timers).
 class Stage {
  public:
   virtual ~Stage() = default;
-  virtual Tensor forward(int stage, int microbatch, const Tensor& x) = 0;
-  virtual Tensor backward_input(int stage, int microbatch, const Tensor& dy) = 0;
-  virtual void backward_weight(int stage, int microbatch) = 0;
-  /// B and W at once.
-  virtual Tensor backward(int stage, int microbatch, const Tensor& dy) = 0;
+  /// The action's pass over unit `op.what`. `given` is what the unit before it made, or what came
+  /// from the stage before (in the backward: behind); absent in front of the first stage and behind
+  /// the last, and for W and the passes of a divided vocabulary. Returns what goes on.
+  virtual Tensor compute(const StepOp& op, const Tensor& given) = 0;
   /// A tensor for the boundary in front of or behind a stage, to receive into.
   virtual Tensor boundary(int microbatch) = 0;
-  /// All gradients of the step are in; makes them those of the whole mesh.
-  virtual void reduce_grads() = 0;
-  /// Updates the weights.
-  virtual void step() = 0;
+  /// All other ops but messages and collectives of a vocabulary: values, gradients, the update.
+  virtual void perform(const StepOp& op) = 0;
 
   // Only where the vocabulary is divided over the pipeline: the first stage's forward then takes
   // what all looked up, and the last one's returns what all need for the head.
-  /// vocab_s, vocab_t, embed_f or embed_b.
-  virtual void vocabulary_pass(Act, int) { has_no_vocabulary(); }
   /// Gives this rank's part; `given` is what a stage that is here has for all others.
-  virtual void begin_exchange(Exchange, int, const Tensor&) { has_no_vocabulary(); }
+  virtual void begin_exchange(const Action&, const Tensor&) { has_no_vocabulary(); }
   /// Waits, and returns what a stage that is here takes from it.
-  virtual Tensor end_exchange(Exchange, int) {
+  virtual Tensor end_exchange(const Action&) {
     has_no_vocabulary();
     return {};
   }

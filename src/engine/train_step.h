@@ -44,26 +44,23 @@ class TrainStep : private Stage {
   StepResult gradients(std::span<const MicroBatch> microbatches);
 
  private:
-  Tensor forward(int stage, int microbatch, const Tensor& x) override;
-  Tensor backward_input(int stage, int microbatch, const Tensor& dy) override;
-  void backward_weight(int stage, int microbatch) override;
-  Tensor backward(int stage, int microbatch, const Tensor& dy) override;
+  Tensor compute(const StepOp& op, const Tensor& given) override;
   Tensor boundary(int microbatch) override;
-  void reduce_grads() override;
-  void step() override;
-  void vocabulary_pass(Act act, int microbatch) override;
-  void begin_exchange(Exchange exchange, int microbatch, const Tensor& given) override;
-  Tensor end_exchange(Exchange exchange, int microbatch) override;
+  void perform(const StepOp& op) override;
+  void begin_exchange(const Action& action, const Tensor& given) override;
+  Tensor end_exchange(const Action& action) override;
 
+  StepResult run(std::span<const MicroBatch> microbatches, bool updates);
   void begin(std::span<const MicroBatch> microbatches);
   /// Waits for the device and reads what the step amounted to.
   void end();
   const Schedule& schedule(int microbatches);
   Ctx context(int microbatch);
-  Saved& saved(int unit, int microbatch);
-  /// The unit has the weight gradients of one more micro-batch.
-  void end_grads(int unit);
-  void check_nothing_saved(int stage, int microbatch);
+  const Tensor& totals() const { return numbers_[StepPolicy::kTotals]; }
+  /// Says what calls of communicators are for until the next op: "F of block 7, micro-batch 3".
+  void tag(const char* what, int unit, const Action* action);
+  void sum(int which);
+  void update();
   Model& model_;
   Optimizer& optimizer_;
   Stream& stream_;
@@ -76,11 +73,11 @@ class TrainStep : private Stage {
   // The step under way.
   std::vector<MicroBatch> microbatches_;  // on the device
   std::vector<Saved> saved_;              // by micro-batch; units are its children
-  std::vector<int> weights_done_;         // by unit: micro-batches whose weight gradients are in
-  bool updates_ = true;
   StepArgs args_;
   double clip_ = 0.0;
-  Tensor sums_;  // f64 [2]: squares of gradients, losses; on the device until the step has ended
+  /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
+  /// until the step has ended. Totals are squares of gradients and losses.
+  std::vector<Tensor> numbers_;
   StepResult result_;
 };
 

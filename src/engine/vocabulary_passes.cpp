@@ -5,8 +5,7 @@
 
 namespace heddle {
 
-VocabularyPasses::VocabularyPasses(Model& model, Gradients gradients)
-    : model_(model), gradients_(std::move(gradients)) {
+VocabularyPasses::VocabularyPasses(Model& model) : model_(model) {
   for (int lane = 0; lane < kExchanges; ++lane) model.mesh().lane(lane).run_in_background(true);
 }
 
@@ -48,19 +47,12 @@ void VocabularyPasses::note_done(int microbatch) {
 
 void VocabularyPasses::start_pass(Batch& batch, Ctx& ctx) {
   const auto vocabulary = model_.vocabulary();
-  model_.store().acquire(vocabulary.head_unit, -1, ctx.stream);
   batch.outgoing = vocabulary.head.begin(std::exchange(batch.x, {}), batch.saved, ctx);
-  model_.store().release(vocabulary.head_unit);
 }
 
 Tensor VocabularyPasses::finish_pass(Batch& batch, Ctx& ctx) {
   const auto vocabulary = model_.vocabulary();
-  const bool needs_weights = vocabulary.head.needs_weights_to_finish();
-  if (needs_weights) model_.store().acquire(vocabulary.head_unit, -1, ctx.stream);
-  gradients_.begin(vocabulary.head_unit);
   batch.output_grad = vocabulary.head.finish(batch.merged.divisor_T, batch.saved, ctx);
-  gradients_.end(vocabulary.head_unit);
-  if (needs_weights) model_.store().release(vocabulary.head_unit);
   const SplitHead::Merged merged = std::exchange(batch.merged, {});
   HEDDLE_CHECK(batch.saved.empty(), "a vocabulary pass left something saved");
   // All ranks of the pipeline know the losses; the last stage's counts them.
@@ -70,17 +62,13 @@ Tensor VocabularyPasses::finish_pass(Batch& batch, Ctx& ctx) {
 void VocabularyPasses::look_up(Batch& batch, Ctx& ctx) {
   const auto vocabulary = model_.vocabulary();
   Saved nothing;
-  model_.store().acquire(vocabulary.embedding_unit, -1, ctx.stream);
   batch.looked_up = vocabulary.embedding.forward({}, nothing, ctx);
-  model_.store().release(vocabulary.embedding_unit);
 }
 
 void VocabularyPasses::add_gradients(Batch& batch, Ctx& ctx) {
   const auto vocabulary = model_.vocabulary();
   Saved saved;
-  gradients_.begin(vocabulary.embedding_unit);
   vocabulary.embedding.backward(std::exchange(batch.input_grad, {}), saved, ctx);
-  gradients_.end(vocabulary.embedding_unit);
 }
 
 void VocabularyPasses::begin(Exchange exchange, int microbatch, const Tensor& given, Ctx& ctx) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <map>
 
 #include "engine/model.h"
@@ -14,11 +13,7 @@ namespace heddle {
 /// steps it holds nothing.
 class VocabularyPasses {
  public:
-  /// Called around the gradients of a unit.
-  struct Gradients {
-    std::function<void(int unit)> begin, end;
-  };
-  VocabularyPasses(Model& model, Gradients gradients);
+  explicit VocabularyPasses(Model& model);
 
   /// vocab_s, vocab_t, embed_f or embed_b. Returns the sum of the losses that this rank counts,
   /// where the pass makes any.
@@ -58,7 +53,6 @@ class VocabularyPasses {
   bool is_here(int stage) const;
 
   Model& model_;
-  const Gradients gradients_;
   std::map<int, Batch> batches_;  // by micro-batch
 };
 

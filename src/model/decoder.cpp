@@ -412,7 +412,7 @@ class DecoderBuilder {
       if (options_.recompute_blocks) {
         block = std::make_unique<Recompute>(std::move(block), spec_.hidden);
       }
-      push(fmt::format("layers.{}", unit - 1), std::move(block));
+      push(fmt::format("block {}", unit - 1), std::move(block));
     }
   }
 

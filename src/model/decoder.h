@@ -54,7 +54,7 @@ std::vector<std::string> tensor_names(const ModelSpec& spec);
 struct Decoder {
   using Units = Layers;
   std::vector<Units> stages;
-  /// What each unit is, by stage: "embedding", "positions", "layers.3", "norm", "head".
+  /// What each unit is, by stage: "embedding", "positions", "block 3", "norm", "head".
   std::vector<std::vector<std::string>> labels;
   LossHead* head = nullptr;     ///< the last unit, where it is here
   Layer* head_entry = nullptr;  ///< the unit that leads from the stream into it, where it needs one

@@ -8,6 +8,7 @@
 #include "model/decoder.h"
 #include "model/spec.h"
 #include "parallel/schedule/schedule.h"
+#include "parallel/step/tell_step.h"
 
 namespace heddle {
 
@@ -30,6 +31,7 @@ struct ParallelPlan : ParallelRequest {
   MeshShape mesh = {};
   std::vector<int> rank_of_stage = {};
   std::vector<DecoderShare::Units> units_of_stage = {};
+  StepPolicy policy = {};
 
   int stages() const { return static_cast<int>(rank_of_stage.size()); }
   bool divides_vocabulary_over_pp() const { return vocabulary == VocabularyPlacement::pipeline; }

@@ -20,9 +20,6 @@ std::int64_t padded(std::int64_t count, std::int64_t to = kAlignment) {
   return (count + to - 1) / to * to;
 }
 
-/// Sums of gradients that may be under way at a time: a bound on the memory they hold.
-constexpr std::size_t kReductionsUnderWay = 2;
-
 Tensor view_of(const Parameter& parameter, const Tensor& flat, std::int64_t at) {
   return flat.slice(0, at, at + parameter.shape.count()).view(parameter.shape);
 }
@@ -49,24 +46,27 @@ ParamStore::ParamStore(std::span<Layer* const> units, const Options& options,
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
       memory_(memory),
       options_(options) {
-  std::map<const Parameter*, Bucket*> homes;
+  constexpr int kOwn = -1;
+  std::map<const Parameter*, int> homes;  // the bucket of each
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     std::map<AxisSet, std::vector<Parameter*>> own;  // by the ranks that divide them
-    std::set<Bucket*> needed;
+    std::set<int> needed;
     units[unit]->visit([&](Parameter& parameter) {
-      const auto [home, is_new] = homes.try_emplace(&parameter, nullptr);
+      const auto [home, is_new] = homes.try_emplace(&parameter, kOwn);
       if (is_new) {
         own[divides(parameter)].push_back(&parameter);
-      } else if (home->second != nullptr) {
+      } else if (home->second != kOwn) {
         needed.insert(home->second);
       }
     });
     for (const auto& [axes, parameters] : own) {
-      Bucket& bucket = place(static_cast<int>(unit), axes, parameters);
-      for (const Parameter* parameter : parameters) homes[parameter] = &bucket;
-      needed.insert(&bucket);
+      const int bucket = static_cast<int>(buckets_.size());
+      place(static_cast<int>(unit), axes, parameters);
+      for (const Parameter* parameter : parameters) homes[parameter] = bucket;
+      needed.insert(bucket);
     }
-    needs_.emplace_back(needed.begin(), needed.end());
+    units_.push_back({.buckets = {needed.begin(), needed.end()},
+                      .adds_gradients_in_forward = units[unit]->adds_gradients_in_forward()});
   }
 }
 
@@ -86,9 +86,10 @@ AxisSet ParamStore::divides(const Parameter& parameter) const {
 
 /// Decaying and other parameters apart, so that the optimizer sees two long stretches per unit, and
 /// among them those apart that are summed over more than the bucket's ranks.
-ParamStore::Bucket& ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
+void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
   Bucket& bucket = buckets_.emplace_back();
   bucket.owner = unit;
+  bucket.over = mesh_.shape().occupied(divides);
   bucket.others = &mesh_.group(divides);
   bucket.zero = bucket.others->size() == 1 ? 0 : options_.zero;
   const auto rank_of = [&](const Parameter* p) {
@@ -107,8 +108,8 @@ ParamStore::Bucket& ParamStore::place(int unit, AxisSet divides, std::vector<Par
   bucket.size = padded(bucket.size, kAlignment * ranks);
   const std::int64_t shard = bucket.size / ranks;
   bucket.held = bucket.zero == 0 ? Range{0, bucket.size} : Range{shard * rank, shard * (rank + 1)};
+  bucket.rest = rest_of(bucket);
   allocate(bucket);
-  return bucket;
 }
 
 /// Everything starts at zero: padding is never written but read by the norm and the optimizer.
@@ -155,55 +156,75 @@ void ParamStore::run_in_background(bool on) {
   for (const Bucket& bucket : buckets_) bucket.others->run_in_background(on);
 }
 
-void ParamStore::acquire(int unit, int next, Stream& stream) {
-  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
-    if (bucket->keeps_whole_values()) continue;
-    fetch(*bucket, stream);
-    bucket->gathering->wait(stream);
-    for (const auto& [parameter, at] : bucket->placed) {
-      parameter->value = view_of(*parameter, bucket->gathered, at);
+RankUnits ParamStore::units() const {
+  RankUnits units;
+  units.units = units_;
+  for (const Bucket& bucket : buckets_) {
+    auto& described = units.buckets.emplace_back();
+    described.owner = bucket.owner;
+    described.over = bucket.over;
+    described.zero = bucket.zero;
+    described.elements = bucket.size;
+    described.held = bucket.held.end - bucket.held.begin;
+    for (const auto& [over, range] : bucket.rest) {
+      described.sums.push_back({over, range.end - range.begin});
     }
   }
-  if (next < 0) return;
-  for (Bucket* bucket : needs_[static_cast<std::size_t>(next)]) fetch(*bucket, stream);
+  const Bucket* const first = tied_bucket(Parameter::Tie::first);
+  const Bucket* const last = tied_bucket(Parameter::Tie::last);
+  if (const Bucket* const end = first != nullptr ? first : last; end != nullptr) {
+    units.tie = first != nullptr && last != nullptr ? RankUnits::Tie::here : RankUnits::Tie::ends;
+    units.tied_elements = end->held.end - end->held.begin;
+  }
+  return units;
+}
+
+void ParamStore::perform(const StepOp& op, Stream& stream) {
+  if (op.kind == StepOp::Kind::tie) return sum_tied(stream);
+  Bucket& bucket = buckets_[static_cast<std::size_t>(op.what)];
+  switch (op.kind) {
+    case StepOp::Kind::fetch: return fetch(bucket, stream);
+    case StepOp::Kind::values: return bind_values(bucket, stream);
+    case StepOp::Kind::drop: return drop_values(bucket);
+    case StepOp::Kind::open: return open_grads(bucket, stream);
+    case StepOp::Kind::reduce: return reduce(bucket, stream);
+    case StepOp::Kind::reduced: return end_reduction(bucket, stream);
+    case StepOp::Kind::rest: return sum_rest(bucket, stream);
+    case StepOp::Kind::gather: return gather(bucket, stream);
+    case StepOp::Kind::gathered: return end_gather(bucket, stream);
+    default: HEDDLE_CHECK(false, "op {} is none of a store's", static_cast<int>(op.kind));
+  }
 }
 
 void ParamStore::fetch(Bucket& bucket, Stream& stream) {
-  if (bucket.keeps_whole_values() || bucket.gathered.defined()) return;
   bucket.gathered = memory_.alloc({bucket.size}, options_.dtype, MemoryTag::communication);
   bucket.gathering = bucket.others->all_gather(bucket.values, bucket.gathered, stream);
 }
 
-void ParamStore::release(int unit) {
-  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
-    if (bucket->keeps_whole_values()) continue;
-    for (const auto& [parameter, at] : bucket->placed) parameter->value = {};
-    bucket->gathered = {};
-    bucket->gathering.reset();
+void ParamStore::bind_values(Bucket& bucket, Stream& stream) {
+  bucket.gathering->wait(stream);
+  for (const auto& [parameter, at] : bucket.placed) {
+    parameter->value = view_of(*parameter, bucket.gathered, at);
   }
 }
 
-void ParamStore::begin_grads(int unit, Stream& stream) {
-  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
-    if (bucket->keeps_whole_grads() || bucket->whole_grads.defined()) continue;
-    const Tensor whole = memory_.alloc({bucket->size}, grad_dtype(), MemoryTag::communication);
-    std::int64_t written = 0;
-    for (const auto& [parameter, at] : bucket->placed) {
-      ops::fill(whole.slice(0, written, at), 0.0, stream);
-      written = at + parameter->shape.count();
-      parameter->grad = view_of(*parameter, whole, at);
-      parameter->retire_grad();
-    }
-    ops::fill(whole.slice(0, written, bucket->size), 0.0, stream);
-    bucket->whole_grads = whole;
-  }
+void ParamStore::drop_values(Bucket& bucket) {
+  for (const auto& [parameter, at] : bucket.placed) parameter->value = {};
+  bucket.gathered = {};
+  bucket.gathering.reset();
 }
 
-void ParamStore::end_grads(int unit, bool is_last, Stream& stream) {
-  for (Bucket* bucket : needs_[static_cast<std::size_t>(unit)]) {
-    if (bucket->keeps_whole_grads() && !is_last) continue;
-    if (bucket->owner == unit) reduce(*bucket, stream);
+void ParamStore::open_grads(Bucket& bucket, Stream& stream) {
+  const Tensor whole = memory_.alloc({bucket.size}, grad_dtype(), MemoryTag::communication);
+  std::int64_t written = 0;
+  for (const auto& [parameter, at] : bucket.placed) {
+    ops::fill(whole.slice(0, written, at), 0.0, stream);
+    written = at + parameter->shape.count();
+    parameter->grad = view_of(*parameter, whole, at);
+    parameter->retire_grad();
   }
+  ops::fill(whole.slice(0, written, bucket.size), 0.0, stream);
+  bucket.whole_grads = whole;
 }
 
 void ParamStore::reduce(Bucket& bucket, Stream& stream) {
@@ -223,16 +244,16 @@ void ParamStore::reduce(Bucket& bucket, Stream& stream) {
     Work work = others.reduce_scatter(bucket.whole_grads, shard, ReduceOp::sum, stream);
     for (const auto& [parameter, at] : bucket.placed) parameter->grad = {};
     reductions_.push_back({&bucket, std::exchange(bucket.whole_grads, {}), shard, std::move(work)});
-    while (reductions_.size() > kReductionsUnderWay) finish_oldest_reduction(stream);
   }
 }
 
-void ParamStore::finish_oldest_reduction(Stream& stream) {
+void ParamStore::end_reduction(Bucket& bucket, Stream& stream) {
+  HEDDLE_CHECK(!reductions_.empty() && reductions_.front().bucket == &bucket,
+               "sums of gradients end in the order in which they began");
   const Reduction reduction = std::move(reductions_.front());
   reductions_.pop_front();
   reduction.work.wait(stream);
   if (!reduction.shard.defined()) return;
-  Bucket& bucket = *reduction.bucket;
   if (std::exchange(bucket.has_grads, true)) {
     ops::accumulate(reduction.shard, bucket.grads, stream);
   } else {
@@ -240,37 +261,35 @@ void ParamStore::finish_oldest_reduction(Stream& stream) {
   }
 }
 
-void ParamStore::finish_grads(Stream& stream) {
-  while (!reductions_.empty()) finish_oldest_reduction(stream);
-  for (const Bucket& bucket : buckets_) sum_over_others(bucket, stream);
-  sum_tied(stream);
-}
-
 AxisSet ParamStore::other_sums(const Layout& layout) const {
   return mesh_.shape().occupied(ownership(layout).sums);
 }
 
-void ParamStore::sum_over_others(const Bucket& bucket, Stream& stream) const {
-  Range pending;  // neighbours are summed together
-  AxisSet over;
-  const auto sum = [&] {
-    const Range range{std::max(pending.begin, bucket.held.begin),
-                      std::min(pending.end, bucket.held.end)};
-    if (!range.empty()) mesh_.sum(cut(bucket, bucket.grads, range), over, stream);
-  };
+/// Neighbours are summed together.
+std::vector<ParamStore::RestSum> ParamStore::rest_of(const Bucket& bucket) const {
+  std::vector<RestSum> sums;
   for (const auto& [parameter, at] : bucket.placed) {
     for (const Parameter::Region& region : parameter->regions()) {
       const AxisSet axes = other_sums(region.layout);
       if (axes.empty()) continue;
-      if (axes != over || padded(pending.end) != at + region.begin) {
-        sum();
-        pending.begin = at + region.begin;
+      if (sums.empty() || axes != sums.back().over ||
+          padded(sums.back().range.end) != at + region.begin) {
+        sums.push_back({axes, {at + region.begin, 0}});
       }
-      over = axes;
-      pending.end = at + region.end;
+      sums.back().range.end = at + region.end;
     }
   }
-  sum();
+  for (auto& [over, range] : sums) {
+    range = {std::max(range.begin, bucket.held.begin), std::min(range.end, bucket.held.end)};
+  }
+  std::erase_if(sums, [](const RestSum& sum) { return sum.range.empty(); });
+  return sums;
+}
+
+void ParamStore::sum_rest(const Bucket& bucket, Stream& stream) const {
+  for (const auto& [over, range] : bucket.rest) {
+    mesh_.sum(cut(bucket, bucket.grads, range), over, stream);
+  }
 }
 
 const ParamStore::Bucket* ParamStore::tied_bucket(Parameter::Tie end) const {
@@ -323,22 +342,24 @@ void ParamStore::add_counted_squares(const Tensor& sum, Stream& stream) const {
   }
 }
 
-void ParamStore::finish_step(Stream& stream) {
-  std::vector<Work> works;
-  for (const Bucket& bucket : buckets_) {
-    if (bucket.zero != 1 && bucket.zero != 2) continue;
-    const Tensor own = cut(bucket, bucket.values, bucket.held);
-    works.push_back(bucket.others->all_gather(own, bucket.values, stream));
-  }
-  for (const Work& work : works) work.wait(stream);
+void ParamStore::gather(Bucket& bucket, Stream& stream) {
+  const Tensor own = cut(bucket, bucket.values, bucket.held);
+  bucket.gathering = bucket.others->all_gather(own, bucket.values, stream);
+}
+
+void ParamStore::end_gather(Bucket& bucket, Stream& stream) {
+  bucket.gathering->wait(stream);
+  bucket.gathering.reset();
 }
 
 void ParamStore::values_changed(Stream& stream) {
   if (!has_masters()) return;
-  for (const Bucket& bucket : buckets_) {
+  for (Bucket& bucket : buckets_) {
     ops::cast(bucket.masters, cut(bucket, bucket.values, bucket.held), stream);
+    if (bucket.zero != 1 && bucket.zero != 2) continue;
+    gather(bucket, stream);
+    end_gather(bucket, stream);
   }
-  finish_step(stream);
 }
 
 void ParamStore::retire_grads() {

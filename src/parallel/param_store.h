@@ -12,6 +12,7 @@
 #include "mesh/mesh.h"
 #include "nn/layer.h"
 #include "parallel/ownership.h"
+#include "parallel/step/tell_step.h"
 #include "tensor/memory.h"
 
 namespace heddle {
@@ -70,24 +71,15 @@ class ParamStore {
   /// Exchanges of gradients and values then overlap with computations (Communicator).
   void run_in_background(bool on);
 
-  // Around the computations of a unit (numbered as given to the constructor):
-  /// Makes the unit's values valid, and begins to fetch those of `next` (-1: none).
-  void acquire(int unit, int next, Stream& stream);
-  void release(int unit);
-  /// Gives the unit's gradients a place.
-  void begin_grads(int unit, Stream& stream);
-  /// The gradients of one micro-batch are in; `is_last`: of all. Starts their sum over the ranks
-  /// that see other tokens where the ZeRO stage wants it.
-  void end_grads(int unit, bool is_last, Stream& stream);
+  /// Units and buckets as a step sees them (numbered as given to the constructor), and a tied
+  /// table; the caller adds stages.
+  RankUnits units() const;
+  /// Does what an op of a step (tell_step) asks of values and gradients.
+  void perform(const StepOp& op, Stream& stream);
 
-  /// Ends the step's gradients: every one is defined, summed over all ranks that share it, and held
-  /// by this rank as far as its shards go.
-  void finish_grads(Stream& stream);
   /// Adds the sum of squares of the gradients that this rank counts to `sum` (f64, one element);
-  /// over all ranks every element of the model is counted once. After finish_grads.
+  /// over all ranks every element of the model is counted once. When all sums of them are made.
   void add_counted_squares(const Tensor& sum, Stream& stream) const;
-  /// After the optimizer: makes the values whole where they are kept whole.
-  void finish_step(Stream& stream);
   /// The gradients are used up.
   void retire_grads();
 
@@ -107,15 +99,22 @@ class ParamStore {
     Parameter* parameter;
     std::int64_t at;  ///< in the flat buffer
   };
+  /// Gradients that are summed over further axes.
+  struct RestSum {
+    AxisSet over;
+    Range range;
+  };
   /// The parameters of one unit whose gradients are summed over the same ranks.
   struct Bucket {
     int owner = 0;  ///< the unit that it belongs to
-    Communicator* others =
-        nullptr;   ///< those that see other tokens: gradients are summed over them
+    /// Those that see other tokens: gradients are summed over them.
+    AxisSet over = {};
+    Communicator* others = nullptr;
     int zero = 0;  ///< what they divide; 0 where there are none
     std::vector<Placed> placed;
     std::int64_t size = 0, matrices = 0;
     Range held;  ///< of moments and reduced gradients: all, or this rank's shard
+    std::vector<RestSum> rest = {};  ///< of what is held
 
     bool keeps_whole_values() const { return zero < 3; }
     bool keeps_whole_grads() const { return zero < 2; }
@@ -135,15 +134,22 @@ class ParamStore {
              const Mesh* mesh, Memory& memory);
   /// The ranks that the gradients of the parameter are summed over because they see other tokens.
   AxisSet divides(const Parameter& parameter) const;
-  Bucket& place(int unit, AxisSet divides, std::vector<Parameter*> own);
+  void place(int unit, AxisSet divides, std::vector<Parameter*> own);
   void allocate(Bucket& bucket);
   void add_shards(const Bucket& bucket);
   void fetch(Bucket& bucket, Stream& stream);
+  void bind_values(Bucket& bucket, Stream& stream);
+  static void drop_values(Bucket& bucket);
+  void open_grads(Bucket& bucket, Stream& stream);
   void reduce(Bucket& bucket, Stream& stream);
-  void finish_oldest_reduction(Stream& stream);
+  void end_reduction(Bucket& bucket, Stream& stream);
+  /// Makes values whole that were changed in parts.
+  static void gather(Bucket& bucket, Stream& stream);
+  static void end_gather(Bucket& bucket, Stream& stream);
   /// The axes beside the bucket's own that the gradients of a region are summed over.
   AxisSet other_sums(const Layout& layout) const;
-  void sum_over_others(const Bucket& bucket, Stream& stream) const;
+  std::vector<RestSum> rest_of(const Bucket& bucket) const;
+  void sum_rest(const Bucket& bucket, Stream& stream) const;
   void sum_tied(Stream& stream) const;
   const Bucket* tied_bucket(Parameter::Tie end) const;
   /// `range` of a flat buffer that has the whole bucket or only what is held of it.
@@ -163,9 +169,9 @@ class ParamStore {
   const Mesh& mesh_;
   Memory& memory_;
   const Options options_;
-  std::deque<Bucket> buckets_;               // addresses stay
-  std::vector<std::vector<Bucket*>> needs_;  // by unit: its own and those it shares
-  std::deque<Reduction> reductions_;         // under way, oldest first
+  std::deque<Bucket> buckets_;  // addresses stay
+  std::vector<RankUnits::Unit> units_;
+  std::deque<Reduction> reductions_;  // under way, oldest first
   std::vector<Parameter*> parameters_;
   std::vector<OptShard> shards_;
   std::int64_t parameter_count_ = 0;

@@ -124,7 +124,7 @@ TEST(Faults, TheLastCallsOfAllRanksAreWritten) {
   for (int rank = 0; rank < kRanks; ++rank) {
     const auto text =
         read_text_file(folder / "flight" / ("rank-" + std::to_string(rank) + ".jsonl"));
-    EXPECT_NE(text.find("\"tag\":\"step, mb 3\""), std::string::npos) << text;
+    EXPECT_NE(text.find("\"tag\":\"step, micro-batch 3\""), std::string::npos) << text;
   }
   std::filesystem::remove_all(folder);
 }

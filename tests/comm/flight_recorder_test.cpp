@@ -38,16 +38,16 @@ TEST_F(Recorded, AGroupOfAnySizeAnswersAtOnce) {
 
 TEST_F(Recorded, CallsAreNumberedTaggedAndTimed) {
   comm_.set_name("dp");
-  {
-    const CommScope scope(comm_.flight(), {.what = "F", .unit = 7, .microbatch = 3});
-    comm_.all_reduce(tensor({2, 3}), ReduceOp::sum, stream_).wait(stream_);
-    const CommScope inner(comm_.flight(), {.what = "step"});
-    comm_.recv(tensor({2}), 0, stream_, 5).wait(stream_);
-  }
+  comm_.flight().set_tag(
+      {.what = "F", .unit = std::make_shared<std::string>("block 7"), .microbatch = 3});
+  comm_.all_reduce(tensor({2, 3}), ReduceOp::sum, stream_).wait(stream_);
+  comm_.flight().set_tag({.what = "step"});
+  comm_.recv(tensor({2}), 0, stream_, 5).wait(stream_);
+  comm_.flight().set_tag({});
   comm_.barrier();
   const auto calls = comm_.flight().calls();
   ASSERT_EQ(calls.size(), 3U);
-  EXPECT_EQ(calls[0].text(), "all_reduce #1 of dp (f32 [2, 3], F, unit 7, mb 3)");
+  EXPECT_EQ(calls[0].text(), "all_reduce #1 of dp (f32 [2, 3], F of block 7, micro-batch 3)");
   EXPECT_EQ(calls[1].text(), "recv #1 of dp from rank 0 with tag 5 (f32 [2], step)");
   EXPECT_EQ(calls[2].text(), "barrier #2 of dp");
   for (std::size_t i = 0; i < 3; ++i) {

@@ -19,7 +19,7 @@ inline void train(World& world) {
     return memory.zeros({count}, DType::f32, MemoryTag::communication);
   };
   for (int step = 0; step < kSteps; ++step) {
-    const CommScope scope(world.flight(), {.what = "step", .microbatch = step});
+    world.flight().set_tag({.what = "step", .microbatch = step});
     const Tensor grads = tensor(64), norm = tensor(1);
     tp->all_reduce(tensor(32), ReduceOp::sum, stream).wait(stream);
     const Work reduced = dp->all_reduce(grads, ReduceOp::sum, stream);

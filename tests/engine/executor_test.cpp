@@ -14,23 +14,17 @@ namespace {
 /// Writes down what it is told to do.
 class Recorder : public Stage {
  public:
-  Tensor forward(int, int microbatch, const Tensor&) override { return note("F", microbatch); }
-  Tensor backward_input(int, int microbatch, const Tensor&) override {
-    return note("B", microbatch);
-  }
-  void backward_weight(int, int microbatch) override { note("W", microbatch); }
-  Tensor backward(int, int microbatch, const Tensor&) override { return note("BW", microbatch); }
-  Tensor boundary(int) override { return {}; }
-  void reduce_grads() override { text += "reduce "; }
-  void step() override { text += "step "; }
-
-  std::string text;
-
- private:
-  Tensor note(const char* what, int microbatch) {
-    text += what + std::to_string(microbatch) + " ";
+  Tensor compute(const StepOp& op, const Tensor&) override {
+    text += to_text(*op.action) + " ";
     return {};
   }
+  Tensor boundary(int) override { return {}; }
+  void perform(const StepOp& op) override {
+    if (op.kind == StepOp::Kind::norm) text += "reduce ";
+    if (op.kind == StepOp::Kind::update) text += "step ";
+  }
+
+  std::string text;
 };
 
 /// What one rank of `ranks` does, with nobody at the other ends.
@@ -38,7 +32,7 @@ void execute_alone(const Schedule& schedule, int rank, int ranks, Stage& stage,
                    const OnAction& on_action = {}) {
   RecordCommunicator pipeline(rank, ranks);
   Stream stream(1);
-  execute(schedule, pipeline, stage, stream, on_action);
+  execute(schedule, plain_units(schedule), {}, pipeline, stage, stream, on_action);
 }
 
 TEST(Executor, DoesWhatTheScheduleSaysInOrder) {
@@ -94,7 +88,21 @@ class Relay : public Stage {
  public:
   explicit Relay(int stages) : stages_(stages) {}
 
-  Tensor forward(int stage, int microbatch, const Tensor& x) override {
+  Tensor compute(const StepOp& op, const Tensor& given) override {
+    const auto& [act, stage, microbatch, peer, collective] = *op.action;
+    if (act == Act::w || act == Act::bw) ++weights;
+    if (act == Act::w) return {};
+    return act == Act::f ? forward(stage, microbatch, given) : backward(stage, microbatch, given);
+  }
+  Tensor boundary(int) override { return holding(0.0F); }
+  void perform(const StepOp& op) override {
+    if (op.kind == StepOp::Kind::update) ++steps;
+  }
+
+  int forwards = 0, backwards = 0, weights = 0, steps = 0;
+
+ private:
+  Tensor forward(int stage, int microbatch, const Tensor& x) {
     EXPECT_EQ(x.defined(), stage > 0);
     if (x.defined()) {
       EXPECT_EQ(number_in(x), activation(stage, microbatch));
@@ -102,7 +110,7 @@ class Relay : public Stage {
     ++forwards;
     return stage + 1 < stages_ ? holding(activation(stage + 1, microbatch)) : Tensor();
   }
-  Tensor backward_input(int stage, int microbatch, const Tensor& dy) override {
+  Tensor backward(int stage, int microbatch, const Tensor& dy) {
     EXPECT_EQ(dy.defined(), stage + 1 < stages_);
     if (dy.defined()) {
       EXPECT_EQ(number_in(dy), -activation(stage, microbatch));
@@ -110,18 +118,6 @@ class Relay : public Stage {
     ++backwards;
     return stage > 0 ? holding(-activation(stage - 1, microbatch)) : Tensor();
   }
-  void backward_weight(int, int) override { ++weights; }
-  Tensor backward(int stage, int microbatch, const Tensor& dy) override {
-    ++weights;
-    return backward_input(stage, microbatch, dy);
-  }
-  Tensor boundary(int) override { return holding(0.0F); }
-  void reduce_grads() override {}
-  void step() override { ++steps; }
-
-  int forwards = 0, backwards = 0, weights = 0, steps = 0;
-
- private:
   static float activation(int stage, int microbatch) {
     return static_cast<float>(1000 * microbatch + stage);
   }
@@ -147,7 +143,7 @@ TEST(Executor, BringsEveryStageWhatItsNeighboursMade) {
       run_ranks(ranks, [&](World& world) {
         Relay relay(schedule.stages());
         Stream stream(1);
-        execute(schedule, world.all(), relay, stream);
+        execute(schedule, plain_units(schedule), {}, world.all(), relay, stream);
         EXPECT_EQ(relay.forwards, kMicrobatches * stages_of_a_rank) << name;
         EXPECT_EQ(relay.backwards, kMicrobatches * stages_of_a_rank) << name;
         EXPECT_EQ(relay.weights, kMicrobatches * stages_of_a_rank) << name;

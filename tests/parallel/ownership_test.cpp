@@ -252,12 +252,11 @@ TEST(ParamStore, SumsAndDividesOverAllRanksThatSeeOtherTokens) {
       Holders units;
       units.push_back(std::make_unique<Holder>(std::vector{parameter("w", {12, 16})}));
       ParamStore store(pointers(units), {.zero = zero}, mesh, memory);
-      store.begin_grads(0, stream);
-      contribute(*units[0]->own()[0], [&](const std::string&, std::size_t index) {
-        return static_cast<float>(index) + static_cast<float>(world.rank());
+      walk_gradients(store, stream, [&](int) {
+        contribute(*units[0]->own()[0], [&](const std::string&, std::size_t index) {
+          return static_cast<float>(index) + static_cast<float>(world.rank());
+        });
       });
-      store.end_grads(0, true, stream);
-      store.finish_grads(stream);
       std::int64_t held = 0;
       for (const ParamPiece& piece : store.grad_pieces()) held += piece.data.count();
       EXPECT_EQ(held, zero == 0 ? 192 : 48);

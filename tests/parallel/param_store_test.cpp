@@ -14,6 +14,7 @@
 #include "nn/loss_head.h"
 #include "nn/norm.h"
 #include "nn/parameter_testing.h"
+#include "parallel/store_testing.h"
 
 namespace heddle {
 namespace {
@@ -122,12 +123,10 @@ TEST_F(Store, ForInferenceHasValuesOnly) {
 TEST_F(Store, FinishedGradientsOfUntouchedParametersAreZero) {
   ParamStore store = make();
   for (Parameter* p : store.parameters()) std::ranges::fill(p->grad.host<double>(), 3.0);
-  store.retire_grads();
-  bias_->claim_grad();
-  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
-    store.end_grads(unit, true, stream_);
-  }
-  store.finish_grads(stream_);
+  bool is_claimed = false;
+  walk_gradients(store, stream_, [&](int) {
+    if (!std::exchange(is_claimed, true)) bias_->claim_grad();
+  });
   EXPECT_EQ(bias_->grad.host<double>()[0], 3.0);
   for (const double g : weight_->grad.host<double>()) EXPECT_EQ(g, 0.0);
 }

@@ -84,23 +84,6 @@ TEST(Lower, HandsOverInPlaceBetweenStagesOfOneRank) {
             "ra0s1 F0s1 F0s2 sa0s2 rg0s2 B0s2 B0s1 sg0s1 W0s2 W0s1 reduce step\n");
 }
 
-TEST(Lower, MarksTheLastWeightGradientsOfEachStage) {
-  for (const std::string_view name : schedule_names()) {
-    const Schedule lowered = lower(make_schedule(name, {3, 4}));
-    for (int rank = 0; rank < 3; ++rank) {
-      std::vector<int> completed;
-      for (const Action& action : lowered.by_rank[static_cast<std::size_t>(rank)]) {
-        if (!action.completes_stage) continue;
-        EXPECT_TRUE(action.act == Act::w || action.act == Act::bw);
-        EXPECT_EQ(action.microbatch, 3);
-        completed.push_back(action.stage);
-      }
-      std::ranges::sort(completed);
-      EXPECT_EQ(completed, stages_of(lowered, rank)) << name;
-    }
-  }
-}
-
 TEST(ToText, NamesStagesWhereARankHasSeveral) {
   Schedule schedule{.microbatches = 1, .rank_of_stage = {0, 0}, .by_rank = {{}}};
   schedule.by_rank[0] = {{Act::f, 0, 0}, {Act::f, 1, 0}, {Act::b, 1, 0}, {Act::w, 1, 0}};

@@ -69,9 +69,7 @@ float contribution(int source, const std::string& name, std::size_t index) {
 }
 
 void one_step(ParamStore& store, const Holders& units, int source, Stream& stream) {
-  store.retire_grads();
-  for (int unit = static_cast<int>(units.size()) - 1; unit >= 0; --unit) {
-    store.begin_grads(unit, stream);
+  walk_gradients(store, stream, [&](int unit) {
     for (const auto& p : units[static_cast<std::size_t>(unit)]->own()) {
       // Where all ranks compute the same, they do: the source is then that of tp rank 0.
       const bool is_invariant = p->layout.on(Axis::tp) == invariant();
@@ -79,9 +77,7 @@ void one_step(ParamStore& store, const Holders& units, int source, Stream& strea
         return contribution(is_invariant ? source / 10 * 10 : source, name, index);
       });
     }
-    store.end_grads(unit, true, stream);
-  }
-  store.finish_grads(stream);
+  });
 }
 
 struct TpSetup {
@@ -214,17 +210,13 @@ void expect_tied(int pp, std::array<int, 2> ends, int dp, int zero) {
     if (stage == ends[1]) add_table(Parameter::Tie::last);
     ParamStore store(pointers(units), {.zero = zero}, mesh, memory);
     // The table's two gradients come from different sources: 1, 2, ... and 101, 102, ...
-    store.retire_grads();
-    for (int unit = static_cast<int>(units.size()) - 1; unit >= 0; --unit) {
-      store.begin_grads(unit, stream);
+    walk_gradients(store, stream, [&](int unit) {
       const auto& p = units[static_cast<std::size_t>(unit)]->own()[0];
       contribute(*p, [&](const std::string& name, std::size_t index) {
         const int base = p->tie == Parameter::Tie::last ? 101 : 1;
         return contribution(base + mesh.coord(Axis::dp), name, index);
       });
-      store.end_grads(unit, true, stream);
-    }
-    store.finish_grads(stream);
+    });
     const double own = counted_squares(store, stream);
     grads.add(store.grad_pieces());
     const std::lock_guard lock(mutex);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include "base/rng.h"
 #include "nn/parameter_testing.h"
 #include "parallel/param_store.h"
+#include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
 
@@ -36,6 +38,42 @@ class Holder : public Layer {
 };
 
 using Holders = std::vector<std::unique_ptr<Holder>>;
+
+/// Lets a store do a step of one stage that has all its units, but for the computations. In
+/// `update` the optimizer's step is left to the caller; without, gradients are all that is made.
+inline void walk_step(ParamStore& store, const RankUnits& units, int microbatches, Stream& stream,
+                      const std::function<void(const StepOp&)>& compute,
+                      const std::function<void()>& update = {}) {
+  RankUnits one_stage = units;
+  one_stage.stages = {{0, static_cast<int>(units.units.size())}};
+  store.retire_grads();
+  tell_step(lower(make_schedule("1f1b", {1, microbatches})), 0, one_stage,
+            {.sums = {}, .updates = update != nullptr}, [&](const StepOp& op) {
+              switch (op.kind) {
+                case StepOp::Kind::action:
+                case StepOp::Kind::norm: return;
+                case StepOp::Kind::compute: return compute(op);
+                case StepOp::Kind::update: return update();
+                default: return store.perform(op, stream);
+              }
+            });
+}
+
+/// A backward pass of one micro-batch, in which `add` gives every unit's gradients.
+inline void walk_gradients(ParamStore& store, Stream& stream,
+                           const std::function<void(int unit)>& add) {
+  walk_step(store, store.units(), 1, stream, [&](const StepOp& op) {
+    if (op.action->act == Act::bw) add(op.what);
+  });
+}
+
+/// With the values of one unit there.
+inline void with_values(ParamStore& store, int unit, Stream& stream,
+                        const std::function<void()>& look) {
+  tell_forward(store.units(), std::array{unit}, [&](const StepOp& op) {
+    op.kind == StepOp::Kind::compute ? look() : store.perform(op, stream);
+  });
+}
 
 inline std::vector<Layer*> pointers(const Holders& holders) {
   std::vector<Layer*> units;

@@ -83,18 +83,6 @@ TEST(SplitVocabulary, LooksUpAheadAndAddsGradientsLater) {
   }
 }
 
-TEST(SplitVocabulary, MarksTheLastPassesOfItsRows) {
-  const Schedule lowered = lower(make_schedule("1f1b", {3, 4, 1, 2}));
-  for (const auto& actions : lowered.by_rank) {
-    std::string completed;
-    for (const Action& action : actions) {
-      if (action.completes_stage) completed += to_text(action) + " ";
-    }
-    std::ranges::sort(completed);
-    EXPECT_EQ(completed, "   333BGTW");
-  }
-}
-
 TEST(SplitVocabulary, IsRefusedWhereAScheduleHasNone) {
   const auto hint_of = [](std::string_view name, int algorithm) -> std::string {
     try {

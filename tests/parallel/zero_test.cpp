@@ -76,8 +76,8 @@ struct State {
   friend bool operator==(const State&, const State&) = default;
 };
 
-/// One rank's walk through a step in the way TrainStep goes: forward through all units, where the
-/// head's gradient is made at once, then backward.
+/// One rank's walk through a step: forward through all units, where the head's gradient is made at
+/// once, then backward.
 class Walk {
  public:
   Walk(const StepSetup& setup, const Mesh& mesh, Source source, Holders units)
@@ -90,45 +90,29 @@ class Walk {
     initialize(store_, 17, stream_);
   }
 
-  void gradients(int step) {
-    store_.retire_grads();
-    const int last = static_cast<int>(units_.size()) - 1;
-    for (int m = 0; m < setup_.microbatches; ++m) {
-      for (int unit = 0; unit <= last; ++unit) {
-        store_.acquire(unit, unit < last ? unit + 1 : -1, stream_);
-        check_values(unit);
-        if (unit == last) add(unit, m, step);
-        store_.release(unit);
-        if (unit == last) store_.end_grads(unit, m + 1 == setup_.microbatches, stream_);
-      }
-      for (int unit = last - 1; unit >= 0; --unit) {
-        store_.acquire(unit, unit > 0 ? unit - 1 : -1, stream_);
-        add(unit, m, step);
-        store_.release(unit);
-        store_.end_grads(unit, m + 1 == setup_.microbatches, stream_);
-      }
-    }
-    store_.finish_grads(stream_);
-  }
+  void gradients(int step) { walk(step, {}); }
 
-  void update(int step) {
-    AdamW optimizer({.weight_decay = 0.3});
-    optimizer.step(store_.shards(), {.lr = 0.01, .step = step}, stream_);
-    store_.finish_step(stream_);
+  /// `look` sees the gradients.
+  void step(int step, const std::function<void()>& look) {
+    walk(step, [&] {
+      look();
+      AdamW optimizer({.weight_decay = 0.3});
+      optimizer.step(store_.shards(), {.lr = 0.01, .step = step}, stream_);
+    });
   }
 
   std::vector<std::uint16_t> seen() {
     std::vector<std::uint16_t> all;
     for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
-      store_.acquire(unit, -1, stream_);
-      for (const auto& p : units_[static_cast<std::size_t>(unit)]->own()) {
-        if (setup_.dtype == DType::bf16) {
-          for (const BFloat16 value : p->value.host<BFloat16>()) all.push_back(value.bits);
-        } else {
-          for (const float value : p->value.host<float>()) all.push_back(to_bfloat16(value).bits);
+      with_values(store_, unit, stream_, [&] {
+        for (const auto& p : units_[static_cast<std::size_t>(unit)]->own()) {
+          if (setup_.dtype == DType::bf16) {
+            for (const BFloat16 value : p->value.host<BFloat16>()) all.push_back(value.bits);
+          } else {
+            for (const float value : p->value.host<float>()) all.push_back(to_bfloat16(value).bits);
+          }
         }
-      }
-      store_.release(unit);
+      });
     }
     return all;
   }
@@ -138,8 +122,21 @@ class Walk {
   Stream& stream() { return stream_; }
 
  private:
+  void walk(int step, const std::function<void()>& update) {
+    RankUnits units = store_.units();
+    const int last = static_cast<int>(units_.size()) - 1;
+    units.units.back().adds_gradients_in_forward = true;
+    walk_step(
+        store_, units, setup_.microbatches, stream_,
+        [&](const StepOp& op) {
+          const bool is_forward = op.action->act == Act::f;
+          if (is_forward) check_values(op.what);
+          if (is_forward == (op.what == last)) add(op.what, op.action->microbatch, step);
+        },
+        update);
+  }
+
   void add(int unit, int microbatch, int step) {
-    store_.begin_grads(unit, stream_);
     // Sources count through the micro-batches of rank 0, then of rank 1, ...: what one rank that
     // has them all adds up in this order.
     const int source =
@@ -151,7 +148,7 @@ class Walk {
     }
   }
 
-  /// Between acquire and release every value is there, and whole.
+  /// While a unit computes every value is there, and whole.
   void check_values(int unit) {
     for (const auto& p : units_[static_cast<std::size_t>(unit)]->own()) {
       ASSERT_TRUE(p->value.defined());
@@ -180,14 +177,13 @@ State two_steps(const StepSetup& setup, Source source, Holders (*units)() = tied
     const Mesh mesh = mesh_of(setup.ranks, world);
     Walk walk(setup, mesh, source, units());
     for (int step = 1; step <= 2; ++step) {
-      walk.gradients(step);
-      if (step == 2) {
+      walk.step(step, [&] {
+        if (step != 2) return;
         const double squares = counted_squares(walk.store(), walk.stream());
+        grads.add(walk.store().grad_pieces());
         const std::lock_guard lock(mutex);
         state.squares += squares;
-      }
-      if (step == 2) grads.add(walk.store().grad_pieces());
-      walk.update(step);
+      });
     }
     values.add(walk.store().value_pieces());
     const auto seen = walk.seen();
@@ -294,9 +290,7 @@ TEST_P(Zero, HoldsExactlyTheBytesOfItsStage) {
         EXPECT_EQ(live(walk.memory(), MemoryTag::communication), 0u);
       };
       expect_held();
-      walk.gradients(1);
-      expect_held();
-      walk.update(1);
+      walk.step(1, expect_held);
       expect_held();
     });
   }
@@ -342,7 +336,7 @@ TEST_P(Zero, WhatIsGatheredAndReducedAtATimeDoesNotGrowWithTheModel) {
   }
 }
 
-TEST_P(Zero, StageThreeHasNoValuesOutsideAcquireAndRelease) {
+TEST_P(Zero, StageThreeHasValuesOnlyWhileTheirUnitComputes) {
   run_ranks(ranks(), [&](World& world) {
     const Mesh mesh = mesh_of(ranks(), world);
     Memory memory;
@@ -352,13 +346,15 @@ TEST_P(Zero, StageThreeHasNoValuesOutsideAcquireAndRelease) {
     initialize(store, 17, stream);
     const Parameter& fused = *units[2]->own()[0];
     EXPECT_FALSE(fused.value.defined());
-    store.acquire(2, 3, stream);
-    EXPECT_TRUE(fused.value.defined());
-    store.release(2);
-    EXPECT_FALSE(fused.value.defined());
-    store.acquire(3, -1, stream);  // the tied table, which is of unit 0
-    EXPECT_TRUE(units[0]->own()[0]->value.defined());
-    store.release(3);
+    int seen = 0;
+    tell_forward(store.units(), std::array{2, 3}, [&](const StepOp& op) {
+      if (op.kind != StepOp::Kind::compute) return store.perform(op, stream);
+      ++seen;
+      EXPECT_EQ(fused.value.defined(), op.what == 2);
+      // The tied table, which is of unit 0.
+      EXPECT_EQ(units[0]->own()[0]->value.defined(), op.what == 3);
+    });
+    EXPECT_EQ(seen, 2);
     EXPECT_EQ(live(memory, MemoryTag::communication), 0u);
   });
 }

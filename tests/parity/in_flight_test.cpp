@@ -24,22 +24,21 @@ class KeepingStage : public Stage {
   KeepingStage(Memory& memory, std::size_t kept_bytes, int stages)
       : memory_(memory), kept_bytes_(static_cast<std::int64_t>(kept_bytes)), stages_(stages) {}
 
-  Tensor forward(int stage, int microbatch, const Tensor& x) override {
-    kept_[{stage, microbatch}] = memory_.alloc({kept_bytes_}, DType::u8, MemoryTag::activations);
-    return pass_on(x, stage, microbatch, stage + 1 < stages_);
-  }
-  Tensor backward_input(int stage, int microbatch, const Tensor& dy) override {
-    return pass_on(dy, stages_ - 1 - stage, microbatch, stage > 0);
-  }
-  void backward_weight(int stage, int microbatch) override { kept_.erase({stage, microbatch}); }
-  Tensor backward(int stage, int microbatch, const Tensor& dy) override {
-    Tensor dx = backward_input(stage, microbatch, dy);
-    backward_weight(stage, microbatch);
+  Tensor compute(const StepOp& op, const Tensor& given) override {
+    const auto& [act, stage, microbatch, peer, collective] = *op.action;
+    if (act == Act::f) {
+      kept_[{stage, microbatch}] = memory_.alloc({kept_bytes_}, DType::u8, MemoryTag::activations);
+      return pass_on(given, stage, microbatch, stage + 1 < stages_);
+    }
+    Tensor dx;
+    if (act != Act::w) dx = pass_on(given, stages_ - 1 - stage, microbatch, stage > 0);
+    if (act != Act::b) kept_.erase({stage, microbatch});
     return dx;
   }
   Tensor boundary(int) override { return memory_.alloc({1}, DType::i32, MemoryTag::communication); }
-  void reduce_grads() override {}
-  void step() override { is_done_ = kept_.empty(); }
+  void perform(const StepOp& op) override {
+    if (op.kind == StepOp::Kind::update) is_done_ = kept_.empty();
+  }
 
   bool is_done() const { return is_done_; }
 
@@ -77,7 +76,7 @@ TEST_P(Execution, HoldsAsManyMicroBatchesAsTheScheduleSays) {
         Memory memory;
         Stream stream(1);
         KeepingStage stage(memory, kStageBytes, schedule.stages());
-        execute(schedule, world.all(), stage, stream);
+        execute(schedule, plain_units(schedule), {}, world.all(), stage, stream);
         EXPECT_TRUE(stage.is_done());
         const auto peak =
             memory.stats().peak_by_tag[static_cast<std::size_t>(MemoryTag::activations)];

@@ -1,4 +1,3 @@
-#include <map>
 #include <set>
 
 #include "parallel/schedule/schedule.h"
@@ -18,7 +17,6 @@ class RankLowering {
       after(action);
     }
     while (!open_.empty()) end(open_.begin()->first, open_.begin()->second);
-    mark_completions();
     out_.push_back({Act::reduce_grads});
     out_.push_back({Act::step});
     return std::move(out_);
@@ -94,18 +92,7 @@ class RankLowering {
         collective == Exchange::embedding || collective == Exchange::embedding_grad;
     const int stage = is_input ? 0 : last();
     const int peer = collective == Exchange::softmax ? -1 : schedule_.rank_of(stage);
-    return {act, stage, mb, peer, false, collective};
-  }
-
-  void mark_completions() {
-    std::map<std::pair<Act, int>, Action*> latest;  // by what is summed up, and stage
-    for (Action& action : out_) {
-      const Act sum = action.act == Act::bw ? Act::w : action.act;
-      if (sum == Act::w || sum == Act::vocab_t || sum == Act::embed_b) {
-        latest[{sum, action.stage}] = &action;
-      }
-    }
-    for (const auto& [what, action] : latest) action->completes_stage = true;
+    return {act, stage, mb, peer, collective};
   }
 
   const Schedule& schedule_;

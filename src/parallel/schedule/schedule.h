@@ -58,9 +58,6 @@ struct Action {
   /// The other rank, for sends and receives; of a collective the one rank that gives or needs the
   /// tensor, -1 where all do.
   int peer = -1;
-  /// Set by `lower` on the last w or bw of its stage, the last vocab_t and the last embed_b: those
-  /// gradients are complete, and their reduction may start under what follows.
-  bool completes_stage = false;
   Exchange collective = Exchange::none;  ///< of begin and end
 
   friend bool operator==(const Action&, const Action&) = default;
@@ -115,6 +112,8 @@ std::vector<double> peak_in_flight(const Schedule& schedule);
 /// neither stop the pipeline nor slow it down; with less they may. The schedule must be valid.
 int messages_under_way(const Schedule& lowered);
 
+/// "F", "BW", "step".
+const char* symbol(Act act);
 /// "F3", "BW0", "step"; "c1>2" and "c1<2" begin and end a collective.
 std::string to_text(const Action& action);
 /// The same with the stage, "F3s1", where ranks of the schedule have more than one.

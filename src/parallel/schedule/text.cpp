@@ -3,7 +3,6 @@
 #include "parallel/schedule/schedule.h"
 
 namespace heddle {
-namespace {
 
 const char* symbol(Act act) {
   switch (act) {
@@ -26,6 +25,8 @@ const char* symbol(Act act) {
   }
   return "?";
 }
+
+namespace {
 
 const char* symbol(Exchange collective) {
   switch (collective) {

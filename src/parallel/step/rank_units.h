@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/comm_op.h"
+#include "mesh/axis.h"
+
+namespace heddle {
+
+/// What a rank holds, as far as the course of its steps depends on it. The runtime makes it from
+/// its layers and their parameters, the planner from a description of both.
+struct RankUnits {
+  /// So many elements of a bucket's gradients are summed over these axes too.
+  struct Sum {
+    AxisSet over;
+    std::int64_t elements = 0;
+    bool operator==(const Sum&) const = default;
+  };
+  /// Parameters of one unit that lie in one flat buffer and are exchanged together.
+  struct Bucket {
+    int owner = 0;  ///< the unit that it belongs to
+    /// The ranks that see other tokens, on axes that have several: gradients are summed over them.
+    AxisSet over = {};
+    int zero = 0;                ///< what those divide; 0 where there are none
+    std::int64_t elements = 0;   ///< with padding
+    std::int64_t held = 0;       ///< of those, what this rank has the optimizer's state of
+    std::vector<Sum> sums = {};  ///< once a step, of what is held
+    bool operator==(const Bucket&) const = default;
+  };
+  /// A collective that layers make.
+  struct Call {
+    Axis over = Axis::tp;
+    CommOp op = CommOp::all_reduce;
+    std::int64_t bytes = 0;  ///< of the whole tensor
+    bool operator==(const Call&) const = default;
+  };
+  struct Unit {
+    std::vector<int> buckets = {};  ///< its own, and that of another unit that it shares
+    bool adds_gradients_in_forward = false;
+    /// In forward, backward to the input and backward to the weights. Only in a plan: at run time
+    /// the layers make them.
+    std::vector<Call> in_f = {}, in_b = {}, in_w = {};
+    bool operator==(const Unit&) const = default;
+  };
+  /// A run of units.
+  struct Stage {
+    int first = 0, count = 0;
+    bool operator==(const Stage&) const = default;
+  };
+  /// A table that is one tensor of the model and a parameter at either end of it: both are on this
+  /// rank, or the other one is on the rank at the other end.
+  enum class Tie : std::uint8_t { none, here, ends };
+
+  std::vector<Bucket> buckets;
+  std::vector<Unit> units;
+  std::vector<Stage> stages;      ///< by stage of the schedule; those of other ranks have no units
+  int embedding = -1, head = -1;  ///< units of a vocabulary that is divided over the pipeline
+  Tie tie = Tie::none;
+  std::int64_t tied_elements = 0;
+
+  bool operator==(const RankUnits&) const = default;
+};
+
+}  // namespace heddle

@@ -1,0 +1,289 @@
+#include "parallel/step/tell_step.h"
+
+#include <deque>
+#include <map>
+#include <ranges>
+#include <tuple>
+
+namespace heddle {
+namespace {
+
+using Kind = StepOp::Kind;
+
+/// Sums of whole gradients that may be under way at a time: a bound on the memory they hold.
+constexpr std::size_t kReductionsUnderWay = 2;
+/// Messages that have a place before they are waited for, so that they travel meanwhile.
+constexpr int kReceivesPosted = 2;
+
+bool is_receive(const Action& action) {
+  return action.act == Act::recv_act || action.act == Act::recv_grad;
+}
+
+/// Of a unit's buckets, those whose values ranks have parts of.
+auto divided(const RankUnits& units, int unit) {
+  return units.units[static_cast<std::size_t>(unit)].buckets |
+         std::views::filter([&units](int bucket) {
+           return units.buckets[static_cast<std::size_t>(bucket)].zero == 3;
+         });
+}
+
+/// Values that are gathered for a unit's sake.
+class Values {
+ public:
+  Values(const RankUnits& units, const StepVisitor& visit)
+      : units_(units), visit_(visit), is_here_(units.buckets.size(), false) {}
+
+  /// `next`: -1 for none.
+  void acquire(int unit, int next, const Action* action) {
+    for (const int bucket : divided(units_, unit)) {
+      fetch(bucket, action);
+      visit_({Kind::values, bucket, action});
+    }
+    if (next < 0) return;
+    for (const int bucket : divided(units_, next)) fetch(bucket, action);
+  }
+  void release(int unit, const Action* action) {
+    for (const int bucket : divided(units_, unit)) {
+      is_here_[static_cast<std::size_t>(bucket)] = false;
+      visit_({Kind::drop, bucket, action});
+    }
+  }
+
+ private:
+  void fetch(int bucket, const Action* action) {
+    if (is_here_[static_cast<std::size_t>(bucket)]) return;
+    is_here_[static_cast<std::size_t>(bucket)] = true;
+    visit_({Kind::fetch, bucket, action});
+  }
+
+  const RankUnits& units_;
+  const StepVisitor& visit_;
+  std::vector<bool> is_here_;  // or on its way
+};
+
+class StepTeller {
+ public:
+  StepTeller(const Schedule& schedule, int rank, const RankUnits& units, const StepPolicy& policy,
+             const StepVisitor& visit)
+      : schedule_(schedule),
+        actions_(schedule.by_rank[static_cast<std::size_t>(rank)]),
+        units_(units),
+        policy_(policy),
+        visit_(visit),
+        values_(units, visit),
+        is_open_(units.buckets.size(), false),
+        passes_with_gradients_(units.units.size(), 0) {}
+
+  void run() {
+    sums(StepSum::When::first);
+    for (const Action& action : actions_) {
+      action_ = &action;
+      say(Kind::action);
+      post_receives();
+      tell(action);
+    }
+    for (auto& [to, sends] : sends_) {
+      for (const Action* send : sends) visit_({Kind::sent, -1, send});
+    }
+  }
+
+ private:
+  void say(Kind kind, int what = -1) { visit_({kind, what, action_}); }
+
+  void tell(const Action& action) {
+    switch (action.act) {
+      case Act::f: return pass(true);
+      case Act::b:
+      case Act::w:
+      case Act::bw: return pass(false);
+      case Act::vocab_s:
+      case Act::vocab_t: return compute(units_.head, -1);
+      case Act::embed_f:
+      case Act::embed_b: return compute(units_.embedding, -1);
+      case Act::send_act:
+      case Act::send_grad: return send();
+      case Act::recv_act:
+      case Act::recv_grad: --posted_; return say(Kind::receive);
+      case Act::begin: return say(Kind::begin);
+      case Act::end: return say(Kind::end);
+      case Act::reduce_grads: return finish_gradients();
+      case Act::step: return update();
+    }
+  }
+
+  // ---- Units ------------------------------------------------------------------------------------
+
+  void pass(bool is_forward) {
+    const auto [first, count] = units_.stages[static_cast<std::size_t>(action_->stage)];
+    for (int i = 0; i < count; ++i) {
+      const int unit = is_forward ? first + i : first + count - 1 - i;
+      compute(unit, i + 1 == count ? -1 : is_forward ? unit + 1 : unit - 1);
+    }
+  }
+
+  void compute(int unit, int next) {
+    const bool adds = adds_gradients(unit);
+    if (action_->act == Act::w && !adds) return;
+    if (needs_values()) values_.acquire(unit, next, action_);
+    if (adds) open(unit);
+    say(Kind::compute, unit);
+    if (needs_values()) values_.release(unit, action_);
+    if (adds) gradients_are_in(unit);
+  }
+
+  /// Whether this pass over the unit adds to the gradients of its parameters.
+  bool adds_gradients(int unit) const {
+    const bool in_forward = units_.units[static_cast<std::size_t>(unit)].adds_gradients_in_forward;
+    switch (action_->act) {
+      case Act::f: return in_forward;
+      case Act::w:
+      case Act::bw: return !in_forward;
+      default: return action_->act == Act::vocab_t || action_->act == Act::embed_b;
+    }
+  }
+
+  bool needs_values() const {
+    switch (action_->act) {
+      case Act::w:
+      case Act::embed_b: return false;
+      case Act::vocab_t: return schedule_.vocabulary == 1;
+      default: return true;
+    }
+  }
+
+  // ---- Gradients --------------------------------------------------------------------------------
+
+  const RankUnits::Bucket& bucket_at(int bucket) const {
+    return units_.buckets[static_cast<std::size_t>(bucket)];
+  }
+  const std::vector<int>& buckets_of(int unit) const {
+    return units_.units[static_cast<std::size_t>(unit)].buckets;
+  }
+
+  void open(int unit) {
+    for (const int bucket : buckets_of(unit)) {
+      if (bucket_at(bucket).zero < 2 || is_open_[static_cast<std::size_t>(bucket)]) continue;
+      is_open_[static_cast<std::size_t>(bucket)] = true;
+      say(Kind::open, bucket);
+    }
+  }
+
+  void gradients_are_in(int unit) {
+    int& passes = passes_with_gradients_[static_cast<std::size_t>(unit)];
+    const bool are_all_in = ++passes == schedule_.microbatches;
+    for (const int bucket : buckets_of(unit)) {
+      const auto& [owner, over, zero, elements, held, sums] = bucket_at(bucket);
+      if (owner != unit || (zero < 2 && (!are_all_in || policy_.reduces_at_end))) continue;
+      reduce(bucket);
+      while (zero >= 2 && reductions_.size() > kReductionsUnderWay) end_oldest_reduction();
+    }
+  }
+
+  void reduce(int bucket) {
+    say(Kind::reduce, bucket);
+    is_open_[static_cast<std::size_t>(bucket)] = false;
+    if (!bucket_at(bucket).over.empty()) reductions_.push_back(bucket);
+  }
+
+  void end_oldest_reduction() {
+    say(Kind::reduced, reductions_.front());
+    reductions_.pop_front();
+  }
+
+  void finish_gradients() {
+    const int buckets = static_cast<int>(units_.buckets.size());
+    for (int bucket = 0; bucket < buckets && policy_.reduces_at_end; ++bucket) {
+      if (bucket_at(bucket).zero < 2) reduce(bucket);
+    }
+    while (!reductions_.empty()) end_oldest_reduction();
+    for (int bucket = 0; bucket < buckets; ++bucket) {
+      if (!bucket_at(bucket).sums.empty()) say(Kind::rest, bucket);
+    }
+    if (units_.tie != RankUnits::Tie::none) say(Kind::tie);
+    say(Kind::norm);
+    sums(StepSum::When::with_gradients);
+  }
+
+  void sums(StepSum::When when) {
+    for (std::size_t i = 0; i < policy_.sums.size(); ++i) {
+      if (policy_.sums[i].when == when) say(Kind::sum, static_cast<int>(i));
+    }
+  }
+
+  void update() {
+    if (!policy_.updates) return;
+    say(Kind::update);
+    for (const Kind kind : {Kind::gather, Kind::gathered}) {
+      for (int bucket = 0; bucket < static_cast<int>(units_.buckets.size()); ++bucket) {
+        const int zero = bucket_at(bucket).zero;
+        if (zero == 1 || zero == 2) say(kind, bucket);
+      }
+    }
+  }
+
+  // ---- Messages ---------------------------------------------------------------------------------
+
+  void post_receives() {
+    for (; posted_ < kReceivesPosted && next_receive_ < actions_.size(); ++next_receive_) {
+      if (!is_receive(actions_[next_receive_])) continue;
+      visit_({Kind::post, -1, &actions_[next_receive_]});
+      ++posted_;
+    }
+  }
+
+  void send() {
+    auto& under_way = sends_[{action_->peer, action_->act, action_->stage}];
+    if (policy_.sends_under_way > 0 &&
+        under_way.size() == static_cast<std::size_t>(policy_.sends_under_way)) {
+      visit_({Kind::sent, -1, under_way.front()});
+      under_way.pop_front();
+    }
+    say(Kind::send);
+    under_way.push_back(action_);
+  }
+
+  const Schedule& schedule_;
+  const std::vector<Action>& actions_;
+  const RankUnits& units_;
+  const StepPolicy& policy_;
+  const StepVisitor& visit_;
+
+  const Action* action_ = nullptr;  // under way
+  Values values_;
+  std::vector<bool> is_open_;               // by bucket: gradients have a place
+  std::vector<int> passes_with_gradients_;  // by unit: how many are done
+  std::deque<int> reductions_;              // under way, oldest first
+  std::size_t next_receive_ = 0;
+  int posted_ = 0;
+  std::map<std::tuple<int, Act, int>, std::deque<const Action*>> sends_;  // under way
+};
+
+}  // namespace
+
+std::vector<StepSum> StepPolicy::usual_sums() {
+  return {{.name = "targets", .over = kTokenAxes, .numbers = 1, .when = StepSum::When::first},
+          {.name = "loss and norm", .over = kStepAxes, .numbers = 2}};
+}
+
+RankUnits plain_units(const Schedule& schedule) {
+  RankUnits units;
+  for (int stage = 0; stage < schedule.stages(); ++stage) units.stages.push_back({stage, 1});
+  units.units.resize(units.stages.size());
+  return units;
+}
+
+void tell_step(const Schedule& lowered, int rank, const RankUnits& units, const StepPolicy& policy,
+               const StepVisitor& visit) {
+  StepTeller(lowered, rank, units, policy, visit).run();
+}
+
+void tell_forward(const RankUnits& units, std::span<const int> order, const StepVisitor& visit) {
+  Values values(units, visit);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    values.acquire(order[i], i + 1 < order.size() ? order[i + 1] : -1, nullptr);
+    visit({Kind::compute, order[i]});
+    values.release(order[i], nullptr);
+  }
+}
+
+}  // namespace heddle

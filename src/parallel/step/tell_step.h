@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "parallel/schedule/schedule.h"
+#include "parallel/step/rank_units.h"
+
+namespace heddle {
+
+/// One thing that a rank does in an optimizer step.
+struct StepOp {
+  enum class Kind : std::uint8_t {
+    action,   ///< the next action of the schedule begins; all up to the next one belong to it
+    compute,  ///< the action's pass over unit `what`
+    // Whole values of bucket `what`, which ranks have parts of (ZeRO-3):
+    fetch,   ///< begins to gather them
+    values,  ///< waits for them; from here on layers may use them
+    drop,    ///< forgets them
+    // Gradients of bucket `what`:
+    open,     ///< gives whole gradients a place (from ZeRO-2 on they have none between passes)
+    reduce,   ///< begins their sum over the ranks that see other tokens
+    reduced,  ///< waits for the oldest sum that is under way, which is this one
+    rest,     ///< sums what other ranks have a part of for another reason (RankUnits::Bucket::sums)
+    tie,      ///< sums those of a tied table's two ends
+    norm,     ///< adds the squares of all gradients
+    sum,      ///< sums number `what` of StepPolicy::sums
+    update,   ///< the optimizer's step
+    gather,   ///< begins to make values of bucket `what` whole that were updated in parts
+    gathered,  ///< waits for it
+    // Messages between stages; `action` is the send or the receive.
+    post,     ///< gives a message that will come a place
+    receive,  ///< waits for it
+    send,     ///< does not wait
+    sent,     ///< waits for the oldest with this peer, kind and stage
+    // Collectives of a vocabulary that is divided over the pipeline; `action` says which.
+    begin,
+    end
+  };
+  Kind kind = Kind::action;
+  int what = -1;
+  const Action* action = nullptr;  ///< of the schedule; absent before the first
+};
+
+/// A few numbers that ranks add up once in a step.
+struct StepSum {
+  enum class When : std::uint8_t { first, with_gradients };
+  const char* name = "";     ///< a literal
+  AxisSet over = {};         ///< one after the other, as Mesh::sum does
+  std::int64_t numbers = 1;  ///< f64
+  When when = When::with_gradients;
+};
+
+/// How a step makes its exchanges. A new one is a line here and in tell_step; who performs, plans,
+/// times and counts steps then has it too.
+struct StepPolicy {
+  /// The number of targets, by which losses are divided; squares of gradients, and losses.
+  static constexpr int kTargets = 0, kTotals = 1;
+  std::vector<StepSum> sums = usual_sums();
+  /// Gradients that are kept whole are summed behind the last micro-batch, as Megatron-LM does, and
+  /// not when a unit has all of them.
+  bool reduces_at_end = false;
+  bool updates = true;  ///< otherwise gradients are all that is wanted
+  /// Of messages with the same peer, kind and stage; 0: no limit. What a rank sends and computes
+  /// does not depend on it, only what it keeps meanwhile.
+  int sends_under_way = 0;
+
+  static std::vector<StepSum> usual_sums();
+};
+
+/// Stages of one unit each that have no parameters: for schedules without a model.
+RankUnits plain_units(const Schedule& schedule);
+
+using StepVisitor = std::function<void(const StepOp&)>;
+
+/// Tells `visit` in order what pipeline rank `rank` does in a step of the lowered schedule. The
+/// runtime performs it, memory plans are made by performing it dry, simulations time it, and
+/// traffic is counted from it: nobody else knows how a step goes.
+void tell_step(const Schedule& lowered, int rank, const RankUnits& units, const StepPolicy& policy,
+               const StepVisitor& visit);
+
+/// A forward pass over these units and nothing else: each has its values while it computes, and
+/// those of the next are on their way.
+void tell_forward(const RankUnits& units, std::span<const int> order, const StepVisitor& visit);
+
+}  // namespace heddle
