@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 
 #include "base/check.h"
 #include "nn/redistribute.h"
@@ -30,51 +29,14 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
       plan_(plan),
       own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
-      decoder_(build_decoder(spec_, options, memory, share())) {
-  layers_ = decoder_.unit_pointers();
-  store_ = std::make_unique<ParamStore>(
-      layers_, ParamStore::Options{.dtype = options.dtype, .purpose = purpose, .zero = plan_.zero},
-      mesh_, memory);
-  describe_units();
-}
-
-void Model::describe_units() {
-  units_ = store_->units();
-  units_.stages.resize(static_cast<std::size_t>(plan_.stages()));
-  int first = 0;
-  std::size_t index = 0;
-  for (const int stage : plan_.stages_of(mesh_.coord(Axis::pp))) {
-    for (const std::string& label : decoder_.labels[index]) {
-      labels_.push_back(std::make_shared<std::string>(label));
-    }
-    const int count = static_cast<int>(decoder_.stages[index++].size());
-    units_.stages[static_cast<std::size_t>(stage)] = {first, count};
-    first += count;
+      rank_(build_rank_model(spec_, options, plan_, mesh_, purpose, memory)) {
+  for (const UnitLabel& label : rank_.labels) {
+    labels_.push_back(std::make_shared<std::string>(label.text()));
   }
-  if (!plan_.divides_vocabulary_over_pp()) return;
-  units_.embedding = first;
-  units_.head = first + 1;
-  for (const char* label : {"embedding", "head"}) {
-    labels_.push_back(std::make_shared<std::string>(label));
-  }
-}
-
-DecoderShare Model::share() const {
-  DecoderShare share{.vocabulary = plan_.vocabulary, .unties = mesh_.size(Axis::pp) > 1};
-  if (plan_.divides_vocabulary_over_pp()) {
-    share.pipeline = &mesh_.comm(Axis::pp);
-    share.head_input_grad =
-        plan_.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
-  }
-  if (mesh_.size(Axis::tp) > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), plan_.sequence);
-  for (const int stage : plan_.stages_of(mesh_.coord(Axis::pp))) {
-    share.stages.push_back(plan_.units_of_stage[static_cast<std::size_t>(stage)]);
-  }
-  return share;
 }
 
 Model::Vocabulary Model::vocabulary() const {
-  return {*decoder_.ends.front(), *decoder_.split_head};
+  return {*rank_.decoder.ends.front(), *rank_.decoder.split_head};
 }
 
 Shape Model::head_input_shape(std::int64_t tokens) const {
@@ -98,15 +60,15 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
       x = ctx.activation(boundary_shape(ctx.batch.tokens()), dtype_);
       pipeline.recv(x, rank_of(index - 1), ctx.stream).wait(ctx.stream);
     }
-    const auto [first, count] = units_.stages[static_cast<std::size_t>(index)];
+    const auto [first, count] = rank_.units.stages[static_cast<std::size_t>(index)];
     std::vector<int> order;
     for (int unit = first; unit < first + count; ++unit) {
       const bool is_left_out =
-          is_head(unit) || (!into_head && &this->unit(unit) == decoder_.head_entry);
+          is_head(unit) || (!into_head && &this->unit(unit) == rank_.decoder.head_entry);
       if (!is_left_out) order.push_back(unit);
     }
-    tell_forward(units_, order, [&](const StepOp& op) {
-      if (op.kind != StepOp::Kind::compute) return store_->perform(op, ctx.stream);
+    tell_forward(rank_.units, order, [&](const StepOp& op) {
+      if (op.kind != StepOp::Kind::compute) return rank_.store->perform(op, ctx.stream);
       Saved nothing;
       x = unit(op.what).forward(x, nothing, ctx);
     });
@@ -125,14 +87,14 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
 }
 
 void Model::with_values(int unit, Stream& stream, const std::function<void()>& compute) const {
-  tell_forward(units_, std::array{unit}, [&](const StepOp& op) {
-    op.kind == StepOp::Kind::compute ? compute() : store_->perform(op, stream);
+  tell_forward(rank_.units, std::array{unit}, [&](const StepOp& op) {
+    op.kind == StepOp::Kind::compute ? compute() : rank_.store->perform(op, stream);
   });
 }
 
 Tensor Model::look_up(Ctx& ctx) const {
   Tensor rows;
-  with_values(units_.embedding, ctx.stream, [&] {
+  with_values(rank_.units.embedding, ctx.stream, [&] {
     Saved nothing;
     rows = vocabulary().embedding.forward({}, nothing, ctx);
   });
@@ -171,7 +133,7 @@ Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) 
   Tensor losses;
   with_values(head_unit(), stream, [&] {
     Saved nothing;
-    losses = decoder_.head->forward(x, nothing, ctx);
+    losses = rank_.decoder.head->forward(x, nothing, ctx);
   });
   return losses;
 }
@@ -194,7 +156,7 @@ Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, 
       ops::copy(x_TD.view({B, S, D}).select(1, S - 1), last_BD, stream);
       x_TD = last_BD;
     }
-    with_values(head_unit(), stream, [&] { logits = decoder_.head->logits(x_TD, ctx); });
+    with_values(head_unit(), stream, [&] { logits = rank_.decoder.head->logits(x_TD, ctx); });
   }
   if (plan_.divides_vocabulary_over_pp()) return logits;  // every rank has them
   return from_head(logits, {selects ? B : B * S, spec_.vocab}, ctx);
@@ -232,14 +194,8 @@ KvCache::Shape Model::cache_shape(std::int64_t sequences, std::int64_t capacity)
 
 Cost Model::cost(const CostShape& shape) const {
   Cost sum;
-  for (const Layer* unit : layers_) sum += unit->cost(shape);
+  for (const Layer* unit : rank_.layers) sum += unit->cost(shape);
   return sum;
-}
-
-std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device) {
-  if (device.kind == Device::Kind::cpu) return 1024;
-  const auto most = static_cast<std::uint64_t>((std::int64_t{1} << 30) / spec.vocab);
-  return static_cast<std::int64_t>(std::bit_floor(std::max<std::uint64_t>(most, 1024)));
 }
 
 MicroBatch plain_batch(const Tensor& ids_BS, const Tensor& targets_BS, std::int64_t first_position,

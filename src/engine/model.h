@@ -4,11 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "model/decoder.h"
-#include "model/parallel_plan.h"
+#include "model/rank_model.h"
 #include "model/spec.h"
 #include "nn/kv_cache.h"
-#include "parallel/param_store.h"
 
 namespace heddle {
 
@@ -24,21 +22,23 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   const ParallelPlan& plan() const { return plan_; }
   const Mesh& mesh() const { return mesh_; }
-  ParamStore& store() { return *store_; }
-  const ParamStore& store() const { return *store_; }
+  ParamStore& store() { return *rank_.store; }
+  const ParamStore& store() const { return *rank_.store; }
   DType dtype() const { return dtype_; }
 
   /// What of the model is here, for tell_step. Units are numbered stage by stage, those of a
   /// vocabulary that is divided over the pipeline last.
-  const RankUnits& units() const { return units_; }
-  Layer& unit(int unit) const { return *layers_[static_cast<std::size_t>(unit)]; }
+  const RankUnits& units() const { return rank_.units; }
+  Layer& unit(int unit) const { return *rank_.layers[static_cast<std::size_t>(unit)]; }
   /// "block 3": for messages.
   const std::shared_ptr<const std::string>& label(int unit) const {
     return labels_[static_cast<std::size_t>(unit)];
   }
   /// Whether the unit's output is losses.
-  bool is_head(int unit) const { return layers_[static_cast<std::size_t>(unit)] == decoder_.head; }
-  bool has_head() const { return decoder_.head != nullptr; }
+  bool is_head(int unit) const {
+    return rank_.layers[static_cast<std::size_t>(unit)] == rank_.decoder.head;
+  }
+  bool has_head() const { return rank_.decoder.head != nullptr; }
   /// This rank's part of a vocabulary that is divided over the pipeline.
   struct Vocabulary {
     Layer& embedding;
@@ -72,10 +72,8 @@ class Model {
   Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& plan,
         std::unique_ptr<Mesh> own_mesh, const Mesh* mesh, ParamStore::Purpose purpose,
         Memory& memory);
-  DecoderShare share() const;
   /// The head is the last unit that is here.
-  int head_unit() const { return static_cast<int>(layers_.size()) - 1; }
-  void describe_units();
+  int head_unit() const { return static_cast<int>(rank_.layers.size()) - 1; }
   /// Runs the stages in turn. Returns the activations behind the last unit that is not the head's
   /// (`into_head`: that lead into it included), where the head is here.
   Tensor trunk(bool into_head, Ctx& ctx) const;
@@ -94,17 +92,9 @@ class Model {
   const ParallelPlan plan_;
   const std::unique_ptr<Mesh> own_mesh_;
   const Mesh& mesh_;
-  Decoder decoder_;
-  std::vector<Layer*> layers_;                              // by unit
-  std::vector<std::shared_ptr<const std::string>> labels_;  // by unit
-  std::unique_ptr<ParamStore> store_;
-  RankUnits units_;
+  RankModel rank_;
+  std::vector<std::shared_ptr<const std::string>> labels_;  // by unit; outlived by records of calls
 };
-
-/// Tokens a chunk of the output projection where nobody chose: 1024 on CPU, where logits should
-/// stay in the cache; on a GPU, which wants large products, as many as make logits of 1024M
-/// elements.
-std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device);
 
 /// A batch in host memory over the caller's ids and targets ([B, S] i32; targets may be absent),
 /// positions counting from `first_position` in every sequence, one document each.

@@ -161,10 +161,9 @@ void TrainStep::perform(const StepOp& op) {
 
 void TrainStep::tag(const char* what, int unit, const Action* action) {
   const bool is_of_one = action != nullptr && is_computation(action->act);
-  model_.mesh().comm(Axis::pp).flight().set_tag(
-      {.what = what,
-       .unit = unit < 0 ? nullptr : model_.label(unit),
-       .microbatch = is_of_one ? action->microbatch : -1});
+  model_.mesh().flight().set_tag({.what = what,
+                                  .unit = unit < 0 ? nullptr : model_.label(unit),
+                                  .microbatch = is_of_one ? action->microbatch : -1});
 }
 
 void TrainStep::begin_exchange(const Action& action, const Tensor& given) {

@@ -26,13 +26,14 @@ std::vector<AxisSet> sets_in_use(const MeshShape& shape) {
 
 }  // namespace
 
-Mesh::Mesh() {
+Mesh::Mesh() : flight_(std::make_shared<FlightRecorder>()) {
   make_groups([](const std::vector<int>&, const std::string&) -> std::unique_ptr<Communicator> {
     return std::make_unique<SelfCommunicator>();
   });
 }
 
-Mesh::Mesh(const MeshShape& shape, Communicator& world) : shape_(shape), rank_(world.rank()) {
+Mesh::Mesh(const MeshShape& shape, Communicator& world)
+    : shape_(shape), rank_(world.rank()), flight_(world.shared_flight()) {
   HEDDLE_CHECK(shape.ranks() == world.size(), "a mesh of {} ranks in a world of {}", shape.ranks(),
                world.size());
   make_groups([&](const std::vector<int>& members,

@@ -67,6 +67,8 @@ class Mesh {
   void check() const;
   /// What this rank has sent so far.
   MeshTraffic traffic() const;
+  /// The recorder of all calls of this rank.
+  FlightRecorder& flight() const { return *flight_; }
 
  private:
   using MakeGroup = std::function<std::unique_ptr<Communicator>(const std::vector<int>& members,
@@ -75,6 +77,7 @@ class Mesh {
 
   MeshShape shape_;
   int rank_ = 0;
+  std::shared_ptr<FlightRecorder> flight_;
   std::map<AxisSet, std::unique_ptr<Communicator>> groups_;
   std::unique_ptr<Communicator> self_;  // of every group of one
   std::unique_ptr<Communicator> ends_;

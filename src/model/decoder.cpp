@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -368,6 +369,18 @@ std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len) {
   return costs;
 }
 
+std::string UnitLabel::text() const {
+  switch (kind) {
+    case Kind::embedding: return "embedding";
+    case Kind::positions: return "positions";
+    case Kind::block: return fmt::format("block {}", block);
+    case Kind::norm: return "norm";
+    case Kind::head_entry: return "entry to the head";
+    case Kind::head: break;
+  }
+  return "head";
+}
+
 std::vector<Layer*> Decoder::unit_pointers() const {
   std::vector<Layer*> pointers;
   for (const Units& stage : stages) {
@@ -406,13 +419,13 @@ class DecoderBuilder {
     } else if (unit == last) {
       add_head();
     } else if (unit == last - 1) {
-      push("norm", blocks_.norm(spec_.names.final_norm));
+      push({UnitLabel::Kind::norm}, blocks_.norm(spec_.names.final_norm));
     } else {
       auto block = blocks_.block(unit - 1);
       if (options_.recompute_blocks) {
         block = std::make_unique<Recompute>(std::move(block), spec_.hidden);
       }
-      push(fmt::format("block {}", unit - 1), std::move(block));
+      push({UnitLabel::Kind::block, unit - 1}, std::move(block));
     }
   }
 
@@ -463,26 +476,27 @@ class DecoderBuilder {
       decoder_.token_embedding = embedding_table();
       layers.insert(layers.begin(), ends_.embedding(decoder_.token_embedding));
     }
-    if (!layers.empty()) push("embedding", std::make_unique<Sequential>(std::move(layers)));
+    if (!layers.empty())
+      push({UnitLabel::Kind::embedding}, std::make_unique<Sequential>(std::move(layers)));
     // Apart from the token table, which may be tied and then has a unit to itself.
-    if (!spec_.rope) push("positions", ends_.positions());
+    if (!spec_.rope) push({UnitLabel::Kind::positions}, ends_.positions());
   }
 
   void add_head() {
     if (Layers before = ends_.before_head(); !before.empty()) {
-      push("head entry", std::make_unique<Sequential>(std::move(before)));
+      push({UnitLabel::Kind::head_entry}, std::make_unique<Sequential>(std::move(before)));
       decoder_.head_entry = decoder_.stages.back().back().get();
     }
     if (has_ends_apart_) return;
     decoder_.projection = projection();
     auto head = ends_.head(decoder_.projection);
     decoder_.head = head.get();
-    push("head", std::move(head));
+    push({UnitLabel::Kind::head}, std::move(head));
   }
 
-  void push(std::string label, std::unique_ptr<Layer> unit) {
+  void push(UnitLabel label, std::unique_ptr<Layer> unit) {
     decoder_.stages.back().push_back(std::move(unit));
-    decoder_.labels.back().push_back(std::move(label));
+    decoder_.labels.back().push_back(label);
   }
 
   const ModelSpec& spec_;
@@ -521,6 +535,12 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
   }
   if (share.vocabulary == VocabularyPlacement::pipeline) builder.add_ends();
   return std::move(builder.decoder());
+}
+
+std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device) {
+  if (device.kind == Device::Kind::cpu) return 1024;
+  const auto most = static_cast<std::uint64_t>((std::int64_t{1} << 30) / spec.vocab);
+  return static_cast<std::int64_t>(std::bit_floor(std::max<std::uint64_t>(most, 1024)));
 }
 
 std::vector<std::string> tensor_names(const ModelSpec& spec) {

@@ -20,6 +20,11 @@ struct BuildOptions {
       false;  ///< output projections start smaller by sqrt(2 * layers), as in GPT-2
 };
 
+/// Tokens a chunk of the output projection where nobody chose: 1024 on CPU, where logits should
+/// stay in the cache; on a GPU, which wants large products, as many as make logits of 1024M
+/// elements.
+std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device);
+
 /// How the rows of the embedding and of the output projection lie: all on every rank of the first
 /// and of the last stage, divided over their tp ranks, or divided over all ranks of the pipeline.
 enum class VocabularyPlacement { replicated, tensor, pipeline };
@@ -50,13 +55,22 @@ std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len);
 /// The Hugging Face names of all tensors of the model, each once, in its order.
 std::vector<std::string> tensor_names(const ModelSpec& spec);
 
+/// What a unit is.
+struct UnitLabel {
+  enum class Kind : std::uint8_t { embedding, positions, block, norm, head_entry, head };
+  Kind kind = Kind::block;
+  int block = 0;  ///< the number of a block
+
+  /// "block 3", "head".
+  std::string text() const;
+};
+
 /// A decoder, or the part of it that a rank has, as lists of units by stage.
 struct Decoder {
   using Units = Layers;
   std::vector<Units> stages;
-  /// What each unit is, by stage: "embedding", "positions", "block 3", "norm", "head".
-  std::vector<std::vector<std::string>> labels;
-  LossHead* head = nullptr;     ///< the last unit, where it is here
+  std::vector<std::vector<UnitLabel>> labels;  ///< of the units, by stage
+  LossHead* head = nullptr;                    ///< the last unit, where it is here
   Layer* head_entry = nullptr;  ///< the unit that leads from the stream into it, where it needs one
   std::shared_ptr<Parameter> token_embedding, projection;  ///< where they are here; one when tied
   /// With a vocabulary divided over the pipeline embedding and head are in no stage, but on every

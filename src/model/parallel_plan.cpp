@@ -143,23 +143,31 @@ ParallelPlan single_rank_plan(const ModelSpec& spec) {
   return plan;
 }
 
-ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
-                       std::int64_t seq_len) {
-  Checker(spec, request, ranks).check();
+ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
+                     std::vector<int> rank_of_stage,
+                     std::vector<DecoderShare::Units> units_of_stage) {
   ParallelPlan plan{request};
-  plan.dp = ranks / request.pp / request.tp;
   plan.sequence = request.sequence && request.tp > 1;
-  plan.rank_of_stage = make_schedule(request.schedule, pipe_shape(request, 1)).rank_of_stage;
-  plan.units_of_stage = cut_stages(spec, seq_len, plan.vocabulary, plan.rank_of_stage);
+  plan.rank_of_stage = std::move(rank_of_stage);
+  plan.units_of_stage = std::move(units_of_stage);
   const int kv_heads = static_cast<int>(spec.kv_heads);
   plan.mesh = MeshShape{}
                   .with(Axis::pp, request.pp)
                   .with(Axis::tp, request.tp)
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))
-                  .with(Axis::dp, plan.dp);
+                  .with(Axis::dp, request.dp);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   return plan;
+}
+
+ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
+                       std::int64_t seq_len) {
+  Checker(spec, request, ranks).check();
+  ParallelRequest whole = request;
+  whole.dp = ranks / request.pp / request.tp;
+  const auto placed = make_schedule(request.schedule, pipe_shape(request, 1)).rank_of_stage;
+  return lay_out(spec, whole, placed, cut_stages(spec, seq_len, request.vocabulary, placed));
 }
 
 }  // namespace heddle

@@ -44,6 +44,11 @@ struct ParallelPlan : ParallelRequest {
 /// Everything on one rank.
 ParallelPlan single_rank_plan(const ModelSpec& spec);
 
+/// The request on a mesh, with `dp` said and stages cut.
+ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
+                     std::vector<int> rank_of_stage,
+                     std::vector<DecoderShare::Units> units_of_stage);
+
 /// Throws one Error(usage) that names everything in the request that the model or the number of
 /// ranks does not allow, each with what to change.
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,

@@ -48,6 +48,7 @@ void NormProduct::visit(const ParamVisitor& visitor) {
 
 Cost NormProduct::cost(const CostShape& shape) const {
   Cost cost = norm_->cost(shape);
+  if (change_) cost += change_->cost(shape);
   cost += product_->cost(shape);
   cost.saved_bytes -= shape.bytes(product_->in());
   return cost;

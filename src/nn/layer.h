@@ -5,14 +5,22 @@
 #include <memory>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "nn/context.h"
 #include "nn/parameter.h"
 #include "nn/saved.h"
 
 namespace heddle {
 
-/// What a layer costs for one micro-batch: floating-point operations of F, B and W, and the bytes
-/// it keeps between F and its backward.
+/// A collective that a layer makes.
+struct LayerCall {
+  const Communicator* over = nullptr;
+  CommOp op = CommOp::all_reduce;
+  std::int64_t bytes = 0;  ///< of the whole tensor
+};
+
+/// What a layer costs for one micro-batch: floating-point operations of F, B and W, the bytes it
+/// keeps between F and its backward, and the collectives it makes in F and in B.
 struct Cost {
   double forward_flops = 0;
   double backward_input_flops = 0;
@@ -21,8 +29,9 @@ struct Cost {
   /// Of saved_bytes, the layer's own input and output: where a neighbour keeps one of them too, it
   /// is one tensor.
   std::size_t kept_input_bytes = 0, kept_output_bytes = 0;
+  std::vector<LayerCall> calls_f = {}, calls_b = {};
 
-  /// Sums flops and saved bytes.
+  /// Sums flops and saved bytes; the other's calls come behind these in F and before them in B.
   Cost& operator+=(const Cost& other);
 };
 

@@ -116,7 +116,16 @@ Cost LossHead::cost(const CostShape& shape) const {
   const std::int64_t tokens = (shape.tokens() + options_.tokens.count - 1) / options_.tokens.count;
   const double product = 2.0 * static_cast<double>(tokens) *
                          static_cast<double>(weight_->shape[0]) * static_cast<double>(D);
-  return {product, product, product, static_cast<std::size_t>(tokens * D) * size_of(shape.dtype)};
+  Cost cost{product, product, product, static_cast<std::size_t>(tokens * D) * size_of(shape.dtype)};
+  const Communicator* const others = options_.vocabulary.others;
+  for (std::int64_t begin = 0; others != nullptr && begin < tokens;
+       begin += options_.chunk_tokens) {
+    const std::int64_t rows = std::min(options_.chunk_tokens, tokens - begin);
+    const auto bytes = rows * static_cast<std::int64_t>(size_of(statistics_of(shape.dtype)));
+    // The maximum, the sum and the target's logit of each row.
+    cost.calls_f.insert(cost.calls_f.end(), 3, {others, CommOp::all_reduce, bytes});
+  }
+  return cost;
 }
 
 }  // namespace heddle

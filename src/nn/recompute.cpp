@@ -36,6 +36,7 @@ Cost Recompute::cost(const CostShape& shape) const {
   Cost cost = inner_->cost(shape);
   cost.saved_bytes = cost.kept_input_bytes = shape.bytes(width_);
   cost.kept_output_bytes = 0;
+  cost.calls_b.insert(cost.calls_b.begin(), cost.calls_f.begin(), cost.calls_f.end());
   return cost;
 }
 

@@ -49,6 +49,27 @@ Tensor Redistribute::backward_input(const Tensor& dy, Saved&, Ctx& ctx) {
   return change(dy, dual(to_), dual(from_), ctx);
 }
 
+Cost Redistribute::cost(const CostShape& shape) const {
+  Cost cost;
+  cost.calls_f = calls(from_, to_, shape);
+  cost.calls_b = calls(dual(to_), dual(from_), shape);
+  return cost;
+}
+
+std::vector<LayerCall> Redistribute::calls(Placement from, Placement to,
+                                           const CostShape& shape) const {
+  const auto bytes = [&](std::int64_t tokens) {
+    return tokens * width_ * static_cast<std::int64_t>(size_of(shape.dtype));
+  };
+  const std::int64_t padded = tokens_per_rank(shape.tokens(), comm_.size()) * comm_.size();
+  switch (way(from, to)) {
+    case Way::all_reduce: return {{&comm_, CommOp::all_reduce, bytes(shape.tokens())}};
+    case Way::all_gather: return {{&comm_, CommOp::all_gather, bytes(padded)}};
+    case Way::reduce_scatter: return {{&comm_, CommOp::reduce_scatter, bytes(padded)}};
+    default: return {};
+  }
+}
+
 bool Redistribute::keeps_tensor() const { return way(from_, to_) == Way::nothing; }
 
 Tensor Redistribute::change(const Tensor& x, Placement from, Placement to, Ctx& ctx) const {

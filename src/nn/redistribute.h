@@ -25,13 +25,14 @@ class Redistribute final : public Layer {
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved&, Ctx&) override {}
   void visit(const ParamVisitor&) override {}
-  Cost cost(const CostShape&) const override { return {}; }
+  Cost cost(const CostShape& shape) const override;
 
   /// Whether forward returns its input as it is.
   bool keeps_tensor() const;
 
  private:
   Tensor change(const Tensor& x, Placement from, Placement to, Ctx& ctx) const;
+  std::vector<LayerCall> calls(Placement from, Placement to, const CostShape& shape) const;
   Tensor all_reduce(const Tensor& x, Ctx& ctx) const;
   Tensor all_gather(const Tensor& x, Ctx& ctx) const;
   Tensor reduce_scatter(const Tensor& x, Ctx& ctx) const;

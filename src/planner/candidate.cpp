@@ -60,6 +60,23 @@ Schedule schedule_of(const Candidate& plan, std::int64_t microbatches) {
                               .vocabulary = is_divided ? plan.vocabulary_algorithm : 0}));
 }
 
+ParallelRequest request_of(const Candidate& plan) {
+  return {.dp = plan.dp,
+          .tp = plan.tp,
+          .pp = plan.pp,
+          .zero = plan.zero,
+          .sequence = plan.sequence,
+          .vocabulary = plan.vocabulary,
+          .vocabulary_algorithm = plan.vocabulary_algorithm,
+          .schedule = name_of(plan.schedule),
+          .chunks = plan.chunks};
+}
+
+heddle::Device Stack::place() const {
+  if (compute != DType::bf16) return {};
+  return {heddle::Device::Kind::cuda, 0};
+}
+
 Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes) {
   return {.tp = plan.tp,
           .pp = plan.pp,

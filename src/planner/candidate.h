@@ -41,7 +41,8 @@ struct Stack {
   bool head_in_forward = true;   ///< the loss head makes its gradients at once (design/005)
   double kernels_forward = 10, kernels_backward = 16;    ///< of a block, beside matrix products
   double launches_forward = 16, launches_backward = 26;  ///< of a block, all
-  double host_share = 0.15;  ///< of the host's time per launch in a PyTorch program
+  std::int64_t loss_chunk = 0;  ///< tokens per chunk of the output projection; 0: the usual
+  double host_share = 0.15;     ///< of the host's time per launch in a PyTorch program
 
   /// Heddle itself, in this dtype.
   static Stack heddle(DType compute);
@@ -50,6 +51,8 @@ struct Stack {
   static Stack megatron();
 
   double element_bytes() const { return static_cast<double>(size_of(compute)); }
+  /// Where its layers compute: bf16 is computed in on GPUs only.
+  heddle::Device place() const;
 };
 
 /// What is to be trained.
@@ -58,6 +61,10 @@ struct Job {
   std::int64_t seq_len = 2048;
   std::int64_t batch = 1;  ///< sequences per optimizer step, all ranks together
   Stack stack = {};
+
+  std::int64_t loss_chunk() const {
+    return stack.loss_chunk > 0 ? stack.loss_chunk : usual_loss_chunk(spec, stack.place());
+  }
 };
 
 /// One way to lay a job out.
@@ -78,6 +85,9 @@ struct Candidate {
 
 /// What its pipeline ranks do in a step of so many micro-batches, lowered.
 Schedule schedule_of(const Candidate& plan, std::int64_t microbatches);
+
+/// The same as a run asks for it.
+ParallelRequest request_of(const Candidate& plan);
 
 /// A run's plan as one, with micro-batches of so many sequences.
 Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes);

@@ -146,7 +146,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
 double step_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
                     const Split& split) {
   const auto held_by = [&](const RankPart& part, int pp_rank) {
-    const StepShape step{.seq_len = job.seq_len};
+    const StepShape step{.seq_len = job.seq_len, .loss_chunk = job.loss_chunk()};
     return static_cast<double>(Volumes(job.spec, candidate, step, part, pp_rank).held_elements(1));
   };
   const auto whole = [](double blocks) { return static_cast<std::int64_t>(std::ceil(blocks)); };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -12,8 +13,6 @@
 namespace heddle::planner {
 namespace {
 
-/// As many as ParamStore lets be under way.
-constexpr std::size_t kReductionsUnderWay = 2;
 constexpr std::uint32_t kNone = static_cast<std::uint32_t>(-1);
 
 class StepLowering {
@@ -28,22 +27,17 @@ class StepLowering {
         options_(options),
         units_(step_units(machine, job, plan, block, schedule.rank_of_stage)),
         paths_(machine, ranks, options),
-        zero_(plan.dp == 1 ? 0 : plan.zero),
         gather_calls_(gather_calls(machine, job, plan)),
         overlaps_(options.overlap && job.stack.overlaps_gathers),
-        reduces_behind_(!job.stack.overlaps_gathers && zero_ < 2),
-        message_bytes_(
-            static_cast<double>(Volumes(job.spec, plan, units_.shape, {}, 0).message_bytes())) {
+        policy_(options.policy),
+        message_bytes_(static_cast<double>(units_.sizes.message)) {
+    policy_.reduces_at_end = !job.stack.overlaps_gathers;
     if (job.stack.splits_messages && plan.tp > 1 && !block.sequence) {
       // Every rank of tp sends its share, and what has arrived is gathered.
       message_bytes_ /= plan.tp;
       gather_seconds_ = collective_seconds(machine, CommOp::all_gather,
                                            group_shape(machine, plan.tp, 1), block.stride_bytes);
     }
-    const std::int64_t tokens = plan.sequences * job.seq_len;
-    lane_tokens_ = static_cast<double>((tokens + plan.tp - 1) / plan.tp);
-    lane_bytes_ = static_cast<double>(units_.shape.element_bytes) * lane_tokens_ *
-                  static_cast<double>(job.spec.hidden);
   }
 
   LoweredStep run() {
@@ -51,14 +45,14 @@ class StepLowering {
     program_.by_rank.resize(count);
     lowered_.tp_in_compute.resize(count, 0.0);
     lowered_.tp_in_work.resize(count, 0.0);
-    barrier_ = add({.needed = ranks_.count()});
+    lowered_.traffic.resize(at(ranks_.pp));
+    sums_.resize(ranks_.replicas.size() * policy_.sums.size(), kNone);
     add_channels();
     for (int rank = 0; rank < ranks_.count(); ++rank) lower_rank(rank);
     refuse_unmatched();
     program_.capacities = paths_.take_capacities();
     program_.paths = paths_.take_paths();
     lowered_.program = std::move(program_);
-    lowered_.units = std::move(units_);
     return std::move(lowered_);
   }
 
@@ -71,10 +65,11 @@ class StepLowering {
     int rank = 0, pp_rank = 0;
     std::size_t dp_calls = 0;
     double slowdown = 1.0, scale = 1.0;
-    double pending = 0.0;                       ///< computation that is not written down yet
-    std::vector<std::uint32_t> gathered = {};   ///< by bucket: the transfer; kNone: it is not here
-    std::vector<std::int64_t> grads = {};       ///< by bucket: micro-batches whose gradients are in
-    std::deque<std::uint32_t> reductions = {};  ///< under way
+    double pending = 0.0;  ///< computation that is not written down yet
+    /// By bucket: what was begun and is waited for later; kNone: nothing. Values and gradients may
+    /// be under way at a time, and several of the latter.
+    std::vector<std::uint32_t> values = {};
+    std::vector<std::deque<std::uint32_t>> gradients = {};
   };
   struct Message {
     std::uint32_t transfer = kNone;
@@ -138,7 +133,7 @@ class StepLowering {
     out().push_back({Kind::wait, transfer, 0.0});
   }
 
-  // ---- Over dp: ParamStore ----------------------------------------------------------------------
+  // ---- Over dp ----------------------------------------------------------------------------------
 
   /// Begins the next exchange; all replicas have them in the same order. kNone when it is done at
   /// once, as without overlap.
@@ -171,130 +166,135 @@ class StepLowering {
     return is_measured ? 0.0 : gathers_per_unit(job.stack);
   }
 
-  std::int64_t value_bytes(int bucket) const {
-    return units_.shape.element_bytes * here().buckets[at(bucket)];
+  /// The one call of an op.
+  StepCall call_of(const StepOp& op) const {
+    StepCall made;
+    calls().of(op, [&](const StepCall& call) { made = call; });
+    return made;
   }
-  std::int64_t grad_bytes(int bucket) const {
-    return units_.shape.gradient_bytes * here().buckets[at(bucket)];
-  }
-
-  void fetch(const StepUnit& unit) {
-    if (unit.bucket < 0 || is_here_[at(unit.bucket)]) return;
-    is_here_[at(unit.bucket)] = true;
-    now_.gathered[at(unit.bucket)] = begin_on_dp(CommOp::all_gather, value_bytes(unit.bucket));
-  }
-  void acquire(const StepUnit& unit, const StepUnit* next) {
-    if (zero_ < 3) return;
-    fetch(unit);
-    if (unit.bucket >= 0) {
-      const std::uint32_t transfer = std::exchange(now_.gathered[at(unit.bucket)], kNone);
-      if (transfer != kNone) wait(transfer);
-    }
-    if (next != nullptr) fetch(*next);
-  }
-  void release(const StepUnit& unit) {
-    if (unit.bucket >= 0) is_here_[at(unit.bucket)] = false;
-  }
-  void end_grads(const StepUnit& unit) {
-    if (plan_.dp == 1 || unit.bucket < 0 || !unit.owns_bucket) return;
-    const bool is_last = ++now_.grads[at(unit.bucket)] == schedule_.microbatches;
-    if ((zero_ < 2 && !is_last) || reduces_behind_) return;
-    const std::uint32_t transfer = begin_reduction(unit.bucket);
-    if (transfer == kNone) return;
-    now_.reductions.push_back(transfer);
-    while (zero_ >= 2 && now_.reductions.size() > kReductionsUnderWay) finish_oldest();
-  }
-  std::uint32_t begin_reduction(int bucket) {
-    const CommOp op = zero_ == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
-    return begin_on_dp(op, grad_bytes(bucket));
-  }
-  void finish_oldest() {
-    wait(now_.reductions.front());
-    now_.reductions.pop_front();
+  std::uint32_t begin_on_dp(const StepOp& op) {
+    const StepCall call = call_of(op);
+    return begin_on_dp(call.op, call.bytes);
   }
 
-  // ---- Stages: TrainStep ------------------------------------------------------------------------
+  // ---- Ops --------------------------------------------------------------------------------------
 
-  void forward(const std::vector<StepUnit>& stage) {
-    for (std::size_t i = 0; i < stage.size(); ++i) {
-      acquire(stage[i], i + 1 < stage.size() ? &stage[i + 1] : nullptr);
-      compute(stage[i].f);
-      release(stage[i]);
-      if (stage[i].makes_grads_in_f) end_grads(stage[i]);
+  void lower(const StepOp& op) {
+    const auto bucket = static_cast<std::size_t>(op.what);
+    switch (op.kind) {
+      case StepOp::Kind::action: return begin_action();
+      case StepOp::Kind::compute: return compute(op);
+      case StepOp::Kind::fetch:
+      case StepOp::Kind::gather: now_.values[bucket] = begin_on_dp(op); return;
+      case StepOp::Kind::values:
+      case StepOp::Kind::gathered:
+        return wait_unless_done(std::exchange(now_.values[bucket], kNone));
+      case StepOp::Kind::reduce:
+        if (!here().units.buckets[bucket].over.empty()) {
+          now_.gradients[bucket].push_back(begin_on_dp(op));
+        }
+        return;
+      case StepOp::Kind::reduced:
+        wait_unless_done(now_.gradients[bucket].front());
+        return now_.gradients[bucket].pop_front();
+      case StepOp::Kind::rest:
+        return calls().of(op, [this](const StepCall& call) { sum_over_tp(call); });
+      case StepOp::Kind::tie:
+        if (here().units.tie == RankUnits::Tie::ends) sum_ends(op);
+        return;
+      case StepOp::Kind::sum: return sum(op);
+      case StepOp::Kind::update: return work(here().optimizer_seconds);
+      case StepOp::Kind::receive: return receive(*op.action);
+      case StepOp::Kind::send: return send(*op.action);
+      case StepOp::Kind::begin: return begin_exchange(op);
+      case StepOp::Kind::end: return wait(ensure(op));
+      // What costs no time: memory, and messages that have room.
+      case StepOp::Kind::drop:
+      case StepOp::Kind::open:
+      case StepOp::Kind::norm:
+      case StepOp::Kind::post:
+      case StepOp::Kind::sent: return;
     }
   }
 
-  void backward(const std::vector<StepUnit>& stage, bool has_b, bool has_w) {
-    for (std::size_t i = stage.size(); i-- > 0;) {
-      const StepUnit& unit = stage[i];
-      if (has_b) {
-        acquire(unit, i > 0 ? &stage[i - 1] : nullptr);
-        compute(unit.b);
-      }
-      if (has_w) compute(unit.w);
-      if (has_b) release(unit);
-      if (has_w && !unit.makes_grads_in_f) end_grads(unit);
+  void begin_action() {
+    now_.scale = now_.slowdown;
+    if (options_.variation > 0.0) {
+      now_.scale *= std::max(0.1, 1.0 + options_.variation * random_normal(key_, drawn_++));
+    }
+    flush();
+    out().push_back({Kind::action, 0, 0.0});
+  }
+
+  void compute(const StepOp& op) {
+    const auto& [f, b, w] = here().times[at(op.what)];
+    switch (op.action->act) {
+      case Act::f:
+      case Act::vocab_s:
+      case Act::embed_f: return compute(f);
+      case Act::w: return compute(w);
+      case Act::bw: compute(b); return compute(w);
+      default: return compute(b);
     }
   }
 
-  void vocabulary_pass(const Action& action) {
-    const bool is_head = action.act == Act::vocab_s || action.act == Act::vocab_t;
-    const StepUnit& unit = is_head ? here().head : here().embedding;
-    const bool makes_grads = action.act == Act::vocab_t || action.act == Act::embed_b;
-    const bool needs_weights =
-        !makes_grads || (action.act == Act::vocab_t && plan_.vocabulary_algorithm == 1);
-    if (needs_weights) acquire(unit, nullptr);
-    compute(makes_grads ? unit.b : unit.f);
-    if (needs_weights) release(unit);
-    if (makes_grads) end_grads(unit);
+  void wait_unless_done(std::uint32_t transfer) {
+    if (transfer != kNone) wait(transfer);
   }
 
-  void reduce_grads() {
-    while (!now_.reductions.empty()) finish_oldest();
-    for (std::size_t i = 0; reduces_behind_ && plan_.dp > 1 && i < here().buckets.size(); ++i) {
-      begin_reduction(static_cast<int>(i));
-    }
-    if (here().once_tp_seconds > 0.0) {
-      lowered_.tp_in_work[at(now_.rank)] += here().once_tp_seconds * now_.scale;
-      work(here().once_tp_seconds);
-    }
-    if (here().ends_bytes > 0.0) sum_ends();
-    issue(barrier_);
-    wait(barrier_);
+  void sum_over_tp(const StepCall& call) {
+    const int ranks = units_.mesh.size(call.axes);
+    const double seconds = collective_seconds(machine_, call.op, group_shape(machine_, ranks, 1),
+                                              static_cast<double>(call.bytes));
+    lowered_.tp_in_work[at(now_.rank)] += seconds * now_.scale;
+    work(seconds);
   }
 
-  void sum_ends() {
+  /// One axis after the other; in the end all have waited for each other. Numbers that are summed
+  /// first are there before the step has begun.
+  void sum(const StepOp& op) {
+    if (policy_.sums[at(op.what)].when == StepSum::When::first) return;
+    calls().of(op, [&](const StepCall& call) {
+      if (call.axes.contains(Axis::tp)) return sum_over_tp(call);
+      if (!call.axes.contains(Axis::pp)) return wait_unless_done(begin_on_dp(call.op, call.bytes));
+      std::uint32_t& transfer = sums_[at(place()) * policy_.sums.size() + at(op.what)];
+      if (transfer == kNone) transfer = add(on_pp(call));
+      issue(transfer);
+      wait(transfer);
+    });
+  }
+
+  StepProgram::Transfer on_pp(const StepCall& call) {
+    std::vector<int> members;
+    for (int pp_rank = 0; pp_rank < ranks_.pp; ++pp_rank) members.push_back(neighbour(pp_rank));
+    const GroupShape group = group_shape(machine_, plan_.pp, plan_.tp * plan_.dp);
+    const auto bytes = static_cast<double>(call.bytes);
+    return {.path = paths_.collective(members, group, call.op, bytes), .needed = plan_.pp};
+  }
+
+  void sum_ends(const StepOp& op) {
     std::uint32_t& transfer = ends_[at(place())];
     if (transfer == kNone) {
       const int first = neighbour(schedule_.rank_of_stage.front()),
                 last = neighbour(schedule_.rank_of_stage.back());
       const bool is_near = ranks_.device(first) / machine_.server_size() ==
                            ranks_.device(last) / machine_.server_size();
+      const StepCall call = call_of(op);
+      const auto bytes = static_cast<double>(call.bytes);
       program_.channels.push_back({.ranks = {first, last}});
-      transfer = add({.path = paths_.collective({first, last}, {2, is_near ? 2 : 1},
-                                                CommOp::all_reduce, here().ends_bytes),
-                      .channel = static_cast<int>(program_.channels.size()) - 1,
-                      .needed = 2,
-                      .traffic = Traffic::ends,
-                      .op = CommOp::all_reduce,
-                      .bytes = here().ends_bytes});
+      transfer =
+          add({.path = paths_.collective({first, last}, {2, is_near ? 2 : 1}, call.op, bytes),
+               .channel = static_cast<int>(program_.channels.size()) - 1,
+               .needed = 2,
+               .traffic = Traffic::ends,
+               .op = call.op,
+               .bytes = bytes});
     }
     issue(transfer);
     wait(transfer);
   }
 
-  void step() {
-    work(here().optimizer_seconds);
-    if (zero_ != 1 && zero_ != 2) return;
-    std::vector<std::uint32_t> gathers;
-    for (int bucket = 0; bucket < static_cast<int>(here().buckets.size()); ++bucket) {
-      const std::uint32_t transfer = begin_on_dp(CommOp::all_gather, value_bytes(bucket));
-      if (transfer != kNone) gathers.push_back(transfer);
-    }
-    for (const std::uint32_t transfer : gathers) wait(transfer);
-  }
-
-  // ---- Between stages: the executor -------------------------------------------------------------
+  // ---- Between stages ---------------------------------------------------------------------------
 
   /// The message that a send begins or a receive waits for, by its sender's stage.
   Message& message(const Action& action, bool is_act, int stage) {
@@ -335,7 +335,7 @@ class StepLowering {
     wait(transfer_of(received, action));
   }
 
-  // ---- Lanes: VocabularyPasses ------------------------------------------------------------------
+  // ---- Lanes of a divided vocabulary ------------------------------------------------------------
 
   /// The last transfer of an exchange of one micro-batch.
   std::uint32_t& lane(const Action& action) {
@@ -357,29 +357,27 @@ class StepLowering {
                 .action = action});
   }
 
-  void begin_exchange(const Action& action) {
+  void begin_exchange(const StepOp& op) {
+    const Action& action = *op.action;
     if (has_one_source(action.collective) && action.peer != now_.pp_rank) return;
-    std::uint32_t& last = ensure(action);
-    // Statistics are gathered before what they scale is summed.
-    if (sums_behind(action)) issue(last - 1);
-    issue(last);
+    const std::uint32_t last = ensure(op);
+    // An exchange of several calls makes them one after the other.
+    for (std::uint32_t id = last + 1 - calls_of(op); id <= last; ++id) issue(id);
   }
 
-  std::uint32_t& ensure(const Action& action) {
-    std::uint32_t& last = lane(action);
-    if (last != kNone) return last;
-    if (has_one_source(action.collective)) {
-      last = on_lane(action, CommOp::broadcast, lane_bytes_);
-    } else if (action.collective == Exchange::softmax) {
-      last = on_lane(action, CommOp::all_gather, 4.0 * 3.0 * lane_tokens_ * plan_.pp);
-      if (sums_behind(action)) last = on_lane(action, CommOp::all_reduce, lane_bytes_);
-    } else {
-      last = on_lane(action, CommOp::all_reduce, lane_bytes_);
-    }
-    return last;
+  std::uint32_t calls_of(const StepOp& op) const {
+    std::uint32_t count = 0;
+    calls().of({StepOp::Kind::begin, -1, op.action}, [&](const StepCall&) { ++count; });
+    return count;
   }
-  bool sums_behind(const Action& action) const {
-    return action.collective == Exchange::softmax && schedule_.vocabulary == 2;
+
+  std::uint32_t ensure(const StepOp& op) {
+    std::uint32_t& last = lane(*op.action);
+    if (last != kNone) return last;
+    calls().of({StepOp::Kind::begin, -1, op.action}, [&](const StepCall& call) {
+      last = on_lane(*op.action, call.op, static_cast<double>(call.bytes));
+    });
+    return last;
   }
 
   // ---- A rank -----------------------------------------------------------------------------------
@@ -398,45 +396,26 @@ class StepLowering {
   }
 
   void lower_rank(int rank) {
-    const std::size_t buckets = units_.ranks[at(ranks_.pp_rank(rank))].buckets.size();
     now_ = {.rank = rank, .pp_rank = ranks_.pp_rank(rank), .slowdown = slowdown_of(rank)};
-    now_.gathered.assign(buckets, kNone);
-    now_.grads.assign(buckets, 0);
-    is_here_.assign(buckets, false);
-    const std::uint64_t key = rng_key(rng_key(options_.seed, "variation"),
-                                      static_cast<std::uint64_t>(ranks_.device(rank)));
-    std::uint64_t index = 0;
-    for (const Action& action : schedule_.by_rank[at(now_.pp_rank)]) {
-      now_.scale = now_.slowdown;
-      if (options_.variation > 0.0) {
-        now_.scale *= std::max(0.1, 1.0 + options_.variation * random_normal(key, index++));
-      }
-      flush();
-      out().push_back({Kind::action, 0, 0.0});
-      lower(action);
-    }
+    const RankUnits& units = here().units;
+    now_.values.assign(units.buckets.size(), kNone);
+    now_.gradients.resize(units.buckets.size());
+    key_ = rng_key(rng_key(options_.seed, "variation"),
+                   static_cast<std::uint64_t>(ranks_.device(rank)));
+    drawn_ = 0;
+    calls_.emplace(units, policy_, units_.mesh, units_.sizes, schedule_.vocabulary);
+    tell_step(schedule_, now_.pp_rank, units, policy_, [&](const StepOp& op) {
+      if (place() == 0) count(op);
+      lower(op);
+    });
     flush();
   }
 
-  void lower(const Action& action) {
-    switch (action.act) {
-      case Act::f: return forward(units_.stages[at(action.stage)]);
-      case Act::b: return backward(units_.stages[at(action.stage)], true, false);
-      case Act::w: return backward(units_.stages[at(action.stage)], false, true);
-      case Act::bw: return backward(units_.stages[at(action.stage)], true, true);
-      case Act::vocab_s:
-      case Act::vocab_t:
-      case Act::embed_f:
-      case Act::embed_b: return vocabulary_pass(action);
-      case Act::send_act:
-      case Act::send_grad: return send(action);
-      case Act::recv_act:
-      case Act::recv_grad: return receive(action);
-      case Act::begin: return begin_exchange(action);
-      case Act::end: return wait(ensure(action));
-      case Act::reduce_grads: return reduce_grads();
-      case Act::step: return step();
-    }
+  const StepCalls& calls() const { return *calls_; }
+
+  void count(const StepOp& op) {
+    TrafficBySize& traffic = lowered_.traffic[at(now_.pp_rank)];
+    calls().of(op, [&](const StepCall& call) { traffic.of(call).add(call.op, 1, call.bytes); });
   }
 
   [[noreturn]] static void refuse(const std::string& what) {
@@ -462,17 +441,17 @@ class StepLowering {
   const StepOptions& options_;
   StepUnits units_;
   StepPaths paths_;
-  const int zero_;
   const double gather_calls_;
   const bool overlaps_;
-  const bool reduces_behind_;  ///< all gradients when the pipeline is empty, as Megatron does
-  double message_bytes_, gather_seconds_ = 0.0, lane_tokens_ = 0.0, lane_bytes_ = 0.0;
+  StepPolicy policy_;
+  double message_bytes_, gather_seconds_ = 0.0;
 
   StepProgram program_;
   LoweredStep lowered_;
   Now now_;
-  std::vector<bool> is_here_;  ///< of the rank's buckets, those that are gathered or on their way
-  std::uint32_t barrier_ = kNone;
+  std::optional<StepCalls> calls_;     ///< of the rank that is being lowered
+  std::uint64_t key_ = 0, drawn_ = 0;  ///< of its variation
+  std::vector<std::uint32_t> sums_;    ///< over pp, by replica and sum
   int first_lane_ = 0;
   std::vector<std::vector<std::uint32_t>> dp_transfers_;  ///< by pp rank
   std::vector<Message> messages_;  ///< by replica, kind, sender's stage and micro-batch

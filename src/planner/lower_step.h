@@ -1,21 +1,21 @@
 #pragma once
 
+#include "planner/message_sizes.h"
 #include "planner/step_paths.h"
 #include "planner/step_units.h"
 
 namespace heddle::planner {
 
-/// A step as a program, and what of its computations is what.
+/// A step as a program of times and transfers.
 struct LoweredStep {
   StepProgram program;
-  StepUnits units;
   /// By played rank: seconds of collectives over tp, in computations and in work.
   std::vector<double> tp_in_compute, tp_in_work;
+  std::vector<TrafficBySize> traffic;  ///< by pp rank: what a device of the first replica counts
 };
 
-/// Writes down what the runtime does in a step of `plan` with this schedule: TrainStep, ParamStore
-/// and the executor are what it imitates. Error(data) names a send without receive or the other way
-/// round.
+/// Gives every op of a step (tell_step) of `plan` with this schedule its time. Error(data) names a
+/// send without receive or the other way round.
 LoweredStep lower_step(const Machine& machine, const Job& job, const Candidate& plan,
                        const Schedule& schedule, const BlockCost& block, const PlayedRanks& ranks,
                        const StepOptions& options);

@@ -15,7 +15,7 @@ namespace {
 class DryBlock {
  public:
   DryBlock(const Job& job, int tp, bool sequence)
-      : memory_(Memory::Mode::dry, place(job.stack)),
+      : memory_(Memory::Mode::dry, job.stack.place()),
         mesh_(Mesh::recorded(shape(job.spec, tp), 0)) {
     DecoderShare share;
     if (tp > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), sequence);
@@ -35,12 +35,6 @@ class DryBlock {
   static MeshShape shape(const ModelSpec& spec, int tp) {
     const int kv_heads = static_cast<int>(spec.kv_heads);
     return MeshShape{}.with(Axis::tp, tp).with(Axis::copy, std::max(1, tp / kv_heads));
-  }
-
-  /// Where layers keep what those of a GPU keep: bf16 is computed in nowhere else.
-  static heddle::Device place(const Stack& stack) {
-    if (stack.compute != DType::bf16) return {};
-    return {heddle::Device::Kind::cuda, 0};
   }
 
   Memory memory_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "comm/comm_op.h"
+#include "parallel/step/step_calls.h"
 
 namespace heddle::planner {
 
@@ -43,6 +44,15 @@ struct MessageSizes {
 /// What one rank counts in a step, by group as the runtime's report names them.
 struct TrafficBySize {
   MessageSizes tp, dp, pp, copies, ends, lanes;
+
+  /// The sizes of the group that makes the call.
+  MessageSizes& of(const StepCall& call) {
+    if (call.on == StepCall::On::ends) return ends;
+    if (call.on == StepCall::On::lanes) return lanes;
+    if (call.axes.contains(Axis::tp)) return tp;
+    if (call.axes.contains(Axis::copy)) return copies;
+    return call.axes.contains(Axis::pp) ? pp : dp;
+  }
 
   /// Calls visit("tp", sizes) and so on.
   template <class Visit>

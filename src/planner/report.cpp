@@ -10,6 +10,7 @@
 #include "base/json_value.h"
 #include "base/strings.h"
 #include "planner/advice.h"
+#include "planner/step_units.h"
 
 namespace heddle::planner {
 namespace {
@@ -235,28 +236,22 @@ double model_flops_utilization(const PlanReport& report, double seconds) {
 
 std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& plan) {
   const Job& job = report.job;
-  const Split split = split_blocks(job, plan.schedule, plan.pp, plan.chunks);
-  const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
-                      .has_first = true,
-                      .has_norm = split.ends_meet,
-                      .has_last = split.ends_meet};
-  const StepShape step{.seq_len = job.seq_len,
-                       .microbatches = plan.microbatches(job),
-                       .element_bytes = static_cast<std::int64_t>(job.stack.parameter_bytes),
-                       .gradient_bytes = static_cast<std::int64_t>(job.stack.gradient_bytes)};
-  const Volumes volumes(job.spec, plan, step, part, 0);
+  const Schedule schedule = schedule_of(plan, plan.microbatches(job));
+  const StepUnits units =
+      step_units(report.machine, job, plan,
+                 block_cost(report.machine, job, plan.tp, plan.sequence, plan.sequences),
+                 schedule.rank_of_stage);
+  MeshTraffic traffic =
+      step_traffic(schedule, 0, units.ranks.front().units, {}, units.mesh, units.sizes);
   std::vector<AxisTraffic> all;
-  const auto add = [&](const char* axis, const CommCounts& counts) {
+  traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
     for (int op = 0; op < kCommOps; ++op) {
       const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
-      if (calls > 0)
-        all.push_back({axis, std::string(name_of(static_cast<CommOp>(op))), calls, bytes});
+      if (calls > 0) {
+        all.push_back({group, std::string(name_of(static_cast<CommOp>(op))), calls, bytes});
+      }
     }
-  };
-  add("tp", volumes.on_tp());
-  add("dp", volumes.on_dp());
-  add("pp", volumes.on_pp());
-  add("pp lanes", volumes.on_lanes());
+  });
   return all;
 }
 

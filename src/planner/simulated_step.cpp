@@ -254,11 +254,7 @@ SimulatedStep simulate_step(const Machine& machine, const Job& job, const Candid
       lowered.program, options.topology == nullptr ? 0.0 : kTopologyTolerance, options.progress);
   if (!played.stuck.empty()) refuse_stuck(played, lowered.program, schedule, ranks);
   SimulatedStep step = Result(lowered, played, schedule, ranks).run(options.keeps_spans);
-  const StepUnits& units = lowered.units;
-  for (int rank = 0; rank < plan.pp; ++rank) {
-    const RankPart& part = units.ranks[static_cast<std::size_t>(rank)].part;
-    step.messages.push_back(Volumes(job.spec, plan, units.shape, part, rank).by_size());
-  }
+  step.messages = lowered.traffic;
   return step;
 }
 

@@ -33,6 +33,7 @@ struct StepOptions {
   /// call.
   const network::Topology* topology = nullptr;
   network::RoutingOptions routing = {};
+  StepPolicy policy = {};  ///< whether gradients are summed at the end follows from the stack
   /// A lowered schedule to play instead of the candidate's own.
   const Schedule* schedule = nullptr;
   bool keeps_spans = true;

@@ -8,6 +8,15 @@
 
 namespace heddle {
 
+namespace {
+
+ParallelPlan with(const StepPolicy& policy, ParallelPlan plan) {
+  plan.policy = policy;
+  return plan;
+}
+
+}  // namespace
+
 ModelSpec deep_spec(const std::string& name, std::int64_t layers) {
   ModelSpec spec =
       read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name + "/config.json");
@@ -23,9 +32,9 @@ std::vector<ModelSpec> grid_specs() {
 }
 
 RankTraining::RankTraining(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch,
-                           World& world)
+                           World& world, const StepPolicy& policy)
     : world_(world),
-      plan_(make_plan(spec, mesh.request, world.size(), batch.seq_len)),
+      plan_(with(policy, make_plan(spec, mesh.request, world.size(), batch.seq_len))),
       mesh_(plan_.mesh, world.all()),
       model_(spec, build_options(mesh, batch), plan_, mesh_, ParamStore::Purpose::training,
              memory_),

@@ -24,7 +24,8 @@ std::vector<ModelSpec> grid_specs();
 /// [r * m, (r + 1) * m) of one sequence of them.
 class RankTraining {
  public:
-  RankTraining(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch, World& world);
+  RankTraining(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch, World& world,
+               const StepPolicy& policy = {});
 
   static BuildOptions build_options(const MeshCase& mesh, const BatchShape& batch);
 

@@ -5,6 +5,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "parity/rank_training.h"
+#include "planner/step_units.h"
 #include "planner/volumes.h"
 
 namespace heddle {
@@ -127,6 +128,38 @@ TEST_P(MeshGrid, PredictsTheTrafficOfTheFormulas) {
     for (int rank = 0; rank < GetParam().ranks(); ++rank) {
       EXPECT_EQ(text(step_plan(spec, rank).traffic), by_formula(formulas(spec, rank)))
           << "rank " << rank;
+    }
+  });
+}
+
+/// The planner's units are those of the runtime, and what it counts is what the runtime sends.
+TEST_P(MeshGrid, TellsTheStepThatRuns) {
+  const planner::Machine machine =
+      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  for_each_model([&](const ModelSpec& spec) {
+    planner::Job job{.spec = spec,
+                     .seq_len = kBatch.seq_len,
+                     .batch = kBatch.sequences * kBatch.microbatches * GetParam().request.dp,
+                     .stack = planner::Stack::heddle(DType::f32)};
+    job.stack.loss_chunk = options().loss_chunk;
+    const planner::Candidate candidate = candidate_of(GetParam());
+    const ParallelPlan plan = MeshGrid::plan(spec);
+    const planner::StepUnits planned = planner::step_units(
+        machine, job, candidate,
+        planner::block_cost(machine, job, candidate.tp, candidate.sequence, candidate.sequences),
+        plan.rank_of_stage);
+    for (int pp_rank = 0; pp_rank < candidate.pp; ++pp_rank) {
+      SCOPED_TRACE(fmt::format("pp rank {}", pp_rank));
+      RankUnits units = planned.ranks[static_cast<std::size_t>(pp_rank)].units;
+      const int rank = pp_rank * candidate.dp * candidate.tp;
+      EXPECT_EQ(text(step_traffic(plan.step_schedule(kBatch.microbatches), pp_rank, units,
+                                  plan.policy, plan.mesh, planned.sizes)),
+                text(step_plan(spec, rank).traffic));
+      Memory nothing(Memory::Mode::dry);
+      const Mesh mesh = Mesh::recorded(plan.mesh, rank);
+      const Model model(spec, options(), plan, mesh, ParamStore::Purpose::training, nothing);
+      for (RankUnits::Unit& unit : units.units) unit.in_f = unit.in_b = {};
+      EXPECT_EQ(units, model.units());
     }
   });
 }

@@ -38,9 +38,8 @@ struct RankUnits {
   struct Unit {
     std::vector<int> buckets = {};  ///< its own, and that of another unit that it shares
     bool adds_gradients_in_forward = false;
-    /// In forward, backward to the input and backward to the weights. Only in a plan: at run time
-    /// the layers make them.
-    std::vector<Call> in_f = {}, in_b = {}, in_w = {};
+    /// In forward and in backward. Only in a plan: at run time the layers make them.
+    std::vector<Call> in_f = {}, in_b = {};
     bool operator==(const Unit&) const = default;
   };
   /// A run of units.

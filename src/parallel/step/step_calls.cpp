@@ -45,22 +45,12 @@ void StepCalls::of(const StepOp& op, const Visit& visit) const {
 }
 
 void StepCalls::of_layers(const StepOp& op, const Visit& visit) const {
-  const auto& [buckets, in_forward, in_f, in_b, in_w] =
-      units_.units[static_cast<std::size_t>(op.what)];
-  const auto pass = [&](const std::vector<RankUnits::Call>& calls) {
-    for (const auto& [over, comm_op, bytes] : calls) {
-      visit({.axes = {over}, .op = comm_op, .bytes = bytes});
-    }
-  };
-  switch (op.action->act) {
-    case Act::f:
-    case Act::vocab_s:
-    case Act::embed_f: return pass(in_f);
-    case Act::b:
-    case Act::vocab_t:
-    case Act::embed_b: return pass(in_b);
-    case Act::w: return pass(in_w);
-    default: pass(in_b); return pass(in_w);
+  const RankUnits::Unit& unit = units_.units[static_cast<std::size_t>(op.what)];
+  const Act act = op.action->act;
+  if (act == Act::w) return;
+  const bool is_forward = act == Act::f || act == Act::vocab_s || act == Act::embed_f;
+  for (const auto& [over, comm_op, bytes] : is_forward ? unit.in_f : unit.in_b) {
+    visit({.axes = {over}, .op = comm_op, .bytes = bytes});
   }
 }
 
@@ -81,6 +71,28 @@ void StepCalls::sum(AxisSet over, std::int64_t bytes, const Visit& visit) const 
     if (!over.contains(axis) || mesh_.size(axis) == 1) continue;
     visit({.axes = {axis}, .op = CommOp::all_reduce, .bytes = bytes});
   }
+}
+
+MeshTraffic step_traffic(const Schedule& lowered, int pp_rank, const RankUnits& units,
+                         const StepPolicy& policy, const MeshShape& mesh, const CallSizes& sizes) {
+  MeshTraffic traffic;
+  const auto counts_of = [&](const StepCall& call) -> CommCounts& {
+    if (call.on == StepCall::On::ends) return traffic.ends;
+    if (call.on == StepCall::On::lanes) return traffic.lanes;
+    for (const Axis axis : axes_of(view_of(call.axes))) {
+      if (call.axes == AxisSet{axis}) return traffic.on(axis);
+    }
+    return traffic.groups;
+  };
+  const StepCalls calls(units, policy, mesh, sizes, lowered.vocabulary);
+  tell_step(lowered, pp_rank, units, policy, [&](const StepOp& op) {
+    calls.of(op, [&](const StepCall& call) {
+      auto& [number, bytes] = counts_of(call).by_op[static_cast<std::size_t>(call.op)];
+      ++number;
+      bytes += call.bytes;
+    });
+  });
+  return traffic;
 }
 
 }  // namespace heddle

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "mesh/mesh_shape.h"
+#include "mesh/mesh.h"
 #include "parallel/step/tell_step.h"
 
 namespace heddle {
@@ -46,5 +46,9 @@ class StepCalls {
   const CallSizes sizes_;
   const int vocabulary_;  // as Schedule::vocabulary
 };
+
+/// What a rank sends in a step, as its communicators will count it.
+MeshTraffic step_traffic(const Schedule& lowered, int pp_rank, const RankUnits& units,
+                         const StepPolicy& policy, const MeshShape& mesh, const CallSizes& sizes);
 
 }  // namespace heddle

@@ -1,0 +1,80 @@
+#include "model/rank_model.h"
+
+#include "base/check.h"
+
+namespace heddle {
+namespace {
+
+DecoderShare share_of(const ParallelPlan& plan, const Mesh& mesh) {
+  DecoderShare share{.vocabulary = plan.vocabulary, .unties = mesh.size(Axis::pp) > 1};
+  if (plan.divides_vocabulary_over_pp()) {
+    share.pipeline = &mesh.comm(Axis::pp);
+    share.head_input_grad =
+        plan.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
+  }
+  if (mesh.size(Axis::tp) > 1) share.tensor = TensorRules(mesh.comm(Axis::tp), plan.sequence);
+  for (const int stage : plan.stages_of(mesh.coord(Axis::pp))) {
+    share.stages.push_back(plan.units_of_stage[static_cast<std::size_t>(stage)]);
+  }
+  return share;
+}
+
+void add_stages(RankModel& rank, const ParallelPlan& plan, int pp_rank) {
+  rank.units.stages.resize(static_cast<std::size_t>(plan.stages()));
+  int first = 0;
+  std::size_t index = 0;
+  for (const int stage : plan.stages_of(pp_rank)) {
+    const auto& labels = rank.decoder.labels[index++];
+    rank.labels.insert(rank.labels.end(), labels.begin(), labels.end());
+    const int count = static_cast<int>(labels.size());
+    rank.units.stages[static_cast<std::size_t>(stage)] = {first, count};
+    first += count;
+  }
+  if (!plan.divides_vocabulary_over_pp()) return;
+  rank.units.embedding = first;
+  rank.units.head = first + 1;
+  rank.labels.push_back({UnitLabel::Kind::embedding});
+  rank.labels.push_back({UnitLabel::Kind::head});
+}
+
+}  // namespace
+
+RankModel build_rank_model(const ModelSpec& spec, const BuildOptions& options,
+                           const ParallelPlan& plan, const Mesh& mesh, ParamStore::Purpose purpose,
+                           Memory& memory) {
+  RankModel rank;
+  rank.decoder = build_decoder(spec, options, memory, share_of(plan, mesh));
+  rank.layers = rank.decoder.unit_pointers();
+  rank.store = std::make_unique<ParamStore>(
+      rank.layers,
+      ParamStore::Options{.dtype = options.dtype, .purpose = purpose, .zero = plan.zero}, mesh,
+      memory);
+  rank.units = rank.store->units();
+  add_stages(rank, plan, mesh.coord(Axis::pp));
+  return rank;
+}
+
+void add_layer_calls(RankModel& rank, const Mesh& mesh, const CostShape& shape) {
+  const auto axis_of = [&](const Communicator* over) {
+    for (const Axis axis : axes_of(View::dense)) {
+      if (&mesh.comm(axis) == over) return axis;
+    }
+    HEDDLE_CHECK(false, "a layer calls a communicator that is no axis");
+  };
+  const auto calls = [&](const std::vector<LayerCall>& made) {
+    std::vector<RankUnits::Call> all;
+    for (const auto& [over, op, bytes] : made) {
+      if (over->size() > 1) all.push_back({axis_of(over), op, bytes});
+    }
+    return all;
+  };
+  for (std::size_t unit = 0; unit < rank.layers.size(); ++unit) {
+    // The head of a divided vocabulary is trained in passes whose exchanges are the schedule's.
+    if (static_cast<int>(unit) == rank.units.head) continue;
+    const Cost cost = rank.layers[unit]->cost(shape);
+    rank.units.units[unit].in_f = calls(cost.calls_f);
+    rank.units.units[unit].in_b = calls(cost.calls_b);
+  }
+}
+
+}  // namespace heddle
