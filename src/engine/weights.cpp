@@ -8,6 +8,7 @@
 #include "model/decoder.h"
 #include "observe/progress.h"
 #include "ops/reduce.h"
+#include "parallel/box.h"
 
 namespace heddle {
 namespace {
@@ -48,21 +49,15 @@ void read_piece(const HfFolder& folder, const std::string& name, const ParamPiec
                 "use the config.json that belongs to these weights");
   }
   folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
-  const auto check = [&](const Tensor& stretch, std::int64_t first) {
+  for_each_stretch(to, piece.begin, piece.part->whole, [&](const Tensor& stretch,
+                                                          std::int64_t first) {
     if (const auto bad = ops::first_non_finite(stretch, host); bad >= 0) {
       throw Error(ErrorCode::data,
                   fmt::format("{}: tensor {} holds NaN or infinity at element {}",
                               folder.file_of(name).path().string(), name, first + bad),
                   "the file is damaged or the model diverged; use an earlier checkpoint");
     }
-  };
-  if (to.dims() == 1) return check(to, piece.begin[0]);
-  const std::int64_t width = piece.part->whole[1];
-  // Whole rows are one stretch of the tensor in the file; parts of rows are one each.
-  if (to.is_contiguous() && to.size(1) == width) return check(to, piece.begin[0] * width);
-  for (std::int64_t row = 0; row < to.size(0); ++row) {
-    check(to.select(0, row), (piece.begin[0] + row) * width + piece.begin[1]);
-  }
+  });
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "ops/elementwise.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "parallel/box.h"
 
 namespace heddle {
 namespace {
@@ -381,18 +382,11 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
   range = {std::max(range.begin, placed.at),
            std::min(range.end, placed.at + parameter.shape.count())};
   if (range.empty()) return;
-  const bool is_matrix = parameter.shape.dims() == 2;
-  HEDDLE_CHECK(is_matrix || parameter.shape.dims() == 1, "a parameter of shape {}",
-               parameter.shape.text());
-  const std::int64_t width = is_matrix ? parameter.shape[1] : 1;
-  // A stretch of a matrix is the end of a row, whole rows, and the beginning of a row.
-  for (std::int64_t at = range.begin - placed.at; at < range.end - placed.at;) {
-    const std::int64_t left = range.end - placed.at - at, column = at % width;
-    const std::int64_t rows = column == 0 ? std::max<std::int64_t>(1, left / width) : 1;
-    const std::int64_t columns = rows > 1 ? width : std::min(width - column, left);
-    const Tensor box = cut(bucket, flat, {placed.at + at, placed.at + at + rows * columns})
-                           .view(is_matrix ? Shape{rows, columns} : Shape{rows});
-    const Shape corner = is_matrix ? Shape{at / width, column} : Shape{at};
+  std::int64_t at = range.begin;
+  for (const auto& [corner, extent] :
+       boxes_in(parameter.shape, range.begin - placed.at, range.end - placed.at)) {
+    const Tensor box = cut(bucket, flat, {at, at + extent.count()}).view(extent);
+    at += extent.count();
     for (const Parameter::Part& part : parameter.parts) {
       ParamPiece piece{&parameter, &part, part.begin, box, is_writer(part)};
       bool overlaps = true;
@@ -407,7 +401,6 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
       }
       if (overlaps) pieces.push_back(std::move(piece));
     }
-    at += rows * columns;
   }
 }
 
@@ -447,19 +440,11 @@ void initialize(ParamStore& store, std::uint64_t seed, Stream& stream) {
       continue;
     }
     const std::uint64_t key = rng_key(seed, piece.part->name);
-    const std::int64_t width = piece.data.dims() == 2 ? piece.part->whole[1] : 1;
-    const std::int64_t column = piece.data.dims() == 2 ? piece.begin[1] : 0;
-    const auto fill = [&](const Tensor& stretch, std::int64_t row) {
-      ops::fill_normal(stretch, key, static_cast<std::uint64_t>(row * width + column), init.stddev,
-                       stream);
-    };
-    if (piece.data.is_contiguous() && (piece.data.dims() == 1 || piece.data.size(1) == width)) {
-      fill(piece.data, piece.begin[0]);
-      continue;
-    }
-    for (std::int64_t row = 0; row < piece.data.size(0); ++row) {
-      fill(piece.data.select(0, row), piece.begin[0] + row);
-    }
+    for_each_stretch(piece.data, piece.begin, piece.part->whole,
+                     [&](const Tensor& stretch, std::int64_t first) {
+                       ops::fill_normal(stretch, key, static_cast<std::uint64_t>(first),
+                                        init.stddev, stream);
+                     });
   }
   store.values_changed(stream);
 }

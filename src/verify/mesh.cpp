@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "base/check.h"
 #include "base/json_value.h"
 #include "data/loader.h"
 #include "engine/train_step.h"
@@ -73,10 +74,14 @@ class MeshRun {
                             {.threads = options.threads,
                              .folder = options.work_folder / std::to_string(world.rank()),
                              .terminal = {.is_silent = true}})) {
-    labels_ = {"embedding"};
-    if (!spec_.rope) labels_.push_back("positions");
-    for (std::int64_t i = 0; i < spec_.layers; ++i) labels_.push_back(fmt::format("layers.{}", i));
-    labels_.push_back("norm");
+    using Kind = UnitLabel::Kind;
+    const auto compare = [&](Kind kind, int block = 0) {
+      labels_.push_back(UnitLabel{kind, block}.text());
+    };
+    compare(Kind::embedding);
+    if (!spec_.rope) compare(Kind::positions);
+    for (int i = 0; i < static_cast<int>(spec_.layers); ++i) compare(Kind::block, i);
+    compare(Kind::norm);
   }
 
   MeshReport run() {
@@ -128,6 +133,9 @@ class MeshRun {
           step.run(batches(i, 0, all), {.lr = config_.optim.lr, .step = i + 1}, config_.optim.clip);
       one_.losses.push_back(result.loss);
       if (i > 0) continue;
+      for (const std::string& label : labels_) {
+        HEDDLE_CHECK(one_.forward.contains({label, 0}), "unit {} was not watched", label);
+      }
       step.watch({});
       for (const ParamPiece& piece : model.store().grad_pieces()) {
         one_.gradients[piece.part->name] = kept(piece.data);

@@ -14,7 +14,7 @@ namespace heddle {
 struct MeshReport {
   bool ok = true;
   double tolerance = 0;
-  std::string tensor = {};     ///< "layers.3", or the name of a parameter; empty when all agree
+  std::string tensor = {};     ///< "block 3", or the name of a parameter; empty when all agree
   std::string direction = {};  ///< "forward", "backward", "gradient", "update" or "loss"
   int microbatch = -1;         ///< of the step, over all replicas; -1 where there is none
   double rel = 0;  ///< norm of the difference over the norm on one rank: there, or the worst

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "nn/parameter_testing.h"
+#include "parallel/box.h"
 #include "parallel/param_store.h"
 #include "parallel/schedule/make_schedule.h"
 
@@ -108,24 +109,13 @@ class Collected {
       const auto count = static_cast<std::size_t>(piece.part->whole.count());
       whole.values.resize(count);
       whole.writers.resize(count);
-      const std::int64_t rows = piece.data.size(0);
-      const bool is_matrix = piece.data.dims() == 2;
-      const std::int64_t columns = is_matrix ? piece.data.size(1) : 1;
-      for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t c = 0; c < columns; ++c) {
-          const std::int64_t index =
-              is_matrix ? (piece.begin[0] + r) * piece.part->whole[1] + piece.begin[1] + c
-                        : piece.begin[0] + r;
-          const float value = piece.data.data<float>()[r * piece.data.stride(0) + c];
-          const auto at = static_cast<std::size_t>(index);
-          if (piece.is_writer) {
-            whole.values[at] = value;
-            ++whole.writers[at];
-          } else {
-            whole.others.emplace_back(at, value);
-          }
-        }
-      }
+      for_each_stretch(piece.data, piece.begin, piece.part->whole,
+                       [&](const Tensor& stretch, std::int64_t first) {
+                         auto at = static_cast<std::size_t>(first);
+                         for (const float value : stretch.host<float>()) {
+                           whole.take(at++, value, piece.is_writer);
+                         }
+                       });
     }
   }
 
@@ -146,6 +136,12 @@ class Collected {
     std::vector<float> values;
     std::vector<int> writers;
     std::vector<std::pair<std::size_t, float>> others;
+
+    void take(std::size_t at, float value, bool is_writer) {
+      if (!is_writer) return others.emplace_back(at, value), void();
+      values[at] = value;
+      ++writers[at];
+    }
   };
   std::mutex mutex_;
   std::map<std::string, Whole> wholes_;

@@ -6,20 +6,20 @@
 #include <cmath>
 #include <cstring>
 
+#include "parallel/box.h"
+
 namespace heddle {
 namespace {
 
 /// Calls `visit(index in the whole tensor, element)` for every element of a piece.
 template <class Visit>
 void for_each_element(const ParamPiece& piece, const Visit& visit) {
-  const bool is_matrix = piece.data.dims() == 2;
-  const std::int64_t rows = is_matrix ? piece.data.size(0) : 1;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const Tensor stretch = is_matrix ? piece.data.select(0, row) : piece.data;
-    std::int64_t at =
-        is_matrix ? (piece.begin[0] + row) * piece.part->whole[1] + piece.begin[1] : piece.begin[0];
-    for (const float x : stretch.host<float>()) visit(static_cast<std::size_t>(at++), x);
-  }
+  for_each_stretch(piece.data, piece.begin, piece.part->whole,
+                   [&](const Tensor& stretch, std::int64_t first) {
+                     for (const float x : stretch.host<float>()) {
+                       visit(static_cast<std::size_t>(first++), x);
+                     }
+                   });
 }
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
