@@ -3,19 +3,14 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cmath>
-#include <optional>
 #include <set>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "model/blocks/branch_kind.h"
 #include "model/rope_tables.h"
-#include "nn/activation.h"
-#include "nn/attention.h"
 #include "nn/embedding.h"
 #include "nn/fuse.h"
-#include "nn/linear.h"
-#include "nn/norm.h"
 #include "nn/recompute.h"
 #include "nn/residual.h"
 #include "nn/sequential.h"
@@ -23,221 +18,23 @@
 namespace heddle {
 namespace {
 
-std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& shape, Init init,
-                                          const Layout& layout) {
-  Shape origin = shape;
-  for (int dim = 0; dim < shape.dims(); ++dim) origin.set(dim, 0);
-  auto parameter = std::make_shared<Parameter>();
-  parameter->parts = {{name, shape, origin, origin, shape}};
-  parameter->shape = shape;
-  parameter->layout = layout;
-  parameter->init = init;
-  return parameter;
-}
-
 using Cut = TensorRules::Cut;
 
-/// One Hugging Face tensor's share of a linear layer: these stretches of its `whole` outputs.
-struct Output {
-  std::string pattern;
-  std::int64_t whole = 0;
-  std::vector<Cut> cuts;
-};
-
-/// The input of a linear layer: this stretch of `whole`.
-struct Input {
-  std::int64_t whole = 0;
-  Cut cut;
-};
-
-/// Makes the layers of one block; knows the family's names and options.
-class BlockBuilder {
- public:
-  BlockBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
-               std::shared_ptr<const RopeTables> tables, Device device)
-      : spec_(spec),
-        options_(options),
-        tensor_(tensor),
-        tables_(std::move(tables)),
-        norm_output_(device.kind == Device::Kind::cuda ? NormOutput::kept : NormOutput::rebuilt) {}
-
-  std::unique_ptr<Layer> block(std::int64_t index) {
-    index_ = index;
-    std::vector<Layers> branches;
-    branches.push_back(fuse(attention_branch(), norm_output_));
-    branches.push_back(fuse(mlp_branch(), norm_output_));
-    if (spec_.parallel_residual) return std::make_unique<Residual>(std::move(branches));
-    Layers parts;
-    for (Layers& branch : branches) parts.push_back(std::make_unique<Residual>(std::move(branch)));
-    return std::make_unique<Sequential>(std::move(parts));
+/// The branches of block `index` on the residual stream: one after the other, or all from the same
+/// input.
+std::unique_ptr<Layer> build_block(BranchBuilder& builder, std::int64_t index,
+                                   NormOutput norm_output) {
+  builder.begin_block(index);
+  const BlockSpec& spec = builder.spec().block(index);
+  std::vector<Layers> branches;
+  for (const std::string& branch : spec.branches) {
+    branches.push_back(fuse(branch_kind(branch).build(builder), norm_output));
   }
-
-  std::unique_ptr<Layer> norm(const std::string& pattern) const {
-    const std::string name = named(pattern);
-    const Layout layout = tensor_.on_stream();
-    auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones}, layout);
-    if (spec_.norm == ModelSpec::Norm::rms) {
-      return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps);
-    }
-    return std::make_unique<LayerNorm>(
-        std::move(weight),
-        make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout),
-        spec_.norm_eps);
-  }
-
- private:
-  std::string named(const std::string& pattern) const {
-    return fmt::format(fmt::runtime(pattern), index_);
-  }
-
-  /// One product for several outputs of the same input, stacked. `layout` is that of the weight.
-  std::shared_ptr<Parameter> linear_weight(const std::vector<Output>& outputs, const Input& in,
-                                           const Layout& layout, double stddev) const {
-    auto weight = std::make_shared<Parameter>();
-    std::int64_t at = 0;
-    // Both storages are boxes of a matrix; they differ in which index comes first.
-    const auto pair = [&](std::int64_t out, std::int64_t of_in) {
-      return spec_.linears_are_in_out ? Shape{of_in, out} : Shape{out, of_in};
-    };
-    for (const Output& output : outputs) {
-      for (const Cut& cut : output.cuts) {
-        weight->parts.push_back({named(output.pattern) + ".weight", pair(output.whole, in.whole),
-                                 pair(cut.begin, in.cut.begin), pair(at, 0),
-                                 pair(cut.size, in.cut.size)});
-        at += cut.size;
-      }
-    }
-    weight->shape = pair(at, in.cut.size);
-    weight->layout = layout;
-    weight->init = {Init::Kind::normal, stddev};
-    return weight;
-  }
-
-  std::shared_ptr<Parameter> linear_bias(const std::vector<Output>& outputs,
-                                         const Layout& layout) const {
-    auto bias = std::make_shared<Parameter>();
-    std::int64_t at = 0;
-    for (const Output& output : outputs) {
-      for (const Cut& cut : output.cuts) {
-        bias->parts.push_back(
-            {named(output.pattern) + ".bias", {output.whole}, {cut.begin}, {at}, {cut.size}});
-        at += cut.size;
-      }
-    }
-    bias->shape = {at};
-    bias->layout = layout;
-    bias->init = {Init::Kind::zeros};
-    return bias;
-  }
-
-  Linear::Storage storage() const {
-    return spec_.linears_are_in_out ? Linear::Storage::in_out : Linear::Storage::out_in;
-  }
-
-  /// A linear whose outputs are divided over tp, those from `first_key` on by key heads.
-  std::unique_ptr<Layer> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
-                                          std::optional<std::int64_t> first_key = {}) const {
-    const int output_dim = spec_.linears_are_in_out ? 1 : 0;
-    auto weight = linear_weight(outputs, {spec_.hidden, {0, spec_.hidden}},
-                                tensor_.divided(output_dim), spec_.init_stddev);
-    std::shared_ptr<Parameter> bias;
-    if (has_bias) bias = linear_bias(outputs, tensor_.divided(0));
-    if (first_key && tensor_.copies(spec_.kv_heads) > 1) {
-      HEDDLE_CHECK(output_dim == 0, "key heads that are held several times lie in rows");
-      weight->tail = {*first_key, tensor_.divided_keys(0)};
-      if (bias) bias->tail = weight->tail;
-    }
-    return std::make_unique<Linear>(std::move(weight), std::move(bias), storage());
-  }
-
-  /// A linear whose inputs are divided over tp: its output is a partial sum.
-  std::unique_ptr<Layer> linear_by_input(const std::string& pattern, const Input& in,
-                                         bool has_bias) const {
-    const std::vector<Output> outputs = {{pattern, spec_.hidden, {{0, spec_.hidden}}}};
-    const int input_dim = spec_.linears_are_in_out ? 0 : 1;
-    return std::make_unique<Linear>(
-        linear_weight(outputs, in, tensor_.divided(input_dim), output_stddev()),
-        has_bias ? linear_bias(outputs, whole_on_stage()) : nullptr, storage(),
-        tensor_.rank() == 0);
-  }
-
-  double output_stddev() const {
-    return options_.scale_residual_init
-               ? spec_.init_stddev / std::sqrt(2.0 * static_cast<double>(spec_.layers))
-               : spec_.init_stddev;
-  }
-
-  /// The fused projection's outputs. A fused tensor that is not divided is one piece.
-  std::vector<Output> qkv_outputs() const {
-    const TensorNames& names = spec_.names;
-    const std::int64_t hd = spec_.head_dim;
-    const Cut q = tensor_.cut(spec_.heads, hd), kv = tensor_.cut(spec_.kv_heads, hd);
-    const std::int64_t q_width = spec_.heads * hd, kv_width = spec_.kv_heads * hd;
-    if (names.fused_qkv.empty()) {
-      return {
-          {names.query, q_width, {q}}, {names.key, kv_width, {kv}}, {names.value, kv_width, {kv}}};
-    }
-    const std::int64_t whole = q_width + 2 * kv_width;
-    if (spec_.qkv_interleaved || !tensor_.divides()) {
-      return {{names.fused_qkv, whole, {tensor_.cut(spec_.heads, whole / spec_.heads)}}};
-    }
-    return {{names.fused_qkv,
-             whole,
-             {q, {q_width + kv.begin, kv.size}, {q_width + kv_width + kv.begin, kv.size}}}};
-  }
-
-  Layers attention_branch() const {
-    const TensorNames& names = spec_.names;
-    const Cut heads = tensor_.cut(spec_.heads, 1), kv_heads = tensor_.cut(spec_.kv_heads, 1);
-    const AttentionShape shape{heads.size, kv_heads.size, spec_.head_dim, spec_.qkv_interleaved};
-    AttentionCore::QkNorm qk_norm;
-    if (spec_.qk_norm) {
-      const auto weight = [&](const std::string& pattern) {
-        return make_parameter(named(pattern) + ".weight", {spec_.head_dim}, {Init::Kind::ones},
-                              tensor_.used_apart());
-      };
-      qk_norm = {weight(names.query_norm), weight(names.key_norm), spec_.norm_eps};
-    }
-    Layers layers;
-    layers.push_back(norm(names.attention_norm));
-    tensor_.enter(layers, spec_.hidden);
-    layers.push_back(linear_by_output(qkv_outputs(), spec_.qkv_bias, shape.out_width()));
-    layers.push_back(std::make_unique<AttentionCore>(shape, tables_, spec_.attention_scale,
-                                                     static_cast<int>(index_), std::move(qk_norm)));
-    layers.push_back(
-        linear_by_input(names.attention_out,
-                        {spec_.heads * spec_.head_dim, tensor_.cut(spec_.heads, spec_.head_dim)},
-                        spec_.attention_out_bias));
-    tensor_.leave(layers, spec_.hidden);
-    return layers;
-  }
-
-  Layers mlp_branch() const {
-    const TensorNames& names = spec_.names;
-    const Cut own = tensor_.cut(spec_.ffn, 1);
-    Layers layers;
-    layers.push_back(norm(names.mlp_norm));
-    tensor_.enter(layers, spec_.hidden);
-    if (spec_.mlp == ModelSpec::Mlp::swiglu) {
-      layers.push_back(linear_by_output(
-          {{names.gate, spec_.ffn, {own}}, {names.up, spec_.ffn, {own}}}, spec_.mlp_bias));
-      layers.push_back(std::make_unique<SwiGlu>(own.size));
-    } else {
-      layers.push_back(linear_by_output({{names.up, spec_.ffn, {own}}}, spec_.mlp_bias));
-      layers.push_back(std::make_unique<GeluLayer>(own.size, spec_.gelu));
-    }
-    layers.push_back(linear_by_input(names.down, {spec_.ffn, own}, spec_.mlp_bias));
-    tensor_.leave(layers, spec_.hidden);
-    return layers;
-  }
-
-  const ModelSpec& spec_;
-  const BuildOptions& options_;
-  const TensorRules& tensor_;
-  std::shared_ptr<const RopeTables> tables_;
-  const NormOutput norm_output_;
-  std::int64_t index_ = 0;
-};
+  if (spec.is_parallel) return std::make_unique<Residual>(std::move(branches));
+  Layers parts;
+  for (Layers& branch : branches) parts.push_back(std::make_unique<Residual>(std::move(branch)));
+  return std::make_unique<Sequential>(std::move(parts));
+}
 
 /// The two ends of the model: embedding and head, whose vocabulary may be divided over tp or pp.
 class EndsBuilder {
@@ -353,22 +150,6 @@ class EndsBuilder {
 
 }  // namespace
 
-std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len) {
-  const auto product = [](std::int64_t a, std::int64_t b) {
-    return 2.0 * static_cast<double>(a) * static_cast<double>(b);
-  };
-  const std::int64_t heads = spec.heads * spec.head_dim, kv = spec.kv_heads * spec.head_dim;
-  const int matrices = spec.mlp == ModelSpec::Mlp::swiglu ? 3 : 2;
-  const double block = product(spec.hidden, 2 * heads + 2 * kv) +
-                       matrices * product(spec.hidden, spec.ffn) +
-                       product(heads, seq_len);  // two products of half the keys each
-  std::vector<double> costs(static_cast<std::size_t>(unit_count(spec)), block);
-  costs.front() = 0.0;
-  costs[costs.size() - 2] = 0.0;
-  costs.back() = product(spec.hidden, spec.vocab);
-  return costs;
-}
-
 std::string UnitLabel::text() const {
   switch (kind) {
     case Kind::embedding: return "embedding";
@@ -404,8 +185,9 @@ class DecoderBuilder {
         ends_(spec, options, share, memory.device()),
         blocks_(
             spec, options, share.tensor,
-            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory),
-            memory.device()) {}
+            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory)),
+        norm_output_(memory.device().kind == Device::Kind::cuda ? NormOutput::kept
+                                                                : NormOutput::rebuilt) {}
 
   void begin_stage() {
     decoder_.stages.emplace_back();
@@ -421,7 +203,7 @@ class DecoderBuilder {
     } else if (unit == last - 1) {
       push({UnitLabel::Kind::norm}, blocks_.norm(spec_.names.final_norm));
     } else {
-      auto block = blocks_.block(unit - 1);
+      auto block = build_block(blocks_, unit - 1, norm_output_);
       if (options_.recompute_blocks) {
         block = std::make_unique<Recompute>(std::move(block), spec_.hidden);
       }
@@ -503,7 +285,8 @@ class DecoderBuilder {
   const BuildOptions& options_;
   const bool unties_, has_ends_apart_;
   const EndsBuilder ends_;
-  BlockBuilder blocks_;
+  BranchBuilder blocks_;
+  const NormOutput norm_output_;
   Decoder decoder_;
 };
 
@@ -555,6 +338,26 @@ std::vector<std::string> tensor_names(const ModelSpec& spec) {
     });
   }
   return names;
+}
+
+Decoder one_of_each_block(const ModelSpec& spec, Memory& memory) {
+  DecoderShare share;
+  share.stages = {{1, 1 + static_cast<int>(spec.blocks.size())}};
+  return build_decoder(spec, {.positions = 1}, memory, share);
+}
+
+std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len) {
+  Memory memory(Memory::Mode::dry);
+  const Decoder blocks = one_of_each_block(spec, memory);
+  std::vector<double> costs(static_cast<std::size_t>(unit_count(spec)), 0.0);
+  for (std::int64_t block = 0; block < spec.layers; ++block) {
+    const auto kind = static_cast<std::size_t>(block) % spec.blocks.size();
+    costs[static_cast<std::size_t>(block + 1)] =
+        blocks.stages[0][kind]->cost({.seq_len = seq_len}).forward_flops /
+        static_cast<double>(seq_len);
+  }
+  costs.back() = 2.0 * static_cast<double>(spec.hidden) * static_cast<double>(spec.vocab);
+  return costs;
 }
 
 }  // namespace heddle

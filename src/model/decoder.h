@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/blocks/branch_builder.h"
 #include "model/spec.h"
 #include "nn/layer.h"
 #include "nn/loss_head.h"
@@ -10,15 +11,6 @@
 #include "parallel/tensor_rules.h"
 
 namespace heddle {
-
-struct BuildOptions {
-  DType dtype = DType::f32;
-  std::int64_t positions = 0;  ///< longest sequence that will be run; rope tables are made for it
-  bool recompute_blocks = false;
-  std::int64_t loss_chunk = 1024;  ///< tokens per chunk of the fused output projection
-  bool scale_residual_init =
-      false;  ///< output projections start smaller by sqrt(2 * layers), as in GPT-2
-};
 
 /// Tokens a chunk of the output projection where nobody chose: 1024 on CPU, where logits should
 /// stay in the cache; on a GPU, which wants large products, as many as make logits of 1024M
@@ -47,10 +39,6 @@ struct DecoderShare {
 
 /// The units of a decoder, numbered from the front: embedding, blocks, final norm, head.
 inline int unit_count(const ModelSpec& spec) { return static_cast<int>(spec.layers) + 3; }
-
-/// Forward work of every unit for one token, in floating-point operations: what stages are balanced
-/// by.
-std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len);
 
 /// The Hugging Face names of all tensors of the model, each once, in its order.
 std::vector<std::string> tensor_names(const ModelSpec& spec);
@@ -85,5 +73,12 @@ struct Decoder {
 /// Builds the layers; parameters are described but have no memory yet (ParamStore gives it).
 Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory& memory,
                       const DecoderShare& share = {});
+
+/// One block of each kind that the model repeats, and nothing else, on a single rank.
+Decoder one_of_each_block(const ModelSpec& spec, Memory& memory);
+
+/// Forward work of every unit for one token, in floating-point operations: what stages are balanced
+/// by.
+std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len);
 
 }  // namespace heddle

@@ -39,7 +39,7 @@ ModelSpec gpt_neox_spec(const ConfigReader& config) {
   spec.qkv_bias = spec.attention_out_bias = config.flag_or("attention_bias", true);
   spec.mlp_bias = true;
   spec.qkv_interleaved = true;
-  spec.parallel_residual = config.flag_or("use_parallel_residual", true);
+  spec.blocks[0].is_parallel = config.flag_or("use_parallel_residual", true);
   spec.tied_embeddings = config.flag_or("tie_word_embeddings", false);
   spec.attention_scale = 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
   spec.init_stddev = config.number_or("initializer_range", 0.02);

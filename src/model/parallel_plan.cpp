@@ -5,21 +5,18 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/blocks/branch_kind.h"
 #include "model/cut_stages.h"
 #include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
 namespace {
 
-bool divides_key_heads(const ModelSpec& spec, std::int64_t tp) {
-  return spec.kv_heads % tp == 0 || tp % spec.kv_heads == 0;
-}
-
 /// "1, 2, 4": the sizes of tp that the model allows.
 std::string possible_tp(const ModelSpec& spec) {
   std::string text;
   for (std::int64_t tp = 1; tp <= spec.heads; ++tp) {
-    if (spec.heads % tp != 0 || spec.ffn % tp != 0 || !divides_key_heads(spec, tp)) continue;
+    if (!refuse_tp(spec, tp).empty()) continue;
     text += fmt::format("{}{}", text.empty() ? "" : ", ", tp);
   }
   return text;
@@ -77,22 +74,9 @@ class Checker {
   }
 
   void check_tp() {
-    const std::int64_t tp = request_.tp;
-    if (tp == 1) return;
-    if (spec_.heads % tp != 0) {
-      problems_.push_back(fmt::format(
-          "parallel.tp = {} does not divide the model's attention heads = {}; use one of {}", tp,
-          spec_.heads, possible_tp(spec_)));
-    } else if (!divides_key_heads(spec_, tp)) {
-      problems_.push_back(
-          fmt::format("parallel.tp = {} neither divides the model's key heads = {} nor is a "
-                      "multiple; use one of {}",
-                      tp, spec_.kv_heads, possible_tp(spec_)));
-    }
-    if (spec_.ffn % tp != 0) {
-      problems_.push_back(
-          fmt::format("parallel.tp = {} does not divide the model's MLP width = {}; use one of {}",
-                      tp, spec_.ffn, possible_tp(spec_)));
+    for (const std::string& reason : refuse_tp(spec_, request_.tp)) {
+      problems_.push_back(fmt::format("parallel.tp = {} {}; use one of {}", request_.tp, reason,
+                                      possible_tp(spec_)));
     }
   }
 

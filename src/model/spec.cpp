@@ -2,36 +2,61 @@
 
 #include <algorithm>
 
+#include "model/decoder.h"
+
 namespace heddle {
 
 std::int64_t ModelSpec::longest_sequence() const {
   return std::min(max_positions, window.value_or(max_positions));
 }
 
+double training_flops_per_token(const ModelSpec& spec, std::int64_t seq_len) {
+  double flops = 0.0;
+  for (const double of_unit : unit_costs(spec, seq_len)) flops += of_unit;
+  return 3.0 * flops;
+}
+
+namespace {
+
+/// Of one of each kind of block that the model repeats, by kind.
+struct BlockCounts {
+  std::int64_t all = 0, in_products = 0;
+};
+
+std::vector<BlockCounts> block_counts(const ModelSpec& spec) {
+  Memory memory(Memory::Mode::dry);
+  const Decoder blocks = one_of_each_block(spec, memory);
+  std::vector<BlockCounts> counts;
+  for (const auto& block : blocks.stages[0]) {
+    BlockCounts& of_block = counts.emplace_back();
+    block->visit([&](const Parameter& parameter) { of_block.all += parameter.shape.count(); });
+    for (const auto& [rows, in, out] : block->cost({}).products) {
+      of_block.in_products += static_cast<std::int64_t>(in * out);
+    }
+  }
+  return counts;
+}
+
+std::int64_t over_blocks(const ModelSpec& spec, std::int64_t BlockCounts::*count) {
+  const auto counts = block_counts(spec);
+  std::int64_t sum = 0;
+  for (std::int64_t block = 0; block < spec.layers; ++block) {
+    sum += counts[static_cast<std::size_t>(block) % counts.size()].*count;
+  }
+  return sum;
+}
+
+}  // namespace
+
 std::int64_t ModelSpec::matmul_parameter_count() const {
-  const std::int64_t attention =
-      hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden;
-  const std::int64_t feed_forward = (mlp == Mlp::swiglu ? 3 : 2) * hidden * ffn;
-  return layers * (attention + feed_forward) + vocab * hidden;
+  return over_blocks(*this, &BlockCounts::in_products) + vocab * hidden;
 }
 
 std::int64_t ModelSpec::parameter_count() const {
-  const std::int64_t norm_size = norm == Norm::layer ? 2 * hidden : hidden;
-  std::int64_t per_layer = 2 * norm_size;
-  if (qkv_bias) per_layer += (heads + 2 * kv_heads) * head_dim;
-  if (attention_out_bias) per_layer += hidden;
-  if (mlp_bias) per_layer += (mlp == Mlp::swiglu ? 2 : 1) * ffn + hidden;
-  if (qk_norm) per_layer += 2 * head_dim;
-  std::int64_t count = matmul_parameter_count() + layers * per_layer + norm_size;
-  if (!tied_embeddings) count += vocab * hidden;
-  if (!rope) count += max_positions * hidden;
-  return count;
-}
-
-double training_flops_per_token(const ModelSpec& spec, std::int64_t seq_len) {
-  const double attention = 6.0 * static_cast<double>(spec.layers) * static_cast<double>(seq_len) *
-                           static_cast<double>(spec.heads * spec.head_dim);
-  return 6.0 * static_cast<double>(spec.matmul_parameter_count()) + attention;
+  const std::int64_t final_norm = norm == Norm::layer ? 2 * hidden : hidden;
+  const std::int64_t tables = (tied_embeddings ? 1 : 2) * vocab * hidden;
+  const std::int64_t positions = rope ? 0 : max_positions * hidden;
+  return over_blocks(*this, &BlockCounts::all) + final_norm + tables + positions;
 }
 
 }  // namespace heddle

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json_fwd.h"
 #include "ops/activation.h"
@@ -33,6 +34,12 @@ struct TensorNames {
   std::string final_norm, head;
 };
 
+/// A block: branches on the residual stream, each of a kind of model/blocks/.
+struct BlockSpec {
+  std::vector<std::string> branches = {"attention", "dense"};
+  bool is_parallel = false;  ///< all branches take the same input; otherwise one after the other
+};
+
 /// A decoder-only transformer, whatever its family: what the layers are and what their tensors are
 /// called. A family's file (llama.cpp, gpt2.cpp, ...) makes it from a config.json; decoder.cpp
 /// builds from it.
@@ -44,6 +51,8 @@ struct ModelSpec {
   std::int64_t vocab = 0, hidden = 0, layers = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t ffn = 0, max_positions = 0;
+
+  std::vector<BlockSpec> blocks = {BlockSpec{}};  ///< repeated until there are `layers`
 
   Norm norm = Norm::rms;
   double norm_eps = 1e-5;
@@ -57,7 +66,6 @@ struct ModelSpec {
   bool qk_norm = false;
   bool qkv_interleaved = false;     ///< fused q, k, v stored head by head
   bool linears_are_in_out = false;  ///< linear weights stored [in, out]
-  bool parallel_residual = false;
   bool tied_embeddings = false;
   double attention_scale = 0.0;  ///< usually head_dim^-1/2
   double init_stddev = 0.02;
@@ -68,6 +76,10 @@ struct ModelSpec {
   TensorNames names;
   std::shared_ptr<const Json> config;  ///< the file as read: unknown keys are kept and written back
 
+  const BlockSpec& block(std::int64_t index) const {
+    return blocks[static_cast<std::size_t>(index) % blocks.size()];
+  }
+
   /// What the model was made for: its positions, or its window where that is shorter.
   std::int64_t longest_sequence() const;
 
@@ -77,8 +89,9 @@ struct ModelSpec {
   std::int64_t matmul_parameter_count() const;
 };
 
-/// Floating-point operations of training on one token at the given sequence length: 6 per matmul
-/// parameter, plus attention at half for the causal mask; recomputation does not count.
+/// Floating-point operations of training on one token at the given sequence length, as its layers
+/// count them: 6 per matmul parameter, plus attention at half for the causal mask; recomputation
+/// does not count.
 double training_flops_per_token(const ModelSpec& spec, std::int64_t seq_len);
 
 }  // namespace heddle

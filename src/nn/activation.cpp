@@ -28,6 +28,8 @@ Tensor Activation::backward_input(const Tensor& dy_TF, Saved& saved, Ctx& ctx) {
 Cost Activation::cost(const CostShape& shape) const {
   Cost cost;
   cost.saved_bytes = cost.kept_input_bytes = shape.bytes(in_width_);
+  cost.touched_bytes_f = static_cast<double>(shape.bytes(in_width_ + out_width_));
+  cost.touched_bytes_b = 2.0 * cost.touched_bytes_f;  // makes the output again
   return cost;
 }
 

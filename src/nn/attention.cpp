@@ -162,7 +162,12 @@ Cost AttentionCore::cost(const CostShape& shape) const {
       shape_.heads + (has_qk_norm() ? shape_.heads + shape_.kv_heads : 0);
   const std::size_t statistics_bytes =
       static_cast<std::size_t>(shape.tokens() * statistics) * size_of(statistics_of(shape.dtype));
-  return {forward, 2.0 * forward, 0.0, qkv + out + statistics_bytes, qkv, out};
+  Cost cost{forward, 2.0 * forward, 0.0, qkv + out + statistics_bytes, qkv, out};
+  cost.attention_flops = forward;
+  // Rotating q and k, and back.
+  cost.touched_bytes_f = cost.touched_bytes_b =
+      2.0 * static_cast<double>(shape.bytes((shape_.heads + shape_.kv_heads) * shape_.head_dim));
+  return cost;
 }
 
 }  // namespace heddle

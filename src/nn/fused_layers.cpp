@@ -121,6 +121,7 @@ void Mlp::visit(const ParamVisitor& visitor) {
 
 Cost Mlp::cost(const CostShape& shape) const {
   Cost cost = up_->cost(shape);
+  cost += activation_->cost(shape);
   cost += down_->cost(shape);
   cost.saved_bytes = shape.bytes(in()) + shape.bytes(up_->out());
   return cost;

@@ -7,6 +7,10 @@ Cost& Cost::operator+=(const Cost& other) {
   backward_input_flops += other.backward_input_flops;
   backward_weight_flops += other.backward_weight_flops;
   saved_bytes += other.saved_bytes;
+  products.insert(products.end(), other.products.begin(), other.products.end());
+  attention_flops += other.attention_flops;
+  touched_bytes_f += other.touched_bytes_f;
+  touched_bytes_b += other.touched_bytes_b;
   calls_f.insert(calls_f.end(), other.calls_f.begin(), other.calls_f.end());
   calls_b.insert(calls_b.begin(), other.calls_b.begin(), other.calls_b.end());
   return *this;

@@ -19,8 +19,14 @@ struct LayerCall {
   std::int64_t bytes = 0;  ///< of the whole tensor
 };
 
+/// A product of activations [rows, in] with weights [in, out]; its two gradients are products too.
+struct WeightProduct {
+  double rows = 0, in = 0, out = 0;
+};
+
 /// What a layer costs for one micro-batch: floating-point operations of F, B and W, the bytes it
-/// keeps between F and its backward, and the collectives it makes in F and in B.
+/// keeps between F and its backward, and the collectives it makes in F and in B. What a planner
+/// knows of a layer is this.
 struct Cost {
   double forward_flops = 0;
   double backward_input_flops = 0;
@@ -30,8 +36,12 @@ struct Cost {
   /// is one tensor.
   std::size_t kept_input_bytes = 0, kept_output_bytes = 0;
   std::vector<LayerCall> calls_f = {}, calls_b = {};
+  // What the operations consist of:
+  std::vector<WeightProduct> products = {};
+  double attention_flops = 0;                       ///< forward
+  double touched_bytes_f = 0, touched_bytes_b = 0;  ///< read and written beside products
 
-  /// Sums flops and saved bytes; the other's calls come behind these in F and before them in B.
+  /// The sum of both; the other's calls come behind these in F and before them in B.
   Cost& operator+=(const Cost& other);
 };
 
@@ -39,10 +49,15 @@ struct Cost {
 struct CostShape {
   std::int64_t sequences = 1, seq_len = 1;
   DType dtype = DType::f32;
+  int stream_ranks = 1;  ///< that divide the tokens between blocks
   std::int64_t tokens() const { return sequences * seq_len; }
   /// Of an activation [tokens, width].
   std::size_t bytes(std::int64_t width) const {
     return static_cast<std::size_t>(tokens() * width) * size_of(dtype);
+  }
+  /// Of this rank's tokens between blocks.
+  double stream_bytes(std::int64_t width) const {
+    return static_cast<double>(bytes(width)) / stream_ranks;
   }
 };
 

@@ -59,8 +59,11 @@ void Linear::visit(const ParamVisitor& visitor) {
 
 Cost Linear::cost(const CostShape& shape) const {
   const auto tokens = static_cast<double>(shape.tokens());
-  const double product = 2.0 * tokens * static_cast<double>(in()) * static_cast<double>(out());
-  return {product, product, product, shape.bytes(in()), shape.bytes(in())};
+  const WeightProduct made{tokens, static_cast<double>(in()), static_cast<double>(out())};
+  const double product = 2.0 * made.rows * made.in * made.out;
+  Cost cost{product, product, product, shape.bytes(in()), shape.bytes(in())};
+  cost.products = {made};
+  return cost;
 }
 
 }  // namespace heddle

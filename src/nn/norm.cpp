@@ -10,6 +10,8 @@ namespace {
 Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statistics) {
   Cost cost;
   cost.kept_input_bytes = shape.bytes(width);
+  cost.touched_bytes_f = 2.0 * shape.stream_bytes(width);
+  cost.touched_bytes_b = 3.0 * shape.stream_bytes(width);
   cost.saved_bytes = shape.bytes(width) + static_cast<std::size_t>(shape.tokens() * statistics) *
                                               size_of(statistics_of(shape.dtype));
   return cost;

@@ -4,17 +4,20 @@
 #include <cmath>
 
 #include "planner/collectives.h"
+#include "planner/dry_block.h"
 #include "planner/gemm.h"
 
 namespace heddle::planner {
 namespace {
 
-/// Works out one block for one triple (tp, sequence, micro-batch). Names as in the literature: T
-/// tokens, h hidden, t ranks of tp, f width of the MLP.
+/// Works out one block for one triple (tp, sequence, micro-batch): Heddle's from what its layers
+/// say of themselves, Megatron's by formulas. Names as in the literature: T tokens, h hidden, t
+/// ranks of tp, f width of the MLP.
 class BlockModel {
  public:
   BlockModel(const Machine& machine, const Job& job, int tp, bool sequence, int sequences)
       : machine_(machine),
+        job_(job),
         spec_(job.spec),
         stack_(job.stack),
         rate_(machine.device.matrix_rate(job.stack.compute)),
@@ -35,7 +38,13 @@ class BlockModel {
     cost.sequences = b_;
     cost.sequence = sequence_;
     cost.stride_bytes = T_ * h_ * e_;
-    fill_block(cost);
+    const DryBlocks dry = dry_blocks(job_, static_cast<int>(t_), sequence_, b_);
+    cost.elements = dry.block_elements();
+    if (stack_.stores_scores) {
+      fill_megatron_block(cost);
+    } else {
+      fill_block(dry, cost);
+    }
     fill_ends(cost);
     return cost;
   }
@@ -61,61 +70,75 @@ class BlockModel {
     return collective(CommOp::all_gather, bytes) + collective(CommOp::reduce_scatter, bytes);
   }
 
-  double ups() const { return spec_.mlp == ModelSpec::Mlp::swiglu ? 2.0 : 1.0; }
+  // ---- Heddle's blocks: the mean of one of each kind --------------------------------------------
 
-  // ---- Attention between the projections --------------------------------------------------------
+  void fill_block(const DryBlocks& dry, BlockCost& cost) const {
+    const Cost& of_layers = dry.cost;
+    const double attention =
+        of_layers.attention_flops / (rate_ * machine_.software.fused_attention);
+    // Each branch is added to the stream, and its gradient.
+    constexpr double kBranches = 2.0;
+    const double residual = kBranches * 3.0 * T_ * h_ * e_ / (sequence_ ? t_ : 1.0) * dry.kinds;
+    double forward = attention + memory(of_layers.touched_bytes_f + residual);
+    // Half of each product is masked; backward makes the scores again.
+    double backward = 2.5 * attention + memory(of_layers.touched_bytes_b + residual);
+    double weights = 0.0;
+    for (const auto& [rows, in, out] : of_layers.products) {
+      forward += product(rows, out, in);
+      backward += product(rows, in, out);
+      weights += product(in, out, rows);
+    }
+    cost.forward = {.device = forward / dry.kinds + kernels(stack_.kernels_forward),
+                    .comm = seconds_of(of_layers.calls_f) / dry.kinds,
+                    .host = launches(stack_.launches_forward, 2)};
+    cost.backward_input = {.device = backward / dry.kinds + kernels(stack_.kernels_backward),
+                           .comm = seconds_of(of_layers.calls_b) / dry.kinds,
+                           .host = launches(stack_.launches_backward, 2)};
+    cost.backward_weight.device = weights / dry.kinds;
+    cost.again_full = cost.forward;
+    cost.again_selective = {.device = attention / dry.kinds, .host = launches(6, 0)};
+  }
 
-  struct Attention {
-    double forward = 0, backward = 0, again = 0;
-  };
+  double seconds_of(const std::vector<LayerCall>& calls) const {
+    double seconds = 0.0;
+    for (const LayerCall& call : calls) {
+      seconds += collective(call.op, static_cast<double>(call.bytes));
+    }
+    return seconds;
+  }
 
-  Attention attention() const {
+  // ---- Megatron's blocks, before flash attention ------------------------------------------------
+
+  void fill_megatron_block(BlockCost& cost) const {
+    const double ups = spec_.mlp == ModelSpec::Mlp::swiglu ? 2.0 : 1.0;
+    const double qkv = (q_ + 2.0 * kv_) / t_, q = q_ / t_, up = ups * f_ / t_, f = f_ / t_;
     const double heads = b_ * static_cast<double>(spec_.heads) / t_;
     const double head_dim = static_cast<double>(spec_.head_dim);
-    if (!stack_.stores_scores) {
-      // Half of each product is masked; backward makes the scores again.
-      const double flops = 2.0 * T_ * S_ * q_ / t_;
-      const double forward = flops / (rate_ * machine_.software.fused_attention);
-      return {forward, 2.5 * forward, forward};
-    }
     const double efficiency = machine_.device.gemm.batched;
     const double scores = product(S_, S_, head_dim, heads, efficiency);
     const double values = product(S_, head_dim, S_, heads, efficiency);
     const double touched = memory(heads * S_ * S_ * e_);
     // Softmax reads and writes, dropout too and its mask; backward reads one more.
-    const double forward = scores + values + 4.5 * touched;
-    return {forward, scores + 3.0 * values + 5.5 * touched, forward};
-  }
+    const double core_forward = scores + values + 4.5 * touched;
+    const double core_backward = scores + 3.0 * values + 5.5 * touched;
+    // Norms, residuals and dropout: of every token on every rank, or divided where the sequence is.
+    const double stream = T_ * h_ * e_ / (sequence_ ? t_ : 1.0);
+    // The activation, and transposing q, k, v: divided over tp.
+    const double transposed = 2.0 * (2.0 * q_ + 2.0 * kv_);
+    const double divided_f = (ups == 2.0 ? 3.0 : 2.0) * f_ + transposed;
+    const double divided_b = (ups == 2.0 ? 6.0 : 3.0) * f_ + 2.0 * transposed;
+    const double divided = T_ * e_ / t_;
 
-  // ---- What lies between the products, in bytes
-  // ---------------------------------------------------
-
-  /// Norms and residuals: of every token on every rank, or divided where the sequence is.
-  double stream_bytes(bool backward) const {
-    const double dropout = stack_.stores_scores ? 1.0 : 0.0;
-    const double units = backward ? 12.0 + 5.0 * dropout : 10.0 + dropout;
-    return units * T_ * h_ * e_ / (sequence_ ? t_ : 1.0);
-  }
-  /// The activation, and rotating or transposing q, k, v: divided over tp.
-  double divided_bytes(bool backward) const {
-    const double width = ups() == 2.0 ? (backward ? 6.0 : 3.0) * f_ : (backward ? 3.0 : 2.0) * f_;
-    const double heads = stack_.stores_scores ? 2.0 * (2.0 * q_ + 2.0 * kv_) : 2.0 * (q_ + kv_);
-    return (width + (backward && stack_.stores_scores ? 2.0 : 1.0) * heads) * T_ * e_ / t_;
-  }
-
-  void fill_block(BlockCost& cost) const {
-    const double qkv = (q_ + 2.0 * kv_) / t_, q = q_ / t_, up = ups() * f_ / t_, f = f_ / t_;
-    const Attention core = attention();
     cost.forward.device = product(T_, qkv, h_) + product(T_, h_, q) + product(T_, up, h_) +
-                          product(T_, h_, f) + core.forward +
-                          memory(stream_bytes(false) + divided_bytes(false)) +
+                          product(T_, h_, f) + core_forward +
+                          memory(11.0 * stream + divided_f * divided) +
                           kernels(stack_.kernels_forward);
     cost.forward.comm = t_ > 1 ? 2.0 * exchange() : 0.0;
     cost.forward.host = launches(stack_.launches_forward, 2);
 
     cost.backward_input.device = product(T_, h_, qkv) + product(T_, q, h_) + product(T_, h_, up) +
-                                 product(T_, f, h_) + core.backward +
-                                 memory(stream_bytes(true) + divided_bytes(true)) +
+                                 product(T_, f, h_) + core_backward +
+                                 memory(17.0 * stream + divided_b * divided) +
                                  kernels(stack_.kernels_backward);
     cost.backward_input.comm = cost.forward.comm;
     if (sequence_ && stack_.regathers) {
@@ -126,12 +149,10 @@ class BlockModel {
         product(h_, qkv, T_) + product(q, h_, T_) + product(h_, up, T_) + product(f, h_, T_);
 
     cost.again_full = cost.forward;
-    cost.again_selective.device = core.again;
-    cost.again_selective.host = launches(6, 0);
+    cost.again_selective = {.device = core_forward, .host = launches(6, 0)};
   }
 
-  // ---- The ends
-  // -----------------------------------------------------------------------------------
+  // ---- The ends ---------------------------------------------------------------------------------
 
   void fill_ends(BlockCost& cost) const {
     const auto vocab = static_cast<double>(spec_.vocab);
@@ -162,6 +183,7 @@ class BlockModel {
   }
 
   const Machine& machine_;
+  const Job& job_;
   const ModelSpec& spec_;
   const Stack& stack_;
   const double rate_, e_, t_, T_, S_;
@@ -189,14 +211,6 @@ double PassCost::seconds() const {
 
 BlockCost block_cost(const Machine& machine, const Job& job, int tp, bool sequence, int sequences) {
   return BlockModel(machine, job, tp, sequence, sequences).make();
-}
-
-double block_forward_flops(const ModelSpec& spec, double tokens, double seq_len) {
-  const double q = static_cast<double>(spec.heads * spec.head_dim),
-               kv = static_cast<double>(spec.kv_heads * spec.head_dim),
-               h = static_cast<double>(spec.hidden), f = static_cast<double>(spec.ffn),
-               matrices = spec.mlp == ModelSpec::Mlp::swiglu ? 3.0 : 2.0;
-  return 2.0 * tokens * (h * (2.0 * q + 2.0 * kv) + matrices * h * f) + 2.0 * tokens * seq_len * q;
 }
 
 }  // namespace heddle::planner

@@ -24,6 +24,7 @@ struct BlockCost {
   double stride_bytes = 0;  ///< of the stream of activations: what a message between stages carries
 
   // Of one block:
+  double elements = 0;  ///< of parameters
   PassCost forward, backward_input, backward_weight;
   PassCost again_full, again_selective;  ///< what recomputation adds to backward
 
@@ -35,9 +36,5 @@ struct BlockCost {
 };
 
 BlockCost block_cost(const Machine& machine, const Job& job, int tp, bool sequence, int sequences);
-
-/// Floating-point operations of one block's forward pass, as the layers count them: of all tp
-/// ranks.
-double block_forward_flops(const ModelSpec& spec, double tokens, double seq_len);
 
 }  // namespace heddle::planner

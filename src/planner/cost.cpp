@@ -92,20 +92,19 @@ namespace {
 
 /// The rank whose exchange ends last: the first one, whose gradients are complete last.
 DataParallel data_parallel(const Machine& machine, const Job& job, const Candidate& candidate,
-                           const Split& split, double busy, double microbatches) {
+                           const Split& split, const BlockCost& block, double busy,
+                           double microbatches) {
   DataParallel result;
   if (candidate.dp == 1) return result;
   const Stack& stack = job.stack;
-  const StepShape step{.seq_len = job.seq_len,
-                       .microbatches = static_cast<std::int64_t>(microbatches),
-                       .element_bytes = static_cast<std::int64_t>(stack.parameter_bytes),
-                       .gradient_bytes = static_cast<std::int64_t>(
-                           stack.stores_scores ? 2.0 : stack.gradient_bytes)};
   const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
                       .has_first = true,
                       .has_norm = split.ends_meet,
                       .has_last = split.ends_meet};
-  const CommCounts counts = Volumes(job.spec, candidate, step, part, 0).on_dp();
+  const CommCounts counts =
+      RankSizes(job.spec, candidate, block.elements, part)
+          .on_dp(static_cast<std::int64_t>(microbatches), stack.parameter_bytes,
+                 stack.stores_scores ? 2.0 : stack.gradient_bytes);
   const GroupShape group = group_shape(machine, candidate.dp, candidate.tp);
   const double blocks = std::max(1.0, split.first);
   double seconds = 0.0;
@@ -144,21 +143,19 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
 }
 
 double step_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
-                    const Split& split) {
-  const auto held_by = [&](const RankPart& part, int pp_rank) {
-    const StepShape step{.seq_len = job.seq_len, .loss_chunk = job.loss_chunk()};
-    return static_cast<double>(Volumes(job.spec, candidate, step, part, pp_rank).held_elements(1));
+                    const Split& split, const BlockCost& block) {
+  const auto held_by = [&](const RankPart& part) {
+    return RankSizes(job.spec, candidate, block.elements, part).held_elements(1);
   };
   const auto whole = [](double blocks) { return static_cast<std::int64_t>(std::ceil(blocks)); };
   // The rank that holds most: one end of the model or both.
   double held = held_by({.blocks = whole(std::max(split.first, split.most)),
                          .has_first = true,
                          .has_norm = split.ends_meet,
-                         .has_last = split.ends_meet},
-                        0);
+                         .has_last = split.ends_meet});
   if (!split.ends_meet) {
-    held = std::max(held, held_by({.blocks = whole(split.last), .has_norm = true, .has_last = true},
-                                  candidate.pp - 1));
+    held =
+        std::max(held, held_by({.blocks = whole(split.last), .has_norm = true, .has_last = true}));
   }
   return machine.software.step_s +
          held * machine.software.optimizer_bytes / machine.device.memory_bytes_per_s;
@@ -227,10 +224,10 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
               (2.0 * (p - 1.0) * m / p * stages + 2.0 * (p - 2.0));
   }
   const double busy = m * slowest;
-  const DataParallel dp = data_parallel(machine, job, candidate, split, busy, m);
+  const DataParallel dp = data_parallel(machine, job, candidate, split, block, busy, m);
   time.dp = dp.exposed + ends_seconds(machine, job, candidate);
   time.dp_hidden = dp.hidden;
-  time.step = step_seconds(machine, job, candidate, split);
+  time.step = step_seconds(machine, job, candidate, split, block);
   // The slowest of dp replicas, each the sum of m micro-batches; and in a pipeline the longest of
   // all ways through stages and micro-batches.
   const double spread = machine.software.variation;

@@ -2,7 +2,6 @@
 
 #include "planner/block_cost.h"
 #include "planner/memory.h"
-#include "planner/volumes.h"
 
 namespace heddle::planner {
 

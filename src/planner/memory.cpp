@@ -3,44 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "mesh/mesh.h"
 #include "model/cut_stages.h"
 #include "model/parallel_plan.h"
 #include "parallel/schedule/make_schedule.h"
+#include "planner/dry_block.h"
 
 namespace heddle::planner {
 namespace {
-
-/// The layers of one block on a mesh of `tp` ranks on which nothing travels.
-class DryBlock {
- public:
-  DryBlock(const Job& job, int tp, bool sequence)
-      : memory_(Memory::Mode::dry, job.stack.place()),
-        mesh_(Mesh::recorded(shape(job.spec, tp), 0)) {
-    DecoderShare share;
-    if (tp > 1) share.tensor = TensorRules(mesh_.comm(Axis::tp), sequence);
-    share.stages = {{1, 2}};
-    // Only sizes matter; `cost` is asked for those of the dtype that computes.
-    const BuildOptions options{.positions = job.seq_len};
-    decoder_ = build_decoder(job.spec, options, memory_, share);
-  }
-
-  Cost cost(const CostShape& shape) const {
-    Cost sum;
-    for (const Layer* unit : decoder_.unit_pointers()) sum += unit->cost(shape);
-    return sum;
-  }
-
- private:
-  static MeshShape shape(const ModelSpec& spec, int tp) {
-    const int kv_heads = static_cast<int>(spec.kv_heads);
-    return MeshShape{}.with(Axis::tp, tp).with(Axis::copy, std::max(1, tp / kv_heads));
-  }
-
-  Memory memory_;
-  Mesh mesh_;
-  Decoder decoder_;
-};
 
 Activations of_megatron(const Job& job, int tp, bool sequence, int sequences) {
   const auto bytes = [&](Recompute recompute) {
@@ -53,34 +22,34 @@ Activations of_megatron(const Job& job, int tp, bool sequence, int sequences) {
           .kept_full = bytes(Recompute::full),
           .waiting = kWaitingWeight * bytes(Recompute::selective),
           .working = bytes(Recompute::none),
-          .head = 10.0 * tokens * static_cast<double>(job.spec.vocab) / tp};
+          .head = 10.0 * tokens * static_cast<double>(job.spec.vocab) / tp,
+          .block_elements = dry_blocks(job, tp, sequence, sequences).block_elements()};
 }
 
 Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
   const double e = job.stack.element_bytes();
   const double tokens = static_cast<double>(sequences * job.seq_len),
                width = static_cast<double>(job.spec.hidden);
-  const double kept = static_cast<double>(
-      DryBlock(job, tp, sequence)
-          .cost({.sequences = sequences, .seq_len = job.seq_len, .dtype = job.stack.compute})
-          .saved_bytes);
+  const DryBlocks dry = dry_blocks(job, tp, sequence, sequences);
+  const double kept = static_cast<double>(dry.cost.saved_bytes) / dry.kinds;
   const double stream = tokens * width * e / (sequence && tp > 1 ? tp : 1);
   // Until the gradients of its weights are made a linear keeps its input and its output's gradient.
-  const ModelSpec& spec = job.spec;
-  const double ups = spec.mlp == ModelSpec::Mlp::swiglu ? 2.0 : 1.0;
-  const double q = static_cast<double>(spec.heads * spec.head_dim),
-               kv = static_cast<double>(spec.kv_heads * spec.head_dim),
-               f = static_cast<double>(spec.ffn);
-  const double inputs = tokens * e * (q + f) / tp + 2.0 * stream;
-  const double gradients = tokens * e * ((q + 2.0 * kv + ups * f) / tp + 2.0 * width);
+  double waiting = 0.0;
+  for (const auto& [rows, in, out] : dry.cost.products) waiting += rows * (in + out) * e;
+  // Of what was gathered it keeps its own tokens.
+  for (const LayerCall& call : dry.cost.calls_f) {
+    if (call.op == CommOp::all_gather)
+      waiting -= static_cast<double>(call.bytes) * (1.0 - 1.0 / tp);
+  }
   // A chunk of logits in 32 bits and its gradient, and the gradient of the head's input.
   const double chunk = std::min(1024.0, tokens);
   return {.kept_none = kept,
           .kept_selective = kept,
           .kept_full = stream,
-          .waiting = inputs + gradients,
+          .waiting = waiting / dry.kinds,
           .working = kept + 2.0 * stream,
-          .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * stream};
+          .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * stream,
+          .block_elements = dry.block_elements()};
 }
 
 /// Blocks among the units of a stage.
@@ -197,24 +166,21 @@ class RankMemory {
  public:
   RankMemory(const Machine& machine, const Job& job, const Candidate& candidate,
              const Activations& kept)
-      : machine_(machine), job_(job), candidate_(candidate), kept_(kept) {
-    step_.seq_len = job.seq_len;
-    step_.microbatches = candidate.microbatches(job);
-  }
+      : machine_(machine), job_(job), candidate_(candidate), kept_(kept) {}
 
-  /// With `flying` micro-batches in flight, fewer where there are fewer.
-  MemoryEstimate of(const RankPart& part, int pp_rank, const InFlight& flying) const {
-    const Volumes volumes(job_.spec, candidate_, step_, part, pp_rank);
+  /// With `flying` micro-batches in flight, or all there are.
+  MemoryEstimate of(const RankPart& part, const InFlight& flying) const {
+    const RankSizes sizes(job_.spec, candidate_, kept_.block_elements, part);
     const Stack& stack = job_.stack;
-    const double unit = static_cast<double>(volumes.largest_unit_elements());
+    const double unit = sizes.largest_unit_elements();
     const int zero = candidate_.dp > 1 ? candidate_.zero : 0;
     MemoryEstimate memory;
     // Two units are gathered at a time, and two have all their gradients.
-    memory.parameters = stack.parameter_bytes * (static_cast<double>(volumes.held_elements(3)) +
-                                                 (zero == 3 ? 2.0 * unit : 0.0));
-    memory.gradients = stack.gradient_bytes * (static_cast<double>(volumes.held_elements(2)) +
-                                               (zero >= 2 ? 2.0 * unit : 0.0));
-    memory.optimizer = stack.state_bytes * static_cast<double>(volumes.held_elements(1));
+    memory.parameters =
+        stack.parameter_bytes * (sizes.held_elements(3) + (zero == 3 ? 2.0 * unit : 0.0));
+    memory.gradients =
+        stack.gradient_bytes * (sizes.held_elements(2) + (zero >= 2 ? 2.0 * unit : 0.0));
+    memory.optimizer = stack.state_bytes * sizes.held_elements(1);
     memory.activations = static_cast<double>(part.blocks) * of_block(flying) + of_one(part);
     memory.reserved = machine_.software.reserved_bytes;
     return memory;
@@ -222,7 +188,7 @@ class RankMemory {
 
  private:
   double of_block(const InFlight& flying) const {
-    const double most = static_cast<double>(step_.microbatches);
+    const auto most = static_cast<double>(candidate_.microbatches(job_));
     if (candidate_.recompute == Recompute::full) {
       // What was computed again stays until the weights' gradients are made.
       return kept_.kept_full * std::min(most, flying.forward) +
@@ -244,7 +210,6 @@ class RankMemory {
   const Job& job_;
   const Candidate& candidate_;
   const Activations& kept_;
-  StepShape step_;
 };
 
 }  // namespace
@@ -267,18 +232,18 @@ MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Can
                                  .has_first = true,
                                  .has_norm = split.ends_meet,
                                  .has_last = split.ends_meet},
-                                0, flying);
+                                flying);
   if (candidate.pp == 1) return most;
   // Along a pipeline of 1F1B each rank holds one less; other schedules may hold as many anywhere.
   const bool falls = candidate.schedule == Pipeline::one_f_one_b;
   if (!split.ends_meet) {
     const double at_end = flying.forward - candidate.pp + 1.0;
     most = larger(most, rank.of({.blocks = whole(split.last), .has_norm = true, .has_last = true},
-                                candidate.pp - 1, falls ? InFlight{at_end, 0.0, at_end} : flying));
+                                falls ? InFlight{at_end, 0.0, at_end} : flying));
   }
   const double second = flying.forward - 1.0;
-  return larger(most, rank.of({.blocks = whole(split.most)}, 1,
-                              falls ? InFlight{second, 0.0, second} : flying));
+  return larger(
+      most, rank.of({.blocks = whole(split.most)}, falls ? InFlight{second, 0.0, second} : flying));
 }
 
 std::vector<MemoryEstimate> memory_by_rank(const Machine& machine, const Job& job,
@@ -295,7 +260,7 @@ std::vector<MemoryEstimate> memory_by_rank(const Machine& machine, const Job& jo
   const RankMemory memory(machine, job, candidate, kept);
   std::vector<MemoryEstimate> all;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    all.push_back(memory.of(parts[rank], static_cast<int>(rank), flying[rank]));
+    all.push_back(memory.of(parts[rank], flying[rank]));
   }
   return all;
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "model/blocks/branch_kind.h"
 #include "planner/kept_layouts.h"
 
 namespace heddle::planner {
@@ -55,11 +56,7 @@ class Search {
         options_(options),
         limit_(machine.device.memory_bytes * (1.0 - options.margin)) {
     for (const int tp : divisors(options.gpus, job.spec.heads)) {
-      const std::int64_t kv = job.spec.kv_heads;
-      if (job.spec.heads % tp != 0 || job.spec.ffn % tp != 0 || (kv % tp != 0 && tp % kv != 0)) {
-        continue;
-      }
-      tps_.push_back(tp);
+      if (refuse_tp(job.spec, tp).empty()) tps_.push_back(tp);
     }
     pps_ = divisors(options.gpus, job.spec.layers);
     for (const int pp : pps_) shapes_.push_back(shapes_of(pp));

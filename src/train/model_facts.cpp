@@ -30,10 +30,10 @@ const char* name_of(RopeSpec::Scaling scaling) {
 void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   // The bindings name every member: one that is added to a spec does not compile here until it is
   // a fact too, or said to be none.
-  const auto& [family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions, norm,
-               norm_eps, mlp, gelu, rope, window, qkv_bias, attention_out_bias, mlp_bias, qk_norm,
-               qkv_interleaved, linears_are_in_out, parallel_residual, tied_embeddings,
-               attention_scale, init_stddev, dropout, names, config] = spec;
+  const auto& [family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions, blocks,
+               norm, norm_eps, mlp, gelu, rope, window, qkv_bias, attention_out_bias, mlp_bias,
+               qk_norm, qkv_interleaved, linears_are_in_out, tied_embeddings, attention_scale,
+               init_stddev, dropout, names, config] = spec;
   static_cast<void>(init_stddev);  // compared as model.init_std
   static_cast<void>(names);        // follow from the family
   static_cast<void>(config);       // the file; what it means is here
@@ -77,7 +77,9 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   put("norms of q and k", qk_norm);
   put("interleaved q, k, v", qkv_interleaved);
   put("transposed linears", linears_are_in_out);
-  put("parallel residual", parallel_residual);
+  for (const auto& [branches, is_parallel] : blocks) {
+    put("block", fmt::format("{}", fmt::join(branches, is_parallel ? " beside " : ", then ")));
+  }
   put("tied embeddings", tied_embeddings);
   put("attention scale", attention_scale);
   put("dropout", dropout.empty() ? "none" : dropout, Scope::run);

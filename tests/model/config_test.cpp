@@ -249,7 +249,7 @@ TEST(Config, FamiliesDifferAsPublished) {
   EXPECT_TRUE(gpt2.tied_embeddings && gpt2.linears_are_in_out && !gpt2.rope);
   EXPECT_EQ(gpt2.ffn, 96);
   EXPECT_EQ(gpt2.gelu, ops::Gelu::tanh);
-  EXPECT_TRUE(neox.parallel_residual && neox.qkv_interleaved && !neox.tied_embeddings);
+  EXPECT_TRUE(neox.blocks[0].is_parallel && neox.qkv_interleaved && !neox.tied_embeddings);
   EXPECT_EQ(neox.gelu, ops::Gelu::exact);
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.attention_out_bias && !qwen2.qk_norm);
   EXPECT_TRUE(qwen3.qk_norm && !qwen3.qkv_bias);

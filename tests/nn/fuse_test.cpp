@@ -231,7 +231,7 @@ TEST(TensorParallelism, KeepsOfABlockWhatOneRankKeeps) {
     spec.kv_heads = spec.heads = 4;
     // The stream and the norms' statistics are on every rank, everything else is divided.
     const double statistics = spec.norm == ModelSpec::Norm::rms ? 1.0 : 2.0;
-    const double streams = spec.parallel_residual ? 1.0 : 2.0;
+    const double streams = spec.blocks[0].is_parallel ? 1.0 : 2.0;
     const double whole =
         16.0 * 4.0 * (streams * static_cast<double>(spec.hidden) + 2.0 * statistics);
     const double one = block_bytes(spec, 1, false);

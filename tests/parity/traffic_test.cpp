@@ -5,8 +5,8 @@
 
 #include "comm/threads/thread_world.h"
 #include "parity/rank_training.h"
+#include "parity/volumes.h"
 #include "planner/step_units.h"
-#include "planner/volumes.h"
 
 namespace heddle {
 namespace {

@@ -59,7 +59,7 @@ TEST(Memory, ShrinksWithZeroAsTheFormulasSay) {
   const double whole = static_cast<double>(job.spec.parameter_count());
   const auto per_parameter = [&](int zero) {
     const Candidate plan{.dp = 8, .zero = zero, .sequences = 1};
-    const auto memory = estimate_memory(machine, job, plan, split, {});
+    const auto memory = estimate_memory(machine, job, plan, split, activations(job, 1, false, 1));
     return (memory.parameters + memory.gradients + memory.optimizer) / whole;
   };
   EXPECT_NEAR(per_parameter(0), 18.0, 0.02);
@@ -144,7 +144,12 @@ TEST(BlockFlops, AreWhatTheLayersCount) {
     const CostShape shape{.sequences = 3, .seq_len = 64};
     Cost sum;
     for (const Layer* unit : decoder.unit_pointers()) sum += unit->cost(shape);
-    EXPECT_DOUBLE_EQ(block_forward_flops(spec, 3 * 64, 64), sum.forward_flops);
+    const double T = 3 * 64, S = 64, h = 256, q = static_cast<double>(spec.heads * spec.head_dim),
+                 kv = static_cast<double>(spec.kv_heads * spec.head_dim),
+                 f = static_cast<double>(spec.ffn);
+    EXPECT_DOUBLE_EQ(
+        2.0 * T * (h * (2.0 * q + 2.0 * kv) + (is_gated ? 3.0 : 2.0) * h * f) + 2.0 * T * S * q,
+        sum.forward_flops);
     // Twice of it backward: input and weights.
     EXPECT_DOUBLE_EQ(2 * sum.forward_flops, sum.backward_input_flops + sum.backward_weight_flops);
   }

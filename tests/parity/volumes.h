@@ -6,17 +6,11 @@
 #include "comm/communicator.h"
 #include "planner/candidate.h"
 #include "planner/message_sizes.h"
+#include "planner/rank_sizes.h"
 
 namespace heddle::planner {
 
-/// Which part of the model a rank has: transformer blocks of all its stages together, and whether
-/// it has the embedding, the final norm and the head.
-struct RankPart {
-  std::int64_t blocks = 0;
-  bool has_first = false, has_norm = false, has_last = false;
-};
-
-/// What of a step volumes depend on beside the candidate.
+/// The sizes of a step that a candidate does not have.
 struct StepShape {
   std::int64_t seq_len = 1, microbatches = 1;
   std::int64_t loss_chunk = 1024;   ///< tokens per chunk of the output projection
@@ -24,10 +18,10 @@ struct StepShape {
   std::int64_t gradient_bytes = 4;  ///< per parameter
 };
 
-/// What travels in one optimizer step and what a rank holds, by closed formulas: calls and payloads
-/// (of the whole tensor) exactly as the runtime's communicators count them. Written from the sizes
-/// of the model, not from the code that communicates; tests/parity holds both together. Allocates
-/// nothing.
+/// What travels in one optimizer step of a transformer and what a rank holds, by closed formulas:
+/// calls and payloads (of the whole tensor) exactly as the runtime's communicators count them.
+/// Written from the sizes of the model, not from the code that communicates: what that code is
+/// checked against.
 ///
 /// t, p, d: ranks on tp, pp, dp; m: micro-batches of a data-parallel rank; v: stages of a pipeline
 /// rank.

@@ -1,4 +1,4 @@
-#include "planner/volumes.h"
+#include "parity/volumes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,81 @@
+#include "nn/attention.h"
+
+#include <fmt/format.h>
+
+#include "model/blocks/branch_kind.h"
+
+namespace heddle {
+namespace {
+
+/// The fused projection's outputs. A fused tensor that is not divided is one piece.
+std::vector<BranchBuilder::Output> qkv_outputs(const ModelSpec& spec, const TensorRules& tensor) {
+  using Cut = TensorRules::Cut;
+  const TensorNames& names = spec.names;
+  const std::int64_t hd = spec.head_dim;
+  const Cut q = tensor.cut(spec.heads, hd), kv = tensor.cut(spec.kv_heads, hd);
+  const std::int64_t q_width = spec.heads * hd, kv_width = spec.kv_heads * hd;
+  if (names.fused_qkv.empty()) {
+    return {
+        {names.query, q_width, {q}}, {names.key, kv_width, {kv}}, {names.value, kv_width, {kv}}};
+  }
+  const std::int64_t whole = q_width + 2 * kv_width;
+  if (spec.qkv_interleaved || !tensor.divides()) {
+    return {{names.fused_qkv, whole, {tensor.cut(spec.heads, whole / spec.heads)}}};
+  }
+  return {{names.fused_qkv,
+           whole,
+           {q, {q_width + kv.begin, kv.size}, {q_width + kv_width + kv.begin, kv.size}}}};
+}
+
+bool divides_key_heads(const ModelSpec& spec, std::int64_t tp) {
+  return spec.kv_heads % tp == 0 || tp % spec.kv_heads == 0;
+}
+
+/// Softmax attention, with as many key heads as the family has.
+class Attention final : public BranchKind {
+ public:
+  Layers build(const BranchBuilder& builder) const override {
+    using Cut = TensorRules::Cut;
+    const ModelSpec& spec = builder.spec();
+    const TensorRules& tensor = builder.tensor();
+    const TensorNames& names = spec.names;
+    const Cut heads = tensor.cut(spec.heads, 1), kv_heads = tensor.cut(spec.kv_heads, 1);
+    const AttentionShape shape{heads.size, kv_heads.size, spec.head_dim, spec.qkv_interleaved};
+    AttentionCore::QkNorm qk_norm;
+    if (spec.qk_norm) {
+      const auto weight = [&](const std::string& pattern) {
+        return make_parameter(builder.named(pattern) + ".weight", {spec.head_dim},
+                              {Init::Kind::ones}, tensor.used_apart());
+      };
+      qk_norm = {weight(names.query_norm), weight(names.key_norm), spec.norm_eps};
+    }
+    Layers layers;
+    layers.push_back(builder.norm(names.attention_norm));
+    tensor.enter(layers, spec.hidden);
+    layers.push_back(
+        builder.linear_by_output(qkv_outputs(spec, tensor), spec.qkv_bias, shape.out_width()));
+    layers.push_back(std::make_unique<AttentionCore>(shape, builder.rope(), spec.attention_scale,
+                                                     static_cast<int>(builder.block()),
+                                                     std::move(qk_norm)));
+    layers.push_back(builder.linear_by_input(
+        names.attention_out, {spec.heads * spec.head_dim, tensor.cut(spec.heads, spec.head_dim)},
+        spec.attention_out_bias));
+    tensor.leave(layers, spec.hidden);
+    return layers;
+  }
+
+  std::string refuse_tp(const ModelSpec& spec, std::int64_t tp) const override {
+    if (spec.heads % tp != 0) {
+      return fmt::format("does not divide the model's attention heads = {}", spec.heads);
+    }
+    if (divides_key_heads(spec, tp)) return {};
+    return fmt::format("neither divides the model's key heads = {} nor is a multiple",
+                       spec.kv_heads);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<BranchKind> attention_kind() { return std::make_unique<Attention>(); }
+
+}  // namespace heddle

@@ -1,0 +1,121 @@
+#include "model/blocks/branch_builder.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/check.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
+
+namespace heddle {
+
+std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& shape, Init init,
+                                          const Layout& layout) {
+  Shape origin = shape;
+  for (int dim = 0; dim < shape.dims(); ++dim) origin.set(dim, 0);
+  auto parameter = std::make_shared<Parameter>();
+  parameter->parts = {{name, shape, origin, origin, shape}};
+  parameter->shape = shape;
+  parameter->layout = layout;
+  parameter->init = init;
+  return parameter;
+}
+
+std::string BranchBuilder::named(const std::string& pattern) const {
+  return fmt::format(fmt::runtime(pattern), index_);
+}
+
+std::unique_ptr<Layer> BranchBuilder::norm(const std::string& pattern) const {
+  const std::string name = named(pattern);
+  const Layout layout = tensor_.on_stream();
+  auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones}, layout);
+  if (spec_.norm == ModelSpec::Norm::rms) {
+    return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps);
+  }
+  return std::make_unique<LayerNorm>(
+      std::move(weight),
+      make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout), spec_.norm_eps);
+}
+
+std::shared_ptr<Parameter> BranchBuilder::linear_weight(const std::vector<Output>& outputs,
+                                                        const Input& in, const Layout& layout,
+                                                        double stddev) const {
+  auto weight = std::make_shared<Parameter>();
+  std::int64_t at = 0;
+  // Both storages are boxes of a matrix; they differ in which index comes first.
+  const auto pair = [&](std::int64_t out, std::int64_t of_in) {
+    return spec_.linears_are_in_out ? Shape{of_in, out} : Shape{out, of_in};
+  };
+  for (const Output& output : outputs) {
+    for (const Cut& cut : output.cuts) {
+      weight->parts.push_back({named(output.pattern) + ".weight", pair(output.whole, in.whole),
+                               pair(cut.begin, in.cut.begin), pair(at, 0),
+                               pair(cut.size, in.cut.size)});
+      at += cut.size;
+    }
+  }
+  weight->shape = pair(at, in.cut.size);
+  weight->layout = layout;
+  weight->init = {Init::Kind::normal, stddev};
+  return weight;
+}
+
+std::shared_ptr<Parameter> BranchBuilder::linear_bias(const std::vector<Output>& outputs,
+                                                      const Layout& layout) const {
+  auto bias = std::make_shared<Parameter>();
+  std::int64_t at = 0;
+  for (const Output& output : outputs) {
+    for (const Cut& cut : output.cuts) {
+      bias->parts.push_back(
+          {named(output.pattern) + ".bias", {output.whole}, {cut.begin}, {at}, {cut.size}});
+      at += cut.size;
+    }
+  }
+  bias->shape = {at};
+  bias->layout = layout;
+  bias->init = {Init::Kind::zeros};
+  return bias;
+}
+
+namespace {
+
+Linear::Storage storage_of(const ModelSpec& spec) {
+  return spec.linears_are_in_out ? Linear::Storage::in_out : Linear::Storage::out_in;
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> BranchBuilder::linear_by_output(
+    const std::vector<Output>& outputs, bool has_bias,
+    std::optional<std::int64_t> first_key) const {
+  const int output_dim = spec_.linears_are_in_out ? 1 : 0;
+  auto weight = linear_weight(outputs, {spec_.hidden, {0, spec_.hidden}},
+                              tensor_.divided(output_dim), spec_.init_stddev);
+  std::shared_ptr<Parameter> bias;
+  if (has_bias) bias = linear_bias(outputs, tensor_.divided(0));
+  if (first_key && tensor_.copies(spec_.kv_heads) > 1) {
+    HEDDLE_CHECK(output_dim == 0, "key heads that are held several times lie in rows");
+    weight->tail = {*first_key, tensor_.divided_keys(0)};
+    if (bias) bias->tail = weight->tail;
+  }
+  return std::make_unique<Linear>(std::move(weight), std::move(bias), storage_of(spec_));
+}
+
+std::unique_ptr<Layer> BranchBuilder::linear_by_input(const std::string& pattern, const Input& in,
+                                                      bool has_bias) const {
+  const std::vector<Output> outputs = {{pattern, spec_.hidden, {{0, spec_.hidden}}}};
+  const int input_dim = spec_.linears_are_in_out ? 0 : 1;
+  return std::make_unique<Linear>(
+      linear_weight(outputs, in, tensor_.divided(input_dim), output_stddev()),
+      has_bias ? linear_bias(outputs, whole_on_stage()) : nullptr, storage_of(spec_),
+      tensor_.rank() == 0);
+}
+
+double BranchBuilder::output_stddev() const {
+  return options_.scale_residual_init
+             ? spec_.init_stddev / std::sqrt(2.0 * static_cast<double>(spec_.layers))
+             : spec_.init_stddev;
+}
+
+}  // namespace heddle

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+#include "nn/layer.h"
+#include "parallel/tensor_rules.h"
+
+namespace heddle {
+
+struct RopeTables;
+
+/// How layers are made for a run.
+struct BuildOptions {
+  DType dtype = DType::f32;
+  std::int64_t positions = 0;  ///< longest sequence that will be run; rope tables are made for it
+  bool recompute_blocks = false;
+  std::int64_t loss_chunk = 1024;  ///< tokens per chunk of the fused output projection
+  bool scale_residual_init =
+      false;  ///< output projections start smaller by sqrt(2 * layers), as in GPT-2
+};
+
+std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& shape, Init init,
+                                          const Layout& layout);
+
+/// Makes the layers that branches of a block are built of; knows the family's names and options and
+/// how tp divides them.
+class BranchBuilder {
+ public:
+  using Cut = TensorRules::Cut;
+  /// One Hugging Face tensor's share of a linear layer: these stretches of its `whole` outputs.
+  struct Output {
+    std::string pattern;
+    std::int64_t whole = 0;
+    std::vector<Cut> cuts;
+  };
+  /// The input of a linear layer: this stretch of `whole`.
+  struct Input {
+    std::int64_t whole = 0;
+    Cut cut;
+  };
+
+  /// All outlive it.
+  BranchBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
+                std::shared_ptr<const RopeTables> rope)
+      : spec_(spec), options_(options), tensor_(tensor), rope_(std::move(rope)) {}
+
+  void begin_block(std::int64_t index) { index_ = index; }
+  std::int64_t block() const { return index_; }
+  const ModelSpec& spec() const { return spec_; }
+  const TensorRules& tensor() const { return tensor_; }
+  const std::shared_ptr<const RopeTables>& rope() const { return rope_; }
+
+  /// A name of the family for this block.
+  std::string named(const std::string& pattern) const;
+  std::unique_ptr<Layer> norm(const std::string& pattern) const;
+  /// A linear whose outputs are divided over tp, those from `first_key` on by key heads. One
+  /// product for several outputs of the same input, stacked.
+  std::unique_ptr<Layer> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
+                                          std::optional<std::int64_t> first_key = {}) const;
+  /// A linear whose inputs are divided over tp: its output is a partial sum.
+  std::unique_ptr<Layer> linear_by_input(const std::string& pattern, const Input& in,
+                                         bool has_bias) const;
+
+ private:
+  std::shared_ptr<Parameter> linear_weight(const std::vector<Output>& outputs, const Input& in,
+                                           const Layout& layout, double stddev) const;
+  std::shared_ptr<Parameter> linear_bias(const std::vector<Output>& outputs,
+                                         const Layout& layout) const;
+  /// Of a projection back to the stream.
+  double output_stddev() const;
+
+  const ModelSpec& spec_;
+  const BuildOptions& options_;
+  const TensorRules& tensor_;
+  const std::shared_ptr<const RopeTables> rope_;
+  std::int64_t index_ = 0;
+};
+
+}  // namespace heddle

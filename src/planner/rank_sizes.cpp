@@ -1,0 +1,90 @@
+#include "planner/rank_sizes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace heddle::planner {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // of parameters in ParamStore's buffers
+
+std::int64_t round_up(std::int64_t count, std::int64_t to) { return (count + to - 1) / to * to; }
+
+}  // namespace
+
+RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double block_elements,
+                     const RankPart& part)
+    : spec_(spec),
+      candidate_(candidate),
+      zero_(candidate.dp == 1 ? 0 : candidate.zero),
+      is_tied_here_(spec.tied_embeddings && candidate.pp == 1) {
+  const bool is_divided = candidate.vocabulary == VocabularyPlacement::pipeline;
+  const std::int64_t tables = (part.has_first ? 1 : 0) + (part.has_last && !is_tied_here_ ? 1 : 0);
+  const std::int64_t norm = round_up(spec.hidden, kAlignment);
+  units_ = {unit(static_cast<std::int64_t>(std::ceil(block_elements)), part.blocks),
+            unit(spec.max_positions * spec.hidden, part.has_first && !spec.rope ? 1 : 0),
+            unit(spec.norm == ModelSpec::Norm::rms ? norm : 2 * norm, part.has_norm ? 1 : 0),
+            unit(table_elements(), is_divided ? 2 : tables)};
+}
+
+RankSizes::Unit RankSizes::unit(std::int64_t elements, std::int64_t times) const {
+  return {round_up(elements, kAlignment * candidate_.dp), times};
+}
+
+std::int64_t RankSizes::table_elements() const {
+  const auto rows_of = [&](std::int64_t ranks) { return (spec_.vocab + ranks - 1) / ranks; };
+  switch (candidate_.vocabulary) {
+    case VocabularyPlacement::replicated: return spec_.vocab * spec_.hidden;
+    case VocabularyPlacement::tensor: return rows_of(candidate_.tp) * spec_.hidden;
+    case VocabularyPlacement::pipeline: break;
+  }
+  return rows_of(candidate_.pp) * spec_.hidden;
+}
+
+double RankSizes::held_elements(int from_zero) const {
+  std::int64_t elements = 0;
+  const std::int64_t parts = zero_ >= from_zero ? candidate_.dp : 1;
+  for (const Unit& unit : units_) elements += unit.times * (unit.elements / parts);
+  return static_cast<double>(elements);
+}
+
+double RankSizes::largest_unit_elements() const {
+  std::int64_t most = 0;
+  for (const Unit& unit : units_) most = std::max(most, unit.times > 0 ? unit.elements : 0);
+  return static_cast<double>(most);
+}
+
+CommCounts RankSizes::on_dp(std::int64_t microbatches, double element_bytes,
+                            double gradient_bytes) const {
+  CommCounts counts;
+  const auto add = [&](CommOp op, std::int64_t calls, double bytes_each) {
+    auto& entry = counts.by_op[static_cast<std::size_t>(op)];
+    entry.calls += calls;
+    entry.payload_bytes += calls * static_cast<std::int64_t>(bytes_each);
+  };
+  if (candidate_.dp == 1) return counts;
+  add(CommOp::all_reduce, 1, 8);   // the number of targets
+  add(CommOp::all_reduce, 1, 16);  // loss and norm
+  for (const auto& [elements, times] : units_) {
+    const double values = element_bytes * static_cast<double>(elements),
+                 gradients = gradient_bytes * static_cast<double>(elements);
+    if (zero_ == 0) {
+      add(CommOp::all_reduce, times, gradients);
+      continue;
+    }
+    add(CommOp::reduce_scatter, times * (zero_ == 1 ? 1 : microbatches), gradients);
+    add(CommOp::all_gather, times * (zero_ == 3 ? 2 * microbatches : 1), values);
+  }
+  if (zero_ < 3) return counts;
+  const double table = element_bytes * static_cast<double>(units_.back().elements);
+  if (candidate_.vocabulary == VocabularyPlacement::pipeline) {
+    // Looking up needs the table once, S once, and T only with algorithm 1.
+    add(CommOp::all_gather,
+        candidate_.vocabulary_algorithm == 1 ? -microbatches : -2 * microbatches, table);
+  } else if (is_tied_here_) {
+    add(CommOp::all_gather, 2 * microbatches, table);  // for both ends
+  }
+  return counts;
+}
+
+}  // namespace heddle::planner

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "planner/candidate.h"
+
+namespace heddle::planner {
+
+/// Which part of the model a rank has: blocks of all its stages together, and whether it has the
+/// embedding, the final norm and the head.
+struct RankPart {
+  std::int64_t blocks = 0;
+  bool has_first = false, has_norm = false, has_last = false;
+};
+
+/// What a rank holds and exchanges over dp, by closed formulas for the search: units as ParamStore
+/// makes them, the mean block for every block. Allocates nothing. Tests hold it against the list of
+/// a step (tell_step).
+class RankSizes {
+ public:
+  /// `block_elements` as DryBlocks has them.
+  RankSizes(const ModelSpec& spec, const Candidate& candidate, double block_elements,
+            const RankPart& part);
+
+  /// Elements of this rank's parameters with padding; where ZeRO is at least `from_zero`, its share
+  /// of them.
+  double held_elements(int from_zero) const;
+  /// Of the largest unit: what ZeRO-3 has gathered at a time.
+  double largest_unit_elements() const;
+  /// Calls and payloads of one optimizer step.
+  CommCounts on_dp(std::int64_t microbatches, double element_bytes, double gradient_bytes) const;
+
+ private:
+  /// Parameters that are exchanged together, `times` times.
+  struct Unit {
+    std::int64_t elements = 0, times = 0;
+  };
+  Unit unit(std::int64_t elements, std::int64_t times) const;
+  std::int64_t table_elements() const;
+
+  const ModelSpec& spec_;
+  const Candidate& candidate_;
+  const int zero_;
+  bool is_tied_here_;  ///< on one rank a tied table is one parameter; in a pipeline the ends have
+                       ///< two
+  std::array<Unit, 4> units_;  ///< the table is the last
+};
+
+}  // namespace heddle::planner
