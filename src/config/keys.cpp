@@ -425,8 +425,7 @@ std::vector<Key> parallel_keys() {
        .foreign = {"sequence_parallel", "enable_sequence_parallel"}},
       {.name = "schedule",
        .field =
-           choice(s, &ParallelConfig::schedule,
-                  {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-min", "v-half"}),
+           choice(s, &ParallelConfig::schedule, {schedule_names().begin(), schedule_names().end()}),
        .scope = Scope::launch,
        .help = "order of forward and backward passes in the pipeline",
        .explanation = "Has no effect with pp = 1.",

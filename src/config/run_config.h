@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/schedule/make_schedule.h"
+
 namespace heddle::config {
 
 // The run file, resolved: one struct per section, one member per key. The member's initialiser is
@@ -18,16 +20,6 @@ enum class Recompute { none, block };
 enum class OnNonfinite { skip, stop };
 enum class OptimizerName { adamw };
 enum class LrSchedule { constant, linear, cosine, wsd };
-enum class PipelineSchedule {
-  gpipe,
-  one_f_one_b,
-  interleaved,
-  zb_h1,
-  zb_h2,
-  zb_v,
-  v_min,
-  v_half,
-};
 enum class Vocabulary { replicated, tensor, pipeline };
 enum class FloatType { f32, bf16 };
 enum class DeviceName { cpu, cuda };
@@ -106,7 +98,7 @@ struct ParallelConfig {
   std::int64_t ep = 1;
   std::int64_t zero = 1;
   bool sequence = true;
-  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  Pipeline schedule = Pipeline::one_f_one_b;
   std::int64_t chunks = 1;
   Vocabulary vocabulary = Vocabulary::tensor;
   std::int64_t vocabulary_algorithm = 2;

@@ -2,26 +2,7 @@
 
 #include <array>
 
-#include "base/error.h"
-#include "parallel/schedule/make_schedule.h"
-
 namespace heddle::planner {
-
-namespace {
-
-constexpr std::array kPipelines = {"gpipe", "1f1b", "interleaved", "zb-h1",
-                                   "zb-h2", "zb-v", "v-min",       "v-half"};
-
-}  // namespace
-
-const char* name_of(Pipeline schedule) { return kPipelines[static_cast<std::size_t>(schedule)]; }
-
-Pipeline pipeline_named(std::string_view name) {
-  for (std::size_t i = 0; i < kPipelines.size(); ++i) {
-    if (name == kPipelines[i]) return static_cast<Pipeline>(i);
-  }
-  fail(ErrorCode::usage, "there is no schedule \"{}\"", name);
-}
 
 const char* name_of(Recompute recompute) {
   static constexpr std::array names = {"none", "selective", "full"};
@@ -53,7 +34,7 @@ Stack Stack::megatron() {
 
 Schedule schedule_of(const Candidate& plan, std::int64_t microbatches) {
   const bool is_divided = plan.vocabulary == VocabularyPlacement::pipeline;
-  return lower(make_schedule(name_of(plan.schedule),
+  return lower(make_schedule(heddle::name_of(plan.schedule),
                              {.ranks = plan.pp,
                               .microbatches = static_cast<int>(microbatches),
                               .chunks = plan.chunks,
@@ -68,7 +49,7 @@ ParallelRequest request_of(const Candidate& plan) {
           .sequence = plan.sequence,
           .vocabulary = plan.vocabulary,
           .vocabulary_algorithm = plan.vocabulary_algorithm,
-          .schedule = name_of(plan.schedule),
+          .schedule = std::string(heddle::name_of(plan.schedule)),
           .chunks = plan.chunks};
 }
 

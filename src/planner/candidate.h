@@ -4,31 +4,13 @@
 #include <string_view>
 
 #include "model/parallel_plan.h"
+#include "parallel/schedule/make_schedule.h"
 #include "tensor/dtype.h"
 
 namespace heddle::planner {
 
 enum class Recompute : std::uint8_t { none, selective, full };
-enum class Pipeline : std::uint8_t {
-  gpipe,
-  one_f_one_b,
-  interleaved,
-  zb_h1,
-  zb_h2,
-  zb_v,
-  v_min,
-  v_half
-};
-
-/// As the run file spells it.
-const char* name_of(Pipeline schedule);
 const char* name_of(Recompute recompute);
-/// Error(usage) for a name that no schedule has.
-Pipeline pipeline_named(std::string_view name);
-constexpr bool is_v_shaped(Pipeline schedule) {
-  return schedule == Pipeline::zb_v || schedule == Pipeline::v_min || schedule == Pipeline::v_half;
-}
-
 /// The software whose steps are predicted: what its layers store and launch.
 struct Stack {
   DType compute = DType::bf16;

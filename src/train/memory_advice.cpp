@@ -94,10 +94,9 @@ class Advice {
   std::vector<Variant> activation_changes() const {
     std::vector<Variant> all;
     const RunConfig& config = now_.config;
-    if (config.parallel.schedule == config::PipelineSchedule::gpipe) {
-      all.push_back(changed(now_, "parallel.schedule = \"1f1b\"", [](RunConfig& c) {
-        c.parallel.schedule = config::PipelineSchedule::one_f_one_b;
-      }));
+    if (config.parallel.schedule == Pipeline::gpipe) {
+      all.push_back(changed(now_, "parallel.schedule = \"1f1b\"",
+                            [](RunConfig& c) { c.parallel.schedule = Pipeline::one_f_one_b; }));
     }
     if (config.parallel.tp > 1 && !config.parallel.sequence) {
       all.push_back(changed(now_, "parallel.sequence = true",

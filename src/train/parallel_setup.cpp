@@ -1,12 +1,11 @@
 #include "train/parallel_setup.h"
 
 #include <array>
+#include <string>
 
 namespace heddle {
 
 ParallelRequest parallel_request(const config::ParallelConfig& parallel) {
-  static constexpr std::array<const char*, 8> kSchedules = {
-      "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-min", "v-half"};
   static constexpr std::array<VocabularyPlacement, 3> kPlacements = {
       VocabularyPlacement::replicated, VocabularyPlacement::tensor, VocabularyPlacement::pipeline};
   return {.dp = static_cast<int>(parallel.dp),
@@ -16,7 +15,7 @@ ParallelRequest parallel_request(const config::ParallelConfig& parallel) {
           .sequence = parallel.sequence,
           .vocabulary = kPlacements[static_cast<std::size_t>(parallel.vocabulary)],
           .vocabulary_algorithm = static_cast<int>(parallel.vocabulary_algorithm),
-          .schedule = kSchedules[static_cast<std::size_t>(parallel.schedule)],
+          .schedule = std::string(name_of(parallel.schedule)),
           .chunks = static_cast<int>(parallel.chunks),
           .overlap = parallel.overlap};
 }

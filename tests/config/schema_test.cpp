@@ -99,9 +99,9 @@ TEST(Schema, ChoicesAreInTheOrderOfTheEnumerators) {
     find_key(key)->field.set(config, std::string(name));
   };
   set("parallel.schedule", "v-half");
-  EXPECT_EQ(config.parallel.schedule, PipelineSchedule::v_half);
+  EXPECT_EQ(config.parallel.schedule, Pipeline::v_half);
   set("parallel.schedule", "1f1b");
-  EXPECT_EQ(config.parallel.schedule, PipelineSchedule::one_f_one_b);
+  EXPECT_EQ(config.parallel.schedule, Pipeline::one_f_one_b);
   set("parallel.vocabulary", "pipeline");
   EXPECT_EQ(config.parallel.vocabulary, Vocabulary::pipeline);
   set("optim.schedule", "wsd");

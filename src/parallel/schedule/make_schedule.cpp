@@ -20,6 +20,7 @@ struct Entry {
   Schedule (*with_vocabulary)(const PipeShape&) = nullptr;
 };
 
+/// In the order of Pipeline.
 constexpr std::array<Entry, 8> kSchedules = {{
     {"gpipe", generators::gpipe, Chunks::one},
     {"1f1b", generators::one_f_one_b, Chunks::one, generators::vocabulary_one_f_one_b},
@@ -68,12 +69,19 @@ void check_vocabulary(const Entry& entry, int algorithm) {
 
 std::span<const std::string_view> schedule_names() { return kNames; }
 
-Schedule make_schedule(std::string_view name, const PipeShape& shape) {
-  const auto entry = std::ranges::find(kSchedules, name, &Entry::name);
-  if (entry == kSchedules.end()) {
+std::string_view name_of(Pipeline schedule) { return kNames[static_cast<std::size_t>(schedule)]; }
+
+Pipeline pipeline_named(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) {
     throw Error(ErrorCode::usage, fmt::format("there is no schedule \"{}\"", name),
                 fmt::format("use one of {}", fmt::join(kNames, ", ")));
   }
+  return static_cast<Pipeline>(found - kNames.begin());
+}
+
+Schedule make_schedule(std::string_view name, const PipeShape& shape) {
+  const Entry* const entry = &kSchedules[static_cast<std::size_t>(pipeline_named(name))];
   require_positive(shape.ranks, "stages");
   require_positive(shape.microbatches, "micro-batches");
   require_positive(shape.chunks, "chunks");

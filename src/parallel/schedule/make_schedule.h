@@ -1,11 +1,23 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
 #include "parallel/schedule/schedule.h"
 
 namespace heddle {
+
+enum class Pipeline : std::uint8_t {
+  gpipe,
+  one_f_one_b,
+  interleaved,
+  zb_h1,
+  zb_h2,
+  zb_v,
+  v_min,
+  v_half
+};
 
 /// What a pipeline has to be scheduled for.
 struct PipeShape {
@@ -20,8 +32,15 @@ struct PipeShape {
 };
 
 /// gpipe 1f1b interleaved zb-h1 zb-h2 zb-v v-min v-half, as the run file and the command line
-/// spell them.
+/// spell them, in the order of Pipeline.
 std::span<const std::string_view> schedule_names();
+std::string_view name_of(Pipeline schedule);
+/// Error(usage) for a name that no schedule has.
+Pipeline pipeline_named(std::string_view name);
+/// Two stages of every rank, down the ranks and up again.
+constexpr bool is_v_shaped(Pipeline schedule) {
+  return schedule == Pipeline::zb_v || schedule == Pipeline::v_min || schedule == Pipeline::v_half;
+}
 
 /// The named schedule, computations only (see `lower`). Any number of ranks and micro-batches will
 /// do; within one kind of action and one stage micro-batches ascend, so gradients are summed in
