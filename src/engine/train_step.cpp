@@ -228,7 +228,7 @@ void TrainStep::step() {
   if (!updates_) return;
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(sums_, clip_, args_.clip, stream_);
-  optimizer_.step(model_.store().shards(), args_, stream_);
+  optimizer_.step(args_, stream_);
   model_.store().finish_step(stream_);
 }
 

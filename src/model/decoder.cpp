@@ -109,6 +109,7 @@ class BlockBuilder {
     weight->shape = pair(at, in.cut.size);
     weight->layout = layout;
     weight->init = {Init::Kind::normal, stddev};
+    weight->is_inner = true;
     return weight;
   }
 

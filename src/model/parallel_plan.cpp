@@ -158,6 +158,7 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))
                   .with(Axis::dp, plan.dp);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
+  plan.mesh.joins_stages = plan.whole_matrices && plan.zero > 0;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   return plan;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -84,21 +85,23 @@ AxisSet ParamStore::divides(const Parameter& parameter) const {
   return axes;
 }
 
-/// Decaying and other parameters apart, so that the optimizer sees two long stretches per unit, and
-/// among them those apart that are summed over more than the bucket's ranks.
+/// Inner matrices, others that decay and the rest apart, so that the optimizer sees few and long
+/// stretches per unit, and among them those apart that are summed over more than the bucket's
+/// ranks.
 ParamStore::Bucket& ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
   Bucket& bucket = buckets_.emplace_back();
   bucket.owner = unit;
   bucket.others = &mesh_.group(divides);
   bucket.zero = bucket.others->size() == 1 ? 0 : options_.zero;
   const auto rank_of = [&](const Parameter* p) {
-    return std::pair(!p->is_matrix(), !other_sums(p->layout).empty());
+    return std::tuple(!p->is_inner_matrix(), !p->is_matrix(), !other_sums(p->layout).empty());
   };
   std::stable_sort(own.begin(), own.end(),
                    [&](const Parameter* a, const Parameter* b) { return rank_of(a) < rank_of(b); });
   for (Parameter* parameter : own) {
     bucket.placed.push_back({parameter, bucket.size});
     bucket.size += padded(parameter->shape.count());
+    if (parameter->is_inner_matrix()) bucket.inner = bucket.size;
     if (parameter->is_matrix()) bucket.matrices = bucket.size;
     parameters_.push_back(parameter);
     parameter_count_ += parameter->shape.count();
@@ -121,10 +124,7 @@ void ParamStore::allocate(Bucket& bucket) {
   const bool trains = options_.purpose == Purpose::training;
   if (trains) {
     bucket.grads = zeros(bucket.keeps_whole_grads(), grad_dtype(), MemoryTag::gradients);
-    bucket.moment1 = zeros(false, grad_dtype(), MemoryTag::optimizer);
-    bucket.moment2 = zeros(false, grad_dtype(), MemoryTag::optimizer);
     if (has_masters()) bucket.masters = zeros(false, grad_dtype(), MemoryTag::optimizer);
-    add_shards(bucket);
   }
   for (const auto& [parameter, at] : bucket.placed) {
     if (bucket.keeps_whole_values()) parameter->value = view_of(*parameter, bucket.values, at);
@@ -133,16 +133,51 @@ void ParamStore::allocate(Bucket& bucket) {
   }
 }
 
+void ParamStore::declare(std::vector<OptimizerState> states) {
+  HEDDLE_CHECK(options_.purpose == Purpose::training && shards_.empty(),
+               "an optimizer's states in a store that has {}", shards_.empty() ? "none" : "others");
+  states_ = std::move(states);
+  for (Bucket& bucket : buckets_) {
+    for (const OptimizerState& state : states_) {
+      const Range range = held_of(bucket, state.of);
+      bucket.states.push_back(range.empty() ? Tensor()
+                                            : memory_.zeros({range.end - range.begin}, grad_dtype(),
+                                                            MemoryTag::optimizer));
+    }
+    add_shards(bucket);
+  }
+}
+
+ParamStore::Range ParamStore::held_of(const Bucket& bucket, OptimizerState::Of of) {
+  const std::int64_t begin = of == OptimizerState::Of::others ? bucket.inner : 0;
+  const std::int64_t end = of == OptimizerState::Of::inner_matrices ? bucket.inner : bucket.size;
+  return {std::max(begin, bucket.held.begin), std::min(end, bucket.held.end)};
+}
+
 void ParamStore::add_shards(const Bucket& bucket) {
-  for (const Range kind : {Range{0, bucket.matrices}, Range{bucket.matrices, bucket.size}}) {
-    const Range range{std::max(kind.begin, bucket.held.begin), std::min(kind.end, bucket.held.end)};
+  struct Kind {
+    Range range;
+    bool decays, is_inner;
+  };
+  for (const Kind& kind :
+       {Kind{{0, bucket.inner}, true, true}, Kind{{bucket.inner, bucket.matrices}, true, false},
+        Kind{{bucket.matrices, bucket.size}, false, false}}) {
+    const Range range{std::max(kind.range.begin, bucket.held.begin),
+                      std::min(kind.range.end, bucket.held.end)};
     if (range.empty()) continue;
-    shards_.push_back({.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range),
-                       .grad = cut(bucket, bucket.grads, range),
-                       .moment1 = cut(bucket, bucket.moment1, range),
-                       .moment2 = cut(bucket, bucket.moment2, range),
-                       .low = has_masters() ? cut(bucket, bucket.values, range) : Tensor(),
-                       .decays = kind.begin == 0 && bucket.matrices > 0});
+    OptShard& shard = shards_.emplace_back();
+    shard.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range);
+    shard.grad = cut(bucket, bucket.grads, range);
+    if (has_masters()) shard.low = cut(bucket, bucket.values, range);
+    shard.decays = kind.decays;
+    shard.is_inner = kind.is_inner;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const Range all = held_of(bucket, states_[i].of);
+      const bool is_of = all.begin <= range.begin && range.end <= all.end;
+      shard.states.push_back(
+          is_of ? bucket.states[i].slice(0, range.begin - all.begin, range.end - all.begin)
+                : Tensor());
+    }
   }
 }
 
@@ -347,15 +382,12 @@ void ParamStore::retire_grads() {
 }
 
 /// `range` of the bucket, as far as it lies in the parameter, as boxes of its parts.
-void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Tensor& flat,
-                            Range range, std::vector<ParamPiece>& pieces) const {
+void ParamStore::add_pieces(const Placed& placed, const Tensor& flat, std::int64_t from,
+                            Range range, bool is_divided, std::vector<ParamPiece>& pieces) const {
   const Parameter& parameter = *placed.parameter;
-  const bool is_divided = flat.count() != bucket.size;
   const auto is_writer = [&](const Parameter::Part& part) {
-    const bool is_tail = parameter.tail && part.at[0] >= parameter.tail->first_row;
-    const Layout& layout = is_tail ? parameter.tail->layout : parameter.layout;
     return parameter.tie != Parameter::Tie::last &&
-           writes(ownership(layout), mesh_.shape(), mesh_.rank(), is_divided);
+           writes(ownership(parameter.layout_of(part)), mesh_.shape(), mesh_.rank(), is_divided);
   };
   range = {std::max(range.begin, placed.at),
            std::min(range.end, placed.at + parameter.shape.count())};
@@ -369,7 +401,8 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
     const std::int64_t left = range.end - placed.at - at, column = at % width;
     const std::int64_t rows = column == 0 ? std::max<std::int64_t>(1, left / width) : 1;
     const std::int64_t columns = rows > 1 ? width : std::min(width - column, left);
-    const Tensor box = cut(bucket, flat, {placed.at + at, placed.at + at + rows * columns})
+    const std::int64_t begin = placed.at + at - from;
+    const Tensor box = flat.slice(0, begin, begin + rows * columns)
                            .view(is_matrix ? Shape{rows, columns} : Shape{rows});
     const Shape corner = is_matrix ? Shape{at / width, column} : Shape{at};
     for (const Parameter::Part& part : parameter.parts) {
@@ -392,8 +425,11 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
 
 void ParamStore::add_pieces(const Bucket& bucket, const Tensor& flat,
                             std::vector<ParamPiece>& pieces) const {
-  const Range range = flat.count() == bucket.size ? Range{0, bucket.size} : bucket.held;
-  for (const Placed& placed : bucket.placed) add_pieces(bucket, placed, flat, range, pieces);
+  const bool is_whole = flat.count() == bucket.size;
+  const Range range = is_whole ? Range{0, bucket.size} : bucket.held;
+  for (const Placed& placed : bucket.placed) {
+    add_pieces(placed, flat, range.begin, range, !is_whole, pieces);
+  }
 }
 
 std::vector<ParamPiece> ParamStore::value_pieces() const {
@@ -404,18 +440,91 @@ std::vector<ParamPiece> ParamStore::value_pieces() const {
   return pieces;
 }
 
-std::vector<ParamPiece> ParamStore::held_pieces(Tensor Bucket::*flat) const {
+std::vector<ParamPiece> ParamStore::grad_pieces() const {
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
-    add_pieces(bucket, cut(bucket, bucket.*flat, bucket.held), pieces);
+    add_pieces(bucket, cut(bucket, bucket.grads, bucket.held), pieces);
   }
   return pieces;
 }
 
-std::vector<ParamPiece> ParamStore::grad_pieces() const { return held_pieces(&Bucket::grads); }
+std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index) const {
+  std::vector<ParamPiece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    const Range range = held_of(bucket, states_[index].of);
+    for (const Placed& placed : bucket.placed) {
+      add_pieces(placed, bucket.states[index], range.begin, range, bucket.zero > 0, pieces);
+    }
+  }
+  return pieces;
+}
 
-std::vector<ParamPiece> ParamStore::moment_pieces(int moment) const {
-  return held_pieces(moment == 1 ? &Bucket::moment1 : &Bucket::moment2);
+std::vector<ParamStore::InnerMatrix> ParamStore::inner_matrices() const {
+  std::vector<InnerMatrix> matrices;
+  for (const Bucket& bucket : buckets_) {
+    for (const Placed& placed : bucket.placed) {
+      if (placed.parameter->is_inner_matrix()) add_slices(bucket, placed, matrices);
+    }
+  }
+  return matrices;
+}
+
+/// Every rank of the group lays the parameter out alike, so what another one holds is what this one
+/// would hold there: other elements of the flat buffer, where state is divided, and boxes that lie
+/// farther along the dimensions that the layout shards.
+void ParamStore::add_slices(const Bucket& bucket, const Placed& placed,
+                            std::vector<InnerMatrix>& matrices) const {
+  const Parameter& parameter = *placed.parameter;
+  const MeshShape& shape = mesh_.shape();
+  const AxisSet divided = bucket.zero > 0 ? ownership(parameter.layout).divides : AxisSet{};
+  AxisSet group = divided;
+  for (const Axis axis : axes_of(parameter.layout.view)) {
+    if (parameter.layout.on(axis).kind == Placement::Kind::shard) group = group.with(axis);
+  }
+  group = shape.occupied(group);
+  const auto before = static_cast<std::ptrdiff_t>(matrices.size());
+  const auto of = [&](const std::string& name) -> InnerMatrix& {
+    const auto found = std::find_if(matrices.begin() + before, matrices.end(),
+                                    [&](const InnerMatrix& matrix) { return matrix.name == name; });
+    return found != matrices.end() ? *found : matrices.emplace_back();
+  };
+  Memory nothing(Memory::Mode::dry);
+  const Tensor elsewhere = nothing.alloc({bucket.size}, grad_dtype(), MemoryTag::workspace);
+  const std::vector<int> members = shape.group(group, mesh_.rank());
+  for (std::size_t holder = 0; holder < members.size(); ++holder) {
+    const int rank = members[holder];
+    const bool is_here = rank == mesh_.rank();
+    Range range = bucket.held;
+    if (!divided.empty()) {
+      const auto peers = shape.group(divided, rank);
+      const std::int64_t shard = bucket.held.end - bucket.held.begin;
+      range.begin = shard * (std::ranges::find(peers, rank) - peers.begin());
+      range.end = range.begin + shard;
+    }
+    std::vector<ParamPiece> pieces;
+    const bool is_whole = !is_here || bucket.grads.count() == bucket.size;
+    add_pieces(placed, is_here ? bucket.grads : elsewhere, is_whole ? 0 : bucket.held.begin, range,
+               false, pieces);
+    for (const ParamPiece& piece : pieces) {
+      InnerMatrix& matrix = of(piece.part->name);
+      if (matrix.name.empty()) {
+        matrix.name = piece.part->name;
+        matrix.shape = piece.part->whole;
+        matrix.unit = bucket.owner;
+        matrix.group = group;
+      }
+      MatrixSlice slice{static_cast<int>(holder), piece.begin, piece.data.shape(),
+                        is_here ? piece.data : Tensor()};
+      const Layout& layout = parameter.layout_of(*piece.part);
+      for (const Axis axis : axes_of(layout.view)) {
+        if (layout.on(axis).kind != Placement::Kind::shard) continue;
+        const int dim = layout.on(axis).dim;
+        const std::int64_t further = shape.coord(axis, rank) - shape.coord(axis, mesh_.rank());
+        slice.begin.set(dim, slice.begin[dim] + further * piece.part->extent[dim]);
+      }
+      matrix.slices.push_back(std::move(slice));
+    }
+  }
 }
 
 void initialize(ParamStore& store, std::uint64_t seed, Stream& stream) {

@@ -2,9 +2,12 @@
 
 #include <array>
 
+#include "train/model_setup.h"
+
 namespace heddle {
 
-ParallelRequest parallel_request(const config::ParallelConfig& parallel) {
+ParallelRequest parallel_request(const config::RunConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel;
   static constexpr std::array<const char*, 8> kSchedules = {
       "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-min", "v-half"};
   static constexpr std::array<VocabularyPlacement, 3> kPlacements = {
@@ -18,7 +21,8 @@ ParallelRequest parallel_request(const config::ParallelConfig& parallel) {
           .vocabulary_algorithm = static_cast<int>(parallel.vocabulary_algorithm),
           .schedule = kSchedules[static_cast<std::size_t>(parallel.schedule)],
           .chunks = static_cast<int>(parallel.chunks),
-          .overlap = parallel.overlap};
+          .overlap = parallel.overlap,
+          .whole_matrices = needs_whole_matrices(optimizer_config(config.optim))};
 }
 
 }  // namespace heddle

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "comm/threads/thread_world.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "parallel/store_testing.h"
 
 namespace heddle {
@@ -112,8 +112,7 @@ class Walk {
   }
 
   void update(int step) {
-    AdamW optimizer({.weight_decay = 0.3});
-    optimizer.step(store_.shards(), {.lr = 0.01, .step = step}, stream_);
+    optimizer_->step({.lr = 0.01, .step = step}, stream_);
     store_.finish_step(stream_);
   }
 
@@ -168,6 +167,8 @@ class Walk {
   Stream stream_{1};
   Holders units_;
   ParamStore store_;
+  const std::unique_ptr<Optimizer> optimizer_ =
+      make_optimizer(AdamWConfig{.weight_decay = 0.3}, store_);
 };
 
 Mesh mesh_of(int dp, World& world) { return Mesh(MeshShape{}.with(Axis::dp, dp), world.all()); }
@@ -192,8 +193,8 @@ State two_steps(const StepSetup& setup, Source source, Holders (*units)() = tied
     values.add(walk.store().value_pieces());
     const auto seen = walk.seen();
     if (world.rank() == 0) state.seen = seen;
-    first.add(walk.store().moment_pieces(1));
-    second.add(walk.store().moment_pieces(2));
+    first.add(walk.store().state_pieces(0));
+    second.add(walk.store().state_pieces(1));
   });
   state.grads = grads.tensors();
   state.values = values.tensors();

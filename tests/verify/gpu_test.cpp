@@ -64,12 +64,13 @@ TEST_F(Gpu, ReferencesHoldOnMeshesThatTheHostJoins) {
 /// A model in training whose steps can be saved and continued, on any device.
 class Trained {
  public:
-  Trained(Device device, DType dtype)
+  Trained(Device device, DType dtype, const OptimizerConfig& optimizer = {})
       : memory_(device),
         stream_(1, device),
         model_(read_model_spec(reference_folder() / "models" / "llama" / "config.json"),
                {.dtype = dtype, .positions = kSeqLen}, ParamStore::Purpose::training, memory_),
-        step_(model_, optimizer_, stream_, memory_) {}
+        optimizer_(make_optimizer(optimizer, model_.store())),
+        step_(model_, *optimizer_, stream_, memory_) {}
 
   void start() { initialize(model_.store(), 5, stream_); }
   double step(int number) {
@@ -91,7 +92,9 @@ class Trained {
                world, memory_, stream_);
     });
   }
-  void load(const fs::path& folder) { restore_run(*open_latest(folder), model_, stream_); }
+  void load(const fs::path& folder) {
+    restore_run(*open_latest(folder), model_, MissingStates::are_refused, stream_);
+  }
   MemoryStats memory() const { return memory_.stats(); }
 
   static constexpr std::int64_t kSeqLen = 24;
@@ -100,7 +103,7 @@ class Trained {
   Memory memory_;
   Stream stream_;
   Model model_;
-  AdamW optimizer_{AdamWConfig{}};
+  const std::unique_ptr<Optimizer> optimizer_;
   TrainStep step_;
 };
 
