@@ -25,9 +25,9 @@ std::vector<int> owners_of(std::span<const double> costs, int ranks) {
 }
 
 double gram_cost(const Shape& matrix) {
-  const auto [less, more] = std::minmax(matrix[0], matrix[1]);
-  return static_cast<double>(less) * static_cast<double>(less) *
-         static_cast<double>(2 * more + less);
+  const auto less = static_cast<double>(std::min(matrix[0], matrix[1]));
+  const auto more = static_cast<double>(std::max(matrix[0], matrix[1]));
+  return less * less * (2.0 * more + less);
 }
 
 WholeMatrices::WholeMatrices(const ParamStore& store) : store_(store) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "planner/collectives.h"
+#include "planner/matrix_work.h"
 
 namespace heddle::planner {
 namespace {
@@ -160,7 +161,10 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
     held = std::max(held, held_by({.blocks = whole(split.last), .has_norm = true, .has_last = true},
                                   candidate.pp - 1));
   }
-  return machine.software.step_s +
+  const double most = std::max({split.first, split.most, split.last});
+  const double of_matrices =
+      job.stack.whole_matrices ? matrix_work(machine, job, candidate, whole(most)).seconds : 0.0;
+  return machine.software.step_s + of_matrices +
          held * machine.software.optimizer_bytes / machine.device.memory_bytes_per_s;
 }
 

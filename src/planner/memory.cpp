@@ -221,6 +221,10 @@ class RankMemory {
     memory.gradients = stack.gradient_bytes * (static_cast<double>(volumes.held_elements(2)) +
                                                (zero >= 2 ? 2.0 * unit : 0.0));
     memory.optimizer = stack.state_bytes * static_cast<double>(volumes.held_elements(1));
+    if (stack.inner_state_bytes != stack.state_bytes) {
+      memory.optimizer += (stack.inner_state_bytes - stack.state_bytes) *
+                          static_cast<double>(volumes.held_inner_elements());
+    }
     memory.activations = static_cast<double>(part.blocks) * of_block(flying) + of_one(part);
     memory.reserved = machine_.software.reserved_bytes;
     return memory;

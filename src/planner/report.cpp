@@ -10,6 +10,7 @@
 #include "base/json_value.h"
 #include "base/strings.h"
 #include "planner/advice.h"
+#include "planner/matrix_work.h"
 
 namespace heddle::planner {
 namespace {
@@ -257,6 +258,9 @@ std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& p
   add("dp", volumes.on_dp());
   add("pp", volumes.on_pp());
   add("pp lanes", volumes.on_lanes());
+  if (job.stack.whole_matrices) {
+    add("matrices", matrix_work(report.machine, job, plan, part.blocks).traffic);
+  }
   return all;
 }
 

@@ -6,6 +6,7 @@
 #include "model/parallel_plan.h"
 #include "planner/collectives.h"
 #include "planner/cost.h"
+#include "planner/matrix_work.h"
 
 namespace heddle::planner {
 namespace {
@@ -158,6 +159,9 @@ class UnitBuilder {
     rank.optimizer_seconds = machine_.software.step_s + static_cast<double>(all.held_elements(1)) *
                                                             machine_.software.optimizer_bytes /
                                                             machine_.device.memory_bytes_per_s;
+    if (job_.stack.whole_matrices) {
+      rank.optimizer_seconds += matrix_work(machine_, job_, plan_, rank.part.blocks).seconds;
+    }
     rank.ends_bytes = payload(all.between_ends()).bytes;
     rank.once_tp_seconds = once_over_tp(rank.part, index);
   }

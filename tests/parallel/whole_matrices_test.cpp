@@ -23,6 +23,11 @@ TEST(OwnersOf, SpreadsCostsEvenly) {
   EXPECT_EQ(owners_of(costs, 3), owners_of(costs, 3));
 }
 
+TEST(GramCost, CountsTheProductsWithTheSmallerSide) {
+  EXPECT_EQ(gram_cost({3, 5}), 9.0 * (2 * 5 + 3));
+  EXPECT_EQ(gram_cost({5, 3}), gram_cost({3, 5}));
+}
+
 /// Rows of `name` that a tp rank has, of `whole` rows that `divisions` divide.
 Parameter::Part rows_of(const std::string& name, std::int64_t whole, std::int64_t width, int of,
                         int divisions, std::int64_t at) {

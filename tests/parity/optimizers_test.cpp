@@ -10,8 +10,11 @@
 #include <variant>
 
 #include "comm/threads/thread_world.h"
+#include "parity/rank_part.h"
 #include "parity/rank_training.h"
 #include "parity/whole_tensors.h"
+#include "planner/matrix_work.h"
+#include "planner/volumes.h"
 
 namespace heddle {
 namespace {
@@ -134,6 +137,53 @@ TEST_P(OptimizersOnMeshes, HoldAndSendWhatIsPlanned) {
         }
       });
     });
+  }
+}
+
+std::string text(const CommCounts& counts) {
+  const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(CommOp::all_to_all)];
+  return fmt::format("{} calls, {} bytes", calls, bytes);
+}
+
+TEST_P(OptimizersOnMeshes, HoldAndExchangeWhatThePlannersFormulasSay) {
+  const bool is_muon = std::holds_alternative<MuonConfig>(optimizer());
+  const bool has_state = !optimizer_states(optimizer()).empty();
+  const planner::Machine machine =
+      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  for (const ModelSpec& spec : grid_specs()) {
+    const ParallelRequest& request = mesh().request;
+    if (!fits(spec, request)) continue;
+    const ParallelPlan plan =
+        make_plan(spec, with(request, optimizer()), mesh().ranks(), batch_on(mesh()).seq_len);
+    const planner::Job job{
+        .spec = spec,
+        .seq_len = batch_on(mesh()).seq_len,
+        .batch = kSequencesOfAStep,
+        .stack = planner::Stack::heddle(DType::bf16,
+                                        is_muon ? planner::Updates::muon : planner::Updates::sgd)};
+    const planner::Candidate candidate = planner::candidate_of(plan, 1, mesh().recompute);
+    for (int rank = 0; rank < mesh().ranks(); ++rank) {
+      const StepPlan step = plan_step(spec, RankTraining::build_options(mesh(), batch_on(mesh())),
+                                      plan, rank, batch_on(mesh()), {.optimizer = optimizer()});
+      const planner::RankPart part = part_of(spec, plan, rank);
+      const int dp_rank = plan.mesh.coord(Axis::dp, rank),
+                tp_rank = plan.mesh.coord(Axis::tp, rank);
+      const planner::Volumes volumes(spec, candidate, {.seq_len = job.seq_len}, part,
+                                     plan.mesh.coord(Axis::pp, rank), dp_rank);
+      const std::int64_t held = volumes.held_elements(1), inner = volumes.held_inner_elements();
+      const std::int64_t expected = is_muon     ? 8 * (held - inner) + 4 * inner
+                                    : has_state ? 4 * held
+                                                : 0;
+      EXPECT_EQ(step.before_step[static_cast<std::size_t>(MemoryTag::optimizer)],
+                static_cast<std::size_t>(expected))
+          << spec.family << " rank " << rank;
+      CommCounts exchanged = step.traffic.groups;
+      for (const Axis axis : {Axis::dp, Axis::tp}) exchanged += step.traffic.on(axis);
+      const auto work =
+          planner::matrix_work(machine, job, candidate, part.blocks, {dp_rank, tp_rank});
+      EXPECT_EQ(text(exchanged), text(is_muon ? work.traffic : CommCounts{}))
+          << spec.family << " rank " << rank;
+    }
   }
 }
 
