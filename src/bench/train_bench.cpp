@@ -147,6 +147,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   const bool is_gpu = options.device.kind != Device::Kind::cpu;
   if (options.loss_chunk == 0) options.loss_chunk = usual_loss_chunk(spec, options.device);
   HEDDLE_CHECK(options.threads > 0, "a benchmark on {} threads", options.threads);
+  options.parallel.whole_matrices = needs_whole_matrices(options.optimizer);
   const ParallelPlan plan = make_plan(spec, options.parallel, world.size(), options.seq);
   const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
   const Mesh mesh(plan.mesh, world.all());
@@ -161,7 +162,9 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   const StepPlan predicted =
       plan_step(spec, build, plan, world.rank(),
                 {.sequences = rows, .seq_len = options.seq, .microbatches = options.microbatches},
-                {.device = options.device, .deterministic = options.deterministic});
+                {.device = options.device,
+                 .deterministic = options.deterministic,
+                 .optimizer = options.optimizer});
   TrainBenchResult result;
   result.predicted_memory_bytes =
       memory_before(spec, options, plan, world, stream) +
@@ -180,8 +183,8 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
 
   Model model(spec, build, plan, mesh, ParamStore::Purpose::training, memory);
   initialize(model.store(), 0, stream);
-  AdamW optimizer{AdamWConfig{}};
-  TrainStep step(model, optimizer, stream, memory);
+  const auto optimizer = make_optimizer(options.optimizer, model.store());
+  TrainStep step(model, *optimizer, stream, memory);
   std::vector<MicroBatch> batches;
   for (int i = 0; i < options.microbatches; ++i) {
     batches.push_back(random_batch(rows, options.seq, spec.vocab, host));

@@ -10,6 +10,7 @@
 #include "comm/world.h"
 #include "model/parallel_plan.h"
 #include "model/spec.h"
+#include "optim/optimizer.h"
 #include "planner/machine.h"
 
 namespace heddle {
@@ -24,10 +25,11 @@ struct TrainBenchOptions {
   bool recompute = false;
   bool deterministic = false;  ///< only kernels that give the same bits every time
   ParallelRequest parallel = {};
+  OptimizerConfig optimizer = {};
   std::shared_ptr<const planner::Machine> machine = {};  ///< to predict the step's time by
 };
 
-/// Throughput of the whole training step (forward, backward, clipping, AdamW) on random tokens.
+/// Throughput of the whole training step (forward, backward, clipping, update) on random tokens.
 struct TrainBenchResult {
   double tokens_per_second = 0;
   double step_seconds_median = 0;

@@ -53,7 +53,9 @@ void run(const Arguments& arguments) {
   ModelSpec spec;
   prepare_on_ranks([&] {
     choice = compute_choice(arguments.device, arguments.dtype);
-    options.parallel = parallel_request(config::parse_settings(arguments.overrides).parallel);
+    const config::RunConfig settings = config::parse_settings(arguments.overrides);
+    options.parallel = parallel_request(settings);
+    options.optimizer = optimizer_config(settings.optim);
     spec = named_model(arguments.model);
     if (arguments.system.empty()) return;
     options.machine = std::make_shared<planner::Machine>(planner::read_machine(arguments.system));
@@ -101,7 +103,9 @@ void add_bench(Verb app) {
                   "micro-batches a step on each replica")
       .show_default()
       .positive();
-  train.add_option("--set", arguments->overrides, "parallel.key=value (repeatable)")
+  train
+      .add_option("--set", arguments->overrides,
+                  "parallel.key=value or optim.key=value (repeatable)")
       .one_at_a_time();
   train.add_flag("--recompute", arguments->bench.recompute, "recompute activations in backward");
   train.add_flag("--deterministic", arguments->bench.deterministic,

@@ -36,7 +36,8 @@ planner::Job make_job(const JobOptions& options) {
                 fmt::format("use {}", (options.batch_tokens / job.seq_len + 1) * job.seq_len));
   }
   job.batch = options.batch_tokens / job.seq_len;
-  job.stack = planner::Stack::heddle(dtype_named(options.dtype));
+  job.stack = planner::Stack::heddle(dtype_named(options.dtype),
+                                     planner::updates_named(options.optimizer));
   return job;
 }
 
@@ -48,6 +49,9 @@ void add_job_options(Verb verb, JobOptions& options) {
       .positive();
   verb.add_option("--dtype", options.dtype, "of the computation")
       .one_of({"bf16", "f16", "f32"})
+      .show_default();
+  verb.add_option("--optimizer", options.optimizer, "whose states and updates are planned for")
+      .one_of({"adamw", "sgd", "muon"})
       .show_default();
 }
 

@@ -125,7 +125,7 @@ Subject subject_of(const Options& options) {
   if (job.batch_tokens == 0) job.batch_tokens = settings.train.tokens_per_step;
   if (job.seq_len == 0 && !options.plan.empty()) job.seq_len = settings.data.seq_len;
   require(job.batch_tokens > 0, "--batch-tokens");
-  const ParallelRequest request = parallel_request(settings.parallel);
+  const ParallelRequest request = parallel_request(settings);
   const int gpus =
       options.gpus > 0 ? options.gpus : request.tp * request.pp * std::max(1, request.dp);
   Subject subject{.machine = planner::read_machine(options.system),

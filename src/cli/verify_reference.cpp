@@ -27,7 +27,7 @@ ReferenceOptions options_of(const config::RunConfig& settings, int ranks, Device
           .device = device,
           .dtype = compute_dtype(settings),
           .recompute = settings.train.recompute == config::Recompute::block,
-          .parallel = parallel_request(settings.parallel)};
+          .parallel = parallel_request(settings)};
 }
 
 /// A setting that changes nothing here would only seem to have been verified.

@@ -276,9 +276,12 @@ std::vector<Key> optim_keys() {
   const auto s = &RunConfig::optim;
   return {
       {.name = "name",
-       .field = choice(s, &OptimConfig::name, {"adamw"}),
+       .field = choice(s, &OptimConfig::name, {"adamw", "sgd", "muon"}),
        .scope = Scope::run,
        .help = "the optimizer",
+       .explanation = "sgd is torch.optim.SGD; muon is torch.optim.Muon for the matrices of the "
+                      "blocks and AdamW for embeddings, head, norms and biases. Each keeps other "
+                      "states: a checkpoint of one is continued by another only without them.",
        .foreign = {"optimizer", "optim"}},
       {.name = "lr",
        .field = field(s, &OptimConfig::lr),
@@ -347,8 +350,10 @@ std::vector<Key> optim_keys() {
        .scope = Scope::run,
        .minimum = 0,
        .maximum = 100,
-       .help = "decoupled weight decay, applied to matrices only",
-       .explanation = "Norms and biases (tensors of one dimension) are not decayed.",
+       .help = "weight decay, applied to matrices only",
+       .explanation = "Norms and biases (tensors of one dimension) are not decayed. adamw and muon "
+                      "decouple it from the gradient, sgd adds it to the gradient, as torch.optim "
+                      "does.",
        .foreign = {"wd", "adam_w_mode"}},
       {.name = "clip",
        .field = field(s, &OptimConfig::clip),
@@ -358,6 +363,55 @@ std::vector<Key> optim_keys() {
        .help = "largest global norm of the gradient; 0 does not clip",
        .foreign = {"clip_grad", "gradient_clipping", "max_norm", "max_grad_norm", "grad_clip",
                    "gradient_clip_val"}},
+      {.name = "momentum",
+       .field = field(s, &OptimConfig::momentum),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 0.999999999,
+       .help = "what sgd and muon keep of earlier gradients",
+       .explanation =
+           "sgd: m = momentum m + (1 - dampening) g; with 0 it keeps no state. muon: m = "
+           "momentum m + (1 - momentum) g.",
+       .when_absent = "0 for sgd, 0.95 for muon",
+       .foreign = {"sgd_momentum", "muon_momentum"}},
+      {.name = "nesterov",
+       .field = field(s, &OptimConfig::nesterov),
+       .scope = Scope::run,
+       .help = "sgd and muon look ahead: the gradient counts once more beside the momentum",
+       .when_absent = "false for sgd, true for muon",
+       .foreign = {"muon_use_nesterov", "use_nesterov"}},
+      {.name = "dampening",
+       .field = field(s, &OptimConfig::dampening),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 1,
+       .help = "sgd: what of each gradient does not enter the momentum"},
+      {.name = "muon_lr",
+       .field = field(s, &OptimConfig::muon_lr),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 100,
+       .help = "muon: highest learning rate of the matrices of the blocks",
+       .explanation = "It rises and falls as optim.lr does, which embeddings, head, norms and "
+                      "biases have.",
+       .when_absent = "optim.lr"},
+      {.name = "muon_scale",
+       .field = choice(s, &OptimConfig::muon_scale, {"original", "match_rms_adamw"}),
+       .scope = Scope::run,
+       .help = "muon: what the learning rate of an A x B matrix is multiplied by",
+       .explanation = "match_rms_adamw: 0.2 sqrt(max(A, B)), so that updates are about as large as "
+                      "AdamW's and its learning rate serves; original: sqrt(max(1, A / B)), with "
+                      "which optim.muon_lr = 0.02 is usual. torch.optim.Muon calls it "
+                      "adjust_lr_fn, and its default is original.",
+       .foreign = {"adjust_lr_fn", "muon_scale_mode"}},
+      {.name = "newton_schulz_steps",
+       .field = field(s, &OptimConfig::newton_schulz_steps),
+       .scope = Scope::run,
+       .unit = "steps",
+       .minimum = 1,
+       .maximum = 99,
+       .help = "muon: steps of the iteration that makes a matrix nearly orthogonal",
+       .foreign = {"ns_steps", "muon_num_ns_steps"}},
   };
 }
 

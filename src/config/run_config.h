@@ -18,7 +18,8 @@ namespace heddle::config {
 enum class Documents { mask, ignore };
 enum class Recompute { none, block };
 enum class OnNonfinite { skip, stop };
-enum class OptimizerName { adamw };
+enum class OptimizerName { adamw, sgd, muon };
+enum class MuonScale { original, match_rms_adamw };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class Vocabulary { replicated, tensor, pipeline };
 enum class FloatType { f32, bf16 };
@@ -87,7 +88,20 @@ struct OptimConfig {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
+  std::optional<double> momentum;
+  std::optional<bool> nesterov;
+  double dampening = 0.0;
+  std::optional<double> muon_lr;
+  MuonScale muon_scale = MuonScale::match_rms_adamw;
+  std::int64_t newton_schulz_steps = 5;
   bool operator==(const OptimConfig&) const = default;
+
+  /// The momentum of sgd or muon, and whether it is Nesterov's: as given, or torch.optim's
+  /// defaults.
+  double used_momentum() const {
+    return momentum.value_or(name == OptimizerName::muon ? 0.95 : 0.0);
+  }
+  bool uses_nesterov() const { return nesterov.value_or(name == OptimizerName::muon); }
 };
 
 struct ParallelConfig {

@@ -125,6 +125,48 @@ void check_learning_rate(const RunConfig& config, std::vector<Conflict>& conflic
   }
 }
 
+/// Keys of one optimizer that another would not look at.
+void check_optimizer(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const OptimConfig& o = config.optim;
+  const OptimConfig none;
+  const auto refuse = [&](bool is_set, bool is_used, const char* key, const char* users) {
+    if (!is_set || is_used) return;
+    conflicts.push_back(
+        {{key}, fmt::format("{} is only used by {}; remove it or change optim.name", key, users)});
+  };
+  const bool is_sgd = o.name == OptimizerName::sgd, is_muon = o.name == OptimizerName::muon;
+  refuse(o.momentum.has_value(), is_sgd || is_muon, "optim.momentum", "sgd and muon");
+  refuse(o.nesterov.has_value(), is_sgd || is_muon, "optim.nesterov", "sgd and muon");
+  refuse(o.dampening != none.dampening, is_sgd, "optim.dampening", "sgd");
+  refuse(o.muon_lr.has_value(), is_muon, "optim.muon_lr", "muon");
+  refuse(o.muon_scale != none.muon_scale, is_muon, "optim.muon_scale", "muon");
+  refuse(o.newton_schulz_steps != none.newton_schulz_steps, is_muon, "optim.newton_schulz_steps",
+         "muon");
+  if (is_sgd && o.uses_nesterov() && o.used_momentum() == 0.0) {
+    conflicts.push_back({{"optim.nesterov"},
+                         "optim.nesterov looks ahead along the momentum, and sgd has none; set "
+                         "optim.momentum (0.9 is usual), or nesterov = false"});
+  }
+  if (is_sgd && o.uses_nesterov() && o.dampening > 0.0) {
+    conflicts.push_back({{"optim.dampening", "optim.nesterov"},
+                         fmt::format("optim.nesterov and optim.dampening = {} exclude each other; "
+                                     "set one of them",
+                                     o.dampening)});
+  }
+  if (is_sgd && o.dampening > 0.0 && o.used_momentum() == 0.0) {
+    conflicts.push_back({{"optim.dampening"},
+                         "optim.dampening is a part of the momentum, and sgd has none; set "
+                         "optim.momentum or remove it"});
+  }
+  if (is_muon && o.muon_lr && *o.muon_lr > 0.0 && o.lr == 0.0) {
+    conflicts.push_back(
+        {{"optim.muon_lr"},
+         fmt::format("optim.muon_lr = {} follows optim.lr, which is 0; set optim.lr "
+                     "above 0",
+                     *o.muon_lr)});
+  }
+}
+
 void check_pipeline(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const auto& p = config.parallel;
   if (p.pp > 1) return;
@@ -169,6 +211,7 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   check_length(config, conflicts);
   check_batch(config, conflicts);
   check_learning_rate(config, conflicts);
+  check_optimizer(config, conflicts);
   check_pipeline(config, conflicts);
   check_ranks(config, ranks, conflicts);
   return conflicts;

@@ -33,8 +33,8 @@ PlayedStep play(const ModelSpec& spec, const BuildOptions& options, const Parall
   Stream stream = Stream::dry(place.device);
   const Mesh mesh = Mesh::recorded(plan.mesh, rank);
   Model model(spec, options, plan, mesh, ParamStore::Purpose::training, memory);
-  AdamW optimizer{AdamWConfig{}};
-  TrainStep step(model, optimizer, stream, memory);
+  const auto optimizer = make_optimizer(place.optimizer, model.store());
+  TrainStep step(model, *optimizer, stream, memory);
   // Operations check ids and positions also when they compute nothing, so these few bytes are real.
   const auto ids = [&] {
     const Tensor zeros = host.alloc({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);

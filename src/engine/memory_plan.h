@@ -6,6 +6,7 @@
 #include "model/decoder.h"
 #include "model/parallel_plan.h"
 #include "model/spec.h"
+#include "optim/optimizer.h"
 #include "tensor/memory.h"
 
 namespace heddle {
@@ -34,6 +35,7 @@ struct BatchShape {
 struct StepPlace {
   Device device = {};
   bool deterministic = false;  ///< as Stream::set_deterministic
+  OptimizerConfig optimizer = {};
 };
 
 /// Found by running the step's own code on a dry stream, a dry memory and communicators that only

@@ -189,7 +189,7 @@ void TrainStep::sum(int which) {
 void TrainStep::update() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_, args_.clip, stream_);
-  optimizer_.step(model_.store().shards(), args_, stream_);
+  optimizer_.step(args_, stream_);
 }
 
 }  // namespace heddle

@@ -8,7 +8,7 @@
 #include "engine/model.h"
 #include "engine/stage.h"
 #include "engine/vocabulary_passes.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "parallel/schedule/schedule.h"
 
 namespace heddle {

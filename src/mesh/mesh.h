@@ -28,7 +28,7 @@ struct MeshTraffic {
     for (std::size_t axis = 0; axis < kAxes; ++axis) {
       visit(name_of(static_cast<Axis>(axis)), by_axis[axis], other.by_axis[axis]);
     }
-    visit("dp x cp", groups, other.groups);
+    visit("several axes", groups, other.groups);
     visit("pp ends", ends, other.ends);
     visit("pp lanes", lanes, other.lanes);
   }
@@ -52,7 +52,8 @@ class Mesh {
   int coord(Axis axis) const { return shape_.coord(axis, rank_); }
   Communicator& comm(Axis axis) const { return group({axis}); }
   /// The ranks that differ from this one on these axes only, in ascending order. Over several axes
-  /// there is only what ZeRO divides state over: kTokenAxes.
+  /// there are only what ZeRO divides state over, kTokenAxes, and with MeshShape::joins_stages the
+  /// ranks of a stage, kStageAxes.
   Communicator& group(AxisSet axes) const;
   /// The first and the last stage's ranks; the self communicator on all others, and where one rank
   /// has both.

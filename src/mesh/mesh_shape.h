@@ -35,6 +35,8 @@ class MeshShape {
   /// Communicators over the pipeline beside the axis's own, for collectives whose order among each
   /// other differs from rank to rank.
   int lanes = 0;
+  /// Whether the ranks of a stage have a communicator, beside those of their axes.
+  bool joins_stages = false;
 
  private:
   /// Ranks between neighbours on the axis.

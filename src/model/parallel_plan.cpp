@@ -141,6 +141,7 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))
                   .with(Axis::dp, request.dp);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
+  plan.mesh.joins_stages = plan.whole_matrices && plan.zero > 0;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   return plan;
 }

@@ -23,6 +23,7 @@ struct ParallelRequest {
   std::string schedule = "1f1b";
   int chunks = 1;
   bool overlap = true;
+  bool whole_matrices = false;  ///< the optimizer brings matrices together (WholeMatrices)
 };
 
 /// How a model lies on a mesh: what was asked for, with nothing left open, and which rank has which

@@ -46,10 +46,14 @@ struct Parameter {
   enum class Tie : std::uint8_t { none, first, last };
   Tie tie = Tie::none;
   Init init;
+  /// A matrix between the hidden states of a block: not a table, a head, a norm or a bias. What
+  /// optimizers that work on whole matrices take.
+  bool is_inner = false;
 
   Tensor value, grad;  ///< bound by the ParamStore; value is valid between its acquire and release
 
   bool is_matrix() const { return shape.dims() >= 2; }
+  bool is_inner_matrix() const { return is_inner && shape.dims() == 2; }
 
   /// A stretch of the parameter's elements that lie on the mesh in one way.
   struct Region {
@@ -57,6 +61,11 @@ struct Parameter {
     const Layout& layout;
   };
   std::vector<Region> regions() const;
+
+  /// How a part lies on the mesh.
+  const Layout& layout_of(const Part& part) const {
+    return tail && part.at[0] >= tail->first_row ? tail->layout : layout;
+  }
 
   /// 0 for the first contribution to this step's gradient, which overwrites what the last step
   /// left, and 1 for later ones, which add: the beta of a matrix product.

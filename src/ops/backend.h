@@ -11,6 +11,7 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/rope.h"
+#include "ops/sgd.h"
 #include "ops/softmax_xent.h"
 #include "ops/split_vocabulary.h"
 
@@ -24,6 +25,8 @@
   X(gelu_forward)                   \
   X(gelu_backward)                  \
   X(adamw)                          \
+  X(sgd)                            \
+  X(running_mean)                   \
   X(attention_forward)              \
   X(attention_backward)             \
   X(cast)                           \
@@ -55,6 +58,7 @@
   X(sum_of_squares)                 \
   X(add_sum_of_squares)             \
   X(clip_factor)                    \
+  X(divide_by_norm)                 \
   X(add_sum)                        \
   X(first_non_finite)               \
   X(rope)                           \

@@ -46,6 +46,20 @@ void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
   on(stream.device()).adamw(p, g, m, v, args, stream);
 }
 
+void sgd(const Tensor& p, const Tensor& g, const Tensor& m, const SgdArgs& args, Stream& stream) {
+  HEDDLE_CHECK(m.defined() || args.momentum == 0.0, "momentum {} without its tensor",
+               args.momentum);
+  check_flat({&p, &g, &m, &args.p_low});
+  if (stream.is_dry()) return;
+  on(stream.device()).sgd(p, g, m, args, stream);
+}
+
+void running_mean(const Tensor& g, const Tensor& m, const RunningMeanArgs& args, Stream& stream) {
+  check_flat({&g, &m});
+  if (stream.is_dry()) return;
+  on(stream.device()).running_mean(g, m, args, stream);
+}
+
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
                        const AttentionMask& mask, double scale, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
@@ -265,6 +279,12 @@ void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream) {
 void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream& stream) {
   if (stream.is_dry()) return;
   on(stream.device()).clip_factor(sums, limit, factor, stream);
+}
+
+void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& stream) {
+  check_flat({&x});
+  if (stream.is_dry()) return;
+  on(stream.device()).divide_by_norm(x, sum, least, stream);
 }
 
 void add_sum(const Tensor& x, const Tensor& sum, Stream& stream) {

@@ -17,6 +17,10 @@ void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream);
 /// As torch.nn.utils.clip_grad_norm_: min(1, limit / (norm + 1e-6)).
 void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream& stream);
 
+/// x /= max(sqrt(sum), least), where sum (f64, one element) lies beside the contiguous x, f32 or
+/// f64 (CUDA: f32).
+void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& stream);
+
 /// sum (f64, one element) += the sum of a contiguous f64 tensor, in a fixed order.
 void add_sum(const Tensor& x, const Tensor& sum, Stream& stream);
 

@@ -4,19 +4,22 @@
 
 namespace heddle {
 
-void AdamW::step(std::span<OptShard> shards, const StepArgs& args, Stream& stream) {
-  for (const OptShard& shard : shards) {
-    ops::adamw(shard.value, shard.grad, shard.moment1, shard.moment2,
-               {.lr = args.lr,
-                .beta1 = config_.beta1,
-                .beta2 = config_.beta2,
-                .eps = config_.eps,
-                .weight_decay = shard.decays ? config_.weight_decay : 0.0,
-                .step = args.step,
-                .clip = args.clip,
-                .p_low = shard.low},
-               stream);
-  }
+void adamw_step(const AdamWConfig& config, const OptShard& shard, std::size_t first,
+                const StepArgs& args, Stream& stream) {
+  ops::adamw(shard.value, shard.grad, shard.states[first], shard.states[first + 1],
+             {.lr = args.lr,
+              .beta1 = config.beta1,
+              .beta2 = config.beta2,
+              .eps = config.eps,
+              .weight_decay = shard.decays ? config.weight_decay : 0.0,
+              .step = args.step,
+              .clip = args.clip,
+              .p_low = shard.low},
+             stream);
+}
+
+void AdamW::step(const StepArgs& args, Stream& stream) {
+  for (const OptShard& shard : store_.shards()) adamw_step(config_, shard, 0, args, stream);
 }
 
 }  // namespace heddle

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -85,8 +86,9 @@ AxisSet ParamStore::divides(const Parameter& parameter) const {
   return axes;
 }
 
-/// Decaying and other parameters apart, so that the optimizer sees two long stretches per unit, and
-/// among them those apart that are summed over more than the bucket's ranks.
+/// Inner matrices, others that decay and the rest apart, so that the optimizer sees few and long
+/// stretches per unit, and among them those apart that are summed over more than the bucket's
+/// ranks.
 void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
   Bucket& bucket = buckets_.emplace_back();
   bucket.owner = unit;
@@ -94,13 +96,14 @@ void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
   bucket.others = &mesh_.group(divides);
   bucket.zero = bucket.others->size() == 1 ? 0 : options_.zero;
   const auto rank_of = [&](const Parameter* p) {
-    return std::pair(!p->is_matrix(), !other_sums(p->layout).empty());
+    return std::tuple(!p->is_inner_matrix(), !p->is_matrix(), !other_sums(p->layout).empty());
   };
   std::stable_sort(own.begin(), own.end(),
                    [&](const Parameter* a, const Parameter* b) { return rank_of(a) < rank_of(b); });
   for (Parameter* parameter : own) {
     bucket.placed.push_back({parameter, bucket.size});
     bucket.size += padded(parameter->shape.count());
+    if (parameter->is_inner_matrix()) bucket.inner = bucket.size;
     if (parameter->is_matrix()) bucket.matrices = bucket.size;
     parameters_.push_back(parameter);
     parameter_count_ += parameter->shape.count();
@@ -123,10 +126,7 @@ void ParamStore::allocate(Bucket& bucket) {
   const bool trains = options_.purpose == Purpose::training;
   if (trains) {
     bucket.grads = zeros(bucket.keeps_whole_grads(), grad_dtype(), MemoryTag::gradients);
-    bucket.moment1 = zeros(false, grad_dtype(), MemoryTag::optimizer);
-    bucket.moment2 = zeros(false, grad_dtype(), MemoryTag::optimizer);
     if (has_masters()) bucket.masters = zeros(false, grad_dtype(), MemoryTag::optimizer);
-    add_shards(bucket);
   }
   for (const auto& [parameter, at] : bucket.placed) {
     if (bucket.keeps_whole_values()) parameter->value = view_of(*parameter, bucket.values, at);
@@ -135,16 +135,51 @@ void ParamStore::allocate(Bucket& bucket) {
   }
 }
 
+void ParamStore::declare(std::vector<OptimizerState> states) {
+  HEDDLE_CHECK(options_.purpose == Purpose::training && shards_.empty(),
+               "an optimizer's states in a store that has {}", shards_.empty() ? "none" : "others");
+  states_ = std::move(states);
+  for (Bucket& bucket : buckets_) {
+    for (const OptimizerState& state : states_) {
+      const Range range = held_of(bucket, state.of);
+      bucket.states.push_back(range.empty() ? Tensor()
+                                            : memory_.zeros({range.end - range.begin}, grad_dtype(),
+                                                            MemoryTag::optimizer));
+    }
+    add_shards(bucket);
+  }
+}
+
+ParamStore::Range ParamStore::held_of(const Bucket& bucket, OptimizerState::Of of) {
+  const std::int64_t begin = of == OptimizerState::Of::others ? bucket.inner : 0;
+  const std::int64_t end = of == OptimizerState::Of::inner_matrices ? bucket.inner : bucket.size;
+  return {std::max(begin, bucket.held.begin), std::min(end, bucket.held.end)};
+}
+
 void ParamStore::add_shards(const Bucket& bucket) {
-  for (const Range kind : {Range{0, bucket.matrices}, Range{bucket.matrices, bucket.size}}) {
-    const Range range{std::max(kind.begin, bucket.held.begin), std::min(kind.end, bucket.held.end)};
+  struct Kind {
+    Range range;
+    bool decays, is_inner;
+  };
+  for (const Kind& kind :
+       {Kind{{0, bucket.inner}, true, true}, Kind{{bucket.inner, bucket.matrices}, true, false},
+        Kind{{bucket.matrices, bucket.size}, false, false}}) {
+    const Range range{std::max(kind.range.begin, bucket.held.begin),
+                      std::min(kind.range.end, bucket.held.end)};
     if (range.empty()) continue;
-    shards_.push_back({.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range),
-                       .grad = cut(bucket, bucket.grads, range),
-                       .moment1 = cut(bucket, bucket.moment1, range),
-                       .moment2 = cut(bucket, bucket.moment2, range),
-                       .low = has_masters() ? cut(bucket, bucket.values, range) : Tensor(),
-                       .decays = kind.begin == 0 && bucket.matrices > 0});
+    OptShard& shard = shards_.emplace_back();
+    shard.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range);
+    shard.grad = cut(bucket, bucket.grads, range);
+    if (has_masters()) shard.low = cut(bucket, bucket.values, range);
+    shard.decays = kind.decays;
+    shard.is_inner = kind.is_inner;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const Range all = held_of(bucket, states_[i].of);
+      const bool is_of = all.begin <= range.begin && range.end <= all.end;
+      shard.states.push_back(
+          is_of ? bucket.states[i].slice(0, range.begin - all.begin, range.end - all.begin)
+                : Tensor());
+    }
   }
 }
 
@@ -369,15 +404,12 @@ void ParamStore::retire_grads() {
 }
 
 /// `range` of the bucket, as far as it lies in the parameter, as boxes of its parts.
-void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Tensor& flat,
-                            Range range, std::vector<ParamPiece>& pieces) const {
+void ParamStore::add_pieces(const Placed& placed, const Tensor& flat, std::int64_t from,
+                            Range range, bool is_divided, std::vector<ParamPiece>& pieces) const {
   const Parameter& parameter = *placed.parameter;
-  const bool is_divided = flat.count() != bucket.size;
   const auto is_writer = [&](const Parameter::Part& part) {
-    const bool is_tail = parameter.tail && part.at[0] >= parameter.tail->first_row;
-    const Layout& layout = is_tail ? parameter.tail->layout : parameter.layout;
     return parameter.tie != Parameter::Tie::last &&
-           writes(ownership(layout), mesh_.shape(), mesh_.rank(), is_divided);
+           writes(ownership(parameter.layout_of(part)), mesh_.shape(), mesh_.rank(), is_divided);
   };
   range = {std::max(range.begin, placed.at),
            std::min(range.end, placed.at + parameter.shape.count())};
@@ -385,7 +417,7 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
   std::int64_t at = range.begin;
   for (const auto& [corner, extent] :
        boxes_in(parameter.shape, range.begin - placed.at, range.end - placed.at)) {
-    const Tensor box = cut(bucket, flat, {at, at + extent.count()}).view(extent);
+    const Tensor box = flat.slice(0, at - from, at - from + extent.count()).view(extent);
     at += extent.count();
     for (const Parameter::Part& part : parameter.parts) {
       ParamPiece piece{&parameter, &part, part.begin, box, is_writer(part)};
@@ -406,8 +438,11 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
 
 void ParamStore::add_pieces(const Bucket& bucket, const Tensor& flat,
                             std::vector<ParamPiece>& pieces) const {
-  const Range range = flat.count() == bucket.size ? Range{0, bucket.size} : bucket.held;
-  for (const Placed& placed : bucket.placed) add_pieces(bucket, placed, flat, range, pieces);
+  const bool is_whole = flat.count() == bucket.size;
+  const Range range = is_whole ? Range{0, bucket.size} : bucket.held;
+  for (const Placed& placed : bucket.placed) {
+    add_pieces(placed, flat, range.begin, range, !is_whole, pieces);
+  }
 }
 
 std::vector<ParamPiece> ParamStore::value_pieces() const {
@@ -418,18 +453,23 @@ std::vector<ParamPiece> ParamStore::value_pieces() const {
   return pieces;
 }
 
-std::vector<ParamPiece> ParamStore::held_pieces(Tensor Bucket::*flat) const {
+std::vector<ParamPiece> ParamStore::grad_pieces() const {
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
-    add_pieces(bucket, cut(bucket, bucket.*flat, bucket.held), pieces);
+    add_pieces(bucket, cut(bucket, bucket.grads, bucket.held), pieces);
   }
   return pieces;
 }
 
-std::vector<ParamPiece> ParamStore::grad_pieces() const { return held_pieces(&Bucket::grads); }
-
-std::vector<ParamPiece> ParamStore::moment_pieces(int moment) const {
-  return held_pieces(moment == 1 ? &Bucket::moment1 : &Bucket::moment2);
+std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index) const {
+  std::vector<ParamPiece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    const Range range = held_of(bucket, states_[index].of);
+    for (const Placed& placed : bucket.placed) {
+      add_pieces(placed, bucket.states[index], range.begin, range, bucket.zero > 0, pieces);
+    }
+  }
+  return pieces;
 }
 
 void initialize(ParamStore& store, std::uint64_t seed, Stream& stream) {

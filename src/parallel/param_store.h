@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "mesh/mesh.h"
@@ -17,12 +18,23 @@
 
 namespace heddle {
 
+/// What an optimizer keeps: a number, in the dtype of gradients, for every element of the
+/// parameters that it is `of`. It lies as the gradients do, and is saved and resharded under its
+/// name.
+struct OptimizerState {
+  enum class Of : std::uint8_t { all, inner_matrices, others };
+  std::string name;  ///< "exp_avg": the first word of the names in a checkpoint
+  Of of = Of::all;
+};
+
 /// A flat, local stretch of one kind of parameter, as the optimizer sees it: values, gradients and
-/// moments of equal length, contiguous, in the dtype of gradients (statistics_of).
+/// states of equal length, contiguous, in the dtype of gradients (statistics_of).
 struct OptShard {
-  Tensor value, grad, moment1, moment2;
+  Tensor value, grad;
+  std::vector<Tensor> states;  ///< as they were declared; absent where they are not of this kind
   Tensor low;           ///< the values as layers see them, where they compute in a lower precision
   bool decays = false;  ///< weight decay applies: matrices and embeddings only
+  bool is_inner = false;  ///< of inner matrices (Parameter::is_inner_matrix)
 };
 
 /// A box of a Hugging Face tensor as this rank holds it.
@@ -53,7 +65,7 @@ class ParamStore {
     int zero = 0;
   };
 
-  /// Allocates and binds value (and for training grad and zeroed moments) of every parameter.
+  /// Allocates and binds value (and for training grad) of every parameter.
   /// `mesh` outlives the store. A layout that leaves out an axis with several ranks is refused.
   ParamStore(std::span<Layer* const> units, const Options& options, const Mesh& mesh,
              Memory& memory);
@@ -63,7 +75,9 @@ class ParamStore {
 
   /// Unit by unit, each once; within a unit as they lie in its buffer.
   const std::vector<Parameter*>& parameters() const { return parameters_; }
-  std::span<OptShard> shards() { return shards_; }
+  /// Allocates an optimizer's states, zeroed. Once, by the optimizer, for a store that trains.
+  void declare(std::vector<OptimizerState> states);
+  /// Empty before an optimizer has declared its states.
   std::span<const OptShard> shards() const { return shards_; }
   /// Elements of all parameters here, without padding.
   std::int64_t parameter_count() const { return parameter_count_; }
@@ -88,7 +102,32 @@ class ParamStore {
   /// To be called when value_pieces() were written from outside.
   void values_changed(Stream& stream);
   std::vector<ParamPiece> grad_pieces() const;
-  std::vector<ParamPiece> moment_pieces(int moment) const;  ///< 1 or 2
+  const std::vector<OptimizerState>& states() const { return states_; }
+  /// Of the state `states()[index]`.
+  std::vector<ParamPiece> state_pieces(std::size_t index) const;
+
+  const Mesh& mesh() const { return mesh_; }
+  Memory& memory() const { return memory_; }
+  DType dtype() const { return options_.dtype; }
+  DType grad_dtype() const { return statistics_of(options_.dtype); }
+
+  /// A box of an inner matrix, on some rank that holds one.
+  struct MatrixSlice {
+    int holder = 0;  ///< in the group
+    Shape begin, extent;
+    Tensor grad;  ///< this rank's, where it is the holder
+  };
+  /// An inner matrix of the Hugging Face model, and the ranks of whose gradient and state every one
+  /// has a slice or nothing, the same on all of them.
+  struct InnerMatrix {
+    std::string name;
+    Shape shape;
+    int unit = 0;
+    AxisSet group;
+    std::vector<MatrixSlice> slices;  ///< by holder; together they cover it, maybe several times
+  };
+  /// Those of this rank's units, in their order.
+  std::vector<InnerMatrix> inner_matrices() const;
 
  private:
   struct Range {
@@ -112,15 +151,17 @@ class ParamStore {
     Communicator* others = nullptr;
     int zero = 0;  ///< what they divide; 0 where there are none
     std::vector<Placed> placed;
-    std::int64_t size = 0, matrices = 0;
-    Range held;  ///< of moments and reduced gradients: all, or this rank's shard
+    std::int64_t size = 0;
+    std::int64_t inner = 0, matrices = 0;  ///< where the inner matrices and all matrices end
+    Range held;  ///< of states and reduced gradients: all, or this rank's shard
     std::vector<RestSum> rest = {};  ///< of what is held
 
     bool keeps_whole_values() const { return zero < 3; }
     bool keeps_whole_grads() const { return zero < 2; }
-    Tensor values, grads, moment1, moment2;  ///< whole or `held`
-    Tensor masters;                          ///< `held`, where values are of a lower precision
-    Tensor gathered, whole_grads;            ///< while they are here for the unit's sake
+    Tensor values, grads;          ///< whole or `held`
+    std::vector<Tensor> states;    ///< what is held of their kind of parameter; may be absent
+    Tensor masters;                ///< `held`, where values are of a lower precision
+    Tensor gathered, whole_grads;  ///< while they are here for the unit's sake
     std::optional<Work> gathering;
     bool has_grads = false;  ///< the shard has a sum already
   };
@@ -157,13 +198,16 @@ class ParamStore {
   std::vector<Range> counted(const Bucket& bucket) const;
   /// The pieces of the bucket in `flat`, which has the whole of it or only what is held.
   void add_pieces(const Bucket& bucket, const Tensor& flat, std::vector<ParamPiece>& pieces) const;
-  void add_pieces(const Bucket& bucket, const Placed& placed, const Tensor& flat, Range range,
-                  std::vector<ParamPiece>& pieces) const;
-  std::vector<ParamPiece> held_pieces(Tensor Bucket::*flat) const;
+  /// Those of one parameter in `range`. `flat` begins `from` elements into the bucket.
+  void add_pieces(const Placed& placed, const Tensor& flat, std::int64_t from, Range range,
+                  bool is_divided, std::vector<ParamPiece>& pieces) const;
+  /// What is held of the parameters that a state is of.
+  static Range held_of(const Bucket& bucket, OptimizerState::Of of);
+  void add_slices(const Bucket& bucket, const Placed& placed,
+                  std::vector<InnerMatrix>& matrices) const;
   bool has_masters() const {
     return options_.purpose == Purpose::training && options_.dtype != grad_dtype();
   }
-  DType grad_dtype() const { return statistics_of(options_.dtype); }
 
   const std::unique_ptr<Mesh> own_mesh_;  // of a store that was given none
   const Mesh& mesh_;
@@ -173,6 +217,7 @@ class ParamStore {
   std::vector<RankUnits::Unit> units_;
   std::deque<Reduction> reductions_;  // under way, oldest first
   std::vector<Parameter*> parameters_;
+  std::vector<OptimizerState> states_;
   std::vector<OptShard> shards_;
   std::int64_t parameter_count_ = 0;
 };

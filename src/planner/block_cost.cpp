@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "planner/collectives.h"
-#include "planner/dry_block.h"
 #include "planner/gemm.h"
 
 namespace heddle::planner {
@@ -38,12 +37,11 @@ class BlockModel {
     cost.sequences = b_;
     cost.sequence = sequence_;
     cost.stride_bytes = T_ * h_ * e_;
-    const DryBlocks dry = dry_blocks(job_, static_cast<int>(t_), sequence_, b_);
-    cost.elements = dry.block_elements();
+    cost.dry = dry_blocks(job_, static_cast<int>(t_), sequence_, b_);
     if (stack_.stores_scores) {
       fill_megatron_block(cost);
     } else {
-      fill_block(dry, cost);
+      fill_block(cost.dry, cost);
     }
     fill_ends(cost);
     return cost;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "planner/candidate.h"
+#include "planner/dry_block.h"
 #include "planner/machine.h"
 
 namespace heddle::planner {
@@ -24,7 +25,7 @@ struct BlockCost {
   double stride_bytes = 0;  ///< of the stream of activations: what a message between stages carries
 
   // Of one block:
-  double elements = 0;  ///< of parameters
+  DryBlocks dry = {};
   PassCost forward, backward_input, backward_weight;
   PassCost again_full, again_selective;  ///< what recomputation adds to backward
 

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "base/error.h"
+
 namespace heddle::planner {
 
 const char* name_of(Recompute recompute) {
@@ -9,13 +11,21 @@ const char* name_of(Recompute recompute) {
   return names[static_cast<std::size_t>(recompute)];
 }
 
-Stack Stack::heddle(DType compute) {
+Updates updates_named(std::string_view name) {
+  if (name == "adamw") return Updates::adamw;
+  if (name == "sgd") return Updates::sgd;
+  if (name == "muon") return Updates::muon;
+  fail(ErrorCode::usage, "there is no optimizer \"{}\"", name);
+}
+
+Stack Stack::heddle(DType compute, Updates updates) {
   Stack stack;
   stack.compute = compute;
-  if (compute == DType::f32) {
-    stack.parameter_bytes = 4;
-    stack.state_bytes = 8;
-  }
+  if (compute == DType::f32) stack.parameter_bytes = 4;
+  const double master = compute == DType::f32 ? 0 : 4;
+  stack.state_bytes = master + (updates == Updates::sgd ? 4 : 8);
+  stack.inner_state_bytes = master + (updates == Updates::adamw ? 8 : 4);
+  stack.whole_matrices = updates == Updates::muon;
   return stack;
 }
 

@@ -11,10 +11,18 @@ namespace heddle::planner {
 
 enum class Recompute : std::uint8_t { none, selective, full };
 const char* name_of(Recompute recompute);
+
+/// Who updates the weights; sgd with momentum.
+enum class Updates : std::uint8_t { adamw, sgd, muon };
+/// Error(usage) for a name that none has.
+Updates updates_named(std::string_view name);
+
 /// The software whose steps are predicted: what its layers store and launch.
 struct Stack {
   DType compute = DType::bf16;
-  double parameter_bytes = 2, gradient_bytes = 4, state_bytes = 12;
+  double parameter_bytes = 2, gradient_bytes = 4;
+  double state_bytes = 12, inner_state_bytes = 12;  ///< of the blocks' matrices: the latter
+  bool whole_matrices = false;   ///< the optimizer works on these (matrix_work.h)
   bool stores_scores = false;    ///< attention keeps its score matrix; and there is dropout
   bool regathers = false;        ///< sequence parallelism gathers once more in backward
   bool balances_stages = true;   ///< stages are cut by cost; otherwise all have as many blocks
@@ -27,7 +35,7 @@ struct Stack {
   double host_share = 0.15;     ///< of the host's time per launch in a PyTorch program
 
   /// Heddle itself, in this dtype.
-  static Stack heddle(DType compute);
+  static Stack heddle(DType compute, Updates updates = Updates::adamw);
   /// Megatron-LM and DeepSpeed in 16 bits before flash attention: what the measured tables were
   /// made with.
   static Stack megatron();

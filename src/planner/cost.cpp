@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "planner/collectives.h"
+#include "planner/matrix_work.h"
 
 namespace heddle::planner {
 namespace {
@@ -102,7 +103,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                       .has_norm = split.ends_meet,
                       .has_last = split.ends_meet};
   const CommCounts counts =
-      RankSizes(job.spec, candidate, block.elements, part)
+      RankSizes(job.spec, candidate, block.dry.block_elements(), part)
           .on_dp(static_cast<std::int64_t>(microbatches), stack.parameter_bytes,
                  stack.stores_scores ? 2.0 : stack.gradient_bytes);
   const GroupShape group = group_shape(machine, candidate.dp, candidate.tp);
@@ -145,7 +146,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
 double step_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
                     const Split& split, const BlockCost& block) {
   const auto held_by = [&](const RankPart& part) {
-    return RankSizes(job.spec, candidate, block.elements, part).held_elements(1);
+    return RankSizes(job.spec, candidate, block.dry.block_elements(), part).held_elements(1);
   };
   const auto whole = [](double blocks) { return static_cast<std::int64_t>(std::ceil(blocks)); };
   // The rank that holds most: one end of the model or both.
@@ -157,7 +158,10 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
     held =
         std::max(held, held_by({.blocks = whole(split.last), .has_norm = true, .has_last = true}));
   }
-  return machine.software.step_s +
+  const double most = std::max({split.first, split.most, split.last});
+  const double of_matrices =
+      job.stack.whole_matrices ? matrix_work(machine, job, candidate, block.dry, whole(most)).seconds : 0.0;
+  return machine.software.step_s + of_matrices +
          held * machine.software.optimizer_bytes / machine.device.memory_bytes_per_s;
 }
 

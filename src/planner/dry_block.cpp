@@ -1,5 +1,7 @@
 #include "planner/dry_block.h"
 
+#include <utility>
+
 #include "model/rank_model.h"
 
 namespace heddle::planner {
@@ -11,7 +13,33 @@ ParallelPlan one_of_each(const ModelSpec& spec, int tp, bool sequence) {
   return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}});
 }
 
+std::int64_t padded(std::int64_t count) {
+  constexpr std::int64_t kAlignment = 16;  // of parameters in ParamStore's buffers
+  return (count + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Adds a parameter that lies at `at` in the buffer of a block of this kind.
+void add_inner(const Parameter& parameter, int kind, std::int64_t at, std::int64_t copies,
+               DryBlocks& blocks) {
+  if (!parameter.is_inner_matrix()) return;
+  std::int64_t copied = 0;
+  std::string last;  // several stretches of one tensor are one matrix
+  for (const Parameter::Part& part : parameter.parts) {
+    const bool is_copied = parameter.tail && part.at[0] >= parameter.tail->first_row;
+    if (is_copied) copied += part.extent.count();
+    if (std::exchange(last, part.name) == part.name) continue;
+    blocks.inner_matrices.push_back({kind, part.whole, is_copied ? copies : 1});
+  }
+  blocks.inner_parameters.push_back({kind, at, parameter.shape.count(), copied});
+}
+
 }  // namespace
+
+double DryBlocks::inner_elements() const {
+  std::int64_t sum = 0;
+  for (const InnerParameter& parameter : inner_parameters) sum += padded(parameter.count);
+  return static_cast<double>(sum) / kinds;
+}
 
 DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
   const ParallelPlan plan = one_of_each(job.spec, tp, sequence);
@@ -25,8 +53,17 @@ DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
                         .stream_ranks = plan.sequence ? tp : 1};
   DryBlocks sum;
   for (const Layer* unit : model.layers) sum.cost += unit->cost(shape);
-  for (const auto& bucket : model.units.buckets) sum.elements += bucket.elements;
-  sum.kinds = static_cast<double>(model.layers.size());
+  sum.kinds = static_cast<int>(model.layers.size());
+  int kind = 0;
+  std::int64_t at = 0;
+  for (const Parameter* parameter : model.store->parameters()) {
+    add_inner(*parameter, kind, at, plan.mesh.size(Axis::copy), sum);
+    at += padded(parameter->shape.count());
+    if (at < model.units.buckets[static_cast<std::size_t>(kind)].elements) continue;
+    sum.elements += at;
+    at = 0;
+    ++kind;
+  }
   // The communicators end with the mesh.
   for (auto* calls : {&sum.cost.calls_f, &sum.cost.calls_b}) {
     for (LayerCall& call : *calls) call.over = nullptr;

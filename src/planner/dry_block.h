@@ -9,12 +9,29 @@ namespace heddle::planner {
 /// their layers say of themselves, which are built for this without memory. All that the planner
 /// knows of blocks.
 struct DryBlocks {
+  /// Where a parameter with inner matrices (Parameter::is_inner) lies in its block's buffer. The
+  /// last `copied` elements are on several ranks of tp.
+  struct InnerParameter {
+    int kind = 0;
+    std::int64_t at = 0, count = 0, copied = 0;
+  };
+  /// An inner matrix, as the Hugging Face model has it, and how many ranks hold each element.
+  struct InnerMatrix {
+    int kind = 0;
+    Shape shape;
+    std::int64_t holders = 1;
+  };
+
   Cost cost;                  ///< of all kinds together; calls are over tp
   std::int64_t elements = 0;  ///< of their parameters, padded as ParamStore does
-  double kinds = 1;
+  int kinds = 1;
+  std::vector<InnerParameter> inner_parameters = {};
+  std::vector<InnerMatrix> inner_matrices = {};
 
   /// Of the mean block.
   double block_elements() const { return static_cast<double>(elements) / kinds; }
+  /// Of its inner matrices, padded; they lie first.
+  double inner_elements() const;
 };
 
 /// Allocates: once per (tp, sequence, micro-batch).

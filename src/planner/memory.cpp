@@ -49,7 +49,8 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
           .waiting = waiting / dry.kinds,
           .working = kept + 2.0 * stream,
           .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * stream,
-          .block_elements = dry.block_elements()};
+          .block_elements = dry.block_elements(),
+          .inner_elements = dry.inner_elements()};
 }
 
 /// Blocks among the units of a stage.
@@ -181,6 +182,10 @@ class RankMemory {
     memory.gradients =
         stack.gradient_bytes * (sizes.held_elements(2) + (zero >= 2 ? 2.0 * unit : 0.0));
     memory.optimizer = stack.state_bytes * sizes.held_elements(1);
+    if (stack.inner_state_bytes != stack.state_bytes) {
+      memory.optimizer += (stack.inner_state_bytes - stack.state_bytes) *
+                          sizes.held_inner_elements(kept_.inner_elements);
+    }
     memory.activations = static_cast<double>(part.blocks) * of_block(flying) + of_one(part);
     memory.reserved = machine_.software.reserved_bytes;
     return memory;

@@ -51,7 +51,7 @@ struct Activations {
   double waiting = 0;  ///< between the two halves of backward, when they are apart
   double working = 0;  ///< of the block that is being computed: what is never more than one block's
   double head = 0;     ///< logits and what is made of them
-  double block_elements = 0;  ///< of parameters
+  double block_elements = 0, inner_elements = 0;  ///< of parameters, and of inner matrices
 
   double kept(Recompute recompute) const {
     return recompute == Recompute::full        ? kept_full

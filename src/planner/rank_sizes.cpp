@@ -48,6 +48,12 @@ double RankSizes::held_elements(int from_zero) const {
   return static_cast<double>(elements);
 }
 
+double RankSizes::held_inner_elements(double inner_elements) const {
+  const Unit& blocks = units_.front();
+  const double held = static_cast<double>(blocks.elements) / (zero_ > 0 ? candidate_.dp : 1);
+  return static_cast<double>(blocks.times) * std::min(held, inner_elements);
+}
+
 double RankSizes::largest_unit_elements() const {
   std::int64_t most = 0;
   for (const Unit& unit : units_) most = std::max(most, unit.times > 0 ? unit.elements : 0);

@@ -27,6 +27,9 @@ class RankSizes {
   /// Elements of this rank's parameters with padding; where ZeRO is at least `from_zero`, its share
   /// of them.
   double held_elements(int from_zero) const;
+  /// Of the inner matrices of its blocks, which lie first in their units, what the first rank of dp
+  /// keeps optimizer state for.
+  double held_inner_elements(double inner_elements) const;
   /// Of the largest unit: what ZeRO-3 has gathered at a time.
   double largest_unit_elements() const;
   /// Calls and payloads of one optimizer step.

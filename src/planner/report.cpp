@@ -243,6 +243,7 @@ std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& p
                  schedule.rank_of_stage);
   MeshTraffic traffic =
       step_traffic(schedule, 0, units.ranks.front().units, {}, units.mesh, units.sizes);
+  traffic.groups += units.ranks.front().matrices.traffic;
   std::vector<AxisTraffic> all;
   traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
     for (int op = 0; op < kCommOps; ++op) {

@@ -5,6 +5,7 @@
 #include "model/rank_model.h"
 #include "parallel/step/step_calls.h"
 #include "planner/block_cost.h"
+#include "planner/matrix_work.h"
 
 namespace heddle::planner {
 
@@ -23,6 +24,7 @@ struct StepRank {
   RankUnits units;
   std::vector<UnitTimes> times;  ///< by unit
   double optimizer_seconds = 0;
+  MatrixWork matrices = {};  ///< of an optimizer of whole matrices
 
   /// Of one micro-batch on a stage.
   UnitTimes of_stage(int stage) const;

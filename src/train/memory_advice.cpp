@@ -71,7 +71,7 @@ class Advice {
     if (config.tokens_per_step() % config.tokens_per_microbatch() != 0) return std::nullopt;
     try {
       const ParallelPlan plan =
-          make_plan(spec_, parallel_request(config.parallel), variant.ranks, config.data.seq_len);
+          make_plan(spec_, parallel_request(config), variant.ranks, config.data.seq_len);
       const int last = plan.mesh.ranks() - plan.mesh.ranks() / plan.mesh.size(Axis::pp);
       std::size_t most = plan_rank(config, spec_, plan, 0, device_).memory.reserved;
       if (last > 0) {

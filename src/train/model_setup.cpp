@@ -161,11 +161,28 @@ BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spe
           .scale_residual_init = scales_residual_init(config.model, spec)};
 }
 
-AdamWConfig adamw_config(const config::OptimConfig& optim) {
-  return {.beta1 = optim.beta1,
-          .beta2 = optim.beta2,
-          .eps = optim.eps,
-          .weight_decay = optim.weight_decay};
+OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
+  const AdamWConfig adamw{.beta1 = optim.beta1,
+                          .beta2 = optim.beta2,
+                          .eps = optim.eps,
+                          .weight_decay = optim.weight_decay};
+  switch (optim.name) {
+    case config::OptimizerName::adamw: return adamw;
+    case config::OptimizerName::sgd:
+      return SgdConfig{.momentum = optim.used_momentum(),
+                       .dampening = optim.dampening,
+                       .nesterov = optim.uses_nesterov(),
+                       .weight_decay = optim.weight_decay};
+    case config::OptimizerName::muon: break;
+  }
+  return MuonConfig{.lr_ratio = optim.lr > 0.0 ? optim.muon_lr.value_or(optim.lr) / optim.lr : 1.0,
+                    .momentum = optim.used_momentum(),
+                    .nesterov = optim.uses_nesterov(),
+                    .scale = optim.muon_scale == config::MuonScale::original
+                                 ? MuonConfig::Scale::original
+                                 : MuonConfig::Scale::match_rms_adamw,
+                    .newton_schulz_steps = static_cast<int>(optim.newton_schulz_steps),
+                    .rest = adamw};
 }
 
 LrSchedule lr_schedule(const config::RunConfig& config) {

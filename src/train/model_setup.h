@@ -8,8 +8,8 @@
 #include "infer/special_tokens.h"
 #include "model/spec.h"
 #include "observe/terminal.h"
-#include "optim/adamw.h"
 #include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace heddle {
@@ -48,7 +48,8 @@ bool scales_residual_init(const config::ModelConfig& model, const ModelSpec& spe
 /// How a run builds its model's layers.
 BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spec);
 
-AdamWConfig adamw_config(const config::OptimConfig& optim);
+/// The optimizer of a run; optim.lr and its schedule are no part of it.
+OptimizerConfig optimizer_config(const config::OptimConfig& optim);
 LrSchedule lr_schedule(const config::RunConfig& config);
 
 /// The weights that a run starts from: those of model.path, or random ones.

@@ -3,9 +3,12 @@
 #include <array>
 #include <string>
 
+#include "train/model_setup.h"
+
 namespace heddle {
 
-ParallelRequest parallel_request(const config::ParallelConfig& parallel) {
+ParallelRequest parallel_request(const config::RunConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel;
   static constexpr std::array<VocabularyPlacement, 3> kPlacements = {
       VocabularyPlacement::replicated, VocabularyPlacement::tensor, VocabularyPlacement::pipeline};
   return {.dp = static_cast<int>(parallel.dp),
@@ -17,7 +20,8 @@ ParallelRequest parallel_request(const config::ParallelConfig& parallel) {
           .vocabulary_algorithm = static_cast<int>(parallel.vocabulary_algorithm),
           .schedule = std::string(name_of(parallel.schedule)),
           .chunks = static_cast<int>(parallel.chunks),
-          .overlap = parallel.overlap};
+          .overlap = parallel.overlap,
+          .whole_matrices = needs_whole_matrices(optimizer_config(config.optim))};
 }
 
 }  // namespace heddle

@@ -5,8 +5,8 @@
 
 namespace heddle {
 
-/// The section `parallel` as the planner of meshes takes it. Throws Error(usage) for what this
-/// version does not do.
-ParallelRequest parallel_request(const config::ParallelConfig& parallel);
+/// The section `parallel`, and what the optimizer wants of the ranks, as the planner of meshes
+/// takes it. Throws Error(usage) for what this version does not do.
+ParallelRequest parallel_request(const config::RunConfig& config);
 
 }  // namespace heddle

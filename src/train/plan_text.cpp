@@ -68,6 +68,7 @@ std::vector<std::string> describe_traffic(const StepPlan& plan) {
   for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp, Axis::copy}) {
     describe_counts(name_of(axis), plan.traffic.on(axis), lines);
   }
+  describe_counts("several axes", plan.traffic.groups, lines);
   describe_counts("pp ends", plan.traffic.ends, lines);
   describe_counts("pp lanes", plan.traffic.lanes, lines);
   return lines;

@@ -17,7 +17,7 @@ namespace {
 using Differences = std::vector<RunIdentity::Difference>;
 using config::Scope;
 
-constexpr const char* kSteps = "train.steps";
+constexpr const char *kSteps = "train.steps", *kOptimizer = "optim.name";
 
 /// The learning rates of the recorded run; nothing when they were not recorded.
 std::optional<LrSchedule> recorded_schedule(const Json& then) {
@@ -61,7 +61,24 @@ std::string rate_line(const LrSchedule& then, const LrSchedule& now, std::int64_
                      after);
 }
 
+/// "  the states of adamw ... in its place", or "".
+std::string optimizer_line(const Differences& changes) {
+  const auto name = std::ranges::find(changes, kOptimizer, &RunIdentity::Difference::name);
+  if (name == changes.end()) return "";
+  return fmt::format(
+      "  the optimizer's states in it are those of {} and mean nothing to {}: they would be left "
+      "behind, and those of {} start at zero\n",
+      name->theirs, name->ours, name->ours);
+}
+
 }  // namespace
+
+bool was_other_optimizer(const Manifest& manifest, const RunIdentity& now) {
+  const Json then = manifest.trainer->value("identity", Json::object());
+  const auto differences = now.differences_from(then);
+  return std::ranges::any_of(differences,
+                             [](const auto& difference) { return difference.name == kOptimizer; });
+}
 
 bool longer_run_changes_rate(const config::RunConfig& config, std::int64_t step) {
   LrSchedule longer = lr_schedule(config);
@@ -104,6 +121,7 @@ void check_resumable(const std::filesystem::path& checkpoint, const Manifest& ma
   if (changes.empty()) return;
   std::string text = table(changes);
   if (rate_then) text += rate_line(*rate_then, rate_now, manifest.step + 1);
+  text += optimizer_line(changes);
   if (changes_are_accepted) {
     log_warn("{} was made with other settings, and goes on with changed ones:\n{}",
              checkpoint.string(), text.substr(0, text.size() - 1));

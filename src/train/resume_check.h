@@ -14,10 +14,14 @@ namespace heddle {
 /// refused with a table of then and now, unless they are accepted: then the table is a warning. All
 /// else may change. train.steps counts as a change only where a step already done would have had
 /// another learning rate: else the run is what it would have been with the new number from the
-/// start. Refusals are Error(usage).
+/// start. With another optimizer the refusal says that its states would be left behind. Refusals
+/// are Error(usage).
 void check_resumable(const std::filesystem::path& checkpoint, const Manifest& manifest,
                      const RunIdentity& now, const config::RunConfig& config,
                      bool changes_are_accepted);
+
+/// Whether the checkpoint's optimizer was another one, so that its states mean nothing now.
+bool was_other_optimizer(const Manifest& manifest, const RunIdentity& now);
 
 /// Whether a larger train.steps gives steps up to `step` another learning rate.
 bool longer_run_changes_rate(const config::RunConfig& config, std::int64_t step);

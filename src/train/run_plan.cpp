@@ -68,7 +68,9 @@ StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
                             {.sequences = config.train.microbatch,
                              .seq_len = config.data.seq_len,
                              .microbatches = static_cast<int>(config.accumulation())},
-                            {.device = device, .deterministic = config.run.deterministic});
+                            {.device = device,
+                             .deterministic = config.run.deterministic,
+                             .optimizer = optimizer_config(config.optim)});
   if (device.kind != Device::Kind::cpu) return plan;
   // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
   constexpr std::size_t kTensors = 4;  // of a MicroBatch

@@ -13,9 +13,19 @@
 namespace heddle {
 namespace {
 
-constexpr const char* kMoment1 = "exp_avg.";
-constexpr const char* kMoment2 = "exp_avg_sq.";
 constexpr const char* kMaster = "master.";
+
+/// "exp_avg.NAME".
+std::string state_key(const OptimizerState& state, const std::string& name) {
+  return state.name + "." + name;
+}
+
+/// Whether the checkpoint has the state of any parameter.
+bool has_state(const CheckpointReader& checkpoint, const OptimizerState& state) {
+  return std::ranges::any_of(checkpoint.optimizer().names(), [&](const std::string& name) {
+    return name.starts_with(state_key(state, ""));
+  });
+}
 
 /// Puts a tensor that lies in boxes on all ranks together on the first one.
 class Collector {
@@ -116,8 +126,10 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
                                Memory& memory, Stream& stream) {
   Collector collector(model, world, memory, stream);
   const auto values = collector.collect(model.store().value_pieces());
-  const auto moment1 = collector.collect(model.store().moment_pieces(1));
-  const auto moment2 = collector.collect(model.store().moment_pieces(2));
+  std::vector<std::map<std::string, Tensor>> states;
+  for (std::size_t i = 0; i < model.store().states().size(); ++i) {
+    states.push_back(collector.collect(model.store().state_pieces(i)));
+  }
   if (world.rank() == 0) {
     CheckpointContent content;
     content.step = state.step;
@@ -139,8 +151,12 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
         content.optimizer.push_back(whole_entry(kMaster + name, value));
       }
       content.weights.push_back(whole_entry(name, stored));
-      content.optimizer.push_back(whole_entry(kMoment1 + name, moment1.at(name)));
-      content.optimizer.push_back(whole_entry(kMoment2 + name, moment2.at(name)));
+      for (std::size_t i = 0; i < states.size(); ++i) {
+        const auto state = states[i].find(name);
+        if (state == states[i].end()) continue;  // it is of other parameters
+        content.optimizer.push_back(
+            whole_entry(state_key(model.store().states()[i], name), state->second));
+      }
     }
     write_checkpoint(real_file_system(), checkpoints, content);
   }
@@ -148,7 +164,8 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
   return checkpoints / checkpoint_name(state.step);
 }
 
-RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& stream) {
+RunState restore_run(const CheckpointReader& checkpoint, Model& model, MissingStates missing,
+                     Stream& stream) {
   const auto read = [&](const StoredTensors& stored, const std::string& name,
                         const ParamPiece& piece) {
     if (!stored.contains(name) || stored.shape(name) != piece.part->whole) {
@@ -175,11 +192,20 @@ RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& s
     read(has_master ? checkpoint.optimizer() : checkpoint.weights(),
          has_master ? kMaster + name : name, piece);
   }
-  for (const ParamPiece& piece : model.store().moment_pieces(1)) {
-    read(checkpoint.optimizer(), kMoment1 + piece.part->name, piece);
-  }
-  for (const ParamPiece& piece : model.store().moment_pieces(2)) {
-    read(checkpoint.optimizer(), kMoment2 + piece.part->name, piece);
+  const auto& states = model.store().states();
+  for (std::size_t i = 0; i < states.size() && missing != MissingStates::all_start_at_zero; ++i) {
+    if (!has_state(checkpoint, states[i])) {
+      if (missing == MissingStates::start_at_zero) continue;
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("{} has no {}, which the optimizer keeps: another optimizer wrote it, "
+                      "or one with other settings",
+                      checkpoint.path().string(), states[i].name),
+          "--accept-changes lets it start at zero, --fresh starts over");
+    }
+    for (const ParamPiece& piece : model.store().state_pieces(i)) {
+      read(checkpoint.optimizer(), state_key(states[i], piece.part->name), piece);
+    }
   }
   model.store().values_changed(stream);
   const Manifest& manifest = checkpoint.manifest();

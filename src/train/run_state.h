@@ -12,8 +12,8 @@
 
 namespace heddle {
 
-/// Where a run stands between two steps: with the weights, the moments and the run file, all that
-/// the rest of the run depends on.
+/// Where a run stands between two steps: with the weights, the optimizer's states and the run file,
+/// all that the rest of the run depends on.
 struct RunState {
   std::int64_t step = 0;  ///< steps done; also the data cursor
   std::int64_t tokens = 0;
@@ -32,8 +32,16 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
                                const std::vector<TextFile>& companions, World& world,
                                Memory& memory, Stream& stream);
 
-/// Puts this rank's weights and moments back, whatever the mesh that saved them, and returns where
-/// the run stood.
-RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& stream);
+/// What becomes of states of the optimizer that a checkpoint does not have.
+enum class MissingStates : std::uint8_t {
+  are_refused,
+  start_at_zero,     ///< those that it has of no parameter
+  all_start_at_zero  ///< it is another optimizer's, and what it has is left behind
+};
+
+/// Puts this rank's weights and the optimizer's states back, whatever the mesh that saved them, and
+/// returns where the run stood.
+RunState restore_run(const CheckpointReader& checkpoint, Model& model, MissingStates missing,
+                     Stream& stream);
 
 }  // namespace heddle

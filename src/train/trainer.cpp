@@ -140,8 +140,7 @@ class Run {
   /// decided or exchanged before. (A dry run has one rank only, and others in thought.)
   ParallelPlan make_plan_of_all() {
     if (!options_.dry_run) require_same_on_all_ranks(world_, identity_);
-    return make_plan(spec_, parallel_request(config_.parallel), world_.size(),
-                     config_.data.seq_len);
+    return make_plan(spec_, parallel_request(config_), world_.size(), config_.data.seq_len);
   }
 
   /// Before anything is written there. Only the first rank holds it.
@@ -321,9 +320,15 @@ class Run {
     mesh_ = std::make_unique<Mesh>(plan_.mesh, world_.all());
     model_ = std::make_unique<Model>(spec_, build_options(config_, spec_), plan_, *mesh_,
                                      ParamStore::Purpose::training, memory_);
-    optimizer_ = std::make_unique<AdamW>(adamw_config(config_.optim));
+    optimizer_ = make_optimizer(optimizer_config(config_.optim), model_->store());
     if (resume()) return;
     start_weights(config_, *model_, stream_, terminal());
+  }
+
+  MissingStates missing_states() const {
+    if (!options_.accept_changes) return MissingStates::are_refused;
+    return was_other_optimizer(latest_->manifest(), identity_) ? MissingStates::all_start_at_zero
+                                                               : MissingStates::start_at_zero;
   }
 
   /// From the checkpoint that the first rank found, if it found one.
@@ -339,7 +344,7 @@ class Run {
                               latest_->path().string()),
                   "give all ranks the same run folder");
     }
-    state_ = restore_run(*latest_, *model_, stream_);
+    state_ = restore_run(*latest_, *model_, missing_states(), stream_);
     newest_ = latest_->path();
     newest_step_ = state_.step;
     latest_.reset();
@@ -690,7 +695,7 @@ class Run {
   observe::StepTimeRow step_time_;
   std::unique_ptr<Mesh> mesh_;  // a dry run has none
   std::unique_ptr<Model> model_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   observe::SinkSet sinks_;
   observe::StepPace pace_;
 

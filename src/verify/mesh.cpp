@@ -12,7 +12,7 @@
 #include "engine/train_step.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "tensor/transfer.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
@@ -66,8 +66,7 @@ class MeshRun {
         stream_(options.threads, options.device),
         tokenizer_(configured_tokenizer(config)),
         spec_(configured_model(config, tokenizer_.tokenizer)),
-        plan_(
-            make_plan(spec_, parallel_request(config.parallel), world.size(), config.data.seq_len)),
+        plan_(make_plan(spec_, parallel_request(config), world.size(), config.data.seq_len)),
         mesh_(plan_.mesh, world.all()),
         names_(tensor_names(spec_)),
         data_(open_run_data(config, tokenizer_,
@@ -119,8 +118,8 @@ class MeshRun {
   void record_one_rank() {
     Model model(spec_, build_options(config_, spec_), ParamStore::Purpose::training, memory_);
     start_weights(config_, model, stream_, {.is_silent = true});
-    AdamW adamw(adamw_config(config_.optim));
-    TrainStep step(model, adamw, stream_, memory_);
+    const auto optimizer = make_optimizer(optimizer_config(config_.optim), model.store());
+    TrainStep step(model, *optimizer, stream_, memory_);
     step.watch(
         [&](const std::string& label, int microbatch, TrainStep::Pass pass, const Tensor& made) {
           if (!is_compared(label) || !made.defined()) return;
@@ -150,8 +149,8 @@ class MeshRun {
     Model model(spec_, build_options(config_, spec_), plan_, mesh_, ParamStore::Purpose::training,
                 memory_);
     start_weights(config_, model, stream_, {.is_silent = true});
-    AdamW adamw(adamw_config(config_.optim));
-    TrainStep step(model, adamw, stream_, memory_);
+    const auto optimizer = make_optimizer(optimizer_config(config_.optim), model.store());
+    TrainStep step(model, *optimizer, stream_, memory_);
     const auto own = config_.accumulation();
     const std::int64_t first = mesh_.coord(Axis::dp) * own;
     step.watch(

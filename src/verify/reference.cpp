@@ -14,7 +14,7 @@
 #include "infer/generate.h"
 #include "model/registry.h"
 #include "ops/softmax_xent.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "tensor/transfer.h"
 #include "verify/difference.h"
 
@@ -41,8 +41,10 @@ class ReferenceRun {
                         reference_.entry("input_ids").shape()[-1])),
         mesh_(plan_.mesh, world.all()),
         model_(spec_, build_options(options), plan_, mesh_, ParamStore::Purpose::training, memory_),
-        optimizer_({.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}),
-        step_(model_, optimizer_, stream_, memory_) {}
+        optimizer_(make_optimizer(
+            AdamWConfig{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+            model_.store())),
+        step_(model_, *optimizer_, stream_, memory_) {}
 
   ReferenceReport run() {
     load_weights(weights_, model_.spec(), model_.store(), stream_);
@@ -192,7 +194,7 @@ class ReferenceRun {
   const ParallelPlan plan_;
   const Mesh mesh_;
   Model model_;
-  AdamW optimizer_;
+  const std::unique_ptr<Optimizer> optimizer_;
   TrainStep step_;
   ReferenceReport report_;
 };

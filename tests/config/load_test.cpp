@@ -189,6 +189,23 @@ TEST(LoadErrors, OfConflictsSayBothKeysAndTheRemedy) {
       error_text(kGoodRun + "[optim]\ndecay_steps = 5\n"),
       "run.toml:9:1: optim.decay_steps is only used by optim.schedule = \"wsd\"; remove it or "
       "change the schedule");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nmomentum = 0.9\nmuon_scale = \"original\"\n"),
+            "run.toml:9:1: optim.momentum is only used by sgd and muon; remove it or change "
+            "optim.name\n"
+            "run.toml:10:1: optim.muon_scale is only used by muon; remove it or change optim.name");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"sgd\"\nnesterov = true\n"),
+            "run.toml:10:1: optim.nesterov looks ahead along the momentum, and sgd has none; set "
+            "optim.momentum (0.9 is usual), or nesterov = false");
+  EXPECT_EQ(
+      error_text(kGoodRun + "[optim]\nname = \"sgd\"\nmomentum = 0.9\nnesterov = true\n"
+                            "dampening = 0.5\n"),
+      "run.toml:12:1: optim.nesterov and optim.dampening = 0.5 exclude each other; set one of "
+      "them");
+  EXPECT_EQ(
+      error_text(kGoodRun + "[optim]\nname = \"muon\"\nlr = 0\nmuon_lr = 0.02\n"),
+      "run.toml:11:1: optim.muon_lr = 0.02 follows optim.lr, which is 0; set optim.lr above 0");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"onebit-adam\"\n"),
+            "run.toml:9:1: optim.name = \"onebit-adam\" is not one of adamw, sgd, muon");
   EXPECT_EQ(error_text(""),
             "run.toml: no model; set one of model.preset, model.path and model.config\n"
             "run.toml: no training data; set data.train or [[data.sources]]\n"

@@ -66,7 +66,13 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "optim.beta2",
                                      "optim.eps",
                                      "optim.weight_decay",
-                                     "optim.clip"};
+                                     "optim.clip",
+                                     "optim.momentum",
+                                     "optim.nesterov",
+                                     "optim.dampening",
+                                     "optim.muon_lr",
+                                     "optim.muon_scale",
+                                     "optim.newton_schulz_steps"};
   for (const auto& key : keys()) {
     const std::string name = key.full_name();
     const Scope expected = process.contains(name)   ? Scope::process

@@ -39,10 +39,11 @@ inline std::string bytes_of(const Tensor& tensor) {
 /// A model of random weights with all that a step needs.
 class Training {
  public:
-  Training(const std::string& name, BuildOptions options)
+  Training(const std::string& name, BuildOptions options, const OptimizerConfig& optimizer = {})
       : options_(fill(options)),
         model_(reference_spec(name), options_, ParamStore::Purpose::training, memory_),
-        step_(model_, optimizer_, stream_, memory_) {
+        optimizer_(make_optimizer(optimizer, model_.store())),
+        step_(model_, *optimizer_, stream_, memory_) {
     initialize(model_.store(), 5, stream_);
   }
 
@@ -73,7 +74,7 @@ class Training {
   Stream stream_{1};
   BuildOptions options_;
   Model model_;
-  AdamW optimizer_{AdamWConfig{}};
+  const std::unique_ptr<Optimizer> optimizer_;
   TrainStep step_;
 };
 

@@ -8,14 +8,15 @@
 namespace heddle {
 namespace {
 
-/// Values and moments of every parameter.
+/// Values and the optimizer's states of every parameter.
 std::vector<std::string> state_of(Model& model) {
   std::vector<std::string> state;
   const ParamStore& store = model.store();
-  for (const auto& pieces :
-       {store.value_pieces(), store.moment_pieces(1), store.moment_pieces(2)}) {
+  const auto add = [&](const std::vector<ParamPiece>& pieces) {
     for (const ParamPiece& piece : pieces) state.push_back(bytes_of(piece.data));
-  }
+  };
+  add(store.value_pieces());
+  for (std::size_t i = 0; i < store.states().size(); ++i) add(store.state_pieces(i));
   return state;
 }
 
@@ -121,8 +122,8 @@ TEST(TrainStep, ClippingBoundsTheChangeButReportsTheNormBefore) {
   };
   const double norm = run(free, 0.0).grad_norm;
   EXPECT_EQ(run(clipped, norm / 4).grad_norm, norm);
-  const Tensor without = free.model().store().moment_pieces(1)[0].data;
-  const Tensor with = clipped.model().store().moment_pieces(1)[0].data;
+  const Tensor without = free.model().store().state_pieces(0)[0].data;
+  const Tensor with = clipped.model().store().state_pieces(0)[0].data;
   for (std::size_t i = 0; i < 64; ++i) {
     EXPECT_NEAR(with.host<float>()[i], without.host<float>()[i] / 4, 1e-6 * norm);
   }

@@ -1,4 +1,4 @@
-// Operations on flat tensors, on a GPU: AdamW, sums, casts, copies, random numbers.
+// Operations on flat tensors, on a GPU: AdamW, SGD, sums, casts, copies, random numbers.
 #include <limits>
 
 #include "base/error.h"
@@ -6,6 +6,7 @@
 #include "ops/cuda_testing.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
+#include "ops/sgd.h"
 
 namespace heddle::ops {
 namespace {
@@ -40,6 +41,56 @@ TEST_F(CudaFlat, AdamWEqualsTheCpu) {
     const Tensor before = down(dev_p);
     adamw(dev_p, up(g, DType::f32), dev_m, dev_v, args(up(clip)), gpu());
     expect_same_bits(down(dev_p), before);
+  }
+}
+
+TEST_F(CudaFlat, SgdEqualsTheCpu) {
+  for (const std::int64_t count : kCounts) {
+    const auto vector = [&](std::uint64_t seed) { return random({count}, DType::f32, seed); };
+    for (const bool has_momentum : {false, true}) {
+      const Tensor p = vector(1), g = vector(2), m = vector(3), clip = empty({1}, DType::f32);
+      set(clip, {0.625});
+      const Tensor dev_p = up(p, DType::f32), dev_g = up(g, DType::f32), dev_m = up(m, DType::f32);
+      const Tensor low = device_empty({count}, DType::bf16);
+      const auto args = [&](const Tensor& factor, const Tensor& guard) {
+        return SgdArgs{.lr = 0.1,
+                       .momentum = has_momentum ? 0.9 : 0.0,
+                       .nesterov = has_momentum,
+                       .weight_decay = 0.1,
+                       .clip = factor,
+                       .guard = guard};
+      };
+      sgd(p, g, has_momentum ? m : Tensor(), args(clip, {}), cpu());
+      SgdArgs on_device = args(up(clip), {});
+      on_device.p_low = low;
+      sgd(dev_p, dev_g, has_momentum ? dev_m : Tensor(), on_device, gpu());
+      expect_near(dev_p, p, 1e-6, "p");
+      expect_near(dev_m, m, 1e-6, "m");
+      expect_near(low, round_trip(down(dev_p), DType::bf16), 0.0, "p in bf16");
+      set(clip, {std::numeric_limits<double>::quiet_NaN()});
+      const Tensor before = down(dev_p);
+      sgd(dev_p, dev_g, has_momentum ? dev_m : Tensor(), args({}, up(clip)), gpu());
+      expect_same_bits(down(dev_p), before);
+    }
+  }
+}
+
+TEST_F(CudaFlat, RunningMeansAndDivisionsByNormsEqualTheCpus) {
+  for (const std::int64_t count : kCounts) {
+    for (const bool nesterov : {false, true}) {
+      const Tensor g = random({count}, DType::f32, 1), m = random({count}, DType::f32, 2);
+      const Tensor dev_g = up(g, DType::f32), dev_m = up(m, DType::f32);
+      const Tensor clip = empty({1}, DType::f32), sum = empty({1}, DType::f64);
+      set(clip, {0.625});
+      set(sum, {9.0});
+      running_mean(g, m, {.momentum = 0.9, .nesterov = nesterov, .clip = clip}, cpu());
+      running_mean(dev_g, dev_m, {.momentum = 0.9, .nesterov = nesterov, .clip = up(clip)}, gpu());
+      expect_near(dev_g, g, 1e-6, "g");
+      expect_near(dev_m, m, 1e-6, "m");
+      divide_by_norm(g, sum, 1e-7, cpu());
+      divide_by_norm(dev_g, up(sum), 1e-7, gpu());
+      expect_near(dev_g, g, 1e-6, "g over its norm");
+    }
   }
 }
 

@@ -49,7 +49,7 @@ TEST(AdamW, FollowsThePublishedUpdateAndDecaysMatricesOnly) {
   Layer* unit = &linear;
   ParamStore store({&unit, 1}, DType::f64, ParamStore::Purpose::training, memory);
   const AdamWConfig config{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.3};
-  AdamW optimizer(config);
+  const auto optimizer = make_optimizer(config, store);
   ReferenceAdamW references[] = {{config, {}, {}}, {config, {}, {}}};
   initialize(store, 1, stream);
   std::vector<double> want[] = {values_of(weight->value), values_of(bias->value)};
@@ -65,11 +65,11 @@ TEST(AdamW, FollowsThePublishedUpdateAndDecaysMatricesOnly) {
       }
       references[i].step(want[i], values_of(p.grad), args, p.is_matrix());
     }
-    optimizer.step(store.shards(), args, stream);
+    optimizer->step(args, stream);
     for (std::size_t i = 0; i < 2; ++i) {
       const auto have = values_of(store.parameters()[i]->value);
-      const auto first = values_of(store.moment_pieces(1)[i].data),
-                 second = values_of(store.moment_pieces(2)[i].data);
+      const auto first = values_of(store.state_pieces(0)[i].data),
+                 second = values_of(store.state_pieces(1)[i].data);
       for (std::size_t at = 0; at < have.size(); ++at) {
         ASSERT_NEAR(have[at], want[i][at], 1e-12) << "step " << step << " element " << at;
         ASSERT_NEAR(first[at], references[i].m[at], 1e-12);

@@ -59,14 +59,15 @@ TEST_F(Store, HasATiedParameterOnce) {
 
 TEST_F(Store, ShardsCoverEveryParameterExactlyOnce) {
   ParamStore store = make();
+  store.declare({{"first"}, {"second"}});
   for (const OptShard& shard : store.shards()) {
-    for (const Tensor& flat : {shard.value, shard.grad, shard.moment1, shard.moment2}) {
+    for (const Tensor& flat : {shard.value, shard.grad, shard.states[0], shard.states[1]}) {
       EXPECT_EQ(flat.dims(), 1);
       EXPECT_EQ(flat.count(), shard.value.count());
     }
   }
   const auto values = store.value_pieces(), grads = store.grad_pieces();
-  const auto first = store.moment_pieces(1), second = store.moment_pieces(2);
+  const auto first = store.state_pieces(0), second = store.state_pieces(1);
   ASSERT_EQ(values.size(), 6u);
   for (std::size_t i = 0; i < values.size(); ++i) {
     int homes = 0;
@@ -74,8 +75,8 @@ TEST_F(Store, ShardsCoverEveryParameterExactlyOnce) {
       if (!lies_in(values[i].data, shard.value)) continue;
       ++homes;
       EXPECT_TRUE(lies_in(grads[i].data, shard.grad));
-      EXPECT_TRUE(lies_in(first[i].data, shard.moment1));
-      EXPECT_TRUE(lies_in(second[i].data, shard.moment2));
+      EXPECT_TRUE(lies_in(first[i].data, shard.states[0]));
+      EXPECT_TRUE(lies_in(second[i].data, shard.states[1]));
     }
     EXPECT_EQ(homes, 1) << values[i].part->name;
   }
@@ -83,6 +84,7 @@ TEST_F(Store, ShardsCoverEveryParameterExactlyOnce) {
 
 TEST_F(Store, PaddingAddsNothingToGradientsAndMoments) {
   ParamStore store = make();
+  store.declare({{"first"}, {"second"}});
   for (Parameter* p : store.parameters()) std::ranges::fill(p->grad.host<double>(), 1.0);
   double grads = 0.0, moments = 0.0;
   std::int64_t elements = 0;
@@ -92,7 +94,7 @@ TEST_F(Store, PaddingAddsNothingToGradientsAndMoments) {
       return std::accumulate(host.begin(), host.end(), 0.0);
     };
     grads += sum(shard.grad);
-    moments += sum(shard.moment1) + sum(shard.moment2);
+    moments += sum(shard.states[0]) + sum(shard.states[1]);
     elements += shard.grad.count();
   }
   EXPECT_EQ(grads, static_cast<double>(store.parameter_count()));
@@ -102,6 +104,7 @@ TEST_F(Store, PaddingAddsNothingToGradientsAndMoments) {
 
 TEST_F(Store, OnlyMatricesDecay) {
   ParamStore store = make();
+  store.declare({{"first"}, {"second"}});
   for (const Parameter* p : store.parameters()) {
     for (const OptShard& shard : store.shards()) {
       if (lies_in(p->value, shard.value)) {

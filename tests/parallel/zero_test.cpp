@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "comm/threads/thread_world.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "parallel/store_testing.h"
 
 namespace heddle {
@@ -96,8 +96,7 @@ class Walk {
   void step(int step, const std::function<void()>& look) {
     walk(step, [&] {
       look();
-      AdamW optimizer({.weight_decay = 0.3});
-      optimizer.step(store_.shards(), {.lr = 0.01, .step = step}, stream_);
+      optimizer_->step({.lr = 0.01, .step = step}, stream_);
     });
   }
 
@@ -165,6 +164,8 @@ class Walk {
   Stream stream_{1};
   Holders units_;
   ParamStore store_;
+  const std::unique_ptr<Optimizer> optimizer_ =
+      make_optimizer(AdamWConfig{.weight_decay = 0.3}, store_);
 };
 
 Mesh mesh_of(int dp, World& world) { return Mesh(MeshShape{}.with(Axis::dp, dp), world.all()); }
@@ -188,8 +189,8 @@ State two_steps(const StepSetup& setup, Source source, Holders (*units)() = tied
     values.add(walk.store().value_pieces());
     const auto seen = walk.seen();
     if (world.rank() == 0) state.seen = seen;
-    first.add(walk.store().moment_pieces(1));
-    second.add(walk.store().moment_pieces(2));
+    first.add(walk.store().state_pieces(0));
+    second.add(walk.store().state_pieces(1));
   });
   state.grads = grads.tensors();
   state.values = values.tensors();

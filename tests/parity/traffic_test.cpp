@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "comm/threads/thread_world.h"
+#include "parity/rank_part.h"
 #include "parity/rank_training.h"
 #include "parity/volumes.h"
 #include "planner/step_units.h"
@@ -60,22 +61,6 @@ planner::Candidate candidate_of(const MeshCase& mesh) {
   if (mesh.recompute) candidate.recompute = planner::Recompute::full;
   candidate.schedule = planner::pipeline_named(mesh.request.schedule);
   return candidate;
-}
-
-/// What a rank has of a model, by the plan's assignment of units to stages.
-planner::RankPart part_of(const ModelSpec& spec, const ParallelPlan& plan, int rank) {
-  planner::RankPart part;
-  const int last = unit_count(spec) - 1;
-  for (const int stage : plan.stages_of(plan.mesh.coord(Axis::pp, rank))) {
-    const auto& [begin, end] = plan.units_of_stage[static_cast<std::size_t>(stage)];
-    for (int unit = begin; unit < end; ++unit) {
-      part.has_first |= unit == 0;
-      part.has_last |= unit == last;
-      part.has_norm |= unit == last - 1;
-      if (unit > 0 && unit < last - 1) ++part.blocks;
-    }
-  }
-  return part;
 }
 
 class MeshGrid : public testing::TestWithParam<MeshCase> {

@@ -65,6 +65,7 @@ Volumes::Unit Volumes::block() const {
   unit.push(q * h);
   unit.push(ups * f * h);
   unit.push(f * h);
+  unit.inner = unit.count;
   if (spec_.qkv_bias) unit.push(q + 2 * kv, false, has_copies ? 2 * kv : 0);
   if (spec_.attention_out_bias) unit.push(h);
   if (spec_.mlp_bias) {
@@ -144,6 +145,34 @@ std::int64_t Volumes::held_elements(int from_zero) const {
   std::int64_t elements = 0;
   for (const Unit& unit : units_) {
     elements += unit.times * (unit.elements / (zero_ >= from_zero ? d_ : 1));
+  }
+  return elements;
+}
+
+std::int64_t Volumes::inner_elements(bool counts_copies) const {
+  std::int64_t elements = 0;
+  for (const Unit& unit : units_) {
+    const auto [begin, end] = held(unit);
+    std::int64_t at = 0;
+    for (int i = 0; i < unit.inner; ++i) {
+      const Size& matrix = unit.sizes[static_cast<std::size_t>(i)];
+      const std::int64_t last = at + matrix.count - (counts_copies ? 0 : matrix.copied);
+      elements += unit.times * std::max<std::int64_t>(0, std::min(end, last) - std::max(begin, at));
+      at += round_up(matrix.count, 16);
+    }
+  }
+  return elements;
+}
+
+std::int64_t Volumes::held_inner_elements() const {
+  std::int64_t elements = 0;
+  for (const Unit& unit : units_) {
+    std::int64_t inner = 0;
+    for (int i = 0; i < unit.inner; ++i) {
+      inner += round_up(unit.sizes[static_cast<std::size_t>(i)].count, 16);
+    }
+    const auto [begin, end] = held(unit);
+    elements += unit.times * std::max<std::int64_t>(0, std::min(end, inner) - begin);
   }
   return elements;
 }

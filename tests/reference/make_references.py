@@ -4,7 +4,7 @@
     python3 -m venv .venv-references
     .venv-references/bin/pip install torch==2.13.0 transformers==5.17.0
     .venv-references/bin/pip install tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6
-    .venv-references/bin/python tests/reference/make_references.py [--out DIR]
+    .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only optimizers]
 
 Everything follows from fixed seeds, so a second run on the same machine writes the same bytes (another CPU may differ
 in the last bits of the floats). Everything is computed on one CPU thread in float32 with eager attention.
@@ -18,6 +18,10 @@ models/NAME holds an ordinary Hugging Face folder and reference.safetensors:
   trained.PARAM                  the weights after those steps
   greedy.prompt, greedy.output   prompt [1,8]; prompt and its greedy continuation [1,8+20], with the original weights
 
+optimizers/NAME.safetensors has what other optimizers make of models/NAME in the same ten batches, for each of
+OPTIMIZERS[NAME]:
+  CASE.loss, CASE.trained.PARAM  as train.loss and trained.PARAM, without the first block, for the files' size
+
 tokenizer and tokenizer-llama3 hold tokenizer.json and cases.json; `ids` there are without what a post-processor adds
 (`template_cases` are with it), and `decoded` keeps the special tokens.
 """
@@ -29,6 +33,7 @@ import random
 import struct
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -144,6 +149,65 @@ def train(model: PreTrainedModel, inputs: torch.Tensor, labels: torch.Tensor) ->
         optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses), torch.stack(norms)
+
+
+# Beside AdamW. torch makes the products of Newton-Schulz in bfloat16; what differs from a case in float32 is ours.
+OPTIMIZERS: dict[str, dict[str, dict[str, Any]]] = {
+    "llama": {
+        "sgd-nesterov": dict(kind="sgd", lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+        "muon": dict(kind="muon", lr=1e-3, muon_lr=0.01, momentum=0.95, nesterov=True, adjust_lr_fn="original"),
+        "muon-f32": dict(kind="muon", lr=1e-3, muon_lr=0.01, momentum=0.95, nesterov=True, adjust_lr_fn="original",
+                         products=torch.float32),
+    },
+    "gpt2": {
+        "sgd-dampened": dict(kind="sgd", lr=0.1, momentum=0.8, dampening=0.3, weight_decay=0.1),
+        "muon-plain": dict(kind="muon", lr=3e-4, muon_lr=3e-4, momentum=0.9, nesterov=False,
+                           adjust_lr_fn="match_rms_adamw"),
+    },
+}
+
+
+def make_optimizers(model: PreTrainedModel, kind: str, lr: float, weight_decay: float = 0.1, muon_lr: float = 0.0,
+                    adjust_lr_fn: str = "", **options: Any) -> list[torch.optim.Optimizer]:
+    """Decay on tensors of two or more dimensions only; Muon for the matrices of the blocks, AdamW for the rest."""
+    named = list(model.named_parameters())
+    vectors = [p for _, p in named if p.dim() < 2]
+    inner = [p for n, p in named if p.dim() == 2 and (".layers." in n or ".h." in n)]
+    outer = [p for n, p in named if p.dim() == 2 and not any(p is q for q in inner)]
+    if kind == "sgd":
+        groups = [dict(params=inner + outer, weight_decay=weight_decay), dict(params=vectors, weight_decay=0.0)]
+        return [torch.optim.SGD(groups, lr=lr, foreach=False, **options)]
+    groups = [dict(params=outer, weight_decay=weight_decay), dict(params=vectors, weight_decay=0.0)]
+    return [torch.optim.Muon(inner, lr=muon_lr, weight_decay=weight_decay, adjust_lr_fn=adjust_lr_fn, **options),
+            torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8, foreach=False)]
+
+
+def train_with(folder: Path, products: torch.dtype = torch.bfloat16, **case: Any) -> dict[str, torch.Tensor]:
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    reference = load_file(folder / "reference.safetensors")
+    optimizers = make_optimizers(model, **case)
+    losses = []
+    for inputs, labels in zip(reference["train.input_ids"], reference["train.labels"]):
+        model.zero_grad()
+        loss = loss_of(model(inputs).logits, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+        with mock.patch.object(torch, "bfloat16", products):  # the name by which Muon's step knows it
+            for optimizer in optimizers:
+                optimizer.step()
+        losses.append(loss.detach())
+    trained = {n: p.detach().clone() for n, p in model.named_parameters() if ".layers.0." not in n and ".h.0." not in n}
+    return {"loss": torch.stack(losses)} | {f"trained.{n}": p for n, p in trained.items()}
+
+
+def make_optimizer_references(models: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, cases in OPTIMIZERS.items():
+        made = {case: train_with(models / name, **options) for case, options in cases.items()}
+        save_file({f"{case}.{n}": t for case, tensors in made.items() for n, t in tensors.items()},
+                  folder / f"{name}.safetensors")
+        for case, tensors in made.items():
+            print(f"{name}, {case}: losses {tensors['loss'][0]:.4f} to {tensors['loss'][-1]:.4f}")
 
 
 def save_model(model: PreTrainedModel, name: str, folder: Path) -> set[str]:
@@ -336,15 +400,21 @@ def write_tokenizer(folder: Path, llama3: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the reference models and tokenizers of the tests.")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder to write into")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--only", choices=["optimizers"], help="make these from the models that are there")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
     torch.set_num_threads(1)  # one order of summation, whatever the machine
     torch.use_deterministic_algorithms(True)
     logging.disable_progress_bar()
     for index, (name, config) in enumerate(CONFIGS.items()):
+        if arguments.only:
+            break
         make_model(name, config, 1000 * (index + 1), out / "models" / name)
-    write_tokenizer(out / "tokenizer", llama3=False)
-    write_tokenizer(out / "tokenizer-llama3", llama3=True)
-    parts = ("models", "tokenizer", "tokenizer-llama3")
+    make_optimizer_references(out / "models", out / "optimizers")
+    if not arguments.only:
+        write_tokenizer(out / "tokenizer", llama3=False)
+        write_tokenizer(out / "tokenizer-llama3", llama3=True)
+    parts = ("models", "optimizers", "tokenizer", "tokenizer-llama3")
     made = [file for part in parts for file in (out / part).rglob("*") if file.is_file()]
     total = sum(file.stat().st_size for file in made)
     print(f"{len(made)} files, {total} bytes")

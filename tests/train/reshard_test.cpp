@@ -67,7 +67,7 @@ class Rank {
         mesh_(plan_.mesh, world.all()),
         model_(spec(), {.positions = kSeqLen}, plan_, mesh_, ParamStore::Purpose::training,
                memory_),
-        step_(model_, optimizer_, stream_, memory_) {}
+        step_(model_, *optimizer_, stream_, memory_) {}
 
   Model& model() { return model_; }
   Memory& memory() { return memory_; }
@@ -99,7 +99,7 @@ class Rank {
   ParallelPlan plan_;
   Mesh mesh_;
   Model model_;
-  AdamW optimizer_{AdamWConfig{}};
+  const std::unique_ptr<Optimizer> optimizer_ = make_optimizer(AdamWConfig{}, model_.store());
   TrainStep step_;
 };
 
@@ -132,8 +132,8 @@ class Reshard : public testing::TestWithParam<std::size_t> {
     std::vector<double> losses;
     run_ranks(mesh.ranks, [&](World& world) {
       Rank rank(mesh, world);
-      const auto state =
-          restore_run(*open_latest(folder_ / saved.name), rank.model(), rank.stream());
+      const auto state = restore_run(*open_latest(folder_ / saved.name), rank.model(),
+                                     MissingStates::are_refused, rank.stream());
       for (int i = 0; i < kAfter; ++i) {
         const double loss = rank.train(state.step + i);
         if (world.rank() == 0) losses.push_back(loss);

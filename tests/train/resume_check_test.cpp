@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/json.h"
 #include "checkpoint/catalog.h"
 #include "config/load.h"
@@ -127,6 +129,35 @@ TEST(Resume, ShowsWhatChangedAndGoesOnWhenThatIsAccepted) {
   expect_mentions(again, {"finished", "--accept-changes"});
 }
 
+TEST(Resume, RefusesTheStatesOfAnotherOptimizerAndSaysTheWayOut) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"optim.name=muon"}).status, 0);
+  const std::vector<std::string> sgd = {"optim.name=sgd", "optim.momentum=0.9", "train.steps=12"};
+  const Outcome refused = run.train(sgd);
+  EXPECT_EQ(refused.status, 2) << refused.err;
+  expect_mentions(refused, {"step-000010", "optim.name", "muon", "sgd", "left behind, and those of",
+                            "start at zero", "--accept-changes", "--fresh"});
+  const Outcome accepted = run.train(sgd, {"--accept-changes", "--ranks", "2"});
+  EXPECT_EQ(accepted.status, 0) << accepted.err;
+  expect_mentions(accepted, {"optim.name", "start at zero", "step 12/12"});
+  std::set<std::string> states;
+  for (const auto& entry : fs::directory_iterator(run.checkpoint(12) / "optimizer")) {
+    states.insert(entry.path().stem().string());
+  }
+  EXPECT_EQ(states, std::set<std::string>{"momentum_buffer"});
+}
+
+TEST(Resume, MomentumThatWasOffStartsAtZeroOnceThatIsAccepted) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"optim.name=sgd"}).status, 0);
+  EXPECT_FALSE(fs::exists(run.checkpoint(10) / "optimizer" / "momentum_buffer.safetensors"));
+  const std::vector<std::string> on = {"optim.name=sgd", "optim.momentum=0.9", "train.steps=12"};
+  expect_mentions(run.train(on), {"optim.momentum", "--accept-changes"});
+  const Outcome accepted = run.train(on, {"--accept-changes"});
+  EXPECT_EQ(accepted.status, 0) << accepted.err;
+  EXPECT_TRUE(fs::exists(run.checkpoint(12) / "optimizer" / "momentum_buffer.safetensors"));
+}
+
 TEST(Resume, GoesOnWithoutAWordWhereTheRunStaysTheSame) {
   const TinyRun run;
   const std::vector<std::string> constant = {"optim.schedule=constant"};
@@ -164,6 +195,10 @@ TEST(Resume, OfAnOlderCheckpointSaysThatNothingCouldBeCompared) {
       run.train({"train.steps=12", "model.config=" + (run.path() / "fewer.json").string()});
   EXPECT_EQ(fewer.status, 5) << fewer.err;
   expect_mentions(fewer, {"model.layers.1.", "which the model has not", "--fresh"});
+
+  const Outcome sgd = run.train({"train.steps=12", "optim.name=sgd", "optim.momentum=0.9"});
+  EXPECT_EQ(sgd.status, 2) << sgd.err;
+  expect_mentions(sgd, {"has no momentum_buffer", "another optimizer", "--accept-changes"});
 
   const Outcome resumed = run.train({"train.steps=12"});
   EXPECT_EQ(resumed.status, 0) << resumed.err;

@@ -13,6 +13,7 @@
 #include "ops/attention.h"
 #include "support/temporary_folder.h"
 #include "train/run_state.h"
+#include "verify/optimizer_cases.h"
 #include "verify/reference.h"
 #include "verify/shared_files.h"
 
@@ -64,12 +65,13 @@ TEST_F(Gpu, ReferencesHoldOnMeshesThatTheHostJoins) {
 /// A model in training whose steps can be saved and continued, on any device.
 class Trained {
  public:
-  Trained(Device device, DType dtype)
+  Trained(Device device, DType dtype, const OptimizerConfig& optimizer = {})
       : memory_(device),
         stream_(1, device),
         model_(read_model_spec(reference_folder() / "models" / "llama" / "config.json"),
                {.dtype = dtype, .positions = kSeqLen}, ParamStore::Purpose::training, memory_),
-        step_(model_, optimizer_, stream_, memory_) {}
+        optimizer_(make_optimizer(optimizer, model_.store())),
+        step_(model_, *optimizer_, stream_, memory_) {}
 
   void start() { initialize(model_.store(), 5, stream_); }
   double step(int number) {
@@ -91,7 +93,9 @@ class Trained {
                world, memory_, stream_);
     });
   }
-  void load(const fs::path& folder) { restore_run(*open_latest(folder), model_, stream_); }
+  void load(const fs::path& folder) {
+    restore_run(*open_latest(folder), model_, MissingStates::are_refused, stream_);
+  }
   MemoryStats memory() const { return memory_.stats(); }
 
   static constexpr std::int64_t kSeqLen = 24;
@@ -100,7 +104,7 @@ class Trained {
   Memory memory_;
   Stream stream_;
   Model model_;
-  AdamW optimizer_{AdamWConfig{}};
+  const std::unique_ptr<Optimizer> optimizer_;
   TrainStep step_;
 };
 
@@ -114,6 +118,60 @@ TEST_F(Gpu, FourAndSixStepsAreTenBitForBit) {
     first.save(folder.path(), 4);
     second.load(folder.path());
     for (int i = 4; i < 10; ++i) EXPECT_EQ(second.step(i), whole.step(i)) << "step " << i;
+  }
+}
+
+TEST_F(Gpu, SgdAndMuonTakeTenStepsOfTorch) {
+  const auto check = [](const OptimizerCase& of, DType dtype, double limit) {
+    run_ranks(1, [&](World& world) {
+      const TenSteps steps = ten_steps(of, {.dp = 1}, world, kGpu, dtype);
+      EXPECT_LE(steps.loss, dtype == DType::f32 ? limit : 3e-2) << of.name;
+      EXPECT_LE(steps.tensor, limit) << of.name << ": " << steps.worst;
+    });
+  };
+  check(kSgdNesterov, DType::f32, 1e-5);
+  check(kSgdDampened, DType::f32, 1e-5);
+  check(kMuonInFloat32, DType::f32, 1e-4);
+  check(kMuon, DType::f32, 1e-3);
+  // Layers and products in bf16, where torch's layers compute in float32.
+  check(kSgdNesterov, DType::bf16, 1e-2);
+  check(kMuon, DType::bf16, 1e-2);
+}
+
+TEST_F(Gpu, MuonOnMeshesThatTheHostJoinsIsTorchs) {
+  for (const ParallelRequest& mesh :
+       {ParallelRequest{.dp = 2, .zero = 1}, {.dp = 2, .zero = 3}, {.dp = 1, .tp = 2}}) {
+    run_ranks(2, [&](World& host) {
+      World world(std::make_unique<Communicator>(through_host(host.all().backend(), kGpu),
+                                                 host.all().shared_flight(), "world"));
+      const TenSteps steps = ten_steps(kMuonInFloat32, mesh, world, kGpu);
+      EXPECT_LE(steps.tensor, 1e-4) << steps.worst;
+    });
+  }
+}
+
+TEST_F(Gpu, EveryOptimizerResumesBitForBitAndHoldsWhatWasPlanned) {
+  for (const OptimizerConfig& optimizer :
+       {OptimizerConfig{SgdConfig{.momentum = 0.9, .nesterov = true}},
+        OptimizerConfig{MuonConfig{}}}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const TemporaryFolder folder;
+      Trained whole(kGpu, dtype, optimizer), second(kGpu, dtype, optimizer);
+      whole.start();
+      for (int i = 0; i < 3; ++i) whole.step(i);
+      const auto spec = read_model_spec(reference_folder() / "models" / "llama" / "config.json");
+      const StepPlan plan = plan_step(
+          spec, {.dtype = dtype, .positions = Trained::kSeqLen}, single_rank_plan(spec), 0,
+          {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu, .optimizer = optimizer});
+      const std::size_t beside =
+          dtype == DType::bf16
+              ? ops::query_sum_bytes(2, Trained::kSeqLen, spec.heads, spec.head_dim)
+              : 0;
+      EXPECT_EQ(whole.memory().peak + beside, plan.memory.peak);
+      whole.save(folder.path(), 3);
+      second.load(folder.path());
+      for (int i = 3; i < 6; ++i) EXPECT_EQ(second.step(i), whole.step(i)) << "step " << i;
+    }
   }
 }
 

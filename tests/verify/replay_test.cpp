@@ -10,7 +10,6 @@
 #include "engine/train_step.h"
 #include "engine/weights.h"
 #include "model/registry.h"
-#include "optim/adamw.h"
 #include "optim/lr_schedule.h"
 #include "verify/shared_files.h"
 
@@ -75,8 +74,9 @@ TEST(Replay, FollowsPyTorchThroughThreeHundredSteps) {
   const ModelSpec spec = read_model_spec(folder / "config.json");
   Model model(spec, {.positions = kSeq}, ParamStore::Purpose::training, memory);
   load_weights(HfFolder(folder), spec, model.store(), stream);
-  AdamW optimizer({.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
-  TrainStep step(model, optimizer, stream, memory);
+  const auto optimizer = make_optimizer(
+      AdamWConfig{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}, model.store());
+  TrainStep step(model, *optimizer, stream, memory);
   const LrSchedule lr{.shape = LrSchedule::Shape::constant, .peak = 1e-3, .warmup_steps = 20};
 
   const SafetensorsFile reference(folder / "reference.safetensors");

@@ -58,6 +58,7 @@ std::shared_ptr<Parameter> BranchBuilder::linear_weight(const std::vector<Output
   weight->shape = pair(at, in.cut.size);
   weight->layout = layout;
   weight->init = {Init::Kind::normal, stddev};
+  weight->is_inner = true;
   return weight;
 }
 

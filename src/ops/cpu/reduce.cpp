@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/backend.h"
 #include "ops/cpu/rows.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -129,6 +130,10 @@ void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream&
   const double clipped = limit > 0.0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
   factor.host<float>()[0] =
       is_finite ? static_cast<float>(clipped) : std::numeric_limits<float>::quiet_NaN();
+}
+
+void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& stream) {
+  scale(x, 1.0 / std::max(std::sqrt(sum.host<double>()[0]), least), stream);
 }
 
 void add_sum(const Tensor& x, const Tensor& sum, Stream&) {

@@ -86,6 +86,12 @@ __global__ void clip_factor_kernel(const double* sums, int count, double limit, 
   *factor = is_finite ? static_cast<float>(clipped) : nanf("");
 }
 
+__global__ void divide_by_norm_kernel(float* x, std::int64_t count, const double* sum,
+                                      double least) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) x[i] *= static_cast<float>(1.0 / fmax(sqrt(*sum), least));
+}
+
 __device__ bool is_bad(float x) { return !isfinite(x); }
 __device__ bool is_bad(double x) { return !isfinite(x); }
 __device__ bool is_bad(Bf16 x) { return !isfinite(__bfloat162float(x)); }
@@ -137,6 +143,13 @@ double sum_of_squares(const Tensor& x, Stream& stream) {
 void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream) {
   StreamState& state = state_of(stream);
   reduce_to<float>(x, Square{}, true, device_data<double>(sum), partial_sums(state), state);
+}
+
+void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& stream) {
+  if (x.count() == 0) return;
+  divide_by_norm_kernel<<<blocks_for(x.count(), 256), 256, 0, state_of(stream).stream>>>(
+      device_data<float>(x), x.count(), device_data<double>(sum), least);
+  HEDDLE_CUDA(cudaGetLastError());
 }
 
 void add_sum(const Tensor& x, const Tensor& sum, Stream& stream) {
