@@ -36,8 +36,8 @@ planner::Job make_job(const JobOptions& options) {
                 fmt::format("use {}", (options.batch_tokens / job.seq_len + 1) * job.seq_len));
   }
   job.batch = options.batch_tokens / job.seq_len;
-  job.stack = planner::Stack::heddle(dtype_named(options.dtype),
-                                     planner::updates_named(options.optimizer));
+  job.stack =
+      planner::Stack::heddle(dtype_named(options.dtype), planner::updates_named(options.optimizer));
   return job;
 }
 

@@ -11,6 +11,7 @@
 #include "comm/threads/thread_world.h"
 #include "engine/train_step.h"
 #include "model/registry.h"
+#include "support/temporary_folder.h"
 #include "train/run_state.h"
 
 namespace heddle {
@@ -62,11 +63,12 @@ const std::array<TestMesh, 12>& meshes() {
 /// One rank of a training run on a mesh.
 class Rank {
  public:
-  Rank(const TestMesh& mesh, World& world)
-      : plan_(make_plan(spec(), mesh.request, world.size(), kSeqLen)),
+  Rank(const TestMesh& mesh, World& world, const OptimizerConfig& optimizer = {})
+      : plan_(make_plan(spec(), with(mesh.request, optimizer), world.size(), kSeqLen)),
         mesh_(plan_.mesh, world.all()),
         model_(spec(), {.positions = kSeqLen}, plan_, mesh_, ParamStore::Purpose::training,
                memory_),
+        optimizer_(make_optimizer(optimizer, model_.store())),
         step_(model_, *optimizer_, stream_, memory_) {}
 
   Model& model() { return model_; }
@@ -85,6 +87,11 @@ class Rank {
   }
 
  private:
+  static ParallelRequest with(ParallelRequest request, const OptimizerConfig& optimizer) {
+    request.whole_matrices = needs_whole_matrices(optimizer);
+    return request;
+  }
+
   Tensor ids(std::uint64_t key) {
     const Tensor made = memory_.alloc({1, kSeqLen}, DType::i32, MemoryTag::data);
     std::uint64_t i = 0;
@@ -99,7 +106,7 @@ class Rank {
   ParallelPlan plan_;
   Mesh mesh_;
   Model model_;
-  const std::unique_ptr<Optimizer> optimizer_ = make_optimizer(AdamWConfig{}, model_.store());
+  const std::unique_ptr<Optimizer> optimizer_;
   TrainStep step_;
 };
 
@@ -156,6 +163,41 @@ TEST_P(Reshard, EveryOtherMeshContinuesWithTheLossesOfOneRank) {
                   expected_[static_cast<std::size_t>(kSaved + i)], 1e-5)
           << saved.name << " resumed by " << mesh.name << ", step " << i;
     }
+  }
+}
+
+TEST(ReshardedStates, OfEveryOptimizerContinueOnAnotherMesh) {
+  const TestMesh &divided = meshes()[10], &copied = meshes()[6];  // by ZeRO and tp; key heads
+  for (const OptimizerConfig& optimizer :
+       {OptimizerConfig{SgdConfig{.momentum = 0.9, .nesterov = true}},
+        OptimizerConfig{MuonConfig{}}}) {
+    const TemporaryFolder folder;
+    std::vector<double> expected, losses;
+    run_ranks(1, [&](World& world) {
+      Rank rank(meshes().front(), world, optimizer);
+      initialize(rank.model().store(), 3, rank.stream());
+      for (int step = 0; step < kSaved + kAfter; ++step) expected.push_back(rank.train(step));
+    });
+    run_ranks(divided.ranks, [&](World& world) {
+      Rank rank(divided, world, optimizer);
+      initialize(rank.model().store(), 3, rank.stream());
+      for (int step = 0; step < kSaved; ++step) rank.train(step);
+      save_run(folder.path(), {.step = kSaved}, {}, rank.model(), DType::f32,
+               {{"config.json", "{}"}}, world, rank.memory(), rank.stream());
+    });
+    run_ranks(copied.ranks, [&](World& world) {
+      Rank rank(copied, world, optimizer);
+      restore_run(*open_latest(folder.path()), rank.model(), MissingStates::are_refused,
+                  rank.stream());
+      for (int i = 0; i < kAfter; ++i) {
+        const double loss = rank.train(kSaved + i);
+        if (world.rank() == 0) losses.push_back(loss);
+      }
+    });
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[kSaved + i], 1e-4) << "step " << i;
+    }
+    EXPECT_EQ(losses.size(), static_cast<std::size_t>(kAfter));
   }
 }
 
