@@ -12,9 +12,9 @@
 #include "comm/threads/thread_world.h"
 #include "parity/rank_part.h"
 #include "parity/rank_training.h"
+#include "parity/volumes.h"
 #include "parity/whole_tensors.h"
 #include "planner/matrix_work.h"
-#include "planner/volumes.h"
 
 namespace heddle {
 namespace {
@@ -180,7 +180,10 @@ TEST_P(OptimizersOnMeshes, HoldAndExchangeWhatThePlannersFormulasSay) {
       CommCounts exchanged = step.traffic.groups;
       for (const Axis axis : {Axis::dp, Axis::tp}) exchanged += step.traffic.on(axis);
       const auto work =
-          planner::matrix_work(machine, job, candidate, part.blocks, {dp_rank, tp_rank});
+          planner::matrix_work(
+              machine, job, candidate,
+              planner::dry_blocks(job, candidate.tp, candidate.sequence, candidate.sequences),
+              part.blocks, {dp_rank, tp_rank});
       EXPECT_EQ(text(exchanged), text(is_muon ? work.traffic : CommCounts{}))
           << spec.family << " rank " << rank;
     }

@@ -44,7 +44,7 @@ double estimated_bytes(const ModelSpec& spec, const MeshCase& mesh) {
                                .pp = request.pp,
                                .dp = request.dp,
                                .chunks = request.chunks,
-                               .schedule = planner::pipeline_named(request.schedule),
+                               .schedule = pipeline_named(request.schedule),
                                .zero = request.zero,
                                .sequence = request.sequence,
                                .vocabulary = request.vocabulary,

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "model/parallel_plan.h"
-#include "planner/volumes.h"
+#include "planner/rank_sizes.h"
 
 namespace heddle {
 

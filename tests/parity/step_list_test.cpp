@@ -52,7 +52,7 @@ class Exchange : public testing::Test {
   Sums executed(bool has_more) const {
     Sums sums;
     run_ranks(mesh_.ranks(), [&](World& world) {
-      RankTraining training(spec_, mesh_, kBatch, world, policy(has_more));
+      RankTraining training(spec_, mesh_, kBatch, world, {}, policy(has_more));
       training.run(1);
       if (world.rank() == 0) sums = on_dp(training.mesh().traffic());
     });

@@ -59,7 +59,7 @@ planner::Candidate candidate_of(const MeshCase& mesh) {
                                .vocabulary_algorithm = mesh.request.vocabulary_algorithm,
                                .sequences = static_cast<int>(kBatch.sequences)};
   if (mesh.recompute) candidate.recompute = planner::Recompute::full;
-  candidate.schedule = planner::pipeline_named(mesh.request.schedule);
+  candidate.schedule = pipeline_named(mesh.request.schedule);
   return candidate;
 }
 

@@ -149,21 +149,6 @@ std::int64_t Volumes::held_elements(int from_zero) const {
   return elements;
 }
 
-std::int64_t Volumes::inner_elements(bool counts_copies) const {
-  std::int64_t elements = 0;
-  for (const Unit& unit : units_) {
-    const auto [begin, end] = held(unit);
-    std::int64_t at = 0;
-    for (int i = 0; i < unit.inner; ++i) {
-      const Size& matrix = unit.sizes[static_cast<std::size_t>(i)];
-      const std::int64_t last = at + matrix.count - (counts_copies ? 0 : matrix.copied);
-      elements += unit.times * std::max<std::int64_t>(0, std::min(end, last) - std::max(begin, at));
-      at += round_up(matrix.count, 16);
-    }
-  }
-  return elements;
-}
-
 std::int64_t Volumes::held_inner_elements() const {
   std::int64_t elements = 0;
   for (const Unit& unit : units_) {

@@ -48,10 +48,7 @@ class Volumes {
   /// Elements of this rank's parameters with padding; where ZeRO is at least `from_zero`, its
   /// share of them.
   std::int64_t held_elements(int from_zero) const;
-  /// Of the inner matrices in it, without padding: of what ZeRO leaves here. Those that tp ranks
-  /// hold several times count where `counts_copies`.
-  std::int64_t inner_elements(bool counts_copies) const;
-  /// Of the same, with padding, what optimizers keep state for.
+  /// Of the inner matrices in it, with padding, what optimizers keep state for.
   std::int64_t held_inner_elements() const;
   /// Of the largest unit: what ZeRO-3 has gathered at a time.
   std::int64_t largest_unit_elements() const;

@@ -8,7 +8,7 @@
 namespace heddle::planner {
 namespace {
 
-double played(const char* name, const PipeShape& shape, const StageTimes& times) {
+double played(std::string_view name, const PipeShape& shape, const StageTimes& times) {
   const Schedule lowered = lower(make_schedule(name, shape));
   return play(lowered, even_times(lowered, times)).makespan;
 }
