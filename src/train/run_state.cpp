@@ -148,46 +148,46 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
   return checkpoints / checkpoint_name(state.step);
 }
 
-RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& stream) {
-  const auto read = [&](const StoredTensors& stored, const std::string& name,
-                        const ParamPiece& piece) {
-    if (!stored.contains(name) || stored.shape(name) != piece.part->whole) {
-      throw Error(
-          ErrorCode::data,
-          fmt::format("{}: {} is not there with shape {}", checkpoint.path().string(), name,
-                      piece.part->whole.text()),
-          "the run file's model changed since; start afresh with --fresh or another run.dir");
-    }
-    fill_from_host(piece, stream, [&](const Tensor& to) {
-      stored.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
-    });
-  };
-  const auto known = tensor_names(model.spec());
-  for (const std::string& name : checkpoint.weights().names()) {
-    if (std::ranges::find(known, name) != known.end()) continue;
-    throw Error(ErrorCode::data,
-                fmt::format("{} has {}, which the model has not", checkpoint.path().string(), name),
-                "the run file's model changed since; start afresh with --fresh or another run.dir");
-  }
-  for (const ParamPiece& piece : model.store().value_pieces()) {
-    const std::string& name = piece.part->name;
-    const bool has_master = checkpoint.optimizer().contains(kMaster + name);
-    read(has_master ? checkpoint.optimizer() : checkpoint.weights(),
-         has_master ? kMaster + name : name, piece);
-  }
-  for (const ParamPiece& piece : model.store().moment_pieces(1)) {
-    read(checkpoint.optimizer(), kMoment1 + piece.part->name, piece);
-  }
-  for (const ParamPiece& piece : model.store().moment_pieces(2)) {
-    read(checkpoint.optimizer(), kMoment2 + piece.part->name, piece);
-  }
-  model.store().values_changed(stream);
-  const Manifest& manifest = checkpoint.manifest();
+RunState run_state_of(const Manifest& manifest) {
   return {.step = manifest.step,
           .tokens = manifest.tokens,
           .skipped_updates = manifest.trainer->value("skipped_updates", std::int64_t{0}),
           .seconds = manifest.trainer->value("seconds", 0.0),
           .eval_loss = manifest.eval_loss};
+}
+
+std::vector<StateKind> states_of(const ParamStore& store) {
+  return {{kWeightsKind, store.value_pieces()},
+          {"exp_avg", store.moment_pieces(1)},
+          {"exp_avg_sq", store.moment_pieces(2)}};
+}
+
+void restore_state(const StateSource& source, Model& model, Stream& stream) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::data, source.place() + what,
+                "the run file's model changed since; start afresh with --fresh or another run.dir");
+  };
+  const auto known = tensor_names(model.spec());
+  for (const std::string& name : source.names(kWeightsKind)) {
+    if (std::ranges::find(known, name) == known.end()) {
+      refuse(fmt::format(" has {}, which the model has not", name));
+    }
+  }
+  for (const auto& [kind, pieces] : states_of(model.store())) {
+    for (const ParamPiece& piece : pieces) {
+      const std::string& name = piece.part->name;
+      const bool has_master = kind == kWeightsKind && source.shape(kMasterKind, name);
+      const std::string stored = has_master ? kMasterKind : kind;
+      if (source.shape(stored, name) != piece.part->whole) {
+        refuse(fmt::format(": {} is not there with shape {}", state_key(stored, name),
+                           piece.part->whole.text()));
+      }
+      fill_from_host(piece, stream, [&](const Tensor& to) {
+        source.read(stored, name, piece.begin.sizes(), piece.end().sizes(), to);
+      });
+    }
+  }
+  model.store().values_changed(stream);
 }
 
 }  // namespace heddle

@@ -32,8 +32,18 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints, const R
                                const std::vector<TextFile>& companions, World& world,
                                Memory& memory, Stream& stream);
 
-/// Puts this rank's weights and moments back, whatever the mesh that saved them, and returns where
-/// the run stood.
-RunState restore_run(const CheckpointReader& checkpoint, Model& model, Stream& stream);
+/// Where the run stood that wrote it.
+RunState run_state_of(const Manifest& manifest);
+
+/// What a store keeps from step to step, by kind: the weights and the optimizer's states.
+struct StateKind {
+  std::string kind;
+  std::vector<ParamPiece> pieces;
+};
+std::vector<StateKind> states_of(const ParamStore& store);
+
+/// Puts this rank's weights and states back from `source`, whatever the mesh that saved them.
+/// Error(data) when something is missing, has another shape, or is not the model's.
+void restore_state(const StateSource& source, Model& model, Stream& stream);
 
 }  // namespace heddle

@@ -82,7 +82,8 @@ class Run {
                               latest_->path().string()),
                   "give all ranks the same run folder");
     }
-    state_ = restore_run(*latest_, session_->model, session_->stream);
+    restore_state(*latest_, session_->model, session_->stream);
+    state_ = run_state_of(latest_->manifest());
     saving_->resumed_from(latest_->path(), state_.step);
     latest_.reset();
     if (setup_.is_first) {

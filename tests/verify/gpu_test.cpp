@@ -91,7 +91,7 @@ class Trained {
                world, memory_, stream_);
     });
   }
-  void load(const fs::path& folder) { restore_run(*open_latest(folder), model_, stream_); }
+  void load(const fs::path& folder) { restore_state(*open_latest(folder), model_, stream_); }
   MemoryStats memory() const { return memory_.stats(); }
 
   static constexpr std::int64_t kSeqLen = 24;
