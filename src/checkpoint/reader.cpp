@@ -37,10 +37,6 @@ StoredTensors open_tensors(const fs::path& folder, const Manifest& manifest,
 
 }  // namespace
 
-std::string state_key(std::string_view kind, std::string_view name) {
-  return kind == kWeightsKind ? std::string(name) : fmt::format("{}.{}", kind, name);
-}
-
 CheckpointReader::CheckpointReader(const fs::path& folder, Verify verify)
     : path_(folder),
       manifest_(whole_manifest(folder, verify)),

@@ -33,9 +33,6 @@ class CheckpointReader : public StateSource {
   StoredTensors weights_, optimizer_;
 };
 
-/// The name of a tensor in the files of a checkpoint: a state's is "KIND.NAME".
-std::string state_key(std::string_view kind, std::string_view name);
-
 /// The newest checkpoint below `root` whose every byte is as it was written; how older ones come
 /// into play is said at find_latest.
 std::optional<CheckpointReader> open_latest(const std::filesystem::path& root);

@@ -15,6 +15,12 @@ namespace heddle {
 inline constexpr const char* kWeightsKind = "weights";
 inline constexpr const char* kMasterKind = "master";
 
+/// The name of a tensor in the files of a checkpoint: "NAME" of a weight, "KIND.NAME" of a state.
+inline std::string state_key(std::string_view kind, std::string_view name) {
+  std::string key(name);
+  return kind == kWeightsKind ? key : std::string(kind) + "." + key;
+}
+
 /// Where the state of a run can be read from: a checkpoint, or the memory of ranks that have it.
 /// Tensors have a kind and the name of the weight they belong to; any box of one can be asked for.
 class StateSource {

@@ -226,6 +226,7 @@ void TrainStep::reduce_grads() {
 
 void TrainStep::step() {
   if (!updates_) return;
+  if (before_update_) before_update_();
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(sums_, clip_, args_.clip, stream_);
   optimizer_.step(model_.store().shards(), args_, stream_);

@@ -351,11 +351,11 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
                             Range range, std::vector<ParamPiece>& pieces) const {
   const Parameter& parameter = *placed.parameter;
   const bool is_divided = flat.count() != bucket.size;
-  const auto is_writer = [&](const Parameter::Part& part) {
+  const auto share = [&](const Parameter::Part& part) {
     const bool is_tail = parameter.tail && part.at[0] >= parameter.tail->first_row;
     const Layout& layout = is_tail ? parameter.tail->layout : parameter.layout;
-    return parameter.tie != Parameter::Tie::last &&
-           writes(ownership(layout), mesh_.shape(), mesh_.rank(), is_divided);
+    if (parameter.tie == Parameter::Tie::last) return WriteShare{};
+    return write_share(ownership(layout), mesh_.shape(), mesh_.rank(), is_divided);
   };
   range = {std::max(range.begin, placed.at),
            std::min(range.end, placed.at + parameter.shape.count())};
@@ -373,7 +373,7 @@ void ParamStore::add_pieces(const Bucket& bucket, const Placed& placed, const Te
                            .view(is_matrix ? Shape{rows, columns} : Shape{rows});
     const Shape corner = is_matrix ? Shape{at / width, column} : Shape{at};
     for (const Parameter::Part& part : parameter.parts) {
-      ParamPiece piece{&parameter, &part, part.begin, box, is_writer(part)};
+      ParamPiece piece{&parameter, &part, part.begin, box, share(part)};
       bool overlaps = true;
       for (int dim = 0; dim < box.dims() && overlaps; ++dim) {
         const std::int64_t begin = std::max(corner[dim], part.at[dim]);

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "checkpoint/hf_folder.h"
-#include "checkpoint/reader.h"
-#include "comm/world.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/own_boxes.h"
+#include "checkpoint/state_source.h"
 #include "engine/model.h"
-#include "train/run_identity.h"
 
 namespace heddle {
 
@@ -22,24 +21,10 @@ struct RunState {
   std::optional<double> eval_loss = {};
 };
 
-/// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the
-/// weights are rounded in the Hugging Face files, and the exact ones are kept with the optimizer's.
-/// Nothing in it tells the device and the precision of the computations; `identity` goes into the
-/// manifest, for who resumes.
-/// All ranks call it; the first collects and writes, and all return when it is there.
-std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
-                               const RunIdentity& identity, const Model& model, DType weights_dtype,
-                               const std::vector<TextFile>& companions, World& world,
-                               Memory& memory, Stream& stream);
-
 /// Where the run stood that wrote it.
 RunState run_state_of(const Manifest& manifest);
 
 /// What a store keeps from step to step, by kind: the weights and the optimizer's states.
-struct StateKind {
-  std::string kind;
-  std::vector<ParamPiece> pieces;
-};
 std::vector<StateKind> states_of(const ParamStore& store);
 
 /// Puts this rank's weights and states back from `source`, whatever the mesh that saved them.

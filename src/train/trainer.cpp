@@ -10,6 +10,7 @@
 #include "data/encode.h"
 #include "data/loader.h"
 #include "infer/generate.h"
+#include "train/companions.h"
 #include "train/evaluate.h"
 #include "train/model_setup.h"
 #include "train/recording.h"
@@ -41,7 +42,7 @@ class Run {
     }
     decide_on_first(world_, [this] { prepare_folder(); });
     session_.emplace(setup_);
-    saving_.emplace(setup_, *session_);
+    saving_.emplace(saving_options(), session_->model, world_);
     const bool is_resumed = resume();
     if (!is_resumed) {
       start_weights(config_, session_->model, session_->stream, setup_.terminal());
@@ -67,6 +68,18 @@ class Run {
                       setup_.options.accept_changes);
     }
     write_resolved_run_file(setup_.folder, config_);
+  }
+
+  Saving::Options saving_options() const {
+    const config::CheckpointConfig& checkpoint = config_.checkpoint;
+    const DType dtype = checkpoint.dtype == config::FloatType::bf16 ? DType::bf16 : DType::f32;
+    return {.root = setup_.checkpoints(),
+            .identity = setup_.identity,
+            .companions = checkpoint_companions(config_, setup_.spec, setup_.tokenizer, dtype),
+            .weights = dtype,
+            .retention = {.keep_last = static_cast<int>(checkpoint.keep),
+                          .keep_every = checkpoint.keep_every,
+                          .keep_best = checkpoint.best}};
   }
 
   /// From the checkpoint that the first rank found, if it found one.
@@ -127,6 +140,7 @@ class Run {
                   static_cast<std::size_t>(config_.data.prefetch));
     TrainStep step(session_->model, session_->optimizer, session_->stream, session_->memory);
     recording_->watch(step);
+    step.before_update([this] { saving_->before_update(); });
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
     if (is_resumed && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now();
@@ -140,6 +154,7 @@ class Run {
         evaluate_now();
       }
       if (is_due(config_.train.sample_every) && !is_last) sample_now();
+      tell(saving_->poll());
       if (is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit)) save_now();
       recording_->write_full_trace();
     }
@@ -252,11 +267,17 @@ class Run {
                          .text = tokenizer->decode(tokens, true)});
   }
 
+  /// Begins a checkpoint, behind the one that may be under way.
   void save_now() {
-    if (saving_->has_saved(state_.step)) return;
+    if (saving_->has_begun(state_.step)) return;
     now(RunPlace::Doing::saving);
+    tell(saving_->finish());
     recording_->event(observe::CheckpointRequested{.step = state_.step});
-    recording_->event(saving_->save(state_));
+    saving_->begin(state_);
+  }
+
+  void tell(const std::optional<observe::CheckpointDurable>& durable) {
+    if (durable) recording_->event(*durable);
   }
 
   /// Leaves the report alone: it knows what a run that does nothing would not find out.
@@ -277,6 +298,8 @@ class Run {
     const bool is_stopped = stops();
     if (is_stopped && config_.checkpoint.on_exit) save_now();
     if (!is_stopped && config_.train.sample_every > 0) sample_now();
+    now(RunPlace::Doing::saving);
+    tell(saving_->finish());
     now(RunPlace::Doing::ending);
     recording_->finish(state_);
     return {.step = state_.step,
@@ -294,8 +317,8 @@ class Run {
   const LrSchedule lr_;
   std::optional<CheckpointReader> latest_;  // until the run goes on from it
   std::optional<Session> session_;          // a dry run has none, nor what follows
-  std::optional<Saving> saving_;
   std::optional<Recording> recording_;
+  std::optional<Saving> saving_;
 
   RunState state_;
   double loss_ = 0.0;

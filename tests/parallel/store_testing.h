@@ -80,7 +80,7 @@ class Collected {
                         : piece.begin[0] + r;
           const float value = piece.data.data<float>()[r * piece.data.stride(0) + c];
           const auto at = static_cast<std::size_t>(index);
-          if (piece.is_writer) {
+          if (piece.is_first_writer()) {
             whole.values[at] = value;
             ++whole.writers[at];
           } else {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/reader.h"
-#include "train/run_state.h"
+#include "train/saving.h"
 #include "train/small_rank.h"
 
 namespace heddle {
@@ -58,8 +58,9 @@ class Reshard : public testing::TestWithParam<std::size_t> {
       Rank rank(mesh, world);
       initialize(rank.model().store(), 3, rank.stream());
       for (int step = 0; step < kSaved; ++step) rank.train(step);
-      save_run(folder_ / mesh.name, {.step = kSaved}, {}, rank.model(), DType::f32,
-               {{"config.json", "{}"}}, world, rank.memory(), rank.stream());
+      Saving saving({.root = folder_ / mesh.name, .identity = {}}, rank.model(), world);
+      saving.begin({.step = kSaved});
+      saving.finish();
     });
   }
 
