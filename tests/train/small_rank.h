@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -41,6 +43,8 @@ class Rank {
   Model& model() { return model_; }
   Memory& memory() { return memory_; }
   Stream& stream() { return stream_; }
+
+  void before_update(std::function<void()> wait) { step_.before_update(std::move(wait)); }
 
   double train(std::int64_t step) {
     const std::int64_t own = kSequences / mesh_.size(Axis::dp);
