@@ -18,7 +18,7 @@ BackgroundSave::~BackgroundSave() {
 }
 
 void BackgroundSave::let_go() {
-  Stream stream(1, device());
+  std::optional<Stream> stream;
   std::unique_lock lock(mutex_);
   while (status_ == Status::busy && (is_copying_ || next_ < task_.boxes.size())) {
     const bool has_room =
@@ -27,7 +27,8 @@ void BackgroundSave::let_go() {
       changed_.wait(lock);
       continue;
     }
-    copied_.push_back(copy(next_, stream));
+    if (!stream) stream.emplace(1, device());
+    copied_.push_back(copy(next_, *stream));
     copied_bytes_ += bytes_of(next_);
     ++next_;
   }

@@ -1,6 +1,7 @@
 #include "checkpoint/box_writer.h"
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace heddle {
 namespace {
@@ -61,7 +62,14 @@ BoxWriter::BoxWriter(FileSystem& files, std::filesystem::path folder,
 
 BoxWriter::OpenFile& BoxWriter::open(std::size_t file) {
   OpenFile& open = open_[file];
-  if (!open.file) open.file = files_.open(folder_ / layout_.files()[file].path);
+  if (open.file) return open;
+  const std::filesystem::path path = folder_ / layout_.files()[file].path;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw Error(ErrorCode::resources, fmt::format("{} is not there", path.string()),
+                "rank 0 made it: the run folder must be on a file system that all ranks share");
+  }
+  open.file = files_.open(path);
   return open;
 }
 

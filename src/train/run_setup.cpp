@@ -57,6 +57,20 @@ std::unique_ptr<RunLock> take_folder(const RunSetup& setup) {
   return lock;
 }
 
+/// Every rank writes its share of a checkpoint, so all must see the folder that the first has
+/// taken.
+void require_shared_folder(const RunSetup& setup) {
+  const config::CheckpointConfig& checkpoint = setup.config.checkpoint;
+  if (setup.options.dry_run || (checkpoint.every == 0 && !checkpoint.on_exit)) return;
+  std::error_code error;
+  if (fs::exists(setup.folder / kRunLockFile, error)) return;
+  throw Error(ErrorCode::usage,
+              fmt::format("rank {} does not see what rank 0 has in the run folder {}",
+                          setup.world.rank(), setup.folder.string()),
+              "every rank writes its share of a checkpoint: give all of them the same run folder, "
+              "on a file system that they share");
+}
+
 /// The first rank tokenises where that is to be done; the others then find it done.
 RunData open_data(const RunSetup& setup) {
   const TrainOptions& options = setup.options;
@@ -117,6 +131,7 @@ RunSetup::RunSetup(const config::RunConfig& run_config, const TrainOptions& trai
       plan(plan_of_all(*this)),
       lock(take_folder(*this)),
       data(open_data(*this)) {
+  require_shared_folder(*this);
   const RunIdentity of_data = identity_of(data);
   if (!options.dry_run) require_same_on_all_ranks(world, of_data);
   identity.add(of_data);

@@ -297,9 +297,9 @@ class Run {
   TrainOutcome finish() {
     const bool is_stopped = stops();
     if (is_stopped && config_.checkpoint.on_exit) save_now();
-    if (!is_stopped && config_.train.sample_every > 0) sample_now();
     now(RunPlace::Doing::saving);
     tell(saving_->finish());
+    if (!is_stopped && config_.train.sample_every > 0) sample_now();
     now(RunPlace::Doing::ending);
     recording_->finish(state_);
     return {.step = state_.step,

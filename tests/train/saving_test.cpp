@@ -153,5 +153,25 @@ TEST(Saving, AnErrorOfOneRankIsThrownByAllAndTheCheckpointBeforeStays) {
   EXPECT_EQ(open_latest(folder.path())->manifest().step, 1);
 }
 
+TEST(Saving, ToFoldersThatRanksDoNotShareIsRefusedByName) {
+  const TemporaryFolder folder;
+  std::atomic<int> threw = 0;
+  run_ranks(2, [&](World& world) {
+    Rank rank({"dp2", 2, {}}, world);
+    Saving saving({.root = folder / std::to_string(world.rank()), .identity = {}}, rank.model(),
+                  world);
+    saving.begin({.step = 1});
+    try {
+      saving.finish();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(".safetensors is not there"), std::string::npos)
+          << error.what();
+      EXPECT_NE(error.hint().find("a file system that all ranks share"), std::string::npos);
+      ++threw;
+    }
+  });
+  EXPECT_EQ(threw, 2);
+}
+
 }  // namespace
 }  // namespace heddle
