@@ -56,6 +56,7 @@ class Saving {
   /// The newest durable checkpoint and its step; empty and -1 when there is none.
   const std::filesystem::path& newest() const { return newest_; }
   std::int64_t newest_step() const { return newest_step_; }
+  bool is_under_way() const { return under_way_.has_value(); }
   /// Whether this process has saved the step, or is about to.
   bool has_begun(std::int64_t step) const { return begun_step_ == step; }
   /// The most that a save held on this rank beside what was there.

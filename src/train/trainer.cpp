@@ -297,7 +297,7 @@ class Run {
   TrainOutcome finish() {
     const bool is_stopped = stops();
     if (is_stopped && config_.checkpoint.on_exit) save_now();
-    now(RunPlace::Doing::saving);
+    if (saving_->is_under_way()) now(RunPlace::Doing::saving);
     tell(saving_->finish());
     if (!is_stopped && config_.train.sample_every > 0) sample_now();
     now(RunPlace::Doing::ending);
