@@ -13,6 +13,7 @@
 #include "support/temporary_folder.h"
 #include "support/watched_file_system.h"
 #include "train/small_rank.h"
+#include "train/tiny_run.h"
 
 namespace heddle {
 namespace {
@@ -20,16 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const TestMesh kOne{"one", 1, {}};
-
-/// The bytes of all tensor files of a checkpoint.
-std::map<std::string, std::string> tensors_of(const fs::path& checkpoint) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    files[entry.path().lexically_relative(checkpoint).string()] = read_text_file(entry.path());
-  }
-  return files;
-}
 
 void save(const fs::path& root, std::int64_t step, Rank& rank, World& world) {
   Saving saving({.root = root, .identity = {}}, rank.model(), world);
