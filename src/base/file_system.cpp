@@ -26,9 +26,10 @@ namespace {
 
 class PosixWritableFile : public WritableFile {
  public:
-  explicit PosixWritableFile(fs::path path) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail_errno("create", path_, errno);
+  /// `how`: O_CREAT and the like.
+  PosixWritableFile(fs::path path, int how, const char* what) : path_(std::move(path)) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | how, 0644);
+    if (fd_ < 0) fail_errno(what, path_, errno);
   }
   ~PosixWritableFile() override {
     if (fd_ >= 0) ::close(fd_);
@@ -40,6 +41,17 @@ class PosixWritableFile : public WritableFile {
         if (errno == EINTR) continue;
         fail_errno("write", path_, errno);
       }
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+  void write_at(std::uint64_t at, std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+      if (written < 0) {
+        if (errno == EINTR) continue;
+        fail_errno("write", path_, errno);
+      }
+      at += static_cast<std::uint64_t>(written);
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
   }
@@ -59,7 +71,10 @@ class PosixWritableFile : public WritableFile {
 class PosixFileSystem : public FileSystem {
  public:
   std::unique_ptr<WritableFile> create(const fs::path& path) override {
-    return std::make_unique<PosixWritableFile>(path);
+    return std::make_unique<PosixWritableFile>(path, O_CREAT | O_TRUNC, "create");
+  }
+  std::unique_ptr<WritableFile> open(const fs::path& path) override {
+    return std::make_unique<PosixWritableFile>(path, 0, "open");
   }
   void create_directories(const fs::path& path) override {
     std::error_code error;

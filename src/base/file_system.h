@@ -16,6 +16,8 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual void append(std::span<const std::byte> bytes) = 0;
+  /// At a place counted from the file's beginning, which append does not mind.
+  virtual void write_at(std::uint64_t at, std::span<const std::byte> bytes) = 0;
   /// Returns once the content is on stable storage.
   virtual void sync() = 0;
   virtual void close() = 0;
@@ -29,6 +31,9 @@ class FileSystem {
   virtual ~FileSystem() = default;
   /// Creates or truncates.
   virtual std::unique_ptr<WritableFile> create(const std::filesystem::path& path) = 0;
+  /// A file that exists, to write at places of it; others, also on other machines, may write to
+  /// other places at the same time.
+  virtual std::unique_ptr<WritableFile> open(const std::filesystem::path& path) = 0;
   virtual void create_directories(const std::filesystem::path& path) = 0;
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   virtual void remove_all(const std::filesystem::path& path) = 0;

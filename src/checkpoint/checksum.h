@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file_system.h"
 
@@ -32,11 +33,19 @@ std::uint64_t checksum_of(std::span<const std::byte> bytes);
 /// Sixteen lower-case hexadecimal digits.
 std::string checksum_text(std::uint64_t checksum);
 
+/// A part of a file that one writer wrote: `count` runs of `run` bytes, the first at `at`, each
+/// `stride` bytes behind the one before. The checksum is of the runs in this order.
+struct FilePart {
+  std::uint64_t at = 0, run = 0, count = 1, stride = 0;
+  std::uint64_t checksum = 0;
+};
+
 /// What was written to one file.
 struct FileRecord {
   std::string path;  ///< relative to the folder it belongs to, with '/'
   std::uint64_t size_bytes = 0;
-  std::uint64_t checksum = 0;
+  std::uint64_t checksum = 0;        ///< of the whole file, where it was written in one piece
+  std::vector<FilePart> parts = {};  ///< of one that was not: they cover it
 };
 
 /// Writes one new file and keeps its size and checksum.

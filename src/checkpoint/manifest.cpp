@@ -1,5 +1,6 @@
 #include "checkpoint/manifest.h"
 
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -31,6 +32,51 @@ std::string text(const Json& object, const char* key, const std::string& where) 
   return value.get<std::string>();
 }
 
+std::uint64_t parse_checksum(std::string_view digits, const std::string& of,
+                             const std::string& where) {
+  std::uint64_t checksum = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), checksum, 16);
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16) {
+    fail(ErrorCode::data, "{}: the checksum of {} is not 16 hexadecimal digits", where, of);
+  }
+  return checksum;
+}
+
+/// "AT RUN COUNT STRIDE XXH64".
+FilePart parse_part(const Json& json, const FileRecord& record, const std::string& where) {
+  if (!json.is_string()) fail(ErrorCode::data, "{}: \"parts\" holds no strings", where);
+  const auto text = json.get<std::string>();
+  std::array<std::uint64_t, 4> numbers{};
+  const char* at = text.data();
+  for (std::uint64_t& number : numbers) {
+    const auto [end, error] = std::from_chars(at, text.data() + text.size(), number);
+    if (error != std::errc() || end == text.data() + text.size() || *end != ' ') {
+      fail(ErrorCode::data, "{}: \"{}\" is no part of a file", where, text);
+    }
+    at = end + 1;
+  }
+  const auto [begin, run, count, stride] = numbers;
+  const std::uint64_t size = record.size_bytes;
+  const bool fits = run >= 1 && run <= size && begin <= size - run && count >= 1 &&
+                    (count == 1 || (stride >= run && count - 1 <= (size - run - begin) / stride));
+  if (!fits) fail(ErrorCode::data, "{}: a part of {} lies outside it", where, record.path);
+  return {.at = begin,
+          .run = run,
+          .count = count,
+          .stride = stride,
+          .checksum = parse_checksum({at, text.data() + text.size()}, record.path, where)};
+}
+
+void require_covered(const FileRecord& record, const std::string& where) {
+  if (record.parts.empty()) return;
+  std::uint64_t covered = 0;
+  for (const FilePart& part : record.parts) covered += part.run * part.count;
+  if (covered == record.size_bytes) return;
+  fail(ErrorCode::data, "{}: the parts of {} have {} bytes, but it has {}", where, record.path,
+       covered, record.size_bytes);
+}
+
 FileRecord parse_record(const Json& json, const std::string& where) {
   if (!json.is_object()) fail(ErrorCode::data, "{}: \"files\" holds no objects", where);
   FileRecord record;
@@ -40,14 +86,40 @@ FileRecord parse_record(const Json& json, const std::string& where) {
   for (const auto& part : path) inside = inside && part != "..";
   if (!inside) fail(ErrorCode::data, "{}: \"{}\" lies outside the folder", where, record.path);
   record.size_bytes = static_cast<std::uint64_t>(whole_number(json, "bytes", where));
-  const std::string digits = text(json, "xxh64", where);
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), record.checksum, 16);
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16) {
-    fail(ErrorCode::data, "{}: the checksum of {} is not 16 hexadecimal digits", where,
-         record.path);
+  const auto parts = json.find("parts");
+  if (parts == json.end()) {
+    record.checksum = parse_checksum(text(json, "xxh64", where), record.path, where);
+    return record;
   }
+  if (!parts->is_array()) fail(ErrorCode::data, "{}: \"parts\" is not an array", where);
+  for (const Json& part : *parts) record.parts.push_back(parse_part(part, record, where));
   return record;
+}
+
+Json record_json(const FileRecord& record) {
+  Json json = {{"path", record.path}, {"bytes", record.size_bytes}};
+  if (record.parts.empty()) {
+    json["xxh64"] = checksum_text(record.checksum);
+    return json;
+  }
+  Json& parts = json["parts"] = Json::array();
+  for (const FilePart& part : record.parts) {
+    parts.push_back(fmt::format("{} {} {} {} {}", part.at, part.run, part.count, part.stride,
+                                checksum_text(part.checksum)));
+  }
+  return json;
+}
+
+bool is_unchanged(const FileRecord& record, std::span<const std::byte> bytes) {
+  if (record.parts.empty()) return checksum_of(bytes) == record.checksum;
+  for (const FilePart& part : record.parts) {
+    Checksum checksum;
+    for (std::uint64_t i = 0; i < part.count; ++i) {
+      checksum.update(bytes.subspan(part.at + i * part.stride, part.run));
+    }
+    if (checksum.value() != part.checksum) return false;
+  }
+  return true;
 }
 
 void check_file(const fs::path& folder, const FileRecord& record, Verify verify) {
@@ -58,7 +130,7 @@ void check_file(const fs::path& folder, const FileRecord& record, Verify verify)
     fail(ErrorCode::data, "{} has {} bytes instead of {}", record.path, size, record.size_bytes);
   }
   if (verify == Verify::checksums &&
-      checksum_of(MappedFile(folder / record.path).bytes()) != record.checksum) {
+      !is_unchanged(record, MappedFile(folder / record.path).bytes())) {
     fail(ErrorCode::data, "the content of {} has changed", record.path);
   }
 }
@@ -77,13 +149,7 @@ std::string manifest_text(const Manifest& manifest) {
   json["mesh"] = manifest.mesh;
   json["trainer"] = manifest.trainer ? *manifest.trainer : Json::object();
   Json& files = json["files"] = Json::array();
-  for (const FileRecord& record : manifest.files) {
-    Json entry = Json::object();
-    entry["path"] = record.path;
-    entry["bytes"] = record.size_bytes;
-    entry["xxh64"] = checksum_text(record.checksum);
-    files.push_back(std::move(entry));
-  }
+  for (const FileRecord& record : manifest.files) files.push_back(record_json(record));
   return json.dump(2) + "\n";
 }
 
@@ -93,9 +159,9 @@ Manifest parse_manifest(std::string_view content, const std::string& where) {
     fail(ErrorCode::data, "{}: not the manifest of a checkpoint", where);
   }
   const std::int64_t version = whole_number(json, "version", where);
-  if (version != Manifest::kVersion) {
+  if (version < 1 || version > Manifest::kVersion) {
     throw Error(ErrorCode::data,
-                fmt::format("{}: format version {} is not known (this program reads version {})",
+                fmt::format("{}: format version {} is not known (this program reads up to {})",
                             where, version, Manifest::kVersion),
                 "use the version of heddle that wrote it, or a newer one");
   }
@@ -110,7 +176,20 @@ Manifest parse_manifest(std::string_view content, const std::string& where) {
   const Json& files = field(json, "files", where);
   if (!files.is_array()) fail(ErrorCode::data, "{}: \"files\" is not an array", where);
   for (const Json& file : files) manifest.files.push_back(parse_record(file, where));
+  for (const FileRecord& record : manifest.files) require_covered(record, where);
   return manifest;
+}
+
+std::string records_text(const std::vector<FileRecord>& records) {
+  Json json = Json::array();
+  for (const FileRecord& record : records) json.push_back(record_json(record));
+  return json.dump() + "\n";
+}
+
+std::vector<FileRecord> parse_records(std::string_view content, const std::string& where) {
+  std::vector<FileRecord> records;
+  for (const Json& json : parse_json(content, where)) records.push_back(parse_record(json, where));
+  return records;
 }
 
 std::string commit_text(std::string_view manifest) {

@@ -16,7 +16,7 @@ namespace heddle {
 
 /// What a training checkpoint says about itself (docs/formats/checkpoint.md).
 struct Manifest {
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;  ///< 1, without parts of files, is read too
 
   std::int64_t step = 0;
   std::int64_t tokens = 0;              ///< trained on so far
@@ -29,6 +29,10 @@ struct Manifest {
 std::string manifest_text(const Manifest& manifest);
 /// Throws Error(data) that starts with `where`; a newer format version is refused by number.
 Manifest parse_manifest(std::string_view text, const std::string& where);
+
+/// Records as the manifest has them, for a writer's own part of a checkpoint.
+std::string records_text(const std::vector<FileRecord>& records);
+std::vector<FileRecord> parse_records(std::string_view text, const std::string& where);
 
 /// The content of COMMIT for a manifest.json of this content.
 std::string commit_text(std::string_view manifest);

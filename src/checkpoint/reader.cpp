@@ -43,6 +43,29 @@ CheckpointReader::CheckpointReader(const fs::path& folder, Verify verify)
       weights_(open_tensors(folder, manifest_, {"", "weights"})),
       optimizer_(open_tensors(folder, manifest_, {"optimizer"})) {}
 
+std::vector<std::string> CheckpointReader::names(std::string_view kind) const {
+  if (kind == kWeightsKind) return {weights_.names().begin(), weights_.names().end()};
+  std::vector<std::string> names;
+  const std::string prefix = state_key(kind, "");
+  for (const std::string& key : optimizer_.names()) {
+    if (key.starts_with(prefix)) names.push_back(key.substr(prefix.size()));
+  }
+  return names;
+}
+
+std::optional<Shape> CheckpointReader::shape(std::string_view kind, std::string_view name) const {
+  const StoredTensors& stored = kind == kWeightsKind ? weights_ : optimizer_;
+  const std::string key = state_key(kind, name);
+  return stored.contains(key) ? std::optional(stored.shape(key)) : std::nullopt;
+}
+
+void CheckpointReader::read(std::string_view kind, std::string_view name,
+                            std::span<const std::int64_t> begin, std::span<const std::int64_t> end,
+                            const Tensor& out) const {
+  const StoredTensors& stored = kind == kWeightsKind ? weights_ : optimizer_;
+  stored.read_slice(state_key(kind, name), begin, end, out);
+}
+
 std::optional<CheckpointReader> open_latest(const fs::path& root) {
   const auto path = find_latest(root, Verify::checksums);
   if (!path) return std::nullopt;

@@ -21,7 +21,7 @@ struct RetentionPolicy {
 std::vector<std::filesystem::path> expired_checkpoints(const std::filesystem::path& root,
                                                        const RetentionPolicy& policy);
 
-/// Deletes them. Call it after write_checkpoint, which returns once the new one is durable. A kill
+/// Deletes them. Call it after commit_checkpoint, which returns once the new one is durable. A kill
 /// in between leaves no half checkpoint under a checkpoint's name: each loses its name first.
 void apply_retention(FileSystem& files, const std::filesystem::path& root,
                      const RetentionPolicy& policy);

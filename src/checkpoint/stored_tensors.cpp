@@ -171,20 +171,4 @@ void StoredTensors::read_slice(std::string_view name, std::span<const std::int64
   }
 }
 
-std::string slice_key(const SliceEntry& entry) {
-  std::string key = entry.name + "[";
-  for (std::size_t d = 0; d < entry.begin.size(); ++d) {
-    key += fmt::format("{}{}:{}", d == 0 ? "" : ",", entry.begin[d], entry.end[d]);
-  }
-  return key + "]";
-}
-
-std::string slice_metadata(const SliceEntry& entry) {
-  Json note = Json::object();
-  note["name"] = entry.name;
-  note["shape"] = Coordinates(entry.global_shape.sizes().begin(), entry.global_shape.sizes().end());
-  note["begin"] = entry.begin;
-  return note.dump();
-}
-
 }  // namespace heddle

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
-#include "checkpoint/slice.h"
 
 namespace heddle {
 
@@ -58,10 +57,8 @@ class StoredTensors {
   std::vector<std::string> names_;
 };
 
-/// A safetensors file keeps a box under a key of its own; the metadata entry "slice:" + key says
+/// A safetensors file may keep a box under a key of its own; the metadata entry "slice:" + key says
 /// which box of which tensor it is (docs/formats/checkpoint.md).
-std::string slice_key(const SliceEntry& entry);
-std::string slice_metadata(const SliceEntry& entry);
 inline constexpr std::string_view kSlicePrefix = "slice:";
 
 }  // namespace heddle

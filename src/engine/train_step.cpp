@@ -187,6 +187,7 @@ void TrainStep::sum(int which) {
 }
 
 void TrainStep::update() {
+  if (before_update_) before_update_();
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_, args_.clip, stream_);
   optimizer_.step(args_, stream_);

@@ -34,6 +34,8 @@ class TrainStep : private Stage {
   StepResult run(std::span<const MicroBatch> microbatches, const StepArgs& args, double clip);
   /// Whoever wants to know when each action of a step began and ended.
   void observe(OnAction on_action) { on_action_ = std::move(on_action); }
+  /// Is called before weights and optimizer states change, while nothing of the step changes them.
+  void before_update(std::function<void()> wait) { before_update_ = std::move(wait); }
   /// Whoever wants to see what every unit makes: its output, and in the backward the gradient of
   /// its input.
   enum class Pass { forward, backward };
@@ -66,6 +68,7 @@ class TrainStep : private Stage {
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;
+  std::function<void()> before_update_;
   OnUnit on_unit_;
   Schedule schedule_;
   std::unique_ptr<VocabularyPasses> vocabulary_;  // where it is divided over the pipeline

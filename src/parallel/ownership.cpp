@@ -1,5 +1,7 @@
 #include "parallel/ownership.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace heddle {
@@ -7,6 +9,15 @@ namespace {
 
 /// Ranks of these axes see other tokens.
 constexpr AxisSet kDividing{Axis::dp, Axis::cp, Axis::edp};
+
+/// On which others hold the same elements, also of what ZeRO divides.
+AxisSet holders(const Ownership& ownership, bool is_divided) {
+  return is_divided ? ownership.alike.without(ownership.divides) : ownership.alike;
+}
+
+bool is_at_first_end(const Ownership& ownership, const MeshShape& shape, int rank) {
+  return !ownership.sums_ends || shape.coord(Axis::pp, rank) == shape.ends.front();
+}
 
 }  // namespace
 
@@ -34,14 +45,18 @@ Ownership ownership(const Layout& layout) {
 }
 
 bool counts(const Ownership& ownership, const MeshShape& shape, int rank, bool is_divided) {
-  const AxisSet among = is_divided ? ownership.alike.without(ownership.divides) : ownership.alike;
-  const bool is_first_end =
-      !ownership.sums_ends || shape.coord(Axis::pp, rank) == shape.ends.front();
-  return is_first_end && shape.is_first(among, rank);
+  return is_at_first_end(ownership, shape, rank) &&
+         shape.is_first(holders(ownership, is_divided), rank);
 }
 
-bool writes(const Ownership& ownership, const MeshShape& shape, int rank, bool is_divided) {
-  return counts(ownership, shape, rank, is_divided) && shape.is_first(ownership.own, rank);
+WriteShare write_share(const Ownership& ownership, const MeshShape& shape, int rank,
+                       bool is_divided) {
+  if (!is_at_first_end(ownership, shape, rank) || !shape.is_first(ownership.own, rank)) return {};
+  const AxisSet among = shape.occupied(holders(ownership, is_divided));
+  const auto group = shape.group(among, rank);
+  return {.among = among,
+          .index = static_cast<int>(std::ranges::find(group, rank) - group.begin()),
+          .count = static_cast<int>(group.size())};
 }
 
 std::string unsaid_axis(const Layout& layout, const MeshShape& shape) {

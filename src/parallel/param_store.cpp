@@ -407,9 +407,10 @@ void ParamStore::retire_grads() {
 void ParamStore::add_pieces(const Placed& placed, const Tensor& flat, std::int64_t from,
                             Range range, bool is_divided, std::vector<ParamPiece>& pieces) const {
   const Parameter& parameter = *placed.parameter;
-  const auto is_writer = [&](const Parameter::Part& part) {
-    return parameter.tie != Parameter::Tie::last &&
-           writes(ownership(parameter.layout_of(part)), mesh_.shape(), mesh_.rank(), is_divided);
+  const auto share = [&](const Parameter::Part& part) {
+    if (parameter.tie == Parameter::Tie::last) return WriteShare{};
+    return write_share(ownership(parameter.layout_of(part)), mesh_.shape(), mesh_.rank(),
+                       is_divided);
   };
   range = {std::max(range.begin, placed.at),
            std::min(range.end, placed.at + parameter.shape.count())};
@@ -420,7 +421,7 @@ void ParamStore::add_pieces(const Placed& placed, const Tensor& flat, std::int64
     const Tensor box = flat.slice(0, at - from, at - from + extent.count()).view(extent);
     at += extent.count();
     for (const Parameter::Part& part : parameter.parts) {
-      ParamPiece piece{&parameter, &part, part.begin, box, is_writer(part)};
+      ParamPiece piece{&parameter, &part, part.begin, box, share(part)};
       bool overlaps = true;
       for (int dim = 0; dim < box.dims() && overlaps; ++dim) {
         const std::int64_t begin = std::max(corner[dim], part.at[dim]);

@@ -43,8 +43,10 @@ struct ParamPiece {
   const Parameter::Part* part = nullptr;
   Shape begin;  ///< in the Hugging Face tensor
   Tensor data;
-  bool is_writer = true;  ///< of all ranks that hold this box, the one that saves it
+  WriteShare share;  ///< of the ranks that hold this box, what this one saves of it
 
+  /// Whether this rank stands for all that hold the box: the first that saves of it.
+  bool is_first_writer() const { return share.count > 0 && share.index == 0; }
   /// The corner opposite of `begin`.
   Shape end() const;
 };

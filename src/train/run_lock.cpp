@@ -23,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kName = "heddle.lock";
-
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
@@ -112,7 +110,7 @@ void judge_left_line(const fs::path& folder, const fs::path& file, const Holder&
 
 }  // namespace
 
-RunLock::RunLock(const fs::path& folder) : folder_(folder), file_(folder / kName) {
+RunLock::RunLock(const fs::path& folder) : folder_(folder), file_(folder / kRunLockFile) {
   std::error_code error;
   has_made_folder_ = !fs::exists(folder, error) && !error;
   real_file_system().create_directories(folder_);

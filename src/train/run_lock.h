@@ -5,6 +5,8 @@
 
 namespace heddle {
 
+inline constexpr const char* kRunLockFile = "heddle.lock";
+
 /// Keeps a run folder for one process while it lives: the file heddle.lock in it is locked, and
 /// says who holds it for people and for file systems that do not carry locks between machines.
 /// A lock whose holder is gone is taken over, with a line about it.

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "checkpoint/hf_folder.h"
-#include "checkpoint/reader.h"
-#include "comm/world.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/own_boxes.h"
+#include "checkpoint/state_source.h"
 #include "engine/model.h"
-#include "train/run_identity.h"
 
 namespace heddle {
 
@@ -22,26 +21,21 @@ struct RunState {
   std::optional<double> eval_loss = {};
 };
 
-/// Writes a checkpoint of the run and returns its folder once it is durable. With DType::bf16 the
-/// weights are rounded in the Hugging Face files, and the exact ones are kept with the optimizer's.
-/// Nothing in it tells the device and the precision of the computations; `identity` goes into the
-/// manifest, for who resumes.
-/// All ranks call it; the first collects and writes, and all return when it is there.
-std::filesystem::path save_run(const std::filesystem::path& checkpoints, const RunState& state,
-                               const RunIdentity& identity, const Model& model, DType weights_dtype,
-                               const std::vector<TextFile>& companions, World& world,
-                               Memory& memory, Stream& stream);
+/// Where the run stood that wrote it.
+RunState run_state_of(const Manifest& manifest);
 
-/// What becomes of states of the optimizer that a checkpoint does not have.
+/// What a store keeps from step to step, by kind: the weights and the optimizer's states.
+std::vector<StateKind> states_of(const ParamStore& store);
+
+/// What becomes of states of the optimizer that a source does not have.
 enum class MissingStates : std::uint8_t {
   are_refused,
   start_at_zero,     ///< those that it has of no parameter
   all_start_at_zero  ///< it is another optimizer's, and what it has is left behind
 };
 
-/// Puts this rank's weights and the optimizer's states back, whatever the mesh that saved them, and
-/// returns where the run stood.
-RunState restore_run(const CheckpointReader& checkpoint, Model& model, MissingStates missing,
-                     Stream& stream);
+/// Puts this rank's weights and states back from `source`, whatever the mesh that saved them.
+/// Error(data) when something is missing, has another shape, or is not the model's.
+void restore_state(const StateSource& source, Model& model, MissingStates missing, Stream& stream);
 
 }  // namespace heddle

@@ -151,7 +151,7 @@ class ReferenceRun {
       if (entry.name.starts_with(prefix)) differences[entry.name.substr(prefix.size())];
     }
     for (const ParamPiece& piece : pieces) {
-      if (!piece.is_writer) continue;
+      if (!piece.is_first_writer()) continue;
       const Tensor expected = host_.alloc(piece.data.shape(), DType::f32, MemoryTag::workspace);
       reference_.read_slice(prefix + piece.part->name, piece.begin.sizes(), piece.end().sizes(),
                             expected);

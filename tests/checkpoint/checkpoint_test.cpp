@@ -3,12 +3,13 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/element_copy.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/retention.h"
-#include "checkpoint/writer.h"
 #include "faulty_file_system.h"
 #include "support.h"
+#include "write_checkpoint.h"
 
 namespace heddle {
 namespace {
@@ -21,9 +22,10 @@ CheckpointContent small_content(Memory& memory, std::int64_t step) {
   content.step = step;
   content.tokens = 4096 * step;
   content.mesh = "dp1";
-  content.weights = {whole_entry("w", counting(memory, {3, 4}, static_cast<float>(step)))};
-  content.optimizer = {whole_entry("exp_avg.w", counting(memory, {3, 4}, 1)),
-                       whole_entry("exp_avg_sq.w", counting(memory, {3, 4}, 2))};
+  content.entries = {
+      whole_entry(kWeightsKind, "w", counting(memory, {3, 4}, static_cast<float>(step))),
+      whole_entry("exp_avg", "w", counting(memory, {3, 4}, 1)),
+      whole_entry("exp_avg_sq", "w", counting(memory, {3, 4}, 2))};
   content.companions = {{"config.json", R"({"model_type":"llama"})"}};
   Json trainer = Json::object();
   trainer["cursor"] = 77;
@@ -62,9 +64,9 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   EXPECT_EQ((*reader.manifest().trainer)["lr"].get<double>(), 0.1);
   const Tensor out = memory.alloc({3, 4}, DType::f32, MemoryTag::data);
   reader.weights().read("w", out);
-  EXPECT_EQ(std::memcmp(out.bytes(), content.weights[0].data.bytes(), out.size_bytes()), 0);
+  EXPECT_EQ(std::memcmp(out.bytes(), content.entries[0].data.bytes(), out.size_bytes()), 0);
   reader.optimizer().read("exp_avg_sq.w", out);
-  EXPECT_EQ(std::memcmp(out.bytes(), content.optimizer[1].data.bytes(), out.size_bytes()), 0);
+  EXPECT_EQ(std::memcmp(out.bytes(), content.entries[2].data.bytes(), out.size_bytes()), 0);
   expect_error([&] { reader.weights().read("v", out); }, ErrorCode::data, "no tensor \"v\"");
 }
 
@@ -80,50 +82,111 @@ TEST(Checkpoint, OpensAsAHuggingFaceFolder) {
   EXPECT_TRUE(fs::exists(path / "optimizer" / "exp_avg_sq.safetensors"));
 }
 
-TEST(Checkpoint, JoinsSlicesOfAnyOriginIntoAnySlice) {
+/// A contiguous copy of a box of `whole`.
+Entry box_entry(Memory& memory, const std::string& kind, const Tensor& whole, const Shape& begin,
+                const Shape& extent) {
+  const Tensor data = memory.alloc(extent, whole.dtype(), MemoryTag::data);
+  const std::vector<std::int64_t> origin(static_cast<std::size_t>(extent.dims()), 0);
+  copy_box(whole.bytes(), whole.dtype(), whole.shape(), begin.sizes(), data, origin,
+           extent.sizes());
+  return {kind, "w", whole.shape(), begin, data};
+}
+
+TEST(Checkpoint, BoxesOfManyWritersMakeTheFileThatOneWouldWrite) {
+  const TemporaryFolder folder;
+  Memory memory;
+  const Tensor matrix = counting(memory, {6, 8}), cube = counting(memory, {4, 3, 5}, 100);
+  CheckpointContent one, many;
+  one.entries = {whole_entry(kWeightsKind, "w", matrix), whole_entry("exp_avg", "w", cube)};
+  // Rows 0-4 in two column halves, rows 4-6 whole; a cube in boxes that no dimension has whole.
+  many.entries = {box_entry(memory, kWeightsKind, matrix, {0, 0}, {4, 3}),
+                  box_entry(memory, kWeightsKind, matrix, {0, 3}, {4, 5}),
+                  box_entry(memory, kWeightsKind, matrix, {4, 0}, {2, 8}),
+                  box_entry(memory, "exp_avg", cube, {0, 0, 0}, {2, 3, 5}),
+                  box_entry(memory, "exp_avg", cube, {2, 0, 0}, {2, 2, 4}),
+                  box_entry(memory, "exp_avg", cube, {2, 0, 4}, {2, 2, 1}),
+                  box_entry(memory, "exp_avg", cube, {2, 2, 0}, {2, 1, 5})};
+  many.writers = 3;
+  const fs::path a = write_checkpoint(real_file_system(), folder / "one", one);
+  const fs::path b = write_checkpoint(real_file_system(), folder / "many", many);
+  for (const char* file : {"model.safetensors", "optimizer/exp_avg.safetensors"}) {
+    EXPECT_EQ(read_file(a / file), read_file(b / file)) << file;
+  }
+  EXPECT_NO_THROW(CheckpointReader reader(b)) << "checksums of parts";
+}
+
+TEST(Checkpoint, IsNotCommittedWhenWritersLeaveHolesOrOverlap) {
+  const TemporaryFolder folder;
+  Memory memory;
+  const Tensor whole = counting(memory, {6});
+  CheckpointContent content;
+  content.entries = {box_entry(memory, kWeightsKind, whole, {0}, {2}),
+                     box_entry(memory, kWeightsKind, whole, {4}, {2})};
+  expect_error([&] { write_checkpoint(real_file_system(), folder.path(), content); },
+               ErrorCode::data, "the parts of model.safetensors have");
+  content.entries = {box_entry(memory, kWeightsKind, whole, {0}, {3}),
+                     box_entry(memory, kWeightsKind, whole, {2}, {4})};
+  expect_error([&] { write_checkpoint(real_file_system(), folder.path(), content); },
+               ErrorCode::data, "the parts of model.safetensors have");
+  EXPECT_TRUE(list_checkpoints(folder.path()).empty());
+  EXPECT_TRUE(list_leftovers(folder.path()).empty());
+}
+
+/// A file that keeps boxes under keys of their own.
+std::shared_ptr<const SafetensorsFile> sliced_file(const fs::path& path,
+                                                   const std::vector<Entry>& boxes) {
+  std::vector<TensorSpec> specs;
+  std::map<std::string, std::string> metadata;
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const Entry& box = boxes[i];
+    const std::string key = fmt::format("{}[{}]", box.name, i);
+    specs.push_back(tensor_spec(key, box.data.dtype(), box.data.shape()));
+    const Json note = {
+        {"name", box.name}, {"shape", box.whole.sizes()}, {"begin", box.begin.sizes()}};
+    metadata["slice:" + key] = note.dump();
+  }
+  SafetensorsWriter writer(real_file_system(), path, specs, metadata);
+  for (std::size_t i = 0; i < boxes.size(); ++i) writer.append(specs[i].name, boxes[i].data);
+  writer.finish();
+  return std::make_shared<const SafetensorsFile>(path);
+}
+
+TEST(StoredTensors, JoinsSlicesOfAnyOriginIntoAnySlice) {
   const TemporaryFolder folder;
   Memory memory;
   const Tensor whole = counting(memory, {6, 8});
-  // Rows 0-4 in two column halves, rows 4-6 whole: three boxes of one tensor.
-  const auto box = [&](std::int64_t r0, std::int64_t r1, std::int64_t c0, std::int64_t c1) {
-    return SliceEntry{
-        "w", whole.shape(), {r0, c0}, {r1, c1}, whole.slice(0, r0, r1).slice(1, c0, c1)};
-  };
-  CheckpointContent content;
-  content.optimizer = {box(0, 4, 0, 3), box(0, 4, 3, 8), box(4, 6, 0, 8)};
-  content.weights = {box(0, 3, 0, 8), box(3, 6, 0, 8)};
-  const CheckpointReader reader(write_checkpoint(real_file_system(), folder.path(), content));
-  for (const auto* tensors : {&reader.weights(), &reader.optimizer()}) {
-    ASSERT_EQ(tensors->names().size(), 1U);
-    EXPECT_EQ(tensors->shape("w"), whole.shape());
-    for (std::int64_t r = 0; r < 6; ++r) {
-      for (std::int64_t c = 0; c < 8; ++c) {
-        const std::array<std::int64_t, 2> begin = {r / 2, c / 2}, end = {r + 1, c + 1};
-        const Tensor out =
-            memory.alloc({end[0] - begin[0], end[1] - begin[1]}, DType::f32, MemoryTag::data);
-        tensors->read_slice("w", begin, end, out);
-        EXPECT_EQ(out.host<float>().front(), static_cast<float>(begin[0] * 8 + begin[1]));
-        EXPECT_EQ(out.host<float>().back(), static_cast<float>(r * 8 + c));
-      }
+  const auto file = sliced_file(folder / "slices.safetensors",
+                                {box_entry(memory, kWeightsKind, whole, {0, 0}, {4, 3}),
+                                 box_entry(memory, kWeightsKind, whole, {0, 3}, {4, 5}),
+                                 box_entry(memory, kWeightsKind, whole, {4, 0}, {2, 8})});
+  const StoredTensors tensors(std::vector{file});
+  ASSERT_EQ(tensors.names().size(), 1U);
+  EXPECT_EQ(tensors.shape("w"), whole.shape());
+  for (std::int64_t r = 0; r < 6; ++r) {
+    for (std::int64_t c = 0; c < 8; ++c) {
+      const std::array<std::int64_t, 2> begin = {r / 2, c / 2}, end = {r + 1, c + 1};
+      const Tensor out =
+          memory.alloc({end[0] - begin[0], end[1] - begin[1]}, DType::f32, MemoryTag::data);
+      tensors.read_slice("w", begin, end, out);
+      EXPECT_EQ(out.host<float>().front(), static_cast<float>(begin[0] * 8 + begin[1]));
+      EXPECT_EQ(out.host<float>().back(), static_cast<float>(r * 8 + c));
     }
   }
 }
 
-TEST(Checkpoint, RefusesSlicesThatOverlapOrLeaveHoles) {
+TEST(StoredTensors, RefusesSlicesThatOverlapOrLeaveHoles) {
   const TemporaryFolder folder;
   Memory memory;
   const Tensor whole = counting(memory, {6});
-  const auto box = [&](std::int64_t begin, std::int64_t end) {
-    return SliceEntry{"w", whole.shape(), {begin}, {end}, whole.slice(0, begin, end)};
+  const auto file = [&](const char* name, const Shape& begin, const Shape& extent) {
+    return sliced_file(folder / name, {box_entry(memory, kWeightsKind, whole, {0}, {3}),
+                                       box_entry(memory, kWeightsKind, whole, begin, extent)});
   };
-  CheckpointContent content;
-  content.weights = {box(0, 2), box(4, 6)};
-  const CheckpointReader holes(write_checkpoint(real_file_system(), folder / "a", content));
-  expect_error([&] { holes.weights().read("w", whole); }, ErrorCode::data,
-               "2 of 6 elements asked of tensor \"w\" are not stored");
-  content.weights = {box(0, 3), box(2, 6)};
-  const fs::path overlap = write_checkpoint(real_file_system(), folder / "b", content);
-  expect_error([&] { CheckpointReader reader(overlap); }, ErrorCode::data,
+  const StoredTensors holes(std::vector{file("holes", {4}, {2})});
+  expect_error([&] { holes.read("w", whole); }, ErrorCode::data,
+               "1 of 6 elements asked of tensor \"w\" are not stored");
+  const auto overlap = file("overlap", {2}, {4});
+  expect_error([&] { StoredTensors tensors(std::vector{overlap}); }, ErrorCode::data,
                "a part of tensor \"w\" is also in");
 }
 
@@ -182,6 +245,22 @@ TEST(Checkpoint, AChangedByteAnywhereIsFoundAndTheOlderOneUsed) {
   EXPECT_EQ(open_latest(folder.path())->manifest().step, 2);
 }
 
+TEST(Checkpoint, OfTheFirstFormatIsStillRead) {
+  const TemporaryFolder folder;
+  const fs::path path = save(folder.path(), 1);
+  Json manifest = read_json_file(path / "manifest.json");
+  manifest["version"] = 1;
+  for (Json& file : manifest["files"]) {
+    const std::string content = read_file(path / file["path"].get<std::string>());
+    file.erase("parts");
+    file["xxh64"] = checksum_text(checksum_of(std::as_bytes(std::span(content))));
+  }
+  const std::string text = manifest.dump();
+  write_file(path / "manifest.json", text);
+  write_file(path / "COMMIT", commit_text(text));
+  EXPECT_EQ(CheckpointReader(path).manifest().step, 1);
+}
+
 TEST(Checkpoint, AManifestOfANewerFormatIsRefusedByVersion) {
   const TemporaryFolder folder;
   const fs::path path = save(folder.path(), 1);
@@ -192,12 +271,23 @@ TEST(Checkpoint, AManifestOfANewerFormatIsRefusedByVersion) {
     write_file(path / "COMMIT", commit_text(text));
     return [&] { CheckpointReader reader(path); };
   };
+  manifest["version"] = 3;
+  expect_error(rewrite(), ErrorCode::data, "format version 3 is not known");
   manifest["version"] = 2;
-  expect_error(rewrite(), ErrorCode::data, "format version 2 is not known");
-  manifest["version"] = 1;
   EXPECT_NO_THROW(rewrite()());
   manifest["files"][0]["path"] = "../step-000002/model.safetensors";
   expect_error(rewrite(), ErrorCode::data, "lies outside the folder");
+  manifest["files"][0]["path"] = "model.safetensors";
+  const Json parts = manifest["files"][0]["parts"];
+  for (const auto& [part, why] : {std::pair("0 8 1 0", "is no part of a file"),
+                                  std::pair("0 8 1 0 12", "is not 16 hexadecimal digits"),
+                                  std::pair("0 99999 1 0 0123456789abcdef", "lies outside it"),
+                                  std::pair("0 8 3 4 0123456789abcdef", "lies outside it"),
+                                  std::pair("0 8 1 0 0123456789abcdef", "bytes, but it has")}) {
+    manifest["files"][0]["parts"][0] = part;
+    expect_error(rewrite(), ErrorCode::data, why);
+  }
+  manifest["files"][0]["parts"] = parts;
   manifest["files"] = 3;
   expect_error(rewrite(), ErrorCode::data, "\"files\" is not an array");
   manifest.erase("files");

@@ -9,18 +9,21 @@ namespace fs = std::filesystem;
 
 class FaultyFileSystem::File : public WritableFile {
  public:
-  File(FaultyFileSystem& owner, fs::path path)
-      : owner_(owner), path_(std::move(path)), stream_(path_, std::ios::binary | std::ios::trunc) {
-    if (!stream_) throw Error(ErrorCode::resources, "cannot create " + path_.string());
+  File(FaultyFileSystem& owner, fs::path path, std::ios::openmode mode)
+      : owner_(owner), path_(std::move(path)), stream_(path_, std::ios::binary | mode) {
+    if (!stream_) throw Error(ErrorCode::resources, "cannot open " + path_.string());
   }
-  void append(std::span<const std::byte> bytes) override {
+  void append(std::span<const std::byte> bytes) override { write_at(size_, bytes); }
+  void write_at(std::uint64_t at, std::span<const std::byte> bytes) override {
     const bool dies = owner_.dies_here();
     const auto room = static_cast<std::size_t>(
         std::min<std::uint64_t>(owner_.bytes_left_, dies ? bytes.size() / 2 : bytes.size()));
+    owner_.unsynced_[path_].push_back({at, at + room});
+    stream_.seekp(static_cast<std::streamoff>(at));
     stream_.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(room));
     stream_.flush();
     owner_.bytes_left_ -= room;
-    size_ += room;
+    size_ = std::max(size_, at + room);
     if (dies) throw Killed();
     if (room < bytes.size()) {
       throw Error(ErrorCode::resources, "cannot write " + path_.string() + ": no space left");
@@ -28,7 +31,8 @@ class FaultyFileSystem::File : public WritableFile {
   }
   void sync() override {
     if (owner_.dies_here()) throw Killed();
-    owner_.synced_bytes_[path_] = size_;
+    owner_.synced_bytes_[path_] = std::max(owner_.synced_bytes_[path_], size_);
+    owner_.unsynced_.erase(path_);
   }
   void close() override {
     if (owner_.dies_here()) throw Killed();
@@ -50,10 +54,15 @@ bool FaultyFileSystem::dies_here() {
 
 std::unique_ptr<WritableFile> FaultyFileSystem::create(const fs::path& path) {
   if (dies_here()) throw Killed();
-  auto file = std::make_unique<File>(*this, path);
+  auto file = std::make_unique<File>(*this, path, std::ios::trunc | std::ios::out);
   synced_bytes_[path] = 0;
   unsynced_changes_.push_back({{}, path});
   return file;
+}
+
+std::unique_ptr<WritableFile> FaultyFileSystem::open(const fs::path& path) {
+  if (dies_here()) throw Killed();
+  return std::make_unique<File>(*this, path, std::ios::in | std::ios::out);
 }
 
 void FaultyFileSystem::create_directories(const fs::path& path) {
@@ -104,6 +113,9 @@ void FaultyFileSystem::follow_rename(const fs::path& from, const fs::path& to) {
   std::map<fs::path, std::uint64_t> files;
   for (const auto& [path, bytes] : synced_bytes_) files[moved(path)] = bytes;
   synced_bytes_ = std::move(files);
+  std::map<fs::path, std::vector<Stretch>> unsynced;
+  for (auto& [path, stretches] : unsynced_) unsynced[moved(path)] = std::move(stretches);
+  unsynced_ = std::move(unsynced);
   for (Change& change : unsynced_changes_) change.to = moved(change.to);
 }
 
@@ -112,6 +124,15 @@ void FaultyFileSystem::crash(Loss loss) {
   if (loss == Loss::nothing) return;
   for (const auto& [path, bytes] : synced_bytes_) {
     if (fs::exists(path) && fs::file_size(path) > bytes) fs::resize_file(path, bytes);
+  }
+  for (const auto& [path, stretches] : unsynced_) {
+    if (!fs::exists(path)) continue;
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    for (const auto& [begin, end] : stretches) {
+      const std::uint64_t last = std::min<std::uint64_t>(end, fs::file_size(path));
+      file.seekp(static_cast<std::streamoff>(begin));
+      for (std::uint64_t at = begin; at < last; ++at) file.put(0);
+    }
   }
   if (loss == Loss::unsynced_data) return;
   while (!unsynced_changes_.empty()) {

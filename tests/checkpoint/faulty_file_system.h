@@ -34,6 +34,7 @@ class FaultyFileSystem : public FileSystem {
   void crash(Loss loss);
 
   std::unique_ptr<WritableFile> create(const std::filesystem::path& path) override;
+  std::unique_ptr<WritableFile> open(const std::filesystem::path& path) override;
   void create_directories(const std::filesystem::path& path) override;
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   void remove_all(const std::filesystem::path& path) override;
@@ -53,7 +54,11 @@ class FaultyFileSystem : public FileSystem {
   bool is_dead_ = false;
   std::uint64_t bytes_left_ = ~std::uint64_t{0};
   std::uint64_t free_bytes_ = ~std::uint64_t{0};
-  std::map<std::filesystem::path, std::uint64_t> synced_bytes_;  // of files created here
+  struct Stretch {
+    std::uint64_t begin, end;
+  };
+  std::map<std::filesystem::path, std::uint64_t> synced_bytes_;     // of files created here
+  std::map<std::filesystem::path, std::vector<Stretch>> unsynced_;  // written at places of them
   std::vector<Change> unsynced_changes_;
 };
 

@@ -5,9 +5,9 @@
 
 #include "base/json.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/writer.h"
 #include "faulty_file_system.h"
 #include "support.h"
+#include "write_checkpoint.h"
 
 namespace heddle {
 namespace {
@@ -20,9 +20,9 @@ fs::path save(const fs::path& root, std::int64_t step, float b = 10) {
   Memory memory;
   CheckpointContent content;
   content.step = step;
-  content.weights = {whole_entry("a", counting(memory, {2, 3}, 1)),
-                     whole_entry("b", counting(memory, {2}, b))};
-  content.optimizer = {whole_entry("exp_avg.a", counting(memory, {2, 3}))};
+  content.entries = {whole_entry(kWeightsKind, "a", counting(memory, {2, 3}, 1)),
+                     whole_entry(kWeightsKind, "b", counting(memory, {2}, b)),
+                     whole_entry("exp_avg", "a", counting(memory, {2, 3}))};
   content.companions = {{"config.json", R"({"model_type":"llama","torch_dtype":"float32"})"}};
   FaultyFileSystem fast;
   return write_checkpoint(fast, root, content);

@@ -36,6 +36,9 @@ class SmallDisk : public FileSystem {
   std::unique_ptr<WritableFile> create(const std::filesystem::path& path) override {
     return std::make_unique<File>(real_.create(path), room_);
   }
+  std::unique_ptr<WritableFile> open(const std::filesystem::path& path) override {
+    return std::make_unique<File>(real_.open(path), room_);
+  }
   void create_directories(const std::filesystem::path& path) override {
     real_.create_directories(path);
   }
@@ -54,6 +57,9 @@ class SmallDisk : public FileSystem {
       if (bytes.size() > room_) fail(ErrorCode::resources, "no space left");
       room_ -= bytes.size();
       file_->append(bytes);
+    }
+    void write_at(std::uint64_t at, std::span<const std::byte> bytes) override {
+      file_->write_at(at, bytes);
     }
     void sync() override { file_->sync(); }
     void close() override { file_->close(); }

@@ -172,8 +172,11 @@ TEST(Ownership, AgreesWithAnOracleOnRandomLayoutsAndMeshes) {
     }
     const bool is_divided = setting.zero > 0 && setting.shape.size(how.divides) > 1;
     const int shards = is_divided ? setting.shape.size(how.divides) : 1;
-    std::map<std::pair<std::vector<int>, int>, int> counted, written;  // by elements and shard
-    std::set<std::pair<std::vector<int>, int>> counted_wanted, written_wanted;
+    using Elements = std::pair<std::vector<int>, int>;  // and which shard of them
+    std::map<Elements, int> counted;
+    std::map<Elements, std::multiset<int>> written;  // parts
+    std::map<Elements, int> parts;
+    std::set<Elements> counted_wanted, written_wanted;
     for (int rank = 0; rank < setting.shape.ranks(); ++rank) {
       if (!holds(setting, rank)) continue;
       const auto group = setting.shape.group(how.divides, rank);
@@ -186,12 +189,21 @@ TEST(Ownership, AgreesWithAnOracleOnRandomLayoutsAndMeshes) {
       if (counts(how, setting.shape, rank, is_divided)) {
         ++counted[{elements_of(setting, rank, true), shard}];
       }
-      if (writes(how, setting.shape, rank, is_divided)) {
-        ++written[{elements_of(setting, rank, false), shard}];
+      const WriteShare share = write_share(how, setting.shape, rank, is_divided);
+      if (share.count > 0) {
+        const Elements elements{elements_of(setting, rank, false), shard};
+        written[elements].insert(share.index);
+        const auto [at, is_new] = parts.emplace(elements, share.count);
+        ASSERT_EQ(at->second, share.count) << "ranks disagree about the number of parts";
       }
     }
     for (const auto& what : counted_wanted) ASSERT_EQ(counted[what], 1) << "counted";
-    for (const auto& what : written_wanted) ASSERT_EQ(written[what], 1) << "written";
+    for (const auto& what : written_wanted) {
+      std::multiset<int> each;
+      for (int part = 0; part < parts[what]; ++part) each.insert(part);
+      ASSERT_FALSE(each.empty()) << "written by nobody";
+      ASSERT_EQ(written[what], each) << "every part by one rank";
+    }
     ASSERT_EQ(counted.size(), counted_wanted.size());
     ASSERT_EQ(written.size(), written_wanted.size());
   }

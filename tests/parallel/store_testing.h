@@ -113,7 +113,7 @@ class Collected {
                        [&](const Tensor& stretch, std::int64_t first) {
                          auto at = static_cast<std::size_t>(first);
                          for (const float value : stretch.host<float>()) {
-                           whole.take(at++, value, piece.is_writer);
+                           whole.take(at++, value, piece.is_first_writer());
                          }
                        });
     }

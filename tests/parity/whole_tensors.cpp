@@ -52,7 +52,7 @@ void WholeTensors::write(const ParamPiece& piece) {
   auto& writers = writers_[piece.part->name];
   whole.resize(count);
   writers.resize(count);
-  if (!piece.is_writer) return;
+  if (!piece.is_first_writer()) return;
   for_each_element(piece, [&](std::size_t at, float x) {
     whole[at] = x;
     ++writers[at];

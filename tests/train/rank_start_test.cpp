@@ -74,6 +74,17 @@ TEST(RanksStartedDifferently, AreRefusedWithOtherData) {
                       {"rank 1 has data.train = 6,000 tokens, xxh64"});
 }
 
+TEST(RanksStartedDifferently, AreRefusedWithRunFoldersOfTheirOwn) {
+  const TinyRun run;
+  const auto [first, second] = train_two(run, {"run.dir=" + (run.path() / "other").string()});
+  EXPECT_EQ(first.status, 2) << first.err;
+  EXPECT_EQ(second.status, 2) << second.err;
+  EXPECT_NE((first.err + second.err).find("rank 1 does not see what rank 0 has in the run folder"),
+            std::string::npos)
+      << first.err << second.err;
+  EXPECT_FALSE(fs::exists(run.run_folder() / "run.toml")) << "nothing was started";
+}
+
 TEST(RanksStartedDifferently, MayHaveOtherPathsAndResources) {
   const TinyRun run;
   fs::copy_file(run.path() / "data.tokens", run.path() / "copy.tokens");

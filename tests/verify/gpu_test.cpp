@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
 #include "comm/staged/staged_backend.h"
 #include "comm/threads/thread_world.h"
 #include "engine/memory_plan.h"
@@ -12,7 +13,7 @@
 #include "model/registry.h"
 #include "ops/attention.h"
 #include "support/temporary_folder.h"
-#include "train/run_state.h"
+#include "train/saving.h"
 #include "verify/optimizer_cases.h"
 #include "verify/reference.h"
 #include "verify/shared_files.h"
@@ -89,12 +90,13 @@ class Trained {
   }
   void save(const fs::path& folder, int steps) {
     run_ranks(1, [&](World& world) {
-      save_run(folder, {.step = steps}, RunIdentity{}, model_, DType::f32, {{"config.json", "{}"}},
-               world, memory_, stream_);
+      Saving saving({.root = folder, .identity = {}}, model_, world);
+      saving.begin({.step = steps});
+      saving.finish();
     });
   }
   void load(const fs::path& folder) {
-    restore_run(*open_latest(folder), model_, MissingStates::are_refused, stream_);
+    restore_state(*open_latest(folder), model_, MissingStates::are_refused, stream_);
   }
   MemoryStats memory() const { return memory_.stats(); }
 

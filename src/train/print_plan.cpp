@@ -1,0 +1,59 @@
+#include "base/log.h"
+#include "base/strings.h"
+#include "train/data_use.h"
+#include "train/model_setup.h"
+#include "train/plan_text.h"
+#include "train/run_report.h"
+#include "train/run_setup.h"
+
+namespace heddle {
+namespace {
+
+void print_ranks(const std::vector<RunPlan::Group>& groups) {
+  for (const auto& [first, last, stages, step] : groups) {
+    const std::string ranks =
+        first == last ? fmt::format("rank {}", first) : fmt::format("ranks {}-{}", first, last);
+    log_info("{:<11} {}", ranks, stages);
+    log_info("{:<11} {}", "  memory", describe(step.memory));
+    for (const std::string& line : describe_traffic(step)) {
+      log_info("{:<11} {}", "  sends", line);
+    }
+  }
+}
+
+}  // namespace
+
+void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups) {
+  const config::RunConfig& config = setup.config;
+  const auto row = [](const char* key, const std::string& value) {
+    log_info("{:<11} {}", key, value);
+  };
+  row("model", describe(setup.spec));
+  const auto remark = vocabulary_remark(config, setup.spec, setup.tokenizer.tokenizer);
+  if (!remark.empty()) row("vocabulary", remark);
+  if (const auto beyond = beyond_positions(setup.spec, config.data.seq_len); !beyond.empty()) {
+    log_warn("{}", beyond);
+  }
+  const DataUse use = describe_use(setup.data, config);
+  for (const std::string& line : use.lines) row("data", line);
+  row("step", fmt::format("{} tokens = {} micro-batches of {} x {}",
+                          format_thousands(config.tokens_per_step()), config.accumulation(),
+                          config.train.microbatch, config.data.seq_len));
+  const auto tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
+  row("steps",
+      fmt::format("{} ({} tokens)", format_thousands(config.total_steps()), format_count(tokens)));
+  if (setup.predicted_seconds) {
+    row("step time", fmt::format("{:.3g} s predicted from {}", *setup.predicted_seconds,
+                                 config.observe.system.string()));
+  }
+  if (setup.world.size() == 1) {
+    row("memory", describe(groups.front().step.memory));
+  } else {
+    row("mesh", describe(setup.plan));
+    print_ranks(groups);
+  }
+  row("run folder", setup.folder.string());
+  for (const std::string& warning : use.warnings) log_warn("{}", warning);
+}
+
+}  // namespace heddle

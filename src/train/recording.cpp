@@ -1,0 +1,214 @@
+#include "train/recording.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/quantile.h"
+#include "base/strings.h"
+#include "observe/machine.h"
+#include "observe/sinks/console.h"
+#include "observe/sinks/jsonl.h"
+#include "observe/sinks/tensorboard.h"
+#include "observe/starts.h"
+
+namespace heddle {
+namespace {
+
+/// sum += after - before.
+void add_traffic(MeshTraffic& sum, MeshTraffic after, MeshTraffic before) {
+  after.with(before, [](const char*, CommCounts& a, const CommCounts& b) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      a.by_op[op].calls -= b.by_op[op].calls;
+      a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
+    }
+  });
+  sum.with(after, [](const char*, CommCounts& a, const CommCounts& b) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      a.by_op[op].calls += b.by_op[op].calls;
+      a.by_op[op].payload_bytes += b.by_op[op].payload_bytes;
+    }
+  });
+}
+
+}  // namespace
+
+Recording::Recording(const RunSetup& setup, Session& session,
+                     std::optional<std::int64_t> resumed_at)
+    : setup_(setup), session_(session) {
+  step_time_.predicted = setup.predicted_seconds;
+  if (setup.is_first) open_files(resumed_at);
+  if (!setup.config.observe.trace) return;
+  trace_ = std::make_unique<StepTrace>(setup.world, setup.step_schedule());
+  if (!setup.is_first) return;
+  trace_parts_.emplace(setup.folder / "trace", resumed_at.value_or(0),
+                       static_cast<std::uint64_t>(setup.config.observe.trace_limit));
+}
+
+void Recording::open_files(std::optional<std::int64_t> resumed_at) {
+  const TrainOptions& options = setup_.options;
+  observe::record_start(setup_.folder / "starts.jsonl", {.step = resumed_at.value_or(0),
+                                                         .time = utc_time(),
+                                                         .host = observe::host_name(),
+                                                         .device = device_name(options.device),
+                                                         .version = options.program_version,
+                                                         .command = options.command,
+                                                         .ranks = setup_.world.size(),
+                                                         .threads = options.threads});
+  sinks_.add(std::make_unique<observe::ConsoleSink>(observe::ConsoleOptions{
+      .terminal = options.terminal, .line_every = setup_.config.observe.console_every}));
+  sinks_.add(std::make_unique<observe::JsonlSink>(setup_.folder / "metrics.jsonl", resumed_at));
+  if (setup_.config.observe.tensorboard) {
+    sinks_.add(std::make_unique<observe::TensorBoardSink>(setup_.folder, resumed_at));
+  }
+}
+
+void Recording::watch(TrainStep& step) {
+  step.observe([this](const Action& action, double begin, double end) {
+    recorder_.add(action, begin, end);
+    if (trace_) trace_->add(action, begin, end);
+  });
+}
+
+void Recording::begin_step(std::int64_t step) {
+  recorder_.begin_step();
+  before_ = session_.mesh.traffic();
+  session_.memory.reset_peak();  // what saving and evaluating take is not the step's
+  if (trace_) trace_->begin_step(step);
+}
+
+void Recording::end_step(const RunState& state, const Step& step) {
+  if (trace_) trace_->end_step();
+  newest_step_ = state.step;
+  add_traffic(counted_, session_.mesh.traffic(), before_);
+  add_traffic(expected_, setup_.step_plan.traffic, {});
+  const MemoryStats stats = session_.memory.stats();
+  if (stats.peak > largest_step_.peak) largest_step_ = stats;
+  step_seconds_.push_back(step.seconds);
+  pace_.add(step.seconds);
+  if (!setup_.is_first) return;
+  const config::RunConfig& config = setup_.config;
+  sinks_.on_step({.step = state.step,
+                  .steps_total = config.total_steps(),
+                  .tokens = state.tokens,
+                  .loss = step.result.loss,
+                  .grad_norm = step.result.grad_norm,
+                  .lr = step.lr,
+                  .step_seconds = step.seconds,
+                  .tokens_per_second = static_cast<double>(config.tokens_per_step()) / step.seconds,
+                  .mfu = std::nullopt,
+                  .data_wait_seconds = step.data_wait_seconds,
+                  .memory_bytes = setup_.options.device.kind == Device::Kind::cpu
+                                      ? observe::process_resident_bytes()
+                                      : stats.reserved,
+                  .memory_limit_bytes = 0,
+                  .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step)});
+}
+
+void Recording::update_skipped(std::int64_t step, const std::string& reason) {
+  warnings_.push_back(reason);
+  sinks_.on_event(observe::UpdateSkipped{.step = step, .reason = reason});
+}
+
+void Recording::evaluated(const RunState& state, double perplexity) {
+  sinks_.on_eval({.step = state.step,
+                  .tokens = state.tokens,
+                  .loss = *state.eval_loss,
+                  .perplexity = perplexity});
+}
+
+void Recording::sampled(observe::SampleText sample) {
+  samples_.push_back(std::move(sample));
+  sinks_.on_event(samples_.back());
+}
+
+void Recording::event(const observe::RunEvent& event) { sinks_.on_event(event); }
+
+void Recording::write_full_trace() {
+  if (!trace_) return;
+  const double is_full = trace_->is_part_full() ? 1 : 0;
+  if (setup_.world.all().combine(is_full, ReduceOp::max) != 0) write_trace();
+}
+
+void Recording::write_trace() {
+  const observe::Trace all = trace_->gather();
+  if (!setup_.is_first) return;
+  try {
+    trace_parts_->add(all);
+  } catch (const Error& error) {
+    if (std::exchange(trace_has_failed_, true)) return;
+    log_warn("the trace lacks steps before {}, training goes on: {}", newest_step_, error.what());
+  }
+}
+
+void Recording::finish(const RunState& state) {
+  collect_memory();
+  // A GPU's work is done after the action that began it has ended: its times say nothing.
+  if (setup_.plan.mesh.size(Axis::pp) > 1 && setup_.options.device.kind == Device::Kind::cpu) {
+    timelines_ = step_timelines(recorder_, setup_.step_schedule(), session_.mesh.comm(Axis::pp),
+                                session_.memory, session_.stream);
+  }
+  if (trace_) write_trace();
+  if (!setup_.is_first) return;
+  sinks_.close();
+  compare_step();
+  if (setup_.config.observe.report) write_report(state);
+}
+
+/// The peaks of all ranks, for the report.
+void Recording::collect_memory() {
+  World& world = setup_.world;
+  if (world.size() == 1) return;
+  const Tensor own = session_.host.alloc({2}, DType::f64, MemoryTag::communication);
+  own.host<double>()[0] = static_cast<double>(setup_.step_plan.memory.peak);
+  own.host<double>()[1] = static_cast<double>(largest_step_.peak);
+  const Tensor all = session_.host.alloc({world.size(), 2}, DType::f64, MemoryTag::communication);
+  world.all().all_gather(own, all, session_.stream).wait(session_.stream);
+  const auto peaks = all.host<double>();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const auto at = static_cast<std::size_t>(2 * rank);
+    ranks_.push_back({.rank = rank,
+                      .predicted_bytes = static_cast<std::uint64_t>(peaks[at]),
+                      .measured_bytes = static_cast<std::uint64_t>(peaks[at + 1])});
+  }
+}
+
+/// What was predicted of a step, beside what came of it.
+void Recording::compare_step() {
+  if (step_seconds_.empty()) return;
+  // The first one also takes its memory from the system.
+  if (step_seconds_.size() > 1) step_seconds_.erase(step_seconds_.begin());
+  step_time_.measured = quantile(step_seconds_, 0.5);
+  log_info("a step held {} at its peak, {} predicted",
+           format_bytes(static_cast<double>(largest_step_.peak)),
+           format_bytes(static_cast<double>(setup_.step_plan.memory.peak)));
+  if (!step_time_.predicted) return;
+  log_info("a step took {:.3g} s in the median, {:.3g} s predicted ({:+.1f} %)",
+           step_time_.measured, *step_time_.predicted,
+           100 * (*step_time_.predicted / step_time_.measured - 1));
+}
+
+void Recording::write_report(const RunState& state) const {
+  RunSummary summary{.name = setup_.config.run.name,
+                     .settings = setup_.options.settings,
+                     .step_time = step_time_,
+                     .predicted = setup_.step_plan.memory,
+                     .measured = largest_step_,
+                     .best_possible_loss = std::nullopt,
+                     .samples = samples_,
+                     .warnings = warnings_,
+                     .ranks = ranks_,
+                     .timelines = timelines_,
+                     .predicted_traffic = expected_,
+                     .counted_traffic = counted_};
+  const auto& tokenizer = setup_.tokenizer.tokenizer;
+  if (tokenizer && setup_.data.eval().eval_windows() > 0) {
+    summary.best_possible_loss = best_demo_loss(setup_.data.eval(), *tokenizer);
+  }
+  if (summary.best_possible_loss && state.eval_loss) {
+    log_info("held-out loss {:.4f}; the best possible on this text is {:.4f}", *state.eval_loss,
+             *summary.best_possible_loss);
+  }
+  write_run_report(setup_.folder, setup_.spec, state, summary);
+  log_info("report: {}", (setup_.folder / "report.html").string());
+}
+
+}  // namespace heddle

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/train_step.h"
+#include "observe/progress.h"
+#include "observe/report.h"
+#include "observe/trace_parts.h"
+#include "train/run_report.h"
+#include "train/session.h"
+#include "train/step_timeline.h"
+#include "train/step_trace.h"
+
+namespace heddle {
+
+/// Keeps what a run does for those who look at it: lines, metrics, trace and report. The loop tells
+/// it what happened; it decides nothing. Files and lines are the first rank's, but every rank has
+/// one and tells it the same, because the report asks all of them.
+class Recording {
+ public:
+  /// `resumed_at`: the step that the run goes on from, where it does. Opens the files.
+  Recording(const RunSetup& setup, Session& session, std::optional<std::int64_t> resumed_at);
+
+  /// Takes the times of the step's actions.
+  void watch(TrainStep& step);
+  void begin_step(std::int64_t step);
+  struct Step {
+    StepResult result;
+    double lr = 0.0, seconds = 0.0, data_wait_seconds = 0.0;
+  };
+  void end_step(const RunState& state, const Step& step);
+  void update_skipped(std::int64_t step, const std::string& reason);
+  void evaluated(const RunState& state, double perplexity);
+  void sampled(observe::SampleText sample);
+  void event(const observe::RunEvent& event);
+  /// Writes what the trace has, when a rank has enough of it. All ranks call it.
+  void write_full_trace();
+
+  /// The last lines and the report. All ranks call it.
+  void finish(const RunState& state);
+
+ private:
+  void open_files(std::optional<std::int64_t> resumed_at);
+  void write_trace();
+  void collect_memory();
+  void compare_step();
+  void write_report(const RunState& state) const;
+
+  const RunSetup& setup_;
+  Session& session_;
+  observe::SinkSet sinks_;
+  observe::StepPace pace_;
+  observe::StepTimeRow step_time_;
+  std::vector<double> step_seconds_;  // of this process
+  std::vector<observe::SampleText> samples_;
+  std::vector<std::string> warnings_;
+  MeshTraffic before_;              // of the step under way
+  MeshTraffic expected_, counted_;  // of the steps
+  MemoryStats largest_step_;        // the ledger of the step that held most
+  std::vector<observe::RankMemoryRow> ranks_;
+  StepRecorder recorder_;
+  std::int64_t newest_step_ = 0;
+  std::unique_ptr<StepTrace> trace_;  // where the run file asks for it
+  std::optional<observe::TraceParts> trace_parts_;
+  bool trace_has_failed_ = false;
+  std::vector<observe::TimelineFigure> timelines_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,172 @@
+#include "train/run_setup.h"
+
+#include "base/error.h"
+#include "comm/agree.h"
+#include "observe/machine.h"
+#include "ops/softmax_xent.h"
+#include "planner/predicted_step.h"
+#include "tensor/device_runtime.h"
+#include "train/memory_advice.h"
+#include "train/model_setup.h"
+#include "train/parallel_setup.h"
+#include "train/rank_agreement.h"
+#include "train/run_folder.h"
+#include "train/run_report.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
+
+/// Refuses what the run asks for and this build or model cannot do.
+void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dataset& data) {
+  compute_dtype(config);
+  if (!spec.dropout.empty() && !config.model.ignore_dropout) {
+    throw Error(
+        ErrorCode::usage,
+        "the model's config asks for dropout (" + spec.dropout + "), which heddle does not do",
+        "set model.ignore_dropout = true to train without it");
+  }
+  if (data.vocab_size() > spec.vocab) {
+    throw Error(ErrorCode::usage,
+                fmt::format("the data has token ids below {}, but the model's vocabulary is {}",
+                            data.vocab_size(), spec.vocab),
+                fmt::format("set model.vocab_size = {} or use the model's own tokenizer",
+                            data.vocab_size()));
+  }
+}
+
+/// After ranks have found that they were started alike: nothing that depends on the run file is
+/// decided or exchanged before. (A dry run has one rank only, and others in thought.)
+ParallelPlan plan_of_all(const RunSetup& setup) {
+  if (!setup.options.dry_run) require_same_on_all_ranks(setup.world, setup.identity);
+  return make_plan(setup.spec, parallel_request(setup.config), setup.world.size(),
+                   setup.config.data.seq_len);
+}
+
+/// Before anything is written there. Only the first rank holds it.
+std::unique_ptr<RunLock> take_folder(const RunSetup& setup) {
+  std::unique_ptr<RunLock> lock;
+  if (setup.options.dry_run) return lock;
+  decide_on_first(setup.world, [&] {
+    lock = std::make_unique<RunLock>(setup.folder);
+    check_run_folder(setup.folder);
+  });
+  return lock;
+}
+
+/// Every rank writes its share of a checkpoint, so all must see the folder that the first has
+/// taken.
+void require_shared_folder(const RunSetup& setup) {
+  const config::CheckpointConfig& checkpoint = setup.config.checkpoint;
+  if (setup.options.dry_run || (checkpoint.every == 0 && !checkpoint.on_exit)) return;
+  std::error_code error;
+  if (fs::exists(setup.folder / kRunLockFile, error)) return;
+  throw Error(ErrorCode::usage,
+              fmt::format("rank {} does not see what rank 0 has in the run folder {}",
+                          setup.world.rank(), setup.folder.string()),
+              "every rank writes its share of a checkpoint: give all of them the same run folder, "
+              "on a file system that they share");
+}
+
+/// The first rank tokenises where that is to be done; the others then find it done.
+RunData open_data(const RunSetup& setup) {
+  const TrainOptions& options = setup.options;
+  const auto open = [&] {
+    return open_run_data(
+        setup.config, setup.tokenizer,
+        {.threads = options.threads,
+         .folder = options.work_folder.empty() ? setup.folder : options.work_folder,
+         .terminal = setup.terminal()});
+  };
+  std::optional<RunData> data;
+  if (setup.is_first) data = open();
+  setup.world.all().barrier();
+  return data ? std::move(*data) : open();
+}
+
+double predict_seconds(const RunSetup& setup) {
+  const config::RunConfig& config = setup.config;
+  return planner::predicted_step_seconds(
+      planner::read_machine(config.observe.system), setup.spec, setup.plan,
+      {.sequences = config.train.microbatch,
+       .seq_len = config.data.seq_len,
+       .microbatches = static_cast<int>(config.accumulation()),
+       .recompute = config.train.recompute == config::Recompute::block},
+      compute_dtype(config));
+}
+
+/// What the device has for all; 0 where that is not known.
+std::uint64_t device_bytes(Device device) {
+  if (device.kind == Device::Kind::cpu) return observe::inspect_machine().memory_total_bytes;
+  return cuda_device_count() > 0 ? device_runtime::device_memory(device).total_bytes : 0;
+}
+
+/// What a rank may use; 0 where that is not known.
+std::uint64_t memory_limit(const RunSetup& setup) {
+  const auto limit = static_cast<std::uint64_t>(setup.config.run.memory_limit);
+  return limit > 0 ? limit : device_bytes(setup.options.device);
+}
+
+std::optional<Error> refusal(const RunSetup& setup, const MemoryPlan& memory) {
+  const std::uint64_t limit = memory_limit(setup);
+  if (limit == 0 || memory.reserved <= limit) return std::nullopt;
+  return memory_refusal(setup.config, setup.spec, setup.plan, setup.options.device, memory, limit);
+}
+
+}  // namespace
+
+RunSetup::RunSetup(const config::RunConfig& run_config, const TrainOptions& train_options,
+                   World& all_ranks)
+    : config(run_config),
+      options(train_options),
+      world(all_ranks),
+      is_first(world.rank() == 0),
+      folder(config.folder()),
+      tokenizer(configured_tokenizer(config)),
+      spec(configured_model(config, tokenizer.tokenizer)),
+      identity(identity_of_start(config, spec, tokenizer, options.program_version)),
+      plan(plan_of_all(*this)),
+      lock(take_folder(*this)),
+      data(open_data(*this)) {
+  require_shared_folder(*this);
+  const RunIdentity of_data = identity_of(data);
+  if (!options.dry_run) require_same_on_all_ranks(world, of_data);
+  identity.add(of_data);
+  check_run(config, spec, *data.train);
+  if (!config.observe.system.empty()) predicted_seconds = predict_seconds(*this);
+  if (options.dry_run) return;
+  step_plan = plan_rank(config, spec, plan, world.rank(), options.device);
+  if (const auto too_large = refusal(*this, step_plan.memory)) throw *too_large;
+}
+
+observe::Terminal RunSetup::terminal() const {
+  return is_first ? options.terminal : observe::Terminal{.is_silent = true};
+}
+
+Schedule RunSetup::step_schedule() const {
+  return plan.step_schedule(static_cast<int>(config.accumulation()));
+}
+
+TrainOutcome dry_run(const RunSetup& setup) {
+  const config::RunConfig& config = setup.config;
+  RunPlan plan{.model = describe(setup.spec),
+               .parameters = setup.spec.parameter_count(),
+               .parallel = setup.plan,
+               .steps = config.total_steps(),
+               .tokens_per_step = config.tokens_per_step(),
+               .microbatches = config.accumulation(),
+               .sequences = config.train.microbatch,
+               .seq_len = config.data.seq_len,
+               .groups = plan_groups(config, setup.spec, setup.plan, setup.options.device),
+               .step_seconds = setup.predicted_seconds,
+               .limit_bytes = memory_limit(setup),
+               .refusal = {}};
+  plan.refusal = refusal(setup, plan.fullest().step.memory);
+  print_plan(setup, plan.groups);
+  return {.steps_total = config.total_steps(), .plan = std::move(plan)};
+}
+
+}  // namespace heddle

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "train/data_setup.h"
+#include "train/run_identity.h"
+#include "train/run_lock.h"
+#include "train/run_tokenizer.h"
+#include "train/trainer.h"
+
+namespace heddle {
+
+/// What a run is before anything of it is computed: model, mesh, data, predictions. It stays the
+/// same from start to end. Making it checks all that can be checked, and takes the run folder; all
+/// ranks make theirs at the same time. The members are in the order in which they are made.
+struct RunSetup {
+  RunSetup(const config::RunConfig& config, const TrainOptions& options, World& world);
+
+  std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
+  /// Silent on all ranks but the first.
+  observe::Terminal terminal() const;
+  Schedule step_schedule() const;
+
+  const config::RunConfig& config;
+  const TrainOptions& options;
+  World& world;
+  const bool is_first;  ///< writes the run folder and speaks to the user
+  const std::filesystem::path folder;
+  const RunTokenizer tokenizer;
+  const ModelSpec spec;
+  RunIdentity identity;  ///< complete once the data are open
+  const ParallelPlan plan;
+  const std::unique_ptr<RunLock> lock;  ///< of the first rank
+  const RunData data;
+  std::optional<double> predicted_seconds;  ///< of a step, where the run file names a machine
+  StepPlan step_plan;                       ///< of this rank; a dry run has none
+};
+
+/// Plans all ranks, prints that, and says whether they fit.
+TrainOutcome dry_run(const RunSetup& setup);
+
+/// The table that a run begins with, on the first rank.
+void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups);
+
+}  // namespace heddle

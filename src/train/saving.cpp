@@ -1,0 +1,197 @@
+#include "train/saving.h"
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/staging.h"
+#include "comm/agree.h"
+
+namespace heddle {
+namespace fs = std::filesystem;
+namespace {
+
+Json to_json(const KeptTensor& tensor) {
+  const auto sizes = tensor.shape.sizes();
+  return Json::array({tensor.kind, tensor.name, static_cast<int>(tensor.dtype),
+                      std::vector<std::int64_t>(sizes.begin(), sizes.end())});
+}
+
+KeptTensor kept_tensor(const Json& json) {
+  const auto sizes = json.at(3).get<std::vector<std::int64_t>>();
+  return {json.at(0), json.at(1), static_cast<DType>(json.at(2).get<int>()), Shape(sizes)};
+}
+
+std::uint64_t bytes_below(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+// How far a rank is; the largest of all ranks is how far they are together.
+constexpr int kDone = 0, kBusy = 1, kFailed = 2;
+
+Error not_written(const Error& why, std::int64_t step) {
+  return why.within(fmt::format("checkpoint {} was not written", checkpoint_name(step)));
+}
+
+}  // namespace
+
+Saving::Saving(Options options, const Model& model, World& world)
+    : options_(std::move(options)), model_(model), world_(world), layout_(agree_on_layout()) {}
+
+std::vector<StateKind> Saving::states() const {
+  std::vector<StateKind> states = states_of(model_.store());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const StateKind& state = states[i];
+    const bool is_rounded = state.kind == kWeightsKind && !state.pieces.empty() &&
+                            state.pieces.front().data.dtype() != options_.weights;
+    if (!is_rounded) continue;
+    states.push_back({kMasterKind, state.pieces});
+    break;
+  }
+  return states;
+}
+
+/// A rank knows its own tensors; together they know all.
+std::shared_ptr<const CheckpointLayout> Saving::agree_on_layout() {
+  Json own = Json::array();
+  for (const KeptTensor& tensor : named_here(states())) own.push_back(to_json(tensor));
+  std::vector<KeptTensor> tensors;
+  for (const std::string& text : texts_of_all(world_, own.dump())) {
+    for (const Json& json : parse_json(text, "a rank's tensors")) {
+      tensors.push_back(kept_tensor(json));
+      if (tensors.back().kind == kWeightsKind) tensors.back().dtype = options_.weights;
+    }
+  }
+  const auto names = tensor_names(model_.spec());
+  std::ranges::stable_sort(tensors, {}, [&](const KeptTensor& tensor) {
+    return std::ranges::find(names, tensor.name) - names.begin();
+  });
+  return std::make_shared<const CheckpointLayout>(tensors);
+}
+
+void Saving::resumed_from(const fs::path& folder, std::int64_t step) {
+  newest_ = folder;
+  newest_step_ = step;
+}
+
+void Saving::begin(const RunState& state) {
+  begun_step_ = state.step;
+  UnderWay save;
+  save.state = state;
+  fs::path staged;
+  decide_on_first(world_, [&] {
+    std::uint64_t texts = 0;
+    for (const TextFile& text : options_.companions) texts += text.content.size();
+    try {
+      staged = stage_checkpoint(*options_.files, options_.root, state.step, *layout_, texts);
+    } catch (const Error& error) {
+      throw not_written(error, state.step);
+    }
+  });
+  save.staged = options_.root / text_of_first(world_, staged.filename().string());
+  save.boxes = std::make_unique<BackgroundSave>(
+      BackgroundSave::Task{.files = options_.files,
+                           .staged = save.staged,
+                           .layout = layout_,
+                           .boxes = own_boxes(states(), BackgroundSave::kBoxElements),
+                           .writer = world_.rank()});
+  under_way_ = std::move(save);
+}
+
+void Saving::before_update() {
+  if (under_way_ && under_way_->boxes) under_way_->boxes->let_go();
+}
+
+int Saving::own_progress() const {
+  if (!under_way_->is_committing) {
+    const BackgroundSave::Status status = under_way_->boxes->status();
+    return status == BackgroundSave::Status::durable ? kDone
+           : status == BackgroundSave::Status::busy  ? kBusy
+                                                     : kFailed;
+  }
+  const auto& commit = under_way_->commit;
+  if (!commit.valid()) return kDone;
+  if (commit.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return kBusy;
+  return commit.get() ? kDone : kFailed;
+}
+
+std::optional<observe::CheckpointDurable> Saving::advance(bool waits) {
+  while (under_way_) {
+    UnderWay& save = *under_way_;
+    if (waits && save.is_committing && save.commit.valid()) save.commit.wait();
+    if (waits && !save.is_committing) save.boxes->wait();
+    const auto progress = static_cast<int>(world_.all().combine(own_progress(), ReduceOp::max));
+    if (progress == kFailed) give_up();
+    if (progress == kBusy) return std::nullopt;
+    if (!save.is_committing) {
+      save.is_committing = true;
+      peak_bytes_ = std::max(peak_bytes_, save.boxes->peak_bytes());
+      save.boxes.reset();
+      if (world_.rank() == 0) {
+        save.commit = std::async(std::launch::async, [this, &save] { return commit(save); });
+      }
+      if (!waits) return std::nullopt;
+      continue;
+    }
+    observe::CheckpointDurable durable;  // others than the first tell nobody
+    if (save.commit.valid()) durable = save.commit.get().value();
+    newest_ = options_.root / checkpoint_name(save.state.step);
+    newest_step_ = save.state.step;
+    under_way_.reset();
+    return durable;
+  }
+  return std::nullopt;
+}
+
+Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
+  const RunState& state = save.state;
+  Manifest manifest{
+      .step = state.step,
+      .tokens = state.tokens,
+      .eval_loss = state.eval_loss,
+      .mesh = model_.plan().mesh.text(),
+      .trainer = std::make_shared<const Json>(Json{{"skipped_updates", state.skipped_updates},
+                                                   {"seconds", state.seconds},
+                                                   {"identity", options_.identity.to_json()}}),
+      .files = {}};
+  std::vector<TextFile> texts = options_.companions;
+  if (!layout_->index().empty()) texts.push_back({kShardIndexFile, layout_->index()});
+  try {
+    const fs::path path =
+        commit_checkpoint(*options_.files, save.staged, std::move(manifest), texts, world_.size());
+    observe::CheckpointDurable durable{.step = state.step,
+                                       .seconds = save.watch.seconds(),
+                                       .bytes = bytes_below(path),
+                                       .path = path.string()};
+    apply_retention(*options_.files, options_.root, options_.retention);
+    return durable;
+  } catch (const Error& error) {
+    return error;
+  }
+}
+
+void Saving::give_up() {
+  std::optional<Error> own;
+  if (under_way_->boxes) own = under_way_->boxes->error();
+  if (under_way_->commit.valid() && !under_way_->commit.get())
+    own = under_way_->commit.get().error();
+  under_way_->boxes.reset();
+  const auto verdicts = texts_of_all(
+      world_,
+      own ? Json::array({static_cast<int>(own->code()), own->message(), own->hint()}).dump() : "");
+  if (world_.rank() == 0) abandon_checkpoint(*options_.files, under_way_->staged);
+  const std::int64_t step = under_way_->state.step;
+  under_way_.reset();
+  const auto first = std::ranges::find_if(verdicts, [](const auto& text) { return !text.empty(); });
+  const Json error = parse_json(*first, "a rank's error");
+  throw_on_all(world_,
+               not_written(Error(static_cast<ErrorCode>(error.at(0).get<int>()),
+                                 error.at(1).get<std::string>(), error.at(2).get<std::string>()),
+                           step));
+}
+
+}  // namespace heddle

@@ -1,0 +1,25 @@
+#include "train/session.h"
+
+#include "train/model_setup.h"
+
+namespace heddle {
+namespace {
+
+Stream stream_of(const RunSetup& setup) {
+  Stream stream(setup.options.threads, setup.options.device);
+  stream.set_deterministic(setup.config.run.deterministic);
+  return stream;
+}
+
+}  // namespace
+
+Session::Session(const RunSetup& setup)
+    : stream(stream_of(setup)),
+      memory(setup.options.device),
+      host(memory.for_host()),
+      mesh(setup.plan.mesh, setup.world.all()),
+      model(setup.spec, build_options(setup.config, setup.spec), setup.plan, mesh,
+            ParamStore::Purpose::training, memory),
+      optimizer(make_optimizer(optimizer_config(setup.config.optim), model.store())) {}
+
+}  // namespace heddle
