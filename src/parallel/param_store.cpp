@@ -481,11 +481,10 @@ void initialize(ParamStore& store, std::uint64_t seed, Stream& stream) {
       continue;
     }
     const std::uint64_t key = rng_key(seed, piece.part->name);
-    for_each_stretch(piece.data, piece.begin, piece.part->whole,
-                     [&](const Tensor& stretch, std::int64_t first) {
-                       ops::fill_normal(stretch, key, static_cast<std::uint64_t>(first),
-                                        init.stddev, stream);
-                     });
+    for_each_stretch(
+        piece.data, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
+          ops::fill_normal(stretch, key, static_cast<std::uint64_t>(first), init.stddev, stream);
+        });
   }
   store.values_changed(stream);
 }

@@ -155,7 +155,7 @@ class ParamStore {
     std::vector<Placed> placed;
     std::int64_t size = 0;
     std::int64_t inner = 0, matrices = 0;  ///< where the inner matrices and all matrices end
-    Range held;  ///< of states and reduced gradients: all, or this rank's shard
+    Range held;                      ///< of states and reduced gradients: all, or this rank's shard
     std::vector<RestSum> rest = {};  ///< of what is held
 
     bool keeps_whole_values() const { return zero < 3; }

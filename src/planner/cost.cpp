@@ -160,7 +160,9 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
   }
   const double most = std::max({split.first, split.most, split.last});
   const double of_matrices =
-      job.stack.whole_matrices ? matrix_work(machine, job, candidate, block.dry, whole(most)).seconds : 0.0;
+      job.stack.whole_matrices
+          ? matrix_work(machine, job, candidate, block.dry, whole(most)).seconds
+          : 0.0;
   return machine.software.step_s + of_matrices +
          held * machine.software.optimizer_bytes / machine.device.memory_bytes_per_s;
 }

@@ -104,7 +104,8 @@ class UnitBuilder {
     }
     rank.optimizer_seconds = optimizer_seconds(rank.units);
     if (job_.stack.whole_matrices) {
-      const auto blocks = std::ranges::count(model.labels, UnitLabel::Kind::block, &UnitLabel::kind);
+      const auto blocks =
+          std::ranges::count(model.labels, UnitLabel::Kind::block, &UnitLabel::kind);
       rank.matrices = matrix_work(machine_, job_, candidate_, block_.dry, blocks);
       rank.optimizer_seconds += rank.matrices.seconds;
     }

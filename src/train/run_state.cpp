@@ -23,8 +23,7 @@ std::vector<StateKind> states_of(const ParamStore& store) {
   return kinds;
 }
 
-void restore_state(const StateSource& source, Model& model, MissingStates missing,
-                   Stream& stream) {
+void restore_state(const StateSource& source, Model& model, MissingStates missing, Stream& stream) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::data, source.place() + what,
                 "the run file's model changed since; start afresh with --fresh or another run.dir");
@@ -40,11 +39,12 @@ void restore_state(const StateSource& source, Model& model, MissingStates missin
     if (is_optimizers && missing == MissingStates::all_start_at_zero) continue;
     if (is_optimizers && source.names(kind).empty()) {
       if (missing == MissingStates::start_at_zero) continue;
-      throw Error(ErrorCode::usage,
-                  fmt::format("{} has no {}, which the optimizer keeps: another optimizer wrote it, "
-                              "or one with other settings",
-                              source.place(), kind),
-                  "--accept-changes lets it start at zero, --fresh starts over");
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("{} has no {}, which the optimizer keeps: another optimizer wrote it, "
+                      "or one with other settings",
+                      source.place(), kind),
+          "--accept-changes lets it start at zero, --fresh starts over");
     }
     for (const ParamPiece& piece : pieces) {
       const std::string& name = piece.part->name;

@@ -5,7 +5,7 @@
 #include "model/blocks/branch_kind.h"
 #include "model/spec.h"
 
-namespace heddle::testing {
+namespace heddle {
 
 /// A mixer that is not attention: y_t = (x_t + x_{t-1}) W_g, for each group g of the width apart.
 /// Its weight has three dimensions, [groups, width, width], and tp divides it by groups.
@@ -154,4 +154,4 @@ inline ModelSpec with_shift_mixers(ModelSpec spec) {
   return spec;
 }
 
-}  // namespace heddle::testing
+}  // namespace heddle

@@ -19,7 +19,7 @@ namespace {
 
 constexpr BatchShape kBatch{.sequences = 2, .seq_len = 13, .microbatches = 2};
 
-ModelSpec hybrid() { return testing::with_shift_mixers(deep_spec("llama", 4)); }
+ModelSpec hybrid() { return with_shift_mixers(deep_spec("llama", 4)); }
 
 struct Outcome {
   std::vector<double> losses;

@@ -37,8 +37,7 @@ ParallelRequest with(ParallelRequest request, const OptimizerConfig& optimizer) 
 }
 
 RankTraining::RankTraining(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch,
-                           World& world, const OptimizerConfig& optimizer,
-                           const StepPolicy& policy)
+                           World& world, const OptimizerConfig& optimizer, const StepPolicy& policy)
     : world_(world),
       plan_(with(policy,
                  make_plan(spec, with(mesh.request, optimizer), world.size(), batch.seq_len))),

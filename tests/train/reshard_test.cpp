@@ -139,8 +139,8 @@ TEST(ReshardedStates, OfEveryOptimizerContinueOnAnotherMesh) {
 
 /// A mixer that is not attention, with parameters of three dimensions (tests/model/shift_mixer.h).
 TEST(ReshardedStates, OfAKindOfBlockThatOnlyATestHasContinueOnAnotherMesh) {
-  expect_resharded(AdamWConfig{}, testing::with_shift_mixers(small_spec()));
-  expect_resharded(MuonConfig{}, testing::with_shift_mixers(small_spec()));
+  expect_resharded(AdamWConfig{}, with_shift_mixers(small_spec()));
+  expect_resharded(MuonConfig{}, with_shift_mixers(small_spec()));
 }
 
 INSTANTIATE_TEST_SUITE_P(AllPairs, Reshard, testing::Range<std::size_t>(0, 12),

@@ -51,7 +51,8 @@ TEST(Saving, OfEveryMeshGivesTheSameFiles) {
         TestMesh{"dp2_tp2_pp2_zero2", 8, {.tp = 2, .pp = 2, .zero = 2, .sequence = true}}}) {
     run_ranks(mesh.ranks, [&](World& world) {
       Rank rank(mesh, world);
-      restore_state(*open_latest(folder / "one"), rank.model(), MissingStates::are_refused, rank.stream());
+      restore_state(*open_latest(folder / "one"), rank.model(), MissingStates::are_refused,
+                    rank.stream());
       save(folder / mesh.name, 2, rank, world);
     });
     EXPECT_TRUE(tensors_of(folder / mesh.name / "step-000002") == expected) << mesh.name;
@@ -67,7 +68,8 @@ TEST(Saving, KeepsTheStateOfItsStepWhileTrainingGoesOn) {
   WatchedFileSystem files([&](const auto&, std::size_t) { may_write.wait(false); });
   run_ranks(mesh.ranks, [&](World& world) {
     Rank rank(mesh, world);
-    restore_state(*open_latest(folder / "one"), rank.model(), MissingStates::are_refused, rank.stream());
+    restore_state(*open_latest(folder / "one"), rank.model(), MissingStates::are_refused,
+                  rank.stream());
     Saving saving({.root = folder / "many", .identity = {}, .files = &files}, rank.model(), world);
     rank.before_update([&] { saving.before_update(); });
     saving.begin({.step = 2});
