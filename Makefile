@@ -18,8 +18,13 @@ all: configure
 setup:
 	@./scripts/setup.sh
 
+# A first build of the program compiles each module as one file, in half of the time; tests, and whoever edits, file by
+# file. A folder stays what it is, but tests and lint make it file by file.
+UNITY = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DHEDDLE_UNITY=ON)
+test test-gpu lint: UNITY = -DHEDDLE_UNITY=OFF
+
 configure: setup
-	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DHEDDLE_CUDA=$(CUDA)
+	@cmake -S . -B $(BUILD) -G Ninja --log-level=WARNING -DHEDDLE_CUDA=$(CUDA) $(UNITY)
 
 # Kernels take minutes to compile: without a GPU the demo does without them.
 demo: CUDA = $(shell nvidia-smi -L >/dev/null 2>&1 && echo AUTO || echo OFF)
@@ -38,7 +43,7 @@ test-gpu: configure
 
 simgrid:
 	@./scripts/setup.sh --simgrid
-	@$(MAKE) --no-print-directory configure
+	@$(MAKE) --no-print-directory configure UNITY=-DHEDDLE_UNITY=OFF
 	@cmake --build $(BUILD) --target simgrid_test -j $(JOBS)
 	@cd $(BUILD) && ctest --output-on-failure -L simgrid
 

@@ -25,7 +25,7 @@ using ops::Transpose;
 
 /// Sizes as training has them. What is calibrated must not depend on the model that is predicted
 /// later, so they only span the range.
-struct Sizes {
+struct MachineSizes {
   std::vector<std::array<std::int64_t, 2>> linears;  ///< outputs, inputs
   std::vector<std::int64_t> tokens;
   std::array<std::int64_t, 2> head;  ///< words and width of the output projection
@@ -34,7 +34,7 @@ struct Sizes {
   std::int64_t reference, square;  ///< sides of the products that others are compared with
 };
 
-Sizes sizes_on(Device device) {
+MachineSizes sizes_on(Device device) {
   if (device.kind == Device::Kind::cpu) {
     return {.linears = {{320, 320},
                         {960, 320},
@@ -394,7 +394,7 @@ class RateBench {
 
   World& world_;
   const MachineBenchOptions& options_;
-  const Sizes sizes_;
+  const MachineSizes sizes_;
   Stream stream_;
   Memory memory_;
   Turns turns_;

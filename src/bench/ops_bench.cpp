@@ -33,38 +33,38 @@ using Options = OpsBenchOptions;
 /// The sizes of a step: of a 110M-parameter model on a CPU, of gpt2-124m with 32 sequences on a
 /// GPU. There, what only moves bytes has tensors of 200 MB and more, and rows of llama3.2-1b too:
 /// less stays in the cache.
-struct Sizes {
+struct OpSizes {
   std::int64_t tokens, width, feed_forward, vocabulary, loss_rows, flat;
   std::int64_t rows;                                          ///< of `width`, where only bytes move
   std::int64_t wide_rows, wide, heads, seq, wide_vocabulary;  ///< longer rows
   std::int64_t product;  ///< side of the square product that bounds
 };
-constexpr Sizes kOnCpu{.tokens = 2048,
-                       .width = 768,
-                       .feed_forward = 2048,
-                       .vocabulary = 32000,
-                       .loss_rows = 512,
-                       .flat = 50'000'000,
-                       .rows = 2048,
-                       .wide_rows = 2048,
-                       .wide = 768,
-                       .heads = 12,
-                       .seq = 512,
-                       .wide_vocabulary = 32000,
-                       .product = 2048};
-constexpr Sizes kOnGpu{.tokens = 32768,
-                       .width = 768,
-                       .feed_forward = 3072,
-                       .vocabulary = 50304,
-                       .loss_rows = 4096,
-                       .flat = 200'000'000,
-                       .rows = 131072,
-                       .wide_rows = 131072,
-                       .wide = 2048,
-                       .heads = 32,
-                       .seq = 4096,
-                       .wide_vocabulary = 128256,
-                       .product = 8192};
+constexpr OpSizes kOnCpu{.tokens = 2048,
+                         .width = 768,
+                         .feed_forward = 2048,
+                         .vocabulary = 32000,
+                         .loss_rows = 512,
+                         .flat = 50'000'000,
+                         .rows = 2048,
+                         .wide_rows = 2048,
+                         .wide = 768,
+                         .heads = 12,
+                         .seq = 512,
+                         .wide_vocabulary = 32000,
+                         .product = 2048};
+constexpr OpSizes kOnGpu{.tokens = 32768,
+                         .width = 768,
+                         .feed_forward = 3072,
+                         .vocabulary = 50304,
+                         .loss_rows = 4096,
+                         .flat = 200'000'000,
+                         .rows = 131072,
+                         .wide_rows = 131072,
+                         .wide = 2048,
+                         .heads = 32,
+                         .seq = 4096,
+                         .wide_vocabulary = 128256,
+                         .product = 8192};
 
 /// Runs operations in turns with what bounds them, so that both meet the same state of the machine,
 /// and keeps the results.
@@ -78,7 +78,7 @@ class OpsBench {
     stream_.set_deterministic(false);  // as training runs unless it is told otherwise
   }
 
-  const Sizes sizes;
+  const OpSizes sizes;
 
   Stream& stream() { return stream_; }
   bool is_on_gpu() const { return stream_.device().kind == Device::Kind::cuda; }
@@ -306,7 +306,7 @@ void bench_rms_norm(OpsBench& bench, std::int64_t rows, std::int64_t width) {
 }
 
 void bench_norm(OpsBench& bench) {
-  const Sizes& sizes = bench.sizes;
+  const OpSizes& sizes = bench.sizes;
   bench_rms_norm(bench, sizes.rows, sizes.width);
   if (sizes.wide != sizes.width) bench_rms_norm(bench, sizes.wide_rows, sizes.wide);
   const RowBench on(bench, sizes.rows, sizes.width);
@@ -358,7 +358,7 @@ void bench_elementwise(OpsBench& bench) {
 }
 
 void bench_tokens(OpsBench& bench) {
-  const Sizes& sizes = bench.sizes;
+  const OpSizes& sizes = bench.sizes;
   const std::int64_t tokens = sizes.wide_rows, width = sizes.wide, words = sizes.wide_vocabulary;
   const RowBench on(bench, tokens, width);
   const Tensor x = on.tensor();

@@ -18,7 +18,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Arguments {
+struct BenchTrainArguments {
   std::string model, device = "cpu", dtype = "f32";
   std::filesystem::path system;
   TrainBenchOptions bench;
@@ -45,7 +45,7 @@ void print_result(const TrainBenchResult& result) {
            result.ranks, result.threads, result.mesh);
 }
 
-void run(const Arguments& arguments) {
+void run(const BenchTrainArguments& arguments) {
   const int ranks = rank_count(arguments.ranks);
   TrainBenchOptions options = arguments.bench;
   options.threads = thread_count(options.threads, ranks);
@@ -82,7 +82,7 @@ void add_bench(Verb app) {
   Verb bench = app.add_verb("bench", "measure throughput against the machine's own bounds");
   bench.require_verb();
   Verb train = bench.add_verb("train", "throughput of a training step on random tokens");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchTrainArguments>();
   train.add_option("--model", arguments->model, "preset, config.json or model folder").required();
   train.add_option("--device", arguments->device, "cpu or cuda").show_default();
   train.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();

@@ -17,20 +17,20 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct BenchCommOptions {
   CommBenchOptions bench;
   int ranks = 0;
   bool json = false;
 };
 
-struct Report {
+struct CommBenchReport {
   const char* backend;
   const char* bound;
   int ranks;
   std::vector<CommBenchResult> results;
 };
 
-void print_json(const Report& report) {
+void print_json(const CommBenchReport& report) {
   JsonValue list = JsonValue::array();
   for (const CommBenchResult& r : report.results) {
     list.push_back({{"name", name_of(r.op)},
@@ -47,7 +47,7 @@ void print_json(const Report& report) {
   fmt::print("{}\n", json.dump(2));
 }
 
-void print_table(const Report& report) {
+void print_table(const CommBenchReport& report) {
   fmt::print("{} ranks over {}, beside {}\n", report.ranks, report.backend, report.bound);
   fmt::print("{:<16}{:>12}{:>12}{:>9} {:<6}{:>9} {:<6}{:>8}\n", "operation", "size", "ms", "rate",
              "", "bound", "", "of it");
@@ -58,7 +58,7 @@ void print_table(const Report& report) {
   }
 }
 
-void print(const Options& options, const Report& report) {
+void print(const BenchCommOptions& options, const CommBenchReport& report) {
   options.json ? print_json(report) : print_table(report);
 }
 
@@ -87,7 +87,7 @@ CommBound raw_mpi_bound(const RawMpi& raw) {
   };
 }
 
-void run_under_mpi(const Options& options) {
+void run_under_mpi(const BenchCommOptions& options) {
   const auto library = mpi_library_beside(std::filesystem::read_symlink("/proc/self/exe"));
   run_mpi_rank_raw(library, [&](World& world, const RawMpi& raw) {
     const auto results = bench_comm(world, raw_mpi_bound(raw), options.bench);
@@ -95,7 +95,7 @@ void run_under_mpi(const Options& options) {
   });
 }
 
-void run_threads(const Options& options) {
+void run_threads(const BenchCommOptions& options) {
   run_ranks(options.ranks == 0 ? 2 : options.ranks, [&](World& world) {
     Memory memory;
     const auto results = bench_comm(world, copy_bound(memory), options.bench);
@@ -103,7 +103,7 @@ void run_threads(const Options& options) {
   });
 }
 
-void run_over_tcp(const Options& options, int ranks) {
+void run_over_tcp(const BenchCommOptions& options, int ranks) {
   run_on_ranks(ranks, [&](World& world) {
     Memory memory;
     const auto results = bench_comm(world, copy_bound(memory), options.bench);
@@ -111,7 +111,7 @@ void run_over_tcp(const Options& options, int ranks) {
   });
 }
 
-void run(const Options& options) {
+void run(const BenchCommOptions& options) {
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1 && !launcher.joins_by_mpi) return run_threads(options);
   if (options.ranks != 0 && options.ranks != launcher.size) {
@@ -126,7 +126,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_bench_comm(Verb bench) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<BenchCommOptions>();
   Verb verb = bench.add_verb(
       "comm", "time the collectives beside MPI itself (under mpirun) or a memory copy");
   verb.add_option("--ranks", options->ranks, "ranks as threads of this process; 0: two")

@@ -13,18 +13,18 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct BenchOpsOptions {
   OpsBenchOptions bench{.threads = 0};
   std::string device = "cpu", dtype;
   bool json = false;
 };
 
 const char* unit(Bound bound) { return bound == Bound::copy ? "GB/s" : "GFLOP/s"; }
-const char* name_of_bound(const Options& options, Bound bound) {
+const char* name_of_bound(const BenchOpsOptions& options, Bound bound) {
   if (bound == Bound::copy) return "copy";
   return options.bench.device.kind == Device::Kind::cuda ? "gemm 8192^3" : "gemm 2048^3";
 }
-std::string place(const Options& options) {
+std::string place(const BenchOpsOptions& options) {
   const std::string backend = ops::gemm_backend(options.bench.device);
   if (options.bench.device.kind == Device::Kind::cuda) {
     return fmt::format("{}, {}", name_of(options.bench.dtype), backend);
@@ -32,7 +32,7 @@ std::string place(const Options& options) {
   return fmt::format("{} threads, {}", options.bench.threads, backend);
 }
 
-void print_json(const Options& options, const std::vector<OpBenchResult>& results) {
+void print_json(const BenchOpsOptions& options, const std::vector<OpBenchResult>& results) {
   JsonValue list = JsonValue::array();
   for (const OpBenchResult& r : results) {
     list.push_back({{"name", r.name},
@@ -52,7 +52,7 @@ void print_json(const Options& options, const std::vector<OpBenchResult>& result
   fmt::print("{}\n", report.dump(2));
 }
 
-void print_table(const Options& options, const std::vector<OpBenchResult>& results) {
+void print_table(const BenchOpsOptions& options, const std::vector<OpBenchResult>& results) {
   fmt::print("{}\n", place(options));
   fmt::print("{:<31}{:>18}{:>12}{:>10} {:<8}{:>9} {:<12}{:>8}\n", "operation", "size", "ms", "rate",
              "", "bound", "", "of it");
@@ -63,7 +63,7 @@ void print_table(const Options& options, const std::vector<OpBenchResult>& resul
   }
 }
 
-void run(Options options) {
+void run(BenchOpsOptions options) {
   options.bench.threads = thread_count(options.bench.threads);
   if (options.dtype.empty()) options.dtype = options.device == "cuda" ? "bf16" : "f32";
   const ComputeChoice choice = compute_choice(options.device, options.dtype);
@@ -80,7 +80,7 @@ void run(Options options) {
 }  // namespace
 
 void add_bench_ops(Verb bench) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<BenchOpsOptions>();
   Verb verb = bench.add_verb(
       "ops", "time every operation beside the copy or matrix product that bounds it");
   verb.add_option("--device", options->device, "cpu or cuda").show_default();

@@ -15,7 +15,7 @@ namespace {
 using config::Key;
 using config::Value;
 
-struct Options {
+struct ConfigOptions {
   std::string run_file;
   std::string what;
   std::vector<std::string> overrides;
@@ -75,12 +75,12 @@ JsonValue to_json(const config::LoadedRun& run) {
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-void print_run(const Options& options) {
+void print_run(const ConfigOptions& options) {
   const auto run = config::load_run_file(options.run_file, options.overrides);
   print(options.json ? to_json(run).dump(2) + "\n" : config::describe_run(run));
 }
 
-void explain(const Options& options) {
+void explain(const ConfigOptions& options) {
   const auto keys = config::keys_named(options.what);
   if (options.markdown) return print(config::explain_markdown());
   if (options.json) {
@@ -98,7 +98,7 @@ void explain(const Options& options) {
 void add_config(Verb app) {
   Verb verb = app.add_verb("config", "what a run file resolves to, and what a key means");
   verb.require_verb();
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ConfigOptions>();
 
   Verb print_verb = verb.add_verb("print", "every value of a run file, with its origin");
   print_verb.add_option("RUN.toml", options->run_file, "the run file").required();

@@ -14,7 +14,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct ConvertArguments {
   std::string source, out, dtype;
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
   bool keeps_quantized = false, json = false;
@@ -40,7 +40,7 @@ JsonValue to_json(const ConvertReport& report) {
   return json;
 }
 
-void run(const Options& options) {
+void run(const ConvertArguments& options) {
   const ConvertReport report = convert(real_file_system(), options.source, options.out,
                                        {.dtype = dtype_of(options.dtype),
                                         .max_shard_bytes = options.max_shard_bytes,
@@ -56,9 +56,9 @@ void run(const Options& options) {
 }  // namespace
 
 void add_convert(Verb app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ConvertArguments>();
   Verb verb = app.add_verb("convert", "write weights as a Hugging Face folder, in another dtype");
-  add_weights_and_json(verb, "SRC", &Options::source, options, run);
+  add_weights_and_json(verb, "SRC", &ConvertArguments::source, options, run);
   verb.add_option("--out", options->out, "the new folder").required();
   verb.add_option("--dtype", options->dtype, "f32, bf16 or f16 (default: as stored)")
       .one_of({"f32", "bf16", "f16"});

@@ -11,13 +11,13 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct DemoTextOptions {
   std::string out;
   std::size_t bytes = 1'000'000;
   std::uint64_t seed = 0;
 };
 
-void run(const Options& options) {
+void run(const DemoTextOptions& options) {
   const DemoLanguage language;
   std::string lines;
   const auto documents = language.documents(options.seed, options.bytes);
@@ -32,7 +32,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_demo_text(Verb app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DemoTextOptions>();
   Verb verb = app.add_verb("demo-text", "the text that `make demo` trains on");
   verb.hide();  // not in the help: a step of the demo
   verb.add_option("--out", options->out, "JSONL file to write").required();

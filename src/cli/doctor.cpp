@@ -220,12 +220,12 @@ void run_doctor(bool as_json) {
 }  // namespace
 
 void add_doctor(Verb app) {
-  struct Options {
+  struct DoctorOptions {
     bool as_json = false, calibrates = false;
     CalibrateOptions calibrate;
   };
   Verb verb = app.add_verb("doctor", "what was found on this machine, and why it matters");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DoctorOptions>();
   verb.add_flag("--json", options->as_json, "one JSON object on standard output");
   verb.add_flag("--calibrate", options->calibrates,
                 "measure this machine until it is steady, two minutes or more, and write a machine "

@@ -19,7 +19,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   std::string model, data, tokenizer;
   std::int64_t seq_len = 0, batch = 1, max_tokens = 0;
   int threads = 0;
@@ -27,7 +27,7 @@ struct Arguments {
   bool json = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const EvalArguments& arguments) {
   const ModelSource source(arguments.model);
   const auto folder = source.path();
   const ModelSpec spec = read_model_spec(folder / "config.json");
@@ -92,7 +92,7 @@ void run(const Arguments& arguments) {
 
 void add_eval(Verb app) {
   Verb verb = app.add_verb("eval", "loss and perplexity of a model on a file");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<EvalArguments>();
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
   verb.add_option("--data", arguments->data, "text, JSONL or token file").required();
   verb.add_option("--tokenizer", arguments->tokenizer, "tokenizer.json; default: the model's");

@@ -20,7 +20,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   std::string model, prompt;
   GenerateOptions generate{.max_tokens = 128, .sampling = {.temperature = 0.8}};
   std::vector<std::string> stop;
@@ -79,7 +79,7 @@ const char* why_ended(const std::vector<std::int32_t>& tokens, const GenerateOpt
   return is_all ? "max_tokens" : "positions";
 }
 
-void run(Arguments arguments) {
+void run(GenerateArguments arguments) {
   const ModelSource source(arguments.model);
   const auto folder = source.path();
   const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
@@ -134,7 +134,7 @@ void run(Arguments arguments) {
 
 void add_generate(Verb app) {
   Verb verb = app.add_verb("generate", "text from a model folder, checkpoint or run folder");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<GenerateArguments>();
   auto& options = arguments->generate;
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
   verb.add_option("--prompt", arguments->prompt, "text to continue").required();

@@ -12,7 +12,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct InspectOptions {
   std::string path, reference;
   bool json = false;
 };
@@ -22,7 +22,7 @@ void print(const Report& report, bool json) {
   std::cout << (json ? to_json(report).dump() + "\n" : to_text(report)) << std::flush;
 }
 
-void run(const Options& options) {
+void run(const InspectOptions& options) {
   if (options.reference.empty()) {
     print(inspect(options.path, progress_line("reading " + options.path)), options.json);
   } else {
@@ -34,9 +34,9 @@ void run(const Options& options) {
 }  // namespace
 
 void add_inspect(Verb app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   Verb verb = app.add_verb("inspect", "look into weights: shapes, ranges, damage, differences");
-  add_weights_and_json(verb, "PATH", &Options::path, options, run);
+  add_weights_and_json(verb, "PATH", &InspectOptions::path, options, run);
   verb.add_option("--compare", options->reference,
                   "the reference to compare every tensor with; the largest difference comes first");
 }

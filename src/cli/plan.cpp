@@ -17,7 +17,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
   JobOptions job;
   std::filesystem::path system, out, report;
   int gpus = 0, threads = 0;
@@ -27,17 +27,11 @@ struct Options {
 
 /// Below this verb is another that has options of its own, so these cannot be required by the
 /// parser.
-void require(bool is_given, const char* option) {
-  if (is_given) return;
-  throw Error(ErrorCode::usage, fmt::format("heddle plan: {} is missing", option),
-              "see heddle plan --help");
-}
-
-void run(const Options& options) {
-  require(!options.job.model.empty(), "--model");
-  require(!options.system.empty(), "--system");
-  require(options.gpus > 0, "--gpus");
-  require(options.job.batch_tokens > 0, "--batch-tokens");
+void run(const PlanOptions& options) {
+  require_option(!options.job.model.empty(), "plan", "--model");
+  require_option(!options.system.empty(), "plan", "--system");
+  require_option(options.gpus > 0, "plan", "--gpus");
+  require_option(options.job.batch_tokens > 0, "plan", "--batch-tokens");
   const planner::Machine machine = planner::read_machine(options.system);
   const planner::Job job = make_job(options.job);
   planner::SearchOptions search{.gpus = options.gpus, .margin = options.margin};
@@ -73,7 +67,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_plan(Verb app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PlanOptions>();
   Verb verb = app.add_verb("plan", "choose a parallel layout for a model on a machine");
   add_job_options(verb, options->job);
   verb.add_option("--system", options->system, "machine file, as in configs/systems");

@@ -17,7 +17,7 @@ using planner::Accuracy;
 using planner::Evaluation;
 using planner::Prediction;
 
-struct Options {
+struct PlanEvaluateOptions {
   std::vector<std::string> rows;
   std::filesystem::path system;
   bool calibrate = false, all = false, json = false;
@@ -66,7 +66,7 @@ JsonValue report_of(const Evaluation& evaluation, const planner::Calibration& fi
 }
 
 void print_table(const Evaluation& evaluation, const planner::Calibration& fit,
-                 const Options& options) {
+                 const PlanEvaluateOptions& options) {
   if (options.all) {
     for (const Prediction& item : evaluation.predictions) {
       fmt::print("{} {:<56} measured {:8.3f} s, predicted {:8.3f} s, {:+6.1f} %\n",
@@ -96,7 +96,7 @@ void print_table(const Evaluation& evaluation, const planner::Calibration& fit,
   for (const auto& [name, value] : fit.constants) fmt::print("  {} = {:.4g}\n", name, value);
 }
 
-void run(const Options& options) {
+void run(const PlanEvaluateOptions& options) {
   planner::Calibration fit{
       .machine = planner::read_machine(options.system), .constants = {}, .rows = 0};
   std::vector<std::vector<planner::MeasuredRow>> tables;
@@ -117,7 +117,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_plan_evaluate(Verb plan) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PlanEvaluateOptions>();
   Verb verb =
       plan.add_verb("evaluate", "predict measured steps and say how far off the predictions are");
   verb.add_option("rows", options->rows,

@@ -19,12 +19,12 @@ namespace heddle::cli {
 namespace {
 
 /// Stages times micro-batches that are simulated in about a gibibyte.
-constexpr double kMostPasses = 2e6;
+constexpr double kMostSimulatedPasses = 2e6;
 constexpr int kColumns = 160;
 
 constexpr int kNotGiven = std::numeric_limits<int>::min();
 
-struct Options {
+struct SimulateOptions {
   std::string schedule;
   PipeShape shape{.ranks = kNotGiven, .microbatches = kNotGiven};
   std::string times = "1,1,1,0", vocabulary_times = "0,0";
@@ -56,22 +56,16 @@ std::vector<double> parse_times(const std::string& option, const std::string& te
   return times;
 }
 
-void require(bool is_given, const char* option) {
-  if (is_given) return;
-  throw Error(ErrorCode::usage, fmt::format("heddle simulate: {} is missing", option),
-              "see heddle simulate --help");
-}
-
 void check_size(const PipeShape& shape) {
   const double passes = 1.0 * shape.ranks * shape.chunks * shape.microbatches;
-  if (passes <= kMostPasses) return;
+  if (passes <= kMostSimulatedPasses) return;
   throw Error(ErrorCode::usage,
               fmt::format("{} stages x {} chunks x {} micro-batches are too many to simulate",
                           shape.ranks, shape.chunks, shape.microbatches),
               "the steady state shows with a few micro-batches per stage; give fewer");
 }
 
-observe::Timeline timeline_of(const Options& options, const Schedule& schedule,
+observe::Timeline timeline_of(const SimulateOptions& options, const Schedule& schedule,
                               const Played& played) {
   observe::Timeline timeline{.description = fmt::format("{} on {} ranks with {} micro-batches",
                                                         options.schedule, options.shape.ranks,
@@ -86,7 +80,7 @@ observe::Timeline timeline_of(const Options& options, const Schedule& schedule,
   return timeline;
 }
 
-void print_json(const Options& options, const Schedule& schedule, const Played& played) {
+void print_json(const SimulateOptions& options, const Schedule& schedule, const Played& played) {
   const JsonValue report = {{"schedule", options.schedule},
                             {"stages", options.shape.ranks},
                             {"microbatches", options.shape.microbatches},
@@ -100,7 +94,7 @@ void print_json(const Options& options, const Schedule& schedule, const Played& 
   fmt::print("{}\n", report.dump(2));
 }
 
-void print_table(const Options& options, const Schedule& schedule, const Played& played) {
+void print_table(const SimulateOptions& options, const Schedule& schedule, const Played& played) {
   const int chunks = schedule.stages() / schedule.ranks();
   fmt::print("{}: {} ranks, {} micro-batches, {} {} per rank\n\n", options.schedule,
              options.shape.ranks, options.shape.microbatches, chunks,
@@ -116,10 +110,10 @@ void print_table(const Options& options, const Schedule& schedule, const Played&
   if (!drawing.empty()) fmt::print("\n{}", drawing);
 }
 
-void run(const Options& options) {
-  require(!options.schedule.empty(), "--schedule");
-  require(options.shape.ranks != kNotGiven, "--stages");
-  require(options.shape.microbatches != kNotGiven, "--microbatches");
+void run(const SimulateOptions& options) {
+  require_option(!options.schedule.empty(), "simulate", "--schedule");
+  require_option(options.shape.ranks != kNotGiven, "simulate", "--stages");
+  require_option(options.shape.microbatches != kNotGiven, "simulate", "--microbatches");
   const auto t = parse_times("--times", options.times, "F,B,W,C");
   const StageTimes whole_rank{.f = t[0], .b = t[1], .w = t[2], .hop = t[3]};
   const auto v = parse_times("--vocabulary-times", options.vocabulary_times, "S,T");
@@ -140,7 +134,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_simulate(Verb app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SimulateOptions>();
   Verb verb = app.add_verb("simulate",
                            "play a pipeline schedule: makespan, bubble, micro-batches in flight");
   const auto names = schedule_names();

@@ -19,7 +19,7 @@ namespace {
 
 using namespace network;
 
-struct Options {
+struct SimulateNetworkOptions {
   TopologyOptions topology = {.kind = "leaf-spine"};
   std::string pattern, placement = "packed";
   int ranks = 0, chunks = 8, seeds = 1;
@@ -37,7 +37,7 @@ struct Result {
   double over_spray = 1.0;  ///< what the busiest link takes, over the same with spraying
 };
 
-std::vector<double> begins(const Options& options, int ranks, std::uint64_t seed) {
+std::vector<double> begins(const SimulateNetworkOptions& options, int ranks, std::uint64_t seed) {
   std::vector<double> seconds;
   for (int rank = 0; rank < ranks; ++rank) {
     seconds.push_back(options.jitter_us * 1e-6 * random_uniform(rng_key(seed, "jitter"), rank));
@@ -45,8 +45,8 @@ std::vector<double> begins(const Options& options, int ranks, std::uint64_t seed
   return seconds;
 }
 
-Result play_seed(const Options& options, const Topology& topology, const FlowProgram& program,
-                 std::uint64_t seed) {
+Result play_seed(const SimulateNetworkOptions& options, const Topology& topology,
+                 const FlowProgram& program, std::uint64_t seed) {
   PlayOptions play_options{.begin_seconds = begins(options, program.ranks(), seed),
                            .tolerance = options.tolerance,
                            .on_progress = progress_line("simulating " + program.name)};
@@ -89,8 +89,8 @@ JsonValue utilisation_json(const Utilisation& use) {
   return {{"mean", use.mean}, {"highest", use.highest}, {"histogram", use.histogram}};
 }
 
-void print_json(const Options& options, const Topology& topology, const FlowProgram& program,
-                const std::vector<Result>& results) {
+void print_json(const SimulateNetworkOptions& options, const Topology& topology,
+                const FlowProgram& program, const std::vector<Result>& results) {
   const auto& [played, bytes, busiest, over_spray] = results.front();
   const auto spread_json = [](const Spread& s) {
     return JsonValue{{"mean", s.mean}, {"worst", s.worst}};
@@ -133,8 +133,8 @@ void print_utilisation(const char* kind, const Utilisation& use) {
              100 * use.highest, fmt::join(use.histogram, " "));
 }
 
-void print_table(const Options& options, const Topology& topology, const FlowProgram& program,
-                 const std::vector<Result>& results) {
+void print_table(const SimulateNetworkOptions& options, const Topology& topology,
+                 const FlowProgram& program, const std::vector<Result>& results) {
   const auto& [played, bytes, busiest, over_spray] = results.front();
   fmt::print("{} of {} ranks, {} each, on a {}, {} routing\n\n", program.name, program.ranks(),
              format_bytes(options.bytes), topology.description(), options.topology.routing);
@@ -158,7 +158,7 @@ void print_table(const Options& options, const Topology& topology, const FlowPro
       options.seeds, 1e3 * time.mean, 1e3 * time.worst, congestion.mean, congestion.worst);
 }
 
-void run(const Options& options) {
+void run(const SimulateNetworkOptions& options) {
   const Topology topology = make_topology(options.topology);
   const FlowProgram program =
       make_pattern(options.pattern, {.ranks = options.ranks == 0 ? topology.hosts() : options.ranks,
@@ -179,7 +179,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_simulate_network(Verb simulate) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SimulateNetworkOptions>();
   Verb verb = simulate.add_verb("network", "play a collective as flows on a network");
   verb.add_option("--pattern", options->pattern,
                   fmt::format("one of {}", fmt::join(pattern_names(), ", ")))

@@ -46,7 +46,7 @@ constexpr std::array kKeyOptions = {
     KeyOption{"--microbatch", "train.microbatch", "sequences of a micro-batch"},
     KeyOption{"--recompute", "train.recompute", "none or block"}};
 
-struct Options {
+struct SimulateStepOptions {
   JobOptions job;
   std::filesystem::path system, plan, trace;
   std::string stack = "heddle";
@@ -67,13 +67,7 @@ struct Subject {
   planner::StepOptions step;
 };
 
-void require(bool is_given, const char* option) {
-  if (is_given) return;
-  throw Error(ErrorCode::usage, fmt::format("heddle simulate step: {} is missing", option),
-              "see heddle simulate step --help");
-}
-
-config::RunConfig settings_of(const Options& options) {
+config::RunConfig settings_of(const SimulateStepOptions& options) {
   std::vector<std::string> overrides;
   for (std::size_t i = 0; i < kKeyOptions.size(); ++i) {
     if (options.keys[i].empty()) continue;
@@ -117,14 +111,14 @@ void check_batch(const Subject& subject) {
       fmt::format("use --batch-tokens {}, or another dp or micro-batch", tokens));
 }
 
-Subject subject_of(const Options& options) {
-  require(!options.job.model.empty(), "--model");
-  require(!options.system.empty(), "--system");
+Subject subject_of(const SimulateStepOptions& options) {
+  require_option(!options.job.model.empty(), "simulate step", "--model");
+  require_option(!options.system.empty(), "simulate step", "--system");
   const config::RunConfig settings = settings_of(options);
   JobOptions job = options.job;
   if (job.batch_tokens == 0) job.batch_tokens = settings.train.tokens_per_step;
   if (job.seq_len == 0 && !options.plan.empty()) job.seq_len = settings.data.seq_len;
-  require(job.batch_tokens > 0, "--batch-tokens");
+  require_option(job.batch_tokens > 0, "simulate step", "--batch-tokens");
   const ParallelRequest request = parallel_request(settings);
   const int gpus =
       options.gpus > 0 ? options.gpus : request.tp * request.pp * std::max(1, request.dp);
@@ -192,7 +186,7 @@ JsonValue messages_json(const planner::TrafficBySize& traffic) {
   return json;
 }
 
-void print_json(const Options& options, const Subject& subject,
+void print_json(const SimulateStepOptions& options, const Subject& subject,
                 const planner::SimulatedStep& step) {
   const planner::Candidate& plan = subject.plan;
   JsonValue report = {{"model", options.job.model},
@@ -268,7 +262,7 @@ void print_messages(const planner::SimulatedStep& step) {
   });
 }
 
-void print_text(const Options& options, const Subject& subject,
+void print_text(const SimulateStepOptions& options, const Subject& subject,
                 const planner::SimulatedStep& step) {
   const planner::Job& job = subject.job;
   const planner::Candidate& plan = subject.plan;
@@ -287,7 +281,7 @@ void print_text(const Options& options, const Subject& subject,
   print_messages(step);
 }
 
-void run(const Options& options) {
+void run(const SimulateStepOptions& options) {
   Subject subject = subject_of(options);
   std::optional<network::Topology> topology;
   if (!options.topology.kind.empty()) {
@@ -310,7 +304,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_simulate_step(Verb simulate) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SimulateStepOptions>();
   Verb verb = simulate.add_verb("step", "play one optimizer step of a model on a machine");
   add_job_options(verb, options->job);
   verb.add_option("--system", options->system, "machine file, as in configs/systems");

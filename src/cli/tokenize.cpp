@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct TokenizeArguments {
   std::vector<std::string> inputs;
   std::string tokenizer, out;
   std::string end_token = "auto", field = "text", split = "whole-file", delimiter;
@@ -28,7 +28,7 @@ struct Options {
   bool no_special = false, json = false;
 };
 
-TokenizeOptions resolve(const Options& options, const fs::path& tokenizer_file,
+TokenizeOptions resolve(const TokenizeArguments& options, const fs::path& tokenizer_file,
                         const Tokenizer& tokenizer) {
   TokenizeOptions resolved{.inputs = {options.inputs.begin(), options.inputs.end()},
                            .out = options.out,
@@ -49,7 +49,8 @@ TokenizeOptions resolve(const Options& options, const fs::path& tokenizer_file,
   return resolved;
 }
 
-void print_for_people(const Options& options, const TokenizeResult& result, double seconds) {
+void print_for_people(const TokenizeArguments& options, const TokenizeResult& result,
+                      double seconds) {
   const std::string what = fmt::format("{} tokens in {} documents", format_thousands(result.tokens),
                                        format_thousands(result.documents));
   if (result.was_up_to_date) {
@@ -81,7 +82,7 @@ JsonValue to_json(const TokenizeOptions& options, const TokenizeResult& result, 
           {"seconds", seconds}};
 }
 
-void run(const Options& options) {
+void run(const TokenizeArguments& options) {
   fs::path tokenizer_file = options.tokenizer;
   if (fs::is_directory(tokenizer_file)) tokenizer_file /= "tokenizer.json";
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_file);
@@ -106,7 +107,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_tokenize(Verb app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeArguments>();
   Verb verb = app.add_verb("tokenize", "text or JSONL to a token file");
   verb.add_option("INPUT", options->inputs,
                   "JSON lines (one document a line), text files, or folders of .txt and .jsonl")

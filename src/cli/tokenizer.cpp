@@ -17,7 +17,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct TokenizerOptions {
   std::vector<std::string> inputs;
   std::string out, pretokenizer = "gpt2";
   BpeTrainOptions train;
@@ -47,7 +47,7 @@ class StageProgress {
   std::unique_ptr<observe::Progress> line_;
 };
 
-BpeTrainResult train(const Options& options) {
+BpeTrainResult train(const TokenizerOptions& options) {
   const Inputs inputs = find_inputs({options.inputs.begin(), options.inputs.end()});
   if (!inputs.left_out.empty()) log_warn("{}", describe_left_out(inputs.left_out));
   TrainingTexts texts;
@@ -67,7 +67,7 @@ BpeTrainResult train(const Options& options) {
   return train_bpe(texts.texts(), training);
 }
 
-void run(const Options& options) {
+void run(const TokenizerOptions& options) {
   const Stopwatch watch;
   const auto result = train(options);
   write_file_atomically(real_file_system(), options.out, result.json);
@@ -83,7 +83,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_tokenizer(Verb app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizerOptions>();
   Verb tokenizer = app.add_verb("tokenizer", "make tokenizers");
   tokenizer.require_verb();
   Verb verb = tokenizer.add_verb("train", "learn a byte-level BPE from text");

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct TraceOptions {
   fs::path run, simulated;
   int rows = 20;
   bool json = false;
@@ -38,12 +38,12 @@ observe::TraceSummary read(const fs::path& path) {
 }
 
 template <class Report>
-void print(const Report& report, const Options& options) {
+void print(const Report& report, const TraceOptions& options) {
   fmt::print("{}", options.json ? to_json(report).dump(2) + "\n"
                                 : to_text(report, static_cast<std::size_t>(options.rows)));
 }
 
-void run(const Options& options) {
+void run(const TraceOptions& options) {
   observe::TraceSummary measured = read(options.run);
   if (options.simulated.empty()) return print(measured, options);
   print(observe::compare(std::move(measured), read(options.simulated)), options);
@@ -52,7 +52,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_trace(Verb app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TraceOptions>();
   Verb verb = app.add_verb("trace", "where the time of a run's steps goes, beside a simulation");
   verb.add_option("RUN", options->run, "run folder with a trace, or a trace file").required();
   verb.add_option("--compare", options->simulated,

@@ -22,7 +22,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   std::string run_file;
   std::vector<std::string> overrides;
   int ranks = 1;
@@ -69,7 +69,7 @@ void end_if_stopped(const TrainOutcome& outcome) {
   throw Ended{status};
 }
 
-void run(const Arguments& arguments) {
+void run(const TrainArguments& arguments) {
   StopSignals signals(is_first_process());  // loading and finding each other may take long too
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;
@@ -128,7 +128,7 @@ void run(const Arguments& arguments) {
 
 void add_train(Verb app) {
   Verb verb = app.add_verb("train", "train as a run file says; the same command again resumes");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   verb.add_option("RUN", arguments->run_file, "run file (TOML)").required();
   verb.add_option("--set", arguments->overrides, "section.key=value, over the file's (repeatable)")
       .one_at_a_time();

@@ -174,6 +174,12 @@ void Verb::footer(const std::string& text) { app_->footer(text); }
 
 void Verb::callback(std::function<void()> run) { app_->callback(std::move(run)); }
 
+void require_option(bool is_given, const char* verb, const char* option) {
+  if (is_given) return;
+  throw Error(ErrorCode::usage, fmt::format("heddle {}: {} is missing", verb, option),
+              fmt::format("see heddle {} --help", verb));
+}
+
 Program::Program(const std::string& name, const std::string& description,
                  const std::string& version)
     : app_(std::make_unique<CLI::App>(description, name)) {

@@ -76,6 +76,10 @@ class Verb {
   CLI::App* app_;
 };
 
+/// Error(usage) where an option is missing that `verb` ("simulate step") needs. For options that a
+/// verb below it does not share.
+void require_option(bool is_given, const char* verb, const char* option);
+
 /// The program: the verb above all others.
 class Program {
  public:

@@ -15,7 +15,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Arguments {
+struct VerifyMeshArguments {
   std::string run_file;
   std::vector<std::string> overrides;
   int ranks = 1;
@@ -23,7 +23,7 @@ struct Arguments {
   bool json = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const VerifyMeshArguments& arguments) {
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;
   prepare_on_ranks(
@@ -65,7 +65,7 @@ void run(const Arguments& arguments) {
 void add_verify_mesh(Verb verify) {
   Verb verb = verify.add_verb(
       "mesh", "the same run on one rank and on a mesh; names the first tensor that differs");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<VerifyMeshArguments>();
   verb.add_option("RUN", arguments->run_file, "run file (TOML)").required();
   verb.add_option("--ranks", arguments->ranks, "local ranks to start");
   verb.add_option("--set", arguments->overrides, "section.key=value, over the file's (repeatable)")

@@ -15,7 +15,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Arguments {
+struct VerifyReferenceArguments {
   std::string folder;
   int ranks = 1;
   std::vector<std::string> overrides;
@@ -43,7 +43,7 @@ void refuse_settings_without_effect(const std::vector<std::string>& overrides) {
   }
 }
 
-void run(const Arguments& arguments) {
+void run(const VerifyReferenceArguments& arguments) {
   config::RunConfig settings;
   prepare_on_ranks([&] {
     settings = config::parse_settings(arguments.overrides);
@@ -80,7 +80,7 @@ void run(const Arguments& arguments) {
 
 void add_verify_reference(Verb verify) {
   Verb verb = verify.add_verb("reference", "run a model folder against what PyTorch computed");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<VerifyReferenceArguments>();
   verb.add_option("DIR", arguments->folder, "model folder with reference.safetensors").required();
   verb.add_option("--ranks", arguments->ranks, "local ranks");
   verb.add_option("--set", arguments->overrides,

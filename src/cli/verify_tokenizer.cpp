@@ -11,7 +11,7 @@
 namespace heddle::cli {
 namespace {
 
-struct Options {
+struct VerifyTokenizerOptions {
   std::string tokenizer, cases, corpus;
   bool json = false;
 };
@@ -47,7 +47,7 @@ void print_for_people(const TokenizerReport& report) {
   }
 }
 
-void run(const Options& options) {
+void run(const VerifyTokenizerOptions& options) {
   const auto tokenizer = Tokenizer::load(options.tokenizer);
   const auto corpus =
       options.corpus.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.corpus);
@@ -60,7 +60,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_verify_tokenizer(Verb verify) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<VerifyTokenizerOptions>();
   Verb verb = verify.add_verb("tokenizer", "encode and decode against reference cases");
   verb.add_option("TOKENIZER", options->tokenizer, "tokenizer.json").required();
   verb.add_option("CASES", options->cases, "cases.json: texts with their ids").required();

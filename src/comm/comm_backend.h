@@ -12,6 +12,11 @@ namespace heddle {
 
 class WorldFailure;
 
+/// False for a tensor that is absent.
+inline bool is_on_gpu(const Tensor& tensor) {
+  return tensor.defined() && tensor.device().kind == Device::Kind::cuda;
+}
+
 enum class ReduceOp : std::uint8_t { sum, max };
 
 /// One rank's part in a collective. The tensors are contiguous and fit each other; absent where the

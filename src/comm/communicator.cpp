@@ -17,8 +17,7 @@ void require_contiguous(const Tensor& tensor) {
 
 /// When the stream's work so far is done, where a GPU's stream is concerned.
 Event ready_event(const Tensor& data, Stream& after) {
-  const bool is_on_gpu = data.defined() && data.device().kind == Device::Kind::cuda;
-  return is_on_gpu ? after.record() : Event();
+  return is_on_gpu(data) ? after.record() : Event();
 }
 
 std::int64_t sum(std::span<const std::int64_t> rows) {
@@ -136,9 +135,9 @@ void Communicator::push(std::function<void()> task) {
 
 void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
   using Background = CommBackend::Background;
-  const bool is_on_gpu = after.device().kind == Device::Kind::cuda;
-  if (after.is_dry() || !is_in_background(is_on_gpu)) return work(after);
-  if (backend_->background(is_on_gpu) == Background::own_stream) return work(backend_->stream());
+  const bool is_for_gpu = after.device().kind == Device::Kind::cuda;
+  if (after.is_dry() || !is_in_background(is_for_gpu)) return work(after);
+  if (backend_->background(is_for_gpu) == Background::own_stream) return work(backend_->stream());
   push([backend = backend_, work = std::move(work)] {
     Stream stream(1);
     try {
@@ -151,7 +150,7 @@ void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
 
 Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
   auto state = std::make_shared<WorkState>(flight_, number);
-  const bool is_on_gpu = call.in.defined() && call.in.device().kind == Device::Kind::cuda;
+  const bool is_for_gpu = is_on_gpu(call.in);
   auto task = [backend = backend_, flight = flight_, state, number,
                call = std::move(call)]() mutable {
     flight->start(number);
@@ -164,8 +163,8 @@ Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
     call = {};  // who waits may count on the tensors being released
     state->finish(failure);
   };
-  if (is_in_background(is_on_gpu)) {
-    if (backend_->background(is_on_gpu) == CommBackend::Background::thread) {
+  if (is_in_background(is_for_gpu)) {
+    if (backend_->background(is_for_gpu) == CommBackend::Background::thread) {
       push(std::move(task));
     } else {
       task();

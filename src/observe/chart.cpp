@@ -103,8 +103,6 @@ ValueRange log_range(const Chart& chart) {
   return {{std::exp(low), std::exp(high), true}};
 }
 
-constexpr double kUnits = 1000;  // of the SVG's own coordinates, both ways
-
 std::string path_data(const ChartSeries& series, const Range& steps, const Range& values) {
   std::string path;
   bool pen_down = false;
@@ -113,9 +111,9 @@ std::string path_data(const ChartSeries& series, const Range& steps, const Range
       pen_down = false;
       continue;
     }
-    const double x = kUnits * steps.place(static_cast<double>(point.step));
+    const double x = kSvgUnits * steps.place(static_cast<double>(point.step));
     // Far outside is cut off anyway; bounded, because some renderers fail on huge coordinates.
-    const double y = kUnits * std::clamp(1 - values.place(point.value), -1.0, 2.0);
+    const double y = kSvgUnits * std::clamp(1 - values.place(point.value), -1.0, 2.0);
     const bool is_dot = series.style == "dots";
     fmt::format_to(std::back_inserter(path), "{}{:.1f} {:.1f}", pen_down && !is_dot ? "L" : "M", x,
                    y);
@@ -129,7 +127,7 @@ std::string path_data(const ChartSeries& series, const Range& steps, const Range
 std::string grid(const Range& values, const std::vector<double>& ticks) {
   std::string path;
   for (const double tick : ticks) {
-    put(path, "M0 {:.1f}H{}", kUnits * (1 - values.place(tick)), kUnits);
+    put(path, "M0 {:.1f}H{}", kSvgUnits * (1 - values.place(tick)), kSvgUnits);
   }
   return fmt::format("<path class=\"grid\" d=\"{}\"/>", path);
 }
@@ -148,7 +146,7 @@ std::string drawing(const Chart& chart, const Range& steps, const ValueRange& va
   put(html,
       "<div class=\"drawing {}\"><svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" "
       "aria-hidden=\"true\">{}",
-      range.is_log ? "on-log" : "on-linear", kUnits, kUnits, grid(range, ticks));
+      range.is_log ? "on-log" : "on-linear", kSvgUnits, kSvgUnits, grid(range, ticks));
   for (const auto& series : chart.series) {
     const auto is_finite = [](const CurvePoint& point) { return std::isfinite(point.value); };
     const auto& points = series.points;
@@ -159,7 +157,7 @@ std::string drawing(const Chart& chart, const Range& steps, const ValueRange& va
   const bool has_bound = chart.bound && (!range.is_log || *chart.bound > 0);
   const double bound_top = has_bound ? 1 - range.place(*chart.bound) : 0;
   if (has_bound) {
-    put(html, "<path class=\"bound\" d=\"M0 {:.1f}H{}\"/>", kUnits * bound_top, kUnits);
+    put(html, "<path class=\"bound\" d=\"M0 {:.1f}H{}\"/>", kSvgUnits * bound_top, kSvgUnits);
   }
   html += "</svg>";
   const auto labels = tick_labels(ticks);

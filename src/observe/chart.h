@@ -14,6 +14,9 @@ namespace heddle::observe {
 /// escaped, invalid UTF-8 and control characters become U+FFFD.
 std::string escape_html(std::string_view text);
 
+/// The coordinates of a stretched SVG go so far, both ways.
+inline constexpr double kSvgUnits = 1000;
+
 struct ChartSeries {
   std::string name;   ///< in the read-out; fixed text of ours, never from the user
   std::string style;  ///< CSS class of the stroke: "line", "raw", "dots", "second"

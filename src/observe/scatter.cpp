@@ -9,8 +9,6 @@
 namespace heddle::observe {
 namespace {
 
-constexpr double kUnits = 1000;  // of the SVG's own coordinates, both ways
-
 class Drawing {
  public:
   explicit Drawing(const Scatter& scatter) : scatter_(scatter) {}
@@ -22,7 +20,7 @@ class Drawing {
     std::string line;
     for (const auto& point : scatter_.points) {
       if (!is_inside(point.x, point.y)) continue;
-      const double x = kUnits * across(point.x), y = kUnits * down(point.y);
+      const double x = kSvgUnits * across(point.x), y = kSvgUnits * down(point.y);
       if (line.empty()) {
         put(line, "M{:.1f} {:.1f}", x, y);
       } else {
@@ -31,8 +29,8 @@ class Drawing {
     }
     put(svg, "<path class=\"front\" d=\"{}\"/>", line);
     if (scatter_.limit) {
-      put(svg, "<path class=\"limit\" d=\"M{:.1f} 0V{}\"/>", kUnits * across(*scatter_.limit),
-          kUnits);
+      put(svg, "<path class=\"limit\" d=\"M{:.1f} 0V{}\"/>", kSvgUnits * across(*scatter_.limit),
+          kSvgUnits);
     }
     return svg;
   }
@@ -91,7 +89,7 @@ class Drawing {
   std::string grid() const {
     std::string path;
     for (const double tick : nice_ticks(scatter_.low.y, scatter_.high.y, 5)) {
-      put(path, "M0 {:.1f}H{}", kUnits * down(tick), kUnits);
+      put(path, "M0 {:.1f}H{}", kSvgUnits * down(tick), kSvgUnits);
     }
     return fmt::format("<path class=\"grid\" d=\"{}\"/>", path);
   }
@@ -101,7 +99,7 @@ class Drawing {
     for (const auto& dot : all) {
       if (!is_inside(dot.x, dot.y)) continue;
       // A stroke without length, which its round cap makes visible.
-      put(path, "M{:.0f} {:.0f}h0", kUnits * across(dot.x), kUnits * down(dot.y));
+      put(path, "M{:.0f} {:.0f}h0", kSvgUnits * across(dot.x), kSvgUnits * down(dot.y));
     }
     return fmt::format("<path class=\"{}\" d=\"{}\"/>", style, path);
   }
@@ -117,7 +115,7 @@ std::string render_scatter(const Scatter& scatter) {
       "<figure class=\"chart scatter\" role=\"img\" aria-label=\"{}\"><div class=\"plot\" "
       "style=\"height:{}px\"><svg viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\" "
       "aria-hidden=\"true\">{}</svg>{}{}</div><figcaption>{}</figcaption></figure>\n",
-      escape_html(scatter.description), scatter.height, kUnits, kUnits, drawing.strokes(),
+      escape_html(scatter.description), scatter.height, kSvgUnits, kSvgUnits, drawing.strokes(),
       drawing.labels(), drawing.points(), escape_html(scatter.axes));
 }
 

@@ -16,7 +16,6 @@ namespace heddle::planner {
 namespace {
 
 constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6, kMilli = 1e-3;
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0, kMib = 1024.0 * 1024.0;
 
 /// What a number may be: `low` < value <= `high`, in the unit of its key, times `scale`.
 struct Range {

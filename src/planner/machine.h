@@ -11,6 +11,9 @@
 
 namespace heddle::planner {
 
+/// Units of machine files and of what is shown of them.
+inline constexpr double kMib = 1024.0 * 1024.0, kGib = 1024.0 * kMib;
+
 /// How large matrix products run on a device: by tiles that its processors take in waves.
 struct GemmModel {
   struct Tile {

@@ -35,8 +35,6 @@ class Text {
   std::string text_;
 };
 
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0, kMib = 1024.0 * 1024.0;
-
 void write_device(Text& text, const std::string& path, const Device& device) {
   text.section("[" + path + "]");
   text.put("name", device.name);

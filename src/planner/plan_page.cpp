@@ -19,9 +19,6 @@ namespace {
 using observe::escape_html;
 using observe::put;
 
-constexpr std::size_t kShown = 8;  // plans
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-
 std::string seconds_text(double seconds) {
   if (seconds >= 10.0) return fmt::format("{:.1f} s", seconds);
   if (seconds >= 1.0) return fmt::format("{:.2f} s", seconds);
@@ -34,10 +31,6 @@ std::string interval_text(const Finalist& plan) {
                      seconds_text(plan.seconds * (1 + spread)));
 }
 
-double tokens_of(const PlanReport& report) {
-  return static_cast<double>(report.job.batch * report.job.seq_len);
-}
-
 std::string figures(const PlanReport& report) {
   const Finalist& best = report.plans.front();
   std::string html = "<dl class=\"figures\">";
@@ -46,8 +39,8 @@ std::string figures(const PlanReport& report) {
   html += observe::headline_figure(
       "Utilization", fmt::format("{:.1f} %", 100 * model_flops_utilization(report, best.seconds)),
       "of the devices' peak (MFU)");
-  html += observe::headline_figure("Throughput", format_count(tokens_of(report) / best.seconds),
-                                   "tokens/s");
+  html += observe::headline_figure(
+      "Throughput", format_count(report.tokens_per_step() / best.seconds), "tokens/s");
   html += observe::headline_figure(
       "Memory", format_bytes(best.found.memory.total()),
       fmt::format("of {} on the fullest rank", format_bytes(report.machine.device.memory_bytes)));
@@ -116,7 +109,7 @@ observe::StackedBars time_bars(const PlanReport& report) {
                                       {"slowest rank", 'h'}},
                             .rows = {},
                             .format = seconds_text};
-  for (std::size_t i = 0; i < std::min(kShown, report.plans.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
     const TimeEstimate& time = plan.found.time;
     const bool is_simulated = plan.is_simulated;
@@ -150,7 +143,7 @@ std::string plans_section(const PlanReport& report) {
       "class=\"n\">Step</th><th "
       "class=\"n\">MFU</th><th class=\"n\">Memory</th><th class=\"n\">Bubble</th><th "
       "class=\"n\">tp</th><th class=\"n\">pp</th><th class=\"n\">dp</th></tr>";
-  for (std::size_t i = 0; i < std::min(kShown, report.plans.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
     const std::string why = why_not_taken(plan, report.plans.front());
     put(html,

@@ -15,7 +15,7 @@
 namespace heddle::planner {
 namespace {
 
-constexpr int kFinalists = 16, kShown = 8, kNearMisses = 6;
+constexpr int kFinalists = 16, kNearMisses = 6;
 
 /// How many devices would about do; of more than a job can be divided over none would.
 std::string devices_hint(const PlanReport& report) {
@@ -115,10 +115,6 @@ void add_mapping(PlanReport& report) {
   report.mapping = mapping;
 }
 
-double tokens_of(const PlanReport& report) {
-  return static_cast<double>(report.job.batch * report.job.seq_len);
-}
-
 const char* vocabulary_name(VocabularyPlacement placement) {
   switch (placement) {
     case VocabularyPlacement::replicated: return "replicated";
@@ -145,7 +141,7 @@ std::string winner_text(const PlanReport& report) {
       "  step        {:.3g} s, two runs in three from {:.3g} to {:.3g} s; {} tokens/s, MFU {:.1f} "
       "%\n",
       best.seconds, best.seconds * (1 - time.spread), best.seconds * (1 + time.spread),
-      format_count(tokens_of(report) / best.seconds),
+      format_count(report.tokens_per_step() / best.seconds),
       100 * model_flops_utilization(report, best.seconds));
   text += fmt::format(
       "  of this     computation {:.3g} s ({:.3g} again), bubble {:.3g} s, tp {:.3g} s, pp {:.3g} "
@@ -212,7 +208,7 @@ JsonValue finalist_json(const PlanReport& report, const Finalist& plan) {
   json["step_seconds"] = plan.seconds;
   json["step_seconds_low"] = plan.seconds * (1 - spread);
   json["step_seconds_high"] = plan.seconds * (1 + spread);
-  json["tokens_per_second"] = tokens_of(report) / plan.seconds;
+  json["tokens_per_second"] = report.tokens_per_step() / plan.seconds;
   json["mfu"] = model_flops_utilization(report, plan.seconds);
   json["simulated"] = plan.is_simulated;
   if (const std::string why = why_not_taken(plan, report.plans.front()); !why.empty()) {
@@ -229,7 +225,7 @@ JsonValue finalist_json(const PlanReport& report, const Finalist& plan) {
 
 double model_flops_utilization(const PlanReport& report, double seconds) {
   const Job& job = report.job;
-  const double flops = training_flops_per_token(job.spec, job.seq_len) * tokens_of(report);
+  const double flops = training_flops_per_token(job.spec, job.seq_len) * report.tokens_per_step();
   return flops /
          (seconds * report.options.gpus * report.machine.device.matrix_rate(job.stack.compute));
 }
@@ -286,8 +282,8 @@ std::string report_text(const PlanReport& report) {
                   report.options.gpus, report.machine.device.name, report.machine.name,
                   report.job.batch, report.job.seq_len, winner_text(report));
   text += fmt::format("{:>9} {:>6} {:>10} {:>7}  {}\n", "step", "MFU", "memory", "bubble", "plan");
-  for (int i = 0; i < std::min<int>(kShown, static_cast<int>(report.plans.size())); ++i) {
-    const Finalist& plan = report.plans[static_cast<std::size_t>(i)];
+  for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
+    const Finalist& plan = report.plans[i];
     const std::string why = why_not_taken(plan, report.plans.front());
     text += fmt::format("{:>7.3f} s {:>4.1f} % {:>10} {:>5.1f} %  {}{}{}\n", plan.seconds,
                         100 * model_flops_utilization(report, plan.seconds),

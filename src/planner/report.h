@@ -11,6 +11,9 @@
 
 namespace heddle::planner {
 
+/// How many plans a report shows.
+inline constexpr std::size_t kPlansShown = 8;
+
 /// Everything that was found out about a job on a machine.
 struct PlanReport {
   struct NearMiss {
@@ -32,6 +35,8 @@ struct PlanReport {
   std::vector<NearMiss> near_misses;
   std::vector<std::string> advice;
   std::optional<Mapping> mapping;  ///< where the machine file has measured pairs
+
+  double tokens_per_step() const { return static_cast<double>(job.batch * job.seq_len); }
 };
 
 /// Searches, simulates the best and explains. Error(resources) when nothing fits: how much the

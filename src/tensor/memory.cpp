@@ -34,18 +34,18 @@ std::size_t total(const BytesByTag& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
 }
 
-namespace {
-
 /// Where a pool's blocks come from.
-class Source {
+class BlockSource {
  public:
-  virtual ~Source() = default;
+  virtual ~BlockSource() = default;
   /// Null when refused.
   virtual std::byte* take(std::size_t bytes) = 0;
   virtual void give_back(std::byte* block, std::size_t bytes) noexcept = 0;
 };
 
-class HostSource final : public Source {
+namespace {
+
+class HostSource final : public BlockSource {
  public:
   explicit HostSource(Memory::Mode mode) : mode_(mode) {}
 
@@ -75,7 +75,7 @@ class HostSource final : public Source {
   Memory::Mode mode_;
 };
 
-class CudaSource final : public Source {
+class CudaSource final : public BlockSource {
  public:
   explicit CudaSource(Device device) : device_(device) {}
 
@@ -88,7 +88,7 @@ class CudaSource final : public Source {
   Device device_;
 };
 
-std::unique_ptr<Source> make_source(Memory::Mode mode, Device device) {
+std::unique_ptr<BlockSource> make_source(Memory::Mode mode, Device device) {
   if (mode == Memory::Mode::real && device.kind == Device::Kind::cuda) {
     return std::make_unique<CudaSource>(device);
   }
@@ -211,7 +211,7 @@ class Memory::Pool {
 
   const Mode mode_;
   const Device device_;
-  const std::unique_ptr<Source> source_;
+  const std::unique_ptr<BlockSource> source_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<std::byte*>> free_;
   std::vector<std::byte*> chunks_;  // the last is being cut

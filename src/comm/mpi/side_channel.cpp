@@ -27,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeToMeet{60};
-constexpr std::chrono::seconds kTimeToConnect{3};
+constexpr std::chrono::seconds kTimeToIntroduce{3};
 constexpr std::size_t kMostKept = 1 << 18;
 
 [[noreturn]] void fail_system(const char* what) {
@@ -124,7 +124,7 @@ void SideChannel::listen_and_accept(int size,
     const int caller = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
     if (caller < 0) continue;
     // A stranger does not know the token.
-    const auto line = read_line(caller, Clock::now() + kTimeToConnect);
+    const auto line = read_line(caller, Clock::now() + kTimeToIntroduce);
     std::istringstream words(line.value_or(""));
     std::string its_token;
     int its_rank = -1;
@@ -158,7 +158,7 @@ void SideChannel::connect(int rank, const std::string& address) {
   std::vector<std::string> hosts;
   while (words >> host) {
     hosts.push_back(host);
-    const auto until = Clock::now() + kTimeToConnect;
+    const auto until = Clock::now() + kTimeToIntroduce;
     const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (made < 0) fail_system("socket");
     make_ready(made);

@@ -19,11 +19,7 @@
 namespace heddle {
 namespace {
 
-bool is_on_gpu(const Tensor& tensor) {
-  return tensor.defined() && tensor.device().kind == Device::Kind::cuda;
-}
-
-ncclDataType_t type_of(DType dtype) {
+ncclDataType_t nccl_type_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return ncclFloat32;
     case DType::f64: return ncclFloat64;
@@ -39,7 +35,7 @@ ncclDataType_t type_of(DType dtype) {
   return ncclUint8;
 }
 
-ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
+ncclRedOp_t nccl_op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
 
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.count()); }
 
@@ -153,17 +149,17 @@ class NcclBackend final : public CommBackend {
     auto* const stream = static_cast<cudaStream_t>(stream_.native());
     const void* const in = call.in.bytes();
     void* const out = call.out.bytes();
-    const ncclDataType_t type = type_of(call.in.dtype());
+    const ncclDataType_t type = nccl_type_of(call.in.dtype());
     switch (call.op) {
       case CommOp::all_reduce:
-        HEDDLE_NCCL(
-            nccl_.all_reduce(in, out, count_of(call.in), type, op_of(call.reduce), comm, stream));
+        HEDDLE_NCCL(nccl_.all_reduce(in, out, count_of(call.in), type, nccl_op_of(call.reduce),
+                                     comm, stream));
         return;
       case CommOp::all_gather:
         HEDDLE_NCCL(nccl_.all_gather(in, out, count_of(call.in), type, comm, stream));
         return;
       case CommOp::reduce_scatter:
-        HEDDLE_NCCL(nccl_.reduce_scatter(in, out, count_of(call.out), type, op_of(call.reduce),
+        HEDDLE_NCCL(nccl_.reduce_scatter(in, out, count_of(call.out), type, nccl_op_of(call.reduce),
                                          comm, stream));
         return;
       case CommOp::broadcast:
@@ -180,7 +176,7 @@ class NcclBackend final : public CommBackend {
     };
     const auto row = static_cast<std::size_t>(std::max(row_of(call.in), row_of(call.out)));
     const std::size_t element = size_of(call.in.dtype());
-    const ncclDataType_t type = type_of(call.in.dtype());
+    const ncclDataType_t type = nccl_type_of(call.in.dtype());
     const std::byte* from = call.in.bytes();
     std::byte* to = call.out.bytes();
     HEDDLE_NCCL(nccl_.group_start());

@@ -8,10 +8,6 @@
 namespace heddle {
 namespace {
 
-bool is_on_gpu(const Tensor& tensor) {
-  return tensor.defined() && tensor.device().kind == Device::Kind::cuda;
-}
-
 Tensor pinned_like(const Tensor& tensor) {
   const std::shared_ptr<std::byte> block(
       device_runtime::allocate_pinned(std::max<std::size_t>(1, tensor.size_bytes())),

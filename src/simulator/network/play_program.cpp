@@ -13,9 +13,9 @@ namespace heddle::network {
 namespace {
 
 /// Ranks at work; a step at a time, from end to end.
-class Player {
+class ProgramPlayer {
  public:
-  Player(const Topology& topology, const FlowProgram& program, const PlayOptions& options)
+  ProgramPlayer(const Topology& topology, const FlowProgram& program, const PlayOptions& options)
       : program_(match(program)),
         name_(program.name),
         hosts_(place_ranks(topology, program.ranks(), options.placement)),
@@ -186,7 +186,7 @@ class Player {
 
 PlayedProgram play(const Topology& topology, const FlowProgram& program,
                    const PlayOptions& options) {
-  return Player(topology, program, options).run(options);
+  return ProgramPlayer(topology, program, options).run(options);
 }
 
 }  // namespace heddle::network
