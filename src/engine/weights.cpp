@@ -49,15 +49,15 @@ void read_piece(const HfFolder& folder, const std::string& name, const ParamPiec
                 "use the config.json that belongs to these weights");
   }
   folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
-  for_each_stretch(to, piece.begin, piece.part->whole, [&](const Tensor& stretch,
-                                                          std::int64_t first) {
-    if (const auto bad = ops::first_non_finite(stretch, host); bad >= 0) {
-      throw Error(ErrorCode::data,
-                  fmt::format("{}: tensor {} holds NaN or infinity at element {}",
-                              folder.file_of(name).path().string(), name, first + bad),
-                  "the file is damaged or the model diverged; use an earlier checkpoint");
-    }
-  });
+  for_each_stretch(
+      to, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
+        if (const auto bad = ops::first_non_finite(stretch, host); bad >= 0) {
+          throw Error(ErrorCode::data,
+                      fmt::format("{}: tensor {} holds NaN or infinity at element {}",
+                                  folder.file_of(name).path().string(), name, first + bad),
+                      "the file is damaged or the model diverged; use an earlier checkpoint");
+        }
+      });
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ struct Box {
   Shape extent;
 };
 
-/// The boxes that elements [begin, end) of an array are made of, in their order: of a matrix the end
-/// of a row, whole rows, and the beginning of a row.
+/// The boxes that elements [begin, end) of an array are made of, in their order: of a matrix the
+/// end of a row, whole rows, and the beginning of a row.
 std::vector<Box> boxes_in(const Shape& array, std::int64_t begin, std::int64_t end);
 
 /// Calls visit(stretch, number of its first element in the whole array) for the stretches of `data`
