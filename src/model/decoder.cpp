@@ -132,8 +132,8 @@ class EndsBuilder {
   std::int64_t padded_rows() const { return rows_.padded_rows(spec_.vocab, row_multiple_); }
   Cut valid_rows() const { return rows_.valid_rows(spec_.vocab, row_multiple_); }
   std::int64_t first_row() const { return rows_.rank() * padded_rows(); }
-  /// Where tp ranks have the same rows, each has its tokens, also where the stream has all of them:
-  /// nothing is computed twice.
+  /// The tokens that this rank looks up and has the loss of. Where tp ranks hold the same rows they
+  /// share the tokens, even if every rank has all activations, so that nothing is computed twice.
   TokenShare own_tokens() const {
     return is_on_tensor() ? TokenShare{} : TokenShare{tensor_.rank(), tensor_.ranks()};
   }

@@ -29,7 +29,7 @@ struct PlayedStep {
   /// A rank that waits for a transfer that never ends.
   struct Stuck {
     int rank = 0;
-    std::size_t action = 0;  ///< the how manieth
+    std::size_t action = 0;  ///< its number in the rank's list, from 0
     std::uint32_t transfer = 0;
   };
 

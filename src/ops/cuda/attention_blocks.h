@@ -23,7 +23,7 @@ struct WarpQueries {
   int first_seen, last_seen;  // keys that some of them see
   int first_open, last_open;  // keys that all of them see
 
-  /// Queries behind the last one are only thought of.
+  /// `begin_ + 32` may lie behind the last query; what lies there is computed and thrown away.
   __device__ WarpQueries(const Problem& p, int b, int begin_) : begin(begin_) {
     const int offset = static_cast<int>(p.query_offset);
     const int last = min(begin + 32, static_cast<int>(p.queries)) - 1;
