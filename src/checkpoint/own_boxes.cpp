@@ -4,32 +4,20 @@
 #include <functional>
 #include <map>
 
+#include "parallel/box.h"
+
 namespace heddle {
 namespace {
 
 using OnBox = std::function<void(const Shape& begin, const Tensor& data)>;
 
-/// The elements [from, to) of `data`, in their order, as boxes. Dimensions before `dim` have
-/// size 1.
-void cut(const Tensor& data, const Shape& begin, int dim, std::int64_t from, std::int64_t to,
-         const OnBox& on_box) {
-  std::int64_t row = 1;  // elements at one index of dim
-  for (int inner = dim + 1; inner < data.dims(); ++inner) row *= data.size(inner);
-  const auto rows = [&](std::int64_t first, std::int64_t last, const auto& f) {
-    Shape corner = begin;
-    corner.set(dim, begin[dim] + first);
-    f(corner, data.slice(dim, first, last));
-  };
-  const auto within = [&](std::int64_t index, std::int64_t first, std::int64_t last) {
-    rows(index, index + 1, [&](const Shape& corner, const Tensor& one) {
-      cut(one, corner, dim + 1, first, last, on_box);
-    });
-  };
-  const std::int64_t whole = (from + row - 1) / row, end = to / row;  // whole rows
-  if (whole > end) return within(end, from - end * row, to - end * row);
-  if (from < whole * row) within(whole - 1, from - (whole - 1) * row, row);
-  if (whole < end) rows(whole, end, on_box);
-  if (end * row < to) within(end, 0, to - end * row);
+/// The elements [from, to) of the piece, in their order, as boxes.
+void cut(const ParamPiece& piece, std::int64_t from, std::int64_t to, const OnBox& on_box) {
+  for (const auto& [corner, extent] : boxes_in(piece.data.shape(), from, to)) {
+    Shape begin = piece.begin;
+    for (int dim = 0; dim < begin.dims(); ++dim) begin.set(dim, begin[dim] + corner[dim]);
+    on_box(begin, piece.data.box(corner, extent));
+  }
 }
 
 /// Boxes of at most so many elements, of whole rows where these are smaller.
@@ -39,7 +27,7 @@ void cut_small(const ParamPiece& piece, std::int64_t from, std::int64_t to,
   const std::int64_t step = std::max(max_elements / row * row, std::min(row, max_elements));
   while (from < to) {
     const std::int64_t next = std::min(to, (from / step + 1) * step);
-    cut(piece.data, piece.begin, 0, from, next, on_box);
+    cut(piece, from, next, on_box);
     from = next;
   }
 }

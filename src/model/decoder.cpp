@@ -349,12 +349,14 @@ Decoder one_of_each_block(const ModelSpec& spec, Memory& memory) {
 std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len) {
   Memory memory(Memory::Mode::dry);
   const Decoder blocks = one_of_each_block(spec, memory);
+  std::vector<double> by_kind;
+  for (const auto& block : blocks.stages[0]) {
+    by_kind.push_back(block->cost({.seq_len = seq_len}).forward_flops /
+                      static_cast<double>(seq_len));
+  }
   std::vector<double> costs(static_cast<std::size_t>(unit_count(spec)), 0.0);
-  for (std::int64_t block = 0; block < spec.layers; ++block) {
-    const auto kind = static_cast<std::size_t>(block) % spec.blocks.size();
-    costs[static_cast<std::size_t>(block + 1)] =
-        blocks.stages[0][kind]->cost({.seq_len = seq_len}).forward_flops /
-        static_cast<double>(seq_len);
+  for (std::size_t block = 0; block < static_cast<std::size_t>(spec.layers); ++block) {
+    costs[block + 1] = by_kind[block % by_kind.size()];
   }
   costs.back() = 2.0 * static_cast<double>(spec.hidden) * static_cast<double>(spec.vocab);
   return costs;

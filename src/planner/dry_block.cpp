@@ -19,8 +19,7 @@ std::int64_t padded(std::int64_t count) {
 }
 
 /// Adds a parameter that lies at `at` in the buffer of a block of this kind.
-void add_inner(const Parameter& parameter, int kind, std::int64_t at, std::int64_t copies,
-               DryBlocks& blocks) {
+void add_inner(const Parameter& parameter, int kind, std::int64_t at, DryBlocks& blocks) {
   if (!parameter.is_inner_matrix()) return;
   std::int64_t copied = 0;
   std::string last;  // several stretches of one tensor are one matrix
@@ -28,7 +27,7 @@ void add_inner(const Parameter& parameter, int kind, std::int64_t at, std::int64
     const bool is_copied = parameter.tail && part.at[0] >= parameter.tail->first_row;
     if (is_copied) copied += part.extent.count();
     if (std::exchange(last, part.name) == part.name) continue;
-    blocks.inner_matrices.push_back({kind, part.whole, is_copied ? copies : 1});
+    blocks.inner_matrices.push_back({kind, part.whole, is_copied ? blocks.copies : 1});
   }
   blocks.inner_parameters.push_back({kind, at, parameter.shape.count(), copied});
 }
@@ -54,10 +53,11 @@ DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
   DryBlocks sum;
   for (const Layer* unit : model.layers) sum.cost += unit->cost(shape);
   sum.kinds = static_cast<int>(model.layers.size());
+  sum.copies = plan.mesh.size(Axis::copy);
   int kind = 0;
   std::int64_t at = 0;
   for (const Parameter* parameter : model.store->parameters()) {
-    add_inner(*parameter, kind, at, plan.mesh.size(Axis::copy), sum);
+    add_inner(*parameter, kind, at, sum);
     at += padded(parameter->shape.count());
     if (at < model.units.buckets[static_cast<std::size_t>(kind)].elements) continue;
     sum.elements += at;

@@ -52,7 +52,6 @@ double iteration_seconds(const Machine& machine, const Job& job, const Shape& ma
 MatrixWork matrix_work(const Machine& machine, const Job& job, const Candidate& candidate,
                        const DryBlocks& dry, std::int64_t blocks, const StagePlace& place) {
   const int dp = candidate.zero > 0 ? candidate.dp : 1, tp = candidate.tp;
-  const int copies = std::max(1, tp / static_cast<int>(job.spec.kv_heads));
   MatrixWork work{.ranks = dp * tp, .traffic = {}, .flops = 0, .seconds = 0};
   const int own = (dp > 1 ? place.dp_rank : 0) * tp + place.tp_rank;
   std::int64_t returned = 0;  // elements of this rank's matrices, for all that hold them
@@ -80,7 +79,7 @@ MatrixWork matrix_work(const Machine& machine, const Job& job, const Candidate& 
   const auto held = static_cast<std::int64_t>(sizes.held_elements(1));
   const std::int64_t begin = dp > 1 ? held * place.dp_rank : 0;
   for (std::int64_t i = 0; i < blocks; ++i) {
-    sent += inner_elements_of(dry, i, begin, begin + held, place.tp_rank % copies == 0);
+    sent += inner_elements_of(dry, i, begin, begin + held, place.tp_rank % dry.copies == 0);
   }
   auto& counts = work.traffic.by_op[static_cast<std::size_t>(CommOp::all_to_all)];
   counts.calls = 2 * rounds;

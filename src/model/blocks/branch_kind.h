@@ -23,7 +23,7 @@ class BranchKind {
 /// The kind that a BlockSpec names. Error(data) for a name that no kind has.
 const BranchKind& branch_kind(const std::string& name);
 
-/// For kinds that are not part of the program, in tests.
+/// For kinds that are not part of the program, in tests. Before ranks are started: not thread-safe.
 void add_branch_kind(const std::string& name, std::unique_ptr<BranchKind> kind);
 
 /// The reasons of all kinds of the model why so many ranks of tp cannot divide it, each once.

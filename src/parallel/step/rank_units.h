@@ -8,8 +8,8 @@
 
 namespace heddle {
 
-/// What a rank holds, as far as the course of its steps depends on it. The runtime makes it from
-/// its layers and their parameters, the planner from a description of both.
+/// What a rank holds, as far as the course of its steps depends on it. Made from a
+/// rank's layers and their parameters (RankModel), for a run and, without memory, for a plan.
 struct RankUnits {
   /// So many elements of a bucket's gradients are summed over these axes too.
   struct Sum {
