@@ -38,7 +38,7 @@ test: configure
 	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
 
 test-gpu: configure
-	@cmake --build $(BUILD) --target heddle ops_cuda_test gpu_test -j $(JOBS)
+	@cmake --build $(BUILD) --target heddle ops_cuda_test gpu_test nccl_ranks -j $(JOBS)
 	@./scripts/test_gpu.sh $(BUILD)
 
 simgrid:

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, sixteen meshes of
-# processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, a rank that is killed,
-# compute-sanitizer over every operation.
+# processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, messages, a rank that is
+# killed or stalls, compute-sanitizer over every operation.
 #   test_gpu.sh BUILD_FOLDER             all of it
-#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, overlaps, kill or sanitizers
+#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, overlaps, messages, kill, stall or sanitizers
 # Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries meshes and overlaps out elsewhere.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 build=$1
-parts=${2:-tests meshes overlaps kill sanitizers}
+parts=${2:-tests meshes overlaps messages kill stall sanitizers}
 device=${HEDDLE_DEVICE:-cuda}
 heddle=$build/heddle
 folder=$(mktemp -d)
@@ -96,6 +96,22 @@ overlaps() {
   equal 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
 }
 
+messages() {
+  check "messages on a GPU: both ways, tags in any order" timeout 120 "$build/tests/comm/nccl_ranks" messages
+}
+
+# A rank that lives but does not come to a call, and a process that is stopped: the verdict has to name it within 5 s of
+# the limit.
+stall() {
+  local fault rank
+  for fault in freeze stop; do
+    for rank in 0 2; do
+      check "$fault of rank $rank" timeout 90 "$build/tests/comm/nccl_ranks" $fault $rank 5
+      tail -n 1 "$folder/output" | sed 's/^/      /'
+    done
+  done
+}
+
 # The third of four processes is killed while it trains: the others have to end within 10 s, with status 4 and a message
 # that names it.
 killed_rank() {
@@ -150,9 +166,9 @@ if [ "$device" = cuda ] && ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 for part in $parts; do
   case $part in
-    tests | meshes | overlaps | sanitizers) "$part" ;;
+    tests | meshes | overlaps | messages | stall | sanitizers) "$part" ;;
     kill) kill_ ;;
-    *) echo "test_gpu.sh: no part '$part'; tests, meshes, overlaps, kill or sanitizers" >&2; exit 2 ;;
+    *) echo "test_gpu.sh: no part '$part'; tests, meshes, overlaps, messages, kill, stall or sanitizers" >&2; exit 2 ;;
   esac
 done
 exit $failed

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file_system.h"
@@ -23,6 +24,35 @@ std::uint64_t kind_of(const CommCall& call) {
   add(static_cast<std::uint64_t>(call.dtype));
   for (const std::int64_t size : call.shape.sizes()) add(static_cast<std::uint64_t>(size));
   return hash;
+}
+
+int world_peer(const CommCall& call) {
+  return is_point_to_point(call.op) ? call.group->ranks[static_cast<std::size_t>(call.peer)] : -1;
+}
+
+RankReport::Line line_of(const CommCall& call) {
+  return {call.group->id, is_point_to_point(call.op) ? call.op : CommOp::barrier, world_peer(call),
+          call.message_tag};
+}
+
+double seconds_since(CommCall::Clock::time_point then) {
+  return std::chrono::duration<double>(CommCall::Clock::now() - then).count();
+}
+
+RankReport::Open open_call(const CommCall& call, bool is_on_device) {
+  const bool is_message = is_point_to_point(call.op);
+  return {.op = call.op,
+          .sequence = call.sequence,
+          .group = call.group->id,
+          .ranks = call.group->ranks,
+          .peer = world_peer(call),
+          .message_tag = call.message_tag,
+          .text = call.text(),
+          .holds_rank = call.is_waited_for,
+          .is_on_device = is_on_device,
+          .seconds = !is_message          ? seconds_since(call.started)
+                     : call.is_waited_for ? seconds_since(std::max(call.started, call.waited))
+                                          : 0};
 }
 
 }  // namespace
@@ -119,10 +149,14 @@ void FlightRecorder::start(std::int64_t number) {
 
 void FlightRecorder::wait(std::int64_t number) {
   const std::lock_guard lock(mutex_);
-  if (CommCall* call = find(number)) {
-    call->is_waited_for = true;
-    call->waited = CommCall::Clock::now();
-  }
+  const auto mark = [](CommCall& call) {
+    call.is_waited_for = true;
+    call.waited = CommCall::Clock::now();
+  };
+  CommCall* const call = find(number);
+  if (call == nullptr) return;
+  mark(*call);
+  if (Handed* const handed = find_handed(*call)) mark(handed->call);
 }
 
 void FlightRecorder::end(std::int64_t number, bool failed) {
@@ -132,7 +166,9 @@ void FlightRecorder::end(std::int64_t number, bool failed) {
     const std::lock_guard lock(mutex_);
     CommCall* call = find(number);
     if (call == nullptr) return;
-    call->state = failed ? CommCall::State::failed : CommCall::State::done;
+    if (!call->is_handed_over) {
+      call->state = failed ? CommCall::State::failed : CommCall::State::done;
+    }
     call->ended = CommCall::Clock::now();
     if (!observer_) return;
     observer = observer_;
@@ -141,42 +177,87 @@ void FlightRecorder::end(std::int64_t number, bool failed) {
   observer(ended);
 }
 
+FlightRecorder::Handed* FlightRecorder::find_handed(const CommCall& call) {
+  if (!call.is_handed_over) return nullptr;
+  auto& line = handed_[line_of(call)];
+  const auto found = std::find_if(line.rbegin(), line.rend(), [&](const Handed& handed) {
+    return handed.call.number == call.number;
+  });
+  return found == line.rend() ? nullptr : &*found;
+}
+
+void FlightRecorder::hand_over(std::int64_t number, DeviceProgress progress) {
+  {
+    const std::lock_guard lock(mutex_);
+    CommCall* const call = find(number);
+    if (call == nullptr) return;
+    call->is_handed_over = true;
+    handed_[line_of(*call)].push_back({*call, std::move(progress)});
+    constexpr std::int64_t kLookEvery = 256;  // somebody has to, where no watchdog does
+    if (++handed_over_ % kLookEvery != 0) return;
+  }
+  look_at_devices();
+}
+
+void FlightRecorder::look_at_devices() {
+  for (bool has_changed = true; has_changed;) {
+    has_changed = false;
+    std::vector<std::pair<RankReport::Line, Handed>> oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [line, calls] : handed_) {
+        if (!calls.empty()) oldest.emplace_back(line, calls.front());
+      }
+    }
+    for (const auto& [line, asked] : oldest) {
+      if (!asked.has_begun && !asked.progress.has_begun()) continue;
+      const bool has_ended = asked.progress.has_ended();
+      const std::lock_guard lock(mutex_);
+      auto& calls = handed_[line];
+      if (calls.empty() || calls.front().call.number != asked.call.number) continue;
+      Handed& handed = calls.front();
+      if (!handed.has_begun) {
+        handed.has_begun = true;
+        handed.call.started = CommCall::Clock::now();
+        begun_on_device_[line] = handed.call.sequence;
+      }
+      if (!has_ended) continue;
+      if (CommCall* call = find(handed.call.number)) {
+        call->is_handed_over = false;
+        call->state = CommCall::State::done;
+        call->ended = CommCall::Clock::now();
+      }
+      calls.pop_front();
+      has_changed = true;
+    }
+  }
+}
+
 void FlightRecorder::set_finished() {
   const std::lock_guard lock(mutex_);
   is_finished_ = true;
 }
 
-RankReport FlightRecorder::report() const {
-  const auto now = CommCall::Clock::now();
-  const auto seconds_since = [now](CommCall::Clock::time_point then) {
-    return std::chrono::duration<double>(now - then).count();
-  };
+RankReport FlightRecorder::report() {
+  look_at_devices();
   const std::lock_guard lock(mutex_);
-  RankReport report{.rank = rank_, .has_ended = is_finished_};
+  RankReport report{.rank = rank_, .has_ended = is_finished_, .begun = begun_on_device_};
   const CommCall* last = nullptr;
   for (const CommCall& call : ring_) {
-    const bool is_message = is_point_to_point(call.op);
-    const int peer = is_message ? call.group->ranks[static_cast<std::size_t>(call.peer)] : -1;
+    if (call.is_handed_over) continue;
     if (call.state != CommCall::State::queued) {
-      const RankReport::Line line{call.group->id, is_message ? call.op : CommOp::barrier, peer,
-                                  call.message_tag};
-      auto& begun = report.begun[line];
+      auto& begun = report.begun[line_of(call)];
       begun = std::max(begun, call.sequence);
     }
     if (call.state == CommCall::State::running) {
-      report.open.push_back({.op = call.op,
-                             .sequence = call.sequence,
-                             .group = call.group->id,
-                             .ranks = call.group->ranks,
-                             .peer = peer,
-                             .message_tag = call.message_tag,
-                             .text = call.text(),
-                             .holds_rank = call.is_waited_for,
-                             .seconds = !is_message          ? seconds_since(call.started)
-                                        : call.is_waited_for ? seconds_since(call.waited)
-                                                             : 0});
+      report.open.push_back(open_call(call, false));
     } else if (call.is_finished() && (!last || call.ended > last->ended)) {
       last = &call;
+    }
+  }
+  for (const auto& [line, calls] : handed_) {
+    if (!calls.empty() && calls.front().has_begun) {
+      report.open.push_back(open_call(calls.front().call, true));
     }
   }
   report.made = made_;

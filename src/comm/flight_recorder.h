@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,7 +53,8 @@ struct CommCall {
   int message_tag = 0;
   CommTag tag = {};
   State state = State::queued;
-  bool is_waited_for = false;  ///< the rank does nothing else until it ends
+  bool is_waited_for = false;   ///< the rank does nothing else until it ends
+  bool is_handed_over = false;  ///< to a device, which has not ended it
   Clock::time_point queued = {}, started = {}, waited = {}, ended = {};
 
   /// "all_reduce #118 of dp (f32 [512, 64], F of block 7, micro-batch 3)"
@@ -59,6 +62,12 @@ struct CommCall {
   bool is_finished() const { return state == State::done || state == State::failed; }
 };
 std::string_view name_of(CommCall::State state);
+
+/// How far a device is with a call that the host has handed to it. Any thread; a device that has
+/// failed has ended.
+struct DeviceProgress {
+  std::function<bool()> has_begun, has_ended;
+};
 
 /// The last calls of one rank, over all its communicators; it also knows what the rank is doing, so
 /// that calls carry a tag. Thread-safe.
@@ -89,6 +98,9 @@ class FlightRecorder {
   /// The rank's own thread does nothing but wait for it.
   void wait(std::int64_t number);
   void end(std::int64_t number, bool failed);
+  /// The device goes on with the call: it stays open behind end(), until report() finds that the
+  /// device has ended it. A call that the device has not come to has not begun.
+  void hand_over(std::int64_t number, DeviceProgress progress);
 
   /// The rank has come to its end and will make no more calls.
   void set_finished();
@@ -96,12 +108,23 @@ class FlightRecorder {
   /// Oldest first.
   std::vector<CommCall> calls() const;
   /// What a watchdog needs to know about the rank now.
-  RankReport report() const;
+  RankReport report();
   /// One JSON object a line, oldest first, times in seconds since 1970.
   void write(const std::filesystem::path& path) const;
 
  private:
+  /// A call that a device has.
+  struct Handed {
+    CommCall call;
+    DeviceProgress progress;
+    bool has_begun = false;
+  };
+
   CommCall* find(std::int64_t number);
+  Handed* find_handed(const CommCall& call);
+  /// Ends what devices have ended. Call it without the lock, which is not held while they are
+  /// asked.
+  void look_at_devices();
 
   const int rank_;
   mutable std::mutex mutex_;
@@ -111,6 +134,11 @@ class FlightRecorder {
   bool is_finished_ = false;
   std::int64_t made_ = 0;
   std::vector<CommCall> ring_;  // call n is at (n - 1) % kCalls
+  // In the order in which a device does them. The host may be ahead by more calls than the ring
+  // has.
+  std::map<RankReport::Line, std::deque<Handed>> handed_;
+  std::int64_t handed_over_ = 0;
+  std::map<RankReport::Line, std::int64_t> begun_on_device_;
 };
 
 /// Writes rank-N.jsonl to the folder (nothing when that is empty). A failure is only logged: it

@@ -8,7 +8,7 @@ std::string to_text(const RankReport& report) {
   Json open = Json::array(), begun = Json::array();
   for (const auto& call : report.open) {
     open.push_back({static_cast<int>(call.op), call.sequence, call.group, call.ranks, call.peer,
-                    call.message_tag, call.text, call.holds_rank, call.seconds});
+                    call.message_tag, call.text, call.holds_rank, call.is_on_device, call.seconds});
   }
   for (const auto& [line, sequence] : report.begun) {
     begun.push_back({line.group, static_cast<int>(line.op), line.peer, line.message_tag, sequence});
@@ -37,7 +37,8 @@ RankReport rank_report_from(std::string_view text) {
                            .message_tag = call.at(5),
                            .text = call.at(6),
                            .holds_rank = call.at(7),
-                           .seconds = call.at(8)});
+                           .is_on_device = call.at(8),
+                           .seconds = call.at(9)});
   }
   for (const Json& line : json.at("begun")) {
     report.begun[{.group = line.at(0),

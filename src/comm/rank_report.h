@@ -23,8 +23,9 @@ struct RankReport {
     int peer = -1;  ///< for send and recv
     int message_tag = 0;
     std::string text = {};
-    bool holds_rank = false;  ///< the rank does nothing else until it ends
-    double seconds = 0;       ///< how long it has been waited for; 0 when nobody waits for it yet
+    bool holds_rank = false;    ///< the rank does nothing else until it ends
+    bool is_on_device = false;  ///< the host has handed it over, and the device has come to it
+    double seconds = 0;         ///< how long it has been waited for; 0 when nobody waits for it yet
   };
   /// The calls of a group that are counted together: its collectives (as `barrier`), or the
   /// messages of one tag to or from one peer.

@@ -39,6 +39,10 @@ class Inquiry {
       }
     }
     if (!stalled) return std::nullopt;
+    // Who is silent is the one, also when the call began a moment before the silence.
+    for (const RankReport& report : reports_) {
+      if (report.silent_seconds > limit_ / 2 && !report.has_ended) return silent(report);
+    }
     follow(*stalled, waiting);
     if (suspects_.empty()) return circle(*stalled, waiting);
     return missing(*std::max_element(suspects_.begin(), suspects_.end(),
@@ -160,6 +164,24 @@ class Inquiry {
     return -1;
   }
 
+  /// Of the ranks that are all in this call, the only one whose host has not come out of it;
+  /// negative when there is none.
+  int only_one_not_on_device(const Open& stalled) const {
+    int found = -1, on_device = 0;
+    for (const int rank : stalled.ranks) {
+      for (const Open& call : report(rank).open) {
+        if (call.group != stalled.group || call.sequence != stalled.sequence) continue;
+        if (is_point_to_point(call.op)) continue;
+        if (call.is_on_device) {
+          ++on_device;
+        } else {
+          found = found == -1 ? rank : -2;
+        }
+      }
+    }
+    return on_device > 0 ? found : -1;
+  }
+
   /// Everybody waits for somebody who waits.
   Verdict circle(const Open& stalled, int waiting) const {
     const int odd = first_out_of_step();
@@ -194,6 +216,11 @@ class Inquiry {
     if (odd >= 0) return out_of_step(odd, one, *call);
     const auto others = absent(stalled, waiting);
     if (others.empty()) {
+      if (const int rank = only_one_not_on_device(stalled); rank >= 0) {
+        return {rank, fmt::format("rank {} has entered {}, but not handed it to its device after "
+                                  "{:.1f} s, where the others wait; {}",
+                                  rank, stalled.text, stalled.seconds, last_call_of(rank))};
+      }
       return {-1, fmt::format("{} has not ended for {:.1f} s although all ranks have entered it",
                               stalled.text, stalled.seconds)};
     }

@@ -22,10 +22,8 @@ void WorkState::set_on_wait(OnWait on_wait) {
 
 void WorkState::wait(Stream& consumer) {
   std::unique_lock lock(mutex_);
-  if (!done_) {
-    flight_->wait(call_);
-    ended_.wait(lock, [this] { return done_; });
-  }
+  if (!done_ || on_wait_) flight_->wait(call_);
+  ended_.wait(lock, [this] { return done_; });
   if (failure_) std::rethrow_exception(failure_);
   const OnWait on_wait = std::exchange(on_wait_, {});
   lock.unlock();

@@ -23,6 +23,9 @@ class WorkState {
   /// copy a result to a GPU. Also keeps what the call uses until then. Set before finish().
   using OnWait = std::function<void(Stream& consumer)>;
   void set_on_wait(OnWait on_wait);
+  /// A device goes on with the call behind finish(), which only means that it may be waited for on
+  /// a stream. Set before finish().
+  void hand_over(DeviceProgress progress) { flight_->hand_over(call_, std::move(progress)); }
   /// Blocks until the call has ended; rethrows its failure.
   void wait(Stream& consumer);
   bool done() const;

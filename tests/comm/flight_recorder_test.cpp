@@ -109,5 +109,54 @@ TEST(FlightOfThreads, FailedCallsAreMarked) {
   EXPECT_EQ(calls[0].state, CommCall::State::failed);
 }
 
+/// A device that does the calls of one group in order.
+class OnDevice : public ::testing::Test {
+ protected:
+  std::int64_t hand_over() {
+    const std::int64_t number = flight_.add(
+        {.sequence = ++made_, .group_name = "dp", .group = group_, .op = CommOp::all_reduce});
+    flight_.start(number);
+    flight_.hand_over(number, {.has_begun = [this, n = made_] { return begun_ >= n; },
+                               .has_ended = [this, n = made_] { return ended_ >= n; }});
+    flight_.end(number, false);
+    return number;
+  }
+
+  const std::shared_ptr<const Group> group_ =
+      std::make_shared<Group>(Group{.ranks = {0, 1}, .id = 9});
+  FlightRecorder flight_{0};
+  std::int64_t made_ = 0, begun_ = 0, ended_ = 0;
+};
+
+TEST_F(OnDevice, ACallIsOpenFromWhenTheDeviceComesToItUntilItHasEndedIt) {
+  flight_.wait(hand_over());
+  EXPECT_TRUE(flight_.report().open.empty());
+  EXPECT_TRUE(flight_.report().begun.empty());
+  begun_ = 1;
+  const RankReport in_call = rank_report_from(to_text(flight_.report()));
+  ASSERT_EQ(in_call.open.size(), 1U);
+  EXPECT_TRUE(in_call.open[0].is_on_device);
+  EXPECT_TRUE(in_call.open[0].holds_rank);
+  EXPECT_LT(in_call.open[0].seconds, 60);
+  EXPECT_EQ(in_call.begun.at({.group = 9}), 1);
+  ended_ = 1;
+  const RankReport behind = flight_.report();
+  EXPECT_TRUE(behind.open.empty());
+  EXPECT_EQ(behind.last_call, "all_reduce #1 of dp (f32 [])");
+  EXPECT_EQ(behind.begun.at({.group = 9}), 1);
+}
+
+TEST_F(OnDevice, TheHostMayBeAheadByMoreCallsThanAreKept) {
+  begun_ = 1;
+  for (std::size_t i = 0; i < 2 * FlightRecorder::kCalls; ++i) hand_over();
+  const RankReport report = flight_.report();
+  ASSERT_EQ(report.open.size(), 1U);
+  EXPECT_EQ(report.open[0].sequence, 1);
+  EXPECT_EQ(report.begun.at({.group = 9}), 1);
+  begun_ = ended_ = made_;
+  EXPECT_TRUE(flight_.report().open.empty());
+  EXPECT_EQ(flight_.report().begun.at({.group = 9}), made_);
+}
+
 }  // namespace
 }  // namespace heddle

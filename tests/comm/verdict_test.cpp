@@ -56,6 +56,31 @@ TEST_F(Blame, TheOneThatDoesNotCome) {
             "all_reduce #5 of dp, which ended 40.0 s ago");
 }
 
+TEST_F(Blame, TheSilentOneAlthoughAllHaveEntered) {
+  for (const int in : {0, 1, 2, 3}) collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
+  rank(2).silent_seconds = 29;  // the call began before the silence
+  EXPECT_EQ(verdict().rank, 2);
+  EXPECT_EQ(verdict().text,
+            "rank 2 has given no sign of life for 29.0 s; it was in all_reduce #6 of dp");
+}
+
+TEST_F(Blame, TheOneWhoseHostDoesNotComeOutOfTheCall) {
+  for (const int in : {0, 1, 2, 3}) collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
+  for (const int in : {0, 1, 3}) rank(in).open.back().is_on_device = true;
+  EXPECT_EQ(verdict().rank, 2);
+  EXPECT_EQ(verdict().text,
+            "rank 2 has entered all_reduce #6 of dp, but not handed it to its device after 31.0 s, "
+            "where the others wait; its last call was all_reduce #5 of dp, which ended 40.0 s ago");
+}
+
+TEST_F(Blame, NobodyWhenTheDevicesOfAllAreInTheCall) {
+  for (const int in : {0, 1, 2, 3}) {
+    collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
+    rank(in).open.back().is_on_device = true;
+  }
+  EXPECT_EQ(verdict().rank, -1);
+}
+
 TEST_F(Blame, CountsTheTimeSinceTheLastSignOfLife) {
   rank(1).idle_seconds = 0.04;
   rank(1).silent_seconds = 31;

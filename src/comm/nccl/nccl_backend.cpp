@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "comm/nccl/nccl_library.h"
+#include "comm/nccl/nccl_comm.h"
 #include "comm/staged/staged_backend.h"
 #include "comm/world_failure.h"
 #include "tensor/device_runtime.h"
@@ -38,49 +36,6 @@ ncclDataType_t nccl_type_of(DType dtype) {
 ncclRedOp_t nccl_op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
 
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.count()); }
-
-/// NCCL's communicator. Ended once: by abort from any thread when the world fails, else by the
-/// destructor.
-class NcclComm : public Wakeable {
- public:
-  NcclComm(const NcclLibrary& nccl, ncclComm_t comm) : nccl_(nccl), comm_(comm) {}
-  ~NcclComm() override {
-    const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) nccl_.destroy(comm_);
-  }
-
-  /// What the comm is used for happens in `use`, which an abort does not interrupt.
-  template <class Use>
-  void with(const Use& use) {
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) fail(ErrorCode::peer, "NCCL was aborted");
-    ncclResult_t state = ncclSuccess;
-    HEDDLE_NCCL(nccl_.async_error(comm_, &state));
-    HEDDLE_NCCL(state);
-    use(comm_);
-  }
-
-  /// For what may block: an abort must not wait for it.
-  ncclComm_t get() {
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) fail(ErrorCode::peer, "NCCL was aborted");
-    return comm_;
-  }
-
-  /// On a thread of its own: an abort frees memory, which waits for the device's work, and that of
-  /// another communicator may hang until that one is aborted too.
-  void wake_all() noexcept override {
-    const std::lock_guard lock(mutex_);
-    if (ncclComm_t const comm = std::exchange(comm_, nullptr)) {
-      std::thread([&nccl = nccl_, comm] { nccl.abort(comm); }).detach();
-    }
-  }
-
- private:
-  const NcclLibrary& nccl_;
-  std::mutex mutex_;
-  ncclComm_t comm_;
-};
 
 class NcclBackend final : public CommBackend {
  public:
@@ -110,10 +65,12 @@ class NcclBackend final : public CommBackend {
     if (const auto world = failure()) world->check();
     device_runtime::use(device_);  // the thread may be another one
     stream_.wait(call.ready);
+    const Event begin = stream_.record();
     comm_->with([&](ncclComm_t comm) { enqueue(call, comm); });
-    state.set_on_wait([done = stream_.record(), in = call.in, out = call.out](Stream& consumer) {
-      consumer.wait(done);
-    });
+    const Event end = stream_.record();
+    state.hand_over(progress_between(begin, end));
+    state.set_on_wait(
+        [end, in = call.in, out = call.out](Stream& consumer) { consumer.wait(end); });
   }
 
   Background background(bool is_on_gpu) const override {
@@ -204,9 +161,9 @@ ncclUniqueId common_id(CommBackend& host, const NcclLibrary& nccl) {
   ncclUniqueId id{};
   if (host.rank() == 0) HEDDLE_NCCL(nccl.get_unique_id(&id));
   Memory memory;
-  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(id));
-  const Tensor own = memory.alloc({kBytes}, DType::u8, MemoryTag::communication);
-  const Tensor all = memory.alloc({host.size(), kBytes}, DType::u8, MemoryTag::communication);
+  constexpr auto kIdBytes = static_cast<std::int64_t>(sizeof(id));
+  const Tensor own = memory.alloc({kIdBytes}, DType::u8, MemoryTag::communication);
+  const Tensor all = memory.alloc({host.size(), kIdBytes}, DType::u8, MemoryTag::communication);
   std::memcpy(own.bytes(), &id, sizeof(id));
   host.run({.op = CommOp::all_gather, .in = own, .out = all});
   std::memcpy(&id, all.bytes(), sizeof(id));

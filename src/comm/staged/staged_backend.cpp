@@ -1,6 +1,7 @@
 #include "comm/staged/staged_backend.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "tensor/device_runtime.h"
 #include "tensor/transfer.h"
@@ -18,11 +19,7 @@ Tensor pinned_like(const Tensor& tensor) {
 class StagedBackend final : public CommBackend {
  public:
   StagedBackend(std::shared_ptr<CommBackend> inner, Device device)
-      : CommBackend(inner->rank(), inner->group()),
-        inner_(std::move(inner)),
-        device_(device),
-        collectives_(1, device),
-        messages_(1, device) {}
+      : CommBackend(inner->rank(), inner->group()), inner_(std::move(inner)), device_(device) {}
 
   void run(const Collective& call) override { inner_->run(call); }
 
@@ -76,8 +73,10 @@ class StagedBackend final : public CommBackend {
   std::shared_ptr<WorldFailure> failure() const override { return inner_->failure(); }
 
  private:
-  Tensor fetched(const Tensor& tensor, const Event& ready, Stream& stream) const {
+  Tensor fetched(const Tensor& tensor, const Event& ready, std::optional<Stream>& own) const {
     device_runtime::use(device_);  // the thread may be another one
+    if (!own) own.emplace(1, device_);
+    Stream& stream = *own;
     const Tensor host = pinned_like(tensor);
     stream.wait(ready);
     transfer(tensor, host, stream);
@@ -87,7 +86,7 @@ class StagedBackend final : public CommBackend {
 
   const std::shared_ptr<CommBackend> inner_;
   const Device device_;
-  Stream collectives_, messages_;  // which may come from two threads
+  std::optional<Stream> collectives_, messages_;  // which may come from two threads
 };
 
 }  // namespace
