@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, sixteen meshes of
-# processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, messages, a rank that is
-# killed or stalls, compute-sanitizer over every operation.
+# processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, messages that do not touch
+# host memory, a rank that is killed or stalls, compute-sanitizer over every operation.
 #   test_gpu.sh BUILD_FOLDER             all of it
 #   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, overlaps, messages, kill, stall or sanitizers
 # Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries meshes and overlaps out elsewhere.
@@ -96,8 +96,31 @@ overlaps() {
   equal 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
 }
 
+# copies STEPS RANKS KEY=VALUE...: how many messages of a pipeline CUPTI sees copied between GPU and host. A message is 4
+# sequences x 256 tokens x 128 f32; nothing else has that size.
+message_bytes=$((4 * 256 * 128 * 4))
+copies() {
+  local steps=$1 seen=$folder/seen-copies
+  shift
+  rm -f "$seen"
+  (export CUDA_INJECTION64_PATH=$PWD/$build/tests/comm/libcuda_copies.so HEDDLE_COPIES=$seen
+    train copies "$@" train.steps="$steps" train.microbatch=4) >&2 || return 1
+  grep -E "(DtoH|HtoD) $message_bytes " "$seen" | awk '{ sum += $3 } END { print sum + 0 }'
+}
+# Those of the first step go through the host, no others.
+without_host_copies() {
+  local few many
+  few=$(copies 2 "$@") && many=$(copies 5 "$@") || return 1
+  echo "copies of messages: $few in 2 steps, $many in 5"
+  [ "$few" -gt 0 ] && [ "$few" = "$many" ]
+}
+
 messages() {
   check "messages on a GPU: both ways, tags in any order" timeout 120 "$build/tests/comm/nccl_ranks" messages
+  check "pp 2: from the second step on no message is copied to the host" without_host_copies 2 parallel.pp=2
+  check "pp 4: from the second step on no message is copied to the host" without_host_copies 4 parallel.pp=4
+  check "pp 2, interleaved: from the second step on no message is copied" without_host_copies 2 parallel.pp=2 \
+    parallel.schedule=interleaved parallel.chunks=2
 }
 
 # A rank that lives but does not come to a call, and a process that is stopped: the verdict has to name it within 5 s of

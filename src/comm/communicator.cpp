@@ -226,21 +226,30 @@ double Communicator::combine(double value, ReduceOp op) {
   return number.host<double>()[0];
 }
 
-std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string name) {
+/// A call that makes communicators, beside which the rank does nothing.
+void Communicator::set_up(const std::function<void()>& make) {
   if (thread_) thread_->drain();
   CommCall record = describe(CommOp::split, {});
   record.sequence = ++sequence_;
   const std::int64_t number = flight_->add(std::move(record));
   flight_->start(number);
   flight_->wait(number);
-  std::shared_ptr<CommBackend> group;
   try {
-    group = backend_->split(color, key, sequence_);
+    make();
   } catch (...) {
     flight_->end(number, true);
     throw;
   }
   flight_->end(number, false);
+}
+
+void Communicator::connect_neighbours() {
+  set_up([this] { backend_->connect_neighbours(); });
+}
+
+std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string name) {
+  std::shared_ptr<CommBackend> group;
+  set_up([&] { group = backend_->split(color, key, sequence_); });
   if (!group) return nullptr;
   return std::make_unique<Communicator>(std::move(group), flight_, std::move(name));
 }

@@ -73,6 +73,9 @@ class Communicator {
   Work send(const Tensor& data, int peer, Stream& after, int tag = 0);
   /// Returns at once; the Work ends when the message is there.
   Work recv(const Tensor& data, int peer, Stream& after, int tag = 0);
+  /// Collective. Messages between neighbours (rank +- 1, around) may then go from GPU to GPU; set
+  /// up before the first of them, since that is not possible while they travel.
+  void connect_neighbours();
   void barrier();
   /// A number of every rank, combined; waits.
   double combine(double value, ReduceOp op);
@@ -107,6 +110,7 @@ class Communicator {
            backend_->background(is_on_gpu) != CommBackend::Background::none;
   }
   void push(std::function<void()> task);
+  void set_up(const std::function<void()>& make);
   /// Makes the call in the background or at once.
   Work start(Collective call, std::int64_t number, Stream& after);
   Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after);

@@ -8,11 +8,12 @@ void WorkState::finish(std::exception_ptr failure) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (done_) return;
-    flight_->end(call_, failure != nullptr);
+    if (flight_) flight_->end(call_, failure != nullptr);
     done_ = true;
-    failure_ = std::move(failure);
+    failure_ = failure;
   }
   ended_.notify_all();
+  if (on_end_) on_end_(failure);
 }
 
 void WorkState::set_on_wait(OnWait on_wait) {
@@ -22,7 +23,7 @@ void WorkState::set_on_wait(OnWait on_wait) {
 
 void WorkState::wait(Stream& consumer) {
   std::unique_lock lock(mutex_);
-  if (!done_ || on_wait_) flight_->wait(call_);
+  if (flight_ && (!done_ || on_wait_)) flight_->wait(call_);
   ended_.wait(lock, [this] { return done_; });
   if (failure_) std::rethrow_exception(failure_);
   const OnWait on_wait = std::exchange(on_wait_, {});

@@ -16,6 +16,11 @@ class WorkState {
  public:
   WorkState(std::shared_ptr<FlightRecorder> flight, std::int64_t call)
       : flight_(std::move(flight)), call_(call) {}
+  /// Of a message between backends, which no rank made as a call: instead of being waited for, it
+  /// is told to `on_end`, with what made it fail, on whichever thread ends it and perhaps under its
+  /// locks.
+  using OnEnd = std::function<void(const std::exception_ptr&)>;
+  explicit WorkState(OnEnd on_end) : on_end_(std::move(on_end)) {}
 
   /// Ends the call; only the first time counts.
   void finish(std::exception_ptr failure = nullptr) noexcept;
@@ -31,8 +36,9 @@ class WorkState {
   bool done() const;
 
  private:
-  const std::shared_ptr<FlightRecorder> flight_;
-  const std::int64_t call_;
+  const std::shared_ptr<FlightRecorder> flight_;  // null: no call
+  const std::int64_t call_ = 0;
+  const OnEnd on_end_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   bool done_ = false;

@@ -1,13 +1,27 @@
+#include <optional>
+
 #include "base/check.h"
 #include "ops/backend.h"
 #include "ops/operands.h"
+#include "tensor/device_runtime.h"
 
 namespace heddle::ops {
 namespace {
 
-const Operations& on(Device device) {
-  return device.kind == Device::Kind::cuda ? cuda_operations() : cpu_operations();
-}
+/// The operations of a device; on a GPU, for as long as nothing that waits for other ranks is
+/// launched.
+class Launch {
+ public:
+  explicit Launch(Device device)
+      : operations_(device.kind == Device::Kind::cuda ? cuda_operations() : cpu_operations()) {
+    if (device.kind == Device::Kind::cuda) lock_.emplace();
+  }
+  const Operations* operator->() const { return &operations_; }
+
+ private:
+  const Operations& operations_;
+  std::optional<device_runtime::LaunchLock> lock_;
+};
 
 }  // namespace
 
@@ -17,25 +31,25 @@ const Operations& on(Device device) {
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
                     Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).swiglu_forward(gate_TF, up_TF, y_TF, stream);
+  Launch(stream.device())->swiglu_forward(gate_TF, up_TF, y_TF, stream);
 }
 
 void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
                      const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
                      Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
+  Launch(stream.device())->swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
 }
 
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).gelu_forward(x_TF, kind, y_TF, stream);
+  Launch(stream.device())->gelu_forward(x_TF, kind, y_TF, stream);
 }
 
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
                    const Tensor& y_TF, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).gelu_backward(dy_TF, x_TF, kind, dx_TF, y_TF, stream);
+  Launch(stream.device())->gelu_backward(dy_TF, x_TF, kind, dx_TF, y_TF, stream);
 }
 
 void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
@@ -43,7 +57,7 @@ void adamw(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v,
   HEDDLE_CHECK(args.step >= 1, "AdamW step {}", args.step);
   check_flat({&p, &g, &m, &v, &args.p_low});
   if (stream.is_dry()) return;
-  on(stream.device()).adamw(p, g, m, v, args, stream);
+  Launch(stream.device())->adamw(p, g, m, v, args, stream);
 }
 
 void sgd(const Tensor& p, const Tensor& g, const Tensor& m, const SgdArgs& args, Stream& stream) {
@@ -51,13 +65,13 @@ void sgd(const Tensor& p, const Tensor& g, const Tensor& m, const SgdArgs& args,
                args.momentum);
   check_flat({&p, &g, &m, &args.p_low});
   if (stream.is_dry()) return;
-  on(stream.device()).sgd(p, g, m, args, stream);
+  Launch(stream.device())->sgd(p, g, m, args, stream);
 }
 
 void running_mean(const Tensor& g, const Tensor& m, const RunningMeanArgs& args, Stream& stream) {
   check_flat({&g, &m});
   if (stream.is_dry()) return;
-  on(stream.device()).running_mean(g, m, args, stream);
+  Launch(stream.device())->running_mean(g, m, args, stream);
 }
 
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
@@ -65,8 +79,8 @@ void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor&
                        const Tensor& lse_BHS, Stream& stream) {
   check_attention(q_BSHK, k_BTGK, v_BTGK, mask, out_BSHK, lse_BHS);
   if (stream.is_dry()) return;
-  on(stream.device())
-      .attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream);
+  Launch(stream.device())
+      ->attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream);
 }
 
 void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
@@ -83,9 +97,9 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
   check_like(delta_BHS, lse_BHS.shape(), lse_BHS.dtype());
   check_flat({&lse_BHS, &delta_BHS});
   if (stream.is_dry()) return;
-  on(stream.device())
-      .attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
-                          dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS, stream);
+  Launch(stream.device())
+      ->attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
+                           dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS, stream);
 }
 
 void cast(const Tensor& x, const Tensor& y, Stream& stream) {
@@ -94,79 +108,79 @@ void cast(const Tensor& x, const Tensor& y, Stream& stream) {
                "cast from {} {} to {} {}", name_of(x.dtype()), x.shape().text(), name_of(y.dtype()),
                y.shape().text());
   if (stream.is_dry()) return;
-  on(stream.device()).cast(x, y, stream);
+  Launch(stream.device())->cast(x, y, stream);
 }
 
 void fill(const Tensor& y, double value, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).fill(y, value, stream);
+  Launch(stream.device())->fill(y, value, stream);
 }
 
 void copy(const Tensor& x, const Tensor& y, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).copy(x, y, stream);
+  Launch(stream.device())->copy(x, y, stream);
 }
 
 void add(const Tensor& a, const Tensor& b, const Tensor& y, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).add(a, b, y, stream);
+  Launch(stream.device())->add(a, b, y, stream);
 }
 
 void accumulate(const Tensor& x, const Tensor& y, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).accumulate(x, y, stream);
+  Launch(stream.device())->accumulate(x, y, stream);
 }
 
 void scale(const Tensor& y, double factor, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).scale(y, factor, stream);
+  Launch(stream.device())->scale(y, factor, stream);
 }
 
 void add_bias(const Tensor& y_TN, const Tensor& b_N, Stream& stream) {
   check_bias(y_TN, b_N, y_TN.dtype());
   if (stream.is_dry()) return;
-  on(stream.device()).add_bias(y_TN, b_N, stream);
+  Launch(stream.device())->add_bias(y_TN, b_N, stream);
 }
 
 void bias_backward(const Tensor& dy_TN, const Tensor& db_N, Stream& stream) {
   check_bias(dy_TN, db_N, wide_of(dy_TN.dtype()));
   if (stream.is_dry()) return;
-  on(stream.device()).bias_backward(dy_TN, db_N, stream);
+  Launch(stream.device())->bias_backward(dy_TN, db_N, stream);
 }
 
 void embedding_forward(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
                        Stream& stream) {
   check_embedding(ids_T, table_VD, y_TD, y_TD.dtype());
   if (stream.is_dry()) return;
-  on(stream.device()).embedding_forward(ids_T, table_VD, y_TD, stream);
+  Launch(stream.device())->embedding_forward(ids_T, table_VD, y_TD, stream);
 }
 
 void embedding_add(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD,
                    Stream& stream) {
   check_embedding(ids_T, table_VD, y_TD, y_TD.dtype());
   if (stream.is_dry()) return;
-  on(stream.device()).embedding_add(ids_T, table_VD, y_TD, stream);
+  Launch(stream.device())->embedding_add(ids_T, table_VD, y_TD, stream);
 }
 
 void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& dtable_VD,
                         Stream& stream) {
   check_embedding(ids_T, dtable_VD, dy_TD, wide_of(dy_TD.dtype()));
   if (stream.is_dry()) return;
-  on(stream.device()).embedding_backward(ids_T, dy_TD, dtable_VD, stream);
+  Launch(stream.device())->embedding_backward(ids_T, dy_TD, dtable_VD, stream);
 }
 
 void held_rows(const Tensor& ids_T, std::int64_t first, std::int64_t held, const Tensor& rows_T,
                Stream& stream) {
   check_flat({&ids_T, &rows_T});
   if (stream.is_dry()) return;
-  on(stream.device()).held_rows(ids_T, first, held, rows_T, stream);
+  Launch(stream.device())->held_rows(ids_T, first, held, rows_T, stream);
 }
 
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, GemmScale scale, Stream& stream) {
   check_product(a, transpose_a, b, transpose_b, c);
   if (stream.is_dry()) return;
-  on(stream.device()).gemm(a, transpose_a, b, transpose_b, c, scale, stream);
+  Launch(stream.device())->gemm(a, transpose_a, b, transpose_b, c, scale, stream);
 }
 
 void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
@@ -174,7 +188,7 @@ void gemm_add(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose
   check_product(a, transpose_a, b, transpose_b, c);
   check_added(c, bias_N, addend_MN);
   if (stream.is_dry()) return;
-  on(stream.device()).gemm_add(a, transpose_a, b, transpose_b, bias_N, addend_MN, c, stream);
+  Launch(stream.device())->gemm_add(a, transpose_a, b, transpose_b, bias_N, addend_MN, c, stream);
 }
 
 void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_TG,
@@ -182,7 +196,7 @@ void gemm_swiglu(const Tensor& x_TI, const Tensor& w_GI, const Tensor& gate_up_T
   check_product(x_TI, Transpose::no, w_GI, Transpose::yes, gate_up_TG);
   check_swiglu_of_product(gate_up_TG, y_TF);
   if (stream.is_dry()) return;
-  on(stream.device()).gemm_swiglu(x_TI, w_GI, gate_up_TG, y_TF, stream);
+  Launch(stream.device())->gemm_swiglu(x_TI, w_GI, gate_up_TG, y_TF, stream);
 }
 
 void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tensor& dy_TF,
@@ -192,45 +206,45 @@ void gemm_swiglu_backward(const Tensor& dout_TO, const Tensor& w_OF, const Tenso
   check_like(dy_TF, y_TF.shape(), y_TF.dtype());
   for (const Tensor* t : {&gate_up_TG, &dgate_up_TG}) check_swiglu_of_product(*t, y_TF);
   if (stream.is_dry()) return;
-  on(stream.device())
-      .gemm_swiglu_backward(dout_TO, w_OF, dy_TF, gate_up_TG, dgate_up_TG, y_TF, stream);
+  Launch(stream.device())
+      ->gemm_swiglu_backward(dout_TO, w_OF, dy_TF, gate_up_TG, dgate_up_TG, y_TF, stream);
 }
 
-std::string gemm_backend(Device device) { return on(device).gemm_backend(device); }
+std::string gemm_backend(Device device) { return Launch(device)->gemm_backend(device); }
 
 void rms_norm_forward(const Tensor& x, const Tensor& w_D, double eps, const Tensor& y,
                       const Tensor& rstd, Stream& stream) {
   check_norm(x, {.weights = {&w_D}, .gradients = {}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).rms_norm_forward(x, w_D, eps, y, rstd, stream);
+  Launch(stream.device())->rms_norm_forward(x, w_D, eps, y, rstd, stream);
 }
 
 void rms_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
                              const Tensor& rstd, const Tensor& dx, Stream& stream) {
   check_norm(x, {.weights = {&w_D}, .gradients = {}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
+  Launch(stream.device())->rms_norm_backward_input(dy, x, w_D, rstd, dx, stream);
 }
 
 void rms_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd,
                               const Tensor& dw_D, Stream& stream) {
   check_norm(x, {.weights = {}, .gradients = {&dw_D}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
+  Launch(stream.device())->rms_norm_backward_weight(dy, x, rstd, dw_D, stream);
 }
 
 void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& rstd,
                        const Tensor& addend, const Tensor& dx, const Tensor& dw_D, Stream& stream) {
   check_norm(x, {.weights = {&w_D}, .gradients = {&dw_D}, .statistics = {&rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).rms_norm_backward(dy, x, w_D, rstd, addend, dx, dw_D, stream);
+  Launch(stream.device())->rms_norm_backward(dy, x, w_D, rstd, addend, dx, dw_D, stream);
 }
 
 void layer_norm_forward(const Tensor& x, const Tensor& w_D, const Tensor& b_D, double eps,
                         const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream& stream) {
   check_norm(x, {.weights = {&w_D, &b_D}, .gradients = {}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).layer_norm_forward(x, w_D, b_D, eps, y, mean, rstd, stream);
+  Launch(stream.device())->layer_norm_forward(x, w_D, b_D, eps, y, mean, rstd, stream);
 }
 
 void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& w_D,
@@ -238,7 +252,7 @@ void layer_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& 
                                Stream& stream) {
   check_norm(x, {.weights = {&w_D}, .gradients = {}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
+  Launch(stream.device())->layer_norm_backward_input(dy, x, w_D, mean, rstd, dx, stream);
 }
 
 void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& mean,
@@ -246,7 +260,7 @@ void layer_norm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor&
                                 Stream& stream) {
   check_norm(x, {.weights = {}, .gradients = {&dw_D, &db_D}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
+  Launch(stream.device())->layer_norm_backward_weight(dy, x, mean, rstd, dw_D, db_D, stream);
 }
 
 void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, const Tensor& mean,
@@ -254,78 +268,79 @@ void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w_D, c
                          const Tensor& dw_D, const Tensor& db_D, Stream& stream) {
   check_norm(x, {.weights = {&w_D}, .gradients = {&dw_D, &db_D}, .statistics = {&mean, &rstd}});
   if (stream.is_dry()) return;
-  on(stream.device()).layer_norm_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream);
+  Launch(stream.device())
+      ->layer_norm_backward(dy, x, w_D, mean, rstd, addend, dx, dw_D, db_D, stream);
 }
 
 void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
                  Stream& stream) {
   check_flat({&y});
   if (stream.is_dry()) return;
-  on(stream.device()).fill_normal(y, key, first_index, stddev, stream);
+  Launch(stream.device())->fill_normal(y, key, first_index, stddev, stream);
 }
 
 double sum_of_squares(const Tensor& x, Stream& stream) {
   check_flat({&x});
   if (stream.is_dry()) return 0.0;
-  return on(stream.device()).sum_of_squares(x, stream);
+  return Launch(stream.device())->sum_of_squares(x, stream);
 }
 
 void add_sum_of_squares(const Tensor& x, const Tensor& sum, Stream& stream) {
   check_flat({&x});
   if (stream.is_dry()) return;
-  on(stream.device()).add_sum_of_squares(x, sum, stream);
+  Launch(stream.device())->add_sum_of_squares(x, sum, stream);
 }
 
 void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream& stream) {
   if (stream.is_dry()) return;
-  on(stream.device()).clip_factor(sums, limit, factor, stream);
+  Launch(stream.device())->clip_factor(sums, limit, factor, stream);
 }
 
 void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& stream) {
   check_flat({&x});
   if (stream.is_dry()) return;
-  on(stream.device()).divide_by_norm(x, sum, least, stream);
+  Launch(stream.device())->divide_by_norm(x, sum, least, stream);
 }
 
 void add_sum(const Tensor& x, const Tensor& sum, Stream& stream) {
   check_flat({&x});
   if (stream.is_dry()) return;
-  on(stream.device()).add_sum(x, sum, stream);
+  Launch(stream.device())->add_sum(x, sum, stream);
 }
 
 std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
   check_flat({&x});
   HEDDLE_CHECK(is_floating(x.dtype()), "search in {}", name_of(x.dtype()));
   if (stream.is_dry()) return -1;
-  return on(stream.device()).first_non_finite(x, stream);
+  return Launch(stream.device())->first_non_finite(x, stream);
 }
 
 void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
           const Tensor& sin_PR, bool inverse, Stream& stream) {
   check_rotation(x_BSHK, positions_BS, cos_PR, sin_PR);
   if (stream.is_dry()) return;
-  on(stream.device()).rope(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
+  Launch(stream.device())->rope(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
 }
 
 void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                            Stream& stream) {
   check_rows(logits_TV, {&targets_T, &loss_T});
   if (stream.is_dry()) return;
-  on(stream.device()).cross_entropy_forward(logits_TV, targets_T, loss_T, stream);
+  Launch(stream.device())->cross_entropy_forward(logits_TV, targets_T, loss_T, stream);
 }
 
 void cross_entropy_forward_backward(const Tensor& logits_TV, const Tensor& targets_T,
                                     double grad_scale, const Tensor& loss_T, Stream& stream) {
   check_rows(logits_TV, {&targets_T, &loss_T});
   if (stream.is_dry()) return;
-  on(stream.device())
-      .cross_entropy_forward_backward(logits_TV, targets_T, grad_scale, loss_T, stream);
+  Launch(stream.device())
+      ->cross_entropy_forward_backward(logits_TV, targets_T, grad_scale, loss_T, stream);
 }
 
 void row_max(const Tensor& logits_TV, std::int64_t valid, const Tensor& max_T, Stream& stream) {
   check_rows(logits_TV, {&max_T});
   if (stream.is_dry()) return;
-  on(stream.device()).row_max(logits_TV, valid, max_T, stream);
+  Launch(stream.device())->row_max(logits_TV, valid, max_T, stream);
 }
 
 void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor& targets_T,
@@ -333,23 +348,23 @@ void row_exponentials(const Tensor& logits_TV, std::int64_t valid, const Tensor&
                       const Tensor& chosen_T, Stream& stream) {
   check_rows(logits_TV, {&targets_T, &max_T, &sum_T, &chosen_T});
   if (stream.is_dry()) return;
-  on(stream.device())
-      .row_exponentials(logits_TV, valid, targets_T, first, max_T, sum_T, chosen_T, stream);
+  Launch(stream.device())
+      ->row_exponentials(logits_TV, valid, targets_T, first, max_T, sum_T, chosen_T, stream);
 }
 
 void softmax_gradient(const Tensor& exponentials_TV, const Tensor& targets_T, std::int64_t first,
                       const Tensor& sum_T, double grad_scale, Stream& stream) {
   check_rows(exponentials_TV, {&targets_T, &sum_T});
   if (stream.is_dry()) return;
-  on(stream.device())
-      .softmax_gradient(exponentials_TV, targets_T, first, sum_T, grad_scale, stream);
+  Launch(stream.device())
+      ->softmax_gradient(exponentials_TV, targets_T, first, sum_T, grad_scale, stream);
 }
 
 void row_loss(const Tensor& sum_T, const Tensor& chosen_T, const Tensor& targets_T,
               const Tensor& loss_T, Stream& stream) {
   check_flat({&loss_T, &sum_T, &chosen_T, &targets_T});
   if (stream.is_dry()) return;
-  on(stream.device()).row_loss(sum_T, chosen_T, targets_T, loss_T, stream);
+  Launch(stream.device())->row_loss(sum_T, chosen_T, targets_T, loss_T, stream);
 }
 
 void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
@@ -358,15 +373,15 @@ void merge_row_statistics(const Tensor& statistics_N3T, const Tensor& targets_T,
   check_flat({&targets_T, &divisor_T, &loss_T});
   check_like(statistics_N3T, {statistics_N3T.size(0), 3, targets_T.count()}, divisor_T.dtype());
   if (stream.is_dry()) return;
-  on(stream.device())
-      .merge_row_statistics(statistics_N3T, targets_T, rows_per_holder, own, divisor_T, loss_T,
-                            stream);
+  Launch(stream.device())
+      ->merge_row_statistics(statistics_N3T, targets_T, rows_per_holder, own, divisor_T, loss_T,
+                             stream);
 }
 
 void divide_rows(const Tensor& y_TD, const Tensor& divisor_T, Stream& stream) {
   check_rows(y_TD, {&divisor_T});
   if (stream.is_dry()) return;
-  on(stream.device()).divide_rows(y_TD, divisor_T, stream);
+  Launch(stream.device())->divide_rows(y_TD, divisor_T, stream);
 }
 
 }  // namespace heddle::ops

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,19 @@
 /// place where heddle is built without CUDA: it has no devices and refuses the rest with
 /// Error(resources). Handles are opaque, so that no CUDA header is needed to use streams.
 namespace heddle::device_runtime {
+
+/// Held by a thread while it calls what may wait inside the driver until the device is idle, which
+/// then answers no other thread: launching a kernel for the first time, allocating and freeing
+/// memory. Who launches work that waits for another rank holds it too, so that the other one hears
+/// of it in any case (docs/design/022-calls-that-a-device-has.md). May be nested; synchronize() and
+/// wait_on_host() let go of it while they wait.
+class LaunchLock {
+ public:
+  LaunchLock();
+  ~LaunchLock();
+  LaunchLock(const LaunchLock&) = delete;
+  LaunchLock& operator=(const LaunchLock&) = delete;
+};
 
 /// Null when the device has no more.
 std::byte* allocate(Device device, std::size_t bytes);
@@ -43,6 +57,10 @@ void synchronize(void* queue);
 /// Copies between any two places, in the order of the queue. Host memory that is not pinned may be
 /// reused on return.
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, void* queue);
+
+/// Writes the number into pinned memory when the queue has come to it: how far a device is can then
+/// be seen without asking the driver, which may not answer.
+void write_number(std::uint32_t* place, std::uint32_t number, void* queue);
 
 std::shared_ptr<void> record(void* queue);
 void wait(void* queue, void* event);

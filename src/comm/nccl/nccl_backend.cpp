@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "comm/nccl/nccl_comm.h"
+#include "comm/nccl/nccl_line.h"
 #include "comm/staged/staged_backend.h"
 #include "comm/world_failure.h"
 #include "tensor/device_runtime.h"
@@ -34,6 +36,9 @@ ncclDataType_t nccl_type_of(DType dtype) {
 }
 
 ncclRedOp_t nccl_op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
+
+/// A message takes so many of a GPU's processors at most.
+constexpr int kMessageBlocks = 8;
 
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.count()); }
 
@@ -65,10 +70,10 @@ class NcclBackend final : public CommBackend {
     if (const auto world = failure()) world->check();
     device_runtime::use(device_);  // the thread may be another one
     stream_.wait(call.ready);
-    const Event begin = stream_.record();
+    marks_.begin();
     comm_->with([&](ncclComm_t comm) { enqueue(call, comm); });
+    state.hand_over(marks_.end());
     const Event end = stream_.record();
-    state.hand_over(progress_between(begin, end));
     state.set_on_wait(
         [end, in = call.in, out = call.out](Stream& consumer) { consumer.wait(end); });
   }
@@ -84,10 +89,24 @@ class NcclBackend final : public CommBackend {
   void recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override {
     host_->recv(data, peer, tag, std::move(done));
   }
-  /// NCCL matches messages by their order alone, and stages of a pipeline send several kinds whose
-  /// orders differ on the two sides: these go through the host.
   void start_message(const Message& message, std::shared_ptr<WorkState> done) override {
-    host_->start_message(message, std::move(done));
+    const auto line = lines_.find({message.op, message.peer});
+    if (!is_on_gpu(message.data) || line == lines_.end()) {
+      return host_->start_message(message, std::move(done));
+    }
+    line->second->push(message, std::move(done));
+  }
+
+  /// Neighbours are paired in rounds, in each of which a rank has one partner at most; each pair
+  /// has a line in either direction.
+  void connect_neighbours() override {
+    if (!lines_.empty()) return;
+    device_runtime::use(device_);
+    for (const int partner : partners()) {
+      for (const int sender : {std::min(rank(), partner), std::max(rank(), partner)}) {
+        open_line(partner, sender);
+      }
+    }
   }
 
   std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) override {
@@ -102,6 +121,38 @@ class NcclBackend final : public CommBackend {
   std::shared_ptr<WorldFailure> failure() const override { return host_->failure(); }
 
  private:
+  /// By round; -1: none in this one. In a ring of an odd number of ranks the last pair takes a
+  /// round of its own.
+  std::vector<int> partners() const {
+    const int ranks = size();
+    const int rounds = ranks == 2 ? 1 : 2 + ranks % 2;
+    std::vector<int> partners(static_cast<std::size_t>(rounds), -1);
+    for (int left = 0; left < (ranks == 2 ? 1 : ranks); ++left) {
+      const int right = (left + 1) % ranks;
+      const int round = left == ranks - 1 && ranks % 2 == 1 ? 2 : left % 2;
+      if (left == rank()) partners[static_cast<std::size_t>(round)] = right;
+      if (right == rank()) partners[static_cast<std::size_t>(round)] = left;
+    }
+    return partners;
+  }
+
+  /// Collective; a rank without a partner only takes part in the split.
+  void open_line(int partner, int sender) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.maxCTAs = kMessageBlocks;
+    const int color = partner < 0 ? NCCL_SPLIT_NOCOLOR : std::min(rank(), partner);
+    ncclComm_t pair = nullptr;
+    HEDDLE_NCCL(nccl_.split(comm_->get(), color, sender == rank() ? 0 : 1, &pair, &config));
+    if (partner < 0) return;
+    auto comm = std::make_shared<NcclComm>(nccl_, pair);
+    if (const auto world = failure()) world->watch(comm);
+    const bool sends = sender == rank();
+    auto line = std::make_unique<NcclLine>(sends ? NcclLine::End::sender : NcclLine::End::receiver,
+                                           nccl_, device_, std::move(comm), host_, partner);
+    line->warm_up();
+    lines_[{sends ? CommOp::send : CommOp::recv, partner}] = std::move(line);
+  }
+
   void enqueue(const Collective& call, ncclComm_t comm) {
     auto* const stream = static_cast<cudaStream_t>(stream_.native());
     const void* const in = call.in.bytes();
@@ -154,6 +205,8 @@ class NcclBackend final : public CommBackend {
   const std::shared_ptr<NcclComm> comm_;
   const std::shared_ptr<CommBackend> host_;
   Stream stream_;
+  StreamMarks marks_{stream_};
+  std::map<std::pair<CommOp, int>, std::unique_ptr<NcclLine>> lines_;  // by peer
 };
 
 /// Rank 0's, over the host.

@@ -30,7 +30,18 @@ class NcclComm : public Wakeable {
   ncclComm_t comm_;
 };
 
-/// What a stream does between two of its events, for watchdogs.
-DeviceProgress progress_between(Event begin, Event end);
+/// How far a stream is with its calls, for watchdogs.
+class StreamMarks {
+ public:
+  explicit StreamMarks(const Stream& stream);
+  /// Behind what the stream has been given so far, a call begins; or it ends.
+  void begin();
+  DeviceProgress end();
+
+ private:
+  void* const queue_;
+  const std::shared_ptr<std::uint32_t> begun_, ended_;  // pinned; the number of the last call
+  std::uint32_t calls_ = 0;
+};
 
 }  // namespace heddle

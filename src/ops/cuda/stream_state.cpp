@@ -4,6 +4,7 @@
 
 #include "ops/cuda/product.h"
 #include "tensor/cuda/check.h"
+#include "tensor/device_runtime.h"
 
 namespace heddle::ops::cuda {
 
@@ -12,7 +13,7 @@ Workspace::~Workspace() { cudaFree(memory_); }
 void* Workspace::at_least(std::size_t bytes) {
   if (bytes_ > 0 && bytes <= bytes_) return memory_;
   bytes = std::max(bytes, kLeastBytes);
-  HEDDLE_CUDA(cudaStreamSynchronize(stream_));
+  device_runtime::synchronize(stream_);
   HEDDLE_CUDA(cudaFree(memory_));
   memory_ = nullptr;
   bytes_ = 0;

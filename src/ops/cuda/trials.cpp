@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tensor/cuda/check.h"
+#include "tensor/device_runtime.h"
 
 namespace heddle::ops::cuda {
 namespace {
@@ -27,7 +28,7 @@ class DeviceTimer {
     HEDDLE_CUDA(cudaEventRecord(begin_, stream_));
     for (int i = 0; i < repeats; ++i) run();
     HEDDLE_CUDA(cudaEventRecord(end_, stream_));
-    HEDDLE_CUDA(cudaEventSynchronize(end_));
+    device_runtime::wait_on_host(end_);
     float result = 0.0F;
     HEDDLE_CUDA(cudaEventElapsedTime(&result, begin_, end_));
     return result;

@@ -4,6 +4,7 @@
 #include <map>
 #include <ranges>
 #include <tuple>
+#include <utility>
 
 namespace heddle {
 namespace {
@@ -82,9 +83,7 @@ class StepTeller {
       post_receives();
       tell(action);
     }
-    for (auto& [to, sends] : sends_) {
-      for (const Action* send : sends) visit_({Kind::sent, -1, send});
-    }
+    end_sends();
   }
 
  private:
@@ -190,7 +189,9 @@ class StepTeller {
     reductions_.pop_front();
   }
 
+  /// What follows waits for other stages too. A message must not stand behind it.
   void finish_gradients() {
+    end_sends();
     const int buckets = static_cast<int>(units_.buckets.size());
     for (int bucket = 0; bucket < buckets && policy_.reduces_at_end; ++bucket) {
       if (bucket_at(bucket).zero < 2) reduce(bucket);
@@ -240,6 +241,12 @@ class StepTeller {
     }
     say(Kind::send);
     under_way.push_back(action_);
+  }
+
+  void end_sends() {
+    for (auto& [to, sends] : sends_) {
+      for (const Action* send : std::exchange(sends, {})) visit_({Kind::sent, -1, send});
+    }
   }
 
   const Schedule& schedule_;

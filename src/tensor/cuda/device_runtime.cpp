@@ -1,5 +1,10 @@
 #include "tensor/device_runtime.h"
 
+#include <cudaTypedefs.h>
+
+#include <cstdlib>
+#include <mutex>
+
 #include "base/error.h"
 #include "tensor/cuda/check.h"
 
@@ -22,12 +27,56 @@ int cuda_device_count() {
 namespace device_runtime {
 namespace {
 
+/// The driver reads it when it starts. With the usual 8 connections streams share them, and one
+/// that waits for another rank would hold up the work of another stream.
+[[maybe_unused]] const int kConnections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+
+std::mutex launch_mutex;
+thread_local int locks = 0;
+
+/// What this thread has of the launch lock is given away for a while.
+class LaunchPause {
+ public:
+  LaunchPause() {
+    if (locks > 0) launch_mutex.unlock();
+  }
+  ~LaunchPause() {
+    if (locks > 0) launch_mutex.lock();
+  }
+  LaunchPause(const LaunchPause&) = delete;
+  LaunchPause& operator=(const LaunchPause&) = delete;
+};
+
 cudaStream_t stream_of(void* queue) { return static_cast<cudaStream_t>(queue); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
+/// A function of the driver that the run-time library has no other way to.
+PFN_cuStreamWriteValue32_v11070 stream_write_value() {
+  static const auto function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    HEDDLE_CUDA(cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, 11070,
+                                                 cudaEnableDefault, &result));
+    if (result != cudaDriverEntryPointSuccess) {
+      throw Error(ErrorCode::resources, "the CUDA driver has no cuStreamWriteValue32",
+                  "use a driver of CUDA 11.7 or newer");
+    }
+    return reinterpret_cast<PFN_cuStreamWriteValue32_v11070>(found);
+  }();
+  return function;
+}
+
 }  // namespace
 
+LaunchLock::LaunchLock() {
+  if (locks++ == 0) launch_mutex.lock();
+}
+LaunchLock::~LaunchLock() {
+  if (--locks == 0) launch_mutex.unlock();
+}
+
 std::byte* allocate(Device device, std::size_t bytes) {
+  const LaunchLock lock;
   use(device);
   void* block = nullptr;
   const cudaError_t error = cudaMalloc(&block, bytes);
@@ -40,6 +89,7 @@ std::byte* allocate(Device device, std::size_t bytes) {
 }
 
 void release(Device device, std::byte* block) noexcept {
+  const LaunchLock lock;
   // At the end of the process the driver may be gone already; there is nothing left to free then.
   if (cudaSetDevice(device.index) == cudaSuccess) cudaFree(block);
 }
@@ -59,12 +109,16 @@ void upload(Device device, std::byte* block, const std::byte* from, std::size_t 
 }
 
 std::byte* allocate_pinned(std::size_t bytes) {
+  const LaunchLock lock;
   void* block = nullptr;
   HEDDLE_CUDA(cudaMallocHost(&block, bytes));
   return static_cast<std::byte*>(block);
 }
 
-void release_pinned(std::byte* block) noexcept { cudaFreeHost(block); }
+void release_pinned(std::byte* block) noexcept {
+  const LaunchLock lock;
+  cudaFreeHost(block);
+}
 
 DeviceMemory device_memory(Device device) {
   use(device);
@@ -95,10 +149,23 @@ std::shared_ptr<void> make_queue(Device device) {
   return {stream, [](void* held) { cudaStreamDestroy(stream_of(held)); }};
 }
 
-void synchronize(void* queue) { HEDDLE_CUDA(cudaStreamSynchronize(stream_of(queue))); }
+void synchronize(void* queue) {
+  const LaunchPause pause;
+  HEDDLE_CUDA(cudaStreamSynchronize(stream_of(queue)));
+}
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, void* queue) {
   HEDDLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(queue)));
+}
+
+void write_number(std::uint32_t* place, std::uint32_t number, void* queue) {
+  const CUresult result =
+      stream_write_value()(stream_of(queue), reinterpret_cast<CUdeviceptr>(place), number,
+                           CU_STREAM_WRITE_VALUE_DEFAULT);
+  if (result != CUDA_SUCCESS) {
+    throw Error(ErrorCode::resources,
+                fmt::format("cuStreamWriteValue32: CUDA error {}", static_cast<int>(result)));
+  }
 }
 
 std::shared_ptr<void> record(void* queue) {
@@ -120,7 +187,10 @@ bool is_reached(void* event) {
   return true;
 }
 
-void wait_on_host(void* event) { HEDDLE_CUDA(cudaEventSynchronize(event_of(event))); }
+void wait_on_host(void* event) {
+  const LaunchPause pause;
+  HEDDLE_CUDA(cudaEventSynchronize(event_of(event)));
+}
 
 }  // namespace device_runtime
 }  // namespace heddle
