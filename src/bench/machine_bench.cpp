@@ -30,8 +30,9 @@ struct MachineSizes {
   std::vector<std::int64_t> tokens;
   std::array<std::int64_t, 2> head;  ///< words and width of the output projection
   std::int64_t head_tokens, block_tokens, width, feed_forward, parameters, copied;
-  std::int64_t pool;               ///< elements among which operands lie
-  std::int64_t reference, square;  ///< sides of the products that others are compared with
+  std::int64_t pool;                ///< elements among which operands lie
+  std::vector<std::int64_t> heads;  ///< sizes for which attention is measured
+  std::int64_t reference, square;   ///< sides of the products that others are compared with
 };
 
 MachineSizes sizes_on(Device device) {
@@ -56,6 +57,7 @@ MachineSizes sizes_on(Device device) {
             .parameters = 16'000'000,
             .copied = 32'000'000,
             .pool = 24'000'000,
+            .heads = {64},
             .reference = 1024,
             .square = 2048};
   }
@@ -77,6 +79,7 @@ MachineSizes sizes_on(Device device) {
           .parameters = 200'000'000,
           .copied = 256'000'000,
           .pool = 600'000'000,
+          .heads = {64, 80, 96, 128},
           .reference = 4096,
           .square = 8192};
 }
@@ -222,9 +225,12 @@ class RateBench {
     for (std::size_t i = 0; i < rates.products.size(); ++i) {
       rates.products[i].seconds = turns_.seconds(products_[i]);
     }
-    double seconds = 0;
-    for (const std::size_t item : attention_) seconds += turns_.seconds(item);
-    rates.attention_flops = attention_flops_ / seconds;
+    for (const AttentionItems& items : attention_) {
+      const double flops =
+          items.flops / (turns_.seconds(items.forward) + turns_.seconds(items.backward));
+      if (items.head_dim == kUsualHead) rates.attention_flops = flops;
+      rates.attention_by_head.push_back({static_cast<double>(items.head_dim), flops});
+    }
     rates.block_bytes = block_bytes_ / turns_.seconds(block_);
     rates.copy_bytes = 8.0 * static_cast<double>(sizes_.copied) / turns_.seconds(copy_);
     rates.logit_seconds =
@@ -309,24 +315,42 @@ class RateBench {
         }
       }
       add_product(rates, kind, sizes_.head_tokens, sizes_.head[0], sizes_.head[1]);
+      if (options_.device.kind == Device::Kind::cuda) add_unaligned_products(rates, kind);
+    }
+  }
+
+  /// Widths and vocabularies that only 1, 2, 4, ... 32 divides, a little below aligned ones.
+  void add_unaligned_products(RankRates& rates, ProductSample::Kind kind) {
+    const std::int64_t tokens = sizes_.tokens.back();
+    for (std::int64_t power = 1; power < 64; power *= 2) {
+      add_product(rates, kind, tokens, sizes_.feed_forward - 64 + power, sizes_.width);
+      add_product(rates, kind, tokens, sizes_.width, sizes_.feed_forward - 64 + power);
+      add_product(rates, kind, tokens, 2 * sizes_.width, 2 * sizes_.width - 64 + power);
+    }
+    for (const std::int64_t words : {50257, 50258, 50260, 50264}) {
+      add_product(rates, kind, sizes_.head_tokens, words, sizes_.head[1]);
     }
   }
 
   void add_attention() {
+    for (const std::int64_t head_dim : sizes_.heads) add_attention(head_dim);
+  }
+
+  void add_attention(std::int64_t K) {
     const bool is_cpu = options_.device.kind == Device::Kind::cpu;
-    const std::int64_t B = is_cpu ? 2 : 8, S = is_cpu ? 256 : 2048, H = is_cpu ? 8 : 16, K = 64;
+    const std::int64_t B = is_cpu ? 2 : 8, S = is_cpu ? 256 : 2048, H = is_cpu ? 8 : 1024 / K;
     const Shape shape{B, S, H, K};
     const Tensor q = tensor(shape), k = tensor(shape), v = tensor(shape), out = tensor(shape);
     const Tensor dq = tensor(shape), dk = tensor(shape), dv = tensor(shape);
     const Tensor lse = precise({B, H, S}), delta = precise({B, H, S});
     constexpr double kScale = 0.125;
-    attention_.push_back(
-        turns_.add([=, this] { ops::attention_forward(q, k, v, {}, kScale, out, lse, stream_); }));
-    attention_.push_back(turns_.add([=, this] {
+    const std::size_t forward =
+        turns_.add([=, this] { ops::attention_forward(q, k, v, {}, kScale, out, lse, stream_); });
+    const std::size_t backward = turns_.add([=, this] {
       ops::attention_backward(out, q, k, v, out, lse, {}, kScale, dq, dk, dv, delta, stream_);
-    }));
+    });
     // Two products forward and five backward, half of each masked.
-    attention_flops_ = 7.0 * static_cast<double>(B * H * S * S * K);
+    attention_.push_back({K, forward, backward, 7.0 * static_cast<double>(B * H * S * S * K)});
   }
 
   /// What a block of a Llama does between its products, forward and backward.
@@ -399,9 +423,17 @@ class RateBench {
   Memory memory_;
   Turns turns_;
   std::optional<Places> inputs_, outputs_, gradients_;
-  std::vector<std::size_t> products_, attention_;
+  std::vector<std::size_t> products_;
+  /// With heads of one size.
+  struct AttentionItems {
+    std::int64_t head_dim;
+    std::size_t forward, backward;
+    double flops;
+  };
+  static constexpr std::int64_t kUsualHead = 64;
+  std::vector<AttentionItems> attention_;
   std::size_t block_ = 0, loss_ = 0, update_ = 0, copy_ = 0, kernel_ = 0;
-  double attention_flops_ = 0, block_bytes_ = 0;
+  double block_bytes_ = 0;
 };
 
 /// Collectives among all ranks and messages between the first two.

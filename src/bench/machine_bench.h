@@ -27,7 +27,9 @@ struct RankRates {
   double product_flops = 0;    ///< of one rank, in the square product that `bench train` also times
   double product_spread = 0;   ///< interquartile range of that over its median
   std::vector<ProductSample> products = {};
-  double attention_flops = 0;    ///< per second, forward and backward, masked half not counted
+  double attention_flops = 0;  ///< per second, forward and backward, masked half not counted
+  /// The same by size of heads, ascending; on a GPU.
+  std::vector<std::array<double, 2>> attention_by_head = {};
   double block_bytes = 0;        ///< per second, of what lies between a block's products
   double copy_bytes = 0;         ///< per second, read and written, beyond the caches
   double logit_seconds = 0;      ///< of cross entropy with its gradient

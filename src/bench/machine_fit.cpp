@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/quantile.h"
 #include "planner/gemm.h"
 
 namespace heddle {
@@ -62,6 +63,26 @@ void fit_products(planner::Device& device, DType dtype, const RankRates& rates) 
   }
 }
 
+/// What of the rate of aligned products those reach that a smaller power of two divides: the middle
+/// of all samples of that power, each against the machine as it was fitted to the aligned ones. A
+/// larger power is never worse.
+void fit_alignment(planner::Device& device, DType dtype,
+                   const std::vector<ProductSample>& products) {
+  auto& alignment = device.gemm.alignment;
+  for (std::size_t power = alignment.size() - 1; power-- > 0;) {
+    std::vector<double> shares;
+    for (const ProductSample& sample : products) {
+      const planner::GemmShape shape{sample.m, sample.n, sample.k, 1.0};
+      if (planner::alignment_power(shape) != static_cast<int>(power)) continue;
+      shares.push_back(planner::gemm_seconds(device, device.matrix_rate(dtype),
+                                             static_cast<double>(size_of(dtype)), shape) /
+                       sample.seconds);
+    }
+    alignment[power] = shares.empty() ? alignment[power + 1]
+                                      : std::min(alignment[power + 1], quantile(shares, 0.5));
+  }
+}
+
 /// Products fall into tiles on a GPU; a CPU's are too small to count.
 void set_tiles(planner::Device& device, bool is_gpu) {
   GemmModel& gemm = device.gemm;
@@ -90,13 +111,27 @@ planner::SharedDevice fit_rank(const MachineSamples& samples, const RankRates& r
   device.vector_f32 = rates.block_bytes / 4.0;
   device.processors = samples.processors;
   set_tiles(device, samples.is_gpu);
-  fit_products(device, samples.dtype, rates);
+  RankRates aligned = rates;
+  if (samples.is_gpu) {
+    std::erase_if(aligned.products, [](const ProductSample& sample) {
+      return planner::alignment_power({sample.m, sample.n, sample.k, 1.0}) <
+             GemmModel::kAlignments - 1;
+    });
+  }
+  fit_products(device, samples.dtype, aligned);
+  if (samples.is_gpu) fit_alignment(device, samples.dtype, rates.products);
   planner::Software& software = fitted.software;
   software.optimizer_bytes = rates.parameter_seconds * rates.block_bytes;
   software.loss_bytes = rates.logit_seconds * rates.block_bytes;
   software.variation = std::min(1.0, rates.variation);
   software.fused_attention =
       std::min(1.0, rates.attention_flops / device.matrix_rate(samples.dtype));
+  if (rates.attention_by_head.size() > 1) {
+    for (const auto& [head_dim, flops] : rates.attention_by_head) {
+      software.attention_by_head.push_back(
+          {head_dim, std::min(1.0, flops / device.matrix_rate(samples.dtype))});
+    }
+  }
   // Ranks of a CPU communicate with the cores that compute.
   software.contention = samples.is_gpu ? 0.1 : 1.0;
   return fitted;

@@ -34,10 +34,7 @@ class Adviser {
           "{}",
           spec.vocab, rows, 100 * efficiency(rows), rounded_up(spec.vocab, kAligned * t));
     }
-    if (spec.head_dim % kAligned != 0) {
-      say("heads of {} run at {:.0f} % of the rate; {} heads of {} are aligned", spec.head_dim,
-          100 * efficiency(spec.head_dim), std::max<std::int64_t>(1, spec.hidden / 128), 128);
-    }
+    check_heads();
     check_tokens();
     check_waves("the MLP's first product", ups() * spec.ffn / t, spec.hidden);
     check_waves("the product of q, k and v", (spec.heads + 2 * spec.kv_heads) * spec.head_dim / t,
@@ -63,6 +60,23 @@ class Adviser {
     say("the {} of {} is {} on each of {} tp ranks, which runs at {:.0f} % of the rate; {} is "
         "aligned",
         name, whole, size, parts, 100 * efficiency(size), better);
+  }
+
+  /// Where attention was measured by size of heads, that is what counts; else how products over
+  /// them are aligned.
+  void check_heads() {
+    constexpr std::int64_t kGood = 128;
+    const std::int64_t size = job_.spec.head_dim;
+    const Software& software = machine_.software;
+    const double share = software.attention_by_head.empty()
+                             ? efficiency(size)
+                             : attention_efficiency(software, static_cast<double>(size)) /
+                                   attention_efficiency(software, static_cast<double>(kGood));
+    const bool is_known_bad =
+        software.attention_by_head.empty() ? size % kAligned != 0 : share < 0.95;
+    if (!is_known_bad) return;
+    say("heads of {} run at {:.0f} % of the rate; {} heads of {} are aligned", size, 100 * share,
+        std::max<std::int64_t>(1, job_.spec.hidden / kGood), kGood);
   }
 
   void check_tokens() {

@@ -73,7 +73,8 @@ class BlockModel {
   void fill_block(const DryBlocks& dry, BlockCost& cost) const {
     const Cost& of_layers = dry.cost;
     const double attention =
-        of_layers.attention_flops / (rate_ * machine_.software.fused_attention);
+        of_layers.attention_flops /
+        (rate_ * attention_efficiency(machine_.software, static_cast<double>(spec_.head_dim)));
     // Each branch is added to the stream, and its gradient.
     constexpr double kBranches = 2.0;
     const double residual = kBranches * 3.0 * T_ * h_ * e_ / (sequence_ ? t_ : 1.0) * dry.kinds;

@@ -24,10 +24,12 @@ TileCount count_tiles(const GemmShape& shape, double rows, double cols, int proc
   return count;
 }
 
+int alignment_power(const GemmShape& shape) {
+  return std::min({powers_of_two(shape.m), powers_of_two(shape.n), powers_of_two(shape.k)});
+}
+
 double alignment_efficiency(const GemmModel& model, const GemmShape& shape) {
-  const int powers =
-      std::min({powers_of_two(shape.m), powers_of_two(shape.n), powers_of_two(shape.k)});
-  return model.alignment[static_cast<std::size_t>(powers)];
+  return model.alignment[static_cast<std::size_t>(alignment_power(shape))];
 }
 
 double gemm_seconds(const Device& device, double matrix_rate, double element_bytes,

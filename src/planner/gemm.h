@@ -19,6 +19,9 @@ struct TileCount {
 /// How a product falls into tiles of rows x cols, and those into waves of one per processor.
 TileCount count_tiles(const GemmShape& shape, double rows, double cols, int processors);
 
+/// Of the largest power of two that divides m, n and k: 0 for 1, 1 for 2, ... at most 6.
+int alignment_power(const GemmShape& shape);
+
 /// The rate that alignment leaves: by the largest power of two that divides m, n and k, up to 64.
 double alignment_efficiency(const GemmModel& model, const GemmShape& shape);
 

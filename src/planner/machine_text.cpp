@@ -75,6 +75,13 @@ void write_software(Text& text, const std::string& path, const Software& softwar
   text.put("loss_bytes_per_logit", software.loss_bytes);
   text.put("variation", software.variation);
   text.put("fused_attention", software.fused_attention);
+  if (!software.attention_by_head.empty()) {
+    std::vector<std::string> rows;
+    for (const auto& [head_dim, fraction] : software.attention_by_head) {
+      rows.push_back(fmt::format("[{:g}, {:.6g}]", head_dim, fraction));
+    }
+    text.put_list("attention_by_head", rows);
+  }
   text.put("contention", software.contention);
   text.put("reserved_gib", software.reserved_bytes / kGib);
 }

@@ -70,6 +70,36 @@ TEST(FitMachine, GivesAMachineFileThatCanBeRead) {
   EXPECT_GT(read.links[0].bytes_per_s, 0.0);
 }
 
+TEST(FitMachine, FindsWhatUnalignedProductsAndSizesOfHeadsReachOnAGpu) {
+  MachineSamples samples{
+      .name = "m", .device_name = "gpu", .memory_bytes = 8e10, .processors = 132};
+  samples.is_gpu = true;
+  samples.dtype = DType::bf16;
+  samples.rates = {rates_of(2e11, 30, 10, 1)};
+  planner::Device device = fit_machine(samples).device;
+  device.gemm.alignment = {0.3, 0.5, 0.5, 0.9, 0.95, 1.0, 1.0};
+  for (std::int64_t power = 1; power < 64; power *= 2) {
+    for (const double n : {1984.0, 3008.0}) {
+      const planner::GemmShape shape{2048.0, n + static_cast<double>(power), 1024.0, 1.0};
+      samples.rates[0].products.push_back(
+          {ProductSample::Kind::output, shape.m, shape.n, shape.k,
+           planner::gemm_seconds(device, device.matrix_bf16, 2.0, shape)});
+    }
+  }
+  samples.rates[0].attention_by_head = {{64, 5e10}, {80, 2e10}, {128, 1e11}};
+  const planner::Machine fitted = fit_machine(samples);
+  for (std::size_t i = 0; i < device.gemm.alignment.size(); ++i) {
+    EXPECT_NEAR(fitted.device.gemm.alignment[i], device.gemm.alignment[i], 0.02) << i;
+  }
+  ASSERT_EQ(fitted.software.attention_by_head.size(), 3u);
+  const auto reaches = [&](double head_dim) {
+    return planner::attention_efficiency(fitted.software, head_dim) * fitted.device.matrix_bf16;
+  };
+  EXPECT_NEAR(reaches(80), 2e10, 1e8);
+  EXPECT_NEAR(reaches(104), 6e10, 1e8);
+  EXPECT_NEAR(reaches(256), 1e11, 1e8);
+}
+
 TEST(FitMachine, OfASingleRankNeedsNoLinks) {
   MachineSamples samples = samples_of_two();
   samples.rates.pop_back();

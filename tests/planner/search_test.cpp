@@ -281,5 +281,25 @@ TEST(Advice, NamesWhatLosesAlignmentAndTheNearestBetterSize) {
   EXPECT_TRUE(shape_advice(machine, small_job(), {.sequences = 8}).empty());
 }
 
+TEST(Advice, OnSizesOfHeadsComesFromWhatWasMeasured) {
+  Machine machine = system("a100-dgx-hdr");
+  Job job = small_job();
+  job.spec.head_dim = 80;
+  const auto about_heads = [&] {
+    std::string all;
+    for (const auto& line : shape_advice(machine, job, {.sequences = 8})) {
+      if (line.starts_with("heads of")) all += line;
+    }
+    return all;
+  };
+  EXPECT_NE(about_heads().find("heads of 80 run at 97 % of the rate"), std::string::npos)
+      << about_heads();  // assumed, from the alignment of 16
+  machine.software.attention_by_head = {{64, 0.4}, {80, 0.2}, {128, 0.5}};
+  EXPECT_NE(about_heads().find("heads of 80 run at 40 % of the rate"), std::string::npos)
+      << about_heads();
+  machine.software.attention_by_head[1][1] = 0.49;
+  EXPECT_EQ(about_heads(), "");
+}
+
 }  // namespace
 }  // namespace heddle::planner
