@@ -196,18 +196,18 @@ class Turns {
 /// The work of one rank, by what of the cost model it calibrates.
 class RateBench {
  public:
-  RateBench(World& world, const MachineBenchOptions& options)
+  RateBench(World& world, Stream& stream, const MachineBenchOptions& options)
       : world_(world),
         options_(options),
-        sizes_(sizes_on(options.device)),
-        stream_(options.threads, options.device),
-        memory_(options.device),
-        turns_(world.all(), stream_, options) {
-    stream_.set_deterministic(false);
+        sizes_(sizes_on(stream.device())),
+        stream_(stream),
+        memory_(stream.device()),
+        turns_(world.all(), stream, options) {
+    stream.set_deterministic(false);
   }
 
   RankRates run() {
-    RankRates rates{.ranks = world_.size(), .threads = options_.threads};
+    RankRates rates{.ranks = world_.size(), .threads = stream_.threads()};
     inputs_.emplace(tensor({sizes_.pool}));
     outputs_.emplace(tensor({sizes_.pool}));
     gradients_.emplace(options_.dtype == DType::f32 ? tensor({sizes_.pool})
@@ -315,21 +315,21 @@ class RateBench {
         }
       }
       add_product(rates, kind, sizes_.head_tokens, sizes_.head[0], sizes_.head[1]);
-      if (options_.device.kind == Device::Kind::cuda) add_unaligned_products(rates, kind);
+      if (stream_.device().kind == Device::Kind::cuda) add_unaligned_products(rates, kind);
     }
   }
 
-  /// Widths and vocabularies that only 1, 2, 4, ... 32 divides, a little below aligned ones.
+  /// A width a little below an aligned one, that only 1, 2, 4, ... 32 divides, as a layer's outputs
+  /// and as its inputs: a model that has it once has it as both. And an odd vocabulary.
   void add_unaligned_products(RankRates& rates, ProductSample::Kind kind) {
     const std::int64_t tokens = sizes_.tokens.back();
     for (std::int64_t power = 1; power < 64; power *= 2) {
-      add_product(rates, kind, tokens, sizes_.feed_forward - 64 + power, sizes_.width);
-      add_product(rates, kind, tokens, sizes_.width, sizes_.feed_forward - 64 + power);
-      add_product(rates, kind, tokens, 2 * sizes_.width, 2 * sizes_.width - 64 + power);
+      const std::int64_t unaligned = sizes_.feed_forward - 64 + power;
+      add_product(rates, kind, tokens, unaligned, sizes_.width);
+      add_product(rates, kind, tokens, sizes_.width, unaligned);
     }
-    for (const std::int64_t words : {50257, 50258, 50260, 50264}) {
-      add_product(rates, kind, sizes_.head_tokens, words, sizes_.head[1]);
-    }
+    constexpr std::int64_t kWords = 50257;  // GPT-2's
+    add_product(rates, kind, sizes_.head_tokens, kWords, sizes_.head[1]);
   }
 
   void add_attention() {
@@ -337,7 +337,7 @@ class RateBench {
   }
 
   void add_attention(std::int64_t K) {
-    const bool is_cpu = options_.device.kind == Device::Kind::cpu;
+    const bool is_cpu = stream_.device().kind == Device::Kind::cpu;
     const std::int64_t B = is_cpu ? 2 : 8, S = is_cpu ? 256 : 2048, H = is_cpu ? 8 : 1024 / K;
     const Shape shape{B, S, H, K};
     const Tensor q = tensor(shape), k = tensor(shape), v = tensor(shape), out = tensor(shape);
@@ -419,7 +419,7 @@ class RateBench {
   World& world_;
   const MachineBenchOptions& options_;
   const MachineSizes sizes_;
-  Stream stream_;
+  Stream& stream_;
   Memory memory_;
   Turns turns_;
   std::optional<Places> inputs_, outputs_, gradients_;
@@ -439,17 +439,16 @@ class RateBench {
 /// Collectives among all ranks and messages between the first two.
 class LinkBench {
  public:
-  LinkBench(World& world, const MachineBenchOptions& options)
+  LinkBench(World& world, Stream& stream, const MachineBenchOptions& options)
       : all_(world.all()),
-        options_(options),
-        stream_(options.threads, options.device),
-        memory_(options.device),
-        turns_(world.all(), stream_, options) {}
+        stream_(stream),
+        memory_(stream.device()),
+        turns_(world.all(), stream, options) {}
 
   LinkRates run() {
     LinkRates links{.ranks = all_.size()};
     if (all_.size() == 1) return links;
-    const std::int64_t side = sizes_on(options_.device).reference;
+    const std::int64_t side = sizes_on(stream_.device()).reference;
     const Tensor a = tensor(4 * side * side).view({side, side});
     const Tensor c = tensor(4 * side * side).view({side, side});
     turns_.set_reference(
@@ -516,20 +515,19 @@ class LinkBench {
   }
 
   Communicator& all_;
-  const MachineBenchOptions& options_;
-  Stream stream_;
+  Stream& stream_;
   Memory memory_;
   Turns turns_;
 };
 
 }  // namespace
 
-RankRates measure_rates(World& world, const MachineBenchOptions& options) {
-  return RateBench(world, options).run();
+RankRates measure_rates(World& world, Stream& stream, const MachineBenchOptions& options) {
+  return RateBench(world, stream, options).run();
 }
 
-LinkRates measure_links(World& world, const MachineBenchOptions& options) {
-  return LinkBench(world, options).run();
+LinkRates measure_links(World& world, Stream& stream, const MachineBenchOptions& options) {
+  return LinkBench(world, stream, options).run();
 }
 
 }  // namespace heddle

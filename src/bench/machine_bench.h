@@ -8,6 +8,7 @@
 #include "comm/world.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
+#include "tensor/stream.h"
 
 namespace heddle {
 
@@ -55,17 +56,17 @@ struct LinkRates {
 };
 
 struct MachineBenchOptions {
-  int threads = 1;  ///< of each rank
-  Device device = {};
   DType dtype = DType::f32;
   int rounds = 7;
   /// Called on the first rank after every measurement with how many there were and will be.
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};
 };
 
-/// Every rank of `world` calls them at the same time; all get the same answer.
-RankRates measure_rates(World& world, const MachineBenchOptions& options);
+/// Every rank of `world` calls them at the same time, with a stream of its own on the device; all
+/// get the same answer. With the same stream again, a GPU's algorithms are not chosen anew, which
+/// takes most of the time.
+RankRates measure_rates(World& world, Stream& stream, const MachineBenchOptions& options);
 /// Nothing where there is but one rank.
-LinkRates measure_links(World& world, const MachineBenchOptions& options);
+LinkRates measure_links(World& world, Stream& stream, const MachineBenchOptions& options);
 
 }  // namespace heddle

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "base/quantile.h"
 #include "planner/gemm.h"
 
 namespace heddle {
@@ -17,15 +16,18 @@ double& matrix_rate(planner::Device& device, DType dtype) {
   return dtype == DType::f16 ? device.matrix_f16 : device.matrix_f32;
 }
 
+double product_seconds(const planner::Device& device, DType dtype, const ProductSample& sample) {
+  return planner::gemm_seconds(device, device.matrix_rate(dtype),
+                               static_cast<double>(size_of(dtype)),
+                               {sample.m, sample.n, sample.k, 1.0});
+}
+
 /// Sum of squared logarithms of predicted over measured.
 double misfit(const planner::Device& device, DType dtype,
               const std::vector<ProductSample>& products) {
   double sum = 0.0;
   for (const ProductSample& sample : products) {
-    const double predicted = planner::gemm_seconds(device, device.matrix_rate(dtype),
-                                                   static_cast<double>(size_of(dtype)),
-                                                   {sample.m, sample.n, sample.k, 1.0});
-    const double error = std::log(predicted / sample.seconds);
+    const double error = std::log(product_seconds(device, dtype, sample) / sample.seconds);
     sum += error * error;
   }
   return sum;
@@ -63,23 +65,27 @@ void fit_products(planner::Device& device, DType dtype, const RankRates& rates) 
   }
 }
 
-/// What of the rate of aligned products those reach that a smaller power of two divides: the middle
-/// of all samples of that power, each against the machine as it was fitted to the aligned ones. A
-/// larger power is never worse.
+int alignment_of(const ProductSample& sample) {
+  return planner::alignment_power({sample.m, sample.n, sample.k, 1.0});
+}
+
+/// What of the rate of aligned products those reach that a smaller power of two divides: as much
+/// slower as all samples of that power are in the mean, against the machine as it was fitted to the
+/// aligned ones. (Outputs, inputs and gradients differ, and a layer has them all.) A larger power
+/// is never worse.
 void fit_alignment(planner::Device& device, DType dtype,
                    const std::vector<ProductSample>& products) {
   auto& alignment = device.gemm.alignment;
   for (std::size_t power = alignment.size() - 1; power-- > 0;) {
-    std::vector<double> shares;
+    double slower = 0.0;
+    int count = 0;
     for (const ProductSample& sample : products) {
-      const planner::GemmShape shape{sample.m, sample.n, sample.k, 1.0};
-      if (planner::alignment_power(shape) != static_cast<int>(power)) continue;
-      shares.push_back(planner::gemm_seconds(device, device.matrix_rate(dtype),
-                                             static_cast<double>(size_of(dtype)), shape) /
-                       sample.seconds);
+      if (alignment_of(sample) != static_cast<int>(power)) continue;
+      slower += sample.seconds / product_seconds(device, dtype, sample);
+      ++count;
     }
-    alignment[power] = shares.empty() ? alignment[power + 1]
-                                      : std::min(alignment[power + 1], quantile(shares, 0.5));
+    alignment[power] =
+        count == 0 ? alignment[power + 1] : std::min(alignment[power + 1], count / slower);
   }
 }
 
@@ -114,8 +120,7 @@ planner::SharedDevice fit_rank(const MachineSamples& samples, const RankRates& r
   RankRates aligned = rates;
   if (samples.is_gpu) {
     std::erase_if(aligned.products, [](const ProductSample& sample) {
-      return planner::alignment_power({sample.m, sample.n, sample.k, 1.0}) <
-             GemmModel::kAlignments - 1;
+      return alignment_of(sample) < GemmModel::kAlignments - 1;
     });
   }
   fit_products(device, samples.dtype, aligned);
@@ -185,6 +190,32 @@ planner::Machine fit_machine(const MachineSamples& samples) {
 double product_error(const planner::Device& device, DType dtype, const RankRates& rates) {
   return std::sqrt(misfit(device, dtype, rates.products) /
                    static_cast<double>(rates.products.size()));
+}
+
+JsonValue samples_json(const MachineSamples& samples, const planner::Machine& machine) {
+  constexpr std::array kKinds = {"output", "input_gradient", "weight_gradient"};
+  const RankRates& rates = samples.rates.front();
+  JsonValue products = JsonValue::array();
+  for (const ProductSample& sample : rates.products) {
+    products.push_back(
+        {{"kind", kKinds[static_cast<std::size_t>(sample.kind)]},
+         {"m", sample.m},
+         {"n", sample.n},
+         {"k", sample.k},
+         {"seconds", sample.seconds},
+         {"fitted_seconds", product_seconds(machine.device, samples.dtype, sample)}});
+  }
+  return {{"device", samples.device_name},
+          {"dtype", name_of(samples.dtype)},
+          {"product_flops", rates.product_flops},
+          {"attention_flops", rates.attention_flops},
+          {"attention_by_head", rates.attention_by_head},
+          {"block_bytes_per_second", rates.block_bytes},
+          {"copy_bytes_per_second", rates.copy_bytes},
+          {"logit_seconds", rates.logit_seconds},
+          {"parameter_seconds", rates.parameter_seconds},
+          {"kernel_seconds", rates.kernel_seconds},
+          {"products", std::move(products)}};
 }
 
 }  // namespace heddle

@@ -26,8 +26,9 @@ class Adviser {
     const std::int64_t t = plan_.tp;
     check_aligned("MLP width", spec.ffn, t, rounded(spec.ffn, kAligned * t));
     check_aligned("hidden size", spec.hidden, t, rounded(spec.hidden, kAligned * t));
-    // One rank's rows of the table are padded, not the model's.
-    const std::int64_t rows = (spec.vocab + t - 1) / t;
+    // One rank's rows of the table, padded as Heddle does on a GPU, not the model's.
+    const std::int64_t rows =
+        rounded_up(spec.vocab, t * vocabulary_multiple(job_.stack.place())) / t;
     if (efficiency(rows) < 0.98) {
       say("the vocabulary of {} gives {} rows per rank, which run at {:.0f} % of the rate; pad it "
           "to "

@@ -154,10 +154,8 @@ class BlockModel {
   // ---- The ends ---------------------------------------------------------------------------------
 
   void fill_ends(BlockCost& cost) const {
-    const auto vocab = static_cast<double>(spec_.vocab);
-    const double rows = std::ceil(vocab / t_);
-    fill_head(T_, rows, cost.head_forward, cost.head_backward);
-    fill_head(T_ / t_, vocab, cost.whole_head_forward, cost.whole_head_backward);
+    fill_head(T_, table_rows(t_), cost.head_forward, cost.head_backward);
+    fill_head(T_ / t_, table_rows(1.0), cost.whole_head_forward, cost.whole_head_backward);
     cost.embedding.device = cost.whole_embedding.device = memory(4.0 * T_ * h_ * e_);
     if (t_ == 1) return;
     const double bytes = T_ * h_ * e_, small = collective(CommOp::all_reduce, 4.0 * T_);
@@ -169,6 +167,12 @@ class BlockModel {
       cost.whole_embedding.comm = cost.whole_head_backward.comm =
           collective(CommOp::all_gather, bytes);
     }
+  }
+
+  /// Of each of so many ranks that divide the vocabulary.
+  double table_rows(double ranks) const {
+    const auto multiple = static_cast<double>(vocabulary_multiple(stack_.place()));
+    return std::ceil(static_cast<double>(spec_.vocab) / (ranks * multiple)) * multiple;
   }
 
   void fill_head(double tokens, double rows, PassCost& forward, PassCost& backward) const {

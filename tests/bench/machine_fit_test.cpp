@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json.h"
 #include "planner/gemm.h"
 #include "planner/machine_text.h"
 
@@ -98,6 +99,35 @@ TEST(FitMachine, FindsWhatUnalignedProductsAndSizesOfHeadsReachOnAGpu) {
   EXPECT_NEAR(reaches(80), 2e10, 1e8);
   EXPECT_NEAR(reaches(104), 6e10, 1e8);
   EXPECT_NEAR(reaches(256), 1e11, 1e8);
+}
+
+TEST(FitMachine, AnAlignmentIsAsMuchSlowerAsItsProductsAreInTheMean) {
+  MachineSamples samples{
+      .name = "m", .device_name = "gpu", .memory_bytes = 8e10, .processors = 132};
+  samples.is_gpu = true;
+  samples.dtype = DType::bf16;
+  samples.rates = {rates_of(2e11, 30, 10, 1)};
+  const planner::Device device = fit_machine(samples).device;
+  // As outputs hardly slower, as inputs three times.
+  for (const auto& [n, k, slower] :
+       {std::array{5461.0, 2048.0, 1.0}, std::array{2048.0, 5461.0, 3.0}}) {
+    const double aligned =
+        planner::gemm_seconds(device, device.matrix_bf16, 2.0, {8192.0, n, k, 1.0});
+    samples.rates[0].products.push_back(
+        {ProductSample::Kind::output, 8192.0, n, k, slower * aligned});
+  }
+  EXPECT_NEAR(fit_machine(samples).device.gemm.alignment[0], 0.5, 1e-3);
+}
+
+TEST(FitMachine, SamplesStandBesideWhatTheMachineGivesThem) {
+  const MachineSamples samples = samples_of_two();
+  const Json json = Json::parse(samples_json(samples, fit_machine(samples)).dump());
+  ASSERT_EQ(json["products"].size(), samples.rates[0].products.size());
+  const Json& first = json["products"][0];
+  EXPECT_EQ(first["kind"], "output");
+  EXPECT_EQ(first["m"], 128.0);
+  EXPECT_EQ(first["seconds"], samples.rates[0].products[0].seconds);
+  EXPECT_NEAR(first["fitted_seconds"].get<double>() / first["seconds"].get<double>(), 1.0, 0.05);
 }
 
 TEST(FitMachine, OfASingleRankNeedsNoLinks) {
