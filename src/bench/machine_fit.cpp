@@ -16,10 +16,14 @@ double& matrix_rate(planner::Device& device, DType dtype) {
   return dtype == DType::f16 ? device.matrix_f16 : device.matrix_f32;
 }
 
+planner::GemmShape shape_of(const ProductSample& sample) {
+  const double inputs = sample.kind == ProductSample::Kind::output ? sample.k : sample.n;
+  return {sample.m, sample.n, sample.k, 1.0, inputs};
+}
+
 double product_seconds(const planner::Device& device, DType dtype, const ProductSample& sample) {
   return planner::gemm_seconds(device, device.matrix_rate(dtype),
-                               static_cast<double>(size_of(dtype)),
-                               {sample.m, sample.n, sample.k, 1.0});
+                               static_cast<double>(size_of(dtype)), shape_of(sample));
 }
 
 /// Sum of squared logarithms of predicted over measured.
@@ -65,28 +69,39 @@ void fit_products(planner::Device& device, DType dtype, const RankRates& rates) 
   }
 }
 
-int alignment_of(const ProductSample& sample) {
-  return planner::alignment_power({sample.m, sample.n, sample.k, 1.0});
+constexpr int kAligned = GemmModel::kAlignments - 1;
+
+bool is_aligned(const ProductSample& sample) {
+  const auto [inputs, others] = planner::alignment_powers(shape_of(sample));
+  return inputs == kAligned && others == kAligned;
 }
 
-/// What of the rate of aligned products those reach that a smaller power of two divides: as much
-/// slower as all samples of that power are in the mean, against the machine as it was fitted to the
-/// aligned ones. (Outputs, inputs and gradients differ, and a layer has them all.) A larger power
-/// is never worse.
+/// What of the rate of aligned products those reach where a smaller power of two divides the inputs
+/// of a layer, or the other dimensions: as much slower as all such samples are in the mean, against
+/// the machine as it was fitted to the aligned ones. (The three passes differ, and every layer
+/// makes all of them.) A larger power is never worse.
 void fit_alignment(planner::Device& device, DType dtype,
                    const std::vector<ProductSample>& products) {
-  auto& alignment = device.gemm.alignment;
-  for (std::size_t power = alignment.size() - 1; power-- > 0;) {
-    double slower = 0.0;
-    int count = 0;
-    for (const ProductSample& sample : products) {
-      if (alignment_of(sample) != static_cast<int>(power)) continue;
-      slower += sample.seconds / product_seconds(device, dtype, sample);
-      ++count;
+  const planner::Device aligned = device;
+  const auto fit = [&](GemmModel::ByPower& alignment, int planner::AlignmentPowers::*power_of,
+                       int planner::AlignmentPowers::*aligned_power) {
+    for (std::size_t power = kAligned; power-- > 0;) {
+      double slower = 0.0;
+      int count = 0;
+      for (const ProductSample& sample : products) {
+        const auto powers = planner::alignment_powers(shape_of(sample));
+        if (powers.*power_of != static_cast<int>(power) || powers.*aligned_power != kAligned)
+          continue;
+        slower += sample.seconds / product_seconds(aligned, dtype, sample);
+        ++count;
+      }
+      alignment[power] =
+          count == 0 ? alignment[power + 1] : std::min(alignment[power + 1], count / slower);
     }
-    alignment[power] =
-        count == 0 ? alignment[power + 1] : std::min(alignment[power + 1], count / slower);
-  }
+  };
+  using Powers = planner::AlignmentPowers;
+  fit(device.gemm.alignment, &Powers::others, &Powers::inputs);
+  fit(device.gemm.input_alignment, &Powers::inputs, &Powers::others);
 }
 
 /// Products fall into tiles on a GPU; a CPU's are too small to count.
@@ -119,9 +134,8 @@ planner::SharedDevice fit_rank(const MachineSamples& samples, const RankRates& r
   set_tiles(device, samples.is_gpu);
   RankRates aligned = rates;
   if (samples.is_gpu) {
-    std::erase_if(aligned.products, [](const ProductSample& sample) {
-      return alignment_of(sample) < GemmModel::kAlignments - 1;
-    });
+    std::erase_if(aligned.products,
+                  [](const ProductSample& sample) { return !is_aligned(sample); });
   }
   fit_products(device, samples.dtype, aligned);
   if (samples.is_gpu) fit_alignment(device, samples.dtype, rates.products);

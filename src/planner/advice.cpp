@@ -29,11 +29,11 @@ class Adviser {
     // One rank's rows of the table, padded as Heddle does on a GPU, not the model's.
     const std::int64_t rows =
         rounded_up(spec.vocab, t * vocabulary_multiple(job_.stack.place())) / t;
-    if (efficiency(rows) < 0.98) {
+    if (output_efficiency(rows) < 0.98) {
       say("the vocabulary of {} gives {} rows per rank, which run at {:.0f} % of the rate; pad it "
           "to "
           "{}",
-          spec.vocab, rows, 100 * efficiency(rows), rounded_up(spec.vocab, kAligned * t));
+          spec.vocab, rows, 100 * output_efficiency(rows), rounded_up(spec.vocab, kAligned * t));
     }
     check_heads();
     check_tokens();
@@ -50,8 +50,16 @@ class Adviser {
   }
 
   std::int64_t ups() const { return job_.spec.mlp == ModelSpec::Mlp::swiglu ? 2 : 1; }
-  double efficiency(std::int64_t size) const {
+  /// Of layers that have so many outputs or rows.
+  double output_efficiency(std::int64_t size) const {
     return alignment_efficiency(machine_.device.gemm, {4096, static_cast<double>(size), 4096});
+  }
+  /// Of a layer that has so many outputs and one that has so many inputs, together.
+  double efficiency(std::int64_t size) const {
+    const auto inputs = static_cast<double>(size);
+    const double of_inputs =
+        alignment_efficiency(machine_.device.gemm, {4096, 4096, inputs, 1.0, inputs});
+    return 2.0 / (1.0 / output_efficiency(size) + 1.0 / of_inputs);
   }
 
   void check_aligned(const char* name, std::int64_t whole, std::int64_t parts,
@@ -82,9 +90,9 @@ class Adviser {
 
   void check_tokens() {
     const std::int64_t tokens = plan_.sequences * job_.seq_len;
-    if (efficiency(tokens) >= 0.98) return;
+    if (output_efficiency(tokens) >= 0.98) return;
     say("micro-batches of {} tokens run at {:.0f} % of the rate; {} are aligned", tokens,
-        100 * efficiency(tokens), rounded_up(tokens, kAligned));
+        100 * output_efficiency(tokens), rounded_up(tokens, kAligned));
   }
 
   void check_waves(const char* name, std::int64_t width, std::int64_t depth) {

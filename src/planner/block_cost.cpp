@@ -51,6 +51,10 @@ class BlockModel {
   double product(double m, double n, double k, double batch = 1, double efficiency = 1) const {
     return gemm_seconds(machine_.device, rate_, e_, {m, n, k, batch}, efficiency);
   }
+  /// Of a linear layer with so many inputs.
+  double layer_product(double m, double n, double k, double inputs) const {
+    return gemm_seconds(machine_.device, rate_, e_, {m, n, k, 1.0, inputs});
+  }
   double memory(double bytes) const { return bytes / machine_.device.memory_bytes_per_s; }
   double kernels(double count) const { return count * machine_.device.kernel_s; }
   double launches(double count, double collectives) const {
@@ -83,9 +87,10 @@ class BlockModel {
     double backward = 2.5 * attention + memory(of_layers.touched_bytes_b + residual);
     double weights = 0.0;
     for (const auto& [rows, in, out] : of_layers.products) {
-      forward += product(rows, out, in);
-      backward += product(rows, in, out);
-      weights += product(in, out, rows);
+      const auto inputs = static_cast<double>(in);
+      forward += layer_product(rows, out, in, inputs);
+      backward += layer_product(rows, in, out, inputs);
+      weights += layer_product(in, out, rows, inputs);
     }
     cost.forward = {.device = forward / dry.kinds + kernels(stack_.kernels_forward),
                     .comm = seconds_of(of_layers.calls_f) / dry.kinds,
@@ -180,9 +185,9 @@ class BlockModel {
     // forward.
     constexpr double kForward = 14.0 / 24.0;
     const double touched = memory(machine_.software.loss_bytes * tokens * rows);
-    forward.device = product(tokens, rows, h_) + kForward * touched;
-    backward.device =
-        product(tokens, h_, rows) + product(h_, rows, tokens) + (1.0 - kForward) * touched;
+    forward.device = layer_product(tokens, rows, h_, h_) + kForward * touched;
+    backward.device = layer_product(tokens, h_, rows, h_) + layer_product(h_, rows, tokens, h_) +
+                      (1.0 - kForward) * touched;
   }
 
   const Machine& machine_;

@@ -164,10 +164,14 @@ GemmModel read_gemm(Section in) {
     }
     gemm.tile[static_cast<std::size_t>(gemm.tiles++)] = {row[0], row[1], row[2]};
   }
+  // The second row is of a layer's inputs; as the first where there is none.
   const auto alignment = in.rows("alignment", GemmModel::kAlignments);
+  if (alignment.size() > 2) in.refuse("alignment", "has more than two rows");
   for (std::size_t i = 0; i < gemm.alignment.size(); ++i) {
     gemm.alignment[i] = alignment.front()[i];
-    if (gemm.alignment[i] <= 0.0 || gemm.alignment[i] > 1.0) {
+    gemm.input_alignment[i] = alignment.back()[i];
+    for (const double fraction : {gemm.alignment[i], gemm.input_alignment[i]}) {
+      if (fraction > 0.0 && fraction <= 1.0) continue;
       in.refuse("alignment", "has an entry that is not a fraction of at most 1");
     }
   }

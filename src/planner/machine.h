@@ -29,8 +29,10 @@ struct GemmModel {
   double batched = 1.0;  ///< of `efficiency`, for many small products (attention)
   int tiles = 0;
   std::array<Tile, kMostTiles> tile{};
-  /// Rate by the largest power of two that divides all three dimensions: 1, 2, 4, ... 64.
-  std::array<double, kAlignments> alignment{1, 1, 1, 1, 1, 1, 1};
+  using ByPower = std::array<double, kAlignments>;
+  /// Rate by the largest power of two that divides all three dimensions: 1, 2, 4, ... 64. The
+  /// inputs of a linear layer, whose rows its weights have too, may cost more than its outputs.
+  ByPower alignment{1, 1, 1, 1, 1, 1, 1}, input_alignment{1, 1, 1, 1, 1, 1, 1};
 };
 
 struct Device {

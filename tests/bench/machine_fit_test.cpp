@@ -101,22 +101,28 @@ TEST(FitMachine, FindsWhatUnalignedProductsAndSizesOfHeadsReachOnAGpu) {
   EXPECT_NEAR(reaches(256), 1e11, 1e8);
 }
 
-TEST(FitMachine, AnAlignmentIsAsMuchSlowerAsItsProductsAreInTheMean) {
+TEST(FitMachine, AnAlignmentIsAsMuchSlowerAsThePassesOfALayerAreInTheMean) {
   MachineSamples samples{
       .name = "m", .device_name = "gpu", .memory_bytes = 8e10, .processors = 132};
   samples.is_gpu = true;
   samples.dtype = DType::bf16;
   samples.rates = {rates_of(2e11, 30, 10, 1)};
   const planner::Device device = fit_machine(samples).device;
-  // As outputs hardly slower, as inputs three times.
-  for (const auto& [n, k, slower] :
-       {std::array{5461.0, 2048.0, 1.0}, std::array{2048.0, 5461.0, 3.0}}) {
-    const double aligned =
-        planner::gemm_seconds(device, device.matrix_bf16, 2.0, {8192.0, n, k, 1.0});
-    samples.rates[0].products.push_back(
-        {ProductSample::Kind::output, 8192.0, n, k, slower * aligned});
-  }
-  EXPECT_NEAR(fit_machine(samples).device.gemm.alignment[0], 0.5, 1e-3);
+  using Kind = ProductSample::Kind;
+  const auto add = [&](Kind kind, double m, double n, double k, double slower) {
+    const double aligned = planner::gemm_seconds(device, device.matrix_bf16, 2.0, {m, n, k, 1.0});
+    samples.rates[0].products.push_back({kind, m, n, k, slower * aligned});
+  };
+  add(Kind::output, 8192, 5461, 2048, 1.0);
+  add(Kind::input_gradient, 8192, 2048, 5461, 1.5);
+  add(Kind::weight_gradient, 5461, 2048, 8192, 2.0);
+  add(Kind::output, 8192, 2048, 5461, 2.0);
+  add(Kind::input_gradient, 8192, 5461, 2048, 4.0);
+  add(Kind::weight_gradient, 2048, 5461, 8192, 3.0);
+  const planner::GemmModel fitted = fit_machine(samples).device.gemm;
+  EXPECT_NEAR(fitted.alignment[0], 1 / 1.5, 1e-3);
+  EXPECT_NEAR(fitted.input_alignment[0], 1 / 3.0, 1e-3);
+  EXPECT_EQ(fitted.alignment[1], 1.0);
 }
 
 TEST(FitMachine, SamplesStandBesideWhatTheMachineGivesThem) {

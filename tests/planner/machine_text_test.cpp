@@ -22,6 +22,7 @@ Machine shared_machine() {
   shared.device.memory_bytes_per_s = 900e9;
   shared.software.fused_attention = 0.25;
   shared.software.attention_by_head = {{64, 0.5}, {80, 0.25}};
+  shared.device.gemm.input_alignment[0] = 0.125;
   machine.shared.push_back(shared);
   return machine;
 }
