@@ -189,7 +189,7 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     begin = time.monotonic()
     found = run(arguments)
-    print(f"\n{json.dumps(found, indent=1)}\nall in {time.monotonic() - begin:.0f} s")
+    print(f"\n{json.dumps(found)}\nall in {time.monotonic() - begin:.0f} s")
     sys.exit(0 if holds(found) else 1)
 
 
