@@ -99,6 +99,9 @@ TEST(FitMachine, FindsWhatUnalignedProductsAndSizesOfHeadsReachOnAGpu) {
   EXPECT_NEAR(reaches(80), 2e10, 1e8);
   EXPECT_NEAR(reaches(104), 6e10, 1e8);
   EXPECT_NEAR(reaches(256), 1e11, 1e8);
+  const planner::Machine read = planner::parse_machine(planner::machine_text(fitted, {}), "m");
+  EXPECT_NEAR(read.device.gemm.alignment[0], fitted.device.gemm.alignment[0], 1e-5);
+  EXPECT_EQ(read.software.attention_by_head.size(), 3u);
 }
 
 TEST(FitMachine, AnAlignmentIsAsMuchSlowerAsThePassesOfALayerAreInTheMean) {
