@@ -30,8 +30,9 @@ struct MachineSizes {
   std::vector<std::int64_t> tokens;
   std::array<std::int64_t, 2> head;  ///< words and width of the output projection
   std::int64_t head_tokens, block_tokens, width, feed_forward, parameters, copied;
-  std::int64_t pool;               ///< elements among which operands lie
-  std::int64_t reference, square;  ///< sides of the products that others are compared with
+  std::int64_t pool;                ///< elements among which operands lie
+  std::vector<std::int64_t> heads;  ///< sizes for which attention is measured
+  std::int64_t reference, square;   ///< sides of the products that others are compared with
 };
 
 MachineSizes sizes_on(Device device) {
@@ -56,6 +57,7 @@ MachineSizes sizes_on(Device device) {
             .parameters = 16'000'000,
             .copied = 32'000'000,
             .pool = 24'000'000,
+            .heads = {64},
             .reference = 1024,
             .square = 2048};
   }
@@ -77,6 +79,7 @@ MachineSizes sizes_on(Device device) {
           .parameters = 200'000'000,
           .copied = 256'000'000,
           .pool = 600'000'000,
+          .heads = {64, 80, 96, 128},
           .reference = 4096,
           .square = 8192};
 }
@@ -193,18 +196,18 @@ class Turns {
 /// The work of one rank, by what of the cost model it calibrates.
 class RateBench {
  public:
-  RateBench(World& world, const MachineBenchOptions& options)
+  RateBench(World& world, Stream& stream, const MachineBenchOptions& options)
       : world_(world),
         options_(options),
-        sizes_(sizes_on(options.device)),
-        stream_(options.threads, options.device),
-        memory_(options.device),
-        turns_(world.all(), stream_, options) {
-    stream_.set_deterministic(false);
+        sizes_(sizes_on(stream.device())),
+        stream_(stream),
+        memory_(stream.device()),
+        turns_(world.all(), stream, options) {
+    stream.set_deterministic(false);
   }
 
   RankRates run() {
-    RankRates rates{.ranks = world_.size(), .threads = options_.threads};
+    RankRates rates{.ranks = world_.size(), .threads = stream_.threads()};
     inputs_.emplace(tensor({sizes_.pool}));
     outputs_.emplace(tensor({sizes_.pool}));
     gradients_.emplace(options_.dtype == DType::f32 ? tensor({sizes_.pool})
@@ -222,9 +225,12 @@ class RateBench {
     for (std::size_t i = 0; i < rates.products.size(); ++i) {
       rates.products[i].seconds = turns_.seconds(products_[i]);
     }
-    double seconds = 0;
-    for (const std::size_t item : attention_) seconds += turns_.seconds(item);
-    rates.attention_flops = attention_flops_ / seconds;
+    for (const AttentionItems& items : attention_) {
+      const double flops =
+          items.flops / (turns_.seconds(items.forward) + turns_.seconds(items.backward));
+      if (items.head_dim == kUsualHead) rates.attention_flops = flops;
+      rates.attention_by_head.push_back({static_cast<double>(items.head_dim), flops});
+    }
     rates.block_bytes = block_bytes_ / turns_.seconds(block_);
     rates.copy_bytes = 8.0 * static_cast<double>(sizes_.copied) / turns_.seconds(copy_);
     rates.logit_seconds =
@@ -309,24 +315,42 @@ class RateBench {
         }
       }
       add_product(rates, kind, sizes_.head_tokens, sizes_.head[0], sizes_.head[1]);
+      if (stream_.device().kind == Device::Kind::cuda) add_unaligned_products(rates, kind);
     }
   }
 
+  /// A width a little below an aligned one, that only 1, 2, 4, ... 32 divides, as a layer's outputs
+  /// and as its inputs: a model that has it once has it as both. And an odd vocabulary.
+  void add_unaligned_products(RankRates& rates, ProductSample::Kind kind) {
+    const std::int64_t tokens = sizes_.tokens.back();
+    for (std::int64_t power = 1; power < 64; power *= 2) {
+      const std::int64_t unaligned = sizes_.feed_forward - 64 + power;
+      add_product(rates, kind, tokens, unaligned, sizes_.width);
+      add_product(rates, kind, tokens, sizes_.width, unaligned);
+    }
+    constexpr std::int64_t kWords = 50257;  // GPT-2's
+    add_product(rates, kind, sizes_.head_tokens, kWords, sizes_.head[1]);
+  }
+
   void add_attention() {
-    const bool is_cpu = options_.device.kind == Device::Kind::cpu;
-    const std::int64_t B = is_cpu ? 2 : 8, S = is_cpu ? 256 : 2048, H = is_cpu ? 8 : 16, K = 64;
+    for (const std::int64_t head_dim : sizes_.heads) add_attention(head_dim);
+  }
+
+  void add_attention(std::int64_t K) {
+    const bool is_cpu = stream_.device().kind == Device::Kind::cpu;
+    const std::int64_t B = is_cpu ? 2 : 8, S = is_cpu ? 256 : 2048, H = is_cpu ? 8 : 1024 / K;
     const Shape shape{B, S, H, K};
     const Tensor q = tensor(shape), k = tensor(shape), v = tensor(shape), out = tensor(shape);
     const Tensor dq = tensor(shape), dk = tensor(shape), dv = tensor(shape);
     const Tensor lse = precise({B, H, S}), delta = precise({B, H, S});
     constexpr double kScale = 0.125;
-    attention_.push_back(
-        turns_.add([=, this] { ops::attention_forward(q, k, v, {}, kScale, out, lse, stream_); }));
-    attention_.push_back(turns_.add([=, this] {
+    const std::size_t forward =
+        turns_.add([=, this] { ops::attention_forward(q, k, v, {}, kScale, out, lse, stream_); });
+    const std::size_t backward = turns_.add([=, this] {
       ops::attention_backward(out, q, k, v, out, lse, {}, kScale, dq, dk, dv, delta, stream_);
-    }));
+    });
     // Two products forward and five backward, half of each masked.
-    attention_flops_ = 7.0 * static_cast<double>(B * H * S * S * K);
+    attention_.push_back({K, forward, backward, 7.0 * static_cast<double>(B * H * S * S * K)});
   }
 
   /// What a block of a Llama does between its products, forward and backward.
@@ -395,29 +419,36 @@ class RateBench {
   World& world_;
   const MachineBenchOptions& options_;
   const MachineSizes sizes_;
-  Stream stream_;
+  Stream& stream_;
   Memory memory_;
   Turns turns_;
   std::optional<Places> inputs_, outputs_, gradients_;
-  std::vector<std::size_t> products_, attention_;
+  std::vector<std::size_t> products_;
+  /// With heads of one size.
+  struct AttentionItems {
+    std::int64_t head_dim;
+    std::size_t forward, backward;
+    double flops;
+  };
+  static constexpr std::int64_t kUsualHead = 64;
+  std::vector<AttentionItems> attention_;
   std::size_t block_ = 0, loss_ = 0, update_ = 0, copy_ = 0, kernel_ = 0;
-  double attention_flops_ = 0, block_bytes_ = 0;
+  double block_bytes_ = 0;
 };
 
 /// Collectives among all ranks and messages between the first two.
 class LinkBench {
  public:
-  LinkBench(World& world, const MachineBenchOptions& options)
+  LinkBench(World& world, Stream& stream, const MachineBenchOptions& options)
       : all_(world.all()),
-        options_(options),
-        stream_(options.threads, options.device),
-        memory_(options.device),
-        turns_(world.all(), stream_, options) {}
+        stream_(stream),
+        memory_(stream.device()),
+        turns_(world.all(), stream, options) {}
 
   LinkRates run() {
     LinkRates links{.ranks = all_.size()};
     if (all_.size() == 1) return links;
-    const std::int64_t side = sizes_on(options_.device).reference;
+    const std::int64_t side = sizes_on(stream_.device()).reference;
     const Tensor a = tensor(4 * side * side).view({side, side});
     const Tensor c = tensor(4 * side * side).view({side, side});
     turns_.set_reference(
@@ -484,20 +515,19 @@ class LinkBench {
   }
 
   Communicator& all_;
-  const MachineBenchOptions& options_;
-  Stream stream_;
+  Stream& stream_;
   Memory memory_;
   Turns turns_;
 };
 
 }  // namespace
 
-RankRates measure_rates(World& world, const MachineBenchOptions& options) {
-  return RateBench(world, options).run();
+RankRates measure_rates(World& world, Stream& stream, const MachineBenchOptions& options) {
+  return RateBench(world, stream, options).run();
 }
 
-LinkRates measure_links(World& world, const MachineBenchOptions& options) {
-  return LinkBench(world, options).run();
+LinkRates measure_links(World& world, Stream& stream, const MachineBenchOptions& options) {
+  return LinkBench(world, stream, options).run();
 }
 
 }  // namespace heddle

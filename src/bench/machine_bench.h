@@ -8,6 +8,7 @@
 #include "comm/world.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
+#include "tensor/stream.h"
 
 namespace heddle {
 
@@ -27,7 +28,9 @@ struct RankRates {
   double product_flops = 0;    ///< of one rank, in the square product that `bench train` also times
   double product_spread = 0;   ///< interquartile range of that over its median
   std::vector<ProductSample> products = {};
-  double attention_flops = 0;    ///< per second, forward and backward, masked half not counted
+  double attention_flops = 0;  ///< per second, forward and backward, masked half not counted
+  /// The same by size of heads, ascending; on a GPU.
+  std::vector<std::array<double, 2>> attention_by_head = {};
   double block_bytes = 0;        ///< per second, of what lies between a block's products
   double copy_bytes = 0;         ///< per second, read and written, beyond the caches
   double logit_seconds = 0;      ///< of cross entropy with its gradient
@@ -53,17 +56,17 @@ struct LinkRates {
 };
 
 struct MachineBenchOptions {
-  int threads = 1;  ///< of each rank
-  Device device = {};
   DType dtype = DType::f32;
   int rounds = 7;
   /// Called on the first rank after every measurement with how many there were and will be.
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};
 };
 
-/// Every rank of `world` calls them at the same time; all get the same answer.
-RankRates measure_rates(World& world, const MachineBenchOptions& options);
+/// Every rank of `world` calls them at the same time, with a stream of its own on the device; all
+/// get the same answer. With the same stream again, a GPU's algorithms are not chosen anew, which
+/// takes most of the time.
+RankRates measure_rates(World& world, Stream& stream, const MachineBenchOptions& options);
 /// Nothing where there is but one rank.
-LinkRates measure_links(World& world, const MachineBenchOptions& options);
+LinkRates measure_links(World& world, Stream& stream, const MachineBenchOptions& options);
 
 }  // namespace heddle

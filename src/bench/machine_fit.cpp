@@ -16,15 +16,22 @@ double& matrix_rate(planner::Device& device, DType dtype) {
   return dtype == DType::f16 ? device.matrix_f16 : device.matrix_f32;
 }
 
+planner::GemmShape shape_of(const ProductSample& sample) {
+  const double inputs = sample.kind == ProductSample::Kind::output ? sample.k : sample.n;
+  return {sample.m, sample.n, sample.k, 1.0, inputs};
+}
+
+double product_seconds(const planner::Device& device, DType dtype, const ProductSample& sample) {
+  return planner::gemm_seconds(device, device.matrix_rate(dtype),
+                               static_cast<double>(size_of(dtype)), shape_of(sample));
+}
+
 /// Sum of squared logarithms of predicted over measured.
 double misfit(const planner::Device& device, DType dtype,
               const std::vector<ProductSample>& products) {
   double sum = 0.0;
   for (const ProductSample& sample : products) {
-    const double predicted = planner::gemm_seconds(device, device.matrix_rate(dtype),
-                                                   static_cast<double>(size_of(dtype)),
-                                                   {sample.m, sample.n, sample.k, 1.0});
-    const double error = std::log(predicted / sample.seconds);
+    const double error = std::log(product_seconds(device, dtype, sample) / sample.seconds);
     sum += error * error;
   }
   return sum;
@@ -62,6 +69,41 @@ void fit_products(planner::Device& device, DType dtype, const RankRates& rates) 
   }
 }
 
+constexpr int kAligned = GemmModel::kAlignments - 1;
+
+bool is_aligned(const ProductSample& sample) {
+  const auto [inputs, others] = planner::alignment_powers(shape_of(sample));
+  return inputs == kAligned && others == kAligned;
+}
+
+/// What of the rate of aligned products those reach where a smaller power of two divides the inputs
+/// of a layer, or the other dimensions: as much slower as all such samples are in the mean, against
+/// the machine as it was fitted to the aligned ones. (The three passes differ, and every layer
+/// makes all of them.) A larger power is never worse.
+void fit_alignment(planner::Device& device, DType dtype,
+                   const std::vector<ProductSample>& products) {
+  const planner::Device aligned = device;
+  const auto fit = [&](GemmModel::ByPower& alignment, int planner::AlignmentPowers::*power_of,
+                       int planner::AlignmentPowers::*aligned_power) {
+    for (std::size_t power = kAligned; power-- > 0;) {
+      double slower = 0.0;
+      int count = 0;
+      for (const ProductSample& sample : products) {
+        const auto powers = planner::alignment_powers(shape_of(sample));
+        if (powers.*power_of != static_cast<int>(power) || powers.*aligned_power != kAligned)
+          continue;
+        slower += sample.seconds / product_seconds(aligned, dtype, sample);
+        ++count;
+      }
+      alignment[power] =
+          count == 0 ? alignment[power + 1] : std::min(alignment[power + 1], count / slower);
+    }
+  };
+  using Powers = planner::AlignmentPowers;
+  fit(device.gemm.alignment, &Powers::others, &Powers::inputs);
+  fit(device.gemm.input_alignment, &Powers::inputs, &Powers::others);
+}
+
 /// Products fall into tiles on a GPU; a CPU's are too small to count.
 void set_tiles(planner::Device& device, bool is_gpu) {
   GemmModel& gemm = device.gemm;
@@ -90,13 +132,25 @@ planner::SharedDevice fit_rank(const MachineSamples& samples, const RankRates& r
   device.vector_f32 = rates.block_bytes / 4.0;
   device.processors = samples.processors;
   set_tiles(device, samples.is_gpu);
-  fit_products(device, samples.dtype, rates);
+  RankRates aligned = rates;
+  if (samples.is_gpu) {
+    std::erase_if(aligned.products,
+                  [](const ProductSample& sample) { return !is_aligned(sample); });
+  }
+  fit_products(device, samples.dtype, aligned);
+  if (samples.is_gpu) fit_alignment(device, samples.dtype, rates.products);
   planner::Software& software = fitted.software;
   software.optimizer_bytes = rates.parameter_seconds * rates.block_bytes;
   software.loss_bytes = rates.logit_seconds * rates.block_bytes;
   software.variation = std::min(1.0, rates.variation);
   software.fused_attention =
       std::min(1.0, rates.attention_flops / device.matrix_rate(samples.dtype));
+  if (rates.attention_by_head.size() > 1) {
+    for (const auto& [head_dim, flops] : rates.attention_by_head) {
+      software.attention_by_head.push_back(
+          {head_dim, std::min(1.0, flops / device.matrix_rate(samples.dtype))});
+    }
+  }
   // Ranks of a CPU communicate with the cores that compute.
   software.contention = samples.is_gpu ? 0.1 : 1.0;
   return fitted;
@@ -150,6 +204,32 @@ planner::Machine fit_machine(const MachineSamples& samples) {
 double product_error(const planner::Device& device, DType dtype, const RankRates& rates) {
   return std::sqrt(misfit(device, dtype, rates.products) /
                    static_cast<double>(rates.products.size()));
+}
+
+JsonValue samples_json(const MachineSamples& samples, const planner::Machine& machine) {
+  constexpr std::array kKinds = {"output", "input_gradient", "weight_gradient"};
+  const RankRates& rates = samples.rates.front();
+  JsonValue products = JsonValue::array();
+  for (const ProductSample& sample : rates.products) {
+    products.push_back(
+        {{"kind", kKinds[static_cast<std::size_t>(sample.kind)]},
+         {"m", sample.m},
+         {"n", sample.n},
+         {"k", sample.k},
+         {"seconds", sample.seconds},
+         {"fitted_seconds", product_seconds(machine.device, samples.dtype, sample)}});
+  }
+  return {{"device", samples.device_name},
+          {"dtype", name_of(samples.dtype)},
+          {"product_flops", rates.product_flops},
+          {"attention_flops", rates.attention_flops},
+          {"attention_by_head", rates.attention_by_head},
+          {"block_bytes_per_second", rates.block_bytes},
+          {"copy_bytes_per_second", rates.copy_bytes},
+          {"logit_seconds", rates.logit_seconds},
+          {"parameter_seconds", rates.parameter_seconds},
+          {"kernel_seconds", rates.kernel_seconds},
+          {"products", std::move(products)}};
 }
 
 }  // namespace heddle

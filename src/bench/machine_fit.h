@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_value.h"
 #include "bench/machine_bench.h"
 #include "planner/machine.h"
 
@@ -28,5 +29,8 @@ planner::Machine fit_machine(const MachineSamples& samples);
 /// Relative error of every product of the samples, predicted with the machine that was fitted to
 /// them: root of the mean square.
 double product_error(const planner::Device& device, DType dtype, const RankRates& rates);
+
+/// What was measured of one rank alone, each product beside the seconds that `machine` gives it.
+JsonValue samples_json(const MachineSamples& samples, const planner::Machine& machine);
 
 }  // namespace heddle

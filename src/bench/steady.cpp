@@ -44,6 +44,10 @@ MeasuredPass faster_of(const MeasuredPass& a, const MeasuredPass& b) {
   }
   best.rates.kernel_seconds = std::min(a.rates.kernel_seconds, b.rates.kernel_seconds);
   best.rates.product_spread = std::max(a.rates.product_spread, b.rates.product_spread);
+  for (std::size_t i = 0; i < best.rates.attention_by_head.size(); ++i) {
+    best.rates.attention_by_head[i][1] =
+        std::max(a.rates.attention_by_head[i][1], b.rates.attention_by_head[i][1]);
+  }
   for (std::size_t i = 0; i < best.rates.products.size(); ++i) {
     best.rates.products[i].seconds =
         std::min(a.rates.products[i].seconds, b.rates.products[i].seconds);

@@ -91,10 +91,8 @@ std::size_t make_largest_products(const ModelSpec& spec, const TrainBenchOptions
   const std::int64_t holders = plan.vocabulary == VocabularyPlacement::tensor     ? plan.tp
                                : plan.vocabulary == VocabularyPlacement::pipeline ? plan.pp
                                                                                   : 1;
-  const std::int64_t here = (spec.vocab + holders - 1) / holders;
-  const std::int64_t vocab = stream.device().kind == Device::Kind::cpu
-                                 ? here
-                                 : (here + 127) / 128 * 128;  // as models have it there
+  const std::int64_t multiple = holders * vocabulary_multiple(stream.device());
+  const std::int64_t vocab = (spec.vocab + multiple - 1) / multiple * multiple / holders;
   const Tensor x = matrix(tokens, spec.hidden), weight = matrix(vocab, spec.hidden);
   const Tensor logits = matrix(tokens, vocab);
   ops::gemm(x, no, weight, yes, logits, {}, stream);

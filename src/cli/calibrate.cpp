@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file_system.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "bench/machine_fit.h"
 #include "bench/steady.h"
@@ -30,13 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_out(const fs::path& out) {
+void check_out(const char* option, const fs::path& out) {
   if (out.empty()) return;
   const fs::path folder = out.has_parent_path() ? out.parent_path() : fs::path(".");
   if (fs::is_directory(folder) && !fs::is_directory(out)) return;
   throw Error(
       ErrorCode::resources,
-      fmt::format("--out {} cannot be written: {}", out.string(),
+      fmt::format("{} {} cannot be written: {}", option, out.string(),
                   fs::is_directory(out) ? "it is a folder" : folder.string() + " is not a folder"),
       "give a file in a folder that is there");
 }
@@ -69,19 +70,20 @@ constexpr std::size_t kMostPasses = 4;
 class Measuring {
  public:
   Measuring(Device::Kind kind, DType dtype, int ranks)
-      : kind_(kind), ranks_(ranks), options_{.threads = thread_count(0, ranks), .dtype = dtype} {
+      : kind_(kind), ranks_(ranks), threads_(thread_count(0, ranks)), options_{.dtype = dtype} {
     options_.rounds = 4;  // of each pass
-    size_ = fmt::format("{} rank{} x {} thread{}", ranks_, ranks_ == 1 ? "" : "s", options_.threads,
-                        options_.threads == 1 ? "" : "s");
+    size_ = fmt::format("{} rank{} x {} thread{}", ranks_, ranks_ == 1 ? "" : "s", threads_,
+                        threads_ == 1 ? "" : "s");
   }
 
   void run(MachineSamples& samples) {
     run_on_devices(kind_, ranks_, [&](World& world, Device device) {
+      Stream stream(threads_, device);
       std::vector<MeasuredPass> passes;
       std::optional<MeasuredPass> steady;
       while (!steady) {
         if (passes.size() == kMostPasses) refuse(passes);
-        passes.push_back(measure(world, device, passes.size() + 1));
+        passes.push_back(measure(world, stream, passes.size() + 1));
         steady = steady_pass(passes);
         if (!steady && passes.size() > 1 && world.rank() == 0) {
           log_info("measuring again, not steady: {}", unsteadiness(passes));
@@ -94,18 +96,17 @@ class Measuring {
   }
 
  private:
-  MeasuredPass measure(World& world, Device device, std::size_t pass) const {
+  MeasuredPass measure(World& world, Stream& stream, std::size_t pass) const {
     MachineBenchOptions options = options_;
-    options.device = device;
     const auto line = [&](const char* what) {
       return progress_line(fmt::format("measuring {}, {}, pass {}", what, size_, pass),
                            "measurements");
     };
     const observe::CpuShare cores;
     options.progress = line("computation");
-    MeasuredPass measured{.rates = measure_rates(world, options)};
+    MeasuredPass measured{.rates = measure_rates(world, stream, options)};
     options.progress = line("communication");
-    measured.links = measure_links(world, options);
+    measured.links = measure_links(world, stream, options);
     // A GPU is not shared with those who have the cores, and processes of one launch are not
     // others.
     const bool knows_others =
@@ -123,7 +124,7 @@ class Measuring {
   }
 
   const Device::Kind kind_;
-  const int ranks_;
+  const int ranks_, threads_;
   MachineBenchOptions options_;
   std::string size_;
 };
@@ -164,7 +165,8 @@ std::vector<std::string> comments(const MachineSamples& samples, const planner::
 }  // namespace
 
 void calibrate(const CalibrateOptions& options) {
-  check_out(options.out);
+  check_out("--out", options.out);
+  check_out("--samples", options.samples);
   const bool is_gpu = options.device == "cuda";
   const ComputeChoice choice = compute_choice(options.device, !options.dtype.empty() ? options.dtype
                                                               : is_gpu               ? "bf16"
@@ -194,6 +196,10 @@ void calibrate(const CalibrateOptions& options) {
   const planner::Machine machine = fit_machine(samples);
   const std::string text =
       planner::machine_text(machine, comments(samples, machine, watch.seconds()));
+  if (!options.samples.empty()) {
+    write_file_atomically(real_file_system(), options.samples,
+                          samples_json(samples, machine).dump(1) + "\n");
+  }
   if (options.out.empty()) {
     fmt::print("{}", text);
     return;

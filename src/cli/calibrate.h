@@ -6,7 +6,8 @@
 namespace heddle::cli {
 
 struct CalibrateOptions {
-  std::filesystem::path out;   ///< empty: standard output
+  std::filesystem::path out;      ///< empty: standard output
+  std::filesystem::path samples;  ///< empty: not written
   int ranks = 0;               ///< most ranks at work at once; 0: two, or what a launcher started
   std::string device = "cpu";  ///< cpu or cuda
   std::string dtype = {};      ///< empty: f32 on a CPU, bf16 on a GPU

@@ -232,6 +232,9 @@ void add_doctor(Verb app) {
                 "file for heddle plan");
   verb.add_option("--out", options->calibrate.out,
                   "of --calibrate: the machine file; standard output when absent");
+  verb.add_option("--samples", options->calibrate.samples,
+                  "of --calibrate: a file for what was measured, every product beside its fit, as "
+                  "JSON; not written when absent");
   verb.add_option("--ranks", options->calibrate.ranks,
                   "of --calibrate: most ranks that share the machine; 0: two")
       .range(0, 1024);

@@ -45,7 +45,7 @@ class EndsBuilder {
         options_(options),
         tensor_(share.tensor),
         share_(share),
-        row_multiple_(device.kind == Device::Kind::cuda ? 128 : 1) {
+        row_multiple_(vocabulary_multiple(device)) {
     if (share.pipeline != nullptr) rows_ = TensorRules(*share.pipeline, false);
     if (is_on_tensor()) rows_ = share.tensor;
   }
@@ -143,8 +143,6 @@ class EndsBuilder {
   const TensorRules& tensor_;
   const DecoderShare& share_;
   TensorRules rows_;  // what the rows are divided by
-  /// A GPU's matrix products with the vocabulary are several times faster when its size, padded
-  /// with zeros, is a multiple of a tile.
   const std::int64_t row_multiple_;
 };
 
@@ -318,6 +316,10 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
   }
   if (share.vocabulary == VocabularyPlacement::pipeline) builder.add_ends();
   return std::move(builder.decoder());
+}
+
+std::int64_t vocabulary_multiple(Device device) {
+  return device.kind == Device::Kind::cuda ? 128 : 1;
 }
 
 std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device) {

@@ -26,18 +26,16 @@ class Adviser {
     const std::int64_t t = plan_.tp;
     check_aligned("MLP width", spec.ffn, t, rounded(spec.ffn, kAligned * t));
     check_aligned("hidden size", spec.hidden, t, rounded(spec.hidden, kAligned * t));
-    // One rank's rows of the table are padded, not the model's.
-    const std::int64_t rows = (spec.vocab + t - 1) / t;
-    if (efficiency(rows) < 0.98) {
+    // One rank's rows of the table, padded as Heddle does on a GPU, not the model's.
+    const std::int64_t rows =
+        rounded_up(spec.vocab, t * vocabulary_multiple(job_.stack.place())) / t;
+    if (output_efficiency(rows) < 0.98) {
       say("the vocabulary of {} gives {} rows per rank, which run at {:.0f} % of the rate; pad it "
           "to "
           "{}",
-          spec.vocab, rows, 100 * efficiency(rows), rounded_up(spec.vocab, kAligned * t));
+          spec.vocab, rows, 100 * output_efficiency(rows), rounded_up(spec.vocab, kAligned * t));
     }
-    if (spec.head_dim % kAligned != 0) {
-      say("heads of {} run at {:.0f} % of the rate; {} heads of {} are aligned", spec.head_dim,
-          100 * efficiency(spec.head_dim), std::max<std::int64_t>(1, spec.hidden / 128), 128);
-    }
+    check_heads();
     check_tokens();
     check_waves("the MLP's first product", ups() * spec.ffn / t, spec.hidden);
     check_waves("the product of q, k and v", (spec.heads + 2 * spec.kv_heads) * spec.head_dim / t,
@@ -52,8 +50,16 @@ class Adviser {
   }
 
   std::int64_t ups() const { return job_.spec.mlp == ModelSpec::Mlp::swiglu ? 2 : 1; }
-  double efficiency(std::int64_t size) const {
+  /// Of layers that have so many outputs or rows.
+  double output_efficiency(std::int64_t size) const {
     return alignment_efficiency(machine_.device.gemm, {4096, static_cast<double>(size), 4096});
+  }
+  /// Of a layer that has so many outputs and one that has so many inputs, together.
+  double efficiency(std::int64_t size) const {
+    const auto inputs = static_cast<double>(size);
+    const double of_inputs =
+        alignment_efficiency(machine_.device.gemm, {4096, 4096, inputs, 1.0, inputs});
+    return 2.0 / (1.0 / output_efficiency(size) + 1.0 / of_inputs);
   }
 
   void check_aligned(const char* name, std::int64_t whole, std::int64_t parts,
@@ -65,11 +71,28 @@ class Adviser {
         name, whole, size, parts, 100 * efficiency(size), better);
   }
 
+  /// Where attention was measured by size of heads, that is what counts; else how products over
+  /// them are aligned.
+  void check_heads() {
+    constexpr std::int64_t kGood = 128;
+    const std::int64_t size = job_.spec.head_dim;
+    const Software& software = machine_.software;
+    const double share = software.attention_by_head.empty()
+                             ? efficiency(size)
+                             : attention_efficiency(software, static_cast<double>(size)) /
+                                   attention_efficiency(software, static_cast<double>(kGood));
+    const bool is_known_bad =
+        software.attention_by_head.empty() ? size % kAligned != 0 : share < 0.95;
+    if (!is_known_bad) return;
+    say("heads of {} run at {:.0f} % of the rate; {} heads of {} are aligned", size, 100 * share,
+        std::max<std::int64_t>(1, job_.spec.hidden / kGood), kGood);
+  }
+
   void check_tokens() {
     const std::int64_t tokens = plan_.sequences * job_.seq_len;
-    if (efficiency(tokens) >= 0.98) return;
+    if (output_efficiency(tokens) >= 0.98) return;
     say("micro-batches of {} tokens run at {:.0f} % of the rate; {} are aligned", tokens,
-        100 * efficiency(tokens), rounded_up(tokens, kAligned));
+        100 * output_efficiency(tokens), rounded_up(tokens, kAligned));
   }
 
   void check_waves(const char* name, std::int64_t width, std::int64_t depth) {

@@ -51,6 +51,10 @@ class BlockModel {
   double product(double m, double n, double k, double batch = 1, double efficiency = 1) const {
     return gemm_seconds(machine_.device, rate_, e_, {m, n, k, batch}, efficiency);
   }
+  /// Of a linear layer with so many inputs.
+  double layer_product(double m, double n, double k, double inputs) const {
+    return gemm_seconds(machine_.device, rate_, e_, {m, n, k, 1.0, inputs});
+  }
   double memory(double bytes) const { return bytes / machine_.device.memory_bytes_per_s; }
   double kernels(double count) const { return count * machine_.device.kernel_s; }
   double launches(double count, double collectives) const {
@@ -73,7 +77,8 @@ class BlockModel {
   void fill_block(const DryBlocks& dry, BlockCost& cost) const {
     const Cost& of_layers = dry.cost;
     const double attention =
-        of_layers.attention_flops / (rate_ * machine_.software.fused_attention);
+        of_layers.attention_flops /
+        (rate_ * attention_efficiency(machine_.software, static_cast<double>(spec_.head_dim)));
     // Each branch is added to the stream, and its gradient.
     constexpr double kBranches = 2.0;
     const double residual = kBranches * 3.0 * T_ * h_ * e_ / (sequence_ ? t_ : 1.0) * dry.kinds;
@@ -82,9 +87,10 @@ class BlockModel {
     double backward = 2.5 * attention + memory(of_layers.touched_bytes_b + residual);
     double weights = 0.0;
     for (const auto& [rows, in, out] : of_layers.products) {
-      forward += product(rows, out, in);
-      backward += product(rows, in, out);
-      weights += product(in, out, rows);
+      const auto inputs = static_cast<double>(in);
+      forward += layer_product(rows, out, in, inputs);
+      backward += layer_product(rows, in, out, inputs);
+      weights += layer_product(in, out, rows, inputs);
     }
     cost.forward = {.device = forward / dry.kinds + kernels(stack_.kernels_forward),
                     .comm = seconds_of(of_layers.calls_f) / dry.kinds,
@@ -153,10 +159,8 @@ class BlockModel {
   // ---- The ends ---------------------------------------------------------------------------------
 
   void fill_ends(BlockCost& cost) const {
-    const auto vocab = static_cast<double>(spec_.vocab);
-    const double rows = std::ceil(vocab / t_);
-    fill_head(T_, rows, cost.head_forward, cost.head_backward);
-    fill_head(T_ / t_, vocab, cost.whole_head_forward, cost.whole_head_backward);
+    fill_head(T_, table_rows(t_), cost.head_forward, cost.head_backward);
+    fill_head(T_ / t_, table_rows(1.0), cost.whole_head_forward, cost.whole_head_backward);
     cost.embedding.device = cost.whole_embedding.device = memory(4.0 * T_ * h_ * e_);
     if (t_ == 1) return;
     const double bytes = T_ * h_ * e_, small = collective(CommOp::all_reduce, 4.0 * T_);
@@ -170,14 +174,20 @@ class BlockModel {
     }
   }
 
+  /// Of each of so many ranks that divide the vocabulary.
+  double table_rows(double ranks) const {
+    const auto multiple = static_cast<double>(vocabulary_multiple(stack_.place()));
+    return std::ceil(static_cast<double>(spec_.vocab) / (ranks * multiple)) * multiple;
+  }
+
   void fill_head(double tokens, double rows, PassCost& forward, PassCost& backward) const {
     // The logits, their exponentials and the gradient, mostly in 32 bits: rather more of it
     // forward.
     constexpr double kForward = 14.0 / 24.0;
     const double touched = memory(machine_.software.loss_bytes * tokens * rows);
-    forward.device = product(tokens, rows, h_) + kForward * touched;
-    backward.device =
-        product(tokens, h_, rows) + product(h_, rows, tokens) + (1.0 - kForward) * touched;
+    forward.device = layer_product(tokens, rows, h_, h_) + kForward * touched;
+    backward.device = layer_product(tokens, h_, rows, h_) + layer_product(h_, rows, tokens, h_) +
+                      (1.0 - kForward) * touched;
   }
 
   const Machine& machine_;

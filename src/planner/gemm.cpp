@@ -24,10 +24,22 @@ TileCount count_tiles(const GemmShape& shape, double rows, double cols, int proc
   return count;
 }
 
+AlignmentPowers alignment_powers(const GemmShape& shape) {
+  AlignmentPowers powers{GemmModel::kAlignments - 1, GemmModel::kAlignments - 1};
+  bool has_inputs = false;
+  for (const double size : {shape.m, shape.n, shape.k}) {
+    const bool is_inputs = !has_inputs && size == shape.inputs;
+    has_inputs = has_inputs || is_inputs;
+    int& power = is_inputs ? powers.inputs : powers.others;
+    power = std::min(power, powers_of_two(size));
+  }
+  return powers;
+}
+
 double alignment_efficiency(const GemmModel& model, const GemmShape& shape) {
-  const int powers =
-      std::min({powers_of_two(shape.m), powers_of_two(shape.n), powers_of_two(shape.k)});
-  return model.alignment[static_cast<std::size_t>(powers)];
+  const AlignmentPowers powers = alignment_powers(shape);
+  return std::min(model.input_alignment[static_cast<std::size_t>(powers.inputs)],
+                  model.alignment[static_cast<std::size_t>(powers.others)]);
 }
 
 double gemm_seconds(const Device& device, double matrix_rate, double element_bytes,

@@ -9,6 +9,9 @@ namespace heddle::planner {
 /// `batch` products [m, k] x [k, n].
 struct GemmShape {
   double m = 1, n = 1, k = 1, batch = 1;
+  /// Which of m, n and k are the inputs of the linear layer that makes the product, in any of its
+  /// three passes; 0: none.
+  double inputs = 0;
 };
 
 struct TileCount {
@@ -19,7 +22,14 @@ struct TileCount {
 /// How a product falls into tiles of rows x cols, and those into waves of one per processor.
 TileCount count_tiles(const GemmShape& shape, double rows, double cols, int processors);
 
-/// The rate that alignment leaves: by the largest power of two that divides m, n and k, up to 64.
+/// The largest powers of two that divide the inputs of a layer, and the other dimensions: 0 for 1,
+/// 1 for 2, ... at most 6, for 64 and more.
+struct AlignmentPowers {
+  int inputs = 0, others = 0;
+};
+AlignmentPowers alignment_powers(const GemmShape& shape);
+
+/// The rate that alignment leaves.
 double alignment_efficiency(const GemmModel& model, const GemmShape& shape);
 
 /// Seconds of the product with its best tile, elements of `element_bytes`: bound by the matrix

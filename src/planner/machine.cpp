@@ -81,6 +81,10 @@ class Section {
     return rows;
   }
 
+  std::vector<std::vector<double>> rows_if_given(const std::string& key, std::size_t columns) {
+    return get(key) == nullptr ? std::vector<std::vector<double>>() : rows(key, columns);
+  }
+
   std::optional<Section> section(const std::string& key) {
     const toml::node* node = get(key);
     if (node == nullptr) return std::nullopt;
@@ -160,10 +164,14 @@ GemmModel read_gemm(Section in) {
     }
     gemm.tile[static_cast<std::size_t>(gemm.tiles++)] = {row[0], row[1], row[2]};
   }
+  // The second row is of a layer's inputs; as the first where there is none.
   const auto alignment = in.rows("alignment", GemmModel::kAlignments);
+  if (alignment.size() > 2) in.refuse("alignment", "has more than two rows");
   for (std::size_t i = 0; i < gemm.alignment.size(); ++i) {
     gemm.alignment[i] = alignment.front()[i];
-    if (gemm.alignment[i] <= 0.0 || gemm.alignment[i] > 1.0) {
+    gemm.input_alignment[i] = alignment.back()[i];
+    for (const double fraction : {gemm.alignment[i], gemm.input_alignment[i]}) {
+      if (fraction > 0.0 && fraction <= 1.0) continue;
       in.refuse("alignment", "has an entry that is not a fraction of at most 1");
     }
   }
@@ -267,6 +275,15 @@ Software read_software(Section in) {
   software.optimizer_bytes = in.number("optimizer_bytes_per_parameter", kCount, 40.0);
   software.variation = in.number("variation", {-1e-300, 1.0, 1.0, "a fraction"}, 0.0);
   software.fused_attention = in.number("fused_attention", kFraction, 0.6);
+  for (const auto& row : in.rows_if_given("attention_by_head", 2)) {
+    auto& table = software.attention_by_head;
+    if (row[0] <= 0.0 || row[1] <= 0.0 || row[1] > 1.0 ||
+        (!table.empty() && row[0] <= table.back()[0])) {
+      in.refuse("attention_by_head", fmt::format("has [{:g}, {:g}] out of place", row[0], row[1]),
+                "give [size of a head, fraction of the matrix rate], sizes ascending");
+    }
+    table.push_back({row[0], row[1]});
+  }
   software.reserved_bytes = in.number("reserved_gib", {-1e-300, 1e5, kGib, "GiB"}, 0.0);
   software.loss_bytes = in.number("loss_bytes_per_logit", kCount, 24.0);
   software.contention = in.number("contention", {-1e-300, 1.0, 1.0, "a fraction"}, 0.1);
@@ -313,6 +330,18 @@ std::vector<std::vector<double>> read_pairs(Section in) {
 }
 
 }  // namespace
+
+double attention_efficiency(const Software& software, double head_dim) {
+  const auto& table = software.attention_by_head;
+  if (table.empty()) return software.fused_attention;
+  const auto above =
+      std::find_if(table.begin(), table.end(), [&](const auto& row) { return row[0] >= head_dim; });
+  if (above == table.end()) return table.back()[1];
+  if (above == table.begin()) return table.front()[1];
+  const auto& [low, at_low] = *std::prev(above);
+  const auto& [high, at_high] = *above;
+  return at_low + (at_high - at_low) * (head_dim - low) / (high - low);
+}
 
 double Device::matrix_rate(DType dtype) const {
   const double rate = dtype == DType::f16    ? matrix_f16

@@ -29,8 +29,10 @@ struct GemmModel {
   double batched = 1.0;  ///< of `efficiency`, for many small products (attention)
   int tiles = 0;
   std::array<Tile, kMostTiles> tile{};
-  /// Rate by the largest power of two that divides all three dimensions: 1, 2, 4, ... 64.
-  std::array<double, kAlignments> alignment{1, 1, 1, 1, 1, 1, 1};
+  using ByPower = std::array<double, kAlignments>;
+  /// Rate by the largest power of two that divides all three dimensions: 1, 2, 4, ... 64. The
+  /// inputs of a linear layer, whose rows its weights have too, may cost more than its outputs.
+  ByPower alignment{1, 1, 1, 1, 1, 1, 1}, input_alignment{1, 1, 1, 1, 1, 1, 1};
 };
 
 struct Device {
@@ -74,12 +76,18 @@ struct Software {
   double optimizer_bytes = 0.0;  ///< memory traffic of clipping and updating, per parameter
   double variation = 0.0;        ///< of a micro-batch's time, relative standard deviation
   double fused_attention = 1.0;  ///< of the matrix rate that attention without stored scores has
-  double reserved_bytes = 0.0;   ///< of device memory: context, communicators, workspaces
-  double loss_bytes = 24.0;      ///< memory traffic of softmax and loss with gradient, per logit
+  /// The same by size of heads, ascending, where it was measured.
+  std::vector<std::array<double, 2>> attention_by_head = {};
+  double reserved_bytes = 0.0;  ///< of device memory: context, communicators, workspaces
+  double loss_bytes = 24.0;     ///< memory traffic of softmax and loss with gradient, per logit
   /// What of a collective's time under computation is lost all the same: it takes processors and
   /// memory bandwidth; all of it where the processors are those that compute.
   double contention = 0.1;
 };
+
+/// Of the matrix rate, what attention without stored scores reaches with heads of this size:
+/// between those that were measured by a line, beyond them as the nearest.
+double attention_efficiency(const Software& software, double head_dim);
 
 /// The device as each rank has it while this many of a server are at work: ranks that share the
 /// cores and the memory of one machine have less each.

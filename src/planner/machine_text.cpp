@@ -63,9 +63,13 @@ void write_device(Text& text, const std::string& path, const Device& device) {
     const GemmModel::Tile& tile = gemm.tile[static_cast<std::size_t>(i)];
     tiles.push_back(fmt::format("[{:g}, {:g}, {:.6g}]", tile.rows, tile.cols, tile.efficiency));
   }
-  for (const double fraction : gemm.alignment) alignment.push_back(fmt::format("{:.6g}", fraction));
+  for (const GemmModel::ByPower& row : {gemm.alignment, gemm.input_alignment}) {
+    std::vector<std::string> fractions;
+    for (const double fraction : row) fractions.push_back(fmt::format("{:.6g}", fraction));
+    alignment.push_back(fmt::format("[{}]", fmt::join(fractions, ", ")));
+  }
   text.put_list("tiles", tiles);
-  text.put_list("alignment", {fmt::format("[{}]", fmt::join(alignment, ", "))});
+  text.put_list("alignment", alignment);
 }
 
 void write_software(Text& text, const std::string& path, const Software& software) {
@@ -75,6 +79,13 @@ void write_software(Text& text, const std::string& path, const Software& softwar
   text.put("loss_bytes_per_logit", software.loss_bytes);
   text.put("variation", software.variation);
   text.put("fused_attention", software.fused_attention);
+  if (!software.attention_by_head.empty()) {
+    std::vector<std::string> rows;
+    for (const auto& [head_dim, fraction] : software.attention_by_head) {
+      rows.push_back(fmt::format("[{:g}, {:.6g}]", head_dim, fraction));
+    }
+    text.put_list("attention_by_head", rows);
+  }
   text.put("contention", software.contention);
   text.put("reserved_gib", software.reserved_bytes / kGib);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json.h"
 #include "planner/gemm.h"
 #include "planner/machine_text.h"
 
@@ -68,6 +69,74 @@ TEST(FitMachine, GivesAMachineFileThatCanBeRead) {
   EXPECT_NEAR(read.collectives[0].points[1][1], 2e-5, 1e-9);
   EXPECT_EQ(read.shared[0].ranks, 2);
   EXPECT_GT(read.links[0].bytes_per_s, 0.0);
+}
+
+TEST(FitMachine, FindsWhatUnalignedProductsAndSizesOfHeadsReachOnAGpu) {
+  MachineSamples samples{
+      .name = "m", .device_name = "gpu", .memory_bytes = 8e10, .processors = 132};
+  samples.is_gpu = true;
+  samples.dtype = DType::bf16;
+  samples.rates = {rates_of(2e11, 30, 10, 1)};
+  planner::Device device = fit_machine(samples).device;
+  device.gemm.alignment = {0.3, 0.5, 0.5, 0.9, 0.95, 1.0, 1.0};
+  for (std::int64_t power = 1; power < 64; power *= 2) {
+    for (const double n : {1984.0, 3008.0}) {
+      const planner::GemmShape shape{2048.0, n + static_cast<double>(power), 1024.0, 1.0};
+      samples.rates[0].products.push_back(
+          {ProductSample::Kind::output, shape.m, shape.n, shape.k,
+           planner::gemm_seconds(device, device.matrix_bf16, 2.0, shape)});
+    }
+  }
+  samples.rates[0].attention_by_head = {{64, 5e10}, {80, 2e10}, {128, 1e11}};
+  const planner::Machine fitted = fit_machine(samples);
+  for (std::size_t i = 0; i < device.gemm.alignment.size(); ++i) {
+    EXPECT_NEAR(fitted.device.gemm.alignment[i], device.gemm.alignment[i], 0.02) << i;
+  }
+  ASSERT_EQ(fitted.software.attention_by_head.size(), 3u);
+  const auto reaches = [&](double head_dim) {
+    return planner::attention_efficiency(fitted.software, head_dim) * fitted.device.matrix_bf16;
+  };
+  EXPECT_NEAR(reaches(80), 2e10, 1e8);
+  EXPECT_NEAR(reaches(104), 6e10, 1e8);
+  EXPECT_NEAR(reaches(256), 1e11, 1e8);
+  const planner::Machine read = planner::parse_machine(planner::machine_text(fitted, {}), "m");
+  EXPECT_NEAR(read.device.gemm.alignment[0], fitted.device.gemm.alignment[0], 1e-5);
+  EXPECT_EQ(read.software.attention_by_head.size(), 3u);
+}
+
+TEST(FitMachine, AnAlignmentIsAsMuchSlowerAsThePassesOfALayerAreInTheMean) {
+  MachineSamples samples{
+      .name = "m", .device_name = "gpu", .memory_bytes = 8e10, .processors = 132};
+  samples.is_gpu = true;
+  samples.dtype = DType::bf16;
+  samples.rates = {rates_of(2e11, 30, 10, 1)};
+  const planner::Device device = fit_machine(samples).device;
+  using Kind = ProductSample::Kind;
+  const auto add = [&](Kind kind, double m, double n, double k, double slower) {
+    const double aligned = planner::gemm_seconds(device, device.matrix_bf16, 2.0, {m, n, k, 1.0});
+    samples.rates[0].products.push_back({kind, m, n, k, slower * aligned});
+  };
+  add(Kind::output, 8192, 5461, 2048, 1.0);
+  add(Kind::input_gradient, 8192, 2048, 5461, 1.5);
+  add(Kind::weight_gradient, 5461, 2048, 8192, 2.0);
+  add(Kind::output, 8192, 2048, 5461, 2.0);
+  add(Kind::input_gradient, 8192, 5461, 2048, 4.0);
+  add(Kind::weight_gradient, 2048, 5461, 8192, 3.0);
+  const planner::GemmModel fitted = fit_machine(samples).device.gemm;
+  EXPECT_NEAR(fitted.alignment[0], 1 / 1.5, 1e-3);
+  EXPECT_NEAR(fitted.input_alignment[0], 1 / 3.0, 1e-3);
+  EXPECT_EQ(fitted.alignment[1], 1.0);
+}
+
+TEST(FitMachine, SamplesStandBesideWhatTheMachineGivesThem) {
+  const MachineSamples samples = samples_of_two();
+  const Json json = Json::parse(samples_json(samples, fit_machine(samples)).dump());
+  ASSERT_EQ(json["products"].size(), samples.rates[0].products.size());
+  const Json& first = json["products"][0];
+  EXPECT_EQ(first["kind"], "output");
+  EXPECT_EQ(first["m"], 128.0);
+  EXPECT_EQ(first["seconds"], samples.rates[0].products[0].seconds);
+  EXPECT_NEAR(first["fitted_seconds"].get<double>() / first["seconds"].get<double>(), 1.0, 0.05);
 }
 
 TEST(FitMachine, OfASingleRankNeedsNoLinks) {

@@ -13,6 +13,7 @@ MeasuredPass pass(double slower = 1.0, double others = 0.0) {
   rates.product_flops = 2e11 / slower;
   rates.products = {{ProductSample::Kind::output, 256, 320, 320, 1e-3 * slower}};
   rates.attention_flops = 5e10 / slower;
+  rates.attention_by_head = {{64, 5e10 / slower}, {80, 4e10 / slower}};
   rates.block_bytes = 2e10 / slower;
   rates.copy_bytes = 1.55e10 / slower;
   rates.logit_seconds = 1e-9 * slower;
@@ -32,6 +33,7 @@ TEST(SteadyPass, TakesTwoThatAgreeAndTheFasterFigures) {
   EXPECT_DOUBLE_EQ(found->rates.copy_bytes, 1.55e10);
   EXPECT_DOUBLE_EQ(found->rates.parameter_seconds, 2e-9);
   EXPECT_DOUBLE_EQ(found->rates.products[0].seconds, 1e-3);
+  EXPECT_DOUBLE_EQ(found->rates.attention_by_head[1][1], 4e10);
 }
 
 TEST(SteadyPass, NeedsTwo) { EXPECT_FALSE(steady_pass({pass()})); }

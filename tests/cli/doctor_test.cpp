@@ -67,6 +67,7 @@ TEST(DoctorCalibrate, RefusesAFileThatCannotBeWrittenBeforeItMeasures) {
   EXPECT_EQ(outcome.status, 3);
   EXPECT_NE(outcome.err.find("/nonexistent-folder"), std::string::npos) << outcome.err;
   EXPECT_EQ(run_heddle({"doctor", "--calibrate", "--out", "/"}).status, 3);
+  EXPECT_EQ(run_heddle({"doctor", "--calibrate", "--samples", "/"}).status, 3);
 }
 
 TEST(DoctorCalibrate, RefusesMoreRanksThanThereAreGpus) {

@@ -47,6 +47,20 @@ TEST(Gemm, OfAMisalignedWidthIsSlowerThanOfAWiderAlignedOne) {
   }
 }
 
+TEST(Gemm, OfALayerIsSlowedByUnalignedInputsAndOutputsApart) {
+  Machine machine = system("h200-hgx-ndr");
+  machine.device.gemm.alignment[0] = 0.5;
+  machine.device.gemm.input_alignment[0] = 0.25;
+  const auto efficiency = [&](const GemmShape& shape) {
+    return alignment_efficiency(machine.device.gemm, shape);
+  };
+  EXPECT_EQ(efficiency({8192, 5461, 2048, 1, 2048}), 0.5);
+  EXPECT_EQ(efficiency({8192, 2048, 5461, 1, 5461}), 0.25);
+  EXPECT_EQ(efficiency({8192, 5461, 2048, 1, 5461}), 0.25);  // the gradient of its inputs
+  EXPECT_EQ(efficiency({5461, 5461, 8192, 1, 5461}), 0.25);
+  EXPECT_EQ(efficiency({8192, 2048, 5461}), 0.5);  // of no layer
+}
+
 TEST(Gemm, OnAnA100HasTheMeasuredRatesOfALayer) {
   // h 4096, 16 heads, 4 sequences of 2048, 16 bits: 241.6, 234.9, 241.1 and 252.8 TFLOP/s.
   const Machine machine = system("a100-dgx-hdr");

@@ -21,6 +21,8 @@ Machine shared_machine() {
   shared.device.matrix_f16 = 200e12;
   shared.device.memory_bytes_per_s = 900e9;
   shared.software.fused_attention = 0.25;
+  shared.software.attention_by_head = {{64, 0.5}, {80, 0.25}};
+  shared.device.gemm.input_alignment[0] = 0.125;
   machine.shared.push_back(shared);
   return machine;
 }
@@ -39,6 +41,21 @@ TEST(MachineText, IsReadBackAsTheMachineItCameFrom) {
     EXPECT_EQ(read.shared.size(), machine.shared.size());
     EXPECT_NEAR(read.software.loss_bytes, machine.software.loss_bytes, 1e-6);
     EXPECT_NEAR(read.device.gemm.half_rows, machine.device.gemm.half_rows, 1e-6);
+  }
+}
+
+TEST(MachineErrors, RefuseSizesOfHeadsThatDoNotAscend) {
+  Machine machine = shared_machine();
+  machine.software.attention_by_head = {{80, 0.25}, {64, 0.5}};
+  try {
+    parse_machine(machine_text(machine, {}), "m.toml");
+    FAIL() << "sizes that do not ascend";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::usage);
+    EXPECT_NE(
+        std::string(error.what()).find("software.attention_by_head has [64, 0.5] out of place"),
+        std::string::npos)
+        << error.what();
   }
 }
 

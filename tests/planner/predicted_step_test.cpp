@@ -48,6 +48,17 @@ TEST(PredictedStep, IsThatOfRanksThatShareTheMachine) {
   EXPECT_GT(predicted(machine, {}, 2, batches), 1.5 * predicted(h200(), {}, 2, batches));
 }
 
+TEST(PredictedStep, OfAnOddVocabularyIsThatOfThePaddedOneThatIsTrained) {
+  const auto with_vocabulary = [](std::int64_t vocab) {
+    ModelSpec spec = llama();
+    spec.vocab = vocab;
+    return predicted_step_seconds(h200(), spec, make_plan(spec, {}, 1, 1024),
+                                  {.sequences = 8, .seq_len = 1024}, DType::bf16);
+  };
+  EXPECT_DOUBLE_EQ(with_vocabulary(50257), with_vocabulary(50304));
+  EXPECT_LT(with_vocabulary(50257), with_vocabulary(50305));
+}
+
 TEST(PredictedStep, OfADtypeThatTheMachineFileLacksIsRefused) {
   Machine machine = h200();
   machine.device.matrix_f32 = 0.0;

@@ -277,8 +277,35 @@ TEST(Advice, NamesWhatLosesAlignmentAndTheNearestBetterSize) {
   for (const auto& line : lines) all += line + "\n";
   EXPECT_NE(all.find("MLP width of 10922"), std::string::npos) << all;
   EXPECT_NE(all.find("10944 is aligned"), std::string::npos) << all;
-  EXPECT_NE(all.find("pad it to 50304"), std::string::npos) << all;
+  EXPECT_EQ(all.find("vocabulary"), std::string::npos) << all;  // Heddle pads it
   EXPECT_TRUE(shape_advice(machine, small_job(), {.sequences = 8}).empty());
+
+  job = small_job();
+  job.spec.vocab = 50257;
+  job.stack = Stack::megatron();
+  const auto without_padding = shape_advice(machine, job, {.sequences = 8});
+  ASSERT_FALSE(without_padding.empty());
+  EXPECT_NE(without_padding[0].find("pad it to 50304"), std::string::npos) << without_padding[0];
+}
+
+TEST(Advice, OnSizesOfHeadsComesFromWhatWasMeasured) {
+  Machine machine = system("a100-dgx-hdr");
+  Job job = small_job();
+  job.spec.head_dim = 80;
+  const auto about_heads = [&] {
+    std::string all;
+    for (const auto& line : shape_advice(machine, job, {.sequences = 8})) {
+      if (line.starts_with("heads of")) all += line;
+    }
+    return all;
+  };
+  EXPECT_NE(about_heads().find("heads of 80 run at 97 % of the rate"), std::string::npos)
+      << about_heads();  // assumed, from the alignment of 16
+  machine.software.attention_by_head = {{64, 0.4}, {80, 0.2}, {128, 0.5}};
+  EXPECT_NE(about_heads().find("heads of 80 run at 40 % of the rate"), std::string::npos)
+      << about_heads();
+  machine.software.attention_by_head[1][1] = 0.49;
+  EXPECT_EQ(about_heads(), "");
 }
 
 }  // namespace

@@ -161,7 +161,10 @@ constexpr std::int64_t kMostPlans = 6;
 /// A plan that stores a matrix for all pairs of tokens is not worth its memory.
 constexpr std::int64_t kMostWorkspaceBytes = std::int64_t{1} << 30;
 
-fe::error_t run(const Plan& plan, Pointers& memory, cudnnHandle_t handle, StreamState& state) {
+/// `memory` is a copy: the frontend adds where its own tensors (the sums of dq) lie in the
+/// workspace, and would keep that when the next plan needs a larger workspace, which lies
+/// elsewhere.
+fe::error_t run(const Plan& plan, Pointers memory, cudnnHandle_t handle, StreamState& state) {
   return plan.graph->execute_plan_at_index(
       handle, memory, state.workspace.at_least(plan.workspace_bytes), plan.index);
 }
@@ -188,7 +191,7 @@ std::vector<Plan> plans_of(const std::shared_ptr<Graph>& graph, bool several,
 }
 
 /// The fastest plan for the graph; in deterministic mode cuDNN's first.
-Plan choose_plan(const std::shared_ptr<Graph>& graph, Pointers& memory, bool is_deterministic,
+Plan choose_plan(const std::shared_ptr<Graph>& graph, const Pointers& memory, bool is_deterministic,
                  cudnnHandle_t handle, StreamState& state) {
   const std::vector<Plan> plans = plans_of(graph, !is_deterministic, handle);
   if (plans.empty()) return {};
@@ -218,7 +221,7 @@ bool execute(std::span<const Operand> operands, const AttentionMask& mask, doubl
   }
   const Plan& plan = found->second;
   if (!plan.graph) return false;
-  if (auto status = run(plan, memory, cudnn.handle, state); status.is_bad()) {
+  if (auto status = run(plan, std::move(memory), cudnn.handle, state); status.is_bad()) {
     throw Error(ErrorCode::resources, "cuDNN's attention failed: " + status.get_message());
   }
   return true;
