@@ -8,6 +8,7 @@
 #include "nn/layer.h"
 #include "nn/loss_head.h"
 #include "nn/split_head.h"
+#include "parallel/parallel_request.h"
 #include "parallel/tensor_rules.h"
 
 namespace heddle {
@@ -16,10 +17,6 @@ namespace heddle {
 /// stay in the cache; on a GPU, which wants large products, as many as make logits of 1024M
 /// elements.
 std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device);
-
-/// How the rows of the embedding and of the output projection lie: all on every rank of the first
-/// and of the last stage, divided over their tp ranks, or divided over all ranks of the pipeline.
-enum class VocabularyPlacement { replicated, tensor, pipeline };
 
 /// The part of a decoder that a rank has: a run of units of every stage it owns.
 struct DecoderShare {

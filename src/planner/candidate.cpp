@@ -42,44 +42,9 @@ Stack Stack::megatron() {
   return stack;
 }
 
-Schedule schedule_of(const Candidate& plan, std::int64_t microbatches) {
-  const bool is_divided = plan.vocabulary == VocabularyPlacement::pipeline;
-  return lower(make_schedule(heddle::name_of(plan.schedule),
-                             {.ranks = plan.pp,
-                              .microbatches = static_cast<int>(microbatches),
-                              .chunks = plan.chunks,
-                              .vocabulary = is_divided ? plan.vocabulary_algorithm : 0}));
-}
-
-ParallelRequest request_of(const Candidate& plan) {
-  return {.dp = plan.dp,
-          .tp = plan.tp,
-          .pp = plan.pp,
-          .zero = plan.zero,
-          .sequence = plan.sequence,
-          .vocabulary = plan.vocabulary,
-          .vocabulary_algorithm = plan.vocabulary_algorithm,
-          .schedule = std::string(heddle::name_of(plan.schedule)),
-          .chunks = plan.chunks};
-}
-
 heddle::Device Stack::place() const {
   if (compute != DType::bf16) return {};
   return {heddle::Device::Kind::cuda, 0};
-}
-
-Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes) {
-  return {.tp = plan.tp,
-          .pp = plan.pp,
-          .dp = plan.mesh.size(Axis::dp),
-          .chunks = plan.chunks,
-          .schedule = pipeline_named(plan.schedule),
-          .zero = plan.zero,
-          .sequence = plan.sequence,
-          .vocabulary = plan.vocabulary,
-          .vocabulary_algorithm = plan.vocabulary_algorithm,
-          .recompute = recomputes ? Recompute::full : Recompute::none,
-          .sequences = static_cast<int>(sequences)};
 }
 
 }  // namespace heddle::planner

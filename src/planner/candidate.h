@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "model/parallel_plan.h"
-#include "parallel/schedule/make_schedule.h"
+#include "model/decoder.h"
+#include "parallel/parallel_request.h"
 #include "tensor/dtype.h"
 
 namespace heddle::planner {
@@ -57,29 +57,13 @@ struct Job {
   }
 };
 
-/// One way to lay a job out.
-struct Candidate {
-  int tp = 1, pp = 1, dp = 1;
-  int chunks = 1;  ///< stages of a pipeline rank
-  Pipeline schedule = Pipeline::one_f_one_b;
-  int zero = 0;
-  bool sequence = false;
-  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
-  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
+/// One way to lay a job out: `dp` is said.
+struct Candidate : ParallelRequest {
   Recompute recompute = Recompute::none;
   int sequences = 1;  ///< of a micro-batch
 
-  int gpus() const { return tp * pp * dp; }
+  int gpus() const { return static_cast<int>(ranks()); }
   std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }
 };
-
-/// What its pipeline ranks do in a step of so many micro-batches, lowered.
-Schedule schedule_of(const Candidate& plan, std::int64_t microbatches);
-
-/// The same as a run asks for it.
-ParallelRequest request_of(const Candidate& plan);
-
-/// A run's plan as one, with micro-batches of so many sequences.
-Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes);
 
 }  // namespace heddle::planner

@@ -10,7 +10,7 @@ namespace {
 /// One of each kind that the model repeats.
 ParallelPlan one_of_each(const ModelSpec& spec, int tp, bool sequence) {
   const ParallelRequest request{.dp = 1, .tp = tp, .sequence = sequence};
-  return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}});
+  return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}}, false);
 }
 
 std::int64_t padded(std::int64_t count) {

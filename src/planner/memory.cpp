@@ -74,7 +74,7 @@ Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
   }
   const auto parts = parts_by_rank(
       job,
-      make_schedule(name_of(schedule),
+      make_schedule(schedule,
                     {.ranks = pp, .microbatches = 1, .chunks = is_v_shaped(schedule) ? 1 : chunks}),
       vocabulary);
   for (const RankPart& part : parts) {
@@ -115,7 +115,7 @@ InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks) {
   }
   InFlight peaks;
   for (const InFlight& of_rank : in_flight_by_rank(
-           make_schedule(name_of(schedule), {.ranks = pp, .microbatches = 3 * pp, .chunks = 1}))) {
+           make_schedule(schedule, {.ranks = pp, .microbatches = 3 * pp, .chunks = 1}))) {
     peaks.forward = std::max(peaks.forward, of_rank.forward);
     peaks.waiting = std::max(peaks.waiting, of_rank.waiting);
     peaks.both = std::max(peaks.both, of_rank.both);
@@ -256,9 +256,9 @@ std::vector<MemoryEstimate> memory_by_rank(const Machine& machine, const Job& jo
   // Behind the start-up a schedule repeats itself, unless it keeps all there are.
   const std::int64_t microbatches = candidate.microbatches(job);
   const Schedule schedule =
-      schedule_of(candidate, candidate.schedule == Pipeline::gpipe
-                                 ? microbatches
-                                 : std::min<std::int64_t>(microbatches, 4 * candidate.pp));
+      step_schedule(candidate, candidate.schedule == Pipeline::gpipe
+                                   ? microbatches
+                                   : std::min<std::int64_t>(microbatches, 4 * candidate.pp));
   const auto parts = parts_by_rank(job, schedule, candidate.vocabulary);
   const auto flying = in_flight_by_rank(schedule);
   const Activations kept = activations(job, candidate.tp, candidate.sequence, candidate.sequences);

@@ -6,7 +6,8 @@ namespace heddle::planner {
 
 double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
                               const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
-  const Candidate candidate = candidate_of(plan, batches.sequences, batches.recompute);
+  const Candidate candidate{plan.request(), batches.recompute ? Recompute::full : Recompute::none,
+                            static_cast<int>(batches.sequences)};
   const Job job{
       .spec = spec,
       .seq_len = batches.seq_len,

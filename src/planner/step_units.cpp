@@ -41,8 +41,8 @@ class UnitBuilder {
         job_(job),
         candidate_(plan),
         block_(block),
-        plan_(lay_out(job.spec, request_of(plan), rank_of_stage,
-                      units_of_stages(job, plan, rank_of_stage))) {}
+        plan_(lay_out(job.spec, plan, rank_of_stage, units_of_stages(job, plan, rank_of_stage),
+                      job.stack.whole_matrices)) {}
 
   StepUnits run() const {
     StepUnits units{.mesh = plan_.mesh, .sizes = sizes(), .ranks = {}};

@@ -272,13 +272,13 @@ TEST(Advice, NamesWhatLosesAlignmentAndTheNearestBetterSize) {
   Job job = small_job();
   job.spec.ffn = 10922;
   job.spec.vocab = 50257;
-  const auto lines = shape_advice(machine, job, {.sequences = 8});
+  const auto lines = shape_advice(machine, job, {{.dp = 1}, Recompute::none, 8});
   std::string all;
   for (const auto& line : lines) all += line + "\n";
   EXPECT_NE(all.find("MLP width of 10922"), std::string::npos) << all;
   EXPECT_NE(all.find("10944 is aligned"), std::string::npos) << all;
   EXPECT_NE(all.find("pad it to 50304"), std::string::npos) << all;
-  EXPECT_TRUE(shape_advice(machine, small_job(), {.sequences = 8}).empty());
+  EXPECT_TRUE(shape_advice(machine, small_job(), {{.dp = 1}, Recompute::none, 8}).empty());
 }
 
 }  // namespace
