@@ -96,8 +96,8 @@ ParallelPlan single_rank_plan(const ModelSpec& spec) {
 }
 
 ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
-                     std::vector<int> rank_of_stage,
-                     std::vector<DecoderShare::Units> units_of_stage, bool whole_matrices) {
+                     std::vector<int> rank_of_stage, std::vector<DecoderPart::Units> units_of_stage,
+                     bool whole_matrices) {
   ParallelPlan plan{request};
   plan.whole_matrices = whole_matrices;
   plan.sequence = request.sequence && request.tp > 1;

@@ -16,7 +16,7 @@ namespace heddle {
 struct ParallelPlan : ParallelRequest {
   MeshShape mesh = {};
   std::vector<int> rank_of_stage = {};
-  std::vector<DecoderShare::Units> units_of_stage = {};
+  std::vector<DecoderPart::Units> units_of_stage = {};
   StepPolicy policy = {};
   bool whole_matrices = false;  ///< the optimizer brings matrices together (WholeMatrices)
 
@@ -31,8 +31,8 @@ ParallelPlan single_rank_plan(const ModelSpec& spec);
 
 /// The request on a mesh, with `dp` said and stages cut.
 ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
-                     std::vector<int> rank_of_stage,
-                     std::vector<DecoderShare::Units> units_of_stage, bool whole_matrices);
+                     std::vector<int> rank_of_stage, std::vector<DecoderPart::Units> units_of_stage,
+                     bool whole_matrices);
 
 /// Throws one Error(usage) that names everything in the request that the model or the number of
 /// ranks does not allow, each with what to change.

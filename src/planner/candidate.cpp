@@ -38,7 +38,7 @@ Stack Stack::megatron() {
   stack.kernels_backward = 28;
   stack.launches_forward = 30;
   stack.launches_backward = 45;
-  stack.host_share = 1.0;
+  stack.host_fraction = 1.0;
   return stack;
 }
 

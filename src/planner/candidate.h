@@ -32,7 +32,7 @@ struct Stack {
   double kernels_forward = 10, kernels_backward = 16;    ///< of a block, beside matrix products
   double launches_forward = 16, launches_backward = 26;  ///< of a block, all
   std::int64_t loss_chunk = 0;  ///< tokens per chunk of the output projection; 0: the usual
-  double host_share = 0.15;     ///< of the host's time per launch in a PyTorch program
+  double host_fraction = 0.15;  ///< of the host's time per launch in a PyTorch program
 
   /// Heddle itself, in this dtype.
   static Stack heddle(DType compute, Updates updates = Updates::adamw);

@@ -49,7 +49,7 @@ DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
   const CostShape shape{.sequences = sequences,
                         .seq_len = job.seq_len,
                         .dtype = job.stack.compute,
-                        .stream_ranks = plan.sequence ? tp : 1};
+                        .residual_ranks = plan.sequence ? tp : 1};
   DryBlocks sum;
   for (const Layer* unit : model.layers) sum.cost += unit->cost(shape);
   sum.kinds = static_cast<int>(model.layers.size());

@@ -18,7 +18,7 @@ RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double b
       candidate_(candidate),
       zero_(candidate.dp == 1 ? 0 : candidate.zero),
       is_tied_here_(spec.tied_embeddings && candidate.pp == 1) {
-  const bool is_divided = candidate.vocabulary == VocabularyPlacement::pipeline;
+  const bool is_divided = candidate.divides_vocabulary_over_pp();
   const std::int64_t tables = (part.has_first ? 1 : 0) + (part.has_last && !is_tied_here_ ? 1 : 0);
   const std::int64_t norm = round_up(spec.hidden, kAlignment);
   units_ = {unit(static_cast<std::int64_t>(std::ceil(block_elements)), part.blocks),
@@ -83,7 +83,7 @@ CommCounts RankSizes::on_dp(std::int64_t microbatches, double element_bytes,
   }
   if (zero_ < 3) return counts;
   const double table = element_bytes * static_cast<double>(units_.back().elements);
-  if (candidate_.vocabulary == VocabularyPlacement::pipeline) {
+  if (candidate_.divides_vocabulary_over_pp()) {
     // Looking up needs the table once, S once, and T only with algorithm 1.
     add(CommOp::all_gather,
         candidate_.vocabulary_algorithm == 1 ? -microbatches : -2 * microbatches, table);

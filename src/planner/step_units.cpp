@@ -11,18 +11,18 @@
 namespace heddle::planner {
 namespace {
 
-UnitPass pass_of(const PassCost& cost, double share = 1.0) {
-  const double seconds = share * cost.seconds(), busy = cost.device + cost.comm;
+UnitPass pass_of(const PassCost& cost, double fraction = 1.0) {
+  const double seconds = fraction * cost.seconds(), busy = cost.device + cost.comm;
   return {seconds, busy > 0.0 ? seconds * cost.comm / busy : 0.0};
 }
 
 /// Which units each stage has: cut by cost, or as many blocks for each.
-std::vector<DecoderShare::Units> units_of_stages(const Job& job, const Candidate& plan,
-                                                 const std::vector<int>& rank_of_stage) {
+std::vector<DecoderPart::Units> units_of_stages(const Job& job, const Candidate& plan,
+                                                const std::vector<int>& rank_of_stage) {
   if (job.stack.balances_stages) {
     return cut_stages(job.spec, job.seq_len, plan.vocabulary, rank_of_stage);
   }
-  std::vector<DecoderShare::Units> units;
+  std::vector<DecoderPart::Units> units;
   const int layers = static_cast<int>(job.spec.layers);
   const int stages = static_cast<int>(rank_of_stage.size());
   for (int stage = 0; stage < stages; ++stage) {
@@ -143,8 +143,8 @@ class UnitBuilder {
   }
 
   UnitTimes of_divided_head() const {
-    const double share = 1.0 / candidate_.pp;
-    return {.f = pass_of(head_f(), share), .b = pass_of(head_b(), share)};
+    const double fraction = 1.0 / candidate_.pp;
+    return {.f = pass_of(head_f(), fraction), .b = pass_of(head_b(), fraction)};
   }
 
   UnitTimes of_block() const {

@@ -171,7 +171,7 @@ class MeshRun {
     }
   }
 
-  /// The stream of activations holds all tokens or this rank's share of them.
+  /// The residual holds all tokens or this rank's share of them.
   void compare_unit(const std::string& label, int microbatch, TrainStep::Pass pass,
                     const Tensor& made) {
     const bool is_forward = pass == TrainStep::Pass::forward;

@@ -138,7 +138,7 @@ TEST(BlockFlops, AreWhatTheLayersCount) {
       spec.names.gate = "g{}";
     }
     Memory memory(Memory::Mode::dry);
-    DecoderShare share;
+    DecoderPart share;
     share.stages = {{1, 2}};
     const Decoder decoder = build_decoder(spec, {.positions = 64}, memory, share);
     const CostShape shape{.sequences = 3, .seq_len = 64};
