@@ -11,10 +11,15 @@ const char* name_of(Recompute recompute) {
   return names[static_cast<std::size_t>(recompute)];
 }
 
+const char* name_of(Updates updates) {
+  static constexpr std::array names = {"adamw", "sgd", "muon"};
+  return names[static_cast<std::size_t>(updates)];
+}
+
 Updates updates_named(std::string_view name) {
-  if (name == "adamw") return Updates::adamw;
-  if (name == "sgd") return Updates::sgd;
-  if (name == "muon") return Updates::muon;
+  for (const Updates updates : {Updates::adamw, Updates::sgd, Updates::muon}) {
+    if (name == name_of(updates)) return updates;
+  }
   fail(ErrorCode::usage, "there is no optimizer \"{}\"", name);
 }
 
@@ -25,7 +30,7 @@ Stack Stack::heddle(DType compute, Updates updates) {
   const double master = compute == DType::f32 ? 0 : 4;
   stack.state_bytes = master + (updates == Updates::sgd ? 4 : 8);
   stack.inner_state_bytes = master + (updates == Updates::adamw ? 8 : 4);
-  stack.whole_matrices = updates == Updates::muon;
+  stack.updates = updates;
   return stack;
 }
 

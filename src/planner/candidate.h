@@ -14,6 +14,8 @@ const char* name_of(Recompute recompute);
 
 /// Who updates the weights; sgd with momentum.
 enum class Updates : std::uint8_t { adamw, sgd, muon };
+/// As the run file's optim.name.
+const char* name_of(Updates updates);
 /// Error(usage) for a name that none has.
 Updates updates_named(std::string_view name);
 
@@ -22,7 +24,8 @@ struct Stack {
   DType compute = DType::bf16;
   double parameter_bytes = 2, gradient_bytes = 4;
   double state_bytes = 12, inner_state_bytes = 12;  ///< of the blocks' matrices: the latter
-  bool whole_matrices = false;   ///< the optimizer works on these (matrix_work.h)
+  Updates updates = Updates::adamw;
+  int newton_schulz_steps = 5;   ///< of muon, for each matrix
   bool stores_scores = false;    ///< attention keeps its score matrix; and there is dropout
   bool regathers = false;        ///< sequence parallelism gathers once more in backward
   bool balances_stages = true;   ///< stages are cut by cost; otherwise all have as many blocks
@@ -41,6 +44,10 @@ struct Stack {
   static Stack megatron();
 
   double element_bytes() const { return static_cast<double>(size_of(compute)); }
+  /// Of an element of a gradient that travels.
+  double sent_gradient_bytes() const { return stores_scores ? 2.0 : gradient_bytes; }
+  /// The optimizer works on these (matrix_work.h).
+  bool whole_matrices() const { return updates == Updates::muon; }
   /// Where its layers compute: bf16 is computed in on GPUs only.
   heddle::Device place() const;
 };

@@ -102,10 +102,9 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                       .has_first = true,
                       .has_norm = split.ends_meet,
                       .has_last = split.ends_meet};
-  const CommCounts counts =
-      RankSizes(job.spec, candidate, block.dry.block_elements(), part)
-          .on_dp(static_cast<std::int64_t>(microbatches), stack.parameter_bytes,
-                 stack.stores_scores ? 2.0 : stack.gradient_bytes);
+  const CommCounts counts = RankSizes(job.spec, candidate, block.dry.block_elements(), part)
+                                .on_dp(static_cast<std::int64_t>(microbatches),
+                                       stack.parameter_bytes, stack.sent_gradient_bytes());
   const GroupShape group = group_shape(machine, candidate.dp, candidate.tp);
   const double blocks = std::max(1.0, split.first);
   double seconds = 0.0;
@@ -160,7 +159,7 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
   }
   const double most = std::max({split.first, split.most, split.last});
   const double of_matrices =
-      job.stack.whole_matrices
+      job.stack.whole_matrices()
           ? matrix_work(machine, job, candidate, block.dry, whole(most)).seconds
           : 0.0;
   return machine.software.step_s + of_matrices +
@@ -173,9 +172,8 @@ double ends_seconds(const Machine& machine, const Job& job, const Candidate& can
       candidate.divides_vocabulary_over_pp()) {
     return 0.0;
   }
-  const double element = job.stack.stores_scores ? 2.0 : job.stack.gradient_bytes;
-  const double bytes =
-      element * static_cast<double>(job.spec.vocab * job.spec.hidden) / candidate.tp;
+  const double bytes = job.stack.sent_gradient_bytes() *
+                       static_cast<double>(job.spec.vocab * job.spec.hidden) / candidate.tp;
   const GroupShape group{2, candidate.gpus() > machine.server_size() ? 1 : 2};
   return collective_seconds(machine, CommOp::all_reduce, group, bytes);
 }

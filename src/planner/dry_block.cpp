@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "model/rank_model.h"
+#include "parallel/padding.h"
 
 namespace heddle::planner {
 namespace {
@@ -11,11 +12,6 @@ namespace {
 ParallelPlan one_of_each(const ModelSpec& spec, int tp, bool sequence) {
   const ParallelRequest request{.dp = 1, .tp = tp, .sequence = sequence};
   return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}}, false);
-}
-
-std::int64_t padded(std::int64_t count) {
-  constexpr std::int64_t kAlignment = 16;  // of parameters in ParamStore's buffers
-  return (count + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 /// Adds a parameter that lies at `at` in the buffer of a block of this kind.

@@ -331,14 +331,18 @@ JsonValue report_json(const PlanReport& report) {
 
 std::string plan_toml(const PlanReport& report) {
   const Candidate& plan = report.plans.front().found.candidate;
+  const Updates updates = report.job.stack.updates;
   return fmt::format(
       "# {} on {} x {}: {:.3g} s a step predicted.\n\n[data]\nseq_len = {}\n\n[train]\n"
-      "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n[parallel]\ndp = {}\ntp = {}\n"
+      "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n{}[parallel]\ndp = {}\ntp = "
+      "{}\n"
       "pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = \"{}\"\n",
       report.model, report.options.gpus, report.machine.device.name, report.plans.front().seconds,
       report.job.seq_len, report.job.batch * report.job.seq_len, plan.sequences,
-      plan.recompute == Recompute::full ? "block" : "none", plan.dp, plan.tp, plan.pp, plan.zero,
-      plan.sequence, name_of(plan.schedule), plan.chunks, name_of(plan.vocabulary));
+      plan.recompute == Recompute::full ? "block" : "none",
+      updates == Updates::adamw ? "" : fmt::format("[optim]\nname = \"{}\"\n\n", name_of(updates)),
+      plan.dp, plan.tp, plan.pp, plan.zero, plan.sequence, name_of(plan.schedule), plan.chunks,
+      name_of(plan.vocabulary));
 }
 
 }  // namespace heddle::planner

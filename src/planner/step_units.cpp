@@ -42,7 +42,7 @@ class UnitBuilder {
         candidate_(plan),
         block_(block),
         plan_(lay_out(job.spec, plan, rank_of_stage, units_of_stages(job, plan, rank_of_stage),
-                      job.stack.whole_matrices)) {}
+                      job.stack.whole_matrices())) {}
 
   StepUnits run() const {
     StepUnits units{.mesh = plan_.mesh, .sizes = sizes(), .ranks = {}};
@@ -72,8 +72,7 @@ class UnitBuilder {
     const auto element = static_cast<std::int64_t>(stack.parameter_bytes);
     constexpr std::int64_t kStatistics = 3 * sizeof(float);
     return {.element_bytes = element,
-            .gradient_bytes =
-                static_cast<std::int64_t>(stack.stores_scores ? 2.0 : stack.gradient_bytes),
+            .gradient_bytes = static_cast<std::int64_t>(stack.sent_gradient_bytes()),
             .message = element * hidden * (plan_.sequence ? share : tokens),
             .head_input = element * hidden * share,
             .statistics = kStatistics * share * candidate_.pp};
@@ -103,7 +102,7 @@ class UnitBuilder {
       }
     }
     rank.optimizer_seconds = optimizer_seconds(rank.units);
-    if (job_.stack.whole_matrices) {
+    if (job_.stack.whole_matrices()) {
       const auto blocks =
           std::ranges::count(model.labels, UnitLabel::Kind::block, &UnitLabel::kind);
       rank.matrices = matrix_work(machine_, job_, candidate_, block_.dry, blocks);

@@ -92,7 +92,8 @@ double predict_seconds(const RunSetup& setup) {
       {.sequences = config.train.microbatch,
        .seq_len = config.data.seq_len,
        .microbatches = static_cast<int>(config.accumulation()),
-       .recompute = config.train.recompute == config::Recompute::block},
+       .recompute = config.train.recompute == config::Recompute::block,
+       .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps)},
       compute_dtype(config));
 }
 

@@ -177,7 +177,16 @@ TEST(Report, HasPlansReasonsAndARunFile) {
     EXPECT_NE(miss.at("reason").get<std::string>(), "");
   const std::string toml = plan_toml(report);
   EXPECT_NE(toml.find("[parallel]\ndp = "), std::string::npos) << toml;
+  EXPECT_EQ(toml.find("[optim]"), std::string::npos) << toml;
   EXPECT_NE(report_text(report).find("best plan: "), std::string::npos);
+}
+
+TEST(Report, WritesTheOptimizerThatWasPlannedForWhereARunFileHasToNameIt) {
+  Job job = small_job();
+  job.stack = Stack::heddle(DType::bf16, Updates::muon);
+  const std::string toml =
+      plan_toml(make_report("small", system("h200-hgx-ndr"), job, {.gpus = 16}));
+  EXPECT_NE(toml.find("[optim]\nname = \"muon\"\n\n[parallel]"), std::string::npos) << toml;
 }
 
 Finalist finalist(double seconds, int pp, int sequences) {
