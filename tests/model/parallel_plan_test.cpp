@@ -104,6 +104,7 @@ TEST(ParallelPlan, SaysWhatIsWrongAndWhatToChange) {
             "or start 4 ranks");
   EXPECT_EQ(refusal(llama(), {.pp = 5}, 5),
             "parallel.pp = 5 is more stages than the model's 4 layers; use at most 4");
+  EXPECT_EQ(refusal(llama(), {.cp = 2}, 1), "parallel.cp = 2 is not in this version: set it to 1");
   EXPECT_EQ(refusal(llama(), {.zero = 4}, 1), "parallel.zero = 4; use 0, 1, 2 or 3");
   EXPECT_EQ(refusal(llama(), {.tp = 0}, 1), "parallel.tp = 0; use 1 or more");
   EXPECT_EQ(refusal(llama(), {.pp = -1}, 1), "parallel.pp = -1; use 1 or more");

@@ -13,6 +13,9 @@
 namespace heddle::planner {
 namespace {
 
+// The search makes and copies hundreds of thousands a second.
+static_assert(sizeof(Candidate) <= 48 && std::is_trivially_copyable_v<Candidate>);
+
 Machine system(const std::string& name) {
   return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml");
 }
