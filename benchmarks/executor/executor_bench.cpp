@@ -115,8 +115,8 @@ std::vector<Case> make_cases() {
   for (const int ranks : {4, 8}) {
     for (const char* name : {"1f1b", "interleaved", "zb-h2", "zb-v", "v-half"}) {
       const int microbatches = 4 * ranks, chunks = std::string_view(name) == "interleaved" ? 2 : 1;
-      cases.push_back(
-          {name, ranks, microbatches, lower(make_schedule(name, {ranks, microbatches, chunks}))});
+      cases.push_back({name, ranks, microbatches,
+                       lower(make_schedule(pipeline_named(name), {ranks, microbatches, chunks}))});
     }
   }
   return cases;

@@ -22,7 +22,7 @@ void simulate_trillion(benchmark::State& state, bool varies) {
                 .seq_len = 2048,
                 .batch = 3072,
                 .stack = Stack::heddle(DType::bf16)};
-  const Candidate plan{.tp = 8, .pp = 64, .dp = 6, .recompute = Recompute::full};
+  const Candidate plan{{.dp = 6, .tp = 8, .pp = 64}, Recompute::full};
   const StepOptions options{.variation = varies ? 0.01 : 0.0};
   for (auto _ : state) {
     const SimulatedStep step = simulate_step(machine, job, plan, options);

@@ -145,8 +145,8 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   const bool is_gpu = options.device.kind != Device::Kind::cpu;
   if (options.loss_chunk == 0) options.loss_chunk = usual_loss_chunk(spec, options.device);
   HEDDLE_CHECK(options.threads > 0, "a benchmark on {} threads", options.threads);
-  options.parallel.whole_matrices = needs_whole_matrices(options.optimizer);
-  const ParallelPlan plan = make_plan(spec, options.parallel, world.size(), options.seq);
+  const ParallelPlan plan = make_plan(spec, options.parallel, world.size(), options.seq,
+                                      needs_whole_matrices(options.optimizer));
   const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
   const Mesh mesh(plan.mesh, world.all());
   Stream stream(options.threads, options.device);

@@ -13,7 +13,6 @@
 #include "config/load.h"
 #include "planner/machine.h"
 #include "train/model_setup.h"
-#include "train/parallel_setup.h"
 
 namespace heddle::cli {
 namespace {
@@ -54,7 +53,7 @@ void run(const BenchTrainArguments& arguments) {
   prepare_on_ranks([&] {
     choice = compute_choice(arguments.device, arguments.dtype);
     const config::RunConfig settings = config::parse_settings(arguments.overrides);
-    options.parallel = parallel_request(settings);
+    options.parallel = settings.parallel;
     options.optimizer = optimizer_config(settings.optim);
     spec = named_model(arguments.model);
     if (arguments.system.empty()) return;

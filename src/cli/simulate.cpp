@@ -118,7 +118,7 @@ void run(const SimulateOptions& options) {
   const StageTimes whole_rank{.f = t[0], .b = t[1], .w = t[2], .hop = t[3]};
   const auto v = parse_times("--vocabulary-times", options.vocabulary_times, "S,T");
   check_size(options.shape);
-  const Schedule schedule = lower(make_schedule(options.schedule, options.shape));
+  const Schedule schedule = lower(make_schedule(pipeline_named(options.schedule), options.shape));
   const Played played = play(schedule, even_times(schedule, whole_rank), {.s = v[0], .t = v[1]});
   if (!options.svg.empty()) {
     write_file_atomically(real_file_system(), options.svg,

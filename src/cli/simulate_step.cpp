@@ -17,7 +17,6 @@
 #include "config/load.h"
 #include "model/parallel_plan.h"
 #include "planner/finalists.h"
-#include "train/parallel_setup.h"
 
 namespace heddle::cli {
 namespace {
@@ -119,19 +118,20 @@ Subject subject_of(const SimulateStepOptions& options) {
   if (job.batch_tokens == 0) job.batch_tokens = settings.train.tokens_per_step;
   if (job.seq_len == 0 && !options.plan.empty()) job.seq_len = settings.data.seq_len;
   require_option(job.batch_tokens > 0, "simulate step", "--batch-tokens");
-  const ParallelRequest request = parallel_request(settings);
-  const int gpus =
-      options.gpus > 0 ? options.gpus : request.tp * request.pp * std::max(1, request.dp);
-  Subject subject{.machine = planner::read_machine(options.system),
-                  .job = make_job(job),
-                  .plan = {},
-                  .step = {.overlap = settings.parallel.overlap,
-                           .stragglers = parse_stragglers(options.stragglers),
-                           .seed = options.seed}};
+  const ParallelRequest& request = settings.parallel;
+  const int gpus = options.gpus > 0 ? options.gpus : static_cast<int>(request.ranks());
+  Subject subject{
+      .machine = planner::read_machine(options.system),
+      .job = make_job(job),
+      .plan = {},
+      .step = {.stragglers = parse_stragglers(options.stragglers), .seed = options.seed}};
+  subject.job.stack.newton_schulz_steps = static_cast<int>(settings.optim.newton_schulz_steps);
   if (options.stack == "megatron") subject.job.stack = planner::Stack::megatron();
   const ParallelPlan plan = make_plan(subject.job.spec, request, gpus, subject.job.seq_len);
-  subject.plan = planner::candidate_of(plan, settings.train.microbatch,
-                                       settings.train.recompute == config::Recompute::block);
+  subject.plan = {plan.request(),
+                  settings.train.recompute == config::Recompute::block ? planner::Recompute::full
+                                                                       : planner::Recompute::none,
+                  static_cast<int>(settings.train.microbatch)};
   subject.machine = subject.machine.at_work(gpus);
   if (options.varies) subject.step.variation = subject.machine.software.variation;
   check_batch(subject);

@@ -9,7 +9,6 @@
 #include "cli/verbs.h"
 #include "config/load.h"
 #include "train/model_setup.h"
-#include "train/parallel_setup.h"
 #include "verify/reference.h"
 
 namespace heddle::cli {
@@ -27,7 +26,7 @@ ReferenceOptions options_of(const config::RunConfig& settings, int ranks, Device
           .device = device,
           .dtype = compute_dtype(settings),
           .recompute = settings.train.recompute == config::Recompute::block,
-          .parallel = parallel_request(settings)};
+          .parallel = settings.parallel};
 }
 
 /// A setting that changes nothing here would only seem to have been verified.

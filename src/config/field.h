@@ -20,6 +20,8 @@ struct TypeOf;
 template <>
 struct TypeOf<bool> : std::integral_constant<Type, Type::boolean> {};
 template <>
+struct TypeOf<int> : std::integral_constant<Type, Type::integer> {};
+template <>
 struct TypeOf<std::int64_t> : std::integral_constant<Type, Type::integer> {};
 template <>
 struct TypeOf<double> : std::integral_constant<Type, Type::number> {};
@@ -36,6 +38,7 @@ template <class T>
 Value to_value(const T& member) {
   return member;
 }
+inline Value to_value(int member) { return std::int64_t{member}; }
 inline Value to_value(const std::filesystem::path& member) { return member.string(); }
 template <class T>
 Value to_value(const std::optional<T>& member) {
@@ -45,6 +48,9 @@ Value to_value(const std::optional<T>& member) {
 template <class T>
 void assign(T& member, const Value& value) {
   member = std::get<T>(value);
+}
+inline void assign(int& member, const Value& value) {
+  member = static_cast<int>(std::get<std::int64_t>(value));
 }
 inline void assign(std::filesystem::path& member, const Value& value) {
   member = std::get<std::string>(value);
@@ -56,10 +62,11 @@ void assign(std::optional<T>& member, const Value& value) {
 
 }  // namespace detail
 
-/// The key's type follows from the member's.
+/// The key's type follows from the member's, and what it can hold at most.
 template <class S, class T>
 Field field(S RunConfig::*section, T S::*member) {
   return {.type = detail::TypeOf<T>::value,
+          .is_int = std::is_same_v<T, int>,
           .choices = {},
           .get = [=](const RunConfig& c) { return detail::to_value(c.*section.*member); },
           .set = [=](RunConfig& c, const Value& v) { detail::assign(c.*section.*member, v); }};
@@ -84,7 +91,7 @@ Field choice(S RunConfig::*section, E S::*member, std::vector<std::string> names
       if (names[i] == std::get<std::string>(v)) c.*section.*member = static_cast<E>(i);
     }
   };
-  return {.type = Type::choice, .choices = names, .get = get, .set = set};
+  return {.type = Type::choice, .is_int = false, .choices = names, .get = get, .set = set};
 }
 
 /// A choice among names that are data, kept as text; "" when not given.

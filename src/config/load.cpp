@@ -105,9 +105,7 @@ class Loader {
 
   LoadedRun finish(const std::string& default_name, int ranks) {
     auto& parallel = loaded_.config.parallel;
-    if (parallel.dp == 0) {
-      parallel.dp = std::max<std::int64_t>(1, ranks / (parallel.tp * parallel.pp));
-    }
+    parallel.dp = parallel.replicas_on(ranks);
     if (loaded_.config.run.name.empty()) {
       loaded_.config.run.name = default_name;
       loaded_.origins["run.name"] = "the file's name";

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "parallel/schedule/make_schedule.h"
+#include "parallel/parallel_request.h"
 
 namespace heddle::config {
 
 // The run file, resolved: one struct per section, one member per key. The member's initialiser is
-// the key's default; everything else about a key (range, unit, help) is in keys.cpp. A path or text
-// that is empty, and an optional that has no value, was not given. Enumerators are in the order of
-// the names in keys.cpp.
+// the key's default (of [parallel] that of RunConfig::parallel); everything else about a key
+// (range, unit, help) is in keys.cpp. A path or text that is empty, and an optional that has no
+// value, was not given. Enumerators are in the order of the names in keys.cpp.
 
 enum class Documents { mask, ignore };
 enum class Recompute { none, block };
@@ -21,7 +21,6 @@ enum class OnNonfinite { skip, stop };
 enum class OptimizerName { adamw, sgd, muon };
 enum class MuonScale { original, match_rms_adamw };
 enum class LrSchedule { constant, linear, cosine, wsd };
-enum class Vocabulary { replicated, tensor, pipeline };
 enum class FloatType { f32, bf16 };
 enum class DeviceName { cpu, cuda };
 
@@ -104,22 +103,6 @@ struct OptimConfig {
   bool uses_nesterov() const { return nesterov.value_or(name == OptimizerName::muon); }
 };
 
-struct ParallelConfig {
-  std::int64_t dp = 0;
-  std::int64_t tp = 1;
-  std::int64_t pp = 1;
-  std::int64_t cp = 1;
-  std::int64_t ep = 1;
-  std::int64_t zero = 1;
-  bool sequence = true;
-  Pipeline schedule = Pipeline::one_f_one_b;
-  std::int64_t chunks = 1;
-  Vocabulary vocabulary = Vocabulary::tensor;
-  std::int64_t vocabulary_algorithm = 2;
-  bool overlap = true;
-  bool operator==(const ParallelConfig&) const = default;
-};
-
 struct CheckpointConfig {
   std::int64_t every = 500;
   std::int64_t keep = 3;
@@ -159,7 +142,7 @@ struct RunConfig {
   DataConfig data;
   TrainConfig train;
   OptimConfig optim;
-  ParallelConfig parallel;
+  ParallelRequest parallel = {.zero = 1, .sequence = true};
   CheckpointConfig checkpoint;
   ObserveConfig observe;
   RunSection run;

@@ -47,15 +47,16 @@ std::string bound_text(const Key& key, double bound) {
                                         : fmt::format("{}", static_cast<std::int64_t>(bound));
 }
 
-/// "from 0 to 3", "1 or more", or "" when every value is allowed. Bounds so wide that they only
-/// keep arithmetic safe are left out.
+/// Bounds from here on only keep arithmetic safe.
+constexpr double kWide = 1e9;
+
+/// "from 0 to 3", "1 or more", or "" when every value is allowed. Wide bounds are left out.
 std::string range_text(const Key& key) {
-  const bool is_capped = key.maximum < 1e9;
-  if (std::isinf(key.minimum)) return "";
-  if (is_capped) {
-    return fmt::format("from {} to {}", bound_text(key, key.minimum), bound_text(key, key.maximum));
+  if (std::isinf(key.least())) return "";
+  if (key.most() < kWide) {
+    return fmt::format("from {} to {}", bound_text(key, key.least()), bound_text(key, key.most()));
   }
-  return fmt::format("{} or more", bound_text(key, key.minimum));
+  return fmt::format("{} or more", bound_text(key, key.least()));
 }
 
 std::string name_of(Type type) {
@@ -148,8 +149,16 @@ std::string device_meant_by(std::string_view word) {
   return is_gpu ? "cuda" : "";
 }
 
+double Key::least() const {
+  return field.is_int ? std::max<double>(minimum, std::numeric_limits<int>::min()) : minimum;
+}
+
+double Key::most() const {
+  return field.is_int ? std::min<double>(maximum, std::numeric_limits<int>::max()) : maximum;
+}
+
 std::string problem_with(const Key& key, const Value& value) {
-  const auto& [type, choices, get, set] = key.field;
+  const auto& [type, is_int, choices, get, set] = key.field;
   if (type == Type::choice) {
     const auto& text = std::get<std::string>(value);
     if (std::find(choices.begin(), choices.end(), text) != choices.end()) return "";
@@ -176,11 +185,11 @@ std::string problem_with(const Key& key, const Value& value) {
   } else {
     return "";
   }
-  if (number >= key.minimum && number <= key.maximum) return "";  // refuses NaN
-  const bool is_above = number > key.maximum;
+  if (number >= key.least() && number <= key.most()) return "";  // refuses NaN
+  const bool is_above = number > key.most();
   return fmt::format("{} = {} is out of range; it must be {}", key.full_name(), to_text(key, value),
-                     is_above && key.maximum >= 1e9
-                         ? fmt::format("at most {}", bound_text(key, key.maximum))
+                     is_above && key.most() >= kWide
+                         ? fmt::format("at most {}", bound_text(key, key.most()))
                          : range_text(key));
 }
 

@@ -25,6 +25,7 @@ using Value =
 /// The member of RunConfig a key stands for. Made by the functions of field.h.
 struct Field {
   Type type;
+  bool is_int;  ///< an integer whose member has the range of an int
   std::vector<std::string> choices;
   std::function<Value(const RunConfig&)> get;
   /// The value has the alternative of `type` and, for a choice, one of `choices`.
@@ -59,6 +60,9 @@ struct Key {
   std::function<std::string(std::string_view)> meant_by = {};
 
   std::string full_name() const { return section + "." + name; }
+  /// The bounds, and those of what the member can hold.
+  double least() const;
+  double most() const;
   Value default_value() const { return field.get(RunConfig{}); }
 };
 

@@ -167,41 +167,6 @@ void check_optimizer(const RunConfig& config, std::vector<Conflict>& conflicts) 
   }
 }
 
-void check_pipeline(const RunConfig& config, std::vector<Conflict>& conflicts) {
-  const auto& p = config.parallel;
-  if (p.pp > 1) return;
-  if (p.chunks > 1) {
-    conflicts.push_back(
-        {{"parallel.chunks"},
-         fmt::format("parallel.chunks = {} needs a pipeline; set parallel.pp above 1, or "
-                     "chunks = 1",
-                     p.chunks)});
-  }
-  if (p.vocabulary == Vocabulary::pipeline) {
-    conflicts.push_back(
-        {{"parallel.vocabulary"},
-         "parallel.vocabulary = \"pipeline\" needs a pipeline; set parallel.pp above "
-         "1, or vocabulary = \"tensor\""});
-  }
-}
-
-void check_ranks(const RunConfig& config, int ranks, std::vector<Conflict>& conflicts) {
-  const auto& p = config.parallel;
-  for (const auto& [key, size] : {std::pair{"parallel.cp", p.cp}, std::pair{"parallel.ep", p.ep}}) {
-    if (size > 1) {
-      conflicts.push_back(
-          {{key}, fmt::format("{} = {} is not in this version: set it to 1", key, size)});
-    }
-  }
-  const std::int64_t product = p.dp * p.tp * p.pp;
-  if (product == ranks) return;
-  conflicts.push_back(
-      {{"parallel.dp", "parallel.tp", "parallel.pp"},
-       fmt::format("parallel.dp {} x tp {} x pp {} makes {} ranks, but {} {} started; start {} "
-                   "(--ranks {} or the launcher), or change one of them",
-                   p.dp, p.tp, p.pp, product, ranks, ranks == 1 ? "is" : "are", product, product)});
-}
-
 }  // namespace
 
 std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
@@ -212,8 +177,9 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   check_batch(config, conflicts);
   check_learning_rate(config, conflicts);
   check_optimizer(config, conflicts);
-  check_pipeline(config, conflicts);
-  check_ranks(config, ranks, conflicts);
+  for (RequestProblem& problem : problems_of(config.parallel, ranks)) {
+    conflicts.push_back({std::move(problem.keys), std::move(problem.message)});
+  }
   return conflicts;
 }
 

@@ -36,7 +36,7 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
 }
 
 Model::Vocabulary Model::vocabulary() const {
-  return {*rank_.decoder.ends.front(), *rank_.decoder.split_head};
+  return {*rank_.decoder.vocabulary.front(), *rank_.decoder.split_head};
 }
 
 Shape Model::head_input_shape(std::int64_t tokens) const {

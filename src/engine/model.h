@@ -81,7 +81,7 @@ class Model {
   void with_values(int unit, Stream& stream, const std::function<void()>& compute) const;
   /// What the first stage begins with: the sum of what the ranks of the pipeline look up.
   Tensor look_up(Ctx& ctx) const;
-  /// The whole of activations that the stream may hold in shares.
+  /// All tokens of a residual of which this rank may have a share.
   Tensor all_tokens(const Tensor& x, Ctx& ctx) const;
   /// The same tensor on every rank of the pipeline, from the one that has the head.
   Tensor from_head(const Tensor& logits, const Shape& shape, Ctx& ctx) const;

@@ -35,7 +35,7 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory&
 
 const Schedule& TrainStep::schedule(int microbatches) {
   if (schedule_.microbatches != microbatches || schedule_.by_rank.empty()) {
-    schedule_ = model_.plan().step_schedule(microbatches);
+    schedule_ = step_schedule(model_.plan(), microbatches);
   }
   return schedule_;
 }

@@ -110,20 +110,20 @@ class RankBalancer {
 
 }  // namespace
 
-std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs,
-                                            const std::vector<int>& rank_of_stage) {
+std::vector<DecoderPart::Units> cut_stages(const std::vector<double>& costs,
+                                           const std::vector<int>& rank_of_stage) {
   const Costs sums(costs);
   const int stages = static_cast<int>(rank_of_stage.size());
   const std::vector<int> cuts =
       RankBalancer(sums, rank_of_stage, cuts_for_stages(sums, stages)).cuts();
-  std::vector<DecoderShare::Units> result;
+  std::vector<DecoderPart::Units> result;
   for (int s = 0; s < stages; ++s) result.push_back({cuts[at(s)], cuts[at(s + 1)]});
   return result;
 }
 
-std::vector<DecoderShare::Units> cut_stages(const ModelSpec& spec, std::int64_t seq_len,
-                                            VocabularyPlacement vocabulary,
-                                            const std::vector<int>& rank_of_stage) {
+std::vector<DecoderPart::Units> cut_stages(const ModelSpec& spec, std::int64_t seq_len,
+                                           VocabularyPlacement vocabulary,
+                                           const std::vector<int>& rank_of_stage) {
   std::vector<double> costs = unit_costs(spec, seq_len);
   if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
   return cut_stages(costs, rank_of_stage);

@@ -10,13 +10,13 @@ namespace heddle {
 /// Cuts units of these costs into consecutive stages, one for each element of `rank_of_stage`. The
 /// costliest stage is as cheap as can be; where that leaves a choice, as beside a large head, the
 /// costliest rank is made cheaper, as far as moving single units between neighbours goes.
-std::vector<DecoderShare::Units> cut_stages(const std::vector<double>& costs,
-                                            const std::vector<int>& rank_of_stage);
+std::vector<DecoderPart::Units> cut_stages(const std::vector<double>& costs,
+                                           const std::vector<int>& rank_of_stage);
 
 /// The same for the units of a model, by their work. A head that is divided over the pipeline
 /// weighs nothing: every rank has its share.
-std::vector<DecoderShare::Units> cut_stages(const ModelSpec& spec, std::int64_t seq_len,
-                                            VocabularyPlacement vocabulary,
-                                            const std::vector<int>& rank_of_stage);
+std::vector<DecoderPart::Units> cut_stages(const ModelSpec& spec, std::int64_t seq_len,
+                                           VocabularyPlacement vocabulary,
+                                           const std::vector<int>& rank_of_stage);
 
 }  // namespace heddle

@@ -20,7 +20,7 @@ namespace {
 
 using Cut = TensorRules::Cut;
 
-/// The branches of block `index` on the residual stream: one after the other, or all from the same
+/// The branches of block `index` on the residual: one after the other, or all from the same
 /// input.
 std::unique_ptr<Layer> build_block(BranchBuilder& builder, std::int64_t index,
                                    NormOutput norm_output) {
@@ -36,18 +36,18 @@ std::unique_ptr<Layer> build_block(BranchBuilder& builder, std::int64_t index,
   return std::make_unique<Sequential>(std::move(parts));
 }
 
-/// The two ends of the model: embedding and head, whose vocabulary may be divided over tp or pp.
-class EndsBuilder {
+/// Embedding and head, whose vocabulary may be divided over tp or pp.
+class VocabularyBuilder {
  public:
-  EndsBuilder(const ModelSpec& spec, const BuildOptions& options, const DecoderShare& share,
-              Device device)
+  VocabularyBuilder(const ModelSpec& spec, const BuildOptions& options, const DecoderPart& part,
+                    Device device)
       : spec_(spec),
         options_(options),
-        tensor_(share.tensor),
-        share_(share),
+        tensor_(part.tensor),
+        part_(part),
         row_multiple_(vocabulary_multiple(device)) {
-    if (share.pipeline != nullptr) rows_ = TensorRules(*share.pipeline, false);
-    if (is_on_tensor()) rows_ = share.tensor;
+    if (part.pipeline != nullptr) rows_ = TensorRules(*part.pipeline, false);
+    if (is_on_tensor()) rows_ = part.tensor;
   }
 
   /// A table with a row for every token that is here.
@@ -77,7 +77,7 @@ class EndsBuilder {
     return std::make_unique<Embedding>(std::move(tokens), rows, own_tokens());
   }
 
-  /// From the embedding's output to the stream.
+  /// From the embedding's output to the residual.
   Layers after_embedding() const {
     Layers layers;
     if (is_on_tensor()) {
@@ -91,11 +91,11 @@ class EndsBuilder {
   std::unique_ptr<Layer> positions() const {
     auto table = make_parameter(spec_.names.position_embedding + ".weight",
                                 {spec_.max_positions, spec_.hidden},
-                                {Init::Kind::normal, spec_.init_stddev}, tensor_.on_stream());
+                                {Init::Kind::normal, spec_.init_stddev}, tensor_.on_residual());
     return std::make_unique<PositionEmbedding>(std::move(table), tensor_.token_share());
   }
 
-  /// From the stream to the head's input.
+  /// From the residual to the head's input.
   Layers before_head() const {
     Layers layers;
     if (is_on_tensor()) {
@@ -122,12 +122,12 @@ class EndsBuilder {
                                .each = padded_rows(),
                                .valid = valid_rows().size};
     return std::make_unique<SplitHead>(std::move(projection), rows, own_tokens(),
-                                       share_.head_input_grad);
+                                       part_.head_input_grad);
   }
 
  private:
   bool is_on_tensor() const {
-    return tensor_.divides() && share_.vocabulary == VocabularyPlacement::tensor;
+    return tensor_.divides() && part_.vocabulary == VocabularyPlacement::tensor;
   }
   std::int64_t padded_rows() const { return rows_.padded_rows(spec_.vocab, row_multiple_); }
   Cut valid_rows() const { return rows_.valid_rows(spec_.vocab, row_multiple_); }
@@ -141,7 +141,7 @@ class EndsBuilder {
   const ModelSpec& spec_;
   const BuildOptions& options_;
   const TensorRules& tensor_;
-  const DecoderShare& share_;
+  const DecoderPart& part_;
   TensorRules rows_;  // what the rows are divided by
   const std::int64_t row_multiple_;
 };
@@ -165,7 +165,7 @@ std::vector<Layer*> Decoder::unit_pointers() const {
   for (const Units& stage : stages) {
     for (const auto& unit : stage) pointers.push_back(unit.get());
   }
-  for (const auto& unit : ends) pointers.push_back(unit.get());
+  for (const auto& unit : vocabulary) pointers.push_back(unit.get());
   return pointers;
 }
 
@@ -175,14 +175,14 @@ namespace {
 class DecoderBuilder {
  public:
   DecoderBuilder(const ModelSpec& spec, const BuildOptions& options, Memory& memory,
-                 const DecoderShare& share)
+                 const DecoderPart& part)
       : spec_(spec),
         options_(options),
-        unties_(share.unties),
-        has_ends_apart_(share.vocabulary == VocabularyPlacement::pipeline),
-        ends_(spec, options, share, memory.device()),
+        unties_(part.unties),
+        divides_vocabulary_(part.vocabulary == VocabularyPlacement::pipeline),
+        vocabulary_(spec, options, part, memory.device()),
         blocks_(
-            spec, options, share.tensor,
+            spec, options, part.tensor,
             make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory)),
         norm_output_(memory.device().kind == Device::Kind::cuda ? NormOutput::kept
                                                                 : NormOutput::rebuilt) {}
@@ -210,14 +210,14 @@ class DecoderBuilder {
   }
 
   /// Embedding and head for a rank that has rows of both, whatever its stages.
-  void add_ends() {
+  void add_vocabulary() {
     decoder_.token_embedding = embedding_table();
-    decoder_.ends.push_back(ends_.embedding(decoder_.token_embedding));
+    decoder_.vocabulary.push_back(vocabulary_.embedding(decoder_.token_embedding));
     decoder_.projection = projection();
-    decoder_.split_head = ends_.split_head(decoder_.projection);
-    auto head = ends_.head(decoder_.projection);
+    decoder_.split_head = vocabulary_.split_head(decoder_.projection);
+    auto head = vocabulary_.head(decoder_.projection);
     decoder_.head = head.get();
-    decoder_.ends.push_back(std::move(head));
+    decoder_.vocabulary.push_back(std::move(head));
   }
 
   Decoder& decoder() { return decoder_; }
@@ -226,7 +226,7 @@ class DecoderBuilder {
   /// The token table: the other end's where both are one parameter.
   std::shared_ptr<Parameter> table_at(const std::shared_ptr<Parameter>& other_end) const {
     if (spec_.tied_embeddings && !unties_ && other_end) return other_end;
-    return ends_.table(spec_.names.token_embedding);
+    return vocabulary_.table(spec_.names.token_embedding);
   }
 
   /// The token table where the embedding needs it.
@@ -237,7 +237,7 @@ class DecoderBuilder {
   }
 
   std::shared_ptr<Parameter> projection() const {
-    if (!spec_.tied_embeddings) return ends_.table(spec_.names.head);
+    if (!spec_.tied_embeddings) return vocabulary_.table(spec_.names.head);
     auto table = table_at(decoder_.token_embedding);
     if (unties_) tie(*table, Parameter::Tie::last);
     return table;
@@ -247,29 +247,29 @@ class DecoderBuilder {
   /// rank has rows of both.
   void tie(Parameter& table, Parameter::Tie end) const {
     table.tie = end;
-    if (!has_ends_apart_) table.layout = table.layout.with(Axis::pp, ends());
+    if (!divides_vocabulary_) table.layout = table.layout.with(Axis::pp, ends());
   }
 
   void add_embedding() {
-    Layers layers = ends_.after_embedding();
-    if (!has_ends_apart_) {
+    Layers layers = vocabulary_.after_embedding();
+    if (!divides_vocabulary_) {
       decoder_.token_embedding = embedding_table();
-      layers.insert(layers.begin(), ends_.embedding(decoder_.token_embedding));
+      layers.insert(layers.begin(), vocabulary_.embedding(decoder_.token_embedding));
     }
     if (!layers.empty())
       push({UnitLabel::Kind::embedding}, std::make_unique<Sequential>(std::move(layers)));
     // Apart from the token table, which may be tied and then has a unit to itself.
-    if (!spec_.rope) push({UnitLabel::Kind::positions}, ends_.positions());
+    if (!spec_.rope) push({UnitLabel::Kind::positions}, vocabulary_.positions());
   }
 
   void add_head() {
-    if (Layers before = ends_.before_head(); !before.empty()) {
+    if (Layers before = vocabulary_.before_head(); !before.empty()) {
       push({UnitLabel::Kind::head_entry}, std::make_unique<Sequential>(std::move(before)));
       decoder_.head_entry = decoder_.stages.back().back().get();
     }
-    if (has_ends_apart_) return;
+    if (divides_vocabulary_) return;
     decoder_.projection = projection();
-    auto head = ends_.head(decoder_.projection);
+    auto head = vocabulary_.head(decoder_.projection);
     decoder_.head = head.get();
     push({UnitLabel::Kind::head}, std::move(head));
   }
@@ -281,8 +281,8 @@ class DecoderBuilder {
 
   const ModelSpec& spec_;
   const BuildOptions& options_;
-  const bool unties_, has_ends_apart_;
-  const EndsBuilder ends_;
+  const bool unties_, divides_vocabulary_;
+  const VocabularyBuilder vocabulary_;
   BranchBuilder blocks_;
   const NormOutput norm_output_;
   Decoder decoder_;
@@ -291,7 +291,7 @@ class DecoderBuilder {
 }  // namespace
 
 Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory& memory,
-                      const DecoderShare& share) {
+                      const DecoderPart& part) {
   if (options.positions > spec.max_positions && !spec.rope) {
     throw Error(ErrorCode::usage,
                 fmt::format("sequences of {} tokens do not fit the model's table of {} positions",
@@ -307,14 +307,14 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
                             "config.json if the model was not trained with one",
                             *spec.window));
   }
-  DecoderBuilder builder(spec, options, memory, share);
-  auto stages = share.stages;
+  DecoderBuilder builder(spec, options, memory, part);
+  auto stages = part.stages;
   if (stages.empty()) stages = {{0, unit_count(spec)}};
   for (const auto& [begin, end] : stages) {
     builder.begin_stage();
     for (int unit = begin; unit < end; ++unit) builder.add(unit);
   }
-  if (share.vocabulary == VocabularyPlacement::pipeline) builder.add_ends();
+  if (part.vocabulary == VocabularyPlacement::pipeline) builder.add_vocabulary();
   return std::move(builder.decoder());
 }
 
@@ -343,9 +343,9 @@ std::vector<std::string> tensor_names(const ModelSpec& spec) {
 }
 
 Decoder one_of_each_block(const ModelSpec& spec, Memory& memory) {
-  DecoderShare share;
-  share.stages = {{1, 1 + static_cast<int>(spec.blocks.size())}};
-  return build_decoder(spec, {.positions = 1}, memory, share);
+  DecoderPart part;
+  part.stages = {{1, 1 + static_cast<int>(spec.blocks.size())}};
+  return build_decoder(spec, {.positions = 1}, memory, part);
 }
 
 std::vector<double> unit_costs(const ModelSpec& spec, std::int64_t seq_len) {

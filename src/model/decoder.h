@@ -8,6 +8,7 @@
 #include "nn/layer.h"
 #include "nn/loss_head.h"
 #include "nn/split_head.h"
+#include "parallel/parallel_request.h"
 #include "parallel/tensor_rules.h"
 
 namespace heddle {
@@ -22,12 +23,8 @@ std::int64_t usual_loss_chunk(const ModelSpec& spec, Device device);
 /// a multiple of a tile.
 std::int64_t vocabulary_multiple(Device device);
 
-/// How the rows of the embedding and of the output projection lie: all on every rank of the first
-/// and of the last stage, divided over their tp ranks, or divided over all ranks of the pipeline.
-enum class VocabularyPlacement { replicated, tensor, pipeline };
-
 /// The part of a decoder that a rank has: a run of units of every stage it owns.
-struct DecoderShare {
+struct DecoderPart {
   struct Units {
     int begin = 0, end = 0;
     bool operator==(const Units&) const = default;
@@ -64,20 +61,21 @@ struct Decoder {
   std::vector<Units> stages;
   std::vector<std::vector<UnitLabel>> labels;  ///< of the units, by stage
   LossHead* head = nullptr;                    ///< the last unit, where it is here
-  Layer* head_entry = nullptr;  ///< the unit that leads from the stream into it, where it needs one
+  Layer* head_entry =
+      nullptr;  ///< the unit that leads from the residual into it, where it needs one
   std::shared_ptr<Parameter> token_embedding, projection;  ///< where they are here; one when tied
   /// With a vocabulary divided over the pipeline embedding and head are in no stage, but on every
   /// rank; the head is then trained in two passes.
-  Units ends;
+  Units vocabulary;
   std::unique_ptr<SplitHead> split_head;
 
-  /// Stage by stage, then the ends.
+  /// Stage by stage, then embedding and head where they are in none.
   std::vector<Layer*> unit_pointers() const;
 };
 
 /// Builds the layers; parameters are described but have no memory yet (ParamStore gives it).
 Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory& memory,
-                      const DecoderShare& share = {});
+                      const DecoderPart& part = {});
 
 /// One block of each kind that the model repeats, and nothing else, on a single rank.
 Decoder one_of_each_block(const ModelSpec& spec, Memory& memory);

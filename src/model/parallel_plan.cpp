@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "model/blocks/branch_kind.h"
 #include "model/cut_stages.h"
-#include "parallel/schedule/make_schedule.h"
 
 namespace heddle {
 namespace {
@@ -22,14 +21,6 @@ std::string possible_tp(const ModelSpec& spec) {
   return text;
 }
 
-PipeShape pipe_shape(const ParallelRequest& request, int microbatches) {
-  const bool divides = request.vocabulary == VocabularyPlacement::pipeline;
-  return {.ranks = request.pp,
-          .microbatches = microbatches,
-          .chunks = request.chunks,
-          .vocabulary = divides ? request.vocabulary_algorithm : 0};
-}
-
 class Checker {
  public:
   Checker(const ModelSpec& spec, const ParallelRequest& request, int ranks)
@@ -37,7 +28,9 @@ class Checker {
 
   void check() {
     if (are_positive()) {
-      check_ranks();
+      for (RequestProblem& problem : problems_of(request_, ranks_)) {
+        problems_.push_back(std::move(problem.message));
+      }
       check_tp();
       check_pp();
     }
@@ -58,21 +51,6 @@ class Checker {
     return problems_.empty();
   }
 
-  void check_ranks() {
-    const int needed = request_.tp * request_.pp * std::max(1, request_.dp);
-    if (request_.dp > 0 && needed != ranks_) {
-      problems_.push_back(
-          fmt::format("parallel.dp {} x tp {} x pp {} = {} ranks, but there are {}; change one of "
-                      "them, leave dp out, or start {} ranks",
-                      request_.dp, request_.tp, request_.pp, needed, ranks_, needed));
-    } else if (ranks_ % needed != 0) {
-      problems_.push_back(fmt::format(
-          "parallel.tp {} x pp {} = {} does not divide the {} ranks; use sizes whose product does, "
-          "or start {} ranks",
-          request_.tp, request_.pp, needed, ranks_, needed));
-    }
-  }
-
   void check_tp() {
     for (const std::string& reason : refuse_tp(spec_, request_.tp)) {
       problems_.push_back(fmt::format("parallel.tp = {} {}; use one of {}", request_.tp, reason,
@@ -86,14 +64,8 @@ class Checker {
           fmt::format("parallel.pp = {} is more stages than the model's {} layers; use at most {}",
                       request_.pp, spec_.layers, spec_.layers));
     }
-    if (request_.vocabulary == VocabularyPlacement::pipeline && request_.pp == 1) {
-      problems_.push_back(
-          "parallel.vocabulary = \"pipeline\" needs a pipeline; use parallel.pp above 1, or "
-          "vocabulary = \"tensor\"");
-      return;
-    }
     try {
-      make_schedule(request_.schedule, pipe_shape(request_, 1));
+      step_schedule(request_, 1);
     } catch (const Error& error) {
       problems_.push_back(error.what());
     }
@@ -106,10 +78,6 @@ class Checker {
 };
 
 }  // namespace
-
-Schedule ParallelPlan::step_schedule(int microbatches) const {
-  return lower(make_schedule(schedule, pipe_shape(*this, microbatches)));
-}
 
 std::vector<int> ParallelPlan::stages_of(int pp_rank) const {
   std::vector<int> own;
@@ -128,9 +96,10 @@ ParallelPlan single_rank_plan(const ModelSpec& spec) {
 }
 
 ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
-                     std::vector<int> rank_of_stage,
-                     std::vector<DecoderShare::Units> units_of_stage) {
+                     std::vector<int> rank_of_stage, std::vector<DecoderPart::Units> units_of_stage,
+                     bool whole_matrices) {
   ParallelPlan plan{request};
+  plan.whole_matrices = whole_matrices;
   plan.sequence = request.sequence && request.tp > 1;
   plan.rank_of_stage = std::move(rank_of_stage);
   plan.units_of_stage = std::move(units_of_stage);
@@ -141,18 +110,19 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))
                   .with(Axis::dp, request.dp);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
-  plan.mesh.joins_stages = plan.whole_matrices && plan.zero > 0;
+  plan.mesh.joins_stages = whole_matrices && plan.zero > 0;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   return plan;
 }
 
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
-                       std::int64_t seq_len) {
+                       std::int64_t seq_len, bool whole_matrices) {
   Checker(spec, request, ranks).check();
   ParallelRequest whole = request;
-  whole.dp = ranks / request.pp / request.tp;
-  const auto placed = make_schedule(request.schedule, pipe_shape(request, 1)).rank_of_stage;
-  return lay_out(spec, whole, placed, cut_stages(spec, seq_len, request.vocabulary, placed));
+  whole.dp = request.replicas_on(ranks);
+  const auto placed = step_schedule(request, 1).rank_of_stage;
+  return lay_out(spec, whole, placed, cut_stages(spec, seq_len, request.vocabulary, placed),
+                 whole_matrices);
 }
 
 }  // namespace heddle

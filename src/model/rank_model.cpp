@@ -5,18 +5,18 @@
 namespace heddle {
 namespace {
 
-DecoderShare share_of(const ParallelPlan& plan, const Mesh& mesh) {
-  DecoderShare share{.vocabulary = plan.vocabulary, .unties = mesh.size(Axis::pp) > 1};
+DecoderPart part_of(const ParallelPlan& plan, const Mesh& mesh) {
+  DecoderPart part{.vocabulary = plan.vocabulary, .unties = mesh.size(Axis::pp) > 1};
   if (plan.divides_vocabulary_over_pp()) {
-    share.pipeline = &mesh.comm(Axis::pp);
-    share.head_input_grad =
+    part.pipeline = &mesh.comm(Axis::pp);
+    part.head_input_grad =
         plan.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
   }
-  if (mesh.size(Axis::tp) > 1) share.tensor = TensorRules(mesh.comm(Axis::tp), plan.sequence);
+  if (mesh.size(Axis::tp) > 1) part.tensor = TensorRules(mesh.comm(Axis::tp), plan.sequence);
   for (const int stage : plan.stages_of(mesh.coord(Axis::pp))) {
-    share.stages.push_back(plan.units_of_stage[static_cast<std::size_t>(stage)]);
+    part.stages.push_back(plan.units_of_stage[static_cast<std::size_t>(stage)]);
   }
-  return share;
+  return part;
 }
 
 void add_stages(RankModel& rank, const ParallelPlan& plan, int pp_rank) {
@@ -43,7 +43,7 @@ RankModel build_rank_model(const ModelSpec& spec, const BuildOptions& options,
                            const ParallelPlan& plan, const Mesh& mesh, ParamStore::Purpose purpose,
                            Memory& memory) {
   RankModel rank;
-  rank.decoder = build_decoder(spec, options, memory, share_of(plan, mesh));
+  rank.decoder = build_decoder(spec, options, memory, part_of(plan, mesh));
   rank.layers = rank.decoder.unit_pointers();
   rank.store = std::make_unique<ParamStore>(
       rank.layers,

@@ -34,7 +34,7 @@ struct TensorNames {
   std::string final_norm, head;
 };
 
-/// A block: branches on the residual stream, each of a kind of model/blocks/.
+/// A block: branches on the residual, each of a kind of model/blocks/.
 struct BlockSpec {
   std::vector<std::string> branches = {"attention", "dense"};
   bool is_parallel = false;  ///< all branches take the same input; otherwise one after the other

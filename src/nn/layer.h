@@ -49,7 +49,7 @@ struct Cost {
 struct CostShape {
   std::int64_t sequences = 1, seq_len = 1;
   DType dtype = DType::f32;
-  int stream_ranks = 1;  ///< that divide the tokens between blocks
+  int residual_ranks = 1;  ///< that divide the tokens between blocks
   std::int64_t tokens() const { return sequences * seq_len; }
   /// Of an activation [tokens, width].
   std::size_t bytes(std::int64_t width) const {
@@ -57,7 +57,7 @@ struct CostShape {
   }
   /// Of this rank's tokens between blocks.
   double stream_bytes(std::int64_t width) const {
-    return static_cast<double>(bytes(width)) / stream_ranks;
+    return static_cast<double>(bytes(width)) / residual_ranks;
   }
 };
 

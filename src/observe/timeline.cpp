@@ -60,14 +60,14 @@ bool is_drawn(const TimelineBar& bar) {
 
 /// Where the rows of ranks lie. Many ranks have lower rows.
 struct Rows {
-  int ranks = 0, lanes = 1;
+  int ranks = 0, lines = 1;
   double bar = 20.0, thin = 5.0, pitch = 25.0;
 
   double top_of(int rank) const { return kTop + rank * pitch; }
   double top_of(const TimelineBar& drawn) const {
-    return top_of(drawn.rank) + (drawn.lane > 0 ? bar + 1.0 + (drawn.lane - 1) * thin : 0.0);
+    return top_of(drawn.rank) + (drawn.line > 0 ? bar + 1.0 + (drawn.line - 1) * thin : 0.0);
   }
-  double height_of(const TimelineBar& drawn) const { return drawn.lane > 0 ? thin - 1.0 : bar; }
+  double height_of(const TimelineBar& drawn) const { return drawn.line > 0 ? thin - 1.0 : bar; }
   double bottom() const { return top_of(ranks); }
   /// Of how many ranks one has room for its name.
   int named() const { return static_cast<int>(std::ceil(12.0 / pitch)); }
@@ -77,14 +77,14 @@ Rows rows_of(const Timeline& timeline) {
   Rows rows;
   for (const auto& bar : timeline.bars) {
     rows.ranks = std::max(rows.ranks, bar.rank + 1);
-    rows.lanes = std::max(rows.lanes, bar.lane + 1);
+    rows.lines = std::max(rows.lines, bar.line + 1);
   }
   constexpr int kHigh = 16;
   if (rows.ranks > kHigh) {
     rows.bar = std::max(6.0, std::round(20.0 * kHigh / rows.ranks));
     rows.thin = 3.0;
   }
-  rows.pitch = rows.bar + (rows.lanes - 1) * rows.thin + std::max(2.0, rows.bar / 4);
+  rows.pitch = rows.bar + (rows.lines - 1) * rows.thin + std::max(2.0, rows.bar / 4);
   return rows;
 }
 
@@ -98,7 +98,7 @@ double end_of(const Timeline& timeline) {
 /// kVisible, without its label.
 std::vector<TimelineBar> visible_bars(const Timeline& timeline, double scale) {
   std::vector<TimelineBar> bars;
-  std::map<std::array<long, 3>, TimelineBar> columns;  // by rank and lane
+  std::map<std::array<long, 3>, TimelineBar> columns;  // by rank and line
   for (const auto& bar : timeline.bars) {
     if (!is_drawn(bar)) continue;
     if ((bar.end - bar.begin) * scale >= kVisible) {
@@ -106,7 +106,7 @@ std::vector<TimelineBar> visible_bars(const Timeline& timeline, double scale) {
       continue;
     }
     const long column = std::lround((bar.begin + bar.end) / 2 * scale / kVisible - 0.5);
-    const auto [longest, is_first] = columns.try_emplace({bar.rank, bar.lane, column}, bar);
+    const auto [longest, is_first] = columns.try_emplace({bar.rank, bar.line, column}, bar);
     if (bar.end - bar.begin > longest->second.end - longest->second.begin) longest->second = bar;
   }
   for (auto& [where, bar] : columns) {
@@ -235,7 +235,7 @@ std::string figure_data(const Timeline& timeline) {
   const double end = end_of(timeline), tick = end > 0.0 ? end / kTicks : 1.0;
   std::map<std::pair<int, int>, std::vector<const TimelineBar*>> by_row;
   for (const auto& bar : timeline.bars) {
-    if (is_drawn(bar)) by_row[{bar.rank, bar.lane}].push_back(&bar);
+    if (is_drawn(bar)) by_row[{bar.rank, bar.line}].push_back(&bar);
   }
   std::map<std::string, std::size_t> labels;
   std::map<double, std::size_t> sizes;

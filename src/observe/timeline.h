@@ -14,11 +14,11 @@ struct TimelineBar {
   TimelineKind kind = TimelineKind::forward;
   double begin = 0.0, end = 0.0;
   int part = 0;      ///< which of the rank's stages; those behind the first are lighter
-  int lane = 0;      ///< 0: what the rank does; from 1: what goes on beside it, drawn thin below
+  int line = 0;      ///< 0: what the rank does; from 1: what goes on beside it, drawn thin below
   double bytes = 0;  ///< that travel
 };
 
-/// What several ranks did in a step, simulated or measured. The bars of a rank's lane do not
+/// What several ranks did in a step, simulated or measured. The bars of a rank's line do not
 /// overlap.
 struct Timeline {
   std::string description = {};  ///< for people who do not see the picture

@@ -23,7 +23,7 @@ for (const figure of document.querySelectorAll(".timeline-figure")) {
   const data = JSON.parse(figure.querySelector("script").textContent);
   const view = figure.querySelector(".view"), svg = view.querySelector("svg"), tip = view.querySelector(".tip");
   const group = svg.querySelector(".rows"), height = data.top + data.ranks * data.pitch + data.axis;
-  const rows = data.rows.map(([rank, lane, ...flat]) => {
+  const rows = data.rows.map(([rank, line, ...flat]) => {
     const bars = [];
     let at = 0;
     for (let i = 0; i < flat.length; i += 6) {
@@ -32,8 +32,8 @@ for (const figure of document.querySelectorAll(".timeline-figure")) {
       at = end;
     }
     const top = data.top + rank * data.pitch;
-    return lane ? { rank, lane, bars, y: top + data.bar + 1 + (lane - 1) * data.thin, height: data.thin - 1 }
-      : { rank, lane, bars, y: top, height: data.bar };
+    return line ? { rank, line, bars, y: top + data.bar + 1 + (line - 1) * data.thin, height: data.thin - 1 }
+      : { rank, line, bars, y: top, height: data.bar };
   });
   if (!rows.length) continue;
   let from = 0, to = data.ticks, width = 1000;
@@ -112,7 +112,7 @@ for (const figure of document.querySelectorAll(".timeline-figure")) {
     const begin = bar && bar.begin <= tick ? bar.begin : i > 0 ? row.bars[i - 1].end : 0;
     const end = bar ? (bar.begin <= tick ? bar.end : bar.begin) : data.ticks;
     const does = bar && bar.begin <= tick;
-    if (!does && row.lane) return;
+    if (!does && row.line) return;
     tip.replaceChildren();
     line("rank " + row.rank * data.every, does ? bar.label + (bar.part ? " of part " + (bar.part + 1) : "") : "waits");
     line("takes", length(end - begin));

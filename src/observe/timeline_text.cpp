@@ -11,7 +11,7 @@ namespace {
 
 /// What goes on beside a rank's own work has no room in its line.
 bool is_shown(const TimelineBar& bar) {
-  return bar.kind != TimelineKind::wait && bar.lane == 0 && bar.end > bar.begin;
+  return bar.kind != TimelineKind::wait && bar.line == 0 && bar.end > bar.begin;
 }
 
 /// A bar in `width` characters, the last of them a space: "F0 ", "BW0-- ".

@@ -11,16 +11,10 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "parallel/box.h"
+#include "parallel/padding.h"
 
 namespace heddle {
 namespace {
-
-/// Parameters start on cache lines, so that no two share one and vector loads are aligned.
-constexpr std::int64_t kAlignment = 16;
-
-std::int64_t padded(std::int64_t count, std::int64_t to = kAlignment) {
-  return (count + to - 1) / to * to;
-}
 
 Tensor view_of(const Parameter& parameter, const Tensor& flat, std::int64_t at) {
   return flat.slice(0, at, at + parameter.shape.count()).view(parameter.shape);
@@ -109,7 +103,7 @@ void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
     parameter_count_ += parameter->shape.count();
   }
   const int ranks = bucket.others->size(), rank = bucket.others->rank();
-  bucket.size = padded(bucket.size, kAlignment * ranks);
+  bucket.size = padded(bucket.size, kParameterAlignment * ranks);
   const std::int64_t shard = bucket.size / ranks;
   bucket.held = bucket.zero == 0 ? Range{0, bucket.size} : Range{shard * rank, shard * (rank + 1)};
   bucket.rest = rest_of(bucket);

@@ -34,7 +34,7 @@ Layout TensorRules::divided_keys(int dim) const {
   return whole_on_stage(View::keys).with(Axis::kv, shard(dim)).with(Axis::copy, replicate());
 }
 
-Layout TensorRules::on_stream() const {
+Layout TensorRules::on_residual() const {
   return whole_on_stage().with(Axis::tp, splits_tokens() ? replicate() : invariant());
 }
 
@@ -45,11 +45,11 @@ TokenShare TensorRules::token_share() const {
 }
 
 void TensorRules::enter(Layers& layers, std::int64_t width) const {
-  change(layers, stream(), replicate(), width);
+  change(layers, residual(), replicate(), width);
 }
 
 void TensorRules::leave(Layers& layers, std::int64_t width) const {
-  change(layers, partial(), stream(), width);
+  change(layers, partial(), residual(), width);
 }
 
 void TensorRules::share_tokens(Layers& layers, std::int64_t width) const {

@@ -40,24 +40,24 @@ class TensorRules {
   std::int64_t padded_rows(std::int64_t vocab, std::int64_t multiple = 1) const;
   Cut valid_rows(std::int64_t vocab, std::int64_t multiple = 1) const;
 
-  /// Placements on tp. Of the stream of activations between blocks:
-  Placement stream() const { return splits_tokens() ? shard(0) : invariant(); }
+  /// Placements on tp. Of the residual, the activations between blocks:
+  Placement residual() const { return splits_tokens() ? shard(0) : invariant(); }
   /// of a parameter divided along `dim`:
   Layout divided(int dim) const;
   /// of one divided by key heads, of which several ranks may hold the same:
   Layout divided_keys(int dim) const;
   /// of one that every rank applies to its own tokens (norms):
-  Layout on_stream() const;
+  Layout on_residual() const;
   /// of one that every rank applies to its own heads or tokens:
   Layout used_apart() const;
 
   TokenShare token_share() const;
 
-  /// From the stream into products whose weights are divided by output, and from products whose
-  /// weights are divided by input back to the stream.
+  /// From the residual into products whose weights are divided by output, and from products whose
+  /// weights are divided by input back to it.
   void enter(Layers& layers, std::int64_t width) const;
   void leave(Layers& layers, std::int64_t width) const;
-  /// From the stream to a share of the tokens on each rank, and back.
+  /// From the residual to a share of the tokens on each rank, and back.
   void share_tokens(Layers& layers, std::int64_t width) const;
   void join_tokens(Layers& layers, std::int64_t width) const;
 

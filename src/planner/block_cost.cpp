@@ -43,7 +43,7 @@ class BlockModel {
     } else {
       fill_block(cost.dry, cost);
     }
-    fill_ends(cost);
+    fill_vocabulary(cost);
     return cost;
   }
 
@@ -59,7 +59,7 @@ class BlockModel {
   double kernels(double count) const { return count * machine_.device.kernel_s; }
   double launches(double count, double collectives) const {
     const double collective_s = t_ > 1 ? collectives * machine_.device.host_collective_s : 0.0;
-    return stack_.host_share * (count * machine_.device.host_s + collective_s);
+    return stack_.host_fraction * (count * machine_.device.host_s + collective_s);
   }
   double collective(CommOp op, double bytes) const {
     const int ranks = static_cast<int>(t_);
@@ -79,7 +79,7 @@ class BlockModel {
     const double attention =
         of_layers.attention_flops /
         (rate_ * attention_efficiency(machine_.software, static_cast<double>(spec_.head_dim)));
-    // Each branch is added to the stream, and its gradient.
+    // Each branch is added to the residual, and its gradient.
     constexpr double kBranches = 2.0;
     const double residual = kBranches * 3.0 * T_ * h_ * e_ / (sequence_ ? t_ : 1.0) * dry.kinds;
     double forward = attention + memory(of_layers.touched_bytes_f + residual);
@@ -126,7 +126,7 @@ class BlockModel {
     const double core_forward = scores + values + 4.5 * touched;
     const double core_backward = scores + 3.0 * values + 5.5 * touched;
     // Norms, residuals and dropout: of every token on every rank, or divided where the sequence is.
-    const double stream = T_ * h_ * e_ / (sequence_ ? t_ : 1.0);
+    const double residual = T_ * h_ * e_ / (sequence_ ? t_ : 1.0);
     // The activation, and transposing q, k, v: divided over tp.
     const double transposed = 2.0 * (2.0 * q_ + 2.0 * kv_);
     const double divided_f = (ups == 2.0 ? 3.0 : 2.0) * f_ + transposed;
@@ -135,14 +135,14 @@ class BlockModel {
 
     cost.forward.device = product(T_, qkv, h_) + product(T_, h_, q) + product(T_, up, h_) +
                           product(T_, h_, f) + core_forward +
-                          memory(11.0 * stream + divided_f * divided) +
+                          memory(11.0 * residual + divided_f * divided) +
                           kernels(stack_.kernels_forward);
     cost.forward.comm = t_ > 1 ? 2.0 * exchange() : 0.0;
     cost.forward.host = launches(stack_.launches_forward, 2);
 
     cost.backward_input.device = product(T_, h_, qkv) + product(T_, q, h_) + product(T_, h_, up) +
                                  product(T_, f, h_) + core_backward +
-                                 memory(17.0 * stream + divided_b * divided) +
+                                 memory(17.0 * residual + divided_b * divided) +
                                  kernels(stack_.kernels_backward);
     cost.backward_input.comm = cost.forward.comm;
     if (sequence_ && stack_.regathers) {
@@ -156,9 +156,9 @@ class BlockModel {
     cost.again_selective = {.device = core_forward, .host = launches(6, 0)};
   }
 
-  // ---- The ends ---------------------------------------------------------------------------------
+  // ---- Embedding and head -----------------------------------------------------------------------
 
-  void fill_ends(BlockCost& cost) const {
+  void fill_vocabulary(BlockCost& cost) const {
     fill_head(T_, table_rows(t_), cost.head_forward, cost.head_backward);
     fill_head(T_ / t_, table_rows(1.0), cost.whole_head_forward, cost.whole_head_backward);
     cost.embedding.device = cost.whole_embedding.device = memory(4.0 * T_ * h_ * e_);

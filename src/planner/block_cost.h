@@ -22,14 +22,14 @@ struct PassCost {
 struct BlockCost {
   int tp = 1, sequences = 1;
   bool sequence = false;
-  double stride_bytes = 0;  ///< of the stream of activations: what a message between stages carries
+  double stride_bytes = 0;  ///< of the residual: what a message between stages carries
 
   // Of one block:
   DryBlocks dry = {};
   PassCost forward, backward_input, backward_weight;
   PassCost again_full, again_selective;  ///< what recomputation adds to backward
 
-  // Of the ends of the model:
+  // Of embedding and head:
   PassCost embedding, head_forward, head_backward;
 
   /// The same for the whole vocabulary on every rank.

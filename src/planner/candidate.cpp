@@ -11,10 +11,15 @@ const char* name_of(Recompute recompute) {
   return names[static_cast<std::size_t>(recompute)];
 }
 
+const char* name_of(Updates updates) {
+  static constexpr std::array names = {"adamw", "sgd", "muon"};
+  return names[static_cast<std::size_t>(updates)];
+}
+
 Updates updates_named(std::string_view name) {
-  if (name == "adamw") return Updates::adamw;
-  if (name == "sgd") return Updates::sgd;
-  if (name == "muon") return Updates::muon;
+  for (const Updates updates : {Updates::adamw, Updates::sgd, Updates::muon}) {
+    if (name == name_of(updates)) return updates;
+  }
   fail(ErrorCode::usage, "there is no optimizer \"{}\"", name);
 }
 
@@ -25,7 +30,7 @@ Stack Stack::heddle(DType compute, Updates updates) {
   const double master = compute == DType::f32 ? 0 : 4;
   stack.state_bytes = master + (updates == Updates::sgd ? 4 : 8);
   stack.inner_state_bytes = master + (updates == Updates::adamw ? 8 : 4);
-  stack.whole_matrices = updates == Updates::muon;
+  stack.updates = updates;
   return stack;
 }
 
@@ -38,48 +43,13 @@ Stack Stack::megatron() {
   stack.kernels_backward = 28;
   stack.launches_forward = 30;
   stack.launches_backward = 45;
-  stack.host_share = 1.0;
+  stack.host_fraction = 1.0;
   return stack;
-}
-
-Schedule schedule_of(const Candidate& plan, std::int64_t microbatches) {
-  const bool is_divided = plan.vocabulary == VocabularyPlacement::pipeline;
-  return lower(make_schedule(heddle::name_of(plan.schedule),
-                             {.ranks = plan.pp,
-                              .microbatches = static_cast<int>(microbatches),
-                              .chunks = plan.chunks,
-                              .vocabulary = is_divided ? plan.vocabulary_algorithm : 0}));
-}
-
-ParallelRequest request_of(const Candidate& plan) {
-  return {.dp = plan.dp,
-          .tp = plan.tp,
-          .pp = plan.pp,
-          .zero = plan.zero,
-          .sequence = plan.sequence,
-          .vocabulary = plan.vocabulary,
-          .vocabulary_algorithm = plan.vocabulary_algorithm,
-          .schedule = std::string(heddle::name_of(plan.schedule)),
-          .chunks = plan.chunks};
 }
 
 heddle::Device Stack::place() const {
   if (compute != DType::bf16) return {};
   return {heddle::Device::Kind::cuda, 0};
-}
-
-Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes) {
-  return {.tp = plan.tp,
-          .pp = plan.pp,
-          .dp = plan.mesh.size(Axis::dp),
-          .chunks = plan.chunks,
-          .schedule = pipeline_named(plan.schedule),
-          .zero = plan.zero,
-          .sequence = plan.sequence,
-          .vocabulary = plan.vocabulary,
-          .vocabulary_algorithm = plan.vocabulary_algorithm,
-          .recompute = recomputes ? Recompute::full : Recompute::none,
-          .sequences = static_cast<int>(sequences)};
 }
 
 }  // namespace heddle::planner

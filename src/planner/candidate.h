@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "model/parallel_plan.h"
-#include "parallel/schedule/make_schedule.h"
+#include "model/decoder.h"
+#include "parallel/parallel_request.h"
 #include "tensor/dtype.h"
 
 namespace heddle::planner {
@@ -14,6 +14,8 @@ const char* name_of(Recompute recompute);
 
 /// Who updates the weights; sgd with momentum.
 enum class Updates : std::uint8_t { adamw, sgd, muon };
+/// As the run file's optim.name.
+const char* name_of(Updates updates);
 /// Error(usage) for a name that none has.
 Updates updates_named(std::string_view name);
 
@@ -22,7 +24,8 @@ struct Stack {
   DType compute = DType::bf16;
   double parameter_bytes = 2, gradient_bytes = 4;
   double state_bytes = 12, inner_state_bytes = 12;  ///< of the blocks' matrices: the latter
-  bool whole_matrices = false;   ///< the optimizer works on these (matrix_work.h)
+  Updates updates = Updates::adamw;
+  int newton_schulz_steps = 5;   ///< of muon, for each matrix
   bool stores_scores = false;    ///< attention keeps its score matrix; and there is dropout
   bool regathers = false;        ///< sequence parallelism gathers once more in backward
   bool balances_stages = true;   ///< stages are cut by cost; otherwise all have as many blocks
@@ -32,7 +35,7 @@ struct Stack {
   double kernels_forward = 10, kernels_backward = 16;    ///< of a block, beside matrix products
   double launches_forward = 16, launches_backward = 26;  ///< of a block, all
   std::int64_t loss_chunk = 0;  ///< tokens per chunk of the output projection; 0: the usual
-  double host_share = 0.15;     ///< of the host's time per launch in a PyTorch program
+  double host_fraction = 0.15;  ///< of the host's time per launch in a PyTorch program
 
   /// Heddle itself, in this dtype.
   static Stack heddle(DType compute, Updates updates = Updates::adamw);
@@ -41,6 +44,10 @@ struct Stack {
   static Stack megatron();
 
   double element_bytes() const { return static_cast<double>(size_of(compute)); }
+  /// Of an element of a gradient that travels.
+  double sent_gradient_bytes() const { return stores_scores ? 2.0 : gradient_bytes; }
+  /// The optimizer works on these (matrix_work.h).
+  bool whole_matrices() const { return updates == Updates::muon; }
   /// Where its layers compute: bf16 is computed in on GPUs only.
   heddle::Device place() const;
 };
@@ -57,29 +64,13 @@ struct Job {
   }
 };
 
-/// One way to lay a job out.
-struct Candidate {
-  int tp = 1, pp = 1, dp = 1;
-  int chunks = 1;  ///< stages of a pipeline rank
-  Pipeline schedule = Pipeline::one_f_one_b;
-  int zero = 0;
-  bool sequence = false;
-  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
-  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
+/// One way to lay a job out: `dp` is said.
+struct Candidate : ParallelRequest {
   Recompute recompute = Recompute::none;
   int sequences = 1;  ///< of a micro-batch
 
-  int gpus() const { return tp * pp * dp; }
+  int gpus() const { return static_cast<int>(ranks()); }
   std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }
 };
-
-/// What its pipeline ranks do in a step of so many micro-batches, lowered.
-Schedule schedule_of(const Candidate& plan, std::int64_t microbatches);
-
-/// The same as a run asks for it.
-ParallelRequest request_of(const Candidate& plan);
-
-/// A run's plan as one, with micro-batches of so many sequences.
-Candidate candidate_of(const ParallelPlan& plan, std::int64_t sequences, bool recomputes);
 
 }  // namespace heddle::planner

@@ -19,7 +19,7 @@ double calls(const CommCounts& counts, CommOp op) {
 /// Forward, gradient of the input, gradient of the weights of one block with what is computed
 /// again. Backward is launched as one, so the host bounds it as a whole.
 struct BlockTimes {
-  double forward = 0, backward = 0, weight_share = 0;
+  double forward = 0, backward = 0, weight_fraction = 0;
 };
 
 BlockTimes block_times(const BlockCost& block, Recompute recompute) {
@@ -31,7 +31,7 @@ BlockTimes block_times(const BlockCost& block, Recompute recompute) {
   if (recompute == Recompute::selective) backward += block.again_selective;
   times.backward = backward.seconds();
   const double busy = backward.device + backward.comm;
-  times.weight_share = busy > 0.0 ? block.backward_weight.device / busy : 0.0;
+  times.weight_fraction = busy > 0.0 ? block.backward_weight.device / busy : 0.0;
   return times;
 }
 
@@ -47,7 +47,7 @@ struct DataParallel {
 
 RankTimes rank_times(const BlockCost& block, Recompute recompute, double blocks) {
   const BlockTimes times = block_times(block, recompute);
-  const double w = times.backward * times.weight_share;
+  const double w = times.backward * times.weight_fraction;
   return {blocks * times.forward, blocks * (times.backward - w), blocks * w};
 }
 
@@ -102,10 +102,9 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                       .has_first = true,
                       .has_norm = split.ends_meet,
                       .has_last = split.ends_meet};
-  const CommCounts counts =
-      RankSizes(job.spec, candidate, block.dry.block_elements(), part)
-          .on_dp(static_cast<std::int64_t>(microbatches), stack.parameter_bytes,
-                 stack.stores_scores ? 2.0 : stack.gradient_bytes);
+  const CommCounts counts = RankSizes(job.spec, candidate, block.dry.block_elements(), part)
+                                .on_dp(static_cast<std::int64_t>(microbatches),
+                                       stack.parameter_bytes, stack.sent_gradient_bytes());
   const GroupShape group = group_shape(machine, candidate.dp, candidate.tp);
   const double blocks = std::max(1.0, split.first);
   double seconds = 0.0;
@@ -160,7 +159,7 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
   }
   const double most = std::max({split.first, split.most, split.last});
   const double of_matrices =
-      job.stack.whole_matrices
+      job.stack.whole_matrices()
           ? matrix_work(machine, job, candidate, block.dry, whole(most)).seconds
           : 0.0;
   return machine.software.step_s + of_matrices +
@@ -170,12 +169,11 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
 /// Both ends of a pipeline hold a tied table.
 double ends_seconds(const Machine& machine, const Job& job, const Candidate& candidate) {
   if (candidate.pp == 1 || !job.spec.tied_embeddings || is_v_shaped(candidate.schedule) ||
-      candidate.vocabulary == VocabularyPlacement::pipeline) {
+      candidate.divides_vocabulary_over_pp()) {
     return 0.0;
   }
-  const double element = job.stack.stores_scores ? 2.0 : job.stack.gradient_bytes;
-  const double bytes =
-      element * static_cast<double>(job.spec.vocab * job.spec.hidden) / candidate.tp;
+  const double bytes = job.stack.sent_gradient_bytes() *
+                       static_cast<double>(job.spec.vocab * job.spec.hidden) / candidate.tp;
   const GroupShape group{2, candidate.gpus() > machine.server_size() ? 1 : 2};
   return collective_seconds(machine, CommOp::all_reduce, group, bytes);
 }
@@ -191,7 +189,7 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
   const PassCost& head_f = is_whole ? block.whole_head_forward : block.head_forward;
   const PassCost& head_b = is_whole ? block.whole_head_backward : block.head_backward;
   // Divided over the pipeline every rank has its share, otherwise the last has all.
-  const bool is_shared = candidate.vocabulary == VocabularyPlacement::pipeline;
+  const bool is_shared = candidate.divides_vocabulary_over_pp();
   const double all_of_head = head_f.seconds() + head_b.seconds();
   const double share = is_shared ? all_of_head / p : 0.0;
   const double head = is_shared ? share : all_of_head + embedding.seconds() * (p == 1 ? 2 : 0);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "model/rank_model.h"
+#include "parallel/padding.h"
 
 namespace heddle::planner {
 namespace {
@@ -10,12 +11,7 @@ namespace {
 /// One of each kind that the model repeats.
 ParallelPlan one_of_each(const ModelSpec& spec, int tp, bool sequence) {
   const ParallelRequest request{.dp = 1, .tp = tp, .sequence = sequence};
-  return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}});
-}
-
-std::int64_t padded(std::int64_t count) {
-  constexpr std::int64_t kAlignment = 16;  // of parameters in ParamStore's buffers
-  return (count + kAlignment - 1) / kAlignment * kAlignment;
+  return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}}, false);
 }
 
 /// Adds a parameter that lies at `at` in the buffer of a block of this kind.
@@ -49,7 +45,7 @@ DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
   const CostShape shape{.sequences = sequences,
                         .seq_len = job.seq_len,
                         .dtype = job.stack.compute,
-                        .stream_ranks = plan.sequence ? tp : 1};
+                        .residual_ranks = plan.sequence ? tp : 1};
   DryBlocks sum;
   for (const Layer* unit : model.layers) sum.cost += unit->cost(shape);
   sum.kinds = static_cast<int>(model.layers.size());

@@ -17,7 +17,7 @@ constexpr double kMostPassesOfAFinalist = 2e5;
 
 auto shape_of(const Candidate& c) {
   return std::tuple(c.tp, c.pp, c.dp, static_cast<int>(c.schedule), c.chunks, c.sequences,
-                    c.vocabulary == VocabularyPlacement::pipeline);
+                    c.divides_vocabulary_over_pp());
 }
 
 }  // namespace
@@ -121,7 +121,7 @@ std::string describe(const Candidate& plan) {
   if (plan.sequence) text += ", sequence";
   if (plan.tp > 1 && plan.vocabulary == VocabularyPlacement::replicated)
     text += ", whole vocabulary";
-  if (plan.vocabulary == VocabularyPlacement::pipeline) text += ", vocabulary over the pipeline";
+  if (plan.divides_vocabulary_over_pp()) text += ", vocabulary over the pipeline";
   if (plan.recompute != Recompute::none) text += ", recompute";
   return text;
 }

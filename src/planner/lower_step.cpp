@@ -28,7 +28,7 @@ class StepLowering {
         units_(step_units(machine, job, plan, block, schedule.rank_of_stage)),
         paths_(machine, ranks, options),
         gather_calls_(gather_calls(machine, job, plan)),
-        overlaps_(options.overlap && job.stack.overlaps_gathers),
+        overlaps_(plan.overlap && job.stack.overlaps_gathers),
         policy_(options.policy),
         message_bytes_(static_cast<double>(units_.sizes.message)) {
     policy_.reduces_at_end = !job.stack.overlaps_gathers;

@@ -11,8 +11,6 @@
 namespace heddle::planner {
 namespace {
 
-constexpr int kIterations = 5;
-
 using InnerMatrix = DryBlocks::InnerMatrix;
 
 /// The matrices of block `index`, counted from the first of the rank.
@@ -69,8 +67,9 @@ MatrixWork matrix_work(const Machine& machine, const Job& job, const Candidate& 
     for (std::size_t i = 0; i < owners.size(); ++i) {
       if (owners[i] != own) continue;
       returned += matrices[i].shape.count() * matrices[i].holders;
-      work.flops += kIterations * 2.0 * costs[i];
-      work.seconds += kIterations * iteration_seconds(machine, job, matrices[i].shape);
+      work.flops += job.stack.newton_schulz_steps * 2.0 * costs[i];
+      work.seconds +=
+          job.stack.newton_schulz_steps * iteration_seconds(machine, job, matrices[i].shape);
     }
   }
   if (work.ranks == 1 || blocks == 0) return work;

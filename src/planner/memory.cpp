@@ -32,7 +32,7 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
                width = static_cast<double>(job.spec.hidden);
   const DryBlocks dry = dry_blocks(job, tp, sequence, sequences);
   const double kept = static_cast<double>(dry.cost.saved_bytes) / dry.kinds;
-  const double stream = tokens * width * e / (sequence && tp > 1 ? tp : 1);
+  const double residual = tokens * width * e / (sequence && tp > 1 ? tp : 1);
   // Until the gradients of its weights are made a linear keeps its input and its output's gradient.
   double waiting = 0.0;
   for (const auto& [rows, in, out] : dry.cost.products) waiting += rows * (in + out) * e;
@@ -45,16 +45,16 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
   const double chunk = std::min(1024.0, tokens);
   return {.kept_none = kept,
           .kept_selective = kept,
-          .kept_full = stream,
+          .kept_full = residual,
           .waiting = waiting / dry.kinds,
-          .working = kept + 2.0 * stream,
-          .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * stream,
+          .working = kept + 2.0 * residual,
+          .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * residual,
           .block_elements = dry.block_elements(),
           .inner_elements = dry.inner_elements()};
 }
 
 /// Blocks among the units of a stage.
-std::int64_t blocks_of(const DecoderShare::Units& units, std::int64_t layers) {
+std::int64_t blocks_of(const DecoderPart::Units& units, std::int64_t layers) {
   const auto begin = std::max<std::int64_t>(units.begin, 1);
   const auto end = std::min<std::int64_t>(units.end, layers + 1);
   return std::max<std::int64_t>(0, end - begin);
@@ -74,7 +74,7 @@ Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
   }
   const auto parts = parts_by_rank(
       job,
-      make_schedule(name_of(schedule),
+      make_schedule(schedule,
                     {.ranks = pp, .microbatches = 1, .chunks = is_v_shaped(schedule) ? 1 : chunks}),
       vocabulary);
   for (const RankPart& part : parts) {
@@ -115,7 +115,7 @@ InFlight peaks_in_flight(Pipeline schedule, int pp, int chunks) {
   }
   InFlight peaks;
   for (const InFlight& of_rank : in_flight_by_rank(
-           make_schedule(name_of(schedule), {.ranks = pp, .microbatches = 3 * pp, .chunks = 1}))) {
+           make_schedule(schedule, {.ranks = pp, .microbatches = 3 * pp, .chunks = 1}))) {
     peaks.forward = std::max(peaks.forward, of_rank.forward);
     peaks.waiting = std::max(peaks.waiting, of_rank.waiting);
     peaks.both = std::max(peaks.both, of_rank.both);
@@ -147,8 +147,8 @@ double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequen
   const double h = static_cast<double>(spec.hidden), f = static_cast<double>(spec.ffn);
   const double sbh = seq_len * sequences * h;
   if (recompute == Recompute::full) return 2.0 * sbh;
-  // 34 = 10 of what lies on the stream and 24 of what is divided: 8 of q, k, v and the projection's
-  // input, 4 f / h of the MLP.
+  // 34 = 10 of what lies on the residual and 24 of what is divided: 8 of q, k, v and the
+  // projection's input, 4 f / h of the MLP.
   const double scores =
       recompute == Recompute::selective ? 0.0 : 5.0 * static_cast<double>(spec.heads) * seq_len / h;
   const double divided = 8.0 + 4.0 * f / h + scores;
@@ -207,7 +207,7 @@ class RankMemory {
   /// Of the block or head that is being computed.
   double of_one(const RankPart& part) const {
     const double working = candidate_.recompute == Recompute::full ? kept_.working : 0.0;
-    const bool has_head = part.has_last || candidate_.vocabulary == VocabularyPlacement::pipeline;
+    const bool has_head = part.has_last || candidate_.divides_vocabulary_over_pp();
     return has_head ? std::max(working, kept_.head) : working;
   }
 
@@ -222,7 +222,7 @@ class RankMemory {
 MemoryEstimate estimate_memory(const Machine& machine, const Job& job, const Candidate& candidate,
                                const Split& split, const Activations& kept) {
   InFlight flying = split.flying;
-  if (candidate.vocabulary == VocabularyPlacement::pipeline) {
+  if (candidate.divides_vocabulary_over_pp()) {
     // The passes over a divided vocabulary keep micro-batches longer: one by algorithm 2, two by 1.
     const double longer = 3.0 - candidate.vocabulary_algorithm;
     flying.forward += longer;
@@ -256,9 +256,9 @@ std::vector<MemoryEstimate> memory_by_rank(const Machine& machine, const Job& jo
   // Behind the start-up a schedule repeats itself, unless it keeps all there are.
   const std::int64_t microbatches = candidate.microbatches(job);
   const Schedule schedule =
-      schedule_of(candidate, candidate.schedule == Pipeline::gpipe
-                                 ? microbatches
-                                 : std::min<std::int64_t>(microbatches, 4 * candidate.pp));
+      step_schedule(candidate, candidate.schedule == Pipeline::gpipe
+                                   ? microbatches
+                                   : std::min<std::int64_t>(microbatches, 4 * candidate.pp));
   const auto parts = parts_by_rank(job, schedule, candidate.vocabulary);
   const auto flying = in_flight_by_rank(schedule);
   const Activations kept = activations(job, candidate.tp, candidate.sequence, candidate.sequences);

@@ -379,7 +379,7 @@ std::string plan_page(const PlanReport& report) {
   std::optional<SimulatedStep> step;
   std::string timeline;
   if (simulated_passes(report.machine, report.job, plan) <= kMostPasses) {
-    const Schedule schedule = schedule_of(plan, plan.microbatches(report.job));
+    const Schedule schedule = step_schedule(plan, plan.microbatches(report.job));
     step = simulate_step(report.machine, report.job, plan, {.schedule = &schedule});
     timeline = timeline_section(schedule, *step);
   }

@@ -13,23 +13,23 @@ namespace {
 constexpr std::size_t kMostBars = 80'000;  // of a page, about 1.5 MB
 constexpr double kLong = 10.0;             // seconds from which they are the unit
 
-/// The lane of every stream that has spans; the two ends of a pipeline share that of dp.
-std::map<int, int> lanes_of(const std::vector<observe::Span>& spans) {
+/// The line of every stream that has spans; the two ends of a pipeline share that of dp.
+std::map<int, int> lines_of(const std::vector<observe::Span>& spans) {
   const auto own = [](int stream) {
     return stream == 1 + static_cast<int>(Traffic::ends) ? 2 : stream;
   };
-  std::map<int, int> lanes = {{0, 0}};
-  for (const auto& span : spans) lanes[own(span.stream)] = 0;
+  std::map<int, int> lines = {{0, 0}};
+  for (const auto& span : spans) lines[own(span.stream)] = 0;
   int next = 0;
-  for (auto& [stream, lane] : lanes) lane = next++;
-  lanes[1 + static_cast<int>(Traffic::ends)] = lanes[own(1 + static_cast<int>(Traffic::ends))];
-  return lanes;
+  for (auto& [stream, line] : lines) line = next++;
+  lines[1 + static_cast<int>(Traffic::ends)] = lines[own(1 + static_cast<int>(Traffic::ends))];
+  return lines;
 }
 
 class Drawing {
  public:
   Drawing(const Schedule& schedule, const SimulatedStep& step)
-      : schedule_(schedule), step_(step), lanes_(lanes_of(step.spans)) {
+      : schedule_(schedule), step_(step), lines_(lines_of(step.spans)) {
     const int replica = step.ranks.front().replica;
     for (const auto& rank : step.ranks) {
       if (rank.replica == replica) row_of_device_[rank.device] = rank.pp_rank;
@@ -64,9 +64,9 @@ class Drawing {
   }
 
   void add_transfer(int rank, const observe::Span& span) {
-    const int lane = lanes_.at(span.stream);
+    const int line = lines_.at(span.stream);
     // Messages to both neighbours may overlap: the later one is drawn behind the earlier.
-    double& free_from = free_from_[{rank, lane}];
+    double& free_from = free_from_[{rank, line}];
     const double begin = std::max(free_from, scale_ * span.begin_seconds);
     const double end = scale_ * (span.begin_seconds + span.duration_seconds);
     if (end <= begin) return;
@@ -78,7 +78,7 @@ class Drawing {
          .kind = observe::TimelineKind::communication,
          .begin = begin,
          .end = end,
-         .lane = lane,
+         .line = line,
          .bytes = static_cast<double>(span.bytes)});
   }
 
@@ -92,7 +92,7 @@ class Drawing {
 
   const Schedule& schedule_;
   const SimulatedStep& step_;
-  const std::map<int, int> lanes_;
+  const std::map<int, int> lines_;
   std::map<int, int> row_of_device_;
   std::map<std::pair<int, int>, double> free_from_;
   double scale_ = 1.0;

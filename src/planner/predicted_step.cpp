@@ -6,12 +6,13 @@ namespace heddle::planner {
 
 double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
                               const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
-  const Candidate candidate = candidate_of(plan, batches.sequences, batches.recompute);
-  const Job job{
-      .spec = spec,
-      .seq_len = batches.seq_len,
-      .batch = batches.sequences * batches.microbatches * candidate.dp,
-      .stack = Stack::heddle(dtype, plan.whole_matrices ? Updates::muon : Updates::adamw)};
+  const Candidate candidate{plan.request(), batches.recompute ? Recompute::full : Recompute::none,
+                            static_cast<int>(batches.sequences)};
+  Job job{.spec = spec,
+          .seq_len = batches.seq_len,
+          .batch = batches.sequences * batches.microbatches * candidate.dp,
+          .stack = Stack::heddle(dtype, plan.whole_matrices ? Updates::muon : Updates::adamw)};
+  job.stack.newton_schulz_steps = batches.newton_schulz_steps;
   const Machine at_work = machine.at_work(candidate.gpus());
   const Split split =
       split_blocks(job, candidate.schedule, candidate.pp, candidate.chunks, candidate.vocabulary);

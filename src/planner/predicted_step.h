@@ -6,11 +6,12 @@
 
 namespace heddle::planner {
 
-/// The micro-batches of a run, of each replica.
+/// What a run does beside its plan: micro-batches of each replica, and its updates.
 struct RunBatches {
   std::int64_t sequences = 1, seq_len = 1;  ///< of a micro-batch
   int microbatches = 1;
-  bool recompute = false;  ///< whole blocks
+  bool recompute = false;       ///< whole blocks
+  int newton_schulz_steps = 5;  ///< of an optimizer of whole matrices
 };
 
 /// Seconds that a step of Heddle takes on the machine, by the closed form and the played schedule

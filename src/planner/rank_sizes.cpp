@@ -3,14 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "parallel/padding.h"
+
 namespace heddle::planner {
-namespace {
-
-constexpr std::int64_t kAlignment = 16;  // of parameters in ParamStore's buffers
-
-std::int64_t round_up(std::int64_t count, std::int64_t to) { return (count + to - 1) / to * to; }
-
-}  // namespace
 
 RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double block_elements,
                      const RankPart& part)
@@ -18,9 +13,9 @@ RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double b
       candidate_(candidate),
       zero_(candidate.dp == 1 ? 0 : candidate.zero),
       is_tied_here_(spec.tied_embeddings && candidate.pp == 1) {
-  const bool is_divided = candidate.vocabulary == VocabularyPlacement::pipeline;
+  const bool is_divided = candidate.divides_vocabulary_over_pp();
   const std::int64_t tables = (part.has_first ? 1 : 0) + (part.has_last && !is_tied_here_ ? 1 : 0);
-  const std::int64_t norm = round_up(spec.hidden, kAlignment);
+  const std::int64_t norm = padded(spec.hidden);
   units_ = {unit(static_cast<std::int64_t>(std::ceil(block_elements)), part.blocks),
             unit(spec.max_positions * spec.hidden, part.has_first && !spec.rope ? 1 : 0),
             unit(spec.norm == ModelSpec::Norm::rms ? norm : 2 * norm, part.has_norm ? 1 : 0),
@@ -28,7 +23,7 @@ RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double b
 }
 
 RankSizes::Unit RankSizes::unit(std::int64_t elements, std::int64_t times) const {
-  return {round_up(elements, kAlignment * candidate_.dp), times};
+  return {padded(elements, kParameterAlignment * candidate_.dp), times};
 }
 
 std::int64_t RankSizes::table_elements() const {
@@ -83,7 +78,7 @@ CommCounts RankSizes::on_dp(std::int64_t microbatches, double element_bytes,
   }
   if (zero_ < 3) return counts;
   const double table = element_bytes * static_cast<double>(units_.back().elements);
-  if (candidate_.vocabulary == VocabularyPlacement::pipeline) {
+  if (candidate_.divides_vocabulary_over_pp()) {
     // Looking up needs the table once, S once, and T only with algorithm 1.
     add(CommOp::all_gather,
         candidate_.vocabulary_algorithm == 1 ? -microbatches : -2 * microbatches, table);

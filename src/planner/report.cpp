@@ -115,15 +115,6 @@ void add_mapping(PlanReport& report) {
   report.mapping = mapping;
 }
 
-const char* vocabulary_name(VocabularyPlacement placement) {
-  switch (placement) {
-    case VocabularyPlacement::replicated: return "replicated";
-    case VocabularyPlacement::tensor: return "tensor";
-    case VocabularyPlacement::pipeline: return "pipeline";
-  }
-  return "";
-}
-
 // ---- Text ---------------------------------------------------------------------------------------
 
 std::string memory_text(const MemoryEstimate& memory) {
@@ -172,7 +163,7 @@ JsonValue candidate_json(const Candidate& plan) {
           {"microbatch", plan.sequences},
           {"zero", plan.zero},
           {"sequence", plan.sequence},
-          {"vocabulary", vocabulary_name(plan.vocabulary)},
+          {"vocabulary", name_of(plan.vocabulary)},
           {"recompute", plan.recompute == Recompute::full ? "block" : "none"}};
 }
 
@@ -232,7 +223,7 @@ double model_flops_utilization(const PlanReport& report, double seconds) {
 
 std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& plan) {
   const Job& job = report.job;
-  const Schedule schedule = schedule_of(plan, plan.microbatches(job));
+  const Schedule schedule = step_schedule(plan, plan.microbatches(job));
   const StepUnits units =
       step_units(report.machine, job, plan,
                  block_cost(report.machine, job, plan.tp, plan.sequence, plan.sequences),
@@ -340,14 +331,18 @@ JsonValue report_json(const PlanReport& report) {
 
 std::string plan_toml(const PlanReport& report) {
   const Candidate& plan = report.plans.front().found.candidate;
+  const Updates updates = report.job.stack.updates;
   return fmt::format(
       "# {} on {} x {}: {:.3g} s a step predicted.\n\n[data]\nseq_len = {}\n\n[train]\n"
-      "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n[parallel]\ndp = {}\ntp = {}\n"
+      "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n{}[parallel]\ndp = {}\ntp = "
+      "{}\n"
       "pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = \"{}\"\n",
       report.model, report.options.gpus, report.machine.device.name, report.plans.front().seconds,
       report.job.seq_len, report.job.batch * report.job.seq_len, plan.sequences,
-      plan.recompute == Recompute::full ? "block" : "none", plan.dp, plan.tp, plan.pp, plan.zero,
-      plan.sequence, name_of(plan.schedule), plan.chunks, vocabulary_name(plan.vocabulary));
+      plan.recompute == Recompute::full ? "block" : "none",
+      updates == Updates::adamw ? "" : fmt::format("[optim]\nname = \"{}\"\n\n", name_of(updates)),
+      plan.dp, plan.tp, plan.pp, plan.zero, plan.sequence, name_of(plan.schedule), plan.chunks,
+      name_of(plan.vocabulary));
 }
 
 }  // namespace heddle::planner

@@ -150,14 +150,15 @@ class Search {
       if (job_.batch % (static_cast<std::int64_t>(dp) * part.sequences) != 0) continue;
       const std::size_t mesh = part.tp * pps_.size() + i;
       for (const PipelineShape& shape : shapes_[i]) {
-        Candidate candidate{.tp = part.tp_ranks,
-                            .pp = pp,
-                            .dp = dp,
-                            .chunks = shape.chunks,
-                            .schedule = shape.schedule,
-                            .sequence = part.sequence,
-                            .vocabulary = shape.vocabulary,
-                            .sequences = part.sequences};
+        Candidate candidate{{.dp = dp,
+                             .tp = part.tp_ranks,
+                             .pp = pp,
+                             .sequence = part.sequence,
+                             .schedule = shape.schedule,
+                             .chunks = shape.chunks,
+                             .vocabulary = shape.vocabulary},
+                            Recompute::none,
+                            part.sequences};
         evaluate_options(candidate, shape.split, block, kept, mesh, partial);
       }
     }

@@ -244,7 +244,7 @@ SimulatedStep simulate_step(const Machine& machine, const Job& job, const Candid
         "micro-batches per stage");
   }
   Schedule own;
-  if (options.schedule == nullptr) own = schedule_of(plan, microbatches);
+  if (options.schedule == nullptr) own = step_schedule(plan, microbatches);
   const Schedule& schedule = options.schedule == nullptr ? own : *options.schedule;
   check(plan, options, schedule, microbatches);
   const PlayedRanks ranks = played_ranks(machine, plan, options);

@@ -18,8 +18,6 @@
 namespace heddle::planner {
 
 struct StepOptions {
-  /// Exchange over dp runs under the computation (the run file's parallel.overlap).
-  bool overlap = true;
   /// By device: how many times as long its computations take. Devices count tp fastest, then dp,
   /// then pp.
   std::map<int, double> stragglers = {};

@@ -11,18 +11,18 @@
 namespace heddle::planner {
 namespace {
 
-UnitPass pass_of(const PassCost& cost, double share = 1.0) {
-  const double seconds = share * cost.seconds(), busy = cost.device + cost.comm;
+UnitPass pass_of(const PassCost& cost, double fraction = 1.0) {
+  const double seconds = fraction * cost.seconds(), busy = cost.device + cost.comm;
   return {seconds, busy > 0.0 ? seconds * cost.comm / busy : 0.0};
 }
 
 /// Which units each stage has: cut by cost, or as many blocks for each.
-std::vector<DecoderShare::Units> units_of_stages(const Job& job, const Candidate& plan,
-                                                 const std::vector<int>& rank_of_stage) {
+std::vector<DecoderPart::Units> units_of_stages(const Job& job, const Candidate& plan,
+                                                const std::vector<int>& rank_of_stage) {
   if (job.stack.balances_stages) {
     return cut_stages(job.spec, job.seq_len, plan.vocabulary, rank_of_stage);
   }
-  std::vector<DecoderShare::Units> units;
+  std::vector<DecoderPart::Units> units;
   const int layers = static_cast<int>(job.spec.layers);
   const int stages = static_cast<int>(rank_of_stage.size());
   for (int stage = 0; stage < stages; ++stage) {
@@ -41,8 +41,8 @@ class UnitBuilder {
         job_(job),
         candidate_(plan),
         block_(block),
-        plan_(lay_out(job.spec, request_of(plan), rank_of_stage,
-                      units_of_stages(job, plan, rank_of_stage))) {}
+        plan_(lay_out(job.spec, plan, rank_of_stage, units_of_stages(job, plan, rank_of_stage),
+                      job.stack.whole_matrices())) {}
 
   StepUnits run() const {
     StepUnits units{.mesh = plan_.mesh, .sizes = sizes(), .ranks = {}};
@@ -72,8 +72,7 @@ class UnitBuilder {
     const auto element = static_cast<std::int64_t>(stack.parameter_bytes);
     constexpr std::int64_t kStatistics = 3 * sizeof(float);
     return {.element_bytes = element,
-            .gradient_bytes =
-                static_cast<std::int64_t>(stack.stores_scores ? 2.0 : stack.gradient_bytes),
+            .gradient_bytes = static_cast<std::int64_t>(stack.sent_gradient_bytes()),
             .message = element * hidden * (plan_.sequence ? share : tokens),
             .head_input = element * hidden * share,
             .statistics = kStatistics * share * candidate_.pp};
@@ -103,7 +102,7 @@ class UnitBuilder {
       }
     }
     rank.optimizer_seconds = optimizer_seconds(rank.units);
-    if (job_.stack.whole_matrices) {
+    if (job_.stack.whole_matrices()) {
       const auto blocks =
           std::ranges::count(model.labels, UnitLabel::Kind::block, &UnitLabel::kind);
       rank.matrices = matrix_work(machine_, job_, candidate_, block_.dry, blocks);
@@ -143,8 +142,8 @@ class UnitBuilder {
   }
 
   UnitTimes of_divided_head() const {
-    const double share = 1.0 / candidate_.pp;
-    return {.f = pass_of(head_f(), share), .b = pass_of(head_b(), share)};
+    const double fraction = 1.0 / candidate_.pp;
+    return {.f = pass_of(head_f(), fraction), .b = pass_of(head_b(), fraction)};
   }
 
   UnitTimes of_block() const {

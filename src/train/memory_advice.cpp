@@ -7,7 +7,6 @@
 
 #include "base/strings.h"
 #include "train/model_setup.h"
-#include "train/parallel_setup.h"
 
 namespace heddle {
 namespace {
@@ -70,8 +69,7 @@ class Advice {
     const RunConfig& config = variant.config;
     if (config.tokens_per_step() % config.tokens_per_microbatch() != 0) return std::nullopt;
     try {
-      const ParallelPlan plan =
-          make_plan(spec_, parallel_request(config), variant.ranks, config.data.seq_len);
+      const ParallelPlan plan = configured_plan(config, spec_, variant.ranks);
       const int last = plan.mesh.ranks() - plan.mesh.ranks() / plan.mesh.size(Axis::pp);
       std::size_t most = plan_rank(config, spec_, plan, 0, device_).memory.reserved;
       if (last > 0) {
@@ -120,14 +118,14 @@ class Advice {
   std::vector<Variant> state_changes() const {
     std::vector<Variant> all;
     const auto& parallel = now_.config.parallel;
-    for (std::int64_t zero = parallel.zero + 1; parallel.dp > 1 && zero <= 3; ++zero) {
+    for (int zero = parallel.zero + 1; parallel.dp > 1 && zero <= 3; ++zero) {
       all.push_back(changed(now_, fmt::format("parallel.zero = {}", zero),
                             [=](RunConfig& c) { c.parallel.zero = zero; }));
     }
-    for (std::int64_t by = 2; by <= parallel.dp; by *= 2) {
+    for (int by = 2; by <= parallel.dp; by *= 2) {
       if (parallel.dp % by != 0) break;
-      for (const auto axis : {&config::ParallelConfig::tp, &config::ParallelConfig::pp}) {
-        const char* name = axis == &config::ParallelConfig::tp ? "tp" : "pp";
+      for (const auto axis : {&ParallelRequest::tp, &ParallelRequest::pp}) {
+        const char* name = axis == &ParallelRequest::tp ? "tp" : "pp";
         all.push_back(changed(
             now_,
             fmt::format("parallel.{} = {} (dp = {})", name, parallel.*axis * by, parallel.dp / by),
@@ -181,14 +179,14 @@ class Advice {
         change(variant.config.parallel);
         all.push_back(variant);
       };
-      divided("parallel.zero = 3", [&](config::ParallelConfig& p) {
+      divided("parallel.zero = 3", [&](ParallelRequest& p) {
         p.dp *= by;
         p.zero = 3;
       });
       divided(fmt::format("parallel.tp = {}", now_.config.parallel.tp * by),
-              [&](config::ParallelConfig& p) { p.tp *= by; });
+              [&](ParallelRequest& p) { p.tp *= by; });
       divided(fmt::format("parallel.pp = {}", now_.config.parallel.pp * by),
-              [&](config::ParallelConfig& p) { p.pp *= by; });
+              [&](ParallelRequest& p) { p.pp *= by; });
       Variant least = more;
       least.text = fmt::format("--ranks {}{}", more.ranks, where);
       least.config.parallel.dp *= by;

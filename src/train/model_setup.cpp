@@ -185,6 +185,11 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
                     .rest = adamw};
 }
 
+ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks) {
+  return make_plan(spec, config.parallel, ranks, config.data.seq_len,
+                   needs_whole_matrices(optimizer_config(config.optim)));
+}
+
 LrSchedule lr_schedule(const config::RunConfig& config) {
   LrSchedule schedule;
   switch (config.optim.schedule) {

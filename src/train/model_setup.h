@@ -52,6 +52,9 @@ BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spe
 OptimizerConfig optimizer_config(const config::OptimConfig& optim);
 LrSchedule lr_schedule(const config::RunConfig& config);
 
+/// How a run's model lies on so many ranks (make_plan).
+ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks);
+
 /// The weights that a run starts from: those of model.path, or random ones.
 void start_weights(const config::RunConfig& config, Model& model, Stream& stream,
                    const observe::Terminal& terminal);

@@ -44,7 +44,7 @@ std::string describe(const ParallelPlan& plan) {
   if (plan.mesh.size(Axis::dp) > 1) text += fmt::format(", ZeRO {}", plan.zero);
   if (plan.sequence) text += ", sequence split over tp";
   if (plan.mesh.size(Axis::pp) > 1) {
-    text += fmt::format(", schedule {} of {} stages", plan.schedule, plan.stages());
+    text += fmt::format(", schedule {} of {} stages", name_of(plan.schedule), plan.stages());
     if (plan.divides_vocabulary_over_pp()) text += ", vocabulary over pp";
   }
   return text;

@@ -51,7 +51,7 @@ JsonValue mesh_json(const ParallelPlan& plan) {
           {"ranks", plan.mesh.ranks()},
           {"zero", plan.zero},
           {"sequence", plan.sequence},
-          {"schedule", plan.schedule},
+          {"schedule", name_of(plan.schedule)},
           {"stages", plan.stages()}};
 }
 

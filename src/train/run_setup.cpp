@@ -8,7 +8,6 @@
 #include "tensor/device_runtime.h"
 #include "train/memory_advice.h"
 #include "train/model_setup.h"
-#include "train/parallel_setup.h"
 #include "train/rank_agreement.h"
 #include "train/run_folder.h"
 #include "train/run_report.h"
@@ -42,8 +41,7 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
 /// decided or exchanged before. (A dry run has one rank only, and others in thought.)
 ParallelPlan plan_of_all(const RunSetup& setup) {
   if (!setup.options.dry_run) require_same_on_all_ranks(setup.world, setup.identity);
-  return make_plan(setup.spec, parallel_request(setup.config), setup.world.size(),
-                   setup.config.data.seq_len);
+  return configured_plan(setup.config, setup.spec, setup.world.size());
 }
 
 /// Before anything is written there. Only the first rank holds it.
@@ -94,7 +92,8 @@ double predict_seconds(const RunSetup& setup) {
       {.sequences = config.train.microbatch,
        .seq_len = config.data.seq_len,
        .microbatches = static_cast<int>(config.accumulation()),
-       .recompute = config.train.recompute == config::Recompute::block},
+       .recompute = config.train.recompute == config::Recompute::block,
+       .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps)},
       compute_dtype(config));
 }
 
@@ -147,7 +146,7 @@ observe::Terminal RunSetup::terminal() const {
 }
 
 Schedule RunSetup::step_schedule() const {
-  return plan.step_schedule(static_cast<int>(config.accumulation()));
+  return heddle::step_schedule(plan, config.accumulation());
 }
 
 TrainOutcome dry_run(const RunSetup& setup) {

@@ -17,7 +17,6 @@
 #include "train/data_setup.h"
 #include "train/evaluate.h"
 #include "train/model_setup.h"
-#include "train/parallel_setup.h"
 #include "verify/difference.h"
 
 namespace heddle {
@@ -66,7 +65,7 @@ class MeshRun {
         stream_(options.threads, options.device),
         tokenizer_(configured_tokenizer(config)),
         spec_(configured_model(config, tokenizer_.tokenizer)),
-        plan_(make_plan(spec_, parallel_request(config), world.size(), config.data.seq_len)),
+        plan_(configured_plan(config, spec_, world.size())),
         mesh_(plan_.mesh, world.all()),
         names_(tensor_names(spec_)),
         data_(open_run_data(config, tokenizer_,
@@ -172,7 +171,7 @@ class MeshRun {
     }
   }
 
-  /// The stream of activations holds all tokens or this rank's share of them.
+  /// The residual holds all tokens or this rank's share of them.
   void compare_unit(const std::string& label, int microbatch, TrainStep::Pass pass,
                     const Tensor& made) {
     const bool is_forward = pass == TrainStep::Pass::forward;

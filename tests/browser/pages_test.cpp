@@ -40,7 +40,7 @@ observe::Timeline two_ranks(int microbatches) {
                              .kind = observe::TimelineKind::communication,
                              .begin = 1.0,
                              .end = 2.5,
-                             .lane = 1,
+                             .line = 1,
                              .bytes = 3 << 20});
   }
   return timeline;

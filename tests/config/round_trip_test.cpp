@@ -102,7 +102,8 @@ class RandomRun {
     // What was loaded always says dp: where the file does not, it follows from the ranks.
     c.parallel.dp = c.parallel.tp = c.parallel.pp = c.parallel.cp = c.parallel.ep =
         c.parallel.chunks = 1;
-    if (c.parallel.vocabulary == Vocabulary::pipeline) c.parallel.vocabulary = Vocabulary::tensor;
+    if (c.parallel.vocabulary == VocabularyPlacement::pipeline)
+      c.parallel.vocabulary = VocabularyPlacement::tensor;
     c.train.microbatch = std::min<std::int64_t>(c.train.microbatch, 1000);
     c.data.seq_len = std::min<std::int64_t>(c.data.seq_len, 10000);
     c.train.tokens_per_step = chance(0.3) ? 0 : c.tokens_per_microbatch() * integer(1, 100);

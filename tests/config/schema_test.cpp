@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "config/field.h"
+
 namespace heddle::config {
 namespace {
 
@@ -89,6 +91,23 @@ TEST(Schema, EveryDefaultIsAllowed) {
   }
 }
 
+TEST(Schema, RefusesWhatAMemberCannotHold) {
+  const Key key{.section = "parallel",
+                .name = "dp",
+                .field = field(&RunConfig::parallel, &ParallelRequest::dp),
+                .scope = Scope::launch,
+                .help = "no bounds of its own"};
+  EXPECT_EQ(problem_with(key, std::int64_t{2147483647}), "");
+  EXPECT_EQ(problem_with(key, std::int64_t{2147483648}),
+            "parallel.dp = 2147483648 is out of range; it must be at most 2147483647");
+  EXPECT_EQ(problem_with(key, std::int64_t{-2147483649}),
+            "parallel.dp = -2147483649 is out of range; it must be -2147483648 or more");
+  RunConfig config;
+  key.field.set(config, std::int64_t{12});
+  EXPECT_EQ(config.parallel.dp, 12);
+  EXPECT_EQ(key.field.get(config), Value(std::int64_t{12}));
+}
+
 TEST(Schema, EveryChoiceSetsAndGetsItsOwnName) {
   for (const auto& key : keys()) {
     for (const auto& name : key.field.choices) {
@@ -109,7 +128,7 @@ TEST(Schema, ChoicesAreInTheOrderOfTheEnumerators) {
   set("parallel.schedule", "1f1b");
   EXPECT_EQ(config.parallel.schedule, Pipeline::one_f_one_b);
   set("parallel.vocabulary", "pipeline");
-  EXPECT_EQ(config.parallel.vocabulary, Vocabulary::pipeline);
+  EXPECT_EQ(config.parallel.vocabulary, VocabularyPlacement::pipeline);
   set("optim.schedule", "wsd");
   EXPECT_EQ(config.optim.schedule, LrSchedule::wsd);
   set("run.dtype", "bf16");

@@ -37,7 +37,7 @@ void execute_alone(const Schedule& schedule, int rank, int ranks, Stage& stage,
 
 TEST(Executor, DoesWhatTheScheduleSaysInOrder) {
   Recorder stage;
-  execute_alone(lower(make_schedule("1f1b", {1, 3})), 0, 1, stage);
+  execute_alone(lower(make_schedule(Pipeline::one_f_one_b, {1, 3})), 0, 1, stage);
   EXPECT_EQ(stage.text, "F0 BW0 F1 BW1 F2 BW2 reduce step ");
 }
 
@@ -61,7 +61,7 @@ TEST(Executor, TellsWhenEachActionBeganAndEnded) {
   Recorder stage;
   std::string seen;
   double now = 0.0;
-  execute_alone(lower(make_schedule("1f1b", {1, 1})), 0, 1, stage,
+  execute_alone(lower(make_schedule(Pipeline::one_f_one_b, {1, 1})), 0, 1, stage,
                 [&](const Action& action, double begin, double end) {
                   seen += to_text(action) + " ";
                   EXPECT_LE(now, begin);
@@ -137,8 +137,8 @@ TEST(Executor, BringsEveryStageWhatItsNeighboursMade) {
   for (const std::string_view name : schedule_names()) {
     for (const int ranks : {2, 3, 4}) {
       const int chunks = name == "interleaved" ? 2 : 1;
-      const Schedule schedule = lower(
-          make_schedule(name, {.ranks = ranks, .microbatches = kMicrobatches, .chunks = chunks}));
+      const Schedule schedule = lower(make_schedule(
+          pipeline_named(name), {.ranks = ranks, .microbatches = kMicrobatches, .chunks = chunks}));
       const int stages_of_a_rank = schedule.stages() / ranks;
       run_ranks(ranks, [&](World& world) {
         Relay relay(schedule.stages());

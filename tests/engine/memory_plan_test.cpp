@@ -97,13 +97,13 @@ TEST(MemoryPlan, DoesNotGrowWithAccumulationExceptForItsData) {
   EXPECT_EQ(activations(1), activations(8));
 }
 
-struct Pipeline {
+struct PipelineCase {
   const char* schedule;
   int pp, chunks;
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
 };
 
-std::string name_of(const Pipeline& pipeline) {
+std::string name_of(const PipelineCase& pipeline) {
   std::string name = fmt::format("{}_pp{}_x{}", pipeline.schedule, pipeline.pp, pipeline.chunks);
   if (pipeline.vocabulary == VocabularyPlacement::pipeline) name += "_vocabulary";
   std::ranges::replace(name, '-', '_');
@@ -127,10 +127,10 @@ void expect_equal(StepPlan fast, StepPlan whole) {
   });
 }
 
-class PlanOfManyMicrobatches : public testing::TestWithParam<Pipeline> {};
+class PlanOfManyMicrobatches : public testing::TestWithParam<PipelineCase> {};
 
 TEST_P(PlanOfManyMicrobatches, IsThatOfTheWholeStep) {
-  const Pipeline& pipeline = GetParam();
+  const PipelineCase& pipeline = GetParam();
   ModelSpec spec = reference_spec("llama");
   spec.layers = 8;
   const BuildOptions options{.positions = 8};
@@ -140,9 +140,9 @@ TEST_P(PlanOfManyMicrobatches, IsThatOfTheWholeStep) {
                                         {.tp = zero == 0 ? 2 : 1,
                                          .pp = pipeline.pp,
                                          .zero = zero,
-                                         .vocabulary = pipeline.vocabulary,
-                                         .schedule = pipeline.schedule,
-                                         .chunks = pipeline.chunks},
+                                         .schedule = pipeline_named(pipeline.schedule),
+                                         .chunks = pipeline.chunks,
+                                         .vocabulary = pipeline.vocabulary},
                                         pipeline.pp * others, 8);
     const int least =
         3 * (pipeline.pp * (pipeline.chunks > 1 ? pipeline.pp + 4 : 4) + 3 * pipeline.pp);
@@ -157,31 +157,31 @@ TEST_P(PlanOfManyMicrobatches, IsThatOfTheWholeStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, PlanOfManyMicrobatches,
-                         testing::ValuesIn({Pipeline{"1f1b", 1, 1},
-                                            Pipeline{"gpipe", 1, 1},
-                                            Pipeline{"gpipe", 2, 1},
-                                            Pipeline{"gpipe", 4, 1},
-                                            Pipeline{"1f1b", 2, 1},
-                                            Pipeline{"1f1b", 4, 1},
-                                            Pipeline{"1f1b", 8, 1},
-                                            Pipeline{"interleaved", 2, 2},
-                                            Pipeline{"interleaved", 4, 2},
-                                            Pipeline{"interleaved", 3, 3},
-                                            Pipeline{"zb-h1", 2, 1},
-                                            Pipeline{"zb-h1", 4, 1},
-                                            Pipeline{"zb-h2", 3, 1},
-                                            Pipeline{"zb-h2", 4, 1},
-                                            Pipeline{"zb-v", 2, 1},
-                                            Pipeline{"zb-v", 4, 1},
-                                            Pipeline{"v-min", 3, 1},
-                                            Pipeline{"v-min", 4, 1},
-                                            Pipeline{"v-half", 2, 1},
-                                            Pipeline{"v-half", 4, 1},
-                                            Pipeline{"1f1b", 4, 1, VocabularyPlacement::pipeline},
-                                            Pipeline{"v-half", 4, 1,
-                                                     VocabularyPlacement::pipeline}}),
-                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Schedules, PlanOfManyMicrobatches,
+    testing::ValuesIn({PipelineCase{"1f1b", 1, 1},
+                       PipelineCase{"gpipe", 1, 1},
+                       PipelineCase{"gpipe", 2, 1},
+                       PipelineCase{"gpipe", 4, 1},
+                       PipelineCase{"1f1b", 2, 1},
+                       PipelineCase{"1f1b", 4, 1},
+                       PipelineCase{"1f1b", 8, 1},
+                       PipelineCase{"interleaved", 2, 2},
+                       PipelineCase{"interleaved", 4, 2},
+                       PipelineCase{"interleaved", 3, 3},
+                       PipelineCase{"zb-h1", 2, 1},
+                       PipelineCase{"zb-h1", 4, 1},
+                       PipelineCase{"zb-h2", 3, 1},
+                       PipelineCase{"zb-h2", 4, 1},
+                       PipelineCase{"zb-v", 2, 1},
+                       PipelineCase{"zb-v", 4, 1},
+                       PipelineCase{"v-min", 3, 1},
+                       PipelineCase{"v-min", 4, 1},
+                       PipelineCase{"v-half", 2, 1},
+                       PipelineCase{"v-half", 4, 1},
+                       PipelineCase{"1f1b", 4, 1, VocabularyPlacement::pipeline},
+                       PipelineCase{"v-half", 4, 1, VocabularyPlacement::pipeline}}),
+    [](const auto& info) { return name_of(info.param); });
 
 TEST(PlanOfAMillionMicrobatches, TakesNoLongerThanThatOfAHundred) {
   const ModelSpec spec = reference_spec("llama");

@@ -11,7 +11,7 @@
 namespace heddle {
 namespace {
 
-using Units = DecoderShare::Units;
+using Units = DecoderPart::Units;
 
 /// What the costliest stage costs.
 double worst(const std::vector<double>& costs, const std::vector<Units>& stages) {

@@ -44,13 +44,13 @@ TEST(ParallelPlan, PlacesStagesAsTheScheduleDoes) {
   const ParallelPlan chain = make_plan(llama(), {.pp = 2}, 2, 16);
   EXPECT_EQ(chain.rank_of_stage, (std::vector<int>{0, 1}));
   EXPECT_EQ(chain.mesh.ends, (std::array<int, 2>{0, 1}));
-  const ParallelPlan v = make_plan(llama(), {.pp = 2, .schedule = "zb-v"}, 2, 16);
+  const ParallelPlan v = make_plan(llama(), {.pp = 2, .schedule = Pipeline::zb_v}, 2, 16);
   EXPECT_EQ(v.rank_of_stage, (std::vector<int>{0, 1, 1, 0}));
   EXPECT_EQ(v.mesh.ends, (std::array<int, 2>{0, 0}));
   EXPECT_EQ(v.stages_of(0), (std::vector<int>{0, 3}));
   EXPECT_EQ(v.stages_of(1), (std::vector<int>{1, 2}));
   const ParallelPlan loop =
-      make_plan(llama(), {.pp = 2, .schedule = "interleaved", .chunks = 2}, 2, 16);
+      make_plan(llama(), {.pp = 2, .schedule = Pipeline::interleaved, .chunks = 2}, 2, 16);
   EXPECT_EQ(loop.rank_of_stage, (std::vector<int>{0, 1, 0, 1}));
   for (const ParallelPlan& plan : {chain, v, loop}) {
     int next = 0;
@@ -66,9 +66,9 @@ TEST(ParallelPlan, HasAValidScheduleForEveryNameAndNumberOfMicroBatches) {
   for (const std::string_view name : schedule_names()) {
     const int chunks = name == "interleaved" ? 2 : 1;
     const ParallelPlan plan =
-        make_plan(llama(), {.pp = 4, .schedule = std::string(name), .chunks = chunks}, 4, 16);
+        make_plan(llama(), {.pp = 4, .schedule = pipeline_named(name), .chunks = chunks}, 4, 16);
     for (const int microbatches : {1, 2, 5, 8}) {
-      const Schedule schedule = plan.step_schedule(microbatches);
+      const Schedule schedule = step_schedule(plan, microbatches);
       EXPECT_TRUE(validate(schedule).empty()) << name << " " << microbatches;
       EXPECT_EQ(schedule.microbatches, microbatches);
     }
@@ -97,18 +97,17 @@ TEST(ParallelPlan, SaysWhatIsWrongAndWhatToChange) {
             "parallel.tp = 3 does not divide the model's attention heads = 8; use one of 1, 2, 4, "
             "8");
   EXPECT_EQ(refusal(llama(), {.dp = 2, .tp = 2}, 8),
-            "parallel.dp 2 x tp 2 x pp 1 = 4 ranks, but there are 8; change one of them, leave dp "
-            "out, or start 4 ranks");
+            "parallel.dp 2 x tp 2 x pp 1 makes 4 ranks, but 8 are started; start 4 (--ranks 4 or "
+            "the launcher), or change one of them");
   EXPECT_EQ(refusal(llama(), {.tp = 2, .pp = 2}, 6),
             "parallel.tp 2 x pp 2 = 4 does not divide the 6 ranks; use sizes whose product does, "
             "or start 4 ranks");
   EXPECT_EQ(refusal(llama(), {.pp = 5}, 5),
             "parallel.pp = 5 is more stages than the model's 4 layers; use at most 4");
+  EXPECT_EQ(refusal(llama(), {.cp = 2}, 1), "parallel.cp = 2 is not in this version: set it to 1");
   EXPECT_EQ(refusal(llama(), {.zero = 4}, 1), "parallel.zero = 4; use 0, 1, 2 or 3");
   EXPECT_EQ(refusal(llama(), {.tp = 0}, 1), "parallel.tp = 0; use 1 or more");
   EXPECT_EQ(refusal(llama(), {.pp = -1}, 1), "parallel.pp = -1; use 1 or more");
-  EXPECT_NE(refusal(llama(), {.schedule = "1b1f"}, 1).find("use one of gpipe, 1f1b"),
-            std::string::npos);
   EXPECT_NE(refusal(llama(), {.pp = 2, .chunks = 2}, 2).find("leave chunks = 1"),
             std::string::npos);
 }
@@ -127,10 +126,9 @@ TEST(ParallelPlan, NamesOnlySizesOfTpThatTheWholeModelAllows) {
 }
 
 TEST(ParallelPlan, NamesEverythingThatIsWrongAtOnce) {
-  const std::string all =
-      refusal(llama(), {.dp = 1, .tp = 5, .pp = 6, .zero = 7, .schedule = "none"}, 4);
+  const std::string all = refusal(llama(), {.dp = 1, .tp = 5, .pp = 6, .zero = 7, .chunks = 2}, 4);
   for (const char* part : {"30 ranks", "attention heads = 8", "MLP width = 48", "at most 4",
-                           "zero = 7", "no schedule \"none\""}) {
+                           "zero = 7", "leave chunks = 1"}) {
     EXPECT_NE(all.find(part), std::string::npos) << part << " is missing in:\n" << all;
   }
 }

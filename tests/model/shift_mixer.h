@@ -65,7 +65,7 @@ class ShiftMix final : public Layer {
     return cost;
   }
 
-  std::int64_t whole_ = 0;  ///< width of the stream
+  std::int64_t whole_ = 0;  ///< width of the residual
 
  private:
   enum Slot { kInput, kOutputGrad };

@@ -216,7 +216,7 @@ TEST(Residual, AddsInsideFusedBranchesWhatItAddsBesideThem) {
 double block_bytes(const ModelSpec& spec, int tp, bool sequence) {
   Memory memory(Memory::Mode::dry);
   const Mesh mesh = Mesh::recorded(MeshShape{}.with(Axis::tp, tp), 0);
-  DecoderShare share;
+  DecoderPart share;
   if (tp > 1) share.tensor = TensorRules(mesh.comm(Axis::tp), sequence);
   share.stages = {{1, 2}};
   const Decoder decoder = build_decoder(spec, {.positions = 16}, memory, share);

@@ -51,7 +51,7 @@ ModelSpec reference_spec(const std::string& name) {
 
 LayerCase block(const std::string& family, bool recompute = false, bool documents = false) {
   const auto make = [=](Memory& memory) {
-    DecoderShare first_block;
+    DecoderPart first_block;
     first_block.stages = {{1, 2}};
     return std::move(
         build_decoder(reference_spec(family),

@@ -73,7 +73,7 @@ TEST(Timeline, DrawsWhatTravelsThinBelowItsRank) {
                            .kind = TimelineKind::communication,
                            .begin = 2,
                            .end = 5,
-                           .lane = 1,
+                           .line = 1,
                            .bytes = 2048});
   const std::string svg = render_timeline(timeline);
   EXPECT_EQ(occurrences(svg, "height=\"4\""), 1U);
@@ -102,7 +102,7 @@ TEST(TimelineFigure, HasEveryBarAsDataAndCannotEndItsScript) {
   const Json data = parse_json(html.substr(begin, html.find("</script>", begin) - begin), "data");
   EXPECT_EQ(data["labels"][0], "</script>");
   EXPECT_EQ(data["bytes"][data["rows"][0][7].get<int>()], 64.0);
-  // Rank, lane, and six numbers for each of the bars that are drawn.
+  // Rank, line, and six numbers for each of the bars that are drawn.
   ASSERT_EQ(data["rows"].size(), 2U);
   EXPECT_EQ(data["rows"][0].size(), 2U + 2 * 6);
   EXPECT_EQ(data["rows"][1].size(), 2U + 2 * 6);

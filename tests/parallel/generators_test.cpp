@@ -129,7 +129,7 @@ const Golden kGolden[] = {
 
 TEST(Generators, GiveTheOrdersWrittenDownHere) {
   for (const auto& [name, shape, text] : kGolden) {
-    EXPECT_EQ(to_text(make_schedule(name, shape)), text) << name;
+    EXPECT_EQ(to_text(make_schedule(pipeline_named(name), shape)), text) << name;
   }
 }
 
@@ -142,7 +142,7 @@ std::vector<std::pair<std::string_view, int>> schedules_and_chunks() {
 }
 
 void expect_valid(std::string_view name, const PipeShape& shape) {
-  for (const Diagnostic& wrong : validate(lower(make_schedule(name, shape)))) {
+  for (const Diagnostic& wrong : validate(lower(make_schedule(pipeline_named(name), shape)))) {
     ADD_FAILURE() << name << " " << shape.ranks << " x " << shape.microbatches << " x "
                   << shape.chunks << ", rank " << wrong.rank << ": " << wrong.message;
   }
@@ -161,7 +161,7 @@ TEST(Generators, AreValidForAnyRanksAndMicroBatches) {
 
 TEST(Generators, HoldAsManyMicroBatchesAsTheirPapersSay) {
   const auto peak_of_rank_0 = [](std::string_view name, const PipeShape& shape) {
-    return peak_in_flight(make_schedule(name, shape)).front();
+    return peak_in_flight(make_schedule(pipeline_named(name), shape)).front();
   };
   EXPECT_EQ(peak_of_rank_0("gpipe", {4, 8}), 8.0);
   EXPECT_EQ(peak_of_rank_0("1f1b", {4, 8}), 4.0);
@@ -176,7 +176,7 @@ TEST(Generators, HoldAsManyMicroBatchesAsTheirPapersSay) {
 
 TEST(Generators, OfTheVShapeSaveMemoryOnEveryRank) {
   const auto largest = [](std::string_view name, const PipeShape& shape) {
-    return std::ranges::max(peak_in_flight(make_schedule(name, shape)));
+    return std::ranges::max(peak_in_flight(make_schedule(pipeline_named(name), shape)));
   };
   EXPECT_EQ(largest("v-min", {4, 16}), 2.0);
   EXPECT_EQ(largest("v-min", {8, 64}), 4.0);
@@ -188,7 +188,7 @@ TEST(Generators, OfTheVShapeSaveMemoryOnEveryRank) {
 
 TEST(MessagesUnderWay, AreFewUnlessRanksDoNotDivideInterleavedMicroBatches) {
   const auto most = [](std::string_view name, const PipeShape& shape) {
-    return messages_under_way(lower(make_schedule(name, shape)));
+    return messages_under_way(lower(make_schedule(pipeline_named(name), shape)));
   };
   for (const std::string_view name : schedule_names()) {
     EXPECT_EQ(most(name, {1, 4}), 0) << name;
@@ -223,33 +223,36 @@ TEST(MessagesUnderWay, AreRoomEnough) {
   for (const auto& [name, chunks] : schedules_and_chunks()) {
     for (int ranks = 2; ranks <= 8; ++ranks) {
       for (const int mb : {1, 3, 4, 7, 11, 15, 16}) {
-        const Schedule lowered = lower(make_schedule(name, {ranks, mb, chunks}));
+        const Schedule lowered = lower(make_schedule(pipeline_named(name), {ranks, mb, chunks}));
         EXPECT_TRUE(runs_with_room(lowered, messages_under_way(lowered)))
             << name << " " << ranks << " x " << mb << " x " << chunks;
       }
     }
   }
-  EXPECT_FALSE(runs_with_room(lower(make_schedule("interleaved", {4, 11, 2})), 2));
+  EXPECT_FALSE(runs_with_room(lower(make_schedule(Pipeline::interleaved, {4, 11, 2})), 2));
 }
 
 TEST(Generators, PlaceStagesInALoopOrInAV) {
-  EXPECT_EQ(make_schedule("1f1b", {3, 1}).rank_of_stage, (std::vector{0, 1, 2}));
-  EXPECT_EQ(make_schedule("interleaved", {3, 1, 2}).rank_of_stage, (std::vector{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(make_schedule(Pipeline::one_f_one_b, {3, 1}).rank_of_stage, (std::vector{0, 1, 2}));
+  EXPECT_EQ(make_schedule(Pipeline::interleaved, {3, 1, 2}).rank_of_stage,
+            (std::vector{0, 1, 2, 0, 1, 2}));
   for (const auto name : {"zb-v", "v-min", "v-half"}) {
-    EXPECT_EQ(make_schedule(name, {3, 1}).rank_of_stage, (std::vector{0, 1, 2, 2, 1, 0}));
-    EXPECT_EQ(make_schedule(name, {3, 1, 2}).rank_of_stage, (std::vector{0, 1, 2, 2, 1, 0}));
+    EXPECT_EQ(make_schedule(pipeline_named(name), {3, 1}).rank_of_stage,
+              (std::vector{0, 1, 2, 2, 1, 0}));
+    EXPECT_EQ(make_schedule(pipeline_named(name), {3, 1, 2}).rank_of_stage,
+              (std::vector{0, 1, 2, 2, 1, 0}));
   }
 }
 
 TEST(Generators, InterleavingOneChunkIsOneFOneB) {
-  EXPECT_EQ(to_text(make_schedule("interleaved", {4, 6, 1})),
-            to_text(make_schedule("1f1b", {4, 6})));
+  EXPECT_EQ(to_text(make_schedule(Pipeline::interleaved, {4, 6, 1})),
+            to_text(make_schedule(Pipeline::one_f_one_b, {4, 6})));
 }
 
 /// The error of make_schedule: its message, a bar, its hint.
 std::string error_of(std::string_view name, const PipeShape& shape) {
   try {
-    make_schedule(name, shape);
+    make_schedule(pipeline_named(name), shape);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::usage);
     return error.message() + " | " + error.hint();

@@ -37,14 +37,14 @@ const Golden kOneFOneB[] = {
 
 TEST(OneFOneB, IsThePublishedOrder) {
   for (const auto& [shape, text] : kOneFOneB) {
-    EXPECT_EQ(to_text(make_schedule("1f1b", shape)), text)
+    EXPECT_EQ(to_text(make_schedule(Pipeline::one_f_one_b, shape)), text)
         << shape.ranks << " x " << shape.microbatches;
   }
 }
 
 TEST(OneFOneB, HoldsAtMostRanksMinusRankMicroBatches) {
   for (const auto& [shape, text] : kOneFOneB) {
-    const auto peaks = peak_in_flight(make_schedule("1f1b", shape));
+    const auto peaks = peak_in_flight(make_schedule(Pipeline::one_f_one_b, shape));
     for (int rank = 0; rank < shape.ranks; ++rank) {
       EXPECT_EQ(peaks[static_cast<std::size_t>(rank)],
                 std::min(shape.microbatches, shape.ranks - rank));
@@ -60,14 +60,15 @@ TEST(PeakInFlight, CountsAMicroBatchUntilItsWeightGradients) {
 }
 
 TEST(Lower, PutsMessagesAtStageBoundariesAndTheStepAtTheEnd) {
-  EXPECT_EQ(to_text(lower(make_schedule("1f1b", {2, 2}))),
+  EXPECT_EQ(to_text(lower(make_schedule(Pipeline::one_f_one_b, {2, 2}))),
             "F0 sa0 F1 sa1 rg0 BW0 rg1 BW1 reduce step\n"
             "ra0 F0 BW0 sg0 ra1 F1 BW1 sg1 reduce step\n");
-  EXPECT_EQ(to_text(lower(make_schedule("1f1b", {1, 2}))), "F0 BW0 F1 BW1 reduce step\n");
+  EXPECT_EQ(to_text(lower(make_schedule(Pipeline::one_f_one_b, {1, 2}))),
+            "F0 BW0 F1 BW1 reduce step\n");
 }
 
 TEST(Lower, NamesTheNeighbourAsPeer) {
-  const Schedule lowered = lower(make_schedule("1f1b", {4, 2}));
+  const Schedule lowered = lower(make_schedule(Pipeline::one_f_one_b, {4, 2}));
   for (const Action& action : lowered.by_rank[2]) {
     if (action.act == Act::recv_act || action.act == Act::send_grad) {
       EXPECT_EQ(action.peer, 1);
@@ -79,7 +80,7 @@ TEST(Lower, NamesTheNeighbourAsPeer) {
 }
 
 TEST(Lower, HandsOverInPlaceBetweenStagesOfOneRank) {
-  EXPECT_EQ(to_text(lower(make_schedule("v-min", {2, 1}))),
+  EXPECT_EQ(to_text(lower(make_schedule(Pipeline::v_min, {2, 1}))),
             "F0s0 sa0s0 ra0s3 F0s3 B0s3 sg0s3 W0s3 rg0s0 B0s0 W0s0 reduce step\n"
             "ra0s1 F0s1 F0s2 sa0s2 rg0s2 B0s2 B0s1 sg0s1 W0s2 W0s1 reduce step\n");
 }
@@ -92,7 +93,7 @@ TEST(ToText, NamesStagesWhereARankHasSeveral) {
 
 TEST(Validate, AcceptsWhatIsGenerated) {
   for (const auto& [shape, text] : kOneFOneB) {
-    EXPECT_TRUE(validate(lower(make_schedule("1f1b", shape))).empty());
+    EXPECT_TRUE(validate(lower(make_schedule(Pipeline::one_f_one_b, shape))).empty());
   }
 }
 
@@ -122,7 +123,7 @@ class BrokenSchedule : public testing::Test {
         << message << " is not found";
   }
 
-  Schedule schedule_ = lower(make_schedule("1f1b", {2, 2}));
+  Schedule schedule_ = lower(make_schedule(Pipeline::one_f_one_b, {2, 2}));
 };
 
 TEST_F(BrokenSchedule, BackwardBeforeItsForwardIsFound) {

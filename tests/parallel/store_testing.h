@@ -48,7 +48,7 @@ inline void walk_step(ParamStore& store, const RankUnits& units, int microbatche
   RankUnits one_stage = units;
   one_stage.stages = {{0, static_cast<int>(units.units.size())}};
   store.retire_grads();
-  tell_step(lower(make_schedule("1f1b", {1, microbatches})), 0, one_stage,
+  tell_step(lower(make_schedule(Pipeline::one_f_one_b, {1, microbatches})), 0, one_stage,
             {.sums = {}, .updates = update != nullptr}, [&](const StepOp& op) {
               switch (op.kind) {
                 case StepOp::Kind::action:

@@ -23,8 +23,8 @@ TEST(TensorRules, OfOneRankDivideNothing) {
     EXPECT_EQ(rules.copies(1), 1);
     EXPECT_EQ(rules.padded_rows(7), 7);
     EXPECT_TRUE(rules.valid_rows(7) == (Cut{0, 7}));
-    EXPECT_EQ(rules.stream(), invariant());
-    EXPECT_EQ(rules.on_stream(), whole_on_stage());
+    EXPECT_EQ(rules.residual(), invariant());
+    EXPECT_EQ(rules.on_residual(), whole_on_stage());
     EXPECT_EQ(rules.token_share().count, 1);
     Layers layers;
     rules.enter(layers, 4);
@@ -96,10 +96,10 @@ TEST(TensorRules, ParametersOfTheStreamAreSummedOnlyWhereTokensAreSplit) {
   RecordCommunicator tp(1, 2);
   const auto on_tp = [](Placement placement) { return whole_on_stage().with(Axis::tp, placement); };
   const TensorRules plain(tp, false), sequence(tp, true);
-  EXPECT_EQ(plain.stream(), invariant());
-  EXPECT_EQ(sequence.stream(), shard(0));
-  EXPECT_EQ(plain.on_stream(), whole_on_stage());
-  EXPECT_EQ(sequence.on_stream(), on_tp(replicate()));
+  EXPECT_EQ(plain.residual(), invariant());
+  EXPECT_EQ(sequence.residual(), shard(0));
+  EXPECT_EQ(plain.on_residual(), whole_on_stage());
+  EXPECT_EQ(sequence.on_residual(), on_tp(replicate()));
   for (const TensorRules& rules : {plain, sequence}) {
     EXPECT_EQ(rules.used_apart(), on_tp(replicate()));
     EXPECT_EQ(rules.divided(0), on_tp(shard(0)));

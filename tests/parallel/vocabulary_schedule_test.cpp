@@ -24,21 +24,21 @@ TEST(VocabularyOffsets, AreThePublishedOnes) {
 }
 
 TEST(SplitVocabulary, IsWovenInAsWrittenDownHere) {
-  EXPECT_EQ(to_text(make_schedule("1f1b", {2, 3, 1, 2})),
+  EXPECT_EQ(to_text(make_schedule(Pipeline::one_f_one_b, {2, 3, 1, 2})),
             "E0 E1 F0 E2 F1 S0 F2 T0 S1 BW0 T1 S2 BW1 G0 T2 BW2 G1 G2\n"
             "E0 E1 E2 F0 S0 F1 BW0 T0 S1 F2 BW1 T1 S2 BW2 G0 T2 G1 G2\n");
-  EXPECT_EQ(to_text(make_schedule("1f1b", {2, 3, 1, 1})),
+  EXPECT_EQ(to_text(make_schedule(Pipeline::one_f_one_b, {2, 3, 1, 1})),
             "E0 E1 F0 E2 F1 S0 F2 T0 S1 T1 S2 BW0 T2 BW1 BW2 G0 G1 G2\n"
             "E0 E1 E2 F0 S0 F1 T0 S1 F2 BW0 T1 S2 BW1 T2 BW2 G0 G1 G2\n");
   EXPECT_EQ(
-      to_text(make_schedule("v-half", {2, 2, 1, 2})),
+      to_text(make_schedule(Pipeline::v_half, {2, 2, 1, 2})),
       "E0 E1 F0s0 F0s3 S0 F1s0 F1s3 T0 S1 B0s3 W0s3 T1 B0s0 B1s3 W0s0 W1s3 B1s0 W1s0 G0 G1\n"
       "E0 E1 F0s1 F0s2 S0 F1s1 F1s2 T0 S1 B0s2 W0s2 T1 B0s1 W0s1 B1s2 W1s2 B1s1 W1s1 G0 G1\n");
 }
 
 TEST(SplitVocabulary, BeginsCollectivesBehindWhatTheyNeedAndEndsThemBeforeWhatNeedsThem) {
   EXPECT_EQ(
-      to_text(lower(make_schedule("1f1b", {2, 2, 1, 1}))),
+      to_text(lower(make_schedule(Pipeline::one_f_one_b, {2, 2, 1, 1}))),
       "E0 ce>0 E1 ce>1 ce<0 F0 sa0 ce<1 F1 sa1 c0>0 c0<0 S0 c1>0 c1<0 T0 c2>0 c0>1 c0<1 S1 c1>1 "
       "c2<0 c1<1 T1 c2>1 rg0 BW0 cg>0 rg1 BW1 cg>1 cg<0 G0 cg<1 G1 c2<1 reduce step\n"
       "E0 ce>0 E1 ce>1 ra0 F0 c0>0 c0<0 S0 c1>0 ra1 F1 c0>1 c1<0 T0 c2>0 c0<1 S1 c1>1 c2<0 BW0 "
@@ -46,13 +46,13 @@ TEST(SplitVocabulary, BeginsCollectivesBehindWhatTheyNeedAndEndsThemBeforeWhatNe
 }
 
 TEST(SplitVocabulary, OfOneRankKeepsItsPasses) {
-  EXPECT_EQ(to_text(lower(make_schedule("1f1b", {1, 1, 1, 2}))),
+  EXPECT_EQ(to_text(lower(make_schedule(Pipeline::one_f_one_b, {1, 1, 1, 2}))),
             "E0 ce>0 ce<0 F0 c0>0 c0<0 S0 c1>0 c1<0 BW0 cg>0 T0 cg<0 G0 reduce step\n");
 }
 
 TEST(SplitVocabulary, IsValidForAnyRanksAndMicroBatches) {
   const auto expect_valid = [](std::string_view name, const PipeShape& shape) {
-    for (const Diagnostic& wrong : validate(lower(make_schedule(name, shape)))) {
+    for (const Diagnostic& wrong : validate(lower(make_schedule(pipeline_named(name), shape)))) {
       ADD_FAILURE() << name << " " << shape.ranks << " x " << shape.microbatches << ", algorithm "
                     << shape.vocabulary << ", rank " << wrong.rank << ": " << wrong.message;
     }
@@ -72,7 +72,7 @@ TEST(SplitVocabulary, IsValidForAnyRanksAndMicroBatches) {
 TEST(SplitVocabulary, LooksUpAheadAndAddsGradientsLater) {
   // Few micro-batches wait in the input layer: a rank's part of it takes no memory to speak of.
   for (const auto name : {"1f1b", "v-half"}) {
-    const Schedule schedule = make_schedule(name, {8, 64, 1, 2});
+    const Schedule schedule = make_schedule(pipeline_named(name), {8, 64, 1, 2});
     int looked_up = 0, used = 0, most = 0;
     for (const Action& action : schedule.by_rank[0]) {
       if (action.act == Act::embed_f) ++looked_up;
@@ -86,7 +86,7 @@ TEST(SplitVocabulary, LooksUpAheadAndAddsGradientsLater) {
 TEST(SplitVocabulary, IsRefusedWhereAScheduleHasNone) {
   const auto hint_of = [](std::string_view name, int algorithm) -> std::string {
     try {
-      make_schedule(name, {4, 8, 1, algorithm});
+      make_schedule(pipeline_named(name), {4, 8, 1, algorithm});
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::usage);
       return error.message() + " | " + error.hint();
@@ -125,7 +125,7 @@ class BrokenVocabulary : public testing::Test {
     EXPECT_TRUE(is_found) << message << " is not among\n" << all;
   }
 
-  Schedule schedule_ = lower(make_schedule("1f1b", {2, 2, 1, 2}));
+  Schedule schedule_ = lower(make_schedule(Pipeline::one_f_one_b, {2, 2, 1, 2}));
 };
 
 TEST_F(BrokenVocabulary, IsValidAtFirst) { EXPECT_TRUE(validate(schedule_).empty()); }

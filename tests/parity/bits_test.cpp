@@ -51,9 +51,9 @@ void expect_same(const Outcome& made, const Outcome& expected, const std::string
   EXPECT_EQ(made.trained->first_difference(*expected.trained), "") << what;
 }
 
-ParallelRequest with_schedule(ParallelRequest request, std::string_view schedule) {
+ParallelRequest with_schedule(ParallelRequest request, Pipeline schedule) {
   request.schedule = schedule;
-  request.chunks = schedule == "interleaved" ? 2 : 1;
+  request.chunks = schedule == Pipeline::interleaved ? 2 : 1;
   return request;
 }
 
@@ -74,11 +74,12 @@ TEST_P(Schedules, GiveTheSameBits) {
   const PipelineCase& c = GetParam();
   const ModelSpec spec = deep_spec(c.model, 5);
   const ParallelRequest request{.dp = c.dp, .tp = c.tp, .pp = c.pp, .zero = c.zero};
-  const Outcome expected = train(spec, with_schedule(request, "1f1b"), c.microbatches);
+  const Outcome expected =
+      train(spec, with_schedule(request, Pipeline::one_f_one_b), c.microbatches);
   for (const std::string_view name : schedule_names()) {
     if (name == "1f1b") continue;
-    expect_same_gradients(train(spec, with_schedule(request, name), c.microbatches), expected,
-                          std::string(name));
+    expect_same_gradients(train(spec, with_schedule(request, pipeline_named(name)), c.microbatches),
+                          expected, std::string(name));
   }
 }
 
@@ -101,8 +102,9 @@ TEST(DividedVocabulary, GivesTheSameBitsWithEverySchedule) {
                                 .pp = pp,
                                 .vocabulary = VocabularyPlacement::pipeline,
                                 .vocabulary_algorithm = algorithm};
-        const Outcome expected = train(spec, with_schedule(request, "1f1b"), 9);
-        expect_same_gradients(train(spec, with_schedule(request, "v-half"), 9), expected, model);
+        const Outcome expected = train(spec, with_schedule(request, Pipeline::one_f_one_b), 9);
+        expect_same_gradients(train(spec, with_schedule(request, Pipeline::v_half), 9), expected,
+                              model);
       }
     }
   }
@@ -115,10 +117,14 @@ const ParallelRequest kOverlapping[] = {
     {.dp = 2, .zero = 2},
     {.dp = 3, .zero = 3},
     {.dp = 2, .tp = 2, .zero = 3, .sequence = true},
-    {.dp = 2, .pp = 2, .zero = 2, .schedule = "zb-v"},
-    {.dp = 2, .pp = 3, .zero = 3, .schedule = "1f1b"},
-    {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .schedule = "zb-h2"},
-    {.dp = 2, .pp = 3, .zero = 2, .vocabulary = VocabularyPlacement::pipeline, .schedule = "1f1b"},
+    {.dp = 2, .pp = 2, .zero = 2, .schedule = Pipeline::zb_v},
+    {.dp = 2, .pp = 3, .zero = 3, .schedule = Pipeline::one_f_one_b},
+    {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .schedule = Pipeline::zb_h2},
+    {.dp = 2,
+     .pp = 3,
+     .zero = 2,
+     .schedule = Pipeline::one_f_one_b,
+     .vocabulary = VocabularyPlacement::pipeline},
 };
 
 TEST(Overlap, DoesNotChangeABit) {

@@ -52,8 +52,8 @@ const std::vector<ParallelRequest>& requests() {
       {.dp = 1, .tp = 2},
       {.dp = 1, .tp = 4, .sequence = true},
       {.dp = 1, .pp = 2},
-      {.dp = 1, .pp = 2, .schedule = "zb-v"},
-      {.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = "zb-h1"}};
+      {.dp = 1, .pp = 2, .schedule = Pipeline::zb_v},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = Pipeline::zb_h1}};
   return all;
 }
 
@@ -129,8 +129,8 @@ TEST(BlockKindOfATest, IsSearchedAndSimulated) {
   const auto found = planner::search(machine, job, {.gpus = 8, .threads = 1});
   ASSERT_FALSE(found.best.empty());
   for (const planner::Candidate& plan :
-       {planner::Candidate{.tp = 2, .pp = 2, .dp = 2, .zero = 3},
-        planner::Candidate{.tp = 4, .dp = 2, .zero = 1, .sequence = true}}) {
+       {planner::Candidate{{.dp = 2, .tp = 2, .pp = 2, .zero = 3}},
+        planner::Candidate{{.dp = 2, .tp = 4, .zero = 1, .sequence = true}}}) {
     const auto step = planner::simulate_step(machine, job, plan);
     EXPECT_GT(step.seconds, 0.0);
     EXPECT_NEAR(step.mean.sum(), step.seconds, 1e-9 * step.seconds);

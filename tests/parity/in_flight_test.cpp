@@ -69,7 +69,7 @@ TEST_P(Execution, HoldsAsManyMicroBatchesAsTheScheduleSays) {
   for (const int ranks : {2, 3, 4, 8}) {
     for (const int microbatches : {1, 2, 3, 5, 8, 16, 19}) {
       const PipeShape shape{ranks, microbatches, chunks_of(name_at(GetParam()))};
-      const Schedule schedule = lower(make_schedule(name_at(GetParam()), shape));
+      const Schedule schedule = lower(make_schedule(pipeline_named(name_at(GetParam())), shape));
       const auto in_flight = peak_in_flight(schedule);
       const double stages_per_rank = static_cast<double>(schedule.stages()) / ranks;
       run_ranks(ranks, [&](World& world) {
@@ -100,7 +100,7 @@ TEST(Activations, GrowByWhatAMicroBatchKeepsAndWithTheSchedule) {
   const ModelSpec spec = deep_spec("llama", 8);
   const BuildOptions options{.positions = 64};
   for (const char* name : {"gpipe", "1f1b"}) {
-    const auto plan = make_plan(spec, {.dp = 1, .pp = 4, .schedule = name}, 4, 64);
+    const auto plan = make_plan(spec, {.dp = 1, .pp = 4, .schedule = pipeline_named(name)}, 4, 64);
     for (int rank = 0; rank < 4; ++rank) {
       Memory nothing(Memory::Mode::dry);
       const Mesh mesh = Mesh::recorded(plan.mesh, rank);
@@ -110,7 +110,7 @@ TEST(Activations, GrowByWhatAMicroBatchKeepsAndWithTheSchedule) {
       // What is there only for a moment, and messages: no matter how many micro-batches there are.
       const auto beside_kept = [&](int microbatches) {
         const auto planned = plan_step(spec, options, plan, rank, {2, 64, microbatches});
-        const auto in_flight = peak_in_flight(plan.step_schedule(microbatches));
+        const auto in_flight = peak_in_flight(step_schedule(plan, microbatches));
         const auto tag = static_cast<std::size_t>(MemoryTag::activations);
         return static_cast<double>(planned.memory.at_peak[tag]) -
                in_flight[static_cast<std::size_t>(rank)] * kept;

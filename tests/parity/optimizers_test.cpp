@@ -38,13 +38,14 @@ const std::vector<MeshCase>& meshes() {
       {{.dp = 2, .zero = 3}},
       {{.dp = 1, .tp = 2}},
       {{.dp = 1, .tp = 4, .sequence = true}},  // more than the key heads of llama
-      {{.dp = 1, .pp = 3, .schedule = "1f1b"}},
+      {{.dp = 1, .pp = 3, .schedule = Pipeline::one_f_one_b}},
       {{.dp = 2, .tp = 2, .zero = 0}},
       {{.dp = 2, .tp = 2, .zero = 1, .sequence = true}},
       {{.dp = 2, .tp = 4, .zero = 3}},
-      {{.dp = 2, .pp = 2, .zero = 2, .schedule = "zb-h1"}},
+      {{.dp = 2, .pp = 2, .zero = 2, .schedule = Pipeline::zb_h1}},
       {{.dp = 1, .tp = 2, .pp = 2, .vocabulary = VocabularyPlacement::pipeline}},
-      {{.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = "v-half"}, true},
+      {{.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = Pipeline::v_half},
+       true},
   };
   return cases;
 }
@@ -153,15 +154,15 @@ TEST_P(OptimizersOnMeshes, HoldAndExchangeWhatThePlannersFormulasSay) {
   for (const ModelSpec& spec : grid_specs()) {
     const ParallelRequest& request = mesh().request;
     if (!fits(spec, request)) continue;
-    const ParallelPlan plan =
-        make_plan(spec, with(request, optimizer()), mesh().ranks(), batch_on(mesh()).seq_len);
+    const ParallelPlan plan = make_plan(spec, request, mesh().ranks(), batch_on(mesh()).seq_len,
+                                        needs_whole_matrices(optimizer()));
     const planner::Job job{
         .spec = spec,
         .seq_len = batch_on(mesh()).seq_len,
         .batch = kSequencesOfAStep,
         .stack = planner::Stack::heddle(DType::bf16,
                                         is_muon ? planner::Updates::muon : planner::Updates::sgd)};
-    const planner::Candidate candidate = planner::candidate_of(plan, 1, mesh().recompute);
+    const planner::Candidate candidate{plan.request()};
     for (int rank = 0; rank < mesh().ranks(); ++rank) {
       const StepPlan step = plan_step(spec, RankTraining::build_options(mesh(), batch_on(mesh())),
                                       plan, rank, batch_on(mesh()), {.optimizer = optimizer()});

@@ -40,16 +40,9 @@ double estimated_bytes(const ModelSpec& spec, const MeshCase& mesh) {
                          .seq_len = kBatch.seq_len,
                          .batch = kBatch.sequences * kBatch.microbatches * request.dp,
                          .stack = planner::Stack::heddle(DType::f32)};
-  planner::Candidate candidate{.tp = request.tp,
-                               .pp = request.pp,
-                               .dp = request.dp,
-                               .chunks = request.chunks,
-                               .schedule = pipeline_named(request.schedule),
-                               .zero = request.zero,
-                               .sequence = request.sequence,
-                               .vocabulary = request.vocabulary,
-                               .sequences = static_cast<int>(kBatch.sequences)};
-  if (mesh.recompute) candidate.recompute = planner::Recompute::full;
+  const planner::Candidate candidate{
+      request, mesh.recompute ? planner::Recompute::full : planner::Recompute::none,
+      static_cast<int>(kBatch.sequences)};
   const auto split = planner::split_blocks(job, candidate.schedule, candidate.pp, candidate.chunks,
                                            candidate.vocabulary);
   const auto kept =
@@ -68,13 +61,18 @@ TEST(PlannersMemory, IsNearWhatTheStepWillHold) {
            MeshCase{{.dp = 1, .tp = 2}},
            MeshCase{{.dp = 1, .tp = 4, .sequence = true}},
            MeshCase{{.dp = 1, .pp = 4}},
-           MeshCase{{.dp = 1, .pp = 4, .schedule = "zb-v"}},
-           MeshCase{{.dp = 1, .pp = 4, .schedule = "v-half"}},
-           MeshCase{{.dp = 1, .pp = 4, .schedule = "interleaved", .chunks = 2}},
-           MeshCase{{.dp = 1, .pp = 4, .schedule = "zb-h2"}},
+           MeshCase{{.dp = 1, .pp = 4, .schedule = Pipeline::zb_v}},
+           MeshCase{{.dp = 1, .pp = 4, .schedule = Pipeline::v_half}},
+           MeshCase{{.dp = 1, .pp = 4, .schedule = Pipeline::interleaved, .chunks = 2}},
+           MeshCase{{.dp = 1, .pp = 4, .schedule = Pipeline::zb_h2}},
            MeshCase{{.dp = 1, .pp = 4, .vocabulary = VocabularyPlacement::pipeline}},
            MeshCase{{.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true}, true},
-           MeshCase{{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .sequence = true, .schedule = "zb-h1"}},
+           MeshCase{{.dp = 2,
+           .tp = 2,
+           .pp = 2,
+           .zero = 1,
+           .sequence = true,
+           .schedule = Pipeline::zb_h1}},
        }) {
     const double planned = planned_bytes(spec, mesh), estimated = estimated_bytes(spec, mesh);
     EXPECT_GE(estimated, 0.97 * planned) << name_of(mesh);

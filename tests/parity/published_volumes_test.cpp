@@ -42,12 +42,13 @@ ModelSpec spec_of(const PublishedRun& run) {
 StepPlan plan(const PublishedRun& run, bool recompute, bool sequence) {
   const ModelSpec spec = spec_of(run);
   const int ranks = run.tp * run.pp * run.dp;
-  const ParallelRequest request{.dp = run.dp,
-                                .tp = run.tp,
-                                .pp = run.pp,
-                                .sequence = sequence,
-                                .schedule = run.chunks > 1 ? "interleaved" : "1f1b",
-                                .chunks = run.chunks};
+  const ParallelRequest request{
+      .dp = run.dp,
+      .tp = run.tp,
+      .pp = run.pp,
+      .sequence = sequence,
+      .schedule = run.chunks > 1 ? Pipeline::interleaved : Pipeline::one_f_one_b,
+      .chunks = run.chunks};
   return plan_step(spec, {.positions = kSequence, .recompute_blocks = recompute},
                    make_plan(spec, request, ranks, kSequence), run.tp * run.dp, run.batch);
 }

@@ -31,16 +31,11 @@ std::vector<ModelSpec> grid_specs() {
           deep_spec("qwen2", 5), deep_spec("qwen3", 4),    wide};
 }
 
-ParallelRequest with(ParallelRequest request, const OptimizerConfig& optimizer) {
-  request.whole_matrices = needs_whole_matrices(optimizer);
-  return request;
-}
-
 RankTraining::RankTraining(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch,
                            World& world, const OptimizerConfig& optimizer, const StepPolicy& policy)
     : world_(world),
-      plan_(with(policy,
-                 make_plan(spec, with(mesh.request, optimizer), world.size(), batch.seq_len))),
+      plan_(with(policy, make_plan(spec, mesh.request, world.size(), batch.seq_len,
+                                   needs_whole_matrices(optimizer)))),
       mesh_(plan_.mesh, world.all()),
       model_(spec, build_options(mesh, batch), plan_, mesh_, ParamStore::Purpose::training,
              memory_),

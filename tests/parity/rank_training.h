@@ -19,9 +19,6 @@ ModelSpec deep_spec(const std::string& name, std::int64_t layers);
 /// embeddings, learned positions, vocabularies that do not divide.
 std::vector<ModelSpec> grid_specs();
 
-/// What a run with this optimizer asks for.
-ParallelRequest with(ParallelRequest request, const OptimizerConfig& optimizer);
-
 /// A model of random weights on one rank of a mesh, with all that a step needs. The weights and
 /// the step's data do not depend on the mesh: data-parallel rank r has the micro-batches
 /// [r * m, (r + 1) * m) of one sequence of them.

@@ -66,7 +66,8 @@ class Exchange : public testing::Test {
                            .seq_len = kBatch.seq_len,
                            .batch = 12,
                            .stack = planner::Stack::heddle(DType::f32)};
-    return planner::simulate_step(machine, job, {.tp = 2, .dp = 2, .zero = 2, .sequences = 2},
+    return planner::simulate_step(machine, job,
+                                  {{.dp = 2, .tp = 2, .zero = 2}, planner::Recompute::none, 2},
                                   {.policy = policy(has_more)});
   }
 };

@@ -49,18 +49,8 @@ Traffic by_formula(const planner::Volumes& formulas) {
 
 /// The mesh as the planner sees it.
 planner::Candidate candidate_of(const MeshCase& mesh) {
-  planner::Candidate candidate{.tp = mesh.request.tp,
-                               .pp = mesh.request.pp,
-                               .dp = mesh.request.dp,
-                               .chunks = mesh.request.chunks,
-                               .zero = mesh.request.zero,
-                               .sequence = mesh.request.sequence,
-                               .vocabulary = mesh.request.vocabulary,
-                               .vocabulary_algorithm = mesh.request.vocabulary_algorithm,
-                               .sequences = static_cast<int>(kBatch.sequences)};
-  if (mesh.recompute) candidate.recompute = planner::Recompute::full;
-  candidate.schedule = pipeline_named(mesh.request.schedule);
-  return candidate;
+  return {mesh.request, mesh.recompute ? planner::Recompute::full : planner::Recompute::none,
+          static_cast<int>(kBatch.sequences)};
 }
 
 class MeshGrid : public testing::TestWithParam<MeshCase> {
@@ -137,7 +127,7 @@ TEST_P(MeshGrid, TellsTheStepThatRuns) {
       SCOPED_TRACE(fmt::format("pp rank {}", pp_rank));
       RankUnits units = planned.ranks[static_cast<std::size_t>(pp_rank)].units;
       const int rank = pp_rank * candidate.dp * candidate.tp;
-      EXPECT_EQ(text(step_traffic(plan.step_schedule(kBatch.microbatches), pp_rank, units,
+      EXPECT_EQ(text(step_traffic(step_schedule(plan, kBatch.microbatches), pp_rank, units,
                                   plan.policy, plan.mesh, planned.sizes)),
                 text(step_plan(spec, rank).traffic));
       Memory nothing(Memory::Mode::dry);

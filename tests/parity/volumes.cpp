@@ -72,8 +72,8 @@ Volumes::Unit Volumes::block() const {
     unit.push(ups * f);
     unit.push(h);
   }
-  // Norms of the stream see other tokens on every rank, norms of heads other heads. In the order of
-  // the layer, those that are summed last.
+  // Norms of the residual see other tokens on every rank, norms of heads other heads. In the order
+  // of the layer, those that are summed last.
   const int norms = spec_.norm == ModelSpec::Norm::rms ? 2 : 4;
   const bool heads_between = splits_tokens_ && spec_.qk_norm;
   const auto push_norms_of_heads = [&] {

@@ -35,12 +35,13 @@ TEST(Volumes, OfPublishedRunsAreTheKnownOnes) {
   for (const Published& run : kRuns) {
     SCOPED_TRACE(run.name);
     const ModelSpec spec = gpt_spec(run.hidden, run.heads, run.layers, 2048);
-    Candidate plan{.tp = run.tp,
-                   .pp = run.pp,
-                   .dp = run.dp,
-                   .chunks = run.chunks,
-                   .schedule = run.chunks > 1 ? Pipeline::interleaved : Pipeline::one_f_one_b,
-                   .sequences = run.sequences};
+    Candidate plan{{.dp = run.dp,
+                    .tp = run.tp,
+                    .pp = run.pp,
+                    .schedule = run.chunks > 1 ? Pipeline::interleaved : Pipeline::one_f_one_b,
+                    .chunks = run.chunks},
+                   Recompute::none,
+                   run.sequences};
     const StepShape step{.seq_len = 2048,
                          .microbatches = run.batch / run.dp / run.sequences,
                          .element_bytes = 2,
@@ -80,7 +81,7 @@ TEST(Volumes, OfZeroAreInTheirKnownProportions) {
   ModelSpec spec = gpt_spec(1024, 16, 24, 1024);
   spec.tied_embeddings = false;  // or the table would be gathered twice
   const auto bytes = [&](int zero, std::int64_t microbatches) {
-    const Candidate plan{.dp = 8, .zero = zero, .sequences = 1};
+    const Candidate plan{{.dp = 8, .zero = zero}};
     const StepShape step{.seq_len = 1024, .microbatches = microbatches};
     const CommCounts counts = Volumes(spec, plan, step, {.blocks = 24}, 0).on_dp();
     double wire = 0;

@@ -9,7 +9,7 @@ namespace heddle::planner {
 namespace {
 
 double played(std::string_view name, const PipeShape& shape, const StageTimes& times) {
-  const Schedule lowered = lower(make_schedule(name, shape));
+  const Schedule lowered = lower(make_schedule(pipeline_named(name), shape));
   return play(lowered, even_times(lowered, times)).makespan;
 }
 

@@ -58,7 +58,7 @@ TEST(Memory, ShrinksWithZeroAsTheFormulasSay) {
   const Split split = split_blocks(job, Pipeline::one_f_one_b, 1, 1);
   const double whole = static_cast<double>(job.spec.parameter_count());
   const auto per_parameter = [&](int zero) {
-    const Candidate plan{.dp = 8, .zero = zero, .sequences = 1};
+    const Candidate plan{{.dp = 8, .zero = zero}};
     const auto memory = estimate_memory(machine, job, plan, split, activations(job, 1, false, 1));
     return (memory.parameters + memory.gradients + memory.optimizer) / whole;
   };
@@ -87,14 +87,14 @@ TEST(Memory, OfTheWorstRankIsTheMostOfAllRanks) {
             pp > 1 && (schedule == Pipeline::one_f_one_b || schedule == Pipeline::v_half);
         if (vocabulary == VocabularyPlacement::pipeline && !has_vocabulary_passes) continue;
         if (pp == 1 && schedule != Pipeline::one_f_one_b) continue;
-        const Candidate plan{.tp = 8,
-                             .pp = pp,
-                             .dp = 64 / 8 * 8 / pp,
-                             .chunks = chunks,
-                             .schedule = schedule,
-                             .zero = 1,
-                             .sequence = true,
-                             .vocabulary = vocabulary};
+        const Candidate plan{{.dp = 64 / 8 * 8 / pp,
+                              .tp = 8,
+                              .pp = pp,
+                              .zero = 1,
+                              .sequence = true,
+                              .schedule = schedule,
+                              .chunks = chunks,
+                              .vocabulary = vocabulary}};
         const Split split = split_blocks(job, schedule, pp, chunks, vocabulary);
         const double worst =
             estimate_memory(machine, job, plan, split, activations(job, 8, true, 1)).total();
@@ -117,8 +117,8 @@ TEST(InFlight, IsTheSchedulesPeak) {
         Pipeline::zb_v, Pipeline::v_min, Pipeline::v_half}) {
     for (const int ranks : {2, 4, 8, 16}) {
       const int chunks = schedule == Pipeline::interleaved ? 3 : 1;
-      const auto by_rank = peak_in_flight(make_schedule(
-          name_of(schedule), {.ranks = ranks, .microbatches = 4 * ranks, .chunks = chunks}));
+      const auto by_rank = peak_in_flight(
+          make_schedule(schedule, {.ranks = ranks, .microbatches = 4 * ranks, .chunks = chunks}));
       const double most = *std::max_element(by_rank.begin(), by_rank.end());
       const InFlight said = peaks_in_flight(schedule, ranks, chunks);
       EXPECT_LE(said.forward, most + 1e-9) << name_of(schedule) << " " << ranks;
@@ -138,7 +138,7 @@ TEST(BlockFlops, AreWhatTheLayersCount) {
       spec.names.gate = "g{}";
     }
     Memory memory(Memory::Mode::dry);
-    DecoderShare share;
+    DecoderPart share;
     share.stages = {{1, 2}};
     const Decoder decoder = build_decoder(spec, {.positions = 64}, memory, share);
     const CostShape shape{.sequences = 3, .seq_len = 64};

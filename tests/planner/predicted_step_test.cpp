@@ -59,6 +59,25 @@ TEST(PredictedStep, OfAnOddVocabularyIsThatOfThePaddedOneThatIsTrained) {
   EXPECT_LT(with_vocabulary(50257), with_vocabulary(50305));
 }
 
+TEST(PredictedStep, GrowsWithTheIterationsOfNewtonAndSchulz) {
+  const ModelSpec spec = llama();
+  const auto seconds = [&](int steps, bool whole_matrices) {
+    const ParallelPlan plan = make_plan(spec, {}, 1, 1024, whole_matrices);
+    const RunBatches batches{.sequences = 8, .seq_len = 1024, .newton_schulz_steps = steps};
+    return predicted_step_seconds(h200(), spec, plan, batches, DType::bf16);
+  };
+  const double one = seconds(6, true) - seconds(5, true);
+  EXPECT_GT(one, 0.0);
+  EXPECT_NEAR(seconds(10, true) - seconds(5, true), 5 * one, 1e-9);
+  EXPECT_EQ(seconds(10, false), seconds(5, false));
+}
+
+TEST(PredictedStep, IsThatOfARunWithOverlapOrWithout) {
+  const RunBatches batches{.sequences = 1, .seq_len = 1024};
+  EXPECT_GT(predicted(h200(), {.dp = 8, .overlap = false}, 8, batches),
+            predicted(h200(), {.dp = 8}, 8, batches));
+}
+
 TEST(PredictedStep, OfADtypeThatTheMachineFileLacksIsRefused) {
   Machine machine = h200();
   machine.device.matrix_f32 = 0.0;

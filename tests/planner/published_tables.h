@@ -19,15 +19,15 @@ inline MeasuredRow measured(const PublishedRow& from, Recompute recompute, bool 
              .seq_len = 2048,
              .batch = from.batch,
              .stack = Stack::megatron()};
-  row.candidate = {.tp = from.tp,
-                   .pp = from.pp,
-                   .dp = from.gpus / from.tp / from.pp,
-                   .chunks = from.chunks,
-                   .schedule = from.chunks > 1 ? Pipeline::interleaved : Pipeline::one_f_one_b,
-                   .zero = zero,
-                   .sequence = sequence,
-                   .recompute = recompute,
-                   .sequences = from.sequences};
+  row.candidate = {{.dp = from.gpus / from.tp / from.pp,
+                    .tp = from.tp,
+                    .pp = from.pp,
+                    .zero = zero,
+                    .sequence = sequence,
+                    .schedule = from.chunks > 1 ? Pipeline::interleaved : Pipeline::one_f_one_b,
+                    .chunks = from.chunks},
+                   recompute,
+                   from.sequences};
   row.seconds = from.seconds;
   finish_row(row);
   return row;

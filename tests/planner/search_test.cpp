@@ -13,6 +13,9 @@
 namespace heddle::planner {
 namespace {
 
+// The search makes and copies hundreds of thousands a second.
+static_assert(sizeof(Candidate) <= 48 && std::is_trivially_copyable_v<Candidate>);
+
 Machine system(const std::string& name) {
   return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml");
 }
@@ -177,7 +180,16 @@ TEST(Report, HasPlansReasonsAndARunFile) {
     EXPECT_NE(miss.at("reason").get<std::string>(), "");
   const std::string toml = plan_toml(report);
   EXPECT_NE(toml.find("[parallel]\ndp = "), std::string::npos) << toml;
+  EXPECT_EQ(toml.find("[optim]"), std::string::npos) << toml;
   EXPECT_NE(report_text(report).find("best plan: "), std::string::npos);
+}
+
+TEST(Report, WritesTheOptimizerThatWasPlannedForWhereARunFileHasToNameIt) {
+  Job job = small_job();
+  job.stack = Stack::heddle(DType::bf16, Updates::muon);
+  const std::string toml =
+      plan_toml(make_report("small", system("h200-hgx-ndr"), job, {.gpus = 16}));
+  EXPECT_NE(toml.find("[optim]\nname = \"muon\"\n\n[parallel]"), std::string::npos) << toml;
 }
 
 Finalist finalist(double seconds, int pp, int sequences) {
@@ -272,18 +284,18 @@ TEST(Advice, NamesWhatLosesAlignmentAndTheNearestBetterSize) {
   Job job = small_job();
   job.spec.ffn = 10922;
   job.spec.vocab = 50257;
-  const auto lines = shape_advice(machine, job, {.sequences = 8});
+  const auto lines = shape_advice(machine, job, {{.dp = 1}, Recompute::none, 8});
   std::string all;
   for (const auto& line : lines) all += line + "\n";
   EXPECT_NE(all.find("MLP width of 10922"), std::string::npos) << all;
   EXPECT_NE(all.find("10944 is aligned"), std::string::npos) << all;
   EXPECT_EQ(all.find("vocabulary"), std::string::npos) << all;  // Heddle pads it
-  EXPECT_TRUE(shape_advice(machine, small_job(), {.sequences = 8}).empty());
+  EXPECT_TRUE(shape_advice(machine, small_job(), {{.dp = 1}, Recompute::none, 8}).empty());
 
   job = small_job();
   job.spec.vocab = 50257;
   job.stack = Stack::megatron();
-  const auto without_padding = shape_advice(machine, job, {.sequences = 8});
+  const auto without_padding = shape_advice(machine, job, {{.dp = 1}, Recompute::none, 8});
   ASSERT_FALSE(without_padding.empty());
   EXPECT_NE(without_padding[0].find("pad it to 50304"), std::string::npos) << without_padding[0];
 }
@@ -294,7 +306,7 @@ TEST(Advice, OnSizesOfHeadsComesFromWhatWasMeasured) {
   job.spec.head_dim = 80;
   const auto about_heads = [&] {
     std::string all;
-    for (const auto& line : shape_advice(machine, job, {.sequences = 8})) {
+    for (const auto& line : shape_advice(machine, job, {{.dp = 1}, Recompute::none, 8})) {
       if (line.starts_with("heads of")) all += line;
     }
     return all;

@@ -38,12 +38,12 @@ Job small_job(std::int64_t batch) {
 }
 
 Schedule schedule_of(const Job& job, const Candidate& plan) {
-  const bool is_divided = plan.vocabulary == VocabularyPlacement::pipeline;
-  return lower(make_schedule(name_of(plan.schedule),
-                             {.ranks = plan.pp,
-                              .microbatches = static_cast<int>(plan.microbatches(job)),
-                              .chunks = plan.chunks,
-                              .vocabulary = is_divided ? plan.vocabulary_algorithm : 0}));
+  return step_schedule(plan, plan.microbatches(job));
+}
+
+Candidate without_overlap(Candidate plan) {
+  plan.overlap = false;
+  return plan;
 }
 
 StepUnits units_of(const Machine& machine, const Job& job, const Candidate& plan) {
@@ -76,7 +76,7 @@ TEST(SimulatedStep, IsThePlayedScheduleWhereNothingIsShared) {
     for (const double hop : {0.0, 1e-3}) {
       SCOPED_TRACE(fmt::format("{} {}", name, hop));
       const Machine machine = with_hops_of(hop);
-      Candidate plan{.pp = 4, .schedule = pipeline_named(name)};
+      Candidate plan{{.dp = 1, .pp = 4, .schedule = pipeline_named(name)}};
       if (plan.schedule == Pipeline::interleaved) plan.chunks = 3;
       const Schedule schedule = schedule_of(job, plan);
       std::vector<StageTimes> times;
@@ -97,7 +97,7 @@ TEST(SimulatedStep, IsThePlayedScheduleWhereNothingIsShared) {
 
 TEST(SimulatedStep, NamesActionsAsTheExecutorDoes) {
   const Job job = small_job(3);
-  const Candidate plan{.pp = 2, .dp = 1};
+  const Candidate plan{{.dp = 1, .pp = 2}};
   const SimulatedStep step = simulate_step(h200(), job, plan);
   std::map<int, std::string> lines;
   for (const observe::Span& span : step.spans) {
@@ -111,9 +111,8 @@ TEST(SimulatedStep, TimesOfEveryRankAddUpToTheStep) {
   const Job job = small_job(32);
   for (const int zero : {0, 1, 2, 3}) {
     for (const bool overlap : {false, true}) {
-      const Candidate plan{.tp = 2, .pp = 4, .dp = 4, .zero = zero};
-      const SimulatedStep step =
-          simulate_step(h200(), job, plan, {.overlap = overlap, .stragglers = {{9, 1.5}}});
+      const Candidate plan{{.dp = 4, .tp = 2, .pp = 4, .zero = zero, .overlap = overlap}};
+      const SimulatedStep step = simulate_step(h200(), job, plan, {.stragglers = {{9, 1.5}}});
       EXPECT_EQ(step.ranks.size(), 8u);  // a replica with the slow device, one for the others
       for (const auto& rank : step.ranks) {
         EXPECT_NEAR(rank.times.sum(), step.seconds, 1e-9 * step.seconds) << zero << rank.device;
@@ -128,7 +127,7 @@ TEST(SimulatedStep, TimesOfEveryRankAddUpToTheStep) {
 TEST(SimulatedStep, WithoutOverlapPaysEveryExchange) {
   const Machine machine = h200();
   const Job job = small_job(16);
-  const Candidate plan{.dp = 16};
+  const Candidate plan{{.dp = 16}};
   const StepUnits units = units_of(machine, job, plan);
   double exchange = totals_seconds(machine, 16);
   for (const RankUnits::Bucket& bucket : units.ranks[0].units.buckets) {
@@ -136,7 +135,7 @@ TEST(SimulatedStep, WithoutOverlapPaysEveryExchange) {
                                    4.0 * static_cast<double>(bucket.elements));
   }
   const double busy = pass_seconds(units, 0, 0);
-  const SimulatedStep without = simulate_step(machine, job, plan, {.overlap = false});
+  const SimulatedStep without = simulate_step(machine, job, without_overlap(plan));
   EXPECT_NEAR(without.seconds, busy + exchange + units.ranks[0].optimizer_seconds, 1e-9);
   EXPECT_NEAR(without.mean.exposed_on(Traffic::dp), exchange, 1e-9);
   EXPECT_EQ(without.mean.hidden_on(Traffic::dp), 0.0);
@@ -150,9 +149,9 @@ TEST(SimulatedStep, WithoutOverlapPaysEveryExchange) {
 TEST(SimulatedStep, HidesGathersOfZero3UnderTheBlockBefore) {
   const Machine machine = h200();
   Job job = small_job(64);
-  const Candidate plan{.dp = 8, .zero = 3, .sequences = 4};
+  const Candidate plan{{.dp = 8, .zero = 3}, Recompute::none, 4};
   const SimulatedStep with = simulate_step(machine, job, plan);
-  const SimulatedStep without = simulate_step(machine, job, plan, {.overlap = false});
+  const SimulatedStep without = simulate_step(machine, job, without_overlap(plan));
   EXPECT_LT(with.mean.exposed_on(Traffic::dp), 0.35 * without.mean.exposed_on(Traffic::dp));
   // The first unit of a pass cannot be fetched ahead.
   EXPECT_GT(with.mean.exposed_on(Traffic::dp), 0.0);
@@ -162,7 +161,7 @@ TEST(SimulatedStep, IsNearTheClosedFormFromFewReplicasToMany) {
   const Machine machine = h200();
   for (const int dp : {4, 64, 512, 1024}) {
     const Job job = small_job(4 * dp);
-    const Candidate plan{.dp = dp, .zero = 1};
+    const Candidate plan{{.dp = dp, .zero = 1}};
     const BlockCost block = block_cost(machine, job, 1, false, 1);
     const TimeEstimate time =
         estimate_time(machine, job, plan, split_blocks(job, plan.schedule, 1, 1), block);
@@ -176,14 +175,12 @@ TEST(SimulatedStep, IsNearTheClosedFormFromFewReplicasToMany) {
 TEST(SimulatedStep, WaitsForASlowReplicaAsLongAsItTakes) {
   const Machine machine = h200();
   const Job job = small_job(8);
-  const Candidate plan{.dp = 4};
+  const Candidate plan{{.dp = 4, .overlap = false}};
   const StepUnits units = units_of(machine, job, plan);
   const double busy = 2.0 * pass_seconds(units, 0, 0);
   const double work = units.ranks[0].optimizer_seconds;
-  const StepOptions plain{.overlap = false};
-  const StepOptions slow{.overlap = false, .stragglers = {{2, 1.5}}};
-  const double before = simulate_step(machine, job, plan, plain).seconds;
-  const SimulatedStep after = simulate_step(machine, job, plan, slow);
+  const double before = simulate_step(machine, job, plan).seconds;
+  const SimulatedStep after = simulate_step(machine, job, plan, {.stragglers = {{2, 1.5}}});
   EXPECT_NEAR(after.seconds - before, 0.5 * (busy + work), 1e-9);
   ASSERT_EQ(after.ranks.size(), 2u);
   EXPECT_EQ(after.ranks[0].device, 0);
@@ -194,7 +191,7 @@ TEST(SimulatedStep, WaitsForASlowReplicaAsLongAsItTakes) {
 TEST(SimulatedStep, OfASlowLastStageIsItsMicroBatchesAndTheWayThere) {
   const Machine machine = with_hops_of(0.0);
   const Job job = small_job(12);
-  const Candidate plan{.pp = 2};
+  const Candidate plan{{.dp = 1, .pp = 2}};
   const StepUnits units = units_of(machine, job, plan);
   const StageTimes first = times_of(units, 0, 0);
   const double factor = 3.0;
@@ -205,7 +202,7 @@ TEST(SimulatedStep, OfASlowLastStageIsItsMicroBatchesAndTheWayThere) {
 
 TEST(SimulatedStep, VariesWithTheSeedAndNotOtherwise) {
   const Job job = small_job(16);
-  const Candidate plan{.pp = 2, .dp = 4};
+  const Candidate plan{{.dp = 4, .pp = 2}};
   const auto seconds = [&](std::uint64_t seed) {
     return simulate_step(h200(), job, plan, {.variation = 0.02, .seed = seed}).seconds;
   };
@@ -272,7 +269,7 @@ TEST(SimulatedStep, PlaysWhatTheRuntimeCounts) {
     for (const int zero : {0, 1, 2, 3}) {
       for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half"}) {
         for (const int pp : {1, 2, 4}) {
-          Candidate plan{.tp = 2, .pp = pp, .dp = 2, .zero = zero, .sequence = zero == 1};
+          Candidate plan{{.dp = 2, .tp = 2, .pp = pp, .zero = zero, .sequence = zero == 1}};
           plan.schedule = pipeline_named(name);
           if (plan.schedule == Pipeline::interleaved) plan.chunks = 2;
           SCOPED_TRACE(fmt::format("{} pp {} ZeRO {}{}", name, pp, zero,
@@ -282,7 +279,7 @@ TEST(SimulatedStep, PlaysWhatTheRuntimeCounts) {
       }
       for (const int algorithm : {1, 2}) {
         for (const char* name : {"1f1b", "v-half"}) {
-          Candidate plan{.pp = 4, .dp = 2, .zero = zero};
+          Candidate plan{{.dp = 2, .pp = 4, .zero = zero}};
           plan.schedule = pipeline_named(name);
           plan.vocabulary = VocabularyPlacement::pipeline;
           plan.vocabulary_algorithm = algorithm;
@@ -311,7 +308,7 @@ TEST(MessageSizes, SortByPowersOfTwo) {
 TEST(SimulatedStep, OnANetworkWithoutCollisionsIsThatOfTheTiers) {
   const Machine machine = h200();
   const Job job = small_job(64);
-  const Candidate plan{.tp = 2, .pp = 4, .dp = 8};
+  const Candidate plan{{.dp = 8, .tp = 2, .pp = 4}};
   const auto topology =
       network::make_topology(network::LeafSpine{.leaves = 8, .spines = 8, .hosts_per_leaf = 8});
   const double tiers = simulate_step(machine, job, plan).seconds;
@@ -326,7 +323,7 @@ TEST(SimulatedStep, OnANetworkWithoutCollisionsIsThatOfTheTiers) {
 TEST(SimulatedStep, GoesAtTheSpeedOfMeasuredPairs) {
   Machine machine = h200();
   const Job job = small_job(64);
-  const Candidate plan{.tp = 8, .pp = 2};
+  const Candidate plan{{.dp = 1, .tp = 8, .pp = 2}};
   const double even = simulate_step(machine, job, plan).makespan;
   machine.pairs.assign(3, std::vector<double>(3, 35e9));
   EXPECT_NEAR(simulate_step(machine, job, plan).makespan, even, 1e-9 * even);
@@ -381,7 +378,7 @@ TEST(SimulatedStep, OfATrillionParametersOn3072DevicesIs64Ranks) {
                 .seq_len = 2048,
                 .batch = 3072,
                 .stack = Stack::heddle(DType::bf16)};
-  const Candidate plan{.tp = 8, .pp = 64, .dp = 6, .recompute = Recompute::full};
+  const Candidate plan{{.dp = 6, .tp = 8, .pp = 64}, Recompute::full};
   const SimulatedStep step = simulate_step(h200(), job, plan);
   EXPECT_EQ(step.ranks.size(), 64u);
   EXPECT_EQ(step.ranks[63].device, 63 * 48);
@@ -409,7 +406,7 @@ std::string refusal(const Job& job, const Candidate& plan, const StepOptions& op
 
 TEST(SimulatedStep, NamesASendWithoutReceiveAndAReceiveWithoutSend) {
   const Job job = small_job(4);
-  const Candidate plan{.pp = 2};
+  const Candidate plan{{.dp = 1, .pp = 2}};
   Schedule lost = schedule_of(job, plan);
   std::erase_if(lost.by_rank[1], [](const Action& action) {
     return action.act == Act::recv_act && action.microbatch == 2;
@@ -428,7 +425,7 @@ TEST(SimulatedStep, NamesASendWithoutReceiveAndAReceiveWithoutSend) {
 
 TEST(SimulatedStep, NamesRanksThatWaitForEachOther) {
   const Job job = small_job(4);
-  const Candidate plan{.pp = 2};
+  const Candidate plan{{.dp = 1, .pp = 2}};
   Schedule circle = schedule_of(job, plan);
   // Rank 0 wants a gradient before it sends what that is made of.
   auto& actions = circle.by_rank[0];
@@ -442,7 +439,7 @@ TEST(SimulatedStep, NamesRanksThatWaitForEachOther) {
 
 TEST(SimulatedStep, RefusesWhatDoesNotFitThePlan) {
   const Job job = small_job(8);
-  const Candidate plan{.pp = 2, .dp = 2};
+  const Candidate plan{{.dp = 2, .pp = 2}};
   EXPECT_EQ(refusal(job, plan, {.stragglers = {{4, 2.0}}}),
             "there is no device 4 that could be slow");
   EXPECT_EQ(refusal(job, plan, {.stragglers = {{0, 0.0}}}), "device 0 cannot take 0 times as long");
@@ -455,7 +452,7 @@ TEST(SimulatedStep, RefusesWhatDoesNotFitThePlan) {
   const Schedule other = schedule_of(small_job(6), plan);
   EXPECT_EQ(refusal(job, plan, {.schedule = &other}),
             "a schedule of 2 ranks and 3 micro-batches was given for 2 and 4");
-  EXPECT_NE(refusal(small_job(1 << 22), {.pp = 2}, {}).find("passes to simulate"),
+  EXPECT_NE(refusal(small_job(1 << 22), {{.dp = 1, .pp = 2}}, {}).find("passes to simulate"),
             std::string::npos);
 }
 

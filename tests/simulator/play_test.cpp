@@ -11,7 +11,7 @@ namespace heddle {
 namespace {
 
 Played play_even(std::string_view name, const PipeShape& shape, const StageTimes& whole_rank = {}) {
-  const Schedule lowered = lower(make_schedule(name, shape));
+  const Schedule lowered = lower(make_schedule(pipeline_named(name), shape));
   return play(lowered, even_times(lowered, whole_rank));
 }
 
@@ -137,7 +137,7 @@ TEST(Play, ReceivesAHopAfterTheSendAndHandsOverInNoTime) {
 }
 
 TEST(Play, TakesEachStagesOwnTimes) {
-  const Schedule lowered = lower(make_schedule("1f1b", {2, 2}));
+  const Schedule lowered = lower(make_schedule(Pipeline::one_f_one_b, {2, 2}));
   const std::vector<StageTimes> times = {{1.0, 1.0, 1.0, 0.0}, {2.0, 2.0, 2.0, 0.0}};
   const Played played = play(lowered, times);
   EXPECT_EQ(played.makespan, 1.0 + 2 * 6.0 + 2.0);

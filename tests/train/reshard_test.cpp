@@ -28,14 +28,14 @@ const std::array<TestMesh, 12>& meshes() {
       {"tp2_sequence", 2, {.tp = 2, .sequence = true}},
       {"tp4", 4, {.tp = 4}},
       {"pp2_vocabulary", 2, {.pp = 2, .vocabulary = VocabularyPlacement::pipeline}},
-      {"pp2_zbv", 2, {.pp = 2, .schedule = "zb-v"}},
+      {"pp2_zbv", 2, {.pp = 2, .schedule = Pipeline::zb_v}},
       {"tp2_pp2_replicated", 4, {.tp = 2, .pp = 2, .vocabulary = VocabularyPlacement::replicated}},
       {"dp2_tp2_pp2_zero3_vhalf",
        8,
-       {.tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = "v-half"}},
+       {.tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = Pipeline::v_half}},
       {"dp2_pp3_zero2_interleaved",
        6,
-       {.pp = 3, .zero = 2, .schedule = "interleaved", .chunks = 2}},
+       {.pp = 3, .zero = 2, .schedule = Pipeline::interleaved, .chunks = 2}},
   }};
   return all;
 }

@@ -36,7 +36,8 @@ class Rank {
  public:
   Rank(const TestMesh& mesh, World& world, const OptimizerConfig& optimizer = {},
        const ModelSpec& spec = small_spec())
-      : plan_(make_plan(spec, with(mesh.request, optimizer), world.size(), kSeqLen)),
+      : plan_(
+            make_plan(spec, mesh.request, world.size(), kSeqLen, needs_whole_matrices(optimizer))),
         mesh_(plan_.mesh, world.all()),
         model_(spec, {.positions = kSeqLen}, plan_, mesh_, ParamStore::Purpose::training, memory_),
         optimizer_(make_optimizer(optimizer, model_.store())),
@@ -60,11 +61,6 @@ class Rank {
   }
 
  private:
-  static ParallelRequest with(ParallelRequest request, const OptimizerConfig& optimizer) {
-    request.whole_matrices = needs_whole_matrices(optimizer);
-    return request;
-  }
-
   Tensor ids(std::uint64_t key) {
     const Tensor made = memory_.alloc({1, kSeqLen}, DType::i32, MemoryTag::data);
     std::uint64_t i = 0;

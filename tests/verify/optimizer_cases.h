@@ -45,9 +45,8 @@ struct TenSteps {
 };
 
 /// On one rank's part of a mesh; each rank has its own answer.
-inline TenSteps ten_steps(const OptimizerCase& of, ParallelRequest request, World& world,
+inline TenSteps ten_steps(const OptimizerCase& of, const ParallelRequest& request, World& world,
                           Device device = {}, DType dtype = DType::f32) {
-  request.whole_matrices = needs_whole_matrices(of.config);
   const auto folder = reference_folder() / "models" / of.model;
   const SafetensorsFile reference(folder / "reference.safetensors");
   const SafetensorsFile expected(reference_folder() / "optimizers" /
@@ -56,7 +55,8 @@ inline TenSteps ten_steps(const OptimizerCase& of, ParallelRequest request, Worl
   Stream stream(1, device);
   const ModelSpec spec = read_model_spec(folder / "config.json");
   const Shape batches = reference.entry("train.input_ids").shape();
-  const ParallelPlan plan = make_plan(spec, request, world.size(), batches[2]);
+  const ParallelPlan plan =
+      make_plan(spec, request, world.size(), batches[2], needs_whole_matrices(of.config));
   const Mesh mesh(plan.mesh, world.all());
   Model model(spec, {.dtype = dtype, .positions = batches[2]}, plan, mesh,
               ParamStore::Purpose::training, memory);

@@ -28,7 +28,7 @@ std::string BranchBuilder::named(const std::string& pattern) const {
 
 std::unique_ptr<Layer> BranchBuilder::norm(const std::string& pattern) const {
   const std::string name = named(pattern);
-  const Layout layout = tensor_.on_stream();
+  const Layout layout = tensor_.on_residual();
   auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones}, layout);
   if (spec_.norm == ModelSpec::Norm::rms) {
     return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps);

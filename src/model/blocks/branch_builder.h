@@ -70,7 +70,7 @@ class BranchBuilder {
                                            const Layout& layout, double stddev) const;
   std::shared_ptr<Parameter> linear_bias(const std::vector<Output>& outputs,
                                          const Layout& layout) const;
-  /// Of a projection back to the stream.
+  /// Of a projection back to the residual.
   double output_stddev() const;
 
   const ModelSpec& spec_;

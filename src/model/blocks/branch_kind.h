@@ -8,13 +8,13 @@
 
 namespace heddle {
 
-/// A kind of branch that a block adds to the residual stream: a mixer of tokens or a feed-forward
+/// A kind of branch that a block adds to the residual: a mixer of tokens or a feed-forward
 /// part. A new kind is a file here, its layers, and a line in branch_kind.cpp: what it costs, keeps
 /// and sends follows from its layers (Layer::cost, Parameter::layout).
 class BranchKind {
  public:
   virtual ~BranchKind() = default;
-  /// The branch from the stream and back to it, its norm first.
+  /// The branch from the residual and back to it, its norm first.
   virtual Layers build(const BranchBuilder& builder) const = 0;
   /// Why so many ranks of tp cannot divide it, to follow "parallel.tp = 3 "; empty: they can.
   virtual std::string refuse_tp(const ModelSpec&, std::int64_t) const { return {}; }

@@ -80,14 +80,14 @@ Pipeline pipeline_named(std::string_view name) {
   return static_cast<Pipeline>(found - kNames.begin());
 }
 
-Schedule make_schedule(std::string_view name, const PipeShape& shape) {
-  const Entry* const entry = &kSchedules[static_cast<std::size_t>(pipeline_named(name))];
+Schedule make_schedule(Pipeline schedule, const PipeShape& shape) {
+  const Entry& entry = kSchedules[static_cast<std::size_t>(schedule)];
   require_positive(shape.ranks, "stages");
   require_positive(shape.microbatches, "micro-batches");
   require_positive(shape.chunks, "chunks");
-  check_chunks(*entry, shape.chunks);
-  check_vocabulary(*entry, shape.vocabulary);
-  return (shape.vocabulary == 0 ? entry->generate : entry->with_vocabulary)(shape);
+  check_chunks(entry, shape.chunks);
+  check_vocabulary(entry, shape.vocabulary);
+  return (shape.vocabulary == 0 ? entry.generate : entry.with_vocabulary)(shape);
 }
 
 }  // namespace heddle

@@ -42,10 +42,9 @@ constexpr bool is_v_shaped(Pipeline schedule) {
   return schedule == Pipeline::zb_v || schedule == Pipeline::v_min || schedule == Pipeline::v_half;
 }
 
-/// The named schedule, computations only (see `lower`). Any number of ranks and micro-batches will
-/// do; within one kind of action and one stage micro-batches ascend, so gradients are summed in
-/// the same order by every schedule. Error(usage) for an unknown name and for chunks or a
-/// split vocabulary that the schedule does not have.
-Schedule make_schedule(std::string_view name, const PipeShape& shape);
+/// Computations only (see `lower`). Any number of ranks and micro-batches will do; within one kind
+/// of action and one stage micro-batches ascend, so gradients are summed in the same order by every
+/// schedule. Error(usage) for chunks or a split vocabulary that the schedule does not have.
+Schedule make_schedule(Pipeline schedule, const PipeShape& shape);
 
 }  // namespace heddle

@@ -1,0 +1,87 @@
+#include "parallel/parallel_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace heddle {
+namespace {
+
+/// In the order of VocabularyPlacement.
+constexpr std::array<std::string_view, 3> kVocabularies = {"replicated", "tensor", "pipeline"};
+
+void check_pipeline(const ParallelRequest& request, std::vector<RequestProblem>& problems) {
+  if (request.pp > 1) return;
+  if (request.chunks > 1) {
+    problems.push_back(
+        {{"parallel.chunks"},
+         fmt::format("parallel.chunks = {} needs a pipeline; set parallel.pp above 1, or "
+                     "chunks = 1",
+                     request.chunks)});
+  }
+  if (request.divides_vocabulary_over_pp()) {
+    problems.push_back(
+        {{"parallel.vocabulary"},
+         "parallel.vocabulary = \"pipeline\" needs a pipeline; set parallel.pp above "
+         "1, or vocabulary = \"tensor\""});
+  }
+}
+
+void check_versions(const ParallelRequest& request, std::vector<RequestProblem>& problems) {
+  for (const auto& [key, size] :
+       {std::pair{"parallel.cp", request.cp}, std::pair{"parallel.ep", request.ep}}) {
+    if (size == 1) continue;
+    problems.push_back(
+        {{key}, fmt::format("{} = {} is not in this version: set it to 1", key, size)});
+  }
+}
+
+void check_ranks(const ParallelRequest& request, int ranks, std::vector<RequestProblem>& problems) {
+  const std::int64_t needed = request.ranks();
+  if (request.dp == 0 ? ranks % needed == 0 : ranks == needed) return;
+  problems.push_back(
+      {{"parallel.dp", "parallel.tp", "parallel.pp"},
+       request.dp == 0
+           ? fmt::format(
+                 "parallel.tp {} x pp {} = {} does not divide the {} ranks; use sizes whose "
+                 "product does, or start {} ranks",
+                 request.tp, request.pp, needed, ranks, needed)
+           : fmt::format(
+                 "parallel.dp {} x tp {} x pp {} makes {} ranks, but {} {} started; start {} "
+                 "(--ranks {} or the launcher), or change one of them",
+                 request.dp, request.tp, request.pp, needed, ranks, ranks == 1 ? "is" : "are",
+                 needed, needed)});
+}
+
+}  // namespace
+
+std::span<const std::string_view> vocabulary_names() { return kVocabularies; }
+
+std::string_view name_of(VocabularyPlacement vocabulary) {
+  return kVocabularies[static_cast<std::size_t>(vocabulary)];
+}
+
+int ParallelRequest::replicas_on(int ranks) const {
+  if (dp > 0) return dp;
+  return std::max(1, static_cast<int>(ranks / (std::int64_t{tp} * pp)));
+}
+
+std::vector<RequestProblem> problems_of(const ParallelRequest& request, int ranks) {
+  std::vector<RequestProblem> problems;
+  check_pipeline(request, problems);
+  check_versions(request, problems);
+  check_ranks(request, ranks, problems);
+  return problems;
+}
+
+Schedule step_schedule(const ParallelRequest& request, std::int64_t microbatches) {
+  const bool divides = request.divides_vocabulary_over_pp();
+  return lower(
+      make_schedule(request.schedule, {.ranks = request.pp,
+                                       .microbatches = static_cast<int>(microbatches),
+                                       .chunks = request.chunks,
+                                       .vocabulary = divides ? request.vocabulary_algorithm : 0}));
+}
+
+}  // namespace heddle

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/schedule/make_schedule.h"
+
+namespace heddle {
+
+/// How the rows of the embedding and of the output projection lie: all on every rank of the first
+/// and of the last stage, divided over their tp ranks, or divided over all ranks of the pipeline.
+enum class VocabularyPlacement : std::uint8_t { replicated, tensor, pipeline };
+/// As the run file spells them, in the order of VocabularyPlacement.
+std::span<const std::string_view> vocabulary_names();
+std::string_view name_of(VocabularyPlacement vocabulary);
+
+/// How work is to be divided over ranks: the section `parallel` of the run file, what the planner
+/// varies, and what a plan resolves. One that says nothing divides nothing; the run file's defaults
+/// are RunConfig's.
+struct ParallelRequest {
+  int dp = 0;  ///< 0: what the number of ranks leaves
+  int tp = 1, pp = 1;
+  int cp = 1, ep = 1;  ///< refused above 1 (problems_of)
+  int zero = 0;
+  bool sequence = false;  ///< norms are split along the sequence over tp; nothing where tp is 1
+  Pipeline schedule = Pipeline::one_f_one_b;
+  int chunks = 1;  ///< stages of a pipeline rank
+  VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
+  bool overlap = true;           ///< exchange over dp runs under the computation
+  bool operator==(const ParallelRequest&) const = default;
+
+  bool divides_vocabulary_over_pp() const { return vocabulary == VocabularyPlacement::pipeline; }
+  /// dp, or what so many ranks leave for it.
+  int replicas_on(int ranks) const;
+  /// Of one replica where dp is left open. Sizes that keys allow do not overflow it.
+  std::int64_t ranks() const { return std::int64_t{dp == 0 ? 1 : dp} * tp * pp; }
+};
+
+/// Something in a request that no model can be trained with on so many ranks.
+struct RequestProblem {
+  std::vector<std::string> keys;  ///< of the run file, that it is about
+  std::string message;            ///< what is wrong and what to change
+};
+std::vector<RequestProblem> problems_of(const ParallelRequest& request, int ranks);
+
+/// The computations and messages of one step, for every pipeline rank (`lower`). Error(usage) for
+/// what the schedule does not have.
+Schedule step_schedule(const ParallelRequest& request, std::int64_t microbatches);
+
+}  // namespace heddle
