@@ -320,12 +320,14 @@ class RateBench {
   }
 
   /// A width a little below an aligned one, that only 1, 2, 4, ... 32 divides, as a layer's outputs
-  /// and as its inputs: a model that has it once has it as both. And an odd vocabulary.
+  /// and as its inputs: a model that has it once has it as both. As outputs also twice as wide,
+  /// since gate and up are one product. And an odd vocabulary.
   void add_unaligned_products(RankRates& rates, ProductSample::Kind kind) {
     const std::int64_t tokens = sizes_.tokens.back();
     for (std::int64_t power = 1; power < 64; power *= 2) {
       const std::int64_t unaligned = sizes_.feed_forward - 64 + power;
       add_product(rates, kind, tokens, unaligned, sizes_.width);
+      add_product(rates, kind, tokens, sizes_.feed_forward + unaligned, sizes_.width);
       add_product(rates, kind, tokens, sizes_.width, unaligned);
     }
     constexpr std::int64_t kWords = 50257;  // GPT-2's
