@@ -70,8 +70,9 @@ class CommBackend {
     Event ready = {};
   };
   virtual void start_message(const Message& message, std::shared_ptr<WorkState> done);
-  /// Collective: sets up what messages between neighbours (rank +- 1, around) need, where they have
-  /// a faster way than through the host.
+  /// Whether messages between neighbours (rank +- 1, around) have a faster way than the usual one,
+  /// which is there after connect_neighbours(), a collective.
+  virtual bool can_connect_neighbours() const { return false; }
   virtual void connect_neighbours() {}
   /// Null for a negative color.
   virtual std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) = 0;

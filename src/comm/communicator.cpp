@@ -244,6 +244,7 @@ void Communicator::set_up(const std::function<void()>& make) {
 }
 
 void Communicator::connect_neighbours() {
+  if (!backend_->can_connect_neighbours()) return;
   set_up([this] { backend_->connect_neighbours(); });
 }
 

@@ -97,10 +97,10 @@ class NcclBackend final : public CommBackend {
     line->second->push(message, std::move(done));
   }
 
+  bool can_connect_neighbours() const override { return size() > 1 && lines_.empty(); }
   /// Neighbours are paired in rounds, in each of which a rank has one partner at most; each pair
   /// has a line in either direction.
   void connect_neighbours() override {
-    if (!lines_.empty()) return;
     device_runtime::use(device_);
     for (const int partner : partners()) {
       for (const int sender : {std::min(rank(), partner), std::max(rank(), partner)}) {
