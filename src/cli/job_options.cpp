@@ -36,8 +36,9 @@ planner::Job make_job(const JobOptions& options) {
                 fmt::format("use {}", (options.batch_tokens / job.seq_len + 1) * job.seq_len));
   }
   job.batch = options.batch_tokens / job.seq_len;
-  job.stack =
-      planner::Stack::heddle(dtype_named(options.dtype), planner::updates_named(options.optimizer));
+  const auto updates = options.optimizer.empty() ? planner::Updates::adamw
+                                                 : planner::updates_named(options.optimizer);
+  job.stack = planner::Stack::heddle(dtype_named(options.dtype), updates);
   return job;
 }
 
@@ -50,9 +51,9 @@ void add_job_options(Verb verb, JobOptions& options) {
   verb.add_option("--dtype", options.dtype, "of the computation")
       .one_of({"bf16", "f16", "f32"})
       .show_default();
-  verb.add_option("--optimizer", options.optimizer, "whose states and updates are planned for")
-      .one_of({"adamw", "sgd", "muon"})
-      .show_default();
+  verb.add_option("--optimizer", options.optimizer,
+                  "whose states and updates are planned for; adamw when absent")
+      .one_of({"adamw", "sgd", "muon"});
 }
 
 }  // namespace heddle::cli

@@ -11,7 +11,8 @@ class Verb;
 
 /// What is to be trained, as the command line says it.
 struct JobOptions {
-  std::string model = {}, dtype = "bf16", optimizer = "adamw";
+  std::string model = {}, dtype = "bf16";
+  std::string optimizer = {};                  ///< empty: not given, which is adamw
   std::int64_t batch_tokens = 0, seq_len = 0;  ///< 0: not given
 };
 

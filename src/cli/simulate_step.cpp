@@ -117,6 +117,7 @@ Subject subject_of(const SimulateStepOptions& options) {
   JobOptions job = options.job;
   if (job.batch_tokens == 0) job.batch_tokens = settings.train.tokens_per_step;
   if (job.seq_len == 0 && !options.plan.empty()) job.seq_len = settings.data.seq_len;
+  if (job.optimizer.empty()) job.optimizer = planner::name_of(settings.optim.name);
   require_option(job.batch_tokens > 0, "simulate step", "--batch-tokens");
   const ParallelRequest& request = settings.parallel;
   const int gpus = options.gpus > 0 ? options.gpus : static_cast<int>(request.ranks());

@@ -276,7 +276,8 @@ std::vector<Key> optim_keys() {
   const auto s = &RunConfig::optim;
   return {
       {.name = "name",
-       .field = choice(s, &OptimConfig::name, {"adamw", "sgd", "muon"}),
+       .field = choice(s, &OptimConfig::name,
+                       {planner::updates_names().begin(), planner::updates_names().end()}),
        .scope = Scope::run,
        .help = "the optimizer",
        .explanation = "sgd is torch.optim.SGD; muon is torch.optim.Muon for the matrices of the "

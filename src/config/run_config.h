@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/parallel_request.h"
+#include "planner/updates.h"
 
 namespace heddle::config {
 
@@ -18,7 +19,6 @@ namespace heddle::config {
 enum class Documents { mask, ignore };
 enum class Recompute { none, block };
 enum class OnNonfinite { skip, stop };
-enum class OptimizerName { adamw, sgd, muon };
 enum class MuonScale { original, match_rms_adamw };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class FloatType { f32, bf16 };
@@ -76,7 +76,7 @@ struct TrainConfig {
 };
 
 struct OptimConfig {
-  OptimizerName name = OptimizerName::adamw;
+  planner::Updates name = planner::Updates::adamw;
   double lr = 3e-4;
   double min_lr = 0.0;
   LrSchedule schedule = LrSchedule::cosine;
@@ -98,9 +98,9 @@ struct OptimConfig {
   /// The momentum of sgd or muon, and whether it is Nesterov's: as given, or torch.optim's
   /// defaults.
   double used_momentum() const {
-    return momentum.value_or(name == OptimizerName::muon ? 0.95 : 0.0);
+    return momentum.value_or(name == planner::Updates::muon ? 0.95 : 0.0);
   }
-  bool uses_nesterov() const { return nesterov.value_or(name == OptimizerName::muon); }
+  bool uses_nesterov() const { return nesterov.value_or(name == planner::Updates::muon); }
 };
 
 struct CheckpointConfig {

@@ -134,7 +134,7 @@ void check_optimizer(const RunConfig& config, std::vector<Conflict>& conflicts) 
     conflicts.push_back(
         {{key}, fmt::format("{} is only used by {}; remove it or change optim.name", key, users)});
   };
-  const bool is_sgd = o.name == OptimizerName::sgd, is_muon = o.name == OptimizerName::muon;
+  const bool is_sgd = o.name == planner::Updates::sgd, is_muon = o.name == planner::Updates::muon;
   refuse(o.momentum.has_value(), is_sgd || is_muon, "optim.momentum", "sgd and muon");
   refuse(o.nesterov.has_value(), is_sgd || is_muon, "optim.nesterov", "sgd and muon");
   refuse(o.dampening != none.dampening, is_sgd, "optim.dampening", "sgd");

@@ -77,14 +77,14 @@ class Adviser {
     constexpr std::int64_t kGood = 128;
     const std::int64_t size = job_.spec.head_dim;
     const Software& software = machine_.software;
-    const double share = software.attention_by_head.empty()
-                             ? efficiency(size)
-                             : attention_efficiency(software, static_cast<double>(size)) /
-                                   attention_efficiency(software, static_cast<double>(kGood));
+    const double fraction = software.attention_by_head.empty()
+                                ? efficiency(size)
+                                : attention_efficiency(software, static_cast<double>(size)) /
+                                      attention_efficiency(software, static_cast<double>(kGood));
     const bool is_known_bad =
-        software.attention_by_head.empty() ? size % kAligned != 0 : share < 0.95;
+        software.attention_by_head.empty() ? size % kAligned != 0 : fraction < 0.95;
     if (!is_known_bad) return;
-    say("heads of {} run at {:.0f} % of the rate; {} heads of {} are aligned", size, 100 * share,
+    say("heads of {} run at {:.0f} % of the rate; {} heads of {} are aligned", size, 100 * fraction,
         std::max<std::int64_t>(1, job_.spec.hidden / kGood), kGood);
   }
 

@@ -2,25 +2,11 @@
 
 #include <array>
 
-#include "base/error.h"
-
 namespace heddle::planner {
 
 const char* name_of(Recompute recompute) {
   static constexpr std::array names = {"none", "selective", "full"};
   return names[static_cast<std::size_t>(recompute)];
-}
-
-const char* name_of(Updates updates) {
-  static constexpr std::array names = {"adamw", "sgd", "muon"};
-  return names[static_cast<std::size_t>(updates)];
-}
-
-Updates updates_named(std::string_view name) {
-  for (const Updates updates : {Updates::adamw, Updates::sgd, Updates::muon}) {
-    if (name == name_of(updates)) return updates;
-  }
-  fail(ErrorCode::usage, "there is no optimizer \"{}\"", name);
 }
 
 Stack Stack::heddle(DType compute, Updates updates) {

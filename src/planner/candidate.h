@@ -1,23 +1,16 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "model/decoder.h"
 #include "parallel/parallel_request.h"
+#include "planner/updates.h"
 #include "tensor/dtype.h"
 
 namespace heddle::planner {
 
 enum class Recompute : std::uint8_t { none, selective, full };
 const char* name_of(Recompute recompute);
-
-/// Who updates the weights; sgd with momentum.
-enum class Updates : std::uint8_t { adamw, sgd, muon };
-/// As the run file's optim.name.
-const char* name_of(Updates updates);
-/// Error(usage) for a name that none has.
-Updates updates_named(std::string_view name);
 
 /// The software whose steps are predicted: what its layers store and launch.
 struct Stack {

@@ -167,13 +167,13 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
                           .eps = optim.eps,
                           .weight_decay = optim.weight_decay};
   switch (optim.name) {
-    case config::OptimizerName::adamw: return adamw;
-    case config::OptimizerName::sgd:
+    case planner::Updates::adamw: return adamw;
+    case planner::Updates::sgd:
       return SgdConfig{.momentum = optim.used_momentum(),
                        .dampening = optim.dampening,
                        .nesterov = optim.uses_nesterov(),
                        .weight_decay = optim.weight_decay};
-    case config::OptimizerName::muon: break;
+    case planner::Updates::muon: break;
   }
   return MuonConfig{.lr_ratio = optim.lr > 0.0 ? optim.muon_lr.value_or(optim.lr) / optim.lr : 1.0,
                     .momentum = optim.used_momentum(),

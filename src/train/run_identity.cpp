@@ -25,11 +25,11 @@ config::RunConfig resolved(const config::RunConfig& config, const ModelSpec& spe
   result.model.scale_residual_init = scales_residual_init(config.model, spec);
   result.train.tokens_per_step = config.tokens_per_step();
   result.train.steps = config.total_steps();
-  if (config.optim.name != config::OptimizerName::adamw) {
+  if (config.optim.name != planner::Updates::adamw) {
     result.optim.momentum = config.optim.used_momentum();
     result.optim.nesterov = config.optim.uses_nesterov();
   }
-  if (config.optim.name == config::OptimizerName::muon) {
+  if (config.optim.name == planner::Updates::muon) {
     result.optim.muon_lr = config.optim.muon_lr.value_or(config.optim.lr);
   }
   return result;

@@ -181,6 +181,22 @@ TEST(SimulateStep, TakesThePlanOfThePlannerAndWritesATrace) {
   EXPECT_TRUE(has_step);
 }
 
+TEST(SimulateStep, TakesTheOptimizerOfThePlanUnlessAnotherIsGiven) {
+  const TestFiles files;
+  files.write("plan.toml", "[optim]\nname = \"muon\"\n");
+  const auto seconds = [](const Words& more) {
+    Words words = {"--gpus", "8", "--batch-tokens", "131072", "--seq", "4096", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_heddle(simulate_step(words));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return parse_json(outcome.out, "stdout").at("step_seconds").get<double>();
+  };
+  const double adamw = seconds({}), muon = seconds({"--optimizer", "muon"});
+  EXPECT_NE(adamw, muon);
+  EXPECT_EQ(seconds({"--plan", files.at("plan.toml")}), muon);
+  EXPECT_EQ(seconds({"--plan", files.at("plan.toml"), "--optimizer", "adamw"}), adamw);
+}
+
 TEST(SimulateStep, SlowsDownWithAStragglerAndWithHashedPaths) {
   const auto seconds = [](const Words& more) {
     Words words = {"--gpus", "32", "--batch-tokens", "262144", "--pp", "4", "--json"};

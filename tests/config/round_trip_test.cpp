@@ -76,12 +76,12 @@ class RandomRun {
   /// Keys of other optimizers than the chosen one are left out.
   static void reconcile(OptimConfig& o) {
     const OptimConfig none;
-    if (o.name == OptimizerName::adamw) o.momentum = none.momentum, o.nesterov = none.nesterov;
-    if (o.name != OptimizerName::sgd || o.uses_nesterov() || o.used_momentum() == 0.0) {
+    if (o.name == planner::Updates::adamw) o.momentum = none.momentum, o.nesterov = none.nesterov;
+    if (o.name != planner::Updates::sgd || o.uses_nesterov() || o.used_momentum() == 0.0) {
       o.dampening = none.dampening;
     }
-    if (o.name == OptimizerName::sgd && o.used_momentum() == 0.0) o.nesterov = none.nesterov;
-    if (o.name == OptimizerName::muon) return;
+    if (o.name == planner::Updates::sgd && o.used_momentum() == 0.0) o.nesterov = none.nesterov;
+    if (o.name == planner::Updates::muon) return;
     o.muon_lr = none.muon_lr;
     o.muon_scale = none.muon_scale;
     o.newton_schulz_steps = none.newton_schulz_steps;
