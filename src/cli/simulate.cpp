@@ -1,14 +1,12 @@
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <memory>
 
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/json_value.h"
-#include "base/strings.h"
+#include "cli/times_option.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "parallel/schedule/draw.h"
@@ -31,30 +29,6 @@ struct SimulateOptions {
   std::filesystem::path svg;
   bool json = false;
 };
-
-double parse_time(const std::string& option, const std::string& word) {
-  double value = 0.0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc{} || end != word.data() + word.size() || !std::isfinite(value) ||
-      value < 0.0) {
-    throw Error(ErrorCode::usage, fmt::format("{}: \"{}\" is not a time", option, word),
-                "give numbers of 0 or more");
-  }
-  return value;
-}
-
-/// The numbers of "--option 1,2,3", as many as `names` names.
-std::vector<double> parse_times(const std::string& option, const std::string& text,
-                                const std::string& names) {
-  const auto words = split(text, ',');
-  if (words.size() != split(names, ',').size()) {
-    throw Error(ErrorCode::usage, fmt::format("{} {} has {} numbers", option, text, words.size()),
-                fmt::format("give {}, separated by commas", names));
-  }
-  std::vector<double> times;
-  for (const auto& word : words) times.push_back(parse_time(option + " " + text, word));
-  return times;
-}
 
 void check_size(const PipeShape& shape) {
   const double passes = 1.0 * shape.ranks * shape.chunks * shape.microbatches;
@@ -155,6 +129,7 @@ void add_simulate(Verb app) {
       .show_default();
   verb.add_option("--svg", options->svg, "draw the timeline into this file");
   verb.add_flag("--json", options->json, "print one JSON object");
+  add_simulate_context(verb);
   add_simulate_network(verb);
   add_simulate_step(verb);
   verb.callback([options, verb] {

@@ -1,0 +1,182 @@
+#include "parallel/sequence/context_shape.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace heddle {
+namespace {
+
+/// In the order of ContextMethod and of ContextOrder.
+constexpr std::array<std::string_view, 6> kContextMethods = {"ring", "gather",   "ulysses",
+                                                             "usp",  "lightseq", "tokenring"};
+constexpr std::array<std::string_view, 4> kContextOrders = {"auto", "contiguous", "zigzag",
+                                                            "striped"};
+
+/// Whether heads can be dealt out to so many ranks: the same number of query heads each, and of key
+/// heads either the same number or one that several ranks share.
+bool divides_heads(const ContextShape& shape, int ranks) {
+  return shape.heads % ranks == 0 && (shape.key_heads % ranks == 0 || ranks % shape.key_heads == 0);
+}
+
+/// "1, 2 or 4": for which `most` and fewer ranks `is_legal` holds.
+template <class IsLegal>
+std::string legal_numbers(int most, const IsLegal& is_legal) {
+  std::vector<int> legal;
+  constexpr int kMostShown = 1024;  // larger ones help nobody
+  for (int number = 1; number <= std::min(most, kMostShown); ++number) {
+    if (is_legal(number)) legal.push_back(number);
+  }
+  const int last = legal.back();
+  legal.pop_back();
+  return legal.empty() ? fmt::format("{}", last)
+                       : fmt::format("{} or {}", fmt::join(legal, ", "), last);
+}
+
+std::string legal_context_heads(const ContextShape& shape) {
+  return legal_numbers(shape.ranks, [&](int number) {
+    return shape.ranks % number == 0 && divides_heads(shape, number);
+  });
+}
+
+class ContextProblems {
+ public:
+  explicit ContextProblems(const ContextShape& shape) : shape_(shape) {}
+
+  std::vector<std::string> find() {
+    check_positive();
+    check_documents();
+    check_order();
+    if (!has_sizes_) return std::move(problems_);  // what follows divides by them
+    check_groups();
+    check_context_heads();
+    return std::move(problems_);
+  }
+
+ private:
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    problems_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void check_positive() {
+    const auto require = [&](std::string_view what, std::int64_t value) {
+      if (value < 1) add("{} = {} is not possible; use 1 or more", what, value);
+      return value >= 1;
+    };
+    for (const auto& [what, value] :
+         {std::pair{"cp", shape_.ranks}, {"heads", shape_.heads}, {"kv-heads", shape_.key_heads}}) {
+      has_sizes_ = require(what, value) && has_sizes_;
+    }
+    require("seq", shape_.tokens);
+    require("head-dim", shape_.head_dim);
+  }
+
+  void check_documents() {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < shape_.documents.size(); ++i) {
+      const std::int64_t length = shape_.documents[i];
+      if (length < 1) {
+        add("document {} has {} tokens; leave it out, or give 1 or more", i + 1, length);
+        return;
+      }
+      if (length > shape_.tokens - sum) {
+        add("documents have more tokens than the sequence, which has {} (document {} ends behind "
+            "it); use a longer sequence, or cut the documents",
+            shape_.tokens, i + 1);
+        return;
+      }
+      sum += length;
+    }
+    if (!shape_.documents.empty() && sum < shape_.tokens) {
+      add("documents have {} tokens together, but the sequence {}; use seq = {}, or add a document "
+          "of {}",
+          sum, shape_.tokens, sum, shape_.tokens - sum);
+    }
+  }
+
+  void check_order() {
+    if (shape_.method != ContextMethod::lightseq) return;
+    if (shape_.order == ContextOrder::automatic || shape_.order == ContextOrder::contiguous) return;
+    add("method lightseq balances tokens in contiguous order by itself, and has no order {}; use "
+        "order contiguous, or method ring",
+        name_of(shape_.order));
+  }
+
+  void check_groups() {
+    if (shape_.heads % shape_.key_heads == 0) return;
+    add("kv-heads = {} does not divide heads = {}; use {}", shape_.key_heads, shape_.heads,
+        legal_numbers(shape_.heads, [&](int number) { return shape_.heads % number == 0; }));
+  }
+
+  void check_context_heads() {
+    if (shape_.method == ContextMethod::ulysses && !divides_heads(shape_, shape_.ranks)) {
+      add("method ulysses cannot deal {} query heads and {} key heads out to cp = {} ranks; use cp "
+          "= {}, method usp with context-heads = {}, or method ring",
+          shape_.heads, shape_.key_heads, shape_.ranks,
+          legal_numbers(shape_.heads, [&](int number) { return divides_heads(shape_, number); }),
+          legal_context_heads(shape_));
+    }
+    const int asked = shape_.context_heads;
+    const bool is_whole = shape_.method == ContextMethod::ulysses;
+    if (asked == 0) return;
+    if (shape_.method != ContextMethod::usp) {
+      if (asked == (is_whole ? shape_.ranks : 1)) return;  // what it is anyway
+      add("context-heads = {} is for method usp, not for {}; leave it out", asked,
+          name_of(shape_.method));
+    } else if (asked < 1 || shape_.ranks % asked != 0 || !divides_heads(shape_, asked)) {
+      add("context-heads = {} does not divide cp = {} and {} query and {} key heads; use {}", asked,
+          shape_.ranks, shape_.heads, shape_.key_heads, legal_context_heads(shape_));
+    }
+  }
+
+  const ContextShape& shape_;
+  std::vector<std::string> problems_;
+  bool has_sizes_ = true;
+};
+
+/// The most ranks that heads can be divided over without giving a key head to several.
+int most_context_heads(const ContextShape& shape) {
+  int most = 1;
+  for (int number = 2; number <= shape.ranks; ++number) {
+    if (shape.ranks % number == 0 && shape.key_heads % number == 0) most = number;
+  }
+  return most;
+}
+
+}  // namespace
+
+std::span<const std::string_view> context_method_names() { return kContextMethods; }
+std::span<const std::string_view> context_order_names() { return kContextOrders; }
+
+std::string_view name_of(ContextMethod method) {
+  return kContextMethods[static_cast<std::size_t>(method)];
+}
+
+std::string_view name_of(ContextOrder order) {
+  return kContextOrders[static_cast<std::size_t>(order)];
+}
+
+std::vector<std::string> problems_of(const ContextShape& shape) {
+  return ContextProblems(shape).find();
+}
+
+ContextShape resolved(ContextShape shape) {
+  const ContextMethod method = shape.method;
+  if (shape.documents.empty()) shape.documents = {shape.tokens};
+  if (shape.order == ContextOrder::automatic) {
+    const bool is_even = method == ContextMethod::ulysses || method == ContextMethod::lightseq;
+    shape.order = is_even ? ContextOrder::contiguous : ContextOrder::zigzag;
+  }
+  if (method == ContextMethod::ulysses) {
+    shape.context_heads = shape.ranks;
+  } else if (method != ContextMethod::usp) {
+    shape.context_heads = 1;
+  } else if (shape.context_heads == 0) {
+    shape.context_heads = most_context_heads(shape);
+  }
+  return shape;
+}
+
+}  // namespace heddle

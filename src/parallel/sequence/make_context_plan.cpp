@@ -1,0 +1,25 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "parallel/sequence/methods/methods.h"
+
+namespace heddle {
+namespace {
+
+/// In the order of ContextMethod.
+constexpr std::array kMakeRounds = {context_methods::ring,     context_methods::gather,
+                                    context_methods::ulysses,  context_methods::usp,
+                                    context_methods::lightseq, context_methods::tokenring};
+
+}  // namespace
+
+ContextPlan make_context_plan(const ContextShape& shape) {
+  if (const auto problems = problems_of(shape); !problems.empty()) {
+    throw Error(ErrorCode::usage, fmt::format("{}", fmt::join(problems, "\n")));
+  }
+  return kMakeRounds[static_cast<std::size_t>(shape.method)](resolved(shape));
+}
+
+}  // namespace heddle

@@ -1,0 +1,49 @@
+#include "parallel/sequence/token_run.h"
+
+#include <algorithm>
+
+namespace heddle {
+
+std::int64_t tokens_in(const TokenRuns& runs) {
+  std::int64_t tokens = 0;
+  for (const TokenRun& run : runs) tokens += run.count;
+  return tokens;
+}
+
+void append(TokenRuns& runs, const TokenRun& more) {
+  if (more.count == 0) return;
+  if (!runs.empty() && runs.back().stride == more.stride &&
+      runs.back().at(runs.back().count) == more.first) {
+    runs.back().count += more.count;
+  } else {
+    runs.push_back(more);
+  }
+}
+
+void append(TokenRuns& runs, const TokenRuns& more) {
+  for (const TokenRun& run : more) append(runs, run);
+}
+
+TokenRun within(const TokenRun& run, std::int64_t begin, std::int64_t end) {
+  const std::int64_t skipped = keys_up_to(begin - 1, run), until = keys_up_to(end - 1, run);
+  return {run.at(skipped), std::max<std::int64_t>(0, until - skipped), run.stride};
+}
+
+TokenRuns slice(const TokenRuns& runs, std::int64_t begin, std::int64_t end) {
+  TokenRuns sliced;
+  std::int64_t passed = 0;
+  for (const TokenRun& run : runs) {
+    const std::int64_t from = std::clamp<std::int64_t>(begin - passed, 0, run.count);
+    const std::int64_t to = std::clamp<std::int64_t>(end - passed, 0, run.count);
+    append(sliced, TokenRun{run.at(from), to - from, run.stride});
+    passed += run.count;
+  }
+  return sliced;
+}
+
+std::int64_t keys_up_to(std::int64_t position, const TokenRun& keys) {
+  if (position < keys.first) return 0;
+  return std::min(keys.count, (position - keys.first) / keys.stride + 1);
+}
+
+}  // namespace heddle
