@@ -130,6 +130,64 @@ void attention_backward(benchmark::State& state) {
   measure(state, stream.threads(), 2.5 * x.forward_flops, [&] { x.backward(stream); });
 }
 
+/// Causal attention on a sequence that is cut into kRuns runs, as ranks in a ring do it: the pairs
+/// of runs that see each other, one call each. FLOPs are those of whole attention.
+class BlockAttention {
+ public:
+  explicit BlockAttention(const benchmark::State& state) : x_(state) {
+    for (Tensor* t : {&dq_, &dk_, &dv_}) {
+      *t = normal(x_.memory, t == &dq_ ? x_.q.shape() : x_.k.shape());
+    }
+  }
+  double forward_flops() const { return x_.forward_flops; }
+
+  void forward(Stream& stream) {
+    for (std::int64_t i = 0; i < kRuns; ++i) {
+      for (std::int64_t j = i; j >= 0; --j) {
+        ops::attention_block_forward(run(x_.q, i), run(x_.k, j), run(x_.v, j), mask(i, j), x_.scale,
+                                     j == i ? ops::KeyBlock::first : ops::KeyBlock::further,
+                                     run(x_.out, i), run(x_.lse, i, 2), stream);
+      }
+    }
+  }
+  void backward(Stream& stream) {
+    ops::attention_delta(x_.dout, x_.out, x_.delta, stream);
+    for (std::int64_t i = 0; i < kRuns; ++i) {
+      for (std::int64_t j = i; j >= 0; --j) {
+        ops::attention_block_backward(run(x_.dout, i), run(x_.q, i), run(x_.k, j), run(x_.v, j),
+                                      run(x_.lse, i, 2), run(x_.delta, i, 2), mask(i, j), x_.scale,
+                                      run(dq_, i), run(dk_, j), run(dv_, j), stream);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kRuns = 4;
+  std::int64_t run_length() const { return x_.q.size(1) / kRuns; }
+  Tensor run(const Tensor& t, std::int64_t index, int dim = 1) const {
+    return t.slice(dim, index * run_length(), (index + 1) * run_length());
+  }
+  ops::AttentionMask mask(std::int64_t i, std::int64_t j) const {
+    return {.query_offset = i * run_length(), .first_key_BS = {}, .key_offset = j * run_length()};
+  }
+
+  Attention x_;
+  Tensor dq_, dk_, dv_;
+};
+
+void attention_blocks_forward(benchmark::State& state) {
+  BlockAttention x(state);
+  Stream stream(static_cast<int>(state.range(5)));
+  measure(state, stream.threads(), x.forward_flops(), [&] { x.forward(stream); });
+}
+
+void attention_blocks_backward(benchmark::State& state) {
+  BlockAttention x(state);
+  Stream stream(static_cast<int>(state.range(5)));
+  x.forward(stream);
+  measure(state, stream.threads(), 2.5 * x.forward_flops(), [&] { x.backward(stream); });
+}
+
 /// One query against a cache of keys: bytes of the cache per second.
 void attention_decode(benchmark::State& state) {
   const std::int64_t keys = state.range(0), h = state.range(1), g = state.range(2), width = 64;
@@ -168,6 +226,8 @@ void attention_shapes(benchmark::internal::Benchmark* b) {
 
 BENCHMARK(attention_forward)->Apply(attention_shapes);
 BENCHMARK(attention_backward)->Apply(attention_shapes);
+BENCHMARK(attention_blocks_forward)->Apply(attention_shapes);
+BENCHMARK(attention_blocks_backward)->Apply(attention_shapes);
 BENCHMARK(attention_decode)
     ->ArgNames({"T", "H", "G", "threads"})
     ->Args({1024, 12, 12, 1})

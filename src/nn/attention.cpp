@@ -8,22 +8,10 @@
 
 namespace heddle {
 
-AttentionCore::AttentionCore(const AttentionShape& shape, std::shared_ptr<const RopeTables> tables,
-                             double scale, int index)
-    : AttentionCore(shape, std::move(tables), scale, index, {}) {}
-
-AttentionCore::AttentionCore(const AttentionShape& shape, std::shared_ptr<const RopeTables> tables,
-                             double scale, int index, QkNorm qk_norm)
-    : shape_(shape),
-      tables_(std::move(tables)),
-      scale_(scale),
-      index_(index),
-      qk_norm_(std::move(qk_norm)) {}
-
-AttentionCore::Qkv AttentionCore::split(const Tensor& qkv, const MicroBatch& batch) const {
+Qkv split_qkv(const Tensor& qkv, const AttentionShape& shape, const MicroBatch& batch) {
   const std::int64_t B = batch.sequences(), S = batch.seq_len();
-  const std::int64_t H = shape_.heads, G = shape_.kv_heads, K = shape_.head_dim;
-  if (shape_.interleaved) {
+  const std::int64_t H = shape.heads, G = shape.kv_heads, K = shape.head_dim;
+  if (shape.interleaved) {
     const Tensor by_head = qkv.view({B, S, H, 3, K});
     return {by_head.select(3, 0), by_head.select(3, 1), by_head.select(3, 2)};
   }
@@ -32,14 +20,18 @@ AttentionCore::Qkv AttentionCore::split(const Tensor& qkv, const MicroBatch& bat
           qkv.slice(1, (H + G) * K, (H + 2 * G) * K).view({B, S, G, K})};
 }
 
-void AttentionCore::rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const {
+PrepareQkv::PrepareQkv(const AttentionShape& shape, std::shared_ptr<const RopeTables> tables,
+                       int index, QkNorm qk_norm)
+    : shape_(shape), tables_(std::move(tables)), index_(index), qk_norm_(std::move(qk_norm)) {}
+
+void PrepareQkv::rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const {
   if (!tables_->defined()) return;
   ops::rope(x_BSHK, ctx.batch.positions, tables_->cos_PR, tables_->sin_PR, inverse, ctx.stream);
 }
 
-void AttentionCore::rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const {
-  const Qkv parts = split(qkv, ctx.batch);
+void PrepareQkv::rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const {
   if (shape_.interleaved) {
+    const Qkv parts = split_qkv(qkv, shape_, ctx.batch);
     rotate(parts.q_BSHK, inverse, ctx);
     rotate(parts.k_BSGK, inverse, ctx);
     return;
@@ -49,94 +41,109 @@ void AttentionCore::rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) co
          inverse, ctx);
 }
 
-AttentionCore::Qkv AttentionCore::prepare(const Tensor& qkv, const Tensor& rstd_q,
-                                          const Tensor& rstd_k, Ctx& ctx) const {
-  const Qkv raw = split(qkv, ctx.batch);
+PrepareQkv::Statistics PrepareQkv::statistics_for(const Tensor& qkv, Ctx& ctx) const {
+  const std::int64_t tokens = ctx.batch.tokens();
+  Tensor rstd_q = ctx.activation({tokens * shape_.heads}, statistics_of(qkv.dtype()));
+  return {std::move(rstd_q),
+          ctx.activation({tokens * shape_.kv_heads}, statistics_of(qkv.dtype()))};
+}
+
+void PrepareQkv::norm_and_rotate(const Qkv& raw, const Statistics& statistics, const Qkv& ready,
+                                 Ctx& ctx) const {
+  ops::rms_norm_forward(raw.q_BSHK, qk_norm_.q_weight->value, qk_norm_.eps, ready.q_BSHK,
+                        statistics.rstd_q, ctx.stream);
+  ops::rms_norm_forward(raw.k_BSGK, qk_norm_.k_weight->value, qk_norm_.eps, ready.k_BSGK,
+                        statistics.rstd_k, ctx.stream);
+  rotate(ready.q_BSHK, false, ctx);
+  rotate(ready.k_BSGK, false, ctx);
+}
+
+Qkv PrepareQkv::normed(const Tensor& qkv, const Statistics& statistics, Ctx& ctx) const {
+  const Qkv raw = split_qkv(qkv, shape_, ctx.batch);
   Qkv ready = raw;
-  if (!has_qk_norm()) {
-    rotate_q_and_k(qkv, false, ctx);
-  } else {
-    ready.q_BSHK = ctx.activation(raw.q_BSHK.shape(), raw.q_BSHK.dtype());
-    ready.k_BSGK = ctx.activation(raw.k_BSGK.shape(), raw.k_BSGK.dtype());
-    ops::rms_norm_forward(raw.q_BSHK, qk_norm_.q_weight->value, qk_norm_.eps, ready.q_BSHK, rstd_q,
-                          ctx.stream);
-    ops::rms_norm_forward(raw.k_BSGK, qk_norm_.k_weight->value, qk_norm_.eps, ready.k_BSGK, rstd_k,
-                          ctx.stream);
-    rotate(ready.q_BSHK, false, ctx);
-    rotate(ready.k_BSGK, false, ctx);
-  }
+  ready.q_BSHK = ctx.activation(raw.q_BSHK.shape(), qkv.dtype());
+  ready.k_BSGK = ctx.activation(raw.k_BSGK.shape(), qkv.dtype());
+  norm_and_rotate(raw, statistics, ready, ctx);
   return ready;
 }
 
-Tensor AttentionCore::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
-  const std::int64_t B = ctx.batch.sequences(), S = ctx.batch.seq_len();
-  const std::int64_t H = shape_.heads, G = shape_.kv_heads;
-  Tensor rstd_q, rstd_k;
-  if (has_qk_norm()) {
-    rstd_q = ctx.activation({B * S * H}, statistics_of(qkv.dtype()));
-    rstd_k = ctx.activation({B * S * G}, statistics_of(qkv.dtype()));
-  }
-  const Qkv parts = prepare(qkv, rstd_q, rstd_k, ctx);
-  const Tensor out = ctx.activation({B * S, shape_.out_width()}, qkv.dtype());
-  const Tensor lse_BHS = ctx.activation({B, H, S}, statistics_of(qkv.dtype()));
-  ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
-  Tensor k_BTGK = parts.k_BSGK, v_BTGK = parts.v_BSGK;
-  if (ctx.kv_cache != nullptr) {
-    ctx.kv_cache->store(index_, k_BTGK, v_BTGK, ctx.stream);
-    mask.query_offset = ctx.kv_cache->length();
-    k_BTGK = ctx.kv_cache->keys(index_, S);
-    v_BTGK = ctx.kv_cache->values(index_, S);
-  }
-  ops::attention_forward(parts.q_BSHK, k_BTGK, v_BTGK, mask, scale_,
-                         out.view({B, S, H, shape_.head_dim}), lse_BHS, ctx.stream);
-  if (ctx.keeps_saved) {
-    saved.put(kQkv, qkv);
-    saved.put(kOut, out);
-    saved.put(kLse, lse_BHS);
-    if (has_qk_norm()) {
-      saved.put(kRstdQ, rstd_q);
-      saved.put(kRstdK, rstd_k);
-    }
-  }
-  return out;
+void PrepareQkv::keep(const Tensor& qkv, const Statistics& statistics, Saved& saved,
+                      Ctx& ctx) const {
+  if (!ctx.keeps_saved) return;
+  saved.put(kQkv, qkv);
+  if (!qk_norm_.defined()) return;
+  saved.put(kRstdQ, statistics.rstd_q);
+  saved.put(kRstdK, statistics.rstd_k);
 }
 
-Tensor AttentionCore::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) {
-  const std::int64_t B = ctx.batch.sequences(), S = ctx.batch.seq_len();
-  const Shape heads{B, S, shape_.heads, shape_.head_dim};
-  const Tensor qkv = has_qk_norm() ? saved.get(kQkv) : saved.take(kQkv);
-  const Tensor out = saved.take(kOut), lse_BHS = saved.take(kLse);
-  const Qkv raw = split(qkv, ctx.batch);
-  // Without norms q and k were rotated in place by forward; with norms they are made again.
-  const Qkv ready = has_qk_norm() ? prepare(qkv, saved.get(kRstdQ), saved.get(kRstdK), ctx) : raw;
-  const Tensor dqkv = ctx.activation(qkv.shape(), qkv.dtype());
-  const Qkv grad = split(dqkv, ctx.batch);
-  {
-    const Tensor delta_BHS = ctx.workspace(lse_BHS.shape(), lse_BHS.dtype());
-    const ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
-    ops::attention_backward(dout.view(heads), ready.q_BSHK, ready.k_BSGK, ready.v_BSGK,
-                            out.view(heads), lse_BHS, mask, scale_, grad.q_BSHK, grad.k_BSGK,
-                            grad.v_BSGK, delta_BHS, ctx.stream);
+void PrepareQkv::store_in_cache(const Qkv& ready, Ctx& ctx) const {
+  if (ctx.kv_cache == nullptr) return;
+  ctx.kv_cache->store(index_, ready.k_BSGK, ready.v_BSGK, ctx.stream);
+}
+
+Qkv PrepareQkv::prepare(const Tensor& qkv, Saved& saved, Ctx& ctx) {
+  Statistics statistics;
+  Qkv ready;
+  if (qk_norm_.defined()) {
+    statistics = statistics_for(qkv, ctx);
+    ready = normed(qkv, statistics, ctx);
+  } else {
+    rotate_q_and_k(qkv, false, ctx);
+    ready = split_qkv(qkv, shape_, ctx.batch);
   }
+  store_in_cache(ready, ctx);
+  keep(qkv, statistics, saved, ctx);
+  return ready;
+}
+
+Qkv PrepareQkv::prepare_again(Saved& saved, Ctx& ctx) {
+  if (!qk_norm_.defined()) return split_qkv(saved.take(kQkv), shape_, ctx.batch);
+  return normed(saved.get(kQkv), {saved.get(kRstdQ), saved.get(kRstdK)}, ctx);
+}
+
+Tensor PrepareQkv::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
+  if (!qk_norm_.defined()) {
+    rotate_q_and_k(qkv, false, ctx);
+    store_in_cache(split_qkv(qkv, shape_, ctx.batch), ctx);
+    return qkv;
+  }
+  const Statistics statistics = statistics_for(qkv, ctx);
+  const Tensor prepared = ctx.activation(qkv.shape(), qkv.dtype());
+  const Qkv raw = split_qkv(qkv, shape_, ctx.batch), ready = split_qkv(prepared, shape_, ctx.batch);
+  norm_and_rotate(raw, statistics, ready, ctx);
+  ops::copy(raw.v_BSGK, ready.v_BSGK, ctx.stream);
+  store_in_cache(ready, ctx);
+  keep(qkv, statistics, saved, ctx);
+  return prepared;
+}
+
+void PrepareQkv::turn_into_input_gradient(const Tensor& dqkv, Saved& saved, Ctx& ctx) {
   rotate_q_and_k(dqkv, true, ctx);
-  if (has_qk_norm()) {
-    const auto through_norm = [&](const Tensor& dy, const Tensor& x, const Parameter& weight,
-                                  const Tensor& rstd, int slot) {
-      const Tensor kept =
-          ctx.activation(dy.shape(), dy.dtype());  // W needs the gradient before the norm
-      ops::copy(dy, kept, ctx.stream);
-      ops::rms_norm_backward_input(kept, x, weight.value, rstd, dy, ctx.stream);
-      saved.put(slot, kept);
-    };
-    through_norm(grad.q_BSHK, raw.q_BSHK, *qk_norm_.q_weight, saved.get(kRstdQ), kGradQ);
-    through_norm(grad.k_BSGK, raw.k_BSGK, *qk_norm_.k_weight, saved.get(kRstdK), kGradK);
-  }
-  return dqkv;
+  if (!qk_norm_.defined()) return;
+  const Qkv grad = split_qkv(dqkv, shape_, ctx.batch);
+  const Qkv raw = split_qkv(saved.get(kQkv), shape_, ctx.batch);
+  const auto through_norm = [&](const Tensor& dy, const Tensor& x, const Parameter& weight,
+                                const Tensor& rstd, int slot) {
+    const Tensor kept =
+        ctx.activation(dy.shape(), dy.dtype());  // W needs the gradient before the norm
+    ops::copy(dy, kept, ctx.stream);
+    ops::rms_norm_backward_input(kept, x, weight.value, rstd, dy, ctx.stream);
+    saved.put(slot, kept);
+  };
+  through_norm(grad.q_BSHK, raw.q_BSHK, *qk_norm_.q_weight, saved.get(kRstdQ), kGradQ);
+  through_norm(grad.k_BSGK, raw.k_BSGK, *qk_norm_.k_weight, saved.get(kRstdK), kGradK);
 }
 
-void AttentionCore::backward_weight(Saved& saved, Ctx& ctx) {
-  if (!has_qk_norm()) return;
-  const Qkv raw = split(saved.take(kQkv), ctx.batch);
+Tensor PrepareQkv::backward_input(const Tensor& dqkv, Saved& saved, Ctx& ctx) {
+  Tensor gradient = ctx.activation(dqkv.shape(), dqkv.dtype());
+  ops::copy(dqkv, gradient, ctx.stream);
+  turn_into_input_gradient(gradient, saved, ctx);
+  return gradient;
+}
+
+void PrepareQkv::backward_weight(Saved& saved, Ctx& ctx) {
+  if (!qk_norm_.defined()) return;
+  const Qkv raw = split_qkv(saved.take(kQkv), shape_, ctx.batch);
   const auto weight_grad = [&](int grad_slot, int rstd_slot, const Tensor& x, Parameter& weight) {
     weight.clear_stale_grad(ctx.stream);
     ops::rms_norm_backward_weight(saved.take(grad_slot), x, saved.take(rstd_slot), weight.grad,
@@ -146,27 +153,83 @@ void AttentionCore::backward_weight(Saved& saved, Ctx& ctx) {
   weight_grad(kGradK, kRstdK, raw.k_BSGK, *qk_norm_.k_weight);
 }
 
-void AttentionCore::visit(const ParamVisitor& visitor) {
-  if (!has_qk_norm()) return;
+void PrepareQkv::visit(const ParamVisitor& visitor) {
+  if (!qk_norm_.defined()) return;
   visitor(*qk_norm_.q_weight);
   visitor(*qk_norm_.k_weight);
 }
 
-Cost AttentionCore::cost(const CostShape& shape) const {
+Cost PrepareQkv::cost(const CostShape& shape) const {
+  Cost cost;
+  if (qk_norm_.defined()) {
+    const std::int64_t statistics = shape.tokens() * (shape_.heads + shape_.kv_heads);
+    cost.kept_input_bytes = shape.bytes(shape_.qkv_width());
+    cost.saved_bytes = cost.kept_input_bytes +
+                       static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype));
+  }
+  // Rotating q and k, and back.
+  cost.touched_bytes_f = cost.touched_bytes_b =
+      2.0 * static_cast<double>(shape.bytes((shape_.heads + shape_.kv_heads) * shape_.head_dim));
+  return cost;
+}
+
+CausalAttention::CausalAttention(const AttentionShape& shape, double scale, int index)
+    : shape_(shape), scale_(scale), index_(index) {}
+
+Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {
+  const std::int64_t B = ctx.batch.sequences(), S = ctx.batch.seq_len(), H = shape_.heads;
+  const DType dtype = input.q_BSHK.dtype();
+  const Tensor out = ctx.activation({B * S, shape_.out_width()}, dtype);
+  const Tensor lse_BHS = ctx.activation({B, H, S}, statistics_of(dtype));
+  ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
+  Tensor k_BTGK = input.k_BSGK, v_BTGK = input.v_BSGK;
+  if (ctx.kv_cache != nullptr) {
+    mask.query_offset = ctx.kv_cache->length();
+    k_BTGK = ctx.kv_cache->keys(index_, S);
+    v_BTGK = ctx.kv_cache->values(index_, S);
+  }
+  ops::attention_forward(input.q_BSHK, k_BTGK, v_BTGK, mask, scale_,
+                         out.view({B, S, H, shape_.head_dim}), lse_BHS, ctx.stream);
+  if (ctx.keeps_saved) {
+    saved.put(kOut, out);
+    saved.put(kLse, lse_BHS);
+  }
+  return out;
+}
+
+Tensor CausalAttention::input_gradient(const Tensor& dout, const Qkv& input, Saved& saved,
+                                       Ctx& ctx) {
+  const Shape heads{ctx.batch.sequences(), ctx.batch.seq_len(), shape_.heads, shape_.head_dim};
+  const Tensor out = saved.take(kOut), lse_BHS = saved.take(kLse);
+  const Tensor dqkv = ctx.activation({ctx.batch.tokens(), shape_.qkv_width()}, dout.dtype());
+  const Qkv grad = split_qkv(dqkv, shape_, ctx.batch);
+  const Tensor delta_BHS = ctx.workspace(lse_BHS.shape(), lse_BHS.dtype());
+  const ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
+  ops::attention_backward(dout.view(heads), input.q_BSHK, input.k_BSGK, input.v_BSGK,
+                          out.view(heads), lse_BHS, mask, scale_, grad.q_BSHK, grad.k_BSGK,
+                          grad.v_BSGK, delta_BHS, ctx.stream);
+  return dqkv;
+}
+
+Tensor CausalAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
+  if (ctx.keeps_saved) saved.put(kQkv, qkv);
+  return attend(split_qkv(qkv, shape_, ctx.batch), saved, ctx);
+}
+
+Tensor CausalAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) {
+  return input_gradient(dout, split_qkv(saved.take(kQkv), shape_, ctx.batch), saved, ctx);
+}
+
+Cost CausalAttention::cost(const CostShape& shape) const {
   const auto T = static_cast<double>(shape.tokens()), S = static_cast<double>(shape.seq_len);
   // Two products of S x S/2 x K per head forward, twice that backward; recomputing the scores in
   // backward is not counted, as in every published count.
   const double forward = 2.0 * T * S * static_cast<double>(shape_.out_width());
   const std::size_t qkv = shape.bytes(shape_.qkv_width()), out = shape.bytes(shape_.out_width());
-  const std::int64_t statistics =
-      shape_.heads + (has_qk_norm() ? shape_.heads + shape_.kv_heads : 0);
-  const std::size_t statistics_bytes =
-      static_cast<std::size_t>(shape.tokens() * statistics) * size_of(statistics_of(shape.dtype));
-  Cost cost{forward, 2.0 * forward, 0.0, qkv + out + statistics_bytes, qkv, out};
+  const std::size_t lse =
+      static_cast<std::size_t>(shape.tokens() * shape_.heads) * size_of(statistics_of(shape.dtype));
+  Cost cost{forward, 2.0 * forward, 0.0, qkv + out + lse, qkv, out};
   cost.attention_flops = forward;
-  // Rotating q and k, and back.
-  cost.touched_bytes_f = cost.touched_bytes_b =
-      2.0 * static_cast<double>(shape.bytes((shape_.heads + shape_.kv_heads) * shape_.head_dim));
   return cost;
 }
 

@@ -6,6 +6,10 @@
 
 namespace heddle {
 
+// Attention is two layers between the qkv projection and the output projection: what is done to
+// each token alone, and what tokens do to each other. An exchange of tokens or heads between ranks
+// stands between the two. Where nothing does, they become one (AttentionCore, nn/fused_layers.h).
+
 /// The sizes of an attention layer and how q, k and v lie in the fused projection's output.
 struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -16,6 +20,12 @@ struct AttentionShape {
   std::int64_t out_width() const { return heads * head_dim; }
 };
 
+/// Views of a projection's output, or of its gradient.
+struct Qkv {
+  Tensor q_BSHK, k_BSGK, v_BSGK;
+};
+Qkv split_qkv(const Tensor& qkv, const AttentionShape& shape, const MicroBatch& batch);
+
 /// Cosines and sines of the rotary embedding, [positions, rotary_dim / 2]; absent for models
 /// without one.
 struct RopeTables {
@@ -23,48 +33,85 @@ struct RopeTables {
   bool defined() const { return cos_PR.defined(); }
 };
 
-/// What lies between the qkv projection and the output projection: norms of q and k where the model
-/// has them, rotary embedding, causal attention within documents. In: [T, qkv_width]. Out: [T,
-/// out_width].
-class AttentionCore final : public Layer {
- public:
-  struct QkNorm {
-    std::shared_ptr<Parameter> q_weight, k_weight;  ///< [head_dim]
-    double eps = 1e-6;
-  };
+/// Norms of q and k by head; absent for models without them.
+struct QkNorm {
+  std::shared_ptr<Parameter> q_weight, k_weight;  ///< [head_dim]
+  double eps = 1e-6;
+  bool defined() const { return q_weight != nullptr; }
+};
 
+/// Makes q and k what attention wants: normed where the model does that, rotated by the positions
+/// of the micro-batch's tokens, which may be any. New keys and values go into the cache where there
+/// is one. [T, qkv_width] to [T, qkv_width].
+class PrepareQkv final : public Layer {
+ public:
   /// `tables` may be shared by layers. `index` names this layer's part of the KV cache.
-  AttentionCore(const AttentionShape& shape, std::shared_ptr<const RopeTables> tables, double scale,
-                int index);
-  AttentionCore(const AttentionShape& shape, std::shared_ptr<const RopeTables> tables, double scale,
-                int index, QkNorm qk_norm);
+  PrepareQkv(const AttentionShape& shape, std::shared_ptr<const RopeTables> tables, int index,
+             QkNorm qk_norm = {});
 
   Tensor forward(const Tensor& qkv, Saved& saved, Ctx& ctx) override;
-  Tensor backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) override;
+  Tensor backward_input(const Tensor& dqkv, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
 
+  // For an owner, which keeps no prepared tensor and spares copies:
+
+  /// forward, but what comes out is views: without norms q and k are rotated in place, with norms
+  /// they are made anew, because backward needs them before the norm too.
+  Qkv prepare(const Tensor& qkv, Saved& saved, Ctx& ctx);
+  /// What `prepare` gave, in backward.
+  Qkv prepare_again(Saved& saved, Ctx& ctx);
+  /// backward_input in place.
+  void turn_into_input_gradient(const Tensor& dqkv, Saved& saved, Ctx& ctx);
+
  private:
-  struct Qkv {
-    Tensor q_BSHK, k_BSGK, v_BSGK;
+  struct Statistics {
+    Tensor rstd_q, rstd_k;
   };
-  Qkv split(const Tensor& qkv, const MicroBatch& batch) const;
-  /// q and k as attention sees them. Without norms they are rotated in place; with norms they are
-  /// made anew, because backward needs them before the norm too. Fills the row statistics when
-  /// given.
-  Qkv prepare(const Tensor& qkv, const Tensor& rstd_q, const Tensor& rstd_k, Ctx& ctx) const;
+  Statistics statistics_for(const Tensor& qkv, Ctx& ctx) const;
+  /// q and k of `raw`, normed and rotated, into `ready`.
+  void norm_and_rotate(const Qkv& raw, const Statistics& statistics, const Qkv& ready,
+                       Ctx& ctx) const;
+  Qkv normed(const Tensor& qkv, const Statistics& statistics, Ctx& ctx) const;
+  void keep(const Tensor& qkv, const Statistics& statistics, Saved& saved, Ctx& ctx) const;
+  void store_in_cache(const Qkv& ready, Ctx& ctx) const;
   void rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const;
   /// Both parts of a projection's output, or of its gradient, at once where they lie side by side.
   void rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const;
-  bool has_qk_norm() const { return qk_norm_.q_weight != nullptr; }
 
-  enum Slot { kQkv, kOut, kLse, kRstdQ, kRstdK, kGradQ, kGradK };
+  enum Slot { kQkv, kRstdQ, kRstdK, kGradQ, kGradK };
   AttentionShape shape_;
   std::shared_ptr<const RopeTables> tables_;
-  double scale_;
   int index_;
   QkNorm qk_norm_;
+};
+
+/// Softmax attention, causal within documents. Where there is a cache, over the keys in it.
+/// [T, qkv_width] to [T, out_width].
+class CausalAttention final : public Layer {
+ public:
+  /// `index` names this layer's part of the KV cache.
+  CausalAttention(const AttentionShape& shape, double scale, int index);
+
+  Tensor forward(const Tensor& qkv, Saved& saved, Ctx& ctx) override;
+  Tensor backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) override;
+  void backward_weight(Saved&, Ctx&) override {}
+  void visit(const ParamVisitor&) override {}
+  Cost cost(const CostShape& shape) const override;
+
+  // For an owner that keeps q, k and v itself:
+
+  /// forward without keeping the input.
+  Tensor attend(const Qkv& input, Saved& saved, Ctx& ctx);
+  /// backward_input, given forward's input.
+  Tensor input_gradient(const Tensor& dout, const Qkv& input, Saved& saved, Ctx& ctx);
+
+ private:
+  enum Slot { kQkv, kOut, kLse };
+  AttentionShape shape_;
+  double scale_;
+  int index_;
 };
 
 }  // namespace heddle

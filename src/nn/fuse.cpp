@@ -33,6 +33,11 @@ std::unique_ptr<Layer> mlp(Run run, NormOutput) {
                                take<Linear>(run[2]));
 }
 
+std::unique_ptr<Layer> attention_core(Run run, NormOutput) {
+  if (!as<PrepareQkv>(run[0]) || !as<CausalAttention>(run[1])) return nullptr;
+  return std::make_unique<AttentionCore>(take<PrepareQkv>(run[0]), take<CausalAttention>(run[1]));
+}
+
 /// Of two, or of three with a change of placement between them.
 std::unique_ptr<Layer> norm_product(Run run, NormOutput norm_output) {
   if (norm_output == NormOutput::kept) return nullptr;
@@ -47,7 +52,7 @@ std::unique_ptr<Layer> norm_product(Run run, NormOutput norm_output) {
                                        take<Product>(run.back()));
 }
 
-constexpr Rule kRules[] = {{3, mlp}, {2, norm_product}, {3, norm_product}};
+constexpr Rule kRules[] = {{3, mlp}, {2, attention_core}, {2, norm_product}, {3, norm_product}};
 
 }  // namespace
 

@@ -13,6 +13,7 @@ enum class NormOutput { rebuilt, kept };
 /// does the order of parameters. In this order:
 ///
 ///   linear, activation, linear    -> Mlp
+///   PrepareQkv, CausalAttention   -> AttentionCore
 ///   norm, linear or Mlp           -> NormProduct, unless norms' outputs are kept
 ///
 /// The last also across a Redistribute that does nothing in forward.

@@ -127,4 +127,36 @@ Cost Mlp::cost(const CostShape& shape) const {
   return cost;
 }
 
+AttentionCore::AttentionCore(std::unique_ptr<PrepareQkv> prepare,
+                             std::unique_ptr<CausalAttention> attention)
+    : prepare_(std::move(prepare)), attention_(std::move(attention)) {}
+
+Tensor AttentionCore::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
+  const Qkv ready = prepare_->prepare(qkv, saved.child(kPrepare), ctx);
+  return attention_->attend(ready, saved.child(kAttention), ctx);
+}
+
+Tensor AttentionCore::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) {
+  const Qkv ready = prepare_->prepare_again(saved.child(kPrepare), ctx);
+  Tensor dqkv = attention_->input_gradient(dout, ready, saved.child(kAttention), ctx);
+  prepare_->turn_into_input_gradient(dqkv, saved.child(kPrepare), ctx);
+  return dqkv;
+}
+
+void AttentionCore::backward_weight(Saved& saved, Ctx& ctx) {
+  prepare_->backward_weight(saved.child(kPrepare), ctx);
+}
+
+void AttentionCore::visit(const ParamVisitor& visitor) { prepare_->visit(visitor); }
+
+Cost AttentionCore::cost(const CostShape& shape) const {
+  Cost cost = prepare_->cost(shape);
+  const Cost attention = attention_->cost(shape);
+  cost += attention;
+  cost.saved_bytes -= cost.kept_input_bytes;
+  cost.kept_input_bytes = attention.kept_input_bytes;
+  cost.kept_output_bytes = attention.kept_output_bytes;
+  return cost;
+}
+
 }  // namespace heddle

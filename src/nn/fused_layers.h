@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "nn/activation.h"
+#include "nn/attention.h"
 #include "nn/fusible.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
@@ -67,6 +68,25 @@ class Mlp final : public Product {
   std::unique_ptr<Activation> activation_;
   std::unique_ptr<Linear> down_;
   bool applies_swiglu_in_products_;
+};
+
+/// All that lies between the qkv projection and the output projection. q, k and v are kept once, as
+/// they come from the projection or rotated in place: where they are normed, what attention sees is
+/// made again in backward, and its gradient is turned into that of the input in place.
+class AttentionCore final : public Layer {
+ public:
+  AttentionCore(std::unique_ptr<PrepareQkv> prepare, std::unique_ptr<CausalAttention> attention);
+
+  Tensor forward(const Tensor& qkv, Saved& saved, Ctx& ctx) override;
+  Tensor backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) override;
+  void backward_weight(Saved& saved, Ctx& ctx) override;
+  void visit(const ParamVisitor& visitor) override;
+  Cost cost(const CostShape& shape) const override;
+
+ private:
+  enum Child { kPrepare, kAttention };
+  std::unique_ptr<PrepareQkv> prepare_;
+  std::unique_ptr<CausalAttention> attention_;
 };
 
 }  // namespace heddle

@@ -68,7 +68,7 @@ struct CostShape {
 ///
 /// Rules that let tensors be shared without copies: a layer never writes to dy, nor later to what
 /// it returned. It may write to x in forward only where that saves a copy and x is a fresh output
-/// that the layer before does not keep (AttentionCore rotates q and k inside a projection's
+/// that the layer before does not keep (PrepareQkv rotates q and k inside a projection's
 /// output), and over what it saved itself in backward (Activation).
 ///
 /// Layers know nothing of their neighbours. Where neighbours do better together, the list that they

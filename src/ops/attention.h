@@ -5,13 +5,17 @@
 
 namespace heddle::ops {
 
-/// Which keys a query may see. Query s (counted from 0 in the queries given) has the absolute
-/// position p = query_offset + s and sees keys j with first_key[b][s] <= j <= p.
+/// Which keys a query may see. Queries and keys are runs of the tokens of one sequence: query s is
+/// at position query_offset + s * step, key j at key_offset + j * step. A query at position p sees
+/// the keys at positions first_key[b][s] to p: all of a run of keys that lies before the queries,
+/// none of one that lies behind them.
 struct AttentionMask {
   std::int64_t query_offset =
-      0;  ///< number of keys before the first query: 0 in training, cache length in decoding
-  Tensor first_key_BS;  ///< i32, the start of the query's document; absent: 0 for all.
+      0;                ///< position of the first query: 0 in training, cache length in decoding
+  Tensor first_key_BS;  ///< i32, the position where the query's document starts; absent: 0 for all.
                         ///< Non-decreasing in s.
+  std::int64_t key_offset = 0;  ///< position of the first key
+  std::int64_t step = 1;        ///< between tokens; the number of ranks where tokens are dealt out
 };
 
 /// What attention_backward of bf16 on a GPU takes of its memory beside tensors when sums must have
@@ -34,8 +38,11 @@ inline std::size_t query_sum_bytes(std::int64_t batch, std::int64_t queries, std
 
 // Causal softmax attention with grouped heads: H query heads, G key/value heads, H a multiple of G,
 // query head h reads key/value head h / (H / G). q_BSHK has S queries, k_BTGK and v_BTGK have T
-// keys, T >= query_offset + S. f32 or f64 (CUDA: f32 or bf16 with f32 lse and delta); every tensor
-// may be strided in all but the last dimension. Tiled: no S x T matrix is stored.
+// keys. f32 or f64 (CUDA: f32 or bf16 with f32 lse and delta); every tensor may be strided in all
+// but the last dimension. Tiled: no S x T matrix is stored.
+
+// Whole sequences: all keys that the queries see are given. T >= query_offset + S, key_offset is 0,
+// step is 1.
 
 /// out_BSHK = softmax(scale * q k^T) v; lse_BHS (contiguous) = log of the sum of the exponentials,
 /// natural base.
@@ -51,5 +58,38 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
                         const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream);
+
+// Blocks: some queries against some of the keys that they see, one call after the other in any
+// order, so that keys may come and go (docs/design/028-attention-on-blocks.md). The mask says where
+// both lie; part of a block is a slice of its tensors. What is added up from call to call is f32
+// (f64 where q is), whatever q is. lse and delta may be strided in all but the last dimension.
+//
+// A result over no keys at all is out = 0, lse = -infinity.
+
+/// Whether out and lse hold results over other keys.
+enum class KeyBlock { first, further };
+
+/// Attention over the keys of the block: written to out and lse where it is the first, else merged
+/// into them. Rows that see no key of a further block keep their bits.
+void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                             const AttentionMask& mask, double scale, KeyBlock block,
+                             const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream);
+
+/// Merges results over other keys into out and lse: what a block computed elsewhere gave.
+void attention_merge(const Tensor& part_BSHK, const Tensor& part_lse_BHS, const Tensor& out_BSHK,
+                     const Tensor& lse_BHS, Stream& stream);
+
+/// delta = the sum over K of dout * out: all that gradients need of the output, once it is
+/// complete.
+void attention_delta(const Tensor& dout_BSHK, const Tensor& out_BSHK, const Tensor& delta_BHS,
+                     Stream& stream);
+
+/// Adds the gradients that come from the pairs of one block to dq, dk and dv. lse and delta are
+/// those of the queries over all their keys. The order of sums does not depend on the number of
+/// threads.
+void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BTGK,
+                              const Tensor& v_BTGK, const Tensor& lse_BHS, const Tensor& delta_BHS,
+                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                              const Tensor& dk_BTGK, const Tensor& dv_BTGK, Stream& stream);
 
 }  // namespace heddle::ops

@@ -29,6 +29,10 @@
   X(running_mean)                   \
   X(attention_forward)              \
   X(attention_backward)             \
+  X(attention_block_forward)        \
+  X(attention_merge)                \
+  X(attention_delta)                \
+  X(attention_block_backward)       \
   X(cast)                           \
   X(fill)                           \
   X(copy)                           \

@@ -102,6 +102,52 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
                            dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS, stream);
 }
 
+void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                             const AttentionMask& mask, double scale, KeyBlock block,
+                             const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
+  check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
+  check_attention_rows(out_BSHK, q_BSHK.shape(), wide_of(q_BSHK.dtype()), {&lse_BHS});
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->attention_block_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, block, out_BSHK, lse_BHS,
+                                stream);
+}
+
+void attention_merge(const Tensor& part_BSHK, const Tensor& part_lse_BHS, const Tensor& out_BSHK,
+                     const Tensor& lse_BHS, Stream& stream) {
+  check_attention_rows(out_BSHK, out_BSHK.shape(), wide_of(out_BSHK.dtype()),
+                       {&lse_BHS, &part_lse_BHS});
+  check_like(part_BSHK, out_BSHK.shape(), out_BSHK.dtype());
+  if (stream.is_dry()) return;
+  Launch(stream.device())->attention_merge(part_BSHK, part_lse_BHS, out_BSHK, lse_BHS, stream);
+}
+
+void attention_delta(const Tensor& dout_BSHK, const Tensor& out_BSHK, const Tensor& delta_BHS,
+                     Stream& stream) {
+  check_attention_rows(out_BSHK, dout_BSHK.shape(), out_BSHK.dtype(), {&delta_BHS});
+  HEDDLE_CHECK(
+      out_BSHK.dtype() == dout_BSHK.dtype() || out_BSHK.dtype() == wide_of(dout_BSHK.dtype()),
+      "an output of {} with a gradient of {}", name_of(out_BSHK.dtype()),
+      name_of(dout_BSHK.dtype()));
+  if (stream.is_dry()) return;
+  Launch(stream.device())->attention_delta(dout_BSHK, out_BSHK, delta_BHS, stream);
+}
+
+void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BTGK,
+                              const Tensor& v_BTGK, const Tensor& lse_BHS, const Tensor& delta_BHS,
+                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                              const Tensor& dk_BTGK, const Tensor& dv_BTGK, Stream& stream) {
+  const DType wide = wide_of(q_BSHK.dtype());
+  check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
+  check_attention_rows(dq_BSHK, q_BSHK.shape(), wide, {&lse_BHS, &delta_BHS});
+  check_like(dout_BSHK, q_BSHK.shape(), q_BSHK.dtype());
+  for (const Tensor* t : {&dk_BTGK, &dv_BTGK}) check_like(*t, k_BTGK.shape(), wide);
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->attention_block_backward(dout_BSHK, q_BSHK, k_BTGK, v_BTGK, lse_BHS, delta_BHS, mask, scale,
+                                 dq_BSHK, dk_BTGK, dv_BTGK, stream);
+}
+
 void cast(const Tensor& x, const Tensor& y, Stream& stream) {
   check_flat({&x, &y});
   HEDDLE_CHECK(x.shape() == y.shape() && is_floating(x.dtype()) && is_floating(y.dtype()),

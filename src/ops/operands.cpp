@@ -49,8 +49,8 @@ void check_swiglu_of_product(const Tensor& gate_up_TG, const Tensor& y_TF) {
   check_like(gate_up_TG, {y_TF.size(0), 2 * y_TF.size(1)}, y_TF.dtype());
 }
 
-void check_attention(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                     const AttentionMask& mask, const Tensor& out_BSHK, const Tensor& lse_BHS) {
+void check_attention_block(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                           const AttentionMask& mask) {
   HEDDLE_CHECK(q_BSHK.dims() == 4 && k_BTGK.dims() == 4, "q {}, k {}", q_BSHK.shape().text(),
                k_BTGK.shape().text());
   const std::int64_t batch = q_BSHK.size(0), queries = q_BSHK.size(1), heads = q_BSHK.size(2);
@@ -59,11 +59,29 @@ void check_attention(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v
     check_like(*t, {batch, keys, groups, width}, q_BSHK.dtype());
   }
   HEDDLE_CHECK(groups > 0 && heads % groups == 0, "{} query heads, {} key heads", heads, groups);
-  HEDDLE_CHECK(mask.query_offset >= 0 && keys >= mask.query_offset + queries,
-               "{} keys for {} queries after {}", keys, queries, mask.query_offset);
+  HEDDLE_CHECK(mask.query_offset >= 0 && mask.key_offset >= 0 && mask.step >= 1,
+               "queries from position {} and keys from {}, in steps of {}", mask.query_offset,
+               mask.key_offset, mask.step);
   if (mask.first_key_BS.defined()) check_like(mask.first_key_BS, {batch, queries}, DType::i32);
-  check_like(out_BSHK, q_BSHK.shape(), q_BSHK.dtype());
-  check_like(lse_BHS, {batch, heads, queries}, wide_of(q_BSHK.dtype()));
+}
+
+void check_attention_rows(const Tensor& rows_BSHK, const Shape& shape, DType dtype,
+                          std::initializer_list<const Tensor*> statistics_BHS) {
+  HEDDLE_CHECK(shape.dims() == 4, "attention of {}", shape.text());
+  check_like(rows_BSHK, shape, dtype);
+  for (const Tensor* t : statistics_BHS) {
+    check_like(*t, {shape[0], shape[2], shape[1]}, wide_of(dtype));
+  }
+}
+
+void check_attention(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                     const AttentionMask& mask, const Tensor& out_BSHK, const Tensor& lse_BHS) {
+  check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
+  check_attention_rows(out_BSHK, q_BSHK.shape(), q_BSHK.dtype(), {&lse_BHS});
+  const std::int64_t queries = q_BSHK.size(1), keys = k_BTGK.size(1);
+  HEDDLE_CHECK(mask.key_offset == 0 && mask.step == 1 && keys >= mask.query_offset + queries,
+               "{} keys from {} for {} queries after {}, in steps of {}", keys, mask.key_offset,
+               queries, mask.query_offset, mask.step);
   HEDDLE_CHECK(lse_BHS.is_contiguous(), "a strided lse {}", lse_BHS.shape().text());
 }
 

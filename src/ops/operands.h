@@ -21,8 +21,14 @@ void check_product(const Tensor& a, Transpose transpose_a, const Tensor& b, Tran
 void check_added(const Tensor& c_MN, const Tensor& bias_N, const Tensor& addend_MN);
 void check_swiglu_of_product(const Tensor& gate_up_TG, const Tensor& y_TF);
 
+/// Of whole sequences.
 void check_attention(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
                      const AttentionMask& mask, const Tensor& out_BSHK, const Tensor& lse_BHS);
+void check_attention_block(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                           const AttentionMask& mask);
+/// A row for every query and head of `shape`, and statistics of the rows.
+void check_attention_rows(const Tensor& rows_BSHK, const Shape& shape, DType dtype,
+                          std::initializer_list<const Tensor*> statistics_BHS);
 
 /// A norm over the last dimension of x: weights or biases, their gradients, statistics of rows.
 struct NormOperands {

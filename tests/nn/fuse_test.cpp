@@ -25,14 +25,16 @@ std::string kinds(const Layers& list) {
     const auto is = [&](auto* kind) {
       return dynamic_cast<decltype(kind)>(layer.get()) != nullptr;
     };
-    const char* name = is(static_cast<NormProduct*>(nullptr))     ? "NormProduct"
-                       : is(static_cast<Mlp*>(nullptr))           ? "Mlp"
-                       : is(static_cast<Linear*>(nullptr))        ? "Linear"
-                       : is(static_cast<Norm*>(nullptr))          ? "Norm"
-                       : is(static_cast<Activation*>(nullptr))    ? "Activation"
-                       : is(static_cast<AttentionCore*>(nullptr)) ? "Attention"
-                       : is(static_cast<Redistribute*>(nullptr))  ? "Redistribute"
-                                                                  : "?";
+    const char* name = is(static_cast<NormProduct*>(nullptr))       ? "NormProduct"
+                       : is(static_cast<Mlp*>(nullptr))             ? "Mlp"
+                       : is(static_cast<Linear*>(nullptr))          ? "Linear"
+                       : is(static_cast<Norm*>(nullptr))            ? "Norm"
+                       : is(static_cast<Activation*>(nullptr))      ? "Activation"
+                       : is(static_cast<AttentionCore*>(nullptr))   ? "Attention"
+                       : is(static_cast<PrepareQkv*>(nullptr))      ? "PrepareQkv"
+                       : is(static_cast<CausalAttention*>(nullptr)) ? "CausalAttention"
+                       : is(static_cast<Redistribute*>(nullptr))    ? "Redistribute"
+                                                                    : "?";
     text += (text.empty() ? "" : " ") + std::string(name);
   }
   return text;
@@ -54,6 +56,18 @@ TEST(Fuse, MakesOneLayerOfAnActivationAndTheLinearsAroundIt) {
   EXPECT_EQ(kinds(fused(gelu_branch(9))), "NormProduct");
   Memory memory;
   EXPECT_EQ(kinds(fused(attention_branch(9, memory))), "NormProduct Attention Linear");
+}
+
+TEST(Fuse, LeavesAttentionInTwoLayersWhereAnExchangeStandsBetweenThem) {
+  const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 4};
+  const Mesh mesh = Mesh::recorded(MeshShape{}.with(Axis::tp, 2), 0);
+  Memory memory;
+  EXPECT_EQ(kinds(fused(layers(prepare_qkv(shape, memory), causal_attention(shape)))), "Attention");
+  EXPECT_EQ(kinds(fused(layers(prepare_qkv(shape, memory),
+                               std::make_unique<Redistribute>(mesh.comm(Axis::tp), shard(0),
+                                                              replicate(), shape.qkv_width()),
+                               causal_attention(shape)))),
+            "PrepareQkv Redistribute CausalAttention");
 }
 
 TEST(Fuse, LeavesOtherListsAlone) {
@@ -119,6 +133,9 @@ struct FusionCase {
 
 void PrintTo(const FusionCase& fusion, std::ostream* out) { *out << fusion.name; }
 
+const AttentionShape kGrouped{.heads = 2, .kv_heads = 1, .head_dim = 4};
+const AttentionShape kInterleaved{.heads = 2, .kv_heads = 2, .head_dim = 4, .interleaved = true};
+
 // clang-format off
 const FusionCase kFusions[] = {
     {"RmsNormAndLinear", [](Memory&) { return layers(rms_norm(9), linear(4, 9, true)); }},
@@ -130,6 +147,8 @@ const FusionCase kFusions[] = {
     {"SwiGluBranch", [](Memory&) { return swiglu_branch(9); }},
     {"GeluBranch", [](Memory&) { return gelu_branch(9); }},
     {"AttentionBranch", [](Memory& m) { return attention_branch(9, m); }},
+    {"AttentionWithNorms", [](Memory& m) { return layers(linear(16, 9), prepare_qkv(kGrouped, m, 4, true), causal_attention(kGrouped)); }},
+    {"AttentionWithNormsInterleaved", [](Memory& m) { return layers(linear(24, 9), prepare_qkv(kInterleaved, m, 2, true), causal_attention(kInterleaved)); }},
     {"NormAcrossAChange", [](Memory&) {
        static SelfCommunicator alone;
        return layers(rms_norm(9), std::make_unique<Redistribute>(alone, invariant(), replicate(), 9), linear(10, 9), swiglu(5), linear(9, 5)); }},

@@ -6,6 +6,7 @@
 #include "model/rope_tables.h"
 #include "nn/activation.h"
 #include "nn/attention.h"
+#include "nn/fused_layers.h"
 #include "nn/layer_testing.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
@@ -41,14 +42,25 @@ inline std::unique_ptr<GeluLayer> gelu(std::int64_t width) {
   return std::make_unique<GeluLayer>(width, ops::Gelu::tanh);
 }
 
-inline std::unique_ptr<AttentionCore> attention(const AttentionShape& shape, Memory& memory,
-                                                std::int64_t rotated = 0, bool qk_norm = false) {
+inline std::unique_ptr<PrepareQkv> prepare_qkv(const AttentionShape& shape, Memory& memory,
+                                               std::int64_t rotated = 0, bool qk_norm = false) {
   std::optional<RopeSpec> rope;
   if (rotated > 0) rope = RopeSpec{.theta = 50.0, .dims = rotated};
-  AttentionCore::QkNorm norms;
+  QkNorm norms;
   if (qk_norm) norms = {parameter("q", {shape.head_dim}), parameter("k", {shape.head_dim}), 1e-6};
-  return std::make_unique<AttentionCore>(shape, make_rope_tables(rope, kSeqLen, DType::f64, memory),
-                                         0.6, 0, std::move(norms));
+  return std::make_unique<PrepareQkv>(shape, make_rope_tables(rope, kSeqLen, DType::f64, memory), 0,
+                                      std::move(norms));
+}
+
+inline std::unique_ptr<CausalAttention> causal_attention(const AttentionShape& shape) {
+  return std::make_unique<CausalAttention>(shape, 0.6, 0);
+}
+
+/// Both in one.
+inline std::unique_ptr<AttentionCore> attention(const AttentionShape& shape, Memory& memory,
+                                                std::int64_t rotated = 0, bool qk_norm = false) {
+  return std::make_unique<AttentionCore>(prepare_qkv(shape, memory, rotated, qk_norm),
+                                         causal_attention(shape));
 }
 
 // Branches of blocks, unfused.
@@ -65,7 +77,7 @@ inline Layers gelu_branch(std::int64_t width) {
 inline Layers attention_branch(std::int64_t width, Memory& memory) {
   const AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 4};
   return layers(layer_norm(width), linear(shape.qkv_width(), width, true),
-                attention(shape, memory, 4), linear(width, 8, true));
+                prepare_qkv(shape, memory, 4), causal_attention(shape), linear(width, 8, true));
 }
 
 }  // namespace heddle

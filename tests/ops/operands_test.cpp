@@ -85,6 +85,46 @@ TEST_F(Operands, AttentionHasHeadsInGroupsAndRowsOfStatistics) {
   EXPECT_THROW(attention_backward(q, q, k, k, q, lse, {}, 1.0, q, k, k, strided, stream), Error);
 }
 
+TEST_F(Operands, AttentionOfWholeSequencesHasAllKeysInOrder) {
+  const Tensor q = empty({2, 5, 4, 8}, kBf16), k = empty({2, 5, 2, 8}, kBf16);
+  const Tensor lse = empty({2, 4, 5}, kF32);
+  const auto forward = [&](const AttentionMask& mask) {
+    attention_forward(q, k, k, mask, 1.0, q, lse, stream);
+  };
+  EXPECT_THROW(forward({.query_offset = 0, .first_key_BS = {}, .key_offset = 1}), Error);
+  EXPECT_THROW(forward({.query_offset = 0, .first_key_BS = {}, .step = 2}), Error);
+}
+
+TEST_F(Operands, AttentionOnBlocksAddsUpInWideTypesAndTakesAnyKeys) {
+  const Tensor q = empty({2, 5, 4, 8}, kBf16), k = empty({2, 7, 2, 8}, kBf16);
+  const Tensor wide_q = empty({2, 5, 4, 8}, kF32), wide_k = empty({2, 7, 2, 8}, kF32);
+  const Tensor lse = empty({2, 4, 9}, kF32).slice(2, 2, 7);  // strided
+  const auto forward = [&](const AttentionMask& mask, const Tensor& out) {
+    attention_block_forward(q, k, k, mask, 1.0, KeyBlock::further, out, lse, stream);
+  };
+  EXPECT_NO_THROW(forward({}, wide_q));
+  EXPECT_NO_THROW(forward({.query_offset = 3, .first_key_BS = {}, .key_offset = 90}, wide_q));
+  EXPECT_THROW(forward({}, q), Error);
+  EXPECT_THROW(forward({}, wide_k), Error);
+  EXPECT_THROW(forward({.query_offset = 0, .first_key_BS = {}, .step = 0}, wide_q), Error);
+  EXPECT_THROW(forward({.query_offset = -1, .first_key_BS = {}}, wide_q), Error);
+  EXPECT_THROW(forward({.query_offset = 0, .first_key_BS = empty({2, 7}, kI32)}, wide_q), Error);
+
+  EXPECT_NO_THROW(attention_merge(wide_q, lse, wide_q, lse, stream));
+  EXPECT_THROW(attention_merge(q, lse, q, lse, stream), Error);
+  EXPECT_THROW(attention_merge(wide_k, lse, wide_q, lse, stream), Error);
+  EXPECT_NO_THROW(attention_delta(q, wide_q, lse, stream));
+  EXPECT_NO_THROW(attention_delta(q, q, lse, stream));
+  EXPECT_THROW(attention_delta(wide_q, q, lse, stream), Error);
+
+  const auto backward = [&](const Tensor& dq, const Tensor& dk) {
+    attention_block_backward(q, q, k, k, lse, lse, {}, 1.0, dq, dk, dk, stream);
+  };
+  EXPECT_NO_THROW(backward(wide_q, wide_k));
+  EXPECT_THROW(backward(q, wide_k), Error);
+  EXPECT_THROW(backward(wide_q, k), Error);
+}
+
 TEST_F(Operands, NormsHaveWideStatisticsAndGradients) {
   const Tensor x = empty({2, 3, 8}, kBf16), w = empty({8}, kBf16), rstd = empty({6}, kF32);
   EXPECT_NO_THROW(rms_norm_backward(x, x, w, rstd, {}, x, empty({8}, kF32), stream));

@@ -41,7 +41,7 @@ class Attention final : public BranchKind {
     const TensorNames& names = spec.names;
     const Cut heads = tensor.cut(spec.heads, 1), kv_heads = tensor.cut(spec.kv_heads, 1);
     const AttentionShape shape{heads.size, kv_heads.size, spec.head_dim, spec.qkv_interleaved};
-    AttentionCore::QkNorm qk_norm;
+    QkNorm qk_norm;
     if (spec.qk_norm) {
       const auto weight = [&](const std::string& pattern) {
         return make_parameter(builder.named(pattern) + ".weight", {spec.head_dim},
@@ -54,9 +54,10 @@ class Attention final : public BranchKind {
     tensor.enter(layers, spec.hidden);
     layers.push_back(
         builder.linear_by_output(qkv_outputs(spec, tensor), spec.qkv_bias, shape.out_width()));
-    layers.push_back(std::make_unique<AttentionCore>(shape, builder.rope(), spec.attention_scale,
-                                                     static_cast<int>(builder.block()),
-                                                     std::move(qk_norm)));
+    const int index = static_cast<int>(builder.block());
+    layers.push_back(
+        std::make_unique<PrepareQkv>(shape, builder.rope(), index, std::move(qk_norm)));
+    layers.push_back(std::make_unique<CausalAttention>(shape, spec.attention_scale, index));
     layers.push_back(builder.linear_by_input(
         names.attention_out, {spec.heads * spec.head_dim, tensor.cut(spec.heads, spec.head_dim)},
         spec.attention_out_bias));

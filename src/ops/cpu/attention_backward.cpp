@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "ops/attention.h"
 #include "ops/cpu/attention_problem.h"
@@ -19,15 +21,18 @@ namespace heddle::ops::cpu {
 template <class T>
 struct BackwardCall {
   AttentionProblem problem;
-  HeadView<const T> dout, q, k, v, out;
-  const T* lse;  // [batch, heads, queries]
+  HeadView<const T> dout, q, k, v;
+  std::optional<HeadView<const T>> out;  ///< absent: delta is given
+  StatisticsView<const T> lse;
   HeadView<T> dq, dk, dv;
-  T* delta;  // like lse: the sum over K of dout * out
+  bool adds;                ///< to dq, dk and dv, which otherwise are written
+  StatisticsView<T> delta;  ///< the sum over K of dout * out
 };
 
 /// A part of one (batch, key head): the tiles of some blocks of rows and some tiles of keys, and
 /// which gradients to take from them. A gradient is only right if the part holds all its terms:
-/// all tiles for dq, all blocks for dk and dv. delta is written with dq and read without.
+/// all tiles for dq, all blocks for dk and dv. Where delta is not given, it is written with dq and
+/// read without.
 struct BackwardPart {
   std::int64_t b, g;
   std::int64_t block_begin, block_end, tile_begin, tile_end;
@@ -71,37 +76,30 @@ struct BackwardScratch {
   }
 };
 
+/// The lse in base 2; infinite for a row that saw no key, so that no probability comes of it.
 template <class T>
-T dot(const T* a, const T* b, std::int64_t n) {
-  const hn::ScalableTag<T> d;
-  auto sum = hn::Zero(d);
-  std::int64_t i = 0;
-  for (; i + kLanes<T> <= n; i += kLanes<T>) {
-    sum = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum);
-  }
-  T total = hn::GetLane(hn::SumOfLanes(d, sum));
-  for (; i < n; ++i) total += a[i] * b[i];
-  return total;
+T base_2(T lse) {
+  if (lse == kNoKeys<T>) return std::numeric_limits<T>::infinity();
+  return lse * static_cast<T>(kLog2E);
 }
 
+/// block.mask has been set.
 template <class T>
-void load_block(const BackwardCall<T>& call, const BackwardPart& part, std::int64_t index,
-                BackwardBlock<T>& block) {
+void load_block(const BackwardCall<T>& call, const BackwardPart& part, BackwardBlock<T>& block) {
   const AttentionProblem& p = call.problem;
   const std::int64_t stride = padded_width<T>(p.width);
-  block.mask.set(p, part.b, index);
   std::fill_n(block.lse, kBlockRows, T{0});
   std::fill_n(block.delta, kBlockRows, T{0});
   for (std::int64_t i = 0; i < block.mask.rows; ++i) {
     const std::int64_t row = block.mask.row0 + i;
     const std::int64_t s = p.query_of(row), h = p.head_of(part.g, row);
-    const std::int64_t at = (part.b * p.heads + h) * p.queries + s;
     const T* const dout = call.dout.at(part.b, s, h);
     copy_padded(call.q.at(part.b, s, h), p.width, block.q + i * stride);
     copy_padded(dout, p.width, block.dout + i * stride);
-    block.lse[i] = call.lse[at] * static_cast<T>(kLog2E);
-    if (part.wants_dq) call.delta[at] = dot(dout, call.out.at(part.b, s, h), p.width);
-    block.delta[i] = call.delta[at];
+    block.lse[i] = base_2(*call.lse.at(part.b, h, s));
+    T& delta = *call.delta.at(part.b, h, s);
+    if (call.out && part.wants_dq) delta = dot(dout, call.out->at(part.b, s, h), p.width);
+    block.delta[i] = delta;
   }
   for (T* rows : {block.q, block.dout}) {
     std::fill(rows + block.mask.rows * stride, rows + kBlockRows * stride, T{0});
@@ -132,10 +130,10 @@ void gradient_tile(const Tile<T>& tile, const BackwardBlock<T>& block, T* p, T* 
   }
 }
 
-/// What to bring in while the arithmetic of block n runs: the rows of the next block, the place of
-/// this block's dq, and a share of dk and dv and of the next part's keys.
+/// What to bring in while the arithmetic of block n with `tiles` tiles runs: the rows of the next
+/// block, the place of this block's dq, and a share of dk and dv and of the next part's keys.
 template <class T>
-void plan_prefetch(const BackwardCall<T>& call, const BackwardPart& part, const BlockMask<T>& block,
+void plan_prefetch(const BackwardCall<T>& call, const BackwardPart& part, std::int64_t tiles,
                    std::int64_t n, Prefetcher& prefetcher) {
   const AttentionProblem& p = call.problem;
   const bool is_last = n + 1 == part.block_end;
@@ -146,10 +144,12 @@ void plan_prefetch(const BackwardCall<T>& call, const BackwardPart& part, const 
                    p.width);
   };
   prefetcher.clear();
-  for (const auto* view : {&call.q, &call.dout, &call.out}) {
-    add_block(*view, is_last ? next_b : part.b, is_last ? next_g : part.g,
+  const auto add_next_block = [&](const HeadView<const T>& view) {
+    add_block(view, is_last ? next_b : part.b, is_last ? next_g : part.g,
               is_last ? part.block_begin : n + 1);
-  }
+  };
+  for (const auto* view : {&call.q, &call.dout}) add_next_block(*view);
+  if (call.out) add_next_block(*call.out);
   if (part.wants_dq) add_block(call.dq, part.b, part.g, n);
   if (part.wants_dkv) {
     const std::int64_t begin = part.tile_begin * kTileKeys;
@@ -162,10 +162,8 @@ void plan_prefetch(const BackwardCall<T>& call, const BackwardPart& part, const 
       prefetcher.add(*view, next_b, begin + share.begin, begin + share.end, next_g, 1, p.width);
     }
   }
-  const std::int64_t first = std::max(part.tile_begin, block.first_key / kTileKeys);
-  const std::int64_t end = std::min(part.tile_end, block.last_key / kTileKeys + 1);
   const std::int64_t products = 2 + (part.wants_dkv ? 2 : 0) + (part.wants_dq ? 1 : 0);
-  prefetcher.spread((end - first) * products * kStripsPerProduct);
+  prefetcher.spread(tiles * products * kStripsPerProduct);
 }
 
 template <class T>
@@ -187,12 +185,19 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
   std::fill_n(x.dk, keys * stride, T{0});
   std::fill_n(x.dv, keys * stride, T{0});
 
+  const auto put = [&](const T* from, T factor, T* to) {
+    call.adds ? blend(from, p.width, factor, T{1}, to) : copy_scaled(from, p.width, factor, to);
+  };
   for (std::int64_t n = part.block_begin; n < part.block_end; ++n) {
-    load_block(call, part, n, block);
-    plan_prefetch(call, part, block.mask, n, prefetcher);
-    for (std::int64_t t = part.tile_begin; t < part.tile_end; ++t) {
+    block.mask.set(p, part.b, n);
+    const TileRange seen = block.mask.tiles();
+    const std::int64_t first = std::max(part.tile_begin, seen.begin);
+    const std::int64_t end = std::min(part.tile_end, seen.end);
+    if (first >= end) continue;
+    load_block(call, part, block);
+    plan_prefetch(call, part, end - first, n, prefetcher);
+    for (std::int64_t t = first; t < end; ++t) {
       const Tile<T> tile(block.mask, t * kTileKeys);
-      if (tile.is_empty()) continue;
       const std::int64_t at = (tile.key0 - begin) * stride;
       multiply_keys_by_rows(tile, p.width, x.k + at, block.q_transposed, x.p, prefetcher);
       multiply_keys_by_rows(tile, p.width, x.v + at, block.dout_transposed, x.ds, prefetcher);
@@ -210,15 +215,14 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
     if (!part.wants_dq) continue;
     for (std::int64_t i = 0; i < block.mask.rows; ++i) {
       const std::int64_t row = block.mask.row0 + i;
-      copy_scaled(block.dq + i * stride, p.width, static_cast<T>(p.scale),
-                  call.dq.at(part.b, p.query_of(row), p.head_of(part.g, row)));
+      put(block.dq + i * stride, static_cast<T>(p.scale),
+          call.dq.at(part.b, p.query_of(row), p.head_of(part.g, row)));
     }
   }
   if (!part.wants_dkv) return;
   for (std::int64_t j = 0; j < keys; ++j) {
-    copy_scaled(x.dk + j * stride, p.width, static_cast<T>(p.scale),
-                call.dk.at(part.b, begin + j, part.g));
-    copy_scaled(x.dv + j * stride, p.width, T{1}, call.dv.at(part.b, begin + j, part.g));
+    put(x.dk + j * stride, static_cast<T>(p.scale), call.dk.at(part.b, begin + j, part.g));
+    put(x.dv + j * stride, T{1}, call.dv.at(part.b, begin + j, part.g));
   }
 }
 
@@ -280,16 +284,18 @@ void backward(const BackwardCall<T>& call, Stream& stream) {
                     .block_begin = block,
                     .block_end = block + 1,
                     .tile_begin = 0,
-                    .tile_end = p.last_key_of(last_row) / kTileKeys + 1,
+                    .tile_end = TileRange(0, p.last_key_of(last_row)).end,
                     .wants_dq = true,
                     .wants_dkv = false,
                     .next_pair = (i + stream.threads()) % pairs});
   });
   parallel_items(stream, pairs * tiles, [&](std::int64_t i) {
     const std::int64_t tile = i / pairs;
+    const std::int64_t first_query =
+        std::clamp<std::int64_t>(tile * kTileKeys - p.query_offset, 0, p.queries);
     run_part(call, {.b = i % pairs / p.groups,
                     .g = i % p.groups,
-                    .block_begin = tile * kTileKeys * p.group() / kBlockRows,
+                    .block_begin = first_query * p.group() / kBlockRows,
                     .block_end = blocks,
                     .tile_begin = tile,
                     .tile_end = tile + 1,
@@ -297,24 +303,6 @@ void backward(const BackwardCall<T>& call, Stream& stream) {
                     .wants_dkv = true,
                     .next_pair = (i + stream.threads()) % pairs});
   });
-}
-
-template <class T>
-BackwardCall<T> backward_call(const AttentionProblem& problem, const Tensor& dout, const Tensor& q,
-                              const Tensor& k, const Tensor& v, const Tensor& out,
-                              const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                              const Tensor& dv, const Tensor& delta) {
-  return {.problem = problem,
-          .dout = HeadView<const T>(dout),
-          .q = HeadView<const T>(q),
-          .k = HeadView<const T>(k),
-          .v = HeadView<const T>(v),
-          .out = HeadView<const T>(out),
-          .lse = lse.data<T>(),
-          .dq = HeadView<T>(dq),
-          .dk = HeadView<T>(dk),
-          .dv = HeadView<T>(dv),
-          .delta = delta.data<T>()};
 }
 
 }  // namespace
@@ -327,10 +315,44 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
   const AttentionProblem problem(q_BSHK, k_BSGK, mask, scale);
   if (q_BSHK.count() == 0) return;
   visit_float(q_BSHK.dtype(), [&](auto zero) {
-    const auto call =
-        backward_call<decltype(zero)>(problem, dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS,
-                                      dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS);
-    backward(call, stream);
+    using T = decltype(zero);
+    backward(BackwardCall<T>{.problem = problem,
+                             .dout = HeadView<const T>(dout_BSHK),
+                             .q = HeadView<const T>(q_BSHK),
+                             .k = HeadView<const T>(k_BSGK),
+                             .v = HeadView<const T>(v_BSGK),
+                             .out = HeadView<const T>(out_BSHK),
+                             .lse = StatisticsView<const T>(lse_BHS),
+                             .dq = HeadView<T>(dq_BSHK),
+                             .dk = HeadView<T>(dk_BSGK),
+                             .dv = HeadView<T>(dv_BSGK),
+                             .adds = false,
+                             .delta = StatisticsView<T>(delta_BHS)},
+             stream);
+  });
+}
+
+void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BTGK,
+                              const Tensor& v_BTGK, const Tensor& lse_BHS, const Tensor& delta_BHS,
+                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                              const Tensor& dk_BTGK, const Tensor& dv_BTGK, Stream& stream) {
+  const AttentionProblem problem(q_BSHK, k_BTGK, mask, scale);
+  if (q_BSHK.count() == 0 || k_BTGK.count() == 0) return;
+  visit_float(q_BSHK.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    backward(BackwardCall<T>{.problem = problem,
+                             .dout = HeadView<const T>(dout_BSHK),
+                             .q = HeadView<const T>(q_BSHK),
+                             .k = HeadView<const T>(k_BTGK),
+                             .v = HeadView<const T>(v_BTGK),
+                             .out = std::nullopt,
+                             .lse = StatisticsView<const T>(lse_BHS),
+                             .dq = HeadView<T>(dq_BSHK),
+                             .dk = HeadView<T>(dk_BTGK),
+                             .dv = HeadView<T>(dv_BTGK),
+                             .adds = true,
+                             .delta = StatisticsView<T>(delta_BHS)},
+             stream);
   });
 }
 

@@ -23,7 +23,8 @@ struct ForwardCall {
   AttentionProblem problem;
   HeadView<const T> q, k, v;
   HeadView<T> out;
-  T* lse;  // [batch, heads, queries]
+  StatisticsView<T> lse;
+  KeyBlock key_block;
   std::int64_t blocks, blocks_per_task, tasks_per_head;
   std::int64_t threads;
 
@@ -49,6 +50,7 @@ struct ForwardTask {
     first_key = p.first_key_of(b, row0);
     last_key = p.last_key_of(row0 + rows - 1);
   }
+  TileRange tiles() const { return {first_key, last_key}; }
 };
 
 inline constexpr std::int64_t kMaxBlocksPerTask = 8;
@@ -138,24 +140,47 @@ void softmax_tile(const Tile<T>& tile, T* s, ForwardBlock<T>& block) {
   }
 }
 
+/// What the block's rows become: divided by their sums, and written or merged.
 template <class T>
 void finish_block(const ForwardCall<T>& call, std::int64_t b, std::int64_t g,
                   ForwardBlock<T>& block) {
   const AttentionProblem& p = call.problem;
+  const std::int64_t stride = padded_width<T>(p.width);
   const hn::ScalableTag<T> d;
-  alignas(64) T lse[kBlockRows];
+  RowMerge<T> merge;
   for (std::int64_t column = 0; column < kBlockRows; column += kLanes<T>) {
     const auto log_sum = hn::Log(d, hn::Load(d, block.sum + column));
     const auto max = hn::Load(d, block.max + column);
-    hn::Store(hn::MulAdd(max, hn::Set(d, static_cast<T>(kLn2)), log_sum), d, lse + column);
+    hn::Store(hn::MulAdd(max, hn::Set(d, static_cast<T>(kLn2)), log_sum), d,
+              merge.new_lse + column);
   }
-  for (std::int64_t i = 0; i < block.mask.rows; ++i) {
-    const std::int64_t row = block.mask.row0 + i;
-    const std::int64_t s = p.query_of(row), h = p.head_of(g, row);
-    copy_scaled(block.out + i * padded_width<T>(p.width), p.width, T{1} / block.sum[i],
-                call.out.at(b, s, h));
-    call.lse[(b * p.heads + h) * p.queries + s] = lse[i];
+  for (std::int64_t i = 0; i < kBlockRows; ++i) {
+    if (i >= block.mask.rows || block.mask.sees_none(i)) merge.new_lse[i] = kNoKeys<T>;
   }
+  const auto for_rows = [&](const auto& body) {
+    for (std::int64_t i = 0; i < block.mask.rows; ++i) {
+      const std::int64_t row = block.mask.row0 + i;
+      const std::int64_t s = p.query_of(row), h = p.head_of(g, row);
+      body(i, block.out + i * stride, call.out.at(b, s, h), call.lse.at(b, h, s));
+    }
+  };
+  if (call.key_block == KeyBlock::first) {
+    for_rows([&](std::int64_t i, const T* row, T* out, T* lse) {
+      *lse = merge.new_lse[i];
+      if (block.mask.sees_none(i)) {
+        std::fill_n(out, p.width, T{0});
+      } else {
+        copy_scaled(row, p.width, T{1} / block.sum[i], out);
+      }
+    });
+    return;
+  }
+  std::fill_n(merge.old_lse, kBlockRows, kNoKeys<T>);
+  for_rows([&](std::int64_t i, const T*, T*, const T* lse) { merge.old_lse[i] = *lse; });
+  merge.compute();
+  for_rows([&](std::int64_t i, const T* row, T* out, T* lse) {
+    merge.apply(i, row, p.width, T{1} / block.sum[i], out, lse);
+  });
 }
 
 /// What to bring in while the arithmetic of tile t of `tiles` runs: the next tile of keys, and a
@@ -204,6 +229,8 @@ void forward_task(const ForwardCall<T>& call, std::int64_t index) {
   const std::int64_t stride = padded_width<T>(p.width);
   const ForwardTask task(call, index);
   const ForwardTask next(call, std::min(index + call.threads, call.tasks() - 1));
+  const TileRange tiles = task.tiles();
+  if (tiles.count() == 0 && call.key_block == KeyBlock::further) return;
 
   Prefetcher prefetcher;
   ForwardBlock<T> blocks[kMaxBlocksPerTask];
@@ -224,15 +251,13 @@ void forward_task(const ForwardCall<T>& call, std::int64_t index) {
   for (std::int64_t n = 0; n < task.blocks; ++n) {
     start_block(call, task.b, task.g, task.block0 + n, blocks[n]);
   }
-  const std::int64_t first_tile = task.first_key / kTileKeys;
-  const std::int64_t tiles = task.last_key / kTileKeys + 1 - first_tile;
-  for (std::int64_t t = 0; t < tiles; ++t) {
-    const std::int64_t key0 = (first_tile + t) * kTileKeys;
+  for (std::int64_t t = 0; t < tiles.count(); ++t) {
+    const std::int64_t key0 = (tiles.begin + t) * kTileKeys;
     for (std::int64_t j = 0; j < std::min(kTileKeys, task.last_key + 1 - key0); ++j) {
       copy_padded(call.k.at(task.b, key0 + j, task.g), p.width, keys + j * stride);
       copy_padded(call.v.at(task.b, key0 + j, task.g), p.width, values + j * stride);
     }
-    plan_prefetch(call, task, next, t, tiles, prefetcher);
+    plan_prefetch(call, task, next, t, tiles.count(), prefetcher);
     for (std::int64_t n = 0; n < task.blocks; ++n) {
       const Tile<T> tile(blocks[n].mask, key0);
       if (!tile.is_empty()) run_tile(call, tile, keys, values, scores, blocks[n], prefetcher);
@@ -269,7 +294,8 @@ void run_task(const ForwardCall<double>& call, std::int64_t task) {
 
 template <class T>
 void forward(const AttentionProblem& problem, const Tensor& q_BSHK, const Tensor& k_BTGK,
-             const Tensor& v_BTGK, const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
+             const Tensor& v_BTGK, KeyBlock key_block, const Tensor& out_BSHK,
+             const Tensor& lse_BHS, Stream& stream) {
   const std::int64_t blocks = blocks_in(problem.rows(), kBlockRows);
   const std::int64_t heads = problem.batch * problem.groups;
   // Enough tasks to keep all threads busy to the end. Results do not depend on the cut: a row's
@@ -281,7 +307,8 @@ void forward(const AttentionProblem& problem, const Tensor& q_BSHK, const Tensor
                             .k = HeadView<const T>(k_BTGK),
                             .v = HeadView<const T>(v_BTGK),
                             .out = HeadView<T>(out_BSHK),
-                            .lse = lse_BHS.data<T>(),
+                            .lse = StatisticsView<T>(lse_BHS),
+                            .key_block = key_block,
                             .blocks = blocks,
                             .blocks_per_task = per_task,
                             .tasks_per_head = blocks_in(blocks, per_task),
@@ -294,10 +321,17 @@ void forward(const AttentionProblem& problem, const Tensor& q_BSHK, const Tensor
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
                        const AttentionMask& mask, double scale, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
+  attention_block_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, KeyBlock::first, out_BSHK, lse_BHS,
+                          stream);
+}
+
+void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                             const AttentionMask& mask, double scale, KeyBlock block,
+                             const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
   const AttentionProblem problem(q_BSHK, k_BTGK, mask, scale);
   if (q_BSHK.count() == 0) return;
   visit_float(q_BSHK.dtype(), [&](auto zero) {
-    forward<decltype(zero)>(problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, stream);
+    forward<decltype(zero)>(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS, stream);
   });
 }
 

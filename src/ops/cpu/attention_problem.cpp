@@ -3,6 +3,12 @@
 #include "base/check.h"
 
 namespace heddle::ops::cpu {
+namespace {
+
+/// a / b rounded down.
+std::int64_t floor_of(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+}  // namespace
 
 AttentionProblem::AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK,
                                    const AttentionMask& mask, double scale)
@@ -12,13 +18,15 @@ AttentionProblem::AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK,
       heads(q_BSHK.size(2)),
       groups(k_BTGK.size(2)),
       width(q_BSHK.size(3)),
-      query_offset(mask.query_offset),
-      scale(scale) {
-  // Positions are compared as f32.
+      query_offset(floor_of(mask.query_offset - mask.key_offset, mask.step)),
+      scale(scale),
+      key_offset_(mask.key_offset),
+      step_(mask.step) {
+  // Numbers of keys are compared as f32.
   HEDDLE_CHECK(keys < (std::int64_t{1} << 24), "{} keys", keys);
   if (mask.first_key_BS.defined()) {
-    first_key = mask.first_key_BS.data<std::int32_t>();
-    first_key_stride = mask.first_key_BS.stride(0);
+    document_start_ = mask.first_key_BS.data<std::int32_t>();
+    document_stride_ = mask.first_key_BS.stride(0);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -23,6 +24,15 @@ inline constexpr std::int64_t blocks_in(std::int64_t count, std::int64_t size) {
   return (count + size - 1) / size;
 }
 
+/// The tiles of keys that hold the keys from `first_key` to `last_key`, of which there may be none.
+struct TileRange {
+  std::int64_t begin, end;
+  TileRange(std::int64_t first_key, std::int64_t last_key)
+      : begin(first_key / kTileKeys),
+        end(first_key > last_key ? begin : last_key / kTileKeys + 1) {}
+  std::int64_t count() const { return end - begin; }
+};
+
 /// A [batch, position, head, K] tensor whose last dimension is adjacent in memory.
 template <class T>
 struct HeadView {
@@ -39,15 +49,30 @@ struct HeadView {
   }
 };
 
+/// A [batch, head, position] tensor of rows' statistics.
+template <class T>
+struct StatisticsView {
+  T* data;
+  std::int64_t batch, head;  // strides
+
+  explicit StatisticsView(const Tensor& t)
+      : data(t.data<std::remove_const_t<T>>()), batch(t.stride(0)), head(t.stride(1)) {}
+  T* at(std::int64_t b, std::int64_t h, std::int64_t s) const {
+    return data + b * batch + h * head + s;
+  }
+};
+
 /// Sizes and mask of one call. The query heads that share a key/value head are folded into one
 /// sequence of rows: row r is query r / group() of head r % group() of the group. Their keys are
 /// the same, so a block of rows needs one pass over them, and blocks stay full when there are few
 /// queries.
+///
+/// Keys are counted from the first one given, whatever their positions. A row that sees none has a
+/// first key behind its last.
 struct AttentionProblem {
   std::int64_t batch, queries, keys, heads, groups, width;
+  /// Query s sees no key behind this + s; negative where the first queries see none.
   std::int64_t query_offset;
-  const std::int32_t* first_key = nullptr;  // absent: 0
-  std::int64_t first_key_stride = 0;
   double scale;
 
   AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMask& mask,
@@ -59,10 +84,19 @@ struct AttentionProblem {
   std::int64_t head_of(std::int64_t g, std::int64_t row) const {
     return g * group() + row % group();
   }
-  std::int64_t last_key_of(std::int64_t row) const { return query_offset + query_of(row); }
-  std::int64_t first_key_of(std::int64_t b, std::int64_t row) const {
-    return first_key == nullptr ? 0 : first_key[b * first_key_stride + query_of(row)];
+  std::int64_t last_key_of(std::int64_t row) const {
+    return std::min(query_offset + query_of(row), keys - 1);
   }
+  std::int64_t first_key_of(std::int64_t b, std::int64_t row) const {
+    if (document_start_ == nullptr) return 0;
+    const std::int64_t ahead = document_start_[b * document_stride_ + query_of(row)] - key_offset_;
+    if (ahead <= 0) return 0;
+    return std::min(step_ == 1 ? ahead : blocks_in(ahead, step_), keys);
+  }
+
+ private:
+  const std::int32_t* document_start_ = nullptr;  // absent: 0
+  std::int64_t document_stride_ = 0, key_offset_, step_;
 };
 
 }  // namespace heddle::ops::cpu

@@ -12,7 +12,6 @@
 #define HEDDLE_OPS_CPU_ATTENTION_TILE_INL_H
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include <limits>
 
 #include "ops/cpu/attention_problem.h"
+#include "ops/cpu/attention_rows-inl.h"
 #include "ops/cpu/exp2-inl.h"
 #include "ops/cpu/prefetch.h"
 #include "ops/cpu/scratch.h"
@@ -32,7 +32,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// Steps of the prefetcher in one product of a whole tile.
 inline constexpr std::int64_t kStripsPerProduct = (kBlockRows + kStripRows - 1) / kStripRows;
-inline constexpr double kLog2E = 1.44269504088896340736;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
 /// The head width rounded up to whole vectors: the length of a row in scratch, zero at its end.
@@ -45,7 +44,7 @@ std::int64_t padded_width(std::int64_t width) {
 template <class T>
 struct BlockMask {
   std::int64_t row0, rows, group, query_offset;
-  std::int64_t first_key, last_key;        ///< the smallest and the largest seen by any row
+  std::int64_t first_key, last_key;        ///< no row sees any before or behind these
   std::int64_t common_first, common_last;  ///< seen by every row, if not empty
   alignas(64) T first[kBlockRows], last[kBlockRows];
 
@@ -65,6 +64,8 @@ struct BlockMask {
     common_last = p.last_key_of(row0);
   }
   std::int64_t vectors() const { return blocks_in(rows, kLanes<T>); }
+  TileRange tiles() const { return {first_key, last_key}; }
+  bool sees_none(std::int64_t i) const { return first[i] > last[i]; }
 };
 
 /// A tile of keys as one block sees it.
@@ -174,29 +175,6 @@ HWY_INLINE void clear_lines(T* lines, std::int64_t column, std::int64_t begin, s
   for (std::int64_t j = begin; j < end; ++j) {
     hn::Store(hn::Zero(d), d, lines + j * kBlockRows + column);
   }
-}
-
-/// to = from * factor for a row of `width`.
-template <class T>
-HWY_INLINE void copy_scaled(const T* from, std::int64_t width, T factor, T* to) {
-  const hn::ScalableTag<T> d;
-  const auto scale = hn::Set(d, factor);
-  std::int64_t i = 0;
-  for (; i + kLanes<T> <= width; i += kLanes<T>) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, from + i), scale), d, to + i);
-  }
-  for (; i < width; ++i) to[i] = from[i] * factor;
-}
-
-/// Copies a row of `width` into scratch and fills it up with zeros.
-template <class T>
-HWY_INLINE void copy_padded(const T* from, std::int64_t width, T* to) {
-  const hn::ScalableTag<T> d;
-  std::int64_t i = 0;
-  for (; i + kLanes<T> <= width; i += kLanes<T>) hn::Store(hn::LoadU(d, from + i), d, to + i);
-  if (i == width) return;
-  hn::Store(hn::Zero(d), d, to + i);
-  std::copy(from + i, from + width, to + i);
 }
 
 #if HWY_TARGET == HWY_SCALAR
