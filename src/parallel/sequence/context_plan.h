@@ -88,28 +88,28 @@ ContextPlan make_context_plan(const ContextShape& shape);
 std::vector<Diagnostic> validate(const ContextPlan& plan);
 
 /// Elements by how they travel.
-struct Traffic {
+struct ContextTraffic {
   std::int64_t values = 0;      ///< q, k, v, and complete results, in the type of activations
   std::int64_t partials = 0;    ///< partial results
   std::int64_t statistics = 0;  ///< lse and delta, in float32
 
-  Traffic& operator+=(const Traffic& more);
+  ContextTraffic& operator+=(const ContextTraffic& more);
   /// What byte tables of papers count: statistics left out.
   std::int64_t payload() const { return values + partials; }
 };
 
-Traffic traffic_of(const Message& message, const ContextShape& shape);
+ContextTraffic traffic_of(const Message& message, const ContextShape& shape);
 
 struct ElementBytes {
   int value = 2, partial = 4;
 };
-std::int64_t bytes_of(const Traffic& traffic, const ElementBytes& sizes);
+std::int64_t bytes_of(const ContextTraffic& traffic, const ElementBytes& sizes);
 
 /// Pairs of query and key that a tile computes, times its heads.
 std::int64_t head_pairs(const Tile& tile);
 
 struct RankCounts {
-  Traffic sent;
+  ContextTraffic sent;
   std::int64_t head_pairs = 0;
 };
 std::vector<RankCounts> count_by_rank(const ContextPass& pass, const ContextShape& shape);

@@ -21,18 +21,18 @@ std::int64_t causal_pairs(const TokenRun& queries, const TokenRun& keys) {
 
 }  // namespace
 
-Traffic& Traffic::operator+=(const Traffic& more) {
+ContextTraffic& ContextTraffic::operator+=(const ContextTraffic& more) {
   values += more.values;
   partials += more.partials;
   statistics += more.statistics;
   return *this;
 }
 
-Traffic traffic_of(const Message& message, const ContextShape& shape) {
+ContextTraffic traffic_of(const Message& message, const ContextShape& shape) {
   const std::int64_t rows = tokens_in(message.tokens) * message.heads.count;
   const std::int64_t elements = rows * shape.head_dim;
   const auto result = [&](std::int64_t size) {
-    return message.is_partial ? Traffic{.partials = size} : Traffic{.values = size};
+    return message.is_partial ? ContextTraffic{.partials = size} : ContextTraffic{.values = size};
   };
   switch (message.content) {
     case Content::q:
@@ -42,7 +42,7 @@ Traffic traffic_of(const Message& message, const ContextShape& shape) {
     case Content::q_grad: return result(elements);
     case Content::kv_grad: return result(2 * elements);
     case Content::out: {
-      Traffic traffic = result(elements);
+      ContextTraffic traffic = result(elements);
       if (message.is_partial) traffic.statistics = rows;
       return traffic;
     }
@@ -50,7 +50,7 @@ Traffic traffic_of(const Message& message, const ContextShape& shape) {
   return {};
 }
 
-std::int64_t bytes_of(const Traffic& traffic, const ElementBytes& sizes) {
+std::int64_t bytes_of(const ContextTraffic& traffic, const ElementBytes& sizes) {
   constexpr int kStatisticBytes = 4;
   return traffic.values * sizes.value + traffic.partials * sizes.partial +
          traffic.statistics * kStatisticBytes;
