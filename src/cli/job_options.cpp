@@ -53,7 +53,7 @@ void add_job_options(Verb verb, JobOptions& options) {
       .show_default();
   verb.add_option("--optimizer", options.optimizer,
                   "whose states and updates are planned for; adamw when absent")
-      .one_of({"adamw", "sgd", "muon"});
+      .one_of({planner::updates_names().begin(), planner::updates_names().end()});
 }
 
 }  // namespace heddle::cli

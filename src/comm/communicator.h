@@ -73,8 +73,8 @@ class Communicator {
   Work send(const Tensor& data, int peer, Stream& after, int tag = 0);
   /// Returns at once; the Work ends when the message is there.
   Work recv(const Tensor& data, int peer, Stream& after, int tag = 0);
-  /// Collective. Messages between neighbours (rank +- 1, around) may then go from GPU to GPU; set
-  /// up before the first of them, since that is not possible while they travel.
+  /// Collective. Messages between neighbours (rank +- 1, around) may then go from GPU to GPU; not
+  /// while some travel. Does nothing the second time.
   void connect_neighbours();
   void barrier();
   /// A number of every rank, combined; waits.

@@ -187,48 +187,30 @@ FlightRecorder::Handed* FlightRecorder::find_handed(const CommCall& call) {
 }
 
 void FlightRecorder::hand_over(std::int64_t number, DeviceProgress progress) {
-  {
-    const std::lock_guard lock(mutex_);
-    CommCall* const call = find(number);
-    if (call == nullptr) return;
-    call->is_handed_over = true;
-    handed_[line_of(*call)].push_back({*call, std::move(progress)});
-    constexpr std::int64_t kLookEvery = 256;  // somebody has to, where no watchdog does
-    if (++handed_over_ % kLookEvery != 0) return;
-  }
-  look_at_devices();
+  const std::lock_guard lock(mutex_);
+  CommCall* const call = find(number);
+  if (call == nullptr) return;
+  call->is_handed_over = true;
+  handed_[line_of(*call)].push_back({*call, std::move(progress)});
+  constexpr std::int64_t kLookEvery = 256;  // somebody has to, where no watchdog does
+  if (++handed_over_ % kLookEvery == 0) look_at_devices();
 }
 
 void FlightRecorder::look_at_devices() {
-  for (bool has_changed = true; has_changed;) {
-    has_changed = false;
-    std::vector<std::pair<RankReport::Line, Handed>> oldest;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [line, calls] : handed_) {
-        if (!calls.empty()) oldest.emplace_back(line, calls.front());
+  for (auto& [line, calls] : handed_) {
+    for (; !calls.empty(); calls.pop_front()) {
+      Handed& oldest = calls.front();
+      if (!oldest.has_begun && oldest.progress.has_begun()) {
+        oldest.has_begun = true;
+        oldest.call.started = CommCall::Clock::now();
+        begun_on_device_[line] = oldest.call.sequence;
       }
-    }
-    for (const auto& [line, asked] : oldest) {
-      if (!asked.has_begun && !asked.progress.has_begun()) continue;
-      const bool has_ended = asked.progress.has_ended();
-      const std::lock_guard lock(mutex_);
-      auto& calls = handed_[line];
-      if (calls.empty() || calls.front().call.number != asked.call.number) continue;
-      Handed& handed = calls.front();
-      if (!handed.has_begun) {
-        handed.has_begun = true;
-        handed.call.started = CommCall::Clock::now();
-        begun_on_device_[line] = handed.call.sequence;
-      }
-      if (!has_ended) continue;
-      if (CommCall* call = find(handed.call.number)) {
+      if (!oldest.has_begun || !oldest.progress.has_ended()) break;
+      if (CommCall* const call = find(oldest.call.number)) {
         call->is_handed_over = false;
         call->state = CommCall::State::done;
         call->ended = CommCall::Clock::now();
       }
-      calls.pop_front();
-      has_changed = true;
     }
   }
 }
@@ -239,8 +221,8 @@ void FlightRecorder::set_finished() {
 }
 
 RankReport FlightRecorder::report() {
-  look_at_devices();
   const std::lock_guard lock(mutex_);
+  look_at_devices();
   RankReport report{.rank = rank_, .has_ended = is_finished_, .begun = begun_on_device_};
   const CommCall* last = nullptr;
   for (const CommCall& call : ring_) {

@@ -63,8 +63,7 @@ struct CommCall {
 };
 std::string_view name_of(CommCall::State state);
 
-/// How far a device is with a call that the host has handed to it. Any thread; a device that has
-/// failed has ended.
+/// How far a device is with a call that the host has handed to it. Any thread; answers at once.
 struct DeviceProgress {
   std::function<bool()> has_begun, has_ended;
 };
@@ -122,8 +121,7 @@ class FlightRecorder {
 
   CommCall* find(std::int64_t number);
   Handed* find_handed(const CommCall& call);
-  /// Ends what devices have ended. Call it without the lock, which is not held while they are
-  /// asked.
+  /// Ends what devices have ended. Call it with the lock.
   void look_at_devices();
 
   const int rank_;

@@ -74,8 +74,7 @@ void TrainStep::end() {
   result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
   // Not before: a kernel that is used for the first time waits for the device to be idle, and
   // messages between GPUs would keep it busy.
-  if (!is_connected_) model_.mesh().comm(Axis::pp).connect_neighbours();
-  is_connected_ = true;
+  model_.mesh().comm(Axis::pp).connect_neighbours();
 }
 
 StepResult TrainStep::run(std::span<const MicroBatch> microbatches, bool updates) {

@@ -72,7 +72,6 @@ class TrainStep : private Stage {
   OnUnit on_unit_;
   Schedule schedule_;
   std::unique_ptr<VocabularyPasses> vocabulary_;  // where it is divided over the pipeline
-  bool is_connected_ = false;                     // messages may go from GPU to GPU
 
   // The step under way.
   std::vector<MicroBatch> microbatches_;  // on the device

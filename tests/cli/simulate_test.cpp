@@ -136,6 +136,14 @@ Words simulate_step(const Words& more) {
   return words;
 }
 
+double simulated_seconds(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  words.push_back("--json");
+  const Outcome outcome = run_heddle(simulate_step(words));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  return parse_json(outcome.out, "stdout").at("step_seconds").get<double>();
+}
+
 TEST(SimulateStep, PrintsWhereTheTimeGoesAsJson) {
   const Outcome outcome = run_heddle(
       simulate_step({"--gpus", "64", "--batch-tokens", "1048576", "--seq", "4096", "--tp", "4",
@@ -185,11 +193,7 @@ TEST(SimulateStep, TakesTheOptimizerOfThePlanUnlessAnotherIsGiven) {
   const TestFiles files;
   files.write("plan.toml", "[optim]\nname = \"muon\"\n");
   const auto seconds = [](const Words& more) {
-    Words words = {"--gpus", "8", "--batch-tokens", "131072", "--seq", "4096", "--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    const Outcome outcome = run_heddle(simulate_step(words));
-    EXPECT_EQ(outcome.status, 0) << outcome.err;
-    return parse_json(outcome.out, "stdout").at("step_seconds").get<double>();
+    return simulated_seconds({"--gpus", "8", "--batch-tokens", "131072", "--seq", "4096"}, more);
   };
   const double adamw = seconds({}), muon = seconds({"--optimizer", "muon"});
   EXPECT_NE(adamw, muon);
@@ -199,11 +203,7 @@ TEST(SimulateStep, TakesTheOptimizerOfThePlanUnlessAnotherIsGiven) {
 
 TEST(SimulateStep, SlowsDownWithAStragglerAndWithHashedPaths) {
   const auto seconds = [](const Words& more) {
-    Words words = {"--gpus", "32", "--batch-tokens", "262144", "--pp", "4", "--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    const Outcome outcome = run_heddle(simulate_step(words));
-    EXPECT_EQ(outcome.status, 0) << outcome.err;
-    return parse_json(outcome.out, "stdout").at("step_seconds").get<double>();
+    return simulated_seconds({"--gpus", "32", "--batch-tokens", "262144", "--pp", "4"}, more);
   };
   const double plain = seconds({});
   EXPECT_GT(seconds({"--straggler", "9=1.5"}), 1.2 * plain);
