@@ -92,16 +92,23 @@ class Turns {
       : all_(all), stream_(stream), options_(options) {}
 
   void set_reference(std::function<void()> run) { reference_.run = std::move(run); }
+  /// Where none was set.
+  void use_as_reference(const std::function<void()>& run) {
+    if (!reference_.run) reference_.run = run;
+  }
   std::size_t add(std::function<void()> run) {
     items_.push_back({.run = std::move(run)});
     return items_.size() - 1;
   }
 
-  void measure() {
+  std::uint64_t measurements() const {
+    return static_cast<std::uint64_t>(options_.rounds) * items_.size();
+  }
+  /// `done` of `all` measurements lie behind: those of other turns.
+  void measure(std::uint64_t done, std::uint64_t all) {
+    if (items_.empty()) return;
     prepare(reference_);
     for (Item& item : items_) prepare(item);
-    const auto all = static_cast<std::uint64_t>(options_.rounds) * items_.size();
-    std::uint64_t done = 0;
     for (int round = 0; round < options_.rounds; ++round) {
       for (Item& item : items_) {
         const double before = timed(reference_);
@@ -202,7 +209,8 @@ class RateBench {
         sizes_(sizes_on(stream.device())),
         stream_(stream),
         memory_(stream.device()),
-        turns_(world.all(), stream, options) {
+        turns_(world.all(), stream, options),
+        slow_turns_(world.all(), stream, options) {
     stream.set_deterministic(false);
   }
 
@@ -218,12 +226,14 @@ class RateBench {
     add_attention();
     add_block();
     add_others();
-    turns_.measure();
+    const std::uint64_t slow = slow_turns_.measurements(), all = slow + turns_.measurements();
+    slow_turns_.measure(0, all);
+    turns_.measure(slow, all);
     const double side = static_cast<double>(sizes_.square);
     rates.product_flops = 2.0 * side * side * side / turns_.seconds(product);
     rates.product_spread = turns_.spread(product);
     for (std::size_t i = 0; i < rates.products.size(); ++i) {
-      rates.products[i].seconds = turns_.seconds(products_[i]);
+      rates.products[i].seconds = products_[i].turns->seconds(products_[i].item);
     }
     for (const AttentionItems& items : attention_) {
       const double flops =
@@ -280,12 +290,17 @@ class RateBench {
 
   void add_product(RankRates& rates, ProductSample::Kind kind, std::int64_t tokens,
                    std::int64_t out, std::int64_t in) {
+    add_product(rates, turns_, kind, tokens, out, in);
+  }
+  void add_product(RankRates& rates, Turns& turns, ProductSample::Kind kind, std::int64_t tokens,
+                   std::int64_t out, std::int64_t in) {
     using Kind = ProductSample::Kind;
     const auto add = [&](std::int64_t m, std::int64_t n, std::int64_t k,
                          std::function<void()> run) {
       const auto d = [](std::int64_t size) { return static_cast<double>(size); };
       rates.products.push_back({kind, d(m), d(n), d(k)});
-      products_.push_back(turns_.add(std::move(run)));
+      turns.use_as_reference(run);
+      products_.push_back({&turns, turns.add(std::move(run))});
     };
     switch (kind) {
       case Kind::output:
@@ -325,13 +340,14 @@ class RateBench {
   void add_unaligned_products(RankRates& rates, ProductSample::Kind kind) {
     const std::int64_t tokens = sizes_.tokens.back();
     for (std::int64_t power = 1; power < 64; power *= 2) {
+      Turns& turns = power < kFullRate ? slow_turns_ : turns_;
       const std::int64_t unaligned = sizes_.feed_forward - 64 + power;
-      add_product(rates, kind, tokens, unaligned, sizes_.width);
-      add_product(rates, kind, tokens, sizes_.feed_forward + unaligned, sizes_.width);
-      add_product(rates, kind, tokens, sizes_.width, unaligned);
+      add_product(rates, turns, kind, tokens, unaligned, sizes_.width);
+      add_product(rates, turns, kind, tokens, 2 * unaligned, sizes_.width);
+      add_product(rates, turns, kind, tokens, sizes_.width, unaligned);
     }
     constexpr std::int64_t kWords = 50257;  // GPT-2's
-    add_product(rates, kind, sizes_.head_tokens, kWords, sizes_.head[1]);
+    add_product(rates, slow_turns_, kind, sizes_.head_tokens, kWords, sizes_.head[1]);
   }
 
   void add_attention() {
@@ -423,9 +439,17 @@ class RateBench {
   const MachineSizes sizes_;
   Stream& stream_;
   Memory memory_;
-  Turns turns_;
+  /// Products whose rows are less than 16 bytes apart from an aligned address use a GPU's older
+  /// matrix units, which draw little power. Between others that draw all there is they would be
+  /// measured at those products' lower clocks, which a step that is full of them does not have.
+  static constexpr std::int64_t kFullRate = 8;
+  Turns turns_, slow_turns_;
   std::optional<Places> inputs_, outputs_, gradients_;
-  std::vector<std::size_t> products_;
+  struct ProductItem {
+    Turns* turns;
+    std::size_t item;
+  };
+  std::vector<ProductItem> products_;
   /// With heads of one size.
   struct AttentionItems {
     std::int64_t head_dim;
@@ -465,7 +489,7 @@ class LinkBench {
     }
     const std::size_t small = turns_.add(there_and_back(kSmallest));
     const std::size_t large = turns_.add(there_and_back(kLargest));
-    turns_.measure();
+    turns_.measure(0, turns_.measurements());
     // In a step, ranks come to a collective from work, and wait for the slowest.
     const double wait = turns_.wait_for_slowest();
     for (std::size_t i = 0; i < items.size(); ++i) {

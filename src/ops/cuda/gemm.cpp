@@ -31,8 +31,9 @@ Product::~Product() {
 
 namespace {
 
-/// What cuBLASLt is asked for when it may be tried.
-constexpr int kCandidates = 32;
+/// What cuBLASLt is asked for when it may be tried. Fewer than `kFew` are a sign that it found no
+/// kernel that fits, as for odd sizes.
+constexpr int kCandidates = 32, kFew = 4;
 
 cudaDataType_t type_of(DType dtype) {
   HEDDLE_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a matrix product of {}",
@@ -94,8 +95,16 @@ cublasLtMatrixLayout_t layout_of(const Tensor& t) {
 
 using Candidates = std::vector<cublasLtMatmulAlgo_t>;
 
+/// Ways to add the parts of a sum that several processors have. In the type of computation it is
+/// always f32; the other ways round each part to the type of c.
+enum class Reduction : std::uint32_t {
+  in_f32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+  any = CUBLASLT_REDUCTION_SCHEME_MASK
+};
+
 /// What cuBLASLt thinks fastest, the best first.
-Candidates candidates(cublasLtHandle_t handle, const Product& product, const Call& call, int most) {
+Candidates candidates(cublasLtHandle_t handle, const Product& product, const Call& call, int most,
+                      Reduction reduction) {
   cublasLtMatmulPreference_t preference = nullptr;
   HEDDLE_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
   const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
@@ -106,9 +115,8 @@ Candidates candidates(cublasLtHandle_t handle, const Product& product, const Cal
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(call.a));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(call.source()));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(call.c));
-  // Parts of a sum are added in f32: the other ways round each part to the type of c.
   prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+         static_cast<std::uint32_t>(reduction));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
   int count = 0;
   const cublasStatus_t status =
@@ -167,8 +175,16 @@ cublasLtMatmulAlgo_t best_algorithm(const Product& product, const Call& call, Ge
   const double work = static_cast<double>(call.c.count()) *
                       static_cast<double>(call.a.size(call.transpose_a == Transpose::yes ? 0 : 1));
   const bool tries = !is_deterministic && work > 1e9;
-  const Candidates algorithms = candidates(state.blas, product, call, tries ? kCandidates : 1);
-  return tries ? fastest(algorithms, product, call, scale, state) : algorithms.front();
+  const auto found = [&](int most, Reduction reduction) {
+    return candidates(state.blas, product, call, most, reduction);
+  };
+  if (!tries) return found(1, Reduction::in_f32).front();
+  Candidates algorithms = found(kCandidates, Reduction::in_f32);
+  if (algorithms.size() < kFew && call.c.dtype() == DType::f32) {
+    const Candidates more = found(kCandidates, Reduction::any);
+    algorithms.insert(algorithms.end(), more.begin(), more.end());
+  }
+  return fastest(algorithms, product, call, scale, state);
 }
 
 void point_to_bias(const Product& product, const Call& call) {
