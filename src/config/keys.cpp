@@ -456,6 +456,34 @@ std::vector<Key> parallel_keys() {
        .help = "ranks that share each sequence in attention (context parallelism)",
        .foreign = {"context", "context_parallel_size", "sequence_parallel_size",
                    "context_parallel_degree", "ulysses", "cp_size"}},
+      {.name = "context",
+       .field = choice(s, &ParallelRequest::context,
+                       {context_method_names().begin(), context_method_names().end()}),
+       .scope = Scope::launch,
+       .help = "how the cp ranks share attention",
+       .explanation =
+           "ring and gather move keys and values, ulysses exchanges tokens for heads, usp does "
+           "both, lightseq also moves queries to ranks that have nothing to do, tokenring moves "
+           "queries and outputs. auto: ulysses where the heads allow it and it sends less than a "
+           "ring, else ring. Has no effect with cp = 1.",
+       .foreign = {"cp_comm_type", "context_parallel_method", "context_parallel_rotate_method",
+                   "context_parallel_load_balancer"}},
+      {.name = "context_order",
+       .field = choice(s, &ParallelRequest::context_order,
+                       {context_order_names().begin(), context_order_names().end()}),
+       .scope = Scope::launch,
+       .help = "which tokens each cp rank has",
+       .explanation =
+           "contiguous: one stretch each; zigzag: two, one from either end, so that all have as "
+           "much to compute; striped: every cp-th token. auto takes what suits the method."},
+      {.name = "context_heads",
+       .field = field(s, &ParallelRequest::context_heads),
+       .scope = Scope::launch,
+       .unit = "ranks",
+       .minimum = 0,
+       .maximum = kMaxRanks,
+       .help = "of context = \"usp\": ranks that exchange tokens for heads; 0: as many as can",
+       .foreign = {"ulysses_size", "ulysses_degree", "sp_ulysses_degree"}},
       {.name = "ep",
        .field = field(s, &ParallelRequest::ep),
        .scope = Scope::launch,

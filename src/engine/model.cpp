@@ -29,6 +29,9 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
       plan_(plan),
       own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
+      division_(mesh_.size(Axis::cp) == 1 ? nullptr
+                                          : std::make_unique<ContextDivision>(
+                                                plan.context_shape(spec_), mesh_.coord(Axis::cp))),
       rank_(build_rank_model(spec_, options, plan_, mesh_, purpose, memory)) {
   for (const UnitLabel& label : rank_.labels) {
     labels_.push_back(std::make_shared<std::string>(label.text()));
@@ -102,6 +105,10 @@ Tensor Model::look_up(Ctx& ctx) const {
   return rows;
 }
 
+MicroBatch Model::share(const MicroBatch& whole, Memory& host) const {
+  return division_ ? division_->share(whole, host) : whole;
+}
+
 MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory) const {
   if (batch.ids.device() == memory.device()) return batch;
   // One document a sequence needs no mask but the causal one.
@@ -122,11 +129,13 @@ MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory
           .positions = place(batch.positions, positions_, "position"),
           .first_key = divides(batch.first_key)
                            ? place(batch.first_key, batch.seq_len(), "start of a document")
-                           : Tensor()};
+                           : Tensor(),
+          .context = batch.context};
 }
 
 Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) const {
-  const MicroBatch batch = upload(on_host, stream, memory);
+  Memory host = memory.for_host();
+  const MicroBatch batch = upload(share(on_host, host), stream, memory);
   Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keeps_saved = false};
   const Tensor x = trunk(true, ctx);
   if (!has_head()) return {};

@@ -7,6 +7,7 @@
 #include "model/rank_model.h"
 #include "model/spec.h"
 #include "nn/kv_cache.h"
+#include "parallel/sequence/context_division.h"
 
 namespace heddle {
 
@@ -50,11 +51,15 @@ class Model {
   /// What embedding and head of a vocabulary divided over the pipeline give and take.
   Shape head_input_shape(std::int64_t tokens) const;
 
+  /// The tokens of a micro-batch in host memory that this rank has: all of them, or its share where
+  /// axis cp divides them.
+  MicroBatch share(const MicroBatch& whole, Memory& host) const;
   /// A batch in host memory on the device of `memory`: itself, or a copy, for which ids, targets
   /// and positions are checked, since kernels do not.
   MicroBatch upload(const MicroBatch& batch, Stream& stream, Memory& memory) const;
 
-  // Every rank of a pipeline and of tp calls these at the same time. Batches lie in host memory.
+  // Every rank of a pipeline, of cp and of tp calls these at the same time. Batches lie in host
+  // memory and are whole.
 
   /// Loss of the tokens of the batch that this rank counts, [n] f64; absent where another rank has
   /// the head. Nothing is kept for backward.
@@ -92,6 +97,7 @@ class Model {
   const ParallelPlan plan_;
   const std::unique_ptr<Mesh> own_mesh_;
   const Mesh& mesh_;
+  const std::unique_ptr<ContextDivision> division_;  // where axis cp divides tokens
   RankModel rank_;
   std::vector<std::shared_ptr<const std::string>> labels_;  // by unit; outlived by records of calls
 };

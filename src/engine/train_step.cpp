@@ -13,14 +13,9 @@
 namespace heddle {
 namespace {
 
-std::int64_t count_targets(std::span<const MicroBatch> microbatches) {
-  std::int64_t count = 0;
-  for (const MicroBatch& batch : microbatches) {
-    count += std::ranges::count_if(batch.targets.host<std::int32_t>(), [](std::int32_t target) {
-      return target != ops::kIgnoreTarget;
-    });
-  }
-  return count;
+std::int64_t count_targets(const MicroBatch& batch) {
+  return std::ranges::count_if(batch.targets.host<std::int32_t>(),
+                               [](std::int32_t target) { return target != ops::kIgnoreTarget; });
 }
 
 }  // namespace
@@ -51,13 +46,15 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
         (is_first ? host : memory_).alloc({sum.numbers}, DType::f64, MemoryTag::communication));
     if (!is_first) ops::fill(numbers_.back(), 0.0, stream_);
   }
-  if (!stream_.is_dry()) {
-    numbers_[StepPolicy::kTargets].host<double>()[0] =
-        static_cast<double>(count_targets(microbatches));
-  }
   microbatches_.clear();
-  for (const MicroBatch& batch : microbatches) {
-    microbatches_.push_back(model_.upload(batch, stream_, memory_));
+  std::int64_t targets = 0;
+  for (const MicroBatch& whole : microbatches) {
+    const MicroBatch own = model_.share(whole, host);
+    targets += count_targets(own);
+    microbatches_.push_back(model_.upload(own, stream_, memory_));
+  }
+  if (!stream_.is_dry()) {
+    numbers_[StepPolicy::kTargets].host<double>()[0] = static_cast<double>(targets);
   }
   model_.store().retire_grads();
 }

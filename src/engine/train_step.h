@@ -23,7 +23,8 @@ struct StepResult {
 
 /// Runs optimizer steps: executes the step's schedule over this rank's micro-batches, clips,
 /// updates. All ranks of the mesh run it at the same time, each with the same number of
-/// micro-batches of the same size; ranks that differ only on tp and pp with the same ones.
+/// micro-batches of the same size; ranks that differ only on cp, tp and pp with the same ones, of
+/// which a cp rank takes its share of the tokens.
 class TrainStep : private Stage {
  public:
   TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory);

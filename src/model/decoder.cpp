@@ -183,7 +183,8 @@ class DecoderBuilder {
         vocabulary_(spec, options, part, memory.device()),
         blocks_(
             spec, options, part.tensor,
-            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory)),
+            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory),
+            part.context),
         norm_output_(memory.device().kind == Device::Kind::cuda ? NormOutput::kept
                                                                 : NormOutput::rebuilt) {}
 

@@ -30,6 +30,7 @@ struct DecoderPart {
     bool operator==(const Units&) const = default;
   };
   TensorRules tensor = {};
+  Communicator* context = nullptr;  ///< axis cp, where it divides tokens
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
   /// The pipeline, when the vocabulary is divided over it, and how then the head's input gradient
   /// is made.

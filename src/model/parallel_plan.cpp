@@ -21,6 +21,20 @@ std::string possible_tp(const ModelSpec& spec) {
   return text;
 }
 
+/// Heads are those of a tp rank.
+ContextShape context_shape_of(const ModelSpec& spec, const ParallelRequest& request) {
+  const auto of_rank = [&](std::int64_t heads) {
+    return static_cast<int>(std::max<std::int64_t>(1, heads / request.tp));
+  };
+  return {.method = request.context,
+          .order = request.context_order,
+          .ranks = request.cp,
+          .heads = of_rank(spec.heads),
+          .key_heads = of_rank(spec.kv_heads),
+          .head_dim = static_cast<int>(spec.head_dim),
+          .context_heads = request.context_heads};
+}
+
 class Checker {
  public:
   Checker(const ModelSpec& spec, const ParallelRequest& request, int ranks)
@@ -33,6 +47,7 @@ class Checker {
       }
       check_tp();
       check_pp();
+      check_cp();
     }
     if (request_.zero < 0 || request_.zero > 3) {
       problems_.push_back(fmt::format("parallel.zero = {}; use 0, 1, 2 or 3", request_.zero));
@@ -45,7 +60,8 @@ class Checker {
 
  private:
   bool are_positive() {
-    for (const auto& [key, size] : {std::pair{"tp", request_.tp}, std::pair{"pp", request_.pp}}) {
+    for (const auto& [key, size] :
+         {std::pair{"tp", request_.tp}, {"pp", request_.pp}, {"cp", request_.cp}}) {
       if (size < 1) problems_.push_back(fmt::format("parallel.{} = {}; use 1 or more", key, size));
     }
     return problems_.empty();
@@ -71,6 +87,15 @@ class Checker {
     }
   }
 
+  void check_cp() {
+    if (request_.cp == 1 || !refuse_tp(spec_, request_.tp).empty()) return;
+    ContextShape shape = context_shape_of(spec_, request_);
+    shape.tokens = request_.cp;  // more than the ranks must have is checked with the batch
+    for (const std::string& problem : problems_of(shape)) {
+      problems_.push_back(fmt::format("parallel.context: {}", problem));
+    }
+  }
+
   const ModelSpec& spec_;
   const ParallelRequest& request_;
   const int ranks_;
@@ -78,6 +103,10 @@ class Checker {
 };
 
 }  // namespace
+
+ContextShape ParallelPlan::context_shape(const ModelSpec& spec) const {
+  return context_shape_of(spec, *this);
+}
 
 std::vector<int> ParallelPlan::stages_of(int pp_rank) const {
   std::vector<int> own;
@@ -108,6 +137,7 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                   .with(Axis::pp, request.pp)
                   .with(Axis::tp, request.tp)
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))
+                  .with(Axis::cp, request.cp)
                   .with(Axis::dp, request.dp);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.joins_stages = whole_matrices && plan.zero > 0;

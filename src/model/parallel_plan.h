@@ -21,6 +21,8 @@ struct ParallelPlan : ParallelRequest {
   bool whole_matrices = false;  ///< the optimizer brings matrices together (WholeMatrices)
 
   const ParallelRequest& request() const { return *this; }
+  /// The attention that the ranks of axis cp share, but for its tokens and documents.
+  ContextShape context_shape(const ModelSpec& spec) const;
   int stages() const { return static_cast<int>(rank_of_stage.size()); }
   /// The stages of a pipeline rank, ascending.
   std::vector<int> stages_of(int pp_rank) const;

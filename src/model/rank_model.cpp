@@ -12,6 +12,7 @@ DecoderPart part_of(const ParallelPlan& plan, const Mesh& mesh) {
     part.head_input_grad =
         plan.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
   }
+  if (mesh.size(Axis::cp) > 1) part.context = &mesh.comm(Axis::cp);
   if (mesh.size(Axis::tp) > 1) part.tensor = TensorRules(mesh.comm(Axis::tp), plan.sequence);
   for (const int stage : plan.stages_of(mesh.coord(Axis::pp))) {
     part.stages.push_back(plan.units_of_stage[static_cast<std::size_t>(stage)]);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "tensor/memory.h"
 #include "tensor/stream.h"
@@ -9,14 +10,18 @@
 namespace heddle {
 
 class KvCache;
+struct RankContext;
 
-/// One schedule item: B sequences of S tokens. All tensors are i32, [B, S], contiguous.
+/// One schedule item: B sequences of S tokens, or this rank's share of their tokens as one
+/// sequence. All tensors are i32, [B, S], contiguous.
 struct MicroBatch {
   Tensor ids;
   Tensor targets;    ///< the next token, or ops::kIgnoreTarget; absent when there is no loss
   Tensor positions;  ///< position in the token's document
   Tensor
       first_key;  ///< index in the sequence where the token's document starts; absent: one document
+  /// Of a share: what the rank does in attention (parallel/sequence). Absent: sequences are whole.
+  std::shared_ptr<const RankContext> context = nullptr;
 
   std::int64_t sequences() const { return ids.size(0); }
   std::int64_t seq_len() const { return ids.size(1); }

@@ -29,29 +29,28 @@ void check_pipeline(const ParallelRequest& request, std::vector<RequestProblem>&
 }
 
 void check_versions(const ParallelRequest& request, std::vector<RequestProblem>& problems) {
-  for (const auto& [key, size] :
-       {std::pair{"parallel.cp", request.cp}, std::pair{"parallel.ep", request.ep}}) {
-    if (size == 1) continue;
-    problems.push_back(
-        {{key}, fmt::format("{} = {} is not in this version: set it to 1", key, size)});
-  }
+  if (request.ep == 1) return;
+  problems.push_back(
+      {{"parallel.ep"},
+       fmt::format("parallel.ep = {} is not in this version: set it to 1", request.ep)});
 }
 
 void check_ranks(const ParallelRequest& request, int ranks, std::vector<RequestProblem>& problems) {
   const std::int64_t needed = request.ranks();
   if (request.dp == 0 ? ranks % needed == 0 : ranks == needed) return;
+  const std::string context = request.cp > 1 ? fmt::format("cp {} x ", request.cp) : "";
   problems.push_back(
-      {{"parallel.dp", "parallel.tp", "parallel.pp"},
+      {{"parallel.dp", "parallel.cp", "parallel.tp", "parallel.pp"},
        request.dp == 0
            ? fmt::format(
-                 "parallel.tp {} x pp {} = {} does not divide the {} ranks; use sizes whose "
+                 "parallel.{}tp {} x pp {} = {} does not divide the {} ranks; use sizes whose "
                  "product does, or start {} ranks",
-                 request.tp, request.pp, needed, ranks, needed)
+                 context, request.tp, request.pp, needed, ranks, needed)
            : fmt::format(
-                 "parallel.dp {} x tp {} x pp {} makes {} ranks, but {} {} started; start {} "
+                 "parallel.dp {} x {}tp {} x pp {} makes {} ranks, but {} {} started; start {} "
                  "(--ranks {} or the launcher), or change one of them",
-                 request.dp, request.tp, request.pp, needed, ranks, ranks == 1 ? "is" : "are",
-                 needed, needed)});
+                 request.dp, context, request.tp, request.pp, needed, ranks,
+                 ranks == 1 ? "is" : "are", needed, needed)});
 }
 
 }  // namespace
@@ -64,7 +63,7 @@ std::string_view name_of(VocabularyPlacement vocabulary) {
 
 int ParallelRequest::replicas_on(int ranks) const {
   if (dp > 0) return dp;
-  return std::max(1, static_cast<int>(ranks / (std::int64_t{tp} * pp)));
+  return std::max(1, static_cast<int>(ranks / (std::int64_t{cp} * tp * pp)));
 }
 
 std::vector<RequestProblem> problems_of(const ParallelRequest& request, int ranks) {

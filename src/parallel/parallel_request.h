@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/schedule/make_schedule.h"
+#include "parallel/sequence/context_shape.h"
 
 namespace heddle {
 
@@ -23,7 +24,11 @@ std::string_view name_of(VocabularyPlacement vocabulary);
 struct ParallelRequest {
   int dp = 0;  ///< 0: what the number of ranks leaves
   int tp = 1, pp = 1;
-  int cp = 1, ep = 1;  ///< refused above 1 (problems_of)
+  int cp = 1;
+  ContextMethod context = ContextMethod::automatic;  ///< of these, nothing where cp is 1
+  ContextOrder context_order = ContextOrder::automatic;
+  int context_heads = 0;  ///< of usp; 0: as many as can be
+  int ep = 1;             ///< refused above 1 (problems_of)
   int zero = 0;
   bool sequence = false;  ///< norms are split along the sequence over tp; nothing where tp is 1
   Pipeline schedule = Pipeline::one_f_one_b;
@@ -37,7 +42,7 @@ struct ParallelRequest {
   /// dp, or what so many ranks leave for it.
   int replicas_on(int ranks) const;
   /// Of one replica where dp is left open. Sizes that keys allow do not overflow it.
-  std::int64_t ranks() const { return std::int64_t{dp == 0 ? 1 : dp} * tp * pp; }
+  std::int64_t ranks() const { return std::int64_t{dp == 0 ? 1 : dp} * cp * tp * pp; }
 };
 
 /// Something in a request that no model can be trained with on so many ranks.

@@ -47,7 +47,8 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
         const auto values = on_host.host<double>();
         totals[0] = std::accumulate(values.begin(), values.end(), totals[0]);
       }
-      totals[1] += static_cast<double>(batch.target_count);
+      // Ranks of cp have shares of the same tokens.
+      if (mesh.coord(Axis::cp) == 0) totals[1] += static_cast<double>(batch.target_count);
     }
     const std::int64_t done = std::min(round + options.rows * replicas, windows);
     if (options.on_progress && !options.on_progress(done, windows)) break;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/blocks/branch_kind.h"
+#include "parallel/sequence/context_attention.h"
 
 namespace heddle {
 namespace {
@@ -57,7 +58,12 @@ class Attention final : public BranchKind {
     const int index = static_cast<int>(builder.block());
     layers.push_back(
         std::make_unique<PrepareQkv>(shape, builder.rope(), index, std::move(qk_norm)));
-    layers.push_back(std::make_unique<CausalAttention>(shape, spec.attention_scale, index));
+    if (builder.context() == nullptr) {
+      layers.push_back(std::make_unique<CausalAttention>(shape, spec.attention_scale, index));
+    } else {
+      layers.push_back(std::make_unique<ContextAttention>(shape, spec.attention_scale, index,
+                                                          *builder.context()));
+    }
     layers.push_back(builder.linear_by_input(
         names.attention_out, {spec.heads * spec.head_dim, tensor.cut(spec.heads, spec.head_dim)},
         spec.attention_out_bias));

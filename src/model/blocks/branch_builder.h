@@ -45,14 +45,20 @@ class BranchBuilder {
 
   /// All outlive it.
   BranchBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
-                std::shared_ptr<const RopeTables> rope)
-      : spec_(spec), options_(options), tensor_(tensor), rope_(std::move(rope)) {}
+                std::shared_ptr<const RopeTables> rope, Communicator* context = nullptr)
+      : spec_(spec),
+        options_(options),
+        tensor_(tensor),
+        rope_(std::move(rope)),
+        context_(context) {}
 
   void begin_block(std::int64_t index) { index_ = index; }
   std::int64_t block() const { return index_; }
   const ModelSpec& spec() const { return spec_; }
   const TensorRules& tensor() const { return tensor_; }
   const std::shared_ptr<const RopeTables>& rope() const { return rope_; }
+  /// The ranks that have other tokens of the same sequences; null: there are none.
+  Communicator* context() const { return context_; }
 
   /// A name of the family for this block.
   std::string named(const std::string& pattern) const;
@@ -77,6 +83,7 @@ class BranchBuilder {
   const BuildOptions& options_;
   const TensorRules& tensor_;
   const std::shared_ptr<const RopeTables> rope_;
+  Communicator* context_;
   std::int64_t index_ = 0;
 };
 

@@ -9,8 +9,8 @@ namespace heddle {
 namespace {
 
 /// In the order of ContextMethod and of ContextOrder.
-constexpr std::array<std::string_view, 6> kContextMethods = {"ring", "gather",   "ulysses",
-                                                             "usp",  "lightseq", "tokenring"};
+constexpr std::array<std::string_view, 7> kContextMethods = {
+    "auto", "ring", "gather", "ulysses", "usp", "lightseq", "tokenring"};
 constexpr std::array<std::string_view, 4> kContextOrders = {"auto", "contiguous", "zigzag",
                                                             "striped"};
 
@@ -136,6 +136,17 @@ class ContextProblems {
   bool has_sizes_ = true;
 };
 
+/// Whether Ulysses is possible and sends less than a ring. What both send of a token in bf16,
+/// forward and backward: q, k, v, out and their gradients to another rank once, or k, v and twice
+/// as wide sums of dk, dv to all others in turn.
+bool prefers_heads(const ContextShape& shape) {
+  const bool says_otherwise =
+      shape.order == ContextOrder::zigzag || shape.order == ContextOrder::striped;
+  if (says_otherwise || !divides_heads(shape, shape.ranks)) return false;
+  return 4 * (shape.heads + std::max(shape.key_heads, shape.ranks)) <
+         8 * shape.key_heads * shape.ranks;
+}
+
 /// The most ranks that heads can be divided over without giving a key head to several.
 int most_context_heads(const ContextShape& shape) {
   int most = 1;
@@ -163,6 +174,9 @@ std::vector<std::string> problems_of(const ContextShape& shape) {
 }
 
 ContextShape resolved(ContextShape shape) {
+  if (shape.method == ContextMethod::automatic) {
+    shape.method = prefers_heads(shape) ? ContextMethod::ulysses : ContextMethod::ring;
+  }
   const ContextMethod method = shape.method;
   if (shape.documents.empty()) shape.documents = {shape.tokens};
   if (shape.order == ContextOrder::automatic) {

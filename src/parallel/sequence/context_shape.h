@@ -10,12 +10,13 @@ namespace heddle {
 
 /// How ranks of axis cp share the attention of one sequence.
 enum class ContextMethod : std::uint8_t {
-  ring,      ///< K and V travel from rank to rank (Liu et al. 2023)
-  gather,    ///< K and V go to all who need them, one part of the heads after another (Llama 3)
-  ulysses,   ///< all tokens of some heads on each rank (Jacobs et al. 2023)
-  usp,       ///< Ulysses within groups of neighbours, a ring between groups (Fang, Zhao 2024)
-  lightseq,  ///< K and V, or q to a rank that has nothing to do (Li et al. 2024, DistFlashAttn)
-  tokenring  ///< q travels one way, partial outputs the other (Wang et al. 2024)
+  automatic,  ///< ulysses where heads allow it and it sends less than a ring, else ring
+  ring,       ///< K and V travel from rank to rank (Liu et al. 2023)
+  gather,     ///< K and V go to all who need them, one part of the heads after another (Llama 3)
+  ulysses,    ///< all tokens of some heads on each rank (Jacobs et al. 2023)
+  usp,        ///< Ulysses within groups of neighbours, a ring between groups (Fang, Zhao 2024)
+  lightseq,   ///< K and V, or q to a rank that has nothing to do (Li et al. 2024, DistFlashAttn)
+  tokenring   ///< q travels one way, partial outputs the other (Wang et al. 2024)
 };
 
 /// Which tokens ranks have: one stretch each; stretches r and 2P - 1 - r of 2P; every P-th token.
@@ -29,7 +30,7 @@ std::string_view name_of(ContextOrder order);
 
 /// The attention that is to be divided: causal, and within documents.
 struct ContextShape {
-  ContextMethod method = ContextMethod::ring;
+  ContextMethod method = ContextMethod::automatic;
   ContextOrder order = ContextOrder::automatic;
   int ranks = 1;
   std::int64_t tokens = 1;

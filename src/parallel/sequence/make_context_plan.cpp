@@ -8,7 +8,7 @@
 namespace heddle {
 namespace {
 
-/// In the order of ContextMethod.
+/// In the order of ContextMethod, behind `automatic`.
 constexpr std::array kMakeRounds = {context_methods::ring,     context_methods::gather,
                                     context_methods::ulysses,  context_methods::usp,
                                     context_methods::lightseq, context_methods::tokenring};
@@ -19,7 +19,8 @@ ContextPlan make_context_plan(const ContextShape& shape) {
   if (const auto problems = problems_of(shape); !problems.empty()) {
     throw Error(ErrorCode::usage, fmt::format("{}", fmt::join(problems, "\n")));
   }
-  return kMakeRounds[static_cast<std::size_t>(shape.method)](resolved(shape));
+  const ContextShape whole = resolved(shape);
+  return kMakeRounds[static_cast<std::size_t>(whole.method) - 1](whole);
 }
 
 }  // namespace heddle

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "nn/context.h"
+#include "parallel/sequence/context_program.h"
+
+namespace heddle {
+
+/// Gives a rank of axis cp its share of micro-batches.
+class ContextDivision {
+ public:
+  /// `shape` has everything but tokens and documents.
+  ContextDivision(const ContextShape& shape, int rank) : shape_(shape), rank_(rank) {}
+
+  /// This rank's tokens of a micro-batch in host memory, as one sequence, with their positions and
+  /// targets and what it does in attention. The sequences of the micro-batch are taken for
+  /// documents of one long sequence: where that spares exchanges, whole ones stay on a rank.
+  MicroBatch share(const MicroBatch& whole, Memory& host);
+
+ private:
+  ContextShape shape_;
+  int rank_;
+  std::shared_ptr<const RankContext>
+      last_;  // most micro-batches have documents like the one before
+};
+
+}  // namespace heddle

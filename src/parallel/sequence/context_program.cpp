@@ -1,0 +1,296 @@
+#include "parallel/sequence/context_program.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace heddle {
+namespace {
+
+using Own = ContextProgram::Own;
+using Held = ContextProgram::Held;
+
+bool contains(HeadRange all, HeadRange some) {
+  return some.first >= all.first && some.first + some.count <= all.first + all.count;
+}
+
+bool is_result(PieceKind kind) { return kind >= PieceKind::outputs; }
+
+PieceKind kind_of(Content content) {
+  switch (content) {
+    case Content::kv: return PieceKind::keys;
+    case Content::out: return PieceKind::outputs;
+    case Content::q_grad: return PieceKind::query_grads;
+    case Content::kv_grad: return PieceKind::key_grads;
+    default: return PieceKind::queries;
+  }
+}
+
+/// The row of a position among `tokens`, and how many tokens of `run` from its first on lie there
+/// as neighbours; none: 0.
+struct Found {
+  std::int64_t row = 0, count = 0;
+};
+Found find_rows(const TokenRuns& tokens, const TokenRun& run) {
+  std::int64_t row = 0;
+  for (const TokenRun& own : tokens) {
+    const std::int64_t from = run.first - own.first;
+    if (from >= 0 && run.first <= own.last() && from % own.stride == 0) {
+      const std::int64_t at = from / own.stride;
+      const bool goes_on = run.stride == own.stride;
+      return {row + at, goes_on ? std::min(run.count, own.count - at) : 1};
+    }
+    row += own.count;
+  }
+  return {};
+}
+
+/// The same rows of the receiver's share, all of them.
+bool lies_in(const TokenRuns& runs, const TokenRuns& tokens) {
+  return std::ranges::all_of(runs, [&](TokenRun run) {
+    while (run.count > 0) {
+      const auto [row, count] = find_rows(tokens, run);
+      if (count == 0) return false;
+      run = {run.at(count), run.count - count, run.stride};
+    }
+    return true;
+  });
+}
+
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const ContextPlan& plan, ContextPassKind kind, int rank)
+      : plan_(plan),
+        pass_(kind == ContextPassKind::forward ? plan.forward : plan.backward),
+        is_forward_(kind == ContextPassKind::forward),
+        rank_(static_cast<std::size_t>(rank)) {
+    add_own();
+  }
+
+  ContextProgram build() {
+    const auto& rounds = pass_.by_rank[rank_];
+    program_.delta_round = rounds.size();
+    for (const Round& round : rounds) {
+      program_.rounds.emplace_back();
+      add(round);
+    }
+    for (std::size_t piece = first_foreign_; piece < last_use_.size(); ++piece) {
+      program_.rounds[last_use_[piece]].ends.push_back(static_cast<int>(piece));
+    }
+    return std::move(program_);
+  }
+
+ private:
+  PieceKind results() const { return is_forward_ ? PieceKind::outputs : PieceKind::query_grads; }
+  std::size_t now() const { return program_.rounds.size() - 1; }
+
+  int add_piece(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
+    program_.pieces.push_back({kind, tokens, heads});
+    last_use_.push_back(program_.rounds.empty() ? 0 : now());
+    is_gone_.push_back(false);
+    return static_cast<int>(program_.pieces.size()) - 1;
+  }
+
+  void add_own_pieces(const TokenRuns& tokens, HeadRange heads, HeadRange key_heads) {
+    add_piece(PieceKind::queries, tokens, heads);
+    add_piece(PieceKind::keys, tokens, key_heads);
+    add_piece(results(), tokens, heads);
+    add_piece(PieceKind::key_grads, tokens, key_heads);
+  }
+
+  void add_own() {
+    const AttentionShare& share = plan_.shares[rank_];
+    const TokenRuns& held = plan_.held[rank_];
+    const HeadRange all{0, plan_.shape.heads}, all_keys{0, plan_.shape.key_heads};
+    add_own_pieces(share.tokens, share.heads, share.key_heads);
+    program_.exchanges_heads = share.tokens != held || share.heads != all;
+    if (program_.exchanges_heads) {
+      add_own_pieces(held, all, all_keys);
+      program_.queries_here = overlap(Own::kQueries, Held::kHeldQueries, share.heads);
+      program_.keys_here = overlap(Own::kKeys, Held::kHeldKeys, share.key_heads);
+    }
+    first_foreign_ = program_.pieces.size();
+  }
+
+  std::vector<ContextProgram::Overlap> overlap(int share, int held, HeadRange heads) const {
+    std::vector<ContextProgram::Overlap> all;
+    for (TokenRun run : piece(held).tokens) {
+      while (run.count > 0) {
+        const PieceRows in_share = rows_in(share, run, heads);
+        const TokenRun part{run.first, in_share.count, run.stride};
+        all.push_back({in_share, rows_in(held, part, heads)});
+        run = {run.at(part.count), run.count - part.count, run.stride};
+      }
+    }
+    return all;
+  }
+
+  const Piece& piece(int index) const { return program_.pieces[static_cast<std::size_t>(index)]; }
+
+  /// As much of the run as the piece has in a row; of no tokens where it has none.
+  PieceRows rows_in(int index, const TokenRun& run, HeadRange heads) const {
+    const Piece& in = piece(index);
+    if (!contains(in.heads, heads)) return {};
+    const auto [row, count] = find_rows(in.tokens, run);
+    return {index, row, count, {heads.first - in.heads.first, heads.count}};
+  }
+
+  /// The same in any piece of the kind: the share comes before others, what is held last.
+  PieceRows find(PieceKind kind, const TokenRun& run, HeadRange heads) {
+    const int held = Own::kOwn, foreign = static_cast<int>(first_foreign_);
+    const int all = static_cast<int>(program_.pieces.size());
+    for (const auto& [begin, end] : {std::pair{0, held}, {foreign, all}, {held, foreign}}) {
+      for (int index = begin; index < end; ++index) {
+        const bool matches =
+            piece(index).kind == kind && !is_gone_[static_cast<std::size_t>(index)];
+        const PieceRows rows = matches ? rows_in(index, run, heads) : PieceRows{};
+        if (rows.count == 0) continue;
+        last_use_[static_cast<std::size_t>(index)] = now();
+        return rows;
+      }
+    }
+    return {};
+  }
+
+  /// Where the rows of a message lie; empty where some of them lie nowhere.
+  std::vector<PieceRows> find_all(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
+    std::vector<PieceRows> all;
+    for (TokenRun run : tokens) {
+      while (run.count > 0) {
+        const PieceRows rows = find(kind, run, heads);
+        if (rows.count == 0) return {};
+        all.push_back(rows);
+        run = {run.at(rows.count), run.count - rows.count, run.stride};
+      }
+    }
+    return all;
+  }
+
+  /// A piece of results that begins in this round.
+  int begin(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
+    const int index = add_piece(kind, tokens, heads);
+    program_.rounds.back().begins.push_back(index);
+    return index;
+  }
+
+  void add(const Round& round) {
+    if (!round.tiles.empty() || std::ranges::any_of(round.sends, [](const Message& message) {
+          return message.content == Content::q_with_grad;
+        })) {
+      program_.delta_round = std::min(program_.delta_round, now());
+    }
+    for (const Message& message : round.sends) add_send(message);
+    for (const Tile& tile : round.tiles) add_tile(tile);
+    for (const Message& message : round.receives) add_receive(message);
+  }
+
+  void add_send(const Message& message) {
+    const PieceKind kind = kind_of(message.content);
+    Transfer transfer{.message = message, .fills_share = fills_share(message, message.peer)};
+    transfer.rows = find_all(kind, message.tokens, message.heads);
+    if (transfer.rows.empty()) {  // results of nothing
+      HEDDLE_CHECK(is_result(kind), "a message of what its sender does not have");
+      transfer.piece = begin(kind, message.tokens, message.heads);
+    } else if (const int whole = transfer.rows.front().piece;
+               whole >= static_cast<int>(first_foreign_) && piece(whole).tokens == message.tokens &&
+               piece(whole).heads == message.heads && message.is_partial == is_result(kind)) {
+      transfer.piece = whole;
+    }
+    if (transfer.piece >= 0) transfer.rows.clear();
+    if (is_result(kind)) forget(transfer);
+    program_.rounds.back().sends.push_back(std::move(transfer));
+  }
+
+  /// Foreign results leave with their message: others of the same tokens begin anew.
+  void forget(const Transfer& transfer) {
+    const auto leave = [&](int index) {
+      const auto at = static_cast<std::size_t>(index);
+      if (at >= first_foreign_) is_gone_[at] = true;
+    };
+    if (transfer.piece >= 0) leave(transfer.piece);
+    for (const PieceRows& rows : transfer.rows) leave(rows.piece);
+  }
+
+  bool fills_share(const Message& message, int receiver) const {
+    const AttentionShare& share = plan_.shares[static_cast<std::size_t>(receiver)];
+    const PieceKind kind = kind_of(message.content);
+    if (is_result(kind)) return false;
+    return contains(kind == PieceKind::keys ? share.key_heads : share.heads, message.heads) &&
+           lies_in(message.tokens, share.tokens);
+  }
+
+  void add_receive(const Message& message) {
+    const PieceKind kind = kind_of(message.content);
+    Transfer transfer{.message = message,
+                      .fills_share = fills_share(message, static_cast<int>(rank_))};
+    if (is_result(kind) || transfer.fills_share) {
+      transfer.rows = find_all(kind, message.tokens, message.heads);
+    }
+    if (transfer.rows.empty()) {
+      transfer.piece = add_piece(kind, message.tokens, message.heads);
+    }
+    program_.rounds.back().receives.push_back(std::move(transfer));
+  }
+
+  /// Of a tile, which lies in one piece.
+  PieceRows find_one(PieceKind kind, const TokenRun& run, HeadRange heads) {
+    const PieceRows rows = find(kind, run, heads);
+    HEDDLE_CHECK(rows.count == run.count, "a tile of what its rank does not have in one piece");
+    return rows;
+  }
+
+  /// Results of a tile: where there are none yet, they begin for all that came with `given`.
+  PieceRows results_of(PieceKind kind, const TokenRun& run, HeadRange heads,
+                       const PieceRows& given) {
+    if (const PieceRows rows = find(kind, run, heads); rows.count == run.count) return rows;
+    begin(kind, piece(given.piece).tokens, piece(given.piece).heads);
+    return find_one(kind, run, heads);
+  }
+
+  void add_tile(const Tile& tile) {
+    const int group = plan_.shape.group();
+    const int first = tile.heads.first / group;
+    const HeadRange key_heads{first, (tile.heads.first + tile.heads.count - 1) / group + 1 - first};
+    TileCall call{.queries = find_one(PieceKind::queries, tile.queries, tile.heads),
+                  .keys = find_one(PieceKind::keys, tile.keys, key_heads)};
+    call.results = results_of(results(), tile.queries, tile.heads, call.queries);
+    if (!is_forward_) {
+      call.key_results = results_of(PieceKind::key_grads, tile.keys, key_heads, call.keys);
+    }
+    if (tile.is_causal) {
+      call.query_offset = tile.queries.first;
+      call.key_offset = tile.keys.first;
+      call.step = tile.queries.stride;
+    } else {
+      call.query_offset = tile.keys.count;  // behind all of them
+    }
+    program_.rounds.back().tiles.push_back(call);
+  }
+
+  const ContextPlan& plan_;
+  const ContextPass& pass_;
+  const bool is_forward_;
+  const std::size_t rank_;
+  ContextProgram program_;
+  std::size_t first_foreign_ = 0;
+  // By piece:
+  std::vector<std::size_t> last_use_;
+  std::vector<bool> is_gone_;
+};
+
+}  // namespace
+
+ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pass, int rank) {
+  return ProgramBuilder(plan, pass, rank).build();
+}
+
+std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank) {
+  auto context = std::make_shared<RankContext>();
+  context->plan = make_context_plan(shape);
+  context->rank = rank;
+  context->forward = make_context_program(context->plan, ContextPassKind::forward, rank);
+  context->backward = make_context_program(context->plan, ContextPassKind::backward, rank);
+  return context;
+}
+
+}  // namespace heddle

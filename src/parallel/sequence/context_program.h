@@ -1,0 +1,94 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "parallel/sequence/context_plan.h"
+
+namespace heddle {
+
+// A pass of a ContextPlan as one rank carries it out: rows of tensors in place of positions of a
+// sequence. Made once for a micro-batch, walked by every layer (docs/design/029).
+
+/// What a piece has of its tokens and heads.
+enum class PieceKind : std::uint8_t {
+  queries,      ///< q; in backward also dO, lse and delta
+  keys,         ///< k and v; its heads are key heads
+  outputs,      ///< a running output and its lse
+  query_grads,  ///< a running dQ
+  key_grads     ///< running dK and dV, of key heads
+};
+
+/// Tensors of some tokens and heads; token by token in the order of the runs.
+struct Piece {
+  PieceKind kind = PieceKind::queries;
+  TokenRuns tokens = {};
+  HeadRange heads = {};
+};
+
+/// Some neighbouring rows and heads of a piece.
+struct PieceRows {
+  int piece = 0;
+  std::int64_t first = 0, count = 0;
+  HeadRange heads = {};  ///< counted from the piece's first
+};
+
+/// What a message carries, and where it lies on this rank.
+struct Transfer {
+  Message message;
+  /// The piece that is sent as it is, or that the message becomes; -1: rows of others.
+  int piece = -1;
+  std::vector<PieceRows> rows = {};  ///< in the order of the message's tokens
+  /// It brings q, k or v of the receiver's share: what a second forward needs too.
+  bool fills_share = false;
+};
+
+/// A call of a block kernel.
+struct TileCall {
+  PieceRows queries, keys;
+  PieceRows results = {};                                   ///< outputs; in backward dQ
+  PieceRows key_results = {};                               ///< backward only
+  std::int64_t query_offset = 0, key_offset = 0, step = 1;  ///< of ops::AttentionMask
+};
+
+/// See Round. What is to be sent is put together first, what was received is added last.
+struct ProgramRound {
+  std::vector<int> begins;  ///< pieces of results, over no keys yet, or of no pairs
+  std::vector<Transfer> sends, receives;
+  std::vector<TileCall> tiles;
+  std::vector<int> ends;  ///< pieces that nobody needs behind this round
+};
+
+struct ContextProgram {
+  /// The first ones are the rank's own: what it attends to (its share), by kind. Those of results
+  /// are empty when the pass begins.
+  enum Own : std::uint8_t { kQueries, kKeys, kResults, kKeyResults, kOwn };
+  /// Where the share is not what the rank holds (ulysses, usp), also what it holds, in the same
+  /// order: results have come home to it when the pass ends.
+  enum Held : std::uint8_t { kHeldQueries = kOwn, kHeldKeys, kHeldResults, kHeldKeyResults };
+
+  std::vector<Piece> pieces;
+  bool exchanges_heads = false;
+  /// Rows of the rank's own tokens in its share, and the same in what it holds; heads of queries
+  /// and of keys.
+  struct Overlap {
+    PieceRows share, held;
+  };
+  std::vector<Overlap> queries_here, keys_here;
+  std::vector<ProgramRound> rounds;
+  /// Backward: the round before which delta is made, since dO of the share is there and needed.
+  std::size_t delta_round = 0;
+};
+
+enum class ContextPassKind : std::uint8_t { forward, backward };
+ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pass, int rank);
+
+/// One rank's part in the attention of a micro-batch.
+struct RankContext {
+  ContextPlan plan;
+  int rank = 0;
+  ContextProgram forward, backward;
+};
+std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank);
+
+}  // namespace heddle

@@ -1,0 +1,320 @@
+#include "parallel/sequence/context_walk.h"
+
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "ops/attention.h"
+#include "ops/cast.h"
+#include "ops/elementwise.h"
+
+namespace heddle {
+namespace {
+
+using Own = ContextProgram::Own;
+using Held = ContextProgram::Held;
+
+/// Tensors of a piece: by token, and statistics.
+struct Parts {
+  int rows = 1, statistics = 0;
+};
+
+Parts parts_of(PieceKind kind) {
+  switch (kind) {
+    case PieceKind::queries:
+    case PieceKind::query_grads: return {1, 0};
+    case PieceKind::keys:
+    case PieceKind::key_grads: return {2, 0};
+    case PieceKind::outputs: break;
+  }
+  return {1, 1};
+}
+
+Parts parts_of(const Message& message) {
+  switch (message.content) {
+    case Content::q_with_grad: return {2, 2};
+    case Content::out: return {1, message.is_partial ? 1 : 0};
+    case Content::kv:
+    case Content::kv_grad: return {2, 0};
+    default: return {1, 0};
+  }
+}
+
+PieceKind kind_of_result(Content content) {
+  return content == Content::out      ? PieceKind::outputs
+         : content == Content::q_grad ? PieceKind::query_grads
+                                      : PieceKind::key_grads;
+}
+
+/// One buffer for all, or two where statistics are of another type.
+PieceTensors allocate_parts(Parts parts, std::int64_t tokens, std::int64_t heads,
+                            std::int64_t head_dim, DType dtype, Ctx& ctx) {
+  const std::int64_t each = tokens * heads * head_dim, statistics = tokens * heads;
+  const std::int64_t rows_end = parts.rows * each;
+  PieceTensors made;
+  const bool is_one = parts.statistics == 0 || dtype == statistics_of(dtype);
+  const std::int64_t in_first = rows_end + (is_one ? parts.statistics * statistics : 0);
+  made.buffers[0] = ctx.workspace({in_first}, dtype);
+  if (!is_one)
+    made.buffers[1] = ctx.workspace({parts.statistics * statistics}, statistics_of(dtype));
+  for (int i = 0; i < parts.rows; ++i) {
+    made.rows[static_cast<std::size_t>(i)] =
+        made.buffers[0].slice(0, i * each, (i + 1) * each).view({1, tokens, heads, head_dim});
+  }
+  const Tensor& in = made.buffers[is_one ? 0 : 1];
+  const std::int64_t begin = is_one ? rows_end : 0;
+  for (int i = 0; i < parts.statistics; ++i) {
+    made.statistics[static_cast<std::size_t>(i)] =
+        in.slice(0, begin + i * statistics, begin + (i + 1) * statistics).view({1, heads, tokens});
+  }
+  return made;
+}
+
+/// The tokens from `first` on, of some heads.
+PieceTensors box(const PieceTensors& whole, std::int64_t first, std::int64_t count,
+                 HeadRange heads) {
+  PieceTensors part;
+  for (std::size_t i = 0; i < whole.rows.size(); ++i) {
+    if (!whole.rows[i].defined()) continue;
+    part.rows[i] = whole.rows[i]
+                       .slice(1, first, first + count)
+                       .slice(2, heads.first, heads.first + heads.count);
+  }
+  for (std::size_t i = 0; i < whole.statistics.size(); ++i) {
+    if (!whole.statistics[i].defined()) continue;
+    part.statistics[i] = whole.statistics[i]
+                             .slice(1, heads.first, heads.first + heads.count)
+                             .slice(2, first, first + count);
+  }
+  return part;
+}
+
+PieceTensors box(const PieceTensors& whole, const PieceRows& rows) {
+  return box(whole, rows.first, rows.count, rows.heads);
+}
+
+}  // namespace
+
+ContextWalk::ContextWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks,
+                         Ctx& ctx)
+    : setting_(setting), ranks_(ranks), ctx_(ctx), pieces_(std::move(own)) {
+  pieces_.resize(setting.program.pieces.size());
+}
+
+PieceTensors ContextWalk::allocate(PieceKind kind, std::int64_t tokens, std::int64_t heads,
+                                   DType dtype) const {
+  return allocate_parts(parts_of(kind), tokens, heads, setting_.head_dim, dtype, ctx_);
+}
+
+PieceTensors ContextWalk::allocate(const Message& message, DType dtype) const {
+  return allocate_parts(parts_of(message), tokens_in(message.tokens), message.heads.count,
+                        setting_.head_dim, dtype, ctx_);
+}
+
+DType ContextWalk::travels_as(const Message& message) const {
+  return message.is_partial ? wide() : setting_.dtype;
+}
+
+void ContextWalk::clear(const PieceTensors& results) {
+  for (const Tensor& rows : results.rows) {
+    if (rows.defined()) ops::fill(rows, 0.0, ctx_.stream);
+  }
+  if (results.statistics[0].defined()) {
+    ops::fill(results.statistics[0], -std::numeric_limits<double>::infinity(), ctx_.stream);
+  }
+}
+
+void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to) {
+  const auto each = [&](const Tensor& source, const Tensor& target) {
+    if (source.defined() && target.defined()) ops::copy(source, target, ctx_.stream);
+  };
+  for (std::size_t i = 0; i < from.rows.size(); ++i) each(from.rows[i], to.rows[i]);
+  for (std::size_t i = 0; i < from.statistics.size(); ++i) {
+    each(from.statistics[i], to.statistics[i]);
+  }
+}
+
+void ContextWalk::add(PieceKind kind, const PieceTensors& from, const PieceTensors& to) {
+  const bool is_complete = !from.statistics[0].defined() || !to.statistics[0].defined();
+  if (kind == PieceKind::outputs && !is_complete) {
+    ops::attention_merge(from.rows[0], from.statistics[0], to.rows[0], to.statistics[0],
+                         ctx_.stream);
+    return;
+  }
+  for (std::size_t i = 0; i < from.rows.size(); ++i) {
+    if (from.rows[i].defined()) ops::accumulate(from.rows[i], to.rows[i], ctx_.stream);
+  }
+}
+
+template <class Visit>
+void ContextWalk::for_each_part(const Transfer& transfer, const PieceTensors& message,
+                                const Visit& visit) {
+  std::int64_t at = 0;
+  for (const PieceRows& rows : transfer.rows) {
+    visit(box(message, at, rows.count, {0, rows.heads.count}), box(piece(rows.piece), rows));
+    at += rows.count;
+  }
+}
+
+ContextWalk::UnderWay ContextWalk::send(const Transfer& transfer) {
+  const Message& message = transfer.message;
+  UnderWay sent{transfer, {}};
+  if (transfer.piece >= 0) {
+    sent.tensors = piece(transfer.piece);
+  } else {
+    // What is added up is rounded once, when it is complete.
+    const bool is_sum = message.content == Content::out || message.content == Content::q_grad ||
+                        message.content == Content::kv_grad;
+    sent.tensors = allocate(message, is_sum ? wide() : travels_as(message));
+    for_each_part(transfer, sent.tensors, [&](const PieceTensors& part, const PieceTensors& rows) {
+      // dO alone lies second among the tensors of queries.
+      if (message.content == Content::out_grad) {
+        ops::copy(rows.rows[1], part.rows[0], ctx_.stream);
+      } else {
+        copy(rows, part);
+      }
+    });
+    if (sent.tensors.buffers[0].dtype() != travels_as(message)) {
+      const PieceTensors rounded = allocate(message, travels_as(message));
+      ops::cast(sent.tensors.buffers[0], rounded.buffers[0], ctx_.stream);
+      sent.tensors = rounded;
+    }
+  }
+  for (const Tensor& buffer : sent.tensors.buffers) {
+    if (buffer.defined()) sent.works.push_back(ranks_.send(buffer, message.peer, ctx_.stream));
+  }
+  return sent;
+}
+
+ContextWalk::UnderWay ContextWalk::receive(const Transfer& transfer) {
+  const Message& message = transfer.message;
+  UnderWay received{transfer, allocate(message, travels_as(message))};
+  for (const Tensor& buffer : received.tensors.buffers) {
+    if (buffer.defined()) received.works.push_back(ranks_.recv(buffer, message.peer, ctx_.stream));
+  }
+  return received;
+}
+
+void ContextWalk::put_away(UnderWay& received) {
+  const Transfer& transfer = received.transfer;
+  const Message& message = transfer.message;
+  if (transfer.piece >= 0) {
+    piece(transfer.piece) = std::move(received.tensors);
+    return;
+  }
+  PieceTensors whole = received.tensors;
+  const bool is_given = message.content == Content::q || message.content == Content::kv ||
+                        message.content == Content::out_grad;
+  if (!is_given && whole.buffers[0].dtype() != wide()) {
+    whole = allocate(message, wide());
+    ops::cast(received.tensors.buffers[0], whole.buffers[0], ctx_.stream);
+  }
+  for_each_part(transfer, whole, [&](const PieceTensors& part, const PieceTensors& rows) {
+    if (message.content == Content::out_grad) {
+      ops::copy(part.rows[0], rows.rows[1], ctx_.stream);
+    } else if (is_given) {
+      copy(part, rows);
+    } else {
+      add(kind_of_result(message.content), part, rows);
+    }
+  });
+}
+
+void ContextWalk::end(std::vector<UnderWay>& received, const std::vector<UnderWay>& sent) {
+  for (UnderWay& message : received) {
+    for (const Work& work : message.works) work.wait(ctx_.stream);
+    put_away(message);
+  }
+  for (const UnderWay& message : sent) {
+    for (const Work& work : message.works) work.wait(ctx_.stream);
+  }
+}
+
+void ContextWalk::compute(const TileCall& call) {
+  const ops::AttentionMask mask{.query_offset = call.query_offset,
+                                .first_key_BS = {},
+                                .key_offset = call.key_offset,
+                                .step = call.step};
+  const PieceTensors queries = box(piece(call.queries.piece), call.queries);
+  const PieceTensors keys = box(piece(call.keys.piece), call.keys);
+  const PieceTensors results = box(piece(call.results.piece), call.results);
+  if (setting_.pass == ContextPassKind::forward) {
+    ops::attention_block_forward(queries.rows[0], keys.rows[0], keys.rows[1], mask, setting_.scale,
+                                 ops::KeyBlock::further, results.rows[0], results.statistics[0],
+                                 ctx_.stream);
+    return;
+  }
+  const PieceTensors key_results = box(piece(call.key_results.piece), call.key_results);
+  ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],
+                                queries.statistics[0], queries.statistics[1], mask, setting_.scale,
+                                results.rows[0], key_results.rows[0], key_results.rows[1],
+                                ctx_.stream);
+}
+
+void ContextWalk::play(const ProgramRound& round) {
+  for (const int index : round.begins) {
+    const Piece& what = described(index);
+    piece(index) = allocate(what.kind, tokens_in(what.tokens), what.heads.count, wide());
+    clear(piece(index));
+  }
+  std::vector<UnderWay> received, sent;
+  for (const Transfer& transfer : round.receives) received.push_back(receive(transfer));
+  for (const Transfer& transfer : round.sends) sent.push_back(send(transfer));
+  for (const TileCall& tile : round.tiles) compute(tile);
+  end(received, sent);
+  for (const int index : round.ends) piece(index) = {};
+}
+
+void ContextWalk::take_own() {
+  const auto take = [&](const std::vector<ContextProgram::Overlap>& here) {
+    for (const auto& [share, held] : here) {
+      copy(box(piece(held.piece), held), box(piece(share.piece), share));
+    }
+  };
+  take(setting_.program.queries_here);
+  take(setting_.program.keys_here);
+}
+
+void ContextWalk::bring_own_home() {
+  const auto bring = [&](const std::vector<ContextProgram::Overlap>& here, int from, int to) {
+    for (const auto& [share, held] : here) {
+      add(described(from).kind, box(piece(from), share), box(piece(to), held));
+    }
+  };
+  bring(setting_.program.queries_here, Own::kResults, Held::kHeldResults);
+  if (setting_.pass == ContextPassKind::forward) return;
+  bring(setting_.program.keys_here, Own::kKeyResults, Held::kHeldKeyResults);
+}
+
+void ContextWalk::run() {
+  const ContextProgram& program = setting_.program;
+  for (const int results : {Own::kResults, Own::kKeyResults}) clear(piece(results));
+  if (program.exchanges_heads) {
+    for (const int results : {Held::kHeldResults, Held::kHeldKeyResults}) clear(piece(results));
+    take_own();
+  }
+  for (std::size_t round = 0; round < program.rounds.size(); ++round) {
+    if (setting_.pass == ContextPassKind::backward && round == program.delta_round) {
+      const PieceTensors& own = piece(Own::kQueries);
+      ops::attention_delta(own.rows[1], setting_.output, own.statistics[1], ctx_.stream);
+    }
+    play(program.rounds[round]);
+  }
+  if (program.exchanges_heads) bring_own_home();
+}
+
+void ContextWalk::fill_share() {
+  take_own();
+  for (const ProgramRound& round : setting_.program.rounds) {
+    std::vector<UnderWay> received, sent;
+    for (const Transfer& transfer : round.receives) {
+      if (transfer.fills_share) received.push_back(receive(transfer));
+    }
+    for (const Transfer& transfer : round.sends) {
+      if (transfer.fills_share) sent.push_back(send(transfer));
+    }
+    end(received, sent);
+  }
+}
+
+}  // namespace heddle

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "nn/context.h"
+#include "parallel/sequence/context_program.h"
+
+namespace heddle {
+
+/// The tensors of a piece. Those by token are [1, tokens, heads, K], statistics [1, heads, tokens].
+struct PieceTensors {
+  std::array<Tensor, 2> rows = {};        ///< q and dO; k and v; out; dQ; dK and dV
+  std::array<Tensor, 2> statistics = {};  ///< lse and delta, of queries; lse, of outputs
+  /// What they lie in, where the piece is or may become a message: one buffer, or two where rows
+  /// have the type of activations and statistics are wider.
+  std::array<Tensor, 2> buffers = {};
+};
+
+/// Carries out one pass of a rank's attention: sends, receives, calls kernels, adds up.
+class ContextWalk {
+ public:
+  struct Setting {
+    const ContextProgram& program;
+    ContextPassKind pass = ContextPassKind::forward;
+    std::int64_t head_dim = 0;
+    double scale = 1.0;
+    DType dtype = DType::f32;  ///< of activations; what is added up is statistics_of(dtype)
+    Tensor output = {};        ///< backward: of the share, complete; [1, tokens, heads, K]
+  };
+  /// `own` are the tensors of the rank's own pieces and of what it holds, by the program's numbers.
+  /// Those of results are cleared.
+  ContextWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks, Ctx& ctx);
+
+  void run();
+  /// Only what brings q, k and v of the share here.
+  void fill_share();
+
+ private:
+  /// A message that was begun.
+  struct UnderWay {
+    const Transfer& transfer;
+    PieceTensors tensors;
+    std::vector<Work> works = {};
+  };
+
+  DType wide() const { return statistics_of(setting_.dtype); }
+  const Piece& described(int index) const {
+    return setting_.program.pieces[static_cast<std::size_t>(index)];
+  }
+  PieceTensors& piece(int index) { return pieces_[static_cast<std::size_t>(index)]; }
+  PieceTensors allocate(PieceKind kind, std::int64_t tokens, std::int64_t heads, DType dtype) const;
+  PieceTensors allocate(const Message& message, DType dtype) const;
+  DType travels_as(const Message& message) const;
+
+  void clear(const PieceTensors& results);
+  void copy(const PieceTensors& from, const PieceTensors& to);
+  void add(PieceKind kind, const PieceTensors& from, const PieceTensors& to);
+  /// `pieces_` has rows of the message's tokens, one part after the other.
+  template <class Visit>
+  void for_each_part(const Transfer& transfer, const PieceTensors& message, const Visit& visit);
+
+  UnderWay send(const Transfer& transfer);
+  UnderWay receive(const Transfer& transfer);
+  void put_away(UnderWay& received);
+  /// Waits for all of them.
+  void end(std::vector<UnderWay>& received, const std::vector<UnderWay>& sent);
+  void compute(const TileCall& call);
+  void play(const ProgramRound& round);
+  /// The rank's own tokens from what it holds into its share, and results back.
+  void take_own();
+  void bring_own_home();
+
+  const Setting setting_;
+  Communicator& ranks_;
+  Ctx& ctx_;
+  std::vector<PieceTensors> pieces_;
+};
+
+}  // namespace heddle
