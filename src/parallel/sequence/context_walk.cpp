@@ -298,8 +298,10 @@ void ContextWalk::run() {
       const PieceTensors& own = piece(Own::kQueries);
       ops::attention_delta(own.rows[1], setting_.output, own.statistics[1], ctx_.stream);
     }
+    ranks_.flight().set_attention_round(static_cast<int>(round));
     play(program.rounds[round]);
   }
+  ranks_.flight().set_attention_round(-1);
   if (program.exchanges_heads) bring_own_home();
 }
 
