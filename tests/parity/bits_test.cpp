@@ -18,12 +18,14 @@ struct Outcome {
 };
 
 /// The gradients of one step, and what two optimizer steps make of the weights.
-Outcome train(const ModelSpec& spec, const ParallelRequest& request, int microbatches) {
-  const MeshCase mesh{request};
+Outcome train(const ModelSpec& spec, const MeshCase& mesh, int microbatches, bool packed) {
   Outcome outcome;
   run_ranks(mesh.ranks(), [&](World& world) {
     RankTraining training(spec, mesh, {.sequences = 2, .seq_len = 13, .microbatches = microbatches},
                           world);
+    const int first = training.mesh().coord(Axis::dp) * microbatches;
+    for (int i = 0; packed && i < microbatches; ++i)
+      training.pack(i, kPackedDocuments[(first + i) % 3]);
     std::vector<StepResult> results = {training.gradients()};
     outcome.gradients->gather(training.model().store().grad_pieces(), world);
     results.push_back(training.run(1));
@@ -36,6 +38,10 @@ Outcome train(const ModelSpec& spec, const ParallelRequest& request, int microba
     }
   });
   return outcome;
+}
+
+Outcome train(const ModelSpec& spec, const ParallelRequest& request, int microbatches) {
+  return train(spec, MeshCase{request}, microbatches, false);
 }
 
 void expect_same_gradients(const Outcome& made, const Outcome& expected, const std::string& what) {
@@ -145,6 +151,36 @@ TEST(TwoRuns, GiveTheSameBits) {
   }
 }
 
+/// Every method where it exchanges something, on an even and an odd number of ranks where it can.
+std::vector<ParallelRequest> sharing_attention() {
+  std::vector<ParallelRequest> requests;
+  for (const ContextMethod method : {ContextMethod::ring, ContextMethod::gather,
+                                     ContextMethod::lightseq, ContextMethod::tokenring}) {
+    for (const int cp : {2, 3, 5, 8}) {
+      requests.push_back({.dp = 1, .cp = cp, .context = method, .zero = cp % 4});
+    }
+  }
+  for (const int cp : {2, 4}) {
+    requests.push_back({.dp = 2, .cp = cp, .context = ContextMethod::ulysses, .zero = 3});
+  }
+  for (const int cp : {4, 8}) {
+    requests.push_back(
+        {.dp = 1, .cp = cp, .context = ContextMethod::usp, .context_heads = 2, .zero = 2});
+  }
+  return requests;
+}
+
+TEST(SharedAttention, GivesTheSameBitsInTwoRunsAndWithoutOverlap) {
+  const ModelSpec spec = deep_spec("qwen3", 2);
+  for (ParallelRequest request : sharing_attention()) {
+    const std::string name = name_of(MeshCase{request});
+    const Outcome once = train(spec, request, 3);
+    expect_same(train(spec, request, 3), once, name);
+    request.overlap = false;
+    expect_same(train(spec, request, 3), once, name + " without overlap");
+  }
+}
+
 TEST(ZeroStages, ThatSumInTheSameOrderGiveTheSameBits) {
   for (const char* model : {"llama", "qwen2"}) {
     const ModelSpec spec = deep_spec(model, 3);
@@ -174,6 +210,26 @@ TEST(Meshes, GiveTheGradientsOfOneRank) {
                   1e-6);
       EXPECT_NEAR(std::bit_cast<double>(made.norms[0]), std::bit_cast<double>(expected.norms[0]),
                   1e-5);
+    }
+  }
+}
+
+TEST(SharedAttention, GivesLossesAndGradientsOfOneRankForPackedDocuments) {
+  const ModelSpec specs[] = {deep_spec("llama", 4), deep_spec("gpt2", 4), deep_spec("qwen3", 4)};
+  std::vector<Outcome> expected;
+  for (const ModelSpec& spec : specs) expected.push_back(train(spec, MeshCase{{.dp = 1}}, 4, true));
+  std::size_t turn = 0;
+  for (const MeshCase& mesh : context_cases()) {
+    if (4 % mesh.request.dp != 0) continue;
+    std::size_t model = turn++ % 3;
+    while (!fits(specs[model], mesh.request)) model = (model + 1) % 3;
+    const Outcome made = train(specs[model], mesh, 4 / mesh.request.dp, true);
+    const Outcome& whole = expected[model];
+    EXPECT_LT(made.gradients->largest_relative_difference(*whole.gradients), 1e-5) << name_of(mesh);
+    for (std::size_t i = 0; i < whole.losses.size(); ++i) {
+      EXPECT_NEAR(std::bit_cast<double>(made.losses[i]), std::bit_cast<double>(whole.losses[i]),
+                  i == 0 ? 1e-6 : 1e-5)
+          << name_of(mesh) << ", step " << i;
     }
   }
 }
