@@ -136,7 +136,7 @@ MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory
 Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) const {
   Memory host = memory.for_host();
   const MicroBatch batch = upload(share(on_host, host), stream, memory);
-  Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keeps_saved = false};
+  Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keep = Keep::nothing};
   const Tensor x = trunk(true, ctx);
   if (!has_head()) return {};
   Tensor losses;
@@ -151,7 +151,7 @@ Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, 
                      Memory& memory) const {
   const MicroBatch batch = upload(on_host, stream, memory);
   Ctx ctx{
-      .stream = stream, .memory = memory, .batch = batch, .keeps_saved = false, .kv_cache = cache};
+      .stream = stream, .memory = memory, .batch = batch, .keep = Keep::nothing, .kv_cache = cache};
   Tensor x_TD = trunk(false, ctx);
   if (cache != nullptr) cache->advance(batch.seq_len());
   const std::int64_t B = batch.sequences(), S = batch.seq_len();

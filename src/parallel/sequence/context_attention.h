@@ -1,7 +1,7 @@
 #pragma once
 
 #include "nn/attention.h"
-#include "parallel/sequence/context_program.h"
+#include "parallel/sequence/context_walk.h"
 
 namespace heddle {
 
@@ -19,8 +19,15 @@ class ContextAttention final : public Layer {
   Cost cost(const CostShape& shape) const override;
 
  private:
-  /// Of the share, where it is not what the rank holds: kQueries, kKeys, kValues instead of kQkv.
-  enum Slot { kQkv, kOut, kLse, kQueries, kKeys, kValues };
+  ContextWalk::Setting setting(const ContextProgram& program, ContextPassKind pass,
+                               DType dtype) const;
+  /// Of tensors by token.
+  Shape rows_shape(const ContextProgram& program, int piece) const;
+  /// q, k and v for forward, kept for backward where all is.
+  std::vector<PieceTensors> given(const Tensor& qkv, Saved& saved, Ctx& ctx) const;
+
+  /// Where the share is not what the rank holds, q, k, v and out are those of the share.
+  enum Slot { kQkv, kOut, kLse, kQueries, kKeys, kValues, kHeldOut };
 
   AttentionShape shape_;
   double scale_;
