@@ -207,9 +207,10 @@ std::vector<Key> train_keys() {
       {.name = "recompute",
        .field = choice(s, &TrainConfig::recompute, {"none", "block"}),
        .scope = Scope::launch,
-       .help =
-           "block: keep only each block's input and compute the rest again in the backward pass",
-       .explanation = "Costs about a third more time and saves most of the activation memory.",
+       .help = "block: keep only each block's input and attention's output, compute the rest again",
+       .explanation = "In the backward pass. Costs up to a third more time, less for long "
+                      "sequences, because attention is not computed again; saves most of the "
+                      "activation memory.",
        .foreign = {"recompute_granularity", "recompute_activations", "activation_checkpointing",
                    "activation_checkpoint", "gradient_checkpointing", "selective_ac"}},
       {.name = "loss_chunk",

@@ -101,7 +101,7 @@ Ctx TrainStep::context(int microbatch) {
   return {.stream = stream_,
           .memory = memory_,
           .batch = microbatches_[static_cast<std::size_t>(microbatch)],
-          .keeps_saved = true,
+          .keep = Keep::all,
           .loss_scale = 1.0 / targets};
 }
 

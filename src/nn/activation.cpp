@@ -15,7 +15,7 @@ Tensor Activation::output_and_gradient(const Tensor& dy_TF, const Tensor& x, Ctx
 }
 
 Tensor Activation::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  if (ctx.keeps_saved) saved.put(kInput, x);
+  if (ctx.keeps_all()) saved.put(kInput, x);
   return output(x, ctx);
 }
 

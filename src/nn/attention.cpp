@@ -69,7 +69,7 @@ Qkv PrepareQkv::normed(const Tensor& qkv, const Statistics& statistics, Ctx& ctx
 
 void PrepareQkv::keep(const Tensor& qkv, const Statistics& statistics, Saved& saved,
                       Ctx& ctx) const {
-  if (!ctx.keeps_saved) return;
+  if (!ctx.keeps_all()) return;
   saved.put(kQkv, qkv);
   if (!qk_norm_.defined()) return;
   saved.put(kRstdQ, statistics.rstd_q);
@@ -177,6 +177,7 @@ CausalAttention::CausalAttention(const AttentionShape& shape, double scale, int 
     : shape_(shape), scale_(scale), index_(index) {}
 
 Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {
+  if (saved.has(kOut)) return saved.get(kOut);  // kept while the rest is computed again
   const std::int64_t B = ctx.batch.sequences(), S = ctx.batch.seq_len(), H = shape_.heads;
   const DType dtype = input.q_BSHK.dtype();
   const Tensor out = ctx.activation({B * S, shape_.out_width()}, dtype);
@@ -190,7 +191,7 @@ Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {
   }
   ops::attention_forward(input.q_BSHK, k_BTGK, v_BTGK, mask, scale_,
                          out.view({B, S, H, shape_.head_dim}), lse_BHS, ctx.stream);
-  if (ctx.keeps_saved) {
+  if (ctx.keeps_dear()) {
     saved.put(kOut, out);
     saved.put(kLse, lse_BHS);
   }
@@ -212,7 +213,7 @@ Tensor CausalAttention::input_gradient(const Tensor& dout, const Qkv& input, Sav
 }
 
 Tensor CausalAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
-  if (ctx.keeps_saved) saved.put(kQkv, qkv);
+  if (ctx.keeps_all()) saved.put(kQkv, qkv);
   return attend(split_qkv(qkv, shape_, ctx.batch), saved, ctx);
 }
 
@@ -229,6 +230,7 @@ Cost CausalAttention::cost(const CostShape& shape) const {
   const std::size_t lse =
       static_cast<std::size_t>(shape.tokens() * shape_.heads) * size_of(statistics_of(shape.dtype));
   Cost cost{forward, 2.0 * forward, 0.0, qkv + out + lse, qkv, out};
+  cost.dear_bytes = out + lse;
   cost.attention_flops = forward;
   return cost;
 }

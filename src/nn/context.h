@@ -28,14 +28,24 @@ struct MicroBatch {
   std::int64_t tokens() const { return ids.count(); }
 };
 
+/// What forward remembers for backward.
+enum class Keep {
+  nothing,  ///< there will be no backward
+  dear,     ///< what is dear to compute again; the rest is computed again before backward
+  all
+};
+
 /// What a layer may use while it runs. Holds references only; made anew for each action.
 struct Ctx {
   Stream& stream;
   Memory& memory;
   const MicroBatch& batch;
-  bool keeps_saved = true;      ///< forward of training: remember what backward needs
+  Keep keep = Keep::all;
   double loss_scale = 1.0;      ///< gradients are of loss_scale times the summed loss
   KvCache* kv_cache = nullptr;  ///< decoding: keys and values of earlier tokens
+
+  bool keeps_all() const { return keep == Keep::all; }
+  bool keeps_dear() const { return keep != Keep::nothing; }
 
   Tensor activation(const Shape& shape, DType dtype) {
     return memory.alloc(shape, dtype, MemoryTag::activations);

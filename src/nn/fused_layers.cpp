@@ -74,7 +74,7 @@ Tensor Mlp::activated(Tensor x_TD, Saved& saved, Ctx& ctx) {
     x_TD = {};
     y_TF = activation_->output(h, ctx);
   }
-  if (ctx.keeps_saved) saved.put(kHidden, h);
+  if (ctx.keeps_all()) saved.put(kHidden, h);
   return y_TF;
 }
 

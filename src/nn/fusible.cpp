@@ -15,7 +15,7 @@ Tensor Product::backward_given(Tensor dy, const MakeInput& input, Saved& saved, 
 }
 
 Tensor Product::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
-  if (ctx.keeps_saved) saved.put(kInput, x);
+  if (ctx.keeps_all()) saved.put(kInput, x);
   return multiply(std::move(x), addend, saved, ctx);
 }
 

@@ -7,6 +7,7 @@ Cost& Cost::operator+=(const Cost& other) {
   backward_input_flops += other.backward_input_flops;
   backward_weight_flops += other.backward_weight_flops;
   saved_bytes += other.saved_bytes;
+  dear_bytes += other.dear_bytes;
   products.insert(products.end(), other.products.begin(), other.products.end());
   attention_flops += other.attention_flops;
   touched_bytes_f += other.touched_bytes_f;

@@ -35,10 +35,12 @@ struct Cost {
   /// Of saved_bytes, the layer's own input and output: where a neighbour keeps one of them too, it
   /// is one tensor.
   std::size_t kept_input_bytes = 0, kept_output_bytes = 0;
+  /// Of saved_bytes, what is kept although the rest is computed again (Keep::dear).
+  std::size_t dear_bytes = 0;
   std::vector<LayerCall> calls_f = {}, calls_b = {};
   // What the operations consist of:
   std::vector<WeightProduct> products = {};
-  double attention_flops = 0;                       ///< forward
+  double attention_flops = 0;                       ///< forward; dear, so never computed again
   double touched_bytes_f = 0, touched_bytes_b = 0;  ///< read and written beside products
 
   /// The sum of both; the other's calls come behind these in F and before them in B.
@@ -70,6 +72,10 @@ struct CostShape {
 /// it returned. It may write to x in forward only where that saves a copy and x is a fresh output
 /// that the layer before does not keep (PrepareQkv rotates q and k inside a projection's
 /// output), and over what it saved itself in backward (Activation).
+///
+/// Recomputation (nn/recompute.h) runs forward twice, first with Keep::dear and before backward
+/// with Keep::all. A layer whose result is dear to compute again (attention) keeps it from the
+/// first and returns it when it finds it in `saved` in the second.
 ///
 /// Layers know nothing of their neighbours. Where neighbours do better together, the list that they
 /// stand in is rewritten when the model is built (nn/fuse.h).

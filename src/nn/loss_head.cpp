@@ -50,19 +50,19 @@ Tensor LossHead::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor chunk_logits =
       ctx.workspace({std::min(T, chunk), (V + 63) / 64 * 64}, x_TD.dtype()).slice(1, 0, V);
   Tensor dx_TD;
-  if (ctx.keeps_saved) dx_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
+  if (ctx.keeps_all()) dx_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   for (std::int64_t begin = 0; begin < T; begin += chunk) {
     const std::int64_t end = std::min(T, begin + chunk);
     const Tensor x = x_TD.slice(0, begin, end), logits = chunk_logits.slice(0, 0, end - begin);
     project(x, logits, ctx);
     chunk_loss(logits, targets_T.slice(0, begin, end), loss_T.slice(0, begin, end), ctx);
-    if (!ctx.keeps_saved) continue;
+    if (!ctx.keeps_all()) continue;
     ops::gemm(logits, Transpose::no, weight_->value, Transpose::no, dx_TD.slice(0, begin, end), {},
               ctx.stream);
     ops::gemm(logits, Transpose::yes, x, Transpose::no, weight_->grad,
               {.beta = weight_->claim_grad()}, ctx.stream);
   }
-  if (ctx.keeps_saved) saved.put(kInputGrad, dx_TD);
+  if (ctx.keeps_all()) saved.put(kInputGrad, dx_TD);
   return loss_T;
 }
 
@@ -72,7 +72,7 @@ void LossHead::chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, cons
     return shared_chunk_loss(logits_TV, targets_T, loss_T, ctx);
   }
   const Tensor valid_TV = logits_TV.slice(1, 0, valid());
-  if (ctx.keeps_saved) {
+  if (ctx.keeps_all()) {
     ops::cross_entropy_forward_backward(valid_TV, targets_T, ctx.loss_scale, loss_T, ctx.stream);
   } else {
     ops::cross_entropy_forward(valid_TV, targets_T, loss_T, ctx.stream);
@@ -95,7 +95,7 @@ void LossHead::shared_chunk_loss(const Tensor& logits_TV, const Tensor& targets_
                         ctx.stream);
   combine(sum_T, ReduceOp::sum);
   combine(chosen_T, ReduceOp::sum);
-  if (ctx.keeps_saved) {
+  if (ctx.keeps_all()) {
     ops::softmax_gradient(logits_TV, targets_T, part.first, sum_T, ctx.loss_scale, ctx.stream);
   }
   if (part.others->rank() == 0) {

@@ -54,7 +54,7 @@ class LossHead : public Layer {
     return part.others == nullptr && part.valid == 0 ? weight_->shape[0] : part.valid;
   }
   void project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) const;
-  /// The loss of a chunk, and with ctx.keeps_saved its gradient in place of the logits.
+  /// The loss of a chunk, and where all is kept its gradient in place of the logits.
   void chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,
                   Ctx& ctx) const;
   void shared_chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,

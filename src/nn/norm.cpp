@@ -27,7 +27,7 @@ Tensor RmsNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved
   const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
   ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, rstd_T, ctx.stream);
   add(addend_TD, y_TD, ctx);
-  if (ctx.keeps_saved) {
+  if (ctx.keeps_all()) {
     saved.put(kInput, x_TD);
     saved.put(kRstd, rstd_T);
   }
@@ -77,7 +77,7 @@ Tensor LayerNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& sav
   ops::layer_norm_forward(x_TD, weight_->value, bias_->value, eps_, y_TD, mean_T, rstd_T,
                           ctx.stream);
   add(addend_TD, y_TD, ctx);
-  if (ctx.keeps_saved) {
+  if (ctx.keeps_all()) {
     saved.put(kInput, x_TD);
     saved.put(kMean, mean_T);
     saved.put(kRstd, rstd_T);

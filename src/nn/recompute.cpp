@@ -6,9 +6,9 @@ Recompute::Recompute(std::unique_ptr<Layer> inner, std::int64_t width)
     : inner_(std::move(inner)), width_(width) {}
 
 Tensor Recompute::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  if (ctx.keeps_saved) saved.put(kInput, x);
+  if (ctx.keeps_all()) saved.put(kInput, x);
   Ctx forgetful = ctx;
-  forgetful.keeps_saved = false;
+  if (ctx.keeps_dear()) forgetful.keep = Keep::dear;
   return inner_->forward(x, saved.child(0), forgetful);
 }
 
@@ -34,7 +34,8 @@ void Recompute::visit(const ParamVisitor& visitor) { inner_->visit(visitor); }
 
 Cost Recompute::cost(const CostShape& shape) const {
   Cost cost = inner_->cost(shape);
-  cost.saved_bytes = cost.kept_input_bytes = shape.bytes(width_);
+  cost.kept_input_bytes = shape.bytes(width_);
+  cost.saved_bytes = cost.kept_input_bytes + cost.dear_bytes;
   cost.kept_output_bytes = 0;
   cost.calls_b.insert(cost.calls_b.begin(), cost.calls_f.begin(), cost.calls_f.end());
   return cost;

@@ -6,7 +6,8 @@
 
 namespace heddle {
 
-/// Keeps only the input of the layer inside and runs its forward again just before its backward.
+/// Keeps the input of the layer inside and what is dear to compute again (Keep::dear), and runs its
+/// forward again just before its backward.
 class Recompute : public Layer {
  public:
   /// `width` is that of the input.

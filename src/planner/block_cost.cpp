@@ -100,6 +100,7 @@ class BlockModel {
                            .host = launches(stack_.launches_backward, 2)};
     cost.backward_weight.device = weights / dry.kinds;
     cost.again_full = cost.forward;
+    cost.again_full.device -= attention / dry.kinds;  // its output is kept
     cost.again_selective = {.device = attention / dry.kinds, .host = launches(6, 0)};
   }
 

@@ -31,7 +31,8 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
   const double tokens = static_cast<double>(sequences * job.seq_len),
                width = static_cast<double>(job.spec.hidden);
   const DryBlocks dry = dry_blocks(job, tp, sequence, sequences);
-  const double kept = static_cast<double>(dry.cost.saved_bytes) / dry.kinds;
+  const double kept = static_cast<double>(dry.cost.saved_bytes) / dry.kinds,
+               dear = static_cast<double>(dry.cost.dear_bytes) / dry.kinds;
   const double residual = tokens * width * e / (sequence && tp > 1 ? tp : 1);
   // Until the gradients of its weights are made a linear keeps its input and its output's gradient.
   double waiting = 0.0;
@@ -45,9 +46,9 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
   const double chunk = std::min(1024.0, tokens);
   return {.kept_none = kept,
           .kept_selective = kept,
-          .kept_full = residual,
+          .kept_full = residual + dear,
           .waiting = waiting / dry.kinds,
-          .working = kept + 2.0 * residual,
+          .working = kept - dear + 2.0 * residual,
           .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * residual,
           .block_elements = dry.block_elements(),
           .inner_elements = dry.inner_elements()};

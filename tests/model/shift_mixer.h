@@ -25,7 +25,7 @@ class ShiftMix final : public Layer {
           },
           x.size(0));
     }
-    if (ctx.keeps_saved) saved.put(kInput, x);
+    if (ctx.keeps_all()) saved.put(kInput, x);
     return y;
   }
 

@@ -48,7 +48,7 @@ TEST(PrepareQkv, TreatsATokenByItsPositionWhereverItStands) {
     for (Parameter* p : store.parameters()) std::ranges::fill(p->value.host<double>(), 0.7);
     const auto prepared = [&](const std::vector<std::int32_t>& tokens) {
       const MicroBatch batch = at_positions(tokens, memory);
-      Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keeps_saved = false};
+      Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keep = Keep::nothing};
       Saved saved;
       return layer->forward(copy_of_rows(qkv, tokens, memory), saved, ctx);
     };
@@ -81,7 +81,7 @@ std::vector<double> decoded(Layers list, const Tensor& qkv, const std::vector<st
     Ctx ctx{.stream = stream,
             .memory = memory,
             .batch = batch,
-            .keeps_saved = false,
+            .keep = Keep::nothing,
             .kv_cache = &cache};
     Saved saved;
     const auto out = values_of(sequence.forward(copy_of_rows(qkv, tokens, memory), saved, ctx));

@@ -104,7 +104,7 @@ class LayerRun {
                  : uniform({kSequences * kSeqLen, case_.width}, 1.5, rng_key(seed, "x"), memory_);
     Saved saved;
     Ctx ctx = context(made.batch);
-    ctx.keeps_saved = false;
+    ctx.keep = Keep::nothing;
     const Tensor y = layer_->forward(input(made), saved, ctx);
     if (!case_.is_loss) made.dy = uniform(y.shape(), 1.0, rng_key(seed, "dy"), memory_);
     return made;
@@ -115,7 +115,7 @@ class LayerRun {
   double objective(const Feed& feed) {
     Saved saved;
     Ctx ctx = context(feed.batch);
-    ctx.keeps_saved = false;
+    ctx.keep = Keep::nothing;
     const Tensor y = layer_->forward(input(feed), saved, ctx);
     EXPECT_TRUE(saved.empty());
     double sum = 0.0;
@@ -136,11 +136,13 @@ class LayerRun {
   enum class Halves { together, apart };
 
   /// F, B and W of one micro-batch, on top of the gradients that are there. Returns dx.
-  std::vector<double> pass(const Feed& feed, Halves halves) {
+  std::vector<double> pass(
+      const Feed& feed, Halves halves, const std::function<void()>& before_backward = [] {}) {
     Saved saved;
     Ctx ctx = context(feed.batch);
     const std::vector<double> dy = feed.dy.defined() ? values_of(feed.dy) : std::vector<double>{};
     layer_->forward(input(feed), saved, ctx);
+    before_backward();
     Tensor dx;
     if (halves == Halves::together) {
       dx = layer_->backward(feed.dy, saved, ctx);

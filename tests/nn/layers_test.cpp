@@ -1,11 +1,8 @@
 // Every layer, one line each, under the same checks: see layer_testing.h. To add a layer, add its
 // line to kLayers.
 
-#include <algorithm>
-
-#include "model/decoder.h"
-#include "model/registry.h"
 #include "nn/embedding.h"
+#include "nn/family_blocks.h"
 #include "nn/loss_head.h"
 #include "nn/recompute.h"
 #include "nn/residual.h"
@@ -43,30 +40,6 @@ LayerPtr tied_model(Memory&) {
   const auto table = parameter("embedding", {11, 6});
   return std::make_unique<Sequential>(layers(std::make_unique<Embedding>(table), rms_norm(6),
                                              std::make_unique<LossHead>(table, in_chunks(4))));
-}
-
-ModelSpec reference_spec(const std::string& name) {
-  return read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name + "/config.json");
-}
-
-LayerCase block(const std::string& family, bool recompute = false, bool documents = false) {
-  const auto make = [=](Memory& memory) {
-    DecoderPart first_block;
-    first_block.stages = {{1, 2}};
-    return std::move(
-        build_decoder(reference_spec(family),
-                      {.dtype = DType::f64, .positions = kSeqLen, .recompute_blocks = recompute},
-                      memory, first_block)
-            .stages[0][0]);
-  };
-  std::string name =
-      "BlockOf_" + family + (recompute ? "_recomputed" : "") + (documents ? "_packed" : "");
-  std::ranges::replace(name, '-', '_');
-  return {.name = name,
-          .make = make,
-          .width = reference_spec(family).hidden,
-          .documents = documents,
-          .weight_range = 0.4};
 }
 
 const AttentionShape kMha{.heads = 3, .kv_heads = 3, .head_dim = 4};

@@ -171,7 +171,7 @@ class SharedRun {
     store_->retire_grads();
     for (Parameter* p : store_->parameters()) std::ranges::fill(p->grad.host<double>(), NAN);
     Saved saved;
-    Ctx ctx = context(true);
+    Ctx ctx = context(Keep::all);
     layer_.forward(copy(x_), saved, ctx);
     // A copy: Redistribute sums in place.
     const Tensor dx = layer_.backward_input(copy(dy_), saved, ctx);
@@ -205,11 +205,11 @@ class SharedRun {
     if (!case_.is_loss) dy_ = activations(dual(case_.out), 7);
   }
 
-  Ctx context(bool keeps_saved) {
+  Ctx context(Keep keep) {
     return {.stream = stream_,
             .memory = memory_,
             .batch = batch_,
-            .keeps_saved = keeps_saved,
+            .keep = keep,
             .loss_scale = kLossScale};
   }
 
@@ -229,7 +229,7 @@ class SharedRun {
 
   double objective() {
     Saved saved;
-    Ctx ctx = context(false);
+    Ctx ctx = context(Keep::nothing);
     const Tensor y = layer_.forward(copy(x_), saved, ctx);
     EXPECT_TRUE(saved.empty());
     double own = 0.0;

@@ -37,6 +37,17 @@ TEST(PredictedStep, GrowsWithTheWorkAndShrinksWithTheRanks) {
   EXPECT_GT(predicted(h200(), {}, 1, again), 1.1 * once);
 }
 
+TEST(PredictedStep, OfRecomputationRepeatsAllButAttention) {
+  const auto seconds = [](int sequences, std::int64_t seq_len, bool recompute) {
+    return predicted(h200(), {}, 1,
+                     {.sequences = sequences, .seq_len = seq_len, .recompute = recompute});
+  };
+  const double of_short = seconds(64, 1024, false), of_long = seconds(1, 65536, false);
+  EXPECT_GT(of_long, 2.0 * of_short);  // attention
+  EXPECT_NEAR((seconds(1, 65536, true) - of_long) / (seconds(64, 1024, true) - of_short), 1.0,
+              0.01);
+}
+
 TEST(PredictedStep, IsThatOfRanksThatShareTheMachine) {
   Machine machine = h200();
   SharedDevice shared{.ranks = 2, .device = machine.device, .software = machine.software};

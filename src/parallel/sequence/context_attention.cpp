@@ -1,7 +1,10 @@
 #include "parallel/sequence/context_attention.h"
 
+#include "base/check.h"
+#include "nn/kv_cache.h"
+#include "ops/attention.h"
 #include "ops/cast.h"
-#include "parallel/sequence/context_walk.h"
+#include "ops/elementwise.h"
 
 namespace heddle {
 namespace {
@@ -19,60 +22,113 @@ Tensor converted(const Tensor& x, DType dtype, Ctx& ctx) {
 
 }  // namespace
 
+Shape ContextAttention::rows_shape(const ContextProgram& program, int piece) const {
+  const Piece& what = program.pieces[static_cast<std::size_t>(piece)];
+  return {1, tokens_in(what.tokens), what.heads.count, shape_.head_dim};
+}
+
 ContextAttention::ContextAttention(const AttentionShape& shape, double scale, int index,
                                    Communicator& ranks)
-    : shape_(shape), scale_(scale), ranks_(ranks), whole_(shape, scale, index) {}
+    : shape_(shape), scale_(scale), index_(index), ranks_(ranks), whole_(shape, scale, index) {}
 
-Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
-  if (!ctx.batch.context) return whole_.forward(qkv, saved, ctx);
+Tensor ContextAttention::whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx) {
+  if (ctx.kv_cache == nullptr) return whole_.forward(qkv, saved, ctx);
+  if (ctx.kv_cache->length() > 0) return decode(qkv, ctx);
+  Ctx without_cache = ctx;  // whose keys are here only in part
+  without_cache.kv_cache = nullptr;
+  return whole_.forward(qkv, saved, without_cache);
+}
+
+Tensor ContextAttention::decode(const Tensor& qkv, Ctx& ctx) const {
+  const std::int64_t B = ctx.batch.sequences(), H = shape_.heads, K = shape_.head_dim;
+  HEDDLE_CHECK(ctx.batch.seq_len() == 1, "{} tokens at once behind a divided cache",
+               ctx.batch.seq_len());
+  const Tensor k_BTGK = ctx.kv_cache->keys(index_, 1), v_BTGK = ctx.kv_cache->values(index_, 1);
+  const std::int64_t rows = B * H * K, each = rows + B * H;
+  const Tensor parts = ctx.workspace({ranks_.size() * each}, statistics_of(qkv.dtype()));
+  const auto out_of = [&](int rank) {
+    return parts.slice(0, rank * each, rank * each + rows).view({B, 1, H, K});
+  };
+  const auto lse_of = [&](int rank) {
+    return parts.slice(0, rank * each + rows, (rank + 1) * each).view({B, H, 1});
+  };
+  const int own = ranks_.rank();
+  ops::attention_block_forward(split_qkv(qkv, shape_, ctx.batch).q_BSHK, k_BTGK, v_BTGK,
+                               {.query_offset = k_BTGK.size(1), .first_key_BS = {}}, scale_,
+                               ops::KeyBlock::first, out_of(own), lse_of(own), ctx.stream);
+  ranks_.all_gather(parts.slice(0, own * each, (own + 1) * each), parts, ctx.stream)
+      .wait(ctx.stream);
+  for (int rank = 1; rank < ranks_.size(); ++rank) {
+    ops::attention_merge(out_of(rank), lse_of(rank), out_of(0), lse_of(0), ctx.stream);
+  }
+  const Tensor out = ctx.activation({B, shape_.out_width()}, parts.dtype());
+  ops::copy(out_of(0), out.view({B, 1, H, K}), ctx.stream);
+  return converted(out, qkv.dtype(), ctx);
+}
+
+ContextWalk::Setting ContextAttention::setting(const ContextProgram& program, ContextPassKind pass,
+                                               DType dtype) const {
+  return {.program = program,
+          .pass = pass,
+          .head_dim = shape_.head_dim,
+          .scale = scale_,
+          .dtype = dtype};
+}
+
+std::vector<PieceTensors> ContextAttention::given(const Tensor& qkv, Saved& saved, Ctx& ctx) const {
   const ContextProgram& program = ctx.batch.context->forward;
   const Qkv held = split_qkv(qkv, shape_, ctx.batch);
-  const DType dtype = qkv.dtype(), wide = statistics_of(dtype);
-  const std::int64_t K = shape_.head_dim;
-  const Piece& own = program.pieces[Own::kQueries];
-  const std::int64_t tokens = tokens_in(own.tokens), heads = own.heads.count;
-  const std::int64_t key_heads = program.pieces[Own::kKeys].heads.count;
-
   std::vector<PieceTensors> pieces(program.exchanges_heads ? 2 * Own::kOwn : Own::kOwn);
-  const Tensor out_wide = ctx.activation({ctx.batch.tokens(), shape_.out_width()}, wide);
-  const Tensor out_BSHK = out_wide.view({1, ctx.batch.tokens(), shape_.heads, K});
-  const Tensor lse_BHS = ctx.activation({1, heads, tokens}, wide);
-  Tensor share_out = out_BSHK;
-  if (program.exchanges_heads) {
-    const Tensor q = ctx.activation({1, tokens, heads, K}, dtype);
-    const Tensor k = ctx.activation({1, tokens, key_heads, K}, dtype);
-    const Tensor v = ctx.activation({1, tokens, key_heads, K}, dtype);
-    share_out = ctx.activation({1, tokens, heads, K}, wide);
-    pieces[Own::kQueries].rows = {q};
-    pieces[Own::kKeys].rows = {k, v};
-    pieces[Held::kHeldQueries].rows = {held.q_BSHK};
-    pieces[Held::kHeldKeys].rows = {held.k_BSGK, held.v_BSGK};
-    pieces[Held::kHeldResults].rows = {out_BSHK};
-  } else {
+  if (!program.exchanges_heads) {
     pieces[Own::kQueries].rows = {held.q_BSHK};
     pieces[Own::kKeys].rows = {held.k_BSGK, held.v_BSGK};
+    if (ctx.keeps_all()) saved.put(kQkv, qkv);
+    return pieces;
   }
+  const auto of_share = [&](int piece) {
+    return ctx.activation(rows_shape(program, piece), qkv.dtype());
+  };
+  const Tensor q = of_share(Own::kQueries), k = of_share(Own::kKeys), v = of_share(Own::kKeys);
+  pieces[Own::kQueries].rows = {q};
+  pieces[Own::kKeys].rows = {k, v};
+  pieces[Held::kHeldQueries].rows = {held.q_BSHK};
+  pieces[Held::kHeldKeys].rows = {held.k_BSGK, held.v_BSGK};
+  if (ctx.keeps_all()) {
+    saved.put(kQueries, q);
+    saved.put(kKeys, k);
+    saved.put(kValues, v);
+  }
+  return pieces;
+}
+
+Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
+  if (!ctx.batch.context) return whole_sequence(qkv, saved, ctx);
+  const ContextProgram& program = ctx.batch.context->forward;
+  const DType dtype = qkv.dtype(), wide = statistics_of(dtype);
+  std::vector<PieceTensors> pieces = given(qkv, saved, ctx);
+  if (saved.has(kOut)) {  // kept while the rest is computed again
+    if (!program.exchanges_heads) return saved.get(kOut);
+    ContextWalk(setting(program, ContextPassKind::forward, dtype), std::move(pieces), ranks_, ctx)
+        .fill_share();
+    return saved.take(kHeldOut);
+  }
+  const Tensor held_out = ctx.activation({ctx.batch.tokens(), shape_.out_width()}, wide);
+  const Tensor held_rows = held_out.view({1, ctx.batch.tokens(), shape_.heads, shape_.head_dim});
+  Tensor share_out = held_rows;
+  if (program.exchanges_heads) {
+    share_out = ctx.activation(rows_shape(program, Own::kQueries), wide);
+    pieces[Held::kHeldResults].rows = {held_rows};
+  }
+  const Tensor lse_BHS = ctx.activation({1, share_out.size(2), share_out.size(1)}, wide);
   pieces[Own::kResults] = {.rows = {share_out}, .statistics = {lse_BHS}};
-  if (ctx.keeps_saved) {
-    if (program.exchanges_heads) {
-      saved.put(kQueries, pieces[Own::kQueries].rows[0]);
-      saved.put(kKeys, pieces[Own::kKeys].rows[0]);
-      saved.put(kValues, pieces[Own::kKeys].rows[1]);
-    } else {
-      saved.put(kQkv, qkv);
-    }
-  }
-  ContextWalk({.program = program,
-               .pass = ContextPassKind::forward,
-               .head_dim = K,
-               .scale = scale_,
-               .dtype = dtype},
-              std::move(pieces), ranks_, ctx)
+  ContextWalk(setting(program, ContextPassKind::forward, dtype), std::move(pieces), ranks_, ctx)
       .run();
-  Tensor out = converted(out_wide, dtype, ctx);
-  if (ctx.keeps_saved) {
+  Tensor out = converted(held_out, dtype, ctx);
+  if (ctx.keeps_dear()) {
     saved.put(kOut, program.exchanges_heads ? converted(share_out, dtype, ctx) : out);
     saved.put(kLse, lse_BHS);
+    // The output projection's input is made again, too, from what has come home.
+    if (program.exchanges_heads && !ctx.keeps_all()) saved.put(kHeldOut, out);
   }
   return out;
 }
@@ -81,11 +137,7 @@ Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& c
   if (!ctx.batch.context) return whole_.backward_input(dout, saved, ctx);
   const ContextProgram& program = ctx.batch.context->backward;
   const DType dtype = dout.dtype(), wide = statistics_of(dtype);
-  const std::int64_t K = shape_.head_dim;
-  const Piece& own = program.pieces[Own::kQueries];
-  const std::int64_t tokens = tokens_in(own.tokens), heads = own.heads.count;
-  const std::int64_t key_heads = program.pieces[Own::kKeys].heads.count;
-  const Tensor held_dout = dout.view({1, ctx.batch.tokens(), shape_.heads, K});
+  const Tensor held_dout = dout.view({1, ctx.batch.tokens(), shape_.heads, shape_.head_dim});
   const Tensor out = saved.take(kOut), lse_BHS = saved.take(kLse);
   const Tensor delta_BHS = ctx.workspace(lse_BHS.shape(), wide);
   const Tensor dqkv = ctx.activation({ctx.batch.tokens(), shape_.qkv_width()}, wide);
@@ -93,12 +145,13 @@ Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& c
 
   std::vector<PieceTensors> pieces(program.exchanges_heads ? 2 * Own::kOwn : Own::kOwn);
   if (program.exchanges_heads) {
-    pieces[Own::kQueries].rows = {saved.take(kQueries),
-                                  ctx.workspace({1, tokens, heads, K}, dtype)};
+    const auto of_share = [&](int piece, DType type) {
+      return ctx.workspace(rows_shape(program, piece), type);
+    };
+    pieces[Own::kQueries].rows = {saved.take(kQueries), of_share(Own::kQueries, dtype)};
     pieces[Own::kKeys].rows = {saved.take(kKeys), saved.take(kValues)};
-    pieces[Own::kResults].rows = {ctx.workspace({1, tokens, heads, K}, wide)};
-    pieces[Own::kKeyResults].rows = {ctx.workspace({1, tokens, key_heads, K}, wide),
-                                     ctx.workspace({1, tokens, key_heads, K}, wide)};
+    pieces[Own::kResults].rows = {of_share(Own::kQueries, wide)};
+    pieces[Own::kKeyResults].rows = {of_share(Own::kKeys, wide), of_share(Own::kKeys, wide)};
     pieces[Held::kHeldQueries].rows = {Tensor(), held_dout};
     pieces[Held::kHeldResults].rows = {held_grad.q_BSHK};
     pieces[Held::kHeldKeyResults].rows = {held_grad.k_BSGK, held_grad.v_BSGK};
@@ -110,14 +163,9 @@ Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& c
     pieces[Own::kKeyResults].rows = {held_grad.k_BSGK, held_grad.v_BSGK};
   }
   pieces[Own::kQueries].statistics = {lse_BHS, delta_BHS};
-  ContextWalk({.program = program,
-               .pass = ContextPassKind::backward,
-               .head_dim = K,
-               .scale = scale_,
-               .dtype = dtype,
-               .output = out.view({1, tokens, heads, K})},
-              std::move(pieces), ranks_, ctx)
-      .run();
+  ContextWalk::Setting backward = setting(program, ContextPassKind::backward, dtype);
+  backward.output = out.view(rows_shape(program, Own::kQueries));
+  ContextWalk(backward, std::move(pieces), ranks_, ctx).run();
   return converted(dqkv, dtype, ctx);
 }
 

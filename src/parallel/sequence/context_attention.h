@@ -1,12 +1,14 @@
 #pragma once
 
 #include "nn/attention.h"
-#include "parallel/sequence/context_program.h"
+#include "parallel/sequence/context_walk.h"
 
 namespace heddle {
 
 /// CausalAttention where the ranks of axis cp have other tokens of the same micro-batch each
-/// (MicroBatch::context). A micro-batch that is whole here is attended to here.
+/// (MicroBatch::context). A micro-batch that is whole here is attended to here. A new token behind
+/// a KV cache that the ranks divide is attended to by each with the keys that it has; one exchange
+/// brings the parts together (tree attention), the same on every rank.
 class ContextAttention final : public Layer {
  public:
   /// `ranks` outlives the layer. `index` names this layer's part of the KV cache.
@@ -19,11 +21,21 @@ class ContextAttention final : public Layer {
   Cost cost(const CostShape& shape) const override;
 
  private:
-  /// Of the share, where it is not what the rank holds: kQueries, kKeys, kValues instead of kQkv.
-  enum Slot { kQkv, kOut, kLse, kQueries, kKeys, kValues };
+  Tensor whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx);
+  Tensor decode(const Tensor& qkv, Ctx& ctx) const;
+  ContextWalk::Setting setting(const ContextProgram& program, ContextPassKind pass,
+                               DType dtype) const;
+  /// Of tensors by token.
+  Shape rows_shape(const ContextProgram& program, int piece) const;
+  /// q, k and v for forward, kept for backward where all is.
+  std::vector<PieceTensors> given(const Tensor& qkv, Saved& saved, Ctx& ctx) const;
+
+  /// Where the share is not what the rank holds, q, k, v and out are those of the share.
+  enum Slot { kQkv, kOut, kLse, kQueries, kKeys, kValues, kHeldOut };
 
   AttentionShape shape_;
   double scale_;
+  int index_;
   Communicator& ranks_;
   CausalAttention whole_;
 };
