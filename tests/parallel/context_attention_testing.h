@@ -125,7 +125,10 @@ inline AttentionResult divided_attention(const ContextShape& shape, const Attent
                            .positions = {},
                            .first_key = {},
                            .context = context};
-    Ctx ctx{.stream = stream, .memory = own, .batch = batch, .keeps_saved = backward};
+    Ctx ctx{.stream = stream,
+            .memory = own,
+            .batch = batch,
+            .keep = backward ? Keep::all : Keep::nothing};
     ContextAttention layer(attention_of(shape), scale, 0, world.all());
     Saved saved;
     const Tensor out = layer.forward(rows_of(input.qkv, tokens, dtype, own, stream), saved, ctx);

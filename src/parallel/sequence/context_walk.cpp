@@ -307,16 +307,19 @@ void ContextWalk::run() {
 
 void ContextWalk::fill_share() {
   take_own();
-  for (const ProgramRound& round : setting_.program.rounds) {
+  const std::vector<ProgramRound>& rounds = setting_.program.rounds;
+  for (std::size_t round = 0; round < rounds.size(); ++round) {
+    ranks_.flight().set_attention_round(static_cast<int>(round));
     std::vector<UnderWay> received, sent;
-    for (const Transfer& transfer : round.receives) {
+    for (const Transfer& transfer : rounds[round].receives) {
       if (transfer.fills_share) received.push_back(receive(transfer));
     }
-    for (const Transfer& transfer : round.sends) {
+    for (const Transfer& transfer : rounds[round].sends) {
       if (transfer.fills_share) sent.push_back(send(transfer));
     }
     end(received, sent);
   }
+  ranks_.flight().set_attention_round(-1);
 }
 
 }  // namespace heddle
