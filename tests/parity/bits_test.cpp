@@ -243,7 +243,8 @@ TEST(SharedAttention, MayLeaveRanksWithoutTokens) {
   }
 }
 
-/// Losses and norms of many steps on the same packed documents.
+/// Losses and norms of many steps on the same packed documents. At larger rates the last steps blow
+/// rounding up: norms of any two meshes, with tp or pp alone too, are then up to 26 % apart.
 std::vector<StepResult> hundred_steps(const ParallelRequest& request) {
   const MeshCase mesh{request};
   std::vector<StepResult> results;
@@ -251,7 +252,7 @@ std::vector<StepResult> hundred_steps(const ParallelRequest& request) {
     RankTraining training(deep_spec("qwen3", 2), mesh, two_sequences(1), world);
     training.pack(0, kPackedDocuments[0]);
     for (int step = 1; step <= 100; ++step) {
-      const StepResult result = training.run(step);
+      const StepResult result = training.run(step, 1e-4);
       if (world.rank() == 0) results.push_back(result);
     }
   });
@@ -260,13 +261,13 @@ std::vector<StepResult> hundred_steps(const ParallelRequest& request) {
 
 TEST(SharedAttention, TrainsAHundredStepsAsOneRank) {
   const auto expected = hundred_steps({.dp = 1});
-  EXPECT_LT(expected.back().loss, 0.8 * expected.front().loss);  // it does learn
+  EXPECT_LT(expected.back().loss, 0.9 * expected.front().loss);  // it does learn
   for (const ContextMethod method : {ContextMethod::ring, ContextMethod::lightseq}) {
     const auto made = hundred_steps({.dp = 1, .cp = 8, .context = method, .zero = 1});
     for (std::size_t step = 0; step < expected.size(); ++step) {
       const StepResult &one = expected[step], &shared = made[step];
-      EXPECT_NEAR(shared.loss, one.loss, 1e-3 * one.loss) << name_of(method) << " " << step;
-      EXPECT_NEAR(shared.grad_norm, one.grad_norm, 1e-2 * one.grad_norm)
+      EXPECT_NEAR(shared.loss, one.loss, 1e-6 * one.loss) << name_of(method) << " " << step;
+      EXPECT_NEAR(shared.grad_norm, one.grad_norm, 1e-5 * one.grad_norm)
           << name_of(method) << " " << step;
     }
   }

@@ -43,7 +43,9 @@ class RankTraining {
   /// Makes a micro-batch one of packed documents, whose lengths fill its sequences one by one.
   void pack(int microbatch, const std::vector<std::int64_t>& documents);
 
-  StepResult run(std::int64_t step) { return step_.run(batches_, {.lr = 1e-3, .step = step}, 1.0); }
+  StepResult run(std::int64_t step, double lr = 1e-3) {
+    return step_.run(batches_, {.lr = lr, .step = step}, 1.0);
+  }
   StepResult gradients() { return step_.gradients(batches_); }
 
  private:
