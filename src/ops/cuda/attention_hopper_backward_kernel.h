@@ -10,6 +10,7 @@
 //    keys and adds the result to sums of dq in global memory;
 //  - one of which one thread starts the copies of all tiles to shared memory.
 
+#include "ops/cuda/attention_problem.h"
 #include "ops/cuda/hopper_tiles.h"
 
 namespace heddle::ops::cuda::hopper {
@@ -19,7 +20,7 @@ constexpr int kBackwardThreads = 512;
 
 struct BackwardJobs {
   int heads, groups, per_group;  // heads, key/value heads, and heads of one of those
-  int positions;
+  int queries, keys, offset;     // query s sees no key behind offset + s
   int query_tiles, key_tiles;
   int group_count;  // of all key/value heads of the batch
   int chunk;        // so many of them are worked on at the same time
@@ -27,8 +28,15 @@ struct BackwardJobs {
 
 struct Job {
   int batch, group, key_tile;
-  int tiles;  // of queries of each head; 0: there are no more jobs
+  int first_tile;  // of queries that see the first keys
+  int skipped;     // so many of the first tiles, 0 or 1, do not see the later half of the keys
+  int tiles;       // of queries of each head; 0: there are no more jobs
 };
+
+/// The first tile of queries that sees a key.
+__device__ __forceinline__ int first_query_tile(int key, int offset) {
+  return max(key - offset, 0) / kQueryTile;
+}
 
 /// Without its tiles. In a chunk of key/value heads the longest come first.
 __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
@@ -36,14 +44,17 @@ __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
   const int chunk = index / per_chunk, in_chunk = index - chunk * per_chunk;
   const int groups = min(all.chunk, all.group_count - chunk * all.chunk);
   const int key_tile = in_chunk / groups, group = chunk * all.chunk + in_chunk - key_tile * groups;
-  return {group / all.groups, group % all.groups, key_tile, 0};
+  const int first = first_query_tile(key_tile * kKeyTile, all.offset);
+  const int first_of_half = first_query_tile(key_tile * kKeyTile + 64, all.offset);
+  return {group / all.groups, group % all.groups, key_tile, first, first_of_half - first, 0};
 }
 
-struct KeyGradients {
-  Bf16* data;
-  std::int64_t batch, position, head;  // strides
-};
+/// Of whole sequences, where queries and keys are the same positions, gradients are bf16 and
+/// written; those of blocks are f32 and added.
+template <class Gradient>
+inline constexpr bool kIsBlock = std::is_same_v<Gradient, float>;
 
+template <class Gradient>
 struct BackwardTensors {
   CUtensorMap q, k, v, dout;  // boxes of a tile
   // Of padded rows of 64 query_tiles, each 16 queries in the order of LaneValues.
@@ -52,7 +63,7 @@ struct BackwardTensors {
   const int* tile_ends;  // [batch][key_tiles]: the tile of queries after the last that sees them
   float* dq_sums;        // [batch * heads][query_tiles][8][128][4]: the order of registers
   int* next_job;
-  KeyGradients dk, dv;
+  HeadView<Gradient> dk, dv;
   BackwardJobs jobs;
   float scale, scale_log2;
 };
@@ -76,8 +87,8 @@ struct BackwardMemory {
 };
 constexpr int kBackwardBytes = static_cast<int>(sizeof(BackwardMemory)) + 1024;
 
-template <bool kDocuments>
-__device__ __forceinline__ void copy_tiles(const BackwardTensors& t, BackwardMemory& m) {
+template <bool kDocuments, class Gradient>
+__device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t, BackwardMemory& m) {
   Turn<2> job_turn;
   Turn<kStages> turn;
   const BackwardJobs& all = t.jobs;
@@ -94,9 +105,10 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors& t, BackwardMem
     }
     Job job = job_at(all, index);
     const int end = t.tile_ends[job.batch * all.key_tiles + job.key_tile];
-    job.tiles = end - 2 * job.key_tile;
-    m.jobs[job_turn.index] = job;
+    job.tiles = end - job.first_tile;
     index = static_cast<int>(gridDim.x) + atomicAdd(t.next_job, 1);
+    if (kIsBlock<Gradient> && job.tiles <= 0) continue;
+    m.jobs[job_turn.index] = job;
     arrive_and_expect(job_full, 4 * kTileBytes);
     const int key0 = job.key_tile * kKeyTile;
     start_box(m.keys[job_turn.index], t.k, job_full, 0, job.group, key0, job.batch);
@@ -104,7 +116,7 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors& t, BackwardMem
     job_turn.advance();
     for (int h = job.group * all.per_group; h < (job.group + 1) * all.per_group; ++h) {
 #pragma unroll 1
-      for (int tile = 2 * job.key_tile; tile < end; ++tile) {
+      for (int tile = job.first_tile; tile < end; ++tile) {
         wait_for(&m.empty[turn.index], turn.parity ^ 1);
         std::uint64_t* const full = &m.full[turn.index];
         arrive_and_expect(full, kStageBytes);
@@ -127,7 +139,9 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors& t, BackwardMem
 }
 
 /// dq's sums += the gradients of scores times keys.
-__device__ __forceinline__ void add_to_queries(const BackwardTensors& t, BackwardMemory& m) {
+template <class Gradient>
+__device__ __forceinline__ void add_to_queries(const BackwardTensors<Gradient>& t,
+                                               BackwardMemory& m) {
   Turn<2> job_turn;
   Turn<kGradientTiles> turns[2];
   for (;;) {
@@ -138,8 +152,9 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
     const std::uint64_t keys0 = across_sum(m.keys[job_turn.index][0], 0);
     const std::uint64_t keys1 = across_sum(m.keys[job_turn.index][1], 0);
     const int row = (job.batch * t.jobs.heads + job.group * t.jobs.per_group) * t.jobs.query_tiles;
-    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + 2 * job.key_tile) * 4096 +
+    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile) * 4096 +
                 threadIdx.x % 128 * 4;
+    const int skipped = kIsBlock<Gradient> ? uniform(job.skipped) : 1;
     for (int head = 0; head < t.jobs.per_group; ++head) {
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
@@ -148,8 +163,8 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
         begin_products();
         multiply_columns(sums, across_sum(m.gradients[0][turns[0].index], 0), keys0, false);
         end_product_group();
-        // The first tile's queries do not see the later keys.
-        if (tile != 0) {
+        // The first tile's queries may not see the later keys.
+        if (tile >= skipped) {
           wait_for(&m.gradient_full[1][turns[1].index], turns[1].parity);
           begin_products();
           multiply_columns(sums, across_sum(m.gradients[1][turns[1].index], 0), keys1, true);
@@ -158,16 +173,13 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
         wait_for_products<0>();
         arrive(&m.gradient_empty[0][turns[0].index]);
         turns[0].advance();
-        if (tile != 0) {
+        if (tile >= skipped) {
           arrive(&m.gradient_empty[1][turns[1].index]);
           turns[1].advance();
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + 512 * i),
-                       "f"(sums[4 * i]), "f"(sums[4 * i + 1]), "f"(sums[4 * i + 2]),
-                       "f"(sums[4 * i + 3])
-                       : "memory");
+          add_four(to + 512 * i, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
         }
         to += 4096;
       }
@@ -178,11 +190,18 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors& t, Backwar
   }
 }
 
-/// Where keys and queries are the same positions.
-__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32]) {
+/// Query `shift` is at the position of the first key.
+__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32], int shift) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (column_of(i) < row_of(i)) scores[i] = -INFINITY;
+    if (column_of(i) < row_of(i) + shift) scores[i] = -INFINITY;
+  }
+}
+
+__device__ __forceinline__ void hide_keys_from(float (&scores)[32], int end) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    if (row_of(i) >= end) scores[i] = -INFINITY;
   }
 }
 
@@ -198,8 +217,9 @@ __device__ __forceinline__ void hide_later_documents(float (&scores)[32], const 
 }
 
 /// dk and dv of 64 keys, those of half `half` of each tile.
-template <bool kDocuments>
-__device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMemory& m, int half) {
+template <bool kDocuments, class Gradient>
+__device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t, BackwardMemory& m,
+                                            int half) {
   Turn<2> job_turn;
   Turn<kStages> turn;
   Turn<kGradientTiles> gradient_turn;
@@ -219,15 +239,18 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
     LaneValues<float> lse, delta;
 #pragma unroll
     for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
-    // Of the tiles of a head the first `half` do not see these keys.
-    int tile = half, left = t.jobs.per_group * (tiles - half);
+    // Of the tiles of a head the first `skipped` do not see these keys.
+    const int skipped = half == 0            ? 0
+                        : kIsBlock<Gradient> ? uniform(m.jobs[job_turn.index].skipped)
+                                             : 1;
+    int tile = skipped, left = t.jobs.per_group * (tiles - skipped);
     const auto skip = [&] {
       wait_for(&m.full[turn.index], turn.parity);
       arrive(&m.empty[turn.index]);
       turn.advance();
     };
     if (left > 0) {
-      if (half == 1) skip();
+      if (skipped != 0) skip();
       wait_for(&m.full[turn.index], turn.parity);
       begin_products();
       multiply_rows(scores, keys, q0 + turn.index * kNextTile);
@@ -235,7 +258,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       lse.load(m.lse[turn.index]);
       wait_for_products<0>();
     } else {
-      for (int head = 0; half == 1 && head < t.jobs.per_group; ++head) skip();
+      for (int head = 0; skipped != 0 && head < t.jobs.per_group; ++head) skip();
     }
     int done = -1;  // the stage of the tile before
     for (; left > 0; --left) {
@@ -244,16 +267,24 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
       begin_products();
       multiply_rows(gradients, values, dout0 + here.index * kNextTile);
       end_product_group();
-      const int distance = (tile - half) * kQueryTile;
+      const int now = tile;
       turn.advance();
       if (++tile == tiles) {
-        tile = half;
-        if (half == 1 && left > 1) skip();
+        tile = skipped;
+        if (skipped != 0 && left > 1) skip();
       }
       // After the last tile its scores once more, for nothing: a branch there would make the
       // compiler wait for each product.
       const Turn<kStages> next = left > 1 ? turn : here;
-      if (distance == 0) hide_earlier_queries(scores);
+      if constexpr (kIsBlock<Gradient>) {
+        const Job& job = m.jobs[job_turn.index];
+        const int first = uniform(job.key_tile) * kKeyTile + half * 64;
+        const int shift = first - t.jobs.offset - (uniform(job.first_tile) + now) * kQueryTile;
+        if (shift > 1 - kQueryTile) hide_earlier_queries(scores, shift);
+        if (t.jobs.keys - first < 64) hide_keys_from(scores, t.jobs.keys - first);
+      } else {
+        if (now == skipped) hide_earlier_queries(scores, 0);
+      }
       if constexpr (kDocuments) {
         const int first = uniform(m.jobs[job_turn.index].key_tile) * kKeyTile + half * 64;
         if (uniform(m.first_keys[here.index][kQueryTile - 1]) > first) {
@@ -304,19 +335,17 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors& t, BackwardMe
     const int first = job.key_tile * kKeyTile + half * 64;
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
-    const auto store = [&](const float(&sums)[32], float factor, const KeyGradients& to) {
-      store_sums(sums, factor,
-                 to.data + job.batch * to.batch + first * to.position + job.group * to.head,
-                 to.position, t.jobs.positions - first);
+    const auto store = [&](const float(&sums)[32], float factor, const HeadView<Gradient>& to) {
+      put_sums(sums, factor, to.at(job.batch, first, job.group), to.position, t.jobs.keys - first);
     };
     store(dk, t.scale, t.dk);
     store(dv, 1.0F, t.dv);
   }
 }
 
-template <bool kDocuments>
+template <bool kDocuments, class Gradient>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
-    backward_kernel(const __grid_constant__ BackwardTensors tensors) {
+    backward_kernel(const __grid_constant__ BackwardTensors<Gradient> tensors) {
   extern __shared__ unsigned char raw[];
   auto& m = *reinterpret_cast<BackwardMemory*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
   if (threadIdx.x == 0) {

@@ -30,6 +30,9 @@ class Rows {
     }
 #pragma unroll
     for (float& x : out_) x = 0.0F;
+    if constexpr (S::kIsBlock) {
+      if (work_.merges) fetch_rows();
+    }
   }
 
   __device__ __forceinline__ void meet_first() {
@@ -52,7 +55,7 @@ class Rows {
     const int behind = uniform(piece().behind[group_]);
     // Of the last tile only the first half may be seen.
     const bool is_half =
-        tile < behind && offset() + query0_ + kRows <= (behind - 1) * S::kKeys + S::kKeys / 2;
+        tile < behind && last_of(query0_ + kRows - 1) < (behind - 1) * S::kKeys + S::kKeys / 2;
 #pragma unroll 1
     for (; tile < behind - (S::kAnyMask ? is_half : 1); ++tile) {
       meet<kScores, S::kAnyMask>(tile);
@@ -66,9 +69,28 @@ class Rows {
     }
   }
 
-  /// By way of the queries' buffer.
   __device__ __forceinline__ void store() {
-    constexpr float kLn2 = 0.6931471805599453F;
+    if constexpr (S::kIsBlock) {
+      store_sums();
+    } else {
+      store_rounded();
+    }
+  }
+
+ private:
+  static constexpr int kScores = S::kKeys / 2;
+  static constexpr float kLn2 = 0.6931471805599453F;
+
+  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
+  __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
+  /// The last key that query s may see.
+  __device__ int last_of(int s) const {
+    const int last = static_cast<int>(work_.problem.query_offset) + s;
+    return S::kIsBlock ? min(last, static_cast<int>(work_.problem.keys) - 1) : last;
+  }
+
+  /// By way of the queries' buffer.
+  __device__ __forceinline__ void store_rounded() {
     const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) % 128 / 32;
     const int b = piece().b, h = piece().h[group_];
     float inverse[2];
@@ -77,8 +99,7 @@ class Rows {
       const float total = reduce_lanes<4>(softmax_.sum[r], Sum{});
       inverse[r] = 1.0F / total;
       if (row_ + 8 * r < queries() && lane % 4 == 0) {
-        work_.lse[work_.problem.row(b, h, row_ + 8 * r)] =
-            kLn2 * (softmax_.reference[r] + log2f(total));
+        work_.lse.at(b, h, row_ + 8 * r) = kLn2 * (softmax_.reference[r] + log2f(total));
       }
     }
     sync_threads(1 + group_, 128);  // nobody needs the queries any more
@@ -104,12 +125,56 @@ class Rows {
     }
   }
 
- private:
-  static constexpr int kScores = S::kKeys / 2;
+  /// Brings what results are merged into nearer, while they are made.
+  __device__ __forceinline__ void fetch_rows() const {
+    constexpr int kLines = S::kWidth / 32;  // of a row
+    const int b = piece().b, h = piece().h[group_], thread = static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+    for (int i = 0; i < kRows * kLines; i += 128) {
+      const int s = min(query0_ + (i + thread) / kLines, queries() - 1);
+      fetch(work_.sums.at(b, s, h) + thread % kLines * 32);
+    }
+    if (thread < kRows) fetch(&work_.lse.at(b, h, min(query0_ + thread, queries() - 1)));
+  }
 
-  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
-  __device__ int offset() const { return static_cast<int>(work_.problem.query_offset); }
-  __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
+  /// Rows that see no key are 0 in the first block and left alone in others.
+  __device__ __forceinline__ void store_sums() {
+    const int b = piece().b, h = piece().h[group_];
+    float share[2], old_share[2];
+    bool is_stored[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int s = row_ + 8 * r;
+      const float total = reduce_lanes<4>(softmax_.sum[r], Sum{});
+      const bool sees_any = total != 0.0F;
+      is_stored[r] = s < queries() && (sees_any || !work_.merges);
+      const float old_lse = is_stored[r] && work_.merges ? work_.lse.at(b, h, s) : -INFINITY;
+      __syncwarp();  // all lanes have it before one writes
+      const RowMerge merge(old_lse,
+                           sees_any ? kLn2 * (softmax_.reference[r] + log2f(total)) : -INFINITY);
+      share[r] = sees_any ? merge.new_share / total : 0.0F;
+      old_share[r] = merge.old_share;
+      if (is_stored[r] && lane_id() % 4 == 0) work_.lse.at(b, h, s) = merge.lse;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float* const to = work_.sums.at(b, row_ + 8 * r, h) + first_of_four();
+#pragma unroll
+      for (int i = 0; i < S::kWidth / 16; ++i) {
+        const int at = 8 * i + 2 * r;
+        float4 four = four_of(out_[at], out_[at + 1], out_[at + 4], out_[at + 5]);
+        if (!is_stored[r]) continue;
+        auto* const place = reinterpret_cast<float4*>(to + 16 * i);
+        four = {share[r] * four.x, share[r] * four.y, share[r] * four.z, share[r] * four.w};
+        if (work_.merges) {
+          const float4 old = *place;
+          four = {fmaf(old_share[r], old.x, four.x), fmaf(old_share[r], old.y, four.y),
+                  fmaf(old_share[r], old.z, four.z), fmaf(old_share[r], old.w, four.w)};
+        }
+        *place = four;
+      }
+    }
+  }
 
   template <int kN>
   __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
@@ -141,8 +206,8 @@ class Rows {
   template <int kN>
   __device__ __forceinline__ void hide(float (&scores)[kN], int tile) const {
     const int key0 = tile * S::kKeys, own = key0 + lane_id() % 4 * 2;
-    if (key0 + S::kKeys - 1 > offset() + query0_) {
-      const int last[2] = {offset() + row_ - own, offset() + row_ + 8 - own};
+    if (key0 + S::kKeys - 1 > last_of(query0_)) {
+      const int last[2] = {last_of(row_) - own, last_of(row_ + 8) - own};
       hide_behind(scores, last);
     }
     if (!have_begun(tile)) {
@@ -250,9 +315,13 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
     pass_by(uniform(piece.begin), uniform(piece.first[group]));
     if (uniform(piece.h[group]) >= 0) {
       Rows<S> rows(work, memory, group, turn & 1, ring);
-      rows.meet_first();
-      release_last();
-      rows.meet_others();
+      if (!S::kIsBlock || uniform(piece.first[group]) < uniform(piece.behind[group])) {
+        rows.meet_first();
+        release_last();
+        rows.meet_others();
+      } else {
+        release_last();
+      }
       rows.store();
     } else {
       release_last();
@@ -291,10 +360,10 @@ void launch(const ForwardWork& work, StreamState& state) {
 }  // namespace
 
 bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, const Tensor& k_BTGK,
-                              const Tensor& v_BTGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
-                              Stream& stream) {
+                              const Tensor& v_BTGK, KeyBlock block, const Tensor& out_BSHK,
+                              const Tensor& lse_BHS, Stream& stream) {
   StreamState& state = state_of(stream);
-  if (!state.is_hopper || problem.queries < kRows ||
+  if (!state.is_hopper || problem.queries < kRows || problem.keys == 0 ||
       (problem.width != 64 && problem.width != 128) ||
       !suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) {
     return false;
@@ -304,24 +373,35 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
   const std::int64_t pairs = q_BSHK.size(0) * problem.groups;
   const std::int64_t pair_bytes = 4 * problem.keys * problem.width;
   const std::int64_t together = std::clamp<std::int64_t>(kCachedBytes / pair_bytes, 1, pairs);
+  const bool is_block = out_BSHK.dtype() == DType::f32;
   const auto tiles = [](const Tensor& t, int rows) { return tensor_map(t, {1, rows, 1, 64}); };
   const ForwardWork work{.q = tiles(q_BSHK, kRows),
                          .k = tiles(k_BTGK, kTileKeys),
                          .v = tiles(v_BTGK, kTileKeys),
-                         .out = tiles(out_BSHK, kRows),
+                         .out = is_block ? CUtensorMap{} : tiles(out_BSHK, kRows),
+                         .sums = is_block ? HeadView<float>(out_BSHK) : HeadView<float>(),
+                         .merges = block == KeyBlock::further,
                          .problem = problem,
                          .pairs = static_cast<int>(pairs),
                          .together = static_cast<int>(together),
                          .scale = problem.scale * kLog2E,
-                         .lse = device_data<float>(lse_BHS),
+                         .lse = lse_BHS,
                          .counter = state.work_counter};
-  const bool any_mask = problem.first_key != nullptr || problem.query_offset != 0;
-  if (problem.width == 64) {
-    any_mask ? launch<ForwardShape<64, true>>(work, state)
-             : launch<ForwardShape<64, false>>(work, state);
+  const bool sees_all = problem.query_offset + 1 >= problem.keys;
+  const bool any_mask =
+      problem.first_key != nullptr || (problem.query_offset % kRows != 0 && !sees_all);
+  const auto run = [&](auto any_mask, auto is_block) {
+    if (problem.width == 64) {
+      launch<ForwardShape<64, any_mask(), is_block()>>(work, state);
+    } else {
+      launch<ForwardShape<128, any_mask(), is_block()>>(work, state);
+    }
+  };
+  using std::false_type, std::true_type;
+  if (is_block) {
+    any_mask ? run(true_type{}, true_type{}) : run(false_type{}, true_type{});
   } else {
-    any_mask ? launch<ForwardShape<128, true>>(work, state)
-             : launch<ForwardShape<128, false>>(work, state);
+    any_mask ? run(true_type{}, false_type{}) : run(false_type{}, false_type{});
   }
   return true;
 }

@@ -21,11 +21,12 @@ namespace heddle::ops::cuda::hopper {
 inline constexpr int kRows = 64;       // queries of a warpgroup
 inline constexpr int kTileKeys = 128;  // keys of a tile
 
-/// With kAnyMask there are documents, or keys before the first query.
-template <int kWidth_, bool kAnyMask_>
+/// Without kAnyMask 64 queries that begin at a multiple of 64 see all of their tiles of keys but
+/// the last. With kIsBlock some of them may see no key, and results are merged.
+template <int kWidth_, bool kAnyMask_, bool kIsBlock_>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
-  static constexpr bool kAnyMask = kAnyMask_;
+  static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
@@ -38,12 +39,14 @@ struct ForwardShape {
 };
 
 struct ForwardWork {
-  CUtensorMap q, k, v, out;
+  CUtensorMap q, k, v, out;  // out of whole sequences
+  HeadView<float> sums;      // out of blocks
+  bool merges;               // sums and lse hold results over other keys
   Problem problem;
   int pairs;     // of batch and group of heads
   int together;  // pairs whose pieces are taken by length, whoever's they are
   float scale;   // of scores to powers of 2
-  float* lse;
+  StatisticsView<float> lse;
   int* counter;
 };
 
@@ -54,7 +57,7 @@ struct ForwardPiece {
   int begin, end;  // tiles of keys that pass by
   int h[kGroups];  // < 0: nothing for this one
   int query0[kGroups];
-  int first[kGroups], behind[kGroups];  // tiles it sees
+  int first[kGroups], behind[kGroups];  // tiles it sees; of blocks there may be none
 };
 
 template <class S>
@@ -152,20 +155,22 @@ class ForwardCopies {
     const int h = g * per_group_ + unit % per_group_;
     int first = 0, behind = 0;
     if (exists) {
-      const int last = min(query0 + kRows, static_cast<int>(p.queries));
-      behind = (static_cast<int>(p.query_offset) + last + S::kKeys - 1) / S::kKeys;
+      const int last = min(query0 + kRows, static_cast<int>(p.queries)) - 1;
+      const int keys = static_cast<int>(p.last_of(last)) + 1;
+      behind = (max(keys, 0) + S::kKeys - 1) / S::kKeys;
       if constexpr (S::kAnyMask) first = static_cast<int>(p.first_of(b, query0)) / S::kKeys;
     }
-    const int begin = __reduce_min_sync(0xffffffffU, exists ? first : INT_MAX);
-    const int end = __reduce_max_sync(0xffffffffU, behind);
+    const bool sees_any = exists && first < behind;
+    const int end = __reduce_max_sync(0xffffffffU, sees_any ? behind : 0);
+    const int begin = min(__reduce_min_sync(0xffffffffU, sees_any ? first : INT_MAX), end);
     const int present = __popc(__ballot_sync(0xffffffffU, exists));
     wait_for(memory_.q_empty(buffer), (turn >> 1 & 1) ^ 1);
     ForwardPiece<S::kGroups>& piece = memory_.piece(buffer);
     if (lane_ < S::kGroups) {
       piece.h[lane_] = exists ? h : -1;
       piece.query0[lane_] = query0;
-      piece.first[lane_] = exists ? first : end;
-      piece.behind[lane_] = exists ? behind : end;
+      piece.first[lane_] = sees_any ? first : end;
+      piece.behind[lane_] = sees_any ? behind : end;
     }
     if (lane_ == 0) {
       piece.b = b;

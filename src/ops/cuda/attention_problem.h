@@ -9,9 +9,10 @@ namespace heddle::ops::cuda {
 
 template <class T>
 struct HeadView {
-  T* data;
-  std::int64_t batch, position, head;  // strides
+  T* data = nullptr;
+  std::int64_t batch = 0, position = 0, head = 0;  // strides
 
+  HeadView() = default;
   HeadView(const Tensor& t)
       : data(reinterpret_cast<T*>(t.bytes())),
         batch(t.stride(0)),
@@ -22,41 +23,111 @@ struct HeadView {
   }
 };
 
+/// Of the queries' statistics, in f32.
+template <class T>
+struct StatisticsView {
+  T* data;
+  std::int64_t batch, head;  // strides
+
+  StatisticsView(const Tensor& t_BHS)
+      : data(device_data<float>(t_BHS)), batch(t_BHS.stride(0)), head(t_BHS.stride(1)) {}
+  __device__ T& at(int b, int h, std::int64_t s) const { return data[b * batch + h * head + s]; }
+};
+
+/// Keys are counted from the first one given, whatever their positions. A query that sees none has
+/// a first key behind its last.
 struct Problem {
   int heads, groups, width;
-  std::int64_t queries, keys, query_offset;
-  const std::int32_t* first_key = nullptr;  // absent: 0
+  std::int64_t queries, keys;
+  /// Query s sees no key behind this + s: from -queries, where all see none, to keys.
+  std::int64_t query_offset;
+  const std::int32_t* first_key = nullptr;  // positions; absent: 0
   std::int64_t first_key_stride = 0;
+  int key_offset = 0, step = 1;  // positions of keys
   float scale;
 
   __device__ int group_of(int h) const { return h / (heads / groups); }
+  /// The first key from a position on.
+  __device__ int key_from(int position) const {
+    const int ahead = max(position - key_offset, 0);
+    return min(step == 1 ? ahead : (ahead + step - 1) / step, static_cast<int>(keys));
+  }
   __device__ std::int64_t first_of(int b, std::int64_t s) const {
-    return first_key == nullptr ? 0 : first_key[b * first_key_stride + s];
+    return first_key == nullptr ? 0 : key_from(first_key[b * first_key_stride + s]);
   }
+  __device__ std::int64_t last_of(std::int64_t s) const { return min(query_offset + s, keys - 1); }
   __device__ bool sees(std::int64_t first, std::int64_t s, std::int64_t j) const {
-    return j >= first && j <= query_offset + s;
+    return j >= first && j <= last_of(s);
   }
-  /// Of a query's statistics.
-  __device__ std::int64_t row(int b, int h, std::int64_t s) const {
-    return (static_cast<std::int64_t>(b) * heads + h) * queries + s;
+  /// The first query that may see a key.
+  __device__ std::int64_t first_query_of(std::int64_t key) const {
+    return max(key - query_offset, std::int64_t{0});
   }
 };
 
-template <class T>
+/// How results over other keys are merged into a row.
+struct RowMerge {
+  float old_share = 1.0F, new_share = 0.0F, lse;
+
+  /// Only the difference of the two is raised to a power, and it is not positive: nothing
+  /// overflows. Either may be -infinity, that of no keys.
+  __device__ RowMerge(float old_lse, float new_lse) : lse(old_lse) {
+    if (new_lse == -INFINITY) return;
+    const float ratio = expf(-fabsf(old_lse - new_lse));
+    const float larger = 1.0F / (1.0F + ratio), smaller = ratio * larger;
+    old_share = old_lse >= new_lse ? larger : smaller;
+    new_share = old_lse >= new_lse ? smaller : larger;
+    lse = fmaxf(old_lse, new_lse) + log1pf(ratio);
+  }
+};
+
+/// Out is T for whole sequences, f32 for blocks.
+template <class T, class Out>
 struct ForwardOperands {
   Problem problem;
   HeadView<const T> q, k, v;
-  HeadView<T> out;
-  float* lse;
+  HeadView<Out> out;
+  StatisticsView<float> lse;
+  bool merges;  // into out and lse, instead of writing them
 };
 
-template <class T>
+/// Of whole sequences: delta is made of out, and gradients are written, as T. Of blocks: delta is
+/// given, and they are added, as f32.
+template <class T, class Gradient>
 struct BackwardOperands {
   Problem problem;
   HeadView<const T> dout, q, k, v, out;
-  const float* lse;
-  float* delta;
-  HeadView<T> dq, dk, dv;
+  StatisticsView<const float> lse;
+  StatisticsView<float> delta;
+  HeadView<Gradient> dq, dk, dv;
+  bool adds;
+};
+
+/// The tensors of a call, of whole sequences or, without `out`, of a block.
+struct BackwardCall {
+  const Tensor &dout_BSHK, &q_BSHK, &k_BTGK, &v_BTGK;
+  const Tensor* out_BSHK;
+  const Tensor &lse_BHS, &delta_BHS;
+  const Tensor &dq_BSHK, &dk_BTGK, &dv_BTGK;
+
+  bool is_block() const { return out_BSHK == nullptr; }
+  std::int64_t batch() const { return q_BSHK.size(0); }
+
+  template <class T, class Gradient>
+  BackwardOperands<T, Gradient> operands(const Problem& problem) const {
+    return {.problem = problem,
+            .dout = dout_BSHK,
+            .q = q_BSHK,
+            .k = k_BTGK,
+            .v = v_BTGK,
+            .out = is_block() ? HeadView<const T>() : HeadView<const T>(*out_BSHK),
+            .lse = lse_BHS,
+            .delta = delta_BHS,
+            .dq = dq_BSHK,
+            .dk = dk_BTGK,
+            .dv = dv_BTGK,
+            .adds = is_block()};
+  }
 };
 
 }  // namespace heddle::ops::cuda
