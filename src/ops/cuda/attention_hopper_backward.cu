@@ -1,6 +1,7 @@
 #include "ops/cuda/attention_blocks.h"
 #include "ops/cuda/attention_hopper_backward.h"
-#include "ops/cuda/attention_hopper_backward_kernel.h"
+#include "ops/cuda/attention_hopper_backward_narrow.h"
+#include "ops/cuda/attention_hopper_backward_wide.h"
 #include "ops/cuda/stream_state.h"
 #include "ops/cuda/tensor_map.h"
 
@@ -10,7 +11,6 @@ namespace {
 using hopper::kKeyTile, hopper::kQueryTile;
 
 constexpr int kPrepareThreads = 256, kFinishThreads = 128;
-constexpr int kSumsOfTile = kQueryTile * 64;
 
 /// What the kernel wants, as it wants it.
 struct Prepared {
@@ -29,7 +29,7 @@ __device__ float part_of_delta(const Bf16* dout, const Bf16* out, int chunk) {
 
 /// A block per 64 queries of a head: delta (of whole sequences = the sum of dout * out), lse, and
 /// cleared sums of dq. Those of head 0 also copy the first keys and find what queries see keys.
-template <class Gradient>
+template <int kWidth, class Gradient>
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(BackwardOperands<Bf16, Gradient> o, int query_tiles, int key_tiles,
                    Prepared to) {
@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
   const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h;
   const auto queries = static_cast<int>(p.queries);
 
+  constexpr int kSumsOfTile = kQueryTile * kWidth;
   auto* const sums =
       reinterpret_cast<float4*>(to.dq_sums + (head * query_tiles + tile) * kSumsOfTile);
 #pragma unroll
@@ -52,6 +53,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     if constexpr (hopper::kIsBlock<Gradient>) {
       if (chunk == 0 && exists) delta = o.delta.at(b, h, s);
     } else {
+      static_assert(kWidth == 64);
       if (exists) delta = part_of_delta(o.dout.at(b, s, h), o.out.at(b, s, h), chunk);
 #pragma unroll
       for (int other = 1; other < 8; other *= 2) {
@@ -87,25 +89,28 @@ __global__ void __launch_bounds__(kPrepareThreads)
 }
 
 /// dq from its sums; a block per 64 queries of a head.
-template <class Gradient>
+template <int kWidth, class Gradient>
 __global__ void __launch_bounds__(kFinishThreads)
     finish_kernel(const float* dq_sums, HeadView<Gradient> dq, int queries, int heads,
                   int query_tiles, float scale) {
   const int h = static_cast<int>(blockIdx.x) % heads, b = static_cast<int>(blockIdx.y);
   const int tile = static_cast<int>(blockIdx.x) / heads, first = tile * kQueryTile;
   const std::int64_t head = static_cast<std::int64_t>(b) * heads + h;
-  const auto* const from =
-      reinterpret_cast<const float4*>(dq_sums + (head * query_tiles + tile) * kSumsOfTile);
-  float sums[32];
+  const auto* from =
+      reinterpret_cast<const float4*>(dq_sums + (head * query_tiles + tile) * kQueryTile * kWidth);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 four = from[kFinishThreads * i + threadIdx.x];
-    sums[4 * i] = four.x;
-    sums[4 * i + 1] = four.y;
-    sums[4 * i + 2] = four.z;
-    sums[4 * i + 3] = four.w;
+  for (int column = 0; column < kWidth; column += 64, from += 8 * kFinishThreads) {
+    float sums[32];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float4 four = from[kFinishThreads * i + threadIdx.x];
+      sums[4 * i] = four.x;
+      sums[4 * i + 1] = four.y;
+      sums[4 * i + 2] = four.z;
+      sums[4 * i + 3] = four.w;
+    }
+    hopper::put_sums(sums, scale, dq.at(b, first, h) + column, dq.position, queries - first);
   }
-  hopper::put_sums(sums, scale, dq.at(b, first, h), dq.position, queries - first);
 }
 
 hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch) {
@@ -124,12 +129,13 @@ hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch) {
           .chunk = 16};
 }
 
-Prepared carve(Carver& carver, const hopper::BackwardJobs& jobs, std::int64_t batch) {
+Prepared carve(Carver& carver, const hopper::BackwardJobs& jobs, std::int64_t batch,
+               std::int64_t width) {
   const std::int64_t padded = static_cast<std::int64_t>(jobs.query_tiles) * kQueryTile;
   const std::int64_t rows = batch * jobs.heads * padded;
   return {.lse = carver.take<float>(rows),
           .delta = carver.take<float>(rows),
-          .dq_sums = carver.take<float>(rows * 64),
+          .dq_sums = carver.take<float>(rows * width),
           .first_keys = carver.take<int>(batch * padded),
           .tile_ends = carver.take<int>(batch * jobs.key_tiles),
           .next_job = carver.take<int>(1)};
@@ -139,52 +145,60 @@ bool suits(const Problem& p, const BackwardCall& call) {
   constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
   return suits_tensor_cores(p, {&call.dout_BSHK, &call.q_BSHK, &call.k_BTGK, &call.v_BTGK,
                                 &call.dq_BSHK, &call.dk_BTGK, &call.dv_BTGK}) &&
-         (call.is_block() || is_aligned(*call.out_BSHK)) && p.width == 64 &&
+         (call.is_block() ? p.width == 64 || p.width == 128
+                          : p.width == 64 && is_aligned(*call.out_BSHK)) &&
          call.batch() * p.heads * std::max(p.queries, p.keys) <= kMostRows;
 }
 
-template <class Gradient>
+template <int kWidth, class Gradient>
 void launch(const hopper::BackwardTensors<Gradient>& tensors, bool has_documents,
             const StreamState& state) {
-  const auto kernel = has_documents ? hopper::backward_kernel<true, Gradient>
-                                    : hopper::backward_kernel<false, Gradient>;
-  HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   hopper::kBackwardBytes));
+  using S = hopper::BackwardShape<kWidth>;
+  constexpr int kBytes = hopper::kBackwardBytes<S>;
+  const auto kernel = [&] {
+    if constexpr (kWidth == 64) {
+      return has_documents ? hopper::backward_kernel<true, Gradient>
+                           : hopper::backward_kernel<false, Gradient>;
+    } else {
+      return has_documents ? hopper::wide_backward_kernel<true>
+                           : hopper::wide_backward_kernel<false>;
+    }
+  }();
+  HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int blocks = std::min(state.processors, tensors.jobs.group_count * tensors.jobs.key_tiles);
-  kernel<<<static_cast<unsigned>(blocks), hopper::kBackwardThreads, hopper::kBackwardBytes,
-           state.stream>>>(tensors);
+  kernel<<<static_cast<unsigned>(blocks), S::kThreads, kBytes, state.stream>>>(tensors);
   HEDDLE_CUDA(cudaGetLastError());
 }
 
-template <class Gradient>
+template <int kWidth, class Gradient>
 void run(const Problem& problem, const BackwardCall& call, StreamState& state) {
   const hopper::BackwardJobs jobs = jobs_of(problem, call.batch());
   Carver sizes(nullptr);
-  carve(sizes, jobs, call.batch());
+  carve(sizes, jobs, call.batch(), kWidth);
   Carver parts(state.workspace.at_least(sizes.used_bytes()));
-  const Prepared prepared = carve(parts, jobs, call.batch());
+  const Prepared prepared = carve(parts, jobs, call.batch(), kWidth);
   const dim3 tiles(static_cast<unsigned>(jobs.query_tiles * jobs.heads),
                    static_cast<unsigned>(call.batch()));
-  prepare_kernel<<<tiles, kPrepareThreads, 0, state.stream>>>(
+  prepare_kernel<kWidth><<<tiles, kPrepareThreads, 0, state.stream>>>(
       call.operands<Bf16, Gradient>(problem), jobs.query_tiles, jobs.key_tiles, prepared);
   HEDDLE_CUDA(cudaGetLastError());
-  launch<Gradient>({.q = tensor_map(call.q_BSHK, {1, kQueryTile, 1, 64}),
-                    .k = tensor_map(call.k_BTGK, {1, kKeyTile, 1, 64}),
-                    .v = tensor_map(call.v_BTGK, {1, kKeyTile, 1, 64}),
-                    .dout = tensor_map(call.dout_BSHK, {1, kQueryTile, 1, 64}),
-                    .lse = prepared.lse,
-                    .delta = prepared.delta,
-                    .first_keys = prepared.first_keys,
-                    .tile_ends = prepared.tile_ends,
-                    .dq_sums = prepared.dq_sums,
-                    .next_job = prepared.next_job,
-                    .dk = call.dk_BTGK,
-                    .dv = call.dv_BTGK,
-                    .jobs = jobs,
-                    .scale = problem.scale,
-                    .scale_log2 = problem.scale * kLog2E},
-                   problem.first_key != nullptr, state);
-  finish_kernel<Gradient><<<tiles, kFinishThreads, 0, state.stream>>>(
+  launch<kWidth, Gradient>({.q = tensor_map(call.q_BSHK, {1, kQueryTile, 1, 64}),
+                            .k = tensor_map(call.k_BTGK, {1, kKeyTile, 1, 64}),
+                            .v = tensor_map(call.v_BTGK, {1, kKeyTile, 1, 64}),
+                            .dout = tensor_map(call.dout_BSHK, {1, kQueryTile, 1, 64}),
+                            .lse = prepared.lse,
+                            .delta = prepared.delta,
+                            .first_keys = prepared.first_keys,
+                            .tile_ends = prepared.tile_ends,
+                            .dq_sums = prepared.dq_sums,
+                            .next_job = prepared.next_job,
+                            .dk = call.dk_BTGK,
+                            .dv = call.dv_BTGK,
+                            .jobs = jobs,
+                            .scale = problem.scale,
+                            .scale_log2 = problem.scale * kLog2E},
+                           problem.first_key != nullptr, state);
+  finish_kernel<kWidth, Gradient><<<tiles, kFinishThreads, 0, state.stream>>>(
       prepared.dq_sums, call.dq_BSHK, jobs.queries, jobs.heads, jobs.query_tiles, problem.scale);
   HEDDLE_CUDA(cudaGetLastError());
 }
@@ -195,7 +209,13 @@ bool hopper_attention_backward(const Problem& problem, const BackwardCall& call,
   if (stream.is_deterministic() || !suits(problem, call)) return false;
   StreamState& state = state_of(stream);
   if (!state.is_hopper) return false;
-  call.is_block() ? run<float>(problem, call, state) : run<Bf16>(problem, call, state);
+  if (!call.is_block()) {
+    run<64, Bf16>(problem, call, state);
+  } else if (problem.width == 64) {
+    run<64, float>(problem, call, state);
+  } else {
+    run<128, float>(problem, call, state);
+  }
   return true;
 }
 

@@ -136,8 +136,20 @@ __device__ __forceinline__ void multiply_rows(float (&d)[32], std::uint64_t a, s
   for (int k = 0; k < 4; ++k) multiply_add(d, a + k * kNextInRow, b + k * kNextInRow, k != 0);
 }
 
+/// The same of rows in kBlocks blocks, which lie `next_a` and `next_b` behind each other.
+template <int kBlocks>
+__device__ __forceinline__ void multiply_rows(float (&d)[32], std::uint64_t a, int next_a,
+                                              std::uint64_t b, int next_b) {
+#pragma unroll
+  for (int k = 0; k < 4 * kBlocks; ++k) {
+    const std::uint64_t step = k % 4 * kNextInRow;
+    multiply_add(d, a + k / 4 * next_a + step, b + k / 4 * next_b + step, k != 0);
+  }
+}
+
 /// d += left times b.
-__device__ __forceinline__ void multiply_left(float (&d)[32], const std::uint32_t (&left)[4][4],
+template <int kN>
+__device__ __forceinline__ void multiply_left(float (&d)[kN], const std::uint32_t (&left)[4][4],
                                               std::uint64_t b) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) multiply_add<1>(d, left[k], b + k * kNextRows, true);
