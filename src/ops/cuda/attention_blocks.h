@@ -25,7 +25,8 @@ struct WarpQueries {
   int first_open, last_open;  // keys that all of them see
 
   /// `begin_ + 32` may lie behind the last query; what lies there is computed and thrown away.
-  __device__ WarpQueries(const Problem& p, int b, int begin_) : begin(begin_) {
+  template <class Sight>
+  __device__ WarpQueries(const Sight& p, int b, int begin_) : begin(begin_) {
     const int last = min(begin + 32, static_cast<int>(p.queries)) - 1;
     first_seen = static_cast<int>(p.first_of(b, min(begin, last)));
     last_seen = begin <= last ? static_cast<int>(p.last_of(last)) : -1;
@@ -39,8 +40,8 @@ struct WarpQueries {
     return key0 >= first_open && key0 + keys - 1 <= last_open;
   }
 
-  template <int kN>
-  __device__ __forceinline__ void hide_unseen(const Problem& p, int b, int key0,
+  template <int kN, class Sight>
+  __device__ __forceinline__ void hide_unseen(const Sight& p, int b, int key0,
                                               float (&scores)[2][kN][4]) const {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
@@ -99,12 +100,14 @@ __device__ __forceinline__ void add_rows(const float (&sums)[kM][kWidth / 8][4],
     const int row = begin + 8 * i + lane_id() / 4;
     if (row >= end) continue;
     float* const at = to + row * stride + lane_id() % 4 * 2;
+    const auto two = [&](int n) { return reinterpret_cast<float2*>(at + 8 * n); };
+    float2 old[kWidth / 8];  // all are on their way before the first is needed
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) old[n] = 8 * n < width ? *two(n) : float2{};
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
       if (8 * n >= width) break;
-      auto* const two = reinterpret_cast<float2*>(at + 8 * n);
-      const float2 old = *two;
-      *two = {old.x + sums[i / 2][n][i % 2 * 2], old.y + sums[i / 2][n][i % 2 * 2 + 1]};
+      *two(n) = {old[n].x + sums[i / 2][n][i % 2 * 2], old[n].y + sums[i / 2][n][i % 2 * 2 + 1]};
     }
   }
 }

@@ -33,7 +33,7 @@ template <int kWidth, class Gradient>
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(BackwardOperands<Bf16, Gradient> o, int query_tiles, int key_tiles,
                    Prepared to) {
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int h = static_cast<int>(blockIdx.x) % p.heads, b = static_cast<int>(blockIdx.y);
   const int tile = static_cast<int>(blockIdx.x) / p.heads;
   const int thread = static_cast<int>(threadIdx.x), chunk = thread % 8;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     const int row = i + thread / 8, s = tile * kQueryTile + row;
     const bool exists = s < queries;
     float delta = 0.0F;
-    if constexpr (hopper::kIsBlock<Gradient>) {
+    if constexpr (kIsBlock<Gradient>) {
       if (chunk == 0 && exists) delta = o.delta.at(b, h, s);
     } else {
       static_assert(kWidth == 64);
@@ -113,17 +113,22 @@ __global__ void __launch_bounds__(kFinishThreads)
   }
 }
 
-hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch) {
+/// All heads of a key/value head together, for dk and dv are written once; fewer where they are
+/// added and there would be too few jobs to fill the card.
+hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch, bool is_block, int processors) {
   const auto queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
+  const std::int64_t tiles_of_heads = batch * p.heads * ((keys + kKeyTile - 1) / kKeyTile);
+  int per_job = p.heads / p.groups;
+  while (is_block && per_job % 2 == 0 && tiles_of_heads / per_job < 4 * processors) per_job /= 2;
   return {.heads = p.heads,
           .groups = p.groups,
-          .per_group = p.heads / p.groups,
+          .per_job = per_job,
           .queries = queries,
           .keys = keys,
           .offset = static_cast<int>(p.query_offset),
           .query_tiles = (queries + kQueryTile - 1) / kQueryTile,
           .key_tiles = (keys + kKeyTile - 1) / kKeyTile,
-          .group_count = static_cast<int>(batch) * p.groups,
+          .set_count = static_cast<int>(batch) * p.heads / per_job,
           // Enough to fill the card with blocks of which the longest start first; few enough for
           // the sums of dq that are added to at a time to stay in the cache.
           .chunk = 16};
@@ -165,14 +170,15 @@ void launch(const hopper::BackwardTensors<Gradient>& tensors, bool has_documents
     }
   }();
   HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const int blocks = std::min(state.processors, tensors.jobs.group_count * tensors.jobs.key_tiles);
+  const int blocks = std::min(state.processors, tensors.jobs.set_count * tensors.jobs.key_tiles);
   kernel<<<static_cast<unsigned>(blocks), S::kThreads, kBytes, state.stream>>>(tensors);
   HEDDLE_CUDA(cudaGetLastError());
 }
 
 template <int kWidth, class Gradient>
 void run(const Problem& problem, const BackwardCall& call, StreamState& state) {
-  const hopper::BackwardJobs jobs = jobs_of(problem, call.batch());
+  const hopper::BackwardJobs jobs =
+      jobs_of(problem, call.batch(), call.is_block(), state.processors);
   Carver sizes(nullptr);
   carve(sizes, jobs, call.batch(), kWidth);
   Carver parts(state.workspace.at_least(sizes.used_bytes()));

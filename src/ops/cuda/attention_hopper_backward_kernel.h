@@ -16,18 +16,20 @@ namespace heddle::ops::cuda::hopper {
 constexpr int kKeyTile = 128, kQueryTile = 64;
 
 struct BackwardJobs {
-  int heads, groups, per_group;  // heads, key/value heads, and heads of one of those
-  int queries, keys, offset;     // query s sees no key behind offset + s
+  int heads, groups;          // heads, and key/value heads
+  int per_job;                // heads of a job, all of which have one key/value head
+  int queries, keys, offset;  // query s sees no key behind offset + s
   int query_tiles, key_tiles;
-  int group_count;  // of all key/value heads of the batch
-  int chunk;        // so many of them are worked on at the same time
+  int set_count;  // sets of a job's heads in the batch
+  int chunk;      // so many of them are worked on at the same time
 };
 
 struct Job {
-  int batch, group, key_tile;
-  int first_tile;  // of queries that see the first keys
-  int skipped;     // so many of the first tiles, 0 or 1, do not see the later half of the keys
-  int tiles;       // of queries of each head; 0: there are no more jobs
+  int batch, group, head, key_tile;  // the first of its heads
+  int first_tile;                    // of queries that see the first keys
+  int skipped;  // so many of the first tiles, 0 or 1, do not see the later half of the keys
+  int start;    // the tile that comes first; behind the last one is the first
+  int tiles;    // of queries of each head; 0: there are no more jobs
 };
 
 /// The first tile of queries that sees a key.
@@ -35,21 +37,25 @@ __device__ __forceinline__ int first_query_tile(int key, int offset) {
   return max(key - offset, 0) / kQueryTile;
 }
 
-/// Without its tiles. In a chunk of key/value heads the longest come first.
+/// Without its tiles. In a chunk of sets of heads the longest come first.
 __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
   const int per_chunk = all.chunk * all.key_tiles;
   const int chunk = index / per_chunk, in_chunk = index - chunk * per_chunk;
-  const int groups = min(all.chunk, all.group_count - chunk * all.chunk);
-  const int key_tile = in_chunk / groups, group = chunk * all.chunk + in_chunk - key_tile * groups;
+  const int sets = min(all.chunk, all.set_count - chunk * all.chunk);
+  const int key_tile = in_chunk / sets;
+  const int head = (chunk * all.chunk + in_chunk - key_tile * sets) * all.per_job;
+  const int batch = head / all.heads, own = head - batch * all.heads;
   const int first = first_query_tile(key_tile * kKeyTile, all.offset);
   const int first_of_half = first_query_tile(key_tile * kKeyTile + 64, all.offset);
-  return {group / all.groups, group % all.groups, key_tile, first, first_of_half - first, 0};
+  return {.batch = batch,
+          .group = own / (all.heads / all.groups),
+          .head = own,
+          .key_tile = key_tile,
+          .first_tile = first,
+          .skipped = first_of_half - first,
+          .start = 0,
+          .tiles = 0};
 }
-
-/// Of whole sequences, where queries and keys are the same positions, gradients are bf16 and
-/// written; those of blocks are f32 and added.
-template <class Gradient>
-inline constexpr bool kIsBlock = std::is_same_v<Gradient, float>;
 
 template <class Gradient>
 struct BackwardTensors {
@@ -123,7 +129,7 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
   Turn<S::kJobs> job_turn;
   Turn<S::kStages> turn;
   const BackwardJobs& all = t.jobs;
-  const int jobs = all.group_count * all.key_tiles;
+  const int jobs = all.set_count * all.key_tiles;
   constexpr int kRowBytes = kQueryTile * 4;
   constexpr int kStageBytes = 2 * S::kBlocks * kTileBytes + (kDocuments ? 3 : 2) * kRowBytes;
   for (int index = static_cast<int>(blockIdx.x);;) {
@@ -138,7 +144,12 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
     const int end = t.tile_ends[job.batch * all.key_tiles + job.key_tile];
     job.tiles = end - job.first_tile;
     index = static_cast<int>(gridDim.x) + atomicAdd(t.next_job, 1);
-    if (kIsBlock<Gradient> && job.tiles <= 0) continue;
+    if constexpr (kIsBlock<Gradient>) {
+      if (job.tiles <= 0) continue;
+      // Blocks of threads that add to the same sums of dq at the same time would wait for each
+      // other. Where queries see all keys, they begin apart.
+      if (job.skipped == 0) job.start = 2 * job.key_tile % job.tiles;
+    }
     m.jobs[job_turn.index] = job;
     arrive_and_expect(job_full, 4 * S::kBlocks * kTileBytes);
     const int key0 = job.key_tile * kKeyTile;
@@ -148,9 +159,11 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
       start_box(m.values[job_turn.index][c], t.v, job_full, 64 * c, job.group, key0, job.batch);
     }
     job_turn.advance();
-    for (int h = job.group * all.per_group; h < (job.group + 1) * all.per_group; ++h) {
+    const int start = job.first_tile + job.start;
+    for (int h = job.head; h < job.head + all.per_job; ++h) {
+      int tile = start;
 #pragma unroll 1
-      for (int tile = job.first_tile; tile < end; ++tile) {
+      do {
         wait_for(&m.empty[turn.index], turn.parity ^ 1);
         std::uint64_t* const full = &m.full[turn.index];
         arrive_and_expect(full, kStageBytes);
@@ -173,7 +186,8 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
                       full);
         }
         turn.advance();
-      }
+        if (++tile == end) tile = job.first_tile;
+      } while (tile != start);
     }
   }
 }
@@ -204,27 +218,48 @@ __device__ __forceinline__ void hide_later_documents(float (&scores)[32], const 
   }
 }
 
-/// Hides the pairs of tile `tile` of a head's queries, the one whose first keys are given, and of
-/// the 64 keys that do not see each other.
+/// Which of a job's queries see which of 64 keys, half `half` of its keys.
 template <bool kDocuments, class Gradient>
-__device__ __forceinline__ void hide_unseen(const BackwardTensors<Gradient>& t, const Job& job,
-                                            int half, int tile, int skipped, const int* first_keys,
-                                            float (&scores)[32]) {
-  if constexpr (kIsBlock<Gradient>) {
-    const int first = uniform(job.key_tile) * kKeyTile + half * 64;
-    const int shift = first - t.jobs.offset - (uniform(job.first_tile) + tile) * kQueryTile;
-    if (shift > 1 - kQueryTile) hide_earlier_queries(scores, shift);
-    if (t.jobs.keys - first < 64) hide_keys_from(scores, t.jobs.keys - first);
-  } else {
-    if (tile == skipped) hide_earlier_queries(scores, 0);
-  }
-  if constexpr (kDocuments) {
-    const int first = uniform(job.key_tile) * kKeyTile + half * 64;
-    if (uniform(first_keys[kQueryTile - 1]) > first) {
-      hide_later_documents(scores, first_keys, first);
+class KeySight {
+ public:
+  __device__ __forceinline__ KeySight(const BackwardTensors<Gradient>& t, const Job& job, int half)
+      : job_(job), half_(half) {
+    if constexpr (kIsBlock<Gradient>) {
+      const int first = first_key();
+      shift_ = first - t.jobs.offset - uniform(job.first_tile) * kQueryTile;
+      keys_ = t.jobs.keys - first;
     }
   }
-}
+
+  /// Hides the pairs of tile `tile` of a head's queries, and their first keys, that do not see each
+  /// other.
+  __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, int skipped,
+                                              const int* first_keys) const {
+    if constexpr (kIsBlock<Gradient>) {
+      const int shift = shift_ - tile * kQueryTile;
+      if (shift > 1 - kQueryTile) hide_earlier_queries(scores, shift);
+      if (keys_ < 64) hide_keys_from(scores, keys_);
+    } else {
+      if (tile == skipped) hide_earlier_queries(scores, 0);
+    }
+    if constexpr (kDocuments) {
+      const int first = first_key();
+      if (uniform(first_keys[kQueryTile - 1]) > first) {
+        hide_later_documents(scores, first_keys, first);
+      }
+    }
+  }
+
+ private:
+  /// Read where it is needed: registers are short.
+  __device__ __forceinline__ int first_key() const {
+    return uniform(job_.key_tile) * kKeyTile + half_ * 64;
+  }
+
+  const Job& job_;
+  const int half_;
+  int shift_, keys_;  // of blocks: query `shift_` of the first tile is at the first key's position
+};
 
 /// So many of the first tiles of a head do not see half `half` of the keys.
 template <class Gradient>

@@ -21,11 +21,12 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<Gradient>& 
     if (tiles == 0) return;
     const std::uint64_t keys0 = across_sum(m.keys[job_turn.index][0][0], 0);
     const std::uint64_t keys1 = across_sum(m.keys[job_turn.index][0][1], 0);
-    const int row = (job.batch * t.jobs.heads + job.group * t.jobs.per_group) * t.jobs.query_tiles;
-    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile) * 4096 +
+    const int row = (job.batch * t.jobs.heads + job.head) * t.jobs.query_tiles;
+    const int start = kIsBlock<Gradient> ? uniform(job.start) : 0;
+    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile + start) * 4096 +
                 threadIdx.x % 128 * 4;
     const int skipped = kIsBlock<Gradient> ? uniform(job.skipped) : 1;
-    for (int head = 0; head < t.jobs.per_group; ++head) {
+    for (int head = 0; head < t.jobs.per_job; ++head) {
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
         float sums[32];
@@ -52,8 +53,9 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<Gradient>& 
           add_four(to + 512 * i, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
         }
         to += 4096;
+        if (kIsBlock<Gradient> && tile == tiles - 1 - start) to -= tiles * 4096;
       }
-      to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * 4096;
+      to += static_cast<std::int64_t>(t.jobs.query_tiles - (kIsBlock<Gradient> ? 0 : tiles)) * 4096;
     }
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
@@ -86,7 +88,9 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t,
     for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
     // Of the tiles of a head the first `skipped` do not see these keys.
     const int skipped = skipped_tiles<Gradient>(m.jobs[job_turn.index], half);
-    int tile = skipped, left = t.jobs.per_group * (tiles - skipped);
+    const KeySight<kDocuments, Gradient> sight(t, m.jobs[job_turn.index], half);
+    int tile = skipped, left = t.jobs.per_job * (tiles - skipped);
+    if constexpr (kIsBlock<Gradient>) tile += uniform(m.jobs[job_turn.index].start);
     const auto skip = [&] {
       wait_for(&m.full[turn.index], turn.parity);
       arrive(&m.empty[turn.index]);
@@ -101,7 +105,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t,
       lse.load(m.lse[turn.index]);
       wait_for_products<0>();
     } else {
-      for (int head = 0; skipped != 0 && head < t.jobs.per_group; ++head) skip();
+      for (int head = 0; skipped != 0 && head < t.jobs.per_job; ++head) skip();
     }
     int done = -1;  // the stage of the tile before
     for (; left > 0; --left) {
@@ -119,8 +123,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t,
       // After the last tile its scores once more, for nothing: a branch there would make the
       // compiler wait for each product.
       const Turn<kStages> next = left > 1 ? turn : here;
-      hide_unseen<kDocuments>(t, m.jobs[job_turn.index], half, now, skipped,
-                              m.first_keys[here.index], scores);
+      sight.hide_unseen(scores, now, skipped, m.first_keys[here.index]);
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int j = i / 4 * 2;

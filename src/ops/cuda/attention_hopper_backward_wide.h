@@ -32,18 +32,20 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<float>& t,
     const std::uint64_t keys_across = across_sum(m.keys[job_turn.index][half], 0);
     float* to;
     {
-      const int head = job.batch * t.jobs.heads + job.group * t.jobs.per_group;
+      const int head = job.batch * t.jobs.heads + job.head;
       const std::int64_t first = static_cast<std::int64_t>(head) * t.jobs.query_tiles;
-      to = t.dq_sums + (first + job.first_tile) * kSums + half * 4096 + threadIdx.x % 128 * 4;
+      to = t.dq_sums + (first + job.first_tile + job.start) * kSums + half * 4096 +
+           threadIdx.x % 128 * 4;
     }
+    const KeySight<kDocuments, float> sight(t, job, half);
 
     float dk[64], dv[64];
 #pragma unroll
     for (int i = 0; i < 64; ++i) dk[i] = dv[i] = 0.0F;
     int done = -1;  // the stage of the tile before, whose dk is under way
-    int tile = 0;
+    int tile = uniform(job.start), before_next_head = tiles;
 #pragma unroll 1
-    for (int left = t.jobs.per_group * tiles; left > 0; --left) {
+    for (int left = t.jobs.per_job * tiles; left > 0; --left) {
       float scores[32], gradients[32];
       std::uint32_t p[4][4], ds[4][4];
       const int stage = turn.index;
@@ -59,7 +61,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<float>& t,
       settle(scores);
       if (done >= 0) arrive(&m.empty[done]);
       done = stage;
-      hide_unseen<kDocuments>(t, job, half, tile, 0, m.first_keys[stage], scores);
+      sight.hide_unseen(scores, tile, 0, m.first_keys[stage]);
       LaneValues<float> row_values;
       row_values.load(m.lse[stage]);
 #pragma unroll
@@ -108,7 +110,11 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<float>& t,
       gradient_tile ^= 1;
       if (++tile == tiles) {
         tile = 0;
-        to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * kSums;
+        to -= tiles * kSums;
+      }
+      if (--before_next_head == 0) {
+        before_next_head = tiles;
+        to += static_cast<std::int64_t>(t.jobs.query_tiles) * kSums;
       }
     }
     wait_for_products<0>();

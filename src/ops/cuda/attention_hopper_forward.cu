@@ -16,13 +16,14 @@ using namespace hopper;
 template <class S>
 class Rows {
  public:
-  __device__ __forceinline__ Rows(const ForwardWork& work, const ForwardMemory<S>& memory,
-                                  int group, int buffer, Turn<S::kStages>& ring)
+  __device__ __forceinline__ Rows(const ForwardWork<S::kIsBlock>& work,
+                                  const ForwardMemory<S>& memory, int group, int buffer,
+                                  Turn<S::kStages>& ring)
       : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
     query0_ = uniform(piece().query0[group]);
     row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
     if constexpr (S::kAnyMask) {
-      const Problem& p = work_.problem;
+      const auto& p = work_.problem;
       const int b = piece().b;
       first_key_[0] = static_cast<int>(p.first_of(b, min(row_, queries() - 1)));
       first_key_[1] = static_cast<int>(p.first_of(b, min(row_ + 8, queries() - 1)));
@@ -140,38 +141,43 @@ class Rows {
   /// Rows that see no key are 0 in the first block and left alone in others.
   __device__ __forceinline__ void store_sums() {
     const int b = piece().b, h = piece().h[group_];
-    float share[2], old_share[2];
+    constexpr int kFours = S::kWidth / 16;  // of a row
+    float share[2], old_share[2], old_lse[2], total[2];
     bool is_stored[2];
+    float4* place[2];
+    float4 old[2][kFours];  // all are on their way before the first is needed
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int s = row_ + 8 * r;
-      const float total = reduce_lanes<4>(softmax_.sum[r], Sum{});
-      const bool sees_any = total != 0.0F;
-      is_stored[r] = s < queries() && (sees_any || !work_.merges);
-      const float old_lse = is_stored[r] && work_.merges ? work_.lse.at(b, h, s) : -INFINITY;
-      __syncwarp();  // all lanes have it before one writes
-      const RowMerge merge(old_lse,
-                           sees_any ? kLn2 * (softmax_.reference[r] + log2f(total)) : -INFINITY);
-      share[r] = sees_any ? merge.new_share / total : 0.0F;
+      total[r] = reduce_lanes<4>(softmax_.sum[r], Sum{});
+      is_stored[r] = s < queries() && (total[r] != 0.0F || !work_.merges);
+      place[r] = reinterpret_cast<float4*>(work_.sums.at(b, s, h) + first_of_four());
+      const bool is_merged = is_stored[r] && work_.merges;
+      old_lse[r] = is_merged ? work_.lse.at(b, h, s) : -INFINITY;
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) old[r][i] = is_merged ? place[r][4 * i] : float4{};
+    }
+    __syncwarp();  // all lanes have them before one writes
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const bool sees_any = total[r] != 0.0F;
+      const float lse = sees_any ? kLn2 * (softmax_.reference[r] + log2f(total[r])) : -INFINITY;
+      const RowMerge merge(old_lse[r], lse);
+      share[r] = sees_any ? merge.new_share / total[r] : 0.0F;
       old_share[r] = merge.old_share;
-      if (is_stored[r] && lane_id() % 4 == 0) work_.lse.at(b, h, s) = merge.lse;
+      if (is_stored[r] && lane_id() % 4 == 0) work_.lse.at(b, h, row_ + 8 * r) = merge.lse;
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float* const to = work_.sums.at(b, row_ + 8 * r, h) + first_of_four();
 #pragma unroll
-      for (int i = 0; i < S::kWidth / 16; ++i) {
+      for (int i = 0; i < kFours; ++i) {
         const int at = 8 * i + 2 * r;
-        float4 four = four_of(out_[at], out_[at + 1], out_[at + 4], out_[at + 5]);
+        const float4 four = four_of(out_[at], out_[at + 1], out_[at + 4], out_[at + 5]);
         if (!is_stored[r]) continue;
-        auto* const place = reinterpret_cast<float4*>(to + 16 * i);
-        four = {share[r] * four.x, share[r] * four.y, share[r] * four.z, share[r] * four.w};
-        if (work_.merges) {
-          const float4 old = *place;
-          four = {fmaf(old_share[r], old.x, four.x), fmaf(old_share[r], old.y, four.y),
-                  fmaf(old_share[r], old.z, four.z), fmaf(old_share[r], old.w, four.w)};
-        }
-        *place = four;
+        place[r][4 * i] = {fmaf(old_share[r], old[r][i].x, share[r] * four.x),
+                           fmaf(old_share[r], old[r][i].y, share[r] * four.y),
+                           fmaf(old_share[r], old[r][i].z, share[r] * four.z),
+                           fmaf(old_share[r], old[r][i].w, share[r] * four.w)};
       }
     }
   }
@@ -273,7 +279,7 @@ class Rows {
     ring_.advance();
   }
 
-  const ForwardWork& work_;
+  const ForwardWork<S::kIsBlock>& work_;
   const ForwardMemory<S>& memory_;
   const int group_, buffer_;
   Turn<S::kStages>& ring_;
@@ -286,8 +292,8 @@ class Rows {
 
 /// What a warpgroup does that computes.
 template <class S>
-__device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMemory<S>& memory,
-                                        int group) {
+__device__ __forceinline__ void compute(const ForwardWork<S::kIsBlock>& work,
+                                        const ForwardMemory<S>& memory, int group) {
   Turn<S::kStages> ring;
   const auto pass_by = [&](int begin, int end) {
 #pragma unroll 1
@@ -334,7 +340,7 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    forward_kernel(const __grid_constant__ ForwardWork work) {
+    forward_kernel(const __grid_constant__ ForwardWork<S::kIsBlock> work) {
   extern __shared__ unsigned char raw[];
   const ForwardMemory<S> memory(raw);
   if (threadIdx.x == 0) memory.init();
@@ -350,11 +356,25 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 }
 
 template <class S>
-void launch(const ForwardWork& work, StreamState& state) {
+void launch(const ForwardWork<S::kIsBlock>& work, StreamState& state) {
   HEDDLE_CUDA(cudaFuncSetAttribute(forward_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    S::kBytes));
   forward_kernel<S><<<state.processors, S::kThreads, S::kBytes, state.stream>>>(work);
   HEDDLE_CUDA(cudaGetLastError());
+}
+
+template <bool kIsBlock>
+void run(const ForwardWork<kIsBlock>& work, StreamState& state) {
+  const Problem& p = work.problem;
+  const bool sees_all = p.query_offset + 1 >= p.keys;
+  const bool any_mask = p.first_key != nullptr || (p.query_offset % kRows != 0 && !sees_all);
+  if (p.width == 64) {
+    any_mask ? launch<ForwardShape<64, true, kIsBlock>>(work, state)
+             : launch<ForwardShape<64, false, kIsBlock>>(work, state);
+  } else {
+    any_mask ? launch<ForwardShape<128, true, kIsBlock>>(work, state)
+             : launch<ForwardShape<128, false, kIsBlock>>(work, state);
+  }
 }
 
 }  // namespace
@@ -373,36 +393,23 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
   const std::int64_t pairs = q_BSHK.size(0) * problem.groups;
   const std::int64_t pair_bytes = 4 * problem.keys * problem.width;
   const std::int64_t together = std::clamp<std::int64_t>(kCachedBytes / pair_bytes, 1, pairs);
-  const bool is_block = out_BSHK.dtype() == DType::f32;
   const auto tiles = [](const Tensor& t, int rows) { return tensor_map(t, {1, rows, 1, 64}); };
-  const ForwardWork work{.q = tiles(q_BSHK, kRows),
-                         .k = tiles(k_BTGK, kTileKeys),
-                         .v = tiles(v_BTGK, kTileKeys),
-                         .out = is_block ? CUtensorMap{} : tiles(out_BSHK, kRows),
-                         .sums = is_block ? HeadView<float>(out_BSHK) : HeadView<float>(),
-                         .merges = block == KeyBlock::further,
-                         .problem = problem,
-                         .pairs = static_cast<int>(pairs),
-                         .together = static_cast<int>(together),
-                         .scale = problem.scale * kLog2E,
-                         .lse = lse_BHS,
-                         .counter = state.work_counter};
-  const bool sees_all = problem.query_offset + 1 >= problem.keys;
-  const bool any_mask =
-      problem.first_key != nullptr || (problem.query_offset % kRows != 0 && !sees_all);
-  const auto run = [&](auto any_mask, auto is_block) {
-    if (problem.width == 64) {
-      launch<ForwardShape<64, any_mask(), is_block()>>(work, state);
-    } else {
-      launch<ForwardShape<128, any_mask(), is_block()>>(work, state);
-    }
-  };
-  using std::false_type, std::true_type;
-  if (is_block) {
-    any_mask ? run(true_type{}, true_type{}) : run(false_type{}, true_type{});
-  } else {
-    any_mask ? run(true_type{}, false_type{}) : run(false_type{}, false_type{});
-  }
+  visit_float(out_BSHK.dtype(), [&](auto result) {
+    constexpr bool kBlock = kIsBlock<decltype(result)>;
+    run(ForwardWork<kBlock>{.q = tiles(q_BSHK, kRows),
+                            .k = tiles(k_BTGK, kTileKeys),
+                            .v = tiles(v_BTGK, kTileKeys),
+                            .out = kBlock ? CUtensorMap{} : tiles(out_BSHK, kRows),
+                            .sums = kBlock ? HeadView<float>(out_BSHK) : HeadView<float>(),
+                            .merges = block == KeyBlock::further,
+                            .problem = {problem},
+                            .pairs = static_cast<int>(pairs),
+                            .together = static_cast<int>(together),
+                            .scale = problem.scale * kLog2E,
+                            .lse = lse_BHS,
+                            .counter = state.work_counter},
+        state);
+  });
   return true;
 }
 

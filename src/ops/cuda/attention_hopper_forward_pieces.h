@@ -38,11 +38,12 @@ struct ForwardShape {
   static constexpr int kBytes = 2 * kGroups * kQueryBytes + 2 * kStages * kTileBytes + 2048;
 };
 
+template <bool kIsBlock>
 struct ForwardWork {
   CUtensorMap q, k, v, out;  // out of whole sequences
   HeadView<float> sums;      // out of blocks
   bool merges;               // sums and lse hold results over other keys
-  Problem problem;
+  Sight<kIsBlock> problem;
   int pairs;     // of batch and group of heads
   int together;  // pairs whose pieces are taken by length, whoever's they are
   float scale;   // of scores to powers of 2
@@ -110,7 +111,7 @@ struct ForwardMemory {
 template <class S>
 class ForwardCopies {
  public:
-  __device__ ForwardCopies(const ForwardWork& work, const ForwardMemory<S>& memory)
+  __device__ ForwardCopies(const ForwardWork<S::kIsBlock>& work, const ForwardMemory<S>& memory)
       : work_(work),
         memory_(memory),
         lane_(lane_id()),
@@ -147,7 +148,7 @@ class ForwardCopies {
 
   /// Lane i finds out what warpgroup i does; the first starts the copies.
   __device__ void start(int pair, int unit0, int units, int turn) {
-    const Problem& p = work_.problem;
+    const auto& p = work_.problem;
     const int b = pair / p.groups, g = pair % p.groups, buffer = turn & 1;
     const int unit = unit0 + lane_;
     const bool exists = lane_ < S::kGroups && unit < units;
@@ -157,12 +158,13 @@ class ForwardCopies {
     if (exists) {
       const int last = min(query0 + kRows, static_cast<int>(p.queries)) - 1;
       const int keys = static_cast<int>(p.last_of(last)) + 1;
-      behind = (max(keys, 0) + S::kKeys - 1) / S::kKeys;
+      behind = ((S::kIsBlock ? max(keys, 0) : keys) + S::kKeys - 1) / S::kKeys;
       if constexpr (S::kAnyMask) first = static_cast<int>(p.first_of(b, query0)) / S::kKeys;
     }
-    const bool sees_any = exists && first < behind;
+    const bool sees_any = exists && (!S::kIsBlock || first < behind);
     const int end = __reduce_max_sync(0xffffffffU, sees_any ? behind : 0);
-    const int begin = min(__reduce_min_sync(0xffffffffU, sees_any ? first : INT_MAX), end);
+    int begin = __reduce_min_sync(0xffffffffU, sees_any ? first : INT_MAX);
+    if constexpr (S::kIsBlock) begin = min(begin, end);
     const int present = __popc(__ballot_sync(0xffffffffU, exists));
     wait_for(memory_.q_empty(buffer), (turn >> 1 & 1) ^ 1);
     ForwardPiece<S::kGroups>& piece = memory_.piece(buffer);
@@ -219,7 +221,7 @@ class ForwardCopies {
     }
   }
 
-  const ForwardWork& work_;
+  const ForwardWork<S::kIsBlock>& work_;
   const ForwardMemory<S>& memory_;
   int lane_, per_group_, row_blocks_;
   Turn<S::kStages> ring_;

@@ -78,7 +78,8 @@ __device__ void accumulate_rows(const typename S::Scores& weights, const typenam
 }
 
 /// The smallest first key of a tile's queries: documents begin later and later.
-__device__ std::int64_t first_tile_key(const Problem& p, int b, std::int64_t query0, int tile) {
+template <class Sight>
+__device__ std::int64_t first_tile_key(const Sight& p, int b, std::int64_t query0, int tile) {
   return p.first_of(b, query0) / tile * tile;
 }
 
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T, Ou
   auto& k = (&q)[1];
   auto& v = (&q)[2];
   auto& weights = *reinterpret_cast<typename S::Scores*>(&(&q)[3]);
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), g = p.group_of(h);
   // The longest first.
   const std::int64_t query0 = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * S::kTile;
@@ -167,7 +168,7 @@ __device__ void score_gradients(const BackwardOperands<T, Gradient>& o, int b, i
                                 const typename S::Rows& k, const typename S::Rows& dout,
                                 const typename S::Rows& v, float (&p)[S::kRows][S::kRows],
                                 float (&ds)[S::kRows][S::kRows]) {
-  const Problem& problem = o.problem;
+  const auto& problem = o.problem;
   multiply<S>(q, k, problem.width, p);
   multiply<S>(dout, v, problem.width, ds);
 #pragma unroll
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(BackwardOperands<T, Gradie
   auto& q = *reinterpret_cast<typename S::Rows*>(memory);
   auto &dout = (&q)[1], &k = (&q)[2], &v = (&q)[3];
   auto& scores = *reinterpret_cast<typename S::Scores*>(&(&q)[4]);
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), g = p.group_of(h);
   const std::int64_t query0 = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * S::kTile;
   load_rows<S, T>(q, o.q, b, query0, p.queries, h, p.width);
@@ -252,14 +253,14 @@ __global__ void __launch_bounds__(kThreads) dkv_kernel(BackwardOperands<T, Gradi
   auto& q = *reinterpret_cast<typename S::Rows*>(memory);
   auto &dout = (&q)[1], &k = (&q)[2], &v = (&q)[3];
   auto& scores = *reinterpret_cast<typename S::Scores*>(&(&q)[4]);
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int b = static_cast<int>(blockIdx.z), g = static_cast<int>(blockIdx.y);
   const std::int64_t key0 = static_cast<std::int64_t>(blockIdx.x) * S::kTile;
   load_rows<S, T>(k, o.k, b, key0, p.keys, g, p.width);
   load_rows<S, T>(v, o.v, b, key0, p.keys, g, p.width);
   float dk[S::kRows][S::kColumns] = {}, dv[S::kRows][S::kColumns] = {};
   const int per_group = p.heads / p.groups;
-  const std::int64_t begin = p.first_query_of(key0) / S::kTile * S::kTile;
+  const std::int64_t begin = max(key0 - p.query_offset, std::int64_t{0}) / S::kTile * S::kTile;
   bool is_seen = false;
   for (int h = g * per_group; h < (g + 1) * per_group; ++h) {
     for (std::int64_t query0 = begin; query0 < p.queries; query0 += S::kTile) {
@@ -333,7 +334,7 @@ void plain_attention_forward(const Problem& problem, const Tensor& q_BSHK, const
     using T = decltype(in);
     using Out = decltype(result);
     const ForwardOperands<T, Out> operands{
-        problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
+        {problem}, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
     visit_shape(problem.width, [&](auto shape) {
       using S = decltype(shape);
       launch<S>(forward_kernel<S, T, Out>, 3,

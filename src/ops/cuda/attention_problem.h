@@ -34,8 +34,6 @@ struct StatisticsView {
   __device__ T& at(int b, int h, std::int64_t s) const { return data[b * batch + h * head + s]; }
 };
 
-/// Keys are counted from the first one given, whatever their positions. A query that sees none has
-/// a first key behind its last.
 struct Problem {
   int heads, groups, width;
   std::int64_t queries, keys;
@@ -45,25 +43,34 @@ struct Problem {
   std::int64_t first_key_stride = 0;
   int key_offset = 0, step = 1;  // positions of keys
   float scale;
+};
 
+/// Which keys a query sees, counted from the first one given, whatever their positions. Of blocks,
+/// queries may see all of the keys or none: the first key of these lies behind the last. Of whole
+/// sequences the first key has position 0, and the last is the query itself.
+template <bool kIsBlock>
+struct Sight : Problem {
   __device__ int group_of(int h) const { return h / (heads / groups); }
   /// The first key from a position on.
   __device__ int key_from(int position) const {
+    if constexpr (!kIsBlock) return position;
     const int ahead = max(position - key_offset, 0);
     return min(step == 1 ? ahead : (ahead + step - 1) / step, static_cast<int>(keys));
   }
   __device__ std::int64_t first_of(int b, std::int64_t s) const {
     return first_key == nullptr ? 0 : key_from(first_key[b * first_key_stride + s]);
   }
-  __device__ std::int64_t last_of(std::int64_t s) const { return min(query_offset + s, keys - 1); }
+  __device__ std::int64_t last_of(std::int64_t s) const {
+    return kIsBlock ? min(query_offset + s, keys - 1) : query_offset + s;
+  }
   __device__ bool sees(std::int64_t first, std::int64_t s, std::int64_t j) const {
     return j >= first && j <= last_of(s);
   }
-  /// The first query that may see a key.
-  __device__ std::int64_t first_query_of(std::int64_t key) const {
-    return max(key - query_offset, std::int64_t{0});
-  }
 };
+
+/// Results of blocks are f32. (Those of whole sequences in f32 are computed as if of a block.)
+template <class Result>
+inline constexpr bool kIsBlock = std::is_same_v<Result, float>;
 
 /// How results over other keys are merged into a row.
 struct RowMerge {
@@ -84,7 +91,7 @@ struct RowMerge {
 /// Out is T for whole sequences, f32 for blocks.
 template <class T, class Out>
 struct ForwardOperands {
-  Problem problem;
+  Sight<kIsBlock<Out>> problem;
   HeadView<const T> q, k, v;
   HeadView<Out> out;
   StatisticsView<float> lse;
@@ -95,7 +102,7 @@ struct ForwardOperands {
 /// given, and they are added, as f32.
 template <class T, class Gradient>
 struct BackwardOperands {
-  Problem problem;
+  Sight<kIsBlock<Gradient>> problem;
   HeadView<const T> dout, q, k, v, out;
   StatisticsView<const float> lse;
   StatisticsView<float> delta;
@@ -115,7 +122,7 @@ struct BackwardCall {
 
   template <class T, class Gradient>
   BackwardOperands<T, Gradient> operands(const Problem& problem) const {
-    return {.problem = problem,
+    return {.problem = {problem},
             .dout = dout_BSHK,
             .q = q_BSHK,
             .k = k_BTGK,

@@ -95,16 +95,17 @@ __device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, float>& 
     const RowMerge merge(old_lse, lse);
     const float share = sees_any ? merge.new_share / total : 0.0F;
     float* const to = o.out.at(b, s, h) + lane_id() % 4 * 2;
+    const auto two = [&](int n) { return reinterpret_cast<float2*>(to + 8 * n); };
+    float2 old[kWidth / 8];  // all are on their way before the first is needed
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+      old[n] = o.merges && 8 * n < o.problem.width ? *two(n) : float2{};
+    }
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
       if (8 * n >= o.problem.width) break;
-      auto* const two = reinterpret_cast<float2*>(to + 8 * n);
-      float2 value{share * out[r / 2][n][r % 2 * 2], share * out[r / 2][n][r % 2 * 2 + 1]};
-      if (o.merges) {
-        const float2 old = *two;
-        value = {fmaf(merge.old_share, old.x, value.x), fmaf(merge.old_share, old.y, value.y)};
-      }
-      *two = value;
+      const float x = share * out[r / 2][n][r % 2 * 2], y = share * out[r / 2][n][r % 2 * 2 + 1];
+      *two(n) = {fmaf(merge.old_share, old[n].x, x), fmaf(merge.old_share, old[n].y, y)};
     }
     if (lane_id() % 4 == 0) o.lse.at(b, h, s) = merge.lse;
   }
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kKeys = S::kKeys;
   unsigned char* const q = memory;
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), g = p.group_of(h);
   const int queries = static_cast<int>(p.queries);
   // The longest first.
@@ -158,7 +159,7 @@ bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
     using Shape = decltype(shape);
     using Out = decltype(result);
     const ForwardOperands<Bf16, Out> operands{
-        problem, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
+        {problem}, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
     launch_blocks<Shape>(forward_kernel<Shape, Out>, problem.heads, q_BSHK.size(0),
                          blocks_for(problem.queries, kBlockRows), operands,
                          state_of(stream).stream);

@@ -13,10 +13,6 @@ struct DqShape {
   static constexpr int kBytes = tile_bytes<kWidth>(2 * kBlockRows + 4 * kKeys);
 };
 
-/// Whether these are the gradients of a block: added as f32, with delta given.
-template <class Gradient>
-inline constexpr bool kIsBlock = std::is_same_v<Gradient, float>;
-
 /// To base 2; that of no keys such that probabilities are 0.
 __device__ __forceinline__ float lse_base2(float lse) {
   return lse == -INFINITY ? INFINITY : lse * kLog2E;
@@ -96,7 +92,7 @@ template <int kWidth, class Gradient>
 __device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<Bf16, Gradient>& o,
                                                          int b, int h, int query0,
                                                          const unsigned char* dout_tile) {
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int row = static_cast<int>(threadIdx.x), s = query0 + row;
   float lse = 0.0F, delta = 0.0F;
   if (s < static_cast<int>(p.queries)) {
@@ -123,7 +119,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf1
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kKeys = S::kKeys;
   unsigned char *const q = memory, *const dout = q + tile_bytes<kWidth>(kBlockRows);
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), g = p.group_of(h);
   const int queries = static_cast<int>(p.queries);
   const int query0 = static_cast<int>(gridDim.z - 1 - blockIdx.z) * kBlockRows;
@@ -166,8 +162,8 @@ __global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf1
 
 /// The end of the queries from `begin` on that see keys of the block from `key0` on, by tiles of
 /// kQueries. Documents begin later and later: once all keys lie before, it stays so.
-template <int kQueries, int kThreads>
-__device__ int end_of_sight(const Problem& p, int b, int key0, int begin) {
+template <int kQueries, int kThreads, class Sight>
+__device__ int end_of_sight(const Sight& p, int b, int key0, int begin) {
   const int queries = static_cast<int>(p.queries);
   if (p.first_key == nullptr) return queries;
   int end = begin;
@@ -182,9 +178,9 @@ __device__ int end_of_sight(const Problem& p, int b, int key0, int begin) {
 }
 
 /// Hides scores (keys are rows, queries columns) of pairs that do not see each other.
-template <int kM, int kQueries>
-__device__ __forceinline__ void hide_unseen(const Problem& p, const QueryStatistics<kQueries>& of,
-                                            int key0, int query0,
+template <int kM, int kQueries, class Sight>
+__device__ __forceinline__ void hide_unseen(const Sight& p, const QueryStatistics<kQueries>& of,
+                                            int key0, int query0, int offset,
                                             float (&scores)[kM][kQueries / 8][4]) {
 #pragma unroll
   for (int n = 0; n < kQueries / 8; ++n) {
@@ -193,7 +189,7 @@ __device__ __forceinline__ void hide_unseen(const Problem& p, const QueryStatist
       const int column = 8 * n + lane_id() % 4 * 2 + i % 2, s = query0 + column;
       const bool exists = s < static_cast<int>(p.queries);
       const int first = exists ? p.key_from(of.first[column]) : INT_MAX;
-      const int last = static_cast<int>(p.query_offset) + s;
+      const int last = s + offset;
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         const int key = key0 + 16 * m + 8 * (i / 2) + lane_id() / 4;
@@ -234,12 +230,13 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
   unsigned char *const k = memory, *const v = k + tile_bytes<kWidth>(kBlockRows);
   unsigned char *const q = v + tile_bytes<kWidth>(kBlockRows), *const dout = q + 2 * kTile;
   auto* const statistics = reinterpret_cast<QueryStatistics<kQueries>*>(dout + 2 * kTile);
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int g = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y);
   const int key0 = static_cast<int>(blockIdx.z) * kBlockRows;  // the longest first
   const int queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
   const int per_group = p.heads / p.groups;
-  const int query_begin = static_cast<int>(p.first_query_of(key0));
+  const int offset = kIsBlock<Gradient> ? static_cast<int>(p.query_offset) : 0;
+  const int query_begin = max(key0 - offset, 0);
   const int query_end = end_of_sight<kQueries, S::kThreads>(p, b, key0, query_begin);
   if (kIsBlock<Gradient> && query_begin >= query_end) return;
   const auto start_queries = [&](int h, int query0, int stage) {
@@ -284,13 +281,13 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
     if (h < (g + 1) * per_group) start_queries(h, query0, stage ^ 1);
     const QueryStatistics<kQueries>& of = statistics[stage];
     const int last = min(kQueries, queries - now) - 1, last_key = own_key + S::kWarpKeys - 1;
-    const int last_seen = static_cast<int>(p.query_offset) + now;  // of the first query
+    const int last_seen = now + offset;  // of the first query
     if (last_seen + last < own_key || p.key_from(of.first[0]) > last_key) continue;
     float scores[kM][kQueries / 8][4], dscores[kM][kQueries / 8][4];
     multiply_rows<kWidth>(own_k, q + stage * kTile, scores);
     multiply_rows<kWidth>(own_v, dout + stage * kTile, dscores);
     if (last_seen < last_key || p.key_from(of.first[last]) > own_key || last + 1 < kQueries) {
-      hide_unseen<kM>(p, of, own_key, now, scores);
+      hide_unseen<kM>(p, of, own_key, now, offset, scores);
     }
     differentiate<kIsBlock<Gradient>, kM>(of, scale, scores, dscores);
     std::uint32_t weights[kM][kQueries / 16][4];
