@@ -460,11 +460,15 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
 }
 
 /// Causal attention on a sequence that is cut into runs, as ranks in a ring do it: the pairs of
-/// runs that see each other, a call each. With one run, queries that see all of as many keys before
+/// runs that see each other, a call each. Without runs, queries that see all of as many keys before
 /// them.
-void bench_attention_blocks(OpsBench& bench, const AttentionSize& of, std::int64_t runs) {
+void bench_attention_blocks(OpsBench& bench, const AttentionSize& of, std::int64_t runs_or_none) {
   const auto& [batch, heads, groups, seq, head_dim, document] = of;
-  const std::string kind = runs == 1 ? ", a block that sees all" : ", in blocks";
+  const bool sees_all = runs_or_none == 0;
+  const std::int64_t runs = std::max<std::int64_t>(1, runs_or_none);
+  const std::string kind = sees_all    ? ", a block that sees all"
+                           : runs == 1 ? ", as a block"
+                                       : ", in blocks";
   const std::string forward_name = "attention forward" + kind,
                     backward_name = "attention backward" + kind;
   if (!bench.wants(forward_name) && !bench.wants(backward_name)) return;
@@ -475,7 +479,7 @@ void bench_attention_blocks(OpsBench& bench, const AttentionSize& of, std::int64
                   runs == 1 ? fmt::format("{}", seq) : fmt::format("{}*{}", runs, length), heads,
                   groups, head_dim);
   const double product =
-      2.0 * static_cast<double>(batch * heads * seq * seq * head_dim) / (runs == 1 ? 1.0 : 2.0);
+      2.0 * static_cast<double>(batch * heads * seq * seq * head_dim) / (sees_all ? 1.0 : 2.0);
   const Tensor q = bench.tensor(queries), k = bench.tensor(keys), v = bench.tensor(keys);
   const Tensor out = bench.precise(queries), lse = bench.precise({batch, heads, seq});
   Stream& s = bench.stream();
@@ -487,7 +491,7 @@ void bench_attention_blocks(OpsBench& bench, const AttentionSize& of, std::int64
     for (std::int64_t i = 0; i < runs; ++i) {
       for (std::int64_t j = i; j >= 0; --j) {
         body(i, j,
-             ops::AttentionMask{.query_offset = runs == 1 ? length : i * length,
+             ops::AttentionMask{.query_offset = sees_all ? length : i * length,
                                 .first_key_BS = {},
                                 .key_offset = j * length});
       }
@@ -501,7 +505,7 @@ void bench_attention_blocks(OpsBench& bench, const AttentionSize& of, std::int64
     });
   };
   forward_from(ops::KeyBlock::first);
-  const ops::KeyBlock first = runs == 1 ? ops::KeyBlock::further : ops::KeyBlock::first;
+  const ops::KeyBlock first = sees_all ? ops::KeyBlock::further : ops::KeyBlock::first;
   constexpr auto kApart = OpsBench::Sharing::apart;
   bench.against_gemm(
       forward_name, size, 2.0 * product, [&] { forward_from(first); }, kApart);
@@ -536,8 +540,9 @@ void bench_attention(OpsBench& bench) {
     for (const std::int64_t seq : {8192, 32768}) {
       const AttentionSize size{1, 32, 8, seq, head_dim};
       bench_attention(bench, size);
+      bench_attention_blocks(bench, size, 1);
       bench_attention_blocks(bench, size, 4);
-      bench_attention_blocks(bench, {1, 32, 8, seq / 4, head_dim}, 1);
+      bench_attention_blocks(bench, {1, 32, 8, seq / 4, head_dim}, 0);
     }
   }
 }

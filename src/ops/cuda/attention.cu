@@ -47,7 +47,7 @@ void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor&
                        const AttentionMask& mask, double scale, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
   const Problem problem = problem_of(q_BSHK, k_BTGK, mask, scale);
-  constexpr KeyBlock kAll = KeyBlock::first;
+  constexpr std::nullopt_t kAll = std::nullopt;
   if (q_BSHK.count() == 0) return;
   if (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS, stream) ||
       cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream) ||

@@ -29,9 +29,9 @@ __device__ float part_of_delta(const Bf16* dout, const Bf16* out, int chunk) {
 
 /// A block per 64 queries of a head: delta (of whole sequences = the sum of dout * out), lse, and
 /// cleared sums of dq. Those of head 0 also copy the first keys and find what queries see keys.
-template <int kWidth, class Gradient>
+template <int kWidth, bool kIsBlock>
 __global__ void __launch_bounds__(kPrepareThreads)
-    prepare_kernel(BackwardOperands<Bf16, Gradient> o, int query_tiles, int key_tiles,
+    prepare_kernel(BackwardOperands<Bf16, kIsBlock> o, int query_tiles, int key_tiles,
                    Prepared to) {
   const auto& p = o.problem;
   const int h = static_cast<int>(blockIdx.x) % p.heads, b = static_cast<int>(blockIdx.y);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     const int row = i + thread / 8, s = tile * kQueryTile + row;
     const bool exists = s < queries;
     float delta = 0.0F;
-    if constexpr (kIsBlock<Gradient>) {
+    if constexpr (kIsBlock) {
       if (chunk == 0 && exists) delta = o.delta.at(b, h, s);
     } else {
       static_assert(kWidth == 64);
@@ -89,10 +89,10 @@ __global__ void __launch_bounds__(kPrepareThreads)
 }
 
 /// dq from its sums; a block per 64 queries of a head.
-template <int kWidth, class Gradient>
+template <int kWidth, bool kIsBlock>
 __global__ void __launch_bounds__(kFinishThreads)
-    finish_kernel(const float* dq_sums, HeadView<Gradient> dq, int queries, int heads,
-                  int query_tiles, float scale) {
+    finish_kernel(const float* dq_sums, HeadView<ResultOf<Bf16, kIsBlock>> dq, int queries,
+                  int heads, int query_tiles, float scale) {
   const int h = static_cast<int>(blockIdx.x) % heads, b = static_cast<int>(blockIdx.y);
   const int tile = static_cast<int>(blockIdx.x) / heads, first = tile * kQueryTile;
   const std::int64_t head = static_cast<std::int64_t>(b) * heads + h;
@@ -114,12 +114,14 @@ __global__ void __launch_bounds__(kFinishThreads)
 }
 
 /// All heads of a key/value head together, for dk and dv are written once; fewer where they are
-/// added and there would be too few jobs to fill the card.
+/// added and jobs, of which some are short, would be too few to fill the card.
 hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch, bool is_block, int processors) {
   const auto queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
   const std::int64_t tiles_of_heads = batch * p.heads * ((keys + kKeyTile - 1) / kKeyTile);
+  const bool sees_all = p.first_key == nullptr && p.query_offset + 1 >= p.keys;
+  const std::int64_t enough = sees_all ? processors : 4 * processors;
   int per_job = p.heads / p.groups;
-  while (is_block && per_job % 2 == 0 && tiles_of_heads / per_job < 4 * processors) per_job /= 2;
+  while (is_block && per_job % 2 == 0 && tiles_of_heads / per_job < enough) per_job /= 2;
   return {.heads = p.heads,
           .groups = p.groups,
           .per_job = per_job,
@@ -155,15 +157,15 @@ bool suits(const Problem& p, const BackwardCall& call) {
          call.batch() * p.heads * std::max(p.queries, p.keys) <= kMostRows;
 }
 
-template <int kWidth, class Gradient>
-void launch(const hopper::BackwardTensors<Gradient>& tensors, bool has_documents,
+template <int kWidth, bool kIsBlock>
+void launch(const hopper::BackwardTensors<kIsBlock>& tensors, bool has_documents,
             const StreamState& state) {
   using S = hopper::BackwardShape<kWidth>;
   constexpr int kBytes = hopper::kBackwardBytes<S>;
   const auto kernel = [&] {
     if constexpr (kWidth == 64) {
-      return has_documents ? hopper::backward_kernel<true, Gradient>
-                           : hopper::backward_kernel<false, Gradient>;
+      return has_documents ? hopper::backward_kernel<true, kIsBlock>
+                           : hopper::backward_kernel<false, kIsBlock>;
     } else {
       return has_documents ? hopper::wide_backward_kernel<true>
                            : hopper::wide_backward_kernel<false>;
@@ -175,7 +177,7 @@ void launch(const hopper::BackwardTensors<Gradient>& tensors, bool has_documents
   HEDDLE_CUDA(cudaGetLastError());
 }
 
-template <int kWidth, class Gradient>
+template <int kWidth, bool kIsBlock>
 void run(const Problem& problem, const BackwardCall& call, StreamState& state) {
   const hopper::BackwardJobs jobs =
       jobs_of(problem, call.batch(), call.is_block(), state.processors);
@@ -185,10 +187,10 @@ void run(const Problem& problem, const BackwardCall& call, StreamState& state) {
   const Prepared prepared = carve(parts, jobs, call.batch(), kWidth);
   const dim3 tiles(static_cast<unsigned>(jobs.query_tiles * jobs.heads),
                    static_cast<unsigned>(call.batch()));
-  prepare_kernel<kWidth><<<tiles, kPrepareThreads, 0, state.stream>>>(
-      call.operands<Bf16, Gradient>(problem), jobs.query_tiles, jobs.key_tiles, prepared);
+  prepare_kernel<kWidth, kIsBlock><<<tiles, kPrepareThreads, 0, state.stream>>>(
+      call.operands<Bf16, kIsBlock>(problem), jobs.query_tiles, jobs.key_tiles, prepared);
   HEDDLE_CUDA(cudaGetLastError());
-  launch<kWidth, Gradient>({.q = tensor_map(call.q_BSHK, {1, kQueryTile, 1, 64}),
+  launch<kWidth, kIsBlock>({.q = tensor_map(call.q_BSHK, {1, kQueryTile, 1, 64}),
                             .k = tensor_map(call.k_BTGK, {1, kKeyTile, 1, 64}),
                             .v = tensor_map(call.v_BTGK, {1, kKeyTile, 1, 64}),
                             .dout = tensor_map(call.dout_BSHK, {1, kQueryTile, 1, 64}),
@@ -204,7 +206,7 @@ void run(const Problem& problem, const BackwardCall& call, StreamState& state) {
                             .scale = problem.scale,
                             .scale_log2 = problem.scale * kLog2E},
                            problem.first_key != nullptr, state);
-  finish_kernel<kWidth, Gradient><<<tiles, kFinishThreads, 0, state.stream>>>(
+  finish_kernel<kWidth, kIsBlock><<<tiles, kFinishThreads, 0, state.stream>>>(
       prepared.dq_sums, call.dq_BSHK, jobs.queries, jobs.heads, jobs.query_tiles, problem.scale);
   HEDDLE_CUDA(cudaGetLastError());
 }
@@ -216,11 +218,11 @@ bool hopper_attention_backward(const Problem& problem, const BackwardCall& call,
   StreamState& state = state_of(stream);
   if (!state.is_hopper) return false;
   if (!call.is_block()) {
-    run<64, Bf16>(problem, call, state);
+    run<64, false>(problem, call, state);
   } else if (problem.width == 64) {
-    run<64, float>(problem, call, state);
+    run<64, true>(problem, call, state);
   } else {
-    run<128, float>(problem, call, state);
+    run<128, true>(problem, call, state);
   }
   return true;
 }

@@ -4,13 +4,13 @@
 // multiplies the gradients of scores, which the two leave in shared memory, with the keys and adds
 // the result to sums of dq in global memory.
 
-#include "ops/cuda/attention_hopper_backward_kernel.h"
+#include "ops/cuda/attention_hopper_backward_jobs.h"
 
 namespace heddle::ops::cuda::hopper {
 
 /// dq's sums += the gradients of scores times keys.
-template <class Gradient>
-__device__ __forceinline__ void add_to_queries(const BackwardTensors<Gradient>& t,
+template <bool kIsBlock>
+__device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& t,
                                                BackwardMemory<BackwardShape<64>>& m) {
   Turn<2> job_turn;
   Turn<kGradientTiles> turns[2];
@@ -22,10 +22,9 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<Gradient>& 
     const std::uint64_t keys0 = across_sum(m.keys[job_turn.index][0][0], 0);
     const std::uint64_t keys1 = across_sum(m.keys[job_turn.index][0][1], 0);
     const int row = (job.batch * t.jobs.heads + job.head) * t.jobs.query_tiles;
-    const int start = kIsBlock<Gradient> ? uniform(job.start) : 0;
-    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile + start) * 4096 +
+    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile) * 4096 +
                 threadIdx.x % 128 * 4;
-    const int skipped = kIsBlock<Gradient> ? uniform(job.skipped) : 1;
+    const int skipped = kIsBlock ? uniform(job.skipped) : 1;
     for (int head = 0; head < t.jobs.per_job; ++head) {
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
@@ -53,9 +52,8 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<Gradient>& 
           add_four(to + 512 * i, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
         }
         to += 4096;
-        if (kIsBlock<Gradient> && tile == tiles - 1 - start) to -= tiles * 4096;
       }
-      to += static_cast<std::int64_t>(t.jobs.query_tiles - (kIsBlock<Gradient> ? 0 : tiles)) * 4096;
+      to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * 4096;
     }
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
@@ -63,8 +61,8 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<Gradient>& 
 }
 
 /// dk and dv of 64 keys, those of half `half` of each tile.
-template <bool kDocuments, class Gradient>
-__device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t,
+template <bool kDocuments, bool kIsBlock>
+__device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
                                             BackwardMemory<BackwardShape<64>>& m, int half) {
   constexpr int kStages = BackwardShape<64>::kStages;
   Turn<2> job_turn;
@@ -87,10 +85,9 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t,
 #pragma unroll
     for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
     // Of the tiles of a head the first `skipped` do not see these keys.
-    const int skipped = skipped_tiles<Gradient>(m.jobs[job_turn.index], half);
-    const KeySight<kDocuments, Gradient> sight(t, m.jobs[job_turn.index], half);
+    const int skipped = skipped_tiles<kIsBlock>(m.jobs[job_turn.index], half);
+    const KeySight<kDocuments, kIsBlock> sight(t, m.jobs[job_turn.index], half);
     int tile = skipped, left = t.jobs.per_job * (tiles - skipped);
-    if constexpr (kIsBlock<Gradient>) tile += uniform(m.jobs[job_turn.index].start);
     const auto skip = [&] {
       wait_for(&m.full[turn.index], turn.parity);
       arrive(&m.empty[turn.index]);
@@ -168,7 +165,8 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t,
     const int first = job.key_tile * kKeyTile + half * 64;
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
-    const auto store = [&](const float(&sums)[32], float factor, const HeadView<Gradient>& to) {
+    const auto store = [&](const float(&sums)[32], float factor,
+                           const HeadView<ResultOf<Bf16, kIsBlock>>& to) {
       put_sums(sums, factor, to.at(job.batch, first, job.group), to.position, t.jobs.keys - first);
     };
     store(dk, t.scale, t.dk);
@@ -176,9 +174,9 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<Gradient>& t,
   }
 }
 
-template <bool kDocuments, class Gradient>
+template <bool kDocuments, bool kIsBlock>
 __global__ void __launch_bounds__(BackwardShape<64>::kThreads, 1)
-    backward_kernel(const __grid_constant__ BackwardTensors<Gradient> tensors) {
+    backward_kernel(const __grid_constant__ BackwardTensors<kIsBlock> tensors) {
   using S = BackwardShape<64>;
   extern __shared__ unsigned char raw[];
   auto& m = *reinterpret_cast<BackwardMemory<S>*>(raw + (1024 - shared_address(raw) % 1024) % 1024);

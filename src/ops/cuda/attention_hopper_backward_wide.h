@@ -4,13 +4,13 @@
 // warpgroups have half the columns of dq each, and meet once for each tile of queries, when the
 // gradients of scores of all keys lie in shared memory.
 
-#include "ops/cuda/attention_hopper_backward_kernel.h"
+#include "ops/cuda/attention_hopper_backward_jobs.h"
 
 namespace heddle::ops::cuda::hopper {
 
 /// dk and dv of 64 keys, those of half `half` of each tile, and 64 columns of dq.
 template <bool kDocuments>
-__device__ __forceinline__ void add_to_all(const BackwardTensors<float>& t,
+__device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
                                            BackwardMemory<BackwardShape<128>>& m, int half) {
   using S = BackwardShape<128>;
   Turn<S::kJobs> job_turn;
@@ -34,16 +34,15 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<float>& t,
     {
       const int head = job.batch * t.jobs.heads + job.head;
       const std::int64_t first = static_cast<std::int64_t>(head) * t.jobs.query_tiles;
-      to = t.dq_sums + (first + job.first_tile + job.start) * kSums + half * 4096 +
-           threadIdx.x % 128 * 4;
+      to = t.dq_sums + (first + job.first_tile) * kSums + half * 4096 + threadIdx.x % 128 * 4;
     }
-    const KeySight<kDocuments, float> sight(t, job, half);
+    const KeySight<kDocuments, true> sight(t, job, half);
 
     float dk[64], dv[64];
 #pragma unroll
     for (int i = 0; i < 64; ++i) dk[i] = dv[i] = 0.0F;
     int done = -1;  // the stage of the tile before, whose dk is under way
-    int tile = uniform(job.start), before_next_head = tiles;
+    int tile = 0;
 #pragma unroll 1
     for (int left = t.jobs.per_job * tiles; left > 0; --left) {
       float scores[32], gradients[32];
@@ -110,11 +109,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<float>& t,
       gradient_tile ^= 1;
       if (++tile == tiles) {
         tile = 0;
-        to -= tiles * kSums;
-      }
-      if (--before_next_head == 0) {
-        before_next_head = tiles;
-        to += static_cast<std::int64_t>(t.jobs.query_tiles) * kSums;
+        to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * kSums;
       }
     }
     wait_for_products<0>();
@@ -140,7 +135,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<float>& t,
 
 template <bool kDocuments>
 __global__ void __launch_bounds__(BackwardShape<128>::kThreads, 1)
-    wide_backward_kernel(const __grid_constant__ BackwardTensors<float> tensors) {
+    wide_backward_kernel(const __grid_constant__ BackwardTensors<true> tensors) {
   using S = BackwardShape<128>;
   extern __shared__ unsigned char raw[];
   auto& m = *reinterpret_cast<BackwardMemory<S>*>(raw + (1024 - shared_address(raw) % 1024) % 1024);

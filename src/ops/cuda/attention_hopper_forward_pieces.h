@@ -46,7 +46,10 @@ struct ForwardWork {
   Sight<kIsBlock> problem;
   int pairs;     // of batch and group of heads
   int together;  // pairs whose pieces are taken by length, whoever's they are
-  float scale;   // of scores to powers of 2
+  // Of blocks: the first pieces of a pair, which are for all warpgroups, and how many have work in
+  // the others.
+  int full_pieces, last_groups;
+  float scale;  // of scores to powers of 2
   StatisticsView<float> lse;
   int* counter;
 };
@@ -120,7 +123,10 @@ class ForwardCopies {
 
   __device__ void run() {
     const int units = row_blocks_ * per_group_;
-    const int per_pair = (units + S::kGroups - 1) / S::kGroups, count = per_pair * work_.pairs;
+    const int full = S::kIsBlock ? work_.full_pieces : 0;
+    const int groups = S::kIsBlock ? work_.last_groups : S::kGroups;
+    const int per_pair = full + (units - full * S::kGroups + groups - 1) / groups;
+    const int count = per_pair * work_.pairs;
     int next = take();
     for (int turn = 0;; ++turn) {
       const int number = next, buffer = turn & 1;
@@ -134,7 +140,12 @@ class ForwardCopies {
       const int before = number / (work_.together * per_pair) * work_.together;
       const int pairs = min(work_.together, work_.pairs - before);
       const int within = number - before * per_pair;
-      start(before + within % pairs, within / pairs * S::kGroups, units, turn);
+      const int piece = within / pairs, unit0 = full * S::kGroups + (piece - full) * groups;
+      if (S::kIsBlock && piece < full) {
+        start(before + within % pairs, piece * S::kGroups, units, turn);
+      } else {
+        start(before + within % pairs, unit0, min(unit0 + groups, units), turn);
+      }
     }
     leave();
   }
@@ -147,11 +158,11 @@ class ForwardCopies {
   }
 
   /// Lane i finds out what warpgroup i does; the first starts the copies.
-  __device__ void start(int pair, int unit0, int units, int turn) {
+  __device__ void start(int pair, int unit0, int end_unit, int turn) {
     const auto& p = work_.problem;
     const int b = pair / p.groups, g = pair % p.groups, buffer = turn & 1;
     const int unit = unit0 + lane_;
-    const bool exists = lane_ < S::kGroups && unit < units;
+    const bool exists = lane_ < S::kGroups && unit < end_unit;
     const int query0 = (row_blocks_ - 1 - unit / per_group_) * kRows;
     const int h = g * per_group_ + unit % per_group_;
     int first = 0, behind = 0;

@@ -83,8 +83,43 @@ __device__ std::int64_t first_tile_key(const Sight& p, int b, std::int64_t query
   return p.first_of(b, query0) / tile * tile;
 }
 
-template <class S, class T, class Out>
-__global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T, Out> o) {
+/// A row of a whole sequence: `out` are this thread's columns, `total` the sum of exponentials.
+template <class T, int kColumns>
+__device__ void store_row(const ForwardOperands<T, false>& o, int b, int h, std::int64_t s,
+                          float max, float total, const float (&out)[kColumns]) {
+  if (s >= o.problem.queries) return;
+  T* const to = o.out.at(b, s, h);
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int column = tx() + 16 * c;
+    if (column < o.problem.width) to[column] = from_f32<T>(out[c] / total);
+  }
+  if (tx() == 0) o.lse.at(b, h, s) = max + logf(total);
+}
+
+/// That of a block may see no key.
+template <class T, int kColumns>
+__device__ void store_row(const ForwardOperands<T, true>& o, int b, int h, std::int64_t s,
+                          float max, float total, const float (&out)[kColumns]) {
+  const bool sees_any = max != -INFINITY;
+  const bool is_stored = s < o.problem.queries && (sees_any || !o.merges);
+  const float old_lse = is_stored && o.merges ? o.lse.at(b, h, s) : -INFINITY;
+  __syncwarp();  // all lanes have it before one writes
+  if (!is_stored) return;
+  const RowMerge merge(old_lse, sees_any ? max + logf(total) : -INFINITY);
+  float* const to = o.out.at(b, s, h);
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int column = tx() + 16 * c;
+    if (column >= o.problem.width) continue;
+    const float value = sees_any ? out[c] / total : 0.0F;
+    to[column] = o.merges ? merge.new_share * value + merge.old_share * to[column] : value;
+  }
+  if (tx() == 0) o.lse.at(b, h, s) = merge.lse;
+}
+
+template <class S, class T, bool kIsBlock>
+__global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T, kIsBlock> o) {
   extern __shared__ float memory[];
   auto& q = *reinterpret_cast<typename S::Rows*>(memory);
   auto& k = (&q)[1];
@@ -113,11 +148,12 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T, Ou
     multiply<S>(q, k, p.width, scores);
 #pragma unroll
     for (int r = 0; r < S::kRows; ++r) {
-      const std::int64_t s = query0 + ty() + 16 * r;
+      const std::int64_t last_seen = p.last_of(query0 + ty() + 16 * r);
       float larger = max[r];
 #pragma unroll
       for (int c = 0; c < S::kRows; ++c) {
-        const bool seen = p.sees(first[r], s, key0 + tx() + 16 * c);
+        const std::int64_t j = key0 + tx() + 16 * c;
+        const bool seen = j >= first[r] && j <= last_seen;
         scores[r][c] = seen ? scores[r][c] * p.scale : -INFINITY;
         larger = Max{}(scores[r][c], larger);
       }
@@ -140,30 +176,14 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T, Ou
   }
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r) {
-    const std::int64_t s = query0 + ty() + 16 * r;
     const float total = reduce_lanes<16>(sum[r], Sum{});
-    const bool sees_any = max[r] != -INFINITY;
-    const bool is_stored = s < p.queries && (sees_any || !o.merges);
-    const float old_lse = is_stored && o.merges ? o.lse.at(b, h, s) : -INFINITY;
-    __syncwarp();  // all lanes have it before one writes
-    if (!is_stored) continue;
-    const RowMerge merge(old_lse, sees_any ? max[r] + logf(total) : -INFINITY);
-    Out* const to = o.out.at(b, s, h);
-#pragma unroll
-    for (int c = 0; c < S::kColumns; ++c) {
-      const int column = tx() + 16 * c;
-      if (column >= p.width) continue;
-      float value = sees_any ? out[r][c] / total : 0.0F;
-      if (o.merges) value = merge.new_share * value + merge.old_share * to_f32(to[column]);
-      to[column] = from_f32<Out>(value);
-    }
-    if (tx() == 0) o.lse.at(b, h, s) = merge.lse;
+    store_row(o, b, h, query0 + ty() + 16 * r, max[r], total, out[r]);
   }
 }
 
 /// The tile's probabilities and the gradients of its scores, from q, k, dout and v.
-template <class S, class T, class Gradient>
-__device__ void score_gradients(const BackwardOperands<T, Gradient>& o, int b, int h,
+template <class S, class T, bool kIsBlock>
+__device__ void score_gradients(const BackwardOperands<T, kIsBlock>& o, int b, int h,
                                 std::int64_t query0, std::int64_t key0, const typename S::Rows& q,
                                 const typename S::Rows& k, const typename S::Rows& dout,
                                 const typename S::Rows& v, float (&p)[S::kRows][S::kRows],
@@ -178,10 +198,12 @@ __device__ void score_gradients(const BackwardOperands<T, Gradient>& o, int b, i
     const std::int64_t first = exists ? problem.first_of(b, s) : 0;
     const float lse = exists ? o.lse.at(b, h, s) : -INFINITY;
     const float delta = exists ? o.delta.at(b, h, s) : 0.0F;
-    const bool sees_any = lse != -INFINITY;
+    const bool sees_any = kIsBlock ? lse != -INFINITY : exists;
+    const std::int64_t last = problem.last_of(s);
 #pragma unroll
     for (int c = 0; c < S::kRows; ++c) {
-      const bool seen = sees_any && problem.sees(first, s, key0 + tx() + 16 * c);
+      const std::int64_t j = key0 + tx() + 16 * c;
+      const bool seen = sees_any && j >= first && j <= last;
       p[r][c] = seen ? expf(p[r][c] * problem.scale - lse) : 0.0F;
       ds[r][c] = seen ? p[r][c] * (ds[r][c] - delta) * problem.scale : 0.0F;
     }
@@ -197,28 +219,31 @@ __device__ void put_scores(typename S::Scores& to, const float (&from)[S::kRows]
   }
 }
 
-template <class S, class Gradient>
-__device__ void store_rows(const float (&from)[S::kRows][S::kColumns], const HeadView<Gradient>& to,
-                           bool adds, int b, std::int64_t begin, std::int64_t end, int h,
-                           int width) {
+/// Written, or with kAdds added.
+template <class S, bool kAdds, class T>
+__device__ void store_rows(const float (&from)[S::kRows][S::kColumns], const HeadView<T>& to, int b,
+                           std::int64_t begin, std::int64_t end, int h, int width) {
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r) {
     const std::int64_t row = begin + ty() + 16 * r;
     if (row >= end) continue;
-    Gradient* const at = to.at(b, row, h);
+    T* const at = to.at(b, row, h);
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c) {
       const int column = tx() + 16 * c;
       if (column >= width) continue;
-      const float old = adds ? to_f32(at[column]) : 0.0F;
-      at[column] = from_f32<Gradient>(adds ? old + from[r][c] : from[r][c]);
+      if constexpr (kAdds) {
+        at[column] += from[r][c];
+      } else {
+        at[column] = from_f32<T>(from[r][c]);
+      }
     }
   }
 }
 
 /// A tile of queries against all its keys.
-template <class S, class T, class Gradient>
-__global__ void __launch_bounds__(kThreads) dq_kernel(BackwardOperands<T, Gradient> o) {
+template <class S, class T, bool kIsBlock>
+__global__ void __launch_bounds__(kThreads) dq_kernel(BackwardOperands<T, kIsBlock> o) {
   extern __shared__ float memory[];
   auto& q = *reinterpret_cast<typename S::Rows*>(memory);
   auto &dout = (&q)[1], &k = (&q)[2], &v = (&q)[3];
@@ -231,7 +256,7 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(BackwardOperands<T, Gradie
   float dq[S::kRows][S::kColumns] = {};
   const std::int64_t last = p.last_of(min(query0 + S::kTile, p.queries) - 1);
   std::int64_t key0 = first_tile_key(p, b, query0, S::kTile);
-  if (o.adds && key0 > last) return;
+  if (kIsBlock && key0 > last) return;
   for (; key0 <= last; key0 += S::kTile) {
     __syncthreads();
     load_rows<S, T>(k, o.k, b, key0, p.keys, g, p.width);
@@ -243,12 +268,12 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(BackwardOperands<T, Gradie
     __syncthreads();
     accumulate_rows<S, false>(scores, k, dq);
   }
-  store_rows<S>(dq, o.dq, o.adds, b, query0, p.queries, h, p.width);
+  store_rows<S, kIsBlock>(dq, o.dq, b, query0, p.queries, h, p.width);
 }
 
 /// A tile of keys against all queries, of all heads that share it, that see it.
-template <class S, class T, class Gradient>
-__global__ void __launch_bounds__(kThreads) dkv_kernel(BackwardOperands<T, Gradient> o) {
+template <class S, class T, bool kIsBlock>
+__global__ void __launch_bounds__(kThreads) dkv_kernel(BackwardOperands<T, kIsBlock> o) {
   extern __shared__ float memory[];
   auto& q = *reinterpret_cast<typename S::Rows*>(memory);
   auto &dout = (&q)[1], &k = (&q)[2], &v = (&q)[3];
@@ -260,7 +285,8 @@ __global__ void __launch_bounds__(kThreads) dkv_kernel(BackwardOperands<T, Gradi
   load_rows<S, T>(v, o.v, b, key0, p.keys, g, p.width);
   float dk[S::kRows][S::kColumns] = {}, dv[S::kRows][S::kColumns] = {};
   const int per_group = p.heads / p.groups;
-  const std::int64_t begin = max(key0 - p.query_offset, std::int64_t{0}) / S::kTile * S::kTile;
+  const std::int64_t begin =
+      kIsBlock ? max(key0 - p.query_offset, std::int64_t{0}) / S::kTile * S::kTile : key0;
   bool is_seen = false;
   for (int h = g * per_group; h < (g + 1) * per_group; ++h) {
     for (std::int64_t query0 = begin; query0 < p.queries; query0 += S::kTile) {
@@ -282,9 +308,9 @@ __global__ void __launch_bounds__(kThreads) dkv_kernel(BackwardOperands<T, Gradi
       accumulate_rows<S, true>(scores, q, dk);
     }
   }
-  if (o.adds && !is_seen) return;
-  store_rows<S>(dk, o.dk, o.adds, b, key0, p.keys, g, p.width);
-  store_rows<S>(dv, o.dv, o.adds, b, key0, p.keys, g, p.width);
+  if (kIsBlock && !is_seen) return;
+  store_rows<S, kIsBlock>(dk, o.dk, b, key0, p.keys, g, p.width);
+  store_rows<S, kIsBlock>(dv, o.dv, b, key0, p.keys, g, p.width);
 }
 
 /// Launches with as much shared memory as `rows` tiles of rows and one of scores need.
@@ -312,52 +338,50 @@ dim3 grid_of(std::int64_t positions, int tile, std::int64_t heads, std::int64_t 
               static_cast<unsigned>(batch));
 }
 
-/// Whole sequences of T give T, blocks f32.
-template <class Body>
-void visit_types(DType dtype, DType result, const Body& body) {
-  visit_float(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (result == DType::f32) {
-      body(T{}, float{});
-    } else {
-      body(T{}, T{});
-    }
+template <class T, bool kIsBlock>
+void forward(const Problem& problem, const Tensor& q_BSHK, const Tensor& k_BTGK,
+             const Tensor& v_BTGK, std::optional<KeyBlock> block, const Tensor& out_BSHK,
+             const Tensor& lse_BHS, cudaStream_t queue) {
+  const ForwardOperands<T, kIsBlock> operands{
+      {problem}, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
+  visit_shape(problem.width, [&](auto shape) {
+    using S = decltype(shape);
+    launch<S>(forward_kernel<S, T, kIsBlock>, 3,
+              grid_of(problem.queries, S::kTile, problem.heads, q_BSHK.size(0)), operands, queue);
+  });
+}
+
+template <class T, bool kIsBlock>
+void backward(const Problem& problem, const BackwardCall& call, cudaStream_t queue) {
+  const auto operands = call.operands<T, kIsBlock>(problem);
+  visit_shape(problem.width, [&](auto shape) {
+    using S = decltype(shape);
+    launch<S>(dq_kernel<S, T, kIsBlock>, 4,
+              grid_of(problem.queries, S::kTile, problem.heads, call.batch()), operands, queue);
+    launch<S>(dkv_kernel<S, T, kIsBlock>, 4,
+              grid_of(problem.keys, S::kTile, problem.groups, call.batch()), operands, queue);
   });
 }
 
 }  // namespace
 
 void plain_attention_forward(const Problem& problem, const Tensor& q_BSHK, const Tensor& k_BTGK,
-                             const Tensor& v_BTGK, KeyBlock block, const Tensor& out_BSHK,
-                             const Tensor& lse_BHS, Stream& stream) {
-  visit_types(q_BSHK.dtype(), out_BSHK.dtype(), [&](auto in, auto result) {
-    using T = decltype(in);
-    using Out = decltype(result);
-    const ForwardOperands<T, Out> operands{
-        {problem}, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
-    visit_shape(problem.width, [&](auto shape) {
-      using S = decltype(shape);
-      launch<S>(forward_kernel<S, T, Out>, 3,
-                grid_of(problem.queries, S::kTile, problem.heads, q_BSHK.size(0)), operands,
-                state_of(stream).stream);
-    });
+                             const Tensor& v_BTGK, std::optional<KeyBlock> block,
+                             const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
+  const cudaStream_t queue = state_of(stream).stream;
+  visit_float(q_BSHK.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto run = block ? forward<T, true> : forward<T, false>;
+    run(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS, queue);
   });
 }
 
 void plain_attention_backward(const Problem& problem, const BackwardCall& call, Stream& stream) {
   const cudaStream_t queue = state_of(stream).stream;
-  const std::int64_t batch = call.batch();
-  visit_types(call.q_BSHK.dtype(), call.dq_BSHK.dtype(), [&](auto in, auto result) {
-    using T = decltype(in);
-    using Gradient = decltype(result);
-    const auto operands = call.operands<T, Gradient>(problem);
-    visit_shape(problem.width, [&](auto shape) {
-      using S = decltype(shape);
-      launch<S>(dq_kernel<S, T, Gradient>, 4,
-                grid_of(problem.queries, S::kTile, problem.heads, batch), operands, queue);
-      launch<S>(dkv_kernel<S, T, Gradient>, 4,
-                grid_of(problem.keys, S::kTile, problem.groups, batch), operands, queue);
-    });
+  visit_float(call.q_BSHK.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    call.is_block() ? backward<T, true>(problem, call, queue)
+                    : backward<T, false>(problem, call, queue);
   });
 }
 

@@ -8,8 +8,8 @@ namespace heddle::ops::cuda {
 // and stride. A gradient is summed by one block in a fixed order; nothing is added atomically.
 
 void plain_attention_forward(const Problem& problem, const Tensor& q_BSHK, const Tensor& k_BTGK,
-                             const Tensor& v_BTGK, KeyBlock block, const Tensor& out_BSHK,
-                             const Tensor& lse_BHS, Stream& stream);
+                             const Tensor& v_BTGK, std::optional<KeyBlock> block,
+                             const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream);
 
 /// delta is given: attention_delta() makes it.
 void plain_attention_backward(const Problem& problem, const BackwardCall& call, Stream& stream);

@@ -2,6 +2,9 @@
 
 // Device code only. What the attention kernels are given.
 
+#include <optional>
+#include <type_traits>
+
 #include "ops/attention.h"
 #include "ops/cuda/vectors.h"
 
@@ -63,14 +66,11 @@ struct Sight : Problem {
   __device__ std::int64_t last_of(std::int64_t s) const {
     return kIsBlock ? min(query_offset + s, keys - 1) : query_offset + s;
   }
-  __device__ bool sees(std::int64_t first, std::int64_t s, std::int64_t j) const {
-    return j >= first && j <= last_of(s);
-  }
 };
 
-/// Results of blocks are f32. (Those of whole sequences in f32 are computed as if of a block.)
-template <class Result>
-inline constexpr bool kIsBlock = std::is_same_v<Result, float>;
+/// What is added up from block to block is f32.
+template <class T, bool kIsBlock>
+using ResultOf = std::conditional_t<kIsBlock, float, T>;
 
 /// How results over other keys are merged into a row.
 struct RowMerge {
@@ -88,26 +88,24 @@ struct RowMerge {
   }
 };
 
-/// Out is T for whole sequences, f32 for blocks.
-template <class T, class Out>
+template <class T, bool kIsBlock>
 struct ForwardOperands {
-  Sight<kIsBlock<Out>> problem;
+  Sight<kIsBlock> problem;
   HeadView<const T> q, k, v;
-  HeadView<Out> out;
+  HeadView<ResultOf<T, kIsBlock>> out;
   StatisticsView<float> lse;
-  bool merges;  // into out and lse, instead of writing them
+  bool merges;  // of blocks: into out and lse, instead of writing them
 };
 
-/// Of whole sequences: delta is made of out, and gradients are written, as T. Of blocks: delta is
-/// given, and they are added, as f32.
-template <class T, class Gradient>
+/// Of whole sequences: delta is made of out, and gradients are written. Of blocks: delta is given,
+/// and they are added.
+template <class T, bool kIsBlock>
 struct BackwardOperands {
-  Sight<kIsBlock<Gradient>> problem;
+  Sight<kIsBlock> problem;
   HeadView<const T> dout, q, k, v, out;
   StatisticsView<const float> lse;
   StatisticsView<float> delta;
-  HeadView<Gradient> dq, dk, dv;
-  bool adds;
+  HeadView<ResultOf<T, kIsBlock>> dq, dk, dv;
 };
 
 /// The tensors of a call, of whole sequences or, without `out`, of a block.
@@ -120,20 +118,19 @@ struct BackwardCall {
   bool is_block() const { return out_BSHK == nullptr; }
   std::int64_t batch() const { return q_BSHK.size(0); }
 
-  template <class T, class Gradient>
-  BackwardOperands<T, Gradient> operands(const Problem& problem) const {
+  template <class T, bool kIsBlock>
+  BackwardOperands<T, kIsBlock> operands(const Problem& problem) const {
     return {.problem = {problem},
             .dout = dout_BSHK,
             .q = q_BSHK,
             .k = k_BTGK,
             .v = v_BTGK,
-            .out = is_block() ? HeadView<const T>() : HeadView<const T>(*out_BSHK),
+            .out = kIsBlock ? HeadView<const T>() : HeadView<const T>(*out_BSHK),
             .lse = lse_BHS,
             .delta = delta_BHS,
             .dq = dq_BSHK,
             .dk = dk_BTGK,
-            .dv = dv_BTGK,
-            .adds = is_block()};
+            .dv = dv_BTGK};
   }
 };
 

@@ -56,7 +56,7 @@ struct RunningSoftmax {
 
 /// Writes a warp's rows from `begin` on, of whole sequences, by way of `own`.
 template <int kWidth>
-__device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, Bf16>& o, int b, int h,
+__device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, false>& o, int b, int h,
                                             int begin, const RunningSoftmax& softmax,
                                             float (&out)[2][kWidth / 8][4], unsigned char* own) {
   const auto queries = static_cast<int>(o.problem.queries);
@@ -78,7 +78,7 @@ __device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, Bf16>& o
 
 /// Writes those of a block of keys, or merges them into what is there.
 template <int kWidth>
-__device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, float>& o, int b, int h,
+__device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, true>& o, int b, int h,
                                             int begin, const RunningSoftmax& softmax,
                                             const float (&out)[2][kWidth / 8][4],
                                             const unsigned char*) {
@@ -111,8 +111,9 @@ __device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, float>& 
   }
 }
 
-template <class S, class Out>
-__global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands<Bf16, Out> o) {
+template <class S, bool kIsBlock>
+__global__ void __launch_bounds__(S::kThreads, 2)
+    forward_kernel(ForwardOperands<Bf16, kIsBlock> o) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kKeys = S::kKeys;
   unsigned char* const q = memory;
@@ -152,25 +153,27 @@ __global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands
 }  // namespace
 
 bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
-                                   const Tensor& k_BTGK, const Tensor& v_BTGK, KeyBlock block,
-                                   const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
+                                   const Tensor& k_BTGK, const Tensor& v_BTGK,
+                                   std::optional<KeyBlock> block, const Tensor& out_BSHK,
+                                   const Tensor& lse_BHS, Stream& stream) {
   if (!suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) return false;
-  const auto run = [&](auto shape, auto result) {
+  const auto run = [&](auto shape, auto is_block) {
     using Shape = decltype(shape);
-    using Out = decltype(result);
-    const ForwardOperands<Bf16, Out> operands{
+    constexpr bool kIsBlock = is_block();
+    const ForwardOperands<Bf16, kIsBlock> operands{
         {problem}, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
-    launch_blocks<Shape>(forward_kernel<Shape, Out>, problem.heads, q_BSHK.size(0),
+    launch_blocks<Shape>(forward_kernel<Shape, kIsBlock>, problem.heads, q_BSHK.size(0),
                          blocks_for(problem.queries, kBlockRows), operands,
                          state_of(stream).stream);
   };
-  visit_float(out_BSHK.dtype(), [&](auto result) {
+  const auto run_width = [&](auto is_block) {
     if (problem.width <= 64) {
-      run(ForwardShape<64>{}, result);
+      run(ForwardShape<64>{}, is_block);
     } else {
-      run(ForwardShape<128>{}, result);
+      run(ForwardShape<128>{}, is_block);
     }
-  });
+  };
+  block ? run_width(std::true_type{}) : run_width(std::false_type{});
   return true;
 }
 

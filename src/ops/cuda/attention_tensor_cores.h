@@ -4,13 +4,14 @@
 
 namespace heddle::ops::cuda {
 
-// Attention of bf16 on tensor cores, for any mask, of whole sequences and of blocks. Both return
-// false, having done nothing, where heads are wider than 128, or rows are no multiples of 16 bytes
-// or do not start at one.
+// Attention of bf16 on tensor cores, for any mask, of whole sequences or, with a `block`, of one.
+// Both return false, having done nothing, where heads are wider than 128, or rows are no multiples
+// of 16 bytes or do not start at one.
 
 bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
-                                   const Tensor& k_BTGK, const Tensor& v_BTGK, KeyBlock block,
-                                   const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream);
+                                   const Tensor& k_BTGK, const Tensor& v_BTGK,
+                                   std::optional<KeyBlock> block, const Tensor& out_BSHK,
+                                   const Tensor& lse_BHS, Stream& stream);
 
 /// The order of sums is fixed.
 bool tensor_core_attention_backward(const Problem& problem, const BackwardCall& call,

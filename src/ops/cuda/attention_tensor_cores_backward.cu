@@ -88,8 +88,8 @@ struct RowStatistics {
 };
 
 /// Of a block's queries, a thread those of a row; makes delta where it is not given.
-template <int kWidth, class Gradient>
-__device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<Bf16, Gradient>& o,
+template <int kWidth, bool kIsBlock>
+__device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<Bf16, kIsBlock>& o,
                                                          int b, int h, int query0,
                                                          const unsigned char* dout_tile) {
   const auto& p = o.problem;
@@ -97,7 +97,7 @@ __device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<
   float lse = 0.0F, delta = 0.0F;
   if (s < static_cast<int>(p.queries)) {
     lse = lse_base2(o.lse.at(b, h, s));
-    if constexpr (kIsBlock<Gradient>) {
+    if constexpr (kIsBlock) {
       delta = o.delta.at(b, h, s);
     } else {
       delta = delta_of<kWidth>(dout_tile, row, o.out.at(b, s, h), p.width);
@@ -114,8 +114,8 @@ __device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<
 }
 
 /// Also makes delta where it is not given.
-template <class S, class Gradient>
-__global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf16, Gradient> o) {
+template <class S, bool kIsBlock>
+__global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf16, kIsBlock> o) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kKeys = S::kKeys;
   unsigned char *const q = memory, *const dout = q + tile_bytes<kWidth>(kBlockRows);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf1
   const int query0 = static_cast<int>(gridDim.z - 1 - blockIdx.z) * kBlockRows;
   const int begin = static_cast<int>(p.first_of(b, query0));
   const int end = static_cast<int>(p.last_of(min(query0 + kBlockRows, queries) - 1)) + 1;
-  if (kIsBlock<Gradient> && begin >= end) return;
+  if (kIsBlock && begin >= end) return;
   const PassingKeys<S> keys(dout + tile_bytes<kWidth>(kBlockRows), o.k, o.v, b, g, end, p.width);
   start_rows<kWidth, kBlockRows, S::kThreads>(q, o.q.at(b, 0, h), o.q.position, query0, queries,
                                               p.width);
@@ -221,9 +221,9 @@ __device__ __forceinline__ void differentiate(const QueryStatistics<kQueries>& o
 }
 
 /// A tile of keys against all queries, of all heads that share it, that see it.
-template <class S, class Gradient>
+template <class S, bool kIsBlock>
 __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
-    dkv_kernel(BackwardOperands<Bf16, Gradient> o) {
+    dkv_kernel(BackwardOperands<Bf16, kIsBlock> o) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kQueries = S::kQueries, kM = S::kKeyBlocks;
   constexpr int kTile = tile_bytes<kWidth>(kQueries);
@@ -235,10 +235,10 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
   const int key0 = static_cast<int>(blockIdx.z) * kBlockRows;  // the longest first
   const int queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
   const int per_group = p.heads / p.groups;
-  const int offset = kIsBlock<Gradient> ? static_cast<int>(p.query_offset) : 0;
+  const int offset = kIsBlock ? static_cast<int>(p.query_offset) : 0;
   const int query_begin = max(key0 - offset, 0);
   const int query_end = end_of_sight<kQueries, S::kThreads>(p, b, key0, query_begin);
-  if (kIsBlock<Gradient> && query_begin >= query_end) return;
+  if (kIsBlock && query_begin >= query_end) return;
   const auto start_queries = [&](int h, int query0, int stage) {
     start_rows<kWidth, kQueries, S::kThreads>(q + stage * kTile, o.q.at(b, 0, h), o.q.position,
                                               query0, queries, p.width);
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
     if (last_seen < last_key || p.key_from(of.first[last]) > own_key || last + 1 < kQueries) {
       hide_unseen<kM>(p, of, own_key, now, offset, scores);
     }
-    differentiate<kIsBlock<Gradient>, kM>(of, scale, scores, dscores);
+    differentiate<kIsBlock, kM>(of, scale, scores, dscores);
     std::uint32_t weights[kM][kQueries / 16][4];
     round_to_weights(scores, weights);
     add_weighted_rows<kWidth>(weights, dout + stage * kTile, dv);
@@ -310,24 +310,25 @@ bool tensor_core_attention_backward(const Problem& problem, const BackwardCall& 
       !(call.is_block() || is_aligned(*call.out_BSHK))) {
     return false;
   }
-  const auto run = [&](auto dq_shape, auto dkv_shape, auto gradient) {
+  const auto run = [&](auto dq_shape, auto dkv_shape, auto is_block) {
     using Dq = decltype(dq_shape);
     using Dkv = decltype(dkv_shape);
-    using Gradient = decltype(gradient);
-    const auto operands = call.operands<Bf16, Gradient>(problem);
+    constexpr bool kIsBlock = is_block();
+    const auto operands = call.operands<Bf16, kIsBlock>(problem);
     const cudaStream_t queue = state_of(stream).stream;
-    launch_blocks<Dq>(dq_kernel<Dq, Gradient>, problem.heads, call.batch(),
+    launch_blocks<Dq>(dq_kernel<Dq, kIsBlock>, problem.heads, call.batch(),
                       blocks_for(problem.queries, kBlockRows), operands, queue);
-    launch_blocks<Dkv>(dkv_kernel<Dkv, Gradient>, problem.groups, call.batch(),
+    launch_blocks<Dkv>(dkv_kernel<Dkv, kIsBlock>, problem.groups, call.batch(),
                        blocks_for(problem.keys, kBlockRows), operands, queue);
   };
-  visit_float(call.dq_BSHK.dtype(), [&](auto gradient) {
+  const auto run_width = [&](auto is_block) {
     if (problem.width <= 64) {
-      run(DqShape<64>{}, DkvShape<64>{}, gradient);
+      run(DqShape<64>{}, DkvShape<64>{}, is_block);
     } else {
-      run(DqShape<128>{}, DkvShape<128>{}, gradient);
+      run(DqShape<128>{}, DkvShape<128>{}, is_block);
     }
-  });
+  };
+  call.is_block() ? run_width(std::true_type{}) : run_width(std::false_type{});
   return true;
 }
 

@@ -83,19 +83,21 @@ __device__ __forceinline__ void put_sums(const float (&sums)[32], float factor, 
   }
 }
 
-/// The same, added.
+/// The same, added. Rows behind add nothing to the last one, and there is no branch: behind one the
+/// compiler takes a warp's lanes for apart, and what products need from uniform registers.
 __device__ __forceinline__ void put_sums(const float (&sums)[32], float factor, float* to,
                                          std::int64_t stride, int rows) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = warp_id() % 4 * 16 + lane_id() / 4 + 8 * half;
-    float* const at = to + row * stride + first_of_four();
+    const float own_factor = row < rows ? factor : 0.0F;
+    float* const at = to + min(row, rows - 1) * stride + first_of_four();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int d = 8 * i + 2 * half;
-      const float4 four = four_of(factor * sums[d], factor * sums[d + 1], factor * sums[d + 4],
-                                  factor * sums[d + 5]);
-      if (row < rows) add_four(at + 16 * i, four);
+      const float4 four = four_of(sums[d], sums[d + 1], sums[d + 4], sums[d + 5]);
+      add_four(at + 16 * i, {own_factor * four.x, own_factor * four.y, own_factor * four.z,
+                             own_factor * four.w});
     }
   }
 }

@@ -28,7 +28,6 @@ struct Job {
   int batch, group, head, key_tile;  // the first of its heads
   int first_tile;                    // of queries that see the first keys
   int skipped;  // so many of the first tiles, 0 or 1, do not see the later half of the keys
-  int start;    // the tile that comes first; behind the last one is the first
   int tiles;    // of queries of each head; 0: there are no more jobs
 };
 
@@ -53,11 +52,10 @@ __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
           .key_tile = key_tile,
           .first_tile = first,
           .skipped = first_of_half - first,
-          .start = 0,
           .tiles = 0};
 }
 
-template <class Gradient>
+template <bool kIsBlock>
 struct BackwardTensors {
   CUtensorMap q, k, v, dout;  // boxes of a tile
   // Of padded rows of 64 query_tiles, each 16 queries in the order of LaneValues.
@@ -66,7 +64,7 @@ struct BackwardTensors {
   const int* tile_ends;  // [batch][key_tiles]: the tile of queries after the last that sees them
   float* dq_sums;  // [batch * heads][query_tiles][width / 64][8][128][4]: the order of registers
   int* next_job;
-  HeadView<Gradient> dk, dv;
+  HeadView<ResultOf<Bf16, kIsBlock>> dk, dv;
   BackwardJobs jobs;
   float scale, scale_log2;
 };
@@ -123,8 +121,8 @@ __device__ __forceinline__ void init_barriers(BackwardMemory<S>& m) {
 template <class S>
 inline constexpr int kBackwardBytes = static_cast<int>(sizeof(BackwardMemory<S>)) + 1024;
 
-template <class S, bool kDocuments, class Gradient>
-__device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
+template <class S, bool kDocuments, bool kIsBlock>
+__device__ __forceinline__ void copy_tiles(const BackwardTensors<kIsBlock>& t,
                                            BackwardMemory<S>& m) {
   Turn<S::kJobs> job_turn;
   Turn<S::kStages> turn;
@@ -144,12 +142,7 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
     const int end = t.tile_ends[job.batch * all.key_tiles + job.key_tile];
     job.tiles = end - job.first_tile;
     index = static_cast<int>(gridDim.x) + atomicAdd(t.next_job, 1);
-    if constexpr (kIsBlock<Gradient>) {
-      if (job.tiles <= 0) continue;
-      // Blocks of threads that add to the same sums of dq at the same time would wait for each
-      // other. Where queries see all keys, they begin apart.
-      if (job.skipped == 0) job.start = 2 * job.key_tile % job.tiles;
-    }
+    if (kIsBlock && job.tiles <= 0) continue;
     m.jobs[job_turn.index] = job;
     arrive_and_expect(job_full, 4 * S::kBlocks * kTileBytes);
     const int key0 = job.key_tile * kKeyTile;
@@ -159,11 +152,9 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
       start_box(m.values[job_turn.index][c], t.v, job_full, 64 * c, job.group, key0, job.batch);
     }
     job_turn.advance();
-    const int start = job.first_tile + job.start;
     for (int h = job.head; h < job.head + all.per_job; ++h) {
-      int tile = start;
 #pragma unroll 1
-      do {
+      for (int tile = job.first_tile; tile < end; ++tile) {
         wait_for(&m.empty[turn.index], turn.parity ^ 1);
         std::uint64_t* const full = &m.full[turn.index];
         arrive_and_expect(full, kStageBytes);
@@ -186,24 +177,24 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<Gradient>& t,
                       full);
         }
         turn.advance();
-        if (++tile == end) tile = job.first_tile;
-      } while (tile != start);
+      }
     }
   }
 }
 
-/// Query `shift` is at the position of the first key.
-__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32], int shift) {
+/// Where keys and queries are the same positions.
+__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (column_of(i) < row_of(i) + shift) scores[i] = -INFINITY;
+    if (column_of(i) < row_of(i)) scores[i] = -INFINITY;
   }
 }
 
-__device__ __forceinline__ void hide_keys_from(float (&scores)[32], int end) {
+/// Query `shift` is at the position of the first key, and there are so many keys.
+__device__ __forceinline__ void hide_earlier_queries(float (&scores)[32], int shift, int keys) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (row_of(i) >= end) scores[i] = -INFINITY;
+    if (column_of(i) < row_of(i) + shift || row_of(i) >= keys) scores[i] = -INFINITY;
   }
 }
 
@@ -219,12 +210,12 @@ __device__ __forceinline__ void hide_later_documents(float (&scores)[32], const 
 }
 
 /// Which of a job's queries see which of 64 keys, half `half` of its keys.
-template <bool kDocuments, class Gradient>
+template <bool kDocuments, bool kIsBlock>
 class KeySight {
  public:
-  __device__ __forceinline__ KeySight(const BackwardTensors<Gradient>& t, const Job& job, int half)
+  __device__ __forceinline__ KeySight(const BackwardTensors<kIsBlock>& t, const Job& job, int half)
       : job_(job), half_(half) {
-    if constexpr (kIsBlock<Gradient>) {
+    if constexpr (kIsBlock) {
       const int first = first_key();
       shift_ = first - t.jobs.offset - uniform(job.first_tile) * kQueryTile;
       keys_ = t.jobs.keys - first;
@@ -235,12 +226,11 @@ class KeySight {
   /// other.
   __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, int skipped,
                                               const int* first_keys) const {
-    if constexpr (kIsBlock<Gradient>) {
+    if constexpr (kIsBlock) {
       const int shift = shift_ - tile * kQueryTile;
-      if (shift > 1 - kQueryTile) hide_earlier_queries(scores, shift);
-      if (keys_ < 64) hide_keys_from(scores, keys_);
+      if (shift > 1 - kQueryTile || keys_ < 64) hide_earlier_queries(scores, shift, keys_);
     } else {
-      if (tile == skipped) hide_earlier_queries(scores, 0);
+      if (tile == skipped) hide_earlier_queries(scores);
     }
     if constexpr (kDocuments) {
       const int first = first_key();
@@ -262,10 +252,9 @@ class KeySight {
 };
 
 /// So many of the first tiles of a head do not see half `half` of the keys.
-template <class Gradient>
+template <bool kIsBlock>
 __device__ __forceinline__ int skipped_tiles(const Job& job, int half) {
-  if (half == 0) return 0;
-  return kIsBlock<Gradient> ? uniform(job.skipped) : 1;
+  return kIsBlock ? half * uniform(job.skipped) : half;
 }
 
 }  // namespace heddle::ops::cuda::hopper
