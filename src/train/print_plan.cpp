@@ -52,6 +52,9 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
     row("mesh", describe(setup.plan));
     print_ranks(groups);
   }
+  if (config.train.recompute == config::Recompute::block) {
+    row("length", "limited by " + describe_length_limit(fullest(groups).step.memory));
+  }
   row("run folder", setup.folder.string());
   for (const std::string& warning : use.warnings) log_warn("{}", warning);
 }
