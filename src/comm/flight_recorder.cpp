@@ -71,6 +71,7 @@ std::string CommTag::text() const {
   std::string text = what;
   if (unit) text += " of " + *unit;
   if (microbatch >= 0) text += fmt::format(", micro-batch {}", microbatch);
+  if (attention_round >= 0) text += fmt::format(", round {} of attention", attention_round);
   return text;
 }
 
@@ -104,6 +105,11 @@ void FlightRecorder::set_observer(Observer observer) {
 void FlightRecorder::set_tag(CommTag tag) {
   const std::lock_guard lock(mutex_);
   tag_ = std::move(tag);
+}
+
+void FlightRecorder::set_attention_round(int round) {
+  const std::lock_guard lock(mutex_);
+  tag_.attention_round = round;
 }
 
 bool FlightRecorder::admits(const CommCall& call) const {

@@ -25,11 +25,13 @@ struct Group {
   std::uint64_t id = 0;
 };
 
-/// What the caller is doing, made into text only when it is shown: "F of block 7, micro-batch 3".
+/// What the caller is doing, made into text only when it is shown: "F of block 7, micro-batch 3,
+/// round 2 of attention".
 struct CommTag {
   const char* what = "";  ///< a literal
   std::shared_ptr<const std::string> unit = {};
   int microbatch = -1;
+  int attention_round = -1;  ///< of a pass of attention that ranks share
 
   std::string text() const;
 };
@@ -88,6 +90,8 @@ class FlightRecorder {
   void set_observer(Observer observer);
   /// What the calls that follow are for.
   void set_tag(CommTag tag);
+  /// Adds to the tag, or takes out of it (-1), which round of attention they are for.
+  void set_attention_round(int round);
 
   /// Runs the hook on a call that is about to be made.
   bool admits(const CommCall& call) const;

@@ -81,6 +81,18 @@ void check_batch(const RunConfig& config, std::vector<Conflict>& conflicts) {
                    asked, unit, product, remedy)});
 }
 
+void check_context(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const std::int64_t tokens = config.train.microbatch * config.data.seq_len;
+  if (config.parallel.cp <= tokens) return;
+  conflicts.push_back(
+      {{"parallel.cp", "train.microbatch", "data.seq_len"},
+       fmt::format("parallel.cp = {} ranks cannot share micro-batches of {} tokens "
+                   "(train.microbatch {} x data.seq_len {}), since some would have none; use cp = "
+                   "{} or less, or longer sequences",
+                   config.parallel.cp, tokens, config.train.microbatch, config.data.seq_len,
+                   tokens)});
+}
+
 void check_length(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const auto& t = config.train;
   if (t.steps == 0 && t.tokens == 0) {
@@ -175,6 +187,7 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   check_data(config, conflicts);
   check_length(config, conflicts);
   check_batch(config, conflicts);
+  check_context(config, conflicts);
   check_learning_rate(config, conflicts);
   check_optimizer(config, conflicts);
   for (RequestProblem& problem : problems_of(config.parallel, ranks)) {

@@ -91,8 +91,9 @@ class Checker {
     if (request_.cp == 1 || !refuse_tp(spec_, request_.tp).empty()) return;
     ContextShape shape = context_shape_of(spec_, request_);
     shape.tokens = request_.cp;  // more than the ranks must have is checked with the batch
+    const std::string of_tp = request_.tp > 1 ? fmt::format(" on tp = {} ranks", request_.tp) : "";
     for (const std::string& problem : problems_of(shape)) {
-      problems_.push_back(fmt::format("parallel.context: {}", problem));
+      problems_.push_back(fmt::format("parallel.context{}: {}", of_tp, problem));
     }
   }
 

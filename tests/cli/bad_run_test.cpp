@@ -47,7 +47,7 @@ TEST(BadSetting, IsRefusedWithTheKeyAndTheNearestOne) {
            {"run.device=cuda:1", {"run.device", "did you mean \"cuda\"?"}},
            {"run.device=cpo", {"run.device", "did you mean \"cpu\"?"}},
            {"parallel.tp=2", {"parallel.dp 1 x tp 2", "--ranks 2"}},
-           {"parallel.cp=2", {"parallel.cp"}},
+           {"parallel.cp=2", {"parallel.dp 1 x cp 2", "--ranks 2"}},
            {"model.preset=llama-15n", {"llama-15n", "llama-15m"}}}) {
     auto settings = std::vector{setting};
     if (setting.starts_with("model.preset")) settings.push_back("model.config=\"\"");

@@ -58,6 +58,21 @@ TEST_F(Recorded, CallsAreNumberedTaggedAndTimed) {
   }
 }
 
+TEST_F(Recorded, CallsInsideAttentionNameTheRound) {
+  comm_.set_name("cp");
+  comm_.flight().set_tag(
+      {.what = "B", .unit = std::make_shared<std::string>("block 7"), .microbatch = 3});
+  comm_.flight().set_attention_round(0);
+  comm_.recv(tensor({2}), 0, stream_).wait(stream_);
+  comm_.flight().set_attention_round(-1);
+  comm_.barrier();
+  const auto calls = comm_.flight().calls();
+  EXPECT_EQ(calls[0].text(),
+            "recv #1 of cp from rank 0 (f32 [2], B of block 7, micro-batch 3, round 0 of "
+            "attention)");
+  EXPECT_EQ(calls[1].text(), "barrier #1 of cp (B of block 7, micro-batch 3)");
+}
+
 TEST_F(Recorded, TheLastThousandCallsAreKept) {
   for (int i = 0; i < 1234; ++i) comm_.barrier();
   const auto calls = comm_.flight().calls();

@@ -17,9 +17,9 @@ inline const std::string kGoodRun =
 
 /// The whole message of the Error(usage) that loading gives, or "" when it gives none.
 inline std::string error_text(const std::string& text,
-                              const std::vector<std::string>& overrides = {}) {
+                              const std::vector<std::string>& overrides = {}, int ranks = 1) {
   try {
-    parse_run(text, "run.toml", overrides);
+    parse_run(text, "run.toml", overrides, ranks);
     return "";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::usage);

@@ -220,8 +220,32 @@ TEST(LoadErrors, RefuseAMeshThatIsNotTheRanksOfTheRun) {
             "run.toml:9:1: parallel.dp 2 x tp 1 x pp 3 makes 6 ranks, but 1 is started; start 6 "
             "(--ranks 6 or the launcher), or change one of them");
   EXPECT_EQ(error_text(kGoodRun + "[parallel]\ncp = 2\nep = 4\n"),
-            "run.toml:9:1: parallel.cp = 2 is not in this version: set it to 1\n"
+            "run.toml:9:1: parallel.dp 1 x cp 2 x tp 1 x pp 1 makes 2 ranks, but 1 is started; "
+            "start 2 (--ranks 2 or the launcher), or change one of them\n"
             "run.toml:10:1: parallel.ep = 4 is not in this version: set it to 1");
+}
+
+TEST(LoadErrors, RefuseMoreRanksOfCpThanAMicroBatchHasTokens) {
+  const std::string run = kGoodRun + "[parallel]\ncp = 8\n";
+  const std::vector<std::string> few = {"train.microbatch=3", "data.seq_len=2"};
+  EXPECT_EQ(error_text(run, few, 8),
+            "run.toml:9:1: parallel.cp = 8 ranks cannot share micro-batches of 6 tokens "
+            "(train.microbatch 3 x data.seq_len 2), since some would have none; use cp = 6 or "
+            "less, or longer sequences");
+  EXPECT_EQ(
+      parse_run(run, "run.toml", {"train.microbatch=4", "data.seq_len=2"}, 8).config.parallel.cp,
+      8);
+}
+
+TEST(LoadErrors, NameTheMethodsAndOrdersOfCp) {
+  EXPECT_EQ(error_text(kGoodRun + "[parallel]\ncontext = \"rings\"\ncontext_order = \"snake\"\n"
+                                  "context_heads = -1\n"),
+            "run.toml:9:1: parallel.context = \"rings\" is not one of auto, ring, gather, ulysses, "
+            "usp, lightseq, tokenring; did you mean \"ring\"?\n"
+            "run.toml:10:1: parallel.context_order = \"snake\" is not one of auto, contiguous, "
+            "zigzag, striped\n"
+            "run.toml:11:1: parallel.context_heads = -1 is out of range; it must be from 0 to "
+            "1048576");
 }
 
 TEST(Load, TakesForDpWhatTheRanksLeave) {

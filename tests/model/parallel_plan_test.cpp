@@ -104,7 +104,10 @@ TEST(ParallelPlan, SaysWhatIsWrongAndWhatToChange) {
             "or start 4 ranks");
   EXPECT_EQ(refusal(llama(), {.pp = 5}, 5),
             "parallel.pp = 5 is more stages than the model's 4 layers; use at most 4");
-  EXPECT_EQ(refusal(llama(), {.cp = 2}, 1), "parallel.cp = 2 is not in this version: set it to 1");
+  EXPECT_EQ(refusal(llama(), {.cp = 2}, 1),
+            "parallel.cp 2 x tp 1 x pp 1 = 2 does not divide the 1 ranks; use sizes whose product "
+            "does, or start 2 ranks");
+  EXPECT_EQ(refusal(llama(), {.cp = 0}, 1), "parallel.cp = 0; use 1 or more");
   EXPECT_EQ(refusal(llama(), {.zero = 4}, 1), "parallel.zero = 4; use 0, 1, 2 or 3");
   EXPECT_EQ(refusal(llama(), {.tp = 0}, 1), "parallel.tp = 0; use 1 or more");
   EXPECT_EQ(refusal(llama(), {.pp = -1}, 1), "parallel.pp = -1; use 1 or more");
@@ -131,6 +134,50 @@ TEST(ParallelPlan, NamesEverythingThatIsWrongAtOnce) {
                            "zero = 7", "leave chunks = 1"}) {
     EXPECT_NE(all.find(part), std::string::npos) << part << " is missing in:\n" << all;
   }
+}
+
+TEST(ParallelPlan, RefusesAttentionThatRanksOfCpCannotShare) {
+  using enum ContextMethod;
+  EXPECT_EQ(refusal(llama(), {.cp = 6, .context = ulysses}, 6),
+            "parallel.context: method ulysses cannot deal 8 query heads and 4 key heads out to cp "
+            "= 6 ranks; use cp = 1, 2, 4 or 8, method usp with context-heads = 1 or 2, or method "
+            "ring");
+  EXPECT_EQ(refusal(llama(), {.cp = 6, .context = usp, .context_heads = 3}, 6),
+            "parallel.context: context-heads = 3 does not divide cp = 6 and 8 query and 4 key "
+            "heads; use 1 or 2");
+  EXPECT_EQ(refusal(llama(), {.cp = 2, .context = ring, .context_heads = 2}, 2),
+            "parallel.context: context-heads = 2 is for method usp, not for ring; leave it out");
+  EXPECT_EQ(refusal(llama(), {.cp = 2, .context = automatic, .context_heads = 2}, 2),
+            "parallel.context: context-heads = 2 is for method usp, not for auto; leave it out");
+  EXPECT_EQ(
+      refusal(llama(), {.cp = 2, .context = lightseq, .context_order = ContextOrder::zigzag}, 2),
+      "parallel.context: method lightseq balances tokens in contiguous order by itself, and has "
+      "no order zigzag; use order contiguous, or method ring");
+  // Heads are those that tp leaves to a rank.
+  EXPECT_EQ(refusal(llama(), {.tp = 4, .cp = 4, .context = ulysses}, 16),
+            "parallel.context on tp = 4 ranks: method ulysses cannot deal 2 query heads and 1 key "
+            "heads out to cp = 4 ranks; use cp = 1 or 2, method usp with context-heads = 1 or 2, "
+            "or method ring");
+}
+
+TEST(ParallelPlan, NamesAllThatIsWrongWithCpAtOnceAndWithTheRest) {
+  const std::string all = refusal(llama(),
+                                  {.dp = 1,
+                                   .pp = 6,
+                                   .cp = 3,
+                                   .context = ContextMethod::lightseq,
+                                   .context_order = ContextOrder::striped,
+                                   .context_heads = 3,
+                                   .zero = 7},
+                                  4);
+  for (const char* part : {"cp 3 x tp 1 x pp 6 makes 18 ranks", "at most 4", "no order striped",
+                           "context-heads = 3 is for method usp", "zero = 7"}) {
+    EXPECT_NE(all.find(part), std::string::npos) << part << " is missing in:\n" << all;
+  }
+}
+
+TEST(ParallelPlan, IgnoresHowAttentionIsSharedWhereNobodySharesIt) {
+  EXPECT_EQ(refusal(llama(), {.context = ContextMethod::usp, .context_heads = 7}, 1), "no refusal");
 }
 
 TEST(UnitCosts, AreOnePerUnitAndNothingForEmbeddingAndNorm) {

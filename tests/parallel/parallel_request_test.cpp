@@ -31,13 +31,13 @@ TEST(ParallelRequest, IsRefusedWithTheKeysThatItIsAbout) {
     keys.push_back(problem.keys.front());
     messages.push_back(problem.message);
   }
-  EXPECT_EQ(keys, (std::vector<std::string>{"parallel.chunks", "parallel.vocabulary", "parallel.cp",
-                                            "parallel.ep", "parallel.dp"}));
-  ASSERT_EQ(messages.size(), 5u);
-  EXPECT_EQ(messages[2], "parallel.cp = 2 is not in this version: set it to 1");
-  EXPECT_EQ(messages[4],
-            "parallel.dp 2 x tp 1 x pp 1 makes 2 ranks, but 3 are started; start 2 (--ranks 2 or "
-            "the launcher), or change one of them");
+  EXPECT_EQ(keys, (std::vector<std::string>{"parallel.chunks", "parallel.vocabulary", "parallel.ep",
+                                            "parallel.dp"}));
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_EQ(messages[2], "parallel.ep = 4 is not in this version: set it to 1");
+  EXPECT_EQ(messages[3],
+            "parallel.dp 2 x cp 2 x tp 1 x pp 1 makes 4 ranks, but 3 are started; start 4 "
+            "(--ranks 4 or the launcher), or change one of them");
 }
 
 TEST(ParallelRequest, HasANameForEveryPlaceOfTheVocabulary) {

@@ -184,7 +184,8 @@ TEST(ContextBytes, DocumentsMakeThemAtLeastThreeTimesFewerThanThePlainRing) {
   for (const ContextOrder order : {ContextOrder::contiguous, ContextOrder::zigzag}) {
     for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {
       CaseRandom random(seed);
-      ContextShape shape{.order = order,
+      ContextShape shape{.method = ContextMethod::ring,
+                         .order = order,
                          .ranks = 8,
                          .tokens = 65536,
                          .heads = 32,

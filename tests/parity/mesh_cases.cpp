@@ -171,7 +171,11 @@ std::string name_of(const MeshCase& mesh) {
   }
   if (r.pp > 1) name += fmt::format("_pp{}_{}", r.pp, name_of(r.schedule));
   if (r.chunks > 1) name += fmt::format("_{}_chunks", r.chunks);
-  if (r.dp > 1) name += fmt::format("_zero{}", r.zero);
+  if (r.cp > 1) {
+    name += fmt::format("_cp{}_{}_{}", r.cp, name_of(r.context), name_of(r.context_order));
+    if (r.context_heads > 0) name += fmt::format("_{}_heads", r.context_heads);
+  }
+  if (r.dp * r.cp > 1) name += fmt::format("_zero{}", r.zero);
   if (!r.overlap) name += "_no_overlap";
   if (mesh.recompute) name += "_recompute";
   std::ranges::replace(name, '-', '_');
@@ -182,8 +186,9 @@ void PrintTo(const MeshCase& mesh, std::ostream* out) { *out << name_of(mesh); }
 
 bool fits(const ModelSpec& spec, const ParallelRequest& request) {
   const std::int64_t tp = request.tp, kv = spec.kv_heads;
-  return spec.heads % tp == 0 && (kv % tp == 0 || tp % kv == 0) && spec.ffn % tp == 0 &&
-         request.pp <= spec.layers;
+  const bool is_divided = spec.heads % tp == 0 && (kv % tp == 0 || tp % kv == 0) &&
+                          spec.ffn % tp == 0 && request.pp <= spec.layers;
+  return is_divided && problems_of(ParallelPlan{request}.context_shape(spec)).empty();
 }
 
 }  // namespace heddle

@@ -15,17 +15,20 @@ struct MeshCase {
   std::int64_t mlp_tokens =
       0;  ///< that an MLP of a recomputed block computes at once; 0: the usual
 
-  int ranks() const { return request.dp * request.tp * request.pp; }
+  int ranks() const { return static_cast<int>(request.ranks()); }
 };
 
 /// Every mesh of the grid, 2 to 8 ranks: each axis alone with all its options, then mixtures.
 const std::vector<MeshCase>& mesh_cases();
+/// The same for axis cp: every method and order on 2 to 8 ranks, then mixtures with other axes.
+const std::vector<MeshCase>& context_cases();
 
 /// "dp2_tp2_seq_pp2_zb_v_zero3": a test's name, unique in the grid.
 std::string name_of(const MeshCase& mesh);
 void PrintTo(const MeshCase& mesh, std::ostream* out);
 
 /// Whether a model can lie on the mesh: heads and MLP width divide, and there are layers enough.
+/// With cp, heads can also be dealt out as the method needs.
 bool fits(const ModelSpec& spec, const ParallelRequest& request);
 
 }  // namespace heddle

@@ -56,6 +56,20 @@ BuildOptions RankTraining::build_options(const MeshCase& mesh, const BatchShape&
   return options;
 }
 
+void RankTraining::pack(int microbatch, const std::vector<std::int64_t>& documents) {
+  const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
+  const auto positions = batch.positions.host<std::int32_t>();
+  const auto first_key = batch.first_key.host<std::int32_t>();
+  std::int64_t begin = 0;
+  for (const std::int64_t length : documents) {
+    for (std::int64_t i = begin; i < begin + length; ++i) {
+      positions[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i - begin);
+      first_key[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(begin % batch.seq_len());
+    }
+    begin += length;
+  }
+}
+
 MicroBatch RankTraining::batch(const BatchShape& shape, std::uint64_t index) {
   const auto numbers = [&](std::uint64_t stream, std::int64_t below) {
     const Tensor made =

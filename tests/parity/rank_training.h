@@ -19,6 +19,10 @@ ModelSpec deep_spec(const std::string& name, std::int64_t layers);
 /// embeddings, learned positions, vocabularies that do not divide.
 std::vector<ModelSpec> grid_specs();
 
+/// Lengths of documents that fill two sequences of 13 tokens, for micro-batches in turn.
+inline const std::vector<std::int64_t> kPackedDocuments[] = {
+    {5, 8, 13}, {1, 1, 11, 2, 10, 1}, {13, 6, 7}};
+
 /// A model of random weights on one rank of a mesh, with all that a step needs. The weights and
 /// the step's data do not depend on the mesh: data-parallel rank r has the micro-batches
 /// [r * m, (r + 1) * m) of one sequence of them.
@@ -36,7 +40,12 @@ class RankTraining {
   World& world() { return world_; }
   TrainStep& step() { return step_; }
 
-  StepResult run(std::int64_t step) { return step_.run(batches_, {.lr = 1e-3, .step = step}, 1.0); }
+  /// Makes a micro-batch one of packed documents, whose lengths fill its sequences one by one.
+  void pack(int microbatch, const std::vector<std::int64_t>& documents);
+
+  StepResult run(std::int64_t step, double lr = 1e-3) {
+    return step_.run(batches_, {.lr = lr, .step = step}, 1.0);
+  }
   StepResult gradients() { return step_.gradients(batches_); }
 
  private:

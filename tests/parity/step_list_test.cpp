@@ -1,6 +1,7 @@
 // A step is told in one place: what is added there is executed, planned, simulated and counted, and
 // a verdict names what a rank was doing.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -121,6 +122,25 @@ TEST(Verdict, NamesPassUnitAndMicroBatch) {
        {"values of block 2, micro-batch 1", "gradients of block 1, micro-batch 0"}) {
     const std::string verdict = verdict_in(op, on_dp);
     EXPECT_NE(verdict.find(op), std::string::npos) << verdict;
+  }
+}
+
+TEST(Verdict, NamesRankLayerPassRoundAndPeerInsideAttention) {
+  // A round of each in which rank 1 has messages.
+  for (const auto& [method, round] : {std::pair{ContextMethod::ring, 1},
+                                      {ContextMethod::gather, 0},
+                                      {ContextMethod::lightseq, 0},
+                                      {ContextMethod::tokenring, 1}}) {
+    const MeshCase mesh{.request = {.dp = 1, .cp = 3, .context = method}};
+    for (const char* pass : {"F of block 1, micro-batch 2", "BW of block 0, micro-batch 1"}) {
+      const std::string op = fmt::format("{}, round {} of attention", pass, round);
+      const std::string verdict = verdict_in(op, mesh);
+      SCOPED_TRACE(name_of(method));
+      EXPECT_NE(verdict.find("rank 1 has not"), std::string::npos) << verdict;
+      EXPECT_NE(verdict.find("of cp"), std::string::npos) << verdict;
+      EXPECT_NE(verdict.find("rank 1 (f32"), std::string::npos) << verdict;  // as somebody's peer
+      EXPECT_NE(verdict.find(op), std::string::npos) << verdict;
+    }
   }
 }
 

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/reader.h"
@@ -18,8 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr int kSaved = 2, kAfter = 5;
 
-const std::array<TestMesh, 12>& meshes() {
-  static const std::array<TestMesh, 12> all = {{
+const std::array<TestMesh, 15>& meshes() {
+  static const std::array<TestMesh, 15> all = {{
       {"one", 1, {}},
       {"dp2", 2, {.zero = 0}},
       {"dp2_zero1", 2, {.zero = 1}},
@@ -36,6 +38,11 @@ const std::array<TestMesh, 12>& meshes() {
       {"dp2_pp3_zero2_interleaved",
        6,
        {.pp = 3, .zero = 2, .schedule = Pipeline::interleaved, .chunks = 2}},
+      {"cp2_ulysses", 2, {.cp = 2, .context = ContextMethod::ulysses}},
+      {"cp3_lightseq_zero3", 3, {.cp = 3, .context = ContextMethod::lightseq, .zero = 3}},
+      {"dp2_cp2_pp2_ring_zero2",
+       8,
+       {.pp = 2, .cp = 2, .context = ContextMethod::ring, .zero = 2, .schedule = Pipeline::zb_h1}},
   }};
   return all;
 }
@@ -98,10 +105,16 @@ TEST_P(Reshard, EveryOtherMeshContinuesWithTheLossesOfOneRank) {
   }
 }
 
-/// Saved on a mesh that divides everything and resumed on one that holds key heads several times:
-/// the losses of one rank.
-void expect_resharded(const OptimizerConfig& optimizer, const ModelSpec& spec) {
-  const TestMesh &divided = meshes()[10], &copied = meshes()[6];
+const TestMesh& mesh_named(std::string_view name) {
+  return *std::ranges::find(meshes(), name, &TestMesh::name);
+}
+
+/// Saved on one mesh and resumed on another, by default on one that divides everything and on one
+/// that holds key heads several times: the losses of one rank.
+void expect_resharded(const OptimizerConfig& optimizer, const ModelSpec& spec,
+                      std::string_view saved = "dp2_tp2_pp2_zero3_vhalf",
+                      std::string_view resumed = "tp4") {
+  const TestMesh &divided = mesh_named(saved), &copied = mesh_named(resumed);
   const TemporaryFolder folder;
   std::vector<double> expected, losses;
   run_ranks(1, [&](World& world) {
@@ -137,13 +150,22 @@ TEST(ReshardedStates, OfEveryOptimizerContinueOnAnotherMesh) {
   expect_resharded(MuonConfig{}, small_spec());
 }
 
+TEST(ReshardedStates, OfEveryOptimizerContinueOnOtherRanksOfCp) {
+  for (const OptimizerConfig& optimizer :
+       {OptimizerConfig(SgdConfig{.momentum = 0.9}), OptimizerConfig(MuonConfig{})}) {
+    expect_resharded(optimizer, small_spec(), "cp3_lightseq_zero3", "one");
+    expect_resharded(optimizer, small_spec(), "tp4", "dp2_cp2_pp2_ring_zero2");
+    expect_resharded(optimizer, small_spec(), "dp2_cp2_pp2_ring_zero2", "cp2_ulysses");
+  }
+}
+
 /// A mixer that is not attention, with parameters of three dimensions (tests/model/shift_mixer.h).
 TEST(ReshardedStates, OfAKindOfBlockThatOnlyATestHasContinueOnAnotherMesh) {
   expect_resharded(AdamWConfig{}, with_shift_mixers(small_spec()));
   expect_resharded(MuonConfig{}, with_shift_mixers(small_spec()));
 }
 
-INSTANTIATE_TEST_SUITE_P(AllPairs, Reshard, testing::Range<std::size_t>(0, 12),
+INSTANTIATE_TEST_SUITE_P(AllPairs, Reshard, testing::Range<std::size_t>(0, meshes().size()),
                          [](const auto& info) { return std::string(meshes()[info.param].name); });
 
 }  // namespace

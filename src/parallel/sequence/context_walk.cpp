@@ -300,25 +300,30 @@ void ContextWalk::run() {
       const PieceTensors& own = piece(Own::kQueries);
       ops::attention_delta(own.rows[1], setting_.output, own.statistics[1], ctx_.stream);
     }
+    ranks_.flight().set_attention_round(static_cast<int>(round));
     play(program.rounds[round]);
   }
+  ranks_.flight().set_attention_round(-1);
   if (program.exchanges_heads) bring_own_home();
 }
 
 void ContextWalk::fill_share() {
   take_own();
-  for (const ProgramRound& round : setting_.program.rounds) {
+  const std::vector<ProgramRound>& rounds = setting_.program.rounds;
+  for (std::size_t round = 0; round < rounds.size(); ++round) {
+    ranks_.flight().set_attention_round(static_cast<int>(round));
     std::vector<UnderWay> received, sent;
     ranks_.begin_group();
-    for (const Transfer& transfer : round.receives) {
+    for (const Transfer& transfer : rounds[round].receives) {
       if (transfer.fills_share) received.push_back(receive(transfer));
     }
-    for (const Transfer& transfer : round.sends) {
+    for (const Transfer& transfer : rounds[round].sends) {
       if (transfer.fills_share) sent.push_back(send(transfer));
     }
     ranks_.end_group();
     end(received, sent);
   }
+  ranks_.flight().set_attention_round(-1);
 }
 
 }  // namespace heddle

@@ -32,10 +32,15 @@ class ContextWalk {
   /// `own` are the tensors of the rank's own pieces and of what it holds, by the program's numbers.
   /// Those of results are cleared.
   ContextWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks, Ctx& ctx);
+  virtual ~ContextWalk() = default;
 
   void run();
   /// Only what brings q, k and v of the share here.
   void fill_share();
+
+ protected:
+  /// Calls the kernel; timings may wait in its place.
+  virtual void compute(const TileCall& call);
 
  private:
   /// A message that was begun.
@@ -66,7 +71,6 @@ class ContextWalk {
   void put_away(UnderWay& received);
   /// Waits for all of them.
   void end(std::vector<UnderWay>& received, const std::vector<UnderWay>& sent);
-  void compute(const TileCall& call);
   void play(const ProgramRound& round);
   /// The rank's own tokens from what it holds into its share, and results back.
   void take_own();
