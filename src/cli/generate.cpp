@@ -83,7 +83,7 @@ const char* why_ended(const std::vector<std::int32_t>& tokens, const GenerateOpt
 }
 
 /// What all ranks know before they meet.
-struct Subject {
+struct GenerateSubject {
   std::filesystem::path folder;
   ModelSpec spec;
   Tokenizer tokenizer;
@@ -91,18 +91,18 @@ struct Subject {
   config::RunConfig settings;  ///< only [parallel] of it
 };
 
-Subject subject_of(GenerateArguments& arguments) {
+GenerateSubject subject_of(GenerateArguments& arguments) {
   for (const std::string& text : arguments.overrides) {
     if (text.starts_with("parallel.")) continue;
     throw Error(ErrorCode::usage, "--set " + text + " has no meaning here",
                 "use keys of [parallel]");
   }
   const ModelSource source(arguments.model);
-  Subject subject{.folder = source.path(),
-                  .spec = read_model_spec(source.path() / "config.json"),
-                  .tokenizer = Tokenizer::load(source.path() / "tokenizer.json"),
-                  .prompt = {},
-                  .settings = config::parse_settings(arguments.overrides)};
+  GenerateSubject subject{.folder = source.path(),
+                          .spec = read_model_spec(source.path() / "config.json"),
+                          .tokenizer = Tokenizer::load(source.path() / "tokenizer.json"),
+                          .prompt = {},
+                          .settings = config::parse_settings(arguments.overrides)};
   subject.prompt = subject.tokenizer.encode(arguments.prompt, {.add_special = true});
   arguments.generate.end_tokens = end_tokens(subject.folder, subject.tokenizer);
   if (subject.prompt.empty()) {  // a new document
@@ -120,8 +120,8 @@ struct Generated {
 };
 
 /// Every rank makes the same tokens; the first one prints them.
-Generated generate_on(const GenerateArguments& arguments, const Subject& subject, World& world,
-                      Device device, DType dtype) {
+Generated generate_on(const GenerateArguments& arguments, const GenerateSubject& subject,
+                      World& world, Device device, DType dtype) {
   Memory memory(device);
   Stream stream(thread_count(arguments.threads, world.size()), device);
   const std::int64_t positions = std::min<std::int64_t>(
@@ -156,7 +156,7 @@ Generated generate_on(const GenerateArguments& arguments, const Subject& subject
 }
 
 void run(GenerateArguments arguments) {
-  std::optional<Subject> subject;
+  std::optional<GenerateSubject> subject;
   std::optional<ComputeChoice> choice;
   prepare_on_ranks([&] {
     choice = compute_choice(arguments.device, arguments.dtype);

@@ -48,9 +48,14 @@ PlayedStep play(const ModelSpec& spec, const BuildOptions& options, const Parall
   }
   StepPlan result;
   result.before_step = memory.stats().live;
+  std::size_t kept = 0;
+  step.watch([&](const std::string&, int, TrainStep::Pass, const Tensor&) {
+    const auto activations = static_cast<std::size_t>(MemoryTag::activations);
+    kept = std::max(kept, memory.stats().live[activations]);
+  });
   step.run(batches, {}, 1.0);
   const MemoryStats stats = memory.stats();
-  result.memory = {stats.at_peak, stats.peak, stats.reserved};
+  result.memory = {stats.at_peak, stats.peak, stats.reserved, kept};
   const std::size_t beside = attention_bytes(spec, options.dtype, plan, batch, place);
   result.memory.at_peak[static_cast<std::size_t>(MemoryTag::workspace)] += beside;
   result.memory.peak += beside;
@@ -68,6 +73,7 @@ void with_numbers(StepPlan& a, StepPlan& b, const Visit& visit) {
   }
   visit(a.memory.peak, b.memory.peak);
   visit(a.memory.reserved, b.memory.reserved);
+  visit(a.memory.kept, b.memory.kept);
   a.traffic.with(b.traffic, [&](const char*, CommCounts& own, CommCounts& other) {
     for (std::size_t op = 0; op < kCommOps; ++op) {
       visit(own.by_op[op].calls, other.by_op[op].calls);

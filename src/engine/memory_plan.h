@@ -16,6 +16,7 @@ struct MemoryPlan {
   BytesByTag at_peak{};
   std::size_t peak = 0;
   std::size_t reserved = 0;  ///< held from the system, blocks kept for reuse included
+  std::size_t kept = 0;      ///< the most activations alive between two units: kept for backward
 };
 
 /// What one rank does in a step, before it does it.

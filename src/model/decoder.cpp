@@ -23,12 +23,12 @@ using Cut = TensorRules::Cut;
 /// The branches of block `index` on the residual: one after the other, or all from the same
 /// input.
 std::unique_ptr<Layer> build_block(BranchBuilder& builder, std::int64_t index,
-                                   NormOutput norm_output) {
+                                   const FuseOptions& fusion) {
   builder.begin_block(index);
   const BlockSpec& spec = builder.spec().block(index);
   std::vector<Layers> branches;
   for (const std::string& branch : spec.branches) {
-    branches.push_back(fuse(branch_kind(branch).build(builder), norm_output));
+    branches.push_back(fuse(branch_kind(branch).build(builder), fusion));
   }
   if (spec.is_parallel) return std::make_unique<Residual>(std::move(branches));
   Layers parts;
@@ -185,8 +185,9 @@ class DecoderBuilder {
             spec, options, part.tensor,
             make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory),
             part.context),
-        norm_output_(memory.device().kind == Device::Kind::cuda ? NormOutput::kept
-                                                                : NormOutput::rebuilt) {}
+        fusion_{.norm_output = memory.device().kind == Device::Kind::cuda ? NormOutput::kept
+                                                                          : NormOutput::rebuilt,
+                .mlp_tokens = options.recompute_blocks ? options.mlp_tokens : 0} {}
 
   void begin_stage() {
     decoder_.stages.emplace_back();
@@ -202,7 +203,7 @@ class DecoderBuilder {
     } else if (unit == last - 1) {
       push({UnitLabel::Kind::norm}, blocks_.norm(spec_.names.final_norm));
     } else {
-      auto block = build_block(blocks_, unit - 1, norm_output_);
+      auto block = build_block(blocks_, unit - 1, fusion_);
       if (options_.recompute_blocks) {
         block = std::make_unique<Recompute>(std::move(block), spec_.hidden);
       }
@@ -285,7 +286,7 @@ class DecoderBuilder {
   const bool unties_, divides_vocabulary_;
   const VocabularyBuilder vocabulary_;
   BranchBuilder blocks_;
-  const NormOutput norm_output_;
+  const FuseOptions fusion_;
   Decoder decoder_;
 };
 

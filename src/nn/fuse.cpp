@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "nn/chunked_product.h"
 #include "nn/fused_layers.h"
 
 namespace heddle {
@@ -24,23 +25,25 @@ std::unique_ptr<T> take(std::unique_ptr<Layer>& layer) {
 /// alone, where the rule does not apply.
 struct Rule {
   std::size_t length;
-  std::unique_ptr<Layer> (*fused)(Run run, NormOutput norm_output);
+  std::unique_ptr<Layer> (*fused)(Run run, const FuseOptions& options);
 };
 
-std::unique_ptr<Layer> mlp(Run run, NormOutput) {
+std::unique_ptr<Layer> mlp(Run run, const FuseOptions& options) {
   if (!as<Linear>(run[0]) || !as<Activation>(run[1]) || !as<Linear>(run[2])) return nullptr;
-  return std::make_unique<Mlp>(take<Linear>(run[0]), take<Activation>(run[1]),
-                               take<Linear>(run[2]));
+  auto whole =
+      std::make_unique<Mlp>(take<Linear>(run[0]), take<Activation>(run[1]), take<Linear>(run[2]));
+  if (options.mlp_tokens == 0) return whole;
+  return std::make_unique<ChunkedProduct>(std::move(whole), options.mlp_tokens);
 }
 
-std::unique_ptr<Layer> attention_core(Run run, NormOutput) {
+std::unique_ptr<Layer> attention_core(Run run, const FuseOptions&) {
   if (!as<PrepareQkv>(run[0]) || !as<CausalAttention>(run[1])) return nullptr;
   return std::make_unique<AttentionCore>(take<PrepareQkv>(run[0]), take<CausalAttention>(run[1]));
 }
 
 /// Of two, or of three with a change of placement between them.
-std::unique_ptr<Layer> norm_product(Run run, NormOutput norm_output) {
-  if (norm_output == NormOutput::kept) return nullptr;
+std::unique_ptr<Layer> norm_product(Run run, const FuseOptions& options) {
+  if (options.norm_output == NormOutput::kept) return nullptr;
   if (!as<Norm>(run.front()) || !as<Product>(run.back())) return nullptr;
   std::unique_ptr<Redistribute> change;
   if (run.size() == 3) {
@@ -56,13 +59,13 @@ constexpr Rule kRules[] = {{3, mlp}, {2, attention_core}, {2, norm_product}, {3,
 
 }  // namespace
 
-Layers fuse(Layers layers, NormOutput norm_output) {
+Layers fuse(Layers layers, const FuseOptions& options) {
   for (const Rule& rule : kRules) {
     Layers rewritten;
     for (std::size_t at = 0; at < layers.size();) {
       std::unique_ptr<Layer> fused;
       if (at + rule.length <= layers.size()) {
-        fused = rule.fused(Run(layers).subspan(at, rule.length), norm_output);
+        fused = rule.fused(Run(layers).subspan(at, rule.length), options);
       }
       at += fused ? rule.length : 1;
       rewritten.push_back(fused ? std::move(fused) : std::move(layers[at - 1]));

@@ -16,6 +16,10 @@ Tensor NormProduct::forward_added(Tensor x, const Tensor& addend, Saved& saved, 
                             saved.child(kProduct), ctx);
 }
 
+void NormProduct::prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) {
+  product_->prepare_given(norm_->forward(x, saved.child(kNorm), ctx), saved.child(kProduct), ctx);
+}
+
 Tensor NormProduct::changed_back(const Tensor& gradient, Ctx& ctx) {
   if (!change_) return gradient;
   Saved nothing;
@@ -23,9 +27,12 @@ Tensor NormProduct::changed_back(const Tensor& gradient, Ctx& ctx) {
 }
 
 Tensor NormProduct::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
-  const Tensor gradient = product_->backward_input(dy, saved.child(kProduct), ctx);
+  Tensor input;
+  const auto make_input = [&] { return input = norm_->output_again(saved.child(kNorm), ctx); };
+  const Tensor gradient =
+      product_->backward_input_given(dy, make_input, saved.child(kProduct), ctx);
   // Here and not in W, when the norm's weights may be gone.
-  saved.put(kProductInput, norm_->output_again(saved.child(kNorm), ctx));
+  saved.put(kProductInput, input.defined() ? input : make_input());
   return norm_->backward_input(changed_back(gradient, ctx), saved.child(kNorm), ctx);
 }
 
@@ -83,6 +90,14 @@ Tensor Mlp::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ct
   return down_->multiply(std::move(y_TF), addend_TD, saved, ctx);
 }
 
+void Mlp::prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
+  if (applies_swiglu_in_products_) {
+    activated(x_TD, saved, ctx);
+  } else {
+    saved.put(kHidden, up_->multiply(x_TD, {}, saved, ctx));
+  }
+}
+
 Mlp::Middle Mlp::differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
   const Tensor h = saved.take(kHidden);
   if (!applies_swiglu_in_products_) {
@@ -95,11 +110,12 @@ Mlp::Middle Mlp::differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
   return {.dh = h, .y_TF = y_TF};
 }
 
-Tensor Mlp::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
+Tensor Mlp::backward_input_given(const Tensor& dy_TD, const MakeInput& input, Saved& saved,
+                                 Ctx& ctx) {
   auto [dh, y_TF] = differentiate(dy_TD, saved, ctx);
   saved.put(kDownInput, std::move(y_TF));
   saved.put(kOutputGrad, dy_TD);
-  return up_->backward_input(dh, saved.child(0), ctx);
+  return up_->backward_input_given(dh, input, saved.child(0), ctx);
 }
 
 void Mlp::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
@@ -122,7 +138,9 @@ void Mlp::visit(const ParamVisitor& visitor) {
 Cost Mlp::cost(const CostShape& shape) const {
   Cost cost = up_->cost(shape);
   cost += activation_->cost(shape);
-  cost += down_->cost(shape);
+  const Cost down = down_->cost(shape);
+  cost += down;
+  cost.output_products = down.output_products;
   cost.saved_bytes = shape.bytes(in()) + shape.bytes(up_->out());
   return cost;
 }

@@ -23,6 +23,7 @@ class NormProduct final : public AddingLayer {
               std::unique_ptr<Product> product);
 
   Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) override;
+  void prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
   Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) override;
@@ -49,7 +50,9 @@ class Mlp final : public Product {
       std::unique_ptr<Linear> down);
 
   Tensor multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
-  Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
+  void prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
+  Tensor backward_input_given(const Tensor& dy_TD, const MakeInput&, Saved& saved,
+                              Ctx& ctx) override;
   void backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;

@@ -8,15 +8,19 @@ void add(const Tensor& addend, const Tensor& y, Ctx& ctx) {
   if (addend.defined()) ops::accumulate(addend, y, ctx.stream);
 }
 
-Tensor Product::backward_given(Tensor dy, const MakeInput& input, Saved& saved, Ctx& ctx) {
-  Tensor dx = backward_input(dy, saved, ctx);
-  backward_weight_given(input(), saved, ctx);
-  return dx;
-}
-
 Tensor Product::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
   if (ctx.keeps_all()) saved.put(kInput, x);
   return multiply(std::move(x), addend, saved, ctx);
+}
+
+void Product::prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) {
+  saved.put(kInput, x);
+  prepare_given(x, saved, ctx);
+}
+
+Tensor Product::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
+  return backward_input_given(
+      dy, [&] { return saved.get(kInput); }, saved, ctx);
 }
 
 void Product::backward_weight(Saved& saved, Ctx& ctx) {

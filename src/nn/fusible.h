@@ -37,14 +37,21 @@ class Product : public AddingLayer {
  public:
   /// forward_added without keeping x.
   virtual Tensor multiply(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) = 0;
+  /// multiply for the sake of what it keeps: computes nothing beyond.
+  virtual void prepare_given(const Tensor& x, Saved& saved, Ctx& ctx) = 0;
+  /// Makes forward's input.
+  using MakeInput = std::function<Tensor()>;
+  /// B; `input` is called at most once.
+  virtual Tensor backward_input_given(const Tensor& dy, const MakeInput& input, Saved& saved,
+                                      Ctx& ctx) = 0;
   /// W, given forward's input.
   virtual void backward_weight_given(const Tensor& x, Saved& saved, Ctx& ctx) = 0;
-  /// B and W at once, given a function that makes forward's input; it is called once, when W comes
-  /// to it.
-  using MakeInput = std::function<Tensor()>;
-  virtual Tensor backward_given(Tensor dy, const MakeInput& input, Saved& saved, Ctx& ctx);
+  /// B and W at once; `input` is called once, when it is needed.
+  virtual Tensor backward_given(Tensor dy, const MakeInput& input, Saved& saved, Ctx& ctx) = 0;
 
   Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) final;
+  void prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) final;
+  Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) final;
   void backward_weight(Saved& saved, Ctx& ctx) final;
   Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) final;
 

@@ -1,5 +1,7 @@
 #include "nn/layer.h"
 
+#include <algorithm>
+
 namespace heddle {
 
 Cost& Cost::operator+=(const Cost& other) {
@@ -8,6 +10,11 @@ Cost& Cost::operator+=(const Cost& other) {
   backward_weight_flops += other.backward_weight_flops;
   saved_bytes += other.saved_bytes;
   dear_bytes += other.dear_bytes;
+  moment_bytes = std::max(moment_bytes, other.moment_bytes);
+  output_products.insert(output_products.end(), other.output_products.begin(),
+                         other.output_products.end());
+  rebuilt_products.insert(rebuilt_products.end(), other.rebuilt_products.begin(),
+                          other.rebuilt_products.end());
   products.insert(products.end(), other.products.begin(), other.products.end());
   attention_flops += other.attention_flops;
   touched_bytes_f += other.touched_bytes_f;

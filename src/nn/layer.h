@@ -38,10 +38,14 @@ struct Cost {
   /// Of saved_bytes, what is kept although the rest is computed again (Keep::dear).
   std::size_t dear_bytes = 0;
   std::vector<LayerCall> calls_f = {}, calls_b = {};
+  /// Beside what is kept, the most that backward makes again and holds for a moment.
+  std::size_t moment_bytes = 0;
   // What the operations consist of:
   std::vector<WeightProduct> products = {};
-  double attention_flops = 0;                       ///< forward; dear, so never computed again
-  double touched_bytes_f = 0, touched_bytes_b = 0;  ///< read and written beside products
+  std::vector<WeightProduct> output_products = {};   ///< of them, what prepare_backward spares
+  std::vector<WeightProduct> rebuilt_products = {};  ///< of them, what backward makes once more
+  double attention_flops = 0;                        ///< forward; dear, so never computed again
+  double touched_bytes_f = 0, touched_bytes_b = 0;   ///< read and written beside products
 
   /// The sum of both; the other's calls come behind these in F and before them in B.
   Cost& operator+=(const Cost& other);
@@ -84,6 +88,9 @@ class Layer {
   virtual ~Layer() = default;
 
   virtual Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) = 0;
+  /// forward with Keep::all whose output nobody wants (recomputation): leaves in `saved` what
+  /// forward would, and spares what a layer would compute for its output alone.
+  virtual void prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) { forward(x, saved, ctx); }
   /// Returns dx; may leave things in `saved` for W. Call once per forward.
   virtual Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) = 0;
   /// Adds to the parameters' gradients; leaves `saved` empty. Parameters' values may be gone.

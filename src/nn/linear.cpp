@@ -30,9 +30,15 @@ Tensor Linear::input_grad(const Tensor& dy_TO, Ctx& ctx) const {
   return dx_TI;
 }
 
-Tensor Linear::backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) {
+Tensor Linear::backward_input_given(const Tensor& dy_TO, const MakeInput&, Saved& saved, Ctx& ctx) {
   saved.put(kOutputGrad, dy_TO);
   return input_grad(dy_TO, ctx);
+}
+
+Tensor Linear::backward_given(Tensor dy_TO, const MakeInput& input, Saved&, Ctx& ctx) {
+  Tensor dx_TI = input_grad(dy_TO, ctx);
+  add_weight_grads(input(), dy_TO, ctx);
+  return dx_TI;
 }
 
 void Linear::backward_weight_given(const Tensor& x_TI, Saved& saved, Ctx& ctx) {
@@ -62,7 +68,7 @@ Cost Linear::cost(const CostShape& shape) const {
   const WeightProduct made{tokens, static_cast<double>(in()), static_cast<double>(out())};
   const double product = 2.0 * made.rows * made.in * made.out;
   Cost cost{product, product, product, shape.bytes(in()), shape.bytes(in())};
-  cost.products = {made};
+  cost.products = cost.output_products = {made};
   return cost;
 }
 

@@ -17,7 +17,10 @@ class Linear final : public Product {
          Storage storage = Storage::out_in, bool adds_bias = true);
 
   Tensor multiply(Tensor x_TI, const Tensor& addend_TO, Saved& saved, Ctx& ctx) override;
-  Tensor backward_input(const Tensor& dy_TO, Saved& saved, Ctx& ctx) override;
+  void prepare_given(const Tensor&, Saved&, Ctx&) override {}
+  Tensor backward_input_given(const Tensor& dy_TO, const MakeInput&, Saved& saved,
+                              Ctx& ctx) override;
+  Tensor backward_given(Tensor dy_TO, const MakeInput& input, Saved&, Ctx& ctx) override;
   void backward_weight_given(const Tensor& x_TI, Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;

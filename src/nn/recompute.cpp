@@ -1,5 +1,7 @@
 #include "nn/recompute.h"
 
+#include <algorithm>
+
 namespace heddle {
 
 Recompute::Recompute(std::unique_ptr<Layer> inner, std::int64_t width)
@@ -13,7 +15,7 @@ Tensor Recompute::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
 }
 
 void Recompute::run_again(Saved& saved, Ctx& ctx) {
-  inner_->forward(saved.take(kInput), saved.child(0), ctx);
+  inner_->prepare_backward(saved.take(kInput), saved.child(0), ctx);
 }
 
 Tensor Recompute::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
@@ -34,8 +36,10 @@ void Recompute::visit(const ParamVisitor& visitor) { inner_->visit(visitor); }
 
 Cost Recompute::cost(const CostShape& shape) const {
   Cost cost = inner_->cost(shape);
+  const std::size_t all = cost.saved_bytes;
   cost.kept_input_bytes = shape.bytes(width_);
   cost.saved_bytes = cost.kept_input_bytes + cost.dear_bytes;
+  cost.moment_bytes += all - std::min(all, cost.saved_bytes);
   cost.kept_output_bytes = 0;
   cost.calls_b.insert(cost.calls_b.begin(), cost.calls_f.begin(), cost.calls_f.end());
   return cost;

@@ -18,6 +18,10 @@ Tensor Residual::forward(const Tensor& x, Saved& saved, Ctx& ctx) {
   return y;
 }
 
+void Residual::prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) {
+  for (int i = 0; i < count(); ++i) branch(i).prepare_backward(x, saved.child(i), ctx);
+}
+
 Tensor Residual::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
   Tensor dx = dy;
   for (int i = count() - 1; i >= 0; --i) {

@@ -17,6 +17,7 @@ class Residual final : public Layer {
   explicit Residual(Layers branch);
 
   Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
+  void prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
   Tensor backward(const Tensor& dy, Saved& saved, Ctx& ctx) override;

@@ -11,17 +11,27 @@ Sequential::Sequential(Layers layers) : layers_(std::move(layers)) {
   for (const auto& layer : layers_) adding_.push_back(dynamic_cast<AddingLayer*>(layer.get()));
 }
 
+Tensor Sequential::step(int index, Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
+  if (adding(index) != nullptr) {
+    return adding(index)->forward_added(std::move(x), addend, saved.child(index), ctx);
+  }
+  Tensor y = layer(index).forward(x, saved.child(index), ctx);
+  add(addend, y, ctx);
+  return y;
+}
+
 Tensor Sequential::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
   for (int i = 0; i < count(); ++i) {
-    const Tensor added = i + 1 == count() ? addend : Tensor();
-    if (adding(i) != nullptr) {
-      x = adding(i)->forward_added(std::move(x), added, saved.child(i), ctx);
-    } else {
-      x = layer(i).forward(x, saved.child(i), ctx);
-      add(added, x, ctx);
-    }
+    x = step(i, std::move(x), i + 1 == count() ? addend : Tensor(), saved, ctx);
   }
   return x;
+}
+
+void Sequential::prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) {
+  Tensor y = x;
+  const int last = count() - 1;
+  for (int i = 0; i < last; ++i) y = step(i, std::move(y), {}, saved, ctx);
+  layer(last).prepare_backward(y, saved.child(last), ctx);
 }
 
 Tensor Sequential::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
@@ -58,6 +68,7 @@ Cost Sequential::cost(const CostShape& shape) const {
   for (int i = 1; i < count(); ++i) {
     const Cost next = layer(i).cost(shape);
     sum += next;
+    sum.output_products = next.output_products;
     sum.saved_bytes -= std::min(sum.kept_output_bytes, next.kept_input_bytes);
     sum.kept_output_bytes = next.kept_output_bytes;
   }

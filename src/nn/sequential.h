@@ -13,6 +13,7 @@ class Sequential final : public AddingLayer {
   explicit Sequential(Layers layers);
 
   Tensor forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) override;
+  void prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) override;
   void backward_weight(Saved& saved, Ctx& ctx) override;
   Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) override;
@@ -20,6 +21,9 @@ class Sequential final : public AddingLayer {
   Cost cost(const CostShape& shape) const override;
 
  private:
+  /// forward of one layer.
+  Tensor step(int index, Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx);
+
   int count() const { return static_cast<int>(layers_.size()); }
   Layer& layer(int index) const { return *layers_[static_cast<std::size_t>(index)]; }
   AddingLayer* adding(int index) const { return adding_[static_cast<std::size_t>(index)]; }

@@ -100,7 +100,15 @@ class BlockModel {
                            .host = launches(stack_.launches_backward, 2)};
     cost.backward_weight.device = weights / dry.kinds;
     cost.again_full = cost.forward;
-    cost.again_full.device -= attention / dry.kinds;  // its output is kept
+    // Attention's output is kept, the block's own is not wanted, and some is made by backward.
+    double spared = attention;
+    for (const auto& [rows, in, out] : dry.recomputed.output_products) {
+      spared += layer_product(rows, out, in, in);
+    }
+    for (const auto& [rows, in, out] : dry.recomputed.rebuilt_products) {
+      spared -= layer_product(rows, out, in, in);
+    }
+    cost.again_full.device -= spared / dry.kinds;
     cost.again_selective = {.device = attention / dry.kinds, .host = launches(6, 0)};
   }
 

@@ -1,5 +1,6 @@
 #include "planner/dry_block.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/rank_model.h"
@@ -40,14 +41,19 @@ DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
   const ParallelPlan plan = one_of_each(job.spec, tp, sequence);
   Memory memory(Memory::Mode::dry, job.stack.place());
   const Mesh mesh = Mesh::recorded(plan.mesh, 0);
-  const RankModel model = build_rank_model(job.spec, {.dtype = job.stack.compute, .positions = 1},
-                                           plan, mesh, ParamStore::Purpose::inference, memory);
+  const auto build = [&](bool recomputes) {
+    return build_rank_model(
+        job.spec, {.dtype = job.stack.compute, .positions = 1, .recompute_blocks = recomputes},
+        plan, mesh, ParamStore::Purpose::inference, memory);
+  };
+  const RankModel model = build(false), recomputed = build(true);
   const CostShape shape{.sequences = sequences,
                         .seq_len = job.seq_len,
                         .dtype = job.stack.compute,
                         .residual_ranks = plan.sequence ? tp : 1};
   DryBlocks sum;
   for (const Layer* unit : model.layers) sum.cost += unit->cost(shape);
+  for (const Layer* unit : recomputed.layers) sum.recomputed += unit->cost(shape);
   sum.kinds = static_cast<int>(model.layers.size());
   sum.copies = plan.mesh.size(Axis::copy);
   int kind = 0;
@@ -61,8 +67,9 @@ DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
     ++kind;
   }
   // The communicators end with the mesh.
-  for (auto* calls : {&sum.cost.calls_f, &sum.cost.calls_b}) {
-    for (LayerCall& call : *calls) call.over = nullptr;
+  for (Cost* cost : {&sum.cost, &sum.recomputed}) {
+    for (LayerCall& call : cost->calls_f) call.over = nullptr;
+    for (LayerCall& call : cost->calls_b) call.over = nullptr;
   }
   return sum;
 }

@@ -23,6 +23,7 @@ struct DryBlocks {
   };
 
   Cost cost;                  ///< of all kinds together; calls are over tp
+  Cost recomputed;            ///< the same where blocks are recomputed
   std::int64_t elements = 0;  ///< of their parameters, padded as ParamStore does
   int kinds = 1;
   int copies = 1;  ///< ranks of tp that hold the same key heads

@@ -48,7 +48,8 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
           .kept_selective = kept,
           .kept_full = residual + dear,
           .waiting = waiting / dry.kinds,
-          .working = kept - dear + 2.0 * residual,
+          .working = static_cast<double>(dry.recomputed.moment_bytes) + tokens * width * e +
+                     2.0 * residual,
           .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * residual,
           .block_elements = dry.block_elements(),
           .inner_elements = dry.inner_elements()};
@@ -187,7 +188,8 @@ class RankMemory {
       memory.optimizer += (stack.inner_state_bytes - stack.state_bytes) *
                           sizes.held_inner_elements(kept_.inner_elements);
     }
-    memory.activations = static_cast<double>(part.blocks) * of_block(flying) + of_one(part);
+    memory.kept = static_cast<double>(part.blocks) * of_block(flying);
+    memory.activations = memory.kept + of_one(part);
     memory.reserved = machine_.software.reserved_bytes;
     return memory;
   }

@@ -72,6 +72,7 @@ double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequen
 /// Bytes on a rank, by what they are for.
 struct MemoryEstimate {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0, reserved = 0;
+  double kept = 0;  ///< of the activations, what stays for backward
 
   double total() const { return parameters + gradients + optimizer + activations + reserved; }
 };

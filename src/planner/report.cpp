@@ -35,16 +35,25 @@ std::string devices_hint(const PlanReport& report) {
       job.batch, most);
 }
 
+std::string parts_text(const MemoryEstimate& memory) {
+  return fmt::format(
+      "parameters {}, gradients {}, optimizer {}, activations {}, of which {} are kept for "
+      "backward, reserved {}",
+      format_bytes(memory.parameters), format_bytes(memory.gradients),
+      format_bytes(memory.optimizer), format_bytes(memory.activations), format_bytes(memory.kept),
+      format_bytes(memory.reserved));
+}
+
 [[noreturn]] void refuse_too_large(const PlanReport& report) {
   const Found& smallest = report.result.smallest;
   const double need = smallest.memory.total(), limit = report.result.limit_bytes;
   throw Error(
       ErrorCode::resources,
       fmt::format("{} does not fit on {} x {}: the smallest layout ({}) needs {} on its fullest "
-                  "device, {:.1f} times the {} that are there when {:.0f} % stay free",
+                  "device, {:.1f} times the {} that are there when {:.0f} % stay free ({})",
                   report.model, report.options.gpus, report.machine.device.name,
                   describe(smallest.candidate), format_bytes(need), need / limit,
-                  format_bytes(limit), 100 * report.options.margin),
+                  format_bytes(limit), 100 * report.options.margin, parts_text(smallest.memory)),
       devices_hint(report));
 }
 
@@ -117,13 +126,6 @@ void add_mapping(PlanReport& report) {
 
 // ---- Text ---------------------------------------------------------------------------------------
 
-std::string memory_text(const MemoryEstimate& memory) {
-  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, activations {}, reserved {}",
-                     format_bytes(memory.total()), format_bytes(memory.parameters),
-                     format_bytes(memory.gradients), format_bytes(memory.optimizer),
-                     format_bytes(memory.activations), format_bytes(memory.reserved));
-}
-
 std::string winner_text(const PlanReport& report) {
   const Finalist& best = report.plans.front();
   const TimeEstimate& time = best.found.time;
@@ -140,7 +142,8 @@ std::string winner_text(const PlanReport& report) {
       "dp {:.3g} s ({:.3g} more are hidden), optimizer {:.3g} s, slowest rank {:.3g} s\n",
       time.compute, time.recompute, time.bubble, time.tp, time.pp, time.dp, time.dp_hidden,
       time.step, time.stragglers);
-  text += fmt::format("  fullest rank {}\n", memory_text(best.found.memory));
+  const MemoryEstimate& memory = best.found.memory;
+  text += fmt::format("  fullest rank {}: {}\n", format_bytes(memory.total()), parts_text(memory));
   if (const std::string why = why_taken(report.plans); !why.empty()) {
     text += fmt::format("  taken       although {}\n", why);
   }
@@ -170,7 +173,8 @@ JsonValue candidate_json(const Candidate& plan) {
 JsonValue memory_json(const MemoryEstimate& memory) {
   return {{"total", memory.total()},           {"parameters", memory.parameters},
           {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
-          {"activations", memory.activations}, {"reserved", memory.reserved}};
+          {"activations", memory.activations}, {"kept_for_backward", memory.kept},
+          {"reserved", memory.reserved}};
 }
 
 JsonValue time_json(const TimeEstimate& time) {

@@ -7,6 +7,7 @@
 
 #include "base/strings.h"
 #include "train/model_setup.h"
+#include "train/plan_text.h"
 
 namespace heddle {
 namespace {
@@ -215,11 +216,13 @@ Error memory_refusal(const config::RunConfig& config, const ModelSpec& spec,
                         format_bytes(static_cast<double>(needed.at_peak[tag])));
   }
   const Advice advice(config, spec, parallel.mesh.ranks(), device, limit_bytes);
-  return Error(ErrorCode::resources,
-               fmt::format("the run needs {} at its peak, but {} may be used ({})",
-                           format_bytes(static_cast<double>(needed.reserved)),
-                           format_bytes(static_cast<double>(limit_bytes)), tags),
-               advice.text(needed));
+  return Error(
+      ErrorCode::resources,
+      fmt::format("the run needs {} at its peak, but {} may be used ({}); most of it is {}",
+                  format_bytes(static_cast<double>(needed.reserved)),
+                  format_bytes(static_cast<double>(limit_bytes)), tags,
+                  describe_length_limit(needed)),
+      advice.text(needed));
 }
 
 }  // namespace heddle

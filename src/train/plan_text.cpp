@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <functional>
+
 #include "base/strings.h"
 
 namespace heddle {
@@ -37,6 +41,25 @@ std::string describe(const MemoryPlan& memory) {
     before = ", ";
   }
   return text;
+}
+
+std::string describe_length_limit(const MemoryPlan& memory) {
+  const auto at_peak = [&](MemoryTag tag) { return memory.at_peak[static_cast<std::size_t>(tag)]; };
+  const std::size_t states = at_peak(MemoryTag::parameters) + at_peak(MemoryTag::gradients) +
+                             at_peak(MemoryTag::optimizer);
+  const std::size_t kept = std::min(memory.kept, memory.reserved - states);
+  struct Part {
+    const char* what;
+    std::size_t bytes;
+  };
+  std::array<Part, 3> parts{{{"what is kept for backward", kept},
+                             {"parameters and their states", states},
+                             {"what is held for a moment", memory.reserved - states - kept}}};
+  std::ranges::stable_sort(parts, std::greater(), &Part::bytes);
+  const auto text = [](const Part& part) {
+    return fmt::format("{} ({})", part.what, format_bytes(static_cast<double>(part.bytes)));
+  };
+  return fmt::format("{}, then {} and {}", text(parts[0]), text(parts[1]), text(parts[2]));
 }
 
 std::string describe(const ParallelPlan& plan, const ModelSpec& spec) {

@@ -57,6 +57,9 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
     }
     print_ranks(groups);
   }
+  if (config.train.recompute == config::Recompute::block) {
+    row("length", "limited by " + describe_length_limit(fullest(groups).step.memory));
+  }
   row("run folder", setup.folder.string());
   for (const std::string& warning : use.warnings) log_warn("{}", warning);
 }

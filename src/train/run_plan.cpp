@@ -40,6 +40,7 @@ JsonValue group_json(const RunPlan::Group& group) {
           {"memory_bytes",
            {{"peak", static_cast<std::uint64_t>(memory.peak)},
             {"reserved", static_cast<std::uint64_t>(memory.reserved)},
+            {"kept_for_backward", static_cast<std::uint64_t>(memory.kept)},
             {"at_peak", tags_json(memory.at_peak)}}},
           {"traffic", traffic_json(group.step.traffic)}};
 }
@@ -54,9 +55,9 @@ JsonValue mesh_json(const ParallelPlan& plan) {
 
 }  // namespace
 
-const RunPlan::Group& RunPlan::fullest() const {
-  return *std::ranges::max_element(groups, {},
-                                   [](const Group& group) { return group.step.memory.reserved; });
+const RunPlan::Group& fullest(const std::vector<RunPlan::Group>& groups) {
+  return *std::ranges::max_element(
+      groups, {}, [](const RunPlan::Group& group) { return group.step.memory.reserved; });
 }
 
 StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,

@@ -36,13 +36,14 @@ struct RunPlan {
   std::optional<double> step_seconds;  ///< where observe.system names a machine
   std::uint64_t limit_bytes = 0;       ///< what a rank may use; 0: not known
   std::optional<Error> refusal;        ///< of a run that does not fit
-
-  const Group& fullest() const;
 };
 
 /// A step of one rank as the run file describes it, with what the loader holds meanwhile.
 StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
                    const ParallelPlan& parallel, int rank, Device device);
+
+/// The one that needs most memory.
+const RunPlan::Group& fullest(const std::vector<RunPlan::Group>& groups);
 
 /// One group for each pipeline rank.
 std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const ModelSpec& spec,

@@ -164,7 +164,7 @@ TrainOutcome dry_run(const RunSetup& setup) {
                .step_seconds = setup.predicted_seconds,
                .limit_bytes = memory_limit(setup),
                .refusal = {}};
-  plan.refusal = refusal(setup, plan.fullest().step.memory);
+  plan.refusal = refusal(setup, fullest(plan.groups).step.memory);
   print_plan(setup, plan.groups);
   return {.steps_total = config.total_steps(), .plan = std::move(plan)};
 }

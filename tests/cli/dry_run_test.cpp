@@ -54,6 +54,24 @@ TEST(DryRun, PrintsThePlanAsOneJsonObject) {
   EXPECT_EQ(plan.at("ranks").at(1).at("last_rank"), 3);
 }
 
+TEST(DryRun, OfRecomputationSaysWhatLimitsTheLength) {
+  const TinyRun run;
+  const auto kept = [&](const char* recompute) {
+    const Json plan = dry_run(run, {std::string("train.recompute=") + recompute});
+    const Json& memory = plan.at("ranks").at(0).at("memory_bytes");
+    const auto bytes = memory.at("kept_for_backward").get<std::uint64_t>();
+    EXPECT_GT(bytes, 0u);
+    EXPECT_LE(bytes, memory.at("at_peak").at("activations").get<std::uint64_t>());
+    return bytes;
+  };
+  EXPECT_LT(kept("block"), kept("none"));
+  const auto lines = [&](const char* recompute) {
+    return run.train({std::string("train.recompute=") + recompute}, {"--dry-run"}).err;
+  };
+  EXPECT_NE(lines("block").find("length      limited by "), std::string::npos) << lines("block");
+  EXPECT_EQ(lines("none").find("length "), std::string::npos);
+}
+
 TEST(DryRun, PredictsTheStepWhereAMachineIsNamed) {
   const TinyRun run;
   const Json plan =
@@ -66,7 +84,9 @@ TEST(DryRun, ThatDoesNotFitSaysSoInJsonAndEndsWithStatus3) {
   const Json plan = dry_run(run, {"run.memory_limit=1000000"}, {}, 3);
   EXPECT_FALSE(plan.at("fits").get<bool>());
   EXPECT_EQ(plan.at("memory_limit_bytes"), 1'000'000);
-  EXPECT_NE(plan.at("problem").get<std::string>().find("at its peak"), std::string::npos);
+  const std::string problem = plan.at("problem");
+  EXPECT_NE(problem.find("at its peak"), std::string::npos);
+  EXPECT_NE(problem.find("what is kept for backward ("), std::string::npos) << problem;
   EXPECT_FALSE(plan.at("hint").get<std::string>().empty());
 }
 

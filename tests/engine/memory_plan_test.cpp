@@ -16,6 +16,7 @@ struct Plan {
   int microbatches;
   bool recompute;
   std::int64_t loss_chunk;
+  std::int64_t mlp_tokens = BuildOptions{}.mlp_tokens;
 };
 
 void PrintTo(const Plan& plan, std::ostream* out) { *out << plan.name; }
@@ -31,14 +32,19 @@ const Plan kPlans[] = {
     {"Qwen2", "qwen2", 2, 13, 1, false, 512},
     {"Qwen3", "qwen3", 1, 31, 2, false, 512},
     {"Qwen3Recomputed", "qwen3", 2, 16, 2, true, 8},
+    {"Gpt2InChunks", "gpt2", 2, 17, 1, true, 512, 10},
+    {"GptNeoxInChunks", "gpt-neox", 3, 9, 2, true, 10, 9},
+    {"LlamaInChunks", "llama", 1, 37, 2, true, 7, 8},
 };
 
 class MemoryPlanOf : public testing::TestWithParam<Plan> {};
 
 TEST_P(MemoryPlanOf, IsWhatAStepTakes) {
   const Plan& plan = GetParam();
-  const BuildOptions options{
-      .positions = plan.seq_len, .recompute_blocks = plan.recompute, .loss_chunk = plan.loss_chunk};
+  const BuildOptions options{.positions = plan.seq_len,
+                             .recompute_blocks = plan.recompute,
+                             .mlp_tokens = plan.mlp_tokens,
+                             .loss_chunk = plan.loss_chunk};
   const MemoryPlan predicted = plan_training_memory(
       reference_spec(plan.model), options, plan.sequences, plan.seq_len, plan.microbatches);
   Training training(plan.model, options);
@@ -70,6 +76,45 @@ TEST(MemoryPlan, OfRecomputedBlocksIsSmaller) {
         .peak;
   };
   EXPECT_LT(peak(true), peak(false));
+}
+
+TEST(MemoryPlan, OfAnMlpInChunksGrowsWithTheTokensAsIfTheMlpWereNarrow) {
+  const auto growth = [](std::int64_t widening, std::int64_t mlp_tokens) {
+    ModelSpec spec = reference_spec("llama");
+    spec.ffn *= widening;
+    const auto activations = [&](std::int64_t tokens) {
+      const BuildOptions options{
+          .positions = tokens, .recompute_blocks = true, .mlp_tokens = mlp_tokens};
+      return plan_training_memory(spec, options, 1, tokens, 1)
+          .at_peak[static_cast<std::size_t>(MemoryTag::activations)];
+    };
+    return activations(1024) - activations(512);
+  };
+  EXPECT_EQ(growth(8, 4), growth(1, 4));
+  EXPECT_GT(growth(8, 1024), 2 * growth(1, 1024));
+}
+
+/// The length is what must be kept: of each block its input, attention's output and lse.
+TEST(MemoryPlan, OfHalfAMillionTokensOfLlama1BFitsOnOneH200) {
+  const ModelSpec spec = read_model_spec(HEDDLE_SOURCE_DIR "/configs/models/llama3.2-1b.json");
+  const std::int64_t tokens = 524288;
+  const StepPlace gpu{.device = {Device::Kind::cuda, 0}};
+  const MemoryPlan plan =
+      plan_step(spec,
+                {.dtype = DType::bf16,
+                 .positions = tokens,
+                 .recompute_blocks = true,
+                 .loss_chunk = usual_loss_chunk(spec, gpu.device)},
+                single_rank_plan(spec), 0, {.sequences = 1, .seq_len = tokens}, gpu)
+          .memory;
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  const double of_blocks =
+      static_cast<double>(spec.layers * tokens * (2 * (2 * spec.hidden) + 4 * spec.heads)) / kGib;
+  const double kept = static_cast<double>(plan.kept) / kGib;
+  EXPECT_NEAR(of_blocks, 65.0, 0.1);
+  EXPECT_GT(kept, of_blocks);
+  EXPECT_LT(kept, 1.1 * of_blocks);
+  EXPECT_LT(static_cast<double>(plan.reserved) / kGib, 125.0);  // of 139
 }
 
 TEST(MemoryPlan, CountsWhatAttentionsGradientsTakeOnAGpu) {

@@ -91,6 +91,23 @@ TEST(TrainStep, RecomputationGivesTheSameBits) {
   }
 }
 
+TEST(TrainStep, MlpsInChunksGiveTheSameStepAndTheSameBitsEveryTime) {
+  for (const char* name : kReferenceModels) {
+    const BuildOptions in_chunks{.recompute_blocks = true, .mlp_tokens = 7};
+    Training whole(name, {}), first(name, in_chunks), second(name, in_chunks);
+    const auto run = [](Training& training) {
+      const std::vector<MicroBatch> batches = {training.batch(2, 10, 1), training.batch(2, 10, 2)};
+      return training.step().gradients(batches);
+    };
+    const StepResult want = run(whole), have = run(first);
+    EXPECT_NEAR(have.loss, want.loss, 1e-5 * want.loss) << name;
+    EXPECT_NEAR(have.grad_norm, want.grad_norm, 1e-5 * want.grad_norm) << name;
+    EXPECT_EQ(run(second).loss, have.loss) << name;
+    EXPECT_TRUE(first.gradients() == second.gradients()) << name;
+    EXPECT_FALSE(first.gradients() == whole.gradients()) << name << ": were there chunks?";
+  }
+}
+
 TEST(TrainStep, AStepDoesNotSeeTheGradientsOfTheLast) {
   Training training("gpt2", {});
   const std::vector<MicroBatch> first = {training.batch(2, 8, 1)},

@@ -6,6 +6,7 @@
 #include "mesh/mesh.h"
 #include "model/decoder.h"
 #include "model/registry.h"
+#include "nn/chunked_product.h"
 #include "nn/fused_layers.h"
 #include "nn/residual.h"
 #include "nn/sample_layers.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kWidth = 9;
 
-Layers fused(Layers list) { return fuse(std::move(list), NormOutput::rebuilt); }
+Layers fused(Layers list) { return fuse(std::move(list)); }
 
 /// "RmsNorm Linear": the kinds of a list's layers.
 std::string kinds(const Layers& list) {
@@ -27,6 +28,7 @@ std::string kinds(const Layers& list) {
     };
     const char* name = is(static_cast<NormProduct*>(nullptr))       ? "NormProduct"
                        : is(static_cast<Mlp*>(nullptr))             ? "Mlp"
+                       : is(static_cast<ChunkedProduct*>(nullptr))  ? "Chunked"
                        : is(static_cast<Linear*>(nullptr))          ? "Linear"
                        : is(static_cast<Norm*>(nullptr))            ? "Norm"
                        : is(static_cast<Activation*>(nullptr))      ? "Activation"
@@ -80,8 +82,16 @@ TEST(Fuse, LeavesOtherListsAlone) {
 }
 
 TEST(Fuse, LeavesNormsWhoseOutputIsKept) {
-  EXPECT_EQ(kinds(fuse(swiglu_branch(9), NormOutput::kept)), "Norm Mlp");
-  EXPECT_EQ(kinds(fuse(gelu_branch(9), NormOutput::kept)), "Norm Mlp");
+  EXPECT_EQ(kinds(fuse(swiglu_branch(9), {.norm_output = NormOutput::kept})), "Norm Mlp");
+  EXPECT_EQ(kinds(fuse(gelu_branch(9), {.norm_output = NormOutput::kept})), "Norm Mlp");
+}
+
+TEST(Fuse, PutsOnlyAnMlpIntoChunks) {
+  const FuseOptions in_chunks{.norm_output = NormOutput::kept, .mlp_tokens = 4};
+  Memory memory;
+  EXPECT_EQ(kinds(fuse(swiglu_branch(9), in_chunks)), "Norm Chunked");
+  EXPECT_EQ(kinds(fuse(attention_branch(9, memory), in_chunks)), "Norm Linear Attention Linear");
+  EXPECT_EQ(kinds(fuse(gelu_branch(9), {.mlp_tokens = 4})), "NormProduct");
 }
 
 TEST(Fuse, GoesAcrossAChangeOfPlacementThatMovesNothing) {
@@ -95,7 +105,7 @@ TEST(Fuse, GoesAcrossAChangeOfPlacementThatMovesNothing) {
   };
   EXPECT_EQ(kinds(fused(branch(invariant()))), "NormProduct Redistribute");
   EXPECT_EQ(kinds(fused(branch(shard(0)))), "Norm Redistribute Mlp Redistribute");
-  EXPECT_EQ(kinds(fuse(branch(invariant()), NormOutput::kept)),
+  EXPECT_EQ(kinds(fuse(branch(invariant()), {.norm_output = NormOutput::kept})),
             "Norm Redistribute Mlp Redistribute");
   EXPECT_EQ(kinds(fused(layers(gelu(9), change(invariant(), replicate()), linear(4, 9)))),
             "Activation Redistribute Linear");

@@ -157,6 +157,16 @@ class LayerRun {
     return dx.defined() ? values_of(dx) : std::vector<double>{};
   }
 
+  /// The same with a forward whose output nobody wants.
+  std::vector<double> pass_without_output(const Feed& feed) {
+    Saved saved;
+    Ctx ctx = context(feed.batch);
+    layer_->prepare_backward(input(feed), saved, ctx);
+    const Tensor dx = layer_->backward(feed.dy, saved, ctx);
+    EXPECT_TRUE(saved.empty()) << "something is left saved";
+    return dx.defined() ? values_of(dx) : std::vector<double>{};
+  }
+
   /// As TrainStep does between steps; what lies in the gradients must not be seen again.
   void begin_step() {
     store_->retire_grads();

@@ -3,6 +3,7 @@
 
 #include "nn/embedding.h"
 #include "nn/family_blocks.h"
+#include "nn/fuse.h"
 #include "nn/loss_head.h"
 #include "nn/recompute.h"
 #include "nn/residual.h"
@@ -34,6 +35,11 @@ std::vector<Layers> branches(Layers first, Layers second) {
   both.push_back(std::move(first));
   both.push_back(std::move(second));
   return both;
+}
+
+/// A list that becomes one layer, with its Mlp in chunks that do not divide the tokens.
+LayerPtr chunked(Layers list) {
+  return std::move(fuse(std::move(list), {.mlp_tokens = 5}).front());
 }
 
 LayerPtr tied_model(Memory&) {
@@ -91,6 +97,10 @@ const LayerCase kLayers[] = {
     block("mistral"), block("qwen2"), block("qwen3"),
     block("gpt2", true), block("gpt-neox", true), block("llama", true), block("qwen3", true),
     block("llama", false, true), block("gpt-neox", true, true), block("qwen3", false, true),
+    block("gpt2", true, false, 5), block("gpt-neox", true, true, 4), block("llama", true, false, 5), block("qwen3", true, false, 1),
+    {.name = "MlpInChunks", .make = [](Memory&) -> LayerPtr { return chunked(layers(linear(10, 9), swiglu(5), linear(9, 5))); }, .width = 9},
+    {.name = "MlpWithBiasesInChunks", .make = [](Memory&) -> LayerPtr { return chunked(layers(linear(7, 9, true), gelu(7), linear(9, 7, true))); }, .width = 9},
+    {.name = "NormAndMlpInChunks", .make = [](Memory&) -> LayerPtr { return chunked(swiglu_branch(9)); }, .width = 9},
 };
 // clang-format on
 
@@ -129,6 +139,15 @@ TEST_P(EveryLayer, GivesTheSameBitsInTwoHalves) {
   const auto gradients = run_.gradients();
   run_.begin_step();
   EXPECT_EQ(run_.pass(feed_, Halves::apart), dx);
+  EXPECT_EQ(run_.gradients(), gradients);
+}
+
+TEST_P(EveryLayer, GivesTheSameBitsWhereItsOutputIsNotWanted) {
+  run_.begin_step();
+  const auto dx = run_.pass(feed_, Halves::together);
+  const auto gradients = run_.gradients();
+  run_.begin_step();
+  EXPECT_EQ(run_.pass_without_output(feed_), dx);
   EXPECT_EQ(run_.gradients(), gradients);
 }
 

@@ -111,7 +111,7 @@ Layers divided_mlp(Communicator& comm, Placement stream) {
                      std::make_unique<Linear>(table("u", 6, shard(0)), nullptr),
                      std::make_unique<SwiGlu>(3), std::make_unique<Linear>(down, nullptr),
                      change(comm, partial(), stream)),
-              NormOutput::rebuilt);
+              {});
 }
 
 SharedCase alone(const std::string& name, Placement from, Placement to) {

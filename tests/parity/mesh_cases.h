@@ -12,6 +12,8 @@ namespace heddle {
 struct MeshCase {
   ParallelRequest request = {};
   bool recompute = false;
+  std::int64_t mlp_tokens =
+      0;  ///< that an MLP of a recomputed block computes at once; 0: the usual
 
   int ranks() const { return static_cast<int>(request.ranks()); }
 };

@@ -6,6 +6,7 @@
 
 #include "parallel/schedule/make_schedule.h"
 #include "planner/block_cost.h"
+#include "planner/gemm.h"
 #include "planner/measured_rows.h"
 
 namespace heddle::planner {
@@ -124,6 +125,34 @@ TEST(InFlight, IsTheSchedulesPeak) {
       EXPECT_LE(said.forward, most + 1e-9) << name_of(schedule) << " " << ranks;
       EXPECT_GE(said.both, most - 1e-9) << name_of(schedule) << " " << ranks;
       EXPECT_GE(said.forward + said.waiting, most - 1e-9) << name_of(schedule) << " " << ranks;
+    }
+  }
+}
+
+TEST(BlockCost, OfASecondForwardLacksAttentionAndTheProductThatMakesTheOutput) {
+  const Machine machine =
+      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
+  const double rate = machine.device.matrix_rate(DType::bf16);
+  for (const std::int64_t seq_len : {2048, 131072}) {  // the MLP whole, and in chunks
+    const Job job{.spec = gpt_spec(2048, 16, 4, 2048),
+                  .seq_len = seq_len,
+                  .stack = Stack::heddle(DType::bf16)};
+    const auto T = static_cast<double>(seq_len), h = static_cast<double>(job.spec.hidden),
+               f = static_cast<double>(job.spec.ffn);
+    for (const int tp : {1, 2}) {
+      const BlockCost block = block_cost(machine, job, tp, true, 1);
+      const double attention =
+          block.dry.cost.attention_flops /
+          (rate * attention_efficiency(machine.software, static_cast<double>(job.spec.head_dim)));
+      const double up = gemm_seconds(machine.device, rate, 2, {T, f / tp, h, 1, h});
+      const double down = gemm_seconds(machine.device, rate, 2, {T, h, f / tp, 1, f / tp});
+      // Over tp the output is a sum of all ranks, which is made whether it is wanted or not; and
+      // then the inside of chunks is made for it and once more for backward.
+      const double products = tp == 1 ? down : seq_len > 32768 ? -up : 0.0;
+      EXPECT_NEAR(block.forward.device - block.again_full.device, attention + products,
+                  1e-9 * block.forward.device)
+          << seq_len << " tokens, tp " << tp;
+      EXPECT_EQ(block.forward.comm, block.again_full.comm);
     }
   }
 }

@@ -66,13 +66,20 @@ TEST_F(Gpu, ReferencesHoldOnMeshesThatTheHostJoins) {
 /// A model in training whose steps can be saved and continued, on any device.
 class Trained {
  public:
-  Trained(Device device, DType dtype, const OptimizerConfig& optimizer = {})
+  Trained(Device device, DType dtype, const OptimizerConfig& optimizer = {},
+          const BuildOptions& options = {})
       : memory_(device),
         stream_(1, device),
         model_(read_model_spec(reference_folder() / "models" / "llama" / "config.json"),
-               {.dtype = dtype, .positions = kSeqLen}, ParamStore::Purpose::training, memory_),
+               filled(options, dtype), ParamStore::Purpose::training, memory_),
         optimizer_(make_optimizer(optimizer, model_.store())),
         step_(model_, *optimizer_, stream_, memory_) {}
+
+  static BuildOptions filled(BuildOptions options, DType dtype) {
+    options.dtype = dtype;
+    options.positions = kSeqLen;
+    return options;
+  }
 
   void start() { initialize(model_.store(), 5, stream_); }
   double step(int number) {
@@ -190,20 +197,45 @@ TEST_F(Gpu, ACheckpointOfTheCpuContinuesThereAndBack) {
   for (int i = 6; i < 9; ++i) EXPECT_NEAR(again.step(i), cpu.step(i), 1e-4);
 }
 
+const BuildOptions kRecomputed{.recompute_blocks = true},
+    kInChunks{.recompute_blocks = true, .mlp_tokens = 20};
+
+TEST_F(Gpu, RecomputationGivesTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Trained plain(kGpu, dtype), recomputed(kGpu, dtype, {}, kRecomputed);
+    plain.start();
+    recomputed.start();
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(recomputed.step(i), plain.step(i)) << "step " << i;
+  }
+}
+
+TEST_F(Gpu, MlpsInChunksTakeTheSameSteps) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Trained whole(kGpu, dtype), in_chunks(kGpu, dtype, {}, kInChunks);
+    whole.start();
+    in_chunks.start();
+    const double limit = dtype == DType::f32 ? 1e-4 : 3e-2;
+    for (int i = 0; i < 4; ++i) EXPECT_NEAR(in_chunks.step(i), whole.step(i), limit);
+  }
+}
+
 TEST_F(Gpu, MemoryIsWhatWasPlanned) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    Trained trained(kGpu, dtype);
-    trained.start();
-    for (int i = 0; i < 2; ++i) trained.step(i);
-    const auto spec = read_model_spec(reference_folder() / "models" / "llama" / "config.json");
-    const StepPlan plan =
-        plan_step(spec, {.dtype = dtype, .positions = Trained::kSeqLen}, single_rank_plan(spec), 0,
-                  {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu});
-    const std::size_t beside =
-        dtype == DType::bf16 ? ops::query_sum_bytes(2, Trained::kSeqLen, spec.heads, spec.head_dim)
-                             : 0;
-    EXPECT_EQ(trained.memory().peak + beside, plan.memory.peak);
-    EXPECT_EQ(trained.memory().reserved + beside, plan.memory.reserved);
+    for (const BuildOptions& options : {BuildOptions{}, kRecomputed, kInChunks}) {
+      Trained trained(kGpu, dtype, {}, options);
+      trained.start();
+      for (int i = 0; i < 2; ++i) trained.step(i);
+      const auto spec = read_model_spec(reference_folder() / "models" / "llama" / "config.json");
+      const StepPlan plan =
+          plan_step(spec, Trained::filled(options, dtype), single_rank_plan(spec), 0,
+                    {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu});
+      const std::size_t beside =
+          dtype == DType::bf16
+              ? ops::query_sum_bytes(2, Trained::kSeqLen, spec.heads, spec.head_dim)
+              : 0;
+      EXPECT_EQ(trained.memory().peak + beside, plan.memory.peak);
+      EXPECT_EQ(trained.memory().reserved + beside, plan.memory.reserved);
+    }
   }
 }
 

@@ -18,6 +18,9 @@ struct BuildOptions {
   DType dtype = DType::f32;
   std::int64_t positions = 0;  ///< longest sequence that will be run; rope tables are made for it
   bool recompute_blocks = false;
+  /// That an MLP computes at once where blocks are recomputed: more tokens, and its inside would be
+  /// what limits the length of sequences. Many enough for any device to be as fast as with all.
+  std::int64_t mlp_tokens = 32768;
   std::int64_t loss_chunk = 1024;  ///< tokens per chunk of the fused output projection
   bool scale_residual_init =
       false;  ///< output projections start smaller by sqrt(2 * layers), as in GPT-2

@@ -258,8 +258,10 @@ void ContextWalk::play(const ProgramRound& round) {
     clear(piece(index));
   }
   std::vector<UnderWay> received, sent;
+  ranks_.begin_group();
   for (const Transfer& transfer : round.receives) received.push_back(receive(transfer));
   for (const Transfer& transfer : round.sends) sent.push_back(send(transfer));
+  ranks_.end_group();
   for (const TileCall& tile : round.tiles) compute(tile);
   end(received, sent);
   for (const int index : round.ends) piece(index) = {};
@@ -311,12 +313,14 @@ void ContextWalk::fill_share() {
   for (std::size_t round = 0; round < rounds.size(); ++round) {
     ranks_.flight().set_attention_round(static_cast<int>(round));
     std::vector<UnderWay> received, sent;
+    ranks_.begin_group();
     for (const Transfer& transfer : rounds[round].receives) {
       if (transfer.fills_share) received.push_back(receive(transfer));
     }
     for (const Transfer& transfer : rounds[round].sends) {
       if (transfer.fills_share) sent.push_back(send(transfer));
     }
+    ranks_.end_group();
     end(received, sent);
   }
   ranks_.flight().set_attention_round(-1);
