@@ -114,7 +114,8 @@ TEST(ContextCases, HaveEveryMethodOrderScheduleStageAndPlaceOfTheVocabulary) {
   std::set<ContextOrder> orders;
   std::set<Pipeline> schedules;
   std::set<VocabularyPlacement> vocabularies;
-  for (const auto& [request, recompute] : context_cases()) {
+  for (const MeshCase& mesh : context_cases()) {
+    const ParallelRequest& request = mesh.request;
     sizes.insert(request.cp);
     zeros.insert(request.zero);
     methods.insert(request.context);
