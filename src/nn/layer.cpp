@@ -1,5 +1,7 @@
 #include "nn/layer.h"
 
+#include <algorithm>
+
 namespace heddle {
 
 Cost& Cost::operator+=(const Cost& other) {
@@ -8,6 +10,7 @@ Cost& Cost::operator+=(const Cost& other) {
   backward_weight_flops += other.backward_weight_flops;
   saved_bytes += other.saved_bytes;
   dear_bytes += other.dear_bytes;
+  working_bytes = std::max(working_bytes, other.working_bytes);
   products.insert(products.end(), other.products.begin(), other.products.end());
   attention_flops += other.attention_flops;
   touched_bytes_f += other.touched_bytes_f;

@@ -1,5 +1,8 @@
 #include "nn/recompute.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace heddle {
 
 Recompute::Recompute(std::unique_ptr<Layer> inner, std::int64_t width)
@@ -37,7 +40,10 @@ Cost Recompute::cost(const CostShape& shape) const {
   cost.kept_input_bytes = shape.bytes(width_);
   cost.saved_bytes = cost.kept_input_bytes + cost.dear_bytes;
   cost.kept_output_bytes = 0;
-  cost.calls_b.insert(cost.calls_b.begin(), cost.calls_f.begin(), cost.calls_f.end());
+  std::vector<LayerCall> again;
+  std::ranges::copy_if(cost.calls_f, std::back_inserter(again),
+                       [](const LayerCall& call) { return !call.is_dear; });
+  cost.calls_b.insert(cost.calls_b.begin(), again.begin(), again.end());
   return cost;
 }
 

@@ -121,7 +121,7 @@ TEST_P(MeshGrid, TellsTheStepThatRuns) {
     const ParallelPlan plan = MeshGrid::plan(spec);
     const planner::StepUnits planned = planner::step_units(
         machine, job, candidate,
-        planner::block_cost(machine, job, candidate.tp, candidate.sequence, candidate.sequences),
+        planner::block_cost(machine, job, candidate),
         plan.rank_of_stage);
     for (int pp_rank = 0; pp_rank < candidate.pp; ++pp_rank) {
       SCOPED_TRACE(fmt::format("pp rank {}", pp_rank));
