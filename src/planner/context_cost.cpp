@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/strings.h"
 #include "model/parallel_plan.h"
 #include "planner/collectives.h"
 
@@ -136,10 +137,9 @@ std::string describe(const ContextCost& cost) {
 std::string why_method(const std::vector<ContextCost>& compared) {
   std::string text;
   for (const ContextCost& cost : compared) {
-    text +=
-        fmt::format("{}{} waits {:.3g} ms of {:.3g} and sends {:.3g} MiB", text.empty() ? "" : ", ",
-                    describe(cost), 1e3 * (cost.exposed_f + cost.exposed_b), 1e3 * cost.seconds,
-                    static_cast<double>(cost.sent_bytes) / kMib);
+    text += fmt::format("{}{} waits {:.3g} ms of {:.0f} and sends {}", text.empty() ? "" : ", ",
+                        describe(cost), 1e3 * (cost.exposed_f + cost.exposed_b), 1e3 * cost.seconds,
+                        format_bytes(static_cast<double>(cost.sent_bytes)));
   }
   return text;
 }

@@ -37,10 +37,10 @@ ContextCost context_cost(const Machine& machine, const Job& job, const Candidate
 std::vector<ContextCost> compare_methods(const Machine& machine, const Job& job,
                                          const Candidate& candidate);
 
-/// "usp, heads over 4".
+/// "usp with heads over 4".
 std::string describe(const ContextCost& cost);
-/// Why the first of them was taken: "least waiting of 6 methods: ulysses 1.2 ms of a block's
-/// attention, usp ..., ".
+/// What was compared, of a block's attention: "ring waits 1.9 ms of 832 and sends 3.8 GiB, gather
+/// waits ...".
 std::string why_method(const std::vector<ContextCost>& compared);
 
 }  // namespace heddle::planner

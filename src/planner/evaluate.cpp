@@ -59,7 +59,8 @@ double regret_of(const std::vector<const Prediction*>& group) {
 }  // namespace
 
 bool is_simpler(const Candidate& a, const Candidate& b) {
-  return std::tie(a.pp, a.cp, a.sequences) < std::tie(b.pp, b.cp, b.sequences);
+  const auto order = [](const Candidate& c) { return std::tuple(c.pp, c.cp > 1, c.sequences); };
+  return order(a) < order(b);
 }
 
 TimeEstimate predict(const Machine& machine, const MeasuredRow& row) {

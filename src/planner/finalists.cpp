@@ -73,7 +73,7 @@ std::string why_taken(const std::vector<Finalist>& finalists) {
   if (faster == 0) return "";
   return fmt::format(
       "{} faster by up to {:.1f} %: times within {:.0f} % of the fastest are taken as equal, and "
-      "of those plans the one with the fewest pipeline ranks, then ranks of cp, then with the "
+      "of those plans the one with the fewest pipeline ranks, then without cp, then with the "
       "smallest micro-batch, is best",
       faster == 1 ? "one plan below is" : fmt::format("{} plans below are", faster),
       100 * (taken.seconds / least - 1), 100 * kTie);
@@ -87,7 +87,7 @@ std::string why_not_taken(const Finalist& other, const Finalist& taken) {
     return fmt::format("{:.1f} % faster, but {} {} instead of {}", percent, what, own, other_one);
   };
   if (loser.pp != winner.pp) return but("pp", loser.pp, winner.pp);
-  if (loser.cp != winner.cp) return but("cp", loser.cp, winner.cp);
+  if (loser.cp > 1 && winner.cp == 1) return but("cp", loser.cp, winner.cp);
   return but("micro-batch", loser.sequences, winner.sequences);
 }
 

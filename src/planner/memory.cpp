@@ -6,12 +6,11 @@
 #include "model/cut_stages.h"
 #include "model/parallel_plan.h"
 #include "parallel/schedule/make_schedule.h"
-#include "planner/dry_block.h"
 
 namespace heddle::planner {
 namespace {
 
-Activations of_megatron(const Job& job, const Candidate& candidate) {
+Activations of_megatron(const Job& job, const Candidate& candidate, const DryBlocks& dry) {
   const int tp = candidate.tp, sequences = candidate.sequences;
   const auto bytes = [&](Recompute recompute) {
     return megatron_layer_bytes(job.spec, static_cast<double>(job.seq_len), sequences, tp,
@@ -24,14 +23,13 @@ Activations of_megatron(const Job& job, const Candidate& candidate) {
           .waiting = kWaitingWeight * bytes(Recompute::selective),
           .working = bytes(Recompute::none),
           .head = 10.0 * tokens * static_cast<double>(job.spec.vocab) / tp,
-          .block_elements = dry_blocks(job, candidate).block_elements()};
+          .block_elements = dry.block_elements()};
 }
 
-Activations of_layers(const Job& job, const Candidate& candidate) {
+Activations of_layers(const Job& job, const Candidate& candidate, const DryBlocks& dry) {
   const int tp = candidate.tp;
   const double e = job.stack.element_bytes();
   const double tokens = candidate.tokens(job), width = static_cast<double>(job.spec.hidden);
-  const DryBlocks dry = dry_blocks(job, candidate);
   const double kept = static_cast<double>(dry.cost.saved_bytes) / dry.kinds,
                dear = static_cast<double>(dry.cost.dear_bytes) / dry.kinds;
   const double residual = tokens * width * e / (candidate.sequence && tp > 1 ? tp : 1);
@@ -158,8 +156,13 @@ double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequen
   return sbh * (sequence ? (10.0 + divided) / tp : 10.0 + divided / tp);
 }
 
+Activations activations(const Job& job, const Candidate& candidate, const DryBlocks& dry) {
+  return job.stack.stores_scores ? of_megatron(job, candidate, dry)
+                                 : of_layers(job, candidate, dry);
+}
+
 Activations activations(const Job& job, const Candidate& candidate) {
-  return job.stack.stores_scores ? of_megatron(job, candidate) : of_layers(job, candidate);
+  return activations(job, candidate, dry_blocks(job, candidate));
 }
 
 namespace {

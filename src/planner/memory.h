@@ -4,6 +4,7 @@
 
 #include "parallel/schedule/schedule.h"
 #include "planner/candidate.h"
+#include "planner/dry_block.h"
 #include "planner/machine.h"
 #include "planner/rank_sizes.h"
 
@@ -62,7 +63,8 @@ struct Activations {
 };
 
 /// For Heddle from the layers' own `cost`, for Megatron by the formulas of Korthikanti et al.
-/// Depends on what dry_blocks does. Allocates.
+Activations activations(const Job& job, const Candidate& candidate, const DryBlocks& dry);
+/// The same for blocks that are made for it. Allocates.
 Activations activations(const Job& job, const Candidate& candidate);
 
 /// Korthikanti et al. 2022: bytes that a layer of Megatron keeps, s b h (34 + 5 a s / h) and its

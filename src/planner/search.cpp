@@ -163,7 +163,7 @@ class Search {
 
   void evaluate_meshes(const Part& part, const Candidate& common, const BlockCost& block,
                        Partial& partial) const {
-    const Activations kept = activations(job_, common);
+    const Activations kept = activations(job_, common, block.dry);
     for (std::size_t i = 0; i < pps_.size(); ++i) {
       const int pp = pps_[i], ranks = common.tp * common.cp;
       if (options_.gpus % (ranks * pp) != 0) continue;

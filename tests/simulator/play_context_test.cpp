@@ -103,6 +103,7 @@ TEST(PlayContext, GatherHidesAllButItsFirstPartOfTheHeads) {
 TEST(PlayContext, ARankThatWaitsForOthersIsIdleButNotExposed) {
   // Only the second half of the ranks has work: the first is one document per token.
   ContextShape shape{.ranks = 2, .tokens = 32, .heads = 2, .key_heads = 2};
+  shape.method = ContextMethod::ring;
   shape.order = ContextOrder::contiguous;
   shape.documents.assign(16, 1);
   shape.documents.push_back(16);
