@@ -459,6 +459,70 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
   s.set_deterministic(false);
 }
 
+/// Causal attention on a sequence that is cut into runs, as ranks in a ring do it: the pairs of
+/// runs that see each other, a call each. Without runs, queries that see all of as many keys before
+/// them.
+void bench_attention_blocks(OpsBench& bench, const AttentionSize& of, std::int64_t runs_or_none) {
+  const auto& [batch, heads, groups, seq, head_dim, document] = of;
+  const bool sees_all = runs_or_none == 0;
+  const std::int64_t runs = std::max<std::int64_t>(1, runs_or_none);
+  const std::string kind = sees_all    ? ", a block that sees all"
+                           : runs == 1 ? ", as a block"
+                                       : ", in blocks";
+  const std::string forward_name = "attention forward" + kind,
+                    backward_name = "attention backward" + kind;
+  if (!bench.wants(forward_name) && !bench.wants(backward_name)) return;
+  const Shape queries{batch, seq, heads, head_dim}, keys{batch, seq, groups, head_dim};
+  const std::int64_t length = seq / runs;
+  const std::string size =
+      fmt::format("{}x{}x{}/{}x{}", batch,
+                  runs == 1 ? fmt::format("{}", seq) : fmt::format("{}*{}", runs, length), heads,
+                  groups, head_dim);
+  const double product =
+      2.0 * static_cast<double>(batch * heads * seq * seq * head_dim) / (sees_all ? 1.0 : 2.0);
+  const Tensor q = bench.tensor(queries), k = bench.tensor(keys), v = bench.tensor(keys);
+  const Tensor out = bench.precise(queries), lse = bench.precise({batch, heads, seq});
+  Stream& s = bench.stream();
+  constexpr double kScale = 0.125;
+  const auto run_of = [&, length](const Tensor& t, std::int64_t i, int dim = 1) {
+    return t.slice(dim, i * length, (i + 1) * length);
+  };
+  const auto for_pairs = [&, runs, length](const auto& body) {
+    for (std::int64_t i = 0; i < runs; ++i) {
+      for (std::int64_t j = i; j >= 0; --j) {
+        body(i, j,
+             ops::AttentionMask{.query_offset = sees_all ? length : i * length,
+                                .first_key_BS = {},
+                                .key_offset = j * length});
+      }
+    }
+  };
+  const auto forward_from = [&](ops::KeyBlock first) {
+    for_pairs([&](std::int64_t i, std::int64_t j, const ops::AttentionMask& mask) {
+      ops::attention_block_forward(run_of(q, i), run_of(k, j), run_of(v, j), mask, kScale,
+                                   i == j ? first : ops::KeyBlock::further, run_of(out, i),
+                                   run_of(lse, i, 2), s);
+    });
+  };
+  forward_from(ops::KeyBlock::first);
+  const ops::KeyBlock first = sees_all ? ops::KeyBlock::further : ops::KeyBlock::first;
+  constexpr auto kApart = OpsBench::Sharing::apart;
+  bench.against_gemm(
+      forward_name, size, 2.0 * product, [&] { forward_from(first); }, kApart);
+  if (!bench.wants(backward_name)) return;
+  const Tensor dq = bench.precise(queries), dk = bench.precise(keys), dv = bench.precise(keys);
+  const Tensor dout = bench.tensor(queries), delta = bench.precise({batch, heads, seq});
+  const auto backward = [&] {
+    ops::attention_delta(dout, out, delta, s);
+    for_pairs([&](std::int64_t i, std::int64_t j, const ops::AttentionMask& mask) {
+      ops::attention_block_backward(run_of(dout, i), run_of(q, i), run_of(k, j), run_of(v, j),
+                                    run_of(lse, i, 2), run_of(delta, i, 2), mask, kScale,
+                                    run_of(dq, i), run_of(dk, j), run_of(dv, j), s);
+    });
+  };
+  bench.against_gemm(backward_name, size, 5.0 * product, backward, kApart);
+}
+
 void bench_attention(OpsBench& bench) {
   if (!bench.is_on_gpu()) return bench_attention(bench, {4, 12, 12, 512, 64});
   // Of gpt2-124m, tinyllama-1.1b, llama3.2-1b and llama3-8b; one document of all is the plain
@@ -470,6 +534,16 @@ void bench_attention(OpsBench& bench) {
         AttentionSize{4, 32, 8, 4096, 64, 4096}, AttentionSize{2, 32, 8, 4096, 128, 512},
         AttentionSize{2, 32, 8, 4096, 128, 4096}}) {
     bench_attention(bench, size);
+  }
+  // What ranks that share a long sequence of llama3 do, and the whole of it.
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t seq : {8192, 32768}) {
+      const AttentionSize size{1, 32, 8, seq, head_dim};
+      bench_attention(bench, size);
+      bench_attention_blocks(bench, size, 1);
+      bench_attention_blocks(bench, size, 4);
+      bench_attention_blocks(bench, {1, 32, 8, seq / 4, head_dim}, 0);
+    }
   }
 }
 

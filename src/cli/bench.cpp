@@ -113,6 +113,7 @@ void add_bench(Verb app) {
   train.callback([arguments] { run(*arguments); });
   add_bench_ops(bench);
   add_bench_comm(bench);
+  add_bench_context(bench);
 }
 
 }  // namespace heddle::cli

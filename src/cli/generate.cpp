@@ -9,9 +9,11 @@
 #include "base/log.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
+#include "cli/ranks.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "config/load.h"
 #include "engine/weights.h"
 #include "infer/special_tokens.h"
 #include "model/registry.h"
@@ -24,7 +26,8 @@ struct GenerateArguments {
   std::string model, prompt;
   GenerateOptions generate{.max_tokens = 128, .sampling = {.temperature = 0.8}};
   std::vector<std::string> stop;
-  int threads = 0;
+  int threads = 0, ranks = 1;
+  std::vector<std::string> overrides;
   std::string device = "cpu", dtype = "f32";
   bool json = false;
 };
@@ -79,54 +82,109 @@ const char* why_ended(const std::vector<std::int32_t>& tokens, const GenerateOpt
   return is_all ? "max_tokens" : "positions";
 }
 
-void run(GenerateArguments arguments) {
-  const ModelSource source(arguments.model);
-  const auto folder = source.path();
-  const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
-  Memory memory(choice.device);
-  Stream stream(thread_count(arguments.threads), choice.device);
-  const ModelSpec spec = read_model_spec(folder / "config.json");
-  const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
-  auto prompt = tokenizer.encode(arguments.prompt, {.add_special = true});
-  arguments.generate.end_tokens = end_tokens(folder, tokenizer);
-  if (prompt.empty()) {  // a new document
-    const SpecialTokens tokens = special_tokens(tokenizer);
-    if (const auto begin = tokens.bos ? tokens.bos : tokens.eos) prompt.push_back(*begin);
-  }
-  const std::int64_t positions =
-      std::min<std::int64_t>(spec.longest_sequence(), static_cast<std::int64_t>(prompt.size()) +
-                                                          arguments.generate.max_tokens);
-  Model model(spec, {.dtype = choice.dtype, .positions = positions}, ParamStore::Purpose::inference,
-              memory);
-  load_weights(HfFolder(folder), spec, model.store(), stream, observe::stderr_terminal(false));
+/// What all ranks know before they meet.
+struct GenerateSubject {
+  std::filesystem::path folder;
+  ModelSpec spec;
+  Tokenizer tokenizer;
+  std::vector<std::int32_t> prompt;
+  config::RunConfig settings;  ///< only [parallel] of it
+};
 
-  StreamDecoder decoder(tokenizer, true);
-  StoppingPrinter printer(arguments.prompt, arguments.stop, arguments.json);
-  const Stopwatch watch;
+GenerateSubject subject_of(GenerateArguments& arguments) {
+  for (const std::string& text : arguments.overrides) {
+    if (text.starts_with("parallel.")) continue;
+    throw Error(ErrorCode::usage, "--set " + text + " has no meaning here",
+                "use keys of [parallel]");
+  }
+  const ModelSource source(arguments.model);
+  GenerateSubject subject{.folder = source.path(),
+                          .spec = read_model_spec(source.path() / "config.json"),
+                          .tokenizer = Tokenizer::load(source.path() / "tokenizer.json"),
+                          .prompt = {},
+                          .settings = config::parse_settings(arguments.overrides)};
+  subject.prompt = subject.tokenizer.encode(arguments.prompt, {.add_special = true});
+  arguments.generate.end_tokens = end_tokens(subject.folder, subject.tokenizer);
+  if (subject.prompt.empty()) {  // a new document
+    const SpecialTokens tokens = special_tokens(subject.tokenizer);
+    if (const auto begin = tokens.bos ? tokens.bos : tokens.eos) subject.prompt.push_back(*begin);
+  }
+  return subject;
+}
+
+struct Generated {
+  std::vector<std::int32_t> tokens;
+  std::string text;
   bool is_stopped = false;
-  const auto tokens = generate(
-      model, prompt, arguments.generate,
+  double seconds = 0.0;
+};
+
+/// Every rank makes the same tokens; the first one prints them.
+Generated generate_on(const GenerateArguments& arguments, const GenerateSubject& subject,
+                      World& world, Device device, DType dtype) {
+  Memory memory(device);
+  Stream stream(thread_count(arguments.threads, world.size()), device);
+  const std::int64_t positions = std::min<std::int64_t>(
+      subject.spec.longest_sequence(),
+      static_cast<std::int64_t>(subject.prompt.size()) + arguments.generate.max_tokens);
+  const ParallelPlan plan =
+      make_plan(subject.spec, subject.settings.parallel, world.size(), positions);
+  const Mesh mesh(plan.mesh, world.all());
+  Model model(subject.spec, {.dtype = dtype, .positions = positions}, plan, mesh,
+              ParamStore::Purpose::inference, memory);
+  const bool is_first = world.rank() == 0;
+  observe::Terminal terminal = observe::stderr_terminal(false);
+  terminal.is_silent = terminal.is_silent || !is_first;
+  load_weights(HfFolder(subject.folder), subject.spec, model.store(), stream, terminal);
+
+  StreamDecoder decoder(subject.tokenizer, true);
+  StoppingPrinter printer(arguments.prompt, arguments.stop, arguments.json || !is_first);
+  const Stopwatch watch;
+  Generated made;
+  made.tokens = generate(
+      model, subject.prompt, arguments.generate,
       [&](std::int32_t token) {
-        is_stopped = !printer.add(decoder.push(token));
-        return !is_stopped;
+        made.is_stopped = !printer.add(decoder.push(token));
+        return !made.is_stopped;
       },
       stream, memory);
   printer.add(decoder.finish());
   printer.finish();
-  const double seconds = watch.seconds();
+  made.text = printer.text();
+  made.seconds = watch.seconds();
+  return made;
+}
+
+void run(GenerateArguments arguments) {
+  std::optional<GenerateSubject> subject;
+  std::optional<ComputeChoice> choice;
+  prepare_on_ranks([&] {
+    choice = compute_choice(arguments.device, arguments.dtype);
+    subject = subject_of(arguments);
+  });
+  Generated made;
+  run_on_devices(choice->device.kind, rank_count(arguments.ranks),
+                 [&](World& world, Device device) {
+                   Generated own = generate_on(arguments, *subject, world, device, choice->dtype);
+                   if (world.rank() == 0) made = std::move(own);
+                 });
+  if (!is_first_process()) return;
   if (arguments.json) {
+    const char* const stopped =
+        made.is_stopped ? "stop" : why_ended(made.tokens, arguments.generate);
     std::cout << JsonValue{{"prompt", arguments.prompt},
-                           {"text", printer.text()},
-                           {"tokens", tokens},
-                           {"stopped", is_stopped ? "stop" : why_ended(tokens, arguments.generate)},
-                           {"seconds", seconds},
-                           {"tokens_per_second", static_cast<double>(tokens.size()) / seconds}}
+                           {"text", made.text},
+                           {"tokens", made.tokens},
+                           {"stopped", stopped},
+                           {"seconds", made.seconds},
+                           {"tokens_per_second",
+                            static_cast<double>(made.tokens.size()) / made.seconds}}
                      .dump()
               << "\n";
   } else {
     std::cout << "\n";
-    log_info("{} tokens, {:.0f} tokens/s", tokens.size(),
-             static_cast<double>(tokens.size()) / seconds);
+    log_info("{} tokens, {:.0f} tokens/s", made.tokens.size(),
+             static_cast<double>(made.tokens.size()) / made.seconds);
   }
 }
 
@@ -152,6 +210,10 @@ void add_generate(Verb app) {
   verb.add_option("--seed", options.sampling.seed, "same seed, same text").show_default();
   verb.add_option("--stop", arguments->stop, "end before this text (repeatable)").one_at_a_time();
   verb.add_option("--threads", arguments->threads, "0: all cores").range(0, 1024);
+  verb.add_option("--ranks", arguments->ranks, "local ranks to start").positive();
+  verb.add_option("--set", arguments->overrides,
+                  "parallel.key=value: how the ranks share the model and its cache (repeatable)")
+      .one_at_a_time();
   verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
   verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
   verb.add_flag("--json", arguments->json, "print one JSON object");

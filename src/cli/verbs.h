@@ -26,6 +26,7 @@ void add_verify(Verb app);
 // Verbs below a verb, each in its own file.
 
 void add_bench_comm(Verb bench);
+void add_bench_context(Verb bench);
 void add_bench_ops(Verb bench);
 void add_plan_evaluate(Verb plan);
 void add_simulate_context(Verb simulate);

@@ -74,6 +74,12 @@ class CommBackend {
   /// which is there after connect_neighbours(), a collective.
   virtual bool can_connect_neighbours() const { return false; }
   virtual void connect_neighbours() {}
+  /// Messages from begin_group() on are started together by end_group(). Whether that is faster on
+  /// a GPU than one by one, which it is after connect_groups(), a collective.
+  virtual void begin_group() {}
+  virtual void end_group() {}
+  virtual bool can_connect_groups() const { return false; }
+  virtual void connect_groups() {}
   /// Null for a negative color.
   virtual std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) = 0;
   /// Makes every rank of the world fail at once.

@@ -248,6 +248,11 @@ void Communicator::connect_neighbours() {
   set_up([this] { backend_->connect_neighbours(); });
 }
 
+void Communicator::connect_groups() {
+  if (!backend_->can_connect_groups()) return;
+  set_up([this] { backend_->connect_groups(); });
+}
+
 std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string name) {
   std::shared_ptr<CommBackend> group;
   set_up([&] { group = backend_->split(color, key, sequence_); });

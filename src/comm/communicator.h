@@ -76,6 +76,13 @@ class Communicator {
   /// Collective. Messages between neighbours (rank +- 1, around) may then go from GPU to GPU; not
   /// while some travel. Does nothing the second time.
   void connect_neighbours();
+  /// Messages from here to end_group() may go together. Both ends of each make the same groups in
+  /// the same order.
+  void begin_group() { backend_->begin_group(); }
+  void end_group() { backend_->end_group(); }
+  /// Collective. Groups of messages may then go from GPU to GPU; not while some travel. Does
+  /// nothing the second time.
+  void connect_groups();
   void barrier();
   /// A number of every rank, combined; waits.
   double combine(double value, ReduceOp op);

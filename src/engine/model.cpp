@@ -149,17 +149,21 @@ Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) 
 
 Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, Stream& stream,
                      Memory& memory) const {
-  const MicroBatch batch = upload(on_host, stream, memory);
+  Memory host = memory.for_host();
+  const MicroBatch batch = upload(share_to_decode(on_host, cache, host), stream, memory);
   Ctx ctx{
       .stream = stream, .memory = memory, .batch = batch, .keep = Keep::nothing, .kv_cache = cache};
   Tensor x_TD = trunk(false, ctx);
-  if (cache != nullptr) cache->advance(batch.seq_len());
-  const std::int64_t B = batch.sequences(), S = batch.seq_len();
+  const std::int64_t B = on_host.sequences(), S = on_host.seq_len();
+  if (cache != nullptr) cache->advance(S);
   const bool selects = last_only && S > 1;
   Tensor logits;
   if (has_head()) {
     x_TD = all_tokens(x_TD, ctx);
-    if (selects) {
+    if (batch.context) {
+      HEDDLE_CHECK(last_only, "all logits of a divided prompt");
+      x_TD = last_token(x_TD, ctx);
+    } else if (selects) {
       const std::int64_t D = x_TD.size(1);
       const Tensor last_BD = ctx.workspace({B, D}, x_TD.dtype());
       ops::copy(x_TD.view({B, S, D}).select(1, S - 1), last_BD, stream);
@@ -169,6 +173,39 @@ Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, 
   }
   if (plan_.divides_vocabulary_over_pp()) return logits;  // every rank has them
   return from_head(logits, {selects ? B : B * S, spec_.vocab}, ctx);
+}
+
+namespace {
+
+/// Decoding on axis cp. A prompt is divided where every rank gets at least so many tokens; ranks
+/// take new tokens in turns of so many.
+constexpr std::int64_t kLeastOfPrompt = 8, kTokensATurn = 64;
+
+}  // namespace
+
+MicroBatch Model::share_to_decode(const MicroBatch& whole, KvCache* cache, Memory& host) const {
+  if (!division_ || cache == nullptr) return whole;
+  const std::int64_t ranks = mesh_.size(Axis::cp), own = mesh_.coord(Axis::cp);
+  const std::int64_t known = cache->length();
+  if (known == 0 && whole.sequences() == 1 && whole.tokens() >= ranks * kLeastOfPrompt) {
+    MicroBatch share = division_->share(whole, host);
+    cache->keep_only(share.tokens());
+    return share;
+  }
+  cache->keep_only(own == known / kTokensATurn % ranks ? whole.seq_len() : 0);
+  return whole;
+}
+
+Tensor Model::last_token(const Tensor& x_TD, Ctx& ctx) const {
+  const RankContext& context = *ctx.batch.context;
+  const TokenRuns& tokens = context.plan.held[static_cast<std::size_t>(context.rank)];
+  const Tensor last = ctx.workspace({1, x_TD.size(1)}, x_TD.dtype());
+  ops::fill(last, 0.0, ctx.stream);
+  if (!tokens.empty() && tokens.back().last() == context.plan.shape.tokens - 1) {
+    ops::copy(x_TD.slice(0, x_TD.size(0) - 1, x_TD.size(0)), last, ctx.stream);
+  }
+  mesh_.comm(Axis::cp).all_reduce(last, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+  return last;
 }
 
 Tensor Model::all_tokens(const Tensor& x, Ctx& ctx) const {
@@ -193,6 +230,10 @@ Tensor Model::from_head(const Tensor& logits, const Shape& shape, Ctx& ctx) cons
 }
 
 KvCache::Shape Model::cache_shape(std::int64_t sequences, std::int64_t capacity) const {
+  const std::int64_t ranks = mesh_.size(Axis::cp);
+  if (ranks > 1 && sequences == 1) {
+    capacity = std::min(capacity, capacity / ranks + 2 + 2 * kTokensATurn + ranks * kLeastOfPrompt);
+  }
   return {.layers = static_cast<int>(spec_.layers),
           .sequences = sequences,
           .capacity = capacity,

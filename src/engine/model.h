@@ -82,6 +82,10 @@ class Model {
   /// Runs the stages in turn. Returns the activations behind the last unit that is not the head's
   /// (`into_head`: that lead into it included), where the head is here.
   Tensor trunk(bool into_head, Ctx& ctx) const;
+  /// What of the new tokens this rank computes, and which of them its cache keeps.
+  MicroBatch share_to_decode(const MicroBatch& whole, KvCache* cache, Memory& host) const;
+  /// The row of the sequence's last token, which one of the ranks that share it has.
+  Tensor last_token(const Tensor& x_TD, Ctx& ctx) const;
   /// Has the unit's values here meanwhile.
   void with_values(int unit, Stream& stream, const std::function<void()>& compute) const;
   /// What the first stage begins with: the sum of what the ranks of the pipeline look up.

@@ -72,6 +72,7 @@ void TrainStep::end() {
   // Not before: a kernel that is used for the first time waits for the device to be idle, and
   // messages between GPUs would keep it busy.
   model_.mesh().comm(Axis::pp).connect_neighbours();
+  model_.mesh().comm(Axis::cp).connect_groups();
 }
 
 StepResult TrainStep::run(std::span<const MicroBatch> microbatches, bool updates) {

@@ -78,7 +78,9 @@ AxisSet MeshShape::occupied(AxisSet axes) const {
 }
 
 std::string MeshShape::text() const {
-  return fmt::format("dp={} tp={} pp={}", size(Axis::dp), size(Axis::tp), size(Axis::pp));
+  const std::string context = size(Axis::cp) > 1 ? fmt::format(" cp={}", size(Axis::cp)) : "";
+  return fmt::format("dp={}{} tp={} pp={}", size(Axis::dp), context, size(Axis::tp),
+                     size(Axis::pp));
 }
 
 }  // namespace heddle

@@ -15,18 +15,24 @@ KvCache::KvCache(const Shape& shape, Memory& memory) : shape_(shape) {
 
 void KvCache::store(int layer, const Tensor& k_BSGK, const Tensor& v_BSGK, Stream& stream) {
   const auto at = static_cast<std::size_t>(layer);
-  const std::int64_t end = length_ + k_BSGK.size(1);
+  const std::int64_t kept = kept_of(k_BSGK.size(1)), end = held_ + kept;
   HEDDLE_CHECK(end <= shape_.capacity, "{} tokens in a cache for {}", end, shape_.capacity);
-  ops::copy(k_BSGK, keys_[at].slice(1, length_, end), stream);
-  ops::copy(v_BSGK, values_[at].slice(1, length_, end), stream);
+  ops::copy(k_BSGK.slice(1, 0, kept), keys_[at].slice(1, held_, end), stream);
+  ops::copy(v_BSGK.slice(1, 0, kept), values_[at].slice(1, held_, end), stream);
+}
+
+void KvCache::advance(std::int64_t tokens) {
+  length_ += tokens;
+  held_ += kept_of(tokens);
+  kept_.reset();
 }
 
 Tensor KvCache::keys(int layer, std::int64_t new_tokens) const {
-  return keys_[static_cast<std::size_t>(layer)].slice(1, 0, length_ + new_tokens);
+  return keys_[static_cast<std::size_t>(layer)].slice(1, 0, held_ + kept_of(new_tokens));
 }
 
 Tensor KvCache::values(int layer, std::int64_t new_tokens) const {
-  return values_[static_cast<std::size_t>(layer)].slice(1, 0, length_ + new_tokens);
+  return values_[static_cast<std::size_t>(layer)].slice(1, 0, held_ + kept_of(new_tokens));
 }
 
 }  // namespace heddle

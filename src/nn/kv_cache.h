@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tensor/memory.h"
@@ -9,8 +10,9 @@
 
 namespace heddle {
 
-/// Keys and values of the tokens decoded so far, per attention layer: [B, capacity, G, K], filled
-/// to `length`. All layers are at the same length; the decoder advances it after each forward.
+/// Keys and values of the tokens decoded so far, per attention layer: [B, capacity, G, K]. All
+/// layers are at the same length; the decoder advances it after each forward. Ranks of axis cp have
+/// caches of different tokens, in any order: all that a new query needs is to see them all.
 class KvCache {
  public:
   struct Shape {
@@ -21,21 +23,27 @@ class KvCache {
 
   KvCache(const Shape& shape, Memory& memory);
 
+  /// Of the sequence: of all ranks together.
   std::int64_t length() const { return length_; }
   std::int64_t capacity() const { return shape_.capacity; }
 
-  /// Writes the new tokens' keys and values [B, S, G, K] behind the `length` earlier ones.
+  /// Of the tokens of the next forward the first `tokens` are kept here; otherwise all are.
+  void keep_only(std::int64_t tokens) { kept_ = tokens; }
+
+  /// Writes the new tokens' keys and values [B, S, G, K] behind the earlier ones.
   void store(int layer, const Tensor& k_BSGK, const Tensor& v_BSGK, Stream& stream);
-  /// All keys up to and with the `new_tokens` just stored: [B, length + new_tokens, G, K].
+  /// All keys that are here, with those of the `new_tokens` just stored: [B, T, G, K].
   Tensor keys(int layer, std::int64_t new_tokens) const;
   Tensor values(int layer, std::int64_t new_tokens) const;
 
-  void advance(std::int64_t tokens) { length_ += tokens; }
-  void clear() { length_ = 0; }
+  void advance(std::int64_t tokens);
 
  private:
   Shape shape_;
-  std::int64_t length_ = 0;
+  std::int64_t kept_of(std::int64_t new_tokens) const { return kept_.value_or(new_tokens); }
+
+  std::int64_t length_ = 0, held_ = 0;
+  std::optional<std::int64_t> kept_;  // of the forward under way
   std::vector<Tensor> keys_, values_;
 };
 

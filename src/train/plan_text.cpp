@@ -39,9 +39,14 @@ std::string describe(const MemoryPlan& memory) {
   return text;
 }
 
-std::string describe(const ParallelPlan& plan) {
+std::string describe(const ParallelPlan& plan, const ModelSpec& spec) {
   std::string text = plan.mesh.text();
-  if (plan.mesh.size(Axis::dp) > 1) text += fmt::format(", ZeRO {}", plan.zero);
+  if (plan.mesh.size(Axis::cp) > 1) {
+    const ContextShape context = resolved(plan.context_shape(spec));
+    text += fmt::format(", attention by {} in {} order", name_of(context.method),
+                        name_of(context.order));
+  }
+  if (plan.mesh.size(kTokenAxes) > 1) text += fmt::format(", ZeRO {}", plan.zero);
   if (plan.sequence) text += ", sequence split over tp";
   if (plan.mesh.size(Axis::pp) > 1) {
     text += fmt::format(", schedule {} of {} stages", name_of(plan.schedule), plan.stages());
@@ -65,7 +70,7 @@ std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int
 
 std::vector<std::string> describe_traffic(const StepPlan& plan) {
   std::vector<std::string> lines;
-  for (const Axis axis : {Axis::tp, Axis::dp, Axis::pp, Axis::copy}) {
+  for (const Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::pp, Axis::copy}) {
     describe_counts(name_of(axis), plan.traffic.on(axis), lines);
   }
   describe_counts("several axes", plan.traffic.groups, lines);

@@ -12,7 +12,7 @@ namespace heddle {
 std::string describe(const MemoryPlan& memory);
 
 /// "dp=2 tp=2 pp=2, ZeRO 1, sequence split over tp, schedule 1f1b of 2 stages"
-std::string describe(const ParallelPlan& plan);
+std::string describe(const ParallelPlan& plan, const ModelSpec& spec);
 
 /// What a pipeline rank has: "stage 0: embedding, layers 0-3".
 std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int pp_rank);

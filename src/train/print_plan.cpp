@@ -1,5 +1,6 @@
 #include "base/log.h"
 #include "base/strings.h"
+#include "train/context_choices.h"
 #include "train/data_use.h"
 #include "train/model_setup.h"
 #include "train/plan_text.h"
@@ -49,7 +50,11 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
   if (setup.world.size() == 1) {
     row("memory", describe(groups.front().step.memory));
   } else {
-    row("mesh", describe(setup.plan));
+    row("mesh", describe(setup.plan, setup.spec));
+    for (const std::string& line :
+         describe_context(context_choices(config, setup.spec, setup.plan))) {
+      row("context", line);
+    }
     print_ranks(groups);
   }
   row("run folder", setup.folder.string());

@@ -45,13 +45,10 @@ JsonValue group_json(const RunPlan::Group& group) {
 }
 
 JsonValue mesh_json(const ParallelPlan& plan) {
-  return {{"dp", plan.mesh.size(Axis::dp)},
-          {"tp", plan.mesh.size(Axis::tp)},
-          {"pp", plan.mesh.size(Axis::pp)},
-          {"ranks", plan.mesh.ranks()},
-          {"zero", plan.zero},
-          {"sequence", plan.sequence},
-          {"schedule", name_of(plan.schedule)},
+  return {{"dp", plan.mesh.size(Axis::dp)}, {"tp", plan.mesh.size(Axis::tp)},
+          {"pp", plan.mesh.size(Axis::pp)}, {"cp", plan.mesh.size(Axis::cp)},
+          {"ranks", plan.mesh.ranks()},     {"zero", plan.zero},
+          {"sequence", plan.sequence},      {"schedule", name_of(plan.schedule)},
           {"stages", plan.stages()}};
 }
 
@@ -87,11 +84,17 @@ std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const M
                                         const ParallelPlan& parallel, Device device) {
   const int pipeline = parallel.mesh.size(Axis::pp), size = parallel.mesh.ranks() / pipeline;
   std::vector<RunPlan::Group> groups;
+  const int tp = parallel.mesh.size(Axis::tp), cp = parallel.mesh.size(Axis::cp);
   for (int pp = 0; pp < pipeline; ++pp) {
     groups.push_back({.first_rank = pp * size,
                       .last_rank = (pp + 1) * size - 1,
                       .stages = describe_stages(parallel, spec, pp),
                       .step = plan_rank(config, spec, parallel, pp * size, device)});
+    for (int i = 1; i < cp; ++i) {
+      StepPlan other = plan_rank(config, spec, parallel, pp * size + i * tp, device);
+      StepPlan& fullest = groups.back().step;
+      if (other.memory.reserved > fullest.memory.reserved) fullest = std::move(other);
+    }
   }
   return groups;
 }
@@ -115,6 +118,7 @@ JsonValue to_json(const RunPlan& plan) {
     json["problem"] = plan.refusal->message();
     json["hint"] = plan.refusal->hint();
   }
+  if (!plan.context.empty()) json["context"] = to_json(plan.context);
   for (const RunPlan::Group& group : plan.groups) {
     json["ranks"].push_back(group_json(group));
   }

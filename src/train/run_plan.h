@@ -11,12 +11,14 @@
 #include "engine/memory_plan.h"
 #include "model/parallel_plan.h"
 #include "tensor/device.h"
+#include "train/context_choices.h"
 
 namespace heddle {
 
 /// A run before it is trained: what `heddle train --dry-run` finds out.
 struct RunPlan {
-  /// Ranks that differ only on dp and tp do and hold the same: one group for each pipeline rank.
+  /// Ranks that differ only on dp and tp do and hold the same; of those on cp the fullest is shown:
+  /// one group for each pipeline rank.
   struct Group {
     int first_rank = 0, last_rank = 0;
     std::string stages;  ///< "stage 0: embedding to layer 3"
@@ -29,6 +31,7 @@ struct RunPlan {
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t microbatches = 0;  ///< of each replica in a step
   std::int64_t sequences = 0, seq_len = 0;
+  std::vector<ContextChoice> context;  ///< where cp has ranks
   std::vector<Group> groups;
   std::optional<double> step_seconds;  ///< where observe.system names a machine
   std::uint64_t limit_bytes = 0;       ///< what a rank may use; 0: not known

@@ -159,6 +159,7 @@ TrainOutcome dry_run(const RunSetup& setup) {
                .microbatches = config.accumulation(),
                .sequences = config.train.microbatch,
                .seq_len = config.data.seq_len,
+               .context = context_choices(config, setup.spec, setup.plan),
                .groups = plan_groups(config, setup.spec, setup.plan, setup.options.device),
                .step_seconds = setup.predicted_seconds,
                .limit_bytes = memory_limit(setup),

@@ -90,11 +90,53 @@ class NcclBackend final : public CommBackend {
     host_->recv(data, peer, tag, std::move(done));
   }
   void start_message(const Message& message, std::shared_ptr<WorkState> done) override {
+    if (is_in_group_ && is_on_gpu(message.data)) {
+      group_.push_back({message, std::move(done)});
+      return;
+    }
     const auto line = lines_.find({message.op, message.peer});
     if (!is_on_gpu(message.data) || line == lines_.end()) {
       return host_->start_message(message, std::move(done));
     }
     line->second->push(message, std::move(done));
+  }
+
+  void begin_group() override { is_in_group_ = has_groups_; }
+  void end_group() override {
+    is_in_group_ = false;
+    const std::vector<Grouped> messages = std::exchange(group_, {});
+    if (messages.empty()) return;
+    if (const auto world = failure()) world->check();
+    device_runtime::use(device_);
+    for (const Grouped& one : messages) stream_.wait(one.message.ready);
+    marks_.begin();
+    comm_->with([&](ncclComm_t comm) { enqueue(messages, comm); });
+    const DeviceProgress progress = marks_.end();
+    const Event end = stream_.record();
+    for (const auto& [message, done] : messages) {
+      done->hand_over(progress);
+      done->set_on_wait([end, data = message.data](Stream& consumer) { consumer.wait(end); });
+      done->finish();
+    }
+  }
+  bool can_connect_groups() const override { return size() > 1 && !has_groups_; }
+  /// A byte between each two, since NCCL sets up connections at their first use.
+  void connect_groups() override {
+    device_runtime::use(device_);
+    Memory memory(device_);
+    const Tensor bytes = memory.alloc({2 * size()}, DType::u8, MemoryTag::communication);
+    std::vector<Grouped> messages;
+    for (int distance = 1; distance < size(); ++distance) {
+      const auto add = [&](CommOp op, int peer) {
+        const std::int64_t at = op == CommOp::send ? peer : size() + peer;
+        messages.push_back({{.op = op, .data = bytes.slice(0, at, at + 1), .peer = peer}, nullptr});
+      };
+      add(CommOp::send, (rank() + distance) % size());
+      add(CommOp::recv, (rank() + size() - distance) % size());
+    }
+    comm_->with([&](ncclComm_t comm) { enqueue(messages, comm); });
+    stream_.synchronize();
+    has_groups_ = true;
   }
 
   bool can_connect_neighbours() const override { return size() > 1 && lines_.empty(); }
@@ -153,6 +195,25 @@ class NcclBackend final : public CommBackend {
     lines_[{sends ? CommOp::send : CommOp::recv, partner}] = std::move(line);
   }
 
+  struct Grouped {
+    Message message;
+    std::shared_ptr<WorkState> done;
+  };
+  void enqueue(const std::vector<Grouped>& messages, ncclComm_t comm) {
+    auto* const stream = static_cast<cudaStream_t>(stream_.native());
+    HEDDLE_NCCL(nccl_.group_start());
+    for (const auto& [message, done] : messages) {
+      const Tensor& data = message.data;
+      const ncclDataType_t type = nccl_type_of(data.dtype());
+      if (message.op == CommOp::send) {
+        HEDDLE_NCCL(nccl_.send(data.bytes(), count_of(data), type, message.peer, comm, stream));
+      } else {
+        HEDDLE_NCCL(nccl_.recv(data.bytes(), count_of(data), type, message.peer, comm, stream));
+      }
+    }
+    HEDDLE_NCCL(nccl_.group_end());
+  }
+
   void enqueue(const Collective& call, ncclComm_t comm) {
     auto* const stream = static_cast<cudaStream_t>(stream_.native());
     const void* const in = call.in.bytes();
@@ -207,6 +268,8 @@ class NcclBackend final : public CommBackend {
   Stream stream_;
   StreamMarks marks_{stream_};
   std::map<std::pair<CommOp, int>, std::unique_ptr<NcclLine>> lines_;  // by peer
+  bool has_groups_ = false, is_in_group_ = false;
+  std::vector<Grouped> group_;  // of the group under way
 };
 
 /// Rank 0's, over the host.

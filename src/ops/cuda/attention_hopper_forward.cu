@@ -2,9 +2,7 @@
 
 #include "ops/cuda/attention_blocks.h"
 #include "ops/cuda/attention_hopper_forward.h"
-#include "ops/cuda/attention_hopper_forward_pieces.h"
-#include "ops/cuda/attention_hopper_forward_rows.h"
-#include "ops/cuda/reductions.h"
+#include "ops/cuda/attention_hopper_forward_queries.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace heddle::ops::cuda {
@@ -12,217 +10,10 @@ namespace {
 
 using namespace hopper;
 
-/// A warpgroup's 64 queries of a head, which meet the tiles of keys that they see.
-template <class S>
-class Rows {
- public:
-  __device__ __forceinline__ Rows(const ForwardWork& work, const ForwardMemory<S>& memory,
-                                  int group, int buffer, Turn<S::kStages>& ring)
-      : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
-    query0_ = uniform(piece().query0[group]);
-    row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
-    if constexpr (S::kAnyMask) {
-      const Problem& p = work_.problem;
-      const int b = piece().b;
-      first_key_[0] = static_cast<int>(p.first_of(b, min(row_, queries() - 1)));
-      first_key_[1] = static_cast<int>(p.first_of(b, min(row_ + 8, queries() - 1)));
-      all_begun_ = static_cast<int>(p.first_of(b, min(query0_ + kRows, queries()) - 1));
-    }
-#pragma unroll
-    for (float& x : out_) x = 0.0F;
-  }
-
-  __device__ __forceinline__ void meet_first() {
-    float scores[kScores];
-    wait_for(memory_.k_full(ring_.index), ring_.parity);
-    begin_products();
-    start_scores(scores);
-    wait_for_products<0>();
-    settle(scores);
-    arrive(memory_.k_empty(ring_.index));
-    const int tile = uniform(piece().first[group_]);
-    if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
-    softmax_.take_largest(scores, work_.scale);
-    softmax_.add(scores, work_.scale);
-    round_to_weights(scores, weights_);
-  }
-
-  __device__ __forceinline__ void meet_others() {
-    int tile = uniform(piece().first[group_]) + 1;
-    const int behind = uniform(piece().behind[group_]);
-    // Of the last tile only the first half may be seen.
-    const bool is_half =
-        tile < behind && offset() + query0_ + kRows <= (behind - 1) * S::kKeys + S::kKeys / 2;
-#pragma unroll 1
-    for (; tile < behind - (S::kAnyMask ? is_half : 1); ++tile) {
-      meet<kScores, S::kAnyMask>(tile);
-    }
-    if (is_half) {
-      meet<kScores / 2, true>(tile);
-      last_products<S::kKeys / 2>();
-    } else {
-      if (!S::kAnyMask && tile < behind) meet<kScores, true>(tile);
-      last_products<S::kKeys>();
-    }
-  }
-
-  /// By way of the queries' buffer.
-  __device__ __forceinline__ void store() {
-    constexpr float kLn2 = 0.6931471805599453F;
-    const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) % 128 / 32;
-    const int b = piece().b, h = piece().h[group_];
-    float inverse[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float total = reduce_lanes<4>(softmax_.sum[r], Sum{});
-      inverse[r] = 1.0F / total;
-      if (row_ + 8 * r < queries() && lane % 4 == 0) {
-        work_.lse[work_.problem.row(b, h, row_ + 8 * r)] =
-            kLn2 * (softmax_.reference[r] + log2f(total));
-      }
-    }
-    sync_threads(1 + group_, 128);  // nobody needs the queries any more
-    unsigned char* const rows = memory_.q(buffer_, group_);
-#pragma unroll
-    for (int i = 0; i < S::kWidth / 16; ++i) {
-      std::uint32_t rounded[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = 8 * i + 2 * j;
-        rounded[j] = pair_of(out_[at] * inverse[j % 2], out_[at + 1] * inverse[j % 2]);
-      }
-      store_block(shared_address(rows) + i / 4 * kRows * 128, 16 * warp, i % 4, rounded);
-    }
-    fence_shared_writes();
-    sync_threads(1 + group_, 128);
-    if (threadIdx.x % 128 == 0) {
-#pragma unroll
-      for (int c = 0; c < S::kWidth / 64; ++c) {
-        store_box(work_.out, rows + c * kRows * 128, 64 * c, h, query0_, b);
-      }
-      end_store_group();
-    }
-  }
-
- private:
-  static constexpr int kScores = S::kKeys / 2;
-
-  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
-  __device__ int offset() const { return static_cast<int>(work_.problem.query_offset); }
-  __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
-
-  template <int kN>
-  __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
-    const std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
-    const std::uint32_t k = low_half(along_sum(memory_.k(ring_.index)));
-#pragma unroll
-    for (int i = 0; i < S::kWidth / 16; ++i) {
-      const std::uint32_t step = i % 4 * kNextInRow;
-      multiply_add(scores, from_low_half(q + i / 4 * (kRows * 128 >> 4) + step),
-                   from_low_half(k + i / 4 * (S::kKeys * 128 >> 4) + step), i > 0);
-    }
-    end_product_group();
-  }
-  /// Of the first kKeys keys.
-  template <int kKeys>
-  __device__ __forceinline__ void start_out(int stage) {
-    const std::uint32_t v = low_half(across_sum(memory_.v(stage), S::kKeys * 128));
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i) {
-      multiply_add<1>(out_, weights_[i], from_low_half(v + i * kNextRows), true);
-    }
-    end_product_group();
-  }
-
-  /// Whether no row's first key comes in this tile or later.
-  __device__ __forceinline__ bool have_begun(int tile) const {
-    return !S::kAnyMask || tile * S::kKeys >= all_begun_;
-  }
-  template <int kN>
-  __device__ __forceinline__ void hide(float (&scores)[kN], int tile) const {
-    const int key0 = tile * S::kKeys, own = key0 + lane_id() % 4 * 2;
-    if (key0 + S::kKeys - 1 > offset() + query0_) {
-      const int last[2] = {offset() + row_ - own, offset() + row_ + 8 - own};
-      hide_behind(scores, last);
-    }
-    if (!have_begun(tile)) {
-      const int first[2] = {first_key_[0] - own, first_key_[1] - own};
-      hide_before(scores, first);
-    }
-  }
-
-  /// Starts the products of its scores, and those of the last weights; makes its weights. kN: how
-  /// many scores of the tile are wanted.
-  template <int kN, bool kMayHide>
-  __device__ __forceinline__ void meet(int tile) {
-    float scores[kN];
-    const Turn<S::kStages> before = ring_;
-    ring_.advance();
-    wait_for(memory_.k_full(ring_.index), ring_.parity);
-    wait_for(memory_.v_full(before.index), before.parity);
-    begin_products();
-    start_scores(scores);
-    start_out<S::kKeys>(before.index);
-    wait_for_products<1>();
-    settle(scores);
-    if constexpr (kMayHide) hide(scores, tile);
-    const bool is_scaled = !have_begun(tile);
-    if (is_scaled) softmax_.take_largest(scores, work_.scale);
-    const float sum[2] = {softmax_.sum[0], softmax_.sum[1]};
-    softmax_.add(scores, work_.scale);
-    // The wait stands behind the branch because in front of it the compiler moves it to before the
-    // exponentials, which are to be made meanwhile.
-    if (softmax_.is_too_large()) {
-      wait_for_products<0>();
-      settle(out_);
-      make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
-                                             memory_.k(ring_.index));
-      if constexpr (kMayHide) hide(scores, tile);
-      softmax_.sum[0] = sum[0];
-      softmax_.sum[1] = sum[1];
-      softmax_.take_largest(scores, work_.scale);
-      softmax_.add(scores, work_.scale);
-      scale_out();
-    } else {
-      wait_for_products<0>();
-      settle(out_);
-      if (is_scaled) scale_out();
-    }
-    arrive(memory_.v_empty(before.index));
-    arrive(memory_.k_empty(ring_.index));
-    round_to_weights(scores, weights_);
-  }
-  __device__ __forceinline__ void scale_out() {
-#pragma unroll
-    for (int i = 0; i < S::kWidth / 2; ++i) out_[i] *= softmax_.factor[i / 2 % 2];
-  }
-
-  template <int kKeys>
-  __device__ __forceinline__ void last_products() {
-    wait_for(memory_.v_full(ring_.index), ring_.parity);
-    begin_products();
-    start_out<kKeys>(ring_.index);
-    wait_for_products<0>();
-    settle(out_);
-    arrive(memory_.v_empty(ring_.index));
-    ring_.advance();
-  }
-
-  const ForwardWork& work_;
-  const ForwardMemory<S>& memory_;
-  const int group_, buffer_;
-  Turn<S::kStages>& ring_;
-  int query0_, row_;  // of the warpgroup, of the thread
-  int first_key_[2] = {}, all_begun_ = 0;
-  RunningSoftmax softmax_;
-  float out_[S::kWidth / 2];
-  std::uint32_t weights_[S::kKeys / 16][4];
-};
-
 /// What a warpgroup does that computes.
 template <class S>
-__device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMemory<S>& memory,
-                                        int group) {
+__device__ __forceinline__ void compute(const ForwardWork<S::kIsBlock>& work,
+                                        const ForwardMemory<S>& memory, int group) {
   Turn<S::kStages> ring;
   const auto pass_by = [&](int begin, int end) {
 #pragma unroll 1
@@ -250,9 +41,13 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
     pass_by(uniform(piece.begin), uniform(piece.first[group]));
     if (uniform(piece.h[group]) >= 0) {
       Rows<S> rows(work, memory, group, turn & 1, ring);
-      rows.meet_first();
-      release_last();
-      rows.meet_others();
+      if (!S::kIsBlock || uniform(piece.first[group]) < uniform(piece.behind[group])) {
+        rows.meet_first();
+        release_last();
+        rows.meet_others();
+      } else {
+        release_last();
+      }
       rows.store();
     } else {
       release_last();
@@ -265,7 +60,7 @@ __device__ __forceinline__ void compute(const ForwardWork& work, const ForwardMe
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    forward_kernel(const __grid_constant__ ForwardWork work) {
+    forward_kernel(const __grid_constant__ ForwardWork<S::kIsBlock> work) {
   extern __shared__ unsigned char raw[];
   const ForwardMemory<S> memory(raw);
   if (threadIdx.x == 0) memory.init();
@@ -280,21 +75,61 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   }
 }
 
+bool sees_all(const Problem& p) { return p.first_key == nullptr && p.query_offset + 1 >= p.keys; }
+
+/// Where all pieces are alike, the last ones are for fewer warpgroups if that takes less time: else
+/// most processors might wait for the few that have one piece more.
 template <class S>
-void launch(const ForwardWork& work, StreamState& state) {
+void plan_last_pieces(ForwardWork<true>& work, int processors) {
+  const Problem& p = work.problem;
+  const auto ratio_up = [](int a, int b) { return (a + b - 1) / b; };
+  const int units = ratio_up(static_cast<int>(p.queries), kRows) * (p.heads / p.groups);
+  const int pieces = ratio_up(units, S::kGroups);
+  const int full = pieces * work.pairs / processors * processors / work.pairs;
+  work.full_pieces = 0;
+  work.last_groups = S::kGroups;
+  if (!sees_all(p) || work.together < work.pairs || full == pieces) return;
+  double least = 1.0;  // in terms of a piece for all warpgroups
+  for (int groups = 1; groups < S::kGroups; ++groups) {
+    const int last_pieces = work.pairs * ratio_up(units - full * S::kGroups, groups);
+    // One alone is as fast as a third of all, nearly.
+    const double time = ratio_up(last_pieces, processors) * (groups + 0.3) / (S::kGroups + 0.3);
+    if (time >= least) continue;
+    least = time;
+    work.full_pieces = full;
+    work.last_groups = groups;
+  }
+}
+
+template <class S>
+void launch(ForwardWork<S::kIsBlock> work, StreamState& state) {
+  if constexpr (S::kIsBlock) plan_last_pieces<S>(work, state.processors);
   HEDDLE_CUDA(cudaFuncSetAttribute(forward_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    S::kBytes));
   forward_kernel<S><<<state.processors, S::kThreads, S::kBytes, state.stream>>>(work);
   HEDDLE_CUDA(cudaGetLastError());
 }
 
+template <bool kIsBlock>
+void run(const ForwardWork<kIsBlock>& work, StreamState& state) {
+  const Problem& p = work.problem;
+  const bool any_mask = p.first_key != nullptr || (p.query_offset % kRows != 0 && !sees_all(p));
+  if (p.width == 64) {
+    any_mask ? launch<ForwardShape<64, true, kIsBlock>>(work, state)
+             : launch<ForwardShape<64, false, kIsBlock>>(work, state);
+  } else {
+    any_mask ? launch<ForwardShape<128, true, kIsBlock>>(work, state)
+             : launch<ForwardShape<128, false, kIsBlock>>(work, state);
+  }
+}
+
 }  // namespace
 
 bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, const Tensor& k_BTGK,
-                              const Tensor& v_BTGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
-                              Stream& stream) {
+                              const Tensor& v_BTGK, std::optional<KeyBlock> block,
+                              const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
   StreamState& state = state_of(stream);
-  if (!state.is_hopper || problem.queries < kRows ||
+  if (!state.is_hopper || problem.queries < kRows || problem.keys == 0 ||
       (problem.width != 64 && problem.width != 128) ||
       !suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) {
     return false;
@@ -305,24 +140,25 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
   const std::int64_t pair_bytes = 4 * problem.keys * problem.width;
   const std::int64_t together = std::clamp<std::int64_t>(kCachedBytes / pair_bytes, 1, pairs);
   const auto tiles = [](const Tensor& t, int rows) { return tensor_map(t, {1, rows, 1, 64}); };
-  const ForwardWork work{.q = tiles(q_BSHK, kRows),
-                         .k = tiles(k_BTGK, kTileKeys),
-                         .v = tiles(v_BTGK, kTileKeys),
-                         .out = tiles(out_BSHK, kRows),
-                         .problem = problem,
-                         .pairs = static_cast<int>(pairs),
-                         .together = static_cast<int>(together),
-                         .scale = problem.scale * kLog2E,
-                         .lse = device_data<float>(lse_BHS),
-                         .counter = state.work_counter};
-  const bool any_mask = problem.first_key != nullptr || problem.query_offset != 0;
-  if (problem.width == 64) {
-    any_mask ? launch<ForwardShape<64, true>>(work, state)
-             : launch<ForwardShape<64, false>>(work, state);
-  } else {
-    any_mask ? launch<ForwardShape<128, true>>(work, state)
-             : launch<ForwardShape<128, false>>(work, state);
-  }
+  const auto run_kind = [&](auto is_block) {
+    constexpr bool kIsBlock = is_block();
+    run(ForwardWork<kIsBlock>{.q = tiles(q_BSHK, kRows),
+                              .k = tiles(k_BTGK, kTileKeys),
+                              .v = tiles(v_BTGK, kTileKeys),
+                              .out = kIsBlock ? CUtensorMap{} : tiles(out_BSHK, kRows),
+                              .sums = kIsBlock ? HeadView<float>(out_BSHK) : HeadView<float>(),
+                              .merges = block == KeyBlock::further,
+                              .problem = {problem},
+                              .pairs = static_cast<int>(pairs),
+                              .together = static_cast<int>(together),
+                              .full_pieces = 0,
+                              .last_groups = 0,
+                              .scale = problem.scale * kLog2E,
+                              .lse = lse_BHS,
+                              .counter = state.work_counter},
+        state);
+  };
+  block ? run_kind(std::true_type{}) : run_kind(std::false_type{});
   return true;
 }
 

@@ -21,11 +21,12 @@ namespace heddle::ops::cuda::hopper {
 inline constexpr int kRows = 64;       // queries of a warpgroup
 inline constexpr int kTileKeys = 128;  // keys of a tile
 
-/// With kAnyMask there are documents, or keys before the first query.
-template <int kWidth_, bool kAnyMask_>
+/// Without kAnyMask 64 queries that begin at a multiple of 64 see all of their tiles of keys but
+/// the last. With kIsBlock some of them may see no key, and results are merged.
+template <int kWidth_, bool kAnyMask_, bool kIsBlock_>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
-  static constexpr bool kAnyMask = kAnyMask_;
+  static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
@@ -37,13 +38,19 @@ struct ForwardShape {
   static constexpr int kBytes = 2 * kGroups * kQueryBytes + 2 * kStages * kTileBytes + 2048;
 };
 
+template <bool kIsBlock>
 struct ForwardWork {
-  CUtensorMap q, k, v, out;
-  Problem problem;
+  CUtensorMap q, k, v, out;  // out of whole sequences
+  HeadView<float> sums;      // out of blocks
+  bool merges;               // sums and lse hold results over other keys
+  Sight<kIsBlock> problem;
   int pairs;     // of batch and group of heads
   int together;  // pairs whose pieces are taken by length, whoever's they are
-  float scale;   // of scores to powers of 2
-  float* lse;
+  // Of blocks: the first pieces of a pair, which are for all warpgroups, and how many have work in
+  // the others.
+  int full_pieces, last_groups;
+  float scale;  // of scores to powers of 2
+  StatisticsView<float> lse;
   int* counter;
 };
 
@@ -54,7 +61,7 @@ struct ForwardPiece {
   int begin, end;  // tiles of keys that pass by
   int h[kGroups];  // < 0: nothing for this one
   int query0[kGroups];
-  int first[kGroups], behind[kGroups];  // tiles it sees
+  int first[kGroups], behind[kGroups];  // tiles it sees; of blocks there may be none
 };
 
 template <class S>
@@ -107,7 +114,7 @@ struct ForwardMemory {
 template <class S>
 class ForwardCopies {
  public:
-  __device__ ForwardCopies(const ForwardWork& work, const ForwardMemory<S>& memory)
+  __device__ ForwardCopies(const ForwardWork<S::kIsBlock>& work, const ForwardMemory<S>& memory)
       : work_(work),
         memory_(memory),
         lane_(lane_id()),
@@ -116,7 +123,10 @@ class ForwardCopies {
 
   __device__ void run() {
     const int units = row_blocks_ * per_group_;
-    const int per_pair = (units + S::kGroups - 1) / S::kGroups, count = per_pair * work_.pairs;
+    const int full = S::kIsBlock ? work_.full_pieces : 0;
+    const int groups = S::kIsBlock ? work_.last_groups : S::kGroups;
+    const int per_pair = full + (units - full * S::kGroups + groups - 1) / groups;
+    const int count = per_pair * work_.pairs;
     int next = take();
     for (int turn = 0;; ++turn) {
       const int number = next, buffer = turn & 1;
@@ -130,7 +140,12 @@ class ForwardCopies {
       const int before = number / (work_.together * per_pair) * work_.together;
       const int pairs = min(work_.together, work_.pairs - before);
       const int within = number - before * per_pair;
-      start(before + within % pairs, within / pairs * S::kGroups, units, turn);
+      const int piece = within / pairs, unit0 = full * S::kGroups + (piece - full) * groups;
+      if (S::kIsBlock && piece < full) {
+        start(before + within % pairs, piece * S::kGroups, units, turn);
+      } else {
+        start(before + within % pairs, unit0, min(unit0 + groups, units), turn);
+      }
     }
     leave();
   }
@@ -143,29 +158,32 @@ class ForwardCopies {
   }
 
   /// Lane i finds out what warpgroup i does; the first starts the copies.
-  __device__ void start(int pair, int unit0, int units, int turn) {
-    const Problem& p = work_.problem;
+  __device__ void start(int pair, int unit0, int end_unit, int turn) {
+    const auto& p = work_.problem;
     const int b = pair / p.groups, g = pair % p.groups, buffer = turn & 1;
     const int unit = unit0 + lane_;
-    const bool exists = lane_ < S::kGroups && unit < units;
+    const bool exists = lane_ < S::kGroups && unit < end_unit;
     const int query0 = (row_blocks_ - 1 - unit / per_group_) * kRows;
     const int h = g * per_group_ + unit % per_group_;
     int first = 0, behind = 0;
     if (exists) {
-      const int last = min(query0 + kRows, static_cast<int>(p.queries));
-      behind = (static_cast<int>(p.query_offset) + last + S::kKeys - 1) / S::kKeys;
+      const int last = min(query0 + kRows, static_cast<int>(p.queries)) - 1;
+      const int keys = static_cast<int>(p.last_of(last)) + 1;
+      behind = ((S::kIsBlock ? max(keys, 0) : keys) + S::kKeys - 1) / S::kKeys;
       if constexpr (S::kAnyMask) first = static_cast<int>(p.first_of(b, query0)) / S::kKeys;
     }
-    const int begin = __reduce_min_sync(0xffffffffU, exists ? first : INT_MAX);
-    const int end = __reduce_max_sync(0xffffffffU, behind);
+    const bool sees_any = exists && (!S::kIsBlock || first < behind);
+    const int end = __reduce_max_sync(0xffffffffU, sees_any ? behind : 0);
+    int begin = __reduce_min_sync(0xffffffffU, sees_any ? first : INT_MAX);
+    if constexpr (S::kIsBlock) begin = min(begin, end);
     const int present = __popc(__ballot_sync(0xffffffffU, exists));
     wait_for(memory_.q_empty(buffer), (turn >> 1 & 1) ^ 1);
     ForwardPiece<S::kGroups>& piece = memory_.piece(buffer);
     if (lane_ < S::kGroups) {
       piece.h[lane_] = exists ? h : -1;
       piece.query0[lane_] = query0;
-      piece.first[lane_] = exists ? first : end;
-      piece.behind[lane_] = exists ? behind : end;
+      piece.first[lane_] = sees_any ? first : end;
+      piece.behind[lane_] = sees_any ? behind : end;
     }
     if (lane_ == 0) {
       piece.b = b;
@@ -214,7 +232,7 @@ class ForwardCopies {
     }
   }
 
-  const ForwardWork& work_;
+  const ForwardWork<S::kIsBlock>& work_;
   const ForwardMemory<S>& memory_;
   int lane_, per_group_, row_blocks_;
   Turn<S::kStages> ring_;

@@ -54,18 +54,76 @@ struct RunningSoftmax {
   }
 };
 
-template <class S>
-__global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands<Bf16> o) {
+/// Writes a warp's rows from `begin` on, of whole sequences, by way of `own`.
+template <int kWidth>
+__device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, false>& o, int b, int h,
+                                            int begin, const RunningSoftmax& softmax,
+                                            float (&out)[2][kWidth / 8][4], unsigned char* own) {
+  const auto queries = static_cast<int>(o.problem.queries);
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const float total = reduce_lanes<4>(softmax.sum[r], Sum{}), inverse = 1.0F / total;
+    const int s = begin + lane_id() / 4 + 8 * r;
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+      out[r / 2][n][r % 2 * 2] *= inverse;
+      out[r / 2][n][r % 2 * 2 + 1] *= inverse;
+    }
+    if (s < queries && lane_id() % 4 == 0) {
+      o.lse.at(b, h, s) = kLn2 * (softmax.max[r] + log2f(total));
+    }
+  }
+  store_rows<kWidth>(out, own, o.out.at(b, 0, h), o.out.position, begin, queries, o.problem.width);
+}
+
+/// Writes those of a block of keys, or merges them into what is there.
+template <int kWidth>
+__device__ __forceinline__ void finish_rows(const ForwardOperands<Bf16, true>& o, int b, int h,
+                                            int begin, const RunningSoftmax& softmax,
+                                            const float (&out)[2][kWidth / 8][4],
+                                            const unsigned char*) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const float total = reduce_lanes<4>(softmax.sum[r], Sum{});
+    const int s = begin + lane_id() / 4 + 8 * r;
+    const bool sees_any = softmax.max[r] != -INFINITY;
+    const bool is_stored = s < static_cast<int>(o.problem.queries) && (sees_any || !o.merges);
+    const float old_lse = is_stored && o.merges ? o.lse.at(b, h, s) : -INFINITY;
+    __syncwarp();  // all lanes have it before one writes
+    if (!is_stored) continue;
+    const float lse = sees_any ? kLn2 * (softmax.max[r] + log2f(total)) : -INFINITY;
+    const RowMerge merge(old_lse, lse);
+    const float share = sees_any ? merge.new_share / total : 0.0F;
+    float* const to = o.out.at(b, s, h) + lane_id() % 4 * 2;
+    const auto two = [&](int n) { return reinterpret_cast<float2*>(to + 8 * n); };
+    float2 old[kWidth / 8];  // all are on their way before the first is needed
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+      old[n] = o.merges && 8 * n < o.problem.width ? *two(n) : float2{};
+    }
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+      if (8 * n >= o.problem.width) break;
+      const float x = share * out[r / 2][n][r % 2 * 2], y = share * out[r / 2][n][r % 2 * 2 + 1];
+      *two(n) = {fmaf(merge.old_share, old[n].x, x), fmaf(merge.old_share, old[n].y, y)};
+    }
+    if (lane_id() % 4 == 0) o.lse.at(b, h, s) = merge.lse;
+  }
+}
+
+template <class S, bool kIsBlock>
+__global__ void __launch_bounds__(S::kThreads, 2)
+    forward_kernel(ForwardOperands<Bf16, kIsBlock> o) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kKeys = S::kKeys;
   unsigned char* const q = memory;
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), g = p.group_of(h);
   const int queries = static_cast<int>(p.queries);
   // The longest first.
   const int query0 = static_cast<int>(gridDim.z - 1 - blockIdx.z) * kBlockRows;
   const int begin = static_cast<int>(p.first_of(b, query0));
-  const int end = static_cast<int>(p.query_offset) + min(query0 + kBlockRows, queries);
+  const int end = static_cast<int>(p.last_of(min(query0 + kBlockRows, queries) - 1)) + 1;
   const PassingKeys<S> keys(q + tile_bytes<kWidth>(kBlockRows), o.k, o.v, b, g, end, p.width);
   start_rows<kWidth, kBlockRows, S::kThreads>(q, o.q.at(b, 0, h), o.q.position, query0, queries,
                                               p.width);
@@ -89,41 +147,33 @@ __global__ void __launch_bounds__(S::kThreads, 2) forward_kernel(ForwardOperands
     round_to_weights(scores, weights);
     add_weighted_rows<kWidth>(weights, keys.v(stage), out);
   }
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const float total = reduce_lanes<4>(softmax.sum[r], Sum{}), inverse = 1.0F / total;
-    const int s = rows.begin + lane_id() / 4 + 8 * r;
-#pragma unroll
-    for (int n = 0; n < kWidth / 8; ++n) {
-      out[r / 2][n][r % 2 * 2] *= inverse;
-      out[r / 2][n][r % 2 * 2 + 1] *= inverse;
-    }
-    if (s < queries && lane_id() % 4 == 0) {
-      o.lse[p.row(b, h, s)] = kLn2 * (softmax.max[r] + log2f(total));
-    }
-  }
-  store_rows<kWidth>(out, own, o.out.at(b, 0, h), o.out.position, rows.begin, queries, p.width);
+  finish_rows<kWidth>(o, b, h, rows.begin, softmax, out, own);
 }
 
 }  // namespace
 
 bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
                                    const Tensor& k_BTGK, const Tensor& v_BTGK,
-                                   const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
+                                   std::optional<KeyBlock> block, const Tensor& out_BSHK,
+                                   const Tensor& lse_BHS, Stream& stream) {
   if (!suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) return false;
-  const ForwardOperands<Bf16> operands{problem, q_BSHK,   k_BTGK,
-                                       v_BTGK,  out_BSHK, device_data<float>(lse_BHS)};
-  const auto run = [&](auto shape) {
+  const auto run = [&](auto shape, auto is_block) {
     using Shape = decltype(shape);
-    launch_blocks<Shape>(forward_kernel<Shape>, problem.heads, q_BSHK.size(0),
+    constexpr bool kIsBlock = is_block();
+    const ForwardOperands<Bf16, kIsBlock> operands{
+        {problem}, q_BSHK, k_BTGK, v_BTGK, out_BSHK, lse_BHS, block == KeyBlock::further};
+    launch_blocks<Shape>(forward_kernel<Shape, kIsBlock>, problem.heads, q_BSHK.size(0),
                          blocks_for(problem.queries, kBlockRows), operands,
                          state_of(stream).stream);
   };
-  if (problem.width <= 64) {
-    run(ForwardShape<64>{});
-  } else {
-    run(ForwardShape<128>{});
-  }
+  const auto run_width = [&](auto is_block) {
+    if (problem.width <= 64) {
+      run(ForwardShape<64>{}, is_block);
+    } else {
+      run(ForwardShape<128>{}, is_block);
+    }
+  };
+  block ? run_width(std::true_type{}) : run_width(std::false_type{});
   return true;
 }
 

@@ -4,19 +4,17 @@
 
 namespace heddle::ops::cuda {
 
-// Attention of bf16 on tensor cores, for any mask. Both return false, having done nothing, where
-// heads are wider than 128, or rows are no multiples of 16 bytes or do not start at one.
+// Attention of bf16 on tensor cores, for any mask, of whole sequences or, with a `block`, of one.
+// Both return false, having done nothing, where heads are wider than 128, or rows are no multiples
+// of 16 bytes or do not start at one.
 
 bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
                                    const Tensor& k_BTGK, const Tensor& v_BTGK,
-                                   const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream);
+                                   std::optional<KeyBlock> block, const Tensor& out_BSHK,
+                                   const Tensor& lse_BHS, Stream& stream);
 
 /// The order of sums is fixed.
-bool tensor_core_attention_backward(const Problem& problem, const Tensor& dout_BSHK,
-                                    const Tensor& q_BSHK, const Tensor& k_BSGK,
-                                    const Tensor& v_BSGK, const Tensor& out_BSHK,
-                                    const Tensor& lse_BHS, const Tensor& dq_BSHK,
-                                    const Tensor& dk_BSGK, const Tensor& dv_BSGK,
-                                    const Tensor& delta_BHS, Stream& stream);
+bool tensor_core_attention_backward(const Problem& problem, const BackwardCall& call,
+                                    Stream& stream);
 
 }  // namespace heddle::ops::cuda

@@ -13,6 +13,11 @@ struct DqShape {
   static constexpr int kBytes = tile_bytes<kWidth>(2 * kBlockRows + 4 * kKeys);
 };
 
+/// To base 2; that of no keys such that probabilities are 0.
+__device__ __forceinline__ float lse_base2(float lse) {
+  return lse == -INFINITY ? INFINITY : lse * kLog2E;
+}
+
 /// Statistics of the queries that pass by.
 template <int kQueries>
 struct QueryStatistics {
@@ -45,6 +50,20 @@ __device__ float delta_of(const unsigned char* dout_tile, int row, const Bf16* o
   return sum;
 }
 
+/// Gradients of whole sequences are written, by way of `tile`; those of blocks are added.
+template <int kWidth, int kM>
+__device__ __forceinline__ void put_rows(const float (&sums)[kM][kWidth / 8][4],
+                                         unsigned char* tile, Bf16* to, std::int64_t stride,
+                                         int begin, int end, int width) {
+  store_rows<kWidth>(sums, tile, to, stride, begin, end, width);
+}
+template <int kWidth, int kM>
+__device__ __forceinline__ void put_rows(const float (&sums)[kM][kWidth / 8][4], unsigned char*,
+                                         float* to, std::int64_t stride, int begin, int end,
+                                         int width) {
+  add_rows<kWidth>(sums, to, stride, begin, end, width);
+}
+
 /// Of a thread's four rows, as WarpQueries has them.
 struct RowStatistics {
   float lse[4], delta[4];  // of lse the logarithm to base 2
@@ -68,18 +87,22 @@ struct RowStatistics {
   }
 };
 
-/// Makes delta of a block's queries, a thread that of a row.
-template <int kWidth>
-__device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<Bf16>& o, int b,
-                                                         int h, int query0,
+/// Of a block's queries, a thread those of a row; makes delta where it is not given.
+template <int kWidth, bool kIsBlock>
+__device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<Bf16, kIsBlock>& o,
+                                                         int b, int h, int query0,
                                                          const unsigned char* dout_tile) {
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int row = static_cast<int>(threadIdx.x), s = query0 + row;
   float lse = 0.0F, delta = 0.0F;
   if (s < static_cast<int>(p.queries)) {
-    lse = o.lse[p.row(b, h, s)] * kLog2E;
-    delta = delta_of<kWidth>(dout_tile, row, o.out.at(b, s, h), p.width);
-    o.delta[p.row(b, h, s)] = delta;
+    lse = lse_base2(o.lse.at(b, h, s));
+    if constexpr (kIsBlock) {
+      delta = o.delta.at(b, h, s);
+    } else {
+      delta = delta_of<kWidth>(dout_tile, row, o.out.at(b, s, h), p.width);
+      o.delta.at(b, h, s) = delta;
+    }
   }
   RowStatistics of;
 #pragma unroll
@@ -90,18 +113,19 @@ __device__ __forceinline__ RowStatistics make_statistics(const BackwardOperands<
   return of;
 }
 
-/// Also makes delta.
-template <class S>
-__global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf16> o) {
+/// Also makes delta where it is not given.
+template <class S, bool kIsBlock>
+__global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf16, kIsBlock> o) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kKeys = S::kKeys;
   unsigned char *const q = memory, *const dout = q + tile_bytes<kWidth>(kBlockRows);
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), g = p.group_of(h);
   const int queries = static_cast<int>(p.queries);
   const int query0 = static_cast<int>(gridDim.z - 1 - blockIdx.z) * kBlockRows;
   const int begin = static_cast<int>(p.first_of(b, query0));
-  const int end = min(query0 + kBlockRows, queries);
+  const int end = static_cast<int>(p.last_of(min(query0 + kBlockRows, queries) - 1)) + 1;
+  if (kIsBlock && begin >= end) return;
   const PassingKeys<S> keys(dout + tile_bytes<kWidth>(kBlockRows), o.k, o.v, b, g, end, p.width);
   start_rows<kWidth, kBlockRows, S::kThreads>(q, o.q.at(b, 0, h), o.q.position, query0, queries,
                                               p.width);
@@ -133,17 +157,17 @@ __global__ void __launch_bounds__(S::kThreads, 2) dq_kernel(BackwardOperands<Bf1
     add_weighted_rows<kWidth>(weights, keys.k(stage), dq);
   }
   scale_sums(dq, p.scale);
-  store_rows<kWidth>(dq, own_q, o.dq.at(b, 0, h), o.dq.position, rows.begin, queries, p.width);
+  put_rows<kWidth>(dq, own_q, o.dq.at(b, 0, h), o.dq.position, rows.begin, queries, p.width);
 }
 
-/// The end of the queries from `key0` on that see keys of the block, by tiles of kQueries.
-/// Documents begin later and later: once all keys lie before, it stays so.
-template <int kQueries, int kThreads>
-__device__ int end_of_sight(const Problem& p, int b, int key0) {
+/// The end of the queries from `begin` on that see keys of the block from `key0` on, by tiles of
+/// kQueries. Documents begin later and later: once all keys lie before, it stays so.
+template <int kQueries, int kThreads, class Sight>
+__device__ int end_of_sight(const Sight& p, int b, int key0, int begin) {
   const int queries = static_cast<int>(p.queries);
   if (p.first_key == nullptr) return queries;
-  int end = key0;
-  for (int query0 = key0; query0 < queries; query0 += kQueries * kThreads) {
+  int end = begin;
+  for (int query0 = begin; query0 < queries; query0 += kQueries * kThreads) {
     const int query = query0 + static_cast<int>(threadIdx.x) * kQueries;
     const int tiles =
         __syncthreads_count(query < queries && p.first_of(b, query) < key0 + kBlockRows);
@@ -154,27 +178,29 @@ __device__ int end_of_sight(const Problem& p, int b, int key0) {
 }
 
 /// Hides scores (keys are rows, queries columns) of pairs that do not see each other.
-template <int kM, int kQueries>
-__device__ __forceinline__ void hide_unseen(const QueryStatistics<kQueries>& of, int key0,
-                                            int query0, int queries,
+template <int kM, int kQueries, class Sight>
+__device__ __forceinline__ void hide_unseen(const Sight& p, const QueryStatistics<kQueries>& of,
+                                            int key0, int query0, int offset,
                                             float (&scores)[kM][kQueries / 8][4]) {
 #pragma unroll
   for (int n = 0; n < kQueries / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = 8 * n + lane_id() % 4 * 2 + i % 2, s = query0 + column;
-      const int first = s < queries ? of.first[column] : INT_MAX;
+      const bool exists = s < static_cast<int>(p.queries);
+      const int first = exists ? p.key_from(of.first[column]) : INT_MAX;
+      const int last = s + offset;
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         const int key = key0 + 16 * m + 8 * (i / 2) + lane_id() / 4;
-        if (key < first || key > s) scores[m][n][i] = -INFINITY;
+        if (key < first || key > last) scores[m][n][i] = -INFINITY;
       }
     }
   }
 }
 
 /// Scores become probabilities, gradients of these become gradients of scores (but for the scale).
-template <int kM, int kQueries>
+template <bool kMaySeeNone, int kM, int kQueries>
 __device__ __forceinline__ void differentiate(const QueryStatistics<kQueries>& of, float scale,
                                               float (&scores)[kM][kQueries / 8][4],
                                               float (&dscores)[kM][kQueries / 8][4]) {
@@ -183,7 +209,8 @@ __device__ __forceinline__ void differentiate(const QueryStatistics<kQueries>& o
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = 8 * n + lane_id() % 4 * 2 + i % 2;
-      const float lse = of.lse[column] * kLog2E, delta = of.delta[column];
+      const float lse = kMaySeeNone ? lse_base2(of.lse[column]) : of.lse[column] * kLog2E;
+      const float delta = of.delta[column];
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         scores[m][n][i] = exp2_fast(scores[m][n][i] * scale - lse);
@@ -194,20 +221,24 @@ __device__ __forceinline__ void differentiate(const QueryStatistics<kQueries>& o
 }
 
 /// A tile of keys against all queries, of all heads that share it, that see it.
-template <class S>
+template <class S, bool kIsBlock>
 __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
-    dkv_kernel(BackwardOperands<Bf16> o) {
+    dkv_kernel(BackwardOperands<Bf16, kIsBlock> o) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kWidth = S::kWidth, kQueries = S::kQueries, kM = S::kKeyBlocks;
   constexpr int kTile = tile_bytes<kWidth>(kQueries);
   unsigned char *const k = memory, *const v = k + tile_bytes<kWidth>(kBlockRows);
   unsigned char *const q = v + tile_bytes<kWidth>(kBlockRows), *const dout = q + 2 * kTile;
   auto* const statistics = reinterpret_cast<QueryStatistics<kQueries>*>(dout + 2 * kTile);
-  const Problem& p = o.problem;
+  const auto& p = o.problem;
   const int g = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y);
   const int key0 = static_cast<int>(blockIdx.z) * kBlockRows;  // the longest first
-  const int queries = static_cast<int>(p.queries), per_group = p.heads / p.groups;
-  const int query_end = end_of_sight<kQueries, S::kThreads>(p, b, key0);
+  const int queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
+  const int per_group = p.heads / p.groups;
+  const int offset = kIsBlock ? static_cast<int>(p.query_offset) : 0;
+  const int query_begin = max(key0 - offset, 0);
+  const int query_end = end_of_sight<kQueries, S::kThreads>(p, b, key0, query_begin);
+  if (kIsBlock && query_begin >= query_end) return;
   const auto start_queries = [&](int h, int query0, int stage) {
     start_rows<kWidth, kQueries, S::kThreads>(q + stage * kTile, o.q.at(b, 0, h), o.q.position,
                                               query0, queries, p.width);
@@ -215,11 +246,11 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
                                               o.dout.position, query0, queries, p.width);
     if (const int i = static_cast<int>(threadIdx.x); i < kQueries) {
       const bool exists = query0 + i < queries;
-      const std::int64_t row = exists ? p.row(b, h, query0 + i) : 0;
-      start_copy<4>(&statistics[stage].lse[i], o.lse + row, exists);
-      start_copy<4>(&statistics[stage].delta[i], o.delta + row, exists);
+      const int s = exists ? query0 + i : 0;
+      start_copy<4>(&statistics[stage].lse[i], &o.lse.at(b, h, s), exists);
+      start_copy<4>(&statistics[stage].delta[i], &o.delta.at(b, h, s), exists);
       if (p.first_key != nullptr) {
-        const std::int64_t at = exists ? b * p.first_key_stride + query0 + i : 0;
+        const std::int64_t at = exists ? b * p.first_key_stride + s : 0;
         start_copy<4>(&statistics[stage].first[i], p.first_key + at, exists);
       } else {
         statistics[stage].first[i] = 0;
@@ -227,11 +258,11 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
     }
     end_copy_group();
   };
-  start_rows<kWidth, kBlockRows, S::kThreads>(k, o.k.at(b, 0, g), o.k.position, key0, queries,
+  start_rows<kWidth, kBlockRows, S::kThreads>(k, o.k.at(b, 0, g), o.k.position, key0, keys,
                                               p.width);
-  start_rows<kWidth, kBlockRows, S::kThreads>(v, o.v.at(b, 0, g), o.v.position, key0, queries,
+  start_rows<kWidth, kBlockRows, S::kThreads>(v, o.v.at(b, 0, g), o.v.position, key0, keys,
                                               p.width);
-  int h = g * per_group, query0 = key0, stage = 0;
+  int h = g * per_group, query0 = query_begin, stage = 0;
   start_queries(h, query0, stage);
   const int own_row = S::kWarpKeys * warp_id(), own_key = key0 + own_row;
   unsigned char* const own_k = k + tile_bytes<kWidth>(own_row);
@@ -244,20 +275,21 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
     const int now = query0;
     query0 += kQueries;
     if (query0 >= query_end) {
-      query0 = key0;
+      query0 = query_begin;
       ++h;
     }
     if (h < (g + 1) * per_group) start_queries(h, query0, stage ^ 1);
     const QueryStatistics<kQueries>& of = statistics[stage];
     const int last = min(kQueries, queries - now) - 1, last_key = own_key + S::kWarpKeys - 1;
-    if (now + last < own_key || of.first[0] > last_key) continue;
+    const int last_seen = now + offset;  // of the first query
+    if (last_seen + last < own_key || p.key_from(of.first[0]) > last_key) continue;
     float scores[kM][kQueries / 8][4], dscores[kM][kQueries / 8][4];
     multiply_rows<kWidth>(own_k, q + stage * kTile, scores);
     multiply_rows<kWidth>(own_v, dout + stage * kTile, dscores);
-    if (now < last_key || of.first[last] > own_key || last + 1 < kQueries) {
-      hide_unseen<kM>(of, own_key, now, queries, scores);
+    if (last_seen < last_key || p.key_from(of.first[last]) > own_key || last + 1 < kQueries) {
+      hide_unseen<kM>(p, of, own_key, now, offset, scores);
     }
-    differentiate<kM>(of, scale, scores, dscores);
+    differentiate<kIsBlock, kM>(of, scale, scores, dscores);
     std::uint32_t weights[kM][kQueries / 16][4];
     round_to_weights(scores, weights);
     add_weighted_rows<kWidth>(weights, dout + stage * kTile, dv);
@@ -265,46 +297,38 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
     add_weighted_rows<kWidth>(weights, q + stage * kTile, dk);
   }
   scale_sums(dk, p.scale);
-  store_rows<kWidth>(dk, own_k, o.dk.at(b, 0, g), o.dk.position, own_key, queries, p.width);
-  store_rows<kWidth>(dv, own_v, o.dv.at(b, 0, g), o.dv.position, own_key, queries, p.width);
+  put_rows<kWidth>(dk, own_k, o.dk.at(b, 0, g), o.dk.position, own_key, keys, p.width);
+  put_rows<kWidth>(dv, own_v, o.dv.at(b, 0, g), o.dv.position, own_key, keys, p.width);
 }
 
 }  // namespace
 
-bool tensor_core_attention_backward(const Problem& problem, const Tensor& dout_BSHK,
-                                    const Tensor& q_BSHK, const Tensor& k_BSGK,
-                                    const Tensor& v_BSGK, const Tensor& out_BSHK,
-                                    const Tensor& lse_BHS, const Tensor& dq_BSHK,
-                                    const Tensor& dk_BSGK, const Tensor& dv_BSGK,
-                                    const Tensor& delta_BHS, Stream& stream) {
-  if (!suits_tensor_cores(problem, {&dout_BSHK, &q_BSHK, &k_BSGK, &v_BSGK, &out_BSHK, &dq_BSHK,
-                                    &dk_BSGK, &dv_BSGK})) {
+bool tensor_core_attention_backward(const Problem& problem, const BackwardCall& call,
+                                    Stream& stream) {
+  if (!suits_tensor_cores(problem, {&call.dout_BSHK, &call.q_BSHK, &call.k_BTGK, &call.v_BTGK,
+                                    &call.dq_BSHK, &call.dk_BTGK, &call.dv_BTGK}) ||
+      !(call.is_block() || is_aligned(*call.out_BSHK))) {
     return false;
   }
-  const BackwardOperands<Bf16> operands{problem,
-                                        dout_BSHK,
-                                        q_BSHK,
-                                        k_BSGK,
-                                        v_BSGK,
-                                        out_BSHK,
-                                        device_data<float>(lse_BHS),
-                                        device_data<float>(delta_BHS),
-                                        dq_BSHK,
-                                        dk_BSGK,
-                                        dv_BSGK};
-  const unsigned tiles = blocks_for(problem.queries, kBlockRows);
-  const auto run = [&](auto dq_shape, auto dkv_shape) {
+  const auto run = [&](auto dq_shape, auto dkv_shape, auto is_block) {
     using Dq = decltype(dq_shape);
     using Dkv = decltype(dkv_shape);
+    constexpr bool kIsBlock = is_block();
+    const auto operands = call.operands<Bf16, kIsBlock>(problem);
     const cudaStream_t queue = state_of(stream).stream;
-    launch_blocks<Dq>(dq_kernel<Dq>, problem.heads, q_BSHK.size(0), tiles, operands, queue);
-    launch_blocks<Dkv>(dkv_kernel<Dkv>, problem.groups, q_BSHK.size(0), tiles, operands, queue);
+    launch_blocks<Dq>(dq_kernel<Dq, kIsBlock>, problem.heads, call.batch(),
+                      blocks_for(problem.queries, kBlockRows), operands, queue);
+    launch_blocks<Dkv>(dkv_kernel<Dkv, kIsBlock>, problem.groups, call.batch(),
+                       blocks_for(problem.keys, kBlockRows), operands, queue);
   };
-  if (problem.width <= 64) {
-    run(DqShape<64>{}, DkvShape<64>{});
-  } else {
-    run(DqShape<128>{}, DkvShape<128>{});
-  }
+  const auto run_width = [&](auto is_block) {
+    if (problem.width <= 64) {
+      run(DqShape<64>{}, DkvShape<64>{}, is_block);
+    } else {
+      run(DqShape<128>{}, DkvShape<128>{}, is_block);
+    }
+  };
+  call.is_block() ? run_width(std::true_type{}) : run_width(std::false_type{});
   return true;
 }
 

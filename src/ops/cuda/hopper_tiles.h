@@ -51,9 +51,19 @@ __device__ __forceinline__ uint4 transpose_four(std::uint32_t x0, std::uint32_t 
   return {x0, x1, x2, x3};
 }
 
+/// Of a lane's sums of columns 2 (lane % 4) and the next, x and y, and of those 8 behind: four that
+/// follow each other, from first_of_four() on.
+__device__ __forceinline__ float4 four_of(float x0, float x1, float y0, float y1) {
+  const bool odd = threadIdx.x & 1;
+  const float a = __shfl_xor_sync(0xffffffffU, odd ? x0 : y0, 1);
+  const float b = __shfl_xor_sync(0xffffffffU, odd ? x1 : y1, 1);
+  return odd ? float4{a, b, y0, y1} : float4{x0, x1, a, b};
+}
+__device__ __forceinline__ int first_of_four() { return lane_id() % 2 * 8 + lane_id() % 4 / 2 * 4; }
+
 /// A warpgroup's 64 x 64 sums, times `factor`, as rows of `to`, those before `rows`.
-__device__ __forceinline__ void store_sums(const float (&sums)[32], float factor, Bf16* to,
-                                           std::int64_t stride, int rows) {
+__device__ __forceinline__ void put_sums(const float (&sums)[32], float factor, Bf16* to,
+                                         std::int64_t stride, int rows) {
   const int lane = lane_id();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -69,6 +79,25 @@ __device__ __forceinline__ void store_sums(const float (&sums)[32], float factor
       }
       const uint4 eight = transpose_four(x[0], x[1], x[2], x[3]);
       if (row < rows) *reinterpret_cast<uint4*>(at + 32 * i) = eight;
+    }
+  }
+}
+
+/// The same, added. Rows behind add nothing to the last one, and there is no branch: behind one the
+/// compiler takes a warp's lanes for apart, and what products need from uniform registers.
+__device__ __forceinline__ void put_sums(const float (&sums)[32], float factor, float* to,
+                                         std::int64_t stride, int rows) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = warp_id() % 4 * 16 + lane_id() / 4 + 8 * half;
+    const float own_factor = row < rows ? factor : 0.0F;
+    float* const at = to + min(row, rows - 1) * stride + first_of_four();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int d = 8 * i + 2 * half;
+      const float4 four = four_of(sums[d], sums[d + 1], sums[d + 4], sums[d + 5]);
+      add_four(at + 16 * i, {own_factor * four.x, own_factor * four.y, own_factor * four.z,
+                             own_factor * four.w});
     }
   }
 }
@@ -109,8 +138,20 @@ __device__ __forceinline__ void multiply_rows(float (&d)[32], std::uint64_t a, s
   for (int k = 0; k < 4; ++k) multiply_add(d, a + k * kNextInRow, b + k * kNextInRow, k != 0);
 }
 
+/// The same of rows in kBlocks blocks, which lie `next_a` and `next_b` behind each other.
+template <int kBlocks>
+__device__ __forceinline__ void multiply_rows(float (&d)[32], std::uint64_t a, int next_a,
+                                              std::uint64_t b, int next_b) {
+#pragma unroll
+  for (int k = 0; k < 4 * kBlocks; ++k) {
+    const std::uint64_t step = k % 4 * kNextInRow;
+    multiply_add(d, a + k / 4 * next_a + step, b + k / 4 * next_b + step, k != 0);
+  }
+}
+
 /// d += left times b.
-__device__ __forceinline__ void multiply_left(float (&d)[32], const std::uint32_t (&left)[4][4],
+template <int kN>
+__device__ __forceinline__ void multiply_left(float (&d)[kN], const std::uint32_t (&left)[4][4],
                                               std::uint64_t b) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) multiply_add<1>(d, left[k], b + k * kNextRows, true);

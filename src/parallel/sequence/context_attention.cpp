@@ -2,7 +2,11 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "nn/kv_cache.h"
+#include "ops/attention.h"
 #include "ops/cast.h"
+#include "ops/elementwise.h"
 #include "parallel/sequence/walk_sizes.h"
 
 namespace heddle {
@@ -28,7 +32,42 @@ Shape ContextAttention::rows_shape(const ContextProgram& program, int piece) con
 
 ContextAttention::ContextAttention(const AttentionShape& shape, double scale, int index,
                                    Communicator& ranks)
-    : shape_(shape), scale_(scale), ranks_(ranks), whole_(shape, scale, index) {}
+    : shape_(shape), scale_(scale), index_(index), ranks_(ranks), whole_(shape, scale, index) {}
+
+Tensor ContextAttention::whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx) {
+  if (ctx.kv_cache == nullptr) return whole_.forward(qkv, saved, ctx);
+  if (ctx.kv_cache->length() > 0) return decode(qkv, ctx);
+  Ctx without_cache = ctx;  // whose keys are here only in part
+  without_cache.kv_cache = nullptr;
+  return whole_.forward(qkv, saved, without_cache);
+}
+
+Tensor ContextAttention::decode(const Tensor& qkv, Ctx& ctx) const {
+  const std::int64_t B = ctx.batch.sequences(), H = shape_.heads, K = shape_.head_dim;
+  HEDDLE_CHECK(ctx.batch.seq_len() == 1, "{} tokens at once behind a divided cache",
+               ctx.batch.seq_len());
+  const Tensor k_BTGK = ctx.kv_cache->keys(index_, 1), v_BTGK = ctx.kv_cache->values(index_, 1);
+  const std::int64_t rows = B * H * K, each = rows + B * H;
+  const Tensor parts = ctx.workspace({ranks_.size() * each}, statistics_of(qkv.dtype()));
+  const auto out_of = [&](int rank) {
+    return parts.slice(0, rank * each, rank * each + rows).view({B, 1, H, K});
+  };
+  const auto lse_of = [&](int rank) {
+    return parts.slice(0, rank * each + rows, (rank + 1) * each).view({B, H, 1});
+  };
+  const int own = ranks_.rank();
+  ops::attention_block_forward(split_qkv(qkv, shape_, ctx.batch).q_BSHK, k_BTGK, v_BTGK,
+                               {.query_offset = k_BTGK.size(1), .first_key_BS = {}}, scale_,
+                               ops::KeyBlock::first, out_of(own), lse_of(own), ctx.stream);
+  ranks_.all_gather(parts.slice(0, own * each, (own + 1) * each), parts, ctx.stream)
+      .wait(ctx.stream);
+  for (int rank = 1; rank < ranks_.size(); ++rank) {
+    ops::attention_merge(out_of(rank), lse_of(rank), out_of(0), lse_of(0), ctx.stream);
+  }
+  const Tensor out = ctx.activation({B, shape_.out_width()}, parts.dtype());
+  ops::copy(out_of(0), out.view({B, 1, H, K}), ctx.stream);
+  return converted(out, qkv.dtype(), ctx);
+}
 
 ContextWalk::Setting ContextAttention::setting(const ContextProgram& program, ContextPassKind pass,
                                                DType dtype) const {
@@ -66,7 +105,7 @@ std::vector<PieceTensors> ContextAttention::given(const Tensor& qkv, Saved& save
 }
 
 Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
-  if (!ctx.batch.context) return whole_.forward(qkv, saved, ctx);
+  if (!ctx.batch.context) return whole_sequence(qkv, saved, ctx);
   const ContextProgram& program = ctx.batch.context->forward;
   const DType dtype = qkv.dtype(), wide = statistics_of(dtype);
   std::vector<PieceTensors> pieces = given(qkv, saved, ctx);

@@ -6,7 +6,9 @@
 namespace heddle {
 
 /// CausalAttention where the ranks of axis cp have other tokens of the same micro-batch each
-/// (MicroBatch::context). A micro-batch that is whole here is attended to here.
+/// (MicroBatch::context). A micro-batch that is whole here is attended to here. A new token behind
+/// a KV cache that the ranks divide is attended to by each with the keys that it has; one exchange
+/// brings the parts together (tree attention), the same on every rank.
 class ContextAttention final : public Layer {
  public:
   /// `ranks` outlives the layer. `index` names this layer's part of the KV cache.
@@ -19,6 +21,8 @@ class ContextAttention final : public Layer {
   Cost cost(const CostShape& shape) const override;
 
  private:
+  Tensor whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx);
+  Tensor decode(const Tensor& qkv, Ctx& ctx) const;
   ContextWalk::Setting setting(const ContextProgram& program, ContextPassKind pass,
                                DType dtype) const;
   /// Of tensors by token.
@@ -31,6 +35,7 @@ class ContextAttention final : public Layer {
 
   AttentionShape shape_;
   double scale_;
+  int index_;
   Communicator& ranks_;
   CausalAttention whole_;
 };

@@ -258,8 +258,10 @@ void ContextWalk::play(const ProgramRound& round) {
     clear(piece(index));
   }
   std::vector<UnderWay> received, sent;
+  ranks_.begin_group();
   for (const Transfer& transfer : round.receives) received.push_back(receive(transfer));
   for (const Transfer& transfer : round.sends) sent.push_back(send(transfer));
+  ranks_.end_group();
   for (const TileCall& tile : round.tiles) compute(tile);
   end(received, sent);
   for (const int index : round.ends) piece(index) = {};
@@ -307,12 +309,14 @@ void ContextWalk::fill_share() {
   take_own();
   for (const ProgramRound& round : setting_.program.rounds) {
     std::vector<UnderWay> received, sent;
+    ranks_.begin_group();
     for (const Transfer& transfer : round.receives) {
       if (transfer.fills_share) received.push_back(receive(transfer));
     }
     for (const Transfer& transfer : round.sends) {
       if (transfer.fills_share) sent.push_back(send(transfer));
     }
+    ranks_.end_group();
     end(received, sent);
   }
 }

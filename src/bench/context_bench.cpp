@@ -1,0 +1,206 @@
+#include "bench/context_bench.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/quantile.h"
+#include "ops/attention.h"
+#include "ops/elementwise.h"
+#include "ops/random.h"
+#include "parallel/sequence/context_attention.h"
+#include "simulator/play_context.h"
+
+namespace heddle {
+namespace {
+
+/// Attention by one method, with random q, k and v on this rank.
+class Case {
+ public:
+  Case(const ContextShape& shape, World& world, Stream& stream, Memory& memory, DType dtype)
+      : heads_{.heads = shape.heads, .kv_heads = shape.key_heads, .head_dim = shape.head_dim},
+        layer_(heads_, 0.125, 0, world.all()),
+        stream_(stream),
+        memory_(memory),
+        context_(make_rank_context(shape, world.rank())) {
+    const TokenRuns& held = context_->plan.held[static_cast<std::size_t>(world.rank())];
+    batch_ = {.ids = memory.for_host().alloc({1, tokens_in(held)}, DType::i32, MemoryTag::data),
+              .targets = {},
+              .positions = {},
+              .first_key = {},
+              .context = context_};
+    qkv_ = random({batch_.tokens(), heads_.qkv_width()}, dtype);
+    dout_ = random({batch_.tokens(), heads_.out_width()}, dtype);
+  }
+
+  void forward() {
+    Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch_};
+    layer_.forward(qkv_, saved_, ctx);
+  }
+  void backward() {
+    Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch_};
+    layer_.backward_input(dout_, saved_, ctx);
+  }
+  const ContextPlan& plan() const { return context_->plan; }
+
+  std::vector<double> forward_seconds, backward_seconds;
+
+ private:
+  Tensor random(const Shape& shape, DType dtype) {
+    const Tensor made = memory_.alloc(shape, dtype, MemoryTag::activations);
+    ops::fill_normal(made.view({shape.count()}), 1, 0, 1.0, stream_);
+    return made;
+  }
+
+  const AttentionShape heads_;
+  ContextAttention layer_;
+  Stream& stream_;
+  Memory& memory_;
+  const std::shared_ptr<const RankContext> context_;
+  MicroBatch batch_;
+  Tensor qkv_, dout_;
+  Saved saved_;
+};
+
+/// What a rank computes and sends in a second while all others do the same.
+class Rates {
+ public:
+  Rates(World& world, Stream& stream, Memory& memory, const ContextBenchOptions& options)
+      : all_(world.all()), stream_(stream) {
+    const std::int64_t tokens = std::max<std::int64_t>(1, options.tokens / world.size());
+    const auto tensor = [&](std::int64_t heads, DType dtype) {
+      const Tensor made =
+          memory.alloc({1, tokens, heads, options.head_dim}, dtype, MemoryTag::activations);
+      ops::fill(made, 0.01, stream);
+      return made;
+    };
+    const DType wide = statistics_of(options.dtype);
+    q_ = tensor(options.heads, options.dtype);
+    dout_ = tensor(options.heads, options.dtype);
+    k_ = tensor(options.key_heads, options.dtype);
+    v_ = tensor(options.key_heads, options.dtype);
+    received_ = tensor(options.key_heads, options.dtype);
+    out_ = tensor(options.heads, wide);
+    dk_ = tensor(options.key_heads, wide);
+    dv_ = tensor(options.key_heads, wide);
+    lse_ = memory.alloc({1, options.heads, tokens}, wide, MemoryTag::activations);
+    ops::fill(lse_, 0.0, stream);
+    pairs_ = static_cast<double>(tokens) * static_cast<double>(tokens);
+  }
+
+  /// A block of queries behind all its keys, as most blocks are.
+  void forward() {
+    ops::attention_block_forward(q_, k_, v_, {.query_offset = k_.size(1), .first_key_BS = {}},
+                                 0.125, ops::KeyBlock::first, out_, lse_, stream_);
+  }
+  void backward() {
+    ops::attention_block_backward(dout_, q_, k_, v_, lse_, lse_,
+                                  {.query_offset = k_.size(1), .first_key_BS = {}}, 0.125, out_,
+                                  dk_, dv_, stream_);
+  }
+  void send_on() {
+    const int next = (all_.rank() + 1) % all_.size();
+    const int before = (all_.rank() + all_.size() - 1) % all_.size();
+    all_.begin_group();
+    const Work in = all_.recv(received_, before, stream_), out = all_.send(k_, next, stream_);
+    all_.end_group();
+    in.wait(stream_);
+    out.wait(stream_);
+  }
+  double pairs() const { return pairs_; }
+  double bytes() const { return static_cast<double>(k_.size_bytes()); }
+
+ private:
+  Communicator& all_;
+  Stream& stream_;
+  Tensor q_, k_, v_, dout_, received_, out_, dk_, dv_, lse_;
+  double pairs_ = 0;
+};
+
+std::vector<ContextShape> shapes_of(const ContextBenchOptions& options, int ranks) {
+  std::vector<ContextShape> shapes;
+  const auto add = [&](ContextMethod method, ContextOrder order) {
+    const ContextShape shape{.method = method,
+                             .order = order,
+                             .ranks = ranks,
+                             .tokens = options.tokens,
+                             .documents = options.documents,
+                             .heads = options.heads,
+                             .key_heads = options.key_heads,
+                             .head_dim = options.head_dim};
+    if (problems_of(shape).empty()) shapes.push_back(resolved(shape));
+  };
+  for (const ContextOrder order :
+       {ContextOrder::zigzag, ContextOrder::contiguous, ContextOrder::striped}) {
+    add(ContextMethod::ring, order);
+  }
+  for (const ContextMethod method :
+       {ContextMethod::gather, ContextMethod::ulysses, ContextMethod::usp, ContextMethod::lightseq,
+        ContextMethod::tokenring}) {
+    add(method, ContextOrder::automatic);
+  }
+  return shapes;
+}
+
+ContextBenchResult result_of(const Case& timed, const ContextTimes& times) {
+  const ContextPlan& plan = timed.plan();
+  ContextBenchResult result{.shape = plan.shape,
+                            .forward_seconds = quantile(timed.forward_seconds, 0.5),
+                            .backward_seconds = quantile(timed.backward_seconds, 0.5)};
+  result.predicted_seconds =
+      play_forward(plan, times).makespan + play_backward(plan, times).makespan;
+  const auto forward = count_by_rank(plan.forward, plan.shape);
+  const auto backward = count_by_rank(plan.backward, plan.shape);
+  for (std::size_t rank = 0; rank < forward.size(); ++rank) {
+    result.sent_bytes = std::max(result.sent_bytes, bytes_of(forward[rank].sent, times.sizes) +
+                                                        bytes_of(backward[rank].sent, times.sizes));
+  }
+  return result;
+}
+
+}  // namespace
+
+ContextBenchReport bench_context(World& world, Stream& stream, const ContextBenchOptions& options) {
+  Memory memory(stream.device());
+  Communicator& all = world.all();
+  const auto timed = [&](const auto& work) {
+    stream.synchronize();
+    all.barrier();
+    const Stopwatch watch;
+    work();
+    stream.synchronize();
+    return all.combine(watch.seconds(), ReduceOp::max);
+  };
+  std::vector<std::unique_ptr<Case>> cases;
+  for (const ContextShape& shape : shapes_of(options, world.size())) {
+    cases.push_back(std::make_unique<Case>(shape, world, stream, memory, options.dtype));
+  }
+  Rates rates(world, stream, memory, options);
+  std::vector<double> forward, backward, link;
+  for (int round = -1; round < options.rounds; ++round) {  // the first one warms up
+    if (round == 0) all.connect_groups();
+    const auto keep = [&](std::vector<double>& to, double seconds) {
+      if (round >= 0) to.push_back(seconds);
+    };
+    keep(forward, timed([&] { rates.forward(); }));
+    keep(backward, timed([&] { rates.backward(); }));
+    keep(link, timed([&] { rates.send_on(); }));
+    for (const auto& one : cases) {
+      keep(one->forward_seconds, timed([&] { one->forward(); }));
+      keep(one->backward_seconds, timed([&] { one->backward(); }));
+    }
+  }
+  const double pair = quantile(forward, 0.5) / rates.pairs();
+  const auto value = static_cast<int>(size_of(options.dtype));
+  const ContextTimes times{.pair = pair,
+                           .byte = quantile(link, 0.5) / rates.bytes(),
+                           .backward = quantile(backward, 0.5) / quantile(forward, 0.5),
+                           .sizes = {.value = value, .partial = std::max(value, 4)}};
+  ContextBenchReport report{.pairs_per_second = 1.0 / times.pair,
+                            .backward_factor = times.backward,
+                            .link_bytes_per_second = 1.0 / times.byte,
+                            .results = {}};
+  for (const auto& one : cases) report.results.push_back(result_of(*one, times));
+  return report;
+}
+
+}  // namespace heddle

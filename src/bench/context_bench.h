@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+#include "parallel/sequence/context_shape.h"
+#include "tensor/stream.h"
+
+namespace heddle {
+
+struct ContextBenchOptions {
+  std::int64_t tokens = 4096;
+  std::vector<std::int64_t> documents = {};  ///< none: one
+  int heads = 8, key_heads = 8, head_dim = 64;
+  DType dtype = DType::f32;
+  int rounds = 7;
+};
+
+/// One way to share attention, timed on all ranks at once.
+struct ContextBenchResult {
+  ContextShape shape;                                ///< resolved
+  double forward_seconds = 0, backward_seconds = 0;  ///< until the last rank is done; medians
+  double predicted_seconds = 0;                      ///< of both, played with the rates below
+  std::int64_t sent_bytes = 0;                       ///< by the rank that sends most
+  double seconds() const { return forward_seconds + backward_seconds; }
+};
+
+struct ContextBenchReport {
+  double pairs_per_second = 0;       ///< forward, of one rank while all compute, in all heads
+  double backward_factor = 0;        ///< of a pair, over forward
+  double link_bytes_per_second = 0;  ///< of one rank while all send to the next
+  std::vector<ContextBenchResult> results;
+};
+
+/// Every rank calls it. Times all methods that the heads allow, and the orders of ring, in turns;
+/// beside them one block of attention, and messages from each rank to the next, from which the
+/// simulator predicts each method.
+ContextBenchReport bench_context(World& world, Stream& stream, const ContextBenchOptions& options);
+
+}  // namespace heddle

@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "base/json_value.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "bench/context_bench.h"
+#include "cli/compute_choice.h"
+#include "cli/ranks.h"
+#include "cli/threads.h"
+#include "cli/verb.h"
+#include "cli/verbs.h"
+
+namespace heddle::cli {
+namespace {
+
+struct BenchContextArguments {
+  ContextBenchOptions bench;
+  std::string device = "cpu", dtype = "f32";
+  int ranks = 2, threads = 0;
+  bool json = false;
+};
+
+JsonValue to_json(const ContextBenchReport& report, int ranks) {
+  JsonValue json = {{"ranks", ranks},
+                    {"pairs_per_second", report.pairs_per_second},
+                    {"backward_factor", report.backward_factor},
+                    {"link_bytes_per_second", report.link_bytes_per_second},
+                    {"methods", JsonValue::array()}};
+  for (const ContextBenchResult& result : report.results) {
+    json["methods"].push_back({{"method", name_of(result.shape.method)},
+                               {"order", name_of(result.shape.order)},
+                               {"forward_seconds", result.forward_seconds},
+                               {"backward_seconds", result.backward_seconds},
+                               {"seconds", result.seconds()},
+                               {"predicted_seconds", result.predicted_seconds},
+                               {"sent_bytes", result.sent_bytes}});
+  }
+  return json;
+}
+
+void print(const ContextBenchReport& report) {
+  log_info("{:.3g} pairs/s a rank, backward {:.2f} times forward; {}/s to the next rank",
+           report.pairs_per_second, report.backward_factor,
+           format_bytes(report.link_bytes_per_second));
+  log_info("{:<10} {:<11} {:>11} {:>11} {:>11} {:>11} {:>9} {:>11}", "method", "order", "forward",
+           "backward", "both", "predicted", "to ring", "sends");
+  const double ring = report.results.front().seconds();
+  for (const ContextBenchResult& result : report.results) {
+    log_info("{:<10} {:<11} {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.2f} {:>11}",
+             name_of(result.shape.method), name_of(result.shape.order),
+             1e3 * result.forward_seconds, 1e3 * result.backward_seconds, 1e3 * result.seconds(),
+             1e3 * result.predicted_seconds, result.seconds() / ring,
+             format_bytes(static_cast<double>(result.sent_bytes)));
+  }
+}
+
+void run(const BenchContextArguments& arguments) {
+  ComputeChoice choice;
+  prepare_on_ranks([&] { choice = compute_choice(arguments.device, arguments.dtype); });
+  ContextBenchReport report;
+  const int ranks = rank_count(arguments.ranks);
+  run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
+    Stream stream(thread_count(arguments.threads, ranks), device);
+    ContextBenchOptions options = arguments.bench;
+    options.dtype = choice.dtype;
+    const ContextBenchReport own = bench_context(world, stream, options);
+    if (world.rank() == 0) report = own;
+  });
+  if (!is_first_process()) return;
+  print(report);
+  if (arguments.json) std::cout << to_json(report, ranks).dump() << "\n";
+}
+
+}  // namespace
+
+void add_bench_context(Verb bench) {
+  const auto arguments = std::make_shared<BenchContextArguments>();
+  Verb verb = bench.add_verb(
+      "context", "time each way to share the attention of a sequence among ranks (axis cp)");
+  ContextBenchOptions& options = arguments->bench;
+  verb.add_option("--ranks", arguments->ranks, "local ranks to start").positive().show_default();
+  verb.add_option("--seq", options.tokens, "tokens of the sequence").positive().show_default();
+  verb.add_option("--heads", options.heads, "query heads").positive().show_default();
+  verb.add_option("--kv-heads", options.key_heads, "key heads").positive().show_default();
+  verb.add_option("--head-dim", options.head_dim, "width of a head").positive().show_default();
+  verb.add_option("--rounds", options.rounds, "turns, of which medians are taken")
+      .positive()
+      .show_default();
+  verb.add_option("--threads", arguments->threads, "of a rank; 0: its share of all cores")
+      .range(0, 1024);
+  verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
+  verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
+  verb.add_flag("--json", arguments->json, "print one JSON object");
+  verb.callback([arguments] { run(*arguments); });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,154 @@
+#pragma once
+
+// Device code only, of Hopper. The gradients of attention with heads 128 wide, of blocks: the two
+// warpgroups have half the columns of dq each, and meet once for each tile of queries, when the
+// gradients of scores of all keys lie in shared memory.
+
+#include "ops/cuda/attention_hopper_backward_jobs.h"
+
+namespace heddle::ops::cuda::hopper {
+
+/// dk and dv of 64 keys, those of half `half` of each tile, and 64 columns of dq.
+template <bool kDocuments>
+__device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
+                                           BackwardMemory<BackwardShape<128>>& m, int half) {
+  using S = BackwardShape<128>;
+  Turn<S::kJobs> job_turn;
+  Turn<S::kStages> turn;
+  int gradient_tile = 0;
+  const int row = warp_id() % 4 * 16;
+  constexpr int kSums = kQueryTile * S::kWidth;  // of dq, of a tile
+  constexpr int kBlock = kTileBytes >> 4, kKeyBlock = 2 * kBlock, kNextTile = S::kBlocks * kBlock;
+  const std::uint64_t q0 = along_sum(m.q), dout0 = along_sum(m.dout);
+  const std::uint64_t q0_across = across_sum(m.q, kTileBytes);
+  const std::uint64_t dout0_across = across_sum(m.dout, kTileBytes);
+  for (;;) {
+    wait_for(&m.job_full[job_turn.index], job_turn.parity);
+    const Job& job = m.jobs[job_turn.index];
+    const int tiles = uniform(job.tiles);
+    if (tiles == 0) return;
+    const std::uint64_t keys = along_sum(m.keys[job_turn.index][0][half]);
+    const std::uint64_t values = along_sum(m.values[job_turn.index][0][half]);
+    const std::uint64_t keys_across = across_sum(m.keys[job_turn.index][half], 0);
+    float* to;
+    {
+      const int head = job.batch * t.jobs.heads + job.head;
+      const std::int64_t first = static_cast<std::int64_t>(head) * t.jobs.query_tiles;
+      to = t.dq_sums + (first + job.first_tile) * kSums + half * 4096 + threadIdx.x % 128 * 4;
+    }
+    const KeySight<kDocuments, true> sight(t, job, half);
+
+    float dk[64], dv[64];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) dk[i] = dv[i] = 0.0F;
+    int done = -1;  // the stage of the tile before, whose dk is under way
+    int tile = 0;
+#pragma unroll 1
+    for (int left = t.jobs.per_job * tiles; left > 0; --left) {
+      float scores[32], gradients[32];
+      std::uint32_t p[4][4], ds[4][4];
+      const int stage = turn.index;
+      wait_for(&m.full[stage], turn.parity);
+      turn.advance();
+      begin_products();
+      multiply_rows<S::kBlocks>(scores, keys, kKeyBlock, q0 + stage * kNextTile, kBlock);
+      end_product_group();
+      multiply_rows<S::kBlocks>(gradients, values, kKeyBlock, dout0 + stage * kNextTile, kBlock);
+      end_product_group();
+      wait_for_products<1>();
+      settle(dk);
+      settle(scores);
+      if (done >= 0) arrive(&m.empty[done]);
+      done = stage;
+      sight.hide_unseen(scores, tile, 0, m.first_keys[stage]);
+      LaneValues<float> row_values;
+      row_values.load(m.lse[stage]);
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int j = i / 4 * 2;
+        p[i / 8][i / 2 % 4] =
+            pair_of(exp2_fast(scores[i] * t.scale_log2 - row_values.of[j]),
+                    exp2_fast(scores[i + 1] * t.scale_log2 - row_values.of[j + 1]));
+      }
+      begin_products();
+      multiply_left(dv, p, dout0_across + stage * kNextTile);
+      end_product_group();
+      row_values.load(m.delta[stage]);
+      wait_for_products<1>();
+      settle(gradients);
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int j = i / 4 * 2;
+        const std::uint32_t both = p[i / 8][i / 2 % 4];
+        ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - row_values.of[j]),
+                                       high_of(both) * (gradients[i + 1] - row_values.of[j + 1]));
+      }
+      // The tile's place is free: both have met since they read what was there.
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        store_block(shared_address(m.gradients[half][gradient_tile]), row, k, ds[k]);
+      }
+      fence_shared_writes();
+      sync_threads(1, 2 * 128);
+      float dq[32];
+      begin_products();
+      multiply_columns(dq, across_sum(m.gradients[0][gradient_tile], 0), keys_across, false);
+      multiply_columns(dq, across_sum(m.gradients[1][gradient_tile], 0), keys_across + kBlock,
+                       true);
+      end_product_group();
+      multiply_left(dk, ds, q0_across + stage * kNextTile);
+      end_product_group();
+      wait_for_products<1>();
+      settle(dv);
+      settle(dq);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        add_four(to + 512 * i, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
+      }
+      to += kSums;
+      gradient_tile ^= 1;
+      if (++tile == tiles) {
+        tile = 0;
+        to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * kSums;
+      }
+    }
+    wait_for_products<0>();
+    settle(dk);
+    if (done >= 0) arrive(&m.empty[done]);
+    const int batch = job.batch, group = job.group, first = job.key_tile * kKeyTile + half * 64;
+    arrive(&m.job_empty[job_turn.index]);
+    job_turn.advance();
+    const auto add = [&](const float(&sums)[64], float factor, const HeadView<float>& to) {
+#pragma unroll
+      for (int c = 0; c < S::kBlocks; ++c) {
+        float part[32];
+#pragma unroll
+        for (int i = 0; i < 32; ++i) part[i] = sums[32 * c + i];
+        put_sums(part, factor, to.at(batch, first, group) + 64 * c, to.position,
+                 t.jobs.keys - first);
+      }
+    };
+    add(dk, t.scale, t.dk);
+    add(dv, 1.0F, t.dv);
+  }
+}
+
+template <bool kDocuments>
+__global__ void __launch_bounds__(BackwardShape<128>::kThreads, 1)
+    wide_backward_kernel(const __grid_constant__ BackwardTensors<true> tensors) {
+  using S = BackwardShape<128>;
+  extern __shared__ unsigned char raw[];
+  auto& m = *reinterpret_cast<BackwardMemory<S>*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
+  if (threadIdx.x == 0) init_barriers(m);
+  __syncthreads();
+  const int warpgroup = uniform(warp_id() / 4);
+  if (warpgroup == 2) {
+    give_registers<24>();
+    if (threadIdx.x == 2 * 128) copy_tiles<S, kDocuments>(tensors, m);
+  } else {
+    take_registers<240>();
+    add_to_all<kDocuments>(tensors, m, warpgroup);
+  }
+}
+
+}  // namespace heddle::ops::cuda::hopper

@@ -1,0 +1,295 @@
+#pragma once
+
+// Device code only: what a warpgroup does with a piece of Hopper's attention forward.
+
+#include "ops/cuda/attention_hopper_forward_pieces.h"
+#include "ops/cuda/attention_hopper_forward_rows.h"
+#include "ops/cuda/reductions.h"
+
+namespace heddle::ops::cuda::hopper {
+
+/// A warpgroup's 64 queries of a head, which meet the tiles of keys that they see.
+template <class S>
+class Rows {
+ public:
+  __device__ __forceinline__ Rows(const ForwardWork<S::kIsBlock>& work,
+                                  const ForwardMemory<S>& memory, int group, int buffer,
+                                  Turn<S::kStages>& ring)
+      : work_(work), memory_(memory), group_(group), buffer_(buffer), ring_(ring) {
+    query0_ = uniform(piece().query0[group]);
+    row_ = query0_ + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_id() / 4;
+    if constexpr (S::kAnyMask) {
+      const auto& p = work_.problem;
+      const int b = piece().b;
+      first_key_[0] = static_cast<int>(p.first_of(b, min(row_, queries() - 1)));
+      first_key_[1] = static_cast<int>(p.first_of(b, min(row_ + 8, queries() - 1)));
+      all_begun_ = static_cast<int>(p.first_of(b, min(query0_ + kRows, queries()) - 1));
+    }
+#pragma unroll
+    for (float& x : out_) x = 0.0F;
+    if constexpr (S::kIsBlock) {
+      if (work_.merges) fetch_rows();
+    }
+  }
+
+  __device__ __forceinline__ void meet_first() {
+    float scores[kScores];
+    wait_for(memory_.k_full(ring_.index), ring_.parity);
+    begin_products();
+    start_scores(scores);
+    wait_for_products<0>();
+    settle(scores);
+    arrive(memory_.k_empty(ring_.index));
+    const int tile = uniform(piece().first[group_]);
+    if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
+    softmax_.take_largest(scores, work_.scale);
+    softmax_.add(scores, work_.scale);
+    round_to_weights(scores, weights_);
+  }
+
+  __device__ __forceinline__ void meet_others() {
+    int tile = uniform(piece().first[group_]) + 1;
+    const int behind = uniform(piece().behind[group_]);
+    // Of the last tile only the first half may be seen.
+    const bool is_half =
+        tile < behind && last_of(query0_ + kRows - 1) < (behind - 1) * S::kKeys + S::kKeys / 2;
+#pragma unroll 1
+    for (; tile < behind - (S::kAnyMask ? is_half : 1); ++tile) {
+      meet<kScores, S::kAnyMask>(tile);
+    }
+    if (is_half) {
+      meet<kScores / 2, true>(tile);
+      last_products<S::kKeys / 2>();
+    } else {
+      if (!S::kAnyMask && tile < behind) meet<kScores, true>(tile);
+      last_products<S::kKeys>();
+    }
+  }
+
+  __device__ __forceinline__ void store() {
+    if constexpr (S::kIsBlock) {
+      store_sums();
+    } else {
+      store_rounded();
+    }
+  }
+
+ private:
+  static constexpr int kScores = S::kKeys / 2;
+  static constexpr float kLn2 = 0.6931471805599453F;
+
+  __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
+  __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
+  /// The last key that query s may see.
+  __device__ int last_of(int s) const {
+    const int last = static_cast<int>(work_.problem.query_offset) + s;
+    return S::kIsBlock ? min(last, static_cast<int>(work_.problem.keys) - 1) : last;
+  }
+
+  /// By way of the queries' buffer.
+  __device__ __forceinline__ void store_rounded() {
+    const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) % 128 / 32;
+    const int b = piece().b, h = piece().h[group_];
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float total = reduce_lanes<4>(softmax_.sum[r], Sum{});
+      inverse[r] = 1.0F / total;
+      if (row_ + 8 * r < queries() && lane % 4 == 0) {
+        work_.lse.at(b, h, row_ + 8 * r) = kLn2 * (softmax_.reference[r] + log2f(total));
+      }
+    }
+    sync_threads(1 + group_, 128);  // nobody needs the queries any more
+    unsigned char* const rows = memory_.q(buffer_, group_);
+#pragma unroll
+    for (int i = 0; i < S::kWidth / 16; ++i) {
+      std::uint32_t rounded[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 8 * i + 2 * j;
+        rounded[j] = pair_of(out_[at] * inverse[j % 2], out_[at + 1] * inverse[j % 2]);
+      }
+      store_block(shared_address(rows) + i / 4 * kRows * 128, 16 * warp, i % 4, rounded);
+    }
+    fence_shared_writes();
+    sync_threads(1 + group_, 128);
+    if (threadIdx.x % 128 == 0) {
+#pragma unroll
+      for (int c = 0; c < S::kWidth / 64; ++c) {
+        store_box(work_.out, rows + c * kRows * 128, 64 * c, h, query0_, b);
+      }
+      end_store_group();
+    }
+  }
+
+  /// Brings what results are merged into nearer, while they are made.
+  __device__ __forceinline__ void fetch_rows() const {
+    constexpr int kLines = S::kWidth / 32;  // of a row
+    const int b = piece().b, h = piece().h[group_], thread = static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+    for (int i = 0; i < kRows * kLines; i += 128) {
+      const int s = min(query0_ + (i + thread) / kLines, queries() - 1);
+      fetch(work_.sums.at(b, s, h) + thread % kLines * 32);
+    }
+    if (thread < kRows) fetch(&work_.lse.at(b, h, min(query0_ + thread, queries() - 1)));
+  }
+
+  /// Rows that see no key are 0 in the first block and left alone in others.
+  __device__ __forceinline__ void store_sums() {
+    const int b = piece().b, h = piece().h[group_];
+    constexpr int kFours = S::kWidth / 16;  // of a row
+    float share[2], old_share[2], old_lse[2], total[2];
+    bool is_stored[2];
+    float4* place[2];
+    float4 old[2][kFours];  // all are on their way before the first is needed
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int s = row_ + 8 * r;
+      total[r] = reduce_lanes<4>(softmax_.sum[r], Sum{});
+      is_stored[r] = s < queries() && (total[r] != 0.0F || !work_.merges);
+      place[r] = reinterpret_cast<float4*>(work_.sums.at(b, s, h) + first_of_four());
+      const bool is_merged = is_stored[r] && work_.merges;
+      old_lse[r] = is_merged ? work_.lse.at(b, h, s) : -INFINITY;
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) old[r][i] = {};
+      if (is_merged) {
+#pragma unroll
+        for (int i = 0; i < kFours; ++i) old[r][i] = place[r][4 * i];
+      }
+    }
+    __syncwarp();  // all lanes have them before one writes
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const bool sees_any = total[r] != 0.0F;
+      const float lse = sees_any ? kLn2 * (softmax_.reference[r] + log2f(total[r])) : -INFINITY;
+      const RowMerge merge(old_lse[r], lse);
+      share[r] = sees_any ? merge.new_share / total[r] : 0.0F;
+      old_share[r] = merge.old_share;
+      if (is_stored[r] && lane_id() % 4 == 0) work_.lse.at(b, h, row_ + 8 * r) = merge.lse;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        const int at = 8 * i + 2 * r;
+        const float4 four = four_of(out_[at], out_[at + 1], out_[at + 4], out_[at + 5]);
+        old[r][i] = {fmaf(old_share[r], old[r][i].x, share[r] * four.x),
+                     fmaf(old_share[r], old[r][i].y, share[r] * four.y),
+                     fmaf(old_share[r], old[r][i].z, share[r] * four.z),
+                     fmaf(old_share[r], old[r][i].w, share[r] * four.w)};
+      }
+      if (!is_stored[r]) continue;
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) place[r][4 * i] = old[r][i];
+    }
+  }
+
+  template <int kN>
+  __device__ __forceinline__ void start_scores(float (&scores)[kN]) const {
+    const std::uint32_t q = low_half(along_sum(memory_.q(buffer_, group_)));
+    const std::uint32_t k = low_half(along_sum(memory_.k(ring_.index)));
+#pragma unroll
+    for (int i = 0; i < S::kWidth / 16; ++i) {
+      const std::uint32_t step = i % 4 * kNextInRow;
+      multiply_add(scores, from_low_half(q + i / 4 * (kRows * 128 >> 4) + step),
+                   from_low_half(k + i / 4 * (S::kKeys * 128 >> 4) + step), i > 0);
+    }
+    end_product_group();
+  }
+  /// Of the first kKeys keys.
+  template <int kKeys>
+  __device__ __forceinline__ void start_out(int stage) {
+    const std::uint32_t v = low_half(across_sum(memory_.v(stage), S::kKeys * 128));
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+      multiply_add<1>(out_, weights_[i], from_low_half(v + i * kNextRows), true);
+    }
+    end_product_group();
+  }
+
+  /// Whether no row's first key comes in this tile or later.
+  __device__ __forceinline__ bool have_begun(int tile) const {
+    return !S::kAnyMask || tile * S::kKeys >= all_begun_;
+  }
+  template <int kN>
+  __device__ __forceinline__ void hide(float (&scores)[kN], int tile) const {
+    const int key0 = tile * S::kKeys, own = key0 + lane_id() % 4 * 2;
+    if (key0 + S::kKeys - 1 > last_of(query0_)) {
+      const int last[2] = {last_of(row_) - own, last_of(row_ + 8) - own};
+      hide_behind(scores, last);
+    }
+    if (!have_begun(tile)) {
+      const int first[2] = {first_key_[0] - own, first_key_[1] - own};
+      hide_before(scores, first);
+    }
+  }
+
+  /// Starts the products of its scores, and those of the last weights; makes its weights. kN: how
+  /// many scores of the tile are wanted.
+  template <int kN, bool kMayHide>
+  __device__ __forceinline__ void meet(int tile) {
+    float scores[kN];
+    const Turn<S::kStages> before = ring_;
+    ring_.advance();
+    wait_for(memory_.k_full(ring_.index), ring_.parity);
+    wait_for(memory_.v_full(before.index), before.parity);
+    begin_products();
+    start_scores(scores);
+    start_out<S::kKeys>(before.index);
+    wait_for_products<1>();
+    settle(scores);
+    if constexpr (kMayHide) hide(scores, tile);
+    const bool is_scaled = !have_begun(tile);
+    if (is_scaled) softmax_.take_largest(scores, work_.scale);
+    const float sum[2] = {softmax_.sum[0], softmax_.sum[1]};
+    softmax_.add(scores, work_.scale);
+    // The wait stands behind the branch because in front of it the compiler moves it to before the
+    // exponentials, which are to be made meanwhile.
+    if (softmax_.is_too_large()) {
+      wait_for_products<0>();
+      settle(out_);
+      make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
+                                             memory_.k(ring_.index));
+      if constexpr (kMayHide) hide(scores, tile);
+      softmax_.sum[0] = sum[0];
+      softmax_.sum[1] = sum[1];
+      softmax_.take_largest(scores, work_.scale);
+      softmax_.add(scores, work_.scale);
+      scale_out();
+    } else {
+      wait_for_products<0>();
+      settle(out_);
+      if (is_scaled) scale_out();
+    }
+    arrive(memory_.v_empty(before.index));
+    arrive(memory_.k_empty(ring_.index));
+    round_to_weights(scores, weights_);
+  }
+  __device__ __forceinline__ void scale_out() {
+#pragma unroll
+    for (int i = 0; i < S::kWidth / 2; ++i) out_[i] *= softmax_.factor[i / 2 % 2];
+  }
+
+  template <int kKeys>
+  __device__ __forceinline__ void last_products() {
+    wait_for(memory_.v_full(ring_.index), ring_.parity);
+    begin_products();
+    start_out<kKeys>(ring_.index);
+    wait_for_products<0>();
+    settle(out_);
+    arrive(memory_.v_empty(ring_.index));
+    ring_.advance();
+  }
+
+  const ForwardWork<S::kIsBlock>& work_;
+  const ForwardMemory<S>& memory_;
+  const int group_, buffer_;
+  Turn<S::kStages>& ring_;
+  int query0_, row_;  // of the warpgroup, of the thread
+  int first_key_[2] = {}, all_begun_ = 0;
+  RunningSoftmax softmax_;
+  float out_[S::kWidth / 2];
+  std::uint32_t weights_[S::kKeys / 16][4];
+};
+
+}  // namespace heddle::ops::cuda::hopper
