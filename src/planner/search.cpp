@@ -255,6 +255,7 @@ class Search {
 }  // namespace
 
 int most_context(const Job& job) {
+  if (job.stack.stores_scores) return 1;  // of whole sequences
   return static_cast<int>(std::clamp<std::int64_t>(job.seq_len / kLeastTokens, 1, kMostContext));
 }
 

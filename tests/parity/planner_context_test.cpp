@@ -5,6 +5,7 @@
 
 #include "engine/memory_plan.h"
 #include "parity/rank_training.h"
+#include "planner/matrix_work.h"
 #include "planner/memory.h"
 #include "planner/step_units.h"
 
@@ -88,6 +89,44 @@ TEST(PlannersContext, SendsInAStepWhatTheDryRunSends) {
                                   plan.policy, plan.mesh, planned.sizes)),
                 text(plan_step(spec, options, plan, rank, kBatch).traffic))
           << "pp rank " << pp_rank;
+    }
+  }
+}
+
+TEST(PlannersContext, BringsMatricesTogetherAsTheDryRunDoes) {
+  const planner::Machine machine =
+      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  const ModelSpec spec = deep_spec("llama", 3);
+  constexpr BatchShape kBatch{.sequences = 1, .seq_len = 16, .microbatches = 2};
+  const auto of_matrices = [](MeshTraffic traffic) {
+    std::pair<std::int64_t, std::int64_t> sum;
+    traffic.with(traffic, [&](const char*, const CommCounts& counts, const CommCounts&) {
+      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(CommOp::all_to_all)];
+      sum.first += calls;
+      sum.second += bytes;
+    });
+    return sum;
+  };
+  for (const MeshCase& mesh :
+       {MeshCase{{.dp = 1, .tp = 2, .cp = 2}}, MeshCase{{.dp = 1, .cp = 2, .zero = 1}},
+        MeshCase{{.dp = 2, .tp = 2, .cp = 2, .zero = 2}}}) {
+    const int ranks = static_cast<int>(mesh.request.ranks());
+    const ParallelPlan plan = make_plan(spec, mesh.request, ranks, kBatch.seq_len, true);
+    planner::Job job = job_of(spec, mesh, kBatch);
+    job.stack = planner::Stack::heddle(DType::f32, planner::Updates::muon);
+    const planner::Candidate candidate = candidate_of(mesh, kBatch);
+    const planner::DryBlocks dry = planner::dry_blocks(job, candidate);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const planner::StagePlace place{
+          plan.mesh.coord(Axis::dp, rank) * mesh.request.cp + plan.mesh.coord(Axis::cp, rank),
+          plan.mesh.coord(Axis::tp, rank)};
+      MeshTraffic predicted;
+      predicted.groups =
+          planner::matrix_work(machine, job, candidate, dry, spec.layers, place).traffic;
+      const StepPlan step = plan_step(spec, RankTraining::build_options(mesh, kBatch), plan, rank,
+                                      kBatch, {.optimizer = MuonConfig{}});
+      EXPECT_GT(of_matrices(predicted).first, 0);
+      EXPECT_EQ(of_matrices(predicted), of_matrices(step.traffic)) << named(mesh) << " " << rank;
     }
   }
 }
