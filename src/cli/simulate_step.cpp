@@ -32,6 +32,10 @@ struct KeyOption {
 };
 constexpr std::array kKeyOptions = {
     KeyOption{"--tp", "parallel.tp", "tensor parallelism"},
+    KeyOption{"--cp", "parallel.cp", "ranks that share each sequence"},
+    KeyOption{"--context", "parallel.context", "how they share attention: ring, ulysses, ..."},
+    KeyOption{"--context-order", "parallel.context_order", "which tokens they have"},
+    KeyOption{"--context-heads", "parallel.context_heads", "of usp: ranks that divide heads"},
     KeyOption{"--pp", "parallel.pp", "pipeline ranks"},
     KeyOption{"--dp", "parallel.dp", "replicas; what the devices leave when absent"},
     KeyOption{"--zero", "parallel.zero", "ZeRO stage, 0 to 3"},
@@ -133,6 +137,15 @@ Subject subject_of(const SimulateStepOptions& options) {
                   settings.train.recompute == config::Recompute::block ? planner::Recompute::full
                                                                        : planner::Recompute::none,
                   static_cast<int>(settings.train.microbatch)};
+  if (plan.cp > 1 && options.stack == "megatron") {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("--stack megatron keeps the scores of whole sequences, so parallel.cp = "
+                    "{} cannot be simulated with it",
+                    plan.cp),
+        "use --cp 1, or --stack heddle");
+  }
+  if (plan.cp > 1) subject.plan.context = context_shape(subject.job, subject.plan).method;
   subject.machine = subject.machine.at_work(gpus);
   if (options.varies) subject.step.variation = subject.machine.software.variation;
   check_batch(subject);
@@ -154,6 +167,7 @@ constexpr std::array kTrafficNames = {"pp", "dp", "ends", "vocabulary"};
 JsonValue times_json(const planner::StepTimes& times) {
   JsonValue json = {{"computation", times.compute},
                     {"tp", times.tp},
+                    {"cp", times.cp},
                     {"bubble", times.bubble},
                     {"optimizer", times.optimizer}};
   for (std::size_t i = 0; i < kTrafficNames.size(); ++i) {
@@ -228,6 +242,7 @@ void print_part(const char* name, double seconds, double all, const std::string&
 void print_times(const planner::StepTimes& times, double all) {
   print_part("computation", times.compute, all);
   print_part("tp", times.tp, all);
+  print_part("cp attention", times.cp, all);
   print_part("bubble", times.bubble, all);
   static constexpr std::array kNames = {"pp messages", "dp exchange", "tied ends", "vocabulary"};
   for (std::size_t i = 0; i < kNames.size(); ++i) {
@@ -309,7 +324,7 @@ void add_simulate_step(Verb simulate) {
   Verb verb = simulate.add_verb("step", "play one optimizer step of a model on a machine");
   add_job_options(verb, options->job);
   verb.add_option("--system", options->system, "machine file, as in configs/systems");
-  verb.add_option("--gpus", options->gpus, "number of devices; tp x pp x dp when absent")
+  verb.add_option("--gpus", options->gpus, "number of devices; tp x cp x pp x dp when absent")
       .positive();
   verb.add_option("--plan", options->plan,
                   "sections of a run file, as heddle plan --out writes them; options win over it");

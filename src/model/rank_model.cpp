@@ -64,8 +64,8 @@ void add_layer_calls(RankModel& rank, const Mesh& mesh, const CostShape& shape) 
   };
   const auto calls = [&](const std::vector<LayerCall>& made) {
     std::vector<RankUnits::Call> all;
-    for (const auto& [over, op, bytes] : made) {
-      if (over->size() > 1) all.push_back({axis_of(over), op, bytes});
+    for (const LayerCall& call : made) {
+      if (call.over->size() > 1) all.push_back({axis_of(call.over), call.op, call.bytes});
     }
     return all;
   };

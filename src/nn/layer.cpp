@@ -15,6 +15,7 @@ Cost& Cost::operator+=(const Cost& other) {
                          other.output_products.end());
   rebuilt_products.insert(rebuilt_products.end(), other.rebuilt_products.begin(),
                           other.rebuilt_products.end());
+  working_bytes = std::max(working_bytes, other.working_bytes);
   products.insert(products.end(), other.products.begin(), other.products.end());
   attention_flops += other.attention_flops;
   touched_bytes_f += other.touched_bytes_f;

@@ -12,11 +12,12 @@
 
 namespace heddle {
 
-/// A collective that a layer makes.
+/// A collective that a layer makes, or a message.
 struct LayerCall {
   const Communicator* over = nullptr;
   CommOp op = CommOp::all_reduce;
   std::int64_t bytes = 0;  ///< of the whole tensor
+  bool is_dear = false;    ///< of F: what it brings is kept, so a second forward does not make it
 };
 
 /// A product of activations [rows, in] with weights [in, out]; its two gradients are products too.
@@ -37,6 +38,8 @@ struct Cost {
   std::size_t kept_input_bytes = 0, kept_output_bytes = 0;
   /// Of saved_bytes, what is kept although the rest is computed again (Keep::dear).
   std::size_t dear_bytes = 0;
+  /// The most that it takes for messages while it runs.
+  std::size_t working_bytes = 0;
   std::vector<LayerCall> calls_f = {}, calls_b = {};
   /// Beside what is kept, the most that backward makes again and holds for a moment.
   std::size_t moment_bytes = 0;
@@ -56,7 +59,11 @@ struct CostShape {
   std::int64_t sequences = 1, seq_len = 1;
   DType dtype = DType::f32;
   int residual_ranks = 1;  ///< that divide the tokens between blocks
-  std::int64_t tokens() const { return sequences * seq_len; }
+  /// Where ranks share the sequences: what this one does in attention, and how many tokens it has.
+  std::shared_ptr<const RankContext> context = nullptr;
+  std::int64_t share_tokens = 0;
+
+  std::int64_t tokens() const { return context ? share_tokens : sequences * seq_len; }
   /// Of an activation [tokens, width].
   std::size_t bytes(std::int64_t width) const {
     return static_cast<std::size_t>(tokens() * width) * size_of(dtype);

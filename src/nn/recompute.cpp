@@ -1,6 +1,7 @@
 #include "nn/recompute.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace heddle {
 
@@ -41,7 +42,10 @@ Cost Recompute::cost(const CostShape& shape) const {
   cost.saved_bytes = cost.kept_input_bytes + cost.dear_bytes;
   cost.moment_bytes += all - std::min(all, cost.saved_bytes);
   cost.kept_output_bytes = 0;
-  cost.calls_b.insert(cost.calls_b.begin(), cost.calls_f.begin(), cost.calls_f.end());
+  std::vector<LayerCall> again;
+  std::ranges::copy_if(cost.calls_f, std::back_inserter(again),
+                       [](const LayerCall& call) { return !call.is_dear; });
+  cost.calls_b.insert(cost.calls_b.begin(), again.begin(), again.end());
   return cost;
 }
 

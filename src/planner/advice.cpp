@@ -89,15 +89,15 @@ class Adviser {
   }
 
   void check_tokens() {
-    const std::int64_t tokens = plan_.sequences * job_.seq_len;
+    const std::int64_t tokens = plan_.sequences * job_.seq_len / plan_.cp;
     if (output_efficiency(tokens) >= 0.98) return;
     say("micro-batches of {} tokens run at {:.0f} % of the rate; {} are aligned", tokens,
         100 * output_efficiency(tokens), rounded_up(tokens, kAligned));
   }
 
   void check_waves(const char* name, std::int64_t width, std::int64_t depth) {
-    const GemmShape shape{static_cast<double>(plan_.sequences * job_.seq_len),
-                          static_cast<double>(width), static_cast<double>(depth)};
+    const GemmShape shape{plan_.tokens(job_), static_cast<double>(width),
+                          static_cast<double>(depth)};
     double best = 0.0;
     TileCount count;
     for (int i = 0; i < machine_.device.gemm.tiles; ++i) {

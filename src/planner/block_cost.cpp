@@ -9,27 +9,29 @@
 namespace heddle::planner {
 namespace {
 
-/// Works out one block for one triple (tp, sequence, micro-batch): Heddle's from what its layers
-/// say of themselves, Megatron's by formulas. Names as in the literature: T tokens, h hidden, t
-/// ranks of tp, f width of the MLP.
+/// Works out one block: Heddle's from what its layers say of themselves, Megatron's by formulas.
+/// Names as in the literature: T tokens of a rank, h hidden, t ranks of tp, f width of the MLP.
 class BlockModel {
  public:
-  BlockModel(const Machine& machine, const Job& job, int tp, bool sequence, int sequences)
+  BlockModel(const Machine& machine, const Job& job, const Candidate& candidate,
+             const ContextCost& context)
       : machine_(machine),
         job_(job),
+        candidate_(candidate),
+        context_(context),
         spec_(job.spec),
         stack_(job.stack),
         rate_(machine.device.matrix_rate(job.stack.compute)),
         e_(job.stack.element_bytes()),
-        t_(tp),
-        T_(static_cast<double>(sequences * job.seq_len)),
+        t_(candidate.tp),
+        T_(candidate.tokens(job)),
         S_(static_cast<double>(job.seq_len)),
-        b_(sequences),
+        b_(candidate.sequences),
         h_(static_cast<double>(job.spec.hidden)),
         q_(static_cast<double>(job.spec.heads * job.spec.head_dim)),
         kv_(static_cast<double>(job.spec.kv_heads * job.spec.head_dim)),
         f_(static_cast<double>(job.spec.ffn)),
-        sequence_(sequence && tp > 1) {}
+        sequence_(candidate.sequence && candidate.tp > 1) {}
 
   BlockCost make() const {
     BlockCost cost;
@@ -37,7 +39,7 @@ class BlockModel {
     cost.sequences = b_;
     cost.sequence = sequence_;
     cost.stride_bytes = T_ * h_ * e_;
-    cost.dry = dry_blocks(job_, static_cast<int>(t_), sequence_, b_);
+    cost.dry = dry_blocks(job_, candidate_);
     if (stack_.stores_scores) {
       fill_megatron_block(cost);
     } else {
@@ -94,10 +96,12 @@ class BlockModel {
     }
     cost.forward = {.device = forward / dry.kinds + kernels(stack_.kernels_forward),
                     .comm = seconds_of(of_layers.calls_f) / dry.kinds,
-                    .host = launches(stack_.launches_forward, 2)};
+                    .host = launches(stack_.launches_forward, 2),
+                    .context = context_.exposed_f};
     cost.backward_input = {.device = backward / dry.kinds + kernels(stack_.kernels_backward),
                            .comm = seconds_of(of_layers.calls_b) / dry.kinds,
-                           .host = launches(stack_.launches_backward, 2)};
+                           .host = launches(stack_.launches_backward, 2),
+                           .context = context_.exposed_b};
     cost.backward_weight.device = weights / dry.kinds;
     cost.again_full = cost.forward;
     // Attention's output is kept, the block's own is not wanted, and some is made by backward.
@@ -109,12 +113,14 @@ class BlockModel {
       spared -= layer_product(rows, out, in, in);
     }
     cost.again_full.device -= spared / dry.kinds;
+    cost.again_full.context = context_.again;
     cost.again_selective = {.device = attention / dry.kinds, .host = launches(6, 0)};
   }
 
   double seconds_of(const std::vector<LayerCall>& calls) const {
     double seconds = 0.0;
     for (const LayerCall& call : calls) {
+      if (is_point_to_point(call.op)) continue;  // over cp: they run beside attention
       seconds += collective(call.op, static_cast<double>(call.bytes));
     }
     return seconds;
@@ -201,6 +207,8 @@ class BlockModel {
 
   const Machine& machine_;
   const Job& job_;
+  const Candidate& candidate_;
+  const ContextCost& context_;
   const ModelSpec& spec_;
   const Stack& stack_;
   const double rate_, e_, t_, T_, S_;
@@ -215,19 +223,25 @@ PassCost& PassCost::operator+=(const PassCost& other) {
   device += other.device;
   comm += other.comm;
   host += other.host;
+  context += other.context;
   return *this;
 }
 
 double PassCost::seconds() const {
-  const double busy = device + comm, most = std::max(busy, host);
+  const double busy = this->busy(), most = std::max(busy, host);
   if (most <= 0.0) return 0.0;
   const double a = busy / most, b = host / most;
   const double a2 = a * a, b2 = b * b;
   return most * std::sqrt(std::sqrt(a2 * a2 + b2 * b2));
 }
 
-BlockCost block_cost(const Machine& machine, const Job& job, int tp, bool sequence, int sequences) {
-  return BlockModel(machine, job, tp, sequence, sequences).make();
+BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate) {
+  return block_cost(machine, job, candidate, context_cost(machine, job, candidate));
+}
+
+BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate,
+                     const ContextCost& context) {
+  return BlockModel(machine, job, candidate, context).make();
 }
 
 }  // namespace heddle::planner

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "planner/candidate.h"
+#include "planner/context_cost.h"
 #include "planner/dry_block.h"
 #include "planner/machine.h"
 
@@ -8,17 +9,20 @@ namespace heddle::planner {
 
 /// Seconds of one pass over one block for one micro-batch, by what bounds them.
 struct PassCost {
-  double device = 0;  ///< kernels
-  double comm = 0;    ///< collectives over tp, which nothing hides
-  double host = 0;    ///< launching both
+  double device = 0;   ///< kernels
+  double comm = 0;     ///< collectives over tp, which nothing hides
+  double host = 0;     ///< launching both
+  double context = 0;  ///< what attention waits for other ranks of cp
+
+  double busy() const { return device + comm + context; }
 
   PassCost& operator+=(const PassCost& other);
   /// The host runs ahead of the device or the device waits for it; near equality both happen.
   double seconds() const;
 };
 
-/// What one micro-batch costs on one rank of tp: depends on nothing but (tp, sequence,
-/// micro-batch).
+/// What one micro-batch costs on one rank of tp and cp: depends on nothing of a candidate but tp,
+/// sequence, micro-batch and cp with its method.
 struct BlockCost {
   int tp = 1, sequences = 1;
   bool sequence = false;
@@ -36,6 +40,9 @@ struct BlockCost {
   PassCost whole_embedding, whole_head_forward, whole_head_backward;
 };
 
-BlockCost block_cost(const Machine& machine, const Job& job, int tp, bool sequence, int sequences);
+BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate);
+/// The same where attention over cp was played before.
+BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate,
+                     const ContextCost& context);
 
 }  // namespace heddle::planner

@@ -57,12 +57,16 @@ struct Job {
   }
 };
 
-/// One way to lay a job out: `dp` is said.
+/// One way to lay a job out: `dp` is said, and where cp is above 1, the method.
 struct Candidate : ParallelRequest {
   Recompute recompute = Recompute::none;
   int sequences = 1;  ///< of a micro-batch
 
   int gpus() const { return static_cast<int>(ranks()); }
+  /// Ranks that see other tokens: gradients are summed over them, state is divided among them.
+  int token_ranks() const { return dp * cp; }
+  /// Tokens of a micro-batch that a rank has; the mean, where they cannot be divided evenly.
+  double tokens(const Job& job) const { return static_cast<double>(sequences * job.seq_len) / cp; }
   std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }
 };
 

@@ -53,12 +53,12 @@ double ring_rate(const Machine& machine, const GroupShape& group, const Link& ou
   return outer.bytes_per_s * group.per_server * fraction * (is_crowded ? outer.crowded : 1.0);
 }
 
+}  // namespace
+
 const Link& outer_link(const Machine& machine, const GroupShape& group) {
   return group.servers() == 1 ? machine.links.front()
                               : tier_of(machine, group.servers() * machine.server_size());
 }
-
-}  // namespace
 
 GroupShape group_shape(const Machine& machine, int ranks, int stride) {
   const int fit = std::max(1, machine.server_size() / std::max(1, stride));

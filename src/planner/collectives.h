@@ -12,8 +12,12 @@ struct GroupShape {
   int servers() const { return (ranks + per_server - 1) / per_server; }
 };
 
-/// The group of an axis whose neighbours are `stride` devices apart (tp 1, dp tp, pp tp * dp).
+/// The group of an axis whose neighbours are `stride` devices apart (tp 1, cp and the
+/// ranks of cp and dp together tp, pp tp * cp * dp).
 GroupShape group_shape(const Machine& machine, int ranks, int stride);
+
+/// What carries messages between the members that are farthest from each other.
+const Link& outer_link(const Machine& machine, const GroupShape& group);
 
 /// Bytes that each rank sends when the ring algorithm does `op` on a tensor of `bytes`.
 double ring_wire_bytes(CommOp op, int ranks, double bytes);

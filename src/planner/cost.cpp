@@ -30,15 +30,17 @@ BlockTimes block_times(const BlockCost& block, Recompute recompute) {
   if (recompute == Recompute::full) backward += block.again_full;
   if (recompute == Recompute::selective) backward += block.again_selective;
   times.backward = backward.seconds();
-  const double busy = backward.device + backward.comm;
+  const double busy = backward.busy();
   times.weight_fraction = busy > 0.0 ? block.backward_weight.device / busy : 0.0;
   return times;
 }
 
-/// All-reduces over dp that are no buckets: targets, and loss with norm.
-constexpr double kSmallCalls = 2.0;
+/// All-reduces that are no buckets: targets, and loss with norm, over each axis.
+double small_calls(const Candidate& candidate) {
+  return candidate.dp > 1 && candidate.cp > 1 ? 4.0 : 2.0;
+}
 
-/// The exchange of gradients and parameters over dp.
+/// The exchange of gradients and parameters over dp and cp.
 struct DataParallel {
   double exposed = 0, hidden = 0;
 };
@@ -75,7 +77,7 @@ double bubble_seconds(Pipeline schedule, int pp, int chunks, double microbatches
 double hop_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
                    const BlockCost& block) {
   if (candidate.pp == 1) return 0.0;
-  const int stride = candidate.tp * candidate.dp;
+  const int stride = candidate.tp * candidate.token_ranks();
   const bool splits = block.sequence || (job.stack.splits_messages && candidate.tp > 1);
   const double bytes = block.stride_bytes / (splits ? candidate.tp : 1);
   // The next stage is on another server when this one fills a server, or when the whole pipeline
@@ -96,7 +98,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                            const Split& split, const BlockCost& block, double busy,
                            double microbatches) {
   DataParallel result;
-  if (candidate.dp == 1) return result;
+  if (candidate.token_ranks() == 1) return result;
   const Stack& stack = job.stack;
   const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
                       .has_first = true,
@@ -105,7 +107,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
   const CommCounts counts = RankSizes(job.spec, candidate, block.dry.block_elements(), part)
                                 .on_dp(static_cast<std::int64_t>(microbatches),
                                        stack.parameter_bytes, stack.sent_gradient_bytes());
-  const GroupShape group = group_shape(machine, candidate.dp, candidate.tp);
+  const GroupShape group = group_shape(machine, candidate.token_ranks(), candidate.tp);
   const double blocks = std::max(1.0, split.first);
   double seconds = 0.0;
   if (candidate.zero == 3 && stack.overlaps_gathers && has_table(machine, group)) {
@@ -124,7 +126,8 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
     // bucket of its own, each has the latency of the ring.
     for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather}) {
       seconds += collective_seconds(machine, op, group, payload(counts, op));
-      const double buckets = calls(counts, op) - (op == CommOp::all_reduce ? kSmallCalls : 0.0);
+      const double buckets =
+          calls(counts, op) - (op == CommOp::all_reduce ? small_calls(candidate) : 0.0);
       if (stack.overlaps_gathers && buckets > 1.0) {
         seconds += (buckets - 1.0) * collective_seconds(machine, op, group, 0.0);
       }
@@ -202,16 +205,18 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
 
   // What of the slowest rank's micro-batch is what.
   double comm = block.forward.comm + block.backward_input.comm;
-  double again = 0.0;
+  double again = 0.0, context = block.forward.context + block.backward_input.context;
   if (candidate.recompute == Recompute::full) {
     comm += block.again_full.comm;
+    context += block.again_full.context;
     again = block.again_full.device;
   } else if (candidate.recompute == Recompute::selective) {
     again = block.again_selective.device;
   }
   time.tp = m * (blocks * comm + (end >= inner || p == 1 ? head_f.comm + head_b.comm : 0.0));
   time.recompute = m * blocks * again;
-  time.compute = m * slowest - time.tp;
+  time.cp = m * blocks * context;
+  time.compute = m * slowest - time.tp - time.cp;
 
   const RankTimes mean = rank_times(block, candidate.recompute, std::max(split.most, split.last));
   time.bubble = bubble_seconds(candidate.schedule, candidate.pp, candidate.chunks, m, mean);
@@ -232,14 +237,14 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
   time.dp = dp.exposed + ends_seconds(machine, job, candidate);
   time.dp_hidden = dp.hidden;
   time.step = step_seconds(machine, job, candidate, split, block);
-  // The slowest of dp replicas, each the sum of m micro-batches; and in a pipeline the longest of
-  // all ways through stages and micro-batches.
+  // The slowest of all that see other tokens, each the sum of m micro-batches; and in a pipeline
+  // the longest of all ways through stages and micro-batches.
   const double spread = machine.software.variation;
   time.stragglers = busy * spread *
-                    (std::sqrt(2.0 * std::log(static_cast<double>(candidate.dp)) / m) +
+                    (std::sqrt(2.0 * std::log(static_cast<double>(candidate.token_ranks())) / m) +
                      (p > 1 ? 2.0 * std::sqrt(p / m) / stages : 0.0));
-  time.total =
-      time.compute + time.tp + time.bubble + time.pp + time.dp + time.step + time.stragglers;
+  time.total = time.compute + time.tp + time.cp + time.bubble + time.pp + time.dp + time.step +
+               time.stragglers;
   // Two thirds of the measured steps of many servers lie within 4.4 % of their predictions.
   time.spread = 0.05;
   return time;

@@ -16,6 +16,7 @@ struct TimeEstimate {
   double compute = 0;     ///< kernels and launches of the rank that has most
   double recompute = 0;   ///< of that, what is computed again
   double tp = 0;          ///< collectives over tp: nothing hides them
+  double cp = 0;          ///< what attention waits for other ranks of its sequence
   double bubble = 0;      ///< waiting for other stages
   double pp = 0;          ///< messages between stages that are waited for
   double dp = 0;          ///< exchange of gradients and parameters that is waited for

@@ -5,14 +5,28 @@
 
 #include "model/rank_model.h"
 #include "parallel/padding.h"
+#include "parallel/sequence/context_program.h"
+#include "planner/context_cost.h"
 
 namespace heddle::planner {
 namespace {
 
-/// One of each kind that the model repeats.
-ParallelPlan one_of_each(const ModelSpec& spec, int tp, bool sequence) {
-  const ParallelRequest request{.dp = 1, .tp = tp, .sequence = sequence};
+/// One of each kind that the model repeats, on one rank of tp, and of cp where that counts.
+ParallelPlan one_of_each(const ModelSpec& spec, const Candidate& candidate, int cp) {
+  const ParallelRequest request{
+      .dp = 1, .tp = candidate.tp, .cp = cp, .sequence = candidate.sequence};
   return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}}, false);
+}
+
+/// What the layers say of themselves, all kinds together.
+Cost cost_of(const RankModel& model, const CostShape& shape) {
+  Cost sum;
+  for (const Layer* unit : model.layers) sum += unit->cost(shape);
+  // The communicators end with the mesh.
+  for (auto* calls : {&sum.calls_f, &sum.calls_b}) {
+    for (LayerCall& call : *calls) call.over = nullptr;
+  }
+  return sum;
 }
 
 /// Adds a parameter that lies at `at` in the buffer of a block of this kind.
@@ -37,23 +51,36 @@ double DryBlocks::inner_elements() const {
   return static_cast<double>(sum) / kinds;
 }
 
-DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
-  const ParallelPlan plan = one_of_each(job.spec, tp, sequence);
+CostShape cost_shape(const Job& job, const Candidate& candidate) {
+  CostShape shape{.sequences = candidate.sequences,
+                  .seq_len = job.seq_len,
+                  .dtype = job.stack.compute,
+                  .residual_ranks = candidate.sequence ? candidate.tp : 1};
+  if (candidate.cp == 1) return shape;
+  constexpr int kFirst = 0;
+  shape.context = make_rank_context(context_shape(job, candidate), kFirst);
+  shape.share_tokens = tokens_in(shape.context->plan.held[kFirst]);
+  return shape;
+}
+
+DryBlocks dry_blocks(const Job& job, const Candidate& candidate) {
   Memory memory(Memory::Mode::dry, job.stack.place());
-  const Mesh mesh = Mesh::recorded(plan.mesh, 0);
-  const auto build = [&](bool recomputes) {
+  const auto build = [&](const ParallelPlan& laid_out, const Mesh& on, bool recomputes) {
     return build_rank_model(
         job.spec, {.dtype = job.stack.compute, .positions = 1, .recompute_blocks = recomputes},
-        plan, mesh, ParamStore::Purpose::inference, memory);
+        laid_out, on, ParamStore::Purpose::inference, memory);
   };
-  const RankModel model = build(false), recomputed = build(true);
-  const CostShape shape{.sequences = sequences,
-                        .seq_len = job.seq_len,
-                        .dtype = job.stack.compute,
-                        .residual_ranks = plan.sequence ? tp : 1};
+  // Parameters do not depend on cp, but their padding would.
+  const ParallelPlan plan = one_of_each(job.spec, candidate, 1);
+  const Mesh mesh = Mesh::recorded(plan.mesh, 0);
+  const RankModel model = build(plan, mesh, false);
+  const ParallelPlan shared = one_of_each(job.spec, candidate, candidate.cp);
+  const Mesh ranks = Mesh::recorded(shared.mesh, 0);
+  const CostShape shape = cost_shape(job, candidate);
   DryBlocks sum;
-  for (const Layer* unit : model.layers) sum.cost += unit->cost(shape);
-  for (const Layer* unit : recomputed.layers) sum.recomputed += unit->cost(shape);
+  sum.cost =
+      candidate.cp == 1 ? cost_of(model, shape) : cost_of(build(shared, ranks, false), shape);
+  sum.recomputed = cost_of(build(shared, ranks, true), shape);
   sum.kinds = static_cast<int>(model.layers.size());
   sum.copies = plan.mesh.size(Axis::copy);
   int kind = 0;
@@ -65,11 +92,6 @@ DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences) {
     sum.elements += at;
     at = 0;
     ++kind;
-  }
-  // The communicators end with the mesh.
-  for (Cost* cost : {&sum.cost, &sum.recomputed}) {
-    for (LayerCall& call : cost->calls_f) call.over = nullptr;
-    for (LayerCall& call : cost->calls_b) call.over = nullptr;
   }
   return sum;
 }

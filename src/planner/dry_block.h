@@ -22,7 +22,7 @@ struct DryBlocks {
     std::int64_t holders = 1;
   };
 
-  Cost cost;                  ///< of all kinds together; calls are over tp
+  Cost cost;                  ///< of all kinds together; collectives are over tp, messages over cp
   Cost recomputed;            ///< the same where blocks are recomputed
   std::int64_t elements = 0;  ///< of their parameters, padded as ParamStore does
   int kinds = 1;
@@ -36,7 +36,11 @@ struct DryBlocks {
   double inner_elements() const;
 };
 
-/// Allocates: once per (tp, sequence, micro-batch).
-DryBlocks dry_blocks(const Job& job, int tp, bool sequence, int sequences);
+/// The sizes that costs of layers depend on, for the first rank of cp.
+CostShape cost_shape(const Job& job, const Candidate& candidate);
+
+/// Depends on nothing of the candidate but tp, sequence, micro-batch and cp with its method.
+/// Allocates: once for each of these.
+DryBlocks dry_blocks(const Job& job, const Candidate& candidate);
 
 }  // namespace heddle::planner

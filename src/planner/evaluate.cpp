@@ -59,13 +59,14 @@ double regret_of(const std::vector<const Prediction*>& group) {
 }  // namespace
 
 bool is_simpler(const Candidate& a, const Candidate& b) {
-  return std::tie(a.pp, a.sequences) < std::tie(b.pp, b.sequences);
+  const auto order = [](const Candidate& c) { return std::tuple(c.pp, c.cp > 1, c.sequences); };
+  return order(a) < order(b);
 }
 
 TimeEstimate predict(const Machine& machine, const MeasuredRow& row) {
   const Candidate& plan = row.candidate;
   const Split split = split_blocks(row.job, plan.schedule, plan.pp, plan.chunks);
-  const BlockCost block = block_cost(machine, row.job, plan.tp, plan.sequence, plan.sequences);
+  const BlockCost block = block_cost(machine, row.job, plan);
   return estimate_time(machine, row.job, plan, split, block);
 }
 

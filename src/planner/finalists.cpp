@@ -16,7 +16,7 @@ namespace {
 constexpr double kMostPassesOfAFinalist = 2e5;
 
 auto shape_of(const Candidate& c) {
-  return std::tuple(c.tp, c.pp, c.dp, static_cast<int>(c.schedule), c.chunks, c.sequences,
+  return std::tuple(c.tp, c.cp, c.pp, c.dp, static_cast<int>(c.schedule), c.chunks, c.sequences,
                     c.divides_vocabulary_over_pp());
 }
 
@@ -73,9 +73,8 @@ std::string why_taken(const std::vector<Finalist>& finalists) {
   if (faster == 0) return "";
   return fmt::format(
       "{} faster by up to {:.1f} %: times within {:.0f} % of the fastest are taken as equal, and "
-      "of "
-      "those plans the one with the fewest pipeline ranks, then with the smallest micro-batch, is "
-      "best",
+      "of those plans the one with the fewest pipeline ranks, then without cp, then with the "
+      "smallest micro-batch, is best",
       faster == 1 ? "one plan below is" : fmt::format("{} plans below are", faster),
       100 * (taken.seconds / least - 1), 100 * kTie);
 }
@@ -84,10 +83,12 @@ std::string why_not_taken(const Finalist& other, const Finalist& taken) {
   if (other.seconds >= taken.seconds) return "";
   const Candidate &loser = other.found.candidate, &winner = taken.found.candidate;
   const double percent = 100 * (taken.seconds / other.seconds - 1);
-  return loser.pp != winner.pp
-             ? fmt::format("{:.1f} % faster, but pp {} instead of {}", percent, loser.pp, winner.pp)
-             : fmt::format("{:.1f} % faster, but micro-batch {} instead of {}", percent,
-                           loser.sequences, winner.sequences);
+  const auto but = [&](const char* what, int own, int other_one) {
+    return fmt::format("{:.1f} % faster, but {} {} instead of {}", percent, what, own, other_one);
+  };
+  if (loser.pp != winner.pp) return but("pp", loser.pp, winner.pp);
+  if (loser.cp > 1 && winner.cp == 1) return but("cp", loser.cp, winner.cp);
+  return but("micro-batch", loser.sequences, winner.sequences);
 }
 
 std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner) {
@@ -98,6 +99,7 @@ std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner) {
   std::array parts = {Part{"computation", loser.compute - winner.compute},
                       Part{"collectives over tp", loser.tp - winner.tp},
                       Part{"bubble", loser.bubble - winner.bubble},
+                      Part{"waiting in attention over cp", loser.cp - winner.cp},
                       Part{"messages between stages", loser.pp - winner.pp},
                       Part{"exchange over dp", loser.dp - winner.dp},
                       Part{"optimizer step", loser.step - winner.step},
@@ -112,12 +114,22 @@ std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner) {
   return text.empty() ? "as fast, within the model's error" : text;
 }
 
+namespace {
+
+std::string context_text(const Candidate& plan) {
+  return describe(ContextCost{.method = plan.context, .context_heads = plan.context_heads});
+}
+
+}  // namespace
+
 std::string describe(const Candidate& plan) {
-  std::string text = fmt::format("tp {}, pp {}, dp {}", plan.tp, plan.pp, plan.dp);
+  std::string text = fmt::format("tp {}, ", plan.tp);
+  if (plan.cp > 1) text += fmt::format("cp {} by {}, ", plan.cp, context_text(plan));
+  text += fmt::format("pp {}, dp {}", plan.pp, plan.dp);
   if (plan.pp > 1) text += fmt::format(", {}", name_of(plan.schedule));
   if (plan.chunks > 1) text += fmt::format(" x {}", plan.chunks);
   text += fmt::format(", micro-batch {}", plan.sequences);
-  if (plan.dp > 1) text += fmt::format(", ZeRO {}", plan.zero);
+  if (plan.token_ranks() > 1) text += fmt::format(", ZeRO {}", plan.zero);
   if (plan.sequence) text += ", sequence";
   if (plan.tp > 1 && plan.vocabulary == VocabularyPlacement::replicated)
     text += ", whole vocabulary";

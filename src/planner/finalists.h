@@ -38,7 +38,7 @@ std::string why_not_taken(const Finalist& other, const Finalist& taken);
 /// What makes `loser` slower than `winner`: "bubble +0.41 s, messages between stages +0.20 s".
 std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner);
 
-/// "tp 4, pp 8, dp 16, zb-v, micro-batch 1, ZeRO 1, sequence, recompute".
+/// "tp 4, cp 2 by ring, pp 8, dp 16, zb-v, micro-batch 1, ZeRO 1, sequence, recompute".
 std::string describe(const Candidate& candidate);
 
 }  // namespace heddle::planner

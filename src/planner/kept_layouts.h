@@ -15,7 +15,7 @@ namespace heddle::planner {
 
 /// Of layouts that take and hold the same: only so that the order does not depend on threads.
 inline auto order_of(const Candidate& c) {
-  return std::tuple(c.pp, c.sequences, c.tp, c.zero, c.chunks, static_cast<int>(c.schedule),
+  return std::tuple(c.pp, c.cp, c.sequences, c.tp, c.zero, c.chunks, static_cast<int>(c.schedule),
                     c.sequence, static_cast<int>(c.vocabulary), static_cast<int>(c.recompute));
 }
 

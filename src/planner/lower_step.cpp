@@ -45,6 +45,7 @@ class StepLowering {
     program_.by_rank.resize(count);
     lowered_.tp_in_compute.resize(count, 0.0);
     lowered_.tp_in_work.resize(count, 0.0);
+    lowered_.cp_in_compute.resize(count, 0.0);
     lowered_.traffic.resize(at(ranks_.pp));
     sums_.resize(ranks_.replicas.size() * policy_.sums.size(), kNone);
     add_channels();
@@ -88,7 +89,7 @@ class StepLowering {
     return static_cast<std::uint32_t>(program_.transfers.size()) - 1;
   }
 
-  /// One over dp for every pp rank, and the lanes of every replica.
+  /// One over dp and cp for every pp rank, and the lanes of every replica.
   void add_channels() {
     const int replicas = static_cast<int>(ranks_.replicas.size());
     for (int pp_rank = 0; pp_rank < ranks_.pp; ++pp_rank) {
@@ -119,6 +120,7 @@ class StepLowering {
   void compute(const UnitPass& pass) {
     now_.pending += pass.seconds * now_.scale;
     lowered_.tp_in_compute[at(now_.rank)] += pass.tp * now_.scale;
+    lowered_.cp_in_compute[at(now_.rank)] += pass.cp * now_.scale;
   }
   void work(double seconds) {
     flush();
@@ -133,7 +135,8 @@ class StepLowering {
     out().push_back({Kind::wait, transfer, 0.0});
   }
 
-  // ---- Over dp ----------------------------------------------------------------------------------
+  // ---- Over dp and cp
+  // ----------------------------------------------------------------------------------
 
   /// Begins the next exchange; all replicas have them in the same order. kNone when it is done at
   /// once, as without overlap.
@@ -148,9 +151,9 @@ class StepLowering {
   }
 
   StepProgram::Transfer on_dp(CommOp op, double bytes) {
-    const GroupShape group = group_shape(machine_, plan_.dp, plan_.tp);
+    const GroupShape group = group_shape(machine_, plan_.token_ranks(), plan_.tp);
     return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, op, bytes,
-                                      gather_calls_),
+                                      StepPaths::Joins::context, gather_calls_),
             .channel = now_.pp_rank,
             .needed = static_cast<int>(ranks_.replicas.size()),
             .traffic = Traffic::dp,
@@ -160,9 +163,9 @@ class StepLowering {
 
   /// Of a unit with ZeRO-3, as StepPaths wants them: 0 where whole units were measured.
   static double gather_calls(const Machine& machine, const Job& job, const Candidate& plan) {
-    if (plan.dp == 1 || plan.zero < 3) return 0.0;
-    const bool is_measured =
-        job.stack.overlaps_gathers && has_table(machine, group_shape(machine, plan.dp, plan.tp));
+    if (plan.token_ranks() == 1 || plan.zero < 3) return 0.0;
+    const bool is_measured = job.stack.overlaps_gathers &&
+                             has_table(machine, group_shape(machine, plan.token_ranks(), plan.tp));
     return is_measured ? 0.0 : gathers_per_unit(job.stack);
   }
 
@@ -267,7 +270,7 @@ class StepLowering {
   StepProgram::Transfer on_pp(const StepCall& call) {
     std::vector<int> members;
     for (int pp_rank = 0; pp_rank < ranks_.pp; ++pp_rank) members.push_back(neighbour(pp_rank));
-    const GroupShape group = group_shape(machine_, plan_.pp, plan_.tp * plan_.dp);
+    const GroupShape group = group_shape(machine_, plan_.pp, plan_.tp * plan_.token_ranks());
     const auto bytes = static_cast<double>(call.bytes);
     return {.path = paths_.collective(members, group, call.op, bytes), .needed = plan_.pp};
   }
@@ -347,7 +350,7 @@ class StepLowering {
   std::uint32_t on_lane(const Action& action, CommOp op, double bytes) {
     const int channel =
         first_lane_ + place() * kExchanges + static_cast<int>(action.collective) - 1;
-    const GroupShape group = group_shape(machine_, plan_.pp, plan_.tp * plan_.dp);
+    const GroupShape group = group_shape(machine_, plan_.pp, plan_.tp * plan_.token_ranks());
     return add({.path = paths_.collective(program_.channels[at(channel)].ranks, group, op, bytes),
                 .channel = channel,
                 .needed = has_one_source(action.collective) ? 1 : plan_.pp,
@@ -385,14 +388,14 @@ class StepLowering {
   double slowdown_of(int rank) const {
     double most = 1.0;
     bool is_given = false;
-    for (int i = 0; i < plan_.tp; ++i) {
+    for (int i = 0; i < ranks_.group_size(); ++i) {
       const auto given = options_.stragglers.find(ranks_.device(rank) + i);
       if (given == options_.stragglers.end()) continue;
       most = is_given ? std::max(most, given->second) : given->second;
       is_given = true;
     }
     // The others of its group wait for the slowest; a fast one alone gains nothing.
-    return plan_.tp > 1 ? std::max(1.0, most) : most;
+    return ranks_.group_size() > 1 ? std::max(1.0, most) : most;
   }
 
   void lower_rank(int rank) {

@@ -49,7 +49,7 @@ double iteration_seconds(const Machine& machine, const Job& job, const Shape& ma
 
 MatrixWork matrix_work(const Machine& machine, const Job& job, const Candidate& candidate,
                        const DryBlocks& dry, std::int64_t blocks, const StagePlace& place) {
-  const int dp = candidate.zero > 0 ? candidate.dp : 1, tp = candidate.tp;
+  const int dp = candidate.zero > 0 ? candidate.token_ranks() : 1, tp = candidate.tp;
   MatrixWork work{.ranks = dp * tp, .traffic = {}, .flops = 0, .seconds = 0};
   const int own = (dp > 1 ? place.dp_rank : 0) * tp + place.tp_rank;
   std::int64_t returned = 0;  // elements of this rank's matrices, for all that hold them

@@ -7,7 +7,7 @@
 
 namespace heddle::planner {
 
-/// Where a rank stands among those of its stage.
+/// Where a rank stands among those of its stage; `dp_rank` counts the ranks of cp too, cp faster.
 struct StagePlace {
   int dp_rank = 0, tp_rank = 0;
 };
@@ -15,7 +15,7 @@ struct StagePlace {
 /// What an optimizer that works on whole matrices (Stack::whole_matrices) does in a step on a rank
 /// with so many blocks, beside what every optimizer does.
 struct MatrixWork {
-  int ranks = 1;       ///< of the group that brings matrices together: of tp, and of dp with ZeRO
+  int ranks = 1;  ///< of the group that brings matrices together: of tp, and of dp and cp with ZeRO
   CommCounts traffic;  ///< in that group; nothing for one rank
   double flops = 0;    ///< of this rank's Newton-Schulz iterations
   double seconds = 0;  ///< of both, on the machine

@@ -128,7 +128,7 @@ MeasuredRow read_row(const Line& line) {
 bool fits(const MeasuredRow& row, const Machine& machine) {
   const Candidate& plan = row.candidate;
   const Split split = split_blocks(row.job, plan.schedule, plan.pp, plan.chunks);
-  const auto kept = activations(row.job, plan.tp, plan.sequence, plan.sequences);
+  const auto kept = activations(row.job, plan);
   return estimate_memory(machine, row.job, plan, split, kept).total() <=
          machine.device.memory_bytes;
 }

@@ -6,15 +6,15 @@
 #include "model/cut_stages.h"
 #include "model/parallel_plan.h"
 #include "parallel/schedule/make_schedule.h"
-#include "planner/dry_block.h"
 
 namespace heddle::planner {
 namespace {
 
-Activations of_megatron(const Job& job, int tp, bool sequence, int sequences) {
+Activations of_megatron(const Job& job, const Candidate& candidate, const DryBlocks& dry) {
+  const int tp = candidate.tp, sequences = candidate.sequences;
   const auto bytes = [&](Recompute recompute) {
-    return megatron_layer_bytes(job.spec, static_cast<double>(job.seq_len), sequences, tp, sequence,
-                                recompute);
+    return megatron_layer_bytes(job.spec, static_cast<double>(job.seq_len), sequences, tp,
+                                candidate.sequence, recompute);
   };
   const double tokens = static_cast<double>(sequences * job.seq_len);
   return {.kept_none = bytes(Recompute::none),
@@ -23,17 +23,16 @@ Activations of_megatron(const Job& job, int tp, bool sequence, int sequences) {
           .waiting = kWaitingWeight * bytes(Recompute::selective),
           .working = bytes(Recompute::none),
           .head = 10.0 * tokens * static_cast<double>(job.spec.vocab) / tp,
-          .block_elements = dry_blocks(job, tp, sequence, sequences).block_elements()};
+          .block_elements = dry.block_elements()};
 }
 
-Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
+Activations of_layers(const Job& job, const Candidate& candidate, const DryBlocks& dry) {
+  const int tp = candidate.tp;
   const double e = job.stack.element_bytes();
-  const double tokens = static_cast<double>(sequences * job.seq_len),
-               width = static_cast<double>(job.spec.hidden);
-  const DryBlocks dry = dry_blocks(job, tp, sequence, sequences);
+  const double tokens = candidate.tokens(job), width = static_cast<double>(job.spec.hidden);
   const double kept = static_cast<double>(dry.cost.saved_bytes) / dry.kinds,
                dear = static_cast<double>(dry.cost.dear_bytes) / dry.kinds;
-  const double residual = tokens * width * e / (sequence && tp > 1 ? tp : 1);
+  const double residual = tokens * width * e / (candidate.sequence && tp > 1 ? tp : 1);
   // Until the gradients of its weights are made a linear keeps its input and its output's gradient.
   double waiting = 0.0;
   for (const auto& [rows, in, out] : dry.cost.products) waiting += rows * (in + out) * e;
@@ -50,6 +49,7 @@ Activations of_layers(const Job& job, int tp, bool sequence, int sequences) {
           .waiting = waiting / dry.kinds,
           .working = static_cast<double>(dry.recomputed.moment_bytes) + tokens * width * e +
                      2.0 * residual,
+          .messages = static_cast<double>(dry.cost.working_bytes),
           .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * residual,
           .block_elements = dry.block_elements(),
           .inner_elements = dry.inner_elements()};
@@ -157,9 +157,13 @@ double megatron_layer_bytes(const ModelSpec& spec, double seq_len, double sequen
   return sbh * (sequence ? (10.0 + divided) / tp : 10.0 + divided / tp);
 }
 
-Activations activations(const Job& job, int tp, bool sequence, int sequences) {
-  return job.stack.stores_scores ? of_megatron(job, tp, sequence, sequences)
-                                 : of_layers(job, tp, sequence, sequences);
+Activations activations(const Job& job, const Candidate& candidate, const DryBlocks& dry) {
+  return job.stack.stores_scores ? of_megatron(job, candidate, dry)
+                                 : of_layers(job, candidate, dry);
+}
+
+Activations activations(const Job& job, const Candidate& candidate) {
+  return activations(job, candidate, dry_blocks(job, candidate));
 }
 
 namespace {
@@ -176,7 +180,7 @@ class RankMemory {
     const RankSizes sizes(job_.spec, candidate_, kept_.block_elements, part);
     const Stack& stack = job_.stack;
     const double unit = sizes.largest_unit_elements();
-    const int zero = candidate_.dp > 1 ? candidate_.zero : 0;
+    const int zero = candidate_.token_ranks() > 1 ? candidate_.zero : 0;
     MemoryEstimate memory;
     // Two units are gathered at a time, and two have all their gradients.
     memory.parameters =
@@ -209,7 +213,8 @@ class RankMemory {
 
   /// Of the block or head that is being computed.
   double of_one(const RankPart& part) const {
-    const double working = candidate_.recompute == Recompute::full ? kept_.working : 0.0;
+    const double working =
+        kept_.messages + (candidate_.recompute == Recompute::full ? kept_.working : 0.0);
     const bool has_head = part.has_last || candidate_.divides_vocabulary_over_pp();
     return has_head ? std::max(working, kept_.head) : working;
   }
@@ -264,7 +269,7 @@ std::vector<MemoryEstimate> memory_by_rank(const Machine& machine, const Job& jo
                                    : std::min<std::int64_t>(microbatches, 4 * candidate.pp));
   const auto parts = parts_by_rank(job, schedule, candidate.vocabulary);
   const auto flying = in_flight_by_rank(schedule);
-  const Activations kept = activations(job, candidate.tp, candidate.sequence, candidate.sequences);
+  const Activations kept = activations(job, candidate);
   const RankMemory memory(machine, job, candidate, kept);
   std::vector<MemoryEstimate> all;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {

@@ -4,6 +4,7 @@
 
 #include "parallel/schedule/schedule.h"
 #include "planner/candidate.h"
+#include "planner/dry_block.h"
 #include "planner/machine.h"
 #include "planner/rank_sizes.h"
 
@@ -50,7 +51,8 @@ struct Activations {
   double kept_none = 0, kept_selective = 0, kept_full = 0;
   double waiting = 0;  ///< between the two halves of backward, when they are apart
   double working = 0;  ///< of the block that is being computed: what is never more than one block's
-  double head = 0;     ///< logits and what is made of them
+  double messages = 0;                            ///< of its attention over cp
+  double head = 0;                                ///< logits and what is made of them
   double block_elements = 0, inner_elements = 0;  ///< of parameters, and of inner matrices
 
   double kept(Recompute recompute) const {
@@ -61,8 +63,9 @@ struct Activations {
 };
 
 /// For Heddle from the layers' own `cost`, for Megatron by the formulas of Korthikanti et al.
-/// Allocates: once per (tp, sequence, micro-batch).
-Activations activations(const Job& job, int tp, bool sequence, int sequences);
+Activations activations(const Job& job, const Candidate& candidate, const DryBlocks& dry);
+/// The same for blocks that are made for it. Allocates.
+Activations activations(const Job& job, const Candidate& candidate);
 
 /// Korthikanti et al. 2022: bytes that a layer of Megatron keeps, s b h (34 + 5 a s / h) and its
 /// variants. Selective recomputation drops the scores.

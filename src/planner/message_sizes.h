@@ -43,7 +43,7 @@ struct MessageSizes {
 
 /// What one rank counts in a step, by group as the runtime's report names them.
 struct TrafficBySize {
-  MessageSizes tp, dp, pp, copies, ends, lanes;
+  MessageSizes tp, cp, dp, pp, copies, ends, lanes;
 
   /// The sizes of the group that makes the call.
   MessageSizes& of(const StepCall& call) {
@@ -51,6 +51,7 @@ struct TrafficBySize {
     if (call.on == StepCall::On::lanes) return lanes;
     if (call.axes.contains(Axis::tp)) return tp;
     if (call.axes.contains(Axis::copy)) return copies;
+    if (call.axes == AxisSet{Axis::cp}) return cp;
     return call.axes.contains(Axis::pp) ? pp : dp;
   }
 
@@ -58,6 +59,7 @@ struct TrafficBySize {
   template <class Visit>
   void visit(const Visit& visit) const {
     visit("tp", tp);
+    visit("cp", cp);
     visit("dp", dp);
     visit("pp", pp);
     visit("tp copies", copies);
@@ -66,6 +68,7 @@ struct TrafficBySize {
   }
   TrafficBySize& operator+=(const TrafficBySize& other) {
     tp += other.tp;
+    cp += other.cp;
     dp += other.dp;
     pp += other.pp;
     copies += other.copies;

@@ -50,6 +50,23 @@ std::string figures(const PlanReport& report) {
   return html + "</dl>\n";
 }
 
+/// How attention over cp could be shared, the way that was taken first.
+std::string methods_table(const std::vector<ContextCost>& methods) {
+  if (methods.empty()) return "";
+  std::string html =
+      "<div class=\"scroll\"><table class=\"close\"><tr><th>Attention shared by</th><th "
+      "class=\"n\">In a block</th><th class=\"n\">Of it waiting</th><th class=\"n\">Sent</th></tr>";
+  for (const ContextCost& cost : methods) {
+    put(html,
+        "<tr{}><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td "
+        "class=\"n\">{}</td></tr>",
+        &cost == &methods.front() ? " class=\"chosen\"" : "", describe(cost),
+        seconds_text(cost.seconds), seconds_text(cost.exposed_f + cost.exposed_b),
+        format_bytes(static_cast<double>(cost.sent_bytes)));
+  }
+  return html + "</table></div>";
+}
+
 std::string choice_section(const PlanReport& report) {
   std::string html = "<section id=\"plan\"><h2>The plan</h2>";
   put(html, "<p class=\"say\"><b>{}</b>.",
@@ -57,13 +74,18 @@ std::string choice_section(const PlanReport& report) {
   if (const std::string why = why_taken(report.plans); !why.empty()) {
     put(html, " Taken although {}.", escape_html(why));
   }
+  if (const std::string why = why_context(report); !why.empty()) {
+    put(html, " Ranks share sequences (cp): {}.", escape_html(why));
+  }
   if (report.mapping) {
     put(html, " Servers in the order {}: messages and gradients take {} instead of {}.",
         fmt::join(report.mapping->placement.servers, " "),
         seconds_text(report.mapping->placement.seconds),
         seconds_text(report.mapping->in_order_seconds));
   }
-  put(html, "</p><details><summary>As sections of a run file</summary><pre>{}</pre></details>",
+  html += "</p>";
+  html += methods_table(report.methods);
+  put(html, "<details><summary>As sections of a run file</summary><pre>{}</pre></details>",
       escape_html(plan_toml(report)));
   return html + "</section>\n";
 }
@@ -78,23 +100,28 @@ struct AxisTime {
   double exposed, hidden;
 };
 
+/// Gradients are exchanged over cp too.
+const char* replicas_name(const Candidate& mesh) { return mesh.cp > 1 ? "dp and cp" : "dp"; }
+
 /// As simulated, or by the closed form where the step was too long for that.
 std::vector<AxisTime> axis_times(const Finalist& plan) {
   const Candidate& mesh = plan.found.candidate;
   const TimeEstimate& time = plan.found.time;
   if (!plan.is_simulated) {
     return {{"tp", mesh.tp, time.tp, 0.0},
+            {"cp", mesh.cp, time.cp, 0.0},
             {"pp", mesh.pp, time.pp, 0.0},
-            {"dp", mesh.dp, time.dp, time.dp_hidden}};
+            {replicas_name(mesh), mesh.token_ranks(), time.dp, time.dp_hidden}};
   }
   const StepTimes& times = plan.times;
   const auto sum = [](const auto& by_traffic, Traffic one, Traffic other) {
     return by_traffic[static_cast<std::size_t>(one)] + by_traffic[static_cast<std::size_t>(other)];
   };
   return {{"tp", mesh.tp, times.tp, 0.0},
+          {"cp", mesh.cp, times.cp, 0.0},
           {"pp", mesh.pp, sum(times.exposed, Traffic::pp, Traffic::lanes),
            sum(times.hidden, Traffic::pp, Traffic::lanes)},
-          {"dp", mesh.dp, sum(times.exposed, Traffic::dp, Traffic::ends),
+          {replicas_name(mesh), mesh.token_ranks(), sum(times.exposed, Traffic::dp, Traffic::ends),
            sum(times.hidden, Traffic::dp, Traffic::ends)}};
 }
 
@@ -103,6 +130,7 @@ observe::StackedBars time_bars(const PlanReport& report) {
                                       {"computed again", 'b'},
                                       {"bubble", 'g'},
                                       {"tp", 'c'},
+                                      {"cp", 'i'},
                                       {"pp", 'e'},
                                       {"dp", 'd'},
                                       {"optimizer", 'f'},
@@ -119,8 +147,8 @@ observe::StackedBars time_bars(const PlanReport& report) {
         {.name = fmt::format("{}", i + 1),
          .parts = {compute - time.recompute, time.recompute,
                    is_simulated ? plan.times.bubble : time.bubble, axes[0].exposed, axes[1].exposed,
-                   axes[2].exposed, is_simulated ? plan.times.optimizer : time.step,
-                   time.stragglers},
+                   axes[2].exposed, axes[3].exposed,
+                   is_simulated ? plan.times.optimizer : time.step, time.stragglers},
          .total = seconds_text(plan.seconds)});
   }
   return bars;
@@ -142,7 +170,8 @@ std::string plans_section(const PlanReport& report) {
       "<div class=\"scroll\"><table class=\"close\"><tr><th></th><th>Plan</th><th "
       "class=\"n\">Step</th><th "
       "class=\"n\">MFU</th><th class=\"n\">Memory</th><th class=\"n\">Bubble</th><th "
-      "class=\"n\">tp</th><th class=\"n\">pp</th><th class=\"n\">dp</th></tr>";
+      "class=\"n\">tp</th><th class=\"n\">cp</th><th class=\"n\">pp</th><th "
+      "class=\"n\">dp</th></tr>";
   for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
     const std::string why = why_not_taken(plan, report.plans.front());
@@ -160,7 +189,7 @@ std::string plans_section(const PlanReport& report) {
   }
   return html +
          "</table></div><p class=\"note\">Below a time, the interval in which two runs in "
-         "three lie. tp, pp, dp: what is waited for on that axis.</p></section>\n";
+         "three lie. tp, cp, pp, dp: what is waited for on that axis.</p></section>\n";
 }
 
 std::string near_misses_section(const PlanReport& report) {
@@ -294,7 +323,7 @@ std::string size_name(int bucket) {
 
 /// What messages of a size carry together, and how many they are.
 std::string sizes_html(const TrafficBySize& traffic) {
-  constexpr std::array<char, 6> kColours = {'c', 'd', 'e', 'h', 'f', 'a'};
+  constexpr std::array<char, 7> kColours = {'c', 'i', 'd', 'e', 'h', 'f', 'a'};
   observe::StackedBars bars{
       .parts = {}, .rows = {}, .format = [](double bytes) { return format_bytes(bytes); }};
   std::vector<const MessageSizes*> axes;
@@ -337,6 +366,14 @@ std::string traffic_table(const std::vector<AxisTraffic>& traffic) {
   return html + "</table></div></details>";
 }
 
+/// Messages over cp are attention's; what else travels there is gradients and parameters.
+bool is_of(const AxisTraffic& row, std::string_view axis) {
+  const bool is_message = row.operation == "send" || row.operation == "recv";
+  if (axis == "cp") return row.axis == "cp" && is_message;
+  if (!axis.starts_with("dp")) return row.axis.starts_with(axis);
+  return row.axis == "dp" || row.axis == "several axes" || (row.axis == "cp" && !is_message);
+}
+
 std::string communication_section(const PlanReport& report, const SimulatedStep* step) {
   const Finalist& plan = report.plans.front();
   const auto traffic = traffic_of(report, plan.found.candidate);
@@ -353,7 +390,7 @@ std::string communication_section(const PlanReport& report, const SimulatedStep*
     if (ranks == 1) continue;
     std::int64_t bytes = 0;
     for (const AxisTraffic& row : traffic) {
-      if (row.axis.starts_with(axis)) bytes += row.payload_bytes;
+      if (is_of(row, axis)) bytes += row.payload_bytes;
     }
     bars.rows.push_back({.name = fmt::format("{} over {}", axis, ranks),
                          .parts = {exposed, hidden},

@@ -16,8 +16,7 @@ double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
   const Machine at_work = machine.at_work(candidate.gpus());
   const Split split =
       split_blocks(job, candidate.schedule, candidate.pp, candidate.chunks, candidate.vocabulary);
-  const BlockCost block =
-      block_cost(at_work, job, candidate.tp, candidate.sequence, candidate.sequences);
+  const BlockCost block = block_cost(at_work, job, candidate);
   Found found{.candidate = candidate, .time = {}, .memory = {}};
   found.time = estimate_time(at_work, job, candidate, split, block);
   return simulate_plan(at_work, job, found).seconds;

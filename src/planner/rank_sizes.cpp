@@ -11,7 +11,7 @@ RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double b
                      const RankPart& part)
     : spec_(spec),
       candidate_(candidate),
-      zero_(candidate.dp == 1 ? 0 : candidate.zero),
+      zero_(candidate.token_ranks() == 1 ? 0 : candidate.zero),
       is_tied_here_(spec.tied_embeddings && candidate.pp == 1) {
   const bool is_divided = candidate.divides_vocabulary_over_pp();
   const std::int64_t tables = (part.has_first ? 1 : 0) + (part.has_last && !is_tied_here_ ? 1 : 0);
@@ -23,7 +23,7 @@ RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double b
 }
 
 RankSizes::Unit RankSizes::unit(std::int64_t elements, std::int64_t times) const {
-  return {padded(elements, kParameterAlignment * candidate_.dp), times};
+  return {padded(elements, kParameterAlignment * candidate_.token_ranks()), times};
 }
 
 std::int64_t RankSizes::table_elements() const {
@@ -38,14 +38,15 @@ std::int64_t RankSizes::table_elements() const {
 
 double RankSizes::held_elements(int from_zero) const {
   std::int64_t elements = 0;
-  const std::int64_t parts = zero_ >= from_zero ? candidate_.dp : 1;
+  const std::int64_t parts = zero_ >= from_zero ? candidate_.token_ranks() : 1;
   for (const Unit& unit : units_) elements += unit.times * (unit.elements / parts);
   return static_cast<double>(elements);
 }
 
 double RankSizes::held_inner_elements(double inner_elements) const {
   const Unit& blocks = units_.front();
-  const double held = static_cast<double>(blocks.elements) / (zero_ > 0 ? candidate_.dp : 1);
+  const double held =
+      static_cast<double>(blocks.elements) / (zero_ > 0 ? candidate_.token_ranks() : 1);
   return static_cast<double>(blocks.times) * std::min(held, inner_elements);
 }
 
@@ -63,9 +64,10 @@ CommCounts RankSizes::on_dp(std::int64_t microbatches, double element_bytes,
     entry.calls += calls;
     entry.payload_bytes += calls * static_cast<std::int64_t>(bytes_each);
   };
-  if (candidate_.dp == 1) return counts;
-  add(CommOp::all_reduce, 1, 8);   // the number of targets
-  add(CommOp::all_reduce, 1, 16);  // loss and norm
+  if (candidate_.token_ranks() == 1) return counts;
+  const std::int64_t axes = (candidate_.dp > 1 ? 1 : 0) + (candidate_.cp > 1 ? 1 : 0);
+  add(CommOp::all_reduce, axes, 8);   // the number of targets
+  add(CommOp::all_reduce, axes, 16);  // loss and norm
   for (const auto& [elements, times] : units_) {
     const double values = element_bytes * static_cast<double>(elements),
                  gradients = gradient_bytes * static_cast<double>(elements);

@@ -15,9 +15,9 @@ struct RankPart {
   bool has_first = false, has_norm = false, has_last = false;
 };
 
-/// What a rank holds and exchanges over dp, by closed formulas for the search: units as ParamStore
-/// makes them, the mean block for every block. Allocates nothing. Tests hold it against the list of
-/// a step (tell_step).
+/// What a rank holds and exchanges over dp and cp, by closed formulas for the search: units as
+/// ParamStore makes them, the mean block for every block. Allocates nothing. Tests hold it against
+/// the list of a step (tell_step).
 class RankSizes {
  public:
   /// `block_elements` as DryBlocks has them.
@@ -27,8 +27,8 @@ class RankSizes {
   /// Elements of this rank's parameters with padding; where ZeRO is at least `from_zero`, its share
   /// of them.
   double held_elements(int from_zero) const;
-  /// Of the inner matrices of its blocks, which lie first in their units, what the first rank of dp
-  /// keeps optimizer state for.
+  /// Of the inner matrices of its blocks, which lie first in their units, what the first rank of
+  /// those keeps optimizer state for.
   double held_inner_elements(double inner_elements) const;
   /// Of the largest unit: what ZeRO-3 has gathered at a time.
   double largest_unit_elements() const;

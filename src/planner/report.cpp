@@ -22,10 +22,11 @@ std::string devices_hint(const PlanReport& report) {
   const Job& job = report.job;
   const double wanted = std::ceil(report.options.gpus * report.result.smallest.memory.total() /
                                   report.result.limit_bytes);
-  const double most = static_cast<double>(job.spec.heads * job.spec.layers * job.batch);
+  const double most = static_cast<double>(job.spec.heads * job.spec.layers * job.batch) *
+                      static_cast<double>(most_context(job));
   if (wanted <= most) {
     return fmt::format(
-        "every tp, pp, ZeRO stage, micro-batch and recomputation was tried: use about {:.0f} "
+        "every tp, cp, pp, ZeRO stage, micro-batch and recomputation was tried: use about {:.0f} "
         "devices, shorter sequences, or a smaller --margin",
         wanted);
   }
@@ -87,7 +88,8 @@ void add_near_misses(PlanReport& report) {
   for (const Found& found : report.result.by_mesh) {
     if (static_cast<int>(report.near_misses.size()) == kNearMisses) break;
     const Candidate& other = found.candidate;
-    if (other.tp == winner.candidate.tp && other.pp == winner.candidate.pp) continue;
+    const Candidate& taken = winner.candidate;
+    if (other.tp == taken.tp && other.cp == taken.cp && other.pp == taken.pp) continue;
     report.near_misses.push_back({found, why_missed(report, found)});
   }
 }
@@ -106,7 +108,7 @@ void add_mapping(PlanReport& report) {
   }
   if (plan.pp == 1 || servers % plan.pp != 0) return;
   const Job& job = report.job;
-  const BlockCost block = block_cost(machine, job, plan.tp, plan.sequence, plan.sequences);
+  const BlockCost block = block_cost(machine, job, plan);
   const PlacementProblem problem{.bytes_per_s = machine.pairs,
                                  .stages = plan.pp,
                                  .message_bytes = block.stride_bytes,
@@ -137,15 +139,19 @@ std::string winner_text(const PlanReport& report) {
       format_count(report.tokens_per_step() / best.seconds),
       100 * model_flops_utilization(report, best.seconds));
   text += fmt::format(
-      "  of this     computation {:.3g} s ({:.3g} again), bubble {:.3g} s, tp {:.3g} s, pp {:.3g} "
-      "s, "
-      "dp {:.3g} s ({:.3g} more are hidden), optimizer {:.3g} s, slowest rank {:.3g} s\n",
-      time.compute, time.recompute, time.bubble, time.tp, time.pp, time.dp, time.dp_hidden,
+      "  of this     computation {:.3g} s ({:.3g} again), bubble {:.3g} s, tp {:.3g} s, {}pp "
+      "{:.3g} s, dp {:.3g} s ({:.3g} more are hidden), optimizer {:.3g} s, slowest rank {:.3g} s\n",
+      time.compute, time.recompute, time.bubble, time.tp,
+      time.cp > 0.0 ? fmt::format("cp {:.3g} s, ", time.cp) : "", time.pp, time.dp, time.dp_hidden,
       time.step, time.stragglers);
   const MemoryEstimate& memory = best.found.memory;
   text += fmt::format("  fullest rank {}: {}\n", format_bytes(memory.total()), parts_text(memory));
   if (const std::string why = why_taken(report.plans); !why.empty()) {
     text += fmt::format("  taken       although {}\n", why);
+  }
+  if (const std::string why = why_context(report); !why.empty()) {
+    text += fmt::format("  cp          {}\n  method      in the attention of a block, {}\n", why,
+                        why_method(report.methods));
   }
   if (report.mapping) {
     text += fmt::format("  servers     {} (messages and gradients {:.3g} s, in order {:.3g} s)\n",
@@ -158,16 +164,34 @@ std::string winner_text(const PlanReport& report) {
 // ---- JSON ---------------------------------------------------------------------------------------
 
 JsonValue candidate_json(const Candidate& plan) {
-  return {{"tp", plan.tp},
-          {"pp", plan.pp},
-          {"dp", plan.dp},
-          {"schedule", name_of(plan.schedule)},
-          {"chunks", plan.chunks},
-          {"microbatch", plan.sequences},
-          {"zero", plan.zero},
-          {"sequence", plan.sequence},
-          {"vocabulary", name_of(plan.vocabulary)},
-          {"recompute", plan.recompute == Recompute::full ? "block" : "none"}};
+  JsonValue json = {{"tp", plan.tp},
+                    {"cp", plan.cp},
+                    {"pp", plan.pp},
+                    {"dp", plan.dp},
+                    {"schedule", name_of(plan.schedule)},
+                    {"chunks", plan.chunks},
+                    {"microbatch", plan.sequences},
+                    {"zero", plan.zero},
+                    {"sequence", plan.sequence},
+                    {"vocabulary", name_of(plan.vocabulary)},
+                    {"recompute", plan.recompute == Recompute::full ? "block" : "none"}};
+  if (plan.cp > 1) {
+    json["context"] = name_of(plan.context);
+    json["context_heads"] = plan.context_heads;
+  }
+  return json;
+}
+
+JsonValue methods_json(const std::vector<ContextCost>& methods) {
+  JsonValue json = JsonValue::array();
+  for (const ContextCost& cost : methods) {
+    json.push_back({{"context", name_of(cost.method)},
+                    {"context_heads", cost.context_heads},
+                    {"seconds", cost.seconds},
+                    {"exposed_seconds", cost.exposed_f + cost.exposed_b},
+                    {"sent_bytes", cost.sent_bytes}});
+  }
+  return json;
 }
 
 JsonValue memory_json(const MemoryEstimate& memory) {
@@ -178,11 +202,11 @@ JsonValue memory_json(const MemoryEstimate& memory) {
 }
 
 JsonValue time_json(const TimeEstimate& time) {
-  return {{"computation", time.compute},    {"recomputation", time.recompute},
-          {"bubble", time.bubble},          {"tp_exposed", time.tp},
-          {"pp_exposed", time.pp},          {"dp_exposed", time.dp},
-          {"dp_hidden", time.dp_hidden},    {"optimizer", time.step},
-          {"slowest_rank", time.stragglers}};
+  return {{"computation", time.compute}, {"recomputation", time.recompute},
+          {"bubble", time.bubble},       {"tp_exposed", time.tp},
+          {"cp_exposed", time.cp},       {"pp_exposed", time.pp},
+          {"dp_exposed", time.dp},       {"dp_hidden", time.dp_hidden},
+          {"optimizer", time.step},      {"slowest_rank", time.stragglers}};
 }
 
 JsonValue communication_json(const PlanReport& report, const Candidate& plan) {
@@ -218,6 +242,20 @@ JsonValue finalist_json(const PlanReport& report, const Finalist& plan) {
 
 }  // namespace
 
+std::string why_context(const PlanReport& report) {
+  const Found& taken = report.plans.front().found;
+  if (taken.candidate.cp == 1) return "";
+  const auto& by_mesh = report.result.by_mesh;
+  const auto whole =
+      std::ranges::find_if(by_mesh, [](const Found& found) { return found.candidate.cp == 1; });
+  if (whole == by_mesh.end()) return "no layout fits whose ranks have whole sequences";
+  const double times = whole->time.total / taken.time.total;
+  return fmt::format(
+      "the fastest layout whose ranks have whole sequences takes {:.3g} s by the formula, {:.2f} "
+      "times as long ({})",
+      whole->time.total, times, describe(whole->candidate));
+}
+
 double model_flops_utilization(const PlanReport& report, double seconds) {
   const Job& job = report.job;
   const double flops = training_flops_per_token(job.spec, job.seq_len) * report.tokens_per_step();
@@ -228,10 +266,8 @@ double model_flops_utilization(const PlanReport& report, double seconds) {
 std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& plan) {
   const Job& job = report.job;
   const Schedule schedule = step_schedule(plan, plan.microbatches(job));
-  const StepUnits units =
-      step_units(report.machine, job, plan,
-                 block_cost(report.machine, job, plan.tp, plan.sequence, plan.sequences),
-                 schedule.rank_of_stage);
+  const StepUnits units = step_units(report.machine, job, plan,
+                                     block_cost(report.machine, job, plan), schedule.rank_of_stage);
   MeshTraffic traffic =
       step_traffic(schedule, 0, units.ranks.front().units, {}, units.mesh, units.sizes);
   traffic.groups += units.ranks.front().matrices.traffic;
@@ -258,6 +294,7 @@ PlanReport make_report(const std::string& model, const Machine& given, const Job
                     .plans = {},
                     .near_misses = {},
                     .advice = {},
+                    .methods = {},
                     .mapping = {}};
   const auto start = std::chrono::steady_clock::now();
   report.result = search(machine, job, options);
@@ -266,7 +303,9 @@ PlanReport make_report(const std::string& model, const Machine& given, const Job
   if (report.result.best.empty()) refuse_too_large(report);
   report.plans = choose_finalists(machine, job, report.result, kFinalists);
   add_near_misses(report);
-  report.advice = shape_advice(machine, job, report.plans.front().found.candidate);
+  const Candidate& taken = report.plans.front().found.candidate;
+  if (taken.cp > 1) report.methods = compare_methods(machine, job, taken);
+  report.advice = shape_advice(machine, job, taken);
   add_mapping(report);
   return report;
 }
@@ -325,6 +364,10 @@ JsonValue report_json(const PlanReport& report) {
     miss["reason"] = reason;
     json["near_misses"].push_back(miss);
   }
+  if (const std::string why = why_context(report); !why.empty()) {
+    json["why_cp"] = why;
+    json["context_methods"] = methods_json(report.methods);
+  }
   if (report.mapping) {
     json["servers"] = {{"order", report.mapping->placement.servers},
                        {"seconds", report.mapping->placement.seconds},
@@ -333,6 +376,17 @@ JsonValue report_json(const PlanReport& report) {
   return json;
 }
 
+namespace {
+
+std::string context_toml(const Candidate& plan) {
+  if (plan.cp == 1) return "";
+  std::string text = fmt::format("cp = {}\ncontext = \"{}\"\n", plan.cp, name_of(plan.context));
+  if (plan.context_heads > 0) text += fmt::format("context_heads = {}\n", plan.context_heads);
+  return text;
+}
+
+}  // namespace
+
 std::string plan_toml(const PlanReport& report) {
   const Candidate& plan = report.plans.front().found.candidate;
   const Updates updates = report.job.stack.updates;
@@ -340,13 +394,13 @@ std::string plan_toml(const PlanReport& report) {
       "# {} on {} x {}: {:.3g} s a step predicted.\n\n[data]\nseq_len = {}\n\n[train]\n"
       "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n{}[parallel]\ndp = {}\ntp = "
       "{}\n"
-      "pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = \"{}\"\n",
+      "{}pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = \"{}\"\n",
       report.model, report.options.gpus, report.machine.device.name, report.plans.front().seconds,
       report.job.seq_len, report.job.batch * report.job.seq_len, plan.sequences,
       plan.recompute == Recompute::full ? "block" : "none",
       updates == Updates::adamw ? "" : fmt::format("[optim]\nname = \"{}\"\n\n", name_of(updates)),
-      plan.dp, plan.tp, plan.pp, plan.zero, plan.sequence, name_of(plan.schedule), plan.chunks,
-      name_of(plan.vocabulary));
+      plan.dp, plan.tp, context_toml(plan), plan.pp, plan.zero, plan.sequence,
+      name_of(plan.schedule), plan.chunks, name_of(plan.vocabulary));
 }
 
 }  // namespace heddle::planner

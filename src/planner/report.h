@@ -34,7 +34,8 @@ struct PlanReport {
   std::vector<Finalist> plans;  ///< the one to take first, then by time
   std::vector<NearMiss> near_misses;
   std::vector<std::string> advice;
-  std::optional<Mapping> mapping;  ///< where the machine file has measured pairs
+  std::vector<ContextCost> methods;  ///< of the plan to take, where cp is above 1
+  std::optional<Mapping> mapping;    ///< where the machine file has measured pairs
 
   double tokens_per_step() const { return static_cast<double>(job.batch * job.seq_len); }
 };
@@ -43,6 +44,9 @@ struct PlanReport {
 /// smallest layout needs, and about how many devices would do.
 PlanReport make_report(const std::string& model, const Machine& machine, const Job& job,
                        const SearchOptions& options);
+
+/// Why the plan to take shares sequences: "nothing fits without it"; empty where cp is 1.
+std::string why_context(const PlanReport& report);
 
 /// Model FLOPs over what the devices could do in the time.
 double model_flops_utilization(const PlanReport& report, double seconds);

@@ -48,9 +48,14 @@ std::vector<int> divisors(std::int64_t of, std::int64_t most) {
   return all;
 }
 
+/// Sequences from which on ranks share them also when that is not the only way.
+constexpr std::int64_t kLongSequence = 16384;
+/// Fewer tokens keep no device busy; and more ranks for one sequence wait for each other too often.
+constexpr std::int64_t kLeastTokens = 1024, kMostContext = 64;
+
 class Search {
  public:
-  Search(const Machine& machine, const Job& job, const SearchOptions& options)
+  Search(const Machine& machine, const Job& job, const SearchOptions& options, bool divides)
       : machine_(machine),
         job_(job),
         options_(options),
@@ -58,6 +63,7 @@ class Search {
     for (const int tp : divisors(options.gpus, job.spec.heads)) {
       if (refuse_tp(job.spec, tp).empty()) tps_.push_back(tp);
     }
+    cps_ = divisors(options.gpus, divides ? most_context(job) : 1);
     pps_ = divisors(options.gpus, job.spec.layers);
     for (const int pp : pps_) shapes_.push_back(shapes_of(pp));
     add_parts();
@@ -66,8 +72,7 @@ class Search {
   SearchResult run() {
     const int threads = std::max(1, options_.threads);
     std::vector<Partial> partials;
-    for (int i = 0; i < threads; ++i)
-      partials.emplace_back(options_.keep, tps_.size() * pps_.size());
+    for (int i = 0; i < threads; ++i) partials.emplace_back(options_.keep, meshes());
     std::vector<std::exception_ptr> failures(partials.size());
     const auto guarded = [&](std::size_t i) {
       try {
@@ -88,13 +93,13 @@ class Search {
   }
 
  private:
-  /// What one thread does at a time: everything with these three.
+  /// What one thread does at a time: everything with these.
   struct Part {
-    std::size_t tp;  ///< index
-    int tp_ranks;
-    bool sequence;
+    std::size_t tp, cp;  ///< indices
     int sequences;
   };
+
+  std::size_t meshes() const { return tps_.size() * cps_.size() * pps_.size(); }
 
   std::vector<PipelineShape> shapes_of(int pp) const {
     std::vector<PipelineShape> shapes;
@@ -121,10 +126,12 @@ class Search {
   }
 
   void add_parts() {
-    for (std::size_t i = 0; i < tps_.size(); ++i) {
-      for (const int sequences : divisors(job_.batch, kMostSequences)) {
-        parts_.push_back({i, tps_[i], false, sequences});
-        if (tps_[i] > 1) parts_.push_back({i, tps_[i], true, sequences});
+    for (std::size_t tp = 0; tp < tps_.size(); ++tp) {
+      for (std::size_t cp = 0; cp < cps_.size(); ++cp) {
+        if (options_.gpus % (std::int64_t{tps_[tp]} * cps_[cp]) != 0) continue;
+        for (const int sequences : divisors(cps_[cp] == 1 ? job_.batch : 1, kMostSequences)) {
+          parts_.push_back({tp, cp, sequences});
+        }
       }
     }
   }
@@ -140,25 +147,36 @@ class Search {
   }
 
   void evaluate_part(const Part& part, Partial& partial) const {
-    const BlockCost block =
-        block_cost(machine_, job_, part.tp_ranks, part.sequence, part.sequences);
-    const Activations kept = activations(job_, part.tp_ranks, part.sequence, part.sequences);
+    Candidate common{{.tp = tps_[part.tp], .cp = cps_[part.cp]}, Recompute::none, part.sequences};
+    ContextCost context;
+    if (common.cp > 1) {
+      context = compare_methods(machine_, job_, common).front();
+      common.context = context.method;
+      common.context_heads = context.context_heads;
+    }
+    for (const bool sequence : {false, true}) {
+      if (sequence && common.tp == 1) break;
+      common.sequence = sequence;
+      evaluate_meshes(part, common, block_cost(machine_, job_, common, context), partial);
+    }
+  }
+
+  void evaluate_meshes(const Part& part, const Candidate& common, const BlockCost& block,
+                       Partial& partial) const {
+    const Activations kept = activations(job_, common, block.dry);
     for (std::size_t i = 0; i < pps_.size(); ++i) {
-      const int pp = pps_[i];
-      if (options_.gpus % (part.tp_ranks * pp) != 0) continue;
-      const int dp = options_.gpus / part.tp_ranks / pp;
+      const int pp = pps_[i], ranks = common.tp * common.cp;
+      if (options_.gpus % (ranks * pp) != 0) continue;
+      const int dp = options_.gpus / ranks / pp;
       if (job_.batch % (static_cast<std::int64_t>(dp) * part.sequences) != 0) continue;
-      const std::size_t mesh = part.tp * pps_.size() + i;
+      const std::size_t mesh = (part.tp * cps_.size() + part.cp) * pps_.size() + i;
       for (const PipelineShape& shape : shapes_[i]) {
-        Candidate candidate{{.dp = dp,
-                             .tp = part.tp_ranks,
-                             .pp = pp,
-                             .sequence = part.sequence,
-                             .schedule = shape.schedule,
-                             .chunks = shape.chunks,
-                             .vocabulary = shape.vocabulary},
-                            Recompute::none,
-                            part.sequences};
+        Candidate candidate = common;
+        candidate.dp = dp;
+        candidate.pp = pp;
+        candidate.schedule = shape.schedule;
+        candidate.chunks = shape.chunks;
+        candidate.vocabulary = shape.vocabulary;
         evaluate_options(candidate, shape.split, block, kept, mesh, partial);
       }
     }
@@ -169,7 +187,7 @@ class Search {
                         const Activations& kept, std::size_t mesh, Partial& partial) const {
     const bool may_replicate =
         candidate.tp > 1 && candidate.vocabulary == VocabularyPlacement::tensor;
-    const int vocabularies = may_replicate ? 2 : 1, zeros = candidate.dp > 1 ? 4 : 1;
+    const int vocabularies = may_replicate ? 2 : 1, zeros = candidate.token_ranks() > 1 ? 4 : 1;
     for (int vocabulary = 0; vocabulary < vocabularies; ++vocabulary) {
       if (vocabulary == 1) candidate.vocabulary = VocabularyPlacement::replicated;
       for (candidate.zero = 0; candidate.zero < zeros; ++candidate.zero) {
@@ -195,7 +213,7 @@ class Search {
 
   SearchResult joined(const std::vector<Partial>& partials) const {
     SearchResult result;
-    Partial all(options_.keep, tps_.size() * pps_.size());
+    Partial all(options_.keep, meshes());
     for (const Partial& partial : partials) {
       for (const Found& found : partial.best.unordered()) all.best.add(found);
       all.by_mesh.add(partial.by_mesh);
@@ -206,7 +224,6 @@ class Search {
       result.evaluated += partial.evaluated;
       result.fitting += partial.fitting;
     }
-    if (result.evaluated == 0) refuse_batch();
     result.best = all.best.unordered();
     std::sort(result.best.begin(), result.best.end(), is_faster);
     result.by_mesh = all.by_mesh.sorted();
@@ -222,20 +239,13 @@ class Search {
     return result;
   }
 
-  [[noreturn]] void refuse_batch() const {
-    throw Error(ErrorCode::usage,
-                fmt::format("no layout of {} GPUs divides a batch of {} sequences of {} tokens",
-                            options_.gpus, job_.batch, job_.seq_len),
-                "choose a number of GPUs and --batch-tokens that have more factors in common");
-  }
-
   static constexpr std::int64_t kMostSequences = 64;
 
   const Machine& machine_;
   const Job& job_;
   const SearchOptions& options_;
   const double limit_;
-  std::vector<int> tps_, pps_;
+  std::vector<int> tps_, cps_, pps_;
   std::vector<std::vector<PipelineShape>> shapes_;  // by pp
   std::vector<Part> parts_;
   std::atomic<std::size_t> next_{0};
@@ -244,8 +254,22 @@ class Search {
 
 }  // namespace
 
+int most_context(const Job& job) {
+  if (job.stack.stores_scores) return 1;  // of whole sequences
+  return static_cast<int>(std::clamp<std::int64_t>(job.seq_len / kLeastTokens, 1, kMostContext));
+}
+
 SearchResult search(const Machine& machine, const Job& job, const SearchOptions& options) {
-  return Search(machine, job, options).run();
+  const bool is_long = job.seq_len >= kLongSequence;
+  SearchResult result = Search(machine, job, options, is_long).run();
+  if (result.best.empty() && !is_long && most_context(job) > 1) {
+    result = Search(machine, job, options, true).run();
+  }
+  if (result.evaluated > 0) return result;
+  throw Error(ErrorCode::usage,
+              fmt::format("no layout of {} GPUs divides a batch of {} sequences of {} tokens",
+                          options.gpus, job.batch, job.seq_len),
+              "choose a number of GPUs and --batch-tokens that have more factors in common");
 }
 
 }  // namespace heddle::planner

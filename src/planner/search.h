@@ -31,8 +31,8 @@ struct CloudPoint {
 
 struct SearchResult {
   std::vector<Found> best;       ///< plans that fit, fastest first
-  std::vector<Found> by_mesh;    ///< the fastest that fits for every (tp, pp), fastest first
-  std::vector<Found> too_large;  ///< faster than the fastest that fits, but too large: by (tp, pp)
+  std::vector<Found> by_mesh;    ///< the fastest that fits for every (tp, cp, pp), fastest first
+  std::vector<Found> too_large;  ///< faster than the fastest that fits, but too large: likewise
   Found smallest;                ///< the one that needs least memory
   /// Of all layouts, also those that do not fit: no other needs less memory and time. Ascending in
   /// memory, falling in time; of those that need the same memory within 3 % the fastest.
@@ -43,9 +43,15 @@ struct SearchResult {
   double limit_bytes = 0;  ///< of the device's memory, less the margin
 };
 
-/// Evaluates every layout of the job on `gpus` devices: tp, pp, dp, schedule, chunks, micro-batch,
-/// ZeRO, sequence, vocabulary and recomputation. The result does not depend on the number of
-/// threads. Error(usage) when no layout exists (a batch that no number of replicas divides).
+/// The most ranks that a sequence of the job is divided over.
+int most_context(const Job& job);
+
+/// Evaluates every layout of the job on `gpus` devices: tp, cp, pp, dp, schedule, chunks,
+/// micro-batch, ZeRO, sequence, vocabulary and recomputation. Ranks share sequences (cp) that are
+/// long, or where nothing else fits; then a micro-batch is one sequence, since dp divides several,
+/// and attention is shared by the method that compare_methods takes. The result does not depend on
+/// the number of threads. Error(usage) when no layout exists (a batch that no number of replicas
+/// divides).
 SearchResult search(const Machine& machine, const Job& job, const SearchOptions& options);
 
 }  // namespace heddle::planner

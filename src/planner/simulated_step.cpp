@@ -45,11 +45,13 @@ void check(const Candidate& plan, const StepOptions& options, const Schedule& sc
 /// Those that may differ from each other, and one of the others.
 PlayedRanks played_ranks(const Machine& machine, const Candidate& plan,
                          const StepOptions& options) {
-  PlayedRanks ranks{.tp = plan.tp, .pp = plan.pp, .dp = plan.dp, .replicas = {}};
+  PlayedRanks ranks{.tp = plan.tp, .pp = plan.pp, .dp = plan.dp, .cp = plan.cp, .replicas = {}};
   const bool all_differ =
       options.variation > 0.0 || options.topology != nullptr || !machine.pairs.empty();
   std::set<int> slow;
-  for (const auto& [device, factor] : options.stragglers) slow.insert(device / plan.tp % plan.dp);
+  for (const auto& [device, factor] : options.stragglers) {
+    slow.insert(device / ranks.group_size() % plan.dp);
+  }
   bool has_plain = false;
   for (int replica = 0; replica < plan.dp; ++replica) {
     const bool is_plain = !all_differ && !slow.contains(replica);
@@ -131,7 +133,8 @@ class Result {
     const PlayedStep::Rank& rank = played_.ranks[at];
     StepTimes times;
     times.tp = lowered_.tp_in_compute[at] + lowered_.tp_in_work[at];
-    times.compute = rank.busy - lowered_.tp_in_compute[at];
+    times.cp = lowered_.cp_in_compute[at];
+    times.compute = rank.busy - lowered_.tp_in_compute[at] - times.cp;
     times.optimizer = rank.work - lowered_.tp_in_work[at];
     times.bubble = rank.bubble + (played_.seconds - rank.end);
     times.exposed = rank.exposed;
@@ -144,6 +147,7 @@ class Result {
   static void add(StepTimes& to, const StepTimes& from, double weight) {
     to.compute += weight * from.compute;
     to.tp += weight * from.tp;
+    to.cp += weight * from.cp;
     to.bubble += weight * from.bubble;
     to.optimizer += weight * from.optimizer;
     for (std::size_t i = 0; i < to.exposed.size(); ++i) {
@@ -219,13 +223,14 @@ class Result {
 }  // namespace
 
 double StepTimes::sum() const {
-  return compute + tp + bubble + optimizer + std::accumulate(exposed.begin(), exposed.end(), 0.0);
+  return compute + tp + cp + bubble + optimizer +
+         std::accumulate(exposed.begin(), exposed.end(), 0.0);
 }
 
 double simulated_passes(const Machine& machine, const Job& job, const Candidate& plan,
                         const StepOptions& options) {
   const double stages = plan.pp * (is_v_shaped(plan.schedule) ? 2.0 : plan.chunks);
-  const bool is_cut = plan.dp > 1 && plan.zero >= 2;
+  const bool is_cut = plan.token_ranks() > 1 && plan.zero >= 2;
   return static_cast<double>(plan.microbatches(job)) *
          (is_cut ? static_cast<double>(job.spec.layers) + stages : stages) *
          static_cast<double>(played_ranks(machine, plan, options).replicas.size());
@@ -248,7 +253,7 @@ SimulatedStep simulate_step(const Machine& machine, const Job& job, const Candid
   const Schedule& schedule = options.schedule == nullptr ? own : *options.schedule;
   check(plan, options, schedule, microbatches);
   const PlayedRanks ranks = played_ranks(machine, plan, options);
-  const BlockCost block = block_cost(machine, job, plan.tp, plan.sequence, plan.sequences);
+  const BlockCost block = block_cost(machine, job, plan);
   const LoweredStep lowered = lower_step(machine, job, plan, schedule, block, ranks, options);
   const PlayedStep played = play_step(
       lowered.program, options.topology == nullptr ? 0.0 : kTopologyTolerance, options.progress);

@@ -18,11 +18,11 @@
 namespace heddle::planner {
 
 struct StepOptions {
-  /// By device: how many times as long its computations take. Devices count tp fastest, then dp,
-  /// then pp.
+  /// By device: how many times as long its computations take. Devices count tp fastest, then cp,
+  /// dp and pp.
   std::map<int, double> stragglers = {};
-  /// Relative standard deviation of every computation, drawn for every tp group of its own; 0:
-  /// none.
+  /// Relative standard deviation of every computation, drawn for every group of tp and cp of its
+  /// own; 0: none.
   double variation = 0.0;
   std::uint64_t seed = 0;
   /// Which server of Machine::pairs stands at each place; empty: in order.
@@ -43,6 +43,7 @@ struct StepOptions {
 struct StepTimes {
   double compute = 0;  ///< kernels and launches
   double tp = 0;       ///< collectives over tp, which nothing hides
+  double cp = 0;       ///< what attention waits for other ranks of its sequence
   double bubble = 0;   ///< waiting for ranks that are not there yet, and at the end
   double optimizer = 0;
   std::array<double, kTraffics> exposed = {};  ///< transfers that are waited for, by Traffic
@@ -55,7 +56,7 @@ struct StepTimes {
 
 /// What became of one optimizer step.
 struct SimulatedStep {
-  /// A rank that was played: the first device of its tp group.
+  /// A rank that was played: the first device of its group of tp and cp.
   struct Rank {
     int device = 0;
     int pp_rank = 0, replica = 0;

@@ -14,7 +14,7 @@ StepPaths::StepPaths(const Machine& machine, const PlayedRanks& ranks, const Ste
       options_(options),
       tiers_(static_cast<int>(machine.links.size())),
       capacities_(static_cast<std::size_t>(ranks.count() * tiers_ * 2), 1.0) {
-  const int devices = ranks.tp * ranks.pp * ranks.dp;
+  const int devices = ranks.group_size() * ranks.pp * ranks.dp;
   if (options.topology != nullptr) {
     if (tiers_ == 1) {
       throw Error(ErrorCode::usage,
@@ -123,7 +123,7 @@ int StepPaths::message(int from, int to, double bytes, double extra_seconds) {
   const double rate = pair_rate(source, destination).value_or(used.bytes_per_s * used.message);
   StepProgram::Path path{.latency_seconds = used.latency_s + extra_seconds};
   if (is_through_topology(tier)) {
-    for (int i = 0; i < ranks_.tp; ++i) {
+    for (int i = 0; i < ranks_.group_size(); ++i) {
       add_flow(path, source + i, destination + i, bytes * used.bytes_per_s / rate);
     }
   } else {
@@ -135,7 +135,7 @@ int StepPaths::message(int from, int to, double bytes, double extra_seconds) {
 }
 
 int StepPaths::collective(const std::vector<int>& members, const GroupShape& group, CommOp op,
-                          double bytes, double gathers) {
+                          double bytes, Joins joins, double gathers) {
   const auto [known, is_new] = collectives_.try_emplace({members, op, bytes}, 0);
   if (!is_new) return known->second;
   const int tier = tier_of_group(group);
@@ -147,12 +147,15 @@ int StepPaths::collective(const std::vector<int>& members, const GroupShape& gro
   StepProgram::Path path{.latency_seconds = alone(0.0)};
   double seconds = alone(bytes) - path.latency_seconds;
   std::vector<int> devices;
-  for (const int rank : members) devices.push_back(ranks_.device(rank));
+  const int joined = joins == Joins::context ? ranks_.cp : 1;
+  for (const int rank : members) {
+    for (int i = 0; i < joined; ++i) devices.push_back(ranks_.device(rank) + i * ranks_.tp);
+  }
   if (const double pair = slowest_pair(devices); pair > 0.0) {
     seconds *= used.bytes_per_s * used.collective / pair;
   }
   if (is_through_topology(tier)) {
-    for (int i = 0; i < ranks_.tp; ++i) {
+    for (int i = 0; i < ranks_.group_size() / joined; ++i) {
       add_ring(path, devices, seconds * used.bytes_per_s);
       for (int& device : devices) ++device;
     }

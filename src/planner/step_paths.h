@@ -10,17 +10,18 @@
 
 namespace heddle::planner {
 
-/// The tp groups that are played, and where their devices stand. Numbered replica by replica, pp
-/// ranks ascending.
+/// The groups of devices that are played, and where they stand: those of tp and cp, which wait for
+/// each other in every block, are one. Numbered replica by replica, pp ranks ascending.
 struct PlayedRanks {
-  int tp = 1, pp = 1, dp = 1;
+  int tp = 1, pp = 1, dp = 1, cp = 1;
   std::vector<int> replicas;  ///< of dp, ascending; those that are left out are like the first
 
   int count() const { return static_cast<int>(replicas.size()) * pp; }
   int pp_rank(int rank) const { return rank % pp; }
   int replica(int rank) const { return replicas[static_cast<std::size_t>(rank / pp)]; }
-  /// The group's device on the first rank of tp; the others follow.
-  int device(int rank) const { return (pp_rank(rank) * dp + replica(rank)) * tp; }
+  int group_size() const { return tp * cp; }
+  /// The group's first device; the others follow, tp fastest.
+  int device(int rank) const { return (pp_rank(rank) * dp + replica(rank)) * group_size(); }
 };
 
 /// Works out what transfers between played ranks take, and which links: those of the machine's
@@ -32,11 +33,14 @@ class StepPaths {
 
   /// A message of `bytes` from every device of a group to its counterpart, `extra_seconds` later.
   int message(int from, int to, double bytes, double extra_seconds);
-  /// A collective on tensors of `bytes`, among the devices of `members` that have the same rank of
-  /// tp; there may be more members than are played. `gathers` above 0: it is ZeRO-3's, in so many
-  /// calls, at the speed that the machine has for them.
+  /// Whom of each member's group a collective joins: those of one rank of tp and cp, or all ranks
+  /// of cp of one rank of tp.
+  enum class Joins : std::uint8_t { one, context };
+  /// A collective on tensors of `bytes` among devices of `members`; there may be more members than
+  /// are played. `gathers` above 0: it is ZeRO-3's, in so many calls, at the speed that the machine
+  /// has for them.
   int collective(const std::vector<int>& members, const GroupShape& group, CommOp op, double bytes,
-                 double gathers = 0.0);
+                 Joins joins = Joins::one, double gathers = 0.0);
 
   /// Both are the program's.
   std::vector<double> take_capacities() { return std::move(capacities_); }

@@ -12,8 +12,9 @@ namespace heddle::planner {
 namespace {
 
 UnitPass pass_of(const PassCost& cost, double fraction = 1.0) {
-  const double seconds = fraction * cost.seconds(), busy = cost.device + cost.comm;
-  return {seconds, busy > 0.0 ? seconds * cost.comm / busy : 0.0};
+  const double seconds = fraction * cost.seconds(), busy = cost.busy();
+  if (busy <= 0.0) return {seconds};
+  return {seconds, seconds * cost.comm / busy, seconds * cost.context / busy};
 }
 
 /// Which units each stage has: cut by cost, or as many blocks for each.
@@ -41,6 +42,7 @@ class UnitBuilder {
         job_(job),
         candidate_(plan),
         block_(block),
+        shape_(cost_shape(job, plan)),
         plan_(lay_out(job.spec, plan, rank_of_stage, units_of_stages(job, plan, rank_of_stage),
                       job.stack.whole_matrices())) {}
 
@@ -66,7 +68,7 @@ class UnitBuilder {
   }
 
   CallSizes sizes() const {
-    const std::int64_t tokens = candidate_.sequences * job_.seq_len, hidden = job_.spec.hidden;
+    const std::int64_t tokens = shape_.tokens(), hidden = job_.spec.hidden;
     const std::int64_t share = tokens_per_rank(tokens, candidate_.tp);
     const Stack& stack = job_.stack;
     const auto element = static_cast<std::int64_t>(stack.parameter_bytes);
@@ -81,7 +83,7 @@ class UnitBuilder {
   /// The rank's part of the model, without memory.
   StepRank rank_at(int pp_rank) const {
     Memory memory(Memory::Mode::dry, job_.stack.place());
-    const int first = pp_rank * plan_.mesh.size({Axis::dp, Axis::tp});
+    const int first = pp_rank * plan_.mesh.size(kStageAxes);
     const Mesh mesh = Mesh::recorded(plan_.mesh, first);
     const BuildOptions options{.dtype = job_.stack.compute,
                                .positions = 1,
@@ -89,9 +91,7 @@ class UnitBuilder {
                                .loss_chunk = job_.loss_chunk()};
     RankModel model =
         build_rank_model(job_.spec, options, plan_, mesh, ParamStore::Purpose::inference, memory);
-    add_layer_calls(
-        model, mesh,
-        {.sequences = candidate_.sequences, .seq_len = job_.seq_len, .dtype = job_.stack.compute});
+    add_layer_calls(model, mesh, shape_);
     StepRank rank;
     rank.units = std::move(model.units);
     for (std::size_t unit = 0; unit < model.labels.size(); ++unit) {
@@ -152,15 +152,17 @@ class UnitBuilder {
     back += block_.backward_weight;
     if (candidate_.recompute == Recompute::full) back += block_.again_full;
     if (candidate_.recompute == Recompute::selective) back += block_.again_selective;
-    return {.f = pass_of(block_.forward),
-            .b = {times.b, std::min(times.b, pass_of(back).tp)},
-            .w = {times.w, 0.0}};
+    return {
+        .f = pass_of(block_.forward),
+        .b = {times.b, std::min(times.b, pass_of(back).tp), std::min(times.b, pass_of(back).cp)},
+        .w = {times.w, 0.0}};
   }
 
   const Machine& machine_;
   const Job& job_;
   const Candidate& candidate_;
   const BlockCost& block_;
+  const CostShape shape_;
   const ParallelPlan plan_;
 };
 
@@ -172,6 +174,7 @@ UnitTimes StepRank::of_stage(int stage) const {
   const auto add = [](UnitPass& to, const UnitPass& pass) {
     to.seconds += pass.seconds;
     to.tp += pass.tp;
+    to.cp += pass.cp;
   };
   for (int unit = first; unit < first + count; ++unit) {
     const UnitTimes& own = times[static_cast<std::size_t>(unit)];

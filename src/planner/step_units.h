@@ -9,9 +9,10 @@
 
 namespace heddle::planner {
 
-/// Seconds of one pass of one micro-batch; `tp` of them are collectives over tp.
+/// Seconds of one pass of one micro-batch; `tp` of them are collectives over tp, `cp` waiting in
+/// attention over cp.
 struct UnitPass {
-  double seconds = 0, tp = 0;
+  double seconds = 0, tp = 0, cp = 0;
 };
 
 /// Of a vocabulary that is divided over the pipeline: f of the head is the pass S, b is T.

@@ -78,7 +78,7 @@ class ContextPlayer {
         .peer = message.peer,
         .bytes = static_cast<double>(bytes_of(traffic_of(message, shape_), times_.sizes))};
     played.begin = std::max({free_[from], free_[to], sending_until_[from], receiving_until_[to]});
-    played.end = played.begin + played.bytes * times_.byte;
+    played.end = played.begin + times_.seconds(static_cast<int>(from), message.peer, played.bytes);
     sending_until_[from] = receiving_until_[to] = played.end;
     moving[from].emplace_back(played.begin, played.end);
     moving[to].emplace_back(played.begin, played.end);

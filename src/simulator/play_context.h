@@ -12,6 +12,16 @@ struct ContextTimes {
   double byte = 0.0;      ///< on a rank's link, which sends and receives at the same time
   double backward = 2.5;  ///< of a pair, over forward: 10 FLOPs for 4
   ElementBytes sizes = {};
+  double message = 0.0;  ///< of each, however short, beside its bytes
+  /// So many neighbours are near each other (in a server): what messages between them take. 0:
+  /// nobody is.
+  int near_ranks = 0;
+  double near_byte = 0.0, near_message = 0.0;
+
+  double seconds(int from, int to, double bytes) const {
+    const bool is_near = near_ranks > 0 && from / near_ranks == to / near_ranks;
+    return is_near ? near_message + bytes * near_byte : message + bytes * byte;
+  }
 };
 
 /// A message on its way; the sender has it in its list.

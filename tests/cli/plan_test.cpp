@@ -50,6 +50,23 @@ TEST(Plan, WritesSectionsThatARunFileTakes) {
   EXPECT_NE(printed.out.find("1 steps of 8192 tokens"), std::string::npos) << printed.out;
 }
 
+TEST(Plan, OfLongSequencesSharesThemSaysWhyAndCanBeSimulated) {
+  const TestFiles files;
+  const Outcome outcome = run_heddle(
+      plan("llama3-8b", "64", "4194304", {"--seq", "1048576", "--out", files.at("plan.toml")}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {", cp ", "  cp          ", "  method      ", " waits "}) {
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << "\n" << outcome.out;
+  }
+  const Outcome played = run_heddle({"simulate", "step", "--model", "llama3-8b", "--system",
+                                     system_file(), "--plan", files.at("plan.toml"), "--json"});
+  ASSERT_EQ(played.status, 0) << played.err;
+  const Json step = parse_json(played.out, "stdout");
+  EXPECT_EQ(step.at("gpus"), 64);
+  EXPECT_NE(step.at("plan").get<std::string>().find(", cp "), std::string::npos);
+  EXPECT_GT(step.at("seconds").at("cp"), 0.0);
+}
+
 TEST(Plan, WritesAPageThatNeedsNothingElse) {
   const TestFiles files;
   const Outcome outcome =

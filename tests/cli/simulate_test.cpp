@@ -221,6 +221,10 @@ TEST(SimulateStep, RefusesWhatCannotBePlayed) {
     return simulate_step(words);
   };
   expect_refusal({"simulate", "step"}, 2, {"--model"});
+  expect_refusal(simulate_step({"--cp", "2", "--stack", "megatron", "--batch-tokens", "65536"}), 2,
+                 {"megatron", "parallel.cp = 2", "--stack heddle"});
+  expect_refusal(simulate_step({"--cp", "3", "--context", "ulysses", "--batch-tokens", "65536"}), 2,
+                 {"ulysses", "cp = 3"});
   expect_refusal(simulate_step({"--gpus", "8"}), 2, {"--batch-tokens"});
   expect_refusal(with({"--tp", "3"}), 2, {"tp 3", "8 ranks"});
   expect_refusal(with({"--tp", "two"}), 2, {"parallel.tp"});

@@ -180,10 +180,9 @@ TEST_P(OptimizersOnMeshes, HoldAndExchangeWhatThePlannersFormulasSay) {
           << spec.family << " rank " << rank;
       CommCounts exchanged = step.traffic.groups;
       for (const Axis axis : {Axis::dp, Axis::tp}) exchanged += step.traffic.on(axis);
-      const auto work = planner::matrix_work(
-          machine, job, candidate,
-          planner::dry_blocks(job, candidate.tp, candidate.sequence, candidate.sequences),
-          part.blocks, {dp_rank, tp_rank});
+      const auto work =
+          planner::matrix_work(machine, job, candidate, planner::dry_blocks(job, candidate),
+                               part.blocks, {dp_rank, tp_rank});
       EXPECT_EQ(text(exchanged), text(is_muon ? work.traffic : CommCounts{}))
           << spec.family << " rank " << rank;
     }

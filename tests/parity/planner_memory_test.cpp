@@ -45,8 +45,7 @@ double estimated_bytes(const ModelSpec& spec, const MeshCase& mesh, const BatchS
       static_cast<int>(batch.sequences)};
   const auto split = planner::split_blocks(job, candidate.schedule, candidate.pp, candidate.chunks,
                                            candidate.vocabulary);
-  const auto kept =
-      planner::activations(job, candidate.tp, candidate.sequence, candidate.sequences);
+  const auto kept = planner::activations(job, candidate);
   return planner::estimate_memory({}, job, candidate, split, kept).total();
 }
 

@@ -120,9 +120,7 @@ TEST_P(MeshGrid, TellsTheStepThatRuns) {
     const planner::Candidate candidate = candidate_of(GetParam());
     const ParallelPlan plan = MeshGrid::plan(spec);
     const planner::StepUnits planned = planner::step_units(
-        machine, job, candidate,
-        planner::block_cost(machine, job, candidate.tp, candidate.sequence, candidate.sequences),
-        plan.rank_of_stage);
+        machine, job, candidate, planner::block_cost(machine, job, candidate), plan.rank_of_stage);
     for (int pp_rank = 0; pp_rank < candidate.pp; ++pp_rank) {
       SCOPED_TRACE(fmt::format("pp rank {}", pp_rank));
       RankUnits units = planned.ranks[static_cast<std::size_t>(pp_rank)].units;

@@ -60,7 +60,7 @@ TEST(Memory, ShrinksWithZeroAsTheFormulasSay) {
   const double whole = static_cast<double>(job.spec.parameter_count());
   const auto per_parameter = [&](int zero) {
     const Candidate plan{{.dp = 8, .zero = zero}};
-    const auto memory = estimate_memory(machine, job, plan, split, activations(job, 1, false, 1));
+    const auto memory = estimate_memory(machine, job, plan, split, activations(job, plan));
     return (memory.parameters + memory.gradients + memory.optimizer) / whole;
   };
   EXPECT_NEAR(per_parameter(0), 18.0, 0.02);
@@ -98,7 +98,7 @@ TEST(Memory, OfTheWorstRankIsTheMostOfAllRanks) {
                               .vocabulary = vocabulary}};
         const Split split = split_blocks(job, schedule, pp, chunks, vocabulary);
         const double worst =
-            estimate_memory(machine, job, plan, split, activations(job, 8, true, 1)).total();
+            estimate_memory(machine, job, plan, split, activations(job, plan)).total();
         const auto by_rank = memory_by_rank(machine, job, plan);
         ASSERT_EQ(by_rank.size(), static_cast<std::size_t>(pp));
         double most = 0.0;

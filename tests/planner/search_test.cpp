@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "model/registry.h"
 #include "planner/advice.h"
 #include "planner/measured_rows.h"
 #include "planner/plan_page.h"
@@ -13,8 +14,8 @@
 namespace heddle::planner {
 namespace {
 
-// The search makes and copies hundreds of thousands a second.
-static_assert(sizeof(Candidate) <= 48 && std::is_trivially_copyable_v<Candidate>);
+// The search makes and copies hundreds of thousands a second: one cache line each.
+static_assert(sizeof(Candidate) <= 64 && std::is_trivially_copyable_v<Candidate>);
 
 Machine system(const std::string& name) {
   return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml");
@@ -51,6 +52,74 @@ TEST(Search, OfALargeModelFindsPlansThatFitFastestFirst) {
     EXPECT_GT(found.memory.total(), result.limit_bytes);
     EXPECT_LT(found.time.total, result.best.front().time.total);
   }
+}
+
+Job llama_job(std::int64_t seq_len, std::int64_t batch) {
+  return {
+      .spec = read_model_spec(std::string(HEDDLE_SOURCE_DIR) + "/configs/models/llama3-8b.json"),
+      .seq_len = seq_len,
+      .batch = batch,
+      .stack = Stack::heddle(DType::bf16)};
+}
+
+TEST(Search, SharesSequencesOfAMillionTokensAndSaysByWhichMethod) {
+  const Machine machine = system("h200-hgx-ndr");
+  const Job job = llama_job(1 << 20, 4);
+  const PlanReport report = make_report("llama3-8b", machine, job, {.gpus = 64});
+  const Candidate& best = report.plans.front().found.candidate;
+  EXPECT_GT(best.cp, 1);
+  for (const Found& found : report.result.by_mesh) {
+    const Candidate& plan = found.candidate;
+    EXPECT_EQ(plan.tp * plan.cp * plan.pp * plan.dp, 64);
+    if (plan.cp == 1) continue;
+    EXPECT_NE(plan.context, ContextMethod::automatic);
+    EXPECT_EQ(plan.sequences, 1);
+    EXPECT_GE(job.seq_len / plan.cp, 1024);
+  }
+  // What a layout costs is what one that is made for it alone says.
+  const Found& fastest = report.result.best.front();
+  const Candidate& plan = fastest.candidate;
+  const Split split = split_blocks(job, plan.schedule, plan.pp, plan.chunks, plan.vocabulary);
+  EXPECT_DOUBLE_EQ(estimate_time(machine, job, plan, split, block_cost(machine, job, plan)).total,
+                   fastest.time.total);
+  EXPECT_GT(report.methods.size(), 3u);
+  EXPECT_EQ(report.methods.front().method, best.context);
+  const std::string text = report_text(report);
+  EXPECT_NE(text.find(why_method(report.methods)), std::string::npos) << text;
+  EXPECT_NE(text.find(why_context(report)), std::string::npos) << text;
+  EXPECT_NE(plan_toml(report).find("context = \""), std::string::npos) << plan_toml(report);
+  const Json json = Json::parse(report_json(report).dump(0));
+  EXPECT_EQ(json.at("plans")[0].at("cp"), best.cp);
+  EXPECT_EQ(json.at("context_methods").size(), report.methods.size());
+  EXPECT_NE(plan_page(report).find("Attention shared by"), std::string::npos);
+}
+
+TEST(Search, SharesSequencesThatFitInNoOtherWay) {
+  // Four heads: tp alone cannot divide activations far enough.
+  Job job = llama_job(1 << 22, 1);
+  job.spec.heads = job.spec.kv_heads = 4;
+  const PlanReport report = make_report("m", system("h200-hgx-ndr"), job, {.gpus = 64});
+  for (const Found& found : report.result.by_mesh) EXPECT_GT(found.candidate.cp, 1);
+  EXPECT_NE(why_context(report).find("no layout fits"), std::string::npos) << why_context(report);
+}
+
+TEST(Search, LeavesShortSequencesWhole) {
+  for (const std::int64_t seq_len : {2048, 8192}) {
+    const PlanReport report =
+        make_report("m", system("h200-hgx-ndr"), llama_job(seq_len, 512), {.gpus = 64});
+    for (const Found& found : report.result.by_mesh) EXPECT_EQ(found.candidate.cp, 1);
+    EXPECT_TRUE(report.methods.empty());
+    EXPECT_EQ(plan_toml(report).find("cp ="), std::string::npos);
+  }
+}
+
+TEST(Search, SharesShortSequencesWhereNothingElseCanBeDivided) {
+  Job job = llama_job(8192, 1);
+  job.spec.heads = job.spec.kv_heads = 1;
+  job.spec.layers = 1;
+  const SearchResult result = search(system("h200-hgx-ndr"), job, {.gpus = 8});
+  ASSERT_FALSE(result.best.empty());
+  EXPECT_EQ(result.best.front().candidate.cp, 8);
 }
 
 TEST(Search, DoesNotDependOnTheNumberOfThreads) {

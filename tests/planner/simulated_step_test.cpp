@@ -47,7 +47,7 @@ Candidate without_overlap(Candidate plan) {
 }
 
 StepUnits units_of(const Machine& machine, const Job& job, const Candidate& plan) {
-  const BlockCost block = block_cost(machine, job, plan.tp, plan.sequence, plan.sequences);
+  const BlockCost block = block_cost(machine, job, plan);
   return step_units(machine, job, plan, block, schedule_of(job, plan).rank_of_stage);
 }
 
@@ -162,7 +162,7 @@ TEST(SimulatedStep, IsNearTheClosedFormFromFewReplicasToMany) {
   for (const int dp : {4, 64, 512, 1024}) {
     const Job job = small_job(4 * dp);
     const Candidate plan{{.dp = dp, .zero = 1}};
-    const BlockCost block = block_cost(machine, job, 1, false, 1);
+    const BlockCost block = block_cost(machine, job, plan);
     const TimeEstimate time =
         estimate_time(machine, job, plan, split_blocks(job, plan.schedule, 1, 1), block);
     const double simulated = simulate_step(machine, job, plan).seconds;

@@ -103,6 +103,7 @@ TEST(PlayContext, GatherHidesAllButItsFirstPartOfTheHeads) {
 TEST(PlayContext, ARankThatWaitsForOthersIsIdleButNotExposed) {
   // Only the second half of the ranks has work: the first is one document per token.
   ContextShape shape{.ranks = 2, .tokens = 32, .heads = 2, .key_heads = 2};
+  shape.method = ContextMethod::ring;
   shape.order = ContextOrder::contiguous;
   shape.documents.assign(16, 1);
   shape.documents.push_back(16);
@@ -137,6 +138,29 @@ TEST(PlayContext, MessagesOfARankFollowEachOtherOnItsLink) {
       }
     }
   }
+}
+
+TEST(PlayContext, MessagesBetweenNearRanksTakeLess) {
+  const ContextPlan plan = plan_of(ContextMethod::gather, 4);
+  const ContextTimes times{.pair = 1.0,
+                           .byte = 0.1,
+                           .message = 7.0,
+                           .near_ranks = 2,
+                           .near_byte = 0.01,
+                           .near_message = 3.0};
+  const PlayedContext played = play_forward(plan, times);
+  int near = 0, far = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const PlayedRound& round : played.by_rank[static_cast<std::size_t>(rank)]) {
+      for (const auto& [peer, begin, end, bytes] : round.sends) {
+        const bool is_near = rank / 2 == peer / 2;
+        ++(is_near ? near : far);
+        EXPECT_NEAR(end - begin, is_near ? 3.0 + 0.01 * bytes : 7.0 + 0.1 * bytes, 1e-9);
+      }
+    }
+  }
+  EXPECT_GT(near, 0);
+  EXPECT_GT(far, near);
 }
 
 TEST(PlayContext, BackwardFollowsForward) {

@@ -1,10 +1,13 @@
 #include "parallel/sequence/context_attention.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "nn/kv_cache.h"
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "parallel/sequence/walk_sizes.h"
 
 namespace heddle {
 namespace {
@@ -169,6 +172,48 @@ Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& c
   return converted(dqkv, dtype, ctx);
 }
 
-Cost ContextAttention::cost(const CostShape& shape) const { return whole_.cost(shape); }
+Cost ContextAttention::cost(const CostShape& shape) const {
+  if (!shape.context) return whole_.cost(shape);
+  const auto& [plan, rank, forward, backward] = *shape.context;
+  std::int64_t pairs = 0;
+  for (const Round& round : plan.forward.by_rank[static_cast<std::size_t>(rank)]) {
+    for (const Tile& tile : round.tiles) pairs += head_pairs(tile);
+  }
+  const auto bytes_of_share = [&](int piece) {
+    return static_cast<std::size_t>(rows_shape(forward, piece).count()) * size_of(shape.dtype);
+  };
+  const std::size_t queries = bytes_of_share(Own::kQueries), keys = bytes_of_share(Own::kKeys);
+  const std::size_t lse =
+      static_cast<std::size_t>(rows_shape(forward, Own::kQueries).count() / shape_.head_dim) *
+      size_of(statistics_of(shape.dtype));
+  // As of whole sequences: two products forward, four backward.
+  const double flops = 4.0 * static_cast<double>(pairs) * static_cast<double>(shape_.head_dim);
+  Cost cost{flops, 2.0 * flops, 0.0, 2 * queries + 2 * keys + lse};
+  cost.attention_flops = flops;
+  cost.dear_bytes = queries + lse;
+  if (forward.exchanges_heads) {
+    cost.dear_bytes += shape.bytes(shape_.out_width());  // the output that came home
+  } else {
+    cost.kept_input_bytes = queries + 2 * keys;
+    cost.kept_output_bytes = queries;
+  }
+  const auto add_calls = [&](const ContextProgram& program, std::vector<LayerCall>& calls) {
+    const auto add = [&](const Transfer& transfer, CommOp op) {
+      for (const std::int64_t bytes : buffer_bytes(transfer.message, plan.shape, shape.dtype)) {
+        if (bytes > 0) calls.push_back({&ranks_, op, bytes, !transfer.fills_share});
+      }
+    };
+    for (const ProgramRound& round : program.rounds) {
+      for (const Transfer& transfer : round.receives) add(transfer, CommOp::recv);
+      for (const Transfer& transfer : round.sends) add(transfer, CommOp::send);
+    }
+  };
+  cost.working_bytes =
+      static_cast<std::size_t>(std::max(workspace_bytes(forward, plan.shape, shape.dtype),
+                                        workspace_bytes(backward, plan.shape, shape.dtype)));
+  add_calls(forward, cost.calls_f);
+  add_calls(backward, cost.calls_b);
+  return cost;
+}
 
 }  // namespace heddle

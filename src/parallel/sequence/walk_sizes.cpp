@@ -1,0 +1,60 @@
+#include "parallel/sequence/walk_sizes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace heddle {
+namespace {
+
+std::int64_t size(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
+/// Of a piece of running results, which are wide.
+std::int64_t result_bytes(const Piece& piece, const ContextShape& shape, DType dtype) {
+  const std::int64_t rows = tokens_in(piece.tokens) * piece.heads.count;
+  const std::int64_t tensors = piece.kind == PieceKind::key_grads ? 2 : 1;
+  const std::int64_t statistics = piece.kind == PieceKind::outputs ? rows : 0;
+  return (tensors * rows * shape.head_dim + statistics) * size(statistics_of(dtype));
+}
+
+}  // namespace
+
+std::array<std::int64_t, 2> buffer_bytes(const Message& message, const ContextShape& shape,
+                                         DType dtype) {
+  const auto [values, partials, statistics] = traffic_of(message, shape);
+  const DType wide = statistics_of(dtype);
+  const std::int64_t rows = values * size(dtype) + partials * size(wide);
+  if (message.is_partial || dtype == wide) return {rows + statistics * size(wide), 0};
+  return {rows, statistics * size(wide)};
+}
+
+std::int64_t workspace_bytes(const ContextProgram& program, const ContextShape& shape,
+                             DType dtype) {
+  const auto bytes_of = [&](const Transfer& transfer) {
+    const auto [rows, statistics] = buffer_bytes(transfer.message, shape, dtype);
+    return rows + statistics;
+  };
+  std::map<int, std::int64_t> pieces;  // that the rank holds for others
+  std::int64_t held = 0, most = 0;
+  const auto hold = [&](int piece, std::int64_t bytes) {
+    held += bytes - std::exchange(pieces[piece], bytes);
+  };
+  for (const ProgramRound& round : program.rounds) {
+    for (const int piece : round.begins) {
+      hold(piece, result_bytes(program.pieces[static_cast<std::size_t>(piece)], shape, dtype));
+    }
+    std::int64_t moving = 0;
+    for (const Transfer& transfer : round.receives) moving += bytes_of(transfer);
+    for (const Transfer& transfer : round.sends) {
+      if (transfer.piece < 0) moving += bytes_of(transfer);  // put together first
+    }
+    most = std::max(most, held + moving);
+    for (const Transfer& transfer : round.receives) {
+      if (transfer.piece >= 0) hold(transfer.piece, bytes_of(transfer));
+    }
+    for (const int piece : round.ends) hold(piece, 0);
+  }
+  return most;
+}
+
+}  // namespace heddle

@@ -1,0 +1,147 @@
+#include "planner/context_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "model/parallel_plan.h"
+#include "planner/collectives.h"
+
+namespace heddle::planner {
+namespace {
+
+/// Those that need no second look: times this near are equal.
+constexpr double kSameTime = 0.01;
+
+struct SentBytes {
+  std::int64_t most = 0;   ///< of a rank
+  std::int64_t again = 0;  ///< of the first rank, in forward: q, k and v for ranks that lack them
+};
+
+/// Heads are exchanged for tokens before any pair is computed, and that is what a second forward
+/// repeats.
+SentBytes sent_bytes(const ContextPlan& plan, const ElementBytes& sizes) {
+  SentBytes sent;
+  const auto forward = count_by_rank(plan.forward, plan.shape);
+  const auto backward = count_by_rank(plan.backward, plan.shape);
+  for (std::size_t rank = 0; rank < forward.size(); ++rank) {
+    sent.most = std::max(
+        sent.most, bytes_of(forward[rank].sent, sizes) + bytes_of(backward[rank].sent, sizes));
+  }
+  if (plan.shape.context_heads == 1) return sent;
+  for (const Round& round : plan.forward.by_rank.front()) {
+    if (!round.tiles.empty()) break;
+    for (const Message& message : round.sends) {
+      sent.again += bytes_of(traffic_of(message, plan.shape), sizes);
+    }
+  }
+  return sent;
+}
+
+double pairs_of_first(const ContextPass& pass) {
+  std::int64_t pairs = 0;
+  for (const Round& round : pass.by_rank.front()) {
+    for (const Tile& tile : round.tiles) pairs += head_pairs(tile);
+  }
+  return static_cast<double>(pairs);
+}
+
+}  // namespace
+
+ContextShape context_shape(const Job& job, const Candidate& candidate) {
+  const ParallelRequest& request = candidate;
+  ContextShape shape = ParallelPlan{request}.context_shape(job.spec);
+  shape.documents.assign(static_cast<std::size_t>(candidate.sequences), job.seq_len);
+  shape.tokens = candidate.sequences * job.seq_len;
+  return resolved(shape);
+}
+
+ContextTimes context_times(const Machine& machine, const Job& job, const Candidate& candidate) {
+  const double head_dim = static_cast<double>(job.spec.head_dim),
+               heads = static_cast<double>(job.spec.heads) / candidate.tp;
+  const GroupShape group = group_shape(machine, candidate.cp, candidate.tp);
+  const Link &near = machine.links.front(), &far = outer_link(machine, group);
+  const auto byte = [](const Link& link) { return 1.0 / (link.bytes_per_s * link.message); };
+  return {.pair = 4.0 * heads * head_dim /
+                  (machine.device.matrix_rate(job.stack.compute) *
+                   attention_efficiency(machine.software, head_dim)),
+          .byte = byte(far),
+          .sizes = {.value = static_cast<int>(job.stack.element_bytes())},
+          .message = far.latency_s,
+          .near_ranks = group.per_server,
+          .near_byte = byte(near),
+          .near_message = near.latency_s};
+}
+
+ContextCost context_cost(const Machine& machine, const Job& job, const Candidate& candidate) {
+  if (candidate.cp == 1) return {};
+  const ContextPlan plan = make_context_plan(context_shape(job, candidate));
+  const ContextTimes times = context_times(machine, job, candidate);
+  const PlayedContext forward = play_forward(plan, times), backward = play_backward(plan, times);
+  const double pair = times.pair / plan.shape.heads;
+  const double computed_f = pair * pairs_of_first(plan.forward),
+               computed_b = pair * times.backward * pairs_of_first(plan.backward);
+  const SentBytes sent = sent_bytes(plan, times.sizes);
+  const bool is_near = plan.shape.context_heads <= times.near_ranks;
+  ContextCost cost{.method = plan.shape.method, .sent_bytes = sent.most};
+  if (cost.method == ContextMethod::usp) cost.context_heads = plan.shape.context_heads;
+  cost.exposed_f = std::max(0.0, forward.makespan - computed_f);
+  cost.exposed_b = std::max(0.0, backward.makespan - computed_b);
+  cost.again = static_cast<double>(sent.again) * (is_near ? times.near_byte : times.byte);
+  cost.seconds = forward.makespan + backward.makespan;
+  return cost;
+}
+
+std::vector<ContextCost> compare_methods(const Machine& machine, const Job& job,
+                                         const Candidate& candidate) {
+  std::vector<ContextCost> compared;
+  const auto add = [&](ContextMethod method, int context_heads = 0) {
+    Candidate tried = candidate;
+    tried.context = method;
+    tried.context_order = ContextOrder::automatic;
+    tried.context_heads = context_heads;
+    const ParallelRequest& request = tried;
+    ContextShape shape = ParallelPlan{request}.context_shape(job.spec);
+    shape.tokens = tried.sequences * job.seq_len;
+    if (problems_of(shape).empty()) compared.push_back(context_cost(machine, job, tried));
+  };
+  add(ContextMethod::ring);
+  add(ContextMethod::gather);
+  add(ContextMethod::ulysses);
+  // Heads among the ranks of a server and a ring between servers, or half of the ranks each way.
+  const int near = group_shape(machine, candidate.cp, candidate.tp).per_server;
+  for (int heads = near < candidate.cp ? near : candidate.cp / 2; heads > 1; heads /= 2) {
+    const std::size_t before = compared.size();
+    add(ContextMethod::usp, heads);
+    if (compared.size() > before) break;
+  }
+  add(ContextMethod::lightseq);
+  add(ContextMethod::tokenring);
+  std::ranges::stable_sort(compared, {}, &ContextCost::seconds);
+  auto taken = compared.begin();
+  for (auto one = compared.begin(); one != compared.end(); ++one) {
+    if (one->seconds > (1.0 + kSameTime) * compared.front().seconds) break;
+    if (one->sent_bytes < taken->sent_bytes) taken = one;
+  }
+  std::rotate(compared.begin(), taken, taken + 1);
+  return compared;
+}
+
+std::string describe(const ContextCost& cost) {
+  std::string text(name_of(cost.method));
+  if (cost.context_heads > 1) text += fmt::format(" with heads over {}", cost.context_heads);
+  return text;
+}
+
+std::string why_method(const std::vector<ContextCost>& compared) {
+  std::string text;
+  for (const ContextCost& cost : compared) {
+    text += fmt::format("{}{} waits {:.3g} ms of {:.0f} and sends {}", text.empty() ? "" : ", ",
+                        describe(cost), 1e3 * (cost.exposed_f + cost.exposed_b), 1e3 * cost.seconds,
+                        format_bytes(static_cast<double>(cost.sent_bytes)));
+  }
+  return text;
+}
+
+}  // namespace heddle::planner
