@@ -140,7 +140,8 @@ TEST(BlockCost, OfASecondForwardLacksAttentionAndTheProductThatMakesTheOutput) {
     const auto T = static_cast<double>(seq_len), h = static_cast<double>(job.spec.hidden),
                f = static_cast<double>(job.spec.ffn);
     for (const int tp : {1, 2}) {
-      const BlockCost block = block_cost(machine, job, tp, true, 1);
+      const BlockCost block =
+          block_cost(machine, job, Candidate{{.tp = tp, .sequence = true}, Recompute::none, 1});
       const double attention =
           block.dry.cost.attention_flops /
           (rate * attention_efficiency(machine.software, static_cast<double>(job.spec.head_dim)));
