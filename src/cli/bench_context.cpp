@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/strings.h"
@@ -56,11 +57,34 @@ void print(const ContextBenchReport& report) {
   }
 }
 
+/// What no method can divide, all of it at once.
+void check(const ContextBenchOptions& bench, int ranks) {
+  std::vector<std::string> problems = problems_of({.method = ContextMethod::ring,
+                                                   .ranks = ranks,
+                                                   .tokens = bench.tokens,
+                                                   .heads = bench.heads,
+                                                   .key_heads = bench.key_heads,
+                                                   .head_dim = bench.head_dim});
+  if (ranks < 2) problems.push_back("one rank shares attention with nobody; use --ranks 2 or more");
+  if (bench.tokens < ranks) {
+    problems.push_back(
+        fmt::format("--seq {} leaves some of {} ranks without tokens; use {} or more", bench.tokens,
+                    ranks, ranks));
+  }
+  if (!problems.empty()) {
+    throw Error(ErrorCode::usage, fmt::format("{}", fmt::join(problems, "\n  ")));
+  }
+}
+
 void run(const BenchContextArguments& arguments) {
   ComputeChoice choice;
-  prepare_on_ranks([&] { choice = compute_choice(arguments.device, arguments.dtype); });
+  int ranks = 0;
+  prepare_on_ranks([&] {
+    choice = compute_choice(arguments.device, arguments.dtype);
+    ranks = rank_count(arguments.ranks);
+    check(arguments.bench, ranks);
+  });
   ContextBenchReport report;
-  const int ranks = rank_count(arguments.ranks);
   run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
     Stream stream(thread_count(arguments.threads, ranks), device);
     ContextBenchOptions options = arguments.bench;

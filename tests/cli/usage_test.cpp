@@ -25,6 +25,7 @@ TEST(Usage, EveryVerbHasAHelpThatFitsAScreen) {
                             Words{"bench"},
                             Words{"bench", "train"},
                             Words{"bench", "ops"},
+                            Words{"bench", "context"},
                             Words{"doctor"},
                             Words{"config"},
                             Words{"config", "print"},
@@ -75,6 +76,11 @@ TEST(Usage, MistakesAreNamed) {
   }
   expect_refusal({"bench", "train", "--model", "llama-15m", "--device", "tpu"}, 2, {"tpu", "cuda"});
   expect_refusal({"bench", "ops", "--filter", "nonsense"}, 2, {"nonsense"});
+  expect_refusal({"bench", "context", "--ranks", "1", "--heads", "8", "--kv-heads", "3"}, 2,
+                 {"kv-heads = 3", "1, 2, 4 or 8", "--ranks 2"});
+  expect_refusal({"bench", "context", "--ranks", "4", "--seq", "3"}, 2, {"--seq 3", "4 or more"});
+  expect_refusal({"generate", "model", "--prompt", "x", "--set", "train.steps=3"}, 2,
+                 {"train.steps=3", "[parallel]"});
   expect_refusal({"config", "explain", "optim.lrr"}, 2, {"optim.lrr", "optim.lr"});
 }
 
@@ -156,6 +162,12 @@ TEST(JsonOutput, OfBenchHasTheKeysOfTheContract) {
   expect_keys(only_object({"bench", "ops", "--filter", "rope", "--seconds", "0", "--threads", "1",
                            "--json"}),
               {"ops"});
+  const Json context = only_object({"bench", "context", "--ranks", "2", "--seq", "64", "--rounds",
+                                    "1", "--threads", "1", "--json"});
+  expect_keys(context, {"ranks", "pairs_per_second", "link_bytes_per_second", "methods"});
+  for (const Json& method : context["methods"]) {
+    expect_keys(method, {"method", "order", "seconds", "predicted_seconds", "sent_bytes"});
+  }
 }
 
 }  // namespace
