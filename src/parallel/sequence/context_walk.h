@@ -55,19 +55,23 @@ class ContextWalk {
     return setting_.program.pieces[static_cast<std::size_t>(index)];
   }
   PieceTensors& piece(int index) { return pieces_[static_cast<std::size_t>(index)]; }
+  /// Memory for a piece of results, or for what a message carries, laid out as it travels.
   PieceTensors allocate(PieceKind kind, std::int64_t tokens, std::int64_t heads, DType dtype) const;
   PieceTensors allocate(const Message& message, DType dtype) const;
   DType travels_as(const Message& message) const;
 
+  /// Makes results those over no keys.
   void clear(const PieceTensors& results);
   void copy(const PieceTensors& from, const PieceTensors& to);
+  /// Outputs are merged by lse where both have one, everything else is summed.
   void add(PieceKind kind, const PieceTensors& from, const PieceTensors& to);
-  /// `pieces_` has rows of the message's tokens, one part after the other.
+  /// Calls visit(part of the message, the same rows of a piece) for all rows of the transfer.
   template <class Visit>
   void for_each_part(const Transfer& transfer, const PieceTensors& message, const Visit& visit);
 
   UnderWay send(const Transfer& transfer);
   UnderWay receive(const Transfer& transfer);
+  /// What has come becomes a piece, or goes into the rows of others.
   void put_away(UnderWay& received);
   /// Waits for all of them.
   void end(std::vector<UnderWay>& received, const std::vector<UnderWay>& sent);
