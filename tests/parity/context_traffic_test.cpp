@@ -6,26 +6,13 @@
 
 #include "comm/threads/thread_world.h"
 #include "parity/rank_training.h"
+#include "parity/traffic_text.h"
 
 namespace heddle {
 namespace {
 
 constexpr BatchShape kBatch{.sequences = 2, .seq_len = 13, .microbatches = 3};
 constexpr ElementBytes kFloats{.value = 4, .partial = 4};
-
-/// One line per group and operation, so that a difference reads well.
-std::string text(MeshTraffic traffic) {
-  std::string lines;
-  traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
-    for (int op = 0; op < kCommOps; ++op) {
-      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
-      if (calls == 0) continue;
-      lines += fmt::format("{} {}: {} calls {} bytes\n", group, name_of(static_cast<CommOp>(op)),
-                           calls, bytes);
-    }
-  });
-  return lines;
-}
 
 std::int64_t sent_on_cp(const MeshTraffic& traffic) {
   return traffic.on(Axis::cp).by_op[static_cast<std::size_t>(CommOp::send)].payload_bytes;

@@ -5,6 +5,7 @@
 
 #include "engine/memory_plan.h"
 #include "parity/rank_training.h"
+#include "parity/traffic_text.h"
 #include "planner/matrix_work.h"
 #include "planner/memory.h"
 #include "planner/step_units.h"
@@ -26,20 +27,6 @@ planner::Job job_of(const ModelSpec& spec, const MeshCase& mesh, const BatchShap
 planner::Candidate candidate_of(const MeshCase& mesh, const BatchShape& batch) {
   return {mesh.request, mesh.recompute ? planner::Recompute::full : planner::Recompute::none,
           static_cast<int>(batch.sequences)};
-}
-
-/// One line per group and operation.
-std::string text(MeshTraffic traffic) {
-  std::string lines;
-  traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
-    for (int op = 0; op < kCommOps; ++op) {
-      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
-      if (calls == 0) continue;
-      lines += fmt::format("\n  {}: {} {} calls {} bytes", group, name_of(static_cast<CommOp>(op)),
-                           calls, bytes);
-    }
-  });
-  return lines;
 }
 
 /// The meshes, with every method.

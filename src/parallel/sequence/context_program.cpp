@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "parallel/sequence/piece_parts.h"
 
 namespace heddle {
 namespace {
@@ -12,18 +13,6 @@ using Held = ContextProgram::Held;
 
 bool contains(HeadRange all, HeadRange some) {
   return some.first >= all.first && some.first + some.count <= all.first + all.count;
-}
-
-bool is_result(PieceKind kind) { return kind >= PieceKind::outputs; }
-
-PieceKind kind_of(Content content) {
-  switch (content) {
-    case Content::kv: return PieceKind::keys;
-    case Content::out: return PieceKind::outputs;
-    case Content::q_grad: return PieceKind::query_grads;
-    case Content::kv_grad: return PieceKind::key_grads;
-    default: return PieceKind::queries;
-  }
 }
 
 /// The row of a position among `tokens`, and how many tokens of `run` from its first on lie there
@@ -185,7 +174,7 @@ class ProgramBuilder {
   }
 
   void add_send(const Message& message) {
-    const PieceKind kind = kind_of(message.content);
+    const PieceKind kind = piece_kind_of(message.content);
     Transfer transfer{.message = message, .fills_share = fills_share(message, message.peer)};
     transfer.rows = find_all(kind, message.tokens, message.heads);
     if (transfer.rows.empty()) {  // results of nothing
@@ -213,14 +202,14 @@ class ProgramBuilder {
 
   bool fills_share(const Message& message, int receiver) const {
     const AttentionShare& share = plan_.shares[static_cast<std::size_t>(receiver)];
-    const PieceKind kind = kind_of(message.content);
+    const PieceKind kind = piece_kind_of(message.content);
     if (is_result(kind)) return false;
     return contains(kind == PieceKind::keys ? share.key_heads : share.heads, message.heads) &&
            lies_in(message.tokens, share.tokens);
   }
 
   void add_receive(const Message& message) {
-    const PieceKind kind = kind_of(message.content);
+    const PieceKind kind = piece_kind_of(message.content);
     Transfer transfer{.message = message,
                       .fills_share = fills_share(message, static_cast<int>(rank_))};
     if (is_result(kind) || transfer.fills_share) {

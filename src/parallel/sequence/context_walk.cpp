@@ -7,6 +7,7 @@
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "parallel/sequence/piece_parts.h"
 
 namespace heddle {
 namespace {
@@ -14,40 +15,8 @@ namespace {
 using Own = ContextProgram::Own;
 using Held = ContextProgram::Held;
 
-/// Tensors of a piece: by token, and statistics.
-struct Parts {
-  int rows = 1, statistics = 0;
-};
-
-Parts parts_of(PieceKind kind) {
-  switch (kind) {
-    case PieceKind::queries:
-    case PieceKind::query_grads: return {1, 0};
-    case PieceKind::keys:
-    case PieceKind::key_grads: return {2, 0};
-    case PieceKind::outputs: break;
-  }
-  return {1, 1};
-}
-
-Parts parts_of(const Message& message) {
-  switch (message.content) {
-    case Content::q_with_grad: return {2, 2};
-    case Content::out: return {1, message.is_partial ? 1 : 0};
-    case Content::kv:
-    case Content::kv_grad: return {2, 0};
-    default: return {1, 0};
-  }
-}
-
-PieceKind kind_of_result(Content content) {
-  return content == Content::out      ? PieceKind::outputs
-         : content == Content::q_grad ? PieceKind::query_grads
-                                      : PieceKind::key_grads;
-}
-
 /// One buffer for all, or two where statistics are of another type.
-PieceTensors allocate_parts(Parts parts, std::int64_t tokens, std::int64_t heads,
+PieceTensors allocate_parts(PieceParts parts, std::int64_t tokens, std::int64_t heads,
                             std::int64_t head_dim, DType dtype, Ctx& ctx) {
   const std::int64_t each = tokens * heads * head_dim, statistics = tokens * heads;
   const std::int64_t rows_end = parts.rows * each;
@@ -163,8 +132,7 @@ ContextWalk::UnderWay ContextWalk::send(const Transfer& transfer) {
     sent.tensors = piece(transfer.piece);
   } else {
     // What is added up is rounded once, when it is complete.
-    const bool is_sum = message.content == Content::out || message.content == Content::q_grad ||
-                        message.content == Content::kv_grad;
+    const bool is_sum = is_result(piece_kind_of(message.content));
     sent.tensors = allocate(message, is_sum ? wide() : travels_as(message));
     for_each_part(transfer, sent.tensors, [&](const PieceTensors& part, const PieceTensors& rows) {
       // dO alone lies second among the tensors of queries.
@@ -203,29 +171,41 @@ void ContextWalk::put_away(UnderWay& received) {
     return;
   }
   PieceTensors whole = received.tensors;
-  const bool is_given = message.content == Content::q || message.content == Content::kv ||
-                        message.content == Content::out_grad;
-  if (!is_given && whole.buffers[0].dtype() != wide()) {
+  const PieceKind kind = piece_kind_of(message.content);
+  if (is_result(kind) && whole.buffers[0].dtype() != wide()) {
     whole = allocate(message, wide());
     ops::cast(received.tensors.buffers[0], whole.buffers[0], ctx_.stream);
   }
   for_each_part(transfer, whole, [&](const PieceTensors& part, const PieceTensors& rows) {
     if (message.content == Content::out_grad) {
       ops::copy(part.rows[0], rows.rows[1], ctx_.stream);
-    } else if (is_given) {
-      copy(part, rows);
+    } else if (is_result(kind)) {
+      add(kind, part, rows);
     } else {
-      add(kind_of_result(message.content), part, rows);
+      copy(part, rows);
     }
   });
 }
 
-void ContextWalk::end(std::vector<UnderWay>& received, const std::vector<UnderWay>& sent) {
-  for (UnderWay& message : received) {
+ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_share) {
+  Exchange begun;
+  ranks_.begin_group();
+  for (const Transfer& transfer : round.receives) {
+    if (transfer.fills_share || !only_share) begun.received.push_back(receive(transfer));
+  }
+  for (const Transfer& transfer : round.sends) {
+    if (transfer.fills_share || !only_share) begun.sent.push_back(send(transfer));
+  }
+  ranks_.end_group();
+  return begun;
+}
+
+void ContextWalk::end(Exchange& exchange) {
+  for (UnderWay& message : exchange.received) {
     for (const Work& work : message.works) work.wait(ctx_.stream);
     put_away(message);
   }
-  for (const UnderWay& message : sent) {
+  for (const UnderWay& message : exchange.sent) {
     for (const Work& work : message.works) work.wait(ctx_.stream);
   }
 }
@@ -257,13 +237,9 @@ void ContextWalk::play(const ProgramRound& round) {
     piece(index) = allocate(what.kind, tokens_in(what.tokens), what.heads.count, wide());
     clear(piece(index));
   }
-  std::vector<UnderWay> received, sent;
-  ranks_.begin_group();
-  for (const Transfer& transfer : round.receives) received.push_back(receive(transfer));
-  for (const Transfer& transfer : round.sends) sent.push_back(send(transfer));
-  ranks_.end_group();
+  Exchange exchange = begin(round, false);
   for (const TileCall& tile : round.tiles) compute(tile);
-  end(received, sent);
+  end(exchange);
   for (const int index : round.ends) piece(index) = {};
 }
 
@@ -312,16 +288,8 @@ void ContextWalk::fill_share() {
   const std::vector<ProgramRound>& rounds = setting_.program.rounds;
   for (std::size_t round = 0; round < rounds.size(); ++round) {
     ranks_.flight().set_attention_round(static_cast<int>(round));
-    std::vector<UnderWay> received, sent;
-    ranks_.begin_group();
-    for (const Transfer& transfer : rounds[round].receives) {
-      if (transfer.fills_share) received.push_back(receive(transfer));
-    }
-    for (const Transfer& transfer : rounds[round].sends) {
-      if (transfer.fills_share) sent.push_back(send(transfer));
-    }
-    ranks_.end_group();
-    end(received, sent);
+    Exchange exchange = begin(rounds[round], true);
+    end(exchange);
   }
   ranks_.flight().set_attention_round(-1);
 }

@@ -73,8 +73,13 @@ class ContextWalk {
   UnderWay receive(const Transfer& transfer);
   /// What has come becomes a piece, or goes into the rows of others.
   void put_away(UnderWay& received);
-  /// Waits for all of them.
-  void end(std::vector<UnderWay>& received, const std::vector<UnderWay>& sent);
+  /// The messages of a round, or only those that bring q, k and v of shares.
+  struct Exchange {
+    std::vector<UnderWay> received, sent;
+  };
+  Exchange begin(const ProgramRound& round, bool only_share);
+  /// Waits for all of them, and puts away what has come.
+  void end(Exchange& exchange);
   void play(const ProgramRound& round);
   /// The rank's own tokens from what it holds into its share, and results back.
   void take_own();

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "parallel/sequence/piece_parts.h"
+
 namespace heddle {
 namespace {
 
@@ -12,9 +14,8 @@ std::int64_t size(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)
 /// Of a piece of running results, which are wide.
 std::int64_t result_bytes(const Piece& piece, const ContextShape& shape, DType dtype) {
   const std::int64_t rows = tokens_in(piece.tokens) * piece.heads.count;
-  const std::int64_t tensors = piece.kind == PieceKind::key_grads ? 2 : 1;
-  const std::int64_t statistics = piece.kind == PieceKind::outputs ? rows : 0;
-  return (tensors * rows * shape.head_dim + statistics) * size(statistics_of(dtype));
+  const auto [tensors, statistics] = parts_of(piece.kind);
+  return (tensors * shape.head_dim + statistics) * rows * size(statistics_of(dtype));
 }
 
 }  // namespace
