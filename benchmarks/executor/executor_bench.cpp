@@ -12,15 +12,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "comm/mpi/mpi_world.h"
-#include "comm/threads/thread_world.h"
 #include "engine/executor.h"
+#include "in_turns.h"
 #include "parallel/schedule/make_schedule.h"
 #include "simulator/play.h"
 #include "tensor/memory.h"
@@ -105,9 +102,11 @@ double simulate(const Schedule& schedule, double delay) {
 
 struct Case {
   const char* name;
-  int ranks, microbatches;
+  int microbatches;
   Schedule schedule;
   std::vector<Measured> runs = {};
+
+  int ranks() const { return static_cast<int>(schedule.by_rank.size()); }
 };
 
 std::vector<Case> make_cases() {
@@ -115,7 +114,7 @@ std::vector<Case> make_cases() {
   for (const int ranks : {4, 8}) {
     for (const char* name : {"1f1b", "interleaved", "zb-h2", "zb-v", "v-half"}) {
       const int microbatches = 4 * ranks, chunks = std::string_view(name) == "interleaved" ? 2 : 1;
-      cases.push_back({name, ranks, microbatches,
+      cases.push_back({name, microbatches,
                        lower(make_schedule(pipeline_named(name), {ranks, microbatches, chunks}))});
     }
   }
@@ -128,7 +127,7 @@ void print(Case& done) {
   const auto& [median, delay] = done.runs[kRounds / 2];
   fmt::print(
       "| {} | {} | {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {:.3f} |\n",
-      done.name, done.ranks, done.microbatches, done.schedule.stages(), simulated, median,
+      done.name, done.ranks(), done.microbatches, done.schedule.stages(), simulated, median,
       done.runs.front().makespan / simulated, median / simulated,
       done.runs.back().makespan / simulated, 1e3 * delay, median / simulate(done.schedule, delay));
 }
@@ -142,47 +141,12 @@ void print_table(std::vector<Case>& cases) {
   for (Case& each : cases) print(each);
 }
 
-/// Calls measure_case(case) round by round, so that what else the machine does falls on all cases
-/// alike.
-template <class MeasureCase>
-void in_turns(std::vector<Case>& cases, const MeasureCase& measure_case) {
-  for (int round = 0; round < kRounds; ++round) {
-    for (Case& each : cases) each.runs.push_back(measure_case(each));
-  }
-}
-
-void run_on_threads() {
-  auto cases = make_cases();
-  in_turns(cases, [](const Case& each) {
-    Measured measured;
-    run_ranks(each.ranks, [&](World& world) {
-      const Measured same = measure(each.schedule, world);
-      if (world.rank() == 0) measured = same;
-    });
-    return measured;
-  });
-  print_table(cases);
-}
-
-/// The cases for as many ranks as mpirun started.
-void run_under_mpi(const char* program) {
-  run_mpi_rank(
-      mpi_library_beside(std::filesystem::absolute(program).parent_path().parent_path() / "heddle"),
-      [](World& world) {
-        auto cases = make_cases();
-        std::erase_if(cases, [&](const Case& c) { return c.ranks != world.size(); });
-        in_turns(cases, [&](const Case& each) { return measure(each.schedule, world); });
-        if (world.rank() == 0) print_table(cases);
-      });
-}
-
 }  // namespace
 }  // namespace heddle
 
 int main(int, char** arguments) {
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
-    heddle::run_under_mpi(arguments[0]);
-  } else {
-    heddle::run_on_threads();
-  }
+  using namespace heddle;
+  measure_in_turns(
+      arguments[0], make_cases(), kRounds,
+      [](const Case& each, World& world) { return measure(each.schedule, world); }, print_table);
 }

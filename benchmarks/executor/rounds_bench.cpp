@@ -13,15 +13,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "comm/mpi/mpi_world.h"
-#include "comm/threads/thread_world.h"
+#include "in_turns.h"
 #include "parallel/sequence/context_walk.h"
 #include "simulator/play_context.h"
 
@@ -100,6 +97,7 @@ struct Case {
   ContextTimes times;
   std::vector<Measured> runs = {};
 
+  int ranks() const { return plan.shape.ranks; }
   PlayedContext played(double slower = 1.0) const {
     ContextTimes used = times;
     used.pair *= slower;
@@ -185,47 +183,12 @@ void print_table(std::vector<Case>& cases) {
   for (Case& each : cases) print(each);
 }
 
-/// Calls measure_case(case) round by round, so that what else the machine does falls on all cases
-/// alike.
-template <class MeasureCase>
-void in_turns(std::vector<Case>& cases, const MeasureCase& measure_case) {
-  for (int round = 0; round < kRounds; ++round) {
-    for (Case& each : cases) each.runs.push_back(measure_case(each));
-  }
-}
-
-void run_on_threads() {
-  auto cases = make_cases();
-  in_turns(cases, [](const Case& each) {
-    Measured measured;
-    run_ranks(each.plan.shape.ranks, [&](World& world) {
-      const Measured same = measure(each, world);
-      if (world.rank() == 0) measured = same;
-    });
-    return measured;
-  });
-  print_table(cases);
-}
-
-/// The cases for as many ranks as mpirun started.
-void run_under_mpi(const char* program) {
-  run_mpi_rank(
-      mpi_library_beside(std::filesystem::absolute(program).parent_path().parent_path() / "heddle"),
-      [](World& world) {
-        auto cases = make_cases();
-        std::erase_if(cases, [&](const Case& c) { return c.plan.shape.ranks != world.size(); });
-        in_turns(cases, [&](const Case& each) { return measure(each, world); });
-        if (world.rank() == 0) print_table(cases);
-      });
-}
-
 }  // namespace
 }  // namespace heddle
 
 int main(int, char** arguments) {
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
-    heddle::run_under_mpi(arguments[0]);
-  } else {
-    heddle::run_on_threads();
-  }
+  using namespace heddle;
+  measure_in_turns(
+      arguments[0], make_cases(), kRounds,
+      [](const Case& each, World& world) { return measure(each, world); }, print_table);
 }
