@@ -16,9 +16,14 @@ namespace {
 std::size_t attention_bytes(const ModelSpec& spec, DType dtype, const ParallelPlan& plan,
                             const BatchShape& batch, const StepPlace& place) {
   if (place.device.kind != Device::Kind::cuda || dtype != DType::bf16) return 0;
-  const std::int64_t heads = spec.heads / plan.mesh.size(Axis::tp);
-  const auto bytes = place.deterministic ? ops::stored_score_bytes : ops::query_sum_bytes;
-  return bytes(batch.sequences, batch.seq_len, heads, spec.head_dim);
+  const std::int64_t tp = plan.mesh.size(Axis::tp), cp = plan.mesh.size(Axis::cp);
+  const std::int64_t heads = spec.heads / tp,
+                     key_heads = std::max<std::int64_t>(1, spec.kv_heads / tp);
+  if (place.deterministic) {
+    return ops::stored_score_bytes(batch.sequences, batch.seq_len, heads, spec.head_dim);
+  }
+  return ops::gradient_sum_bytes(batch.sequences, (batch.seq_len + cp - 1) / cp, heads, key_heads,
+                                 spec.head_dim);
 }
 
 /// A step that was run dry.

@@ -28,12 +28,13 @@ inline std::size_t stored_score_bytes(std::int64_t batch, std::int64_t queries, 
   return bytes <= kMost || width > kWidest ? static_cast<std::size_t>(bytes) : 0;
 }
 
-/// The same where sums may have any order: those of dq in f32, and lse and delta as kernels want
-/// them.
-inline std::size_t query_sum_bytes(std::int64_t batch, std::int64_t queries, std::int64_t heads,
-                                   std::int64_t width) {
+/// The same where sums may have any order: those of dq in f32, and of heads 128 wide also those of
+/// dk and dv; lse and delta as kernels want them.
+inline std::size_t gradient_sum_bytes(std::int64_t batch, std::int64_t queries, std::int64_t heads,
+                                      std::int64_t key_heads, std::int64_t width) {
   const std::int64_t padded = (queries + 63) / 64 * 64;
-  return 4 * static_cast<std::size_t>(batch * heads * padded * (width + 2));
+  const std::int64_t of_keys = width == 128 ? 2 * key_heads * queries * width : 0;
+  return 4 * static_cast<std::size_t>(batch * (heads * padded * (width + 2) + of_keys));
 }
 
 // Causal softmax attention with grouped heads: H query heads, G key/value heads, H a multiple of G,

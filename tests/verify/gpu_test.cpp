@@ -172,10 +172,10 @@ TEST_F(Gpu, EveryOptimizerResumesBitForBitAndHoldsWhatWasPlanned) {
       const StepPlan plan = plan_step(
           spec, {.dtype = dtype, .positions = Trained::kSeqLen}, single_rank_plan(spec), 0,
           {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu, .optimizer = optimizer});
-      const std::size_t beside =
-          dtype == DType::bf16
-              ? ops::query_sum_bytes(2, Trained::kSeqLen, spec.heads, spec.head_dim)
-              : 0;
+      const std::size_t beside = dtype == DType::bf16
+                                     ? ops::gradient_sum_bytes(2, Trained::kSeqLen, spec.heads,
+                                                               spec.kv_heads, spec.head_dim)
+                                     : 0;
       EXPECT_EQ(whole.memory().peak + beside, plan.memory.peak);
       whole.save(folder.path(), 3);
       second.load(folder.path());
@@ -229,10 +229,10 @@ TEST_F(Gpu, MemoryIsWhatWasPlanned) {
       const StepPlan plan =
           plan_step(spec, Trained::filled(options, dtype), single_rank_plan(spec), 0,
                     {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu});
-      const std::size_t beside =
-          dtype == DType::bf16
-              ? ops::query_sum_bytes(2, Trained::kSeqLen, spec.heads, spec.head_dim)
-              : 0;
+      const std::size_t beside = dtype == DType::bf16
+                                     ? ops::gradient_sum_bytes(2, Trained::kSeqLen, spec.heads,
+                                                               spec.kv_heads, spec.head_dim)
+                                     : 0;
       EXPECT_EQ(trained.memory().peak + beside, plan.memory.peak);
       EXPECT_EQ(trained.memory().reserved + beside, plan.memory.reserved);
     }

@@ -14,16 +14,20 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 128;
 
 /// What the kernel wants, as it wants it.
 struct Prepared {
-  float *lse, *delta, *dq_sums;
+  float *lse, *delta, *dq_sums, *dk_sums, *dv_sums;
   int *first_keys, *tile_ends, *next_job;
 };
 
-/// Of 8 columns.
+/// Of columns 8 chunk to 8 chunk + 7, and of as many 64 further on, and so on.
+template <int kWidth>
 __device__ float part_of_delta(const Bf16* dout, const Bf16* out, int chunk) {
-  const auto x = Pack<Bf16, 8>::load(dout + 8 * chunk), y = Pack<Bf16, 8>::load(out + 8 * chunk);
   float sum = 0.0F;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) sum += x.get(j) * y.get(j);
+  for (int i = 8 * chunk; i < kWidth; i += 64) {
+    const auto x = Pack<Bf16, 8>::load(dout + i), y = Pack<Bf16, 8>::load(out + i);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum += x.get(j) * y.get(j);
+  }
   return sum;
 }
 
@@ -53,8 +57,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     if constexpr (kIsBlock) {
       if (chunk == 0 && exists) delta = o.delta.at(b, h, s);
     } else {
-      static_assert(kWidth == 64);
-      if (exists) delta = part_of_delta(o.dout.at(b, s, h), o.out.at(b, s, h), chunk);
+      if (exists) delta = part_of_delta<kWidth>(o.dout.at(b, s, h), o.out.at(b, s, h), chunk);
 #pragma unroll
       for (int other = 1; other < 8; other *= 2) {
         delta += __shfl_xor_sync(0xffffffffU, delta, other);
@@ -113,15 +116,50 @@ __global__ void __launch_bounds__(kFinishThreads)
   }
 }
 
-/// All heads of a key/value head together, for dk and dv are written once; fewer where they are
-/// added and jobs, of which some are short, would be too few to fill the card.
-hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch, bool is_block, int processors) {
-  const auto queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
-  const std::int64_t tiles_of_heads = batch * p.heads * ((keys + kKeyTile - 1) / kKeyTile);
+/// dk or dv of whole sequences from its sums, [batch][keys][groups][128]; a thread per 8 columns.
+__global__ void __launch_bounds__(kPrepareThreads)
+    round_keys_kernel(const float* sums, HeadView<Bf16> to, int keys, int groups,
+                      std::int64_t count) {
+  const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x;
+  if (8 * chunk >= count) return;
+  const std::int64_t row = chunk / 16, position = row / groups;
+  Pack<Bf16, 8> rounded;
+  const auto x = Pack<float, 4>::load(sums + 8 * chunk),
+             y = Pack<float, 4>::load(sums + 8 * chunk + 4);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    rounded.set(i, x.get(i));
+    rounded.set(i + 4, y.get(i));
+  }
+  rounded.store(
+      to.at(static_cast<int>(position / keys), position % keys, static_cast<int>(row % groups)) +
+      chunk % 16 * 8);
+}
+
+/// Whether dk and dv are added in f32, so that jobs may have some of their heads each. Of wide
+/// heads they are for whole sequences too, and rounded afterwards.
+template <int kWidth, bool kIsBlock>
+constexpr bool kAddsKeys = kIsBlock || kWidth == 128;
+
+/// All heads of a key/value head together where dk and dv are written, else at most as many as
+/// leave enough jobs, of which some are short, to fill the card. Of wide heads, one: jobs that are
+/// at nearly the same queries find these in the cache, which makes a causal mask a twelfth faster.
+template <int kWidth, bool kIsBlock>
+int heads_per_job(const Problem& p, std::int64_t tiles_of_heads, int processors) {
+  int most = p.heads / p.groups;
+  if (!kAddsKeys<kWidth, kIsBlock>) return most;
   const bool sees_all = p.first_key == nullptr && p.query_offset + 1 >= p.keys;
+  if (kWidth == 128 && !sees_all) return 1;
   const std::int64_t enough = sees_all ? processors : 4 * processors;
-  int per_job = p.heads / p.groups;
-  while (is_block && per_job % 2 == 0 && tiles_of_heads / per_job < enough) per_job /= 2;
+  while (most % 2 == 0 && tiles_of_heads / most < enough) most /= 2;
+  return most;
+}
+
+template <int kWidth, bool kIsBlock>
+hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch, int processors) {
+  const auto queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
+  const int key_tiles = (keys + kKeyTile - 1) / kKeyTile;
+  const int per_job = heads_per_job<kWidth, kIsBlock>(p, batch * p.heads * key_tiles, processors);
   return {.heads = p.heads,
           .groups = p.groups,
           .per_job = per_job,
@@ -129,20 +167,24 @@ hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch, bool is_block
           .keys = keys,
           .offset = static_cast<int>(p.query_offset),
           .query_tiles = (queries + kQueryTile - 1) / kQueryTile,
-          .key_tiles = (keys + kKeyTile - 1) / kKeyTile,
+          .key_tiles = key_tiles,
           .set_count = static_cast<int>(batch) * p.heads / per_job,
           // Enough to fill the card with blocks of which the longest start first; few enough for
           // the sums of dq that are added to at a time to stay in the cache.
-          .chunk = 16};
+          .chunk = kWidth == 128 ? 8 : 16};
 }
 
-Prepared carve(Carver& carver, const hopper::BackwardJobs& jobs, std::int64_t batch,
-               std::int64_t width) {
+template <int kWidth, bool kIsBlock>
+Prepared carve(Carver& carver, const hopper::BackwardJobs& jobs, std::int64_t batch) {
   const std::int64_t padded = static_cast<std::int64_t>(jobs.query_tiles) * kQueryTile;
   const std::int64_t rows = batch * jobs.heads * padded;
+  const std::int64_t key_sums =
+      kIsBlock || !kAddsKeys<kWidth, kIsBlock> ? 0 : batch * jobs.keys * jobs.groups * kWidth;
   return {.lse = carver.take<float>(rows),
           .delta = carver.take<float>(rows),
-          .dq_sums = carver.take<float>(rows * width),
+          .dq_sums = carver.take<float>(rows * kWidth),
+          .dk_sums = carver.take<float>(key_sums),
+          .dv_sums = carver.take<float>(key_sums),
           .first_keys = carver.take<int>(batch * padded),
           .tile_ends = carver.take<int>(batch * jobs.key_tiles),
           .next_job = carver.take<int>(1)};
@@ -152,20 +194,19 @@ bool suits(const Problem& p, const BackwardCall& call) {
   constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
   return suits_tensor_cores(p, {&call.dout_BSHK, &call.q_BSHK, &call.k_BTGK, &call.v_BTGK,
                                 &call.dq_BSHK, &call.dk_BTGK, &call.dv_BTGK}) &&
-         (call.is_block() ? p.width == 64 || p.width == 128
-                          : p.width == 64 && is_aligned(*call.out_BSHK)) &&
+         (p.width == 64 || p.width == 128) && (call.is_block() || is_aligned(*call.out_BSHK)) &&
          call.batch() * p.heads * std::max(p.queries, p.keys) <= kMostRows;
 }
 
-template <int kWidth, bool kIsBlock>
-void launch(const hopper::BackwardTensors<kIsBlock>& tensors, bool has_documents,
+template <int kWidth, bool kAddsKeys>
+void launch(const hopper::BackwardTensors<kAddsKeys>& tensors, bool has_documents,
             const StreamState& state) {
   using S = hopper::BackwardShape<kWidth>;
   constexpr int kBytes = hopper::kBackwardBytes<S>;
   const auto kernel = [&] {
     if constexpr (kWidth == 64) {
-      return has_documents ? hopper::backward_kernel<true, kIsBlock>
-                           : hopper::backward_kernel<false, kIsBlock>;
+      return has_documents ? hopper::backward_kernel<true, kAddsKeys>
+                           : hopper::backward_kernel<false, kAddsKeys>;
     } else {
       return has_documents ? hopper::wide_backward_kernel<true>
                            : hopper::wide_backward_kernel<false>;
@@ -179,33 +220,53 @@ void launch(const hopper::BackwardTensors<kIsBlock>& tensors, bool has_documents
 
 template <int kWidth, bool kIsBlock>
 void run(const Problem& problem, const BackwardCall& call, StreamState& state) {
+  constexpr bool kAdds = kAddsKeys<kWidth, kIsBlock>, kRounds = kAdds && !kIsBlock;
   const hopper::BackwardJobs jobs =
-      jobs_of(problem, call.batch(), call.is_block(), state.processors);
+      jobs_of<kWidth, kIsBlock>(problem, call.batch(), state.processors);
   Carver sizes(nullptr);
-  carve(sizes, jobs, call.batch(), kWidth);
+  carve<kWidth, kIsBlock>(sizes, jobs, call.batch());
   Carver parts(state.workspace.at_least(sizes.used_bytes()));
-  const Prepared prepared = carve(parts, jobs, call.batch(), kWidth);
+  const Prepared prepared = carve<kWidth, kIsBlock>(parts, jobs, call.batch());
   const dim3 tiles(static_cast<unsigned>(jobs.query_tiles * jobs.heads),
                    static_cast<unsigned>(call.batch()));
   prepare_kernel<kWidth, kIsBlock><<<tiles, kPrepareThreads, 0, state.stream>>>(
       call.operands<Bf16, kIsBlock>(problem), jobs.query_tiles, jobs.key_tiles, prepared);
   HEDDLE_CUDA(cudaGetLastError());
-  launch<kWidth, kIsBlock>({.q = tensor_map(call.q_BSHK, {1, kQueryTile, 1, 64}),
-                            .k = tensor_map(call.k_BTGK, {1, kKeyTile, 1, 64}),
-                            .v = tensor_map(call.v_BTGK, {1, kKeyTile, 1, 64}),
-                            .dout = tensor_map(call.dout_BSHK, {1, kQueryTile, 1, 64}),
-                            .lse = prepared.lse,
-                            .delta = prepared.delta,
-                            .first_keys = prepared.first_keys,
-                            .tile_ends = prepared.tile_ends,
-                            .dq_sums = prepared.dq_sums,
-                            .next_job = prepared.next_job,
-                            .dk = call.dk_BTGK,
-                            .dv = call.dv_BTGK,
-                            .jobs = jobs,
-                            .scale = problem.scale,
-                            .scale_log2 = problem.scale * kLog2E},
-                           problem.first_key != nullptr, state);
+  hopper::BackwardTensors<kAdds> tensors{.q = tensor_map(call.q_BSHK, {1, kQueryTile, 1, 64}),
+                                         .k = tensor_map(call.k_BTGK, {1, kKeyTile, 1, 64}),
+                                         .v = tensor_map(call.v_BTGK, {1, kKeyTile, 1, 64}),
+                                         .dout = tensor_map(call.dout_BSHK, {1, kQueryTile, 1, 64}),
+                                         .lse = prepared.lse,
+                                         .delta = prepared.delta,
+                                         .first_keys = prepared.first_keys,
+                                         .tile_ends = prepared.tile_ends,
+                                         .dq_sums = prepared.dq_sums,
+                                         .next_job = prepared.next_job,
+                                         .dk = call.dk_BTGK,
+                                         .dv = call.dv_BTGK,
+                                         .jobs = jobs,
+                                         .scale = problem.scale,
+                                         .scale_log2 = problem.scale * kLog2E};
+  const std::int64_t key_values = call.k_BTGK.count();
+  if constexpr (kRounds) {
+    const auto sums = [&](float* of) {
+      HEDDLE_CUDA(cudaMemsetAsync(of, 0, static_cast<std::size_t>(key_values) * 4, state.stream));
+      return HeadView<float>(of, problem.keys * problem.groups * kWidth, problem.groups * kWidth,
+                             kWidth);
+    };
+    tensors.dk = sums(prepared.dk_sums);
+    tensors.dv = sums(prepared.dv_sums);
+  }
+  launch<kWidth, kAdds>(tensors, problem.first_key != nullptr, state);
+  if constexpr (kRounds) {
+    const auto round = [&](const float* sums, const Tensor& to) {
+      round_keys_kernel<<<blocks_for(key_values / 8, kPrepareThreads), kPrepareThreads, 0,
+                          state.stream>>>(sums, to, jobs.keys, jobs.groups, key_values);
+      HEDDLE_CUDA(cudaGetLastError());
+    };
+    round(prepared.dk_sums, call.dk_BTGK);
+    round(prepared.dv_sums, call.dv_BTGK);
+  }
   finish_kernel<kWidth, kIsBlock><<<tiles, kFinishThreads, 0, state.stream>>>(
       prepared.dq_sums, call.dq_BSHK, jobs.queries, jobs.heads, jobs.query_tiles, problem.scale);
   HEDDLE_CUDA(cudaGetLastError());
@@ -217,12 +278,10 @@ bool hopper_attention_backward(const Problem& problem, const BackwardCall& call,
   if (stream.is_deterministic() || !suits(problem, call)) return false;
   StreamState& state = state_of(stream);
   if (!state.is_hopper) return false;
-  if (!call.is_block()) {
-    run<64, false>(problem, call, state);
-  } else if (problem.width == 64) {
-    run<64, true>(problem, call, state);
+  if (problem.width == 64) {
+    call.is_block() ? run<64, true>(problem, call, state) : run<64, false>(problem, call, state);
   } else {
-    run<128, true>(problem, call, state);
+    call.is_block() ? run<128, true>(problem, call, state) : run<128, false>(problem, call, state);
   }
   return true;
 }

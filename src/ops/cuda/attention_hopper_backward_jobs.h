@@ -55,7 +55,8 @@ __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
           .tiles = 0};
 }
 
-template <bool kIsBlock>
+/// With kAddsKeys dk and dv are added, in f32; else written.
+template <bool kAddsKeys>
 struct BackwardTensors {
   CUtensorMap q, k, v, dout;  // boxes of a tile
   // Of padded rows of 64 query_tiles, each 16 queries in the order of LaneValues.
@@ -64,7 +65,7 @@ struct BackwardTensors {
   const int* tile_ends;  // [batch][key_tiles]: the tile of queries after the last that sees them
   float* dq_sums;  // [batch * heads][query_tiles][width / 64][8][128][4]: the order of registers
   int* next_job;
-  HeadView<ResultOf<Bf16, kIsBlock>> dk, dv;
+  HeadView<ResultOf<Bf16, kAddsKeys>> dk, dv;
   BackwardJobs jobs;
   float scale, scale_log2;
 };
@@ -209,16 +210,17 @@ __device__ __forceinline__ void hide_later_documents(float (&scores)[32], const 
   }
 }
 
-/// Which of a job's queries see which of 64 keys, half `half` of its keys.
-template <bool kDocuments, bool kIsBlock>
+/// Which of a job's queries see which of 64 keys, half `half` of its keys. Without kAnyShift the
+/// first tile of queries that sees them begins at their position, and those before it are skipped.
+template <bool kDocuments, bool kAnyShift>
 class KeySight {
  public:
-  __device__ __forceinline__ KeySight(const BackwardTensors<kIsBlock>& t, const Job& job, int half)
+  __device__ __forceinline__ KeySight(const BackwardJobs& all, const Job& job, int half)
       : job_(job), half_(half) {
-    if constexpr (kIsBlock) {
+    if constexpr (kAnyShift) {
       const int first = first_key();
-      shift_ = first - t.jobs.offset - uniform(job.first_tile) * kQueryTile;
-      keys_ = t.jobs.keys - first;
+      shift_ = first - all.offset - uniform(job.first_tile) * kQueryTile;
+      keys_ = all.keys - first;
     }
   }
 
@@ -226,7 +228,7 @@ class KeySight {
   /// other.
   __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, int skipped,
                                               const int* first_keys) const {
-    if constexpr (kIsBlock) {
+    if constexpr (kAnyShift) {
       const int shift = shift_ - tile * kQueryTile;
       if (shift > 1 - kQueryTile || keys_ < 64) hide_earlier_queries(scores, shift, keys_);
     } else {
@@ -248,7 +250,7 @@ class KeySight {
 
   const Job& job_;
   const int half_;
-  int shift_, keys_;  // of blocks: query `shift_` of the first tile is at the first key's position
+  int shift_, keys_;  // query `shift_` of the first tile is at the first key's position
 };
 
 /// So many of the first tiles of a head do not see half `half` of the keys.

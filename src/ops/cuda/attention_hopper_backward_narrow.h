@@ -86,7 +86,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
     for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
     // Of the tiles of a head the first `skipped` do not see these keys.
     const int skipped = skipped_tiles<kIsBlock>(m.jobs[job_turn.index], half);
-    const KeySight<kDocuments, kIsBlock> sight(t, m.jobs[job_turn.index], half);
+    const KeySight<kDocuments, kIsBlock> sight(t.jobs, m.jobs[job_turn.index], half);
     int tile = skipped, left = t.jobs.per_job * (tiles - skipped);
     const auto skip = [&] {
       wait_for(&m.full[turn.index], turn.parity);

@@ -1,8 +1,10 @@
 #pragma once
 
-// Device code only, of Hopper. The gradients of attention with heads 128 wide, of blocks: the two
-// warpgroups have half the columns of dq each, and meet once for each tile of queries, when the
-// gradients of scores of all keys lie in shared memory.
+// Device code only, of Hopper. The gradients of attention with heads 128 wide: the two warpgroups
+// have half the columns of dq each, made of the gradients of scores of all keys, which they leave
+// in shared memory. Each makes dq of the tile of queries before the one it is at, when the other's
+// gradients are long there: they do not wait for each other, and one multiplies while the other
+// makes exponentials.
 
 #include "ops/cuda/attention_hopper_backward_jobs.h"
 
@@ -15,7 +17,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
   using S = BackwardShape<128>;
   Turn<S::kJobs> job_turn;
   Turn<S::kStages> turn;
-  int gradient_tile = 0;
+  Turn<kGradientTiles> gradient_turn;
   const int row = warp_id() % 4 * 16;
   constexpr int kSums = kQueryTile * S::kWidth;  // of dq, of a tile
   constexpr int kBlock = kTileBytes >> 4, kKeyBlock = 2 * kBlock, kNextTile = S::kBlocks * kBlock;
@@ -36,11 +38,32 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       const std::int64_t first = static_cast<std::int64_t>(head) * t.jobs.query_tiles;
       to = t.dq_sums + (first + job.first_tile) * kSums + half * 4096 + threadIdx.x % 128 * 4;
     }
-    const KeySight<kDocuments, true> sight(t, job, half);
+    const KeySight<kDocuments, true> sight(t.jobs, job, half);
 
     float dk[64], dv[64];
 #pragma unroll
     for (int i = 0; i < 64; ++i) dk[i] = dv[i] = 0.0F;
+    const auto wait_for_gradients = [&](const Turn<kGradientTiles>& at) {
+      wait_for(&m.gradient_full[0][at.index], at.parity);
+      wait_for(&m.gradient_full[1][at.index], at.parity);
+    };
+    const auto multiply_gradients = [&](float(&dq)[32], int from) {
+      multiply_columns(dq, across_sum(m.gradients[0][from], 0), keys_across, false);
+      multiply_columns(dq, across_sum(m.gradients[1][from], 0), keys_across + kBlock, true);
+      end_product_group();
+    };
+    int added = 0;  // tiles of a head whose dq is done
+    const auto add_to_queries = [&](const float(&dq)[32]) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        add_four(to + 512 * i, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
+      }
+      to += kSums;
+      if (++added == tiles) {
+        added = 0;
+        to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * kSums;
+      }
+    };
     int done = -1;  // the stage of the tile before, whose dk is under way
     int tile = 0;
 #pragma unroll 1
@@ -59,7 +82,6 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       settle(dk);
       settle(scores);
       if (done >= 0) arrive(&m.empty[done]);
-      done = stage;
       sight.hide_unseen(scores, tile, 0, m.first_keys[stage]);
       LaneValues<float> row_values;
       row_values.load(m.lse[stage]);
@@ -83,38 +105,44 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
         ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - row_values.of[j]),
                                        high_of(both) * (gradients[i + 1] - row_values.of[j + 1]));
       }
-      // The tile's place is free: both have met since they read what was there.
+      wait_for(&m.gradient_empty[half][gradient_turn.index], gradient_turn.parity ^ 1);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        store_block(shared_address(m.gradients[half][gradient_tile]), row, k, ds[k]);
+        store_block(shared_address(m.gradients[half][gradient_turn.index]), row, k, ds[k]);
       }
       fence_shared_writes();
-      sync_threads(1, 2 * 128);
+      arrive(&m.gradient_full[half][gradient_turn.index]);
+      // dq of the tile before: the other's gradients are there. Of the first tile, of nothing.
+      const bool is_first = done < 0;
+      const Turn<kGradientTiles> last = gradient_turn.before();
+      if (!is_first) wait_for_gradients(last);
       float dq[32];
       begin_products();
-      multiply_columns(dq, across_sum(m.gradients[0][gradient_tile], 0), keys_across, false);
-      multiply_columns(dq, across_sum(m.gradients[1][gradient_tile], 0), keys_across + kBlock,
-                       true);
-      end_product_group();
+      multiply_gradients(dq, last.index);
       multiply_left(dk, ds, q0_across + stage * kNextTile);
       end_product_group();
       wait_for_products<1>();
       settle(dv);
       settle(dq);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        add_four(to + 512 * i, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
+      if (!is_first) {
+        arrive(&m.gradient_empty[half ^ 1][last.index]);
+        add_to_queries(dq);
       }
-      to += kSums;
-      gradient_tile ^= 1;
-      if (++tile == tiles) {
-        tile = 0;
-        to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * kSums;
-      }
+      done = stage;
+      gradient_turn.advance();
+      if (++tile == tiles) tile = 0;
     }
+    const Turn<kGradientTiles> last = gradient_turn.before();
+    wait_for_gradients(last);
+    float dq[32];
+    begin_products();
+    multiply_gradients(dq, last.index);
     wait_for_products<0>();
     settle(dk);
-    if (done >= 0) arrive(&m.empty[done]);
+    settle(dq);
+    arrive(&m.empty[done]);
+    arrive(&m.gradient_empty[half ^ 1][last.index]);
+    add_to_queries(dq);
     const int batch = job.batch, group = job.group, first = job.key_tile * kKeyTile + half * 64;
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();

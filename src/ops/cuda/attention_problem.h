@@ -16,6 +16,9 @@ struct HeadView {
   std::int64_t batch = 0, position = 0, head = 0;  // strides
 
   HeadView() = default;
+  HeadView(T* rows, std::int64_t batch_stride, std::int64_t position_stride,
+           std::int64_t head_stride)
+      : data(rows), batch(batch_stride), position(position_stride), head(head_stride) {}
   HeadView(const Tensor& t)
       : data(reinterpret_cast<T*>(t.bytes())),
         batch(t.stride(0)),

@@ -21,6 +21,9 @@ struct Turn {
       parity ^= 1;
     }
   }
+  __device__ __forceinline__ Turn before() const {
+    return index > 0 ? Turn{index - 1, parity} : Turn{kSize - 1, parity ^ 1};
+  }
 };
 
 /// x, the same for all lanes of a warp, in a way that the compiler sees.
