@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "parallel/sequence/merge_calls.h"
 #include "parallel/sequence/piece_parts.h"
 
 namespace heddle {
@@ -10,6 +11,8 @@ namespace {
 
 using Own = ContextProgram::Own;
 using Held = ContextProgram::Held;
+
+std::int64_t floor_of(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
 bool contains(HeadRange all, HeadRange some) {
   return some.first >= all.first && some.first + some.count <= all.first + all.count;
@@ -66,6 +69,7 @@ class ProgramBuilder {
     for (std::size_t piece = first_foreign_; piece < last_use_.size(); ++piece) {
       program_.rounds[last_use_[piece]].ends.push_back(static_cast<int>(piece));
     }
+    if (is_forward_) write_first();
     return std::move(program_);
   }
 
@@ -74,7 +78,7 @@ class ProgramBuilder {
   std::size_t now() const { return program_.rounds.size() - 1; }
 
   int add_piece(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
-    program_.pieces.push_back({kind, tokens, heads});
+    program_.pieces.push_back({.kind = kind, .tokens = tokens, .heads = heads});
     last_use_.push_back(program_.rounds.empty() ? 0 : now());
     is_gone_.push_back(false);
     return static_cast<int>(program_.pieces.size()) - 1;
@@ -170,6 +174,7 @@ class ProgramBuilder {
     }
     for (const Message& message : round.sends) add_send(message);
     for (const Tile& tile : round.tiles) add_tile(tile);
+    merge_calls(program_.rounds.back().tiles);
     for (const Message& message : round.receives) add_receive(message);
   }
 
@@ -246,14 +251,36 @@ class ProgramBuilder {
     if (!is_forward_) {
       call.key_results = results_of(PieceKind::key_grads, tile.keys, key_heads, call.keys);
     }
-    if (tile.is_causal) {
-      call.query_offset = tile.queries.first;
-      call.key_offset = tile.keys.first;
-      call.step = tile.queries.stride;
-    } else {
-      call.query_offset = tile.keys.count;  // behind all of them
-    }
+    call.ahead = tile.is_causal
+                     ? floor_of(tile.queries.first - tile.keys.first, tile.queries.stride)
+                     : tile.keys.count;  // behind all of them
     program_.rounds.back().tiles.push_back(call);
+  }
+
+  /// Results that one call writes as a whole, before anything else is done with them, need not be
+  /// cleared and read.
+  void write_first() {
+    std::vector<bool> is_used(program_.pieces.size(), false);
+    const auto use = [&](const std::vector<Transfer>& transfers) {
+      for (const Transfer& transfer : transfers) {
+        if (transfer.piece >= 0) is_used[static_cast<std::size_t>(transfer.piece)] = true;
+        for (const PieceRows& rows : transfer.rows) {
+          is_used[static_cast<std::size_t>(rows.piece)] = true;
+        }
+      }
+    };
+    for (ProgramRound& round : program_.rounds) {
+      use(round.sends);
+      for (TileCall& call : round.tiles) {
+        const auto at = static_cast<std::size_t>(call.results.piece);
+        Piece& results = program_.pieces[at];
+        call.is_first = !is_used[at] && call.results.count == tokens_in(results.tokens) &&
+                        call.results.heads.count == results.heads.count;
+        if (call.is_first) results.is_cleared = false;
+        is_used[at] = true;
+      }
+      use(round.receives);
+    }
   }
 
   const ContextPlan& plan_;

@@ -24,6 +24,7 @@ struct Piece {
   PieceKind kind = PieceKind::queries;
   TokenRuns tokens = {};
   HeadRange heads = {};
+  bool is_cleared = true;  ///< results: begin over no keys; else the first call writes all of them
 };
 
 /// Some neighbouring rows and heads of a piece.
@@ -31,6 +32,7 @@ struct PieceRows {
   int piece = 0;
   std::int64_t first = 0, count = 0;
   HeadRange heads = {};  ///< counted from the piece's first
+  friend bool operator==(const PieceRows&, const PieceRows&) = default;
 };
 
 /// What a message carries, and where it lies on this rank.
@@ -46,9 +48,10 @@ struct Transfer {
 /// A call of a block kernel.
 struct TileCall {
   PieceRows queries, keys;
-  PieceRows results = {};                                   ///< outputs; in backward dQ
-  PieceRows key_results = {};                               ///< backward only
-  std::int64_t query_offset = 0, key_offset = 0, step = 1;  ///< of ops::AttentionMask
+  PieceRows results = {};      ///< outputs; in backward dQ
+  PieceRows key_results = {};  ///< backward only
+  std::int64_t ahead = 0;      ///< query s sees the keys up to ahead + s, if there are so many
+  bool is_first = false;       ///< forward: results are written, not merged
 };
 
 /// See Round. What is to be sent is put together first, what was received is added last.

@@ -1,5 +1,6 @@
 #include "parallel/sequence/context_walk.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -84,7 +85,9 @@ DType ContextWalk::travels_as(const Message& message) const {
   return message.is_partial ? wide() : setting_.dtype;
 }
 
-void ContextWalk::clear(const PieceTensors& results) {
+void ContextWalk::clear(int index) {
+  if (!described(index).is_cleared) return;
+  const PieceTensors& results = piece(index);
   for (const Tensor& rows : results.rows) {
     if (rows.defined()) ops::fill(rows, 0.0, ctx_.stream);
   }
@@ -211,17 +214,16 @@ void ContextWalk::end(Exchange& exchange) {
 }
 
 void ContextWalk::compute(const TileCall& call) {
-  const ops::AttentionMask mask{.query_offset = call.query_offset,
+  const ops::AttentionMask mask{.query_offset = std::max<std::int64_t>(call.ahead, 0),
                                 .first_key_BS = {},
-                                .key_offset = call.key_offset,
-                                .step = call.step};
+                                .key_offset = std::max<std::int64_t>(-call.ahead, 0)};
   const PieceTensors queries = box(piece(call.queries.piece), call.queries);
   const PieceTensors keys = box(piece(call.keys.piece), call.keys);
   const PieceTensors results = box(piece(call.results.piece), call.results);
   if (setting_.pass == ContextPassKind::forward) {
     ops::attention_block_forward(queries.rows[0], keys.rows[0], keys.rows[1], mask, setting_.scale,
-                                 ops::KeyBlock::further, results.rows[0], results.statistics[0],
-                                 ctx_.stream);
+                                 call.is_first ? ops::KeyBlock::first : ops::KeyBlock::further,
+                                 results.rows[0], results.statistics[0], ctx_.stream);
     return;
   }
   const PieceTensors key_results = box(piece(call.key_results.piece), call.key_results);
@@ -235,7 +237,7 @@ void ContextWalk::play(const ProgramRound& round) {
   for (const int index : round.begins) {
     const Piece& what = described(index);
     piece(index) = allocate(what.kind, tokens_in(what.tokens), what.heads.count, wide());
-    clear(piece(index));
+    clear(index);
   }
   Exchange exchange = begin(round, false);
   for (const TileCall& tile : round.tiles) compute(tile);
@@ -266,9 +268,9 @@ void ContextWalk::bring_own_home() {
 
 void ContextWalk::run() {
   const ContextProgram& program = setting_.program;
-  for (const int results : {Own::kResults, Own::kKeyResults}) clear(piece(results));
+  for (const int results : {Own::kResults, Own::kKeyResults}) clear(results);
   if (program.exchanges_heads) {
-    for (const int results : {Held::kHeldResults, Held::kHeldKeyResults}) clear(piece(results));
+    for (const int results : {Held::kHeldResults, Held::kHeldKeyResults}) clear(results);
     take_own();
   }
   for (std::size_t round = 0; round < program.rounds.size(); ++round) {

@@ -30,7 +30,7 @@ class ContextWalk {
     Tensor output = {};        ///< backward: of the share, complete; [1, tokens, heads, K]
   };
   /// `own` are the tensors of the rank's own pieces and of what it holds, by the program's numbers.
-  /// Those of results are cleared.
+  /// What those of results hold does not matter.
   ContextWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks, Ctx& ctx);
   virtual ~ContextWalk() = default;
 
@@ -60,8 +60,8 @@ class ContextWalk {
   PieceTensors allocate(const Message& message, DType dtype) const;
   DType travels_as(const Message& message) const;
 
-  /// Makes results those over no keys.
-  void clear(const PieceTensors& results);
+  /// Makes results those over no keys, unless their first call writes them.
+  void clear(int index);
   void copy(const PieceTensors& from, const PieceTensors& to);
   /// Outputs are merged by lse where both have one, everything else is summed.
   void add(PieceKind kind, const PieceTensors& from, const PieceTensors& to);

@@ -1,0 +1,86 @@
+#include "parallel/sequence/merge_calls.h"
+
+#include <gtest/gtest.h>
+
+namespace heddle {
+namespace {
+
+TEST(MergedCalls, OfARingWithoutDocumentsAreOneForEachRound) {
+  for (const ContextOrder order :
+       {ContextOrder::zigzag, ContextOrder::contiguous, ContextOrder::striped}) {
+    for (const int ranks : {2, 3, 4, 8}) {
+      const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::ring,
+                                                           .order = order,
+                                                           .ranks = ranks,
+                                                           .tokens = 1000,
+                                                           .heads = 4,
+                                                           .key_heads = 2,
+                                                           .head_dim = 8}));
+      for (const auto pass : {ContextPassKind::forward, ContextPassKind::backward}) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          for (const ProgramRound& round : make_context_program(plan, pass, rank).rounds) {
+            EXPECT_LE(round.tiles.size(), 1U) << name_of(order) << ", rank " << rank;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Rows of piece 0, 1, 2 and 3: of queries, keys, results, and in backward of keys' gradients.
+TileCall call_of(std::int64_t query, std::int64_t queries, std::int64_t key, std::int64_t keys,
+                 std::int64_t ahead) {
+  return {.queries = {0, query, queries, {0, 2}},
+          .keys = {1, key, keys, {0, 1}},
+          .results = {2, query, queries, {0, 2}},
+          .key_results = {3, key, keys, {0, 1}},
+          .ahead = ahead};
+}
+
+std::vector<TileCall> merged(std::vector<TileCall> calls) {
+  merge_calls(calls);
+  return calls;
+}
+
+TEST(MergedCalls, OfACausalSquareInQuartersAreOne) {
+  const std::vector<TileCall> calls =
+      merged({call_of(0, 5, 0, 5, 0), call_of(5, 7, 0, 5, 5), call_of(5, 7, 5, 7, 0)});
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_EQ(calls.front().queries.count, 12);
+  EXPECT_EQ(calls.front().keys.count, 12);
+  EXPECT_EQ(calls.front().key_results.count, 12);
+  EXPECT_EQ(calls.front().ahead, 0);
+}
+
+TEST(MergedCalls, LeaveOutNoPairAndAddNone) {
+  // The first queries would see the others' keys.
+  EXPECT_EQ(merged({call_of(0, 5, 0, 5, 5), call_of(5, 7, 0, 9, 9)}).size(), 2U);
+  // The first keys are not seen by all.
+  EXPECT_EQ(merged({call_of(0, 5, 0, 5, 0), call_of(0, 5, 5, 7, 7)}).size(), 2U);
+  // Another document begins.
+  EXPECT_EQ(merged({call_of(0, 5, 0, 5, 0), call_of(5, 7, 5, 7, 0)}).size(), 2U);
+  // Rows between them are left out.
+  EXPECT_EQ(merged({call_of(0, 5, 0, 5, 5), call_of(6, 7, 0, 5, 5)}).size(), 2U);
+  EXPECT_EQ(merged({call_of(0, 5, 0, 5, 5), call_of(0, 5, 6, 5, 5)}).size(), 2U);
+}
+
+TEST(MergedCalls, WriteResultsThatNothingElseBegins) {
+  const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::ring,
+                                                       .ranks = 4,
+                                                       .tokens = 64,
+                                                       .heads = 2,
+                                                       .key_heads = 2,
+                                                       .head_dim = 8}));
+  const ContextProgram forward = make_context_program(plan, ContextPassKind::forward, 1);
+  EXPECT_FALSE(forward.pieces[ContextProgram::kResults].is_cleared);
+  int written = 0;
+  for (const ProgramRound& round : forward.rounds) {
+    for (const TileCall& call : round.tiles) written += call.is_first ? 1 : 0;
+  }
+  EXPECT_EQ(written, 1);
+  const ContextProgram backward = make_context_program(plan, ContextPassKind::backward, 1);
+  EXPECT_TRUE(backward.pieces[ContextProgram::kResults].is_cleared);
+}
+
+}  // namespace
+}  // namespace heddle
