@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, sixteen meshes of
-# processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, messages that do not touch
+# What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, twenty-four meshes
+# of processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, messages that do not touch
 # host memory, a rank that is killed or stalls, compute-sanitizer over every operation.
 #   test_gpu.sh BUILD_FOLDER             all of it
 #   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, overlaps, messages, kill, stall or sanitizers
@@ -31,6 +31,8 @@ check() {
 tests() {
   check "operations against the CPU" "$build/tests/ops/ops_cuda_test" --gtest_brief=1
   check "references, checkpoints, memory" "$build/tests/verify/gpu_test" --gtest_brief=1
+  check "rounding through 32 layers of shared attention" "$build/tests/parallel/parallel_test" --gtest_brief=1 \
+    --gtest_filter='AttentionThrough32Layers.*'
 }
 
 # mesh RANKS KEY=VALUE...
@@ -57,6 +59,14 @@ meshes() {
   mesh 4 tp=2 pp=2 schedule=zb-h1 sequence=false
   mesh 8 dp=2 tp=2 pp=2 zero=1
   mesh 8 dp=4 tp=2 zero=3
+  mesh 2 cp=2 context=ring
+  mesh 2 cp=2 context=ulysses
+  mesh 3 cp=3 context=lightseq
+  mesh 4 cp=4 context=tokenring
+  mesh 4 cp=4 context=usp context_heads=2
+  mesh 4 cp=2 tp=2 context=gather
+  mesh 4 cp=2 pp=2
+  mesh 4 cp=2 dp=2 zero=3 context=ring context_order=striped
 }
 
 # train NAME RANKS KEY=VALUE...: the demo's model on a little of its text, into the run folder NAME.

@@ -42,8 +42,8 @@ inline AttentionInput random_input(const ContextShape& shape, Memory& memory) {
 
 /// On one rank, by the operations for whole sequences, in f64.
 inline AttentionResult whole_attention(const ContextShape& shape, const AttentionInput& input,
-                                       double scale, Memory& memory) {
-  Stream stream(1);
+                                       double scale, Memory& memory, int threads = 1) {
+  Stream stream(threads);
   const AttentionShape attention = attention_of(shape);
   const std::int64_t N = shape.tokens, H = shape.heads, K = shape.head_dim;
   const auto alloc = [&](const Shape& size, DType dtype = DType::f64) {
