@@ -4,62 +4,13 @@
 
 #include "base/clock.h"
 #include "base/quantile.h"
+#include "bench/attention_case.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
-#include "ops/random.h"
-#include "parallel/sequence/context_attention.h"
 #include "simulator/play_context.h"
 
 namespace heddle {
 namespace {
-
-/// Attention by one method, with random q, k and v on this rank.
-class Case {
- public:
-  Case(const ContextShape& shape, World& world, Stream& stream, Memory& memory, DType dtype)
-      : heads_{.heads = shape.heads, .kv_heads = shape.key_heads, .head_dim = shape.head_dim},
-        layer_(heads_, 0.125, 0, world.all()),
-        stream_(stream),
-        memory_(memory),
-        context_(make_rank_context(shape, world.rank())) {
-    const TokenRuns& held = context_->plan.held[static_cast<std::size_t>(world.rank())];
-    batch_ = {.ids = memory.for_host().alloc({1, tokens_in(held)}, DType::i32, MemoryTag::data),
-              .targets = {},
-              .positions = {},
-              .first_key = {},
-              .context = context_};
-    qkv_ = random({batch_.tokens(), heads_.qkv_width()}, dtype);
-    dout_ = random({batch_.tokens(), heads_.out_width()}, dtype);
-  }
-
-  void forward() {
-    Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch_};
-    layer_.forward(qkv_, saved_, ctx);
-  }
-  void backward() {
-    Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch_};
-    layer_.backward_input(dout_, saved_, ctx);
-  }
-  const ContextPlan& plan() const { return context_->plan; }
-
-  std::vector<double> forward_seconds, backward_seconds;
-
- private:
-  Tensor random(const Shape& shape, DType dtype) {
-    const Tensor made = memory_.alloc(shape, dtype, MemoryTag::activations);
-    ops::fill_normal(made.view({shape.count()}), 1, 0, 1.0, stream_);
-    return made;
-  }
-
-  const AttentionShape heads_;
-  ContextAttention layer_;
-  Stream& stream_;
-  Memory& memory_;
-  const std::shared_ptr<const RankContext> context_;
-  MicroBatch batch_;
-  Tensor qkv_, dout_;
-  Saved saved_;
-};
 
 /// What a rank computes and sends in a second while all others do the same.
 class Rates {
@@ -116,6 +67,24 @@ class Rates {
   double pairs_ = 0;
 };
 
+ContextBenchResult result_of(const AttentionCase& timed, const ContextTimes& times) {
+  const ContextPlan& plan = timed.plan();
+  ContextBenchResult result{.shape = plan.shape,
+                            .forward_seconds = quantile(timed.forward_seconds, 0.5),
+                            .backward_seconds = quantile(timed.backward_seconds, 0.5)};
+  result.predicted_seconds =
+      play_forward(plan, times).makespan + play_backward(plan, times).makespan;
+  const auto forward = count_by_rank(plan.forward, plan.shape);
+  const auto backward = count_by_rank(plan.backward, plan.shape);
+  for (std::size_t rank = 0; rank < forward.size(); ++rank) {
+    result.sent_bytes = std::max(result.sent_bytes, bytes_of(forward[rank].sent, times.sizes) +
+                                                        bytes_of(backward[rank].sent, times.sizes));
+  }
+  return result;
+}
+
+}  // namespace
+
 std::vector<ContextShape> shapes_of(const ContextBenchOptions& options, int ranks) {
   std::vector<ContextShape> shapes;
   const auto add = [&](ContextMethod method, ContextOrder order) {
@@ -141,24 +110,6 @@ std::vector<ContextShape> shapes_of(const ContextBenchOptions& options, int rank
   return shapes;
 }
 
-ContextBenchResult result_of(const Case& timed, const ContextTimes& times) {
-  const ContextPlan& plan = timed.plan();
-  ContextBenchResult result{.shape = plan.shape,
-                            .forward_seconds = quantile(timed.forward_seconds, 0.5),
-                            .backward_seconds = quantile(timed.backward_seconds, 0.5)};
-  result.predicted_seconds =
-      play_forward(plan, times).makespan + play_backward(plan, times).makespan;
-  const auto forward = count_by_rank(plan.forward, plan.shape);
-  const auto backward = count_by_rank(plan.backward, plan.shape);
-  for (std::size_t rank = 0; rank < forward.size(); ++rank) {
-    result.sent_bytes = std::max(result.sent_bytes, bytes_of(forward[rank].sent, times.sizes) +
-                                                        bytes_of(backward[rank].sent, times.sizes));
-  }
-  return result;
-}
-
-}  // namespace
-
 ContextBenchReport bench_context(World& world, Stream& stream, const ContextBenchOptions& options) {
   Memory memory(stream.device());
   Communicator& all = world.all();
@@ -170,9 +121,10 @@ ContextBenchReport bench_context(World& world, Stream& stream, const ContextBenc
     stream.synchronize();
     return all.combine(watch.seconds(), ReduceOp::max);
   };
-  std::vector<std::unique_ptr<Case>> cases;
+  std::vector<std::unique_ptr<AttentionCase>> cases;
   for (const ContextShape& shape : shapes_of(options, world.size())) {
-    cases.push_back(std::make_unique<Case>(shape, world, stream, memory, options.dtype));
+    cases.push_back(
+        std::make_unique<AttentionCase>(shape, world.all(), stream, memory, options.dtype));
   }
   Rates rates(world, stream, memory, options);
   std::vector<double> forward, backward, link;

@@ -17,6 +17,9 @@ struct ContextBenchOptions {
   int rounds = 7;
 };
 
+/// All methods that the heads allow, and the orders of ring, which comes first.
+std::vector<ContextShape> shapes_of(const ContextBenchOptions& options, int ranks);
+
 /// One way to share attention, timed on all ranks at once.
 struct ContextBenchResult {
   ContextShape shape;                                ///< resolved
@@ -33,9 +36,8 @@ struct ContextBenchReport {
   std::vector<ContextBenchResult> results;
 };
 
-/// Every rank calls it. Times all methods that the heads allow, and the orders of ring, in turns;
-/// beside them one block of attention, and messages from each rank to the next, from which the
-/// simulator predicts each method.
+/// Every rank calls it. Times all methods in turns; beside them one block of attention, and
+/// messages from each rank to the next, from which the simulator predicts each method.
 ContextBenchReport bench_context(World& world, Stream& stream, const ContextBenchOptions& options);
 
 }  // namespace heddle

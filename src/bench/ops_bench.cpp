@@ -416,29 +416,42 @@ void bench_flat(OpsBench& bench) {
 
 struct AttentionSize {
   std::int64_t batch, heads, groups, seq, head_dim;
-  std::int64_t document = 0;  ///< length of documents; 0: no mask
+  std::vector<std::int64_t> documents = {};  ///< their lengths; none: no mask
 };
 
+/// `count` of them.
+std::vector<std::int64_t> documents_of(std::int64_t length, std::int64_t count) {
+  return std::vector<std::int64_t>(static_cast<std::size_t>(count), length);
+}
+
 void bench_attention(OpsBench& bench, const AttentionSize& of) {
-  const auto& [batch, heads, groups, seq, head_dim, document] = of;
-  const std::string kind = document == 0 ? "" : ", documents";
+  const auto& [batch, heads, groups, seq, head_dim, documents] = of;
+  const std::string kind = documents.empty() ? "" : ", documents";
   const std::string forward_name = "attention forward" + kind,
                     backward_name = "attention backward" + kind;
   if (!bench.wants(forward_name) && !bench.wants(backward_name)) return;
   const Shape queries{batch, seq, heads, head_dim}, keys{batch, seq, groups, head_dim};
+  const auto count = static_cast<std::int64_t>(documents.size());
+  const bool are_alike =
+      std::ranges::adjacent_find(documents, std::ranges::not_equal_to{}) == documents.end();
   const std::string positions =
-      document == 0 ? fmt::format("{}", seq) : fmt::format("{}*{}", seq / document, document);
+      documents.empty() ? fmt::format("{}", seq)
+                        : fmt::format("{}*{}{}", count, are_alike ? "" : "~", seq / count);
   const std::string size = fmt::format("{}x{}x{}/{}x{}", batch, positions, heads, groups, head_dim);
   // Two products of the pairs that see each other forward, five backward.
-  const std::int64_t seen = document == 0 ? seq : document;
-  const double product = 2.0 * static_cast<double>(batch * heads * seq * seen * head_dim) / 2.0;
+  std::int64_t squares = documents.empty() ? seq * seq : 0;
+  for (const std::int64_t length : documents) squares += length * length;
+  const double product = 2.0 * static_cast<double>(batch * heads * squares * head_dim) / 2.0;
   const Tensor q = bench.tensor(queries), k = bench.tensor(keys), v = bench.tensor(keys);
   const Tensor out = bench.tensor(queries), lse = bench.precise({batch, heads, seq});
   ops::AttentionMask mask;
-  if (document > 0) {
-    mask.first_key_BS = bench.integers({batch, seq}, [seq = seq, document = document](auto i) {
-      return i % seq / document * document;
-    });
+  if (!documents.empty()) {
+    std::vector<std::int64_t> first_keys;
+    for (const std::int64_t length : documents) {
+      first_keys.insert(first_keys.end(), static_cast<std::size_t>(length), std::ssize(first_keys));
+    }
+    mask.first_key_BS = bench.integers(
+        {batch, seq}, [&](auto i) { return first_keys[static_cast<std::size_t>(i % of.seq)]; });
   }
   Stream& s = bench.stream();
   constexpr double kScale = 0.125;
@@ -453,7 +466,7 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
     ops::attention_backward(out, q, k, v, out, lse, mask, kScale, dq, dk, dv, delta, s);
   };
   bench.against_gemm(backward_name, size, 5.0 * product, backward, kApart);
-  if (!bench.is_on_gpu() || document > 0) return;
+  if (!bench.is_on_gpu() || !documents.empty()) return;
   s.set_deterministic(true);
   bench.against_gemm("attention backward, fixed order", size, 5.0 * product, backward, kApart);
   s.set_deterministic(false);
@@ -463,7 +476,7 @@ void bench_attention(OpsBench& bench, const AttentionSize& of) {
 /// runs that see each other, a call each. Without runs, queries that see all of as many keys before
 /// them.
 void bench_attention_blocks(OpsBench& bench, const AttentionSize& of, std::int64_t runs_or_none) {
-  const auto& [batch, heads, groups, seq, head_dim, document] = of;
+  const auto& [batch, heads, groups, seq, head_dim, documents] = of;
   const bool sees_all = runs_or_none == 0;
   const std::int64_t runs = std::max<std::int64_t>(1, runs_or_none);
   const std::string kind = sees_all    ? ", a block that sees all"
@@ -530,10 +543,19 @@ void bench_attention(OpsBench& bench) {
   for (const AttentionSize& size :
        {AttentionSize{32, 12, 12, 1024, 64}, AttentionSize{8, 32, 4, 2048, 64},
         AttentionSize{4, 32, 8, 4096, 64}, AttentionSize{2, 32, 8, 4096, 128},
-        AttentionSize{8, 32, 4, 2048, 64, 512}, AttentionSize{4, 32, 8, 4096, 64, 512},
-        AttentionSize{4, 32, 8, 4096, 64, 4096}, AttentionSize{2, 32, 8, 4096, 128, 512},
-        AttentionSize{2, 32, 8, 4096, 128, 4096}}) {
+        AttentionSize{8, 32, 4, 2048, 64, documents_of(512, 4)},
+        AttentionSize{4, 32, 8, 4096, 64, documents_of(512, 8)},
+        AttentionSize{4, 32, 8, 4096, 64, documents_of(4096, 1)},
+        AttentionSize{2, 32, 8, 4096, 128, documents_of(512, 8)},
+        AttentionSize{2, 32, 8, 4096, 128, documents_of(4096, 1)}}) {
     bench_attention(bench, size);
+  }
+  // Documents of 4096 tokens on average.
+  const std::vector<std::int64_t> few = {2041, 6151};
+  const std::vector<std::int64_t> many = {1531, 6661, 4096, 2048, 137, 8055, 6144, 4096};
+  for (const std::int64_t head_dim : {64, 128}) {
+    bench_attention(bench, {1, 32, 8, 8192, head_dim, few});
+    bench_attention(bench, {1, 32, 8, 32768, head_dim, many});
   }
   // What ranks that share a long sequence of llama3 do, and the whole of it.
   for (const std::int64_t head_dim : {64, 128}) {

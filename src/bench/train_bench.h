@@ -55,8 +55,9 @@ struct TrainBenchResult {
 /// Called after every timed step with (step, seconds, loss).
 using OnBenchStep = std::function<void(std::int64_t, double, double)>;
 
-/// Two steps of warm-up come first and do not count. Every rank of `world` calls it; bytes are of
-/// the process, which all ranks that are threads share, or of the GPU, with what others have there.
+/// Two steps of warm-up come first and do not count, or one where it takes long. Every rank of
+/// `world` calls it; bytes are of the process, which all ranks that are threads share, or of the
+/// GPU, with what others have there.
 TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& options,
                                 World& world, const OnBenchStep& on_step);
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "bench/context_bench.h"
+#include "bench/context_shares.h"
 #include "cli/compute_choice.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
@@ -20,7 +21,7 @@ struct BenchContextArguments {
   ContextBenchOptions bench;
   std::string device = "cpu", dtype = "f32";
   int ranks = 2, threads = 0;
-  bool json = false;
+  bool shares = false, json = false;
 };
 
 JsonValue to_json(const ContextBenchReport& report, int ranks) {
@@ -57,6 +58,37 @@ void print(const ContextBenchReport& report) {
   }
 }
 
+JsonValue to_json(const ContextSharesReport& report, int ranks) {
+  JsonValue json = {{"ranks", ranks},
+                    {"whole_forward_seconds", report.whole_forward},
+                    {"whole_backward_seconds", report.whole_backward},
+                    {"methods", JsonValue::array()}};
+  for (const ContextShares& shares : report.methods) {
+    json["methods"].push_back({{"method", name_of(shares.shape.method)},
+                               {"order", name_of(shares.shape.order)},
+                               {"forward_seconds", shares.forward_seconds},
+                               {"backward_seconds", shares.backward_seconds},
+                               {"of_whole", shares.seconds() / report.whole()}});
+  }
+  return json;
+}
+
+void print(const ContextSharesReport& report) {
+  const auto line = [&](std::string_view method, std::string_view order, double forward,
+                        double backward) {
+    log_info("{:<10} {:<11} {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.3f}", method, order,
+             1e3 * forward, 1e3 * backward, 1e3 * (forward + backward),
+             (forward + backward) / report.whole());
+  };
+  log_info("{:<10} {:<11} {:>11} {:>11} {:>11} {:>9}", "method", "order", "forward", "backward",
+           "both", "of whole");
+  line("one rank", "", report.whole_forward, report.whole_backward);
+  for (const ContextShares& shares : report.methods) {
+    line(name_of(shares.shape.method), name_of(shares.shape.order), shares.forward_seconds,
+         shares.backward_seconds);
+  }
+}
+
 /// What no method can divide, all of it at once.
 void check(const ContextBenchOptions& bench, int ranks) {
   std::vector<std::string> problems = problems_of({.method = ContextMethod::ring,
@@ -76,6 +108,16 @@ void check(const ContextBenchOptions& bench, int ranks) {
   }
 }
 
+void run_shares(const BenchContextArguments& arguments, const ComputeChoice& choice, int ranks) {
+  Stream stream(thread_count(arguments.threads, 1), choice.device);
+  stream.set_deterministic(false);  // as training is, unless it is asked for
+  ContextBenchOptions options = arguments.bench;
+  options.dtype = choice.dtype;
+  const ContextSharesReport report = bench_context_shares(ranks, stream, options);
+  print(report);
+  if (arguments.json) std::cout << to_json(report, ranks).dump() << "\n";
+}
+
 void run(const BenchContextArguments& arguments) {
   ComputeChoice choice;
   int ranks = 0;
@@ -84,6 +126,7 @@ void run(const BenchContextArguments& arguments) {
     ranks = rank_count(arguments.ranks);
     check(arguments.bench, ranks);
   });
+  if (arguments.shares) return run_shares(arguments, choice, ranks);
   ContextBenchReport report;
   run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
     Stream stream(thread_count(arguments.threads, ranks), device);
@@ -116,6 +159,9 @@ void add_bench_context(Verb bench) {
       .range(0, 1024);
   verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
   verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
+  verb.add_flag("--shares", arguments->shares,
+                "compute the ranks' shares one after the other, without messages, and compare "
+                "their sum with the whole sequence on one rank");
   verb.add_flag("--json", arguments->json, "print one JSON object");
   verb.callback([arguments] { run(*arguments); });
 }
