@@ -273,12 +273,17 @@ ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pas
   return ProgramBuilder(plan, pass, rank).build();
 }
 
-std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank) {
+std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank,
+                                                     std::shared_ptr<AttentionMeter> meter) {
   auto context = std::make_shared<RankContext>();
   context->plan = make_context_plan(shape);
   context->rank = rank;
   context->forward = make_context_program(context->plan, ContextPassKind::forward, rank);
   context->backward = make_context_program(context->plan, ContextPassKind::backward, rank);
+  context->head_pairs =
+      count_by_rank(context->plan.forward, context->plan.shape)[static_cast<std::size_t>(rank)]
+          .head_pairs;
+  context->meter = std::move(meter);
   return context;
 }
 

@@ -200,14 +200,29 @@ ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_sh
   return begun;
 }
 
+template <class Do>
+void ContextWalk::timed(AttentionMeter::What what, const Do& work) {
+  if (setting_.meter == nullptr || !setting_.meter->is_on()) {
+    work();
+    return;
+  }
+  const StreamTime begin = StreamTime::now(ctx_.stream);
+  work();
+  setting_.meter->add(setting_.layer, setting_.pass, what, begin, StreamTime::now(ctx_.stream));
+}
+
 void ContextWalk::end(Exchange& exchange) {
-  for (UnderWay& message : exchange.received) {
+  const auto wait = [&](const UnderWay& message) {
     for (const Work& work : message.works) work.wait(ctx_.stream);
+  };
+  for (UnderWay& message : exchange.received) {
+    timed(AttentionMeter::What::waiting, [&] { wait(message); });
     put_away(message);
   }
-  for (const UnderWay& message : exchange.sent) {
-    for (const Work& work : message.works) work.wait(ctx_.stream);
-  }
+  if (exchange.sent.empty()) return;
+  timed(AttentionMeter::What::waiting, [&] {
+    for (const UnderWay& message : exchange.sent) wait(message);
+  });
 }
 
 void ContextWalk::compute(const TileCall& call) {
@@ -265,6 +280,10 @@ void ContextWalk::bring_own_home() {
 }
 
 void ContextWalk::run() {
+  timed(AttentionMeter::What::all, [&] { walk(); });
+}
+
+void ContextWalk::walk() {
   const ContextProgram& program = setting_.program;
   for (const int results : {Own::kResults, Own::kKeyResults}) clear(piece(results));
   if (program.exchanges_heads) {
@@ -284,14 +303,16 @@ void ContextWalk::run() {
 }
 
 void ContextWalk::fill_share() {
-  take_own();
-  const std::vector<ProgramRound>& rounds = setting_.program.rounds;
-  for (std::size_t round = 0; round < rounds.size(); ++round) {
-    ranks_.flight().set_attention_round(static_cast<int>(round));
-    Exchange exchange = begin(rounds[round], true);
-    end(exchange);
-  }
-  ranks_.flight().set_attention_round(-1);
+  timed(AttentionMeter::What::all, [&] {
+    take_own();
+    const std::vector<ProgramRound>& rounds = setting_.program.rounds;
+    for (std::size_t round = 0; round < rounds.size(); ++round) {
+      ranks_.flight().set_attention_round(static_cast<int>(round));
+      Exchange exchange = begin(rounds[round], true);
+      end(exchange);
+    }
+    ranks_.flight().set_attention_round(-1);
+  });
 }
 
 }  // namespace heddle
