@@ -106,6 +106,17 @@ class Inquiry {
                        r.idle_seconds + r.silent_seconds);
   }
 
+  /// Of a rank that never said anything: rank 0, which the others know only as their judge.
+  std::string how_far_others_are(int lost) const {
+    for (const RankReport& other : reports_) {
+      if (other.rank == lost || other.is_gone || other.last_call.empty()) continue;
+      const bool is_in_call = !other.open.empty();
+      return fmt::format("; rank {} {} {}", other.rank, is_in_call ? "is in" : "has just ended",
+                         is_in_call ? other.open.back().text : other.last_call);
+    }
+    return "";
+  }
+
   /// Where a rank was that says nothing any more. What it said last may be old; those who wait for
   /// it know better.
   std::string place_of(int lost) const {
@@ -125,7 +136,8 @@ class Inquiry {
     if (found) return fmt::format("; rank {} waits for it in {}", waiting, found->text);
     const RankReport& last = report(lost);
     if (!last.open.empty()) return "; it was in " + last.open.back().text;
-    return last.last_call.empty() ? "" : "; " + last_call_of(lost);
+    if (!last.last_call.empty()) return "; " + last_call_of(lost);
+    return how_far_others_are(lost);
   }
 
   Verdict gone(const RankReport& r) const {

@@ -47,7 +47,7 @@ TEST(Telling, RankOneNamesARankZeroThatWasKilled) {
     testing::train(world);
   });
   ASSERT_EQ(ends.told.size(), 1U);
-  const std::string gone = "the process of rank 0 is gone; rank 1 waits for it in ";
+  const std::string gone = "the process of rank 0 is gone; rank 1 ";
   EXPECT_EQ(ends.told.at(1).substr(0, gone.size()), gone);
   EXPECT_EQ(ends.statuses, (std::vector<int>{128 + SIGKILL, 4, 4, 4}));
 }

@@ -149,6 +149,17 @@ TEST_F(Blame, OneThatIsGoneOrSilentWithTheCallInWhichAnotherWaitsForIt) {
             "rank 3 has given no sign of life for 31.0 s; it was in all_reduce #4 of tp");
 }
 
+TEST_F(Blame, OneThatNeverSaidAnythingWithHowFarAnotherIs) {
+  ranks_ = {{.rank = 0, .is_gone = true},
+            {.rank = 1, .last_call = "recv #7 of cp from rank 2"},
+            {.rank = 2},
+            {.rank = 3}};
+  EXPECT_EQ(verdict().text,
+            "the process of rank 0 is gone; rank 1 has just ended recv #7 of cp from rank 2");
+  message(CommOp::recv, 1, 2, 0);
+  EXPECT_EQ(verdict().text, "the process of rank 0 is gone; rank 1 is in recv #1 of pp");
+}
+
 TEST_F(Blame, OneForWhichMostOthersWait) {
   for (const int in : {0, 1, 3}) collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
   collective(2, kHigh, {2, 3}, 1, "tp");
