@@ -76,6 +76,7 @@ struct AttentionRankRow {
 struct AttentionFigures {
   std::string method, order;  ///< as the run file spells them
   int cp = 1;
+  bool is_timed = true;  ///< otherwise only pairs and predictions are known, as on a GPU
   std::vector<AttentionLayerRow> layers = {};
   std::vector<AttentionRankRow> ranks = {};
 

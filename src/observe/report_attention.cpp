@@ -51,6 +51,18 @@ std::string layer_bars(const AttentionFigures& attention) {
   return render_bars(bars);
 }
 
+std::string pair_bars(const AttentionFigures& attention) {
+  StackedBars bars{.parts = {{"pairs", 'a'}}, .format = format_count};
+  for (const AttentionRankRow& row : attention.ranks) {
+    const auto pairs = static_cast<double>(row.pairs);
+    bars.rows.push_back({.name = fmt::format("rank {}", row.rank),
+                         .note = pairs_note(row),
+                         .parts = {pairs},
+                         .total = format_count(pairs)});
+  }
+  return render_bars(bars);
+}
+
 std::string rank_bars(const AttentionFigures& attention) {
   StackedBars bars{
       .parts = {{"computing", 'a'}, {"waiting for messages", 'c'}, {"done before others", 'g'}},
@@ -82,10 +94,18 @@ double AttentionFigures::exposed_fraction() const {
 
 std::string attention_section(const AttentionFigures& attention) {
   std::string html = "<section id=\"attention\"><h2>Attention over cp</h2>";
+  put(html, "<p class=\"say\">{} in {} order: {} ranks share each sequence. ",
+      escape_html(attention.method), escape_html(attention.order), attention.cp);
+  if (!attention.is_timed) {
+    put(html,
+        "Pairs are of query and key, in all heads, in a step; predicted are those of sequences "
+        "without packed documents. Times are measured on CPUs only.</p>{}</section>\n",
+        pair_bars(attention));
+    return html;
+  }
   put(html,
-      "<p class=\"say\">{} in {} order: {} ranks share each sequence. They compute {} of the time "
-      "until the slowest of them is done, and wait for messages {}.</p>",
-      escape_html(attention.method), escape_html(attention.order), attention.cp,
+      "They compute {} of the time until the slowest of them is done, and wait for messages "
+      "{}.</p>",
       percent(1.0 - attention.idle_fraction()), percent(attention.exposed_fraction()));
   put(html,
       "<h3>Exposed exchange by layer</h3><p class=\"say\">What a rank waits in a step for "
@@ -93,8 +113,7 @@ std::string attention_section(const AttentionFigures& attention) {
       layer_bars(attention));
   put(html,
       "<h3>Balance by rank</h3><p class=\"say\">The attention of all layers in a step. Pairs are "
-      "of "
-      "query and key, in all heads; predicted are those of sequences without packed "
+      "of query and key, in all heads; predicted are those of sequences without packed "
       "documents.</p>{}",
       rank_bars(attention));
   return html + "</section>\n";

@@ -61,11 +61,12 @@ JsonValue attention(const AttentionFigures& figures) {
   const auto passes = [](const PassSeconds& seconds) -> JsonValue {
     return {{"forward", seconds.forward}, {"backward", seconds.backward}};
   };
+  const auto measured = [&](JsonValue value) { return figures.is_timed ? value : nullptr; };
   JsonValue by_layer = JsonValue::array(), by_rank = JsonValue::array();
   for (const AttentionLayerRow& row : figures.layers) {
     JsonValue layer = {{"layer", row.layer},
-                       {"exposed_seconds", passes(row.exposed)},
-                       {"most_exposed_seconds", row.most},
+                       {"exposed_seconds", measured(passes(row.exposed))},
+                       {"most_exposed_seconds", measured(row.most)},
                        {"predicted_exposed_seconds", nullptr}};
     if (row.predicted) layer["predicted_exposed_seconds"] = passes(*row.predicted);
     by_layer.push_back(std::move(layer));
@@ -74,9 +75,9 @@ JsonValue attention(const AttentionFigures& figures) {
     JsonValue rank = {{"rank", row.rank},
                       {"pairs", row.pairs},
                       {"predicted_pairs", row.predicted_pairs},
-                      {"computed_seconds", row.computed},
-                      {"exposed_seconds", row.exposed},
-                      {"idle_seconds", row.idle},
+                      {"computed_seconds", measured(row.computed)},
+                      {"exposed_seconds", measured(row.exposed)},
+                      {"idle_seconds", measured(row.idle)},
                       {"predicted", nullptr}};
     if (row.predicted) {
       rank["predicted"] = {{"computed_seconds", row.predicted->computed},
@@ -87,8 +88,8 @@ JsonValue attention(const AttentionFigures& figures) {
   return {{"method", figures.method},
           {"order", figures.order},
           {"cp", figures.cp},
-          {"idle_fraction", figures.idle_fraction()},
-          {"exposed_fraction", figures.exposed_fraction()},
+          {"idle_fraction", measured(figures.idle_fraction())},
+          {"exposed_fraction", measured(figures.exposed_fraction())},
           {"by_layer", std::move(by_layer)},
           {"by_rank", std::move(by_rank)}};
 }

@@ -67,9 +67,4 @@ void wait(void* queue, void* event);
 bool is_reached(void* event);
 void wait_on_host(void* event);
 
-/// An event whose time is kept, which takes the device a little longer than `record`.
-std::shared_ptr<void> record_time(void* queue);
-/// Between two of them; waits for both.
-double seconds_between(void* from, void* to);
-
 }  // namespace heddle::device_runtime

@@ -148,7 +148,8 @@ std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
   const ContextShape shape = resolved(setup_.plan.context_shape(setup_.spec));
   observe::AttentionFigures figures{.method = std::string(name_of(shape.method)),
                                     .order = std::string(name_of(shape.order)),
-                                    .cp = shape.ranks};
+                                    .cp = shape.ranks,
+                                    .is_timed = session_.stream.device().kind == Device::Kind::cpu};
   for (std::size_t layer = 0; layer < layers; ++layer) {
     if (auto made = layer_row(all, layers, layer, expected)) figures.layers.push_back(*made);
   }
@@ -162,20 +163,17 @@ std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
 }
 
 std::string describe(const observe::AttentionFigures& figures) {
-  double mean = 0, most_pairs = 0, pairs = 0;
+  double mean = 0;
   const observe::AttentionRankRow* most = &figures.ranks.front();
-  const auto ranks = static_cast<double>(figures.ranks.size());
   for (const observe::AttentionRankRow& row : figures.ranks) {
-    mean += row.exposed / ranks;
-    pairs += static_cast<double>(row.pairs) / ranks;
-    most_pairs = std::max(most_pairs, static_cast<double>(row.pairs));
+    mean += row.exposed / static_cast<double>(figures.ranks.size());
     if (row.exposed > most->exposed) most = &row;
   }
   return fmt::format(
-      "attention over cp waited {:.3g} ms a step for messages ({:.1f} % of its time; most on rank "
-      "{}, {:.3g} ms), balance of pairs {:.2f}",
-      1e3 * mean, 100 * figures.exposed_fraction(), most->rank, 1e3 * most->exposed,
-      pairs > 0 ? most_pairs / pairs : 1.0);
+      "attention over cp waited {:.1f} % of its time for messages, {:.3g} ms a step (rank {}: "
+      "{:.3g} "
+      "ms)",
+      100 * figures.exposed_fraction(), 1e3 * mean, most->rank, 1e3 * most->exposed);
 }
 
 }  // namespace heddle

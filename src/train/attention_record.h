@@ -28,7 +28,7 @@ class AttentionRecord {
   std::map<int, AttentionTimes> by_layer_;  // sums over those that count
 };
 
-/// For the log: "attention waited ...".
+/// Of figures that are timed: "attention over cp waited 12.3 % of its time for messages, ...".
 std::string describe(const observe::AttentionFigures& figures);
 
 }  // namespace heddle

@@ -183,7 +183,7 @@ void Recording::compare_step() {
   log_info("a step held {} at its peak, {} predicted",
            format_bytes(static_cast<double>(largest_step_.peak)),
            format_bytes(static_cast<double>(setup_.step_plan.memory.peak)));
-  if (attention_) log_info("{}", describe(*attention_));
+  if (attention_ && attention_->is_timed) log_info("{}", describe(*attention_));
   if (!step_time_.predicted) return;
   log_info("a step took {:.3g} s in the median, {:.3g} s predicted ({:+.1f} %)",
            step_time_.measured, *step_time_.predicted,

@@ -280,6 +280,20 @@ TEST(ReportJson, GivesExposedExchangeByLayerAndBalanceByRank) {
   EXPECT_NEAR(json["exposed_fraction"].get<double>(), 2.0 / 20.0, 1e-12);
 }
 
+TEST(ReportJson, HasPairsAndPredictionsOfSharedAttentionThatIsNotTimed) {
+  RunReport report = of_shared_attention();
+  report.attention->is_timed = false;
+  const Json json = parse_json(report_json(report), "report.json")["attention"];
+  EXPECT_TRUE(json["idle_fraction"].is_null());
+  EXPECT_TRUE(json["by_layer"][0]["exposed_seconds"].is_null());
+  EXPECT_EQ(json["by_layer"][0]["predicted_exposed_seconds"]["forward"], 0.002);
+  EXPECT_TRUE(json["by_rank"][1]["computed_seconds"].is_null());
+  EXPECT_EQ(json["by_rank"][1]["pairs"], 1500);
+  const std::string html = report_html(report);
+  EXPECT_TRUE(contains(html, "1.5k pairs, 1.3k predicted"));
+  EXPECT_FALSE(contains(html, "Exposed exchange"));
+}
+
 TEST(ReportHtml, ShowsExposedExchangeByLayerAndBalanceByRank) {
   const std::string html = report_html(of_shared_attention());
   for (const char* part :

@@ -3,10 +3,9 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <vector>
+#include <utility>
 
 #include "parallel/sequence/context_program.h"
-#include "tensor/stream_time.h"
 
 namespace heddle {
 
@@ -19,31 +18,24 @@ struct AttentionTimes {
   std::int64_t head_pairs = 0;  ///< of forward; backward has the same
 };
 
-/// Times the attention that ranks share, layer by layer. It takes two looks at the clock for a
-/// message, or two events of a GPU's stream, and changes nothing.
+/// Times the attention that ranks share, layer by layer, where streams work inline: a GPU's work is
+/// done behind the host's back, and only its pairs are counted. It changes nothing.
 class AttentionMeter {
  public:
   /// From here to take() attention is timed.
   void start() { is_on_ = true; }
   bool is_on() const { return is_on_; }
 
-  enum class What : std::uint8_t { all, waiting };  ///< the second is within the first
-  void add(int layer, ContextPassKind pass, What what, const StreamTime& begin,
-           const StreamTime& end);
-  void add_pairs(int layer, std::int64_t head_pairs) { by_layer_[layer].head_pairs += head_pairs; }
+  AttentionTimes& of(int layer) { return by_layer_[layer]; }
 
-  /// By layer; those that had no attention here are left out. Waits for the stream.
-  std::map<int, AttentionTimes> take();
+  /// By layer; those that had no attention here are left out.
+  std::map<int, AttentionTimes> take() {
+    is_on_ = false;
+    return std::exchange(by_layer_, {});
+  }
 
  private:
-  struct Stretch {
-    int layer;
-    ContextPassKind pass;
-    What what;
-    StreamTime begin, end;
-  };
   bool is_on_ = false;
-  std::vector<Stretch> stretches_;  // whose end a GPU may not have come to
   std::map<int, AttentionTimes> by_layer_;
 };
 

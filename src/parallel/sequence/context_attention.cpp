@@ -130,7 +130,9 @@ Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   pieces[Own::kResults] = {.rows = {share_out}, .statistics = {lse_BHS}};
   ContextWalk(setting(ContextPassKind::forward, dtype, ctx), std::move(pieces), ranks_, ctx).run();
   const RankContext& context = *ctx.batch.context;
-  if (context.meter && context.meter->is_on()) context.meter->add_pairs(index_, context.head_pairs);
+  if (context.meter && context.meter->is_on()) {
+    context.meter->of(index_).head_pairs += context.head_pairs;
+  }
   Tensor out = converted(held_out, dtype, ctx);
   if (ctx.keeps_dear()) {
     saved.put(kOut, program.exchanges_heads ? converted(share_out, dtype, ctx) : out);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
@@ -201,14 +202,14 @@ ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_sh
 }
 
 template <class Do>
-void ContextWalk::timed(AttentionMeter::What what, const Do& work) {
-  if (setting_.meter == nullptr || !setting_.meter->is_on()) {
-    work();
-    return;
-  }
-  const StreamTime begin = StreamTime::now(ctx_.stream);
+void ContextWalk::timed(Seconds which, const Do& work) {
+  const bool is_timed = setting_.meter != nullptr && setting_.meter->is_on() &&
+                        ctx_.stream.device().kind == Device::Kind::cpu;
+  if (!is_timed) return work();
+  const Stopwatch watch;
   work();
-  setting_.meter->add(setting_.layer, setting_.pass, what, begin, StreamTime::now(ctx_.stream));
+  AttentionTimes& times = setting_.meter->of(setting_.layer);
+  (times.*which)[static_cast<std::size_t>(setting_.pass)] += watch.seconds();
 }
 
 void ContextWalk::end(Exchange& exchange) {
@@ -216,11 +217,11 @@ void ContextWalk::end(Exchange& exchange) {
     for (const Work& work : message.works) work.wait(ctx_.stream);
   };
   for (UnderWay& message : exchange.received) {
-    timed(AttentionMeter::What::waiting, [&] { wait(message); });
+    timed(&AttentionTimes::exposed, [&] { wait(message); });
     put_away(message);
   }
   if (exchange.sent.empty()) return;
-  timed(AttentionMeter::What::waiting, [&] {
+  timed(&AttentionTimes::exposed, [&] {
     for (const UnderWay& message : exchange.sent) wait(message);
   });
 }
@@ -280,7 +281,7 @@ void ContextWalk::bring_own_home() {
 }
 
 void ContextWalk::run() {
-  timed(AttentionMeter::What::all, [&] { walk(); });
+  timed(&AttentionTimes::seconds, [&] { walk(); });
 }
 
 void ContextWalk::walk() {
@@ -303,7 +304,7 @@ void ContextWalk::walk() {
 }
 
 void ContextWalk::fill_share() {
-  timed(AttentionMeter::What::all, [&] {
+  timed(&AttentionTimes::seconds, [&] {
     take_own();
     const std::vector<ProgramRound>& rounds = setting_.program.rounds;
     for (std::size_t round = 0; round < rounds.size(); ++round) {

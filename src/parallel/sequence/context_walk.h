@@ -83,9 +83,10 @@ class ContextWalk {
   /// Waits for all of them, and puts away what has come.
   void end(Exchange& exchange);
   void walk();
-  /// Does the work, and has the meter time it where it is on.
+  using Seconds = std::array<double, 2> AttentionTimes::*;
+  /// Does the work, and adds what it took where the meter is on.
   template <class Do>
-  void timed(AttentionMeter::What what, const Do& work);
+  void timed(Seconds which, const Do& work);
   void play(const ProgramRound& round);
   /// The rank's own tokens from what it holds into its share, and results back.
   void take_own();

@@ -50,14 +50,6 @@ class LaunchPause {
 cudaStream_t stream_of(void* queue) { return static_cast<cudaStream_t>(queue); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
-std::shared_ptr<void> record_event(void* queue, unsigned flags) {
-  cudaEvent_t event = nullptr;
-  HEDDLE_CUDA(cudaEventCreateWithFlags(&event, flags));
-  std::shared_ptr<void> held(event, [](void* handle) { cudaEventDestroy(event_of(handle)); });
-  HEDDLE_CUDA(cudaEventRecord(event, stream_of(queue)));
-  return held;
-}
-
 /// A function of the driver that the run-time library has no other way to.
 PFN_cuStreamWriteValue32_v11070 stream_write_value() {
   static const auto function = [] {
@@ -176,16 +168,12 @@ void write_number(std::uint32_t* place, std::uint32_t number, void* queue) {
   }
 }
 
-std::shared_ptr<void> record(void* queue) { return record_event(queue, cudaEventDisableTiming); }
-
-std::shared_ptr<void> record_time(void* queue) { return record_event(queue, cudaEventDefault); }
-
-double seconds_between(void* from, void* to) {
-  wait_on_host(from);
-  wait_on_host(to);
-  float milliseconds = 0;
-  HEDDLE_CUDA(cudaEventElapsedTime(&milliseconds, event_of(from), event_of(to)));
-  return 1e-3 * static_cast<double>(milliseconds);
+std::shared_ptr<void> record(void* queue) {
+  cudaEvent_t event = nullptr;
+  HEDDLE_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  std::shared_ptr<void> held(event, [](void* handle) { cudaEventDestroy(event_of(handle)); });
+  HEDDLE_CUDA(cudaEventRecord(event, stream_of(queue)));
+  return held;
 }
 
 void wait(void* queue, void* event) {

@@ -35,8 +35,6 @@ std::shared_ptr<void> record(void*) { refuse(); }
 void wait(void*, void*) { refuse(); }
 bool is_reached(void*) { refuse(); }
 void wait_on_host(void*) { refuse(); }
-std::shared_ptr<void> record_time(void*) { refuse(); }
-double seconds_between(void*, void*) { refuse(); }
 
 }  // namespace device_runtime
 }  // namespace heddle
