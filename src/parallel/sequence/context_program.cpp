@@ -280,9 +280,9 @@ std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, 
   context->rank = rank;
   context->forward = make_context_program(context->plan, ContextPassKind::forward, rank);
   context->backward = make_context_program(context->plan, ContextPassKind::backward, rank);
-  context->head_pairs =
-      count_by_rank(context->plan.forward, context->plan.shape)[static_cast<std::size_t>(rank)]
-          .head_pairs;
+  for (const Round& round : context->plan.forward.by_rank[static_cast<std::size_t>(rank)]) {
+    for (const Tile& tile : round.tiles) context->head_pairs += head_pairs(tile);
+  }
   context->meter = std::move(meter);
   return context;
 }
