@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 
 #include "parallel/sequence/context_plan.h"
 #include "train/context_choices.h"
@@ -13,8 +15,7 @@ namespace {
 
 /// One layer on one rank in the mean step, as ranks send it.
 struct LayerOfRank {
-  double is_here = 0;
-  double seconds_f = 0, seconds_b = 0, exposed_f = 0, exposed_b = 0, pairs = 0;
+  double is_here, seconds_f, seconds_b, exposed_f, exposed_b, pairs;
 };
 constexpr std::int64_t kNumbers = sizeof(LayerOfRank) / sizeof(double);
 
@@ -102,6 +103,19 @@ void find_idle(std::vector<observe::AttentionRankRow>& rows, const MeshShape& me
   }
 }
 
+/// Of all ranks.
+std::vector<LayerOfRank> gather_layers(const std::vector<LayerOfRank>& own, World& world,
+                                       Memory& host, Stream& stream) {
+  const auto row = static_cast<std::int64_t>(own.size()) * kNumbers;
+  const Tensor sent = host.alloc({row}, DType::f64, MemoryTag::communication);
+  std::memcpy(sent.data<double>(), own.data(), own.size() * sizeof(LayerOfRank));
+  const Tensor gathered = host.alloc({world.size(), row}, DType::f64, MemoryTag::communication);
+  world.all().all_gather(sent, gathered, stream).wait(stream);
+  std::vector<LayerOfRank> all(own.size() * static_cast<std::size_t>(world.size()));
+  std::memcpy(all.data(), gathered.data<double>(), all.size() * sizeof(LayerOfRank));
+  return all;
+}
+
 }  // namespace
 
 void AttentionRecord::begin_step() {
@@ -124,26 +138,20 @@ void AttentionRecord::end_step() {
 
 std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
   if (steps_ == 0) return std::nullopt;
-  World& world = setup_.world;
   const auto layers = static_cast<std::size_t>(setup_.spec.layers);
   const double steps = std::max(1, steps_ - 1);
-  const auto row = static_cast<std::int64_t>(layers) * kNumbers;
-  const Tensor own = session_.host.zeros({row}, DType::f64, MemoryTag::communication);
+  std::vector<LayerOfRank> own(layers);
   for (const auto& [layer, times] : by_layer_) {
-    reinterpret_cast<LayerOfRank*>(own.data<double>())[layer] = {
-        .is_here = 1,
-        .seconds_f = times.seconds[0] / steps,
-        .seconds_b = times.seconds[1] / steps,
-        .exposed_f = times.exposed[0] / steps,
-        .exposed_b = times.exposed[1] / steps,
-        .pairs = static_cast<double>(times.head_pairs) / steps};
+    own[static_cast<std::size_t>(layer)] = {.is_here = 1,
+                                            .seconds_f = times.seconds[0] / steps,
+                                            .seconds_b = times.seconds[1] / steps,
+                                            .exposed_f = times.exposed[0] / steps,
+                                            .exposed_b = times.exposed[1] / steps,
+                                            .pairs = static_cast<double>(times.head_pairs) / steps};
   }
-  const Tensor gathered =
-      session_.host.alloc({world.size(), row}, DType::f64, MemoryTag::communication);
-  world.all().all_gather(own, gathered, session_.stream).wait(session_.stream);
-  const AllRanks all(reinterpret_cast<const LayerOfRank*>(gathered.data<double>()),
-                     layers * static_cast<std::size_t>(world.size()));
-
+  const std::vector<LayerOfRank> gathered =
+      gather_layers(own, setup_.world, session_.host, session_.stream);
+  const AllRanks all(gathered);
   const Expected expected(setup_);
   const ContextShape shape = resolved(setup_.plan.context_shape(setup_.spec));
   observe::AttentionFigures figures{.method = std::string(name_of(shape.method)),
@@ -153,7 +161,7 @@ std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
   for (std::size_t layer = 0; layer < layers; ++layer) {
     if (auto made = layer_row(all, layers, layer, expected)) figures.layers.push_back(*made);
   }
-  for (int rank = 0; rank < world.size(); ++rank) {
+  for (int rank = 0; rank < setup_.world.size(); ++rank) {
     const AllRanks of_rank = all.subspan(static_cast<std::size_t>(rank) * layers, layers);
     const int cp_rank = setup_.plan.mesh.coord(Axis::cp, rank);
     figures.ranks.push_back(rank_row(of_rank, rank, cp_rank, expected));
@@ -171,8 +179,7 @@ std::string describe(const observe::AttentionFigures& figures) {
   }
   return fmt::format(
       "attention over cp waited {:.1f} % of its time for messages, {:.3g} ms a step (rank {}: "
-      "{:.3g} "
-      "ms)",
+      "{:.3g})",
       100 * figures.exposed_fraction(), 1e3 * mean, most->rank, 1e3 * most->exposed);
 }
 
