@@ -26,10 +26,10 @@ AttentionSums sums_of(const AttentionFigures& attention) {
   return sums;
 }
 
-std::string milliseconds(double seconds) { return fmt::format("{:.3g} ms", 1e3 * seconds); }
+std::string in_milliseconds(double seconds) { return fmt::format("{:.3g} ms", 1e3 * seconds); }
 
 std::string predicted_note(bool is_predicted, double seconds) {
-  return is_predicted ? milliseconds(seconds) + " predicted" : std::string();
+  return is_predicted ? in_milliseconds(seconds) + " predicted" : std::string();
 }
 
 std::string pairs_note(const AttentionRankRow& row) {
@@ -39,12 +39,12 @@ std::string pairs_note(const AttentionRankRow& row) {
 }
 
 std::string layer_bars(const AttentionFigures& attention) {
-  StackedBars bars{.parts = {{"forward", 'a'}, {"backward", 'c'}}, .format = milliseconds};
+  StackedBars bars{.parts = {{"forward", 'a'}, {"backward", 'c'}}, .format = in_milliseconds};
   for (const AttentionLayerRow& row : attention.layers) {
     bars.rows.push_back(
         {.name = fmt::format("layer {}", row.layer),
          .parts = {row.exposed.forward, row.exposed.backward},
-         .total = milliseconds(row.exposed.both()),
+         .total = in_milliseconds(row.exposed.both()),
          .total_note = predicted_note(row.predicted.has_value(),
                                       row.predicted ? row.predicted->both() : 0.0)});
   }
@@ -66,13 +66,13 @@ std::string pair_bars(const AttentionFigures& attention) {
 std::string rank_bars(const AttentionFigures& attention) {
   StackedBars bars{
       .parts = {{"computing", 'a'}, {"waiting for messages", 'c'}, {"done before others", 'g'}},
-      .format = milliseconds};
+      .format = in_milliseconds};
   for (const AttentionRankRow& row : attention.ranks) {
     bars.rows.push_back(
         {.name = fmt::format("rank {}", row.rank),
          .note = pairs_note(row),
          .parts = {row.computed, row.exposed, row.idle - row.exposed},
-         .total = milliseconds(row.computed + row.exposed),
+         .total = in_milliseconds(row.computed + row.exposed),
          .total_note = predicted_note(
              row.predicted.has_value(),
              row.predicted ? row.predicted->computed + row.predicted->exposed : 0.0)});
