@@ -73,9 +73,7 @@ void run(const TrainArguments& arguments) {
   StopSignals signals(is_first_process());  // loading and finding each other may take long too
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;
-  const auto load = [&] {
-    loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks);
-  };
+  const auto load = [&] { loaded = load_run(arguments.run_file, arguments.overrides, ranks); };
   arguments.dry_run ? load() : prepare_on_ranks(load);
   // A dry run leaves nothing behind, not even tokens.
   std::optional<TemporaryFolder> scratch;

@@ -26,8 +26,7 @@ struct VerifyMeshArguments {
 void run(const VerifyMeshArguments& arguments) {
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;
-  prepare_on_ranks(
-      [&] { loaded = config::load_run_file(arguments.run_file, arguments.overrides, ranks); });
+  prepare_on_ranks([&] { loaded = load_run(arguments.run_file, arguments.overrides, ranks); });
   const TemporaryFolder tokens;
   MeshOptions options = arguments.mesh;
   options.threads = thread_count(static_cast<int>(loaded.config.run.threads), ranks);

@@ -106,19 +106,47 @@ class Inquiry {
                        r.idle_seconds + r.silent_seconds);
   }
 
-  std::string open_calls_of(int rank) const {
-    if (report(rank).open.empty()) return last_call_of(rank);
-    return fmt::format("it was in {}", report(rank).open.back().text);
+  /// Of a rank that never said anything: rank 0, which the others know only as their judge.
+  std::string how_far_others_are(int lost) const {
+    for (const RankReport& other : reports_) {
+      if (other.rank == lost || other.is_gone || other.last_call.empty()) continue;
+      const bool is_in_call = !other.open.empty();
+      return fmt::format("; rank {} {} {}", other.rank, is_in_call ? "is in" : "has just ended",
+                         is_in_call ? other.open.back().text : other.last_call);
+    }
+    return "";
+  }
+
+  /// Where a rank was that says nothing any more. What it said last may be old; those who wait for
+  /// it know better.
+  std::string place_of(int lost) const {
+    const Open* found = nullptr;
+    int waiting = -1;
+    for (const RankReport& other : reports_) {
+      if (other.rank == lost || other.is_gone || other.has_ended) continue;
+      for (const Open& call : other.open) {
+        const bool is_better =
+            !found || call.holds_rank > found->holds_rank ||
+            (call.holds_rank == found->holds_rank && call.seconds > found->seconds);
+        if (!is_better || !std::ranges::count(absent(call, other.rank), lost)) continue;
+        found = &call;
+        waiting = other.rank;
+      }
+    }
+    if (found) return fmt::format("; rank {} waits for it in {}", waiting, found->text);
+    const RankReport& last = report(lost);
+    if (!last.open.empty()) return "; it was in " + last.open.back().text;
+    if (!last.last_call.empty()) return "; " + last_call_of(lost);
+    return how_far_others_are(lost);
   }
 
   Verdict gone(const RankReport& r) const {
-    return {r.rank,
-            fmt::format("the process of rank {} is gone; {}", r.rank, open_calls_of(r.rank))};
+    return {r.rank, fmt::format("the process of rank {} is gone{}", r.rank, place_of(r.rank))};
   }
 
   Verdict silent(const RankReport& r) const {
-    return {r.rank, fmt::format("rank {} has given no sign of life for {:.1f} s; {}", r.rank,
-                                r.silent_seconds, open_calls_of(r.rank))};
+    return {r.rank, fmt::format("rank {} has given no sign of life for {:.1f} s{}", r.rank,
+                                r.silent_seconds, place_of(r.rank))};
   }
 
   Verdict missing(const Suspect& suspect) const {

@@ -12,7 +12,6 @@
 #include "base/strings.h"
 #include "base/toml.h"
 #include "config/schema.h"
-#include "config/validate.h"
 
 namespace heddle::config {
 namespace {
@@ -103,14 +102,20 @@ class Loader {
     return loaded_.config;
   }
 
-  LoadedRun finish(const std::string& default_name, int ranks) {
+  LoadedRun finish(const std::string& default_name, int ranks, const MoreConflicts& of_model) {
     auto& parallel = loaded_.config.parallel;
     parallel.dp = parallel.replicas_on(ranks);
     if (loaded_.config.run.name.empty()) {
       loaded_.config.run.name = default_name;
       loaded_.origins["run.name"] = "the file's name";
     }
-    for (const auto& conflict : find_conflicts(loaded_.config, ranks)) report_conflict(conflict);
+    std::vector<Conflict> conflicts = find_conflicts(loaded_.config, ranks);
+    for (Conflict& more : of_model ? of_model(loaded_.config) : std::vector<Conflict>()) {
+      if (std::ranges::find(conflicts, more.message, &Conflict::message) == conflicts.end()) {
+        conflicts.push_back(std::move(more));
+      }
+    }
+    for (const auto& conflict : conflicts) report_conflict(conflict);
     if (!problems_.empty()) throw_problems();
     return std::move(loaded_);
   }
@@ -307,12 +312,13 @@ class Loader {
 };
 
 LoadedRun load(std::string_view text, const std::string& name, const std::string& default_name,
-               const std::vector<std::string>& overrides, int ranks) {
+               const std::vector<std::string>& overrides, int ranks,
+               const MoreConflicts& of_model) {
   const auto root = parse_toml(text, name);
   Loader loader(name);
   loader.read_file(root);
   for (const auto& text_of_override : overrides) loader.apply(text_of_override);
-  return loader.finish(default_name, ranks);
+  return loader.finish(default_name, ranks, of_model);
 }
 
 std::string read_run_file(const std::filesystem::path& path) {
@@ -326,14 +332,15 @@ std::string read_run_file(const std::filesystem::path& path) {
 }  // namespace
 
 LoadedRun load_run_file(const std::filesystem::path& path,
-                        const std::vector<std::string>& overrides, int ranks) {
+                        const std::vector<std::string>& overrides, int ranks,
+                        const MoreConflicts& of_model) {
   const std::string text = read_run_file(path);
-  return load(text, path.string(), path.stem().string(), overrides, ranks);
+  return load(text, path.string(), path.stem().string(), overrides, ranks, of_model);
 }
 
 LoadedRun parse_run(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides, int ranks) {
-  return load(text, name, std::filesystem::path(name).stem().string(), overrides, ranks);
+  return load(text, name, std::filesystem::path(name).stem().string(), overrides, ranks, {});
 }
 
 RunConfig parse_settings(const std::vector<std::string>& overrides,

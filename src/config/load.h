@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "config/run_config.h"
+#include "config/validate.h"
 
 namespace heddle::config {
 
@@ -24,9 +24,11 @@ struct LoadedRun {
 /// thing that is wrong, with file:line:column. Paths are kept as given: relative ones are relative
 /// to the current directory, not to the run file, so that the copy in the run folder means the
 /// same. run.name, when absent, is the file's name without extension.
-/// parallel.dp, when not given, follows from `ranks`, the number of ranks of the run.
+/// parallel.dp, when not given, follows from `ranks`, the number of ranks of the run. `of_model`
+/// adds what only those know who know the model.
 LoadedRun load_run_file(const std::filesystem::path& path,
-                        const std::vector<std::string>& overrides = {}, int ranks = 1);
+                        const std::vector<std::string>& overrides = {}, int ranks = 1,
+                        const MoreConflicts& of_model = {});
 
 /// The same from text; `name` stands for the file in messages.
 LoadedRun parse_run(std::string_view text, const std::string& name,

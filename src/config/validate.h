@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,10 @@ struct Conflict {
 };
 
 /// Checks across keys, for a run of so many ranks; each key by itself is already in range. What
-/// depends on the model's sizes is checked when its plan is made (model/parallel_plan.h).
+/// depends on the model's sizes is no part of it.
 std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks);
+
+/// Further ones; those that find_conflicts has too count once.
+using MoreConflicts = std::function<std::vector<Conflict>(const RunConfig&)>;
 
 }  // namespace heddle::config

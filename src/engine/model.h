@@ -58,6 +58,9 @@ class Model {
   /// and positions are checked, since kernels do not.
   MicroBatch upload(const MicroBatch& batch, Stream& stream, Memory& memory) const;
 
+  /// Of the attention that ranks of axis cp share; null where there is none.
+  AttentionMeter* attention_meter() const { return division_ ? &division_->meter() : nullptr; }
+
   // Every rank of a pipeline, of cp and of tp calls these at the same time. Batches lie in host
   // memory and are whole.
 

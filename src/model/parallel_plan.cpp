@@ -40,50 +40,52 @@ class Checker {
   Checker(const ModelSpec& spec, const ParallelRequest& request, int ranks)
       : spec_(spec), request_(request), ranks_(ranks) {}
 
-  void check() {
+  std::vector<RequestProblem> find() {
     if (are_positive()) {
-      for (RequestProblem& problem : problems_of(request_, ranks_)) {
-        problems_.push_back(std::move(problem.message));
-      }
+      problems_ = problems_of(request_, ranks_);
       check_tp();
       check_pp();
       check_cp();
     }
     if (request_.zero < 0 || request_.zero > 3) {
-      problems_.push_back(fmt::format("parallel.zero = {}; use 0, 1, 2 or 3", request_.zero));
+      add({"parallel.zero"}, "parallel.zero = {}; use 0, 1, 2 or 3", request_.zero);
     }
-    if (problems_.empty()) return;
-    std::string all;
-    for (const std::string& problem : problems_) all += (all.empty() ? "" : "\n  ") + problem;
-    throw Error(ErrorCode::usage, all, "");
+    return std::move(problems_);
   }
 
  private:
+  template <class... Args>
+  void add(std::vector<std::string> keys, fmt::format_string<Args...> format, Args&&... args) {
+    problems_.push_back({std::move(keys), fmt::format(format, std::forward<Args>(args)...)});
+  }
+
   bool are_positive() {
     for (const auto& [key, size] :
          {std::pair{"tp", request_.tp}, {"pp", request_.pp}, {"cp", request_.cp}}) {
-      if (size < 1) problems_.push_back(fmt::format("parallel.{} = {}; use 1 or more", key, size));
+      if (size < 1) {
+        add({fmt::format("parallel.{}", key)}, "parallel.{} = {}; use 1 or more", key, size);
+      }
     }
     return problems_.empty();
   }
 
   void check_tp() {
     for (const std::string& reason : refuse_tp(spec_, request_.tp)) {
-      problems_.push_back(fmt::format("parallel.tp = {} {}; use one of {}", request_.tp, reason,
-                                      possible_tp(spec_)));
+      add({"parallel.tp"}, "parallel.tp = {} {}; use one of {}", request_.tp, reason,
+          possible_tp(spec_));
     }
   }
 
   void check_pp() {
     if (request_.pp > spec_.layers) {
-      problems_.push_back(
-          fmt::format("parallel.pp = {} is more stages than the model's {} layers; use at most {}",
-                      request_.pp, spec_.layers, spec_.layers));
+      add({"parallel.pp"},
+          "parallel.pp = {} is more stages than the model's {} layers; use at most {}", request_.pp,
+          spec_.layers, spec_.layers);
     }
     try {
       step_schedule(request_, 1);
     } catch (const Error& error) {
-      problems_.push_back(error.what());
+      add({"parallel.schedule", "parallel.chunks", "parallel.pp"}, "{}", error.what());
     }
   }
 
@@ -91,16 +93,16 @@ class Checker {
     if (request_.cp == 1 || !refuse_tp(spec_, request_.tp).empty()) return;
     ContextShape shape = context_shape_of(spec_, request_);
     shape.tokens = request_.cp;  // more than the ranks must have is checked with the batch
-    const std::string of_tp = request_.tp > 1 ? fmt::format(" on tp = {} ranks", request_.tp) : "";
-    for (const std::string& problem : problems_of(shape)) {
-      problems_.push_back(fmt::format("parallel.context{}: {}", of_tp, problem));
+    for (const std::string& problem :
+         problems_of(shape, {.are_run_file = true, .tp = request_.tp})) {
+      add({"parallel.context", "parallel.context_heads", "parallel.cp"}, "{}", problem);
     }
   }
 
   const ModelSpec& spec_;
   const ParallelRequest& request_;
   const int ranks_;
-  std::vector<std::string> problems_;
+  std::vector<RequestProblem> problems_;
 };
 
 }  // namespace
@@ -146,9 +148,18 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
   return plan;
 }
 
+std::vector<RequestProblem> problems_of(const ModelSpec& spec, const ParallelRequest& request,
+                                        int ranks) {
+  return Checker(spec, request, ranks).find();
+}
+
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
                        std::int64_t seq_len, bool whole_matrices) {
-  Checker(spec, request, ranks).check();
+  if (const auto problems = problems_of(spec, request, ranks); !problems.empty()) {
+    std::string all;
+    for (const auto& [keys, message] : problems) all += (all.empty() ? "" : "\n  ") + message;
+    throw Error(ErrorCode::usage, all, "");
+  }
   ParallelRequest whole = request;
   whole.dp = request.replicas_on(ranks);
   const auto placed = step_schedule(request, 1).rank_of_stage;

@@ -36,8 +36,11 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                      std::vector<int> rank_of_stage, std::vector<DecoderPart::Units> units_of_stage,
                      bool whole_matrices);
 
-/// Throws one Error(usage) that names everything in the request that the model or the number of
-/// ranks does not allow, each with what to change.
+/// Everything in the request that the model or the number of ranks does not allow.
+std::vector<RequestProblem> problems_of(const ModelSpec& spec, const ParallelRequest& request,
+                                        int ranks);
+
+/// Throws one Error(usage) with all problems.
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
                        std::int64_t seq_len, bool whole_matrices = false);
 

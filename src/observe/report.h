@@ -45,6 +45,46 @@ struct StepTimeRow {
   double measured = 0;              ///< median of this process's steps; 0: it made none
 };
 
+/// Seconds of a step, by pass.
+struct PassSeconds {
+  double forward = 0, backward = 0;
+  double both() const { return forward + backward; }
+};
+
+/// What ranks that share attention (axis cp) waited in the attention of a layer, for messages that
+/// their computation did not hide.
+struct AttentionLayerRow {
+  int layer = 0;
+  PassSeconds exposed = {};                   ///< mean of the ranks that have the layer
+  double most = 0;                            ///< of one of them, both passes
+  std::optional<PassSeconds> predicted = {};  ///< mean; where the run file names a machine
+};
+
+/// What one of these ranks did in the attention of all its layers, in a step.
+struct AttentionRankRow {
+  int rank = 0;
+  std::int64_t pairs = 0, predicted_pairs = 0;  ///< of query and key, times heads; of forward
+  double computed = 0, exposed = 0;             ///< seconds
+  double idle =
+      0;  ///< seconds without computing, until the slowest rank that shares with it is done
+  struct Predicted {
+    double computed = 0, exposed = 0;
+  };
+  std::optional<Predicted> predicted = {};
+};
+
+struct AttentionFigures {
+  std::string method, order;  ///< as the run file spells them
+  int cp = 1;
+  bool is_timed = true;  ///< otherwise only pairs and predictions are known, as on a GPU
+  std::vector<AttentionLayerRow> layers = {};
+  std::vector<AttentionRankRow> ranks = {};
+
+  /// Of the time until the slowest rank is done, what ranks do not compute.
+  double idle_fraction() const;
+  double exposed_fraction() const;  ///< what of it they wait for messages
+};
+
 struct RunTotals {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -69,6 +109,7 @@ struct RunReport {
   std::vector<RankMemoryRow> ranks;       ///< of a run of several
   std::vector<TimelineFigure> timelines;  ///< of one step of a pipeline, on one scale
   std::vector<CommunicationRow> communication;
+  std::optional<AttentionFigures> attention = {};  ///< where ranks share it
   std::vector<SampleText> samples;
   std::vector<std::string> warnings;
   RunTotals totals;

@@ -30,6 +30,7 @@ header .model { color: var(--soft); margin: 0; overflow-wrap: anywhere; }
 section { margin-top: 3.25rem; }
 h2 { font-size: 1.2rem; font-weight: 650; letter-spacing: -.01em; margin: 0 0 .35rem; }
 h3 { font-size: .95rem; font-weight: 600; margin: 0 0 .5rem; }
+.bars + h3, .stacks + h3 { margin-top: 1.8rem; }
 .say { margin: 0 0 1rem; max-width: 44rem; }
 .soft, .say { color: var(--soft); }
 .say b { color: var(--ink); font-weight: 600; }

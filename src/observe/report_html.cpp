@@ -269,8 +269,9 @@ std::string report_html(const RunReport& report) {
       .summary = report.model,
       .body = figures(report) + run_facts(report) + warnings(report) +
               curves_section(report, charts) + samples_section(report) + memory_section(report) +
-              pipeline_section(report) + communication_section(report) + starts_section(report) +
-              settings_section(report),
+              pipeline_section(report) +
+              (report.attention ? attention_section(*report.attention) : "") +
+              communication_section(report) + starts_section(report) + settings_section(report),
       .footer = "The same numbers for programs: report.json and metrics.jsonl in this folder."};
   put(page.body, "<script type=\"application/json\" id=\"curves\">{}</script>\n",
       chart_data(charts));

@@ -57,6 +57,43 @@ JsonValue communication(const RunReport& report) {
   return axes;
 }
 
+JsonValue attention(const AttentionFigures& figures) {
+  const auto passes = [](const PassSeconds& seconds) -> JsonValue {
+    return {{"forward", seconds.forward}, {"backward", seconds.backward}};
+  };
+  const auto measured = [&](JsonValue value) { return figures.is_timed ? value : nullptr; };
+  JsonValue by_layer = JsonValue::array(), by_rank = JsonValue::array();
+  for (const AttentionLayerRow& row : figures.layers) {
+    JsonValue layer = {{"layer", row.layer},
+                       {"exposed_seconds", measured(passes(row.exposed))},
+                       {"most_exposed_seconds", measured(row.most)},
+                       {"predicted_exposed_seconds", nullptr}};
+    if (row.predicted) layer["predicted_exposed_seconds"] = passes(*row.predicted);
+    by_layer.push_back(std::move(layer));
+  }
+  for (const AttentionRankRow& row : figures.ranks) {
+    JsonValue rank = {{"rank", row.rank},
+                      {"pairs", row.pairs},
+                      {"predicted_pairs", row.predicted_pairs},
+                      {"computed_seconds", measured(row.computed)},
+                      {"exposed_seconds", measured(row.exposed)},
+                      {"idle_seconds", measured(row.idle)},
+                      {"predicted", nullptr}};
+    if (row.predicted) {
+      rank["predicted"] = {{"computed_seconds", row.predicted->computed},
+                           {"exposed_seconds", row.predicted->exposed}};
+    }
+    by_rank.push_back(std::move(rank));
+  }
+  return {{"method", figures.method},
+          {"order", figures.order},
+          {"cp", figures.cp},
+          {"idle_fraction", measured(figures.idle_fraction())},
+          {"exposed_fraction", measured(figures.exposed_fraction())},
+          {"by_layer", std::move(by_layer)},
+          {"by_rank", std::move(by_rank)}};
+}
+
 JsonValue samples(const RunReport& report) {
   JsonValue list = JsonValue::array();
   for (const auto& sample : report.samples) {
@@ -104,10 +141,12 @@ std::string report_json(const RunReport& report) {
       {"peak_resident_bytes", report.peak_resident_bytes},
       {"memory_by_rank", ranks(report)},
       {"communication", communication(report)},
+      {"attention", nullptr},
       {"settings", std::move(settings)},
       {"samples", samples(report)},
       {"warnings", report.warnings},
       {"curves", curves(report.history)}};
+  if (report.attention) json["attention"] = attention(*report.attention);
   if (const auto gap = loss_gap(report)) {
     json["above_best_possible"] = {{"nats_per_token", gap->nats}, {"share_of_the_way", gap->way}};
   }

@@ -23,6 +23,9 @@ Chart loss_chart(const RunReport& report);
 Chart later_loss_chart(const Chart& whole);
 std::string loss_section(const RunReport& report, const Chart& whole, const Chart& later);
 
+/// Of attention that ranks share: what they wait by layer, and how even their work is.
+std::string attention_section(const AttentionFigures& attention);
+
 /// A sixtieth of the run on either side: steady enough to read, short enough to show bends.
 Curve smoothed(const Curve& curve);
 Curve typical(const Curve& curve);

@@ -1,18 +1,32 @@
 #include "planner/predicted_step.h"
 
+#include "planner/context_cost.h"
 #include "planner/finalists.h"
 
 namespace heddle::planner {
+namespace {
+
+Candidate candidate_of(const ParallelPlan& plan, const RunBatches& batches) {
+  return {plan.request(), batches.recompute ? Recompute::full : Recompute::none,
+          static_cast<int>(batches.sequences)};
+}
+
+Job job_of(const ModelSpec& spec, const ParallelPlan& plan, const RunBatches& batches,
+           DType dtype) {
+  Job job{.spec = spec,
+          .seq_len = batches.seq_len,
+          .batch = batches.sequences * batches.microbatches * plan.request().dp,
+          .stack = Stack::heddle(dtype, plan.whole_matrices ? Updates::muon : Updates::adamw)};
+  job.stack.newton_schulz_steps = batches.newton_schulz_steps;
+  return job;
+}
+
+}  // namespace
 
 double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
                               const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
-  const Candidate candidate{plan.request(), batches.recompute ? Recompute::full : Recompute::none,
-                            static_cast<int>(batches.sequences)};
-  Job job{.spec = spec,
-          .seq_len = batches.seq_len,
-          .batch = batches.sequences * batches.microbatches * candidate.dp,
-          .stack = Stack::heddle(dtype, plan.whole_matrices ? Updates::muon : Updates::adamw)};
-  job.stack.newton_schulz_steps = batches.newton_schulz_steps;
+  const Candidate candidate = candidate_of(plan, batches);
+  const Job job = job_of(spec, plan, batches, dtype);
   const Machine at_work = machine.at_work(candidate.gpus());
   const Split split =
       split_blocks(job, candidate.schedule, candidate.pp, candidate.chunks, candidate.vocabulary);
@@ -20,6 +34,33 @@ double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
   Found found{.candidate = candidate, .time = {}, .memory = {}};
   found.time = estimate_time(at_work, job, candidate, split, block);
   return simulate_plan(at_work, job, found).seconds;
+}
+
+std::vector<PredictedAttention> predicted_attention(const Machine& machine, const ModelSpec& spec,
+                                                    const ParallelPlan& plan,
+                                                    const RunBatches& batches, DType dtype) {
+  const Candidate candidate = candidate_of(plan, batches);
+  std::vector<PredictedAttention> by_rank;
+  if (candidate.cp == 1) return by_rank;
+  const Job job = job_of(spec, plan, batches, dtype);
+  const Machine at_work = machine.at_work(candidate.gpus());
+  const ContextPlan context = make_context_plan(context_shape(job, candidate));
+  const ContextTimes times = context_times(at_work, job, candidate);
+  const PlayedContext forward = play_forward(context, times),
+                      backward = play_backward(context, times);
+  const double again = batches.recompute ? context_cost(at_work, job, candidate).again : 0.0;
+  for (std::size_t rank = 0; rank < forward.by_rank.size(); ++rank) {
+    PredictedAttention& own = by_rank.emplace_back(PredictedAttention{.exposed_f = again});
+    const auto add = [&](const PlayedContext& played, double& exposed) {
+      for (const PlayedRound& round : played.by_rank[rank]) {
+        own.computed += round.computed - round.begin;
+        exposed += round.end - round.computed;
+      }
+    };
+    add(forward, own.exposed_f);
+    add(backward, own.exposed_b);
+  }
+  return by_rank;
 }
 
 }  // namespace heddle::planner

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "model/parallel_plan.h"
 #include "planner/candidate.h"
 #include "planner/machine.h"
@@ -18,5 +20,15 @@ struct RunBatches {
 /// that `heddle plan` ranks plans by. Error(usage) when the machine file has no rate for the dtype.
 double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
                               const ParallelPlan& plan, const RunBatches& batches, DType dtype);
+
+/// What a rank of cp spends on the attention of one block for one micro-batch.
+struct PredictedAttention {
+  double computed = 0;                  ///< seconds, forward and backward
+  double exposed_f = 0, exposed_b = 0;  ///< waiting for others, as `train` measures it
+};
+/// By rank of cp, for sequences without packed documents. None where cp is 1.
+std::vector<PredictedAttention> predicted_attention(const Machine& machine, const ModelSpec& spec,
+                                                    const ParallelPlan& plan,
+                                                    const RunBatches& batches, DType dtype);
 
 }  // namespace heddle::planner

@@ -28,11 +28,19 @@ void count(const ContextPlan& plan, const ElementBytes& sizes, ContextChoice& ch
 
 }  // namespace
 
+ContextShape microbatch_shape(const config::RunConfig& config, const ModelSpec& spec,
+                              const ParallelPlan& plan) {
+  ContextShape shape = resolved(plan.context_shape(spec));
+  shape.tokens = config.train.microbatch * config.data.seq_len;
+  shape.documents.assign(static_cast<std::size_t>(config.train.microbatch), config.data.seq_len);
+  return shape;
+}
+
 std::vector<ContextChoice> context_choices(const config::RunConfig& config, const ModelSpec& spec,
                                            const ParallelPlan& plan) {
   std::vector<ContextChoice> choices;
   if (plan.cp == 1) return choices;
-  const ContextShape taken = resolved(plan.context_shape(spec));
+  const ContextShape taken = microbatch_shape(config, spec, plan);
   const auto value = static_cast<int>(size_of(compute_dtype(config)));
   for (std::size_t i = 1; i < context_method_names().size(); ++i) {
     ContextShape shape = taken;
@@ -42,11 +50,10 @@ std::vector<ContextChoice> context_choices(const config::RunConfig& config, cons
       shape.order = ContextOrder::automatic;
       shape.context_heads = 0;
     }
-    shape.tokens = config.train.microbatch * config.data.seq_len;
-    shape.documents.assign(static_cast<std::size_t>(config.train.microbatch), config.data.seq_len);
     ContextChoice& choice =
         choices.emplace_back(ContextChoice{.shape = shape, .is_taken = is_taken});
-    if (const auto problems = problems_of(shape); !problems.empty()) {
+    if (const auto problems = problems_of(shape, {.are_run_file = true, .tp = plan.tp});
+        !problems.empty()) {
       choice.problem = problems.front();
       continue;
     }

@@ -22,6 +22,10 @@ struct ContextChoice {
   double imbalance = 1.0;
 };
 
+/// The attention of a micro-batch without packed documents, by the method of the plan.
+ContextShape microbatch_shape(const config::RunConfig& config, const ModelSpec& spec,
+                              const ParallelPlan& plan);
+
 /// All methods, for micro-batches without packed documents; none where cp is 1.
 std::vector<ContextChoice> context_choices(const config::RunConfig& config, const ModelSpec& spec,
                                            const ParallelPlan& plan);

@@ -71,7 +71,31 @@ void drop_ids_beyond(ModelSpec& spec) {
   spec.config = std::make_shared<const Json>(std::move(json));
 }
 
+/// Nothing where the model cannot be read: whoever needs it will say why.
+std::vector<config::Conflict> model_conflicts(const config::RunConfig& config, int ranks) {
+  std::optional<ModelSpec> spec;
+  try {
+    spec = named_model(source_of(config.model));
+  } catch (const Error&) {
+    return {};
+  }
+  std::vector<config::Conflict> conflicts;
+  for (RequestProblem& problem : problems_of(*spec, config.parallel, ranks)) {
+    problem.keys.emplace_back("model");
+    conflicts.push_back({std::move(problem.keys), std::move(problem.message)});
+  }
+  return conflicts;
+}
+
 }  // namespace
+
+config::LoadedRun load_run(const fs::path& path, const std::vector<std::string>& overrides,
+                           int ranks) {
+  const auto of_model = [&](const config::RunConfig& config) {
+    return model_conflicts(config, ranks);
+  };
+  return config::load_run_file(path, overrides, ranks, of_model);
+}
 
 ModelSpec named_model(const std::string& source) {
   std::string where;

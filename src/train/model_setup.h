@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "config/run_config.h"
+#include "config/load.h"
 #include "engine/model.h"
 #include "infer/special_tokens.h"
 #include "model/spec.h"
@@ -13,6 +13,11 @@
 #include "tokenizer/tokenizer.h"
 
 namespace heddle {
+
+/// config::load_run_file, which here also refuses what the model's sizes do not allow: all that is
+/// wrong with a run file is told at once.
+config::LoadedRun load_run(const std::filesystem::path& path,
+                           const std::vector<std::string>& overrides, int ranks);
 
 /// The model that a name stands for: a preset, a config.json, or a model folder.
 ModelSpec named_model(const std::string& source);

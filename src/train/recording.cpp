@@ -33,7 +33,7 @@ void add_traffic(MeshTraffic& sum, MeshTraffic after, MeshTraffic before) {
 
 Recording::Recording(const RunSetup& setup, Session& session,
                      std::optional<std::int64_t> resumed_at)
-    : setup_(setup), session_(session) {
+    : setup_(setup), session_(session), attention_record_(setup, session) {
   step_time_.predicted = setup.predicted_seconds;
   if (setup.is_first) open_files(resumed_at);
   if (!setup.config.observe.trace) return;
@@ -73,9 +73,11 @@ void Recording::begin_step(std::int64_t step) {
   before_ = session_.mesh.traffic();
   session_.memory.reset_peak();  // what saving and evaluating take is not the step's
   if (trace_) trace_->begin_step(step);
+  attention_record_.begin_step();
 }
 
 void Recording::end_step(const RunState& state, const Step& step) {
+  attention_record_.end_step();
   if (trace_) trace_->end_step();
   newest_step_ = state.step;
   add_traffic(counted_, session_.mesh.traffic(), before_);
@@ -141,6 +143,7 @@ void Recording::write_trace() {
 
 void Recording::finish(const RunState& state) {
   collect_memory();
+  attention_ = attention_record_.gather();
   // A GPU's work is done after the action that began it has ended: its times say nothing.
   if (setup_.plan.mesh.size(Axis::pp) > 1 && setup_.options.device.kind == Device::Kind::cpu) {
     timelines_ = step_timelines(recorder_, setup_.step_schedule(), session_.mesh.comm(Axis::pp),
@@ -180,6 +183,7 @@ void Recording::compare_step() {
   log_info("a step held {} at its peak, {} predicted",
            format_bytes(static_cast<double>(largest_step_.peak)),
            format_bytes(static_cast<double>(setup_.step_plan.memory.peak)));
+  if (attention_ && attention_->is_timed) log_info("{}", describe(*attention_));
   if (!step_time_.predicted) return;
   log_info("a step took {:.3g} s in the median, {:.3g} s predicted ({:+.1f} %)",
            step_time_.measured, *step_time_.predicted,
@@ -197,6 +201,7 @@ void Recording::write_report(const RunState& state) const {
                      .warnings = warnings_,
                      .ranks = ranks_,
                      .timelines = timelines_,
+                     .attention = attention_,
                      .predicted_traffic = expected_,
                      .counted_traffic = counted_};
   const auto& tokenizer = setup_.tokenizer.tokenizer;

@@ -9,6 +9,7 @@
 #include "observe/progress.h"
 #include "observe/report.h"
 #include "observe/trace_parts.h"
+#include "train/attention_record.h"
 #include "train/run_report.h"
 #include "train/session.h"
 #include "train/step_timeline.h"
@@ -62,6 +63,8 @@ class Recording {
   MemoryStats largest_step_;        // the ledger of the step that held most
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
+  AttentionRecord attention_record_;
+  std::optional<observe::AttentionFigures> attention_;
   std::int64_t newest_step_ = 0;
   std::unique_ptr<StepTrace> trace_;  // where the run file asks for it
   std::optional<observe::TraceParts> trace_parts_;

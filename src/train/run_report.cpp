@@ -70,6 +70,7 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
   report.ranks = summary.ranks;
   report.timelines = summary.timelines;
   if (!summary.ranks.empty()) report.communication = communication_rows(summary);
+  report.attention = summary.attention;
   report.samples = summary.samples;
   report.warnings = summary.warnings;
   report.totals = {.steps = state.step, .tokens = state.tokens, .seconds = state.seconds};

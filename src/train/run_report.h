@@ -25,6 +25,7 @@ struct RunSummary {
   std::vector<std::string> warnings;
   std::vector<observe::RankMemoryRow> ranks;
   std::vector<observe::TimelineFigure> timelines;
+  std::optional<observe::AttentionFigures> attention;
   MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
 };
 

@@ -4,7 +4,6 @@
 #include "comm/agree.h"
 #include "observe/machine.h"
 #include "ops/softmax_xent.h"
-#include "planner/predicted_step.h"
 #include "tensor/device_runtime.h"
 #include "train/memory_advice.h"
 #include "train/model_setup.h"
@@ -85,16 +84,21 @@ RunData open_data(const RunSetup& setup) {
   return data ? std::move(*data) : open();
 }
 
-double predict_seconds(const RunSetup& setup) {
+/// What the machine that the run file names takes for a step.
+void predict_times(RunSetup& setup) {
   const config::RunConfig& config = setup.config;
-  return planner::predicted_step_seconds(
-      planner::read_machine(config.observe.system), setup.spec, setup.plan,
-      {.sequences = config.train.microbatch,
-       .seq_len = config.data.seq_len,
-       .microbatches = static_cast<int>(config.accumulation()),
-       .recompute = config.train.recompute == config::Recompute::block,
-       .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps)},
-      compute_dtype(config));
+  const planner::Machine machine = planner::read_machine(config.observe.system);
+  const planner::RunBatches batches{
+      .sequences = config.train.microbatch,
+      .seq_len = config.data.seq_len,
+      .microbatches = static_cast<int>(config.accumulation()),
+      .recompute = config.train.recompute == config::Recompute::block,
+      .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps)};
+  const DType dtype = compute_dtype(config);
+  setup.predicted_seconds =
+      planner::predicted_step_seconds(machine, setup.spec, setup.plan, batches, dtype);
+  setup.predicted_attention =
+      planner::predicted_attention(machine, setup.spec, setup.plan, batches, dtype);
 }
 
 /// What the device has for all; 0 where that is not known.
@@ -135,7 +139,7 @@ RunSetup::RunSetup(const config::RunConfig& run_config, const TrainOptions& trai
   if (!options.dry_run) require_same_on_all_ranks(world, of_data);
   identity.add(of_data);
   check_run(config, spec, *data.train);
-  if (!config.observe.system.empty()) predicted_seconds = predict_seconds(*this);
+  if (!config.observe.system.empty()) predict_times(*this);
   if (options.dry_run) return;
   step_plan = plan_rank(config, spec, plan, world.rank(), options.device);
   if (const auto too_large = refusal(*this, step_plan.memory)) throw *too_large;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "planner/predicted_step.h"
 #include "train/data_setup.h"
 #include "train/run_identity.h"
 #include "train/run_lock.h"
@@ -35,7 +36,9 @@ struct RunSetup {
   const std::unique_ptr<RunLock> lock;  ///< of the first rank
   const RunData data;
   std::optional<double> predicted_seconds;  ///< of a step, where the run file names a machine
-  StepPlan step_plan;                       ///< of this rank; a dry run has none
+  /// By rank of cp, likewise.
+  std::vector<planner::PredictedAttention> predicted_attention;
+  StepPlan step_plan;  ///< of this rank; a dry run has none
 };
 
 /// Plans all ranks, prints that, and says whether they fit.

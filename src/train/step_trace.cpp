@@ -11,15 +11,18 @@ namespace {
 
 /// Stream 0 has the actions, the others what travels between ranks: by name of the communicator.
 /// As planner/simulated_step numbers them, and then those that it does not tell apart.
-constexpr std::array kStreams = {"actions", "pp", "dp", "pp ends", "pp lane", "tp", "tp copies"};
+constexpr std::array kStreams = {"actions", "pp", "dp",        "pp ends",
+                                 "pp lane", "tp", "tp copies", "cp"};
 
 int stream_of(const std::string& group) {
   const auto found = std::find(kStreams.begin() + 1, kStreams.end(), group);
   return found == kStreams.end() ? -1 : static_cast<int>(found - kStreams.begin());
 }
 
-/// A message as the action that sends it: the executor gives gradients odd tags.
+/// A message as the action that sends it: the executor gives gradients odd tags. Those of shared
+/// attention are part of an action.
 std::string name_of_call(const CommCall& call) {
+  if (call.tag.attention_round >= 0) return "attention";
   if (call.op != CommOp::send) return std::string(name_of(call.op));
   return call.message_tag % 2 == 0 ? "sa" : "sg";
 }

@@ -173,6 +173,34 @@ TEST(RunReportInABrowser, ReadsItsCurvesUnderThePointer) {
   EXPECT_EQ(said.at("timeline").at("bars"), 18);
 }
 
+TEST(RunReportInABrowser, ShowsSharedAttentionAtAnyWidth) {
+  observe::RunReport report;
+  report.title = "weaver";
+  report.attention = {.method = "ring", .order = "zigzag", .cp = 32};
+  for (int i = 0; i < 32; ++i) {
+    report.attention->layers.push_back({.layer = i,
+                                        .exposed = {1e-3 * i, 2e-3 * i},
+                                        .most = 4e-3 * i,
+                                        .predicted = observe::PassSeconds{1e-3 * i, 1e-3 * i}});
+    report.attention->ranks.push_back({.rank = i,
+                                       .pairs = 123456789012,
+                                       .predicted_pairs = 123456789012,
+                                       .computed = 0.01 * i,
+                                       .exposed = 0.05,
+                                       .idle = 0.4 - 0.01 * i});
+  }
+  for (const int width : {1200, 500}) {
+    const Json said = run_in_browser(report_html(report), std::string(kState) + R"js(
+      const parts = [...document.querySelectorAll("#attention .stack i")].map((one) => one.getBoundingClientRect());
+      return { page, parts: parts.length, seen: parts.filter((box) => box.width > 1 && box.height > 1).length };
+    )js",
+                                     width);
+    expect_sound(said.at("page"));
+    EXPECT_EQ(said.at("parts"), 2 * 31 + 31 + 32 + 32);  // no part where there is no time
+    EXPECT_GT(said.at("seen"), 100) << width;
+  }
+}
+
 TEST(RunReportInABrowser, SwitchesItsLossAxisByClickAndKeepsLabelsApart) {
   observe::RunReport report;
   report.title = "weaver";

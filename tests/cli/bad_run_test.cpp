@@ -60,6 +60,72 @@ TEST(BadSetting, IsRefusedWithTheKeyAndTheNearestOne) {
   expect_refusal(run.command({}, {"--ranks", "3"}), 2, {"train.tokens_per_step", "parallel.dp 3"});
 }
 
+/// A section [parallel] that cannot be, on so many ranks, and what the message must have.
+struct BadSharing {
+  int ranks;
+  std::string parallel;
+  std::vector<std::string> mentions;
+};
+
+TEST(BadSharedAttention, IsRefusedInWordsOfTheRunFileAllAtOnceWithWhatWouldBeLegal) {
+  const TinyRun run;  // 4 query and 2 key heads, micro-batches of 2 x 32 tokens
+  const std::string good = read_text_file(run.path() / "run.toml");
+  for (const auto& [ranks, parallel, mentions] : std::vector<BadSharing>{
+           {2, "cp = 0", {"parallel.cp = 0", "from 1"}},
+           {3,
+            "cp = 3\ncontext = \"ulysses\"",
+            {"parallel.context = \"ulysses\" cannot deal 4 query and 2 key heads out to "
+             "parallel.cp "
+             "= 3 ranks",
+             "use cp = 1, 2 or 4", "context = \"usp\" with context_heads = 1",
+             "context = \"ring\""}},
+           {4,
+            "cp = 4\ncontext = \"usp\"\ncontext_heads = 3",
+            {"parallel.context_heads = 3 does not divide parallel.cp = 4", "use 1, 2 or 4"}},
+           {8,
+            "cp = 8\ncontext = \"usp\"\ncontext_heads = 8",
+            {"parallel.context_heads = 8 does not divide", "use 1, 2 or 4"}},
+           {4,
+            "cp = 4\ncontext_heads = 2",
+            {"parallel.context_heads = 2 is for context = \"usp\"", "leave it out"}},
+           {4,
+            "cp = 4\ncontext = \"lightseq\"\ncontext_order = \"zigzag\"\ncontext_heads = 2",
+            {"parallel.context_order = \"zigzag\"", "use context_order = \"contiguous\"",
+             "parallel.context_heads = 2 is for context = \"usp\""}},
+           {128,
+            "cp = 128\ncontext = \"ulysses\"\nzero = 1",
+            {"parallel.cp = 128 ranks cannot share micro-batches of 64 tokens", "cp = 64 or less",
+             "parallel.context = \"ulysses\" cannot deal", "use cp = 1, 2 or 4"}},
+           {4,
+            "cp = 2\ntp = 4\npp = 3\ncontext = \"lightseq\"\ncontext_order = \"striped\"\n",
+            {"cp 2 x tp 4 x pp 3 makes 24 ranks, but 4 are started; start 24",
+             "parallel.pp = 3 is more stages than the model's 2 layers; use at most 2",
+             "parallel.context_order = \"striped\""}},
+           {8,
+            "cp = 2\ntp = 4\ncontext = \"ulysses\"",
+            {"parallel.context = \"ulysses\" cannot deal 1 query and 1 key heads",
+             "(of each of tp = 4 ranks)", "use cp = 1,"}},
+           {3, "cp = 2", {"cp 2 x tp 1 x pp 1 makes 2 ranks, but 3 are started; start 2"}},
+           {4,
+            "cp = 4\ncontext = \"rings\"\ncontext_order = \"snake\"\ncontext_heads = -1",
+            {"parallel.context = \"rings\" is not one of auto, ring, gather, ulysses",
+             "did you mean \"ring\"?", "context_order = \"snake\" is not one of auto, contiguous",
+             "context_heads = -1 is out of range"}},
+           {4,
+            "cp = 2\nep = 2\ncontext = \"ring\"\ncontext_heads = 2",
+            {"parallel.ep = 2 is not in this version", "parallel.context_heads = 2 is for"}}}) {
+    run.write("run.toml", good + "[parallel]\n" + parallel + "\n");
+    auto all = mentions;
+    all.emplace_back("run.toml:");  // with its place
+    expect_refusal(run.command({}, {"--ranks", std::to_string(ranks)}), 2, all);
+    expect_refusal(run.command({}, {"--ranks", std::to_string(ranks), "--dry-run"}), 2, all);
+    const Outcome outcome = run.train({}, {"--ranks", std::to_string(ranks)});
+    for (const char* option : {"context-heads", "--method", "method ", "kv-heads"}) {
+      EXPECT_EQ(outcome.err.find(option), std::string::npos) << option << "\n" << outcome.err;
+    }
+  }
+}
+
 TEST(BadData, IsRefusedByName) {
   const TinyRun run;
   const std::string good = read_text_file(run.path() / "data.tokens");

@@ -84,10 +84,10 @@ TEST(SimulateContext, RefusesAllThatIsWrongAtOnce) {
   expect_refusal(simulate_context("rings", "4", "64", {"--order", "zig", "--times", "1"}), 2,
                  {"--method rings", "lightseq", "--order zig", "striped", "COMPUTE,LINK"});
   expect_refusal(simulate_context("ulysses", "3", "64", {"--context-heads", "2"}), 2,
-                 {"cp = 3", "use cp = 1, 2, 4 or 8", "context-heads = 2 is for method usp"});
+                 {"--cp 3", "use --cp 1, 2, 4 or 8", "--context-heads 2 is for --method usp"});
   expect_refusal(simulate_context("lightseq", "4", "64", {"--order", "striped"}), 2,
                  {"order striped", "contiguous"});
-  expect_refusal(simulate_context("ring", "0", "-5"), 2, {"cp = 0", "seq = -5"});
+  expect_refusal(simulate_context("ring", "0", "-5"), 2, {"--cp 0", "--seq -5"});
   expect_refusal(simulate_context("ring", "4", "64", {"--documents", bad}), 2,
                  {"bad.txt:2: \"long\"", "bad.txt:3: \"-3\"", "12 tokens"});
   expect_refusal(simulate_context("ring", "4", "64", {"--documents", files.write("none", "\n")}), 2,

@@ -77,7 +77,7 @@ TEST(Usage, MistakesAreNamed) {
   expect_refusal({"bench", "train", "--model", "llama-15m", "--device", "tpu"}, 2, {"tpu", "cuda"});
   expect_refusal({"bench", "ops", "--filter", "nonsense"}, 2, {"nonsense"});
   expect_refusal({"bench", "context", "--ranks", "1", "--heads", "8", "--kv-heads", "3"}, 2,
-                 {"kv-heads = 3", "1, 2, 4 or 8", "--ranks 2"});
+                 {"--kv-heads 3", "1, 2, 4 or 8", "--ranks 2"});
   expect_refusal({"bench", "context", "--ranks", "4", "--seq", "3"}, 2, {"--seq 3", "4 or more"});
   expect_refusal({"generate", "model", "--prompt", "x", "--set", "train.steps=3"}, 2,
                  {"train.steps=3", "[parallel]"});

@@ -133,6 +133,33 @@ TEST_F(Blame, OneThatIsSilentOrGone) {
   EXPECT_EQ(verdict().rank, 1) << "a process that came to its end may go";
 }
 
+TEST_F(Blame, OneThatIsGoneOrSilentWithTheCallInWhichAnotherWaitsForIt) {
+  collective(3, kLow, {2, 3}, 4, "tp", 0);  // what rank 3 said a while ago
+  message(CommOp::recv, 0, 2, 8);           // of somebody else
+  message(CommOp::recv, 1, 3, 5);
+  rank(3).is_gone = true;
+  EXPECT_EQ(verdict().text, "the process of rank 3 is gone; rank 1 waits for it in recv #1 of pp");
+  rank(3).is_gone = false;
+  rank(3).silent_seconds = 31;
+  EXPECT_EQ(verdict().text,
+            "rank 3 has given no sign of life for 31.0 s; rank 1 waits for it in recv #1 of pp");
+  // It had sent: rank 1 does not wait for it.
+  rank(3).begun[{.group = kAll, .op = CommOp::send, .peer = 1}] = 1;
+  EXPECT_EQ(verdict().text,
+            "rank 3 has given no sign of life for 31.0 s; it was in all_reduce #4 of tp");
+}
+
+TEST_F(Blame, OneThatNeverSaidAnythingWithHowFarAnotherIs) {
+  ranks_ = {{.rank = 0, .is_gone = true},
+            {.rank = 1, .last_call = "recv #7 of cp from rank 2"},
+            {.rank = 2},
+            {.rank = 3}};
+  EXPECT_EQ(verdict().text,
+            "the process of rank 0 is gone; rank 1 has just ended recv #7 of cp from rank 2");
+  message(CommOp::recv, 1, 2, 0);
+  EXPECT_EQ(verdict().text, "the process of rank 0 is gone; rank 1 is in recv #1 of pp");
+}
+
 TEST_F(Blame, OneForWhichMostOthersWait) {
   for (const int in : {0, 1, 3}) collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
   collective(2, kHigh, {2, 3}, 1, "tp");

@@ -138,26 +138,30 @@ TEST(ParallelPlan, NamesEverythingThatIsWrongAtOnce) {
 
 TEST(ParallelPlan, RefusesAttentionThatRanksOfCpCannotShare) {
   using enum ContextMethod;
-  EXPECT_EQ(refusal(llama(), {.cp = 6, .context = ulysses}, 6),
-            "parallel.context: method ulysses cannot deal 8 query heads and 4 key heads out to cp "
-            "= 6 ranks; use cp = 1, 2, 4 or 8, method usp with context-heads = 1 or 2, or method "
-            "ring");
+  EXPECT_EQ(
+      refusal(llama(), {.cp = 6, .context = ulysses}, 6),
+      "parallel.context = \"ulysses\" cannot deal 8 query and 4 key heads out to parallel.cp = "
+      "6 ranks; use cp = 1, 2, 4 or 8, context = \"usp\" with context_heads = 1 or 2, or "
+      "context = \"ring\"");
   EXPECT_EQ(refusal(llama(), {.cp = 6, .context = usp, .context_heads = 3}, 6),
-            "parallel.context: context-heads = 3 does not divide cp = 6 and 8 query and 4 key "
+            "parallel.context_heads = 3 does not divide parallel.cp = 6 and 8 query and 4 key "
             "heads; use 1 or 2");
   EXPECT_EQ(refusal(llama(), {.cp = 2, .context = ring, .context_heads = 2}, 2),
-            "parallel.context: context-heads = 2 is for method usp, not for ring; leave it out");
+            "parallel.context_heads = 2 is for context = \"usp\", not for parallel.context = "
+            "\"ring\"; leave it out");
   EXPECT_EQ(refusal(llama(), {.cp = 2, .context = automatic, .context_heads = 2}, 2),
-            "parallel.context: context-heads = 2 is for method usp, not for auto; leave it out");
+            "parallel.context_heads = 2 is for context = \"usp\", not for parallel.context = "
+            "\"auto\"; leave it out");
   EXPECT_EQ(
       refusal(llama(), {.cp = 2, .context = lightseq, .context_order = ContextOrder::zigzag}, 2),
-      "parallel.context: method lightseq balances tokens in contiguous order by itself, and has "
-      "no order zigzag; use order contiguous, or method ring");
+      "parallel.context = \"lightseq\" balances tokens in contiguous order by itself, and cannot "
+      "have parallel.context_order = \"zigzag\"; use context_order = \"contiguous\", or context = "
+      "\"ring\"");
   // Heads are those that tp leaves to a rank.
   EXPECT_EQ(refusal(llama(), {.tp = 4, .cp = 4, .context = ulysses}, 16),
-            "parallel.context on tp = 4 ranks: method ulysses cannot deal 2 query heads and 1 key "
-            "heads out to cp = 4 ranks; use cp = 1 or 2, method usp with context-heads = 1 or 2, "
-            "or method ring");
+            "parallel.context = \"ulysses\" cannot deal 2 query and 1 key heads (of each of tp = 4 "
+            "ranks) out to parallel.cp = 4 ranks; use cp = 1 or 2, context = \"usp\" with "
+            "context_heads = 1 or 2, or context = \"ring\"");
 }
 
 TEST(ParallelPlan, NamesAllThatIsWrongWithCpAtOnceAndWithTheRest) {
@@ -170,8 +174,9 @@ TEST(ParallelPlan, NamesAllThatIsWrongWithCpAtOnceAndWithTheRest) {
                                    .context_heads = 3,
                                    .zero = 7},
                                   4);
-  for (const char* part : {"cp 3 x tp 1 x pp 6 makes 18 ranks", "at most 4", "no order striped",
-                           "context-heads = 3 is for method usp", "zero = 7"}) {
+  for (const char* part :
+       {"cp 3 x tp 1 x pp 6 makes 18 ranks", "at most 4", "context_order = \"striped\"",
+        "context_heads = 3 is for context = \"usp\"", "zero = 7"}) {
     EXPECT_NE(all.find(part), std::string::npos) << part << " is missing in:\n" << all;
   }
 }

@@ -240,6 +240,69 @@ TEST(ReportJson, GivesMemoryAndCommunicationPredictedAndMeasured) {
   EXPECT_EQ(json["curves"]["eval_loss"]["value"][3], 1.6);
 }
 
+RunReport of_shared_attention() {
+  RunReport report = example();
+  report.attention = {.method = "ring", .order = "zigzag", .cp = 2};
+  report.attention->layers = {{.layer = 0,
+                               .exposed = {0.001, 0.003},
+                               .most = 0.005,
+                               .predicted = PassSeconds{0.002, 0.002}},
+                              {.layer = 1, .exposed = {0.0, 0.0}, .most = 0.0}};
+  report.attention->ranks = {{.rank = 0,
+                              .pairs = 1200,
+                              .predicted_pairs = 1300,
+                              .computed = 0.006,
+                              .exposed = 0.001,
+                              .idle = 0.004},
+                             {.rank = 1,
+                              .pairs = 1500,
+                              .predicted_pairs = 1300,
+                              .computed = 0.009,
+                              .exposed = 0.001,
+                              .idle = 0.001,
+                              .predicted = AttentionRankRow::Predicted{0.008, 0.0025}}};
+  return report;
+}
+
+TEST(ReportJson, GivesExposedExchangeByLayerAndBalanceByRank) {
+  EXPECT_TRUE(parse_json(report_json(example()), "report.json")["attention"].is_null());
+  const Json json = parse_json(report_json(of_shared_attention()), "report.json")["attention"];
+  EXPECT_EQ(json["cp"], 2);
+  EXPECT_EQ(json["by_layer"][0]["exposed_seconds"]["backward"], 0.003);
+  EXPECT_EQ(json["by_layer"][0]["most_exposed_seconds"], 0.005);
+  EXPECT_EQ(json["by_layer"][0]["predicted_exposed_seconds"]["forward"], 0.002);
+  EXPECT_TRUE(json["by_layer"][1]["predicted_exposed_seconds"].is_null());
+  EXPECT_EQ(json["by_rank"][1]["pairs"], 1500);
+  EXPECT_EQ(json["by_rank"][1]["predicted"]["computed_seconds"], 0.008);
+  EXPECT_TRUE(json["by_rank"][0]["predicted"].is_null());
+  // Two ranks for ten milliseconds, of which they compute six and nine.
+  EXPECT_NEAR(json["idle_fraction"].get<double>(), 5.0 / 20.0, 1e-12);
+  EXPECT_NEAR(json["exposed_fraction"].get<double>(), 2.0 / 20.0, 1e-12);
+}
+
+TEST(ReportJson, HasPairsAndPredictionsOfSharedAttentionThatIsNotTimed) {
+  RunReport report = of_shared_attention();
+  report.attention->is_timed = false;
+  const Json json = parse_json(report_json(report), "report.json")["attention"];
+  EXPECT_TRUE(json["idle_fraction"].is_null());
+  EXPECT_TRUE(json["by_layer"][0]["exposed_seconds"].is_null());
+  EXPECT_EQ(json["by_layer"][0]["predicted_exposed_seconds"]["forward"], 0.002);
+  EXPECT_TRUE(json["by_rank"][1]["computed_seconds"].is_null());
+  EXPECT_EQ(json["by_rank"][1]["pairs"], 1500);
+  const std::string html = report_html(report);
+  EXPECT_TRUE(contains(html, "1.5k pairs, 1.3k predicted"));
+  EXPECT_FALSE(contains(html, "Exposed exchange"));
+}
+
+TEST(ReportHtml, ShowsExposedExchangeByLayerAndBalanceByRank) {
+  const std::string html = report_html(of_shared_attention());
+  for (const char* part :
+       {"id=\"attention\"", "ring in zigzag order", "layer 0", "4 ms predicted", "rank 1",
+        "1.5k pairs, 1.3k predicted", "10.5 ms predicted", "compute 75.0 %", "messages 10.0 %"}) {
+    EXPECT_TRUE(contains(html, part)) << part;
+  }
+}
+
 TEST(WriteReport, WritesBothFilesOrNamesTheFolderItCannotWrite) {
   const TemporaryFolder folder;
   write_report_json(folder.path() / "report.json", example());

@@ -195,15 +195,16 @@ TEST(ContextShape, RefusesHeadsThatCannotBeDealtOutAndSaysWhatCouldBe) {
   EXPECT_EQ(
       refusal(
           {.method = ContextMethod::ulysses, .ranks = 6, .tokens = 9, .heads = 32, .key_heads = 8}),
-      "method ulysses cannot deal 32 query heads and 8 key heads out to cp = 6 ranks; use cp "
-      "= 1, 2, 4, 8, 16 or 32, method usp with context-heads = 1 or 2, or method ring");
+      "--method ulysses cannot deal 32 query and 8 key heads out to --cp 6 ranks; use --cp 1, 2, "
+      "4, "
+      "8, 16 or 32, --method usp with --context-heads 1 or 2, or --method ring");
   EXPECT_EQ(refusal({.method = ContextMethod::usp,
                      .ranks = 8,
                      .tokens = 9,
                      .heads = 32,
                      .key_heads = 8,
                      .context_heads = 3}),
-            "context-heads = 3 does not divide cp = 8 and 32 query and 8 key heads; use 1, 2, 4 or "
+            "--context-heads 3 does not divide --cp 8 and 32 query and 8 key heads; use 1, 2, 4 or "
             "8");
 }
 
@@ -225,11 +226,11 @@ TEST(ContextShape, TellsAllProblemsAtOnce) {
                                        .heads = 6,
                                        .key_heads = 4,
                                        .context_heads = 2});
-  for (const char* part :
-       {"documents have 7 tokens", "no order striped", "use 1, 2, 3 or 6", "is for method usp"}) {
+  for (const char* part : {"documents have 7 tokens", "cannot have --order striped",
+                           "use 1, 2, 3 or 6", "--context-heads 2 is for --method usp"}) {
     EXPECT_NE(message.find(part), std::string::npos) << part << "\n" << message;
   }
-  EXPECT_NE(refusal({.ranks = 0, .tokens = -1, .documents = {0}}).find("cp = 0"),
+  EXPECT_NE(refusal({.ranks = 0, .tokens = -1, .documents = {0}}).find("--cp 0"),
             std::string::npos);
   EXPECT_NE(refusal({.tokens = 5, .documents = {3, 4}}).find("document 2 ends behind"),
             std::string::npos);

@@ -110,6 +110,29 @@ TEST(PredictedStep, OfASharedSequenceIsShorterAndCountsItsExchange) {
   EXPECT_GT(seconds(8, ContextMethod::ring, slow), 1.2 * seconds(8, ContextMethod::ring, h200()));
 }
 
+TEST(PredictedAttention, OfEveryRankEndsWithTheSlowest) {
+  const Job job = long_job();
+  const RunBatches batches{.sequences = 1, .seq_len = job.seq_len};
+  for (const ContextMethod method : {ContextMethod::ring, ContextMethod::gather,
+                                     ContextMethod::ulysses, ContextMethod::lightseq}) {
+    const ParallelRequest request{.dp = 1, .cp = 8, .context = method};
+    const ParallelPlan plan = make_plan(job.spec, request, 8, job.seq_len);
+    const auto by_rank = predicted_attention(h200(), job.spec, plan, batches, DType::bf16);
+    ASSERT_EQ(by_rank.size(), 8u);
+    const ContextCost cost = context_cost(h200(), job, with(1, 8, method));
+    double slowest = 0;
+    for (const PredictedAttention& rank : by_rank) {
+      EXPECT_GT(rank.computed, 0.0);
+      EXPECT_GE(std::min(rank.exposed_f, rank.exposed_b), 0.0);
+      slowest = std::max(slowest, rank.computed + rank.exposed_f + rank.exposed_b);
+    }
+    EXPECT_LE(slowest, cost.seconds * (1 + 1e-9)) << name_of(method);
+    EXPECT_GT(slowest, 0.95 * cost.seconds) << name_of(method);
+  }
+  const ParallelPlan alone = make_plan(job.spec, {}, 1, job.seq_len);
+  EXPECT_TRUE(predicted_attention(h200(), job.spec, alone, batches, DType::bf16).empty());
+}
+
 TEST(SimulatedStep, SaysWhatAttentionWaitsForOverCp) {
   const Job job = long_job();
   const SimulatedStep step =

@@ -78,6 +78,25 @@ TEST(TrainTrace, HasTheActionsAndTheTrafficOfAllRanks) {
   EXPECT_EQ(run_heddle({"trace", run.run_folder().string()}).status, 0);
 }
 
+TEST(TrainTrace, HasTheMessagesOfSharedAttention) {
+  const TinyRun run;
+  const Outcome outcome =
+      run.train({"train.steps=3", "observe.trace=true", "parallel.cp=2", "parallel.context=ring"},
+                {"--ranks", "2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::int64_t messages = 0;
+  const observe::Trace trace = observe::read_trace_parts(run.run_folder() / "trace");
+  for (const observe::Span& span : trace.spans()) {
+    if (span.name != "attention" || span.rank != 0) continue;
+    EXPECT_EQ(span.category, "message");
+    EXPECT_GT(span.bytes, 0u);
+    ++messages;
+  }
+  const Json report = read_json_file(run.run_folder() / "report.json");
+  EXPECT_GT(messages, 0);
+  EXPECT_EQ(messages, report["communication"]["cp"]["send"]["counted"]["calls"]);
+}
+
 TEST(TrainTrace, GoesOnOverASignalAndHasEveryStepOnce) {
   const TinyRun run;
   const std::vector<std::string> settings = {"observe.trace=true", "train.tokens_per_step=4096"};

@@ -13,9 +13,9 @@
 #include "comm/stopped_by_peer.h"
 #include "comm/verdict.h"
 
-// Lines: "R report", "H" (a heartbeat of rank 0), "E" (ended well), "A code reason" (to rank 0:
-// stop the world), "T" (from rank 0: tell the user what you fail of), "D" (done), "F teller code
-// reason" (from rank 0: the world has failed).
+// Lines: "R report", "Q" (from rank 0: report now), "H" (a heartbeat of rank 0), "E" (ended well),
+// "A code reason" (to rank 0: stop the world), "T" (from rank 0: tell the user what you fail of),
+// "D" (done), "F teller code reason" (from rank 0: the world has failed).
 
 namespace heddle {
 namespace {
@@ -25,6 +25,8 @@ using namespace std::chrono_literals;
 
 /// For a rank that may tell the user what it fails of.
 constexpr auto kTimeToTell = 3s;
+/// For ranks that are asked what they do; well below the time that they wait for a verdict.
+constexpr auto kTimeToAnswer = 500ms;
 
 /// A line feed would end the line too early.
 std::string one_line(std::string text) {
@@ -114,10 +116,14 @@ void MpiMonitor::run() {
       std::clamp<std::chrono::duration<double>>(options_.limit / 10, 10ms, 1s));
   const auto every = options_.limit.count() > 0 ? pause : 1000ms;
   for (auto next_beat = Clock::now();;) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(next_beat - Clock::now());
+    const auto next = asked_.empty() ? next_beat : std::min(next_beat, asked_at_ + kTimeToAnswer);
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
     for (const auto& event : channel_.wait(std::max(left, 0ms))) handle(event);
     tell_news();
+    if (!asked_.empty() && Clock::now() >= asked_at_ + kTimeToAnswer) {
+      asked_.clear();
+      judge_ranks();
+    }
     if (Clock::now() >= next_beat) {
       beat();
       next_beat = Clock::now() + every;
@@ -139,17 +145,21 @@ void MpiMonitor::handle(const SideChannel::Event& event) {
   if (event.is_closed) {
     report.is_gone = true;
     if (rank_ != 0) {
-      if (!first_has_ended_) lose_first("the process of rank 0 is gone");
+      if (!first_has_ended_) lose_first();
     } else if (chosen_ && chosen_->rank == event.rank) {
       tell_for_chosen();
-    } else {
-      judge_ranks();
+    } else if (!report.has_ended) {
+      ask_ranks();
     }
     return;
   }
   std::string text = event.line.size() > 2 ? event.line.substr(2) : "";
   switch (event.line.empty() ? '?' : event.line[0]) {
-    case 'R': report = rank_report_from(text); break;
+    case 'R':
+      report = rank_report_from(text);
+      if (asked_.erase(event.rank) > 0 && asked_.empty()) judge_ranks();
+      break;
+    case 'Q': channel_.send(0, "R " + to_text(flight_->report()), true); break;
     case 'A': {
       const auto code = static_cast<ErrorCode>(take_number(text));
       choose({event.rank, code, text});
@@ -228,8 +238,11 @@ void MpiMonitor::announce(const Cause& cause, int teller) {
   told_.notify_all();
 }
 
-void MpiMonitor::lose_first(const std::string& reason) {
+void MpiMonitor::lose_first() {
   if (failure_->has_failed()) return;
+  reports_[0].silent_seconds = seconds_since(heard_[0]);
+  reports_[static_cast<std::size_t>(rank_)] = flight_->report();
+  const std::string reason = judge(reports_, limit_).value().text;
   if (rank_ == 1) tell(reason);
   announce({0, ErrorCode::peer, reason}, 1);
 }
@@ -237,18 +250,28 @@ void MpiMonitor::lose_first(const std::string& reason) {
 void MpiMonitor::beat() {
   if (rank_ != 0) {
     if (options_.limit.count() > 0) channel_.send(0, "R " + to_text(flight_->report()));
-    if (!first_has_ended_ && seconds_since(heard_[0]) > limit_) {
-      lose_first(
-          fmt::format("rank 0 has given no sign of life for {:.1f} s", seconds_since(heard_[0])));
-    }
+    if (!first_has_ended_ && seconds_since(heard_[0]) > limit_) lose_first();
     return;
   }
   for (int r = 1; r < size_; ++r) channel_.send(r, "H");
   judge_ranks();
 }
 
-void MpiMonitor::judge_ranks() {
+void MpiMonitor::ask_ranks() {
   if (failure_->has_failed() || chosen_) return;
+  asked_.clear();
+  for (int r = 1; r < size_; ++r) {
+    const RankReport& report = reports_[static_cast<std::size_t>(r)];
+    if (report.is_gone || report.has_ended) continue;
+    asked_.insert(r);
+    channel_.send(r, "Q", true);
+  }
+  asked_at_ = Clock::now();
+  if (asked_.empty()) judge_ranks();
+}
+
+void MpiMonitor::judge_ranks() {
+  if (failure_->has_failed() || chosen_ || !asked_.empty()) return;
   reports_[0] = flight_->report();
   for (int r = 1; r < size_; ++r) {
     reports_[static_cast<std::size_t>(r)].silent_seconds =

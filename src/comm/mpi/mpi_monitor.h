@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,8 +60,11 @@ class MpiMonitor {
   /// On rank 0: the chosen rank cannot tell the cause itself.
   void tell_for_chosen();
   void announce(const Cause& cause, int teller);
-  void lose_first(const std::string& reason);
+  /// On the others: rank 0 is gone or silent.
+  void lose_first();
   void beat();
+  /// On rank 0, when a rank is gone: what are the others doing now? Judges when they have answered.
+  void ask_ranks();
   void judge_ranks();
   void give_up_in_time();
   double seconds_since(std::chrono::steady_clock::time_point then) const;
@@ -75,6 +79,8 @@ class MpiMonitor {
   // On rank 0: what is known of each rank.
   std::vector<RankReport> reports_;
   std::vector<std::chrono::steady_clock::time_point> heard_;  // elsewhere only of rank 0
+  std::set<int> asked_;                                       // and did not answer yet
+  std::chrono::steady_clock::time_point asked_at_;
   bool first_has_ended_ = false;
   std::optional<Cause> chosen_;  // on rank 0: it was asked to tell what it fails of
   std::chrono::steady_clock::time_point chosen_at_;

@@ -7,6 +7,7 @@
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "parallel/sequence/attention_meter.h"
 #include "parallel/sequence/walk_sizes.h"
 
 namespace heddle {
@@ -69,13 +70,16 @@ Tensor ContextAttention::decode(const Tensor& qkv, Ctx& ctx) const {
   return converted(out, qkv.dtype(), ctx);
 }
 
-ContextWalk::Setting ContextAttention::setting(const ContextProgram& program, ContextPassKind pass,
-                                               DType dtype) const {
-  return {.program = program,
+ContextWalk::Setting ContextAttention::setting(ContextPassKind pass, DType dtype,
+                                               const Ctx& ctx) const {
+  const RankContext& context = *ctx.batch.context;
+  return {.program = pass == ContextPassKind::forward ? context.forward : context.backward,
           .pass = pass,
           .head_dim = shape_.head_dim,
           .scale = scale_,
-          .dtype = dtype};
+          .dtype = dtype,
+          .layer = index_,
+          .meter = context.meter.get()};
 }
 
 std::vector<PieceTensors> ContextAttention::given(const Tensor& qkv, Saved& saved, Ctx& ctx) const {
@@ -111,7 +115,7 @@ Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   std::vector<PieceTensors> pieces = given(qkv, saved, ctx);
   if (saved.has(kOut)) {  // kept while the rest is computed again
     if (!program.exchanges_heads) return saved.get(kOut);
-    ContextWalk(setting(program, ContextPassKind::forward, dtype), std::move(pieces), ranks_, ctx)
+    ContextWalk(setting(ContextPassKind::forward, dtype, ctx), std::move(pieces), ranks_, ctx)
         .fill_share();
     return saved.take(kHeldOut);
   }
@@ -124,8 +128,11 @@ Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   }
   const Tensor lse_BHS = ctx.activation({1, share_out.size(2), share_out.size(1)}, wide);
   pieces[Own::kResults] = {.rows = {share_out}, .statistics = {lse_BHS}};
-  ContextWalk(setting(program, ContextPassKind::forward, dtype), std::move(pieces), ranks_, ctx)
-      .run();
+  ContextWalk(setting(ContextPassKind::forward, dtype, ctx), std::move(pieces), ranks_, ctx).run();
+  const RankContext& context = *ctx.batch.context;
+  if (context.meter && context.meter->is_on()) {
+    context.meter->of(index_).head_pairs += context.head_pairs;
+  }
   Tensor out = converted(held_out, dtype, ctx);
   if (ctx.keeps_dear()) {
     saved.put(kOut, program.exchanges_heads ? converted(share_out, dtype, ctx) : out);
@@ -166,7 +173,7 @@ Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& c
     pieces[Own::kKeyResults].rows = {held_grad.k_BSGK, held_grad.v_BSGK};
   }
   pieces[Own::kQueries].statistics = {lse_BHS, delta_BHS};
-  ContextWalk::Setting backward = setting(program, ContextPassKind::backward, dtype);
+  ContextWalk::Setting backward = setting(ContextPassKind::backward, dtype, ctx);
   backward.output = out.view(rows_shape(program, Own::kQueries));
   ContextWalk(backward, std::move(pieces), ranks_, ctx).run();
   return converted(dqkv, dtype, ctx);
@@ -174,11 +181,8 @@ Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& c
 
 Cost ContextAttention::cost(const CostShape& shape) const {
   if (!shape.context) return whole_.cost(shape);
-  const auto& [plan, rank, forward, backward] = *shape.context;
-  std::int64_t pairs = 0;
-  for (const Round& round : plan.forward.by_rank[static_cast<std::size_t>(rank)]) {
-    for (const Tile& tile : round.tiles) pairs += head_pairs(tile);
-  }
+  const ContextPlan& plan = shape.context->plan;
+  const ContextProgram &forward = shape.context->forward, &backward = shape.context->backward;
   const auto bytes_of_share = [&](int piece) {
     return static_cast<std::size_t>(rows_shape(forward, piece).count()) * size_of(shape.dtype);
   };
@@ -187,7 +191,8 @@ Cost ContextAttention::cost(const CostShape& shape) const {
       static_cast<std::size_t>(rows_shape(forward, Own::kQueries).count() / shape_.head_dim) *
       size_of(statistics_of(shape.dtype));
   // As of whole sequences: two products forward, four backward.
-  const double flops = 4.0 * static_cast<double>(pairs) * static_cast<double>(shape_.head_dim);
+  const double flops =
+      4.0 * static_cast<double>(shape.context->head_pairs) * static_cast<double>(shape_.head_dim);
   Cost cost{flops, 2.0 * flops, 0.0, 2 * queries + 2 * keys + lse};
   cost.attention_flops = flops;
   cost.dear_bytes = queries + lse;

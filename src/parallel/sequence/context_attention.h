@@ -23,8 +23,7 @@ class ContextAttention final : public Layer {
  private:
   Tensor whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx);
   Tensor decode(const Tensor& qkv, Ctx& ctx) const;
-  ContextWalk::Setting setting(const ContextProgram& program, ContextPassKind pass,
-                               DType dtype) const;
+  ContextWalk::Setting setting(ContextPassKind pass, DType dtype, const Ctx& ctx) const;
   /// Of tensors by token.
   Shape rows_shape(const ContextProgram& program, int piece) const;
   /// q, k and v for forward, kept for backward where all is.

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "nn/context.h"
-#include "parallel/sequence/context_program.h"
+#include "parallel/sequence/attention_meter.h"
 
 namespace heddle {
 
@@ -16,9 +16,13 @@ class ContextDivision {
   /// documents of one long sequence: where that spares exchanges, whole ones stay on a rank.
   MicroBatch share(const MicroBatch& whole, Memory& host);
 
+  /// Of the attention of all shares.
+  AttentionMeter& meter() { return *meter_; }
+
  private:
   ContextShape shape_;
   int rank_;
+  const std::shared_ptr<AttentionMeter> meter_ = std::make_shared<AttentionMeter>();
   std::shared_ptr<const RankContext>
       last_;  // most micro-batches have documents like the one before
 };

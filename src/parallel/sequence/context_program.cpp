@@ -300,12 +300,17 @@ ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pas
   return ProgramBuilder(plan, pass, rank).build();
 }
 
-std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank) {
+std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank,
+                                                     std::shared_ptr<AttentionMeter> meter) {
   auto context = std::make_shared<RankContext>();
   context->plan = make_context_plan(shape);
   context->rank = rank;
   context->forward = make_context_program(context->plan, ContextPassKind::forward, rank);
   context->backward = make_context_program(context->plan, ContextPassKind::backward, rank);
+  for (const Round& round : context->plan.forward.by_rank[static_cast<std::size_t>(rank)]) {
+    for (const Tile& tile : round.tiles) context->head_pairs += head_pairs(tile);
+  }
+  context->meter = std::move(meter);
   return context;
 }
 

@@ -86,12 +86,17 @@ struct ContextProgram {
 enum class ContextPassKind : std::uint8_t { forward, backward };
 ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pass, int rank);
 
+class AttentionMeter;
+
 /// One rank's part in the attention of a micro-batch.
 struct RankContext {
   ContextPlan plan;
   int rank = 0;
   ContextProgram forward, backward;
+  std::int64_t head_pairs = 0;                      ///< that the rank computes, in either pass
+  std::shared_ptr<AttentionMeter> meter = nullptr;  ///< of the layers that walk it; may be absent
 };
-std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank);
+std::shared_ptr<const RankContext> make_rank_context(
+    const ContextShape& shape, int rank, std::shared_ptr<AttentionMeter> meter = nullptr);
 
 }  // namespace heddle

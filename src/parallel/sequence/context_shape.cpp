@@ -40,9 +40,65 @@ std::string legal_context_heads(const ContextShape& shape) {
   });
 }
 
+/// The settings of a shape, as refusals write them. What is found is called by its whole name, what
+/// to use instead by the short one.
+class ContextWords {
+ public:
+  explicit ContextWords(const ContextTerms& terms) : terms_(terms) {}
+
+  std::string cp(int ranks) const { return found("cp", "cp", ranks); }
+  std::string method(ContextMethod method) const {
+    return found("method", "context", quoted(method));
+  }
+  std::string order(ContextOrder order) const {
+    return found("order", "context_order", quoted(order));
+  }
+  std::string context_heads(int ranks) const {
+    return found("context-heads", "context_heads", ranks);
+  }
+
+  std::string use_cp(const std::string& numbers) const { return use("cp", "cp", numbers); }
+  std::string use_method(ContextMethod method) const {
+    return use("method", "context", quoted(method));
+  }
+  std::string use_order(ContextOrder order) const {
+    return use("order", "context_order", quoted(order));
+  }
+  std::string use_context_heads(const std::string& numbers) const {
+    return use("context-heads", "context_heads", numbers);
+  }
+  std::string all_heads(const ContextShape& shape) const {
+    return fmt::format("{} query and {} key heads{}", shape.heads, shape.key_heads,
+                       terms_.tp > 1 ? fmt::format(" (of each of tp = {} ranks)", terms_.tp) : "");
+  }
+  /// What a run file has from the model and the data.
+  std::string size(std::string_view option, std::string_view of_model, std::int64_t value) const {
+    return terms_.are_run_file ? fmt::format("the model's {} = {}", of_model, value)
+                               : fmt::format("--{} {}", option, value);
+  }
+
+ private:
+  template <class Name>
+  std::string quoted(Name name) const {
+    return terms_.are_run_file ? fmt::format("\"{}\"", name_of(name)) : std::string(name_of(name));
+  }
+  template <class Value>
+  std::string found(std::string_view option, std::string_view key, const Value& value) const {
+    return terms_.are_run_file ? fmt::format("parallel.{} = {}", key, value)
+                               : fmt::format("--{} {}", option, value);
+  }
+  std::string use(std::string_view option, std::string_view key, const std::string& value) const {
+    return terms_.are_run_file ? fmt::format("{} = {}", key, value)
+                               : fmt::format("--{} {}", option, value);
+  }
+
+  const ContextTerms terms_;
+};
+
 class ContextProblems {
  public:
-  explicit ContextProblems(const ContextShape& shape) : shape_(shape) {}
+  ContextProblems(const ContextShape& shape, const ContextTerms& terms)
+      : shape_(shape), words_(terms) {}
 
   std::vector<std::string> find() {
     check_positive();
@@ -61,17 +117,19 @@ class ContextProblems {
   }
 
   void check_positive() {
-    const auto require = [&](std::string_view what, std::int64_t value) {
-      if (value < 1) add("{} = {} is not possible; use 1 or more", what, value);
+    const auto require = [&](const std::string& what, std::int64_t value) {
+      if (value < 1) add("{} is not possible; use 1 or more", what);
       return value >= 1;
     };
-    for (const auto& [what, value] :
-         {std::pair{"cp", shape_.ranks}, {"heads", shape_.heads}, {"kv-heads", shape_.key_heads}}) {
-      has_sizes_ = require(what, value) && has_sizes_;
-    }
-    require("seq", shape_.tokens);
-    require("head-dim", shape_.head_dim);
+    has_sizes_ = require(words_.cp(shape_.ranks), shape_.ranks);
+    has_sizes_ = require(heads(), shape_.heads) && has_sizes_;
+    has_sizes_ = require(key_heads(), shape_.key_heads) && has_sizes_;
+    require(words_.size("seq", "tokens", shape_.tokens), shape_.tokens);
+    require(words_.size("head-dim", "head size", shape_.head_dim), shape_.head_dim);
   }
+
+  std::string heads() const { return words_.size("heads", "attention heads", shape_.heads); }
+  std::string key_heads() const { return words_.size("kv-heads", "key heads", shape_.key_heads); }
 
   void check_documents() {
     std::int64_t sum = 0;
@@ -90,7 +148,7 @@ class ContextProblems {
       sum += length;
     }
     if (!shape_.documents.empty() && sum < shape_.tokens) {
-      add("documents have {} tokens together, but the sequence {}; use seq = {}, or add a document "
+      add("documents have {} tokens together, but the sequence {}; use --seq {}, or add a document "
           "of {}",
           sum, shape_.tokens, sum, shape_.tokens - sum);
     }
@@ -99,39 +157,43 @@ class ContextProblems {
   void check_order() {
     if (shape_.method != ContextMethod::lightseq) return;
     if (shape_.order == ContextOrder::automatic || shape_.order == ContextOrder::contiguous) return;
-    add("method lightseq balances tokens in contiguous order by itself, and has no order {}; use "
-        "order contiguous, or method ring",
-        name_of(shape_.order));
+    add("{} balances tokens in contiguous order by itself, and cannot have {}; use {}, or {}",
+        words_.method(shape_.method), words_.order(shape_.order),
+        words_.use_order(ContextOrder::contiguous), words_.use_method(ContextMethod::ring));
   }
 
   void check_groups() {
     if (shape_.heads % shape_.key_heads == 0) return;
-    add("kv-heads = {} does not divide heads = {}; use {}", shape_.key_heads, shape_.heads,
+    add("{} does not divide {}; use {}", key_heads(), heads(),
         legal_numbers(shape_.heads, [&](int number) { return shape_.heads % number == 0; }));
   }
 
   void check_context_heads() {
+    const std::string all_heads = words_.all_heads(shape_);
     if (shape_.method == ContextMethod::ulysses && !divides_heads(shape_, shape_.ranks)) {
-      add("method ulysses cannot deal {} query heads and {} key heads out to cp = {} ranks; use cp "
-          "= {}, method usp with context-heads = {}, or method ring",
-          shape_.heads, shape_.key_heads, shape_.ranks,
-          legal_numbers(shape_.heads, [&](int number) { return divides_heads(shape_, number); }),
-          legal_context_heads(shape_));
+      add("{} cannot deal {} out to {} ranks; use {}, {} with {}, or {}",
+          words_.method(shape_.method), all_heads, words_.cp(shape_.ranks),
+          words_.use_cp(legal_numbers(shape_.heads,
+                                      [&](int number) { return divides_heads(shape_, number); })),
+          words_.use_method(ContextMethod::usp),
+          words_.use_context_heads(legal_context_heads(shape_)),
+          words_.use_method(ContextMethod::ring));
     }
     const int asked = shape_.context_heads;
     const bool is_whole = shape_.method == ContextMethod::ulysses;
     if (asked == 0) return;
     if (shape_.method != ContextMethod::usp) {
       if (asked == (is_whole ? shape_.ranks : 1)) return;  // what it is anyway
-      add("context-heads = {} is for method usp, not for {}; leave it out", asked,
-          name_of(shape_.method));
+      add("{} is for {}, not for {}; leave it out", words_.context_heads(asked),
+          words_.use_method(ContextMethod::usp), words_.method(shape_.method));
     } else if (asked < 1 || shape_.ranks % asked != 0 || !divides_heads(shape_, asked)) {
-      add("context-heads = {} does not divide cp = {} and {} query and {} key heads; use {}", asked,
-          shape_.ranks, shape_.heads, shape_.key_heads, legal_context_heads(shape_));
+      add("{} does not divide {} and {}; use {}", words_.context_heads(asked),
+          words_.cp(shape_.ranks), all_heads, legal_context_heads(shape_));
     }
   }
 
   const ContextShape& shape_;
+  const ContextWords words_;
   std::vector<std::string> problems_;
   bool has_sizes_ = true;
 };
@@ -169,8 +231,8 @@ std::string_view name_of(ContextOrder order) {
   return kContextOrders[static_cast<std::size_t>(order)];
 }
 
-std::vector<std::string> problems_of(const ContextShape& shape) {
-  return ContextProblems(shape).find();
+std::vector<std::string> problems_of(const ContextShape& shape, const ContextTerms& terms) {
+  return ContextProblems(shape, terms).find();
 }
 
 ContextShape resolved(ContextShape shape) {

@@ -42,8 +42,15 @@ struct ContextShape {
   int group() const { return heads / key_heads; }
 };
 
+/// In whose words refusals are: "--context-heads 3" (simulate context, bench context), or
+/// "parallel.context_heads = 3".
+struct ContextTerms {
+  bool are_run_file = false;
+  int tp = 1;  ///< of so many ranks one has the heads of the shape
+};
+
 /// Everything that keeps a shape from being divided, each with what would be legal. Empty: nothing.
-std::vector<std::string> problems_of(const ContextShape& shape);
+std::vector<std::string> problems_of(const ContextShape& shape, const ContextTerms& terms = {});
 
 /// The shape with all that was left open decided. It must have no problems.
 ContextShape resolved(ContextShape shape);

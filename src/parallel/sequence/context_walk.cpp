@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
@@ -203,14 +204,29 @@ ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_sh
   return begun;
 }
 
+template <class Do>
+void ContextWalk::timed(Seconds which, const Do& work) {
+  const bool is_timed = setting_.meter != nullptr && setting_.meter->is_on() &&
+                        ctx_.stream.device().kind == Device::Kind::cpu;
+  if (!is_timed) return work();
+  const Stopwatch watch;
+  work();
+  AttentionTimes& times = setting_.meter->of(setting_.layer);
+  (times.*which)[static_cast<std::size_t>(setting_.pass)] += watch.seconds();
+}
+
 void ContextWalk::end(Exchange& exchange) {
-  for (UnderWay& message : exchange.received) {
+  const auto wait = [&](const UnderWay& message) {
     for (const Work& work : message.works) work.wait(ctx_.stream);
+  };
+  for (UnderWay& message : exchange.received) {
+    timed(&AttentionTimes::exposed, [&] { wait(message); });
     put_away(message);
   }
-  for (const UnderWay& message : exchange.sent) {
-    for (const Work& work : message.works) work.wait(ctx_.stream);
-  }
+  if (exchange.sent.empty()) return;
+  timed(&AttentionTimes::exposed, [&] {
+    for (const UnderWay& message : exchange.sent) wait(message);
+  });
 }
 
 void ContextWalk::compute(const TileCall& call) {
@@ -267,6 +283,10 @@ void ContextWalk::bring_own_home() {
 }
 
 void ContextWalk::run() {
+  timed(&AttentionTimes::seconds, [&] { walk(); });
+}
+
+void ContextWalk::walk() {
   const ContextProgram& program = setting_.program;
   for (const int results : {Own::kResults, Own::kKeyResults}) clear(results);
   if (program.exchanges_heads) {
@@ -286,14 +306,16 @@ void ContextWalk::run() {
 }
 
 void ContextWalk::fill_share() {
-  take_own();
-  const std::vector<ProgramRound>& rounds = setting_.program.rounds;
-  for (std::size_t round = 0; round < rounds.size(); ++round) {
-    ranks_.flight().set_attention_round(static_cast<int>(round));
-    Exchange exchange = begin(rounds[round], true);
-    end(exchange);
-  }
-  ranks_.flight().set_attention_round(-1);
+  timed(&AttentionTimes::seconds, [&] {
+    take_own();
+    const std::vector<ProgramRound>& rounds = setting_.program.rounds;
+    for (std::size_t round = 0; round < rounds.size(); ++round) {
+      ranks_.flight().set_attention_round(static_cast<int>(round));
+      Exchange exchange = begin(rounds[round], true);
+      end(exchange);
+    }
+    ranks_.flight().set_attention_round(-1);
+  });
 }
 
 }  // namespace heddle

@@ -5,7 +5,7 @@
 
 #include "comm/communicator.h"
 #include "nn/context.h"
-#include "parallel/sequence/context_program.h"
+#include "parallel/sequence/attention_meter.h"
 
 namespace heddle {
 
@@ -28,6 +28,8 @@ class ContextWalk {
     double scale = 1.0;
     DType dtype = DType::f32;  ///< of activations; what is added up is statistics_of(dtype)
     Tensor output = {};        ///< backward: of the share, complete; [1, tokens, heads, K]
+    int layer = 0;             ///< whose attention it is, for the meter
+    AttentionMeter* meter = nullptr;
   };
   /// `own` are the tensors of the rank's own pieces and of what it holds, by the program's numbers.
   /// What those of results hold does not matter.
@@ -80,6 +82,11 @@ class ContextWalk {
   Exchange begin(const ProgramRound& round, bool only_share);
   /// Waits for all of them, and puts away what has come.
   void end(Exchange& exchange);
+  void walk();
+  using Seconds = std::array<double, 2> AttentionTimes::*;
+  /// Does the work, and adds what it took where the meter is on.
+  template <class Do>
+  void timed(Seconds which, const Do& work);
   void play(const ProgramRound& round);
   /// The rank's own tokens from what it holds into its share, and results back.
   void take_own();

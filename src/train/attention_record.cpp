@@ -1,0 +1,186 @@
+#include "train/attention_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "parallel/sequence/context_plan.h"
+#include "train/context_choices.h"
+
+namespace heddle {
+namespace {
+
+/// One layer on one rank in the mean step, as ranks send it.
+struct LayerOfRank {
+  double is_here, seconds_f, seconds_b, exposed_f, exposed_b, pairs;
+};
+constexpr std::int64_t kNumbers = sizeof(LayerOfRank) / sizeof(double);
+
+/// What each rank of cp does for one micro-batch in one layer, as far as it is known beforehand.
+class Expected {
+ public:
+  explicit Expected(const RunSetup& setup)
+      : by_rank_(setup.predicted_attention),
+        microbatches_(static_cast<double>(setup.config.accumulation())) {
+    const ContextPlan plan =
+        make_context_plan(microbatch_shape(setup.config, setup.spec, setup.plan));
+    for (const RankCounts& counts : count_by_rank(plan.forward, plan.shape)) {
+      pairs_.push_back(microbatches_ * static_cast<double>(counts.head_pairs));
+    }
+  }
+
+  bool has_times() const { return !by_rank_.empty(); }
+  double pairs(int cp_rank) const { return pairs_[static_cast<std::size_t>(cp_rank)]; }
+  observe::AttentionRankRow::Predicted times(int cp_rank) const {
+    const planner::PredictedAttention& rank = by_rank_[static_cast<std::size_t>(cp_rank)];
+    return {.computed = microbatches_ * rank.computed,
+            .exposed = microbatches_ * (rank.exposed_f + rank.exposed_b)};
+  }
+  /// The mean of all.
+  observe::PassSeconds exposed() const {
+    observe::PassSeconds mean;
+    const double share = microbatches_ / static_cast<double>(by_rank_.size());
+    for (const planner::PredictedAttention& rank : by_rank_) {
+      mean.forward += share * rank.exposed_f;
+      mean.backward += share * rank.exposed_b;
+    }
+    return mean;
+  }
+
+ private:
+  const std::vector<planner::PredictedAttention>& by_rank_;  // none without a machine file
+  double microbatches_;
+  std::vector<double> pairs_;
+};
+
+using AllRanks = std::span<const LayerOfRank>;  // layers of a rank lie together
+
+std::optional<observe::AttentionLayerRow> layer_row(AllRanks all, std::size_t layers,
+                                                    std::size_t layer, const Expected& expected) {
+  observe::AttentionLayerRow row{.layer = static_cast<int>(layer)};
+  double ranks = 0;
+  for (std::size_t at = layer; at < all.size(); at += layers) {
+    ranks += all[at].is_here;
+    row.exposed.forward += all[at].exposed_f;
+    row.exposed.backward += all[at].exposed_b;
+    row.most = std::max(row.most, all[at].exposed_f + all[at].exposed_b);
+  }
+  if (ranks == 0) return std::nullopt;
+  row.exposed.forward /= ranks;
+  row.exposed.backward /= ranks;
+  if (expected.has_times()) row.predicted = expected.exposed();
+  return row;
+}
+
+observe::AttentionRankRow rank_row(AllRanks own, int rank, int cp_rank, const Expected& expected) {
+  observe::AttentionRankRow row{.rank = rank};
+  double layers = 0, pairs = 0;
+  for (const LayerOfRank& layer : own) {
+    layers += layer.is_here;
+    pairs += layer.pairs;
+    row.exposed += layer.exposed_f + layer.exposed_b;
+    row.computed += layer.seconds_f + layer.seconds_b - layer.exposed_f - layer.exposed_b;
+  }
+  row.pairs = std::llround(pairs);
+  row.predicted_pairs = std::llround(layers * expected.pairs(cp_rank));
+  if (!expected.has_times()) return row;
+  const auto [computed, exposed] = expected.times(cp_rank);
+  row.predicted = {.computed = layers * computed, .exposed = layers * exposed};
+  return row;
+}
+
+void find_idle(std::vector<observe::AttentionRankRow>& rows, const MeshShape& mesh) {
+  for (observe::AttentionRankRow& row : rows) {
+    double slowest = 0;
+    for (const int rank : mesh.group({Axis::cp}, row.rank)) {
+      const observe::AttentionRankRow& other = rows[static_cast<std::size_t>(rank)];
+      slowest = std::max(slowest, other.computed + other.exposed);
+    }
+    row.idle = slowest - row.computed;
+  }
+}
+
+/// Of all ranks.
+std::vector<LayerOfRank> gather_layers(const std::vector<LayerOfRank>& own, World& world,
+                                       Memory& host, Stream& stream) {
+  const auto row = static_cast<std::int64_t>(own.size()) * kNumbers;
+  const Tensor sent = host.alloc({row}, DType::f64, MemoryTag::communication);
+  std::memcpy(sent.data<double>(), own.data(), own.size() * sizeof(LayerOfRank));
+  const Tensor gathered = host.alloc({world.size(), row}, DType::f64, MemoryTag::communication);
+  world.all().all_gather(sent, gathered, stream).wait(stream);
+  std::vector<LayerOfRank> all(own.size() * static_cast<std::size_t>(world.size()));
+  std::memcpy(all.data(), gathered.data<double>(), all.size() * sizeof(LayerOfRank));
+  return all;
+}
+
+}  // namespace
+
+void AttentionRecord::begin_step() {
+  if (AttentionMeter* meter = session_.model.attention_meter()) meter->start();
+}
+
+void AttentionRecord::end_step() {
+  AttentionMeter* meter = session_.model.attention_meter();
+  if (meter == nullptr) return;
+  if (++steps_ == 2) by_layer_.clear();
+  for (const auto& [layer, times] : meter->take()) {
+    AttentionTimes& sum = by_layer_[layer];
+    for (std::size_t pass = 0; pass < times.seconds.size(); ++pass) {
+      sum.seconds[pass] += times.seconds[pass];
+      sum.exposed[pass] += times.exposed[pass];
+    }
+    sum.head_pairs += times.head_pairs;
+  }
+}
+
+std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
+  if (steps_ == 0) return std::nullopt;
+  const auto layers = static_cast<std::size_t>(setup_.spec.layers);
+  const double steps = std::max(1, steps_ - 1);
+  std::vector<LayerOfRank> own(layers);
+  for (const auto& [layer, times] : by_layer_) {
+    own[static_cast<std::size_t>(layer)] = {.is_here = 1,
+                                            .seconds_f = times.seconds[0] / steps,
+                                            .seconds_b = times.seconds[1] / steps,
+                                            .exposed_f = times.exposed[0] / steps,
+                                            .exposed_b = times.exposed[1] / steps,
+                                            .pairs = static_cast<double>(times.head_pairs) / steps};
+  }
+  const std::vector<LayerOfRank> gathered =
+      gather_layers(own, setup_.world, session_.host, session_.stream);
+  const AllRanks all(gathered);
+  const Expected expected(setup_);
+  const ContextShape shape = resolved(setup_.plan.context_shape(setup_.spec));
+  observe::AttentionFigures figures{.method = std::string(name_of(shape.method)),
+                                    .order = std::string(name_of(shape.order)),
+                                    .cp = shape.ranks,
+                                    .is_timed = session_.stream.device().kind == Device::Kind::cpu};
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    if (auto made = layer_row(all, layers, layer, expected)) figures.layers.push_back(*made);
+  }
+  for (int rank = 0; rank < setup_.world.size(); ++rank) {
+    const AllRanks of_rank = all.subspan(static_cast<std::size_t>(rank) * layers, layers);
+    const int cp_rank = setup_.plan.mesh.coord(Axis::cp, rank);
+    figures.ranks.push_back(rank_row(of_rank, rank, cp_rank, expected));
+  }
+  find_idle(figures.ranks, setup_.plan.mesh);
+  return figures;
+}
+
+std::string describe(const observe::AttentionFigures& figures) {
+  double mean = 0;
+  const observe::AttentionRankRow* most = &figures.ranks.front();
+  for (const observe::AttentionRankRow& row : figures.ranks) {
+    mean += row.exposed / static_cast<double>(figures.ranks.size());
+    if (row.exposed > most->exposed) most = &row;
+  }
+  return fmt::format(
+      "attention over cp waited {:.1f} % of its time for messages, {:.3g} ms a step (rank {}: "
+      "{:.3g})",
+      100 * figures.exposed_fraction(), 1e3 * mean, most->rank, 1e3 * most->exposed);
+}
+
+}  // namespace heddle

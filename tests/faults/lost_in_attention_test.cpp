@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <thread>
+
+#include "comm/tcp_processes.h"
+#include "train/small_rank.h"
+
+// A rank is lost while it shares attention with others: four processes train over TCP, and one of
+// them gets a signal inside a round.
+
+namespace heddle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kRanks = 4, kRound = 1;
+constexpr auto kLimit = 3s;  // without a sign of life
+
+struct Loss {
+  int rank, signal;
+  const char *pass, *unit;
+  std::string found;  ///< what the verdict begins with
+};
+
+/// Raises the signal before the rank's first message of that round, once all others have come so
+/// far that they wait for it.
+void lose_in_round(FlightRecorder& flight, const Loss& loss) {
+  flight.set_hook([loss](const CommCall& call) {
+    const CommTag& tag = call.tag;
+    if (call.op == CommOp::send && tag.attention_round == kRound &&
+        tag.what == std::string(loss.pass) && tag.unit && *tag.unit == loss.unit) {
+      std::this_thread::sleep_for(1s);
+      std::raise(loss.signal);
+    }
+    return true;
+  });
+}
+
+void train_and_lose(World& world, const Loss& loss) {
+  Rank rank({"cp4", kRanks, {.cp = kRanks, .context = ContextMethod::ring}}, world);
+  rank.train(0);
+  if (world.rank() == loss.rank) lose_in_round(world.flight(), loss);
+  for (std::int64_t step = 1; step < 100; ++step) rank.train(step);
+}
+
+TEST(RankLostInAttention, IsNamedWithLayerPassRoundAndPeer) {
+  for (const Loss& loss : std::vector<Loss>{
+           {2, SIGKILL, "F", "block 1", "the process of rank 2 is gone"},
+           {3, SIGKILL, "BW", "block 2", "the process of rank 3 is gone"},
+           {0, SIGKILL, "F", "block 3", "the process of rank 0 is gone"},
+           {1, SIGSTOP, "BW", "block 0", "rank 1 has given no sign of life for [0-9.]+ s"},
+           {0, SIGSTOP, "F", "block 2", "rank 0 has given no sign of life for [0-9.]+ s"}}) {
+    SCOPED_TRACE(fmt::format("signal {} to rank {}", loss.signal, loss.rank));
+    const testing::Ends ends = testing::run_tcp_processes(
+        kRanks, [&](World& world) { train_and_lose(world, loss); }, kLimit);
+    ASSERT_EQ(ends.told.size(), 1U);
+    const auto& [teller, text] = *ends.told.begin();
+    EXPECT_EQ(teller, loss.rank == 0 ? 1 : 0);
+    EXPECT_TRUE(std::regex_match(
+        text, std::regex(fmt::format("{}; rank [0-3] waits for it in (recv|send) #[0-9]+ of cp "
+                                     "(from|to) rank {} \\(f32 \\[[0-9]+\\], {} of {}, micro-batch "
+                                     "[0-9]+, round {} of attention\\)\n",
+                                     loss.found, loss.rank, loss.pass, loss.unit, kRound))))
+        << text;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(ends.statuses[static_cast<std::size_t>(rank)],
+                rank == loss.rank ? 128 + loss.signal : static_cast<int>(ErrorCode::peer))
+          << rank;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle
