@@ -168,6 +168,13 @@ TEST(JsonOutput, OfBenchHasTheKeysOfTheContract) {
   for (const Json& method : context["methods"]) {
     expect_keys(method, {"method", "order", "seconds", "predicted_seconds", "sent_bytes"});
   }
+  const Json shares = only_object({"bench", "context", "--shares", "--ranks", "3", "--seq", "64",
+                                   "--rounds", "1", "--threads", "1", "--json"});
+  expect_keys(shares, {"ranks", "whole_forward_seconds", "whole_backward_seconds", "methods"});
+  for (const Json& method : shares["methods"]) {
+    expect_keys(method, {"method", "order", "forward_seconds", "backward_seconds", "of_whole"});
+    EXPECT_GT(method["of_whole"].get<double>(), 0.0);
+  }
 }
 
 }  // namespace
