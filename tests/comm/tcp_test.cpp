@@ -5,11 +5,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "comm/collective_cases.h"
+#include "comm/tcp/tcp_links.h"
 #include "comm/tcp/tcp_world.h"
 #include "comm/tcp_listener.h"
 #include "comm/training_calls.h"
@@ -63,6 +66,57 @@ TEST_P(Tcp, MessagesArriveInOrderPerTag) { expect_no_failure(testing::check_mess
 TEST_P(Tcp, ReceivesMayBePostedFirst) { expect_no_failure(testing::check_early_receives); }
 TEST_P(Tcp, SplitsByColorAndKey) { expect_no_failure(testing::check_split); }
 TEST_P(Tcp, GroupsWorkAtTheSameTime) { expect_no_failure(testing::check_overlap); }
+
+/// A rank whose peer, rank 1, is the other end of a connection that nobody reads yet.
+struct SlowPeer {
+  SlowPeer() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0); }
+  ~SlowPeer() { close(ends[1]); }
+  std::shared_ptr<TcpLinks> links() {
+    std::vector<Socket> sockets(2);
+    sockets[1] = Socket(ends[0]);
+    return std::make_shared<TcpLinks>(0, std::move(sockets), failure);
+  }
+  int ends[2] = {-1, -1};
+  std::shared_ptr<WorldFailure> failure = std::make_shared<WorldFailure>();
+};
+
+TEST(TcpLinks, ALargeMessageTravelsWhileItsSenderGoesOn) {
+  SlowPeer peer;
+  const auto links = peer.links();
+  std::vector<std::byte> first(8 << 20, std::byte{1}), second(3, std::byte{2});
+  std::atomic<int> ended = 0;
+  for (const auto* message : {&first, &second}) {
+    links->send({.group = 1, .tag = 0, .peer = 1}, message->data(), message->size(),
+                [&](const std::exception_ptr& problem) { ended += problem ? 100 : 1; });
+  }
+  EXPECT_EQ(ended, 0);  // both are in line, and we are here
+  std::vector<std::byte> read(first.size() + second.size() + 2 * 32);
+  ASSERT_TRUE(read_bytes(peer.ends[1], read.data(), read.size()));
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), read.begin() + 32));
+  EXPECT_TRUE(std::equal(second.begin(), second.end(), read.end() - 3));
+  while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(ended, 2);
+}
+
+TEST(TcpLinks, AMessageInLineEndsWhenTheWorldFails) {
+  SlowPeer peer;
+  const auto links = peer.links();
+  peer.failure->watch(links);
+  const std::vector<std::byte> message(8 << 20);
+  std::string why;
+  links->send({.group = 1, .tag = 0, .peer = 1}, message.data(), message.size(),
+              [&](const std::exception_ptr& problem) {
+                try {
+                  if (problem) std::rethrow_exception(problem);
+                } catch (const Error& error) {
+                  why = error.message();
+                }
+              });
+  EXPECT_EQ(why, "");
+  peer.failure->fail("rank 2 stopped: no memory");
+  EXPECT_EQ(why, "rank 2 stopped: no memory");
+  EXPECT_THROW(links->send({.group = 1, .tag = 0, .peer = 1}, message.data(), 1, {}), Error);
+}
 
 TEST(TcpRanks, CallersWaitUntilTheFirstListens) {
   TcpListener meeting = listen_on(0, 3);
