@@ -30,8 +30,9 @@ for ((i = 0; i < ranks; i++)); do
   ip -n "$name-$i" addr add "10.77.0.$((i + 1))/24" dev eth0
   ip -n "$name-$i" link set eth0 up
   ip -n "$name-$i" link set lo up
-  # A link whose rate does not change needs no congestion control that probes for it.
-  ip netns exec "$name-$i" sysctl -qw net.ipv4.tcp_congestion_control=reno
+  # A link whose rate does not change needs no congestion control that probes for it, nor one that starts slowly again
+  # when a connection was idle: acknowledgements wait behind what a rank sends itself, tens of milliseconds each time.
+  ip netns exec "$name-$i" sysctl -qw net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_slow_start_after_idle=0
   # Both directions: what a rank sends, and what it receives.
   tc -n "$name-$i" qdisc add dev eth0 root tbf rate "${rate}mbit" burst $burst latency 400ms
   tc qdisc add dev "${name}p$i" root tbf rate "${rate}mbit" burst $burst latency 400ms
