@@ -22,8 +22,13 @@ constexpr std::chrono::seconds kTimeToJudge{3};
 constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
 constexpr std::uint64_t kOwnGroup = ~std::uint64_t{0};  // of the links themselves
 
-void fulfil(std::promise<void>& promise, std::exception_ptr problem) {
-  problem ? promise.set_exception(std::move(problem)) : promise.set_value();
+/// Something to wait for, and what ends it: it lives until both are done with it.
+std::pair<std::future<void>, TcpLinks::Done> awaitable() {
+  auto promise = std::make_shared<std::promise<void>>();
+  auto future = promise->get_future();
+  return {std::move(future), [promise = std::move(promise)](std::exception_ptr problem) {
+            problem ? promise->set_exception(std::move(problem)) : promise->set_value();
+          }};
 }
 
 }  // namespace
@@ -66,13 +71,12 @@ void TcpLinks::send(const Line& line, const std::byte* data, std::size_t bytes, 
 }
 
 void TcpLinks::send_now(const Line& line, const std::byte* data, std::size_t bytes) {
-  std::promise<void> sent;
-  const auto end = [&sent](std::exception_ptr problem) { fulfil(sent, std::move(problem)); };
+  auto [sent, done] = awaitable();
   put_in_line(line.peer, {.header = {kMagic, line.group, line.tag, bytes},
                           .data = data,
-                          .done = end,
+                          .done = std::move(done),
                           .is_waited_for = true});
-  sent.get_future().get();
+  sent.get();
 }
 
 /// What the connection takes at once goes without a change of thread.
@@ -154,10 +158,9 @@ void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done d
 }
 
 void TcpLinks::recv_now(const Line& line, std::byte* data, std::size_t bytes) {
-  std::promise<void> arrived;
-  recv(line, data, bytes,
-       [&arrived](std::exception_ptr problem) { fulfil(arrived, std::move(problem)); });
-  arrived.get_future().get();
+  auto [arrived, done] = awaitable();
+  recv(line, data, bytes, std::move(done));
+  arrived.get();
 }
 
 std::string TcpLinks::from_first(std::string text) {
