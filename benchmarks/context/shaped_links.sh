@@ -33,9 +33,10 @@ for ((i = 0; i < ranks; i++)); do
   # A link whose rate does not change needs no congestion control that probes for it, nor one that starts slowly again
   # when a connection was idle: acknowledgements wait behind what a rank sends itself, tens of milliseconds each time.
   ip netns exec "$name-$i" sysctl -qw net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_slow_start_after_idle=0
-  # Both directions: what a rank sends, and what it receives.
-  tc -n "$name-$i" qdisc add dev eth0 root tbf rate "${rate}mbit" burst $burst latency 400ms
-  tc qdisc add dev "${name}p$i" root tbf rate "${rate}mbit" burst $burst latency 400ms
+  # Both directions: what a rank sends, and what it receives. Queues have room for all that is under way: lost packets
+  # are another subject.
+  tc -n "$name-$i" qdisc add dev eth0 root tbf rate "${rate}mbit" burst $burst limit 64mb
+  tc qdisc add dev "${name}p$i" root tbf rate "${rate}mbit" burst $burst limit 64mb
 done
 
 pids=()

@@ -19,6 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeToJudge{3};
+/// What a connection takes beyond what it has sent: with more, messages to several ranks would
+/// leave at the same time and all of them late.
+constexpr int kUnsentBytes = 128 << 10;
 constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
 constexpr std::uint64_t kOwnGroup = ~std::uint64_t{0};  // of the links themselves
 
@@ -44,67 +47,69 @@ TcpLinks::TcpLinks(int rank, std::vector<Socket> sockets, std::shared_ptr<WorldF
     Link& link = *links_[static_cast<std::size_t>(other)];
     const int on = 1;
     setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
+               sizeof(kUnsentBytes));
     link.reader = std::thread([this, other] { read_all(other); });
   }
 }
 
 TcpLinks::~TcpLinks() {
-  is_closing_ = true;
+  {
+    const std::lock_guard lock(sending_);
+    is_closing_ = true;
+  }
+  outgoing_changed_.notify_all();
   for (const auto& link : links_) {
     if (link->socket) shutdown(link->socket.get(), SHUT_RDWR);
   }
   for (const auto& link : links_) {
-    {
-      const std::lock_guard lock(link->mutex);
-      link->is_closing = true;
-    }
-    link->changed.notify_all();
     if (link->reader.joinable()) link->reader.join();
-    if (link->writer.joinable()) link->writer.join();
   }
+  if (writer_.joinable()) writer_.join();
 }
 
 void TcpLinks::send(const Line& line, const std::byte* data, std::size_t bytes, Done done) {
-  put_in_line(
-      line.peer,
-      {.header = {kMagic, line.group, line.tag, bytes}, .data = data, .done = std::move(done)});
+  put_in_line({.to = line.peer,
+               .header = {kMagic, line.group, line.tag, bytes},
+               .data = data,
+               .done = std::move(done)});
 }
 
 void TcpLinks::send_now(const Line& line, const std::byte* data, std::size_t bytes) {
   auto [sent, done] = awaitable();
-  put_in_line(line.peer, {.header = {kMagic, line.group, line.tag, bytes},
-                          .data = data,
-                          .done = std::move(done),
-                          .is_waited_for = true});
+  put_in_line({.to = line.peer,
+               .header = {kMagic, line.group, line.tag, bytes},
+               .data = data,
+               .done = std::move(done),
+               .is_waited_for = true});
   sent.get();
 }
 
 /// What the connection takes at once goes without a change of thread.
-void TcpLinks::put_in_line(int to, Outgoing message) {
-  Link& link = *links_[static_cast<std::size_t>(to)];
-  std::unique_lock lock(link.mutex);
+void TcpLinks::put_in_line(Outgoing message) {
+  std::unique_lock lock(sending_);
   failure_->check();  // under the lock: whoever is in line when the world fails is told
-  if (link.outgoing.empty()) {
-    message.written = write_at_once(link.socket.get(), &message.header, sizeof(Header),
-                                    message.data, message.header.bytes);
+  if (outgoing_.empty()) {
+    const int socket = links_[static_cast<std::size_t>(message.to)]->socket.get();
+    message.written =
+        write_at_once(socket, &message.header, sizeof(Header), message.data, message.header.bytes);
     if (message.written == sizeof(Header) + message.header.bytes) {
       lock.unlock();
       return message.done(nullptr);
     }
   }
-  link.outgoing.push_back(std::move(message));
-  if (!link.writer.joinable()) link.writer = std::thread([this, to] { write_all(to); });
-  link.changed.notify_one();
+  outgoing_.push_back(std::move(message));
+  if (!writer_.joinable()) writer_ = std::thread([this] { write_all(); });
+  outgoing_changed_.notify_one();
 }
 
-void TcpLinks::write_all(int to) {
-  Link& link = *links_[static_cast<std::size_t>(to)];
-  const int socket = link.socket.get();
-  for (std::unique_lock lock(link.mutex);;) {
-    link.changed.wait(lock, [&] { return link.is_closing || !link.outgoing.empty(); });
-    if (link.outgoing.empty()) return;
-    const Outgoing& message = link.outgoing.front();  // its place stays while others come
+void TcpLinks::write_all() {
+  for (std::unique_lock lock(sending_);;) {
+    outgoing_changed_.wait(lock, [&] { return is_closing_ || !outgoing_.empty(); });
+    if (outgoing_.empty()) return;
+    const Outgoing& message = outgoing_.front();  // its place stays while others come
     lock.unlock();
+    const int to = message.to, socket = links_[static_cast<std::size_t>(to)]->socket.get();
     const std::size_t of_header = std::min(message.written, sizeof(Header));
     const bool is_sent =
         write_bytes(socket, reinterpret_cast<const std::byte*>(&message.header) + of_header,
@@ -114,8 +119,8 @@ void TcpLinks::write_all(int to) {
     const auto problem =
         is_sent ? nullptr : std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(to)));
     lock.lock();
-    const Outgoing ended = std::move(link.outgoing.front());
-    link.outgoing.pop_front();
+    const Outgoing ended = std::move(outgoing_.front());
+    outgoing_.pop_front();
     lock.unlock();
     if (!ended.is_told) ended.done(problem);
     lock.lock();
@@ -234,10 +239,10 @@ void TcpLinks::give_up(int from, const std::string& why) {
       queue.awaited.clear();
     }
   }
-  for (std::size_t to = 0; to < links_.size(); ++to) {
-    if (from >= 0 && to != static_cast<std::size_t>(from)) continue;
-    const std::lock_guard lock(links_[to]->mutex);
-    for (Outgoing& message : links_[to]->outgoing) {
+  {
+    const std::lock_guard lock(sending_);
+    for (Outgoing& message : outgoing_) {
+      if (from >= 0 && message.to != from) continue;
       if (message.is_waited_for || std::exchange(message.is_told, true)) continue;
       waiting.push_back(message.done);  // a copy: the bytes may still be read
     }

@@ -22,7 +22,9 @@ namespace heddle {
 
 /// A connection to every other rank, over which messages travel. Messages with the same group, tag
 /// and sender arrive in the order of sends. Threads take in whatever comes, so a send never waits
-/// for its receive, and write what a connection does not take at once. Thread-safe.
+/// for its receive. What a connection does not take at once is written by a thread, one message
+/// after another, whichever ranks they go to: of two that leave together both would be late.
+/// Thread-safe.
 class TcpLinks : public Wakeable {
  public:
   /// `sockets`: what join_ranks gave this rank.
@@ -60,7 +62,8 @@ class TcpLinks : public Wakeable {
     std::uint64_t bytes = 0;
   };
   struct Outgoing {
-    Header header;
+    int to = 0;
+    Header header = {};
     const std::byte* data = nullptr;
     std::size_t written = 0;  ///< of header and data together
     Done done = {};
@@ -69,11 +72,7 @@ class TcpLinks : public Wakeable {
   };
   struct Link {
     Socket socket;
-    std::thread reader, writer;  ///< the writer is there from the first message that has to wait
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<Outgoing> outgoing;  ///< the first one is being written
-    bool is_closing = false;
+    std::thread reader;
   };
   struct Awaited {
     std::byte* data;
@@ -84,8 +83,8 @@ class TcpLinks : public Wakeable {
     std::deque<Awaited> awaited;
     std::deque<std::vector<std::byte>> arrived;
   };
-  void put_in_line(int to, Outgoing message);
-  void write_all(int to);
+  void put_in_line(Outgoing message);
+  void write_all();
   void read_all(int from);
   /// Why nothing comes from a rank any more: what the world failed of, which may be known a moment
   /// later than that the connection is gone.
@@ -100,6 +99,11 @@ class TcpLinks : public Wakeable {
   std::map<Line, Queue> queues_;
   std::vector<bool> is_closed_;
   std::atomic<bool> is_closing_ = false;
+
+  std::mutex sending_;
+  std::condition_variable outgoing_changed_;
+  std::deque<Outgoing> outgoing_;  // the first one is being written
+  std::thread writer_;             // there from the first message that has to wait
 };
 
 }  // namespace heddle
