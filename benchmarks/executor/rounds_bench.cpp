@@ -9,17 +9,14 @@
 // Ranks are threads; under mpirun (-n 4 or -n 8) they are processes.
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/timed_walk.h"
 #include "in_turns.h"
-#include "parallel/sequence/context_walk.h"
 #include "simulator/play_context.h"
 
 namespace heddle {
@@ -28,63 +25,6 @@ namespace {
 constexpr int kRounds = 5;
 /// What both passes of a rank compute, if all compute alike.
 constexpr double kSeconds = 0.6;
-
-class TimedWalk : public ContextWalk {
- public:
-  TimedWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks, Ctx& ctx,
-            double seconds_per_head_pair)
-      : ContextWalk(setting, std::move(own), ranks, ctx), seconds_(seconds_per_head_pair) {}
-
-  double waited() const { return waited_; }
-
- protected:
-  void compute(const TileCall& call) override {
-    const Stopwatch watch;
-    const TokenRun queries{call.query_offset, call.queries.count, call.step};
-    const TokenRun keys{call.key_offset, call.keys.count, call.step};
-    const Tile tile{queries, keys, call.queries.heads, true};
-    std::this_thread::sleep_for(
-        std::chrono::duration<double>(seconds_ * static_cast<double>(head_pairs(tile))));
-    waited_ += watch.seconds();
-  }
-
- private:
-  double seconds_, waited_ = 0.0;
-};
-
-/// A pass of one rank, with tensors for all that a piece may have.
-class TimedPass {
- public:
-  TimedPass(const ContextProgram& program, ContextPassKind kind, const ContextShape& shape)
-      : program_(program), kind_(kind), head_dim_(shape.head_dim) {}
-
-  /// Returns the seconds that the rank waited in place of computing.
-  double run(double seconds_per_head_pair, World& world, Ctx& ctx) const {
-    std::vector<PieceTensors> own;
-    const int pieces = ContextProgram::kOwn * (program_.exchanges_heads ? 2 : 1);
-    for (int i = 0; i < pieces; ++i) {
-      const Piece& piece = program_.pieces[static_cast<std::size_t>(i)];
-      const std::int64_t tokens = tokens_in(piece.tokens), heads = piece.heads.count;
-      const auto rows = [&] { return ctx.workspace({1, tokens, heads, head_dim_}, DType::f32); };
-      const auto statistics = [&] { return ctx.workspace({1, heads, tokens}, DType::f32); };
-      own.push_back({.rows = {rows(), rows()}, .statistics = {statistics(), statistics()}});
-    }
-    const Tensor output = own[ContextProgram::kQueries].rows[0];
-    TimedWalk walk({.program = program_,
-                    .pass = kind_,
-                    .head_dim = head_dim_,
-                    .dtype = DType::f32,
-                    .output = output},
-                   std::move(own), world.all(), ctx, seconds_per_head_pair);
-    walk.run();
-    return walk.waited();
-  }
-
- private:
-  const ContextProgram& program_;
-  const ContextPassKind kind_;
-  const std::int64_t head_dim_;
-};
 
 /// In seconds.
 struct Measured {
@@ -107,7 +47,7 @@ struct Case {
 
 /// Every rank calls it and gets the same.
 Measured measure(const Case& what, World& world) {
-  ::prctl(PR_SET_TIMERSLACK, 1UL);  // wake up when asked to, not within 50 microseconds
+  wake_in_time();
   Memory memory;
   Stream stream(1);
   const ContextShape& shape = what.plan.shape;

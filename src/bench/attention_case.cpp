@@ -4,13 +4,13 @@
 
 namespace heddle {
 
-AttentionCase::AttentionCase(const ContextShape& shape, Communicator& ranks, Stream& stream,
-                             Memory& memory, DType dtype)
-    : heads_{.heads = shape.heads, .kv_heads = shape.key_heads, .head_dim = shape.head_dim},
+ComputedCase::ComputedCase(const ContextShape& shape, Communicator& ranks, Stream& stream,
+                           Memory& memory, DType dtype)
+    : AttentionCase(shape, ranks.rank()),
+      heads_{.heads = shape.heads, .kv_heads = shape.key_heads, .head_dim = shape.head_dim},
       layer_(heads_, 0.125, 0, ranks),
       stream_(stream),
-      memory_(memory),
-      context_(shape.ranks == 1 ? nullptr : make_rank_context(shape, ranks.rank())) {
+      memory_(memory) {
   const std::int64_t tokens =
       context_ ? tokens_in(context_->plan.held[static_cast<std::size_t>(ranks.rank())])
                : shape.tokens;
@@ -23,17 +23,17 @@ AttentionCase::AttentionCase(const ContextShape& shape, Communicator& ranks, Str
   dout_ = random({batch_.tokens(), heads_.out_width()}, dtype);
 }
 
-void AttentionCase::forward() {
+void ComputedCase::forward() {
   Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch_};
   layer_.forward(qkv_, saved_, ctx);
 }
 
-void AttentionCase::backward() {
+void ComputedCase::backward() {
   Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch_};
   layer_.backward_input(dout_, saved_, ctx);
 }
 
-Tensor AttentionCase::random(const Shape& shape, DType dtype) {
+Tensor ComputedCase::random(const Shape& shape, DType dtype) {
   const Tensor made = memory_.alloc(shape, dtype, MemoryTag::activations);
   ops::fill_normal(made.view({shape.count()}), 1, 0, 1.0, stream_);
   return made;

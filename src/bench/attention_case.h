@@ -6,18 +6,30 @@
 
 namespace heddle {
 
-/// The attention of one rank of `ranks` by one method, with random q, k and v; of a shape with one
-/// rank, that of the whole sequence.
+/// The attention of one rank by one method; of a shape with one rank, that of the whole sequence.
 class AttentionCase {
  public:
-  AttentionCase(const ContextShape& shape, Communicator& ranks, Stream& stream, Memory& memory,
-                DType dtype);
-
-  void forward();
-  void backward();
-  const ContextPlan& plan() const { return context_->plan; }
+  AttentionCase(const ContextShape& shape, int rank)
+      : context_(shape.ranks == 1 ? nullptr : make_rank_context(shape, rank)) {}
+  virtual ~AttentionCase() = default;
+  virtual void forward() = 0;
+  virtual void backward() = 0;
+  const ContextPlan& plan() const { return context_->plan; }  ///< of several ranks
 
   std::vector<double> forward_seconds, backward_seconds;
+
+ protected:
+  const std::shared_ptr<const RankContext> context_;  // none: the sequence is whole
+};
+
+/// The layer itself, with random q, k and v.
+class ComputedCase final : public AttentionCase {
+ public:
+  ComputedCase(const ContextShape& shape, Communicator& ranks, Stream& stream, Memory& memory,
+               DType dtype);
+
+  void forward() override;
+  void backward() override;
 
  private:
   Tensor random(const Shape& shape, DType dtype);
@@ -26,7 +38,6 @@ class AttentionCase {
   ContextAttention layer_;
   Stream& stream_;
   Memory& memory_;
-  const std::shared_ptr<const RankContext> context_;  // none: the sequence is whole
   MicroBatch batch_;
   Tensor qkv_, dout_;
   Saved saved_;

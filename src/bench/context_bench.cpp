@@ -1,16 +1,46 @@
 #include "bench/context_bench.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/clock.h"
 #include "base/quantile.h"
 #include "bench/attention_case.h"
+#include "bench/timed_walk.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 #include "simulator/play_context.h"
 
 namespace heddle {
 namespace {
+
+/// Its rounds, with waits in place of blocks.
+class EmulatedCase final : public AttentionCase {
+ public:
+  EmulatedCase(const ContextShape& shape, World& world, Stream& stream, Memory& memory,
+               const ContextTimes& times)
+      : AttentionCase(shape, world.rank()),
+        world_(world),
+        stream_(stream),
+        memory_(memory),
+        times_(times) {}
+
+  void forward() override { run(context_->forward, ContextPassKind::forward, 1.0); }
+  void backward() override { run(context_->backward, ContextPassKind::backward, times_.backward); }
+
+ private:
+  void run(const ContextProgram& program, ContextPassKind kind, double factor) {
+    Ctx ctx{.stream = stream_, .memory = memory_, .batch = nothing_};
+    TimedPass(program, kind, plan().shape)
+        .run(factor * times_.pair / plan().shape.heads, world_, ctx);
+  }
+
+  World& world_;
+  Stream& stream_;
+  Memory& memory_;
+  const ContextTimes times_;
+  const MicroBatch nothing_ = {};
+};
 
 /// What a rank computes and sends in a second while all others do the same.
 class Rates {
@@ -48,12 +78,14 @@ class Rates {
                                   {.query_offset = k_.size(1), .first_key_BS = {}}, 0.125, out_,
                                   dk_, dv_, stream_);
   }
-  void send_on() {
+  /// K goes to the next rank while so many blocks are computed.
+  void send_on(int blocks = 0) {
     const int next = (all_.rank() + 1) % all_.size();
     const int before = (all_.rank() + all_.size() - 1) % all_.size();
     all_.begin_group();
     const Work in = all_.recv(received_, before, stream_), out = all_.send(k_, next, stream_);
     all_.end_group();
+    for (int block = 0; block < blocks; ++block) forward();
     in.wait(stream_);
     out.wait(stream_);
   }
@@ -111,8 +143,24 @@ std::vector<ContextShape> shapes_of(const ContextBenchOptions& options, int rank
 }
 
 ContextBenchReport bench_context(World& world, Stream& stream, const ContextBenchOptions& options) {
+  wake_in_time();
   Memory memory(stream.device());
   Communicator& all = world.all();
+  const bool is_emulated = options.emulated_flops_per_second > 0.0;
+  const auto value = static_cast<int>(size_of(options.dtype));
+  ContextTimes times{.sizes = {.value = value, .partial = std::max(value, 4)}};
+  if (is_emulated) {
+    times.pair = 4.0 * options.heads * options.head_dim / options.emulated_flops_per_second;
+  }
+  std::vector<std::unique_ptr<AttentionCase>> cases;
+  for (const ContextShape& shape : shapes_of(options, world.size())) {
+    if (is_emulated) {
+      cases.push_back(std::make_unique<EmulatedCase>(shape, world, stream, memory, times));
+    } else {
+      cases.push_back(
+          std::make_unique<ComputedCase>(shape, world.all(), stream, memory, options.dtype));
+    }
+  }
   const auto timed = [&](const auto& work) {
     stream.synchronize();
     all.barrier();
@@ -121,35 +169,38 @@ ContextBenchReport bench_context(World& world, Stream& stream, const ContextBenc
     stream.synchronize();
     return all.combine(watch.seconds(), ReduceOp::max);
   };
-  std::vector<std::unique_ptr<AttentionCase>> cases;
-  for (const ContextShape& shape : shapes_of(options, world.size())) {
-    cases.push_back(
-        std::make_unique<AttentionCase>(shape, world.all(), stream, memory, options.dtype));
-  }
   Rates rates(world, stream, memory, options);
-  std::vector<double> forward, backward, link;
+  std::vector<double> forward, backward, link, slower;
   for (int round = -1; round < options.rounds; ++round) {  // the first one warms up
     if (round == 0) all.connect_groups();
     const auto keep = [&](std::vector<double>& to, double seconds) {
       if (round >= 0) to.push_back(seconds);
     };
-    keep(forward, timed([&] { rates.forward(); }));
-    keep(backward, timed([&] { rates.backward(); }));
-    keep(link, timed([&] { rates.send_on(); }));
+    const double sent = timed([&] { rates.send_on(); });
+    keep(link, sent);
+    if (!is_emulated) {
+      const double block = timed([&] { rates.forward(); });
+      keep(forward, block);
+      keep(backward, timed([&] { rates.backward(); }));
+      const int blocks = std::clamp(static_cast<int>(std::ceil(1.5 * sent / block)), 1, 100);
+      keep(slower, timed([&] { rates.send_on(blocks); }) - blocks * block);
+    }
     for (const auto& one : cases) {
       keep(one->forward_seconds, timed([&] { one->forward(); }));
       keep(one->backward_seconds, timed([&] { one->backward(); }));
     }
   }
-  const double pair = quantile(forward, 0.5) / rates.pairs();
-  const auto value = static_cast<int>(size_of(options.dtype));
-  const ContextTimes times{.pair = pair,
-                           .byte = quantile(link, 0.5) / rates.bytes(),
-                           .backward = quantile(backward, 0.5) / quantile(forward, 0.5),
-                           .sizes = {.value = value, .partial = std::max(value, 4)}};
+  times.byte = quantile(link, 0.5) / rates.bytes();
+  if (!is_emulated) {
+    times.pair = quantile(forward, 0.5) / rates.pairs();
+    times.backward = quantile(backward, 0.5) / quantile(forward, 0.5);
+    // As much comes as goes.
+    times.busy_byte = std::max(0.0, quantile(slower, 0.5) / (2.0 * rates.bytes()));
+  }
   ContextBenchReport report{.pairs_per_second = 1.0 / times.pair,
                             .backward_factor = times.backward,
                             .link_bytes_per_second = 1.0 / times.byte,
+                            .busy_seconds_per_byte = times.busy_byte,
                             .results = {}};
   for (const auto& one : cases) report.results.push_back(result_of(*one, times));
   return report;

@@ -62,7 +62,7 @@ struct Share {
         attention(shape, ranks, stream, memory, dtype) {}
 
   Communicator ranks;
-  AttentionCase attention;
+  ComputedCase attention;
 };
 
 }  // namespace
@@ -93,13 +93,13 @@ ContextSharesReport bench_context_shares(int ranks, Stream& stream,
       };
       keep(whole.attention.forward_seconds, timed([&] { whole.attention.forward(); }));
       keep(whole.attention.backward_seconds, timed([&] { whole.attention.backward(); }));
-      const auto all = [&](void (AttentionCase::*pass)()) {
+      const auto all = [&](void (ComputedCase::*pass)()) {
         return timed([&] {
           for (const auto& share : shares) (share->attention.*pass)();
         });
       };
-      keep(forward, all(&AttentionCase::forward));
-      keep(backward, all(&AttentionCase::backward));
+      keep(forward, all(&ComputedCase::forward));
+      keep(backward, all(&ComputedCase::backward));
     }
     report.methods.push_back({.shape = shape,
                               .forward_seconds = quantile(forward, 0.5),

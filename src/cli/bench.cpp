@@ -114,6 +114,7 @@ void add_bench(Verb app) {
   add_bench_ops(bench);
   add_bench_comm(bench);
   add_bench_context(bench);
+  add_bench_decode(bench);
 }
 
 }  // namespace heddle::cli

@@ -19,16 +19,19 @@ namespace {
 
 struct BenchContextArguments {
   ContextBenchOptions bench;
+  double emulated_gflops = 0.0;
   std::string device = "cpu", dtype = "f32";
-  int ranks = 2, threads = 0;
+  int ranks = 0, threads = 0;
   bool shares = false, json = false;
 };
 
-JsonValue to_json(const ContextBenchReport& report, int ranks) {
+JsonValue to_json(const ContextBenchReport& report, int ranks, bool is_emulated) {
   JsonValue json = {{"ranks", ranks},
+                    {"is_emulated", is_emulated},
                     {"pairs_per_second", report.pairs_per_second},
                     {"backward_factor", report.backward_factor},
                     {"link_bytes_per_second", report.link_bytes_per_second},
+                    {"busy_seconds_per_byte", report.busy_seconds_per_byte},
                     {"methods", JsonValue::array()}};
   for (const ContextBenchResult& result : report.results) {
     json["methods"].push_back({{"method", name_of(result.shape.method)},
@@ -42,18 +45,25 @@ JsonValue to_json(const ContextBenchReport& report, int ranks) {
   return json;
 }
 
-void print(const ContextBenchReport& report) {
-  log_info("{:.3g} pairs/s a rank, backward {:.2f} times forward; {}/s to the next rank",
-           report.pairs_per_second, report.backward_factor,
-           format_bytes(report.link_bytes_per_second));
-  log_info("{:<10} {:<11} {:>11} {:>11} {:>11} {:>11} {:>9} {:>11}", "method", "order", "forward",
-           "backward", "both", "predicted", "to ring", "sends");
-  const double ring = report.results.front().seconds();
+void print(const ContextBenchReport& report, bool is_emulated) {
+  if (is_emulated) {
+    log_info("blocks are emulated: a rank waits for {:.3g} pairs/s; messages are real, {}/s each",
+             report.pairs_per_second, format_bytes(report.link_bytes_per_second));
+  } else {
+    log_info("{:.3g} pairs/s a rank, backward {:.2f} times forward", report.pairs_per_second,
+             report.backward_factor);
+    log_info("{}/s to the next rank, and {:.3f} ns of a computing rank for each byte it moves",
+             format_bytes(report.link_bytes_per_second), 1e9 * report.busy_seconds_per_byte);
+  }
+  log_info("{:<10} {:<11} {:>11} {:>11} {:>11} {:>11} {:>9} {:>9} {:>11}", "method", "order",
+           "forward", "backward", "both", "predicted", "to ring", "predicted", "sends");
+  const ContextBenchResult& ring = report.results.front();
   for (const ContextBenchResult& result : report.results) {
-    log_info("{:<10} {:<11} {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.2f} {:>11}",
+    log_info("{:<10} {:<11} {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.3f} {:>9.3f} {:>11}",
              name_of(result.shape.method), name_of(result.shape.order),
              1e3 * result.forward_seconds, 1e3 * result.backward_seconds, 1e3 * result.seconds(),
-             1e3 * result.predicted_seconds, result.seconds() / ring,
+             1e3 * result.predicted_seconds, result.seconds() / ring.seconds(),
+             result.predicted_seconds / ring.predicted_seconds,
              format_bytes(static_cast<double>(result.sent_bytes)));
   }
 }
@@ -123,8 +133,12 @@ void run(const BenchContextArguments& arguments) {
   int ranks = 0;
   prepare_on_ranks([&] {
     choice = compute_choice(arguments.device, arguments.dtype);
-    ranks = rank_count(arguments.ranks);
+    ranks = several_ranks(arguments.ranks);
     check(arguments.bench, ranks);
+    if (arguments.emulated_gflops > 0.0 && choice.device.kind != Device::Kind::cpu) {
+      throw Error(ErrorCode::usage, "--emulate-gflops emulates a device on the host's memory",
+                  "leave out --device, or time the device itself");
+    }
   });
   if (arguments.shares) return run_shares(arguments, choice, ranks);
   ContextBenchReport report;
@@ -132,12 +146,14 @@ void run(const BenchContextArguments& arguments) {
     Stream stream(thread_count(arguments.threads, ranks), device);
     ContextBenchOptions options = arguments.bench;
     options.dtype = choice.dtype;
+    options.emulated_flops_per_second = 1e9 * arguments.emulated_gflops;
     const ContextBenchReport own = bench_context(world, stream, options);
     if (world.rank() == 0) report = own;
   });
   if (!is_first_process()) return;
-  print(report);
-  if (arguments.json) std::cout << to_json(report, ranks).dump() << "\n";
+  const bool is_emulated = arguments.emulated_gflops > 0.0;
+  print(report, is_emulated);
+  if (arguments.json) std::cout << to_json(report, ranks, is_emulated).dump() << "\n";
 }
 
 }  // namespace
@@ -147,13 +163,19 @@ void add_bench_context(Verb bench) {
   Verb verb = bench.add_verb(
       "context", "time each way to share the attention of a sequence among ranks (axis cp)");
   ContextBenchOptions& options = arguments->bench;
-  verb.add_option("--ranks", arguments->ranks, "local ranks to start").positive().show_default();
+  verb.add_option("--ranks", arguments->ranks, "local ranks to start; two when left out")
+      .positive();
   verb.add_option("--seq", options.tokens, "tokens of the sequence").positive().show_default();
   verb.add_option("--heads", options.heads, "query heads").positive().show_default();
   verb.add_option("--kv-heads", options.key_heads, "key heads").positive().show_default();
   verb.add_option("--head-dim", options.head_dim, "width of a head").positive().show_default();
   verb.add_option("--rounds", options.rounds, "turns, of which medians are taken")
       .positive()
+      .show_default();
+  verb.add_option("--emulate-gflops", arguments->emulated_gflops,
+                  "compute nothing: wait in place of each block for as long as a device of so many "
+                  "GFLOP/s takes; messages are real. 0: compute")
+      .range(0.0, 1e9)
       .show_default();
   verb.add_option("--threads", arguments->threads, "of a rank; 0: its share of all cores")
       .range(0, 1024);

@@ -35,6 +35,8 @@ int rank_count(int local) {
   return launcher.size;
 }
 
+int several_ranks(int local) { return local == 0 ? std::max(2, rank_count(1)) : rank_count(local); }
+
 bool is_first_process() { return detect_launcher(process_environment).rank == 0; }
 
 bool speaks(const Error& error) {

@@ -12,6 +12,9 @@ namespace heddle::cli {
 /// The ranks of this run: those that a launcher started, or `local`, what --ranks asks for.
 /// Error(usage) when both say different things.
 int rank_count(int local);
+/// The same for what only several ranks can do. `local` is 0 where --ranks is left out: then those
+/// of a launcher, or two.
+int several_ranks(int local);
 
 /// Whether this process speaks to the user: the first of those that a launcher started, or the only
 /// one.

@@ -27,9 +27,11 @@ void add_verify(Verb app);
 
 void add_bench_comm(Verb bench);
 void add_bench_context(Verb bench);
+void add_bench_decode(Verb bench);
 void add_bench_ops(Verb bench);
 void add_plan_evaluate(Verb plan);
 void add_simulate_context(Verb simulate);
+void add_simulate_decode(Verb simulate);
 void add_simulate_network(Verb simulate);
 void add_simulate_step(Verb simulate);
 void add_verify_mesh(Verb verify);

@@ -57,21 +57,26 @@ ContextShape context_shape(const Job& job, const Candidate& candidate) {
   return resolved(shape);
 }
 
-ContextTimes context_times(const Machine& machine, const Job& job, const Candidate& candidate) {
-  const double head_dim = static_cast<double>(job.spec.head_dim),
-               heads = static_cast<double>(job.spec.heads) / candidate.tp;
-  const GroupShape group = group_shape(machine, candidate.cp, candidate.tp);
+ContextTimes message_times(const Machine& machine, int ranks, int stride) {
+  const GroupShape group = group_shape(machine, ranks, stride);
   const Link &near = machine.links.front(), &far = outer_link(machine, group);
   const auto byte = [](const Link& link) { return 1.0 / (link.bytes_per_s * link.message); };
-  return {.pair = 4.0 * heads * head_dim /
-                  (machine.device.matrix_rate(job.stack.compute) *
-                   attention_efficiency(machine.software, head_dim)),
-          .byte = byte(far),
-          .sizes = {.value = static_cast<int>(job.stack.element_bytes())},
+  return {.byte = byte(far),
           .message = far.latency_s,
           .near_ranks = group.per_server,
           .near_byte = byte(near),
           .near_message = near.latency_s};
+}
+
+ContextTimes context_times(const Machine& machine, const Job& job, const Candidate& candidate) {
+  const double head_dim = static_cast<double>(job.spec.head_dim),
+               heads = static_cast<double>(job.spec.heads) / candidate.tp;
+  ContextTimes times = message_times(machine, candidate.cp, candidate.tp);
+  times.pair = 4.0 * heads * head_dim /
+               (machine.device.matrix_rate(job.stack.compute) *
+                attention_efficiency(machine.software, head_dim));
+  times.sizes.value = static_cast<int>(job.stack.element_bytes());
+  return times;
 }
 
 ContextCost context_cost(const Machine& machine, const Job& job, const Candidate& candidate) {

@@ -25,8 +25,11 @@ struct ContextCost {
 /// The attention that ranks of cp share: the sequences of a micro-batch are its documents.
 ContextShape context_shape(const Job& job, const Candidate& candidate);
 
-/// What pairs and messages take. Ranks of cp are tp devices apart: as many as fit are in one
-/// server, and messages to others go by the network.
+/// What messages take among so many ranks that are `stride` devices apart: as many as fit are in
+/// one server, and messages to others go by the network.
+ContextTimes message_times(const Machine& machine, int ranks, int stride);
+
+/// What pairs and messages take. Ranks of cp are tp devices apart.
 ContextTimes context_times(const Machine& machine, const Job& job, const Candidate& candidate);
 
 /// Plays the candidate's method. Allocates: once for every (tp, cp, method, micro-batch).

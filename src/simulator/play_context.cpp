@@ -61,22 +61,35 @@ class ContextPlayer {
         if (turn < sends.size()) send(rank, sends[turn], moving);
       }
     }
-    for (std::size_t rank = 0; rank < ranks_; ++rank) end(rank, moving[rank]);
+    for (std::size_t rank = 0; rank < ranks_; ++rank) end(rank, round, moving[rank]);
   }
 
   void begin(std::size_t rank, std::size_t round) {
     std::int64_t pairs = 0;
-    for (const Tile& tile : round_of(rank, round).tiles) pairs += head_pairs(tile);
-    const double seconds = static_cast<double>(pairs) * head_pair_;
+    const std::vector<Tile>& tiles = round_of(rank, round).tiles;
+    for (const Tile& tile : tiles) pairs += head_pairs(tile);
+    const double seconds =
+        static_cast<double>(pairs) * head_pair_ + times_.kernel * static_cast<double>(tiles.size());
     played_.computing += seconds;
-    played_.by_rank[rank].push_back({.begin = free_[rank], .computed = free_[rank] + seconds});
+    const double slower = tiles.empty() ? 0.0 : times_.busy_byte * moved_bytes(rank, round);
+    played_.by_rank[rank].push_back(
+        {.begin = free_[rank], .computed = free_[rank] + seconds + slower});
+  }
+
+  double bytes_in(const Message& message) const {
+    return static_cast<double>(bytes_of(traffic_of(message, shape_), times_.sizes));
+  }
+
+  double moved_bytes(std::size_t rank, std::size_t round) const {
+    double bytes = 0.0;
+    for (const Message& message : round_of(rank, round).sends) bytes += bytes_in(message);
+    for (const Message& message : round_of(rank, round).receives) bytes += bytes_in(message);
+    return bytes;
   }
 
   void send(std::size_t from, const Message& message, std::vector<std::vector<Span>>& moving) {
     const auto to = static_cast<std::size_t>(message.peer);
-    PlayedMessage played{
-        .peer = message.peer,
-        .bytes = static_cast<double>(bytes_of(traffic_of(message, shape_), times_.sizes))};
+    PlayedMessage played{.peer = message.peer, .bytes = bytes_in(message)};
     played.begin = std::max({free_[from], free_[to], sending_until_[from], receiving_until_[to]});
     played.end = played.begin + times_.seconds(static_cast<int>(from), message.peer, played.bytes);
     sending_until_[from] = receiving_until_[to] = played.end;
@@ -85,11 +98,14 @@ class ContextPlayer {
     played_.by_rank[from].back().sends.push_back(played);
   }
 
-  void end(std::size_t rank, const std::vector<Span>& moving) {
+  void end(std::size_t rank, std::size_t number, const std::vector<Span>& moving) {
     PlayedRound& round = played_.by_rank[rank].back();
     round.end = round.computed;
     for (const Span& span : moving) round.end = std::max(round.end, span.second);
     played_.exposed += covered(moving, round.computed, round.end);
+    for (const Message& message : round_of(rank, number).receives) {
+      if (message.is_partial) round.end += times_.kernel;
+    }
     free_[rank] = round.end;
   }
 

@@ -17,6 +17,10 @@ struct ContextTimes {
   /// nobody is.
   int near_ranks = 0;
   double near_byte = 0.0, near_message = 0.0;
+  /// Of a byte sent or received, what it takes of the rank that computes meanwhile: where the
+  /// processor that computes also moves the bytes.
+  double busy_byte = 0.0;
+  double kernel = 0.0;  ///< of each tile and of each partial result that is added, however small
 
   double seconds(int from, int to, double bytes) const {
     const bool is_near = near_ranks > 0 && from / near_ranks == to / near_ranks;
@@ -48,8 +52,9 @@ struct PlayedContext {
 };
 
 /// Plays a valid pass. A round begins when the one before has ended; its messages start when both
-/// ranks have begun it, one after another on the link of each, and run beside its computation.
-/// Links are full-duplex: one message out and one in at a time.
+/// ranks have begun it, one after another on the link of each, and run beside its computation,
+/// which takes longer by busy_byte for each of their bytes. Links are full-duplex: one message out
+/// and one in at a time.
 PlayedContext play_forward(const ContextPlan& plan, const ContextTimes& times);
 PlayedContext play_backward(const ContextPlan& plan, const ContextTimes& times);
 

@@ -5,11 +5,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "comm/collective_cases.h"
+#include "comm/tcp/tcp_links.h"
 #include "comm/tcp/tcp_world.h"
 #include "comm/tcp_listener.h"
 #include "comm/training_calls.h"
@@ -63,6 +66,79 @@ TEST_P(Tcp, MessagesArriveInOrderPerTag) { expect_no_failure(testing::check_mess
 TEST_P(Tcp, ReceivesMayBePostedFirst) { expect_no_failure(testing::check_early_receives); }
 TEST_P(Tcp, SplitsByColorAndKey) { expect_no_failure(testing::check_split); }
 TEST_P(Tcp, GroupsWorkAtTheSameTime) { expect_no_failure(testing::check_overlap); }
+
+/// Rank 0, whose peers are the other ends of connections that nobody reads yet.
+struct SlowPeers {
+  explicit SlowPeers(int peers) {
+    std::vector<Socket> sockets(1);
+    for (int peer = 1; peer <= peers; ++peer) {
+      int ends[2] = {-1, -1};
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+      sockets.emplace_back(ends[0]);
+      far_ends.emplace_back(ends[1]);
+    }
+    links = std::make_shared<TcpLinks>(0, std::move(sockets), failure);
+  }
+  void send(int peer, const std::vector<std::byte>& message, TcpLinks::Done done) const {
+    links->send({.group = 1, .tag = 0, .peer = peer}, message.data(), message.size(),
+                std::move(done));
+  }
+  int end_of(int peer) const { return far_ends[static_cast<std::size_t>(peer) - 1].get(); }
+
+  std::vector<Socket> far_ends;
+  std::shared_ptr<WorldFailure> failure = std::make_shared<WorldFailure>();
+  std::shared_ptr<TcpLinks> links;
+};
+constexpr std::size_t kHeaderBytes = 32;
+
+TEST(TcpLinks, ALargeMessageTravelsWhileItsSenderGoesOn) {
+  const SlowPeers peers(1);
+  const std::vector<std::byte> first(8 << 20, std::byte{1}), second(3, std::byte{2});
+  std::atomic<int> ended = 0;
+  for (const auto* message : {&first, &second}) {
+    peers.send(1, *message, [&](const std::exception_ptr& problem) { ended += problem ? 100 : 1; });
+  }
+  EXPECT_EQ(ended, 0);  // both are in line, and we are here
+  std::vector<std::byte> read(first.size() + second.size() + 2 * kHeaderBytes);
+  ASSERT_TRUE(read_bytes(peers.end_of(1), read.data(), read.size()));
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), read.begin() + kHeaderBytes));
+  EXPECT_TRUE(std::equal(second.begin(), second.end(), read.end() - 3));
+  while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(ended, 2);
+}
+
+TEST(TcpLinks, MessagesToSeveralRanksLeaveOneAfterAnother) {
+  const SlowPeers peers(2);
+  const std::vector<std::byte> message(8 << 20);
+  std::atomic<int> ended = 0;
+  const auto end = [&](const std::exception_ptr&) { ++ended; };
+  peers.send(1, message, end);
+  peers.send(2, message, end);
+  const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(30); };
+  EXPECT_FALSE(is_readable(peers.end_of(2), soon()));
+  std::vector<std::byte> read(message.size() + kHeaderBytes);
+  ASSERT_TRUE(read_bytes(peers.end_of(1), read.data(), read.size()));
+  ASSERT_TRUE(read_bytes(peers.end_of(2), read.data(), read.size()));
+  while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST(TcpLinks, AMessageInLineEndsWhenTheWorldFails) {
+  const SlowPeers peers(1);
+  peers.failure->watch(peers.links);
+  const std::vector<std::byte> message(8 << 20);
+  std::string why;
+  peers.send(1, message, [&](const std::exception_ptr& problem) {
+    try {
+      if (problem) std::rethrow_exception(problem);
+    } catch (const Error& error) {
+      why = error.message();
+    }
+  });
+  EXPECT_EQ(why, "");
+  peers.failure->fail("rank 2 stopped: no memory");
+  EXPECT_EQ(why, "rank 2 stopped: no memory");
+  EXPECT_THROW(peers.send(1, message, {}), Error);
+}
 
 TEST(TcpRanks, CallersWaitUntilTheFirstListens) {
   TcpListener meeting = listen_on(0, 3);

@@ -48,6 +48,7 @@ std::int64_t pairs_of(const TileCall& call) {
   for (std::int64_t query = 0; query < call.queries.count; ++query) {
     pairs += std::clamp<std::int64_t>(call.ahead + query + 1, 0, call.keys.count);
   }
+  EXPECT_EQ(head_pairs(call), pairs * call.queries.heads.count);
   return pairs * call.queries.heads.count;
 }
 

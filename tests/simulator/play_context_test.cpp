@@ -163,6 +163,33 @@ TEST(PlayContext, MessagesBetweenNearRanksTakeLess) {
   EXPECT_GT(far, near);
 }
 
+TEST(PlayContext, BytesThatTheProcessorMovesSlowTheComputationBesideThem) {
+  const int ranks = 4;
+  const ContextPlan plan = plan_of(ContextMethod::ring, ranks);
+  const ContextTimes free{.pair = 1.0, .byte = 0.001};  // computation hides the exchange
+  ContextTimes busy = free;
+  busy.busy_byte = 0.0002;
+  // K and V leave and come in all rounds but the last.
+  EXPECT_NEAR(play_forward(plan, busy).makespan - play_forward(plan, free).makespan,
+              (ranks - 1) * 2 * kKvBytes * busy.busy_byte, 1e-9);
+  EXPECT_DOUBLE_EQ(play_forward(plan, busy).computing, play_forward(plan, free).computing);
+  // Where a round waits for its messages anyway, they cost nothing more.
+  const ContextTimes slow{.pair = 1e-6, .byte = 1.0};
+  ContextTimes slow_and_busy = slow;
+  slow_and_busy.busy_byte = 0.2;
+  EXPECT_NEAR(play_forward(plan, slow_and_busy).makespan, play_forward(plan, slow).makespan, 1e-9);
+}
+
+TEST(PlayContext, KernelsOfTilesAndOfSumsTakeTime) {
+  const ContextPlan plan = plan_of(ContextMethod::ring, 4);
+  const auto rounds = plan.forward.rounds();
+  std::size_t tiles = 0;
+  for (const Round& round : plan.forward.by_rank.front()) tiles += round.tiles.size();
+  EXPECT_GE(tiles, static_cast<std::size_t>(rounds));
+  const ContextTimes times{.pair = 0.0, .kernel = 3.0};
+  EXPECT_DOUBLE_EQ(play_forward(plan, times).makespan, 3.0 * static_cast<double>(tiles));
+}
+
 TEST(PlayContext, BackwardFollowsForward) {
   const ContextPlan plan = plan_of(ContextMethod::tokenring, 5);
   const ContextTimes times{.pair = 1.0, .byte = 0.1};

@@ -25,11 +25,12 @@ TcpBackend::TcpBackend(int rank, std::shared_ptr<const Group> group,
     : CommBackend(rank, std::move(group)), session_(std::move(session)) {}
 
 void TcpBackend::put(int peer, const std::byte* data, std::size_t bytes) {
-  session_->links->send(world_rank(peer), group()->id, kCollective, data, bytes);
+  session_->links->send_now({.group = group()->id, .tag = kCollective, .peer = world_rank(peer)},
+                            data, bytes);
 }
 
 void TcpBackend::get(int peer, std::byte* data, std::size_t bytes) {
-  session_->links->recv_now({.group = group()->id, .tag = kCollective, .from = world_rank(peer)},
+  session_->links->recv_now({.group = group()->id, .tag = kCollective, .peer = world_rank(peer)},
                             data, bytes);
 }
 
@@ -137,14 +138,15 @@ void TcpBackend::all_to_all(const Collective& call) {
 }
 
 void TcpBackend::send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) {
-  session_->links->send(world_rank(peer), group()->id, tag, data.bytes(), data.size_bytes());
-  done->finish();
+  session_->links->send(
+      {.group = group()->id, .tag = tag, .peer = world_rank(peer)}, data.bytes(), data.size_bytes(),
+      [data, done = std::move(done)](const std::exception_ptr& problem) { done->finish(problem); });
 }
 
 void TcpBackend::recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) {
   session_->failure->check();
   session_->links->recv(
-      {.group = group()->id, .tag = tag, .from = world_rank(peer)}, data.bytes(), data.size_bytes(),
+      {.group = group()->id, .tag = tag, .peer = world_rank(peer)}, data.bytes(), data.size_bytes(),
       [data, done = std::move(done)](const std::exception_ptr& problem) { done->finish(problem); });
 }
 

@@ -296,6 +296,14 @@ class ProgramBuilder {
 
 }  // namespace
 
+std::int64_t head_pairs(const TileCall& call) {
+  const std::int64_t zero = 0;
+  return head_pairs(Tile{.queries = {std::max(call.ahead, zero), call.queries.count},
+                         .keys = {std::max(-call.ahead, zero), call.keys.count},
+                         .heads = call.queries.heads,
+                         .is_causal = true});
+}
+
 ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pass, int rank) {
   return ProgramBuilder(plan, pass, rank).build();
 }

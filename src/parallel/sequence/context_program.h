@@ -53,6 +53,7 @@ struct TileCall {
   std::int64_t ahead = 0;      ///< query s sees the keys up to ahead + s, if there are so many
   bool is_first = false;       ///< forward: results are written, not merged
 };
+std::int64_t head_pairs(const TileCall& call);
 
 /// See Round. What is to be sent is put together first, what was received is added last.
 struct ProgramRound {
