@@ -16,6 +16,7 @@ packages=(
   libpcre2-dev libutf8proc-dev libxxhash-dev
   libopenmpi-dev openmpi-bin    # ranks under mpirun; optional at build and at run time
   libgtest-dev libgmock-dev libbenchmark-dev
+  libzfp-dev                    # what the tests compare our ZFP streams with; optional
   python3                       # checks in tests/; no Python at run time
 )
 

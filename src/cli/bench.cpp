@@ -112,6 +112,7 @@ void add_bench(Verb app) {
   train.add_flag("--json", arguments->json, "print one JSON object");
   train.callback([arguments] { run(*arguments); });
   add_bench_ops(bench);
+  add_bench_codec(bench);
   add_bench_comm(bench);
   add_bench_context(bench);
   add_bench_decode(bench);

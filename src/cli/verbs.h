@@ -25,6 +25,7 @@ void add_verify(Verb app);
 
 // Verbs below a verb, each in its own file.
 
+void add_bench_codec(Verb bench);
 void add_bench_comm(Verb bench);
 void add_bench_context(Verb bench);
 void add_bench_decode(Verb bench);

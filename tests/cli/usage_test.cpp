@@ -25,6 +25,7 @@ TEST(Usage, EveryVerbHasAHelpThatFitsAScreen) {
                             Words{"bench"},
                             Words{"bench", "train"},
                             Words{"bench", "ops"},
+                            Words{"bench", "codec"},
                             Words{"bench", "context"},
                             Words{"doctor"},
                             Words{"config"},
@@ -76,6 +77,11 @@ TEST(Usage, MistakesAreNamed) {
   }
   expect_refusal({"bench", "train", "--model", "llama-15m", "--device", "tpu"}, 2, {"tpu", "cuda"});
   expect_refusal({"bench", "ops", "--filter", "nonsense"}, 2, {"nonsense"});
+  expect_refusal({"bench", "codec", "--codec", "int9"}, 2, {"int9", "did you mean int8"});
+  expect_refusal({"bench", "codec", "--codec", "zfp:64"}, 2, {"zfp:64", "1 to 32"});
+  expect_refusal({"bench", "codec", "--values", "0"}, 2, {"--values"});
+  expect_refusal({"bench", "codec", "--gradients", "no/such/file.safetensors"}, 5,
+                 {"no/such/file.safetensors"});
   expect_refusal({"bench", "context", "--ranks", "1", "--heads", "8", "--kv-heads", "3"}, 2,
                  {"--kv-heads 3", "1, 2, 4 or 8", "--ranks 2"});
   expect_refusal({"bench", "context", "--ranks", "4", "--seq", "3"}, 2, {"--seq 3", "4 or more"});
@@ -162,6 +168,18 @@ TEST(JsonOutput, OfBenchHasTheKeysOfTheContract) {
   expect_keys(only_object({"bench", "ops", "--filter", "rope", "--seconds", "0", "--threads", "1",
                            "--json"}),
               {"ops"});
+  const Json codecs = only_object({"bench", "codec", "--codec", "int8", "--codec", "topk",
+                                   "--gradients", reference_model() + "/reference.safetensors",
+                                   "--values", "5000", "--seconds", "0", "--json"});
+  expect_keys(codecs, {"device", "threads", "values", "codecs"});
+  ASSERT_EQ(codecs["codecs"].size(), 2U);
+  for (const Json& codec : codecs["codecs"]) {
+    expect_keys(codec, {"codec", "gaussian", "gradients", "encode_seconds", "decode_seconds",
+                        "copy_seconds", "encode_fraction", "decode_fraction"});
+    for (const char* values : {"gaussian", "gradients"}) {
+      expect_keys(codec[values], {"bytes_per_value", "relative_error"});
+    }
+  }
   const Json context = only_object({"bench", "context", "--ranks", "2", "--seq", "64", "--rounds",
                                     "1", "--threads", "1", "--json"});
   expect_keys(context, {"ranks", "pairs_per_second", "link_bytes_per_second", "methods"});

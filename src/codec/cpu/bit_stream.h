@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace heddle::codec::cpu {
+
+// Streams of bits in little-endian words of 64, from the lowest bit of a word on.
+
+class BitWriter {
+ public:
+  explicit BitWriter(std::byte* to) : to_(to) {}
+
+  /// The low `count` < 32 bits of `value`, which has no others.
+  void put(std::uint32_t value, int count) {
+    word_ |= std::uint64_t{value} << filled_;
+    filled_ += count;
+    if (filled_ < 64) return;
+    store();
+    filled_ -= 64;
+    word_ = filled_ > 0 ? std::uint64_t{value} >> (count - filled_) : 0;
+  }
+  void put_zeros(int count) {
+    for (filled_ += count; filled_ >= 64; filled_ -= 64) {
+      store();
+      word_ = 0;
+    }
+  }
+  /// Writes the last word, if it is begun.
+  void end() {
+    if (filled_ > 0) store();
+  }
+
+ private:
+  void store() {
+    std::memcpy(to_, &word_, sizeof word_);
+    to_ += sizeof word_;
+  }
+
+  std::byte* to_;
+  std::uint64_t word_ = 0;
+  int filled_ = 0;
+};
+
+/// Behind the last byte come zeros.
+class BitReader {
+ public:
+  BitReader(const std::byte* from, std::size_t bytes) : from_(from), end_(from + bytes) {}
+
+  /// The next `count` < 32 bits, which stay there.
+  std::uint32_t peek(int count) {
+    if (filled_ < 32) fill();
+    return static_cast<std::uint32_t>(word_ & ((std::uint64_t{1} << count) - 1));
+  }
+  std::uint32_t get(int count) {
+    const std::uint32_t value = peek(count);
+    word_ >>= count;
+    filled_ -= count;
+    return value;
+  }
+  void skip(int count) {
+    for (; count > 31; count -= 31) get(31);
+    get(count);
+  }
+
+ private:
+  void fill() {
+    std::uint32_t next = 0;
+    if (end_ - from_ >= 4) {
+      std::memcpy(&next, from_, sizeof next);
+      from_ += sizeof next;
+    }
+    word_ |= std::uint64_t{next} << filled_;
+    filled_ += 32;
+  }
+
+  const std::byte *from_, *end_;
+  std::uint64_t word_ = 0;
+  int filled_ = 0;
+};
+
+}  // namespace heddle::codec::cpu
