@@ -26,6 +26,7 @@ struct CommunicationRow {
   std::string axis, operation;
   std::uint64_t predicted_calls = 0, counted_calls = 0;
   std::uint64_t predicted_bytes = 0, counted_bytes = 0;
+  bool is_at_most = false;  ///< predicted: packed documents may need less, which only the data says
 };
 
 /// The memory of one rank at its peak.
@@ -76,7 +77,8 @@ struct AttentionRankRow {
 struct AttentionFigures {
   std::string method, order;  ///< as the run file spells them
   int cp = 1;
-  bool is_timed = true;  ///< otherwise only pairs and predictions are known, as on a GPU
+  bool has_documents = false;  ///< packed, so that fewer pairs may be computed than are predicted
+  bool is_timed = true;        ///< otherwise only pairs and predictions are known, as on a GPU
   std::vector<AttentionLayerRow> layers = {};
   std::vector<AttentionRankRow> ranks = {};
 

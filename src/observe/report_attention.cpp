@@ -26,25 +26,28 @@ AttentionSums sums_of(const AttentionFigures& attention) {
   return sums;
 }
 
-std::string in_milliseconds(double seconds) { return fmt::format("{:.3g} ms", 1e3 * seconds); }
-
-std::string predicted_note(bool is_predicted, double seconds) {
-  return is_predicted ? in_milliseconds(seconds) + " predicted" : std::string();
+std::string short_time(double seconds) {
+  return seconds < 1.0 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.3g} s", seconds);
 }
 
-std::string pairs_note(const AttentionRankRow& row) {
+std::string predicted_note(bool is_predicted, double seconds) {
+  return is_predicted ? short_time(seconds) + " predicted" : std::string();
+}
+
+std::string pairs_note(const AttentionRankRow& row, bool has_documents) {
   const auto count = [](std::int64_t pairs) { return format_count(static_cast<double>(pairs)); };
   if (row.pairs == row.predicted_pairs) return count(row.pairs) + " pairs, as predicted";
-  return fmt::format("{} pairs, {} predicted", count(row.pairs), count(row.predicted_pairs));
+  return fmt::format("{} pairs, {}{} predicted", count(row.pairs), has_documents ? "at most " : "",
+                     count(row.predicted_pairs));
 }
 
 std::string layer_bars(const AttentionFigures& attention) {
-  StackedBars bars{.parts = {{"forward", 'a'}, {"backward", 'c'}}, .format = in_milliseconds};
+  StackedBars bars{.parts = {{"forward", 'a'}, {"backward", 'c'}}, .format = short_time};
   for (const AttentionLayerRow& row : attention.layers) {
     bars.rows.push_back(
         {.name = fmt::format("layer {}", row.layer),
          .parts = {row.exposed.forward, row.exposed.backward},
-         .total = in_milliseconds(row.exposed.both()),
+         .total = short_time(row.exposed.both()),
          .total_note = predicted_note(row.predicted.has_value(),
                                       row.predicted ? row.predicted->both() : 0.0)});
   }
@@ -56,7 +59,7 @@ std::string pair_bars(const AttentionFigures& attention) {
   for (const AttentionRankRow& row : attention.ranks) {
     const auto pairs = static_cast<double>(row.pairs);
     bars.rows.push_back({.name = fmt::format("rank {}", row.rank),
-                         .note = pairs_note(row),
+                         .note = pairs_note(row, attention.has_documents),
                          .parts = {pairs},
                          .total = format_count(pairs)});
   }
@@ -66,13 +69,13 @@ std::string pair_bars(const AttentionFigures& attention) {
 std::string rank_bars(const AttentionFigures& attention) {
   StackedBars bars{
       .parts = {{"computing", 'a'}, {"waiting for messages", 'c'}, {"done before others", 'g'}},
-      .format = in_milliseconds};
+      .format = short_time};
   for (const AttentionRankRow& row : attention.ranks) {
     bars.rows.push_back(
         {.name = fmt::format("rank {}", row.rank),
-         .note = pairs_note(row),
+         .note = pairs_note(row, attention.has_documents),
          .parts = {row.computed, row.exposed, row.idle - row.exposed},
-         .total = in_milliseconds(row.computed + row.exposed),
+         .total = short_time(row.computed + row.exposed),
          .total_note = predicted_note(
              row.predicted.has_value(),
              row.predicted ? row.predicted->computed + row.predicted->exposed : 0.0)});

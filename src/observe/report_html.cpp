@@ -28,6 +28,12 @@ std::string difference(std::uint64_t predicted, std::uint64_t measured) {
   return fmt::format("{}{:.1f} %", ratio < 0 ? kMinus : "+", std::abs(ratio) * 100);
 }
 
+/// Whether packed documents needed less than is predicted without them.
+bool is_less_by_documents(const CommunicationRow& row) {
+  return row.is_at_most && row.counted_bytes < row.predicted_bytes &&
+         row.counted_calls <= row.predicted_calls;
+}
+
 // Traffic is predicted exactly or wrongly, so the difference itself is what helps to find why.
 std::string traffic_difference(const CommunicationRow& row) {
   if (row.counted_bytes != row.predicted_bytes) {
@@ -215,14 +221,15 @@ std::string communication_section(const RunReport& report) {
       "Calls predicted</th><th class=\"n\">counted</th><th class=\"n\">Payload predicted</th>"
       "<th class=\"n\">counted</th><th></th></tr>";
   for (const auto& row : report.communication) {
-    const std::string verdict = traffic_difference(row);
+    const bool is_less = is_less_by_documents(row);
+    const std::string verdict = traffic_difference(row) + (is_less ? ", by documents" : "");
     put(html,
         "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"{}\">{}</td></tr>",
         escape_html(row.axis), escape_html(row.operation),
         format_thousands(static_cast<std::int64_t>(row.predicted_calls)),
         format_thousands(static_cast<std::int64_t>(row.counted_calls)), bytes(row.predicted_bytes),
-        bytes(row.counted_bytes), verdict == "exact" ? "same" : "differs", verdict);
+        bytes(row.counted_bytes), is_less || verdict == "exact" ? "same" : "differs", verdict);
   }
   return html + "</table></div></section>\n";
 }

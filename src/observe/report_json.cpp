@@ -53,6 +53,7 @@ JsonValue communication(const RunReport& report) {
     axes[row.axis][row.operation] = {
         {"predicted", {{"calls", row.predicted_calls}, {"payload_bytes", row.predicted_bytes}}},
         {"counted", {{"calls", row.counted_calls}, {"payload_bytes", row.counted_bytes}}}};
+    if (row.is_at_most) axes[row.axis][row.operation]["predicted"]["is_at_most"] = true;
   }
   return axes;
 }

@@ -154,10 +154,12 @@ std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
   const AllRanks all(gathered);
   const Expected expected(setup_);
   const ContextShape shape = resolved(setup_.plan.context_shape(setup_.spec));
-  observe::AttentionFigures figures{.method = std::string(name_of(shape.method)),
-                                    .order = std::string(name_of(shape.order)),
-                                    .cp = shape.ranks,
-                                    .is_timed = session_.stream.device().kind == Device::Kind::cpu};
+  observe::AttentionFigures figures{
+      .method = std::string(name_of(shape.method)),
+      .order = std::string(name_of(shape.order)),
+      .cp = shape.ranks,
+      .has_documents = setup_.config.data.documents == config::Documents::mask,
+      .is_timed = session_.stream.device().kind == Device::Kind::cpu};
   for (std::size_t layer = 0; layer < layers; ++layer) {
     if (auto made = layer_row(all, layers, layer, expected)) figures.layers.push_back(*made);
   }
@@ -178,9 +180,9 @@ std::string describe(const observe::AttentionFigures& figures) {
     if (row.exposed > most->exposed) most = &row;
   }
   return fmt::format(
-      "attention over cp waited {:.1f} % of its time for messages, {:.3g} ms a step (rank {}: "
-      "{:.3g})",
-      100 * figures.exposed_fraction(), 1e3 * mean, most->rank, 1e3 * most->exposed);
+      "attention over cp waited {:.1f} % of its time for messages, {:.3g} s a step (rank {}: "
+      "{:.3g} s)",
+      100 * figures.exposed_fraction(), mean, most->rank, most->exposed);
 }
 
 }  // namespace heddle

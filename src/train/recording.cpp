@@ -203,7 +203,8 @@ void Recording::write_report(const RunState& state) const {
                      .timelines = timelines_,
                      .attention = attention_,
                      .predicted_traffic = expected_,
-                     .counted_traffic = counted_};
+                     .counted_traffic = counted_,
+                     .masks_documents = setup_.config.data.documents == config::Documents::mask};
   const auto& tokenizer = setup_.tokenizer.tokenizer;
   if (tokenizer && setup_.data.eval().eval_windows() > 0) {
     summary.best_possible_loss = best_demo_loss(setup_.data.eval(), *tokenizer);

@@ -17,23 +17,27 @@ std::string describe(const ModelSpec& spec) {
 
 namespace {
 
+bool is_message(CommOp op) { return op == CommOp::send || op == CommOp::recv; }
+
 std::vector<observe::CommunicationRow> communication_rows(const RunSummary& summary) {
   std::vector<observe::CommunicationRow> rows;
   MeshTraffic predicted = summary.predicted_traffic, counted = summary.counted_traffic;
-  predicted.with(counted,
-                 [&](const char* group, const CommCounts& expected, const CommCounts& seen) {
-                   for (std::size_t op = 0; op < kCommOps; ++op) {
-                     const auto& [calls, bytes] = expected.by_op[op];
-                     const auto& [calls_seen, bytes_seen] = seen.by_op[op];
-                     if (calls == 0 && calls_seen == 0) continue;
-                     rows.push_back({.axis = group,
-                                     .operation = std::string(name_of(static_cast<CommOp>(op))),
-                                     .predicted_calls = static_cast<std::uint64_t>(calls),
-                                     .counted_calls = static_cast<std::uint64_t>(calls_seen),
-                                     .predicted_bytes = static_cast<std::uint64_t>(bytes),
-                                     .counted_bytes = static_cast<std::uint64_t>(bytes_seen)});
-                   }
-                 });
+  predicted.with(counted, [&](const char* group, const CommCounts& expected,
+                              const CommCounts& seen) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      const auto& [calls, bytes] = expected.by_op[op];
+      const auto& [calls_seen, bytes_seen] = seen.by_op[op];
+      if (calls == 0 && calls_seen == 0) continue;
+      rows.push_back({.axis = group,
+                      .operation = std::string(name_of(static_cast<CommOp>(op))),
+                      .predicted_calls = static_cast<std::uint64_t>(calls),
+                      .counted_calls = static_cast<std::uint64_t>(calls_seen),
+                      .predicted_bytes = static_cast<std::uint64_t>(bytes),
+                      .counted_bytes = static_cast<std::uint64_t>(bytes_seen),
+                      .is_at_most = summary.masks_documents && group == std::string_view("cp") &&
+                                    is_message(static_cast<CommOp>(op))});
+    }
+  });
   return rows;
 }
 

@@ -27,6 +27,7 @@ struct RunSummary {
   std::vector<observe::TimelineFigure> timelines;
   std::optional<observe::AttentionFigures> attention;
   MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
+  bool masks_documents = false;
 };
 
 /// "llama, 109.5M parameters: 12 layers of width 768, ..."

@@ -42,6 +42,17 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+TEST(ReportHtml, SaysWhatDocumentsDidNotNeed) {
+  RunReport report = example();
+  report.communication = {{"cp", "send", 80, 44, 6 << 20, 2 << 20, true}};
+  EXPECT_TRUE(contains(report_html(report), "MiB, by documents"));
+  const Json json = parse_json(report_json(report), "report.json");
+  EXPECT_EQ(json["communication"]["cp"]["send"]["predicted"]["is_at_most"], true);
+  // More than predicted is an error with documents, too.
+  report.communication.front().counted_bytes = 7 << 20;
+  EXPECT_FALSE(contains(report_html(report), "by documents"));
+}
+
 TEST(ReportHtml, LoadsNothingFromAnywhere) {
   const std::string html = report_html(example());
   for (const char* outside : {"http://", "https://", "src=", "href=", "@import", "url(", "<link"}) {
