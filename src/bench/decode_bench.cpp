@@ -19,9 +19,9 @@ namespace {
 constexpr double kDecodeScale = 0.125;
 
 /// One rank with its part of a cache of random keys, and the query that all have.
-class Decoder {
+class TokenAttention {
  public:
-  Decoder(World& world, Stream& stream, Memory& memory, const DecodeBenchOptions& options)
+  TokenAttention(World& world, Stream& stream, Memory& memory, const DecodeBenchOptions& options)
       : shape_{.ranks = world.size(),
                .context = options.context,
                .heads = options.heads,
@@ -194,7 +194,7 @@ std::vector<DecodeBenchResult> bench_decode(World& world, Stream& stream,
                                             const DecodeBenchOptions& options) {
   Memory memory(stream.device());
   Communicator& all = world.all();
-  Decoder decoder(world, stream, memory, options);
+  TokenAttention attention(world, stream, memory, options);
   constexpr DecodeMethod kMethods[] = {DecodeMethod::tree, DecodeMethod::ring,
                                        DecodeMethod::gather};
   std::vector<DecodeBenchResult> results;
@@ -206,7 +206,7 @@ std::vector<DecodeBenchResult> bench_decode(World& world, Stream& stream,
       stream.synchronize();
       all.barrier();
       const Stopwatch watch;
-      const Tensor output = decoder.attend(kMethods[i]);
+      const Tensor output = attention.attend(kMethods[i]);
       stream.synchronize();
       const double slowest = all.combine(watch.seconds(), ReduceOp::max);
       if (round >= 0) {
