@@ -27,13 +27,13 @@ std::size_t attention_bytes(const ModelSpec& spec, DType dtype, const ParallelPl
 }
 
 /// A step that was run dry.
-struct PlayedStep {
+struct DryStep {
   StepPlan plan;
   BytesByTag largest{};  ///< each tag's own maximum
 };
 
-PlayedStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
-                int rank, const BatchShape& batch, const StepPlace& place) {
+DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan, int rank,
+             const BatchShape& batch, const StepPlace& place) {
   Memory memory(Memory::Mode::dry, place.device), host = memory.for_host();
   Stream stream = Stream::dry(place.device);
   const Mesh mesh = Mesh::recorded(plan.mesh, rank);
@@ -147,7 +147,7 @@ class SteadySteps {
 
  private:
   int period_, last_;
-  std::array<PlayedStep, 3> steps_;
+  std::array<DryStep, 3> steps_;
 };
 
 /// What so many tensors of the same size take from the system. A GPU's small blocks are cut from

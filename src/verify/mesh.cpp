@@ -48,7 +48,7 @@ struct Place {
 };
 
 /// What one rank makes of a step.
-struct Recording {
+struct RecordedSteps {
   std::map<std::pair<std::string, int>, Tensor> forward, backward;  // by unit and micro-batch
   std::map<std::string, Tensor> gradients, values;
   std::vector<double> losses;
@@ -263,7 +263,7 @@ class MeshRun {
   const std::vector<std::string> names_;  // of all tensors
   std::vector<std::string> labels_;       // of the units that are compared, in order
   const RunData data_;
-  Recording one_;
+  RecordedSteps one_;
   std::vector<double> losses_;  // on the mesh
   double worst_ = 0.0;
   std::optional<std::pair<std::int64_t, double>> first_;  // place and difference
