@@ -144,6 +144,11 @@ Descriptor::~Descriptor() {
   if (number_ >= 0) ::close(number_);
 }
 
+void go_before_others() {
+  const sched_param priority{.sched_priority = 1};
+  ::sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &priority);
+}
+
 Inside::Inside(const Network& network, int rank) : home_(own_namespace()) {
   require(::setns(network.namespace_of(rank), CLONE_NEWNET), "entering a network namespace");
 }
@@ -202,9 +207,7 @@ void Network::apply(const std::string& statement) {
 }
 
 void Network::serve() {
-  // The links are hardware to the ranks: they go before all that computes, where that is allowed.
-  const sched_param priority{.sched_priority = 1};
-  ::sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &priority);
+  go_before_others();
   ::prctl(PR_SET_TIMERSLACK, 1);
   const int ranks = static_cast<int>(devices_.size());
   std::vector<pollfd> watched;

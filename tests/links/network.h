@@ -62,6 +62,10 @@ class Network {
   std::thread thread_;
 };
 
+/// The calling thread goes before all ordinary work of the machine, where that is allowed: for what
+/// stands for hardware, and for what measures it.
+void go_before_others();
+
 /// The calling thread is in a namespace as long as this lives: its sockets belong there for ever.
 class Inside {
  public:

@@ -89,11 +89,13 @@ class Flow {
     EXPECT_EQ(::connect(sender_->get(), at, sizeof(address)), 0);
     receiver_ = std::make_unique<Descriptor>(::accept(listener.get(), nullptr, nullptr));
     sending_ = std::thread([this] {
+      go_before_others();
       const std::vector<char> block(1 << 16);
       while (::send(sender_->get(), block.data(), block.size(), MSG_NOSIGNAL) > 0) {
       }
     });
     receiving_ = std::thread([this] {
+      go_before_others();
       std::vector<char> block(1 << 20);
       ssize_t bytes = 0;
       while ((bytes = ::recv(receiver_->get(), block.data(), block.size(), 0)) > 0) {
