@@ -156,14 +156,12 @@ Inside::Inside(const Network& network, int rank) : home_(own_namespace()) {
 Inside::~Inside() { go_to(home_); }
 
 Network::Network(const NetworkOptions& options)
-    : router_(
-          checked(options).ranks, options.seed,
-          [this](const Packet& packet) {
-            // A device that is full or down loses the packet, as devices do.
-            if (::write(devices_[packet.to].get(), packet.bytes.data(), packet.bytes.size()) < 0) {
-              return;
-            }
-          }),
+    : router_(checked(options).ranks, options.seed,
+              [this](const Packet& packet) {
+                // A device that is full or down loses the packet, as devices do.
+                [[maybe_unused]] const ssize_t written =
+                    ::write(devices_[packet.to].get(), packet.bytes.data(), packet.bytes.size());
+              }),
       stop_(require(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "making an event")) {
   for (const auto& statement : options.statements) router_.apply(statement);
   // A thread of its own for the way through the namespaces: the caller never leaves its own one,
