@@ -1,0 +1,111 @@
+#include "parallel/exchange/compressed_sum.h"
+
+#include "base/check.h"
+
+namespace heddle {
+namespace {
+
+Tensor piece_of(const Tensor& all, std::size_t index, std::size_t count) {
+  const std::int64_t each = all.count() / static_cast<std::int64_t>(count);
+  const auto at = static_cast<std::int64_t>(index) * each;
+  return all.slice(0, at, at + each);
+}
+
+/// In the order of ranks.
+void add_up(const codec::Codec& codec, const Tensor& bytes, std::size_t pieces, const Tensor& sum,
+            Stream& stream) {
+  codec.decode(piece_of(bytes, 0, pieces), sum, stream);
+  for (std::size_t rank = 1; rank < pieces; ++rank) {
+    codec.decode_add(piece_of(bytes, rank, pieces), sum, stream);
+  }
+}
+
+}  // namespace
+
+CompressedSum::CompressedSum(const codec::Codec& codec, Communicator& ranks, Memory& memory)
+    : codec_(codec), ranks_(ranks), memory_(memory) {
+  HEDDLE_CHECK(!codec.is_lossless(), "a sum by {}, whose bytes depend on the values", codec.name());
+}
+
+void CompressedSum::Pending::end(Stream& stream) const {
+  for (const Work& work : works_) work.wait(stream);
+  if (to_.size() == 1) {
+    const auto pieces =
+        static_cast<std::size_t>(bytes_.count()) / codec_->encoded_bytes(to_.front().count());
+    return add_up(*codec_, bytes_, pieces, to_.front(), stream);
+  }
+  for (std::size_t rank = 0; rank < to_.size(); ++rank) {
+    codec_->decode(piece_of(bytes_, rank, to_.size()), to_[rank], stream);
+  }
+}
+
+std::int64_t CompressedSum::piece_bytes(std::int64_t values) const {
+  HEDDLE_CHECK(values % ranks_.size() == 0, "{} values for {} ranks", values, ranks_.size());
+  return static_cast<std::int64_t>(codec_.encoded_bytes(values / ranks_.size()));
+}
+
+Tensor CompressedSum::alloc(std::int64_t bytes) const {
+  return memory_.alloc({bytes}, DType::u8, MemoryTag::communication);
+}
+
+void CompressedSum::encode(const Tensor& x, const EncodingBooks& books, const Tensor& bytes,
+                           std::int64_t piece, const Tensor& workspace, Stream& stream) const {
+  codec_.encode({.x = x,
+                 .residual = books.residual,
+                 .bytes = bytes,
+                 .bad = books.bad,
+                 .workspace = workspace,
+                 .piece = piece},
+                stream);
+}
+
+std::pair<Work, Tensor> CompressedSum::deal_out(const Tensor& whole, const EncodingBooks& books,
+                                                Stream& stream) const {
+  const std::int64_t each = piece_bytes(whole.count()), ranks = ranks_.size();
+  const Tensor sent = alloc(ranks * each), received = alloc(ranks * each);
+  const Tensor workspace = alloc(static_cast<std::int64_t>(codec_.workspace_bytes(whole.count())));
+  encode(whole, books, sent, whole.count() / ranks, workspace, stream);
+  const std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), each);
+  return {ranks_.all_to_all(sent, received, rows, rows, stream), received};
+}
+
+CompressedSum::Pending CompressedSum::scatter(const Tensor& whole, const Tensor& shard,
+                                              const EncodingBooks& books, Stream& stream) const {
+  HEDDLE_CHECK(shard.count() * ranks_.size() == whole.count(), "{} of {} values on {} ranks",
+               shard.count(), whole.count(), ranks_.size());
+  auto [work, received] = deal_out(whole, books, stream);
+  Pending begun;
+  begun.codec_ = &codec_;
+  begun.works_.push_back(std::move(work));
+  begun.bytes_ = received;
+  begun.to_ = {shard};
+  return begun;
+}
+
+CompressedSum::Pending CompressedSum::sum(const Tensor& whole, const EncodingBooks& books,
+                                          const EncodingBooks& of_part, Stream& stream) const {
+  const auto ranks = static_cast<std::size_t>(ranks_.size());
+  const std::int64_t part_values = whole.count() / ranks_.size();
+  const std::int64_t each = piece_bytes(whole.count());
+  auto [dealt, received] = deal_out(whole, books, stream);
+  const Tensor part = memory_.alloc({part_values}, DType::f32, MemoryTag::communication);
+  const Tensor encoded = alloc(each), all = alloc(ranks_.size() * each);
+  const Tensor workspace = alloc(static_cast<std::int64_t>(codec_.workspace_bytes(part_values)));
+  ranks_.then(
+      [this, received = received, part, encoded, workspace, of_part, ranks](Stream& behind) {
+        add_up(codec_, received, ranks, part, behind);
+        encode(part, of_part, encoded, 0, workspace, behind);
+      },
+      stream);
+  Pending begun;
+  begun.codec_ = &codec_;
+  begun.works_.push_back(std::move(dealt));
+  begun.works_.push_back(ranks_.all_gather(encoded, all, stream));
+  begun.used_ = {received, part, workspace};
+  begun.bytes_ = all;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    begun.to_.push_back(piece_of(whole, rank, ranks));
+  return begun;
+}
+
+}  // namespace heddle

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "codec/codec.h"
+#include "comm/communicator.h"
+#include "tensor/memory.h"
+
+namespace heddle {
+
+/// What an encoding loses, and whether it could encode everything (codec::Encoding).
+struct EncodingBooks {
+  Tensor residual = {};  ///< f32, of what is encoded; absent: what is lost is forgotten
+  Tensor bad;            ///< i64 [1]
+};
+
+/// Sums of f32 tensors over the ranks of a group, of which only a codec's bytes travel
+/// (docs/design/035-compressed-exchanges.md). Each rank adds up one part of N, in the order of
+/// ranks: a sum has the errors of one or two encodings, whatever N is, and the same bits on all
+/// ranks. Tensors have a multiple of N values. All ranks make the same calls in the same order.
+class CompressedSum {
+ public:
+  /// `codec`, which is not lossless, and all others outlive it, and it outlives its sums.
+  CompressedSum(const codec::Codec& codec, Communicator& ranks, Memory& memory);
+
+  /// A sum that was begun. Its tensors must not be touched before end().
+  class [[nodiscard]] Pending {
+   public:
+    /// The result is there for what comes behind on the stream.
+    void end(Stream& stream) const;
+
+   private:
+    friend class CompressedSum;
+    const codec::Codec* codec_ = nullptr;
+    std::vector<Work> works_;
+    std::vector<Tensor> used_;  // by what runs on another stream until these have ended
+    Tensor bytes_;              // of N pieces
+    std::vector<Tensor> to_;    // where each piece is decoded to; one place: they are added
+  };
+
+  /// shard = this rank's part of the sum of `whole`. Loses what one encoding does.
+  Pending scatter(const Tensor& whole, const Tensor& shard, const EncodingBooks& books,
+                  Stream& stream) const;
+  /// whole = the sum of `whole`. `of_part` are the books of this rank's part of the sum, which is
+  /// encoded once more, by whichever thread or stream the communicator runs on.
+  Pending sum(const Tensor& whole, const EncodingBooks& books, const EncodingBooks& of_part,
+              Stream& stream) const;
+
+ private:
+  /// Of one of N pieces.
+  std::int64_t piece_bytes(std::int64_t values) const;
+  Tensor alloc(std::int64_t bytes) const;
+  void encode(const Tensor& x, const EncodingBooks& books, const Tensor& bytes, std::int64_t piece,
+              const Tensor& workspace, Stream& stream) const;
+  /// Encodes `whole` and exchanges its pieces: everybody's piece of this rank's part.
+  std::pair<Work, Tensor> deal_out(const Tensor& whole, const EncodingBooks& books,
+                                   Stream& stream) const;
+
+  const codec::Codec& codec_;
+  Communicator& ranks_;
+  Memory& memory_;
+};
+
+}  // namespace heddle
