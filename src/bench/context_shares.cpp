@@ -1,30 +1,25 @@
 #include "bench/context_shares.h"
 
 #include <map>
-#include <numeric>
 
 #include "base/clock.h"
 #include "base/quantile.h"
 #include "bench/attention_case.h"
+#include "comm/record/record_communicator.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
 
 namespace heddle {
 namespace {
 
-std::shared_ptr<const Group> group_of(int size) {
-  auto group = std::make_shared<Group>();
-  group->ranks.resize(static_cast<std::size_t>(size));
-  std::iota(group->ranks.begin(), group->ranks.end(), 0);
-  return group;
-}
-
 /// A rank whose peers do not exist. Messages come at once, with random numbers: how long kernels
 /// take on a GPU depends on what they multiply, by the clocks that its power allows.
 class RandomMessages final : public CommBackend {
  public:
   RandomMessages(int rank, int size, Stream& stream, Memory& memory)
-      : CommBackend(rank, group_of(size)), stream_(stream), memory_(memory) {}
+      : CommBackend(rank, RecordCommunicator(rank, size).backend()->group()),
+        stream_(stream),
+        memory_(memory) {}
 
   void start_message(const Message& message, std::shared_ptr<WorkState> done) override {
     if (message.op == CommOp::recv) {

@@ -139,6 +139,10 @@ void run(const BenchContextArguments& arguments) {
       throw Error(ErrorCode::usage, "--emulate-gflops emulates a device on the host's memory",
                   "leave out --device, or time the device itself");
     }
+    if (arguments.emulated_gflops > 0.0 && arguments.shares) {
+      throw Error(ErrorCode::usage, "--shares computes blocks, and --emulate-gflops does not",
+                  "leave out one of them");
+    }
   });
   if (arguments.shares) return run_shares(arguments, choice, ranks);
   ContextBenchReport report;

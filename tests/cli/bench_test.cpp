@@ -54,6 +54,8 @@ TEST(BenchContext, MeasuresWhatMovingBytesTakesOfARankThatComputes) {
 TEST(BenchContext, RefusesWhatCannotBe) {
   expect_refusal(bench_context({"--ranks", "1"}), 2, {"one rank", "--ranks 2"});
   expect_refusal(bench_context({"--emulate-gflops", "-1"}), 2, {"--emulate-gflops"});
+  expect_refusal(bench_context({"--shares", "--emulate-gflops", "1"}), 2,
+                 {"--shares", "--emulate-gflops", "leave out one"});
 }
 
 TEST(BenchDecode, TimesAllMethodsOnTheSameOutput) {
