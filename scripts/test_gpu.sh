@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, twenty-four meshes
 # of processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, messages that do not touch
-# host memory, a rank that is killed or stalls, compute-sanitizer over every operation.
+# host memory, a rank that is killed or stalls, compute-sanitizer over every operation
+# and codec.
 #   test_gpu.sh BUILD_FOLDER             all of it
 #   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, overlaps, messages, kill, stall or sanitizers
 # Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries meshes and overlaps out elsewhere.
@@ -30,6 +31,7 @@ check() {
 
 tests() {
   check "operations against the CPU" "$build/tests/ops/ops_cuda_test" --gtest_brief=1
+  check "codecs against the CPU" "$build/tests/codec/codec_cuda_test" --gtest_brief=1
   check "references, checkpoints, memory" "$build/tests/verify/gpu_test" --gtest_brief=1
   check "rounding through 32 layers of shared attention" "$build/tests/parallel/parallel_test" --gtest_brief=1 \
     --gtest_filter='AttentionThrough32Layers.*'
@@ -186,6 +188,10 @@ sanitizers() {
         "$build/tests/ops/ops_cuda_test" --gtest_brief=1 >"$log" 2>&1 &
       logs+=("$log")
     done
+    log=$folder/$tool-codecs
+    timeout 900 compute-sanitizer --tool $tool --print-limit 10000 "$build/tests/codec/codec_cuda_test" --gtest_brief=1 \
+      >"$log" 2>&1 &
+    logs+=("$log")
   done
   wait
   for log in "${logs[@]}"; do

@@ -68,7 +68,9 @@ class CodecBench {
     CodecBenchResult result;
     result.name = codec.name();
     result.values = static_cast<double>(options_.values);
-    result.gaussian = quality(codec, {x_}, "Gaussian values");
+    // On the host, for which so many are enough.
+    const std::int64_t judged = std::min<std::int64_t>(options_.values, 1 << 24);
+    result.gaussian = quality(codec, {x_.slice(0, 0, judged)}, "Gaussian values");
     result.gradients = quality(codec, gradients_, "the gradients");
     const CodecRoom room(codec, options_.values, memory_);
     const codec::Encoding plain = room.encoding(codec, x_);

@@ -95,7 +95,8 @@ void add_bench_codec(Verb bench) {
   verb.add_option("--codec", arguments->bench.codecs,
                   "only this one, with parameters or without (repeatable)")
       .one_at_a_time();
-  verb.add_option("--values", arguments->bench.values, "float32 values in a call")
+  verb.add_option("--values", arguments->bench.values,
+                  "float32 values in a call; a GPU needs some 2^28 for a rate")
       .positive()
       .show_default();
   verb.add_option("--gradients", arguments->gradients,

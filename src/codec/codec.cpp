@@ -125,4 +125,10 @@ std::size_t Lossless::used_bytes(const Tensor& bytes, std::int64_t values, Strea
   return 4 * static_cast<std::size_t>(words);
 }
 
+void Lossless::refuse_damaged() const {
+  throw Error(ErrorCode::peer,
+              fmt::format("bytes that another rank encoded as {} are damaged", name()),
+              "look at the network between the ranks, and whether all run the same heddle");
+}
+
 }  // namespace heddle::codec

@@ -40,6 +40,8 @@ class Lossless final : public CodecOnDevices<Lossless> {
            4 * static_cast<std::size_t>(values);
   }
   std::size_t used_bytes(const Tensor& bytes, std::int64_t values, Stream& stream) const override;
+  /// Error(peer): bytes are not what it writes.
+  [[noreturn]] void refuse_damaged() const;
 };
 
 }  // namespace heddle::codec

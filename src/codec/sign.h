@@ -13,8 +13,10 @@ namespace heddle::codec {
 /// 1-bit Adam's authors, the root of the mean square, can do.
 class Sign final : public CodecOnDevices<Sign> {
  public:
-  /// Values whose magnitudes are added up by themselves; the sums are added in their order.
+  /// Values whose magnitudes are added up by themselves: value i to the sum i mod kLanes, and these
+  /// sums in pairs, half of their number apart. The sums of tiles then in the same way.
   static constexpr std::int64_t kTile = 4096;
+  static constexpr int kLanes = 16, kTileLanes = 256;
 
   std::string name() const override { return "sign"; }
   std::int64_t block() const override { return 0; }

@@ -13,10 +13,11 @@ namespace heddle::codec {
 /// A chunk is: two bf16 magnitudes, the small and the large one; the indices, ascending, without
 /// gaps between their bits; the values, four to a byte: 1 for the large magnitude, 2 for a minus.
 /// Both streams of bits begin with the lowest bit of a byte. The magnitudes are those of the two
-/// groups into which the kept values fall (Lloyd's algorithm, from their mean, kRounds rounds).
+/// groups into which the kept values fall (Lloyd's algorithm, from their mean, kRounds rounds);
+/// value i is added to sum i mod kLanes, and these in pairs, half of their number apart.
 class TopK final : public BlockCodec<TopK> {
  public:
-  static constexpr int kRounds = 4;
+  static constexpr int kRounds = 4, kLanes = 32;
   static constexpr std::int64_t kMostKept = 4096, kLargestChunk = 65536;
 
   TopK(std::int64_t kept, std::int64_t chunk) : kept_(kept), chunk_(chunk) {}

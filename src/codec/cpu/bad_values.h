@@ -7,8 +7,6 @@
 
 namespace heddle::codec::cpu {
 
-inline constexpr std::uint32_t kInfinityBits = 0x7f800000U;
-
 /// Notes the first of n values that is not finite; `first` is the index of the first value.
 inline void note_first_bad(const EncodeCall& call, std::int64_t first, const float* values,
                            std::int64_t n) {

@@ -5,24 +5,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "codec/cpu/block_scale.h"
 #include "codec/cpu/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::codec::cpu {
 namespace HWY_NAMESPACE {
-
-/// The nearest integer, ties to even, of magnitudes far below 2^22, kept within `most`.
-inline std::int32_t nearest_code(float value, std::int32_t most) {
-  constexpr float kShift = 0x1.8p23F;  // behind it the last bit of a float is worth 1
-  const std::int32_t code =
-      std::bit_cast<std::int32_t>(value + kShift) - std::bit_cast<std::int32_t>(kShift);
-  const std::int32_t capped = code < most ? code : most;
-  return capped > -most ? capped : -most;
-}
-
-// Division, not a product with the inverse: only so is a value below half a scale sure to become 0,
-// and what is lost of it a float (docs/design/033-codecs.md).
 
 void encode_int8_codes(const float* HWY_RESTRICT x, std::int64_t n, float scale,
                        std::int8_t* HWY_RESTRICT codes) {

@@ -11,26 +11,6 @@ HWY_BEFORE_NAMESPACE();
 namespace heddle::codec::cpu {
 namespace HWY_NAMESPACE {
 
-/// Sign and the level nearest to |value|: 0 for zero, c for 2^(c - 7).
-inline std::uint32_t e3m0_of(float value) {
-  constexpr std::int32_t kLowest = 127 - 7;  // exponent bits of half the smallest level
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
-  // One more in the exponent from above 1.5 times a power of two on.
-  const std::int32_t level = static_cast<std::int32_t>((magnitude + 0x3fffffU) >> 23) - kLowest;
-  const std::int32_t at_least_one = level > 1 ? level : 1;
-  const std::int32_t nearest =
-      static_cast<std::int32_t>(magnitude) > (kLowest << 23) ? at_least_one : 0;
-  const std::int32_t capped = nearest < 7 ? nearest : 7;
-  return static_cast<std::uint32_t>(capped) | ((bits >> 28) & 8U);
-}
-
-inline float from_e3m0(std::uint32_t code) {
-  const std::uint32_t level = code & 7U;
-  const std::uint32_t magnitude = level == 0 ? 0 : (level + 120U) << 23;
-  return std::bit_cast<float>(magnitude | ((code & 8U) << 28));
-}
-
 void encode_e3m0_codes(const float* HWY_RESTRICT x, std::int64_t n, float scale,
                        std::uint8_t* HWY_RESTRICT codes) {
   const std::int64_t half = (n + 1) / 2;

@@ -5,34 +5,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "codec/cpu/block_scale.h"
 #include "codec/cpu/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::codec::cpu {
 namespace HWY_NAMESPACE {
-
-/// e4m3 of a value, 448 at most: rounded to nearest even.
-inline std::uint8_t e4m3_of(float value) {
-  constexpr float kDenormalShift = 0x1p14F;  // behind it the last bit of a float is worth 2^-9
-  constexpr std::uint32_t kRebias = (127 - 7) << 3, kLargest = 0x7e;
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
-  const std::uint32_t normal = ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - kRebias;
-  const std::uint32_t denormal =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + kDenormalShift) -
-      std::bit_cast<std::uint32_t>(kDenormalShift);
-  const std::uint32_t code = magnitude < std::bit_cast<std::uint32_t>(0x1p-6F) ? denormal : normal;
-  return static_cast<std::uint8_t>((code < kLargest ? code : kLargest) | ((bits >> 24) & 0x80U));
-}
-
-inline float from_e4m3(std::uint8_t code) {
-  const std::uint32_t magnitude = code & 0x7fU;
-  const float normal = std::bit_cast<float>((magnitude << 20) + ((127U - 7U) << 23));
-  const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-9F;
-  const float value = magnitude < 8 ? denormal : normal;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | ((code & 0x80U) << 24));
-}
 
 void encode_e4m3_codes(const float* HWY_RESTRICT x, std::int64_t n, float scale,
                        std::uint8_t* HWY_RESTRICT codes) {

@@ -2,8 +2,6 @@
 
 #include <atomic>
 
-#include "base/error.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/cpu/lossless.cpp"
 #include <hwy/foreach_target.h>
@@ -255,22 +253,16 @@ void encode_lossless(const Lossless& codec, const EncodeCall& call, Stream& stre
   }
 }
 
-[[noreturn]] void refuse_damaged(const Lossless& codec) {
-  throw Error(ErrorCode::peer,
-              fmt::format("bytes that another rank encoded as {} are damaged", codec.name()),
-              "look at the network between the ranks, and whether all run the same heddle");
-}
-
 void decode_lossless(const Lossless& codec, const DecodeCall& call, Stream& stream) {
   constexpr std::int64_t kBlock = Lossless::kBlock;
   const std::int64_t blocks = codec.blocks(call.values);
   const std::size_t table = codec.table_bytes(call.values);
-  if (call.size_bytes < table) refuse_damaged(codec);
+  if (call.size_bytes < table) codec.refuse_damaged();
   const auto end_of = [&](std::int64_t block) {
     return block < 0 ? table : 4 * static_cast<std::size_t>(load<std::uint32_t>(call.bytes, block));
   };
   for (std::int64_t at = 0; at < blocks; ++at) {
-    if (end_of(at) < end_of(at - 1) || end_of(at) > call.size_bytes) refuse_damaged(codec);
+    if (end_of(at) < end_of(at - 1) || end_of(at) > call.size_bytes) codec.refuse_damaged();
   }
   std::atomic<bool> is_damaged = false;
   ops::cpu::parallel_for(
@@ -290,7 +282,7 @@ void decode_lossless(const Lossless& codec, const DecodeCall& call, Stream& stre
           }
         }
       });
-  if (is_damaged) refuse_damaged(codec);
+  if (is_damaged) codec.refuse_damaged();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -15,7 +15,7 @@ namespace HWY_NAMESPACE {
 
 /// In an order that is the same on every target.
 double sum_of_magnitudes(const float* HWY_RESTRICT x, std::int64_t n) {
-  constexpr int kLanes = 16;
+  constexpr int kLanes = Sign::kLanes;
   alignas(64) double sums[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -24,10 +24,7 @@ double sum_of_magnitudes(const float* HWY_RESTRICT x, std::int64_t n) {
     }
   }
   for (int lane = 0; i < n; ++i, ++lane) sums[lane] += static_cast<double>(std::fabs(x[i]));
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
-  }
-  return sums[0];
+  return sum_in_pairs<kLanes>(sums);
 }
 
 // Bits are stored and loaded by the mask of a vector where that fills bytes, 64 at a time because
@@ -149,9 +146,12 @@ void encode_sign(const Sign& codec, const EncodeCall& call, Stream& stream) {
     return;
   }
   const auto* const sums = reinterpret_cast<const double*>(call.workspace);
-  double total = 0;
-  for (std::int64_t at = 0; at * Sign::kTile < call.values; ++at) total += sums[at];
-  const auto scale = static_cast<float>(total / static_cast<double>(call.values));
+  double lanes[Sign::kTileLanes] = {};
+  for (std::int64_t at = 0; at * Sign::kTile < call.values; ++at) {
+    lanes[at % Sign::kTileLanes] += sums[at];
+  }
+  const auto scale =
+      static_cast<float>(sum_in_pairs<Sign::kTileLanes>(lanes) / static_cast<double>(call.values));
   std::byte* to = call.bytes;
   for (std::int64_t first = 0; first < call.values; first += call.piece, to += call.piece_bytes) {
     store(scale, to);

@@ -17,9 +17,9 @@
 #include <cstring>
 
 #include "codec/cpu/bad_values.h"
-#include "codec/cpu/bf16_bits.h"
 #include "codec/cpu/bytes.h"
 #include "codec/cpu/dispatch.h"
+#include "codec/value_codes.h"
 #include "ops/cpu/rows.h"
 #include "ops/cpu/scratch.h"
 
@@ -50,6 +50,15 @@ inline void difference_of(const float* HWY_RESTRICT x, const float* HWY_RESTRICT
 }
 inline void add_to(const float* HWY_RESTRICT x, float* HWY_RESTRICT y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];
+}
+
+/// Of numbers added in pairs, half of their number apart.
+template <int kCount>
+inline double sum_in_pairs(double* sums) {
+  for (int width = kCount / 2; width > 0; width /= 2) {
+    for (int lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
+  }
+  return sums[0];
 }
 
 /// Values of a tile: a few thousand, in whole blocks.

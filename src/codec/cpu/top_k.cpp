@@ -13,10 +13,6 @@ HWY_BEFORE_NAMESPACE();
 namespace heddle::codec::cpu {
 namespace HWY_NAMESPACE {
 
-std::int32_t magnitude_bits(float value) {
-  return static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
-}
-
 std::int64_t count_at_least(const float* HWY_RESTRICT x, std::int64_t n, std::int32_t least) {
   std::int32_t count = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -44,19 +40,26 @@ struct Levels {
   float middle() const { return 0.5F * low + 0.5F * high; }
 };
 
+/// Of the magnitudes above `least`, in the order that TopK tells; and how many these are.
+double sum_above(const float* x, const std::uint16_t* indices, std::int64_t kept, double least,
+                 std::int64_t& count) {
+  double sums[TopK::kLanes] = {};
+  count = 0;
+  for (std::int64_t i = 0; i < kept; ++i) {
+    const double magnitude = std::fabs(static_cast<double>(x[indices[i]]));
+    if (magnitude <= least) continue;
+    sums[i % TopK::kLanes] += magnitude;
+    ++count;
+  }
+  return sum_in_pairs<TopK::kLanes>(sums);
+}
+
 Levels levels_of(const float* x, const std::uint16_t* indices, std::int64_t kept) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < kept; ++i) sum += std::fabs(static_cast<double>(x[indices[i]]));
+  std::int64_t highs = 0;
+  const double sum = sum_above(x, indices, kept, -1.0, highs);
   double low = sum / static_cast<double>(kept), high = low, middle = low;
   for (int round = 0; round < TopK::kRounds; ++round) {
-    double high_sum = 0;
-    std::int64_t highs = 0;
-    for (std::int64_t i = 0; i < kept; ++i) {
-      const double magnitude = std::fabs(static_cast<double>(x[indices[i]]));
-      if (magnitude <= middle) continue;
-      high_sum += magnitude;
-      ++highs;
-    }
+    const double high_sum = sum_above(x, indices, kept, middle, highs);
     if (highs > 0) high = high_sum / static_cast<double>(highs);
     if (highs < kept) low = (sum - high_sum) / static_cast<double>(kept - highs);
     middle = 0.5 * (low + high);
@@ -70,7 +73,7 @@ void choose(const float* x, std::int64_t n, std::int64_t kept, std::uint16_t* in
   const std::int32_t threshold = threshold_of(x, n, kept);
   std::int64_t at_threshold = kept - count_at_least(x, n, threshold + 1), found = 0;
   for (std::int64_t i = 0; i < n && found < kept; ++i) {
-    const std::int32_t magnitude = magnitude_bits(x[i]);
+    const auto magnitude = static_cast<std::int32_t>(magnitude_bits(x[i]));
     if (magnitude < threshold) continue;
     if (magnitude == threshold && at_threshold-- <= 0) continue;
     indices[found++] = static_cast<std::uint16_t>(i);

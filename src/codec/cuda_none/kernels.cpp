@@ -1,4 +1,4 @@
-// No codec has a CUDA version yet: those that get one move from here to cuda/.
+// Stands in for cuda/ where heddle is built without CUDA.
 #include "base/error.h"
 #include "codec/bf16.h"
 #include "codec/block_int.h"
@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void refuse(const Codec& codec) {
   throw Error(ErrorCode::resources,
-              fmt::format("codec {} does not run on CUDA devices in this heddle", codec.name()),
+              fmt::format("codec {} cannot run on CUDA devices: this heddle was built without CUDA", codec.name()),
               "use run.device = \"cpu\", or send without codec");
 }
 

@@ -91,6 +91,48 @@ __global__ void __launch_bounds__(kPrepareThreads)
   if (blockIdx.x == 0 && b == 0 && thread == 0) *to.next_job = 0;
 }
 
+/// A thread's share of the sums of 64 queries and 64 columns: as a product has them.
+__device__ __forceinline__ void load_sums(const float4* from, float (&sums)[32]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float4 four = from[kFinishThreads * i + threadIdx.x];
+    sums[4 * i] = four.x;
+    sums[4 * i + 1] = four.y;
+    sums[4 * i + 2] = four.z;
+    sums[4 * i + 3] = four.w;
+  }
+}
+
+/// Adds to dq, which a product's order would touch in pieces of 64 bytes: rows are made in shared
+/// memory first.
+template <int kWidth>
+__device__ __forceinline__ void add_rows(const float4* from, float scale, float* dq,
+                                         std::int64_t stride, int rows) {
+  constexpr int kLanes = kWidth / 4;  // of a row
+  __shared__ float tile[kQueryTile][kWidth + 8];
+#pragma unroll
+  for (int column = 0; column < kWidth; column += 64, from += 8 * kFinishThreads) {
+    float sums[32];
+    load_sums(from, sums);
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+      *reinterpret_cast<float2*>(&tile[hopper::row_of(i)][column + hopper::column_of(i)]) = {
+          scale * sums[i], scale * sums[i + 1]};
+    }
+  }
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll 8
+  for (int i = 0; i < kQueryTile; i += kFinishThreads / kLanes) {
+    const int row = i + static_cast<int>(threadIdx.x) / kLanes;
+    if (row >= rows) break;
+    const float4 own = *reinterpret_cast<const float4*>(&tile[row][4 * lane]);
+    auto* const to = reinterpret_cast<float4*>(dq + row * stride + 4 * lane);
+    const float4 old = *to;
+    *to = {old.x + own.x, old.y + own.y, old.z + own.z, old.w + own.w};
+  }
+}
+
 /// dq from its sums; a block per 64 queries of a head.
 template <int kWidth, bool kIsBlock>
 __global__ void __launch_bounds__(kFinishThreads)
@@ -101,18 +143,15 @@ __global__ void __launch_bounds__(kFinishThreads)
   const std::int64_t head = static_cast<std::int64_t>(b) * heads + h;
   const auto* from =
       reinterpret_cast<const float4*>(dq_sums + (head * query_tiles + tile) * kQueryTile * kWidth);
+  if constexpr (kIsBlock) {
+    add_rows<kWidth>(from, scale, dq.at(b, first, h), dq.position, queries - first);
+  } else {
 #pragma unroll
-  for (int column = 0; column < kWidth; column += 64, from += 8 * kFinishThreads) {
-    float sums[32];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 four = from[kFinishThreads * i + threadIdx.x];
-      sums[4 * i] = four.x;
-      sums[4 * i + 1] = four.y;
-      sums[4 * i + 2] = four.z;
-      sums[4 * i + 3] = four.w;
+    for (int column = 0; column < kWidth; column += 64, from += 8 * kFinishThreads) {
+      float sums[32];
+      load_sums(from, sums);
+      hopper::put_sums(sums, scale, dq.at(b, first, h) + column, dq.position, queries - first);
     }
-    hopper::put_sums(sums, scale, dq.at(b, first, h) + column, dq.position, queries - first);
   }
 }
 
@@ -155,6 +194,14 @@ int heads_per_job(const Problem& p, std::int64_t tiles_of_heads, int processors)
   return most;
 }
 
+/// Enough to fill the card with blocks of which the longest start first; few enough for the sums of
+/// dq that are added to at a time to stay in the cache.
+template <int kWidth>
+int heads_at_a_time(int keys) {
+  constexpr int kUsual = kWidth == 128 ? 8 : 16, kUpTo = 1 << 16;
+  return keys <= kUpTo ? kUsual : std::max(1, kUsual / ((keys + kUpTo - 1) / kUpTo));
+}
+
 template <int kWidth, bool kIsBlock>
 hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch, int processors) {
   const auto queries = static_cast<int>(p.queries), keys = static_cast<int>(p.keys);
@@ -169,9 +216,7 @@ hopper::BackwardJobs jobs_of(const Problem& p, std::int64_t batch, int processor
           .query_tiles = (queries + kQueryTile - 1) / kQueryTile,
           .key_tiles = key_tiles,
           .set_count = static_cast<int>(batch) * p.heads / per_job,
-          // Enough to fill the card with blocks of which the longest start first; few enough for
-          // the sums of dq that are added to at a time to stay in the cache.
-          .chunk = kWidth == 128 ? 8 : 16};
+          .chunk = heads_at_a_time<kWidth>(keys)};
 }
 
 template <int kWidth, bool kIsBlock>

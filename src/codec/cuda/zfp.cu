@@ -1,0 +1,231 @@
+#include <numeric>
+
+#include "codec/cuda/tiles.h"
+#include "codec/zfp.h"
+#include "codec/zfp_block.h"
+
+namespace heddle::codec::cuda {
+namespace {
+
+constexpr int kZfpThreads = 256;  // a block of 4 x 4 of a usual tile each
+
+/// How an array is cut into ZFP's blocks.
+struct BlockRows {
+  std::int64_t columns, row_values, row_blocks;
+  int bits;   // of a block
+  int group;  // blocks that fill whole words of 64 bits: the work of one thread
+  bool truncates;
+};
+
+// Streams of bits in words of 32, from the lowest bit of a word on (zfp_block.h).
+
+class WordWriter {
+ public:
+  __device__ explicit WordWriter(std::byte* to) : to_(to) {}
+
+  __device__ void put(std::uint32_t value, int count) {
+    word_ |= std::uint64_t{value} << filled_;
+    filled_ += count;
+    if (filled_ >= 32) store();
+  }
+  __device__ void put_zeros(int count) {
+    for (filled_ += count; filled_ >= 32;) store();
+  }
+  /// Up to a whole word of 64 bits, of which `written` have been put since the start.
+  __device__ void end(int written) {
+    if (written % 64 != 0) put_zeros(64 - written % 64);
+  }
+
+ private:
+  __device__ void store() {
+    store_number(static_cast<std::uint32_t>(word_), to_);
+    to_ += 4;
+    word_ >>= 32;
+    filled_ -= 32;
+  }
+
+  std::byte* to_;
+  std::uint64_t word_ = 0;
+  int filled_ = 0;
+};
+
+/// Behind the last byte come zeros.
+class WordReader {
+ public:
+  __device__ WordReader(const std::byte* from, const std::byte* end) : from_(from), end_(end) {}
+
+  __device__ std::uint32_t peek(int count) {
+    if (filled_ < 32) fill();
+    return static_cast<std::uint32_t>(word_ & ((std::uint64_t{1} << count) - 1));
+  }
+  __device__ std::uint32_t get(int count) {
+    const std::uint32_t value = peek(count);
+    word_ >>= count;
+    filled_ -= count;
+    return value;
+  }
+  __device__ void skip(int count) {
+    for (; count > 31; count -= 31) get(31);
+    get(count);
+  }
+
+ private:
+  __device__ void fill() {
+    std::uint32_t next = 0;
+    if (from_ + 4 <= end_) next = load_number<std::uint32_t>(from_);
+    from_ += 4;
+    word_ |= std::uint64_t{next} << filled_;
+    filled_ += 32;
+  }
+
+  const std::byte *from_, *end_;
+  std::uint64_t word_ = 0;
+  int filled_ = 0;
+};
+
+/// Calls body(first value of the block's rows in the tile, values from there on, first column) for
+/// the blocks of a group, from block `first` of the tile on. Returns how many these are.
+template <class Body>
+__device__ int for_group(const BlockRows& rows, std::int64_t first, std::int64_t values,
+                         const Body& body) {
+  int count = 0;
+  for (; count < rows.group; ++count) {
+    const std::int64_t block = first + count, row = block / rows.row_blocks;
+    const std::int64_t at = row * rows.row_values;
+    if (at >= values) break;
+    body(at, min(rows.row_values, values - at), 4 * (block - row * rows.row_blocks));
+  }
+  return count;
+}
+
+template <int kDims>
+__device__ void load_block(const BlockRows& rows, const EncodeCall& call, std::int64_t first,
+                           std::int64_t n, std::int64_t column, float* block) {
+  const bool is_whole = kDims == 1 ? n >= 4 : rows.columns == 4 && n >= 16;
+  if (is_whole) {
+#pragma unroll
+    for (int i = 0; i < zfp::kSize<kDims>; i += 4) {
+      const Four four = load_sum(call.x, call.residual, first + i, 4);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) block[i + j] = four.of[j];
+    }
+    return;
+  }
+  const auto value = [&](std::int64_t i) {
+    const float x = call.x[first + i];
+    return call.residual == nullptr ? x : x + call.residual[first + i];
+  };
+  if constexpr (kDims == 1) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) block[i] = i < n ? value(i) : 0.0F;
+    zfp::continue_line(block, static_cast<int>(n), 1);
+  } else {
+    zfp::gather_block(rows.columns, n, column, value, block);
+  }
+}
+
+/// Calls put(i, value) for the values that are there, counted from the block's rows on.
+template <int kDims, class Put>
+__device__ void put_block(const BlockRows& rows, std::int64_t n, std::int64_t column,
+                          const float* block, const Put& put) {
+  if constexpr (kDims == 1) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < n) put(i, block[i]);
+    }
+  } else {
+    zfp::scatter_block(rows.columns, n, column, block, put);
+  }
+}
+
+template <int kDims>
+__global__ void __launch_bounds__(kZfpThreads)
+    encode_zfp(EncodeCall call, TileSizes sizes, BlockRows rows) {
+  const Tile tile(sizes);
+  if (tile.values <= 0) return;
+  const std::int64_t blocks =
+      (tile.values + rows.row_values - 1) / rows.row_values * rows.row_blocks;
+  std::byte* const to = call.bytes + tile.byte;
+  if (has_bad(call, tile)) {
+    return clear_bytes(to, static_cast<std::size_t>((blocks * rows.bits + 63) / 64 * 8));
+  }
+  for (std::int64_t at = static_cast<std::int64_t>(threadIdx.x) * rows.group; at < blocks;
+       at += static_cast<std::int64_t>(kZfpThreads) * rows.group) {
+    std::byte* const group_at = to + at * rows.bits / 8;
+    WordWriter out(group_at);
+    const int count = for_group(
+        rows, at, tile.values, [&](std::int64_t first, std::int64_t n, std::int64_t column) {
+          float block[zfp::kSize<kDims>];
+          load_block<kDims>(rows, call, tile.first + first, n, column, block);
+          zfp::encode_block<kDims>(block, rows.bits, out);
+        });
+    out.end(count * rows.bits);
+    if (call.residual == nullptr) continue;
+    WordReader in(group_at, group_at + (count * rows.bits + 63) / 64 * 8);
+    for_group(rows, at, tile.values, [&](std::int64_t first, std::int64_t n, std::int64_t column) {
+      float block[zfp::kSize<kDims>];
+      zfp::decode_block<kDims>(in, rows.bits, rows.truncates, block);
+      put_block<kDims>(rows, n, column, block, [&](std::int64_t i, float decoded) {
+        const std::int64_t own = tile.first + first + i;
+        call.residual[own] = call.x[own] + call.residual[own] - decoded;
+      });
+    });
+  }
+}
+
+template <int kDims>
+__global__ void __launch_bounds__(kZfpThreads)
+    decode_zfp(DecodeCall call, TileSizes sizes, BlockRows rows) {
+  const Tile tile(sizes);
+  const std::int64_t blocks =
+      (tile.values + rows.row_values - 1) / rows.row_values * rows.row_blocks;
+  const std::byte* const from = call.bytes + tile.byte;
+  for (std::int64_t at = static_cast<std::int64_t>(threadIdx.x) * rows.group; at < blocks;
+       at += static_cast<std::int64_t>(kZfpThreads) * rows.group) {
+    WordReader in(from + at * rows.bits / 8, call.bytes + call.size_bytes);
+    for_group(rows, at, tile.values, [&](std::int64_t first, std::int64_t n, std::int64_t column) {
+      float block[zfp::kSize<kDims>];
+      zfp::decode_block<kDims>(in, rows.bits, rows.truncates, block);
+      float* const y = call.y + tile.first + first;
+      if (kDims == 2 && rows.columns == 4 && n >= 16) {
+#pragma unroll
+        for (int i = 0; i < zfp::kSize<kDims>; i += 4) {
+          put({block[i], block[i + 1], block[i + 2], block[i + 3]}, y + i, 4, call.adds);
+        }
+        return;
+      }
+      put_block<kDims>(rows, n, column, block, [&](std::int64_t i, float decoded) {
+        y[i] = call.adds ? y[i] + decoded : decoded;
+      });
+    });
+  }
+}
+
+BlockRows block_rows(const Zfp& codec) {
+  return {.columns = codec.columns(),
+          .row_values = codec.row_values(),
+          .row_blocks = codec.row_blocks(),
+          .bits = codec.block_bits(),
+          .group = 64 / std::gcd(codec.block_bits(), 64),
+          .truncates = codec.truncates()};
+}
+
+}  // namespace
+
+void encode(const Zfp& codec, const EncodeCall& call, Stream& stream) {
+  const TileSizes sizes = tile_sizes(codec, call);
+  const auto kernel = codec.is_line() ? encode_zfp<1> : encode_zfp<2>;
+  kernel<<<blocks_of(sizes), kZfpThreads, 0, launch_stream(stream)>>>(call, sizes,
+                                                                      block_rows(codec));
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+void decode(const Zfp& codec, const DecodeCall& call, Stream& stream) {
+  const TileSizes sizes = tile_sizes(codec, call);
+  const auto kernel = codec.is_line() ? decode_zfp<1> : decode_zfp<2>;
+  kernel<<<blocks_of(sizes), kZfpThreads, 0, launch_stream(stream)>>>(call, sizes,
+                                                                      block_rows(codec));
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+}  // namespace heddle::codec::cuda
