@@ -14,7 +14,8 @@ namespace {
 
 [[noreturn]] void refuse(const Codec& codec) {
   throw Error(ErrorCode::resources,
-              fmt::format("codec {} cannot run on CUDA devices: this heddle was built without CUDA", codec.name()),
+              fmt::format("codec {} cannot run on CUDA devices: this heddle was built without CUDA",
+                          codec.name()),
               "use run.device = \"cpu\", or send without codec");
 }
 
