@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "codec/codec.h"
 #include "comm/world.h"
 
 namespace heddle {
@@ -33,6 +34,13 @@ using CommBound = std::function<void(CommOp op, const Tensor& whole, const Tenso
 /// rank calls it; results mean rank 0's.
 std::vector<CommBenchResult> bench_comm(World& world, const CommBound& bound,
                                         const CommBenchOptions& options);
+
+/// Times sums over all ranks of which only the codec's bytes travel (CompressedSum), beside
+/// all_reduce of the same float32 tensors, which is the bound: a fraction of 2 is twice as fast.
+/// On a GPU where `device` is one, with a world that moves tensors there.
+std::vector<CommBenchResult> bench_compressed_sum(World& world, Device device,
+                                                  const codec::Codec& codec,
+                                                  const CommBenchOptions& options);
 
 /// Every rank copies as many bytes as the whole tensor has.
 CommBound copy_bound(Memory& memory);

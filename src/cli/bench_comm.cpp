@@ -7,10 +7,12 @@
 #include "base/json_value.h"
 #include "base/strings.h"
 #include "bench/comm_bench.h"
+#include "cli/compute_choice.h"
 #include "cli/launcher.h"
 #include "cli/ranks.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "codec/registry.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 
@@ -21,10 +23,12 @@ struct BenchCommOptions {
   CommBenchOptions bench;
   int ranks = 0;
   bool json = false;
+  std::string codec;  ///< empty: collectives as they are
+  std::string device = "cpu";
 };
 
 struct CommBenchReport {
-  const char* backend;
+  std::string backend;
   const char* bound;
   int ranks;
   std::vector<CommBenchResult> results;
@@ -111,7 +115,33 @@ void run_over_tcp(const BenchCommOptions& options, int ranks) {
   });
 }
 
+void run_with_codec(const BenchCommOptions& options) {
+  std::unique_ptr<const codec::Codec> codec;
+  ComputeChoice choice;
+  int ranks = 0;
+  prepare_on_ranks([&] {
+    codec = codec::make_codec(options.codec);
+    if (codec->is_lossless()) {
+      throw Error(ErrorCode::usage, "sums by a lossless codec have no size that is known before",
+                  "give one that loses something, as int8");
+    }
+    choice = compute_choice(options.device, "f32");
+    ranks = several_ranks(options.ranks);
+  });
+  run_on_devices(choice.device.kind, ranks, [&](World& world, Device device) {
+    const auto results = bench_compressed_sum(world, device, *codec, options.bench);
+    if (world.rank() != 0) return;
+    print(options, {fmt::format("{} on {}", codec->name(), options.device), "all_reduce of float32",
+                    world.size(), results});
+  });
+}
+
 void run(const BenchCommOptions& options) {
+  if (!options.codec.empty()) return run_with_codec(options);
+  if (options.device != "cpu") {
+    throw Error(ErrorCode::usage, "--device is for --codec; collectives are timed on CPUs",
+                "leave it out, or give a codec");
+  }
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1 && !launcher.joins_by_mpi) return run_threads(options);
   if (options.ranks != 0 && options.ranks != launcher.size) {
@@ -134,6 +164,12 @@ void add_bench_comm(Verb bench) {
   verb.add_option("--seconds", options->bench.seconds, "shortest time spent on one size")
       .range(0.0, 3600.0)
       .show_default();
+  verb.add_option("--smallest", options->bench.smallest_bytes, "bytes of the first tensor")
+      .positive()
+      .show_default();
+  verb.add_option("--codec", options->codec,
+                  "instead: sums of which only this codec's bytes travel, beside all_reduce");
+  verb.add_option("--device", options->device, "cpu or cuda, for --codec").show_default();
   verb.add_flag("--json", options->json, "print one JSON object");
   verb.callback([options] { run(*options); });
 }
