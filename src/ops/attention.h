@@ -16,6 +16,13 @@ struct AttentionMask {
                         ///< Non-decreasing in s.
   std::int64_t key_offset = 0;  ///< position of the first key
   std::int64_t step = 1;        ///< between tokens; the number of ranks where tokens are dealt out
+
+  /// The index of the last key that the first query sees, below 0 where it sees none; query s sees
+  /// s more.
+  std::int64_t last_key() const {
+    const std::int64_t ahead = query_offset - key_offset;
+    return ahead / step - (ahead % step < 0 ? 1 : 0);
+  }
 };
 
 /// What attention_backward of bf16 on a GPU takes of its memory beside tensors when sums must have

@@ -3,12 +3,6 @@
 #include "base/check.h"
 
 namespace heddle::ops::cpu {
-namespace {
-
-/// a / b rounded down.
-std::int64_t floor_of(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-
-}  // namespace
 
 AttentionProblem::AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK,
                                    const AttentionMask& mask, double scale)
@@ -18,7 +12,7 @@ AttentionProblem::AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK,
       heads(q_BSHK.size(2)),
       groups(k_BTGK.size(2)),
       width(q_BSHK.size(3)),
-      query_offset(floor_of(mask.query_offset - mask.key_offset, mask.step)),
+      query_offset(mask.last_key()),
       scale(scale),
       key_offset_(mask.key_offset),
       step_(mask.step) {

@@ -15,8 +15,6 @@ namespace {
 // Hopper's attention and cuDNN's where they apply, then that on tensor cores, else the plain one.
 // cuDNN does not know blocks.
 
-std::int64_t floor_of(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-
 Problem problem_of(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMask& mask,
                    double scale) {
   const std::int64_t queries = q_BSHK.size(1), keys = k_BTGK.size(1);
@@ -24,7 +22,7 @@ Problem problem_of(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMa
   HEDDLE_CHECK(std::max({mask.key_offset, mask.step, queries, keys}) < kMost / 2,
                "attention of {} queries and {} keys from {} in steps of {}", queries, keys,
                mask.key_offset, mask.step);
-  const std::int64_t ahead = floor_of(mask.query_offset - mask.key_offset, mask.step);
+  const std::int64_t ahead = mask.last_key();
   Problem problem{.heads = static_cast<int>(q_BSHK.size(2)),
                   .groups = static_cast<int>(k_BTGK.size(2)),
                   .width = static_cast<int>(q_BSHK.size(3)),

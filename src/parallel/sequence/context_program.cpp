@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/attention.h"
 #include "parallel/sequence/merge_calls.h"
 #include "parallel/sequence/piece_parts.h"
 
@@ -11,8 +12,6 @@ namespace {
 
 using Own = ContextProgram::Own;
 using Held = ContextProgram::Held;
-
-std::int64_t floor_of(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
 bool contains(HeadRange all, HeadRange some) {
   return some.first >= all.first && some.first + some.count <= all.first + all.count;
@@ -251,9 +250,11 @@ class ProgramBuilder {
     if (!is_forward_) {
       call.key_results = results_of(PieceKind::key_grads, tile.keys, key_heads, call.keys);
     }
-    call.ahead = tile.is_causal
-                     ? floor_of(tile.queries.first - tile.keys.first, tile.queries.stride)
-                     : tile.keys.count;  // behind all of them
+    call.ahead = tile.is_causal ? ops::AttentionMask{.query_offset = tile.queries.first,
+                                                     .key_offset = tile.keys.first,
+                                                     .step = tile.queries.stride}
+                                      .last_key()
+                                : tile.keys.count;  // behind all of them
     program_.rounds.back().tiles.push_back(call);
   }
 
