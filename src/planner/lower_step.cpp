@@ -201,12 +201,15 @@ class StepLowering {
         wait_unless_done(now_.gradients[bucket].front());
         return now_.gradients[bucket].pop_front();
       case StepOp::Kind::rest:
+      case StepOp::Kind::local:
         return calls().of(op, [this](const StepCall& call) { sum_over_tp(call); });
       case StepOp::Kind::tie:
+      case StepOp::Kind::local_tie:
         if (here().units.tie == RankUnits::Tie::ends) sum_ends(op);
         return;
       case StepOp::Kind::sum: return sum(op);
-      case StepOp::Kind::update: return work(here().optimizer_seconds);
+      case StepOp::Kind::vectors: return exchange(op);
+      case StepOp::Kind::update: exchange(op); return work(here().optimizer_seconds);
       case StepOp::Kind::receive: return receive(*op.action);
       case StepOp::Kind::send: return send(*op.action);
       case StepOp::Kind::begin: return begin_exchange(op);
@@ -243,6 +246,12 @@ class StepLowering {
 
   void wait_unless_done(std::uint32_t transfer) {
     if (transfer != kNone) wait(transfer);
+  }
+
+  /// One call after the other, over dp and cp.
+  void exchange(const StepOp& op) {
+    calls().of(op,
+               [&](const StepCall& call) { wait_unless_done(begin_on_dp(call.op, call.bytes)); });
   }
 
   void sum_over_tp(const StepCall& call) {

@@ -26,10 +26,26 @@ void configure_ranks(const Json& recipe, RecipeRun& run) {
   parallel.dp = ranks;
 }
 
+void configure_onebit(const Json& recipe, RecipeRun& run) {
+  configure_ranks(recipe, run);
+  if (run.config.parallel.cp > 1) {
+    fail(ErrorCode::usage,
+         "parallel.cp = {} makes further ranks that compress what they send, and the recipe has "
+         "only its own; leave it out",
+         run.config.parallel.cp);
+  }
+  config::OptimConfig& optim = run.config.optim;
+  optim.name = planner::Updates::onebit_adam;
+  optim.freeze_step = static_cast<std::int64_t>(recipe_number(recipe, "freeze_step"));
+  optim.freeze_mask = false;  // rows without a gradient are moved by the sign of their momentum
+  run.weights_limit = 5e-3;
+}
+
 RecipeShare share_of_rank(const Mesh& mesh) { return {.part = mesh.coord(Axis::dp)}; }
 
 constexpr std::array kKinds = {
     RecipeKind{"adamw", "ranks", configure_ranks, share_of_rank},
+    RecipeKind{"onebit-adam", "ranks", configure_onebit, share_of_rank},
 };
 
 }  // namespace
