@@ -65,6 +65,7 @@ void TrainStep::end() {
   const Tensor sums = to_host(std::exchange(numbers_, {})[StepPolicy::kTotals], stream_);
   if (stream_.is_dry()) return;
   model_.mesh().check();
+  result_.is_warming_up = policy_.reduces;
   const auto values = sums.host<double>();
   result_.loss = values[1] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
   result_.grad_norm = std::sqrt(values[0] * squares_factor());

@@ -20,7 +20,8 @@ struct StepResult {
   /// of the mean square of their norms.
   double grad_norm = 0.0;
   std::int64_t targets = 0;
-  bool is_finite = true;  ///< false: the weights were left as they were
+  bool is_finite = true;      ///< false: the weights were left as they were
+  bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
 };
 
 /// Runs optimizer steps: executes the step's schedule over this rank's micro-batches, clips,

@@ -32,6 +32,7 @@ class StepLowering {
         policy_(options.policy),
         message_bytes_(static_cast<double>(units_.sizes.message)) {
     policy_.reduces_at_end = !job.stack.overlaps_gathers;
+    policy_.reduces = !job.stack.sends_signs();
     if (job.stack.splits_messages && plan.tp > 1 && !block.sequence) {
       // Every rank of tp sends its share, and what has arrived is gathered.
       message_bytes_ /= plan.tp;

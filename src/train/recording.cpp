@@ -81,7 +81,7 @@ void Recording::end_step(const RunState& state, const Step& step) {
   if (trace_) trace_->end_step();
   newest_step_ = state.step;
   add_traffic(counted_, session_.mesh.traffic(), before_);
-  add_traffic(expected_, setup_.step_plan.traffic, {});
+  add_traffic(expected_, expected_traffic(step.result), {});
   const MemoryStats stats = session_.memory.stats();
   if (stats.peak > largest_step_.peak) largest_step_ = stats;
   step_seconds_.push_back(step.seconds);
@@ -103,6 +103,12 @@ void Recording::end_step(const RunState& state, const Step& step) {
                                       : stats.reserved,
                   .memory_limit_bytes = 0,
                   .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step)});
+}
+
+const MeshTraffic& Recording::expected_traffic(const StepResult& result) {
+  const StepPlan& plan = setup_.step_plan;
+  if (result.is_warming_up) return plan.traffic;
+  return std::exchange(was_warming_up_, false) ? plan.later->first : plan.later->traffic;
 }
 
 void Recording::update_skipped(std::int64_t step, const std::string& reason) {
