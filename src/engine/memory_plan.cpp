@@ -32,16 +32,6 @@ struct DryStep {
   BytesByTag largest{};  ///< each tag's own maximum
 };
 
-MeshTraffic difference(MeshTraffic after, MeshTraffic before) {
-  after.with(before, [](const char*, CommCounts& a, const CommCounts& b) {
-    for (std::size_t op = 0; op < kCommOps; ++op) {
-      a.by_op[op].calls -= b.by_op[op].calls;
-      a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
-    }
-  });
-  return after;
-}
-
 DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan, int rank,
              const BatchShape& batch, const StepPlace& place) {
   Memory memory(Memory::Mode::dry, place.device), host = memory.for_host();
@@ -73,7 +63,7 @@ DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelP
   if (place.is_behind_warm_up) {
     result.later = {.first = result.traffic, .traffic = {}};
     step.run(batches, {}, 1.0);
-    result.later->traffic = difference(mesh.traffic(), result.traffic);
+    result.later->traffic = mesh.traffic() - result.traffic;
   }
   const MemoryStats stats = memory.stats();
   result.memory = {stats.at_peak, stats.peak, stats.reserved, kept};

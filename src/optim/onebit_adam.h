@@ -12,7 +12,7 @@ namespace heddle {
 /// 1-bit Adam (Tang et al. 2021): AdamW until its second moment is frozen. From then on gradients
 /// of matrices stay with the ranks that made them. Each adds its own to the common momentum, and
 /// what travels is the sign of that with a scale for each tensor, there and back, with the errors
-/// of both encodings kept (docs/design/036-onebit-adam.md). Vectors (norms, biases) go on as with
+/// of both encodings kept (docs/design/039-onebit-adam.md). Vectors (norms, biases) go on as with
 /// AdamW. With ZeRO 0 and 1.
 ///
 /// What ranks add up is x_r = beta1 / N m + (1 - beta1) clip g_r, with N ranks and g_r the part of

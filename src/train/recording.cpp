@@ -13,20 +13,8 @@
 namespace heddle {
 namespace {
 
-/// sum += after - before.
-void add_traffic(MeshTraffic& sum, MeshTraffic after, MeshTraffic before) {
-  after.with(before, [](const char*, CommCounts& a, const CommCounts& b) {
-    for (std::size_t op = 0; op < kCommOps; ++op) {
-      a.by_op[op].calls -= b.by_op[op].calls;
-      a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
-    }
-  });
-  sum.with(after, [](const char*, CommCounts& a, const CommCounts& b) {
-    for (std::size_t op = 0; op < kCommOps; ++op) {
-      a.by_op[op].calls += b.by_op[op].calls;
-      a.by_op[op].payload_bytes += b.by_op[op].payload_bytes;
-    }
-  });
+void add_traffic(MeshTraffic& sum, MeshTraffic more) {
+  sum.with(more, [](const char*, CommCounts& a, const CommCounts& b) { a += b; });
 }
 
 }  // namespace
@@ -80,8 +68,8 @@ void Recording::end_step(const RunState& state, const Step& step) {
   attention_record_.end_step();
   if (trace_) trace_->end_step();
   newest_step_ = state.step;
-  add_traffic(counted_, session_.mesh.traffic(), before_);
-  add_traffic(expected_, expected_traffic(step.result), {});
+  add_traffic(counted_, session_.mesh.traffic() - before_);
+  add_traffic(expected_, expected_traffic(step.result));
   const MemoryStats stats = session_.memory.stats();
   if (stats.peak > largest_step_.peak) largest_step_ = stats;
   step_seconds_.push_back(step.seconds);

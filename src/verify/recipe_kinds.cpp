@@ -28,11 +28,13 @@ void configure_ranks(const Json& recipe, RecipeRun& run) {
 
 void configure_onebit(const Json& recipe, RecipeRun& run) {
   configure_ranks(recipe, run);
-  if (run.config.parallel.cp > 1) {
-    fail(ErrorCode::usage,
-         "parallel.cp = {} makes further ranks that compress what they send, and the recipe has "
-         "only its own; leave it out",
-         run.config.parallel.cp);
+  const ParallelRequest& parallel = run.config.parallel;
+  if (parallel.cp > 1 || parallel.tp > 1) {
+    fail(ErrorCode::usage, "parallel.{} is not in the recipe: {}; divide its ranks over pp",
+         parallel.cp > 1 ? "cp" : "tp",
+         parallel.cp > 1
+             ? "each rank of cp compresses what it sends, and the recipe has only its own"
+             : "each rank of tp has a scale for its slice, and the recipe one for a tensor");
   }
   config::OptimConfig& optim = run.config.optim;
   optim.name = planner::Updates::onebit_adam;

@@ -86,7 +86,7 @@ TEST(Recipe, WithAnotherRateIsNotTheReference) {
 
 TEST(Recipe, SaysWhatItDoesNotUnderstand) {
   expect_error(PlainRecipe(R"({"kind": "telepathy", "ranks": 2, "lr": 0.001})").folder(), 2, {},
-               "kind \"telepathy\" is not one of \"adamw\"");
+               "kind \"telepathy\" is not one of \"adamw\", \"onebit-adam\"");
   expect_error(PlainRecipe(R"({"ranks": 2, "lr": 0.001})").folder(), 2, {}, "has no \"kind\"");
   expect_error(PlainRecipe(R"({"kind": "adamw", "ranks": 2})").folder(), 2, {}, "\"lr\"");
   expect_error(PlainRecipe(R"({"kind": "adamw", "ranks": 3, "lr": 0.001})").folder(), 3, {},
@@ -95,6 +95,35 @@ TEST(Recipe, SaysWhatItDoesNotUnderstand) {
                "parallel.dp = 1 is not the 2 ranks of the recipe");
   expect_error(PlainRecipe(R"({"kind": "adamw", "ranks": 2, "lr": 0.001})").folder(), 3, {},
                "but 3 are started");
+}
+
+const ParallelRequest kInsideARank[] = {{.zero = 0},
+                                        {.zero = 1},
+                                        {.pp = 2, .zero = 0},
+                                        {.pp = 2, .zero = 1, .schedule = Pipeline::zb_v}};
+
+TEST(Recipe, OfOnebitAdamHoldsOnThreeRanksThatDivideNoTensor) {
+  for (const ParallelRequest& mesh : kInsideARank) {
+    const auto report = verify(reference_folder() / "recipes" / "onebit-adam", 3 * mesh.pp, mesh);
+    EXPECT_TRUE(report.ok()) << to_json(report).dump(1);
+    EXPECT_LT(report.trained_rel, 1e-5) << "no sign is another one";
+  }
+}
+
+TEST(Recipe, OfTheSharedFixturesHold) {
+  const fs::path folder = shared_folder() / "fixtures" / "recipes" / "onebit-adam";
+  if (!fs::exists(folder)) GTEST_SKIP() << "no fixture at " << folder;
+  for (const ParallelRequest& mesh : kInsideARank) {
+    const auto report = verify(folder, 2 * mesh.pp, mesh);
+    EXPECT_TRUE(report.ok()) << to_json(report).dump(1);
+  }
+}
+
+TEST(Recipe, OfOnebitAdamRefusesMeshesThatCompressOtherwise) {
+  const fs::path folder = reference_folder() / "recipes" / "onebit-adam";
+  expect_error(folder, 6, {.tp = 2}, "parallel.tp is not in the recipe");
+  expect_error(folder, 6, {.cp = 2}, "parallel.cp is not in the recipe");
+  expect_error(folder, 3, {.zero = 2}, "parallel.zero = 2 divides them");
 }
 
 }  // namespace
