@@ -282,8 +282,12 @@ std::vector<Key> optim_keys() {
        .scope = Scope::run,
        .help = "the optimizer",
        .explanation = "sgd is torch.optim.SGD; muon is torch.optim.Muon for the matrices of the "
-                      "blocks and AdamW for embeddings, head, norms and biases. Each keeps other "
-                      "states: a checkpoint of one is continued by another only without them.",
+                      "blocks and AdamW for embeddings, head, norms and biases. onebit-adam is "
+                      "AdamW that freezes its second moment (optim.freeze_step); from then on "
+                      "data-parallel ranks exchange one bit for each value of a matrix, there and "
+                      "back, instead of gradients: for slow links, with parallel.zero = 0 (with 1, "
+                      "updated weights still travel whole). Each keeps other states: a checkpoint "
+                      "of one is continued by another only without them.",
        .foreign = {"optimizer", "optim"}},
       {.name = "lr",
        .field = field(s, &OptimConfig::lr),
@@ -414,6 +418,36 @@ std::vector<Key> optim_keys() {
        .maximum = 99,
        .help = "muon: steps of the iteration that makes a matrix nearly orthogonal",
        .foreign = {"ns_steps", "muon_num_ns_steps"}},
+      {.name = "freeze_step",
+       .field = field(s, &OptimConfig::freeze_step),
+       .scope = Scope::run,
+       .unit = "steps",
+       .minimum = 1,
+       .maximum = kMaxCount,
+       .help = "onebit-adam: the last step before the second moment is frozen",
+       .explanation =
+           "Until then it is AdamW, with all its traffic. 15 to 25 % of a run are usual; "
+           "not inside optim.warmup_steps, when the second moment is not yet that of "
+           "training.",
+       .when_absent = "when it has settled (optim.freeze_ratio)",
+       .foreign = {"onebit_freeze_step"}},
+      {.name = "freeze_ratio",
+       .field = field(s, &OptimConfig::freeze_ratio),
+       .scope = Scope::run,
+       .minimum = 0.01,
+       .maximum = 0.9999,
+       .help = "onebit-adam: the second moment has settled when its sum changes less than so much",
+       .explanation = "Without optim.freeze_step the sum of the matrices' second moments is looked "
+                      "at every 1 / (1 - beta2) steps behind the learning rate's warm-up. When the "
+                      "smaller of two such sums is at least this fraction of the larger, it is "
+                      "frozen."},
+      {.name = "freeze_mask",
+       .field = field(s, &OptimConfig::freeze_mask),
+       .scope = Scope::run,
+       .help = "onebit-adam: elements that had no gradient before freezing only decay",
+       .explanation = "Rows of tokens that did not occur, for example. Their second moment is 0, "
+                      "and without the mask the momentum's sign alone would move them by "
+                      "optim.lr / optim.eps."},
   };
 }
 

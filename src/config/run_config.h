@@ -93,6 +93,9 @@ struct OptimConfig {
   std::optional<double> muon_lr;
   MuonScale muon_scale = MuonScale::match_rms_adamw;
   std::int64_t newton_schulz_steps = 5;
+  std::optional<std::int64_t> freeze_step;
+  double freeze_ratio = 0.96;
+  bool freeze_mask = true;
   bool operator==(const OptimConfig&) const = default;
 
   /// The momentum of sgd or muon, and whether it is Nesterov's: as given, or torch.optim's

@@ -137,6 +137,30 @@ void check_learning_rate(const RunConfig& config, std::vector<Conflict>& conflic
   }
 }
 
+void check_onebit(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const OptimConfig& o = config.optim;
+  if (o.freeze_step && *o.freeze_step < o.warmup_steps) {
+    conflicts.push_back(
+        {{"optim.freeze_step", "optim.warmup_steps"},
+         fmt::format("optim.freeze_step = {} lies inside the learning rate's warm-up of {} steps, "
+                     "when the second moment is not yet that of training; use {} or more, or a "
+                     "shorter optim.warmup_steps",
+                     *o.freeze_step, o.warmup_steps, o.warmup_steps)});
+  }
+  if (o.freeze_step && o.freeze_ratio != OptimConfig{}.freeze_ratio) {
+    conflicts.push_back(
+        {{"optim.freeze_ratio", "optim.freeze_step"},
+         "optim.freeze_ratio finds the step that optim.freeze_step names; keep one"});
+  }
+  if (config.parallel.zero > 1) {
+    conflicts.push_back(
+        {{"parallel.zero", "optim.name"},
+         fmt::format("parallel.zero = {} divides gradients, of which optim.name = \"onebit-adam\" "
+                     "needs all on every rank; use parallel.zero = 0 or 1",
+                     config.parallel.zero)});
+  }
+}
+
 /// Keys of one optimizer that another would not look at.
 void check_optimizer(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const OptimConfig& o = config.optim;
@@ -154,6 +178,11 @@ void check_optimizer(const RunConfig& config, std::vector<Conflict>& conflicts) 
   refuse(o.muon_scale != none.muon_scale, is_muon, "optim.muon_scale", "muon");
   refuse(o.newton_schulz_steps != none.newton_schulz_steps, is_muon, "optim.newton_schulz_steps",
          "muon");
+  const bool is_onebit = o.name == planner::Updates::onebit_adam;
+  refuse(o.freeze_step.has_value(), is_onebit, "optim.freeze_step", "onebit-adam");
+  refuse(o.freeze_ratio != none.freeze_ratio, is_onebit, "optim.freeze_ratio", "onebit-adam");
+  refuse(o.freeze_mask != none.freeze_mask, is_onebit, "optim.freeze_mask", "onebit-adam");
+  if (is_onebit) check_onebit(config, conflicts);
   if (is_sgd && o.uses_nesterov() && o.used_momentum() == 0.0) {
     conflicts.push_back({{"optim.nesterov"},
                          "optim.nesterov looks ahead along the momentum, and sgd has none; set "

@@ -59,13 +59,18 @@ DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelP
     kept = std::max(kept, memory.stats().live[activations]);
   });
   step.run(batches, {}, 1.0);
+  result.traffic = mesh.traffic();
+  if (place.is_behind_warm_up) {
+    result.later = {.first = result.traffic, .traffic = {}};
+    step.run(batches, {}, 1.0);
+    result.later->traffic = mesh.traffic() - result.traffic;
+  }
   const MemoryStats stats = memory.stats();
   result.memory = {stats.at_peak, stats.peak, stats.reserved, kept};
   const std::size_t beside = attention_bytes(spec, options.dtype, plan, batch, place);
   result.memory.at_peak[static_cast<std::size_t>(MemoryTag::workspace)] += beside;
   result.memory.peak += beside;
   result.memory.reserved += beside;
-  result.traffic = mesh.traffic();
   return {result, stats.peak_by_tag};
 }
 
@@ -79,12 +84,18 @@ void with_numbers(StepPlan& a, StepPlan& b, const Visit& visit) {
   visit(a.memory.peak, b.memory.peak);
   visit(a.memory.reserved, b.memory.reserved);
   visit(a.memory.kept, b.memory.kept);
-  a.traffic.with(b.traffic, [&](const char*, CommCounts& own, CommCounts& other) {
-    for (std::size_t op = 0; op < kCommOps; ++op) {
-      visit(own.by_op[op].calls, other.by_op[op].calls);
-      visit(own.by_op[op].payload_bytes, other.by_op[op].payload_bytes);
-    }
-  });
+  const auto visit_traffic = [&](MeshTraffic& one, MeshTraffic& another) {
+    one.with(another, [&](const char*, CommCounts& own, CommCounts& other) {
+      for (std::size_t op = 0; op < kCommOps; ++op) {
+        visit(own.by_op[op].calls, other.by_op[op].calls);
+        visit(own.by_op[op].payload_bytes, other.by_op[op].payload_bytes);
+      }
+    });
+  };
+  visit_traffic(a.traffic, b.traffic);
+  if (!a.later || !b.later) return;
+  visit_traffic(a.later->first, b.later->first);
+  visit_traffic(a.later->traffic, b.later->traffic);
 }
 
 /// b - a, number by number; unsigned ones wrap around, and back when they are added again.
@@ -177,10 +188,9 @@ std::size_t reserved_in_chunks(const SteadySteps& steps, const StepPlan& plan,
   return steps.last_plan().memory.reserved + others + reserved_bytes(tensors, ids, device);
 }
 
-}  // namespace
-
-StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
-                   int rank, const BatchShape& batch, const StepPlace& place) {
+/// Of one phase of the optimizer.
+StepPlan plan_phase(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
+                    int rank, const BatchShape& batch, const StepPlace& place) {
   const auto played = [&](int microbatches) {
     BatchShape shape = batch;
     shape.microbatches = microbatches;
@@ -201,10 +211,38 @@ StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const Par
   return played(batch.microbatches).plan;
 }
 
+/// What `plan` makes of a step in the warm-up, and of one behind it.
+template <class Plan>
+StepPlan plan_phases(const StepPlace& place, const Plan& plan) {
+  StepPlan found = plan(place);
+  const auto later = behind_warm_up(place.optimizer);
+  if (!later) return found;
+  StepPlace frozen = place;
+  frozen.optimizer = *later;
+  frozen.is_behind_warm_up = true;
+  const StepPlan second = plan(frozen);
+  found.later = second.later;
+  const std::size_t reserved = std::max(found.memory.reserved, second.memory.reserved);
+  if (second.memory.peak > found.memory.peak) found.memory = second.memory;
+  found.memory.reserved = reserved;
+  return found;
+}
+
+}  // namespace
+
+StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
+                   int rank, const BatchShape& batch, const StepPlace& place) {
+  return plan_phases(place, [&](const StepPlace& phase) {
+    return plan_phase(spec, options, plan, rank, batch, phase);
+  });
+}
+
 StepPlan plan_whole_step(const ModelSpec& spec, const BuildOptions& options,
                          const ParallelPlan& plan, int rank, const BatchShape& batch,
                          const StepPlace& place) {
-  return play(spec, options, plan, rank, batch, place).plan;
+  return plan_phases(place, [&](const StepPlace& phase) {
+    return play(spec, options, plan, rank, batch, phase).plan;
+  });
 }
 
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "comm/communicator.h"
 #include "model/decoder.h"
@@ -24,6 +25,13 @@ struct StepPlan {
   MemoryPlan memory;
   BytesByTag before_step{};  ///< held between steps
   MeshTraffic traffic;
+  /// Of an optimizer whose steps become others behind its warm-up (behind_warm_up): the traffic of
+  /// the first of them since the program was started, and of those that follow. `memory` is that of
+  /// the larger phase.
+  struct Later {
+    MeshTraffic first, traffic;
+  };
+  std::optional<Later> later = {};
 };
 
 /// The micro-batches of one rank.
@@ -37,6 +45,7 @@ struct StepPlace {
   Device device = {};
   bool deterministic = false;  ///< as Stream::set_deterministic
   OptimizerConfig optimizer = {};
+  bool is_behind_warm_up = false;  ///< only the steps behind it; set by plan_step itself
 };
 
 /// Found by running the step's own code on a dry stream, a dry memory and communicators that only

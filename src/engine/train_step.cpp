@@ -40,7 +40,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   saved_.resize(microbatches.size());
   result_ = {};
   Memory host = memory_.for_host();
-  for (const StepSum& sum : model_.plan().policy.sums) {
+  for (const StepSum& sum : policy_.sums) {
     const bool is_first = sum.when == StepSum::When::first;
     numbers_.push_back(
         (is_first ? host : memory_).alloc({sum.numbers}, DType::f64, MemoryTag::communication));
@@ -65,10 +65,12 @@ void TrainStep::end() {
   const Tensor sums = to_host(std::exchange(numbers_, {})[StepPolicy::kTotals], stream_);
   if (stream_.is_dry()) return;
   model_.mesh().check();
+  result_.is_warming_up = policy_.reduces;
   const auto values = sums.host<double>();
   result_.loss = values[1] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
-  result_.grad_norm = std::sqrt(values[0]);
+  result_.grad_norm = std::sqrt(values[0] * squares_factor());
   result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
+  if (policy_.updates && result_.is_finite) optimizer_.look_at_totals(values.subspan(2), step_);
   // Not before: a kernel that is used for the first time waits for the device to be idle, and
   // messages between GPUs would keep it busy.
   model_.mesh().comm(Axis::pp).connect_neighbours();
@@ -76,10 +78,12 @@ void TrainStep::end() {
 }
 
 StepResult TrainStep::run(std::span<const MicroBatch> microbatches, bool updates) {
+  policy_ = model_.plan().policy;
+  policy_.updates = updates;
+  if (updates) optimizer_.adapt(policy_, args_.step);
+  step_ = args_.step;
   begin(microbatches);
-  StepPolicy policy = model_.plan().policy;
-  policy.updates = updates;
-  execute(schedule(static_cast<int>(microbatches.size())), model_.units(), policy,
+  execute(schedule(static_cast<int>(microbatches.size())), model_.units(), policy_,
           model_.mesh().comm(Axis::pp), *this, stream_, on_action_);
   end();
   return result_;
@@ -148,7 +152,7 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
 void TrainStep::perform(const StepOp& op) {
   ParamStore& store = model_.store();
   switch (op.kind) {
-    case StepOp::Kind::norm: return store.add_counted_squares(totals().slice(0, 0, 1), stream_);
+    case StepOp::Kind::norm: return add_totals();
     case StepOp::Kind::sum: return sum(op.what);
     case StepOp::Kind::update: return update();
     default: break;
@@ -178,7 +182,7 @@ Tensor TrainStep::end_exchange(const Action& action) {
 }
 
 void TrainStep::sum(int which) {
-  const StepSum& sum = model_.plan().policy.sums[static_cast<std::size_t>(which)];
+  const StepSum& sum = policy_.sums[static_cast<std::size_t>(which)];
   tag(sum.name, -1, nullptr);
   Tensor& numbers = numbers_[static_cast<std::size_t>(which)];
   model_.mesh().sum(numbers, sum.over, stream_);
@@ -187,10 +191,25 @@ void TrainStep::sum(int which) {
   result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
 }
 
+void TrainStep::add_totals() {
+  const Tensor squares = totals().slice(0, 0, 1);
+  policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
+                  : model_.store().add_local_squares(squares, stream_);
+  if (policy_.updates) {
+    optimizer_.add_totals(totals().slice(0, 2, totals().count()), step_, stream_);
+  }
+}
+
+/// Where gradients stay with ranks, they count as what the mean over N of them would be made of: N
+/// times what each has made, and the squares of all are averaged.
+double TrainStep::squares_factor() const {
+  return policy_.reduces ? 1.0 : static_cast<double>(model_.mesh().shape().size(kTokenAxes));
+}
+
 void TrainStep::update() {
   if (before_update_) before_update_();
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
-  ops::clip_factor(totals(), clip_, args_.clip, stream_);
+  ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
   optimizer_.step(args_, stream_);
 }
 

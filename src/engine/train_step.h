@@ -15,10 +15,13 @@ namespace heddle {
 
 /// Of the step over all ranks; the same on every rank.
 struct StepResult {
-  double loss = 0.0;       ///< mean over the targets that count
-  double grad_norm = 0.0;  ///< before clipping
+  double loss = 0.0;  ///< mean over the targets that count
+  /// Before clipping. Where gradients are not averaged over ranks (StepPolicy::reduces), the root
+  /// of the mean square of their norms.
+  double grad_norm = 0.0;
   std::int64_t targets = 0;
-  bool is_finite = true;  ///< false: the weights were left as they were
+  bool is_finite = true;      ///< false: the weights were left as they were
+  bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
 };
 
 /// Runs optimizer steps: executes the step's schedule over this rank's micro-batches, clips,
@@ -63,7 +66,11 @@ class TrainStep : private Stage {
   /// Says what calls of communicators are for until the next op: "F of block 7, micro-batch 3".
   void tag(const char* what, int unit, const Action* action);
   void sum(int which);
+  void add_totals();
+  /// What sums of squares are multiplied by for the norm.
+  double squares_factor() const;
   void update();
+
   Model& model_;
   Optimizer& optimizer_;
   Stream& stream_;
@@ -77,7 +84,9 @@ class TrainStep : private Stage {
   // The step under way.
   std::vector<MicroBatch> microbatches_;  // on the device
   std::vector<Saved> saved_;              // by micro-batch; units are its children
+  StepPolicy policy_;
   StepArgs args_;
+  std::int64_t step_ = 1;  // StepArgs::step
   double clip_ = 0.0;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended. Totals are squares of gradients and losses.

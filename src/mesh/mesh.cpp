@@ -30,6 +30,16 @@ std::vector<AxisSet> sets_in_use(const MeshShape& shape) {
 
 }  // namespace
 
+MeshTraffic operator-(MeshTraffic after, MeshTraffic before) {
+  after.with(before, [](const char*, CommCounts& a, const CommCounts& b) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      a.by_op[op].calls -= b.by_op[op].calls;
+      a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
+    }
+  });
+  return after;
+}
+
 Mesh::Mesh() : flight_(std::make_shared<FlightRecorder>()) {
   make_groups([](const std::vector<int>&, const std::string&) -> std::unique_ptr<Communicator> {
     return std::make_unique<SelfCommunicator>();

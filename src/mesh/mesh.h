@@ -34,6 +34,9 @@ struct MeshTraffic {
   }
 };
 
+/// What has travelled between two moments.
+MeshTraffic operator-(MeshTraffic after, MeshTraffic before);
+
 /// Arranges the ranks of a run along the axes and holds this rank's communicators. An axis of size
 /// one has the self communicator, so nothing needs a special case.
 class Mesh {

@@ -6,6 +6,7 @@
 #include "ops/cast.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/frozen_adam.h"
 #include "ops/gemm.h"
 #include "ops/norm.h"
 #include "ops/random.h"
@@ -27,6 +28,8 @@
   X(adamw)                          \
   X(sgd)                            \
   X(running_mean)                   \
+  X(blend)                          \
+  X(frozen_adam)                    \
   X(attention_forward)              \
   X(attention_backward)             \
   X(attention_block_forward)        \

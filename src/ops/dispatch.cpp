@@ -74,6 +74,19 @@ void running_mean(const Tensor& g, const Tensor& m, const RunningMeanArgs& args,
   Launch(stream.device())->running_mean(g, m, args, stream);
 }
 
+void blend(const Tensor& x, const Tensor& m, const BlendArgs& args, Stream& stream) {
+  check_flat({&x, &m});
+  if (stream.is_dry()) return;
+  Launch(stream.device())->blend(x, m, args, stream);
+}
+
+void frozen_adam(const Tensor& p, const Tensor& made, const Tensor& m, const Tensor& v,
+                 const FrozenAdamArgs& args, Stream& stream) {
+  check_flat({&made, &m, &p, &v, &args.p_low});
+  if (stream.is_dry()) return;
+  Launch(stream.device())->frozen_adam(p, made, m, v, args, stream);
+}
+
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
                        const AttentionMask& mask, double scale, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {

@@ -21,7 +21,8 @@ void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream&
 /// f64 (CUDA: f32).
 void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& stream);
 
-/// sum (f64, one element) += the sum of a contiguous f64 tensor, in a fixed order.
+/// sum (f64, one element) += the sum of a contiguous f32 or f64 tensor, in double and in a fixed
+/// order.
 void add_sum(const Tensor& x, const Tensor& sum, Stream& stream);
 
 /// Index of the first element that is NaN or infinite in a contiguous f32, f64, bf16 or f16 tensor;

@@ -2,6 +2,7 @@
 
 #include "optim/adamw.h"
 #include "optim/muon.h"
+#include "optim/onebit_adam.h"
 #include "optim/sgd.h"
 
 namespace heddle {
@@ -22,6 +23,10 @@ template <>
 struct ClassOf<MuonConfig> {
   using type = Muon;
 };
+template <>
+struct ClassOf<OnebitAdamConfig> {
+  using type = OnebitAdam;
+};
 
 }  // namespace
 
@@ -41,6 +46,14 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config, ParamSt
 
 bool needs_whole_matrices(const OptimizerConfig& config) {
   return std::holds_alternative<MuonConfig>(config);
+}
+
+std::optional<OptimizerConfig> behind_warm_up(const OptimizerConfig& config) {
+  const auto* const onebit = std::get_if<OnebitAdamConfig>(&config);
+  if (onebit == nullptr) return std::nullopt;
+  OnebitAdamConfig frozen = *onebit;
+  frozen.freeze_step = 0;
+  return frozen;
 }
 
 }  // namespace heddle

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -25,6 +28,17 @@ class Optimizer {
   /// From the gradients, whose values it may use up. All ranks call it at the same time. A clip
   /// that is not finite leaves values and states as they were.
   virtual void step(const StepArgs& args, Stream& stream) = 0;
+
+  /// Changes how the step of this number (StepArgs::step) goes, where it is not as usual.
+  virtual void adapt(StepPolicy& /*policy*/, std::int64_t /*step*/) const {}
+  /// Adds to the totals (f64) that adapt() asked for beside the usual ones, before they are summed
+  /// over ranks; and looks at the sums, when a step is done that was not skipped.
+  virtual void add_totals(const Tensor& /*own*/, std::int64_t /*step*/, Stream& /*stream*/) const {}
+  virtual void look_at_totals(std::span<const double> /*own*/, std::int64_t /*step*/) {}
+  /// What it keeps beside the states: saved, and given back when a run goes on.
+  using Numbers = std::map<std::string, double>;
+  virtual Numbers numbers() const { return {}; }
+  virtual void restore(const Numbers& /*numbers*/) {}
 };
 
 /// Loshchilov and Hutter's: decay is decoupled from the gradient.
@@ -54,7 +68,20 @@ struct MuonConfig {
   AdamWConfig rest = {};  ///< the decay of the matrices too
 };
 
-using OptimizerConfig = std::variant<AdamWConfig, SgdConfig, MuonConfig>;
+/// AdamW until the second moment is frozen; then ranks exchange signs of the momentum
+/// (onebit_adam.h).
+struct OnebitAdamConfig {
+  AdamWConfig adamw = {};
+  /// The last step of AdamW; absent: when the second moment has settled.
+  std::optional<std::int64_t> freeze_step = {};
+  /// Settled: in 1 / (1 - beta2) steps its sum changes by no more than to this fraction, or from
+  /// it; looked at behind so many steps, those of the learning rate's warm-up.
+  double settled = 0.96;
+  std::int64_t least_steps = 0;
+  bool masks = true;  ///< elements without a gradient until then are left to the decay
+};
+
+using OptimizerConfig = std::variant<AdamWConfig, SgdConfig, MuonConfig, OnebitAdamConfig>;
 
 /// Declares its states in the store, which outlives it. The only way to an optimizer.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config, ParamStore& store);
@@ -63,5 +90,7 @@ std::vector<OptimizerState> optimizer_states(const OptimizerConfig& config);
 /// Whether it works on whole matrices, so that the ranks of a stage need to be joined
 /// (MeshShape::joins_stages).
 bool needs_whole_matrices(const OptimizerConfig& config);
+/// The same optimizer with its warm-up behind it, for an optimizer whose steps are then others.
+std::optional<OptimizerConfig> behind_warm_up(const OptimizerConfig& config);
 
 }  // namespace heddle

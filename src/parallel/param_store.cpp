@@ -106,7 +106,8 @@ void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
   bucket.size = padded(bucket.size, kParameterAlignment * ranks);
   const std::int64_t shard = bucket.size / ranks;
   bucket.held = bucket.zero == 0 ? Range{0, bucket.size} : Range{shard * rank, shard * (rank + 1)};
-  bucket.rest = rest_of(bucket);
+  bucket.rest = rest_of(bucket, bucket.held);
+  cut_joint(bucket);
   allocate(bucket);
 }
 
@@ -135,10 +136,9 @@ void ParamStore::declare(std::vector<OptimizerState> states) {
   states_ = std::move(states);
   for (Bucket& bucket : buckets_) {
     for (const OptimizerState& state : states_) {
-      const Range range = held_of(bucket, state.of);
-      bucket.states.push_back(range.empty() ? Tensor()
-                                            : memory_.zeros({range.end - range.begin}, grad_dtype(),
-                                                            MemoryTag::optimizer));
+      const std::int64_t elements = state_elements(bucket, state);
+      bucket.states.push_back(
+          elements == 0 ? Tensor() : memory_.zeros({elements}, grad_dtype(), MemoryTag::optimizer));
     }
     add_shards(bucket);
   }
@@ -169,7 +169,8 @@ void ParamStore::add_shards(const Bucket& bucket) {
     shard.is_inner = kind.is_inner;
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const Range all = held_of(bucket, states_[i].of);
-      const bool is_of = all.begin <= range.begin && range.end <= all.end;
+      const bool is_of = states_[i].lies == OptimizerState::Lies::as_gradients &&
+                         all.begin <= range.begin && range.end <= all.end;
       shard.states.push_back(
           is_of ? bucket.states[i].slice(0, range.begin - all.begin, range.end - all.begin)
                 : Tensor());
@@ -205,12 +206,19 @@ RankUnits ParamStore::units() const {
   if (const Bucket* const end = first != nullptr ? first : last; end != nullptr) {
     units.tie = first != nullptr && last != nullptr ? RankUnits::Tie::here : RankUnits::Tie::ends;
     units.tied_elements = end->held.end - end->held.begin;
+    units.tied_whole_elements = end->size;
   }
+  units.joint = describe_joint();
   return units;
 }
 
 void ParamStore::perform(const StepOp& op, Stream& stream) {
-  if (op.kind == StepOp::Kind::tie) return sum_tied(stream);
+  switch (op.kind) {
+    case StepOp::Kind::tie: return sum_tied(Grads::held, stream);
+    case StepOp::Kind::local_tie: return sum_tied(Grads::whole, stream);
+    case StepOp::Kind::vectors: return sum_vectors(stream);
+    default: break;
+  }
   Bucket& bucket = buckets_[static_cast<std::size_t>(op.what)];
   switch (op.kind) {
     case StepOp::Kind::fetch: return fetch(bucket, stream);
@@ -219,7 +227,8 @@ void ParamStore::perform(const StepOp& op, Stream& stream) {
     case StepOp::Kind::open: return open_grads(bucket, stream);
     case StepOp::Kind::reduce: return reduce(bucket, stream);
     case StepOp::Kind::reduced: return end_reduction(bucket, stream);
-    case StepOp::Kind::rest: return sum_rest(bucket, stream);
+    case StepOp::Kind::rest: return sum_rest(bucket, bucket.rest, stream);
+    case StepOp::Kind::local: return keep_local(bucket, stream);
     case StepOp::Kind::gather: return gather(bucket, stream);
     case StepOp::Kind::gathered: return end_gather(bucket, stream);
     default: HEDDLE_CHECK(false, "op {} is none of a store's", static_cast<int>(op.kind));
@@ -296,7 +305,7 @@ AxisSet ParamStore::other_sums(const Layout& layout) const {
 }
 
 /// Neighbours are summed together.
-std::vector<ParamStore::RestSum> ParamStore::rest_of(const Bucket& bucket) const {
+std::vector<ParamStore::RestSum> ParamStore::rest_of(const Bucket& bucket, Range of) const {
   std::vector<RestSum> sums;
   for (const auto& [parameter, at] : bucket.placed) {
     for (const Parameter::Region& region : parameter->regions()) {
@@ -310,14 +319,15 @@ std::vector<ParamStore::RestSum> ParamStore::rest_of(const Bucket& bucket) const
     }
   }
   for (auto& [over, range] : sums) {
-    range = {std::max(range.begin, bucket.held.begin), std::min(range.end, bucket.held.end)};
+    range = {std::max(range.begin, of.begin), std::min(range.end, of.end)};
   }
   std::erase_if(sums, [](const RestSum& sum) { return sum.range.empty(); });
   return sums;
 }
 
-void ParamStore::sum_rest(const Bucket& bucket, Stream& stream) const {
-  for (const auto& [over, range] : bucket.rest) {
+void ParamStore::sum_rest(const Bucket& bucket, const std::vector<RestSum>& rest,
+                          Stream& stream) const {
+  for (const auto& [over, range] : rest) {
     mesh_.sum(cut(bucket, bucket.grads, range), over, stream);
   }
 }
@@ -331,10 +341,12 @@ const ParamStore::Bucket* ParamStore::tied_bucket(Parameter::Tie end) const {
   return &*found;
 }
 
-void ParamStore::sum_tied(Stream& stream) const {
+void ParamStore::sum_tied(Grads grads_of, Stream& stream) const {
   const Bucket* const first = tied_bucket(Parameter::Tie::first);
   const Bucket* const last = tied_bucket(Parameter::Tie::last);
-  const auto grads = [](const Bucket& bucket) { return cut(bucket, bucket.grads, bucket.held); };
+  const auto grads = [&](const Bucket& bucket) {
+    return grads_of == Grads::whole ? bucket.grads : cut(bucket, bucket.grads, bucket.held);
+  };
   if (first != nullptr && last != nullptr) {
     ops::add(grads(*first), grads(*last), grads(*first), stream);
     ops::copy(grads(*first), grads(*last), stream);
@@ -344,14 +356,14 @@ void ParamStore::sum_tied(Stream& stream) const {
   }
 }
 
-std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket) const {
+std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket, Range of,
+                                                   bool is_divided) const {
   std::vector<Range> ranges;
   for (const auto& [parameter, at] : bucket.placed) {
     if (parameter->tie == Parameter::Tie::last) continue;
     for (const Parameter::Region& region : parameter->regions()) {
-      if (!counts(ownership(region.layout), mesh_.shape(), mesh_.rank(), bucket.zero > 0)) continue;
-      const Range range{std::max(at + region.begin, bucket.held.begin),
-                        std::min(at + region.end, bucket.held.end)};
+      if (!counts(ownership(region.layout), mesh_.shape(), mesh_.rank(), is_divided)) continue;
+      const Range range{std::max(at + region.begin, of.begin), std::min(at + region.end, of.end)};
       if (range.empty()) continue;
       // Over padding, which is zero, so that the sum has few and long terms.
       if (!ranges.empty() && padded(ranges.back().end) >= range.begin) {
@@ -366,7 +378,7 @@ std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket) const {
 
 void ParamStore::add_counted_squares(const Tensor& sum, Stream& stream) const {
   for (const Bucket& bucket : buckets_) {
-    for (const Range& range : counted(bucket)) {
+    for (const Range& range : counted(bucket, bucket.held, bucket.zero > 0)) {
       ops::add_sum_of_squares(cut(bucket, bucket.grads, range), sum, stream);
     }
   }
@@ -458,6 +470,7 @@ std::vector<ParamPiece> ParamStore::grad_pieces() const {
 
 std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index) const {
   std::vector<ParamPiece> pieces;
+  if (states_[index].lies != OptimizerState::Lies::as_gradients) return joint_pieces(index);
   for (const Bucket& bucket : buckets_) {
     const Range range = held_of(bucket, states_[index].of);
     for (const Placed& placed : bucket.placed) {

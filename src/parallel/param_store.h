@@ -23,8 +23,16 @@ namespace heddle {
 /// name.
 struct OptimizerState {
   enum class Of : std::uint8_t { all, inner_matrices, others };
+  /// Among the ranks that gradients are summed over. Those that lie otherwise than gradients are of
+  /// matrices (JointMatrix), and only where there are several such ranks.
+  enum class Lies : std::uint8_t {
+    as_gradients,
+    by_rank,  ///< each rank has other values, of whole matrices; saved by rank: "NAME_RANK"
+    by_chunk  ///< each has a chunk of every matrix (JointChunks)
+  };
   std::string name;  ///< "exp_avg": the first word of the names in a checkpoint
   Of of = Of::all;
+  Lies lies = Lies::as_gradients;
 };
 
 /// A flat, local stretch of one kind of parameter, as the optimizer sees it: values, gradients and
@@ -96,6 +104,11 @@ class ParamStore {
   /// Adds the sum of squares of the gradients that this rank counts to `sum` (f64, one element);
   /// over all ranks every element of the model is counted once. When all sums of them are made.
   void add_counted_squares(const Tensor& sum, Stream& stream) const;
+  /// The same for gradients that stay where they were made (StepPolicy::reduces): every rank that
+  /// has other ones counts its own.
+  void add_local_squares(const Tensor& sum, Stream& stream) const;
+  /// Adds the sum of a state that lies as gradients do, of every matrix's element once.
+  void add_counted_sum(std::size_t state, const Tensor& sum, Stream& stream) const;
   /// The gradients are used up.
   void retire_grads();
 
@@ -107,6 +120,8 @@ class ParamStore {
   const std::vector<OptimizerState>& states() const { return states_; }
   /// Of the state `states()[index]`.
   std::vector<ParamPiece> state_pieces(std::size_t index) const;
+  /// The first word of its names in a checkpoint, as this rank writes it.
+  std::string state_kind(std::size_t index) const;
 
   const Mesh& mesh() const { return mesh_; }
   Memory& memory() const { return memory_; }
@@ -131,6 +146,28 @@ class ParamStore {
   /// Those of this rank's units, in their order.
   std::vector<InnerMatrix> inner_matrices() const;
 
+  /// A matrix of the Hugging Face model, or the slice of it that this rank has: for optimizers that
+  /// let the ranks that gradients are summed over exchange something else (1-bit Adam).
+  struct JointMatrix {
+    Communicator* ranks = nullptr;
+    int bucket = 0;
+    std::int64_t begin = 0;  ///< in the bucket
+    Tensor grad;             ///< flat, whole
+    /// Of it, what this rank keeps state of: [held_begin, held_begin + held.value.count()). Without
+    /// tensors where that is nothing.
+    OptShard held;
+    std::int64_t held_begin = 0;
+    std::vector<Tensor> states;  ///< as declared: those that lie by rank, flat, and by chunk
+  };
+  /// Unit by unit; the same on all ranks of a group but for what they hold. With ZeRO 0 or 1.
+  std::vector<JointMatrix> joint_matrices() const;
+  std::int64_t bucket_elements(int bucket) const {
+    return buckets_[static_cast<std::size_t>(bucket)].size;
+  }
+  /// whole (as long as the bucket) = the shards that all ranks have of a state that lies as
+  /// gradients do. Waits.
+  void gather_state(std::size_t state, int bucket, const Tensor& whole, Stream& stream) const;
+
  private:
   struct Range {
     std::int64_t begin = 0, end = 0;
@@ -145,6 +182,13 @@ class ParamStore {
     AxisSet over;
     Range range;
   };
+  /// What a rank has of one matrix of the Hugging Face model, in a bucket.
+  struct JointSlice {
+    const Placed* placed = nullptr;
+    Range range;
+    Range chunk;                ///< of it, this rank's (JointChunks), in the bucket
+    std::int64_t chunk_at = 0;  ///< in states that lie by chunk
+  };
   /// The parameters of one unit whose gradients are summed over the same ranks.
   struct Bucket {
     int owner = 0;  ///< the unit that it belongs to
@@ -157,6 +201,7 @@ class ParamStore {
     std::int64_t inner = 0, matrices = 0;  ///< where the inner matrices and all matrices end
     Range held;                      ///< of states and reduced gradients: all, or this rank's shard
     std::vector<RestSum> rest = {};  ///< of what is held
+    std::vector<JointSlice> joint = {};
 
     bool keeps_whole_values() const { return zero < 3; }
     bool keeps_whole_grads() const { return zero < 2; }
@@ -191,13 +236,25 @@ class ParamStore {
   static void end_gather(Bucket& bucket, Stream& stream);
   /// The axes beside the bucket's own that the gradients of a region are summed over.
   AxisSet other_sums(const Layout& layout) const;
-  std::vector<RestSum> rest_of(const Bucket& bucket) const;
-  void sum_rest(const Bucket& bucket, Stream& stream) const;
-  void sum_tied(Stream& stream) const;
+  std::vector<RestSum> rest_of(const Bucket& bucket, Range of) const;
+  void sum_rest(const Bucket& bucket, const std::vector<RestSum>& rest, Stream& stream) const;
+  enum class Grads : std::uint8_t { held, whole };
+  void sum_tied(Grads grads, Stream& stream) const;
+  /// What is done with gradients that are not summed over the bucket's ranks.
+  void keep_local(Bucket& bucket, Stream& stream);
+  /// Sums what is no matrix over the ranks that see other tokens, of all buckets at once.
+  void sum_vectors(Stream& stream) const;
+  std::vector<RankUnits::Joint> describe_joint() const;
+  /// Finds the slices of matrices in a bucket.
+  void cut_joint(Bucket& bucket) const;
+  std::vector<ParamPiece> joint_pieces(std::size_t index) const;
+  /// Elements of a state in a bucket.
+  static std::int64_t state_elements(const Bucket& bucket, const OptimizerState& state);
   const Bucket* tied_bucket(Parameter::Tie end) const;
   /// `range` of a flat buffer that has the whole bucket or only what is held of it.
   static Tensor cut(const Bucket& bucket, const Tensor& flat, Range range);
-  std::vector<Range> counted(const Bucket& bucket) const;
+  /// Of `of`, what this rank counts.
+  std::vector<Range> counted(const Bucket& bucket, Range of, bool is_divided) const;
   /// The pieces of the bucket in `flat`, which has the whole of it or only what is held.
   void add_pieces(const Bucket& bucket, const Tensor& flat, std::vector<ParamPiece>& pieces) const;
   /// Those of one parameter in `range`. `flat` begins `from` elements into the bucket.

@@ -15,7 +15,7 @@ Stack Stack::heddle(DType compute, Updates updates) {
   if (compute == DType::f32) stack.parameter_bytes = 4;
   const double master = compute == DType::f32 ? 0 : 4;
   stack.state_bytes = master + (updates == Updates::sgd ? 4 : 8);
-  stack.inner_state_bytes = master + (updates == Updates::adamw ? 8 : 4);
+  stack.inner_state_bytes = master + (updates == Updates::sgd || updates == Updates::muon ? 4 : 8);
   stack.updates = updates;
   return stack;
 }

@@ -41,6 +41,11 @@ struct Stack {
   double sent_gradient_bytes() const { return stores_scores ? 2.0 : gradient_bytes; }
   /// The optimizer works on these (matrix_work.h).
   bool whole_matrices() const { return updates == Updates::muon; }
+  /// Ranks exchange signs of the momentum in place of gradients. Steps are those behind the
+  /// warm-up; until then they are adamw's.
+  bool sends_signs() const { return updates == Updates::onebit_adam; }
+  /// Bytes of memory that an element moves through when it is encoded twice and decoded.
+  static constexpr double kSigningBytes = 52;
   /// Where its layers compute: bf16 is computed in on GPUs only.
   heddle::Device place() const;
 };

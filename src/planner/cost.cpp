@@ -109,6 +109,15 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                                        stack.parameter_bytes, stack.sent_gradient_bytes());
   const GroupShape group = group_shape(machine, candidate.token_ranks(), candidate.tp);
   const double blocks = std::max(1.0, split.first);
+  if (stack.sends_signs()) {
+    // Behind the step's norm, so nothing hides it: a bit for each element, there and back.
+    const CommOp sum = candidate.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
+    const double bits = payload(counts, sum) / stack.sent_gradient_bytes() / 8.0;
+    result.exposed = collective_seconds(machine, CommOp::all_to_all, group, bits) +
+                     collective_seconds(machine, CommOp::all_gather, group,
+                                        bits + payload(counts, CommOp::all_gather));
+    return result;
+  }
   double seconds = 0.0;
   if (candidate.zero == 3 && stack.overlaps_gathers && has_table(machine, group)) {
     // A unit at a time, as measured.
@@ -147,8 +156,12 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
 
 double step_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
                     const Split& split, const BlockCost& block) {
+  const bool signs = job.stack.sends_signs() && candidate.token_ranks() > 1;
   const auto held_by = [&](const RankPart& part) {
-    return RankSizes(job.spec, candidate, block.dry.block_elements(), part).held_elements(1);
+    const RankSizes sizes(job.spec, candidate, block.dry.block_elements(), part);
+    constexpr int kNever = 4;
+    return sizes.held_elements(1) * machine.software.optimizer_bytes +
+           (signs ? sizes.held_elements(kNever) * Stack::kSigningBytes : 0.0);
   };
   const auto whole = [](double blocks) { return static_cast<std::int64_t>(std::ceil(blocks)); };
   // The rank that holds most: one end of the model or both.
@@ -165,8 +178,7 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
       job.stack.whole_matrices()
           ? matrix_work(machine, job, candidate, block.dry, whole(most)).seconds
           : 0.0;
-  return machine.software.step_s + of_matrices +
-         held * machine.software.optimizer_bytes / machine.device.memory_bytes_per_s;
+  return machine.software.step_s + of_matrices + held / machine.device.memory_bytes_per_s;
 }
 
 /// Both ends of a pipeline hold a tied table.

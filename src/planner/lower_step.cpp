@@ -32,6 +32,7 @@ class StepLowering {
         policy_(options.policy),
         message_bytes_(static_cast<double>(units_.sizes.message)) {
     policy_.reduces_at_end = !job.stack.overlaps_gathers;
+    policy_.reduces = !job.stack.sends_signs();
     if (job.stack.splits_messages && plan.tp > 1 && !block.sequence) {
       // Every rank of tp sends its share, and what has arrived is gathered.
       message_bytes_ /= plan.tp;
@@ -201,12 +202,15 @@ class StepLowering {
         wait_unless_done(now_.gradients[bucket].front());
         return now_.gradients[bucket].pop_front();
       case StepOp::Kind::rest:
+      case StepOp::Kind::local:
         return calls().of(op, [this](const StepCall& call) { sum_over_tp(call); });
       case StepOp::Kind::tie:
+      case StepOp::Kind::local_tie:
         if (here().units.tie == RankUnits::Tie::ends) sum_ends(op);
         return;
       case StepOp::Kind::sum: return sum(op);
-      case StepOp::Kind::update: return work(here().optimizer_seconds);
+      case StepOp::Kind::vectors: return exchange(op);
+      case StepOp::Kind::update: exchange(op); return work(here().optimizer_seconds);
       case StepOp::Kind::receive: return receive(*op.action);
       case StepOp::Kind::send: return send(*op.action);
       case StepOp::Kind::begin: return begin_exchange(op);
@@ -243,6 +247,12 @@ class StepLowering {
 
   void wait_unless_done(std::uint32_t transfer) {
     if (transfer != kNone) wait(transfer);
+  }
+
+  /// One call after the other, over dp and cp.
+  void exchange(const StepOp& op) {
+    calls().of(op,
+               [&](const StepCall& call) { wait_unless_done(begin_on_dp(call.op, call.bytes)); });
   }
 
   void sum_over_tp(const StepCall& call) {

@@ -192,6 +192,12 @@ class RankMemory {
       memory.optimizer += (stack.inner_state_bytes - stack.state_bytes) *
                           sizes.held_inner_elements(kept_.inner_elements);
     }
+    if (stack.sends_signs() && candidate_.token_ranks() > 1) {
+      // What either encoding loses, and with ZeRO the whole momentum beside the part of it.
+      constexpr int kNever = 4;
+      const double all = sizes.held_elements(kNever);
+      memory.optimizer += 4.0 * (all + all / candidate_.token_ranks() + (zero > 0 ? all : 0.0));
+    }
     memory.kept = static_cast<double>(part.blocks) * of_block(flying);
     memory.activations = memory.kept + of_one(part);
     memory.reserved = machine_.software.reserved_bytes;

@@ -16,7 +16,9 @@ Job job_of(const ModelSpec& spec, const ParallelPlan& plan, const RunBatches& ba
   Job job{.spec = spec,
           .seq_len = batches.seq_len,
           .batch = batches.sequences * batches.microbatches * plan.request().dp,
-          .stack = Stack::heddle(dtype, plan.whole_matrices ? Updates::muon : Updates::adamw)};
+          .stack = Stack::heddle(dtype, plan.whole_matrices   ? Updates::muon
+                                        : batches.sends_signs ? Updates::onebit_adam
+                                                              : Updates::adamw)};
   job.stack.newton_schulz_steps = batches.newton_schulz_steps;
   return job;
 }

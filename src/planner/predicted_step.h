@@ -14,6 +14,7 @@ struct RunBatches {
   int microbatches = 1;
   bool recompute = false;       ///< whole blocks
   int newton_schulz_steps = 5;  ///< of an optimizer of whole matrices
+  bool sends_signs = false;     ///< of the momentum, in place of gradients (Stack::sends_signs)
 };
 
 /// Seconds that a step of Heddle takes on the machine, by the closed form and the played schedule

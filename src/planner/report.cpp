@@ -144,6 +144,10 @@ std::string winner_text(const PlanReport& report) {
       time.compute, time.recompute, time.bubble, time.tp,
       time.cp > 0.0 ? fmt::format("cp {:.3g} s, ", time.cp) : "", time.pp, time.dp, time.dp_hidden,
       time.step, time.stragglers);
+  if (report.job.stack.sends_signs()) {
+    text +=
+        "  phase       behind freezing, when ranks exchange signs; until then steps are adamw's\n";
+  }
   const MemoryEstimate& memory = best.found.memory;
   text += fmt::format("  fullest rank {}: {}\n", format_bytes(memory.total()), parts_text(memory));
   if (const std::string why = why_taken(report.plans); !why.empty()) {

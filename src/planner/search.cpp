@@ -187,7 +187,9 @@ class Search {
                         const Activations& kept, std::size_t mesh, Partial& partial) const {
     const bool may_replicate =
         candidate.tp > 1 && candidate.vocabulary == VocabularyPlacement::tensor;
-    const int vocabularies = may_replicate ? 2 : 1, zeros = candidate.token_ranks() > 1 ? 4 : 1;
+    const int vocabularies = may_replicate ? 2 : 1;
+    const int stages = job_.stack.sends_signs() ? 2 : 4;  // of ZeRO, with none
+    const int zeros = candidate.token_ranks() > 1 ? stages : 1;
     for (int vocabulary = 0; vocabulary < vocabularies; ++vocabulary) {
       if (vocabulary == 1) candidate.vocabulary = VocabularyPlacement::replicated;
       for (candidate.zero = 0; candidate.zero < zeros; ++candidate.zero) {

@@ -112,11 +112,14 @@ class UnitBuilder {
   }
 
   double optimizer_seconds(const RankUnits& units) const {
-    const auto held = std::accumulate(
-        units.buckets.begin(), units.buckets.end(), 0.0,
-        [](double sum, const auto& bucket) { return sum + static_cast<double>(bucket.held); });
-    return machine_.software.step_s +
-           held * machine_.software.optimizer_bytes / machine_.device.memory_bytes_per_s;
+    const bool signs = job_.stack.sends_signs();
+    const auto bytes = std::accumulate(
+        units.buckets.begin(), units.buckets.end(), 0.0, [&](double sum, const auto& bucket) {
+          const bool is_signed = signs && !bucket.over.empty();
+          return sum + static_cast<double>(bucket.held) * machine_.software.optimizer_bytes +
+                 (is_signed ? static_cast<double>(bucket.elements) * Stack::kSigningBytes : 0.0);
+        });
+    return machine_.software.step_s + bytes / machine_.device.memory_bytes_per_s;
   }
 
   UnitTimes times_of(UnitLabel::Kind kind) const {

@@ -8,7 +8,7 @@
 namespace heddle::planner {
 
 std::span<const std::string_view> updates_names() {
-  static constexpr std::array<std::string_view, 3> names = {"adamw", "sgd", "muon"};
+  static constexpr std::array<std::string_view, 4> names = {"adamw", "sgd", "muon", "onebit-adam"};
   return names;
 }
 

@@ -197,6 +197,12 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
                        .dampening = optim.dampening,
                        .nesterov = optim.uses_nesterov(),
                        .weight_decay = optim.weight_decay};
+    case planner::Updates::onebit_adam:
+      return OnebitAdamConfig{.adamw = adamw,
+                              .freeze_step = optim.freeze_step,
+                              .settled = optim.freeze_ratio,
+                              .least_steps = optim.warmup_steps,
+                              .masks = optim.freeze_mask};
     case planner::Updates::muon: break;
   }
   return MuonConfig{.lr_ratio = optim.lr > 0.0 ? optim.muon_lr.value_or(optim.lr) / optim.lr : 1.0,

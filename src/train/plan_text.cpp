@@ -91,14 +91,14 @@ std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int
   return text;
 }
 
-std::vector<std::string> describe_traffic(const StepPlan& plan) {
+std::vector<std::string> describe_traffic(const MeshTraffic& traffic) {
   std::vector<std::string> lines;
   for (const Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::pp, Axis::copy}) {
-    describe_counts(name_of(axis), plan.traffic.on(axis), lines);
+    describe_counts(name_of(axis), traffic.on(axis), lines);
   }
-  describe_counts("several axes", plan.traffic.groups, lines);
-  describe_counts("pp ends", plan.traffic.ends, lines);
-  describe_counts("pp lanes", plan.traffic.lanes, lines);
+  describe_counts("several axes", traffic.groups, lines);
+  describe_counts("pp ends", traffic.ends, lines);
+  describe_counts("pp lanes", traffic.lanes, lines);
   return lines;
 }
 

@@ -16,8 +16,12 @@ void print_ranks(const std::vector<RunPlan::Group>& groups) {
         first == last ? fmt::format("rank {}", first) : fmt::format("ranks {}-{}", first, last);
     log_info("{:<11} {}", ranks, stages);
     log_info("{:<11} {}", "  memory", describe(step.memory));
-    for (const std::string& line : describe_traffic(step)) {
+    for (const std::string& line : describe_traffic(step.traffic)) {
       log_info("{:<11} {}", "  sends", line);
+    }
+    if (!step.later) continue;
+    for (const std::string& line : describe_traffic(step.later->traffic)) {
+      log_info("{:<11} {}", "  frozen", line);
     }
   }
 }
@@ -44,8 +48,9 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
   row("steps",
       fmt::format("{} ({} tokens)", format_thousands(config.total_steps()), format_count(tokens)));
   if (setup.predicted_seconds) {
-    row("step time", fmt::format("{:.3g} s predicted from {}", *setup.predicted_seconds,
-                                 config.observe.system.string()));
+    const bool freezes = config.optim.name == planner::Updates::onebit_adam;
+    row("step time", fmt::format("{:.3g} s predicted from {}{}", *setup.predicted_seconds,
+                                 config.observe.system.string(), freezes ? ", when frozen" : ""));
   }
   if (setup.world.size() == 1) {
     row("memory", describe(groups.front().step.memory));

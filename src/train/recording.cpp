@@ -13,20 +13,8 @@
 namespace heddle {
 namespace {
 
-/// sum += after - before.
-void add_traffic(MeshTraffic& sum, MeshTraffic after, MeshTraffic before) {
-  after.with(before, [](const char*, CommCounts& a, const CommCounts& b) {
-    for (std::size_t op = 0; op < kCommOps; ++op) {
-      a.by_op[op].calls -= b.by_op[op].calls;
-      a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
-    }
-  });
-  sum.with(after, [](const char*, CommCounts& a, const CommCounts& b) {
-    for (std::size_t op = 0; op < kCommOps; ++op) {
-      a.by_op[op].calls += b.by_op[op].calls;
-      a.by_op[op].payload_bytes += b.by_op[op].payload_bytes;
-    }
-  });
+void add_traffic(MeshTraffic& sum, MeshTraffic more) {
+  sum.with(more, [](const char*, CommCounts& a, const CommCounts& b) { a += b; });
 }
 
 }  // namespace
@@ -80,8 +68,8 @@ void Recording::end_step(const RunState& state, const Step& step) {
   attention_record_.end_step();
   if (trace_) trace_->end_step();
   newest_step_ = state.step;
-  add_traffic(counted_, session_.mesh.traffic(), before_);
-  add_traffic(expected_, setup_.step_plan.traffic, {});
+  add_traffic(counted_, session_.mesh.traffic() - before_);
+  add_traffic(expected_, expected_traffic(step.result));
   const MemoryStats stats = session_.memory.stats();
   if (stats.peak > largest_step_.peak) largest_step_ = stats;
   step_seconds_.push_back(step.seconds);
@@ -103,6 +91,12 @@ void Recording::end_step(const RunState& state, const Step& step) {
                                       : stats.reserved,
                   .memory_limit_bytes = 0,
                   .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step)});
+}
+
+const MeshTraffic& Recording::expected_traffic(const StepResult& result) {
+  const StepPlan& plan = setup_.step_plan;
+  if (result.is_warming_up) return plan.traffic;
+  return std::exchange(was_warming_up_, false) ? plan.later->first : plan.later->traffic;
 }
 
 void Recording::update_skipped(std::int64_t step, const std::string& reason) {

@@ -48,6 +48,7 @@ class Recording {
   void write_trace();
   void collect_memory();
   void compare_step();
+  const MeshTraffic& expected_traffic(const StepResult& result);
   void write_report(const RunState& state) const;
 
   const RunSetup& setup_;
@@ -60,6 +61,7 @@ class Recording {
   std::vector<std::string> warnings_;
   MeshTraffic before_;              // of the step under way
   MeshTraffic expected_, counted_;  // of the steps
+  bool was_warming_up_ = true;      // so far, since this start
   MemoryStats largest_step_;        // the ledger of the step that held most
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;

@@ -34,15 +34,17 @@ JsonValue traffic_json(MeshTraffic traffic) {
 
 JsonValue group_json(const RunPlan::Group& group) {
   const MemoryPlan& memory = group.step.memory;
-  return {{"first_rank", group.first_rank},
-          {"last_rank", group.last_rank},
-          {"stages", group.stages},
-          {"memory_bytes",
-           {{"peak", static_cast<std::uint64_t>(memory.peak)},
-            {"reserved", static_cast<std::uint64_t>(memory.reserved)},
-            {"kept_for_backward", static_cast<std::uint64_t>(memory.kept)},
-            {"at_peak", tags_json(memory.at_peak)}}},
-          {"traffic", traffic_json(group.step.traffic)}};
+  JsonValue json = {{"first_rank", group.first_rank},
+                    {"last_rank", group.last_rank},
+                    {"stages", group.stages},
+                    {"memory_bytes",
+                     {{"peak", static_cast<std::uint64_t>(memory.peak)},
+                      {"reserved", static_cast<std::uint64_t>(memory.reserved)},
+                      {"kept_for_backward", static_cast<std::uint64_t>(memory.kept)},
+                      {"at_peak", tags_json(memory.at_peak)}}},
+                    {"traffic", traffic_json(group.step.traffic)}};
+  if (group.step.later) json["traffic_when_frozen"] = traffic_json(group.step.later->traffic);
+  return json;
 }
 
 JsonValue mesh_json(const ParallelPlan& plan) {

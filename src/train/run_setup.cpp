@@ -93,7 +93,8 @@ void predict_times(RunSetup& setup) {
       .seq_len = config.data.seq_len,
       .microbatches = static_cast<int>(config.accumulation()),
       .recompute = config.train.recompute == config::Recompute::block,
-      .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps)};
+      .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps),
+      .sends_signs = config.optim.name == planner::Updates::onebit_adam};
   const DType dtype = compute_dtype(config);
   setup.predicted_seconds =
       planner::predicted_step_seconds(machine, setup.spec, setup.plan, batches, dtype);

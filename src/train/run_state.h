@@ -8,6 +8,7 @@
 #include "checkpoint/own_boxes.h"
 #include "checkpoint/state_source.h"
 #include "engine/model.h"
+#include "optim/optimizer.h"
 
 namespace heddle {
 
@@ -19,6 +20,7 @@ struct RunState {
   std::int64_t skipped_updates = 0;
   double seconds = 0.0;  ///< of training so far
   std::optional<double> eval_loss = {};
+  Optimizer::Numbers optimizer = {};  ///< what it keeps beside its states
 };
 
 /// Where the run stood that wrote it.
@@ -34,7 +36,10 @@ enum class MissingStates : std::uint8_t {
   all_start_at_zero  ///< it is another optimizer's, and what it has is left behind
 };
 
-/// Puts this rank's weights and states back from `source`, whatever the mesh that saved them.
+/// Puts this rank's weights and states back from `source`, whatever the mesh that saved them. A
+/// state of which every rank has its own (OptimizerState::Lies::by_rank) goes on, when their number
+/// is another, with its sum over ranks: rank r of N takes those of all q with q mod N = r. Where it
+/// is not there it starts at zero. The first rank says so.
 /// Error(data) when something is missing, has another shape, or is not the model's.
 void restore_state(const StateSource& source, Model& model, MissingStates missing, Stream& stream);
 

@@ -149,15 +149,16 @@ std::optional<observe::CheckpointDurable> Saving::advance(bool waits) {
 
 Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
   const RunState& state = save.state;
-  Manifest manifest{
-      .step = state.step,
-      .tokens = state.tokens,
-      .eval_loss = state.eval_loss,
-      .mesh = model_.plan().mesh.text(),
-      .trainer = std::make_shared<const Json>(Json{{"skipped_updates", state.skipped_updates},
-                                                   {"seconds", state.seconds},
-                                                   {"identity", options_.identity.to_json()}}),
-      .files = {}};
+  Json trainer = {{"skipped_updates", state.skipped_updates},
+                  {"seconds", state.seconds},
+                  {"identity", options_.identity.to_json()}};
+  if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
+  Manifest manifest{.step = state.step,
+                    .tokens = state.tokens,
+                    .eval_loss = state.eval_loss,
+                    .mesh = model_.plan().mesh.text(),
+                    .trainer = std::make_shared<const Json>(std::move(trainer)),
+                    .files = {}};
   std::vector<TextFile> texts = options_.companions;
   if (!layout_->index().empty()) texts.push_back({kShardIndexFile, layout_->index()});
   try {

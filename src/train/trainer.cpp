@@ -97,12 +97,30 @@ class Run {
     }
     restore_state(*latest_, session_->model, missing_states(), session_->stream);
     state_ = run_state_of(latest_->manifest());
+    if (was_other_optimizer(latest_->manifest(), setup_.identity)) {
+      refuse_early_freezing();
+    } else {
+      session_->optimizer->restore(state_.optimizer);
+    }
     saving_->resumed_from(latest_->path(), state_.step);
     latest_.reset();
     if (setup_.is_first) {
       log_info("resuming from {} at step {}", saving_->newest().string(), state_.step);
     }
     return true;
+  }
+
+  /// A second moment that starts at zero has to become one before it is frozen.
+  void refuse_early_freezing() const {
+    const auto& freeze_step = config_.optim.freeze_step;
+    const std::int64_t done = state_.step - state_.skipped_updates;
+    if (!freeze_step || *freeze_step > done) return;
+    throw Error(ErrorCode::usage,
+                fmt::format("optim.freeze_step = {} lies behind step {}, at which another "
+                            "optimizer's states are left behind and the second moment starts at "
+                            "zero",
+                            *freeze_step, done),
+                fmt::format("give it some hundred steps more than {}", done));
   }
 
   MissingStates missing_states() const {
@@ -280,6 +298,7 @@ class Run {
     now(RunPlace::Doing::saving);
     tell(saving_->finish());
     recording_->event(observe::CheckpointRequested{.step = state_.step});
+    state_.optimizer = session_->optimizer->numbers();
     saving_->begin(state_);
   }
 

@@ -204,8 +204,23 @@ TEST(LoadErrors, OfConflictsSayBothKeysAndTheRemedy) {
   EXPECT_EQ(
       error_text(kGoodRun + "[optim]\nname = \"muon\"\nlr = 0\nmuon_lr = 0.02\n"),
       "run.toml:11:1: optim.muon_lr = 0.02 follows optim.lr, which is 0; set optim.lr above 0");
-  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"onebit-adam\"\n"),
-            "run.toml:9:1: optim.name = \"onebit-adam\" is not one of adamw, sgd, muon");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"lion\"\n"),
+            "run.toml:9:1: optim.name = \"lion\" is not one of adamw, sgd, muon, onebit-adam");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nfreeze_step = 10\n"),
+            "run.toml:9:1: optim.freeze_step is only used by onebit-adam; remove it or change "
+            "optim.name");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"onebit-adam\"\nwarmup_steps = 6\n"
+                                  "freeze_step = 5\n"),
+            "run.toml:11:1: optim.freeze_step = 5 lies inside the learning rate's warm-up of 6 "
+            "steps, when the second moment is not yet that of training; use 6 or more, or a "
+            "shorter optim.warmup_steps");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"onebit-adam\"\nfreeze_ratio = 0.9\n"
+                                  "freeze_step = 5\n"),
+            "run.toml:10:1: optim.freeze_ratio finds the step that optim.freeze_step names; keep "
+            "one");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"onebit-adam\"\n[parallel]\nzero = 3\n"),
+            "run.toml:11:1: parallel.zero = 3 divides gradients, of which optim.name = "
+            "\"onebit-adam\" needs all on every rank; use parallel.zero = 0 or 1");
   EXPECT_EQ(error_text(""),
             "run.toml: no model; set one of model.preset, model.path and model.config\n"
             "run.toml: no training data; set data.train or [[data.sources]]\n"

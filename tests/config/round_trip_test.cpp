@@ -76,7 +76,16 @@ class RandomRun {
   /// Keys of other optimizers than the chosen one are left out.
   static void reconcile(OptimConfig& o) {
     const OptimConfig none;
-    if (o.name == planner::Updates::adamw) o.momentum = none.momentum, o.nesterov = none.nesterov;
+    if (o.name == planner::Updates::adamw || o.name == planner::Updates::onebit_adam) {
+      o.momentum = none.momentum, o.nesterov = none.nesterov;
+    }
+    if (o.name != planner::Updates::onebit_adam) {
+      o.freeze_step = none.freeze_step;
+      o.freeze_mask = none.freeze_mask;
+    }
+    if (o.name != planner::Updates::onebit_adam || o.freeze_step) {
+      o.freeze_ratio = none.freeze_ratio;
+    }
     if (o.name != planner::Updates::sgd || o.uses_nesterov() || o.used_momentum() == 0.0) {
       o.dampening = none.dampening;
     }
@@ -111,6 +120,10 @@ class RandomRun {
     c.train.tokens = c.train.steps > 0 ? 0 : c.tokens_per_step() * 10;
     c.optim.min_lr = std::min(c.optim.min_lr, c.optim.lr);
     c.optim.warmup_steps = integer(0, 5);
+    if (c.optim.freeze_step) c.optim.freeze_step = std::max<std::int64_t>(5, *c.optim.freeze_step);
+    if (c.optim.name == planner::Updates::onebit_adam) {
+      c.parallel.zero = std::min(c.parallel.zero, 1);
+    }
     c.optim.decay_steps = c.optim.schedule == LrSchedule::wsd ? integer(1, 5) : 0;
     if (c.run.name.empty()) c.run.name = "named";
   }

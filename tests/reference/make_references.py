@@ -4,7 +4,7 @@
     python3 -m venv .venv-references
     .venv-references/bin/pip install torch==2.13.0 transformers==5.17.0
     .venv-references/bin/pip install tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6
-    .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only optimizers]
+    .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only optimizers|recipes]
 
 Everything follows from fixed seeds, so a second run on the same machine writes the same bytes (another CPU may differ
 in the last bits of the floats). Everything is computed on one CPU thread in float32 with eager attention.
@@ -21,6 +21,12 @@ models/NAME holds an ordinary Hugging Face folder and reference.safetensors:
 optimizers/NAME.safetensors has what other optimizers make of models/NAME in the same ten batches, for each of
 OPTIMIZERS[NAME]:
   CASE.loss, CASE.trained.PARAM  as train.loss and trained.PARAM, without the first block, for the files' size
+
+recipes/NAME holds a model, recipe.json and reference.safetensors of training on several ranks, played in one process:
+  train.input_ids, train.labels  [steps,ranks,2,12]
+  train.loss                     [steps], the mean over ranks
+  trained.PARAM                  the weights in the end
+onebit-adam (see `train_onebit`) has no mask: rows of tokens that did not occur before freezing must not be there.
 
 tokenizer and tokenizer-llama3 hold tokenizer.json and cases.json; `ids` there are without what a post-processor adds
 (`template_cases` are with it), and `decoded` keeps the special tokens.
@@ -208,6 +214,89 @@ def make_optimizer_references(models: Path, folder: Path) -> None:
                   folder / f"{name}.safetensors")
         for case, tensors in made.items():
             print(f"{name}, {case}: losses {tensors['loss'][0]:.4f} to {tensors['loss'][-1]:.4f}")
+
+
+RECIPE = dict(kind="onebit-adam", ranks=3, freeze_step=6, lr=0.002)  # three ranks do not divide any of its tensors
+RECIPE_STEPS, RECIPE_SEQUENCE = 12, 12
+RECIPE_MODEL = LlamaConfig(vocab_size=29, hidden_size=16, num_hidden_layers=2, intermediate_size=20,
+                           max_position_embeddings=32, num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-5,
+                           tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+                           **IDS)
+
+
+def signs(x: torch.Tensor) -> torch.Tensor:
+    """What one bit for each element and the mean magnitude make of it."""
+    return x.abs().mean() * torch.where(x >= 0, 1.0, -1.0)
+
+
+def train_onebit(model: PreTrainedModel, inputs: torch.Tensor, labels: torch.Tensor, ranks: int, freeze_step: int,
+                 lr: float) -> torch.Tensor:
+    """1-bit Adam. A rank's gradient is that of the mean loss over its own tokens. Up to freeze_step AdamW on the mean
+    over ranks; then matrices have the bias-corrected second moment of that step, and the mean of the ranks' momenta
+    goes through two encodings, each with its error kept: a scale for each tensor, and behind the mean for each of as
+    many chunks as there are ranks. The norm that clips is then the root of the mean of the squares of all ranks."""
+    parameters = dict(model.named_parameters())
+    first, second = ({n: torch.zeros_like(p) for n, p in parameters.items()} for _ in range(2))
+    frozen: dict[str, torch.Tensor] = {}
+    worker = [{n: torch.zeros_like(p) for n, p in parameters.items()} for _ in range(ranks)]
+    server = {n: torch.zeros_like(p).flatten() for n, p in parameters.items()}
+    losses = []
+    for step in range(1, len(inputs) + 1):
+        gradients, step_losses = [], []
+        for rank in range(ranks):
+            model.zero_grad()
+            loss = loss_of(model(inputs[step - 1, rank]).logits, labels[step - 1, rank])
+            loss.backward()
+            step_losses.append(loss.detach())
+            gradients.append({n: p.grad.clone() for n, p in parameters.items()})
+        losses.append(torch.stack(step_losses).mean())
+        mean = {n: torch.stack([g[n] for g in gradients]).mean(0) for n in parameters}
+        is_frozen = step > freeze_step
+        squares = (torch.stack([(t ** 2).sum() for g in gradients for t in g.values()]).sum() / ranks if is_frozen
+                   else torch.stack([(t ** 2).sum() for t in mean.values()]).sum())
+        clip = min(1.0, 1.0 / (squares.sqrt().item() + 1e-6))
+        with torch.no_grad():
+            for n, p in parameters.items():
+                is_matrix = p.dim() >= 2
+                if is_frozen and is_matrix:
+                    decoded = []
+                    for rank in range(ranks):
+                        x = 0.9 * first[n] + 0.1 * clip * gradients[rank][n] + worker[rank][n]
+                        decoded.append(signs(x))
+                        worker[rank][n] = x - decoded[-1]
+                    y = torch.stack(decoded).mean(0).flatten() + server[n]
+                    made = torch.cat([signs(chunk) for chunk in y.split(-(-y.numel() // ranks))])
+                    server[n] = y - made
+                    first[n] = made.view_as(p)
+                    below = frozen[n]
+                else:
+                    g = clip * mean[n]
+                    first[n] = 0.9 * first[n] + 0.1 * g
+                    second[n] = 0.95 * second[n] + 0.05 * g * g
+                    below = second[n] / (1 - 0.95 ** step)
+                if step == freeze_step:
+                    frozen[n] = below
+                    assert not is_matrix or (below > 0).all(), f"{n} has elements without a gradient"
+                p.mul_(1 - lr * (0.1 if is_matrix else 0.0))
+                p.sub_(lr * (first[n] / (1 - 0.9 ** step)) / (below.sqrt() + 1e-8))
+    return torch.stack(losses)
+
+
+def make_recipe_reference(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(20001)
+    model = AutoModelForCausalLM.from_config(RECIPE_MODEL, attn_implementation="eager", dtype=torch.float32).eval()
+    fill(model, 1.0, generator)
+    save_model(model, "recipe", folder)
+    tokens = torch.randint(RECIPE_MODEL.vocab_size, (RECIPE_STEPS, RECIPE["ranks"], 2, RECIPE_SEQUENCE + 1),
+                           generator=generator)
+    tensors = {"train.input_ids": tokens[..., :-1].contiguous(), "train.labels": tokens[..., 1:].contiguous()}
+    constants = {key: value for key, value in RECIPE.items() if key != "kind"}
+    losses = train_onebit(model, tensors["train.input_ids"], tensors["train.labels"], **constants)
+    tensors |= {"train.loss": losses} | {f"trained.{n}": p.detach().clone() for n, p in model.named_parameters()}
+    save_file(tensors, folder / "reference.safetensors")
+    (folder / "recipe.json").write_text(json.dumps(RECIPE, indent=1) + "\n")
+    print(f"recipe {RECIPE['kind']}: losses {losses[0]:.4f} to {losses[-1]:.4f}")
 
 
 def save_model(model: PreTrainedModel, name: str, folder: Path) -> set[str]:
@@ -400,7 +489,8 @@ def write_tokenizer(folder: Path, llama3: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the reference models and tokenizers of the tests.")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder to write into")
-    parser.add_argument("--only", choices=["optimizers"], help="make these from the models that are there")
+    parser.add_argument("--only", choices=["optimizers", "recipes"],
+                        help="make only these; optimizers from the models that are there")
     arguments = parser.parse_args()
     out: Path = arguments.out
     torch.set_num_threads(1)  # one order of summation, whatever the machine
@@ -410,11 +500,14 @@ def main() -> None:
         if arguments.only:
             break
         make_model(name, config, 1000 * (index + 1), out / "models" / name)
-    make_optimizer_references(out / "models", out / "optimizers")
+    if arguments.only != "recipes":
+        make_optimizer_references(out / "models", out / "optimizers")
+    if arguments.only != "optimizers":
+        make_recipe_reference(out / "recipes" / "onebit-adam")
     if not arguments.only:
         write_tokenizer(out / "tokenizer", llama3=False)
         write_tokenizer(out / "tokenizer-llama3", llama3=True)
-    parts = ("models", "optimizers", "tokenizer", "tokenizer-llama3")
+    parts = ("models", "optimizers", "recipes", "tokenizer", "tokenizer-llama3")
     made = [file for part in parts for file in (out / part).rglob("*") if file.is_file()]
     total = sum(file.stat().st_size for file in made)
     print(f"{len(made)} files, {total} bytes")

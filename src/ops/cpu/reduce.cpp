@@ -137,8 +137,10 @@ void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& st
 }
 
 void add_sum(const Tensor& x, const Tensor& sum, Stream&) {
-  const auto terms = x.host<double>();
-  sum.host<double>()[0] = std::accumulate(terms.begin(), terms.end(), sum.host<double>()[0]);
+  const auto add = [&](const auto& terms) {
+    sum.host<double>()[0] = std::accumulate(terms.begin(), terms.end(), sum.host<double>()[0]);
+  };
+  x.dtype() == DType::f32 ? add(x.host<float>()) : add(x.host<double>());
 }
 
 std::int64_t first_non_finite(const Tensor& x, Stream& stream) {

@@ -154,7 +154,12 @@ void divide_by_norm(const Tensor& x, const Tensor& sum, double least, Stream& st
 
 void add_sum(const Tensor& x, const Tensor& sum, Stream& stream) {
   StreamState& state = state_of(stream);
-  reduce_to<double>(x, Itself{}, true, device_data<double>(sum), partial_sums(state), state);
+  double* const to = device_data<double>(sum);
+  if (x.dtype() == DType::f32) {
+    reduce_to<float>(x, Itself{}, true, to, partial_sums(state), state);
+  } else {
+    reduce_to<double>(x, Itself{}, true, to, partial_sums(state), state);
+  }
 }
 
 void clip_factor(const Tensor& sums, double limit, const Tensor& factor, Stream& stream) {

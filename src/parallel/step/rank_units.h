@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "comm/comm_op.h"
@@ -51,12 +52,24 @@ struct RankUnits {
   /// rank, or the other one is on the rank at the other end.
   enum class Tie : std::uint8_t { none, here, ends };
 
+  /// What a group of ranks that see other tokens exchanges in a step whose gradients are not summed
+  /// over them (StepPolicy::reduces).
+  struct Joint {
+    AxisSet over;
+    std::int64_t vectors = 0;              ///< elements that are no matrices', summed plainly
+    std::int64_t dealt = 0, gathered = 0;  ///< bytes of all matrices, encoded, there and back
+    /// As Bucket::sums, of all elements: by bucket.
+    std::vector<std::pair<int, Sum>> sums = {};
+    bool operator==(const Joint&) const = default;
+  };
+
   std::vector<Bucket> buckets;
+  std::vector<Joint> joint = {};
   std::vector<Unit> units;
   std::vector<Stage> stages;      ///< by stage of the schedule; those of other ranks have no units
   int embedding = -1, head = -1;  ///< units of a vocabulary that is divided over the pipeline
   Tie tie = Tie::none;
-  std::int64_t tied_elements = 0;
+  std::int64_t tied_elements = 0, tied_whole_elements = 0;  ///< what is held, and all
 
   bool operator==(const RankUnits&) const = default;
 };

@@ -31,6 +31,30 @@ void StepCalls::of(const StepOp& op, const Visit& visit) const {
       if (units_.tie != RankUnits::Tie::ends) return;
       return visit(
           {.on = StepCall::On::ends, .bytes = sizes_.gradient_bytes * units_.tied_elements});
+    case StepOp::Kind::local:
+      for (const RankUnits::Joint& joint : units_.joint) {
+        for (const auto& [of, own] : joint.sums) {
+          if (of == op.what) sum(own.over, sizes_.gradient_bytes * own.elements, visit);
+        }
+      }
+      return;
+    case StepOp::Kind::local_tie:
+      if (units_.tie != RankUnits::Tie::ends) return;
+      return visit(
+          {.on = StepCall::On::ends, .bytes = sizes_.gradient_bytes * units_.tied_whole_elements});
+    case StepOp::Kind::vectors:
+      for (const RankUnits::Joint& joint : units_.joint) {
+        if (joint.vectors == 0) continue;
+        visit({.axes = joint.over, .bytes = sizes_.gradient_bytes * joint.vectors});
+      }
+      return;
+    case StepOp::Kind::update:
+      for (const RankUnits::Joint& joint : units_.joint) {
+        if (policy_.reduces || joint.dealt == 0) continue;
+        visit({.axes = joint.over, .op = CommOp::all_to_all, .bytes = joint.dealt});
+        visit({.axes = joint.over, .op = CommOp::all_gather, .bytes = joint.gathered});
+      }
+      return;
     case StepOp::Kind::sum: {
       const StepSum& numbers = policy_.sums[static_cast<std::size_t>(op.what)];
       return sum(numbers.over, numbers.numbers * static_cast<std::int64_t>(sizeof(double)), visit);

@@ -168,6 +168,7 @@ class StepTeller {
   }
 
   void gradients_are_in(int unit) {
+    if (!policy_.reduces) return;
     int& passes = passes_with_gradients_[static_cast<std::size_t>(unit)];
     const bool are_all_in = ++passes == schedule_.microbatches;
     for (const int bucket : buckets_of(unit)) {
@@ -192,6 +193,7 @@ class StepTeller {
   /// What follows waits for other stages too. A message must not stand behind it.
   void finish_gradients() {
     end_sends();
+    if (!policy_.reduces) return finish_local_gradients();
     const int buckets = static_cast<int>(units_.buckets.size());
     for (int bucket = 0; bucket < buckets && policy_.reduces_at_end; ++bucket) {
       if (bucket_at(bucket).zero < 2) reduce(bucket);
@@ -203,6 +205,17 @@ class StepTeller {
     if (units_.tie != RankUnits::Tie::none) say(Kind::tie);
     say(Kind::norm);
     sums(StepSum::When::with_gradients);
+  }
+
+  /// The norm is that of each rank's own gradients, so vectors are summed behind it.
+  void finish_local_gradients() {
+    for (int bucket = 0; bucket < static_cast<int>(units_.buckets.size()); ++bucket) {
+      say(Kind::local, bucket);
+    }
+    if (units_.tie != RankUnits::Tie::none) say(Kind::local_tie);
+    say(Kind::norm);
+    sums(StepSum::When::with_gradients);
+    say(Kind::vectors);
   }
 
   void sums(StepSum::When when) {

@@ -25,11 +25,15 @@ struct StepOp {
     reduced,  ///< waits for the oldest sum that is under way, which is this one
     rest,     ///< sums what other ranks have a part of for another reason (RankUnits::Bucket::sums)
     tie,      ///< sums those of a tied table's two ends
-    norm,     ///< adds the squares of all gradients
-    sum,      ///< sums number `what` of StepPolicy::sums
-    update,   ///< the optimizer's step
-    gather,   ///< begins to make values of bucket `what` whole that were updated in parts
-    gathered,  ///< waits for it
+    // Gradients that are not summed over the ranks that see other tokens (StepPolicy::reduces):
+    local,      ///< of bucket `what`: as rest, of all its elements
+    local_tie,  ///< as tie, of all elements
+    vectors,    ///< sums what is no matrix over those ranks all the same, of all buckets at once
+    norm,       ///< adds the squares of all gradients
+    sum,        ///< sums number `what` of StepPolicy::sums
+    update,     ///< the optimizer's step
+    gather,     ///< begins to make values of bucket `what` whole that were updated in parts
+    gathered,   ///< waits for it
     // Messages between stages; `action` is the send or the receive.
     post,     ///< gives a message that will come a place
     receive,  ///< waits for it
@@ -63,6 +67,9 @@ struct StepPolicy {
   /// not when a unit has all of them.
   bool reduces_at_end = false;
   bool updates = true;  ///< otherwise gradients are all that is wanted
+  /// Otherwise matrices' gradients stay with the ranks that made them, and the update has an
+  /// exchange of its own (RankUnits::Joint): 1-bit Adam behind its warm-up, with ZeRO 0 or 1.
+  bool reduces = true;
   /// Of messages with the same peer, kind and stage; 0: no limit. What a rank sends and computes
   /// does not depend on it, only what it keeps meanwhile.
   int sends_under_way = 0;
