@@ -21,9 +21,10 @@ struct MemoryPlan {
 
 /// What one rank does in a step, before it does it.
 struct StepPlan {
-  MemoryPlan memory;
+  MemoryPlan memory;         ///< of the step that holds most, where sites meet in some only
   BytesByTag before_step{};  ///< held between steps
-  MeshTraffic traffic;
+  MeshTraffic traffic;       ///< but what sites send each other
+  CommCounts outer;          ///< that: in OuterPolicy::every steps, once all fragments are sent
 };
 
 /// The micro-batches of one rank.
@@ -54,6 +55,9 @@ StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const Par
 StepPlan plan_whole_step(const ModelSpec& spec, const BuildOptions& options,
                          const ParallelPlan& plan, int rank, const BatchShape& batch,
                          const StepPlace& place = {});
+
+/// What a rank with these units sends to other sites in a step.
+CommCounts outer_traffic(const ParallelPlan& plan, const RankUnits& units, std::int64_t step);
 
 /// The memory of a step on a single rank.
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,

@@ -100,6 +100,13 @@ void Mesh::sum(const Tensor& inout, AxisSet axes, Stream& stream) const {
   }
 }
 
+double Mesh::largest(double value, AxisSet axes) const {
+  for (const Axis axis : axes_of(view_of(axes))) {
+    if (axes.contains(axis) && size(axis) > 1) value = comm(axis).combine(value, ReduceOp::max);
+  }
+  return value;
+}
+
 void Mesh::check() const {
   for (const auto& [axes, comm] : groups_) comm->check();
 }

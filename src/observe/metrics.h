@@ -52,7 +52,15 @@ struct SampleText {
   std::string prompt;
   std::string text;  ///< the continuation, without the prompt
 };
-using RunEvent = std::variant<CheckpointRequested, CheckpointDurable, UpdateSkipped, SampleText>;
+/// Sites that train apart have brought weights together.
+struct SitesMet {
+  std::int64_t step = 0;
+  double loss = 0;             ///< mean over sites, and over their steps since they sent before
+  std::vector<double> losses;  ///< by site
+  std::vector<double> waited;  ///< seconds in all exchanges until they sent this one, by site
+};
+using RunEvent =
+    std::variant<CheckpointRequested, CheckpointDurable, UpdateSkipped, SampleText, SitesMet>;
 
 /// Turns a run's numbers into something people or programs read. Called by one thread of rank 0, in
 /// the order of steps. Any call may throw; nothing follows a throw or close().

@@ -67,6 +67,10 @@ struct Describe {
   std::string operator()(const SampleText& e) const {
     return fmt::format("step {} sample: {}{}", e.step, e.prompt, e.text);
   }
+  std::string operator()(const SitesMet& e) const {
+    return fmt::format("step {}: sites met | mean loss {:.3f} | seconds waited so far {:.1f}",
+                       e.step, e.loss, fmt::join(e.waited, ", "));
+  }
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/schedule/schedule.h"
+#include "parallel/step/outer_policy.h"
 #include "parallel/step/rank_units.h"
 
 namespace heddle {
@@ -28,8 +29,10 @@ struct StepOp {
     norm,     ///< adds the squares of all gradients
     sum,      ///< sums number `what` of StepPolicy::sums
     update,   ///< the optimizer's step
-    gather,   ///< begins to make values of bucket `what` whole that were updated in parts
-    gathered,  ///< waits for it
+    outer_begin,  ///< begins the exchange of fragment `what` between sites
+    outer_end,    ///< waits for it, and changes outer and own weights
+    gather,       ///< begins to make values of bucket `what` whole that were updated in parts
+    gathered,     ///< waits for it
     // Messages between stages; `action` is the send or the receive.
     post,     ///< gives a message that will come a place
     receive,  ///< waits for it
@@ -63,6 +66,8 @@ struct StepPolicy {
   /// not when a unit has all of them.
   bool reduces_at_end = false;
   bool updates = true;  ///< otherwise gradients are all that is wanted
+  OuterPolicy outer = {};
+  std::int64_t step = 0;  ///< of the run, from 1 on, for outer steps; 0: one without them
   /// Of messages with the same peer, kind and stage; 0: no limit. What a rank sends and computes
   /// does not depend on it, only what it keeps meanwhile.
   int sends_under_way = 0;
