@@ -9,6 +9,7 @@
 #include "cli/verbs.h"
 #include "config/load.h"
 #include "train/model_setup.h"
+#include "verify/recipe.h"
 #include "verify/reference.h"
 
 namespace heddle::cli {
@@ -42,6 +43,46 @@ void refuse_settings_without_effect(const std::vector<std::string>& overrides) {
   }
 }
 
+void print_line(const char* what, double value, double limit, const std::string& note = {}) {
+  log_info("{} {:<16} {:.2e}  (at most {:.0e}){}", value <= limit ? "ok  " : "FAIL", what, value,
+           limit, note.empty() ? "" : "  worst: " + note);
+}
+
+void print(const ReferenceReport& report) {
+  const auto limits = report.limits();
+  print_line("logits", report.logits_rel, limits.logits);
+  print_line("loss", report.loss_abs, limits.loss);
+  print_line("gradients", report.grad_rel, limits.gradients, report.grad_worst);
+  print_line("training losses", report.train_loss_abs, limits.training_losses);
+  print_line("trained weights", report.trained_rel, limits.trained, report.trained_worst);
+  log_info("{} greedy text", report.greedy_equal ? "ok  "
+                             : limits.greedy     ? "FAIL"
+                                                 : "differs (allowed):");
+}
+
+void print(const RecipeReport& report) {
+  log_info("recipe {} on {}", report.kind, report.mesh);
+  print_line("training losses", report.train_loss_rel, report.loss_limit);
+  print_line("trained weights", report.trained_rel, report.weights_limit, report.trained_worst);
+}
+
+/// Lets every rank make its report, and prints the first one's.
+template <class Report, class Verify>
+void verify(const VerifyReferenceArguments& arguments, Device::Kind device, int ranks,
+            const Verify& verify_on_rank) {
+  Report report;
+  run_on_devices(device, ranks, [&](World& world, Device own_device) {
+    Report own = verify_on_rank(world, own_device);
+    if (world.rank() == 0) report = std::move(own);
+  });
+  if (!is_first_process()) return;
+  print(report);
+  if (arguments.json) std::cout << to_json(report).dump() << "\n";
+  if (!report.ok()) {
+    throw Error(ErrorCode::data, arguments.folder + ": differs from its reference");
+  }
+}
+
 void run(const VerifyReferenceArguments& arguments) {
   config::RunConfig settings;
   prepare_on_ranks([&] {
@@ -49,38 +90,29 @@ void run(const VerifyReferenceArguments& arguments) {
     refuse_settings_without_effect(arguments.overrides);
     compute_dtype(settings);
   });
-  ReferenceReport report;
   const int ranks = rank_count(arguments.ranks);
-  run_on_devices(device_kind(settings), ranks, [&](World& world, Device device) {
-    const auto own = verify_reference(arguments.folder, options_of(settings, ranks, device), world);
-    if (world.rank() == 0) report = own;
-  });
-  if (!is_first_process()) return;
-  const auto line = [](const char* what, double value, double limit, const std::string& note = {}) {
-    log_info("{} {:<16} {:.2e}  (at most {:.0e}){}", value <= limit ? "ok  " : "FAIL", what, value,
-             limit, note.empty() ? "" : "  worst: " + note);
-  };
-  const auto limits = report.limits();
-  line("logits", report.logits_rel, limits.logits);
-  line("loss", report.loss_abs, limits.loss);
-  line("gradients", report.grad_rel, limits.gradients, report.grad_worst);
-  line("training losses", report.train_loss_abs, limits.training_losses);
-  line("trained weights", report.trained_rel, limits.trained, report.trained_worst);
-  log_info("{} greedy text", report.greedy_equal ? "ok  "
-                             : limits.greedy     ? "FAIL"
-                                                 : "differs (allowed):");
-  if (arguments.json) std::cout << to_json(report).dump() << "\n";
-  if (!report.ok()) {
-    throw Error(ErrorCode::data, arguments.folder + ": differs from its reference");
+  const Device::Kind device = device_kind(settings);
+  if (has_recipe(arguments.folder)) {
+    verify<RecipeReport>(arguments, device, ranks, [&](World& world, Device own) {
+      const int threads = thread_count(static_cast<int>(settings.run.threads), ranks);
+      return verify_recipe(arguments.folder, settings, {threads, own}, world);
+    });
+  } else {
+    verify<ReferenceReport>(arguments, device, ranks, [&](World& world, Device own) {
+      return verify_reference(arguments.folder, options_of(settings, ranks, own), world);
+    });
   }
 }
 
 }  // namespace
 
 void add_verify_reference(Verb verify) {
-  Verb verb = verify.add_verb("reference", "run a model folder against what PyTorch computed");
+  Verb verb = verify.add_verb("reference",
+                              "run a model folder, or a recipe, against what PyTorch computed");
   auto arguments = std::make_shared<VerifyReferenceArguments>();
-  verb.add_option("DIR", arguments->folder, "model folder with reference.safetensors").required();
+  verb.add_option("DIR", arguments->folder,
+                  "model folder with reference.safetensors, maybe a recipe.json")
+      .required();
   verb.add_option("--ranks", arguments->ranks, "local ranks");
   verb.add_option("--set", arguments->overrides,
                   "section.key=value, as in the run file (repeatable)")

@@ -3,28 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <vector>
 
 #include "base/error.h"
 #include "checkpoint/hf_folder.h"
-#include "checkpoint/safetensors.h"
 #include "engine/train_step.h"
 #include "engine/weights.h"
 #include "infer/generate.h"
 #include "model/registry.h"
-#include "ops/softmax_xent.h"
 #include "optim/optimizer.h"
 #include "tensor/transfer.h"
-#include "verify/difference.h"
+#include "verify/reference_file.h"
 
 namespace heddle {
 namespace {
-
-/// max() that keeps NaN: a difference that is not a number must never look small.
-void raise(double& worst, double value) {
-  if (!(value <= worst)) worst = value;
-}
 
 /// One folder's model and reference, and the comparisons between them.
 class ReferenceRun {
@@ -34,11 +26,10 @@ class ReferenceRun {
         memory_(options.device),
         host_(memory_.for_host()),
         stream_(options.threads, options.device),
-        reference_(folder / "reference.safetensors"),
+        reference_(folder, host_),
         weights_(folder),
         spec_(read_model_spec(folder / "config.json")),
-        plan_(make_plan(spec_, options.parallel, world.size(),
-                        reference_.entry("input_ids").shape()[-1])),
+        plan_(make_plan(spec_, options.parallel, world.size(), reference_.shape("input_ids")[-1])),
         mesh_(plan_.mesh, world.all()),
         model_(spec_, build_options(options), plan_, mesh_, ParamStore::Purpose::training, memory_),
         optimizer_(make_optimizer(
@@ -60,49 +51,24 @@ class ReferenceRun {
 
  private:
   BuildOptions build_options(const ReferenceOptions& options) const {
-    const std::int64_t longest = std::max(reference_.entry("input_ids").shape()[-1],
-                                          reference_.entry("greedy.output").shape()[-1]);
+    const std::int64_t longest =
+        std::max(reference_.shape("input_ids")[-1], reference_.shape("greedy.output")[-1]);
     return {.dtype = options.dtype, .positions = longest, .recompute_blocks = options.recompute};
   }
 
-  Tensor floats(const std::string& name) {
-    const Tensor out =
-        host_.alloc(reference_.entry(name).shape(), DType::f32, MemoryTag::workspace);
-    reference_.read(name, out);
-    return out;
+  std::vector<MicroBatch> own_sequences(const Tensor& input, const Tensor& labels) {
+    return by_sequence(input, labels, mesh_.coord(Axis::dp), mesh_.size(Axis::dp), host_);
   }
 
-  /// Token ids, stored as 64-bit integers, as the i32 we compute with.
-  Tensor ids(const std::string& name) {
-    const Shape shape = reference_.entry(name).shape();
-    const Tensor wide = host_.alloc(shape, DType::i64, MemoryTag::workspace);
-    reference_.read(name, wide);
-    const Tensor narrow = host_.alloc(shape, DType::i32, MemoryTag::data);
-    std::ranges::transform(wide.host<std::int64_t>(), narrow.host<std::int32_t>().begin(),
-                           [](std::int64_t id) { return static_cast<std::int32_t>(id); });
-    return narrow;
-  }
-
-  /// This data-parallel rank's micro-batches of one sequence of [B, S] ids and labels each. Where
-  /// ranks have fewer than others, one whose targets do not count stands in.
-  std::vector<MicroBatch> by_sequence(const Tensor& input, const Tensor& labels) {
-    const int ranks = mesh_.size(Axis::dp), rank = mesh_.coord(Axis::dp);
-    const std::int64_t each = (input.size(0) + ranks - 1) / ranks;
-    std::vector<MicroBatch> batches;
-    for (std::int64_t row = rank * each; row < (rank + 1) * each; ++row) {
-      const std::int64_t at = std::min(row, input.size(0) - 1);
-      batches.push_back(
-          plain_batch(input.slice(0, at, at + 1), labels.slice(0, at, at + 1), 0, memory_));
-      if (row == at) continue;
-      const Tensor none = host_.alloc(batches.back().ids.shape(), DType::i32, MemoryTag::data);
-      std::ranges::fill(none.host<std::int32_t>(), ops::kIgnoreTarget);
-      batches.back().targets = none;
-    }
-    return batches;
+  void compare(const std::string& prefix, const std::vector<ParamPiece>& pieces, double& rel,
+               std::string& worst) {
+    const WorstTensor found = reference_.compare(prefix, pieces, world_, stream_);
+    rel = found.rel;
+    worst = found.name;
   }
 
   void compare_forward() {
-    const Tensor expected = floats("logits"), input = ids("input_ids");
+    const Tensor expected = reference_.floats("logits"), input = reference_.ids("input_ids");
     const Tensor logits =
         to_host(model_.logits(plain_batch(input, {}, 0, memory_), false, nullptr, stream_, memory_),
                 stream_);
@@ -112,28 +78,31 @@ class ReferenceRun {
   }
 
   void compare_gradients() {
-    const auto result = step_.gradients(by_sequence(ids("input_ids"), ids("labels")));
-    report_.loss_abs = std::abs(result.loss - static_cast<double>(floats("loss").host<float>()[0]));
-    compare_pieces("grad.", model_.store().grad_pieces(), report_.grad_rel, report_.grad_worst);
+    const auto result =
+        step_.gradients(own_sequences(reference_.ids("input_ids"), reference_.ids("labels")));
+    report_.loss_abs =
+        std::abs(result.loss - static_cast<double>(reference_.floats("loss").host<float>()[0]));
+    compare("grad.", model_.store().grad_pieces(), report_.grad_rel, report_.grad_worst);
   }
 
   void compare_training() {
-    const Tensor inputs = ids("train.input_ids"), labels = ids("train.labels");
-    const Tensor losses = floats("train.loss"), norms = floats("train.grad_norm");
+    const Tensor inputs = reference_.ids("train.input_ids"),
+                 labels = reference_.ids("train.labels");
+    const Tensor losses = reference_.floats("train.loss"),
+                 norms = reference_.floats("train.grad_norm");
     for (std::int64_t i = 0; i < inputs.size(0); ++i) {
-      const auto result = step_.run(by_sequence(inputs.select(0, i), labels.select(0, i)),
+      const auto result = step_.run(own_sequences(inputs.select(0, i), labels.select(0, i)),
                                     {.lr = 1e-3, .step = i + 1}, 1.0);
       const double loss = losses.host<float>()[static_cast<std::size_t>(i)];
       const double norm = norms.host<float>()[static_cast<std::size_t>(i)];
       raise(report_.train_loss_abs, std::abs(result.loss - loss));
       raise(report_.train_norm_rel, std::abs(result.grad_norm - norm) / norm);
     }
-    compare_pieces("trained.", model_.store().value_pieces(), report_.trained_rel,
-                   report_.trained_worst);
+    compare("trained.", model_.store().value_pieces(), report_.trained_rel, report_.trained_worst);
   }
 
   void compare_greedy() {
-    const Tensor prompt = ids("greedy.prompt"), output = ids("greedy.output");
+    const Tensor prompt = reference_.ids("greedy.prompt"), output = reference_.ids("greedy.output");
     const auto expected =
         output.host<std::int32_t>().subspan(static_cast<std::size_t>(prompt.count()));
     const auto made =
@@ -142,53 +111,10 @@ class ReferenceRun {
     report_.greedy_equal = std::ranges::equal(made, expected);
   }
 
-  /// Compares every tensor of the reference with this prefix. Each rank compares the boxes that it
-  /// would save; their sums over all ranks are the tensor's.
-  void compare_pieces(const std::string& prefix, const std::vector<ParamPiece>& pieces,
-                      double& worst, std::string& worst_name) {
-    std::map<std::string, Difference> differences;  // the same names in the same order everywhere
-    for (const auto& entry : reference_.entries()) {
-      if (entry.name.starts_with(prefix)) differences[entry.name.substr(prefix.size())];
-    }
-    for (const ParamPiece& piece : pieces) {
-      if (!piece.is_first_writer()) continue;
-      const Tensor expected = host_.alloc(piece.data.shape(), DType::f32, MemoryTag::workspace);
-      reference_.read_slice(prefix + piece.part->name, piece.begin.sizes(), piece.end().sizes(),
-                            expected);
-      differences[piece.part->name].add(on_host(piece, stream_), expected);
-    }
-    sum_over_ranks(differences);
-    for (const auto& [name, difference] : differences) {
-      const auto whole = static_cast<double>(reference_.entry(prefix + name).shape().count());
-      const double rel =
-          difference.elements == whole ? difference.relative() : std::nan("");  // a box is missing
-      if (!(rel <= worst)) worst_name = name;
-      raise(worst, rel);
-    }
-  }
-
-  void sum_over_ranks(std::map<std::string, Difference>& differences) {
-    const Tensor sums = host_.alloc({static_cast<std::int64_t>(differences.size()), 3}, DType::f64,
-                                    MemoryTag::workspace);
-    double* at = sums.data<double>();
-    for (const auto& [name, d] : differences) {
-      *at++ = d.squares;
-      *at++ = d.norm_squares;
-      *at++ = d.elements;
-    }
-    world_.all().all_reduce(sums, ReduceOp::sum, stream_).wait(stream_);
-    at = sums.data<double>();
-    for (auto& [name, d] : differences) {
-      d.squares = *at++;
-      d.norm_squares = *at++;
-      d.elements = *at++;
-    }
-  }
-
   World& world_;
   Memory memory_, host_;
   Stream stream_;
-  SafetensorsFile reference_;
+  ReferenceFile reference_;
   HfFolder weights_;
   const ModelSpec spec_;
   const ParallelPlan plan_;

@@ -1,0 +1,101 @@
+#include "verify/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file_system.h"
+#include "base/json.h"
+#include "comm/threads/thread_world.h"
+#include "support/temporary_folder.h"
+#include "verify/shared_files.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The ten batches of a model's reference as a recipe of two ranks with one sequence each.
+class PlainRecipe {
+ public:
+  explicit PlainRecipe(const std::string& recipe) {
+    fs::copy(reference_folder() / "models" / "llama", folder_.path());
+    const fs::path path = folder_.path() / "reference.safetensors";
+    const std::string bytes = read_text_file(path);
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof length);
+    Json header = parse_json(bytes.substr(sizeof length, length), path.string());
+    for (const char* name : {"train.input_ids", "train.labels"}) {
+      const Json shape = header[name]["shape"];
+      header[name]["shape"] = {shape[0], shape[1], 1, shape[2]};
+    }
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    const std::uint64_t now = text.size();
+    std::string changed(reinterpret_cast<const char*>(&now), sizeof now);
+    changed += text + bytes.substr(sizeof length + length);
+    write_file_atomically(real_file_system(), path, changed);
+    write_file_atomically(real_file_system(), folder_.path() / "recipe.json", recipe);
+  }
+  const fs::path& folder() const { return folder_.path(); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+RecipeReport verify(const fs::path& folder, int ranks, const ParallelRequest& parallel = {}) {
+  config::RunConfig settings;
+  settings.parallel = parallel;
+  RecipeReport report;
+  run_ranks(ranks, [&](World& world) {
+    const auto own = verify_recipe(folder, settings, {}, world);
+    if (world.rank() == 0) report = own;
+  });
+  return report;
+}
+
+void expect_error(const fs::path& folder, int ranks, const ParallelRequest& parallel,
+                  const std::string& words) {
+  try {
+    verify(folder, ranks, parallel);
+    FAIL() << "no error about " << words;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+TEST(Recipe, OfPlainDataParallelTrainingHoldsOnMeshesInsideItsRanks) {
+  const PlainRecipe recipe(R"({"kind": "adamw", "ranks": 2, "lr": 0.001})");
+  ASSERT_TRUE(has_recipe(recipe.folder()));
+  for (const ParallelRequest& mesh :
+       {ParallelRequest{.zero = 1}, ParallelRequest{.zero = 3},
+        ParallelRequest{.tp = 2, .sequence = true}, ParallelRequest{.pp = 2}}) {
+    const auto report = verify(recipe.folder(), 2 * mesh.tp * mesh.pp, mesh);
+    EXPECT_TRUE(report.ok()) << to_json(report).dump(1);
+  }
+}
+
+TEST(Recipe, WithAnotherRateIsNotTheReference) {
+  const PlainRecipe recipe(R"({"kind": "adamw", "ranks": 2, "lr": 0.0011})");
+  const auto report = verify(recipe.folder(), 2);
+  EXPECT_GT(report.train_loss_rel, report.loss_limit);
+  EXPECT_GT(report.trained_rel, report.weights_limit);
+  EXPECT_FALSE(report.ok());
+}
+
+TEST(Recipe, SaysWhatItDoesNotUnderstand) {
+  expect_error(PlainRecipe(R"({"kind": "telepathy", "ranks": 2, "lr": 0.001})").folder(), 2, {},
+               "kind \"telepathy\" is not one of \"adamw\"");
+  expect_error(PlainRecipe(R"({"ranks": 2, "lr": 0.001})").folder(), 2, {}, "has no \"kind\"");
+  expect_error(PlainRecipe(R"({"kind": "adamw", "ranks": 2})").folder(), 2, {}, "\"lr\"");
+  expect_error(PlainRecipe(R"({"kind": "adamw", "ranks": 3, "lr": 0.001})").folder(), 3, {},
+               "for ranks = 3 it has to be [steps, 3, rows, length]");
+  expect_error(PlainRecipe(R"({"kind": "adamw", "ranks": 2, "lr": 0.001})").folder(), 2, {.dp = 1},
+               "parallel.dp = 1 is not the 2 ranks of the recipe");
+  expect_error(PlainRecipe(R"({"kind": "adamw", "ranks": 2, "lr": 0.001})").folder(), 3, {},
+               "but 3 are started");
+}
+
+}  // namespace
+}  // namespace heddle
