@@ -571,7 +571,8 @@ std::vector<Key> outer_keys() {
        .maximum = 1e9,
        .help = "steps between two exchanges of the same weights between sites",
        .explanation = "Needed where parallel.sites is above 1: 30 stays close to training in one "
-                      "site, 100 to 500 are usual over slow links.",
+                      "site, 100 to 500 are usual over slow links. All of [outer] has no effect "
+                      "with sites = 1.",
        .foreign = {"sync_steps", "local_steps", "diloco_sync_period", "sync_every"}},
       {.name = "fragments",
        .field = field(s, &OuterConfig::fragments),

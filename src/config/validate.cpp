@@ -220,13 +220,7 @@ void check_outer_codec(const OuterConfig& outer, std::vector<Conflict>& conflict
 void check_outer(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const OuterConfig& outer = config.outer;
   const int sites = config.parallel.sites;
-  if (sites == 1) {
-    if (outer == OuterConfig{}) return;
-    conflicts.push_back({{"outer"},
-                         "[outer] says what sites do with each other, and there is one; set "
-                         "parallel.sites above 1, or remove the section"});
-    return;
-  }
+  if (sites == 1) return;
   if (outer.every == 0) {
     conflicts.push_back(
         {{"parallel.sites", "outer.every"},

@@ -40,6 +40,7 @@ Mesh::Mesh(const MeshShape& shape, Communicator& world)
     : shape_(shape), rank_(world.rank()), flight_(world.shared_flight()) {
   HEDDLE_CHECK(shape.ranks() == world.size(), "a mesh of {} ranks in a world of {}", shape.ranks(),
                world.size());
+  if (shape.size(Axis::site) > 1) flight_->set_place(fmt::format("site {}", coord(Axis::site)));
   make_groups([&](const std::vector<int>& members,
                   const std::string& name) -> std::unique_ptr<Communicator> {
     // Splitting is collective, so all take part, also those whose group is only themselves.

@@ -14,9 +14,10 @@ namespace heddle::observe {
 struct StepMetrics {
   std::int64_t step = 0;  ///< counts from 1
   std::int64_t steps_total = 0;
-  std::int64_t tokens = 0;  ///< seen since the beginning of the run, resumed parts included
-  double loss = 0;          ///< nats per token; may be non-finite
-  double grad_norm = 0;     ///< before clipping
+  std::int64_t tokens = 0;      ///< seen since the beginning of the run, resumed parts included
+  double loss = 0;              ///< nats per token; may be non-finite
+  bool is_of_one_site = false;  ///< loss and norm are the first site's, of several
+  double grad_norm = 0;         ///< before clipping
   double lr = 0;
   double step_seconds = 0;
   double tokens_per_second = 0;

@@ -213,7 +213,7 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
 ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks) {
   ParallelPlan plan = make_plan(spec, config.parallel, ranks, config.data.seq_len,
                                 needs_whole_matrices(optimizer_config(config.optim)));
-  plan.policy.outer = outer_policy(config.outer);
+  if (plan.sites > 1) plan.policy.outer = outer_policy(config.outer);
   return plan;
 }
 

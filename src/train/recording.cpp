@@ -96,6 +96,7 @@ void Recording::end_step(const RunState& state, const Step& step) {
                   .steps_total = config.total_steps(),
                   .tokens = state.tokens,
                   .loss = step.result.loss,
+                  .is_of_one_site = session_.outer != nullptr,
                   .grad_norm = step.result.grad_norm,
                   .lr = step.lr,
                   .step_seconds = step.seconds,
