@@ -84,6 +84,23 @@ TEST(Recipe, WithAnotherRateIsNotTheReference) {
   EXPECT_FALSE(report.ok());
 }
 
+TEST(Recipe, OfSitesHoldsAlsoOnMeshesInsideThem) {
+  const fs::path recipes = shared_folder() / "fixtures" / "recipes";
+  if (!fs::exists(recipes)) GTEST_SKIP() << recipes << " is not here";
+  for (const auto& [name, sites] :
+       {std::pair("diloco", 2), {"streaming-diloco", 2}, {"streaming-diloco-e3m0", 3}}) {
+    const auto report = verify(recipes / name, sites);
+    EXPECT_TRUE(report.ok() && report.outer_rel) << name << to_json(report).dump(1);
+  }
+  for (const ParallelRequest& mesh :
+       {ParallelRequest{.dp = 2, .zero = 3}, ParallelRequest{.tp = 2, .sequence = true},
+        ParallelRequest{.pp = 2}, ParallelRequest{.cp = 2, .zero = 1}}) {
+    const auto report = verify(recipes / "streaming-diloco", 4, mesh);
+    EXPECT_TRUE(report.ok()) << to_json(report).dump(1);
+  }
+  expect_error(recipes / "diloco", 3, {.sites = 3}, "parallel.sites = 3 are not the 2 sites");
+}
+
 TEST(Recipe, SaysWhatItDoesNotUnderstand) {
   expect_error(PlainRecipe(R"({"kind": "telepathy", "ranks": 2, "lr": 0.001})").folder(), 2, {},
                "kind \"telepathy\" is not one of \"adamw\"");
