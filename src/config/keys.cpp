@@ -188,8 +188,9 @@ std::vector<Key> train_keys() {
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "tokens whose gradients make one optimizer step, over all ranks",
-       .explanation = "A multiple of train.microbatch x data.seq_len x parallel.dp; how many "
-                      "micro-batches are accumulated follows and is shown. 0 is one micro-batch.",
+       .explanation =
+           "A multiple of train.microbatch x data.seq_len x parallel.dp x parallel.sites; how many "
+           "micro-batches are accumulated follows and is shown. 0 is one micro-batch.",
        .foreign = {"global_batch_size", "train_batch_size", "batch_size", "total_batch_size",
                    "num_tokens_per_train_step", "tokens_per_batch"}},
       {.name = "microbatch",

@@ -49,8 +49,7 @@ JsonValue group_json(const RunPlan::Group& group) {
             {"reserved", static_cast<std::uint64_t>(memory.reserved)},
             {"kept_for_backward", static_cast<std::uint64_t>(memory.kept)},
             {"at_peak", tags_json(memory.at_peak)}}},
-          {"traffic", traffic_json(group.step.traffic)},
-          {"traffic_between_sites", traffic_json(between_sites(group.step.outer))}};
+          {"traffic", traffic_json(group.step.traffic)}};
 }
 
 JsonValue mesh_json(const ParallelPlan& plan) {
@@ -135,6 +134,8 @@ JsonValue to_json(const RunPlan& plan) {
   if (!plan.context.empty()) json["context"] = to_json(plan.context);
   for (const RunPlan::Group& group : plan.groups) {
     json["ranks"].push_back(group_json(group));
+    if (plan.parallel.sites == 1) continue;
+    json["ranks"].back()["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
   }
   return json;
 }
