@@ -64,6 +64,9 @@ void print(const RecipeReport& report) {
   log_info("recipe {} on {}", report.kind, report.mesh);
   print_line("training losses", report.train_loss_rel, report.loss_limit);
   print_line("trained weights", report.trained_rel, report.weights_limit, report.trained_worst);
+  if (report.outer_rel) {
+    print_line("outer weights", *report.outer_rel, report.weights_limit, report.outer_worst);
+  }
 }
 
 /// Lets every rank make its report, and prints the first one's.

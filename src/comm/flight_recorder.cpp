@@ -226,10 +226,16 @@ void FlightRecorder::set_finished() {
   is_finished_ = true;
 }
 
+void FlightRecorder::set_place(std::string place) {
+  const std::lock_guard lock(mutex_);
+  place_ = std::move(place);
+}
+
 RankReport FlightRecorder::report() {
   const std::lock_guard lock(mutex_);
   look_at_devices();
-  RankReport report{.rank = rank_, .has_ended = is_finished_, .begun = begun_on_device_};
+  RankReport report{
+      .rank = rank_, .place = place_, .has_ended = is_finished_, .begun = begun_on_device_};
   const CommCall* last = nullptr;
   for (const CommCall& call : ring_) {
     if (call.is_handed_over) continue;

@@ -105,6 +105,9 @@ class FlightRecorder {
   /// device has ended it. A call that the device has not come to has not begun.
   void hand_over(std::int64_t number, DeviceProgress progress);
 
+  /// Where the rank is, for verdicts: "site 1".
+  void set_place(std::string place);
+
   /// The rank has come to its end and will make no more calls.
   void set_finished();
 
@@ -133,6 +136,7 @@ class FlightRecorder {
   Hook hook_;
   Observer observer_;
   CommTag tag_;
+  std::string place_;
   bool is_finished_ = false;
   std::int64_t made_ = 0;
   std::vector<CommCall> ring_;  // call n is at (n - 1) % kCalls

@@ -16,13 +16,14 @@ std::string to_text(const RankReport& report) {
   const Json json = {
       {"rank", report.rank}, {"ended", report.has_ended}, {"open", open},
       {"begun", begun},      {"last", report.last_call},  {"idle", report.idle_seconds},
-      {"made", report.made}, {"recent", report.recent}};
+      {"made", report.made}, {"recent", report.recent},   {"place", report.place}};
   return json.dump();
 }
 
 RankReport rank_report_from(std::string_view text) {
   const Json json = parse_json(text, "report of a rank");
   RankReport report{.rank = json.at("rank"),
+                    .place = json.at("place"),
                     .has_ended = json.at("ended"),
                     .last_call = json.at("last"),
                     .idle_seconds = json.at("idle"),

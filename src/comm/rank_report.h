@@ -40,6 +40,7 @@ struct RankReport {
   static constexpr std::size_t kRecent = 64;
 
   int rank = 0;
+  std::string place = {};     ///< "site 1": where it is, for people; may be empty
   bool has_ended = false;     ///< it came to its end and makes no more calls
   bool is_gone = false;       ///< its process does not exist any more
   double silent_seconds = 0;  ///< since the last sign of life

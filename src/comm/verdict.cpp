@@ -98,6 +98,12 @@ class Inquiry {
     }
   }
 
+  /// "rank 3", or "rank 3 (site 1)".
+  std::string name_of(int rank) const {
+    const std::string& place = report(rank).place;
+    return place.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, place);
+  }
+
   std::string last_call_of(int rank) const {
     const RankReport& r = report(rank);
     if (r.last_call.empty()) return "it has not ended any call";
@@ -141,11 +147,11 @@ class Inquiry {
   }
 
   Verdict gone(const RankReport& r) const {
-    return {r.rank, fmt::format("the process of rank {} is gone{}", r.rank, place_of(r.rank))};
+    return {r.rank, fmt::format("the process of {} is gone{}", name_of(r.rank), place_of(r.rank))};
   }
 
   Verdict silent(const RankReport& r) const {
-    return {r.rank, fmt::format("rank {} has given no sign of life for {:.1f} s{}", r.rank,
+    return {r.rank, fmt::format("{} has given no sign of life for {:.1f} s{}", name_of(r.rank),
                                 r.silent_seconds, place_of(r.rank))};
   }
 
@@ -157,7 +163,7 @@ class Inquiry {
                           call.op == CommOp::send ? "received from" : "sent to", suspect.waiting,
                           call.text)
             : fmt::format("has not entered {}", call.text);
-    return {suspect.rank, fmt::format("rank {} {}{} after {:.1f} s; {}", suspect.rank,
+    return {suspect.rank, fmt::format("{} {}{} after {:.1f} s; {}", name_of(suspect.rank),
                                       report(suspect.rank).has_ended ? "has ended and " : "", what,
                                       call.seconds, last_call_of(suspect.rank))};
   }
@@ -222,8 +228,9 @@ class Inquiry {
   }
 
   Verdict out_of_step(int odd, int other, const Open& call) const {
-    return {odd, fmt::format("rank {} is out of step: it is in {}, rank {} waits in {}; {}", odd,
-                             held_by(odd)->text, other, call.text, last_call_of(odd))};
+    return {odd,
+            fmt::format("{} is out of step: it is in {}, rank {} waits in {}; {}", name_of(odd),
+                        held_by(odd)->text, other, call.text, last_call_of(odd))};
   }
 
   Verdict waited_for_by_most(const Open& stalled, int waiting) const {

@@ -188,8 +188,9 @@ std::vector<Key> train_keys() {
        .minimum = 0,
        .maximum = kMaxCount,
        .help = "tokens whose gradients make one optimizer step, over all ranks",
-       .explanation = "A multiple of train.microbatch x data.seq_len x parallel.dp; how many "
-                      "micro-batches are accumulated follows and is shown. 0 is one micro-batch.",
+       .explanation =
+           "A multiple of train.microbatch x data.seq_len x parallel.dp x parallel.sites; how many "
+           "micro-batches are accumulated follows and is shown. 0 is one micro-batch.",
        .foreign = {"global_batch_size", "train_batch_size", "batch_size", "total_batch_size",
                    "num_tokens_per_train_step", "tokens_per_batch"}},
       {.name = "microbatch",
@@ -455,6 +456,18 @@ std::vector<Key> parallel_keys() {
   const auto s = &RunConfig::parallel;
   constexpr double kMaxRanks = 1048576;
   return {
+      {.name = "sites",
+       .field = field(s, &ParallelRequest::sites),
+       .scope = Scope::run,
+       .unit = "sites",
+       .minimum = 1,
+       .maximum = 4096,
+       .help = "replicas that train apart and bring their weights together seldom ([outer])",
+       .explanation =
+           "The outermost axis: each site is a mesh of dp x cp x tp x pp ranks of its own, with "
+           "its own part of every step's tokens, gradients, norm and optimizer state. Ranks of a "
+           "site have neighbouring numbers.",
+       .foreign = {"num_replicas", "num_workers", "replica_groups", "group_size", "galaxy_size"}},
       {.name = "dp",
        .field = field(s, &ParallelRequest::dp),
        .scope = Scope::launch,
@@ -579,6 +592,80 @@ std::vector<Key> parallel_keys() {
        .help = "reduce gradients and fetch weights over dp while computing",
        .explanation = "The results are the same bit for bit with and without.",
        .foreign = {"overlap_comm", "overlap_grad_reduce", "overlap_param_gather"}},
+  };
+}
+
+std::vector<Key> outer_keys() {
+  const auto s = &RunConfig::outer;
+  return {
+      {.name = "every",
+       .field = field(s, &OuterConfig::every),
+       .scope = Scope::run,
+       .unit = "steps",
+       .minimum = 0,
+       .maximum = 1e9,
+       .help = "steps between two exchanges of the same weights between sites",
+       .explanation = "Needed where parallel.sites is above 1: 30 stays close to training in one "
+                      "site, 100 to 500 are usual over slow links. All of [outer] has no effect "
+                      "with sites = 1.",
+       .foreign = {"sync_steps", "local_steps", "diloco_sync_period", "sync_every"}},
+      {.name = "fragments",
+       .field = field(s, &OuterConfig::fragments),
+       .scope = Scope::run,
+       .minimum = 1,
+       .maximum = 4096,
+       .help = "parts of the model that are exchanged one after the other within `every` steps",
+       .explanation = "Block l is in part l mod fragments, all else in the first. More parts need "
+                      "less of a link at a time (Streaming DiLoCo).",
+       .foreign = {"num_fragments", "num_diloco_fragments"}},
+      {.name = "delay",
+       .field = field(s, &OuterConfig::delay),
+       .scope = Scope::run,
+       .unit = "steps",
+       .minimum = 0,
+       .maximum = 1e9,
+       .help = "steps for which an exchange may travel while training goes on",
+       .foreign = {"fragment_sync_delay", "num_communication_overlapping_steps"}},
+      {.name = "mix",
+       .field = field(s, &OuterConfig::mix),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 1,
+       .help = "what a site's weights keep of themselves when outer weights arrive",
+       .explanation = "0 takes the outer weights, 0.5 the mean of both, which suits a delay; 1 "
+                      "never takes anything.",
+       .foreign = {"fragment_update_alpha", "communication_overlapping_alpha"}},
+      {.name = "codec",
+       .field = field(s, &OuterConfig::codec),
+       .scope = Scope::run,
+       .help = "how the differences of weights travel: none, or a codec as in `bench codec`",
+       .explanation = "e3m0 has 4 bits a value, int4:128 too, topk less than a quarter of a bit.",
+       .foreign = {"should_quantize", "hivemind_compression"}},
+      {.name = "lr",
+       .field = field(s, &OuterConfig::lr),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 10,
+       .help = "learning rate of the outer weights",
+       .when_absent = "0.7; 1 with topk and sign",
+       .foreign = {"outer_lr", "diloco_outer_lr"}},
+      {.name = "momentum",
+       .field = field(s, &OuterConfig::momentum),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 0.9999,
+       .help = "Nesterov's momentum of the outer weights",
+       .when_absent = "0.9; 0 with topk and sign",
+       .foreign = {"outer_momentum", "diloco_outer_momentum"}},
+      {.name = "feedback",
+       .field = field(s, &OuterConfig::feedback),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 1,
+       .help = "of what the codec left out, the part that is sent the next time",
+       .explanation = "It takes the place of momentum in the sparse form. 0 forgets it.",
+       .when_absent = "0; 0.95 with topk and sign",
+       .foreign = {"error_decay", "error_feedback"}},
   };
 }
 
@@ -762,6 +849,7 @@ const std::vector<Key>& keys() {
     add("train", train_keys());
     add("optim", optim_keys());
     add("parallel", parallel_keys());
+    add("outer", outer_keys());
     add("checkpoint", checkpoint_keys());
     add("observe", observe_keys());
     add("run", run_keys());
@@ -779,6 +867,7 @@ const std::vector<Section>& sections() {
        {"training", "trainer"}},
       {"optim", "the optimizer and its learning rate", {"optimizer", "lr_scheduler", "scheduler"}},
       {"parallel", "how the work is split over ranks", {"parallelism", "distributed"}},
+      {"outer", "how sites that train apart bring their weights together", {"diloco", "hv"}},
       {"checkpoint", "what is saved, when, and for how long", {"checkpointing", "save"}},
       {"observe",
        "what is shown and recorded",

@@ -106,6 +106,25 @@ struct OptimConfig {
   bool uses_nesterov() const { return nesterov.value_or(name == planner::Updates::muon); }
 };
 
+/// What sites do with each other (OuterPolicy).
+struct OuterConfig {
+  int every = 0;
+  int fragments = 1;
+  int delay = 0;
+  double mix = 0.0;
+  std::string codec = "none";
+  std::optional<double> lr;
+  std::optional<double> momentum;
+  std::optional<double> feedback;
+  bool operator==(const OuterConfig&) const = default;
+
+  /// Whether what the codec leaves out is most of it: the sparse form's defaults are others.
+  bool is_sparse() const { return codec.starts_with("topk") || codec.starts_with("sign"); }
+  double used_feedback() const { return feedback.value_or(is_sparse() ? 0.95 : 0.0); }
+  double used_momentum() const { return momentum.value_or(is_sparse() ? 0.0 : 0.9); }
+  double used_lr() const { return lr.value_or(is_sparse() ? 1.0 : 0.7); }
+};
+
 struct CheckpointConfig {
   std::int64_t every = 500;
   std::int64_t keep = 3;
@@ -146,6 +165,7 @@ struct RunConfig {
   TrainConfig train;
   OptimConfig optim;
   ParallelRequest parallel = {.zero = 1, .sequence = true};
+  OuterConfig outer;
   CheckpointConfig checkpoint;
   ObserveConfig observe;
   RunSection run;
@@ -154,8 +174,10 @@ struct RunConfig {
 
   // What follows from the keys. Valid once validate.h's checks have passed.
 
-  /// Data-parallel replicas; one when parallel.dp is left to be derived.
-  std::int64_t replicas() const { return parallel.dp == 0 ? 1 : parallel.dp; }
+  /// Data-parallel replicas of all sites; one in each when parallel.dp is left to be derived.
+  std::int64_t replicas() const {
+    return std::int64_t{parallel.sites} * (parallel.dp == 0 ? 1 : parallel.dp);
+  }
   /// Tokens of one micro-batch on every replica.
   std::int64_t tokens_per_microbatch() const {
     return train.microbatch * data.seq_len * replicas();

@@ -4,6 +4,9 @@
 
 #include <set>
 
+#include "base/error.h"
+#include "codec/registry.h"
+
 namespace heddle::config {
 namespace {
 
@@ -73,7 +76,11 @@ void check_batch(const RunConfig& config, std::vector<Conflict>& conflicts) {
         fmt::format("use {} ({} accumulated) or {} ({})", below * unit, below, above * unit, above);
   std::string product = fmt::format("train.microbatch {} x data.seq_len {}",
                                     config.train.microbatch, config.data.seq_len);
-  if (config.replicas() > 1) product += fmt::format(" x parallel.dp {}", config.replicas());
+  const int sites = config.parallel.sites;
+  if (config.replicas() > sites) {
+    product += fmt::format(" x parallel.dp {}", config.replicas() / sites);
+  }
+  if (sites > 1) product += fmt::format(" x parallel.sites {}", sites);
   conflicts.push_back(
       {{"train.tokens_per_step", "data.seq_len", "parallel.dp"},
        fmt::format("train.tokens_per_step = {} is not a whole number of micro-batches "
@@ -208,6 +215,65 @@ void check_optimizer(const RunConfig& config, std::vector<Conflict>& conflicts) 
   }
 }
 
+/// Of the codec that sites use.
+void check_outer_codec(const OuterConfig& outer, std::vector<Conflict>& conflicts) {
+  if (outer.codec == "none") {
+    if (outer.used_feedback() == 0.0) return;
+    conflicts.push_back({{"outer.feedback"},
+                         fmt::format("outer.feedback = {} is of what outer.codec leaves out, and "
+                                     "\"none\" leaves out nothing; remove it or choose a codec",
+                                     outer.used_feedback())});
+    return;
+  }
+  try {
+    if (codec::make_codec(outer.codec)->is_lossless()) {
+      conflicts.push_back({{"outer.codec"},
+                           fmt::format("outer.codec = \"{}\" has no size that sites could agree "
+                                       "on beforehand; use \"none\", which is as exact",
+                                       outer.codec)});
+    }
+  } catch (const Error& error) {
+    conflicts.push_back({{"outer.codec"},
+                         fmt::format("outer.codec: {}{}{}", error.message(),
+                                     error.hint().empty() ? "" : "; ", error.hint())});
+    return;
+  }
+  if (outer.is_sparse() && outer.used_feedback() == 0.0) {
+    conflicts.push_back({{"outer.feedback"},
+                         fmt::format("outer.codec = \"{}\" leaves out most of what is to be sent, "
+                                     "and outer.feedback = 0 forgets it; use 0.95",
+                                     outer.codec)});
+  }
+}
+
+void check_outer(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const OuterConfig& outer = config.outer;
+  const int sites = config.parallel.sites;
+  if (sites == 1) return;
+  if (outer.every == 0) {
+    conflicts.push_back(
+        {{"parallel.sites", "outer.every"},
+         fmt::format("parallel.sites = {} would never meet; set outer.every, the steps between "
+                     "exchanges (100 is usual)",
+                     sites)});
+    return;
+  }
+  if (outer.delay >= outer.every) {
+    conflicts.push_back(
+        {{"outer.delay", "outer.every"},
+         fmt::format("outer.delay = {} steps is not below outer.every = {}: an exchange must have "
+                     "ended before the next begins; use 0 to {}",
+                     outer.delay, outer.every, outer.every - 1)});
+  }
+  if (outer.fragments > outer.every) {
+    conflicts.push_back({{"outer.fragments", "outer.every"},
+                         fmt::format("outer.fragments = {} are more than the {} steps of "
+                                     "outer.every that they are spread over; use at most {}",
+                                     outer.fragments, outer.every, outer.every)});
+  }
+  check_outer_codec(outer, conflicts);
+}
+
 }  // namespace
 
 std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
@@ -219,6 +285,7 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   check_context(config, conflicts);
   check_learning_rate(config, conflicts);
   check_optimizer(config, conflicts);
+  check_outer(config, conflicts);
   for (RequestProblem& problem : problems_of(config.parallel, ranks)) {
     conflicts.push_back({std::move(problem.keys), std::move(problem.message)});
   }

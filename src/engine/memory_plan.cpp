@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <set>
 #include <type_traits>
 #include <vector>
 
 #include "engine/train_step.h"
 #include "ops/attention.h"
+#include "parallel/step/step_calls.h"
 
 namespace heddle {
 
@@ -26,6 +29,19 @@ std::size_t attention_bytes(const ModelSpec& spec, DType dtype, const ParallelPl
                                  spec.head_dim);
 }
 
+/// Those that differ, of the steps in which exchanges between sites go on as they do ever after:
+/// in which one begins or ends, or has just done so.
+std::set<std::int64_t> distinct_steps(const OuterPolicy& policy) {
+  std::set<std::int64_t> steps;
+  for (const std::int64_t window : {0, 1}) {
+    for (int fragment = 0; fragment < policy.fragments; ++fragment) {
+      const std::int64_t begins = window * policy.every + policy.first_step(fragment);
+      for (const std::int64_t at : {begins, begins + policy.delay}) steps.insert({at, at + 1});
+    }
+  }
+  return steps;
+}
+
 /// A step that was run dry.
 struct DryStep {
   StepPlan plan;
@@ -39,7 +55,10 @@ DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelP
   const Mesh mesh = Mesh::recorded(plan.mesh, rank);
   Model model(spec, options, plan, mesh, ParamStore::Purpose::training, memory);
   const auto optimizer = make_optimizer(place.optimizer, model.store());
-  TrainStep step(model, *optimizer, stream, memory);
+  const OuterPolicy& policy = plan.policy.outer;
+  std::optional<OuterSteps> outer;
+  if (policy.every > 0) outer.emplace(model.store(), model.units(), policy);
+  TrainStep step(model, *optimizer, stream, memory, outer ? &*outer : nullptr);
   // Operations check ids and positions also when they compute nothing, so these few bytes are real.
   const auto ids = [&] {
     const Tensor zeros = host.alloc({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);
@@ -58,12 +77,23 @@ DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelP
     const auto activations = static_cast<std::size_t>(MemoryTag::activations);
     kept = std::max(kept, memory.stats().live[activations]);
   });
+  if (outer) outer->skip_to(-1);  // nothing begins or ends
   step.run(batches, {}, 1.0);
   result.traffic = mesh.traffic();
   if (place.is_behind_warm_up) {
     result.later = {.first = result.traffic, .traffic = {}};
+    if (outer) outer->skip_to(-1);
     step.run(batches, {}, 1.0);
     result.later->traffic = mesh.traffic() - result.traffic;
+  }
+  if (outer) {
+    for (const std::int64_t at : distinct_steps(policy)) {
+      outer->skip_to(at - 1);
+      step.run(batches, {}, 1.0);
+    }
+    for (int fragment = 0; fragment < policy.fragments; ++fragment) {
+      result.outer += outer_traffic(plan, model.units(), policy.first_step(fragment));
+    }
   }
   const MemoryStats stats = memory.stats();
   result.memory = {stats.at_peak, stats.peak, stats.reserved, kept};
@@ -229,6 +259,21 @@ StepPlan plan_phases(const StepPlace& place, const Plan& plan) {
 }
 
 }  // namespace
+
+CommCounts outer_traffic(const ParallelPlan& plan, const RankUnits& units, std::int64_t step) {
+  CommCounts counts;
+  const OuterPolicy& policy = plan.policy.outer;
+  const StepCalls calls(units, plan.policy, plan.mesh, {}, 0);
+  for (int fragment = 0; fragment < policy.fragments; ++fragment) {
+    if (!policy.begins(fragment, step) || !policy.has(units, fragment)) continue;
+    calls.of({StepOp::Kind::outer_begin, fragment}, [&](const StepCall& call) {
+      auto& [number, bytes] = counts.by_op[static_cast<std::size_t>(call.op)];
+      ++number;
+      bytes += call.bytes;
+    });
+  }
+  return counts;
+}
 
 StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const ParallelPlan& plan,
                    int rank, const BatchShape& batch, const StepPlace& place) {

@@ -22,9 +22,9 @@ struct MemoryPlan {
 
 /// What one rank does in a step, before it does it.
 struct StepPlan {
-  MemoryPlan memory;
+  MemoryPlan memory;         ///< of the step that holds most, where sites meet in some only
   BytesByTag before_step{};  ///< held between steps
-  MeshTraffic traffic;
+  MeshTraffic traffic;       ///< but what sites send each other
   /// Of an optimizer whose steps become others behind its warm-up (behind_warm_up): the traffic of
   /// the first of them since the program was started, and of those that follow. `memory` is that of
   /// the larger phase.
@@ -32,6 +32,7 @@ struct StepPlan {
     MeshTraffic first, traffic;
   };
   std::optional<Later> later = {};
+  CommCounts outer;  ///< what sites send: in OuterPolicy::every steps, once all fragments are sent
 };
 
 /// The micro-batches of one rank.
@@ -63,6 +64,9 @@ StepPlan plan_step(const ModelSpec& spec, const BuildOptions& options, const Par
 StepPlan plan_whole_step(const ModelSpec& spec, const BuildOptions& options,
                          const ParallelPlan& plan, int rank, const BatchShape& batch,
                          const StepPlace& place = {});
+
+/// What a rank with these units sends to other sites in a step.
+CommCounts outer_traffic(const ParallelPlan& plan, const RankUnits& units, std::int64_t step);
 
 /// The memory of a step on a single rank.
 MemoryPlan plan_training_memory(const ModelSpec& spec, const BuildOptions& options,

@@ -20,9 +20,11 @@ std::int64_t count_targets(const MicroBatch& batch) {
 
 }  // namespace
 
-TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory)
-    : model_(model), optimizer_(optimizer), stream_(stream), memory_(memory) {
+TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
+                     OuterSteps* outer)
+    : model_(model), optimizer_(optimizer), outer_(outer), stream_(stream), memory_(memory) {
   model_.store().run_in_background(model_.plan().overlap);
+  model_.mesh().comm(Axis::site).run_in_background(model_.plan().overlap);
   if (model_.plan().divides_vocabulary_over_pp()) {
     vocabulary_ = std::make_unique<VocabularyPasses>(model_);
   }
@@ -83,6 +85,7 @@ StepResult TrainStep::run(std::span<const MicroBatch> microbatches, bool updates
   if (updates) optimizer_.adapt(policy_, args_.step);
   step_ = args_.step;
   begin(microbatches);
+  if (outer_ != nullptr && updates) policy_.step = outer_->next_step();
   execute(schedule(static_cast<int>(microbatches.size())), model_.units(), policy_,
           model_.mesh().comm(Axis::pp), *this, stream_, on_action_);
   end();
@@ -155,6 +158,10 @@ void TrainStep::perform(const StepOp& op) {
     case StepOp::Kind::norm: return add_totals();
     case StepOp::Kind::sum: return sum(op.what);
     case StepOp::Kind::update: return update();
+    case StepOp::Kind::outer_begin:
+    case StepOp::Kind::outer_end:
+      tag("outer weights", -1, nullptr);
+      return outer_->perform(op, stream_);
     default: break;
   }
   const bool is_of_values = op.kind <= StepOp::Kind::drop || op.kind >= StepOp::Kind::gather;

@@ -9,11 +9,12 @@
 #include "engine/stage.h"
 #include "engine/vocabulary_passes.h"
 #include "optim/optimizer.h"
+#include "parallel/exchange/outer_steps.h"
 #include "parallel/schedule/schedule.h"
 
 namespace heddle {
 
-/// Of the step over all ranks; the same on every rank.
+/// Of the step over all ranks of a site; the same on all of them.
 struct StepResult {
   double loss = 0.0;  ///< mean over the targets that count
   /// Before clipping. Where gradients are not averaged over ranks (StepPolicy::reduces), the root
@@ -30,7 +31,9 @@ struct StepResult {
 /// which a cp rank takes its share of the tokens.
 class TrainStep : private Stage {
  public:
-  TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory);
+  /// `outer` is there where the plan's policy has outer steps; it counts the steps.
+  TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
+            OuterSteps* outer = nullptr);
 
   /// The micro-batches lie in host memory. `clip` limits the global gradient norm; 0 means no
   /// limit. A loss or a norm that is not finite leaves weights and moments untouched. On a GPU
@@ -73,6 +76,7 @@ class TrainStep : private Stage {
 
   Model& model_;
   Optimizer& optimizer_;
+  OuterSteps* const outer_;
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;

@@ -62,6 +62,8 @@ std::string to_text(AxisSet axes);
 
 /// Ranks that see other tokens: the batch is divided among them.
 inline constexpr AxisSet kTokenAxes{Axis::dp, Axis::cp};
+/// The same over all sites.
+inline constexpr AxisSet kDataAxes{Axis::site, Axis::dp, Axis::cp};
 /// Ranks of one stage: those that the state of a matrix may be divided among.
 inline constexpr AxisSet kStageAxes{Axis::dp, Axis::cp, Axis::tp};
 /// All ranks that work on one step together: those of a site.

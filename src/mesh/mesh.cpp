@@ -50,6 +50,7 @@ Mesh::Mesh(const MeshShape& shape, Communicator& world)
     : shape_(shape), rank_(world.rank()), flight_(world.shared_flight()) {
   HEDDLE_CHECK(shape.ranks() == world.size(), "a mesh of {} ranks in a world of {}", shape.ranks(),
                world.size());
+  if (shape.size(Axis::site) > 1) flight_->set_place(fmt::format("site {}", coord(Axis::site)));
   make_groups([&](const std::vector<int>& members,
                   const std::string& name) -> std::unique_ptr<Communicator> {
     // Splitting is collective, so all take part, also those whose group is only themselves.
@@ -108,6 +109,13 @@ void Mesh::sum(const Tensor& inout, AxisSet axes, Stream& stream) const {
     if (!axes.contains(axis) || size(axis) == 1) continue;
     comm(axis).all_reduce(inout, ReduceOp::sum, stream).wait(stream);
   }
+}
+
+double Mesh::largest(double value, AxisSet axes) const {
+  for (const Axis axis : axes_of(view_of(axes))) {
+    if (axes.contains(axis) && size(axis) > 1) value = comm(axis).combine(value, ReduceOp::max);
+  }
+  return value;
 }
 
 void Mesh::check() const {

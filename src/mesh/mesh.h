@@ -67,6 +67,8 @@ class Mesh {
   /// Sums `inout` over these axes, one after the other, the fastest first: every mesh adds in the
   /// same order. Waits.
   void sum(const Tensor& inout, AxisSet axes, Stream& stream) const;
+  /// The largest of the numbers of these ranks; waits.
+  double largest(double value, AxisSet axes) const;
   /// Throws Error(peer) when another rank has failed (Communicator::check).
   void check() const;
   /// What this rank has sent so far.

@@ -79,7 +79,8 @@ AxisSet MeshShape::occupied(AxisSet axes) const {
 
 std::string MeshShape::text() const {
   const std::string context = size(Axis::cp) > 1 ? fmt::format(" cp={}", size(Axis::cp)) : "";
-  return fmt::format("dp={}{} tp={} pp={}", size(Axis::dp), context, size(Axis::tp),
+  const std::string sites = size(Axis::site) > 1 ? fmt::format("sites={} ", size(Axis::site)) : "";
+  return fmt::format("{}dp={}{} tp={} pp={}", sites, size(Axis::dp), context, size(Axis::tp),
                      size(Axis::pp));
 }
 

@@ -60,8 +60,10 @@ class Checker {
   }
 
   bool are_positive() {
-    for (const auto& [key, size] :
-         {std::pair{"tp", request_.tp}, {"pp", request_.pp}, {"cp", request_.cp}}) {
+    for (const auto& [key, size] : {std::pair{"tp", request_.tp},
+                                    {"pp", request_.pp},
+                                    {"cp", request_.cp},
+                                    {"sites", request_.sites}}) {
       if (size < 1) {
         add({fmt::format("parallel.{}", key)}, "parallel.{} = {}; use 1 or more", key, size);
       }
@@ -137,6 +139,7 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
   plan.units_of_stage = std::move(units_of_stage);
   const int kv_heads = static_cast<int>(spec.kv_heads);
   plan.mesh = MeshShape{}
+                  .with(Axis::site, request.sites)
                   .with(Axis::pp, request.pp)
                   .with(Axis::tp, request.tp)
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))

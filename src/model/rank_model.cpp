@@ -52,6 +52,10 @@ RankModel build_rank_model(const ModelSpec& spec, const BuildOptions& options,
       memory);
   rank.units = rank.store->units();
   add_stages(rank, plan, mesh.coord(Axis::pp));
+  for (std::size_t unit = 0; unit < rank.labels.size(); ++unit) {
+    const UnitLabel& label = rank.labels[unit];
+    if (label.kind == UnitLabel::Kind::block) rank.units.units[unit].block = label.block;
+  }
   return rank;
 }
 

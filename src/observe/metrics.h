@@ -14,9 +14,10 @@ namespace heddle::observe {
 struct StepMetrics {
   std::int64_t step = 0;  ///< counts from 1
   std::int64_t steps_total = 0;
-  std::int64_t tokens = 0;  ///< seen since the beginning of the run, resumed parts included
-  double loss = 0;          ///< nats per token; may be non-finite
-  double grad_norm = 0;     ///< before clipping
+  std::int64_t tokens = 0;      ///< seen since the beginning of the run, resumed parts included
+  double loss = 0;              ///< nats per token; may be non-finite
+  bool is_of_one_site = false;  ///< loss and norm are the first site's, of several
+  double grad_norm = 0;         ///< before clipping
   double lr = 0;
   double step_seconds = 0;
   double tokens_per_second = 0;
@@ -52,7 +53,15 @@ struct SampleText {
   std::string prompt;
   std::string text;  ///< the continuation, without the prompt
 };
-using RunEvent = std::variant<CheckpointRequested, CheckpointDurable, UpdateSkipped, SampleText>;
+/// Sites that train apart have brought weights together.
+struct SitesMet {
+  std::int64_t step = 0;
+  double loss = 0;             ///< mean over sites, and over their steps since they sent before
+  std::vector<double> losses;  ///< by site
+  std::vector<double> waited;  ///< seconds in all exchanges until they sent this one, by site
+};
+using RunEvent =
+    std::variant<CheckpointRequested, CheckpointDurable, UpdateSkipped, SampleText, SitesMet>;
 
 /// Turns a run's numbers into something people or programs read. Called by one thread of rank 0, in
 /// the order of steps. Any call may throw; nothing follows a throw or close().

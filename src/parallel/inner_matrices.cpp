@@ -66,7 +66,7 @@ void ParamStore::add_slices(const Bucket& bucket, const Placed& placed,
     std::vector<ParamPiece> pieces;
     const bool is_whole = !is_here || bucket.grads.count() == bucket.size;
     add_pieces(placed, is_here ? bucket.grads : elsewhere, is_whole ? 0 : bucket.held.begin, range,
-               false, pieces);
+               false, false, pieces);
     for (const ParamPiece& piece : pieces) {
       InnerMatrix& matrix = of(piece.part->name);
       if (matrix.name.empty()) {

@@ -39,17 +39,18 @@ void check_ranks(const ParallelRequest& request, int ranks, std::vector<RequestP
   const std::int64_t needed = request.ranks();
   if (request.dp == 0 ? ranks % needed == 0 : ranks == needed) return;
   const std::string context = request.cp > 1 ? fmt::format("cp {} x ", request.cp) : "";
+  const std::string sites = request.sites > 1 ? fmt::format("sites {} x ", request.sites) : "";
   problems.push_back(
-      {{"parallel.dp", "parallel.cp", "parallel.tp", "parallel.pp"},
+      {{"parallel.dp", "parallel.cp", "parallel.tp", "parallel.pp", "parallel.sites"},
        request.dp == 0
            ? fmt::format(
-                 "parallel.{}tp {} x pp {} = {} does not divide the {} ranks; use sizes whose "
+                 "parallel.{}{}tp {} x pp {} = {} does not divide the {} ranks; use sizes whose "
                  "product does, or start {} ranks",
-                 context, request.tp, request.pp, needed, ranks, needed)
+                 sites, context, request.tp, request.pp, needed, ranks, needed)
            : fmt::format(
-                 "parallel.dp {} x {}tp {} x pp {} makes {} ranks, but {} {} started; start {} "
+                 "parallel.{}dp {} x {}tp {} x pp {} makes {} ranks, but {} {} started; start {} "
                  "(--ranks {} or the launcher), or change one of them",
-                 request.dp, context, request.tp, request.pp, needed, ranks,
+                 sites, request.dp, context, request.tp, request.pp, needed, ranks,
                  ranks == 1 ? "is" : "are", needed, needed)});
 }
 
@@ -63,7 +64,7 @@ std::string_view name_of(VocabularyPlacement vocabulary) {
 
 int ParallelRequest::replicas_on(int ranks) const {
   if (dp > 0) return dp;
-  return std::max(1, static_cast<int>(ranks / (std::int64_t{cp} * tp * pp)));
+  return std::max(1, static_cast<int>(ranks / (std::int64_t{sites} * cp * tp * pp)));
 }
 
 std::vector<RequestProblem> problems_of(const ParallelRequest& request, int ranks) {

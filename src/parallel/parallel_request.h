@@ -22,7 +22,8 @@ std::string_view name_of(VocabularyPlacement vocabulary);
 /// varies, and what a plan resolves. One that says nothing divides nothing; the run file's defaults
 /// are RunConfig's.
 struct ParallelRequest {
-  int dp = 0;  ///< 0: what the number of ranks leaves
+  int sites = 1;  ///< replicas of all that follows that meet seldom (OuterPolicy)
+  int dp = 0;     ///< 0: what the number of ranks leaves
   int tp = 1, pp = 1;
   int cp = 1;
   ContextMethod context = ContextMethod::automatic;  ///< of these, nothing where cp is 1
@@ -41,8 +42,8 @@ struct ParallelRequest {
   bool divides_vocabulary_over_pp() const { return vocabulary == VocabularyPlacement::pipeline; }
   /// dp, or what so many ranks leave for it.
   int replicas_on(int ranks) const;
-  /// Of one replica where dp is left open. Sizes that keys allow do not overflow it.
-  std::int64_t ranks() const { return std::int64_t{dp == 0 ? 1 : dp} * cp * tp * pp; }
+  /// Of one replica in each site where dp is left open. Sizes that keys allow do not overflow it.
+  std::int64_t ranks() const { return std::int64_t{sites} * (dp == 0 ? 1 : dp) * cp * tp * pp; }
 };
 
 /// Something in a request that no model can be trained with on so many ranks.

@@ -144,6 +144,53 @@ void ParamStore::declare(std::vector<OptimizerState> states) {
   }
 }
 
+void ParamStore::keep(std::vector<OptimizerState> states) {
+  for (OptimizerState& state : states) {
+    for (Bucket& bucket : buckets_) {
+      bucket.states.push_back(
+          memory_.zeros({bucket.held.end - bucket.held.begin}, grad_dtype(), MemoryTag::optimizer));
+    }
+    states_.push_back(std::move(state));
+  }
+}
+
+ParamStore::Range ParamStore::held_of(const Bucket& bucket, const Placed& placed) {
+  return {std::max(placed.at, bucket.held.begin),
+          std::min(placed.at + placed.parameter->shape.count(), bucket.held.end)};
+}
+
+std::vector<ParamStore::HeldStretch> ParamStore::held() const {
+  std::vector<HeldStretch> all;
+  for (const Bucket& bucket : buckets_) {
+    for (const Placed& placed : bucket.placed) {
+      const Range range = held_of(bucket, placed);
+      if (range.empty()) continue;
+      HeldStretch& held = all.emplace_back();
+      held.parameter = placed.parameter;
+      held.unit = bucket.owner;
+      held.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range);
+      if (has_masters()) held.low = cut(bucket, bucket.values, range);
+      for (std::size_t i = 0; i < states_.size(); ++i) {
+        const Range of = held_of(bucket, states_[i].of);
+        const bool is_of = of.begin <= range.begin && range.end <= of.end;
+        held.states.push_back(
+            is_of ? bucket.states[i].slice(0, range.begin - of.begin, range.end - of.begin)
+                  : Tensor());
+      }
+    }
+  }
+  return all;
+}
+
+void ParamStore::held_changed(Stream& stream) {
+  for (Bucket& bucket : buckets_) {
+    if (has_masters()) ops::cast(bucket.masters, cut(bucket, bucket.values, bucket.held), stream);
+    if (bucket.zero != 1 && bucket.zero != 2) continue;
+    gather(bucket, stream);
+    end_gather(bucket, stream);
+  }
+}
+
 ParamStore::Range ParamStore::held_of(const Bucket& bucket, OptimizerState::Of of) {
   const std::int64_t begin = of == OptimizerState::Of::others ? bucket.inner : 0;
   const std::int64_t end = of == OptimizerState::Of::inner_matrices ? bucket.inner : bucket.size;
@@ -199,6 +246,10 @@ RankUnits ParamStore::units() const {
     described.held = bucket.held.end - bucket.held.begin;
     for (const auto& [over, range] : bucket.rest) {
       described.sums.push_back({over, range.end - range.begin});
+    }
+    for (const Placed& placed : bucket.placed) {
+      const Range range = held_of(bucket, placed);
+      if (!range.empty()) described.parts.push_back(range.end - range.begin);
     }
   }
   const Bucket* const first = tied_bucket(Parameter::Tie::first);
@@ -395,13 +446,7 @@ void ParamStore::end_gather(Bucket& bucket, Stream& stream) {
 }
 
 void ParamStore::values_changed(Stream& stream) {
-  if (!has_masters()) return;
-  for (Bucket& bucket : buckets_) {
-    ops::cast(bucket.masters, cut(bucket, bucket.values, bucket.held), stream);
-    if (bucket.zero != 1 && bucket.zero != 2) continue;
-    gather(bucket, stream);
-    end_gather(bucket, stream);
-  }
+  if (has_masters()) held_changed(stream);
 }
 
 void ParamStore::retire_grads() {
@@ -411,12 +456,14 @@ void ParamStore::retire_grads() {
 
 /// `range` of the bucket, as far as it lies in the parameter, as boxes of its parts.
 void ParamStore::add_pieces(const Placed& placed, const Tensor& flat, std::int64_t from,
-                            Range range, bool is_divided, std::vector<ParamPiece>& pieces) const {
+                            Range range, bool is_divided, bool is_common,
+                            std::vector<ParamPiece>& pieces) const {
   const Parameter& parameter = *placed.parameter;
   const auto share = [&](const Parameter::Part& part) {
     if (parameter.tie == Parameter::Tie::last) return WriteShare{};
-    return write_share(ownership(parameter.layout_of(part)), mesh_.shape(), mesh_.rank(),
-                       is_divided);
+    Ownership owners = ownership(parameter.layout_of(part));
+    if (!is_common) owners.own = {};
+    return write_share(owners, mesh_.shape(), mesh_.rank(), is_divided);
   };
   range = {std::max(range.begin, placed.at),
            std::min(range.end, placed.at + parameter.shape.count())};
@@ -448,7 +495,7 @@ void ParamStore::add_pieces(const Bucket& bucket, const Tensor& flat,
   const bool is_whole = flat.count() == bucket.size;
   const Range range = is_whole ? Range{0, bucket.size} : bucket.held;
   for (const Placed& placed : bucket.placed) {
-    add_pieces(placed, flat, range.begin, range, !is_whole, pieces);
+    add_pieces(placed, flat, range.begin, range, !is_whole, false, pieces);
   }
 }
 
@@ -474,7 +521,8 @@ std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index) const {
   for (const Bucket& bucket : buckets_) {
     const Range range = held_of(bucket, states_[index].of);
     for (const Placed& placed : bucket.placed) {
-      add_pieces(placed, bucket.states[index], range.begin, range, bucket.zero > 0, pieces);
+      add_pieces(placed, bucket.states[index], range.begin, range, bucket.zero > 0,
+                 states_[index].is_common, pieces);
     }
   }
   return pieces;

@@ -33,6 +33,7 @@ struct OptimizerState {
   std::string name;  ///< "exp_avg": the first word of the names in a checkpoint
   Of of = Of::all;
   Lies lies = Lies::as_gradients;
+  bool is_common = false;  ///< all sites have the same, so the first saves it for all
 };
 
 /// A flat, local stretch of one kind of parameter, as the optimizer sees it: values, gradients and
@@ -51,7 +52,7 @@ struct ParamPiece {
   const Parameter::Part* part = nullptr;
   Shape begin;  ///< in the Hugging Face tensor
   Tensor data;
-  WriteShare share;  ///< of the ranks that hold this box, what this one saves of it
+  WriteShare share;  ///< of the ranks of its site that hold this box, what this one saves of it
 
   /// Whether this rank stands for all that hold the box: the first that saves of it.
   bool is_first_writer() const { return share.count > 0 && share.index == 0; }
@@ -87,6 +88,8 @@ class ParamStore {
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   /// Allocates an optimizer's states, zeroed. Once, by the optimizer, for a store that trains.
   void declare(std::vector<OptimizerState> states);
+  /// Allocates further states, of every parameter, which the optimizer does not see.
+  void keep(std::vector<OptimizerState> states);
   /// Empty before an optimizer has declared its states.
   std::span<const OptShard> shards() const { return shards_; }
   /// Elements of all parameters here, without padding.
@@ -111,6 +114,19 @@ class ParamStore {
   void add_counted_sum(std::size_t state, const Tensor& sum, Stream& stream) const;
   /// The gradients are used up.
   void retire_grads();
+
+  /// What this rank has the state of, of one parameter: flat, and in the dtype of gradients.
+  struct HeldStretch {
+    const Parameter* parameter = nullptr;
+    int unit = 0;
+    Tensor value;                ///< of the masters, where there are any
+    Tensor low;                  ///< as layers see it, where that is another
+    std::vector<Tensor> states;  ///< of states(); absent where they are not of this parameter
+  };
+  /// In the order of parameters().
+  std::vector<HeldStretch> held() const;
+  /// To be called when values of held() were written: others than this rank may need them.
+  void held_changed(Stream& stream);
 
   /// The weights: of the masters, where there are any.
   std::vector<ParamPiece> value_pieces() const;
@@ -257,9 +273,11 @@ class ParamStore {
   std::vector<Range> counted(const Bucket& bucket, Range of, bool is_divided) const;
   /// The pieces of the bucket in `flat`, which has the whole of it or only what is held.
   void add_pieces(const Bucket& bucket, const Tensor& flat, std::vector<ParamPiece>& pieces) const;
+  /// What of the bucket is held of one parameter.
+  static Range held_of(const Bucket& bucket, const Placed& placed);
   /// Those of one parameter in `range`. `flat` begins `from` elements into the bucket.
   void add_pieces(const Placed& placed, const Tensor& flat, std::int64_t from, Range range,
-                  bool is_divided, std::vector<ParamPiece>& pieces) const;
+                  bool is_divided, bool is_common, std::vector<ParamPiece>& pieces) const;
   /// What is held of the parameters that a state is of.
   static Range held_of(const Bucket& bucket, OptimizerState::Of of);
   void add_slices(const Bucket& bucket, const Placed& placed,

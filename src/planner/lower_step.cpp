@@ -211,6 +211,8 @@ class StepLowering {
       case StepOp::Kind::sum: return sum(op);
       case StepOp::Kind::vectors: return exchange(op);
       case StepOp::Kind::update: exchange(op); return work(here().optimizer_seconds);
+      case StepOp::Kind::outer_begin: return;
+      case StepOp::Kind::outer_end: return meet(op);
       case StepOp::Kind::receive: return receive(*op.action);
       case StepOp::Kind::send: return send(*op.action);
       case StepOp::Kind::begin: return begin_exchange(op);
@@ -261,6 +263,15 @@ class StepLowering {
                                               static_cast<double>(call.bytes));
     lowered_.tp_in_work[at(now_.rank)] += seconds * now_.scale;
     work(seconds);
+  }
+
+  /// What began in an earlier step has had its time; otherwise the step waits for all of it.
+  void meet(const StepOp& op) {
+    if (policy_.outer.delay > 0) return;
+    const GroupShape group = group_shape(machine_, plan_.sites, plan_.gpus() / plan_.sites);
+    calls().of({StepOp::Kind::outer_begin, op.what, op.action}, [&](const StepCall& call) {
+      work(collective_seconds(machine_, call.op, group, static_cast<double>(call.bytes)));
+    });
   }
 
   /// One axis after the other; in the end all have waited for each other. Numbers that are summed

@@ -27,7 +27,8 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
                     Stream& stream, Memory& memory) {
   const std::int64_t windows = windows_to_evaluate(dataset, options.max_tokens);
   const Mesh& mesh = model.mesh();
-  const std::int64_t replicas = mesh.size(Axis::dp), own = mesh.coord(Axis::dp);
+  const std::int64_t replicas = mesh.shape().size({Axis::site, Axis::dp});
+  const std::int64_t own = mesh.coord(Axis::site) * mesh.size(Axis::dp) + mesh.coord(Axis::dp);
   EvalResult result;
   // Loss and targets. A replica for which no windows are left repeats the first, uncounted: all
   // ranks take part in every round.
@@ -53,7 +54,7 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
     const std::int64_t done = std::min(round + options.rows * replicas, windows);
     if (options.on_progress && !options.on_progress(done, windows)) break;
   }
-  mesh.sum(sums, kTokenAxes, stream);
+  mesh.sum(sums, kDataAxes, stream);
   result.targets = static_cast<std::int64_t>(totals[1]);  // the same on ranks of tp and pp
   mesh.sum(sums.slice(0, 0, 1), kStepAxes.without(kTokenAxes), stream);
   const double sum = totals[0];

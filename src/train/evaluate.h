@@ -23,9 +23,9 @@ struct EvalOptions {
 /// How many of the dataset's held-out windows have that many tokens; 0 tokens: all windows.
 std::int64_t windows_to_evaluate(const Dataset& dataset, std::int64_t max_tokens);
 
-/// The loss over a dataset's held-out windows, which data-parallel ranks share out. All ranks of
-/// the model's mesh call it; on_progress must answer alike on all. Giving up gives what was seen so
-/// far.
+/// The loss over a dataset's held-out windows, which data-parallel ranks of all sites share out.
+/// All ranks of the model's mesh call it; on_progress must answer alike on all. Giving up gives
+/// what was seen so far.
 EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOptions& options,
                     Stream& stream, Memory& memory);
 

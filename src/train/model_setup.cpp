@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "base/json.h"
 #include "base/strings.h"
+#include "codec/registry.h"
 #include "config/presets.h"
 #include "engine/weights.h"
 #include "model/registry.h"
@@ -216,8 +217,21 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
 }
 
 ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks) {
-  return make_plan(spec, config.parallel, ranks, config.data.seq_len,
-                   needs_whole_matrices(optimizer_config(config.optim)));
+  ParallelPlan plan = make_plan(spec, config.parallel, ranks, config.data.seq_len,
+                                needs_whole_matrices(optimizer_config(config.optim)));
+  if (plan.sites > 1) plan.policy.outer = outer_policy(config.outer);
+  return plan;
+}
+
+OuterPolicy outer_policy(const config::OuterConfig& outer) {
+  return {.every = outer.every,
+          .fragments = outer.fragments,
+          .delay = outer.delay,
+          .mix = outer.mix,
+          .lr = outer.used_lr(),
+          .momentum = outer.used_momentum(),
+          .feedback = outer.used_feedback(),
+          .codec = outer.codec == "none" ? nullptr : codec::make_codec(outer.codec)};
 }
 
 LrSchedule lr_schedule(const config::RunConfig& config) {

@@ -56,6 +56,8 @@ BuildOptions build_options(const config::RunConfig& config, const ModelSpec& spe
 /// The optimizer of a run; optim.lr and its schedule are no part of it.
 OptimizerConfig optimizer_config(const config::OptimConfig& optim);
 LrSchedule lr_schedule(const config::RunConfig& config);
+/// How a run's sites meet.
+OuterPolicy outer_policy(const config::OuterConfig& outer);
 
 /// How a run's model lies on so many ranks (make_plan).
 ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks);

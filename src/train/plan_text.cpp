@@ -11,13 +11,14 @@
 namespace heddle {
 namespace {
 
-void describe_counts(const char* group, const CommCounts& counts, std::vector<std::string>& lines) {
+void describe_counts(const char* group, const CommCounts& counts, std::vector<std::string>& lines,
+                     const char* when = "a step") {
   for (std::size_t op = 0; op < counts.by_op.size(); ++op) {
     const auto& [calls, bytes] = counts.by_op[op];
     if (calls == 0 || static_cast<CommOp>(op) == CommOp::recv) continue;
-    lines.push_back(fmt::format("{} {}: {} calls, {} a step", group,
-                                name_of(static_cast<CommOp>(op)), format_thousands(calls),
-                                format_bytes(static_cast<double>(bytes))));
+    lines.push_back(fmt::format("{} {}: {} calls, {} {}", group, name_of(static_cast<CommOp>(op)),
+                                format_thousands(calls), format_bytes(static_cast<double>(bytes)),
+                                when));
   }
 }
 
@@ -75,6 +76,11 @@ std::string describe(const ParallelPlan& plan, const ModelSpec& spec) {
     text += fmt::format(", schedule {} of {} stages", name_of(plan.schedule), plan.stages());
     if (plan.divides_vocabulary_over_pp()) text += ", vocabulary over pp";
   }
+  if (const OuterPolicy& outer = plan.policy.outer; outer.every > 0) {
+    text += fmt::format(", sites meet every {} steps", outer.every);
+    if (outer.fragments > 1) text += fmt::format(" in {} fragments", outer.fragments);
+    if (outer.codec) text += fmt::format(" by {}", outer.codec->name());
+  }
   return text;
 }
 
@@ -91,7 +97,7 @@ std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int
   return text;
 }
 
-std::vector<std::string> describe_traffic(const MeshTraffic& traffic) {
+std::vector<std::string> describe_traffic(const MeshTraffic& traffic, const CommCounts& outer) {
   std::vector<std::string> lines;
   for (const Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::pp, Axis::copy}) {
     describe_counts(name_of(axis), traffic.on(axis), lines);
@@ -99,6 +105,7 @@ std::vector<std::string> describe_traffic(const MeshTraffic& traffic) {
   describe_counts("several axes", traffic.groups, lines);
   describe_counts("pp ends", traffic.ends, lines);
   describe_counts("pp lanes", traffic.lanes, lines);
+  describe_counts("site", outer, lines, "between two exchanges of the same weights");
   return lines;
 }
 

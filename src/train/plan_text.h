@@ -22,6 +22,6 @@ std::string describe(const ParallelPlan& plan, const ModelSpec& spec);
 std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int pp_rank);
 
 /// A line for each axis and operation: "dp reduce_scatter: 6 calls, 1.2 MiB a step".
-std::vector<std::string> describe_traffic(const MeshTraffic& traffic);
+std::vector<std::string> describe_traffic(const MeshTraffic& traffic, const CommCounts& outer);
 
 }  // namespace heddle

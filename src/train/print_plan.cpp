@@ -16,11 +16,11 @@ void print_ranks(const std::vector<RunPlan::Group>& groups) {
         first == last ? fmt::format("rank {}", first) : fmt::format("ranks {}-{}", first, last);
     log_info("{:<11} {}", ranks, stages);
     log_info("{:<11} {}", "  memory", describe(step.memory));
-    for (const std::string& line : describe_traffic(step.traffic)) {
+    for (const std::string& line : describe_traffic(step.traffic, step.outer)) {
       log_info("{:<11} {}", "  sends", line);
     }
     if (!step.later) continue;
-    for (const std::string& line : describe_traffic(step.later->traffic)) {
+    for (const std::string& line : describe_traffic(step.later->traffic, {})) {
       log_info("{:<11} {}", "  frozen", line);
     }
   }

@@ -1,5 +1,7 @@
 #include "train/recording.h"
 
+#include <numeric>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/quantile.h"
@@ -69,7 +71,9 @@ void Recording::end_step(const RunState& state, const Step& step) {
   if (trace_) trace_->end_step();
   newest_step_ = state.step;
   add_traffic(counted_, session_.mesh.traffic() - before_);
-  add_traffic(expected_, expected_traffic(step.result));
+  MeshTraffic expected = expected_traffic(step.result);
+  expected.on(Axis::site) = outer_traffic(setup_.plan, session_.model.units(), state.step);
+  add_traffic(expected_, expected);
   const MemoryStats stats = session_.memory.stats();
   if (stats.peak > largest_step_.peak) largest_step_ = stats;
   step_seconds_.push_back(step.seconds);
@@ -80,6 +84,7 @@ void Recording::end_step(const RunState& state, const Step& step) {
                   .steps_total = config.total_steps(),
                   .tokens = state.tokens,
                   .loss = step.result.loss,
+                  .is_of_one_site = session_.outer != nullptr,
                   .grad_norm = step.result.grad_norm,
                   .lr = step.lr,
                   .step_seconds = step.seconds,
@@ -116,6 +121,16 @@ void Recording::sampled(observe::SampleText sample) {
   sinks_.on_event(samples_.back());
 }
 
+void Recording::sites_met(std::int64_t step, const std::vector<SiteNote>& notes) {
+  observe::SitesMet met{.step = step, .loss = 0.0, .losses = {}, .waited = {}};
+  for (const SiteNote& note : notes) {
+    met.losses.push_back(note.loss);
+    met.waited.push_back(note.waited);
+    met.loss += note.loss / static_cast<double>(notes.size());
+  }
+  sinks_.on_event(met);
+}
+
 void Recording::event(const observe::RunEvent& event) { sinks_.on_event(event); }
 
 void Recording::write_full_trace() {
@@ -137,6 +152,7 @@ void Recording::write_trace() {
 
 void Recording::finish(const RunState& state) {
   collect_memory();
+  compare_sites();
   attention_ = attention_record_.gather();
   // A GPU's work is done after the action that began it has ended: its times say nothing.
   if (setup_.plan.mesh.size(Axis::pp) > 1 && setup_.options.device.kind == Device::Kind::cpu) {
@@ -166,6 +182,28 @@ void Recording::collect_memory() {
                       .predicted_bytes = static_cast<std::uint64_t>(peaks[at]),
                       .measured_bytes = static_cast<std::uint64_t>(peaks[at + 1])});
   }
+}
+
+void Recording::compare_sites() {
+  if (!session_.outer) return;
+  const int sites = session_.mesh.size(Axis::site);
+  double exchanges = static_cast<double>(session_.outer->exchanges()), most = 0.0;
+  exchanges = setup_.world.all().combine(exchanges, ReduceOp::max);
+  std::string text;
+  for (int site = 0; site < sites; ++site) {
+    const bool is_here = site == session_.mesh.coord(Axis::site);
+    const double waited =
+        setup_.world.all().combine(is_here ? session_.outer->waited_seconds() : 0.0, ReduceOp::max);
+    text += fmt::format("{}site {} {:.1f} s", text.empty() ? "" : ", ", site, waited);
+    most = std::max(most, waited);
+  }
+  if (!setup_.is_first) return;
+  constexpr double kMuch = 0.1;
+  const double seconds = std::accumulate(step_seconds_.begin(), step_seconds_.end(), 0.0);
+  text = fmt::format("waited for other sites in {} exchanges during {:.1f} s: {}", exchanges,
+                     seconds, text);
+  log_info("{}", text);
+  if (most > kMuch * seconds) warnings_.push_back(text);
 }
 
 /// What was predicted of a step, beside what came of it.

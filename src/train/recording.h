@@ -36,6 +36,8 @@ class Recording {
   void update_skipped(std::int64_t step, const std::string& reason);
   void evaluated(const RunState& state, double perplexity);
   void sampled(observe::SampleText sample);
+  /// What sites told each other when they met. The first rank's are kept.
+  void sites_met(std::int64_t step, const std::vector<SiteNote>& notes);
   void event(const observe::RunEvent& event);
   /// Writes what the trace has, when a rank has enough of it. All ranks call it.
   void write_full_trace();
@@ -49,6 +51,8 @@ class Recording {
   void collect_memory();
   void compare_step();
   const MeshTraffic& expected_traffic(const StepResult& result);
+  /// Which sites waited for others.
+  void compare_sites();
   void write_report(const RunState& state) const;
 
   const RunSetup& setup_;

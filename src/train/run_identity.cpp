@@ -32,6 +32,13 @@ config::RunConfig resolved(const config::RunConfig& config, const ModelSpec& spe
   if (config.optim.name == planner::Updates::muon) {
     result.optim.muon_lr = config.optim.muon_lr.value_or(config.optim.lr);
   }
+  result.outer = {};
+  if (config.parallel.sites > 1) {
+    result.outer = config.outer;
+    result.outer.lr = config.outer.used_lr();
+    result.outer.momentum = config.outer.used_momentum();
+    result.outer.feedback = config.outer.used_feedback();
+  }
   return result;
 }
 

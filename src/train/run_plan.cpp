@@ -32,6 +32,13 @@ JsonValue traffic_json(MeshTraffic traffic) {
   return all;
 }
 
+/// As traffic of all groups.
+MeshTraffic between_sites(const CommCounts& counts) {
+  MeshTraffic traffic;
+  traffic.on(Axis::site) = counts;
+  return traffic;
+}
+
 JsonValue group_json(const RunPlan::Group& group) {
   const MemoryPlan& memory = group.step.memory;
   JsonValue json = {{"first_rank", group.first_rank},
@@ -48,10 +55,15 @@ JsonValue group_json(const RunPlan::Group& group) {
 }
 
 JsonValue mesh_json(const ParallelPlan& plan) {
-  return {{"dp", plan.mesh.size(Axis::dp)}, {"tp", plan.mesh.size(Axis::tp)},
-          {"pp", plan.mesh.size(Axis::pp)}, {"cp", plan.mesh.size(Axis::cp)},
-          {"ranks", plan.mesh.ranks()},     {"zero", plan.zero},
-          {"sequence", plan.sequence},      {"schedule", name_of(plan.schedule)},
+  return {{"sites", plan.mesh.size(Axis::site)},
+          {"dp", plan.mesh.size(Axis::dp)},
+          {"tp", plan.mesh.size(Axis::tp)},
+          {"pp", plan.mesh.size(Axis::pp)},
+          {"cp", plan.mesh.size(Axis::cp)},
+          {"ranks", plan.mesh.ranks()},
+          {"zero", plan.zero},
+          {"sequence", plan.sequence},
+          {"schedule", name_of(plan.schedule)},
           {"stages", plan.stages()}};
 }
 
@@ -85,7 +97,7 @@ StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
 
 std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const ModelSpec& spec,
                                         const ParallelPlan& parallel, Device device) {
-  const int pipeline = parallel.mesh.size(Axis::pp), size = parallel.mesh.ranks() / pipeline;
+  const int pipeline = parallel.mesh.size(Axis::pp), size = parallel.mesh.size(kStageAxes);
   std::vector<RunPlan::Group> groups;
   const int tp = parallel.mesh.size(Axis::tp), cp = parallel.mesh.size(Axis::cp);
   for (int pp = 0; pp < pipeline; ++pp) {
@@ -124,6 +136,8 @@ JsonValue to_json(const RunPlan& plan) {
   if (!plan.context.empty()) json["context"] = to_json(plan.context);
   for (const RunPlan::Group& group : plan.groups) {
     json["ranks"].push_back(group_json(group));
+    if (plan.parallel.sites == 1) continue;
+    json["ranks"].back()["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
   }
   return json;
 }

@@ -18,7 +18,7 @@ namespace heddle {
 /// A run before it is trained: what `heddle train --dry-run` finds out.
 struct RunPlan {
   /// Ranks that differ only on dp and tp do and hold the same; of those on cp the fullest is shown:
-  /// one group for each pipeline rank.
+  /// one group for each pipeline rank of the first site, which others repeat.
   struct Group {
     int first_rank = 0, last_rank = 0;
     std::string stages;  ///< "stage 0: embedding to layer 3"

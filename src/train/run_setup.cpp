@@ -96,10 +96,12 @@ void predict_times(RunSetup& setup) {
       .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps),
       .sends_signs = config.optim.name == planner::Updates::onebit_adam};
   const DType dtype = compute_dtype(config);
+  ParallelPlan site = setup.plan;  // what others do takes it no time but where they meet
+  site.sites = 1;
   setup.predicted_seconds =
-      planner::predicted_step_seconds(machine, setup.spec, setup.plan, batches, dtype);
+      planner::predicted_step_seconds(machine, setup.spec, site, batches, dtype);
   setup.predicted_attention =
-      planner::predicted_attention(machine, setup.spec, setup.plan, batches, dtype);
+      planner::predicted_attention(machine, setup.spec, site, batches, dtype);
 }
 
 /// What the device has for all; 0 where that is not known.

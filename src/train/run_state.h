@@ -17,17 +17,21 @@ namespace heddle {
 struct RunState {
   std::int64_t step = 0;  ///< steps done; also the data cursor
   std::int64_t tokens = 0;
-  std::int64_t skipped_updates = 0;
-  double seconds = 0.0;  ///< of training so far
+  std::int64_t skipped_updates = 0;  ///< of this rank's site
+  double seconds = 0.0;              ///< of training so far
   std::optional<double> eval_loss = {};
   Optimizer::Numbers optimizer = {};  ///< what it keeps beside its states
 };
 
-/// Where the run stood that wrote it.
-RunState run_state_of(const Manifest& manifest);
+/// Where the run stood that wrote it, of this site.
+RunState run_state_of(const Manifest& manifest, int site = 0);
 
-/// What a store keeps from step to step, by kind: the weights and the optimizer's states.
+/// What a store keeps from step to step, by kind: the weights and the optimizer's states. Where
+/// there are several sites, the outer weights are the weights, and what each has of its own lies
+/// under kinds of the site (own_kind).
 std::vector<StateKind> states_of(const ParamStore& store);
+/// "site1.exp_avg".
+std::string own_kind(int site, const std::string& kind);
 
 /// What becomes of states of the optimizer that a source does not have.
 enum class MissingStates : std::uint8_t {

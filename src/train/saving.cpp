@@ -82,6 +82,7 @@ void Saving::begin(const RunState& state) {
   begun_step_ = state.step;
   UnderWay save;
   save.state = state;
+  save.skipped_by_site = skipped_by_site(state);
   fs::path staged;
   decide_on_first(world_, [&] {
     std::uint64_t texts = 0;
@@ -100,6 +101,19 @@ void Saving::begin(const RunState& state) {
                            .boxes = own_boxes(states(), BackgroundSave::kBoxElements),
                            .writer = world_.rank()});
   under_way_ = std::move(save);
+}
+
+std::vector<std::int64_t> Saving::skipped_by_site(const RunState& state) const {
+  std::vector<std::int64_t> skipped;
+  const int sites = model_.mesh().size(Axis::site);
+  for (int site = 0; site < sites; ++site) {
+    const bool is_here = site == model_.mesh().coord(Axis::site);
+    const auto own = static_cast<double>(is_here ? state.skipped_updates : 0);
+    skipped.push_back(sites == 1
+                          ? state.skipped_updates
+                          : static_cast<std::int64_t>(world_.all().combine(own, ReduceOp::max)));
+  }
+  return skipped;
 }
 
 void Saving::before_update() {
@@ -149,16 +163,18 @@ std::optional<observe::CheckpointDurable> Saving::advance(bool waits) {
 
 Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
   const RunState& state = save.state;
-  Json trainer = {{"skipped_updates", state.skipped_updates},
-                  {"seconds", state.seconds},
-                  {"identity", options_.identity.to_json()}};
-  if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
   Manifest manifest{.step = state.step,
                     .tokens = state.tokens,
                     .eval_loss = state.eval_loss,
                     .mesh = model_.plan().mesh.text(),
-                    .trainer = std::make_shared<const Json>(std::move(trainer)),
+                    .trainer = nullptr,
                     .files = {}};
+  Json trainer = {{"skipped_updates", state.skipped_updates},
+                  {"seconds", state.seconds},
+                  {"identity", options_.identity.to_json()}};
+  if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
+  if (save.skipped_by_site.size() > 1) trainer["skipped_updates_by_site"] = save.skipped_by_site;
+  manifest.trainer = std::make_shared<const Json>(std::move(trainer));
   std::vector<TextFile> texts = options_.companions;
   if (!layout_->index().empty()) texts.push_back({kShardIndexFile, layout_->index()});
   try {

@@ -65,6 +65,7 @@ class Saving {
  private:
   struct UnderWay {
     RunState state;
+    std::vector<std::int64_t> skipped_by_site;
     std::filesystem::path staged;
     Stopwatch watch;
     std::unique_ptr<BackgroundSave> boxes;
@@ -74,6 +75,7 @@ class Saving {
 
   std::shared_ptr<const CheckpointLayout> agree_on_layout();
   std::vector<StateKind> states() const;
+  std::vector<std::int64_t> skipped_by_site(const RunState& state) const;
   std::optional<observe::CheckpointDurable> advance(bool waits);
   int own_progress() const;
   Result<observe::CheckpointDurable> commit(const UnderWay& save) const;

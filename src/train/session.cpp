@@ -20,6 +20,9 @@ Session::Session(const RunSetup& setup)
       mesh(setup.plan.mesh, setup.world.all()),
       model(setup.spec, build_options(setup.config, setup.spec), setup.plan, mesh,
             ParamStore::Purpose::training, memory),
-      optimizer(make_optimizer(optimizer_config(setup.config.optim), model.store())) {}
+      optimizer(make_optimizer(optimizer_config(setup.config.optim), model.store())) {
+  const OuterPolicy& policy = model.plan().policy.outer;
+  if (policy.every > 0) outer = std::make_unique<OuterSteps>(model.store(), model.units(), policy);
+}
 
 }  // namespace heddle

@@ -4,6 +4,7 @@
 
 #include "engine/model.h"
 #include "optim/optimizer.h"
+#include "parallel/exchange/outer_steps.h"
 #include "train/run_setup.h"
 
 namespace heddle {
@@ -19,6 +20,7 @@ struct Session {
   Mesh mesh;
   Model model;  ///< its weights are to be started or restored
   std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<OuterSteps> outer;  ///< where there are several sites
 };
 
 }  // namespace heddle

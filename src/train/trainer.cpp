@@ -46,6 +46,7 @@ class Run {
     const bool is_resumed = resume();
     if (!is_resumed) {
       start_weights(config_, session_->model, session_->stream, setup_.terminal());
+      if (session_->outer) session_->outer->start(session_->stream);
     } else if (state_.step >= config_.total_steps()) {
       return already_finished();
     }
@@ -96,12 +97,13 @@ class Run {
                   "give all ranks the same run folder");
     }
     restore_state(*latest_, session_->model, missing_states(), session_->stream);
-    state_ = run_state_of(latest_->manifest());
+    state_ = run_state_of(latest_->manifest(), session_->mesh.coord(Axis::site));
     if (was_other_optimizer(latest_->manifest(), setup_.identity)) {
       refuse_early_freezing();
     } else {
       session_->optimizer->restore(state_.optimizer);
     }
+    if (session_->outer) session_->outer->resume(state_.step, session_->stream);
     saving_->resumed_from(latest_->path(), state_.step);
     latest_.reset();
     if (setup_.is_first) {
@@ -138,13 +140,40 @@ class Run {
     const int own = signals_.stop_asked() != 0 ? kStop + signals_.stop_asked()
                     : has_new                  ? kSave
                                                : 0;
-    const int asked = static_cast<int>(world_.all().combine(own, ReduceOp::max));
+    const int asked = session_->outer ? asked_by_sites(own)
+                                      : static_cast<int>(world_.all().combine(own, ReduceOp::max));
     if (asked == kSave) {
       checkpoints_asked_ = signals_.checkpoints_asked();
       save_asked_ = true;
     }
     if (asked > kStop) stopped_by_ = asked - kStop;
     return stopped_by_ != 0;
+  }
+
+  /// Sites know of each other's wishes only where they meet: what a site asks for goes with its
+  /// next exchange, and has its effect on all when that ends.
+  int asked_by_sites(int own) {
+    const OuterSteps& outer = *session_->outer;
+    asked_here_ = static_cast<int>(session_->mesh.largest(own, kStepAxes));
+    int asked = 0;
+    if (outer.has_met() && heard_step_ != state_.step) {
+      for (const SiteNote& note : outer.notes()) asked = std::max(asked, note.asked);
+    }
+    heard_step_ = state_.step;
+    return static_cast<int>(session_->mesh.largest(asked, kStepAxes));
+  }
+  /// Whether ranks of all sites may be asked something here without making anybody wait.
+  bool are_sites_together() const { return !session_->outer || session_->outer->has_met(); }
+
+  /// Layers see outer weights meanwhile, where there are such.
+  template <class Work>
+  void with_outer_weights(const Work& work) {
+    OuterSteps* const outer = session_->outer.get();
+    if (outer == nullptr) return work();
+    outer->settle(session_->stream);
+    outer->swap_weights(session_->stream);
+    work();
+    outer->swap_weights(session_->stream);
   }
 
   /// What the answer to a signal says that the run is doing.
@@ -156,14 +185,15 @@ class Run {
   }
 
   void loop(bool is_resumed) {
-    const BatchPlan plan{.samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
-                         .first_in_step = session_->mesh.coord(Axis::dp) * config_.accumulation() *
-                                          config_.train.microbatch,
-                         .rows_per_batch = config_.train.microbatch,
-                         .batches_per_step = config_.accumulation()};
+    const BatchPlan plan{
+        .samples_per_step = config_.tokens_per_step() / config_.data.seq_len,
+        .first_in_step = replica() * config_.accumulation() * config_.train.microbatch,
+        .rows_per_batch = config_.train.microbatch,
+        .batches_per_step = config_.accumulation()};
     Loader loader(*setup_.data.train, plan, session_->host, state_.step,
                   static_cast<std::size_t>(config_.data.prefetch));
-    TrainStep step(session_->model, *session_->optimizer, session_->stream, session_->memory);
+    TrainStep step(session_->model, *session_->optimizer, session_->stream, session_->memory,
+                   session_->outer.get());
     recording_->watch(step);
     step.before_update([this] { saving_->before_update(); });
     const std::int64_t total = config_.total_steps();
@@ -179,10 +209,16 @@ class Run {
         evaluate_now();
       }
       if (is_due(config_.train.sample_every) && !is_last) sample_now();
-      tell(saving_->poll());
+      if (are_sites_together()) tell(saving_->poll());
       if (is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit)) save_now();
-      recording_->write_full_trace();
+      if (are_sites_together()) recording_->write_full_trace();
     }
+  }
+
+  /// Of all data-parallel replicas of all sites.
+  std::int64_t replica() const {
+    const Mesh& mesh = session_->mesh;
+    return std::int64_t{mesh.coord(Axis::site)} * mesh.size(Axis::dp) + mesh.coord(Axis::dp);
   }
 
   bool is_due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
@@ -195,6 +231,9 @@ class Run {
     }
     const double lr = lr_.at(state_.step + 1);
     recording_->begin_step(state_.step + 1);
+    if (session_->outer) {
+      session_->outer->set_note({.loss = site_loss_.mean(), .asked = asked_here_});
+    }
     const StepResult result = step.run(
         batches, {.lr = lr, .step = state_.step + 1 - state_.skipped_updates}, config_.optim.clip);
     const double seconds = watch.seconds();
@@ -204,6 +243,7 @@ class Run {
     state_.tokens += config_.tokens_per_step();
     state_.seconds += seconds;
     loss_ = result.loss;
+    if (session_->outer) note_loss(result.loss);
     if (!result.is_finite) on_nonfinite(result);
     recording_->end_step(state_, {.result = result,
                                   .lr = lr,
@@ -211,9 +251,19 @@ class Run {
                                   .data_wait_seconds = loader.take_wait_seconds()});
   }
 
+  void note_loss(double loss) {
+    const OuterSteps& outer = *session_->outer;
+    if (outer.has_sent()) site_loss_ = {};
+    site_loss_.sum += loss;
+    ++site_loss_.steps;
+    if (outer.has_met() && !outer.notes().empty())
+      recording_->sites_met(state_.step, outer.notes());
+  }
+
   void on_nonfinite(const StepResult& result) {
     ++state_.skipped_updates;
     const std::string what =
+        (session_->outer ? fmt::format("site {}: ", session_->mesh.coord(Axis::site)) : "") +
         fmt::format("loss {} with gradient norm {} is not finite at step {} (first sample {})",
                     result.loss, result.grad_norm, state_.step,
                     (state_.step - 1) * (config_.tokens_per_step() / config_.data.seq_len));
@@ -243,11 +293,14 @@ class Run {
       progress.add(static_cast<std::uint64_t>(done - std::exchange(seen, done)));
       return !stops();
     };
-    const auto result = evaluate(session_->model, data,
-                                 {.rows = config_.train.microbatch,
-                                  .max_tokens = config_.train.eval_tokens,
-                                  .on_progress = on_progress},
-                                 session_->stream, session_->memory);
+    EvalResult result;
+    with_outer_weights([&] {
+      result = evaluate(session_->model, data,
+                        {.rows = config_.train.microbatch,
+                         .max_tokens = config_.train.eval_tokens,
+                         .on_progress = on_progress},
+                        session_->stream, session_->memory);
+    });
     if (stopped_by_ != 0 || result.targets == 0) return;
     state_.eval_loss = result.loss;
     recording_->evaluated(state_, result.perplexity());
@@ -285,8 +338,10 @@ class Run {
     const auto end =
         find_end_token(*tokenizer, config_.data.eos.empty() ? "auto" : config_.data.eos);
     if (end) options.end_tokens.push_back(*end);
-    const auto tokens =
-        generate(session_->model, prompt, options, {}, session_->stream, session_->memory);
+    std::vector<std::int32_t> tokens;
+    with_outer_weights([&] {
+      tokens = generate(session_->model, prompt, options, {}, session_->stream, session_->memory);
+    });
     recording_->sampled({.step = state_.step,
                          .prompt = tokenizer->decode(prompt, true),
                          .text = tokenizer->decode(tokens, true)});
@@ -299,6 +354,7 @@ class Run {
     tell(saving_->finish());
     recording_->event(observe::CheckpointRequested{.step = state_.step});
     state_.optimizer = session_->optimizer->numbers();
+    if (session_->outer) session_->outer->settle(session_->stream);
     saving_->begin(state_);
   }
 
@@ -348,9 +404,17 @@ class Run {
 
   RunState state_;
   double loss_ = 0.0;
-  int stopped_by_ = 0;         // a signal's number
-  int checkpoints_asked_ = 0;  // by signals, that were seen to
-  bool save_asked_ = false;    // by one that was not yet
+  /// Of this site's steps since it last sent something.
+  struct {
+    double sum = 0.0;
+    std::int64_t steps = 0;
+    double mean() const { return steps > 0 ? sum / static_cast<double>(steps) : 0.0; }
+  } site_loss_;
+  int asked_here_ = 0;            // by signals that came to this site
+  std::int64_t heard_step_ = -1;  // whose notes of other sites were looked at
+  int stopped_by_ = 0;            // a signal's number
+  int checkpoints_asked_ = 0;     // by signals, that were seen to
+  bool save_asked_ = false;       // by one that was not yet
 };
 
 }  // namespace

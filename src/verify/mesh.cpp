@@ -272,6 +272,12 @@ class MeshRun {
 }  // namespace
 
 MeshReport verify_mesh(const config::RunConfig& config, const MeshOptions& options, World& world) {
+  if (config.parallel.sites > 1) {
+    throw Error(ErrorCode::usage,
+                fmt::format("parallel.sites = {} compute different things on purpose",
+                            config.parallel.sites),
+                "compare the mesh of one of them: --set parallel.sites=1");
+  }
   return MeshRun(config, options, world).run();
 }
 

@@ -1,5 +1,6 @@
 #include "verify/recipe.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -46,7 +47,10 @@ class Play {
         mesh_(plan_.mesh, world.all()),
         model_(spec_, build_options(run_.config, spec_), plan_, mesh_,
                ParamStore::Purpose::training, memory_),
-        optimizer_(make_optimizer(optimizer_config(run_.config.optim), model_.store())) {}
+        optimizer_(make_optimizer(optimizer_config(run_.config.optim), model_.store())) {
+    const OuterPolicy& policy = plan_.policy.outer;
+    if (policy.every > 0) outer_.emplace(model_.store(), model_.units(), policy);
+  }
 
   RecipeReport run() {
     start_weights(run_.config, model_, stream_, {.is_silent = true});
@@ -55,11 +59,15 @@ class Play {
                         .ranks = world_.size(),
                         .mesh = plan_.mesh.text(),
                         .dtype = model_.dtype()};
+    if (outer_) outer_->start(stream_);
     train(report.train_loss_rel);
-    const auto trained =
-        reference_.compare("trained.", model_.store().value_pieces(), world_, stream_);
+    const bool is_first_site = mesh_.coord(Axis::site) == 0;
+    const auto trained = reference_.compare(
+        "trained.", is_first_site ? model_.store().value_pieces() : std::vector<ParamPiece>(),
+        world_, stream_);
     report.trained_rel = trained.rel;
     report.trained_worst = trained.name;
+    if (outer_) compare_outer(report);
     return report;
   }
 
@@ -78,13 +86,22 @@ class Play {
     return run;
   }
 
+  void compare_outer(RecipeReport& report) {
+    const auto& states = model_.store().states();
+    const auto at = std::ranges::find(states, OuterSteps::kWeights, &OptimizerState::name);
+    const auto pieces = model_.store().state_pieces(static_cast<std::size_t>(at - states.begin()));
+    const auto outer = reference_.compare("outer.", pieces, world_, stream_);
+    report.outer_rel = outer.rel;
+    report.outer_worst = outer.name;
+  }
+
   void train(double& worst) {
     const Tensor inputs = reference_.ids("train.input_ids"),
                  labels = reference_.ids("train.labels");
     const Tensor losses = reference_.floats("train.loss");
     const LrSchedule lr = lr_schedule(run_.config);
     const RecipeShare share = kind_.share(mesh_);
-    TrainStep step(model_, *optimizer_, stream_, memory_);
+    TrainStep step(model_, *optimizer_, stream_, memory_, outer_ ? &*outer_ : nullptr);
     for (std::int64_t i = 0; i < inputs.size(0); ++i) {
       const auto batches = by_sequence(inputs.select(0, i).select(0, share.part),
                                        labels.select(0, i).select(0, share.part), share.replica,
@@ -111,6 +128,7 @@ class Play {
   const Mesh mesh_;
   Model model_;
   const std::unique_ptr<Optimizer> optimizer_;
+  std::optional<OuterSteps> outer_;  // of a recipe of sites
 };
 
 }  // namespace
@@ -125,14 +143,19 @@ RecipeReport verify_recipe(const std::filesystem::path& folder, const config::Ru
 }
 
 JsonValue to_json(const RecipeReport& report) {
-  return {{"kind", report.kind},
-          {"train_loss_rel", report.train_loss_rel},
-          {"trained_rel", report.trained_rel},
-          {"trained_worst", report.trained_worst},
-          {"ranks", report.ranks},
-          {"mesh", report.mesh},
-          {"dtype", name_of(report.dtype)},
-          {"ok", report.ok()}};
+  JsonValue json = {{"kind", report.kind},
+                    {"train_loss_rel", report.train_loss_rel},
+                    {"trained_rel", report.trained_rel},
+                    {"trained_worst", report.trained_worst},
+                    {"ranks", report.ranks},
+                    {"mesh", report.mesh},
+                    {"dtype", name_of(report.dtype)},
+                    {"ok", report.ok()}};
+  if (report.outer_rel) {
+    json["outer_rel"] = *report.outer_rel;
+    json["outer_worst"] = report.outer_worst;
+  }
+  return json;
 }
 
 }  // namespace heddle

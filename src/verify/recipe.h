@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/json_value.h"
@@ -17,12 +18,17 @@ struct RecipeReport {
   double train_loss_rel = 0;
   double trained_rel = 0;  ///< the norm of the difference over the reference's, of the worst tensor
   std::string trained_worst = {};
+  std::optional<double> outer_rel = {};  ///< the same of outer weights, where there are some
+  std::string outer_worst = {};
   double loss_limit = 1e-4, weights_limit = 1e-3;
   int ranks = 1;
   std::string mesh = {};
   DType dtype = DType::f32;
 
-  bool ok() const { return train_loss_rel <= loss_limit && trained_rel <= weights_limit; }
+  bool ok() const {
+    return train_loss_rel <= loss_limit && trained_rel <= weights_limit &&
+           outer_rel.value_or(0.0) <= weights_limit;
+  }
 };
 
 struct RecipeOptions {
@@ -35,10 +41,11 @@ bool has_recipe(const std::filesystem::path& folder);
 
 /// Trains as recipe.json of a folder says and compares. Beside it lie a model (config.json,
 /// model.safetensors) and reference.safetensors with `train.input_ids` and `train.labels` (targets
-/// themselves) of [steps, parts, rows, S], `train.loss`, and `trained.PARAM`. A part is a rank of
-/// the recipe; each is played by one data-parallel rank, which the mesh of `settings` may divide
-/// further. `settings` are a run's, to which the recipe adds its own. Every rank of `world` calls
-/// this and gets the same report.
+/// themselves) of [steps, parts, rows, S], `train.loss`, and `trained.PARAM`. A part is a rank or a
+/// site of the recipe; each is played by one data-parallel rank, which the mesh of `settings` may
+/// divide further, or by a site of that mesh. Of sites, `trained.PARAM` is the first's, and
+/// `outer.PARAM` is compared too. `settings` are a run's, to which the recipe adds its own. Every
+/// rank of `world` calls this and gets the same report.
 RecipeReport verify_recipe(const std::filesystem::path& folder, const config::RunConfig& settings,
                            const RecipeOptions& options, World& world);
 

@@ -45,9 +45,38 @@ void configure_onebit(const Json& recipe, RecipeRun& run) {
 
 RecipeShare share_of_rank(const Mesh& mesh) { return {.part = mesh.coord(Axis::dp)}; }
 
+/// Sites are the recipe's; the mesh of the settings is that of each.
+void configure_sites(const Json& recipe, RecipeRun& run) {
+  ParallelRequest& parallel = run.config.parallel;
+  const auto whole = [&](const char* name) {
+    return static_cast<int>(recipe_number(recipe, name));
+  };
+  if (parallel.sites != 1 && parallel.sites != whole("sites")) {
+    fail(ErrorCode::usage, "parallel.sites = {} are not the {} sites of the recipe; leave it out",
+         parallel.sites, whole("sites"));
+  }
+  parallel.sites = whole("sites");
+  run.config.outer = {.every = whole("every"),
+                      .fragments = whole("fragments"),
+                      .delay = whole("delay"),
+                      .mix = recipe_number(recipe, "mix"),
+                      .codec = recipe.value("codec", std::string("none")),
+                      .lr = recipe_number(recipe, "outer_lr"),
+                      .momentum = recipe_number(recipe, "outer_momentum"),
+                      .feedback = {}};
+  if (run.config.outer.codec != "none") run.weights_limit = 5e-3;
+}
+
+RecipeShare share_of_site(const Mesh& mesh) {
+  return {.part = mesh.coord(Axis::site),
+          .replica = mesh.coord(Axis::dp),
+          .replicas = mesh.size(Axis::dp)};
+}
+
 constexpr std::array kKinds = {
     RecipeKind{"adamw", "ranks", configure_ranks, share_of_rank},
     RecipeKind{"onebit-adam", "ranks", configure_onebit, share_of_rank},
+    RecipeKind{"diloco", "sites", configure_sites, share_of_site},
 };
 
 }  // namespace

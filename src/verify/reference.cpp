@@ -142,6 +142,12 @@ bool ReferenceReport::ok() const {
 
 ReferenceReport verify_reference(const std::filesystem::path& folder,
                                  const ReferenceOptions& options, World& world) {
+  if (options.parallel.sites > 1) {
+    fail(ErrorCode::usage,
+         "parallel.sites = {} has no meaning for a reference of one model; leave "
+         "it out, or give a folder with a recipe of sites",
+         options.parallel.sites);
+  }
   return ReferenceRun(folder, options, world).run();
 }
 

@@ -56,6 +56,14 @@ TEST_F(Blame, TheOneThatDoesNotCome) {
             "all_reduce #5 of dp, which ended 40.0 s ago");
 }
 
+TEST_F(Blame, SaysAtWhichSiteItIs) {
+  for (const int in : {0, 1, 3}) collective(in, kAll, {0, 1, 2, 3}, 6, "site");
+  rank(2).place = "site 1";
+  ranks_[2] = rank_report_from(to_text(ranks_[2]));
+  EXPECT_TRUE(verdict().text.starts_with("rank 2 (site 1) has not entered all_reduce #6 of site"))
+      << verdict().text;
+}
+
 TEST_F(Blame, TheSilentOneAlthoughAllHaveEntered) {
   for (const int in : {0, 1, 2, 3}) collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
   rank(2).silent_seconds = 29;  // the call began before the silence

@@ -23,6 +23,16 @@ TEST(ParallelRequest, LeavesToDpWhatTheOtherAxesDoNotTake) {
             std::int64_t{1} << 60);
 }
 
+TEST(ParallelRequest, CountsTheRanksOfAllSites) {
+  EXPECT_EQ((ParallelRequest{.sites = 3, .dp = 2, .tp = 2}.ranks()), 12);
+  EXPECT_EQ((ParallelRequest{.sites = 3, .tp = 2}.replicas_on(24)), 4);
+  const auto problems = problems_of({.sites = 3, .dp = 2}, 4);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_TRUE(
+      problems[0].message.starts_with("parallel.sites 3 x dp 2 x tp 1 x pp 1 makes 6 ranks"))
+      << problems[0].message;
+}
+
 TEST(ParallelRequest, IsRefusedWithTheKeysThatItIsAbout) {
   const auto problems = problems_of(
       {.dp = 2, .cp = 2, .ep = 4, .chunks = 2, .vocabulary = VocabularyPlacement::pipeline}, 3);

@@ -84,6 +84,29 @@ TEST(Recipe, WithAnotherRateIsNotTheReference) {
   EXPECT_FALSE(report.ok());
 }
 
+TEST(Recipe, OfSitesHoldsAlsoOnMeshesInsideThem) {
+  const fs::path recipe = reference_folder() / "recipes" / "streaming-diloco";
+  for (const auto& [ranks, mesh] : {std::pair(2, ParallelRequest{}),
+                                    {4, ParallelRequest{.dp = 2, .zero = 3}},
+                                    {4, ParallelRequest{.tp = 2, .sequence = true}},
+                                    {4, ParallelRequest{.pp = 2}},
+                                    {4, ParallelRequest{.cp = 2, .zero = 1}}}) {
+    const auto report = verify(recipe, ranks, mesh);
+    EXPECT_TRUE(report.ok() && report.outer_rel) << to_json(report).dump(1);
+  }
+  expect_error(recipe, 3, {.sites = 3}, "parallel.sites = 3 are not the 2 sites");
+}
+
+TEST(Recipe, OfEveryFormOfLocalTrainingHolds) {
+  const fs::path recipes = shared_folder() / "fixtures" / "recipes";
+  if (!fs::exists(recipes)) GTEST_SKIP() << recipes << " is not here";
+  for (const auto& [name, sites] :
+       {std::pair("diloco", 2), {"streaming-diloco", 2}, {"streaming-diloco-e3m0", 3}}) {
+    const auto report = verify(recipes / name, sites);
+    EXPECT_TRUE(report.ok() && report.outer_rel) << name << to_json(report).dump(1);
+  }
+}
+
 TEST(Recipe, SaysWhatItDoesNotUnderstand) {
   expect_error(PlainRecipe(R"({"kind": "telepathy", "ranks": 2, "lr": 0.001})").folder(), 2, {},
                "kind \"telepathy\" is not one of \"adamw\", \"onebit-adam\"");

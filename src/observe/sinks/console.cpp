@@ -1,6 +1,6 @@
 #include "observe/sinks/console.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -67,15 +67,19 @@ struct Describe {
   std::string operator()(const SampleText& e) const {
     return fmt::format("step {} sample: {}{}", e.step, e.prompt, e.text);
   }
+  std::string operator()(const SitesMet& e) const {
+    return fmt::format("step {}: sites met | mean loss {:.3f} | seconds waited so far {:.1f}",
+                       e.step, e.loss, fmt::join(e.waited, ", "));
+  }
 };
 
 }  // namespace
 
 std::string format_step(const StepMetrics& m) {
-  std::string line =
-      fmt::format("step {}/{} | loss {:.3f} | norm {:.2f} | lr {} | {} | {} tok/s", m.step,
-                  m.steps_total, m.loss, m.grad_norm, format_lr(m.lr),
-                  format_milliseconds(m.step_seconds), format_rate(m.tokens_per_second));
+  std::string line = fmt::format("step {}/{} | {}loss {:.3f} | norm {:.2f} | lr {} | {} | {} tok/s",
+                                 m.step, m.steps_total, m.is_of_one_site ? "site 0: " : "", m.loss,
+                                 m.grad_norm, format_lr(m.lr), format_milliseconds(m.step_seconds),
+                                 format_rate(m.tokens_per_second));
   if (m.mfu) line += fmt::format(" | MFU {:.1f}%", *m.mfu * 100);
   if (m.memory_bytes > 0) line += " | mem " + format_memory(m);
   if (m.step < m.steps_total) line += " | ETA " + format_eta(m.eta_seconds);
@@ -118,6 +122,11 @@ void ConsoleSink::on_event(const RunEvent& event) {
   if (std::holds_alternative<CheckpointRequested>(event)) {
     if (options_.terminal.is_terminal) show_live(std::visit(Describe{}, event));
     return;
+  }
+  if (const auto* const met = std::get_if<SitesMet>(&event)) {
+    const bool is_due = options_.line_every > 0 && met->step >= met_ + options_.line_every;
+    if (!is_due) return;
+    met_ = met->step;
   }
   if (std::holds_alternative<CheckpointDurable>(event)) close();
   const bool is_warning = std::holds_alternative<UpdateSkipped>(event);

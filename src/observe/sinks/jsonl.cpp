@@ -56,6 +56,19 @@ void JsonlSink::on_eval(const EvalMetrics& m) {
                     number(m.loss), number(m.perplexity)));
 }
 
+void JsonlSink::on_event(const RunEvent& event) {
+  const auto* const met = std::get_if<SitesMet>(&event);
+  if (met == nullptr) return;
+  const auto list = [](const std::vector<double>& values) {
+    std::string text;
+    for (const double value : values) text += (text.empty() ? "" : ",") + number(value);
+    return text;
+  };
+  write(
+      fmt::format("{{\"step\":{},\"sites_loss\":{},\"site_losses\":[{}],\"sites_waited\":[{}]}}\n",
+                  met->step, number(met->loss), list(met->losses), list(met->waited)));
+}
+
 void JsonlSink::close() {
   if (std::fclose(file_.release()) != 0) {
     fail(ErrorCode::resources, "cannot close {}: {}", path_.string(), std::strerror(errno));

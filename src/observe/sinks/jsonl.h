@@ -9,8 +9,9 @@
 
 namespace heddle::observe {
 
-/// `metrics.jsonl`: one object per step and per evaluation, on disk (in the system's hands) when
-/// the call returns. Numbers that are not finite, and an unknown MFU, are null.
+/// `metrics.jsonl`: one object per step, per evaluation and per meeting of sites, on disk (in the
+/// system's hands) when the call returns. Numbers that are not finite, and an unknown MFU, are
+/// null.
 class JsonlSink : public Sink {
  public:
   /// A new file, or with `resume_step` the old one with every line after that step cut, so that the
@@ -20,7 +21,7 @@ class JsonlSink : public Sink {
   std::string_view name() const override { return "metrics.jsonl"; }
   void on_step(const StepMetrics& metrics) override;
   void on_eval(const EvalMetrics& metrics) override;
-  void on_event(const RunEvent&) override {}
+  void on_event(const RunEvent& event) override;
   void close() override;
 
  private:

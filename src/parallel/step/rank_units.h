@@ -27,6 +27,7 @@ struct RankUnits {
     std::int64_t elements = 0;   ///< with padding
     std::int64_t held = 0;       ///< of those, what this rank has the optimizer's state of
     std::vector<Sum> sums = {};  ///< once a step, of what is held
+    std::vector<std::int64_t> parts = {};  ///< of what is held, elements of each parameter
     bool operator==(const Bucket&) const = default;
   };
   /// A collective that layers make.
@@ -39,6 +40,7 @@ struct RankUnits {
   struct Unit {
     std::vector<int> buckets = {};  ///< its own, and that of another unit that it shares
     bool adds_gradients_in_forward = false;
+    int block = -1;  ///< the number of a block of the model
     /// In forward and in backward. Only in a plan: at run time the layers make them.
     std::vector<Call> in_f = {}, in_b = {};
     bool operator==(const Unit&) const = default;

@@ -59,6 +59,7 @@ void StepCalls::of(const StepOp& op, const Visit& visit) const {
       const StepSum& numbers = policy_.sums[static_cast<std::size_t>(op.what)];
       return sum(numbers.over, numbers.numbers * static_cast<std::int64_t>(sizeof(double)), visit);
     }
+    case StepOp::Kind::outer_begin: return of_outer(op.what, visit);
     case StepOp::Kind::post:
       return visit({.axes = {Axis::pp}, .op = CommOp::recv, .bytes = sizes_.message});
     case StepOp::Kind::send:
@@ -75,6 +76,13 @@ void StepCalls::of_layers(const StepOp& op, const Visit& visit) const {
   const bool is_forward = act == Act::f || act == Act::vocab_s || act == Act::embed_f;
   for (const auto& [over, comm_op, bytes] : is_forward ? unit.in_f : unit.in_b) {
     visit({.axes = {over}, .op = comm_op, .bytes = bytes});
+  }
+}
+
+void StepCalls::of_outer(int fragment, const Visit& visit) const {
+  for (const std::int64_t sent :
+       {policy_.outer.sent_bytes(units_, fragment), static_cast<std::int64_t>(sizeof(SiteNote))}) {
+    visit({.axes = {Axis::site}, .op = CommOp::all_gather, .bytes = sent * mesh_.size(Axis::site)});
   }
 }
 

@@ -36,6 +36,7 @@ class StepCalls {
 
  private:
   void of_layers(const StepOp& op, const Visit& visit) const;
+  void of_outer(int fragment, const Visit& visit) const;
   void of_vocabulary(Exchange exchange, const Visit& visit) const;
   /// One axis after the other.
   void sum(AxisSet over, std::int64_t bytes, const Visit& visit) const;

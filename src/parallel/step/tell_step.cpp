@@ -172,7 +172,7 @@ class StepTeller {
     int& passes = passes_with_gradients_[static_cast<std::size_t>(unit)];
     const bool are_all_in = ++passes == schedule_.microbatches;
     for (const int bucket : buckets_of(unit)) {
-      const auto& [owner, over, zero, elements, held, sums] = bucket_at(bucket);
+      const auto& [owner, over, zero, elements, held, sums, parts] = bucket_at(bucket);
       if (owner != unit || (zero < 2 && (!are_all_in || policy_.reduces_at_end))) continue;
       reduce(bucket);
       while (zero >= 2 && reductions_.size() > kReductionsUnderWay) end_oldest_reduction();
@@ -227,10 +227,23 @@ class StepTeller {
   void update() {
     if (!policy_.updates) return;
     say(Kind::update);
+    outer();
     for (const Kind kind : {Kind::gather, Kind::gathered}) {
       for (int bucket = 0; bucket < static_cast<int>(units_.buckets.size()); ++bucket) {
         const int zero = bucket_at(bucket).zero;
         if (zero == 1 || zero == 2) say(kind, bucket);
+      }
+    }
+  }
+
+  /// Before values are made whole, which then are those that outer steps left.
+  void outer() {
+    const OuterPolicy& policy = policy_.outer;
+    for (const Kind kind : {Kind::outer_begin, Kind::outer_end}) {
+      for (int fragment = 0; fragment < policy.fragments; ++fragment) {
+        const bool is_due = kind == Kind::outer_begin ? policy.begins(fragment, policy_.step)
+                                                      : policy.ends(fragment, policy_.step);
+        if (is_due && policy.has(units_, fragment)) say(kind, fragment);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/schedule/schedule.h"
+#include "parallel/step/outer_policy.h"
 #include "parallel/step/rank_units.h"
 
 namespace heddle {
@@ -26,14 +27,16 @@ struct StepOp {
     rest,     ///< sums what other ranks have a part of for another reason (RankUnits::Bucket::sums)
     tie,      ///< sums those of a tied table's two ends
     // Gradients that are not summed over the ranks that see other tokens (StepPolicy::reduces):
-    local,      ///< of bucket `what`: as rest, of all its elements
-    local_tie,  ///< as tie, of all elements
-    vectors,    ///< sums what is no matrix over those ranks all the same, of all buckets at once
-    norm,       ///< adds the squares of all gradients
-    sum,        ///< sums number `what` of StepPolicy::sums
-    update,     ///< the optimizer's step
-    gather,     ///< begins to make values of bucket `what` whole that were updated in parts
-    gathered,   ///< waits for it
+    local,        ///< of bucket `what`: as rest, of all its elements
+    local_tie,    ///< as tie, of all elements
+    vectors,      ///< sums what is no matrix over those ranks all the same, of all buckets at once
+    norm,         ///< adds the squares of all gradients
+    sum,          ///< sums number `what` of StepPolicy::sums
+    update,       ///< the optimizer's step
+    outer_begin,  ///< begins the exchange of fragment `what` between sites
+    outer_end,    ///< waits for it, and changes outer and own weights
+    gather,       ///< begins to make values of bucket `what` whole that were updated in parts
+    gathered,     ///< waits for it
     // Messages between stages; `action` is the send or the receive.
     post,     ///< gives a message that will come a place
     receive,  ///< waits for it
@@ -70,6 +73,8 @@ struct StepPolicy {
   /// Otherwise matrices' gradients stay with the ranks that made them, and the update has an
   /// exchange of its own (RankUnits::Joint): 1-bit Adam behind its warm-up, with ZeRO 0 or 1.
   bool reduces = true;
+  OuterPolicy outer = {};
+  std::int64_t step = 0;  ///< of the run, from 1 on, for outer steps; 0: one without them
   /// Of messages with the same peer, kind and stage; 0: no limit. What a rank sends and computes
   /// does not depend on it, only what it keeps meanwhile.
   int sends_under_way = 0;
