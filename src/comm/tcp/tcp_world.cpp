@@ -13,8 +13,8 @@ void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body
                   WatchdogOptions watch) {
   const auto failure = std::make_shared<WorldFailure>();
   const auto flight = std::make_shared<FlightRecorder>(place.rank);
-  const auto links = std::make_shared<TcpLinks>(
-      place.rank, join_ranks(place, {.limit = watch.joining, .tell = watch.tell}), failure);
+  JoinedRanks joined = join_ranks(place, {.limit = watch.joining, .tell = watch.tell});
+  const auto links = std::make_shared<TcpLinks>(place.rank, std::move(joined.sockets), failure);
   failure->watch(links);
   MpiMonitor monitor(
       place.rank, place.size, [&](std::string text) { return links->from_first(std::move(text)); },
