@@ -60,7 +60,8 @@ TcpPlace tcp_place(const Launcher& launcher) {
           .address = point.address,
           .port = point.port,
           .listening = listening != nullptr ? std::atoi(listening) : -1,
-          .token = run_token(process_environment)};
+          .token = run_token(process_environment),
+          .sockets = socket_count(process_environment)};
 }
 
 /// MPI that does not understand the launcher takes every process for the only one.

@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <charconv>
+
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/log.h"
@@ -12,6 +14,8 @@ namespace {
 
 constexpr const char* kTokenVariable = "HEDDLE_TOKEN";
 constexpr const char* kTokenFileVariable = "HEDDLE_TOKEN_FILE";
+constexpr const char* kSocketsVariable = "HEDDLE_SOCKETS";
+constexpr int kMostSockets = 256;
 
 Token token_in_file(const std::string& path) {
   std::string content;
@@ -43,6 +47,21 @@ Token run_token(const Environment& environment) {
   if (path != nullptr) return token_in_file(path);
   if (text != nullptr) return {text, kTokenVariable};
   return {};
+}
+
+int socket_count(const Environment& environment) {
+  const char* const text = environment(kSocketsVariable);
+  if (text == nullptr || std::string_view(text) == "auto") return 0;
+  const std::string_view word = text;
+  int count = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
+  if (error == std::errc{} && end == word.data() + word.size() && count >= 1 &&
+      count <= kMostSockets) {
+    return count;
+  }
+  throw Error(ErrorCode::usage,
+              fmt::format("{} = \"{}\" is no number of connections", kSocketsVariable, text),
+              fmt::format("use a number from 1 to {}, or auto", kMostSockets));
 }
 
 }  // namespace heddle::cli

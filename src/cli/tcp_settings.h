@@ -10,4 +10,8 @@ namespace heddle::cli {
 /// cannot be read, or the token can be guessed.
 Token run_token(const Environment& environment);
 
+/// Connections that share large messages between two ranks: HEDDLE_SOCKETS, or 0 where it is not
+/// set or "auto": chosen by measurement. Error(usage) where it is neither.
+int socket_count(const Environment& environment);
+
 }  // namespace heddle::cli

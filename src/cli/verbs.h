@@ -29,6 +29,7 @@ void add_bench_codec(Verb bench);
 void add_bench_comm(Verb bench);
 void add_bench_context(Verb bench);
 void add_bench_decode(Verb bench);
+void add_bench_link(Verb bench);
 void add_bench_ops(Verb bench);
 void add_plan_evaluate(Verb plan);
 void add_simulate_context(Verb simulate);

@@ -139,7 +139,7 @@ TEST(JoiningRanks, TrainWithOneTokenAndAreNamedOnBothSidesWithTwo) {
   expect_statuses(friends, 0);
 }
 
-TEST(JoiningRanks, RefuseATokenThatCannotBeRead) {
+TEST(JoiningRanks, RefuseATokenThatCannotBeReadAndSocketsThatAreNoNumber) {
   const TinyRun run;
   Variables variables = by_hand(0, 2, free_port());
   variables["HEDDLE_TOKEN_FILE"] = "/nowhere/token";
@@ -154,6 +154,9 @@ TEST(JoiningRanks, RefuseATokenThatCannotBeRead) {
   variables.erase("HEDDLE_TOKEN_FILE");
   variables["HEDDLE_TOKEN"] = "short";
   refused("HEDDLE_TOKEN has 5 characters");
+  variables.erase("HEDDLE_TOKEN");
+  variables["HEDDLE_SOCKETS"] = "many";
+  refused("HEDDLE_SOCKETS = \"many\" is no number of connections");
 }
 
 TEST(SlurmStep, JoinsOverTcpAndTrains) {

@@ -19,6 +19,7 @@ struct TcpPlace {
   std::uint16_t port = 0;
   int listening = -1;  ///< rank 0's socket, where whoever started it listens on the port already
   Token token = {};    ///< no rank gets in that does not know it
+  int sockets = 0;     ///< connections that share large messages to a rank; 0: by measurement
 };
 
 struct JoinOptions {

@@ -12,16 +12,16 @@
 namespace heddle {
 namespace {
 
-constexpr std::size_t kBlock = 64;
-constexpr std::size_t kDigest = 32;
+constexpr std::size_t kHashBlock = 64;
+constexpr std::size_t kHashDigest = 32;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-std::array<std::byte, kDigest> from_hex(const std::string& hex) {
+std::array<std::byte, kHashDigest> from_hex(const std::string& hex) {
   const auto value = [](char digit) { return digit <= '9' ? digit - '0' : digit - 'a' + 10; };
-  std::array<std::byte, kDigest> bytes{};
+  std::array<std::byte, kHashDigest> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>(16 * value(hex[2 * i]) + value(hex[2 * i + 1]));
   }
@@ -30,8 +30,8 @@ std::array<std::byte, kDigest> from_hex(const std::string& hex) {
 
 /// RFC 2104.
 std::string hmac(std::string_view key, std::string_view role, std::span<const std::byte> what) {
-  std::array<std::byte, kBlock> padded{};
-  if (key.size() > kBlock) {
+  std::array<std::byte, kHashBlock> padded{};
+  if (key.size() > kHashBlock) {
     Sha256 shorter;
     shorter.update(bytes_of(key));
     const auto digest = from_hex(shorter.finish());
