@@ -11,7 +11,7 @@ seconds=${2:-40}
 row() {
   local json chosen
   json=$(HEDDLE_SOCKETS=$5 "$build/tests/links/shaped_run" 2 --link $3 --sysctl "net.ipv4.tcp_congestion_control=$4" -- \
-    "$build/heddle" bench link --warm-up 15 --seconds "$seconds" --json 2>/tmp/shaped_sockets.$$)
+    "$build/heddle" bench link --warm-up 5 --seconds "$seconds" --json 2>/tmp/shaped_sockets.$$)
   chosen=$(grep -o 'Mbit/s each way (.*)' /tmp/shaped_sockets.$$ | sed 's/.*(\(.*\))/: \1/' || true)
   rm -f /tmp/shaped_sockets.$$
   python3 - "$1" "$2" "$4" "$5$chosen" "$json" <<'PYTHON'

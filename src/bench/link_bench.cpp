@@ -1,5 +1,6 @@
 #include "bench/link_bench.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <optional>
@@ -10,6 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr float kMore = 1.0F, kLast = 0.0F;
+/// Seconds by which a link may be behind its sender.
+constexpr double kMostBehind = 3.0;
 
 double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
@@ -26,10 +29,11 @@ void send_all(Communicator& all, int to, const LinkBenchOptions& options) {
   const std::array<Tensor, 2> messages = {message_of(memory, options.bytes),
                                           message_of(memory, options.bytes)};
   std::array<std::optional<Work>, 2> under_way;
+  const double behind = std::min(kMostBehind, options.seconds);
   const auto began = Clock::now();
   for (std::size_t turn = 0;; turn = 1 - turn) {
     if (under_way[turn]) under_way[turn]->wait(stream);
-    const bool is_last = seconds_since(began) > options.warm_up + options.seconds;
+    const bool is_last = seconds_since(began) > options.warm_up + options.seconds + behind;
     messages[turn].data<float>()[0] = is_last ? kLast : kMore;
     under_way[turn] = all.send(messages[turn], to, stream);
     if (is_last) break;
@@ -52,10 +56,12 @@ LinkRate receive_all(Communicator& all, int from, const LinkBenchOptions& option
   for (std::size_t turn = 0;; turn = 1 - turn) {
     under_way[turn]->wait(stream);
     const bool is_last = messages[turn].data<float>()[0] == kLast;
-    if (counted_from) {
+    // Time stops before sending does: what is on its way at the end makes up for what was at the
+    // beginning.
+    if (counted_from && counted < options.seconds) {
       ++rate.messages;
       counted = seconds_since(*counted_from);
-    } else if (seconds_since(began) >= options.warm_up) {
+    } else if (!counted_from && seconds_since(began) >= options.warm_up) {
       counted_from = Clock::now();
     }
     if (is_last) break;

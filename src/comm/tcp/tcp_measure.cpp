@@ -141,7 +141,7 @@ bool has_wide_area_control() {
 }
 
 std::vector<int> stages_to_try(bool has_wide_area_control) {
-  if (has_wide_area_control) return {1, 16, 64};
+  if (has_wide_area_control) return {1, 16};
   return {1, 8, 32, 128};
 }
 
