@@ -116,6 +116,7 @@ void add_bench(Verb app) {
   add_bench_comm(bench);
   add_bench_context(bench);
   add_bench_decode(bench);
+  add_bench_link(bench);
 }
 
 }  // namespace heddle::cli

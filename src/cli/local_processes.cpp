@@ -76,7 +76,7 @@ int status_of(int state) {
 void run_local_processes(int ranks) {
   // Rank 0 gets the socket rather than a port that was free: others may take it meanwhile, even the
   // ranks that call it.
-  const TcpListener meeting = listen_on(0, ranks);
+  const TcpListener meeting = listen_on(0, ranks, TcpReach::this_machine);
   std::mutex mutex;
   std::vector<pid_t> running;  // not yet waited for
   for (int rank = 0; rank < ranks; ++rank) {

@@ -11,6 +11,7 @@
 #include "cli/launcher.h"
 #include "cli/local_processes.h"
 #include "cli/shared_failure.h"
+#include "cli/tcp_settings.h"
 #include "comm/failure_text.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_backend.h"
@@ -58,7 +59,9 @@ TcpPlace tcp_place(const Launcher& launcher) {
           .size = launcher.size,
           .address = point.address,
           .port = point.port,
-          .listening = listening != nullptr ? std::atoi(listening) : -1};
+          .listening = listening != nullptr ? std::atoi(listening) : -1,
+          .token = run_token(process_environment),
+          .sockets = socket_count(process_environment)};
 }
 
 /// MPI that does not understand the launcher takes every process for the only one.

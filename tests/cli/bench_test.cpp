@@ -14,6 +14,17 @@ Json report_of(const Words& words) {
   return parse_json(outcome.out, "stdout");
 }
 
+TEST(BenchLink, PrintsTheRateOfEveryLinkAndRefusesMessagesOfNothing) {
+  const Json report = report_of({"bench", "link", "--ranks", "2", "--bytes", "4096", "--warm-up",
+                                 "0", "--seconds", "0.05", "--json"});
+  EXPECT_EQ(report.at("ranks"), 2);
+  EXPECT_EQ(report.at("message_bytes"), 4096);
+  ASSERT_EQ(report.at("links").size(), 2U);
+  EXPECT_EQ(report.at("links").at(0).at("from"), 1);
+  EXPECT_GT(report.at("links").at(0).at("bytes_per_second").get<double>(), 0.0);
+  expect_refusal({"bench", "link", "--bytes", "0"}, 2, {"--bytes"});
+}
+
 Words bench_context(const Words& more) {
   Words words = {"bench",      "context", "--seq",      "96", "--heads",  "4",
                  "--kv-heads", "4",       "--head-dim", "16", "--rounds", "1"};

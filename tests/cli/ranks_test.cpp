@@ -113,6 +113,52 @@ TEST(JoiningRanks, SayThatTheyWaitForRankZeroAndWhere) {
   EXPECT_TRUE(says(outcome, "rank 1 did not reach " + where + " within 3 s"));
 }
 
+TEST(JoiningRanks, TrainWithOneTokenAndAreNamedOnBothSidesWithTwo) {
+  const TinyRun run;
+  const auto file = run.path() / "token";
+  write_file_atomically(real_file_system(), file, "a token that nobody guesses\n");
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read);
+  const auto meet = [&](const std::string& second, const std::vector<std::string>& command) {
+    const std::uint16_t port = free_port();
+    auto outcomes = run_all({command, command}, [&](int r) {
+      Variables variables = by_hand(r, 2, port);
+      variables[r == 0 ? "HEDDLE_TOKEN_FILE" : "HEDDLE_TOKEN"] = r == 0 ? file.string() : second;
+      return variables;
+    });
+    EXPECT_EQ(all_text(outcomes).find("nobody guesses"), std::string::npos);
+    return outcomes;
+  };
+  const auto strangers = meet("quite another token", run.command({"run.timeout=4"}));
+  expect_statuses(strangers, 4);
+  EXPECT_TRUE(says(strangers[0], "from 127.0.0.1) has another token than rank 0: it is not let in"))
+      << all_text(strangers);
+  EXPECT_TRUE(says(strangers[1], "has another token than rank 1")) << all_text(strangers);
+  EXPECT_EQ(all_text(strangers).find("quite another"), std::string::npos);
+  const auto friends = meet("a token that nobody guesses", run.command({}));
+  SCOPED_TRACE(all_text(friends));
+  expect_statuses(friends, 0);
+}
+
+TEST(JoiningRanks, RefuseATokenThatCannotBeReadAndSocketsThatAreNoNumber) {
+  const TinyRun run;
+  Variables variables = by_hand(0, 2, free_port());
+  variables["HEDDLE_TOKEN_FILE"] = "/nowhere/token";
+  const auto refused = [&](const std::string& text) {
+    const Outcome outcome = run_heddle(run.command({}), {.environment = variables});
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_TRUE(says(outcome, text)) << outcome.err;
+  };
+  refused("HEDDLE_TOKEN_FILE = /nowhere/token");
+  variables["HEDDLE_TOKEN"] = "sixteen characters";
+  refused("HEDDLE_TOKEN and HEDDLE_TOKEN_FILE are both set");
+  variables.erase("HEDDLE_TOKEN_FILE");
+  variables["HEDDLE_TOKEN"] = "short";
+  refused("HEDDLE_TOKEN has 5 characters");
+  variables.erase("HEDDLE_TOKEN");
+  variables["HEDDLE_SOCKETS"] = "many";
+  refused("HEDDLE_SOCKETS = \"many\" is no number of connections");
+}
+
 TEST(SlurmStep, JoinsOverTcpAndTrains) {
   const TinyRun run;
   const auto command = run.command({});

@@ -31,9 +31,9 @@ struct Joined {
 Joined join(const TcpPlace& place, std::chrono::duration<double> limit) {
   Joined joined;
   try {
-    const auto sockets = join_ranks(
+    const auto ranks = join_ranks(
         place, {.limit = limit, .tell = [&](const std::string& text) { joined.told += text; }});
-    EXPECT_EQ(sockets.size(), static_cast<std::size_t>(place.size));
+    EXPECT_EQ(ranks.sockets.size(), static_cast<std::size_t>(place.size));
   } catch (const Error& error) {
     joined.code = error.code();
     joined.message = error.message();

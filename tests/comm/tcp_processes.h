@@ -46,9 +46,9 @@ struct Ends {
   }
 }
 
-inline Ends run_tcp_processes(int ranks, const std::function<void(World&)>& body,
-                              std::chrono::duration<double> limit = std::chrono::duration<double>{
-                                  0}) {
+inline Ends run_tcp_processes(
+    int ranks, const std::function<void(World&)>& body,
+    std::chrono::duration<double> limit = std::chrono::duration<double>{0}, int sockets = 0) {
   const TemporaryFolder folder;
   const auto file_of = [&](int rank) { return folder.path() / std::to_string(rank); };
   const TcpListener meeting = listen_on(0, ranks);
@@ -59,7 +59,8 @@ inline Ends run_tcp_processes(int ranks, const std::function<void(World&)>& body
       be_rank({.rank = rank,
                .size = ranks,
                .port = meeting.port,
-               .listening = rank == 0 ? meeting.socket : -1},
+               .listening = rank == 0 ? meeting.socket : -1,
+               .sockets = sockets},
               body, limit, file_of(rank));
     }
     children.push_back(child);

@@ -70,14 +70,14 @@ TEST_P(Tcp, GroupsWorkAtTheSameTime) { expect_no_failure(testing::check_overlap)
 /// Rank 0, whose peers are the other ends of connections that nobody reads yet.
 struct SlowPeers {
   explicit SlowPeers(int peers) {
-    std::vector<Socket> sockets(1);
+    std::vector<TcpLink> given(1);
     for (int peer = 1; peer <= peers; ++peer) {
       int ends[2] = {-1, -1};
       EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-      sockets.emplace_back(ends[0]);
+      given.push_back({.socket = Socket(ends[0])});
       far_ends.emplace_back(ends[1]);
     }
-    links = std::make_shared<TcpLinks>(0, std::move(sockets), failure);
+    links = std::make_shared<TcpLinks>(0, std::move(given), failure);
   }
   void send(int peer, const std::vector<std::byte>& message, TcpLinks::Done done) const {
     links->send({.group = 1, .tag = 0, .peer = peer}, message.data(), message.size(),

@@ -21,7 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kTimeToGreet = 2s;
 /// For what is left to do once all are there.
 constexpr auto kTimeToConnect = 40s;
 
@@ -38,22 +37,31 @@ bool is_own_machine(std::uint32_t host) { return (ntohl(host) >> 24) == 127; }
 Gathering::Gathering(const TcpPlace& place, const JoinOptions& options)
     : place_(place),
       options_(options),
-      listening_(place.listening >= 0 ? place.listening : listen_on(place.port, place.size).socket),
       own_(own_hello(0, place.size, place.port)),
+      callers_(
+          Socket(place.listening >= 0 ? place.listening
+                                      : listen_on(place.port, place.size, reach_of(place)).socket),
+          own_, place.token),
       until_(end_of(options.limit)),
       line_(options.limit, 5s),
-      members_(static_cast<std::size_t>(place.size)) {}
+      members_(static_cast<std::size_t>(place.size)) {
+  if (place.token || reach_of(place) == TcpReach::this_machine) return;
+  log_warn(
+      "no token: whoever reaches port {} of {} can join this run; HEDDLE_TOKEN_FILE keeps "
+      "strangers out",
+      place.port, place.address);
+}
 
-std::vector<Socket> Gathering::gather() {
+JoinedRanks Gathering::gather() {
   wait_for_all();
   hand_out_table();
   wait_until_ready();
-  std::vector<Socket> sockets;
+  JoinedRanks joined{.listening = callers_.release()};
   for (Member& member : members_) {
-    if (member.socket) send(member.socket, Answer::go, nullptr, 0);
-    sockets.push_back(std::move(member.socket));
+    if (member.socket) send_answer(member.socket, Answer::go, nullptr, 0);
+    joined.sockets.push_back(std::move(member.socket));
   }
-  return sockets;
+  return joined;
 }
 
 std::vector<int> Gathering::missing() const {
@@ -69,16 +77,19 @@ void Gathering::wait_for_all() {
     const std::string names =
         fmt::format("rank{} {}", absent.size() == 1 ? "" : "s", rank_list(absent));
     if (Clock::now() >= until_) {
-      fail_all(fmt::format("{} of {} did not come to port {} within {:.0f} s", names, place_.size,
-                           place_.port, options_.limit.count()),
+      const std::string strangers = callers_.refused() == 0
+                                        ? ""
+                                        : fmt::format("; {} caller{} sent away", callers_.refused(),
+                                                      callers_.refused() == 1 ? " was" : "s were");
+      fail_all(fmt::format("{} of {} did not come to port {} within {:.0f} s{}", names, place_.size,
+                           place_.port, options_.limit.count(), strangers),
                "check that every rank was started, with the same MASTER_ADDR and MASTER_PORT, and "
                "did not fail itself; run.timeout says how long a training run waits");
     }
     line_.show(fmt::format("waiting for {} of {} on port {}", names, place_.size, place_.port));
     wait_for_news();
     notice_gone();
-    accept_callers();
-    listen_to_callers();
+    for (Callers::Guest& guest : callers_.take()) admit(guest);
   }
   if (line_.has_shown()) {
     log_info("all {} ranks are here after {:.0f} s", place_.size, line_.seconds());
@@ -86,10 +97,8 @@ void Gathering::wait_for_all() {
 }
 
 void Gathering::wait_for_news() {
-  std::vector<pollfd> entries = {{.fd = listening_.get(), .events = POLLIN, .revents = 0}};
-  for (const Caller& caller : callers_) {
-    entries.push_back({.fd = caller.socket.get(), .events = POLLIN, .revents = 0});
-  }
+  std::vector<pollfd> entries;
+  callers_.add_to(entries);
   for (const Member& member : members_) {
     entries.push_back({.fd = member.socket.get(), .events = POLLIN, .revents = 0});  // -1 is passed
   }
@@ -109,54 +118,18 @@ void Gathering::notice_gone() {
   }
 }
 
-void Gathering::accept_callers() {
-  while (is_readable(listening_.get(), Clock::now())) {
-    sockaddr_in from{};
-    socklen_t length = sizeof(from);
-    Socket socket(
-        accept4(listening_.get(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
-    if (!socket) return;
-    callers_.push_back({.socket = std::move(socket),
-                        .from = {from.sin_addr.s_addr, from.sin_port},
-                        .until = Clock::now() + kTimeToGreet});
+void Gathering::admit(Callers::Guest& guest) {
+  const Hello& hello = guest.hello;
+  if (guest.is_other_version) {
+    fail_all(fmt::format("a rank on {} is another version of heddle than rank 0 ({})",
+                         guest.from.host_text(), own_.who()),
+             "run the same program on all machines", &guest.socket);
   }
-}
-
-void Gathering::listen_to_callers() {
-  std::vector<Caller> talking;
-  for (Caller& caller : callers_) {
-    if (!listen_to(caller)) talking.push_back(std::move(caller));
-  }
-  callers_ = std::move(talking);
-}
-
-bool Gathering::listen_to(Caller& caller) {
-  auto* const hello = reinterpret_cast<std::byte*>(&caller.hello);
-  const auto got =
-      recv(caller.socket.get(), hello + caller.read, sizeof(Hello) - caller.read, MSG_DONTWAIT);
-  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return true;
-  if (got > 0) caller.read += static_cast<std::size_t>(got);
-  if (caller.read >= offsetof(Hello, rank)) {
-    if (caller.hello.magic != Hello::kMagic) return true;
-    if (caller.hello.protocol != Hello::kProtocol) {
-      fail_all(fmt::format("a rank on {} is another version of heddle than rank 0 ({})",
-                           caller.from.host_text(), own_.who()),
-               "run the same program on all machines", &caller);
-    }
-  }
-  if (caller.read == sizeof(Hello)) {
-    admit(caller);
-    return true;
-  }
-  return Clock::now() >= caller.until;
-}
-
-void Gathering::admit(Caller& caller) {
-  const Hello& hello = caller.hello;
   if (hello.size != place_.size) {
     fail_all(fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 ({}) as one of {}",
                          hello.rank, hello.who(), hello.size, own_.who(), place_.size),
-             "give all ranks the same WORLD_SIZE, and every run a MASTER_PORT of its own", &caller);
+             "give all ranks the same WORLD_SIZE, and every run a MASTER_PORT of its own",
+             &guest.socket);
   }
   const bool is_rank = hello.rank >= 0 && hello.rank < place_.size;
   if (!is_rank || hello.rank == 0 || member(hello.rank).socket) {
@@ -167,27 +140,20 @@ void Gathering::admit(Caller& caller) {
                                    place_.size),
              "give every process a RANK of its own, counted from 0, and every run a MASTER_PORT of "
              "its own",
-             &caller);
+             &guest.socket);
   }
   Member& one = member(hello.rank);
   one.hello = hello;
-  one.seat = {is_own_machine(caller.from.host) ? 0 : caller.from.host, hello.port};
-  one.socket = std::move(caller.socket);
-}
-
-void Gathering::send(const Socket& to, Answer::Kind kind, const void* data,
-                     std::size_t bytes) const {
-  const Answer answer{kind, static_cast<std::uint32_t>(bytes)};
-  write_bytes(to.get(), &answer, sizeof(answer));
-  write_bytes(to.get(), data, bytes);
+  one.seat = {is_own_machine(guest.from.host) ? 0 : guest.from.host, hello.port};
+  one.socket = std::move(guest.socket);
 }
 
 void Gathering::hand_out_table() {
   std::vector<Seat> table;
   for (const Member& member : members_) table.push_back(member.seat);
   for (const Member& member : members_) {
-    if (member.socket)
-      send(member.socket, Answer::table, table.data(), table.size() * sizeof(Seat));
+    if (!member.socket) continue;
+    send_answer(member.socket, Answer::table, table.data(), table.size() * sizeof(Seat));
   }
 }
 
@@ -236,14 +202,14 @@ void Gathering::let_them_read() {
   }
 }
 
-void Gathering::fail_all(const std::string& text, const std::string& hint, const Caller* caller,
+void Gathering::fail_all(const std::string& text, const std::string& hint, const Socket* caller,
                          int teller) {
   const Error error(ErrorCode::peer, text, hint);
   if (teller == 0 && options_.tell) options_.tell(error.what());
   for (const Member& member : members_) {
-    if (member.socket) send(member.socket, Answer::refusal, text.data(), text.size());
+    if (member.socket) send_answer(member.socket, Answer::refusal, text.data(), text.size());
   }
-  if (caller != nullptr) send(caller->socket, Answer::refusal, text.data(), text.size());
+  if (caller != nullptr) send_answer(*caller, Answer::refusal, text.data(), text.size());
   let_them_read();
   if (teller != 0) throw StoppedByPeer(ErrorCode::peer, text, teller);
   throw error;

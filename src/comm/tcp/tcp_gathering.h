@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/tcp/tcp_greeting.h"
+#include "comm/tcp/tcp_callers.h"
 #include "comm/tcp/tcp_join.h"
 #include "comm/waiting_line.h"
 
@@ -14,18 +14,10 @@ namespace heddle {
 class Gathering {
  public:
   Gathering(const TcpPlace& place, const JoinOptions& options);
-  std::vector<Socket> gather();
+  JoinedRanks gather();
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Somebody who called, and what came of its hello.
-  struct Caller {
-    Socket socket;
-    SocketAddress from;
-    Clock::time_point until;
-    Hello hello = {};
-    std::size_t read = 0;
-  };
   struct Member {
     Socket socket;
     Hello hello = {};
@@ -40,26 +32,20 @@ class Gathering {
   /// Sleeps until something comes, or for a moment.
   void wait_for_news();
   void notice_gone();
-  void accept_callers();
-  void listen_to_callers();
-  /// Reads what there is; true when the caller is done with, as a member or a stranger.
-  bool listen_to(Caller& caller);
-  void admit(Caller& caller);
+  void admit(Callers::Guest& guest);
   void hand_out_table();
-  void send(const Socket& to, Answer::Kind kind, const void* data, std::size_t bytes) const;
   /// Tells the user and everybody who came, and throws. `teller`: a rank that has told the user
   /// already.
   [[noreturn]] void fail_all(const std::string& text, const std::string& hint,
-                             const Caller* caller = nullptr, int teller = 0);
+                             const Socket* caller = nullptr, int teller = 0);
   void let_them_read();
 
   const TcpPlace& place_;
   const JoinOptions& options_;
-  Socket listening_;
   const Hello own_;
+  Callers callers_;
   const Clock::time_point until_;
   WaitingLine line_;
-  std::vector<Caller> callers_;
   std::vector<Member> members_;  // by rank
 };
 

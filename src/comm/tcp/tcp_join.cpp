@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,23 +11,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/stopped_by_peer.h"
+#include "comm/tcp/tcp_callers.h"
 #include "comm/tcp/tcp_gathering.h"
-#include "comm/tcp/tcp_greeting.h"
 #include "comm/tcp_listener.h"
 #include "comm/waiting_line.h"
 
 namespace heddle {
-
-std::string Hello::who() const {
-  return fmt::format("process {} on {}", process,
-                     std::string(machine, strnlen(machine, sizeof(machine))));
-}
-
-Hello own_hello(int rank, int size, std::uint16_t port) {
-  Hello hello{.rank = rank, .size = size, .port = htons(port), .process = getpid()};
-  gethostname(hello.machine, sizeof(hello.machine) - 1);
-  return hello;
-}
 
 namespace {
 
@@ -43,13 +31,12 @@ class Joiner {
         options_(options),
         first_{host_named(place.address), htons(place.port)},
         until_(end_after(0s)),
-        sockets_(static_cast<std::size_t>(place.size)) {
-    const TcpListener own = listen_on(0, place.size);
-    listening_ = Socket(own.socket);
-    hello_ = own_hello(place.rank, place.size, own.port);
-  }
+        own_(listen_on(0, place.size, reach_of(place))),
+        hello_(own_hello(place.rank, place.size, own_.port)),
+        callers_(Socket(own_.socket), hello_, place.token),
+        sockets_(static_cast<std::size_t>(place.size)) {}
 
-  std::vector<Socket> join() {
+  JoinedRanks join() {
     do {
       call_first();
     } while (!wait_for_table());
@@ -65,7 +52,7 @@ class Joiner {
     }
     say(Ready::yes);
     if (wait_for_answer() != Answer::go) throw_first_gone();
-    return std::move(sockets_);
+    return {.sockets = std::move(sockets_), .listening = callers_.release()};
   }
 
  private:
@@ -86,14 +73,17 @@ class Joiner {
     while (true) {
       first() = call_once(first_, std::min(until_, Clock::now() + 3s));
       const int problem = errno;
-      if (first() && write_bytes(first().get(), &hello_, sizeof(hello_))) break;
-      if (Clock::now() >= until_) {
+      const auto check_time = [&] {
+        if (Clock::now() < until_) return;
         throw Error(ErrorCode::peer,
                     fmt::format("rank {} did not reach {} within {:.0f} s: {}", place_.rank,
-                                first_text(), options_.limit.count(), std::strerror(problem)),
+                                first_text(), options_.limit.count(),
+                                first() ? "it does not answer" : std::strerror(problem)),
                     "check that rank 0 was started, that MASTER_ADDR and MASTER_PORT are the same "
                     "on all ranks, and that TCP connections are allowed");
-      }
+      };
+      if (first() && say_hello(first(), hello_, place_.token, first_text(), check_time)) break;
+      check_time();
       line.show(fmt::format("rank {} waits for {}", place_.rank, first_text()));
       std::this_thread::sleep_for(50ms);
     }
@@ -120,6 +110,11 @@ class Joiner {
     answer_.resize(answer.bytes);
     if (!read_bytes(first().get(), answer_.data(), answer_.size())) return 0;
     if (answer.kind == Answer::refusal) throw StoppedByPeer(ErrorCode::peer, answer_, 0);
+    if (answer.kind == Answer::stranger) {
+      throw Error(ErrorCode::peer,
+                  fmt::format("{} does not let this rank in: {}", first_text(), answer_),
+                  kSameTokenHint);
+    }
     return answer.kind;
   }
 
@@ -164,12 +159,16 @@ class Joiner {
                       "allow TCP connections between the machines");
         }
       }
-      write_bytes(made.get(), &hello_, sizeof(hello_));
+      say_hello(made, hello_, place_.token, fmt::format("rank {} at {}", lower, to.text()), [&] {
+        if (is_readable(first().get(), Clock::now()) && read_answer() == 0) throw_first_gone();
+        if (Clock::now() < until) return;
+        throw Error(ErrorCode::peer, fmt::format("rank {} at {} does not answer rank {}", lower,
+                                                 to.text(), place_.rank));
+      });
     }
   }
 
   void wait_for_higher() {
-    constexpr auto kTimeToGreet = 2s;
     int missing = place_.size - 1 - place_.rank;
     while (missing > 0) {
       if (is_readable(first().get(), Clock::now()) && read_answer() == 0) throw_first_gone();
@@ -177,18 +176,19 @@ class Joiner {
         throw Error(ErrorCode::peer,
                     fmt::format("rank {} was not called by {} higher ranks", place_.rank, missing));
       }
-      if (!is_readable(listening_.get(), Clock::now() + 100ms)) continue;
-      Socket caller(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      Hello hello;
-      if (!caller || !is_readable(caller.get(), Clock::now() + kTimeToGreet) ||
-          !read_bytes(caller.get(), &hello, sizeof(hello)) || hello.magic != Hello::kMagic ||
-          hello.rank <= place_.rank || hello.rank >= place_.size) {
-        continue;  // a stranger
+      std::vector<pollfd> entries;
+      callers_.add_to(entries);
+      poll(entries.data(), entries.size(), 100);
+      for (Callers::Guest& guest : callers_.take()) {
+        if (guest.is_other_version || guest.hello.rank <= place_.rank ||
+            guest.hello.rank >= place_.size) {
+          continue;  // a stranger
+        }
+        Socket& seat = sockets_[static_cast<std::size_t>(guest.hello.rank)];
+        if (seat) continue;
+        seat = std::move(guest.socket);
+        --missing;
       }
-      Socket& seat = sockets_[static_cast<std::size_t>(hello.rank)];
-      if (seat) continue;
-      seat = std::move(caller);
-      --missing;
     }
   }
 
@@ -196,15 +196,21 @@ class Joiner {
   const JoinOptions& options_;
   const SocketAddress first_;
   Clock::time_point until_;
-  Socket listening_;
-  Hello hello_;
+  const TcpListener own_;
+  const Hello hello_;
+  Callers callers_;
   std::vector<Socket> sockets_;
   std::string answer_;
 };
 
 }  // namespace
 
-std::vector<Socket> join_ranks(const TcpPlace& place, const JoinOptions& options) {
+TcpReach reach_of(const TcpPlace& place) {
+  const bool is_local = place.address == "localhost" || place.address.starts_with("127.");
+  return is_local ? TcpReach::this_machine : TcpReach::everybody;
+}
+
+JoinedRanks join_ranks(const TcpPlace& place, const JoinOptions& options) {
   if (place.rank == 0) return Gathering(place, options).gather();
   return Joiner(place, options).join();
 }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "comm/tcp/tcp_socket.h"
+#include "comm/tcp/tcp_token.h"
+#include "comm/tcp_listener.h"
 
 namespace heddle {
 
@@ -16,6 +18,8 @@ struct TcpPlace {
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;
   int listening = -1;  ///< rank 0's socket, where whoever started it listens on the port already
+  Token token = {};    ///< no rank gets in that does not know it
+  int sockets = 0;     ///< connections that share large messages to a rank; 0: by measurement
 };
 
 struct JoinOptions {
@@ -24,12 +28,21 @@ struct JoinOptions {
   std::function<void(const std::string& text)> tell = {};
 };
 
-/// A connection to every other rank, by rank; this rank's own is empty. All ranks call this at the
-/// same time. While it lasts, rank 0 says who is missing, and the others when they do not reach
-/// rank 0. A rank that goes away before all are there may come again. Error(peer) where a rank did
-/// not come in time, two say they are the same, or they disagree about the size of the world or are
-/// not of the same version: on the rank that finds it out, which has told it; StoppedByPeer on the
-/// others.
-std::vector<Socket> join_ranks(const TcpPlace& place, const JoinOptions& options);
+/// Only from this machine can ranks be called whose rank 0 is named by a local address.
+TcpReach reach_of(const TcpPlace& place);
+
+struct JoinedRanks {
+  std::vector<Socket> sockets = {};  ///< by rank; this rank's own is empty
+  Socket listening = {};             ///< where this rank can be called again
+};
+
+/// A connection to every other rank. All ranks call this at the same time. While it lasts, rank 0
+/// says who is missing, and the others when they do not reach rank 0. A rank that goes away before
+/// all are there may come again. Error(peer) where a rank did not come in time, two say they are
+/// the same, or they disagree about the size of the world or are not of the same version: on the
+/// rank that finds it out, which has told it; StoppedByPeer on the others. Where there is a token,
+/// a caller that does not know it is named and sent away, and rank 0 goes on waiting; on that
+/// caller: Error(peer).
+JoinedRanks join_ranks(const TcpPlace& place, const JoinOptions& options);
 
 }  // namespace heddle

@@ -23,6 +23,10 @@ constexpr std::chrono::seconds kTimeToJudge{3};
 /// leave at the same time and all of them late.
 constexpr int kUnsentBytes = 128 << 10;
 constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
+/// Of a header whose bytes come over the stripes.
+constexpr std::uint64_t kStripedMagic = 0x31656c6464654812ULL;
+/// Smaller messages go whole over the first connection.
+constexpr std::size_t kLeastStriped = 64 << 10;
 constexpr std::uint64_t kOwnGroup = ~std::uint64_t{0};  // of the links themselves
 
 /// Something to wait for, and what ends it: it lives until both are done with it.
@@ -34,38 +38,64 @@ std::pair<std::future<void>, TcpLinks::Done> awaitable() {
           }};
 }
 
+/// The problem, where sizes differ.
+std::exception_ptr copy_arrived(const std::vector<std::byte>& message, int from, std::byte* data,
+                                std::size_t bytes) {
+  if (message.size() != bytes) {
+    return std::make_exception_ptr(Error(
+        ErrorCode::peer,
+        fmt::format("rank {} sends {} bytes where {} are expected", from, message.size(), bytes)));
+  }
+  if (bytes > 0) std::memcpy(data, message.data(), bytes);
+  return nullptr;
+}
+
 }  // namespace
 
-TcpLinks::TcpLinks(int rank, std::vector<Socket> sockets, std::shared_ptr<WorldFailure> failure)
-    : rank_(rank), failure_(std::move(failure)), is_closed_(sockets.size(), false) {
-  for (Socket& socket : sockets) {
+TcpLinks::TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure)
+    : rank_(rank), failure_(std::move(failure)), is_closed_(links.size(), false) {
+  for (TcpLink& given : links) {
     links_.push_back(std::make_unique<Link>());
-    links_.back()->socket = std::move(socket);
+    links_.back()->socket = std::move(given.socket);
+    links_.back()->is_far = given.is_far;
+    if (!given.stripes.empty()) {
+      links_.back()->stripes = std::make_unique<TcpStripes>(std::move(given.stripes));
+    }
   }
   for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
-    Link& link = *links_[static_cast<std::size_t>(other)];
+    Link& to = link(other);
     const int on = 1;
-    setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
+    setsockopt(to.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(to.socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
                sizeof(kUnsentBytes));
-    link.reader = std::thread([this, other] { read_all(other); });
+    if (to.stripes) to.piece_reader = std::thread([this, other] { read_pieces(other); });
+    to.reader = std::thread([this, other] { read_all(other); });
   }
 }
 
 TcpLinks::~TcpLinks() {
-  {
-    const std::lock_guard lock(sending_);
-    is_closing_ = true;
+  for (Sending& sending : sending_) {
+    {
+      const std::lock_guard lock(sending.mutex);
+      is_closing_ = true;
+    }
+    sending.changed.notify_all();
   }
-  outgoing_changed_.notify_all();
   for (const auto& link : links_) {
-    if (link->socket) shutdown(link->socket.get(), SHUT_RDWR);
+    if (link->socket) shut(*link);
   }
   for (const auto& link : links_) {
     if (link->reader.joinable()) link->reader.join();
   }
-  if (writer_.joinable()) writer_.join();
+  for (Sending& sending : sending_) {
+    if (sending.writer.joinable()) sending.writer.join();
+  }
+}
+
+void TcpLinks::shut(Link& link) const {
+  shutdown(link.socket.get(), SHUT_RDWR);
+  if (link.stripes) link.stripes->shut();
 }
 
 void TcpLinks::send(const Line& line, const std::byte* data, std::size_t bytes, Done done) {
@@ -85,42 +115,63 @@ void TcpLinks::send_now(const Line& line, const std::byte* data, std::size_t byt
   sent.get();
 }
 
+bool TcpLinks::is_striped(int to, std::size_t bytes) {
+  return link(to).stripes != nullptr && bytes >= kLeastStriped;
+}
+
 /// What the connection takes at once goes without a change of thread.
 void TcpLinks::put_in_line(Outgoing message) {
-  std::unique_lock lock(sending_);
+  Sending& sending = sending_to(message.to);
+  std::unique_lock lock(sending.mutex);
   failure_->check();  // under the lock: whoever is in line when the world fails is told
-  if (outgoing_.empty()) {
-    const int socket = links_[static_cast<std::size_t>(message.to)]->socket.get();
-    message.written =
-        write_at_once(socket, &message.header, sizeof(Header), message.data, message.header.bytes);
+  if (is_striped(message.to, message.header.bytes)) {
+    message.header.magic = kStripedMagic;
+  } else if (sending.outgoing.empty()) {
+    const auto put = write_some(link(message.to).socket.get(), &message.header, sizeof(Header),
+                                message.data, message.header.bytes);
+    message.written = put < 0 ? 0 : static_cast<std::size_t>(put);
     if (message.written == sizeof(Header) + message.header.bytes) {
       lock.unlock();
       return message.done(nullptr);
     }
   }
-  outgoing_.push_back(std::move(message));
-  if (!writer_.joinable()) writer_ = std::thread([this] { write_all(); });
-  outgoing_changed_.notify_one();
+  sending.outgoing.push_back(std::move(message));
+  if (!sending.writer.joinable()) {
+    sending.writer = std::thread([this, &sending] { write_all(sending); });
+  }
+  sending.changed.notify_one();
 }
 
-void TcpLinks::write_all() {
-  for (std::unique_lock lock(sending_);;) {
-    outgoing_changed_.wait(lock, [&] { return is_closing_ || !outgoing_.empty(); });
-    if (outgoing_.empty()) return;
-    const Outgoing& message = outgoing_.front();  // its place stays while others come
+bool TcpLinks::write_message(const Outgoing& message) {
+  Link& to = link(message.to);
+  const int socket = to.socket.get();
+  const std::size_t of_header = std::min(message.written, sizeof(Header));
+  if (!write_bytes(socket, reinterpret_cast<const std::byte*>(&message.header) + of_header,
+                   sizeof(Header) - of_header)) {
+    return false;
+  }
+  if (message.header.magic == kStripedMagic) {
+    if (to.stripes->write(to.striped_out++, message.data, message.header.bytes)) return true;
+    shut(to);  // one connection of several is gone: the rank is
+    return false;
+  }
+  return write_bytes(socket, message.data + (message.written - of_header),
+                     message.header.bytes - (message.written - of_header));
+}
+
+void TcpLinks::write_all(Sending& sending) {
+  for (std::unique_lock lock(sending.mutex);;) {
+    sending.changed.wait(lock, [&] { return is_closing_ || !sending.outgoing.empty(); });
+    if (sending.outgoing.empty()) return;
+    const Outgoing& message = sending.outgoing.front();  // its place stays while others come
     lock.unlock();
-    const int to = message.to, socket = links_[static_cast<std::size_t>(to)]->socket.get();
-    const std::size_t of_header = std::min(message.written, sizeof(Header));
-    const bool is_sent =
-        write_bytes(socket, reinterpret_cast<const std::byte*>(&message.header) + of_header,
-                    sizeof(Header) - of_header) &&
-        write_bytes(socket, message.data + (message.written - of_header),
-                    message.header.bytes - (message.written - of_header));
+    const bool is_sent = write_message(message);
     const auto problem =
-        is_sent ? nullptr : std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(to)));
+        is_sent ? nullptr
+                : std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(message.to)));
     lock.lock();
-    const Outgoing ended = std::move(outgoing_.front());
-    outgoing_.pop_front();
+    const Outgoing ended = std::move(sending.outgoing.front());
+    sending.outgoing.pop_front();
     lock.unlock();
     if (!ended.is_told) ended.done(problem);
     lock.lock();
@@ -140,16 +191,10 @@ void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done d
   {
     const std::lock_guard lock(mutex_);
     Queue& queue = queues_[line];
-    if (!queue.arrived.empty()) {
+    if (queue.awaited.empty() && !queue.arrived.empty() && queue.arrived.front()->is_complete) {
       const auto message = std::move(queue.arrived.front());
       queue.arrived.pop_front();
-      if (message.size() == bytes) {
-        if (bytes > 0) std::memcpy(data, message.data(), bytes);
-      } else {
-        problem = std::make_exception_ptr(
-            Error(ErrorCode::peer, fmt::format("rank {} sends {} bytes where {} are expected",
-                                               line.peer, message.size(), bytes)));
-      }
+      problem = copy_arrived(message->bytes, line.peer, data, bytes);
     } else if (failure_->has_failed() || is_closed_[static_cast<std::size_t>(line.peer)]) {
       const std::string why =
           failure_->has_failed() ? failure_->reason() : fmt::format("rank {} is gone", line.peer);
@@ -182,50 +227,110 @@ std::string TcpLinks::from_first(std::string text) {
   return reinterpret_cast<const char*>(page.data());
 }
 
+TcpLinks::Incoming TcpLinks::begin_message(const Line& line, std::size_t bytes) {
+  Incoming message{.line = line, .place = {}, .own = {}, .left = bytes};
+  const std::lock_guard lock(mutex_);
+  Queue& queue = queues_[line];
+  if (queue.arrived.empty() && !queue.awaited.empty() && queue.awaited.front().bytes == bytes) {
+    message.place = std::move(queue.awaited.front());
+    queue.awaited.pop_front();
+    return message;
+  }
+  message.own = std::make_shared<Arrived>();
+  message.own->bytes.resize(bytes);
+  message.place.data = message.own->bytes.data();
+  message.place.bytes = bytes;
+  queue.arrived.push_back(message.own);
+  return message;
+}
+
+void TcpLinks::end_message(Incoming& message) {
+  if (message.place.done) return message.place.done(nullptr);
+  std::vector<std::pair<Done, std::exception_ptr>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    message.own->is_complete = true;
+    match(queues_[message.line], message.line.peer, ended);
+  }
+  for (const auto& [done, problem] : ended) done(problem);
+}
+
+/// A receive may have been posted meanwhile.
+void TcpLinks::match(Queue& queue, int from,
+                     std::vector<std::pair<Done, std::exception_ptr>>& ended) {
+  while (!queue.awaited.empty() && !queue.arrived.empty() && queue.arrived.front()->is_complete) {
+    Awaited next = std::move(queue.awaited.front());
+    queue.awaited.pop_front();
+    const auto message = std::move(queue.arrived.front());
+    queue.arrived.pop_front();
+    auto problem = copy_arrived(message->bytes, from, next.data, next.bytes);
+    ended.emplace_back(std::move(next.done), std::move(problem));
+  }
+}
+
 void TcpLinks::read_all(int from) {
-  const int socket = links_[static_cast<std::size_t>(from)]->socket.get();
+  Link& link = this->link(from);
+  const int socket = link.socket.get();
   Header header;
-  while (read_bytes(socket, &header, sizeof(header)) && header.magic == kMagic) {
+  while (read_bytes(socket, &header, sizeof(header))) {
     const Line line{.group = header.group, .tag = header.tag, .peer = from};
-    Awaited place{};
-    {
-      const std::lock_guard lock(mutex_);
-      Queue& queue = queues_[line];
-      if (!queue.awaited.empty() && queue.awaited.front().bytes == header.bytes) {
-        place = std::move(queue.awaited.front());
-        queue.awaited.pop_front();
-      }
-    }
-    if (place.done) {
-      if (!read_bytes(socket, place.data, place.bytes)) {
-        place.done(std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(from))));
-        break;
-      }
-      place.done(nullptr);
+    if (header.magic == kStripedMagic && link.stripes) {
+      announce_striped(from, line, header.bytes);
       continue;
     }
-    std::vector<std::byte> message(header.bytes);
-    if (!read_bytes(socket, message.data(), message.size())) break;
-    const std::lock_guard lock(mutex_);
-    Queue& queue = queues_[line];
-    queue.arrived.push_back(std::move(message));
-    // A receive may have been posted meanwhile.
-    while (!queue.awaited.empty() && !queue.arrived.empty()) {
-      Awaited next = std::move(queue.awaited.front());
-      queue.awaited.pop_front();
-      const auto bytes = std::move(queue.arrived.front());
-      queue.arrived.pop_front();
-      if (bytes.size() == next.bytes) {
-        if (next.bytes > 0) std::memcpy(next.data, bytes.data(), next.bytes);
-        next.done(nullptr);
-      } else {
-        next.done(std::make_exception_ptr(
-            Error(ErrorCode::peer, fmt::format("rank {} sends {} bytes where {} are expected", from,
-                                               bytes.size(), next.bytes))));
+    if (header.magic != kMagic) break;
+    Incoming message = begin_message(line, header.bytes);
+    if (!read_bytes(socket, message.place.data, header.bytes)) {
+      if (message.place.done) {
+        message.place.done(
+            std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(from))));
       }
+      break;
+    }
+    end_message(message);
+  }
+  const std::string why = reason_of_silence(from);
+  if (link.stripes) {
+    link.stripes->shut();
+    link.piece_reader.join();  // nobody writes to where messages are awaited any more
+    for (auto& [number, message] : link.incoming) {
+      if (!message.place.done) continue;
+      message.place.done(std::make_exception_ptr(Error(ErrorCode::peer, why)));
     }
   }
-  give_up(from, reason_of_silence(from));
+  give_up(from, why);
+}
+
+void TcpLinks::announce_striped(int from, const Line& line, std::size_t bytes) {
+  Incoming message = begin_message(line, bytes);
+  Link& link = this->link(from);
+  {
+    const std::lock_guard lock(mutex_);
+    link.incoming.emplace(link.striped_in++, std::move(message));
+  }
+  link.stripes->announce();
+}
+
+void TcpLinks::read_pieces(int from) {
+  Link& link = this->link(from);
+  link.stripes->read(
+      [&](std::uint64_t number) -> TcpStripes::Place {
+        const std::lock_guard lock(mutex_);
+        const auto found = link.incoming.find(number);
+        if (found == link.incoming.end()) return {};
+        return {found->second.place.data, found->second.place.bytes};
+      },
+      [&](std::uint64_t number, std::size_t bytes) {
+        std::map<std::uint64_t, Incoming>::node_type whole;
+        {
+          const std::lock_guard lock(mutex_);
+          const auto found = link.incoming.find(number);
+          found->second.left -= bytes;
+          if (found->second.left == 0) whole = link.incoming.extract(found);
+        }
+        if (whole) end_message(whole.mapped());
+      });
+  shut(link);  // one connection of several is gone: the rank is
 }
 
 void TcpLinks::give_up(int from, const std::string& why) {
@@ -239,9 +344,9 @@ void TcpLinks::give_up(int from, const std::string& why) {
       queue.awaited.clear();
     }
   }
-  {
-    const std::lock_guard lock(sending_);
-    for (Outgoing& message : outgoing_) {
+  for (Sending& sending : sending_) {
+    const std::lock_guard lock(sending.mutex);
+    for (Outgoing& message : sending.outgoing) {
       if (from >= 0 && message.to != from) continue;
       if (message.is_waited_for || std::exchange(message.is_told, true)) continue;
       waiting.push_back(message.done);  // a copy: the bytes may still be read

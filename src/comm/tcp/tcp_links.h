@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <compare>
 #include <condition_variable>
@@ -16,19 +17,27 @@
 #include <vector>
 
 #include "comm/tcp/tcp_socket.h"
+#include "comm/tcp/tcp_stripes.h"
 #include "comm/world_failure.h"
 
 namespace heddle {
 
-/// A connection to every other rank, over which messages travel. Messages with the same group, tag
-/// and sender arrive in the order of sends. Threads take in whatever comes, so a send never waits
-/// for its receive. What a connection does not take at once is written by a thread, one message
-/// after another, whichever ranks they go to: of two that leave together both would be late.
-/// Thread-safe.
+/// How a rank can be reached. Where there are stripes, large messages are divided over them.
+struct TcpLink {
+  Socket socket = {};                ///< what join_ranks gave
+  std::vector<Socket> stripes = {};  ///< what widen_links added
+  bool is_far = false;
+};
+
+/// A link to every other rank, over which messages travel. Messages with the same group, tag and
+/// sender arrive in the order of sends. Threads take in whatever comes, so a send never waits for
+/// its receive. What a connection does not take at once is written by a thread, one message after
+/// another, whichever ranks they go to: of two that leave together both would be late. Messages to
+/// far ranks are a line of their own, so that those to near ones do not wait for them. Thread-safe.
 class TcpLinks : public Wakeable {
  public:
-  /// `sockets`: what join_ranks gave this rank.
-  TcpLinks(int rank, std::vector<Socket> sockets, std::shared_ptr<WorldFailure> failure);
+  /// `links`: by rank; this rank's own is not used.
+  TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure);
   ~TcpLinks() override;
 
   int rank() const { return rank_; }
@@ -70,22 +79,58 @@ class TcpLinks : public Wakeable {
     bool is_waited_for = false;  ///< by a caller who keeps the bytes
     bool is_told = false;        ///< `done` was called
   };
-  struct Link {
-    Socket socket;
-    std::thread reader;
-  };
   struct Awaited {
     std::byte* data;
     std::size_t bytes;
     Done done;
   };
+  /// What came before it was asked for, or is coming.
+  struct Arrived {
+    std::vector<std::byte> bytes;
+    bool is_complete = false;
+  };
   struct Queue {
     std::deque<Awaited> awaited;
-    std::deque<std::vector<std::byte>> arrived;
+    std::deque<std::shared_ptr<Arrived>> arrived;
   };
+  /// A message whose pieces are coming: to where it is awaited, or to a place of its own.
+  struct Incoming {
+    Line line;
+    Awaited place;
+    std::shared_ptr<Arrived> own;
+    std::size_t left = 0;
+  };
+  struct Link {
+    Socket socket;
+    std::unique_ptr<TcpStripes> stripes;
+    bool is_far = false;
+    std::thread reader, piece_reader;
+    std::uint64_t striped_out = 0;               // messages divided so far; the writer's
+    std::uint64_t striped_in = 0;                // the same that were announced to us
+    std::map<std::uint64_t, Incoming> incoming;  // by number
+  };
+  /// Messages that wait for each other.
+  struct Sending {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Outgoing> outgoing;  // the first one is being written
+    std::thread writer;             // there from the first message that has to wait
+  };
+  Link& link(int rank) { return *links_[static_cast<std::size_t>(rank)]; }
+  Sending& sending_to(int rank) { return sending_[link(rank).is_far ? 1 : 0]; }
+  bool is_striped(int to, std::size_t bytes);
   void put_in_line(Outgoing message);
-  void write_all();
+  void write_all(Sending& sending);
+  bool write_message(const Outgoing& message);
   void read_all(int from);
+  /// Takes the place of a message that comes next on a line: where it is awaited, or its own.
+  Incoming begin_message(const Line& line, std::size_t bytes);
+  void end_message(Incoming& message);
+  void match(Queue& queue, int from, std::vector<std::pair<Done, std::exception_ptr>>& ended);
+  void announce_striped(int from, const Line& line, std::size_t bytes);
+  void read_pieces(int from);
+  /// Nothing more goes or comes: ends whoever reads and writes, here and there.
+  void shut(Link& link) const;
   /// Why nothing comes from a rank any more: what the world failed of, which may be known a moment
   /// later than that the connection is gone.
   std::string reason_of_silence(int from) const;
@@ -95,15 +140,11 @@ class TcpLinks : public Wakeable {
   const int rank_;
   const std::shared_ptr<WorldFailure> failure_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank; this rank's is not used
-  std::mutex mutex_;
+  std::mutex mutex_;                          // of what comes
   std::map<Line, Queue> queues_;
   std::vector<bool> is_closed_;
   std::atomic<bool> is_closing_ = false;
-
-  std::mutex sending_;
-  std::condition_variable outgoing_changed_;
-  std::deque<Outgoing> outgoing_;  // the first one is being written
-  std::thread writer_;             // there from the first message that has to wait
+  std::array<Sending, 2> sending_;  // to near ranks, to far ranks
 };
 
 }  // namespace heddle

@@ -128,15 +128,14 @@ bool write_bytes(int socket, const void* from, std::size_t bytes) {
   return true;
 }
 
-std::size_t write_at_once(int socket, const void* first, std::size_t first_bytes,
+std::ptrdiff_t write_some(int socket, const void* first, std::size_t first_bytes,
                           const void* second, std::size_t second_bytes) {
   iovec parts[] = {{const_cast<void*>(first), first_bytes},
                    {const_cast<void*>(second), second_bytes}};
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  const auto put = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  return put < 0 ? 0 : static_cast<std::size_t>(put);
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace heddle

@@ -46,8 +46,9 @@ bool is_readable(int socket, std::chrono::steady_clock::time_point until);
 /// Both wait until all is done; false when the other side is gone.
 bool read_bytes(int socket, void* to, std::size_t bytes);
 bool write_bytes(int socket, const void* from, std::size_t bytes);
-/// Writes what the connection takes of both, one behind the other, without waiting; says how much.
-std::size_t write_at_once(int socket, const void* first, std::size_t first_bytes,
+/// Writes what the connection takes of both, one behind the other, without waiting; says how much,
+/// or -1 with errno set.
+std::ptrdiff_t write_some(int socket, const void* first, std::size_t first_bytes,
                           const void* second, std::size_t second_bytes);
 
 }  // namespace heddle

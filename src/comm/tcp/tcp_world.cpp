@@ -6,6 +6,7 @@
 #include "comm/mpi/mpi_monitor.h"
 #include "comm/tcp/tcp_backend.h"
 #include "comm/tcp/tcp_links.h"
+#include "comm/tcp/tcp_widen.h"
 
 namespace heddle {
 
@@ -13,8 +14,9 @@ void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body
                   WatchdogOptions watch) {
   const auto failure = std::make_shared<WorldFailure>();
   const auto flight = std::make_shared<FlightRecorder>(place.rank);
-  const auto links = std::make_shared<TcpLinks>(
-      place.rank, join_ranks(place, {.limit = watch.joining, .tell = watch.tell}), failure);
+  JoinedRanks joined = join_ranks(place, {.limit = watch.joining, .tell = watch.tell});
+  const auto links =
+      std::make_shared<TcpLinks>(place.rank, widen_links(place, std::move(joined)), failure);
   failure->watch(links);
   MpiMonitor monitor(
       place.rank, place.size, [&](std::string text) { return links->from_first(std::move(text)); },

@@ -1,0 +1,113 @@
+#include "bench/link_bench.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+namespace heddle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr float kMore = 1.0F, kLast = 0.0F;
+/// Seconds by which a link may be behind its sender.
+constexpr double kMostBehind = 3.0;
+
+double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+Tensor message_of(Memory& memory, std::int64_t bytes) {
+  return memory.alloc({std::max<std::int64_t>(1, bytes / 4)}, DType::f32, MemoryTag::communication);
+}
+
+/// Two messages in turn, until time is up; the last one says so.
+void send_all(Communicator& all, int to, const LinkBenchOptions& options) {
+  Memory memory;
+  Stream stream(1);
+  const std::array<Tensor, 2> messages = {message_of(memory, options.bytes),
+                                          message_of(memory, options.bytes)};
+  std::array<std::optional<Work>, 2> under_way;
+  const double behind = std::min(kMostBehind, options.seconds);
+  const auto began = Clock::now();
+  for (std::size_t turn = 0;; turn = 1 - turn) {
+    if (under_way[turn]) under_way[turn]->wait(stream);
+    const bool is_last = seconds_since(began) > options.warm_up + options.seconds + behind;
+    messages[turn].data<float>()[0] = is_last ? kLast : kMore;
+    under_way[turn] = all.send(messages[turn], to, stream);
+    if (is_last) break;
+  }
+  for (const auto& work : under_way) {
+    if (work) work->wait(stream);
+  }
+}
+
+LinkRate receive_all(Communicator& all, int from, const LinkBenchOptions& options) {
+  Memory memory;
+  Stream stream(1);
+  const std::array<Tensor, 2> messages = {message_of(memory, options.bytes),
+                                          message_of(memory, options.bytes)};
+  std::array<std::optional<Work>, 2> under_way = {all.recv(messages[0], from, stream), {}};
+  LinkRate rate{.from = from, .to = all.rank()};
+  const auto began = Clock::now();
+  std::optional<Clock::time_point> counted_from;
+  double counted = 0;
+  for (std::size_t turn = 0;; turn = 1 - turn) {
+    under_way[turn]->wait(stream);
+    const bool is_last = messages[turn].data<float>()[0] == kLast;
+    // Time stops before sending does: what is on its way at the end makes up for what was at the
+    // beginning.
+    if (counted_from && counted < options.seconds) {
+      ++rate.messages;
+      counted = seconds_since(*counted_from);
+    } else if (!counted_from && seconds_since(began) >= options.warm_up) {
+      counted_from = Clock::now();
+    }
+    if (is_last) break;
+    under_way[1 - turn] = all.recv(messages[1 - turn], from, stream);
+  }
+  if (rate.messages > 0) {
+    rate.bytes_per_second = static_cast<double>(rate.messages) *
+                            static_cast<double>(messages[0].size_bytes()) / counted;
+  }
+  return rate;
+}
+
+}  // namespace
+
+std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options) {
+  Communicator& all = world.all();
+  const int ranks = all.size();
+  LinkRate own;
+  std::exception_ptr problem;
+  {
+    std::jthread sending([&] {
+      try {
+        send_all(all, (all.rank() + 1) % ranks, options);
+      } catch (...) {
+        problem = std::current_exception();
+      }
+    });
+    own = receive_all(all, (all.rank() + ranks - 1) % ranks, options);
+  }
+  if (problem) std::rethrow_exception(problem);
+  Memory memory;
+  Stream stream(1);
+  const Tensor mine = memory.alloc({2}, DType::f64, MemoryTag::communication);
+  const Tensor everybody = memory.alloc({2 * ranks}, DType::f64, MemoryTag::communication);
+  mine.data<double>()[0] = own.bytes_per_second;
+  mine.data<double>()[1] = static_cast<double>(own.messages);
+  all.all_gather(mine, everybody, stream).wait(stream);
+  std::vector<LinkRate> rates;
+  for (int to = 0; to < ranks; ++to) {
+    const double* const at = everybody.data<double>() + 2 * static_cast<std::ptrdiff_t>(to);
+    rates.push_back({.from = (to + ranks - 1) % ranks,
+                     .to = to,
+                     .bytes_per_second = at[0],
+                     .messages = static_cast<std::int64_t>(at[1])});
+  }
+  return rates;
+}
+
+}  // namespace heddle

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/world.h"
+
+namespace heddle {
+
+struct LinkBenchOptions {
+  std::int64_t bytes = std::int64_t{1} << 20;  ///< of a message
+  double warm_up = 2.0;                        ///< seconds before time counts
+  double seconds = 5.0;                        ///< that count
+};
+
+/// What came over a link, in bytes a second of content.
+struct LinkRate {
+  int from = 0, to = 0;
+  double bytes_per_second = 0.0;
+  std::int64_t messages = 0;  ///< that counted
+};
+
+/// Every rank sends messages to the next one, around, two of them under way at any time, and
+/// receives those of the one before, all at once. Every rank calls it and gets all rates.
+std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options);
+
+}  // namespace heddle

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/json_value.h"
+#include "base/strings.h"
+#include "bench/link_bench.h"
+#include "cli/ranks.h"
+#include "cli/verb.h"
+#include "cli/verbs.h"
+
+namespace heddle::cli {
+namespace {
+
+struct BenchLinkOptions {
+  LinkBenchOptions bench;
+  int ranks = 0;
+  bool json = false;
+};
+
+void print_json(const BenchLinkOptions& options, const std::vector<LinkRate>& rates) {
+  JsonValue report = {{"ranks", static_cast<std::int64_t>(rates.size())},
+                      {"message_bytes", options.bench.bytes},
+                      {"links", JsonValue::array()}};
+  for (const LinkRate& rate : rates) {
+    report["links"].push_back({{"from", rate.from},
+                               {"to", rate.to},
+                               {"bytes_per_second", rate.bytes_per_second},
+                               {"messages", rate.messages}});
+  }
+  fmt::print("{}\n", report.dump(2));
+}
+
+void print_table(const BenchLinkOptions& options, const std::vector<LinkRate>& rates) {
+  fmt::print("messages of {} from each rank to the next, all at once\n",
+             format_bytes(static_cast<double>(options.bench.bytes)));
+  fmt::print("{:>6}{:>6}{:>12}{:>12}\n", "from", "to", "Mbit/s", "messages");
+  for (const LinkRate& rate : rates) {
+    fmt::print("{:>6}{:>6}{:>12.4g}{:>12}\n", rate.from, rate.to, 8e-6 * rate.bytes_per_second,
+               rate.messages);
+  }
+}
+
+void run(const BenchLinkOptions& options) {
+  run_on_ranks(several_ranks(options.ranks), [&](World& world) {
+    const auto rates = bench_links(world, options.bench);
+    if (world.rank() != 0) return;
+    options.json ? print_json(options, rates) : print_table(options, rates);
+  });
+}
+
+}  // namespace
+
+void add_bench_link(Verb bench) {
+  const auto options = std::make_shared<BenchLinkOptions>();
+  Verb verb = bench.add_verb("link", "time messages from each rank to the next: what links carry");
+  verb.add_option("--ranks", options->ranks,
+                  "ranks as threads of this process; those of a launcher, or two, when left out")
+      .range(0, 1024);
+  verb.add_option("--bytes", options->bench.bytes, "of a message").positive().show_default();
+  verb.add_option("--warm-up", options->bench.warm_up, "seconds before time counts")
+      .range(0.0, 3600.0)
+      .show_default();
+  verb.add_option("--seconds", options->bench.seconds, "that count")
+      .range(0.0, 3600.0)
+      .show_default();
+  verb.add_flag("--json", options->json, "print one JSON object");
+  verb.callback([options] { run(*options); });
+}
+
+}  // namespace heddle::cli
