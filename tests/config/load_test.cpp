@@ -204,8 +204,8 @@ TEST(LoadErrors, OfConflictsSayBothKeysAndTheRemedy) {
   EXPECT_EQ(
       error_text(kGoodRun + "[optim]\nname = \"muon\"\nlr = 0\nmuon_lr = 0.02\n"),
       "run.toml:11:1: optim.muon_lr = 0.02 follows optim.lr, which is 0; set optim.lr above 0");
-  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"lion\"\n"),
-            "run.toml:9:1: optim.name = \"lion\" is not one of adamw, sgd, muon, onebit-adam");
+  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"adagrad\"\n"),
+            "run.toml:9:1: optim.name = \"adagrad\" is not one of adamw, sgd, muon, onebit-adam");
   EXPECT_EQ(error_text(kGoodRun + "[optim]\nfreeze_step = 10\n"),
             "run.toml:9:1: optim.freeze_step is only used by onebit-adam; remove it or change "
             "optim.name");

@@ -74,7 +74,10 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "optim.dampening",
                                      "optim.muon_lr",
                                      "optim.muon_scale",
-                                     "optim.newton_schulz_steps"};
+                                     "optim.newton_schulz_steps",
+                                     "optim.freeze_step",
+                                     "optim.freeze_ratio",
+                                     "optim.freeze_mask"};
   for (const auto& key : keys()) {
     const std::string name = key.full_name();
     const Scope expected = process.contains(name)   ? Scope::process
