@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/compression.h"
 #include "parallel/parallel_request.h"
 #include "planner/updates.h"
 
@@ -143,6 +144,7 @@ struct RunConfig {
   TrainConfig train;
   OptimConfig optim;
   ParallelRequest parallel = {.zero = 1, .sequence = true};
+  Compression compress;
   CheckpointConfig checkpoint;
   ObserveConfig observe;
   RunSection run;

@@ -83,6 +83,7 @@ void with_numbers(StepPlan& a, StepPlan& b, const Visit& visit) {
     for (std::size_t op = 0; op < kCommOps; ++op) {
       visit(own.by_op[op].calls, other.by_op[op].calls);
       visit(own.by_op[op].payload_bytes, other.by_op[op].payload_bytes);
+      visit(own.by_op[op].wire_bytes, other.by_op[op].wire_bytes);
     }
   });
 }

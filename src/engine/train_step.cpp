@@ -148,9 +148,13 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
 void TrainStep::perform(const StepOp& op) {
   ParamStore& store = model_.store();
   switch (op.kind) {
-    case StepOp::Kind::norm: return store.add_counted_squares(totals().slice(0, 0, 1), stream_);
+    case StepOp::Kind::norm: return add_squares();
     case StepOp::Kind::sum: return sum(op.what);
     case StepOp::Kind::update: return update();
+    // Residuals are states that change here already.
+    case StepOp::Kind::reduce:
+      if (before_update_ && store.keeps_residuals()) before_update_();
+      break;
     default: break;
   }
   const bool is_of_values = op.kind <= StepOp::Kind::drop || op.kind >= StepOp::Kind::gather;
@@ -158,6 +162,13 @@ void TrainStep::perform(const StepOp& op) {
       op.what < 0 ? -1 : model_.units().buckets[static_cast<std::size_t>(op.what)].owner;
   tag(is_of_values ? "values" : "gradients", unit, op.action);
   store.perform(op, stream_);
+}
+
+/// Values that no codec takes count as a norm that is not finite: all ranks skip the update.
+void TrainStep::add_squares() {
+  const Tensor squares = totals().slice(0, 0, 1);
+  model_.store().add_counted_squares(squares, stream_);
+  if (model_.took_bad_values(stream_)) ops::fill(squares, std::nan(""), stream_);
 }
 
 void TrainStep::tag(const char* what, int unit, const Action* action) {

@@ -18,6 +18,7 @@ Job job_of(const ModelSpec& spec, const ParallelPlan& plan, const RunBatches& ba
           .batch = batches.sequences * batches.microbatches * plan.request().dp,
           .stack = Stack::heddle(dtype, plan.whole_matrices ? Updates::muon : Updates::adamw)};
   job.stack.newton_schulz_steps = batches.newton_schulz_steps;
+  job.compress = plan.compress;
   return job;
 }
 

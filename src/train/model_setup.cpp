@@ -211,7 +211,7 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
 
 ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks) {
   return make_plan(spec, config.parallel, ranks, config.data.seq_len,
-                   needs_whole_matrices(optimizer_config(config.optim)));
+                   needs_whole_matrices(optimizer_config(config.optim)), config.compress);
 }
 
 LrSchedule lr_schedule(const config::RunConfig& config) {

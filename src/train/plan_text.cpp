@@ -13,11 +13,15 @@ namespace {
 
 void describe_counts(const char* group, const CommCounts& counts, std::vector<std::string>& lines) {
   for (std::size_t op = 0; op < counts.by_op.size(); ++op) {
-    const auto& [calls, bytes] = counts.by_op[op];
+    const auto& [calls, bytes, wire] = counts.by_op[op];
     if (calls == 0 || static_cast<CommOp>(op) == CommOp::recv) continue;
-    lines.push_back(fmt::format("{} {}: {} calls, {} a step", group,
-                                name_of(static_cast<CommOp>(op)), format_thousands(calls),
-                                format_bytes(static_cast<double>(bytes))));
+    std::string line =
+        fmt::format("{} {}: {} calls, {} a step", group, name_of(static_cast<CommOp>(op)),
+                    format_thousands(calls), format_bytes(static_cast<double>(wire)));
+    if (wire != bytes) {
+      line += fmt::format(" in place of {}", format_bytes(static_cast<double>(bytes)));
+    }
+    lines.push_back(std::move(line));
   }
 }
 
@@ -75,6 +79,7 @@ std::string describe(const ParallelPlan& plan, const ModelSpec& spec) {
     text += fmt::format(", schedule {} of {} stages", name_of(plan.schedule), plan.stages());
     if (plan.divides_vocabulary_over_pp()) text += ", vocabulary over pp";
   }
+  if (!plan.compress.is_none()) text += ", compressed: " + plan.compress.text();
   return text;
 }
 

@@ -21,12 +21,13 @@ JsonValue traffic_json(MeshTraffic traffic) {
   JsonValue all = JsonValue::array();
   traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
     for (std::size_t op = 0; op < kCommOps; ++op) {
-      const auto& [calls, bytes] = counts.by_op[op];
+      const auto& [calls, bytes, wire] = counts.by_op[op];
       if (calls == 0) continue;
       all.push_back({{"axis", group},
                      {"operation", name_of(static_cast<CommOp>(op))},
                      {"calls", calls},
-                     {"payload_bytes", bytes}});
+                     {"payload_bytes", bytes},
+                     {"wire_bytes", wire}});
     }
   });
   return all;

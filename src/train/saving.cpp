@@ -6,6 +6,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/staging.h"
 #include "comm/agree.h"
+#include "train/residuals.h"
 
 namespace heddle {
 namespace fs = std::filesystem;
@@ -44,6 +45,9 @@ Saving::Saving(Options options, const Model& model, World& world)
 
 std::vector<StateKind> Saving::states() const {
   std::vector<StateKind> states = states_of(model_.store());
+  for (StateKind& residuals : residual_states(model_.store())) {
+    states.push_back(std::move(residuals));
+  }
   for (std::size_t i = 0; i < states.size(); ++i) {
     const StateKind& state = states[i];
     const bool is_rounded = state.kind == kWeightsKind && !state.pieces.empty() &&
@@ -156,6 +160,7 @@ Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
       .mesh = model_.plan().mesh.text(),
       .trainer = std::make_shared<const Json>(Json{{"skipped_updates", state.skipped_updates},
                                                    {"seconds", state.seconds},
+                                                   {"residuals", describe_residuals(model_.plan())},
                                                    {"identity", options_.identity.to_json()}}),
       .files = {}};
   std::vector<TextFile> texts = options_.companions;
