@@ -149,7 +149,7 @@ TrainBenchResult bench_training(const ModelSpec& spec, const TrainBenchOptions& 
   if (options.loss_chunk == 0) options.loss_chunk = usual_loss_chunk(spec, options.device);
   HEDDLE_CHECK(options.threads > 0, "a benchmark on {} threads", options.threads);
   const ParallelPlan plan = make_plan(spec, options.parallel, world.size(), options.seq,
-                                      needs_whole_matrices(options.optimizer));
+                                      needs_whole_matrices(options.optimizer), options.compress);
   const std::int64_t rows = rows_of_microbatch(options, plan.mesh.size(Axis::dp));
   const Mesh mesh(plan.mesh, world.all());
   Stream stream(options.threads, options.device);

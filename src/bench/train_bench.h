@@ -25,6 +25,7 @@ struct TrainBenchOptions {
   bool recompute = false;
   bool deterministic = false;  ///< only kernels that give the same bits every time
   ParallelRequest parallel = {};
+  Compression compress = {};
   OptimizerConfig optimizer = {};
   std::shared_ptr<const planner::Machine> machine = {};  ///< to predict the step's time by
 };

@@ -54,6 +54,7 @@ void run(const BenchTrainArguments& arguments) {
     choice = compute_choice(arguments.device, arguments.dtype);
     const config::RunConfig settings = config::parse_settings(arguments.overrides);
     options.parallel = settings.parallel;
+    options.compress = settings.compress;
     options.optimizer = optimizer_config(settings.optim);
     spec = named_model(arguments.model);
     if (arguments.system.empty()) return;

@@ -11,6 +11,7 @@
 #include "cli/job_options.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "config/load.h"
 #include "observe/progress.h"
 #include "planner/plan_page.h"
 
@@ -22,8 +23,19 @@ struct PlanOptions {
   std::filesystem::path system, out, report;
   int gpus = 0, threads = 0;
   double margin = 0.1;
+  std::vector<std::string> compress;
   bool json = false;
 };
+
+/// "gradients=int8:128", "preset=zhybrid": keys of the section `compress` of a run file.
+Compression parse_compression(const std::vector<std::string>& settings) {
+  std::vector<std::string> keys;
+  for (const std::string& setting : settings) keys.push_back("compress." + setting);
+  const Compression compress = config::parse_settings(keys).compress;
+  for (const auto& [key, message] : problems_of(compress))
+    throw Error(ErrorCode::usage, message, "");
+  return compress;
+}
 
 /// Below this verb is another that has options of its own, so these cannot be required by the
 /// parser.
@@ -33,7 +45,8 @@ void run(const PlanOptions& options) {
   require_option(options.gpus > 0, "plan", "--gpus");
   require_option(options.job.batch_tokens > 0, "plan", "--batch-tokens");
   const planner::Machine machine = planner::read_machine(options.system);
-  const planner::Job job = make_job(options.job);
+  planner::Job job = make_job(options.job);
+  job.compress = parse_compression(options.compress);
   planner::SearchOptions search{.gpus = options.gpus, .margin = options.margin};
   search.threads =
       options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
@@ -75,6 +88,9 @@ void add_plan(Verb app) {
   verb.add_option("--margin", options->margin, "share of device memory that stays free")
       .range(0.0, 0.9)
       .show_default();
+  verb.add_option("--compress", options->compress,
+                  "a key of the section compress, as gradients=int8:128 or preset=zhybrid; may be "
+                  "given several times");
   verb.add_option("--threads", options->threads, "of the search; all when absent").positive();
   verb.add_option("--out", options->out, "write the best plan as sections of a run file");
   verb.add_option("--report", options->report,

@@ -130,9 +130,11 @@ Subject subject_of(const SimulateStepOptions& options) {
       .job = make_job(job),
       .plan = {},
       .step = {.stragglers = parse_stragglers(options.stragglers), .seed = options.seed}};
+  subject.job.compress = settings.compress;
   subject.job.stack.newton_schulz_steps = static_cast<int>(settings.optim.newton_schulz_steps);
   if (options.stack == "megatron") subject.job.stack = planner::Stack::megatron();
-  const ParallelPlan plan = make_plan(subject.job.spec, request, gpus, subject.job.seq_len);
+  const ParallelPlan plan =
+      make_plan(subject.job.spec, request, gpus, subject.job.seq_len, false, settings.compress);
   subject.plan = {plan.request(),
                   settings.train.recompute == config::Recompute::block ? planner::Recompute::full
                                                                        : planner::Recompute::none,

@@ -28,8 +28,8 @@ std::int64_t sum(std::span<const std::int64_t> rows) {
 
 CommCounts& CommCounts::operator+=(const CommCounts& other) {
   for (std::size_t op = 0; op < by_op.size(); ++op) {
-    by_op[op].calls += other.by_op[op].calls;
-    by_op[op].payload_bytes += other.by_op[op].payload_bytes;
+    const Entry& more = other.by_op[op];
+    by_op[op].add(more.calls, more.payload_bytes, more.wire_bytes);
   }
   return *this;
 }
@@ -45,10 +45,9 @@ Communicator::~Communicator() {
   if (thread_ && std::uncaught_exceptions() > exceptions_at_start_) thread_->leave_alone();
 }
 
-void Communicator::count(CommOp op, const Tensor& payload) {
-  auto& entry = counts_.by_op[static_cast<std::size_t>(op)];
-  ++entry.calls;
-  if (payload.defined()) entry.payload_bytes += static_cast<std::int64_t>(payload.size_bytes());
+void Communicator::count(CommOp op, const Tensor& moved, std::int64_t stands_for) {
+  const std::int64_t wire = moved.defined() ? static_cast<std::int64_t>(moved.size_bytes()) : 0;
+  counts_.by_op[static_cast<std::size_t>(op)].add(1, stands_for > 0 ? stands_for : wire, wire);
 }
 
 CommCall Communicator::describe(CommOp op, const Tensor& payload) const {
@@ -67,13 +66,15 @@ Work Communicator::all_reduce(const Tensor& inout, ReduceOp op, Stream& after) {
                     after);
 }
 
-Work Communicator::all_gather(const Tensor& shard, const Tensor& whole, Stream& after) {
+Work Communicator::all_gather(const Tensor& shard, const Tensor& whole, Stream& after,
+                              std::int64_t stands_for) {
   HEDDLE_CHECK(shard.count() * size() == whole.count() && shard.dtype() == whole.dtype(),
                "all_gather of {} into {} over {} ranks", shard.shape().text(), whole.shape().text(),
                size());
   require_contiguous(shard);
   require_contiguous(whole);
-  return collective({.op = CommOp::all_gather, .in = shard, .out = whole}, whole, after);
+  return collective({.op = CommOp::all_gather, .in = shard, .out = whole}, whole, after,
+                    stands_for);
 }
 
 Work Communicator::reduce_scatter(const Tensor& whole, const Tensor& shard, ReduceOp op,
@@ -89,7 +90,8 @@ Work Communicator::reduce_scatter(const Tensor& whole, const Tensor& shard, Redu
 
 Work Communicator::all_to_all(const Tensor& send, const Tensor& recv,
                               std::span<const std::int64_t> send_rows,
-                              std::span<const std::int64_t> recv_rows, Stream& after) {
+                              std::span<const std::int64_t> recv_rows, Stream& after,
+                              std::int64_t stands_for) {
   const auto ranks = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
   HEDDLE_CHECK(send_rows.size() == ranks && recv_rows.size() == ranks,
                "all_to_all row counts for {} and {} ranks in a group of {}", send_rows.size(),
@@ -108,7 +110,7 @@ Work Communicator::all_to_all(const Tensor& send, const Tensor& recv,
                      .out = recv,
                      .send_rows = {send_rows.begin(), send_rows.end()},
                      .recv_rows = {recv_rows.begin(), recv_rows.end()}},
-                    send, after);
+                    send, after, stands_for);
 }
 
 Work Communicator::broadcast(const Tensor& data, int root, Stream& after) {
@@ -117,8 +119,9 @@ Work Communicator::broadcast(const Tensor& data, int root, Stream& after) {
   return collective({.op = CommOp::broadcast, .in = data, .out = data, .root = root}, data, after);
 }
 
-Work Communicator::collective(Collective call, const Tensor& payload, Stream& after) {
-  count(call.op, payload);
+Work Communicator::collective(Collective call, const Tensor& payload, Stream& after,
+                              std::int64_t stands_for) {
+  count(call.op, payload, stands_for);
   if (after.is_dry()) return {};
   CommCall record = describe(call.op, payload);
   record.sequence = sequence_ + 1;
@@ -177,19 +180,22 @@ Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
   return {};
 }
 
-Work Communicator::send(const Tensor& data, int peer, Stream& after, int tag) {
+Work Communicator::send(const Tensor& data, int peer, Stream& after, int tag,
+                        std::int64_t stands_for) {
   HEDDLE_CHECK(peer >= 0 && peer < size() && peer != rank(), "send from {} to {}", rank(), peer);
-  return message(CommOp::send, data, peer, tag, after);
+  return message(CommOp::send, data, peer, tag, after, stands_for);
 }
 
-Work Communicator::recv(const Tensor& data, int peer, Stream& after, int tag) {
+Work Communicator::recv(const Tensor& data, int peer, Stream& after, int tag,
+                        std::int64_t stands_for) {
   HEDDLE_CHECK(peer >= 0 && peer < size() && peer != rank(), "recv at {} from {}", rank(), peer);
-  return message(CommOp::recv, data, peer, tag, after);
+  return message(CommOp::recv, data, peer, tag, after, stands_for);
 }
 
-Work Communicator::message(CommOp op, const Tensor& data, int peer, int tag, Stream& after) {
+Work Communicator::message(CommOp op, const Tensor& data, int peer, int tag, Stream& after,
+                           std::int64_t stands_for) {
   require_contiguous(data);
-  count(op, data);
+  count(op, data, stands_for);
   if (after.is_dry()) return {};
   CommCall record = describe(op, data);
   record.peer = peer;

@@ -20,12 +20,19 @@ namespace heddle {
 
 class CommThread;
 
-/// What one communicator has done so far: calls and payload bytes (of the whole tensor) by
-/// operation.
+/// What one communicator has done so far: calls and bytes (of the whole tensor) by operation.
 struct CommCounts {
   struct Entry {
     std::int64_t calls = 0;
-    std::int64_t payload_bytes = 0;
+    std::int64_t payload_bytes = 0;  ///< what plain calls would have moved
+    std::int64_t wire_bytes = 0;     ///< what was moved: less where it was a codec's bytes
+
+    void add(std::int64_t more_calls, std::int64_t payload, std::int64_t wire) {
+      calls += more_calls;
+      payload_bytes += payload;
+      wire_bytes += wire;
+    }
+    bool operator==(const Entry&) const = default;
   };
   std::array<Entry, kCommOps> by_op{};
 
@@ -38,6 +45,9 @@ struct CommCounts {
 ///
 /// All ranks of a group make the same collectives in the same order. One fails with Error(peer)
 /// when another rank stopped.
+///
+/// `stands_for`: of a codec's bytes, the payload that a plain call would have moved, for counts; 0:
+/// the tensor is the payload.
 class Communicator {
  public:
   Communicator(std::shared_ptr<CommBackend> backend, std::shared_ptr<FlightRecorder> flight,
@@ -56,12 +66,14 @@ class Communicator {
 
   Work all_reduce(const Tensor& inout, ReduceOp op, Stream& after);
   /// `whole` holds size() shards in the order of ranks; `shard` may be the caller's slice of it.
-  Work all_gather(const Tensor& shard, const Tensor& whole, Stream& after);
+  Work all_gather(const Tensor& shard, const Tensor& whole, Stream& after,
+                  std::int64_t stands_for = 0);
   /// `shard` may be the caller's slice of `whole`, whose other slices keep their values.
   Work reduce_scatter(const Tensor& whole, const Tensor& shard, ReduceOp op, Stream& after);
   /// Rows are of dimension 0; row counts are given per rank. The tensors do not overlap.
   Work all_to_all(const Tensor& send, const Tensor& recv, std::span<const std::int64_t> send_rows,
-                  std::span<const std::int64_t> recv_rows, Stream& after);
+                  std::span<const std::int64_t> recv_rows, Stream& after,
+                  std::int64_t stands_for = 0);
   /// The tensor of rank `root` to all.
   Work broadcast(const Tensor& data, int root, Stream& after);
   /// Does `work` behind the collectives begun so far and before those begun later, on a stream of
@@ -70,9 +82,9 @@ class Communicator {
   void then(std::function<void(Stream&)> work, Stream& after);
   /// Never waits for the receiver: the Work ends when the message was taken, and until then holds
   /// the tensor, which must not change. Messages with the same `tag` arrive in the order of sends.
-  Work send(const Tensor& data, int peer, Stream& after, int tag = 0);
+  Work send(const Tensor& data, int peer, Stream& after, int tag = 0, std::int64_t stands_for = 0);
   /// Returns at once; the Work ends when the message is there.
-  Work recv(const Tensor& data, int peer, Stream& after, int tag = 0);
+  Work recv(const Tensor& data, int peer, Stream& after, int tag = 0, std::int64_t stands_for = 0);
   /// Collective. Messages between neighbours (rank +- 1, around) may then go from GPU to GPU; not
   /// while some travel. Does nothing the second time.
   void connect_neighbours();
@@ -109,9 +121,10 @@ class Communicator {
   const std::shared_ptr<FlightRecorder>& shared_flight() const { return flight_; }
 
  private:
-  void count(CommOp op, const Tensor& payload);
+  void count(CommOp op, const Tensor& moved, std::int64_t stands_for);
   CommCall describe(CommOp op, const Tensor& payload) const;
-  Work collective(Collective call, const Tensor& payload, Stream& after);
+  Work collective(Collective call, const Tensor& payload, Stream& after,
+                  std::int64_t stands_for = 0);
   bool is_in_background(bool is_on_gpu) const {
     return in_background_ && size() > 1 &&
            backend_->background(is_on_gpu) != CommBackend::Background::none;
@@ -120,7 +133,8 @@ class Communicator {
   void set_up(const std::function<void()>& make);
   /// Makes the call in the background or at once.
   Work start(Collective call, std::int64_t number, Stream& after);
-  Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after);
+  Work message(CommOp op, const Tensor& data, int peer, int tag, Stream& after,
+               std::int64_t stands_for);
 
   const std::shared_ptr<CommBackend> backend_;
   const std::shared_ptr<FlightRecorder> flight_;

@@ -669,6 +669,74 @@ std::vector<Key> outer_keys() {
   };
 }
 
+std::vector<Key> compress_keys() {
+  const auto s = &RunConfig::compress;
+  const std::string absent = "none, or what compress.preset says";
+  return {
+      {.name = "gradients",
+       .field = field(s, &Compression::gradients),
+       .scope = Scope::launch,
+       .help = "codec of the sums of gradients over dp and cp",
+       .explanation =
+           "A codec as \"heddle bench codec\" lists them: bf16, int8:128, int4:128, fp8:128, "
+           "e3m0:256, sign, topk:64, zfp:8. Vectors (norms, biases), and matrices of whose "
+           "gradient "
+           "tp ranks have a part each, go plainly.",
+       .when_absent = absent,
+       .foreign = {"zero_quantized_gradients", "communication_data_type", "grad_compression",
+                   "comm_hook"}},
+      {.name = "weights",
+       .field = field(s, &Compression::weights),
+       .scope = Scope::launch,
+       .help = "codec of the weights that ZeRO gathers",
+       .explanation =
+           "All ranks use the decoded weights; who updates them keeps exact ones. Has no "
+           "effect with parallel.zero = 0.",
+       .when_absent = absent,
+       .foreign = {"zero_quantized_weights", "fp8_param_gather"}},
+      {.name = "tensor",
+       .field = field(s, &Compression::tensor),
+       .scope = Scope::launch,
+       .help = "codec of activations and their gradients between the ranks of tp",
+       .explanation = "Has no effect with tp = 1.",
+       .when_absent = absent,
+       .foreign = {"tp_comm_overlap_fp8", "tensor_compression"}},
+      {.name = "pipeline",
+       .field = field(s, &Compression::pipeline),
+       .scope = Scope::launch,
+       .help = "codec of the messages between pipeline stages",
+       .explanation =
+           "Has no effect with pp = 1. What a vocabulary that is split over the pipeline "
+           "exchanges goes plainly.",
+       .when_absent = absent,
+       .foreign = {"pipeline_compression", "activation_compression"}},
+      {.name = "preset",
+       .field = choice(s, &Compression::preset, compression_presets()),
+       .scope = Scope::launch,
+       .help = "codecs for all four kinds of traffic; those that are given win",
+       .explanation =
+           "The schemes of the paper on hybrid compression: mzhybrid is zfp:8 for gradients and "
+           "lossless for everything else, zhybrid zfp:8 and zfp:16, naive zfp:8 everywhere (loses "
+           "accuracy; for comparison).",
+       .when_absent = "none"},
+      {.name = "min_bytes",
+       .field = bytes(s, &Compression::min_bytes),
+       .scope = Scope::launch,
+       .minimum = 0,
+       .maximum = kMaxCount,
+       .help = "calls whose payload is smaller go plainly",
+       .explanation = "The payload is what a plain call would move, all ranks' parts together.",
+       .foreign = {"compression_threshold"}},
+      {.name = "error_feedback",
+       .field = field(s, &Compression::error_feedback),
+       .scope = Scope::launch,
+       .help = "add what encoding lost of a gradient to the next one",
+       .explanation = "Takes 4 bytes for each parameter of compressed gradients on every rank. The "
+                      "residuals are saved with checkpoints.",
+       .foreign = {"use_error_feedback"}},
+  };
+}
+
 std::vector<Key> checkpoint_keys() {
   const auto s = &RunConfig::checkpoint;
   return {
@@ -850,6 +918,7 @@ const std::vector<Key>& keys() {
     add("optim", optim_keys());
     add("parallel", parallel_keys());
     add("outer", outer_keys());
+    add("compress", compress_keys());
     add("checkpoint", checkpoint_keys());
     add("observe", observe_keys());
     add("run", run_keys());
@@ -868,6 +937,9 @@ const std::vector<Section>& sections() {
       {"optim", "the optimizer and its learning rate", {"optimizer", "lr_scheduler", "scheduler"}},
       {"parallel", "how the work is split over ranks", {"parallelism", "distributed"}},
       {"outer", "how sites that train apart bring their weights together", {"diloco", "hv"}},
+      {"compress",
+       "what travels between ranks as fewer bytes",
+       {"compression", "quantization", "communication"}},
       {"checkpoint", "what is saved, when, and for how long", {"checkpointing", "save"}},
       {"observe",
        "what is shown and recorded",

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/compression.h"
 #include "parallel/parallel_request.h"
 #include "planner/updates.h"
 
@@ -166,6 +167,7 @@ struct RunConfig {
   OptimConfig optim;
   ParallelRequest parallel = {.zero = 1, .sequence = true};
   OuterConfig outer;
+  Compression compress;
   CheckpointConfig checkpoint;
   ObserveConfig observe;
   RunSection run;

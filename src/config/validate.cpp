@@ -289,6 +289,9 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   for (RequestProblem& problem : problems_of(config.parallel, ranks)) {
     conflicts.push_back({std::move(problem.keys), std::move(problem.message)});
   }
+  for (auto& [key, message] : problems_of(config.compress)) {
+    conflicts.push_back({{key}, std::move(message)});
+  }
   return conflicts;
 }
 

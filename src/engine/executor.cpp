@@ -61,6 +61,10 @@ class Walk {
  private:
   using Key = std::pair<int, int>;  // stage, micro-batch
   using Boundary = std::map<Key, Tensor>;
+  struct UnderWay {
+    Tensor data;  // absent where a codec's bytes travel
+    CodedMessages::Message message;
+  };
 
   static Key key_of(const Action& action) { return {action.stage, action.microbatch}; }
   static Tensor take(Boundary& from, const Key& key) {
@@ -117,25 +121,50 @@ class Walk {
     }
   }
 
+  /// Both ends have tensors of the same size, and so agree.
+  bool is_coded(const Tensor& data) const {
+    return stage_.messages() != nullptr &&
+           stage_.messages()->takes(static_cast<std::int64_t>(data.size_bytes()));
+  }
+  CodedMessages::Line line_of(const Action& action) const {
+    return {pipeline_, action.peer, tag_of(action)};
+  }
+
   void send(const Action& action) {
     const Tensor data = take(outputs_, key_of(action));
-    sends_[{action.peer, tag_of(action)}].emplace_back(
-        data, pipeline_.send(data, action.peer, stream_, tag_of(action)));
+    auto& under_way = sends_[{action.peer, tag_of(action)}];
+    if (is_coded(data)) {
+      under_way.push_back({{}, stage_.messages()->send(data, line_of(action), stream_)});
+    } else {
+      under_way.push_back(
+          {data, {{pipeline_.send(data, action.peer, stream_, tag_of(action))}, {}, {}}});
+    }
   }
   void end_send(const Action& action) {
     auto& under_way = sends_[{action.peer, tag_of(action)}];
-    under_way.front().second.wait(stream_);
+    under_way.front().message.wait(stream_);
     under_way.pop_front();
   }
 
   void post(const Action& action) {
     const Tensor data = stage_.boundary(action.microbatch);
-    posted_.emplace_back(data, pipeline_.recv(data, action.peer, stream_, tag_of(action)));
+    if (is_coded(data)) {
+      posted_.push_back(
+          {{}, stage_.messages()->post(data.count(), data.dtype(), line_of(action), stream_)});
+    } else {
+      posted_.push_back(
+          {data, {{pipeline_.recv(data, action.peer, stream_, tag_of(action))}, {}, {}}});
+    }
   }
   void receive(const Action& action) {
-    auto [data, work] = std::move(posted_.front());
+    auto [data, message] = std::move(posted_.front());
     posted_.pop_front();
-    work.wait(stream_);
+    if (data.defined()) {
+      message.wait(stream_);
+    } else {
+      data = stage_.boundary(action.microbatch);
+      stage_.messages()->receive(std::move(message), data, line_of(action), stream_);
+    }
     (action.act == Act::recv_act ? activations_ : gradients_)[key_of(action)] = std::move(data);
   }
 
@@ -150,8 +179,8 @@ class Walk {
   double began_ = 0.0;
   Tensor made_;  // by the unit before, in this action
   Boundary activations_, gradients_, outputs_;
-  std::deque<std::pair<Tensor, Work>> posted_;  // in the order of the schedule
-  std::map<std::pair<int, int>, std::deque<std::pair<Tensor, Work>>> sends_;
+  std::deque<UnderWay> posted_;  // in the order of the schedule
+  std::map<std::pair<int, int>, std::deque<UnderWay>> sends_;
 };
 
 }  // namespace

@@ -119,6 +119,7 @@ void with_numbers(StepPlan& a, StepPlan& b, const Visit& visit) {
       for (std::size_t op = 0; op < kCommOps; ++op) {
         visit(own.by_op[op].calls, other.by_op[op].calls);
         visit(own.by_op[op].payload_bytes, other.by_op[op].payload_bytes);
+        visit(own.by_op[op].wire_bytes, other.by_op[op].wire_bytes);
       }
     });
   };
@@ -267,9 +268,7 @@ CommCounts outer_traffic(const ParallelPlan& plan, const RankUnits& units, std::
   for (int fragment = 0; fragment < policy.fragments; ++fragment) {
     if (!policy.begins(fragment, step) || !policy.has(units, fragment)) continue;
     calls.of({StepOp::Kind::outer_begin, fragment}, [&](const StepCall& call) {
-      auto& [number, bytes] = counts.by_op[static_cast<std::size_t>(call.op)];
-      ++number;
-      bytes += call.bytes;
+      counts.by_op[static_cast<std::size_t>(call.op)].add(1, call.payload(), call.bytes);
     });
   }
   return counts;

@@ -51,6 +51,11 @@ class Model {
   /// What embedding and head of a vocabulary divided over the pipeline give and take.
   Shape head_input_shape(std::int64_t tokens) const;
 
+  /// How messages between stages travel in training; null: plainly.
+  const CodedMessages* messages() const { return rank_.messages.get(); }
+  /// Whether something of the step could not be encoded, being not finite. Waits.
+  bool took_bad_values(Stream& stream) const { return rank_.notes && rank_.notes->take(stream); }
+
   /// The tokens of a micro-batch in host memory that this rank has: all of them, or its share where
   /// axis cp divides them.
   MicroBatch share(const MicroBatch& whole, Memory& host) const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/check.h"
+#include "parallel/exchange/coded_messages.h"
 #include "parallel/step/tell_step.h"
 #include "tensor/tensor.h"
 
@@ -16,6 +17,8 @@ class Stage {
   virtual Tensor compute(const StepOp& op, const Tensor& given) = 0;
   /// A tensor for the boundary in front of or behind a stage, to receive into.
   virtual Tensor boundary(int microbatch) = 0;
+  /// How messages travel; null: as the tensors they are.
+  virtual const CodedMessages* messages() const { return nullptr; }
   /// All other ops but messages and collectives of a vocabulary: values, gradients, the update.
   virtual void perform(const StepOp& op) = 0;
 

@@ -162,6 +162,10 @@ void TrainStep::perform(const StepOp& op) {
     case StepOp::Kind::outer_end:
       tag("outer weights", -1, nullptr);
       return outer_->perform(op, stream_);
+    // Residuals are states that change here already.
+    case StepOp::Kind::reduce:
+      if (before_update_ && store.keeps_residuals()) before_update_();
+      break;
     default: break;
   }
   const bool is_of_values = op.kind <= StepOp::Kind::drop || op.kind >= StepOp::Kind::gather;
@@ -198,10 +202,12 @@ void TrainStep::sum(int which) {
   result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
 }
 
+/// Values that no codec takes count as a norm that is not finite: all ranks skip the update.
 void TrainStep::add_totals() {
   const Tensor squares = totals().slice(0, 0, 1);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
+  if (model_.took_bad_values(stream_)) ops::fill(squares, std::nan(""), stream_);
   if (policy_.updates) {
     optimizer_.add_totals(totals().slice(0, 2, totals().count()), step_, stream_);
   }

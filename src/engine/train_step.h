@@ -41,7 +41,8 @@ class TrainStep : private Stage {
   StepResult run(std::span<const MicroBatch> microbatches, const StepArgs& args, double clip);
   /// Whoever wants to know when each action of a step began and ended.
   void observe(OnAction on_action) { on_action_ = std::move(on_action); }
-  /// Is called before weights and optimizer states change, while nothing of the step changes them.
+  /// Is called before weights and states change, while nothing of the step changes them; where
+  /// residuals of gradients are kept, several times.
   void before_update(std::function<void()> wait) { before_update_ = std::move(wait); }
   /// Whoever wants to see what every unit makes: its output, and in the backward the gradient of
   /// its input.
@@ -55,6 +56,7 @@ class TrainStep : private Stage {
  private:
   Tensor compute(const StepOp& op, const Tensor& given) override;
   Tensor boundary(int microbatch) override;
+  const CodedMessages* messages() const override { return model_.messages(); }
   void perform(const StepOp& op) override;
   void begin_exchange(const Action& action, const Tensor& given) override;
   Tensor end_exchange(const Action& action) override;
@@ -68,6 +70,7 @@ class TrainStep : private Stage {
   const Tensor& totals() const { return numbers_[StepPolicy::kTotals]; }
   /// Says what calls of communicators are for until the next op: "F of block 7, micro-batch 3".
   void tag(const char* what, int unit, const Action* action);
+  void add_squares();
   void sum(int which);
   void add_totals();
   /// What sums of squares are multiplied by for the norm.

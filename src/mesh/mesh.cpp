@@ -33,8 +33,8 @@ std::vector<AxisSet> sets_in_use(const MeshShape& shape) {
 MeshTraffic operator-(MeshTraffic after, MeshTraffic before) {
   after.with(before, [](const char*, CommCounts& a, const CommCounts& b) {
     for (std::size_t op = 0; op < kCommOps; ++op) {
-      a.by_op[op].calls -= b.by_op[op].calls;
-      a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
+      const auto& [calls, payload, wire] = b.by_op[op];
+      a.by_op[op].add(-calls, -payload, -wire);
     }
   });
   return after;

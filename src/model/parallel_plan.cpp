@@ -131,8 +131,9 @@ ParallelPlan single_rank_plan(const ModelSpec& spec) {
 
 ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                      std::vector<int> rank_of_stage, std::vector<DecoderPart::Units> units_of_stage,
-                     bool whole_matrices) {
+                     bool whole_matrices, const Compression& compress) {
   ParallelPlan plan{request};
+  plan.compress = compress;
   plan.whole_matrices = whole_matrices;
   plan.sequence = request.sequence && request.tp > 1;
   plan.rank_of_stage = std::move(rank_of_stage);
@@ -157,8 +158,10 @@ std::vector<RequestProblem> problems_of(const ModelSpec& spec, const ParallelReq
 }
 
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
-                       std::int64_t seq_len, bool whole_matrices) {
-  if (const auto problems = problems_of(spec, request, ranks); !problems.empty()) {
+                       std::int64_t seq_len, bool whole_matrices, const Compression& compress) {
+  auto problems = problems_of(spec, request, ranks);
+  for (auto& [key, message] : problems_of(compress)) problems.push_back({{key}, message});
+  if (!problems.empty()) {
     std::string all;
     for (const auto& [keys, message] : problems) all += (all.empty() ? "" : "\n  ") + message;
     throw Error(ErrorCode::usage, all, "");
@@ -167,7 +170,7 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
   whole.dp = request.replicas_on(ranks);
   const auto placed = step_schedule(request, 1).rank_of_stage;
   return lay_out(spec, whole, placed, cut_stages(spec, seq_len, request.vocabulary, placed),
-                 whole_matrices);
+                 whole_matrices, compress);
 }
 
 }  // namespace heddle

@@ -6,6 +6,7 @@
 #include "mesh/mesh.h"
 #include "model/decoder.h"
 #include "model/spec.h"
+#include "parallel/compression.h"
 #include "parallel/parallel_request.h"
 #include "parallel/step/tell_step.h"
 
@@ -19,6 +20,7 @@ struct ParallelPlan : ParallelRequest {
   std::vector<DecoderPart::Units> units_of_stage = {};
   StepPolicy policy = {};
   bool whole_matrices = false;  ///< the optimizer brings matrices together (WholeMatrices)
+  Compression compress = {};
 
   const ParallelRequest& request() const { return *this; }
   /// The attention that the ranks of axis cp share, but for its tokens and documents.
@@ -34,7 +36,7 @@ ParallelPlan single_rank_plan(const ModelSpec& spec);
 /// The request on a mesh, with `dp` said and stages cut.
 ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                      std::vector<int> rank_of_stage, std::vector<DecoderPart::Units> units_of_stage,
-                     bool whole_matrices);
+                     bool whole_matrices, const Compression& compress = {});
 
 /// Everything in the request that the model or the number of ranks does not allow.
 std::vector<RequestProblem> problems_of(const ModelSpec& spec, const ParallelRequest& request,
@@ -42,6 +44,7 @@ std::vector<RequestProblem> problems_of(const ModelSpec& spec, const ParallelReq
 
 /// Throws one Error(usage) with all problems.
 ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, int ranks,
-                       std::int64_t seq_len, bool whole_matrices = false);
+                       std::int64_t seq_len, bool whole_matrices = false,
+                       const Compression& compress = {});
 
 }  // namespace heddle

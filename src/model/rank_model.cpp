@@ -1,9 +1,18 @@
 #include "model/rank_model.h"
 
 #include "base/check.h"
+#include "parallel/exchange/coded_activations.h"
 
 namespace heddle {
 namespace {
+
+TensorRules tensor_rules(const ParallelPlan& plan, DType dtype, const Mesh& mesh, Memory& memory,
+                         const std::shared_ptr<BadNotes>& notes) {
+  Communicator& tp = mesh.comm(Axis::tp);
+  if (plan.compress.codec(Compression::Kind::tensor) == nullptr) return {tp, plan.sequence};
+  return {tp, plan.sequence,
+          std::make_shared<CodedActivations>(plan.compress, dtype, tp, memory, notes)};
+}
 
 DecoderPart part_of(const ParallelPlan& plan, const Mesh& mesh) {
   DecoderPart part{.vocabulary = plan.vocabulary, .unties = mesh.size(Axis::pp) > 1};
@@ -13,7 +22,6 @@ DecoderPart part_of(const ParallelPlan& plan, const Mesh& mesh) {
         plan.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
   }
   if (mesh.size(Axis::cp) > 1) part.context = &mesh.comm(Axis::cp);
-  if (mesh.size(Axis::tp) > 1) part.tensor = TensorRules(mesh.comm(Axis::tp), plan.sequence);
   for (const int stage : plan.stages_of(mesh.coord(Axis::pp))) {
     part.stages.push_back(plan.units_of_stage[static_cast<std::size_t>(stage)]);
   }
@@ -44,12 +52,23 @@ RankModel build_rank_model(const ModelSpec& spec, const BuildOptions& options,
                            const ParallelPlan& plan, const Mesh& mesh, ParamStore::Purpose purpose,
                            Memory& memory) {
   RankModel rank;
-  rank.decoder = build_decoder(spec, options, memory, part_of(plan, mesh));
+  if (!plan.compress.is_none()) rank.notes = std::make_shared<BadNotes>(memory);
+  DecoderPart part = part_of(plan, mesh);
+  if (mesh.size(Axis::tp) > 1) {
+    part.tensor = tensor_rules(plan, options.dtype, mesh, memory, rank.notes);
+  }
+  rank.decoder = build_decoder(spec, options, memory, part);
+  if (mesh.size(Axis::pp) > 1 && plan.compress.codec(Compression::Kind::pipeline) != nullptr) {
+    rank.messages = std::make_unique<CodedMessages>(plan.compress, memory, rank.notes);
+  }
   rank.layers = rank.decoder.unit_pointers();
-  rank.store = std::make_unique<ParamStore>(
-      rank.layers,
-      ParamStore::Options{.dtype = options.dtype, .purpose = purpose, .zero = plan.zero}, mesh,
-      memory);
+  rank.store = std::make_unique<ParamStore>(rank.layers,
+                                            ParamStore::Options{.dtype = options.dtype,
+                                                                .purpose = purpose,
+                                                                .zero = plan.zero,
+                                                                .compress = plan.compress,
+                                                                .notes = rank.notes},
+                                            mesh, memory);
   rank.units = rank.store->units();
   add_stages(rank, plan, mesh.coord(Axis::pp));
   for (std::size_t unit = 0; unit < rank.labels.size(); ++unit) {
@@ -69,7 +88,9 @@ void add_layer_calls(RankModel& rank, const Mesh& mesh, const CostShape& shape) 
   const auto calls = [&](const std::vector<LayerCall>& made) {
     std::vector<RankUnits::Call> all;
     for (const LayerCall& call : made) {
-      if (call.over->size() > 1) all.push_back({axis_of(call.over), call.op, call.bytes});
+      if (call.over->size() > 1) {
+        all.push_back({axis_of(call.over), call.op, call.bytes, call.payload});
+      }
     }
     return all;
   };

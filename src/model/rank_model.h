@@ -6,6 +6,7 @@
 
 #include "model/decoder.h"
 #include "model/parallel_plan.h"
+#include "parallel/exchange/coded_messages.h"
 #include "parallel/param_store.h"
 
 namespace heddle {
@@ -13,6 +14,8 @@ namespace heddle {
 /// The part of a model that one rank of a plan has: its layers, its parameters, and both as steps
 /// see them. On a dry memory nothing is allocated: planners look at it without a run.
 struct RankModel {
+  std::shared_ptr<BadNotes> notes;          ///< of its encodings, where something is compressed
+  std::unique_ptr<CodedMessages> messages;  ///< between stages, where those are
   Decoder decoder;
   std::unique_ptr<ParamStore> store;
   RankUnits units;

@@ -16,8 +16,9 @@ namespace heddle {
 struct LayerCall {
   const Communicator* over = nullptr;
   CommOp op = CommOp::all_reduce;
-  std::int64_t bytes = 0;  ///< of the whole tensor
-  bool is_dear = false;    ///< of F: what it brings is kept, so a second forward does not make it
+  std::int64_t bytes = 0;    ///< of the whole tensor
+  bool is_dear = false;      ///< of F: what it brings is kept, so a second forward does not make it
+  std::int64_t payload = 0;  ///< that it stands for, where these are a codec's bytes; 0: the same
 };
 
 /// A product of activations [rows, in] with weights [in, out]; its two gradients are products too.

@@ -36,8 +36,9 @@ std::int64_t tokens_per_rank(std::int64_t tokens, int ranks) {
   return (tokens + ranks - 1) / ranks;
 }
 
-Redistribute::Redistribute(Communicator& comm, Placement from, Placement to, std::int64_t width)
-    : comm_(comm), from_(from), to_(to), width_(width) {
+Redistribute::Redistribute(Communicator& comm, Placement from, Placement to, std::int64_t width,
+                           std::shared_ptr<const ActivationExchange> exchange)
+    : comm_(comm), from_(from), to_(to), width_(width), exchange_(std::move(exchange)) {
   way(from, to);  // and so does the backward: the table holds the dual of every change
 }
 
@@ -58,14 +59,18 @@ Cost Redistribute::cost(const CostShape& shape) const {
 
 std::vector<LayerCall> Redistribute::calls(Placement from, Placement to,
                                            const CostShape& shape) const {
-  const auto bytes = [&](std::int64_t tokens) {
-    return tokens * width_ * static_cast<std::int64_t>(size_of(shape.dtype));
+  const auto made = [&](CommOp op, std::int64_t tokens) -> std::vector<LayerCall> {
+    const std::int64_t elements = tokens * width_;
+    if (const auto* exchange = exchange_for(elements, shape.dtype)) {
+      return exchange->calls(op, elements, shape.dtype);
+    }
+    return {{&comm_, op, elements * static_cast<std::int64_t>(size_of(shape.dtype))}};
   };
   const std::int64_t padded = tokens_per_rank(shape.tokens(), comm_.size()) * comm_.size();
   switch (way(from, to)) {
-    case Way::all_reduce: return {{&comm_, CommOp::all_reduce, bytes(shape.tokens())}};
-    case Way::all_gather: return {{&comm_, CommOp::all_gather, bytes(padded)}};
-    case Way::reduce_scatter: return {{&comm_, CommOp::reduce_scatter, bytes(padded)}};
+    case Way::all_reduce: return made(CommOp::all_reduce, shape.tokens());
+    case Way::all_gather: return made(CommOp::all_gather, padded);
+    case Way::reduce_scatter: return made(CommOp::reduce_scatter, padded);
     default: return {};
   }
 }
@@ -85,14 +90,22 @@ Tensor Redistribute::change(const Tensor& x, Placement from, Placement to, Ctx& 
 }
 
 Tensor Redistribute::all_reduce(const Tensor& x, Ctx& ctx) const {
-  comm_.all_reduce(x, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+  if (const auto* exchange = exchange_for(x.count(), x.dtype())) {
+    exchange->all_reduce(x, ctx.stream);
+  } else {
+    comm_.all_reduce(x, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+  }
   return x;
 }
 
 Tensor Redistribute::all_gather(const Tensor& x, Ctx& ctx) const {
   const std::int64_t tokens = ctx.batch.tokens();
   const Tensor whole = ctx.activation({x.size(0) * comm_.size(), width_}, x.dtype());
-  comm_.all_gather(x, whole, ctx.stream).wait(ctx.stream);
+  if (const auto* exchange = exchange_for(whole.count(), x.dtype())) {
+    exchange->all_gather(x, whole, ctx.stream);
+  } else {
+    comm_.all_gather(x, whole, ctx.stream).wait(ctx.stream);
+  }
   return whole.slice(0, 0, tokens);
 }
 
@@ -105,7 +118,11 @@ Tensor Redistribute::reduce_scatter(const Tensor& x, Ctx& ctx) const {
     ops::fill(whole.slice(0, tokens, whole.size(0)), 0.0, ctx.stream);
   }
   const Tensor shard = ctx.activation({own, width_}, x.dtype());
-  comm_.reduce_scatter(whole, shard, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+  if (const auto* exchange = exchange_for(whole.count(), x.dtype())) {
+    exchange->reduce_scatter(whole, shard, ctx.stream);
+  } else {
+    comm_.reduce_scatter(whole, shard, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+  }
   return shard;
 }
 

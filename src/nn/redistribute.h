@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "comm/communicator.h"
 #include "mesh/layout.h"
+#include "nn/activation_exchange.h"
 #include "nn/layer.h"
 
 namespace heddle {
@@ -17,8 +19,10 @@ std::int64_t tokens_per_rank(std::int64_t tokens, int ranks);
 /// backward, which changes dual(to) into dual(from).
 class Redistribute final : public Layer {
  public:
-  /// `comm` outlives the layer. Throws InternalError for a change that the table does not have.
-  Redistribute(Communicator& comm, Placement from, Placement to, std::int64_t width);
+  /// `comm` outlives the layer. `exchange`, if any, is over the same ranks. Throws InternalError
+  /// for a change that the table does not have.
+  Redistribute(Communicator& comm, Placement from, Placement to, std::int64_t width,
+               std::shared_ptr<const ActivationExchange> exchange = nullptr);
 
   /// A sum over the ranks is made in place: x must be a fresh output that nobody keeps.
   Tensor forward(const Tensor& x, Saved& saved, Ctx& ctx) override;
@@ -33,6 +37,10 @@ class Redistribute final : public Layer {
  private:
   Tensor change(const Tensor& x, Placement from, Placement to, Ctx& ctx) const;
   std::vector<LayerCall> calls(Placement from, Placement to, const CostShape& shape) const;
+  /// Where a whole tensor of so many elements does not travel as it is.
+  const ActivationExchange* exchange_for(std::int64_t elements, DType dtype) const {
+    return exchange_ && exchange_->takes(elements, dtype) ? exchange_.get() : nullptr;
+  }
   Tensor all_reduce(const Tensor& x, Ctx& ctx) const;
   Tensor all_gather(const Tensor& x, Ctx& ctx) const;
   Tensor reduce_scatter(const Tensor& x, Ctx& ctx) const;
@@ -42,6 +50,7 @@ class Redistribute final : public Layer {
   Communicator& comm_;
   Placement from_, to_;
   std::int64_t width_;
+  std::shared_ptr<const ActivationExchange> exchange_;
 };
 
 }  // namespace heddle

@@ -59,6 +59,7 @@ History read_history(const std::filesystem::path& metrics_file) {
       add(history.lr, "lr");
       add(history.tokens_per_second, "tokens_per_second");
       add(history.step_seconds, "step_seconds");
+      if (object->contains("residual")) add(history.residual, "residual");
     }
   });
   return history;

@@ -18,7 +18,7 @@ using Curve = std::vector<CurvePoint>;
 
 /// The curves of a run from its first step, resumed parts included.
 struct History {
-  Curve loss, grad_norm, lr, tokens_per_second, step_seconds, eval_loss;
+  Curve loss, grad_norm, lr, tokens_per_second, step_seconds, eval_loss, residual;
 };
 
 /// Rebuilds the curves from metrics.jsonl. Lines that are no metrics (a line torn by a kill) are

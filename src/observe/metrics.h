@@ -26,6 +26,9 @@ struct StepMetrics {
   std::uint64_t memory_bytes = 0;
   std::uint64_t memory_limit_bytes = 0;  ///< 0: no limit known
   double eta_seconds = 0;                ///< StepPace gives it
+  /// What encoding has lost of the first rank's gradients and not yet sent, as a share of the
+  /// gradient's norm. At steps that get a line on the console, where residuals are kept.
+  std::optional<double> residual = {};
 };
 
 struct EvalMetrics {

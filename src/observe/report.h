@@ -21,12 +21,16 @@ struct MemoryRow {
   std::uint64_t measured_bytes = 0;
 };
 
-/// Calls and payload of one operation on one mesh axis over the whole run.
+/// Calls and bytes of one operation on one mesh axis over the whole run.
 struct CommunicationRow {
   std::string axis, operation;
   std::uint64_t predicted_calls = 0, counted_calls = 0;
-  std::uint64_t predicted_bytes = 0, counted_bytes = 0;
-  bool is_at_most = false;  ///< predicted: packed documents may need less, which only the data says
+  std::uint64_t predicted_bytes = 0, counted_bytes = 0;  ///< on the wire
+  /// Predicted: packed documents, or what a lossless codec makes of values, may need less, which
+  /// only the data says.
+  bool is_at_most = false;
+  /// What plain calls would move, where a codec's bytes travel.
+  std::uint64_t predicted_payload = 0, counted_payload = 0;
 };
 
 /// The memory of one rank at its peak.

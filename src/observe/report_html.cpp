@@ -28,8 +28,8 @@ std::string difference(std::uint64_t predicted, std::uint64_t measured) {
   return fmt::format("{}{:.1f} %", ratio < 0 ? kMinus : "+", std::abs(ratio) * 100);
 }
 
-/// Whether packed documents needed less than is predicted without them.
-bool is_less_by_documents(const CommunicationRow& row) {
+/// Whether the data needed less than is predicted of any data.
+bool is_less_by_data(const CommunicationRow& row) {
   return row.is_at_most && row.counted_bytes < row.predicted_bytes &&
          row.counted_calls <= row.predicted_calls;
 }
@@ -123,6 +123,13 @@ std::vector<Chart> charts_of(const RunReport& report) {
        .series = {{"typical", "thin", typical(history.grad_norm)},
                   {"this step", "raw", history.grad_norm}},
        .from_zero = true}};
+  if (!history.residual.empty()) {
+    charts.push_back({.id = "residual",
+                      .description = "Residual of gradients over steps",
+                      .height = 140,
+                      .series = {{"residual", "thin", history.residual}},
+                      .from_zero = true});
+  }
   for (auto& chart : charts) chart.marks = resume_marks(report);
   return charts;
 }
@@ -141,6 +148,12 @@ std::string curves_section(const RunReport& report, const std::vector<Chart>& ch
       "<section class=\"pair\"><div><h3>Learning rate</h3>{}</div>"
       "<div><h3>Gradient norm, before clipping</h3>{}</div></section>\n",
       render_chart(charts[3]), render_chart(charts[4]));
+  if (charts.size() > 5) {
+    put(html,
+        "<section><h2>Residual</h2><p class=\"say\">What encoding has lost of the first rank's "
+        "gradients and not yet sent, as a share of the gradient norm.</p>{}</section>\n",
+        render_chart(charts[5]));
+  }
   return html;
 }
 
@@ -215,21 +228,36 @@ std::string communication_section(const RunReport& report) {
   if (report.communication.empty()) {
     return html + "<p class=\"say\">One process: nothing was sent.</p></section>\n";
   }
+  const bool is_coded = std::ranges::any_of(report.communication, [](const auto& row) {
+    return row.counted_payload > row.counted_bytes;
+  });
   html +=
       "<p class=\"say\">Calls and payload by mesh axis over the whole run, as predicted and as "
       "counted.</p><div class=\"scroll\"><table><tr><th>Axis</th><th>Operation</th><th class=\"n\">"
-      "Calls predicted</th><th class=\"n\">counted</th><th class=\"n\">Payload predicted</th>"
-      "<th class=\"n\">counted</th><th></th></tr>";
+      "Calls predicted</th><th class=\"n\">counted</th>";
+  if (is_coded) {
+    html += "<th class=\"n\">Payload predicted</th><th class=\"n\">counted</th>";
+  }
+  put(html, "<th class=\"n\">{} predicted</th><th class=\"n\">counted</th><th></th></tr>",
+      is_coded ? "On the wire" : "Payload");
   for (const auto& row : report.communication) {
-    const bool is_less = is_less_by_documents(row);
-    const std::string verdict = traffic_difference(row) + (is_less ? ", by documents" : "");
-    put(html,
-        "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
-        "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"{}\">{}</td></tr>",
+    const bool is_less = is_less_by_data(row);
+    const char* const why =
+        row.predicted_payload > 0 && row.predicted_payload != row.predicted_bytes
+            ? ", by the values"
+            : ", by documents";
+    const std::string verdict = traffic_difference(row) + (is_less ? why : "");
+    put(html, "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>",
         escape_html(row.axis), escape_html(row.operation),
         format_thousands(static_cast<std::int64_t>(row.predicted_calls)),
-        format_thousands(static_cast<std::int64_t>(row.counted_calls)), bytes(row.predicted_bytes),
-        bytes(row.counted_bytes), is_less || verdict == "exact" ? "same" : "differs", verdict);
+        format_thousands(static_cast<std::int64_t>(row.counted_calls)));
+    if (is_coded) {
+      put(html, "<td class=\"n\">{}</td><td class=\"n\">{}</td>", bytes(row.predicted_payload),
+          bytes(row.counted_payload));
+    }
+    put(html, "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"{}\">{}</td></tr>",
+        bytes(row.predicted_bytes), bytes(row.counted_bytes),
+        is_less || verdict == "exact" ? "same" : "differs", verdict);
   }
   return html + "</table></div></section>\n";
 }

@@ -19,12 +19,14 @@ JsonValue curve(const Curve& points) {
 }
 
 JsonValue curves(const History& history) {
-  return {{"loss", curve(history.loss)},
-          {"eval_loss", curve(history.eval_loss)},
-          {"grad_norm", curve(history.grad_norm)},
-          {"lr", curve(history.lr)},
-          {"tokens_per_second", curve(history.tokens_per_second)},
-          {"step_seconds", curve(history.step_seconds)}};
+  JsonValue all = {{"loss", curve(history.loss)},
+                   {"eval_loss", curve(history.eval_loss)},
+                   {"grad_norm", curve(history.grad_norm)},
+                   {"lr", curve(history.lr)},
+                   {"tokens_per_second", curve(history.tokens_per_second)},
+                   {"step_seconds", curve(history.step_seconds)}};
+  if (!history.residual.empty()) all["residual"] = curve(history.residual);
+  return all;
 }
 
 JsonValue memory_row(const MemoryRow& row) {
@@ -50,9 +52,14 @@ JsonValue ranks(const RunReport& report) {
 JsonValue communication(const RunReport& report) {
   JsonValue axes = JsonValue::object();
   for (const auto& row : report.communication) {
-    axes[row.axis][row.operation] = {
-        {"predicted", {{"calls", row.predicted_calls}, {"payload_bytes", row.predicted_bytes}}},
-        {"counted", {{"calls", row.counted_calls}, {"payload_bytes", row.counted_bytes}}}};
+    axes[row.axis][row.operation] = {{"predicted",
+                                      {{"calls", row.predicted_calls},
+                                       {"payload_bytes", row.predicted_payload},
+                                       {"wire_bytes", row.predicted_bytes}}},
+                                     {"counted",
+                                      {{"calls", row.counted_calls},
+                                       {"payload_bytes", row.counted_payload},
+                                       {"wire_bytes", row.counted_bytes}}}};
     if (row.is_at_most) axes[row.axis][row.operation]["predicted"]["is_at_most"] = true;
   }
   return axes;

@@ -79,7 +79,7 @@ std::vector<ParamStore::JointMatrix> ParamStore::joint_matrices() const {
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     const Bucket& bucket = buckets_[index];
     HEDDLE_CHECK(bucket.zero < 2, "whole gradients with ZeRO {}", bucket.zero);
-    const Tensor values = has_masters() ? bucket.masters : bucket.values;
+    const Tensor& values = exact_values(bucket);
     for (const JointSlice& slice : bucket.joint) {
       JointMatrix& made = matrices.emplace_back();
       made.ranks = bucket.others;
@@ -103,7 +103,7 @@ std::vector<ParamStore::JointMatrix> ParamStore::joint_matrices() const {
       made.held_begin = held.begin - slice.range.begin;
       made.held.value = cut(bucket, values, held);
       made.held.grad = cut(bucket, bucket.grads, held);
-      if (has_masters()) made.held.low = cut(bucket, bucket.values, held);
+      if (dtype() != grad_dtype()) made.held.low = cut(bucket, bucket.values, held);
       made.held.decays = true;
       for (std::size_t i = 0; i < states_.size(); ++i) {
         const bool is_held = states_[i].lies == OptimizerState::Lies::as_gradients;
@@ -127,10 +127,10 @@ std::vector<ParamPiece> ParamStore::joint_pieces(std::size_t index) const {
     if (!state.defined()) continue;
     for (const JointSlice& slice : bucket.joint) {
       if (states_[index].lies == OptimizerState::Lies::by_rank) {
-        add_pieces(*slice.placed, state, 0, slice.range, true, pieces);
+        add_pieces(*slice.placed, state, 0, slice.range, true, false, pieces);
       } else {
         add_pieces(*slice.placed, state.slice(0, slice.chunk_at, state.count()), slice.chunk.begin,
-                   slice.chunk, true, pieces);
+                   slice.chunk, true, false, pieces);
       }
     }
   }

@@ -41,23 +41,30 @@ ParamStore::ParamStore(std::span<Layer* const> units, const Options& options,
     : own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
       memory_(memory),
-      options_(options) {
+      options_(options),
+      notes_(options.notes) {
+  gradient_codec_ = options_.compress.codec(Compression::Kind::gradients);
+  weight_codec_ = options_.compress.codec(Compression::Kind::weights);
+  if (notes_ == nullptr && (gradient_codec_ != nullptr || weight_codec_ != nullptr)) {
+    notes_ = std::make_shared<BadNotes>(memory_);
+  }
   constexpr int kOwn = -1;
   std::map<const Parameter*, int> homes;  // the bucket of each
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    std::map<AxisSet, std::vector<Parameter*>> own;  // by the ranks that divide them
+    // By the ranks that divide them.
+    std::map<std::pair<AxisSet, bool>, std::vector<Parameter*>> own;
     std::set<int> needed;
     units[unit]->visit([&](Parameter& parameter) {
       const auto [home, is_new] = homes.try_emplace(&parameter, kOwn);
       if (is_new) {
-        own[divides(parameter)].push_back(&parameter);
+        own[{divides(parameter), !may_be_coded(parameter)}].push_back(&parameter);
       } else if (home->second != kOwn) {
         needed.insert(home->second);
       }
     });
-    for (const auto& [axes, parameters] : own) {
+    for (const auto& [kind, parameters] : own) {
       const int bucket = static_cast<int>(buckets_.size());
-      place(static_cast<int>(unit), axes, parameters);
+      place(static_cast<int>(unit), kind.first, parameters, !kind.second);
       for (const Parameter* parameter : parameters) homes[parameter] = bucket;
       needed.insert(bucket);
     }
@@ -83,7 +90,7 @@ AxisSet ParamStore::divides(const Parameter& parameter) const {
 /// Inner matrices, others that decay and the rest apart, so that the optimizer sees few and long
 /// stretches per unit, and among them those apart that are summed over more than the bucket's
 /// ranks.
-void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
+void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own, bool may_be_coded) {
   Bucket& bucket = buckets_.emplace_back();
   bucket.owner = unit;
   bucket.over = mesh_.shape().occupied(divides);
@@ -108,6 +115,7 @@ void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own) {
   bucket.held = bucket.zero == 0 ? Range{0, bucket.size} : Range{shard * rank, shard * (rank + 1)};
   bucket.rest = rest_of(bucket, bucket.held);
   cut_joint(bucket);
+  if (may_be_coded) choose_codecs(bucket);
   allocate(bucket);
 }
 
@@ -118,14 +126,13 @@ void ParamStore::allocate(Bucket& bucket) {
     return memory_.zeros({is_whole ? bucket.size : held}, dtype, tag);
   };
   bucket.values = zeros(bucket.keeps_whole_values(), options_.dtype, MemoryTag::parameters);
-  const bool trains = options_.purpose == Purpose::training;
-  if (trains) {
+  if (trains()) {
     bucket.grads = zeros(bucket.keeps_whole_grads(), grad_dtype(), MemoryTag::gradients);
-    if (has_masters()) bucket.masters = zeros(false, grad_dtype(), MemoryTag::optimizer);
+    if (needs_masters(bucket)) bucket.masters = zeros(false, grad_dtype(), MemoryTag::optimizer);
   }
   for (const auto& [parameter, at] : bucket.placed) {
     if (bucket.keeps_whole_values()) parameter->value = view_of(*parameter, bucket.values, at);
-    if (trains && bucket.keeps_whole_grads())
+    if (trains() && bucket.keeps_whole_grads())
       parameter->grad = view_of(*parameter, bucket.grads, at);
   }
 }
@@ -168,8 +175,8 @@ std::vector<ParamStore::HeldStretch> ParamStore::held() const {
       HeldStretch& held = all.emplace_back();
       held.parameter = placed.parameter;
       held.unit = bucket.owner;
-      held.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range);
-      if (has_masters()) held.low = cut(bucket, bucket.values, range);
+      held.value = cut(bucket, exact_values(bucket), range);
+      if (dtype() != grad_dtype()) held.low = cut(bucket, bucket.values, range);
       for (std::size_t i = 0; i < states_.size(); ++i) {
         const Range of = held_of(bucket, states_[i].of);
         const bool is_of = of.begin <= range.begin && range.end <= of.end;
@@ -183,12 +190,17 @@ std::vector<ParamStore::HeldStretch> ParamStore::held() const {
 }
 
 void ParamStore::held_changed(Stream& stream) {
-  for (Bucket& bucket : buckets_) {
-    if (has_masters()) ops::cast(bucket.masters, cut(bucket, bucket.values, bucket.held), stream);
-    if (bucket.zero != 1 && bucket.zero != 2) continue;
-    gather(bucket, stream);
-    end_gather(bucket, stream);
+  for (Bucket& bucket : buckets_) held_changed(bucket, stream);
+}
+
+void ParamStore::held_changed(Bucket& bucket, Stream& stream) {
+  if (bucket.masters.defined()) {
+    const Tensor own = cut(bucket, bucket.values, bucket.held);
+    if (own.dtype() != bucket.masters.dtype()) ops::cast(bucket.masters, own, stream);
   }
+  if (bucket.zero != 1 && bucket.zero != 2) return;
+  gather(bucket, stream);
+  end_gather(bucket, stream);
 }
 
 ParamStore::Range ParamStore::held_of(const Bucket& bucket, OptimizerState::Of of) {
@@ -209,9 +221,9 @@ void ParamStore::add_shards(const Bucket& bucket) {
                       std::min(kind.range.end, bucket.held.end)};
     if (range.empty()) continue;
     OptShard& shard = shards_.emplace_back();
-    shard.value = cut(bucket, has_masters() ? bucket.masters : bucket.values, range);
+    shard.value = cut(bucket, exact_values(bucket), range);
     shard.grad = cut(bucket, bucket.grads, range);
-    if (has_masters()) shard.low = cut(bucket, bucket.values, range);
+    if (options_.dtype != grad_dtype()) shard.low = cut(bucket, bucket.values, range);
     shard.decays = kind.decays;
     shard.is_inner = kind.is_inner;
     for (std::size_t i = 0; i < states_.size(); ++i) {
@@ -251,6 +263,15 @@ RankUnits ParamStore::units() const {
       const Range range = held_of(bucket, placed);
       if (!range.empty()) described.parts.push_back(range.end - range.begin);
     }
+    const std::int64_t part = bucket.size / bucket.others->size();
+    const auto coded = [&](const codec::Codec& codec) {
+      return static_cast<std::int64_t>(codec.encoded_bytes(part));
+    };
+    if (bucket.coded_sum) described.coded_gradients = coded(*gradient_codec_);
+    if (bucket.coded_gather) {
+      described.coded_values = coded(*weight_codec_);
+      described.agrees_on_values = weight_codec_->is_lossless();
+    }
   }
   const Bucket* const first = tied_bucket(Parameter::Tie::first);
   const Bucket* const last = tied_bucket(Parameter::Tie::last);
@@ -287,12 +308,23 @@ void ParamStore::perform(const StepOp& op, Stream& stream) {
 }
 
 void ParamStore::fetch(Bucket& bucket, Stream& stream) {
+  if (bucket.coded_gather) {
+    bucket.coded_gathering =
+        bucket.coded_gather->begin(exact_values(bucket), notes_->own(), stream);
+    return;
+  }
   bucket.gathered = memory_.alloc({bucket.size}, options_.dtype, MemoryTag::communication);
   bucket.gathering = bucket.others->all_gather(bucket.values, bucket.gathered, stream);
 }
 
 void ParamStore::bind_values(Bucket& bucket, Stream& stream) {
-  bucket.gathering->wait(stream);
+  if (bucket.coded_gather) {
+    bucket.gathered = memory_.alloc({bucket.size}, options_.dtype, MemoryTag::communication);
+    bucket.coded_gathering->end(bucket.gathered, stream);
+    bucket.coded_gathering.reset();
+  } else {
+    bucket.gathering->wait(stream);
+  }
   for (const auto& [parameter, at] : bucket.placed) {
     parameter->value = view_of(*parameter, bucket.gathered, at);
   }
@@ -321,6 +353,7 @@ void ParamStore::reduce(Bucket& bucket, Stream& stream) {
   for (const auto& [parameter, at] : bucket.placed) parameter->clear_stale_grad(stream);
   Communicator& others = *bucket.others;
   if (others.size() == 1) return;
+  if (bucket.coded_sum) return reduce_coded(bucket, stream);
   if (bucket.zero == 0) {
     reductions_.push_back(
         {&bucket, {}, {}, others.all_reduce(bucket.grads, ReduceOp::sum, stream)});
@@ -342,7 +375,11 @@ void ParamStore::end_reduction(Bucket& bucket, Stream& stream) {
                "sums of gradients end in the order in which they began");
   const Reduction reduction = std::move(reductions_.front());
   reductions_.pop_front();
-  reduction.work.wait(stream);
+  if (reduction.coded) {
+    reduction.coded->end(stream);
+  } else {
+    reduction.work.wait(stream);
+  }
   if (!reduction.shard.defined()) return;
   if (std::exchange(bucket.has_grads, true)) {
     ops::accumulate(reduction.shard, bucket.grads, stream);
@@ -435,18 +472,29 @@ void ParamStore::add_counted_squares(const Tensor& sum, Stream& stream) const {
   }
 }
 
-void ParamStore::gather(Bucket& bucket, Stream& stream) {
+void ParamStore::gather(Bucket& bucket, Stream& stream) const {
+  if (bucket.coded_gather) {
+    bucket.coded_gathering = bucket.coded_gather->begin(
+        cut(bucket, exact_values(bucket), bucket.held), notes_->own(), stream);
+    return;
+  }
   const Tensor own = cut(bucket, bucket.values, bucket.held);
   bucket.gathering = bucket.others->all_gather(own, bucket.values, stream);
 }
 
 void ParamStore::end_gather(Bucket& bucket, Stream& stream) {
+  if (bucket.coded_gather) {
+    bucket.coded_gathering->end(bucket.values, stream);
+    return bucket.coded_gathering.reset();
+  }
   bucket.gathering->wait(stream);
   bucket.gathering.reset();
 }
 
 void ParamStore::values_changed(Stream& stream) {
-  if (has_masters()) held_changed(stream);
+  for (Bucket& bucket : buckets_) {
+    if (bucket.masters.defined()) held_changed(bucket, stream);
+  }
 }
 
 void ParamStore::retire_grads() {
@@ -502,7 +550,7 @@ void ParamStore::add_pieces(const Bucket& bucket, const Tensor& flat,
 std::vector<ParamPiece> ParamStore::value_pieces() const {
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
-    add_pieces(bucket, has_masters() ? bucket.masters : bucket.values, pieces);
+    add_pieces(bucket, exact_values(bucket), pieces);
   }
   return pieces;
 }

@@ -12,6 +12,10 @@
 
 #include "mesh/mesh.h"
 #include "nn/layer.h"
+#include "parallel/compression.h"
+#include "parallel/exchange/bad_notes.h"
+#include "parallel/exchange/coded_gather.h"
+#include "parallel/exchange/compressed_sum.h"
 #include "parallel/ownership.h"
 #include "parallel/step/tell_step.h"
 #include "tensor/memory.h"
@@ -74,6 +78,9 @@ class ParamStore {
     DType dtype = DType::f32;  ///< that layers compute in
     Purpose purpose = Purpose::training;
     int zero = 0;
+    Compression compress = {};
+    /// Of all encodings of the rank; absent: the store's own.
+    std::shared_ptr<BadNotes> notes = {};
   };
 
   /// Allocates and binds value (and for training grad) of every parameter.
@@ -138,6 +145,20 @@ class ParamStore {
   std::vector<ParamPiece> state_pieces(std::size_t index) const;
   /// The first word of its names in a checkpoint, as this rank writes it.
   std::string state_kind(std::size_t index) const;
+
+  /// What encoding has lost of gradients and not yet sent. Every rank of a group that sums them has
+  /// its own, of whole parameters, and where sums are encoded too, that of its part of them.
+  struct Residuals {
+    std::string codec;
+    int rank = 0, ranks = 0;                  ///< of the group
+    std::vector<ParamPiece> own, of_the_sum;  ///< the latter only without ZeRO
+  };
+  /// Whether sums of gradients change states.
+  bool keeps_residuals() const { return gradient_codec_ && options_.compress.error_feedback; }
+  /// Nothing where no gradients are compressed, or without error feedback.
+  std::optional<Residuals> residuals() const;
+  /// Adds their sum of squares on this rank to `sum` (f64, one element).
+  void add_residual_squares(const Tensor& sum, Stream& stream) const;
 
   const Mesh& mesh() const { return mesh_; }
   Memory& memory() const { return memory_; }
@@ -227,28 +248,45 @@ class ParamStore {
     Tensor gathered, whole_grads;  ///< while they are here for the unit's sake
     std::optional<Work> gathering;
     bool has_grads = false;  ///< the shard has a sum already
+
+    // What travels as a codec's bytes; absent: plainly.
+    std::unique_ptr<CompressedSum> coded_sum;
+    EncodingBooks books, books_of_sum;
+    std::unique_ptr<CodedGather> coded_gather;
+    std::optional<CodedGather::Pending> coded_gathering;
   };
   struct Reduction {
     Bucket* bucket;
     Tensor whole, shard;
     Work work;
+    std::optional<CompressedSum::Pending> coded = {};
   };
 
   ParamStore(std::span<Layer* const> units, const Options& options, std::unique_ptr<Mesh> own_mesh,
              const Mesh* mesh, Memory& memory);
   /// The ranks that the gradients of the parameter are summed over because they see other tokens.
   AxisSet divides(const Parameter& parameter) const;
-  void place(int unit, AxisSet divides, std::vector<Parameter*> own);
+  void place(int unit, AxisSet divides, std::vector<Parameter*> own, bool may_be_coded);
   void allocate(Bucket& bucket);
+  /// Of parameters that may be coded and others there are buckets apart.
+  bool may_be_coded(const Parameter& parameter) const;
+  void choose_codecs(Bucket& bucket);
+  void reduce_coded(Bucket& bucket, Stream& stream);
+  /// Exact values of what is held, from which others are made.
+  static const Tensor& exact_values(const Bucket& bucket) {
+    return bucket.masters.defined() ? bucket.masters : bucket.values;
+  }
   void add_shards(const Bucket& bucket);
   void fetch(Bucket& bucket, Stream& stream);
   void bind_values(Bucket& bucket, Stream& stream);
   static void drop_values(Bucket& bucket);
+  /// Makes what layers see of the exact values that are held.
+  void held_changed(Bucket& bucket, Stream& stream);
   void open_grads(Bucket& bucket, Stream& stream);
   void reduce(Bucket& bucket, Stream& stream);
   void end_reduction(Bucket& bucket, Stream& stream);
   /// Makes values whole that were changed in parts.
-  static void gather(Bucket& bucket, Stream& stream);
+  void gather(Bucket& bucket, Stream& stream) const;
   static void end_gather(Bucket& bucket, Stream& stream);
   /// The axes beside the bucket's own that the gradients of a region are summed over.
   AxisSet other_sums(const Layout& layout) const;
@@ -282,15 +320,18 @@ class ParamStore {
   static Range held_of(const Bucket& bucket, OptimizerState::Of of);
   void add_slices(const Bucket& bucket, const Placed& placed,
                   std::vector<InnerMatrix>& matrices) const;
-  bool has_masters() const {
-    return options_.purpose == Purpose::training && options_.dtype != grad_dtype();
-  }
+  bool trains() const { return options_.purpose == Purpose::training; }
+  /// Where layers compute in a lower precision, and where all ranks use decoded values.
+  bool needs_masters(const Bucket& bucket) const;
 
   const std::unique_ptr<Mesh> own_mesh_;  // of a store that was given none
   const Mesh& mesh_;
   Memory& memory_;
   const Options options_;
-  std::deque<Bucket> buckets_;  // addresses stay
+  // Null for none.
+  std::shared_ptr<const codec::Codec> gradient_codec_, weight_codec_;
+  std::shared_ptr<BadNotes> notes_;  // where there are codecs
+  std::deque<Bucket> buckets_;       // addresses stay
   std::vector<RankUnits::Unit> units_;
   std::deque<Reduction> reductions_;  // under way, oldest first
   std::vector<Parameter*> parameters_;

@@ -62,7 +62,7 @@ void TensorRules::join_tokens(Layers& layers, std::int64_t width) const {
 
 void TensorRules::change(Layers& layers, Placement from, Placement to, std::int64_t width) const {
   if (!divides()) return;
-  layers.push_back(std::make_unique<Redistribute>(*tp_, from, to, width));
+  layers.push_back(std::make_unique<Redistribute>(*tp_, from, to, width, exchange_));
 }
 
 }  // namespace heddle

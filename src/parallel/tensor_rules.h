@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mesh/mesh.h"
+#include "nn/activation_exchange.h"
 #include "nn/embedding.h"
 #include "nn/layer.h"
 
@@ -22,7 +23,10 @@ class TensorRules {
   /// Nothing is divided.
   TensorRules() = default;
   /// With `sequence`, the regions between the divided products hold a share of the tokens each.
-  TensorRules(Communicator& tp, bool sequence) : tp_(&tp), sequence_(sequence) {}
+  /// `exchange`: of activations that do not travel as they are.
+  TensorRules(Communicator& tp, bool sequence,
+              std::shared_ptr<const ActivationExchange> exchange = nullptr)
+      : tp_(&tp), sequence_(sequence), exchange_(std::move(exchange)) {}
 
   int ranks() const { return tp_ == nullptr ? 1 : tp_->size(); }
   int rank() const { return tp_ == nullptr ? 0 : tp_->rank(); }
@@ -66,6 +70,7 @@ class TensorRules {
 
   Communicator* tp_ = nullptr;
   bool sequence_ = false;
+  std::shared_ptr<const ActivationExchange> exchange_;
 };
 
 }  // namespace heddle

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/codec_time.h"
 #include "planner/collectives.h"
 #include "planner/gemm.h"
 
@@ -31,7 +32,9 @@ class BlockModel {
         q_(static_cast<double>(job.spec.heads * job.spec.head_dim)),
         kv_(static_cast<double>(job.spec.kv_heads * job.spec.head_dim)),
         f_(static_cast<double>(job.spec.ffn)),
-        sequence_(candidate.sequence && candidate.tp > 1) {}
+        sequence_(candidate.sequence && candidate.tp > 1),
+        tensor_codec_(job.compress.is_none() ? nullptr
+                                             : job.compress.codec(Compression::Kind::tensor)) {}
 
   BlockCost make() const {
     BlockCost cost;
@@ -70,6 +73,14 @@ class BlockModel {
   /// Into the divided products and out of them again: an all-reduce, or its two halves.
   double exchange() const {
     const double bytes = T_ * h_ * e_;
+    if (tensor_codec_ && bytes >= static_cast<double>(job_.compress.min_bytes)) {
+      // A sum is dealt out and gathered; with the sequence divided it is one of the two each way.
+      const double part = T_ * h_ / t_;
+      const double wire =
+          t_ * static_cast<double>(tensor_codec_->encoded_bytes(static_cast<std::int64_t>(part)));
+      return collective(CommOp::all_to_all, wire) + collective(CommOp::all_gather, wire) +
+             codec_seconds(CommOp::all_to_all, bytes) + codec_seconds(CommOp::all_gather, bytes);
+    }
     if (!sequence_) return collective(CommOp::all_reduce, bytes);
     return collective(CommOp::all_gather, bytes) + collective(CommOp::reduce_scatter, bytes);
   }
@@ -122,8 +133,17 @@ class BlockModel {
     for (const LayerCall& call : calls) {
       if (is_point_to_point(call.op)) continue;  // over cp: they run beside attention
       seconds += collective(call.op, static_cast<double>(call.bytes));
+      if (call.payload > 0) seconds += codec_seconds(call.op, static_cast<double>(call.payload));
     }
     return seconds;
+  }
+  /// Around a call that stands for so many bytes: sums are encoded and decoded by each rank whole,
+  /// of what is gathered it encodes its part.
+  double codec_seconds(CommOp op, double payload) const {
+    const codec::Codec* const codec = tensor_codec_.get();
+    const double values = payload / e_;
+    return encode_seconds(machine_, codec, op == CommOp::all_gather ? values / t_ : values) +
+           decode_seconds(machine_, codec, values);
   }
 
   // ---- Megatron's blocks, before flash attention ------------------------------------------------
@@ -215,6 +235,7 @@ class BlockModel {
   const int b_;
   const double h_, q_, kv_, f_;
   const bool sequence_;
+  const std::shared_ptr<const codec::Codec> tensor_codec_;
 };
 
 }  // namespace

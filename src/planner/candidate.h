@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "model/decoder.h"
+#include "parallel/compression.h"
 #include "parallel/parallel_request.h"
 #include "planner/updates.h"
 #include "tensor/dtype.h"
@@ -56,6 +57,7 @@ struct Job {
   std::int64_t seq_len = 2048;
   std::int64_t batch = 1;  ///< sequences per optimizer step, all ranks together
   Stack stack = {};
+  Compression compress = {};
 
   std::int64_t loss_chunk() const {
     return stack.loss_chunk > 0 ? stack.loss_chunk : usual_loss_chunk(spec, stack.place());

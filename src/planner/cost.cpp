@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/codec_time.h"
 #include "planner/collectives.h"
 #include "planner/matrix_work.h"
 
 namespace heddle::planner {
 namespace {
 
-double payload(const CommCounts& counts, CommOp op) {
-  return static_cast<double>(counts.by_op[static_cast<std::size_t>(op)].payload_bytes);
+double wire(const CommCounts& counts, CommOp op) {
+  return static_cast<double>(counts.by_op[static_cast<std::size_t>(op)].wire_bytes);
 }
 double calls(const CommCounts& counts, CommOp op) {
   return static_cast<double>(counts.by_op[static_cast<std::size_t>(op)].calls);
@@ -79,11 +80,19 @@ double hop_seconds(const Machine& machine, const Job& job, const Candidate& cand
   if (candidate.pp == 1) return 0.0;
   const int stride = candidate.tp * candidate.token_ranks();
   const bool splits = block.sequence || (job.stack.splits_messages && candidate.tp > 1);
-  const double bytes = block.stride_bytes / (splits ? candidate.tp : 1);
+  double bytes = block.stride_bytes / (splits ? candidate.tp : 1), codec_seconds = 0.0;
+  if (!job.compress.is_none() && bytes >= static_cast<double>(job.compress.min_bytes)) {
+    if (const auto codec = job.compress.codec(Compression::Kind::pipeline)) {
+      const double values = bytes / job.stack.element_bytes();
+      codec_seconds = encode_seconds(machine, codec.get(), values) +
+                      decode_seconds(machine, codec.get(), values);
+      bytes = static_cast<double>(codec->encoded_bytes(static_cast<std::int64_t>(values)));
+    }
+  }
   // The next stage is on another server when this one fills a server, or when the whole pipeline
   // does not fit into one: then some hop crosses, and the slowest counts.
   const int reach = candidate.gpus() > machine.server_size() ? machine.server_size() : stride;
-  double hop = message_seconds(machine, reach, bytes);
+  double hop = codec_seconds + message_seconds(machine, reach, bytes);
   if (splits && !block.sequence) {
     hop += collective_seconds(machine, CommOp::all_gather, group_shape(machine, candidate.tp, 1),
                               block.stride_bytes);
@@ -104,37 +113,42 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                       .has_first = true,
                       .has_norm = split.ends_meet,
                       .has_last = split.ends_meet};
-  const CommCounts counts = RankSizes(job.spec, candidate, block.dry.block_elements(), part)
-                                .on_dp(static_cast<std::int64_t>(microbatches),
-                                       stack.parameter_bytes, stack.sent_gradient_bytes());
+  const RankSizes sizes(job.spec, candidate, block.dry.block_elements(), part, &job.compress);
+  const auto batches = static_cast<std::int64_t>(microbatches);
+  const CommCounts counts =
+      sizes.on_dp(batches, stack.parameter_bytes, stack.sent_gradient_bytes());
   const GroupShape group = group_shape(machine, candidate.token_ranks(), candidate.tp);
   const double blocks = std::max(1.0, split.first);
   if (stack.sends_signs()) {
     // Behind the step's norm, so nothing hides it: a bit for each element, there and back.
     const CommOp sum = candidate.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
-    const double bits = payload(counts, sum) / stack.sent_gradient_bytes() / 8.0;
+    const double bits = wire(counts, sum) / stack.sent_gradient_bytes() / 8.0;
     result.exposed = collective_seconds(machine, CommOp::all_to_all, group, bits) +
                      collective_seconds(machine, CommOp::all_gather, group,
-                                        bits + payload(counts, CommOp::all_gather));
+                                        bits + wire(counts, CommOp::all_gather));
     return result;
   }
   double seconds = 0.0;
   if (candidate.zero == 3 && stack.overlaps_gathers && has_table(machine, group)) {
     // A unit at a time, as measured.
-    for (const CommOp op : {CommOp::all_gather, CommOp::reduce_scatter}) {
+    for (const CommOp op : {CommOp::all_gather, CommOp::reduce_scatter, CommOp::all_to_all}) {
       const double times = std::max(1.0, calls(counts, op));
-      seconds += times * collective_seconds(machine, op, group, payload(counts, op) / times);
+      seconds += times * collective_seconds(machine, op, group, wire(counts, op) / times);
     }
   } else if (candidate.zero == 3) {
-    const double exchanged =
-        payload(counts, CommOp::all_gather) + payload(counts, CommOp::reduce_scatter);
-    const double all = calls(counts, CommOp::all_gather) + calls(counts, CommOp::reduce_scatter);
+    double exchanged = 0.0, all = 0.0;
+    for (const CommOp op : {CommOp::all_gather, CommOp::reduce_scatter, CommOp::all_to_all}) {
+      exchanged += wire(counts, op);
+      all += calls(counts, op);
+    }
     seconds = gather_seconds(machine, group, exchanged, gathers_per_unit(stack) * all);
   } else {
     // One large exchange each: buckets follow each other without a gap. Where every unit is a
     // bucket of its own, each has the latency of the ring.
-    for (const CommOp op : {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather}) {
-      seconds += collective_seconds(machine, op, group, payload(counts, op));
+    for (const CommOp op :
+         {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_to_all, CommOp::all_gather}) {
+      if (op == CommOp::all_to_all && calls(counts, op) == 0.0) continue;
+      seconds += collective_seconds(machine, op, group, wire(counts, op));
       const double buckets =
           calls(counts, op) - (op == CommOp::all_reduce ? small_calls(candidate) : 0.0);
       if (stack.overlaps_gathers && buckets > 1.0) {
@@ -150,7 +164,17 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
                                                 : 0.6 * busy / microbatches;
     result.hidden = std::min(seconds, window) * (blocks - 1.0) / blocks;
   }
-  result.exposed = seconds - (1.0 - machine.software.contention) * result.hidden;
+  const auto codec_seconds = [&] {
+    const RankSizes::Coded coded = sizes.coded(batches, stack.parameter_bytes);
+    const codec::Codec *const gradients = coded.gradients.get(), *const weights =
+                                                                     coded.weights.get();
+    return encode_seconds(machine, gradients, coded.encoded_gradients + coded.encoded_sums,
+                          job.compress.error_feedback) +
+           decode_seconds(machine, gradients, coded.decoded_gradients) +
+           encode_seconds(machine, weights, coded.encoded_weights) +
+           decode_seconds(machine, weights, coded.decoded_weights);
+  };
+  result.exposed = codec_seconds() + seconds - (1.0 - machine.software.contention) * result.hidden;
   return result;
 }
 

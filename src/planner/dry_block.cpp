@@ -12,10 +12,14 @@ namespace heddle::planner {
 namespace {
 
 /// One of each kind that the model repeats, on one rank of tp, and of cp where that counts.
-ParallelPlan one_of_each(const ModelSpec& spec, const Candidate& candidate, int cp) {
+ParallelPlan one_of_each(const Job& job, const Candidate& candidate, int cp) {
   const ParallelRequest request{
       .dp = 1, .tp = candidate.tp, .cp = cp, .sequence = candidate.sequence};
-  return lay_out(spec, request, {0}, {{1, 1 + static_cast<int>(spec.blocks.size())}}, false);
+  // Only what layers exchange: with other codecs a block's parameters lie in two buffers.
+  Compression compress = job.compress;
+  compress.gradients = compress.weights = compress.pipeline = "none";
+  return lay_out(job.spec, request, {0}, {{1, 1 + static_cast<int>(job.spec.blocks.size())}}, false,
+                 compress);
 }
 
 /// What the layers say of themselves, all kinds together.
@@ -71,10 +75,10 @@ DryBlocks dry_blocks(const Job& job, const Candidate& candidate) {
         laid_out, on, ParamStore::Purpose::inference, memory);
   };
   // Parameters do not depend on cp, but their padding would.
-  const ParallelPlan plan = one_of_each(job.spec, candidate, 1);
+  const ParallelPlan plan = one_of_each(job, candidate, 1);
   const Mesh mesh = Mesh::recorded(plan.mesh, 0);
   const RankModel model = build(plan, mesh, false);
-  const ParallelPlan shared = one_of_each(job.spec, candidate, candidate.cp);
+  const ParallelPlan shared = one_of_each(job, candidate, candidate.cp);
   const Mesh ranks = Mesh::recorded(shared.mesh, 0);
   const CostShape shape = cost_shape(job, candidate);
   DryBlocks sum;

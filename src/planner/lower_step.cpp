@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "planner/codec_time.h"
 #include "planner/cost.h"
 
 namespace heddle::planner {
@@ -28,6 +29,10 @@ class StepLowering {
         units_(step_units(machine, job, plan, block, schedule.rank_of_stage)),
         paths_(machine, ranks, options),
         gather_calls_(gather_calls(machine, job, plan)),
+        gradient_codec_(job.compress.codec(Compression::Kind::gradients)),
+        weight_codec_(job.compress.codec(Compression::Kind::weights)),
+        message_codec_(job.compress.codec(Compression::Kind::pipeline)),
+        keeps_residuals_(job.compress.error_feedback),
         overlaps_(plan.overlap && job.stack.overlaps_gathers),
         policy_(options.policy),
         message_bytes_(static_cast<double>(units_.sizes.message)) {
@@ -176,9 +181,52 @@ class StepLowering {
     calls().of(op, [&](const StepCall& call) { made = call; });
     return made;
   }
+  /// Begins all its calls, which follow each other; the last.
   std::uint32_t begin_on_dp(const StepOp& op) {
-    const StepCall call = call_of(op);
-    return begin_on_dp(call.op, call.bytes);
+    std::uint32_t last = kNone;
+    calls().of(op, [&](const StepCall& call) { last = begin_on_dp(call.op, call.bytes); });
+    return last;
+  }
+
+  // ---- Codecs -----------------------------------------------------------------------------------
+
+  const RankUnits::Bucket& bucket_of(const StepOp& op) const {
+    return here().units.buckets[at(op.what)];
+  }
+  void encode(const codec::Codec* codec, double values, bool keeps_residual = false) {
+    if (codec != nullptr) compute({encode_seconds(machine_, codec, values, keeps_residual)});
+  }
+  void decode(const codec::Codec* codec, double values) {
+    if (codec != nullptr) compute({decode_seconds(machine_, codec, values)});
+  }
+  void encode_values(const StepOp& op) {
+    const RankUnits::Bucket& bucket = bucket_of(op);
+    if (bucket.coded_values == 0) return;
+    encode(weight_codec_.get(),
+           static_cast<double>(bucket.elements) / units_.mesh.size(bucket.over));
+  }
+  void decode_values(const StepOp& op) {
+    const RankUnits::Bucket& bucket = bucket_of(op);
+    if (bucket.coded_values > 0) decode(weight_codec_.get(), static_cast<double>(bucket.elements));
+  }
+  void encode_gradients(const StepOp& op) {
+    const RankUnits::Bucket& bucket = bucket_of(op);
+    if (bucket.coded_gradients == 0) return;
+    encode(gradient_codec_.get(), static_cast<double>(bucket.elements), keeps_residuals_);
+  }
+  /// Without ZeRO the sum is encoded once more, and decoded by all.
+  void decode_gradients(const StepOp& op) {
+    const RankUnits::Bucket& bucket = bucket_of(op);
+    if (bucket.coded_gradients == 0) return;
+    const auto values = static_cast<double>(bucket.elements);
+    decode(gradient_codec_.get(), values);
+    if (bucket.zero > 0) return;
+    encode(gradient_codec_.get(), values / units_.mesh.size(bucket.over), keeps_residuals_);
+    decode(gradient_codec_.get(), values);
+  }
+  double message_values() const {
+    const CallSizes& sizes = units_.sizes;
+    return static_cast<double>(sizes.message_stands_for) / static_cast<double>(sizes.element_bytes);
   }
 
   // ---- Ops --------------------------------------------------------------------------------------
@@ -189,17 +237,23 @@ class StepLowering {
       case StepOp::Kind::action: return begin_action();
       case StepOp::Kind::compute: return compute(op);
       case StepOp::Kind::fetch:
-      case StepOp::Kind::gather: now_.values[bucket] = begin_on_dp(op); return;
+      case StepOp::Kind::gather:
+        encode_values(op);
+        now_.values[bucket] = begin_on_dp(op);
+        return;
       case StepOp::Kind::values:
       case StepOp::Kind::gathered:
-        return wait_unless_done(std::exchange(now_.values[bucket], kNone));
+        wait_unless_done(std::exchange(now_.values[bucket], kNone));
+        return decode_values(op);
       case StepOp::Kind::reduce:
         if (!here().units.buckets[bucket].over.empty()) {
+          encode_gradients(op);
           now_.gradients[bucket].push_back(begin_on_dp(op));
         }
         return;
       case StepOp::Kind::reduced:
         wait_unless_done(now_.gradients[bucket].front());
+        decode_gradients(op);
         return now_.gradients[bucket].pop_front();
       case StepOp::Kind::rest:
       case StepOp::Kind::local:
@@ -340,6 +394,7 @@ class StepLowering {
   }
 
   void send(const Action& action) {
+    if (units_.sizes.message_stands_for > 0) encode(message_codec_.get(), message_values());
     Message& sent = message(action, action.act == Act::send_act, action.stage);
     const std::uint32_t id = transfer_of(sent, action);
     sent.sender = now_.pp_rank;
@@ -357,6 +412,7 @@ class StepLowering {
     if (received.sender < 0) received.action = action;
     received.receiver = now_.pp_rank;
     wait(transfer_of(received, action));
+    if (units_.sizes.message_stands_for > 0) decode(message_codec_.get(), message_values());
   }
 
   // ---- Lanes of a divided vocabulary ------------------------------------------------------------
@@ -466,6 +522,8 @@ class StepLowering {
   StepUnits units_;
   StepPaths paths_;
   const double gather_calls_;
+  const std::shared_ptr<const codec::Codec> gradient_codec_, weight_codec_, message_codec_;
+  const bool keeps_residuals_;
   const bool overlaps_;
   StepPolicy policy_;
   double message_bytes_, gather_seconds_ = 0.0;

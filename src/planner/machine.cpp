@@ -11,6 +11,7 @@
 #include "base/file_system.h"
 #include "base/strings.h"
 #include "base/toml.h"
+#include "codec/registry.h"
 
 namespace heddle::planner {
 namespace {
@@ -269,6 +270,21 @@ CollectiveTable read_collective(Section in) {
   return table;
 }
 
+CodecRate read_codec(Section in) {
+  CodecRate rate;
+  try {
+    rate.codec = codec::make_codec(in.text("name"))->name();
+  } catch (const Error& error) {
+    in.refuse("name", error.message(), error.hint());
+  }
+  rate.encode = in.number("encode_gb_per_s", kBandwidth);
+  rate.encode_with_residual =
+      in.number("encode_with_residual_gb_per_s", kBandwidth, rate.encode / kGiga);
+  rate.decode = in.number("decode_gb_per_s", kBandwidth);
+  in.refuse_others();
+  return rate;
+}
+
 Software read_software(Section in) {
   Software software;
   software.step_s = in.number("step_ms", {-1e-300, 1e6, kMilli, "milliseconds"}, 0.0);
@@ -383,6 +399,7 @@ Machine parse_machine(std::string_view text, const std::string& name) {
   for (Section& section : root.sections("collective")) {
     machine.collectives.push_back(read_collective(section));
   }
+  for (Section& section : root.sections("codec")) machine.codecs.push_back(read_codec(section));
   if (auto software = root.section("software")) machine.software = read_software(*software);
   machine.shared = read_shared(root);
   if (auto pairs = root.section("pairs")) machine.pairs = read_pairs(*pairs);

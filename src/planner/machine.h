@@ -70,6 +70,12 @@ struct CollectiveTable {
   std::vector<std::array<double, 2>> points;  ///< bytes of the whole tensor, seconds; ascending
 };
 
+/// How fast a device encodes and decodes, in bytes of float32 values per second.
+struct CodecRate {
+  std::string codec;  ///< with all parameters: "int8:128"
+  double encode = 0, encode_with_residual = 0, decode = 0;
+};
+
 /// What a step costs beside its layers.
 struct Software {
   double step_s = 0.0;           ///< host's work around an optimizer step
@@ -103,6 +109,7 @@ struct Machine {
   Device device;
   std::vector<Link> links;  ///< from the inside out; at least one, the last reaches all
   std::vector<CollectiveTable> collectives;
+  std::vector<CodecRate> codecs;  ///< those that were measured
   Software software;
   /// Measured bandwidth between every two servers, bytes/s; empty: not measured.
   std::vector<std::vector<double>> pairs;

@@ -113,6 +113,13 @@ void write_links(Text& text, const Machine& machine) {
     text.put("ranks", table.ranks);
     text.put_list("mib_us", points);
   }
+  for (const CodecRate& rate : machine.codecs) {
+    text.section("[[codec]]");
+    text.put("name", rate.codec);
+    text.put("encode_gb_per_s", rate.encode * 1e-9);
+    text.put("encode_with_residual_gb_per_s", rate.encode_with_residual * 1e-9);
+    text.put("decode_gb_per_s", rate.decode * 1e-9);
+  }
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ MatrixWork matrix_work(const Machine& machine, const Job& job, const Candidate& 
   auto& counts = work.traffic.by_op[static_cast<std::size_t>(CommOp::all_to_all)];
   counts.calls = 2 * rounds;
   counts.payload_bytes = static_cast<std::int64_t>(job.stack.gradient_bytes) * (sent + returned);
+  counts.wire_bytes = counts.payload_bytes;
   const GroupShape group = group_shape(machine, work.ranks, dp == 1 || tp > 1 ? 1 : candidate.tp);
   const auto calls = static_cast<double>(counts.calls);
   work.seconds += calls * collective_seconds(machine, CommOp::all_to_all, group,

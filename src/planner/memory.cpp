@@ -38,8 +38,8 @@ Activations of_layers(const Job& job, const Candidate& candidate, const DryBlock
   for (const auto& [rows, in, out] : dry.cost.products) waiting += rows * (in + out) * e;
   // Of what was gathered it keeps its own tokens.
   for (const LayerCall& call : dry.cost.calls_f) {
-    if (call.op == CommOp::all_gather)
-      waiting -= static_cast<double>(call.bytes) * (1.0 - 1.0 / tp);
+    if (call.op != CommOp::all_gather || !candidate.sequence) continue;
+    waiting -= static_cast<double>(std::max(call.bytes, call.payload)) * (1.0 - 1.0 / tp);
   }
   // A chunk of logits in 32 bits and its gradient, and the gradient of the head's input.
   const double chunk = std::min(1024.0, tokens);
@@ -177,7 +177,7 @@ class RankMemory {
 
   /// With `flying` micro-batches in flight, or all there are.
   MemoryEstimate of(const RankPart& part, const InFlight& flying) const {
-    const RankSizes sizes(job_.spec, candidate_, kept_.block_elements, part);
+    const RankSizes sizes(job_.spec, candidate_, kept_.block_elements, part, &job_.compress);
     const Stack& stack = job_.stack;
     const double unit = sizes.largest_unit_elements();
     const int zero = candidate_.token_ranks() > 1 ? candidate_.zero : 0;
@@ -197,6 +197,13 @@ class RankMemory {
       constexpr int kNever = 4;
       const double all = sizes.held_elements(kNever);
       memory.optimizer += 4.0 * (all + all / candidate_.token_ranks() + (zero > 0 ? all : 0.0));
+    }
+    if (const double coded = sizes.coded_elements(); coded > 0.0) {
+      // Residuals of whole parameters, and of a rank's part of the sums.
+      const double of_sums = zero == 0 ? 1.0 / candidate_.token_ranks() : 0.0;
+      if (job_.compress.error_feedback) memory.optimizer += 4.0 * coded * (1.0 + of_sums);
+      // What is sent and received of two units that are under way, rarely more than their values.
+      memory.gradients += 4.0 * unit;
     }
     memory.kept = static_cast<double>(part.blocks) * of_block(flying);
     memory.activations = memory.kept + of_one(part);

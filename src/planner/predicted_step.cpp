@@ -20,6 +20,7 @@ Job job_of(const ModelSpec& spec, const ParallelPlan& plan, const RunBatches& ba
                                         : batches.sends_signs ? Updates::onebit_adam
                                                               : Updates::adamw)};
   job.stack.newton_schulz_steps = batches.newton_schulz_steps;
+  job.compress = plan.compress;
   return job;
 }
 

@@ -8,9 +8,10 @@
 namespace heddle::planner {
 
 RankSizes::RankSizes(const ModelSpec& spec, const Candidate& candidate, double block_elements,
-                     const RankPart& part)
+                     const RankPart& part, const Compression* compress)
     : spec_(spec),
       candidate_(candidate),
+      compress_(compress != nullptr && !compress->is_none() ? compress : nullptr),
       zero_(candidate.token_ranks() == 1 ? 0 : candidate.zero),
       is_tied_here_(spec.tied_embeddings && candidate.pp == 1) {
   const bool is_divided = candidate.divides_vocabulary_over_pp();
@@ -56,27 +57,83 @@ double RankSizes::largest_unit_elements() const {
   return static_cast<double>(most);
 }
 
+std::shared_ptr<const codec::Codec> RankSizes::codec_for(Compression::Kind kind,
+                                                         double unit_bytes) const {
+  if (compress_ == nullptr || candidate_.token_ranks() == 1) return nullptr;
+  return unit_bytes < static_cast<double>(compress_->min_bytes) ? nullptr : compress_->codec(kind);
+}
+
+double RankSizes::coded_elements() const {
+  double all = 0;
+  for (const auto& [elements, times] : units_) {
+    const auto count = static_cast<double>(elements);
+    if (codec_for(Compression::Kind::gradients, 4.0 * count)) {
+      all += static_cast<double>(times) * count;
+    }
+  }
+  return all;
+}
+
+RankSizes::Coded RankSizes::coded(std::int64_t microbatches, double element_bytes) const {
+  Coded coded;
+  if (compress_ == nullptr) return coded;
+  const double ranks = candidate_.token_ranks();
+  for (const auto& [elements, times] : units_) {
+    const auto count = static_cast<double>(elements);
+    if (const auto codec = codec_for(Compression::Kind::gradients, 4.0 * count)) {
+      coded.gradients = codec;
+      const double values = count * static_cast<double>(times * (zero_ < 2 ? 1 : microbatches));
+      coded.encoded_gradients += values;
+      coded.encoded_sums += zero_ == 0 ? values / ranks : 0.0;
+      coded.decoded_gradients += zero_ == 0 ? 2.0 * values : values;
+    }
+    if (zero_ == 0) continue;
+    if (const auto codec = codec_for(Compression::Kind::weights, element_bytes * count)) {
+      coded.weights = codec;
+      const double values =
+          count * static_cast<double>(times * (zero_ == 3 ? 2 * microbatches : 1));
+      coded.encoded_weights += values / ranks;
+      coded.decoded_weights += values;
+    }
+  }
+  return coded;
+}
+
 CommCounts RankSizes::on_dp(std::int64_t microbatches, double element_bytes,
                             double gradient_bytes) const {
   CommCounts counts;
   const auto add = [&](CommOp op, std::int64_t calls, double bytes_each) {
-    auto& entry = counts.by_op[static_cast<std::size_t>(op)];
-    entry.calls += calls;
-    entry.payload_bytes += calls * static_cast<std::int64_t>(bytes_each);
+    const std::int64_t bytes = calls * static_cast<std::int64_t>(bytes_each);
+    counts.by_op[static_cast<std::size_t>(op)].add(calls, bytes, bytes);
   };
   if (candidate_.token_ranks() == 1) return counts;
   const std::int64_t axes = (candidate_.dp > 1 ? 1 : 0) + (candidate_.cp > 1 ? 1 : 0);
   add(CommOp::all_reduce, axes, 8);   // the number of targets
   add(CommOp::all_reduce, axes, 16);  // loss and norm
+  const std::int64_t ranks = candidate_.token_ranks();
+  const auto add_coded = [&](CommOp op, std::int64_t calls, const codec::Codec& codec,
+                             std::int64_t elements, double payload) {
+    const auto wire = ranks * static_cast<std::int64_t>(codec.encoded_bytes(elements / ranks));
+    counts.by_op[static_cast<std::size_t>(op)].add(
+        calls, calls * static_cast<std::int64_t>(payload), calls * wire);
+  };
   for (const auto& [elements, times] : units_) {
     const double values = element_bytes * static_cast<double>(elements),
                  gradients = gradient_bytes * static_cast<double>(elements);
-    if (zero_ == 0) {
-      add(CommOp::all_reduce, times, gradients);
-      continue;
+    const std::int64_t reductions = times * (zero_ < 2 ? 1 : microbatches);
+    if (const auto codec = codec_for(Compression::Kind::gradients, gradients)) {
+      add_coded(CommOp::all_to_all, reductions, *codec, elements, gradients);
+      if (zero_ == 0) add_coded(CommOp::all_gather, reductions, *codec, elements, gradients);
+    } else {
+      add(zero_ == 0 ? CommOp::all_reduce : CommOp::reduce_scatter, reductions, gradients);
     }
-    add(CommOp::reduce_scatter, times * (zero_ == 1 ? 1 : microbatches), gradients);
-    add(CommOp::all_gather, times * (zero_ == 3 ? 2 * microbatches : 1), values);
+    if (zero_ == 0) continue;
+    const std::int64_t gathers = times * (zero_ == 3 ? 2 * microbatches : 1);
+    if (const auto codec = codec_for(Compression::Kind::weights, values)) {
+      add_coded(CommOp::all_gather, gathers, *codec, elements, values);
+    } else {
+      add(CommOp::all_gather, gathers, values);
+    }
   }
   if (zero_ < 3) return counts;
   const double table = element_bytes * static_cast<double>(units_.back().elements);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "comm/communicator.h"
 #include "planner/candidate.h"
@@ -22,7 +23,7 @@ class RankSizes {
  public:
   /// `block_elements` as DryBlocks has them.
   RankSizes(const ModelSpec& spec, const Candidate& candidate, double block_elements,
-            const RankPart& part);
+            const RankPart& part, const Compression* compress = nullptr);
 
   /// Elements of this rank's parameters with padding; where ZeRO is at least `from_zero`, its share
   /// of them.
@@ -32,7 +33,16 @@ class RankSizes {
   double held_inner_elements(double inner_elements) const;
   /// Of the largest unit: what ZeRO-3 has gathered at a time.
   double largest_unit_elements() const;
-  /// Calls and payloads of one optimizer step.
+  /// Values that codecs encode and decode in one optimizer step for what travels over dp and cp.
+  struct Coded {
+    std::shared_ptr<const codec::Codec> gradients, weights;  ///< null: these travel plainly
+    double encoded_gradients = 0, encoded_sums = 0, decoded_gradients = 0;
+    double encoded_weights = 0, decoded_weights = 0;
+  };
+  Coded coded(std::int64_t microbatches, double element_bytes) const;
+  /// Elements whose gradients are encoded, on a rank.
+  double coded_elements() const;
+  /// Calls and bytes of one optimizer step. Codecs are taken to have vectors too.
   CommCounts on_dp(std::int64_t microbatches, double element_bytes, double gradient_bytes) const;
 
  private:
@@ -41,10 +51,13 @@ class RankSizes {
     std::int64_t elements = 0, times = 0;
   };
   Unit unit(std::int64_t elements, std::int64_t times) const;
+  /// The codec, where a unit of so many bytes travels by it.
+  std::shared_ptr<const codec::Codec> codec_for(Compression::Kind kind, double unit_bytes) const;
   std::int64_t table_elements() const;
 
   const ModelSpec& spec_;
   const Candidate& candidate_;
+  const Compression* const compress_;  ///< null: nothing is
   const int zero_;
   bool is_tied_here_;  ///< on one rank a tied table is one parameter; in a pipeline the ends have
                        ///< two

@@ -215,12 +215,13 @@ JsonValue time_json(const TimeEstimate& time) {
 
 JsonValue communication_json(const PlanReport& report, const Candidate& plan) {
   JsonValue all = JsonValue::array();
-  for (const auto& [axis, operation, calls, bytes] : traffic_of(report, plan)) {
+  for (const auto& [axis, operation, calls, bytes, wire] : traffic_of(report, plan)) {
     all.push_back({{"axis", axis},
                    {"operation", operation},
                    {"calls", calls},
                    {"payload_bytes", bytes},
-                   {"mean_bytes", static_cast<double>(bytes) / static_cast<double>(calls)}});
+                   {"wire_bytes", wire},
+                   {"mean_bytes", static_cast<double>(wire) / static_cast<double>(calls)}});
   }
   return all;
 }
@@ -278,9 +279,9 @@ std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& p
   std::vector<AxisTraffic> all;
   traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
     for (int op = 0; op < kCommOps; ++op) {
-      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
+      const auto& [calls, bytes, wire] = counts.by_op[static_cast<std::size_t>(op)];
       if (calls > 0) {
-        all.push_back({group, std::string(name_of(static_cast<CommOp>(op))), calls, bytes});
+        all.push_back({group, std::string(name_of(static_cast<CommOp>(op))), calls, bytes, wire});
       }
     }
   });
@@ -315,10 +316,13 @@ PlanReport make_report(const std::string& model, const Machine& given, const Job
 }
 
 std::string report_text(const PlanReport& report) {
-  std::string text =
-      fmt::format("{} on {} x {} ({})\n{} sequences of {} tokens per step\n\n{}\n", report.model,
-                  report.options.gpus, report.machine.device.name, report.machine.name,
-                  report.job.batch, report.job.seq_len, winner_text(report));
+  std::string text = fmt::format("{} on {} x {} ({})\n{} sequences of {} tokens per step\n{}\n{}\n",
+                                 report.model, report.options.gpus, report.machine.device.name,
+                                 report.machine.name, report.job.batch, report.job.seq_len,
+                                 report.job.compress.is_none()
+                                     ? ""
+                                     : fmt::format("compressed: {}\n", report.job.compress.text()),
+                                 winner_text(report));
   text += fmt::format("{:>9} {:>6} {:>10} {:>7}  {}\n", "step", "MFU", "memory", "bubble", "plan");
   for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
@@ -391,6 +395,20 @@ std::string context_toml(const Candidate& plan) {
 
 }  // namespace
 
+namespace {
+
+std::string compress_toml(const Compression& compress) {
+  if (compress.is_none()) return "";
+  std::string text = "\n[compress]\n";
+  for (const Compression::Kind kind : kCompressionKinds) {
+    text += fmt::format("{} = \"{}\"\n", name_of(kind), compress.codec_name(kind));
+  }
+  return text + fmt::format("min_bytes = {}\nerror_feedback = {}\n", compress.min_bytes,
+                            compress.error_feedback);
+}
+
+}  // namespace
+
 std::string plan_toml(const PlanReport& report) {
   const Candidate& plan = report.plans.front().found.candidate;
   const Updates updates = report.job.stack.updates;
@@ -398,13 +416,15 @@ std::string plan_toml(const PlanReport& report) {
       "# {} on {} x {}: {:.3g} s a step predicted.\n\n[data]\nseq_len = {}\n\n[train]\n"
       "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n{}[parallel]\ndp = {}\ntp = "
       "{}\n"
-      "{}pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = \"{}\"\n",
+      "{}pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = "
+      "\"{}\"\n{}",
       report.model, report.options.gpus, report.machine.device.name, report.plans.front().seconds,
       report.job.seq_len, report.job.batch * report.job.seq_len, plan.sequences,
       plan.recompute == Recompute::full ? "block" : "none",
       updates == Updates::adamw ? "" : fmt::format("[optim]\nname = \"{}\"\n\n", name_of(updates)),
       plan.dp, plan.tp, context_toml(plan), plan.pp, plan.zero, plan.sequence,
-      name_of(plan.schedule), plan.chunks, name_of(plan.vocabulary));
+      name_of(plan.schedule), plan.chunks, name_of(plan.vocabulary),
+      compress_toml(report.job.compress));
 }
 
 }  // namespace heddle::planner

@@ -54,7 +54,7 @@ double model_flops_utilization(const PlanReport& report, double seconds);
 /// What the busiest rank, the first of the pipeline, counts in a step.
 struct AxisTraffic {
   std::string axis, operation;
-  std::int64_t calls = 0, payload_bytes = 0;
+  std::int64_t calls = 0, payload_bytes = 0, wire_bytes = 0;
 };
 std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& plan);
 

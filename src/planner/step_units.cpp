@@ -44,7 +44,7 @@ class UnitBuilder {
         block_(block),
         shape_(cost_shape(job, plan)),
         plan_(lay_out(job.spec, plan, rank_of_stage, units_of_stages(job, plan, rank_of_stage),
-                      job.stack.whole_matrices())) {}
+                      job.stack.whole_matrices(), job.compress)) {}
 
   StepUnits run() const {
     StepUnits units{.mesh = plan_.mesh, .sizes = sizes(), .ranks = {}};
@@ -73,11 +73,12 @@ class UnitBuilder {
     const Stack& stack = job_.stack;
     const auto element = static_cast<std::int64_t>(stack.parameter_bytes);
     constexpr std::int64_t kStatistics = 3 * sizeof(float);
-    return {.element_bytes = element,
-            .gradient_bytes = static_cast<std::int64_t>(stack.sent_gradient_bytes()),
-            .message = element * hidden * (plan_.sequence ? share : tokens),
-            .head_input = element * hidden * share,
-            .statistics = kStatistics * share * candidate_.pp};
+    CallSizes sizes{.element_bytes = element,
+                    .gradient_bytes = static_cast<std::int64_t>(stack.sent_gradient_bytes()),
+                    .head_input = element * hidden * share,
+                    .statistics = kStatistics * share * candidate_.pp};
+    sizes.set_message(hidden * (plan_.sequence ? share : tokens), plan_.compress);
+    return sizes;
   }
 
   /// The rank's part of the model, without memory.

@@ -217,8 +217,9 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
 }
 
 ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks) {
-  ParallelPlan plan = make_plan(spec, config.parallel, ranks, config.data.seq_len,
-                                needs_whole_matrices(optimizer_config(config.optim)));
+  ParallelPlan plan =
+      make_plan(spec, config.parallel, ranks, config.data.seq_len,
+                needs_whole_matrices(optimizer_config(config.optim)), config.compress);
   if (plan.sites > 1) plan.policy.outer = outer_policy(config.outer);
   return plan;
 }

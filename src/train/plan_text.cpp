@@ -14,11 +14,15 @@ namespace {
 void describe_counts(const char* group, const CommCounts& counts, std::vector<std::string>& lines,
                      const char* when = "a step") {
   for (std::size_t op = 0; op < counts.by_op.size(); ++op) {
-    const auto& [calls, bytes] = counts.by_op[op];
+    const auto& [calls, bytes, wire] = counts.by_op[op];
     if (calls == 0 || static_cast<CommOp>(op) == CommOp::recv) continue;
-    lines.push_back(fmt::format("{} {}: {} calls, {} {}", group, name_of(static_cast<CommOp>(op)),
-                                format_thousands(calls), format_bytes(static_cast<double>(bytes)),
-                                when));
+    std::string line =
+        fmt::format("{} {}: {} calls, {} {}", group, name_of(static_cast<CommOp>(op)),
+                    format_thousands(calls), format_bytes(static_cast<double>(wire)), when);
+    if (wire != bytes) {
+      line += fmt::format(" in place of {}", format_bytes(static_cast<double>(bytes)));
+    }
+    lines.push_back(std::move(line));
   }
 }
 
@@ -81,6 +85,7 @@ std::string describe(const ParallelPlan& plan, const ModelSpec& spec) {
     if (outer.fragments > 1) text += fmt::format(" in {} fragments", outer.fragments);
     if (outer.codec) text += fmt::format(" by {}", outer.codec->name());
   }
+  if (!plan.compress.is_none()) text += ", compressed: " + plan.compress.text();
   return text;
 }
 

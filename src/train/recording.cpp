@@ -1,5 +1,6 @@
 #include "train/recording.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "observe/sinks/jsonl.h"
 #include "observe/sinks/tensorboard.h"
 #include "observe/starts.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 namespace {
@@ -19,12 +21,20 @@ void add_traffic(MeshTraffic& sum, MeshTraffic more) {
   sum.with(more, [](const char*, CommCounts& a, const CommCounts& b) { a += b; });
 }
 
+bool has_lossless(const Compression& compression) {
+  return std::ranges::any_of(kCompressionKinds, [&](Compression::Kind kind) {
+    const auto codec = compression.codec(kind);
+    return codec != nullptr && codec->is_lossless();
+  });
+}
+
 }  // namespace
 
 Recording::Recording(const RunSetup& setup, Session& session,
                      std::optional<std::int64_t> resumed_at)
     : setup_(setup), session_(session), attention_record_(setup, session) {
   step_time_.predicted = setup.predicted_seconds;
+  has_residuals_ = session.model.store().residuals().has_value();
   if (setup.is_first) open_files(resumed_at);
   if (!setup.config.observe.trace) return;
   trace_ = std::make_unique<StepTrace>(setup.world, setup.step_schedule());
@@ -95,7 +105,17 @@ void Recording::end_step(const RunState& state, const Step& step) {
                                       ? observe::process_resident_bytes()
                                       : stats.reserved,
                   .memory_limit_bytes = 0,
-                  .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step)});
+                  .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step),
+                  .residual = residual(state.step, step.result.grad_norm)});
+}
+
+std::optional<double> Recording::residual(std::int64_t step, double grad_norm) {
+  const std::int64_t every = std::max<std::int64_t>(1, setup_.config.observe.console_every);
+  const ParamStore& store = session_.model.store();
+  if (step % every != 0 || !has_residuals_ || !(grad_norm > 0)) return std::nullopt;
+  const Tensor squares = session_.memory.zeros({1}, DType::f64, MemoryTag::workspace);
+  store.add_residual_squares(squares, session_.stream);
+  return std::sqrt(to_host(squares, session_.stream).host<double>()[0]) / grad_norm;
 }
 
 const MeshTraffic& Recording::expected_traffic(const StepResult& result) {
@@ -206,9 +226,33 @@ void Recording::compare_sites() {
   if (most > kMuch * seconds) warnings_.push_back(text);
 }
 
+/// What codecs made of the first rank's traffic, where there are any.
+void Recording::compare_traffic() const {
+  const auto total = [](MeshTraffic traffic) {
+    CommCounts::Entry sum;
+    traffic.with(traffic, [&](const char*, const CommCounts& counts, const CommCounts&) {
+      for (std::size_t op = 0; op < kCommOps; ++op) {
+        if (static_cast<CommOp>(op) == CommOp::recv) continue;
+        const auto& [calls, payload, wire] = counts.by_op[op];
+        sum.add(calls, payload, wire);
+      }
+    });
+    return sum;
+  };
+  const CommCounts::Entry counted = total(counted_), predicted = total(expected_);
+  if (counted.wire_bytes == counted.payload_bytes) return;
+  const auto steps = static_cast<double>(std::max<std::size_t>(1, step_seconds_.size()));
+  const auto text = [&](std::int64_t bytes) {
+    return format_bytes(static_cast<double>(bytes) / steps);
+  };
+  log_info("a step sent {} for a payload of {}, {} for {} predicted", text(counted.wire_bytes),
+           text(counted.payload_bytes), text(predicted.wire_bytes), text(predicted.payload_bytes));
+}
+
 /// What was predicted of a step, beside what came of it.
 void Recording::compare_step() {
   if (step_seconds_.empty()) return;
+  compare_traffic();
   // The first one also takes its memory from the system.
   if (step_seconds_.size() > 1) step_seconds_.erase(step_seconds_.begin());
   step_time_.measured = quantile(step_seconds_, 0.5);
@@ -236,7 +280,8 @@ void Recording::write_report(const RunState& state) const {
                      .attention = attention_,
                      .predicted_traffic = expected_,
                      .counted_traffic = counted_,
-                     .masks_documents = setup_.config.data.documents == config::Documents::mask};
+                     .masks_documents = setup_.config.data.documents == config::Documents::mask,
+                     .has_lossless = has_lossless(setup_.plan.compress)};
   const auto& tokenizer = setup_.tokenizer.tokenizer;
   if (tokenizer && setup_.data.eval().eval_windows() > 0) {
     summary.best_possible_loss = best_demo_loss(setup_.data.eval(), *tokenizer);

@@ -53,10 +53,14 @@ class Recording {
   const MeshTraffic& expected_traffic(const StepResult& result);
   /// Which sites waited for others.
   void compare_sites();
+  void compare_traffic() const;
+  /// StepMetrics::residual.
+  std::optional<double> residual(std::int64_t step, double grad_norm);
   void write_report(const RunState& state) const;
 
   const RunSetup& setup_;
   Session& session_;
+  bool has_residuals_ = false;
   observe::SinkSet sinks_;
   observe::StepPace pace_;
   observe::StepTimeRow step_time_;

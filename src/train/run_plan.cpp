@@ -21,12 +21,13 @@ JsonValue traffic_json(MeshTraffic traffic) {
   JsonValue all = JsonValue::array();
   traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
     for (std::size_t op = 0; op < kCommOps; ++op) {
-      const auto& [calls, bytes] = counts.by_op[op];
+      const auto& [calls, bytes, wire] = counts.by_op[op];
       if (calls == 0) continue;
       all.push_back({{"axis", group},
                      {"operation", name_of(static_cast<CommOp>(op))},
                      {"calls", calls},
-                     {"payload_bytes", bytes}});
+                     {"payload_bytes", bytes},
+                     {"wire_bytes", wire}});
     }
   });
   return all;
@@ -135,9 +136,11 @@ JsonValue to_json(const RunPlan& plan) {
   }
   if (!plan.context.empty()) json["context"] = to_json(plan.context);
   for (const RunPlan::Group& group : plan.groups) {
-    json["ranks"].push_back(group_json(group));
-    if (plan.parallel.sites == 1) continue;
-    json["ranks"].back()["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
+    JsonValue rank = group_json(group);
+    if (plan.parallel.sites > 1) {
+      rank["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
+    }
+    json["ranks"].push_back(std::move(rank));
   }
   return json;
 }

@@ -21,23 +21,30 @@ bool is_message(CommOp op) { return op == CommOp::send || op == CommOp::recv; }
 
 std::vector<observe::CommunicationRow> communication_rows(const RunSummary& summary) {
   std::vector<observe::CommunicationRow> rows;
+  // Documents are not predicted, nor how many bytes lossless codecs make of values.
+  const auto is_at_most = [&](std::string_view group, CommOp op, std::int64_t wire,
+                              std::int64_t payload) {
+    return (summary.masks_documents && group == "cp" && is_message(op)) ||
+           (summary.has_lossless && wire != payload);
+  };
   MeshTraffic predicted = summary.predicted_traffic, counted = summary.counted_traffic;
-  predicted.with(counted, [&](const char* group, const CommCounts& expected,
-                              const CommCounts& seen) {
-    for (std::size_t op = 0; op < kCommOps; ++op) {
-      const auto& [calls, bytes] = expected.by_op[op];
-      const auto& [calls_seen, bytes_seen] = seen.by_op[op];
-      if (calls == 0 && calls_seen == 0) continue;
-      rows.push_back({.axis = group,
-                      .operation = std::string(name_of(static_cast<CommOp>(op))),
-                      .predicted_calls = static_cast<std::uint64_t>(calls),
-                      .counted_calls = static_cast<std::uint64_t>(calls_seen),
-                      .predicted_bytes = static_cast<std::uint64_t>(bytes),
-                      .counted_bytes = static_cast<std::uint64_t>(bytes_seen),
-                      .is_at_most = summary.masks_documents && group == std::string_view("cp") &&
-                                    is_message(static_cast<CommOp>(op))});
-    }
-  });
+  predicted.with(
+      counted, [&](const char* group, const CommCounts& expected, const CommCounts& seen) {
+        for (std::size_t op = 0; op < kCommOps; ++op) {
+          const auto& [calls, payload, wire] = expected.by_op[op];
+          const auto& [calls_seen, payload_seen, wire_seen] = seen.by_op[op];
+          if (calls == 0 && calls_seen == 0) continue;
+          rows.push_back({.axis = group,
+                          .operation = std::string(name_of(static_cast<CommOp>(op))),
+                          .predicted_calls = static_cast<std::uint64_t>(calls),
+                          .counted_calls = static_cast<std::uint64_t>(calls_seen),
+                          .predicted_bytes = static_cast<std::uint64_t>(wire),
+                          .counted_bytes = static_cast<std::uint64_t>(wire_seen),
+                          .is_at_most = is_at_most(group, static_cast<CommOp>(op), wire, payload),
+                          .predicted_payload = static_cast<std::uint64_t>(payload),
+                          .counted_payload = static_cast<std::uint64_t>(payload_seen)});
+        }
+      });
   return rows;
 }
 

@@ -28,6 +28,7 @@ struct RunSummary {
   std::optional<observe::AttentionFigures> attention;
   MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
   bool masks_documents = false;
+  bool has_lossless = false;  ///< codecs among those of the run
 };
 
 /// "llama, 109.5M parameters: 12 layers of width 768, ..."

@@ -6,6 +6,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/staging.h"
 #include "comm/agree.h"
+#include "train/residuals.h"
 
 namespace heddle {
 namespace fs = std::filesystem;
@@ -44,6 +45,9 @@ Saving::Saving(Options options, const Model& model, World& world)
 
 std::vector<StateKind> Saving::states() const {
   std::vector<StateKind> states = states_of(model_.store());
+  for (StateKind& residuals : residual_states(model_.store())) {
+    states.push_back(std::move(residuals));
+  }
   for (std::size_t i = 0; i < states.size(); ++i) {
     const StateKind& state = states[i];
     const bool is_rounded = state.kind == kWeightsKind && !state.pieces.empty() &&
@@ -171,6 +175,7 @@ Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
                     .files = {}};
   Json trainer = {{"skipped_updates", state.skipped_updates},
                   {"seconds", state.seconds},
+                  {"residuals", describe_residuals(model_.plan())},
                   {"identity", options_.identity.to_json()}};
   if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
   if (save.skipped_by_site.size() > 1) trainer["skipped_updates_by_site"] = save.skipped_by_site;

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "checkpoint/reader.h"
 #include "comm/agree.h"
@@ -14,6 +15,7 @@
 #include "train/evaluate.h"
 #include "train/model_setup.h"
 #include "train/recording.h"
+#include "train/residuals.h"
 #include "train/resume_check.h"
 #include "train/run_folder.h"
 #include "train/saving.h"
@@ -97,6 +99,9 @@ class Run {
                   "give all ranks the same run folder");
     }
     restore_state(*latest_, session_->model, missing_states(), session_->stream);
+    const Json then = latest_->manifest().trainer->value("residuals", Json());
+    const std::string line = restore_residuals(*latest_, then, session_->model, session_->stream);
+    if (setup_.is_first && !line.empty()) log_info("{}", line);
     state_ = run_state_of(latest_->manifest(), session_->mesh.coord(Axis::site));
     if (was_other_optimizer(latest_->manifest(), setup_.identity)) {
       refuse_early_freezing();

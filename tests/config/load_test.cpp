@@ -25,6 +25,20 @@ TEST(Load, FillsTypedMembersFromTheFileAndTheRestFromDefaults) {
   EXPECT_FALSE(run.config.model.seed.has_value());
 }
 
+TEST(Load, ReadsCodecsAndPresets) {
+  const Compression compress =
+      parse_run(kGoodRun +
+                    "[compress]\ngradients = \"int8\"\npreset = \"zhybrid\"\n"
+                    "min_bytes = \"1 MiB\"\nerror_feedback = false\n",
+                "run.toml")
+          .config.compress;
+  EXPECT_EQ(compress.text(),
+            "gradients int8:128, weights zfp:16:4, tensor zfp:16:4, pipeline zfp:16:4");
+  EXPECT_EQ(compress.min_bytes, 1 << 20);
+  EXPECT_FALSE(compress.error_feedback);
+  EXPECT_TRUE(parse_run(kGoodRun, "run.toml").config.compress.is_none());
+}
+
 TEST(Load, RemembersWhereEachValueCameFrom) {
   const auto run = parse_run(kGoodRun, "run.toml", {"train.microbatch=2", "train.steps=7"});
   EXPECT_EQ(run.origins.at("data.seq_len"), "run.toml:5");

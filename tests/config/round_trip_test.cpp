@@ -96,8 +96,16 @@ class RandomRun {
     o.newton_schulz_steps = none.newton_schulz_steps;
   }
 
+  /// Texts that name a codec.
+  void reconcile(Compression& c) {
+    for (auto* codec : {&c.gradients, &c.weights, &c.tensor, &c.pipeline}) {
+      if (*codec) *codec = chance(0.5) ? "none" : "int8:256";
+    }
+  }
+
   void reconcile(RunConfig& c) {
     reconcile(c.optim);
+    reconcile(c.compress);
     if (c.model.preset.empty()) c.model.preset = "gpt2-124m";
     const auto source = integer(0, 2);
     if (source != 0) c.model.preset.clear();

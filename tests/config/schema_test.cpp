@@ -10,11 +10,11 @@
 namespace heddle::config {
 namespace {
 
-TEST(Schema, SectionsAreTheEightOfTheContract) {
+TEST(Schema, SectionsAreThoseOfTheContract) {
   std::vector<std::string> names;
   for (const auto& section : sections()) names.push_back(section.name);
   EXPECT_EQ(names, (std::vector<std::string>{"model", "data", "train", "optim", "parallel",
-                                             "checkpoint", "observe", "run"}));
+                                             "compress", "checkpoint", "observe", "run"}));
 }
 
 TEST(Schema, EveryKeyIsUniqueDocumentedAndInASection) {

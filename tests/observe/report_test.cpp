@@ -31,7 +31,14 @@ RunReport example() {
   report.memory_total = {"total", 111 << 20, 110 << 20};
   report.peak_resident_bytes = 200 << 20;
   report.communication = {{"dp", "all_reduce", 400, 400, 5 << 20, 5 << 20},
-                          {"tp", "all_gather", 800, 801, 6 << 20, (6 << 20) + 2048}};
+                          {.axis = "tp",
+                           .operation = "all_gather",
+                           .predicted_calls = 800,
+                           .counted_calls = 801,
+                           .predicted_bytes = 6 << 20,
+                           .counted_bytes = (6 << 20) + 2048,
+                           .predicted_payload = 6 << 20,
+                           .counted_payload = (6 << 20) + 2048}};
   report.samples = {{400, "the weaver ", "lifts the red thread"}};
   report.warnings = {"2 updates were skipped"};
   report.totals = {400, 409600, 132, 1.512};

@@ -14,6 +14,7 @@ struct MeshCase {
   bool recompute = false;
   std::int64_t mlp_tokens =
       0;  ///< that an MLP of a recomputed block computes at once; 0: the usual
+  Compression compress = {};
 
   int ranks() const { return static_cast<int>(request.ranks()); }
 };

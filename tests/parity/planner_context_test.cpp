@@ -88,7 +88,7 @@ TEST(PlannersContext, BringsMatricesTogetherAsTheDryRunDoes) {
   const auto of_matrices = [](MeshTraffic traffic) {
     std::pair<std::int64_t, std::int64_t> sum;
     traffic.with(traffic, [&](const char*, const CommCounts& counts, const CommCounts&) {
-      const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(CommOp::all_to_all)];
+      const auto& [calls, bytes, wire] = counts.by_op[static_cast<std::size_t>(CommOp::all_to_all)];
       sum.first += calls;
       sum.second += bytes;
     });

@@ -35,7 +35,7 @@ RankTraining::RankTraining(const ModelSpec& spec, const MeshCase& mesh, const Ba
                            World& world, const OptimizerConfig& optimizer, const StepPolicy& policy)
     : world_(world),
       plan_(with(policy, make_plan(spec, mesh.request, world.size(), batch.seq_len,
-                                   needs_whole_matrices(optimizer)))),
+                                   needs_whole_matrices(optimizer), mesh.compress))),
       mesh_(plan_.mesh, world.all()),
       model_(spec, build_options(mesh, batch), plan_, mesh_, ParamStore::Purpose::training,
              memory_),

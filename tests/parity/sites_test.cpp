@@ -77,13 +77,7 @@ TEST_P(Sites, SendAndHoldWhatWasPredicted) {
         rank.memory().reset_peak();
         rank.train(step);
         most = std::max(most, rank.memory().stats().peak);
-        MeshTraffic sent = rank.mesh().traffic();
-        sent.with(const_cast<MeshTraffic&>(before), [](const char*, CommCounts& a, CommCounts& b) {
-          for (std::size_t op = 0; op < kCommOps; ++op) {
-            a.by_op[op].calls -= b.by_op[op].calls;
-            a.by_op[op].payload_bytes -= b.by_op[op].payload_bytes;
-          }
-        });
+        const MeshTraffic sent = rank.mesh().traffic() - before;
         MeshTraffic predicted = plan.traffic;
         predicted.on(Axis::site) = outer_traffic(SiteRank::planned(request, policy, world.size()),
                                                  rank.model().units(), step);

@@ -34,7 +34,7 @@ struct Sums {
 Sums operator-(const Sums& a, const Sums& b) { return {a.calls - b.calls, a.bytes - b.bytes}; }
 
 Sums on_dp(const MeshTraffic& traffic) {
-  const auto& [calls, bytes] =
+  const auto& [calls, bytes, wire] =
       traffic.on(Axis::dp).by_op[static_cast<std::size_t>(CommOp::all_reduce)];
   return {calls, bytes};
 }

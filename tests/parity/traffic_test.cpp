@@ -18,7 +18,7 @@ constexpr BatchShape kBatch{.sequences = 2, .seq_len = 13, .microbatches = 3};
 std::string text(const CommCounts& counts) {
   std::string lines;
   for (int op = 0; op < kCommOps; ++op) {
-    const auto& [calls, bytes] = counts.by_op[static_cast<std::size_t>(op)];
+    const auto& [calls, bytes, wire] = counts.by_op[static_cast<std::size_t>(op)];
     if (calls == 0) continue;
     lines += fmt::format("{} {} calls {} bytes; ", name_of(static_cast<CommOp>(op)), calls, bytes);
   }

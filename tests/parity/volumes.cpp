@@ -14,9 +14,7 @@ struct Volumes::Tally {
   CommCounts total = {};
 
   void add(CommOp op, std::int64_t calls, std::int64_t bytes_each) {
-    auto& entry = total.by_op[static_cast<std::size_t>(op)];
-    entry.calls += calls;
-    entry.payload_bytes += calls * bytes_each;
+    total.by_op[static_cast<std::size_t>(op)].add(calls, calls * bytes_each, calls * bytes_each);
     if (sizes != nullptr) sizes->add(op, calls, bytes_each);
   }
   /// Once per step on every axis with several ranks.

@@ -29,6 +29,7 @@ struct TestMesh {
   const char* name;
   int ranks;
   ParallelRequest request;
+  Compression compress = {};
 };
 
 /// One rank of a training run on a mesh, its data a function of the step.
@@ -36,8 +37,8 @@ class Rank {
  public:
   Rank(const TestMesh& mesh, World& world, const OptimizerConfig& optimizer = {},
        const ModelSpec& spec = small_spec())
-      : plan_(
-            make_plan(spec, mesh.request, world.size(), kSeqLen, needs_whole_matrices(optimizer))),
+      : plan_(make_plan(spec, mesh.request, world.size(), kSeqLen, needs_whole_matrices(optimizer),
+                        mesh.compress)),
         mesh_(plan_.mesh, world.all()),
         model_(spec, {.positions = kSeqLen}, plan_, mesh_, ParamStore::Purpose::training, memory_),
         optimizer_(make_optimizer(optimizer, model_.store())),

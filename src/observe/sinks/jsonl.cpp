@@ -46,9 +46,10 @@ void JsonlSink::on_step(const StepMetrics& m) {
   write(fmt::format(
       "{{\"step\":{},\"tokens\":{},\"loss\":{},\"grad_norm\":{},\"lr\":{},"
       "\"step_seconds\":{},\"tokens_per_second\":{},\"mfu\":{},"
-      "\"data_wait_seconds\":{}}}\n",
+      "\"data_wait_seconds\":{}{}}}\n",
       m.step, m.tokens, number(m.loss), number(m.grad_norm), number(m.lr), number(m.step_seconds),
-      number(m.tokens_per_second), number(m.mfu), number(m.data_wait_seconds)));
+      number(m.tokens_per_second), number(m.mfu), number(m.data_wait_seconds),
+      m.residual ? fmt::format(",\"residual\":{}", number(m.residual)) : ""));
 }
 
 void JsonlSink::on_eval(const EvalMetrics& m) {

@@ -122,6 +122,7 @@ void TensorBoardSink::on_step(const StepMetrics& m) {
   std::string summary;
   put_scalar(summary, "train/loss", m.loss);
   put_scalar(summary, "train/grad_norm", m.grad_norm);
+  if (m.residual) put_scalar(summary, "train/residual", *m.residual);
   put_scalar(summary, "train/lr", m.lr);
   put_scalar(summary, "perf/tokens_per_second", m.tokens_per_second);
   if (m.mfu) put_scalar(summary, "perf/mfu", *m.mfu);

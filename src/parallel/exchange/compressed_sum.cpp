@@ -1,6 +1,7 @@
 #include "parallel/exchange/compressed_sum.h"
 
 #include "base/check.h"
+#include "parallel/exchange/coded_bytes.h"
 
 namespace heddle {
 namespace {
@@ -22,18 +23,13 @@ void add_up(const codec::Codec& codec, const Tensor& bytes, std::size_t pieces, 
 
 }  // namespace
 
-CompressedSum::CompressedSum(const codec::Codec& codec, Communicator& ranks, Memory& memory)
-    : codec_(codec), ranks_(ranks), memory_(memory) {
-  HEDDLE_CHECK(!codec.is_lossless(), "a sum by {}, whose bytes depend on the values", codec.name());
-}
+CompressedSum::CompressedSum(const codec::Codec& codec, Communicator& ranks, Memory& memory,
+                             std::int64_t value_bytes)
+    : codec_(codec), ranks_(ranks), memory_(memory), value_bytes_(value_bytes) {}
 
 void CompressedSum::Pending::end(Stream& stream) const {
   for (const Work& work : works_) work.wait(stream);
-  if (to_.size() == 1) {
-    const auto pieces =
-        static_cast<std::size_t>(bytes_.count()) / codec_->encoded_bytes(to_.front().count());
-    return add_up(*codec_, bytes_, pieces, to_.front(), stream);
-  }
+  if (to_.size() == 1) return add_up(*codec_, bytes_, pieces_, to_.front(), stream);
   for (std::size_t rank = 0; rank < to_.size(); ++rank) {
     codec_->decode(piece_of(bytes_, rank, to_.size()), to_[rank], stream);
   }
@@ -59,50 +55,62 @@ void CompressedSum::encode(const Tensor& x, const EncodingBooks& books, const Te
                 stream);
 }
 
-std::pair<Work, Tensor> CompressedSum::deal_out(const Tensor& whole, const EncodingBooks& books,
-                                                Stream& stream) const {
-  const std::int64_t each = piece_bytes(whole.count()), ranks = ranks_.size();
-  const Tensor sent = alloc(ranks * each), received = alloc(ranks * each);
+CompressedSum::Dealt CompressedSum::deal_out(const Tensor& whole, const EncodingBooks& books,
+                                             Stream& stream) const {
+  const std::int64_t bound = piece_bytes(whole.count()), ranks = ranks_.size();
+  const std::int64_t values = whole.count() / ranks;
+  const Tensor encoded = alloc(ranks * bound);
   const Tensor workspace = alloc(static_cast<std::int64_t>(codec_.workspace_bytes(whole.count())));
-  encode(whole, books, sent, whole.count() / ranks, workspace, stream);
+  encode(whole, books, encoded, values, workspace, stream);
+  const Tensor cut =
+      cut_to_used(codec_, encoded.view({ranks, bound}), values, ranks_, memory_, stream);
+  const std::int64_t each = cut.size(1);
+  Dealt dealt{.work = {}, .sent = cut.view({ranks * each}), .received = alloc(ranks * each)};
   const std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), each);
-  return {ranks_.all_to_all(sent, received, rows, rows, stream), received};
+  dealt.work = ranks_.all_to_all(dealt.sent, dealt.received, rows, rows, stream,
+                                 value_bytes_ * whole.count());
+  return dealt;
 }
 
 CompressedSum::Pending CompressedSum::scatter(const Tensor& whole, const Tensor& shard,
                                               const EncodingBooks& books, Stream& stream) const {
   HEDDLE_CHECK(shard.count() * ranks_.size() == whole.count(), "{} of {} values on {} ranks",
                shard.count(), whole.count(), ranks_.size());
-  auto [work, received] = deal_out(whole, books, stream);
+  Dealt dealt = deal_out(whole, books, stream);
   Pending begun;
   begun.codec_ = &codec_;
-  begun.works_.push_back(std::move(work));
-  begun.bytes_ = received;
+  begun.works_.push_back(std::move(dealt.work));
+  begun.used_ = {dealt.sent};
+  begun.bytes_ = dealt.received;
+  begun.pieces_ = static_cast<std::size_t>(ranks_.size());
   begun.to_ = {shard};
   return begun;
 }
 
 CompressedSum::Pending CompressedSum::sum(const Tensor& whole, const EncodingBooks& books,
                                           const EncodingBooks& of_part, Stream& stream) const {
+  HEDDLE_CHECK(!codec_.is_lossless(), "a sum by {}, whose bytes depend on the values",
+               codec_.name());
   const auto ranks = static_cast<std::size_t>(ranks_.size());
   const std::int64_t part_values = whole.count() / ranks_.size();
   const std::int64_t each = piece_bytes(whole.count());
-  auto [dealt, received] = deal_out(whole, books, stream);
+  Dealt dealt = deal_out(whole, books, stream);
   const Tensor part = memory_.alloc({part_values}, DType::f32, MemoryTag::communication);
   const Tensor encoded = alloc(each), all = alloc(ranks_.size() * each);
   const Tensor workspace = alloc(static_cast<std::int64_t>(codec_.workspace_bytes(part_values)));
   ranks_.then(
-      [this, received = received, part, encoded, workspace, of_part, ranks](Stream& behind) {
+      [this, received = dealt.received, part, encoded, workspace, of_part, ranks](Stream& behind) {
         add_up(codec_, received, ranks, part, behind);
         encode(part, of_part, encoded, 0, workspace, behind);
       },
       stream);
   Pending begun;
   begun.codec_ = &codec_;
-  begun.works_.push_back(std::move(dealt));
-  begun.works_.push_back(ranks_.all_gather(encoded, all, stream));
-  begun.used_ = {received, part, workspace};
+  begun.works_.push_back(std::move(dealt.work));
+  begun.works_.push_back(ranks_.all_gather(encoded, all, stream, value_bytes_ * whole.count()));
+  begun.used_ = {dealt.sent, dealt.received, part, encoded, workspace};
   begun.bytes_ = all;
+  begun.pieces_ = ranks;
   for (std::size_t rank = 0; rank < ranks; ++rank)
     begun.to_.push_back(piece_of(whole, rank, ranks));
   return begun;

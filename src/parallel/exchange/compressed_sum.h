@@ -21,8 +21,10 @@ struct EncodingBooks {
 /// ranks. Tensors have a multiple of N values. All ranks make the same calls in the same order.
 class CompressedSum {
  public:
-  /// `codec`, which is not lossless, and all others outlive it, and it outlives its sums.
-  CompressedSum(const codec::Codec& codec, Communicator& ranks, Memory& memory);
+  /// All of them outlive it, and it outlives its sums. `value_bytes`: of a value that is summed,
+  /// for counts: tensors of a lower precision are cast before.
+  CompressedSum(const codec::Codec& codec, Communicator& ranks, Memory& memory,
+                std::int64_t value_bytes = 4);
 
   /// A sum that was begun. Its tensors must not be touched before end().
   class [[nodiscard]] Pending {
@@ -36,30 +38,37 @@ class CompressedSum {
     std::vector<Work> works_;
     std::vector<Tensor> used_;  // by what runs on another stream until these have ended
     Tensor bytes_;              // of N pieces
-    std::vector<Tensor> to_;    // where each piece is decoded to; one place: they are added
+    std::size_t pieces_ = 0;
+    std::vector<Tensor> to_;  // where each piece is decoded to; one place: they are added
   };
 
-  /// shard = this rank's part of the sum of `whole`. Loses what one encoding does.
+  /// shard = this rank's part of the sum of `whole`, which may change once this returns. Loses what
+  /// one encoding does.
   Pending scatter(const Tensor& whole, const Tensor& shard, const EncodingBooks& books,
                   Stream& stream) const;
   /// whole = the sum of `whole`. `of_part` are the books of this rank's part of the sum, which is
-  /// encoded once more, by whichever thread or stream the communicator runs on.
+  /// encoded once more, by whichever thread or stream the communicator runs on. Not for a lossless
+  /// codec, whose number of bytes has to be agreed upon in between.
   Pending sum(const Tensor& whole, const EncodingBooks& books, const EncodingBooks& of_part,
               Stream& stream) const;
 
  private:
+  struct Dealt {
+    Work work;
+    Tensor sent, received;
+  };
   /// Of one of N pieces.
   std::int64_t piece_bytes(std::int64_t values) const;
   Tensor alloc(std::int64_t bytes) const;
   void encode(const Tensor& x, const EncodingBooks& books, const Tensor& bytes, std::int64_t piece,
               const Tensor& workspace, Stream& stream) const;
   /// Encodes `whole` and exchanges its pieces: everybody's piece of this rank's part.
-  std::pair<Work, Tensor> deal_out(const Tensor& whole, const EncodingBooks& books,
-                                   Stream& stream) const;
+  Dealt deal_out(const Tensor& whole, const EncodingBooks& books, Stream& stream) const;
 
   const codec::Codec& codec_;
   Communicator& ranks_;
   Memory& memory_;
+  const std::int64_t value_bytes_;
 };
 
 }  // namespace heddle

@@ -251,6 +251,7 @@ class ProgramBuilder {
       call.key_results = results_of(PieceKind::key_grads, tile.keys, key_heads, call.keys);
     }
     call.ahead = tile.is_causal ? ops::AttentionMask{.query_offset = tile.queries.first,
+                                                     .first_key_BS = {},
                                                      .key_offset = tile.keys.first,
                                                      .step = tile.queries.stride}
                                       .last_key()

@@ -28,13 +28,17 @@ struct RankUnits {
     std::int64_t held = 0;       ///< of those, what this rank has the optimizer's state of
     std::vector<Sum> sums = {};  ///< once a step, of what is held
     std::vector<std::int64_t> parts = {};  ///< of what is held, elements of each parameter
+    /// Where gradients or values travel as a codec's bytes, those of one rank's part; 0: plainly.
+    std::int64_t coded_gradients = 0, coded_values = 0;
+    bool agrees_on_values = false;  ///< ranks first say how many bytes: at most `coded_values`
     bool operator==(const Bucket&) const = default;
   };
   /// A collective that layers make.
   struct Call {
     Axis over = Axis::tp;
     CommOp op = CommOp::all_reduce;
-    std::int64_t bytes = 0;  ///< of the whole tensor
+    std::int64_t bytes = 0;    ///< of the whole tensor
+    std::int64_t payload = 0;  ///< that it stands for, where these are a codec's bytes
     bool operator==(const Call&) const = default;
   };
   struct Unit {

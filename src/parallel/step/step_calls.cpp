@@ -3,25 +3,31 @@
 #include <ranges>
 
 namespace heddle {
+namespace {
+
+/// Ranks agree on the largest number of bytes that one of them has.
+constexpr std::int64_t kAgreementBytes = sizeof(double);
+
+}  // namespace
+
+void CallSizes::set_message(std::int64_t elements, const Compression& compression) {
+  message = element_bytes * elements;
+  const auto codec = compression.codec(Compression::Kind::pipeline);
+  if (codec == nullptr || message < compression.min_bytes) return;
+  message_stands_for = message;
+  message = static_cast<std::int64_t>(codec->encoded_bytes(elements));
+  agrees_on_messages = codec->is_lossless();
+}
 
 void StepCalls::of(const StepOp& op, const Visit& visit) const {
   const auto bucket = [&]() -> const RankUnits::Bucket& {
     return units_.buckets[static_cast<std::size_t>(op.what)];
   };
-  const auto whole_values = [&] {
-    visit({.axes = bucket().over,
-           .op = CommOp::all_gather,
-           .bytes = sizes_.element_bytes * bucket().elements});
-  };
   switch (op.kind) {
     case StepOp::Kind::compute: return of_layers(op, visit);
     case StepOp::Kind::fetch:
-    case StepOp::Kind::gather: return whole_values();
-    case StepOp::Kind::reduce:
-      if (bucket().over.empty()) return;
-      return visit({.axes = bucket().over,
-                    .op = bucket().zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter,
-                    .bytes = sizes_.gradient_bytes * bucket().elements});
+    case StepOp::Kind::gather: return of_values(bucket(), visit);
+    case StepOp::Kind::reduce: return of_gradients(bucket(), visit);
     case StepOp::Kind::rest:
       for (const auto& [over, elements] : bucket().sums) {
         sum(over, sizes_.gradient_bytes * elements, visit);
@@ -61,12 +67,55 @@ void StepCalls::of(const StepOp& op, const Visit& visit) const {
     }
     case StepOp::Kind::outer_begin: return of_outer(op.what, visit);
     case StepOp::Kind::post:
-      return visit({.axes = {Axis::pp}, .op = CommOp::recv, .bytes = sizes_.message});
-    case StepOp::Kind::send:
-      return visit({.axes = {Axis::pp}, .op = CommOp::send, .bytes = sizes_.message});
+    case StepOp::Kind::receive:
+    case StepOp::Kind::send: return of_messages(op.kind, visit);
     case StepOp::Kind::begin: return of_vocabulary(op.action->collective, visit);
     default: return;
   }
+}
+
+void StepCalls::of_values(const RankUnits::Bucket& bucket, const Visit& visit) const {
+  const std::int64_t payload = sizes_.element_bytes * bucket.elements;
+  if (bucket.coded_values == 0) {
+    return visit({.axes = bucket.over, .op = CommOp::all_gather, .bytes = payload});
+  }
+  if (bucket.agrees_on_values) visit({.axes = bucket.over, .bytes = kAgreementBytes});
+  visit({.axes = bucket.over,
+         .op = CommOp::all_gather,
+         .bytes = mesh_.size(bucket.over) * bucket.coded_values,
+         .stands_for = payload});
+}
+
+void StepCalls::of_gradients(const RankUnits::Bucket& bucket, const Visit& visit) const {
+  if (bucket.over.empty()) return;
+  const std::int64_t payload = sizes_.gradient_bytes * bucket.elements;
+  if (bucket.coded_gradients == 0) {
+    return visit({.axes = bucket.over,
+                  .op = bucket.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter,
+                  .bytes = payload});
+  }
+  StepCall call{.axes = bucket.over,
+                .op = CommOp::all_to_all,
+                .bytes = mesh_.size(bucket.over) * bucket.coded_gradients,
+                .stands_for = payload};
+  visit(call);
+  if (bucket.zero > 0) return;
+  call.op = CommOp::all_gather;
+  visit(call);
+}
+
+/// Where sizes are agreed upon, the message itself can only be waited for when its size is there.
+void StepCalls::of_messages(StepOp::Kind kind, const Visit& visit) const {
+  const bool agrees = sizes_.agrees_on_messages;
+  StepCall call{.axes = {Axis::pp}, .op = kind == StepOp::Kind::send ? CommOp::send : CommOp::recv};
+  if (agrees && kind != StepOp::Kind::receive) {
+    call.bytes = kAgreementBytes;
+    visit(call);
+  }
+  if (kind == (agrees ? StepOp::Kind::post : StepOp::Kind::receive)) return;
+  call.bytes = sizes_.message;
+  call.stands_for = sizes_.message_stands_for;
+  visit(call);
 }
 
 void StepCalls::of_layers(const StepOp& op, const Visit& visit) const {
@@ -74,8 +123,8 @@ void StepCalls::of_layers(const StepOp& op, const Visit& visit) const {
   const Act act = op.action->act;
   if (act == Act::w) return;
   const bool is_forward = act == Act::f || act == Act::vocab_s || act == Act::embed_f;
-  for (const auto& [over, comm_op, bytes] : is_forward ? unit.in_f : unit.in_b) {
-    visit({.axes = {over}, .op = comm_op, .bytes = bytes});
+  for (const auto& [over, comm_op, bytes, payload] : is_forward ? unit.in_f : unit.in_b) {
+    visit({.axes = {over}, .op = comm_op, .bytes = bytes, .stands_for = payload});
   }
 }
 
@@ -119,9 +168,7 @@ MeshTraffic step_traffic(const Schedule& lowered, int pp_rank, const RankUnits& 
   const StepCalls calls(units, policy, mesh, sizes, lowered.vocabulary);
   tell_step(lowered, pp_rank, units, policy, [&](const StepOp& op) {
     calls.of(op, [&](const StepCall& call) {
-      auto& [number, bytes] = counts_of(call).by_op[static_cast<std::size_t>(call.op)];
-      ++number;
-      bytes += call.bytes;
+      counts_of(call).by_op[static_cast<std::size_t>(call.op)].add(1, call.payload(), call.bytes);
     });
   });
   return traffic;

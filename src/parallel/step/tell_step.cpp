@@ -172,8 +172,9 @@ class StepTeller {
     int& passes = passes_with_gradients_[static_cast<std::size_t>(unit)];
     const bool are_all_in = ++passes == schedule_.microbatches;
     for (const int bucket : buckets_of(unit)) {
-      const auto& [owner, over, zero, elements, held, sums, parts] = bucket_at(bucket);
-      if (owner != unit || (zero < 2 && (!are_all_in || policy_.reduces_at_end))) continue;
+      const int zero = bucket_at(bucket).zero;
+      if (bucket_at(bucket).owner != unit || (zero < 2 && (!are_all_in || policy_.reduces_at_end)))
+        continue;
       reduce(bucket);
       while (zero >= 2 && reductions_.size() > kReductionsUnderWay) end_oldest_reduction();
     }
