@@ -355,6 +355,7 @@ JsonValue report_json(const PlanReport& report) {
                     {"batch_tokens", report.job.batch * report.job.seq_len},
                     {"seq_len", report.job.seq_len},
                     {"dtype", heddle::name_of(report.job.stack.compute)},
+                    {"compressed", report.job.compress.text()},
                     {"evaluated", report.result.evaluated},
                     {"fitting", report.result.fitting},
                     {"search_seconds", report.search_seconds},

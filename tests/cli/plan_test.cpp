@@ -50,6 +50,24 @@ TEST(Plan, WritesSectionsThatARunFileTakes) {
   EXPECT_NE(printed.out.find("1 steps of 8192 tokens"), std::string::npos) << printed.out;
 }
 
+TEST(Plan, SaysWhatIsCompressedAndWritesIt) {
+  const TestFiles files;
+  const Outcome outcome = run_heddle(plan("gpt2-124m", "8", "65536",
+                                          {"--compress", "preset=zhybrid", "--compress",
+                                           "gradients=int8", "--out", files.at("plan.toml")}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("compressed: gradients int8:128, weights zfp:16:4, tensor zfp:16:4, "
+                             "pipeline zfp:16:4"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_NE(read_text_file(files.at("plan.toml")).find("[compress]\ngradients = \"int8:128\"\n"),
+            std::string::npos);
+  const Outcome refused =
+      run_heddle(plan("gpt2-124m", "8", "65536", {"--compress", "gradients=int9"}));
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("there is no codec \"int9\""), std::string::npos) << refused.err;
+}
+
 TEST(Plan, OfLongSequencesSharesThemSaysWhyAndCanBeSimulated) {
   const TestFiles files;
   const Outcome outcome = run_heddle(
