@@ -133,9 +133,11 @@ JsonValue to_json(const RunPlan& plan) {
   }
   if (!plan.context.empty()) json["context"] = to_json(plan.context);
   for (const RunPlan::Group& group : plan.groups) {
-    json["ranks"].push_back(group_json(group));
-    if (plan.parallel.sites == 1) continue;
-    json["ranks"].back()["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
+    JsonValue ranks = group_json(group);
+    if (plan.parallel.sites > 1) {
+      ranks["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
+    }
+    json["ranks"].push_back(std::move(ranks));
   }
   return json;
 }

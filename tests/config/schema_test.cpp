@@ -10,10 +10,10 @@
 namespace heddle::config {
 namespace {
 
-TEST(Schema, SectionsAreTheEightOfTheContract) {
+TEST(Schema, SectionsAreThoseOfTheContract) {
   std::vector<std::string> names;
   for (const auto& section : sections()) names.push_back(section.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"model", "data", "train", "optim", "parallel",
+  EXPECT_EQ(names, (std::vector<std::string>{"model", "data", "train", "optim", "parallel", "outer",
                                              "checkpoint", "observe", "run"}));
 }
 
@@ -74,7 +74,16 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "optim.dampening",
                                      "optim.muon_lr",
                                      "optim.muon_scale",
-                                     "optim.newton_schulz_steps"};
+                                     "optim.newton_schulz_steps",
+                                     "parallel.sites",
+                                     "outer.every",
+                                     "outer.fragments",
+                                     "outer.delay",
+                                     "outer.mix",
+                                     "outer.codec",
+                                     "outer.lr",
+                                     "outer.momentum",
+                                     "outer.feedback"};
   for (const auto& key : keys()) {
     const std::string name = key.full_name();
     const Scope expected = process.contains(name)   ? Scope::process
