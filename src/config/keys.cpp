@@ -467,7 +467,7 @@ std::vector<Key> parallel_keys() {
            "The outermost axis: each site is a mesh of dp x cp x tp x pp ranks of its own, with "
            "its own part of every step's tokens, gradients, norm and optimizer state. Ranks of a "
            "site have neighbouring numbers.",
-       .foreign = {"num_replicas", "num_workers", "replica_groups", "group_size", "galaxy_size"}},
+       .foreign = {"num_replicas", "replica_groups", "group_size", "galaxy_size"}},
       {.name = "dp",
        .field = field(s, &ParallelRequest::dp),
        .scope = Scope::launch,

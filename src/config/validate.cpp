@@ -166,6 +166,11 @@ void check_onebit(const RunConfig& config, std::vector<Conflict>& conflicts) {
                      "needs all on every rank; use parallel.zero = 0 or 1",
                      config.parallel.zero)});
   }
+  if (config.compress.codec(Compression::Kind::gradients) != nullptr) {
+    conflicts.push_back({{"compress.gradients", "optim.name"},
+                         "optim.name = \"onebit-adam\" sends its gradients by itself, and errors "
+                         "of two codecs would add up; leave out compress.gradients"});
+  }
 }
 
 /// Keys of one optimizer that another would not look at.

@@ -71,7 +71,7 @@ class Advice {
     if (config.tokens_per_step() % config.tokens_per_microbatch() != 0) return std::nullopt;
     try {
       const ParallelPlan plan = configured_plan(config, spec_, variant.ranks);
-      const int last = plan.mesh.ranks() - plan.mesh.ranks() / plan.mesh.size(Axis::pp);
+      const int last = plan.mesh.size(kStageAxes) * (plan.mesh.size(Axis::pp) - 1);
       std::size_t most = plan_rank(config, spec_, plan, 0, device_).memory.reserved;
       if (last > 0) {
         most = std::max(most, plan_rank(config, spec_, plan, last, device_).memory.reserved);

@@ -136,11 +136,11 @@ JsonValue to_json(const RunPlan& plan) {
   }
   if (!plan.context.empty()) json["context"] = to_json(plan.context);
   for (const RunPlan::Group& group : plan.groups) {
-    JsonValue rank = group_json(group);
+    JsonValue ranks = group_json(group);
     if (plan.parallel.sites > 1) {
-      rank["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
+      ranks["traffic_between_sites"] = traffic_json(between_sites(group.step.outer));
     }
-    json["ranks"].push_back(std::move(rank));
+    json["ranks"].push_back(std::move(ranks));
   }
   return json;
 }

@@ -183,7 +183,9 @@ void handle_signals(Shared& all) {
 
 std::string what_comes_first(const RunPlace& place) {
   switch (place.doing) {
-    case RunPlace::Doing::stepping: return fmt::format("finishing step {}", place.step + 1);
+    case RunPlace::Doing::stepping:
+      return place.has_sites ? std::string("going on until sites meet next")
+                             : fmt::format("finishing step {}", place.step + 1);
     case RunPlace::Doing::evaluating:
       return fmt::format("giving up the evaluation of step {}", place.step);
     case RunPlace::Doing::sampling:
@@ -300,6 +302,7 @@ std::string checkpoint_signal_line(const RunPlace& place) {
     case RunPlace::Doing::starting:
       return "SIGUSR1: no step was made yet, there is nothing to save";
     case RunPlace::Doing::stepping:
+      if (place.has_sites) return "SIGUSR1: saving where sites meet next, then going on";
       return fmt::format("SIGUSR1: finishing step {}, then saving and going on", place.step + 1);
     case RunPlace::Doing::recording:
       return "SIGUSR1: finishing the step under way, then saving and going on";

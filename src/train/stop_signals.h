@@ -15,6 +15,7 @@ struct RunPlace {
   std::int64_t step = 0;    ///< the last one that is finished
   std::int64_t saved = -1;  ///< the step of the newest checkpoint; -1: there is none
   bool saves = true;        ///< when it is stopped
+  bool has_sites = false;   ///< which stop where they meet next
 };
 
 /// While it lives, SIGINT, SIGTERM, SIGHUP and SIGUSR2 ask for a stop instead of ending the

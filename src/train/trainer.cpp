@@ -186,7 +186,8 @@ class Run {
     signals_.set_place({.doing = doing,
                         .step = state_.step,
                         .saved = saving_->newest_step(),
-                        .saves = config_.checkpoint.on_exit});
+                        .saves = config_.checkpoint.on_exit,
+                        .has_sites = session_->outer != nullptr});
   }
 
   void loop(bool is_resumed) {

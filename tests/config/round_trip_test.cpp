@@ -117,8 +117,8 @@ class RandomRun {
       c.data.sources.clear();
     }
     // What was loaded always says dp: where the file does not, it follows from the ranks.
-    c.parallel.dp = c.parallel.tp = c.parallel.pp = c.parallel.cp = c.parallel.ep =
-        c.parallel.chunks = 1;
+    c.parallel.sites = c.parallel.dp = c.parallel.tp = c.parallel.pp = c.parallel.cp =
+        c.parallel.ep = c.parallel.chunks = 1;
     if (c.parallel.vocabulary == VocabularyPlacement::pipeline)
       c.parallel.vocabulary = VocabularyPlacement::tensor;
     c.train.microbatch = std::min<std::int64_t>(c.train.microbatch, 1000);

@@ -13,8 +13,9 @@ namespace {
 TEST(Schema, SectionsAreThoseOfTheContract) {
   std::vector<std::string> names;
   for (const auto& section : sections()) names.push_back(section.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"model", "data", "train", "optim", "parallel",
-                                             "compress", "checkpoint", "observe", "run"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"model", "data", "train", "optim", "parallel", "outer",
+                                      "compress", "checkpoint", "observe", "run"}));
 }
 
 TEST(Schema, EveryKeyIsUniqueDocumentedAndInASection) {
@@ -77,7 +78,16 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "optim.newton_schulz_steps",
                                      "optim.freeze_step",
                                      "optim.freeze_ratio",
-                                     "optim.freeze_mask"};
+                                     "optim.freeze_mask",
+                                     "parallel.sites",
+                                     "outer.every",
+                                     "outer.fragments",
+                                     "outer.delay",
+                                     "outer.mix",
+                                     "outer.codec",
+                                     "outer.lr",
+                                     "outer.momentum",
+                                     "outer.feedback"};
   for (const auto& key : keys()) {
     const std::string name = key.full_name();
     const Scope expected = process.contains(name)   ? Scope::process

@@ -23,7 +23,9 @@ class InMemory : public StateSource {
   std::string place() const override { return "the memory of rank 7"; }
   std::vector<std::string> names(std::string_view kind) const override {
     std::vector<std::string> names;
-    for (const auto& [name, tensor] : tensors_.find(kind)->second) names.push_back(name);
+    const auto of_kind = tensors_.find(kind);
+    if (of_kind == tensors_.end()) return names;
+    for (const auto& [name, tensor] : of_kind->second) names.push_back(name);
     return names;
   }
   std::optional<Shape> shape(std::string_view kind, std::string_view name) const override {

@@ -66,7 +66,7 @@ config::Value changed(const config::Key& key, const config::Value& value) {
 }
 
 TEST(RunIdentity, KnowsAChangeOfEveryKeyThatIsNotAProcesssOwn) {
-  const config::RunConfig then = settings({});
+  const config::RunConfig then = settings({"parallel.sites=2"});  // [outer] has no effect with one
   for (const config::Key& key : config::keys()) {
     config::RunConfig now = then;
     const config::Value value = changed(key, key.field.get(then));
@@ -93,6 +93,9 @@ TEST(RunIdentity, TakesFilesThatMeanTheSameForTheSame) {
   const std::string batch = "train.tokens_per_step=4096";
   EXPECT_EQ(same({batch}, {batch, "train.steps=0", "train.tokens=40960"}), Names{});
   EXPECT_EQ(same({batch}, {batch, "train.microbatch=2"}), Names{});
+  EXPECT_EQ(same({}, {"outer.every=30"}), Names{}) << "there is one site";
+  const std::string sites = "parallel.sites=2";
+  EXPECT_EQ(same({sites}, {sites, "outer.lr=0.7", "outer.momentum=0.9"}), Names{});
   EXPECT_EQ(same({}, {"train.microbatch=2"}), Names{"train.tokens_per_step"})
       << "one micro-batch was a step";
 }

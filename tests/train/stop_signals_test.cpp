@@ -23,6 +23,10 @@ TEST(SignalLines, SayWhatWillHappenAndWhatASecondOneWouldLose) {
   EXPECT_EQ(first_signal_line(SIGINT, {.doing = Doing::stepping, .step = 11, .saved = 10}),
             "SIGINT: finishing step 12, then saving; once more ends at once and loses the steps "
             "since step-000010");
+  EXPECT_EQ(first_signal_line(
+                SIGINT, {.doing = Doing::stepping, .step = 11, .saved = 10, .has_sites = true})
+                .substr(0, 52),
+            "SIGINT: going on until sites meet next, then saving;");
   EXPECT_EQ(first_signal_line(SIGTERM, {.doing = Doing::evaluating, .step = 3}),
             "SIGTERM: giving up the evaluation of step 3, then saving; once more ends at once and "
             "loses all steps, since there is no checkpoint");

@@ -67,7 +67,7 @@ class OuterSteps {
   void begin(int fragment, Stream& stream);
   void end(int fragment, Stream& stream);
   void settle(int fragment, Stream& stream);
-  /// Own minus outer of everything in the fragment, encoded.
+  /// Outer minus own weights of everything in the fragment, encoded.
   Tensor encode(int fragment, Stream& stream);
   void add_up(const Tensor& received, std::int64_t at, std::int64_t each, const Tensor& mean,
               Stream& stream) const;
