@@ -17,7 +17,7 @@ namespace {
 
 struct VerifyReferenceArguments {
   std::string folder;
-  int ranks = 1;
+  int ranks = 0;  ///< those of the recipe, or one
   std::vector<std::string> overrides;
   bool json = false;
 };
@@ -88,12 +88,16 @@ void verify(const VerifyReferenceArguments& arguments, Device::Kind device, int 
 
 void run(const VerifyReferenceArguments& arguments) {
   config::RunConfig settings;
+  int local = arguments.ranks;
   prepare_on_ranks([&] {
     settings = config::parse_settings(arguments.overrides);
     refuse_settings_without_effect(arguments.overrides);
     compute_dtype(settings);
+    if (local == 0 && rank_count(1) == 1 && has_recipe(arguments.folder)) {
+      local = recipe_ranks(arguments.folder, settings);
+    }
   });
-  const int ranks = rank_count(arguments.ranks);
+  const int ranks = rank_count(std::max(1, local));
   const Device::Kind device = device_kind(settings);
   if (has_recipe(arguments.folder)) {
     verify<RecipeReport>(arguments, device, ranks, [&](World& world, Device own) {
@@ -116,7 +120,7 @@ void add_verify_reference(Verb verify) {
   verb.add_option("DIR", arguments->folder,
                   "model folder with reference.safetensors, maybe a recipe.json")
       .required();
-  verb.add_option("--ranks", arguments->ranks, "local ranks");
+  verb.add_option("--ranks", arguments->ranks, "local ranks; those of a recipe when left out");
   verb.add_option("--set", arguments->overrides,
                   "section.key=value, as in the run file (repeatable)")
       .one_at_a_time();

@@ -137,6 +137,15 @@ bool has_recipe(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / kRecipeFile);
 }
 
+int recipe_ranks(const std::filesystem::path& folder, const config::RunConfig& settings) {
+  const Json recipe = read_json_file(folder / kRecipeFile);
+  const RecipeKind& kind = recipe_kind(recipe, (folder / kRecipeFile).string());
+  RecipeRun run{.config = settings};
+  kind.configure(recipe, run);
+  const ParallelRequest& mesh = run.config.parallel;
+  return mesh.sites * std::max(1, mesh.dp) * mesh.tp * mesh.pp * mesh.cp;
+}
+
 RecipeReport verify_recipe(const std::filesystem::path& folder, const config::RunConfig& settings,
                            const RecipeOptions& options, World& world) {
   return Play(folder, settings, options, world).run();

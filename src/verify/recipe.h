@@ -39,6 +39,10 @@ struct RecipeOptions {
 /// Whether the folder has a recipe.json.
 bool has_recipe(const std::filesystem::path& folder);
 
+/// The ranks that play it: one for each of the recipe's, times those that the mesh of `settings`
+/// divides it over.
+int recipe_ranks(const std::filesystem::path& folder, const config::RunConfig& settings);
+
 /// Trains as recipe.json of a folder says and compares. Beside it lie a model (config.json,
 /// model.safetensors) and reference.safetensors with `train.input_ids` and `train.labels` (targets
 /// themselves) of [steps, parts, rows, S], `train.loss`, and `trained.PARAM`. A part is a rank or a
