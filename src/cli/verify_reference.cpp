@@ -62,7 +62,7 @@ void print(const ReferenceReport& report) {
 
 void print(const RecipeReport& report) {
   log_info("recipe {} on {}", report.kind, report.mesh);
-  print_line("training losses", report.train_loss_rel, report.loss_limit);
+  print_line("training losses", report.train_loss_abs, report.loss_limit);
   print_line("trained weights", report.trained_rel, report.weights_limit, report.trained_worst);
   if (report.outer_rel) {
     print_line("outer weights", *report.outer_rel, report.weights_limit, report.outer_worst);

@@ -42,7 +42,7 @@ inline Value to_value(int member) { return std::int64_t{member}; }
 inline Value to_value(const std::filesystem::path& member) { return member.string(); }
 template <class T>
 Value to_value(const std::optional<T>& member) {
-  return member ? Value(*member) : Value();
+  return member ? to_value(*member) : Value();
 }
 
 template <class T>
@@ -57,7 +57,7 @@ inline void assign(std::filesystem::path& member, const Value& value) {
 }
 template <class T>
 void assign(std::optional<T>& member, const Value& value) {
-  member = std::get<T>(value);
+  assign(member.emplace(), value);
 }
 
 }  // namespace detail
@@ -66,7 +66,7 @@ void assign(std::optional<T>& member, const Value& value) {
 template <class S, class T>
 Field field(S RunConfig::*section, T S::*member) {
   return {.type = detail::TypeOf<T>::value,
-          .is_int = std::is_same_v<T, int>,
+          .is_int = std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>,
           .choices = {},
           .get = [=](const RunConfig& c) { return detail::to_value(c.*section.*member); },
           .set = [=](RunConfig& c, const Value& v) { detail::assign(c.*section.*member, v); }};

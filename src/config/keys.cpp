@@ -602,12 +602,11 @@ std::vector<Key> outer_keys() {
        .field = field(s, &OuterConfig::every),
        .scope = Scope::run,
        .unit = "steps",
-       .minimum = 0,
+       .minimum = 1,
        .maximum = 1e9,
        .help = "steps between two exchanges of the same weights between sites",
-       .explanation = "Needed where parallel.sites is above 1: 30 stays close to training in one "
-                      "site, 100 to 500 are usual over slow links. All of [outer] has no effect "
-                      "with sites = 1.",
+       .explanation = "30 stays close to training in one site, 100 to 500 are usual over slow "
+                      "links. All of [outer] has no effect with parallel.sites = 1.",
        .foreign = {"sync_steps", "local_steps", "diloco_sync_period", "sync_every"}},
       {.name = "fragments",
        .field = field(s, &OuterConfig::fragments),
@@ -617,6 +616,7 @@ std::vector<Key> outer_keys() {
        .help = "parts of the model that are exchanged one after the other within `every` steps",
        .explanation = "Block l is in part l mod fragments, all else in the first. More parts need "
                       "less of a link at a time (Streaming DiLoCo).",
+       .when_absent = "8, or `every` if that is less",
        .foreign = {"num_fragments", "num_diloco_fragments"}},
       {.name = "delay",
        .field = field(s, &OuterConfig::delay),
@@ -625,6 +625,7 @@ std::vector<Key> outer_keys() {
        .minimum = 0,
        .maximum = 1e9,
        .help = "steps for which an exchange may travel while training goes on",
+       .when_absent = "1; 0 where `every` is 1",
        .foreign = {"fragment_sync_delay", "num_communication_overlapping_steps"}},
       {.name = "mix",
        .field = field(s, &OuterConfig::mix),
@@ -634,6 +635,7 @@ std::vector<Key> outer_keys() {
        .help = "what a site's weights keep of themselves when outer weights arrive",
        .explanation = "0 takes the outer weights, 0.5 the mean of both, which suits a delay; 1 "
                       "never takes anything.",
+       .when_absent = "0.5 with a delay, else 0",
        .foreign = {"fragment_update_alpha", "communication_overlapping_alpha"}},
       {.name = "codec",
        .field = field(s, &OuterConfig::codec),
@@ -647,7 +649,7 @@ std::vector<Key> outer_keys() {
        .minimum = 0,
        .maximum = 10,
        .help = "learning rate of the outer weights",
-       .when_absent = "0.7; 1 with topk and sign",
+       .when_absent = "0.4; 1 with topk and sign",
        .foreign = {"outer_lr", "diloco_outer_lr"}},
       {.name = "momentum",
        .field = field(s, &OuterConfig::momentum),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -109,21 +110,25 @@ struct OptimConfig {
 
 /// What sites do with each other (OuterPolicy).
 struct OuterConfig {
-  int every = 0;
-  int fragments = 1;
-  int delay = 0;
-  double mix = 0.0;
-  std::string codec = "none";
+  int every = 100;
+  std::optional<int> fragments;
+  std::optional<int> delay;
+  std::optional<double> mix;
+  std::string codec = "e3m0:256";
   std::optional<double> lr;
   std::optional<double> momentum;
   std::optional<double> feedback;
   bool operator==(const OuterConfig&) const = default;
 
+  // As given, or Streaming DiLoCo as far as `every` has room for it.
+  int used_fragments() const { return fragments.value_or(std::min(8, every)); }
+  int used_delay() const { return delay.value_or(std::min(1, every - 1)); }
+  double used_mix() const { return mix.value_or(used_delay() > 0 ? 0.5 : 0.0); }
   /// Whether what the codec leaves out is most of it: the sparse form's defaults are others.
   bool is_sparse() const { return codec.starts_with("topk") || codec.starts_with("sign"); }
   double used_feedback() const { return feedback.value_or(is_sparse() ? 0.95 : 0.0); }
   double used_momentum() const { return momentum.value_or(is_sparse() ? 0.0 : 0.9); }
-  double used_lr() const { return lr.value_or(is_sparse() ? 1.0 : 0.7); }
+  double used_lr() const { return lr.value_or(is_sparse() ? 1.0 : 0.4); }
 };
 
 struct CheckpointConfig {

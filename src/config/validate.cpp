@@ -253,28 +253,28 @@ void check_outer_codec(const OuterConfig& outer, std::vector<Conflict>& conflict
 
 void check_outer(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const OuterConfig& outer = config.outer;
-  const int sites = config.parallel.sites;
-  if (sites == 1) return;
-  if (outer.every == 0) {
-    conflicts.push_back(
-        {{"parallel.sites", "outer.every"},
-         fmt::format("parallel.sites = {} would never meet; set outer.every, the steps between "
-                     "exchanges (100 is usual)",
-                     sites)});
-    return;
-  }
-  if (outer.delay >= outer.every) {
+  if (config.parallel.sites == 1) return;
+  if (outer.used_delay() >= outer.every) {
     conflicts.push_back(
         {{"outer.delay", "outer.every"},
          fmt::format("outer.delay = {} steps is not below outer.every = {}: an exchange must have "
                      "ended before the next begins; use 0 to {}",
-                     outer.delay, outer.every, outer.every - 1)});
+                     outer.used_delay(), outer.every, outer.every - 1)});
   }
-  if (outer.fragments > outer.every) {
+  if (outer.used_fragments() > outer.every) {
     conflicts.push_back({{"outer.fragments", "outer.every"},
                          fmt::format("outer.fragments = {} are more than the {} steps of "
                                      "outer.every that they are spread over; use at most {}",
-                                     outer.fragments, outer.every, outer.every)});
+                                     outer.used_fragments(), outer.every, outer.every)});
+  }
+  const std::int64_t first_meeting = std::int64_t{outer.every} + outer.used_delay();
+  if (const std::int64_t steps = config.total_steps(); steps > 0 && steps < first_meeting) {
+    conflicts.push_back(
+        {{"train.steps", "outer.every"},
+         fmt::format("with outer.every = {} and a delay of {} the {} steps of the run end before "
+                     "sites have met, and outer weights would be those of the start; use at least "
+                     "{} steps or a smaller outer.every",
+                     outer.every, outer.used_delay(), steps, first_meeting)});
   }
   check_outer_codec(outer, conflicts);
 }

@@ -62,8 +62,7 @@ OnebitAdam::OnebitAdam(const OnebitAdamConfig& config, const ParamStore& store)
   }
 }
 
-// ---- The warm-up, and its end
-// ---------------------------------------------------------------------
+// ---- The warm-up, and its end -------------------------------------------------------------------
 
 void OnebitAdam::adapt(StepPolicy& policy, std::int64_t step) const {
   policy.reduces = !is_frozen(step);
@@ -114,8 +113,7 @@ void OnebitAdam::restore(const Numbers& numbers) {
   }
 }
 
-// ---- Steps
-// ------------------------------------------------------------------------------------------
+// ---- Steps --------------------------------------------------------------------------------------
 
 void OnebitAdam::step(const StepArgs& args, Stream& stream) {
   const bool is_frozen = this->is_frozen(args.step);

@@ -226,9 +226,9 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
 
 OuterPolicy outer_policy(const config::OuterConfig& outer) {
   return {.every = outer.every,
-          .fragments = outer.fragments,
-          .delay = outer.delay,
-          .mix = outer.mix,
+          .fragments = outer.used_fragments(),
+          .delay = outer.used_delay(),
+          .mix = outer.used_mix(),
           .lr = outer.used_lr(),
           .momentum = outer.used_momentum(),
           .feedback = outer.used_feedback(),

@@ -35,6 +35,9 @@ config::RunConfig resolved(const config::RunConfig& config, const ModelSpec& spe
   result.outer = {};
   if (config.parallel.sites > 1) {
     result.outer = config.outer;
+    result.outer.fragments = config.outer.used_fragments();
+    result.outer.delay = config.outer.used_delay();
+    result.outer.mix = config.outer.used_mix();
     result.outer.lr = config.outer.used_lr();
     result.outer.momentum = config.outer.used_momentum();
     result.outer.feedback = config.outer.used_feedback();

@@ -14,8 +14,8 @@ namespace heddle {
 
 /// How training by a folder's recipe and by us differ.
 struct RecipeReport {
-  std::string kind;  ///< as recipe.json says
-  double train_loss_rel = 0;
+  std::string kind;           ///< as recipe.json says
+  double train_loss_abs = 0;  ///< of the worst step
   double trained_rel = 0;  ///< the norm of the difference over the reference's, of the worst tensor
   std::string trained_worst = {};
   std::optional<double> outer_rel = {};  ///< the same of outer weights, where there are some
@@ -26,7 +26,7 @@ struct RecipeReport {
   DType dtype = DType::f32;
 
   bool ok() const {
-    return train_loss_rel <= loss_limit && trained_rel <= weights_limit &&
+    return train_loss_abs <= loss_limit && trained_rel <= weights_limit &&
            outer_rel.value_or(0.0) <= weights_limit;
   }
 };

@@ -95,7 +95,7 @@ TEST(RunIdentity, TakesFilesThatMeanTheSameForTheSame) {
   EXPECT_EQ(same({batch}, {batch, "train.microbatch=2"}), Names{});
   EXPECT_EQ(same({}, {"outer.every=30"}), Names{}) << "there is one site";
   const std::string sites = "parallel.sites=2";
-  EXPECT_EQ(same({sites}, {sites, "outer.lr=0.7", "outer.momentum=0.9"}), Names{});
+  EXPECT_EQ(same({sites}, {sites, "outer.lr=0.4", "outer.momentum=0.9", "outer.mix=0.5"}), Names{});
   EXPECT_EQ(same({}, {"train.microbatch=2"}), Names{"train.tokens_per_step"})
       << "one micro-batch was a step";
 }

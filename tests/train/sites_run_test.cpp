@@ -157,7 +157,7 @@ TEST(RunOfSites, ThatIsStoppedSavesAtTheNextExchangeAndGoesOn) {
 TEST(RunOfSites, IsRefusedForAllThatIsWrongAtOnce) {
   const TinyRun run;
   expect_refusal(run.command({"parallel.sites=2"}, {"--ranks", "2"}), 2,
-                 {"parallel.sites = 2 would never meet; set outer.every"});
+                 {"outer.every = 100", "end before sites have met"});
   expect_refusal(run.command({"parallel.sites=2", "outer.every=3", "outer.fragments=4",
                               "outer.delay=3", "outer.codec=int5", "train.tokens_per_step=96"},
                              {"--ranks", "3"}),
@@ -171,8 +171,9 @@ TEST(RunOfSites, IsRefusedForAllThatIsWrongAtOnce) {
                   {"--ranks", "2"}),
       2, {"outer.codec = \"topk\" leaves out most", "use 0.95"});
   expect_refusal(
-      run.command({"parallel.sites=2", "outer.every=3", "outer.feedback=0.9"}, {"--ranks", "2"}), 2,
-      {"outer.feedback = 0.9", "\"none\" leaves out nothing"});
+      run.command({"parallel.sites=2", "outer.every=3", "outer.codec=none", "outer.feedback=0.9"},
+                  {"--ranks", "2"}),
+      2, {"outer.feedback = 0.9", "\"none\" leaves out nothing"});
   expect_refusal(
       run.command({"parallel.sites=2", "outer.every=3", "outer.codec=lossless"}, {"--ranks", "2"}),
       2, {"outer.codec = \"lossless\"", "use \"none\""});
