@@ -52,7 +52,7 @@ config::Value changed(const config::Key& key, const config::Value& value) {
       return std::holds_alternative<std::int64_t>(value) ? std::get<std::int64_t>(value) + 1
                                                          : std::int64_t{7};
     case config::Type::number:
-      return std::holds_alternative<double>(value) ? std::get<double>(value) / 2 + 0.125 : 0.5;
+      return std::holds_alternative<double>(value) ? std::get<double>(value) / 2 + 0.125 : 0.375;
     case config::Type::choice:
       for (const std::string& choice : key.field.choices) {
         if (config::Value(choice) != value) return choice;
