@@ -41,6 +41,21 @@ double small_calls(const Candidate& candidate) {
   return candidate.dp > 1 && candidate.cp > 1 ? 4.0 : 2.0;
 }
 
+/// Single numbers that all ranks sum, one axis after the other: targets before a step, and losses
+/// with the norm behind it. What of gradients the closed form takes together begins with one call,
+/// so that these count beside it.
+double numbers_seconds(const Machine& machine, const Job& job, const Candidate& candidate) {
+  constexpr double kBytes = 16;
+  double seconds = 0.0;
+  int stride = 1;
+  for (const int ranks : {candidate.tp, candidate.cp, candidate.dp, candidate.pp}) {
+    seconds += collective_seconds(machine, CommOp::all_reduce, group_shape(machine, ranks, stride),
+                                  kBytes);
+    stride *= ranks;
+  }
+  return job.stack.sums_targets ? 2.0 * seconds : 0.0;
+}
+
 /// The exchange of gradients and parameters over dp and cp.
 struct DataParallel {
   double exposed = 0, hidden = 0;
@@ -123,7 +138,9 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
     // Behind the step's norm, so nothing hides it: a bit for each element, there and back.
     const CommOp sum = candidate.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
     const double bits = wire(counts, sum) / stack.sent_gradient_bytes() / 8.0;
-    result.exposed = collective_seconds(machine, CommOp::all_to_all, group, bits) +
+    // And before it, that of vectors.
+    result.exposed = latency_seconds(machine, CommOp::all_reduce, group, 0.0) +
+                     collective_seconds(machine, CommOp::all_to_all, group, bits) +
                      collective_seconds(machine, CommOp::all_gather, group,
                                         bits + wire(counts, CommOp::all_gather));
     return result;
@@ -152,7 +169,8 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
       const double buckets =
           calls(counts, op) - (op == CommOp::all_reduce ? small_calls(candidate) : 0.0);
       if (stack.overlaps_gathers && buckets > 1.0) {
-        seconds += (buckets - 1.0) * collective_seconds(machine, op, group, 0.0);
+        seconds +=
+            (buckets - 1.0) * latency_seconds(machine, op, group, wire(counts, op) / buckets);
       }
     }
   }
@@ -270,7 +288,8 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
   }
   const double busy = m * slowest;
   const DataParallel dp = data_parallel(machine, job, candidate, split, block, busy, m);
-  time.dp = dp.exposed + ends_seconds(machine, job, candidate);
+  time.dp =
+      dp.exposed + ends_seconds(machine, job, candidate) + numbers_seconds(machine, job, candidate);
   time.dp_hidden = dp.hidden;
   time.step = step_seconds(machine, job, candidate, split, block);
   // The slowest of all that see other tokens, each the sum of m micro-batches; and in a pipeline

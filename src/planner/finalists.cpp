@@ -123,7 +123,8 @@ std::string context_text(const Candidate& plan) {
 }  // namespace
 
 std::string describe(const Candidate& plan) {
-  std::string text = fmt::format("tp {}, ", plan.tp);
+  std::string text = plan.sites > 1 ? fmt::format("{} sites of ", plan.sites) : "";
+  text += fmt::format("tp {}, ", plan.tp);
   if (plan.cp > 1) text += fmt::format("cp {} by {}, ", plan.cp, context_text(plan));
   text += fmt::format("pp {}, dp {}", plan.pp, plan.dp);
   if (plan.pp > 1) text += fmt::format(", {}", name_of(plan.schedule));
