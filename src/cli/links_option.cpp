@@ -123,7 +123,9 @@ GivenLinks read_measured(const std::string& file) {
       slowest = &link;
     }
   }
-  GivenLinks links{.bytes_per_s = (*slowest)["bytes_per_second"].get<double>(), .is_content = true};
+  GivenLinks links;
+  links.bytes_per_s = (*slowest)["bytes_per_second"].get<double>();
+  links.is_content = true;
   if (slowest->contains("latency_seconds") && (*slowest)["latency_seconds"].is_number()) {
     links.latency_s = (*slowest)["latency_seconds"].get<double>();
   }

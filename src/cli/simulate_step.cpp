@@ -345,13 +345,13 @@ void print_sites(const Simulated& simulated) {
   print_part("a site alone", sites.inner_seconds, sites.step_seconds, ", of which");
 }
 
-void print_meetings(const Subject& subject, const Simulated& simulated) {
+void print_meetings(const Simulated& simulated) {
   if (!simulated.sites) return;
   const planner::SiteTimes& sites = *simulated.sites;
   print_part("outer steps", sites.work_seconds, sites.step_seconds);
   print_part("other sites", sites.waited_seconds, sites.step_seconds, " waited for");
-  fmt::print("sites compute      {:.1f} % of the time; a rank sends the {} others {} a step\n",
-             100 * sites.utilisation, subject.plan.sites - 1, format_bytes(sites.sent_bytes));
+  fmt::print("sites compute      {:.1f} % of the time; a rank sends {} a step to other sites\n",
+             100 * sites.utilisation, format_bytes(sites.sent_bytes));
 }
 
 void print_text(const SimulateStepOptions& options, const Subject& subject,
@@ -369,7 +369,7 @@ void print_text(const SimulateStepOptions& options, const Subject& subject,
              100 * mfu_of(subject, simulated.seconds()));
   print_sites(simulated);
   print_times(step.mean, simulated.seconds());
-  print_meetings(subject, simulated);
+  print_meetings(simulated);
   fmt::print("bubble_fraction    {:.4f}, bubble_over_ideal {:.4f}, bubble_cost_rate {:.4f}\n",
              step.bubble_fraction, step.bubble_over_ideal, step.bubble_cost_rate);
   print_ranks(step);

@@ -173,15 +173,17 @@ class Comparer {
   }
 
  private:
-  /// Fewer bytes than plain ones, or lossless, of which only the most is known.
+  /// Fewer bytes than plain ones. Of lossless, which keeps values of 32 bits, only the most is
+  /// known.
   bool shrinks(Kind kind, const codec::Codec& codec) const {
     constexpr std::int64_t kMany = 1 << 20;
     const double plain =
         kind == Kind::gradients ? job_.stack.sent_gradient_bytes() : job_.stack.parameter_bytes;
-    return codec.is_lossless() || static_cast<double>(codec.encoded_bytes(kMany)) / kMany < plain;
+    return codec.is_lossless() ? plain == sizeof(float)
+                               : static_cast<double>(codec.encoded_bytes(kMany)) / kMany < plain;
   }
 
-  /// The fastest layout that fits and has all this traffic, played. None where no layout has.
+  /// The fastest layout that fits and has traffic of all these kinds, played. None where none has.
   std::optional<Finalist> fastest(const Job& job, const std::vector<Kind>& kinds) const {
     std::vector<Found> found;
     for (const Candidate& layout : layouts_) {
@@ -193,9 +195,7 @@ class Comparer {
         if (zero > 1 && (job.stack.sends_signs() || zero != layout.zero)) continue;
         Candidate plan = layout;
         plan.zero = zero;
-        const bool is_meant =
-            kinds.empty() || std::ranges::any_of(kinds, [&](Kind kind) { return has(plan, kind); });
-        if (!is_meant) continue;
+        if (!std::ranges::all_of(kinds, [&](Kind kind) { return has(plan, kind); })) continue;
         Found one{plan, estimate_time(machine_, job, plan, split, block),
                   estimate_memory(machine_, job, plan, split, kept)};
         if (one.memory.total() <= limit_) found.push_back(one);
@@ -267,7 +267,7 @@ class Comparer {
     for (const std::string& name : compression_presets()) {
       const Job job = compressed({.preset = name});
       const bool is_naive = name == "naive";
-      if (const auto best = fastest(job, {kCompressionKinds.begin(), kCompressionKinds.end()})) {
+      if (const auto best = fastest(job, {})) {
         add("preset " + name, job, *best, is_naive ? kNotAdvised : kRounded,
             is_naive ? "loses accuracy; for comparison" : "approximate");
       }

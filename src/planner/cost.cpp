@@ -223,6 +223,20 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
   return machine.software.step_s + of_matrices + held / machine.device.memory_bytes_per_s;
 }
 
+/// What ranks of a pipeline exchange of a micro-batch whose vocabulary they divide: two broadcasts
+/// and two sums of a stage's output, and the softmax's statistics. It runs beside computation and
+/// messages, and shows only where links are slower than both.
+double vocabulary_seconds(const Machine& machine, const Candidate& candidate,
+                          const BlockCost& block) {
+  if (candidate.pp == 1 || !candidate.divides_vocabulary_over_pp()) return 0.0;
+  const GroupShape group =
+      group_shape(machine, candidate.pp, candidate.tp * candidate.token_ranks());
+  const double bytes = block.stride_bytes / candidate.tp;
+  return 2.0 * collective_seconds(machine, CommOp::broadcast, group, bytes) +
+         2.0 * collective_seconds(machine, CommOp::all_reduce, group, bytes) +
+         latency_seconds(machine, CommOp::all_gather, group, 0.0);
+}
+
 /// Both ends of a pipeline hold a tied table.
 double ends_seconds(const Machine& machine, const Job& job, const Candidate& candidate) {
   if (candidate.pp == 1 || !job.spec.tied_embeddings || is_v_shaped(candidate.schedule) ||
@@ -287,6 +301,7 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
               (2.0 * (p - 1.0) * m / p * stages + 2.0 * (p - 2.0));
   }
   const double busy = m * slowest;
+  time.pp += std::max(0.0, m * vocabulary_seconds(machine, candidate, block) - busy);
   const DataParallel dp = data_parallel(machine, job, candidate, split, block, busy, m);
   time.dp =
       dp.exposed + ends_seconds(machine, job, candidate) + numbers_seconds(machine, job, candidate);
