@@ -73,12 +73,13 @@ TEST(DryRun, OfRecomputationSaysWhatLimitsTheLength) {
 }
 
 /// The planner has the bytes between sites from the same list of a step.
-TEST(DryRun, OfSitesHasTheBytesAndTheStepThatSimulateStepHas) {
+TEST(DryRun, OfSitesPredictsTheStepFromTheBytesThatItCounts) {
   const TinyRun run;
   const std::string system = HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml";
   for (const Words& mesh : {Words{}, {"parallel.pp=2"}, {"parallel.dp=2", "parallel.zero=1"}}) {
-    Words settings = {"parallel.sites=2", "outer.every=4",    "outer.fragments=2",
-                      "outer.delay=1",    "outer.codec=e3m0", "observe.system=" + system};
+    Words settings = {"parallel.sites=2",        "outer.every=4",    "outer.fragments=2",
+                      "outer.delay=1",           "outer.codec=e3m0", "train.tokens_per_step=256",
+                      "observe.system=" + system};
     settings.insert(settings.end(), mesh.begin(), mesh.end());
     const Json plan = dry_run(run, settings, {"--ranks", mesh.empty() ? "2" : "4"});
     const Json& sites = plan.at("predicted_sites");
