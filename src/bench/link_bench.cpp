@@ -74,11 +74,40 @@ LinkRate receive_all(Communicator& all, int from, const LinkBenchOptions& option
   return rate;
 }
 
+/// Half of the shortest of some round trips to the next rank and back, while nothing else travels.
+/// All ranks do it at once, each also answering the one before it.
+double measured_latency(Communicator& all) {
+  constexpr int kTrips = 8, kThere = 1, kBack = 2;
+  const int next = (all.rank() + 1) % all.size(),
+            before = (all.rank() + all.size() - 1) % all.size();
+  Memory memory;
+  Stream stream(1);
+  const Tensor asked = message_of(memory, 8), answer = message_of(memory, 8),
+               question = message_of(memory, 8);
+  double shortest = 0.0;
+  for (int trip = 0; trip < kTrips; ++trip) {
+    all.barrier();
+    const Work answered = all.recv(answer, next, stream, kBack);
+    const Work heard = all.recv(asked, before, stream, kThere);
+    const auto began = Clock::now();
+    const Work sent = all.send(question, next, stream, kThere);
+    heard.wait(stream);
+    const Work replied = all.send(asked, before, stream, kBack);
+    answered.wait(stream);
+    const double seconds = seconds_since(began);
+    sent.wait(stream);
+    replied.wait(stream);
+    shortest = trip == 0 ? seconds : std::min(shortest, seconds);
+  }
+  return shortest / 2;
+}
+
 }  // namespace
 
 std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options) {
   Communicator& all = world.all();
   const int ranks = all.size();
+  const double latency = measured_latency(all);
   LinkRate own;
   std::exception_ptr problem;
   {
@@ -94,18 +123,22 @@ std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options)
   if (problem) std::rethrow_exception(problem);
   Memory memory;
   Stream stream(1);
-  const Tensor mine = memory.alloc({2}, DType::f64, MemoryTag::communication);
-  const Tensor everybody = memory.alloc({2 * ranks}, DType::f64, MemoryTag::communication);
+  constexpr std::int64_t kNumbers = 3;
+  const Tensor mine = memory.alloc({kNumbers}, DType::f64, MemoryTag::communication);
+  const Tensor everybody = memory.alloc({kNumbers * ranks}, DType::f64, MemoryTag::communication);
   mine.data<double>()[0] = own.bytes_per_second;
   mine.data<double>()[1] = static_cast<double>(own.messages);
+  mine.data<double>()[2] = latency;
   all.all_gather(mine, everybody, stream).wait(stream);
+  const auto of = [&](int rank) { return everybody.data<double>() + kNumbers * rank; };
   std::vector<LinkRate> rates;
   for (int to = 0; to < ranks; ++to) {
-    const double* const at = everybody.data<double>() + 2 * static_cast<std::ptrdiff_t>(to);
-    rates.push_back({.from = (to + ranks - 1) % ranks,
+    const int from = (to + ranks - 1) % ranks;
+    rates.push_back({.from = from,
                      .to = to,
-                     .bytes_per_second = at[0],
-                     .messages = static_cast<std::int64_t>(at[1])});
+                     .bytes_per_second = of(to)[0],
+                     .latency_seconds = of(from)[2],
+                     .messages = static_cast<std::int64_t>(of(to)[1])});
   }
   return rates;
 }

@@ -17,11 +17,13 @@ struct LinkBenchOptions {
 struct LinkRate {
   int from = 0, to = 0;
   double bytes_per_second = 0.0;
-  std::int64_t messages = 0;  ///< that counted
+  double latency_seconds = 0.0;  ///< of a message of a few bytes, before the others begin
+  std::int64_t messages = 0;     ///< that counted
 };
 
-/// Every rank sends messages to the next one, around, two of them under way at any time, and
-/// receives those of the one before, all at once. Every rank calls it and gets all rates.
+/// Times a few short messages, then every rank sends messages to the next one, around, two of them
+/// under way at any time, and receives those of the one before, all at once. Every rank calls it
+/// and gets all rates.
 std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options);
 
 }  // namespace heddle

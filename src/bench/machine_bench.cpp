@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/quantile.h"
+#include "codec/registry.h"
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -30,6 +32,7 @@ struct MachineSizes {
   std::vector<std::int64_t> tokens;
   std::array<std::int64_t, 2> head;  ///< words and width of the output projection
   std::int64_t head_tokens, block_tokens, width, feed_forward, parameters, copied;
+  std::int64_t coded;               ///< values in a call of a codec
   std::int64_t pool;                ///< elements among which operands lie
   std::vector<std::int64_t> heads;  ///< sizes for which attention is measured
   std::int64_t reference, square;   ///< sides of the products that others are compared with
@@ -56,6 +59,7 @@ MachineSizes sizes_on(Device device) {
             .feed_forward = 1728,
             .parameters = 16'000'000,
             .copied = 32'000'000,
+            .coded = 1 << 20,
             .pool = 24'000'000,
             .heads = {64},
             .reference = 1024,
@@ -78,6 +82,7 @@ MachineSizes sizes_on(Device device) {
           .feed_forward = 5632,
           .parameters = 200'000'000,
           .copied = 256'000'000,
+          .coded = 1 << 24,
           .pool = 600'000'000,
           .heads = {64, 80, 96, 128},
           .reference = 4096,
@@ -226,6 +231,7 @@ class RateBench {
     add_attention();
     add_block();
     add_others();
+    add_codecs();
     const std::uint64_t slow = slow_turns_.measurements(), all = slow + turns_.measurements();
     slow_turns_.measure(0, all);
     turns_.measure(slow, all);
@@ -248,6 +254,15 @@ class RateBench {
     rates.parameter_seconds = turns_.seconds(update_) / static_cast<double>(sizes_.parameters);
     rates.kernel_seconds = turns_.seconds(kernel_);
     rates.variation = turns_.variation();
+    for (const CodecItems& items : codecs_) {
+      const auto rate = [&](std::size_t item) {
+        return 4.0 * static_cast<double>(sizes_.coded) / turns_.seconds(item);
+      };
+      rates.codecs.push_back({.codec = items.codec->name(),
+                              .encode = rate(items.encode),
+                              .encode_with_residual = rate(items.encode_with_residual),
+                              .decode = rate(items.decode)});
+    }
     return rates;
   }
 
@@ -434,6 +449,33 @@ class RateBench {
         turns_.add([=, this] { ops::rms_norm_forward(little, row, 1e-5, little, rstd, stream_); });
   }
 
+  void add_codecs() {
+    const std::int64_t values = sizes_.coded;
+    const Tensor x = precise({values}), y = precise({values}), residual = precise({values});
+    const auto zeros = [&](std::int64_t count, DType dtype) {
+      return memory_.zeros({count}, dtype, MemoryTag::workspace);
+    };
+    const Tensor bad = zeros(1, DType::i64);
+    for (const codec::CodecHelp& known : codec::known_codecs()) {
+      const std::shared_ptr<const codec::Codec> codec = codec::make_codec(known.usual);
+      const auto bytes = [&](std::size_t count) {
+        return zeros(static_cast<std::int64_t>(count), DType::u8);
+      };
+      codec::Encoding plain{.x = x,
+                            .bytes = bytes(codec->encoded_bytes(values)),
+                            .bad = bad,
+                            .workspace = bytes(codec->workspace_bytes(values))};
+      codec::Encoding with_residual = plain;
+      if (!codec->is_lossless()) with_residual.residual = residual;
+      CodecItems items{.codec = codec};
+      items.encode_with_residual = turns_.add([=, this] { codec->encode(with_residual, stream_); });
+      // Leaves the bytes that are decoded.
+      items.encode = turns_.add([=, this] { codec->encode(plain, stream_); });
+      items.decode = turns_.add([=, this] { codec->decode(plain.bytes, y, stream_); });
+      codecs_.push_back(std::move(items));
+    }
+  }
+
   World& world_;
   const MachineBenchOptions& options_;
   const MachineSizes sizes_;
@@ -456,6 +498,11 @@ class RateBench {
     std::size_t forward, backward;
     double flops;
   };
+  struct CodecItems {
+    std::shared_ptr<const codec::Codec> codec;
+    std::size_t encode = 0, encode_with_residual = 0, decode = 0;
+  };
+  std::vector<CodecItems> codecs_;
   static constexpr std::int64_t kUsualHead = 64;
   std::vector<AttentionItems> attention_;
   std::size_t block_ = 0, loss_ = 0, update_ = 0, copy_ = 0, kernel_ = 0;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "comm/world.h"
@@ -21,6 +22,12 @@ struct ProductSample {
   double seconds = 0;
 };
 
+/// How fast a rank encodes and decodes: bytes of float32 values a second.
+struct CodecSamples {
+  std::string codec;  ///< with all parameters
+  double encode = 0, encode_with_residual = 0, decode = 0;
+};
+
 /// What one rank reaches while `ranks` of them do the same on this machine at the same time: on a
 /// CPU they share its cores and its memory. Medians of many turns.
 struct RankRates {
@@ -37,6 +44,7 @@ struct RankRates {
   double parameter_seconds = 0;  ///< of clipping and updating
   double kernel_seconds = 0;     ///< of an operation on next to nothing
   double variation = 0;          ///< between ranks that do the same for a quarter of a second
+  std::vector<CodecSamples> codecs = {};  ///< all that there are, with usual parameters
 };
 
 /// Times of one collective by size, with the mean wait for the slowest rank behind a matrix

@@ -151,13 +151,17 @@ planner::SharedDevice fit_rank(const MachineSamples& samples, const RankRates& r
           {head_dim, std::min(1.0, flops / device.matrix_rate(samples.dtype))});
     }
   }
+  for (const auto& [codec, encode, with_residual, decode] : rates.codecs) {
+    fitted.codecs.push_back({codec, encode, with_residual, decode});
+  }
   // Ranks of a CPU communicate with the cores that compute.
   software.contention = samples.is_gpu ? 0.1 : 1.0;
   return fitted;
 }
 
 planner::Link fit_link(const MachineSamples& samples) {
-  planner::Link link{.name = samples.link_name};
+  // Of ranks of a CPU, where no table says it: threads and TCP connections are no rings.
+  planner::Link link{.name = samples.link_name, .is_direct = !samples.is_gpu};
   if (samples.links.empty()) {
     // Nothing to measure with one rank: what it would copy.
     link.bytes_per_s = samples.rates.front().copy_bytes / 2.0;
@@ -194,6 +198,7 @@ planner::Machine fit_machine(const MachineSamples& samples) {
     if (&rates == &samples.rates.front()) {
       machine.device = fitted.device;
       machine.software = fitted.software;
+      machine.codecs = fitted.codecs;
     } else {
       machine.shared.push_back(std::move(fitted));
     }

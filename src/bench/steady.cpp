@@ -48,6 +48,12 @@ MeasuredPass faster_of(const MeasuredPass& a, const MeasuredPass& b) {
     best.rates.attention_by_head[i][1] =
         std::max(a.rates.attention_by_head[i][1], b.rates.attention_by_head[i][1]);
   }
+  for (std::size_t i = 0; i < best.rates.codecs.size(); ++i) {
+    for (double CodecSamples::*rate :
+         {&CodecSamples::encode, &CodecSamples::encode_with_residual, &CodecSamples::decode}) {
+      best.rates.codecs[i].*rate = std::max(a.rates.codecs[i].*rate, b.rates.codecs[i].*rate);
+    }
+  }
   for (std::size_t i = 0; i < best.rates.products.size(); ++i) {
     best.rates.products[i].seconds =
         std::min(a.rates.products[i].seconds, b.rates.products[i].seconds);

@@ -26,6 +26,7 @@ void print_json(const BenchLinkOptions& options, const std::vector<LinkRate>& ra
     report["links"].push_back({{"from", rate.from},
                                {"to", rate.to},
                                {"bytes_per_second", rate.bytes_per_second},
+                               {"latency_seconds", rate.latency_seconds},
                                {"messages", rate.messages}});
   }
   fmt::print("{}\n", report.dump(2));
@@ -34,10 +35,10 @@ void print_json(const BenchLinkOptions& options, const std::vector<LinkRate>& ra
 void print_table(const BenchLinkOptions& options, const std::vector<LinkRate>& rates) {
   fmt::print("messages of {} from each rank to the next, all at once\n",
              format_bytes(static_cast<double>(options.bench.bytes)));
-  fmt::print("{:>6}{:>6}{:>12}{:>12}\n", "from", "to", "Mbit/s", "messages");
+  fmt::print("{:>6}{:>6}{:>12}{:>12}{:>14}\n", "from", "to", "Mbit/s", "messages", "latency, ms");
   for (const LinkRate& rate : rates) {
-    fmt::print("{:>6}{:>6}{:>12.4g}{:>12}\n", rate.from, rate.to, 8e-6 * rate.bytes_per_second,
-               rate.messages);
+    fmt::print("{:>6}{:>6}{:>12.4g}{:>12}{:>14.4g}\n", rate.from, rate.to,
+               8e-6 * rate.bytes_per_second, rate.messages, 1e3 * rate.latency_seconds);
   }
 }
 

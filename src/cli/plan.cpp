@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/json_value.h"
 #include "cli/job_options.h"
+#include "cli/links_option.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
@@ -24,6 +26,7 @@ struct PlanOptions {
   int gpus = 0, threads = 0;
   double margin = 0.1;
   std::vector<std::string> compress;
+  std::string links;
   bool json = false;
 };
 
@@ -37,6 +40,20 @@ Compression parse_compression(const std::vector<std::string>& settings) {
   return compress;
 }
 
+/// What is compared there is not given too.
+std::optional<planner::GivenLinks> given_links(const PlanOptions& options) {
+  if (options.links.empty()) return std::nullopt;
+  if (!options.compress.empty()) {
+    throw Error(ErrorCode::usage, "--links tries codecs itself, and --compress gives one",
+                "leave one of the two out");
+  }
+  if (options.job.optimizer == "onebit-adam") {
+    throw Error(ErrorCode::usage, "--links compares onebit-adam with plain steps of adamw",
+                "leave --optimizer out");
+  }
+  return parse_links(options.links);
+}
+
 /// Below this verb is another that has options of its own, so these cannot be required by the
 /// parser.
 void run(const PlanOptions& options) {
@@ -44,6 +61,7 @@ void run(const PlanOptions& options) {
   require_option(!options.system.empty(), "plan", "--system");
   require_option(options.gpus > 0, "plan", "--gpus");
   require_option(options.job.batch_tokens > 0, "plan", "--batch-tokens");
+  const auto links = given_links(options);
   const planner::Machine machine = planner::read_machine(options.system);
   planner::Job job = make_job(options.job);
   job.compress = parse_compression(options.compress);
@@ -62,7 +80,8 @@ void run(const PlanOptions& options) {
     });
     progress->add(1);
   };
-  const planner::PlanReport report = planner::make_report(options.job.model, machine, job, search);
+  const planner::PlanReport report =
+      planner::make_report(options.job.model, machine, job, search, links);
   progress.reset();
   if (!options.out.empty()) {
     write_file_atomically(real_file_system(), options.out, planner::plan_toml(report));
@@ -91,6 +110,10 @@ void add_plan(Verb app) {
   verb.add_option("--compress", options->compress,
                   "a key of the section compress, as gradients=int8:128 or preset=zhybrid; may be "
                   "given several times");
+  verb.add_option(
+      "--links", options->links,
+      "links between servers, as rate=100mbit,delay=50ms or a file of heddle bench link "
+      "--json: compare what to send less of over them");
   verb.add_option("--threads", options->threads, "of the search; all when absent").positive();
   verb.add_option("--out", options->out, "write the best plan as sections of a run file");
   verb.add_option("--report", options->report,

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <map>
@@ -17,6 +18,8 @@
 #include "config/load.h"
 #include "model/parallel_plan.h"
 #include "planner/finalists.h"
+#include "planner/site_times.h"
+#include "train/model_setup.h"
 
 namespace heddle::cli {
 namespace {
@@ -31,6 +34,11 @@ struct KeyOption {
   const char* help;
 };
 constexpr std::array kKeyOptions = {
+    KeyOption{"--sites", "parallel.sites", "replicas of all that meet seldom"},
+    KeyOption{"--every", "outer.every", "of sites: steps between two exchanges of a fragment"},
+    KeyOption{"--fragments", "outer.fragments", "of sites: parts that are exchanged in turn"},
+    KeyOption{"--delay", "outer.delay", "of sites: steps that an exchange may travel"},
+    KeyOption{"--outer-codec", "outer.codec", "of sites: how differences of weights travel"},
     KeyOption{"--tp", "parallel.tp", "tensor parallelism"},
     KeyOption{"--cp", "parallel.cp", "ranks that share each sequence"},
     KeyOption{"--context", "parallel.context", "how they share attention: ring, ulysses, ..."},
@@ -65,9 +73,21 @@ struct SimulateStepOptions {
 /// Everything that is simulated.
 struct Subject {
   planner::Machine machine;
-  planner::Job job;
-  planner::Candidate plan;
+  planner::Job job;         ///< of one site
+  planner::Candidate plan;  ///< of all
   planner::StepOptions step;
+
+  double tokens_per_step() const {
+    return static_cast<double>(plan.sites) * static_cast<double>(job.batch * job.seq_len);
+  }
+};
+
+/// What was simulated: the step of a site, and what meeting others makes of it.
+struct Simulated {
+  planner::SimulatedStep step;
+  std::optional<planner::SiteTimes> sites;
+
+  double seconds() const { return sites ? sites->step_seconds : step.seconds; }
 };
 
 config::RunConfig settings_of(const SimulateStepOptions& options) {
@@ -106,12 +126,33 @@ void check_batch(const Subject& subject) {
   const planner::Candidate& plan = subject.plan;
   const std::int64_t at_once = static_cast<std::int64_t>(plan.dp) * plan.sequences;
   if (subject.job.batch % at_once == 0) return;
-  const std::int64_t tokens = (subject.job.batch / at_once + 1) * at_once * subject.job.seq_len;
+  const std::int64_t tokens =
+      plan.sites * (subject.job.batch / at_once + 1) * at_once * subject.job.seq_len;
   throw Error(
       ErrorCode::usage,
-      fmt::format("{} sequences per step cannot be divided over dp {} in micro-batches of {}",
-                  subject.job.batch, plan.dp, plan.sequences),
+      fmt::format("{} sequences per step{} cannot be divided over dp {} in micro-batches of {}",
+                  subject.job.batch, plan.sites > 1 ? " of a site" : "", plan.dp, plan.sequences),
       fmt::format("use --batch-tokens {}, or another dp or micro-batch", tokens));
+}
+
+/// The job of one of the sites.
+void divide_over_sites(Subject& subject, const config::RunConfig& settings) {
+  const int sites = subject.plan.sites;
+  if (sites == 1) return;
+  for (const config::Conflict& conflict : config::find_conflicts(settings, subject.plan.gpus())) {
+    const bool is_outer = std::ranges::any_of(
+        conflict.keys, [](const std::string& key) { return key.starts_with("outer."); });
+    if (is_outer) throw Error(ErrorCode::usage, conflict.message, "");
+  }
+  if (subject.job.batch % sites != 0) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} sequences per step cannot be divided over {} sites",
+                            subject.job.batch, sites),
+                fmt::format("use --batch-tokens {}",
+                            (subject.job.batch / sites + 1) * sites * subject.job.seq_len));
+  }
+  subject.job.batch /= sites;
+  subject.job.outer = outer_policy(settings.outer);
 }
 
 Subject subject_of(const SimulateStepOptions& options) {
@@ -150,14 +191,14 @@ Subject subject_of(const SimulateStepOptions& options) {
   if (plan.cp > 1) subject.plan.context = context_shape(subject.job, subject.plan).method;
   subject.machine = subject.machine.at_work(gpus);
   if (options.varies) subject.step.variation = subject.machine.software.variation;
+  divide_over_sites(subject, settings);
   check_batch(subject);
   return subject;
 }
 
 double mfu_of(const Subject& subject, double seconds) {
   const planner::Job& job = subject.job;
-  const double flops = training_flops_per_token(job.spec, job.seq_len) *
-                       static_cast<double>(job.batch * job.seq_len);
+  const double flops = training_flops_per_token(job.spec, job.seq_len) * subject.tokens_per_step();
   return flops /
          (seconds * subject.plan.gpus() * subject.machine.device.matrix_rate(job.stack.compute));
 }
@@ -203,19 +244,36 @@ JsonValue messages_json(const planner::TrafficBySize& traffic) {
   return json;
 }
 
+JsonValue sites_json(const planner::SiteTimes& sites) {
+  JsonValue json = {
+      {"inner_seconds", sites.inner_seconds},    {"waited_seconds", sites.waited_seconds},
+      {"work_seconds", sites.work_seconds},      {"utilisation", sites.utilisation},
+      {"sent_bytes_per_step", sites.sent_bytes}, {"traffic_between_sites", JsonValue::array()}};
+  for (std::size_t op = 0; op < kCommOps; ++op) {
+    const auto& [calls, payload, wire] = sites.traffic.by_op[op];
+    if (calls == 0) continue;
+    json["traffic_between_sites"].push_back(
+        {{"operation", heddle::name_of(static_cast<CommOp>(op))},
+         {"calls", calls},
+         {"payload_bytes", payload},
+         {"wire_bytes", wire}});
+  }
+  return json;
+}
+
 void print_json(const SimulateStepOptions& options, const Subject& subject,
-                const planner::SimulatedStep& step) {
+                const Simulated& simulated) {
+  const planner::SimulatedStep& step = simulated.step;
   const planner::Candidate& plan = subject.plan;
   JsonValue report = {{"model", options.job.model},
                       {"system", subject.machine.name},
                       {"gpus", plan.gpus()},
                       {"plan", planner::describe(plan)},
                       {"microbatches", plan.microbatches(subject.job)},
-                      {"step_seconds", step.seconds},
+                      {"step_seconds", simulated.seconds()},
                       {"makespan", step.makespan},
-                      {"tokens_per_second",
-                       static_cast<double>(subject.job.batch * subject.job.seq_len) / step.seconds},
-                      {"mfu", mfu_of(subject, step.seconds)},
+                      {"tokens_per_second", subject.tokens_per_step() / simulated.seconds()},
+                      {"mfu", mfu_of(subject, simulated.seconds())},
                       {"bubble_fraction", step.bubble_fraction},
                       {"bubble_over_ideal", step.bubble_over_ideal},
                       {"bubble_cost_rate", step.bubble_cost_rate},
@@ -223,6 +281,7 @@ void print_json(const SimulateStepOptions& options, const Subject& subject,
                       {"transfers", step.transfers},
                       {"ranks", JsonValue::array()},
                       {"messages", JsonValue::array()}};
+  if (simulated.sites) report["sites"] = sites_json(*simulated.sites);
   for (const auto& rank : step.ranks) {
     JsonValue json = times_json(rank.times);
     json["device"] = rank.device;
@@ -280,19 +339,37 @@ void print_messages(const planner::SimulatedStep& step) {
   });
 }
 
+void print_sites(const Simulated& simulated) {
+  if (!simulated.sites) return;
+  const planner::SiteTimes& sites = *simulated.sites;
+  print_part("a site alone", sites.inner_seconds, sites.step_seconds, ", of which");
+}
+
+void print_meetings(const Simulated& simulated) {
+  if (!simulated.sites) return;
+  const planner::SiteTimes& sites = *simulated.sites;
+  print_part("outer steps", sites.work_seconds, sites.step_seconds);
+  print_part("other sites", sites.waited_seconds, sites.step_seconds, " waited for");
+  fmt::print("sites compute      {:.1f} % of the time; a rank sends {} a step to other sites\n",
+             100 * sites.utilisation, format_bytes(sites.sent_bytes));
+}
+
 void print_text(const SimulateStepOptions& options, const Subject& subject,
-                const planner::SimulatedStep& step) {
+                const Simulated& simulated) {
+  const planner::SimulatedStep& step = simulated.step;
   const planner::Job& job = subject.job;
   const planner::Candidate& plan = subject.plan;
   fmt::print("{} on {} x {} ({})\n{}\n", options.job.model, plan.gpus(),
              subject.machine.device.name, subject.machine.name, planner::describe(plan));
   fmt::print(
       "{} sequences of {} tokens per step, {} micro-batches; {} ranks stand for {} devices\n\n",
-      job.batch, job.seq_len, plan.microbatches(job), step.ranks.size(), plan.gpus());
-  fmt::print("step               {:>9.4f} s  {} tokens/s, MFU {:.1f} %\n", step.seconds,
-             format_count(static_cast<double>(job.batch * job.seq_len) / step.seconds),
-             100 * mfu_of(subject, step.seconds));
-  print_times(step.mean, step.seconds);
+      job.batch * plan.sites, job.seq_len, plan.microbatches(job), step.ranks.size(), plan.gpus());
+  fmt::print("step               {:>9.4f} s  {} tokens/s, MFU {:.1f} %\n", simulated.seconds(),
+             format_count(subject.tokens_per_step() / simulated.seconds()),
+             100 * mfu_of(subject, simulated.seconds()));
+  print_sites(simulated);
+  print_times(step.mean, simulated.seconds());
+  print_meetings(simulated);
   fmt::print("bubble_fraction    {:.4f}, bubble_over_ideal {:.4f}, bubble_cost_rate {:.4f}\n",
              step.bubble_fraction, step.bubble_over_ideal, step.bubble_cost_rate);
   print_ranks(step);
@@ -309,13 +386,19 @@ void run(const SimulateStepOptions& options) {
   }
   subject.step.keeps_spans = !options.trace.empty();
   subject.step.progress = progress_line("simulating the step", "instructions");
-  const planner::SimulatedStep step =
-      planner::simulate_step(subject.machine, subject.job, subject.plan, subject.step);
-  if (!options.trace.empty()) planner::trace_of(step).write(options.trace);
+  Simulated simulated{
+      .step = planner::simulate_step(subject.machine, subject.job,
+                                     planner::without_sites(subject.plan), subject.step),
+      .sites = std::nullopt};
+  if (subject.plan.sites > 1) {
+    simulated.sites =
+        planner::site_times(subject.machine, subject.job, subject.plan, simulated.step.seconds);
+  }
+  if (!options.trace.empty()) planner::trace_of(simulated.step).write(options.trace);
   if (options.json) {
-    print_json(options, subject, step);
+    print_json(options, subject, simulated);
   } else {
-    print_text(options, subject, step);
+    print_text(options, subject, simulated);
   }
 }
 
@@ -326,7 +409,8 @@ void add_simulate_step(Verb simulate) {
   Verb verb = simulate.add_verb("step", "play one optimizer step of a model on a machine");
   add_job_options(verb, options->job);
   verb.add_option("--system", options->system, "machine file, as in configs/systems");
-  verb.add_option("--gpus", options->gpus, "number of devices; tp x cp x pp x dp when absent")
+  verb.add_option("--gpus", options->gpus,
+                  "number of devices; tp x cp x pp x dp x sites when absent")
       .positive();
   verb.add_option("--plan", options->plan,
                   "sections of a run file, as heddle plan --out writes them; options win over it");

@@ -48,6 +48,10 @@ struct TimelineFigure {
 struct StepTimeRow {
   std::optional<double> predicted;  ///< where the run file names a machine
   double measured = 0;              ///< median of this process's steps; 0: it made none
+  std::optional<double> mean = {};  ///< of sites, whose steps are not alike
+
+  /// What the prediction is of.
+  double compared() const { return mean.value_or(measured); }
 };
 
 /// Seconds of a step, by pass.

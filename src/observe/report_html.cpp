@@ -84,8 +84,9 @@ std::string figures(const RunReport& report) {
     html += headline_figure("Throughput", format_count(rate), "tokens/s, median");
   }
   if (const StepTimeRow& step = report.step_time; step.predicted && step.measured > 0) {
-    html += headline_figure("Step time", fmt::format("{:.3g} s", step.measured),
-                            fmt::format("median; {:.3g} s predicted", *step.predicted));
+    html += headline_figure(
+        "Step time", fmt::format("{:.3g} s", step.compared()),
+        fmt::format("{}; {:.3g} s predicted", step.mean ? "mean" : "median", *step.predicted));
   }
   if (report.peak_resident_bytes > 0) {
     html += headline_figure("Peak memory", bytes(report.peak_resident_bytes), "of the process");

@@ -25,6 +25,7 @@ Stack Stack::megatron() {
   stack.compute = DType::f16;
   stack.stores_scores = stack.regathers = stack.splits_messages = true;
   stack.balances_stages = stack.overlaps_gathers = stack.head_in_forward = false;
+  stack.sums_targets = false;
   stack.kernels_forward = 14;
   stack.kernels_backward = 28;
   stack.launches_forward = 30;

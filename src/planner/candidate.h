@@ -5,6 +5,7 @@
 #include "model/decoder.h"
 #include "parallel/compression.h"
 #include "parallel/parallel_request.h"
+#include "parallel/step/outer_policy.h"
 #include "planner/updates.h"
 #include "tensor/dtype.h"
 
@@ -26,6 +27,7 @@ struct Stack {
   bool splits_messages = false;  ///< tp ranks send a share each and gather it behind
   bool overlaps_gathers = true;  ///< ZeRO-3 fetches a block while the one before computes
   bool head_in_forward = true;   ///< the loss head makes its gradients at once (design/005)
+  bool sums_targets = true;      ///< ranks count the targets of a step before they begin it
   double kernels_forward = 10, kernels_backward = 16;    ///< of a block, beside matrix products
   double launches_forward = 16, launches_backward = 26;  ///< of a block, all
   std::int64_t loss_chunk = 0;  ///< tokens per chunk of the output projection; 0: the usual
@@ -55,9 +57,10 @@ struct Stack {
 struct Job {
   ModelSpec spec;
   std::int64_t seq_len = 2048;
-  std::int64_t batch = 1;  ///< sequences per optimizer step, all ranks together
+  std::int64_t batch = 1;  ///< sequences per optimizer step, all ranks (of a site) together
   Stack stack = {};
   Compression compress = {};
+  OuterPolicy outer = {};  ///< of sites, of which each does such a job: Candidate::sites
 
   std::int64_t loss_chunk() const {
     return stack.loss_chunk > 0 ? stack.loss_chunk : usual_loss_chunk(spec, stack.place());

@@ -7,8 +7,15 @@ namespace {
 
 constexpr double kValueBytes = 4.0;
 
+std::string_view family(std::string_view name) { return name.substr(0, name.find(':')); }
+
 const CodecRate* rate_of(const Machine& machine, const codec::Codec& codec) {
-  const auto found = std::ranges::find(machine.codecs, codec.name(), &CodecRate::codec);
+  const std::string name = codec.name();
+  auto found = std::ranges::find(machine.codecs, name, &CodecRate::codec);
+  if (found == machine.codecs.end()) {
+    found = std::ranges::find(machine.codecs, family(name),
+                              [](const CodecRate& rate) { return family(rate.codec); });
+  }
   return found == machine.codecs.end() ? nullptr : &*found;
 }
 

@@ -6,6 +6,10 @@
 namespace heddle::planner {
 namespace {
 
+/// Bytes that a rank of a direct all-reduce sends beyond the fewest to save one way over a link
+/// (TcpBackend::all_reduce).
+constexpr double kMostMoreForOneWay = 64 << 10;
+
 /// All-gather and reduce-scatter are half of an all-reduce.
 double parts_of(CommOp op) { return op == CommOp::all_reduce ? 2.0 : 1.0; }
 
@@ -46,6 +50,24 @@ double ring_latency(const Machine& machine, const GroupShape& group, const Link&
          (outer.latency_s + (group.per_server - 1) * machine.links.front().latency_s);
 }
 
+/// What a rank sends of a tensor, and how often it waits for others on the way, where every rank
+/// sends to every other at once.
+struct DirectForm {
+  double bytes = 0;
+  int ways = 1;
+};
+
+/// Of what a rank sends in a call of a tensor of `bytes`, only what leaves the server counts.
+DirectForm direct_form(CommOp op, const GroupShape& group, double bytes) {
+  const double ranks = group.ranks;
+  const double away = group.servers() == 1 ? ranks - 1 : ranks - group.per_server;
+  if (op == CommOp::broadcast) return {away * bytes, 1};
+  if (op != CommOp::all_reduce) return {away / ranks * bytes, 1};
+  // Everybody has all of it, or a part and then the sum of all parts: the backend's rule.
+  if (ranks <= 2 || bytes * (ranks - 2) <= kMostMoreForOneWay) return {away * bytes, 1};
+  return {2.0 * away / ranks * bytes, 2};
+}
+
 double ring_rate(const Machine& machine, const GroupShape& group, const Link& outer,
                  double fraction) {
   if (group.servers() == 1) return outer.bytes_per_s * fraction;
@@ -83,14 +105,39 @@ double collective_seconds(const Machine& machine, CommOp op, const GroupShape& g
     if (whole != nullptr) return parts_of(op) / 2.0 * interpolated(*whole, bytes);
   }
   const Link& link = outer_link(machine, group);
+  if (link.is_direct) {
+    const DirectForm form = direct_form(op, group, bytes);
+    return form.bytes / (link.bytes_per_s * link.collective) + form.ways * link.latency_s;
+  }
   return ring_wire_bytes(op, group.ranks, bytes) /
              ring_rate(machine, group, link, link.collective) +
          parts_of(op) * ring_latency(machine, group, link);
 }
 
+double latency_seconds(const Machine& machine, CommOp op, const GroupShape& group, double bytes) {
+  if (group.ranks <= 1) return 0.0;
+  const Link& link = outer_link(machine, group);
+  const bool is_measured =
+      group.servers() == 1 && (table_for(machine, op, group.ranks) != nullptr ||
+                               table_for(machine, CommOp::all_reduce, group.ranks) != nullptr);
+  if (is_measured || !link.is_direct) return collective_seconds(machine, op, group, 0.0);
+  return direct_form(op, group, bytes).ways * link.latency_s;
+}
+
+double bytes_between_servers(const Machine& machine, CommOp op, const GroupShape& group,
+                             double bytes) {
+  if (group.ranks <= 1 || group.servers() == 1) return 0.0;
+  if (outer_link(machine, group).is_direct) return direct_form(op, group, bytes).bytes;
+  return ring_wire_bytes(op, group.ranks, bytes) / group.per_server;
+}
+
 double gather_seconds(const Machine& machine, const GroupShape& group, double bytes, double calls) {
   if (group.ranks <= 1) return 0.0;
   const Link& link = outer_link(machine, group);
+  if (link.is_direct) {
+    const DirectForm form = direct_form(CommOp::all_gather, group, bytes);
+    return form.bytes / (link.bytes_per_s * link.collective * link.gather) + calls * link.latency_s;
+  }
   return ring_wire_bytes(CommOp::all_gather, group.ranks, bytes) /
              ring_rate(machine, group, link, link.collective * link.gather) +
          calls * ring_latency(machine, group, link);

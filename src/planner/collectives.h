@@ -25,8 +25,16 @@ double ring_wire_bytes(CommOp op, int ranks, double bytes);
 /// Seconds of one collective on a tensor of `bytes`. Inside a server by the measured tables, where
 /// there are some for this many ranks; otherwise by the slowest tier that the ring crosses:
 /// bandwidth and the latency of every step. Servers whose devices are in several rings share the
-/// adapters between them.
+/// adapters between them. Where the link is direct (Link::is_direct) by what each rank sends to all
+/// others at once, and as many latencies as it waits for them.
 double collective_seconds(const Machine& machine, CommOp op, const GroupShape& group, double bytes);
+/// Of these, what no bandwidth would change: for a tensor of this size, since small sums of direct
+/// links have another form than large ones.
+double latency_seconds(const Machine& machine, CommOp op, const GroupShape& group, double bytes);
+/// What each rank of the group sends to other servers. A ring goes through each server once, by the
+/// adapters of all its ranks.
+double bytes_between_servers(const Machine& machine, CommOp op, const GroupShape& group,
+                             double bytes);
 /// The same for the gathers of single parameters.
 double gather_seconds(const Machine& machine, const GroupShape& group, double bytes, double calls);
 /// Whether there are measured times for a group inside a server.

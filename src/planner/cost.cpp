@@ -41,6 +41,21 @@ double small_calls(const Candidate& candidate) {
   return candidate.dp > 1 && candidate.cp > 1 ? 4.0 : 2.0;
 }
 
+/// Single numbers that all ranks sum, one axis after the other: targets before a step, and losses
+/// with the norm behind it. What of gradients the closed form takes together begins with one call,
+/// so that these count beside it.
+double numbers_seconds(const Machine& machine, const Job& job, const Candidate& candidate) {
+  constexpr double kBytes = 16;
+  double seconds = 0.0;
+  int stride = 1;
+  for (const int ranks : {candidate.tp, candidate.cp, candidate.dp, candidate.pp}) {
+    seconds += collective_seconds(machine, CommOp::all_reduce, group_shape(machine, ranks, stride),
+                                  kBytes);
+    stride *= ranks;
+  }
+  return job.stack.sums_targets ? 2.0 * seconds : 0.0;
+}
+
 /// The exchange of gradients and parameters over dp and cp.
 struct DataParallel {
   double exposed = 0, hidden = 0;
@@ -123,7 +138,9 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
     // Behind the step's norm, so nothing hides it: a bit for each element, there and back.
     const CommOp sum = candidate.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
     const double bits = wire(counts, sum) / stack.sent_gradient_bytes() / 8.0;
-    result.exposed = collective_seconds(machine, CommOp::all_to_all, group, bits) +
+    // And before it, that of vectors.
+    result.exposed = latency_seconds(machine, CommOp::all_reduce, group, 0.0) +
+                     collective_seconds(machine, CommOp::all_to_all, group, bits) +
                      collective_seconds(machine, CommOp::all_gather, group,
                                         bits + wire(counts, CommOp::all_gather));
     return result;
@@ -152,7 +169,8 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
       const double buckets =
           calls(counts, op) - (op == CommOp::all_reduce ? small_calls(candidate) : 0.0);
       if (stack.overlaps_gathers && buckets > 1.0) {
-        seconds += (buckets - 1.0) * collective_seconds(machine, op, group, 0.0);
+        seconds +=
+            (buckets - 1.0) * latency_seconds(machine, op, group, wire(counts, op) / buckets);
       }
     }
   }
@@ -203,6 +221,20 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
           ? matrix_work(machine, job, candidate, block.dry, whole(most)).seconds
           : 0.0;
   return machine.software.step_s + of_matrices + held / machine.device.memory_bytes_per_s;
+}
+
+/// What ranks of a pipeline exchange of a micro-batch whose vocabulary they divide: two broadcasts
+/// and two sums of a stage's output, and the softmax's statistics. It runs beside computation and
+/// messages, and shows only where links are slower than both.
+double vocabulary_seconds(const Machine& machine, const Candidate& candidate,
+                          const BlockCost& block) {
+  if (candidate.pp == 1 || !candidate.divides_vocabulary_over_pp()) return 0.0;
+  const GroupShape group =
+      group_shape(machine, candidate.pp, candidate.tp * candidate.token_ranks());
+  const double bytes = block.stride_bytes / candidate.tp;
+  return 2.0 * collective_seconds(machine, CommOp::broadcast, group, bytes) +
+         2.0 * collective_seconds(machine, CommOp::all_reduce, group, bytes) +
+         latency_seconds(machine, CommOp::all_gather, group, 0.0);
 }
 
 /// Both ends of a pipeline hold a tied table.
@@ -269,8 +301,10 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
               (2.0 * (p - 1.0) * m / p * stages + 2.0 * (p - 2.0));
   }
   const double busy = m * slowest;
+  time.pp += std::max(0.0, m * vocabulary_seconds(machine, candidate, block) - busy);
   const DataParallel dp = data_parallel(machine, job, candidate, split, block, busy, m);
-  time.dp = dp.exposed + ends_seconds(machine, job, candidate);
+  time.dp =
+      dp.exposed + ends_seconds(machine, job, candidate) + numbers_seconds(machine, job, candidate);
   time.dp_hidden = dp.hidden;
   time.step = step_seconds(machine, job, candidate, split, block);
   // The slowest of all that see other tokens, each the sum of m micro-batches; and in a pipeline

@@ -49,6 +49,11 @@ std::vector<Finalist> choose_finalists(const Machine& machine, const Job& job,
   for (const Found& found : result.by_mesh) {
     if (found.time.total <= 1.05 * result.best.front().time.total) add(found);
   }
+  // And one without a pipeline: what messages share of slow links only the simulation knows.
+  const auto whole = std::ranges::find_if(result.by_mesh, [](const Found& found) {
+    return found.candidate.pp == 1 && found.candidate.cp == 1;
+  });
+  if (whole != result.by_mesh.end()) add(*whole);
   for (const Found& found : result.best) add(found);
   std::sort(finalists.begin(), finalists.end(),
             [](const Finalist& a, const Finalist& b) { return a.seconds < b.seconds; });
@@ -123,7 +128,8 @@ std::string context_text(const Candidate& plan) {
 }  // namespace
 
 std::string describe(const Candidate& plan) {
-  std::string text = fmt::format("tp {}, ", plan.tp);
+  std::string text = plan.sites > 1 ? fmt::format("{} sites of ", plan.sites) : "";
+  text += fmt::format("tp {}, ", plan.tp);
   if (plan.cp > 1) text += fmt::format("cp {} by {}, ", plan.cp, context_text(plan));
   text += fmt::format("pp {}, dp {}", plan.pp, plan.dp);
   if (plan.pp > 1) text += fmt::format(", {}", name_of(plan.schedule));

@@ -34,6 +34,7 @@ class StepLowering {
         message_codec_(job.compress.codec(Compression::Kind::pipeline)),
         keeps_residuals_(job.compress.error_feedback),
         overlaps_(plan.overlap && job.stack.overlaps_gathers),
+        sums_targets_(job.stack.sums_targets),
         policy_(options.policy),
         message_bytes_(static_cast<double>(units_.sizes.message)) {
     policy_.reduces_at_end = !job.stack.overlaps_gathers;
@@ -265,13 +266,14 @@ class StepLowering {
       case StepOp::Kind::sum: return sum(op);
       case StepOp::Kind::vectors: return exchange(op);
       case StepOp::Kind::update: exchange(op); return work(here().optimizer_seconds);
-      case StepOp::Kind::outer_begin: return;
-      case StepOp::Kind::outer_end: return meet(op);
       case StepOp::Kind::receive: return receive(*op.action);
       case StepOp::Kind::send: return send(*op.action);
       case StepOp::Kind::begin: return begin_exchange(op);
       case StepOp::Kind::end: return wait(ensure(op));
-      // What costs no time: memory, and messages that have room.
+      // What costs no time: memory, and messages that have room. What sites exchange lasts for
+      // several steps: site_times.
+      case StepOp::Kind::outer_begin:
+      case StepOp::Kind::outer_end:
       case StepOp::Kind::drop:
       case StepOp::Kind::open:
       case StepOp::Kind::norm:
@@ -319,19 +321,16 @@ class StepLowering {
     work(seconds);
   }
 
-  /// What began in an earlier step has had its time; otherwise the step waits for all of it.
-  void meet(const StepOp& op) {
-    if (policy_.outer.delay > 0) return;
-    const GroupShape group = group_shape(machine_, plan_.sites, plan_.gpus() / plan_.sites);
-    calls().of({StepOp::Kind::outer_begin, op.what, op.action}, [&](const StepCall& call) {
-      work(collective_seconds(machine_, call.op, group, static_cast<double>(call.bytes)));
-    });
+  /// Numbers that are summed before a step's first computation are summed behind its last here: one
+  /// step follows another.
+  void sum_first_numbers() {
+    for (int i = 0; i < static_cast<int>(policy_.sums.size()); ++i) {
+      if (policy_.sums[at(i)].when == StepSum::When::first) sum({StepOp::Kind::sum, i});
+    }
   }
 
-  /// One axis after the other; in the end all have waited for each other. Numbers that are summed
-  /// first are there before the step has begun.
+  /// One axis after the other; in the end all have waited for each other.
   void sum(const StepOp& op) {
-    if (policy_.sums[at(op.what)].when == StepSum::When::first) return;
     calls().of(op, [&](const StepCall& call) {
       if (call.axes.contains(Axis::tp)) return sum_over_tp(call);
       if (!call.axes.contains(Axis::pp)) return wait_unless_done(begin_on_dp(call.op, call.bytes));
@@ -486,8 +485,11 @@ class StepLowering {
     calls_.emplace(units, policy_, units_.mesh, units_.sizes, schedule_.vocabulary);
     tell_step(schedule_, now_.pp_rank, units, policy_, [&](const StepOp& op) {
       if (place() == 0) count(op);
-      lower(op);
+      const bool comes_later =
+          op.kind == StepOp::Kind::sum && policy_.sums[at(op.what)].when == StepSum::When::first;
+      if (!comes_later) lower(op);
     });
+    if (sums_targets_) sum_first_numbers();
     flush();
   }
 
@@ -524,7 +526,7 @@ class StepLowering {
   const double gather_calls_;
   const std::shared_ptr<const codec::Codec> gradient_codec_, weight_codec_, message_codec_;
   const bool keeps_residuals_;
-  const bool overlaps_;
+  const bool overlaps_, sums_targets_;
   StepPolicy policy_;
   double message_bytes_, gather_seconds_ = 0.0;
 

@@ -54,6 +54,10 @@ class Section {
     return check(key, *node, range) * range.scale;
   }
 
+  std::string text_or(const std::string& key, const std::string& otherwise) {
+    return get(key) == nullptr ? otherwise : text(key);
+  }
+
   std::string text(const std::string& key) {
     const toml::node* node = get(key);
     if (node == nullptr) refuse(key, "is missing", "add it, as text in quotes");
@@ -216,6 +220,13 @@ Link read_link(Section in) {
   link.message = in.number("message", kFraction, 1.0);
   link.crowded = in.number("crowded", kFraction, 1.0);
   link.gather = in.number("gather", kFraction, 1.0);
+  const std::string rounds = in.text_or("rounds", "ring");
+  link.is_direct = rounds == "direct";
+  if (!link.is_direct && rounds != "ring") {
+    in.refuse("rounds", fmt::format("\"{}\" is unknown", rounds),
+              "use ring, or direct where every rank of a collective sends to every other at once, "
+              "as Heddle does over TCP");
+  }
   in.refuse_others();
   return link;
 }
@@ -318,6 +329,7 @@ std::vector<SharedDevice> read_shared(Section& root) {
     }
     shared.device = read_device(in.required("device"));
     shared.software = read_software(in.required("software"));
+    for (Section& codec : in.sections("codec")) shared.codecs.push_back(read_codec(codec));
     in.refuse_others();
     all.push_back(std::move(shared));
   }
@@ -379,8 +391,12 @@ Machine Machine::at_work(int ranks) const {
   const SharedDevice& entry = fits == shared.end() ? shared.back() : *fits;
   machine.device = entry.device;
   machine.software = entry.software;
+  if (!entry.codecs.empty()) machine.codecs = entry.codecs;
   if (fits != shared.end()) return machine;
   const double share = static_cast<double>(entry.ranks) / here;
+  for (CodecRate& rate : machine.codecs) {
+    for (double* one : {&rate.encode, &rate.encode_with_residual, &rate.decode}) *one *= share;
+  }
   for (double* rate :
        {&machine.device.matrix_f32, &machine.device.matrix_f16, &machine.device.matrix_bf16,
         &machine.device.vector_f32, &machine.device.memory_bytes_per_s}) {

@@ -61,6 +61,9 @@ struct Link {
   /// tier below: their rings then share adapters.
   double crowded = 1.0;
   double gather = 1.0;  ///< what of it the gathers of single parameters (ZeRO-3) reach
+  /// Collectives are no rings: every rank sends to every other at once, so that latency counts once
+  /// and not for every rank (comm/tcp).
+  bool is_direct = false;
 };
 
 /// Measured times of one collective among `ranks` devices of the innermost tier.
@@ -101,6 +104,7 @@ struct SharedDevice {
   int ranks = 2;
   Device device;
   Software software;
+  std::vector<CodecRate> codecs = {};  ///< none: as one rank alone has them
 };
 
 /// A cluster of equal devices, and all constants of the cost model.

@@ -102,6 +102,7 @@ void write_links(Text& text, const Machine& machine) {
     text.put("message", link.message);
     text.put("crowded", link.crowded);
     text.put("gather", link.gather);
+    if (link.is_direct) text.put("rounds", std::string("direct"));
   }
   for (const CollectiveTable& table : machine.collectives) {
     std::vector<std::string> points;
@@ -113,8 +114,11 @@ void write_links(Text& text, const Machine& machine) {
     text.put("ranks", table.ranks);
     text.put_list("mib_us", points);
   }
-  for (const CodecRate& rate : machine.codecs) {
-    text.section("[[codec]]");
+}
+
+void write_codecs(Text& text, const std::string& path, const std::vector<CodecRate>& codecs) {
+  for (const CodecRate& rate : codecs) {
+    text.section("[[" + path + "]]");
     text.put("name", rate.codec);
     text.put("encode_gb_per_s", rate.encode * 1e-9);
     text.put("encode_with_residual_gb_per_s", rate.encode_with_residual * 1e-9);
@@ -130,12 +134,14 @@ std::string machine_text(const Machine& machine, const std::vector<std::string>&
   text.put("name", machine.name);
   write_device(text, "device", machine.device);
   write_links(text, machine);
+  write_codecs(text, "codec", machine.codecs);
   write_software(text, "software", machine.software);
   for (const SharedDevice& shared : machine.shared) {
     text.section("[[shared]]");
     text.put("ranks", shared.ranks);
     write_device(text, "shared.device", shared.device);
     write_software(text, "shared.software", shared.software);
+    write_codecs(text, "shared.codec", shared.codecs);
   }
   if (!machine.pairs.empty()) {
     std::vector<std::string> rows;

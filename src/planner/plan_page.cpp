@@ -11,6 +11,7 @@
 #include "observe/page.h"
 #include "observe/put.h"
 #include "observe/scatter.h"
+#include "planner/link_text.h"
 #include "planner/plan_timeline.h"
 
 namespace heddle::planner {
@@ -428,8 +429,9 @@ std::string plan_page(const PlanReport& report) {
            fmt::format("{}; {} sequences of {} tokens per step in {}", report.machine.name,
                        format_thousands(report.job.batch), format_thousands(report.job.seq_len),
                        heddle::name_of(report.job.stack.compute)),
-       .body = figures(report) + choice_section(report) + plans_section(report) + timeline +
-               memory_section(report) + layouts_section(report) +
+       .body = figures(report) + choice_section(report) +
+               (report.links ? links_section(*report.links) : "") + plans_section(report) +
+               timeline + memory_section(report) + layouts_section(report) +
                communication_section(report, step ? &*step : nullptr) +
                near_misses_section(report) + advice_section(report),
        .footer = "Predicted, not measured. The same numbers for programs: <code>heddle plan "

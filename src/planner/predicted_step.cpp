@@ -24,13 +24,8 @@ Job job_of(const ModelSpec& spec, const ParallelPlan& plan, const RunBatches& ba
   return job;
 }
 
-}  // namespace
-
-double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
-                              const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
-  const Candidate candidate = candidate_of(plan, batches);
-  const Job job = job_of(spec, plan, batches, dtype);
-  const Machine at_work = machine.at_work(candidate.gpus());
+/// Of one site.
+double inner_seconds(const Machine& at_work, const Job& job, const Candidate& candidate) {
   const Split split =
       split_blocks(job, candidate.schedule, candidate.pp, candidate.chunks, candidate.vocabulary);
   const BlockCost block = block_cost(at_work, job, candidate);
@@ -39,14 +34,36 @@ double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
   return simulate_plan(at_work, job, found).seconds;
 }
 
+}  // namespace
+
+double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
+                              const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
+  const auto sites = predicted_sites(machine, spec, plan, batches, dtype);
+  if (sites) return sites->step_seconds;
+  const Candidate candidate = candidate_of(plan, batches);
+  return inner_seconds(machine.at_work(candidate.gpus()), job_of(spec, plan, batches, dtype),
+                       without_sites(candidate));
+}
+
+std::optional<SiteTimes> predicted_sites(const Machine& machine, const ModelSpec& spec,
+                                         const ParallelPlan& plan, const RunBatches& batches,
+                                         DType dtype) {
+  if (plan.sites == 1 || plan.policy.outer.every == 0) return std::nullopt;
+  const Candidate candidate = candidate_of(plan, batches);
+  Job job = job_of(spec, plan, batches, dtype);
+  job.outer = plan.policy.outer;
+  const Machine at_work = machine.at_work(candidate.gpus());
+  return site_times(at_work, job, candidate, inner_seconds(at_work, job, without_sites(candidate)));
+}
+
 std::vector<PredictedAttention> predicted_attention(const Machine& machine, const ModelSpec& spec,
                                                     const ParallelPlan& plan,
                                                     const RunBatches& batches, DType dtype) {
-  const Candidate candidate = candidate_of(plan, batches);
+  const Candidate candidate = without_sites(candidate_of(plan, batches));
   std::vector<PredictedAttention> by_rank;
   if (candidate.cp == 1) return by_rank;
   const Job job = job_of(spec, plan, batches, dtype);
-  const Machine at_work = machine.at_work(candidate.gpus());
+  const Machine at_work = machine.at_work(static_cast<int>(plan.request().ranks()));
   const ContextPlan context = make_context_plan(context_shape(job, candidate));
   const ContextTimes times = context_times(at_work, job, candidate);
   const PlayedContext forward = play_forward(context, times),

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/parallel_plan.h"
 #include "planner/candidate.h"
 #include "planner/machine.h"
+#include "planner/site_times.h"
 
 namespace heddle::planner {
 
@@ -18,9 +20,15 @@ struct RunBatches {
 };
 
 /// Seconds that a step of Heddle takes on the machine, by the closed form and the played schedule
-/// that `heddle plan` ranks plans by. Error(usage) when the machine file has no rate for the dtype.
+/// that `heddle plan` ranks plans by; where there are sites, on average over the steps between two
+/// meetings. Error(usage) when the machine file has no rate for the dtype.
 double predicted_step_seconds(const Machine& machine, const ModelSpec& spec,
                               const ParallelPlan& plan, const RunBatches& batches, DType dtype);
+
+/// Of what the mean step of a run with sites consists; nothing where there are none.
+std::optional<SiteTimes> predicted_sites(const Machine& machine, const ModelSpec& spec,
+                                         const ParallelPlan& plan, const RunBatches& batches,
+                                         DType dtype);
 
 /// What a rank of cp spends on the attention of one block for one micro-batch.
 struct PredictedAttention {

@@ -10,6 +10,7 @@
 #include "base/json_value.h"
 #include "base/strings.h"
 #include "planner/advice.h"
+#include "planner/link_text.h"
 #include "planner/step_units.h"
 
 namespace heddle::planner {
@@ -289,8 +290,8 @@ std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& p
 }
 
 PlanReport make_report(const std::string& model, const Machine& given, const Job& job,
-                       const SearchOptions& options) {
-  const Machine machine = given.at_work(options.gpus);
+                       const SearchOptions& options, const std::optional<GivenLinks>& links) {
+  const Machine machine = (links ? with_links(given, *links) : given).at_work(options.gpus);
   PlanReport report{.model = model,
                     .machine = machine,
                     .job = job,
@@ -312,6 +313,10 @@ PlanReport make_report(const std::string& model, const Machine& given, const Job
   if (taken.cp > 1) report.methods = compare_methods(machine, job, taken);
   report.advice = shape_advice(machine, job, taken);
   add_mapping(report);
+  if (links) {
+    report.links =
+        compare_links(machine, job, options, report.result, report.plans.front(), *links);
+  }
   return report;
 }
 
@@ -323,6 +328,7 @@ std::string report_text(const PlanReport& report) {
                                      ? ""
                                      : fmt::format("compressed: {}\n", report.job.compress.text()),
                                  winner_text(report));
+  if (report.links) text += links_text(*report.links) + "\n";
   text += fmt::format("{:>9} {:>6} {:>10} {:>7}  {}\n", "step", "MFU", "memory", "bubble", "plan");
   for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
@@ -377,6 +383,7 @@ JsonValue report_json(const PlanReport& report) {
     json["why_cp"] = why;
     json["context_methods"] = methods_json(report.methods);
   }
+  if (report.links) json["links"] = links_json(*report.links);
   if (report.mapping) {
     json["servers"] = {{"order", report.mapping->placement.servers},
                        {"seconds", report.mapping->placement.seconds},
@@ -398,6 +405,13 @@ std::string context_toml(const Candidate& plan) {
 
 namespace {
 
+std::string outer_toml(const OuterPolicy& outer) {
+  if (outer.every == 0) return "";
+  return fmt::format(
+      "\n[outer]\nevery = {}\nfragments = {}\ndelay = {}\nmix = {}\ncodec = \"{}\"\n", outer.every,
+      outer.fragments, outer.delay, outer.mix, outer.codec ? outer.codec->name() : "none");
+}
+
 std::string compress_toml(const Compression& compress) {
   if (compress.is_none()) return "";
   std::string text = "\n[compress]\n";
@@ -411,21 +425,24 @@ std::string compress_toml(const Compression& compress) {
 }  // namespace
 
 std::string plan_toml(const PlanReport& report) {
-  const Candidate& plan = report.plans.front().found.candidate;
-  const Updates updates = report.job.stack.updates;
+  const LinkRow* const advised = report.links ? &report.links->best() : nullptr;
+  const Candidate& plan = advised ? advised->plan : report.plans.front().found.candidate;
+  const Job& job = advised ? advised->job : report.job;
+  const Updates updates = job.stack.updates;
   return fmt::format(
       "# {} on {} x {}: {:.3g} s a step predicted.\n\n[data]\nseq_len = {}\n\n[train]\n"
-      "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n{}[parallel]\ndp = {}\ntp = "
+      "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n{}[parallel]\n{}dp = {}\ntp = "
       "{}\n"
       "{}pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = "
-      "\"{}\"\n{}",
-      report.model, report.options.gpus, report.machine.device.name, report.plans.front().seconds,
-      report.job.seq_len, report.job.batch * report.job.seq_len, plan.sequences,
+      "\"{}\"\n{}{}",
+      report.model, report.options.gpus, report.machine.device.name,
+      advised ? advised->seconds : report.plans.front().seconds, job.seq_len,
+      report.job.batch * job.seq_len, plan.sequences,
       plan.recompute == Recompute::full ? "block" : "none",
       updates == Updates::adamw ? "" : fmt::format("[optim]\nname = \"{}\"\n\n", name_of(updates)),
-      plan.dp, plan.tp, context_toml(plan), plan.pp, plan.zero, plan.sequence,
-      name_of(plan.schedule), plan.chunks, name_of(plan.vocabulary),
-      compress_toml(report.job.compress));
+      plan.sites > 1 ? fmt::format("sites = {}\n", plan.sites) : "", plan.dp, plan.tp,
+      context_toml(plan), plan.pp, plan.zero, plan.sequence, name_of(plan.schedule), plan.chunks,
+      name_of(plan.vocabulary), compress_toml(job.compress), outer_toml(job.outer));
 }
 
 }  // namespace heddle::planner

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json_value.h"
+#include "planner/compare_links.h"
 #include "planner/finalists.h"
 #include "planner/placement.h"
 
@@ -34,16 +35,19 @@ struct PlanReport {
   std::vector<Finalist> plans;  ///< the one to take first, then by time
   std::vector<NearMiss> near_misses;
   std::vector<std::string> advice;
-  std::vector<ContextCost> methods;  ///< of the plan to take, where cp is above 1
-  std::optional<Mapping> mapping;    ///< where the machine file has measured pairs
+  std::vector<ContextCost> methods;          ///< of the plan to take, where cp is above 1
+  std::optional<Mapping> mapping;            ///< where the machine file has measured pairs
+  std::optional<LinkComparison> links = {};  ///< where links between servers were given
 
   double tokens_per_step() const { return static_cast<double>(job.batch * job.seq_len); }
 };
 
-/// Searches, simulates the best and explains. Error(resources) when nothing fits: how much the
+/// Searches, simulates the best and explains. Where links are given, servers are joined by these,
+/// and it is compared what to send less of. Error(resources) when nothing fits: how much the
 /// smallest layout needs, and about how many devices would do.
 PlanReport make_report(const std::string& model, const Machine& machine, const Job& job,
-                       const SearchOptions& options);
+                       const SearchOptions& options,
+                       const std::optional<GivenLinks>& links = std::nullopt);
 
 /// Why the plan to take shares sequences: "nothing fits without it"; empty where cp is 1.
 std::string why_context(const PlanReport& report);
@@ -60,7 +64,7 @@ std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& p
 
 std::string report_text(const PlanReport& report);
 JsonValue report_json(const PlanReport& report);
-/// The first plan as sections of a run file.
+/// The first plan as sections of a run file; where links were compared, what is advised.
 std::string plan_toml(const PlanReport& report);
 
 }  // namespace heddle::planner

@@ -144,7 +144,8 @@ int StepPaths::collective(const std::vector<int>& members, const GroupShape& gro
     return gathers > 0.0 ? gather_seconds(machine_, group, size, gathers)
                          : collective_seconds(machine_, op, group, size);
   };
-  StepProgram::Path path{.latency_seconds = alone(0.0)};
+  StepProgram::Path path{
+      .latency_seconds = gathers > 0.0 ? alone(0.0) : latency_seconds(machine_, op, group, bytes)};
   double seconds = alone(bytes) - path.latency_seconds;
   std::vector<int> devices;
   const int joined = joins == Joins::context ? ranks_.cp : 1;

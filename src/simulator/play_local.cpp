@@ -5,63 +5,31 @@
 #include <algorithm>
 #include <cmath>
 
+#include "simulator/play_sites.h"
+
 namespace heddle {
 namespace {
 
-/// Steps that are played before time counts, so that what is on the link is as in all later ones.
-constexpr int kStepsToSettle = 100;
-/// Steps times layers that play in a fraction of a second.
+/// Steps times layers that play in a fraction of a second, with a hundred steps to settle.
 constexpr double kMostLayerSteps = 1e7;
 
-class LocalPlayer {
- public:
-  LocalPlayer(const LocalMethod& method, const LocalLink& link)
-      : method_(method),
-        latency_(link.latency),
-        unit_(method.step_seconds / (3.0 * method.layers)),
-        exchange_(method.layer_bits() / link.bits_per_second),
-        rows_(static_cast<std::size_t>(method.delay) + 1) {
-    for (auto& row : rows_) row.resize(static_cast<std::size_t>(method.layers));
+/// A third of a step is forward, layer by layer, two thirds backward in reverse order. A layer goes
+/// when its backward ends; its next forward but `delay` waits for it.
+SiteCourse course_of(const LocalMethod& method, const LocalLink& link) {
+  const double unit = method.step_seconds / (3.0 * method.layers);
+  SiteCourse course{.step_seconds = method.step_seconds, .window = method.every};
+  for (int layer = method.layers - 1; layer >= 0; --layer) {
+    const auto fragment = static_cast<std::int64_t>(layer % method.fragments);
+    course.exchanges.push_back(
+        {.turn = static_cast<int>(fragment * method.every / method.fragments),
+         .begins_at = unit * (3 * method.layers - 2 * layer),
+         .steps_under_way = method.delay + 1,
+         .awaited_at = unit * layer,
+         .link_seconds = method.layer_bits() / link.bits_per_second,
+         .latency = link.latency});
   }
-
-  PlayedLocal play() {
-    const int windows = (kStepsToSettle + method_.every - 1) / method_.every;
-    const int settled = windows * method_.every, end = 3 * settled;
-    double begin = 0.0;
-    for (int step = 0; step < end; ++step) {
-      if (step == settled) begin = now_;
-      play_step(step);
-    }
-    const double seconds = (now_ - begin) / (end - settled);
-    return {.step_seconds = seconds, .utilisation = method_.step_seconds / seconds};
-  }
-
- private:
-  bool is_due(int layer, int step) const {
-    const auto fragment = static_cast<std::int64_t>(layer % method_.fragments);
-    const auto turn = static_cast<int>(fragment * method_.every / method_.fragments);
-    return step >= turn && (step - turn) % method_.every == 0;
-  }
-
-  void play_step(int step) {
-    // Its place in the ring is that of the step which this one waits for: `delay` + 1 before.
-    auto& ends = rows_[static_cast<std::size_t>(step) % rows_.size()];
-    for (const double end : ends) now_ = std::max(now_, end) + unit_;
-    for (int layer = method_.layers - 1; layer >= 0; --layer) {
-      now_ += 2.0 * unit_;
-      double& end = ends[static_cast<std::size_t>(layer)];
-      end = 0.0;
-      if (!is_due(layer, step)) continue;
-      link_free_ = std::max(link_free_, now_) + exchange_;
-      end = link_free_ + latency_;
-    }
-  }
-
-  const LocalMethod& method_;
-  const double latency_, unit_, exchange_;
-  double now_ = 0.0, link_free_ = 0.0;
-  std::vector<std::vector<double>> rows_;  // by step, in a ring; by layer: when its exchange ends
-};
+  return course;
+}
 
 }  // namespace
 
@@ -108,7 +76,7 @@ std::vector<std::string> problems_of(const LocalMethod& method) {
                     "begin before the last is used; use at most {}",
                     method.delay, method.every, method.every - 1));
   }
-  if (1.0 * method.layers * (method.every + 1.0 * kStepsToSettle) > kMostLayerSteps) {
+  if (1.0 * method.layers * (method.every + 100.0) > kMostLayerSteps) {
     problems.push_back(
         fmt::format("{} layers over {} steps are too many to play; give fewer: what counts is the "
                     "share of a window that the exchanges take",
@@ -118,7 +86,8 @@ std::vector<std::string> problems_of(const LocalMethod& method) {
 }
 
 PlayedLocal play_local(const LocalMethod& method, const LocalLink& link) {
-  return LocalPlayer(method, link).play();
+  const PlayedSites played = play_sites(course_of(method, link));
+  return {.step_seconds = played.step_seconds, .utilisation = played.utilisation};
 }
 
 }  // namespace heddle

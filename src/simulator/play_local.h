@@ -39,9 +39,10 @@ struct PlayedLocal {
   double utilisation = 0.0;  ///< computing over all
 };
 
-/// Plays a site's steps: a third of a step is forward, layer by layer, two thirds backward in
-/// reverse order. A layer that is due enters the link when its backward ends; the link carries one
-/// exchange after another. Forward of a layer waits for its exchange of `delay` + 1 steps before.
+/// Plays a site's steps (play_sites): a third of a step is forward, layer by layer, two thirds
+/// backward in reverse order. A layer that is due enters the link when its backward ends; the link
+/// carries one exchange after another. Forward of a layer waits for its exchange of `delay` + 1
+/// steps before.
 PlayedLocal play_local(const LocalMethod& method, const LocalLink& link);
 
 }  // namespace heddle

@@ -51,6 +51,12 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
     const bool freezes = config.optim.name == planner::Updates::onebit_adam;
     row("step time", fmt::format("{:.3g} s predicted from {}{}", *setup.predicted_seconds,
                                  config.observe.system.string(), freezes ? ", when frozen" : ""));
+    if (const auto& sites = setup.predicted_sites) {
+      row("sites",
+          fmt::format("compute {:.1f} % of the time: of a step {:.3g} s waiting for other "
+                      "sites, {:.3g} s for what they exchange",
+                      100 * sites->utilisation, sites->waited_seconds, sites->work_seconds));
+    }
   }
   if (setup.world.size() == 1) {
     row("memory", describe(groups.front().step.memory));

@@ -256,14 +256,28 @@ void Recording::compare_step() {
   // The first one also takes its memory from the system.
   if (step_seconds_.size() > 1) step_seconds_.erase(step_seconds_.begin());
   step_time_.measured = quantile(step_seconds_, 0.5);
+  step_time_.mean = mean_between_meetings();
   log_info("a step held {} at its peak, {} predicted",
            format_bytes(static_cast<double>(largest_step_.peak)),
            format_bytes(static_cast<double>(setup_.step_plan.memory.peak)));
   if (attention_ && attention_->is_timed) log_info("{}", describe(*attention_));
   if (!step_time_.predicted) return;
-  log_info("a step took {:.3g} s in the median, {:.3g} s predicted ({:+.1f} %)",
-           step_time_.measured, *step_time_.predicted,
-           100 * (*step_time_.predicted / step_time_.measured - 1));
+  log_info("a step took {:.3g} s in the {}, {:.3g} s predicted ({:+.1f} %)", step_time_.compared(),
+           step_time_.mean ? "mean" : "median", *step_time_.predicted,
+           100 * (*step_time_.predicted / step_time_.compared() - 1));
+}
+
+/// Steps of sites take longer where they meet, which they do not in the first `every` of a run:
+/// the mean over the last whole windows behind those. None where there are no sites, or too few
+/// steps.
+std::optional<double> Recording::mean_between_meetings() const {
+  if (!session_.outer) return std::nullopt;
+  const auto every = static_cast<std::size_t>(setup_.plan.policy.outer.every);
+  const std::size_t windows = step_seconds_.size() / every;
+  if (windows < 2) return std::nullopt;
+  const auto steps = static_cast<std::ptrdiff_t>((windows - 1) * every);
+  return std::accumulate(step_seconds_.end() - steps, step_seconds_.end(), 0.0) /
+         static_cast<double>(steps);
 }
 
 void Recording::write_report(const RunState& state) const {

@@ -54,6 +54,7 @@ class Recording {
   /// Which sites waited for others.
   void compare_sites();
   void compare_traffic() const;
+  std::optional<double> mean_between_meetings() const;
   /// StepMetrics::residual.
   std::optional<double> residual(std::int64_t step, double grad_norm);
   void write_report(const RunState& state) const;

@@ -129,6 +129,13 @@ JsonValue to_json(const RunPlan& plan) {
                     {"fits", !plan.refusal.has_value()},
                     {"ranks", JsonValue::array()}};
   if (plan.step_seconds) json["predicted_step_seconds"] = *plan.step_seconds;
+  if (plan.sites) {
+    json["predicted_sites"] = {{"inner_seconds", plan.sites->inner_seconds},
+                               {"waited_seconds", plan.sites->waited_seconds},
+                               {"work_seconds", plan.sites->work_seconds},
+                               {"utilisation", plan.sites->utilisation},
+                               {"sent_bytes_per_step", plan.sites->sent_bytes}};
+  }
   if (plan.limit_bytes > 0) json["memory_limit_bytes"] = plan.limit_bytes;
   if (plan.refusal) {
     json["problem"] = plan.refusal->message();

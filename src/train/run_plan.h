@@ -10,6 +10,7 @@
 #include "config/run_config.h"
 #include "engine/memory_plan.h"
 #include "model/parallel_plan.h"
+#include "planner/site_times.h"
 #include "tensor/device.h"
 #include "train/context_choices.h"
 
@@ -33,9 +34,10 @@ struct RunPlan {
   std::int64_t sequences = 0, seq_len = 0;
   std::vector<ContextChoice> context;  ///< where cp has ranks
   std::vector<Group> groups;
-  std::optional<double> step_seconds;  ///< where observe.system names a machine
-  std::uint64_t limit_bytes = 0;       ///< what a rank may use; 0: not known
-  std::optional<Error> refusal;        ///< of a run that does not fit
+  std::optional<double> step_seconds;       ///< where observe.system names a machine
+  std::optional<planner::SiteTimes> sites;  ///< likewise, of a run that has several
+  std::uint64_t limit_bytes = 0;            ///< what a rank may use; 0: not known
+  std::optional<Error> refusal;             ///< of a run that does not fit
 };
 
 /// A step of one rank as the run file describes it, with what the loader holds meanwhile.

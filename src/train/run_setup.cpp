@@ -96,12 +96,13 @@ void predict_times(RunSetup& setup) {
       .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps),
       .sends_signs = config.optim.name == planner::Updates::onebit_adam};
   const DType dtype = compute_dtype(config);
-  ParallelPlan site = setup.plan;  // what others do takes it no time but where they meet
-  site.sites = 1;
+  setup.predicted_sites = planner::predicted_sites(machine, setup.spec, setup.plan, batches, dtype);
   setup.predicted_seconds =
-      planner::predicted_step_seconds(machine, setup.spec, site, batches, dtype);
+      setup.predicted_sites
+          ? setup.predicted_sites->step_seconds
+          : planner::predicted_step_seconds(machine, setup.spec, setup.plan, batches, dtype);
   setup.predicted_attention =
-      planner::predicted_attention(machine, setup.spec, site, batches, dtype);
+      planner::predicted_attention(machine, setup.spec, setup.plan, batches, dtype);
 }
 
 /// What the device has for all; 0 where that is not known.
@@ -169,6 +170,7 @@ TrainOutcome dry_run(const RunSetup& setup) {
                .context = context_choices(config, setup.spec, setup.plan),
                .groups = plan_groups(config, setup.spec, setup.plan, setup.options.device),
                .step_seconds = setup.predicted_seconds,
+               .sites = setup.predicted_sites,
                .limit_bytes = memory_limit(setup),
                .refusal = {}};
   plan.refusal = refusal(setup, fullest(plan.groups).step.memory);

@@ -15,6 +15,7 @@ TEST(BenchLinks, GivesTheRateOfEveryLinkAroundTheRanks) {
       const LinkRate& rate = rates[static_cast<std::size_t>(to)];
       EXPECT_EQ(rate.to, to);
       EXPECT_EQ(rate.from, (to + 2) % 3);
+      EXPECT_GT(rate.latency_seconds, 0.0);
       EXPECT_GT(rate.messages, 0);
       EXPECT_GT(rate.bytes_per_second, 0.0);
       // No more than what fits into the time, from the first message that counts to the last.

@@ -72,6 +72,33 @@ TEST(DryRun, OfRecomputationSaysWhatLimitsTheLength) {
   EXPECT_EQ(lines("none").find("length "), std::string::npos);
 }
 
+/// The planner has the bytes between sites from the same list of a step.
+TEST(DryRun, OfSitesPredictsTheStepFromTheBytesThatItCounts) {
+  const TinyRun run;
+  const std::string system = HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml";
+  for (const Words& mesh : {Words{}, {"parallel.pp=2"}, {"parallel.dp=2", "parallel.zero=1"}}) {
+    Words settings = {"parallel.sites=2",        "outer.every=4",    "outer.fragments=2",
+                      "outer.delay=1",           "outer.codec=e3m0", "train.tokens_per_step=256",
+                      "observe.system=" + system};
+    settings.insert(settings.end(), mesh.begin(), mesh.end());
+    const Json plan = dry_run(run, settings, {"--ranks", mesh.empty() ? "2" : "4"});
+    const Json& sites = plan.at("predicted_sites");
+    EXPECT_GT(sites.at("utilisation").get<double>(), 0.0);
+    EXPECT_LT(sites.at("utilisation").get<double>(), 1.0);
+    EXPECT_GE(plan.at("predicted_step_seconds").get<double>(),
+              sites.at("inner_seconds").get<double>());
+    double most = 0.0;
+    for (const Json& ranks : plan.at("ranks")) {
+      double sent = 0.0;
+      for (const Json& row : ranks.at("traffic_between_sites")) {
+        sent += row.at("wire_bytes").get<double>() / 2;
+      }
+      most = std::max(most, sent);
+    }
+    EXPECT_DOUBLE_EQ(sites.at("sent_bytes_per_step").get<double>(), most / 4);
+  }
+}
+
 TEST(DryRun, PredictsTheStepWhereAMachineIsNamed) {
   const TinyRun run;
   const Json plan =

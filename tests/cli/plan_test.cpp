@@ -68,6 +68,74 @@ TEST(Plan, SaysWhatIsCompressedAndWritesIt) {
   EXPECT_NE(refused.err.find("there is no codec \"int9\""), std::string::npos) << refused.err;
 }
 
+TEST(Plan, OverGivenLinksSaysWhatToSendLessOf) {
+  const TestFiles files;
+  const Outcome outcome =
+      run_heddle(plan("gpt2-124m", "16", "131072",
+                      {"--links", "rate=1gbit,delay=10ms,loss=0.1%", "--json", "--out",
+                       files.at("plan.toml"), "--report", files.at("plan.html")}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json report = parse_json(outcome.out, "stdout");
+  const Json& links = report.at("links");
+  EXPECT_EQ(links.at("given"), "1 Gbit/s, 10 ms, 0.1 % lost");
+  EXPECT_EQ(links.at("bytes_per_second"), 125e6);
+  const Json& rows = links.at("rows");
+  EXPECT_EQ(rows.at(0).at("what"), "plain");
+  EXPECT_EQ(rows.at(0).at("step_seconds"), report.at("plans").at(0).at("step_seconds"));
+  const Json& best = rows.at(links.at("advised").get<std::size_t>());
+  EXPECT_GT(best.at("gain").get<double>(), 1.05);
+  EXPECT_NEAR(best.at("gain").get<double>(),
+              rows.at(0).at("step_seconds").get<double>() / best.at("step_seconds").get<double>(),
+              1e-12);
+  EXPECT_NE(read_text_file(files.at("plan.html")).find("id=\"links\""), std::string::npos);
+  // What is advised is simulated to take the time that was said.
+  const Outcome played = run_heddle({"simulate", "step", "--model", "gpt2-124m", "--system",
+                                     system_file(), "--plan", files.at("plan.toml"), "--json"});
+  EXPECT_EQ(played.status, 0) << played.err;
+}
+
+TEST(Plan, TakesTheSlowestOfMeasuredLinks) {
+  const TestFiles files;
+  const auto measured = files.write("links.json",
+                                    R"({"ranks": 2, "message_bytes": 1048576, "links": [
+          {"from": 1, "to": 0, "bytes_per_second": 2e7, "latency_seconds": 0.02, "messages": 9},
+          {"from": 0, "to": 1, "bytes_per_second": 1e7, "latency_seconds": 0.03, "messages": 9}]})");
+  const Outcome outcome =
+      run_heddle(plan("gpt2-124m", "16", "131072", {"--links", measured, "--json"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json report = parse_json(outcome.out, "stdout");
+  EXPECT_EQ(report.at("links").at("bytes_per_second"), 1e7);
+  EXPECT_EQ(report.at("links").at("latency_seconds"), 0.03);
+  EXPECT_NE(report.at("links").at("given").get<std::string>().find("from rank 0 to 1"),
+            std::string::npos);
+}
+
+TEST(Plan, RefusesLinksThatMakeNoSense) {
+  const auto refuses = [](const std::string& links, const Words& mentions, int status = 2) {
+    expect_refusal(plan("gpt2-124m", "16", "131072", {"--links", links}), status, mentions);
+  };
+  refuses("rate=fast", {"rate=fast", "mbit"});
+  refuses("rate=100", {"rate=100", "mbit"});
+  refuses("rate=0mbit", {"rate=0mbit carries nothing"});
+  refuses("rate=1gbit,delay=-5ms", {"delay=-5ms is below 0"});
+  refuses("rate=1gbit,delay=5min", {"delay=5min", "ms"});
+  refuses("rate=1gbit,loss=50%", {"loss=50%", "at most 10%"});
+  refuses("rate=1gbit,dealy=5ms", {"there is no \"dealy\"", "did you mean delay?"});
+  refuses("delay=5ms", {"rate is missing"});
+  refuses("rate=1gbit,devices=4", {"devices=4", "8 devices do"});
+  const TestFiles files;
+  refuses(files.write("other.json", "{\"rates\": []}"), {"other.json has no links"});
+  refuses(files.write("empty.json", R"({"links": [{"from": 0, "to": 1, "bytes_per_second": 0}]})"),
+          {"carried nothing"});
+  refuses(files.at("none.json"), {"none.json"}, 5);
+  expect_refusal(
+      plan("gpt2-124m", "16", "131072", {"--links", "rate=1gbit", "--compress", "gradients=int8"}),
+      2, {"--links", "--compress"});
+  expect_refusal(
+      plan("gpt2-124m", "16", "131072", {"--links", "rate=1gbit", "--optimizer", "onebit-adam"}), 2,
+      {"onebit-adam", "leave --optimizer out"});
+}
+
 TEST(Plan, OfLongSequencesSharesThemSaysWhyAndCanBeSimulated) {
   const TestFiles files;
   const Outcome outcome = run_heddle(

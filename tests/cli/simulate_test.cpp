@@ -213,6 +213,35 @@ TEST(SimulateStep, SlowsDownWithAStragglerAndWithHashedPaths) {
   EXPECT_GT(seconds(leaves), plain);
 }
 
+TEST(SimulateStep, OfSitesIsTheMeanBetweenTwoExchanges) {
+  const Words common = {"--dp", "8", "--batch-tokens", "1048576", "--seq", "4096"};
+  Words sites = common;
+  sites.insert(sites.end(), {"--sites", "2", "--every", "10", "--fragments", "2", "--delay", "0",
+                             "--outer-codec", "none", "--json"});
+  const Outcome outcome = run_heddle(simulate_step(sites));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json report = parse_json(outcome.out, "stdout");
+  EXPECT_EQ(report.at("gpus"), 16);
+  const Json& times = report.at("sites");
+  const double mean = report.at("step_seconds"), inner = times.at("inner_seconds");
+  EXPECT_NEAR(
+      mean,
+      inner + times.at("waited_seconds").get<double>() + times.at("work_seconds").get<double>(),
+      1e-9);
+  EXPECT_GT(times.at("waited_seconds").get<double>(), 0.0);
+  EXPECT_NEAR(times.at("utilisation").get<double>(), inner / mean, 1e-9);
+  // A site has half of the batch. With ZeRO 1 a rank has an eighth of 8 billion float32 values.
+  EXPECT_NEAR(inner,
+              simulated_seconds({"--dp", "8", "--batch-tokens", "524288", "--seq", "4096"}, {}),
+              1e-9);
+  EXPECT_NEAR(times.at("sent_bytes_per_step").get<double>(), 8.03e9 / 8 * 4 / 10, 1e6);
+  Words late = common;
+  late.insert(late.end(), {"--sites", "2", "--every", "10", "--delay", "10"});
+  expect_refusal(simulate_step(late), 2, {"outer.delay = 10", "outer.every = 10"});
+  expect_refusal(simulate_step({"--sites", "3", "--dp", "1", "--batch-tokens", "8192"}), 2,
+                 {"cannot be divided over 3 sites"});
+}
+
 TEST(SimulateStep, RefusesWhatCannotBePlayed) {
   const Words job = {"--gpus", "8", "--batch-tokens", "65536"};
   const auto with = [&](const Words& more) {

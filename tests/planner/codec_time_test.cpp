@@ -27,6 +27,14 @@ TEST(CodecTime, IsThatOfTheMachineFilesRates) {
   EXPECT_EQ(encode_seconds(machine, nullptr, 1e9), 0.0);
 }
 
+TEST(CodecTime, OfOtherParametersIsThatOfTheSameCodec) {
+  Machine machine = h200();
+  machine.codecs = {
+      {.codec = "zfp:8:4", .encode = 100e9, .encode_with_residual = 50e9, .decode = 200e9}};
+  EXPECT_DOUBLE_EQ(encode_seconds(machine, codec::make_codec("zfp:16").get(), 1e9), 0.04);
+  EXPECT_NE(encode_seconds(machine, codec::make_codec("int8").get(), 1e9), 0.04);
+}
+
 TEST(CodecTime, IsBoundByTheMemoryWhereNoRateWasMeasured) {
   const Machine machine = h200();
   const auto int8 = codec::make_codec("int8");

@@ -23,7 +23,12 @@ Machine shared_machine() {
   shared.software.fused_attention = 0.25;
   shared.software.attention_by_head = {{64, 0.5}, {80, 0.25}};
   shared.device.gemm.input_alignment[0] = 0.125;
+  shared.codecs = {
+      {.codec = "int8:128", .encode = 4e9, .encode_with_residual = 2e9, .decode = 5e9}};
   machine.shared.push_back(shared);
+  machine.codecs = shared.codecs;
+  machine.codecs[0].encode = 9e9;
+  machine.links.back().is_direct = true;
   return machine;
 }
 
@@ -39,9 +44,32 @@ TEST(MachineText, IsReadBackAsTheMachineItCameFrom) {
     EXPECT_EQ(read.links.size(), machine.links.size());
     EXPECT_EQ(read.pairs.size(), 2u);
     EXPECT_EQ(read.shared.size(), machine.shared.size());
+    EXPECT_EQ(read.links.back().is_direct, machine.links.back().is_direct);
+    EXPECT_EQ(read.codecs.size(), machine.codecs.size());
     EXPECT_NEAR(read.software.loss_bytes, machine.software.loss_bytes, 1e-6);
     EXPECT_NEAR(read.device.gemm.half_rows, machine.device.gemm.half_rows, 1e-6);
   }
+}
+
+TEST(MachineErrors, RefuseRoundsThatNobodyMakes) {
+  std::string text = machine_text(shared_machine(), {});
+  const std::string direct = "rounds = \"direct\"";
+  ASSERT_NE(text.find(direct), std::string::npos);
+  text.replace(text.find(direct), direct.size(), "rounds = \"tree\"");
+  try {
+    parse_machine(text, "m.toml");
+    FAIL() << "rounds of a tree";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rounds \"tree\" is unknown"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(MachineAtWork, HasTheCodecRatesOfAsManyRanks) {
+  const Machine machine = shared_machine();
+  EXPECT_EQ(machine.at_work(1).codecs[0].encode, 9e9);
+  EXPECT_EQ(machine.at_work(2).codecs[0].encode, 4e9);
+  EXPECT_EQ(machine.at_work(4).codecs[0].encode, 2e9);
 }
 
 TEST(MachineErrors, RefuseSizesOfHeadsThatDoNotAscend) {
