@@ -109,6 +109,25 @@ TEST(RunOfSites, SaysWhatItsSitesHaveInTheMeanAndWhoWaited) {
   EXPECT_EQ(meetings, 4);  // in steps 5, 7, 9 and 11
 }
 
+TEST(RunOfSites, ComparesTheMeanOfItsStepsWithThePrediction) {
+  const TinyRun run;
+  const Outcome outcome = train(run, with(kSites, {"observe.system=" HEDDLE_SOURCE_DIR
+                                                   "/configs/systems/h200-hgx-ndr.toml"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* words : {"sites       compute ", " s in the mean, "}) {
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << words << "\n" << outcome.err;
+  }
+  const Json report = read_json_file(run.run_folder() / "report.json");
+  // Of the last four steps: the first one makes its buffers, and the first window meets nobody.
+  double sum = 0.0;
+  for (const Json& line : run.metrics()) {
+    if (line.contains("step_seconds") && line.at("step") > 8)
+      sum += line.at("step_seconds").get<double>();
+  }
+  EXPECT_NEAR(report.at("step_seconds").at("measured_mean").get<double>(), sum / 4, 1e-6);
+  EXPECT_GT(report.at("step_seconds").at("predicted").get<double>(), 0.0);
+}
+
 TEST(RunOfSites, GoesOnOnAnotherMeshInsideItsSites) {
   const TinyRun run;
   ASSERT_EQ(train(run, kSites).status, 0);
