@@ -1,4 +1,6 @@
-"""Lines, stacked bars and bars in groups as small SVGs that follow light and dark."""
+"""Lines, points, stacked bars and bars in groups as small SVGs that follow light and dark."""
+
+import math
 
 STYLE = """<style>
 svg{--ink:#1c1e21;--soft:#63676e;--hair:#e4e2dc;--c0:#24588f;--c1:#c4561b;--c2:#3f7d58;--c3:#a8862c;--c4:#7a4e9c;--c5:#8b9099;--on:#fff;font:12px system-ui,sans-serif}
@@ -45,6 +47,46 @@ def lines(path, title, xs, series, high, unit, x_unit, width=760, height=320):
     for i, value in enumerate(xs):
         out.append(f'<text class="t" x="{x(i):.1f}" y="{bottom + 18}">{value:,}</text>')
     out.append(f'<text class="t" x="{(left + right) / 2}" y="{height - 8}">{x_unit}</text>')
+    save(path, out)
+
+
+def scatter(path, title, points, unit, x_unit, width=860, height=420):
+    """points: (name, colour 0-5, is a ring instead of a disc, x, y, lowest and highest y). x is logarithmic; y begins near the lowest value and
+    ends a tenth above: what is higher stands at the upper edge with its value."""
+    left, right, top, bottom = 52, width - 16, 44, height - 46
+    low = min(point[5] for point in points)
+    high = max(min(max(point[6] for point in points), 1.1 * low), 1.01 * low)
+    low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
+    first, last = (edge(math.log10(point[3]) for point in points) for edge in (min, max))
+    first, last = math.floor(first - 0.1), math.ceil(last + 0.1)
+    x = lambda value: left + (right - left) * (math.log10(value) - first) / (last - first)
+    y = lambda value: max(top, bottom - (bottom - top) * (value - low) / (high - low))
+    out = frame(title, width, height)
+    for i in range(6):
+        value = low + (high - low) * i / 5
+        out.append(f'<line class="h" x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+                   f'<text class="y" x="{left - 6}" y="{y(value) + 4:.1f}">{value:.3f}</text>')
+    for power in range(first, last + 1):
+        out.append(f'<line class="h" x1="{x(10.0**power):.1f}" x2="{x(10.0**power):.1f}" y1="{top}" y2="{bottom}"/>'
+                   f'<text class="t" x="{x(10.0**power):.1f}" y="{bottom + 18}">{10.0**power:,g}</text>')
+    taken = [(x(point[3]) - 6, y(point[4]) - 7, x(point[3]) + 6, y(point[4]) + 7) for point in points]
+    for name, colour, is_ring, at, value, least, most in sorted(points, key=lambda point: point[4]):
+        paint = f'fill="none" stroke="var(--c{colour})" stroke-width="2"' if is_ring else f'fill="var(--c{colour})"'
+        out.append(f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{y(least):.1f}" y2="{y(most):.1f}" stroke="var(--c{colour})" stroke-width="2"/>'
+                   f'<circle cx="{x(at):.1f}" cy="{y(value):.1f}" r="4.5" {paint}><title>{name}: {value:.4f}, {at:.4g}</title></circle>')
+        label = name if value <= high else f"{name}: {value:.3f}"
+        long = 6.4 * len(label)
+        # The nearest place for the name, right or left of the point, that nothing else has.
+        places = [(side, shift) for shift in sorted(range(-160, 161, 4), key=abs) for side in (1, -1)]
+        for side, shift in places:
+            begin = x(at) + 9 if side > 0 else x(at) - 9 - long
+            box = (begin, y(value) + shift - 6, begin + long, y(value) + shift + 6)
+            is_inside = box[0] >= left and box[2] <= right and box[1] >= top - 12 and box[3] <= bottom
+            if is_inside and not any(box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken):
+                break
+        taken.append(box)
+        out.append(f'<text x="{box[0]:.1f}" y="{box[3] - 2:.1f}">{label}</text>')
+    out.append(f'<text x="2" y="{top - 12}">{unit}</text><text class="t" x="{(left + right) / 2}" y="{height - 8}">{x_unit}</text>')
     save(path, out)
 
 

@@ -134,7 +134,7 @@ TEST(Zfp, DecodesStreamsAsLibzfpDoes) {
 }
 
 TEST(Zfp, TakesFarSmallerValuesThanLibzfp) {
-  // Below 2^-97 libzfp's factor is infinite; ours is a double.
+  // Below 2^-97 libzfp's factor is infinite; ours are two.
   Floats x = gaussian(1024, 65, 1e-36);
   const Floats y = round_trip(*make_codec("zfp:16"), x);
   EXPECT_LT(relative_error(x, y), 1e-4);

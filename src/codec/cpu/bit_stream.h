@@ -12,14 +12,15 @@ class BitWriter {
  public:
   explicit BitWriter(std::byte* to) : to_(to) {}
 
-  /// The low `count` < 32 bits of `value`, which has no others.
+  /// The low `count` < 32 bits of `value`.
   void put(std::uint32_t value, int count) {
-    word_ |= std::uint64_t{value} << filled_;
+    const std::uint64_t bits = value & ((std::uint64_t{1} << count) - 1);
+    word_ |= bits << filled_;
     filled_ += count;
     if (filled_ < 64) return;
     store();
     filled_ -= 64;
-    word_ = filled_ > 0 ? std::uint64_t{value} >> (count - filled_) : 0;
+    word_ = filled_ > 0 ? bits >> (count - filled_) : 0;
   }
   void put_zeros(int count) {
     for (filled_ += count; filled_ >= 64; filled_ -= 64) {
@@ -48,20 +49,20 @@ class BitReader {
  public:
   BitReader(const std::byte* from, std::size_t bytes) : from_(from), end_(from + bytes) {}
 
-  /// The next `count` < 32 bits, which stay there.
-  std::uint32_t peek(int count) {
+  /// The next 32 bits, which stay there.
+  std::uint32_t window() {
     if (filled_ < 32) fill();
-    return static_cast<std::uint32_t>(word_ & ((std::uint64_t{1} << count) - 1));
+    return static_cast<std::uint32_t>(word_);
   }
-  std::uint32_t get(int count) {
-    const std::uint32_t value = peek(count);
+  /// Goes on by count < 32 bits.
+  void skip(int count) {
+    if (filled_ < 32) fill();
     word_ >>= count;
     filled_ -= count;
-    return value;
   }
-  void skip(int count) {
-    for (; count > 31; count -= 31) get(31);
-    get(count);
+  void skip_many(int count) {
+    for (; count > 31; count -= 31) skip(31);
+    skip(count);
   }
 
  private:

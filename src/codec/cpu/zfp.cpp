@@ -30,14 +30,15 @@ std::uint32_t encode_zfp_tile(const Zfp& codec, const float* x, std::int64_t n, 
   const int bits = codec.block_bits();
   for_zfp_blocks(codec, x, n, [&](const float* row, std::int64_t count, std::int64_t column) {
     float block[16];
+    std::uint16_t planes[16];
     if (codec.is_line()) {
       std::copy_n(row, count, block);
       zfp::continue_line(block, static_cast<int>(count), 1);
-      zfp::encode_block<1>(block, bits, out);
+      zfp::encode_block<1>(block, bits, planes, out);
     } else {
       zfp::gather_block(
           codec.columns(), count, column, [&](std::int64_t i) { return row[i]; }, block);
-      zfp::encode_block<2>(block, bits, out);
+      zfp::encode_block<2>(block, bits, planes, out);
     }
   });
   out.end();
@@ -49,11 +50,12 @@ void decode_zfp_tile(const Zfp& codec, const std::byte* from, std::int64_t n, fl
   const int bits = codec.block_bits();
   for_zfp_blocks(codec, y, n, [&](float* row, std::int64_t count, std::int64_t column) {
     float block[16];
+    std::uint16_t planes[16];
     if (codec.is_line()) {
-      zfp::decode_block<1>(in, bits, codec.truncates(), block);
+      zfp::decode_block<1>(in, bits, codec.truncates(), planes, block);
       std::copy_n(block, count, row);
     } else {
-      zfp::decode_block<2>(in, bits, codec.truncates(), block);
+      zfp::decode_block<2>(in, bits, codec.truncates(), planes, block);
       zfp::scatter_block(codec.columns(), count, column, block,
                          [&](std::int64_t i, float value) { row[i] = value; });
     }

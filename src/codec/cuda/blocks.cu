@@ -178,15 +178,30 @@ __device__ void encode_any(const EncodeCall& call, const Tile& tile, const Block
   }
 }
 
-/// A whole tile of aligned values and blocks of 128 or 256 (kPer = 1 or 2), which a warp has for
+/// Of a whole tile of aligned values and blocks of 128 or 256 (kPer = 1 or 2), what a warp has for
 /// itself: 32 lanes of four values are 128, and warp w has eight such rows that follow each other.
+template <class Code, int kPer>
+struct WarpRows {
+  static constexpr int kSize = 128 * kPer, kBlocks = kOwn / kPer;
+  static constexpr int kBytes =
+      static_cast<int>(sizeof(typename Code::Scale)) + kSize * Code::kBits / 8;  // of a block
+  int lane, warp;
+  std::int64_t first;  // of the lane's values in the first row
+
+  __device__ explicit WarpRows(const Tile& tile)
+      : lane(static_cast<int>(threadIdx.x) % 32),
+        warp(static_cast<int>(threadIdx.x) / 32),
+        first(tile.first + warp * kOwn * 128 + 4 * lane) {}
+};
+
 template <class Code, bool kFeedback, int kPer>
 __device__ void encode_whole(const EncodeCall& call, const Tile& tile) {
   using Scale = typename Code::Scale;
-  constexpr int kSize = 128 * kPer, kCodeBytes = kSize * Code::kBits / 8;
-  constexpr int kBytes = static_cast<int>(sizeof(Scale)) + kCodeBytes;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const std::int64_t first = tile.first + warp * kOwn * 128 + 4 * lane;
+  using Rows = WarpRows<Code, kPer>;
+  constexpr int kBytes = Rows::kBytes;
+  const Rows rows(tile);
+  const int lane = rows.lane;
+  const std::int64_t first = rows.first;
   Four four[kOwn];
   std::uint32_t own_largest = 0;  // of block `lane`
   bool is_finite = true;
@@ -208,14 +223,14 @@ __device__ void encode_whole(const EncodeCall& call, const Tile& tile) {
   if (__syncthreads_or(!is_finite)) {
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) note_bad(call.bad, four[j], first + 128 * j);
-    return clear_bytes(to, std::size_t{kUsualTile / kSize} * kBytes);
+    return clear_bytes(to, std::size_t{kUsualTile / Rows::kSize} * kBytes);
   }
   // Each lane works out the scale of one block.
   const Scale own_scale = Code::scale(own_largest);
   const Division own_division(Code::divisor(own_scale));
   const float own_factor = Code::factor(own_scale);
-  std::byte* const warp_at = to + warp * (kOwn / kPer) * kBytes;
-  if (lane < kOwn / kPer) store_number(own_scale, warp_at + lane * kBytes);
+  std::byte* const warp_at = to + rows.warp * Rows::kBlocks * kBytes;
+  if (lane < Rows::kBlocks) store_number(own_scale, warp_at + lane * kBytes);
 #pragma unroll
   for (int j = 0; j < kOwn; j += kPer) {
     const int block = j / kPer;
@@ -277,11 +292,57 @@ __device__ std::uint32_t four_codes(const std::byte* codes, int in_block, int si
   return (is_high ? word >> 4 : word) & 0x0f0f0f0fU;
 }
 
+/// The inverse of encode_whole. All bytes are asked for before any is used, and of codes of 4 bits
+/// those of two rows at once.
+template <class Code, int kPer>
+__device__ void decode_whole(const DecodeCall& call, const Tile& tile) {
+  using Scale = typename Code::Scale;
+  using Rows = WarpRows<Code, kPer>;
+  const Rows rows(tile);
+  const int lane = rows.lane;
+  const std::byte* const warp_at =
+      call.bytes + tile.byte + rows.warp * Rows::kBlocks * Rows::kBytes;
+  const auto own_scale = load_number<Scale>(warp_at + min(lane, Rows::kBlocks - 1) * Rows::kBytes);
+  std::uint32_t words[kOwn];  // a code in each byte
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    const std::byte* const codes = warp_at + j / kPer * Rows::kBytes + sizeof(Scale);
+    if constexpr (Code::kBits == 8) {
+      words[j] = load_number<std::uint32_t>(codes + 128 * (j % kPer) + 4 * lane);
+    } else if constexpr (kPer == 1) {  // byte i has values i and i + 64
+      words[j] = load_number<std::uint32_t>(codes + 4 * (lane % 16)) >> lane / 16 * 4;
+    } else {
+      words[j] = j % 2 == 0 ? load_number<std::uint32_t>(codes + 4 * lane) : words[j - 1] >> 4;
+    }
+  }
+  const float own_factor = Code::factor(own_scale);
+  constexpr std::uint32_t kCode = (1U << Code::kBits) - 1;
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    const float factor = __shfl_sync(kAll, own_factor, j / kPer);
+    Four four;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four.of[i] = Code::value(words[j] >> (8 * i) & kCode) * factor;
+    float* const y = call.y + rows.first + 128 * j;
+    if (call.adds) {
+      Four sum = Four::load_whole(y);
+      sum.add(four);
+      four = sum;
+    }
+    four.store_whole(y);
+  }
+}
+
 template <class Code, int kPer>
 __global__ void __launch_bounds__(kThreads)
     decode_blocks(DecodeCall call, TileSizes sizes, Blocks blocks) {
   using Scale = typename Code::Scale;
   const Tile tile(sizes);
+  if constexpr (kPer > 0) {
+    if (tile.values == kUsualTile && is_aligned(call.y + tile.first, 16)) {
+      return decode_whole<Code, kPer>(call, tile);
+    }
+  }
   const auto values = static_cast<int>(tile.values);
   const std::byte* const from = call.bytes + tile.byte;
   const int size = kPer > 0 ? 128 * kPer : blocks.size;

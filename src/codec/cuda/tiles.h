@@ -28,7 +28,9 @@ struct Tile {
   std::int64_t values;  ///< 0 or less: there is none
 
   __device__ explicit Tile(const TileSizes& all) {
-    const std::int64_t at = blockIdx.x, number = at / all.tiles, in_piece = at % all.tiles;
+    const std::int64_t at = blockIdx.x;
+    const std::int64_t number = at < all.tiles ? 0 : at / all.tiles;  // most have one piece
+    const std::int64_t in_piece = at - number * all.tiles;
     first = number * all.piece + in_piece * all.tile;
     byte = static_cast<std::size_t>(number) * all.piece_bytes +
            static_cast<std::size_t>(in_piece) * all.tile_bytes;

@@ -317,32 +317,46 @@ __global__ void __launch_bounds__(kThreads)
   if (call.residual != nullptr) put_residual(call, x, chunk.first, indices, kept, shared);
 }
 
+/// A kept value, and where it lies in its chunk.
+struct Kept {
+  int at;
+  float value;
+};
+
+/// Number i of a chunk's bytes, of `kept` values.
+__device__ Kept load_kept(const std::byte* from, const ChunkSizes& chunks, int kept, int i) {
+  // An index has 16 bits at most, so it lies in three bytes; the chunk's codes come behind.
+  const int bit = i * chunks.index_bits;
+  const std::byte* const at = from + 4 + bit / 8;
+  const unsigned bytes =
+      static_cast<unsigned>(at[0]) | static_cast<unsigned>(at[1]) << 8 |
+      (bit % 8 + chunks.index_bits > 16 ? static_cast<unsigned>(at[2]) << 16 : 0);
+  const auto byte = static_cast<unsigned>(from[4 + chunks.index_bytes(kept) + i / 4]);
+  const unsigned code = byte >> (i % 4 * 2);
+  const float level = from_bf16_bits(load_number<std::uint16_t>(from + (code & 1U) * 2));
+  return {.at = static_cast<int>(bytes >> bit % 8 & ((1U << chunks.index_bits) - 1)),
+          .value = (code & 2U) != 0 ? -level : level};
+}
+
 __global__ void __launch_bounds__(kThreads)
     decode_top_k(DecodeCall call, TileSizes sizes, ChunkSizes chunks) {
   const Tile chunk(sizes);
   const auto values = static_cast<int>(chunk.values);
-  const int kept = chunks.kept_of(values);
+  const int kept = chunks.kept_of(values), own = static_cast<int>(threadIdx.x);
   const std::byte* const from = call.bytes + chunk.byte;
-  const std::byte* const codes = from + 4 + chunks.index_bytes(kept);
   float* const y = call.y + chunk.first;
-  for (int at = 4 * static_cast<int>(threadIdx.x); at < values; at += 4 * kThreads) {
-    put({}, y + at, values - at, call.adds);
-  }
-  const float levels[] = {from_bf16_bits(load_number<std::uint16_t>(from)),
-                          from_bf16_bits(load_number<std::uint16_t>(from + 2))};
+  // Damaged indices that lie behind the chunk are left out.
+  const auto put_kept = [&](const Kept& one) {
+    if (one.at < values) y[one.at] = call.adds ? y[one.at] + one.value : one.value;
+  };
+  // The first is on its way while zeros are written; most chunks have no more for a thread.
+  Kept first = {.at = values, .value = 0.0F};
+  if (own < kept) first = load_kept(from, chunks, kept, own);
+  for (int at = 4 * own; at < values; at += 4 * kThreads) put({}, y + at, values - at, call.adds);
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kept; i += kThreads) {
-    int at = 0;
-    for (int bit = 0; bit < chunks.index_bits; ++bit) {
-      const int in_stream = i * chunks.index_bits + bit;
-      const unsigned byte = static_cast<unsigned>(from[4 + in_stream / 8]);
-      at |= static_cast<int>(byte >> in_stream % 8 & 1U) << bit;
-    }
-    const unsigned code = static_cast<unsigned>(codes[i / 4]) >> (i % 4 * 2);
-    const float level = (code & 1U) != 0 ? levels[1] : levels[0];
-    const float value = (code & 2U) != 0 ? -level : level;
-    // Damaged indices that lie behind the chunk are left out.
-    if (at < values) y[at] = call.adds ? y[at] + value : value;
+  put_kept(first);
+  for (int i = own + kThreads; i < kept; i += kThreads) {
+    put_kept(load_kept(from, chunks, kept, i));
   }
 }
 
