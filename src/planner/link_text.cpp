@@ -13,7 +13,7 @@ namespace {
 using observe::escape_html;
 using observe::put;
 
-std::string seconds_text(double seconds) { return fmt::format("{:.4g} s", seconds); }
+std::string in_seconds(double seconds) { return fmt::format("{:.4g} s", seconds); }
 
 JsonValue row_json(const LinkRow& row) {
   const Candidate& plan = row.plan;
@@ -74,13 +74,13 @@ std::string links_section(const LinkComparison& comparison) {
   put(html, "<p class=\"say\">Servers are joined by {}. <b>Advice: {}.</b></p>",
       escape_html(comparison.links.text), escape_html(comparison.advice));
   observe::StackedBars bars{
-      .parts = {{"a step", 'a'}, {"advised", 'd'}}, .rows = {}, .format = seconds_text};
+      .parts = {{"a step", 'a'}, {"advised", 'd'}}, .rows = {}, .format = in_seconds};
   for (const LinkRow& row : comparison.rows) {
     const bool is_taken = &row == &comparison.best();
     bars.rows.push_back({.name = row.what,
                          .note = row.accuracy,
                          .parts = {is_taken ? 0.0 : row.seconds, is_taken ? row.seconds : 0.0},
-                         .total = seconds_text(row.seconds),
+                         .total = in_seconds(row.seconds),
                          .total_note = fmt::format("{:.2f} times as fast", row.gain)});
   }
   html += render_bars(bars);
@@ -93,7 +93,7 @@ std::string links_section(const LinkComparison& comparison) {
         "<tr{}><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.2f}</td><td "
         "class=\"n\">{}</td><td>{}</td></tr>",
         &row == &comparison.best() ? " class=\"chosen\"" : "", escape_html(row.what),
-        seconds_text(row.seconds), row.gain, format_bytes(row.sent_bytes),
+        in_seconds(row.seconds), row.gain, format_bytes(row.sent_bytes),
         escape_html(describe(row.plan)));
   }
   return html + "</table></div></details></section>\n";
