@@ -82,9 +82,10 @@ bool is_own_checkpoint(const fs::path& folder) {
   return has_early(kCommitFile, "xxh64 ") || has_early(kManifestFile, "heddle-checkpoint");
 }
 
-std::optional<fs::path> find_latest(const fs::path& root, Verify verify) {
+std::optional<fs::path> find_latest(const fs::path& root, Verify verify, std::int64_t last) {
   std::vector<std::string> rejected;
   for (const CheckpointFolder& candidate : list_checkpoints(root)) {
+    if (candidate.step > last) continue;
     const std::string name = candidate.path.filename().string();
     const Result<Manifest> manifest = check_checkpoint(candidate.path, verify);
     if (manifest) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,10 +30,11 @@ std::vector<std::filesystem::path> list_leftovers(const std::filesystem::path& r
 /// Whether heddle wrote this folder, whole or damaged: it has a COMMIT or a manifest of ours.
 bool is_own_checkpoint(const std::filesystem::path& folder);
 
-/// The newest whole checkpoint. A newer one that is not whole is named in a warning, with what is
-/// wrong. nullopt when there is no checkpoint at all; Error(data) when there are some and none is
-/// whole, so that nobody starts anew over a damaged run without knowing.
-std::optional<std::filesystem::path> find_latest(const std::filesystem::path& root,
-                                                 Verify verify = Verify::sizes);
+/// The newest whole checkpoint, of those up to step `last`. A newer one that is not whole is named
+/// in a warning, with what is wrong. nullopt when there is no checkpoint at all; Error(data) when
+/// there are some and none is whole, so that nobody starts anew over a damaged run without knowing.
+std::optional<std::filesystem::path> find_latest(
+    const std::filesystem::path& root, Verify verify = Verify::sizes,
+    std::int64_t last = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace heddle

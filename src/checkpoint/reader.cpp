@@ -66,8 +66,8 @@ void CheckpointReader::read(std::string_view kind, std::string_view name,
   stored.read_slice(state_key(kind, name), begin, end, out);
 }
 
-std::optional<CheckpointReader> open_latest(const fs::path& root) {
-  const auto path = find_latest(root, Verify::checksums);
+std::optional<CheckpointReader> open_latest(const fs::path& root, std::int64_t last) {
+  const auto path = find_latest(root, Verify::checksums, last);
   if (!path) return std::nullopt;
   return CheckpointReader(*path, Verify::sizes);  // the checksums were just compared
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "checkpoint/manifest.h"
@@ -33,8 +34,10 @@ class CheckpointReader : public StateSource {
   StoredTensors weights_, optimizer_;
 };
 
-/// The newest checkpoint below `root` whose every byte is as it was written; how older ones come
-/// into play is said at find_latest.
-std::optional<CheckpointReader> open_latest(const std::filesystem::path& root);
+/// The newest checkpoint below `root`, up to step `last`, whose every byte is as it was written;
+/// how older ones come into play is said at find_latest.
+std::optional<CheckpointReader> open_latest(
+    const std::filesystem::path& root,
+    std::int64_t last = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace heddle

@@ -22,7 +22,7 @@ std::vector<fs::path> expired_checkpoints(const fs::path& root, const RetentionP
   for (const CheckpointFolder& folder : list_checkpoints(root)) {
     const Result<Manifest> manifest = check_checkpoint(folder.path, Verify::sizes);
     double loss = std::numeric_limits<double>::infinity();
-    if (manifest) loss = manifest->eval_loss.value_or(loss);
+    if (manifest && folder.step <= policy.run_step) loss = manifest->eval_loss.value_or(loss);
     best = std::min(best, loss);
     all.push_back({folder.path, folder.step, loss, manifest.has_value()});
   }
@@ -34,12 +34,17 @@ std::vector<fs::path> expired_checkpoints(const fs::path& root, const RetentionP
       if (kept_last > 0 && is_own_checkpoint(one.path)) expired.push_back(one.path);
       continue;
     }
+    if (one.step > policy.run_step) {
+      expired.push_back(one.path);
+      continue;
+    }
     const bool is_recent = kept_last < keep_last;
     const bool is_milestone = policy.keep_every > 0 && one.step % policy.keep_every == 0;
     const bool is_best =
         policy.keep_best && one.eval_loss == best && best < std::numeric_limits<double>::infinity();
     if (is_recent) ++kept_last;
-    if (!is_recent && !is_milestone && !is_best) expired.push_back(one.path);
+    const bool is_asked_for = one.step == policy.keep_step;
+    if (!is_recent && !is_milestone && !is_best && !is_asked_for) expired.push_back(one.path);
   }
   std::reverse(expired.begin(), expired.end());
   return expired;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <vector>
 
 #include "base/file_system.h"
@@ -13,6 +14,9 @@ struct RetentionPolicy {
   int keep_last = 2;            ///< the newest k
   std::int64_t keep_every = 0;  ///< steps divisible by n; 0 for none
   bool keep_best = true;        ///< the one with the lowest evaluation loss
+  std::int64_t keep_step = -1;  ///< this one; -1 for none
+  /// Where the run is: what is beyond is of steps that it has left again, and counts for nothing.
+  std::int64_t run_step = std::numeric_limits<std::int64_t>::max();
 };
 
 /// The checkpoints below `root` that the policy gives up, oldest first. Only whole ones count as

@@ -21,6 +21,16 @@ std::string as_text(const Tensor& bytes, std::int64_t begin, std::int64_t size) 
   return {data + begin, static_cast<std::size_t>(size)};
 }
 
+std::string to_text(const Error& error) {
+  return Json::array({static_cast<int>(error.code()), error.message(), error.hint()}).dump();
+}
+
+Error error_from(const std::string& text) {
+  const Json error = parse_json(text, "a rank's error");
+  return {static_cast<ErrorCode>(error.at(0).get<int>()), error.at(1).get<std::string>(),
+          error.at(2).get<std::string>()};
+}
+
 }  // namespace
 
 std::string text_of_first(World& world, std::string text) {
@@ -68,20 +78,23 @@ void throw_on_all(World& world, const Error& error) {
   throw AgreedError(error);
 }
 
+void throw_any(World& world, const std::optional<Error>& own) {
+  for (const std::string& text : texts_of_all(world, own ? to_text(*own) : "")) {
+    if (!text.empty()) throw_on_all(world, error_from(text));
+  }
+}
+
 void decide_on_first(World& world, const std::function<void()>& decide) {
   std::string verdict;
   if (world.rank() == 0) {
     try {
       decide();
     } catch (const Error& error) {
-      verdict = Json::array({static_cast<int>(error.code()), error.message(), error.hint()}).dump();
+      verdict = to_text(error);
     }
   }
   verdict = text_of_first(world, std::move(verdict));
-  if (verdict.empty()) return;
-  const Json error = parse_json(verdict, "rank 0");
-  throw_on_all(world, Error(static_cast<ErrorCode>(error.at(0).get<int>()),
-                            error.at(1).get<std::string>(), error.at(2).get<std::string>()));
+  if (!verdict.empty()) throw_on_all(world, error_from(verdict));
 }
 
 }  // namespace heddle

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ std::vector<std::string> texts_of_all(World& world, const std::string& text);
 
 /// Every rank, with the same error: throws it as an AgreedError once all ranks know of it.
 [[noreturn]] void throw_on_all(World& world, const Error& error);
+
+/// Throws the error of the first rank that has one, on all ranks; returns where none has.
+void throw_any(World& world, const std::optional<Error>& own);
 
 /// Runs `decide` on rank 0 while the others wait. An Error that it throws is thrown by all ranks.
 void decide_on_first(World& world, const std::function<void()>& decide);

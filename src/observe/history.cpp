@@ -37,6 +37,19 @@ double number(const Json& object, const char* key) {
                                                      : std::numeric_limits<double>::quiet_NaN();
 }
 
+void add_waited(std::map<int, Curve>& curves, const Json& object, std::int64_t step,
+                std::int64_t tokens) {
+  const Json& waited = object.at("sites_waited");
+  if (!waited.is_array()) return;
+  const Json sites = object.value("sites", Json::array());
+  for (std::size_t i = 0; i < waited.size(); ++i) {
+    if (!waited[i].is_number()) continue;
+    const int site = i < sites.size() && sites[i].is_number_integer() ? sites[i].get<int>()
+                                                                      : static_cast<int>(i);
+    curves[site].push_back({step, tokens, waited[i].get<double>()});
+  }
+}
+
 }  // namespace
 
 History read_history(const std::filesystem::path& metrics_file) {
@@ -60,6 +73,8 @@ History read_history(const std::filesystem::path& metrics_file) {
       add(history.tokens_per_second, "tokens_per_second");
       add(history.step_seconds, "step_seconds");
       if (object->contains("residual")) add(history.residual, "residual");
+    } else if (object->contains("sites_waited")) {
+      add_waited(history.site_waited, *object, step, tokens);
     }
   });
   return history;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,7 @@ using Curve = std::vector<CurvePoint>;
 /// The curves of a run from its first step, resumed parts included.
 struct History {
   Curve loss, grad_norm, lr, tokens_per_second, step_seconds, eval_loss, residual;
+  std::map<int, Curve> site_waited;  ///< seconds in exchanges so far, by site
 };
 
 /// Rebuilds the curves from metrics.jsonl. Lines that are no metrics (a line torn by a kill) are

@@ -14,10 +14,10 @@ namespace heddle::observe {
 struct StepMetrics {
   std::int64_t step = 0;  ///< counts from 1
   std::int64_t steps_total = 0;
-  std::int64_t tokens = 0;      ///< seen since the beginning of the run, resumed parts included
-  double loss = 0;              ///< nats per token; may be non-finite
-  bool is_of_one_site = false;  ///< loss and norm are the first site's, of several
-  double grad_norm = 0;         ///< before clipping
+  std::int64_t tokens = 0;  ///< seen since the beginning of the run, resumed parts included
+  double loss = 0;          ///< nats per token; may be non-finite
+  int site = -1;            ///< whose loss and norm they are, where there are several
+  double grad_norm = 0;     ///< before clipping
   double lr = 0;
   double step_seconds = 0;
   double tokens_per_second = 0;
@@ -60,11 +60,19 @@ struct SampleText {
 struct SitesMet {
   std::int64_t step = 0;
   double loss = 0;             ///< mean over sites, and over their steps since they sent before
-  std::vector<double> losses;  ///< by site
-  std::vector<double> waited;  ///< seconds in all exchanges until they sent this one, by site
+  std::vector<int> sites;      ///< their numbers
+  std::vector<double> losses;  ///< of each
+  std::vector<double> waited;  ///< seconds in all exchanges until it sent this one, of each
 };
-using RunEvent =
-    std::variant<CheckpointRequested, CheckpointDurable, UpdateSkipped, SampleText, SitesMet>;
+/// One of them kept others waiting for much of the time since they met before.
+struct SiteWasSlow {
+  std::int64_t step = 0;
+  int site = 0;
+  double seconds = 0;  ///< that the one waited which waited most
+  double window = 0;   ///< seconds since they met before
+};
+using RunEvent = std::variant<CheckpointRequested, CheckpointDurable, UpdateSkipped, SampleText,
+                              SitesMet, SiteWasSlow>;
 
 /// Turns a run's numbers into something people or programs read. Called by one thread of rank 0, in
 /// the order of steps. Any call may throw; nothing follows a throw or close().

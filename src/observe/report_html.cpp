@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
+#include <span>
 
 #include "base/file_system.h"
 #include "base/quantile.h"
@@ -131,6 +133,19 @@ std::vector<Chart> charts_of(const RunReport& report) {
                       .series = {{"residual", "thin", history.residual}},
                       .from_zero = true});
   }
+  if (!history.site_waited.empty()) {
+    Chart waited{.id = "waited",
+                 .description = "Seconds waited for other sites over steps",
+                 .height = 180,
+                 .series = {},
+                 .from_zero = true};
+    constexpr std::array kStyles = {"line", "second", "thin", "raw"};
+    for (const auto& [site, curve] : history.site_waited) {
+      const std::size_t style = std::min(waited.series.size(), kStyles.size() - 1);
+      waited.series.push_back({fmt::format("site {}", site), kStyles[style], curve});
+    }
+    charts.push_back(std::move(waited));
+  }
   for (auto& chart : charts) chart.marks = resume_marks(report);
   return charts;
 }
@@ -149,11 +164,15 @@ std::string curves_section(const RunReport& report, const std::vector<Chart>& ch
       "<section class=\"pair\"><div><h3>Learning rate</h3>{}</div>"
       "<div><h3>Gradient norm, before clipping</h3>{}</div></section>\n",
       render_chart(charts[3]), render_chart(charts[4]));
-  if (charts.size() > 5) {
-    put(html,
-        "<section><h2>Residual</h2><p class=\"say\">What encoding has lost of the first rank's "
-        "gradients and not yet sent, as a share of the gradient norm.</p>{}</section>\n",
-        render_chart(charts[5]));
+  for (const Chart& chart : std::span(charts).subspan(5)) {
+    const bool is_waited = chart.id == "waited";
+    put(html, "<section><h2>{}</h2><p class=\"say\">{}</p>{}</section>\n",
+        is_waited ? "Waiting for other sites" : "Residual",
+        is_waited ? "Seconds that each site has waited in exchanges since its process started. The "
+                    "one that waits least is the one that others wait for."
+                  : "What encoding has lost of the first rank's gradients and not yet sent, as a "
+                    "share of the gradient norm.",
+        render_chart(chart));
   }
   return html;
 }

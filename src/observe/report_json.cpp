@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "base/file_system.h"
@@ -26,6 +28,9 @@ JsonValue curves(const History& history) {
                    {"tokens_per_second", curve(history.tokens_per_second)},
                    {"step_seconds", curve(history.step_seconds)}};
   if (!history.residual.empty()) all["residual"] = curve(history.residual);
+  for (const auto& [site, waited] : history.site_waited) {
+    all[fmt::format("site {} waited", site)] = curve(waited);
+  }
   return all;
 }
 

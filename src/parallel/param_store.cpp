@@ -563,14 +563,14 @@ std::vector<ParamPiece> ParamStore::grad_pieces() const {
   return pieces;
 }
 
-std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index) const {
+std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index, bool by_each_site) const {
   std::vector<ParamPiece> pieces;
   if (states_[index].lies != OptimizerState::Lies::as_gradients) return joint_pieces(index);
   for (const Bucket& bucket : buckets_) {
     const Range range = held_of(bucket, states_[index].of);
     for (const Placed& placed : bucket.placed) {
       add_pieces(placed, bucket.states[index], range.begin, range, bucket.zero > 0,
-                 states_[index].is_common, pieces);
+                 states_[index].is_common && !by_each_site, pieces);
     }
   }
   return pieces;

@@ -37,7 +37,7 @@ struct OptimizerState {
   std::string name;  ///< "exp_avg": the first word of the names in a checkpoint
   Of of = Of::all;
   Lies lies = Lies::as_gradients;
-  bool is_common = false;  ///< all sites have the same, so the first saves it for all
+  bool is_common = false;  ///< all sites have the same: one may save it for all
 };
 
 /// A flat, local stretch of one kind of parameter, as the optimizer sees it: values, gradients and
@@ -141,8 +141,8 @@ class ParamStore {
   void values_changed(Stream& stream);
   std::vector<ParamPiece> grad_pieces() const;
   const std::vector<OptimizerState>& states() const { return states_; }
-  /// Of the state `states()[index]`.
-  std::vector<ParamPiece> state_pieces(std::size_t index) const;
+  /// Of the state `states()[index]`. `by_each_site`: every site saves what is common.
+  std::vector<ParamPiece> state_pieces(std::size_t index, bool by_each_site = false) const;
   /// The first word of its names in a checkpoint, as this rank writes it.
   std::string state_kind(std::size_t index) const;
 

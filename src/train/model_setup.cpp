@@ -216,11 +216,14 @@ OptimizerConfig optimizer_config(const config::OptimConfig& optim) {
                     .rest = adamw};
 }
 
-ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks) {
+ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks,
+                             int sites_left) {
+  ParallelRequest request = config.parallel;
+  if (sites_left > 0) request.sites = sites_left;
   ParallelPlan plan =
-      make_plan(spec, config.parallel, ranks, config.data.seq_len,
+      make_plan(spec, request, ranks, config.data.seq_len,
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
-  if (plan.sites > 1) plan.policy.outer = outer_policy(config.outer);
+  if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
   return plan;
 }
 

@@ -59,8 +59,10 @@ LrSchedule lr_schedule(const config::RunConfig& config);
 /// How a run's sites meet.
 OuterPolicy outer_policy(const config::OuterConfig& outer);
 
-/// How a run's model lies on so many ranks (make_plan).
-ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks);
+/// How a run's model lies on so many ranks (make_plan). `sites_left`: where fewer sites are left
+/// than the run file has; 0: all are there. A single one goes on with its outer steps.
+ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks,
+                             int sites_left = 0);
 
 /// The weights that a run starts from: those of model.path, or random ones.
 void start_weights(const config::RunConfig& config, Model& model, Stream& stream,

@@ -42,7 +42,7 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
   const DataUse use = describe_use(setup.data, config);
   for (const std::string& line : use.lines) row("data", line);
   row("step", fmt::format("{} tokens = {} micro-batches of {} x {}",
-                          format_thousands(config.tokens_per_step()), config.accumulation(),
+                          format_thousands(setup.tokens_per_step()), config.accumulation(),
                           config.train.microbatch, config.data.seq_len));
   const auto tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
   row("steps",

@@ -37,7 +37,7 @@ Recording::Recording(const RunSetup& setup, Session& session,
   has_residuals_ = session.model.store().residuals().has_value();
   if (setup.is_first) open_files(resumed_at);
   if (!setup.config.observe.trace) return;
-  trace_ = std::make_unique<StepTrace>(setup.world, setup.step_schedule());
+  trace_ = std::make_unique<StepTrace>(setup.keepers(), setup.step_schedule());
   if (!setup.is_first) return;
   trace_parts_.emplace(setup.folder / "trace", resumed_at.value_or(0),
                        static_cast<std::uint64_t>(setup.config.observe.trace_limit));
@@ -94,11 +94,11 @@ void Recording::end_step(const RunState& state, const Step& step) {
                   .steps_total = config.total_steps(),
                   .tokens = state.tokens,
                   .loss = step.result.loss,
-                  .is_of_one_site = session_.outer != nullptr,
+                  .site = session_.outer ? setup_.sites.of(session_.mesh) : -1,
                   .grad_norm = step.result.grad_norm,
                   .lr = step.lr,
                   .step_seconds = step.seconds,
-                  .tokens_per_second = static_cast<double>(config.tokens_per_step()) / step.seconds,
+                  .tokens_per_second = static_cast<double>(setup_.tokens_per_step()) / step.seconds,
                   .mfu = std::nullopt,
                   .data_wait_seconds = step.data_wait_seconds,
                   .memory_bytes = setup_.options.device.kind == Device::Kind::cpu
@@ -142,13 +142,36 @@ void Recording::sampled(observe::SampleText sample) {
 }
 
 void Recording::sites_met(std::int64_t step, const std::vector<SiteNote>& notes) {
-  observe::SitesMet met{.step = step, .loss = 0.0, .losses = {}, .waited = {}};
+  observe::SitesMet met{.step = step,
+                        .loss = 0.0,
+                        .sites = setup_.sites.all(static_cast<int>(notes.size())),
+                        .losses = {},
+                        .waited = {}};
   for (const SiteNote& note : notes) {
     met.losses.push_back(note.loss);
     met.waited.push_back(note.waited);
     met.loss += note.loss / static_cast<double>(notes.size());
   }
   sinks_.on_event(met);
+  name_slow_site(met);
+}
+
+void Recording::name_slow_site(const observe::SitesMet& met) {
+  const double window = since_met_.seconds();
+  since_met_.restart();
+  std::vector<double> waited = met.waited;
+  waited_before_.resize(waited.size());
+  for (std::size_t i = 0; i < waited.size(); ++i) waited[i] -= waited_before_[i];
+  waited_before_ = met.waited;
+  const auto [least, most] = std::ranges::minmax_element(waited);
+  constexpr double kMuch = 0.1, kNoticed = 0.1;  // of the window; seconds
+  const double seconds = *most - *least;
+  if (seconds <= std::max(kMuch * window, kNoticed)) return;
+  sinks_.on_event(
+      observe::SiteWasSlow{.step = met.step,
+                           .site = met.sites[static_cast<std::size_t>(least - waited.begin())],
+                           .seconds = seconds,
+                           .window = window});
 }
 
 void Recording::event(const observe::RunEvent& event) { sinks_.on_event(event); }
@@ -156,7 +179,7 @@ void Recording::event(const observe::RunEvent& event) { sinks_.on_event(event); 
 void Recording::write_full_trace() {
   if (!trace_) return;
   const double is_full = trace_->is_part_full() ? 1 : 0;
-  if (setup_.world.all().combine(is_full, ReduceOp::max) != 0) write_trace();
+  if (setup_.keepers().here().all().combine(is_full, ReduceOp::max) != 0) write_trace();
 }
 
 void Recording::write_trace() {
@@ -214,7 +237,8 @@ void Recording::compare_sites() {
     const bool is_here = site == session_.mesh.coord(Axis::site);
     const double waited =
         setup_.world.all().combine(is_here ? session_.outer->waited_seconds() : 0.0, ReduceOp::max);
-    text += fmt::format("{}site {} {:.1f} s", text.empty() ? "" : ", ", site, waited);
+    text +=
+        fmt::format("{}site {} {:.1f} s", text.empty() ? "" : ", ", setup_.sites.at(site), waited);
     most = std::max(most, waited);
   }
   if (!setup_.is_first) return;

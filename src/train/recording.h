@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/train_step.h"
 #include "observe/progress.h"
 #include "observe/report.h"
@@ -18,8 +19,8 @@
 namespace heddle {
 
 /// Keeps what a run does for those who look at it: lines, metrics, trace and report. The loop tells
-/// it what happened; it decides nothing. Files and lines are the first rank's, but every rank has
-/// one and tells it the same, because the report asks all of them.
+/// it what happened; it decides nothing. Files and lines are those of the first of every folder's
+/// keepers, but every rank has one and tells it the same, because the report asks all of them.
 class Recording {
  public:
   /// `resumed_at`: the step that the run goes on from, where it does. Opens the files.
@@ -36,16 +37,18 @@ class Recording {
   void update_skipped(std::int64_t step, const std::string& reason);
   void evaluated(const RunState& state, double perplexity);
   void sampled(observe::SampleText sample);
-  /// What sites told each other when they met. The first rank's are kept.
+  /// What sites told each other when they met.
   void sites_met(std::int64_t step, const std::vector<SiteNote>& notes);
   void event(const observe::RunEvent& event);
-  /// Writes what the trace has, when a rank has enough of it. All ranks call it.
+  /// Writes what the trace has, when a keeper has enough of it. All of them call it.
   void write_full_trace();
 
   /// The last lines and the report. All ranks call it.
   void finish(const RunState& state);
 
  private:
+  /// Of a window between two exchanges the site that waited least, where others waited much more.
+  void name_slow_site(const observe::SitesMet& met);
   void open_files(std::optional<std::int64_t> resumed_at);
   void write_trace();
   void collect_memory();
@@ -68,10 +71,12 @@ class Recording {
   std::vector<double> step_seconds_;  // of this process
   std::vector<observe::SampleText> samples_;
   std::vector<std::string> warnings_;
-  MeshTraffic before_;              // of the step under way
-  MeshTraffic expected_, counted_;  // of the steps
-  bool was_warming_up_ = true;      // so far, since this start
-  MemoryStats largest_step_;        // the ledger of the step that held most
+  Stopwatch since_met_;                // of sites
+  std::vector<double> waited_before_;  // by site, until then
+  MeshTraffic before_;                 // of the step under way
+  MeshTraffic expected_, counted_;     // of the steps
+  bool was_warming_up_ = true;         // so far, since this start
+  MemoryStats largest_step_;           // the ledger of the step that held most
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
   AttentionRecord attention_record_;

@@ -48,12 +48,12 @@ class ResidualReader {
 
 }  // namespace
 
-std::vector<StateKind> residual_states(const ParamStore& store) {
+std::vector<StateKind> residual_states(const ParamStore& store, const std::string& prefix) {
   auto residuals = store.residuals();
   if (!residuals) return {};
-  std::vector<StateKind> states = {{kind_of(residuals->rank), std::move(residuals->own)}};
+  std::vector<StateKind> states = {{prefix + kind_of(residuals->rank), std::move(residuals->own)}};
   if (!residuals->of_the_sum.empty()) {
-    states.push_back({kOfSum, std::move(residuals->of_the_sum)});
+    states.push_back({prefix + kOfSum, std::move(residuals->of_the_sum)});
   }
   return states;
 }
@@ -66,7 +66,7 @@ Json describe_residuals(const ParallelPlan& plan) {
 }
 
 std::string restore_residuals(const StateSource& source, const Json& then, Model& model,
-                              Stream& stream) {
+                              Stream& stream, const std::string& prefix) {
   const Json now = describe_residuals(model.plan());
   if (now.is_null()) {
     return then.is_null() ? ""
@@ -84,11 +84,11 @@ std::string restore_residuals(const StateSource& source, const Json& then, Model
   if (auto residuals = model.store().residuals()) {
     std::vector<std::string> kinds;
     for (int rank = residuals->rank; rank < ranks_then; rank += ranks) {
-      kinds.push_back(kind_of(rank));
+      kinds.push_back(prefix + kind_of(rank));
     }
     const ResidualReader reader(source, stream);
-    for (const ParamPiece& piece : residuals->of_the_sum) reader.read(piece, {kOfSum});
-    if (residuals->of_the_sum.empty() && residuals->rank == 0) kinds.emplace_back(kOfSum);
+    for (const ParamPiece& piece : residuals->of_the_sum) reader.read(piece, {prefix + kOfSum});
+    if (residuals->of_the_sum.empty() && residuals->rank == 0) kinds.push_back(prefix + kOfSum);
     for (const ParamPiece& piece : residuals->own) reader.read(piece, kinds);
   }
   if (ranks_then == ranks) return "";

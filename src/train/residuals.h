@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/json_fwd.h"
@@ -11,7 +12,8 @@ namespace heddle {
 
 /// What encoding lost of gradients (ParamStore::Residuals) as a checkpoint keeps it: "residual.R"
 /// of rank R of those that sum them, "residual_of_sum" of what they sum to.
-std::vector<StateKind> residual_states(const ParamStore& store);
+/// Where sites train apart, a prefix says of which (own_prefix).
+std::vector<StateKind> residual_states(const ParamStore& store, const std::string& prefix = "");
 
 /// By which codec and on how many ranks they were made, for the checkpoint; null where the plan
 /// keeps none.
@@ -22,6 +24,6 @@ Json describe_residuals(const ParallelPlan& plan);
 /// another codec are left behind. `then` is what describe_residuals() said. Returns a line that
 /// says what was done; "" where there is nothing to say.
 std::string restore_residuals(const StateSource& source, const Json& then, Model& model,
-                              Stream& stream);
+                              Stream& stream, const std::string& prefix = "");
 
 }  // namespace heddle

@@ -73,11 +73,18 @@ std::string optimizer_line(const Differences& changes) {
 
 }  // namespace
 
-bool was_other_optimizer(const Manifest& manifest, const RunIdentity& now) {
+std::optional<RunIdentity::Difference> changed_since(const Manifest& manifest,
+                                                     const RunIdentity& now,
+                                                     const std::string& name) {
   const Json then = manifest.trainer->value("identity", Json::object());
-  const auto differences = now.differences_from(then);
-  return std::ranges::any_of(differences,
-                             [](const auto& difference) { return difference.name == kOptimizer; });
+  for (const auto& difference : now.differences_from(then)) {
+    if (difference.name == name) return difference;
+  }
+  return std::nullopt;
+}
+
+bool was_other_optimizer(const Manifest& manifest, const RunIdentity& now) {
+  return changed_since(manifest, now, kOptimizer).has_value();
 }
 
 bool longer_run_changes_rate(const config::RunConfig& config, std::int64_t step) {

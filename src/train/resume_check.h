@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string>
 
 #include "checkpoint/manifest.h"
 #include "config/run_config.h"
@@ -19,6 +21,12 @@ namespace heddle {
 void check_resumable(const std::filesystem::path& checkpoint, const Manifest& manifest,
                      const RunIdentity& now, const config::RunConfig& config,
                      bool changes_are_accepted);
+
+/// What of this name was another when the checkpoint was written; nothing where it was not, or is
+/// not known.
+std::optional<RunIdentity::Difference> changed_since(const Manifest& manifest,
+                                                     const RunIdentity& now,
+                                                     const std::string& name);
 
 /// Whether the checkpoint's optimizer was another one, so that its states mean nothing now.
 bool was_other_optimizer(const Manifest& manifest, const RunIdentity& now);

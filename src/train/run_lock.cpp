@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <optional>
+#include <random>
 
 #include "base/error.h"
 #include "base/file_system.h"
@@ -34,9 +36,11 @@ struct Holder {
   std::string text;  // "process 1234 on HOST since 2026-01-31 12:00:00 UTC"
 };
 
-std::string own_line() {
-  return fmt::format("process {} on {} since {:%Y-%m-%d %H:%M:%S} UTC\n", ::getpid(), host_name(),
-                     fmt::gmtime(std::time(nullptr)));
+/// A line for people, and one that no other lock has: containers may agree in all of the first.
+std::string own_text() {
+  std::random_device random;
+  return fmt::format("process {} on {} since {:%Y-%m-%d %H:%M:%S} UTC\n{:08x}{:08x}\n", ::getpid(),
+                     host_name(), fmt::gmtime(std::time(nullptr)), random(), random());
 }
 
 /// Who wrote the file; nothing when it is empty: made, but not yet written.
@@ -45,7 +49,7 @@ std::optional<Holder> read_holder(int descriptor, const fs::path& file) {
   const ssize_t size = ::pread(descriptor, content.data(), content.size() - 1, 0);
   if (size <= 0) return std::nullopt;
   std::string text(content.data(), static_cast<std::size_t>(size));
-  text.erase(text.find_last_not_of('\n') + 1);
+  text.erase(std::min(text.find('\n'), text.size()));
   long process = 0;
   char host[256] = {};
   if (std::sscanf(text.c_str(), "process %ld on %255s since ", &process, host) != 2) {
@@ -125,9 +129,9 @@ RunLock::RunLock(const fs::path& folder) : folder_(folder), file_(folder / kRunL
         continue;
       }
       if (holder) judge_left_line(folder_, file_, *holder, found);
-      const std::string line = own_line();
-      if (::ftruncate(descriptor, 0) != 0 ||
-          ::pwrite(descriptor, line.data(), line.size(), 0) != static_cast<ssize_t>(line.size())) {
+      text_ = own_text();
+      if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, text_.data(), text_.size(), 0) !=
+                                                 static_cast<ssize_t>(text_.size())) {
         fail(ErrorCode::resources, "cannot write {}: {}", file_.string(), std::strerror(errno));
       }
     } catch (...) {
@@ -144,6 +148,12 @@ RunLock::~RunLock() {
   ::unlink(file_.c_str());
   ::close(descriptor_);
   if (has_made_folder_) ::rmdir(folder_.c_str());
+}
+
+std::string lock_text(const fs::path& folder) {
+  std::error_code error;
+  const fs::path file = folder / kRunLockFile;
+  return fs::exists(file, error) ? read_text_file(file) : "";
 }
 
 }  // namespace heddle

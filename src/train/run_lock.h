@@ -16,13 +16,20 @@ class RunLock {
   explicit RunLock(const std::filesystem::path& folder);
   /// Removes the file; and the folder, if it was made here and is empty.
   ~RunLock();
+  /// What it wrote into the file; no other lock has the same.
+  const std::string& text() const { return text_; }
+
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
  private:
   const std::filesystem::path folder_, file_;
+  std::string text_;
   bool has_made_folder_ = false;
   int descriptor_ = -1;
 };
+
+/// What the lock of a folder says; empty where this process sees none.
+std::string lock_text(const std::filesystem::path& folder);
 
 }  // namespace heddle

@@ -8,13 +8,10 @@
 #include "train/memory_advice.h"
 #include "train/model_setup.h"
 #include "train/rank_agreement.h"
-#include "train/run_folder.h"
 #include "train/run_report.h"
 
 namespace heddle {
 namespace {
-
-namespace fs = std::filesystem;
 
 static_assert(kIgnoredTarget == ops::kIgnoreTarget, "data and loss agree on what does not count");
 
@@ -40,35 +37,18 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
 /// decided or exchanged before. (A dry run has one rank only, and others in thought.)
 ParallelPlan plan_of_all(const RunSetup& setup) {
   if (!setup.options.dry_run) require_same_on_all_ranks(setup.world, setup.identity);
-  return configured_plan(setup.config, setup.spec, setup.world.size());
+  return configured_plan(setup.config, setup.spec, setup.world.size(),
+                         static_cast<int>(setup.options.sites_left.size()));
 }
 
-/// Before anything is written there. Only the first rank holds it.
-std::unique_ptr<RunLock> take_folder(const RunSetup& setup) {
-  std::unique_ptr<RunLock> lock;
-  if (setup.options.dry_run) return lock;
-  decide_on_first(setup.world, [&] {
-    lock = std::make_unique<RunLock>(setup.folder);
-    check_run_folder(setup.folder);
-  });
-  return lock;
-}
-
-/// Every rank writes its share of a checkpoint, so all must see the folder that the first has
-/// taken.
-void require_shared_folder(const RunSetup& setup) {
+TakenFolder folder_of(const RunSetup& setup) {
+  if (setup.options.dry_run) return {.keepers = setup.world, .lock = nullptr};
   const config::CheckpointConfig& checkpoint = setup.config.checkpoint;
-  if (setup.options.dry_run || (checkpoint.every == 0 && !checkpoint.on_exit)) return;
-  std::error_code error;
-  if (fs::exists(setup.folder / kRunLockFile, error)) return;
-  throw Error(ErrorCode::usage,
-              fmt::format("rank {} does not see what rank 0 has in the run folder {}",
-                          setup.world.rank(), setup.folder.string()),
-              "every rank writes its share of a checkpoint: give all of them the same run folder, "
-              "on a file system that they share");
+  return take_folder(setup.world, setup.folder, setup.plan.mesh,
+                     checkpoint.every > 0 || checkpoint.on_exit);
 }
 
-/// The first rank tokenises where that is to be done; the others then find it done.
+/// The first rank of a folder tokenises where that is to be done; the others then find it done.
 RunData open_data(const RunSetup& setup) {
   const TrainOptions& options = setup.options;
   const auto open = [&] {
@@ -130,15 +110,15 @@ RunSetup::RunSetup(const config::RunConfig& run_config, const TrainOptions& trai
     : config(run_config),
       options(train_options),
       world(all_ranks),
-      is_first(world.rank() == 0),
       folder(config.folder()),
       tokenizer(configured_tokenizer(config)),
       spec(configured_model(config, tokenizer.tokenizer)),
       identity(identity_of_start(config, spec, tokenizer, options.program_version)),
       plan(plan_of_all(*this)),
-      lock(take_folder(*this)),
+      taken(folder_of(*this)),
+      is_first(keepers().is_first()),
+      sites{.in_mesh = options.sites_left, .are_apart = keepers().are_apart()},
       data(open_data(*this)) {
-  require_shared_folder(*this);
   const RunIdentity of_data = identity_of(data);
   if (!options.dry_run) require_same_on_all_ranks(world, of_data);
   identity.add(of_data);
@@ -153,6 +133,10 @@ observe::Terminal RunSetup::terminal() const {
   return is_first ? options.terminal : observe::Terminal{.is_silent = true};
 }
 
+std::int64_t RunSetup::tokens_per_step() const {
+  return config.tokens_per_step() / config.parallel.sites * plan.sites;
+}
+
 Schedule RunSetup::step_schedule() const {
   return heddle::step_schedule(plan, config.accumulation());
 }
@@ -163,7 +147,7 @@ TrainOutcome dry_run(const RunSetup& setup) {
                .parameters = setup.spec.parameter_count(),
                .parallel = setup.plan,
                .steps = config.total_steps(),
-               .tokens_per_step = config.tokens_per_step(),
+               .tokens_per_step = setup.tokens_per_step(),
                .microbatches = config.accumulation(),
                .sequences = config.train.microbatch,
                .seq_len = config.data.seq_len,

@@ -7,8 +7,9 @@
 #include "planner/predicted_step.h"
 #include "train/data_setup.h"
 #include "train/run_identity.h"
-#include "train/run_lock.h"
+#include "train/run_state.h"
 #include "train/run_tokenizer.h"
+#include "train/taken_folder.h"
 #include "train/trainer.h"
 
 namespace heddle {
@@ -20,20 +21,24 @@ struct RunSetup {
   RunSetup(const config::RunConfig& config, const TrainOptions& options, World& world);
 
   std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
-  /// Silent on all ranks but the first.
+  const Keepers& keepers() const { return taken.keepers; }
+  /// Silent on all ranks but those that speak.
   observe::Terminal terminal() const;
   Schedule step_schedule() const;
+  /// Of all sites that are there.
+  std::int64_t tokens_per_step() const;
 
   const config::RunConfig& config;
   const TrainOptions& options;
   World& world;
-  const bool is_first;  ///< writes the run folder and speaks to the user
   const std::filesystem::path folder;
   const RunTokenizer tokenizer;
   const ModelSpec spec;
   RunIdentity identity;  ///< complete once the data are open
   const ParallelPlan plan;
-  const std::unique_ptr<RunLock> lock;  ///< of the first rank
+  const TakenFolder taken;
+  const bool is_first;  ///< of those who keep the folder: writes there and speaks to the user
+  const SiteNumbers sites;
   const RunData data;
   std::optional<double> predicted_seconds;  ///< of a step, where the run file names a machine
   std::optional<planner::SiteTimes> predicted_sites;  ///< likewise, where there are sites

@@ -1,6 +1,7 @@
 #include "train/run_state.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -78,31 +79,60 @@ class RestoreByRank {
 
 }  // namespace
 
+std::vector<int> SiteNumbers::all(int sites) const {
+  if (!in_mesh.empty()) return in_mesh;
+  std::vector<int> numbers(static_cast<std::size_t>(sites));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+std::vector<int> sites_of(const Manifest& manifest) {
+  const Json& trainer = *manifest.trainer;
+  if (const auto sites = trainer.find("sites"); sites != trainer.end()) return *sites;
+  const auto skipped = trainer.value("skipped_updates_by_site", std::vector<std::int64_t>());
+  return SiteNumbers().all(static_cast<int>(skipped.size()));
+}
+
 RunState run_state_of(const Manifest& manifest, int site) {
   const auto skipped = manifest.trainer->value(
       "skipped_updates_by_site",
       std::vector<std::int64_t>{manifest.trainer->value("skipped_updates", std::int64_t{0})});
+  const std::vector<int> sites = sites_of(manifest);
+  const auto own = std::ranges::find(sites, site);
+  const std::size_t at = own != sites.end() ? static_cast<std::size_t>(own - sites.begin())
+                                            : static_cast<std::size_t>(site) % skipped.size();
   return {.step = manifest.step,
           .tokens = manifest.tokens,
-          .skipped_updates = skipped[static_cast<std::size_t>(site) % skipped.size()],
+          .skipped_updates = skipped[at],
           .seconds = manifest.trainer->value("seconds", 0.0),
           .eval_loss = manifest.eval_loss,
           .optimizer = manifest.trainer->value("optimizer", Optimizer::Numbers{})};
 }
 
-std::vector<StateKind> states_of(const ParamStore& store) {
-  const Mesh& mesh = store.mesh();
-  const bool has_sites = mesh.size(Axis::site) > 1;
-  const auto own = [&](const std::string& kind) {
-    return has_sites ? own_kind(mesh.coord(Axis::site), kind) : kind;
-  };
+namespace {
+
+/// Also where a single one is left.
+bool has_sites(const ParamStore& store) {
+  return std::ranges::any_of(store.states(), [](const OptimizerState& state) {
+    return state.name == OuterSteps::kWeights;
+  });
+}
+
+}  // namespace
+
+std::string own_prefix(const ParamStore& store, const SiteNumbers& sites) {
+  return has_sites(store) ? own_kind(sites.of(store.mesh()), "") : "";
+}
+
+std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sites) {
+  const auto own = [&](const std::string& kind) { return own_prefix(store, sites) + kind; };
   std::vector<StateKind> kinds = {{own(kWeightsKind), store.value_pieces()}};
   for (std::size_t i = 0; i < store.states().size(); ++i) {
     const OptimizerState& state = store.states()[i];
     kinds.push_back({state.name == OuterSteps::kWeights ? kWeightsKind
                      : state.is_common                  ? state.name
                                                         : own(store.state_kind(i)),
-                     store.state_pieces(i)});
+                     store.state_pieces(i, sites.are_apart)});
   }
   return kinds;
 }
@@ -113,25 +143,60 @@ std::string own_kind(int site, const std::string& kind) {
 
 namespace {
 
-/// How many wrote it; 1 where nothing in it is of a site.
-int sites_of(const StateSource& source) {
-  int sites = 0;
-  while (!source.names(own_kind(sites, kWeightsKind)).empty()) ++sites;
-  return std::max(1, sites);
-}
+/// Under which names a site finds what it goes on with.
+class StoredKinds {
+ public:
+  /// `site`: -1 where the run has one only, which has no number. `then`: that may be there.
+  StoredKinds(const StateSource& source, int site, std::vector<int> then)
+      : site_(site), there_(std::move(then)) {
+    std::erase_if(there_,
+                  [&](int other) { return source.names(own_kind(other, kWeightsKind)).empty(); });
+    from_ = source_of(site);
+  }
 
-/// What a site goes on with, of a source that so many sites wrote: its own, or where there was no
-/// such site, that of another.
-std::string stored_kind(const std::string& kind, int site, int sites, int sites_then) {
-  const bool is_own = sites == 1 || kind.starts_with(own_kind(site, ""));
-  if (!is_own || sites == sites_then || (sites == 1 && kind == kWeightsKind)) return kind;
-  const std::string bare = sites == 1 ? kind : kind.substr(own_kind(site, "").size());
-  return sites_then == 1 ? bare : own_kind(site % sites_then, bare);
+  /// Of this site, of what it calls so.
+  std::string of(const std::string& kind) const {
+    const std::string prefix = site_ < 0 ? "" : own_kind(site_, "");
+    if (!kind.starts_with(prefix) || (site_ < 0 && kind == kWeightsKind)) return kind;  // common
+    const std::string bare = kind.substr(prefix.size());
+    return from_ < 0 ? bare : own_kind(from_, bare);
+  }
+  /// What another site finds; -1: what has no number.
+  int source_of(int site) const {
+    if (there_.empty()) return -1;
+    if (std::ranges::find(there_, site) != there_.end()) return site;
+    return there_[static_cast<std::size_t>(std::max(0, site)) % there_.size()];
+  }
+
+ private:
+  const int site_;
+  std::vector<int> there_;
+  int from_ = -1;
+};
+
+/// Says what sites go on with that is not their own.
+void tell_sources(const StateSource& source, const StoredKinds& kinds,
+                  const std::vector<int>& sites) {
+  for (const int site : sites) {
+    const int from = kinds.source_of(site);
+    if (from == site) continue;
+    log_info("{} has nothing of {}: {} goes on with the {} of {}", source.place(),
+             site < 0 ? "a single site" : fmt::format("site {}", site), site < 0 ? "it" : "that",
+             site < 0 ? "outer weights, and the states" : "weights and states",
+             from < 0 ? std::string("its only one") : fmt::format("site {}", from));
+  }
 }
 
 }  // namespace
 
-void restore_state(const StateSource& source, Model& model, MissingStates missing, Stream& stream) {
+std::string stored_prefix(const StateSource& source, const ParamStore& store,
+                          const RestoredSites& sites) {
+  const int site = has_sites(store) ? sites.now.of(store.mesh()) : -1;
+  return StoredKinds(source, site, sites.then).of(own_prefix(store, sites.now));
+}
+
+void restore_state(const StateSource& source, Model& model, MissingStates missing, Stream& stream,
+                   const RestoredSites& sites) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::data, source.place() + what,
                 "the run file's model changed since; start afresh with --fresh or another run.dir");
@@ -142,26 +207,31 @@ void restore_state(const StateSource& source, Model& model, MissingStates missin
       refuse(fmt::format(" has {}, which the model has not", name));
     }
   }
-  const int site = model.mesh().coord(Axis::site), sites = model.mesh().size(Axis::site);
-  const int sites_then = sites_of(source);
-  if (sites != sites_then && model.mesh().rank() == 0) {
-    log_info(
-        "{} was written by {} site{}: site k goes on with the weights and states of site k "
-        "mod {}",
-        source.place(), sites_then, sites_then == 1 ? "" : "s", sites_then);
+  const Mesh& mesh = model.mesh();
+  const int site = has_sites(model.store()) ? sites.now.of(mesh) : -1;
+  const StoredKinds stored_kinds(source, site, sites.then);
+  const bool speaks =
+      sites.now.are_apart ? mesh.shape().is_first(kStepAxes, mesh.rank()) : mesh.rank() == 0;
+  if (speaks) {
+    tell_sources(
+        source, stored_kinds,
+        site < 0 || sites.now.are_apart ? std::vector{site} : sites.now.all(mesh.size(Axis::site)));
   }
   using Lies = OptimizerState::Lies;
-  const auto kinds = states_of(model.store());
+  const std::string prefix = own_prefix(model.store(), sites.now);
+  const auto kinds = states_of(model.store(), sites.now);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const auto& [own, pieces] = kinds[i];
-    const std::string kind = stored_kind(own, site, sites, sites_then);
-    const bool is_optimizers = own != kWeightsKind && own != own_kind(site, kWeightsKind);
+    const std::string kind = stored_kinds.of(own);
+    const bool is_optimizers = own != kWeightsKind && own != prefix + kWeightsKind;
+    if (is_optimizers &&
+        std::ranges::count(sites.left_behind, model.store().states()[i - 1].name) > 0) {
+      continue;
+    }
     if (is_optimizers && missing == MissingStates::all_start_at_zero) continue;
     const Lies lies = is_optimizers ? model.store().states()[i - 1].lies : Lies::as_gradients;
     if (lies == Lies::by_rank) {
-      const auto stored = [&](const std::string& state) {
-        return stored_kind(sites > 1 ? own_kind(site, state) : state, site, sites, sites_then);
-      };
+      const auto stored = [&](const std::string& state) { return stored_kinds.of(prefix + state); };
       RestoreByRank(source, model.store(), i - 1, stored, stream).run();
       continue;
     }

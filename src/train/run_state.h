@@ -23,15 +23,33 @@ struct RunState {
   Optimizer::Numbers optimizer = {};  ///< what it keeps beside its states
 };
 
-/// Where the run stood that wrote it, of this site.
+/// Which sites train. They go by their numbers in the run file, also where others are lost.
+struct SiteNumbers {
+  std::vector<int> in_mesh = {};  ///< in the order of the axis; empty: 0, 1, ...
+  bool are_apart = false;         ///< each saves for itself, and with it what is common
+
+  int at(int coord) const {
+    return in_mesh.empty() ? coord : in_mesh[static_cast<std::size_t>(coord)];
+  }
+  int of(const Mesh& mesh) const { return at(mesh.coord(Axis::site)); }
+  std::vector<int> all(int sites) const;
+};
+
+/// Those that trained when it was written; empty where it was one that has no number.
+std::vector<int> sites_of(const Manifest& manifest);
+
+/// Where the run stood that wrote it, of the site with this number.
 RunState run_state_of(const Manifest& manifest, int site = 0);
 
 /// What a store keeps from step to step, by kind: the weights and the optimizer's states. Where
-/// there are several sites, the outer weights are the weights, and what each has of its own lies
-/// under kinds of the site (own_kind).
-std::vector<StateKind> states_of(const ParamStore& store);
+/// sites train apart, the outer weights are the weights, and what each has of its own lies under
+/// kinds of the site (own_kind).
+std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sites = {});
 /// "site1.exp_avg".
 std::string own_kind(int site, const std::string& kind);
+
+/// What kinds of a site's own begin with: "site1.", or nothing where the run has no sites.
+std::string own_prefix(const ParamStore& store, const SiteNumbers& sites);
 
 /// What becomes of states of the optimizer that a source does not have.
 enum class MissingStates : std::uint8_t {
@@ -40,11 +58,24 @@ enum class MissingStates : std::uint8_t {
   all_start_at_zero  ///< it is another optimizer's, and what it has is left behind
 };
 
+/// Of a run of sites that goes on.
+struct RestoredSites {
+  SiteNumbers now = {};
+  std::vector<int> then = {};                 ///< that may be in the source (sites_of)
+  std::vector<std::string> left_behind = {};  ///< states that start at zero all the same
+};
+
+/// What of such kinds this rank's site finds in a source: own_prefix, or that of another.
+std::string stored_prefix(const StateSource& source, const ParamStore& store,
+                          const RestoredSites& sites);
+
 /// Puts this rank's weights and states back from `source`, whatever the mesh that saved them. A
 /// state of which every rank has its own (OptimizerState::Lies::by_rank) goes on, when their number
 /// is another, with its sum over ranks: rank r of N takes those of all q with q mod N = r. Where it
-/// is not there it starts at zero. The first rank says so.
+/// is not there it starts at zero. The first rank says so. A site whose number is not there takes
+/// what is of another: number k that of entry k mod n of the n that are there.
 /// Error(data) when something is missing, has another shape, or is not the model's.
-void restore_state(const StateSource& source, Model& model, MissingStates missing, Stream& stream);
+void restore_state(const StateSource& source, Model& model, MissingStates missing, Stream& stream,
+                   const RestoredSites& sites = {});
 
 }  // namespace heddle

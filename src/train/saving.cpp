@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/staging.h"
@@ -40,12 +41,16 @@ Error not_written(const Error& why, std::int64_t step) {
 
 }  // namespace
 
-Saving::Saving(Options options, const Model& model, World& world)
-    : options_(std::move(options)), model_(model), world_(world), layout_(agree_on_layout()) {}
+Saving::Saving(Options options, const Model& model, Keepers keepers)
+    : options_(std::move(options)),
+      model_(model),
+      keepers_(std::move(keepers)),
+      layout_(agree_on_layout()) {}
 
 std::vector<StateKind> Saving::states() const {
-  std::vector<StateKind> states = states_of(model_.store());
-  for (StateKind& residuals : residual_states(model_.store())) {
+  std::vector<StateKind> states = states_of(model_.store(), options_.sites);
+  for (StateKind& residuals :
+       residual_states(model_.store(), own_prefix(model_.store(), options_.sites))) {
     states.push_back(std::move(residuals));
   }
   for (std::size_t i = 0; i < states.size(); ++i) {
@@ -64,7 +69,7 @@ std::shared_ptr<const CheckpointLayout> Saving::agree_on_layout() {
   Json own = Json::array();
   for (const KeptTensor& tensor : named_here(states())) own.push_back(to_json(tensor));
   std::vector<KeptTensor> tensors;
-  for (const std::string& text : texts_of_all(world_, own.dump())) {
+  for (const std::string& text : texts_of_all(keepers_.here(), own.dump())) {
     for (const Json& json : parse_json(text, "a rank's tensors")) {
       tensors.push_back(kept_tensor(json));
       if (tensors.back().kind == kWeightsKind) tensors.back().dtype = options_.weights;
@@ -88,7 +93,7 @@ void Saving::begin(const RunState& state) {
   save.state = state;
   save.skipped_by_site = skipped_by_site(state);
   fs::path staged;
-  decide_on_first(world_, [&] {
+  keepers_.decide([&] {
     std::uint64_t texts = 0;
     for (const TextFile& text : options_.companions) texts += text.content.size();
     try {
@@ -97,13 +102,13 @@ void Saving::begin(const RunState& state) {
       throw not_written(error, state.step);
     }
   });
-  save.staged = options_.root / text_of_first(world_, staged.filename().string());
+  save.staged = options_.root / text_of_first(keepers_.here(), staged.filename().string());
   save.boxes = std::make_unique<BackgroundSave>(
       BackgroundSave::Task{.files = options_.files,
                            .staged = save.staged,
                            .layout = layout_,
                            .boxes = own_boxes(states(), BackgroundSave::kBoxElements),
-                           .writer = world_.rank()});
+                           .writer = keepers_.here().rank()});
   under_way_ = std::move(save);
 }
 
@@ -113,9 +118,9 @@ std::vector<std::int64_t> Saving::skipped_by_site(const RunState& state) const {
   for (int site = 0; site < sites; ++site) {
     const bool is_here = site == model_.mesh().coord(Axis::site);
     const auto own = static_cast<double>(is_here ? state.skipped_updates : 0);
-    skipped.push_back(sites == 1
-                          ? state.skipped_updates
-                          : static_cast<std::int64_t>(world_.all().combine(own, ReduceOp::max)));
+    skipped.push_back(
+        sites == 1 ? state.skipped_updates
+                   : static_cast<std::int64_t>(keepers_.all().all().combine(own, ReduceOp::max)));
   }
   return skipped;
 }
@@ -142,14 +147,15 @@ std::optional<observe::CheckpointDurable> Saving::advance(bool waits) {
     UnderWay& save = *under_way_;
     if (waits && save.is_committing && save.commit.valid()) save.commit.wait();
     if (waits && !save.is_committing) save.boxes->wait();
-    const auto progress = static_cast<int>(world_.all().combine(own_progress(), ReduceOp::max));
+    const auto progress =
+        static_cast<int>(keepers_.all().all().combine(own_progress(), ReduceOp::max));
     if (progress == kFailed) give_up();
     if (progress == kBusy) return std::nullopt;
     if (!save.is_committing) {
       save.is_committing = true;
       peak_bytes_ = std::max(peak_bytes_, save.boxes->peak_bytes());
       save.boxes.reset();
-      if (world_.rank() == 0) {
+      if (keepers_.is_first()) {
         save.commit = std::async(std::launch::async, [this, &save] { return commit(save); });
       }
       if (!waits) return std::nullopt;
@@ -178,18 +184,25 @@ Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
                   {"residuals", describe_residuals(model_.plan())},
                   {"identity", options_.identity.to_json()}};
   if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
-  if (save.skipped_by_site.size() > 1) trainer["skipped_updates_by_site"] = save.skipped_by_site;
+  if (model_.plan().policy.outer.every > 0) {
+    trainer["sites"] = options_.sites.all(model_.mesh().size(Axis::site));
+    trainer["skipped_updates_by_site"] = save.skipped_by_site;
+  }
   manifest.trainer = std::make_shared<const Json>(std::move(trainer));
   std::vector<TextFile> texts = options_.companions;
   if (!layout_->index().empty()) texts.push_back({kShardIndexFile, layout_->index()});
   try {
-    const fs::path path =
-        commit_checkpoint(*options_.files, save.staged, std::move(manifest), texts, world_.size());
+    const fs::path path = commit_checkpoint(*options_.files, save.staged, std::move(manifest),
+                                            texts, keepers_.here().size());
     observe::CheckpointDurable durable{.step = state.step,
                                        .seconds = save.watch.seconds(),
                                        .bytes = bytes_below(path),
                                        .path = path.string()};
-    apply_retention(*options_.files, options_.root, options_.retention);
+    RetentionPolicy retention = options_.retention;
+    retention.run_step = state.step;
+    // That this one is there is not known of others yet.
+    if (keepers_.are_apart()) retention.keep_step = newest_step_;
+    apply_retention(*options_.files, options_.root, retention);
     return durable;
   } catch (const Error& error) {
     return error;
@@ -202,18 +215,13 @@ void Saving::give_up() {
   if (under_way_->commit.valid() && !under_way_->commit.get())
     own = under_way_->commit.get().error();
   under_way_->boxes.reset();
-  const auto verdicts = texts_of_all(
-      world_,
-      own ? Json::array({static_cast<int>(own->code()), own->message(), own->hint()}).dump() : "");
-  if (world_.rank() == 0) abandon_checkpoint(*options_.files, under_way_->staged);
+  keepers_.here().all().barrier();  // nobody writes there any more
+  if (keepers_.is_first()) abandon_checkpoint(*options_.files, under_way_->staged);
   const std::int64_t step = under_way_->state.step;
   under_way_.reset();
-  const auto first = std::ranges::find_if(verdicts, [](const auto& text) { return !text.empty(); });
-  const Json error = parse_json(*first, "a rank's error");
-  throw_on_all(world_,
-               not_written(Error(static_cast<ErrorCode>(error.at(0).get<int>()),
-                                 error.at(1).get<std::string>(), error.at(2).get<std::string>()),
-                           step));
+  if (own) own = not_written(*own, step);
+  throw_any(keepers_.all(), own);
+  HEDDLE_CHECK(false, "a save failed for no reason");
 }
 
 }  // namespace heddle

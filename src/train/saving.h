@@ -11,9 +11,9 @@
 #include "checkpoint/background_save.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/retention.h"
-#include "comm/world.h"
 #include "engine/model.h"
 #include "observe/metrics.h"
+#include "train/keepers.h"
 #include "train/run_identity.h"
 #include "train/run_state.h"
 
@@ -21,22 +21,24 @@ namespace heddle {
 
 /// Writes a run's checkpoints while the run goes on, and knows which are there. Every rank writes
 /// its own boxes in the background; ranks find at boundaries of steps that all have, and the first
-/// then commits, in the background too (docs/design/021-checkpoints-by-slices.md). An error of any
-/// rank is thrown by all, at such a boundary; the checkpoint before stays.
+/// of those who keep a folder together then commits, in the background too
+/// (docs/design/021-checkpoints-by-slices.md). An error of any rank is thrown by all, at such a
+/// boundary; the checkpoint before stays, in all folders.
 class Saving {
  public:
   struct Options {
-    std::filesystem::path root;  ///< the folder of the run's checkpoints, the same of all ranks
+    std::filesystem::path root;  ///< the folder of the run's checkpoints, the same of all keepers
     RunIdentity identity;        ///< goes into the manifest, for who resumes
     std::vector<TextFile> companions = {};
     /// With DType::bf16 the weights are rounded in the Hugging Face files, and the exact ones are
     /// kept beside the optimizer's. Nothing in a checkpoint tells what the run computes in.
     DType weights = DType::f32;
     RetentionPolicy retention = {};
+    SiteNumbers sites = {};
     FileSystem* files = &real_file_system();
   };
   /// All ranks make theirs at the same time. `model` outlives it.
-  Saving(Options options, const Model& model, World& world);
+  Saving(Options options, const Model& model, Keepers keepers);
 
   /// The checkpoint that the run was resumed from.
   void resumed_from(const std::filesystem::path& folder, std::int64_t step);
@@ -70,7 +72,7 @@ class Saving {
     Stopwatch watch;
     std::unique_ptr<BackgroundSave> boxes;
     bool is_committing = false;  ///< all ranks' boxes are durable
-    std::shared_future<Result<observe::CheckpointDurable>> commit;  ///< of the first rank
+    std::shared_future<Result<observe::CheckpointDurable>> commit;  ///< of a first keeper
   };
 
   std::shared_ptr<const CheckpointLayout> agree_on_layout();
@@ -84,7 +86,7 @@ class Saving {
 
   const Options options_;
   const Model& model_;
-  World& world_;
+  const Keepers keepers_;
   const std::shared_ptr<const CheckpointLayout> layout_;
   std::filesystem::path newest_;
   std::int64_t begun_step_ = -1, newest_step_ = -1;

@@ -34,10 +34,12 @@ CommCall::Clock::time_point started_together(World& world) {
 
 }  // namespace
 
-StepTrace::StepTrace(World& world, Schedule schedule)
-    : world_(world), schedule_(std::move(schedule)), start_(started_together(world)) {}
+StepTrace::StepTrace(Keepers keepers, Schedule schedule)
+    : keepers_(std::move(keepers)),
+      schedule_(std::move(schedule)),
+      start_(started_together(keepers_.here())) {}
 
-StepTrace::~StepTrace() { world_.flight().set_observer({}); }
+StepTrace::~StepTrace() { keepers_.all().flight().set_observer({}); }
 
 double StepTrace::seconds_at(CommCall::Clock::time_point time) const {
   return std::chrono::duration<double>(time - start_).count();
@@ -46,16 +48,16 @@ double StepTrace::seconds_at(CommCall::Clock::time_point time) const {
 void StepTrace::begin_step(std::int64_t step) {
   step_ = step;
   step_start_ = seconds_at(CommCall::Clock::now());
-  world_.flight().set_observer([this](const CommCall& call) { add_call(call); });
+  keepers_.all().flight().set_observer([this](const CommCall& call) { add_call(call); });
 }
 
-void StepTrace::end_step() { world_.flight().set_observer({}); }
+void StepTrace::end_step() { keepers_.all().flight().set_observer({}); }
 
 void StepTrace::add(const Action& action, double begin, double end) {
   const std::lock_guard lock(mutex_);
   trace_.add({.name = to_text(action, schedule_),
               .category = "action",
-              .rank = world_.rank(),
+              .rank = keepers_.all().rank(),
               .begin_seconds = step_start_ + begin,
               .duration_seconds = end - begin,
               .step = step_});
@@ -68,7 +70,7 @@ void StepTrace::add_call(const CommCall& call) {
   const std::lock_guard lock(mutex_);
   trace_.add({.name = name_of_call(call),
               .category = is_point_to_point(call.op) ? "message" : "collective",
-              .rank = world_.rank(),
+              .rank = keepers_.all().rank(),
               .stream = stream,
               .begin_seconds = seconds_at(call.started),
               .duration_seconds = std::chrono::duration<double>(call.ended - call.started).count(),
@@ -80,7 +82,7 @@ bool StepTrace::is_part_full() const {
   constexpr std::size_t kSpans = 50'000, kLeast = 500;  // of all ranks, of one
   constexpr double kSeconds = 30;                       // that a kill may cost
   const std::lock_guard lock(mutex_);
-  const auto ranks = static_cast<std::size_t>(world_.size());
+  const auto ranks = static_cast<std::size_t>(keepers_.here().size());
   return trace_.spans().size() >= std::max(kSpans / ranks, kLeast) ||
          seconds_at(CommCall::Clock::now()) - part_start_ >= kSeconds;
 }
@@ -90,8 +92,8 @@ observe::Trace StepTrace::gather() {
   part_start_ = seconds_at(CommCall::Clock::now());
   const std::string own = std::exchange(trace_, {}).json();
   observe::Trace all;
-  for (const std::string& text : texts_of_all(world_, own)) {
-    if (world_.rank() != 0) break;
+  for (const std::string& text : texts_of_all(keepers_.here(), own)) {
+    if (!keepers_.is_first()) break;
     const observe::Trace of_rank = observe::parse_trace(text, "a rank's trace");
     for (const observe::Span& span : of_rank.spans()) {
       all.add(span);

@@ -2,9 +2,9 @@
 
 #include <mutex>
 
-#include "comm/world.h"
 #include "observe/trace.h"
 #include "parallel/schedule/schedule.h"
+#include "train/keepers.h"
 
 namespace heddle {
 
@@ -14,7 +14,7 @@ namespace heddle {
 class StepTrace {
  public:
   /// Waits for all ranks, so that their clocks start together. `schedule` is the step's.
-  StepTrace(World& world, Schedule schedule);
+  StepTrace(Keepers keepers, Schedule schedule);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
@@ -27,14 +27,15 @@ class StepTrace {
 
   /// Whether this rank has so much, or has had it for so long, that it should be gathered.
   bool is_part_full() const;
-  /// What came since the last call. All ranks call it; the first one's answer has the spans of all.
+  /// What came since the last call. All keepers call it; the first one's answer has the spans of
+  /// all of them.
   observe::Trace gather();
 
  private:
   double seconds_at(CommCall::Clock::time_point time) const;
   void add_call(const CommCall& call);
 
-  World& world_;
+  const Keepers keepers_;
   const Schedule schedule_;
   const CommCall::Clock::time_point start_;
   double step_start_ = 0.0;

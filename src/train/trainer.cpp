@@ -1,5 +1,8 @@
 #include "train/trainer.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "base/clock.h"
@@ -11,6 +14,7 @@
 #include "data/encode.h"
 #include "data/loader.h"
 #include "infer/generate.h"
+#include "train/common_checkpoint.h"
 #include "train/companions.h"
 #include "train/evaluate.h"
 #include "train/model_setup.h"
@@ -42,9 +46,13 @@ class Run {
     if (setup_.is_first) {
       print_plan(setup_, plan_groups(config_, setup_.spec, setup_.plan, setup_.options.device));
     }
-    decide_on_first(world_, [this] { prepare_folder(); });
+    prepare_folder();
     session_.emplace(setup_);
-    saving_.emplace(saving_options(), session_->model, world_);
+    if (session_->outer) {
+      world_.flight().set_place(fmt::format("site {}", site()));
+      session_->outer->name_sites(setup_.sites.all(session_->mesh.size(Axis::site)));
+    }
+    saving_.emplace(saving_options(), session_->model, setup_.keepers());
     const bool is_resumed = resume();
     if (!is_resumed) {
       start_weights(config_, session_->model, session_->stream, setup_.terminal());
@@ -58,20 +66,60 @@ class Run {
   }
 
  private:
-  /// On the first rank: the folder is as this run needs it, and it is known where it goes on.
+  /// The folder is as this run needs it, and its first keeper knows where the run goes on.
   void prepare_folder() {
-    attach_log_file(setup_.folder / "log.txt");
-    if (setup_.options.fresh) {
-      forget_earlier_run(setup_.folder);
-    } else if (config_.checkpoint.resume) {
-      latest_ = open_latest(setup_.checkpoints());
+    const Keepers& keepers = setup_.keepers();
+    keepers.decide([this] {
+      attach_log_file(setup_.folder / "log.txt");
+      if (config_.parallel.sites > 1) log_info("{}", who_keeps());
+      if (!setup_.options.loss.empty()) log_warn("{}", how_it_goes_on());
+      if (setup_.options.fresh) forget_earlier_run(setup_.folder);
+    });
+    if (config_.checkpoint.resume && !setup_.options.fresh) {
+      latest_ = open_common(keepers, setup_.checkpoints(), site(), !setup_.options.loss.empty());
     }
-    if (latest_) {
-      check_resumable(latest_->path(), latest_->manifest(), setup_.identity, config_,
-                      setup_.options.accept_changes);
-    }
-    write_resolved_run_file(setup_.folder, config_);
+    keepers.decide([this] {
+      if (latest_) {
+        check_resumable(latest_->path(), latest_->manifest(), setup_.identity, config_,
+                        setup_.options.accept_changes);
+        if (!setup_.options.accept_changes) require_known_sites();
+      }
+      write_resolved_run_file(setup_.folder, config_);
+    });
   }
+
+  std::string who_keeps() const {
+    if (!setup_.keepers().are_apart()) {
+      return fmt::format("sites share the run folder {}", setup_.folder.string());
+    }
+    return fmt::format("every site keeps a run folder of its own; {} is that of site {}",
+                       setup_.folder.string(), site());
+  }
+  std::string how_it_goes_on() const {
+    return fmt::format(
+        "{}; going on with site{} {} from the newest checkpoint that all of them have: a step has "
+        "{} tokens, those of its own share on each site",
+        setup_.options.loss, setup_.plan.sites == 1 ? "" : "s",
+        fmt::join(setup_.sites.all(setup_.plan.sites), ", "), setup_.tokens_per_step());
+  }
+
+  /// A site that was lost may come back, but not unasked.
+  void require_known_sites() const {
+    const std::vector<int> then = sites_of(latest_->manifest());
+    if (then.empty() || config_.parallel.sites == 1) return;
+    for (const int site : setup_.sites.all(setup_.plan.sites)) {
+      if (std::ranges::find(then, site) != then.end()) continue;
+      throw Error(ErrorCode::usage,
+                  fmt::format("site {} was lost before {} was written: going on with it makes "
+                              "another run of it",
+                              site, latest_->path().string()),
+                  "--accept-changes lets it come back, with the weights and states of another "
+                  "site; --fresh starts over");
+    }
+  }
+
+  /// The number of this rank's.
+  int site() const { return setup_.sites.at(setup_.plan.mesh.coord(Axis::site, world_.rank())); }
 
   Saving::Options saving_options() const {
     const config::CheckpointConfig& checkpoint = config_.checkpoint;
@@ -82,27 +130,33 @@ class Run {
             .weights = dtype,
             .retention = {.keep_last = static_cast<int>(checkpoint.keep),
                           .keep_every = checkpoint.keep_every,
-                          .keep_best = checkpoint.best}};
+                          .keep_best = checkpoint.best},
+            .sites = setup_.sites};
   }
 
-  /// From the checkpoint that the first rank found, if it found one.
+  /// From the checkpoint that the first keeper found, if it found one.
   bool resume() {
+    World& keepers = setup_.keepers().here();
     const std::string name =
-        text_of_first(world_, latest_ ? latest_->path().filename().string() : "");
+        text_of_first(keepers, latest_ ? latest_->path().filename().string() : "");
     if (name.empty()) return false;
     if (!latest_) latest_.emplace(setup_.checkpoints() / name, Verify::sizes);
     const std::string own = read_text_file(latest_->path() / kCommitFile);
-    if (text_of_first(world_, own) != own) {
+    if (text_of_first(keepers, own) != own) {
       throw Error(ErrorCode::usage,
-                  fmt::format("{} is not the checkpoint that rank 0 has under this name",
-                              latest_->path().string()),
-                  "give all ranks the same run folder");
+                  fmt::format("{} is not the checkpoint that rank {} has under this name",
+                              latest_->path().string(), world_.rank() - keepers.rank()),
+                  "give all ranks, or all of a site, the same run folder");
     }
-    restore_state(*latest_, session_->model, missing_states(), session_->stream);
+    const RestoredSites sites{
+        .now = setup_.sites, .then = sites_of(latest_->manifest()), .left_behind = left_behind()};
+    restore_state(*latest_, session_->model, missing_states(), session_->stream, sites);
     const Json then = latest_->manifest().trainer->value("residuals", Json());
-    const std::string line = restore_residuals(*latest_, then, session_->model, session_->stream);
+    const std::string line =
+        restore_residuals(*latest_, then, session_->model, session_->stream,
+                          stored_prefix(*latest_, session_->model.store(), sites));
     if (setup_.is_first && !line.empty()) log_info("{}", line);
-    state_ = run_state_of(latest_->manifest(), session_->mesh.coord(Axis::site));
+    state_ = run_state_of(latest_->manifest(), site());
     if (was_other_optimizer(latest_->manifest(), setup_.identity)) {
       refuse_early_freezing();
     } else {
@@ -115,6 +169,18 @@ class Run {
       log_info("resuming from {} at step {}", saving_->newest().string(), state_.step);
     }
     return true;
+  }
+
+  /// What a codec has not sent yet means nothing to another one.
+  std::vector<std::string> left_behind() const {
+    if (!session_->outer || config_.outer.used_feedback() == 0.0) return {};
+    const auto codec = changed_since(latest_->manifest(), setup_.identity, "outer.codec");
+    if (!codec) return {};
+    if (setup_.is_first) {
+      log_info("outer.codec was {} and is {}: its residuals begin with zeros", codec->theirs,
+               codec->ours);
+    }
+    return {OuterSteps::kResidual};
   }
 
   /// A second moment that starts at zero has to become one before it is frozen.
@@ -221,10 +287,10 @@ class Run {
     }
   }
 
-  /// Of all data-parallel replicas of all sites.
+  /// Of all data-parallel replicas of all sites of the run file: samples of lost ones are not seen.
   std::int64_t replica() const {
     const Mesh& mesh = session_->mesh;
-    return std::int64_t{mesh.coord(Axis::site)} * mesh.size(Axis::dp) + mesh.coord(Axis::dp);
+    return std::int64_t{site()} * mesh.size(Axis::dp) + mesh.coord(Axis::dp);
   }
 
   bool is_due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
@@ -246,7 +312,7 @@ class Run {
     ++state_.step;
     now(RunPlace::Doing::recording);
     state_.eval_loss.reset();  // a checkpoint carries the loss of its own step or none
-    state_.tokens += config_.tokens_per_step();
+    state_.tokens += setup_.tokens_per_step();
     state_.seconds += seconds;
     loss_ = result.loss;
     if (session_->outer) note_loss(result.loss);
@@ -269,7 +335,7 @@ class Run {
   void on_nonfinite(const StepResult& result) {
     ++state_.skipped_updates;
     const std::string what =
-        (session_->outer ? fmt::format("site {}: ", session_->mesh.coord(Axis::site)) : "") +
+        (session_->outer ? fmt::format("site {}: ", site()) : "") +
         fmt::format("loss {} with gradient norm {} is not finite at step {} (first sample {})",
                     result.loss, result.grad_norm, state_.step,
                     (state_.step - 1) * (config_.tokens_per_step() / config_.data.seq_len));

@@ -26,6 +26,9 @@ struct TrainOptions {
   std::string program_version = {};
   std::vector<std::pair<std::string, std::string>> settings;  ///< key and value, for the report
   std::string command = {};                                   ///< as typed, for the report
+  /// Of the run file's sites those that are left, where some are lost; empty: all.
+  std::vector<int> sites_left = {};
+  std::string loss = {};  ///< what was lost since, for the user; empty where nothing was
 };
 
 struct TrainOutcome {

@@ -314,6 +314,15 @@ TEST(Retention, KeepsTheLastTheMilestonesAndTheBest) {
   EXPECT_EQ(steps(folder.path()), std::vector<std::int64_t>{300}) << "the only one stays";
 }
 
+TEST(Retention, LeavesStepsThatARunHasLeftAgainAndKeepsOneThatIsAskedFor) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {10, 20, 30, 40}) save(folder.path(), step, 9.0 - step / 10);
+  // The run went back to step 20, and has just saved step 30 again.
+  apply_retention(real_file_system(), folder.path(),
+                  {.keep_last = 1, .keep_best = true, .keep_step = 20, .run_step = 30});
+  EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{30, 20}));
+}
+
 TEST(Retention, ABrokenNewestOneProtectsTheWholeOneBelowIt) {
   const TemporaryFolder folder;
   save(folder.path(), 1);

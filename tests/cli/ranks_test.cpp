@@ -1,39 +1,17 @@
 // The program as ranks that a launcher started: processes that join over TCP.
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <future>
-
-#include "cli/run_program.h"
+#include "cli/rank_processes.h"
 #include "cli/slurm.h"
-#include "comm/tcp_listener.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
-
 /// What the tiny run needs to be divided by three ranks.
 constexpr const char* kForThree = "train.tokens_per_step=192";
 
-/// A port on which nobody listens, whose successor is free too: ranks meet there.
-std::uint16_t free_port() {
-  const TcpListener listener = listen_on(0, 1);
-  close(listener.socket);
-  return static_cast<std::uint16_t>(listener.port - 1);
-}
-
-/// As somebody sets torchrun's variables by hand.
-Variables by_hand(int rank, int size, std::uint16_t port) {
-  return {{"RANK", std::to_string(rank)},
-          {"LOCAL_RANK", std::to_string(rank)},
-          {"WORLD_SIZE", std::to_string(size)},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(port)}};
-}
 Variables by_torchrun(int rank, int size, std::uint16_t port) {
   Variables variables = by_hand(rank, size, port);
   variables["TORCHELASTIC_RUN_ID"] = "none";
@@ -47,19 +25,6 @@ Variables by_srun(int rank, int size, int job) {
           {"SLURM_STEP_NODELIST", "localhost"}};
 }
 
-std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& commands,
-                             const std::function<Variables(int)>& variables) {
-  std::vector<std::future<Outcome>> running;
-  for (std::size_t i = 0; i < commands.size(); ++i) {
-    running.push_back(std::async(std::launch::async, [&, i] {
-      return run_heddle(commands[i], {.environment = variables(static_cast<int>(i))});
-    }));
-  }
-  std::vector<Outcome> outcomes;
-  for (auto& one : running) outcomes.push_back(one.get());
-  return outcomes;
-}
-
 /// On which ranks an error was printed.
 std::vector<int> speakers(const std::vector<Outcome>& outcomes) {
   std::vector<int> ranks;
@@ -70,22 +35,6 @@ std::vector<int> speakers(const std::vector<Outcome>& outcomes) {
     }
   }
   return ranks;
-}
-
-std::string all_text(const std::vector<Outcome>& outcomes) {
-  std::string text;
-  for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    text += fmt::format("-- rank {}, status {}\n{}", i, outcomes[i].status, outcomes[i].err);
-  }
-  return text;
-}
-
-void expect_statuses(const std::vector<Outcome>& outcomes, int status) {
-  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.status, status);
-}
-
-bool says(const Outcome& outcome, const std::string& text) {
-  return outcome.err.find(text) != std::string::npos;
 }
 
 TEST(JoiningRanks, SayWhoIsMissingAndEndWhenTheRunFileSays) {

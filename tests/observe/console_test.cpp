@@ -97,6 +97,23 @@ TEST(ConsoleSink, ShowsTheWritingOfACheckpointOnlyWhileItLasts) {
   EXPECT_EQ(captured([&] { save(true); }), "\r" + live + blank + lasting);
 }
 
+TEST(ConsoleSink, NamesASlowSiteOnceInAWhile) {
+  const std::string out = captured([] {
+    ConsoleSink sink({.terminal = {}, .line_every = 100});
+    sink.on_event(SiteWasSlow{.step = 10, .site = 2, .seconds = 3.21, .window = 20.0});
+    sink.on_event(SiteWasSlow{.step = 20, .site = 2, .seconds = 3.5, .window = 20.0});
+    sink.on_event(SiteWasSlow{.step = 30, .site = 0, .seconds = 4.0, .window = 20.0});
+    sink.on_event(SiteWasSlow{.step = 130, .site = 0, .seconds = 5.0, .window = 20.0});
+  });
+  EXPECT_EQ(out,
+            "warning: step 10: site 2 kept others waiting for 3.2 s of the 20.0 s since they met "
+            "before\n"
+            "warning: step 30: site 0 kept others waiting for 4.0 s of the 20.0 s since they met "
+            "before\n"
+            "warning: step 130: site 0 kept others waiting for 5.0 s of the 20.0 s since they met "
+            "before\n");
+}
+
 TEST(ConsoleSink, OnATerminalRewritesOneLineWithinItsWidth) {
   const std::string out = captured([] {
     ConsoleSink sink({.terminal = {.is_terminal = true, .colors = false, .columns = 40},

@@ -31,6 +31,22 @@ TEST(ReadHistory, RebuildsEveryCurveAndSkipsWhatIsNoMetricsLine) {
   EXPECT_EQ(history.eval_loss[0].value, 5.25);
 }
 
+TEST(ReadHistory, HasWhatEachSiteHasWaitedByItsNumber) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "metrics.jsonl";
+  std::ofstream(path) << "{\"step\":4,\"sites_loss\":1,\"sites\":[0,2],\"site_losses\":[1,1],"
+                         "\"sites_waited\":[0.5,2.5]}\n"
+                      << "{\"step\":8,\"sites_loss\":1,\"sites\":[0,2],\"site_losses\":[1,1],"
+                         "\"sites_waited\":[0.75,null]}\n{\"step\":9,\"sites_waited\":7}\n";
+  const History history = read_history(path);
+  ASSERT_EQ(history.site_waited.size(), 2u);
+  ASSERT_EQ(history.site_waited.at(0).size(), 2u);
+  EXPECT_EQ(history.site_waited.at(0)[1].value, 0.75);
+  EXPECT_EQ(history.site_waited.at(0)[1].step, 8);
+  ASSERT_EQ(history.site_waited.at(2).size(), 1u);
+  EXPECT_EQ(history.site_waited.at(2)[0].value, 2.5);
+}
+
 TEST(ReadHistory, NamesAFileThatIsMissing) {
   EXPECT_THROW(read_history("/nonexistent/metrics.jsonl"), Error);
 }

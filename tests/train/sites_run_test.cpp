@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstring>
 
 #include "cli/refusals.h"
 #include "train/tiny_run.h"
@@ -53,6 +54,24 @@ TEST(RunOfSites, ResumesBitForBitInsideAWindowAndWithAnExchangeUnderWay) {
   const TinyRun quiet;
   ASSERT_EQ(train(quiet, with(kSites, {"checkpoint.every=0"})).status, 0);
   expect_same_state(whole.checkpoint(12), quiet.checkpoint(12));
+}
+
+TEST(RunOfSites, KeepWhatCompressedGradientsLostBySite) {
+  const TinyRun whole;
+  const Settings settings = with(kSites, {"compress.gradients=int4:32", "compress.min_bytes=0",
+                                          "train.microbatch=1", "checkpoint.every=6"});
+  const Outcome outcome = train(whole, settings, 4);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto files = tensors_of(whole.checkpoint(12));
+  ASSERT_TRUE(files.contains("optimizer/site1.residual.0.safetensors"));
+  EXPECT_NE(files.at("optimizer/site0.residual.0.safetensors"),
+            files.at("optimizer/site1.residual.0.safetensors"));
+  const TinyRun again;
+  fs::copy(whole.run_folder(), again.run_folder(), fs::copy_options::recursive);
+  forget_after(again, 6);
+  const Outcome resumed = train(again, settings, 4);
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  expect_same_state(whole.checkpoint(12), again.checkpoint(12));
 }
 
 TEST(RunOfSites, SavesWhatIsOfASiteBySiteAndWhatIsCommonOnce) {
@@ -156,10 +175,40 @@ TEST(RunOfSites, IsAnotherRunWithAnotherNumberOfSites) {
   EXPECT_NE(refused.err.find("parallel.sites"), std::string::npos) << refused.err;
   const Outcome accepted = train(run, three, 3, {"--accept-changes"});
   ASSERT_EQ(accepted.status, 0) << accepted.err;
-  EXPECT_NE(accepted.err.find("was written by 2 sites: site k goes on with the weights and states "
-                              "of site k mod 2"),
+  EXPECT_NE(accepted.err.find("has nothing of site 2: that goes on with the weights and states of "
+                              "site 0"),
             std::string::npos)
       << accepted.err;
+}
+
+/// Of a safetensors file: whether all its tensors are zero.
+bool is_zero(const std::string& file) {
+  std::uint64_t header = 0;
+  std::memcpy(&header, file.data(), sizeof(header));
+  const std::string_view data = std::string_view(file).substr(sizeof(header) + header);
+  return data.find_first_not_of('\0') == std::string_view::npos;
+}
+
+TEST(RunOfSites, LeavesResidualsOfAnotherCodecBehind) {
+  const TinyRun run;
+  const Settings sparse = with(kSites, {"outer.codec=topk:8:256", "outer.mix=0"});
+  ASSERT_EQ(train(run, sparse).status, 0);
+  const auto residual = [&](std::int64_t step) {
+    return tensors_of(run.checkpoint(step)).at("optimizer/site1.outer_residual.safetensors");
+  };
+  EXPECT_FALSE(is_zero(residual(12)));
+  // Nothing is sent in step 13.
+  const Settings changed = with(sparse, {"outer.codec=topk:4:256", "train.steps=13"});
+  const Outcome refused = train(run, changed);
+  EXPECT_EQ(refused.status, 2) << refused.err;
+  EXPECT_NE(refused.err.find("outer.codec"), std::string::npos) << refused.err;
+  const Outcome accepted = train(run, changed, 2, {"--accept-changes"});
+  ASSERT_EQ(accepted.status, 0) << accepted.err;
+  EXPECT_NE(accepted.err.find("outer.codec was \"topk:8:256\" and is \"topk:4:256\": its residuals "
+                              "begin with zeros"),
+            std::string::npos)
+      << accepted.err;
+  EXPECT_TRUE(is_zero(residual(13)));
 }
 
 TEST(RunOfSites, ThatIsStoppedSavesAtTheNextExchangeAndGoesOn) {

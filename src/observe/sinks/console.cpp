@@ -71,15 +71,20 @@ struct Describe {
     return fmt::format("step {}: sites met | mean loss {:.3f} | seconds waited so far {:.1f}",
                        e.step, e.loss, fmt::join(e.waited, ", "));
   }
+  std::string operator()(const SiteWasSlow& e) const {
+    return fmt::format(
+        "step {}: site {} kept others waiting for {:.1f} s of the {:.1f} s since they met before",
+        e.step, e.site, e.seconds, e.window);
+  }
 };
 
 }  // namespace
 
 std::string format_step(const StepMetrics& m) {
-  std::string line = fmt::format("step {}/{} | {}loss {:.3f} | norm {:.2f} | lr {} | {} | {} tok/s",
-                                 m.step, m.steps_total, m.is_of_one_site ? "site 0: " : "", m.loss,
-                                 m.grad_norm, format_lr(m.lr), format_milliseconds(m.step_seconds),
-                                 format_rate(m.tokens_per_second));
+  std::string line = fmt::format(
+      "step {}/{} | {}loss {:.3f} | norm {:.2f} | lr {} | {} | {} tok/s", m.step, m.steps_total,
+      m.site < 0 ? "" : fmt::format("site {}: ", m.site), m.loss, m.grad_norm, format_lr(m.lr),
+      format_milliseconds(m.step_seconds), format_rate(m.tokens_per_second));
   if (m.mfu) line += fmt::format(" | MFU {:.1f}%", *m.mfu * 100);
   if (m.memory_bytes > 0) line += " | mem " + format_memory(m);
   if (m.step < m.steps_total) line += " | ETA " + format_eta(m.eta_seconds);
@@ -128,8 +133,14 @@ void ConsoleSink::on_event(const RunEvent& event) {
     if (!is_due) return;
     met_ = met->step;
   }
+  if (const auto* const slow = std::get_if<SiteWasSlow>(&event)) {
+    const bool is_known = slow_ && slow_->site == slow->site;
+    if (is_known && slow->step < slow_->step + options_.line_every) return;
+    slow_ = *slow;
+  }
   if (std::holds_alternative<CheckpointDurable>(event)) close();
-  const bool is_warning = std::holds_alternative<UpdateSkipped>(event);
+  const bool is_warning =
+      std::holds_alternative<UpdateSkipped>(event) || std::holds_alternative<SiteWasSlow>(event);
   log_line(is_warning ? LogLevel::warn : LogLevel::info, std::visit(Describe{}, event));
 }
 

@@ -37,7 +37,8 @@ class ConsoleSink : public Sink {
   Stopwatch since_draw_;
   bool has_live_line_ = false;
   bool has_printed_ = false;
-  std::int64_t met_ = 0;  // the step of the last line about sites
+  std::int64_t met_ = 0;             // the step of the last line about sites
+  std::optional<SiteWasSlow> slow_;  // of the last line about a slow one
 };
 
 /// "step 120/2000 | loss 3.412 | norm 0.84 | lr 3.0e-4 | 412 ms | 318k tok/s | MFU 41.2% |

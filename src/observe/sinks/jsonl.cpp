@@ -1,6 +1,6 @@
 #include "observe/sinks/jsonl.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cerrno>
 #include <cmath>
@@ -66,8 +66,10 @@ void JsonlSink::on_event(const RunEvent& event) {
     return text;
   };
   write(
-      fmt::format("{{\"step\":{},\"sites_loss\":{},\"site_losses\":[{}],\"sites_waited\":[{}]}}\n",
-                  met->step, number(met->loss), list(met->losses), list(met->waited)));
+      fmt::format("{{\"step\":{},\"sites_loss\":{},\"sites\":[{}],\"site_losses\":[{}],\"sites_"
+                  "waited\":[{}]}}\n",
+                  met->step, number(met->loss), fmt::join(met->sites, ","), list(met->losses),
+                  list(met->waited)));
 }
 
 void JsonlSink::close() {

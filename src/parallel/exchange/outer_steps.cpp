@@ -50,7 +50,7 @@ OuterSteps::OuterSteps(ParamStore& store, const RankUnits& units, const OuterPol
   }
   if (policy.feedback > 0.0) {
     residual_ = first_state_ + states.size();
-    states.push_back({.name = "outer_residual"});
+    states.push_back({.name = kResidual});
   }
   store.keep(std::move(states));
   fragments_.resize(static_cast<std::size_t>(policy.fragments));
@@ -276,8 +276,8 @@ void OuterSteps::require_equal_tensors(const Stretches& of, Stream& stream) cons
     for (std::size_t at = i; at < all.size(); at += own.size()) by_site.push_back(all[at]);
     if (const int odd = odd_site(by_site); odd >= 0) {
       throw Error(ErrorCode::data,
-                  fmt::format("site {} has other outer weights than the others: {} differs", odd,
-                              name_of(of[i])),
+                  fmt::format("site {} has other outer weights than the others: {} differs",
+                              number_of(odd), name_of(of[i])),
                   "sites must start from the same weights: give all of them the same model.path "
                   "or seed, and the same checkpoint");
     }
@@ -295,7 +295,7 @@ void OuterSteps::look_at_notes(int fragment, const Tensor& received, Stream& str
   throw Error(ErrorCode::data,
               fmt::format("site {} had other outer weights than the others when it sent fragment "
                           "{}, and has not any more",
-                          odd, fragment),
+                          number_of(odd), fragment),
               "its memory or processor may be faulty; go on from the newest checkpoint");
 }
 

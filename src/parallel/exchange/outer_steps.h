@@ -22,6 +22,11 @@ class OuterSteps {
 
   /// The name of the state that outer weights are.
   static constexpr const char* kWeights = "outer";
+  /// And of what a codec has not sent yet.
+  static constexpr const char* kResidual = "outer_residual";
+
+  /// What messages call the sites, in the order of the axis; 0, 1, ... otherwise.
+  void name_sites(std::vector<int> numbers) { numbers_ = std::move(numbers); }
 
   // All ranks call these at the same point, between steps.
 
@@ -64,6 +69,9 @@ class OuterSteps {
 
   Communicator& sites() const { return store_.mesh().comm(Axis::site); }
   int site() const { return store_.mesh().coord(Axis::site); }
+  int number_of(int site) const {
+    return numbers_.empty() ? site : numbers_[static_cast<std::size_t>(site)];
+  }
   void begin(int fragment, Stream& stream);
   void end(int fragment, Stream& stream);
   void settle(int fragment, Stream& stream);
@@ -86,6 +94,7 @@ class OuterSteps {
   ParamStore& store_;
   const OuterPolicy& policy_;
   std::size_t first_state_ = 0, velocity_ = 0, residual_ = 0;  // of the store's; 0: none
+  std::vector<int> numbers_;
   std::vector<Stretches> fragments_;
   std::map<int, UnderWay> under_way_;
   std::int64_t step_ = 0, exchanges_ = 0;
