@@ -77,6 +77,30 @@ std::vector<Key> model_keys() {
            "Heddle has no dropout. A config with a dropout probability is refused for training "
            "unless this says that leaving it out is meant. Evaluation and generation never "
            "have dropout."},
+      {.name = "router_aux_loss",
+       .field = field(s, &ModelConfig::router_aux_loss),
+       .scope = Scope::run,
+       .minimum = 0,
+       .help = "weight of the loss that keeps a model's experts evenly used",
+       .explanation =
+           "In training every token's loss gets this times the mean over layers with experts of "
+           "experts x the sum over them of (share of the micro-batch's tokens that chose it) x "
+           "(the token's probability of it): as many as a token chooses, when all are used alike. "
+           "The losses that are shown do not contain it.",
+       .when_absent = "router_aux_loss_coef of the model's config where it has "
+                      "output_router_logits, as in transformers; else 0",
+       .foreign = {"router_aux_loss_coef", "moe_aux_loss_coeff", "aux_loss_alpha",
+                   "load_balance_coeff"}},
+      {.name = "router_z_loss",
+       .field = field(s, &ModelConfig::router_z_loss),
+       .scope = Scope::run,
+       .minimum = 0,
+       .help = "weight of the loss that keeps the logits of a model's routers small",
+       .explanation = "In training every token's loss gets this times the square of the logarithm "
+                      "of the sum of exponentials of its logits, for each layer with experts; "
+                      "0.001 is usual.",
+       .when_absent = "0",
+       .foreign = {"moe_z_loss_coeff", "router_z_loss_coef", "z_loss_coeff"}},
   };
 }
 

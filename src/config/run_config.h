@@ -43,6 +43,7 @@ struct ModelConfig {
   std::optional<double> init_std;
   std::optional<bool> scale_residual_init;
   bool ignore_dropout = false;
+  std::optional<double> router_aux_loss, router_z_loss;
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -4,12 +4,26 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
 #include "ops/softmax_xent.h"
 #include "tensor/transfer.h"
 
 namespace heddle {
+namespace {
+
+/// The spec, where the device has what it needs.
+ModelSpec supported(ModelSpec spec, Device device) {
+  if (spec.experts && device.kind == Device::Kind::cuda) {
+    throw Error(ErrorCode::usage,
+                fmt::format("a {} model has experts, which do not run on a GPU yet", spec.family),
+                "use the CPU");
+  }
+  return spec;
+}
+
+}  // namespace
 
 Model::Model(ModelSpec spec, const BuildOptions& options, ParamStore::Purpose purpose,
              Memory& memory)
@@ -23,7 +37,7 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
 Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& plan,
              std::unique_ptr<Mesh> own_mesh, const Mesh* mesh, ParamStore::Purpose purpose,
              Memory& memory)
-    : spec_(std::move(spec)),
+    : spec_(supported(std::move(spec), memory.device())),
       dtype_(options.dtype),
       positions_(options.positions),
       plan_(plan),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -13,15 +15,60 @@
 namespace heddle {
 namespace {
 
-/// GPT-2's first published files lack the prefix of all names.
-std::string stored_name(const HfFolder& folder, const std::string& name) {
-  constexpr std::string_view kPrefix = "transformer.";
-  if (!folder.contains(name) && name.starts_with(kPrefix)) {
-    const std::string bare = name.substr(kPrefix.size());
-    if (folder.contains(bare)) return bare;
+/// A tensor of the model in a folder: a whole tensor, or one expert's matrix in a tensor that holds
+/// those of all.
+struct Stored {
+  std::string name;
+  std::optional<std::int64_t> expert = {};  ///< in the first dimension
+  std::int64_t first_row = 0;
+  Shape stacked = {};  ///< what the whole tensor must be then
+};
+
+/// Where a folder has the model's tensors, in whichever form it was written.
+class StoredNames {
+ public:
+  StoredNames(const HfFolder& folder, const ModelSpec& spec) : folder_(folder) {
+    if (!spec.experts) return;
+    for (std::int64_t layer = 0; layer < spec.layers; ++layer) add_stacked(spec, layer);
   }
-  return name;
-}
+
+  Stored find(const std::string& name) const {
+    if (folder_.contains(name)) return {name};
+    if (const auto at = stacked_.find(name); at != stacked_.end()) return at->second;
+    // GPT-2's first published files lack the prefix of all names.
+    constexpr std::string_view kPrefix = "transformer.";
+    if (!name.starts_with(kPrefix)) return {name};
+    const std::string bare = name.substr(kPrefix.size());
+    return {folder_.contains(bare) ? bare : name};
+  }
+
+ private:
+  /// As transformers 5 holds a layer's experts, where the folder has them so.
+  void add_stacked(const ModelSpec& spec, std::int64_t layer) {
+    const ExpertsSpec& experts = *spec.experts;
+    const auto named = [&](const std::string& pattern) {
+      return fmt::format(fmt::runtime(pattern), layer);
+    };
+    if (const std::string router = named(experts.stacked_router); folder_.contains(router)) {
+      stacked_[named(experts.router) + ".weight"] = {router};
+    }
+    const auto add = [&](const std::string& pattern, const std::string& stacked,
+                         std::int64_t first_row, const Shape& shape) {
+      if (!folder_.contains(stacked)) return;
+      for (std::int64_t expert = 0; expert < experts.count; ++expert) {
+        stacked_[fmt::format(fmt::runtime(pattern), layer, expert) + ".weight"] = {
+            stacked, expert, first_row, shape};
+      }
+    };
+    const Shape ups{experts.count, 2 * experts.width, spec.hidden};
+    add(experts.gate, named(experts.stacked_up), 0, ups);
+    add(experts.up, named(experts.stacked_up), experts.width, ups);
+    add(experts.down, named(experts.stacked_down), 0, {experts.count, spec.hidden, experts.width});
+  }
+
+  const HfFolder& folder_;
+  std::map<std::string, Stored> stacked_;  // by the name that the model has
+};
 
 bool is_leftover(std::string_view name, const ModelSpec& spec) {
   static constexpr std::array<std::string_view, 4> kBuffers = {
@@ -38,17 +85,25 @@ std::uint64_t bytes_of(const ParamStore& store) {
 }
 
 /// Reads a rank's box of the tensor to `to` in host memory.
-void read_piece(const HfFolder& folder, const std::string& name, const ParamPiece& piece,
+void read_piece(const HfFolder& folder, const Stored& stored, const ParamPiece& piece,
                 const Tensor& to, Stream& host) {
+  const std::string& name = stored.name;
   const auto& entry = folder.entry(name);
-  if (entry.shape() != piece.part->whole) {
+  const Shape& expected = stored.expert ? stored.stacked : piece.part->whole;
+  if (entry.shape() != expected) {
     throw Error(ErrorCode::data,
                 fmt::format("{}: tensor {} has shape {}, but config.json makes it {}",
                             folder.file_of(name).path().string(), name, entry.shape().text(),
-                            piece.part->whole.text()),
+                            expected.text()),
                 "use the config.json that belongs to these weights");
   }
-  folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
+  if (stored.expert) {
+    const Shape begin{*stored.expert, stored.first_row + piece.begin[0], piece.begin[1]};
+    const Shape end{*stored.expert + 1, stored.first_row + piece.end()[0], piece.end()[1]};
+    folder.read_slice(name, begin.sizes(), end.sizes(), to.view({1, to.size(0), to.size(1)}));
+  } else {
+    folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
+  }
   for_each_stretch(
       to, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
         if (const auto bad = ops::first_non_finite(stretch, host); bad >= 0) {
@@ -67,15 +122,16 @@ void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& sto
   observe::Progress progress(
       {.label = "loading weights", .total = bytes_of(store), .terminal = terminal});
   Stream host(stream.threads());
+  const StoredNames names(folder, spec);
   for (const ParamPiece& piece : store.value_pieces()) {
     fill_from_host(piece, stream, [&](const Tensor& to) {
-      read_piece(folder, stored_name(folder, piece.part->name), piece, to, host);
+      read_piece(folder, names.find(piece.part->name), piece, to, host);
     });
     progress.add(piece.data.size_bytes());
   }
   store.values_changed(stream);
   std::set<std::string> known;
-  for (const std::string& name : tensor_names(spec)) known.insert(stored_name(folder, name));
+  for (const std::string& name : tensor_names(spec)) known.insert(names.find(name).name);
   for (const std::string& name : folder.names()) {
     if (known.contains(name) || is_leftover(name, spec)) continue;
     throw Error(ErrorCode::data,

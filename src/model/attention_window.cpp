@@ -56,6 +56,13 @@ std::optional<std::int64_t> qwen_window(const ConfigReader& config, std::int64_t
 std::optional<std::int64_t> attention_window(const ConfigReader& config, const std::string& family,
                                              std::int64_t layers) {
   if (family == "qwen2" || family == "qwen3") return qwen_window(config, layers);
+  // One window for all layers, whatever max_window_layers says.
+  if (family == "qwen3_moe") {
+    return config.flag_or("use_sliding_window", false) ? window_asked(config) : std::nullopt;
+  }
+  if (family == "mixtral") {
+    return config.mentions("sliding_window") ? window_asked(config) : std::nullopt;
+  }
   if (family == "mistral") {
     if (config.has("layer_types")) {
       config.refuse("has layer_types, which makes it a ministral model to transformers",

@@ -31,6 +31,7 @@ struct DecoderPart {
   };
   TensorRules tensor = {};
   Communicator* context = nullptr;  ///< axis cp, where it divides tokens
+  Communicator* experts = nullptr;  ///< axis ep, where it divides experts
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
   /// The pipeline, when the vocabulary is divided over it, and how then the head's input gradient
   /// is made.

@@ -13,7 +13,9 @@ ModelSpec gpt2_spec(const ConfigReader& config);
 ModelSpec gpt_neox_spec(const ConfigReader& config);
 /// llama and mistral.
 ModelSpec llama_spec(const ConfigReader& config);
-/// qwen2 and qwen3.
+/// qwen2, qwen3 and qwen3_moe.
 ModelSpec qwen_spec(const ConfigReader& config);
+ModelSpec mixtral_spec(const ConfigReader& config);
+ModelSpec olmoe_spec(const ConfigReader& config);
 
 }  // namespace heddle

@@ -15,10 +15,17 @@ struct Defaults {
   std::int64_t kv_heads = 0;  ///< 0: as many as heads
   std::int64_t head_dim = 0;  ///< 0: the heads share the hidden dimensions
   std::int64_t max_positions = 0;
+  double norm_eps = 1e-6;
+  double rope_theta = 10000.0;
 };
 
 Defaults defaults_of(const std::string& family) {
   if (family == "mistral") return {.kv_heads = 8, .max_positions = 131'072};
+  if (family == "mixtral") {
+    return {.kv_heads = 8, .max_positions = 131'072, .norm_eps = 1e-5, .rope_theta = 1e6};
+  }
+  if (family == "olmoe") return {.max_positions = 4096, .norm_eps = 1e-5};
+  if (family == "qwen3_moe") return {.kv_heads = 4, .max_positions = 32'768};
   if (family == "qwen2") return {.kv_heads = 32, .max_positions = 32'768};
   if (family == "qwen3") return {.kv_heads = 32, .head_dim = 128, .max_positions = 32'768};
   return {.max_positions = 2048};
@@ -47,8 +54,10 @@ ModelSpec llama_spec(const ConfigReader& config) {
   }
   spec.ffn = config.size("intermediate_size");
   spec.max_positions = config.size_or("max_position_embeddings", defaults.max_positions);
-  spec.norm_eps = config.number_or("rms_norm_eps", 1e-6);
-  spec.rope = read_rope(config, {.head_dim = spec.head_dim, .max_positions = spec.max_positions});
+  spec.norm_eps = config.number_or("rms_norm_eps", defaults.norm_eps);
+  spec.rope = read_rope(config, {.head_dim = spec.head_dim,
+                                 .max_positions = spec.max_positions,
+                                 .theta_by_default = defaults.rope_theta});
   spec.qkv_bias = spec.attention_out_bias = config.flag_or("attention_bias", false);
   spec.mlp_bias = config.flag_or("mlp_bias", false);
   spec.tied_embeddings = config.flag_or("tie_word_embeddings", false);

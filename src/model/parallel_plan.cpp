@@ -21,6 +21,15 @@ std::string possible_tp(const ModelSpec& spec) {
   return text;
 }
 
+/// "1, 2, 4".
+std::string divisors(std::int64_t number) {
+  std::string text;
+  for (std::int64_t i = 1; i <= number; ++i) {
+    if (number % i == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", i);
+  }
+  return text;
+}
+
 /// Heads are those of a tp rank.
 ContextShape context_shape_of(const ModelSpec& spec, const ParallelRequest& request) {
   const auto of_rank = [&](std::int64_t heads) {
@@ -46,6 +55,7 @@ class Checker {
       check_tp();
       check_pp();
       check_cp();
+      check_ep();
     }
     if (request_.zero < 0 || request_.zero > 3) {
       add({"parallel.zero"}, "parallel.zero = {}; use 0, 1, 2 or 3", request_.zero);
@@ -63,6 +73,7 @@ class Checker {
     for (const auto& [key, size] : {std::pair{"tp", request_.tp},
                                     {"pp", request_.pp},
                                     {"cp", request_.cp},
+                                    {"ep", request_.ep},
                                     {"sites", request_.sites}}) {
       if (size < 1) {
         add({fmt::format("parallel.{}", key)}, "parallel.{} = {}; use 1 or more", key, size);
@@ -98,6 +109,33 @@ class Checker {
     for (const std::string& problem :
          problems_of(shape, {.are_run_file = true, .tp = request_.tp})) {
       add({"parallel.context", "parallel.context_heads", "parallel.cp"}, "{}", problem);
+    }
+  }
+
+  void check_ep() {
+    if (request_.ep == 1) return;
+    if (!spec_.experts) {
+      add({"parallel.ep"},
+          "parallel.ep = {} divides experts, and a {} model has none; leave it out", request_.ep,
+          spec_.family);
+      return;
+    }
+    if (spec_.experts->count % request_.ep != 0) {
+      add({"parallel.ep"}, "parallel.ep = {} does not divide the model's {} experts; use one of {}",
+          request_.ep, spec_.experts->count, divisors(spec_.experts->count));
+    }
+    if (spec_.experts->shared_width > 0 && request_.tp > 1) {
+      add({"parallel.ep", "parallel.tp"},
+          "parallel.ep = {} with parallel.tp = {} does not do shared experts yet; set one of them "
+          "to 1",
+          request_.ep, request_.tp);
+    }
+    const std::int64_t stage =
+        std::int64_t{request_.replicas_on(ranks_)} * request_.cp * request_.tp;
+    if (stage % request_.ep != 0) {
+      add({"parallel.ep", "parallel.dp", "parallel.cp", "parallel.tp"},
+          "parallel.ep = {} does not divide the {} ranks of a stage (dp x cp x tp); use one of {}",
+          request_.ep, stage, divisors(stage));
     }
   }
 
@@ -145,7 +183,8 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                   .with(Axis::tp, request.tp)
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))
                   .with(Axis::cp, request.cp)
-                  .with(Axis::dp, request.dp);
+                  .with(Axis::dp, request.dp)
+                  .with(Axis::ep, request.ep);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.joins_stages = whole_matrices && plan.zero > 0;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
@@ -161,6 +200,13 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
                        std::int64_t seq_len, bool whole_matrices, const Compression& compress) {
   auto problems = problems_of(spec, request, ranks);
   for (auto& [key, message] : problems_of(compress)) problems.push_back({{key}, message});
+  if (request.ep > 1 && (whole_matrices || !compress.is_none())) {
+    problems.push_back(
+        {{"parallel.ep"},
+         fmt::format("parallel.ep = {} does not go with {} yet; set it to 1", request.ep,
+                     whole_matrices ? "optimizers of whole matrices (muon)"
+                                    : "what travels compressed ([compress])")});
+  }
   if (!problems.empty()) {
     std::string all;
     for (const auto& [keys, message] : problems) all += (all.empty() ? "" : "\n  ") + message;

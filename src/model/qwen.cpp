@@ -1,9 +1,37 @@
+#include <algorithm>
+
+#include "model/experts_config.h"
 #include "model/families.h"
 
 namespace heddle {
 
+namespace {
+
+/// Layers without experts in between: those that mlp_only_layers names, and all but every
+/// decoder_sparse_step-th.
+void add_experts(const ConfigReader& config, ModelSpec& spec) {
+  spec.experts = read_experts(config, {.count = 128,
+                                       .per_token = 8,
+                                       .width = config.size_or("moe_intermediate_size", 768),
+                                       .renormalizes = config.flag_or("norm_topk_prob", false),
+                                       .balance = 0.001,
+                                       .module = "mlp",
+                                       .matrices = {"gate_proj", "up_proj", "down_proj"}});
+  const std::int64_t step = config.size_or("decoder_sparse_step", 1);
+  const std::vector<bool> is_dense = named_layers(config, "mlp_only_layers", spec.layers);
+  const bool is_periodic = std::ranges::find(is_dense, true) == is_dense.end();
+  spec.blocks.clear();
+  for (std::int64_t layer = 0; layer < (is_periodic ? std::min(step, spec.layers) : spec.layers);
+       ++layer) {
+    const bool has_experts = !is_dense[static_cast<std::size_t>(layer)] && (layer + 1) % step == 0;
+    spec.blocks.push_back({.branches = {"attention", has_experts ? "experts" : "dense"}});
+  }
+}
+
+}  // namespace
+
 // Qwen is Llama's block with biases on q, k, v (qwen2) or with norms on q and k of each head
-// (qwen3).
+// (qwen3), and with experts in place of MLPs (qwen3_moe).
 ModelSpec qwen_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
   if (config.text_or("model_type", "") == "qwen2") {
@@ -14,6 +42,7 @@ ModelSpec qwen_spec(const ConfigReader& config) {
     spec.names.query_norm = "model.layers.{}.self_attn.q_norm";
     spec.names.key_norm = "model.layers.{}.self_attn.k_norm";
   }
+  if (config.text_or("model_type", "") == "qwen3_moe") add_experts(config, spec);
   return spec;
 }
 

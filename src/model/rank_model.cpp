@@ -22,6 +22,7 @@ DecoderPart part_of(const ParallelPlan& plan, const Mesh& mesh) {
         plan.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
   }
   if (mesh.size(Axis::cp) > 1) part.context = &mesh.comm(Axis::cp);
+  if (mesh.size(Axis::ep) > 1) part.experts = &mesh.comm(Axis::ep);
   for (const int stage : plan.stages_of(mesh.coord(Axis::pp))) {
     part.stages.push_back(plan.units_of_stage[static_cast<std::size_t>(stage)]);
   }
@@ -83,6 +84,7 @@ void add_layer_calls(RankModel& rank, const Mesh& mesh, const CostShape& shape) 
     for (const Axis axis : axes_of(View::dense)) {
       if (&mesh.comm(axis) == over) return axis;
     }
+    if (&mesh.comm(Axis::ep) == over) return Axis::ep;
     HEDDLE_CHECK(false, "a layer calls a communicator that is no axis");
   };
   const auto calls = [&](const std::vector<LayerCall>& made) {

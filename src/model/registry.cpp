@@ -14,13 +14,16 @@ namespace heddle {
 namespace {
 
 using Family = std::pair<const char*, ModelSpec (*)(const ConfigReader&)>;
-constexpr std::array<Family, 6> kFamilies = {{
+constexpr std::array<Family, 9> kFamilies = {{
     {"gpt2", gpt2_spec},
     {"gpt_neox", gpt_neox_spec},
     {"llama", llama_spec},
     {"mistral", llama_spec},
+    {"mixtral", mixtral_spec},
+    {"olmoe", olmoe_spec},
     {"qwen2", qwen_spec},
     {"qwen3", qwen_spec},
+    {"qwen3_moe", qwen_spec},
 }};
 
 /// What no family can mean, and a product that would overflow later arithmetic.
@@ -43,8 +46,13 @@ void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
                               spec.heads, spec.head_dim));
   }
   // In floating point, because the count itself might overflow.
-  const double parameters = static_cast<double>(spec.layers) * static_cast<double>(spec.hidden) *
-                            static_cast<double>(4 * spec.heads * spec.head_dim + 3 * spec.ffn);
+  const double experts_width =
+      spec.experts ? static_cast<double>(spec.experts->count) *
+                         static_cast<double>(spec.experts->width + spec.experts->shared_width)
+                   : 0.0;
+  const double parameters =
+      static_cast<double>(spec.layers) * static_cast<double>(spec.hidden) *
+      (static_cast<double>(4 * spec.heads * spec.head_dim + 3 * spec.ffn) + 3.0 * experts_width);
   if (parameters > 1e15) {
     config.refuse(fmt::format("{:.0e} parameters are more than any model has", parameters));
   }

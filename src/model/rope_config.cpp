@@ -63,7 +63,8 @@ RopeSpec read_rope(const ConfigReader& config, const RopeKeys& family) {
     }
   }
   RopeSpec spec;
-  spec.theta = keys.number_or("rope_theta", config.number_or(family.theta, 10000.0));
+  spec.theta =
+      keys.number_or("rope_theta", config.number_or(family.theta, family.theta_by_default));
   for (const char* key : {"rope_theta", "rotary_emb_base"}) {
     refuse_unread(config, key, family.theta, spec.theta);
   }

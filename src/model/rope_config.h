@@ -8,6 +8,7 @@ namespace heddle {
 struct RopeKeys {
   std::int64_t head_dim = 0, max_positions = 0;
   std::string theta = "rope_theta";  ///< of the config itself
+  double theta_by_default = 10000.0;
   /// The part of a head that rotates, in the config itself; empty: the family rotates whole heads.
   std::string rotated = {};
   double rotated_by_default = 1.0;

@@ -10,6 +10,14 @@ std::int64_t ModelSpec::longest_sequence() const {
   return std::min(max_positions, window.value_or(max_positions));
 }
 
+std::int64_t ModelSpec::expert_layers() const {
+  std::int64_t found = 0;
+  for (std::int64_t index = 0; index < layers; ++index) {
+    found += std::ranges::count(block(index).branches, "experts");
+  }
+  return found;
+}
+
 double training_flops_per_token(const ModelSpec& spec, std::int64_t seq_len) {
   double flops = 0.0;
   for (const double of_unit : unit_costs(spec, seq_len)) flops += of_unit;
@@ -20,7 +28,8 @@ namespace {
 
 /// Of one of each kind of block that the model repeats, by kind.
 struct BlockCounts {
-  std::int64_t all = 0, in_products = 0;
+  std::int64_t all = 0;
+  std::int64_t in_products = 0;  ///< that one token meets
 };
 
 std::vector<BlockCounts> block_counts(const ModelSpec& spec) {
@@ -30,8 +39,8 @@ std::vector<BlockCounts> block_counts(const ModelSpec& spec) {
   for (const auto& block : blocks.stages[0]) {
     BlockCounts& of_block = counts.emplace_back();
     block->visit([&](const Parameter& parameter) { of_block.all += parameter.shape.count(); });
-    for (const auto& [rows, in, out] : block->cost({}).products) {
-      of_block.in_products += static_cast<std::int64_t>(in * out);
+    for (const WeightProduct& product : block->cost({}).products) {
+      of_block.in_products += static_cast<std::int64_t>(product.rows * product.in * product.out);
     }
   }
   return counts;

@@ -8,6 +8,7 @@
 
 #include "base/json_fwd.h"
 #include "ops/activation.h"
+#include "ops/experts.h"
 
 namespace heddle {
 
@@ -34,6 +35,24 @@ struct TensorNames {
   std::string final_norm, head;
 };
 
+/// A feed-forward part of many MLPs, of which a router chooses some for every token. For names, the
+/// second `{}` stands for the expert.
+struct ExpertsSpec {
+  std::int64_t count = 0, per_token = 0;
+  std::int64_t width = 0;         ///< of each
+  std::int64_t shared_width = 0;  ///< of an MLP beside them that all tokens use; 0: there is none
+  ops::RouterRule rule;
+  /// What training adds to a token's loss (ops::RouterLoss): `balance` for the mean over all layers
+  /// with experts, `z` for each.
+  ops::RouterLoss loss;
+
+  std::string router, gate, up, down;
+  std::string shared_gate, shared_up, shared_down;
+  /// As transformers 5 holds them, with one tensor for all experts: [experts, 2 width, hidden] and
+  /// [experts, hidden, width]. Files may do so too.
+  std::string stacked_router, stacked_up, stacked_down;
+};
+
 /// A block: branches on the residual, each of a kind of model/blocks/.
 struct BlockSpec {
   std::vector<std::string> branches = {"attention", "dense"};
@@ -53,6 +72,7 @@ struct ModelSpec {
   std::int64_t ffn = 0, max_positions = 0;
 
   std::vector<BlockSpec> blocks = {BlockSpec{}};  ///< repeated until there are `layers`
+  std::optional<ExpertsSpec> experts;             ///< of branches "experts"
 
   Norm norm = Norm::rms;
   double norm_eps = 1e-5;
@@ -64,8 +84,9 @@ struct ModelSpec {
   std::optional<std::int64_t> window;
   bool qkv_bias = false, attention_out_bias = false, mlp_bias = false;
   bool qk_norm = false;
-  bool qkv_interleaved = false;     ///< fused q, k, v stored head by head
-  bool linears_are_in_out = false;  ///< linear weights stored [in, out]
+  bool qk_norm_joins_heads = false;  ///< it is over all heads together, not over each
+  bool qkv_interleaved = false;      ///< fused q, k, v stored head by head
+  bool linears_are_in_out = false;   ///< linear weights stored [in, out]
   bool tied_embeddings = false;
   double attention_scale = 0.0;  ///< usually head_dim^-1/2
   double init_stddev = 0.02;
@@ -79,6 +100,9 @@ struct ModelSpec {
   const BlockSpec& block(std::int64_t index) const {
     return blocks[static_cast<std::size_t>(index) % blocks.size()];
   }
+
+  /// Blocks with experts.
+  std::int64_t expert_layers() const;
 
   /// What the model was made for: its positions, or its window where that is shorter.
   std::int64_t longest_sequence() const;

@@ -41,19 +41,24 @@ void PrepareQkv::rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const
          inverse, ctx);
 }
 
+Tensor PrepareQkv::as_normed(const Tensor& x_BSHK) const {
+  if (!qk_norm_.joins_heads) return x_BSHK;
+  return x_BSHK.view({x_BSHK.size(0), x_BSHK.size(1), 1, x_BSHK.size(2) * x_BSHK.size(3)});
+}
+
 PrepareQkv::Statistics PrepareQkv::statistics_for(const Tensor& qkv, Ctx& ctx) const {
   const std::int64_t tokens = ctx.batch.tokens();
-  Tensor rstd_q = ctx.activation({tokens * shape_.heads}, statistics_of(qkv.dtype()));
+  Tensor rstd_q = ctx.activation({tokens * norms(shape_.heads)}, statistics_of(qkv.dtype()));
   return {std::move(rstd_q),
-          ctx.activation({tokens * shape_.kv_heads}, statistics_of(qkv.dtype()))};
+          ctx.activation({tokens * norms(shape_.kv_heads)}, statistics_of(qkv.dtype()))};
 }
 
 void PrepareQkv::norm_and_rotate(const Qkv& raw, const Statistics& statistics, const Qkv& ready,
                                  Ctx& ctx) const {
-  ops::rms_norm_forward(raw.q_BSHK, qk_norm_.q_weight->value, qk_norm_.eps, ready.q_BSHK,
-                        statistics.rstd_q, ctx.stream);
-  ops::rms_norm_forward(raw.k_BSGK, qk_norm_.k_weight->value, qk_norm_.eps, ready.k_BSGK,
-                        statistics.rstd_k, ctx.stream);
+  ops::rms_norm_forward(as_normed(raw.q_BSHK), qk_norm_.q_weight->value, qk_norm_.eps,
+                        as_normed(ready.q_BSHK), statistics.rstd_q, ctx.stream);
+  ops::rms_norm_forward(as_normed(raw.k_BSGK), qk_norm_.k_weight->value, qk_norm_.eps,
+                        as_normed(ready.k_BSGK), statistics.rstd_k, ctx.stream);
   rotate(ready.q_BSHK, false, ctx);
   rotate(ready.k_BSGK, false, ctx);
 }
@@ -130,8 +135,10 @@ void PrepareQkv::turn_into_input_gradient(const Tensor& dqkv, Saved& saved, Ctx&
     ops::rms_norm_backward_input(kept, x, weight.value, rstd, dy, ctx.stream);
     saved.put(slot, kept);
   };
-  through_norm(grad.q_BSHK, raw.q_BSHK, *qk_norm_.q_weight, saved.get(kRstdQ), kGradQ);
-  through_norm(grad.k_BSGK, raw.k_BSGK, *qk_norm_.k_weight, saved.get(kRstdK), kGradK);
+  through_norm(as_normed(grad.q_BSHK), as_normed(raw.q_BSHK), *qk_norm_.q_weight, saved.get(kRstdQ),
+               kGradQ);
+  through_norm(as_normed(grad.k_BSGK), as_normed(raw.k_BSGK), *qk_norm_.k_weight, saved.get(kRstdK),
+               kGradK);
 }
 
 Tensor PrepareQkv::backward_input(const Tensor& dqkv, Saved& saved, Ctx& ctx) {
@@ -149,8 +156,8 @@ void PrepareQkv::backward_weight(Saved& saved, Ctx& ctx) {
     ops::rms_norm_backward_weight(saved.take(grad_slot), x, saved.take(rstd_slot), weight.grad,
                                   ctx.stream);
   };
-  weight_grad(kGradQ, kRstdQ, raw.q_BSHK, *qk_norm_.q_weight);
-  weight_grad(kGradK, kRstdK, raw.k_BSGK, *qk_norm_.k_weight);
+  weight_grad(kGradQ, kRstdQ, as_normed(raw.q_BSHK), *qk_norm_.q_weight);
+  weight_grad(kGradK, kRstdK, as_normed(raw.k_BSGK), *qk_norm_.k_weight);
 }
 
 void PrepareQkv::visit(const ParamVisitor& visitor) {
@@ -162,7 +169,7 @@ void PrepareQkv::visit(const ParamVisitor& visitor) {
 Cost PrepareQkv::cost(const CostShape& shape) const {
   Cost cost;
   if (qk_norm_.defined()) {
-    const std::int64_t statistics = shape.tokens() * (shape_.heads + shape_.kv_heads);
+    const std::int64_t statistics = shape.tokens() * (norms(shape_.heads) + norms(shape_.kv_heads));
     cost.kept_input_bytes = shape.bytes(shape_.qkv_width());
     cost.saved_bytes = cost.kept_input_bytes +
                        static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype));

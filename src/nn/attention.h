@@ -33,10 +33,11 @@ struct RopeTables {
   bool defined() const { return cos_PR.defined(); }
 };
 
-/// Norms of q and k by head; absent for models without them.
+/// Norms of q and k, of each head or of all together; absent for models without them.
 struct QkNorm {
-  std::shared_ptr<Parameter> q_weight, k_weight;  ///< [head_dim]
+  std::shared_ptr<Parameter> q_weight, k_weight;  ///< [head_dim], or [heads * head_dim]
   double eps = 1e-6;
+  bool joins_heads = false;
   bool defined() const { return q_weight != nullptr; }
 };
 
@@ -69,6 +70,10 @@ class PrepareQkv final : public Layer {
   struct Statistics {
     Tensor rstd_q, rstd_k;
   };
+  /// q or k with heads as the norm sees them.
+  Tensor as_normed(const Tensor& x_BSHK) const;
+  /// Norms of a token's q, or k.
+  std::int64_t norms(std::int64_t heads) const { return qk_norm_.joins_heads ? 1 : heads; }
   Statistics statistics_for(const Tensor& qkv, Ctx& ctx) const;
   /// q and k of `raw`, normed and rotated, into `ready`.
   void norm_and_rotate(const Qkv& raw, const Statistics& statistics, const Qkv& ready,

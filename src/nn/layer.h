@@ -22,8 +22,10 @@ struct LayerCall {
 };
 
 /// A product of activations [rows, in] with weights [in, out]; its two gradients are products too.
+/// Of experts, a product for each of so many groups of rows / groups rows.
 struct WeightProduct {
   double rows = 0, in = 0, out = 0;
+  double groups = 1;
 };
 
 /// What a layer costs for one micro-batch: floating-point operations of F, B and W, the bytes it

@@ -6,6 +6,7 @@
 #include "ops/cast.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/experts.h"
 #include "ops/frozen_adam.h"
 #include "ops/gemm.h"
 #include "ops/norm.h"
@@ -48,6 +49,15 @@
   X(embedding_add)                  \
   X(embedding_backward)             \
   X(held_rows)                      \
+  X(route)                          \
+  X(route_backward)                 \
+  X(count_choices)                  \
+  X(router_loss_backward)           \
+  X(order_by_expert)                \
+  X(combine_rows)                   \
+  X(expert_swiglu_backward)         \
+  X(grouped_gemm)                   \
+  X(grouped_gemm_weight)            \
   X(gemm)                           \
   X(gemm_add)                       \
   X(gemm_swiglu)                    \

@@ -235,6 +235,94 @@ void held_rows(const Tensor& ids_T, std::int64_t first, std::int64_t held, const
   Launch(stream.device())->held_rows(ids_T, first, held, rows_T, stream);
 }
 
+void route(const Tensor& logits_TE, const RouterRule& rule, const Tensor& bias_E,
+           const Tensor& experts_TK, const Tensor& weights_TK, Stream& stream) {
+  check_routing(logits_TE, rule, experts_TK, weights_TK);
+  if (bias_E.defined()) check_like(bias_E, {logits_TE.size(1)}, logits_TE.dtype());
+  if (stream.is_dry()) return;
+  Launch(stream.device())->route(logits_TE, rule, bias_E, experts_TK, weights_TK, stream);
+}
+
+void route_backward(const Tensor& dweights_TK, const Tensor& logits_TE, const RouterRule& rule,
+                    const Tensor& experts_TK, const Tensor& dlogits_TE, Stream& stream) {
+  check_routing(logits_TE, rule, experts_TK, dweights_TK);
+  check_like(dlogits_TE, logits_TE.shape(), logits_TE.dtype());
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->route_backward(dweights_TK, logits_TE, rule, experts_TK, dlogits_TE, stream);
+}
+
+void count_choices(const Tensor& experts_TK, const Tensor& counts_E1, Stream& stream) {
+  check_choices(experts_TK, {});
+  check_flat({&counts_E1});
+  if (stream.is_dry()) return;
+  Launch(stream.device())->count_choices(experts_TK, counts_E1, stream);
+}
+
+void router_loss_backward(const Tensor& logits_TE, const RouterRule& rule, const Tensor& counts_E1,
+                          const RouterLoss& loss, const Tensor& dlogits_TE, Stream& stream) {
+  check_like(dlogits_TE, logits_TE.shape(), logits_TE.dtype());
+  check_flat({&logits_TE, &dlogits_TE});
+  check_like(counts_E1, {logits_TE.size(1) + 1}, logits_TE.dtype());
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->router_loss_backward(logits_TE, rule, counts_E1, loss, dlogits_TE, stream);
+}
+
+void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const Tensor& token_R,
+                     const Tensor& row_TK, Stream& stream) {
+  check_choices(experts_TK, {&row_TK});
+  check_flat({&experts_TK, &token_R});
+  check_like(token_R, token_R.shape(), DType::i32);
+  check_like(offsets_E1, offsets_E1.shape(), DType::i32);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->order_by_expert(experts_TK, offsets_E1, token_R, row_TK, stream);
+}
+
+void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& weights_TK,
+                  const Tensor& addend_TD, const Tensor& y_TD, Stream& stream) {
+  check_choices(row_TK, {});
+  if (weights_TK.defined()) check_like(weights_TK, row_TK.shape(), wide_of(rows_RD.dtype()));
+  if (addend_TD.defined()) check_like(addend_TD, y_TD.shape(), y_TD.dtype());
+  check_like(y_TD, {row_TK.size(0), rows_RD.size(1)}, rows_RD.dtype());
+  if (stream.is_dry()) return;
+  Launch(stream.device())->combine_rows(rows_RD, row_TK, weights_TK, addend_TD, y_TD, stream);
+}
+
+void expert_swiglu_backward(const Tensor& dy_RF, const Tensor& gate_up_RG, const Tensor& row_TK,
+                            const Tensor& weights_TK, const Tensor& dgate_up_RG, const Tensor& y_RF,
+                            const Tensor& dweights_TK, Stream& stream) {
+  check_choices(row_TK, {});
+  for (const Tensor* t : {&weights_TK, &dweights_TK}) {
+    check_like(*t, row_TK.shape(), wide_of(dy_RF.dtype()));
+  }
+  check_flat({&row_TK, &weights_TK, &dweights_TK});
+  check_like(y_RF, dy_RF.shape(), dy_RF.dtype());
+  for (const Tensor* t : {&gate_up_RG, &dgate_up_RG}) check_swiglu_of_product(*t, dy_RF);
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->expert_swiglu_backward(dy_RF, gate_up_RG, row_TK, weights_TK, dgate_up_RG, y_RF,
+                               dweights_TK, stream);
+}
+
+void grouped_gemm(const Tensor& a_RK, const Tensor& b_EXX, Transpose transpose_b,
+                  const Tensor& offsets_E1, const Tensor& c_RN, Stream& stream) {
+  check_groups(b_EXX, offsets_E1);
+  if (b_EXX.size(0) > 0) check_product(a_RK, Transpose::no, b_EXX.select(0, 0), transpose_b, c_RN);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->grouped_gemm(a_RK, b_EXX, transpose_b, offsets_E1, c_RN, stream);
+}
+
+void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& offsets_E1,
+                         double beta, const Tensor& c_EMN, Stream& stream) {
+  check_groups(c_EMN, offsets_E1);
+  if (c_EMN.size(0) > 0) {
+    check_product(a_RM, Transpose::yes, b_RN, Transpose::no, c_EMN.select(0, 0));
+  }
+  if (stream.is_dry()) return;
+  Launch(stream.device())->grouped_gemm_weight(a_RM, b_RN, offsets_E1, beta, c_EMN, stream);
+}
+
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, GemmScale scale, Stream& stream) {
   check_product(a, transpose_a, b, transpose_b, c);

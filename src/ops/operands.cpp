@@ -18,6 +18,38 @@ void check_flat(std::initializer_list<const Tensor*> tensors) {
   }
 }
 
+void check_choices(const Tensor& choices_TK, std::initializer_list<const Tensor*> others_TK) {
+  HEDDLE_CHECK(choices_TK.dims() == 2, "choices of tokens in {}", choices_TK.shape().text());
+  check_like(choices_TK, choices_TK.shape(), DType::i32);
+  check_flat({&choices_TK});
+  for (const Tensor* t : others_TK) {
+    check_like(*t, choices_TK.shape(), DType::i32);
+    check_flat({t});
+  }
+}
+
+void check_routing(const Tensor& logits_TE, const RouterRule& rule, const Tensor& experts_TK,
+                   const Tensor& weights_TK) {
+  check_choices(experts_TK, {});
+  check_like(weights_TK, experts_TK.shape(), logits_TE.dtype());
+  check_flat({&experts_TK, &weights_TK});
+  check_flat({&logits_TE});
+  const std::int64_t experts = logits_TE.size(1), chosen = experts_TK.size(1);
+  HEDDLE_CHECK(logits_TE.dims() == 2 && logits_TE.size(0) == experts_TK.size(0),
+               "logits {} for choices {}", logits_TE.shape().text(), experts_TK.shape().text());
+  HEDDLE_CHECK(rule.groups >= 1 && experts % rule.groups == 0 && rule.kept_groups >= 1 &&
+                   rule.kept_groups <= rule.groups &&
+                   chosen <= experts / rule.groups * rule.kept_groups,
+               "{} of {} experts in {} groups, of which {} are kept", chosen, experts, rule.groups,
+               rule.kept_groups);
+}
+
+void check_groups(const Tensor& matrices_EXX, const Tensor& offsets_E1) {
+  HEDDLE_CHECK(matrices_EXX.dims() == 3, "matrices of experts in {}", matrices_EXX.shape().text());
+  check_like(offsets_E1, {matrices_EXX.size(0) + 1}, DType::i32);
+  check_flat({&offsets_E1});
+}
+
 void check_rows(const Tensor& x_TV, std::initializer_list<const Tensor*> vectors_T) {
   for (const Tensor* t : vectors_T) {
     HEDDLE_CHECK(x_TV.dims() == 2 && t->shape() == Shape{x_TV.size(0)} && t->is_contiguous(),

@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "ops/attention.h"
+#include "ops/experts.h"
 #include "ops/gemm.h"
 
 namespace heddle::ops {
@@ -41,6 +42,14 @@ void check_rotation(const Tensor& x_BSHK, const Tensor& positions_BS, const Tens
                     const Tensor& sin_PR);
 /// `dtype` is the table's.
 void check_embedding(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD, DType dtype);
+
+/// Choices of tokens [T, K], or their rows, and other integers of the same choices.
+void check_choices(const Tensor& choices_TK, std::initializer_list<const Tensor*> others_TK);
+/// K of E experts for each token, as the rule wants them; `weights_TK` may be their gradient.
+void check_routing(const Tensor& logits_TE, const RouterRule& rule, const Tensor& experts_TK,
+                   const Tensor& weights_TK);
+/// A matrix for each expert, [E, ., .], and where the experts' rows begin.
+void check_groups(const Tensor& matrices_EXX, const Tensor& offsets_E1);
 
 /// A value for each row of a matrix, contiguous.
 void check_rows(const Tensor& x_TV, std::initializer_list<const Tensor*> vectors_T);

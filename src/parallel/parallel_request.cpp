@@ -28,13 +28,6 @@ void check_pipeline(const ParallelRequest& request, std::vector<RequestProblem>&
   }
 }
 
-void check_versions(const ParallelRequest& request, std::vector<RequestProblem>& problems) {
-  if (request.ep == 1) return;
-  problems.push_back(
-      {{"parallel.ep"},
-       fmt::format("parallel.ep = {} is not in this version: set it to 1", request.ep)});
-}
-
 void check_ranks(const ParallelRequest& request, int ranks, std::vector<RequestProblem>& problems) {
   const std::int64_t needed = request.ranks();
   if (request.dp == 0 ? ranks % needed == 0 : ranks == needed) return;
@@ -70,7 +63,6 @@ int ParallelRequest::replicas_on(int ranks) const {
 std::vector<RequestProblem> problems_of(const ParallelRequest& request, int ranks) {
   std::vector<RequestProblem> problems;
   check_pipeline(request, problems);
-  check_versions(request, problems);
   check_ranks(request, ranks, problems);
   return problems;
 }

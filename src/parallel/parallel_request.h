@@ -29,7 +29,7 @@ struct ParallelRequest {
   ContextMethod context = ContextMethod::automatic;  ///< of these, nothing where cp is 1
   ContextOrder context_order = ContextOrder::automatic;
   int context_heads = 0;  ///< of usp; 0: as many as can be
-  int ep = 1;             ///< refused above 1 (problems_of)
+  int ep = 1;             ///< ranks of a stage that divide experts, whatever their axes
   int zero = 0;
   bool sequence = false;  ///< norms are split along the sequence over tp; nothing where tp is 1
   Pipeline schedule = Pipeline::one_f_one_b;

@@ -99,11 +99,11 @@ class BlockModel {
     // Half of each product is masked; backward makes the scores again.
     double backward = 2.5 * attention + memory(of_layers.touched_bytes_b + residual);
     double weights = 0.0;
-    for (const auto& [rows, in, out] : of_layers.products) {
+    for (const auto& [rows, in, out, groups] : of_layers.products) {
       const auto inputs = static_cast<double>(in);
-      forward += layer_product(rows, out, in, inputs);
-      backward += layer_product(rows, in, out, inputs);
-      weights += layer_product(in, out, rows, inputs);
+      forward += groups * layer_product(rows / groups, out, in, inputs);
+      backward += groups * layer_product(rows / groups, in, out, inputs);
+      weights += groups * layer_product(in, out, rows / groups, inputs);
     }
     cost.forward = {.device = forward / dry.kinds + kernels(stack_.kernels_forward),
                     .comm = seconds_of(of_layers.calls_f) / dry.kinds,
@@ -117,11 +117,11 @@ class BlockModel {
     cost.again_full = cost.forward;
     // Attention's output is kept, the block's own is not wanted, and some is made by backward.
     double spared = attention;
-    for (const auto& [rows, in, out] : dry.recomputed.output_products) {
-      spared += layer_product(rows, out, in, in);
+    for (const auto& [rows, in, out, groups] : dry.recomputed.output_products) {
+      spared += groups * layer_product(rows / groups, out, in, in);
     }
-    for (const auto& [rows, in, out] : dry.recomputed.rebuilt_products) {
-      spared -= layer_product(rows, out, in, in);
+    for (const auto& [rows, in, out, groups] : dry.recomputed.rebuilt_products) {
+      spared -= groups * layer_product(rows / groups, out, in, in);
     }
     cost.again_full.device -= spared / dry.kinds;
     cost.again_full.context = context_.again;

@@ -35,7 +35,9 @@ Activations of_layers(const Job& job, const Candidate& candidate, const DryBlock
   const double residual = tokens * width * e / (candidate.sequence && tp > 1 ? tp : 1);
   // Until the gradients of its weights are made a linear keeps its input and its output's gradient.
   double waiting = 0.0;
-  for (const auto& [rows, in, out] : dry.cost.products) waiting += rows * (in + out) * e;
+  for (const WeightProduct& product : dry.cost.products) {
+    waiting += product.rows * (product.in + product.out) * e;
+  }
   // Of what was gathered it keeps its own tokens.
   for (const LayerCall& call : dry.cost.calls_f) {
     if (call.op != CommOp::all_gather || !candidate.sequence) continue;

@@ -25,15 +25,30 @@ const char* name_of(RopeSpec::Scaling scaling) {
   return "";
 }
 
+/// The names of tensors follow from the family; losses are compared as model.router_aux_loss and
+/// model.router_z_loss.
+template <class Put>
+void add_experts(const ExpertsSpec& experts, const Put& put) {
+  put("experts", experts.count);
+  put("experts of a token", experts.per_token);
+  put("experts' width", experts.width);
+  put("shared expert's width", experts.shared_width);
+  const auto& [score, renormalize, scale, groups, kept_groups] = experts.rule;
+  put("router's score", score == ops::RouterRule::Score::softmax ? "softmax" : "sigmoid");
+  put("router divides by the sum", renormalize);
+  put("router's scale", scale);
+  put("router's groups", fmt::format("{} of {}", kept_groups, groups));
+}
+
 }  // namespace
 
 void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   // The bindings name every member: one that is added to a spec does not compile here until it is
   // a fact too, or said to be none.
   const auto& [family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions, blocks,
-               norm, norm_eps, mlp, gelu, rope, window, qkv_bias, attention_out_bias, mlp_bias,
-               qk_norm, qkv_interleaved, linears_are_in_out, tied_embeddings, attention_scale,
-               init_stddev, dropout, names, config] = spec;
+               experts, norm, norm_eps, mlp, gelu, rope, window, qkv_bias, attention_out_bias,
+               mlp_bias, qk_norm, qk_norm_joins_heads, qkv_interleaved, linears_are_in_out,
+               tied_embeddings, attention_scale, init_stddev, dropout, names, config] = spec;
   static_cast<void>(init_stddev);  // compared as model.init_std
   static_cast<void>(names);        // follow from the family
   static_cast<void>(config);       // the file; what it means is here
@@ -74,12 +89,13 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   put("attention bias", qkv_bias);
   put("attention output bias", attention_out_bias);
   put("MLP bias", mlp_bias);
-  put("norms of q and k", qk_norm);
+  put("norms of q and k", qk_norm_joins_heads ? "over all heads" : qk_norm ? "true" : "false");
   put("interleaved q, k, v", qkv_interleaved);
   put("transposed linears", linears_are_in_out);
   for (const auto& [branches, is_parallel] : blocks) {
     put("block", fmt::format("{}", fmt::join(branches, is_parallel ? " beside " : ", then ")));
   }
+  if (experts) add_experts(*experts, put);
   put("tied embeddings", tied_embeddings);
   put("attention scale", attention_scale);
   put("dropout", dropout.empty() ? "none" : dropout, Scope::run);

@@ -72,6 +72,21 @@ void drop_ids_beyond(ModelSpec& spec) {
   spec.config = std::make_shared<const Json>(std::move(json));
 }
 
+void use_router_losses(const config::ModelConfig& model, ModelSpec& spec) {
+  if (!spec.experts) {
+    const char* const given = model.router_aux_loss ? "model.router_aux_loss"
+                              : model.router_z_loss ? "model.router_z_loss"
+                                                    : nullptr;
+    if (given == nullptr) return;
+    throw Error(ErrorCode::usage,
+                fmt::format("{} is given, but a {} model has no experts", given, spec.family),
+                fmt::format("remove {}", given));
+  }
+  ops::RouterLoss& loss = spec.experts->loss;
+  loss.balance = model.router_aux_loss.value_or(loss.balance);
+  loss.z = model.router_z_loss.value_or(loss.z);
+}
+
 /// Nothing where the model cannot be read: whoever needs it will say why.
 std::vector<config::Conflict> model_conflicts(const config::RunConfig& config, int ranks) {
   std::optional<ModelSpec> spec;
@@ -128,6 +143,7 @@ ModelSpec configured_model(const config::RunConfig& config,
   ModelSpec spec = model_spec(json, where);
   if (model.path.empty()) drop_ids_beyond(spec);
   if (model.init_std) spec.init_stddev = *model.init_std;
+  use_router_losses(model, spec);
   if (model.path.empty() && spec.init_stddev == 0.0) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} is 0: all weights would start as 0 and learn nothing",

@@ -23,6 +23,10 @@ config::RunConfig resolved(const config::RunConfig& config, const ModelSpec& spe
   result.data.seed = config.data_seed();
   result.model.init_std = spec.init_stddev;
   result.model.scale_residual_init = scales_residual_init(config.model, spec);
+  if (spec.experts) {
+    result.model.router_aux_loss = spec.experts->loss.balance;
+    result.model.router_z_loss = spec.experts->loss.z;
+  }
   result.train.tokens_per_step = config.tokens_per_step();
   result.train.steps = config.total_steps();
   if (config.optim.name != planner::Updates::adamw) {

@@ -18,6 +18,13 @@
 namespace heddle {
 namespace {
 
+/// References are of the cross-entropy alone.
+ModelSpec reference_spec(const std::filesystem::path& folder) {
+  ModelSpec spec = read_model_spec(folder / "config.json");
+  if (spec.experts) spec.experts->loss = {};
+  return spec;
+}
+
 /// One folder's model and reference, and the comparisons between them.
 class ReferenceRun {
  public:
@@ -28,7 +35,7 @@ class ReferenceRun {
         stream_(options.threads, options.device),
         reference_(folder, host_),
         weights_(folder),
-        spec_(read_model_spec(folder / "config.json")),
+        spec_(reference_spec(folder)),
         plan_(make_plan(spec_, options.parallel, world.size(), reference_.shape("input_ids")[-1])),
         mesh_(plan_.mesh, world.all()),
         model_(spec_, build_options(options), plan_, mesh_, ParamStore::Purpose::training, memory_),

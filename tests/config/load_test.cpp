@@ -248,10 +248,9 @@ TEST(LoadErrors, RefuseAMeshThatIsNotTheRanksOfTheRun) {
   EXPECT_EQ(error_text(kGoodRun + "[parallel]\ndp = 2\npp = 3\n"),
             "run.toml:9:1: parallel.dp 2 x tp 1 x pp 3 makes 6 ranks, but 1 is started; start 6 "
             "(--ranks 6 or the launcher), or change one of them");
-  EXPECT_EQ(error_text(kGoodRun + "[parallel]\ncp = 2\nep = 4\n"),
+  EXPECT_EQ(error_text(kGoodRun + "[parallel]\ncp = 2\n"),
             "run.toml:9:1: parallel.dp 1 x cp 2 x tp 1 x pp 1 makes 2 ranks, but 1 is started; "
-            "start 2 (--ranks 2 or the launcher), or change one of them\n"
-            "run.toml:10:1: parallel.ep = 4 is not in this version: set it to 1");
+            "start 2 (--ranks 2 or the launcher), or change one of them");
 }
 
 TEST(LoadErrors, RefuseMoreRanksOfCpThanAMicroBatchHasTokens) {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/config_testing.h"
 
@@ -137,6 +139,27 @@ const Refused kRefused[] = {
      {{"scale_attn_by_inverse_layer_idx", true}},
      {"scale_attn_by_inverse_layer_idx"}},
     {"CrossAttention", "gpt2", {{"add_cross_attention", true}}, {"add_cross_attention"}},
+    {"JitterOfARouter", "mixtral", {{"router_jitter_noise", 0.1}}, {"router_jitter_noise = 0.1"}},
+    {"MoreExpertsOfATokenThanThereAre",
+     "mixtral",
+     {{"num_experts_per_tok", 7}},
+     {"num_experts_per_tok = 7", "6 experts"}},
+    {"NumbersOfExpertsThatDiffer",
+     "qwen3_moe",
+     {{"num_local_experts", 8}},
+     {"num_experts = 6", "num_local_experts = 8"}},
+    {"NegativeBalance", "olmoe", {{"router_aux_loss_coef", -0.1}}, {"router_aux_loss_coef"}},
+    {"ClippedQkv", "olmoe", {{"clip_qkv", 8.0}}, {"clip_qkv = 8"}},
+    {"DenseLayersThatAreNoList", "qwen3_moe", {{"mlp_only_layers", 1}}, {"mlp_only_layers"}},
+    {"DenseLayersThatAreNoNumbers",
+     "qwen3_moe",
+     {{"mlp_only_layers", {0, "x"}}},
+     {"mlp_only_layers", "\"x\""}},
+    {"SparseStepOfZero", "qwen3_moe", {{"decoder_sparse_step", 0}}, {"decoder_sparse_step = 0"}},
+    {"ExpertsOfTooManyParameters",
+     "qwen3_moe",
+     {{"num_experts", 10000000}, {"moe_intermediate_size", 10000000}},
+     {"parameters"}},
     {"UnknownFamily", "llama", {{"model_type", "bert"}}, {"model_type", "bert", "gpt_neox"}},
     {"NoFamily", "llama", {{"model_type", nullptr}}, {"model_type is missing"}},
     {"FamilyOfANumber", "llama", {{"model_type", 3}}, {"model_type"}},
@@ -202,6 +225,10 @@ TEST(Config, WindowsAreThoseOfTransformers) {
                              {"layer_types", {"full_attention", "sliding_attention"}}}),
             32);
   EXPECT_EQ(window("llama", {{"sliding_window", nullptr}}), std::nullopt);
+  EXPECT_EQ(window("mixtral", Json::object()), std::nullopt);
+  EXPECT_EQ(window("mixtral", {{"sliding_window", 64}}), 64);
+  EXPECT_EQ(window("qwen3_moe", {{"sliding_window", 64}}), std::nullopt);
+  EXPECT_EQ(window("qwen3_moe", {{"use_sliding_window", true}, {"sliding_window", 64}}), 64);
 }
 
 TEST(Config, MissingSizesAreThoseOfTransformers) {
@@ -222,6 +249,65 @@ TEST(Config, MissingSizesAreThoseOfTransformers) {
   Json null_kv = small_config("mistral");
   null_kv["num_key_value_heads"] = nullptr;
   EXPECT_EQ(spec_of(null_kv).kv_heads, 3);
+}
+
+TEST(Config, ExpertsAreReadInBothSpellings) {
+  for (const char* key : {"num_experts", "num_local_experts"}) {
+    const Json bare = with(small_config("mixtral"), {{"num_experts", nullptr}});
+    EXPECT_EQ(spec_of(with(bare, {{key, 5}})).experts->count, 5) << key;
+  }
+  const auto missing = [](const char* family) {
+    return spec_of(with(small_config(family), {{"num_experts", nullptr},
+                                               {"num_experts_per_tok", nullptr},
+                                               {"moe_intermediate_size", nullptr}}));
+  };
+  EXPECT_EQ(missing("mixtral").experts->count, 8);
+  EXPECT_EQ(missing("mixtral").experts->per_token, 2);
+  EXPECT_EQ(missing("mixtral").experts->width, 40);
+  EXPECT_EQ(missing("mixtral").norm_eps, 1e-5);
+  EXPECT_EQ(missing("olmoe").experts->count, 64);
+  EXPECT_EQ(missing("olmoe").experts->per_token, 8);
+  EXPECT_EQ(missing("qwen3_moe").experts->count, 128);
+  EXPECT_EQ(missing("qwen3_moe").experts->width, 768);
+}
+
+TEST(Config, RoutersDifferAsPublished) {
+  EXPECT_TRUE(spec_of(small_config("mixtral")).experts->rule.renormalize);
+  for (const char* family : {"olmoe", "qwen3_moe"}) {
+    EXPECT_FALSE(spec_of(small_config(family)).experts->rule.renormalize);
+    const Json asks = with(small_config(family), {{"norm_topk_prob", true}});
+    EXPECT_TRUE(spec_of(asks).experts->rule.renormalize);
+  }
+  EXPECT_TRUE(spec_of(small_config("olmoe")).qk_norm_joins_heads);
+  EXPECT_TRUE(spec_of(small_config("qwen3_moe")).qk_norm);
+  EXPECT_FALSE(spec_of(small_config("qwen3_moe")).qk_norm_joins_heads);
+}
+
+TEST(Config, BalanceOfExpertsCountsWhereRouterLogitsAreAsked) {
+  const auto balance = [](const Json& changes) {
+    return spec_of(with(small_config("mixtral"), changes)).experts->loss.balance;
+  };
+  EXPECT_EQ(balance({{"router_aux_loss_coef", 0.02}}), 0.0);
+  EXPECT_EQ(balance({{"router_aux_loss_coef", 0.02}, {"output_router_logits", true}}), 0.02);
+  EXPECT_EQ(balance({{"output_router_logits", true}}), 0.001);
+}
+
+TEST(Config, LayersWithoutExpertsAreThoseOfTransformers) {
+  const auto dense = [](const Json& changes) {
+    const ModelSpec spec =
+        spec_of(with(small_config("qwen3_moe"), with({{"num_hidden_layers", 5}}, changes)));
+    std::string text;
+    for (std::int64_t layer = 0; layer < 5; ++layer) {
+      text += spec.block(layer).branches[1] == "dense" ? 'd' : 'e';
+    }
+    EXPECT_EQ(spec.expert_layers(), std::ranges::count(text, 'e'));
+    return text;
+  };
+  EXPECT_EQ(dense(Json::object()), "eeeee");
+  EXPECT_EQ(dense({{"decoder_sparse_step", 2}}), "deded");
+  EXPECT_EQ(dense({{"decoder_sparse_step", 9}}), "ddddd");
+  EXPECT_EQ(dense({{"mlp_only_layers", {0, 3, 40}}}), "deede");
+  EXPECT_EQ(dense({{"decoder_sparse_step", 2}, {"mlp_only_layers", {1}}}), "ddded");
 }
 
 TEST(Config, HeadsNeedNotDivideWhenTheirSizeIsGiven) {

@@ -53,6 +53,10 @@ const AttentionShape kGqa{.heads = 4, .kv_heads = 2, .head_dim = 6};
 const AttentionShape kMqa{.heads = 3, .kv_heads = 1, .head_dim = 4};
 const AttentionShape kInterleaved{.heads = 2, .kv_heads = 2, .head_dim = 6, .interleaved = true};
 
+const ops::RouterRule kPlainSoftmax{.renormalize = false};
+const ops::RouterRule kGroupedSigmoid{
+    .score = ops::RouterRule::Score::sigmoid, .scale = 2.5, .groups = 3, .kept_groups = 2};
+
 // clang-format off
 const LayerCase kLayers[] = {
     {.name = "Linear", .make = [](Memory&) -> LayerPtr { return linear(5, 9); }, .width = 9},
@@ -75,6 +79,8 @@ const LayerCase kLayers[] = {
     {.name = "AttentionQkNormWithoutRope", .make = [](Memory& m) -> LayerPtr { return attention(kMha, m, 0, true); }, .width = kMha.qkv_width()},
     {.name = "AttentionPacked", .make = [](Memory& m) -> LayerPtr { return attention(kGqa, m, 6); }, .width = kGqa.qkv_width(), .documents = true},
     {.name = "AttentionQkNormPacked", .make = [](Memory& m) -> LayerPtr { return attention(kMqa, m, 4, true); }, .width = kMqa.qkv_width(), .documents = true},
+    {.name = "AttentionQkNormOfAllHeads", .make = [](Memory& m) -> LayerPtr { return attention(kGqa, m, 6, true, true); }, .width = kGqa.qkv_width(), .documents = true},
+    {.name = "PrepareQkvNormOfAllHeads", .make = [](Memory& m) -> LayerPtr { return prepare_qkv(kGqa, m, 6, true, true); }, .width = kGqa.qkv_width()},
     {.name = "PrepareQkv", .make = [](Memory& m) -> LayerPtr { return prepare_qkv(kGqa, m, 6); }, .width = kGqa.qkv_width(), .documents = true},
     {.name = "PrepareQkvInterleaved", .make = [](Memory& m) -> LayerPtr { return prepare_qkv(kInterleaved, m, 2); }, .width = kInterleaved.qkv_width()},
     {.name = "PrepareQkvNorm", .make = [](Memory& m) -> LayerPtr { return prepare_qkv(kGqa, m, 6, true); }, .width = kGqa.qkv_width(), .documents = true},
@@ -98,6 +104,15 @@ const LayerCase kLayers[] = {
     block("gpt2", true), block("gpt-neox", true), block("llama", true), block("qwen3", true),
     block("llama", false, true), block("gpt-neox", true, true), block("qwen3", false, true),
     block("gpt2", true, false, 5), block("gpt-neox", true, true, 4), block("llama", true, false, 5), block("qwen3", true, false, 1),
+    {.name = "Experts", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2}); }, .width = 9},
+    {.name = "ExpertsOneOfAToken", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 1, .rule = kPlainSoftmax}); }, .width = 9},
+    {.name = "ExpertsAllOfAToken", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 6}); }, .width = 9},
+    {.name = "ExpertsWithoutRenormalizing", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 3, .rule = kPlainSoftmax}); }, .width = 9},
+    {.name = "ExpertsBySigmoidInGroups", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 3, .rule = kGroupedSigmoid}); }, .width = 9},
+    {.name = "ExpertsWithASharedOne", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2}, true); }, .width = 9},
+    {.name = "NormAndExpertsWithASharedOne", .make = [](Memory&) -> LayerPtr { return std::move(fuse(layers(rms_norm(9), experts(9, {.per_token = 2}, true))).front()); }, .width = 9},
+    {.name = "ExpertsWithASharedOneRecomputed", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(layers(rms_norm(9), experts(9, {.per_token = 2}, true))), 9); }, .width = 9},
+    small_block("mixtral"), small_block("olmoe"), small_block("qwen3_moe"), small_block("mixtral", true), small_block("olmoe", true),
     {.name = "MlpInChunks", .make = [](Memory&) -> LayerPtr { return chunked(layers(linear(10, 9), swiglu(5), linear(9, 5))); }, .width = 9},
     {.name = "MlpWithBiasesInChunks", .make = [](Memory&) -> LayerPtr { return chunked(layers(linear(7, 9, true), gelu(7), linear(9, 7, true))); }, .width = 9},
     {.name = "NormAndMlpInChunks", .make = [](Memory&) -> LayerPtr { return chunked(swiglu_branch(9)); }, .width = 9},

@@ -6,6 +6,7 @@
 #include "model/rope_tables.h"
 #include "nn/activation.h"
 #include "nn/attention.h"
+#include "nn/experts/experts.h"
 #include "nn/fused_layers.h"
 #include "nn/layer_testing.h"
 #include "nn/linear.h"
@@ -43,11 +44,17 @@ inline std::unique_ptr<GeluLayer> gelu(std::int64_t width) {
 }
 
 inline std::unique_ptr<PrepareQkv> prepare_qkv(const AttentionShape& shape, Memory& memory,
-                                               std::int64_t rotated = 0, bool qk_norm = false) {
+                                               std::int64_t rotated = 0, bool qk_norm = false,
+                                               bool joins_heads = false) {
   std::optional<RopeSpec> rope;
   if (rotated > 0) rope = RopeSpec{.theta = 50.0, .dims = rotated};
   QkNorm norms;
-  if (qk_norm) norms = {parameter("q", {shape.head_dim}), parameter("k", {shape.head_dim}), 1e-6};
+  if (qk_norm) {
+    const auto weight = [&](const char* name, std::int64_t heads) {
+      return parameter(name, {(joins_heads ? heads : 1) * shape.head_dim});
+    };
+    norms = {weight("q", shape.heads), weight("k", shape.kv_heads), 1e-6, joins_heads};
+  }
   return std::make_unique<PrepareQkv>(shape, make_rope_tables(rope, kSeqLen, DType::f64, memory), 0,
                                       std::move(norms));
 }
@@ -58,9 +65,23 @@ inline std::unique_ptr<CausalAttention> causal_attention(const AttentionShape& s
 
 /// Both in one.
 inline std::unique_ptr<AttentionCore> attention(const AttentionShape& shape, Memory& memory,
-                                                std::int64_t rotated = 0, bool qk_norm = false) {
-  return std::make_unique<AttentionCore>(prepare_qkv(shape, memory, rotated, qk_norm),
+                                                std::int64_t rotated = 0, bool qk_norm = false,
+                                                bool joins_heads = false) {
+  return std::make_unique<AttentionCore>(prepare_qkv(shape, memory, rotated, qk_norm, joins_heads),
                                          causal_attention(shape));
+}
+
+/// Six experts of width 5.
+inline std::unique_ptr<Experts> experts(std::int64_t width, const Router::Options& options,
+                                        bool has_shared = false) {
+  constexpr std::int64_t kExperts = 6, kWidth = 5;
+  std::unique_ptr<Mlp> shared;
+  if (has_shared) shared = std::make_unique<Mlp>(linear(8, width), swiglu(4), linear(width, 4));
+  return std::make_unique<Experts>(
+      std::make_unique<Router>(parameter("router", {kExperts, width}), options),
+      Experts::Weights{.up = parameter("up", {kExperts * 2 * kWidth, width}),
+                       .down = parameter("down", {kExperts * width, kWidth})},
+      std::move(shared));
 }
 
 // Branches of blocks, unfused.

@@ -34,18 +34,17 @@ TEST(ParallelRequest, CountsTheRanksOfAllSites) {
 }
 
 TEST(ParallelRequest, IsRefusedWithTheKeysThatItIsAbout) {
-  const auto problems = problems_of(
-      {.dp = 2, .cp = 2, .ep = 4, .chunks = 2, .vocabulary = VocabularyPlacement::pipeline}, 3);
+  const auto problems =
+      problems_of({.dp = 2, .cp = 2, .chunks = 2, .vocabulary = VocabularyPlacement::pipeline}, 3);
   std::vector<std::string> keys, messages;
   for (const RequestProblem& problem : problems) {
     keys.push_back(problem.keys.front());
     messages.push_back(problem.message);
   }
-  EXPECT_EQ(keys, (std::vector<std::string>{"parallel.chunks", "parallel.vocabulary", "parallel.ep",
-                                            "parallel.dp"}));
-  ASSERT_EQ(messages.size(), 4u);
-  EXPECT_EQ(messages[2], "parallel.ep = 4 is not in this version: set it to 1");
-  EXPECT_EQ(messages[3],
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"parallel.chunks", "parallel.vocabulary", "parallel.dp"}));
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[2],
             "parallel.dp 2 x cp 2 x tp 1 x pp 1 makes 4 ranks, but 3 are started; start 4 "
             "(--ranks 4 or the launcher), or change one of them");
 }

@@ -175,6 +175,7 @@ std::string name_of(const MeshCase& mesh) {
     name += fmt::format("_cp{}_{}_{}", r.cp, name_of(r.context), name_of(r.context_order));
     if (r.context_heads > 0) name += fmt::format("_{}_heads", r.context_heads);
   }
+  if (r.ep > 1) name += fmt::format("_ep{}", r.ep);
   if (r.dp * r.cp > 1) name += fmt::format("_zero{}", r.zero);
   if (!r.overlap) name += "_no_overlap";
   if (mesh.recompute) name += "_recompute";

@@ -109,12 +109,9 @@ const TestMesh& mesh_named(std::string_view name) {
   return *std::ranges::find(meshes(), name, &TestMesh::name);
 }
 
-/// Saved on one mesh and resumed on another, by default on one that divides everything and on one
-/// that holds key heads several times: the losses of one rank.
+/// Saved on one mesh and resumed on another: the losses of one rank.
 void expect_resharded(const OptimizerConfig& optimizer, const ModelSpec& spec,
-                      std::string_view saved = "dp2_tp2_pp2_zero3_vhalf",
-                      std::string_view resumed = "tp4") {
-  const TestMesh &divided = mesh_named(saved), &copied = mesh_named(resumed);
+                      const TestMesh& divided, const TestMesh& copied) {
   const TemporaryFolder folder;
   std::vector<double> expected, losses;
   run_ranks(1, [&](World& world) {
@@ -145,6 +142,13 @@ void expect_resharded(const OptimizerConfig& optimizer, const ModelSpec& spec,
   }
 }
 
+/// By default from one that divides everything to one that holds key heads several times.
+void expect_resharded(const OptimizerConfig& optimizer, const ModelSpec& spec,
+                      std::string_view saved = "dp2_tp2_pp2_zero3_vhalf",
+                      std::string_view resumed = "tp4") {
+  expect_resharded(optimizer, spec, mesh_named(saved), mesh_named(resumed));
+}
+
 TEST(ReshardedStates, OfEveryOptimizerContinueOnAnotherMesh) {
   expect_resharded(SgdConfig{.momentum = 0.9, .nesterov = true}, small_spec());
   expect_resharded(MuonConfig{}, small_spec());
@@ -163,6 +167,20 @@ TEST(ReshardedStates, OfEveryOptimizerContinueOnOtherRanksOfCp) {
 TEST(ReshardedStates, OfAKindOfBlockThatOnlyATestHasContinueOnAnotherMesh) {
   expect_resharded(AdamWConfig{}, with_shift_mixers(small_spec()));
   expect_resharded(MuonConfig{}, with_shift_mixers(small_spec()));
+}
+
+TEST(ReshardedStates, OfExpertsContinueOnAnotherMesh) {
+  const ModelSpec spec = model_spec(Json::parse(R"({"model_type": "mixtral", "hidden_size": 16,
+      "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "vocab_size": 50, "num_local_experts": 4,
+      "max_position_embeddings": 32, "output_router_logits": true})"),
+                                    "config");
+  const TestMesh by_expert{"dp4_ep2_zero3", 4, {.ep = 2, .zero = 3}},
+      over_tp{"tp2_ep2", 2, {.tp = 2, .ep = 2}};
+  expect_resharded(AdamWConfig{}, spec, by_expert, mesh_named("tp2_sequence"));
+  expect_resharded(AdamWConfig{}, spec, mesh_named("dp2_tp2_pp2_zero3_vhalf"), over_tp);
+  expect_resharded(AdamWConfig{}, spec, over_tp, by_expert);
+  expect_resharded(MuonConfig{}, spec, "dp2_tp2_pp2_zero3_vhalf", "tp4");
 }
 
 INSTANTIATE_TEST_SUITE_P(AllPairs, Reshard, testing::Range<std::size_t>(0, meshes().size()),

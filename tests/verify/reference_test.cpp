@@ -60,7 +60,8 @@ TEST(Reference, HoldsOnTwoThreads) {
 TEST(Reference, HoldsForTheSharedFixtures) {
   const fs::path models = shared_folder() / "fixtures" / "models";
   if (!fs::exists(models)) GTEST_SKIP() << "no fixtures at " << models;
-  for (const char* name : {"gpt2", "llama", "llama3-scaled-tied", "qwen2", "gpt-neox"}) {
+  for (const char* name : {"gpt2", "llama", "llama3-scaled-tied", "qwen2", "gpt-neox", "mixtral",
+                           "olmoe", "qwen3-moe"}) {
     expect_holds(models / name, {.threads = 2});
   }
 }

@@ -44,11 +44,13 @@ class Attention final : public BranchKind {
     const AttentionShape shape{heads.size, kv_heads.size, spec.head_dim, spec.qkv_interleaved};
     QkNorm qk_norm;
     if (spec.qk_norm) {
-      const auto weight = [&](const std::string& pattern) {
-        return make_parameter(builder.named(pattern) + ".weight", {spec.head_dim},
-                              {Init::Kind::ones}, tensor.used_apart());
+      const auto weight = [&](const std::string& pattern, std::int64_t heads) {
+        const std::int64_t width = spec.qk_norm_joins_heads ? heads * spec.head_dim : spec.head_dim;
+        return make_parameter(builder.named(pattern) + ".weight", {width}, {Init::Kind::ones},
+                              tensor.used_apart());
       };
-      qk_norm = {weight(names.query_norm), weight(names.key_norm), spec.norm_eps};
+      qk_norm = {weight(names.query_norm, spec.heads), weight(names.key_norm, spec.kv_heads),
+                 spec.norm_eps, spec.qk_norm_joins_heads};
     }
     Layers layers;
     layers.push_back(builder.norm(names.attention_norm));
@@ -72,6 +74,9 @@ class Attention final : public BranchKind {
   }
 
   std::string refuse_tp(const ModelSpec& spec, std::int64_t tp) const override {
+    if (tp > 1 && spec.qk_norm_joins_heads) {
+      return "would divide the model's norms of q and k over all heads, which is not done yet";
+    }
     if (spec.heads % tp != 0) {
       return fmt::format("does not divide the model's attention heads = {}", spec.heads);
     }

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "nn/linear.h"
+#include "nn/fused_layers.h"
 #include "nn/norm.h"
 
 namespace heddle {
@@ -24,6 +24,10 @@ std::shared_ptr<Parameter> make_parameter(const std::string& name, const Shape& 
 
 std::string BranchBuilder::named(const std::string& pattern) const {
   return fmt::format(fmt::runtime(pattern), index_);
+}
+
+std::string BranchBuilder::named(const std::string& pattern, std::int64_t expert) const {
+  return fmt::format(fmt::runtime(pattern), index_, expert);
 }
 
 std::unique_ptr<Layer> BranchBuilder::norm(const std::string& pattern) const {
@@ -87,7 +91,7 @@ Linear::Storage storage_of(const ModelSpec& spec) {
 
 }  // namespace
 
-std::unique_ptr<Layer> BranchBuilder::linear_by_output(
+std::unique_ptr<Linear> BranchBuilder::linear_by_output(
     const std::vector<Output>& outputs, bool has_bias,
     std::optional<std::int64_t> first_key) const {
   const int output_dim = spec_.linears_are_in_out ? 1 : 0;
@@ -103,14 +107,37 @@ std::unique_ptr<Layer> BranchBuilder::linear_by_output(
   return std::make_unique<Linear>(std::move(weight), std::move(bias), storage_of(spec_));
 }
 
-std::unique_ptr<Layer> BranchBuilder::linear_by_input(const std::string& pattern, const Input& in,
-                                                      bool has_bias) const {
+std::unique_ptr<Linear> BranchBuilder::linear_by_input(const std::string& pattern, const Input& in,
+                                                       bool has_bias) const {
   const std::vector<Output> outputs = {{pattern, spec_.hidden, {{0, spec_.hidden}}}};
   const int input_dim = spec_.linears_are_in_out ? 0 : 1;
   return std::make_unique<Linear>(
       linear_weight(outputs, in, tensor_.divided(input_dim), output_stddev()),
       has_bias ? linear_bias(outputs, whole_on_stage()) : nullptr, storage_of(spec_),
       tensor_.rank() == 0);
+}
+
+std::unique_ptr<Mlp> BranchBuilder::gated_mlp(const std::string& gate, const std::string& up,
+                                              const std::string& down, std::int64_t width) const {
+  const Cut own = tensor_.cut(width, 1);
+  return std::make_unique<Mlp>(linear_by_output({{gate, width, {own}}, {up, width, {own}}}, false),
+                               std::make_unique<SwiGlu>(own.size),
+                               linear_by_input(down, {width, own}, false));
+}
+
+std::shared_ptr<Parameter> BranchBuilder::stacked(const std::vector<Matrix>& matrices,
+                                                  const Layout& layout, double stddev) const {
+  auto parameter = std::make_shared<Parameter>();
+  std::int64_t at = 0;
+  for (const auto& [name, whole, begin, extent] : matrices) {
+    parameter->parts.push_back({name + ".weight", whole, begin, {at, 0}, extent});
+    at += extent[0];
+  }
+  parameter->shape = {at, matrices.front().extent[1]};
+  parameter->layout = layout;
+  parameter->init = {Init::Kind::normal, stddev};
+  parameter->is_inner = true;
+  return parameter;
 }
 
 double BranchBuilder::output_stddev() const {

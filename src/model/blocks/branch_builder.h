@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "model/spec.h"
-#include "nn/layer.h"
+#include "nn/linear.h"
 #include "parallel/tensor_rules.h"
 
 namespace heddle {
 
+class Mlp;
 struct RopeTables;
 
 /// How layers are made for a run.
@@ -46,14 +47,22 @@ class BranchBuilder {
     Cut cut;
   };
 
+  /// A box of a Hugging Face matrix.
+  struct Matrix {
+    std::string name;
+    Shape whole, begin, extent;
+  };
+
   /// All outlive it.
   BranchBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
-                std::shared_ptr<const RopeTables> rope, Communicator* context = nullptr)
+                std::shared_ptr<const RopeTables> rope, Communicator* context = nullptr,
+                Communicator* experts = nullptr)
       : spec_(spec),
         options_(options),
         tensor_(tensor),
         rope_(std::move(rope)),
-        context_(context) {}
+        context_(context),
+        experts_(experts) {}
 
   void begin_block(std::int64_t index) { index_ = index; }
   std::int64_t block() const { return index_; }
@@ -62,31 +71,40 @@ class BranchBuilder {
   const std::shared_ptr<const RopeTables>& rope() const { return rope_; }
   /// The ranks that have other tokens of the same sequences; null: there are none.
   Communicator* context() const { return context_; }
+  /// The ranks that have other experts (axis ep); null: there are none.
+  Communicator* experts() const { return experts_; }
 
   /// A name of the family for this block.
   std::string named(const std::string& pattern) const;
+  std::string named(const std::string& pattern, std::int64_t expert) const;
   std::unique_ptr<Layer> norm(const std::string& pattern) const;
   /// A linear whose outputs are divided over tp, those from `first_key` on by key heads. One
   /// product for several outputs of the same input, stacked.
-  std::unique_ptr<Layer> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
-                                          std::optional<std::int64_t> first_key = {}) const;
+  std::unique_ptr<Linear> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
+                                           std::optional<std::int64_t> first_key = {}) const;
   /// A linear whose inputs are divided over tp: its output is a partial sum.
-  std::unique_ptr<Layer> linear_by_input(const std::string& pattern, const Input& in,
-                                         bool has_bias) const;
+  std::unique_ptr<Linear> linear_by_input(const std::string& pattern, const Input& in,
+                                          bool has_bias) const;
+  /// Both with SwiGLU between them, of one MLP of this width.
+  std::unique_ptr<Mlp> gated_mlp(const std::string& gate, const std::string& up,
+                                 const std::string& down, std::int64_t width) const;
+  /// Matrices of equal width, one below the other.
+  std::shared_ptr<Parameter> stacked(const std::vector<Matrix>& matrices, const Layout& layout,
+                                     double stddev) const;
+  /// Of the initial weights of a projection back to the residual.
+  double output_stddev() const;
 
  private:
   std::shared_ptr<Parameter> linear_weight(const std::vector<Output>& outputs, const Input& in,
                                            const Layout& layout, double stddev) const;
   std::shared_ptr<Parameter> linear_bias(const std::vector<Output>& outputs,
                                          const Layout& layout) const;
-  /// Of a projection back to the residual.
-  double output_stddev() const;
 
   const ModelSpec& spec_;
   const BuildOptions& options_;
   const TensorRules& tensor_;
   const std::shared_ptr<const RopeTables> rope_;
-  Communicator* context_;
+  Communicator *context_, *experts_;
   std::int64_t index_ = 0;
 };
 

@@ -11,6 +11,7 @@ namespace heddle {
 
 std::unique_ptr<BranchKind> attention_kind();
 std::unique_ptr<BranchKind> dense_kind();
+std::unique_ptr<BranchKind> experts_kind();
 
 namespace {
 
@@ -21,6 +22,7 @@ Kinds& kinds() {
     Kinds kinds;
     kinds["attention"] = attention_kind();
     kinds["dense"] = dense_kind();
+    kinds["experts"] = experts_kind();
     return kinds;
   }();
   return all;

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "nn/embedding.h"
+#include "nn/experts/exchange.h"
+#include "nn/experts/router.h"
+#include "nn/fused_layers.h"
+
+namespace heddle {
+
+/// What of a layer's work is done where.
+struct ExpertDivision {
+  std::unique_ptr<ExpertExchange> exchange = nullptr;  ///< null: all experts are here
+  TokenShare tokens = {};   ///< that x has; what is beyond the last token is padding
+  bool ends_branch = true;  ///< nothing stands behind it on its way to the residual
+};
+
+/// A mixture of experts: y_t = the sum over the experts that the router chooses for token t of
+/// weight times down_e(silu(gate_e x_t) * up_e x_t), plus what an expert that all tokens share
+/// makes of x_t (docs/design/040-experts.md). No choice is dropped.
+///
+/// Between the passes only the insides of the experts, gate_e x and up_e x, are kept, and the
+/// routing; rows are gathered again, and gradients of weights come from the insides. Where experts
+/// are divided over ranks, the rows that came from others are kept too.
+class Experts final : public Product {
+ public:
+  /// Of the experts that are here: up [experts * 2 width, in], gate and up of each in turn; down
+  /// [experts * in, width].
+  struct Weights {
+    std::shared_ptr<Parameter> up, down;
+  };
+
+  /// `shared` may be null.
+  Experts(std::unique_ptr<Router> router, Weights weights, std::unique_ptr<Mlp> shared = nullptr,
+          ExpertDivision division = {});
+
+  Tensor multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
+  void prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
+  Tensor backward_input_given(const Tensor& dy_TD, const MakeInput& input, Saved& saved,
+                              Ctx& ctx) override;
+  void backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
+  Tensor backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) override;
+  void visit(const ParamVisitor& visitor) override;
+  Cost cost(const CostShape& shape) const override;
+
+ private:
+  /// The rows that the choices become, sorted by expert.
+  struct Order {
+    Tensor offsets_E1, token_R, row_TK;
+  };
+  /// Where those rows are computed: here as they are, or after an exchange.
+  struct Places {
+    Tensor offsets;
+    std::optional<ExpertExchange::Ways> ways = {};
+  };
+  /// Of the rows of the experts' insides: gradient, and what `down` needs for its own.
+  struct Middle {
+    Tensor dgate_up, y, dweights_TK;
+  };
+
+  Order order_of(const Routing& routing, Ctx& ctx) const;
+  /// Ranks tell each other how many rows they have for whom once a micro-batch.
+  Places places_of(const Order& order, Saved& saved, Ctx& ctx) const;
+  /// Rows of tokens where they are computed, and from there.
+  Tensor brought(const Tensor& x_TD, const Order& order, const Places& places, Ctx& ctx) const;
+  Tensor returned(const Tensor& rows, const Places& places, Ctx& ctx) const;
+  /// gate and up of all rows; keeps what backward needs.
+  Tensor inside(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
+                Ctx& ctx) const;
+  Order saved_order(const Saved& saved) const;
+  /// A number of every choice by its row.
+  static Tensor by_row(const Tensor& values_TK, const Order& order, Ctx& ctx);
+  Middle differentiate(const Tensor& dy, const Order& order, const Places& places, Saved& saved,
+                       Ctx& ctx) const;
+  /// From the gradient of the insides, of the weights and of the shared expert to that of x.
+  Tensor input_grad(const Middle& middle, const Order& order, const Places& places,
+                    const Tensor& shared_dx_TD, Saved& saved, Ctx& ctx);
+  /// The input of the experts' rows once more.
+  Tensor rows_again(const Tensor& x_TD, const Order& order, Saved& saved, Ctx& ctx) const;
+  void add_grads(Parameter& parameter, const Tensor& dy, const Tensor& x, const Places& places,
+                 Ctx& ctx) const;
+  /// Leaves the router's and the shared expert's.
+  void forget(Saved& saved) const;
+  void add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost) const;
+  /// Without padding, and with rows of zeros in its place.
+  Tensor valid(const Tensor& x_TD, Ctx& ctx) const;
+  Tensor padded(const Tensor& x_TD, std::int64_t rows, Ctx& ctx) const;
+
+  /// That are here.
+  std::int64_t experts() const {
+    return division_.exchange ? division_.exchange->own_experts() : router_->experts();
+  }
+  std::int64_t width() const { return weights_.down->shape[1]; }
+  /// A matrix for each expert.
+  Tensor by_expert(const Tensor& stacked) const {
+    return stacked.view({experts(), stacked.size(0) / experts(), stacked.size(1)});
+  }
+
+  enum Slot { kInside = kFirstOwnSlot, kDownInput, kOffsets, kTokens, kRows, kCounts, kInputRows };
+  enum Child { kRouter, kShared };
+  const std::unique_ptr<Router> router_;
+  const Weights weights_;
+  const std::unique_ptr<Mlp> shared_;
+  const ExpertDivision division_;
+};
+
+}  // namespace heddle

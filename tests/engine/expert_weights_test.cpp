@@ -1,0 +1,146 @@
+// Weights of experts in both forms that files have: a tensor for each expert, and one for all.
+
+#include <map>
+
+#include "base/error.h"
+#include "checkpoint/hf_folder_writer.h"
+#include "comm/threads/thread_world.h"
+#include "engine/engine_testing.h"
+#include "engine/weights.h"
+#include "model/config_testing.h"
+#include "ops/elementwise.h"
+#include "support/temporary_folder.h"
+
+namespace heddle {
+namespace {
+
+using Tensors = std::map<std::string, Tensor>;
+
+/// All tensors of a model of random weights.
+Tensors random_weights(const ModelSpec& spec, Memory& memory) {
+  Stream stream(1);
+  Model model(spec, {.positions = 8}, ParamStore::Purpose::inference, memory);
+  initialize(model.store(), 3, stream);
+  Tensors tensors;
+  for (const ParamPiece& piece : model.store().value_pieces()) {
+    const Tensor copy = memory.alloc(piece.data.shape(), DType::f32, MemoryTag::data);
+    ops::copy(piece.data, copy, stream);
+    tensors[piece.part->name] = copy;
+  }
+  return tensors;
+}
+
+/// Experts' tensors put into one for all of a layer, as transformers 5 holds them.
+Tensors stacked(const ModelSpec& spec, Tensors tensors, Memory& memory) {
+  Stream stream(1);
+  const ExpertsSpec& experts = *spec.experts;
+  const std::int64_t E = experts.count, F = experts.width, D = spec.hidden;
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    const auto named = [&](const std::string& pattern) {
+      return fmt::format(fmt::runtime(pattern), layer);
+    };
+    const Tensor ups = memory.alloc({E, 2 * F, D}, DType::f32, MemoryTag::data),
+                 downs = memory.alloc({E, D, F}, DType::f32, MemoryTag::data);
+    for (std::int64_t expert = 0; expert < E; ++expert) {
+      const auto move = [&](const std::string& pattern, const Tensor& to) {
+        const std::string name = fmt::format(fmt::runtime(pattern), layer, expert) + ".weight";
+        ops::copy(tensors.at(name), to, stream);
+        tensors.erase(name);
+      };
+      move(experts.gate, ups.select(0, expert).slice(0, 0, F));
+      move(experts.up, ups.select(0, expert).slice(0, F, 2 * F));
+      move(experts.down, downs.select(0, expert));
+    }
+    tensors[named(experts.stacked_up)] = ups;
+    tensors[named(experts.stacked_down)] = downs;
+    const Tensor router = tensors.at(named(experts.router) + ".weight");
+    tensors.erase(named(experts.router) + ".weight");
+    tensors[named(experts.stacked_router)] = router;
+  }
+  return tensors;
+}
+
+void write(const Tensors& tensors, const std::filesystem::path& folder) {
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) {
+    const auto sizes = tensor.shape().sizes();
+    specs.push_back({name, "F32", {sizes.begin(), sizes.end()}});
+  }
+  HfFolderWriter writer(real_file_system(), folder, specs);
+  for (const TensorSpec& spec : writer.order()) writer.append(spec.name, tensors.at(spec.name));
+  writer.finish();
+}
+
+/// What each of so many tp ranks has after loading, by name.
+std::vector<std::map<std::string, std::string>> loaded(const ModelSpec& spec, int tp,
+                                                       const std::filesystem::path& folder) {
+  std::vector<std::map<std::string, std::string>> by_rank(static_cast<std::size_t>(tp));
+  run_ranks(tp, [&](World& world) {
+    const ParallelPlan plan = make_plan(spec, {.tp = tp}, tp, 8);
+    const Mesh mesh(plan.mesh, world.all());
+    Memory memory;
+    Stream stream(1);
+    Model model(spec, {.positions = 8}, plan, mesh, ParamStore::Purpose::inference, memory);
+    load_weights(HfFolder(folder), spec, model.store(), stream);
+    for (const ParamPiece& piece : model.store().value_pieces()) {
+      const Tensor copy = memory.alloc(piece.data.shape(), DType::f32, MemoryTag::data);
+      ops::copy(piece.data, copy, stream);
+      by_rank[static_cast<std::size_t>(world.rank())][piece.part->name] = bytes_of(copy);
+    }
+  });
+  return by_rank;
+}
+
+TEST(ExpertWeights, AreReadInBothForms) {
+  for (const char* family : {"mixtral", "olmoe", "qwen3_moe"}) {
+    const ModelSpec spec = spec_of(
+        with(small_config(family), {{"num_attention_heads", 4}, {"num_key_value_heads", 4}}));
+    Memory memory;
+    const Tensors tensors = random_weights(spec, memory);
+    const TemporaryFolder one_each, one_for_all;
+    write(tensors, one_each.path());
+    write(stacked(spec, tensors, memory), one_for_all.path());
+    for (const int tp : {1, 2}) {
+      if (tp > 1 && spec.qk_norm_joins_heads) continue;
+      const auto single = loaded(spec, tp, one_each.path());
+      EXPECT_EQ(single, loaded(spec, tp, one_for_all.path())) << family;
+      if (tp > 1) continue;
+      for (const auto& [name, bytes] : single[0]) EXPECT_EQ(bytes, bytes_of(tensors.at(name)));
+    }
+  }
+}
+
+TEST(ExpertWeights, OfAnotherShapeOrTooManyAreNamed) {
+  const ModelSpec spec = spec_of(small_config("qwen3_moe"));
+  Memory memory;
+  const Tensors tensors = random_weights(spec, memory);
+  const auto refusal = [&](const Tensors& written) -> std::string {
+    const TemporaryFolder folder;
+    write(written, folder.path());
+    try {
+      loaded(spec, 1, folder.path());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::data);
+      return error.what();
+    }
+    return "no refusal";
+  };
+  Tensors wide = stacked(spec, tensors, memory);
+  wide["model.layers.1.mlp.experts.down_proj"] =
+      memory.zeros({spec.experts->count, spec.hidden, 11}, DType::f32, MemoryTag::data);
+  EXPECT_NE(
+      refusal(wide).find("down_proj has shape [6, 24, 11], but config.json makes it [6, 24, 10]"),
+      std::string::npos)
+      << refusal(wide);
+  Tensors many = tensors;
+  many["model.layers.0.mlp.experts.6.up_proj.weight"] =
+      tensors.at("model.layers.0.mlp.experts.5.up_proj.weight");
+  EXPECT_NE(refusal(many).find("experts.6.up_proj.weight is not part"), std::string::npos)
+      << refusal(many);
+  Tensors few = tensors;
+  few.erase("model.layers.0.mlp.experts.3.gate_proj.weight");
+  EXPECT_NE(refusal(few).find("experts.3.gate_proj.weight"), std::string::npos) << refusal(few);
+}
+
+}  // namespace
+}  // namespace heddle
