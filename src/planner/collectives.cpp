@@ -131,6 +131,14 @@ double bytes_between_servers(const Machine& machine, CommOp op, const GroupShape
   return ring_wire_bytes(op, group.ranks, bytes) / group.per_server;
 }
 
+double contention_on(const Machine& machine, const GroupShape& group) {
+  // Of a byte: read and written on its way to the socket, through the system and back, twice.
+  constexpr double kMoved = 8.0;
+  const Link& link = outer_link(machine, group);
+  const double share = kMoved * link.bytes_per_s / machine.device.memory_bytes_per_s;
+  return machine.software.contention * (link.is_direct ? std::min(1.0, share) : 1.0);
+}
+
 double gather_seconds(const Machine& machine, const GroupShape& group, double bytes, double calls) {
   if (group.ranks <= 1) return 0.0;
   const Link& link = outer_link(machine, group);

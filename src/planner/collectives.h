@@ -37,6 +37,10 @@ double bytes_between_servers(const Machine& machine, CommOp op, const GroupShape
                              double bytes);
 /// The same for the gathers of single parameters.
 double gather_seconds(const Machine& machine, const GroupShape& group, double bytes, double calls);
+/// What of a collective's time under computation is lost all the same (Software::contention). Over
+/// a direct link the processors that compute also move the bytes, and are busy with that only as
+/// long as their memory takes, not as long as a slow link does.
+double contention_on(const Machine& machine, const GroupShape& group);
 /// Whether there are measured times for a group inside a server.
 bool has_table(const Machine& machine, const GroupShape& group);
 

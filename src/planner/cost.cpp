@@ -192,7 +192,8 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
            encode_seconds(machine, weights, coded.encoded_weights) +
            decode_seconds(machine, weights, coded.decoded_weights);
   };
-  result.exposed = codec_seconds() + seconds - (1.0 - machine.software.contention) * result.hidden;
+  result.exposed =
+      codec_seconds() + seconds - (1.0 - contention_on(machine, group)) * result.hidden;
   return result;
 }
 

@@ -99,8 +99,10 @@ class StepLowering {
   /// One over dp and cp for every pp rank, and the lanes of every replica.
   void add_channels() {
     const int replicas = static_cast<int>(ranks_.replicas.size());
+    const double contention =
+        contention_on(machine_, group_shape(machine_, plan_.token_ranks(), plan_.tp));
     for (int pp_rank = 0; pp_rank < ranks_.pp; ++pp_rank) {
-      StepProgram::Channel channel{.contention = overlaps_ ? machine_.software.contention : 0.0};
+      StepProgram::Channel channel{.contention = overlaps_ ? contention : 0.0};
       for (int i = 0; i < replicas; ++i) channel.ranks.push_back(i * ranks_.pp + pp_rank);
       program_.channels.push_back(std::move(channel));
     }

@@ -116,5 +116,18 @@ TEST(DirectLinks, WaitForOthersOnceAndTwiceForLargeSums) {
   EXPECT_NEAR(bytes_between_servers(machine, CommOp::all_gather, {4, 2}, 4e6), 2e6, 1e-6);
 }
 
+TEST(DirectLinks, ThatAreSlowLeaveProcessorsToComputation) {
+  Machine machine = with_links(h200(), link_of(100, 0.05));
+  machine.software.contention = 1.0;
+  machine.device.memory_bytes_per_s = 8e9;
+  const GroupShape two{2, 1};
+  EXPECT_EQ(contention_on(machine, two), 1.0) << "a ring's processors are others";
+  machine.links.back().is_direct = true;
+  machine.links.back().bytes_per_s = 1e7;
+  EXPECT_NEAR(contention_on(machine, two), 0.01, 1e-12);
+  machine.links.back().bytes_per_s = 2e9;
+  EXPECT_EQ(contention_on(machine, two), 1.0);
+}
+
 }  // namespace
 }  // namespace heddle::planner
