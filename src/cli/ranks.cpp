@@ -38,6 +38,11 @@ int rank_count(int local) {
 
 int several_ranks(int local) { return local == 0 ? std::max(2, rank_count(1)) : rank_count(local); }
 
+bool can_meet_again() {
+  const Launcher launcher = detect_launcher(process_environment);
+  return launcher.size > 1 && !launcher.joins_by_mpi;
+}
+
 bool is_first_process() { return detect_launcher(process_environment).rank == 0; }
 
 bool speaks(const Error& error) {
@@ -84,14 +89,17 @@ int status_of(const std::exception_ptr& failure) {
 /// As the rank that the launcher made of this process. The user hears once of what the ranks fail
 /// of: from the rank that knows it.
 void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& body,
-                 WatchdogOptions watch) {
+                 WatchdogOptions watch, SitesLeft* left) {
   std::atomic<bool> has_told = false;
   watch.tell = [&](const std::string& text) {
     log_line(LogLevel::error, text);
     has_told = true;
   };
   try {
-    if (!launcher.joins_by_mpi) return run_tcp_rank(tcp_place(launcher), body, watch);
+    if (!launcher.joins_by_mpi) {
+      return left != nullptr ? run_with_sites_left(tcp_place(launcher), body, watch, *left)
+                             : run_tcp_rank(tcp_place(launcher), body, watch);
+    }
     const auto checked = [&](World& world) {
       check_size(world, launcher);
       body(world);
@@ -103,7 +111,7 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
     if (!launcher.prints_together) log_info("rank {} stopped; rank 0 says why", launcher.rank);
     throw Ended{static_cast<int>(error.code())};
   } catch (const StoppedByPeer& stop) {
-    if (!launcher.prints_together) {
+    if (!launcher.prints_together && !has_told) {
       log_line(LogLevel::error,
                fmt::format("rank {} stopped; rank {} says why", launcher.rank, stop.teller()));
     }
@@ -116,14 +124,15 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
 
 /// Ranks first tell each other whether they got here well. `status`: what came out of that.
 void run_met(const Launcher& launcher, const std::exception_ptr& failure,
-             const std::function<void(World&)>& body, const WatchdogOptions& watch, int& status) {
+             const std::function<void(World&)>& body, const WatchdogOptions& watch, int& status,
+             SitesLeft* left = nullptr) {
   run_as_rank(
       launcher,
       [&](World& world) {
         status = tell_shared_failure(world, failure);
         if (status == 0) body(world);
       },
-      watch);
+      watch, left);
   if (status != 0) throw Ended{status};
 }
 
@@ -149,16 +158,16 @@ void prepare_on_ranks(const std::function<void()>& prepare) {
   }
 }
 
-void run_on_ranks(int ranks, const std::function<void(World&)>& body,
-                  const WatchdogOptions& watch) {
+void run_on_ranks(int ranks, const std::function<void(World&)>& body, const WatchdogOptions& watch,
+                  SitesLeft* left) {
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1) return run_ranks(ranks, body, watch);
   int status = 0;
-  run_met(launcher, nullptr, body, watch, status);
+  run_met(launcher, nullptr, body, watch, status, left);
 }
 
 void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World&, Device)>& body,
-                    const WatchdogOptions& watch) {
+                    const WatchdogOptions& watch, SitesLeft* left) {
   RunIdentity computes_on;
   computes_on.add("run.device", kind == Device::Kind::cpu ? "\"cpu\"" : "\"cuda\"",
                   config::Scope::launch);
@@ -169,7 +178,7 @@ void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World
           require_same_on_all_ranks(world, computes_on);
           body(world, {});
         },
-        watch);
+        watch, left);
   }
   const Launcher launcher = detect_launcher(process_environment);
   if (launcher.size == 1 && ranks > 1) {
@@ -190,7 +199,7 @@ void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World
             host.all().shared_flight(), "world"));
         body(world, device);
       },
-      watch);
+      watch, left);
 }
 
 }  // namespace heddle::cli

@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -57,6 +58,28 @@ WatchdogOptions watchdog_options(const config::RunConfig& config) {
           }};
 }
 
+bool goes_on_without(const config::RunConfig& config) {
+  return config.parallel.sites > 1 && config.outer.lost == config::OnLostSite::go_on;
+}
+
+void require_meeting_again(const config::RunConfig& config) {
+  if (!goes_on_without(config) || can_meet_again()) return;
+  throw Error(
+      ErrorCode::usage,
+      "outer.lost = \"go-on\" needs ranks that can meet again without others: processes that "
+      "join over TCP, not threads of one or ranks of MPI",
+      "start every rank by itself with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or "
+      "with srun --mpi=none --kill-on-bad-exit=0; or set outer.lost = \"stop\"");
+}
+
+/// At the start, where the run may go on without some.
+std::optional<SitesLeft> sites_left(const config::RunConfig& config, int ranks) {
+  if (!goes_on_without(config)) return std::nullopt;
+  std::vector<int> sites(static_cast<std::size_t>(config.parallel.sites));
+  std::iota(sites.begin(), sites.end(), 0);
+  return SitesLeft{.ranks_each = ranks / config.parallel.sites, .sites = std::move(sites)};
+}
+
 void end_if_stopped(const TrainOutcome& outcome) {
   if (outcome.stopped_by == 0) return;
   const int status = outcome.is_saved ? static_cast<int>(ErrorCode::stopped)
@@ -73,7 +96,10 @@ void run(const TrainArguments& arguments) {
   StopSignals signals(is_first_process());  // loading and finding each other may take long too
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;
-  const auto load = [&] { loaded = load_run(arguments.run_file, arguments.overrides, ranks); };
+  const auto load = [&] {
+    loaded = load_run(arguments.run_file, arguments.overrides, ranks);
+    if (!arguments.dry_run) require_meeting_again(loaded.config);
+  };
   arguments.dry_run ? load() : prepare_on_ranks(load);
   // A dry run leaves nothing behind, not even tokens.
   std::optional<TemporaryFolder> scratch;
@@ -89,10 +115,16 @@ void run(const TrainArguments& arguments) {
       .settings = settings_of(loaded.config),
       .command = own_command()};
   TrainOutcome outcome;
+  std::optional<SitesLeft> left = sites_left(loaded.config, ranks);
   const Device::Kind kind = device_kind(loaded.config);
   const auto body = [&](World& world, Device device) {
     TrainOptions own_options = options;
     own_options.device = device;
+    if (left && !left->loss.empty()) {
+      own_options.fresh = false;  // it goes on with what it has saved since
+      own_options.sites_left = left->sites;
+      own_options.loss = left->loss;
+    }
     const auto own = train(loaded.config, own_options, world);
     if (world.rank() == 0 || !is_first_process()) outcome = own;
   };
@@ -101,7 +133,7 @@ void run(const TrainArguments& arguments) {
     World world(std::make_unique<RecordCommunicator>(0, ranks));
     body(world, {kind, 0});
   } else {
-    run_on_devices(kind, ranks, body, watchdog_options(loaded.config));
+    run_on_devices(kind, ranks, body, watchdog_options(loaded.config), left ? &*left : nullptr);
   }
   signals.set_place(
       {.doing = RunPlace::Doing::done});  // a launcher may end us as others have ended

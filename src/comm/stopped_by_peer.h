@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "base/error.h"
 
 namespace heddle {
@@ -14,6 +16,19 @@ class StoppedByPeer : public Error {
 
  private:
   int teller_;
+};
+
+/// The same where the cause is that ranks are lost (Verdict::lost), on all that are not: also on
+/// the one that has told it.
+class RanksLost : public StoppedByPeer {
+ public:
+  RanksLost(std::string message, int teller, std::vector<int> ranks)
+      : StoppedByPeer(ErrorCode::peer, std::move(message), teller), ranks_(std::move(ranks)) {}
+  /// Their numbers, in the world that failed.
+  const std::vector<int>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<int> ranks_;
 };
 
 }  // namespace heddle

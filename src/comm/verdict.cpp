@@ -146,13 +146,26 @@ class Inquiry {
     return how_far_others_are(lost);
   }
 
+  /// The rank, and all others that are gone or silent too.
+  std::vector<int> lost_with(int rank) const {
+    std::vector<int> lost;
+    for (const RankReport& r : reports_) {
+      const bool is_lost = r.rank == rank || r.is_gone || r.silent_seconds > limit_;
+      if (is_lost && !r.has_ended) lost.push_back(r.rank);
+    }
+    return lost;
+  }
+
   Verdict gone(const RankReport& r) const {
-    return {r.rank, fmt::format("the process of {} is gone{}", name_of(r.rank), place_of(r.rank))};
+    return {r.rank, fmt::format("the process of {} is gone{}", name_of(r.rank), place_of(r.rank)),
+            lost_with(r.rank)};
   }
 
   Verdict silent(const RankReport& r) const {
-    return {r.rank, fmt::format("{} has given no sign of life for {:.1f} s{}", name_of(r.rank),
-                                r.silent_seconds, place_of(r.rank))};
+    return {r.rank,
+            fmt::format("{} has given no sign of life for {:.1f} s{}", name_of(r.rank),
+                        r.silent_seconds, place_of(r.rank)),
+            lost_with(r.rank)};
   }
 
   Verdict missing(const Suspect& suspect) const {
@@ -163,9 +176,12 @@ class Inquiry {
                           call.op == CommOp::send ? "received from" : "sent to", suspect.waiting,
                           call.text)
             : fmt::format("has not entered {}", call.text);
-    return {suspect.rank, fmt::format("{} {}{} after {:.1f} s; {}", name_of(suspect.rank),
-                                      report(suspect.rank).has_ended ? "has ended and " : "", what,
-                                      call.seconds, last_call_of(suspect.rank))};
+    const bool has_ended = report(suspect.rank).has_ended;
+    return {suspect.rank,
+            fmt::format("{} {}{} after {:.1f} s; {}", name_of(suspect.rank),
+                        has_ended ? "has ended and " : "", what, call.seconds,
+                        last_call_of(suspect.rank)),
+            has_ended ? std::vector<int>() : lost_with(suspect.rank)};
   }
 
   /// The only rank whose n-th call differs from that of all others, n being the first for which

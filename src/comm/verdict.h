@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/rank_report.h"
 
@@ -11,6 +12,9 @@ namespace heddle {
 struct Verdict {
   int rank = -1;  ///< the guilty one; -1 when ranks wait for each other and none is the odd one
   std::string text;
+  /// Of whom nothing can be expected any more: gone, silent or stuck. None where ranks live and do
+  /// not agree about what to do.
+  std::vector<int> lost = {};
 };
 
 /// Who is to blame when a call has been waited for longer than `limit` seconds, or a rank has been

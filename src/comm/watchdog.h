@@ -22,6 +22,8 @@ struct WatchdogOptions {
   /// others are told: whoever started them may end this one as soon as another ends. Absent: nobody
   /// says it, the errors thrown do. Any thread.
   std::function<void(const std::string& text)> tell = {};
+  /// The same of ranks that are lost (Verdict::lost). Absent: `tell` is for that too.
+  std::function<void(const std::string& text)> tell_lost = {};
   /// Where rank-N.jsonl, the last calls of each rank, is written when the run fails. Empty:
   /// nowhere.
   std::filesystem::path flight_folder = {};

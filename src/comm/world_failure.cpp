@@ -21,7 +21,13 @@ int WorldFailure::teller() const {
   return teller_;
 }
 
-bool WorldFailure::fail(std::string reason, ErrorCode code, int teller) noexcept {
+std::vector<int> WorldFailure::lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+bool WorldFailure::fail(std::string reason, ErrorCode code, int teller,
+                        std::vector<int> lost) noexcept {
   std::vector<std::weak_ptr<Wakeable>> places;
   {
     const std::lock_guard lock(mutex_);
@@ -29,6 +35,7 @@ bool WorldFailure::fail(std::string reason, ErrorCode code, int teller) noexcept
     reason_ = std::move(reason);
     code_ = code;
     teller_ = teller;
+    lost_ = std::move(lost);
     failed_.store(true, std::memory_order_release);
     places.swap(places_);
   }

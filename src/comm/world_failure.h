@@ -29,9 +29,12 @@ class WorldFailure {
   ErrorCode code() const;
   /// The rank that says the reason to the user; -1: not known.
   int teller() const;
+  /// Of whom nothing can be expected any more, where that is the reason (Verdict::lost).
+  std::vector<int> lost() const;
   /// Wakes all who wait; false when it had failed before, and then the first reason stays. Call it
   /// without holding a lock that wake_all takes.
-  bool fail(std::string reason, ErrorCode code = ErrorCode::peer, int teller = -1) noexcept;
+  bool fail(std::string reason, ErrorCode code = ErrorCode::peer, int teller = -1,
+            std::vector<int> lost = {}) noexcept;
   /// Is woken when the world fails from now on.
   void watch(const std::shared_ptr<Wakeable>& place);
 
@@ -41,6 +44,7 @@ class WorldFailure {
   std::string reason_;
   ErrorCode code_ = ErrorCode::peer;
   int teller_ = -1;
+  std::vector<int> lost_;
   std::vector<std::weak_ptr<Wakeable>> places_;
 };
 

@@ -692,6 +692,18 @@ std::vector<Key> outer_keys() {
        .explanation = "It takes the place of momentum in the sparse form. 0 forgets it.",
        .when_absent = "0; 0.95 with topk and sign",
        .foreign = {"error_decay", "error_feedback"}},
+      {.name = "lost",
+       .field = choice(s, &OuterConfig::lost, {"stop", "go-on"}),
+       .scope = Scope::launch,
+       .help = "a site whose ranks are gone, silent or stuck: stop the run, or go on without it",
+       .explanation =
+           "go-on needs ranks that join over TCP, and a run.timeout. Ranks of the other "
+           "sites meet again at rank 0's address and go on from the newest checkpoint "
+           "that all of them have, each with its own weights, samples and learning rate; "
+           "a step then has the tokens of fewer sites. If the site of rank 0 is lost, "
+           "all stop. A lost site comes back when all ranks are started again with "
+           "--accept-changes.",
+       .foreign = {"min_replica_size"}},
   };
 }
 

@@ -21,6 +21,7 @@ namespace heddle::config {
 enum class Documents { mask, ignore };
 enum class Recompute { none, block };
 enum class OnNonfinite { skip, stop };
+enum class OnLostSite { stop, go_on };
 enum class MuonScale { original, match_rms_adamw };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class FloatType { f32, bf16 };
@@ -119,6 +120,7 @@ struct OuterConfig {
   std::optional<double> lr;
   std::optional<double> momentum;
   std::optional<double> feedback;
+  OnLostSite lost = OnLostSite::stop;
   bool operator==(const OuterConfig&) const = default;
 
   // As given, or Streaming DiLoCo as far as `every` has room for it.

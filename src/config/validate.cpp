@@ -254,6 +254,18 @@ void check_outer_codec(const OuterConfig& outer, std::vector<Conflict>& conflict
 void check_outer(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const OuterConfig& outer = config.outer;
   if (config.parallel.sites == 1) return;
+  if (outer.lost == OnLostSite::go_on && config.run.timeout == 0) {
+    conflicts.push_back(
+        {{"outer.lost", "run.timeout"},
+         "outer.lost = \"go-on\" with run.timeout = 0 would wait for a lost site for "
+         "ever; set the seconds after which a silent one is lost (600 is usual)"});
+  }
+  if (outer.lost == OnLostSite::go_on &&
+      (config.checkpoint.every == 0 || !config.checkpoint.resume)) {
+    conflicts.push_back({{"outer.lost", "checkpoint.every", "checkpoint.resume"},
+                         "outer.lost = \"go-on\" goes on from the newest checkpoint; set "
+                         "checkpoint.every above 0 and checkpoint.resume = true"});
+  }
   if (outer.used_delay() >= outer.every) {
     conflicts.push_back(
         {{"outer.delay", "outer.every"},

@@ -23,6 +23,7 @@ using namespace std::chrono_literals;
 
 struct Joined {
   std::optional<ErrorCode> code = {};  ///< absent: it joined
+  std::vector<int> ranks = {};         ///< with these
   std::string message = {}, told = {};
   bool is_stopped_by_peer = false;
 };
@@ -33,7 +34,11 @@ Joined join(const TcpPlace& place, std::chrono::duration<double> limit) {
   try {
     const auto ranks = join_ranks(
         place, {.limit = limit, .tell = [&](const std::string& text) { joined.told += text; }});
-    EXPECT_EQ(ranks.sockets.size(), static_cast<std::size_t>(place.size));
+    EXPECT_EQ(ranks.sockets.size(), ranks.ranks.size());
+    if (place.again.number == 0) {
+      EXPECT_EQ(ranks.sockets.size(), static_cast<std::size_t>(place.size));
+    }
+    joined.ranks = ranks.ranks;
   } catch (const Error& error) {
     joined.code = error.code();
     joined.message = error.message();
@@ -181,6 +186,57 @@ TEST(Joining, RefusesAnotherVersionByName) {
   } hello;
   ASSERT_TRUE(write_bytes(caller.get(), &hello, sizeof(hello)));
   expect_told_by_first(first.get(), {}, "another version of heddle");
+}
+
+/// Six ranks, two of which go on together, that meet again.
+std::future<Joined> start_again(const Meeting& meeting, int rank, std::vector<int> lost,
+                                std::chrono::duration<double> limit = 60s, int number = 1) {
+  TcpPlace place = meeting.place(rank, 6);
+  place.again = {.number = number, .together = 2, .lost = std::move(lost)};
+  return std::async(std::launch::async, join, place, limit);
+}
+
+TEST(MeetingAgain, TakesWholeGroupsAndWaitsForNobodyThatIsLost) {
+  const Meeting meeting;
+  auto early = start_again(meeting, 3, {2}), first = start_again(meeting, 0, {2});
+  std::this_thread::sleep_for(300ms);  // rank 3 has come by then, without its other half
+  auto second = start_again(meeting, 1, {2}), fifth = start_again(meeting, 4, {2}),
+       sixth = start_again(meeting, 5, {2});
+  for (auto* one : {&first, &second, &fifth, &sixth}) {
+    const Joined joined = one->get();
+    EXPECT_EQ(joined.ranks, (std::vector<int>{0, 1, 4, 5})) << joined.message;
+  }
+  const Joined left = early.get();
+  EXPECT_EQ(left.code, ErrorCode::peer);
+  EXPECT_NE(left.message.find("the others go on without it"), std::string::npos) << left.message;
+}
+
+TEST(MeetingAgain, WaitsForOthersUntilTheLimit) {
+  const Meeting meeting;
+  auto first = start_again(meeting, 0, {2}, 2s), second = start_again(meeting, 1, {2}, 2s);
+  EXPECT_EQ(first.get().ranks, (std::vector<int>{0, 1}));
+  EXPECT_EQ(second.get().ranks, (std::vector<int>{0, 1}));
+}
+
+TEST(MeetingAgain, IsNotWithoutTheFirstGroup) {
+  const Meeting meeting;
+  auto first = start_again(meeting, 0, {4}, 2s), third = start_again(meeting, 2, {4}, 2s),
+       fourth = start_again(meeting, 3, {4}, 2s);
+  expect_told_by_first(first.get(), {third.get(), fourth.get()},
+                       "without which rank 0 cannot go on");
+}
+
+TEST(MeetingAgain, SendsAwayWhoComesFromAnotherMeeting) {
+  const Meeting meeting;
+  auto first = start_again(meeting, 0, {2, 4}, 60s, 2);
+  const Joined late = start_again(meeting, 4, {2}, 60s, 1).get();
+  EXPECT_EQ(late.code, ErrorCode::peer);
+  EXPECT_NE(late.message.find("the others go on without them"), std::string::npos) << late.message;
+  const Joined newcomer = meeting.start(4, 6).get();
+  EXPECT_NE(newcomer.message.find("a restart of all ranks"), std::string::npos) << newcomer.message;
+  auto second = start_again(meeting, 1, {2, 4}, 60s, 2);
+  EXPECT_EQ(first.get().ranks, (std::vector<int>{0, 1}));
+  EXPECT_EQ(second.get().ranks, (std::vector<int>{0, 1}));
 }
 
 }  // namespace

@@ -141,6 +141,26 @@ TEST_F(Blame, OneThatIsSilentOrGone) {
   EXPECT_EQ(verdict().rank, 1) << "a process that came to its end may go";
 }
 
+TEST_F(Blame, SaysWhoIsLost) {
+  using Ranks = std::vector<int>;
+  for (const int in : {0, 1, 3}) collective(in, kAll, {0, 1, 2, 3}, 6, "dp");
+  EXPECT_EQ(verdict().lost, Ranks{2}) << "it is stuck";
+  rank(2).has_ended = true;
+  EXPECT_EQ(verdict().lost, Ranks()) << "it has left by itself";
+  rank(2).has_ended = false;
+  rank(1).is_gone = true;
+  rank(3).silent_seconds = 31;
+  EXPECT_EQ(verdict().lost, (Ranks{1, 3}));
+  rank(1).is_gone = false;
+  EXPECT_EQ(verdict().lost, Ranks{3});
+}
+
+TEST_F(Blame, NobodyIsLostWhereRanksDoNotAgree) {
+  collective(0, kLow, {0, 1}, 6, "tp");
+  collective(1, kHigh, {0, 1}, 6, "cp");
+  EXPECT_EQ(verdict().lost, std::vector<int>());
+}
+
 TEST_F(Blame, OneThatIsGoneOrSilentWithTheCallInWhichAnotherWaitsForIt) {
   collective(3, kLow, {2, 3}, 4, "tp", 0);  // what rank 3 said a while ago
   message(CommOp::recv, 0, 2, 8);           // of somebody else

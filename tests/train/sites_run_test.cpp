@@ -245,6 +245,12 @@ TEST(RunOfSites, IsRefusedForAllThatIsWrongAtOnce) {
   expect_refusal(
       run.command({"parallel.sites=2", "outer.every=3", "outer.codec=lossless"}, {"--ranks", "2"}),
       2, {"outer.codec = \"lossless\"", "use \"none\""});
+  expect_refusal(run.command({"parallel.sites=2", "outer.every=3", "outer.lost=go-on",
+                              "run.timeout=0", "checkpoint.every=0"},
+                             {"--ranks", "2"}),
+                 2,
+                 {"outer.lost = \"go-on\" with run.timeout = 0 would wait",
+                  "outer.lost = \"go-on\" goes on from the newest checkpoint"});
 }
 
 TEST(RunOfOneSite, IsThePlainRunWhateverOuterSays) {

@@ -1,6 +1,6 @@
 #include "comm/mpi/mpi_monitor.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,11 +11,11 @@
 #include "base/log.h"
 #include "comm/failure_text.h"
 #include "comm/stopped_by_peer.h"
-#include "comm/verdict.h"
 
 // Lines: "R report", "Q" (from rank 0: report now), "H" (a heartbeat of rank 0), "E" (ended well),
 // "A code reason" (to rank 0: stop the world), "T" (from rank 0: tell the user what you fail of),
-// "D" (done), "F teller code reason" (from rank 0: the world has failed).
+// "D" (done), "F teller code lost reason" (from rank 0: the world has failed, of these lost ranks
+// or of none).
 
 namespace heddle {
 namespace {
@@ -41,6 +41,23 @@ int take_number(std::string& text) {
   std::from_chars(text.data(), text.data() + end, number);
   text.erase(0, std::min(end + 1, text.size()));
   return number;
+}
+
+/// "2,3", or "-".
+std::string list_of(const std::vector<int>& ranks) {
+  return ranks.empty() ? "-" : fmt::format("{}", fmt::join(ranks, ","));
+}
+
+/// Takes the list that the text begins with.
+std::vector<int> take_list(std::string& text) {
+  const std::size_t end = std::min(text.find(' '), text.size());
+  std::string list = text.substr(0, end);
+  text.erase(0, std::min(end + 1, text.size()));
+  std::vector<int> ranks;
+  if (list == "-") return ranks;
+  std::replace(list.begin(), list.end(), ',', ' ');
+  while (!list.empty()) ranks.push_back(take_number(list));
+  return ranks;
 }
 
 }  // namespace
@@ -95,12 +112,20 @@ void MpiMonitor::fail_rank(const std::exception_ptr& own) {
   }
   write_flight(*flight_, options_.flight_folder);
   const int teller = failure_->teller();
+  if (const auto lost = failure_->lost(); !lost.empty()) {
+    throw RanksLost(failure_->reason(), teller, lost);
+  }
   if (teller == rank_) std::rethrow_exception(own);
   throw StoppedByPeer(failure_->code(), failure_->reason(), teller);
 }
 
 void MpiMonitor::tell(const std::string& text) const {
   if (options_.tell) options_.tell(text);
+}
+
+void MpiMonitor::tell_verdict(const Verdict& verdict) const {
+  !verdict.lost.empty() && options_.tell_lost ? options_.tell_lost(verdict.text)
+                                              : tell(verdict.text);
 }
 
 void MpiMonitor::say_ended() {
@@ -177,7 +202,8 @@ void MpiMonitor::handle(const SideChannel::Event& event) {
     case 'F': {
       const int teller = take_number(text);
       const auto code = static_cast<ErrorCode>(take_number(text));
-      announce({teller, code, text}, teller);
+      auto lost = take_list(text);
+      announce({teller, code, text, std::move(lost)}, teller);
       break;
     }
     case 'E': (rank_ == 0 ? report.has_ended : first_has_ended_) = true; break;
@@ -229,10 +255,13 @@ void MpiMonitor::announce(const Cause& cause, int teller) {
   if (rank_ == 0) {
     const auto code = static_cast<int>(cause.code);
     for (int r = 1; r < size_; ++r) {
-      channel_.send(r, fmt::format("F {} {} {}", teller, code, one_line(cause.reason)), true);
+      channel_.send(
+          r,
+          fmt::format("F {} {} {} {}", teller, code, list_of(cause.lost), one_line(cause.reason)),
+          true);
     }
   }
-  failure_->fail(cause.reason, cause.code, teller);
+  failure_->fail(cause.reason, cause.code, teller, cause.lost);
   failed_at_ = Clock::now();
   const std::lock_guard lock(mutex_);
   told_.notify_all();
@@ -242,9 +271,9 @@ void MpiMonitor::lose_first() {
   if (failure_->has_failed()) return;
   reports_[0].silent_seconds = seconds_since(heard_[0]);
   reports_[static_cast<std::size_t>(rank_)] = flight_->report();
-  const std::string reason = judge(reports_, limit_).value().text;
-  if (rank_ == 1) tell(reason);
-  announce({0, ErrorCode::peer, reason}, 1);
+  const Verdict verdict = judge(reports_, limit_).value();
+  if (rank_ == 1) tell_verdict(verdict);
+  announce({0, ErrorCode::peer, verdict.text, {0}}, 1);
 }
 
 void MpiMonitor::beat() {
@@ -278,8 +307,8 @@ void MpiMonitor::judge_ranks() {
         seconds_since(heard_[static_cast<std::size_t>(r)]);
   }
   if (const auto verdict = judge(reports_, limit_)) {
-    tell(verdict->text);
-    announce({verdict->rank, ErrorCode::peer, verdict->text}, 0);
+    tell_verdict(*verdict);
+    announce({verdict->rank, ErrorCode::peer, verdict->text, verdict->lost}, 0);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "comm/flight_recorder.h"
 #include "comm/mpi/side_channel.h"
+#include "comm/verdict.h"
 #include "comm/watchdog.h"
 #include "comm/world_failure.h"
 
@@ -39,7 +40,7 @@ class MpiMonitor {
   /// `text` is for the user. Returns when the others were told, or cannot be.
   void stop_world(const std::string& reason, ErrorCode code, const std::string& text) noexcept;
   /// Ends a rank that failed: stops the world if this is what it fails of, writes the last calls,
-  /// and throws `own`, or StoppedByPeer when another rank tells why.
+  /// and throws `own`, or StoppedByPeer when another rank tells why, or RanksLost.
   [[noreturn]] void fail_rank(const std::exception_ptr& own);
   /// This rank has ended well.
   void say_ended();
@@ -53,8 +54,10 @@ class MpiMonitor {
     int rank = 0;
     ErrorCode code = ErrorCode::peer;
     std::string reason;
+    std::vector<int> lost = {};
   };
   void tell(const std::string& text) const;
+  void tell_verdict(const Verdict& verdict) const;
   /// On rank 0: the first cause is the one.
   void choose(Cause cause);
   /// On rank 0: the chosen rank cannot tell the cause itself.

@@ -37,7 +37,7 @@ bool is_own_machine(std::uint32_t host) { return (ntohl(host) >> 24) == 127; }
 Gathering::Gathering(const TcpPlace& place, const JoinOptions& options)
     : place_(place),
       options_(options),
-      own_(own_hello(0, place.size, place.port)),
+      own_(own_hello(0, place.size, place.port, place.again.number)),
       callers_(
           Socket(place.listening >= 0 ? place.listening
                                       : listen_on(place.port, place.size, reach_of(place)).socket),
@@ -57,9 +57,12 @@ JoinedRanks Gathering::gather() {
   hand_out_table();
   wait_until_ready();
   JoinedRanks joined{.listening = callers_.release()};
-  for (Member& member : members_) {
-    if (member.socket) send_answer(member.socket, Answer::go, nullptr, 0);
-    joined.sockets.push_back(std::move(member.socket));
+  for (int rank = 0; rank < place_.size; ++rank) {
+    Socket& socket = member(rank).socket;
+    if (rank > 0 && !socket) continue;
+    if (socket) send_answer(socket, Answer::go, nullptr, 0);
+    joined.ranks.push_back(rank);
+    joined.sockets.push_back(std::move(socket));
   }
   return joined;
 }
@@ -72,10 +75,49 @@ std::vector<int> Gathering::missing() const {
   return ranks;
 }
 
+bool Gathering::belongs_to(int rank, const std::vector<int>& ranks) const {
+  const int together = place_.again.together;
+  return std::ranges::any_of(ranks, [&](int other) { return other / together == rank / together; });
+}
+
+std::vector<int> Gathering::awaited() const {
+  std::vector<int> ranks = missing();
+  if (is_again()) {
+    std::erase_if(ranks, [&](int rank) { return belongs_to(rank, place_.again.lost); });
+  }
+  return ranks;
+}
+
+void Gathering::send_left(const Socket& to, const std::string& text) const {
+  send_answer(to, Answer::left, text.data(), text.size());
+  shutdown(to.get(), SHUT_WR);
+}
+
+void Gathering::leave_incomplete() {
+  const std::vector<int> absent = missing();
+  if (belongs_to(0, absent)) {
+    fail_all(
+        fmt::format("rank{} {} did not come again within {:.0f} s, without which rank 0 cannot "
+                    "go on, where all meet",
+                    absent.size() == 1 ? "" : "s", rank_list(absent), options_.limit.count()),
+        "start the run again: it goes on from the newest checkpoint");
+  }
+  for (int rank = 1; rank < place_.size; ++rank) {
+    Member& one = member(rank);
+    if (!one.socket || !belongs_to(rank, absent)) continue;
+    send_left(one.socket,
+              fmt::format("rank {} is there, but not all that it goes on with (of rank{} {}); the "
+                          "others go on without it",
+                          rank, absent.size() == 1 ? "" : "s", rank_list(absent)));
+    one = Member();
+  }
+}
+
 void Gathering::wait_for_all() {
-  for (auto absent = missing(); !absent.empty(); absent = missing()) {
+  for (auto absent = awaited(); !absent.empty(); absent = awaited()) {
     const std::string names =
         fmt::format("rank{} {}", absent.size() == 1 ? "" : "s", rank_list(absent));
+    if (Clock::now() >= until_ && is_again()) break;
     if (Clock::now() >= until_) {
       const std::string strangers = callers_.refused() == 0
                                         ? ""
@@ -91,6 +133,7 @@ void Gathering::wait_for_all() {
     notice_gone();
     for (Callers::Guest& guest : callers_.take()) admit(guest);
   }
+  if (is_again()) return leave_incomplete();
   if (line_.has_shown()) {
     log_info("all {} ranks are here after {:.0f} s", place_.size, line_.seconds());
   }
@@ -124,6 +167,14 @@ void Gathering::admit(Callers::Guest& guest) {
     fail_all(fmt::format("a rank on {} is another version of heddle than rank 0 ({})",
                          guest.from.host_text(), own_.who()),
              "run the same program on all machines", &guest.socket);
+  }
+  if (hello.meeting != place_.again.number) {
+    return send_left(guest.socket,
+                     is_again()
+                         ? "this run has lost ranks since, and the others go on without them; "
+                           "a restart of all ranks takes them in again"
+                         : "this run begins anew, and knows nothing of the one that this "
+                           "rank was of; start this rank again too");
   }
   if (hello.size != place_.size) {
     fail_all(fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 ({}) as one of {}",

@@ -26,7 +26,15 @@ class Gathering {
   };
 
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
+  bool is_again() const { return place_.again.number > 0; }
   std::vector<int> missing() const;
+  /// Whether one of the ranks that go on with this one only is in `ranks`.
+  bool belongs_to(int rank, const std::vector<int>& ranks) const;
+  /// Of those who may be missing where ranks meet again, who is waited for all the same.
+  std::vector<int> awaited() const;
+  /// Goes on without those who did not come and who belongs to them.
+  void leave_incomplete();
+  void send_left(const Socket& to, const std::string& text) const;
   void wait_for_all();
   void wait_until_ready();
   /// Sleeps until something comes, or for a moment.

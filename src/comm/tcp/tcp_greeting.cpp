@@ -19,8 +19,9 @@ std::string Hello::who() const {
   return fmt::format("process {} on {}", process, name);
 }
 
-Hello own_hello(int rank, int size, std::uint16_t port) {
-  Hello hello{.rank = rank, .size = size, .port = htons(port), .process = getpid()};
+Hello own_hello(int rank, int size, std::uint16_t port, int meeting) {
+  Hello hello{
+      .rank = rank, .size = size, .port = htons(port), .process = getpid(), .meeting = meeting};
   gethostname(hello.machine, sizeof(hello.machine) - 1);
   return hello;
 }

@@ -23,7 +23,7 @@ namespace heddle {
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
   /// Negative: the first version had the rank in this place.
-  static constexpr std::int32_t kProtocol = -3;
+  static constexpr std::int32_t kProtocol = -4;
 
   std::uint64_t magic = kMagic;
   std::int32_t protocol = kProtocol;
@@ -31,9 +31,10 @@ struct Hello {
   std::uint32_t port = 0;  ///< where it listens
   std::int32_t process = 0;
   std::int32_t channel = 0;  ///< which of several connections of the pair; 0: the first
+  std::int32_t meeting = 0;  ///< how often ranks of this run have met before
   std::uint32_t has_token = 0;
   Nonce nonce = {};
-  char machine[68] = {};
+  char machine[64] = {};
 
   /// "process 4711 on node3", for the reader.
   std::string who() const;
@@ -41,7 +42,7 @@ struct Hello {
 static_assert(sizeof(Hello) == 120, "no holes");
 
 /// The hello of this process.
-Hello own_hello(int rank, int size, std::uint16_t port);
+Hello own_hello(int rank, int size, std::uint16_t port, int meeting = 0);
 
 /// From whoever was called, to a hello with a token.
 struct Challenge {
@@ -62,10 +63,11 @@ struct Seat {
 /// From whoever was called: what follows, and how long it is.
 struct Answer {
   enum Kind : std::uint32_t {
-    table = 1,  ///< a Seat for each rank
+    table = 1,  ///< a Seat for each rank; without a port where it does not take part
     go = 2,
-    refusal = 3,  ///< a text: joining fails for all, and another rank tells it
-    stranger = 4  ///< a text: this caller is not let in; the others go on
+    refusal = 3,   ///< a text: joining fails for all, and another rank tells it
+    stranger = 4,  ///< a text: this caller is not let in; the others go on
+    left = 5       ///< a text: the others go on without this rank, which was one of them
   };
   std::uint32_t kind = 0, bytes = 0;
 };

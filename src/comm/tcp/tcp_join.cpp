@@ -32,7 +32,7 @@ class Joiner {
         first_{host_named(place.address), htons(place.port)},
         until_(end_after(0s)),
         own_(listen_on(0, place.size, reach_of(place))),
-        hello_(own_hello(place.rank, place.size, own_.port)),
+        hello_(own_hello(place.rank, place.size, own_.port, place.again.number)),
         callers_(Socket(own_.socket), hello_, place.token),
         sockets_(static_cast<std::size_t>(place.size)) {}
 
@@ -52,11 +52,27 @@ class Joiner {
     }
     say(Ready::yes);
     if (wait_for_answer() != Answer::go) throw_first_gone();
-    return {.sockets = std::move(sockets_), .listening = callers_.release()};
+    JoinedRanks joined{.listening = callers_.release()};
+    for (int rank = 0; rank < place_.size; ++rank) {
+      if (!takes_part(rank)) continue;
+      joined.ranks.push_back(rank);
+      joined.sockets.push_back(std::move(sockets_[static_cast<std::size_t>(rank)]));
+    }
+    return joined;
   }
 
  private:
   Socket& first() { return sockets_.front(); }
+  /// Where the rank listens, by the table.
+  Seat seat(int rank) const {
+    Seat seat;
+    std::memcpy(&seat, answer_.data() + static_cast<std::size_t>(rank) * sizeof(Seat),
+                sizeof(Seat));
+    return seat;
+  }
+  bool takes_part(int rank) const {
+    return rank == 0 || rank == place_.rank || sockets_[static_cast<std::size_t>(rank)];
+  }
   std::string first_text() const {
     return fmt::format("rank 0 at {} port {}", place_.address, place_.port);
   }
@@ -79,8 +95,11 @@ class Joiner {
                     fmt::format("rank {} did not reach {} within {:.0f} s: {}", place_.rank,
                                 first_text(), options_.limit.count(),
                                 first() ? "it does not answer" : std::strerror(problem)),
-                    "check that rank 0 was started, that MASTER_ADDR and MASTER_PORT are the same "
-                    "on all ranks, and that TCP connections are allowed");
+                    place_.again.number > 0
+                        ? "the others may have gone on without it; a restart of all ranks takes it "
+                          "in again"
+                        : "check that rank 0 was started, that MASTER_ADDR and MASTER_PORT are the "
+                          "same on all ranks, and that TCP connections are allowed");
       };
       if (first() && say_hello(first(), hello_, place_.token, first_text(), check_time)) break;
       check_time();
@@ -110,6 +129,9 @@ class Joiner {
     answer_.resize(answer.bytes);
     if (!read_bytes(first().get(), answer_.data(), answer_.size())) return 0;
     if (answer.kind == Answer::refusal) throw StoppedByPeer(ErrorCode::peer, answer_, 0);
+    if (answer.kind == Answer::left) {
+      throw Error(ErrorCode::peer, fmt::format("{}: {}", first_text(), answer_));
+    }
     if (answer.kind == Answer::stranger) {
       throw Error(ErrorCode::peer,
                   fmt::format("{} does not let this rank in: {}", first_text(), answer_),
@@ -140,11 +162,9 @@ class Joiner {
   /// say so.
   void call_lower() {
     for (int lower = 1; lower < place_.rank; ++lower) {
-      Seat seat;
-      std::memcpy(&seat, answer_.data() + static_cast<std::size_t>(lower) * sizeof(Seat),
-                  sizeof(Seat));
-      const SocketAddress to{seat.host == 0 ? first_.host : seat.host,
-                             static_cast<std::uint16_t>(seat.port)};
+      const auto [host, port] = seat(lower);
+      if (port == 0) continue;
+      const SocketAddress to{host == 0 ? first_.host : host, static_cast<std::uint16_t>(port)};
       const auto until = std::min(until_, Clock::now() + 30s);
       Socket& made = sockets_[static_cast<std::size_t>(lower)];
       while (!(made = call_once(to, until, first().get()))) {
@@ -169,7 +189,10 @@ class Joiner {
   }
 
   void wait_for_higher() {
-    int missing = place_.size - 1 - place_.rank;
+    int missing = 0;
+    for (int higher = place_.rank + 1; higher < place_.size; ++higher) {
+      if (seat(higher).port != 0) ++missing;
+    }
     while (missing > 0) {
       if (is_readable(first().get(), Clock::now()) && read_answer() == 0) throw_first_gone();
       if (Clock::now() >= until_) {

@@ -12,6 +12,13 @@
 
 namespace heddle {
 
+/// How ranks of a world that has lost some meet again.
+struct MeetingAgain {
+  int number = 0;              ///< how often they have met before; 0: all have to come
+  int together = 1;            ///< so many neighbouring ranks go on together or not at all
+  std::vector<int> lost = {};  ///< nobody waits for these and those that belong to them
+};
+
 /// Where the ranks of a world find each other: a port on the machine of rank 0.
 struct TcpPlace {
   int rank = 0, size = 1;
@@ -20,6 +27,7 @@ struct TcpPlace {
   int listening = -1;  ///< rank 0's socket, where whoever started it listens on the port already
   Token token = {};    ///< no rank gets in that does not know it
   int sockets = 0;     ///< connections that share large messages to a rank; 0: by measurement
+  MeetingAgain again = {};
 };
 
 struct JoinOptions {
@@ -32,7 +40,8 @@ struct JoinOptions {
 TcpReach reach_of(const TcpPlace& place);
 
 struct JoinedRanks {
-  std::vector<Socket> sockets = {};  ///< by rank; this rank's own is empty
+  std::vector<int> ranks = {};       ///< who takes part, by the numbers that they came with
+  std::vector<Socket> sockets = {};  ///< to each of them; this rank's own is empty
   Socket listening = {};             ///< where this rank can be called again
 };
 
@@ -43,6 +52,10 @@ struct JoinedRanks {
 /// rank that finds it out, which has told it; StoppedByPeer on the others. Where there is a token,
 /// a caller that does not know it is named and sent away, and rank 0 goes on waiting; on that
 /// caller: Error(peer).
+///
+/// Ranks that meet again (MeetingAgain) wait until all have come that are not lost, `limit` at
+/// most. Those who came take part, if all that belong to them did; the others are told so:
+/// Error(peer) on them. Rank 0 takes part in any case, or nobody does.
 JoinedRanks join_ranks(const TcpPlace& place, const JoinOptions& options);
 
 }  // namespace heddle

@@ -1,5 +1,6 @@
 #include "comm/tcp/tcp_world.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -10,11 +11,17 @@
 
 namespace heddle {
 
-void run_tcp_rank(const TcpPlace& place, const std::function<void(World&)>& body,
-                  WatchdogOptions watch) {
+void run_tcp_rank(const TcpPlace& called, const std::function<void(World&)>& body,
+                  WatchdogOptions watch,
+                  const std::function<void(const std::vector<int>& ranks)>& met) {
+  JoinedRanks joined = join_ranks(called, {.limit = watch.joining, .tell = watch.tell});
+  if (met) met(joined.ranks);
+  TcpPlace place = called;
+  place.rank =
+      static_cast<int>(std::ranges::find(joined.ranks, called.rank) - joined.ranks.begin());
+  place.size = static_cast<int>(joined.ranks.size());
   const auto failure = std::make_shared<WorldFailure>();
   const auto flight = std::make_shared<FlightRecorder>(place.rank);
-  JoinedRanks joined = join_ranks(place, {.limit = watch.joining, .tell = watch.tell});
   const auto links =
       std::make_shared<TcpLinks>(place.rank, widen_links(place, std::move(joined)), failure);
   failure->watch(links);
