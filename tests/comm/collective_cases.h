@@ -173,6 +173,10 @@ inline void check_collectives(World& world, bool background) {
     check_all_to_all(c, dtype);
     world.all().barrier();
   }
+  // Large enough to be divided between ranks where that sends less; the parts differ in size.
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+    check_all_reduce(c, 70'003, DType::f32, op);
+  }
   check_work_in_between(c);
   world.all().run_in_background(false);
 }

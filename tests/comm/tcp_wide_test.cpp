@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -160,16 +161,21 @@ std::vector<std::string> run_wide(int ranks, int sockets, const std::function<vo
 
 TEST(TcpWide, SumsOfLargeTensorsEqualThoseOverOneConnectionBitForBit) {
   constexpr std::int64_t kCount = 300'007;
-  const auto sums = [](int sockets) {
+  const auto values_of = [](int rank) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::normal_distribution<float> normal;
+    std::vector<float> values(kCount);
+    for (float& value : values) value = normal(random);
+    return values;
+  };
+  const auto sums = [&](int sockets) {
     std::mutex mutex;
     std::map<int, std::vector<float>> by_rank;
     const auto failures = run_wide(3, sockets, [&](World& world) {
       Memory memory;
       Stream stream(1);
       const Tensor values = memory.alloc({kCount}, DType::f32, MemoryTag::communication);
-      std::mt19937 random(static_cast<unsigned>(world.rank()));
-      std::normal_distribution<float> normal;
-      for (std::int64_t i = 0; i < kCount; ++i) values.data<float>()[i] = normal(random);
+      std::ranges::copy(values_of(world.rank()), values.data<float>());
       world.all().all_reduce(values, ReduceOp::sum, stream).wait(stream);
       const std::lock_guard lock(mutex);
       by_rank[world.rank()] = {values.data<float>(), values.data<float>() + kCount};
@@ -177,7 +183,15 @@ TEST(TcpWide, SumsOfLargeTensorsEqualThoseOverOneConnectionBitForBit) {
     for (const std::string& failure : failures) EXPECT_EQ(failure, "");
     return by_rank;
   };
-  EXPECT_EQ(sums(4), sums(1));
+  const auto wide = sums(4);
+  EXPECT_EQ(wide, sums(1));
+  // In the order of ranks, whoever made which part of them.
+  std::vector<float> expected = values_of(0);
+  for (const int rank : {1, 2}) {
+    const std::vector<float> more = values_of(rank);
+    for (std::size_t i = 0; i < more.size(); ++i) expected[i] += more[i];
+  }
+  for (const auto& [rank, sum] : wide) EXPECT_EQ(sum, expected) << rank;
 }
 
 TEST(TcpWide, CollectivesMessagesAndSplitsWorkOverSeveralConnections) {

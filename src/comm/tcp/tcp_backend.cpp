@@ -13,6 +13,9 @@ namespace heddle {
 namespace {
 
 constexpr std::int64_t kCollective = -1;  // the tag of what is part of one; messages have others
+/// Bytes that a rank may send beyond the fewest to save one way over a link: what near links carry
+/// in that time, and far ones in less.
+constexpr std::size_t kMostMore = 64 << 10;
 
 std::size_t row_bytes(const Tensor& rows) {
   return rows.size(0) == 0 ? 0 : rows.size_bytes() / static_cast<std::size_t>(rows.size(0));
@@ -37,8 +40,8 @@ void TcpBackend::get(int peer, std::byte* data, std::size_t bytes) {
 void TcpBackend::run(const Collective& call) {
   session_->failure->check();
   switch (call.op) {
-    case CommOp::all_reduce:
-    case CommOp::barrier: return all_reduce(call);
+    case CommOp::barrier: return barrier();
+    case CommOp::all_reduce: return all_reduce(call);
     case CommOp::all_gather: return all_gather(call);
     case CommOp::reduce_scatter: return reduce_scatter(call);
     case CommOp::all_to_all: return all_to_all(call);
@@ -47,94 +50,113 @@ void TcpBackend::run(const Collective& call) {
   }
 }
 
-/// The first rank combines and tells the others; a barrier is the same of nothing.
+/// Others than this rank, each rank in another order: whoever sends to them in turn never meets a
+/// second sender at the same receiver.
+std::vector<int> TcpBackend::others() const {
+  std::vector<int> ranks;
+  for (int ahead = 1; ahead < size(); ++ahead) ranks.push_back((rank() + ahead) % size());
+  return ranks;
+}
+
+/// `own` and as much that every other rank sends here, in the order of ranks.
+void TcpBackend::combine_with_others(const Collective& call, std::byte* own, std::byte* out,
+                                     std::int64_t count) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(call.in.dtype());
+  std::vector<std::vector<std::byte>> arrived(static_cast<std::size_t>(size()));
+  std::vector<std::byte*> inputs;
+  for (int peer = 0; peer < size(); ++peer) {
+    auto& other = arrived[static_cast<std::size_t>(peer)];
+    if (peer != rank()) {
+      other.resize(bytes);
+      get(peer, other.data(), bytes);
+    }
+    inputs.push_back(peer == rank() ? own : other.data());
+  }
+  combine_ranks(call.in.dtype(), call.reduce, inputs, {&out, 1}, 0, count);
+}
+
+void TcpBackend::barrier() {
+  for (const int peer : others()) put(peer, nullptr, 0);
+  for (const int peer : others()) get(peer, nullptr, 0);
+}
+
+/// Every rank combines, in the order of ranks: everything, which takes one way over a link, or a
+/// part, which it then sends to the others: two ways, but fewer bytes from three ranks on.
 void TcpBackend::all_reduce(const Collective& call) {
-  const std::size_t bytes = call.out.defined() ? call.out.size_bytes() : 0;
-  std::byte* const data = bytes > 0 ? call.out.bytes() : nullptr;
-  if (rank() > 0) {
-    put(0, data, bytes);
-    return get(0, data, bytes);
+  std::byte* const data = call.out.bytes();
+  const std::int64_t count = call.out.count();
+  const std::size_t each = size_of(call.out.dtype());
+  if (size() <= 2 || call.out.size_bytes() * (static_cast<std::size_t>(size()) - 2) <= kMostMore) {
+    for (const int peer : others()) put(peer, data, call.out.size_bytes());
+    return combine_with_others(call, data, data, count);
   }
-  std::vector<std::vector<std::byte>> others(static_cast<std::size_t>(size()) - 1);
-  std::vector<std::byte*> inputs = {data};
-  for (int peer = 1; peer < size(); ++peer) {
-    auto& other = others[static_cast<std::size_t>(peer) - 1];
-    other.resize(bytes);
-    get(peer, other.data(), bytes);
-    inputs.push_back(other.data());
-  }
-  if (bytes > 0) {
-    combine_ranks(call.out.dtype(), call.reduce, inputs, {inputs.data(), 1}, 0, call.out.count());
-  }
-  for (int peer = 1; peer < size(); ++peer) put(peer, data, bytes);
+  struct Part {
+    std::byte* data;
+    std::int64_t count;
+    std::size_t bytes;
+  };
+  const auto part = [&](int of) -> Part {
+    const std::int64_t begin = count * of / size(), end = count * (of + 1) / size();
+    return {data + static_cast<std::size_t>(begin) * each, end - begin,
+            static_cast<std::size_t>(end - begin) * each};
+  };
+  for (const int peer : others()) put(peer, part(peer).data, part(peer).bytes);
+  const Part own = part(rank());
+  combine_with_others(call, own.data, own.data, own.count);
+  for (const int peer : others()) put(peer, own.data, own.bytes);
+  for (const int peer : others()) get(peer, part(peer).data, part(peer).bytes);
 }
 
 void TcpBackend::all_gather(const Collective& call) {
   const std::size_t bytes = call.in.size_bytes();
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) put(peer, call.in.bytes(), bytes);
-  }
-  for (int peer = 0; peer < size(); ++peer) {
-    std::byte* const slice = call.out.bytes() + static_cast<std::size_t>(peer) * bytes;
-    if (peer != rank()) {
-      get(peer, slice, bytes);
-    } else if (slice != call.in.bytes() && bytes > 0) {
-      std::memcpy(slice, call.in.bytes(), bytes);
-    }
+  const auto slice = [&](int of) {
+    return call.out.bytes() + static_cast<std::size_t>(of) * bytes;
+  };
+  for (const int peer : others()) put(peer, call.in.bytes(), bytes);
+  for (const int peer : others()) get(peer, slice(peer), bytes);
+  if (slice(rank()) != call.in.bytes() && bytes > 0) {
+    std::memcpy(slice(rank()), call.in.bytes(), bytes);
   }
 }
 
 void TcpBackend::reduce_scatter(const Collective& call) {
   const std::size_t bytes = call.out.size_bytes();
   const auto slice = [&](int of) { return call.in.bytes() + static_cast<std::size_t>(of) * bytes; };
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) put(peer, slice(peer), bytes);
-  }
-  std::vector<std::vector<std::byte>> others(static_cast<std::size_t>(size()));
-  std::vector<std::byte*> inputs;
-  for (int peer = 0; peer < size(); ++peer) {
-    auto& other = others[static_cast<std::size_t>(peer)];
-    if (peer != rank()) {
-      other.resize(bytes);
-      get(peer, other.data(), bytes);
-    }
-    inputs.push_back(peer == rank() ? slice(peer) : other.data());
-  }
-  std::byte* const out = call.out.bytes();
-  combine_ranks(call.in.dtype(), call.reduce, inputs, {&out, 1}, 0, call.out.count());
+  for (const int peer : others()) put(peer, slice(peer), bytes);
+  combine_with_others(call, slice(rank()), call.out.bytes(), call.out.count());
 }
 
 void TcpBackend::broadcast(const Collective& call) {
   if (rank() != call.root) return get(call.root, call.out.bytes(), call.out.size_bytes());
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) put(peer, call.in.bytes(), call.in.size_bytes());
-  }
+  for (const int peer : others()) put(peer, call.in.bytes(), call.in.size_bytes());
 }
 
 void TcpBackend::all_to_all(const Collective& call) {
   const std::size_t row = std::max(row_bytes(call.in), row_bytes(call.out));
-  const auto bytes = [row](std::int64_t rows) { return static_cast<std::size_t>(rows) * row; };
-  const std::byte* from = call.in.bytes();
-  const std::byte* own = nullptr;
-  for (int peer = 0; peer < size(); ++peer) {
-    const std::size_t count = bytes(call.send_rows[static_cast<std::size_t>(peer)]);
-    if (peer == rank()) {
-      own = from;
-    } else {
-      put(peer, from, count);
+  struct Stretch {
+    std::size_t at, bytes;
+  };
+  const auto stretches = [row](const std::vector<std::int64_t>& rows) {
+    std::vector<Stretch> by_rank;
+    std::size_t at = 0;
+    for (const std::int64_t count : rows) {
+      by_rank.push_back({at, static_cast<std::size_t>(count) * row});
+      at += by_rank.back().bytes;
     }
-    from += count;
+    return by_rank;
+  };
+  const auto sent = stretches(call.send_rows), received = stretches(call.recv_rows);
+  for (const int peer : others()) {
+    const auto [at, bytes] = sent[static_cast<std::size_t>(peer)];
+    put(peer, call.in.bytes() + at, bytes);
   }
-  std::byte* to = call.out.bytes();
-  for (int peer = 0; peer < size(); ++peer) {
-    const std::size_t count = bytes(call.recv_rows[static_cast<std::size_t>(peer)]);
-    if (peer != rank()) {
-      get(peer, to, count);
-    } else if (count > 0) {
-      std::memcpy(to, own, count);
-    }
-    to += count;
+  for (const int peer : others()) {
+    const auto [at, bytes] = received[static_cast<std::size_t>(peer)];
+    get(peer, call.out.bytes() + at, bytes);
   }
+  const auto own = static_cast<std::size_t>(rank());
+  if (sent[own].bytes == 0) return;
+  std::memcpy(call.out.bytes() + received[own].at, call.in.bytes() + sent[own].at, sent[own].bytes);
 }
 
 void TcpBackend::send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) {

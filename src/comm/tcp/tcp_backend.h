@@ -32,6 +32,10 @@ class TcpBackend : public CommBackend {
  private:
   void put(int peer, const std::byte* data, std::size_t bytes);
   void get(int peer, std::byte* data, std::size_t bytes);
+  std::vector<int> others() const;
+  void combine_with_others(const Collective& call, std::byte* own, std::byte* out,
+                           std::int64_t count);
+  void barrier();
   void all_reduce(const Collective& call);
   void all_gather(const Collective& call);
   void reduce_scatter(const Collective& call);
