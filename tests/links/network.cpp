@@ -156,7 +156,8 @@ Inside::Inside(const Network& network, int rank) : home_(own_namespace()) {
 Inside::~Inside() { go_to(home_); }
 
 Network::Network(const NetworkOptions& options)
-    : router_(checked(options).ranks, options.seed,
+    : rest_(options.rest),
+      router_(checked(options).ranks, options.seed,
               [this](const Packet& packet) {
                 // A device that is full or down loses the packet, as devices do.
                 [[maybe_unused]] const ssize_t written =
@@ -214,6 +215,7 @@ void Network::serve() {
   std::array<char, kLargestPacket> buffer;
   while (watched.back().revents == 0) {
     std::optional<Time> next;
+    const Time began = now();
     {
       const std::lock_guard lock(mutex_);
       router_.advance(now());
@@ -230,6 +232,8 @@ void Network::serve() {
       }
       next = router_.next();
     }
+    if (rest_ > Time(0) && next)
+      std::this_thread::sleep_for(rest_ - std::min<Time>(rest_, now() - began));
     timespec wait{};
     if (next) {
       const Time left = std::max(Time(0), *next - now());

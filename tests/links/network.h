@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,9 @@ struct NetworkOptions {
   std::uint64_t seed = 1;
   /// "net.ipv4.tcp_congestion_control=reno", for every rank.
   std::vector<std::string> sysctls = {};
+  /// Packets are moved so often at most: rates and losses stay as they are, every packet is up to
+  /// twice so late, and whoever computes beside it keeps more of the cores.
+  std::chrono::microseconds rest{0};
 };
 
 /// A network namespace for each rank, joined by shaped links. A thread moves the packets. The
@@ -55,6 +59,7 @@ class Network {
  private:
   void serve();
 
+  const std::chrono::microseconds rest_;
   std::mutex mutex_;  ///< of the router
   Router router_;
   std::vector<Descriptor> namespaces_, devices_;

@@ -68,6 +68,8 @@ Request request_of(const std::vector<std::string>& arguments) {
       request.network.mtu = number_of<int>("--mtu", option.words);
     } else if (option.name == "--seed") {
       request.network.seed = number_of<std::uint64_t>("--seed", option.words);
+    } else if (option.name == "--rest") {
+      request.network.rest = std::chrono::microseconds(number_of<unsigned>("--rest", option.words));
     } else if (option.name == "--sysctl") {
       request.network.sysctls.push_back(option.words);
     } else if (option.name == "--control" && option.words.empty()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <vector>
 
@@ -27,12 +28,34 @@ TcpBackend::TcpBackend(int rank, std::shared_ptr<const Group> group,
                        std::shared_ptr<TcpSession> session)
     : CommBackend(rank, std::move(group)), session_(std::move(session)) {}
 
-void TcpBackend::put(int peer, const std::byte* data, std::size_t bytes) {
-  session_->links->send_now({.group = group()->id, .tag = kCollective, .peer = world_rank(peer)},
-                            data, bytes);
+class TcpBackend::Sends {
+ public:
+  Sends() = default;
+  ~Sends() {
+    for (const auto& one : under_way_) {
+      if (one.valid()) one.wait();
+    }
+  }
+  Sends(const Sends&) = delete;
+  Sends& operator=(const Sends&) = delete;
+
+  void add(std::future<void> one) { under_way_.push_back(std::move(one)); }
+  /// Until all is on its way and may be written to.
+  void wait() {
+    for (auto& one : under_way_) one.get();
+    under_way_.clear();
+  }
+
+ private:
+  std::vector<std::future<void>> under_way_;
+};
+
+void TcpBackend::put(Sends& sends, int peer, const std::byte* data, std::size_t bytes) const {
+  sends.add(session_->links->send_kept(
+      {.group = group()->id, .tag = kCollective, .peer = world_rank(peer)}, data, bytes));
 }
 
-void TcpBackend::get(int peer, std::byte* data, std::size_t bytes) {
+void TcpBackend::get(int peer, std::byte* data, std::size_t bytes) const {
   session_->links->recv_now({.group = group()->id, .tag = kCollective, .peer = world_rank(peer)},
                             data, bytes);
 }
@@ -50,8 +73,8 @@ void TcpBackend::run(const Collective& call) {
   }
 }
 
-/// Others than this rank, each rank in another order: whoever sends to them in turn never meets a
-/// second sender at the same receiver.
+/// Others than this rank, each rank in another order: where messages leave one after another, no
+/// rank is sent to by two at a time.
 std::vector<int> TcpBackend::others() const {
   std::vector<int> ranks;
   for (int ahead = 1; ahead < size(); ++ahead) ranks.push_back((rank() + ahead) % size());
@@ -59,8 +82,8 @@ std::vector<int> TcpBackend::others() const {
 }
 
 /// `own` and as much that every other rank sends here, in the order of ranks.
-void TcpBackend::combine_with_others(const Collective& call, std::byte* own, std::byte* out,
-                                     std::int64_t count) {
+void TcpBackend::combine_with_others(const Collective& call, Sends& sends, std::byte* own,
+                                     std::byte* out, std::int64_t count) const {
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(call.in.dtype());
   std::vector<std::vector<std::byte>> arrived(static_cast<std::size_t>(size()));
   std::vector<std::byte*> inputs;
@@ -72,23 +95,26 @@ void TcpBackend::combine_with_others(const Collective& call, std::byte* own, std
     }
     inputs.push_back(peer == rank() ? own : other.data());
   }
+  sends.wait();  // what was sent may be where the result goes
   combine_ranks(call.in.dtype(), call.reduce, inputs, {&out, 1}, 0, count);
 }
 
 void TcpBackend::barrier() {
-  for (const int peer : others()) put(peer, nullptr, 0);
+  Sends sends;
+  for (const int peer : others()) put(sends, peer, nullptr, 0);
   for (const int peer : others()) get(peer, nullptr, 0);
 }
 
 /// Every rank combines, in the order of ranks: everything, which takes one way over a link, or a
 /// part, which it then sends to the others: two ways, but fewer bytes from three ranks on.
 void TcpBackend::all_reduce(const Collective& call) {
+  Sends sends;
   std::byte* const data = call.out.bytes();
   const std::int64_t count = call.out.count();
   const std::size_t each = size_of(call.out.dtype());
   if (size() <= 2 || call.out.size_bytes() * (static_cast<std::size_t>(size()) - 2) <= kMostMore) {
-    for (const int peer : others()) put(peer, data, call.out.size_bytes());
-    return combine_with_others(call, data, data, count);
+    for (const int peer : others()) put(sends, peer, data, call.out.size_bytes());
+    return combine_with_others(call, sends, data, data, count);
   }
   struct Part {
     std::byte* data;
@@ -100,11 +126,12 @@ void TcpBackend::all_reduce(const Collective& call) {
     return {data + static_cast<std::size_t>(begin) * each, end - begin,
             static_cast<std::size_t>(end - begin) * each};
   };
-  for (const int peer : others()) put(peer, part(peer).data, part(peer).bytes);
+  for (const int peer : others()) put(sends, peer, part(peer).data, part(peer).bytes);
   const Part own = part(rank());
-  combine_with_others(call, own.data, own.data, own.count);
-  for (const int peer : others()) put(peer, own.data, own.bytes);
+  combine_with_others(call, sends, own.data, own.data, own.count);
+  for (const int peer : others()) put(sends, peer, own.data, own.bytes);
   for (const int peer : others()) get(peer, part(peer).data, part(peer).bytes);
+  sends.wait();
 }
 
 void TcpBackend::all_gather(const Collective& call) {
@@ -112,8 +139,10 @@ void TcpBackend::all_gather(const Collective& call) {
   const auto slice = [&](int of) {
     return call.out.bytes() + static_cast<std::size_t>(of) * bytes;
   };
-  for (const int peer : others()) put(peer, call.in.bytes(), bytes);
+  Sends sends;
+  for (const int peer : others()) put(sends, peer, call.in.bytes(), bytes);
   for (const int peer : others()) get(peer, slice(peer), bytes);
+  sends.wait();
   if (slice(rank()) != call.in.bytes() && bytes > 0) {
     std::memcpy(slice(rank()), call.in.bytes(), bytes);
   }
@@ -122,13 +151,16 @@ void TcpBackend::all_gather(const Collective& call) {
 void TcpBackend::reduce_scatter(const Collective& call) {
   const std::size_t bytes = call.out.size_bytes();
   const auto slice = [&](int of) { return call.in.bytes() + static_cast<std::size_t>(of) * bytes; };
-  for (const int peer : others()) put(peer, slice(peer), bytes);
-  combine_with_others(call, slice(rank()), call.out.bytes(), call.out.count());
+  Sends sends;
+  for (const int peer : others()) put(sends, peer, slice(peer), bytes);
+  combine_with_others(call, sends, slice(rank()), call.out.bytes(), call.out.count());
 }
 
 void TcpBackend::broadcast(const Collective& call) {
   if (rank() != call.root) return get(call.root, call.out.bytes(), call.out.size_bytes());
-  for (const int peer : others()) put(peer, call.in.bytes(), call.in.size_bytes());
+  Sends sends;
+  for (const int peer : others()) put(sends, peer, call.in.bytes(), call.in.size_bytes());
+  sends.wait();
 }
 
 void TcpBackend::all_to_all(const Collective& call) {
@@ -146,14 +178,16 @@ void TcpBackend::all_to_all(const Collective& call) {
     return by_rank;
   };
   const auto sent = stretches(call.send_rows), received = stretches(call.recv_rows);
+  Sends sends;
   for (const int peer : others()) {
     const auto [at, bytes] = sent[static_cast<std::size_t>(peer)];
-    put(peer, call.in.bytes() + at, bytes);
+    put(sends, peer, call.in.bytes() + at, bytes);
   }
   for (const int peer : others()) {
     const auto [at, bytes] = received[static_cast<std::size_t>(peer)];
     get(peer, call.out.bytes() + at, bytes);
   }
+  sends.wait();
   const auto own = static_cast<std::size_t>(rank());
   if (sent[own].bytes == 0) return;
   std::memcpy(call.out.bytes() + received[own].at, call.in.bytes() + sent[own].at, sent[own].bytes);
@@ -178,13 +212,14 @@ std::shared_ptr<CommBackend> TcpBackend::split(int color, int key, std::int64_t 
   };
   std::vector<Wish> wishes(static_cast<std::size_t>(size()));
   wishes[static_cast<std::size_t>(rank())] = {color, key};
-  for (int peer = 0; peer < size(); ++peer) {
-    const auto* const own = &wishes[static_cast<std::size_t>(rank())];
-    if (peer != rank()) put(peer, reinterpret_cast<const std::byte*>(own), sizeof(Wish));
-  }
-  for (int peer = 0; peer < size(); ++peer) {
-    auto* const other = &wishes[static_cast<std::size_t>(peer)];
-    if (peer != rank()) get(peer, reinterpret_cast<std::byte*>(other), sizeof(Wish));
+  const auto wish_of = [&](int peer) {
+    return reinterpret_cast<std::byte*>(&wishes[static_cast<std::size_t>(peer)]);
+  };
+  {
+    Sends sends;
+    for (const int peer : others()) put(sends, peer, wish_of(rank()), sizeof(Wish));
+    for (const int peer : others()) get(peer, wish_of(peer), sizeof(Wish));
+    sends.wait();
   }
   if (color < 0) return nullptr;
   std::vector<int> members;

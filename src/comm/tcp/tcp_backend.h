@@ -30,11 +30,13 @@ class TcpBackend : public CommBackend {
   std::shared_ptr<WorldFailure> failure() const override { return session_->failure; }
 
  private:
-  void put(int peer, const std::byte* data, std::size_t bytes);
-  void get(int peer, std::byte* data, std::size_t bytes);
+  /// What a call has begun to send; none of it is left when this ends, however that comes about.
+  class Sends;
+  void put(Sends& sends, int peer, const std::byte* data, std::size_t bytes) const;
+  void get(int peer, std::byte* data, std::size_t bytes) const;
   std::vector<int> others() const;
-  void combine_with_others(const Collective& call, std::byte* own, std::byte* out,
-                           std::int64_t count);
+  void combine_with_others(const Collective& call, Sends& sends, std::byte* own, std::byte* out,
+                           std::int64_t count) const;
   void barrier();
   void all_reduce(const Collective& call);
   void all_gather(const Collective& call);

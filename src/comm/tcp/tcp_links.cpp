@@ -9,7 +9,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <utility>
 
 #include "base/error.h"
@@ -57,7 +56,7 @@ TcpLinks::TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFa
   for (TcpLink& given : links) {
     links_.push_back(std::make_unique<Link>());
     links_.back()->socket = std::move(given.socket);
-    links_.back()->is_far = given.is_far;
+    if (given.is_far) links_.back()->sending = std::make_unique<Sending>();
     if (!given.stripes.empty()) {
       links_.back()->stripes = std::make_unique<TcpStripes>(std::move(given.stripes));
     }
@@ -75,12 +74,12 @@ TcpLinks::TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFa
 }
 
 TcpLinks::~TcpLinks() {
-  for (Sending& sending : sending_) {
+  for (Sending* const sending : all_sending()) {
     {
-      const std::lock_guard lock(sending.mutex);
+      const std::lock_guard lock(sending->mutex);
       is_closing_ = true;
     }
-    sending.changed.notify_all();
+    sending->changed.notify_all();
   }
   for (const auto& link : links_) {
     if (link->socket) shut(*link);
@@ -88,9 +87,17 @@ TcpLinks::~TcpLinks() {
   for (const auto& link : links_) {
     if (link->reader.joinable()) link->reader.join();
   }
-  for (Sending& sending : sending_) {
-    if (sending.writer.joinable()) sending.writer.join();
+  for (Sending* const sending : all_sending()) {
+    if (sending->writer.joinable()) sending->writer.join();
   }
+}
+
+std::vector<TcpLinks::Sending*> TcpLinks::all_sending() {
+  std::vector<Sending*> all = {&near_};
+  for (const auto& link : links_) {
+    if (link->sending) all.push_back(link->sending.get());
+  }
+  return all;
 }
 
 void TcpLinks::shut(Link& link) const {
@@ -105,14 +112,14 @@ void TcpLinks::send(const Line& line, const std::byte* data, std::size_t bytes, 
                .done = std::move(done)});
 }
 
-void TcpLinks::send_now(const Line& line, const std::byte* data, std::size_t bytes) {
+std::future<void> TcpLinks::send_kept(const Line& line, const std::byte* data, std::size_t bytes) {
   auto [sent, done] = awaitable();
   put_in_line({.to = line.peer,
                .header = {kMagic, line.group, line.tag, bytes},
                .data = data,
                .done = std::move(done),
                .is_waited_for = true});
-  sent.get();
+  return std::move(sent);
 }
 
 bool TcpLinks::is_striped(int to, std::size_t bytes) {
@@ -344,9 +351,9 @@ void TcpLinks::give_up(int from, const std::string& why) {
       queue.awaited.clear();
     }
   }
-  for (Sending& sending : sending_) {
-    const std::lock_guard lock(sending.mutex);
-    for (Outgoing& message : sending.outgoing) {
+  for (Sending* const sending : all_sending()) {
+    const std::lock_guard lock(sending->mutex);
+    for (Outgoing& message : sending->outgoing) {
       if (from >= 0 && message.to != from) continue;
       if (message.is_waited_for || std::exchange(message.is_told, true)) continue;
       waiting.push_back(message.done);  // a copy: the bytes may still be read

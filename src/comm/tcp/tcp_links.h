@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <compare>
 #include <condition_variable>
@@ -9,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,8 +32,9 @@ struct TcpLink {
 /// A link to every other rank, over which messages travel. Messages with the same group, tag and
 /// sender arrive in the order of sends. Threads take in whatever comes, so a send never waits for
 /// its receive. What a connection does not take at once is written by a thread, one message after
-/// another, whichever ranks they go to: of two that leave together both would be late. Messages to
-/// far ranks are a line of their own, so that those to near ones do not wait for them. Thread-safe.
+/// another, whichever ranks they go to: of two that leave together both would be late. Every far
+/// rank has a line of its own: those to near ones do not wait for it, and long ways are filled by
+/// several at a time. Thread-safe.
 class TcpLinks : public Wakeable {
  public:
   /// `links`: by rank; this rank's own is not used.
@@ -54,8 +55,13 @@ class TcpLinks : public Wakeable {
   /// reused, or cannot go; on any thread. They are read until `done` is destroyed, which keeps
   /// them.
   void send(const Line& line, const std::byte* data, std::size_t bytes, Done done);
+  /// The same for a caller who keeps the bytes until the result is there, also when it fails.
+  [[nodiscard]] std::future<void> send_kept(const Line& line, const std::byte* data,
+                                            std::size_t bytes);
   /// Returns when the bytes are on their way.
-  void send_now(const Line& line, const std::byte* data, std::size_t bytes);
+  void send_now(const Line& line, const std::byte* data, std::size_t bytes) {
+    send_kept(line, data, bytes).get();
+  }
   /// Calls `done` when the message is at `data`, or cannot come; on any thread.
   void recv(const Line& line, std::byte* data, std::size_t bytes, Done done);
   void recv_now(const Line& line, std::byte* data, std::size_t bytes);
@@ -100,15 +106,6 @@ class TcpLinks : public Wakeable {
     std::shared_ptr<Arrived> own;
     std::size_t left = 0;
   };
-  struct Link {
-    Socket socket;
-    std::unique_ptr<TcpStripes> stripes;
-    bool is_far = false;
-    std::thread reader, piece_reader;
-    std::uint64_t striped_out = 0;               // messages divided so far; the writer's
-    std::uint64_t striped_in = 0;                // the same that were announced to us
-    std::map<std::uint64_t, Incoming> incoming;  // by number
-  };
   /// Messages that wait for each other.
   struct Sending {
     std::mutex mutex;
@@ -116,8 +113,18 @@ class TcpLinks : public Wakeable {
     std::deque<Outgoing> outgoing;  // the first one is being written
     std::thread writer;             // there from the first message that has to wait
   };
+  struct Link {
+    Socket socket;
+    std::unique_ptr<TcpStripes> stripes;
+    std::unique_ptr<Sending> sending;  // of a far rank: its own
+    std::thread reader, piece_reader;
+    std::uint64_t striped_out = 0;               // messages divided so far; the writer's
+    std::uint64_t striped_in = 0;                // the same that were announced to us
+    std::map<std::uint64_t, Incoming> incoming;  // by number
+  };
   Link& link(int rank) { return *links_[static_cast<std::size_t>(rank)]; }
-  Sending& sending_to(int rank) { return sending_[link(rank).is_far ? 1 : 0]; }
+  Sending& sending_to(int rank) { return link(rank).sending ? *link(rank).sending : near_; }
+  std::vector<Sending*> all_sending();
   bool is_striped(int to, std::size_t bytes);
   void put_in_line(Outgoing message);
   void write_all(Sending& sending);
@@ -144,7 +151,7 @@ class TcpLinks : public Wakeable {
   std::map<Line, Queue> queues_;
   std::vector<bool> is_closed_;
   std::atomic<bool> is_closing_ = false;
-  std::array<Sending, 2> sending_;  // to near ranks, to far ranks
+  Sending near_;  // to all near ranks
 };
 
 }  // namespace heddle
