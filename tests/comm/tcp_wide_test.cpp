@@ -17,6 +17,7 @@
 #include "comm/collective_cases.h"
 #include "comm/tcp/tcp_links.h"
 #include "comm/tcp/tcp_measure.h"
+#include "comm/tcp/tcp_pacing.h"
 #include "comm/tcp/tcp_stripes.h"
 #include "comm/tcp/tcp_widen.h"
 #include "comm/tcp_listener.h"
@@ -272,6 +273,50 @@ TEST(Measuring, EndsWhenTheOtherSideIsGone) {
   first[1].clear();
   others[1].clear();
   EXPECT_FALSE(measure_pair(first[0][0], others[0], 0s, true));
+}
+
+/// Looks at connections that deliver so many bytes a second, one second after another.
+struct PacedWay {
+  void second(double rate, double round_trip) {
+    delivered += rate;
+    paced.look({.delivered = delivered, .round_trip = round_trip, .least_round_trip = 0.2}, 1.0);
+  }
+  double delivered = 0;
+  PacedRate paced;
+};
+
+TEST(Pacing, HasNoLimitWhereRoundTripsStayShort) {
+  PacedWay way;
+  for (const double rate : {5e6, 9e6, 9e6, 2e6}) way.second(rate, 0.22);
+  EXPECT_EQ(way.paced.limit(), 0.0);
+}
+
+TEST(Pacing, TakesTheRateThatIsDeliveredWhereAQueueGrowsAndTriesForMoreWhereItIsGone) {
+  PacedWay way;
+  way.second(0, 0.4);  // only remembers
+  EXPECT_EQ(way.paced.limit(), 0.0);
+  way.second(1e7, 0.4);
+  EXPECT_DOUBLE_EQ(way.paced.limit(), 1e7);
+  way.second(1e7, 0.25);
+  EXPECT_DOUBLE_EQ(way.paced.limit(), 1.05e7);
+  way.second(1e7, 0.2);
+  EXPECT_DOUBLE_EQ(way.paced.limit(), 1.25 * 1.05e7);
+  way.second(9e6, 0.4);
+  EXPECT_DOUBLE_EQ(way.paced.limit(), 9e6);
+}
+
+TEST(Pacing, DoesNotLeaveTheWayToOthersWhoFillTheQueue) {
+  PacedWay way;
+  for (const double rate : {0.0, 1e7, 7e6, 5e6, 1e6}) way.second(rate, 0.5);
+  EXPECT_DOUBLE_EQ(way.paced.limit(), 8e6);
+}
+
+TEST(Pacing, APauseSaysNothingAboutTheWay) {
+  PacedWay way;
+  for (const double rate : {0.0, 1e7}) way.second(rate, 0.4);
+  way.paced.forget();
+  way.second(1e3, 0.4);
+  EXPECT_DOUBLE_EQ(way.paced.limit(), 1e7);
 }
 
 /// One rank of two: chooses its connections, and exchanges a large message over them.

@@ -9,6 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
+
+#include "comm/tcp/tcp_pacing.h"
 
 namespace heddle {
 namespace {
@@ -29,7 +32,7 @@ constexpr std::size_t kRoundTrip = 68 / 4, kLeastRoundTrip = 148 / 4;
 
 /// What one side tells the other after a stage.
 struct StageResult {
-  double bytes_per_second = 0.0;  ///< received
+  double bytes_per_second = 0.0;
 };
 
 /// Fills connections and counts what comes.
@@ -43,22 +46,30 @@ class Filler {
     }
   }
 
-  /// Bytes received in a second of the second half; nothing when a connection is gone.
+  /// Bytes that came in a second of the second half; nothing when a connection is gone. Those that
+  /// this side sent, where the system says what has come of them: what a program receives lags
+  /// behind by whatever is sent again, most of all when connections are new.
   std::optional<double> run(std::size_t count, Seconds time) {
     const auto begin = Clock::now();
     const auto middle = begin + std::chrono::duration_cast<Clock::duration>(0.5 * time);
     const auto end = begin + std::chrono::duration_cast<Clock::duration>(time);
     std::uint64_t at_middle = 0;
+    double delivered_at_middle = 0;
     Clock::time_point counted_from{};
+    const auto delivered = [&] {
+      return stripes_state(std::span(sockets_).first(count)).delivered;
+    };
     for (auto now = begin; now < end; now = Clock::now()) {
       if (counted_from == Clock::time_point{} && now >= middle) {
         counted_from = now;
         at_middle = all_received_;
+        delivered_at_middle = delivered();
       }
       if (!move(all_sockets(count, POLLIN | POLLOUT))) return std::nullopt;
     }
-    return static_cast<double>(all_received_ - at_middle) /
-           Seconds(Clock::now() - counted_from).count();
+    const double seconds = Seconds(Clock::now() - counted_from).count();
+    if (delivered_at_middle > 0) return (delivered() - delivered_at_middle) / seconds;
+    return static_cast<double>(all_received_ - at_middle) / seconds;
   }
 
   const std::vector<std::uint64_t>& sent() const { return sent_; }

@@ -24,7 +24,9 @@ constexpr int kUnsentOfStripe = 16 << 10;
 }  // namespace
 
 TcpStripes::TcpStripes(std::vector<Socket> sockets)
-    : sockets_(std::move(sockets)), announced_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    : sockets_(std::move(sockets)),
+      pacing_(sockets_),
+      announced_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!announced_) fail(ErrorCode::resources, "no event for connections between ranks");
   for (const Socket& socket : sockets_) {
     const int on = 1;
@@ -66,7 +68,9 @@ bool TcpStripes::write(std::uint64_t number, const std::byte* data, std::size_t 
     entries.push_back({.fd = socket.get(), .events = POLLOUT, .revents = 0});
   }
   std::size_t next = 0, busy = 0;
+  pacing_.begin();
   while (next < bytes || busy > 0) {
+    pacing_.look();
     for (std::size_t i = 0; i < entries.size(); ++i) {
       entries[i].fd = pieces[i].is_busy || next < bytes ? sockets_[i].get() : -1;
     }

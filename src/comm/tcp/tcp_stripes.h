@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "comm/tcp/tcp_pacing.h"
 #include "comm/tcp/tcp_socket.h"
 
 namespace heddle {
@@ -58,6 +59,7 @@ class TcpStripes {
                        const std::function<void(std::uint64_t, std::size_t)>& has_arrived) const;
 
   const std::vector<Socket> sockets_;
+  TcpPacing pacing_;
   Socket announced_;  // an event
   std::atomic<bool> is_shut_ = false;
 };

@@ -1,0 +1,91 @@
+#include "comm/tcp/tcp_pacing.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+namespace heddle {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+/// Round trips between two looks: a queue fills and empties in one or two.
+constexpr double kRoundTrips = 4;
+constexpr Seconds kLeastBetween{0.25};
+/// A pause after which the way has to be looked at anew.
+constexpr std::chrono::milliseconds kPause{100};
+/// Of the round trip without queues: the way is too full, and it has room.
+constexpr double kTooLong = 1.4, kShort = 1.1;
+constexpr double kUp = 1.05, kUpFast = 1.25;
+/// Of the rate without a limit: others who fill the queue must not take the whole way.
+constexpr double kLeastShare = 0.8;
+
+/// In the words of the kernel's tcp_info, of which libraries' headers know the beginning only:
+/// tcpi_snd_mss, tcpi_rtt, tcpi_min_rtt (microseconds), tcpi_delivered (segments).
+constexpr std::size_t kSegment = 16 / 4, kRoundTrip = 68 / 4, kLeastRoundTrip = 148 / 4,
+                      kDelivered = 192 / 4, kWords = 256 / 4;
+
+}  // namespace
+
+StripesState stripes_state(std::span<const Socket> sockets) {
+  StripesState all;
+  std::array<std::uint32_t, kWords> info{};
+  for (const Socket& socket : sockets) {
+    socklen_t length = sizeof(info);
+    if (getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, info.data(), &length) != 0 ||
+        length < (kDelivered + 1) * sizeof(info[0])) {
+      return {};
+    }
+    const double least = 1e-6 * info[kLeastRoundTrip];
+    all.delivered += static_cast<double>(info[kDelivered]) * info[kSegment];
+    all.round_trip += 1e-6 * info[kRoundTrip] / static_cast<double>(sockets.size());
+    all.least_round_trip =
+        all.least_round_trip == 0.0 ? least : std::min(all.least_round_trip, least);
+  }
+  return all;
+}
+
+void PacedRate::look(const StripesState& now, double seconds) {
+  const auto before = std::exchange(before_, now.delivered);
+  if (!before || now.delivered <= *before || now.least_round_trip <= 0) return;
+  const double rate = (now.delivered - *before) / seconds;
+  const double longer = now.round_trip / now.least_round_trip;
+  if (limit_ > 0.0) {
+    limit_ =
+        longer > kTooLong ? std::max(least_, rate) : (longer < kShort ? kUpFast : kUp) * limit_;
+  } else if (longer > kTooLong) {
+    least_ = kLeastShare * rate;
+    limit_ = rate;
+  }
+}
+
+void TcpPacing::begin() {
+  const auto now = Clock::now();
+  if (now - last_use_ < kPause) return;
+  rate_.forget();
+  next_ = now;
+}
+
+void TcpPacing::look() {
+  const auto now = last_use_ = Clock::now();
+  if (now < next_) return;
+  const StripesState found = stripes_state(sockets_);
+  const double before = rate_.limit();
+  rate_.look(found, Seconds(now - counted_from_).count());
+  counted_from_ = now;
+  const Seconds between = std::max(kLeastBetween, Seconds(kRoundTrips * found.least_round_trip));
+  next_ = now + std::chrono::duration_cast<Clock::duration>(between);
+  if (rate_.limit() == before) return;
+  const auto each =
+      static_cast<std::uint64_t>(rate_.limit() / static_cast<double>(sockets_.size()));
+  for (const Socket& socket : sockets_) {
+    setsockopt(socket.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &each, sizeof(each));
+  }
+}
+
+}  // namespace heddle
