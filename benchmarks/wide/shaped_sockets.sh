@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # What one and several connections between two ranks carry over long links, both ways at once: a table in Markdown.
-#   shaped_sockets.sh BUILD_FOLDER [SECONDS]
+#   shaped_sockets.sh BUILD_FOLDER [SECONDS [ROWS]]
+# ROWS: only those that match this expression, as in '1 % lost reno auto'.
 # Ranks are processes in network namespaces joined by tests/links (needs root). Rates are of content, beside that of the
 # link, which also carries headers (4 %) and what is sent again.
 set -euo pipefail
 build=$(realpath "$1")
 seconds=${2:-40}
+rows=${3:-.}
 
 # LINK_NAME MBIT SETTINGS SYSTEM_CONTROL SOCKETS
 row() {
   local json chosen
+  [[ "$1 $4 $5" =~ $rows ]] || return 0
   json=$(HEDDLE_SOCKETS=$5 "$build/tests/links/shaped_run" 2 --link $3 --sysctl "net.ipv4.tcp_congestion_control=$4" -- \
     "$build/heddle" bench link --warm-up 5 --seconds "$seconds" --json 2>/tmp/shaped_sockets.$$)
   chosen=$(grep -o 'Mbit/s each way (.*)' /tmp/shaped_sockets.$$ | sed 's/.*(\(.*\))/: \1/' || true)

@@ -15,7 +15,7 @@ from shaped import LOOPBACK, Bench, ROOT, column, link_options, llama, machine_l
 
 RANKS, SEQUENCE = 4, 256
 # The tables at the two ends of a pipeline are two, so that both travel through codecs.
-MODEL = llama(hidden=384, layers=6, heads=6)
+MODEL = llama(hidden=512, layers=8, heads=8)
 METHODS = {"plain": [], "mzhybrid": ["compress.preset=mzhybrid"], "zhybrid": ["compress.preset=zhybrid"]}
 
 

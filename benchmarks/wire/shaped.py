@@ -137,7 +137,7 @@ def link_options(rate, delay, shared=True):
     """Options of shaped_run: every rank with its own connection of this rate (`shared` by all its peers), or every pair
     of ranks with a link of this rate; `delay` each way."""
     limit = f"rate={rate}"
-    return ["--node", limit, "--link", f"delay={delay}"] if shared else ["--link", limit, f"delay={delay}"]
+    return ["--rest", "250", "--node", limit, "--link", f"delay={delay}"] if shared else ["--rest", "250", "--link", limit, f"delay={delay}"]
 
 
 def column(value):
