@@ -49,7 +49,7 @@ MODELS = {
     "llama-15m": {"config": llama(288, 768, 6, 6), "vocab": 1024, "seq": 256, "sequences": 16, "lr": 2e-3, "steps": 1000},
     "35m": {"config": llama(512, 2048, 6, 8), "vocab": 2048, "seq": 256, "sequences": 16, "lr": 1e-3, "steps": 1000},
 }
-DEMO_BYTES = 16_000_000  # the demo language costs nothing: so much of it that no token comes twice
+DEMO_BYTES = 6  # for each token of a run: more than a token has, so that none comes twice
 
 # Meshes: what travels, and over what. Both are two replicas; with a pipeline there are also messages between stages, and with ZeRO 1
 # gathered weights, which is all that the presets of [compress] can compress (tp aside).
@@ -63,6 +63,8 @@ def sites(count, every, *more):
 
 STREAMING = ("outer.fragments=2", "outer.delay=1", "outer.mix=0.5", "outer.codec=e3m0:256", "outer.momentum=0.9")
 WHOLE = ("outer.fragments=1", "outer.delay=0", "outer.mix=0")  # all at once, and sites go on from there
+# What a library that compresses every message does with ZFP: flat values, blocks in a line, libzfp's rounding, nothing kept.
+FLAT = "zfp:8:1:truncate"
 # name: what tables call it, ranks, the plain run with the same traffic, settings
 METHODS = {
     "plain": ("plain, dp 2", 2, "plain", PAIR),
@@ -71,6 +73,8 @@ METHODS = {
     "mzhybrid": ("mzhybrid", 4, "plain-stages", (*STAGES, "compress.preset=mzhybrid")),
     "zhybrid": ("zhybrid", 4, "plain-stages", (*STAGES, "compress.preset=zhybrid")),
     "naive": ("zfp:8 everywhere", 4, "plain-stages", (*STAGES, "compress.preset=naive")),
+    "naive-flat": ("zfp:8 in lines everywhere, nothing kept", 4, "plain-stages",
+                   (*STAGES, *(f"compress.{kind}={FLAT}" for kind in ("gradients", "weights", "pipeline")), "compress.error_feedback=false")),
     "sign": ("1-bit gradients, AdamW", 2, "plain", (*PAIR, "compress.gradients=sign")),
     "int8": ("int8 gradients", 2, "plain", (*PAIR, "compress.gradients=int8:128")),
     "int4": ("int4 gradients", 2, "plain", (*PAIR, "compress.gradients=int4:128")),
@@ -83,9 +87,9 @@ METHODS = {
 }
 # Percent above plain that a method may have, and that a control must have.
 BARS = {"onebit": 0.5, "mzhybrid": 0.5, "zhybrid": 0.5, "streaming-30": 0.5, "streaming-100": 1.5}
-CONTROLS = ("naive", "sign")
+CONTROLS = ("naive", "naive-flat", "sign")
 ORDER = (("plain", "streaming-30", "streaming-100", "streaming-100-m4"), ("streaming-30", "streaming-30-m4"))
-COLOURS = {"plain": 5, "plain-stages": 5, "naive": 1, "sign": 1, "onebit": 4, "mzhybrid": 2, "zhybrid": 2, "int8": 3, "int4": 3}
+COLOURS = {"plain": 5, "plain-stages": 5, "naive": 1, "naive-flat": 1, "sign": 1, "onebit": 4, "mzhybrid": 2, "zhybrid": 2, "int8": 3, "int4": 3}
 # What a rank sends of a call's whole tensor, by the number of ranks; of what it receives, nothing.
 SENT = {"all_reduce": lambda n: 2 * (n - 1) / n, "send": lambda n: 1, "recv": lambda n: 0, "barrier": lambda n: 0}
 
@@ -154,7 +158,8 @@ def prepare(options):
     if options.text != "demo":
         text = Path(options.text)
     elif not text.exists():
-        run([options.heddle, "demo-text", "--bytes", DEMO_BYTES, "--out", text])
+        needed = DEMO_BYTES * options.steps * options.sequences * MODELS[options.model]["seq"]
+        run([options.heddle, "demo-text", "--bytes", max(2_000_000, needed), "--out", text])
     if not tokens.exists():
         run([options.heddle, "tokenizer", "train", text, "--vocab", options.vocab, "--special", "<|endoftext|>", "--out", tokenizer])
         run([options.heddle, "tokenize", text, "--tokenizer", tokenizer, "--out", tokens])
@@ -260,8 +265,10 @@ def collect(options):
     return found
 
 
-def spread(values):
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def with_spread(values, digits, sign=""):
+    """Mean and standard deviation; of a single value only that."""
+    mean = f"{statistics.mean(values):{sign}.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
 def above(found, name, base="plain"):
@@ -282,9 +289,9 @@ def table(options, found):
     for name, runs in found.items():
         losses, gaps, base = [run["loss"] for run in runs.values()], above(found, name), METHODS[name][2]
         sent = bytes_of(found, name)
-        gap = "" if name == "plain" or not gaps else f"{statistics.mean(gaps):+.2f} ± {spread(gaps):.2f}"
+        gap = "" if name == "plain" or not gaps else with_spread(gaps, 2, "+")
         share = "" if base not in found or name == base else f"1 / {bytes_of(found, base) / sent:.3g}"
-        lines.append(f"| {METHODS[name][0]} | {len(runs)} | {statistics.mean(losses):.4f} ± {spread(losses):.4f} | {gap} | {sent:,.0f} "
+        lines.append(f"| {METHODS[name][0]} | {len(runs)} | {with_spread(losses, 4)} | {gap} | {sent:,.0f} "
                      f"| {sent / tokens:,.4g} | {share} |")
     return "\n".join(lines)
 

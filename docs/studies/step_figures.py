@@ -53,7 +53,7 @@ def lines(path, title, xs, series, high, unit, x_unit, width=760, height=320):
 def scatter(path, title, points, unit, x_unit, width=860, height=420):
     """points: (name, colour 0-5, is a ring instead of a disc, x, y, lowest and highest y). x is logarithmic; y begins near the lowest value and
     ends a tenth above: what is higher stands at the upper edge with its value."""
-    left, right, top, bottom = 52, width - 16, 44, height - 46
+    left, right, top, bottom = 52, width - 30, 44, height - 46
     low = min(point[5] for point in points)
     high = max(min(max(point[6] for point in points), 1.1 * low), 1.01 * low)
     low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
