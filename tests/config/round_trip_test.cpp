@@ -131,6 +131,7 @@ class RandomRun {
     if (c.optim.freeze_step) c.optim.freeze_step = std::max<std::int64_t>(5, *c.optim.freeze_step);
     if (c.optim.name == planner::Updates::onebit_adam) {
       c.parallel.zero = std::min(c.parallel.zero, 1);
+      c.compress.gradients = "none";
     }
     c.optim.decay_steps = c.optim.schedule == LrSchedule::wsd ? integer(1, 5) : 0;
     if (c.run.name.empty()) c.run.name = "named";
