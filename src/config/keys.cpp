@@ -81,6 +81,7 @@ std::vector<Key> model_keys() {
        .field = field(s, &ModelConfig::router_aux_loss),
        .scope = Scope::run,
        .minimum = 0,
+       .maximum = 100,
        .help = "weight of the loss that keeps a model's experts evenly used",
        .explanation =
            "In training every token's loss gets this times the mean over layers with experts of "
@@ -95,6 +96,7 @@ std::vector<Key> model_keys() {
        .field = field(s, &ModelConfig::router_z_loss),
        .scope = Scope::run,
        .minimum = 0,
+       .maximum = 100,
        .help = "weight of the loss that keeps the logits of a model's routers small",
        .explanation = "In training every token's loss gets this times the square of the logarithm "
                       "of the sum of exponentials of its logits, for each layer with experts; "

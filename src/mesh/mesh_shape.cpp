@@ -80,8 +80,9 @@ AxisSet MeshShape::occupied(AxisSet axes) const {
 std::string MeshShape::text() const {
   const std::string context = size(Axis::cp) > 1 ? fmt::format(" cp={}", size(Axis::cp)) : "";
   const std::string sites = size(Axis::site) > 1 ? fmt::format("sites={} ", size(Axis::site)) : "";
-  return fmt::format("{}dp={}{} tp={} pp={}", sites, size(Axis::dp), context, size(Axis::tp),
-                     size(Axis::pp));
+  const std::string experts = size(Axis::ep) > 1 ? fmt::format(" ep={}", size(Axis::ep)) : "";
+  return fmt::format("{}dp={}{} tp={} pp={}{}", sites, size(Axis::dp), context, size(Axis::tp),
+                     size(Axis::pp), experts);
 }
 
 }  // namespace heddle

@@ -15,6 +15,7 @@ ModelSpec gpt_neox_spec(const ConfigReader& config);
 ModelSpec llama_spec(const ConfigReader& config);
 /// qwen2, qwen3 and qwen3_moe.
 ModelSpec qwen_spec(const ConfigReader& config);
+ModelSpec heddle_moe_spec(const ConfigReader& config);
 ModelSpec mixtral_spec(const ConfigReader& config);
 ModelSpec olmoe_spec(const ConfigReader& config);
 

@@ -124,6 +124,11 @@ class Checker {
       add({"parallel.ep"}, "parallel.ep = {} does not divide the model's {} experts; use one of {}",
           request_.ep, spec_.experts->count, divisors(spec_.experts->count));
     }
+    if (request_.sites > 1) {
+      add({"parallel.ep", "parallel.sites"},
+          "parallel.ep = {} does not go with parallel.sites = {} yet; set one of them to 1",
+          request_.ep, request_.sites);
+    }
     if (spec_.experts->shared_width > 0 && request_.tp > 1) {
       add({"parallel.ep", "parallel.tp"},
           "parallel.ep = {} with parallel.tp = {} does not do shared experts yet; set one of them "

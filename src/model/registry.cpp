@@ -14,9 +14,10 @@ namespace heddle {
 namespace {
 
 using Family = std::pair<const char*, ModelSpec (*)(const ConfigReader&)>;
-constexpr std::array<Family, 9> kFamilies = {{
+constexpr std::array<Family, 10> kFamilies = {{
     {"gpt2", gpt2_spec},
     {"gpt_neox", gpt_neox_spec},
+    {"heddle_moe", heddle_moe_spec},
     {"llama", llama_spec},
     {"mistral", llama_spec},
     {"mixtral", mixtral_spec},

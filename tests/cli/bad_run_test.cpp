@@ -113,7 +113,8 @@ TEST(BadSharedAttention, IsRefusedInWordsOfTheRunFileAllAtOnceWithWhatWouldBeLeg
              "context_heads = -1 is out of range"}},
            {4,
             "cp = 2\nep = 2\ncontext = \"ring\"\ncontext_heads = 2",
-            {"parallel.ep = 2 is not in this version", "parallel.context_heads = 2 is for"}}}) {
+            {"parallel.ep = 2 divides experts, and a llama model has none",
+             "parallel.context_heads = 2 is for"}}}) {
     run.write("run.toml", good + "[parallel]\n" + parallel + "\n");
     auto all = mentions;
     all.emplace_back("run.toml:");  // with its place

@@ -52,6 +52,8 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "model.init_std",
                                      "model.scale_residual_init",
                                      "model.ignore_dropout",
+                                     "model.router_aux_loss",
+                                     "model.router_z_loss",
                                      "data.holdout",
                                      "data.seq_len",
                                      "data.documents",

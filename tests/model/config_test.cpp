@@ -156,6 +156,17 @@ const Refused kRefused[] = {
      {{"mlp_only_layers", {0, "x"}}},
      {"mlp_only_layers", "\"x\""}},
     {"SparseStepOfZero", "qwen3_moe", {{"decoder_sparse_step", 0}}, {"decoder_sparse_step = 0"}},
+    {"UnknownScoreOfARouter", "heddle_moe", {{"scoring_func", "tanh"}}, {"scoring_func", "tanh"}},
+    {"BiasOfARouter", "heddle_moe", {{"topk_method", "noaux_tc"}}, {"topk_method", "noaux_tc"}},
+    {"GroupsThatDoNotDivideExperts", "heddle_moe", {{"n_group", 4}}, {"n_group = 4"}},
+    {"GroupsWithTooFewExperts",
+     "heddle_moe",
+     {{"n_group", 6}, {"topk_group", 1}},
+     {"topk_group = 1", "n_group = 6"}},
+    {"ExpertsWithoutAWidth",
+     "heddle_moe",
+     {{"moe_intermediate_size", nullptr}},
+     {"moe_intermediate_size is missing"}},
     {"ExpertsOfTooManyParameters",
      "qwen3_moe",
      {{"num_experts", 10000000}, {"moe_intermediate_size", 10000000}},
@@ -281,6 +292,27 @@ TEST(Config, RoutersDifferAsPublished) {
   EXPECT_TRUE(spec_of(small_config("olmoe")).qk_norm_joins_heads);
   EXPECT_TRUE(spec_of(small_config("qwen3_moe")).qk_norm);
   EXPECT_FALSE(spec_of(small_config("qwen3_moe")).qk_norm_joins_heads);
+}
+
+TEST(Config, OwnExpertsAreReadByTheKeysOfDeepSeek) {
+  const ModelSpec spec = spec_of(with(small_config("heddle_moe"), {{"num_experts", nullptr},
+                                                                   {"n_routed_experts", 12},
+                                                                   {"num_experts_per_tok", 3},
+                                                                   {"n_shared_experts", 2},
+                                                                   {"routed_scaling_factor", 2.5},
+                                                                   {"n_group", 4},
+                                                                   {"topk_group", 2},
+                                                                   {"first_k_dense_replace", 1}}));
+  EXPECT_EQ(spec.experts->count, 12);
+  EXPECT_EQ(spec.experts->per_token, 3);
+  EXPECT_EQ(spec.experts->shared_width, 20);
+  EXPECT_EQ(spec.experts->rule.score, ops::RouterRule::Score::sigmoid);
+  EXPECT_TRUE(spec.experts->rule.renormalize);
+  EXPECT_EQ(spec.experts->rule.scale, 2.5);
+  EXPECT_EQ(spec.experts->rule.groups, 4);
+  EXPECT_EQ(spec.experts->rule.kept_groups, 2);
+  EXPECT_EQ(spec.block(0).branches[1], "dense");
+  EXPECT_EQ(spec.block(1).branches[1], "experts");
 }
 
 TEST(Config, BalanceOfExpertsCountsWhereRouterLogitsAreAsked) {

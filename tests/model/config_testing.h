@@ -19,7 +19,7 @@ inline Json small_config(const std::string& family) {
   // Where these are missing, mistral and qwen have those of their large models.
   if (family.starts_with("mi") || family.starts_with("qwen")) config["num_key_value_heads"] = 3;
   if (family == "qwen3") config["head_dim"] = 8;
-  if (family == "mixtral" || family == "olmoe" || family == "qwen3_moe") {
+  if (family == "heddle_moe" || family == "mixtral" || family == "olmoe" || family == "qwen3_moe") {
     config.update({{"num_experts", 6}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 10}});
   }
   return config;

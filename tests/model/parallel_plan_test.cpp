@@ -29,6 +29,30 @@ TEST(ParallelPlan, TakesForDpWhatTheRanksLeave) {
   EXPECT_EQ(make_plan(llama(), {.dp = 4}, 4, 16).mesh.text(), "dp=4 tp=1 pp=1");
 }
 
+TEST(ParallelPlan, DividesExpertsOverRanksOfAnyAxes) {
+  const ModelSpec experts = spec_of(
+      with(small_config("mixtral"), {{"num_attention_heads", 4}, {"num_key_value_heads", 4}}));
+  const ParallelPlan plan = make_plan(experts, {.tp = 2, .ep = 6}, 12, 16);
+  EXPECT_EQ(plan.mesh.text(), "dp=6 tp=2 pp=1 ep=6");
+  EXPECT_EQ(plan.mesh.size(Axis::edp), 2);
+  const auto refusal = [](const ModelSpec& spec, const ParallelRequest& request, int ranks) {
+    std::string all;
+    for (const RequestProblem& problem : problems_of(spec, request, ranks)) all += problem.message;
+    return all;
+  };
+  EXPECT_EQ(refusal(llama(), {.ep = 2}, 2),
+            "parallel.ep = 2 divides experts, and a llama model has none; leave it out");
+  EXPECT_EQ(refusal(experts, {.ep = 4}, 4),
+            "parallel.ep = 4 does not divide the model's 6 experts; use one of 1, 2, 3, 6");
+  EXPECT_EQ(refusal(experts, {.pp = 2, .ep = 2}, 6),
+            "parallel.ep = 2 does not divide the 3 ranks of a stage (dp x cp x tp); use one of 1, "
+            "3");
+  EXPECT_EQ(refusal(experts, {.sites = 2, .ep = 2}, 4),
+            "parallel.ep = 2 does not go with parallel.sites = 2 yet; set one of them to 1");
+  EXPECT_EQ(refusal(experts, {.ep = 0}, 4), "parallel.ep = 0; use 1 or more");
+  EXPECT_THROW(make_plan(experts, {.ep = 2}, 2, 16, true), Error);
+}
+
 TEST(ParallelPlan, CopiesKeyHeadsWhereTpIsMore) {
   EXPECT_EQ(make_plan(llama(), {.tp = 2}, 2, 16).mesh.size(Axis::copy), 1);
   EXPECT_EQ(make_plan(llama(), {.tp = 4}, 4, 16).mesh.size(Axis::copy), 1);

@@ -52,6 +52,28 @@ TEST(ParameterCount, OfOtherPublishedShapesIsRight) {
   EXPECT_EQ(spec_of(llama2_70b).parameter_count(), 68'976'648'192);
 }
 
+TEST(ParameterCount, OfExpertsCountsThoseThatATokenMeets) {
+  const ModelSpec mixtral = spec_of({{"model_type", "mixtral"},
+                                     {"vocab_size", 32000},
+                                     {"hidden_size", 4096},
+                                     {"num_hidden_layers", 32},
+                                     {"num_attention_heads", 32},
+                                     {"intermediate_size", 14336}});
+  EXPECT_EQ(mixtral.parameter_count(), 46'702'792'704);
+  // Of 12,879,925,248 that are active, all but the embedding and the norms.
+  EXPECT_EQ(mixtral.matmul_parameter_count(), 12'748'587'008);
+  const double attention = 3.0 * 32 * 2 * 4096;  // of a sequence of one
+  EXPECT_EQ(training_flops_per_token(mixtral, 1), 6.0 * 12'748'587'008.0 + attention);
+  const ModelSpec olmoe = spec_of({{"model_type", "olmoe"},
+                                   {"vocab_size", 50304},
+                                   {"hidden_size", 2048},
+                                   {"num_hidden_layers", 16},
+                                   {"num_attention_heads", 16},
+                                   {"intermediate_size", 1024}});
+  EXPECT_EQ(olmoe.parameter_count(), 6'919'161'856);
+  EXPECT_EQ(built_count(olmoe), 6'919'161'856);
+}
+
 TEST(ParameterCount, OfTheSpecIsThatOfTheLayers) {
   int models = 0;
   for (const auto& entry :

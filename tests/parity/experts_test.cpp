@@ -36,16 +36,14 @@ ModelSpec deep(const std::string& family, const Json& changes = Json::object()) 
 
 ModelSpec mixed() { return deep("qwen3_moe", {{"decoder_sparse_step", 2}, {"head_dim", 8}}); }
 
-/// Of a shared expert, which none of the families has.
+/// With a shared expert, scores by sigmoid in groups, and a dense layer first.
 ModelSpec shared() {
-  ModelSpec spec = deep("mixtral");
-  spec.experts->rule = {
-      .score = ops::RouterRule::Score::sigmoid, .scale = 2.5, .groups = 3, .kept_groups = 2};
-  spec.experts->shared_width = 12;
-  spec.experts->shared_gate = "model.layers.{}.mlp.shared_experts.gate_proj";
-  spec.experts->shared_up = "model.layers.{}.mlp.shared_experts.up_proj";
-  spec.experts->shared_down = "model.layers.{}.mlp.shared_experts.down_proj";
-  return spec;
+  return deep("heddle_moe", {{"n_shared_experts", 1},
+                             {"moe_intermediate_size", 12},
+                             {"n_group", 3},
+                             {"topk_group", 2},
+                             {"routed_scaling_factor", 2.5},
+                             {"first_k_dense_replace", 1}});
 }
 
 struct Outcome {
@@ -137,6 +135,7 @@ class ExpertsOn : public testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(ExpertsOn, TrainAsOnOneRank) {
+  if (fitting().empty()) GTEST_SKIP() << "no model here has the experts for this mesh";
   for (const ModelSpec& spec : fitting()) {
     SCOPED_TRACE(spec.family);
     if (mesh_.request.dp > 4) continue;  // other data
@@ -153,6 +152,7 @@ TEST_P(ExpertsOn, TrainAsOnOneRank) {
 /// Where experts are divided, what a rank receives depends on the tokens: planned is that all get
 /// the same, which is right for all ranks together.
 TEST_P(ExpertsOn, ArePlannedAsTheyRun) {
+  if (fitting().empty()) GTEST_SKIP() << "no model here has the experts for this mesh";
   const bool is_divided = mesh_.request.ep > 1;
   for (const ModelSpec& spec : fitting()) {
     SCOPED_TRACE(spec.family);
