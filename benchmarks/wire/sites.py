@@ -22,12 +22,18 @@ CONTENT = 1448 / 1500  # of a packet of TCP over IPv4
 STEPS_ALONE = 20
 
 
+def diloco(sites, every):
+    """Settings: everything at once, in float32, and waited for."""
+    return [f"parallel.sites={sites}", "parallel.dp=1", f"outer.every={every}", "outer.fragments=1", "outer.delay=0",
+            "outer.mix=0", "outer.codec=none"]
+
+
 class Methods:
     """Names, settings of the run file and options of `simulate local`."""
 
     def __init__(self, options):
         every = ["--every", options.every]
-        apart = [f"parallel.sites={options.sites}", "parallel.dp=1", f"outer.every={options.every}"]
+        apart = diloco(options.sites, options.every)
         self.settings = {
             "data parallelism": [f"parallel.dp={options.sites}", "parallel.zero=0"],
             "DiLoCo": apart,
@@ -86,8 +92,8 @@ def main():
           f"{options.fragments} fragments with {options.steps_under_way} steps under way and 4 bits; {options.turns} turns.\n")
     alone, taken, predicted = [], {}, {}
     for _ in range(options.turns):
-        apart = [f"parallel.sites={options.sites}", "parallel.dp=1", f"outer.every={STEPS_ALONE + 1}"]
-        alone += bench.train(config, options.sites, LOOPBACK, STEPS_ALONE + 1, common + apart).seconds()[:-1]
+        apart = common + diloco(options.sites, STEPS_ALONE + 1)
+        alone += bench.train(config, options.sites, LOOPBACK, STEPS_ALONE + 1, apart).seconds()[:-1]
         for rate in options.rates:
             link = link_options(f"{rate:g}mbit", f"{options.delay:g}ms")
             for name in chosen:

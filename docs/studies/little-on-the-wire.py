@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Rates that sites need between them: prints the table of little-on-the-wire.md, played beside published, and draws its picture.
+"""Rates that sites need between them: prints the tables of little-on-the-wire.md, played beside published and beside measured, and draws
+   its pictures.
    python3 docs/studies/little-on-the-wire.py build/heddle"""
 
 import json
@@ -8,7 +9,10 @@ import os
 import subprocess
 import sys
 
+from step_figures import lines
+
 HERE = os.path.dirname(os.path.abspath(__file__))
+MEASURED = os.path.join(HERE, "../../benchmarks/results/utilisation-2026-11-16.json")  # of benchmarks/wire/sites.py
 GBIT = 2**30 / 1e9  # the table agrees best when its Gbit are of 2^30 bits
 # Douillard et al., arXiv 2501.18512, table 4: Gbit/s for a utilisation of 50, 80, 90, 95 and 99 %.
 MODELS = (("1B", 24, "1e9", 100), ("10B", 48, "1e10", 800), ("100B", 108, "1e11", 4900))
@@ -24,6 +28,20 @@ PUBLISHED = {
 def steps_between(played, published):
     on_grid = lambda gbit: round(49 * math.log(gbit / 0.1) / math.log(1e4))
     return on_grid(played) - on_grid(published)
+
+
+def show_measured():
+    with open(MEASURED) as file:
+        figures = json.load(file)
+    rates, series = [f"{rate:g}" for rate in figures["rates"]], []
+    print(f"\n| method | {' | '.join(f'{rate} Mbit/s' for rate in rates)} |\n|---{'|---' * len(rates)}|")
+    for colour, (name, rows) in enumerate(figures["methods"].items()):
+        pairs = zip(rows["measured"], rows["simulated"])
+        print(f"| {name} | {' | '.join(f'{100 * measured:.1f} ({100 * simulated:.1f})' for measured, simulated in pairs)} |")
+        series.append((f"{name}, simulated", colour, [100 * value for value in rows["simulated"]], False))
+        series.append(("measured", colour, [100 * value for value in rows["measured"]], True))
+    lines(f"{HERE}/utilisation-measured.svg", f"Compute utilisation of {figures['sites']} sites on shaped links, {figures['delay_ms']:g} ms "
+          "each way", rates, series, 100, "%", "Mbit/s", width=860)
 
 
 def main(heddle):
@@ -43,6 +61,7 @@ def main(heddle):
           f"{sum(abs(o) > 1 for o in off)} further")
     subprocess.run([heddle, "simulate", "local", "--layers", "24", "--parameters", "1e9", "--step-ms", "100", "--codec", "e3m0",
                     "--svg", f"{HERE}/little-on-the-wire.svg"], check=True, stdout=subprocess.DEVNULL)
+    show_measured()
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def lines(path, title, xs, series, high, unit, x_unit, width=760, height=320):
         for i, value in enumerate(values):
             out.append(f'<circle cx="{x(i):.1f}" cy="{y(value):.1f}" r="{5 if are_points else 3}" {fill}><title>{value:.4g}</title></circle>')
     for i, value in enumerate(xs):
-        out.append(f'<text class="t" x="{x(i):.1f}" y="{bottom + 18}">{value:,}</text>')
+        out.append(f'<text class="t" x="{x(i):.1f}" y="{bottom + 18}">{value if isinstance(value, str) else f"{value:,}"}</text>')
     out.append(f'<text class="t" x="{(left + right) / 2}" y="{height - 8}">{x_unit}</text>')
     save(path, out)
 
