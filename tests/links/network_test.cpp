@@ -179,6 +179,12 @@ TEST_F(ShapedNetwork, GivesEachDirectionItsOwnRate) {
   EXPECT_NEAR(rate_of(network, 1, 0, 8), 8, 0.4);
 }
 
+TEST_F(ShapedNetwork, KeepsItsRateWhereItRestsBetweenPackets) {
+  const Network network(
+      {.statements = {"link queue=1s rate=40mbit"}, .rest = std::chrono::microseconds(500)});
+  EXPECT_NEAR(rate_of(network, 0, 1, 40), 40, 2);
+}
+
 TEST_F(ShapedNetwork, TakesTheDelayBothWays) {
   for (const int delay : {0, 10, 50}) {
     Network network({.statements = {"link delay=" + std::to_string(delay) + "ms"}});
