@@ -44,7 +44,7 @@ def slow(machine, ranks, mbit, delay_ms):
     link = {"gb_per_s": mbit / 8e3, "latency_us": 1e3 * delay_ms, "collective": REACHED, "message": REACHED, "rounds": "direct"}
     parts = [table("", {"name": f"{machine['name']}, {ranks} ranks, {mbit:g} Mbit/s, {delay_ms:g} ms"}),
              table("device", {**machine["device"], **rank["device"]}), table("software", {**machine["software"], **rank.get("software", {})})]
-    parts += [table("", {}) + "[[codec]]\n" + table("", codec) for codec in rank.get("codec", machine.get("codec", []))]
+    parts += ["[[codec]]\n" + table("", codec) for codec in rank.get("codec", machine.get("codec", []))]
     parts += ["[[link]]\n" + table("", {"name": "none", "reach": 1, **link}), "[[link]]\n" + table("", {"name": "slow", **link})]
     return "\n\n".join(parts) + "\n"
 
