@@ -15,10 +15,10 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 /// Round trips between two looks: a queue fills and empties in one or two.
-constexpr double kRoundTrips = 4;
+constexpr double kTripsBetween = 4;
 constexpr Seconds kLeastBetween{0.25};
 /// A pause after which the way has to be looked at anew.
-constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::milliseconds kLongPause{100};
 /// Of the round trip without queues: the way is too full, and it has room.
 constexpr double kTooLong = 1.4, kShort = 1.1;
 constexpr double kUp = 1.05, kUpFast = 1.25;
@@ -66,7 +66,7 @@ void PacedRate::look(const StripesState& now, double seconds) {
 
 void TcpPacing::begin() {
   const auto now = Clock::now();
-  if (now - last_use_ < kPause) return;
+  if (now - last_use_ < kLongPause) return;
   rate_.forget();
   next_ = now;
 }
@@ -78,7 +78,7 @@ void TcpPacing::look() {
   const double before = rate_.limit();
   rate_.look(found, Seconds(now - counted_from_).count());
   counted_from_ = now;
-  const Seconds between = std::max(kLeastBetween, Seconds(kRoundTrips * found.least_round_trip));
+  const Seconds between = std::max(kLeastBetween, Seconds(kTripsBetween * found.least_round_trip));
   next_ = now + std::chrono::duration_cast<Clock::duration>(between);
   if (rate_.limit() == before) return;
   const auto each =
