@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/tcp/direct_sum.h"
+
 namespace heddle::planner {
 namespace {
-
-/// Bytes that a rank of a direct all-reduce sends beyond the fewest to save one way over a link
-/// (TcpBackend::all_reduce).
-constexpr double kMostMoreForOneWay = 64 << 10;
 
 /// All-gather and reduce-scatter are half of an all-reduce.
 double parts_of(CommOp op) { return op == CommOp::all_reduce ? 2.0 : 1.0; }
@@ -63,8 +61,7 @@ DirectForm direct_form(CommOp op, const GroupShape& group, double bytes) {
   const double away = group.servers() == 1 ? ranks - 1 : ranks - group.per_server;
   if (op == CommOp::broadcast) return {away * bytes, 1};
   if (op != CommOp::all_reduce) return {away / ranks * bytes, 1};
-  // Everybody has all of it, or a part and then the sum of all parts: the backend's rule.
-  if (ranks <= 2 || bytes * (ranks - 2) <= kMostMoreForOneWay) return {away * bytes, 1};
+  if (sums_in_one_way(group.ranks, bytes)) return {away * bytes, 1};
   return {2.0 * away / ranks * bytes, 2};
 }
 

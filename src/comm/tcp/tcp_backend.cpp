@@ -8,15 +8,13 @@
 
 #include "base/check.h"
 #include "comm/group_id.h"
+#include "comm/tcp/direct_sum.h"
 #include "comm/threads/combine_ranks.h"
 
 namespace heddle {
 namespace {
 
 constexpr std::int64_t kCollective = -1;  // the tag of what is part of one; messages have others
-/// Bytes that a rank may send beyond the fewest to save one way over a link: what near links carry
-/// in that time, and far ones in less.
-constexpr std::size_t kMostMore = 64 << 10;
 
 std::size_t row_bytes(const Tensor& rows) {
   return rows.size(0) == 0 ? 0 : rows.size_bytes() / static_cast<std::size_t>(rows.size(0));
@@ -105,14 +103,14 @@ void TcpBackend::barrier() {
   for (const int peer : others()) get(peer, nullptr, 0);
 }
 
-/// Every rank combines, in the order of ranks: everything, which takes one way over a link, or a
-/// part, which it then sends to the others: two ways, but fewer bytes from three ranks on.
+/// Every rank combines, in the order of ranks: everything, or a part, which it then sends to the
+/// others.
 void TcpBackend::all_reduce(const Collective& call) {
   Sends sends;
   std::byte* const data = call.out.bytes();
   const std::int64_t count = call.out.count();
   const std::size_t each = size_of(call.out.dtype());
-  if (size() <= 2 || call.out.size_bytes() * (static_cast<std::size_t>(size()) - 2) <= kMostMore) {
+  if (sums_in_one_way(size(), static_cast<double>(call.out.size_bytes()))) {
     for (const int peer : others()) put(sends, peer, data, call.out.size_bytes());
     return combine_with_others(call, sends, data, data, count);
   }
