@@ -63,8 +63,6 @@ def sites(count, every, *more):
 
 STREAMING = ("outer.fragments=2", "outer.delay=1", "outer.mix=0.5", "outer.codec=e3m0:256", "outer.momentum=0.9")
 WHOLE = ("outer.fragments=1", "outer.delay=0", "outer.mix=0")  # all at once, and sites go on from there
-# What a library that compresses every message does with ZFP: flat values, blocks in a line, libzfp's rounding, nothing kept.
-FLAT = "zfp:8:1:truncate"
 # name: what tables call it, ranks, the plain run with the same traffic, settings
 METHODS = {
     "plain": ("plain, dp 2", 2, "plain", PAIR),
@@ -72,9 +70,9 @@ METHODS = {
     "onebit": ("1-bit Adam", 2, "plain", (*PAIR, "optim.name=onebit-adam")),
     "mzhybrid": ("mzhybrid", 4, "plain-stages", (*STAGES, "compress.preset=mzhybrid")),
     "zhybrid": ("zhybrid", 4, "plain-stages", (*STAGES, "compress.preset=zhybrid")),
-    "naive": ("zfp:8 everywhere", 4, "plain-stages", (*STAGES, "compress.preset=naive")),
-    "naive-flat": ("zfp:8 in lines everywhere, nothing kept", 4, "plain-stages",
-                   (*STAGES, *(f"compress.{kind}={FLAT}" for kind in ("gradients", "weights", "pipeline")), "compress.error_feedback=false")),
+    "naive": ("naive", 4, "plain-stages", (*STAGES, "compress.preset=naive")),
+    "zfp8": ("zfp:8 in 4 x 4 blocks everywhere, feedback", 4, "plain-stages",
+             (*STAGES, *(f"compress.{kind}=zfp:8" for kind in ("gradients", "weights", "pipeline")))),
     "sign": ("1-bit gradients, AdamW", 2, "plain", (*PAIR, "compress.gradients=sign")),
     "int8": ("int8 gradients", 2, "plain", (*PAIR, "compress.gradients=int8:128")),
     "int4": ("int4 gradients", 2, "plain", (*PAIR, "compress.gradients=int4:128")),
@@ -87,9 +85,9 @@ METHODS = {
 }
 # Percent above plain that a method may have, and that a control must have.
 BARS = {"onebit": 0.5, "mzhybrid": 0.5, "zhybrid": 0.5, "streaming-30": 0.5, "streaming-100": 1.5}
-CONTROLS = ("naive", "naive-flat", "sign")
+CONTROLS = ("naive", "sign")
 ORDER = (("plain", "streaming-30", "streaming-100", "streaming-100-m4"), ("streaming-30", "streaming-30-m4"))
-COLOURS = {"plain": 5, "plain-stages": 5, "naive": 1, "naive-flat": 1, "sign": 1, "onebit": 4, "mzhybrid": 2, "zhybrid": 2, "int8": 3, "int4": 3}
+COLOURS = {"plain": 5, "plain-stages": 5, "naive": 1, "sign": 1, "zfp8": 2, "onebit": 4, "mzhybrid": 2, "zhybrid": 2, "int8": 3, "int4": 3}
 # What a rank sends of a call's whole tensor, by the number of ranks; of what it receives, nothing.
 SENT = {"all_reduce": lambda n: 2 * (n - 1) / n, "send": lambda n: 1, "recv": lambda n: 0, "barrier": lambda n: 0}
 

@@ -756,8 +756,8 @@ std::vector<Key> compress_keys() {
        .help = "codecs for all four kinds of traffic; those that are given win",
        .explanation =
            "The schemes of the paper on hybrid compression: mzhybrid is zfp:8 for gradients and "
-           "lossless for everything else, zhybrid zfp:8 and zfp:16, naive zfp:8 everywhere (loses "
-           "accuracy; for comparison).",
+           "lossless for everything else, zhybrid zfp:8 and zfp:16. naive is what compressing every "
+           "message alike does, zfp:8 in lines without feedback (loses accuracy; for comparison).",
        .when_absent = "none"},
       {.name = "min_bytes",
        .field = bytes(s, &Compression::min_bytes),
@@ -773,6 +773,7 @@ std::vector<Key> compress_keys() {
        .help = "add what encoding lost of a gradient to the next one",
        .explanation = "Takes 4 bytes for each parameter of compressed gradients on every rank. The "
                       "residuals are saved with checkpoints.",
+       .when_absent = "true; false with preset naive",
        .foreign = {"use_error_feedback"}},
   };
 }

@@ -23,11 +23,15 @@ struct CompressionPreset {
 };
 
 // Gradients are averaged over ranks and bear a low rate; errors of activations and weights add up
-// over the depth, so these keep every bit, or twice the rate. "naive" is what happens otherwise.
+// over the depth, so these keep every bit, or twice the rate. "naive" is what a library of
+// collectives does that compresses every message: it sees no rows and no steps, only values in a
+// line, so nothing is kept for the next time.
+constexpr const char* kNaive = "naive";
+constexpr const char* kFlat = "zfp:8:1:truncate";
 constexpr std::array<CompressionPreset, 3> kPresets = {
     CompressionPreset{"mzhybrid", {"zfp:8", "lossless", "lossless", "lossless"}},
     CompressionPreset{"zhybrid", {"zfp:8", "zfp:16", "zfp:16", "zfp:16"}},
-    CompressionPreset{"naive", {"zfp:8", "zfp:8", "zfp:8", "zfp:8"}}};
+    CompressionPreset{kNaive, {kFlat, kFlat, kFlat, kFlat}}};
 
 std::string chosen(const Compression& compression, Compression::Kind kind) {
   if (const auto& given = compression.as_given(kind)) return *given;
@@ -91,6 +95,8 @@ bool Compression::is_none() const {
   return std::ranges::all_of(kCompressionKinds,
                              [&](Kind kind) { return chosen(*this, kind) == kNone; });
 }
+
+bool Compression::feeds_back() const { return error_feedback.value_or(preset != kNaive); }
 
 std::string Compression::text() const {
   std::string all;

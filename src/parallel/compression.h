@@ -29,7 +29,7 @@ struct Compression {
   std::optional<std::string> gradients = {}, weights = {}, tensor = {}, pipeline = {};
   std::string preset = {};           ///< of compression_presets(); "": none
   std::int64_t min_bytes = 1 << 16;  ///< calls of a smaller payload go plainly
-  bool error_feedback = true;        ///< what gradients lose is added to the next ones
+  std::optional<bool> error_feedback = {};  ///< as given; absent: as feeds_back() says
   bool operator==(const Compression&) const = default;
 
   const std::optional<std::string>& as_given(Kind kind) const;
@@ -38,6 +38,9 @@ struct Compression {
   /// Null for none.
   std::shared_ptr<const codec::Codec> codec(Kind kind) const;
   bool is_none() const;
+  /// What gradients lose is added to the next ones: unless it is said otherwise, but not with the
+  /// preset "naive".
+  bool feeds_back() const;
   /// "gradients int8:128, pipeline zfp:16:4", or "" for none.
   std::string text() const;
 };

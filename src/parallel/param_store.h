@@ -154,7 +154,7 @@ class ParamStore {
     std::vector<ParamPiece> own, of_the_sum;  ///< the latter only without ZeRO
   };
   /// Whether sums of gradients change states.
-  bool keeps_residuals() const { return gradient_codec_ && options_.compress.error_feedback; }
+  bool keeps_residuals() const { return gradient_codec_ && options_.compress.feeds_back(); }
   /// Nothing where no gradients are compressed, or without error feedback.
   std::optional<Residuals> residuals() const;
   /// Adds their sum of squares on this rank to `sum` (f64, one element).

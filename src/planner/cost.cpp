@@ -187,7 +187,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
     const codec::Codec *const gradients = coded.gradients.get(), *const weights =
                                                                      coded.weights.get();
     return encode_seconds(machine, gradients, coded.encoded_gradients + coded.encoded_sums,
-                          job.compress.error_feedback) +
+                          job.compress.feeds_back()) +
            decode_seconds(machine, gradients, coded.decoded_gradients) +
            encode_seconds(machine, weights, coded.encoded_weights) +
            decode_seconds(machine, weights, coded.decoded_weights);

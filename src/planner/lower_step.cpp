@@ -32,7 +32,7 @@ class StepLowering {
         gradient_codec_(job.compress.codec(Compression::Kind::gradients)),
         weight_codec_(job.compress.codec(Compression::Kind::weights)),
         message_codec_(job.compress.codec(Compression::Kind::pipeline)),
-        keeps_residuals_(job.compress.error_feedback),
+        keeps_residuals_(job.compress.feeds_back()),
         overlaps_(plan.overlap && job.stack.overlaps_gathers),
         sums_targets_(job.stack.sums_targets),
         policy_(options.policy),

@@ -203,7 +203,7 @@ class RankMemory {
     if (const double coded = sizes.coded_elements(); coded > 0.0) {
       // Residuals of whole parameters, and of a rank's part of the sums.
       const double of_sums = zero == 0 ? 1.0 / candidate_.token_ranks() : 0.0;
-      if (job_.compress.error_feedback) memory.optimizer += 4.0 * coded * (1.0 + of_sums);
+      if (job_.compress.feeds_back()) memory.optimizer += 4.0 * coded * (1.0 + of_sums);
       // What is sent and received of two units that are under way, rarely more than their values.
       memory.gradients += 4.0 * unit;
     }

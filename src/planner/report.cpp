@@ -419,7 +419,7 @@ std::string compress_toml(const Compression& compress) {
     text += fmt::format("{} = \"{}\"\n", name_of(kind), compress.codec_name(kind));
   }
   return text + fmt::format("min_bytes = {}\nerror_feedback = {}\n", compress.min_bytes,
-                            compress.error_feedback);
+                            compress.feeds_back());
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ std::vector<StateKind> residual_states(const ParamStore& store, const std::strin
 Json describe_residuals(const ParallelPlan& plan) {
   const int ranks = plan.mesh.size(kTokenAxes);
   const auto codec = plan.compress.codec(Compression::Kind::gradients);
-  if (codec == nullptr || ranks == 1 || !plan.compress.error_feedback) return {};
+  if (codec == nullptr || ranks == 1 || !plan.compress.feeds_back()) return {};
   return {{"codec", codec->name()}, {"ranks", ranks}};
 }
 

@@ -35,7 +35,7 @@ TEST(Load, ReadsCodecsAndPresets) {
   EXPECT_EQ(compress.text(),
             "gradients int8:128, weights zfp:16:4, tensor zfp:16:4, pipeline zfp:16:4");
   EXPECT_EQ(compress.min_bytes, 1 << 20);
-  EXPECT_FALSE(compress.error_feedback);
+  EXPECT_FALSE(compress.feeds_back());
   EXPECT_TRUE(parse_run(kGoodRun, "run.toml").config.compress.is_none());
 }
 

@@ -26,10 +26,18 @@ TEST(Compression, PresetsAreTheSchemesOfThePaper) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(names({.preset = "mzhybrid"}), (Names{"zfp:8:4", "lossless", "lossless", "lossless"}));
   EXPECT_EQ(names({.preset = "zhybrid"}), (Names{"zfp:8:4", "zfp:16:4", "zfp:16:4", "zfp:16:4"}));
-  EXPECT_EQ(names({.preset = "naive"}), (Names{"zfp:8:4", "zfp:8:4", "zfp:8:4", "zfp:8:4"}));
+  EXPECT_EQ(names({.preset = "naive"}), Names(4, "zfp:8:1:truncate"));
   for (const std::string& preset : compression_presets()) {
     EXPECT_TRUE(problems_of(Compression{.preset = preset}).empty()) << preset;
   }
+}
+
+TEST(Compression, FeedsBackWhatGradientsLoseButNotNaively) {
+  EXPECT_TRUE((Compression{.gradients = "int8"}.feeds_back()));
+  EXPECT_FALSE((Compression{.gradients = "int8", .error_feedback = false}.feeds_back()));
+  EXPECT_TRUE((Compression{.preset = "zhybrid"}.feeds_back()));
+  EXPECT_FALSE((Compression{.preset = "naive"}.feeds_back()));
+  EXPECT_TRUE((Compression{.preset = "naive", .error_feedback = true}.feeds_back()));
 }
 
 TEST(Compression, KeysThatAreGivenWinOverThePreset) {

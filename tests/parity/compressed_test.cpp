@@ -35,7 +35,7 @@ const std::vector<Compression>& mixes() {
        .tensor = "bf16",
        .pipeline = "int4",
        .min_bytes = 0},
-      {.preset = "naive", .min_bytes = 0, .error_feedback = false},
+      {.preset = "naive", .min_bytes = 0},
       {.gradients = "topk:8:64", .tensor = "zfp:16", .pipeline = "e3m0", .min_bytes = 6000},
       {.preset = "zhybrid", .min_bytes = 1000}};
   return all;
