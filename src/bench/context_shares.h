@@ -8,6 +8,7 @@ namespace heddle {
 struct ContextShares {
   ContextShape shape;                                ///< resolved
   double forward_seconds = 0, backward_seconds = 0;  ///< of all ranks together; medians
+  double message_seconds = 0;  ///< beside them: copies in place of what would have been received
   double seconds() const { return forward_seconds + backward_seconds; }
 };
 

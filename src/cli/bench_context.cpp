@@ -78,6 +78,7 @@ JsonValue to_json(const ContextSharesReport& report, int ranks) {
                                {"order", name_of(shares.shape.order)},
                                {"forward_seconds", shares.forward_seconds},
                                {"backward_seconds", shares.backward_seconds},
+                               {"message_seconds", shares.message_seconds},
                                {"of_whole", shares.seconds() / report.whole()}});
   }
   return json;
@@ -85,17 +86,17 @@ JsonValue to_json(const ContextSharesReport& report, int ranks) {
 
 void print(const ContextSharesReport& report) {
   const auto line = [&](std::string_view method, std::string_view order, double forward,
-                        double backward) {
-    log_info("{:<10} {:<11} {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.3f}", method, order,
+                        double backward, double messages) {
+    log_info("{:<10} {:<11} {:>9.2f}ms {:>9.2f}ms {:>9.2f}ms {:>9.3f} {:>9.2f}ms", method, order,
              1e3 * forward, 1e3 * backward, 1e3 * (forward + backward),
-             (forward + backward) / report.whole());
+             (forward + backward) / report.whole(), 1e3 * messages);
   };
-  log_info("{:<10} {:<11} {:>11} {:>11} {:>11} {:>9}", "method", "order", "forward", "backward",
-           "both", "of whole");
-  line("one rank", "", report.whole_forward, report.whole_backward);
+  log_info("{:<10} {:<11} {:>11} {:>11} {:>11} {:>9} {:>11}", "method", "order", "forward",
+           "backward", "both", "of whole", "messages");
+  line("one rank", "", report.whole_forward, report.whole_backward, 0.0);
   for (const ContextShares& shares : report.methods) {
     line(name_of(shares.shape.method), name_of(shares.shape.order), shares.forward_seconds,
-         shares.backward_seconds);
+         shares.backward_seconds, shares.message_seconds);
   }
 }
 

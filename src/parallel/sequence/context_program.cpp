@@ -298,6 +298,11 @@ class ProgramBuilder {
 
 }  // namespace
 
+bool carry_the_same(const Transfer& a, const Transfer& b) {
+  return a.piece < 0 && b.piece < 0 && a.rows == b.rows && a.message.content == b.message.content &&
+         a.message.is_partial == b.message.is_partial;
+}
+
 std::int64_t head_pairs(const TileCall& call) {
   const std::int64_t zero = 0;
   return head_pairs(Tile{.queries = {std::max(call.ahead, zero), call.queries.count},

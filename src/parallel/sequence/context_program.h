@@ -44,6 +44,9 @@ struct Transfer {
   /// It brings q, k or v of the receiver's share: what a second forward needs too.
   bool fills_share = false;
 };
+/// Whether two messages of a round, to different ranks, are put together from the same rows: once
+/// is enough.
+bool carry_the_same(const Transfer& a, const Transfer& b);
 
 /// A call of a block kernel.
 struct TileCall {

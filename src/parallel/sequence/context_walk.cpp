@@ -129,33 +129,37 @@ void ContextWalk::for_each_part(const Transfer& transfer, const PieceTensors& me
   }
 }
 
-ContextWalk::UnderWay ContextWalk::send(const Transfer& transfer) {
+PieceTensors ContextWalk::put_together(const Transfer& transfer) {
   const Message& message = transfer.message;
-  UnderWay sent{transfer, {}};
-  if (transfer.piece >= 0) {
-    sent.tensors = piece(transfer.piece);
-  } else {
-    // What is added up is rounded once, when it is complete.
-    const bool is_sum = is_result(piece_kind_of(message.content));
-    sent.tensors = allocate(message, is_sum ? wide() : travels_as(message));
-    for_each_part(transfer, sent.tensors, [&](const PieceTensors& part, const PieceTensors& rows) {
-      // dO alone lies second among the tensors of queries.
-      if (message.content == Content::out_grad) {
-        ops::copy(rows.rows[1], part.rows[0], ctx_.stream);
-      } else {
-        copy(rows, part);
-      }
-    });
-    if (sent.tensors.buffers[0].dtype() != travels_as(message)) {
-      const PieceTensors rounded = allocate(message, travels_as(message));
-      ops::cast(sent.tensors.buffers[0], rounded.buffers[0], ctx_.stream);
-      sent.tensors = rounded;
+  // What is added up is rounded once, when it is complete.
+  const bool is_sum = is_result(piece_kind_of(message.content));
+  const PieceTensors made = allocate(message, is_sum ? wide() : travels_as(message));
+  for_each_part(transfer, made, [&](const PieceTensors& part, const PieceTensors& rows) {
+    // dO alone lies second among the tensors of queries.
+    if (message.content == Content::out_grad) {
+      ops::copy(rows.rows[1], part.rows[0], ctx_.stream);
+    } else {
+      copy(rows, part);
     }
+  });
+  if (made.buffers[0].dtype() == travels_as(message)) return made;
+  const PieceTensors rounded = allocate(message, travels_as(message));
+  ops::cast(made.buffers[0], rounded.buffers[0], ctx_.stream);
+  return rounded;
+}
+
+ContextWalk::UnderWay ContextWalk::send(const Transfer& transfer,
+                                        const std::vector<UnderWay>& sent) {
+  const auto same = std::ranges::find_if(
+      sent, [&](const UnderWay& other) { return carry_the_same(other.transfer, transfer); });
+  UnderWay begun{transfer, transfer.piece >= 0  ? piece(transfer.piece)
+                           : same != sent.end() ? same->tensors
+                                                : put_together(transfer)};
+  for (const Tensor& buffer : begun.tensors.buffers) {
+    if (!buffer.defined()) continue;
+    begun.works.push_back(ranks_.send(buffer, transfer.message.peer, ctx_.stream));
   }
-  for (const Tensor& buffer : sent.tensors.buffers) {
-    if (buffer.defined()) sent.works.push_back(ranks_.send(buffer, message.peer, ctx_.stream));
-  }
-  return sent;
+  return begun;
 }
 
 ContextWalk::UnderWay ContextWalk::receive(const Transfer& transfer) {
@@ -198,7 +202,7 @@ ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_sh
     if (transfer.fills_share || !only_share) begun.received.push_back(receive(transfer));
   }
   for (const Transfer& transfer : round.sends) {
-    if (transfer.fills_share || !only_share) begun.sent.push_back(send(transfer));
+    if (transfer.fills_share || !only_share) begun.sent.push_back(send(transfer, begun.sent));
   }
   ranks_.end_group();
   return begun;

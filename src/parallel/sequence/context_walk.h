@@ -71,7 +71,9 @@ class ContextWalk {
   template <class Visit>
   void for_each_part(const Transfer& transfer, const PieceTensors& message, const Visit& visit);
 
-  UnderWay send(const Transfer& transfer);
+  /// `sent` are the round's messages so far.
+  UnderWay send(const Transfer& transfer, const std::vector<UnderWay>& sent);
+  PieceTensors put_together(const Transfer& transfer);
   UnderWay receive(const Transfer& transfer);
   /// What has come becomes a piece, or goes into the rows of others.
   void put_away(UnderWay& received);

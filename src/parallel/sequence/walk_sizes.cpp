@@ -46,8 +46,12 @@ std::int64_t workspace_bytes(const ContextProgram& program, const ContextShape& 
     }
     std::int64_t moving = 0;
     for (const Transfer& transfer : round.receives) moving += bytes_of(transfer);
-    for (const Transfer& transfer : round.sends) {
-      if (transfer.piece < 0) moving += bytes_of(transfer);  // put together first
+    for (auto transfer = round.sends.begin(); transfer != round.sends.end(); ++transfer) {
+      const bool is_made = transfer->piece < 0 &&
+                           std::none_of(round.sends.begin(), transfer, [&](const Transfer& other) {
+                             return carry_the_same(other, *transfer);
+                           });
+      if (is_made) moving += bytes_of(*transfer);
     }
     most = std::max(most, held + moving);
     for (const Transfer& transfer : round.receives) {
