@@ -8,8 +8,9 @@
 
 namespace heddle {
 
-/// What bounds an operation: the bytes it must read and write, or the arithmetic of its products.
-enum class Bound { copy, gemm };
+/// What bounds an operation: the bytes it must read and write, or the arithmetic of its products,
+/// held against a large square one or one dense product of its own size.
+enum class Bound { copy, gemm, dense };
 
 struct OpBenchResult {
   std::string name, size;

@@ -22,6 +22,7 @@ struct BenchOpsOptions {
 const char* unit(Bound bound) { return bound == Bound::copy ? "GB/s" : "GFLOP/s"; }
 const char* name_of_bound(const BenchOpsOptions& options, Bound bound) {
   if (bound == Bound::copy) return "copy";
+  if (bound == Bound::dense) return "dense gemm";
   return options.bench.device.kind == Device::Kind::cuda ? "gemm 8192^3" : "gemm 2048^3";
 }
 std::string place(const BenchOpsOptions& options) {

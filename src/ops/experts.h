@@ -10,7 +10,7 @@ namespace heddle::ops {
 // sorted by expert (docs/design/040-experts.md). Integers are i32; logits, weights and their
 // gradients are in the dtype of statistics, f32 or f64, and lie contiguously. Where a choice or a
 // row is absent its index is kAbsentRow (ops/embedding.h). Rows of activations are gathered by
-// embedding_forward(token_R, x_TD, rows_RD). CPU only.
+// embedding_forward(token_R, x_TD, rows_RD).
 
 /// How a router chooses and weighs.
 struct RouterRule {

@@ -6,22 +6,7 @@
 namespace heddle::ops {
 namespace {
 
-class CudaProducts : public OnGpu {
- protected:
-  /// Every value within `tolerance` of the wanted one, relative to the largest (where all should be
-  /// 0, to 1e-3).
-  void expect_relative(const Tensor& got, const Tensor& want_f64, double tolerance,
-                       const char* what) {
-    const auto have = values(down(got)), want = values(want_f64);
-    double largest = 1e-3, worst = 0.0;
-    for (const double value : want) largest = std::max(largest, std::abs(value));
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      const double error = std::abs(have[i] - want[i]) / largest;
-      worst = std::isfinite(error) ? std::max(worst, error) : 1e300;
-    }
-    EXPECT_LT(worst, tolerance) << what;
-  }
-};
+class CudaProducts : public OnGpu {};
 
 TEST_F(CudaProducts, GemmEqualsTheCpu) {
   struct Types {

@@ -4,13 +4,9 @@
 namespace heddle::ops::cuda {
 namespace {
 
-// The fast exponential and quotient: a bf16 element leaves room for some 20 instructions before
-// arithmetic, not memory, is the limit. Both are good to a few units in the last place of f32.
-__device__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
-
 struct SwigluForward {
   __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
-    out[0] = in[0] * sigmoid(in[0]) * in[1];
+    out[0] = in[0] * sigmoid_fast(in[0]) * in[1];
   }
 };
 
@@ -18,7 +14,7 @@ struct SwigluForward {
 template <int O>
 struct SwigluBackward {
   __device__ void operator()(const float (&in)[3], float (&out)[O]) const {
-    const float dy = in[0], gate = in[1], up = in[2], s = sigmoid(gate);
+    const float dy = in[0], gate = in[1], up = in[2], s = sigmoid_fast(gate);
     out[0] = dy * up * s * (1.0F + gate * (1.0F - s));
     out[1] = dy * gate * s;
     if constexpr (O == 3) out[2] = gate * s * up;
@@ -56,12 +52,12 @@ struct ExactGelu {
 struct TanhGelu {
   static constexpr float kTwoRoot = 1.59576912160573071F, kCube = 0.044715F;
   __device__ static float value(float x) {
-    return x * sigmoid(x * (kTwoRoot + kTwoRoot * kCube * x * x));
+    return x * sigmoid_fast(x * (kTwoRoot + kTwoRoot * kCube * x * x));
   }
   __device__ static float slope(float x) {
     // Beyond 30 the gate is flat; the bound keeps 0 * infinity away. NaN stays.
     const float near = x > 30.0F ? 30.0F : x < -30.0F ? -30.0F : x;
-    const float s = sigmoid(near * (kTwoRoot + kTwoRoot * kCube * near * near));
+    const float s = sigmoid_fast(near * (kTwoRoot + kTwoRoot * kCube * near * near));
     return s + near * (kTwoRoot + 3.0F * kTwoRoot * kCube * near * near) * s * (1.0F - s);
   }
 };

@@ -1,7 +1,4 @@
-#include <cub/device/device_radix_sort.cuh>
-
-#include <bit>
-
+#include "ops/cuda/sort_ids.h"
 #include "ops/cuda/vectors.h"
 #include "ops/embedding.h"
 
@@ -52,14 +49,6 @@ void lookup(const Tensor& ids_T, const Tensor& table_VD, const Tensor& y_TD, Str
 // here), and a second kernel adds those up in order. No two threads add to one place.
 
 constexpr int kChunk = 32, kColumnThreads = 128;
-
-__global__ void keys_kernel(const std::int32_t* ids, std::int32_t count, std::uint32_t absent,
-                            std::uint32_t* keys, std::int32_t* tokens) {
-  const auto t = static_cast<std::int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (t >= count) return;
-  keys[t] = ids[t] == kAbsentRow ? absent : static_cast<std::uint32_t>(ids[t]);
-  tokens[t] = t;
-}
 
 template <class T>
 struct Operands {
@@ -166,48 +155,6 @@ __global__ void __launch_bounds__(kColumnThreads) border_kernel(Operands<T> o) {
   put(o.dtable + key * o.dtable_stride + column, sum, true);
 }
 
-/// Sorted keys and tokens, and room for the borders, all in the stream's workspace.
-struct Sorted {
-  std::uint32_t *keys_in, *keys;
-  std::int32_t *tokens_in, *tokens;
-  float *head, *tail;
-  std::byte* scratch;
-
-  std::size_t carve(void* base, std::int64_t count, std::int64_t borders, std::size_t sort_bytes) {
-    Carver carver(base);
-    keys_in = carver.take<std::uint32_t>(count);
-    keys = carver.take<std::uint32_t>(count);
-    tokens_in = carver.take<std::int32_t>(count);
-    tokens = carver.take<std::int32_t>(count);
-    head = carver.take<float>(borders);
-    tail = carver.take<float>(borders);
-    scratch = carver.take<std::byte>(static_cast<std::int64_t>(sort_bytes));
-    return carver.used_bytes();
-  }
-};
-
-Sorted sort_by_id(const Tensor& ids_T, std::int64_t rows, std::int64_t borders,
-                  StreamState& state) {
-  const auto count = static_cast<std::int32_t>(ids_T.count());
-  const auto absent = static_cast<std::uint32_t>(rows);
-  const int bits = std::bit_width(absent);
-  Sorted sorted{};
-  std::size_t sort_bytes = 0;
-  const auto sort = [&](void* scratch) {
-    HEDDLE_CUDA(cub::DeviceRadixSort::SortPairs(scratch, sort_bytes, sorted.keys_in, sorted.keys,
-                                                sorted.tokens_in, sorted.tokens, count, 0, bits,
-                                                state.stream));
-  };
-  sort(nullptr);
-  const std::size_t bytes = sorted.carve(nullptr, count, borders, sort_bytes);
-  sorted.carve(state.workspace.at_least(bytes), count, borders, sort_bytes);
-  keys_kernel<<<blocks_for(count, 256), 256, 0, state.stream>>>(
-      device_data<std::int32_t>(ids_T), count, absent, sorted.keys_in, sorted.tokens_in);
-  HEDDLE_CUDA(cudaGetLastError());
-  sort(sorted.scratch);
-  return sorted;
-}
-
 __global__ void held_rows_kernel(const std::int32_t* ids, std::int64_t count, std::int64_t first,
                                  std::int64_t held, std::int32_t* rows) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -232,15 +179,16 @@ void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& 
                         Stream& stream) {
   const std::int64_t D = dy_TD.size(1), count = ids_T.count();
   if (dy_TD.count() == 0) return;
-  HEDDLE_CHECK(count < (std::int64_t{1} << 31), "an embedding of {} tokens", count);
   StreamState& state = state_of(stream);
   const std::int64_t chunks = (count + kChunk - 1) / kChunk;
-  const Sorted sorted = sort_by_id(ids_T, dtable_VD.size(0), chunks * D, state);
+  const auto borders = static_cast<std::size_t>(chunks * D);
+  const SortedIds sorted = sort_ids(ids_T, dtable_VD.size(0), 2 * borders * sizeof(float), state);
+  float* const head = reinterpret_cast<float*>(sorted.extra);
   visit_float(dy_TD.dtype(), [&](auto zero) {
     using T = decltype(zero);
     constexpr int W = kWidest<T>;
     const Operands<T> operands{.keys = sorted.keys,
-                               .tokens = sorted.tokens,
+                               .tokens = sorted.positions,
                                .count = static_cast<std::int32_t>(count),
                                .absent = static_cast<std::uint32_t>(dtable_VD.size(0)),
                                .dy = device_data<T>(dy_TD),
@@ -248,8 +196,8 @@ void embedding_backward(const Tensor& ids_T, const Tensor& dy_TD, const Tensor& 
                                .dtable = device_data<float>(dtable_VD),
                                .dtable_stride = dtable_VD.stride(0),
                                .D = D,
-                               .head = sorted.head,
-                               .tail = sorted.tail};
+                               .head = head,
+                               .tail = head + borders};
     const bool wide = is_aligned(dy_TD) && is_aligned(dtable_VD) && D % W == 0;
     const unsigned strips = blocks_for(D, kColumnThreads * (wide ? W : 1));
     const auto chunk = wide ? chunk_kernel<T, W> : chunk_kernel<T, 1>;

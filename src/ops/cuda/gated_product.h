@@ -4,15 +4,13 @@
 // multiprocessor. Forward [gate | up] = a b^T and y = silu(gate) * up; backward dy = a b, of which
 // and of gate and up come their gradients, and y again.
 //
-// A block makes tiles of 128 x 256: in forward 128 columns of gate and the same of up. The two
-// blocks of a cluster lie one above the other and share the right factor: each copies half of it
-// to both. One thread starts copies; two warpgroups multiply 64 rows each, round the sums to bf16
-// and leave them in shared memory, where three more warps do the rest while the next tile is
-// multiplied.
+// A tile is 128 x 256: in forward 128 columns of gate and the same of up. The two blocks of a
+// cluster lie one above the other and share the right factor. Warpgroups round the sums to bf16;
+// the other warps do the rest.
 
 #include <cuda_bf16.h>
 
-#include "ops/cuda/hopper_tiles.h"
+#include "ops/cuda/hopper_pair_product.h"
 
 namespace heddle::ops::cuda::hopper {
 
@@ -32,44 +30,26 @@ struct GatedProduct {
 
 namespace gated {
 
-constexpr int kThreads = 384, kGroups = 2, kHelpers = 3, kStages = 3;
-constexpr int kLeftBytes = 2 * kTileBytes, kStageBytes = kLeftBytes + 4 * kTileBytes;
-constexpr int kResultBytes = 4 * kTileBytes;  // of a warpgroup, 64 x 256
-constexpr int kSharedBytes = kStages * kStageBytes + kGroups * kResultBytes + 1024 + 128;
-// Together what the block starts with: 3 x 168.
-constexpr int kProducerRegisters = 136, kConsumerRegisters = 184;
+using namespace pair;
 
-/// Barriers in shared memory: a stage was filled, was read; a warpgroup's result is there, was
-/// taken.
-struct Barriers {
-  std::uint64_t full[kStages], empty[kStages], made[kGroups], taken[kGroups];
-};
-
-/// The tiles of a cluster, 256 rows high. Bands of eight are walked column by column, so that
-/// what the clusters read at a time stays in the cache.
+/// The tiles of a cluster, 256 rows high.
 template <bool kBackward>
 class Tiles {
  public:
   static constexpr int kWidth = kBackward ? 256 : 128;  ///< columns of y
   __device__ explicit Tiles(const GatedProduct& p)
-      : rows_((p.rows + 255) / 256), columns_((p.width + kWidth - 1) / kWidth) {}
+      : grid_{(p.rows + 255) / 256, (p.width + kWidth - 1) / kWidth} {}
   __device__ int first() const { return static_cast<int>(blockIdx.x) / 2; }
   __device__ int step() const { return static_cast<int>(gridDim.x) / 2; }
-  __device__ int count() const { return rows_ * columns_; }
-  struct Place {
-    int row, column;
-  };
+  __device__ int count() const { return grid_.rows * grid_.columns; }
   /// Where this block's part begins.
-  __device__ Place find(int tile) const {
-    constexpr int kBand = 8;
-    const int band = tile / (kBand * columns_), in_band = tile - band * kBand * columns_;
-    const int height = min(kBand, rows_ - band * kBand);
-    return {(band * kBand + in_band % height) * 256 + block_in_cluster() * 128,
-            in_band / height * kWidth};
+  __device__ Grid::Place find(int tile) const {
+    const auto [row, column] = grid_.find(tile);
+    return {row * 256 + block_in_cluster() * 128, column * kWidth};
   }
 
  private:
-  int rows_, columns_;
+  Grid grid_;
 };
 
 template <bool kBackward>
@@ -99,48 +79,8 @@ __device__ void copy_in(unsigned char* stages, Barriers& barriers, const GatedMa
   }
 }
 
-/// sums = a b for 64 rows of a tile.
 template <bool kBackward>
-__device__ __forceinline__ void multiply(float (&sums)[128], const unsigned char* stages,
-                                         Barriers& barriers, Turn<kStages>& at, int steps,
-                                         int group, int thread) {
-  int before = 0;
-  for (int k = 0; k < steps; ++k) {
-    wait_for(barriers.full + at.index, at.parity);
-    const unsigned char* const left = stages + at.index * kStageBytes;
-    const std::uint64_t a = along_sum(left + group * kTileBytes);
-    const std::uint64_t b =
-        kBackward ? across_sum(left + kLeftBytes, kTileBytes) : along_sum(left + kLeftBytes);
-    begin_products();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      multiply_add<0, kBackward>(sums, a + i * kNextInRow,
-                                 b + i * (kBackward ? kNextRows : kNextInRow), k != 0 || i != 0);
-    }
-    end_product_group();
-    wait_for_products<1>();
-    if (k > 0 && thread < 2) arrive_in(barriers.empty + before, thread);
-    before = at.index;
-    at.advance();
-  }
-  wait_for_products<0>();
-  if (thread < 2) arrive_in(barriers.empty + before, thread);
-}
-
-/// Rounds 64 x 256 sums to blocks of 64 x 64.
-__device__ __forceinline__ void round_sums(const float (&sums)[128], std::uint32_t result,
-                                           int thread) {
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float* const s = sums + 8 * i;
-    const std::uint32_t m[4] = {pair_of(s[0], s[1]), pair_of(s[2], s[3]), pair_of(s[4], s[5]),
-                                pair_of(s[6], s[7])};
-    store_block(result + i / 4 * kTileBytes, thread / 32 * 16, i % 4, m);
-  }
-}
-
-template <bool kBackward>
-__device__ __forceinline__ void make_tiles(const unsigned char* stages, std::uint32_t results,
+__device__ __forceinline__ void make_tiles(unsigned char* stages, std::uint32_t results,
                                            Barriers& barriers, const GatedProduct& p) {
   const int group = static_cast<int>(threadIdx.x) / 128 - 1;
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -150,22 +90,14 @@ __device__ __forceinline__ void make_tiles(const unsigned char* stages, std::uin
   std::uint32_t taken = 1;
   float sums[128];
   for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step(), taken ^= 1) {
-    multiply<kBackward>(sums, stages, barriers, at, steps, group, thread);
+    multiply<0, kBackward>(sums, stages, barriers, at, steps, group, thread,
+                           [](int, unsigned char*) {});
     wait_for(barriers.taken + group, taken);
     round_sums(sums, results + group * kResultBytes, thread);
     arrive(barriers.made + group);
   }
 }
 
-/// The v-th eight columns of row r of a result.
-__device__ __forceinline__ uint4 load_result(std::uint32_t result, int r, int v) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(result + v / 8 * kTileBytes + r * 128 + ((v ^ r) % 8) * 16)
-               : "memory");
-  return x;
-}
 __device__ __forceinline__ uint4& vector_at(__nv_bfloat16* p) {
   return *reinterpret_cast<uint4*>(p);
 }
@@ -303,25 +235,12 @@ __device__ void help(std::uint32_t results, Barriers& barriers, const GatedProdu
 }  // namespace gated
 
 template <bool kBackward>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(gated::kThreads, 1)
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(pair::kThreads, 1)
     gated_product(const __grid_constant__ GatedMaps maps, const __grid_constant__ GatedProduct p) {
   using namespace gated;
   extern __shared__ unsigned char memory[];
-  unsigned char* const stages = reinterpret_cast<unsigned char*>(
-      (reinterpret_cast<std::uintptr_t>(memory) + 1023) & ~std::uintptr_t{1023});
-  unsigned char* const results = stages + kStages * kStageBytes;
-  Barriers& barriers = *reinterpret_cast<Barriers*>(results + kGroups * kResultBytes);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      init_barrier(barriers.full + i, 1);
-      init_barrier(barriers.empty + i, 2 * kGroups);  // a thread for each, of both blocks
-    }
-    for (int i = 0; i < kGroups; ++i) {
-      init_barrier(barriers.made + i, 128);
-      init_barrier(barriers.taken + i, 32 * kHelpers);
-    }
-    fence_barrier_init();
-  }
+  const auto [stages, results, barriers, rest] = divide(memory);
+  if (threadIdx.x == 0) init(barriers);
   sync_cluster();
   if (threadIdx.x >= 128) {
     take_registers<kConsumerRegisters>();

@@ -49,9 +49,9 @@ void launch(const Call& call, const hopper::GatedMaps& maps, const StreamState& 
                              .y_stride = call.y.stride(0)};
   const auto kernel = gated_product<kBackward>;
   HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   gated::kSharedBytes));
+                                   pair::kSharedBytes));
   const auto blocks = static_cast<unsigned>(state.processors / 2 * 2);
-  kernel<<<blocks, gated::kThreads, gated::kSharedBytes, state.stream>>>(maps, product);
+  kernel<<<blocks, pair::kThreads, pair::kSharedBytes, state.stream>>>(maps, product);
   HEDDLE_CUDA(cudaGetLastError());
 }
 

@@ -106,6 +106,16 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const void* fr
       : "memory");
 }
 
+/// The same, of f32 that are added to what is there.
+__device__ __forceinline__ void add_box(const CUtensorMap& map, const void* from, int c0, int c1,
+                                        int c2, int c3) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4, %5}], "
+      "[%1];" ::"l"(&map),
+      "r"(shared_address(from)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
 __device__ __forceinline__ void end_store_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
