@@ -10,6 +10,7 @@
 #include "comm/threads/thread_world.h"
 #include "engine/memory_plan.h"
 #include "engine/train_step.h"
+#include "model/config_testing.h"
 #include "model/registry.h"
 #include "ops/attention.h"
 #include "support/temporary_folder.h"
@@ -67,14 +68,16 @@ TEST_F(Gpu, ReferencesHoldOnMeshesThatTheHostJoins) {
 class Trained {
  public:
   Trained(Device device, DType dtype, const OptimizerConfig& optimizer = {},
-          const BuildOptions& options = {})
+          const BuildOptions& options = {}, const ModelSpec& spec = llama())
       : memory_(device),
         stream_(1, device),
-        model_(read_model_spec(reference_folder() / "models" / "llama" / "config.json"),
-               filled(options, dtype), ParamStore::Purpose::training, memory_),
+        model_(spec, filled(options, dtype), ParamStore::Purpose::training, memory_),
         optimizer_(make_optimizer(optimizer, model_.store())),
         step_(model_, *optimizer_, stream_, memory_) {}
 
+  static ModelSpec llama() {
+    return read_model_spec(reference_folder() / "models" / "llama" / "config.json");
+  }
   static BuildOptions filled(BuildOptions options, DType dtype) {
     options.dtype = dtype;
     options.positions = kSeqLen;
@@ -168,7 +171,7 @@ TEST_F(Gpu, EveryOptimizerResumesBitForBitAndHoldsWhatWasPlanned) {
       Trained whole(kGpu, dtype, optimizer), second(kGpu, dtype, optimizer);
       whole.start();
       for (int i = 0; i < 3; ++i) whole.step(i);
-      const auto spec = read_model_spec(reference_folder() / "models" / "llama" / "config.json");
+      const ModelSpec spec = Trained::llama();
       const StepPlan plan = plan_step(
           spec, {.dtype = dtype, .positions = Trained::kSeqLen}, single_rank_plan(spec), 0,
           {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu, .optimizer = optimizer});
@@ -225,7 +228,7 @@ TEST_F(Gpu, MemoryIsWhatWasPlanned) {
       Trained trained(kGpu, dtype, {}, options);
       trained.start();
       for (int i = 0; i < 2; ++i) trained.step(i);
-      const auto spec = read_model_spec(reference_folder() / "models" / "llama" / "config.json");
+      const ModelSpec spec = Trained::llama();
       const StepPlan plan =
           plan_step(spec, Trained::filled(options, dtype), single_rank_plan(spec), 0,
                     {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu});
@@ -235,6 +238,82 @@ TEST_F(Gpu, MemoryIsWhatWasPlanned) {
                                      : 0;
       EXPECT_EQ(trained.memory().peak + beside, plan.memory.peak);
       EXPECT_EQ(trained.memory().reserved + beside, plan.memory.reserved);
+    }
+  }
+}
+
+/// With experts, a shared one, a dense layer and both losses of the router.
+ModelSpec with_experts() {
+  ModelSpec spec = spec_of(with(small_config("heddle_moe"), {{"num_hidden_layers", 3},
+                                                             {"num_attention_heads", 4},
+                                                             {"hidden_size", 64},
+                                                             {"moe_intermediate_size", 40},
+                                                             {"n_shared_experts", 1},
+                                                             {"n_group", 3},
+                                                             {"topk_group", 2},
+                                                             {"first_k_dense_replace", 1}}));
+  spec.experts->loss = {.balance = 0.02, .z = 0.001};
+  return spec;
+}
+
+TEST_F(Gpu, ExpertsTakeTheStepsOfTheCpu) {
+  Trained gpu(kGpu, DType::f32, {}, {}, with_experts()),
+      cpu(Device{}, DType::f32, {}, {}, with_experts());
+  gpu.start();
+  cpu.start();
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(gpu.step(i), cpu.step(i), 1e-4) << "step " << i;
+}
+
+TEST_F(Gpu, ExpertsRepeatThemselvesAndHoldWhatWasPlanned) {
+  const ModelSpec spec = with_experts();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Trained first(kGpu, dtype, {}, {}, spec), again(kGpu, dtype, {}, {}, spec),
+        recomputed(kGpu, dtype, {}, kRecomputed, spec);
+    for (Trained* trained : {&first, &again, &recomputed}) trained->start();
+    for (int i = 0; i < 4; ++i) {
+      const double loss = first.step(i);
+      EXPECT_EQ(again.step(i), loss) << "step " << i;
+      EXPECT_EQ(recomputed.step(i), loss) << "step " << i;
+    }
+    const StepPlan plan =
+        plan_step(spec, Trained::filled({}, dtype), single_rank_plan(spec), 0,
+                  {.sequences = 2, .seq_len = Trained::kSeqLen}, {.device = kGpu});
+    const std::size_t beside =
+        dtype == DType::bf16
+            ? ops::gradient_sum_bytes(2, Trained::kSeqLen, spec.heads, spec.kv_heads, spec.head_dim)
+            : 0;
+    EXPECT_EQ(first.memory().peak + beside, plan.memory.peak);
+  }
+}
+
+TEST_F(Gpu, SharedReferencesWithExpertsHold) {
+  const fs::path models = shared_folder() / "fixtures" / "models";
+  if (!fs::exists(models)) GTEST_SKIP() << "no fixtures at " << models;
+  const std::vector<ParallelRequest> meshes = {{.dp = 2, .zero = 1},
+                                               {.dp = 2, .zero = 3},
+                                               {.tp = 2, .sequence = true},
+                                               {.pp = 2},
+                                               {.dp = 2, .ep = 2},
+                                               {.dp = 2, .ep = 2, .zero = 3},
+                                               {.tp = 2, .ep = 2, .sequence = true}};
+  for (const char* name : {"mixtral", "olmoe", "qwen3-moe"}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const bool recompute : {false, true}) {
+        run_ranks(1, [&](World& world) {
+          const auto report = verify_reference(
+              models / name, {.device = kGpu, .dtype = dtype, .recompute = recompute}, world);
+          EXPECT_TRUE(report.ok()) << name << ": " << to_json(report).dump(1);
+        });
+      }
+    }
+    for (const ParallelRequest& mesh : meshes) {
+      run_ranks(2, [&](World& host) {
+        World world(std::make_unique<Communicator>(through_host(host.all().backend(), kGpu),
+                                                   host.all().shared_flight(), "world"));
+        const auto report =
+            verify_reference(models / name, {.device = kGpu, .parallel = mesh}, world);
+        EXPECT_TRUE(report.ok()) << name << ": " << to_json(report).dump(1);
+      });
     }
   }
 }

@@ -1,11 +1,43 @@
 #include "nn/experts/exchange.h"
 
 #include <numeric>
+#include <span>
 
 #include "base/check.h"
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "tensor/memory.h"
 
 namespace heddle {
+namespace {
+
+/// Integers where the host can read and write them: themselves, or of a GPU a copy, which waits for
+/// what makes them.
+Tensor host_copy(const Tensor& t, Ctx& ctx) {
+  if (t.device().kind == Device::Kind::cpu) return t;
+  const Tensor copy = Memory().alloc(t.shape(), t.dtype(), MemoryTag::workspace);
+  ops::copy(t, copy, ctx.stream);
+  return copy;
+}
+
+/// Integers that the host makes: where it writes them, and put() brings them to their place.
+class HostMade {
+ public:
+  explicit HostMade(const Tensor& t)
+      : there_(t),
+        here_(t.device().kind == Device::Kind::cpu
+                  ? t
+                  : Memory().alloc(t.shape(), t.dtype(), MemoryTag::workspace)) {}
+  std::span<std::int32_t> values() const { return here_.host<std::int32_t>(); }
+  void put(Ctx& ctx) const {
+    if (here_.bytes() != there_.bytes()) ops::copy(here_, there_, ctx.stream);
+  }
+
+ private:
+  Tensor there_, here_;
+};
+
+}  // namespace
 
 ExpertExchange::ExpertExchange(Communicator& ranks, std::int64_t experts)
     : ranks_(ranks), experts_(experts) {
@@ -15,10 +47,13 @@ ExpertExchange::ExpertExchange(Communicator& ranks, std::int64_t experts)
 Tensor ExpertExchange::gather_counts(const Tensor& offsets_E1, Ctx& ctx) const {
   const Tensor own = ctx.activation({experts_}, DType::i32);
   if (!ctx.stream.is_dry()) {
-    const auto offsets = offsets_E1.host<std::int32_t>();
+    const Tensor on_host = host_copy(offsets_E1, ctx);
+    const auto offsets = on_host.host<std::int32_t>();
+    const HostMade counts(own);
     for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
-      own.host<std::int32_t>()[e] = offsets[e + 1] - offsets[e];
+      counts.values()[e] = offsets[e + 1] - offsets[e];
     }
+    counts.put(ctx);
   }
   const Tensor all = ctx.activation({ranks_.size() * experts_}, DType::i32);
   ranks_.all_gather(own, all, ctx.stream).wait(ctx.stream);
@@ -49,10 +84,12 @@ ExpertExchange::Ways ExpertExchange::ways(const Tensor& counts, std::int64_t row
     allocate(rows);
     return ways;
   }
+  const Tensor on_host = host_copy(counts, ctx);
   const auto count = [&](std::size_t rank, std::size_t expert) -> std::int64_t {
-    return counts.host<std::int32_t>()[rank * all + expert];
+    return on_host.host<std::int32_t>()[rank * all + expert];
   };
-  const auto offsets = ways.offsets_O1.host<std::int32_t>();
+  const HostMade made_offsets(ways.offsets_O1);
+  const auto offsets = made_offsets.values();
   offsets[0] = 0;
   for (std::size_t e = 0; e < here; ++e) {
     std::int64_t rows_of_expert = 0;
@@ -64,18 +101,20 @@ ExpertExchange::Ways ExpertExchange::ways(const Tensor& counts, std::int64_t row
     offsets[e + 1] = offsets[e] + static_cast<std::int32_t>(rows_of_expert);
   }
   allocate(offsets[here]);
-  std::iota(ways.each_N1.host<std::int32_t>().begin(), ways.each_N1.host<std::int32_t>().end(), 0);
+  const HostMade each(ways.each_N1), sorted(ways.sorted_N), in_arrival(ways.arrived_N);
+  std::iota(each.values().begin(), each.values().end(), 0);
   std::vector<std::int32_t> next(offsets.begin(), offsets.end());
   std::int32_t arrived = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     for (std::size_t e = 0; e < here; ++e) {
       for (std::int64_t row = count(rank, own * here + e); row > 0; --row, ++arrived) {
-        const std::int32_t sorted = next[e]++;
-        ways.sorted_N.host<std::int32_t>()[static_cast<std::size_t>(arrived)] = sorted;
-        ways.arrived_N.host<std::int32_t>()[static_cast<std::size_t>(sorted)] = arrived;
+        const std::int32_t place = next[e]++;
+        sorted.values()[static_cast<std::size_t>(arrived)] = place;
+        in_arrival.values()[static_cast<std::size_t>(place)] = arrived;
       }
     }
   }
+  for (const HostMade* made : {&made_offsets, &each, &sorted, &in_arrival}) made->put(ctx);
   return ways;
 }
 

@@ -1,6 +1,6 @@
 #include "nn/experts/router.h"
 
-#include "ops/elementwise.h"
+#include "ops/cast.h"
 #include "ops/gemm.h"
 
 namespace heddle {
@@ -55,10 +55,16 @@ Tensor Router::backward_input(const Tensor& dweights_TK, const Tensor& addend_TD
         counts_E1.defined() ? counts_E1 : ctx.workspace({experts() + 1}, logits_TE.dtype());
     ops::router_loss_backward(logits_TE, options_.rule, none, loss, dlogits_TE, ctx.stream);
   }
-  const Tensor dx_TD = ctx.activation({logits_TE.size(0), width()}, weight_->value.dtype());
-  ops::gemm_add(dlogits_TE, Transpose::no, weight_->value, Transpose::no, {}, addend_TD, dx_TD,
+  const DType dtype = weight_->value.dtype();
+  Tensor factor_TE = dlogits_TE;
+  if (dtype != dlogits_TE.dtype()) {
+    factor_TE = ctx.activation(dlogits_TE.shape(), dtype);
+    ops::cast(dlogits_TE, factor_TE, ctx.stream);
+  }
+  const Tensor dx_TD = ctx.activation({logits_TE.size(0), width()}, dtype);
+  ops::gemm_add(factor_TE, Transpose::no, weight_->value, Transpose::no, {}, addend_TD, dx_TD,
                 ctx.stream);
-  saved.put(kLogitsGrad, dlogits_TE);
+  saved.put(kLogitsGrad, factor_TE);
   return dx_TD;
 }
 
