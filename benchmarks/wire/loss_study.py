@@ -7,7 +7,7 @@
 Every method of the list below is trained once for each seed, in a folder of its own (OUT/METHOD-SEED). A run that has ended is not
 repeated, so a study that was interrupted goes on, and other seeds or methods can be added. The recipe (model, batch, learning rate,
 steps) is the same for all of them and is kept in OUT/recipe.json; another one needs another folder. --set changes any key of the run
-file for all methods, --outer-lr the outer learning rate of sites; both are part of the recipe. --report only collects what is there.
+file for all methods, --outer-lr and --outer-momentum the outer steps of sites; all are part of the recipe. --report only collects what is there.
 
 Written are OUT/table.md, OUT/loss.svg and OUT/results.json:
 - the held-out loss at the end (with sites: of the outer weights), mean and spread over seeds;
@@ -61,7 +61,7 @@ def sites(count, every, *more):
     return (f"parallel.sites={count}", "parallel.dp=1", f"outer.every={every}", *more)
 
 
-STREAMING = ("outer.fragments=2", "outer.delay=1", "outer.mix=0.5", "outer.codec=e3m0:256", "outer.momentum=0.9")
+STREAMING = ("outer.fragments=2", "outer.delay=1", "outer.mix=0.5", "outer.codec=e3m0:256")
 WHOLE = ("outer.fragments=1", "outer.delay=0", "outer.mix=0")  # all at once, and sites go on from there
 # name: what tables call it, ranks, the plain run with the same traffic, settings
 METHODS = {
@@ -76,7 +76,7 @@ METHODS = {
     "sign": ("1-bit gradients, AdamW", 2, "plain", (*PAIR, "compress.gradients=sign")),
     "int8": ("int8 gradients", 2, "plain", (*PAIR, "compress.gradients=int8:128")),
     "int4": ("int4 gradients", 2, "plain", (*PAIR, "compress.gradients=int4:128")),
-    "diloco-30": ("DiLoCo, H 30, float32", 2, "plain", sites(2, 30, *WHOLE, "outer.codec=none", "outer.momentum=0.9")),
+    "diloco-30": ("DiLoCo, H 30, float32", 2, "plain", sites(2, 30, *WHOLE, "outer.codec=none")),
     "streaming-30": ("Streaming DiLoCo, H 30", 2, "plain", sites(2, 30, *STREAMING)),
     "streaming-100": ("Streaming DiLoCo, H 100", 2, "plain", sites(2, 100, *STREAMING)),
     "streaming-30-m4": ("Streaming, H 30, 4 sites", 4, "plain", sites(4, 30, *STREAMING)),
@@ -105,6 +105,7 @@ def arguments():
     parser.add_argument("--sequences", type=int, help="of a step, all ranks together: a multiple of 8; the model's own without it")
     parser.add_argument("--vocab", type=int, help="tokens of the tokenizer; the model's own without it")
     parser.add_argument("--outer-lr", type=float, default=0.4, help="of sites that exchange weights, but not with topk")
+    parser.add_argument("--outer-momentum", type=float, default=0.9, help="of the same")
     parser.add_argument("--freeze", type=float, default=0.2, help="share of the steps behind which 1-bit Adam freezes")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where runs compute")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of a rank")
@@ -136,7 +137,7 @@ def run(command, log=None):
 
 def keep_recipe(options):
     """What all runs of a folder have in common; refuses a folder that has another."""
-    recipe = {key: getattr(options, key) for key in ("text", "model", "steps", "lr", "sequences", "vocab", "outer_lr", "freeze", "device", "set")}
+    recipe = {key: getattr(options, key) for key in ("text", "model", "steps", "lr", "sequences", "vocab", "outer_lr", "outer_momentum", "freeze", "device", "set")}
     recipe["text"] = Path(options.text).name
     file = options.out / "recipe.json"
     if file.exists():
@@ -182,7 +183,7 @@ def settings(options, name, seed, data, folder):
     if name == "onebit":
         pairs.append(f"optim.freeze_step={max(warmup + 1, round(options.freeze * options.steps))}")
     if any(pair.startswith("outer.") for pair in pairs) and name != "topk-30":
-        pairs.append(f"outer.lr={options.outer_lr}")
+        pairs += [f"outer.lr={options.outer_lr}", f"outer.momentum={options.outer_momentum}"]
     return pairs + options.set
 
 
