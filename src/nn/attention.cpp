@@ -1,5 +1,7 @@
 #include "nn/attention.h"
 
+#include <array>
+
 #include "nn/kv_cache.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
@@ -53,22 +55,24 @@ PrepareQkv::Statistics PrepareQkv::statistics_for(const Tensor& qkv, Ctx& ctx) c
           ctx.activation({tokens * norms(shape_.kv_heads)}, statistics_of(qkv.dtype()))};
 }
 
-void PrepareQkv::norm_and_rotate(const Qkv& raw, const Statistics& statistics, const Qkv& ready,
-                                 Ctx& ctx) const {
-  ops::rms_norm_forward(as_normed(raw.q_BSHK), qk_norm_.q_weight->value, qk_norm_.eps,
-                        as_normed(ready.q_BSHK), statistics.rstd_q, ctx.stream);
-  ops::rms_norm_forward(as_normed(raw.k_BSGK), qk_norm_.k_weight->value, qk_norm_.eps,
-                        as_normed(ready.k_BSGK), statistics.rstd_k, ctx.stream);
+void PrepareQkv::norm_and_rotate(const Qkv& raw, const Statistics& statistics, bool again,
+                                 const Qkv& ready, Ctx& ctx) const {
+  const std::array<JointNorm::Rows, 2> norms = {{{as_normed(raw.q_BSHK), qk_norm_.q_weight->value,
+                                                  statistics.rstd_q, as_normed(ready.q_BSHK)},
+                                                 {as_normed(raw.k_BSGK), qk_norm_.k_weight->value,
+                                                  statistics.rstd_k, as_normed(ready.k_BSGK)}}};
+  JointNorm(qk_norm_.ranks).forward(norms, qk_norm_.eps, again, ctx);
   rotate(ready.q_BSHK, false, ctx);
   rotate(ready.k_BSGK, false, ctx);
 }
 
-Qkv PrepareQkv::normed(const Tensor& qkv, const Statistics& statistics, Ctx& ctx) const {
+Qkv PrepareQkv::normed(const Tensor& qkv, const Statistics& statistics, bool again,
+                       Ctx& ctx) const {
   const Qkv raw = split_qkv(qkv, shape_, ctx.batch);
   Qkv ready = raw;
   ready.q_BSHK = ctx.activation(raw.q_BSHK.shape(), qkv.dtype());
   ready.k_BSGK = ctx.activation(raw.k_BSGK.shape(), qkv.dtype());
-  norm_and_rotate(raw, statistics, ready, ctx);
+  norm_and_rotate(raw, statistics, again, ready, ctx);
   return ready;
 }
 
@@ -91,7 +95,7 @@ Qkv PrepareQkv::prepare(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   Qkv ready;
   if (qk_norm_.defined()) {
     statistics = statistics_for(qkv, ctx);
-    ready = normed(qkv, statistics, ctx);
+    ready = normed(qkv, statistics, false, ctx);
   } else {
     rotate_q_and_k(qkv, false, ctx);
     ready = split_qkv(qkv, shape_, ctx.batch);
@@ -103,7 +107,7 @@ Qkv PrepareQkv::prepare(const Tensor& qkv, Saved& saved, Ctx& ctx) {
 
 Qkv PrepareQkv::prepare_again(Saved& saved, Ctx& ctx) {
   if (!qk_norm_.defined()) return split_qkv(saved.take(kQkv), shape_, ctx.batch);
-  return normed(saved.get(kQkv), {saved.get(kRstdQ), saved.get(kRstdK)}, ctx);
+  return normed(saved.get(kQkv), {saved.get(kRstdQ), saved.get(kRstdK)}, true, ctx);
 }
 
 Tensor PrepareQkv::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
@@ -115,7 +119,7 @@ Tensor PrepareQkv::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   const Statistics statistics = statistics_for(qkv, ctx);
   const Tensor prepared = ctx.activation(qkv.shape(), qkv.dtype());
   const Qkv raw = split_qkv(qkv, shape_, ctx.batch), ready = split_qkv(prepared, shape_, ctx.batch);
-  norm_and_rotate(raw, statistics, ready, ctx);
+  norm_and_rotate(raw, statistics, false, ready, ctx);
   ops::copy(raw.v_BSGK, ready.v_BSGK, ctx.stream);
   store_in_cache(ready, ctx);
   keep(qkv, statistics, saved, ctx);
@@ -128,17 +132,18 @@ void PrepareQkv::turn_into_input_gradient(const Tensor& dqkv, Saved& saved, Ctx&
   const Qkv grad = split_qkv(dqkv, shape_, ctx.batch);
   const Qkv raw = split_qkv(saved.get(kQkv), shape_, ctx.batch);
   const auto through_norm = [&](const Tensor& dy, const Tensor& x, const Parameter& weight,
-                                const Tensor& rstd, int slot) {
+                                Tensor rstd, int slot) -> JointNorm::Gradients {
     const Tensor kept =
         ctx.activation(dy.shape(), dy.dtype());  // W needs the gradient before the norm
     ops::copy(dy, kept, ctx.stream);
-    ops::rms_norm_backward_input(kept, x, weight.value, rstd, dy, ctx.stream);
     saved.put(slot, kept);
+    return {kept, x, weight.value, std::move(rstd), dy};
   };
-  through_norm(as_normed(grad.q_BSHK), as_normed(raw.q_BSHK), *qk_norm_.q_weight, saved.get(kRstdQ),
-               kGradQ);
-  through_norm(as_normed(grad.k_BSGK), as_normed(raw.k_BSGK), *qk_norm_.k_weight, saved.get(kRstdK),
-               kGradK);
+  const std::array norms = {through_norm(as_normed(grad.q_BSHK), as_normed(raw.q_BSHK),
+                                         *qk_norm_.q_weight, saved.get(kRstdQ), kGradQ),
+                            through_norm(as_normed(grad.k_BSGK), as_normed(raw.k_BSGK),
+                                         *qk_norm_.k_weight, saved.get(kRstdK), kGradK)};
+  JointNorm(qk_norm_.ranks).backward_input(norms, qk_norm_.eps, ctx);
 }
 
 Tensor PrepareQkv::backward_input(const Tensor& dqkv, Saved& saved, Ctx& ctx) {
@@ -173,6 +178,9 @@ Cost PrepareQkv::cost(const CostShape& shape) const {
     cost.kept_input_bytes = shape.bytes(shape_.qkv_width());
     cost.saved_bytes = cost.kept_input_bytes +
                        static_cast<std::size_t>(statistics) * size_of(statistics_of(shape.dtype));
+    const JointNorm joint(qk_norm_.ranks);
+    cost.calls_f = joint.forward_calls(2, shape.tokens(), shape.dtype);
+    cost.calls_b = joint.backward_calls(2, shape.tokens(), shape.dtype);
   }
   // Rotating q and k, and back.
   cost.touched_bytes_f = cost.touched_bytes_b =

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "nn/joint_norm.h"
 #include "nn/layer.h"
 
 namespace heddle {
@@ -38,6 +39,7 @@ struct QkNorm {
   std::shared_ptr<Parameter> q_weight, k_weight;  ///< [head_dim], or [heads * head_dim]
   double eps = 1e-6;
   bool joins_heads = false;
+  Communicator* ranks = nullptr;  ///< that have the other heads, where heads are joined
   bool defined() const { return q_weight != nullptr; }
 };
 
@@ -75,10 +77,10 @@ class PrepareQkv final : public Layer {
   /// Norms of a token's q, or k.
   std::int64_t norms(std::int64_t heads) const { return qk_norm_.joins_heads ? 1 : heads; }
   Statistics statistics_for(const Tensor& qkv, Ctx& ctx) const;
-  /// q and k of `raw`, normed and rotated, into `ready`.
-  void norm_and_rotate(const Qkv& raw, const Statistics& statistics, const Qkv& ready,
+  /// q and k of `raw`, normed and rotated, into `ready`. `again`: statistics are known.
+  void norm_and_rotate(const Qkv& raw, const Statistics& statistics, bool again, const Qkv& ready,
                        Ctx& ctx) const;
-  Qkv normed(const Tensor& qkv, const Statistics& statistics, Ctx& ctx) const;
+  Qkv normed(const Tensor& qkv, const Statistics& statistics, bool again, Ctx& ctx) const;
   void keep(const Tensor& qkv, const Statistics& statistics, Saved& saved, Ctx& ctx) const;
   void store_in_cache(const Qkv& ready, Ctx& ctx) const;
   void rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const;

@@ -45,12 +45,21 @@ class Attention final : public BranchKind {
     QkNorm qk_norm;
     if (spec.qk_norm) {
       const auto weight = [&](const std::string& pattern, std::int64_t heads) {
-        const std::int64_t width = spec.qk_norm_joins_heads ? heads * spec.head_dim : spec.head_dim;
-        return make_parameter(builder.named(pattern) + ".weight", {width}, {Init::Kind::ones},
-                              tensor.used_apart());
+        if (!spec.qk_norm_joins_heads) {
+          return make_parameter(builder.named(pattern) + ".weight", {spec.head_dim},
+                                {Init::Kind::ones}, tensor.used_apart());
+        }
+        const Cut own = tensor.cut(heads, spec.head_dim);
+        const std::int64_t whole = heads * spec.head_dim;
+        auto made =
+            make_parameter(builder.named(pattern) + ".weight", {own.size}, {Init::Kind::ones},
+                           tensor.copies(heads) > 1 ? tensor.divided_keys(0) : tensor.divided(0));
+        made->parts = {{builder.named(pattern) + ".weight", {whole}, {own.begin}, {0}, {own.size}}};
+        return made;
       };
       qk_norm = {weight(names.query_norm, spec.heads), weight(names.key_norm, spec.kv_heads),
-                 spec.norm_eps, spec.qk_norm_joins_heads};
+                 spec.norm_eps, spec.qk_norm_joins_heads,
+                 spec.qk_norm_joins_heads ? tensor.comm() : nullptr};
     }
     Layers layers;
     layers.push_back(builder.norm(names.attention_norm));
@@ -74,9 +83,6 @@ class Attention final : public BranchKind {
   }
 
   std::string refuse_tp(const ModelSpec& spec, std::int64_t tp) const override {
-    if (tp > 1 && spec.qk_norm_joins_heads) {
-      return "would divide the model's norms of q and k over all heads, which is not done yet";
-    }
     if (spec.heads % tp != 0) {
       return fmt::format("does not divide the model's attention heads = {}", spec.heads);
     }
