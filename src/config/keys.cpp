@@ -565,7 +565,48 @@ std::vector<Key> parallel_keys() {
        .minimum = 1,
        .maximum = kMaxRanks,
        .help = "ranks that share the experts of a mixture-of-experts layer",
+       .explanation =
+           "Of the ranks of a stage (dp x cp x tp), whatever their axes. Tokens travel to their "
+           "experts and back in every layer. Without ep and etp, experts lie like other MLPs: tp "
+           "divides their width.",
        .foreign = {"expert", "expert_model_parallel_size", "ep_size", "expert_parallel_degree"}},
+      {.name = "etp",
+       .field = field(s, &ParallelRequest::etp),
+       .scope = Scope::launch,
+       .unit = "ranks",
+       .minimum = 1,
+       .maximum = kMaxRanks,
+       .help = "ranks that share the width of each expert that ep gives them",
+       .explanation = "ep x etp divides dp x cp x tp; neighbouring ranks are those of etp.",
+       .foreign = {"expert_tensor_parallel_size", "expert_tensor_parallel_degree",
+                   "enable_expert_tensor_parallelism"}},
+      {.name = "ep_rows",
+       .field = field(s, &ParallelRequest::ep_rows),
+       .scope = Scope::launch,
+       .minimum = 0,
+       .maximum = kMaxRanks,
+       .help =
+           "rows that a rank may receive for its experts, in multiples of an even share; 0: any",
+       .explanation =
+           "A step in which a rank would receive more ends the run by name, before memory does. "
+           "Memory is planned for even shares, and stated for the most that is allowed: this, or "
+           "what all tokens on the same rank would make.",
+       .foreign = {"num_worst_tokens", "moe_received_token_capacity"}},
+      {.name = "ep_exchange",
+       .field = field(s, &ParallelRequest::ep_exchange),
+       .scope = Scope::launch,
+       .help = "how rows and weights of experts meet (Tutel)",
+       .explanation =
+           "Words, each of which may be left out: r=N with N a divisor of etp (each row goes to N "
+           "ranks of etp, which gather the experts' weights in groups of etp / N; 0: rows stay, "
+           "and "
+           "every rank gathers all weights; etp where left out), degree=N or degree=N/M (pieces in "
+           "forward and in backward, whose exchanges and computations overlap), 2dh=N (all-to-alls "
+           "first within N neighbouring ranks of ep, then between). Several such texts, divided by "
+           "commas, take turns from layer to layer. adaptive tries them all and learns the fastest "
+           "for each number of rows; then results of two runs may differ in the last bits.",
+       .when_absent = "\"\": each row goes to all ranks of etp, in one piece",
+       .foreign = {"adaptive_r", "a2a_ffn_overlap_degree", "use_2dh", "pipeline_degree"}},
       {.name = "zero",
        .field = field(s, &ParallelRequest::zero),
        .scope = Scope::launch,
@@ -750,10 +791,19 @@ std::vector<Key> compress_keys() {
            "exchanges goes plainly.",
        .when_absent = absent,
        .foreign = {"pipeline_compression", "activation_compression"}},
+      {.name = "experts",
+       .field = field(s, &Compression::experts),
+       .scope = Scope::launch,
+       .help = "codec of the rows that travel to experts and back (parallel.ep)",
+       .explanation =
+           "Each row by itself, and its gradient. Weights of choices, and what the ranks of etp "
+           "exchange, go plainly. min_bytes is held against the mean payload of the ranks.",
+       .when_absent = absent,
+       .foreign = {"moe_dispatch_dtype", "use_fp8_dispatch"}},
       {.name = "preset",
        .field = choice(s, &Compression::preset, compression_presets()),
        .scope = Scope::launch,
-       .help = "codecs for all four kinds of traffic; those that are given win",
+       .help = "codecs for all kinds of traffic; those that are given win",
        .explanation =
            "The schemes of the paper on hybrid compression: mzhybrid is zfp:8 for gradients and "
            "lossless for everything else, zhybrid zfp:8 and zfp:16. naive is what compressing every "

@@ -166,13 +166,6 @@ void check_onebit(const RunConfig& config, std::vector<Conflict>& conflicts) {
                      "needs all on every rank; use parallel.zero = 0 or 1",
                      config.parallel.zero)});
   }
-  if (config.parallel.ep > 1) {
-    conflicts.push_back(
-        {{"parallel.ep", "optim.name"},
-         fmt::format("parallel.ep = {} does not go with optim.name = \"onebit-adam\" yet; set it "
-                     "to 1",
-                     config.parallel.ep)});
-  }
   if (config.compress.codec(Compression::Kind::gradients) != nullptr) {
     conflicts.push_back({{"compress.gradients", "optim.name"},
                          "optim.name = \"onebit-adam\" sends its gradients by itself, and errors "

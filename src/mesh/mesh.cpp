@@ -13,7 +13,7 @@ namespace heddle {
 namespace {
 
 /// The sets of axes that have a communicator: every single axis in use, what ZeRO divides over, and
-/// where matrices are brought together the ranks of a stage.
+/// where matrices are brought together the ranks of a stage, and of an expert.
 std::vector<AxisSet> sets_in_use(const MeshShape& shape) {
   std::vector<AxisSet> sets;
   for (const Axis axis : axes_of(View::dense)) sets.push_back({axis});
@@ -22,6 +22,8 @@ std::vector<AxisSet> sets_in_use(const MeshShape& shape) {
     for (const Axis axis : {Axis::edp, Axis::ep, Axis::etp}) sets.push_back({axis});
   }
   if (shape.occupied(kTokenAxes).count() > 1) sets.push_back(kTokenAxes);
+  const AxisSet of_expert{Axis::edp, Axis::etp};
+  if (shape.joins_stages && shape.occupied(of_expert).count() > 1) sets.push_back(of_expert);
   const AxisSet stage = shape.occupied(kStageAxes);
   const bool is_new = stage.count() > 1 && stage != shape.occupied(kTokenAxes);
   if (shape.joins_stages && is_new) sets.push_back(stage);

@@ -80,7 +80,8 @@ AxisSet MeshShape::occupied(AxisSet axes) const {
 std::string MeshShape::text() const {
   const std::string context = size(Axis::cp) > 1 ? fmt::format(" cp={}", size(Axis::cp)) : "";
   const std::string sites = size(Axis::site) > 1 ? fmt::format("sites={} ", size(Axis::site)) : "";
-  const std::string experts = size(Axis::ep) > 1 ? fmt::format(" ep={}", size(Axis::ep)) : "";
+  std::string experts = size(Axis::ep) > 1 ? fmt::format(" ep={}", size(Axis::ep)) : "";
+  if (size(Axis::etp) > 1) experts += fmt::format(" etp={}", size(Axis::etp));
   return fmt::format("{}dp={}{} tp={} pp={}{}", sites, size(Axis::dp), context, size(Axis::tp),
                      size(Axis::pp), experts);
 }

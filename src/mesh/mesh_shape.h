@@ -27,7 +27,7 @@ class MeshShape {
 
   /// Only axes with more than one rank.
   AxisSet occupied(AxisSet axes) const;
-  /// "dp=2 tp=2 pp=1"; with sites, cp and ep where they have more than one rank.
+  /// "dp=2 tp=2 pp=1"; with sites, cp, ep and etp where they have more than one rank.
   std::string text() const;
 
   /// The pipeline ranks of the first and the last stage: those that both hold tied embeddings.

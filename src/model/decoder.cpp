@@ -184,7 +184,7 @@ class DecoderBuilder {
         blocks_(
             spec, options, part.tensor,
             make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory),
-            part.context, part.experts),
+            part.context, part.experts ? &*part.experts : nullptr),
         fusion_{.norm_output = memory.device().kind == Device::Kind::cuda ? NormOutput::kept
                                                                           : NormOutput::rebuilt,
                 .mlp_tokens = options.recompute_blocks ? options.mlp_tokens : 0} {}

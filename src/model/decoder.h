@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/blocks/branch_builder.h"
@@ -30,8 +31,8 @@ struct DecoderPart {
     bool operator==(const Units&) const = default;
   };
   TensorRules tensor = {};
-  Communicator* context = nullptr;  ///< axis cp, where it divides tokens
-  Communicator* experts = nullptr;  ///< axis ep, where it divides experts
+  Communicator* context = nullptr;          ///< axis cp, where it divides tokens
+  std::optional<ExpertRanks> experts = {};  ///< where ranks divide experts
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
   /// The pipeline, when the vocabulary is divided over it, and how then the head's input gradient
   /// is made.

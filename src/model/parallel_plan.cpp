@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/blocks/branch_kind.h"
 #include "model/cut_stages.h"
+#include "nn/experts/exchange_plan.h"
 
 namespace heddle {
 namespace {
@@ -55,7 +56,7 @@ class Checker {
       check_tp();
       check_pp();
       check_cp();
-      check_ep();
+      check_experts();
     }
     if (request_.zero < 0 || request_.zero > 3) {
       add({"parallel.zero"}, "parallel.zero = {}; use 0, 1, 2 or 3", request_.zero);
@@ -74,6 +75,7 @@ class Checker {
                                     {"pp", request_.pp},
                                     {"cp", request_.cp},
                                     {"ep", request_.ep},
+                                    {"etp", request_.etp},
                                     {"sites", request_.sites}}) {
       if (size < 1) {
         add({fmt::format("parallel.{}", key)}, "parallel.{} = {}; use 1 or more", key, size);
@@ -112,35 +114,59 @@ class Checker {
     }
   }
 
-  void check_ep() {
-    if (request_.ep == 1) return;
+  void check_experts() {
+    if (!request_.divides_experts()) return check_idle_keys();
     if (!spec_.experts) {
-      add({"parallel.ep"},
-          "parallel.ep = {} divides experts, and a {} model has none; leave it out", request_.ep,
-          spec_.family);
+      add({"parallel.ep", "parallel.etp"},
+          "parallel.{} = {} divides experts, and a {} model has none; leave it out",
+          request_.ep > 1 ? "ep" : "etp", std::max(request_.ep, request_.etp), spec_.family);
       return;
     }
     if (spec_.experts->count % request_.ep != 0) {
       add({"parallel.ep"}, "parallel.ep = {} does not divide the model's {} experts; use one of {}",
           request_.ep, spec_.experts->count, divisors(spec_.experts->count));
     }
-    if (request_.sites > 1) {
-      add({"parallel.ep", "parallel.sites"},
-          "parallel.ep = {} does not go with parallel.sites = {} yet; set one of them to 1",
-          request_.ep, request_.sites);
-    }
-    if (spec_.experts->shared_width > 0 && request_.tp > 1) {
-      add({"parallel.ep", "parallel.tp"},
-          "parallel.ep = {} with parallel.tp = {} does not do shared experts yet; set one of them "
-          "to 1",
-          request_.ep, request_.tp);
+    if (spec_.experts->width % request_.etp != 0) {
+      add({"parallel.etp"},
+          "parallel.etp = {} does not divide the experts' width = {}; use one of {}", request_.etp,
+          spec_.experts->width, divisors(spec_.experts->width));
     }
     const std::int64_t stage =
         std::int64_t{request_.replicas_on(ranks_)} * request_.cp * request_.tp;
-    if (stage % request_.ep != 0) {
-      add({"parallel.ep", "parallel.dp", "parallel.cp", "parallel.tp"},
-          "parallel.ep = {} does not divide the {} ranks of a stage (dp x cp x tp); use one of {}",
-          request_.ep, stage, divisors(stage));
+    const std::int64_t needed = std::int64_t{request_.ep} * request_.etp;
+    if (stage % needed != 0) {
+      add({"parallel.ep", "parallel.etp", "parallel.dp", "parallel.cp", "parallel.tp"},
+          "parallel.ep = {}{} does not divide the {} ranks of a stage (dp x cp x tp); use one of "
+          "{}",
+          request_.ep, request_.etp > 1 ? fmt::format(" x etp = {}", request_.etp) : "", stage,
+          divisors(stage));
+    }
+    const std::string problem =
+        ExchangeRequest::problem_in(request_.ep_exchange, request_.ep, request_.etp);
+    if (!problem.empty()) {
+      add({"parallel.ep_exchange"}, "parallel.ep_exchange = \"{}\": {}", request_.ep_exchange,
+          problem);
+    }
+    if (request_.ep_rows > 0 && request_.ep_rows < 1) {
+      add({"parallel.ep_rows"},
+          "parallel.ep_rows = {} allows less than an even share of the rows, so no step; use 1 or "
+          "more, or 0 for any number",
+          request_.ep_rows);
+    }
+  }
+
+  void check_idle_keys() {
+    if (request_.ep_rows > 0) {
+      add({"parallel.ep_rows"},
+          "parallel.ep_rows = {} bounds what ranks that divide experts receive, and none do; set "
+          "parallel.ep or parallel.etp above 1, or leave it out",
+          request_.ep_rows);
+    }
+    if (!request_.ep_exchange.empty()) {
+      add({"parallel.ep_exchange"},
+          "parallel.ep_exchange = \"{}\" is for ranks that divide experts, and none do; set "
+          "parallel.ep or parallel.etp above 1, or leave it out",
+          request_.ep_exchange);
     }
   }
 
@@ -162,6 +188,14 @@ std::vector<int> ParallelPlan::stages_of(int pp_rank) const {
     if (rank_of_stage[static_cast<std::size_t>(stage)] == pp_rank) own.push_back(stage);
   }
   return own;
+}
+
+double most_expert_rows(const ModelSpec& spec, const ParallelRequest& request) {
+  const ExpertsSpec& experts = *spec.experts;
+  const auto chosen = static_cast<double>(experts.per_token),
+             of_rank = static_cast<double>(experts.count / request.ep);
+  const double all = request.ep * std::min(chosen, of_rank) / chosen;
+  return request.ep_rows > 0 ? std::min(request.ep_rows, all) : all;
 }
 
 ParallelPlan single_rank_plan(const ModelSpec& spec) {
@@ -189,7 +223,8 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                   .with(Axis::copy, std::max(1, request.tp / kv_heads))
                   .with(Axis::cp, request.cp)
                   .with(Axis::dp, request.dp)
-                  .with(Axis::ep, request.ep);
+                  .with(Axis::ep, request.ep)
+                  .with(Axis::etp, request.etp);
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.joins_stages = whole_matrices && plan.zero > 0;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
@@ -205,13 +240,6 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
                        std::int64_t seq_len, bool whole_matrices, const Compression& compress) {
   auto problems = problems_of(spec, request, ranks);
   for (auto& [key, message] : problems_of(compress)) problems.push_back({{key}, message});
-  if (request.ep > 1 && (whole_matrices || !compress.is_none())) {
-    problems.push_back(
-        {{"parallel.ep"},
-         fmt::format("parallel.ep = {} does not go with {} yet; set it to 1", request.ep,
-                     whole_matrices ? "optimizers of whole matrices (muon)"
-                                    : "what travels compressed ([compress])")});
-  }
   if (!problems.empty()) {
     std::string all;
     for (const auto& [keys, message] : problems) all += (all.empty() ? "" : "\n  ") + message;

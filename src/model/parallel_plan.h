@@ -21,6 +21,8 @@ struct ParallelPlan : ParallelRequest {
   StepPolicy policy = {};
   bool whole_matrices = false;  ///< the optimizer brings matrices together (WholeMatrices)
   Compression compress = {};
+  /// Rows that a rank receives for its experts in dry runs, in multiples of an even share.
+  double planned_expert_rows = 1;
 
   const ParallelRequest& request() const { return *this; }
   /// The attention that the ranks of axis cp share, but for its tokens and documents.
@@ -29,6 +31,10 @@ struct ParallelPlan : ParallelRequest {
   /// The stages of a pipeline rank, ascending.
   std::vector<int> stages_of(int pp_rank) const;
 };
+
+/// The most rows that a rank can receive for its experts, in multiples of an even share: what
+/// parallel.ep_rows allows, or all tokens choosing experts of the same rank.
+double most_expert_rows(const ModelSpec& spec, const ParallelRequest& request);
 
 /// Everything on one rank.
 ParallelPlan single_rank_plan(const ModelSpec& spec);

@@ -1,7 +1,10 @@
 #include "model/rank_model.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "parallel/exchange/coded_activations.h"
+#include "parallel/exchange/coded_rows.h"
 
 namespace heddle {
 namespace {
@@ -14,6 +17,25 @@ TensorRules tensor_rules(const ParallelPlan& plan, DType dtype, const Mesh& mesh
           std::make_shared<CodedActivations>(plan.compress, dtype, tp, memory, notes)};
 }
 
+ExpertRanks expert_ranks(const ParallelPlan& plan, std::int64_t width, DType dtype,
+                         const Mesh& mesh, Memory& memory, const std::shared_ptr<BadNotes>& notes) {
+  const int ep = mesh.size(Axis::ep), etp = mesh.size(Axis::etp);
+  const ExchangeRequest request = ExchangeRequest::parse(plan.ep_exchange, etp);
+  ExpertRanks ranks{.ep = &mesh.comm(Axis::ep),
+                    .etp = &mesh.comm(Axis::etp),
+                    .choice = std::make_shared<ExchangeChoice>(request, etp, ep),
+                    .most_rows = plan.ep_rows,
+                    .planned_rows = plan.planned_expert_rows};
+  if (plan.compress.codec(Compression::Kind::experts) != nullptr) {
+    ranks.hook = std::make_shared<CodedRows>(plan.compress, width, dtype, memory, notes);
+  }
+  const bool overlaps = request.learns || std::ranges::any_of(request.turns, [](const auto& turn) {
+                          return turn.degree_forward > 1 || turn.degree_backward > 1;
+                        });
+  ranks.ep->run_in_background(overlaps && plan.overlap);
+  return ranks;
+}
+
 DecoderPart part_of(const ParallelPlan& plan, const Mesh& mesh) {
   DecoderPart part{.vocabulary = plan.vocabulary, .unties = mesh.size(Axis::pp) > 1};
   if (plan.divides_vocabulary_over_pp()) {
@@ -22,7 +44,6 @@ DecoderPart part_of(const ParallelPlan& plan, const Mesh& mesh) {
         plan.vocabulary_algorithm == 1 ? SplitHead::InputGrad::in_t : SplitHead::InputGrad::early;
   }
   if (mesh.size(Axis::cp) > 1) part.context = &mesh.comm(Axis::cp);
-  if (mesh.size(Axis::ep) > 1) part.experts = &mesh.comm(Axis::ep);
   for (const int stage : plan.stages_of(mesh.coord(Axis::pp))) {
     part.stages.push_back(plan.units_of_stage[static_cast<std::size_t>(stage)]);
   }
@@ -58,6 +79,9 @@ RankModel build_rank_model(const ModelSpec& spec, const BuildOptions& options,
   if (mesh.size(Axis::tp) > 1) {
     part.tensor = tensor_rules(plan, options.dtype, mesh, memory, rank.notes);
   }
+  if (plan.divides_experts()) {
+    part.experts = expert_ranks(plan, spec.hidden, options.dtype, mesh, memory, rank.notes);
+  }
   rank.decoder = build_decoder(spec, options, memory, part);
   if (mesh.size(Axis::pp) > 1 && plan.compress.codec(Compression::Kind::pipeline) != nullptr) {
     rank.messages = std::make_unique<CodedMessages>(plan.compress, memory, rank.notes);
@@ -84,7 +108,9 @@ void add_layer_calls(RankModel& rank, const Mesh& mesh, const CostShape& shape) 
     for (const Axis axis : axes_of(View::dense)) {
       if (&mesh.comm(axis) == over) return axis;
     }
-    if (&mesh.comm(Axis::ep) == over) return Axis::ep;
+    for (const Axis axis : {Axis::ep, Axis::etp}) {
+      if (mesh.size(axis) > 1 && &mesh.comm(axis) == over) return axis;
+    }
     HEDDLE_CHECK(false, "a layer calls a communicator that is no axis");
   };
   const auto calls = [&](const std::vector<LayerCall>& made) {

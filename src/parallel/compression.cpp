@@ -13,8 +13,8 @@ namespace heddle {
 namespace {
 
 constexpr const char* kNone = "none";
-constexpr std::array<std::string_view, Compression::kKinds> kKindNames = {"gradients", "weights",
-                                                                          "tensor", "pipeline"};
+constexpr std::array<std::string_view, Compression::kKinds> kKindNames = {
+    "gradients", "weights", "tensor", "pipeline", "experts"};
 
 /// Codecs in the order of Compression::Kind.
 struct CompressionPreset {
@@ -25,13 +25,14 @@ struct CompressionPreset {
 // Gradients are averaged over ranks and bear a low rate; errors of activations and weights add up
 // over the depth, so these keep every bit, or twice the rate. "naive" is what a library of
 // collectives does that compresses every message: it sees no rows and no steps, only values in a
-// line, so nothing is kept for the next time.
+// line, so nothing is kept for the next time. The paper knows no experts, whose rows need a size
+// that is known beforehand.
 constexpr const char* kNaive = "naive";
 constexpr const char* kFlat = "zfp:8:1:truncate";
 constexpr std::array<CompressionPreset, 3> kPresets = {
-    CompressionPreset{"mzhybrid", {"zfp:8", "lossless", "lossless", "lossless"}},
-    CompressionPreset{"zhybrid", {"zfp:8", "zfp:16", "zfp:16", "zfp:16"}},
-    CompressionPreset{kNaive, {kFlat, kFlat, kFlat, kFlat}}};
+    CompressionPreset{"mzhybrid", {"zfp:8", "lossless", "lossless", "lossless", "none"}},
+    CompressionPreset{"zhybrid", {"zfp:8", "zfp:16", "zfp:16", "zfp:16", "zfp:16"}},
+    CompressionPreset{kNaive, {kFlat, kFlat, kFlat, kFlat, kFlat}}};
 
 std::string chosen(const Compression& compression, Compression::Kind kind) {
   if (const auto& given = compression.as_given(kind)) return *given;
@@ -46,6 +47,10 @@ std::string unsuited(const codec::Codec& codec, Compression::Kind kind) {
     return codec.is_lossless() ? "sums travel as bytes whose number is known beforehand, and that "
                                  "of lossless is not; use \"none\", or a codec such as int8:128"
                                : "";
+  }
+  if (kind == Compression::Kind::experts && codec.is_lossless()) {
+    return "rows travel as bytes whose number is known beforehand, and that of lossless is not; "
+           "use \"none\", or a codec such as fp8:128";
   }
   const std::string name = codec.name();
   if (!name.starts_with("sign") && !name.starts_with("topk")) return "";
@@ -74,9 +79,10 @@ const std::optional<std::string>& Compression::as_given(Kind kind) const {
     case Kind::gradients: return gradients;
     case Kind::weights: return weights;
     case Kind::tensor: return tensor;
-    case Kind::pipeline: break;
+    case Kind::pipeline: return pipeline;
+    case Kind::experts: break;
   }
-  return pipeline;
+  return experts;
 }
 
 std::shared_ptr<const codec::Codec> Compression::codec(Kind kind) const {
@@ -91,7 +97,7 @@ std::string Compression::codec_name(Kind kind) const {
 }
 
 bool Compression::is_none() const {
-  if (!gradients && !weights && !tensor && !pipeline && preset.empty()) return true;
+  if (!gradients && !weights && !tensor && !pipeline && !experts && preset.empty()) return true;
   return std::ranges::all_of(kCompressionKinds,
                              [&](Kind kind) { return chosen(*this, kind) == kNone; });
 }

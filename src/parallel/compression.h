@@ -22,11 +22,13 @@ struct Compression {
     gradients,  ///< their sums over the ranks that see other tokens
     weights,    ///< ZeRO's gathers
     tensor,     ///< activations and their gradients between the ranks of tp
-    pipeline    ///< the same between stages
+    pipeline,   ///< the same between stages
+    experts     ///< rows on their way to experts and back, and their gradients
   };
-  static constexpr std::size_t kKinds = 4;
+  static constexpr std::size_t kKinds = 5;
   /// "none", or as codec::make_codec reads it; absent: what the preset says, or none.
-  std::optional<std::string> gradients = {}, weights = {}, tensor = {}, pipeline = {};
+  std::optional<std::string> gradients = {}, weights = {}, tensor = {}, pipeline = {},
+                             experts = {};
   std::string preset = {};           ///< of compression_presets(); "": none
   std::int64_t min_bytes = 1 << 16;  ///< calls of a smaller payload go plainly
   std::optional<bool> error_feedback = {};  ///< as given; absent: as feeds_back() says
@@ -50,7 +52,7 @@ std::span<const std::string_view> compression_kinds();
 std::string_view name_of(Compression::Kind kind);
 inline constexpr std::array kCompressionKinds = {
     Compression::Kind::gradients, Compression::Kind::weights, Compression::Kind::tensor,
-    Compression::Kind::pipeline};
+    Compression::Kind::pipeline, Compression::Kind::experts};
 
 /// The schemes of the paper on hybrid compression: "mzhybrid", "zhybrid", "naive".
 std::vector<std::string> compression_presets();

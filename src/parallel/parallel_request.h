@@ -30,6 +30,9 @@ struct ParallelRequest {
   ContextOrder context_order = ContextOrder::automatic;
   int context_heads = 0;  ///< of usp; 0: as many as can be
   int ep = 1;             ///< ranks of a stage that divide experts, whatever their axes
+  int etp = 1;            ///< ranks that divide each of those experts
+  double ep_rows = 0;     ///< rows that a rank may receive, in multiples of an even share; 0: any
+  std::string ep_exchange = {};  ///< as ExchangeRequest reads it
   int zero = 0;
   bool sequence = false;  ///< norms are split along the sequence over tp; nothing where tp is 1
   Pipeline schedule = Pipeline::one_f_one_b;
@@ -39,6 +42,8 @@ struct ParallelRequest {
   bool overlap = true;           ///< exchange over dp runs under the computation
   bool operator==(const ParallelRequest&) const = default;
 
+  /// Experts lie in a view of their own: not as MLPs that tp divides.
+  bool divides_experts() const { return ep > 1 || etp > 1; }
   bool divides_vocabulary_over_pp() const { return vocabulary == VocabularyPlacement::pipeline; }
   /// dp, or what so many ranks leave for it.
   int replicas_on(int ranks) const;

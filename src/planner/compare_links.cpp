@@ -56,6 +56,7 @@ Compression with(Compression compress, Kind kind, const std::string& codec) {
     case Kind::weights: compress.weights = codec; break;
     case Kind::tensor: compress.tensor = codec; break;
     case Kind::pipeline: compress.pipeline = codec; break;
+    case Kind::experts: compress.experts = codec; break;
   }
   return compress;
 }
@@ -67,6 +68,7 @@ bool has(const Candidate& plan, Kind kind) {
     case Kind::weights: return plan.token_ranks() > 1 && plan.zero > 0;
     case Kind::tensor: return plan.tp > 1;
     case Kind::pipeline: return plan.pp > 1;
+    case Kind::experts: break;  // layouts that are searched do not divide them
   }
   return false;
 }

@@ -17,7 +17,7 @@ ParallelPlan one_of_each(const Job& job, const Candidate& candidate, int cp) {
       .dp = 1, .tp = candidate.tp, .cp = cp, .sequence = candidate.sequence};
   // Only what layers exchange: with other codecs a block's parameters lie in two buffers.
   Compression compress = job.compress;
-  compress.gradients = compress.weights = compress.pipeline = "none";
+  compress.gradients = compress.weights = compress.pipeline = compress.experts = "none";
   return lay_out(job.spec, request, {0}, {{1, 1 + static_cast<int>(job.spec.blocks.size())}}, false,
                  compress);
 }

@@ -10,12 +10,28 @@
 namespace heddle {
 namespace {
 
+/// What of a plan holds only if all ranks receive as many rows for their experts.
+void print_experts(const RunSetup& setup) {
+  const double most = most_expert_rows(setup.spec, setup.plan);
+  log_info("{:<11} {}", "experts",
+           most > 1 ? fmt::format("memory and traffic if all ranks receive as many rows; one may "
+                                  "receive {:.3g} times as many ({})",
+                                  most,
+                                  setup.plan.ep_rows > 0 ? "parallel.ep_rows"
+                                                         : "all tokens choosing its experts")
+                    : "all ranks receive as many rows");
+}
+
 void print_ranks(const std::vector<RunPlan::Group>& groups) {
-  for (const auto& [first, last, stages, step] : groups) {
+  for (const auto& [first, last, stages, step, most] : groups) {
     const std::string ranks =
         first == last ? fmt::format("rank {}", first) : fmt::format("ranks {}-{}", first, last);
     log_info("{:<11} {}", ranks, stages);
     log_info("{:<11} {}", "  memory", describe(step.memory));
+    if (most) {
+      log_info("{:<11} {} if it receives the most rows", "  at most",
+               format_bytes(static_cast<double>(most->peak)));
+    }
     for (const std::string& line : describe_traffic(step.traffic, step.outer)) {
       log_info("{:<11} {}", "  sends", line);
     }
@@ -66,6 +82,7 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
          describe_context(context_choices(config, setup.spec, setup.plan))) {
       row("context", line);
     }
+    if (setup.plan.divides_experts()) print_experts(setup);
     print_ranks(groups);
   }
   if (config.train.recompute == config::Recompute::block) {

@@ -51,6 +51,10 @@ JsonValue group_json(const RunPlan::Group& group) {
                       {"kept_for_backward", static_cast<std::uint64_t>(memory.kept)},
                       {"at_peak", tags_json(memory.at_peak)}}},
                     {"traffic", traffic_json(group.step.traffic)}};
+  if (group.most) {
+    json["memory_bytes"]["peak_at_most"] = static_cast<std::uint64_t>(group.most->peak);
+    json["memory_bytes"]["reserved_at_most"] = static_cast<std::uint64_t>(group.most->reserved);
+  }
   if (group.step.later) json["traffic_when_frozen"] = traffic_json(group.step.later->traffic);
   return json;
 }
@@ -61,6 +65,8 @@ JsonValue mesh_json(const ParallelPlan& plan) {
           {"tp", plan.mesh.size(Axis::tp)},
           {"pp", plan.mesh.size(Axis::pp)},
           {"cp", plan.mesh.size(Axis::cp)},
+          {"ep", plan.mesh.size(Axis::ep)},
+          {"etp", plan.mesh.size(Axis::etp)},
           {"ranks", plan.mesh.ranks()},
           {"zero", plan.zero},
           {"sequence", plan.sequence},
@@ -100,6 +106,8 @@ std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const M
                                         const ParallelPlan& parallel, Device device) {
   const int pipeline = parallel.mesh.size(Axis::pp), size = parallel.mesh.size(kStageAxes);
   std::vector<RunPlan::Group> groups;
+  ParallelPlan uneven = parallel;
+  if (parallel.divides_experts()) uneven.planned_expert_rows = most_expert_rows(spec, parallel);
   const int tp = parallel.mesh.size(Axis::tp), cp = parallel.mesh.size(Axis::cp);
   for (int pp = 0; pp < pipeline; ++pp) {
     groups.push_back({.first_rank = pp * size,
@@ -110,6 +118,9 @@ std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const M
       StepPlan other = plan_rank(config, spec, parallel, pp * size + i * tp, device);
       StepPlan& fullest = groups.back().step;
       if (other.memory.reserved > fullest.memory.reserved) fullest = std::move(other);
+    }
+    if (uneven.planned_expert_rows > 1) {
+      groups.back().most = plan_rank(config, spec, uneven, pp * size, device).memory;
     }
   }
   return groups;

@@ -24,6 +24,8 @@ struct RunPlan {
     int first_rank = 0, last_rank = 0;
     std::string stages;  ///< "stage 0: embedding to layer 3"
     StepPlan step;
+    /// Where ranks divide experts: of a step in which one receives as many rows as it may.
+    std::optional<MemoryPlan> most = {};
   };
 
   std::string model;  ///< in words

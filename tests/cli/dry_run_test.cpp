@@ -54,6 +54,34 @@ TEST(DryRun, PrintsThePlanAsOneJsonObject) {
   EXPECT_EQ(plan.at("ranks").at(1).at("last_rank"), 3);
 }
 
+/// All tokens may choose the experts of one rank: what that takes is said beforehand, and a step
+/// that goes beyond what is allowed ends by name.
+TEST(DryRun, OfExpertsSaysWhatTheMostRowsTake) {
+  const TinyRun run;
+  Json config = parse_json(read_text_file(run.path() / "config.json"), "config.json");
+  config.update({{"model_type", "mixtral"}, {"num_local_experts", 8}, {"num_experts_per_tok", 2}});
+  run.write("config.json", config.dump());
+  const auto memory = [&](const Words& settings, const char* key) {
+    const Json plan = dry_run(run, settings, {"--ranks", "4"});
+    return plan.at("ranks").at(0).at("memory_bytes").at(key).get<std::uint64_t>();
+  };
+  const Words any = {"train.microbatch=1", "parallel.ep=4"},
+              some = {"train.microbatch=1", "parallel.ep=4", "parallel.ep_rows=1.5"},
+              even = {"train.microbatch=1", "parallel.ep=4", "parallel.ep_rows=1"};
+  EXPECT_EQ(memory(any, "peak"), memory(some, "peak"));
+  EXPECT_LT(memory(some, "peak"), memory(some, "peak_at_most"));
+  EXPECT_LT(memory(some, "peak_at_most"), memory(any, "peak_at_most"));
+  const std::string text = run.train(any, {"--ranks", "4", "--dry-run"}).err;
+  EXPECT_NE(text.find("one may receive 4 times as many (all tokens choosing its experts)"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("if it receives the most rows"), std::string::npos) << text;
+  const Outcome ended = run.train(even, {"--ranks", "4"});
+  EXPECT_EQ(ended.status, 3) << ended.err;
+  EXPECT_NE(ended.err.find("block 0: rank "), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("parallel.ep_rows = 1 allows"), std::string::npos) << ended.err;
+}
+
 TEST(DryRun, OfRecomputationSaysWhatLimitsTheLength) {
   const TinyRun run;
   const auto kept = [&](const char* recompute) {

@@ -235,9 +235,6 @@ TEST(LoadErrors, OfConflictsSayBothKeysAndTheRemedy) {
   EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"onebit-adam\"\n[parallel]\nzero = 3\n"),
             "run.toml:11:1: parallel.zero = 3 divides gradients, of which optim.name = "
             "\"onebit-adam\" needs all on every rank; use parallel.zero = 0 or 1");
-  EXPECT_EQ(error_text(kGoodRun + "[optim]\nname = \"onebit-adam\"\n[parallel]\nep = 2\n"),
-            "run.toml:11:1: parallel.ep = 2 does not go with optim.name = \"onebit-adam\" yet; set "
-            "it to 1");
   EXPECT_EQ(error_text(""),
             "run.toml: no model; set one of model.preset, model.path and model.config\n"
             "run.toml: no training data; set data.train or [[data.sources]]\n"

@@ -98,7 +98,7 @@ class RandomRun {
 
   /// Texts that name a codec.
   void reconcile(Compression& c) {
-    for (auto* codec : {&c.gradients, &c.weights, &c.tensor, &c.pipeline}) {
+    for (auto* codec : {&c.gradients, &c.weights, &c.tensor, &c.pipeline, &c.experts}) {
       if (*codec) *codec = chance(0.5) ? "none" : "int8:256";
     }
   }
@@ -118,7 +118,8 @@ class RandomRun {
     }
     // What was loaded always says dp: where the file does not, it follows from the ranks.
     c.parallel.sites = c.parallel.dp = c.parallel.tp = c.parallel.pp = c.parallel.cp =
-        c.parallel.ep = c.parallel.chunks = 1;
+        c.parallel.ep = c.parallel.etp = c.parallel.chunks = 1;
+    c.parallel.ep_exchange = chance(0.5) ? "" : "degree=2";
     if (c.parallel.vocabulary == VocabularyPlacement::pipeline)
       c.parallel.vocabulary = VocabularyPlacement::tensor;
     c.train.microbatch = std::min<std::int64_t>(c.train.microbatch, 1000);

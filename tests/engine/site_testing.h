@@ -28,11 +28,10 @@ inline ModelSpec spec() { return reference_spec("llama"); }
 class SiteRank {
  public:
   SiteRank(const ParallelRequest& request, const OuterPolicy& outer, World& world,
-           const OptimizerConfig& optimizer = {})
-      : plan_(planned(request, outer, world.size(), optimizer)),
+           const OptimizerConfig& optimizer = {}, const ModelSpec& model = spec())
+      : plan_(planned(request, outer, world.size(), optimizer, model)),
         mesh_(plan_.mesh, world.all()),
-        model_(spec(), {.positions = kLength}, plan_, mesh_, ParamStore::Purpose::training,
-               memory_),
+        model_(model, {.positions = kLength}, plan_, mesh_, ParamStore::Purpose::training, memory_),
         optimizer_(make_optimizer(optimizer, model_.store())),
         outer_(model_.store(), model_.units(), plan_.policy.outer),
         step_(model_, *optimizer_, stream_, memory_, &outer_) {
@@ -40,8 +39,9 @@ class SiteRank {
   }
 
   static ParallelPlan planned(const ParallelRequest& request, const OuterPolicy& outer, int ranks,
-                              const OptimizerConfig& optimizer = {}) {
-    ParallelPlan plan = make_plan(spec(), request, ranks, kLength, needs_whole_matrices(optimizer));
+                              const OptimizerConfig& optimizer = {},
+                              const ModelSpec& model = spec()) {
+    ParallelPlan plan = make_plan(model, request, ranks, kLength, needs_whole_matrices(optimizer));
     plan.policy.outer = outer;
     return plan;
   }

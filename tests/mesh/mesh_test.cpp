@@ -139,6 +139,14 @@ TEST(Mesh, OfExpertsIsAnotherViewOfTheSameRanks) {
     const int edp = rank / 8 * 8 + rank % 4;
     EXPECT_EQ(members(mesh.comm(Axis::edp), rank), (std::vector<int>{edp, edp + 4}));
   });
+  MeshShape joined = shape;
+  joined.joins_stages = true;
+  run_ranks(16, [&](World& world) {
+    const Mesh mesh(joined, world.all());
+    const int rank = world.rank(), first = rank / 8 * 8 + rank % 4 / 2 * 2;
+    EXPECT_EQ(members(mesh.group({Axis::edp, Axis::etp}), rank),
+              (std::vector<int>{first, first + 1, first + 4, first + 5}));
+  });
 }
 
 TEST(Mesh, RefusesAGroupThatMixesViews) {

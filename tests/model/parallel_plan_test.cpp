@@ -47,10 +47,51 @@ TEST(ParallelPlan, DividesExpertsOverRanksOfAnyAxes) {
   EXPECT_EQ(refusal(experts, {.pp = 2, .ep = 2}, 6),
             "parallel.ep = 2 does not divide the 3 ranks of a stage (dp x cp x tp); use one of 1, "
             "3");
-  EXPECT_EQ(refusal(experts, {.sites = 2, .ep = 2}, 4),
-            "parallel.ep = 2 does not go with parallel.sites = 2 yet; set one of them to 1");
   EXPECT_EQ(refusal(experts, {.ep = 0}, 4), "parallel.ep = 0; use 1 or more");
-  EXPECT_THROW(make_plan(experts, {.ep = 2}, 2, 16, true), Error);
+}
+
+TEST(ParallelPlan, DividesTheWidthOfExperts) {
+  const ModelSpec experts = spec_of(
+      with(small_config("mixtral"), {{"num_attention_heads", 4}, {"num_key_value_heads", 4}}));
+  const ParallelPlan plan = make_plan(experts, {.tp = 2, .ep = 3, .etp = 4}, 24, 16);
+  EXPECT_EQ(plan.mesh.text(), "dp=12 tp=2 pp=1 ep=3 etp=4");
+  EXPECT_EQ(plan.mesh.size(Axis::edp), 2);
+  const auto refusal = [](const ModelSpec& spec, const ParallelRequest& request, int ranks) {
+    std::string all;
+    for (const RequestProblem& problem : problems_of(spec, request, ranks)) all += problem.message;
+    return all;
+  };
+  EXPECT_EQ(refusal(llama(), {.etp = 2}, 2),
+            "parallel.etp = 2 divides experts, and a llama model has none; leave it out");
+  EXPECT_EQ(refusal(experts, {.etp = 3}, 3),
+            "parallel.etp = 3 does not divide the experts' width = 40; use one of 1, 2, 4, 5, 8, "
+            "10, 20, 40");
+  EXPECT_EQ(refusal(experts, {.ep = 2, .etp = 2}, 2),
+            "parallel.ep = 2 x etp = 2 does not divide the 2 ranks of a stage (dp x cp x tp); use "
+            "one of 1, 2");
+  EXPECT_EQ(refusal(experts, {.ep = 2, .ep_exchange = "r=2"}, 2),
+            "parallel.ep_exchange = \"r=2\": r=2 is neither 0 nor a divisor of parallel.etp = 1; "
+            "use 0, 1");
+  EXPECT_EQ(refusal(experts, {.ep = 2, .ep_rows = 0.5}, 2),
+            "parallel.ep_rows = 0.5 allows less than an even share of the rows, so no step; use 1 "
+            "or more, or 0 for any number");
+  EXPECT_EQ(refusal(experts, {.ep_rows = 2}, 1),
+            "parallel.ep_rows = 2 bounds what ranks that divide experts receive, and none do; set "
+            "parallel.ep or parallel.etp above 1, or leave it out");
+  EXPECT_EQ(refusal(experts, {.ep_exchange = "r=0"}, 1),
+            "parallel.ep_exchange = \"r=0\" is for ranks that divide experts, and none do; set "
+            "parallel.ep or parallel.etp above 1, or leave it out");
+}
+
+/// Two of six experts are chosen.
+TEST(ParallelPlan, KnowsTheMostRowsOfARank) {
+  const ModelSpec experts = spec_of(small_config("mixtral"));
+  EXPECT_EQ(most_expert_rows(experts, {.ep = 2}), 2.0);
+  EXPECT_EQ(most_expert_rows(experts, {.ep = 3, .etp = 2}), 3.0);
+  EXPECT_EQ(most_expert_rows(experts, {.ep = 6}), 3.0) << "one of its two choices";
+  EXPECT_EQ(most_expert_rows(experts, {.ep = 3, .ep_rows = 1.5}), 1.5);
+  EXPECT_EQ(most_expert_rows(experts, {.ep = 3, .ep_rows = 8}), 3.0);
+  EXPECT_EQ(most_expert_rows(experts, {.etp = 4}), 1.0);
 }
 
 TEST(ParallelPlan, CopiesKeyHeadsWhereTpIsMore) {

@@ -24,9 +24,11 @@ TEST(Compression, ThatSaysNothingCompressesNothing) {
 
 TEST(Compression, PresetsAreTheSchemesOfThePaper) {
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names({.preset = "mzhybrid"}), (Names{"zfp:8:4", "lossless", "lossless", "lossless"}));
-  EXPECT_EQ(names({.preset = "zhybrid"}), (Names{"zfp:8:4", "zfp:16:4", "zfp:16:4", "zfp:16:4"}));
-  EXPECT_EQ(names({.preset = "naive"}), Names(4, "zfp:8:1:truncate"));
+  EXPECT_EQ(names({.preset = "mzhybrid"}),
+            (Names{"zfp:8:4", "lossless", "lossless", "lossless", "none"}));
+  EXPECT_EQ(names({.preset = "zhybrid"}),
+            (Names{"zfp:8:4", "zfp:16:4", "zfp:16:4", "zfp:16:4", "zfp:16:4"}));
+  EXPECT_EQ(names({.preset = "naive"}), Names(5, "zfp:8:1:truncate"));
   for (const std::string& preset : compression_presets()) {
     EXPECT_TRUE(problems_of(Compression{.preset = preset}).empty()) << preset;
   }
@@ -50,9 +52,10 @@ TEST(Compression, RefusesWhatDoesNotSuitTheTraffic) {
                         .weights = "topk",
                         .tensor = "int9",
                         .pipeline = "zfp:99",
+                        .experts = "lossless",
                         .min_bytes = 0};
   const auto problems = problems_of(bad);
-  ASSERT_EQ(problems.size(), 4u);
+  ASSERT_EQ(problems.size(), 5u);
   EXPECT_EQ(problems[0].first, "compress.gradients");
   EXPECT_EQ(problems[0].second,
             "compress.gradients = \"lossless\": sums travel as bytes whose number is known "
@@ -63,6 +66,9 @@ TEST(Compression, RefusesWhatDoesNotSuitTheTraffic) {
   EXPECT_NE(problems[2].second.find("there is no codec \"int9\"; did you mean int8?"),
             std::string::npos);
   EXPECT_NE(problems[3].second.find("rate in bits \"99\""), std::string::npos);
+  EXPECT_EQ(problems[4].second,
+            "compress.experts = \"lossless\": rows travel as bytes whose number is known "
+            "beforehand, and that of lossless is not; use \"none\", or a codec such as fp8:128");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "comm/threads/thread_world.h"
 #include "model/config_testing.h"
@@ -73,6 +74,14 @@ Outcome train(const ModelSpec& spec, const ParallelRequest& request, bool recomp
   return outcome;
 }
 
+/// Trained once for all meshes.
+const Outcome& on_one_rank(const ModelSpec& spec) {
+  static std::map<std::string, Outcome> known;
+  const auto found = known.find(spec.family);
+  return found != known.end() ? found->second
+                              : known.emplace(spec.family, train(spec, {.dp = 1})).first->second;
+}
+
 const std::vector<MeshCase>& meshes() {
   static const std::vector<MeshCase> all = {
       {{.dp = 2, .zero = 0}},
@@ -115,7 +124,51 @@ const std::vector<MeshCase>& meshes() {
         .ep = 2,
         .zero = 3,
         .schedule = Pipeline::interleaved,
-        .chunks = 2}}};
+        .chunks = 2}},
+      {{.dp = 3, .ep = 3, .zero = 2}},
+      {{.dp = 6, .ep = 6, .zero = 3}},
+      {{.dp = 8, .ep = 2, .zero = 3}},
+      {{.dp = 1, .cp = 4, .context = ContextMethod::ring, .ep = 4}},
+      {{.dp = 1, .tp = 4, .ep = 4, .sequence = true}},
+      {{.dp = 2, .tp = 4, .ep = 8, .zero = 1}},
+      {{.dp = 1, .pp = 2, .cp = 2, .context = ContextMethod::ring, .ep = 2}, true},
+      {{.dp = 2, .pp = 4, .ep = 2, .zero = 3, .schedule = Pipeline::gpipe}},
+      // And their width.
+      {{.dp = 2, .etp = 2}},
+      {{.dp = 2, .etp = 2, .zero = 3}, true},
+      {{.dp = 4, .etp = 2, .zero = 1}},
+      {{.dp = 4, .etp = 4, .zero = 2}},
+      {{.dp = 4, .ep = 2, .etp = 2}},
+      {{.dp = 4, .ep = 2, .etp = 2, .zero = 1}, true},
+      {{.dp = 4, .ep = 2, .etp = 2, .zero = 3}},
+      {{.dp = 8, .ep = 4, .etp = 2, .zero = 2}},
+      {{.dp = 8, .ep = 2, .etp = 2, .zero = 3}},
+      {{.dp = 6, .ep = 3, .etp = 2, .zero = 3}},
+      {{.dp = 1, .tp = 2, .etp = 2}},
+      {{.dp = 1, .tp = 2, .etp = 2, .sequence = true}, true},
+      {{.dp = 2, .tp = 2, .ep = 2, .etp = 2, .zero = 3}},
+      {{.dp = 1, .tp = 4, .ep = 2, .etp = 2, .sequence = true}},
+      {{.dp = 1, .cp = 2, .context = ContextMethod::ring, .etp = 2}},
+      {{.dp = 1, .tp = 2, .cp = 2, .context = ContextMethod::gather, .ep = 2, .etp = 2}, true},
+      {{.dp = 2, .pp = 2, .etp = 2, .zero = 3, .schedule = Pipeline::zb_h1}},
+      {{.dp = 4, .pp = 2, .ep = 2, .etp = 2, .zero = 2, .schedule = Pipeline::v_half}},
+      {{.dp = 2, .tp = 2, .pp = 2, .ep = 2, .etp = 2, .zero = 1, .schedule = Pipeline::zb_v}},
+      // Every way of exchanging.
+      {{.dp = 4, .ep = 2, .etp = 2, .ep_exchange = "r=0"}},
+      {{.dp = 4, .ep = 2, .etp = 2, .ep_exchange = "r=1", .zero = 3}},
+      {{.dp = 8, .ep = 2, .etp = 4, .ep_exchange = "r=2 degree=2", .zero = 1}},
+      {{.dp = 4, .ep = 4, .ep_exchange = "2dh=2 degree=3/2", .zero = 2}, true},
+      {{.dp = 6, .ep = 6, .ep_exchange = "2dh=3 degree=1/2"}},
+      {{.dp = 4, .ep = 2, .etp = 2, .ep_exchange = "r=0, r=1 degree=2, r=2 2dh=2, degree=2/3"}},
+      {{.dp = 2,
+        .tp = 2,
+        .pp = 2,
+        .ep = 2,
+        .etp = 2,
+        .ep_exchange = "r=1 degree=2, r=0, degree=3 2dh=2",
+        .zero = 3,
+        .schedule = Pipeline::zb_h1},
+       true}};
   return all;
 }
 
@@ -139,7 +192,7 @@ TEST_P(ExpertsOn, TrainAsOnOneRank) {
   for (const ModelSpec& spec : fitting()) {
     SCOPED_TRACE(spec.family);
     if (mesh_.request.dp > 4) continue;  // other data
-    const Outcome one = train(spec, {.dp = 1});
+    const Outcome& one = on_one_rank(spec);
     EXPECT_LT(one.losses[2], one.losses[0]);
     const Outcome made = train(spec, mesh_.request, mesh_.recompute);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(made.losses[i], one.losses[i], 1e-5);
@@ -153,7 +206,7 @@ TEST_P(ExpertsOn, TrainAsOnOneRank) {
 /// the same, which is right for all ranks together.
 TEST_P(ExpertsOn, ArePlannedAsTheyRun) {
   if (fitting().empty()) GTEST_SKIP() << "no model here has the experts for this mesh";
-  const bool is_divided = mesh_.request.ep > 1;
+  const bool is_divided = mesh_.request.divides_experts();
   for (const ModelSpec& spec : fitting()) {
     SCOPED_TRACE(spec.family);
     std::mutex one_at_a_time;
@@ -205,6 +258,132 @@ TEST_P(ExpertsOn, HoldsTheSharedReferences) {
 
 INSTANTIATE_TEST_SUITE_P(Parity, ExpertsOn, testing::Range(std::size_t{0}, meshes().size()),
                          [](const auto& info) { return name_of(meshes()[info.param]); });
+
+TEST(Experts, RunOnAtLeastFiftyMeshesOfEverySizeOfEp) {
+  std::set<std::string> names;
+  std::set<int> sizes, parts, zeros;
+  for (const MeshCase& mesh : meshes()) {
+    if (!mesh.request.divides_experts()) continue;
+    names.insert(name_of(mesh));
+    sizes.insert(mesh.request.ep);
+    parts.insert(mesh.request.etp);
+    zeros.insert(mesh.request.zero);
+  }
+  EXPECT_GE(names.size(), 50u);
+  EXPECT_EQ(sizes, (std::set{1, 2, 3, 4, 6, 8}));
+  EXPECT_EQ(parts, (std::set{1, 2, 4}));
+  EXPECT_EQ(zeros, (std::set{0, 1, 2, 3}));
+}
+
+/// One layout of weights: what plans change is how they meet rows, from one step to the next.
+TEST(Experts, TrainAlikeWhateverTheirExchangesAre) {
+  const ModelSpec spec = deep("mixtral");
+  const auto losses_of = [&](const std::string& exchange) {
+    const MeshCase mesh{{.dp = 8, .ep = 2, .etp = 4, .ep_exchange = exchange, .zero = 1}};
+    std::vector<double> losses;
+    run_ranks(mesh.ranks(), [&](World& world) {
+      RankTraining training(spec, mesh, {.sequences = 1, .seq_len = 13, .microbatches = 1}, world);
+      for (int step = 1; step <= 10; ++step) {
+        const double loss = training.run(step).loss;
+        if (world.rank() == 0) losses.push_back(loss);
+      }
+    });
+    return losses;
+  };
+  const auto usual = losses_of("");
+  for (const char* exchange :
+       {"r=0", "r=1", "r=2", "degree=4", "2dh=2", "adaptive 2dh=2",
+        // Layers and steps have others; seven, because a step has four layers.
+        "r=0, r=1 degree=2, r=2 2dh=2, degree=8/3, r=1, r=4 degree=3 2dh=2, r=2 degree=2"}) {
+    const auto made = losses_of(exchange);
+    for (std::size_t i = 0; i < usual.size(); ++i) {
+      EXPECT_NEAR(made[i], usual[i], 1e-5) << exchange << " step " << i;
+    }
+  }
+}
+
+/// Codecs of rows change results a little, and counts say what travelled.
+TEST(Experts, SendTheirRowsAsACodecsBytes) {
+  const ModelSpec spec = deep("mixtral");
+  const auto train_with = [&](const Compression& compress, const std::string& exchange,
+                              MeshTraffic& sent, bool& is_as_planned) {
+    const MeshCase mesh{{.dp = 4, .ep = 4, .ep_exchange = exchange}, false, 0, compress};
+    double loss = 0;
+    std::mutex mutex;
+    run_ranks(mesh.ranks(), [&](World& world) {
+      RankTraining training(spec, mesh, kBatch, world);
+      loss = training.run(1).loss;
+      const StepPlan plan = plan_step(spec, RankTraining::build_options(mesh, kBatch),
+                                      training.plan(), world.rank(), kBatch);
+      const auto op = static_cast<std::size_t>(CommOp::all_to_all);
+      const std::lock_guard lock(mutex);
+      const auto& own = training.mesh().traffic().on(Axis::ep).by_op[op];
+      sent.on(Axis::ep).by_op[op].add(own.calls, own.payload_bytes, own.wire_bytes);
+      const auto& said = plan.traffic.on(Axis::ep).by_op[op];
+      is_as_planned &= said.calls == own.calls;
+      sent.on(Axis::edp).by_op[op].add(said.calls, said.payload_bytes, said.wire_bytes);
+    });
+    return loss;
+  };
+  for (const char* exchange : {"", "2dh=2", "degree=2"}) {
+    MeshTraffic plain, coded, small;
+    bool is_as_planned = true;
+    const auto op = static_cast<std::size_t>(CommOp::all_to_all);
+    const double loss = train_with({}, exchange, plain, is_as_planned);
+    const double near =
+        train_with({.experts = "fp8:32", .min_bytes = 0}, exchange, coded, is_as_planned);
+    EXPECT_NEAR(near, loss, 0.01);
+    EXPECT_NE(near, loss);
+    EXPECT_TRUE(is_as_planned);
+    for (const MeshTraffic* traffic : {&plain, &coded}) {
+      EXPECT_EQ(traffic->on(Axis::ep).by_op[op], traffic->on(Axis::edp).by_op[op]) << exchange;
+    }
+    EXPECT_EQ(coded.on(Axis::ep).by_op[op].payload_bytes,
+              plain.on(Axis::ep).by_op[op].payload_bytes);
+    // A row of 32 values is 32 bytes and a scale; the weights of choices go plainly.
+    EXPECT_LT(coded.on(Axis::ep).by_op[op].wire_bytes,
+              plain.on(Axis::ep).by_op[op].wire_bytes * 2 / 5);
+    EXPECT_EQ(
+        train_with({.experts = "fp8:32", .min_bytes = 1 << 20}, exchange, small, is_as_planned),
+        loss);
+  }
+}
+
+/// Optimizers of whole matrices, and sums of gradients that are not plain ones.
+TEST(Experts, TrainWithEveryOptimizer) {
+  for (const auto& request :
+       {ParallelRequest{.dp = 4, .ep = 2}, ParallelRequest{.dp = 4, .ep = 2, .etp = 2},
+        ParallelRequest{.dp = 2, .tp = 2, .ep = 2, .zero = 1},
+        ParallelRequest{.dp = 4, .ep = 2, .etp = 2, .zero = 1},
+        ParallelRequest{.dp = 8, .ep = 2, .etp = 2, .zero = 1}}) {
+    const ModelSpec spec = deep("mixtral");
+    const auto trained = [&](const OptimizerConfig& optimizer, const ParallelRequest& on) {
+      const MeshCase mesh{on};
+      BatchShape batch = kBatch;
+      batch.microbatches = std::max(1, 8 / on.dp);
+      std::vector<double> losses;
+      run_ranks(mesh.ranks(), [&](World& world) {
+        RankTraining training(spec, mesh, batch, world, optimizer);
+        for (int step = 1; step <= 4; ++step) {
+          const double loss = training.run(step, 1e-2).loss;
+          if (world.rank() == 0) losses.push_back(loss);
+        }
+      });
+      return losses;
+    };
+    SCOPED_TRACE(name_of(MeshCase{request}));
+    for (const OptimizerConfig& optimizer :
+         {OptimizerConfig(MuonConfig{}), OptimizerConfig(OnebitAdamConfig{.freeze_step = 100})}) {
+      const auto one = trained(optimizer, {.dp = 1}), made = trained(optimizer, request);
+      for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(made[i], one[i], 2e-5) << i;
+    }
+    // Frozen, signs are exchanged: near what plain sums give, and falling.
+    const auto plain = trained(OnebitAdamConfig{.freeze_step = 100}, request),
+               frozen = trained(OnebitAdamConfig{.freeze_step = 2}, request);
+    EXPECT_EQ(frozen[1], plain[1]);
+    EXPECT_LT(frozen[3], plain[0]);
+  }
+}
 
 TEST(Experts, RecomputedHaveTheSameBits) {
   for (const ModelSpec& spec : models()) {

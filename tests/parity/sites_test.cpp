@@ -37,9 +37,9 @@ constexpr std::int64_t kSteps = 9;
 
 /// The outer weights after some steps; those that sites hold are the same bit for bit.
 void train(const ParallelRequest& request, int ranks, const OuterPolicy& policy,
-           const OptimizerConfig& optimizer, WholeTensors& outer) {
+           const OptimizerConfig& optimizer, WholeTensors& outer, const ModelSpec& model = spec()) {
   run_ranks(ranks, [&](World& world) {
-    SiteRank rank(request, policy, world, optimizer);
+    SiteRank rank(request, policy, world, optimizer, model);
     rank.start();
     for (std::int64_t step = 1; step <= kSteps; ++step) rank.train(step);
     const auto at = static_cast<std::size_t>(rank.state("outer"));
@@ -54,6 +54,26 @@ TEST_P(Sites, HaveTheSameOuterWeightsOnAnyMeshInside) {
     train({.sites = request.sites}, request.sites, kStreaming, optimizer, expected);
     train(request, ranks, kStreaming, optimizer, found);
     EXPECT_LT(found.largest_relative_difference(expected), 1e-4);
+  }
+}
+
+TEST(SitesOfExperts, HaveTheSameOuterWeightsOnAnyMeshInside) {
+  const ModelSpec model = model_spec(
+      Json::parse(R"({"model_type": "mixtral", "hidden_size": 16, "intermediate_size": 24,
+                      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                      "num_local_experts": 4, "vocab_size": 101, "output_router_logits": true})"),
+      "config");
+  for (const OptimizerConfig& optimizer : {OptimizerConfig(AdamWConfig{}), {MuonConfig{}}}) {
+    WholeTensors expected;
+    train({.sites = 2}, 2, kStreaming, optimizer, expected, model);
+    for (const auto& [ranks, request] :
+         {std::pair{4, ParallelRequest{.sites = 2, .dp = 2, .ep = 2, .zero = 1}},
+          {4, {.sites = 2, .dp = 2, .etp = 2}},
+          {8, {.sites = 2, .dp = 2, .tp = 2, .ep = 2, .etp = 2}}}) {
+      WholeTensors found;
+      train(request, ranks, kStreaming, optimizer, found, model);
+      EXPECT_LT(found.largest_relative_difference(expected), 1e-4) << ranks;
+    }
   }
 }
 

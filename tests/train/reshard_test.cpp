@@ -176,11 +176,17 @@ TEST(ReshardedStates, OfExpertsContinueOnAnotherMesh) {
       "max_position_embeddings": 32, "output_router_logits": true})"),
                                     "config");
   const TestMesh by_expert{"dp4_ep2_zero3", 4, {.ep = 2, .zero = 3}},
-      over_tp{"tp2_ep2", 2, {.tp = 2, .ep = 2}};
+      over_tp{"tp2_ep2", 2, {.tp = 2, .ep = 2}},
+      in_parts{"dp4_ep2_etp2_zero1", 4, {.ep = 2, .etp = 2, .zero = 1}},
+      gathered{"tp2_pp2_etp2", 4, {.tp = 2, .pp = 2, .etp = 2, .ep_exchange = "r=0"}};
   expect_resharded(AdamWConfig{}, spec, by_expert, mesh_named("tp2_sequence"));
   expect_resharded(AdamWConfig{}, spec, mesh_named("dp2_tp2_pp2_zero3_vhalf"), over_tp);
   expect_resharded(AdamWConfig{}, spec, over_tp, by_expert);
+  expect_resharded(AdamWConfig{}, spec, by_expert, in_parts);
+  expect_resharded(AdamWConfig{}, spec, in_parts, gathered);
+  expect_resharded(AdamWConfig{}, spec, gathered, mesh_named("one"));
   expect_resharded(MuonConfig{}, spec, "dp2_tp2_pp2_zero3_vhalf", "tp4");
+  expect_resharded(MuonConfig{}, spec, in_parts, by_expert);
 }
 
 INSTANTIATE_TEST_SUITE_P(AllPairs, Reshard, testing::Range<std::size_t>(0, meshes().size()),

@@ -179,11 +179,11 @@ void TcpBackend::all_to_all(const Collective& call) {
   Sends sends;
   for (const int peer : others()) {
     const auto [at, bytes] = sent[static_cast<std::size_t>(peer)];
-    put(sends, peer, call.in.bytes() + at, bytes);
+    if (bytes > 0) put(sends, peer, call.in.bytes() + at, bytes);
   }
   for (const int peer : others()) {
     const auto [at, bytes] = received[static_cast<std::size_t>(peer)];
-    get(peer, call.out.bytes() + at, bytes);
+    if (bytes > 0) get(peer, call.out.bytes() + at, bytes);
   }
   sends.wait();
   const auto own = static_cast<std::size_t>(rank());

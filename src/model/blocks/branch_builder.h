@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/spec.h"
+#include "nn/experts/exchange.h"
 #include "nn/linear.h"
 #include "parallel/tensor_rules.h"
 
@@ -56,7 +57,7 @@ class BranchBuilder {
   /// All outlive it.
   BranchBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
                 std::shared_ptr<const RopeTables> rope, Communicator* context = nullptr,
-                Communicator* experts = nullptr)
+                const ExpertRanks* experts = nullptr)
       : spec_(spec),
         options_(options),
         tensor_(tensor),
@@ -71,8 +72,8 @@ class BranchBuilder {
   const std::shared_ptr<const RopeTables>& rope() const { return rope_; }
   /// The ranks that have other tokens of the same sequences; null: there are none.
   Communicator* context() const { return context_; }
-  /// The ranks that have other experts (axis ep); null: there are none.
-  Communicator* experts() const { return experts_; }
+  /// The ranks that divide experts; null: these lie like other MLPs.
+  const ExpertRanks* experts() const { return experts_; }
 
   /// A name of the family for this block.
   std::string named(const std::string& pattern) const;
@@ -104,7 +105,8 @@ class BranchBuilder {
   const BuildOptions& options_;
   const TensorRules& tensor_;
   const std::shared_ptr<const RopeTables> rope_;
-  Communicator *context_, *experts_;
+  Communicator* context_;
+  const ExpertRanks* experts_;
   std::int64_t index_ = 0;
 };
 

@@ -22,7 +22,8 @@ class ExpertsKind final : public BranchKind {
     ExpertDivision division;
     if (is_divided) {
       division = {
-          .exchange = std::make_unique<ExpertExchange>(*builder.experts(), spec.experts->count),
+          .exchange = std::make_unique<ExpertExchange>(*builder.experts(), spec.experts->count,
+                                                       fmt::format("block {}", builder.block())),
           .tokens = {tensor.rank(), tensor.ranks()},
           .ends_branch = !tensor.divides() || tensor.splits_tokens()};
     }
@@ -64,11 +65,15 @@ class ExpertsKind final : public BranchKind {
   static Experts::Weights weights(const BranchBuilder& builder) {
     const ModelSpec& spec = builder.spec();
     const ExpertsSpec& experts = *spec.experts;
-    const Communicator* const others = builder.experts();
-    const Cut own =
-        others == nullptr ? builder.tensor().cut(experts.width, 1) : Cut{0, experts.width};
-    const std::int64_t here = others == nullptr ? experts.count : experts.count / others->size(),
-                       first = others == nullptr ? 0 : here * others->rank();
+    const ExpertRanks* const ranks = builder.experts();
+    Cut own = builder.tensor().cut(experts.width, 1);
+    std::int64_t here = experts.count, first = 0;
+    if (ranks != nullptr) {
+      own.size = experts.width / ranks->etp->size();
+      own.begin = own.size * ranks->etp->rank();
+      here = experts.count / ranks->ep->size();
+      first = here * ranks->ep->rank();
+    }
     std::vector<BranchBuilder::Matrix> ups, downs;
     for (std::int64_t expert = first; expert < first + here; ++expert) {
       for (const std::string& pattern : {experts.gate, experts.up}) {
@@ -82,9 +87,12 @@ class ExpertsKind final : public BranchKind {
                        {0, own.begin},
                        {spec.hidden, own.size}});
     }
-    const Layout by_expert = whole_on_stage(View::experts).with(Axis::ep, shard(0));
+    // Other ranks of ep have other tensors, those of etp other parts of the same ones.
     const auto layout = [&](int width_dim) {
-      return others == nullptr ? builder.tensor().divided(width_dim) : by_expert;
+      if (ranks == nullptr) return builder.tensor().divided(width_dim);
+      return whole_on_stage(View::experts)
+          .with(Axis::ep, alone())
+          .with(Axis::etp, shard(width_dim));
     };
     return {.up = builder.stacked(ups, layout(0), spec.init_stddev),
             .down = builder.stacked(downs, layout(1), builder.output_stddev())};
@@ -93,8 +101,28 @@ class ExpertsKind final : public BranchKind {
   static std::unique_ptr<Mlp> shared(const BranchBuilder& builder) {
     const ExpertsSpec& experts = *builder.spec().experts;
     if (experts.shared_width == 0) return nullptr;
+    if (builder.experts() != nullptr) return shared_by_tokens(builder);
     return builder.gated_mlp(experts.shared_gate, experts.shared_up, experts.shared_down,
                              experts.shared_width);
+  }
+
+  /// Where experts are divided, tp ranks share the tokens, so each has the whole shared expert.
+  static std::unique_ptr<Mlp> shared_by_tokens(const BranchBuilder& builder) {
+    const ModelSpec& spec = builder.spec();
+    const ExpertsSpec& experts = *spec.experts;
+    const auto matrix = [&](const std::string& pattern, Shape shape) {
+      return BranchBuilder::Matrix{builder.named(pattern), shape, {0, 0}, shape};
+    };
+    const auto linear = [&](const std::vector<BranchBuilder::Matrix>& matrices, double stddev) {
+      return std::make_unique<Linear>(
+          builder.stacked(matrices, builder.tensor().used_apart(), stddev), nullptr,
+          Linear::Storage::out_in);
+    };
+    const Shape up{experts.shared_width, spec.hidden}, down{spec.hidden, experts.shared_width};
+    return std::make_unique<Mlp>(
+        linear({matrix(experts.shared_gate, up), matrix(experts.shared_up, up)}, spec.init_stddev),
+        std::make_unique<SwiGlu>(experts.shared_width),
+        linear({matrix(experts.shared_down, down)}, builder.output_stddev()));
   }
 };
 

@@ -1,6 +1,8 @@
 #include "nn/experts/experts.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
@@ -43,38 +45,151 @@ Experts::Order Experts::order_of(const Routing& routing, Ctx& ctx) const {
   return order;
 }
 
-Experts::Places Experts::places_of(const Order& order, Saved& saved, Ctx& ctx) const {
-  if (!division_.exchange) return {.offsets = order.offsets_E1};
-  Tensor counts;
-  if (saved.has(kCounts)) {
-    counts = saved.get(kCounts);
-  } else {
-    counts = division_.exchange->gather_counts(order.offsets_E1, ctx);
-    if (ctx.keeps_dear()) saved.put(kCounts, counts);
+ExpertExchange::Decision Experts::decision(const Order& order, Saved& saved, Ctx& ctx) const {
+  if (saved.has(kCounts)) return {saved.get(kCounts), saved.get(kPlan)};
+  ExpertExchange::Decision made =
+      division_.exchange->decide(order.offsets_E1, order.token_R.count(), ctx);
+  if (ctx.keeps_dear()) {
+    saved.put(kCounts, made.counts);
+    saved.put(kPlan, made.plan);
   }
-  Places places;
-  places.ways = division_.exchange->ways(counts, order.token_R.count(), ctx);
-  places.offsets = places.ways->offsets_O1;
+  return made;
+}
+
+Experts::Places Experts::places_of(const Order& order, Saved& saved, Pass pass, Ctx& ctx) const {
+  const std::int64_t rows = order.token_R.count();
+  Places places{
+      .pieces = {{0, rows, order.offsets_E1}}, .token_R = order.token_R, .row_TK = order.row_TK};
+  if (!division_.exchange) return places;
+  const ExpertExchange::Decision made = decision(order, saved, ctx);
+  const ExchangePlan plan = ExpertExchange::plan_of(made);
+  auto shards = std::make_unique<ShardedWeights>(division_.exchange->ranks(), plan);
+  if (shards->are_gathered()) places.shards = std::move(shards);
+  if (plan.r == 0) return places;
+  places.ways = std::make_unique<ExpertExchange::Ways>(division_.exchange->ways(
+      made, pass == Pass::forward ? plan.degree_forward : plan.degree_backward, rows, ctx));
+  places.pieces.clear();
+  for (const ExpertExchange::Piece& piece : places.ways->pieces) {
+    places.pieces.push_back({piece.begin, piece.end, piece.offsets_O1, &piece});
+  }
+  if (places.ways->degree > 1) take_in_pieces(order, places, ctx);
   return places;
 }
 
-Tensor Experts::brought(const Tensor& x_TD, const Order& order, const Places& places,
-                        Ctx& ctx) const {
-  const Tensor rows_RD = ctx.activation({order.token_R.count(), x_TD.size(1)}, x_TD.dtype());
-  ops::embedding_forward(order.token_R, x_TD, rows_RD, ctx.stream);
-  return places.ways ? division_.exchange->dispatch(rows_RD, *places.ways, ctx) : rows_RD;
+void Experts::take_in_pieces(const Order& order, Places& places, Ctx& ctx) const {
+  places.token_R = ctx.activation(order.token_R.shape(), DType::i32);
+  places.row_TK = ctx.activation(order.row_TK.shape(), DType::i32);
+  if (ctx.stream.is_dry()) return;
+  const auto token = order.token_R.host<std::int32_t>(), row = order.row_TK.host<std::int32_t>();
+  const auto& [row_of, place_of] = std::pair(places.ways->row_of_R.host<std::int32_t>(),
+                                             places.ways->piece_row_R.host<std::int32_t>());
+  std::ranges::transform(row_of, places.token_R.host<std::int32_t>().begin(),
+                         [&](std::int32_t r) { return token[static_cast<std::size_t>(r)]; });
+  std::ranges::transform(row, places.row_TK.host<std::int32_t>().begin(), [&](std::int32_t r) {
+    return r == ops::kAbsentRow ? r : place_of[static_cast<std::size_t>(r)];
+  });
 }
 
-Tensor Experts::returned(const Tensor& rows, const Places& places, Ctx& ctx) const {
-  return places.ways ? division_.exchange->combine(rows, *places.ways, ctx) : rows;
+template <class Use>
+Tensor Experts::bring(const Tensor& x_TD, const Places& places, const Use& use, Ctx& ctx) const {
+  const Tensor rows_RD = ctx.activation({places.token_R.count(), x_TD.size(1)}, x_TD.dtype());
+  ops::embedding_forward(places.token_R, x_TD, rows_RD, ctx.stream);
+  if (!places.ways) {
+    use(places.pieces.front(), rows_RD);
+    return rows_RD;
+  }
+  const ExpertExchange& exchange = *division_.exchange;
+  std::vector<ExpertExchange::Moving> moving;
+  for (const Places::Piece& piece : places.pieces) {
+    moving.push_back(exchange.leave(rows_RD.slice(0, piece.way->from, piece.way->to), *places.ways,
+                                    *piece.way, ExpertExchange::Content::rows, ctx));
+  }
+  const Tensor rows_ND = ctx.activation({places.rows(), x_TD.size(1)}, x_TD.dtype());
+  for (std::size_t i = 0; i < moving.size(); ++i) {
+    const Places::Piece& piece = places.pieces[i];
+    const Tensor arrived = rows_ND.slice(0, piece.begin, piece.end);
+    exchange.arrive(std::exchange(moving[i], {}), *places.ways, *piece.way, arrived, ctx);
+    use(piece, arrived);
+  }
+  return rows_ND;
+}
+
+template <class Make>
+Tensor Experts::take_back(const Places& places, DType dtype, const Make& make, Ctx& ctx) const {
+  if (!places.ways) return make(places.pieces.front());
+  const ExpertExchange& exchange = *division_.exchange;
+  std::vector<ExpertExchange::Moving> moving;
+  for (const Places::Piece& piece : places.pieces) {
+    moving.push_back(exchange.turn_back(make(piece), *places.ways, *piece.way,
+                                        ExpertExchange::Content::rows, ctx));
+  }
+  const Tensor rows_RD = ctx.activation({places.token_R.count(), in()}, dtype);
+  for (std::size_t i = 0; i < moving.size(); ++i) {
+    const ExpertExchange::Piece& way = *places.pieces[i].way;
+    exchange.come_home(std::exchange(moving[i], {}), rows_RD.slice(0, way.from, way.to), ctx);
+  }
+  return rows_RD;
+}
+
+Tensor Experts::bring_numbers(const Tensor& values_TK, const Places& places, Ctx& ctx) const {
+  // Choices in the order of their rows: each row is an expert that one token chooses.
+  const std::int64_t rows = values_TK.count();
+  const Tensor offsets = ctx.workspace({rows + 1}, DType::i32),
+               choice_R = ctx.workspace({rows}, DType::i32),
+               row = ctx.workspace({rows, 1}, DType::i32);
+  ops::order_by_expert(places.row_TK.view({rows, 1}), offsets, choice_R, row, ctx.stream);
+  const Tensor values_R = ctx.activation({rows, 1}, values_TK.dtype());
+  ops::embedding_forward(choice_R, values_TK.view({rows, 1}), values_R, ctx.stream);
+  const Tensor values_N1 = ctx.activation({places.rows(), 1}, values_TK.dtype());
+  for (const Places::Piece& piece : places.pieces) {
+    const auto moving =
+        division_.exchange->leave(values_R.slice(0, piece.way->from, piece.way->to), *places.ways,
+                                  *piece.way, ExpertExchange::Content::numbers, ctx);
+    division_.exchange->arrive(moving, *places.ways, *piece.way,
+                               values_N1.slice(0, piece.begin, piece.end), ctx);
+  }
+  return values_N1;
+}
+
+Tensor Experts::take_back_numbers(const Tensor& values_N1, const Places& places,
+                                  const Shape& choices, Ctx& ctx) const {
+  const Tensor values_R = ctx.activation({choices.count(), 1}, values_N1.dtype());
+  for (const Places::Piece& piece : places.pieces) {
+    const auto moving =
+        division_.exchange->turn_back(values_N1.slice(0, piece.begin, piece.end), *places.ways,
+                                      *piece.way, ExpertExchange::Content::numbers, ctx);
+    division_.exchange->come_home(moving, values_R.slice(0, piece.way->from, piece.way->to), ctx);
+  }
+  const Tensor values_TK = ctx.activation(choices, values_N1.dtype());
+  ops::embedding_forward(places.row_TK.view({choices.count()}), values_R,
+                         values_TK.view({choices.count(), 1}), ctx.stream);
+  return values_TK;
+}
+
+Tensor Experts::by_expert(const Tensor& stacked, const Parameter& parameter,
+                          const Places& places) const {
+  const std::int64_t count = places.pieces.front().offsets.count() - 1;
+  return &parameter == weights_.up.get() ? stacked.view({count, 2 * width(places), in()})
+                                         : stacked.view({count, in(), width(places)});
+}
+
+Tensor Experts::gathered(const Parameter& parameter, const Places& places, Ctx& ctx) const {
+  return by_expert(places.shards ? places.shards->gather(parameter.value, blocks(parameter), ctx)
+                                 : parameter.value,
+                   parameter, places);
 }
 
 Tensor Experts::inside(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
                        Ctx& ctx) const {
-  const Tensor x = brought(x_TD, order, places, ctx);
-  Tensor gate_up = ctx.activation({x.size(0), 2 * width()}, x.dtype());
-  ops::grouped_gemm(x, by_expert(weights_.up->value), Transpose::yes, places.offsets, gate_up,
-                    ctx.stream);
+  const Tensor up = gathered(*weights_.up, places, ctx);
+  Tensor gate_up = ctx.activation({places.rows(), 2 * width(places)}, x_TD.dtype());
+  const Tensor x = bring(
+      x_TD, places,
+      [&](const Places::Piece& piece, const Tensor& rows) {
+        ops::grouped_gemm(rows, up, Transpose::yes, piece.offsets,
+                          gate_up.slice(0, piece.begin, piece.end), ctx.stream);
+      },
+      ctx);
   if (ctx.keeps_all()) {
     saved.put(kInside, gate_up);
     saved.put(kOffsets, order.offsets_E1);
@@ -92,114 +207,160 @@ Experts::Order Experts::saved_order(const Saved& saved) const {
 
 void Experts::forget(Saved& saved) const {
   for (const int slot : {kOffsets, kTokens, kRows}) saved.take(slot);
-  if (division_.exchange) saved.take(kCounts);
+  if (!division_.exchange) return;
+  for (const int slot : {kCounts, kPlan}) saved.take(slot);
+}
+
+Tensor Experts::hooked(ExpertPlace place, const Tensor& x_TD, Ctx& ctx) const {
+  const bool has_hook = division_.exchange && division_.exchange->ranks().hook;
+  return has_hook ? division_.exchange->ranks().hook->at(place, x_TD, ctx) : x_TD;
 }
 
 Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const std::int64_t tokens = x_TD.size(0);
-  x_TD = valid(x_TD, ctx);
+  x_TD = hooked(ExpertPlace::start, valid(x_TD, ctx), ctx);
   const Routing routing = router_->route(x_TD, saved.child(kRouter), ctx);
   const Order order = order_of(routing, ctx);
-  const Places places = places_of(order, saved, ctx);
+  const bool decides = division_.exchange && !saved.has(kCounts);
+  const Places places = places_of(order, saved, Pass::forward, ctx);
+  const auto begun = std::chrono::steady_clock::now();
   Tensor gate_up = inside(x_TD, order, places, saved, ctx);
-  Tensor y = ctx.activation({gate_up.size(0), width()}, x_TD.dtype());
-  const auto [gate, up] = ops::halves(gate_up);
-  ops::swiglu_forward(gate, up, y, ctx.stream);
-  Tensor out = ctx.activation({gate_up.size(0), in()}, x_TD.dtype());
-  ops::grouped_gemm(y, by_expert(weights_.down->value), Transpose::yes, places.offsets, out,
-                    ctx.stream);
-  gate_up = y = {};
-  out = returned(out, places, ctx);
+  Tensor down = gathered(*weights_.down, places, ctx);
+  const Tensor out = take_back(
+      places, x_TD.dtype(),
+      [&](const Places::Piece& piece) {
+        const std::int64_t rows = piece.end - piece.begin;
+        const Tensor y = ctx.activation({rows, width(places)}, x_TD.dtype());
+        const auto [gate, up] = ops::halves(gate_up.slice(0, piece.begin, piece.end));
+        ops::swiglu_forward(gate, up, y, ctx.stream);
+        if (&piece == &places.pieces.back()) gate_up = {};
+        Tensor made = ctx.activation({rows, in()}, x_TD.dtype());
+        ops::grouped_gemm(y, down, Transpose::yes, piece.offsets, made, ctx.stream);
+        return made;
+      },
+      ctx);
+  down = {};
+  if (decides && division_.exchange->ranks().choice->learns()) {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+    division_.exchange->ranks().choice->took(taken.count());
+  }
   Tensor addend;
   if (addend_TD.defined()) addend = valid(addend_TD, ctx);
   if (shared_) addend = shared_->multiply(x_TD, addend, saved.child(kShared), ctx);
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-  ops::combine_rows(out, order.row_TK, routing.weights_TK, addend, y_TD, ctx.stream);
-  return padded(y_TD, tokens, ctx);
+  ops::combine_rows(out, places.row_TK, routing.weights_TK, addend, y_TD, ctx.stream);
+  return padded(hooked(ExpertPlace::end, y_TD, ctx), tokens, ctx);
 }
 
 void Experts::prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
-  const Tensor x = valid(x_TD, ctx);
+  const Tensor x = hooked(ExpertPlace::start, valid(x_TD, ctx), ctx);
   const Order order = order_of(router_->route(x, saved.child(kRouter), ctx), ctx);
-  inside(x, order, places_of(order, saved, ctx), saved, ctx);
+  inside(x, order, places_of(order, saved, Pass::forward, ctx), saved, ctx);
   if (shared_) shared_->prepare_given(x, saved.child(kShared), ctx);
 }
 
-Tensor Experts::by_row(const Tensor& values_TK, const Order& order, Ctx& ctx) {
-  // Choices in the order of their rows: each row is an expert that one token chooses.
-  const std::int64_t rows = values_TK.count();
-  const Tensor offsets = ctx.workspace({rows + 1}, DType::i32),
-               choice_R = ctx.workspace({rows}, DType::i32),
-               row = ctx.workspace({rows, 1}, DType::i32);
-  ops::order_by_expert(order.row_TK.view({rows, 1}), offsets, choice_R, row, ctx.stream);
-  const Tensor values_R = ctx.activation({rows, 1}, values_TK.dtype());
-  ops::embedding_forward(choice_R, values_TK.view({rows, 1}), values_R, ctx.stream);
-  return values_R;
+Tensor Experts::as_in_backward(Tensor rows, const Order& order, const Places& places, Saved& saved,
+                               Ctx& ctx) const {
+  if (!places.ways || places.ways->plan.degree_forward == places.ways->degree) return rows;
+  const Places kept = places_of(order, saved, Pass::forward, ctx);
+  const Tensor index = ExpertExchange::reordered(*kept.ways, *places.ways, ctx);
+  Tensor made = ctx.activation(rows.shape(), rows.dtype());
+  ops::embedding_forward(index, rows, made, ctx.stream);
+  return made;
 }
 
-Experts::Middle Experts::differentiate(const Tensor& dy, const Order& order, const Places& places,
-                                       Saved& saved, Ctx& ctx) const {
-  const Tensor gate_up = saved.take(kInside);
+Experts::Middle Experts::differentiate(const Tensor& dy_TD, const Order& order,
+                                       const Places& places, Tensor& dy, Saved& saved,
+                                       Ctx& ctx) const {
+  const Tensor gate_up = as_in_backward(saved.take(kInside), order, places, saved, ctx);
   const Tensor weights_TK = router_->routing(saved.child(kRouter)).weights_TK;
-  Tensor weights = weights_TK, row = order.row_TK;
-  if (places.ways) {
-    weights = division_.exchange->dispatch(by_row(weights_TK, order, ctx), *places.ways, ctx);
-    row = places.ways->each_N1;
-  }
-  const Shape shape{dy.size(0), width()};
-  const Tensor unweighted = ctx.activation(shape, dy.dtype());
-  ops::grouped_gemm(dy, by_expert(weights_.down->value), Transpose::no, places.offsets, unweighted,
-                    ctx.stream);
+  const Tensor weights = places.ways ? bring_numbers(weights_TK, places, ctx) : weights_TK;
   Middle middle{.dgate_up = gate_up,
-                .y = ctx.activation(shape, dy.dtype()),
+                .y = ctx.activation({places.rows(), width(places)}, dy_TD.dtype()),
                 .dweights_TK = ctx.activation(weights.shape(), weights.dtype())};
-  ops::expert_swiglu_backward(unweighted, gate_up, row, weights, middle.dgate_up, middle.y,
-                              middle.dweights_TK, ctx.stream);
+  Tensor down = gathered(*weights_.down, places, ctx);
+  dy = bring(
+      dy_TD, places,
+      [&](const Places::Piece& piece, const Tensor& rows) {
+        const auto in_piece = [&](const Tensor& all) {
+          return places.ways ? all.slice(0, piece.begin, piece.end) : all;
+        };
+        const Tensor unweighted =
+            ctx.activation({piece.end - piece.begin, width(places)}, rows.dtype());
+        ops::grouped_gemm(rows, down, Transpose::no, piece.offsets, unweighted, ctx.stream);
+        const Tensor inside = in_piece(gate_up);
+        ops::expert_swiglu_backward(
+            unweighted, inside, places.ways ? piece.way->each_N1 : places.row_TK, in_piece(weights),
+            inside, in_piece(middle.y), in_piece(middle.dweights_TK), ctx.stream);
+      },
+      ctx);
+  down = {};
   if (places.ways) {
-    const Tensor dweights_R = returned(middle.dweights_TK, places, ctx);
-    middle.dweights_TK = ctx.activation(weights_TK.shape(), weights_TK.dtype());
-    ops::embedding_forward(order.row_TK.view({weights_TK.count()}), dweights_R,
-                           middle.dweights_TK.view({weights_TK.count(), 1}), ctx.stream);
+    middle.dweights_TK = take_back_numbers(middle.dweights_TK, places, weights_TK.shape(), ctx);
   }
   return middle;
 }
 
-Tensor Experts::input_grad(const Middle& middle, const Order& order, const Places& places,
-                           const Tensor& shared_dx_TD, Saved& saved, Ctx& ctx) {
+Tensor Experts::input_grad(const Middle& middle, const Places& places, const Tensor& shared_dx_TD,
+                           Saved& saved, Ctx& ctx) {
   const Tensor of_router_TD =
       router_->backward_input(middle.dweights_TK, shared_dx_TD, saved.child(kRouter), ctx);
-  Tensor dx = ctx.activation({middle.dgate_up.size(0), in()}, of_router_TD.dtype());
-  ops::grouped_gemm(middle.dgate_up, by_expert(weights_.up->value), Transpose::no, places.offsets,
-                    dx, ctx.stream);
-  dx = returned(dx, places, ctx);
+  Tensor up = gathered(*weights_.up, places, ctx);
+  const Tensor dx = take_back(
+      places, of_router_TD.dtype(),
+      [&](const Places::Piece& piece) {
+        Tensor made = ctx.activation({piece.end - piece.begin, in()}, of_router_TD.dtype());
+        ops::grouped_gemm(middle.dgate_up.slice(0, piece.begin, piece.end), up, Transpose::no,
+                          piece.offsets, made, ctx.stream);
+        return made;
+      },
+      ctx);
+  up = {};
   const Tensor dx_TD = ctx.activation(of_router_TD.shape(), of_router_TD.dtype());
-  ops::combine_rows(dx, order.row_TK, {}, of_router_TD, dx_TD, ctx.stream);
-  return dx_TD;
+  ops::combine_rows(dx, places.row_TK, {}, of_router_TD, dx_TD, ctx.stream);
+  return hooked(ExpertPlace::end, dx_TD, ctx);
 }
 
-Tensor Experts::rows_again(const Tensor& x_TD, const Order& order, Saved& saved, Ctx& ctx) const {
-  return division_.exchange ? saved.take(kInputRows) : brought(x_TD, order, {}, ctx);
+Tensor Experts::rows_again(const Tensor& x_TD, const Order& order, const Places& places,
+                           Saved& saved, Ctx& ctx) const {
+  if (places.ways) return as_in_backward(saved.take(kInputRows), order, places, saved, ctx);
+  return bring(
+      x_TD, places, [](const Places::Piece&, const Tensor&) {}, ctx);
 }
 
 void Experts::add_grads(Parameter& parameter, const Tensor& dy, const Tensor& x,
                         const Places& places, Ctx& ctx) const {
-  ops::grouped_gemm_weight(dy, x, places.offsets, parameter.claim_grad(), by_expert(parameter.grad),
-                           ctx.stream);
+  Tensor whole;  // of what was gathered
+  if (places.shards) {
+    const std::int64_t rest = places.shards->shards() * parameter.shape.count() / experts();
+    whole =
+        ctx.workspace({(places.pieces.front().offsets.count() - 1) * rest}, parameter.grad.dtype());
+  }
+  const Tensor grads = by_expert(whole.defined() ? whole : parameter.grad, parameter, places);
+  for (const Places::Piece& piece : places.pieces) {
+    const bool is_first = &piece == &places.pieces.front();
+    const double beta = whole.defined() ? (is_first ? 0.0 : 1.0) : parameter.claim_grad();
+    ops::grouped_gemm_weight(dy.slice(0, piece.begin, piece.end),
+                             x.slice(0, piece.begin, piece.end), piece.offsets, beta, grads,
+                             ctx.stream);
+  }
+  if (!whole.defined()) return;
+  places.shards->scatter(whole, blocks(parameter), parameter.claim_grad(), parameter.grad, ctx);
 }
 
 Tensor Experts::backward_input_given(const Tensor& dy_TD, const MakeInput& input, Saved& saved,
                                      Ctx& ctx) {
-  const Tensor own_dy_TD = valid(dy_TD, ctx);
+  const Tensor own_dy_TD = hooked(ExpertPlace::start, valid(dy_TD, ctx), ctx);
   const Order order = saved_order(saved);
-  const Places places = places_of(order, saved, ctx);
-  const Tensor dy = brought(own_dy_TD, order, places, ctx);
-  const Middle middle = differentiate(dy, order, places, saved, ctx);
+  const Places places = places_of(order, saved, Pass::backward, ctx);
+  Tensor dy;
+  const Middle middle = differentiate(own_dy_TD, order, places, dy, saved, ctx);
   Tensor shared_dx_TD;
   if (shared_) {
     shared_dx_TD = shared_->backward_input_given(
         own_dy_TD, [&] { return valid(input(), ctx); }, saved.child(kShared), ctx);
   }
-  const Tensor dx_TD = input_grad(middle, order, places, shared_dx_TD, saved, ctx);
+  const Tensor dx_TD = input_grad(middle, places, shared_dx_TD, saved, ctx);
   saved.put(kOutputGrad, places.ways ? dy : own_dy_TD);
   saved.put(kInside, middle.dgate_up);
   saved.put(kDownInput, middle.y);
@@ -209,24 +370,26 @@ Tensor Experts::backward_input_given(const Tensor& dy_TD, const MakeInput& input
 void Experts::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor x = valid(x_TD, ctx);
   const Order order = saved_order(saved);
-  const Places places = places_of(order, saved, ctx);
+  const Places places = places_of(order, saved, Pass::backward, ctx);
+  const auto nothing = [](const Places::Piece&, const Tensor&) {};
   Tensor dy = saved.take(kOutputGrad);
-  if (!places.ways) dy = brought(dy, order, places, ctx);
+  if (!places.ways) dy = bring(dy, places, nothing, ctx);
   add_grads(*weights_.down, dy, saved.take(kDownInput), places, ctx);
   dy = {};
   if (shared_) shared_->backward_weight_given(x, saved.child(kShared), ctx);
-  add_grads(*weights_.up, saved.take(kInside), rows_again(x, order, saved, ctx), places, ctx);
+  const Tensor dgate_up = saved.take(kInside);
+  add_grads(*weights_.up, dgate_up, rows_again(x, order, places, saved, ctx), places, ctx);
   router_->backward_weight(x, saved.child(kRouter), ctx);
   forget(saved);
 }
 
 Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) {
   const std::int64_t tokens = dy_TD.size(0);
-  dy_TD = valid(dy_TD, ctx);
+  dy_TD = hooked(ExpertPlace::start, valid(dy_TD, ctx), ctx);
   const Order order = saved_order(saved);
-  const Places places = places_of(order, saved, ctx);
-  Tensor dy = brought(dy_TD, order, places, ctx);
-  Middle middle = differentiate(dy, order, places, saved, ctx);
+  const Places places = places_of(order, saved, Pass::backward, ctx);
+  Tensor dy;
+  Middle middle = differentiate(dy_TD, order, places, dy, saved, ctx);
   add_grads(*weights_.down, dy, middle.y, places, ctx);
   dy = middle.y = {};
   const Tensor x_TD = valid(input(), ctx);
@@ -236,8 +399,9 @@ Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& save
         dy_TD, [&] { return x_TD; }, saved.child(kShared), ctx);
   }
   dy_TD = {};
-  add_grads(*weights_.up, middle.dgate_up, rows_again(x_TD, order, saved, ctx), places, ctx);
-  const Tensor dx_TD = input_grad(middle, order, places, shared_dx_TD, saved, ctx);
+  add_grads(*weights_.up, middle.dgate_up, rows_again(x_TD, order, places, saved, ctx), places,
+            ctx);
+  const Tensor dx_TD = input_grad(middle, places, shared_dx_TD, saved, ctx);
   router_->backward_weight(x_TD, saved.child(kRouter), ctx);
   forget(saved);
   return padded(dx_TD, tokens, ctx);
@@ -251,7 +415,8 @@ void Experts::visit(const ParamVisitor& visitor) {
 }
 
 Cost Experts::cost(const CostShape& whole) const {
-  // Of own tokens. With experts on other ranks, as many rows come as go.
+  // Of own tokens. With experts on other ranks, as many rows come as go, and more where each goes
+  // to several.
   CostShape shape = whole;
   if (division_.tokens.count > 1) {
     const std::int64_t own = tokens_per_rank(whole.tokens(), division_.tokens.count);
@@ -259,10 +424,18 @@ Cost Experts::cost(const CostShape& whole) const {
     shape.sequences = 1;
     shape.seq_len = std::clamp<std::int64_t>(whole.tokens() - own * division_.tokens.index, 0, own);
   }
-  const auto D = static_cast<double>(in()), F = static_cast<double>(width());
-  const std::int64_t rows = shape.tokens() * router_->per_token();
+  const std::int64_t own_rows = shape.tokens() * router_->per_token();
+  std::int64_t rows = own_rows, width = this->width(), experts = this->experts();
+  if (division_.exchange) {
+    const ExchangePlan plan = division_.exchange->ranks().choice->usual();
+    const ShardedWeights shards(division_.exchange->ranks(), plan);
+    rows *= std::max(1, plan.r);
+    width *= shards.shards();
+    if (plan.r == 0) experts = router_->experts();
+  }
+  const auto D = static_cast<double>(in()), F = static_cast<double>(width);
   const auto T = static_cast<double>(shape.tokens()), R = static_cast<double>(rows),
-             E = static_cast<double>(experts());
+             E = static_cast<double>(experts);
   const WeightProduct up{.rows = R, .in = D, .out = 2.0 * F, .groups = E},
       down{.rows = R, .in = F, .out = D, .groups = E};
   const double flops = 2.0 * R * (up.in * up.out + down.in * down.out);
@@ -271,9 +444,8 @@ Cost Experts::cost(const CostShape& whole) const {
   Cost cost{flops, flops, flops};
   cost.products = {up, down};
   cost.kept_input_bytes = shape.bytes(in());
-  cost.saved_bytes = cost.kept_input_bytes +
-                     count(rows) * (2 * count(width()) * element + 2 * index) +
-                     count(router_->experts() + 1) * index;
+  cost.saved_bytes = cost.kept_input_bytes + count(rows) * 2 * count(width) * element +
+                     count(own_rows) * 2 * index + count(router_->experts() + 1) * index;
   // Rows are gathered, and summed up again; SwiGLU.
   const auto bytes = static_cast<double>(element);
   cost.touched_bytes_f = bytes * (R * (3.0 * D + 3.0 * F) + T * D);
@@ -285,22 +457,54 @@ Cost Experts::cost(const CostShape& whole) const {
     cost.saved_bytes -= shared.kept_input_bytes;  // one x
   }
   cost.output_products = {down};
-  if (division_.exchange) add_exchange(rows, shape, cost);
+  if (division_.exchange) add_exchange(own_rows, shape, cost);
   return cost;
 }
 
 void Experts::add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost) const {
+  using Content = ExpertExchange::Content;
   const ExpertExchange& exchange = *division_.exchange;
-  const LayerCall of_rows = exchange.call(rows, in(), shape.dtype),
-                  of_weights = exchange.call(rows, 1, statistics_of(shape.dtype));
-  LayerCall of_counts = exchange.counts_call(), of_outputs = of_rows;
-  of_counts.is_dear = true;
-  of_outputs.is_dear = division_.ends_branch;  // a second forward does not want them
-  const auto counts = static_cast<std::size_t>(of_counts.bytes);
-  cost.saved_bytes += counts + static_cast<std::size_t>(of_rows.bytes);
-  cost.dear_bytes += counts;
-  cost.calls_f.insert(cost.calls_f.end(), {of_counts, of_rows, of_outputs});
-  cost.calls_b.insert(cost.calls_b.end(), {of_rows, of_weights, of_weights, of_rows});
+  const ExchangePlan plan = exchange.ranks().choice->usual();
+  const ShardedWeights shards(exchange.ranks(), plan);
+  const DType dtype = shape.dtype, wide = statistics_of(dtype);
+  const auto bytes_of = [&](const Parameter& parameter) {
+    return parameter.shape.count() * static_cast<std::int64_t>(size_of(dtype));
+  };
+  const auto add = [](std::vector<LayerCall>& to, std::vector<LayerCall> calls, bool are_dear) {
+    for (LayerCall& call : calls) {
+      call.is_dear |= are_dear;
+      to.push_back(call);
+    }
+  };
+  const auto counts = exchange.counts_calls();
+  const auto kept = static_cast<std::size_t>(counts.back().bytes) + ExpertExchange::kPlanBytes;
+  cost.saved_bytes += kept;
+  cost.dear_bytes += kept;
+  add(cost.calls_f, counts, true);
+  const bool spares_outputs = division_.ends_branch;  // a second forward does not want them
+  add(cost.calls_f, shards.gather_calls(bytes_of(*weights_.up)), false);
+  if (plan.r > 0) {
+    add(cost.calls_f,
+        exchange.calls_there(plan, plan.degree_forward, rows, in(), dtype, Content::rows), false);
+  }
+  add(cost.calls_f, shards.gather_calls(bytes_of(*weights_.down)), spares_outputs);
+  if (plan.r > 0) {
+    cost.saved_bytes += static_cast<std::size_t>(rows * plan.r * in()) * size_of(dtype);
+    add(cost.calls_f,
+        exchange.calls_back(plan, plan.degree_forward, rows, in(), dtype, Content::rows),
+        spares_outputs);
+    const int degree = plan.degree_backward;
+    add(cost.calls_b, exchange.calls_there(plan, degree, rows, 1, wide, Content::numbers), false);
+    add(cost.calls_b, exchange.calls_there(plan, degree, rows, in(), dtype, Content::rows), false);
+    add(cost.calls_b, exchange.calls_back(plan, degree, rows, 1, wide, Content::numbers), false);
+    add(cost.calls_b, exchange.calls_back(plan, degree, rows, in(), dtype, Content::rows), false);
+  }
+  for (const Parameter* const parameter : {weights_.down.get(), weights_.up.get()}) {
+    add(cost.calls_b, shards.gather_calls(bytes_of(*parameter)), false);
+    const std::int64_t grad_bytes =
+        parameter->shape.count() * static_cast<std::int64_t>(size_of(wide));
+    add(cost.calls_b, shards.scatter_calls(grad_bytes), false);
+  }
 }
 
 }  // namespace heddle

@@ -6,6 +6,7 @@
 #include "nn/embedding.h"
 #include "nn/experts/exchange.h"
 #include "nn/experts/router.h"
+#include "nn/experts/sharded_weights.h"
 #include "nn/fused_layers.h"
 
 namespace heddle {
@@ -23,11 +24,12 @@ struct ExpertDivision {
 ///
 /// Between the passes only the insides of the experts, gate_e x and up_e x, are kept, and the
 /// routing; rows are gathered again, and gradients of weights come from the insides. Where experts
-/// are divided over ranks, the rows that came from others are kept too.
+/// are divided over ranks, the rows that came from others are kept too. What of rows and weights
+/// travels is an ExchangePlan's, which may differ from call to call.
 class Experts final : public Product {
  public:
-  /// Of the experts that are here: up [experts * 2 width, in], gate and up of each in turn; down
-  /// [experts * in, width].
+  /// Of the experts that are here, or of this rank's part of their width: up [experts * 2 width,
+  /// in], gate and up of each in turn; down [experts * in, width].
   struct Weights {
     std::shared_ptr<Parameter> up, down;
   };
@@ -50,40 +52,66 @@ class Experts final : public Product {
   struct Order {
     Tensor offsets_E1, token_R, row_TK;
   };
-  /// Where those rows are computed: here as they are, or after an exchange.
+  /// Where those rows are computed: here as they are, or after an exchange, piece by piece.
   struct Places {
-    Tensor offsets;
-    std::optional<ExpertExchange::Ways> ways = {};
+    /// Rows [begin, end) of those that are computed here, and where those of each expert begin.
+    struct Piece {
+      std::int64_t begin = 0, end = 0;
+      Tensor offsets = {};
+      const ExpertExchange::Piece* way = nullptr;
+    };
+    std::vector<Piece> pieces;
+    Tensor token_R = {}, row_TK = {};  ///< of the order, or with rows as pieces take them
+    std::unique_ptr<const ExpertExchange::Ways> ways = {};
+    std::unique_ptr<const ShardedWeights> shards = {};  ///< null: weights stay where they are
+
+    std::int64_t rows() const { return pieces.back().end; }
   };
+  enum class Pass : std::uint8_t { forward, backward };
   /// Of the rows of the experts' insides: gradient, and what `down` needs for its own.
   struct Middle {
     Tensor dgate_up, y, dweights_TK;
   };
 
   Order order_of(const Routing& routing, Ctx& ctx) const;
-  /// Ranks tell each other how many rows they have for whom once a micro-batch.
-  Places places_of(const Order& order, Saved& saved, Ctx& ctx) const;
-  /// Rows of tokens where they are computed, and from there.
-  Tensor brought(const Tensor& x_TD, const Order& order, const Places& places, Ctx& ctx) const;
-  Tensor returned(const Tensor& rows, const Places& places, Ctx& ctx) const;
+  /// Ranks tell each other how many rows they have for whom once a micro-batch, and decide.
+  ExpertExchange::Decision decision(const Order& order, Saved& saved, Ctx& ctx) const;
+  Places places_of(const Order& order, Saved& saved, Pass pass, Ctx& ctx) const;
+  void take_in_pieces(const Order& order, Places& places, Ctx& ctx) const;
+  /// Rows of tokens where they are computed: `use` sees each piece as soon as it has arrived.
+  template <class Use>
+  Tensor bring(const Tensor& x_TD, const Places& places, const Use& use, Ctx& ctx) const;
+  /// The other way: `make` makes the rows of a piece.
+  template <class Make>
+  Tensor take_back(const Places& places, DType dtype, const Make& make, Ctx& ctx) const;
+  /// A number of every choice where its row is computed, and back.
+  Tensor bring_numbers(const Tensor& values_TK, const Places& places, Ctx& ctx) const;
+  Tensor take_back_numbers(const Tensor& values_N1, const Places& places, const Shape& choices,
+                           Ctx& ctx) const;
+  /// Matrices of every expert that is computed here.
+  Tensor gathered(const Parameter& parameter, const Places& places, Ctx& ctx) const;
   /// gate and up of all rows; keeps what backward needs.
   Tensor inside(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
                 Ctx& ctx) const;
   Order saved_order(const Saved& saved) const;
-  /// A number of every choice by its row.
-  static Tensor by_row(const Tensor& values_TK, const Order& order, Ctx& ctx);
-  Middle differentiate(const Tensor& dy, const Order& order, const Places& places, Saved& saved,
-                       Ctx& ctx) const;
+  /// What forward kept of rows, as the pieces of backward have them.
+  Tensor as_in_backward(Tensor rows, const Order& order, const Places& places, Saved& saved,
+                        Ctx& ctx) const;
+  /// dy_TD to where rows are computed, and through the activation.
+  Middle differentiate(const Tensor& dy_TD, const Order& order, const Places& places, Tensor& dy,
+                       Saved& saved, Ctx& ctx) const;
   /// From the gradient of the insides, of the weights and of the shared expert to that of x.
-  Tensor input_grad(const Middle& middle, const Order& order, const Places& places,
-                    const Tensor& shared_dx_TD, Saved& saved, Ctx& ctx);
+  Tensor input_grad(const Middle& middle, const Places& places, const Tensor& shared_dx_TD,
+                    Saved& saved, Ctx& ctx);
   /// The input of the experts' rows once more.
-  Tensor rows_again(const Tensor& x_TD, const Order& order, Saved& saved, Ctx& ctx) const;
+  Tensor rows_again(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
+                    Ctx& ctx) const;
   void add_grads(Parameter& parameter, const Tensor& dy, const Tensor& x, const Places& places,
                  Ctx& ctx) const;
   /// Leaves the router's and the shared expert's.
   void forget(Saved& saved) const;
   void add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost) const;
+  Tensor hooked(ExpertPlace place, const Tensor& x_TD, Ctx& ctx) const;
   /// Without padding, and with rows of zeros in its place.
   Tensor valid(const Tensor& x_TD, Ctx& ctx) const;
   Tensor padded(const Tensor& x_TD, std::int64_t rows, Ctx& ctx) const;
@@ -93,12 +121,27 @@ class Experts final : public Product {
     return division_.exchange ? division_.exchange->own_experts() : router_->experts();
   }
   std::int64_t width() const { return weights_.down->shape[1]; }
-  /// A matrix for each expert.
-  Tensor by_expert(const Tensor& stacked) const {
-    return stacked.view({experts(), stacked.size(0) / experts(), stacked.size(1)});
+  /// Of what is computed here.
+  std::int64_t width(const Places& places) const {
+    return width() * (places.shards ? places.shards->shards() : 1);
   }
+  /// Stretches of a parameter of which each shard has a part (ShardedWeights).
+  std::int64_t blocks(const Parameter& parameter) const {
+    return &parameter == weights_.up.get() ? 2 * experts() : experts() * in();
+  }
+  /// A matrix for each expert, as many as there are offsets for.
+  Tensor by_expert(const Tensor& stacked, const Parameter& parameter, const Places& places) const;
 
-  enum Slot { kInside = kFirstOwnSlot, kDownInput, kOffsets, kTokens, kRows, kCounts, kInputRows };
+  enum Slot {
+    kInside = kFirstOwnSlot,
+    kDownInput,
+    kOffsets,
+    kTokens,
+    kRows,
+    kCounts,
+    kPlan,
+    kInputRows
+  };
   enum Child { kRouter, kShared };
   const std::unique_ptr<Router> router_;
   const Weights weights_;

@@ -1,0 +1,89 @@
+#include "nn/experts/exchange_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace heddle {
+namespace {
+
+TEST(ExchangeRequest, ReadsPlans) {
+  const auto plain = ExchangeRequest::parse("", 4);
+  ASSERT_EQ(plain.turns.size(), 1u);
+  EXPECT_EQ(plain.turns[0], (ExchangePlan{.r = 4}));
+  EXPECT_FALSE(plain.learns);
+  const auto turns = ExchangeRequest::parse("r=0, r=2 degree=4/2 2dh=8,degree=3", 4);
+  ASSERT_EQ(turns.turns.size(), 3u);
+  EXPECT_EQ(turns.turns[0], (ExchangePlan{.r = 0}));
+  EXPECT_EQ(turns.turns[1],
+            (ExchangePlan{.r = 2, .degree_forward = 4, .degree_backward = 2, .node = 8}));
+  EXPECT_EQ(turns.turns[1].text(), "r=2 degree=4/2 2dh=8");
+  EXPECT_EQ(turns.turns[2].text(), "r=4 degree=3");
+  EXPECT_TRUE(ExchangeRequest::parse("adaptive 2dh=4", 2).learns);
+}
+
+TEST(ExchangeRequest, SaysWhatIsWrong) {
+  const auto problem = [](const char* text) { return ExchangeRequest::problem_in(text, 6, 4); };
+  EXPECT_EQ(problem("r=2 degree=2 2dh=3"), "");
+  EXPECT_EQ(problem("r=3"), "r=3 is neither 0 nor a divisor of parallel.etp = 4; use 0, 1, 2, 4");
+  EXPECT_EQ(problem("degree=0"),
+            "degree=0; use 1 to 32 pieces, or degree=N/M for forward and "
+            "backward");
+  EXPECT_EQ(problem("degree=2/x"),
+            "degree=2/x; use 1 to 32 pieces, or degree=N/M for forward and "
+            "backward");
+  EXPECT_EQ(problem("2dh=4"), "2dh=4 does not divide parallel.ep = 6; use 1, 2, 3, 6");
+  EXPECT_EQ(problem("fast"), "\"fast\" is none of r=N, degree=N, degree=N/M, 2dh=N and adaptive");
+  EXPECT_EQ(problem("adaptive, r=1"), "adaptive chooses by itself; leave out the commas");
+}
+
+TEST(ExchangeChoice, TakesTurns) {
+  ExchangeChoice choice(ExchangeRequest::parse("r=1, r=2", 2), 2);
+  for (const int r : {1, 2, 1}) EXPECT_EQ(choice.next(5).r, r);
+}
+
+/// A time that is least for one plan, and falls towards it.
+std::int32_t time_of(const ExchangePlan& plan, const ExchangePlan& best) {
+  const auto octave = [](int n) { return n == 0 ? -3.0 : std::log2(n); };
+  const double away = std::abs(octave(plan.r) - octave(best.r)) +
+                      std::abs(octave(plan.degree_forward) - octave(best.degree_forward)) +
+                      (plan.node == best.node ? 0.0 : 1.0);
+  return static_cast<std::int32_t>(1000.0 * (1.0 + away));
+}
+
+TEST(ExchangeChoice, LearnsTheFastestPlanOfEveryCapacity) {
+  constexpr int kEtp = 16;
+  ExchangeChoice choice(ExchangeRequest::parse("adaptive 2dh=2", kEtp), kEtp, 4);
+  const ExchangePlan best[] = {{0, 1, 1, 1}, {1, 2, 2, 1}, {4, 8, 8, 2}, {16, 4, 4, 2}};
+  std::vector<std::size_t> tried(std::size(best), 0);
+  for (std::size_t call = 0; call < 4 * choice.most_trials(); ++call) {
+    const std::size_t which = call % std::size(best);
+    const ExchangePlan plan = choice.next(static_cast<std::int64_t>(which) * 128 + 5);
+    choice.learn(time_of(plan, best[which]));
+    tried[which] += choice.dictionary().contains(static_cast<std::int64_t>(which)) ? 0 : 1;
+  }
+  for (std::size_t which = 0; which < std::size(best); ++which) {
+    const auto capacity = static_cast<std::int64_t>(which);
+    ASSERT_TRUE(choice.dictionary().contains(capacity)) << which;
+    EXPECT_EQ(choice.dictionary()[capacity], best[which]) << choice.dictionary()[capacity].text();
+    EXPECT_EQ(choice.next(capacity * 128 + 127), best[which]);
+    EXPECT_LE(tried[which], choice.most_trials());
+  }
+}
+
+/// What a rank itself has measured does not count, only what all were told.
+TEST(ExchangeChoice, DependsOnWhatAllRanksKnow) {
+  const ExchangeRequest request = ExchangeRequest::parse("adaptive", 4);
+  ExchangeChoice slow(request, 4), fast(request, 4);
+  for (std::int32_t call = 0; call < 100; ++call) {
+    ASSERT_EQ(slow.next(7), fast.next(7));
+    slow.took(1.0 + call);
+    fast.took(1e-9);
+    EXPECT_GT(slow.microseconds(), fast.microseconds());
+    EXPECT_GE(fast.microseconds(), 1);
+    for (ExchangeChoice* choice : {&slow, &fast}) choice->learn((call * 37) % 101);
+  }
+}
+
+}  // namespace
+}  // namespace heddle
