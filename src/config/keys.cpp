@@ -103,6 +103,95 @@ std::vector<Key> model_keys() {
                       "0.001 is usual.",
        .when_absent = "0",
        .foreign = {"moe_z_loss_coeff", "router_z_loss_coef", "z_loss_coeff"}},
+      {.name = "router_balance",
+       .field = choice(s, &ModelConfig::router_balance,
+                       {"hf", "switch", "megatron", "deepseek", "global"}),
+       .scope = Scope::run,
+       .help = "whose shares model.router_aux_loss pulls together",
+       .explanation =
+           "Of an expert that K of E experts' choices are made of: hf takes choices by token of a "
+           "micro-batch (the loss is K at balance, as in transformers); switch first choices by "
+           "token; megatron choices by choice; deepseek the same of each sequence by itself; "
+           "global the same of all tokens of the step before, so that it depends on no "
+           "micro-batch. All but hf are 1 at balance.",
+       .foreign = {"moe_router_load_balancing_type", "seq_aux"}},
+      {.name = "router_bias_rate",
+       .field = field(s, &ModelConfig::router_bias_rate),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 1,
+       .help = "what a step adds to or takes from the bias by which a router chooses an expert",
+       .explanation =
+           "For models whose routers have such a bias (topk_method noaux_tc): it grows for experts "
+           "that fewer tokens of the step chose than the mean, and shrinks for the others. 0 "
+           "leaves it.",
+       .when_absent = "0.001",
+       .foreign = {"moe_router_bias_update_rate", "bias_update_speed"}},
+      {.name = "router_noise",
+       .field = choice(s, &ModelConfig::router_noise, {"none", "gaussian", "gumbel"}),
+       .scope = Scope::run,
+       .help = "noise on the logits of routers in training",
+       .explanation =
+           "gaussian adds normal numbers divided by the number of experts, and scores "
+           "have them too (Tutel's); gumbel changes the choice alone (DeepSpeed's "
+           "RSample). What a token gets depends on the step and the token, not on ranks.",
+       .foreign = {"noisy_gate_policy", "gate_noise"}},
+      {.name = "router_noise_scale",
+       .field = field(s, &ModelConfig::router_noise_scale),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 100,
+       .help = "what model.router_noise is multiplied by"},
+      {.name = "capacity_factor",
+       .field = field(s, &ModelConfig::capacity_factor),
+       .scope = Scope::run,
+       .minimum = -1000,
+       .maximum = 1000,
+       .help = "how many tokens an expert takes in training, of its equal share; 0: all that "
+               "choose it",
+       .explanation =
+           "Choices beyond it are dropped: such a token goes on without that expert. What counts "
+           "are the tokens of a micro-batch that one rank routes, so that results depend on how "
+           "ranks share them. Evaluation and generation drop nothing.",
+       .foreign = {"moe_expert_capacity_factor", "expert_capacity_factor", "moe_capacity_factor"}},
+      {.name = "capacity_rule",
+       .field = choice(s, &ModelConfig::capacity_rule, {"megatron", "deepspeed", "tutel"}),
+       .scope = Scope::run,
+       .help = "how model.capacity_factor becomes a number of tokens",
+       .explanation = "Of T tokens that choose K of E experts: megatron takes ceil(f K T / E); "
+                      "deepspeed no less than model.capacity_least; tutel K floor(f ceil(T / E)), "
+                      "rounded up to a multiple of model.capacity_multiple, and with a negative f "
+                      "the same with its size and without rounding."},
+      {.name = "capacity_least",
+       .field = field(s, &ModelConfig::capacity_least),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = kMaxCount,
+       .help = "the least that model.capacity_rule = \"deepspeed\" gives",
+       .foreign = {"min_capacity"}},
+      {.name = "capacity_multiple",
+       .field = field(s, &ModelConfig::capacity_multiple),
+       .scope = Scope::run,
+       .minimum = 1,
+       .maximum = 1048576,
+       .help = "what model.capacity_rule = \"tutel\" rounds up to"},
+      {.name = "drop",
+       .field = choice(s, &ModelConfig::drop,
+                       {"late-slots", "late-tokens", "unsure", "low-scores", "random"}),
+       .scope = Scope::run,
+       .help = "which choices are dropped, with a model.capacity_factor",
+       .explanation =
+           "late-slots: second choices before first ones, then later tokens (GShard, Tutel); "
+           "late-tokens: later tokens; unsure: as late-slots, but tokens with lower best scores "
+           "count as later (batch-prioritised); low-scores: those with the lowest scores; random: "
+           "by a number that depends on the step and the token.",
+       .foreign = {"moe_token_drop_policy", "use_rts", "batch_prioritized_routing"}},
+      {.name = "renorm_after_drop",
+       .field = field(s, &ModelConfig::renorm_after_drop),
+       .scope = Scope::run,
+       .help = "divide the weights of choices by the sum over those that were not dropped",
+       .explanation = "As DeepSpeed does; otherwise they were divided before, as in Tutel and "
+                      "Megatron-LM. Of models that divide weights at all."},
   };
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/experts/gate.h"
 #include "parallel/compression.h"
 #include "parallel/parallel_request.h"
 #include "planner/updates.h"
@@ -44,7 +45,16 @@ struct ModelConfig {
   std::optional<double> init_std;
   std::optional<bool> scale_residual_init;
   bool ignore_dropout = false;
-  std::optional<double> router_aux_loss, router_z_loss;
+  std::optional<double> router_aux_loss, router_z_loss, router_bias_rate;
+  // Of gates of experts (nn/experts/gate.h):
+  Balance router_balance = Balance::choices;
+  ops::Noise router_noise = ops::Noise::none;
+  double router_noise_scale = 1.0;
+  double capacity_factor = 0.0;
+  Capacity::Formula capacity_rule = Capacity::Formula::megatron;
+  std::int64_t capacity_least = 4, capacity_multiple = 1;
+  ops::Victims drop = ops::Victims::late_slots;
+  bool renorm_after_drop = false;
   bool operator==(const ModelConfig&) const = default;
 };
 

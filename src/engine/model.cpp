@@ -144,7 +144,9 @@ MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory
           .first_key = divides(batch.first_key)
                            ? place(batch.first_key, batch.seq_len(), "start of a document")
                            : Tensor(),
-          .context = batch.context};
+          .context = batch.context,
+          .places = batch.places,
+          .number = batch.number};
 }
 
 Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) const {

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "ops/gate.h"
 #include "ops/reduce.h"
 #include "ops/softmax_xent.h"
 #include "tensor/transfer.h"
@@ -27,6 +29,12 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory&
   model_.mesh().comm(Axis::site).run_in_background(model_.plan().overlap);
   if (model_.plan().divides_vocabulary_over_pp()) {
     vocabulary_ = std::make_unique<VocabularyPasses>(model_);
+  }
+  // Counted on CPUs only (ops/gate.h).
+  const auto& experts = model_.spec().experts;
+  if (experts && memory_.device().kind == Device::Kind::cpu) {
+    last_load_ = memory_.zeros({model_.spec().expert_layers(), experts->count + 2}, DType::f64,
+                               MemoryTag::communication);
   }
 }
 
@@ -51,7 +59,10 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   microbatches_.clear();
   std::int64_t targets = 0;
   for (const MicroBatch& whole : microbatches) {
-    const MicroBatch own = model_.share(whole, host);
+    MicroBatch own = model_.share(whole, host);
+    own.number = std::int64_t{model_.mesh().coord(Axis::dp)} *
+                     static_cast<std::int64_t>(microbatches.size()) +
+                 static_cast<std::int64_t>(microbatches_.size());
     targets += count_targets(own);
     microbatches_.push_back(model_.upload(own, stream_, memory_));
   }
@@ -64,8 +75,13 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
 void TrainStep::end() {
   microbatches_.clear();
   args_ = {};
+  if (last_load_.defined()) ops::copy(expert_load(), last_load_, stream_);
   const Tensor sums = to_host(std::exchange(numbers_, {})[StepPolicy::kTotals], stream_);
+  const Tensor load = last_load_.defined() ? to_host(last_load_, stream_) : Tensor();
   if (stream_.is_dry()) return;
+  if (load.defined()) {
+    result_.expert_load.assign(load.host<double>().begin(), load.host<double>().end());
+  }
   model_.mesh().check();
   result_.is_warming_up = policy_.reduces;
   const auto values = sums.host<double>();
@@ -99,6 +115,16 @@ StepResult TrainStep::run(std::span<const MicroBatch> microbatches, const StepAr
   return run(microbatches, true);
 }
 
+void TrainStep::set_last_load(std::span<const double> load) {
+  if (load.empty() || !last_load_.defined()) return;
+  HEDDLE_CHECK(static_cast<std::int64_t>(load.size()) == last_load_.count(),
+               "the load of {} experts for {}", load.size(), last_load_.shape().text());
+  Memory host = memory_.for_host();
+  const Tensor staged = host.alloc(last_load_.shape(), DType::f64, MemoryTag::workspace);
+  std::ranges::copy(load, staged.host<double>().begin());
+  ops::copy(staged, last_load_, stream_);
+}
+
 StepResult TrainStep::gradients(std::span<const MicroBatch> microbatches) {
   return run(microbatches, false);
 }
@@ -110,7 +136,15 @@ Ctx TrainStep::context(int microbatch) {
           .memory = memory_,
           .batch = microbatches_[static_cast<std::size_t>(microbatch)],
           .keep = Keep::all,
-          .loss_scale = 1.0 / targets};
+          .loss_scale = 1.0 / targets,
+          .step = step_,
+          .expert_load = expert_load(),
+          .last_load = last_load_};
+}
+
+Tensor TrainStep::expert_load() const {
+  if (!last_load_.defined()) return {};
+  return numbers_[StepPolicy::kExpertLoad].view(last_load_.shape());
 }
 
 Tensor TrainStep::boundary(int microbatch) {
@@ -224,6 +258,19 @@ void TrainStep::update() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
   optimizer_.step(args_, stream_);
+  balance_routers();
+}
+
+void TrainStep::balance_routers() {
+  const auto& experts = model_.spec().experts;
+  if (!experts || experts->bias_rate == 0.0 || !last_load_.defined()) return;
+  for (const ParamStore::HeldStretch& held : model_.store().held()) {
+    if (!held.parameter->balances) continue;
+    const Tensor load = expert_load().select(0, *held.parameter->balances);
+    ops::balance_bias(load.slice(0, 0, experts->count), experts->bias_rate, args_.clip, held.begin,
+                      held.value, stream_);
+    if (held.low.defined()) ops::cast(held.value, held.low, stream_);
+  }
 }
 
 }  // namespace heddle

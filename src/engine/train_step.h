@@ -21,7 +21,9 @@ struct StepResult {
   /// of the mean square of their norms.
   double grad_norm = 0.0;
   std::int64_t targets = 0;
-  bool is_finite = true;      ///< false: the weights were left as they were
+  bool is_finite = true;  ///< false: the weights were left as they were
+  /// Of models with experts (ops::add_load): of every layer that has them, one after the other.
+  std::vector<double> expert_load = {};
   bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
 };
 
@@ -50,6 +52,8 @@ class TrainStep : private Stage {
   using OnUnit =
       std::function<void(const std::string& label, int microbatch, Pass pass, const Tensor& made)>;
   void watch(OnUnit on_unit) { on_unit_ = std::move(on_unit); }
+  /// What the step before was, of a run that goes on (StepResult::expert_load); may be empty.
+  void set_last_load(std::span<const double> load);
   /// Gradients only, left in the parameters: for comparison with references.
   StepResult gradients(std::span<const MicroBatch> microbatches);
 
@@ -76,6 +80,10 @@ class TrainStep : private Stage {
   /// What sums of squares are multiplied by for the norm.
   double squares_factor() const;
   void update();
+  /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
+  Tensor expert_load() const;
+  /// Biases of routers move against the load.
+  void balance_routers();
 
   Model& model_;
   Optimizer& optimizer_;
@@ -98,6 +106,7 @@ class TrainStep : private Stage {
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended. Totals are squares of gradients and losses.
   std::vector<Tensor> numbers_;
+  Tensor last_load_;  // of all ranks in the step before, zeros at first; absent without experts
   StepResult result_;
 };
 

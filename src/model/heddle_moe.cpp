@@ -9,9 +9,48 @@
 namespace heddle {
 namespace {
 
+using Choice = GateRule::Choice;
+
+/// How experts are chosen: by their scores, with a bias that keeps them balanced (noaux_tc), or by
+/// rules that DeepSeek-V3 does not have.
+void read_method(const ConfigReader& config, ExpertsSpec& experts) {
+  const std::string method = config.text_or("topk_method", "greedy");
+  if (method == "noaux_tc") {
+    experts.bias = "model.layers.{}.mlp.gate.e_score_correction_bias";
+    experts.bias_rate = 0.001;
+  } else if (method == "sinkhorn") {
+    experts.gating.choice = Choice::sinkhorn;
+  } else if (method == "expert_choice") {
+    experts.gating.choice = Choice::expert_choice;
+  } else if (method != "greedy") {
+    config.refuse(fmt::format("topk_method = \"{}\" is not known", method),
+                  "use \"greedy\", \"noaux_tc\", \"sinkhorn\" or \"expert_choice\"");
+  }
+}
+
+void check_method(const ConfigReader& config, const ExpertsSpec& experts) {
+  const ops::RouterRule& rule = experts.rule;
+  const Choice choice = experts.gating.choice;
+  if (choice != Choice::top_scores && rule.groups > 1) {
+    config.refuse(
+        fmt::format("n_group = {} is for topk_method \"greedy\" and \"noaux_tc\"", rule.groups),
+        "remove it");
+  }
+  if (choice == Choice::expert_choice && rule.score != ops::RouterRule::Score::softmax) {
+    config.refuse("topk_method = \"expert_choice\" goes by the softmax of tokens",
+                  "set scoring_func to \"softmax\"");
+  }
+  if (experts.per_token == 1 && rule.renormalize && choice != Choice::expert_choice) {
+    config.refuse(
+        "num_experts_per_tok = 1 with norm_topk_prob makes every weight 1, and the "
+        "router learns nothing",
+        "set norm_topk_prob to false");
+  }
+}
+
 /// Routing by the keys of DeepSeek-V3's configs.
 void read_rule(const ConfigReader& config, ExpertsSpec& experts) {
-  config.require_value("topk_method", "greedy");
+  read_method(config, experts);
   const std::string score = config.text_or("scoring_func", "sigmoid");
   if (score != "sigmoid" && score != "softmax") {
     config.refuse(fmt::format("scoring_func = \"{}\" is not known", score),
@@ -23,6 +62,7 @@ void read_rule(const ConfigReader& config, ExpertsSpec& experts) {
   rule.scale = config.number_or("routed_scaling_factor", 1.0);
   if (rule.scale <= 0.0) config.refuse("routed_scaling_factor must be positive");
   rule.groups = config.size_or("n_group", 1);
+  check_method(config, experts);
   rule.kept_groups = config.size_or("topk_group", rule.groups);
   if (experts.count % rule.groups != 0 || rule.kept_groups > rule.groups ||
       experts.per_token > experts.count / rule.groups * rule.kept_groups) {
@@ -48,13 +88,18 @@ ModelSpec heddle_moe_spec(const ConfigReader& config) {
                                        .module = "mlp",
                                        .matrices = {"gate_proj", "up_proj", "down_proj"}});
   read_rule(config, *spec.experts);
+  if (config.has("cosine_router_dim")) {
+    spec.experts->cosine_width = config.size("cosine_router_dim");
+  }
   if (config.has("n_shared_experts")) {
     spec.experts->shared_width = config.size("n_shared_experts") * width;
   }
-  const std::string shared = "model.layers.{}.mlp.shared_experts.";
-  spec.experts->shared_gate = shared + "gate_proj";
-  spec.experts->shared_up = shared + "up_proj";
-  spec.experts->shared_down = shared + "down_proj";
+  const auto of_shared = [](const char* matrix) {
+    return fmt::format("model.layers.{{}}.mlp.shared_experts.{}", matrix);
+  };
+  spec.experts->shared_gate = of_shared("gate_proj");
+  spec.experts->shared_up = of_shared("up_proj");
+  spec.experts->shared_down = of_shared("down_proj");
   const double dense = config.number_or("first_k_dense_replace", 0);
   spec.blocks.clear();
   const std::int64_t pattern = dense > 0 ? spec.layers : 1;

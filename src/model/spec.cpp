@@ -10,9 +10,9 @@ std::int64_t ModelSpec::longest_sequence() const {
   return std::min(max_positions, window.value_or(max_positions));
 }
 
-std::int64_t ModelSpec::expert_layers() const {
+std::int64_t ModelSpec::expert_layers_before(std::int64_t block_index) const {
   std::int64_t found = 0;
-  for (std::int64_t index = 0; index < layers; ++index) {
+  for (std::int64_t index = 0; index < block_index; ++index) {
     found += std::ranges::count(block(index).branches, "experts");
   }
   return found;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/json_fwd.h"
+#include "nn/experts/gate.h"
 #include "ops/activation.h"
-#include "ops/experts.h"
 
 namespace heddle {
 
@@ -45,8 +45,14 @@ struct ExpertsSpec {
   /// What training adds to a token's loss (ops::RouterLoss): `balance` for the mean over all layers
   /// with experts, `z` for each.
   ops::RouterLoss loss;
+  GateRule gating;
+  /// Above 0: logits are cosines of projections so wide (nn/experts/router_logits.h).
+  std::int64_t cosine_width = 0;
+  /// What the bias of a router moves by in a step; 0: it stays.
+  double bias_rate = 0.0;
 
   std::string router, gate, up, down;
+  std::string bias;  ///< of the router; empty: it has none
   std::string shared_gate, shared_up, shared_down;
   /// As transformers 5 holds them, with one tensor for all experts: [experts, 2 width, hidden] and
   /// [experts, hidden, width]. Files may do so too.
@@ -101,8 +107,9 @@ struct ModelSpec {
     return blocks[static_cast<std::size_t>(index) % blocks.size()];
   }
 
-  /// Blocks with experts.
-  std::int64_t expert_layers() const;
+  /// Blocks with experts, of all or of those before one.
+  std::int64_t expert_layers() const { return expert_layers_before(layers); }
+  std::int64_t expert_layers_before(std::int64_t block) const;
 
   /// What the model was made for: its positions, or its window where that is shorter.
   std::int64_t longest_sequence() const;

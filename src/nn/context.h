@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "tensor/memory.h"
 #include "tensor/stream.h"
@@ -11,6 +12,12 @@ namespace heddle {
 
 class KvCache;
 struct RankContext;
+
+/// Where the tokens of a share stand among those of the micro-batch that ranks share.
+struct TokenPlaces {
+  std::vector<std::int64_t> of_whole;       ///< by token of the share
+  std::int64_t sequences = 1, seq_len = 1;  ///< of the whole
+};
 
 /// One schedule item: B sequences of S tokens, or this rank's share of their tokens as one
 /// sequence. All tensors are i32, [B, S], contiguous.
@@ -22,6 +29,8 @@ struct MicroBatch {
       first_key;  ///< index in the sequence where the token's document starts; absent: one document
   /// Of a share: what the rank does in attention (parallel/sequence). Absent: sequences are whole.
   std::shared_ptr<const RankContext> context = nullptr;
+  std::shared_ptr<const TokenPlaces> places = nullptr;  ///< of a share
+  std::int64_t number = 0;  ///< among the micro-batches of a step, those of all replicas
 
   std::int64_t sequences() const { return ids.size(0); }
   std::int64_t seq_len() const { return ids.size(1); }
@@ -43,6 +52,10 @@ struct Ctx {
   Keep keep = Keep::all;
   double loss_scale = 1.0;      ///< gradients are of loss_scale times the summed loss
   KvCache* kv_cache = nullptr;  ///< decoding: keys and values of earlier tokens
+  std::int64_t step = 0;        ///< of the optimizer, for what is drawn at random
+  // f64, a row for each layer with experts (ops::add_load):
+  Tensor expert_load = {};  ///< of the step: to be added to; absent: nobody counts
+  Tensor last_load = {};    ///< of all ranks in the step before; absent: there was none
 
   bool keeps_all() const { return keep == Keep::all; }
   bool keeps_dear() const { return keep != Keep::nothing; }

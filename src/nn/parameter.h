@@ -49,6 +49,9 @@ struct Parameter {
   /// A matrix between the hidden states of a block: not a table, a head, a norm or a bias. What
   /// optimizers that work on whole matrices take.
   bool is_inner = false;
+  /// Not trained, its gradient is zero: once a step it moves against the load of a layer with
+  /// experts, which is this row of Ctx::expert_load (the bias of DeepSeek-V3's routers).
+  std::optional<std::int64_t> balances = {};
 
   Tensor value, grad;  ///< bound by the ParamStore; value is valid between its acquire and release
 

@@ -175,6 +175,7 @@ std::vector<ParamStore::HeldStretch> ParamStore::held() const {
       HeldStretch& held = all.emplace_back();
       held.parameter = placed.parameter;
       held.unit = bucket.owner;
+      held.begin = range.begin - placed.at;
       held.value = cut(bucket, exact_values(bucket), range);
       if (dtype() != grad_dtype()) held.low = cut(bucket, bucket.values, range);
       for (std::size_t i = 0; i < states_.size(); ++i) {

@@ -126,6 +126,7 @@ class ParamStore {
   struct HeldStretch {
     const Parameter* parameter = nullptr;
     int unit = 0;
+    std::int64_t begin = 0;      ///< the first element, in the parameter
     Tensor value;                ///< of the masters, where there are any
     Tensor low;                  ///< as layers see it, where that is another
     std::vector<Tensor> states;  ///< of states(); absent where they are not of this parameter

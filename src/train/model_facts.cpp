@@ -25,8 +25,17 @@ const char* name_of(RopeSpec::Scaling scaling) {
   return "";
 }
 
-/// The names of tensors follow from the family; losses are compared as model.router_aux_loss and
-/// model.router_z_loss.
+const char* choice_name(GateRule::Choice choice) {
+  switch (choice) {
+    case GateRule::Choice::top_scores: return "top scores";
+    case GateRule::Choice::sinkhorn: return "sinkhorn";
+    case GateRule::Choice::expert_choice: return "expert choice";
+  }
+  return "";
+}
+
+/// The names of tensors follow from the family; what else a gate does is compared by the keys of
+/// the run file.
 template <class Put>
 void add_experts(const ExpertsSpec& experts, const Put& put) {
   put("experts", experts.count);
@@ -38,6 +47,9 @@ void add_experts(const ExpertsSpec& experts, const Put& put) {
   put("router divides by the sum", renormalize);
   put("router's scale", scale);
   put("router's groups", fmt::format("{} of {}", kept_groups, groups));
+  put("router's choice", choice_name(experts.gating.choice));
+  put("router's cosines", experts.cosine_width);
+  put("router has a bias", !experts.bias.empty());
 }
 
 }  // namespace

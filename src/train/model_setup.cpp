@@ -72,19 +72,80 @@ void drop_ids_beyond(ModelSpec& spec) {
   spec.config = std::make_shared<const Json>(std::move(json));
 }
 
-void use_router_losses(const config::ModelConfig& model, ModelSpec& spec) {
+/// Those that are not as they are when the run file does not name them.
+std::vector<std::string> given_gate_keys(const config::ModelConfig& model) {
+  const config::ModelConfig usual;
+  std::vector<std::string> given;
+  const auto name = [&](bool is_given, const char* key) {
+    if (is_given) given.emplace_back(key);
+  };
+  name(model.router_aux_loss.has_value(), "model.router_aux_loss");
+  name(model.router_z_loss.has_value(), "model.router_z_loss");
+  name(model.router_bias_rate.has_value(), "model.router_bias_rate");
+  name(model.router_balance != usual.router_balance, "model.router_balance");
+  name(model.router_noise != usual.router_noise, "model.router_noise");
+  name(model.router_noise_scale != usual.router_noise_scale, "model.router_noise_scale");
+  name(model.capacity_factor != usual.capacity_factor, "model.capacity_factor");
+  name(model.capacity_rule != usual.capacity_rule, "model.capacity_rule");
+  name(model.capacity_least != usual.capacity_least, "model.capacity_least");
+  name(model.capacity_multiple != usual.capacity_multiple, "model.capacity_multiple");
+  name(model.drop != usual.drop, "model.drop");
+  name(model.renorm_after_drop != usual.renorm_after_drop, "model.renorm_after_drop");
+  return given;
+}
+
+void use_gate_keys(const config::RunConfig& config, ModelSpec& spec) {
+  const config::ModelConfig& model = config.model;
   if (!spec.experts) {
-    const char* const given = model.router_aux_loss ? "model.router_aux_loss"
-                              : model.router_z_loss ? "model.router_z_loss"
-                                                    : nullptr;
-    if (given == nullptr) return;
+    const std::vector<std::string> given = given_gate_keys(model);
+    if (given.empty()) return;
+    const std::string keys = fmt::format("{}", fmt::join(given, ", "));
     throw Error(ErrorCode::usage,
-                fmt::format("{} is given, but a {} model has no experts", given, spec.family),
-                fmt::format("remove {}", given));
+                fmt::format("{} {} given, but a {} model has no experts", keys,
+                            given.size() == 1 ? "is" : "are", spec.family),
+                fmt::format("remove {}", keys));
   }
-  ops::RouterLoss& loss = spec.experts->loss;
-  loss.balance = model.router_aux_loss.value_or(loss.balance);
-  loss.z = model.router_z_loss.value_or(loss.z);
+  ExpertsSpec& experts = *spec.experts;
+  experts.loss.balance = model.router_aux_loss.value_or(experts.loss.balance);
+  experts.loss.z = model.router_z_loss.value_or(experts.loss.z);
+  if (model.router_bias_rate && experts.bias.empty()) {
+    throw Error(ErrorCode::usage,
+                "model.router_bias_rate is given, but the model's routers have no bias",
+                "remove it, or set topk_method to \"noaux_tc\" in the model's config");
+  }
+  experts.bias_rate = model.router_bias_rate.value_or(experts.bias_rate);
+  GateRule& gate = experts.gating;
+  if (model.router_balance == Balance::global && config.parallel.sites > 1) {
+    throw Error(ErrorCode::usage,
+                fmt::format("model.router_balance = \"global\" does not go with parallel.sites = "
+                            "{}, which see different tokens",
+                            config.parallel.sites),
+                "use \"deepseek\" or \"megatron\"");
+  }
+  gate.balance = model.router_balance;
+  gate.noise = model.router_noise;
+  gate.noise_scale = model.router_noise_scale;
+  gate.capacity = {.factor = model.capacity_factor,
+                   .formula = model.capacity_rule,
+                   .least = model.capacity_least,
+                   .multiple = model.capacity_multiple,
+                   .victims = model.drop,
+                   .renormalizes = model.renorm_after_drop};
+}
+
+/// Before a rank finds out in its first step.
+void check_capacity(const config::RunConfig& config, const ModelSpec& spec) {
+  if (!spec.experts || !spec.experts->gating.capacity.limits()) return;
+  const Capacity& capacity = spec.experts->gating.capacity;
+  if (capacity.factor < 0.0 && capacity.formula != Capacity::Formula::tutel) {
+    throw Error(ErrorCode::usage,
+                fmt::format("model.capacity_factor = {} is negative", capacity.factor),
+                "that has a meaning with model.capacity_rule = \"tutel\" only");
+  }
+  const std::int64_t shares =
+      std::int64_t{config.parallel.cp} * (config.parallel.ep > 1 ? config.parallel.tp : 1);
+  const std::int64_t tokens = config.train.microbatch * config.data.seq_len / shares;
+  capacity.rows(std::max<std::int64_t>(1, tokens), spec.experts->count, spec.experts->per_token);
 }
 
 /// Nothing where the model cannot be read: whoever needs it will say why.
@@ -143,7 +204,8 @@ ModelSpec configured_model(const config::RunConfig& config,
   ModelSpec spec = model_spec(json, where);
   if (model.path.empty()) drop_ids_beyond(spec);
   if (model.init_std) spec.init_stddev = *model.init_std;
-  use_router_losses(model, spec);
+  use_gate_keys(config, spec);
+  check_capacity(config, spec);
   if (model.path.empty() && spec.init_stddev == 0.0) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} is 0: all weights would start as 0 and learn nothing",

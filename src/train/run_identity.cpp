@@ -26,6 +26,7 @@ config::RunConfig resolved(const config::RunConfig& config, const ModelSpec& spe
   if (spec.experts) {
     result.model.router_aux_loss = spec.experts->loss.balance;
     result.model.router_z_loss = spec.experts->loss.z;
+    result.model.router_bias_rate = spec.experts->bias_rate;
   }
   result.train.tokens_per_step = config.tokens_per_step();
   result.train.steps = config.total_steps();

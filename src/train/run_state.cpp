@@ -106,7 +106,8 @@ RunState run_state_of(const Manifest& manifest, int site) {
           .skipped_updates = skipped[at],
           .seconds = manifest.trainer->value("seconds", 0.0),
           .eval_loss = manifest.eval_loss,
-          .optimizer = manifest.trainer->value("optimizer", Optimizer::Numbers{})};
+          .optimizer = manifest.trainer->value("optimizer", Optimizer::Numbers{}),
+          .expert_load = manifest.trainer->value("expert_load", std::vector<double>{})};
 }
 
 namespace {

@@ -21,6 +21,8 @@ struct RunState {
   double seconds = 0.0;              ///< of training so far
   std::optional<double> eval_loss = {};
   Optimizer::Numbers optimizer = {};  ///< what it keeps beside its states
+  /// StepResult::expert_load of the last step, where losses of the next go by it (Balance::global).
+  std::vector<double> expert_load = {};
 };
 
 /// Which sites train. They go by their numbers in the run file, also where others are lost.

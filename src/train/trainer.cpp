@@ -267,6 +267,7 @@ class Run {
     TrainStep step(session_->model, *session_->optimizer, session_->stream, session_->memory,
                    session_->outer.get());
     recording_->watch(step);
+    step.set_last_load(state_.expert_load);
     step.before_update([this] { saving_->before_update(); });
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
@@ -315,6 +316,10 @@ class Run {
     state_.tokens += setup_.tokens_per_step();
     state_.seconds += seconds;
     loss_ = result.loss;
+    const auto& experts = setup_.spec.experts;
+    if (experts && experts->gating.balance == Balance::global) {
+      state_.expert_load = result.expert_load;
+    }
     if (session_->outer) note_loss(result.loss);
     if (!result.is_finite) on_nonfinite(result);
     recording_->end_step(state_, {.result = result,

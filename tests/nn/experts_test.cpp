@@ -1,8 +1,10 @@
 #include "nn/experts/experts.h"
 
+#include <array>
 #include <mutex>
 #include <numeric>
 
+#include "base/error.h"
 #include "comm/threads/thread_world.h"
 #include "nn/recompute.h"
 #include "nn/sample_layers.h"
@@ -118,6 +120,269 @@ TEST(Router, BalancesAMicroBatchThatRanksShareAsOneRankDoes) {
     for (std::size_t i = 0; i < dx.size(); ++i) ASSERT_NEAR(shared_dx[i], dx[i], 1e-12);
     for (std::size_t i = 0; i < dw.size(); ++i) ASSERT_NEAR(shared_dw[i], dw[i], 1e-12);
   }
+}
+
+// ---- Capacities ---------------------------------------------------------------------------------
+
+TEST(Capacity, IsWhatFrameworksGive) {
+  using Formula = Capacity::Formula;
+  struct Case {
+    Capacity capacity;
+    std::int64_t tokens, experts, per_token, rows;
+  };
+  const Case cases[] = {
+      {{.factor = 1.25}, 100, 8, 2, 32},  // ceil(31.25)
+      {{.factor = 1.0}, 3, 8, 1, 1},
+      {{.factor = 0.01}, 3, 8, 1, 1},
+      {{.factor = 1.0, .formula = Formula::deepspeed}, 3, 8, 1, 4},
+      {{.factor = 1.0, .formula = Formula::deepspeed, .least = 0}, 3, 8, 1, 1},
+      {{.factor = 1.25, .formula = Formula::deepspeed}, 100, 8, 2, 32},
+      {{.factor = 1.25, .formula = Formula::tutel}, 100, 8, 2, 32},  // 2 floor(1.25 * 13)
+      {{.factor = 1.25, .formula = Formula::tutel, .multiple = 5}, 100, 8, 2, 35},
+      {{.factor = -1.25, .formula = Formula::tutel, .multiple = 5}, 100, 8, 2, 32},
+  };
+  for (const auto& [capacity, tokens, experts, per_token, rows] : cases) {
+    EXPECT_EQ(capacity.rows(tokens, experts, per_token), rows) << capacity.factor;
+  }
+  EXPECT_FALSE(Capacity{}.limits());
+  EXPECT_TRUE(Capacity{.factor = -1.25}.limits());
+}
+
+TEST(Capacity, OfNothingIsRefused) {
+  const Capacity none{.factor = 0.5, .formula = Capacity::Formula::tutel};
+  try {
+    none.rows(8, 8, 2);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("model.capacity_factor = 0.5"), std::string::npos);
+  }
+}
+
+/// A layer of experts in double precision, with what training leaves of some rows of one x.
+struct LimitedRun {
+  Memory memory;
+  Stream stream{1};
+  std::unique_ptr<Experts> layer;
+  std::vector<std::shared_ptr<Parameter>> weights;
+  Tensor x_TD, load;
+  Saved saved;
+  MicroBatch batch;
+
+  LimitedRun(const Router::Options& options, const std::vector<std::int64_t>& tokens) {
+    constexpr std::int64_t kInner = 4;
+    const auto made = [&](const char* name, const Shape& shape, std::uint64_t seed) {
+      auto p = parameter(name, shape);
+      p->value = uniform(shape, 1.0, seed, memory);
+      p->grad = memory.zeros(shape, DType::f64, MemoryTag::gradients);
+      weights.push_back(p);
+      return p;
+    };
+    const auto router = made("router", {kExperts, kWidth}, 1);
+    layer = std::make_unique<Experts>(
+        std::make_unique<Router>(router, options),
+        Experts::Weights{.up = made("up", {kExperts * 2 * kInner, kWidth}, 2),
+                         .down = made("down", {kExperts * kWidth, kInner}, 3)});
+    const Tensor all = uniform({32, kWidth}, 1.5, 4, memory);
+    x_TD = memory.alloc({static_cast<std::int64_t>(tokens.size()), kWidth}, DType::f64,
+                        MemoryTag::activations);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      std::ranges::copy(all.select(0, tokens[i]).host<double>(),
+                        x_TD.select(0, static_cast<std::int64_t>(i)).host<double>().begin());
+    }
+    auto places = std::make_shared<TokenPlaces>();
+    places->of_whole = tokens;
+    places->seq_len = 32;
+    batch.ids = memory.alloc({1, x_TD.size(0)}, DType::i32, MemoryTag::data);
+    batch.places = places;
+    load = memory.zeros({1, kExperts + 2}, DType::f64, MemoryTag::communication);
+  }
+
+  Ctx ctx() {
+    return {.stream = stream, .memory = memory, .batch = batch, .step = 5, .expert_load = load};
+  }
+  Tensor forward() {
+    Ctx with = ctx();
+    return layer->multiply(x_TD, {}, saved, with);
+  }
+  /// Gradients of the sum of the outputs: of x, then of the parameters.
+  std::vector<std::vector<double>> backward() {
+    Ctx with = ctx();
+    const Tensor dy = memory.alloc(x_TD.shape(), DType::f64, MemoryTag::activations);
+    ops::fill(dy, 1.0, stream);
+    std::vector<std::vector<double>> all = {values_of(layer->backward_given(
+        dy, [&] { return x_TD; }, saved, with))};
+    for (const auto& p : weights) all.push_back(values_of(p->grad));
+    return all;
+  }
+};
+
+std::vector<std::int64_t> token_range(std::int64_t begin, std::int64_t end) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(end - begin));
+  std::iota(tokens.begin(), tokens.end(), begin);
+  return tokens;
+}
+
+constexpr ops::Victims kVictims[] = {ops::Victims::late_slots, ops::Victims::late_tokens,
+                                     ops::Victims::unsure, ops::Victims::low_scores,
+                                     ops::Victims::random};
+
+/// W ranks of unequal shares, whose experts lie on all of them, drop what W groups of one process
+/// drop.
+TEST(Capacity, OfRanksIsThatOfGroups) {
+  const std::vector<std::int64_t> ends = {13, 20, 32};
+  for (const std::int64_t per_token : {1, 4}) {
+    for (const ops::Victims victims : kVictims) {
+      for (const bool renormalizes : {false, true}) {
+        for (const double factor : {0.5, 1.25}) {
+          const Router::Options options{
+              .per_token = per_token,
+              .rule = {.renormalize = per_token > 1},
+              .gate = {.capacity = {
+                           .factor = factor, .victims = victims, .renormalizes = renormalizes}}};
+          std::vector<double> outputs, dx, dup, load(kExperts + 2, 0.0);
+          std::int64_t begin = 0;
+          for (const std::int64_t end : ends) {
+            LimitedRun group(options, token_range(begin, end));
+            const auto y = values_of(group.forward());
+            outputs.insert(outputs.end(), y.begin(), y.end());
+            const auto grads = group.backward();
+            dx.insert(dx.end(), grads[0].begin(), grads[0].end());
+            dup.resize(grads[2].size(), 0.0);
+            for (std::size_t i = 0; i < dup.size(); ++i) dup[i] += grads[2][i];
+            const auto own = values_of(group.load.select(0, 0));
+            for (std::size_t i = 0; i < load.size(); ++i) load[i] += own[i];
+            begin = end;
+          }
+          if (factor < 1.0) {
+            EXPECT_GT(load[kExperts], 0.0) << "choices dropped";
+          }
+          if (per_token == 1 && factor < 1.0) {
+            EXPECT_GT(load[kExperts + 1], 0.0) << "tokens dropped entirely";
+          }
+          std::mutex mutex;
+          std::vector<double> of_ranks(outputs.size()), dx_of_ranks(dx.size()),
+              load_of_ranks(load.size(), 0.0);
+          run_ranks(3, [&](World& world) {
+            const auto rank = static_cast<std::size_t>(world.rank());
+            const std::int64_t first = rank == 0 ? 0 : ends[rank - 1];
+            LimitedRun run(options, token_range(first, ends[rank]));
+            const std::int64_t here = kExperts / 3;
+            const auto part = [&](std::size_t which) {
+              const auto& all = run.weights[which];
+              const std::int64_t rows = all->shape[0] / kExperts;
+              auto own = parameter("part", {here * rows, all->shape[1]});
+              own->value =
+                  all->value.slice(0, world.rank() * here * rows, (world.rank() + 1) * here * rows);
+              own->grad = run.memory.zeros(own->shape, DType::f64, MemoryTag::gradients);
+              return own;
+            };
+            const auto up = part(1), down = part(2);
+            run.layer = std::make_unique<Experts>(
+                std::make_unique<Router>(run.weights[0], options),
+                Experts::Weights{.up = up, .down = down}, nullptr,
+                ExpertDivision{.exchange =
+                                   std::make_unique<ExpertExchange>(world.all(), kExperts)});
+            const auto y = values_of(run.forward());
+            const auto grads = run.backward();
+            const std::lock_guard lock(mutex);
+            std::ranges::copy(y, of_ranks.begin() + first * kWidth);
+            std::ranges::copy(grads[0], dx_of_ranks.begin() + first * kWidth);
+            const auto own = values_of(run.load.select(0, 0));
+            for (std::size_t i = 0; i < own.size(); ++i) load_of_ranks[i] += own[i];
+            const auto dpart = values_of(up->grad);
+            for (std::size_t i = 0; i < dpart.size(); ++i) {
+              ASSERT_NEAR(dpart[i], dup[rank * dpart.size() + i], 1e-12);
+            }
+          });
+          EXPECT_EQ(load_of_ranks, load);
+          for (std::size_t i = 0; i < outputs.size(); ++i) {
+            ASSERT_NEAR(of_ranks[i], outputs[i], 1e-13);
+            ASSERT_NEAR(dx_of_ranks[i], dx[i], 1e-12);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// What a token is without the experts that had no room for it is nothing: the residual carries it.
+TEST(Capacity, TokensThatWereDroppedEntirelyAreZero) {
+  const Router::Options options{
+      .per_token = 1, .rule = {.renormalize = false}, .gate = {.capacity = {.factor = 0.2}}};
+  LimitedRun run(options, token_range(0, 32));
+  const auto y = values_of(run.forward());
+  int zeros = 0;
+  for (std::int64_t t = 0; t < 32; ++t) {
+    const auto begin = y.begin() + t * kWidth;
+    zeros += std::all_of(begin, begin + kWidth, [](double v) { return v == 0.0; }) ? 1 : 0;
+  }
+  EXPECT_GT(zeros, 0);
+  EXPECT_EQ(zeros, run.load.host<double>()[kExperts + 1]);
+}
+
+TEST(Capacity, LosesNothingWhereThereIsNoBackward) {
+  const Router::Options options{.per_token = 2, .gate = {.capacity = {.factor = 0.2}}};
+  LimitedRun limited(options, token_range(0, 32)), free({.per_token = 2}, token_range(0, 32));
+  Ctx with = limited.ctx();
+  with.keep = Keep::nothing;
+  const auto y = values_of(limited.layer->multiply(limited.x_TD, {}, limited.saved, with));
+  EXPECT_EQ(y, values_of(free.forward()));
+  for (const double count : values_of(limited.load.select(0, 0))) EXPECT_EQ(count, 0.0);
+}
+
+/// A second forward finds the choices of the first: nothing is counted twice.
+TEST(Load, IsCountedOnceWhereForwardRunsTwice) {
+  LimitedRun run({.per_token = 2}, token_range(0, 32));
+  Ctx with = run.ctx();
+  with.keep = Keep::dear;
+  run.layer->multiply(run.x_TD, {}, run.saved, with);
+  const auto once = values_of(run.load.select(0, 0));
+  with.keep = Keep::all;
+  run.layer->prepare_given(run.x_TD, run.saved, with);
+  EXPECT_EQ(values_of(run.load.select(0, 0)), once);
+  EXPECT_EQ(std::accumulate(once.begin(), once.begin() + kExperts, 0.0), 64.0);
+}
+
+/// Noise and draws are of the token, whichever rank has it and beside whom.
+TEST(Router, DrawsTheSameForATokenWhereverItIs) {
+  for (const ops::Noise noise : {ops::Noise::gaussian, ops::Noise::gumbel}) {
+    const Router::Options options{.per_token = 2, .gate = {.noise = noise, .noise_scale = 3.0}};
+    LimitedRun all(options, token_range(0, 32)), some(options, {3, 17, 4});
+    const auto y = values_of(all.forward()), own = values_of(some.forward());
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t token = std::array<std::size_t, 3>{3, 17, 4}[i];
+      for (std::size_t d = 0; d < kWidth; ++d) {
+        EXPECT_NEAR(own[i * kWidth + d], y[token * kWidth + d], 1e-13);
+      }
+    }
+    LimitedRun plain({.per_token = 2}, token_range(0, 32));
+    EXPECT_NE(values_of(plain.forward()), y);
+  }
+}
+
+TEST(Router, ChoosesWithoutAPlanWhereThereIsNoBackward) {
+  const ops::RouterRule rule{.score = ops::RouterRule::Score::sigmoid, .renormalize = false};
+  LimitedRun planned({.per_token = 1, .rule = rule, .gate = {.choice = GateRule::Choice::sinkhorn}},
+                     token_range(0, 32)),
+      plain({.per_token = 1, .rule = rule}, token_range(0, 32));
+  EXPECT_NE(values_of(planned.forward()), values_of(plain.forward()));
+  Ctx with = planned.ctx();
+  with.keep = Keep::nothing;
+  Saved none;
+  EXPECT_EQ(values_of(planned.layer->multiply(planned.x_TD, {}, none, with)),
+            values_of(LimitedRun({.per_token = 1, .rule = rule}, token_range(0, 32)).forward()));
+}
+
+TEST(Router, RefusesShapesThatLie) {
+  const auto made = [](const Shape& weight, std::int64_t per_token, const Shape& bias) {
+    Router::Options options{.per_token = per_token};
+    if (bias.dims() > 0) options.bias = parameter("bias", bias);
+    return Router(parameter("router", weight), options);
+  };
+  EXPECT_THROW(made({4, 9}, 5, {}), Error);
+  EXPECT_THROW(made({4, 9}, 0, {}), Error);
+  EXPECT_THROW(made({36}, 1, {}), Error);
+  EXPECT_THROW(made({4, 9}, 2, {5}), Error);
 }
 
 /// When the router changes between the passes, a second choice would be another one.

@@ -21,11 +21,12 @@ namespace heddle {
 struct LayerCase {
   std::string name;
   std::function<std::unique_ptr<Layer>(Memory&)> make;
-  std::int64_t width = 0;     ///< of the input; 0: the layer reads the micro-batch's ids
-  bool is_loss = false;       ///< the output is losses, and dy means nothing
-  bool documents = false;     ///< the micro-batch is packed
-  std::int64_t vocab = 11;    ///< ids and targets are below it
-  double weight_range = 1.0;  ///< parameters are uniform in [-range, range]
+  std::int64_t width = 0;         ///< of the input; 0: the layer reads the micro-batch's ids
+  bool is_loss = false;           ///< the output is losses, and dy means nothing
+  bool documents = false;         ///< the micro-batch is packed
+  std::int64_t vocab = 11;        ///< ids and targets are below it
+  bool trains_otherwise = false;  ///< its forward is another one where there is no backward
+  double weight_range = 1.0;      ///< parameters are uniform in [-range, range]
 };
 
 inline void PrintTo(const LayerCase& layer, std::ostream* out) { *out << layer.name; }
@@ -115,9 +116,9 @@ class LayerRun {
   double objective(const Feed& feed) {
     Saved saved;
     Ctx ctx = context(feed.batch);
-    ctx.keep = Keep::nothing;
+    if (!case_.trains_otherwise) ctx.keep = Keep::nothing;
     const Tensor y = layer_->forward(input(feed), saved, ctx);
-    EXPECT_TRUE(saved.empty());
+    EXPECT_TRUE(saved.empty() || case_.trains_otherwise);
     double sum = 0.0;
     for (std::int64_t i = 0; i < y.count(); ++i) {
       const auto at = static_cast<std::size_t>(i);

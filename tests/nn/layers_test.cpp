@@ -56,6 +56,11 @@ const AttentionShape kInterleaved{.heads = 2, .kv_heads = 2, .head_dim = 6, .int
 const ops::RouterRule kPlainSoftmax{.renormalize = false};
 const ops::RouterRule kGroupedSigmoid{
     .score = ops::RouterRule::Score::sigmoid, .scale = 2.5, .groups = 3, .kept_groups = 2};
+const ops::RouterRule kPlainSigmoid{.score = ops::RouterRule::Score::sigmoid, .renormalize = false};
+// Of 14 tokens that choose 2 of 6 experts, 3 for each: some are dropped, and some entirely.
+const GateRule kLittleRoom{.capacity = {.factor = 0.5}};
+const GateRule kRenormalized{
+    .capacity = {.factor = 0.5, .victims = ops::Victims::low_scores, .renormalizes = true}};
 
 // clang-format off
 const LayerCase kLayers[] = {
@@ -109,6 +114,18 @@ const LayerCase kLayers[] = {
     {.name = "ExpertsAllOfAToken", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 6}); }, .width = 9},
     {.name = "ExpertsWithoutRenormalizing", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 3, .rule = kPlainSoftmax}); }, .width = 9},
     {.name = "ExpertsBySigmoidInGroups", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 3, .rule = kGroupedSigmoid}); }, .width = 9},
+    {.name = "ExpertsWithRoomForFew", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2, .gate = kLittleRoom}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsWithRoomForFewOfPlainWeights", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 3, .rule = kPlainSoftmax, .gate = kLittleRoom}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsWithRoomForFewBySigmoid", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 3, .rule = kGroupedSigmoid, .gate = kLittleRoom}, true); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsRenormalizedBehindDrops", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2, .gate = kRenormalized}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsRenormalizedBehindDropsBySigmoid", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 3, .rule = kGroupedSigmoid, .gate = kRenormalized}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsByATransportPlan", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 1, .rule = kPlainSigmoid, .gate = {.choice = GateRule::Choice::sinkhorn}}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsByATransportPlanTwoOfAToken", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2, .rule = kPlainSoftmax, .gate = {.choice = GateRule::Choice::sinkhorn}}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsThatChooseTokens", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2, .rule = kPlainSoftmax, .gate = {.choice = GateRule::Choice::expert_choice}}); }, .width = 9},
+    {.name = "ExpertsWithNoise", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2, .rule = kPlainSoftmax, .gate = {.noise = ops::Noise::gaussian, .noise_scale = 4.0}}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsWithNoiseOnTheChoice", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2, .gate = {.noise = ops::Noise::gumbel}}); }, .width = 9, .trains_otherwise = true},
+    {.name = "ExpertsByCosines", .make = [](Memory&) -> LayerPtr { return cosine_experts(9); }, .width = 9},
+    {.name = "ExpertsByCosinesRecomputed", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(layers(rms_norm(9), cosine_experts(9))), 9); }, .width = 9},
     {.name = "ExpertsWithASharedOne", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2}, true); }, .width = 9},
     {.name = "NormAndExpertsWithASharedOne", .make = [](Memory&) -> LayerPtr { return std::move(fuse(layers(rms_norm(9), experts(9, {.per_token = 2}, true))).front()); }, .width = 9},
     {.name = "ExpertsWithASharedOneRecomputed", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(layers(rms_norm(9), experts(9, {.per_token = 2}, true))), 9); }, .width = 9},

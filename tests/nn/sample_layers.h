@@ -84,6 +84,20 @@ inline std::unique_ptr<Experts> experts(std::int64_t width, const Router::Option
       std::move(shared));
 }
 
+/// The same with a router by cosines of projections of width 4.
+inline std::unique_ptr<Experts> cosine_experts(std::int64_t width) {
+  constexpr std::int64_t kExperts = 6, kWidth = 5, kInner = 4;
+  auto logits = std::make_unique<CosineLogits>(
+      CosineLogits::Parameters{.projection = parameter("projection", {kInner, width}),
+                               .bias = parameter("bias", {kInner}),
+                               .rows = parameter("rows", {kExperts, kInner}),
+                               .warmth = parameter("warmth", {1})});
+  return std::make_unique<Experts>(
+      std::make_unique<Router>(std::move(logits), Router::Options{.per_token = 2}),
+      Experts::Weights{.up = parameter("up", {kExperts * 2 * kWidth, width}),
+                       .down = parameter("down", {kExperts * width, kWidth})});
+}
+
 // Branches of blocks, unfused.
 
 inline Layers swiglu_branch(std::int64_t width) {

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 
 #include "comm/threads/thread_world.h"
@@ -47,8 +49,16 @@ ModelSpec shared() {
                              {"first_k_dense_replace", 1}});
 }
 
+/// As DeepSeek-V3 keeps them balanced: a bias that moves so fast that it changes choices.
+ModelSpec biased() {
+  ModelSpec spec = deep("heddle_moe", {{"topk_method", "noaux_tc"}, {"first_k_dense_replace", 1}});
+  spec.experts->bias_rate = 0.03;
+  return spec;
+}
+
 struct Outcome {
   std::vector<double> losses;
+  std::vector<double> first_load;
   double norm = 0.0;
   std::unique_ptr<WholeTensors> gradients = std::make_unique<WholeTensors>();
   std::unique_ptr<WholeTensors> weights = std::make_unique<WholeTensors>();
@@ -69,6 +79,7 @@ Outcome train(const ModelSpec& spec, const ParallelRequest& request, bool recomp
     if (world.rank() == 0) {
       outcome.losses = {first.loss, second.loss, third.loss};
       outcome.norm = first.grad_norm;
+      outcome.first_load = first.expert_load;
     }
   });
   return outcome;
@@ -172,7 +183,12 @@ const std::vector<MeshCase>& meshes() {
   return all;
 }
 
-std::vector<ModelSpec> models() { return {deep("mixtral"), deep("olmoe"), mixed(), shared()}; }
+std::vector<ModelSpec> models() {
+  return {
+      deep("mixtral"), deep("olmoe"),
+      mixed(),         shared(),
+      biased(),        deep("heddle_moe", {{"cosine_router_dim", 6}, {"scoring_func", "softmax"}})};
+}
 
 class ExpertsOn : public testing::TestWithParam<std::size_t> {
  protected:
@@ -197,6 +213,7 @@ TEST_P(ExpertsOn, TrainAsOnOneRank) {
     const Outcome made = train(spec, mesh_.request, mesh_.recompute);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(made.losses[i], one.losses[i], 1e-5);
     EXPECT_NEAR(made.norm, one.norm, 1e-6 * one.norm);
+    EXPECT_EQ(made.first_load, one.first_load);
     EXPECT_LT(made.gradients->largest_relative_difference(*one.gradients), 1e-4);
     EXPECT_LT(made.weights->largest_relative_difference(*one.weights), 1e-4);
   }
@@ -389,6 +406,167 @@ TEST(Experts, RecomputedHaveTheSameBits) {
   for (const ModelSpec& spec : models()) {
     const Outcome one = train(spec, {.dp = 1}), again = train(spec, {.dp = 1}, true);
     EXPECT_EQ(again.gradients->first_difference(*one.gradients), "") << spec.family;
+  }
+}
+
+/// Of the bias of a layer, behind some steps.
+std::vector<float> bias_of(RankTraining& training, std::int64_t layer) {
+  const std::string name = fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
+  for (const ParamPiece& piece : training.model().store().value_pieces()) {
+    if (piece.part->name != name) continue;
+    const auto values = piece.data.host<float>();
+    return {values.begin(), values.end()};
+  }
+  return {};
+}
+
+/// One move for each expert in a step, whatever the number of micro-batches: against the load of
+/// all of them, and only in steps that change weights.
+TEST(Experts, BiasesMoveOnceAStep) {
+  const ModelSpec spec = biased();
+  const double rate = spec.experts->bias_rate;
+  for (const int microbatches : {1, 4}) {
+    for (const bool recompute : {false, true}) {
+      run_ranks(1, [&](World& world) {
+        BatchShape batch = kBatch;
+        batch.microbatches = microbatches;
+        RankTraining training(spec, {{.dp = 1}, recompute}, batch, world);
+        training.gradients();
+        for (const float value : bias_of(training, 1)) EXPECT_EQ(value, 0.0F);
+        std::vector<double> expected(6, 0.0);
+        for (std::int64_t step = 1; step <= 3; ++step) {
+          const StepResult result = training.run(step);
+          const std::span load(result.expert_load.data(), 6);  // the first layer with experts is 1
+          const double tokens = 26.0 * microbatches;
+          EXPECT_EQ(std::accumulate(load.begin(), load.end(), 0.0), 2 * tokens);
+          for (std::size_t e = 0; e < 6; ++e) {
+            const double mean = 2 * tokens / 6;
+            expected[e] += load[e] < mean ? rate : load[e] > mean ? -rate : 0.0;
+          }
+          const auto bias = bias_of(training, 1);
+          for (std::size_t e = 0; e < 6; ++e) EXPECT_NEAR(bias[e], expected[e], 1e-6) << e;
+        }
+      });
+    }
+  }
+}
+
+/// An update that is skipped leaves biases as they were, like weights.
+TEST(Experts, BiasesStayWhereAnUpdateIsSkipped) {
+  run_ranks(1, [&](World& world) {
+    RankTraining training(biased(), {{.dp = 1}}, kBatch, world);
+    training.model().store().parameters()[0]->value.host<float>()[0] = std::nanf("");
+    for (float& value : training.model().store().parameters()[0]->value.host<float>()) {
+      value = std::nanf("");
+    }
+    EXPECT_FALSE(training.run(1).is_finite);
+    for (const float value : bias_of(training, 1)) EXPECT_EQ(value, 0.0F);
+  });
+}
+
+/// A move has nothing of the learning rate or of weight decay.
+TEST(Experts, BiasesHaveNoGradient) {
+  run_ranks(1, [&](World& world) {
+    RankTraining training(biased(), {{.dp = 1}}, kBatch, world);
+    training.gradients();
+    int biases = 0;
+    for (const ParamPiece& piece : training.model().store().grad_pieces()) {
+      if (!piece.part->name.ends_with("e_score_correction_bias")) continue;
+      ++biases;
+      for (const float value : piece.data.host<float>()) EXPECT_EQ(value, 0.0F);
+    }
+    EXPECT_EQ(biases, 3);
+  });
+}
+
+/// Every loss of balance is the same on every mesh: its weight is such that a wrong factor shows.
+TEST(Experts, AreBalancedAlikeOnEveryMesh) {
+  const std::vector<MeshCase> some = {
+      {{.dp = 2, .zero = 1}},
+      {{.dp = 1, .tp = 2}},
+      {{.dp = 1, .tp = 2, .sequence = true}, true},
+      {{.dp = 1, .pp = 2}},
+      {{.dp = 1, .cp = 2, .context = ContextMethod::ring}},
+      {{.dp = 1, .cp = 3, .context = ContextMethod::gather, .ep = 3}},
+      {{.dp = 2, .ep = 2, .zero = 2}, true},
+      {{.dp = 1, .tp = 2, .ep = 2, .sequence = true}},
+      {{.dp = 2, .tp = 2, .ep = 4}}};
+  for (const Balance balance : {Balance::choices, Balance::first_choices, Balance::shares,
+                                Balance::sequence, Balance::global}) {
+    ModelSpec spec = deep("mixtral");
+    spec.experts->loss = {.balance = 1.0, .z = 0.1};
+    spec.experts->gating.balance = balance;
+    const Outcome one = train(spec, {.dp = 1});
+    spec.experts->loss.balance = 0.0;
+    const Outcome without = train(spec, {.dp = 1});
+    EXPECT_GT(without.weights->largest_relative_difference(*one.weights), 1e-3);
+    spec.experts->loss.balance = 1.0;
+    for (const MeshCase& mesh : some) {
+      if (!problems_of(spec, mesh.request, mesh.ranks()).empty()) continue;
+      SCOPED_TRACE(name_of(mesh));
+      const Outcome made = train(spec, mesh.request, mesh.recompute);
+      EXPECT_LT(made.gradients->largest_relative_difference(*one.gradients), 1e-4);
+      EXPECT_LT(made.weights->largest_relative_difference(*one.weights), 1e-4);
+    }
+  }
+}
+
+/// What is drawn for a token does not depend on who has it.
+TEST(Experts, AreDrawnAlikeOnEveryMesh) {
+  for (const ops::Noise noise : {ops::Noise::gaussian, ops::Noise::gumbel}) {
+    ModelSpec spec = deep("mixtral");
+    const Outcome plain = train(spec, {.dp = 1});
+    spec.experts->gating.noise = noise;
+    spec.experts->gating.noise_scale = 2.0;
+    const Outcome one = train(spec, {.dp = 1});
+    EXPECT_NE(one.first_load, plain.first_load);
+    for (const MeshCase& mesh : {MeshCase{{.dp = 2, .zero = 1}}, MeshCase{{.dp = 1, .tp = 2}, true},
+                                 MeshCase{{.dp = 1, .cp = 2, .context = ContextMethod::ring}},
+                                 MeshCase{{.dp = 2, .tp = 2, .ep = 2, .sequence = true}}}) {
+      SCOPED_TRACE(name_of(mesh));
+      const Outcome made = train(spec, mesh.request, mesh.recompute);
+      EXPECT_EQ(made.first_load, one.first_load);
+      EXPECT_LT(made.gradients->largest_relative_difference(*one.gradients), 1e-4);
+    }
+  }
+}
+
+/// Capacities, plans and choosing experts work on what a rank routes: every mesh trains, counts
+/// what it drops, is planned as it runs and recomputes the same bits.
+TEST(Experts, OfEveryGateTrainAndArePlanned) {
+  std::vector<ModelSpec> gates;
+  for (const ops::Victims victims :
+       {ops::Victims::late_slots, ops::Victims::unsure, ops::Victims::random}) {
+    for (const bool renormalizes : {false, true}) {
+      ModelSpec spec = deep("mixtral");
+      spec.experts->gating.capacity = {
+          .factor = 0.7, .victims = victims, .renormalizes = renormalizes};
+      gates.push_back(spec);
+    }
+  }
+  for (const char* method : {"sinkhorn", "expert_choice"}) {
+    gates.push_back(
+        deep("heddle_moe",
+             {{"topk_method", method}, {"scoring_func", "softmax"}, {"norm_topk_prob", false}}));
+  }
+  for (const ModelSpec& spec : gates) {
+    const Outcome one = train(spec, {.dp = 1}), again = train(spec, {.dp = 1}, true);
+    EXPECT_EQ(again.gradients->first_difference(*one.gradients), "");
+    EXPECT_LT(one.losses[2], one.losses[0]);
+    for (const MeshCase& mesh :
+         {MeshCase{{.dp = 2, .ep = 2, .zero = 2}}, MeshCase{{.dp = 1, .tp = 2}},
+          MeshCase{{.dp = 1, .cp = 2, .context = ContextMethod::ring}}}) {
+      run_ranks(mesh.ranks(), [&](World& world) {
+        RankTraining training(spec, mesh, kBatch, world);
+        const StepResult result = training.run(1);
+        EXPECT_TRUE(result.is_finite);
+        const StepPlan plan = plan_step(spec, RankTraining::build_options(mesh, kBatch),
+                                        training.plan(), world.rank(), kBatch);
+        if (mesh.request.ep == 1) {
+          EXPECT_EQ(training.memory().stats().peak, plan.memory.peak);
+        }
+      });
+    }
   }
 }
 

@@ -10,8 +10,10 @@ namespace heddle {
 
 namespace {
 
-ParallelPlan with(const StepPolicy& policy, ParallelPlan plan) {
-  plan.policy = policy;
+/// With the sums that the model needs.
+ParallelPlan with(StepPolicy policy, ParallelPlan plan) {
+  policy.sums = std::move(plan.policy.sums);
+  plan.policy = std::move(policy);
   return plan;
 }
 

@@ -48,18 +48,49 @@ class ExpertsKind final : public BranchKind {
     const ModelSpec& spec = builder.spec();
     const ExpertsSpec& experts = *spec.experts;
     const bool is_divided = builder.experts() != nullptr;
-    Router::Options options{.per_token = experts.per_token, .rule = experts.rule};
+    const bool is_first = is_divided || builder.tensor().rank() == 0;
+    Router::Options options{.per_token = experts.per_token,
+                            .rule = experts.rule,
+                            .gate = experts.gating,
+                            .layer = spec.expert_layers_before(builder.block()),
+                            .counts = is_first};
+    if (is_divided) options.tokens = {builder.tensor().rank(), builder.tensor().ranks()};
+    if (!experts.bias.empty()) options.bias = bias(builder, options.layer);
     if (builder.context() != nullptr) options.sharers.push_back(builder.context());
     if (is_divided && builder.tensor().divides())
       options.sharers.push_back(builder.tensor().comm());
-    if (is_divided || builder.tensor().rank() == 0) {
+    if (is_first) {
       options.loss = {.balance = experts.loss.balance / static_cast<double>(spec.expert_layers()),
                       .z = experts.loss.z};
     }
-    return std::make_unique<Router>(
-        make_parameter(builder.named(experts.router) + ".weight", {experts.count, spec.hidden},
-                       {Init::Kind::normal, spec.init_stddev}, builder.tensor().used_apart()),
-        options);
+    return std::make_unique<Router>(logits(builder), options);
+  }
+
+  static std::unique_ptr<RouterLogits> logits(const BranchBuilder& builder) {
+    const ModelSpec& spec = builder.spec();
+    const ExpertsSpec& experts = *spec.experts;
+    const auto made = [&](const char* name, const Shape& shape, Init init) {
+      return make_parameter(builder.named(experts.router) + name, shape, init,
+                            builder.tensor().used_apart());
+    };
+    const Init normal{Init::Kind::normal, spec.init_stddev}, zeros{Init::Kind::zeros};
+    const std::int64_t inner = experts.cosine_width;
+    if (inner == 0) {
+      return std::make_unique<LinearLogits>(made(".weight", {experts.count, spec.hidden}, normal));
+    }
+    return std::make_unique<CosineLogits>(CosineLogits::Parameters{
+        .projection = made(".cosine_projector.weight", {inner, spec.hidden}, normal),
+        .bias = made(".cosine_projector.bias", {inner}, zeros),
+        .rows = made(".weight", {experts.count, inner}, normal),
+        .warmth = made(".warmth", {1}, zeros)});
+  }
+
+  static std::shared_ptr<Parameter> bias(const BranchBuilder& builder, std::int64_t layer) {
+    const ExpertsSpec& experts = *builder.spec().experts;
+    auto made = make_parameter(builder.named(experts.bias), {experts.count}, {Init::Kind::zeros},
+                               builder.tensor().used_apart());
+    made->balances = layer;
+    return made;
   }
 
   static Experts::Weights weights(const BranchBuilder& builder) {

@@ -424,7 +424,7 @@ Cost Experts::cost(const CostShape& whole) const {
     shape.sequences = 1;
     shape.seq_len = std::clamp<std::int64_t>(whole.tokens() - own * division_.tokens.index, 0, own);
   }
-  const std::int64_t own_rows = shape.tokens() * router_->per_token();
+  const std::int64_t own_rows = shape.tokens() * router_->slots();
   std::int64_t rows = own_rows, width = this->width(), experts = this->experts();
   if (division_.exchange) {
     const ExchangePlan plan = division_.exchange->ranks().choice->usual();

@@ -20,7 +20,7 @@ struct ExpertDivision {
 
 /// A mixture of experts: y_t = the sum over the experts that the router chooses for token t of
 /// weight times down_e(silu(gate_e x_t) * up_e x_t), plus what an expert that all tokens share
-/// makes of x_t (docs/design/040-experts.md). No choice is dropped.
+/// makes of x_t (docs/design/040-experts.md).
 ///
 /// Between the passes only the insides of the experts, gate_e x and up_e x, are kept, and the
 /// routing; rows are gathered again, and gradients of weights come from the insides. Where experts

@@ -1,39 +1,151 @@
 #include "nn/experts/router.h"
 
+#include "base/check.h"
+#include "base/rng.h"
+#include "nn/redistribute.h"
 #include "ops/cast.h"
-#include "ops/gemm.h"
+#include "ops/elementwise.h"
 
 namespace heddle {
 
-using ops::Transpose;
+Router::Router(std::unique_ptr<RouterLogits> logits, const Options& options)
+    : logits_(std::move(logits)), options_(options) {
+  HEDDLE_CHECK(options_.per_token >= 1 && options_.per_token <= experts(),
+               "a router of {} experts that chooses {}", experts(), options_.per_token);
+  HEDDLE_CHECK(!options_.bias || options_.bias->shape == Shape{experts()},
+               "a bias {} of a router of {} experts", options_.bias->shape.text(), experts());
+}
 
 Router::Router(std::shared_ptr<Parameter> weight, const Options& options)
-    : weight_(std::move(weight)), options_(options) {}
+    : Router(std::make_unique<LinearLogits>(std::move(weight)), options) {}
 
-Tensor Router::count(const Tensor& experts_TK, DType dtype, Ctx& ctx) const {
-  const Tensor counts_E1 = ctx.activation({experts() + 1}, dtype);
-  ops::count_choices(experts_TK, counts_E1, ctx.stream);
-  for (Communicator* group : options_.sharers) {
-    group->all_reduce(counts_E1, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+void Router::visit(const ParamVisitor& visitor) {
+  logits_->visit(visitor);
+  if (options_.bias) visitor(*options_.bias);
+}
+
+Tensor Router::bias(DType dtype, Ctx& ctx) const {
+  if (!options_.bias) return {};
+  const Tensor& value = options_.bias->value;
+  if (value.dtype() == dtype) return value;
+  const Tensor wide = ctx.workspace(value.shape(), dtype);
+  ops::cast(value, wide, ctx.stream);
+  return wide;
+}
+
+std::int64_t Router::first_token(const Ctx& ctx) const {
+  const auto [index, count] = options_.tokens;
+  return count == 1 ? 0 : index * tokens_per_rank(ctx.batch.tokens(), count);
+}
+
+std::int64_t Router::place(std::int64_t token, const Ctx& ctx) const {
+  const std::int64_t own = first_token(ctx) + token;
+  return ctx.batch.places ? ctx.batch.places->of_whole[static_cast<std::size_t>(own)] : own;
+}
+
+std::vector<std::uint64_t> Router::token_numbers(std::int64_t tokens, const Ctx& ctx) const {
+  const TokenPlaces* const places = ctx.batch.places.get();
+  const std::int64_t whole =
+      places != nullptr ? places->sequences * places->seq_len : ctx.batch.tokens();
+  std::vector<std::uint64_t> numbers;
+  numbers.reserve(static_cast<std::size_t>(tokens));
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    numbers.push_back(static_cast<std::uint64_t>(ctx.batch.number * whole + place(t, ctx)));
   }
-  return counts_E1;
+  return numbers;
+}
+
+std::uint64_t Router::draw_key(const char* purpose, const Ctx& ctx) const {
+  const std::uint64_t of_router = rng_key(rng_key(0, purpose), logits_->name());
+  return rng_key(of_router, static_cast<std::uint64_t>(ctx.step));
+}
+
+void Router::choose(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) const {
+  if (ctx.keeps_dear() || experts_choose()) return choose_trained(logits_TE, routing, ctx);
+  ops::route(logits_TE, options_.rule, bias(logits_TE.dtype(), ctx), routing.experts_TK,
+             routing.weights_TK, ctx.stream);
+}
+
+void Router::choose_trained(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) const {
+  const GateRule& gate = options_.gate;
+  Tensor keys = logits_TE;
+  if (gate.noise != ops::Noise::none && ctx.keeps_dear()) {
+    const auto numbers = token_numbers(logits_TE.size(0), ctx);
+    double scale = gate.noise_scale;
+    if (gate.noise == ops::Noise::gumbel) {
+      keys = ctx.workspace(logits_TE.shape(), logits_TE.dtype());
+      ops::copy(logits_TE, keys, ctx.stream);
+    } else {
+      scale /= static_cast<double>(experts());
+    }
+    ops::add_noise(keys, gate.noise, scale, {draw_key("router noise", ctx), numbers}, ctx.stream);
+  }
+  const auto weigh = [&] {
+    ops::weigh_choices(logits_TE, options_.rule, routing.experts_TK, routing.weights_TK,
+                       ctx.stream);
+  };
+  switch (gate.choice) {
+    case GateRule::Choice::top_scores:
+      ops::route(keys, options_.rule, bias(keys.dtype(), ctx), routing.experts_TK,
+                 routing.weights_TK, ctx.stream);
+      if (gate.noise == ops::Noise::gumbel) weigh();
+      return;
+    case GateRule::Choice::sinkhorn:
+      ops::choose_by_plan(keys, gate.sinkhorn, routing.experts_TK, ctx.stream);
+      return weigh();
+    case GateRule::Choice::expert_choice: {
+      const std::int64_t tokens = keys.size(0);
+      Capacity share = gate.capacity;
+      if (!share.limits()) share.factor = 1.0;
+      const std::int64_t room = tokens == 0 ? 0 : share.rows(tokens, experts(), options_.per_token);
+      ops::choose_tokens(keys, room, routing.experts_TK, ctx.stream);
+      return weigh();
+    }
+  }
+}
+
+Tensor Router::drop(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) const {
+  const Capacity& capacity = options_.gate.capacity;
+  const std::int64_t tokens = logits_TE.size(0);
+  const Tensor made_TK = ctx.activation(routing.experts_TK.shape(), DType::i32);
+  ops::copy(routing.experts_TK, made_TK, ctx.stream);
+  if (tokens == 0) return made_TK;
+  const Tensor scores_TK = ctx.workspace(routing.weights_TK.shape(), logits_TE.dtype());
+  ops::RouterRule plain = options_.rule;
+  plain.renormalize = false;
+  plain.scale = 1.0;
+  ops::weigh_choices(logits_TE, plain, made_TK, scores_TK, ctx.stream);
+  std::vector<std::uint64_t> numbers;
+  if (capacity.victims == ops::Victims::random) numbers = token_numbers(tokens, ctx);
+  ops::drop_choices(
+      scores_TK, capacity.victims, capacity.rows(tokens, experts(), options_.per_token),
+      {draw_key("dropped tokens", ctx), numbers}, experts(), routing.experts_TK, ctx.stream);
+  if (capacity.renormalizes) {
+    ops::weigh_choices(logits_TE, options_.rule, routing.experts_TK, routing.weights_TK,
+                       ctx.stream);
+  }
+  return made_TK;
 }
 
 Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   if (saved.has(kExperts)) return routing(saved);
   const std::int64_t T = x_TD.size(0);
   const DType dtype = statistics_of(x_TD.dtype());
-  const Tensor logits_TE = ctx.activation({T, experts()}, dtype);
-  ops::gemm(x_TD, Transpose::no, weight_->value, Transpose::yes, logits_TE, {}, ctx.stream);
-  Routing made{.experts_TK = ctx.activation({T, per_token()}, DType::i32),
-               .weights_TK = ctx.activation({T, per_token()}, dtype)};
-  ops::route(logits_TE, options_.rule, {}, made.experts_TK, made.weights_TK, ctx.stream);
-  if (ctx.keeps_dear()) {
-    if (balances()) saved.put(kCounts, count(made.experts_TK, dtype, ctx));
-    saved.put(kLogits, logits_TE);
-    saved.put(kExperts, made.experts_TK);
-    saved.put(kWeights, made.weights_TK);
+  const Tensor logits_TE = logits_->forward(x_TD, saved.child(kOfLogits), ctx);
+  const Routing made{.experts_TK = ctx.activation({T, slots()}, DType::i32),
+                     .weights_TK = ctx.activation({T, slots()}, dtype)};
+  choose(logits_TE, made, ctx);
+  if (!ctx.keeps_dear()) return made;
+  const Tensor chosen_TK = limits() ? drop(logits_TE, made, ctx) : made.experts_TK;
+  if (ctx.expert_load.defined() && options_.counts) {
+    ops::add_load(chosen_TK, made.experts_TK, ctx.expert_load.select(0, options_.layer),
+                  ctx.stream);
   }
+  if (counts_choices()) saved.put(kCounts, count(chosen_TK, dtype, ctx));
+  saved.put(kLogits, logits_TE);
+  saved.put(kExperts, made.experts_TK);
+  saved.put(kWeights, made.weights_TK);
+  if (weighs_dropped()) saved.put(kMade, chosen_TK);
   return made;
 }
 
@@ -43,49 +155,32 @@ Routing Router::routing(const Saved& saved) const {
 
 Tensor Router::backward_input(const Tensor& dweights_TK, const Tensor& addend_TD, Saved& saved,
                               Ctx& ctx) {
-  const Tensor logits_TE = saved.take(kLogits), experts_TK = saved.take(kExperts);
+  const Tensor logits_TE = saved.take(kLogits), kept_TK = saved.take(kExperts);
+  // Of a choice that was dropped behind the division the gradient of the weight is zero.
+  const Tensor weighed_TK = weighs_dropped() ? saved.take(kMade) : kept_TK;
   saved.take(kWeights);
   const Tensor dlogits_TE = ctx.activation(logits_TE.shape(), logits_TE.dtype());
-  ops::route_backward(dweights_TK, logits_TE, options_.rule, experts_TK, dlogits_TE, ctx.stream);
-  const Tensor counts_E1 = balances() ? saved.take(kCounts) : Tensor();
-  if (has_loss()) {
-    const ops::RouterLoss loss{.balance = ctx.loss_scale * options_.loss.balance,
-                               .z = ctx.loss_scale * options_.loss.z};
-    const Tensor none =
-        counts_E1.defined() ? counts_E1 : ctx.workspace({experts() + 1}, logits_TE.dtype());
-    ops::router_loss_backward(logits_TE, options_.rule, none, loss, dlogits_TE, ctx.stream);
-  }
-  const DType dtype = weight_->value.dtype();
-  Tensor factor_TE = dlogits_TE;
-  if (dtype != dlogits_TE.dtype()) {
-    factor_TE = ctx.activation(dlogits_TE.shape(), dtype);
-    ops::cast(dlogits_TE, factor_TE, ctx.stream);
-  }
-  const Tensor dx_TD = ctx.activation({logits_TE.size(0), width()}, dtype);
-  ops::gemm_add(factor_TE, Transpose::no, weight_->value, Transpose::no, {}, addend_TD, dx_TD,
-                ctx.stream);
-  saved.put(kLogitsGrad, factor_TE);
-  return dx_TD;
+  ops::route_backward(dweights_TK, logits_TE, options_.rule, weighed_TK, dlogits_TE, ctx.stream);
+  const Tensor counts = counts_choices() ? saved.take(kCounts) : Tensor();
+  if (has_loss()) add_losses(logits_TE, counts, dlogits_TE, ctx);
+  return logits_->backward_input(dlogits_TE, addend_TD, saved.child(kOfLogits), ctx);
 }
 
 void Router::backward_weight(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
-  ops::gemm(saved.take(kLogitsGrad), Transpose::yes, x_TD, Transpose::no, weight_->grad,
-            {.beta = weight_->claim_grad()}, ctx.stream);
+  logits_->backward_weight(x_TD, saved.child(kOfLogits), ctx);
+  if (options_.bias) options_.bias->clear_stale_grad(ctx.stream);
 }
 
 Cost Router::cost(const CostShape& shape) const {
-  const auto E = static_cast<double>(experts()), D = static_cast<double>(width());
-  const WeightProduct product{static_cast<double>(shape.tokens()), D, E};
-  const double flops = 2.0 * product.rows * D * E;
+  Cost cost = logits_->cost(shape);
   const std::size_t statistic = size_of(statistics_of(shape.dtype)), index = size_of(DType::i32);
   const auto tokens = static_cast<std::size_t>(shape.tokens());
   const auto count = [](std::int64_t size) { return static_cast<std::size_t>(size); };
-  Cost cost{flops, flops, flops};
-  cost.products = {product};
-  cost.dear_bytes =
-      tokens * (count(experts()) * statistic + count(per_token()) * (statistic + index));
-  if (balances()) {
-    const std::size_t counts = count(experts() + 1) * statistic;
+  cost.dear_bytes += tokens * (count(experts()) * statistic + count(slots()) * (statistic + index));
+  if (weighs_dropped()) cost.dear_bytes += tokens * count(slots()) * index;
+  if (counts_choices()) {
+    const std::size_t rows = balances_sequences() ? count(shape.sequences) : 1;
+    const std::size_t counts = rows * count(experts() + 1) * statistic;
     cost.dear_bytes += counts;
     for (const Communicator* group : options_.sharers) {
       cost.calls_f.push_back({.over = group,

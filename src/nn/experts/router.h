@@ -1,10 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "nn/embedding.h"
+#include "nn/experts/gate.h"
+#include "nn/experts/router_logits.h"
 #include "nn/layer.h"
-#include "ops/experts.h"
 
 namespace heddle {
 
@@ -13,9 +16,9 @@ struct Routing {
   Tensor experts_TK, weights_TK;
 };
 
-/// Chooses experts for tokens by the products of a token with a row for every expert. Its choices
-/// are dear: where forward runs a second time, it finds those of the first and never chooses again,
-/// since rounding could make it choose otherwise.
+/// Chooses experts for tokens by a logit for each of them. Its choices are dear: where forward runs
+/// a second time, it finds those of the first and never chooses, draws or counts again, since
+/// rounding could make it choose otherwise.
 class Router {
  public:
   struct Options {
@@ -25,9 +28,17 @@ class Router {
     ops::RouterLoss loss = {};
     /// Groups of ranks that together have the tokens of a micro-batch, whose balance it is.
     std::vector<Communicator*> sharers = {};
+    GateRule gate = {};
+    TokenShare tokens = {};  ///< of the micro-batch, or of a rank's share of it, that x has
+    std::int64_t layer = 0;  ///< its row of Ctx::expert_load
+    /// Otherwise others count the same choices.
+    bool counts = true;
+    /// [experts]: added to scores for choosing; nobody trains it (Parameter::balances).
+    std::shared_ptr<Parameter> bias = nullptr;
   };
 
-  /// weight [experts, width].
+  Router(std::unique_ptr<RouterLogits> logits, const Options& options);
+  /// weight [experts, width], of LinearLogits.
   Router(std::shared_ptr<Parameter> weight, const Options& options);
 
   Routing route(const Tensor& x_TD, Saved& saved, Ctx& ctx);
@@ -38,22 +49,61 @@ class Router {
   Tensor backward_input(const Tensor& dweights_TK, const Tensor& addend_TD, Saved& saved, Ctx& ctx);
   void backward_weight(const Tensor& x_TD, Saved& saved, Ctx& ctx);
 
-  void visit(const ParamVisitor& visitor) { visitor(*weight_); }
+  void visit(const ParamVisitor& visitor);
   /// Of what it keeps all is dear.
   Cost cost(const CostShape& shape) const;
 
-  std::int64_t experts() const { return weight_->shape[0]; }
-  std::int64_t per_token() const { return options_.per_token; }
+  std::int64_t experts() const { return logits_->experts(); }
+  /// Choices of a token, absent ones included.
+  std::int64_t slots() const {
+    return options_.gate.choice == GateRule::Choice::expert_choice ? experts() : options_.per_token;
+  }
 
  private:
-  std::int64_t width() const { return weight_->shape[1]; }
+  /// Of choices that a capacity may make absent.
+  struct Choices {
+    Tensor made_TK, kept_TK;
+  };
+
   bool balances() const { return options_.loss.balance != 0.0; }
   bool has_loss() const { return balances() || options_.loss.z != 0.0; }
-  /// Choices by expert, of the whole micro-batch.
-  Tensor count(const Tensor& experts_TK, DType dtype, Ctx& ctx) const;
+  bool limits() const { return options_.gate.capacity.limits() && !experts_choose(); }
+  bool experts_choose() const { return options_.gate.choice == GateRule::Choice::expert_choice; }
+  /// Whether weights were divided by a sum over choices that were dropped then.
+  bool weighs_dropped() const { return limits() && !options_.gate.capacity.renormalizes; }
+  bool balances_sequences() const {
+    return balances() && options_.gate.balance == Balance::sequence;
+  }
+  /// Whether counts of this micro-batch are needed.
+  bool counts_choices() const { return balances() && options_.gate.balance != Balance::global; }
 
-  enum Slot { kLogits, kExperts, kWeights, kCounts, kLogitsGrad };
-  std::shared_ptr<Parameter> weight_;
+  /// The router's bias in the dtype of logits; nothing where it has none.
+  Tensor bias(DType dtype, Ctx& ctx) const;
+  /// Fills routing; logits may get noise.
+  void choose(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) const;
+  void choose_trained(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) const;
+  /// Leaves in routing what there is room for, and returns what was chosen.
+  Tensor drop(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) const;
+  /// Of the tokens that x has, among all of the step.
+  std::vector<std::uint64_t> token_numbers(std::int64_t tokens, const Ctx& ctx) const;
+  std::int64_t place(std::int64_t token, const Ctx& ctx) const;
+  std::int64_t first_token(const Ctx& ctx) const;
+  /// Of what is drawn for `purpose` in this step.
+  std::uint64_t draw_key(const char* purpose, const Ctx& ctx) const;
+  /// Choices by expert, of the whole micro-batch; with Balance::sequence a row for each sequence.
+  Tensor count(const Tensor& experts_TK, DType dtype, Ctx& ctx) const;
+  Tensor sequences_of(std::int64_t tokens, Ctx& ctx) const;
+  void add_losses(const Tensor& logits_TE, const Tensor& counts, const Tensor& dlogits_TE,
+                  Ctx& ctx) const;
+  void add_losses_by_sequence(const Tensor& logits_TE, const Tensor& counts_SE1,
+                              const ops::RouterLoss& loss, const Tensor& dlogits_TE,
+                              Ctx& ctx) const;
+  /// Counts of the step before, as `count` gives them.
+  Tensor last_counts(DType dtype, Ctx& ctx) const;
+
+  enum Slot { kLogits, kExperts, kMade, kWeights, kCounts };
+  enum Child { kOfLogits };
+  const std::unique_ptr<RouterLogits> logits_;
   const Options options_;
 };
 

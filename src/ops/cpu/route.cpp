@@ -6,60 +6,10 @@
 #include <vector>
 
 #include "ops/backend.h"
-#include "ops/cpu/rows.h"
-#include "ops/cpu/scratch.h"
+#include "ops/cpu/router_scores.h"
 
 namespace heddle::ops::cpu {
 namespace {
-
-using Score = RouterRule::Score;
-
-/// As DeepSeek-V3 divides: a sum of sigmoids may be 0.
-constexpr double kLeastSum = 1e-20;
-
-/// The softmax of the logits; returns the logarithm of the sum of their exponentials.
-template <class T>
-T softmax(std::span<const T> logits, std::span<T> p) {
-  const T largest = *std::ranges::max_element(logits);
-  T sum = 0;
-  for (std::size_t e = 0; e < p.size(); ++e) sum += p[e] = std::exp(logits[e] - largest);
-  for (T& value : p) value /= sum;
-  return largest + std::log(sum);
-}
-
-template <class T>
-void sigmoids(std::span<const T> logits, std::span<T> s) {
-  std::ranges::transform(logits, s.begin(), [](T x) {
-    const T small = std::exp(-std::abs(x));
-    return x < 0 ? small / (1 + small) : 1 / (1 + small);
-  });
-}
-
-template <class T>
-void scores(Score score, std::span<const T> logits, std::span<T> s) {
-  if (score == Score::sigmoid) {
-    sigmoids(logits, s);
-  } else {
-    softmax(logits, s);
-  }
-}
-
-/// Calls body(token, its logits, two rows of E values to use) for all tokens.
-template <class T, class Body>
-void for_tokens(const Tensor& logits_TE, Stream& stream, const Body& body) {
-  const std::int64_t experts = logits_TE.size(1);
-  const auto E = static_cast<std::size_t>(experts);
-  const T* const logits = logits_TE.data<T>();
-  parallel_for(stream, logits_TE.size(0), kGrain / std::max<std::int64_t>(8 * experts, 1) + 1,
-               [&](std::int64_t begin, std::int64_t end) {
-                 T* const own =
-                     reinterpret_cast<T*>(Scratch::of_this_thread().at_least(2 * E * sizeof(T)));
-                 for (std::int64_t t = begin; t < end; ++t) {
-                   body(t, std::span<const T>(logits + t * experts, E), std::span<T>(own, E),
-                        std::span<T>(own + E, E));
-                 }
-               });
-}
 
 /// What an expert or a group that cannot be chosen (any more) has in place of a key. Keys
 /// themselves are never NaN.

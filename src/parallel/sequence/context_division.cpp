@@ -44,13 +44,25 @@ MicroBatch ContextDivision::share(const MicroBatch& whole, Memory& host) {
       last_->plan.shape.documents != documents) {
     shape_.documents = std::move(documents);
     last_ = make_rank_context(shape_, rank_, meter_);
+    places_.reset();
   }
   const TokenRuns& tokens = last_->plan.held[static_cast<std::size_t>(rank_)];
+  if (!places_ || places_->sequences != whole.sequences()) {
+    auto places = std::make_shared<TokenPlaces>();
+    places->sequences = whole.sequences();
+    places->seq_len = whole.seq_len();
+    for (const TokenRun& run : tokens) {
+      for (std::int64_t i = 0; i < run.count; ++i) places->of_whole.push_back(run.at(i));
+    }
+    places_ = std::move(places);
+  }
   return {.ids = pick(whole.ids, tokens, host),
           .targets = pick(whole.targets, tokens, host),
           .positions = pick(whole.positions, tokens, host),
           .first_key = {},
-          .context = last_};
+          .context = last_,
+          .places = places_,
+          .number = whole.number};
 }
 
 }  // namespace heddle

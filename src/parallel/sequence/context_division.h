@@ -25,6 +25,7 @@ class ContextDivision {
   const std::shared_ptr<AttentionMeter> meter_ = std::make_shared<AttentionMeter>();
   std::shared_ptr<const RankContext>
       last_;  // most micro-batches have documents like the one before
+  std::shared_ptr<const TokenPlaces> places_;  // of the same
 };
 
 }  // namespace heddle

@@ -65,6 +65,8 @@ struct StepSum {
 struct StepPolicy {
   /// The number of targets, by which losses are divided; squares of gradients, and losses.
   static constexpr int kTargets = 0, kTotals = 1;
+  /// Of models with experts: how often each was chosen (ops::add_load), by layer.
+  static constexpr int kExpertLoad = 2;
   std::vector<StepSum> sums = usual_sums();
   /// Gradients that are kept whole are summed behind the last micro-batch, as Megatron-LM does, and
   /// not when a unit has all of them.

@@ -1,0 +1,101 @@
+// The losses of a router: which counts they pull together, and their gradients.
+
+#include "nn/experts/router.h"
+#include "ops/elementwise.h"
+
+namespace heddle {
+
+Tensor Router::sequences_of(std::int64_t tokens, Ctx& ctx) const {
+  const Tensor sequence_T = ctx.workspace({tokens}, DType::i32);
+  if (ctx.stream.is_dry()) return sequence_T;
+  const TokenPlaces* const places = ctx.batch.places.get();
+  const std::int64_t length = places != nullptr ? places->seq_len : ctx.batch.seq_len();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    sequence_T.host<std::int32_t>()[static_cast<std::size_t>(t)] =
+        static_cast<std::int32_t>(place(t, ctx) / length);
+  }
+  return sequence_T;
+}
+
+Tensor Router::count(const Tensor& experts_TK, DType dtype, Ctx& ctx) const {
+  const std::int64_t tokens = experts_TK.size(0);
+  Tensor counts;
+  if (balances_sequences()) {
+    const std::int64_t sequences =
+        ctx.batch.places ? ctx.batch.places->sequences : ctx.batch.sequences();
+    counts = ctx.activation({sequences, experts() + 1}, dtype);
+    ops::count_by_sequence(experts_TK, sequences_of(tokens, ctx), slots(), counts, ctx.stream);
+  } else {
+    counts = ctx.activation({experts() + 1}, dtype);
+    if (options_.gate.balance == Balance::first_choices) {
+      const Tensor all = ctx.workspace({tokens}, DType::i32);
+      ops::fill(all, 0.0, ctx.stream);
+      ops::count_by_sequence(experts_TK, all, 1, counts.view({1, experts() + 1}), ctx.stream);
+    } else {
+      ops::count_choices(experts_TK, counts, ctx.stream);
+    }
+  }
+  for (Communicator* group : options_.sharers) {
+    group->all_reduce(counts, ReduceOp::sum, ctx.stream).wait(ctx.stream);
+  }
+  return counts;
+}
+
+Tensor Router::last_counts(DType dtype, Ctx& ctx) const {
+  const Tensor counts_E1 = ctx.workspace({experts() + 1}, dtype);
+  ops::fill(counts_E1, 0.0, ctx.stream);
+  if (ctx.stream.is_dry()) return counts_E1;
+  // As choices by token, since their number may be beyond what f32 counts.
+  const auto load = ctx.last_load.select(0, options_.layer).host<double>();
+  double all = 0.0;
+  for (std::int64_t e = 0; e < experts(); ++e) all += load[static_cast<std::size_t>(e)];
+  const auto put = [&](std::int64_t at, double value) {
+    ops::fill(counts_E1.slice(0, at, at + 1), value, ctx.stream);
+  };
+  put(experts(), 1.0);
+  if (all == 0.0) return counts_E1;
+  for (std::int64_t e = 0; e < experts(); ++e) {
+    put(e, load[static_cast<std::size_t>(e)] * static_cast<double>(options_.per_token) / all);
+  }
+  return counts_E1;
+}
+
+void Router::add_losses(const Tensor& logits_TE, const Tensor& counts, const Tensor& dlogits_TE,
+                        Ctx& ctx) const {
+  const Balance balance = options_.gate.balance;
+  ops::RouterLoss loss{.balance = ctx.loss_scale * options_.loss.balance,
+                       .z = ctx.loss_scale * options_.loss.z};
+  // Shares of choices: a token has several.
+  if (balance != Balance::choices && balance != Balance::first_choices) {
+    loss.balance /= static_cast<double>(options_.per_token);
+  }
+  if (balances_sequences()) {
+    return add_losses_by_sequence(logits_TE, counts, loss, dlogits_TE, ctx);
+  }
+  Tensor of_all = counts;
+  if (balance == Balance::global && balances() && ctx.last_load.defined()) {
+    of_all = last_counts(logits_TE.dtype(), ctx);
+  } else if (!of_all.defined()) {
+    of_all = ctx.workspace({experts() + 1}, logits_TE.dtype());
+    loss.balance = 0.0;
+  }
+  ops::router_loss_backward(logits_TE, options_.rule, of_all, loss, dlogits_TE, ctx.stream);
+}
+
+void Router::add_losses_by_sequence(const Tensor& logits_TE, const Tensor& counts_SE1,
+                                    const ops::RouterLoss& loss, const Tensor& dlogits_TE,
+                                    Ctx& ctx) const {
+  const std::int64_t tokens = logits_TE.size(0);
+  const Tensor sequence_T = sequences_of(tokens, ctx);
+  if (ctx.stream.is_dry()) return;
+  const auto sequences = sequence_T.host<std::int32_t>();
+  for (std::int64_t begin = 0, end = 0; begin < tokens; begin = end) {
+    const std::int32_t sequence = sequences[static_cast<std::size_t>(begin)];
+    while (end < tokens && sequences[static_cast<std::size_t>(end)] == sequence) ++end;
+    ops::router_loss_backward(logits_TE.slice(0, begin, end), options_.rule,
+                              counts_SE1.select(0, sequence), loss, dlogits_TE.slice(0, begin, end),
+                              ctx.stream);
+  }
+}
+
+}  // namespace heddle

@@ -1,0 +1,127 @@
+// Runs of a model with experts by the program: what is counted, kept and refused.
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "train/tiny_run.h"
+
+namespace heddle {
+namespace {
+
+/// A TinyRun whose model has a dense layer and two of six experts.
+class ExpertsRun : public TinyRun {
+ public:
+  explicit ExpertsRun(const Json& changes = Json::object()) {
+    Json config = {{"model_type", "heddle_moe"},    {"hidden_size", 48},
+                   {"intermediate_size", 64},       {"moe_intermediate_size", 24},
+                   {"num_hidden_layers", 3},        {"first_k_dense_replace", 1},
+                   {"n_routed_experts", 6},         {"num_experts_per_tok", 2},
+                   {"num_attention_heads", 4},      {"num_key_value_heads", 2},
+                   {"max_position_embeddings", 64}, {"vocab_size", 61},
+                   {"rms_norm_eps", 1e-5},          {"topk_method", "noaux_tc"},
+                   {"tie_word_embeddings", false}};
+    config.update(changes);
+    write("config.json", config.dump());
+  }
+};
+
+std::vector<std::string> and_with(std::vector<std::string> settings,
+                                  const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+const std::vector<std::string> kSteady = {"optim.schedule=constant", "observe.console_every=1",
+                                          "model.router_aux_loss=0.1"};
+
+/// Biases, the load that the next step's losses go by, and what is drawn for tokens.
+TEST(ExpertsRun, GoesOnAsIfItHadNotStopped) {
+  const auto settings = and_with(
+      kSteady, {"train.eval_every=4", "model.router_balance=global", "model.router_noise=gumbel",
+                "model.capacity_factor=0.8", "model.drop=random", "model.router_bias_rate=0.01"});
+  const ExpertsRun whole, broken;
+  const Outcome once = whole.train(settings);
+  ASSERT_EQ(once.status, 0) << once.err;
+  ASSERT_EQ(broken.train(and_with(settings, {"train.steps=4"})).status, 0);
+  const Outcome resumed = broken.train(settings);
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_EQ(broken.numbers(), whole.numbers());
+  expect_same_state(broken.checkpoint(10), whole.checkpoint(10));
+}
+
+TEST(ExpertsRun, SaysHowOftenExpertsWereChosen) {
+  const ExpertsRun run;
+  const auto settings = and_with(kSteady, {"model.capacity_factor=0.7"});
+  const Outcome outcome = run.train(settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::int64_t dropped = 0;
+  int lines = 0;
+  for (const Json& line : run.metrics()) {
+    if (!line.contains("loss")) continue;
+    ++lines;
+    const Json& load = line.at("expert_load");
+    ASSERT_EQ(load.size(), 2u);
+    EXPECT_EQ(load[0]["layer"], 1);
+    EXPECT_EQ(load[1]["layer"], 2);
+    for (const Json& layer : load) {
+      const auto counts = layer.at("counts").get<std::vector<std::int64_t>>();
+      EXPECT_EQ(counts.size(), 6u);
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), 2 * 128);
+      dropped += layer.at("dropped").get<std::int64_t>();
+    }
+  }
+  EXPECT_EQ(lines, 10);
+  EXPECT_GT(dropped, 0);
+  const Json report = parse_json(read_text_file(run.run_folder() / "report.json"), "report.json");
+  EXPECT_EQ(report["experts"]["step"].size(), 10u);
+  EXPECT_EQ(report["experts"]["by_layer"].size(), 2u);
+  EXPECT_NE(read_text_file(run.run_folder() / "report.html").find("id=\"experts\""),
+            std::string::npos);
+}
+
+/// Ranks count together what one rank counts.
+TEST(ExpertsRun, CountsTheSameOnSeveralRanks) {
+  const auto load_of = [](const ExpertsRun& run) {
+    return run.metrics().front().at("expert_load");
+  };
+  const ExpertsRun one, two;
+  ASSERT_EQ(one.train(kSteady).status, 0);
+  const Outcome outcome = two.train(and_with(kSteady, {"parallel.ep=2"}), {"--ranks", "2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(load_of(two), load_of(one));
+}
+
+TEST(ExpertsRun, SavesBiasesUnderTheirName) {
+  const ExpertsRun run;
+  ASSERT_EQ(run.train(kSteady).status, 0);
+  bool is_there = false;
+  for (const auto& [name, bytes] : tensors_of(run.checkpoint(10))) {
+    is_there = is_there || bytes.find("\"model.layers.2.mlp.gate.e_score_correction_bias\"") !=
+                               std::string::npos;
+  }
+  EXPECT_TRUE(is_there);
+}
+
+void expect_refused(const TinyRun& run, const std::vector<std::string>& settings,
+                    const std::vector<std::string>& words) {
+  const Outcome outcome = run.train(settings);
+  EXPECT_EQ(outcome.status, 2) << outcome.err;
+  for (const std::string& word : words) {
+    EXPECT_NE(outcome.err.find(word), std::string::npos) << word << "\nin: " << outcome.err;
+  }
+}
+
+TEST(ExpertsRun, RefusesWhatGatesCannotDo) {
+  expect_refused(TinyRun(), {"model.capacity_factor=1.25", "model.drop=random"},
+                 {"model.capacity_factor", "model.drop", "no experts"});
+  const ExpertsRun biased, plain({{"topk_method", "greedy"}});
+  expect_refused(plain, {"model.router_bias_rate=0.01"}, {"model.router_bias_rate", "no bias"});
+  expect_refused(plain, {"model.capacity_factor=-1"}, {"model.capacity_factor = -1", "tutel"});
+  expect_refused(plain, {"model.capacity_factor=0.01", "model.capacity_rule=tutel"},
+                 {"model.capacity_factor = 0.01", "no room"});
+  expect_refused(plain, {"model.drop=everybody"}, {"model.drop", "low-scores"});
+}
+
+}  // namespace
+}  // namespace heddle
