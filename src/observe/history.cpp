@@ -50,6 +50,24 @@ void add_waited(std::map<int, Curve>& curves, const Json& object, std::int64_t s
   }
 }
 
+/// Nothing where it is not as JsonlSink writes it, or not of as many layers as before.
+void add_load(std::vector<ExpertLoadPoint>& points, const Json& object, std::int64_t step) {
+  ExpertLoadPoint point{.step = step, .layers = {}};
+  try {
+    for (const Json& layer : object.at("expert_load")) {
+      point.layers.push_back({.layer = layer.at("layer").get<std::int64_t>(),
+                              .counts = layer.at("counts").get<std::vector<std::int64_t>>(),
+                              .dropped = layer.at("dropped").get<std::int64_t>(),
+                              .lost_tokens = layer.at("lost_tokens").get<std::int64_t>()});
+      if (point.layers.back().counts.empty()) return;
+    }
+  } catch (const Json::exception&) {
+    return;
+  }
+  const bool fits = points.empty() || points.back().layers.size() == point.layers.size();
+  if (fits && !point.layers.empty()) points.push_back(std::move(point));
+}
+
 }  // namespace
 
 History read_history(const std::filesystem::path& metrics_file) {
@@ -73,6 +91,7 @@ History read_history(const std::filesystem::path& metrics_file) {
       add(history.tokens_per_second, "tokens_per_second");
       add(history.step_seconds, "step_seconds");
       if (object->contains("residual")) add(history.residual, "residual");
+      if (object->contains("expert_load")) add_load(history.expert_load, *object, step);
     } else if (object->contains("sites_waited")) {
       add_waited(history.site_waited, *object, step, tokens);
     }

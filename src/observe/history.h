@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "observe/expert_load.h"
+
 namespace heddle::observe {
 
 /// One point of a curve over a run. The value may be non-finite: charts show a gap there.
@@ -21,6 +23,7 @@ using Curve = std::vector<CurvePoint>;
 struct History {
   Curve loss, grad_norm, lr, tokens_per_second, step_seconds, eval_loss, residual;
   std::map<int, Curve> site_waited;  ///< seconds in exchanges so far, by site
+  std::vector<ExpertLoadPoint> expert_load;
 };
 
 /// Rebuilds the curves from metrics.jsonl. Lines that are no metrics (a line torn by a kill) are

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "observe/expert_load.h"
+
 namespace heddle::observe {
 
 /// One optimizer step, already reduced over ranks.
@@ -29,6 +31,8 @@ struct StepMetrics {
   /// What encoding has lost of the first rank's gradients and not yet sent, as a share of the
   /// gradient's norm. At steps that get a line on the console, where residuals are kept.
   std::optional<double> residual = {};
+  /// Of models with experts, at such steps and the first: all layers that have them.
+  std::vector<ExpertLoad> expert_load = {};
 };
 
 struct EvalMetrics {

@@ -118,6 +118,17 @@ code { font: .92em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; over
 .bars .off { text-align: right; color: var(--soft); font-size: .82rem; min-width: 3.6rem; }
 .bars .total { font-weight: 600; }
 
+/* Heat maps. */
+.heat { display: grid; grid-template-columns: auto 1fr auto; gap: 3px .8rem; align-items: center; font-size: .82rem;
+  font-variant-numeric: tabular-nums; margin-bottom: 1.8rem; }
+.heat.many { gap: 1px .8rem; font-size: .7rem; }
+.heat svg { display: block; width: 100%; height: 1.15rem; background: var(--track); border-radius: 2px; }
+.heat.many svg { height: .75rem; }
+.heat .less { fill: var(--train); }
+.heat .more { fill: var(--eval); }
+.heat .name, .heat .total, .heat .ends { color: var(--soft); }
+.heat .ends { display: flex; justify-content: space-between; }
+
 /* Bars of several parts. */
 .legend i[class^="part-"], .legend i[class^="tl-"] { width: .75rem; height: .75rem; border: 0; border-radius: 2px; vertical-align: -.06em; }
 .part-a, .legend .tl-f { background: var(--train); }

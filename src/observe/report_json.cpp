@@ -107,6 +107,27 @@ JsonValue attention(const AttentionFigures& figures) {
           {"by_rank", std::move(by_rank)}};
 }
 
+/// The last one in full, and of all others what their busiest experts have.
+JsonValue experts(const std::vector<ExpertLoadPoint>& points) {
+  JsonValue steps = JsonValue::array(), by_layer = JsonValue::array();
+  const ExpertLoadPoint& last = points.back();
+  for (const ExpertLoadPoint& point : points) steps.push_back(point.step);
+  for (std::size_t i = 0; i < last.layers.size(); ++i) {
+    JsonValue most = JsonValue::array(), dropped = JsonValue::array(), counts = JsonValue::array();
+    for (const ExpertLoadPoint& point : points) {
+      most.push_back(point.layers[i].most_over_mean());
+      dropped.push_back(point.layers[i].dropped);
+    }
+    for (const std::int64_t count : last.layers[i].counts) counts.push_back(count);
+    by_layer.push_back({{"layer", last.layers[i].layer},
+                        {"most_over_mean", std::move(most)},
+                        {"dropped", std::move(dropped)},
+                        {"last_counts", std::move(counts)},
+                        {"last_lost_tokens", last.layers[i].lost_tokens}});
+  }
+  return {{"step", std::move(steps)}, {"by_layer", std::move(by_layer)}};
+}
+
 JsonValue samples(const RunReport& report) {
   JsonValue list = JsonValue::array();
   for (const auto& sample : report.samples) {
@@ -156,11 +177,13 @@ std::string report_json(const RunReport& report) {
                     {"memory_by_rank", ranks(report)},
                     {"communication", communication(report)},
                     {"attention", nullptr},
+                    {"experts", nullptr},
                     {"settings", std::move(settings)},
                     {"samples", samples(report)},
                     {"warnings", report.warnings},
                     {"curves", curves(report.history)}};
   if (report.attention) json["attention"] = attention(*report.attention);
+  if (!report.history.expert_load.empty()) json["experts"] = experts(report.history.expert_load);
   if (const auto gap = loss_gap(report)) {
     json["above_best_possible"] = {{"nats_per_token", gap->nats}, {"share_of_the_way", gap->way}};
   }

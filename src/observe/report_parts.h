@@ -26,6 +26,9 @@ std::string loss_section(const RunReport& report, const Chart& whole, const Char
 /// Of attention that ranks share: what they wait by layer, and how even their work is.
 std::string attention_section(const AttentionFigures& attention);
 
+/// How evenly experts are used, by layer over time; empty without any.
+std::string experts_section(const std::vector<ExpertLoadPoint>& points);
+
 /// A sixtieth of the run on either side: steady enough to read, short enough to show bends.
 Curve smoothed(const Curve& curve);
 Curve typical(const Curve& curve);

@@ -106,7 +106,27 @@ void Recording::end_step(const RunState& state, const Step& step) {
                                       : stats.reserved,
                   .memory_limit_bytes = 0,
                   .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step),
-                  .residual = residual(state.step, step.result.grad_norm)});
+                  .residual = residual(state.step, step.result.grad_norm),
+                  .expert_load = expert_load(state.step, step.result)});
+}
+
+std::vector<observe::ExpertLoad> Recording::expert_load(std::int64_t step,
+                                                        const StepResult& result) const {
+  const ModelSpec& spec = setup_.spec;
+  const std::int64_t every = std::max<std::int64_t>(1, setup_.config.observe.console_every);
+  if (result.expert_load.empty() || (step % every != 0 && step != 1)) return {};
+  std::vector<observe::ExpertLoad> layers;
+  auto from = result.expert_load.begin();
+  const auto next = [&] { return static_cast<std::int64_t>(*from++); };
+  for (std::int64_t block = 0; block < spec.layers; ++block) {
+    if (spec.expert_layers_before(block + 1) == spec.expert_layers_before(block)) continue;
+    observe::ExpertLoad& layer = layers.emplace_back();
+    layer.layer = block;
+    for (std::int64_t e = 0; e < spec.experts->count; ++e) layer.counts.push_back(next());
+    layer.dropped = next();
+    layer.lost_tokens = next();
+  }
+  return layers;
 }
 
 std::optional<double> Recording::residual(std::int64_t step, double grad_norm) {

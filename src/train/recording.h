@@ -60,6 +60,8 @@ class Recording {
   std::optional<double> mean_between_meetings() const;
   /// StepMetrics::residual.
   std::optional<double> residual(std::int64_t step, double grad_norm);
+  /// StepMetrics::expert_load.
+  std::vector<observe::ExpertLoad> expert_load(std::int64_t step, const StepResult& result) const;
   void write_report(const RunState& state) const;
 
   const RunSetup& setup_;

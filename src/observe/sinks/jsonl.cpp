@@ -19,6 +19,16 @@ std::string number(double value) {
 }
 std::string number(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
+std::string load_of(const std::vector<ExpertLoad>& layers) {
+  std::string text;
+  for (const ExpertLoad& layer : layers) {
+    text += fmt::format("{}{{\"layer\":{},\"counts\":[{}],\"dropped\":{},\"lost_tokens\":{}}}",
+                        text.empty() ? "" : ",", layer.layer, fmt::join(layer.counts, ","),
+                        layer.dropped, layer.lost_tokens);
+  }
+  return text.empty() ? "" : fmt::format(",\"expert_load\":[{}]", text);
+}
+
 }  // namespace
 
 JsonlSink::JsonlSink(std::filesystem::path path, std::optional<std::int64_t> resume_step)
@@ -46,10 +56,11 @@ void JsonlSink::on_step(const StepMetrics& m) {
   write(fmt::format(
       "{{\"step\":{},\"tokens\":{},\"loss\":{},\"grad_norm\":{},\"lr\":{},"
       "\"step_seconds\":{},\"tokens_per_second\":{},\"mfu\":{},"
-      "\"data_wait_seconds\":{}{}}}\n",
+      "\"data_wait_seconds\":{}{}{}}}\n",
       m.step, m.tokens, number(m.loss), number(m.grad_norm), number(m.lr), number(m.step_seconds),
       number(m.tokens_per_second), number(m.mfu), number(m.data_wait_seconds),
-      m.residual ? fmt::format(",\"residual\":{}", number(m.residual)) : ""));
+      m.residual ? fmt::format(",\"residual\":{}", number(m.residual)) : "",
+      load_of(m.expert_load)));
 }
 
 void JsonlSink::on_eval(const EvalMetrics& m) {

@@ -123,6 +123,10 @@ void TensorBoardSink::on_step(const StepMetrics& m) {
   put_scalar(summary, "train/loss", m.loss);
   put_scalar(summary, "train/grad_norm", m.grad_norm);
   if (m.residual) put_scalar(summary, "train/residual", *m.residual);
+  for (const ExpertLoad& layer : m.expert_load) {
+    put_scalar(summary, fmt::format("experts/layer_{}_most_over_mean", layer.layer),
+               layer.most_over_mean());
+  }
   put_scalar(summary, "train/lr", m.lr);
   put_scalar(summary, "perf/tokens_per_second", m.tokens_per_second);
   if (m.mfu) put_scalar(summary, "perf/mfu", *m.mfu);
