@@ -131,6 +131,7 @@ void add_simulate(Verb app) {
   verb.add_flag("--json", options->json, "print one JSON object");
   add_simulate_context(verb);
   add_simulate_decode(verb);
+  add_simulate_experts(verb);
   add_simulate_local(verb);
   add_simulate_network(verb);
   add_simulate_step(verb);

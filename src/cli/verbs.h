@@ -34,6 +34,7 @@ void add_bench_ops(Verb bench);
 void add_plan_evaluate(Verb plan);
 void add_simulate_context(Verb simulate);
 void add_simulate_decode(Verb simulate);
+void add_simulate_experts(Verb simulate);
 void add_simulate_local(Verb simulate);
 void add_simulate_network(Verb simulate);
 void add_simulate_step(Verb simulate);
