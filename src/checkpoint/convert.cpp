@@ -87,19 +87,18 @@ void check_quantized(const ModelSource& source, const std::vector<TextFile>& com
                                  count == 1 ? "1 tensor" : fmt::format("{} tensors", count)));
 }
 
-/// Copies one tensor piece by piece and notes what the pieces lose.
-void convert_tensor(const StoredTensors& weights, const TensorSpec& target, Memory& memory,
-                    HfFolderWriter& writer, std::vector<std::string>& warnings) {
-  const StoredTensors::Content content = weights.content(target.name, memory);
-  const auto from = weights.spec(target.name).dtype();
-  if (!from) return writer.append(target.name, content.bytes);
+/// Copies a tensor, or rows of one, piece by piece and notes what the pieces lose.
+void convert_bytes(std::span<const std::byte> bytes, std::optional<DType> from,
+                   const TensorSpec& target, HfFolderWriter& writer,
+                   std::vector<std::string>& warnings) {
+  if (!from) return writer.append(target.name, bytes);
   const DType to = *target.dtype();
-  const std::size_t count = content.bytes.size() / size_of(*from);
+  const std::size_t count = bytes.size() / size_of(*from);
   std::vector<std::byte> piece(std::min<std::size_t>(count, kPieceElements) * size_of(to));
   TensorStats before, after;
   for (std::size_t at = 0; at < count; at += kPieceElements) {
     const std::size_t n = std::min<std::size_t>(count - at, kPieceElements);
-    const auto source = content.bytes.subspan(at * size_of(*from), n * size_of(*from));
+    const auto source = bytes.subspan(at * size_of(*from), n * size_of(*from));
     const std::span<std::byte> result(piece.data(), n * size_of(to));
     convert_elements(source.data(), *from, result.data(), to, static_cast<std::int64_t>(n));
     writer.append(target.name, result);
@@ -117,6 +116,22 @@ void convert_tensor(const StoredTensors& weights, const TensorSpec& target, Memo
     warnings.push_back(fmt::format("{} elements of tensor \"{}\" are too large for {}",
                                    after.non_finite() - before.non_finite(), target.name,
                                    name_of(to)));
+  }
+}
+
+void convert_tensor(const StoredTensors& weights, const TensorSpec& target,
+                    const ConvertOptions& options, Memory& memory, HfFolderWriter& writer,
+                    std::vector<std::string>& warnings) {
+  const auto found = options.origins.find(target.name);
+  const TensorOrigin origin =
+      found == options.origins.end() ? TensorOrigin{.name = target.name} : found->second;
+  const StoredTensors::Content content = weights.content(origin.name, memory);
+  const auto from = weights.spec(origin.name).dtype();
+  if (origin.rows.empty()) return convert_bytes(content.bytes, from, target, writer, warnings);
+  const std::size_t row = content.bytes.size() / origin.rows.size();
+  for (const int index : origin.rows) {
+    convert_bytes(content.bytes.subspan(static_cast<std::size_t>(index) * row, row), from, target,
+                  writer, warnings);
   }
 }
 
@@ -142,7 +157,7 @@ void write_folder(FileSystem& files, const ModelSource& source, const fs::path& 
   HfFolderWriter writer(files, folder, std::move(specs), options.max_shard_bytes);
   Memory memory;
   for (const TensorSpec& spec : writer.order()) {
-    convert_tensor(source.weights(), spec, memory, writer, report.warnings);
+    convert_tensor(source.weights(), spec, options, memory, writer, report.warnings);
     ++report.tensors;
     report.parameters += spec.count();
     done += spec.size_bytes();

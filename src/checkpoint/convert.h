@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,11 +12,18 @@
 
 namespace heddle {
 
+/// What a written tensor is, where that is not the tensor of its own name as it is.
+struct TensorOrigin {
+  std::string name;            ///< of the source, which has the same type and shape
+  std::vector<int> rows = {};  ///< the source's first dimension in this order; empty: as it is
+};
+
 struct ConvertOptions {
   std::optional<DType> dtype = {};  ///< for floating tensors; the others and absent: as they are
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
   /// Without a dtype: copy weights that are quantized, or of types we cannot read, and say so.
   bool keeps_quantized = false;
+  std::map<std::string, TensorOrigin> origins = {};  ///< by the name that is written
   ByteProgress progress = {};
 };
 

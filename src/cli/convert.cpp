@@ -3,19 +3,24 @@
 #include <iostream>
 #include <memory>
 
+#include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "checkpoint/model_source.h"
+#include "checkpoint/routing_trace.h"
 #include "cli/progress_line.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "cli/weights_verb.h"
+#include "engine/renumber_experts.h"
+#include "model/registry.h"
 
 namespace heddle::cli {
 namespace {
 
 struct ConvertArguments {
-  std::string source, out, dtype;
+  std::string source, out, dtype, placement;
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
   bool keeps_quantized = false, json = false;
 };
@@ -40,11 +45,26 @@ JsonValue to_json(const ConvertReport& report) {
   return json;
 }
 
+/// Where tensors come from when experts are renumbered; empty where they are not.
+std::map<std::string, TensorOrigin> origins_of(const ConvertArguments& options) {
+  if (options.placement.empty()) return {};
+  const ExpertPlacement placement = read_expert_placement(options.placement);
+  const ModelSource source(options.source);
+  if (source.kind() == ModelSource::Kind::file) {
+    throw Error(ErrorCode::usage,
+                "--placement needs a model folder, whose config.json says what is "
+                "an expert");
+  }
+  return renumbered_experts(read_model_spec(source.path() / "config.json"), source.weights(),
+                            renumbering_of(placement));
+}
+
 void run(const ConvertArguments& options) {
   const ConvertReport report = convert(real_file_system(), options.source, options.out,
                                        {.dtype = dtype_of(options.dtype),
                                         .max_shard_bytes = options.max_shard_bytes,
                                         .keeps_quantized = options.keeps_quantized,
+                                        .origins = origins_of(options),
                                         .progress = progress_line("converting " + options.source)});
   for (const std::string& warning : report.warnings) log_warn("{}", warning);
   log_info("wrote {}: {} tensors, {} parameters, {} in {} files", report.out.string(),
@@ -65,6 +85,9 @@ void add_convert(Verb app) {
   verb.add_option("--max-shard-bytes", options->max_shard_bytes,
                   "start a new file beyond this size")
       .positive();
+  verb.add_option("--placement", options->placement,
+                  "number experts by this placement (of plan experts --out), so that experts of a "
+                  "rank follow each other");
   verb.add_flag("--keep-quantized", options->keeps_quantized,
                 "copy fp8 and other quantized weights as they are, unread");
 }

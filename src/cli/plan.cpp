@@ -120,6 +120,7 @@ void add_plan(Verb app) {
                   "write all of it as one HTML page that needs no network");
   verb.add_flag("--json", options->json, "print one JSON object");
   add_plan_evaluate(verb);
+  add_plan_experts(verb);
   verb.callback([options, verb] {
     if (!verb.has_chosen_verb()) run(*options);
   });

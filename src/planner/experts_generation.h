@@ -1,0 +1,34 @@
+#pragma once
+
+namespace heddle::planner {
+
+/// Generation with experts divided over ranks, each of which has its own sequences.
+struct GenerationShape {
+  int ranks = 1, layers = 1;
+  double sequences = 1;  ///< of a rank: as many new tokens in an iteration
+  double hidden = 0,
+         key_values = 0;  ///< elements of a token: a row, and keys with values of a layer
+  double element_bytes = 2;
+  double leaves = 0;  ///< share of rows whose expert lies on another rank than their sequence
+  double leaves_placed =
+      0;  ///< share whose expert lies on another rank than that of the layer before
+};
+
+/// What a rank sends in an iteration, in how many calls.
+struct GenerationTraffic {
+  double bytes = 0;
+  int calls = 0;
+
+  double seconds(double latency, double bytes_per_s) const {
+    return calls * latency + bytes / bytes_per_s;
+  }
+};
+
+/// Rows go to their experts and home again in each layer.
+GenerationTraffic two_exchanges(const GenerationShape& shape);
+/// Rows stay where their expert was, and go on from there. Every rank attends with every
+/// sequence's keys and values, so the new ones of all layers go to all ranks, with the tokens, once
+/// an iteration; every rank then has the memory for all of them. For one expert a token.
+GenerationTraffic one_exchange(const GenerationShape& shape);
+
+}  // namespace heddle::planner

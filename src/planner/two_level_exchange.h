@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+
+#include "planner/machine.h"
+
+namespace heddle::planner {
+
+/// Ranks on nodes that all exchange with each other, as an all-to-all sees them.
+struct ExchangeNetwork {
+  int nodes = 1, per_node = 1;
+  double message_between = 0.0, message_within = 0.0;  ///< seconds that each message costs
+  double rate_between = 1.0, rate_within = 1.0;        ///< bytes per second of a rank
+  double copy_rate = 1.0;                              ///< of memory, bytes read or written
+
+  int ranks() const { return nodes * per_node; }
+};
+
+/// Of the machine's innermost tier and of what joins so many nodes.
+ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node);
+
+/// Seconds of an all-to-all in which every rank has `bytes` for all together, equally for each.
+
+/// Every rank sends to every other; both networks at once.
+double linear_exchange_seconds(const ExchangeNetwork& network, double bytes);
+/// Within the node what goes to the same place in other nodes is brought together, then ranks of
+/// the same place exchange (Tutel's 2DH): few large messages between nodes, for a second exchange
+/// within them and two copies.
+double two_level_exchange_seconds(const ExchangeNetwork& network, double bytes);
+
+/// Below this many bytes of a rank two levels are faster; absent: never (one node, one rank each).
+std::optional<double> two_level_crossover(const ExchangeNetwork& network);
+
+}  // namespace heddle::planner

@@ -1,0 +1,69 @@
+#include "planner/two_level_exchange.h"
+
+#include <gtest/gtest.h>
+
+namespace heddle::planner {
+namespace {
+
+constexpr ExchangeNetwork kNetwork{.nodes = 32,
+                                   .per_node = 8,
+                                   .message_between = 5e-6,
+                                   .message_within = 1e-6,
+                                   .rate_between = 25e9,
+                                   .rate_within = 300e9,
+                                   .copy_rate = 2e12};
+
+TEST(TwoLevelExchange, CountsMessagesAndBytesOfBothWays) {
+  constexpr double kBytes = 1e9;
+  EXPECT_NEAR(linear_exchange_seconds(kNetwork, kBytes),
+              248 * 5e-6 + kBytes * (1 - 8.0 / 256) / 25e9, 1e-12);
+  EXPECT_NEAR(two_level_exchange_seconds(kNetwork, kBytes),
+              31 * 5e-6 + kBytes * (1 - 1.0 / 32) / 25e9 + 7 * 1e-6 +
+                  kBytes * (1 - 1.0 / 8) / 300e9 + 4 * kBytes / 2e12,
+              1e-12);
+}
+
+TEST(TwoLevelExchange, CrossesWhereMessagesWeighAsMuchAsTheSecondExchange) {
+  const auto crossover = two_level_crossover(kNetwork);
+  ASSERT_TRUE(crossover);
+  // Solved for by hand: the time saved by fewer messages over what each byte costs more.
+  const double saved = (248 - 31) * 5e-6 - 7 * 1e-6;
+  const double each = (1 - 1.0 / 8) / 300e9 + 4 / 2e12;
+  EXPECT_NEAR(*crossover, saved / each, 1.0);
+  for (const double factor : {0.99, 1.01}) {
+    EXPECT_EQ(two_level_exchange_seconds(kNetwork, factor * *crossover) <
+                  linear_exchange_seconds(kNetwork, factor * *crossover),
+              factor < 1.0);
+  }
+}
+
+TEST(TwoLevelExchange, PaysForMoreBytesTheMoreNodesThereAre) {
+  double before = 0.0;
+  for (const int nodes : {2, 4, 16, 64}) {
+    ExchangeNetwork network = kNetwork;
+    network.nodes = nodes;
+    const double crossover = two_level_crossover(network).value_or(0.0);
+    EXPECT_GT(crossover, before) << nodes;
+    before = crossover;
+  }
+}
+
+TEST(TwoLevelExchange, IsNeverFasterWithoutTwoLevels) {
+  ExchangeNetwork network = kNetwork;
+  network.per_node = 1;
+  EXPECT_FALSE(two_level_crossover(network));
+  network = kNetwork;
+  network.nodes = 1;
+  EXPECT_FALSE(two_level_crossover(network));
+}
+
+TEST(TwoLevelExchange, TakesTheTiersOfAMachine) {
+  const Machine machine = read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  const ExchangeNetwork network = exchange_network(machine, 4, machine.server_size());
+  EXPECT_EQ(network.ranks(), 4 * machine.server_size());
+  EXPECT_GT(network.rate_within, network.rate_between);
+  EXPECT_TRUE(two_level_crossover(network));
+}
+
+}  // namespace
+}  // namespace heddle::planner
