@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file_system.h"
@@ -12,6 +13,7 @@
 #include "cli/verbs.h"
 #include "observe/timeline.h"
 #include "planner/compare_experts.h"
+#include "planner/two_level_exchange.h"
 #include "simulator/play_experts.h"
 
 namespace heddle::cli {
@@ -59,18 +61,26 @@ constexpr LineOption kLines[] = {
 
 // ---- Reading options ----------------------------------------------------------------------------
 
-ExpertsTimings timings_of(const SimulateExpertsOptions& options) {
+DType dtype_of(const SimulateExpertsOptions& options) {
+  return options.dtype == "f32" ? DType::f32 : DType::bf16;
+}
+
+std::optional<planner::Machine> machine_of(const SimulateExpertsOptions& options) {
+  if (options.system.empty()) return std::nullopt;
+  require_option(options.nodes != kUnset, "simulate experts --system", "--nodes");
+  return planner::read_machine(options.system);
+}
+
+ExpertsTimings timings_of(const SimulateExpertsOptions& options,
+                          const std::optional<planner::Machine>& machine) {
   ExpertsTimings timings;
   std::vector<std::string> missing;
-  if (!options.system.empty()) {
-    require_option(options.nodes != kUnset, "simulate experts --system", "--nodes");
-    timings =
-        planner::experts_timings(planner::read_machine(options.system), options.nodes,
-                                 options.shards, options.dtype == "f32" ? DType::f32 : DType::bf16);
+  if (machine) {
+    timings = planner::experts_timings(*machine, options.nodes, options.shards, dtype_of(options));
   }
   for (const auto& [name, text, line, what] : kLines) {
     if ((options.*text).empty()) {
-      if (options.system.empty()) missing.emplace_back(name);
+      if (!machine) missing.emplace_back(name);
       continue;
     }
     const auto numbers = parse_times(name, options.*text, "FIXED,EACH");
@@ -101,6 +111,25 @@ ExpertsBlock block_of(const SimulateExpertsOptions& options, const ExpertsTiming
   return block;
 }
 
+/// The all-to-all of the same rows if experts were whole and on all ranks, in both its forms.
+struct WholeExchange {
+  double linear = 0.0, two_level = 0.0;  ///< seconds
+  double bytes = 0.0;                    ///< of a rank
+  std::optional<double> crossover = {};  ///< bytes of a rank below which two levels are faster
+};
+
+std::optional<WholeExchange> whole_exchange(const SimulateExpertsOptions& options,
+                                            const std::optional<planner::Machine>& machine,
+                                            const ExpertsBlock& block) {
+  if (!machine || options.nodes * options.shards == 1) return std::nullopt;
+  const auto network = planner::exchange_network(*machine, options.nodes, options.shards);
+  const double bytes = block.experts.exchanged() * static_cast<double>(size_of(dtype_of(options)));
+  return WholeExchange{.linear = planner::linear_exchange_seconds(network, bytes),
+                       .two_level = planner::two_level_exchange_seconds(network, bytes),
+                       .bytes = bytes,
+                       .crossover = planner::two_level_crossover(network)};
+}
+
 // ---- Results ------------------------------------------------------------------------------------
 
 JsonValue pass_json(const ChosenPass& pass) {
@@ -110,9 +139,20 @@ JsonValue pass_json(const ChosenPass& pass) {
           {"gradients", pass.chunk.gradients}};
 }
 
-void print_json(const SimulateExpertsOptions& options, const ExpertsBlock& block,
+JsonValue lines_json(const ExpertsTimings& timings) {
+  JsonValue lines = JsonValue::object();
+  for (const auto& [name, text, line, what] : kLines) {
+    lines[name + 2] = {{"fixed", (timings.*line).fixed},
+                       {"per_element", (timings.*line).per_element}};
+  }
+  return lines;
+}
+
+void print_json(const SimulateExpertsOptions& options, const ExpertsTimings& timings,
+                const ExpertsBlock& block, const std::optional<WholeExchange>& whole,
                 const std::vector<ExpertsStep>& steps) {
   JsonValue report = {{"layers", options.layers},
+                      {"timings", lines_json(timings)},
                       {"dense_forward", block.dense_forward},
                       {"dense_backward", block.dense_backward},
                       {"gradients", block.gradients},
@@ -133,10 +173,17 @@ void print_json(const SimulateExpertsOptions& options, const ExpertsBlock& block
     }
     report["methods"].push_back(std::move(one));
   }
+  if (whole) {
+    report["all_to_all"] = {{"bytes", whole->bytes},
+                            {"linear_seconds", whole->linear},
+                            {"two_level_seconds", whole->two_level},
+                            {"crossover_bytes", whole->crossover}};
+  }
   fmt::print("{}\n", report.dump(2));
 }
 
-void print_table(const SimulateExpertsOptions& options, const std::vector<ExpertsStep>& steps) {
+void print_table(const SimulateExpertsOptions& options, const std::optional<WholeExchange>& whole,
+                 const std::vector<ExpertsStep>& steps) {
   fmt::print("{}: {} tokens of {} on {} ranks, experts of {}\n\n",
              options.layers == 1 ? "one layer of many" : fmt::format("{} layers", options.layers),
              options.sequences * options.length, options.hidden, options.shards, options.width);
@@ -157,6 +204,14 @@ void print_table(const SimulateExpertsOptions& options, const std::vector<Expert
   fmt::print(
       "\nforward, backward: chunks of a pass; with, behind: gradients that are summed meanwhile, "
       "and behind all layers\n");
+  if (!whole) return;
+  fmt::print(
+      "whole experts on all {} ranks: an all-to-all of {} takes {:.4g} ms, in two levels "
+      "{:.4g} ms{}\n",
+      options.nodes * options.shards, format_bytes(whole->bytes), whole->linear / kMilli,
+      whole->two_level / kMilli,
+      whole->crossover ? fmt::format(", which is faster below {}", format_bytes(*whole->crossover))
+                       : "");
 }
 
 void add_bars(observe::Timeline& timeline, int row, const ChosenPass& pass, double from,
@@ -198,7 +253,8 @@ void run(const SimulateExpertsOptions& options) {
   require_option(options.length != kUnset, "simulate experts", "--seq");
   require_option(options.hidden != kUnset, "simulate experts", "--hidden");
   require_option(options.width != kUnset, "simulate experts", "--width");
-  const ExpertsTimings timings = timings_of(options);
+  const std::optional<planner::Machine> machine = machine_of(options);
+  const ExpertsTimings timings = timings_of(options, machine);
   const ExpertsBlock block = block_of(options, timings);
   std::vector<ExpertsStep> steps;
   for (const ExpertsMethod method : planner::kExpertsMethods) {
@@ -207,7 +263,9 @@ void run(const SimulateExpertsOptions& options) {
   if (!options.svg.empty()) {
     write_file_atomically(real_file_system(), options.svg, drawing(steps));
   }
-  options.json ? print_json(options, block, steps) : print_table(options, steps);
+  const auto whole = whole_exchange(options, machine, block);
+  options.json ? print_json(options, timings, block, whole, steps)
+               : print_table(options, whole, steps);
 }
 
 }  // namespace

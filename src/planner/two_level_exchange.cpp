@@ -16,8 +16,16 @@ constexpr double kMostExchanged = 1e15;
 struct Messages {
   double count = 0.0, share = 0.0;  ///< `share` of a rank's bytes is in all of them
 
-  double seconds(double each, double rate, double bytes) const {
-    return count * each + share * bytes / rate;
+  double between(const ExchangeNetwork& network, double bytes) const {
+    return seconds(network.latency_between, network.message_between, network.rate_between, bytes);
+  }
+  double within(const ExchangeNetwork& network, double bytes) const {
+    return seconds(network.latency_within, network.message_within, network.rate_within, bytes);
+  }
+
+ private:
+  double seconds(double once, double each, double rate, double bytes) const {
+    return count > 0.0 ? once + count * each + share * bytes / rate : 0.0;
   }
 };
 
@@ -28,8 +36,10 @@ ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node
   const Link& between = outer_link(machine, group_shape(machine, nodes * per_node, 1));
   return {.nodes = nodes,
           .per_node = per_node,
-          .message_between = between.latency_s,
-          .message_within = within.latency_s,
+          .message_between = between.is_direct ? 0.0 : between.latency_s,
+          .message_within = within.is_direct ? 0.0 : within.latency_s,
+          .latency_between = between.is_direct ? between.latency_s : 0.0,
+          .latency_within = within.is_direct ? within.latency_s : 0.0,
           .rate_between = between.bytes_per_s * between.collective,
           .rate_within = within.bytes_per_s * within.collective,
           .copy_rate = machine.device.memory_bytes_per_s};
@@ -37,18 +47,16 @@ ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node
 
 double linear_exchange_seconds(const ExchangeNetwork& network, double bytes) {
   const double ranks = network.ranks(), here = network.per_node;
-  const Messages between{.count = ranks - here, .share = 1.0 - here / ranks};
-  const Messages within{.count = here - 1.0, .share = (here - 1.0) / ranks};
-  return std::max(between.seconds(network.message_between, network.rate_between, bytes),
-                  within.seconds(network.message_within, network.rate_within, bytes));
+  const Messages far{.count = ranks - here, .share = 1.0 - here / ranks};
+  const Messages near{.count = here - 1.0, .share = (here - 1.0) / ranks};
+  return std::max(far.between(network, bytes), near.within(network, bytes));
 }
 
 double two_level_exchange_seconds(const ExchangeNetwork& network, double bytes) {
   const double nodes = network.nodes, here = network.per_node;
-  const Messages between{.count = nodes - 1.0, .share = 1.0 - 1.0 / nodes};
-  const Messages within{.count = here - 1.0, .share = 1.0 - 1.0 / here};
-  return between.seconds(network.message_between, network.rate_between, bytes) +
-         within.seconds(network.message_within, network.rate_within, bytes) +
+  const Messages far{.count = nodes - 1.0, .share = 1.0 - 1.0 / nodes};
+  const Messages near{.count = here - 1.0, .share = 1.0 - 1.0 / here};
+  return far.between(network, bytes) + near.within(network, bytes) +
          kCopiedBytes * bytes / network.copy_rate;
 }
 

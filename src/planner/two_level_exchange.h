@@ -10,13 +10,16 @@ namespace heddle::planner {
 struct ExchangeNetwork {
   int nodes = 1, per_node = 1;
   double message_between = 0.0, message_within = 0.0;  ///< seconds that each message costs
+  double latency_between = 0.0, latency_within = 0.0;  ///< that all of them wait for once
   double rate_between = 1.0, rate_within = 1.0;        ///< bytes per second of a rank
   double copy_rate = 1.0;                              ///< of memory, bytes read or written
 
   int ranks() const { return nodes * per_node; }
 };
 
-/// Of the machine's innermost tier and of what joins so many nodes.
+/// Of the machine's innermost tier and of what joins so many nodes. As in collective_seconds every
+/// message costs a link's latency, one after the other; over direct links (Link::is_direct) all
+/// cost it once, and what a message costs beside it no machine file says.
 ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node);
 
 /// Seconds of an all-to-all in which every rank has `bytes` for all together, equally for each.

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "checkpoint/routing_trace.h"
 #include "cli/refusals.h"
+#include "verify/shared_files.h"
 
 namespace heddle {
 namespace {
@@ -76,6 +77,28 @@ TEST_F(PlanExperts, ConvertRefusesAPlacementOfAnotherModel) {
   expect_refusal({"convert", HEDDLE_SOURCE_DIR "/tests/reference/models/llama", "--placement",
                   files_.at("placement.json"), "--out", files_.at("out")},
                  2, {"no experts"});
+}
+
+/// A model that PyTorch computed something with: logits and greedy text are still its own when
+/// experts have other numbers. (Its gradients are by the old numbers.)
+TEST_F(PlanExperts, ARenumberedModelComputesWhatTheReferenceDoes) {
+  const std::filesystem::path model = shared_folder() / "fixtures" / "models" / "olmoe";
+  if (!std::filesystem::exists(model / "reference.safetensors")) {
+    GTEST_SKIP() << model << " is absent";
+  }
+  write_expert_placement(
+      real_file_system(), files_.at("placement.json"),
+      {.ranks = 4, .rank_of = {{3, 1, 0, 2, 2, 1, 0, 3}, {0, 1, 2, 3, 3, 2, 1, 0}}});
+  const std::string out = files_.at("renumbered");
+  const Outcome converted = run_heddle(
+      {"convert", model.string(), "--placement", files_.at("placement.json"), "--out", out});
+  ASSERT_EQ(converted.status, 0) << converted.err;
+  std::filesystem::copy_file(model / "reference.safetensors", out + "/reference.safetensors");
+  const Json report = parse_json(run_heddle({"verify", "reference", out, "--json"}).out, "verify");
+  EXPECT_LT(report.at("logits_rel").get<double>(), 1e-5);
+  EXPECT_LT(report.at("loss_abs").get<double>(), 1e-5);
+  EXPECT_EQ(report.at("greedy_equal"), true);
+  EXPECT_NE(report.at("grad_worst").get<std::string>().find("mlp"), std::string::npos);
 }
 
 }  // namespace

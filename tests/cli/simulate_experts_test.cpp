@@ -55,7 +55,8 @@ TEST(SimulateExperts, TakesAMachineFileTellsInTextAndDraws) {
        "8", "--nodes", "8", "--system", HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml",
        "--svg", files.at("a.svg")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* text : {"one layer of many", "pipelined", "windows", "lanes"}) {
+  for (const char* text : {"one layer of many", "pipelined", "windows", "lanes", "all 64 ranks",
+                           "which is faster below"}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
   }
   const std::string drawing = read_text_file(files.at("a.svg"));

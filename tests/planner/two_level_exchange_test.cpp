@@ -57,6 +57,17 @@ TEST(TwoLevelExchange, IsNeverFasterWithoutTwoLevels) {
   EXPECT_FALSE(two_level_crossover(network));
 }
 
+/// Messages that are under way at once wait once, in each of two levels.
+TEST(TwoLevelExchange, IsNeverFasterOverDirectLinks) {
+  Machine machine = read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  for (Link& link : machine.links) link.is_direct = true;
+  const ExchangeNetwork network = exchange_network(machine, 4, machine.server_size());
+  EXPECT_EQ(linear_exchange_seconds(network, 0.0), machine.links.back().latency_s);
+  EXPECT_EQ(two_level_exchange_seconds(network, 0.0),
+            machine.links.front().latency_s + machine.links.back().latency_s);
+  EXPECT_FALSE(two_level_crossover(network));
+}
+
 TEST(TwoLevelExchange, TakesTheTiersOfAMachine) {
   const Machine machine = read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
   const ExchangeNetwork network = exchange_network(machine, 4, machine.server_size());
