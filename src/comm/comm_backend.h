@@ -31,8 +31,8 @@ struct Collective {
   Event ready = {};  ///< tensors on a GPU may be read and written after this
 };
 
-/// Moves the data of a Communicator, which checks and records. Collectives come one at a time and
-/// in order; send and recv may come from another thread meanwhile.
+/// Moves the data of a Communicator, which checks and records. Collectives come in order, and one
+/// at a time unless the backend takes more; send and recv may come from another thread meanwhile.
 class CommBackend {
  public:
   CommBackend(int rank, std::shared_ptr<const Group> group)
@@ -56,6 +56,8 @@ class CommBackend {
   /// to themselves (start() returns at once), or not at all.
   enum class Background { thread, own_stream, none };
   virtual Background background(bool /*is_on_gpu*/) const { return Background::thread; }
+  /// How many collectives on the host may be under way, on as many threads. Ranks need not agree.
+  virtual int calls_at_once() const { return 1; }
   /// That stream.
   virtual Stream& stream();
   /// Take the message's place in line and return; `done` is finished when the message was taken,

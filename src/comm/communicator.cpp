@@ -1,9 +1,10 @@
 #include "comm/communicator.h"
 
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
-#include "comm/comm_thread.h"
+#include "comm/comm_threads.h"
 #include "comm/world_failure.h"
 #include "tensor/memory.h"
 
@@ -42,7 +43,7 @@ Communicator::Communicator(std::shared_ptr<CommBackend> backend,
       exceptions_at_start_(std::uncaught_exceptions()) {}
 
 Communicator::~Communicator() {
-  if (thread_ && std::uncaught_exceptions() > exceptions_at_start_) thread_->leave_alone();
+  if (threads_ && std::uncaught_exceptions() > exceptions_at_start_) threads_->leave_alone();
 }
 
 void Communicator::count(CommOp op, const Tensor& moved, std::int64_t stands_for) {
@@ -131,9 +132,9 @@ Work Communicator::collective(Collective call, const Tensor& payload, Stream& af
   return start(std::move(call), flight_->add(std::move(record)), after);
 }
 
-void Communicator::push(std::function<void()> task) {
-  if (!thread_) thread_ = std::make_unique<CommThread>();
-  thread_->push(std::move(task));
+void Communicator::push(std::function<void()> task, bool follows) {
+  if (!threads_) threads_ = std::make_unique<CommThreads>(backend_->calls_at_once());
+  threads_->push(std::move(task), follows);
 }
 
 void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
@@ -141,14 +142,17 @@ void Communicator::then(std::function<void(Stream&)> work, Stream& after) {
   const bool is_for_gpu = after.device().kind == Device::Kind::cuda;
   if (after.is_dry() || !is_in_background(is_for_gpu)) return work(after);
   if (backend_->background(is_for_gpu) == Background::own_stream) return work(backend_->stream());
-  push([backend = backend_, work = std::move(work)] {
-    Stream stream(1);
-    try {
-      work(stream);
-    } catch (const std::exception& error) {
-      backend->abort(error.what());
-    }
-  });
+  push(
+      [backend = backend_, work = std::move(work)] {
+        Stream stream(1);
+        try {
+          work(stream);
+        } catch (const std::exception& error) {
+          backend->abort(error.what());
+        }
+      },
+      true);
+  next_follows_ = true;
 }
 
 Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
@@ -168,7 +172,7 @@ Work Communicator::start(Collective call, std::int64_t number, Stream& after) {
   };
   if (is_in_background(is_for_gpu)) {
     if (backend_->background(is_for_gpu) == CommBackend::Background::thread) {
-      push(std::move(task));
+      push(std::move(task), std::exchange(next_follows_, false));
     } else {
       task();
     }
@@ -234,7 +238,7 @@ double Communicator::combine(double value, ReduceOp op) {
 
 /// A call that makes communicators, beside which the rank does nothing.
 void Communicator::set_up(const std::function<void()>& make) {
-  if (thread_) thread_->drain();
+  if (threads_) threads_->drain();
   CommCall record = describe(CommOp::split, {});
   record.sequence = ++sequence_;
   const std::int64_t number = flight_->add(std::move(record));
@@ -271,7 +275,7 @@ void Communicator::check() const {
 }
 
 void Communicator::run_in_background(bool on) {
-  if (!on && thread_) thread_->drain();
+  if (!on && threads_) threads_->drain();
   in_background_ = on;
 }
 

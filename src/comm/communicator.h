@@ -18,7 +18,7 @@
 
 namespace heddle {
 
-class CommThread;
+class CommThreads;
 
 /// What one communicator has done so far: calls and bytes (of the whole tensor) by operation.
 struct CommCounts {
@@ -76,9 +76,8 @@ class Communicator {
                   std::int64_t stands_for = 0);
   /// The tensor of rank `root` to all.
   Work broadcast(const Tensor& data, int root, Stream& after);
-  /// Does `work` behind the collectives begun so far and before those begun later, on a stream of
-  /// its own where they run in the background: what has to happen between two of them. When it
-  /// fails, the run does.
+  /// Does `work` behind the last collective and before the next one, on a stream of its own where
+  /// they run in the background: what has to happen between the two. When it fails, the run does.
   void then(std::function<void(Stream&)> work, Stream& after);
   /// Never waits for the receiver: the Work ends when the message was taken, and until then holds
   /// the tensor, which must not change. Messages with the same `tag` arrive in the order of sends.
@@ -106,9 +105,11 @@ class Communicator {
   /// first reason given stays.
   void abort(std::string_view why) noexcept { backend_->abort(why); }
 
-  /// Collectives are then carried out in order by a thread of this communicator, or by a GPU's
-  /// stream of its own, so that they overlap with what the caller does until it waits. Otherwise
-  /// they run on the caller's thread, and his stream waits for them at once.
+  /// Collectives are then carried out by threads of this communicator, or by a GPU's stream of its
+  /// own, so that they overlap with what the caller does until it waits. They begin in order, and
+  /// over long links several may be under way: one that needs the result of another is begun when
+  /// that was waited for, or behind then(). Otherwise they run on the caller's thread, and his
+  /// stream waits for them at once.
   void run_in_background(bool on);
 
   /// Throws Error(peer) when the world has failed. A GPU's work then ends without its result, and
@@ -129,7 +130,7 @@ class Communicator {
     return in_background_ && size() > 1 &&
            backend_->background(is_on_gpu) != CommBackend::Background::none;
   }
-  void push(std::function<void()> task);
+  void push(std::function<void()> task, bool follows);
   void set_up(const std::function<void()>& make);
   /// Makes the call in the background or at once.
   Work start(Collective call, std::int64_t number, Stream& after);
@@ -143,7 +144,8 @@ class Communicator {
   std::int64_t sequence_ = 0;
   std::map<std::tuple<CommOp, int, int>, std::int64_t> messages_;  // by operation, peer and tag
   bool in_background_ = false;
-  std::unique_ptr<CommThread> thread_;
+  bool next_follows_ = false;  // the next collective stands behind then()
+  std::unique_ptr<CommThreads> threads_;
   const int exceptions_at_start_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <queue>
 
 #include "simulator/network/flow_network.h"
@@ -27,7 +28,9 @@ class StepPlayer {
     played_.transfers.resize(transfers_.size());
     for (std::uint32_t id = 0; id < program.transfers.size(); ++id) {
       const int channel = program.transfers[id].channel;
-      if (channel >= 0) channels_[at(channel)].queue.push_back(id);
+      if (channel < 0) continue;
+      transfers_[id].place = channels_[at(channel)].queue.size();
+      channels_[at(channel)].queue.push_back(id);
     }
     for (std::size_t i = 0; i < channels_.size(); ++i) {
       channels_[i].busy_before.resize(program.channels[i].ranks.size());
@@ -79,13 +82,14 @@ class StepPlayer {
   struct Transfer {
     int issued = 0;
     std::size_t pieces = 0;  ///< under way
+    std::size_t place = 0;   ///< in the queue of its channel
     std::uint32_t first_waiter = kNobody;
   };
   struct Channel {
     std::vector<std::uint32_t> queue;
-    std::size_t head = 0;
-    bool is_busy = false;
-    std::vector<double> busy_before;  ///< by rank of the channel, when the transfer began
+    std::size_t head = 0;             ///< the next that begins something, and does not follow
+    int under_way = 0;                ///< those that follow each other are one
+    std::vector<double> busy_before;  ///< by rank of the channel, when it had nothing under way
   };
 
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -144,20 +148,35 @@ class StepPlayer {
     played_.transfers[id].ready = time;
     const int channel = program_.transfers[id].channel;
     if (channel < 0) return begin(id, time);
-    begin_next(channel, time);
+    if (!program_.transfers[id].follows) return begin_next(channel, time);
+    const std::uint32_t before = channels_[at(channel)].queue[transfer.place - 1];
+    if (played_.transfers[before].has_ended) begin(id, time);
+  }
+
+  bool is_issued(std::uint32_t id) const {
+    return transfers_[id].issued == program_.transfers[id].needed;
   }
 
   void begin_next(int index, double time) {
     Channel& channel = channels_[at(index)];
-    if (channel.is_busy || channel.head == channel.queue.size()) return;
-    const std::uint32_t id = channel.queue[channel.head];
-    if (transfers_[id].issued < program_.transfers[id].needed) return;
-    channel.is_busy = true;
     const auto& ranks = program_.channels[at(index)].ranks;
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      channel.busy_before[i] = busy_until(ranks[i], time);
+    while (channel.under_way < program_.channels[at(index)].at_once &&
+           channel.head < channel.queue.size() && is_issued(channel.queue[channel.head])) {
+      const std::uint32_t id = channel.queue[channel.head++];
+      while (follower(channel, channel.head)) ++channel.head;
+      for (std::size_t i = 0; channel.under_way == 0 && i < ranks.size(); ++i) {
+        channel.busy_before[i] = busy_until(ranks[i], time);
+      }
+      ++channel.under_way;
+      begin(id, time);
     }
-    begin(id, time);
+  }
+
+  /// The one at this place of the queue, where it follows the one before.
+  std::optional<std::uint32_t> follower(const Channel& channel, std::size_t place) const {
+    if (place >= channel.queue.size()) return std::nullopt;
+    const std::uint32_t id = channel.queue[place];
+    return program_.transfers[id].follows ? std::optional(id) : std::nullopt;
   }
 
   void begin(std::uint32_t id, double time) {
@@ -174,10 +193,13 @@ class StepPlayer {
     PlayedStep::Transfer& played = played_.transfers[id];
     played.end = time;
     played.has_ended = true;
-    const int channel = program_.transfers[id].channel;
-    if (channel >= 0) {
-      leave(channel, time);
-      begin_next(channel, time);
+    if (const int channel = program_.transfers[id].channel; channel >= 0) {
+      if (const auto next = follower(channels_[at(channel)], transfers_[id].place + 1)) {
+        if (is_issued(*next)) begin(*next, time);
+      } else {
+        leave(channel, time);
+        begin_next(channel, time);
+      }
     }
     for (std::uint32_t who = transfers_[id].first_waiter; who != kNobody;) {
       const std::uint32_t next = std::exchange(ranks_[who].next_waiter, kNobody);
@@ -191,9 +213,8 @@ class StepPlayer {
 
   void leave(int index, double time) {
     Channel& channel = channels_[at(index)];
-    channel.is_busy = false;
-    ++channel.head;
-    const auto& [ranks, contention] = program_.channels[at(index)];
+    if (--channel.under_way > 0) return;
+    const auto& [ranks, at_once, contention] = program_.channels[at(index)];
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       ranks_[at(ranks[i])].debt +=
           contention * (busy_until(ranks[i], time) - channel.busy_before[i]);

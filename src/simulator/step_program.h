@@ -39,6 +39,8 @@ struct StepProgram {
     int path = -1;     ///< -1: takes no time
     int channel = -1;  ///< -1: waits for no other transfer
     int needed = 1;    ///< ranks that issue it
+    /// It needs what the one before it on its channel gives: not before that has ended.
+    bool follows = false;
     Traffic traffic = Traffic::none;
     CommOp op = CommOp::send;
     double bytes = 0.0;
@@ -46,9 +48,11 @@ struct StepProgram {
     int rank = -1;       ///< that sends it; -1: the channel's ranks do it together
   };
 
-  /// Transfers on a channel follow each other in the order of their numbers.
+  /// Transfers on a channel begin in the order of their numbers. `at_once` of them are under way at
+  /// a time, of which those that follow each other count as one.
   struct Channel {
     std::vector<int> ranks = {};
+    int at_once = 1;
     /// What of the computation's time under its transfers is added to the computation.
     double contention = 0.0;
   };

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "comm/collective_cases.h"
+#include "comm/tcp/tcp_backend.h"
 #include "comm/tcp/tcp_links.h"
 #include "comm/tcp/tcp_measure.h"
 #include "comm/tcp/tcp_pacing.h"
@@ -51,12 +52,14 @@ std::vector<std::byte> random_bytes(std::size_t count, unsigned seed) {
 
 /// Two ranks in this process, joined by one connection and some stripes.
 struct Pair {
-  explicit Pair(int stripes) {
+  explicit Pair(int stripes, bool is_far = false) {
     auto first = connections(1), others = connections(stripes);
     for (std::size_t rank : {0U, 1U}) {
       for (const Socket& socket : others[rank]) descriptors[rank].push_back(socket.get());
       std::vector<TcpLink> given(2);
-      given[1 - rank] = {.socket = std::move(first[rank][0]), .stripes = std::move(others[rank])};
+      given[1 - rank] = {.socket = std::move(first[rank][0]),
+                         .stripes = std::move(others[rank]),
+                         .is_far = is_far};
       links[rank] = std::make_shared<TcpLinks>(static_cast<int>(rank), std::move(given),
                                                std::make_shared<WorldFailure>());
     }
@@ -90,6 +93,71 @@ TEST(TcpStripes, MessagesOfAllSizesArriveWholeAndInOrderOnTheirLines) {
     pair.links[1]->recv_now(line(i, 0), read.data(), read.size());
     EXPECT_TRUE(read == message) << i;
   }
+}
+
+/// Rank 0 as a communicator, whose other rank is what the test sends and receives.
+struct FarCaller {
+  FarCaller()
+      : backend(std::make_shared<TcpBackend>(
+            0, std::make_shared<Group>(Group{.ranks = {0, 1}, .id = 9}),
+            std::make_shared<TcpSession>(TcpSession{.failure = std::make_shared<WorldFailure>(),
+                                                    .links = pair.links[0],
+                                                    .stop_world = {}}))),
+        calls(backend, std::make_shared<FlightRecorder>(), "far") {
+    calls.run_in_background(true);
+  }
+  /// The other rank's end of what belongs to a call.
+  static TcpLinks::Line line(int call) { return {.group = 9, .tag = -1 - call, .peer = 0}; }
+  Tensor tensor(float value) {
+    const Tensor made = memory.alloc({4}, DType::f32, MemoryTag::communication);
+    std::ranges::fill(made.host<float>(), value);
+    return made;
+  }
+  float heard(int call) {
+    std::vector<float> values(4);
+    pair.links[1]->recv_now(line(call), reinterpret_cast<std::byte*>(values.data()), 16);
+    return values[0];
+  }
+  void say(int call, float value) {
+    const std::vector<float> values(4, value);
+    pair.links[1]->send_now(line(call), reinterpret_cast<const std::byte*>(values.data()), 16);
+  }
+
+  Pair pair{0, true};
+  Memory memory;
+  Stream stream{1};
+  std::shared_ptr<TcpBackend> backend;
+  Communicator calls;
+};
+
+TEST(FarRanks, DoNotWaitForOneCallBeforeTheNextLeaves) {
+  FarCaller rank;
+  const Tensor a = rank.tensor(1), b = rank.tensor(2);
+  const Work first = rank.calls.all_reduce(a, ReduceOp::sum, rank.stream);
+  const Work second = rank.calls.all_reduce(b, ReduceOp::sum, rank.stream);
+  EXPECT_EQ(rank.heard(2), 2);  // although nobody has answered the first
+  rank.say(2, 20);
+  second.wait(rank.stream);
+  EXPECT_EQ(b.host<float>()[0], 22);
+  EXPECT_EQ(rank.heard(1), 1);
+  rank.say(1, 10);
+  first.wait(rank.stream);
+  EXPECT_EQ(a.host<float>()[0], 11);
+}
+
+TEST(FarRanks, DoWhatLiesBetweenTwoCallsBetweenThem) {
+  FarCaller rank;
+  const Tensor a = rank.tensor(1), b = rank.tensor(2), c = rank.tensor(3);
+  const Work first = rank.calls.all_reduce(a, ReduceOp::sum, rank.stream);
+  rank.calls.then([a, b](Stream&) { b.host<float>()[0] = 100 * a.host<float>()[0]; }, rank.stream);
+  const Work second = rank.calls.all_reduce(b, ReduceOp::sum, rank.stream);
+  const Work third = rank.calls.all_reduce(c, ReduceOp::sum, rank.stream);
+  EXPECT_EQ(rank.heard(3), 3);  // which needs neither
+  rank.say(1, 10);
+  EXPECT_EQ(rank.heard(2), 1100);
+  rank.say(2, 0);
+  rank.say(3, 0);
+  for (const Work* work : {&first, &second, &third}) work->wait(rank.stream);
 }
 
 TEST(TcpStripes, WhenOneConnectionOfSeveralDiesBothSidesNameTheRank) {
@@ -238,20 +306,42 @@ TEST(TcpWide, NearRanksGetNoFurtherConnections) {
   EXPECT_TRUE(other.get()[0].stripes.empty());
 }
 
+/// Of two ranks that have no others.
+int chosen_alone(const std::vector<MeasuredStage>& pair, bool has_wide_area_control) {
+  AroundPair around;
+  for (int rank = 0; rank < 2; ++rank) around.add(pair);
+  return choose_sockets(pair, around, has_wide_area_control);
+}
+
 TEST(ChoosingSockets, StopsWhereMoreGainLittle) {
-  const auto tried = stages_to_try(true);
-  EXPECT_EQ(choose_sockets({{1, 95}, {16, 99}}, tried, true), 0);
-  EXPECT_EQ(choose_sockets({{1, 50}, {16, 92}}, tried, true), 16);
+  EXPECT_EQ(chosen_alone({{1, 95}, {16, 99}}, true), 0);
+  EXPECT_EQ(chosen_alone({{1, 50}, {16, 92}}, true), 16);
+}
+
+TEST(ChoosingSockets, OfPairsThatShareLinksCountsWhatAllGain) {
+  const std::vector<MeasuredStage> lucky = {{1, 26}, {16, 36}}, unlucky = {{1, 34}, {16, 24}};
+  AroundPair around;
+  for (const auto& pair : {lucky, lucky, unlucky, unlucky}) around.add(pair);
+  EXPECT_EQ(choose_sockets(lucky, around, true), 0);
+  EXPECT_EQ(choose_sockets(unlucky, around, true), 0);
+  // One that loses packets, beside others that do not.
+  const std::vector<MeasuredStage> lossy = {{1, 1}, {16, 25}}, clean = {{1, 50}, {16, 40}};
+  around = {};
+  for (const auto& pair : {lossy, lossy, clean, clean}) around.add(pair);
+  EXPECT_EQ(choose_sockets(lossy, around, true), 16);
+  // One that stopped early carries on as it did.
+  around = {};
+  around.add({{1, 10}, {8, 10}});
+  EXPECT_EQ(around.bytes_per_second, (std::array<double, 4>{10, 10, 10, 10}));
 }
 
 TEST(ChoosingSockets, TakesMoreWhereEveryLossSlowsAConnectionDown) {
-  const auto tried = stages_to_try(false);
-  EXPECT_EQ(choose_sockets({{1, 1}, {8, 20}, {32, 95}, {128, 96}}, tried, false), 128);
-  EXPECT_EQ(choose_sockets({{1, 50}, {8, 92}, {32, 95}}, tried, false), 32);
-  EXPECT_EQ(choose_sockets({{1, 95}, {8, 96}}, tried, false), 0);
+  EXPECT_EQ(chosen_alone({{1, 1}, {8, 20}, {32, 95}, {128, 96}}, false), 128);
+  EXPECT_EQ(chosen_alone({{1, 50}, {8, 92}, {32, 95}}, false), 32);
+  EXPECT_EQ(chosen_alone({{1, 95}, {8, 96}}, false), 0);
 }
 
-TEST(Measuring, LeavesNothingInTheConnectionsAndBothSidesChooseAlike) {
+TEST(Measuring, LeavesNothingInTheConnectionsAndBothSidesKnowTheSame) {
   auto first = connections(1), others = connections(stages_to_try(true).back());
   const auto measure = [&](std::size_t side) {
     return measure_pair(first[side][0], others[side], 0s, true);
@@ -259,8 +349,10 @@ TEST(Measuring, LeavesNothingInTheConnectionsAndBothSidesChooseAlike) {
   auto other = std::async(std::launch::async, measure, 1);
   const auto one = measure(0), two = other.get();
   ASSERT_TRUE(one && two);
-  EXPECT_EQ(one->chosen, two->chosen);
-  EXPECT_EQ(one->stages.size(), two->stages.size());
+  ASSERT_EQ(one->size(), two->size());
+  for (std::size_t i = 0; i < one->size(); ++i) {
+    EXPECT_EQ((*one)[i].bytes_per_second, (*two)[i].bytes_per_second);
+  }
   for (const auto& side : others) {
     for (const Socket& socket : side) {
       EXPECT_FALSE(is_readable(socket.get(), std::chrono::steady_clock::now()));

@@ -60,6 +60,46 @@ TEST(PlayStep, DoesOneTransferOfAChannelAfterTheOther) {
   EXPECT_DOUBLE_EQ(played.seconds, 6.0);
 }
 
+/// Two pairs of transfers on one channel, of which the second of each needs what the first gives.
+StepProgram two_chains(int at_once) {
+  const StepProgram::Transfer first{.path = 0, .channel = 0, .traffic = Traffic::dp};
+  StepProgram::Transfer second = first;
+  second.follows = true;
+  StepProgram program = two_ranks({path(1.0, 2.0)}, {first, second, first, second});
+  program.channels = {{.ranks = {0}, .at_once = at_once, .contention = 0.5}};
+  program.by_rank = {{action(), issue(0), issue(1), issue(2), issue(3), compute(20.0), wait(3)}};
+  return program;
+}
+
+TEST(PlayStep, HasAsManyTransfersOfAChannelUnderWayAsItTakes) {
+  EXPECT_DOUBLE_EQ(play_step(two_chains(1)).transfers[3].end, 12.0);
+  const PlayedStep played = play_step(two_chains(2));
+  // Latencies go together, the link is shared: both firsts end at 4, both seconds at 8.
+  for (const int id : {0, 2}) {
+    EXPECT_DOUBLE_EQ(played.transfers[static_cast<std::size_t>(id)].begin, 0.0);
+    EXPECT_DOUBLE_EQ(played.transfers[static_cast<std::size_t>(id)].end, 4.0);
+    EXPECT_DOUBLE_EQ(played.transfers[static_cast<std::size_t>(id) + 1].begin, 4.0);
+    EXPECT_DOUBLE_EQ(played.transfers[static_cast<std::size_t>(id) + 1].end, 8.0);
+  }
+}
+
+TEST(PlayStep, CountsTransfersThatAreUnderWayTogetherOnceAsContention) {
+  for (const auto& [at_once, seconds] : {std::pair(1, 12.0), std::pair(2, 8.0)}) {
+    StepProgram program = two_chains(at_once);
+    program.by_rank[0].push_back(compute(1.0));
+    EXPECT_DOUBLE_EQ(play_step(program).seconds, 21.0 + 0.5 * seconds);
+  }
+}
+
+TEST(PlayStep, AFollowerWaitsUntilItIsIssued) {
+  StepProgram program = two_chains(1);
+  program.by_rank = {{action(), issue(0), wait(0), compute(1.0), issue(1), issue(2), issue(3)}};
+  const PlayedStep played = play_step(program);
+  EXPECT_DOUBLE_EQ(played.transfers[1].begin, 4.0);
+  EXPECT_DOUBLE_EQ(played.transfers[2].begin, 7.0);
+  EXPECT_TRUE(played.stuck.empty());
+}
+
 TEST(PlayStep, SaysWhatARankWaitedFor) {
   // Rank 1 sends after 3 seconds, the message takes 2, rank 0 has computed for 1 until then.
   StepProgram program = two_ranks({path(2.0)}, {{.path = 0, .traffic = Traffic::pp}});

@@ -9,12 +9,14 @@
 #include "base/check.h"
 #include "comm/group_id.h"
 #include "comm/tcp/direct_sum.h"
+#include "comm/tcp/long_way.h"
 #include "comm/threads/combine_ranks.h"
 
 namespace heddle {
 namespace {
 
-constexpr std::int64_t kCollective = -1;  // the tag of what is part of one; messages have others
+/// The tag of what is part of a collective; messages have others, from 0 on.
+constexpr std::int64_t kFirstCall = -1;
 
 std::size_t row_bytes(const Tensor& rows) {
   return rows.size(0) == 0 ? 0 : rows.size_bytes() / static_cast<std::size_t>(rows.size(0));
@@ -26,42 +28,53 @@ TcpBackend::TcpBackend(int rank, std::shared_ptr<const Group> group,
                        std::shared_ptr<TcpSession> session)
     : CommBackend(rank, std::move(group)), session_(std::move(session)) {}
 
-class TcpBackend::Sends {
+/// A call's number is in the tag: ranks may have several under way, and their messages mix.
+TcpLinks::Line TcpBackend::line(std::int64_t sequence, int peer) const {
+  return {.group = group()->id, .tag = kFirstCall - sequence, .peer = world_rank(peer)};
+}
+
+int TcpBackend::calls_at_once() const {
+  const std::vector<int> peers = others();
+  return heddle::calls_at_once(std::any_of(peers.begin(), peers.end(), [this](int peer) {
+    return session_->links->is_far(world_rank(peer));
+  }));
+}
+
+class TcpBackend::Messages {
  public:
-  Sends() = default;
-  ~Sends() {
+  Messages(const TcpBackend& backend, std::int64_t sequence)
+      : backend_(backend), sequence_(sequence) {}
+  ~Messages() {
     for (const auto& one : under_way_) {
       if (one.valid()) one.wait();
     }
   }
-  Sends(const Sends&) = delete;
-  Sends& operator=(const Sends&) = delete;
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
 
-  void add(std::future<void> one) { under_way_.push_back(std::move(one)); }
+  void put(int peer, const std::byte* data, std::size_t bytes) {
+    under_way_.push_back(
+        backend_.session_->links->send_kept(backend_.line(sequence_, peer), data, bytes));
+  }
+  void get(int peer, std::byte* data, std::size_t bytes) const {
+    backend_.session_->links->recv_now(backend_.line(sequence_, peer), data, bytes);
+  }
   /// Until all is on its way and may be written to.
-  void wait() {
+  void wait_for_sends() {
     for (auto& one : under_way_) one.get();
     under_way_.clear();
   }
 
  private:
+  const TcpBackend& backend_;
+  const std::int64_t sequence_;
   std::vector<std::future<void>> under_way_;
 };
-
-void TcpBackend::put(Sends& sends, int peer, const std::byte* data, std::size_t bytes) const {
-  sends.add(session_->links->send_kept(
-      {.group = group()->id, .tag = kCollective, .peer = world_rank(peer)}, data, bytes));
-}
-
-void TcpBackend::get(int peer, std::byte* data, std::size_t bytes) const {
-  session_->links->recv_now({.group = group()->id, .tag = kCollective, .peer = world_rank(peer)},
-                            data, bytes);
-}
 
 void TcpBackend::run(const Collective& call) {
   session_->failure->check();
   switch (call.op) {
-    case CommOp::barrier: return barrier();
+    case CommOp::barrier: return barrier(call);
     case CommOp::all_reduce: return all_reduce(call);
     case CommOp::all_gather: return all_gather(call);
     case CommOp::reduce_scatter: return reduce_scatter(call);
@@ -80,7 +93,7 @@ std::vector<int> TcpBackend::others() const {
 }
 
 /// `own` and as much that every other rank sends here, in the order of ranks.
-void TcpBackend::combine_with_others(const Collective& call, Sends& sends, std::byte* own,
+void TcpBackend::combine_with_others(const Collective& call, Messages& messages, std::byte* own,
                                      std::byte* out, std::int64_t count) const {
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(call.in.dtype());
   std::vector<std::vector<std::byte>> arrived(static_cast<std::size_t>(size()));
@@ -89,30 +102,30 @@ void TcpBackend::combine_with_others(const Collective& call, Sends& sends, std::
     auto& other = arrived[static_cast<std::size_t>(peer)];
     if (peer != rank()) {
       other.resize(bytes);
-      get(peer, other.data(), bytes);
+      messages.get(peer, other.data(), bytes);
     }
     inputs.push_back(peer == rank() ? own : other.data());
   }
-  sends.wait();  // what was sent may be where the result goes
+  messages.wait_for_sends();  // what was sent may be where the result goes
   combine_ranks(call.in.dtype(), call.reduce, inputs, {&out, 1}, 0, count);
 }
 
-void TcpBackend::barrier() {
-  Sends sends;
-  for (const int peer : others()) put(sends, peer, nullptr, 0);
-  for (const int peer : others()) get(peer, nullptr, 0);
+void TcpBackend::barrier(const Collective& call) {
+  Messages messages(*this, call.sequence);
+  for (const int peer : others()) messages.put(peer, nullptr, 0);
+  for (const int peer : others()) messages.get(peer, nullptr, 0);
 }
 
 /// Every rank combines, in the order of ranks: everything, or a part, which it then sends to the
 /// others.
 void TcpBackend::all_reduce(const Collective& call) {
-  Sends sends;
+  Messages messages(*this, call.sequence);
   std::byte* const data = call.out.bytes();
   const std::int64_t count = call.out.count();
   const std::size_t each = size_of(call.out.dtype());
   if (sums_in_one_way(size(), static_cast<double>(call.out.size_bytes()))) {
-    for (const int peer : others()) put(sends, peer, data, call.out.size_bytes());
-    return combine_with_others(call, sends, data, data, count);
+    for (const int peer : others()) messages.put(peer, data, call.out.size_bytes());
+    return combine_with_others(call, messages, data, data, count);
   }
   struct Part {
     std::byte* data;
@@ -124,12 +137,12 @@ void TcpBackend::all_reduce(const Collective& call) {
     return {data + static_cast<std::size_t>(begin) * each, end - begin,
             static_cast<std::size_t>(end - begin) * each};
   };
-  for (const int peer : others()) put(sends, peer, part(peer).data, part(peer).bytes);
+  for (const int peer : others()) messages.put(peer, part(peer).data, part(peer).bytes);
   const Part own = part(rank());
-  combine_with_others(call, sends, own.data, own.data, own.count);
-  for (const int peer : others()) put(sends, peer, own.data, own.bytes);
-  for (const int peer : others()) get(peer, part(peer).data, part(peer).bytes);
-  sends.wait();
+  combine_with_others(call, messages, own.data, own.data, own.count);
+  for (const int peer : others()) messages.put(peer, own.data, own.bytes);
+  for (const int peer : others()) messages.get(peer, part(peer).data, part(peer).bytes);
+  messages.wait_for_sends();
 }
 
 void TcpBackend::all_gather(const Collective& call) {
@@ -137,10 +150,10 @@ void TcpBackend::all_gather(const Collective& call) {
   const auto slice = [&](int of) {
     return call.out.bytes() + static_cast<std::size_t>(of) * bytes;
   };
-  Sends sends;
-  for (const int peer : others()) put(sends, peer, call.in.bytes(), bytes);
-  for (const int peer : others()) get(peer, slice(peer), bytes);
-  sends.wait();
+  Messages messages(*this, call.sequence);
+  for (const int peer : others()) messages.put(peer, call.in.bytes(), bytes);
+  for (const int peer : others()) messages.get(peer, slice(peer), bytes);
+  messages.wait_for_sends();
   if (slice(rank()) != call.in.bytes() && bytes > 0) {
     std::memcpy(slice(rank()), call.in.bytes(), bytes);
   }
@@ -149,16 +162,16 @@ void TcpBackend::all_gather(const Collective& call) {
 void TcpBackend::reduce_scatter(const Collective& call) {
   const std::size_t bytes = call.out.size_bytes();
   const auto slice = [&](int of) { return call.in.bytes() + static_cast<std::size_t>(of) * bytes; };
-  Sends sends;
-  for (const int peer : others()) put(sends, peer, slice(peer), bytes);
-  combine_with_others(call, sends, slice(rank()), call.out.bytes(), call.out.count());
+  Messages messages(*this, call.sequence);
+  for (const int peer : others()) messages.put(peer, slice(peer), bytes);
+  combine_with_others(call, messages, slice(rank()), call.out.bytes(), call.out.count());
 }
 
 void TcpBackend::broadcast(const Collective& call) {
-  if (rank() != call.root) return get(call.root, call.out.bytes(), call.out.size_bytes());
-  Sends sends;
-  for (const int peer : others()) put(sends, peer, call.in.bytes(), call.in.size_bytes());
-  sends.wait();
+  Messages messages(*this, call.sequence);
+  if (rank() != call.root) return messages.get(call.root, call.out.bytes(), call.out.size_bytes());
+  for (const int peer : others()) messages.put(peer, call.in.bytes(), call.in.size_bytes());
+  messages.wait_for_sends();
 }
 
 void TcpBackend::all_to_all(const Collective& call) {
@@ -176,16 +189,16 @@ void TcpBackend::all_to_all(const Collective& call) {
     return by_rank;
   };
   const auto sent = stretches(call.send_rows), received = stretches(call.recv_rows);
-  Sends sends;
+  Messages messages(*this, call.sequence);
   for (const int peer : others()) {
     const auto [at, bytes] = sent[static_cast<std::size_t>(peer)];
-    if (bytes > 0) put(sends, peer, call.in.bytes() + at, bytes);
+    if (bytes > 0) messages.put(peer, call.in.bytes() + at, bytes);
   }
   for (const int peer : others()) {
     const auto [at, bytes] = received[static_cast<std::size_t>(peer)];
-    if (bytes > 0) get(peer, call.out.bytes() + at, bytes);
+    if (bytes > 0) messages.get(peer, call.out.bytes() + at, bytes);
   }
-  sends.wait();
+  messages.wait_for_sends();
   const auto own = static_cast<std::size_t>(rank());
   if (sent[own].bytes == 0) return;
   std::memcpy(call.out.bytes() + received[own].at, call.in.bytes() + sent[own].at, sent[own].bytes);
@@ -214,10 +227,10 @@ std::shared_ptr<CommBackend> TcpBackend::split(int color, int key, std::int64_t 
     return reinterpret_cast<std::byte*>(&wishes[static_cast<std::size_t>(peer)]);
   };
   {
-    Sends sends;
-    for (const int peer : others()) put(sends, peer, wish_of(rank()), sizeof(Wish));
-    for (const int peer : others()) get(peer, wish_of(peer), sizeof(Wish));
-    sends.wait();
+    Messages messages(*this, sequence);
+    for (const int peer : others()) messages.put(peer, wish_of(rank()), sizeof(Wish));
+    for (const int peer : others()) messages.get(peer, wish_of(peer), sizeof(Wish));
+    messages.wait_for_sends();
   }
   if (color < 0) return nullptr;
   std::vector<int> members;

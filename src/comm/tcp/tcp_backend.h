@@ -28,16 +28,19 @@ class TcpBackend : public CommBackend {
   std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) override;
   void abort(std::string_view why) noexcept override;
   std::shared_ptr<WorldFailure> failure() const override { return session_->failure; }
+  /// Several where a rank is far, so that one call's messages are on their way while another's are
+  /// waited for.
+  int calls_at_once() const override;
 
  private:
-  /// What a call has begun to send; none of it is left when this ends, however that comes about.
-  class Sends;
-  void put(Sends& sends, int peer, const std::byte* data, std::size_t bytes) const;
-  void get(int peer, std::byte* data, std::size_t bytes) const;
+  /// Those of one call. None that it has begun to send is left when this ends, however that comes
+  /// about.
+  class Messages;
+  TcpLinks::Line line(std::int64_t sequence, int peer) const;
   std::vector<int> others() const;
-  void combine_with_others(const Collective& call, Sends& sends, std::byte* own, std::byte* out,
-                           std::int64_t count) const;
-  void barrier();
+  void combine_with_others(const Collective& call, Messages& messages, std::byte* own,
+                           std::byte* out, std::int64_t count) const;
+  void barrier(const Collective& call);
   void all_reduce(const Collective& call);
   void all_gather(const Collective& call);
   void reduce_scatter(const Collective& call);

@@ -201,11 +201,13 @@ void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done d
     if (queue.awaited.empty() && !queue.arrived.empty() && queue.arrived.front()->is_complete) {
       const auto message = std::move(queue.arrived.front());
       queue.arrived.pop_front();
+      forget_if_empty(line);
       problem = copy_arrived(message->bytes, line.peer, data, bytes);
     } else if (failure_->has_failed() || is_closed_[static_cast<std::size_t>(line.peer)]) {
       const std::string why =
           failure_->has_failed() ? failure_->reason() : fmt::format("rank {} is gone", line.peer);
       problem = std::make_exception_ptr(Error(ErrorCode::peer, why));
+      forget_if_empty(line);
     } else {
       queue.awaited.push_back({data, bytes, std::move(done)});
       return;
@@ -241,6 +243,7 @@ TcpLinks::Incoming TcpLinks::begin_message(const Line& line, std::size_t bytes) 
   if (queue.arrived.empty() && !queue.awaited.empty() && queue.awaited.front().bytes == bytes) {
     message.place = std::move(queue.awaited.front());
     queue.awaited.pop_front();
+    forget_if_empty(line);
     return message;
   }
   message.own = std::make_shared<Arrived>();
@@ -257,22 +260,29 @@ void TcpLinks::end_message(Incoming& message) {
   {
     const std::lock_guard lock(mutex_);
     message.own->is_complete = true;
-    match(queues_[message.line], message.line.peer, ended);
+    match(message.line, ended);
   }
   for (const auto& [done, problem] : ended) done(problem);
 }
 
+/// Every collective has lines of its own, so that they would add up.
+void TcpLinks::forget_if_empty(const Line& line) {
+  const auto found = queues_.find(line);
+  if (found->second.awaited.empty() && found->second.arrived.empty()) queues_.erase(found);
+}
+
 /// A receive may have been posted meanwhile.
-void TcpLinks::match(Queue& queue, int from,
-                     std::vector<std::pair<Done, std::exception_ptr>>& ended) {
+void TcpLinks::match(const Line& line, std::vector<std::pair<Done, std::exception_ptr>>& ended) {
+  Queue& queue = queues_[line];
   while (!queue.awaited.empty() && !queue.arrived.empty() && queue.arrived.front()->is_complete) {
     Awaited next = std::move(queue.awaited.front());
     queue.awaited.pop_front();
     const auto message = std::move(queue.arrived.front());
     queue.arrived.pop_front();
-    auto problem = copy_arrived(message->bytes, from, next.data, next.bytes);
+    auto problem = copy_arrived(message->bytes, line.peer, next.data, next.bytes);
     ended.emplace_back(std::move(next.done), std::move(problem));
   }
+  forget_if_empty(line);
 }
 
 void TcpLinks::read_all(int from) {

@@ -43,6 +43,7 @@ class TcpLinks : public Wakeable {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(links_.size()); }
+  bool is_far(int rank) const { return links_[static_cast<std::size_t>(rank)]->sending != nullptr; }
 
   struct Line {
     std::uint64_t group = 0;
@@ -133,7 +134,8 @@ class TcpLinks : public Wakeable {
   /// Takes the place of a message that comes next on a line: where it is awaited, or its own.
   Incoming begin_message(const Line& line, std::size_t bytes);
   void end_message(Incoming& message);
-  void match(Queue& queue, int from, std::vector<std::pair<Done, std::exception_ptr>>& ended);
+  void match(const Line& line, std::vector<std::pair<Done, std::exception_ptr>>& ended);
+  void forget_if_empty(const Line& line);
   void announce_striped(int from, const Line& line, std::size_t bytes);
   void read_pieces(int from);
   /// Nothing more goes or comes: ends whoever reads and writes, here and there.
@@ -148,7 +150,7 @@ class TcpLinks : public Wakeable {
   const std::shared_ptr<WorldFailure> failure_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank; this rank's is not used
   std::mutex mutex_;                          // of what comes
-  std::map<Line, Queue> queues_;
+  std::map<Line, Queue> queues_;              // those with something in them
   std::vector<bool> is_closed_;
   std::atomic<bool> is_closing_ = false;
   Sending near_;  // to all near ranks

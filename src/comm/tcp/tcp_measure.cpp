@@ -22,8 +22,8 @@ using Seconds = std::chrono::duration<double>;
 /// A connection has found its rate after some twenty round trips, half of which are measured.
 constexpr double kRoundTrips = 20;
 constexpr Seconds kShortestStage{0.3}, kLongestStage{4.0};
-/// What a stage must gain over the one before.
-constexpr double kLeastGain = 1.15;
+/// What a stage must gain over the one before, and what does not come from how links are shared.
+constexpr double kLeastGain = 1.15, kCertainGain = 2.0;
 constexpr std::size_t kBlockBytes = 16 << 10;
 constexpr std::chrono::seconds kTimeToDrain{30};
 /// In the words of the kernel's tcp_info, of which libraries' headers know the beginning only:
@@ -156,23 +156,34 @@ std::vector<int> stages_to_try(bool has_wide_area_control) {
   return {1, 8, 32, 128};
 }
 
-int choose_sockets(const std::vector<MeasuredPair::Stage>& stages, const std::vector<int>& tried,
-                   bool has_wide_area_control) {
-  std::size_t best = 0;
-  while (best + 1 < stages.size() &&
-         stages[best + 1].bytes_per_second > kLeastGain * stages[best].bytes_per_second) {
-    ++best;
+void AroundPair::add(const std::vector<MeasuredStage>& pair) {
+  for (std::size_t i = 0; i < bytes_per_second.size(); ++i) {
+    bytes_per_second[i] += pair[std::min(i, pair.size() - 1)].bytes_per_second;
   }
+}
+
+int choose_sockets(const std::vector<MeasuredStage>& pair, const AroundPair& around,
+                   bool has_wide_area_control) {
+  const std::vector<int> tried = stages_to_try(has_wide_area_control);
+  const auto is_worth_it = [&](std::size_t stage) {
+    const double gain = pair[stage].bytes_per_second / pair[stage - 1].bytes_per_second;
+    const double of_all = around.bytes_per_second[stage] / around.bytes_per_second[stage - 1];
+    return gain > kLeastGain && (of_all > kLeastGain || gain > kCertainGain);
+  };
+  std::size_t best = 0;
+  while (best + 1 < pair.size() && is_worth_it(best + 1)) ++best;
   if (best == 0) return 0;
   if (!has_wide_area_control && best + 1 < tried.size()) ++best;
   return tried[best];
 }
 
-std::optional<MeasuredPair> measure_pair(const Socket& first, const std::vector<Socket>& sockets,
-                                         Seconds round_trip, bool has_wide_area_control) {
+std::optional<std::vector<MeasuredStage>> measure_pair(const Socket& first,
+                                                       const std::vector<Socket>& sockets,
+                                                       Seconds round_trip,
+                                                       bool has_wide_area_control) {
   const auto time = std::clamp(kRoundTrips * round_trip, kShortestStage, kLongestStage);
   const std::vector<int> tried = stages_to_try(has_wide_area_control);
-  MeasuredPair pair;
+  std::vector<MeasuredStage> stages;
   Filler filler(sockets);
   for (const int count : tried) {
     // One connection is tried as the system has it.
@@ -184,10 +195,9 @@ std::optional<MeasuredPair> measure_pair(const Socket& first, const std::vector<
     StageResult other;
     if (!exchange(first, &own, &other, sizeof(own))) return std::nullopt;
     if (own.bytes_per_second < 0 || other.bytes_per_second < 0) return std::nullopt;
-    pair.stages.push_back({count, own.bytes_per_second + other.bytes_per_second});
-    const std::size_t stages = pair.stages.size();
-    if (stages > 1 && pair.stages[stages - 1].bytes_per_second <
-                          kLeastGain * pair.stages[stages - 2].bytes_per_second) {
+    stages.push_back({count, own.bytes_per_second + other.bytes_per_second});
+    if (stages.size() > 1 &&
+        stages.back().bytes_per_second < kLeastGain * stages[stages.size() - 2].bytes_per_second) {
       break;
     }
   }
@@ -197,8 +207,7 @@ std::optional<MeasuredPair> measure_pair(const Socket& first, const std::vector<
       !filler.drain(expected)) {
     return std::nullopt;
   }
-  pair.chosen = choose_sockets(pair.stages, tried, has_wide_area_control);
-  return pair;
+  return stages;
 }
 
 }  // namespace heddle

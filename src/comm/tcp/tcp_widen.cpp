@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/tcp/long_way.h"
 #include "comm/tcp/tcp_callers.h"
 #include "comm/tcp/tcp_measure.h"
 
@@ -18,9 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-/// A round trip from which on more than one connection is worth trying: nothing on one site takes
-/// so long.
-constexpr Seconds kFar{0.008};
 constexpr std::chrono::seconds kTimeToOpen{60};
 constexpr std::size_t kOpenedAtOnce = 32;
 
@@ -63,6 +63,7 @@ class Widener {
       measuring.push_back(std::async(std::launch::async, [this, other] { measure(other); }));
     }
     for (auto& one : measuring) one.get();
+    choose();
     return std::move(links_);
   }
 
@@ -77,7 +78,7 @@ class Widener {
   void propose(int lower) {
     Width& wish = width(lower);
     wish.round_trip = round_trip(link(lower).socket).count();
-    wish.is_far = Seconds(wish.round_trip) >= kFar ? 1 : 0;
+    wish.is_far = wish.round_trip >= kLongRoundTrip ? 1 : 0;
     wish.has_wide_area_control = has_wide_area_control() ? 1 : 0;
     if (!write_bytes(link(lower).socket.get(), &wish, sizeof(wish))) throw_gone(lower);
   }
@@ -176,20 +177,42 @@ class Widener {
   void measure(int other) {
     TcpLink& to = link(other);
     const Width& how = width(other);
-    const auto pair = measure_pair(to.socket, to.stripes, Seconds(how.round_trip),
-                                   how.has_wide_area_control != 0);
-    if (!pair) throw_gone(other);
-    to.stripes.resize(static_cast<std::size_t>(pair->chosen));
-    if (place_.rank > other) return;  // the lower one says it
+    auto stages = measure_pair(to.socket, to.stripes, Seconds(how.round_trip),
+                               how.has_wide_area_control != 0);
+    if (!stages) throw_gone(other);
+    const std::lock_guard lock(mutex_);
+    measured_[other] = std::move(*stages);
+  }
+
+  /// Each rank tells others what all its pairs carried; of a pair, both know both sums then.
+  void choose() {
+    AroundPair own;
+    for (const auto& [other, stages] : measured_) own.add(stages);
+    for (const auto& [other, stages] : measured_) {
+      if (!write_bytes(link(other).socket.get(), &own, sizeof(own))) throw_gone(other);
+    }
+    for (const auto& [other, stages] : measured_) {
+      AroundPair both;
+      if (!read_bytes(link(other).socket.get(), &both, sizeof(both))) throw_gone(other);
+      for (std::size_t i = 0; i < AroundPair::kMostStages; ++i) {
+        both.bytes_per_second[i] += own.bytes_per_second[i];
+      }
+      const int chosen = choose_sockets(stages, both, width(other).has_wide_area_control != 0);
+      link(other).stripes.resize(static_cast<std::size_t>(chosen));
+      if (place_.rank < other) tell(other, stages, chosen);  // the lower one says it
+    }
+  }
+
+  void tell(int other, const std::vector<MeasuredStage>& stages, int chosen) {
     std::string rates;
-    for (const auto& stage : pair->stages) {
+    for (const MeasuredStage& stage : stages) {
       rates += fmt::format("{}{} with {}", rates.empty() ? "" : ", ",
                            fmt::format("{:.3g}", 8e-6 * stage.bytes_per_second / 2), stage.sockets);
     }
-    log_info("rank {} is {:.0f} ms from rank {}: {} Mbit/s each way ({})", place_.rank,
-             1e3 * how.round_trip, other, rates,
-             pair->chosen == 0 ? "one connection will do"
-                               : fmt::format("{} share large messages", pair->chosen));
+    log_info(
+        "rank {} is {:.0f} ms from rank {}: {} Mbit/s each way ({})", place_.rank,
+        1e3 * width(other).round_trip, other, rates,
+        chosen == 0 ? "one connection will do" : fmt::format("{} share large messages", chosen));
   }
 
   const TcpPlace& place_;
@@ -197,6 +220,8 @@ class Widener {
   Callers callers_;
   std::vector<TcpLink> links_;
   std::vector<Width> widths_;
+  std::mutex mutex_;
+  std::map<int, std::vector<MeasuredStage>> measured_;  // by rank
 };
 
 }  // namespace
