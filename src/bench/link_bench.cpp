@@ -102,7 +102,75 @@ double measured_latency(Communicator& all) {
   return shortest / 2;
 }
 
+/// One after another, some of them under way; in the order in which they were begun.
+class Exchanges {
+ public:
+  Exchanges(Communicator& all, std::int64_t bytes)
+      : all_(all), rows_(static_cast<std::size_t>(all.size()), 1) {
+    for (Turn& turn : turns_) {
+      for (Tensor* const rows : {&turn.sent, &turn.received}) {
+        const Tensor flat = message_of(memory_, all.size() * (bytes / 4 * 4));
+        *rows = flat.view({all.size(), flat.count() / all.size()});
+      }
+    }
+  }
+  static constexpr std::size_t kUnderWay = 4;
+
+  /// `word` reaches all ranks with it.
+  void begin(float word) {
+    Turn& turn = turns_[begun_++ % kUnderWay];
+    for (int rank = 0; rank < all_.size(); ++rank) {
+      turn.sent.data<float>()[turn.sent.size(1) * rank] = word;
+    }
+    turn.work = all_.all_to_all(turn.sent, turn.received, rows_, rows_, stream_);
+  }
+  /// The word of rank 0.
+  float end_oldest() {
+    Turn& turn = turns_[ended_++ % kUnderWay];
+    turn.work.wait(stream_);
+    return turn.received.data<float>()[0];
+  }
+  bool has_any() const { return ended_ < begun_; }
+
+ private:
+  struct Turn {
+    Tensor sent, received;
+    Work work;
+  };
+  Communicator& all_;
+  const std::vector<std::int64_t> rows_;
+  Memory memory_;
+  Stream stream_{1};
+  std::array<Turn, kUnderWay> turns_;
+  std::size_t begun_ = 0, ended_ = 0;
+};
+
 }  // namespace
+
+double bench_exchange(World& world, const LinkBenchOptions& options) {
+  Communicator& all = world.all();
+  all.run_in_background(true);
+  Exchanges exchanges(all, options.bytes);
+  const auto began = Clock::now();
+  for (std::size_t i = 0; i < Exchanges::kUnderWay; ++i) exchanges.begin(kMore);
+  std::optional<Clock::time_point> counted_from;
+  double counted = 0.0, count = 0.0;
+  while (exchanges.end_oldest() == kMore) {
+    // What is on its way at the end makes up for what was at the beginning.
+    if (counted_from && counted < options.seconds) {
+      ++count;
+      counted = seconds_since(*counted_from);
+    } else if (!counted_from && seconds_since(began) >= options.warm_up) {
+      counted_from = Clock::now();
+    }
+    exchanges.begin(counted >= options.seconds ? kLast : kMore);
+  }
+  while (exchanges.has_any()) exchanges.end_oldest();
+  all.run_in_background(false);
+  const double rate =
+      counted > 0.0 ? count * static_cast<double>(options.bytes) * (all.size() - 1) / counted : 0.0;
+  return -all.combine(-rate, ReduceOp::max);
+}
 
 std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options) {
   Communicator& all = world.all();

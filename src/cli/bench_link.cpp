@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "base/json_value.h"
 #include "base/strings.h"
@@ -18,7 +19,13 @@ struct BenchLinkOptions {
   bool json = false;
 };
 
-void print_json(const BenchLinkOptions& options, const std::vector<LinkRate>& rates) {
+struct BenchLinkReport {
+  std::vector<LinkRate> links;
+  std::optional<double> exchange;  ///< bytes a second that a rank sends to all; of more than two
+};
+
+void print_json(const BenchLinkOptions& options, const BenchLinkReport& measured) {
+  const std::vector<LinkRate>& rates = measured.links;
   JsonValue report = {{"ranks", static_cast<std::int64_t>(rates.size())},
                       {"message_bytes", options.bench.bytes},
                       {"links", JsonValue::array()}};
@@ -29,24 +36,29 @@ void print_json(const BenchLinkOptions& options, const std::vector<LinkRate>& ra
                                {"latency_seconds", rate.latency_seconds},
                                {"messages", rate.messages}});
   }
+  if (measured.exchange) report["exchange"] = {{"bytes_per_second", *measured.exchange}};
   fmt::print("{}\n", report.dump(2));
 }
 
-void print_table(const BenchLinkOptions& options, const std::vector<LinkRate>& rates) {
+void print_table(const BenchLinkOptions& options, const BenchLinkReport& measured) {
   fmt::print("messages of {} from each rank to the next, all at once\n",
              format_bytes(static_cast<double>(options.bench.bytes)));
   fmt::print("{:>6}{:>6}{:>12}{:>12}{:>14}\n", "from", "to", "Mbit/s", "messages", "latency, ms");
-  for (const LinkRate& rate : rates) {
+  for (const LinkRate& rate : measured.links) {
     fmt::print("{:>6}{:>6}{:>12.4g}{:>12}{:>14.4g}\n", rate.from, rate.to,
                8e-6 * rate.bytes_per_second, rate.messages, 1e3 * rate.latency_seconds);
   }
+  if (!measured.exchange) return;
+  fmt::print("from each rank to all others, all at once: {:.4g} Mbit/s of a rank\n",
+             8e-6 * *measured.exchange);
 }
 
 void run(const BenchLinkOptions& options) {
   run_on_ranks(several_ranks(options.ranks), [&](World& world) {
-    const auto rates = bench_links(world, options.bench);
+    BenchLinkReport measured{.links = bench_links(world, options.bench), .exchange = {}};
+    if (world.size() > 2) measured.exchange = bench_exchange(world, options.bench);
     if (world.rank() != 0) return;
-    options.json ? print_json(options, rates) : print_table(options, rates);
+    options.json ? print_json(options, measured) : print_table(options, measured);
   });
 }
 

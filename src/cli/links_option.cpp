@@ -126,6 +126,15 @@ GivenLinks read_measured(const std::string& file) {
   GivenLinks links;
   links.bytes_per_s = (*slowest)["bytes_per_second"].get<double>();
   links.is_content = true;
+  if (json.contains("exchange")) {
+    const Json& exchange = json["exchange"];
+    if (!exchange.is_object() || !exchange.contains("bytes_per_second") ||
+        !exchange["bytes_per_second"].is_number() ||
+        exchange["bytes_per_second"].get<double>() <= 0) {
+      wrong("has an exchange that carried nothing");
+    }
+    links.exchange_bytes_per_s = exchange["bytes_per_second"].get<double>();
+  }
   if (slowest->contains("latency_seconds") && (*slowest)["latency_seconds"].is_number()) {
     links.latency_s = (*slowest)["latency_seconds"].get<double>();
   }

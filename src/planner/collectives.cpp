@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "comm/tcp/direct_sum.h"
+#include "comm/tcp/long_way.h"
 
 namespace heddle::planner {
 namespace {
@@ -84,6 +85,10 @@ GroupShape group_shape(const Machine& machine, int ranks, int stride) {
   return {ranks, std::min(ranks, fit)};
 }
 
+double direct_bytes_per_s(const Link& link, int ranks) {
+  return link.bytes_per_s * (ranks == 2 ? link.message : link.collective);
+}
+
 double ring_wire_bytes(CommOp op, int ranks, double bytes) {
   if (is_point_to_point(op)) return bytes;
   return parts_of(op) * (ranks - 1) / ranks * bytes;
@@ -104,7 +109,7 @@ double collective_seconds(const Machine& machine, CommOp op, const GroupShape& g
   const Link& link = outer_link(machine, group);
   if (link.is_direct) {
     const DirectForm form = direct_form(op, group, bytes);
-    return form.bytes / (link.bytes_per_s * link.collective) + form.ways * link.latency_s;
+    return form.bytes / direct_bytes_per_s(link, group.ranks) + form.ways * link.latency_s;
   }
   return ring_wire_bytes(op, group.ranks, bytes) /
              ring_rate(machine, group, link, link.collective) +
@@ -136,12 +141,18 @@ double contention_on(const Machine& machine, const GroupShape& group) {
   return machine.software.contention * (link.is_direct ? std::min(1.0, share) : 1.0);
 }
 
+int calls_at_once(const Machine& machine, const GroupShape& group) {
+  const Link& link = outer_link(machine, group);
+  return heddle::calls_at_once(link.is_direct && 2.0 * link.latency_s >= kLongRoundTrip);
+}
+
 double gather_seconds(const Machine& machine, const GroupShape& group, double bytes, double calls) {
   if (group.ranks <= 1) return 0.0;
   const Link& link = outer_link(machine, group);
   if (link.is_direct) {
     const DirectForm form = direct_form(CommOp::all_gather, group, bytes);
-    return form.bytes / (link.bytes_per_s * link.collective * link.gather) + calls * link.latency_s;
+    return form.bytes / (direct_bytes_per_s(link, group.ranks) * link.gather) +
+           calls * link.latency_s;
   }
   return ring_wire_bytes(CommOp::all_gather, group.ranks, bytes) /
              ring_rate(machine, group, link, link.collective * link.gather) +

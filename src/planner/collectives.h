@@ -19,6 +19,10 @@ GroupShape group_shape(const Machine& machine, int ranks, int stride);
 /// What carries messages between the members that are farthest from each other.
 const Link& outer_link(const Machine& machine, const GroupShape& group);
 
+/// What a rank sends in a second where the link is direct (Link::is_direct). Of two ranks each
+/// sends messages to the other; of more, a rank's connections to all others share its link.
+double direct_bytes_per_s(const Link& link, int ranks);
+
 /// Bytes that each rank sends when the ring algorithm does `op` on a tensor of `bytes`.
 double ring_wire_bytes(CommOp op, int ranks, double bytes);
 
@@ -41,6 +45,9 @@ double gather_seconds(const Machine& machine, const GroupShape& group, double by
 /// a direct link the processors that compute also move the bytes, and are busy with that only as
 /// long as their memory takes, not as long as a slow link does.
 double contention_on(const Machine& machine, const GroupShape& group);
+/// How many collectives of the group are under way at a time: several where its ranks are far from
+/// each other.
+int calls_at_once(const Machine& machine, const GroupShape& group);
 /// Whether there are measured times for a group inside a server.
 bool has_table(const Machine& machine, const GroupShape& group);
 

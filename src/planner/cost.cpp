@@ -161,7 +161,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
     seconds = gather_seconds(machine, group, exchanged, gathers_per_unit(stack) * all);
   } else {
     // One large exchange each: buckets follow each other without a gap. Where every unit is a
-    // bucket of its own, each has the latency of the ring.
+    // bucket of its own, each has the latency of the ring, or as many as are under way together.
     for (const CommOp op :
          {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_to_all, CommOp::all_gather}) {
       if (op == CommOp::all_to_all && calls(counts, op) == 0.0) continue;
@@ -169,8 +169,8 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
       const double buckets =
           calls(counts, op) - (op == CommOp::all_reduce ? small_calls(candidate) : 0.0);
       if (stack.overlaps_gathers && buckets > 1.0) {
-        seconds +=
-            (buckets - 1.0) * latency_seconds(machine, op, group, wire(counts, op) / buckets);
+        seconds += (buckets - 1.0) / calls_at_once(machine, group) *
+                   latency_seconds(machine, op, group, wire(counts, op) / buckets);
       }
     }
   }

@@ -9,7 +9,9 @@ namespace heddle::planner {
 
 /// What joins servers, as somebody says who has them.
 struct GivenLinks {
-  double bytes_per_s = 0;           ///< of a server's link, each way
+  double bytes_per_s = 0;  ///< of a server's link, each way
+  /// What a device sends when all send to all others, where that was measured.
+  std::optional<double> exchange_bytes_per_s = {};
   bool is_content = false;          ///< measured with messages: headers and losses are left out
   std::optional<double> latency_s;  ///< one way; absent: the machine file's
   double loss = 0;                  ///< share of packets

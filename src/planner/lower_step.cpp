@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -99,10 +100,11 @@ class StepLowering {
   /// One over dp and cp for every pp rank, and the lanes of every replica.
   void add_channels() {
     const int replicas = static_cast<int>(ranks_.replicas.size());
-    const double contention =
-        contention_on(machine_, group_shape(machine_, plan_.token_ranks(), plan_.tp));
+    const GroupShape group = group_shape(machine_, plan_.token_ranks(), plan_.tp);
+    const double contention = contention_on(machine_, group);
     for (int pp_rank = 0; pp_rank < ranks_.pp; ++pp_rank) {
-      StepProgram::Channel channel{.contention = overlaps_ ? contention : 0.0};
+      StepProgram::Channel channel{.at_once = calls_at_once(machine_, group),
+                                   .contention = overlaps_ ? contention : 0.0};
       for (int i = 0; i < replicas; ++i) channel.ranks.push_back(i * ranks_.pp + pp_rank);
       program_.channels.push_back(std::move(channel));
     }
@@ -149,9 +151,12 @@ class StepLowering {
 
   /// Begins the next exchange; all replicas have them in the same order. kNone when it is done at
   /// once, as without overlap.
-  std::uint32_t begin_on_dp(CommOp op, std::int64_t bytes) {
+  std::uint32_t begin_on_dp(CommOp op, std::int64_t bytes, bool follows = false) {
     auto& all = dp_transfers_[at(now_.pp_rank)];
-    if (now_.dp_calls == all.size()) all.push_back(add(on_dp(op, static_cast<double>(bytes))));
+    if (now_.dp_calls == all.size()) {
+      all.push_back(add(on_dp(op, static_cast<double>(bytes))));
+      program_.transfers.back().follows = follows;
+    }
     const std::uint32_t transfer = all[now_.dp_calls++];
     issue(transfer);
     if (overlaps_) return transfer;
@@ -187,7 +192,10 @@ class StepLowering {
   /// Begins all its calls, which follow each other; the last.
   std::uint32_t begin_on_dp(const StepOp& op) {
     std::uint32_t last = kNone;
-    calls().of(op, [&](const StepCall& call) { last = begin_on_dp(call.op, call.bytes); });
+    bool follows = false;
+    calls().of(op, [&](const StepCall& call) {
+      last = begin_on_dp(call.op, call.bytes, std::exchange(follows, true));
+    });
     return last;
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/codec_time.h"
+#include "planner/collectives.h"
 #include "planner/step_units.h"
 #include "simulator/play_sites.h"
 
@@ -75,8 +76,9 @@ class SiteBuilder {
       calls.of({StepOp::Kind::outer_begin, fragment}, [&](const StepCall& call) {
         const double bytes = to_others(call);
         sent += bytes;
-        exchange.link_seconds += bytes / (link().bytes_per_s * link().collective);
-        exchange.latency += ways() * link().latency_s;
+        exchange.link_seconds += bytes / rate();
+        const double latency = ways() * link().latency_s;
+        exchange.latency = are_together() ? latency : exchange.latency + latency;
         if (rank > 0) return;
         times_.traffic.by_op[static_cast<std::size_t>(call.op)].add(1, call.payload(), call.bytes);
       });
@@ -111,8 +113,16 @@ class SiteBuilder {
   }
 
   const Link& link() const { return machine_.links.back(); }
+  double rate() const {
+    return link().is_direct ? direct_bytes_per_s(link(), plan_.sites)
+                            : link().bytes_per_s * link().collective;
+  }
   /// How often an exchange waits for others on its way.
   int ways() const { return link().is_direct ? 1 : plan_.sites - 1; }
+  /// The bytes and the note of an exchange travel at the same time.
+  bool are_together() const {
+    return plan_.overlap && calls_at_once(machine_, {plan_.sites, 1}) > 1;
+  }
   /// What a rank sends of an all-gather of so many bytes, whatever its form.
   double to_others(const StepCall& call) const {
     return static_cast<double>(call.bytes) / plan_.sites * (plan_.sites - 1);

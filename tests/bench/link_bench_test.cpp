@@ -24,5 +24,16 @@ TEST(BenchLinks, GivesTheRateOfEveryLinkAroundTheRanks) {
   });
 }
 
+TEST(BenchExchange, GivesAllRanksTheRateOfTheSlowest) {
+  std::vector<double> rates(3);
+  run_ranks(3, [&](World& world) {
+    rates[static_cast<std::size_t>(world.rank())] =
+        bench_exchange(world, {.bytes = 40'000, .warm_up = 0.0, .seconds = 0.05});
+  });
+  EXPECT_GT(rates[0], 0.0);
+  EXPECT_EQ(rates[1], rates[0]);
+  EXPECT_EQ(rates[2], rates[0]);
+}
+
 }  // namespace
 }  // namespace heddle

@@ -94,6 +94,16 @@ TEST(GivenLinks, TakeThePlaceOfTheOutermostTier) {
   EXPECT_THROW(with_links(h200(), four), Error);
 }
 
+TEST(GivenLinks, CarryWhatWasMeasuredOfExchangesAmongAll) {
+  GivenLinks measured = link_of(800, 0.02);
+  measured.is_content = true;
+  EXPECT_EQ(with_links(h200(), measured).links.back().collective, 1.0);
+  measured.exchange_bytes_per_s = 6e7;
+  const Link link = with_links(h200(), measured).links.back();
+  EXPECT_DOUBLE_EQ(link.collective, 0.6);
+  EXPECT_DOUBLE_EQ(link.message, 1.0);
+}
+
 TEST(DirectLinks, WaitForOthersOnceAndTwiceForLargeSums) {
   Machine machine = with_links(h200(), link_of(800, 0.05));
   Link& link = machine.links.back();
@@ -109,7 +119,9 @@ TEST(DirectLinks, WaitForOthersOnceAndTwiceForLargeSums) {
   EXPECT_NEAR(seconds(CommOp::reduce_scatter, four, 4e6), 0.05 + 3e6 / rate, 1e-9);
   EXPECT_NEAR(seconds(CommOp::all_reduce, four, 4e6), 0.1 + 6e6 / rate, 1e-9);
   EXPECT_NEAR(seconds(CommOp::all_reduce, four, 16), 0.05 + 48 / rate, 1e-9);
-  EXPECT_NEAR(seconds(CommOp::all_reduce, two, 4e6), 0.05 + 4e6 / rate, 1e-9);
+  // Of two ranks each sends the other a message.
+  link.message = 0.5;
+  EXPECT_NEAR(seconds(CommOp::all_reduce, two, 4e6), 0.05 + 4e6 / (0.5 * rate), 1e-9);
   EXPECT_NEAR(latency_seconds(machine, CommOp::all_reduce, four, 4e6), 0.1, 1e-12);
   EXPECT_NEAR(latency_seconds(machine, CommOp::all_reduce, four, 16), 0.05, 1e-12);
   // Of two servers with two ranks each, what stays inside does not count.

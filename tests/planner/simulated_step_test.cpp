@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "parallel/schedule/make_schedule.h"
 #include "planner/collectives.h"
@@ -65,7 +67,7 @@ double pass_seconds(const StepUnits& units, int stage, int rank) {
 /// The sum of squares and losses at the end of a step, and that of targets before it.
 double totals_seconds(const Machine& machine, int dp) {
   const GroupShape group = group_shape(machine, dp, 1);
-  return collective_seconds(machine, CommOp::all_reduce, group, 16.0) +
+  return collective_seconds(machine, CommOp::all_reduce, group, 24.0) +
          collective_seconds(machine, CommOp::all_reduce, group, 8.0);
 }
 
@@ -125,6 +127,26 @@ TEST(SimulatedStep, TimesOfEveryRankAddUpToTheStep) {
 }
 
 // ---- Exchange over dp ---------------------------------------------------------------------------
+
+TEST(SimulatedStep, OverLongDirectLinksExchangesDoNotWaitForEachOther) {
+  Machine machine = h200();
+  Link& link = machine.links.back();
+  machine.links.front().reach = 1;
+  link.is_direct = true;
+  link.bytes_per_s = 1e30;
+  const Job job = small_job(2);
+  const Candidate plan{{.dp = 2}};
+  const auto exposed = [&](double latency) {
+    link.latency_s = latency;
+    return simulate_step(machine, job, plan).mean.exposed_on(Traffic::dp) / latency;
+  };
+  // A latency for each of many buckets, less what hides under the backward pass; four at a time
+  // where a round trip is long. Two more are those of targets and totals.
+  const auto buckets =
+      static_cast<double>(units_of(machine, job, plan).ranks[0].units.buckets.size());
+  ASSERT_GT(buckets, 12.0);
+  EXPECT_NEAR(exposed(10.0), std::ceil(buckets / 4.0) + 2.0, 0.1);
+}
 
 TEST(SimulatedStep, WithoutOverlapPaysEveryExchange) {
   const Machine machine = h200();
