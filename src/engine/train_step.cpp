@@ -85,10 +85,14 @@ void TrainStep::end() {
   model_.mesh().check();
   result_.is_warming_up = policy_.reduces;
   const auto values = sums.host<double>();
-  result_.loss = values[1] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
-  result_.grad_norm = std::sqrt(values[0] * squares_factor());
+  result_.loss =
+      values[StepPolicy::kLosses] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
+  result_.grad_norm = std::sqrt(values[StepPolicy::kSquares] * squares_factor());
+  result_.is_asked = values[StepPolicy::kAsking] > 0.0;
   result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
-  if (policy_.updates && result_.is_finite) optimizer_.look_at_totals(values.subspan(2), step_);
+  if (policy_.updates && result_.is_finite) {
+    optimizer_.look_at_totals(values.subspan(StepPolicy::kFirstOwn), step_);
+  }
   // Not before: a kernel that is used for the first time waits for the device to be idle, and
   // messages between GPUs would keep it busy.
   model_.mesh().comm(Axis::pp).connect_neighbours();
@@ -158,7 +162,7 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
   const int microbatch = op.action->microbatch;
   tag(symbol(act), op.what, op.action);
   Ctx ctx = context(microbatch);
-  const Tensor losses_at = totals().slice(0, 1, 2);
+  const Tensor losses_at = total(StepPolicy::kLosses);
   if (is_vocabulary(act)) {
     const Tensor losses = vocabulary_->pass(act, microbatch, ctx);
     if (losses.defined()) ops::add_sum(losses, losses_at, stream_);
@@ -238,13 +242,15 @@ void TrainStep::sum(int which) {
 
 /// Values that no codec takes count as a norm that is not finite: all ranks skip the update.
 void TrainStep::add_totals() {
-  const Tensor squares = totals().slice(0, 0, 1);
+  const Tensor squares = total(StepPolicy::kSquares);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
   if (model_.took_bad_values(stream_)) ops::fill(squares, std::nan(""), stream_);
   if (policy_.updates) {
-    optimizer_.add_totals(totals().slice(0, 2, totals().count()), step_, stream_);
+    optimizer_.add_totals(totals().slice(0, StepPolicy::kFirstOwn, totals().count()), step_,
+                          stream_);
   }
+  if (asks_ && asks_()) ops::fill(total(StepPolicy::kAsking), 1.0, stream_);
 }
 
 /// Where gradients stay with ranks, they count as what the mean over N of them would be made of: N

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,7 +22,8 @@ struct StepResult {
   /// of the mean square of their norms.
   double grad_norm = 0.0;
   std::int64_t targets = 0;
-  bool is_finite = true;  ///< false: the weights were left as they were
+  bool is_asked = false;      ///< some rank asked for something (TrainStep::ask)
+  bool is_finite = true;      ///< false: the weights were left as they were
   /// Of models with experts (ops::add_load): of every layer that has them, one after the other.
   std::vector<double> expert_load = {};
   bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
@@ -46,6 +48,9 @@ class TrainStep : private Stage {
   /// Is called before weights and states change, while nothing of the step changes them; where
   /// residuals of gradients are kept, several times.
   void before_update(std::function<void()> wait) { before_update_ = std::move(wait); }
+  /// What `asks` says in the middle of a step goes with it to all ranks (StepResult::is_asked):
+  /// that one of them was sent a signal, which they need not agree on between steps then.
+  void ask(std::function<bool()> asks) { asks_ = std::move(asks); }
   /// Whoever wants to see what every unit makes: its output, and in the backward the gradient of
   /// its input.
   enum class Pass { forward, backward };
@@ -72,6 +77,7 @@ class TrainStep : private Stage {
   const Schedule& schedule(int microbatches);
   Ctx context(int microbatch);
   const Tensor& totals() const { return numbers_[StepPolicy::kTotals]; }
+  Tensor total(int which) const { return totals().slice(0, which, which + 1); }
   /// Says what calls of communicators are for until the next op: "F of block 7, micro-batch 3".
   void tag(const char* what, int unit, const Action* action);
   void add_squares();
@@ -92,6 +98,7 @@ class TrainStep : private Stage {
   Memory& memory_;
   OnAction on_action_;
   std::function<void()> before_update_;
+  std::function<bool()> asks_;
   OnUnit on_unit_;
   Schedule schedule_;
   std::unique_ptr<VocabularyPasses> vocabulary_;  // where it is divided over the pipeline
@@ -104,7 +111,7 @@ class TrainStep : private Stage {
   std::int64_t step_ = 1;  // StepArgs::step
   double clip_ = 0.0;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
-  /// until the step has ended. Totals are squares of gradients and losses.
+  /// until the step has ended.
   std::vector<Tensor> numbers_;
   Tensor last_load_;  // of all ranks in the step before, zeros at first; absent without experts
   StepResult result_;

@@ -203,6 +203,10 @@ class Run {
                : MissingStates::start_at_zero;
   }
 
+  bool has_new_signal() const {
+    return signals_.stop_asked() != 0 || signals_.checkpoints_asked() > checkpoints_asked_;
+  }
+
   /// A signal that came to any rank has its effect on all of them at the same place.
   bool stops() {
     if (stopped_by_ != 0) return true;
@@ -219,6 +223,12 @@ class Run {
     }
     if (asked > kStop) stopped_by_ = asked - kStop;
     return stopped_by_ != 0;
+  }
+
+  /// Ranks agree only where a step said that one of them has something to tell: far ranks would
+  /// wait for each other between all steps.
+  bool stops_between_steps() {
+    return stopped_by_ != 0 || ((session_->outer || is_asked_) && stops());
   }
 
   /// Sites know of each other's wishes only where they meet: what a site asks for goes with its
@@ -269,11 +279,12 @@ class Run {
     recording_->watch(step);
     step.set_last_load(state_.expert_load);
     step.before_update([this] { saving_->before_update(); });
+    step.ask([this] { return has_new_signal(); });
     const std::int64_t total = config_.total_steps();
     // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
     if (is_resumed && is_due(config_.train.eval_every) && !state_.eval_loss) evaluate_now();
     checkpoints_asked_ = signals_.checkpoints_asked();  // before the first step nothing is new
-    while (state_.step < total && !stops()) {
+    while (state_.step < total && !stops_between_steps()) {
       if (std::exchange(save_asked_, false)) save_now();
       now(RunPlace::Doing::stepping);
       one_step(step, loader);
@@ -320,6 +331,7 @@ class Run {
     if (experts && experts->gating.balance == Balance::global) {
       state_.expert_load = result.expert_load;
     }
+    is_asked_ = result.is_asked;
     if (session_->outer) note_loss(result.loss);
     if (!result.is_finite) on_nonfinite(result);
     recording_->end_step(state_, {.result = result,
@@ -492,6 +504,7 @@ class Run {
   int stopped_by_ = 0;            // a signal's number
   int checkpoints_asked_ = 0;     // by signals, that were seen to
   bool save_asked_ = false;       // by one that was not yet
+  bool is_asked_ = true;          // by a signal to some rank, before the first step perhaps
 };
 
 }  // namespace

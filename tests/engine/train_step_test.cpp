@@ -50,6 +50,18 @@ TEST(TrainStep, ALossThatIsNotFiniteLeavesWeightsAndMomentsUntouched) {
   }
 }
 
+TEST(TrainStep, CarriesThatARankAsksForSomethingAndChangesNothingElse) {
+  std::vector<std::vector<std::string>> states;
+  for (const bool asks : {false, true}) {
+    Training training("llama", {});
+    training.step().ask([asks] { return asks; });
+    const std::vector<MicroBatch> batches = {training.batch(1, 8, 1)};
+    EXPECT_EQ(training.step().run(batches, {.lr = 1e-3, .step = 1}, 1.0).is_asked, asks);
+    states.push_back(state_of(training.model()));
+  }
+  EXPECT_EQ(states[0], states[1]);
+}
+
 TEST(TrainStep, AccumulationIsABatchOfAll) {
   for (const char* name : {"gpt2", "gpt-neox", "llama", "qwen3"}) {
     Training training(name, {.dtype = DType::f64});

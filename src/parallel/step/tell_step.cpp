@@ -175,9 +175,20 @@ class StepTeller {
       const int zero = bucket_at(bucket).zero;
       if (bucket_at(bucket).owner != unit || (zero < 2 && (!are_all_in || policy_.reduces_at_end)))
         continue;
+      if (zero < 2 && bucket_at(bucket).coded_gradients > 0 && is_sent_next()) {
+        behind_send_.push_back(bucket);
+        continue;
+      }
       reduce(bucket);
       while (zero >= 2 && reductions_.size() > kReductionsUnderWay) end_oldest_reduction();
     }
+  }
+
+  /// Encoding takes this rank's time, in which another stage would wait for what it has computed.
+  bool is_sent_next() const {
+    const Action* const next = action_ + 1;
+    return next < actions_.data() + actions_.size() &&
+           (next->act == Act::send_grad || next->act == Act::send_act);
   }
 
   void reduce(int bucket) {
@@ -268,6 +279,7 @@ class StepTeller {
     }
     say(Kind::send);
     under_way.push_back(action_);
+    for (const int bucket : std::exchange(behind_send_, {})) reduce(bucket);
   }
 
   void end_sends() {
@@ -287,6 +299,7 @@ class StepTeller {
   std::vector<bool> is_open_;               // by bucket: gradients have a place
   std::vector<int> passes_with_gradients_;  // by unit: how many are done
   std::deque<int> reductions_;              // under way, oldest first
+  std::vector<int> behind_send_;            // complete, to be reduced when the message has left
   std::size_t next_receive_ = 0;
   int posted_ = 0;
   std::map<std::tuple<int, Act, int>, std::deque<const Action*>> sends_;  // under way
@@ -296,7 +309,7 @@ class StepTeller {
 
 std::vector<StepSum> StepPolicy::usual_sums() {
   return {{.name = "targets", .over = kTokenAxes, .numbers = 1, .when = StepSum::When::first},
-          {.name = "loss and norm", .over = kStepAxes, .numbers = 2}};
+          {.name = "loss and norm", .over = kStepAxes, .numbers = kFirstOwn}};
 }
 
 RankUnits plain_units(const Schedule& schedule) {

@@ -67,6 +67,9 @@ struct StepPolicy {
   static constexpr int kTargets = 0, kTotals = 1;
   /// Of models with experts: how often each was chosen (ops::add_load), by layer.
   static constexpr int kExpertLoad = 2;
+  /// Of the totals: squares of gradients, losses, how many ranks ask for something; an optimizer's
+  /// own are behind them.
+  static constexpr int kSquares = 0, kLosses = 1, kAsking = 2, kFirstOwn = 3;
   std::vector<StepSum> sums = usual_sums();
   /// Gradients that are kept whole are summed behind the last micro-batch, as Megatron-LM does, and
   /// not when a unit has all of them.
