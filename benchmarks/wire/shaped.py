@@ -10,7 +10,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import tomllib
+from contextlib import nullcontext
 from pathlib import Path
+
+from cores import Cores
+from system import machine_text
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VOCABULARY = 1024
@@ -74,8 +79,10 @@ class Turn:
 class Bench:
     """A folder with text, tokenizer and models, and runs in it."""
 
-    def __init__(self, build, threads=1):
+    def __init__(self, build, threads=1, share=None):
+        """`share`: of a core, for each rank; None: what it gets."""
         self.build = Path(build).resolve()
+        self.share = share
         self.threads = threads
         self._place = tempfile.TemporaryDirectory(prefix="heddle-wire-")
         self.folder = Path(self._place.name)
@@ -109,11 +116,38 @@ class Bench:
         command = [str(self.build / "heddle"), "train", str(run), "--fresh"]
         for name, value in usual.items():
             command += ["--set", f"{name}={value}"]
-        if link is LOOPBACK:
-            said = self._on_loopback(command, ranks)
-        else:
-            said = self._call([self.build / "tests/links/shaped_run", ranks, *link, "--", *command])
+        with self._cores(ranks) as cores:
+            if cores:
+                command = cores.of_rank(command)
+            if link is LOOPBACK:
+                said = self._on_loopback(command, ranks)
+            else:
+                said = self._call([self.build / "tests/links/shaped_run", ranks, *link, "--", *command])
         return Turn(folder, said)
+
+    def predict_with(self, machine, ranks, link):
+        """The machine file for `train` of ranks that share the calibrated `machine` and have such a link, which is
+        measured; None without a machine."""
+        if machine is None:
+            return None
+        command = [str(self.build / "heddle"), "bench", "link", "--warm-up", "4", "--seconds", "10", "--json"]
+        with self._cores(ranks) as cores:
+            said = subprocess.run([str(word) for word in [self.build / "tests/links/shaped_run", ranks, *link, "--",
+                                                          *(cores.of_rank(command) if cores else command)]],
+                                  cwd=self.folder, capture_output=True, text=True)
+        if said.returncode != 0:
+            sys.exit(f"bench link ended with status {said.returncode}:\n{said.stderr}")
+        measured = json.loads(said.stdout)
+        rates = sorted(8e-6 * one["bytes_per_second"] for one in measured["links"])
+        among_all = f", {8e-6 * measured['exchange']['bytes_per_second']:.1f} to all at once" if "exchange" in measured else ""
+        print(f"Measured links: {rates[0]:.1f} to {rates[-1]:.1f} Mbit/s to the next rank{among_all}.\n", flush=True)
+        self.turns += 1
+        system = self.folder / f"system{self.turns}.toml"
+        system.write_text(machine_text(tomllib.loads(Path(machine).read_text()), ranks, self.share, measured))
+        return system
+
+    def _cores(self, ranks):
+        return Cores(ranks, self.share) if self.share else nullcontext()
 
     def _on_loopback(self, command, ranks):
         with socket.socket() as free:
@@ -150,8 +184,15 @@ def spread(values):
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def machine_line():
+def add_common_options(parser, share):
+    parser.add_argument("--build", type=Path, default=ROOT / "build")
+    parser.add_argument("--share", type=float, default=share, help="of a core, for each rank; 0: what it gets")
+    parser.add_argument("--machine", type=Path, help="what heddle doctor --calibrate wrote, for predictions")
+
+
+def machine_line(share=None):
     cores = len(os.sched_getaffinity(0))
     model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), "a processor")
-    return f"{cores} cores of {model}, load average {os.getloadavg()[0]:.1f}; one thread for each rank."
+    part = f", {share:g} of a core" if share else ""
+    return f"{cores} cores of {model}, load average {os.getloadavg()[0]:.1f}; one thread for each rank{part}."

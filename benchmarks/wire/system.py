@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
-"""The machine file of ranks that share one machine's cores and reach each other over a slow link only.
+"""The machine file of ranks that reach each other over a slow link only.
 
     build/heddle doctor --calibrate --ranks 4 --out machine.toml
-    python3 benchmarks/wire/system.py machine.toml --ranks 4 --mbit 100 --delay-ms 50 --out slow.toml
+    build/tests/links/shaped_run 4 ... -- build/heddle bench link --json > links.json   (of rank 0)
+    python3 benchmarks/wire/system.py machine.toml --ranks 4 --share 0.4 --links links.json --out slow.toml
 
-A rank is what each of so many has of the machine when all compute; every rank is a server of its own.
+The benchmarks of this folder do the second and third step by themselves (--machine).
+
+Every rank is a server of its own. What a rank computes with: as calibrated for so many ranks on the machine at a time; or,
+where it has a --share of a core (cores.py), that part of what a rank has that has a core to itself. What the link carries:
+as measured by `bench link` (a rank to the next; and all to all, for exchanges of more than two).
 """
 
 import argparse
+import json
+import os
 import sys
 import tomllib
 from pathlib import Path
 
-# What headers leave of a link's rate, and what connections over a long way do not fill.
-REACHED = 0.93
+RATES = {"memory_gb_per_s", "f32", "encode_gb_per_s", "encode_with_residual_gb_per_s", "decode_gb_per_s"}
+TIMES = {"kernel_us", "host_us", "host_collective_us", "step_ms"}
 
 
 def text_of(value):
@@ -36,15 +43,43 @@ def table(name, values):
     return "\n".join(lines)
 
 
-def slow(machine, ranks, mbit, delay_ms):
-    fits = [one for one in machine.get("shared", []) if one["ranks"] == ranks]
-    if ranks > 1 and not fits:
-        sys.exit(f"the machine file has no rates of {ranks} ranks: heddle doctor --calibrate --ranks {ranks}")
+def part_of(share, values):
+    """Of a table of rates and times: what a part of the core gives."""
+    def scaled(key, value):
+        if isinstance(value, dict):
+            return part_of(share, value)
+        return value * share if key in RATES else value / share if key in TIMES else value
+    return {key: scaled(key, value) for key, value in values.items()}
+
+
+def rank_of(machine, ranks, share):
+    """Device, software and codecs of a rank."""
+    at_work = os.cpu_count() if share else ranks
+    fits = [one for one in machine.get("shared", []) if one["ranks"] == at_work]
+    if at_work > 1 and not fits:
+        sys.exit(f"the machine file has no rates of {at_work} ranks: heddle doctor --calibrate --ranks {at_work}")
     rank = fits[0] if fits else machine
-    link = {"gb_per_s": mbit / 8e3, "latency_us": 1e3 * delay_ms, "collective": REACHED, "message": REACHED, "rounds": "direct"}
-    parts = [table("", {"name": f"{machine['name']}, {ranks} ranks, {mbit:g} Mbit/s, {delay_ms:g} ms"}),
-             table("device", {**machine["device"], **rank["device"]}), table("software", {**machine["software"], **rank.get("software", {})})]
-    parts += ["[[codec]]\n" + table("", codec) for codec in rank.get("codec", machine.get("codec", []))]
+    found = ({**machine["device"], **rank["device"]}, {**machine["software"], **rank.get("software", {})},
+             rank.get("codec", machine.get("codec", [])))
+    if not share:
+        return found
+    return part_of(share, found[0]), part_of(share, found[1]), [part_of(share, one) for one in found[2]]
+
+
+def link_of(measured):
+    slowest = min(measured["links"], key=lambda one: one["bytes_per_second"])
+    rate = slowest["bytes_per_second"]
+    exchange = measured.get("exchange", slowest)["bytes_per_second"]
+    return {"gb_per_s": rate / 1e9, "latency_us": 1e6 * slowest["latency_seconds"], "collective": exchange / rate,
+            "message": 1.0, "rounds": "direct"}
+
+
+def machine_text(machine, ranks, share, measured):
+    """`measured`: what `bench link --json` printed."""
+    link = link_of(measured)
+    device, software, codecs = rank_of(machine, ranks, share)
+    parts = [table("", {"name": f"{machine['name']}, {ranks} ranks apart"}), table("device", device), table("software", software)]
+    parts += ["[[codec]]\n" + table("", codec) for codec in codecs]
     parts += ["[[link]]\n" + table("", {"name": "none", "reach": 1, **link}), "[[link]]\n" + table("", {"name": "slow", **link})]
     return "\n\n".join(parts) + "\n"
 
@@ -53,12 +88,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("machine", type=Path)
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--mbit", type=float, required=True)
-    parser.add_argument("--delay-ms", type=float, required=True, help="each way")
+    parser.add_argument("--share", type=float, help="of a core, that each rank has")
+    parser.add_argument("--links", type=Path, required=True, help="what heddle bench link --json printed")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    machine = tomllib.loads(options.machine.read_text())
-    options.out.write_text(slow(machine, options.ranks, options.mbit, options.delay_ms))
+    measured = json.loads(options.links.read_text())
+    options.out.write_text(machine_text(tomllib.loads(options.machine.read_text()), options.ranks, options.share, measured))
 
 
 if __name__ == "__main__":
