@@ -22,8 +22,8 @@ struct StepResult {
   /// of the mean square of their norms.
   double grad_norm = 0.0;
   std::int64_t targets = 0;
-  bool is_asked = false;      ///< some rank asked for something (TrainStep::ask)
-  bool is_finite = true;      ///< false: the weights were left as they were
+  bool is_asked = false;  ///< some rank asked for something (TrainStep::ask)
+  bool is_finite = true;  ///< false: the weights were left as they were
   /// Of models with experts (ops::add_load): of every layer that has them, one after the other.
   std::vector<double> expert_load = {};
   bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first

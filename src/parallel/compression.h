@@ -27,10 +27,9 @@ struct Compression {
   };
   static constexpr std::size_t kKinds = 5;
   /// "none", or as codec::make_codec reads it; absent: what the preset says, or none.
-  std::optional<std::string> gradients = {}, weights = {}, tensor = {}, pipeline = {},
-                             experts = {};
-  std::string preset = {};           ///< of compression_presets(); "": none
-  std::int64_t min_bytes = 1 << 16;  ///< calls of a smaller payload go plainly
+  std::optional<std::string> gradients = {}, weights = {}, tensor = {}, pipeline = {}, experts = {};
+  std::string preset = {};                  ///< of compression_presets(); "": none
+  std::int64_t min_bytes = 1 << 16;         ///< calls of a smaller payload go plainly
   std::optional<bool> error_feedback = {};  ///< as given; absent: as feeds_back() says
   bool operator==(const Compression&) const = default;
 

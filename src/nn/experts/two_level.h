@@ -8,10 +8,11 @@
 
 namespace heddle {
 
-/// An all-to-all by rows in two levels (2DH): first within the nodes, where each neighbour gets what
-/// goes to the ranks of its own place in all nodes, then between the ranks of one place. So a rank
-/// sends to as many others as there are nodes and neighbours, in messages that are as many times
-/// larger. Every row lies where a plain all_to_all would put it, whatever the shape of the nodes.
+/// An all-to-all by rows in two levels (2DH): first within the nodes, where each neighbour gets
+/// what goes to the ranks of its own place in all nodes, then between the ranks of one place. So a
+/// rank sends to as many others as there are nodes and neighbours, in messages that are as many
+/// times larger. Every row lies where a plain all_to_all would put it, whatever the shape of the
+/// nodes.
 class TwoLevel {
  public:
   /// `ranks` is a multiple of `node` and outlives it.
@@ -22,8 +23,7 @@ class TwoLevel {
 
   /// As Communicator::all_to_all of `sent`, in the order of ranks. Waits. `row_payload`: of a
   /// codec's bytes, those that a row stands for, for counts; 0: the row is the payload.
-  Tensor exchange(const Tensor& sent, const Counts& rows, std::int64_t row_payload,
-                  Ctx& ctx) const;
+  Tensor exchange(const Tensor& sent, const Counts& rows, std::int64_t row_payload, Ctx& ctx) const;
 
  private:
   /// Rows in the order of a list of (from, to), out of the order of another one with the same rows.
