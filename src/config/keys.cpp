@@ -895,9 +895,9 @@ std::vector<Key> compress_keys() {
        .help = "codecs for all kinds of traffic; those that are given win",
        .explanation =
            "The schemes of the paper on hybrid compression: mzhybrid is zfp:8 for gradients and "
-           "lossless for everything else, zhybrid zfp:8 and zfp:16. naive is what compressing "
-           "every "
-           "message alike does, zfp:8 in lines without feedback (loses accuracy; for comparison).",
+           "lossless for everything else (rows of experts go plainly), zhybrid zfp:8 and zfp:16. "
+           "naive is what compressing every message alike does, zfp:8 in lines without feedback "
+           "(loses accuracy; for comparison).",
        .when_absent = "none"},
       {.name = "min_bytes",
        .field = bytes(s, &Compression::min_bytes),
