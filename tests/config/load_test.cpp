@@ -32,8 +32,9 @@ TEST(Load, ReadsCodecsAndPresets) {
                     "min_bytes = \"1 MiB\"\nerror_feedback = false\n",
                 "run.toml")
           .config.compress;
-  EXPECT_EQ(compress.text(),
-            "gradients int8:128, weights zfp:16:4, tensor zfp:16:4, pipeline zfp:16:4");
+  EXPECT_EQ(
+      compress.text(),
+      "gradients int8:128, weights zfp:16:4, tensor zfp:16:4, pipeline zfp:16:4, experts zfp:16:4");
   EXPECT_EQ(compress.min_bytes, 1 << 20);
   EXPECT_FALSE(compress.feeds_back());
   EXPECT_TRUE(parse_run(kGoodRun, "run.toml").config.compress.is_none());
