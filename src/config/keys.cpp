@@ -109,11 +109,12 @@ std::vector<Key> model_keys() {
        .scope = Scope::run,
        .help = "whose shares model.router_aux_loss pulls together",
        .explanation =
-           "Of an expert that K of E experts' choices are made of: hf takes choices by token of a "
-           "micro-batch (the loss is K at balance, as in transformers); switch first choices by "
-           "token; megatron choices by choice; deepseek the same of each sequence by itself; "
-           "global the same of all tokens of the step before, so that it depends on no "
-           "micro-batch. All but hf are 1 at balance.",
+           "hf: what of a micro-batch's tokens choose an expert (with K experts of a token the "
+           "loss is "
+           "K at balance, as in transformers); switch: what of them choose it first; megatron: its "
+           "share of all choices; deepseek: that of each sequence by itself; global: that of the "
+           "step before, of all tokens, so that it depends on no micro-batch. All but hf are 1 at "
+           "balance.",
        .foreign = {"moe_router_load_balancing_type", "seq_aux"}},
       {.name = "router_bias_rate",
        .field = field(s, &ModelConfig::router_bias_rate),

@@ -254,21 +254,24 @@ TEST_P(ExpertsOn, ArePlannedAsTheyRun) {
   }
 }
 
-TEST_P(ExpertsOn, HoldsTheSharedReferences) {
-  const fs::path folder = shared_folder() / "fixtures" / "models";
-  if (!fs::exists(folder)) GTEST_SKIP() << "no fixtures at " << folder;
+/// The project's own, and those that developers share where they are there.
+TEST_P(ExpertsOn, HoldsReferences) {
   int held = 0;
-  for (const char* name : {"mixtral", "olmoe", "qwen3-moe"}) {
-    const ModelSpec spec = read_model_spec(folder / name / "config.json");
-    if (!problems_of(spec, mesh_.request, mesh_.ranks()).empty()) continue;
-    ReferenceReport report;
-    run_ranks(mesh_.ranks(), [&](World& world) {
-      const ReferenceReport own = verify_reference(
-          folder / name, {.recompute = mesh_.recompute, .parallel = mesh_.request}, world);
-      if (world.rank() == 0) report = own;
-    });
-    EXPECT_TRUE(report.ok()) << name << ": " << to_json(report).dump(1);
-    ++held;
+  for (const fs::path& folder : {fs::path(HEDDLE_SOURCE_DIR "/tests/reference/models"),
+                                 shared_folder() / "fixtures" / "models"}) {
+    for (const char* name : {"mixtral", "olmoe", "qwen3-moe"}) {
+      if (!fs::exists(folder / name)) continue;
+      const ModelSpec spec = read_model_spec(folder / name / "config.json");
+      if (!problems_of(spec, mesh_.request, mesh_.ranks()).empty()) continue;
+      ReferenceReport report;
+      run_ranks(mesh_.ranks(), [&](World& world) {
+        const ReferenceReport own = verify_reference(
+            folder / name, {.recompute = mesh_.recompute, .parallel = mesh_.request}, world);
+        if (world.rank() == 0) report = own;
+      });
+      EXPECT_TRUE(report.ok()) << folder / name << ": " << to_json(report).dump(1);
+      ++held;
+    }
   }
   if (held == 0) GTEST_SKIP() << "no reference has the heads or layers for this mesh";
 }

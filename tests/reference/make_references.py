@@ -4,7 +4,7 @@
     python3 -m venv .venv-references
     .venv-references/bin/pip install torch==2.13.0 transformers==5.17.0
     .venv-references/bin/pip install tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6
-    .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only optimizers|recipes]
+    .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only experts|optimizers|recipes]
 
 Everything follows from fixed seeds, so a second run on the same machine writes the same bytes (another CPU may differ
 in the last bits of the floats). Everything is computed on one CPU thread in float32 with eager attention.
@@ -46,13 +46,15 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, MixtralConfig, OlmoeConfig
+from transformers import Qwen2Config, Qwen3Config, Qwen3MoeConfig
 from transformers.utils import logging
 
 BATCH, SEQUENCE, TRAIN_STEPS, PROMPT, CONTINUATION = 2, 24, 10, 8, 20
 MIN_GREEDY_GAP = 1e-3  # a smaller lead of the best token could flip under another order of summation
+MIN_ROUTING_GAP = 2e-4  # the same, between the last expert that a token chooses and the next, in logits
 MIN_GREEDY_KINDS = 5  # a continuation that repeats one token would hide wrong positions or a wrong cache
-MAX_TOTAL_BYTES = 4 * 1000 * 1000
+MAX_TOTAL_BYTES = 5 * 1000 * 1000
 IDS = dict(bos_token_id=0, eos_token_id=1)
 TINY = dict(hidden_size=32, num_hidden_layers=2, intermediate_size=56, max_position_embeddings=64, **IDS)
 
@@ -89,6 +91,22 @@ CONFIGS: dict[str, Any] = {
     "llama-deep-tied": LlamaConfig(**TINY | dict(num_hidden_layers=5), vocab_size=101, num_attention_heads=4,
                                    num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=True,
                                    rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+}
+
+# Their losses are the cross-entropy alone, without what keeps routers balanced.
+SMALL = TINY | dict(hidden_size=24, num_attention_heads=4, num_key_value_heads=2)
+EXPERTS: dict[str, Any] = {
+    "mixtral": MixtralConfig(**SMALL | dict(intermediate_size=20), vocab_size=97, num_local_experts=4,
+                             num_experts_per_tok=2, rms_norm_eps=1e-5, sliding_window=None, tie_word_embeddings=False,
+                             rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+    "olmoe": OlmoeConfig(**SMALL | dict(intermediate_size=12), vocab_size=96, num_experts=6, num_experts_per_tok=3,
+                         norm_topk_prob=False, pad_token_id=None, rms_norm_eps=1e-6, tie_word_embeddings=False,
+                         rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+    # A dense layer before one with experts.
+    "qwen3-moe": Qwen3MoeConfig(**SMALL | dict(intermediate_size=28), vocab_size=98, head_dim=8,
+                                moe_intermediate_size=12, num_experts=6, num_experts_per_tok=2, decoder_sparse_step=2,
+                                norm_topk_prob=True, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                                rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
 }
 
 # Checkpoints published before `rope_parameters` spell the same things so; these replace that key in config.json.
@@ -312,6 +330,39 @@ def save_model(model: PreTrainedModel, name: str, folder: Path) -> set[str]:
     return {tensor for file in folder.glob("model*.safetensors") for tensor in load_file(file)}
 
 
+def spread(parameter: str, value: torch.Tensor, stored_names: set[str]) -> dict[str, torch.Tensor]:
+    """A tensor of the module by the names under which it is stored: the library stacks experts, files do not."""
+    if parameter in stored_names:
+        return {parameter: value}
+    for old in ("embed_out", "block_sparse_moe"):  # GPT-NeoX's head, Mixtral's experts
+        renamed = parameter.replace("lm_head", old) if old == "embed_out" else parameter.replace(".mlp.", f".{old}.")
+        if renamed in stored_names:
+            return {renamed: value}
+    module, _, matrix = parameter.rpartition(".")
+    is_mixtral = any("block_sparse_moe" in name for name in stored_names)
+    module = module.replace(".mlp.", ".block_sparse_moe.") if is_mixtral else module
+    parts = dict(gate_up_proj=("w1", "w3") if is_mixtral else ("gate_proj", "up_proj"),
+                 down_proj=("w2",) if is_mixtral else ("down_proj",))[matrix]
+    return {f"{module}.{expert}.{part}.weight": piece.clone()
+            for expert, of_expert in enumerate(value)
+            for part, piece in zip(parts, of_expert.chunk(len(parts)))}
+
+
+def watch_routing(model: PreTrainedModel, per_token: int) -> list[float]:
+    """A list that gets the smallest gap of every pass of every router."""
+    gaps: list[float] = []
+
+    def look(router: torch.nn.Module, inputs: tuple[torch.Tensor, ...], _: Any) -> None:
+        logits = F.linear(inputs[0].detach().flatten(0, -2), router.weight.detach())
+        best = logits.topk(per_token + 1).values
+        gaps.append((best[:, -2] - best[:, -1]).min().item())
+
+    for module_name, module in model.named_modules():
+        if module_name.endswith("mlp.gate"):
+            module.register_forward_hook(look)
+    return gaps
+
+
 def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
     for seed in range(first_seed, first_seed + 100):
         generator = torch.Generator().manual_seed(seed)
@@ -323,14 +374,14 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
     else:
         raise RuntimeError(f"{name}: no seed gives a continuation free of near ties")
 
+    gaps = watch_routing(model, config.num_experts_per_tok) if name in EXPERTS else []
     folder.mkdir(parents=True, exist_ok=True)
     for old_file in folder.iterdir():
         old_file.unlink()
     stored_names = save_model(model, name, folder)
 
-    def stored(parameter: str) -> str:
-        # GPT-NeoX checkpoints call the head embed_out; the library's module is lm_head.
-        return parameter if parameter in stored_names else parameter.replace("lm_head", "embed_out")
+    def stored(prefix: str, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {prefix + at: piece for n, value in values.items() for at, piece in spread(n, value, stored_names).items()}
 
     inputs, labels = random_batch(config.vocab_size, generator)
     logits = model(inputs).logits
@@ -338,7 +389,7 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
     loss.backward()
     tensors = {"input_ids": inputs, "labels": labels, "logits": logits.detach(), "loss": loss.detach().view(1),
                "greedy.prompt": prompt, "greedy.output": continuation}
-    tensors |= {f"grad.{stored(n)}": p.grad.clone() for n, p in model.named_parameters()}
+    tensors |= stored("grad.", {n: p.grad.clone() for n, p in model.named_parameters()})
     batches = [random_batch(config.vocab_size, generator) for _ in range(TRAIN_STEPS)]
     tensors["train.input_ids"], tensors["train.labels"] = (torch.stack(part) for part in zip(*batches))
 
@@ -347,8 +398,10 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
         raise RuntimeError(f"{name}: the saved folder does not load to the same logits")
 
     losses, norms = train(model, tensors["train.input_ids"], tensors["train.labels"])
+    if name in EXPERTS and min(gaps) < MIN_ROUTING_GAP:
+        return make_model(name, config, seed + 1, folder)
     tensors |= {"train.loss": losses, "train.grad_norm": norms}
-    tensors |= {f"trained.{stored(n)}": p.detach().clone() for n, p in model.named_parameters()}
+    tensors |= stored("trained.", {n: p.detach().clone() for n, p in model.named_parameters()})
     if {n.removeprefix("grad.") for n in tensors if n.startswith("grad.")} != stored_names:
         raise RuntimeError(f"{name}: gradients and stored weights do not have the same names")
     save_file(tensors, folder / "reference.safetensors")
@@ -489,20 +542,19 @@ def write_tokenizer(folder: Path, llama3: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the reference models and tokenizers of the tests.")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder to write into")
-    parser.add_argument("--only", choices=["optimizers", "recipes"],
-                        help="make only these; optimizers from the models that are there")
+    parser.add_argument("--only", choices=["experts", "optimizers", "recipes"],
+                        help="make only these; experts: models that have them; optimizers from the models that are there")
     arguments = parser.parse_args()
     out: Path = arguments.out
     torch.set_num_threads(1)  # one order of summation, whatever the machine
     torch.use_deterministic_algorithms(True)
     logging.disable_progress_bar()
-    for index, (name, config) in enumerate(CONFIGS.items()):
-        if arguments.only:
-            break
-        make_model(name, config, 1000 * (index + 1), out / "models" / name)
-    if arguments.only != "recipes":
+    for index, (name, config) in enumerate((CONFIGS | EXPERTS).items()):
+        if arguments.only in (None, "experts") and (not arguments.only or name in EXPERTS):
+            make_model(name, config, 1000 * (index + 1), out / "models" / name)
+    if arguments.only in (None, "optimizers"):
         make_optimizer_references(out / "models", out / "optimizers")
-    if arguments.only != "optimizers":
+    if arguments.only in (None, "recipes"):
         make_recipe_reference(out / "recipes" / "onebit-adam")
     if not arguments.only:
         write_tokenizer(out / "tokenizer", llama3=False)
