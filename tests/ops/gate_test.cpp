@@ -375,7 +375,9 @@ TEST(CosineLogits, HaveTheGradientsThatDifferencesShow) {
         EXPECT_NEAR(get(gradient, i), (above - below) / (2 * kStep), 1e-6);
       }
     }
-    if (heat > 5.0) EXPECT_EQ(get(dwarmth, 0), 0.0);
+    if (heat > 5.0) {
+      EXPECT_EQ(get(dwarmth, 0), 0.0);
+    }
   }
 }
 
