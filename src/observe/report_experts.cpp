@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kColumns = 120;
 
-std::string name_of(const ExpertLoad& layer) { return fmt::format("layer {}", layer.layer); }
+std::string layer_name(const ExpertLoad& layer) { return fmt::format("layer {}", layer.layer); }
 
 /// Rows of layers, columns of time: of each stretch the step at which a layer was worst.
 std::string over_time(const std::vector<ExpertLoadPoint>& points) {
@@ -25,7 +25,7 @@ std::string over_time(const std::vector<ExpertLoadPoint>& points) {
               .last = fmt::format("step {}", format_thousands(points.back().step))};
   const std::size_t columns = std::min(kColumns, points.size());
   for (std::size_t layer = 0; layer < points.back().layers.size(); ++layer) {
-    Heatmap::Row row{.name = name_of(points.back().layers[layer]), .cells = {}, .total = {}};
+    Heatmap::Row row{.name = layer_name(points.back().layers[layer]), .cells = {}, .total = {}};
     for (std::size_t column = 0; column < columns; ++column) {
       Heatmap::Cell worst;
       const std::size_t end = points.size() * (column + 1) / columns;
@@ -56,7 +56,7 @@ std::string by_expert(const ExpertLoadPoint& point) {
   for (const ExpertLoad& layer : point.layers) {
     const double mean = std::max(1.0, static_cast<double>(layer.choices())) /
                         static_cast<double>(layer.counts.size());
-    Heatmap::Row row{.name = name_of(layer), .cells = {}, .total = {}};
+    Heatmap::Row row{.name = layer_name(layer), .cells = {}, .total = {}};
     for (std::size_t e = 0; e < layer.counts.size(); ++e) {
       const double share = static_cast<double>(layer.counts[e]) / mean;
       row.cells.push_back({share, fmt::format("expert {}: {} choices, {:.2f} times the mean", e,

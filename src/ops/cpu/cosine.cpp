@@ -43,8 +43,8 @@ struct Temperature {
   bool is_limited = false;
 };
 
-void check(const Tensor& logits_TE, const Tensor& u_TP, const Tensor& v_EP, const Tensor& warmth,
-           const Stream& stream) {
+void check_cosines(const Tensor& logits_TE, const Tensor& u_TP, const Tensor& v_EP,
+                   const Tensor& warmth, const Stream& stream) {
   check_like(logits_TE, {u_TP.size(0), v_EP.size(0)}, u_TP.dtype());
   check_like(v_EP, {v_EP.size(0), u_TP.size(1)}, u_TP.dtype());
   check_like(warmth, {1}, u_TP.dtype());
@@ -73,7 +73,7 @@ void add_row_gradient(const T* a, T inverse_a, const Tensor& b, const std::vecto
 
 void cosine_logits(const Tensor& u_TP, const Tensor& v_EP, const Tensor& warmth,
                    const Tensor& logits_TE, Stream& stream) {
-  check(logits_TE, u_TP, v_EP, warmth, stream);
+  check_cosines(logits_TE, u_TP, v_EP, warmth, stream);
   if (stream.is_dry()) return;
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -95,7 +95,7 @@ void cosine_logits(const Tensor& u_TP, const Tensor& v_EP, const Tensor& warmth,
 
 void cosine_logits_backward_input(const Tensor& dlogits_TE, const Tensor& u_TP, const Tensor& v_EP,
                                   const Tensor& warmth, const Tensor& du_TP, Stream& stream) {
-  check(dlogits_TE, u_TP, v_EP, warmth, stream);
+  check_cosines(dlogits_TE, u_TP, v_EP, warmth, stream);
   check_like(du_TP, u_TP.shape(), u_TP.dtype());
   if (stream.is_dry()) return;
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
@@ -118,7 +118,7 @@ void cosine_logits_backward_input(const Tensor& dlogits_TE, const Tensor& u_TP, 
 void cosine_logits_backward_weight(const Tensor& dlogits_TE, const Tensor& u_TP, const Tensor& v_EP,
                                    const Tensor& warmth, const Tensor& dv_EP, const Tensor& dwarmth,
                                    Stream& stream) {
-  check(dlogits_TE, u_TP, v_EP, warmth, stream);
+  check_cosines(dlogits_TE, u_TP, v_EP, warmth, stream);
   check_like(dv_EP, v_EP.shape(), v_EP.dtype());
   check_like(dwarmth, {1}, v_EP.dtype());
   if (stream.is_dry()) return;
