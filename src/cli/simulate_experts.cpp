@@ -26,7 +26,8 @@ using planner::ExpertsStep;
 using planner::ExpertsTimings;
 
 constexpr int kUnset = std::numeric_limits<int>::min();
-constexpr int kMostExpertLayers = 1000;
+/// Whose gradients are divided in a few seconds.
+constexpr int kMostExpertLayers = 200;
 constexpr double kMilli = 1e-3;
 
 struct SimulateExpertsOptions {

@@ -68,6 +68,10 @@ class Division {
 
 GradientSlices place_gradients(const std::vector<BackwardLayer>& layers, const LinearTime& sum,
                                double carried, GradientWindows windows, int pieces) {
+  if (pieces == 0) {
+    pieces =
+        std::max(kLeastGradientPieces, kGradientPiecesOfALayer * static_cast<int>(layers.size()));
+  }
   double total = carried;
   for (const BackwardLayer& layer : layers) total += layer.gradients;
   const double piece = total / pieces;

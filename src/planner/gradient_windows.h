@@ -34,15 +34,15 @@ struct GradientSlices {
   double seconds = 0.0;
 };
 
-/// Pieces that gradients are cut into.
-inline constexpr int kGradientPieces = 256;
+/// Pieces that gradients are cut into: this many of all, or of each layer where that is more.
+inline constexpr int kLeastGradientPieces = 256, kGradientPiecesOfALayer = 16;
 
 /// Divides all gradients, in the order in which they come to be, among the windows of the layers
 /// (in the order of backward) so that backward and sums take the least time; a piece goes when all
 /// of it exists. The best division into whole pieces; of equal ones that which sends earlier.
-/// `carried` exist when the first layer begins.
+/// `carried` exist when the first layer begins. `pieces`: of all gradients; 0 for as above.
 GradientSlices place_gradients(const std::vector<BackwardLayer>& layers, const LinearTime& sum,
                                double carried = 0.0, GradientWindows windows = GradientWindows::all,
-                               int pieces = kGradientPieces);
+                               int pieces = 0);
 
 }  // namespace heddle::planner

@@ -88,6 +88,20 @@ TEST(ExpertsSchedule, PublishedSpeedupsAreMetWithinFivePercent) {
   }
 }
 
+/// Slices are fine enough for many layers: what a layer gains does not depend on how many there
+/// are, but for the gradients that are left at the end.
+TEST(ExpertsSchedule, ManyLayersGainAsMuchAsOneOfMany) {
+  const FsmoeBed bed = fsmoe_bed_b();
+  const ExpertsLayerShape layer{
+      .tokens = 1024, .rows_per_token = 2.4, .hidden = 2048, .width = 4096, .shards = 4};
+  const ExpertsBlock block = attention_and_experts(bed.timings, layer, 1);
+  const auto speedup = [&](int layers) {
+    return plan_experts(bed.timings, block, layers, ExpertsMethod::pipelined).seconds /
+           plan_experts(bed.timings, block, layers, ExpertsMethod::lanes).seconds;
+  };
+  EXPECT_NEAR(speedup(100) / speedup(1), 1.0, 0.02);
+}
+
 TEST(ExpertsSchedule, AStackOfLayersSendsEveryGradientOnce) {
   const FsmoeBed bed = fsmoe_bed_a();
   const ExpertsLayerShape layer{
