@@ -70,7 +70,7 @@ def link_of(measured):
     slowest = min(measured["links"], key=lambda one: one["bytes_per_second"])
     rate = slowest["bytes_per_second"]
     exchange = measured.get("exchange", slowest)["bytes_per_second"]
-    return {"gb_per_s": rate / 1e9, "latency_us": 1e6 * slowest["latency_seconds"], "collective": exchange / rate,
+    return {"gb_per_s": rate / 1e9, "latency_us": 1e6 * slowest["latency_seconds"], "collective": min(1.0, exchange / rate),
             "message": 1.0, "rounds": "direct"}
 
 

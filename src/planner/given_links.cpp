@@ -40,7 +40,7 @@ Machine with_links(Machine machine, const GivenLinks& given) {
                                      : given.loss > 0.0 ? kReachedWithLoss
                                                         : kReached;
   if (given.exchange_bytes_per_s) {
-    outer.collective = *given.exchange_bytes_per_s / given.bytes_per_s;
+    outer.collective = std::min(1.0, *given.exchange_bytes_per_s / given.bytes_per_s);
   }
   outer.crowded = outer.gather = 1.0;
   machine.pairs.clear();  // of other links

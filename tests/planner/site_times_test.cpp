@@ -20,7 +20,7 @@ Machine with_sites_joined_by(double bits_per_second, double latency) {
   Link& link = machine.links.back();
   link.bytes_per_s = bits_per_second / 8;
   link.latency_s = latency;
-  link.collective = 1.0;
+  link.collective = link.message = 1.0;
   link.is_direct = true;
   return machine;
 }

@@ -105,14 +105,28 @@ bool is_readable(int socket, Clock::time_point until) {
 }
 
 bool read_bytes(int socket, void* to, std::size_t bytes) {
+  // Packets come one by one where nobody puts them together. Waking up for each would take a part
+  // of a core, so of much a good deal is waited for.
+  constexpr std::size_t kMuch = 256 << 10, kGoodDeal = 64 << 10;
+  const auto wake_for = [socket](std::size_t least) {
+    const int value = static_cast<int>(least);
+    setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value));
+  };
+  bool waits_for_much = bytes >= kMuch;
+  if (waits_for_much) wake_for(kGoodDeal);
   auto* at = static_cast<std::byte*>(to);
   while (bytes > 0) {
+    if (waits_for_much && bytes < kGoodDeal) {
+      waits_for_much = false;
+      wake_for(1);
+    }
     const auto got = ::recv(socket, at, bytes, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
     at += got;
     bytes -= static_cast<std::size_t>(got);
   }
+  if (waits_for_much) wake_for(1);
   return true;
 }
 
