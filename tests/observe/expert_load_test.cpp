@@ -104,12 +104,11 @@ TEST(ExpertLoad, IsInTheReportForPrograms) {
 }
 
 TEST(Heatmap, ColoursByTheDistanceFromTheMiddleAndEscapes) {
-  const std::string html =
-      render_heatmap({.description = "a <map>",
-                      .rows = {{.name = "<b>", .cells = {{0.0, "n\"1"}, {1.0, ""}, {9.0, ""}}}},
-                      .least = 0,
-                      .middle = 1,
-                      .most = 3});
+  Heatmap map;
+  map.description = "a <map>";
+  map.rows = {{"<b>", {{0.0, "n\"1"}, {1.0, ""}, {9.0, ""}}, ""}};
+  map.most = 3;
+  const std::string html = render_heatmap(map);
   EXPECT_NE(html.find("class=\"less\" x=\"0\" width=\"10\" height=\"10\" fill-opacity=\"1.000\""),
             std::string::npos);
   EXPECT_NE(html.find("fill-opacity=\"0.000\""), std::string::npos);
