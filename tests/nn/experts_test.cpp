@@ -277,11 +277,16 @@ TEST(Capacity, OfRanksIsThatOfGroups) {
               return own;
             };
             const auto up = part(1), down = part(2);
+            const auto alone = world.all().split(world.rank(), 0, "etp");
             run.layer = std::make_unique<Experts>(
                 std::make_unique<Router>(run.weights[0], options),
                 Experts::Weights{.up = up, .down = down}, nullptr,
-                ExpertDivision{.exchange =
-                                   std::make_unique<ExpertExchange>(world.all(), kExperts)});
+                ExpertDivision{.exchange = std::make_unique<ExpertExchange>(
+                                   ExpertRanks{.ep = &world.all(),
+                                               .etp = alone.get(),
+                                               .choice = std::make_shared<ExchangeChoice>(
+                                                   ExchangeRequest::parse("", 1), 1, 3)},
+                                   kExperts, "experts")});
             const auto y = values_of(run.forward());
             const auto grads = run.backward();
             const std::lock_guard lock(mutex);

@@ -115,7 +115,7 @@ void expect_refused(const TinyRun& run, const std::vector<std::string>& settings
 TEST(ExpertsRun, RefusesWhatGatesCannotDo) {
   expect_refused(TinyRun(), {"model.capacity_factor=1.25", "model.drop=random"},
                  {"model.capacity_factor", "model.drop", "no experts"});
-  const ExpertsRun biased, plain({{"topk_method", "greedy"}});
+  const ExpertsRun plain(Json{{"topk_method", "greedy"}});
   expect_refused(plain, {"model.router_bias_rate=0.01"}, {"model.router_bias_rate", "no bias"});
   expect_refused(plain, {"model.capacity_factor=-1"}, {"model.capacity_factor = -1", "tutel"});
   expect_refused(plain, {"model.capacity_factor=0.01", "model.capacity_rule=tutel"},
