@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -112,13 +113,8 @@ class Memory::Pool {
 
   std::byte* take(std::size_t bytes, MemoryTag tag) {
     const std::lock_guard lock(mutex_);
-    std::byte* block = nullptr;
-    if (auto& free = free_[bytes]; !free.empty()) {
-      block = free.back();
-      free.pop_back();
-    } else {
-      block = from_system(bytes);
-    }
+    std::byte* block = from_free(bytes);
+    if (block == nullptr) block = from_system(bytes);
     const auto t = static_cast<std::size_t>(tag);
     stats_.live[t] += bytes;
     stats_.peak_by_tag[t] = std::max(stats_.peak_by_tag[t], stats_.live[t]);
@@ -131,7 +127,8 @@ class Memory::Pool {
 
   void give_back(std::byte* block, std::size_t bytes, MemoryTag tag) {
     const std::lock_guard lock(mutex_);
-    free_[bytes].push_back(block);
+    const auto larger = larger_.extract(block);
+    free_[larger ? larger.mapped() : bytes].push_back(block);
     stats_.live[static_cast<std::size_t>(tag)] -= bytes;
   }
 
@@ -159,8 +156,37 @@ class Memory::Pool {
     return device_.kind == Device::Kind::cuda && bytes < kSmall;
   }
 
+  /// Of the size, or an eighth larger at most: where sizes change from step to step, as those of
+  /// experts' rows do, each of them would keep a block of its own.
+  std::byte* from_free(std::size_t bytes) {
+    const std::size_t most = bytes + bytes / 8;
+    for (auto at = free_.lower_bound(bytes); at != free_.end() && at->first <= most; ++at) {
+      if (at->second.empty()) continue;
+      std::byte* const block = at->second.back();
+      at->second.pop_back();
+      if (at->first != bytes) larger_.emplace(block, at->first);
+      return block;
+    }
+    return nullptr;
+  }
+
+  /// Gives back one free block that is smaller by an eighth at most: the one that takes its place
+  /// serves for both.
+  void drop_smaller(std::size_t bytes) {
+    for (auto at = free_.lower_bound(bytes); at != free_.begin();) {
+      --at;
+      if (at->first + at->first / 8 < bytes || is_cut_from_chunk(at->first)) return;
+      if (at->second.empty()) continue;
+      source_->give_back(at->second.back(), at->first);
+      stats_.reserved -= at->first;
+      at->second.pop_back();
+      return;
+    }
+  }
+
   std::byte* from_system(std::size_t bytes) {
     if (is_cut_from_chunk(bytes)) return from_chunk(bytes);
+    drop_smaller(bytes);
     std::byte* block = source_->take(bytes);
     if (block == nullptr) {
       give_free_blocks_back();
@@ -213,8 +239,9 @@ class Memory::Pool {
   const Device device_;
   const std::unique_ptr<BlockSource> source_;
   mutable std::mutex mutex_;
-  std::map<std::size_t, std::vector<std::byte*>> free_;
-  std::vector<std::byte*> chunks_;  // the last is being cut
+  std::map<std::size_t, std::vector<std::byte*>> free_;      // by their size
+  std::unordered_map<std::byte*, std::size_t> larger_ = {};  // in use, than was asked for
+  std::vector<std::byte*> chunks_;                           // the last is being cut
   std::size_t chunk_used_ = 0;
   MemoryStats stats_;
 };

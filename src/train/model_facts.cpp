@@ -104,9 +104,11 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   put("norms of q and k", qk_norm_joins_heads ? "over all heads" : qk_norm ? "true" : "false");
   put("interleaved q, k, v", qkv_interleaved);
   put("transposed linears", linears_are_in_out);
+  std::vector<std::string> kinds;  // one fact of all blocks: facts are told apart by their names
   for (const auto& [branches, is_parallel] : blocks) {
-    put("block", fmt::format("{}", fmt::join(branches, is_parallel ? " beside " : ", then ")));
+    kinds.push_back(fmt::format("{}", fmt::join(branches, is_parallel ? " beside " : ", then ")));
   }
+  put("block", fmt::format("{}", fmt::join(kinds, "; ")));
   if (experts) add_experts(*experts, put);
   put("tied embeddings", tied_embeddings);
   put("attention scale", attention_scale);

@@ -84,11 +84,11 @@ TEST(ExpertLoad, IsDrawnByLayerOverTime) {
   const std::string html = report_html(report_of(3));
   EXPECT_NE(html.find("<section id=\"experts\">"), std::string::npos);
   // Two layers: three steps, and four experts.
-  EXPECT_EQ(occurrences(html, "<rect class="), 2u * 3u + 2u * 4u);
+  EXPECT_EQ(occurrences(html, "fill-opacity=\""), 2u * 3u + 2u * 4u);
   EXPECT_NE(html.find("2 unused"), std::string::npos);
   EXPECT_NE(html.find("were dropped for want of room"), std::string::npos);
   // A long run has no more columns than can be seen.
-  EXPECT_EQ(occurrences(report_html(report_of(5000)), "<rect class="), 2u * 120u + 2u * 4u);
+  EXPECT_EQ(occurrences(report_html(report_of(5000)), "fill-opacity=\""), 2u * 120u + 2u * 4u);
   EXPECT_EQ(report_html(report_of(0)).find("id=\"experts\""), std::string::npos);
 }
 

@@ -88,9 +88,10 @@ Outcome train(const ModelSpec& spec, const ParallelRequest& request, bool recomp
 /// Trained once for all meshes.
 const Outcome& on_one_rank(const ModelSpec& spec) {
   static std::map<std::string, Outcome> known;
-  const auto found = known.find(spec.family);
+  const std::string name = spec.family + spec.config->dump();
+  const auto found = known.find(name);
   return found != known.end() ? found->second
-                              : known.emplace(spec.family, train(spec, {.dp = 1})).first->second;
+                              : known.emplace(name, train(spec, {.dp = 1})).first->second;
 }
 
 const std::vector<MeshCase>& meshes() {

@@ -10,9 +10,12 @@ namespace heddle {
 
 namespace {
 
-/// With the sums that the model needs.
+/// With the sums that the model needs, and behind them those that only the policy has.
 ParallelPlan with(StepPolicy policy, ParallelPlan plan) {
-  policy.sums = std::move(plan.policy.sums);
+  std::vector<StepSum> sums = std::move(plan.policy.sums);
+  const auto usual = static_cast<std::ptrdiff_t>(StepPolicy::usual_sums().size());
+  sums.insert(sums.end(), policy.sums.begin() + usual, policy.sums.end());
+  policy.sums = std::move(sums);
   plan.policy = std::move(policy);
   return plan;
 }

@@ -18,7 +18,8 @@ struct Volumes::Tally {
     if (sizes != nullptr) sizes->add(op, calls, bytes_each);
   }
   /// Once per step on every axis with several ranks.
-  void add_loss_and_norm() { add(CommOp::all_reduce, 1, 16); }
+  /// And whether a rank asks for something.
+  void add_loss_and_norm() { add(CommOp::all_reduce, 1, 24); }
 };
 
 Volumes::Volumes(const ModelSpec& spec, const Candidate& candidate, const StepShape& step,

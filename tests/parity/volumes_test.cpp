@@ -24,8 +24,8 @@ constexpr Published kRuns[] = {
     {"39B", 8192, 64, 48, 8, 2, 32, 1536, 4, 1, 1152, 1728, 134217728, 12, 270.6, 4.83, 9.36},
 };
 
-/// Loss and squared norm, and on dp the number of targets.
-constexpr std::int64_t kNormCalls = 1, kNormBytes = 16, kTargetBytes = 8;
+/// Loss, squared norm and whether a rank asks for something, and on dp the number of targets.
+constexpr std::int64_t kNormCalls = 1, kNormBytes = 24, kTargetBytes = 8;
 
 CommCounts::Entry entry(const CommCounts& counts, CommOp op) {
   return counts.by_op[static_cast<std::size_t>(op)];

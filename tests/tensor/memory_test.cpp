@@ -35,6 +35,19 @@ TEST(Memory, ReusesBlocksOfTheSameSizeAndTrims) {
   EXPECT_EQ(memory.stats().reserved, 0U);
 }
 
+TEST(Memory, KeepsFewBlocksForSizesThatVary) {
+  Memory memory;
+  for (int step = 0; step < 200; ++step) {
+    const std::int64_t rows = 1000 + step * 37 % 120;
+    const Tensor one = memory.alloc({rows, 256}, DType::f32, MemoryTag::activations),
+                 other = memory.alloc({2 * rows, 256}, DType::f32, MemoryTag::activations);
+    EXPECT_EQ(memory.stats().live[static_cast<std::size_t>(MemoryTag::activations)],
+              static_cast<std::size_t>(3 * rows * 1024));
+  }
+  // Twice what is ever held at a time, and not a block for each size.
+  EXPECT_LT(memory.stats().reserved, std::size_t{2 * 3 * 1120 * 1024});
+}
+
 TEST(Memory, TensorsMayOutliveIt) {
   Tensor survivor;
   {
