@@ -156,10 +156,13 @@ class Memory::Pool {
     return device_.kind == Device::Kind::cuda && bytes < kSmall;
   }
 
-  /// Of the size, or an eighth larger at most: where sizes change from step to step, as those of
-  /// experts' rows do, each of them would keep a block of its own.
+  /// A step has some dozens of sizes, all of them planned. Those of experts' rows and of documents'
+  /// attention change from step to step, and each would keep a block of its own.
+  bool do_sizes_vary() const { return free_.size() > 256; }
+
+  /// Of the size; where sizes vary, larger by an eighth at most.
   std::byte* from_free(std::size_t bytes) {
-    const std::size_t most = bytes + bytes / 8;
+    const std::size_t most = do_sizes_vary() ? bytes + bytes / 8 : bytes;
     for (auto at = free_.lower_bound(bytes); at != free_.end() && at->first <= most; ++at) {
       if (at->second.empty()) continue;
       std::byte* const block = at->second.back();
@@ -170,9 +173,10 @@ class Memory::Pool {
     return nullptr;
   }
 
-  /// Gives back one free block that is smaller by an eighth at most: the one that takes its place
-  /// serves for both.
+  /// Where sizes vary, gives back one free block that is smaller by an eighth at most: the one that
+  /// takes its place serves for both.
   void drop_smaller(std::size_t bytes) {
+    if (!do_sizes_vary()) return;
     for (auto at = free_.lower_bound(bytes); at != free_.begin();) {
       --at;
       if (at->first + at->first / 8 < bytes || is_cut_from_chunk(at->first)) return;
