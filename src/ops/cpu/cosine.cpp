@@ -69,6 +69,27 @@ void add_row_gradient(const T* a, T inverse_a, const Tensor& b, const std::vecto
   }
 }
 
+/// All rows of u with all rows of v.
+template <class T>
+struct Pairs {
+  const T *u, *v;
+  std::int64_t width, count;  // of a row, and of the rows of v
+  std::vector<T> of_u, of_v;  // inverse lengths
+
+  Pairs(const Tensor& u_TP, const Tensor& v_EP)
+      : u(u_TP.data<T>()),
+        v(v_EP.data<T>()),
+        width(u_TP.size(1)),
+        count(v_EP.size(0)),
+        of_u(inverse_lengths<T>(u_TP)),
+        of_v(inverse_lengths<T>(v_EP)) {}
+
+  T times_cosine(T factor, std::int64_t t, std::int64_t e) const {
+    return factor * of_u[static_cast<std::size_t>(t)] * of_v[static_cast<std::size_t>(e)] *
+           product_of(u + t * width, v + e * width, width);
+  }
+};
+
 }  // namespace
 
 void cosine_logits(const Tensor& u_TP, const Tensor& v_EP, const Tensor& warmth,
@@ -77,16 +98,13 @@ void cosine_logits(const Tensor& u_TP, const Tensor& v_EP, const Tensor& warmth,
   if (stream.is_dry()) return;
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t P = u_TP.size(1), E = v_EP.size(0);
-    const auto of_u = inverse_lengths<T>(u_TP), of_v = inverse_lengths<T>(v_EP);
+    const Pairs<T> pairs(u_TP, v_EP);
+    const auto& [u, v, P, E, of_u, of_v] = pairs;
     const Temperature<T> temperature(warmth);
     cpu::parallel_for(stream, u_TP.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         for (std::int64_t e = 0; e < E; ++e) {
-          logits_TE.data<T>()[t * E + e] =
-              temperature.value * of_u[static_cast<std::size_t>(t)] *
-              of_v[static_cast<std::size_t>(e)] *
-              product_of(u_TP.data<T>() + t * P, v_EP.data<T>() + e * P, P);
+          logits_TE.data<T>()[t * E + e] = pairs.times_cosine(temperature.value, t, e);
         }
       }
     });
@@ -100,14 +118,14 @@ void cosine_logits_backward_input(const Tensor& dlogits_TE, const Tensor& u_TP, 
   if (stream.is_dry()) return;
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t P = u_TP.size(1), E = v_EP.size(0);
-    const auto of_u = inverse_lengths<T>(u_TP), of_v = inverse_lengths<T>(v_EP);
+    const Pairs<T> pairs(u_TP, v_EP);
+    const auto& [u, v, P, E, of_u, of_v] = pairs;
     const Temperature<T> temperature(warmth);
     cpu::parallel_for(stream, u_TP.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         T* const du = du_TP.data<T>() + t * P;
         std::fill(du, du + P, T{0});
-        add_row_gradient<T>(u_TP.data<T>() + t * P, of_u[static_cast<std::size_t>(t)], v_EP, of_v,
+        add_row_gradient<T>(u + t * P, of_u[static_cast<std::size_t>(t)], v_EP, of_v,
                             dlogits_TE.data<T>() + t * E, 1, du);
         for (std::int64_t i = 0; i < P; ++i) du[i] *= temperature.value;
       }
@@ -124,14 +142,14 @@ void cosine_logits_backward_weight(const Tensor& dlogits_TE, const Tensor& u_TP,
   if (stream.is_dry()) return;
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t P = u_TP.size(1), E = v_EP.size(0);
-    const auto of_u = inverse_lengths<T>(u_TP), of_v = inverse_lengths<T>(v_EP);
+    const Pairs<T> pairs(u_TP, v_EP);
+    const auto& [u, v, P, E, of_u, of_v] = pairs;
     const Temperature<T> temperature(warmth);
     cpu::parallel_for(stream, E, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> dv(static_cast<std::size_t>(P));
       for (std::int64_t e = begin; e < end; ++e) {
         std::fill(dv.begin(), dv.end(), T{0});
-        add_row_gradient<T>(v_EP.data<T>() + e * P, of_v[static_cast<std::size_t>(e)], u_TP, of_u,
+        add_row_gradient<T>(v + e * P, of_v[static_cast<std::size_t>(e)], u_TP, of_u,
                             dlogits_TE.data<T>() + e, E, dv.data());
         for (std::int64_t i = 0; i < P; ++i) {
           dv_EP.data<T>()[e * P + i] += temperature.value * dv[static_cast<std::size_t>(i)];
@@ -142,9 +160,7 @@ void cosine_logits_backward_weight(const Tensor& dlogits_TE, const Tensor& u_TP,
     T sum = 0;
     for (std::int64_t t = 0; t < u_TP.size(0); ++t) {
       for (std::int64_t e = 0; e < E; ++e) {
-        sum += dlogits_TE.data<T>()[t * E + e] * of_u[static_cast<std::size_t>(t)] *
-               of_v[static_cast<std::size_t>(e)] *
-               product_of(u_TP.data<T>() + t * P, v_EP.data<T>() + e * P, P);
+        sum += pairs.times_cosine(dlogits_TE.data<T>()[t * E + e], t, e);
       }
     }
     dwarmth.data<T>()[0] += temperature.value * sum;
