@@ -107,6 +107,40 @@ TEST(TcpLinks, ALargeMessageTravelsWhileItsSenderGoesOn) {
   EXPECT_EQ(ended, 2);
 }
 
+// A reader that waits for a good deal at a time once waited for more than was still to come.
+TEST(TcpLinks, LargeMessagesOfAnySizeAreReadToTheirEnd) {
+  const TcpListener listening = listen_on(0, 1);
+  const Socket listener(listening.socket);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const Socket writer = call_once(
+      {.host = htonl(INADDR_LOOPBACK), .port = htons(static_cast<std::uint16_t>(listening.port))},
+      until);
+  const Socket reader(accept(listener.get(), nullptr, nullptr));
+  constexpr std::size_t kLeast = 256 << 10;
+  constexpr int kMessages = 12000;
+  std::atomic<int> read = 0;
+  {
+    const std::jthread reading([&] {
+      std::vector<std::byte> message(kLeast + kMessages);
+      while (read < kMessages &&
+             read_bytes(reader.get(), message.data(), kLeast + static_cast<std::size_t>(read))) {
+        ++read;
+      }
+    });
+    const std::jthread writing([&] {
+      const std::vector<std::byte> message(kLeast + kMessages);
+      const auto in_time = [&] { return std::chrono::steady_clock::now() < until; };
+      for (std::size_t sent = 0; sent < kMessages && in_time(); ++sent) {
+        if (!write_bytes(writer.get(), message.data(), kLeast + sent)) break;
+        // The next leaves when this one was read, as where an answer is waited for.
+        while (read <= static_cast<int>(sent) && in_time()) std::this_thread::yield();
+      }
+      shutdown(writer.get(), SHUT_RDWR);
+    });
+  }
+  EXPECT_EQ(read, kMessages);
+}
+
 TEST(TcpLinks, MessagesToSeveralRanksLeaveOneAfterAnother) {
   const SlowPeers peers(2);
   const std::vector<std::byte> message(8 << 20);

@@ -106,8 +106,11 @@ bool is_readable(int socket, Clock::time_point until) {
 
 bool read_bytes(int socket, void* to, std::size_t bytes) {
   // Packets come one by one where nobody puts them together. Waking up for each would take a part
-  // of a core, so of much a good deal is waited for.
+  // of a core, so of much a good deal is waited for: by poll, since a recv that has taken a little
+  // would go on to wait for a good deal beside it, which is more than may still come. The wait has
+  // an end, since the kernel may have no room for a good deal.
   constexpr std::size_t kMuch = 256 << 10, kGoodDeal = 64 << 10;
+  constexpr int kPatienceMs = 20;
   const auto wake_for = [socket](std::size_t least) {
     const int value = static_cast<int>(least);
     setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value));
@@ -120,8 +123,12 @@ bool read_bytes(int socket, void* to, std::size_t bytes) {
       waits_for_much = false;
       wake_for(1);
     }
-    const auto got = ::recv(socket, at, bytes, 0);
-    if (got < 0 && errno == EINTR) continue;
+    if (waits_for_much) {
+      pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
+      poll(&entry, 1, kPatienceMs);
+    }
+    const auto got = ::recv(socket, at, bytes, waits_for_much ? MSG_DONTWAIT : 0);
+    if (got < 0 && (errno == EINTR || (waits_for_much && errno == EAGAIN))) continue;
     if (got <= 0) return false;
     at += got;
     bytes -= static_cast<std::size_t>(got);
