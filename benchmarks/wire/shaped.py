@@ -2,6 +2,7 @@
 common. Ranks are processes with one thread each, in network namespaces joined by tests/links (needs root), or on this
 machine's loopback where a link is to take no time."""
 
+import copy
 import json
 import os
 import socket
@@ -141,10 +142,23 @@ class Bench:
         rates = sorted(8e-6 * one["bytes_per_second"] for one in measured["links"])
         among_all = f", {8e-6 * measured['exchange']['bytes_per_second']:.1f} to all at once" if "exchange" in measured else ""
         print(f"Measured links: {rates[0]:.1f} to {rates[-1]:.1f} Mbit/s to the next rank{among_all}.\n", flush=True)
+        part = self._part_of_a_core() if self.share else None
         self.turns += 1
         system = self.folder / f"system{self.turns}.toml"
-        system.write_text(machine_text(tomllib.loads(Path(machine).read_text()), ranks, self.share, measured))
+        system.write_text(machine_text(tomllib.loads(Path(machine).read_text()), ranks, part, measured))
         return system
+
+    def _part_of_a_core(self):
+        """What a rank with its share of a core does of what a core does: steps of a model of one rank, with and without."""
+        def step_of(share):
+            bench = copy.copy(self)
+            bench.share = share
+            turn = bench.train(llama(hidden=512, layers=4, heads=8), 1, LOOPBACK, 5, ["data.seq_len=256", "train.tokens_per_step=256"])
+            self.turns = bench.turns
+            return statistics.median(turn.seconds())
+        part = step_of(None) / step_of(self.share)
+        print(f"A rank with {self.share:g} of a core does {part:.3f} of what a core does.\n", flush=True)
+        return part
 
     def _cores(self, ranks):
         return Cores(ranks, self.share) if self.share else nullcontext()

@@ -3,13 +3,14 @@
 
     build/heddle doctor --calibrate --ranks 4 --out machine.toml
     build/tests/links/shaped_run 4 ... -- build/heddle bench link --json > links.json   (of rank 0)
-    python3 benchmarks/wire/system.py machine.toml --ranks 4 --share 0.4 --links links.json --out slow.toml
+    python3 benchmarks/wire/system.py machine.toml --ranks 4 --part 0.35 --links links.json --out slow.toml
 
 The benchmarks of this folder do the second and third step by themselves (--machine).
 
 Every rank is a server of its own. What a rank computes with: as calibrated for so many ranks on the machine at a time; or,
-where it has a --share of a core (cores.py), that part of what a rank has that has a core to itself. What the link carries:
-as measured by `bench link` (a rank to the next; and all to all, for exchanges of more than two).
+where it has a share of a core (cores.py), that --part of what a rank has that has a core to itself. The part is less than
+the share, since a rank that is stopped and started finds cold caches; the benchmarks measure it. What the link carries: as
+measured by `bench link` (a rank to the next; and all to all, for exchanges of more than two).
 """
 
 import argparse
@@ -44,27 +45,27 @@ def table(name, values):
     return "\n".join(lines)
 
 
-def part_of(share, values):
+def part_of(part, values):
     """Of a table of rates and times: what a part of the core gives."""
     def scaled(key, value):
         if isinstance(value, dict):
-            return part_of(share, value)
-        return value * share if key in RATES else value / share if key in TIMES else value
+            return part_of(part, value)
+        return value * part if key in RATES else value / part if key in TIMES else value
     return {key: scaled(key, value) for key, value in values.items()}
 
 
-def rank_of(machine, ranks, share):
+def rank_of(machine, ranks, part):
     """Device, software and codecs of a rank."""
-    at_work = os.cpu_count() if share else ranks
+    at_work = os.cpu_count() if part else ranks
     fits = [one for one in machine.get("shared", []) if one["ranks"] == at_work]
     if at_work > 1 and not fits:
         sys.exit(f"the machine file has no rates of {at_work} ranks: heddle doctor --calibrate --ranks {at_work}")
     rank = fits[0] if fits else machine
     found = ({**machine["device"], **rank["device"]}, {**machine["software"], **rank.get("software", {})},
              rank.get("codec", machine.get("codec", [])))
-    if not share:
+    if not part:
         return found
-    return part_of(share, found[0]), part_of(share, found[1]), [part_of(share, one) for one in found[2]]
+    return part_of(part, found[0]), part_of(part, found[1]), [part_of(part, one) for one in found[2]]
 
 
 def link_of(measured):
@@ -76,10 +77,10 @@ def link_of(measured):
             "message": 1.0, "rounds": "direct"}
 
 
-def machine_text(machine, ranks, share, measured):
+def machine_text(machine, ranks, part, measured):
     """`measured`: what `bench link --json` printed."""
     link = link_of(measured)
-    device, software, codecs = rank_of(machine, ranks, share)
+    device, software, codecs = rank_of(machine, ranks, part)
     parts = [table("", {"name": f"{machine['name']}, {ranks} ranks apart"}), table("device", device), table("software", software)]
     parts += ["[[codec]]\n" + table("", codec) for codec in codecs]
     parts += ["[[link]]\n" + table("", {"name": "none", "reach": 1, **link}), "[[link]]\n" + table("", {"name": "slow", **link})]
@@ -90,12 +91,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("machine", type=Path)
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--share", type=float, help="of a core, that each rank has")
+    parser.add_argument("--part", type=float, help="of what a core does, that each rank has")
     parser.add_argument("--links", type=Path, required=True, help="what heddle bench link --json printed")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     measured = json.loads(options.links.read_text())
-    options.out.write_text(machine_text(tomllib.loads(options.machine.read_text()), options.ranks, options.share, measured))
+    options.out.write_text(machine_text(tomllib.loads(options.machine.read_text()), options.ranks, options.part, measured))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
 #include <optional>
 #include <thread>
 
+#include "base/quantile.h"
+
 namespace heddle {
 namespace {
 
@@ -13,6 +15,10 @@ using Clock = std::chrono::steady_clock;
 constexpr float kMore = 1.0F, kLast = 0.0F;
 /// Seconds by which a link may be behind its sender.
 constexpr double kMostBehind = 3.0;
+/// Of exchanges: a step's come in bursts too, with other work between them, and how connections
+/// share a link is drawn anew in each.
+constexpr int kBursts = 5;
+constexpr auto kBetweenBursts = std::chrono::milliseconds(500);
 
 double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
@@ -151,25 +157,28 @@ double bench_exchange(World& world, const LinkBenchOptions& options) {
   Communicator& all = world.all();
   all.run_in_background(true);
   Exchanges exchanges(all, options.bytes);
-  const auto began = Clock::now();
-  for (std::size_t i = 0; i < Exchanges::kUnderWay; ++i) exchanges.begin(kMore);
-  std::optional<Clock::time_point> counted_from;
-  double counted = 0.0, count = 0.0;
-  while (exchanges.end_oldest() == kMore) {
-    // What is on its way at the end makes up for what was at the beginning.
-    if (counted_from && counted < options.seconds) {
+  const auto burst = [&](double seconds) {
+    all.barrier();
+    const auto began = Clock::now();
+    for (std::size_t i = 0; i < Exchanges::kUnderWay; ++i) exchanges.begin(kMore);
+    double count = 0.0;
+    while (exchanges.end_oldest() == kMore) {
       ++count;
-      counted = seconds_since(*counted_from);
-    } else if (!counted_from && seconds_since(began) >= options.warm_up) {
-      counted_from = Clock::now();
+      exchanges.begin(seconds_since(began) >= seconds ? kLast : kMore);
     }
-    exchanges.begin(counted >= options.seconds ? kLast : kMore);
+    for (++count; exchanges.has_any(); ++count) exchanges.end_oldest();
+    const double rate =
+        count * static_cast<double>(options.bytes) * (all.size() - 1) / seconds_since(began);
+    return -all.combine(-rate, ReduceOp::max);
+  };
+  burst(options.warm_up);
+  std::vector<double> rates;
+  for (int i = 0; i < kBursts; ++i) {
+    std::this_thread::sleep_for(kBetweenBursts);
+    rates.push_back(burst(options.seconds / kBursts));
   }
-  while (exchanges.has_any()) exchanges.end_oldest();
   all.run_in_background(false);
-  const double rate =
-      counted > 0.0 ? count * static_cast<double>(options.bytes) * (all.size() - 1) / counted : 0.0;
-  return -all.combine(-rate, ReduceOp::max);
+  return quantile(rates, 0.5);
 }
 
 std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options) {
