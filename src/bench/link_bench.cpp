@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr float kMore = 1.0F, kLast = 0.0F;
 /// Seconds by which a link may be behind its sender.
 constexpr double kMostBehind = 3.0;
-/// Of exchanges: a step's come in bursts too, with other work between them, and how connections
+/// Of sums: a step's come in bursts too, with other work between them, and how connections
 /// share a link is drawn anew in each.
 constexpr int kBursts = 5;
 constexpr auto kBetweenBursts = std::chrono::milliseconds(500);
@@ -108,43 +108,38 @@ double measured_latency(Communicator& all) {
   return shortest / 2;
 }
 
-/// One after another, some of them under way; in the order in which they were begun.
-class Exchanges {
+/// Sums over all ranks one after another, some of them under way; in the order in which they were
+/// begun.
+class Sums {
  public:
-  Exchanges(Communicator& all, std::int64_t bytes)
-      : all_(all), rows_(static_cast<std::size_t>(all.size()), 1) {
+  /// `bytes`: that a rank sends to each other, twice.
+  Sums(Communicator& all, std::int64_t bytes) : all_(all) {
     for (Turn& turn : turns_) {
-      for (Tensor* const rows : {&turn.sent, &turn.received}) {
-        const Tensor flat = message_of(memory_, all.size() * (bytes / 4 * 4));
-        *rows = flat.view({all.size(), flat.count() / all.size()});
-      }
+      turn.values = message_of(memory_, all.size() * bytes);
+      std::ranges::fill(turn.values.host<float>(), 0.0F);
     }
   }
   static constexpr std::size_t kUnderWay = 4;
 
-  /// `word` reaches all ranks with it.
+  /// The word of rank 0 reaches all ranks with it.
   void begin(float word) {
     Turn& turn = turns_[begun_++ % kUnderWay];
-    for (int rank = 0; rank < all_.size(); ++rank) {
-      turn.sent.data<float>()[turn.sent.size(1) * rank] = word;
-    }
-    turn.work = all_.all_to_all(turn.sent, turn.received, rows_, rows_, stream_);
+    turn.values.data<float>()[0] = all_.rank() == 0 ? word : 0.0F;
+    turn.work = all_.all_reduce(turn.values, ReduceOp::sum, stream_);
   }
-  /// The word of rank 0.
   float end_oldest() {
     Turn& turn = turns_[ended_++ % kUnderWay];
     turn.work.wait(stream_);
-    return turn.received.data<float>()[0];
+    return turn.values.data<float>()[0];
   }
   bool has_any() const { return ended_ < begun_; }
 
  private:
   struct Turn {
-    Tensor sent, received;
+    Tensor values;
     Work work;
   };
   Communicator& all_;
-  const std::vector<std::int64_t> rows_;
   Memory memory_;
   Stream stream_{1};
   std::array<Turn, kUnderWay> turns_;
@@ -156,19 +151,19 @@ class Exchanges {
 double bench_exchange(World& world, const LinkBenchOptions& options) {
   Communicator& all = world.all();
   all.run_in_background(true);
-  Exchanges exchanges(all, options.bytes);
+  Sums sums(all, options.bytes);
   const auto burst = [&](double seconds) {
     all.barrier();
     const auto began = Clock::now();
-    for (std::size_t i = 0; i < Exchanges::kUnderWay; ++i) exchanges.begin(kMore);
+    for (std::size_t i = 0; i < Sums::kUnderWay; ++i) sums.begin(kMore);
     double count = 0.0;
-    while (exchanges.end_oldest() == kMore) {
+    while (sums.end_oldest() == kMore) {
       ++count;
-      exchanges.begin(seconds_since(began) >= seconds ? kLast : kMore);
+      sums.begin(seconds_since(began) >= seconds ? kLast : kMore);
     }
-    for (++count; exchanges.has_any(); ++count) exchanges.end_oldest();
+    for (++count; sums.has_any(); ++count) sums.end_oldest();
     const double rate =
-        count * static_cast<double>(options.bytes) * (all.size() - 1) / seconds_since(began);
+        2 * count * static_cast<double>(options.bytes) * (all.size() - 1) / seconds_since(began);
     return -all.combine(-rate, ReduceOp::max);
   };
   burst(options.warm_up);

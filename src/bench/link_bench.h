@@ -26,10 +26,10 @@ struct LinkRate {
 /// and gets all rates.
 std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options);
 
-/// Every rank sends to all others at once, so much to each, over and over, in some bursts: bytes a
-/// second of content that a rank sends in all, of the slowest in the median of bursts. Connections
-/// that share a rank's link carry less of it than one has alone. Every rank calls it and gets the
-/// result.
+/// Sums over all ranks, so much from each to each, over and over, in some bursts, as in a step:
+/// bytes a second of content that a rank sends in all, of the slowest in the median of bursts.
+/// Connections that share a rank's link carry less of it than one has alone. Every rank calls it
+/// and gets the result.
 double bench_exchange(World& world, const LinkBenchOptions& options);
 
 }  // namespace heddle
