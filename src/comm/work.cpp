@@ -21,9 +21,9 @@ void WorkState::set_on_wait(OnWait on_wait) {
   on_wait_ = std::move(on_wait);
 }
 
-void WorkState::wait(Stream& consumer) {
+void WorkState::wait(Stream& consumer, bool is_rank) {
   std::unique_lock lock(mutex_);
-  if (flight_ && (!done_ || on_wait_)) flight_->wait(call_);
+  if (is_rank && flight_ && (!done_ || on_wait_)) flight_->wait(call_);
   ended_.wait(lock, [this] { return done_; });
   if (failure_) std::rethrow_exception(failure_);
   const OnWait on_wait = std::exchange(on_wait_, {});
@@ -38,6 +38,10 @@ bool WorkState::done() const {
 
 void Work::wait(Stream& consumer) const {
   if (state_) state_->wait(consumer);
+}
+
+void Work::follow(Stream& consumer) const {
+  if (state_) state_->wait(consumer, false);
 }
 
 }  // namespace heddle

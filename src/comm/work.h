@@ -31,8 +31,9 @@ class WorkState {
   /// A device goes on with the call behind finish(), which only means that it may be waited for on
   /// a stream. Set before finish().
   void hand_over(DeviceProgress progress) { flight_->hand_over(call_, std::move(progress)); }
-  /// Blocks until the call has ended; rethrows its failure.
-  void wait(Stream& consumer);
+  /// Blocks until the call has ended; rethrows its failure. `is_rank`: who waits is the rank's own
+  /// thread, which does nothing else.
+  void wait(Stream& consumer, bool is_rank = true);
   bool done() const;
 
  private:
@@ -57,6 +58,9 @@ class [[nodiscard]] Work {
   /// inline, so the caller blocks; a CUDA stream waits by itself where the communication has a
   /// stream too (NCCL).
   void wait(Stream& consumer) const;
+  /// The same for a thread of another communicator (Communicator::then), beside which the rank may
+  /// compute: it is not the rank that waits.
+  void follow(Stream& consumer) const;
   bool done() const { return !state_ || state_->done(); }
 
  private:

@@ -692,8 +692,10 @@ std::vector<Key> parallel_keys() {
            "and "
            "every rank gathers all weights; etp where left out), degree=N or degree=N/M (pieces in "
            "forward and in backward, whose exchanges and computations overlap), 2dh=N (all-to-alls "
-           "first within N neighbouring ranks of ep, then between). Several such texts, divided by "
-           "commas, take turns from layer to layer. adaptive tries them all and learns the fastest "
+           "first within N neighbouring ranks of ep, then between), networks=1 (exchanges over etp "
+           "wait for those over ep, as where both are on one wire; 2, side by side, where left "
+           "out). Several such texts, divided by commas, take turns from layer to layer. adaptive "
+           "tries them all and learns the fastest "
            "for each number of rows; then results of two runs may differ in the last bits.",
        .when_absent = "\"\": each row goes to all ranks of etp, in one piece",
        .foreign = {"adaptive_r", "a2a_ffn_overlap_degree", "use_2dh", "pipeline_degree"}},

@@ -32,7 +32,9 @@ ExpertRanks expert_ranks(const ParallelPlan& plan, std::int64_t width, DType dty
   const bool overlaps = request.learns || std::ranges::any_of(request.turns, [](const auto& turn) {
                           return turn.degree_forward > 1 || turn.degree_backward > 1;
                         });
-  ranks.ep->run_in_background(overlaps && plan.overlap);
+  for (Communicator* const lane : {ranks.ep, ranks.etp}) {
+    lane->run_in_background(overlaps && plan.overlap);
+  }
   return ranks;
 }
 

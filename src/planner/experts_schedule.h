@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallel/experts/experts_pass.h"
+#include "nn/experts/experts_pass.h"
 #include "planner/linear_time.h"
 #include "planner/machine.h"
 

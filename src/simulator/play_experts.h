@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "parallel/experts/experts_pass.h"
+#include "nn/experts/experts_pass.h"
 
 namespace heddle {
 

@@ -33,7 +33,10 @@ TEST(ExchangeRequest, SaysWhatIsWrong) {
             "degree=2/x; use 1 to 32 pieces, or degree=N/M for forward and "
             "backward");
   EXPECT_EQ(problem("2dh=4"), "2dh=4 does not divide parallel.ep = 6; use 1, 2, 3, 6");
-  EXPECT_EQ(problem("fast"), "\"fast\" is none of r=N, degree=N, degree=N/M, 2dh=N and adaptive");
+  EXPECT_EQ(problem("fast"),
+            "\"fast\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N and adaptive");
+  EXPECT_EQ(problem("networks=3"),
+            "networks=3; use 2 where ep and etp exchange at the same time, 1 in turn");
   EXPECT_EQ(problem("adaptive, r=1"), "adaptive chooses by itself; leave out the commas");
 }
 

@@ -104,9 +104,11 @@ class ExpertRun {
 /// A rank's ranks of ep and etp.
 struct Grid {
   std::unique_ptr<Communicator> ep, etp;
-  Grid(World& world, int etp_size)
+  Grid(World& world, int etp_size, bool in_background = false)
       : ep(world.all().split(world.rank() % etp_size, world.rank(), "ep")),
-        etp(world.all().split(world.rank() / etp_size, world.rank(), "etp")) {}
+        etp(world.all().split(world.rank() / etp_size, world.rank(), "etp")) {
+    for (Communicator* const lane : {ep.get(), etp.get()}) lane->run_in_background(in_background);
+  }
 };
 
 ExpertDivision division_of(const Grid& grid, const std::string& exchange, double most_rows = 0) {
@@ -192,9 +194,41 @@ TEST(ExpertExchange, BringsRowsOrWeightsTogether) {
 }
 
 TEST(ExpertExchange, CutsRowsIntoPieces) {
-  for (const char* degree : {"degree=2", "degree=3/1", "degree=1/4", "degree=32/5"}) {
+  for (const char* degree : {"degree=2", "degree=3/1", "degree=1/4 networks=1", "degree=32/5"}) {
     expect_as_on_one_rank(2, 2, degree);
     expect_as_on_one_rank(3, 1, degree);
+  }
+}
+
+/// What every rank of two nodes of two makes of its tokens.
+std::vector<Made> made_by(const std::string& exchange, bool in_background) {
+  std::vector<Made> made(4);
+  const auto begin = begins(4);
+  run_ranks(4, [&](World& world) {
+    const Grid grid(world, 2, in_background);
+    const auto rank = static_cast<std::size_t>(world.rank());
+    ExpertRun run(division_of(grid, exchange), 2, world.rank() / 2, 2, world.rank() % 2);
+    made[rank] = run.pass(begin[rank], begin[rank + 1], true);
+  });
+  return made;
+}
+
+/// Who carries rows, and beside what, changes nothing of what they become.
+TEST(ExpertExchange, LanesChangeNoBit) {
+  for (const std::string exchange :
+       {"", "degree=4", "degree=2/8", "r=1 degree=3", "degree=3 2dh=2", "r=1"}) {
+    const auto in_turn = made_by(exchange, false);
+    for (const char* networks : {" networks=1", " networks=2"}) {
+      const auto made = made_by(exchange + networks, true);
+      for (std::size_t rank = 0; rank < made.size(); ++rank) {
+        SCOPED_TRACE(testing::Message() << exchange << networks << " rank " << rank);
+        EXPECT_EQ(made[rank].y, in_turn[rank].y);
+        EXPECT_EQ(made[rank].dx, in_turn[rank].dx);
+        EXPECT_EQ(made[rank].up, in_turn[rank].up);
+        EXPECT_EQ(made[rank].down, in_turn[rank].down);
+        EXPECT_EQ(made[rank].router, in_turn[rank].router);
+      }
+    }
   }
 }
 
@@ -305,8 +339,9 @@ TEST(TwoLevel, MeetsNeighboursAndRanksOfTheSamePlaceOnly) {
       }
       const Tensor rows = memory.alloc({std::ssize(sent), 1}, DType::f64, MemoryTag::activations);
       std::ranges::copy(sent, rows.host<double>().begin());
-      const Tensor received = TwoLevel(world.all(), node).exchange(rows, counts, 0, ctx);
-      EXPECT_EQ(values_of(received), expected);
+      const auto received = TwoLevel(world.all(), node).exchange(rows, counts, 0, ctx);
+      received.work.wait(stream);
+      EXPECT_EQ(values_of(received.rows), expected);
     });
   }
 }

@@ -10,8 +10,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "ops/elementwise.h"
-#include "ops/embedding.h"
-#include "ops/experts.h"
 #include "tensor/memory.h"
 
 namespace heddle {
@@ -52,7 +50,8 @@ std::int64_t sum(const std::vector<std::int64_t>& counts) {
 
 /// In host memory, whatever the device and also where nothing else is.
 Tensor plan_tensor(const ExchangePlan& plan) {
-  const std::int32_t numbers[] = {plan.r, plan.degree_forward, plan.degree_backward, plan.node};
+  const std::int32_t numbers[] = {plan.r, plan.degree_forward, plan.degree_backward, plan.node,
+                                  plan.networks};
   static_assert(sizeof numbers == ExpertExchange::kPlanBytes);
   std::shared_ptr<std::byte> bytes(new std::byte[sizeof numbers],
                                    std::default_delete<std::byte[]>());
@@ -117,7 +116,7 @@ ExpertExchange::Decision ExpertExchange::decide(const Tensor& offsets_E1, std::i
 
 ExchangePlan ExpertExchange::plan_of(const Decision& decision) {
   const auto numbers = decision.plan.host<std::int32_t>();
-  return {numbers[0], numbers[1], numbers[2], numbers[3]};
+  return {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
 }
 
 void ExpertExchange::require_few_rows(const Tensor& counts, const ExchangePlan& plan) const {
@@ -367,98 +366,13 @@ Tensor ExpertExchange::reordered(const Ways& from, const Ways& to, Ctx& ctx) {
   return index_N;
 }
 
-// ---- The way there and back ---------------------------------------------------------------------
+// ---- What a dry run calls -----------------------------------------------------------------------
 
 bool ExpertExchange::is_hooked(std::int64_t mean_rows, std::int64_t width, DType dtype,
                                Content content) const {
   return ranks_.hook && content == Content::rows && ranks_.ep->size() > 1 &&
          ranks_.hook->takes(mean_rows * width * static_cast<std::int64_t>(size_of(dtype)));
 }
-
-ExpertExchange::Moving ExpertExchange::move(const Tensor& rows, const Ways& ways,
-                                            const Piece& piece, bool back, Content content,
-                                            Ctx& ctx) const {
-  Moving moving{.work = {},
-                .sent = rows,
-                .received = {},
-                .is_hooked = is_hooked(ways.mean_rows, rows.size(1), rows.dtype(), content),
-                .dtype = rows.dtype(),
-                .width = rows.size(1)};
-  if (ranks_.ep->size() == 1) {
-    moving.received = rows;
-    return moving;
-  }
-  const std::int64_t row_bytes = rows.size(1) * static_cast<std::int64_t>(size_of(rows.dtype()));
-  if (moving.is_hooked) {
-    moving.sent = ranks_.hook->at(back ? ExpertPlace::before_combine : ExpertPlace::before_dispatch,
-                                  rows, ctx);
-  }
-  const auto& out = back ? piece.received : piece.sent;
-  const auto& in = back ? piece.sent : piece.received;
-  if (ways.plan.node > 1) {
-    TwoLevel::Counts counts = piece.all_sent;
-    if (back) {
-      for (std::size_t i = 0; i < counts.size(); ++i) {
-        for (std::size_t j = 0; j < i; ++j) std::swap(counts[i][j], counts[j][i]);
-      }
-    }
-    moving.received = TwoLevel(*ranks_.ep, ways.plan.node)
-                          .exchange(moving.sent, counts, moving.is_hooked ? row_bytes : 0, ctx);
-    return moving;
-  }
-  Shape shape = moving.sent.shape();
-  shape.set(0, sum(in));
-  moving.received = ctx.activation(shape, moving.sent.dtype());
-  moving.work = ranks_.ep->all_to_all(moving.sent, moving.received, out, in, ctx.stream,
-                                      moving.is_hooked ? row_bytes * rows.size(0) : 0);
-  return moving;
-}
-
-ExpertExchange::Moving ExpertExchange::leave(const Tensor& rows, const Ways& ways,
-                                             const Piece& piece, Content content, Ctx& ctx) const {
-  return move(rows, ways, piece, false, content, ctx);
-}
-
-void ExpertExchange::arrive(const Moving& moving, const Ways& ways, const Piece& piece,
-                            const Tensor& rows_ND, Ctx& ctx) const {
-  moving.work.wait(ctx.stream);
-  Tensor rows = moving.received;
-  if (moving.is_hooked) rows = ranks_.hook->at(ExpertPlace::after_dispatch, rows, ctx);
-  if (ways.plan.r > 1) {
-    const std::int64_t own = rows.size(0);
-    const Tensor given = ctx.activation({own * ways.plan.r, moving.width}, moving.dtype);
-    for (int copy = 0; copy < ways.plan.r; ++copy) {
-      ops::copy(rows, given.slice(0, copy * own, (copy + 1) * own), ctx.stream);
-    }
-    rows = ctx.activation({sum(piece.taken), moving.width}, moving.dtype);
-    ranks_.etp->all_to_all(given, rows, piece.given, piece.taken, ctx.stream).wait(ctx.stream);
-  }
-  ops::embedding_forward(piece.arrived_N, rows, rows_ND, ctx.stream);
-}
-
-ExpertExchange::Moving ExpertExchange::turn_back(const Tensor& rows_ND, const Ways& ways,
-                                                 const Piece& piece, Content content,
-                                                 Ctx& ctx) const {
-  Tensor rows = ctx.activation(rows_ND.shape(), rows_ND.dtype());
-  ops::embedding_forward(piece.sorted_N, rows_ND, rows, ctx.stream);
-  if (ways.plan.r > 1) {
-    const std::int64_t own = piece.received_rows();
-    const Tensor parts = ctx.activation({own * ways.plan.r, rows.size(1)}, rows.dtype());
-    ranks_.etp->all_to_all(rows, parts, piece.taken, piece.given, ctx.stream).wait(ctx.stream);
-    rows = ctx.activation({own, parts.size(1)}, parts.dtype());
-    ops::combine_rows(parts, piece.sum_NR, {}, {}, rows, ctx.stream);
-  }
-  return move(rows, ways, piece, true, content, ctx);
-}
-
-void ExpertExchange::come_home(const Moving& moving, const Tensor& rows, Ctx& ctx) const {
-  moving.work.wait(ctx.stream);
-  ops::copy(moving.is_hooked ? ranks_.hook->at(ExpertPlace::after_combine, moving.received, ctx)
-                             : moving.received,
-            rows, ctx.stream);
-}
-
-// ---- What a dry run calls -----------------------------------------------------------------------
 
 LayerCall ExpertExchange::over_ep(std::int64_t rows, std::int64_t width, DType dtype,
                                   Content content) const {

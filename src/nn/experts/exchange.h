@@ -24,8 +24,9 @@ struct ExpertRanks {
   double planned_rows = 1;  ///< that it receives in a dry run, in the same measure
 };
 
-/// Takes rows of experts to the ranks that have those experts, and back: dispatch and combine of a
-/// mixture whose experts are divided over ranks (docs/design/040-experts.md). Rank p of ep has the
+/// Which rows of experts go to which of the ranks that have those experts, and back: dispatch and
+/// combine of a mixture whose experts are divided over ranks (docs/design/040-experts.md). They
+/// travel in a PassWalk. Rank p of ep has the
 /// experts [p, p + 1) * experts / ep, of each of which rank s of etp has a part of the width. All
 /// ranks make the same calls, however many rows each has.
 class ExpertExchange {
@@ -46,7 +47,7 @@ class ExpertExchange {
   /// more rows than it may.
   Decision decide(const Tensor& offsets_E1, std::int64_t rows, Ctx& ctx) const;
   static ExchangePlan plan_of(const Decision& decision);
-  static constexpr std::size_t kPlanBytes = 4 * sizeof(std::int32_t);
+  static constexpr std::size_t kPlanBytes = 5 * sizeof(std::int32_t);
 
   /// One of the pieces that rows are cut into: of each expert's rows of each rank a stretch. Rows
   /// of all pieces lie one behind the other, here [from, to), where their experts are [begin, end).
@@ -86,23 +87,8 @@ class ExpertExchange {
 
   /// Rows, or numbers of rows, which no hook sees.
   enum class Content : std::uint8_t { rows, numbers };
-  /// Rows under way.
-  struct Moving {
-    Work work;
-    Tensor sent, received;
-    bool is_hooked = false;
-    DType dtype = DType::f32;
-    std::int64_t width = 0;
-  };
-  // Dispatch: rows [to - from, D] become rows of own experts [end - begin, D].
-  Moving leave(const Tensor& rows, const Ways& ways, const Piece& piece, Content content,
-               Ctx& ctx) const;
-  void arrive(const Moving& moving, const Ways& ways, const Piece& piece, const Tensor& rows_ND,
-              Ctx& ctx) const;
-  // Combine, the way back; what the ranks of etp made of a row is added up.
-  Moving turn_back(const Tensor& rows_ND, const Ways& ways, const Piece& piece, Content content,
-                   Ctx& ctx) const;
-  void come_home(const Moving& moving, const Tensor& rows, Ctx& ctx) const;
+  /// Whether rows of this width travel through the hook, where ranks send so many on average.
+  bool is_hooked(std::int64_t mean_rows, std::int64_t width, DType dtype, Content content) const;
 
   // What a dry run calls: of rows of so many elements, one way there and back.
   std::vector<LayerCall> calls_there(const ExchangePlan& plan, int degree, std::int64_t rows,
@@ -116,14 +102,11 @@ class ExpertExchange {
   void require_few_rows(const Tensor& counts, const ExchangePlan& plan) const;
   /// Ranks of etp that work on the same rows as this one.
   std::vector<int> partners(const ExchangePlan& plan) const;
-  bool is_hooked(std::int64_t mean_rows, std::int64_t width, DType dtype, Content content) const;
   Piece dry_piece(const ExchangePlan& plan, std::int64_t rows, Ctx& ctx) const;
   Piece piece(const Decision& decision, const ExchangePlan& plan, int index, int degree,
               std::vector<std::int32_t>& whole_N, Ctx& ctx) const;
   void cut_own(const Decision& decision, Ways& ways, std::int64_t rows, Ctx& ctx) const;
   void allocate(Piece& piece, std::int64_t received, std::int64_t rows, int r, Ctx& ctx) const;
-  Moving move(const Tensor& rows, const Ways& ways, const Piece& piece, bool back, Content content,
-              Ctx& ctx) const;
   LayerCall over_ep(std::int64_t rows, std::int64_t width, DType dtype, Content content) const;
 
   const ExpertRanks ranks_;

@@ -62,7 +62,9 @@ ExchangeChoice::Found ExchangeChoice::search(const Times& times) const {
   if (const int node = request_.turns.front().node; node > 1 && node < ep_) nodes.push_back(node);
   for (const int node : nodes) {
     for (const int degree : kDegrees) {
-      const auto with = [&](int r) { return ExchangePlan{r, degree, degree, node}; };
+      const auto with = [&](int r) {
+        return ExchangePlan{r, degree, degree, node, request_.turns.front().networks};
+      };
       if (!time_of(with(etp_))) return found;
       if (degree == 1 && node == 1 && !time_of(with(0))) return found;  // nothing else exchanges
       std::size_t begin = 0, end = between.size();

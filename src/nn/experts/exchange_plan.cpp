@@ -41,7 +41,8 @@ class PlanReader {
     if (key == "r") return read_r(value);
     if (key == "degree") return read_degree(value);
     if (key == "2dh") return read_node(value);
-    refuse("\"{}\" is none of r=N, degree=N, degree=N/M, 2dh=N and adaptive", word);
+    if (key == "networks") return read_networks(value);
+    refuse("\"{}\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N and adaptive", word);
   }
 
   const ExchangePlan& plan() const { return plan_; }
@@ -80,6 +81,14 @@ class PlanReader {
     }
     plan_.node = *node;
   }
+  void read_networks(std::string_view value) {
+    const auto networks = number_in(value);
+    if (networks != 1 && networks != 2) {
+      return refuse("networks={}; use 2 where ep and etp exchange at the same time, 1 in turn",
+                    value);
+    }
+    plan_.networks = *networks;
+  }
 
   const int ep_, etp_;
   std::string& problem_;
@@ -115,6 +124,7 @@ std::string ExchangePlan::text() const {
     text += fmt::format(" degree={}", degree_forward);
   }
   if (node > 1) text += fmt::format(" 2dh={}", node);
+  if (networks == 1) text += " networks=1";
   return text;
 }
 

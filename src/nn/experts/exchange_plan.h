@@ -18,9 +18,12 @@ struct ExchangePlan {
   int degree_forward = 1, degree_backward = 1;
   /// Above 1: all-to-alls over ep go in two levels, first within so many neighbours.
   int node = 1;
+  /// 2: exchanges over etp go beside those over ep. 1: all of them follow each other, as where both
+  /// are on one wire.
+  int networks = 2;
 
   bool operator==(const ExchangePlan&) const = default;
-  /// "r=2 degree=4/2 2dh=8".
+  /// "r=2 degree=4/2 2dh=8 networks=1".
   std::string text() const;
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "nn/experts/pass_walk.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
@@ -90,79 +91,29 @@ void Experts::take_in_pieces(const Order& order, Places& places, Ctx& ctx) const
   });
 }
 
-template <class Use>
-Tensor Experts::bring(const Tensor& x_TD, const Places& places, const Use& use, Ctx& ctx) const {
-  const Tensor rows_RD = ctx.activation({places.token_R.count(), x_TD.size(1)}, x_TD.dtype());
+Tensor Experts::rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx) const {
+  Tensor rows_RD = ctx.activation({places.token_R.count(), x_TD.size(1)}, x_TD.dtype());
   ops::embedding_forward(places.token_R, x_TD, rows_RD, ctx.stream);
-  if (!places.ways) {
-    use(places.pieces.front(), rows_RD);
-    return rows_RD;
-  }
-  const ExpertExchange& exchange = *division_.exchange;
-  std::vector<ExpertExchange::Moving> moving;
-  for (const Places::Piece& piece : places.pieces) {
-    moving.push_back(exchange.leave(rows_RD.slice(0, piece.way->from, piece.way->to), *places.ways,
-                                    *piece.way, ExpertExchange::Content::rows, ctx));
-  }
-  const Tensor rows_ND = ctx.activation({places.rows(), x_TD.size(1)}, x_TD.dtype());
-  for (std::size_t i = 0; i < moving.size(); ++i) {
-    const Places::Piece& piece = places.pieces[i];
-    const Tensor arrived = rows_ND.slice(0, piece.begin, piece.end);
-    exchange.arrive(std::exchange(moving[i], {}), *places.ways, *piece.way, arrived, ctx);
-    use(piece, arrived);
-  }
-  return rows_ND;
-}
-
-template <class Make>
-Tensor Experts::take_back(const Places& places, DType dtype, const Make& make, Ctx& ctx) const {
-  if (!places.ways) return make(places.pieces.front());
-  const ExpertExchange& exchange = *division_.exchange;
-  std::vector<ExpertExchange::Moving> moving;
-  for (const Places::Piece& piece : places.pieces) {
-    moving.push_back(exchange.turn_back(make(piece), *places.ways, *piece.way,
-                                        ExpertExchange::Content::rows, ctx));
-  }
-  const Tensor rows_RD = ctx.activation({places.token_R.count(), in()}, dtype);
-  for (std::size_t i = 0; i < moving.size(); ++i) {
-    const ExpertExchange::Piece& way = *places.pieces[i].way;
-    exchange.come_home(std::exchange(moving[i], {}), rows_RD.slice(0, way.from, way.to), ctx);
-  }
   return rows_RD;
 }
 
-Tensor Experts::bring_numbers(const Tensor& values_TK, const Places& places, Ctx& ctx) const {
+Tensor Experts::rows_of_choices(const Tensor& values_TK, const Places& places, Ctx& ctx) const {
   // Choices in the order of their rows: each row is an expert that one token chooses.
   const std::int64_t rows = values_TK.count();
   const Tensor offsets = ctx.workspace({rows + 1}, DType::i32),
                choice_R = ctx.workspace({rows}, DType::i32),
                row = ctx.workspace({rows, 1}, DType::i32);
   ops::order_by_expert(places.row_TK.view({rows, 1}), offsets, choice_R, row, ctx.stream);
-  const Tensor values_R = ctx.activation({rows, 1}, values_TK.dtype());
-  ops::embedding_forward(choice_R, values_TK.view({rows, 1}), values_R, ctx.stream);
-  const Tensor values_N1 = ctx.activation({places.rows(), 1}, values_TK.dtype());
-  for (const Places::Piece& piece : places.pieces) {
-    const auto moving =
-        division_.exchange->leave(values_R.slice(0, piece.way->from, piece.way->to), *places.ways,
-                                  *piece.way, ExpertExchange::Content::numbers, ctx);
-    division_.exchange->arrive(moving, *places.ways, *piece.way,
-                               values_N1.slice(0, piece.begin, piece.end), ctx);
-  }
-  return values_N1;
+  Tensor values_R1 = ctx.activation({rows, 1}, values_TK.dtype());
+  ops::embedding_forward(choice_R, values_TK.view({rows, 1}), values_R1, ctx.stream);
+  return values_R1;
 }
 
-Tensor Experts::take_back_numbers(const Tensor& values_N1, const Places& places,
-                                  const Shape& choices, Ctx& ctx) const {
-  const Tensor values_R = ctx.activation({choices.count(), 1}, values_N1.dtype());
-  for (const Places::Piece& piece : places.pieces) {
-    const auto moving =
-        division_.exchange->turn_back(values_N1.slice(0, piece.begin, piece.end), *places.ways,
-                                      *piece.way, ExpertExchange::Content::numbers, ctx);
-    division_.exchange->come_home(moving, values_R.slice(0, piece.way->from, piece.way->to), ctx);
-  }
-  const Tensor values_TK = ctx.activation(choices, values_N1.dtype());
-  ops::embedding_forward(places.row_TK.view({choices.count()}), values_R,
-                         values_TK.view({choices.count(), 1}), ctx.stream);
+Tensor Experts::choices_of_rows(const Tensor& values_R1, const Places& places, Ctx& ctx) const {
+  Tensor values_TK = ctx.activation(places.row_TK.shape(), values_R1.dtype());
+  const std::int64_t choices = values_TK.count();
+  ops::embedding_forward(places.row_TK.view({choices}), values_R1, values_TK.view({choices, 1}),
+                         ctx.stream);
   return values_TK;
 }
 
@@ -179,25 +130,25 @@ Tensor Experts::gathered(const Parameter& parameter, const Places& places, Ctx& 
                    parameter, places);
 }
 
-Tensor Experts::inside(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
-                       Ctx& ctx) const {
-  const Tensor up = gathered(*weights_.up, places, ctx);
-  Tensor gate_up = ctx.activation({places.rows(), 2 * width(places)}, x_TD.dtype());
-  const Tensor x = bring(
-      x_TD, places,
-      [&](const Places::Piece& piece, const Tensor& rows) {
-        ops::grouped_gemm(rows, up, Transpose::yes, piece.offsets,
-                          gate_up.slice(0, piece.begin, piece.end), ctx.stream);
-      },
-      ctx);
+Experts::Inside Experts::begin_inside(const Order& order, const Places& places, DType dtype,
+                                      Saved& saved, Ctx& ctx) const {
+  Inside inside{.gate_up = ctx.activation({places.rows(), 2 * width(places)}, dtype),
+                .up = gathered(*weights_.up, places, ctx)};
   if (ctx.keeps_all()) {
-    saved.put(kInside, gate_up);
+    saved.put(kInside, inside.gate_up);
     saved.put(kOffsets, order.offsets_E1);
     saved.put(kTokens, order.token_R);
     saved.put(kRows, order.row_TK);
-    if (places.ways) saved.put(kInputRows, x);
   }
-  return gate_up;
+  return inside;
+}
+
+void Experts::fill(Inside& inside, const Places& places, std::size_t piece, const Tensor& rows,
+                   Ctx& ctx) const {
+  const auto& [begin, end, offsets, way] = places.pieces[piece];
+  ops::grouped_gemm(rows, inside.up, Transpose::yes, offsets, inside.gate_up.slice(0, begin, end),
+                    ctx.stream);
+  if (piece + 1 == places.pieces.size()) inside.up = {};
 }
 
 Experts::Order Experts::saved_order(const Saved& saved) const {
@@ -224,21 +175,34 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
   const bool decides = division_.exchange && !saved.has(kCounts);
   const Places places = places_of(order, saved, Pass::forward, ctx);
   const auto begun = std::chrono::steady_clock::now();
-  Tensor gate_up = inside(x_TD, order, places, saved, ctx);
-  Tensor down = gathered(*weights_.down, places, ctx);
-  const Tensor out = take_back(
-      places, x_TD.dtype(),
-      [&](const Places::Piece& piece) {
-        const std::int64_t rows = piece.end - piece.begin;
-        const Tensor y = ctx.activation({rows, width(places)}, x_TD.dtype());
-        const auto [gate, up] = ops::halves(gate_up.slice(0, piece.begin, piece.end));
-        ops::swiglu_forward(gate, up, y, ctx.stream);
-        if (&piece == &places.pieces.back()) gate_up = {};
-        Tensor made = ctx.activation({rows, in()}, x_TD.dtype());
-        ops::grouped_gemm(y, down, Transpose::yes, piece.offsets, made, ctx.stream);
-        return made;
-      },
-      ctx);
+  Inside inside = begin_inside(order, places, x_TD.dtype(), saved, ctx);
+  Tensor down;  // where there are several pieces, before the first: the way is for their rows then
+  if (places.pieces.size() > 1) down = gathered(*weights_.down, places, ctx);
+  const auto outputs = [&](std::size_t index) {
+    const auto& [begin, end, offsets, way] = places.pieces[index];
+    if (!down.defined()) down = gathered(*weights_.down, places, ctx);
+    const Tensor y = ctx.activation({end - begin, width(places)}, x_TD.dtype());
+    const auto [gate, up] = ops::halves(inside.gate_up.slice(0, begin, end));
+    ops::swiglu_forward(gate, up, y, ctx.stream);
+    if (index + 1 == places.pieces.size()) inside.gate_up = {};
+    Tensor made = ctx.activation({end - begin, in()}, x_TD.dtype());
+    ops::grouped_gemm(y, down, Transpose::yes, offsets, made, ctx.stream);
+    return made;
+  };
+  Tensor out;
+  if (places.ways) {
+    const auto expert = [&](std::size_t piece, const std::vector<Tensor>& arrived) {
+      fill(inside, places, piece, arrived.front(), ctx);
+      return PassWalk::Loads{{outputs(piece)}};
+    };
+    const PassWalk::Rows rows = PassWalk(*division_.exchange, *places.ways, ctx)
+                                    .run({{rows_of(x_TD, places, ctx)}}, true, {.expert = expert});
+    if (ctx.keeps_all()) saved.put(kInputRows, rows.arrived_N.front());
+    out = rows.home_R.front();
+  } else {
+    fill(inside, places, 0, rows_of(x_TD, places, ctx), ctx);
+    out = outputs(0);
+  }
   down = {};
   if (decides && division_.exchange->ranks().choice->learns()) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
@@ -255,7 +219,19 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
 void Experts::prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor x = hooked(ExpertPlace::start, valid(x_TD, ctx), ctx);
   const Order order = order_of(router_->route(x, saved.child(kRouter), ctx), ctx);
-  inside(x, order, places_of(order, saved, Pass::forward, ctx), saved, ctx);
+  const Places places = places_of(order, saved, Pass::forward, ctx);
+  Inside inside = begin_inside(order, places, x.dtype(), saved, ctx);
+  if (places.ways) {
+    const auto expert = [&](std::size_t piece, const std::vector<Tensor>& arrived) {
+      fill(inside, places, piece, arrived.front(), ctx);
+      return PassWalk::Loads{};
+    };
+    const PassWalk::Rows rows = PassWalk(*division_.exchange, *places.ways, ctx)
+                                    .run({{rows_of(x, places, ctx)}}, false, {.expert = expert});
+    if (ctx.keeps_all()) saved.put(kInputRows, rows.arrived_N.front());
+  } else {
+    fill(inside, places, 0, rows_of(x, places, ctx), ctx);
+  }
   if (shared_) shared_->prepare_given(x, saved.child(kShared), ctx);
 }
 
@@ -269,63 +245,81 @@ Tensor Experts::as_in_backward(Tensor rows, const Order& order, const Places& pl
   return made;
 }
 
-Experts::Middle Experts::differentiate(const Tensor& dy_TD, const Order& order,
-                                       const Places& places, Tensor& dy, Saved& saved,
-                                       Ctx& ctx) const {
-  const Tensor gate_up = as_in_backward(saved.take(kInside), order, places, saved, ctx);
+void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Places& places,
+                            Middle& middle, const std::function<void()>& weights, Saved& saved,
+                            Ctx& ctx) const {
+  middle.dgate_up = as_in_backward(saved.take(kInside), order, places, saved, ctx);
   const Tensor weights_TK = router_->routing(saved.child(kRouter)).weights_TK;
-  const Tensor weights = places.ways ? bring_numbers(weights_TK, places, ctx) : weights_TK;
-  Middle middle{.dgate_up = gate_up,
-                .y = ctx.activation({places.rows(), width(places)}, dy_TD.dtype()),
-                .dweights_TK = ctx.activation(weights.shape(), weights.dtype())};
+  middle.y = ctx.activation({places.rows(), width(places)}, dy_TD.dtype());
   Tensor down = gathered(*weights_.down, places, ctx);
-  dy = bring(
-      dy_TD, places,
-      [&](const Places::Piece& piece, const Tensor& rows) {
-        const auto in_piece = [&](const Tensor& all) {
-          return places.ways ? all.slice(0, piece.begin, piece.end) : all;
-        };
-        const Tensor unweighted =
-            ctx.activation({piece.end - piece.begin, width(places)}, rows.dtype());
-        ops::grouped_gemm(rows, down, Transpose::no, piece.offsets, unweighted, ctx.stream);
-        const Tensor inside = in_piece(gate_up);
-        ops::expert_swiglu_backward(
-            unweighted, inside, places.ways ? piece.way->each_N1 : places.row_TK, in_piece(weights),
-            inside, in_piece(middle.y), in_piece(middle.dweights_TK), ctx.stream);
-      },
-      ctx);
-  down = {};
-  if (places.ways) {
-    middle.dweights_TK = take_back_numbers(middle.dweights_TK, places, weights_TK.shape(), ctx);
+  const auto through = [&](const Places::Piece& piece, const Tensor& rows, const Tensor& row_of,
+                           const Tensor& weights_of, const Tensor& dweights) {
+    const auto& [begin, end, offsets, way] = piece;
+    const Tensor unweighted = ctx.activation({end - begin, width(places)}, rows.dtype());
+    ops::grouped_gemm(rows, down, Transpose::no, offsets, unweighted, ctx.stream);
+    const Tensor inside = middle.dgate_up.slice(0, begin, end);
+    ops::expert_swiglu_backward(unweighted, inside, row_of, weights_of, inside,
+                                middle.y.slice(0, begin, end), dweights, ctx.stream);
+  };
+  if (!places.ways) {
+    middle.dweights_TK = ctx.activation(weights_TK.shape(), weights_TK.dtype());
+    middle.dy = rows_of(dy_TD, places, ctx);
+    return through(places.pieces.front(), middle.dy, places.row_TK, weights_TK, middle.dweights_TK);
   }
-  return middle;
+  Tensor up;  // as down in forward
+  if (places.pieces.size() > 1) up = gathered(*weights_.up, places, ctx);
+  const auto expert = [&](std::size_t index, const std::vector<Tensor>& arrived) {
+    const Places::Piece& piece = places.pieces[index];
+    const Tensor dweights = ctx.activation(arrived[0].shape(), weights_TK.dtype());
+    through(piece, arrived[1], piece.way->each_N1, arrived[0], dweights);
+    if (index + 1 == places.pieces.size()) down = {};
+    if (!up.defined()) up = gathered(*weights_.up, places, ctx);
+    return PassWalk::Loads{{dweights, ExpertExchange::Content::numbers},
+                           {input_rows_grad(middle.dgate_up, up, piece, ctx)}};
+  };
+  PassWalk::Computing computing{.expert = expert};
+  if (weights) {
+    computing.weights = [&](const std::vector<Tensor>& arrived_N) {
+      middle.dy = arrived_N[1];
+      weights();
+    };
+  }
+  const PassWalk::Rows rows =
+      PassWalk(*division_.exchange, *places.ways, ctx)
+          .run({{rows_of_choices(weights_TK, places, ctx), ExpertExchange::Content::numbers},
+                {rows_of(dy_TD, places, ctx)}},
+               true, computing);
+  if (!weights) middle.dy = rows.arrived_N[1];
+  middle.dweights_TK = choices_of_rows(rows.home_R[0], places, ctx);
+  middle.dx_R = rows.home_R[1];
 }
 
-Tensor Experts::input_grad(const Middle& middle, const Places& places, const Tensor& shared_dx_TD,
+Tensor Experts::input_rows_grad(const Tensor& dgate_up, const Tensor& up,
+                                const Places::Piece& piece, Ctx& ctx) const {
+  Tensor made = ctx.activation({piece.end - piece.begin, in()}, dgate_up.dtype());
+  ops::grouped_gemm(dgate_up.slice(0, piece.begin, piece.end), up, Transpose::no, piece.offsets,
+                    made, ctx.stream);
+  return made;
+}
+
+Tensor Experts::input_grad(Middle& middle, const Places& places, const Tensor& shared_dx_TD,
                            Saved& saved, Ctx& ctx) {
   const Tensor of_router_TD =
       router_->backward_input(middle.dweights_TK, shared_dx_TD, saved.child(kRouter), ctx);
-  Tensor up = gathered(*weights_.up, places, ctx);
-  const Tensor dx = take_back(
-      places, of_router_TD.dtype(),
-      [&](const Places::Piece& piece) {
-        Tensor made = ctx.activation({piece.end - piece.begin, in()}, of_router_TD.dtype());
-        ops::grouped_gemm(middle.dgate_up.slice(0, piece.begin, piece.end), up, Transpose::no,
-                          piece.offsets, made, ctx.stream);
-        return made;
-      },
-      ctx);
-  up = {};
+  if (!places.ways) {
+    middle.dx_R = input_rows_grad(middle.dgate_up, gathered(*weights_.up, places, ctx),
+                                  places.pieces.front(), ctx);
+  }
   const Tensor dx_TD = ctx.activation(of_router_TD.shape(), of_router_TD.dtype());
-  ops::combine_rows(dx, places.row_TK, {}, of_router_TD, dx_TD, ctx.stream);
+  ops::combine_rows(std::exchange(middle.dx_R, {}), places.row_TK, {}, of_router_TD, dx_TD,
+                    ctx.stream);
   return hooked(ExpertPlace::end, dx_TD, ctx);
 }
 
 Tensor Experts::rows_again(const Tensor& x_TD, const Order& order, const Places& places,
                            Saved& saved, Ctx& ctx) const {
-  if (places.ways) return as_in_backward(saved.take(kInputRows), order, places, saved, ctx);
-  return bring(
-      x_TD, places, [](const Places::Piece&, const Tensor&) {}, ctx);
+  return places.ways ? as_in_backward(saved.take(kInputRows), order, places, saved, ctx)
+                     : rows_of(x_TD, places, ctx);
 }
 
 void Experts::add_grads(Parameter& parameter, const Tensor& dy, const Tensor& x,
@@ -353,15 +347,16 @@ Tensor Experts::backward_input_given(const Tensor& dy_TD, const MakeInput& input
   const Tensor own_dy_TD = hooked(ExpertPlace::start, valid(dy_TD, ctx), ctx);
   const Order order = saved_order(saved);
   const Places places = places_of(order, saved, Pass::backward, ctx);
-  Tensor dy;
-  const Middle middle = differentiate(own_dy_TD, order, places, dy, saved, ctx);
+  Middle middle;
+  differentiate(own_dy_TD, order, places, middle, {}, saved, ctx);
+  if (!places.ways) middle.dy = {};  // is gathered once more in W
   Tensor shared_dx_TD;
   if (shared_) {
     shared_dx_TD = shared_->backward_input_given(
         own_dy_TD, [&] { return valid(input(), ctx); }, saved.child(kShared), ctx);
   }
   const Tensor dx_TD = input_grad(middle, places, shared_dx_TD, saved, ctx);
-  saved.put(kOutputGrad, places.ways ? dy : own_dy_TD);
+  saved.put(kOutputGrad, places.ways ? middle.dy : own_dy_TD);
   saved.put(kInside, middle.dgate_up);
   saved.put(kDownInput, middle.y);
   return padded(dx_TD, dy_TD.size(0), ctx);
@@ -371,9 +366,8 @@ void Experts::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) 
   const Tensor x = valid(x_TD, ctx);
   const Order order = saved_order(saved);
   const Places places = places_of(order, saved, Pass::backward, ctx);
-  const auto nothing = [](const Places::Piece&, const Tensor&) {};
   Tensor dy = saved.take(kOutputGrad);
-  if (!places.ways) dy = bring(dy, places, nothing, ctx);
+  if (!places.ways) dy = rows_of(dy, places, ctx);
   add_grads(*weights_.down, dy, saved.take(kDownInput), places, ctx);
   dy = {};
   if (shared_) shared_->backward_weight_given(x, saved.child(kShared), ctx);
@@ -388,10 +382,26 @@ Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& save
   dy_TD = hooked(ExpertPlace::start, valid(dy_TD, ctx), ctx);
   const Order order = saved_order(saved);
   const Places places = places_of(order, saved, Pass::backward, ctx);
-  Tensor dy;
-  Middle middle = differentiate(dy_TD, order, places, dy, saved, ctx);
-  add_grads(*weights_.down, dy, middle.y, places, ctx);
-  dy = middle.y = {};
+  Middle middle;
+  const auto add_down = [&] {
+    add_grads(*weights_.down, std::exchange(middle.dy, {}), std::exchange(middle.y, {}), places,
+              ctx);
+  };
+  const auto add_up = [&](const Tensor& x_TD) {
+    add_grads(*weights_.up, middle.dgate_up, rows_again(x_TD, order, places, saved, ctx), places,
+              ctx);
+  };
+  // While rows are on their way home, unless weights would go the same way.
+  const bool is_meanwhile = places.ways && !places.shards;
+  std::function<void()> weights;
+  if (is_meanwhile) {
+    weights = [&] {
+      add_down();
+      add_up({});
+    };
+  }
+  differentiate(dy_TD, order, places, middle, weights, saved, ctx);
+  if (!is_meanwhile) add_down();
   const Tensor x_TD = valid(input(), ctx);
   Tensor shared_dx_TD;
   if (shared_) {
@@ -399,8 +409,7 @@ Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& save
         dy_TD, [&] { return x_TD; }, saved.child(kShared), ctx);
   }
   dy_TD = {};
-  add_grads(*weights_.up, middle.dgate_up, rows_again(x_TD, order, places, saved, ctx), places,
-            ctx);
+  if (!is_meanwhile) add_up(x_TD);
   const Tensor dx_TD = input_grad(middle, places, shared_dx_TD, saved, ctx);
   router_->backward_weight(x_TD, saved.child(kRouter), ctx);
   forget(saved);

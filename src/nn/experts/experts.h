@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -68,9 +69,14 @@ class Experts final : public Product {
     std::int64_t rows() const { return pieces.back().end; }
   };
   enum class Pass : std::uint8_t { forward, backward };
-  /// Of the rows of the experts' insides: gradient, and what `down` needs for its own.
+  /// gate and up of all rows, piece by piece, and the matrices while they are needed for it.
+  struct Inside {
+    Tensor gate_up, up;
+  };
+  /// Of backward: gradients of the rows' outputs, of their insides, of the choices' weights and of
+  /// the rows' inputs, and what `down` needs for its own.
   struct Middle {
-    Tensor dgate_up, y, dweights_TK;
+    Tensor dy, dgate_up, y, dweights_TK, dx_R;
   };
 
   Order order_of(const Routing& routing, Ctx& ctx) const;
@@ -78,31 +84,31 @@ class Experts final : public Product {
   ExpertExchange::Decision decision(const Order& order, Saved& saved, Ctx& ctx) const;
   Places places_of(const Order& order, Saved& saved, Pass pass, Ctx& ctx) const;
   void take_in_pieces(const Order& order, Places& places, Ctx& ctx) const;
-  /// Rows of tokens where they are computed: `use` sees each piece as soon as it has arrived.
-  template <class Use>
-  Tensor bring(const Tensor& x_TD, const Places& places, const Use& use, Ctx& ctx) const;
-  /// The other way: `make` makes the rows of a piece.
-  template <class Make>
-  Tensor take_back(const Places& places, DType dtype, const Make& make, Ctx& ctx) const;
-  /// A number of every choice where its row is computed, and back.
-  Tensor bring_numbers(const Tensor& values_TK, const Places& places, Ctx& ctx) const;
-  Tensor take_back_numbers(const Tensor& values_N1, const Places& places, const Shape& choices,
-                           Ctx& ctx) const;
+  /// The rows of tokens, and a number of every choice as the rows have them and back.
+  Tensor rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx) const;
+  Tensor rows_of_choices(const Tensor& values_TK, const Places& places, Ctx& ctx) const;
+  Tensor choices_of_rows(const Tensor& values_R1, const Places& places, Ctx& ctx) const;
   /// Matrices of every expert that is computed here.
   Tensor gathered(const Parameter& parameter, const Places& places, Ctx& ctx) const;
-  /// gate and up of all rows; keeps what backward needs.
-  Tensor inside(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
-                Ctx& ctx) const;
+  /// Keeps what backward needs, but for rows that come from others.
+  Inside begin_inside(const Order& order, const Places& places, DType dtype, Saved& saved,
+                      Ctx& ctx) const;
+  void fill(Inside& inside, const Places& places, std::size_t piece, const Tensor& rows,
+            Ctx& ctx) const;
   Order saved_order(const Saved& saved) const;
   /// What forward kept of rows, as the pieces of backward have them.
   Tensor as_in_backward(Tensor rows, const Order& order, const Places& places, Saved& saved,
                         Ctx& ctx) const;
-  /// dy_TD to where rows are computed, and through the activation.
-  Middle differentiate(const Tensor& dy_TD, const Order& order, const Places& places, Tensor& dy,
-                       Saved& saved, Ctx& ctx) const;
-  /// From the gradient of the insides, of the weights and of the shared expert to that of x.
-  Tensor input_grad(const Middle& middle, const Places& places, const Tensor& shared_dx_TD,
-                    Saved& saved, Ctx& ctx);
+  /// dy_TD to where rows are computed, through the activation and, where they came from others,
+  /// back as the gradient of the rows' inputs. Meanwhile `weights`, unless absent, which may use
+  /// what `middle` has of rows.
+  void differentiate(const Tensor& dy_TD, const Order& order, const Places& places, Middle& middle,
+                     const std::function<void()>& weights, Saved& saved, Ctx& ctx) const;
+  Tensor input_rows_grad(const Tensor& dgate_up, const Tensor& up, const Places::Piece& piece,
+                         Ctx& ctx) const;
+  /// From the gradient of the rows, of the weights and of the shared expert to that of x.
+  Tensor input_grad(Middle& middle, const Places& places, const Tensor& shared_dx_TD, Saved& saved,
+                    Ctx& ctx);
   /// The input of the experts' rows once more.
   Tensor rows_again(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
                     Ctx& ctx) const;

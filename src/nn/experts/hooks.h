@@ -23,8 +23,9 @@ class ExpertHook {
  public:
   virtual ~ExpertHook() = default;
 
-  /// As many rows in place of these, which stay as they are; between before_ and after_ they may be
-  /// of any width and type. At start and end it may look, and gives back what it got.
+  /// As many rows in place of these, which stay as they are; between before_ and after_ they are
+  /// bytes, `row_bytes` of each. At start and end it may look, and gives back what it got. Rows on
+  /// their way may be given by a thread of a communicator, while the rank's own does other things.
   virtual Tensor at(ExpertPlace place, const Tensor& rows, Ctx& ctx) const = 0;
   /// Bytes of a row on its way that was one of `width` elements.
   virtual std::int64_t row_bytes(std::int64_t width, DType dtype) const = 0;

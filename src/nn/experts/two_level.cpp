@@ -13,7 +13,8 @@ TwoLevel::TwoLevel(Communicator& ranks, int node)
 }
 
 Tensor TwoLevel::regrouped(const Tensor& rows, const std::vector<Message>& have,
-                           const std::vector<Message>& wanted, const Counts& counts, Ctx& ctx) {
+                           const std::vector<Message>& wanted, const Counts& counts,
+                           Ctx& ctx) const {
   const auto count = [&](const Message& m) {
     return counts[static_cast<std::size_t>(m.from)][static_cast<std::size_t>(m.to)];
   };
@@ -24,18 +25,28 @@ Tensor TwoLevel::regrouped(const Tensor& rows, const std::vector<Message>& have,
     at += count(message);
   }
   const Tensor made = ctx.activation(rows.shape(), rows.dtype());
-  at = 0;
+  struct Stretch {
+    std::int64_t from, rows;
+  };
+  std::vector<Stretch> stretches;
   for (const Message& message : wanted) {
     const auto found = std::ranges::find(have, message) - have.begin();
-    const std::int64_t from = begins[static_cast<std::size_t>(found)], n = count(message);
-    ops::copy(rows.slice(0, from, from + n), made.slice(0, at, at + n), ctx.stream);
-    at += n;
+    stretches.push_back({begins[static_cast<std::size_t>(found)], count(message)});
   }
+  ranks_.then(
+      [rows, made, stretches](Stream& stream) {
+        std::int64_t to = 0;
+        for (const auto& [from, n] : stretches) {
+          ops::copy(rows.slice(0, from, from + n), made.slice(0, to, to + n), stream);
+          to += n;
+        }
+      },
+      ctx.stream);
   return made;
 }
 
-Tensor TwoLevel::exchange(const Tensor& sent, const Counts& counts, std::int64_t row_payload,
-                          Ctx& ctx) const {
+TwoLevel::Arriving TwoLevel::exchange(const Tensor& sent, const Counts& counts,
+                                      std::int64_t row_payload, Ctx& ctx) const {
   const int own = ranks_.rank(), first = own / node_ * node_, place = own % node_;
   const auto rank_in = [&](int node, int at) { return node * node_ + at; };
   // Each list in the order in which its rows lie: what is here, what goes to each neighbour, what
@@ -62,13 +73,14 @@ Tensor TwoLevel::exchange(const Tensor& sent, const Counts& counts, std::int64_t
     for (const std::int64_t n : rows) all += n;
     return all;
   };
+  Arriving arriving;
   const auto move = [&](const Tensor& rows, const Rows& out, const Rows& in) {
     Shape shape = rows.shape();
     shape.set(0, sum(in));
-    const Tensor received = ctx.activation(shape, rows.dtype());
-    ranks_.all_to_all(rows, received, out, in, ctx.stream, row_payload * rows.size(0))
-        .wait(ctx.stream);
-    return received;
+    arriving.held.insert(arriving.held.end(), {rows, arriving.rows});
+    arriving.rows = ctx.activation(shape, rows.dtype());
+    arriving.work =
+        ranks_.all_to_all(rows, arriving.rows, out, in, ctx.stream, row_payload * rows.size(0));
   };
   const auto all = static_cast<std::size_t>(ranks_.size());
   Rows out(all, 0), in(all, 0);
@@ -79,7 +91,7 @@ Tensor TwoLevel::exchange(const Tensor& sent, const Counts& counts, std::int64_t
       in[peer] += count(first + neighbour, rank_in(node, place));
     }
   }
-  Tensor rows = move(regrouped(sent, here, leaving, counts, ctx), out, in);
+  move(regrouped(sent, here, leaving, counts, ctx), out, in);
   out.assign(all, 0);
   in.assign(all, 0);
   for (int node = 0; node < nodes_; ++node) {
@@ -89,7 +101,8 @@ Tensor TwoLevel::exchange(const Tensor& sent, const Counts& counts, std::int64_t
       in[peer] += count(rank_in(node, neighbour), own);
     }
   }
-  return move(regrouped(rows, met, sorted, counts, ctx), out, in);
+  move(regrouped(arriving.rows, met, sorted, counts, ctx), out, in);
+  return arriving;
 }
 
 }  // namespace heddle

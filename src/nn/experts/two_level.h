@@ -21,9 +21,17 @@ class TwoLevel {
   /// rows[from][to]: of all ranks, the same everywhere.
   using Counts = std::vector<std::vector<std::int64_t>>;
 
-  /// As Communicator::all_to_all of `sent`, in the order of ranks. Waits. `row_payload`: of a
-  /// codec's bytes, those that a row stands for, for counts; 0: the row is the payload.
-  Tensor exchange(const Tensor& sent, const Counts& rows, std::int64_t row_payload, Ctx& ctx) const;
+  /// Rows under way, with what is held until they are there.
+  struct Arriving {
+    Tensor rows;
+    Work work;
+    std::vector<Tensor> held;
+  };
+  /// As Communicator::all_to_all of `sent`, in the order of ranks: behind what the communicator was
+  /// given before. `row_payload`: of a codec's bytes, those that a row stands for, for counts; 0:
+  /// the row is the payload.
+  Arriving exchange(const Tensor& sent, const Counts& rows, std::int64_t row_payload,
+                    Ctx& ctx) const;
 
  private:
   /// Rows in the order of a list of (from, to), out of the order of another one with the same rows.
@@ -31,8 +39,8 @@ class TwoLevel {
     int from, to;
     bool operator==(const Message&) const = default;
   };
-  static Tensor regrouped(const Tensor& rows, const std::vector<Message>& have,
-                          const std::vector<Message>& wanted, const Counts& counts, Ctx& ctx);
+  Tensor regrouped(const Tensor& rows, const std::vector<Message>& have,
+                   const std::vector<Message>& wanted, const Counts& counts, Ctx& ctx) const;
 
   Communicator& ranks_;
   const int node_, nodes_;

@@ -1,4 +1,4 @@
-#include "parallel/experts/experts_pass.h"
+#include "nn/experts/experts_pass.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "parallel/experts/experts_pass.h"
+#include "nn/experts/experts_pass.h"
 
 #include <algorithm>
 #include <array>
@@ -16,21 +16,22 @@ class TaskList {
 
   ExpertsPass build() {
     const std::size_t chunks = static_cast<std::size_t>(shape_.degree);
-    std::vector<int> gathers(chunks), experts(chunks), scatters(chunks);
+    std::vector<int> gathers(chunks);
     if (shape_.has_one_network) {
       for (std::size_t i = 0; i < chunks; ++i) gathers[i] = add_gather(i, add_dispatch(i));
       add_gradients();
-      for (std::size_t i = 0; i < chunks; ++i) experts[i] = add_expert(i, gathers[i]);
-      for (std::size_t i = 0; i < chunks; ++i) add_combine(i, add_scatter(i, experts[i]));
-      return std::move(pass_);
+    } else {
+      std::vector<int> dispatches(chunks);
+      for (std::size_t i = 0; i < chunks; ++i) dispatches[i] = add_dispatch(i);
+      add_gradients();
+      for (std::size_t i = 0; i < chunks; ++i) gathers[i] = add_gather(i, dispatches[i]);
     }
-    std::vector<int> dispatches(chunks);
-    for (std::size_t i = 0; i < chunks; ++i) dispatches[i] = add_dispatch(i);
-    add_gradients();
-    for (std::size_t i = 0; i < chunks; ++i) gathers[i] = add_gather(i, dispatches[i]);
-    for (std::size_t i = 0; i < chunks; ++i) experts[i] = add_expert(i, gathers[i]);
-    for (std::size_t i = 0; i < chunks; ++i) scatters[i] = add_scatter(i, experts[i]);
-    for (std::size_t i = 0; i < chunks; ++i) add_combine(i, scatters[i]);
+    int expert = -1;
+    for (std::size_t i = 0; i < chunks; ++i) {
+      expert = add_expert(i, gathers[i]);
+      if (shape_.comes_back) add_combine(i, add_scatter(i, expert));
+    }
+    if (shape_.makes_weights) add(Kind::weights, 0, ExpertsLane::compute, expert);
     return std::move(pass_);
   }
 
@@ -74,6 +75,7 @@ double ExpertsSeconds::of(Kind kind) const {
     case Kind::expert: return expert;
     case Kind::scatter: return scatter;
     case Kind::gradients: return gradients;
+    case Kind::weights: return weights;
   }
   return 0.0;
 }
@@ -96,8 +98,8 @@ double makespan(const ExpertsPass& pass, const ExpertsSeconds& seconds) {
 }
 
 std::string_view name_of(Kind kind) {
-  constexpr std::array<std::string_view, 6> kNames = {"dispatch", "gather",  "expert",
-                                                      "scatter",  "combine", "gradients"};
+  constexpr std::array<std::string_view, 7> kNames = {"dispatch", "gather",    "expert", "scatter",
+                                                      "combine",  "gradients", "weights"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

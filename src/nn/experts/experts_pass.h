@@ -20,6 +20,7 @@ struct ExpertsTask {
     scatter,    ///< partial sums to the ranks that sent the rows
     combine,    ///< all-to-all: rows back
     gradients,  ///< a slice of other layers' gradients is summed
+    weights,    ///< the gradients of the experts' own weights, of all chunks
   };
   Kind kind = Kind::dispatch;
   int chunk = 0;
@@ -35,18 +36,21 @@ struct ExpertsPassShape {
   bool sends_gradients = false;  ///< behind the last dispatch
   /// Exchanges within a node wait for those between nodes, as where all are on one stream.
   bool has_one_network = false;
+  bool comes_back = true;      ///< what the experts make is wanted: scatter and combine
+  bool makes_weights = false;  ///< gradients of weights are made while the last rows travel
 };
 
 /// FSMoE's order (docs/design/043-experts-schedules-and-places.md): all dispatches, gradients, all
 /// combines between nodes; all gathers, then all scatters within a node. With one network, a
-/// chunk's gather follows its dispatch and its combine its scatter.
+/// chunk's gather follows its dispatch and its combine its scatter. A chunk's scatter and combine
+/// stand behind its expert, so that one thread can issue the list while it computes.
 ExpertsPass make_experts_pass(const ExpertsPassShape& shape);
 
-/// What one chunk takes; `gradients` is the whole slice.
+/// What one chunk takes; `gradients` is the whole slice, `weights` those of all chunks.
 struct ExpertsSeconds {
   double exchange = 0.0;  ///< each of dispatch and combine
   double gather = 0.0, expert = 0.0, scatter = 0.0;
-  double gradients = 0.0;
+  double gradients = 0.0, weights = 0.0;
 
   double of(ExpertsTask::Kind kind) const;
 };
