@@ -683,7 +683,7 @@ std::vector<Key> parallel_keys() {
            "what all tokens on the same rank would make.",
        .foreign = {"num_worst_tokens", "moe_received_token_capacity"}},
       {.name = "ep_exchange",
-       .field = field(s, &ParallelRequest::ep_exchange),
+       .field = words(s, &ParallelRequest::ep_exchange),
        .scope = Scope::launch,
        .help = "how rows and weights of experts meet (Tutel)",
        .explanation =
@@ -694,9 +694,9 @@ std::vector<Key> parallel_keys() {
            "forward and in backward, whose exchanges and computations overlap), 2dh=N (all-to-alls "
            "first within N neighbouring ranks of ep, then between), networks=1 (exchanges over etp "
            "wait for those over ep, as where both are on one wire; 2, side by side, where left "
-           "out). Several such texts, divided by commas, take turns from layer to layer. adaptive "
-           "tries them all and learns the fastest "
-           "for each number of rows; then results of two runs may differ in the last bits.",
+           "out). adaptive tries them all and learns the fastest for each number of rows; then "
+           "results of two runs may differ in the last bits. turns has another one in every layer, "
+           "for checks.",
        .when_absent = "\"\": each row goes to all ranks of etp, in one piece",
        .foreign = {"adaptive_r", "a2a_ffn_overlap_degree", "use_2dh", "pipeline_degree"}},
       {.name = "zero",

@@ -149,16 +149,19 @@ std::string device_meant_by(std::string_view word) {
   return is_gpu ? "cuda" : "";
 }
 
-double Key::least() const {
-  return field.is_int ? std::max<double>(minimum, std::numeric_limits<int>::min()) : minimum;
-}
+double Key::least() const { return std::max(minimum, -field.most - 1.0); }
 
-double Key::most() const {
-  return field.is_int ? std::min<double>(maximum, std::numeric_limits<int>::max()) : maximum;
-}
+double Key::most() const { return std::min(maximum, field.most); }
 
 std::string problem_with(const Key& key, const Value& value) {
-  const auto& [type, is_int, choices, get, set] = key.field;
+  const auto& [type, most, choices, problem, get, set] = key.field;
+  if (problem) {
+    const auto& text = std::get<std::string>(value);
+    const std::string found = problem(text);
+    return found.empty()
+               ? ""
+               : fmt::format("{} = {}: {}", key.full_name(), toml_string(shortened(text)), found);
+  }
   if (type == Type::choice) {
     const auto& text = std::get<std::string>(value);
     if (std::find(choices.begin(), choices.end(), text) != choices.end()) return "";

@@ -25,10 +25,13 @@ using Value =
 /// The member of RunConfig a key stands for. Made by the functions of field.h.
 struct Field {
   Type type;
-  bool is_int;  ///< an integer whose member has the range of an int
+  static constexpr double kAny = std::numeric_limits<double>::infinity();
+  double most;  ///< that the member of an integer can hold
   std::vector<std::string> choices;
+  /// What is wrong with a text; empty where any is right.
+  std::function<std::string(const std::string&)> problem;
   std::function<Value(const RunConfig&)> get;
-  /// The value has the alternative of `type` and, for a choice, one of `choices`.
+  /// The value has the alternative of `type`, for a choice one of `choices`, and no problem.
   std::function<void(RunConfig&, const Value&)> set;
 };
 

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "model/blocks/branch_kind.h"
 #include "model/cut_stages.h"
-#include "nn/experts/exchange_plan.h"
 
 namespace heddle {
 namespace {
@@ -141,11 +140,10 @@ class Checker {
           request_.ep, request_.etp > 1 ? fmt::format(" x etp = {}", request_.etp) : "", stage,
           divisors(stage));
     }
-    const std::string problem =
-        ExchangeRequest::problem_in(request_.ep_exchange, request_.ep, request_.etp);
+    const std::string problem = request_.ep_exchange.problem_on(request_.ep, request_.etp);
     if (!problem.empty()) {
-      add({"parallel.ep_exchange"}, "parallel.ep_exchange = \"{}\": {}", request_.ep_exchange,
-          problem);
+      add({"parallel.ep_exchange"}, "parallel.ep_exchange = \"{}\": {}",
+          request_.ep_exchange.text(), problem);
     }
     if (request_.ep_rows > 0 && request_.ep_rows < 1) {
       add({"parallel.ep_rows"},
@@ -162,11 +160,11 @@ class Checker {
           "parallel.ep or parallel.etp above 1, or leave it out",
           request_.ep_rows);
     }
-    if (!request_.ep_exchange.empty()) {
+    if (!request_.ep_exchange.is_usual()) {
       add({"parallel.ep_exchange"},
           "parallel.ep_exchange = \"{}\" is for ranks that divide experts, and none do; set "
           "parallel.ep or parallel.etp above 1, or leave it out",
-          request_.ep_exchange);
+          request_.ep_exchange.text());
     }
   }
 
@@ -195,7 +193,7 @@ double most_expert_rows(const ModelSpec& spec, const ParallelRequest& request) {
   const auto chosen = static_cast<double>(experts.per_token),
              of_rank = static_cast<double>(experts.count / request.ep);
   const double all = request.ep * std::min(chosen, of_rank) / chosen;
-  return request.ep_rows > 0 ? std::min(request.ep_rows, all) : all;
+  return request.ep_rows > 0 ? std::min<double>(request.ep_rows, all) : all;
 }
 
 namespace {

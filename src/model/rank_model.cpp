@@ -20,18 +20,17 @@ TensorRules tensor_rules(const ParallelPlan& plan, DType dtype, const Mesh& mesh
 ExpertRanks expert_ranks(const ParallelPlan& plan, std::int64_t width, DType dtype,
                          const Mesh& mesh, Memory& memory, const std::shared_ptr<BadNotes>& notes) {
   const int ep = mesh.size(Axis::ep), etp = mesh.size(Axis::etp);
-  const ExchangeRequest request = ExchangeRequest::parse(plan.ep_exchange, etp);
+  const ExchangePlan exchange = plan.ep_exchange.plan(etp);
   ExpertRanks ranks{.ep = &mesh.comm(Axis::ep),
                     .etp = &mesh.comm(Axis::etp),
-                    .choice = std::make_shared<ExchangeChoice>(request, etp, ep),
+                    .choice = std::make_shared<ExchangeChoice>(plan.ep_exchange, etp, ep),
                     .most_rows = plan.ep_rows,
                     .planned_rows = plan.planned_expert_rows};
   if (plan.compress.codec(Compression::Kind::experts) != nullptr) {
     ranks.hook = std::make_shared<CodedRows>(plan.compress, width, dtype, memory, notes);
   }
-  const bool overlaps = request.learns || std::ranges::any_of(request.turns, [](const auto& turn) {
-                          return turn.degree_forward > 1 || turn.degree_backward > 1;
-                        });
+  const bool overlaps = plan.ep_exchange.learns() || plan.ep_exchange.takes_turns() ||
+                        exchange.degree_forward > 1 || exchange.degree_backward > 1;
   for (Communicator* const lane : {ranks.ep, ranks.etp}) {
     lane->run_in_background(overlaps && plan.overlap);
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nn/experts/exchange_plan.h"
 #include "parallel/schedule/make_schedule.h"
 #include "parallel/sequence/context_shape.h"
 
@@ -31,15 +32,15 @@ struct ParallelRequest {
   int context_heads = 0;  ///< of usp; 0: as many as can be
   int ep = 1;             ///< ranks of a stage that divide experts, whatever their axes
   int etp = 1;            ///< ranks that divide each of those experts
-  double ep_rows = 0;     ///< rows that a rank may receive, in multiples of an even share; 0: any
-  std::string ep_exchange = {};  ///< as ExchangeRequest reads it
+  float ep_rows = 0;      ///< rows that a rank may receive, in multiples of an even share; 0: any
+  ExchangeRequest ep_exchange = {};  ///< how rows and weights of experts meet
   int zero = 0;
   bool sequence = false;  ///< norms are split along the sequence over tp; nothing where tp is 1
   Pipeline schedule = Pipeline::one_f_one_b;
   int chunks = 1;  ///< stages of a pipeline rank
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
-  int vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
-  bool overlap = true;           ///< exchange over dp runs under the computation
+  std::int8_t vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
+  bool overlap = true;                   ///< exchange over dp runs under the computation
   bool operator==(const ParallelRequest&) const = default;
 
   /// Experts lie in a view of their own: not as MLPs that tp divides.

@@ -119,7 +119,7 @@ class RandomRun {
     // What was loaded always says dp: where the file does not, it follows from the ranks.
     c.parallel.sites = c.parallel.dp = c.parallel.tp = c.parallel.pp = c.parallel.cp =
         c.parallel.ep = c.parallel.etp = c.parallel.chunks = 1;
-    c.parallel.ep_exchange = chance(0.5) ? "" : "degree=2";
+    c.parallel.ep_exchange = chance(0.5) ? "" : "r=0 degree=2/3 2dh=8";
     if (c.parallel.vocabulary == VocabularyPlacement::pipeline)
       c.parallel.vocabulary = VocabularyPlacement::tensor;
     c.train.microbatch = std::min<std::int64_t>(c.train.microbatch, 1000);

@@ -3,29 +3,45 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+
+#include "base/error.h"
 
 namespace heddle {
 namespace {
 
 TEST(ExchangeRequest, ReadsPlans) {
-  const auto plain = ExchangeRequest::parse("", 4);
-  ASSERT_EQ(plain.turns.size(), 1u);
-  EXPECT_EQ(plain.turns[0], (ExchangePlan{.r = 4}));
-  EXPECT_FALSE(plain.learns);
-  const auto turns = ExchangeRequest::parse("r=0, r=2 degree=4/2 2dh=8,degree=3", 4);
-  ASSERT_EQ(turns.turns.size(), 3u);
-  EXPECT_EQ(turns.turns[0], (ExchangePlan{.r = 0}));
-  EXPECT_EQ(turns.turns[1],
+  EXPECT_EQ(ExchangeRequest("").plan(4), (ExchangePlan{.r = 4}));
+  EXPECT_TRUE(ExchangeRequest("").is_usual());
+  EXPECT_EQ(ExchangeRequest("r=0").plan(4), (ExchangePlan{.r = 0}));
+  const ExchangeRequest all("r=2 degree=4/2 2dh=8");
+  EXPECT_EQ(all.plan(4),
             (ExchangePlan{.r = 2, .degree_forward = 4, .degree_backward = 2, .node = 8}));
-  EXPECT_EQ(turns.turns[1].text(), "r=2 degree=4/2 2dh=8");
-  EXPECT_EQ(turns.turns[2].text(), "r=4 degree=3");
-  EXPECT_TRUE(ExchangeRequest::parse("adaptive 2dh=4", 2).learns);
+  EXPECT_EQ(all.plan(4).text(), "r=2 degree=4/2 2dh=8");
+  EXPECT_EQ(ExchangeRequest("degree=3").plan(4).text(), "r=4 degree=3");
+  EXPECT_TRUE(ExchangeRequest("adaptive 2dh=4").learns());
+  EXPECT_FALSE(all.learns() || all.takes_turns() || all.is_usual());
+}
+
+TEST(ExchangeRequest, IsWrittenAsItIsRead) {
+  for (const char* text : {"", "r=0", "r=510 degree=32/31 2dh=510", "degree=2", "adaptive",
+                           "turns r=1 2dh=2", "adaptive degree=2/4"}) {
+    EXPECT_EQ(ExchangeRequest(text).text(), text);
+  }
+  EXPECT_EQ(ExchangeRequest(" 2dh=2   r=1 ").text(), "r=1 2dh=2");
+  const ExchangePlan plan{.r = 2, .degree_forward = 8, .degree_backward = 4, .node = 16};
+  EXPECT_EQ(ExchangeRequest(plan, 4).plan(4), plan);
+  EXPECT_EQ(ExchangeRequest(plan, 2).text(), "degree=8/4 2dh=16");
 }
 
 TEST(ExchangeRequest, SaysWhatIsWrong) {
-  const auto problem = [](const char* text) { return ExchangeRequest::problem_in(text, 6, 4); };
+  const auto problem = [](const char* text) {
+    const std::string unread = ExchangeRequest::problem_in(text);
+    return unread.empty() ? ExchangeRequest(text).problem_on(6, 4) : unread;
+  };
   EXPECT_EQ(problem("r=2 degree=2 2dh=3"), "");
   EXPECT_EQ(problem("r=3"), "r=3 is neither 0 nor a divisor of parallel.etp = 4; use 0, 1, 2, 4");
+  EXPECT_EQ(problem("r=511"), "r=511; use 0 or a divisor of parallel.etp up to 510");
   EXPECT_EQ(problem("degree=0"),
             "degree=0; use 1 to 32 pieces, or degree=N/M for forward and "
             "backward");
@@ -33,16 +49,26 @@ TEST(ExchangeRequest, SaysWhatIsWrong) {
             "degree=2/x; use 1 to 32 pieces, or degree=N/M for forward and "
             "backward");
   EXPECT_EQ(problem("2dh=4"), "2dh=4 does not divide parallel.ep = 6; use 1, 2, 3, 6");
+  EXPECT_EQ(problem("2dh=0"), "2dh=0; use a divisor of parallel.ep up to 510");
   EXPECT_EQ(problem("fast"),
-            "\"fast\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N and adaptive");
+            "\"fast\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N, adaptive and "
+            "turns");
   EXPECT_EQ(problem("networks=3"),
             "networks=3; use 2 where ep and etp exchange at the same time, 1 in turn");
-  EXPECT_EQ(problem("adaptive, r=1"), "adaptive chooses by itself; leave out the commas");
+  EXPECT_THROW(ExchangeRequest("fast"), Error);
 }
 
 TEST(ExchangeChoice, TakesTurns) {
-  ExchangeChoice choice(ExchangeRequest::parse("r=1, r=2", 2), 2);
-  for (const int r : {1, 2, 1}) EXPECT_EQ(choice.next(5).r, r);
+  ExchangeChoice choice("turns 2dh=2", 2, 4);
+  std::vector<std::string> all;
+  for (int call = 0; call < 17; ++call) all.push_back(choice.next(5).text());
+  EXPECT_EQ(choice.next(5).text(), all.front());
+  EXPECT_EQ(all.front(), "r=0");
+  const std::set<std::string> distinct(all.begin(), all.end());
+  EXPECT_EQ(distinct.size(), all.size());
+  for (const char* one : {"r=1", "r=2 2dh=2", "r=1 degree=2/3 2dh=2", "r=2 degree=3/1"}) {
+    EXPECT_TRUE(distinct.contains(one)) << one;
+  }
 }
 
 /// A time that is least for one plan, and falls towards it.
@@ -56,7 +82,7 @@ std::int32_t time_of(const ExchangePlan& plan, const ExchangePlan& best) {
 
 TEST(ExchangeChoice, LearnsTheFastestPlanOfEveryCapacity) {
   constexpr int kEtp = 16;
-  ExchangeChoice choice(ExchangeRequest::parse("adaptive 2dh=2", kEtp), kEtp, 4);
+  ExchangeChoice choice("adaptive 2dh=2", kEtp, 4);
   const ExchangePlan best[] = {{0, 1, 1, 1}, {1, 2, 2, 1}, {4, 8, 8, 2}, {16, 4, 4, 2}};
   std::vector<std::size_t> tried(std::size(best), 0);
   for (std::size_t call = 0; call < 4 * choice.most_trials(); ++call) {
@@ -76,7 +102,7 @@ TEST(ExchangeChoice, LearnsTheFastestPlanOfEveryCapacity) {
 
 /// What a rank itself has measured does not count, only what all were told.
 TEST(ExchangeChoice, DependsOnWhatAllRanksKnow) {
-  const ExchangeRequest request = ExchangeRequest::parse("adaptive", 4);
+  const ExchangeRequest request("adaptive");
   ExchangeChoice slow(request, 4), fast(request, 4);
   for (std::int32_t call = 0; call < 100; ++call) {
     ASSERT_EQ(slow.next(7), fast.next(7));

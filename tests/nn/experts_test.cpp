@@ -285,7 +285,7 @@ TEST(Capacity, OfRanksIsThatOfGroups) {
                                    ExpertRanks{.ep = &world.all(),
                                                .etp = alone.get(),
                                                .choice = std::make_shared<ExchangeChoice>(
-                                                   ExchangeRequest::parse("", 1), 1, 3)},
+                                                   ExchangeRequest(), 1, 3)},
                                    kExperts, "experts")});
             const auto y = values_of(run.forward());
             const auto grads = run.backward();

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(DividedVocabulary, GivesTheSameBitsWithEverySchedule) {
   for (const char* model : {"llama", "qwen2"}) {
     const ModelSpec spec = deep_spec(model, 5);
-    for (const int algorithm : {1, 2}) {
+    for (const std::int8_t algorithm : {1, 2}) {
       for (const int pp : {2, 4}) {
         ParallelRequest request{.dp = 1,
                                 .pp = pp,

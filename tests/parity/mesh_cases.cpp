@@ -178,7 +178,8 @@ std::string name_of(const MeshCase& mesh) {
   }
   if (r.ep > 1) name += fmt::format("_ep{}", r.ep);
   if (r.etp > 1) name += fmt::format("_etp{}", r.etp);
-  for (const char c : r.ep_exchange) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  for (const char c : r.ep_exchange.text())
+    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   if (r.dp * r.cp > 1) name += fmt::format("_zero{}", r.zero);
   if (!r.overlap) name += "_no_overlap";
   if (mesh.recompute) name += "_recompute";

@@ -298,7 +298,7 @@ TEST(SimulatedStep, PlaysWhatTheRuntimeCounts) {
           expect_equal_counts(job, plan);
         }
       }
-      for (const int algorithm : {1, 2}) {
+      for (const std::int8_t algorithm : {1, 2}) {
         for (const char* name : {"1f1b", "v-half"}) {
           Candidate plan{{.dp = 2, .pp = 4, .zero = zero}};
           plan.schedule = pipeline_named(name);

@@ -20,7 +20,7 @@ struct ExpertRanks {
   Communicator* etp = nullptr;  ///< have other parts of the same ones
   std::shared_ptr<ExchangeChoice> choice = nullptr;
   std::shared_ptr<const ExpertHook> hook = nullptr;  ///< of rows between the ranks of ep
-  double most_rows = 0;     ///< that a rank may receive, in multiples of an even share; 0: any
+  float most_rows = 0;      ///< that a rank may receive, in multiples of an even share; 0: any
   double planned_rows = 1;  ///< that it receives in a dry run, in the same measure
 };
 

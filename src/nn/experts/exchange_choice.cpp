@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
-
 namespace heddle {
 namespace {
 
@@ -13,13 +11,15 @@ constexpr int kDegrees[] = {1, 2, 4, 8};
 
 }  // namespace
 
-ExchangeChoice::ExchangeChoice(ExchangeRequest request, int etp, int ep)
-    : request_(std::move(request)), etp_(etp), ep_(ep) {
-  HEDDLE_CHECK(!request_.turns.empty(), "no way to exchange");
-}
+ExchangeChoice::ExchangeChoice(const ExchangeRequest& request, int etp, int ep)
+    : plans_(request.takes_turns() ? turns_of(etp, request.plan(etp).node)
+                                   : std::vector{request.plan(etp)}),
+      learns_(request.learns()),
+      etp_(etp),
+      ep_(ep) {}
 
 ExchangePlan ExchangeChoice::next(std::int64_t capacity) {
-  if (!request_.learns) return request_.turns[turn_++ % request_.turns.size()];
+  if (!learns_) return plans_[turn_++ % plans_.size()];
   const std::int64_t key = capacity / kKeyRows;
   const Found found = search(times_[key]);
   trial_.reset();
@@ -59,7 +59,7 @@ ExchangeChoice::Found ExchangeChoice::search(const Times& times) const {
   std::vector<int> between = divisors_of(etp_);
   between.pop_back();
   std::vector<int> nodes = {1};
-  if (const int node = request_.turns.front().node; node > 1 && node < ep_) nodes.push_back(node);
+  if (const int node = usual().node; node > 1 && node < ep_) nodes.push_back(node);
   for (const int node : nodes) {
     for (const int degree : kDegrees) {
       const auto with = [&](int r) {

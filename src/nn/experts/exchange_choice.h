@@ -18,14 +18,14 @@ namespace heddle {
 /// 0 and etp, for every degree and algorithm) and then keeps to the fastest.
 class ExchangeChoice {
  public:
-  explicit ExchangeChoice(ExchangeRequest request, int etp = 1, int ep = 1);
+  explicit ExchangeChoice(const ExchangeRequest& request, int etp = 1, int ep = 1);
 
   /// The plan of the next call.
   ExchangePlan next(std::int64_t capacity);
   /// Of a call of which nothing is known: what plans count on.
-  const ExchangePlan& usual() const { return request_.turns.front(); }
+  const ExchangePlan& usual() const { return plans_.front(); }
   /// Whether times are wanted.
-  bool learns() const { return request_.learns; }
+  bool learns() const { return learns_; }
   /// How long the last call took on this rank. The ranks tell each other with the next one:
   void took(double seconds);
   std::int32_t microseconds() const { return microseconds_; }
@@ -45,7 +45,8 @@ class ExchangeChoice {
   };
   Found search(const Times& times) const;
 
-  const ExchangeRequest request_;
+  const std::vector<ExchangePlan> plans_;  ///< from call to call; one where it learns
+  const bool learns_;
   const int etp_, ep_;
   std::size_t turn_ = 0;
   std::map<std::int64_t, Times> times_;

@@ -4,16 +4,16 @@
 
 #include <charconv>
 #include <optional>
-#include <string_view>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/strings.h"
 
 namespace heddle {
 namespace {
 
-constexpr const char* kAdaptive = "adaptive";
-constexpr int kMostPieces = 32;
+constexpr std::string_view kAdaptive = "adaptive", kTurnsWord = "turns";
+constexpr int kMostPieces = 32, kMostRanks = 510;
 
 std::optional<int> number_in(std::string_view text) {
   int value = 0;
@@ -27,119 +27,159 @@ std::string list(const std::vector<int>& numbers) {
   return fmt::format("{}", fmt::join(numbers, ", "));
 }
 
-/// Reads one plan; what is wrong goes to `problem`.
-class PlanReader {
- public:
-  PlanReader(int ep, int etp, std::string& problem) : ep_(ep), etp_(etp), problem_(problem) {
-    plan_.r = etp;
-  }
+/// The first problem is told.
+template <class... Args>
+void refuse(std::string& problem, fmt::format_string<Args...> format, Args&&... args) {
+  if (problem.empty()) problem = fmt::format(format, std::forward<Args>(args)...);
+}
 
-  void read(std::string_view word) {
-    const std::size_t equals = word.find('=');
-    const std::string_view key = word.substr(0, equals),
-                           value = equals == word.npos ? "" : word.substr(equals + 1);
-    if (key == "r") return read_r(value);
-    if (key == "degree") return read_degree(value);
-    if (key == "2dh") return read_node(value);
-    if (key == "networks") return read_networks(value);
-    refuse("\"{}\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N and adaptive", word);
+/// "r=2", "degree=4/2", "2dh=8": what is not as in a plain all-to-all.
+std::vector<std::string> words_of(const ExchangePlan& plan, bool names_r) {
+  std::vector<std::string> words;
+  const auto& [r, forward, backward, node, networks] = plan;
+  if (names_r) words.push_back(fmt::format("r={}", r));
+  if (forward != backward) {
+    words.push_back(fmt::format("degree={}/{}", forward, backward));
+  } else if (forward > 1) {
+    words.push_back(fmt::format("degree={}", forward));
   }
-
-  const ExchangePlan& plan() const { return plan_; }
-
- private:
-  template <class... Args>
-  void refuse(fmt::format_string<Args...> format, Args&&... args) {
-    if (problem_.empty()) problem_ = fmt::format(format, std::forward<Args>(args)...);
-  }
-  void read_r(std::string_view value) {
-    const auto r = number_in(value);
-    if (!r || (*r > 0 && etp_ % *r != 0)) {
-      return refuse("r={} is neither 0 nor a divisor of parallel.etp = {}; use 0, {}", value, etp_,
-                    list(divisors_of(etp_)));
-    }
-    plan_.r = *r;
-  }
-  void read_degree(std::string_view value) {
-    const std::size_t slash = value.find('/');
-    const auto forward = number_in(value.substr(0, slash)),
-               backward = slash == value.npos ? forward : number_in(value.substr(slash + 1));
-    for (const auto& degree : {forward, backward}) {
-      if (!degree || *degree < 1 || *degree > kMostPieces) {
-        return refuse("degree={}; use 1 to {} pieces, or degree=N/M for forward and backward",
-                      value, kMostPieces);
-      }
-    }
-    plan_.degree_forward = *forward;
-    plan_.degree_backward = *backward;
-  }
-  void read_node(std::string_view value) {
-    const auto node = number_in(value);
-    if (!node || *node < 1 || ep_ % *node != 0) {
-      return refuse("2dh={} does not divide parallel.ep = {}; use {}", value, ep_,
-                    list(divisors_of(ep_)));
-    }
-    plan_.node = *node;
-  }
-  void read_networks(std::string_view value) {
-    const auto networks = number_in(value);
-    if (networks != 1 && networks != 2) {
-      return refuse("networks={}; use 2 where ep and etp exchange at the same time, 1 in turn",
-                    value);
-    }
-    plan_.networks = *networks;
-  }
-
-  const int ep_, etp_;
-  std::string& problem_;
-  ExchangePlan plan_;
-};
-
-ExchangeRequest read_request(const std::string& text, int ep, int etp, std::string& problem) {
-  ExchangeRequest request;
-  for (const std::string_view turn : split(text, ',')) {
-    PlanReader reader(ep, etp, problem);
-    for (const std::string_view word : split(turn, ' ')) {
-      if (word == kAdaptive) {
-        request.learns = true;
-      } else if (!word.empty()) {
-        reader.read(word);
-      }
-    }
-    request.turns.push_back(reader.plan());
-  }
-  if (request.learns && request.turns.size() > 1 && problem.empty()) {
-    problem = "adaptive chooses by itself; leave out the commas";
-  }
-  return request;
+  if (node > 1) words.push_back(fmt::format("2dh={}", node));
+  if (networks == 1) words.emplace_back("networks=1");
+  return words;
 }
 
 }  // namespace
 
 std::string ExchangePlan::text() const {
-  std::string text = fmt::format("r={}", r);
-  if (degree_forward != degree_backward) {
-    text += fmt::format(" degree={}/{}", degree_forward, degree_backward);
-  } else if (degree_forward > 1) {
-    text += fmt::format(" degree={}", degree_forward);
-  }
-  if (node > 1) text += fmt::format(" 2dh={}", node);
-  if (networks == 1) text += " networks=1";
-  return text;
+  return fmt::format("{}", fmt::join(words_of(*this, true), " "));
 }
 
-std::string ExchangeRequest::problem_in(const std::string& text, int ep, int etp) {
+ExchangeRequest::ExchangeRequest(const ExchangePlan& plan, int etp)
+    : r_(plan.r == etp ? kAllOfEtp : static_cast<std::uint32_t>(plan.r) & kAllOfEtp),
+      more_forward_(static_cast<std::uint32_t>(plan.degree_forward - 1) & 31U),
+      more_backward_(static_cast<std::uint32_t>(plan.degree_backward - 1) & 31U),
+      node_(static_cast<std::uint32_t>(plan.node) & 511U),
+      is_one_network_(plan.networks == 1 ? 1U : 0U) {
+  HEDDLE_CHECK(this->plan(etp) == plan, "a plan that no text has: {}", plan.text());
+}
+
+ExchangeRequest::ExchangeRequest(const std::string& text) {
+  const std::string problem = read(text);
+  if (problem.empty()) return;
+  throw Error(ErrorCode::usage, fmt::format("parallel.ep_exchange = \"{}\": {}", text, problem),
+              "");
+}
+
+std::string ExchangeRequest::problem_in(const std::string& text) {
+  return ExchangeRequest().read(text);
+}
+
+std::string ExchangeRequest::read(const std::string& text) {
   std::string problem;
-  read_request(text, ep, etp, problem);
+  for (const std::string& word : split(text, ' ')) {
+    if (!word.empty()) read_word(word, problem);
+  }
   return problem;
 }
 
-ExchangeRequest ExchangeRequest::parse(const std::string& text, int etp) {
-  std::string problem;
-  // Nodes are not looked at: of any number of ranks they are a divisor of 0.
-  ExchangeRequest request = read_request(text, 0, etp, problem);
-  HEDDLE_CHECK(problem.empty(), "parallel.ep_exchange = \"{}\": {}", text, problem);
-  return request;
+void ExchangeRequest::read_word(std::string_view word, std::string& problem) {
+  if (word == kAdaptive || word == kTurnsWord) {
+    mode_ = word == kAdaptive ? kLearns : kTurns;
+    return;
+  }
+  const std::size_t equals = word.find('=');
+  const std::string_view key = word.substr(0, equals),
+                         value = equals == word.npos ? "" : word.substr(equals + 1);
+  if (key == "r") return read_r(value, problem);
+  if (key == "degree") return read_degree(value, problem);
+  if (key == "2dh") return read_node(value, problem);
+  if (key == "networks") return read_networks(value, problem);
+  refuse(problem,
+         "\"{}\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N, adaptive and turns", word);
+}
+
+void ExchangeRequest::read_r(std::string_view value, std::string& problem) {
+  const auto r = number_in(value);
+  if (!r || *r > kMostRanks) {
+    return refuse(problem, "r={}; use 0 or a divisor of parallel.etp up to {}", value, kMostRanks);
+  }
+  r_ = static_cast<std::uint32_t>(*r) & kAllOfEtp;
+}
+
+void ExchangeRequest::read_degree(std::string_view value, std::string& problem) {
+  const std::size_t slash = value.find('/');
+  const auto forward = number_in(value.substr(0, slash)),
+             backward = slash == value.npos ? forward : number_in(value.substr(slash + 1));
+  for (const auto& degree : {forward, backward}) {
+    if (!degree || *degree < 1 || *degree > kMostPieces) {
+      return refuse(problem,
+                    "degree={}; use 1 to {} pieces, or degree=N/M for forward and backward", value,
+                    kMostPieces);
+    }
+  }
+  more_forward_ = static_cast<std::uint32_t>(*forward - 1) & 31U;
+  more_backward_ = static_cast<std::uint32_t>(*backward - 1) & 31U;
+}
+
+void ExchangeRequest::read_node(std::string_view value, std::string& problem) {
+  const auto node = number_in(value);
+  if (!node || *node < 1 || *node > kMostRanks) {
+    return refuse(problem, "2dh={}; use a divisor of parallel.ep up to {}", value, kMostRanks);
+  }
+  node_ = static_cast<std::uint32_t>(*node) & 511U;
+}
+
+void ExchangeRequest::read_networks(std::string_view value, std::string& problem) {
+  const auto networks = number_in(value);
+  if (networks != 1 && networks != 2) {
+    return refuse(problem,
+                  "networks={}; use 2 where ep and etp exchange at the same time, 1 in turn", value);
+  }
+  is_one_network_ = *networks == 1 ? 1U : 0U;
+}
+
+std::string ExchangeRequest::problem_on(int ep, int etp) const {
+  const int r = plan(etp).r, node = plan(etp).node;
+  if (r > 0 && etp % r != 0) {
+    return fmt::format("r={} is neither 0 nor a divisor of parallel.etp = {}; use 0, {}", r, etp,
+                       list(divisors_of(etp)));
+  }
+  if (ep % node != 0) {
+    return fmt::format("2dh={} does not divide parallel.ep = {}; use {}", node, ep,
+                       list(divisors_of(ep)));
+  }
+  return "";
+}
+
+ExchangePlan ExchangeRequest::plan(int etp) const {
+  return {.r = r_ == kAllOfEtp ? etp : static_cast<int>(r_),
+          .degree_forward = static_cast<int>(more_forward_) + 1,
+          .degree_backward = static_cast<int>(more_backward_) + 1,
+          .node = static_cast<int>(node_),
+          .networks = is_one_network_ == 1U ? 1 : 2};
+}
+
+std::string ExchangeRequest::text() const {
+  constexpr int kAny = 1;
+  std::vector<std::string> words = words_of(plan(kAny), r_ != kAllOfEtp);
+  if (mode_ != kNamed) words.emplace(words.begin(), learns() ? kAdaptive : kTurnsWord);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::vector<ExchangePlan> turns_of(int etp, int node) {
+  constexpr int kDegrees[][2] = {{1, 1}, {2, 3}, {3, 1}, {4, 4}};
+  std::vector<ExchangePlan> all = {{.r = 0}};
+  for (const auto& [forward, backward] : kDegrees) {
+    for (const int r : divisors_of(etp)) {
+      for (const int level : node > 1 ? std::vector{1, node} : std::vector{1}) {
+        all.push_back({.r = r,
+                       .degree_forward = forward,
+                       .degree_backward = backward,
+                       .node = level});
+      }
+    }
+  }
+  return all;
 }
 
 std::vector<int> divisors_of(int n) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace heddle {
@@ -27,17 +29,59 @@ struct ExchangePlan {
   std::string text() const;
 };
 
-/// parallel.ep_exchange.
-struct ExchangeRequest {
-  std::vector<ExchangePlan> turns;  ///< from call to call; the first of them when it learns
-  bool learns = false;
+/// parallel.ep_exchange: which plan, before it is known how many ranks divide experts. A few bits,
+/// since every request and every layout that the planner tries has one.
+class ExchangeRequest {
+ public:
+  /// Each row goes to all ranks of etp, in one piece.
+  constexpr ExchangeRequest() = default;
+  /// A plan for `etp` ranks.
+  explicit ExchangeRequest(const ExchangePlan& plan, int etp);
+  /// "r=2 degree=4/2 2dh=8 networks=1", each of which may be left out, and with them "adaptive" or "turns".
+  /// Error(usage) for a text with problems.
+  ExchangeRequest(const char* text) : ExchangeRequest(std::string(text)) {}
+  ExchangeRequest(const std::string& text);
 
-  /// What is wrong with the text where `ep` ranks have other experts and `etp` other parts of them;
-  /// empty: nothing. Otherwise names what to change.
-  static std::string problem_in(const std::string& text, int ep, int etp);
-  /// Of a text without problems.
-  static ExchangeRequest parse(const std::string& text, int etp);
+  /// What cannot be read of a text; empty: nothing.
+  static std::string problem_in(const std::string& text);
+  /// What is wrong where `ep` ranks have other experts and `etp` other parts of them; empty:
+  /// nothing. Otherwise names what to change.
+  std::string problem_on(int ep, int etp) const;
+
+  /// The plan for `etp` ranks; the one to begin with where there are several.
+  ExchangePlan plan(int etp) const;
+  /// All plans are tried, and the fastest is kept to.
+  bool learns() const { return mode_ == kLearns; }
+  /// Every call has another plan: all there are (turns_of), for checks.
+  bool takes_turns() const { return mode_ == kTurns; }
+  /// Nothing was asked for.
+  bool is_usual() const { return *this == ExchangeRequest(); }
+  /// What reads back as the same; "" of the usual one.
+  std::string text() const;
+  bool operator==(const ExchangeRequest&) const = default;
+
+ private:
+  enum Mode : std::uint32_t { kNamed, kLearns, kTurns };
+  static constexpr std::uint32_t kAllOfEtp = (1U << 9) - 1;
+  /// What is wrong with the text; empty: nothing.
+  std::string read(const std::string& text);
+  // Leave the first problem in `problem`.
+  void read_word(std::string_view word, std::string& problem);
+  void read_r(std::string_view value, std::string& problem);
+  void read_degree(std::string_view value, std::string& problem);
+  void read_node(std::string_view value, std::string& problem);
+  void read_networks(std::string_view value, std::string& problem);
+
+  std::uint32_t r_ : 9 = kAllOfEtp;
+  std::uint32_t more_forward_ : 5 = 0, more_backward_ : 5 = 0;  // pieces than one
+  std::uint32_t node_ : 9 = 1;
+  std::uint32_t is_one_network_ : 1 = 0;
+  std::uint32_t mode_ : 2 = kNamed;
 };
+static_assert(sizeof(ExchangeRequest) == 4);
+
+/// All r, both algorithms where `node` is above 1, and degrees that differ between the passes.
+std::vector<ExchangePlan> turns_of(int etp, int node);
 
 /// 1, ..., n: all that divide n.
 std::vector<int> divisors_of(int n);
