@@ -213,6 +213,7 @@ JsonValue times_json(const planner::StepTimes& times) {
                     {"cp", times.cp},
                     {"bubble", times.bubble},
                     {"optimizer", times.optimizer}};
+  if (times.ep > 0.0) json["ep"] = times.ep;
   for (std::size_t i = 0; i < kTrafficNames.size(); ++i) {
     json[fmt::format("{}_exposed", kTrafficNames[i])] = times.exposed[i];
     json[fmt::format("{}_hidden", kTrafficNames[i])] = times.hidden[i];
@@ -304,6 +305,7 @@ void print_times(const planner::StepTimes& times, double all) {
   print_part("computation", times.compute, all);
   print_part("tp", times.tp, all);
   print_part("cp attention", times.cp, all);
+  print_part("ep experts", times.ep, all);
   print_part("bubble", times.bubble, all);
   static constexpr std::array kNames = {"pp messages", "dp exchange", "tied ends", "vocabulary"};
   for (std::size_t i = 0; i < kNames.size(); ++i) {

@@ -140,6 +140,7 @@ code { font: .92em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; over
 .part-g { background: repeating-linear-gradient(135deg, var(--grey) 0 1.5px, var(--pale) 1.5px 5px); }
 .part-h { background: var(--alert); }
 .part-i { background: repeating-linear-gradient(45deg, var(--eval) 0 2px, var(--pale) 2px 4px); }
+.part-j { background: repeating-linear-gradient(45deg, var(--violet) 0 2px, var(--pale) 2px 4px); }
 .stacks { position: relative; display: grid; grid-template-columns: auto 1fr auto; gap: .5rem 1rem; align-items: center;
   font-size: .86rem; font-variant-numeric: tabular-nums; }
 .stacks .row { display: contents; }

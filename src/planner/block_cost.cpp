@@ -5,6 +5,7 @@
 
 #include "planner/codec_time.h"
 #include "planner/collectives.h"
+#include "planner/experts_cost.h"
 #include "planner/gemm.h"
 
 namespace heddle::planner {
@@ -36,13 +37,14 @@ class BlockModel {
         tensor_codec_(job.compress.is_none() ? nullptr
                                              : job.compress.codec(Compression::Kind::tensor)) {}
 
-  BlockCost make() const {
+  BlockCost make(DryBlocks dry) const {
     BlockCost cost;
     cost.tp = static_cast<int>(t_);
     cost.sequences = b_;
     cost.sequence = sequence_;
+    cost.exchange = candidate_.ep_exchange;
     cost.stride_bytes = T_ * h_ * e_;
-    cost.dry = dry_blocks(job_, candidate_);
+    cost.dry = std::move(dry);
     if (stack_.stores_scores) {
       fill_megatron_block(cost);
     } else {
@@ -105,14 +107,17 @@ class BlockModel {
       backward += groups * layer_product(rows / groups, in, out, inputs);
       weights += groups * layer_product(in, out, rows / groups, inputs);
     }
+    const ExpertsCost experts = experts_cost(machine_, job_, candidate_, dry);
     cost.forward = {.device = forward / dry.kinds + kernels(stack_.kernels_forward),
                     .comm = seconds_of(of_layers.calls_f) / dry.kinds,
                     .host = launches(stack_.launches_forward, 2),
-                    .context = context_.exposed_f};
+                    .context = context_.exposed_f,
+                    .experts = experts.exposed_f};
     cost.backward_input = {.device = backward / dry.kinds + kernels(stack_.kernels_backward),
                            .comm = seconds_of(of_layers.calls_b) / dry.kinds,
                            .host = launches(stack_.launches_backward, 2),
-                           .context = context_.exposed_b};
+                           .context = context_.exposed_b,
+                           .experts = experts.exposed_b};
     cost.backward_weight.device = weights / dry.kinds;
     cost.again_full = cost.forward;
     // Attention's output is kept, the block's own is not wanted, and some is made by backward.
@@ -125,6 +130,7 @@ class BlockModel {
     }
     cost.again_full.device -= spared / dry.kinds;
     cost.again_full.context = context_.again;
+    cost.again_full.experts = experts.again;
     cost.again_selective = {.device = attention / dry.kinds, .host = launches(6, 0)};
   }
 
@@ -245,6 +251,7 @@ PassCost& PassCost::operator+=(const PassCost& other) {
   comm += other.comm;
   host += other.host;
   context += other.context;
+  experts += other.experts;
   return *this;
 }
 
@@ -257,12 +264,13 @@ double PassCost::seconds() const {
 }
 
 BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate) {
-  return block_cost(machine, job, candidate, context_cost(machine, job, candidate));
+  return block_cost(machine, job, candidate, context_cost(machine, job, candidate),
+                    dry_blocks(job, candidate));
 }
 
 BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate,
-                     const ContextCost& context) {
-  return BlockModel(machine, job, candidate, context).make();
+                     const ContextCost& context, DryBlocks dry) {
+  return BlockModel(machine, job, candidate, context).make(std::move(dry));
 }
 
 }  // namespace heddle::planner

@@ -13,8 +13,9 @@ struct PassCost {
   double comm = 0;     ///< collectives over tp, which nothing hides
   double host = 0;     ///< launching both
   double context = 0;  ///< what attention waits for other ranks of cp
+  double experts = 0;  ///< what experts wait for the ranks that they are divided over
 
-  double busy() const { return device + comm + context; }
+  double busy() const { return device + comm + context + experts; }
 
   PassCost& operator+=(const PassCost& other);
   /// The host runs ahead of the device or the device waits for it; near equality both happen.
@@ -22,11 +23,12 @@ struct PassCost {
 };
 
 /// What one micro-batch costs on one rank of tp and cp: depends on nothing of a candidate but tp,
-/// sequence, micro-batch and cp with its method.
+/// sequence, micro-batch, cp with its method, and ep and etp with their exchange.
 struct BlockCost {
   int tp = 1, sequences = 1;
   bool sequence = false;
-  double stride_bytes = 0;  ///< of the residual: what a message between stages carries
+  ExchangeRequest exchange = {};  ///< of experts
+  double stride_bytes = 0;        ///< of the residual: what a message between stages carries
 
   // Of one block:
   DryBlocks dry = {};
@@ -38,11 +40,14 @@ struct BlockCost {
 
   /// The same for the whole vocabulary on every rank.
   PassCost whole_embedding, whole_head_forward, whole_head_backward;
+
+  /// Both passes over a block.
+  double busy() const { return forward.busy() + backward_input.busy() + backward_weight.busy(); }
 };
 
 BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate);
-/// The same where attention over cp was played before.
+/// The same where attention over cp was played and blocks were made before.
 BlockCost block_cost(const Machine& machine, const Job& job, const Candidate& candidate,
-                     const ContextCost& context);
+                     const ContextCost& context, DryBlocks dry);
 
 }  // namespace heddle::planner

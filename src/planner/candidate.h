@@ -75,6 +75,8 @@ struct Candidate : ParallelRequest {
   int gpus() const { return static_cast<int>(ranks()); }
   /// Ranks that see other tokens: gradients are summed over them, state is divided among them.
   int token_ranks() const { return dp * cp; }
+  /// Ranks that see other tokens for the same experts, where experts are divided.
+  int expert_token_ranks() const { return token_ranks() * tp / (ep * etp); }
   /// Tokens of a micro-batch that a rank has; the mean, where they cannot be divided evenly.
   double tokens(const Job& job) const { return static_cast<double>(sequences * job.seq_len) / cp; }
   std::int64_t microbatches(const Job& job) const { return job.batch / dp / sequences; }

@@ -117,34 +117,17 @@ double hop_seconds(const Machine& machine, const Job& job, const Candidate& cand
 
 namespace {
 
-/// The rank whose exchange ends last: the first one, whose gradients are complete last.
-DataParallel data_parallel(const Machine& machine, const Job& job, const Candidate& candidate,
-                           const Split& split, const BlockCost& block, double busy,
-                           double microbatches) {
-  DataParallel result;
-  if (candidate.token_ranks() == 1) return result;
+/// Ranks that exchange gradients and parameters, and what they do in a step.
+struct DataGroup {
+  GroupShape group = {};
+  CommCounts counts = {};
+  double small_calls = 0;  ///< that are no buckets
+};
+
+double exchange_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
+                        const DataGroup& data) {
   const Stack& stack = job.stack;
-  const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
-                      .has_first = true,
-                      .has_norm = split.ends_meet,
-                      .has_last = split.ends_meet};
-  const RankSizes sizes(job.spec, candidate, block.dry.block_elements(), part, &job.compress);
-  const auto batches = static_cast<std::int64_t>(microbatches);
-  const CommCounts counts =
-      sizes.on_dp(batches, stack.parameter_bytes, stack.sent_gradient_bytes());
-  const GroupShape group = group_shape(machine, candidate.token_ranks(), candidate.tp);
-  const double blocks = std::max(1.0, split.first);
-  if (stack.sends_signs()) {
-    // Behind the step's norm, so nothing hides it: a bit for each element, there and back.
-    const CommOp sum = candidate.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
-    const double bits = wire(counts, sum) / stack.sent_gradient_bytes() / 8.0;
-    // And before it, that of vectors.
-    result.exposed = latency_seconds(machine, CommOp::all_reduce, group, 0.0) +
-                     collective_seconds(machine, CommOp::all_to_all, group, bits) +
-                     collective_seconds(machine, CommOp::all_gather, group,
-                                        bits + wire(counts, CommOp::all_gather));
-    return result;
-  }
+  const auto& [group, counts, small] = data;
   double seconds = 0.0;
   if (candidate.zero == 3 && stack.overlaps_gathers && has_table(machine, group)) {
     // A unit at a time, as measured.
@@ -166,14 +149,61 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
          {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_to_all, CommOp::all_gather}) {
       if (op == CommOp::all_to_all && calls(counts, op) == 0.0) continue;
       seconds += collective_seconds(machine, op, group, wire(counts, op));
-      const double buckets =
-          calls(counts, op) - (op == CommOp::all_reduce ? small_calls(candidate) : 0.0);
+      const double buckets = calls(counts, op) - (op == CommOp::all_reduce ? small : 0.0);
       if (stack.overlaps_gathers && buckets > 1.0) {
         seconds += (buckets - 1.0) / calls_at_once(machine, group) *
                    latency_seconds(machine, op, group, wire(counts, op) / buckets);
       }
     }
   }
+  return seconds;
+}
+
+/// Behind the step's norm, so nothing hides it: a bit for each element, there and back. And before
+/// it, that of vectors.
+double signs_seconds(const Machine& machine, const Job& job, const Candidate& candidate,
+                     const DataGroup& data) {
+  const auto& [group, counts, small] = data;
+  const CommOp sum = candidate.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter;
+  const double bits = wire(counts, sum) / job.stack.sent_gradient_bytes() / 8.0;
+  return latency_seconds(machine, CommOp::all_reduce, group, 0.0) +
+         collective_seconds(machine, CommOp::all_to_all, group, bits) +
+         collective_seconds(machine, CommOp::all_gather, group,
+                            bits + wire(counts, CommOp::all_gather));
+}
+
+/// The rank whose exchange ends last: the first one, whose gradients are complete last.
+DataParallel data_parallel(const Machine& machine, const Job& job, const Candidate& candidate,
+                           const Split& split, const BlockCost& block, double busy,
+                           double microbatches) {
+  DataParallel result;
+  const bool divides = candidate.divides_experts() && candidate.expert_token_ranks() > 1;
+  if (candidate.token_ranks() == 1 && !divides) return result;
+  const Stack& stack = job.stack;
+  const RankPart part{.blocks = static_cast<std::int64_t>(std::ceil(split.first)),
+                      .has_first = true,
+                      .has_norm = split.ends_meet,
+                      .has_last = split.ends_meet};
+  const RankSizes sizes(job.spec, candidate, block.dry.block_sizes(), part, &job.compress);
+  const auto batches = static_cast<std::int64_t>(microbatches);
+  const DataGroup dense{
+      .group = group_shape(machine, candidate.token_ranks(), candidate.tp),
+      .counts = sizes.on_dp(batches, stack.parameter_bytes, stack.sent_gradient_bytes()),
+      .small_calls = small_calls(candidate)};
+  DataGroup experts;
+  if (divides) {
+    experts = {
+        .group = group_shape(machine, candidate.expert_token_ranks(), candidate.ep * candidate.etp),
+        .counts = sizes.on_edp(batches, stack.parameter_bytes, stack.sent_gradient_bytes())};
+  }
+  const double blocks = std::max(1.0, split.first);
+  if (stack.sends_signs()) {
+    result.exposed = signs_seconds(machine, job, candidate, dense);
+    if (divides) result.exposed += signs_seconds(machine, job, candidate, experts);
+    return result;
+  }
+  double seconds = exchange_seconds(machine, job, candidate, dense);
+  if (divides) seconds += exchange_seconds(machine, job, candidate, experts);
   if (stack.overlaps_gathers) {
     // Under the blocks that are computed meanwhile: of every micro-batch with ZeRO-2 and 3, of the
     // last one's backward before; what the first or the last block needs cannot be hidden.
@@ -193,7 +223,7 @@ DataParallel data_parallel(const Machine& machine, const Job& job, const Candida
            decode_seconds(machine, weights, coded.decoded_weights);
   };
   result.exposed =
-      codec_seconds() + seconds - (1.0 - contention_on(machine, group)) * result.hidden;
+      codec_seconds() + seconds - (1.0 - contention_on(machine, dense.group)) * result.hidden;
   return result;
 }
 
@@ -201,7 +231,7 @@ double step_seconds(const Machine& machine, const Job& job, const Candidate& can
                     const Split& split, const BlockCost& block) {
   const bool signs = job.stack.sends_signs() && candidate.token_ranks() > 1;
   const auto held_by = [&](const RankPart& part) {
-    const RankSizes sizes(job.spec, candidate, block.dry.block_elements(), part);
+    const RankSizes sizes(job.spec, candidate, block.dry.block_sizes(), part);
     constexpr int kNever = 4;
     return sizes.held_elements(1) * machine.software.optimizer_bytes +
            (signs ? sizes.held_elements(kNever) * Stack::kSigningBytes : 0.0);
@@ -274,10 +304,12 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
 
   // What of the slowest rank's micro-batch is what.
   double comm = block.forward.comm + block.backward_input.comm;
-  double again = 0.0, context = block.forward.context + block.backward_input.context;
+  double again = 0.0, context = block.forward.context + block.backward_input.context,
+         experts = block.forward.experts + block.backward_input.experts;
   if (candidate.recompute == Recompute::full) {
     comm += block.again_full.comm;
     context += block.again_full.context;
+    experts += block.again_full.experts;
     again = block.again_full.device;
   } else if (candidate.recompute == Recompute::selective) {
     again = block.again_selective.device;
@@ -285,7 +317,8 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
   time.tp = m * (blocks * comm + (end >= inner || p == 1 ? head_f.comm + head_b.comm : 0.0));
   time.recompute = m * blocks * again;
   time.cp = m * blocks * context;
-  time.compute = m * slowest - time.tp - time.cp;
+  time.ep = m * blocks * experts;
+  time.compute = m * slowest - time.tp - time.cp - time.ep;
 
   const RankTimes mean = rank_times(block, candidate.recompute, std::max(split.most, split.last));
   time.bubble = bubble_seconds(candidate.schedule, candidate.pp, candidate.chunks, m, mean);
@@ -314,8 +347,8 @@ TimeEstimate estimate_time(const Machine& machine, const Job& job, const Candida
   time.stragglers = busy * spread *
                     (std::sqrt(2.0 * std::log(static_cast<double>(candidate.token_ranks())) / m) +
                      (p > 1 ? 2.0 * std::sqrt(p / m) / stages : 0.0));
-  time.total = time.compute + time.tp + time.cp + time.bubble + time.pp + time.dp + time.step +
-               time.stragglers;
+  time.total = time.compute + time.tp + time.cp + time.ep + time.bubble + time.pp + time.dp +
+               time.step + time.stragglers;
   // Two thirds of the measured steps of many servers lie within 4.4 % of their predictions.
   time.spread = 0.05;
   return time;

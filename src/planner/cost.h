@@ -17,6 +17,7 @@ struct TimeEstimate {
   double recompute = 0;   ///< of that, what is computed again
   double tp = 0;          ///< collectives over tp: nothing hides them
   double cp = 0;          ///< what attention waits for other ranks of its sequence
+  double ep = 0;          ///< what experts wait for the ranks that they are divided over
   double bubble = 0;      ///< waiting for other stages
   double pp = 0;          ///< messages between stages that are waited for
   double dp = 0;          ///< exchange of gradients and parameters that is waited for

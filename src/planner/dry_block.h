@@ -2,6 +2,7 @@
 
 #include "nn/layer.h"
 #include "planner/candidate.h"
+#include "planner/rank_sizes.h"
 
 namespace heddle::planner {
 
@@ -22,9 +23,17 @@ struct DryBlocks {
     std::int64_t holders = 1;
   };
 
-  Cost cost;                  ///< of all kinds together; collectives are over tp, messages over cp
-  Cost recomputed;            ///< the same where blocks are recomputed
-  std::int64_t elements = 0;  ///< of their parameters, padded as ParamStore does
+  /// A collective of experts that are divided over ranks.
+  struct ExpertCall {
+    Axis over = Axis::ep;  ///< or etp
+    LayerCall call = {};
+  };
+
+  Cost cost;        ///< of all kinds together; collectives are over tp, messages over cp
+  Cost recomputed;  ///< the same where blocks are recomputed
+  std::vector<ExpertCall> experts_f = {}, experts_b = {};  ///< beside those; rows in one piece
+  std::int64_t elements = 0;         ///< of their parameters, padded as ParamStore does
+  std::int64_t expert_elements = 0;  ///< beside those, of experts that are divided over ranks
   int kinds = 1;
   int copies = 1;  ///< ranks of tp that hold the same key heads
   std::vector<InnerParameter> inner_parameters = {};
@@ -32,6 +41,9 @@ struct DryBlocks {
 
   /// Of the mean block.
   double block_elements() const { return static_cast<double>(elements) / kinds; }
+  RankSizes::Block block_sizes() const {
+    return {block_elements(), static_cast<double>(expert_elements) / kinds};
+  }
   /// Of its inner matrices, padded; they lie first.
   double inner_elements() const;
 };
@@ -39,8 +51,9 @@ struct DryBlocks {
 /// The sizes that costs of layers depend on, for the first rank of cp.
 CostShape cost_shape(const Job& job, const Candidate& candidate);
 
-/// Depends on nothing of the candidate but tp, sequence, micro-batch and cp with its method.
-/// Allocates: once for each of these.
-DryBlocks dry_blocks(const Job& job, const Candidate& candidate);
+/// Depends on nothing of the candidate but tp, sequence, micro-batch, cp with its method, ep, etp
+/// and r of their exchange. `expert_rows`: that the rank receives for its experts, in multiples of
+/// an even share. Allocates: once for each of these.
+DryBlocks dry_blocks(const Job& job, const Candidate& candidate, double expert_rows = 1);
 
 }  // namespace heddle::planner

@@ -59,7 +59,9 @@ double regret_of(const std::vector<const Prediction*>& group) {
 }  // namespace
 
 bool is_simpler(const Candidate& a, const Candidate& b) {
-  const auto order = [](const Candidate& c) { return std::tuple(c.pp, c.cp > 1, c.sequences); };
+  const auto order = [](const Candidate& c) {
+    return std::tuple(c.pp, c.cp > 1, c.sequences, c.ep * c.etp);
+  };
   return order(a) < order(b);
 }
 

@@ -42,8 +42,8 @@ Accuracy accuracy_of(const std::vector<Prediction>& predictions);
 /// Predictions closer than this are equal; see `is_simpler`.
 inline constexpr double kTie = 0.02;
 /// Whether, at equal predicted times, `a` is to be preferred: fewer pipeline stages, then whole
-/// sequences on every rank, then smaller micro-batches. All depend less on what is not
-/// modelled, and hold less memory.
+/// sequences on every rank, then smaller micro-batches, then experts on fewer ranks. All depend
+/// less on what is not modelled, and the first three hold less memory.
 bool is_simpler(const Candidate& a, const Candidate& b);
 
 }  // namespace heddle::planner

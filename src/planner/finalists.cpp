@@ -17,7 +17,7 @@ constexpr double kMostPassesOfAFinalist = 2e5;
 
 auto shape_of(const Candidate& c) {
   return std::tuple(c.tp, c.cp, c.pp, c.dp, static_cast<int>(c.schedule), c.chunks, c.sequences,
-                    c.divides_vocabulary_over_pp());
+                    c.divides_vocabulary_over_pp(), c.ep, c.etp, c.ep_exchange.text());
 }
 
 }  // namespace
@@ -105,6 +105,7 @@ std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner) {
                       Part{"collectives over tp", loser.tp - winner.tp},
                       Part{"bubble", loser.bubble - winner.bubble},
                       Part{"waiting in attention over cp", loser.cp - winner.cp},
+                      Part{"exchange of experts' rows", loser.ep - winner.ep},
                       Part{"messages between stages", loser.pp - winner.pp},
                       Part{"exchange over dp", loser.dp - winner.dp},
                       Part{"optimizer step", loser.step - winner.step},
@@ -121,6 +122,15 @@ std::string why_slower(const TimeEstimate& loser, const TimeEstimate& winner) {
 
 namespace {
 
+/// "ep 8 x etp 2 (r=1 degree=2/4)".
+std::string experts_text(const Candidate& plan) {
+  std::string text = fmt::format("ep {}", plan.ep);
+  if (plan.etp > 1) text += fmt::format(" x etp {}", plan.etp);
+  const ExchangePlan exchange = plan.ep_exchange.plan(plan.etp);
+  const std::string named = ExchangeRequest(exchange, plan.etp).text();
+  return named.empty() ? text : fmt::format("{} ({})", text, named);
+}
+
 std::string context_text(const Candidate& plan) {
   return describe(ContextCost{.method = plan.context, .context_heads = plan.context_heads});
 }
@@ -132,6 +142,7 @@ std::string describe(const Candidate& plan) {
   text += fmt::format("tp {}, ", plan.tp);
   if (plan.cp > 1) text += fmt::format("cp {} by {}, ", plan.cp, context_text(plan));
   text += fmt::format("pp {}, dp {}", plan.pp, plan.dp);
+  if (plan.divides_experts()) text += fmt::format(", {}", experts_text(plan));
   if (plan.pp > 1) text += fmt::format(", {}", name_of(plan.schedule));
   if (plan.chunks > 1) text += fmt::format(" x {}", plan.chunks);
   text += fmt::format(", micro-batch {}", plan.sequences);

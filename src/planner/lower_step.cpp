@@ -36,7 +36,7 @@ class StepLowering {
         keeps_residuals_(job.compress.feeds_back()),
         overlaps_(plan.overlap && job.stack.overlaps_gathers),
         sums_targets_(job.stack.sums_targets),
-        policy_(options.policy),
+        policy_(policy_of(options, units_)),
         message_bytes_(static_cast<double>(units_.sizes.message)) {
     policy_.reduces_at_end = !job.stack.overlaps_gathers;
     policy_.reduces = !job.stack.sends_signs();
@@ -54,6 +54,7 @@ class StepLowering {
     lowered_.tp_in_compute.resize(count, 0.0);
     lowered_.tp_in_work.resize(count, 0.0);
     lowered_.cp_in_compute.resize(count, 0.0);
+    lowered_.ep_in_compute.resize(count, 0.0);
     lowered_.traffic.resize(at(ranks_.pp));
     sums_.resize(ranks_.replicas.size() * policy_.sums.size(), kNone);
     add_channels();
@@ -132,6 +133,7 @@ class StepLowering {
     now_.pending += pass.seconds * now_.scale;
     lowered_.tp_in_compute[at(now_.rank)] += pass.tp * now_.scale;
     lowered_.cp_in_compute[at(now_.rank)] += pass.cp * now_.scale;
+    lowered_.ep_in_compute[at(now_.rank)] += pass.ep * now_.scale;
   }
   void work(double seconds) {
     flush();
@@ -151,10 +153,10 @@ class StepLowering {
 
   /// Begins the next exchange; all replicas have them in the same order. kNone when it is done at
   /// once, as without overlap.
-  std::uint32_t begin_on_dp(CommOp op, std::int64_t bytes, bool follows = false) {
+  std::uint32_t begin_on_dp(const StepCall& call, bool follows = false) {
     auto& all = dp_transfers_[at(now_.pp_rank)];
     if (now_.dp_calls == all.size()) {
-      all.push_back(add(on_dp(op, static_cast<double>(bytes))));
+      all.push_back(add(on_dp(call)));
       program_.transfers.back().follows = follows;
     }
     const std::uint32_t transfer = all[now_.dp_calls++];
@@ -164,15 +166,26 @@ class StepLowering {
     return kNone;
   }
 
-  StepProgram::Transfer on_dp(CommOp op, double bytes) {
-    const GroupShape group = group_shape(machine_, plan_.token_ranks(), plan_.tp);
-    return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, op, bytes,
-                                      StepPaths::Joins::context, gather_calls_),
+  StepProgram::Transfer on_dp(const StepCall& call) {
+    const auto bytes = static_cast<double>(call.bytes);
+    const bool is_of_experts = call.axes.contains(Axis::edp);
+    const GroupShape group =
+        is_of_experts ? group_shape(machine_, plan_.expert_token_ranks(), plan_.ep * plan_.etp)
+                      : group_shape(machine_, plan_.token_ranks(), plan_.tp);
+    return {.path = paths_.collective(program_.channels[at(now_.pp_rank)].ranks, group, call.op,
+                                      bytes, StepPaths::Joins::context, gather_calls_),
             .channel = now_.pp_rank,
             .needed = static_cast<int>(ranks_.replicas.size()),
             .traffic = Traffic::dp,
-            .op = op,
+            .op = call.op,
             .bytes = bytes};
+  }
+
+  /// With what the model's step sums of itself.
+  static StepPolicy policy_of(const StepOptions& options, const StepUnits& units) {
+    StepPolicy policy = options.policy;
+    policy.sums = units.policy.sums;
+    return policy;
   }
 
   /// Of a unit with ZeRO-3, as StepPaths wants them: 0 where whole units were measured.
@@ -193,9 +206,8 @@ class StepLowering {
   std::uint32_t begin_on_dp(const StepOp& op) {
     std::uint32_t last = kNone;
     bool follows = false;
-    calls().of(op, [&](const StepCall& call) {
-      last = begin_on_dp(call.op, call.bytes, std::exchange(follows, true));
-    });
+    calls().of(
+        op, [&](const StepCall& call) { last = begin_on_dp(call, std::exchange(follows, true)); });
     return last;
   }
 
@@ -319,8 +331,7 @@ class StepLowering {
 
   /// One call after the other, over dp and cp.
   void exchange(const StepOp& op) {
-    calls().of(op,
-               [&](const StepCall& call) { wait_unless_done(begin_on_dp(call.op, call.bytes)); });
+    calls().of(op, [&](const StepCall& call) { wait_unless_done(begin_on_dp(call)); });
   }
 
   void sum_over_tp(const StepCall& call) {
@@ -343,7 +354,7 @@ class StepLowering {
   void sum(const StepOp& op) {
     calls().of(op, [&](const StepCall& call) {
       if (call.axes.contains(Axis::tp)) return sum_over_tp(call);
-      if (!call.axes.contains(Axis::pp)) return wait_unless_done(begin_on_dp(call.op, call.bytes));
+      if (!call.axes.contains(Axis::pp)) return wait_unless_done(begin_on_dp(call));
       std::uint32_t& transfer = sums_[at(place()) * policy_.sums.size() + at(op.what)];
       if (transfer == kNone) transfer = add(on_pp(call));
       issue(transfer);

@@ -12,6 +12,7 @@ struct LoweredStep {
   /// By played rank: seconds of collectives over tp, in computations and in work.
   std::vector<double> tp_in_compute, tp_in_work;
   std::vector<double> cp_in_compute;   ///< the same: waiting in attention over cp
+  std::vector<double> ep_in_compute;   ///< and for experts on other ranks
   std::vector<TrafficBySize> traffic;  ///< by pp rank: what a device of the first replica counts
 };
 

@@ -74,7 +74,7 @@ MatrixWork matrix_work(const Machine& machine, const Job& job, const Candidate& 
   }
   if (work.ranks == 1 || blocks == 0) return work;
   std::int64_t sent = 0;
-  const RankSizes sizes(job.spec, candidate, dry.block_elements(), {.blocks = 1});
+  const RankSizes sizes(job.spec, candidate, {dry.block_elements()}, {.blocks = 1});
   const auto held = static_cast<std::int64_t>(sizes.held_elements(1));
   const std::int64_t begin = dp > 1 ? held * place.dp_rank : 0;
   for (std::int64_t i = 0; i < blocks; ++i) {

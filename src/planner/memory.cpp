@@ -23,7 +23,7 @@ Activations of_megatron(const Job& job, const Candidate& candidate, const DryBlo
           .waiting = kWaitingWeight * bytes(Recompute::selective),
           .working = bytes(Recompute::none),
           .head = 10.0 * tokens * static_cast<double>(job.spec.vocab) / tp,
-          .block_elements = dry.block_elements()};
+          .block = dry.block_sizes()};
 }
 
 Activations of_layers(const Job& job, const Candidate& candidate, const DryBlocks& dry) {
@@ -53,7 +53,7 @@ Activations of_layers(const Job& job, const Candidate& candidate, const DryBlock
                      2.0 * residual,
           .messages = static_cast<double>(dry.cost.working_bytes),
           .head = 8.0 * chunk * static_cast<double>(job.spec.vocab) / tp + 2.0 * residual,
-          .block_elements = dry.block_elements(),
+          .block = dry.block_sizes(),
           .inner_elements = dry.inner_elements()};
 }
 
@@ -179,7 +179,7 @@ class RankMemory {
 
   /// With `flying` micro-batches in flight, or all there are.
   MemoryEstimate of(const RankPart& part, const InFlight& flying) const {
-    const RankSizes sizes(job_.spec, candidate_, kept_.block_elements, part, &job_.compress);
+    const RankSizes sizes(job_.spec, candidate_, kept_.block, part, &job_.compress);
     const Stack& stack = job_.stack;
     const double unit = sizes.largest_unit_elements();
     const int zero = candidate_.token_ranks() > 1 ? candidate_.zero : 0;

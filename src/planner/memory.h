@@ -51,9 +51,10 @@ struct Activations {
   double kept_none = 0, kept_selective = 0, kept_full = 0;
   double waiting = 0;  ///< between the two halves of backward, when they are apart
   double working = 0;  ///< of the block that is being computed: what is never more than one block's
-  double messages = 0;                            ///< of its attention over cp
-  double head = 0;                                ///< logits and what is made of them
-  double block_elements = 0, inner_elements = 0;  ///< of parameters, and of inner matrices
+  double messages = 0;          ///< of its attention over cp
+  double head = 0;              ///< logits and what is made of them
+  RankSizes::Block block = {};  ///< of parameters
+  double inner_elements = 0;    ///< of them, those of inner matrices beside experts'
 
   double kept(Recompute recompute) const {
     return recompute == Recompute::full        ? kept_full

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -27,6 +28,11 @@ struct MessageSizes {
     bucket.calls += calls;
     bucket.bytes += calls * bytes_each;
   }
+  bool is_empty() const {
+    return std::ranges::all_of(by_op, [](const auto& buckets) {
+      return std::ranges::all_of(buckets, [](const Bucket& bucket) { return bucket.calls == 0; });
+    });
+  }
   const Bucket& at(CommOp op, int bucket) const {
     return by_op[static_cast<std::size_t>(op)][static_cast<std::size_t>(bucket)];
   }
@@ -43,7 +49,7 @@ struct MessageSizes {
 
 /// What one rank counts in a step, by group as the runtime's report names them.
 struct TrafficBySize {
-  MessageSizes tp, cp, dp, pp, copies, ends, lanes;
+  MessageSizes tp, cp, dp, pp, copies, ends, lanes, ep, etp, edp;
 
   /// The sizes of the group that makes the call.
   MessageSizes& of(const StepCall& call) {
@@ -52,6 +58,9 @@ struct TrafficBySize {
     if (call.axes.contains(Axis::tp)) return tp;
     if (call.axes.contains(Axis::copy)) return copies;
     if (call.axes == AxisSet{Axis::cp}) return cp;
+    if (call.axes.contains(Axis::ep)) return ep;
+    if (call.axes.contains(Axis::etp)) return etp;
+    if (call.axes.contains(Axis::edp)) return edp;
     return call.axes.contains(Axis::pp) ? pp : dp;
   }
 
@@ -65,6 +74,10 @@ struct TrafficBySize {
     visit("tp copies", copies);
     visit("pp ends", ends);
     visit("pp lanes", lanes);
+    // Where experts are divided.
+    if (!ep.is_empty()) visit("ep", ep);
+    if (!etp.is_empty()) visit("etp", etp);
+    if (!edp.is_empty()) visit("edp", edp);
   }
   TrafficBySize& operator+=(const TrafficBySize& other) {
     tp += other.tp;
@@ -74,6 +87,9 @@ struct TrafficBySize {
     copies += other.copies;
     ends += other.ends;
     lanes += other.lanes;
+    ep += other.ep;
+    etp += other.etp;
+    edp += other.edp;
     return *this;
   }
 };

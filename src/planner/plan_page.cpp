@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <span>
 
 #include "base/strings.h"
 #include "observe/bars.h"
@@ -84,6 +85,9 @@ std::string choice_section(const PlanReport& report) {
         seconds_text(report.mapping->placement.seconds),
         seconds_text(report.mapping->in_order_seconds));
   }
+  if (const std::string most = most_rows_text(report); !most.empty()) {
+    put(html, " Experts: {}.", escape_html(most));
+  }
   html += "</p>";
   html += methods_table(report.methods);
   put(html, "<details><summary>As sections of a run file</summary><pre>{}</pre></details>",
@@ -105,7 +109,7 @@ struct AxisTime {
 const char* replicas_name(const Candidate& mesh) { return mesh.cp > 1 ? "dp and cp" : "dp"; }
 
 /// As simulated, or by the closed form where the step was too long for that.
-std::vector<AxisTime> axis_times(const Finalist& plan) {
+std::vector<AxisTime> dense_axis_times(const Finalist& plan) {
   const Candidate& mesh = plan.found.candidate;
   const TimeEstimate& time = plan.found.time;
   if (!plan.is_simulated) {
@@ -126,6 +130,22 @@ std::vector<AxisTime> axis_times(const Finalist& plan) {
            sum(times.hidden, Traffic::dp, Traffic::ends)}};
 }
 
+/// Beside the others where some of the plans that are shown divide experts.
+bool shows_experts(const PlanReport& report) {
+  const auto shown = std::span(report.plans).first(std::min(kPlansShown, report.plans.size()));
+  return std::ranges::any_of(
+      shown, [](const Finalist& plan) { return plan.found.candidate.divides_experts(); });
+}
+
+std::vector<AxisTime> axis_times(const PlanReport& report, const Finalist& plan) {
+  std::vector<AxisTime> times = dense_axis_times(plan);
+  if (!shows_experts(report)) return times;
+  const Candidate& mesh = plan.found.candidate;
+  times.push_back(
+      {"ep", mesh.ep * mesh.etp, plan.is_simulated ? plan.times.ep : plan.found.time.ep, 0.0});
+  return times;
+}
+
 observe::StackedBars time_bars(const PlanReport& report) {
   observe::StackedBars bars{.parts = {{"computation", 'a'},
                                       {"computed again", 'b'},
@@ -138,12 +158,14 @@ observe::StackedBars time_bars(const PlanReport& report) {
                                       {"slowest rank", 'h'}},
                             .rows = {},
                             .format = seconds_text};
+  const bool has_experts = shows_experts(report);
+  if (has_experts) bars.parts.push_back({"ep", 'j'});
   for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
     const TimeEstimate& time = plan.found.time;
     const bool is_simulated = plan.is_simulated;
     const double compute = is_simulated ? plan.times.compute : time.compute;
-    const auto axes = axis_times(plan);
+    const auto axes = axis_times(report, plan);
     bars.rows.push_back(
         {.name = fmt::format("{}", i + 1),
          .parts = {compute - time.recompute, time.recompute,
@@ -151,6 +173,7 @@ observe::StackedBars time_bars(const PlanReport& report) {
                    axes[2].exposed, axes[3].exposed,
                    is_simulated ? plan.times.optimizer : time.step, time.stragglers},
          .total = seconds_text(plan.seconds)});
+    if (has_experts) bars.rows.back().parts.push_back(axes[4].exposed);
   }
   return bars;
 }
@@ -172,7 +195,8 @@ std::string plans_section(const PlanReport& report) {
       "class=\"n\">Step</th><th "
       "class=\"n\">MFU</th><th class=\"n\">Memory</th><th class=\"n\">Bubble</th><th "
       "class=\"n\">tp</th><th class=\"n\">cp</th><th class=\"n\">pp</th><th "
-      "class=\"n\">dp</th></tr>";
+      "class=\"n\">dp</th>";
+  html += shows_experts(report) ? "<th class=\"n\">ep</th></tr>" : "</tr>";
   for (std::size_t i = 0; i < std::min(kPlansShown, report.plans.size()); ++i) {
     const Finalist& plan = report.plans[i];
     const std::string why = why_not_taken(plan, report.plans.front());
@@ -185,7 +209,7 @@ std::string plans_section(const PlanReport& report) {
         seconds_text(plan.seconds), interval_text(plan),
         100 * model_flops_utilization(report, plan.seconds),
         format_bytes(plan.found.memory.total()), 100 * plan.bubble_fraction);
-    for (const AxisTime& time : axis_times(plan)) html += axis_cell(time);
+    for (const AxisTime& time : axis_times(report, plan)) html += axis_cell(time);
     html += "</tr>";
   }
   return html +
@@ -324,7 +348,7 @@ std::string size_name(int bucket) {
 
 /// What messages of a size carry together, and how many they are.
 std::string sizes_html(const TrafficBySize& traffic) {
-  constexpr std::array<char, 7> kColours = {'c', 'i', 'd', 'e', 'h', 'f', 'a'};
+  constexpr std::array<char, 10> kColours = {'c', 'i', 'd', 'e', 'h', 'f', 'a', 'j', 'b', 'g'};
   observe::StackedBars bars{
       .parts = {}, .rows = {}, .format = [](double bytes) { return format_bytes(bytes); }};
   std::vector<const MessageSizes*> axes;
@@ -371,8 +395,10 @@ std::string traffic_table(const std::vector<AxisTraffic>& traffic) {
 bool is_of(const AxisTraffic& row, std::string_view axis) {
   const bool is_message = row.operation == "send" || row.operation == "recv";
   if (axis == "cp") return row.axis == "cp" && is_message;
+  if (axis == "ep") return row.axis == "ep" || row.axis == "etp";
   if (!axis.starts_with("dp")) return row.axis.starts_with(axis);
-  return row.axis == "dp" || row.axis == "several axes" || (row.axis == "cp" && !is_message);
+  return row.axis == "dp" || row.axis == "edp" || row.axis == "several axes" ||
+         (row.axis == "cp" && !is_message);
 }
 
 std::string communication_section(const PlanReport& report, const SimulatedStep* step) {
@@ -387,7 +413,7 @@ std::string communication_section(const PlanReport& report, const SimulatedStep*
       "Payloads are of whole tensors, as the first pipeline rank counts them.</p>";
   observe::StackedBars bars{
       .parts = {{"exposed", 'c'}, {"hidden", 'b'}}, .rows = {}, .format = seconds_text};
-  for (const auto& [axis, ranks, exposed, hidden] : axis_times(plan)) {
+  for (const auto& [axis, ranks, exposed, hidden] : axis_times(report, plan)) {
     if (ranks == 1) continue;
     std::int64_t bytes = 0;
     for (const AxisTraffic& row : traffic) {

@@ -27,9 +27,9 @@ std::string devices_hint(const PlanReport& report) {
                       static_cast<double>(most_context(job));
   if (wanted <= most) {
     return fmt::format(
-        "every tp, cp, pp, ZeRO stage, micro-batch and recomputation was tried: use about {:.0f} "
+        "every tp, cp, pp,{} ZeRO stage, micro-batch and recomputation was tried: use about {:.0f} "
         "devices, shorter sequences, or a smaller --margin",
-        wanted);
+        job.spec.experts ? " ep, etp," : "", wanted);
   }
   return fmt::format(
       "no number of devices is enough: a step of {} sequences can be divided over {:.0f} at most; "
@@ -127,6 +127,20 @@ void add_mapping(PlanReport& report) {
   report.mapping = mapping;
 }
 
+/// Memory is planned for even shares: said is what the worst routing takes.
+void add_most_rows(PlanReport& report) {
+  const Candidate& plan = report.plans.front().found.candidate;
+  if (!plan.divides_experts()) return;
+  const Job& job = report.job;
+  const bool rows_travel = plan.ep_exchange.plan(plan.etp).r > 0;
+  PlanReport::MostRows most{.times = rows_travel ? most_expert_rows(job.spec, plan) : 1.0};
+  most.memory =
+      estimate_memory(report.machine, job, plan,
+                      split_blocks(job, plan.schedule, plan.pp, plan.chunks, plan.vocabulary),
+                      activations(job, plan, dry_blocks(job, plan, most.times)));
+  report.most_rows = most;
+}
+
 // ---- Text ---------------------------------------------------------------------------------------
 
 std::string winner_text(const PlanReport& report) {
@@ -140,10 +154,11 @@ std::string winner_text(const PlanReport& report) {
       format_count(report.tokens_per_step() / best.seconds),
       100 * model_flops_utilization(report, best.seconds));
   text += fmt::format(
-      "  of this     computation {:.3g} s ({:.3g} again), bubble {:.3g} s, tp {:.3g} s, {}pp "
+      "  of this     computation {:.3g} s ({:.3g} again), bubble {:.3g} s, tp {:.3g} s, {}{}pp "
       "{:.3g} s, dp {:.3g} s ({:.3g} more are hidden), optimizer {:.3g} s, slowest rank {:.3g} s\n",
       time.compute, time.recompute, time.bubble, time.tp,
-      time.cp > 0.0 ? fmt::format("cp {:.3g} s, ", time.cp) : "", time.pp, time.dp, time.dp_hidden,
+      time.cp > 0.0 ? fmt::format("cp {:.3g} s, ", time.cp) : "",
+      time.ep > 0.0 ? fmt::format("ep {:.3g} s, ", time.ep) : "", time.pp, time.dp, time.dp_hidden,
       time.step, time.stragglers);
   if (report.job.stack.sends_signs()) {
     text +=
@@ -151,6 +166,9 @@ std::string winner_text(const PlanReport& report) {
   }
   const MemoryEstimate& memory = best.found.memory;
   text += fmt::format("  fullest rank {}: {}\n", format_bytes(memory.total()), parts_text(memory));
+  if (const std::string most = most_rows_text(report); !most.empty()) {
+    text += fmt::format("  experts     {}\n", most);
+  }
   if (const std::string why = why_taken(report.plans); !why.empty()) {
     text += fmt::format("  taken       although {}\n", why);
   }
@@ -184,6 +202,11 @@ JsonValue candidate_json(const Candidate& plan) {
     json["context"] = name_of(plan.context);
     json["context_heads"] = plan.context_heads;
   }
+  if (plan.divides_experts()) {
+    json["ep"] = plan.ep;
+    json["etp"] = plan.etp;
+    json["ep_exchange"] = plan.ep_exchange.plan(plan.etp).text();
+  }
   return json;
 }
 
@@ -207,11 +230,13 @@ JsonValue memory_json(const MemoryEstimate& memory) {
 }
 
 JsonValue time_json(const TimeEstimate& time) {
-  return {{"computation", time.compute}, {"recomputation", time.recompute},
-          {"bubble", time.bubble},       {"tp_exposed", time.tp},
-          {"cp_exposed", time.cp},       {"pp_exposed", time.pp},
-          {"dp_exposed", time.dp},       {"dp_hidden", time.dp_hidden},
-          {"optimizer", time.step},      {"slowest_rank", time.stragglers}};
+  JsonValue json = {{"computation", time.compute}, {"recomputation", time.recompute},
+                    {"bubble", time.bubble},       {"tp_exposed", time.tp},
+                    {"cp_exposed", time.cp},       {"pp_exposed", time.pp},
+                    {"dp_exposed", time.dp},       {"dp_hidden", time.dp_hidden},
+                    {"optimizer", time.step},      {"slowest_rank", time.stragglers}};
+  if (time.ep > 0.0) json["ep_exposed"] = time.ep;
+  return json;
 }
 
 JsonValue communication_json(const PlanReport& report, const Candidate& plan) {
@@ -248,6 +273,16 @@ JsonValue finalist_json(const PlanReport& report, const Finalist& plan) {
 
 }  // namespace
 
+std::string most_rows_text(const PlanReport& report) {
+  if (!report.most_rows) return "";
+  const auto& [times, memory] = *report.most_rows;
+  if (times <= 1.0) return "all ranks compute as many rows, whatever tokens choose";
+  return fmt::format(
+      "memory if all ranks receive as many rows; one may receive {:.3g} times as many (all tokens "
+      "choosing its experts), then {} at most",
+      times, format_bytes(memory.total()));
+}
+
 std::string why_context(const PlanReport& report) {
   const Found& taken = report.plans.front().found;
   if (taken.candidate.cp == 1) return "";
@@ -275,7 +310,7 @@ std::vector<AxisTraffic> traffic_of(const PlanReport& report, const Candidate& p
   const StepUnits units = step_units(report.machine, job, plan,
                                      block_cost(report.machine, job, plan), schedule.rank_of_stage);
   MeshTraffic traffic =
-      step_traffic(schedule, 0, units.ranks.front().units, {}, units.mesh, units.sizes);
+      step_traffic(schedule, 0, units.ranks.front().units, units.policy, units.mesh, units.sizes);
   traffic.groups += units.ranks.front().matrices.traffic;
   std::vector<AxisTraffic> all;
   traffic.with(traffic, [&](const char* group, const CommCounts& counts, const CommCounts&) {
@@ -313,6 +348,7 @@ PlanReport make_report(const std::string& model, const Machine& given, const Job
   if (taken.cp > 1) report.methods = compare_methods(machine, job, taken);
   report.advice = shape_advice(machine, job, taken);
   add_mapping(report);
+  add_most_rows(report);
   if (links) {
     report.links =
         compare_links(machine, job, options, report.result, report.plans.front(), *links);
@@ -383,6 +419,10 @@ JsonValue report_json(const PlanReport& report) {
     json["why_cp"] = why;
     json["context_methods"] = methods_json(report.methods);
   }
+  if (report.most_rows) {
+    json["experts"] = {{"most_rows", report.most_rows->times},
+                       {"memory_bytes_at_most", report.most_rows->memory.total()}};
+  }
   if (report.links) json["links"] = links_json(*report.links);
   if (report.mapping) {
     json["servers"] = {{"order", report.mapping->placement.servers},
@@ -401,9 +441,15 @@ std::string context_toml(const Candidate& plan) {
   return text;
 }
 
-}  // namespace
-
-namespace {
+std::string experts_toml(const Candidate& plan) {
+  if (!plan.divides_experts()) return "";
+  std::string text = fmt::format("ep = {}\n", plan.ep);
+  if (plan.etp > 1) text += fmt::format("etp = {}\n", plan.etp);
+  if (!plan.ep_exchange.is_usual()) {
+    text += fmt::format("ep_exchange = \"{}\"\n", plan.ep_exchange.text());
+  }
+  return text;
+}
 
 std::string outer_toml(const OuterPolicy& outer) {
   if (outer.every == 0) return "";
@@ -433,7 +479,7 @@ std::string plan_toml(const PlanReport& report) {
       "# {} on {} x {}: {:.3g} s a step predicted.\n\n[data]\nseq_len = {}\n\n[train]\n"
       "tokens_per_step = {}\nmicrobatch = {}\nrecompute = \"{}\"\n\n{}[parallel]\n{}dp = {}\ntp = "
       "{}\n"
-      "{}pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = "
+      "{}{}pp = {}\nzero = {}\nsequence = {}\nschedule = \"{}\"\nchunks = {}\nvocabulary = "
       "\"{}\"\n{}{}",
       report.model, report.options.gpus, report.machine.device.name,
       advised ? advised->seconds : report.plans.front().seconds, job.seq_len,
@@ -441,8 +487,9 @@ std::string plan_toml(const PlanReport& report) {
       plan.recompute == Recompute::full ? "block" : "none",
       updates == Updates::adamw ? "" : fmt::format("[optim]\nname = \"{}\"\n\n", name_of(updates)),
       plan.sites > 1 ? fmt::format("sites = {}\n", plan.sites) : "", plan.dp, plan.tp,
-      context_toml(plan), plan.pp, plan.zero, plan.sequence, name_of(plan.schedule), plan.chunks,
-      name_of(plan.vocabulary), compress_toml(job.compress), outer_toml(job.outer));
+      context_toml(plan), experts_toml(plan), plan.pp, plan.zero, plan.sequence,
+      name_of(plan.schedule), plan.chunks, name_of(plan.vocabulary), compress_toml(job.compress),
+      outer_toml(job.outer));
 }
 
 }  // namespace heddle::planner

@@ -26,6 +26,12 @@ struct PlanReport {
     double in_order_seconds = 0;  ///< what the same costs with servers in their given order
   };
 
+  /// What all tokens choosing the experts of one rank would make of the plan to take.
+  struct MostRows {
+    double times = 1;  ///< the rows that it receives, in multiples of an even share
+    MemoryEstimate memory = {};
+  };
+
   std::string model;
   Machine machine;  ///< as that many ranks find it
   const Job& job;
@@ -37,6 +43,7 @@ struct PlanReport {
   std::vector<std::string> advice;
   std::vector<ContextCost> methods;          ///< of the plan to take, where cp is above 1
   std::optional<Mapping> mapping;            ///< where the machine file has measured pairs
+  std::optional<MostRows> most_rows = {};    ///< where experts are divided over ranks
   std::optional<LinkComparison> links = {};  ///< where links between servers were given
 
   double tokens_per_step() const { return static_cast<double>(job.batch * job.seq_len); }
@@ -51,6 +58,10 @@ PlanReport make_report(const std::string& model, const Machine& machine, const J
 
 /// Why the plan to take shares sequences: "nothing fits without it"; empty where cp is 1.
 std::string why_context(const PlanReport& report);
+
+/// What memory holds if all ranks receive as many rows for their experts, and what it is at most;
+/// empty where experts are not divided.
+std::string most_rows_text(const PlanReport& report);
 
 /// Model FLOPs over what the devices could do in the time.
 double model_flops_utilization(const PlanReport& report, double seconds);

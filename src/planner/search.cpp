@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "model/blocks/branch_kind.h"
+#include "planner/experts_cost.h"
 #include "planner/kept_layouts.h"
 
 namespace heddle::planner {
@@ -53,6 +54,25 @@ constexpr std::int64_t kLongSequence = 16384;
 /// Fewer tokens keep no device busy; and more ranks for one sequence wait for each other too often.
 constexpr std::int64_t kLeastTokens = 1024, kMostContext = 64;
 
+/// How experts are divided: over ranks of their own, or (1 and 1) as MLPs are.
+struct ExpertRanks {
+  int ep = 1, etp = 1;
+};
+
+/// All that the model allows on ranks of these devices; etp is kept within a server.
+std::vector<ExpertRanks> expert_ranks(const Machine& machine, const Job& job, int gpus) {
+  if (!job.spec.experts || job.stack.stores_scores) return {{}};
+  const auto& [count, width] = std::pair(job.spec.experts->count, job.spec.experts->width);
+  std::vector<ExpertRanks> all;
+  for (const int ep : divisors(gpus, count)) {
+    if (count % ep != 0) continue;
+    for (const int etp : divisors(gpus / ep, machine.server_size())) {
+      if (width % etp == 0) all.push_back({ep, etp});
+    }
+  }
+  return all;
+}
+
 class Search {
  public:
   Search(const Machine& machine, const Job& job, const SearchOptions& options, bool divides)
@@ -65,6 +85,7 @@ class Search {
     }
     cps_ = divisors(options.gpus, divides ? most_context(job) : 1);
     pps_ = divisors(options.gpus, job.spec.layers);
+    experts_ = expert_ranks(machine, job, options.gpus);
     for (const int pp : pps_) shapes_.push_back(shapes_of(pp));
     add_parts();
   }
@@ -157,8 +178,50 @@ class Search {
     for (const bool sequence : {false, true}) {
       if (sequence && common.tp == 1) break;
       common.sequence = sequence;
-      evaluate_meshes(part, common, block_cost(machine_, job_, common, context), partial);
+      for (const auto& [ep, etp] : experts_) {
+        common.ep = ep;
+        common.etp = etp;
+        if (has_mesh(common)) evaluate_experts(part, common, context, partial);
+      }
     }
+  }
+
+  /// Whether the ranks of a stage can divide experts so, for some number of stages.
+  bool has_mesh(const Candidate& common) const {
+    return std::ranges::any_of(pps_, [&](int pp) { return divides_stage(common, pp); });
+  }
+  bool divides_stage(const Candidate& common, int pp) const {
+    return options_.gpus % pp == 0 && options_.gpus / pp % (common.ep * common.etp) == 0;
+  }
+
+  /// Of the ways in which rows and weights meet, the fastest.
+  void evaluate_experts(const Part& part, Candidate common, const ContextCost& context,
+                        Partial& partial) const {
+    common.ep_exchange = {};
+    BlockCost fastest = exchanged(common, context, common.etp);
+    Candidate taken = common;
+    if (common.divides_experts()) {
+      taken.ep_exchange = fastest.exchange;
+      std::vector<int> less = divisors(common.etp, common.etp - 1);
+      less.push_back(0);
+      for (const int r : less) {
+        BlockCost tried = exchanged(common, context, r);
+        if (tried.busy() >= fastest.busy()) continue;
+        taken.ep_exchange = tried.exchange;
+        fastest = std::move(tried);
+      }
+    }
+    evaluate_meshes(part, taken, fastest, partial);
+  }
+
+  BlockCost exchanged(Candidate common, const ContextCost& context, int r) const {
+    if (!common.divides_experts()) {
+      return block_cost(machine_, job_, common, context, dry_blocks(job_, common));
+    }
+    common.ep_exchange = ExchangeRequest({.r = r}, common.etp);
+    DryBlocks dry = dry_blocks(job_, common);
+    common.ep_exchange = fastest_exchange(machine_, job_, common, dry);
+    return block_cost(machine_, job_, common, context, std::move(dry));
   }
 
   void evaluate_meshes(const Part& part, const Candidate& common, const BlockCost& block,
@@ -166,7 +229,7 @@ class Search {
     const Activations kept = activations(job_, common, block.dry);
     for (std::size_t i = 0; i < pps_.size(); ++i) {
       const int pp = pps_[i], ranks = common.tp * common.cp;
-      if (options_.gpus % (ranks * pp) != 0) continue;
+      if (options_.gpus % (ranks * pp) != 0 || !divides_stage(common, pp)) continue;
       const int dp = options_.gpus / ranks / pp;
       if (job_.batch % (static_cast<std::int64_t>(dp) * part.sequences) != 0) continue;
       const std::size_t mesh = (part.tp * cps_.size() + part.cp) * pps_.size() + i;
@@ -189,7 +252,9 @@ class Search {
         candidate.tp > 1 && candidate.vocabulary == VocabularyPlacement::tensor;
     const int vocabularies = may_replicate ? 2 : 1;
     const int stages = job_.stack.sends_signs() ? 2 : 4;  // of ZeRO, with none
-    const int zeros = candidate.token_ranks() > 1 ? stages : 1;
+    const bool is_shared = candidate.token_ranks() > 1 ||
+                           (candidate.divides_experts() && candidate.expert_token_ranks() > 1);
+    const int zeros = is_shared ? stages : 1;
     for (int vocabulary = 0; vocabulary < vocabularies; ++vocabulary) {
       if (vocabulary == 1) candidate.vocabulary = VocabularyPlacement::replicated;
       for (candidate.zero = 0; candidate.zero < zeros; ++candidate.zero) {
@@ -248,6 +313,7 @@ class Search {
   const SearchOptions& options_;
   const double limit_;
   std::vector<int> tps_, cps_, pps_;
+  std::vector<ExpertRanks> experts_;
   std::vector<std::vector<PipelineShape>> shapes_;  // by pp
   std::vector<Part> parts_;
   std::atomic<std::size_t> next_{0};

@@ -46,8 +46,10 @@ struct SearchResult {
 /// The most ranks that a sequence of the job is divided over.
 int most_context(const Job& job);
 
-/// Evaluates every layout of the job on `gpus` devices: tp, cp, pp, dp, schedule, chunks,
-/// micro-batch, ZeRO, sequence, vocabulary and recomputation. Ranks share sequences (cp) that are
+/// Evaluates every layout of the job on `gpus` devices: tp, cp, pp, dp, ep, etp, schedule, chunks,
+/// micro-batch, ZeRO, sequence, vocabulary and recomputation. Experts are divided over any ranks of
+/// a stage that the model allows, those of etp in one server, and exchange as is fastest for
+/// these. Ranks share sequences (cp) that are
 /// long, or where nothing else fits; then a micro-batch is one sequence, since dp divides several,
 /// and attention is shared by the method that compare_methods takes. The result does not depend on
 /// the number of threads. Error(usage) when no layout exists (a batch that no number of replicas

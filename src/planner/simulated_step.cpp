@@ -134,7 +134,8 @@ class Result {
     StepTimes times;
     times.tp = lowered_.tp_in_compute[at] + lowered_.tp_in_work[at];
     times.cp = lowered_.cp_in_compute[at];
-    times.compute = rank.busy - lowered_.tp_in_compute[at] - times.cp;
+    times.ep = lowered_.ep_in_compute[at];
+    times.compute = rank.busy - lowered_.tp_in_compute[at] - times.cp - times.ep;
     times.optimizer = rank.work - lowered_.tp_in_work[at];
     times.bubble = rank.bubble + (played_.seconds - rank.end);
     times.exposed = rank.exposed;
@@ -148,6 +149,7 @@ class Result {
     to.compute += weight * from.compute;
     to.tp += weight * from.tp;
     to.cp += weight * from.cp;
+    to.ep += weight * from.ep;
     to.bubble += weight * from.bubble;
     to.optimizer += weight * from.optimizer;
     for (std::size_t i = 0; i < to.exposed.size(); ++i) {
@@ -223,7 +225,7 @@ class Result {
 }  // namespace
 
 double StepTimes::sum() const {
-  return compute + tp + cp + bubble + optimizer +
+  return compute + tp + cp + ep + bubble + optimizer +
          std::accumulate(exposed.begin(), exposed.end(), 0.0);
 }
 

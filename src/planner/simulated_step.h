@@ -44,6 +44,7 @@ struct StepTimes {
   double compute = 0;  ///< kernels and launches
   double tp = 0;       ///< collectives over tp, which nothing hides
   double cp = 0;       ///< what attention waits for other ranks of its sequence
+  double ep = 0;       ///< what experts wait for the ranks that they are divided over
   double bubble = 0;   ///< waiting for ranks that are not there yet, and at the end
   double optimizer = 0;
   std::array<double, kTraffics> exposed = {};  ///< transfers that are waited for, by Traffic

@@ -136,7 +136,7 @@ int StepPaths::message(int from, int to, double bytes, double extra_seconds) {
 
 int StepPaths::collective(const std::vector<int>& members, const GroupShape& group, CommOp op,
                           double bytes, Joins joins, double gathers) {
-  const auto [known, is_new] = collectives_.try_emplace({members, op, bytes}, 0);
+  const auto [known, is_new] = collectives_.try_emplace({members, group.ranks, op, bytes}, 0);
   if (!is_new) return known->second;
   const int tier = tier_of_group(group);
   const Link& used = machine_.links[static_cast<std::size_t>(tier)];

@@ -70,7 +70,7 @@ class StepPaths {
   int first_topology_link_ = 0;
   std::vector<StepProgram::Path> paths_;
   std::map<std::tuple<int, int, double, double>, int> messages_;
-  std::map<std::tuple<std::vector<int>, CommOp, double>, int> collectives_;
+  std::map<std::tuple<std::vector<int>, int, CommOp, double>, int> collectives_;
 };
 
 }  // namespace heddle::planner

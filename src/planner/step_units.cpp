@@ -14,7 +14,8 @@ namespace {
 UnitPass pass_of(const PassCost& cost, double fraction = 1.0) {
   const double seconds = fraction * cost.seconds(), busy = cost.busy();
   if (busy <= 0.0) return {seconds};
-  return {seconds, seconds * cost.comm / busy, seconds * cost.context / busy};
+  return {seconds, seconds * cost.comm / busy, seconds * cost.context / busy,
+          seconds * cost.experts / busy};
 }
 
 /// Which units each stage has: cut by cost, or as many blocks for each.
@@ -47,7 +48,7 @@ class UnitBuilder {
                       job.stack.whole_matrices(), job.compress)) {}
 
   StepUnits run() const {
-    StepUnits units{.mesh = plan_.mesh, .sizes = sizes(), .ranks = {}};
+    StepUnits units{.mesh = plan_.mesh, .policy = plan_.policy, .sizes = sizes(), .ranks = {}};
     for (int rank = 0; rank < candidate_.pp; ++rank) units.ranks.push_back(rank_at(rank));
     return units;
   }
@@ -156,10 +157,10 @@ class UnitBuilder {
     back += block_.backward_weight;
     if (candidate_.recompute == Recompute::full) back += block_.again_full;
     if (candidate_.recompute == Recompute::selective) back += block_.again_selective;
-    return {
-        .f = pass_of(block_.forward),
-        .b = {times.b, std::min(times.b, pass_of(back).tp), std::min(times.b, pass_of(back).cp)},
-        .w = {times.w, 0.0}};
+    return {.f = pass_of(block_.forward),
+            .b = {times.b, std::min(times.b, pass_of(back).tp), std::min(times.b, pass_of(back).cp),
+                  std::min(times.b, pass_of(back).ep)},
+            .w = {times.w, 0.0}};
   }
 
   const Machine& machine_;
@@ -179,6 +180,7 @@ UnitTimes StepRank::of_stage(int stage) const {
     to.seconds += pass.seconds;
     to.tp += pass.tp;
     to.cp += pass.cp;
+    to.ep += pass.ep;
   };
   for (int unit = first; unit < first + count; ++unit) {
     const UnitTimes& own = times[static_cast<std::size_t>(unit)];

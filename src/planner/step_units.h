@@ -10,9 +10,9 @@
 namespace heddle::planner {
 
 /// Seconds of one pass of one micro-batch; `tp` of them are collectives over tp, `cp` waiting in
-/// attention over cp.
+/// attention over cp, `ep` waiting for experts on other ranks.
 struct UnitPass {
-  double seconds = 0, tp = 0, cp = 0;
+  double seconds = 0, tp = 0, cp = 0, ep = 0;
 };
 
 /// Of a vocabulary that is divided over the pipeline: f of the head is the pass S, b is T.
@@ -35,6 +35,7 @@ struct StepRank {
 /// form's `block`.
 struct StepUnits {
   MeshShape mesh;
+  StepPolicy policy;  ///< what the model's step sums beside losses
   CallSizes sizes;
   std::vector<StepRank> ranks;  ///< by pp rank
 };

@@ -31,9 +31,9 @@ struct Messages {
 
 }  // namespace
 
-ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node) {
+ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node, int stride) {
   const Link& within = machine.links.front();
-  const Link& between = outer_link(machine, group_shape(machine, nodes * per_node, 1));
+  const Link& between = outer_link(machine, group_shape(machine, nodes * per_node, stride));
   return {.nodes = nodes,
           .per_node = per_node,
           .message_between = between.is_direct ? 0.0 : between.latency_s,

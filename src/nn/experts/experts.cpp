@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "nn/experts/pass_walk.h"
@@ -439,6 +440,7 @@ Cost Experts::cost(const CostShape& whole) const {
     const ExchangePlan plan = division_.exchange->ranks().choice->usual();
     const ShardedWeights shards(division_.exchange->ranks(), plan);
     rows *= std::max(1, plan.r);
+    if (plan.r > 0) rows = planned_rows(rows);
     width *= shards.shards();
     if (plan.r == 0) experts = router_->experts();
   }
@@ -470,6 +472,11 @@ Cost Experts::cost(const CostShape& whole) const {
   return cost;
 }
 
+std::int64_t Experts::planned_rows(std::int64_t even) const {
+  return static_cast<std::int64_t>(
+      std::ceil(division_.exchange->ranks().planned_rows * static_cast<double>(even)));
+}
+
 void Experts::add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost) const {
   using Content = ExpertExchange::Content;
   const ExpertExchange& exchange = *division_.exchange;
@@ -498,7 +505,8 @@ void Experts::add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost
   }
   add(cost.calls_f, shards.gather_calls(bytes_of(*weights_.down)), spares_outputs);
   if (plan.r > 0) {
-    cost.saved_bytes += static_cast<std::size_t>(rows * plan.r * in()) * size_of(dtype);
+    cost.saved_bytes +=
+        static_cast<std::size_t>(planned_rows(rows * plan.r) * in()) * size_of(dtype);
     add(cost.calls_f,
         exchange.calls_back(plan, plan.degree_forward, rows, in(), dtype, Content::rows),
         spares_outputs);

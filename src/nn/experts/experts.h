@@ -116,6 +116,8 @@ class Experts final : public Product {
                  Ctx& ctx) const;
   /// Leaves the router's and the shared expert's.
   void forget(Saved& saved) const;
+  /// That a rank receives in a dry run, of so many that would be its even share.
+  std::int64_t planned_rows(std::int64_t even) const;
   void add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost) const;
   Tensor hooked(ExpertPlace place, const Tensor& x_TD, Ctx& ctx) const;
   /// Without padding, and with rows of zeros in its place.

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "planner/candidate.h"
+#include "planner/dry_block.h"
+#include "planner/machine.h"
+
+namespace heddle::planner {
+
+/// What the mean block waits for the exchanges of its experts in one micro-batch, where they are
+/// divided over ranks (docs/design/040-experts.md). Rows that travel in pieces do so under the
+/// products of others; all else is waited for.
+struct ExpertsCost {
+  double exposed_f = 0, exposed_b = 0;
+  double again = 0;  ///< of forward, what is exchanged once more where blocks are recomputed
+};
+
+/// By the candidate's exchange, for blocks that were made for it (of the same r).
+ExpertsCost experts_cost(const Machine& machine, const Job& job, const Candidate& candidate,
+                         const DryBlocks& dry);
+
+/// The degrees and the algorithm with which the candidate's exchange takes least, r as it is: of
+/// equal ones the plain ones. Two levels are tried where ranks of ep share servers and do not all
+/// do.
+ExchangeRequest fastest_exchange(const Machine& machine, const Job& job, Candidate candidate,
+                                 const DryBlocks& dry);
+
+}  // namespace heddle::planner
