@@ -30,9 +30,7 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory&
   if (model_.plan().divides_vocabulary_over_pp()) {
     vocabulary_ = std::make_unique<VocabularyPasses>(model_);
   }
-  // Counted on CPUs only (ops/gate.h).
-  const auto& experts = model_.spec().experts;
-  if (experts && memory_.device().kind == Device::Kind::cpu) {
+  if (const auto& experts = model_.spec().experts) {
     last_load_ = memory_.zeros({model_.spec().expert_layers(), experts->count + 2}, DType::f64,
                                MemoryTag::communication);
   }

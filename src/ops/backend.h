@@ -8,6 +8,7 @@
 #include "ops/embedding.h"
 #include "ops/experts.h"
 #include "ops/frozen_adam.h"
+#include "ops/gate.h"
 #include "ops/gemm.h"
 #include "ops/norm.h"
 #include "ops/random.h"
@@ -53,7 +54,14 @@
   X(route_backward)                 \
   X(count_choices)                  \
   X(router_loss_backward)           \
+  X(weigh_choices)                  \
+  X(drop_choices)                   \
+  X(add_load)                       \
+  X(counts_of_load)                 \
+  X(count_by_sequence)              \
+  X(balance_bias)                   \
   X(order_by_expert)                \
+  X(pick_numbers)                   \
   X(combine_rows)                   \
   X(expert_swiglu_backward)         \
   X(grouped_gemm)                   \

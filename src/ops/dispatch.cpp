@@ -269,6 +269,71 @@ void router_loss_backward(const Tensor& logits_TE, const RouterRule& rule, const
       ->router_loss_backward(logits_TE, rule, counts_E1, loss, dlogits_TE, stream);
 }
 
+void weigh_choices(const Tensor& logits_TE, const RouterRule& rule, const Tensor& experts_TK,
+                   const Tensor& weights_TK, Stream& stream) {
+  check_routing(logits_TE, rule, experts_TK, weights_TK);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->weigh_choices(logits_TE, rule, experts_TK, weights_TK, stream);
+}
+
+void drop_choices(const Tensor& scores_TK, Victims victims, std::int64_t capacity,
+                  const TokenDraw& draw, std::int64_t experts, const Tensor& experts_TK,
+                  Stream& stream) {
+  check_choices(experts_TK, {});
+  check_like(scores_TK, experts_TK.shape(), scores_TK.dtype());
+  check_flat({&scores_TK});
+  HEDDLE_CHECK(capacity > 0, "experts with room for {} tokens", capacity);
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->drop_choices(scores_TK, victims, capacity, draw, experts, experts_TK, stream);
+}
+
+void add_load(const Tensor& made_TK, const Tensor& kept_TK, const Tensor& load, Stream& stream) {
+  check_choices(made_TK, {&kept_TK});
+  check_like(load, load.shape(), DType::f64);
+  check_flat({&load});
+  if (stream.is_dry()) return;
+  Launch(stream.device())->add_load(made_TK, kept_TK, load, stream);
+}
+
+void counts_of_load(const Tensor& load, std::int64_t per_token, const Tensor& counts_E1,
+                    Stream& stream) {
+  check_like(load, {counts_E1.count() + 1}, DType::f64);
+  for (const Tensor* t : {&load, &counts_E1}) check_flat({t});
+  if (stream.is_dry()) return;
+  Launch(stream.device())->counts_of_load(load, per_token, counts_E1, stream);
+}
+
+void count_by_sequence(const Tensor& experts_TK, const Tensor& sequence_T, std::int64_t slots,
+                       const Tensor& counts_SE1, Stream& stream) {
+  check_choices(experts_TK, {});
+  check_like(sequence_T, {experts_TK.size(0)}, DType::i32);
+  for (const Tensor* t : {&sequence_T, &counts_SE1}) check_flat({t});
+  if (stream.is_dry()) return;
+  Launch(stream.device())->count_by_sequence(experts_TK, sequence_T, slots, counts_SE1, stream);
+}
+
+void balance_bias(const Tensor& load_E, double rate, const Tensor& clip, std::int64_t begin,
+                  const Tensor& bias, Stream& stream) {
+  check_like(load_E, load_E.shape(), DType::f64);
+  check_like(clip, {1}, DType::f32);
+  for (const Tensor* t : {&load_E, &bias}) check_flat({t});
+  HEDDLE_CHECK(begin >= 0 && begin + bias.count() <= load_E.count(), "{} biases from {} on for {}",
+               bias.count(), begin, load_E.shape().text());
+  if (stream.is_dry()) return;
+  Launch(stream.device())->balance_bias(load_E, rate, clip, begin, bias, stream);
+}
+
+void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& picked,
+                  Stream& stream) {
+  check_like(numbers, numbers.shape(), DType::i32);
+  check_like(index, picked.shape(), DType::i32);
+  check_like(picked, picked.shape(), DType::i32);
+  for (const Tensor* t : {&numbers, &index, &picked}) check_flat({t});
+  if (stream.is_dry()) return;
+  Launch(stream.device())->pick_numbers(numbers, index, picked, stream);
+}
+
 void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const Tensor& token_R,
                      const Tensor& row_TK, Stream& stream) {
   check_choices(experts_TK, {&row_TK});

@@ -54,6 +54,9 @@ void router_loss_backward(const Tensor& logits_TE, const RouterRule& rule, const
 void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const Tensor& token_R,
                      const Tensor& row_TK, Stream& stream);
 
+/// picked[i] = numbers[index[i]], all i32; absent where the index is.
+void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& picked, Stream& stream);
+
 /// y_t = addend_t + the sum over slots, in their order, of weight times row; absent rows are left
 /// out. Weights and addend may be absent; y is not the addend.
 void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& weights_TK,

@@ -9,7 +9,8 @@ namespace heddle::ops {
 // What gates of mixtures of experts do beside `route` (ops/experts.h, whose words these are): other
 // ways to choose, capacities, noise, and counts. Choices are made first and weighed then, so that
 // all rules share one gradient, route_backward: of the weights of the choices that are given to it.
-// CPU only; a GPU is refused by name.
+// What draws random numbers, choose_tokens and choose_by_plan are of the CPU; a GPU is refused by
+// name.
 
 /// weights[t, k] = what `route` gives to the choice, whoever made it; 0 where it is absent.
 void weigh_choices(const Tensor& logits_TE, const RouterRule& rule, const Tensor& experts_TK,
@@ -61,6 +62,12 @@ void add_noise(const Tensor& logits_TE, Noise noise, double scale, const TokenDr
 /// load (f64, E + 2 elements) += choices of every expert as they were `made`; choices of them that
 /// were not `kept`; and tokens of which none was. Exact up to 2^53.
 void add_load(const Tensor& made_TK, const Tensor& kept_TK, const Tensor& load, Stream& stream);
+
+/// counts (of the dtype of logits) = choices of every expert by token, behind them 1: as if the
+/// tokens of which `load` is (add_load) were one that makes `per_token` choices. Without any load
+/// no expert is chosen.
+void counts_of_load(const Tensor& load, std::int64_t per_token, const Tensor& counts_E1,
+                    Stream& stream);
 
 /// counts (of the dtype of logits) of sequence s, in row s: choices of every expert, and tokens.
 /// sequence_T (i32) names the sequence of a token; only the first `slots` choices count.

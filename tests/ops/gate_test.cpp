@@ -443,6 +443,20 @@ TEST(AddLoad, CountsBeyondWhatFloatsCount) {
   }
 }
 
+TEST(CountsOfLoad, AreThoseOfOneTokenInTheMean) {
+  Stream stream(1);
+  for (const DType dtype : kFloats) {
+    const Tensor load = empty({6}, DType::f64), counts = empty({5}, dtype);
+    set(load, {0x1p40, 0, 0x1p41, 0x1p40, 1, 2});
+    counts_of_load(load, 2, counts, stream);
+    EXPECT_EQ(values(counts), (std::vector<double>{0.5, 0, 1, 0.5, 1}));
+    set(load, {0, 0, 0, 0, 0, 0});
+    counts_of_load(load, 2, counts, stream);
+    EXPECT_EQ(values(counts), (std::vector<double>{0, 0, 0, 0, 1}));
+    EXPECT_THROW(counts_of_load(load, 2, empty({6}, dtype), stream), Error);
+  }
+}
+
 TEST(CountBySequence, CountsChoicesOfEachAndItsTokens) {
   Stream stream(1);
   const Tensor experts = choices({4, 2}, {0, 1, 1, kNone, 1, 0, 2, 1});
@@ -451,6 +465,14 @@ TEST(CountBySequence, CountsChoicesOfEachAndItsTokens) {
   EXPECT_EQ(values(counts), (std::vector<double>{2, 2, 0, 2, 0, 2, 1, 2}));
   count_by_sequence(experts, ids({0, 1, 0, 1}), 1, counts, stream);
   EXPECT_EQ(values(counts), (std::vector<double>{1, 1, 0, 2, 0, 1, 1, 2}));
+}
+
+TEST(PickNumbers, LeavesAbsentWhatIsAbsent) {
+  Stream stream(1);
+  const Tensor picked = choices({2, 2}, {9, 9, 9, 9});
+  pick_numbers(ids({5, kNone, 7}), choices({2, 2}, {2, kNone, 1, 0}), picked, stream);
+  EXPECT_EQ(numbers_of(picked), (std::vector<std::int32_t>{7, kNone, kNone, 5}));
+  EXPECT_THROW(pick_numbers(ids({5}), choices({2, 2}, {0, 0, 1, 0}), picked, stream), Error);
 }
 
 TEST(BalanceBias, MovesAgainstTheLoadByTheRate) {

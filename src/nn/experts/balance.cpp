@@ -5,14 +5,22 @@
 
 namespace heddle {
 
-Tensor Router::sequences_of(std::int64_t tokens, Ctx& ctx) const {
-  const Tensor sequence_T = ctx.workspace({tokens}, DType::i32);
-  if (ctx.stream.is_dry()) return sequence_T;
+std::vector<Router::SequenceRun> Router::runs_of(std::int64_t tokens, const Ctx& ctx) const {
   const TokenPlaces* const places = ctx.batch.places.get();
   const std::int64_t length = places != nullptr ? places->seq_len : ctx.batch.seq_len();
+  std::vector<SequenceRun> runs;
   for (std::int64_t t = 0; t < tokens; ++t) {
-    sequence_T.host<std::int32_t>()[static_cast<std::size_t>(t)] =
-        static_cast<std::int32_t>(place(t, ctx) / length);
+    const std::int64_t sequence = place(t, ctx) / length;
+    if (runs.empty() || runs.back().sequence != sequence) runs.push_back({sequence, t, t});
+    ++runs.back().end;
+  }
+  return runs;
+}
+
+Tensor Router::sequences_of(std::int64_t tokens, Ctx& ctx) const {
+  const Tensor sequence_T = ctx.workspace({tokens}, DType::i32);
+  for (const auto& [sequence, begin, end] : runs_of(tokens, ctx)) {
+    ops::fill(sequence_T.slice(0, begin, end), static_cast<double>(sequence), ctx.stream);
   }
   return sequence_T;
 }
@@ -43,20 +51,9 @@ Tensor Router::count(const Tensor& experts_TK, DType dtype, Ctx& ctx) const {
 
 Tensor Router::last_counts(DType dtype, Ctx& ctx) const {
   const Tensor counts_E1 = ctx.workspace({experts() + 1}, dtype);
-  ops::fill(counts_E1, 0.0, ctx.stream);
-  if (ctx.stream.is_dry()) return counts_E1;
   // As choices by token, since their number may be beyond what f32 counts.
-  const auto load = ctx.last_load.select(0, options_.layer).host<double>();
-  double all = 0.0;
-  for (std::int64_t e = 0; e < experts(); ++e) all += load[static_cast<std::size_t>(e)];
-  const auto put = [&](std::int64_t at, double value) {
-    ops::fill(counts_E1.slice(0, at, at + 1), value, ctx.stream);
-  };
-  put(experts(), 1.0);
-  if (all == 0.0) return counts_E1;
-  for (std::int64_t e = 0; e < experts(); ++e) {
-    put(e, load[static_cast<std::size_t>(e)] * static_cast<double>(options_.per_token) / all);
-  }
+  ops::counts_of_load(ctx.last_load.select(0, options_.layer), options_.per_token, counts_E1,
+                      ctx.stream);
   return counts_E1;
 }
 
@@ -85,13 +82,7 @@ void Router::add_losses(const Tensor& logits_TE, const Tensor& counts, const Ten
 void Router::add_losses_by_sequence(const Tensor& logits_TE, const Tensor& counts_SE1,
                                     const ops::RouterLoss& loss, const Tensor& dlogits_TE,
                                     Ctx& ctx) const {
-  const std::int64_t tokens = logits_TE.size(0);
-  const Tensor sequence_T = sequences_of(tokens, ctx);
-  if (ctx.stream.is_dry()) return;
-  const auto sequences = sequence_T.host<std::int32_t>();
-  for (std::int64_t begin = 0, end = 0; begin < tokens; begin = end) {
-    const std::int32_t sequence = sequences[static_cast<std::size_t>(begin)];
-    while (end < tokens && sequences[static_cast<std::size_t>(end)] == sequence) ++end;
+  for (const auto& [sequence, begin, end] : runs_of(logits_TE.size(0), ctx)) {
     ops::router_loss_backward(logits_TE.slice(0, begin, end), options_.rule,
                               counts_SE1.select(0, sequence), loss, dlogits_TE.slice(0, begin, end),
                               ctx.stream);

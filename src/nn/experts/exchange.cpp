@@ -11,18 +11,10 @@
 #include "base/error.h"
 #include "ops/elementwise.h"
 #include "tensor/memory.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 namespace {
-
-/// Integers where the host can read and write them: themselves, or of a GPU a copy, which waits for
-/// what makes them.
-Tensor host_copy(const Tensor& t, Ctx& ctx) {
-  if (t.device().kind == Device::Kind::cpu) return t;
-  const Tensor copy = Memory().alloc(t.shape(), t.dtype(), MemoryTag::workspace);
-  ops::copy(t, copy, ctx.stream);
-  return copy;
-}
 
 /// Integers that the host makes: where it writes them, and put() brings them to their place.
 class HostMade {
@@ -80,16 +72,10 @@ std::int64_t ExpertExchange::count(const Tensor& counts, int s, int p, std::int6
 ExpertExchange::Decision ExpertExchange::decide(const Tensor& offsets_E1, std::int64_t rows,
                                                 Ctx& ctx) const {
   ExchangeChoice& choice = *ranks_.choice;
+  // Where rows of experts end, since a device knows that; the host makes counts of it.
   const Tensor own = ctx.activation({experts_ + 1}, DType::i32);
-  if (!ctx.stream.is_dry()) {
-    const Tensor on_host = host_copy(offsets_E1, ctx);
-    const auto offsets = on_host.host<std::int32_t>();
-    const HostMade made(own);
-    const auto counted = made.values();
-    for (std::size_t e = 0; e + 1 < offsets.size(); ++e) counted[e] = offsets[e + 1] - offsets[e];
-    counted.back() = choice.microseconds();
-    made.put(ctx);
-  }
+  ops::copy(offsets_E1.slice(0, 1, experts_ + 1), own.slice(0, 0, experts_), ctx.stream);
+  ops::fill(own.slice(0, experts_, experts_ + 1), choice.microseconds(), ctx.stream);
   Tensor all = ctx.activation({ranks_.ep->size() * own.count()}, DType::i32);
   ranks_.ep->all_gather(own, all, ctx.stream).wait(ctx.stream);
   if (ranks_.etp->size() > 1) {
@@ -98,7 +84,11 @@ ExpertExchange::Decision ExpertExchange::decide(const Tensor& offsets_E1, std::i
     ranks_.etp->all_gather(of_ep, all, ctx.stream).wait(ctx.stream);
   }
   if (ctx.stream.is_dry()) return {all, plan_tensor(choice.next(rows / experts_))};
-  all = host_copy(all, ctx);
+  all = to_host(all, ctx.stream);
+  const auto ends = all.host<std::int32_t>();
+  for (auto at = ends.begin(); at != ends.end(); at += experts_ + 1) {
+    std::adjacent_difference(at, at + experts_, at);
+  }
   std::int64_t capacity = 0;
   std::int32_t slowest = 0;
   for (int s = 0; s < ranks_.etp->size(); ++s) {

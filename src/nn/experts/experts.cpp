@@ -81,15 +81,8 @@ Experts::Places Experts::places_of(const Order& order, Saved& saved, Pass pass, 
 void Experts::take_in_pieces(const Order& order, Places& places, Ctx& ctx) const {
   places.token_R = ctx.activation(order.token_R.shape(), DType::i32);
   places.row_TK = ctx.activation(order.row_TK.shape(), DType::i32);
-  if (ctx.stream.is_dry()) return;
-  const auto token = order.token_R.host<std::int32_t>(), row = order.row_TK.host<std::int32_t>();
-  const auto& [row_of, place_of] = std::pair(places.ways->row_of_R.host<std::int32_t>(),
-                                             places.ways->piece_row_R.host<std::int32_t>());
-  std::ranges::transform(row_of, places.token_R.host<std::int32_t>().begin(),
-                         [&](std::int32_t r) { return token[static_cast<std::size_t>(r)]; });
-  std::ranges::transform(row, places.row_TK.host<std::int32_t>().begin(), [&](std::int32_t r) {
-    return r == ops::kAbsentRow ? r : place_of[static_cast<std::size_t>(r)];
-  });
+  ops::pick_numbers(order.token_R, places.ways->row_of_R, places.token_R, ctx.stream);
+  ops::pick_numbers(places.ways->piece_row_R, order.row_TK, places.row_TK, ctx.stream);
 }
 
 Tensor Experts::rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx) const {

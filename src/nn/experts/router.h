@@ -92,6 +92,11 @@ class Router {
   std::uint64_t draw_key(const char* purpose, const Ctx& ctx) const;
   /// Choices by expert, of the whole micro-batch; with Balance::sequence a row for each sequence.
   Tensor count(const Tensor& experts_TK, DType dtype, Ctx& ctx) const;
+  /// Tokens [begin, end) that follow each other in a sequence.
+  struct SequenceRun {
+    std::int64_t sequence, begin, end;
+  };
+  std::vector<SequenceRun> runs_of(std::int64_t tokens, const Ctx& ctx) const;
   Tensor sequences_of(std::int64_t tokens, Ctx& ctx) const;
   void add_losses(const Tensor& logits_TE, const Tensor& counts, const Tensor& dlogits_TE,
                   Ctx& ctx) const;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "ops/backend.h"
 #include "ops/cpu/router_scores.h"
 #include "ops/embedding.h"
 #include "ops/operands.h"
@@ -213,27 +214,20 @@ double drawn_of(Noise noise, std::uint64_t key, std::uint64_t index) {
 
 }  // namespace
 
+namespace cpu {
+
 void weigh_choices(const Tensor& logits_TE, const RouterRule& rule, const Tensor& experts_TK,
                    const Tensor& weights_TK, Stream& stream) {
-  check_routing(logits_TE, rule, experts_TK, weights_TK);
-  if (stream.is_dry()) return;
-  check_here(stream, "weighing choices");
-  cpu::visit_float(logits_TE.dtype(), [&](auto zero) {
+  visit_float(logits_TE.dtype(), [&](auto zero) {
     weigh_as<decltype(zero)>(logits_TE, rule, experts_TK, weights_TK, stream);
   });
 }
 
 void drop_choices(const Tensor& scores_TK, Victims victims, std::int64_t capacity,
-                  const TokenDraw& draw, std::int64_t experts, const Tensor& experts_TK,
-                  Stream& stream) {
-  check_choices(experts_TK, {});
-  check_like(scores_TK, experts_TK.shape(), scores_TK.dtype());
-  HEDDLE_CHECK(capacity > 0, "experts with room for {} tokens", capacity);
-  if (stream.is_dry()) return;
-  check_here(stream, "a capacity");
+                  const TokenDraw& draw, std::int64_t experts, const Tensor& experts_TK, Stream&) {
   const auto chosen = experts_TK.host<std::int32_t>();
   std::vector<std::int64_t> taken(static_cast<std::size_t>(experts), 0);
-  cpu::visit_float(scores_TK.dtype(), [&](auto zero) {
+  visit_float(scores_TK.dtype(), [&](auto zero) {
     Queue<decltype(zero)> queue(scores_TK, draw);
     for (const std::size_t choice : queue.by(victims)) {
       if (chosen[choice] == kAbsentRow) continue;
@@ -246,6 +240,81 @@ void drop_choices(const Tensor& scores_TK, Victims victims, std::int64_t capacit
     }
   });
 }
+
+void add_load(const Tensor& made_TK, const Tensor& kept_TK, const Tensor& load, Stream&) {
+  const auto made = made_TK.host<std::int32_t>(), kept = kept_TK.host<std::int32_t>();
+  const auto counts = load.host<double>();
+  const std::size_t E = counts.size() - 2, K = static_cast<std::size_t>(made_TK.size(1));
+  double lost = 0.0, unheard = 0.0;
+  for (std::size_t first = 0; first < made.size(); first += K) {
+    std::size_t of_token = 0, left = 0;
+    for (std::size_t i = first; i < first + K; ++i) {
+      if (made[i] == kAbsentRow) continue;
+      HEDDLE_CHECK(made[i] >= 0 && static_cast<std::size_t>(made[i]) < E, "expert {} of {}",
+                   made[i], E);
+      counts[static_cast<std::size_t>(made[i])] += 1.0;
+      ++of_token;
+      left += kept[i] == kAbsentRow ? 0 : 1;
+    }
+    lost += static_cast<double>(of_token - left);
+    unheard += left == 0 ? 1.0 : 0.0;
+  }
+  counts[E] += lost;
+  counts[E + 1] += unheard;
+}
+
+void counts_of_load(const Tensor& load, std::int64_t per_token, const Tensor& counts_E1, Stream&) {
+  const auto loads = load.host<double>().first(static_cast<std::size_t>(counts_E1.count()) - 1);
+  const double sum = std::accumulate(loads.begin(), loads.end(), 0.0);
+  visit_float(counts_E1.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto counts = counts_E1.host<T>();
+    for (std::size_t e = 0; e < loads.size(); ++e) {
+      counts[e] =
+          sum == 0.0 ? T{0} : static_cast<T>(loads[e] * static_cast<double>(per_token) / sum);
+    }
+    counts.back() = 1;
+  });
+}
+
+void count_by_sequence(const Tensor& experts_TK, const Tensor& sequence_T, std::int64_t slots,
+                       const Tensor& counts_SE1, Stream&) {
+  const auto experts = experts_TK.host<std::int32_t>(), sequences = sequence_T.host<std::int32_t>();
+  const auto K = static_cast<std::size_t>(experts_TK.size(1)),
+             row = static_cast<std::size_t>(counts_SE1.size(1));
+  visit_float(counts_SE1.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto counts = counts_SE1.host<T>();
+    std::ranges::fill(counts, T{0});
+    for (std::size_t t = 0; t < sequences.size(); ++t) {
+      const auto own = counts.subspan(static_cast<std::size_t>(sequences[t]) * row, row);
+      for (std::size_t k = 0; k < std::min(K, static_cast<std::size_t>(slots)); ++k) {
+        const std::int32_t expert = experts[t * K + k];
+        if (expert != kAbsentRow) own[static_cast<std::size_t>(expert)] += 1;
+      }
+      own.back() += 1;
+    }
+  });
+}
+
+void balance_bias(const Tensor& load_E, double rate, const Tensor& clip, std::int64_t begin,
+                  const Tensor& bias, Stream&) {
+  if (!std::isfinite(clip.host<float>()[0])) return;
+  const auto load = load_E.host<double>();
+  const double sum = std::accumulate(load.begin(), load.end(), 0.0);
+  visit_float(bias.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto biases = bias.host<T>();
+    for (std::size_t i = 0; i < biases.size(); ++i) {
+      // In whole numbers, which the mean need not be.
+      const double more =
+          sum - load[static_cast<std::size_t>(begin) + i] * static_cast<double>(load.size());
+      if (more != 0.0) biases[i] += static_cast<T>(more > 0.0 ? rate : -rate);
+    }
+  });
+}
+
+}  // namespace cpu
 
 void choose_tokens(const Tensor& logits_TE, std::int64_t capacity, const Tensor& experts_TE,
                    Stream& stream) {
@@ -297,81 +366,6 @@ void add_noise(const Tensor& logits_TE, Noise noise, double scale, const TokenDr
     for (std::size_t i = 0; i < logits.size(); ++i) {
       logits[i] +=
           static_cast<T>(scale * drawn_of(noise, draw.key, draw.numbers[i / E] * E + i % E));
-    }
-  });
-}
-
-void add_load(const Tensor& made_TK, const Tensor& kept_TK, const Tensor& load, Stream& stream) {
-  check_choices(made_TK, {&kept_TK});
-  check_like(load, load.shape(), DType::f64);
-  check_flat({&load});
-  if (stream.is_dry()) return;
-  check_here(stream, "counting the load");
-  const auto made = made_TK.host<std::int32_t>(), kept = kept_TK.host<std::int32_t>();
-  const auto counts = load.host<double>();
-  const std::size_t E = counts.size() - 2, K = static_cast<std::size_t>(made_TK.size(1));
-  double lost = 0.0, unheard = 0.0;
-  for (std::size_t first = 0; first < made.size(); first += K) {
-    std::size_t of_token = 0, left = 0;
-    for (std::size_t i = first; i < first + K; ++i) {
-      if (made[i] == kAbsentRow) continue;
-      HEDDLE_CHECK(made[i] >= 0 && static_cast<std::size_t>(made[i]) < E, "expert {} of {}",
-                   made[i], E);
-      counts[static_cast<std::size_t>(made[i])] += 1.0;
-      ++of_token;
-      left += kept[i] == kAbsentRow ? 0 : 1;
-    }
-    lost += static_cast<double>(of_token - left);
-    unheard += left == 0 ? 1.0 : 0.0;
-  }
-  counts[E] += lost;
-  counts[E + 1] += unheard;
-}
-
-void count_by_sequence(const Tensor& experts_TK, const Tensor& sequence_T, std::int64_t slots,
-                       const Tensor& counts_SE1, Stream& stream) {
-  check_choices(experts_TK, {});
-  check_like(sequence_T, {experts_TK.size(0)}, DType::i32);
-  check_flat({&counts_SE1});
-  if (stream.is_dry()) return;
-  check_here(stream, "balance by sequence");
-  const auto experts = experts_TK.host<std::int32_t>(), sequences = sequence_T.host<std::int32_t>();
-  const auto K = static_cast<std::size_t>(experts_TK.size(1)),
-             row = static_cast<std::size_t>(counts_SE1.size(1));
-  cpu::visit_float(counts_SE1.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const auto counts = counts_SE1.host<T>();
-    std::ranges::fill(counts, T{0});
-    for (std::size_t t = 0; t < sequences.size(); ++t) {
-      const auto own = counts.subspan(static_cast<std::size_t>(sequences[t]) * row, row);
-      for (std::size_t k = 0; k < std::min(K, static_cast<std::size_t>(slots)); ++k) {
-        const std::int32_t expert = experts[t * K + k];
-        if (expert != kAbsentRow) own[static_cast<std::size_t>(expert)] += 1;
-      }
-      own.back() += 1;
-    }
-  });
-}
-
-void balance_bias(const Tensor& load_E, double rate, const Tensor& clip, std::int64_t begin,
-                  const Tensor& bias, Stream& stream) {
-  check_like(load_E, load_E.shape(), DType::f64);
-  check_like(clip, {1}, DType::f32);
-  HEDDLE_CHECK(begin >= 0 && begin + bias.count() <= load_E.count(), "{} biases from {} on for {}",
-               bias.count(), begin, load_E.shape().text());
-  if (stream.is_dry()) return;
-  check_here(stream, "the bias");
-  if (!std::isfinite(clip.host<float>()[0])) return;
-  const auto load = load_E.host<double>();
-  const double sum = std::accumulate(load.begin(), load.end(), 0.0);
-  cpu::visit_float(bias.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const auto biases = bias.host<T>();
-    for (std::size_t i = 0; i < biases.size(); ++i) {
-      // In whole numbers, which the mean need not be.
-      const double more =
-          sum - load[static_cast<std::size_t>(begin) + i] * static_cast<double>(load.size());
-      if (more != 0.0) biases[i] += static_cast<T>(more > 0.0 ? rate : -rate);
     }
   });
 }

@@ -228,4 +228,14 @@ void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const T
   }
 }
 
+void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& picked, Stream&) {
+  const auto from = numbers.host<std::int32_t>();
+  std::ranges::transform(index.host<std::int32_t>(), picked.host<std::int32_t>().begin(),
+                         [&](std::int32_t at) {
+                           HEDDLE_CHECK(at == kAbsentRow || (at >= 0 && at < numbers.count()),
+                                        "number {} of {}", at, numbers.count());
+                           return at == kAbsentRow ? at : from[static_cast<std::size_t>(at)];
+                         });
+}
+
 }  // namespace heddle::ops::cpu

@@ -21,12 +21,22 @@ struct Scale {
   }
 };
 
-__global__ void fill_i32_kernel(RowLayout<1> layout, std::int32_t* y, std::int32_t value) {
+/// Of types that rounding to f32 would change.
+template <class T>
+__global__ void fill_exactly_kernel(RowLayout<1> layout, T* y, T value) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= layout.rows * layout.length) return;
   std::int64_t at[1];
   layout.offsets(i / layout.length, at);
   y[at[0] + i % layout.length] = value;
+}
+
+template <class T>
+void fill_exactly(const Tensor& y, T value, cudaStream_t queue) {
+  const RowLayout<1> layout({&y}, Rows<1>::Merge::all);
+  fill_exactly_kernel<<<blocks_for(y.count(), 256), 256, 0, queue>>>(layout, device_data<T>(y),
+                                                                     value);
+  HEDDLE_CUDA(cudaGetLastError());
 }
 
 /// Copies rows of whole units: lengths and strides of `layout` are counted in elements of
@@ -128,10 +138,9 @@ void fill(const Tensor& y, double value, Stream& stream) {
   if (value == 0.0 && y.is_contiguous()) {
     HEDDLE_CUDA(cudaMemsetAsync(y.bytes(), 0, y.size_bytes(), queue));
   } else if (y.dtype() == DType::i32) {
-    const RowLayout<1> layout({&y}, Rows<1>::Merge::all);
-    fill_i32_kernel<<<blocks_for(y.count(), 256), 256, 0, queue>>>(
-        layout, device_data<std::int32_t>(y), static_cast<std::int32_t>(value));
-    HEDDLE_CUDA(cudaGetLastError());
+    fill_exactly(y, static_cast<std::int32_t>(value), queue);
+  } else if (y.dtype() == DType::f64) {
+    fill_exactly(y, value, queue);
   } else {
     map<0, 1>(stream, {&y}, Fill{static_cast<float>(value)});
   }

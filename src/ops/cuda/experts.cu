@@ -26,6 +26,13 @@ __global__ void rows_kernel(const std::uint32_t* keys, const std::int32_t* posit
   for (std::int32_t e = expert + 1; e <= experts; ++e) offsets[e] = choices;
 }
 
+__global__ void pick_kernel(const std::int32_t* numbers, const std::int32_t* index,
+                            std::int64_t count, std::int32_t* picked) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  picked[i] = index[i] == kAbsentRow ? kAbsentRow : numbers[index[i]];
+}
+
 /// A block has a token. W elements at a time, of up to kBatch rows that are read together.
 template <class T, int W>
 __global__ void combine_kernel(const T* rows, std::int64_t rows_stride, const std::int32_t* row_TK,
@@ -128,6 +135,14 @@ void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const T
       static_cast<std::int32_t>(experts), static_cast<std::int32_t>(experts_TK.size(1)),
       device_data<std::int32_t>(offsets_E1), device_data<std::int32_t>(token_R),
       device_data<std::int32_t>(row_TK));
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
+void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& picked,
+                  Stream& stream) {
+  pick_kernel<<<blocks_for(picked.count(), 256), 256, 0, state_of(stream).stream>>>(
+      device_data<std::int32_t>(numbers), device_data<std::int32_t>(index), picked.count(),
+      device_data<std::int32_t>(picked));
   HEDDLE_CUDA(cudaGetLastError());
 }
 

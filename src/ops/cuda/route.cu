@@ -184,6 +184,27 @@ __global__ void route_backward_kernel(const float* dweights_TK, const float* log
   for_lane(experts, [&, s = s, ds = ds](int e) { dlogits[e] = s[e] * (ds[e] - dot); });
 }
 
+__global__ void weigh_kernel(const float* logits_TE, std::int64_t tokens, int experts,
+                             RouterRule rule, const std::int32_t* experts_TK, float* weights_TK,
+                             int slots) {
+  extern __shared__ float shared[];
+  const WarpToken own(shared, experts);
+  if (own.t >= tokens) return;
+  const float* const s = own.first;
+  scores_of(rule.score, logits_TE + own.t * experts, own.first, experts);
+  const std::int32_t* const chosen = experts_TK + own.t * slots;
+  float sum = 0.0F;
+  for (int k = 0; k < slots; ++k) {
+    if (chosen[k] != kAbsentRow) sum += s[chosen[k]];
+  }
+  if (rule.score == Score::sigmoid) sum += kLeastSum;
+  const auto scale = static_cast<float>(rule.scale);
+  const float factor = rule.renormalize ? scale / sum : scale;
+  for_lane(slots, [&](int k) {
+    weights_TK[own.t * slots + k] = chosen[k] == kAbsentRow ? 0.0F : s[chosen[k]] * factor;
+  });
+}
+
 __global__ void router_loss_kernel(const float* logits_TE, std::int64_t tokens, int experts,
                                    RouterRule rule, const float* counts, RouterLoss loss,
                                    float* dlogits_TE) {
@@ -275,6 +296,14 @@ void route(const Tensor& logits_TE, const RouterRule& rule, const Tensor& bias_E
               bias_E.defined() ? device_data<float>(bias_E) : nullptr,
               device_data<std::int32_t>(experts_TK), device_data<float>(weights_TK),
               static_cast<int>(experts_TK.size(1)));
+}
+
+void weigh_choices(const Tensor& logits_TE, const RouterRule& rule, const Tensor& experts_TK,
+                   const Tensor& weights_TK, Stream& stream) {
+  ForTokens(logits_TE, stream)
+      .launch(weigh_kernel, device_data<float>(logits_TE), logits_TE.size(0),
+              static_cast<int>(logits_TE.size(1)), rule, device_data<std::int32_t>(experts_TK),
+              device_data<float>(weights_TK), static_cast<int>(experts_TK.size(1)));
 }
 
 void route_backward(const Tensor& dweights_TK, const Tensor& logits_TE, const RouterRule& rule,
