@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, twenty-four meshes
-# of processes over NCCL (on one GPU where there is one), losses that do not depend on overlap, messages that do not touch
-# host memory, a rank that is killed or stalls, compute-sanitizer over every operation
+# of processes over NCCL (on one GPU where there is one), eight of models with experts, losses that do not depend on overlap,
+# messages that do not touch host memory, a rank that is killed or stalls, compute-sanitizer over every operation
 # and codec.
 #   test_gpu.sh BUILD_FOLDER             all of it
-#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, overlaps, messages, kill, stall or sanitizers
-# Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries meshes and overlaps out elsewhere.
+#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, experts, overlaps, messages, kill, stall or sanitizers
+# Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries meshes, experts and overlaps out
+# elsewhere.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 build=$1
-parts=${2:-tests meshes overlaps messages kill stall sanitizers}
+parts=${2:-tests meshes experts overlaps messages kill stall sanitizers}
 device=${HEDDLE_DEVICE:-cuda}
 heddle=$build/heddle
 folder=$(mktemp -d)
@@ -37,14 +38,15 @@ tests() {
     --gtest_filter='AttentionThrough32Layers.*'
 }
 
-# mesh RANKS KEY=VALUE...
-mesh() {
-  local ranks=$1 settings=() key
-  shift
+# mesh_of MODEL RANKS KEY=VALUE...
+mesh_of() {
+  local model=$1 ranks=$2 settings=() key
+  shift 2
   for key in "$@"; do settings+=(--set "parallel.$key"); done
-  check "$ranks ranks, $*" timeout 180 "$heddle" verify reference tests/reference/models/llama \
+  check "$model, $ranks ranks, $*" timeout 180 "$heddle" verify reference "tests/reference/models/$model" \
     --ranks "$ranks" --set "run.device=$device" "${settings[@]}"
 }
+mesh() { mesh_of llama "$@"; }
 
 meshes() {
   local zero
@@ -69,6 +71,39 @@ meshes() {
   mesh 4 cp=2 tp=2 context=gather
   mesh 4 cp=2 pp=2
   mesh 4 cp=2 dp=2 zero=3 context=ring context_order=striped
+}
+
+# What a step of a model with experts copies to the host, as CUPTI sees it: its sums and the experts' load, at its end.
+host_copies_of_steps() {
+  local seen=$folder/seen-copies
+  rm -f "$seen"
+  CUDA_INJECTION64_PATH=$PWD/$build/tests/comm/libcuda_copies.so HEDDLE_COPIES=$seen \
+    "$heddle" bench train --model tests/reference/models/olmoe --device cuda --dtype bf16 --batch 2 --seq 32 \
+    --steps "$1" >&2 || return 1
+  awk '$1 == "DtoH" { sum += $3 } END { print sum + 0 }' "$seen"
+}
+two_host_copies_a_step() {
+  local few many
+  few=$(host_copies_of_steps 2) && many=$(host_copies_of_steps 5) || return 1
+  echo "copies to the host: $few in 2 steps, $many in 5"
+  [ "$few" -gt 0 ] && [ $((many - few)) = 6 ]
+}
+
+experts() {
+  if "$heddle" verify reference tests/reference/models/mixtral --set "run.device=$device" 2>&1 |
+    grep -q 'has experts, which do not run'; then
+    echo "skip  models with experts are refused on a GPU"
+    return
+  fi
+  mesh_of mixtral 2 dp=2 ep=2
+  mesh_of mixtral 4 dp=4 ep=4 zero=1
+  mesh_of mixtral 4 dp=2 pp=2 ep=2 zero=2
+  mesh_of olmoe 2 tp=2 ep=2
+  mesh_of olmoe 4 dp=2 tp=2 ep=2 etp=2
+  mesh_of olmoe 2 dp=2 ep=2 ep_exchange=degree=2
+  mesh_of qwen3-moe 4 dp=2 tp=2 ep=2 zero=3
+  mesh_of qwen3-moe 8 dp=2 tp=2 pp=2 ep=2 etp=2
+  [ "$device" = cpu ] || check "experts: a step copies to the host twice, at its end" two_host_copies_a_step
 }
 
 # train NAME RANKS KEY=VALUE...: the demo's model on a little of its text, into the run folder NAME.
@@ -200,14 +235,14 @@ sanitizers() {
 }
 
 if [ "$device" = cuda ] && ! nvidia-smi -L >/dev/null 2>&1; then
-  echo "test_gpu.sh: no GPU here, where every test would only be skipped; HEDDLE_DEVICE=cpu tries meshes and overlaps" >&2
+  echo "test_gpu.sh: no GPU here, where every test would only be skipped; HEDDLE_DEVICE=cpu tries meshes, experts and overlaps" >&2
   exit 2
 fi
 for part in $parts; do
   case $part in
-    tests | meshes | overlaps | messages | stall | sanitizers) "$part" ;;
+    tests | meshes | experts | overlaps | messages | stall | sanitizers) "$part" ;;
     kill) kill_ ;;
-    *) echo "test_gpu.sh: no part '$part'; tests, meshes, overlaps, messages, kill, stall or sanitizers" >&2; exit 2 ;;
+    *) echo "test_gpu.sh: no part '$part'; tests, meshes, experts, overlaps, messages, kill, stall or sanitizers" >&2; exit 2 ;;
   esac
 done
 exit $failed

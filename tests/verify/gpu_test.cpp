@@ -99,8 +99,11 @@ class Trained {
       return tensor;
     };
     const std::vector<MicroBatch> batches = {plain_batch(ids(0), ids(1), 0, host)};
-    return step_.run(batches, {.lr = 1e-3, .step = number + 1}, 1.0).loss;
+    result_ = step_.run(batches, {.lr = 1e-3, .step = number + 1}, 1.0);
+    return result_.loss;
   }
+  /// Of the last step.
+  const std::vector<double>& expert_load() const { return result_.expert_load; }
   void save(const fs::path& folder, int steps) {
     run_ranks(1, [&](World& world) {
       Saving saving({.root = folder, .identity = {}}, model_, world);
@@ -121,6 +124,7 @@ class Trained {
   Model model_;
   const std::unique_ptr<Optimizer> optimizer_;
   TrainStep step_;
+  StepResult result_;
 };
 
 TEST_F(Gpu, FourAndSixStepsAreTenBitForBit) {
@@ -246,12 +250,13 @@ TEST_F(Gpu, MemoryIsWhatWasPlanned) {
 }
 
 /// With experts, a shared one, a dense layer and both losses of the router.
-ModelSpec with_experts() {
+ModelSpec with_experts(const char* method = "greedy") {
   ModelSpec spec = spec_of(with(small_config("heddle_moe"), {{"num_hidden_layers", 3},
                                                              {"num_attention_heads", 4},
                                                              {"hidden_size", 64},
                                                              {"moe_intermediate_size", 40},
                                                              {"n_shared_experts", 1},
+                                                             {"topk_method", method},
                                                              {"n_group", 3},
                                                              {"topk_group", 2},
                                                              {"first_k_dense_replace", 1}}));
@@ -281,7 +286,59 @@ TEST_F(GpuExperts, TakeTheStepsOfTheCpu) {
       cpu(Device{}, DType::f32, {}, {}, with_experts());
   gpu.start();
   cpu.start();
-  for (int i = 0; i < 4; ++i) EXPECT_NEAR(gpu.step(i), cpu.step(i), 1e-4) << "step " << i;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NEAR(gpu.step(i), cpu.step(i), 1e-4) << "step " << i;
+    EXPECT_EQ(gpu.expert_load(), cpu.expert_load()) << "step " << i;
+  }
+}
+
+TEST_F(GpuExperts, TakeTheStepsOfTheCpuWithEveryGate) {
+  std::vector<std::pair<std::string, ModelSpec>> gates;
+  const auto add = [&](const std::string& name, const auto& change) {
+    change(gates.emplace_back(name, with_experts()).second.experts->gating);
+  };
+  for (const Balance balance :
+       {Balance::first_choices, Balance::shares, Balance::sequence, Balance::global}) {
+    add(fmt::format("balance {}", static_cast<int>(balance)),
+        [&](GateRule& gate) { gate.balance = balance; });
+  }
+  for (const ops::Victims victims : {ops::Victims::late_slots, ops::Victims::late_tokens,
+                                     ops::Victims::unsure, ops::Victims::low_scores}) {
+    for (const bool renormalizes : {false, true}) {
+      add(fmt::format("capacity {}, {}", static_cast<int>(victims), renormalizes),
+          [&](GateRule& gate) {
+            gate.capacity = {.factor = 0.75, .victims = victims, .renormalizes = renormalizes};
+          });
+    }
+  }
+  ModelSpec& biased = gates.emplace_back("bias", with_experts("noaux_tc")).second;
+  biased.experts->bias_rate = 0.01;
+  for (const auto& [name, spec] : gates) {
+    Trained gpu(kGpu, DType::f32, {}, {}, spec), cpu(Device{}, DType::f32, {}, {}, spec);
+    gpu.start();
+    cpu.start();
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_NEAR(gpu.step(i), cpu.step(i), 1e-4) << name << ", step " << i;
+      EXPECT_EQ(gpu.expert_load(), cpu.expert_load()) << name << ", step " << i;
+    }
+  }
+}
+
+TEST_F(GpuExperts, RefuseGatesThatAreOfTheCpu) {
+  using Change = std::function<void(ExpertsSpec&)>;
+  const Change changes[] = {
+      [](ExpertsSpec& experts) { experts.gating.choice = GateRule::Choice::sinkhorn; },
+      [](ExpertsSpec& experts) { experts.gating.choice = GateRule::Choice::expert_choice; },
+      [](ExpertsSpec& experts) { experts.gating.noise = ops::Noise::gumbel; },
+      [](ExpertsSpec& experts) { experts.cosine_width = 8; },
+      [](ExpertsSpec& experts) {
+        experts.gating.capacity = {.factor = 1.0, .victims = ops::Victims::random};
+      }};
+  for (const Change& change : changes) {
+    ModelSpec spec = with_experts();
+    change(*spec.experts);
+    EXPECT_THROW(Trained(kGpu, DType::f32, {}, {}, spec), Error);
+  }
 }
 
 TEST_F(GpuExperts, RepeatThemselvesAndHoldWhatWasPlanned) {
