@@ -26,8 +26,11 @@ REQUIREMENTS = [f"torch=={TORCH_VERSION}", "numpy"]
 # Must say the same as torch_models.SHAPES, which only the virtual environment's Python can import.
 BATCH_AND_SEQUENCE = {
     "cpu": {"llama-110m": (4, 512), "gpt2-124m": (4, 256)},
-    "cuda": {"gpt2-124m": (32, 1024), "tinyllama-1.1b": (8, 2048), "llama3.2-1b": (4, 4096)},
+    "cuda": {"gpt2-124m": (32, 1024), "tinyllama-1.1b": (8, 2048), "llama3.2-1b": (4, 4096),
+             "olmoe-4-layers": (8, 4096), "mixtral-8x300m": (8, 2048)},
 }
+# Models that are no presets of Heddle's: only where they are asked for.
+OWN_CONFIGS = {path.stem: path for path in (HERE / "models").glob("*.json")}
 COMPUTES_IN = {"cpu": "f32", "cuda": "bf16"}
 ENOUGH_ROUNDS = 5
 # glibc gives large blocks back to the system when they are freed, so every PyTorch step pays for faulting its
@@ -96,8 +99,8 @@ class TorchWorker:
 
 def measure_heddle(model: str, options: argparse.Namespace) -> dict[str, Any]:
     batch, sequence = BATCH_AND_SEQUENCE[options.device][model]
-    command = [options.heddle, "bench", "train", "--model", model, "--device", options.device, "--dtype",
-               COMPUTES_IN[options.device], "--batch", str(batch), "--seq", str(sequence), "--steps",
+    command = [options.heddle, "bench", "train", "--model", OWN_CONFIGS.get(model, model), "--device", options.device,
+               "--dtype", COMPUTES_IN[options.device], "--batch", str(batch), "--seq", str(sequence), "--steps",
                str(options.steps), "--json"]
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output)
@@ -201,7 +204,7 @@ def markdown(report: dict[str, Any]) -> str:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compares Heddle's training speed with PyTorch's.")
     parser.add_argument("--device", choices=BATCH_AND_SEQUENCE, default="cpu")
-    parser.add_argument("--models", nargs="+", help="default: all of the device")
+    parser.add_argument("--models", nargs="+", help="default: all presets of the device")
     parser.add_argument("--torch-weights", choices=["f32", "bf16"], default="f32",
                         help="of PyTorch on a GPU: f32 under autocast, or all in bf16 (%(default)s)")
     parser.add_argument("--rounds", type=int, default=ENOUGH_ROUNDS, help="alternations (default %(default)s)")
@@ -219,7 +222,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--torch-only", action="store_true", help="leave Heddle out, to try the PyTorch side")
     options = parser.parse_args()
     known = BATCH_AND_SEQUENCE[options.device]
-    options.models = options.models or list(known)
+    options.models = options.models or [model for model in known if model not in OWN_CONFIGS]
     if unknown := [model for model in options.models if model not in known]:
         parser.error(f"--models {' '.join(unknown)}: on {options.device} there are {', '.join(known)}")
     if min(options.rounds, options.steps) < 1:
@@ -245,7 +248,8 @@ def main() -> None:
                   heddle="not measured" if options.torch_only else heddle_version(options.heddle),
                   rounds=options.rounds, steps=options.steps, models=models)
     options.results.mkdir(parents=True, exist_ok=True)
-    kind = "-tuned-malloc" if options.tuned_malloc else "-bf16-weights" if options.torch_weights == "bf16" else ""
+    kind = "-experts" if set(options.models) <= set(OWN_CONFIGS) else ""
+    kind += "-tuned-malloc" if options.tuned_malloc else "-bf16-weights" if options.torch_weights == "bf16" else ""
     target = options.results / f"{options.device}-peers{kind}-{report['date']}.json"
     target.write_text(json.dumps(report, indent=1) + "\n")
     target.with_suffix(".md").write_text(markdown(report))

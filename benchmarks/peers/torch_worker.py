@@ -99,6 +99,9 @@ def prepare(options: argparse.Namespace) -> tuple[Callable[[], None], dict[str, 
 
     for _ in range(options.warmup):
         step()
+    if options.device == "cuda":  # what only compilation and trials took is the other contender's
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     facts = dict(torch=torch.__version__, threads=torch.get_num_threads(), optimizer=kind, weights=options.weights,
                  batch=shape.batch, sequence=shape.sequence, parameters=sum(p.numel() for p in model.parameters()))
     return step, facts
