@@ -1,9 +1,11 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/file_system.h"
 #include "base/json_value.h"
 #include "base/log.h"
 #include "checkpoint/model_source.h"
+#include "checkpoint/routing_trace.h"
 #include "cli/compute_choice.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
@@ -20,17 +22,28 @@ namespace heddle::cli {
 namespace {
 
 struct EvalArguments {
-  std::string model, data, tokenizer;
+  std::string model, data, tokenizer, routing_trace;
   std::int64_t seq_len = 0, batch = 1, max_tokens = 0;
   int threads = 0;
   std::string device = "cpu", dtype = "f32";
   bool json = false;
 };
 
+void require_experts(const ModelSpec& spec) {
+  if (spec.expert_layers() >= 2) return;
+  throw Error(
+      ErrorCode::usage,
+      fmt::format("--routing-trace tells which experts follow each other, and this {} model "
+                  "has {} layers with experts",
+                  spec.family, spec.expert_layers()),
+      "leave it out, or use a model with two or more");
+}
+
 void run(const EvalArguments& arguments) {
   const ModelSource source(arguments.model);
   const auto folder = source.path();
   const ModelSpec spec = read_model_spec(folder / "config.json");
+  if (!arguments.routing_trace.empty()) require_experts(spec);
   const std::int64_t seq_len = arguments.seq_len > 0
                                    ? arguments.seq_len
                                    : std::min<std::int64_t>(spec.longest_sequence(), 1024);
@@ -65,6 +78,7 @@ void run(const EvalArguments& arguments) {
        .unit = "windows",
        .terminal = terminal});
   std::int64_t seen = 0;
+  RoutingTrace trace;
   const auto result = evaluate(model, *dataset,
                                {.rows = arguments.batch,
                                 .max_tokens = arguments.max_tokens,
@@ -73,11 +87,17 @@ void run(const EvalArguments& arguments) {
                                       progress.add(static_cast<std::uint64_t>(done - seen));
                                       seen = done;
                                       return true;
-                                    }},
+                                    },
+                                .routing = arguments.routing_trace.empty() ? nullptr : &trace},
                                stream, memory);
   progress.finish();
   log_info("loss {:.4f}, perplexity {:.2f} over {} tokens", result.loss, result.perplexity(),
            result.targets);
+  if (!arguments.routing_trace.empty()) {
+    write_routing_trace(real_file_system(), arguments.routing_trace, trace);
+    log_info("wrote {}; heddle plan experts {} --ranks N lays experts on ranks by it",
+             arguments.routing_trace, arguments.routing_trace);
+  }
   if (arguments.json) {
     std::cout << JsonValue{{"loss", result.loss},
                            {"perplexity", result.perplexity()},
@@ -102,6 +122,8 @@ void add_eval(Verb app) {
   verb.add_option("--batch", arguments->batch, "windows at a time").show_default().positive();
   verb.add_option("--max-tokens", arguments->max_tokens, "stop after so many; 0: all")
       .not_negative();
+  verb.add_option("--routing-trace", arguments->routing_trace,
+                  "write which experts the tokens took, for heddle plan experts");
   verb.add_option("--threads", arguments->threads, "0: all cores").range(0, 1024);
   verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
   verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();

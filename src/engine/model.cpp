@@ -160,10 +160,15 @@ MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory
           .number = batch.number};
 }
 
-Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory) const {
+Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory,
+                     RoutingRecord* routing) const {
   Memory host = memory.for_host();
   const MicroBatch batch = upload(share(on_host, host), stream, memory);
-  Ctx ctx{.stream = stream, .memory = memory, .batch = batch, .keep = Keep::nothing};
+  Ctx ctx{.stream = stream,
+          .memory = memory,
+          .batch = batch,
+          .keep = Keep::nothing,
+          .routing = routing};
   const Tensor x = trunk(true, ctx);
   if (!has_head()) return {};
   Tensor losses;

@@ -57,6 +57,11 @@ struct ExpertsSpec {
   /// As transformers 5 holds them, with one tensor for all experts: [experts, 2 width, hidden] and
   /// [experts, hidden, width]. Files may do so too.
   std::string stacked_router, stacked_up, stacked_down;
+
+  /// Of a token, absent ones included.
+  std::int64_t choices() const {
+    return gating.choice == GateRule::Choice::expert_choice ? count : per_token;
+  }
 };
 
 /// A block: branches on the residual, each of a kind of model/blocks/.

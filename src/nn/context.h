@@ -12,6 +12,7 @@ namespace heddle {
 
 class KvCache;
 struct RankContext;
+struct RoutingRecord;
 
 /// Where the tokens of a share stand among those of the micro-batch that ranks share.
 struct TokenPlaces {
@@ -56,6 +57,7 @@ struct Ctx {
   // f64, a row for each layer with experts (ops::add_load):
   Tensor expert_load = {};  ///< of the step: to be added to; absent: nobody counts
   Tensor last_load = {};    ///< of all ranks in the step before; absent: there was none
+  RoutingRecord* routing = nullptr;  ///< to be told what routers choose; null: nobody asks
 
   bool keeps_all() const { return keep == Keep::all; }
   bool keeps_dear() const { return keep != Keep::nothing; }

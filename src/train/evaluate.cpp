@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "tensor/transfer.h"
+#include "train/routing_recorder.h"
 
 namespace heddle {
 
@@ -35,13 +37,20 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
   Memory host = memory.for_host();
   const Tensor sums = host.zeros({2}, DType::f64, MemoryTag::workspace);
   const auto totals = sums.host<double>();
+  std::optional<RoutingRecorder> recorder;
+  if (options.routing != nullptr) {
+    recorder.emplace(model, options.rows * dataset.seq_len(), host, *options.routing);
+  }
   for (std::int64_t round = 0; round < windows; round += options.rows * replicas) {
     const std::int64_t first = round + own * options.rows;
     const bool counts = first < windows;
     const Batch batch =
         counts ? dataset.eval_batch(first, std::min(options.rows, windows - first), host)
                : dataset.eval_batch(0, std::min(options.rows, windows), host);
-    const Tensor losses = model.losses(to_microbatch(batch), stream, memory);
+    RoutingRecord record = recorder ? recorder->begin_round() : RoutingRecord();
+    const Tensor losses =
+        model.losses(to_microbatch(batch), stream, memory, recorder ? &record : nullptr);
+    if (recorder) recorder->end_round(counts ? batch.targets_BS : Tensor(), stream);
     if (counts) {
       if (losses.defined()) {
         const Tensor on_host = to_host(losses, stream);

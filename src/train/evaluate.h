@@ -4,6 +4,7 @@
 
 #include "data/dataset.h"
 #include "engine/model.h"
+#include "parallel/experts/expert_placement.h"
 
 namespace heddle {
 
@@ -17,7 +18,10 @@ struct EvalOptions {
   std::int64_t rows = 1;        ///< sequences at a time
   std::int64_t max_tokens = 0;  ///< stop after so many; 0: all held-out text
   /// Called with (windows done, windows in all); returns false to give up. May be absent.
-  std::function<bool(std::int64_t, std::int64_t)> on_progress;
+  std::function<bool(std::int64_t, std::int64_t)> on_progress = {};
+  /// Becomes which experts the tokens took that were predicted from, in the order of the text, on
+  /// every rank; null: nobody asks. For models with experts.
+  RoutingTrace* routing = nullptr;
 };
 
 /// How many of the dataset's held-out windows have that many tokens; 0 tokens: all windows.

@@ -1,10 +1,14 @@
 #include "nn/experts/router.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/rng.h"
+#include "nn/experts/routing_record.h"
 #include "nn/redistribute.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "tensor/transfer.h"
 
 namespace heddle {
 
@@ -127,6 +131,22 @@ Tensor Router::drop(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) c
   return made_TK;
 }
 
+void Router::record(const Tensor& experts_TK, Ctx& ctx) const {
+  if (ctx.routing == nullptr || !options_.counts) return;
+  const Tensor on_host = to_host(experts_TK, ctx.stream);
+  const auto experts = on_host.host<std::int32_t>();
+  const Tensor& taken_TLK = ctx.routing->taken_TLK;
+  const std::int64_t K = experts_TK.size(1), layers = taken_TLK.size(1);
+  HEDDLE_CHECK(taken_TLK.size(2) == K, "{} choices where {} are", taken_TLK.size(2), K);
+  for (std::int64_t t = 0; t < experts_TK.size(0); ++t) {
+    const auto chosen =
+        experts.subspan(static_cast<std::size_t>(t * K), static_cast<std::size_t>(K));
+    const std::int64_t at = (place(t, ctx) * layers + options_.layer) * K;
+    std::ranges::transform(chosen, taken_TLK.host<std::int32_t>().begin() + at,
+                           [](std::int32_t expert) { return std::max(expert, -1) + 1; });
+  }
+}
+
 Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   if (saved.has(kExperts)) return routing(saved);
   const std::int64_t T = x_TD.size(0);
@@ -135,8 +155,10 @@ Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Routing made{.experts_TK = ctx.activation({T, slots()}, DType::i32),
                      .weights_TK = ctx.activation({T, slots()}, dtype)};
   choose(logits_TE, made, ctx);
+  const bool drops = ctx.keeps_dear() && limits();
+  const Tensor chosen_TK = drops ? drop(logits_TE, made, ctx) : made.experts_TK;
+  record(made.experts_TK, ctx);
   if (!ctx.keeps_dear()) return made;
-  const Tensor chosen_TK = limits() ? drop(logits_TE, made, ctx) : made.experts_TK;
   if (ctx.expert_load.defined() && options_.counts) {
     ops::add_load(chosen_TK, made.experts_TK, ctx.expert_load.select(0, options_.layer),
                   ctx.stream);
