@@ -72,6 +72,8 @@ planner::GenerationShape generation_of(const PlanExpertsOptions& options,
   }
   return {.ranks = options.ranks,
           .layers = report.trace.layers,
+          .attention_layers = static_cast<int>(spec.layers),
+          .experts = report.trace.experts,
           .hidden = static_cast<double>(spec.hidden),
           .key_values = 2.0 * static_cast<double>(spec.kv_heads * spec.head_dim),
           .leaves = 1.0 - 1.0 / options.ranks,

@@ -3,22 +3,27 @@
 namespace heddle::planner {
 namespace {
 
-constexpr double kTokenBytes = 4;
+constexpr double kNumberBytes = 4;  // of a count, a choice, a weight or a token
 
 }  // namespace
 
 GenerationTraffic two_exchanges(const GenerationShape& shape) {
-  return {.bytes = 2 * shape.sequences * shape.layers * shape.leaves * shape.hidden *
-                   shape.element_bytes,
-          .calls = 2 * shape.layers};
+  const int others = shape.ranks - 1;
+  const double rows = 2 * shape.sequences * shape.layers * shape.leaves * shape.hidden;
+  return {.bytes = rows * shape.element_bytes +
+                   others * (shape.layers * (shape.experts + 1) * kNumberBytes +
+                             shape.sequences * kNumberBytes),
+          .calls = 3 * shape.layers + 1};
 }
 
 GenerationTraffic one_exchange(const GenerationShape& shape) {
-  const double rows = shape.sequences * shape.layers * shape.leaves_placed * shape.hidden;
-  const double context = (shape.ranks - 1) * shape.sequences * shape.layers * shape.key_values;
+  const int others = shape.ranks - 1;
+  const double rows =
+      shape.sequences * shape.hidden * (shape.leaves + (shape.layers - 1) * shape.leaves_placed);
+  const double context = others * shape.sequences * shape.attention_layers * shape.key_values;
   return {.bytes = (rows + context) * shape.element_bytes +
-                   (shape.ranks - 1) * shape.sequences * kTokenBytes,
-          .calls = shape.layers + 1};
+                   others * shape.sequences * (2 * shape.layers + 1) * kNumberBytes,
+          .calls = 2 * shape.layers + 1};
 }
 
 }  // namespace heddle::planner

@@ -4,8 +4,11 @@ namespace heddle::planner {
 
 /// Generation with experts divided over ranks, each of which has its own sequences.
 struct GenerationShape {
-  int ranks = 1, layers = 1;
-  double sequences = 1;  ///< of a rank: as many new tokens in an iteration
+  int ranks = 1;
+  int layers = 1;            ///< with experts
+  int attention_layers = 1;  ///< with and without
+  int experts = 1;           ///< of a layer
+  double sequences = 1;      ///< of a rank: as many new tokens in an iteration
   double hidden = 0,
          key_values = 0;  ///< elements of a token: a row, and keys with values of a layer
   double element_bytes = 2;
@@ -24,9 +27,11 @@ struct GenerationTraffic {
   }
 };
 
-/// Rows go to their experts and home again in each layer.
+/// Rows go to their experts and home again in each layer, after ranks have told each other how many
+/// they have for each expert; new tokens go to all.
 GenerationTraffic two_exchanges(const GenerationShape& shape);
-/// Rows stay where their expert was, and go on from there. Every rank attends with every
+/// Rows stay where their expert was, and go on from there, after ranks have told each other which
+/// expert each row has, and its weight. Every rank attends with every
 /// sequence's keys and values, so the new ones of all layers go to all ranks, with the tokens, once
 /// an iteration; every rank then has the memory for all of them. For one expert a token.
 GenerationTraffic one_exchange(const GenerationShape& shape);

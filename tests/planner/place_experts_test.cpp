@@ -173,15 +173,17 @@ TEST(PlaceExperts, CountsPartitions) {
 TEST(ExpertsGeneration, CountsWhatBothWaysSend) {
   GenerationShape shape{.ranks = 4,
                         .layers = 32,
+                        .attention_layers = 32,
+                        .experts = 8,
                         .sequences = 1,
                         .hidden = 4096,
                         .key_values = 2 * 1024,
                         .leaves = 0.75,
                         .leaves_placed = 0.75};
-  EXPECT_DOUBLE_EQ(two_exchanges(shape).bytes, 2 * 32 * 3072.0 * 2);
-  EXPECT_DOUBLE_EQ(one_exchange(shape).bytes, 32 * (3072.0 + 3 * 2048) * 2 + 12);
-  EXPECT_EQ(two_exchanges(shape).calls, 64);
-  EXPECT_EQ(one_exchange(shape).calls, 33);
+  EXPECT_DOUBLE_EQ(two_exchanges(shape).bytes, 2 * 32 * 3072.0 * 2 + 32 * 3 * 36 + 12);
+  EXPECT_DOUBLE_EQ(one_exchange(shape).bytes, 32 * (3072.0 + 3 * 2048) * 2 + 32 * 3 * 8 + 12);
+  EXPECT_EQ(two_exchanges(shape).calls, 97);
+  EXPECT_EQ(one_exchange(shape).calls, 65);
   const double rate = 25e9;
   EXPECT_LT(one_exchange(shape).seconds(1e-4, rate), two_exchanges(shape).seconds(1e-4, rate));
   EXPECT_GT(one_exchange(shape).seconds(0.0, rate), two_exchanges(shape).seconds(0.0, rate));
