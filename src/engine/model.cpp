@@ -207,6 +207,24 @@ Tensor Model::logits(const MicroBatch& on_host, bool last_only, KvCache* cache, 
   return from_head(logits, {selects ? B : B * S, spec_.vocab}, ctx);
 }
 
+Tensor Model::next_logits(DecodedRows& rows, Stream& stream, Memory& memory) const {
+  HEDDLE_CHECK(!division_, "sequences of different lengths on axis cp");
+  const MicroBatch uploaded = rows.stays() ? MicroBatch() : upload(rows.batch(), stream, memory);
+  Ctx ctx{.stream = stream,
+          .memory = memory,
+          .batch = rows.stays() ? rows.batch() : uploaded,
+          .keep = Keep::nothing,
+          .rows = &rows};
+  const Tensor x_TD = trunk(false, ctx);
+  Tensor logits;
+  if (has_head()) {
+    with_values(head_unit(), stream,
+                [&] { logits = rank_.decoder.head->logits(all_tokens(x_TD, ctx), ctx); });
+  }
+  if (plan_.divides_vocabulary_over_pp()) return logits;
+  return from_head(logits, {std::ssize(rows.here()), spec_.vocab}, ctx);
+}
+
 namespace {
 
 /// Decoding on axis cp. A prompt is divided where every rank gets at least so many tokens; ranks

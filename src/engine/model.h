@@ -6,6 +6,7 @@
 
 #include "model/rank_model.h"
 #include "model/spec.h"
+#include "nn/decoded_rows.h"
 #include "nn/kv_cache.h"
 #include "parallel/sequence/context_division.h"
 
@@ -79,6 +80,10 @@ class Model {
   /// which is then advanced.
   Tensor logits(const MicroBatch& batch, bool last_only, KvCache* cache, Stream& stream,
                 Memory& memory) const;
+
+  /// Logits [n, V] of the rows that are here when they have gone through all layers. Ranks of a
+  /// pipeline and of tp have the same rows; not for axis cp.
+  Tensor next_logits(DecodedRows& rows, Stream& stream, Memory& memory) const;
 
   KvCache::Shape cache_shape(std::int64_t sequences, std::int64_t capacity) const;
   Cost cost(const CostShape& shape) const;

@@ -2,45 +2,10 @@
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "infer/prompt.h"
 #include "tensor/transfer.h"
 
 namespace heddle {
-namespace {
-
-MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position,
-                        Memory& memory) {
-  const Tensor tensor = memory.for_host().alloc({1, static_cast<std::int64_t>(ids.size())},
-                                                DType::i32, MemoryTag::data);
-  std::ranges::copy(ids, tensor.host<std::int32_t>().begin());
-  return plain_batch(tensor, {}, first_position, memory);
-}
-
-void check_prompt(std::span<const std::int32_t> prompt, const ModelSpec& spec) {
-  if (prompt.empty()) {
-    throw Error(ErrorCode::usage, "the prompt is empty", "give at least one token to continue");
-  }
-  for (const std::int32_t id : prompt) {
-    if (id < 0 || id >= spec.vocab) {
-      throw Error(ErrorCode::data,
-                  fmt::format("token {} of the prompt is outside the model's vocabulary of {}", id,
-                              spec.vocab),
-                  "use the tokenizer that belongs to the model");
-    }
-  }
-  if (static_cast<std::int64_t>(prompt.size()) > spec.longest_sequence()) {
-    const std::string limit =
-        spec.longest_sequence() < spec.max_positions
-            ? fmt::format("its sliding window of attention, {} tokens, is all that heddle does",
-                          spec.longest_sequence())
-            : fmt::format("the model has {} positions", spec.max_positions);
-    throw Error(ErrorCode::usage,
-                fmt::format("the prompt has {} tokens, but {}", prompt.size(), limit),
-                "shorten the prompt");
-  }
-}
-
-}  // namespace
 
 std::vector<std::int32_t> generate(const Model& model, std::span<const std::int32_t> prompt,
                                    const GenerateOptions& options, const OnToken& on_token,

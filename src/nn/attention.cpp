@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "nn/kv_cache.h"
+#include "nn/decoded_rows.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 #include "ops/norm.h"
@@ -86,6 +86,7 @@ void PrepareQkv::keep(const Tensor& qkv, const Statistics& statistics, Saved& sa
 }
 
 void PrepareQkv::store_in_cache(const Qkv& ready, Ctx& ctx) const {
+  if (ctx.rows != nullptr) ctx.rows->store(index_, ready.k_BSGK, ready.v_BSGK, ctx.stream);
   if (ctx.kv_cache == nullptr) return;
   ctx.kv_cache->store(index_, ready.k_BSGK, ready.v_BSGK, ctx.stream);
 }
@@ -204,13 +205,29 @@ Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {
     k_BTGK = ctx.kv_cache->keys(index_, S);
     v_BTGK = ctx.kv_cache->values(index_, S);
   }
-  ops::attention_forward(input.q_BSHK, k_BTGK, v_BTGK, mask, scale_,
-                         out.view({B, S, H, shape_.head_dim}), lse_BHS, ctx.stream);
+  const Tensor out_BSHK = out.view({B, S, H, shape_.head_dim});
+  if (ctx.rows != nullptr) {
+    attend_by_row(input.q_BSHK, out_BSHK, lse_BHS, ctx);
+  } else {
+    ops::attention_forward(input.q_BSHK, k_BTGK, v_BTGK, mask, scale_, out_BSHK, lse_BHS,
+                           ctx.stream);
+  }
   if (ctx.keeps_dear()) {
     saved.put(kOut, out);
     saved.put(kLse, lse_BHS);
   }
   return out;
+}
+
+void CausalAttention::attend_by_row(const Tensor& q_B1HK, const Tensor& out_B1HK,
+                                    const Tensor& lse_BH1, Ctx& ctx) const {
+  for (std::int64_t row = 0; row < q_B1HK.size(0); ++row) {
+    const KvCache& cache = ctx.rows->cache(row);
+    const auto own = [&](const Tensor& all) { return all.slice(0, row, row + 1); };
+    ops::attention_forward(own(q_B1HK), cache.keys(index_, 1), cache.values(index_, 1),
+                           {.query_offset = cache.length(), .first_key_BS = {}}, scale_,
+                           own(out_B1HK), own(lse_BH1), ctx.stream);
+  }
 }
 
 Tensor CausalAttention::input_gradient(const Tensor& dout, const Qkv& input, Saved& saved,

@@ -115,6 +115,10 @@ class CausalAttention final : public Layer {
   Tensor input_gradient(const Tensor& dout, const Qkv& input, Saved& saved, Ctx& ctx);
 
  private:
+  /// Each row over the keys of its own sequence (Ctx::rows).
+  void attend_by_row(const Tensor& q_B1HK, const Tensor& out_B1HK, const Tensor& lse_BH1,
+                     Ctx& ctx) const;
+
   enum Slot { kQkv, kOut, kLse };
   AttentionShape shape_;
   double scale_;

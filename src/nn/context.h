@@ -10,6 +10,7 @@
 
 namespace heddle {
 
+class DecodedRows;
 class KvCache;
 struct RankContext;
 struct RoutingRecord;
@@ -53,10 +54,11 @@ struct Ctx {
   Keep keep = Keep::all;
   double loss_scale = 1.0;      ///< gradients are of loss_scale times the summed loss
   KvCache* kv_cache = nullptr;  ///< decoding: keys and values of earlier tokens
+  DecodedRows* rows = nullptr;  ///< decoding sequences of different lengths: in its place
   std::int64_t step = 0;        ///< of the optimizer, for what is drawn at random
   // f64, a row for each layer with experts (ops::add_load):
-  Tensor expert_load = {};  ///< of the step: to be added to; absent: nobody counts
-  Tensor last_load = {};    ///< of all ranks in the step before; absent: there was none
+  Tensor expert_load = {};           ///< of the step: to be added to; absent: nobody counts
+  Tensor last_load = {};             ///< of all ranks in the step before; absent: there was none
   RoutingRecord* routing = nullptr;  ///< to be told what routers choose; null: nobody asks
 
   bool keeps_all() const { return keep == Keep::all; }

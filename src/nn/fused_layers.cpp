@@ -12,8 +12,9 @@ NormProduct::NormProduct(std::unique_ptr<Norm> norm, std::unique_ptr<Redistribut
 }
 
 Tensor NormProduct::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
-  return product_->multiply(norm_->forward(x, saved.child(kNorm), ctx), addend,
-                            saved.child(kProduct), ctx);
+  return product_->multiply_of(
+      x, [&](const Tensor& rows) { return norm_->forward(rows, saved.child(kNorm), ctx); }, addend,
+      saved.child(kProduct), ctx);
 }
 
 void NormProduct::prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) {

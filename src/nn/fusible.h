@@ -37,6 +37,14 @@ class Product : public AddingLayer {
  public:
   /// forward_added without keeping x.
   virtual Tensor multiply(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) = 0;
+  /// Makes the product's input of rows of x, each row by itself.
+  using InputOf = std::function<Tensor(const Tensor& x)>;
+  /// multiply(input_of(x), addend). What comes out may be other rows than went in, where rows stay
+  /// with their experts (Ctx::rows); the addend is x then.
+  virtual Tensor multiply_of(const Tensor& x, const InputOf& input_of, const Tensor& addend,
+                             Saved& saved, Ctx& ctx) {
+    return multiply(input_of(x), addend, saved, ctx);
+  }
   /// multiply for the sake of what it keeps: computes nothing beyond.
   virtual void prepare_given(const Tensor& x, Saved& saved, Ctx& ctx) = 0;
   /// Makes forward's input.

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
+#include "nn/decoded_rows.h"
+#include "nn/experts/one_exchange.h"
 #include "nn/experts/pass_walk.h"
 #include "nn/redistribute.h"
 #include "ops/elementwise.h"
@@ -208,6 +211,35 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   ops::combine_rows(out, places.row_TK, routing.weights_TK, addend, y_TD, ctx.stream);
   return padded(hooked(ExpertPlace::end, y_TD, ctx), tokens, ctx);
+}
+
+Tensor Experts::multiply_of(const Tensor& x_TD, const InputOf& input_of, const Tensor& addend_TD,
+                            Saved& saved, Ctx& ctx) {
+  if (!division_.exchange || ctx.rows == nullptr || !ctx.rows->stays()) {
+    return Product::multiply_of(x_TD, input_of, addend_TD, saved, ctx);
+  }
+  HEDDLE_CHECK(addend_TD.bytes() == x_TD.bytes() && router_->slots() == 1 &&
+                   division_.exchange->ranks().etp->size() == 1,
+               "rows that cannot stay with their experts");
+  const Routing routing = router_->route(input_of(x_TD), saved.child(kRouter), ctx);
+  const StayedRows stayed = stay_with_experts(x_TD, routing, router_->experts(),
+                                              *division_.exchange->ranks().ep, *ctx.rows, ctx);
+  const std::int64_t rows = stayed.x_ND.size(0), width = this->width();
+  const Tensor input_ND = input_of(stayed.x_ND);
+  const Tensor gate_up = ctx.activation({rows, 2 * width}, x_TD.dtype()),
+               y = ctx.activation({rows, width}, x_TD.dtype()),
+               out_ND = ctx.activation({rows, in()}, x_TD.dtype());
+  ops::grouped_gemm(input_ND, weights_.up->value.view({experts(), 2 * width, in()}), Transpose::yes,
+                    stayed.offsets_O1, gate_up, ctx.stream);
+  const auto [gate, up] = ops::halves(gate_up);
+  ops::swiglu_forward(gate, up, y, ctx.stream);
+  ops::grouped_gemm(y, weights_.down->value.view({experts(), in(), width}), Transpose::yes,
+                    stayed.offsets_O1, out_ND, ctx.stream);
+  Tensor addend_ND = stayed.x_ND;
+  if (shared_) addend_ND = shared_->multiply(input_ND, addend_ND, saved.child(kShared), ctx);
+  const Tensor y_ND = ctx.activation(out_ND.shape(), out_ND.dtype());
+  ops::combine_rows(out_ND, stayed.each_N1, stayed.weights_N1, addend_ND, y_ND, ctx.stream);
+  return y_ND;
 }
 
 void Experts::prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {

@@ -40,6 +40,9 @@ class Experts final : public Product {
           ExpertDivision division = {});
 
   Tensor multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
+  /// With Ctx::rows that stay, one exchange: what comes out are the rows whose experts are here.
+  Tensor multiply_of(const Tensor& x_TD, const InputOf& input_of, const Tensor& addend_TD,
+                     Saved& saved, Ctx& ctx) override;
   void prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_input_given(const Tensor& dy_TD, const MakeInput& input, Saved& saved,
                               Ctx& ctx) override;
