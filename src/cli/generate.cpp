@@ -1,10 +1,10 @@
-#include "infer/generate.h"
-
 #include <algorithm>
 #include <iostream>
+#include <sstream>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file_system.h"
 #include "base/json_value.h"
 #include "base/log.h"
 #include "checkpoint/model_source.h"
@@ -15,15 +15,19 @@
 #include "cli/verbs.h"
 #include "config/load.h"
 #include "engine/weights.h"
+#include "infer/generate_all.h"
 #include "infer/special_tokens.h"
 #include "model/registry.h"
+#include "planner/experts_generation.h"
 #include "tokenizer/tokenizer.h"
 
 namespace heddle::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt;
+  std::string model, prompt, exchanges = "two";
+  std::filesystem::path prompts;
+  double latency_us = 10.0, gbytes = 25.0;
   GenerateOptions generate{.max_tokens = 128, .sampling = {.temperature = 0.8}};
   std::vector<std::string> stop;
   int threads = 0, ranks = 1;
@@ -87,9 +91,31 @@ struct GenerateSubject {
   std::filesystem::path folder;
   ModelSpec spec;
   Tokenizer tokenizer;
-  std::vector<std::int32_t> prompt;
+  std::vector<std::string> texts;  ///< of --prompts, or the one prompt
+  std::vector<std::vector<std::int32_t>> prompts;
   config::RunConfig settings;  ///< only [parallel] of it
+
+  std::size_t longest() const {
+    std::size_t most = 0;
+    for (const auto& prompt : prompts) most = std::max(most, prompt.size());
+    return most;
+  }
 };
+
+std::vector<std::string> prompts_of(const GenerateArguments& arguments) {
+  if (arguments.prompts.empty()) return {arguments.prompt};
+  std::vector<std::string> lines;
+  std::istringstream text(read_text_file(arguments.prompts));
+  for (std::string line; std::getline(text, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (!line.empty()) lines.push_back(line);
+  }
+  if (lines.empty()) {
+    throw Error(ErrorCode::usage, arguments.prompts.string() + " has no prompts",
+                "write one on each line");
+  }
+  return lines;
+}
 
 GenerateSubject subject_of(GenerateArguments& arguments) {
   for (const std::string& text : arguments.overrides) {
@@ -101,32 +127,75 @@ GenerateSubject subject_of(GenerateArguments& arguments) {
   GenerateSubject subject{.folder = source.path(),
                           .spec = read_model_spec(source.path() / "config.json"),
                           .tokenizer = Tokenizer::load(source.path() / "tokenizer.json"),
-                          .prompt = {},
+                          .texts = prompts_of(arguments),
+                          .prompts = {},
                           .settings = config::parse_settings(arguments.overrides)};
-  subject.prompt = subject.tokenizer.encode(arguments.prompt, {.add_special = true});
   arguments.generate.end_tokens = end_tokens(subject.folder, subject.tokenizer);
-  if (subject.prompt.empty()) {  // a new document
-    const SpecialTokens tokens = special_tokens(subject.tokenizer);
-    if (const auto begin = tokens.bos ? tokens.bos : tokens.eos) subject.prompt.push_back(*begin);
+  for (const std::string& text : subject.texts) {
+    auto prompt = subject.tokenizer.encode(text, {.add_special = true});
+    if (prompt.empty()) {  // a new document
+      const SpecialTokens tokens = special_tokens(subject.tokenizer);
+      if (const auto begin = tokens.bos ? tokens.bos : tokens.eos) prompt.push_back(*begin);
+    }
+    subject.prompts.push_back(std::move(prompt));
   }
   return subject;
 }
 
-struct Generated {
+struct Continued {
   std::vector<std::int32_t> tokens;
   std::string text;
   bool is_stopped = false;
-  double seconds = 0.0;
 };
 
-/// Every rank makes the same tokens; the first one prints them.
+struct Generated {
+  std::vector<Continued> of_prompts;
+  ExpertExchanges exchanges = ExpertExchanges::two;
+  double seconds = 0.0;
+
+  std::size_t tokens() const {
+    std::size_t sum = 0;
+    for (const Continued& one : of_prompts) sum += one.tokens.size();
+    return sum;
+  }
+};
+
+/// What --exchanges says, or the planner where it is left to it: without a trace, as if tokens took
+/// any expert.
+ExpertExchanges exchanges_of(const GenerateArguments& arguments, const GenerateSubject& subject,
+                             const MeshShape& mesh, Device device) {
+  if (arguments.exchanges != "auto") {
+    return arguments.exchanges == "one" ? ExpertExchanges::one : ExpertExchanges::two;
+  }
+  const ModelSpec& spec = subject.spec;
+  if (!refuse_one_exchange(spec, mesh, device).empty()) return ExpertExchanges::two;
+  const int ranks = mesh.ranks();
+  const double leaves = 1.0 - 1.0 / ranks;
+  const planner::GenerationShape shape{
+      .ranks = ranks,
+      .layers = static_cast<int>(spec.expert_layers()),
+      .attention_layers = static_cast<int>(spec.layers),
+      .experts = static_cast<int>(spec.experts->count),
+      .sequences = static_cast<double>(subject.prompts.size()) / ranks,
+      .hidden = static_cast<double>(spec.hidden),
+      .key_values = 2.0 * static_cast<double>(spec.kv_heads * spec.head_dim),
+      .element_bytes = 4,
+      .leaves = leaves,
+      .leaves_placed = leaves};
+  const double latency = 1e-6 * arguments.latency_us, rate = 1e9 * arguments.gbytes;
+  const bool one_is_less =
+      one_exchange(shape).seconds(latency, rate) < two_exchanges(shape).seconds(latency, rate);
+  return one_is_less ? ExpertExchanges::one : ExpertExchanges::two;
+}
+
+/// Ranks make the same tokens of one prompt, and share several; the first one prints.
 Generated generate_on(const GenerateArguments& arguments, const GenerateSubject& subject,
                       World& world, Device device, DType dtype) {
   Memory memory(device);
   Stream stream(thread_count(arguments.threads, world.size()), device);
   const std::int64_t positions = std::min<std::int64_t>(
       subject.spec.longest_sequence(),
-      static_cast<std::int64_t>(subject.prompt.size()) + arguments.generate.max_tokens);
+      static_cast<std::int64_t>(subject.longest()) + arguments.generate.max_tokens);
   const ParallelPlan plan =
       make_plan(subject.spec, subject.settings.parallel, world.size(), positions);
   const Mesh mesh(plan.mesh, world.all());
@@ -137,22 +206,63 @@ Generated generate_on(const GenerateArguments& arguments, const GenerateSubject&
   terminal.is_silent = terminal.is_silent || !is_first;
   load_weights(HfFolder(subject.folder), subject.spec, model.store(), stream, terminal);
 
-  StreamDecoder decoder(subject.tokenizer, true);
-  StoppingPrinter printer(arguments.prompt, arguments.stop, arguments.json || !is_first);
+  // The text of one prompt is printed as it comes, of several each when all are there.
+  const bool is_quiet = arguments.json || !is_first || !arguments.prompts.empty();
+  std::vector<StreamDecoder> decoders;
+  std::vector<StoppingPrinter> printers;
+  for (const std::string& text : subject.texts) {
+    decoders.emplace_back(subject.tokenizer, true);
+    printers.emplace_back(text, arguments.stop, is_quiet);
+  }
+  Generated made{.of_prompts = std::vector<Continued>(subject.prompts.size()),
+                 .exchanges = exchanges_of(arguments, subject, plan.mesh, device)};
+  const auto hear = [&](std::size_t prompt, std::int32_t token) {
+    bool& is_stopped = made.of_prompts[prompt].is_stopped;
+    is_stopped = !printers[prompt].add(decoders[prompt].push(token));
+    return !is_stopped;
+  };
   const Stopwatch watch;
-  Generated made;
-  made.tokens = generate(
-      model, subject.prompt, arguments.generate,
-      [&](std::int32_t token) {
-        made.is_stopped = !printer.add(decoder.push(token));
-        return !made.is_stopped;
-      },
-      stream, memory);
-  printer.add(decoder.finish());
-  printer.finish();
-  made.text = printer.text();
+  std::vector<std::vector<std::int32_t>> tokens;
+  if (arguments.prompts.empty()) {
+    tokens.push_back(generate(
+        model, subject.prompts.front(), arguments.generate,
+        [&](std::int32_t token) { return hear(0, token); }, stream, memory));
+  } else {
+    tokens = generate_all(model, subject.prompts, arguments.generate, made.exchanges, hear, stream,
+                          memory);
+  }
   made.seconds = watch.seconds();
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    printers[i].add(decoders[i].finish());
+    printers[i].finish();
+    made.of_prompts[i].tokens = std::move(tokens[i]);
+    made.of_prompts[i].text = printers[i].text();
+  }
   return made;
+}
+
+JsonValue json_of(const std::string& prompt, const Continued& made,
+                  const GenerateOptions& options) {
+  return {{"prompt", prompt},
+          {"text", made.text},
+          {"tokens", made.tokens},
+          {"stopped", made.is_stopped ? "stop" : why_ended(made.tokens, options)}};
+}
+
+void print_json(const GenerateArguments& arguments, const GenerateSubject& subject,
+                const Generated& made) {
+  JsonValue json = json_of(subject.texts.front(), made.of_prompts.front(), arguments.generate);
+  if (!arguments.prompts.empty()) {
+    JsonValue all = JsonValue::array();
+    for (std::size_t i = 0; i < subject.texts.size(); ++i) {
+      all.push_back(json_of(subject.texts[i], made.of_prompts[i], arguments.generate));
+    }
+    json = {{"texts", std::move(all)},
+            {"exchanges", made.exchanges == ExpertExchanges::one ? "one" : "two"}};
+  }
+  json["seconds"] = made.seconds;
+  json["tokens_per_second"] = static_cast<double>(made.tokens()) / made.seconds;
+  std::cout << json.dump() << "\n";
 }
 
 void run(GenerateArguments arguments) {
@@ -169,23 +279,16 @@ void run(GenerateArguments arguments) {
                    if (world.rank() == 0) made = std::move(own);
                  });
   if (!is_first_process()) return;
-  if (arguments.json) {
-    const char* const stopped =
-        made.is_stopped ? "stop" : why_ended(made.tokens, arguments.generate);
-    std::cout << JsonValue{{"prompt", arguments.prompt},
-                           {"text", made.text},
-                           {"tokens", made.tokens},
-                           {"stopped", stopped},
-                           {"seconds", made.seconds},
-                           {"tokens_per_second",
-                            static_cast<double>(made.tokens.size()) / made.seconds}}
-                     .dump()
-              << "\n";
-  } else {
+  if (arguments.json) return print_json(arguments, *subject, made);
+  if (arguments.prompts.empty()) {
     std::cout << "\n";
-    log_info("{} tokens, {:.0f} tokens/s", made.tokens.size(),
-             static_cast<double>(made.tokens.size()) / made.seconds);
+  } else {
+    for (std::size_t i = 0; i < subject->texts.size(); ++i) {
+      std::cout << subject->texts[i] << made.of_prompts[i].text << "\n";
+    }
   }
+  log_info("{} tokens, {:.0f} tokens/s", made.tokens(),
+           static_cast<double>(made.tokens()) / made.seconds);
 }
 
 }  // namespace
@@ -195,7 +298,21 @@ void add_generate(Verb app) {
   auto arguments = std::make_shared<GenerateArguments>();
   auto& options = arguments->generate;
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
-  verb.add_option("--prompt", arguments->prompt, "text to continue").required();
+  const Option prompt = verb.add_option("--prompt", arguments->prompt, "text to continue");
+  verb.add_option("--prompts", arguments->prompts,
+                  "file with a prompt on each line; replicas (parallel.dp) share them")
+      .excludes(prompt);
+  verb.add_option("--exchanges", arguments->exchanges,
+                  "of --prompts with parallel.ep: two a layer (to the experts and back), one "
+                  "(tokens stay there; one expert a token), or auto: what sends for less time")
+      .one_of({"two", "one", "auto"})
+      .show_default();
+  verb.add_option("--latency-us", arguments->latency_us, "of an exchange; for auto")
+      .range(0.0, 1e9)
+      .show_default();
+  verb.add_option("--gbytes", arguments->gbytes, "per second that a rank sends; for auto")
+      .range(1e-9, 1e9)
+      .show_default();
   verb.add_option("--max-tokens", options.max_tokens, "at most so many")
       .show_default()
       .not_negative();
@@ -217,7 +334,13 @@ void add_generate(Verb app) {
   verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
   verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
   verb.add_flag("--json", arguments->json, "print one JSON object");
-  verb.callback([arguments] { run(*arguments); });
+  verb.callback([arguments, prompt] {
+    if (!prompt.is_given() && arguments->prompts.empty()) {
+      throw Error(ErrorCode::usage, "there is nothing to continue: --prompt is required",
+                  "give --prompt TEXT, or --prompts FILE with a prompt on each line");
+    }
+    run(*arguments);
+  });
 }
 
 }  // namespace heddle::cli

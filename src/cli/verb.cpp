@@ -118,6 +118,8 @@ Option& Option::one_at_a_time() {
   return *this;
 }
 
+bool Option::is_given() const { return option_->count() > 0; }
+
 Option& Option::excludes(const Option& other) {
   option_->excludes(other.option_);
   return *this;

@@ -35,6 +35,8 @@ class Option {
   /// A list that takes one word each time it is given, and leaves the next words alone.
   Option& one_at_a_time();
   Option& excludes(const Option& other);
+  /// Whether the command line has it; once it is parsed.
+  bool is_given() const;
 
  private:
   CLI::Option* option_;
