@@ -161,14 +161,14 @@ MicroBatch Model::upload(const MicroBatch& batch, Stream& stream, Memory& memory
 }
 
 Tensor Model::losses(const MicroBatch& on_host, Stream& stream, Memory& memory,
-                     RoutingRecord* routing) const {
+                     const OnChoices& on_choices) const {
   Memory host = memory.for_host();
   const MicroBatch batch = upload(share(on_host, host), stream, memory);
   Ctx ctx{.stream = stream,
           .memory = memory,
           .batch = batch,
           .keep = Keep::nothing,
-          .routing = routing};
+          .on_choices = on_choices ? &on_choices : nullptr};
   const Tensor x = trunk(true, ctx);
   if (!has_head()) return {};
   Tensor losses;

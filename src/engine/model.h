@@ -72,9 +72,9 @@ class Model {
 
   /// Loss of the tokens of the batch that this rank counts, [n] f64; absent where another rank has
   /// the head. Nothing is kept for backward.
-  /// Where `routing` is asked for, routers write in it.
+  /// `on_choices` is told what routers choose.
   Tensor losses(const MicroBatch& batch, Stream& stream, Memory& memory,
-                RoutingRecord* routing = nullptr) const;
+                const OnChoices& on_choices = {}) const;
   /// Logits [rows, V] (f32, or f64 for f64), the same on every rank: of all tokens, or with
   /// `last_only` of each sequence's last. With a cache the batch continues what the cache holds,
   /// which is then advanced.

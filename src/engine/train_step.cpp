@@ -141,7 +141,8 @@ Ctx TrainStep::context(int microbatch) {
           .loss_scale = 1.0 / targets,
           .step = step_,
           .expert_load = expert_load(),
-          .last_load = last_load_};
+          .last_load = last_load_,
+          .on_choices = on_choices_ ? &on_choices_ : nullptr};
 }
 
 Tensor TrainStep::expert_load() const {

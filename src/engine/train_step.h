@@ -57,6 +57,9 @@ class TrainStep : private Stage {
   using OnUnit =
       std::function<void(const std::string& label, int microbatch, Pass pass, const Tensor& made)>;
   void watch(OnUnit on_unit) { on_unit_ = std::move(on_unit); }
+  /// Whoever wants to see which experts tokens take; once for each layer and token, also where
+  /// blocks are computed again.
+  void watch_choices(OnChoices on_choices) { on_choices_ = std::move(on_choices); }
   /// What the step before was, of a run that goes on (StepResult::expert_load); may be empty.
   void set_last_load(std::span<const double> load);
   /// Gradients only, left in the parameters: for comparison with references.
@@ -100,6 +103,7 @@ class TrainStep : private Stage {
   std::function<void()> before_update_;
   std::function<bool()> asks_;
   OnUnit on_unit_;
+  OnChoices on_choices_;
   Schedule schedule_;
   std::unique_ptr<VocabularyPasses> vocabulary_;  // where it is divided over the pipeline
 

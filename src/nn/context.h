@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tensor/memory.h"
@@ -13,7 +15,6 @@ namespace heddle {
 class DecodedRows;
 class KvCache;
 struct RankContext;
-struct RoutingRecord;
 
 /// Where the tokens of a share stand among those of the micro-batch that ranks share.
 struct TokenPlaces {
@@ -39,6 +40,15 @@ struct MicroBatch {
   std::int64_t tokens() const { return ids.count(); }
 };
 
+/// Which experts tokens take in a layer, from where they are routed.
+struct Choices {
+  std::int64_t layer = 0;                  ///< among those with experts
+  std::span<const std::uint64_t> numbers;  ///< of the tokens, among those of the step
+  Tensor experts_TK;                       ///< i32 in host memory; below 0: none
+  bool are_counted = true;  ///< false where other ranks of tp route the same tokens too, and count
+};
+using OnChoices = std::function<void(const Choices&)>;
+
 /// What forward remembers for backward.
 enum class Keep {
   nothing,  ///< there will be no backward
@@ -57,9 +67,9 @@ struct Ctx {
   DecodedRows* rows = nullptr;  ///< decoding sequences of different lengths: in its place
   std::int64_t step = 0;        ///< of the optimizer, for what is drawn at random
   // f64, a row for each layer with experts (ops::add_load):
-  Tensor expert_load = {};           ///< of the step: to be added to; absent: nobody counts
-  Tensor last_load = {};             ///< of all ranks in the step before; absent: there was none
-  RoutingRecord* routing = nullptr;  ///< to be told what routers choose; null: nobody asks
+  Tensor expert_load = {};  ///< of the step: to be added to; absent: nobody counts
+  Tensor last_load = {};    ///< of all ranks in the step before; absent: there was none
+  const OnChoices* on_choices = nullptr;  ///< absent: nobody wants to know
 
   bool keeps_all() const { return keep == Keep::all; }
   bool keeps_dear() const { return keep != Keep::nothing; }

@@ -47,9 +47,8 @@ EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOption
     const Batch batch =
         counts ? dataset.eval_batch(first, std::min(options.rows, windows - first), host)
                : dataset.eval_batch(0, std::min(options.rows, windows), host);
-    RoutingRecord record = recorder ? recorder->begin_round() : RoutingRecord();
-    const Tensor losses =
-        model.losses(to_microbatch(batch), stream, memory, recorder ? &record : nullptr);
+    const Tensor losses = model.losses(to_microbatch(batch), stream, memory,
+                                       recorder ? recorder->begin_round() : OnChoices());
     if (recorder) recorder->end_round(counts ? batch.targets_BS : Tensor(), stream);
     if (counts) {
       if (losses.defined()) {

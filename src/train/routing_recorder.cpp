@@ -30,10 +30,23 @@ RoutingRecorder::RoutingRecorder(const Model& model, std::int64_t tokens, Memory
             .taken = {}};
 }
 
-RoutingRecord RoutingRecorder::begin_round() {
+OnChoices RoutingRecorder::begin_round() {
   std::ranges::fill(taken_TLK_.host<std::int32_t>(), 0);
   const std::int64_t first = own_replica(mesh_) * tokens_;
-  return {taken_TLK_.slice(0, first, first + tokens_)};
+  return [own = taken_TLK_.slice(0, first, first + tokens_)](const Choices& choices) {
+    if (!choices.are_counted) return;
+    const std::int64_t K = own.size(2);
+    HEDDLE_CHECK(choices.experts_TK.size(1) == K, "{} choices where {} are",
+                 choices.experts_TK.size(1), K);
+    const auto experts = choices.experts_TK.host<std::int32_t>();
+    for (std::size_t t = 0; t < choices.numbers.size(); ++t) {
+      const auto chosen = experts.subspan(t * static_cast<std::size_t>(K)).first(static_cast<std::size_t>(K));
+      const auto token = static_cast<std::int64_t>(choices.numbers[t]);
+      std::ranges::transform(
+          chosen, own.data<std::int32_t>() + (token * own.size(1) + choices.layer) * K,
+          [](std::int32_t expert) { return std::max(expert, -1) + 1; });
+    }
+  };
 }
 
 void RoutingRecorder::end_round(const Tensor& targets, Stream& stream) {

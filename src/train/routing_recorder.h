@@ -1,7 +1,6 @@
 #pragma once
 
 #include "engine/model.h"
-#include "nn/experts/routing_record.h"
 #include "parallel/experts/expert_placement.h"
 
 namespace heddle {
@@ -15,7 +14,7 @@ class RoutingRecorder {
   RoutingRecorder(const Model& model, std::int64_t tokens, Memory& host, RoutingTrace& trace);
 
   /// For Model::losses, on this replica's micro-batch of the round.
-  RoutingRecord begin_round();
+  OnChoices begin_round();
   /// All ranks. `targets` are the micro-batch's: tokens without one, which are padding or the last
   /// of a text, are left out; absent: the micro-batch does not count.
   void end_round(const Tensor& targets, Stream& stream);
@@ -24,7 +23,9 @@ class RoutingRecorder {
   const Mesh& mesh_;
   RoutingTrace& trace_;
   const std::int64_t tokens_;
-  const Tensor taken_TLK_;  // of all replicas
+  /// Of all replicas: 1 + the expert, 0 where there is none. Each rank writes what its routers
+  /// choose and leaves the rest, so that the sum over ranks is all of it.
+  const Tensor taken_TLK_;
 };
 
 }  // namespace heddle

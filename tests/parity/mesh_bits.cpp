@@ -23,7 +23,8 @@ std::string hash_of(const WholeTensors& tensors) {
   Sha256 hash;
   for (const auto& [name, values] : tensors.by_name()) {
     hash.update(std::as_bytes(std::span(name)));
-    hash.update(std::as_bytes(std::span(values)));
+    const std::vector<float> floats(values.begin(), values.end());
+    hash.update(std::as_bytes(std::span(floats)));
   }
   return hash.finish().substr(0, kShownDigits);
 }

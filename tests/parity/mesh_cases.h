@@ -15,6 +15,7 @@ struct MeshCase {
   std::int64_t mlp_tokens =
       0;  ///< that an MLP of a recomputed block computes at once; 0: the usual
   Compression compress = {};
+  DType dtype = DType::f32;  ///< f64: for comparisons beyond what rounding allows
 
   int ranks() const { return static_cast<int>(request.ranks()); }
 };

@@ -64,11 +64,11 @@ void train(const ModelSpec& spec, const MeshCase& mesh, const OptimizerConfig& o
   });
 }
 
-double relative_difference(const std::vector<float>& made, const std::vector<float>& expected) {
+double relative_difference(const std::vector<double>& made, const std::vector<double>& expected) {
   double squares = 0.0, norm = 0.0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    squares += std::pow(static_cast<double>(made[i]) - expected[i], 2);
-    norm += std::pow(static_cast<double>(expected[i]), 2);
+    squares += std::pow(made[i] - expected[i], 2);
+    norm += std::pow(expected[i], 2);
   }
   return std::sqrt(squares / norm);
 }

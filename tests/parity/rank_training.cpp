@@ -55,8 +55,10 @@ RankTraining::RankTraining(const ModelSpec& spec, const MeshCase& mesh, const Ba
 
 BuildOptions RankTraining::build_options(const MeshCase& mesh, const BatchShape& batch) {
   // Chunks that do not divide the tokens.
-  BuildOptions options{
-      .positions = batch.seq_len, .recompute_blocks = mesh.recompute, .loss_chunk = 16};
+  BuildOptions options{.dtype = mesh.dtype,
+                       .positions = batch.seq_len,
+                       .recompute_blocks = mesh.recompute,
+                       .loss_chunk = 16};
   if (mesh.mlp_tokens > 0) options.mlp_tokens = mesh.mlp_tokens;
   return options;
 }

@@ -14,15 +14,16 @@ namespace {
 /// Calls `visit(index in the whole tensor, element)` for every element of a piece.
 template <class Visit>
 void for_each_element(const ParamPiece& piece, const Visit& visit) {
-  for_each_stretch(piece.data, piece.begin, piece.part->whole,
-                   [&](const Tensor& stretch, std::int64_t first) {
-                     for (const float x : stretch.host<float>()) {
-                       visit(static_cast<std::size_t>(first++), x);
-                     }
-                   });
+  for_each_stretch(
+      piece.data, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
+        const auto each = [&](const auto& values) {
+          for (const double x : values) visit(static_cast<std::size_t>(first++), x);
+        };
+        stretch.dtype() == DType::f64 ? each(stretch.host<double>()) : each(stretch.host<float>());
+      });
 }
 
-bool same_bits(std::span<const float> a, std::span<const float> b) {
+bool same_bits(std::span<const double> a, std::span<const double> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
@@ -53,7 +54,7 @@ void WholeTensors::write(const ParamPiece& piece) {
   whole.resize(count);
   writers.resize(count);
   if (!piece.is_first_writer()) return;
-  for_each_element(piece, [&](std::size_t at, float x) {
+  for_each_element(piece, [&](std::size_t at, double x) {
     whole[at] = x;
     ++writers[at];
   });
@@ -62,7 +63,7 @@ void WholeTensors::write(const ParamPiece& piece) {
 void WholeTensors::compare(const ParamPiece& piece) const {
   const auto& whole = by_name_.at(piece.part->name);
   bool is_same = true;
-  for_each_element(piece, [&](std::size_t at, float x) {
+  for_each_element(piece, [&](std::size_t at, double x) {
     is_same = is_same && same_bits({&whole[at], 1}, {&x, 1});
   });
   EXPECT_TRUE(is_same) << "ranks hold different values of " << piece.part->name;
@@ -83,8 +84,8 @@ double WholeTensors::largest_relative_difference(const WholeTensors& other) cons
     const auto& expected = other.by_name_.at(name);
     double squares = 0.0, norm = 0.0;
     for (std::size_t i = 0; i < whole.size(); ++i) {
-      squares += std::pow(static_cast<double>(whole[i]) - expected[i], 2);
-      norm += std::pow(static_cast<double>(expected[i]), 2);
+      squares += std::pow(whole[i] - expected[i], 2);
+      norm += std::pow(expected[i], 2);
     }
     largest = std::max(largest, std::sqrt(squares / norm));
   }

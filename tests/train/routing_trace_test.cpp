@@ -7,7 +7,6 @@
 #include "comm/threads/thread_world.h"
 #include "engine/weights.h"
 #include "model/config_testing.h"
-#include "nn/experts/routing_record.h"
 #include "train/evaluate.h"
 #include "train/tiny_run.h"
 
@@ -70,13 +69,19 @@ TEST_F(RoutingTraces, AreWhatTheRoutersChose) {
   std::vector<std::int32_t> chosen;
   for (std::int64_t window = 0; window < dataset_.eval_windows(); ++window) {
     const Batch batch = dataset_.eval_batch(window, 1, memory);
-    RoutingRecord record{memory.zeros({kSeqLen, 3, 2}, DType::i32, MemoryTag::workspace)};
-    model.losses(to_microbatch(batch), stream, memory, &record);
-    const auto taken = record.taken_TLK.host<std::int32_t>();
+    std::vector<std::int32_t> taken(kSeqLen * 3 * 2, -1);
+    model.losses(to_microbatch(batch), stream, memory, [&](const Choices& choices) {
+      for (std::size_t t = 0; t < choices.numbers.size(); ++t) {
+        const auto row = choices.experts_TK.select(0, static_cast<std::int64_t>(t));
+        std::ranges::copy(row.host<std::int32_t>(),
+                          taken.begin() + static_cast<std::ptrdiff_t>(
+                                              (choices.numbers[t] * 3 + choices.layer) * 2));
+      }
+    });
     for (std::size_t i = 0; i < taken.size(); ++i) {
-      EXPECT_GE(taken[i], 1);
-      EXPECT_LE(taken[i], 6);
-      if (batch.targets_BS.host<std::int32_t>()[i / 6] >= 0) chosen.push_back(taken[i] - 1);
+      EXPECT_GE(taken[i], 0);
+      EXPECT_LT(taken[i], 6);
+      if (batch.targets_BS.host<std::int32_t>()[i / 6] >= 0) chosen.push_back(taken[i]);
     }
   }
   EXPECT_EQ(trace.taken, chosen);

@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "nn/experts/routing_record.h"
 #include "nn/redistribute.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
@@ -131,22 +130,6 @@ Tensor Router::drop(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) c
   return made_TK;
 }
 
-void Router::record(const Tensor& experts_TK, Ctx& ctx) const {
-  if (ctx.routing == nullptr || !options_.counts) return;
-  const Tensor on_host = to_host(experts_TK, ctx.stream);
-  const auto experts = on_host.host<std::int32_t>();
-  const Tensor& taken_TLK = ctx.routing->taken_TLK;
-  const std::int64_t K = experts_TK.size(1), layers = taken_TLK.size(1);
-  HEDDLE_CHECK(taken_TLK.size(2) == K, "{} choices where {} are", taken_TLK.size(2), K);
-  for (std::int64_t t = 0; t < experts_TK.size(0); ++t) {
-    const auto chosen =
-        experts.subspan(static_cast<std::size_t>(t * K), static_cast<std::size_t>(K));
-    const std::int64_t at = (place(t, ctx) * layers + options_.layer) * K;
-    std::ranges::transform(chosen, taken_TLK.host<std::int32_t>().begin() + at,
-                           [](std::int32_t expert) { return std::max(expert, -1) + 1; });
-  }
-}
-
 Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   if (saved.has(kExperts)) return routing(saved);
   const std::int64_t T = x_TD.size(0);
@@ -157,7 +140,12 @@ Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   choose(logits_TE, made, ctx);
   const bool drops = ctx.keeps_dear() && limits();
   const Tensor chosen_TK = drops ? drop(logits_TE, made, ctx) : made.experts_TK;
-  record(made.experts_TK, ctx);
+  if (ctx.on_choices != nullptr) {
+    (*ctx.on_choices)({.layer = options_.layer,
+                       .numbers = token_numbers(T, ctx),
+                       .experts_TK = to_host(made.experts_TK, ctx.stream),
+                       .are_counted = options_.counts});
+  }
   if (!ctx.keeps_dear()) return made;
   if (ctx.expert_load.defined() && options_.counts) {
     ops::add_load(chosen_TK, made.experts_TK, ctx.expert_load.select(0, options_.layer),

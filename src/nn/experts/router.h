@@ -88,7 +88,6 @@ class Router {
   std::vector<std::uint64_t> token_numbers(std::int64_t tokens, const Ctx& ctx) const;
   std::int64_t place(std::int64_t token, const Ctx& ctx) const;
   /// Tells Ctx::routing, where it is there.
-  void record(const Tensor& experts_TK, Ctx& ctx) const;
   std::int64_t first_token(const Ctx& ctx) const;
   /// Of what is drawn for `purpose` in this step.
   std::uint64_t draw_key(const char* purpose, const Ctx& ctx) const;
