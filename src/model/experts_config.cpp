@@ -24,6 +24,7 @@ std::int64_t expert_count(const ConfigReader& config, std::int64_t fallback) {
 }  // namespace
 
 ExpertsSpec read_experts(const ConfigReader& config, const ExpertKeys& family) {
+  config.require_value("mlp_bias", false);
   ExpertsSpec spec;
   spec.count = expert_count(config, family.count);
   spec.per_token = config.size_or("num_experts_per_tok", family.per_token);

@@ -149,6 +149,9 @@ const Refused kRefused[] = {
      {{"num_local_experts", 8}},
      {"num_experts = 6", "num_local_experts = 8"}},
     {"NegativeBalance", "olmoe", {{"router_aux_loss_coef", -0.1}}, {"router_aux_loss_coef"}},
+    // Experts have no biases: one behind the last product would have to be weighted like it.
+    {"BiasesOfExperts", "mixtral", {{"mlp_bias", true}}, {"mlp_bias = true"}},
+    {"BiasesOfOwnExperts", "heddle_moe", {{"mlp_bias", true}}, {"mlp_bias = true"}},
     {"ClippedQkv", "olmoe", {{"clip_qkv", 8.0}}, {"clip_qkv = 8"}},
     {"DenseLayersThatAreNoList", "qwen3_moe", {{"mlp_only_layers", 1}}, {"mlp_only_layers"}},
     {"DenseLayersThatAreNoNumbers",

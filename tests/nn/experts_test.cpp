@@ -8,6 +8,7 @@
 #include "comm/threads/thread_world.h"
 #include "nn/recompute.h"
 #include "nn/sample_layers.h"
+#include "ops/cast.h"
 #include "ops/elementwise.h"
 
 namespace heddle {
@@ -233,12 +234,16 @@ TEST(Capacity, OfRanksIsThatOfGroups) {
   for (const std::int64_t per_token : {1, 4}) {
     for (const ops::Victims victims : kVictims) {
       for (const bool renormalizes : {false, true}) {
-        for (const double factor : {0.5, 1.25}) {
+        // 0 drops nothing; below 0 is Tutel's limit of what nothing-dropped would need.
+        for (const double factor : {0.5, 1.25, 0.0, -1.25}) {
           const Router::Options options{
               .per_token = per_token,
               .rule = {.renormalize = per_token > 1},
-              .gate = {.capacity = {
-                           .factor = factor, .victims = victims, .renormalizes = renormalizes}}};
+              .gate = {.capacity = {.factor = factor,
+                                    .formula = factor < 0.0 ? Capacity::Formula::tutel
+                                                            : Capacity::Formula::megatron,
+                                    .victims = victims,
+                                    .renormalizes = renormalizes}}};
           std::vector<double> outputs, dx, dup, load(kExperts + 2, 0.0);
           std::int64_t begin = 0;
           for (const std::int64_t end : ends) {
@@ -253,10 +258,13 @@ TEST(Capacity, OfRanksIsThatOfGroups) {
             for (std::size_t i = 0; i < load.size(); ++i) load[i] += own[i];
             begin = end;
           }
-          if (factor < 1.0) {
+          if (factor == 0.0) {
+            EXPECT_EQ(load[kExperts], 0.0) << "choices dropped";
+          }
+          if (factor == 0.5) {
             EXPECT_GT(load[kExperts], 0.0) << "choices dropped";
           }
-          if (per_token == 1 && factor < 1.0) {
+          if (per_token == 1 && factor == 0.5) {
             EXPECT_GT(load[kExperts + 1], 0.0) << "tokens dropped entirely";
           }
           std::mutex mutex;
@@ -376,6 +384,63 @@ TEST(Router, ChoosesWithoutAPlanWhereThereIsNoBackward) {
   Saved none;
   EXPECT_EQ(values_of(planned.layer->multiply(planned.x_TD, {}, none, with)),
             values_of(LimitedRun({.per_token = 1, .rule = rule}, token_range(0, 32)).forward()));
+}
+
+/// Routing of some tokens of one x in f32.
+struct SingleRouting {
+  std::vector<std::int32_t> experts;
+  std::vector<float> weights;
+};
+SingleRouting route_in_f32(const Router::Options& options, std::int64_t begin, std::int64_t end,
+                           Keep keep) {
+  constexpr std::int64_t kWide = 300, kTokens = 67;
+  Memory memory;
+  Stream stream(1);
+  const auto single = [&](const Shape& shape, std::uint64_t seed) {
+    const Tensor made = memory.alloc(shape, DType::f32, MemoryTag::activations);
+    ops::cast(uniform(shape, 1.0, seed, memory), made, stream);
+    return made;
+  };
+  const auto weight = parameter("router", {kExperts, kWide});
+  weight->value = single({kExperts, kWide}, 1);
+  Router router(weight, options);
+  if (options.bias) options.bias->value = single({kExperts}, 3);
+  MicroBatch batch;
+  batch.ids = memory.alloc({1, end - begin}, DType::i32, MemoryTag::data);
+  Ctx ctx{.stream = stream, .memory = memory, .batch = batch};
+  ctx.keep = keep;
+  Saved saved;
+  const Routing made = router.route(single({kTokens, kWide}, 2).slice(0, begin, end), saved, ctx);
+  const auto experts = made.experts_TK.host<std::int32_t>();
+  const auto weights = made.weights_TK.host<float>();
+  return {{experts.begin(), experts.end()}, {weights.begin(), weights.end()}};
+}
+
+/// What a token chooses, and in which order, depends neither on whether there is a backward nor on
+/// how many tokens are beside it: generation takes one at a time. Weights are the same but for
+/// rounding, since a product of one row sums in another order than that of many.
+TEST(Router, ChoosesTheSameInInferenceAsInTraining) {
+  using Score = ops::RouterRule::Score;
+  for (const ops::RouterRule& rule :
+       {ops::RouterRule{}, ops::RouterRule{.score = Score::sigmoid, .scale = 2.5},
+        ops::RouterRule{.renormalize = false}, ops::RouterRule{.groups = 3, .kept_groups = 2}}) {
+    for (const bool has_bias : {false, true}) {
+      Router::Options options{.per_token = 3, .rule = rule};
+      if (has_bias) options.bias = parameter("bias", {kExperts});
+      const SingleRouting trained = route_in_f32(options, 0, 67, Keep::all);
+      for (const std::int64_t tokens : {1, 5, 67}) {
+        for (std::int64_t begin = 0; begin < 67; begin += tokens) {
+          const std::int64_t end = std::min<std::int64_t>(67, begin + tokens);
+          const SingleRouting own = route_in_f32(options, begin, end, Keep::nothing);
+          for (std::size_t i = 0; i < own.experts.size(); ++i) {
+            const std::size_t at = static_cast<std::size_t>(begin * 3) + i;
+            ASSERT_EQ(own.experts[i], trained.experts[at]) << tokens << " at a time";
+            ASSERT_NEAR(own.weights[i], trained.weights[at], 1e-5) << tokens << " at a time";
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Router, RefusesShapesThatLie) {

@@ -47,6 +47,7 @@ class LossRun {
     weight_->value = uniform({kExperts, kWidth}, 1.0, 1, memory_);
     weight_->grad = memory_.zeros({kExperts, kWidth}, DType::f64, MemoryTag::gradients);
     x_ = uniform({kTokens, kWidth}, 1.5, 2, memory_);
+    load_ = memory_.zeros({1, kExperts + 2}, DType::f64, MemoryTag::communication);
   }
 
   /// What the losses alone add, for these tokens; sequences of the whole micro-batch are of
@@ -71,6 +72,7 @@ class LossRun {
             .memory = memory_,
             .batch = batch,
             .loss_scale = scale,
+            .expert_load = load_,
             .last_load = last};
     Saved saved;
     const Routing routing = router_.route(x, saved, ctx);
@@ -152,7 +154,7 @@ class LossRun {
   Stream stream_{1};
   std::shared_ptr<Parameter> weight_;
   Router router_;
-  Tensor x_;
+  Tensor x_, load_;  // what the step has counted so far
 };
 
 TEST(RouterLosses, AreTheSlopesOfTheirFormulas) {

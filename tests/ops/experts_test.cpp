@@ -132,6 +132,19 @@ TEST(Route, OfEqualScoresTakesTheLowerIndex) {
             (std::vector<std::int32_t>{1, 2, 0, 0, 1, 2}));
 }
 
+/// Scores are compared as they are: in bf16, probabilities so near each other would be equal, and
+/// the lower index would win.
+TEST(Route, TellsApartWhatBf16WouldNot) {
+  const Tensor logits = empty({2, 4}, DType::f32);
+  set(logits, {1, 1.0001, 1.0002, 0, /**/ -3, 5, 5.001, 5.0005});
+  for (const RouterRule& rule : kRules) {
+    if (rule.groups > 1) continue;
+    const auto [experts, weights] = routed(logits, rule, 2);
+    EXPECT_EQ(ints(experts), (std::vector<std::int32_t>{2, 1, 2, 3}));
+    EXPECT_GT(get(weights, 0), get(weights, 1));
+  }
+}
+
 TEST(Route, LogitsThatAreNoNumbersStillChooseDifferentExperts) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
                   kInf = std::numeric_limits<float>::infinity();
