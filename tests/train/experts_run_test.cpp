@@ -92,6 +92,24 @@ TEST(ExpertsRun, CountsTheSameOnSeveralRanks) {
   EXPECT_EQ(load_of(two), load_of(one));
 }
 
+/// Nothing is left to chance but what `adaptive` chooses by time: losses, loads and every bit of
+/// weights and optimizer.
+TEST(ExpertsRun, TwiceHasTheSameBits) {
+  for (const char* exchange : {"", "degree=2 2dh=2"}) {
+    const auto settings = and_with(
+        kSteady, {"parallel.ep=4", fmt::format("parallel.ep_exchange={}", exchange),
+                  "train.microbatch=1", "train.eval_every=5", "model.router_bias_rate=0.01"});
+    const Json eight = {{"n_routed_experts", 8}};
+    const ExpertsRun first(eight), second(eight);
+    for (const ExpertsRun* run : {&first, &second}) {
+      const Outcome outcome = run->train(settings, {"--ranks", "4"});
+      ASSERT_EQ(outcome.status, 0) << outcome.err;
+    }
+    EXPECT_EQ(second.numbers(), first.numbers());
+    expect_same_state(second.checkpoint(10), first.checkpoint(10));
+  }
+}
+
 TEST(ExpertsRun, SavesBiasesUnderTheirName) {
   const ExpertsRun run;
   ASSERT_EQ(run.train(kSteady).status, 0);
