@@ -212,9 +212,11 @@ std::string plans_section(const PlanReport& report) {
     for (const AxisTime& time : axis_times(report, plan)) html += axis_cell(time);
     html += "</tr>";
   }
-  return html +
-         "</table></div><p class=\"note\">Below a time, the interval in which two runs in "
-         "three lie. tp, cp, pp, dp: what is waited for on that axis.</p></section>\n";
+  put(html,
+      "</table></div><p class=\"note\">Below a time, the interval in which two runs in three lie. "
+      "tp, cp, pp, dp{}: what is waited for on that axis.</p></section>\n",
+      shows_experts(report) ? ", ep" : "");
+  return html;
 }
 
 std::string near_misses_section(const PlanReport& report) {

@@ -279,7 +279,7 @@ std::string most_rows_text(const PlanReport& report) {
   if (times <= 1.0) return "all ranks compute as many rows, whatever tokens choose";
   return fmt::format(
       "memory if all ranks receive as many rows; one may receive {:.3g} times as many (all tokens "
-      "choosing its experts), then {} at most",
+      "choosing its experts), then {} at most; parallel.ep_rows bounds it",
       times, format_bytes(memory.total()));
 }
 

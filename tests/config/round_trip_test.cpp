@@ -63,7 +63,8 @@ class RandomRun {
         return integer(static_cast<std::int64_t>(key.minimum),
                        chance(0.5) ? limit : limit / 1000 + 1);
       case Type::number: return number(key.minimum, key.maximum);
-      case Type::text: return text(false);
+      // Texts with a grammar are made below.
+      case Type::text: return key.field.problem ? key.default_value() : Value(text(false));
       case Type::path: return text(true);
       case Type::choice:
         return key.field

@@ -9,7 +9,6 @@
 #include "comm/threads/thread_world.h"
 #include "engine/weights.h"
 #include "model/config_testing.h"
-#include "nn/experts/routing_record.h"
 #include "planner/experts_generation.h"
 
 // Several prompts at a time: each becomes what it becomes alone, however ranks share prompts and
@@ -135,12 +134,10 @@ std::vector<std::vector<int>> last_choices(const ModelSpec& spec, const Texts& f
     const auto length = static_cast<std::int64_t>(text.size());
     const Tensor ids = memory.zeros({1, length}, DType::i32, MemoryTag::data);
     std::ranges::copy(text, ids.host<std::int32_t>().begin());
-    RoutingRecord record{
-        memory.zeros({length, spec.expert_layers(), 1}, DType::i32, MemoryTag::workspace)};
-    model.losses(plain_batch(ids, ids, 0, memory), stream, memory, &record);
-    const Tensor last = record.taken_TLK.select(0, length - 1);
     auto& of_token = choices.emplace_back();
-    for (const std::int32_t expert : last.host<std::int32_t>()) of_token.push_back(expert - 1);
+    model.losses(plain_batch(ids, ids, 0, memory), stream, memory, [&](const Choices& told) {
+      of_token.push_back(told.experts_TK.host<std::int32_t>().back());
+    });
   }
   return choices;
 }
