@@ -66,7 +66,8 @@ double TimedExperts::run(const ExchangePlan& plan, double expert_seconds, int lo
   const ExpertExchange exchange(
       {.ep = nodes_.ep.get(),
        .etp = nodes_.etp.get(),
-       .choice = std::make_shared<ExchangeChoice>(ExchangeRequest{.turns = {plan}})},
+       .choice = std::make_shared<ExchangeChoice>(ExchangeRequest(plan, nodes_.etp->size()),
+                                                  nodes_.etp->size(), nodes_.ep->size())},
       experts, "timed experts");
   const Tensor offsets_E1 = ctx.workspace({experts + 1}, DType::i32);
   for (std::int64_t e = 0; e <= experts; ++e) {

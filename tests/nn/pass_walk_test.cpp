@@ -28,7 +28,8 @@ class Walked {
         etp_(world.all().split(world.rank() / kEtp, world.rank(), "etp")),
         exchange_({.ep = ep_.get(),
                    .etp = etp_.get(),
-                   .choice = std::make_shared<ExchangeChoice>(ExchangeRequest{.turns = {plan}})},
+                   .choice = std::make_shared<ExchangeChoice>(ExchangeRequest(plan, kEtp), kEtp,
+                                                              kEp)},
                   kExperts, "block 0") {
     for (Communicator* const lane : {ep_.get(), etp_.get()}) lane->run_in_background(in_background);
     const Tensor offsets_E1 = ctx_.workspace({kExperts + 1}, DType::i32);

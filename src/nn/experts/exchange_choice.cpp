@@ -63,7 +63,7 @@ ExchangeChoice::Found ExchangeChoice::search(const Times& times) const {
   for (const int node : nodes) {
     for (const int degree : kDegrees) {
       const auto with = [&](int r) {
-        return ExchangePlan{r, degree, degree, node, request_.turns.front().networks};
+        return ExchangePlan{r, degree, degree, node, usual().networks};
       };
       if (!time_of(with(etp_))) return found;
       if (degree == 1 && node == 1 && !time_of(with(0))) return found;  // nothing else exchanges
