@@ -181,10 +181,16 @@ class StepLowering {
             .bytes = bytes};
   }
 
-  /// With what the model's step sums of itself.
+  /// What the model's step sums of itself, and then what else is asked for.
   static StepPolicy policy_of(const StepOptions& options, const StepUnits& units) {
     StepPolicy policy = options.policy;
     policy.sums = units.policy.sums;
+    for (const StepSum& sum : options.policy.sums) {
+      const auto has_its_name = [&](const StepSum& own) {
+        return std::string_view(own.name) == sum.name;
+      };
+      if (std::ranges::none_of(policy.sums, has_its_name)) policy.sums.push_back(sum);
+    }
     return policy;
   }
 

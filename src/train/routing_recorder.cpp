@@ -40,11 +40,12 @@ OnChoices RoutingRecorder::begin_round() {
                  choices.experts_TK.size(1), K);
     const auto experts = choices.experts_TK.host<std::int32_t>();
     for (std::size_t t = 0; t < choices.numbers.size(); ++t) {
-      const auto chosen = experts.subspan(t * static_cast<std::size_t>(K)).first(static_cast<std::size_t>(K));
+      const auto chosen =
+          experts.subspan(t * static_cast<std::size_t>(K)).first(static_cast<std::size_t>(K));
       const auto token = static_cast<std::int64_t>(choices.numbers[t]);
-      std::ranges::transform(
-          chosen, own.data<std::int32_t>() + (token * own.size(1) + choices.layer) * K,
-          [](std::int32_t expert) { return std::max(expert, -1) + 1; });
+      std::ranges::transform(chosen,
+                             own.data<std::int32_t>() + (token * own.size(1) + choices.layer) * K,
+                             [](std::int32_t expert) { return std::max(expert, -1) + 1; });
     }
   };
 }

@@ -26,11 +26,11 @@ class Walked {
   Walked(World& world, const ExchangePlan& plan, bool in_background)
       : ep_(world.all().split(world.rank() % kEtp, world.rank(), "ep")),
         etp_(world.all().split(world.rank() / kEtp, world.rank(), "etp")),
-        exchange_({.ep = ep_.get(),
-                   .etp = etp_.get(),
-                   .choice = std::make_shared<ExchangeChoice>(ExchangeRequest(plan, kEtp), kEtp,
-                                                              kEp)},
-                  kExperts, "block 0") {
+        exchange_(
+            {.ep = ep_.get(),
+             .etp = etp_.get(),
+             .choice = std::make_shared<ExchangeChoice>(ExchangeRequest(plan, kEtp), kEtp, kEp)},
+            kExperts, "block 0") {
     for (Communicator* const lane : {ep_.get(), etp_.get()}) lane->run_in_background(in_background);
     const Tensor offsets_E1 = ctx_.workspace({kExperts + 1}, DType::i32);
     const std::int32_t begins[] = {0, 5, 5 + world.rank(), 16, kRows};

@@ -77,7 +77,8 @@ class WholeChoices {
         const std::vector<std::int32_t> own(experts.begin(), experts.end());
         const Key key{choices.layer, choices.numbers[t]};
         const auto [at, is_new] = by_token_.try_emplace(key, own);
-        EXPECT_TRUE(is_new || at->second == own) << "layer " << key.first << " token " << key.second;
+        EXPECT_TRUE(is_new || at->second == own)
+            << "layer " << key.first << " token " << key.second;
       }
     };
   }
@@ -390,10 +391,9 @@ TEST(Experts, TrainAlikeWhateverTheirExchangesAre) {
     return losses;
   };
   const auto usual = losses_of("");
-  for (const char* exchange :
-       {"r=0", "r=1", "r=2", "degree=4", "2dh=2", "adaptive 2dh=2",
-        // Layers and steps have others: 25, and a step has four layers.
-        "turns 2dh=2"}) {
+  for (const char* exchange : {"r=0", "r=1", "r=2", "degree=4", "2dh=2", "adaptive 2dh=2",
+                               // Layers and steps have others: 25, and a step has four layers.
+                               "turns 2dh=2"}) {
     const auto made = losses_of(exchange);
     for (std::size_t i = 0; i < usual.size(); ++i) {
       EXPECT_NEAR(made[i], usual[i], 1e-5) << exchange << " step " << i;

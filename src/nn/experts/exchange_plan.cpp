@@ -95,7 +95,8 @@ void ExchangeRequest::read_word(std::string_view word, std::string& problem) {
   if (key == "2dh") return read_node(value, problem);
   if (key == "networks") return read_networks(value, problem);
   refuse(problem,
-         "\"{}\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N, adaptive and turns", word);
+         "\"{}\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N, adaptive and turns",
+         word);
 }
 
 void ExchangeRequest::read_r(std::string_view value, std::string& problem) {
@@ -132,8 +133,8 @@ void ExchangeRequest::read_node(std::string_view value, std::string& problem) {
 void ExchangeRequest::read_networks(std::string_view value, std::string& problem) {
   const auto networks = number_in(value);
   if (networks != 1 && networks != 2) {
-    return refuse(problem,
-                  "networks={}; use 2 where ep and etp exchange at the same time, 1 in turn", value);
+    return refuse(
+        problem, "networks={}; use 2 where ep and etp exchange at the same time, 1 in turn", value);
   }
   is_one_network_ = *networks == 1 ? 1U : 0U;
 }
@@ -172,10 +173,8 @@ std::vector<ExchangePlan> turns_of(int etp, int node) {
   for (const auto& [forward, backward] : kDegrees) {
     for (const int r : divisors_of(etp)) {
       for (const int level : node > 1 ? std::vector{1, node} : std::vector{1}) {
-        all.push_back({.r = r,
-                       .degree_forward = forward,
-                       .degree_backward = backward,
-                       .node = level});
+        all.push_back(
+            {.r = r, .degree_forward = forward, .degree_backward = backward, .node = level});
       }
     }
   }

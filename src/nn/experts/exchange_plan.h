@@ -37,8 +37,8 @@ class ExchangeRequest {
   constexpr ExchangeRequest() = default;
   /// A plan for `etp` ranks.
   explicit ExchangeRequest(const ExchangePlan& plan, int etp);
-  /// "r=2 degree=4/2 2dh=8 networks=1", each of which may be left out, and with them "adaptive" or "turns".
-  /// Error(usage) for a text with problems.
+  /// "r=2 degree=4/2 2dh=8 networks=1", each of which may be left out, and with them "adaptive" or
+  /// "turns". Error(usage) for a text with problems.
   ExchangeRequest(const char* text) : ExchangeRequest(std::string(text)) {}
   ExchangeRequest(const std::string& text);
 
