@@ -13,10 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr float kMore = 1.0F, kLast = 0.0F;
-/// Seconds by which a link may be behind its sender.
-constexpr double kMostBehind = 3.0;
-/// Of sums: a step's come in bursts too, with other work between them, and how connections
-/// share a link is drawn anew in each.
+/// A step's messages come in bursts too, with other work between them. How connections share a link
+/// is drawn anew in each; and what is late at a burst's end belongs to it, where a stretch of time
+/// would count it for the next.
 constexpr int kBursts = 5;
 constexpr auto kBetweenBursts = std::chrono::milliseconds(500);
 
@@ -29,17 +28,15 @@ Tensor message_of(Memory& memory, std::int64_t bytes) {
 }
 
 /// Two messages in turn, until time is up; the last one says so.
-void send_all(Communicator& all, int to, const LinkBenchOptions& options) {
+void send_all(Communicator& all, int to, std::int64_t bytes, double seconds) {
   Memory memory;
   Stream stream(1);
-  const std::array<Tensor, 2> messages = {message_of(memory, options.bytes),
-                                          message_of(memory, options.bytes)};
+  const std::array<Tensor, 2> messages = {message_of(memory, bytes), message_of(memory, bytes)};
   std::array<std::optional<Work>, 2> under_way;
-  const double behind = std::min(kMostBehind, options.seconds);
   const auto began = Clock::now();
   for (std::size_t turn = 0;; turn = 1 - turn) {
     if (under_way[turn]) under_way[turn]->wait(stream);
-    const bool is_last = seconds_since(began) > options.warm_up + options.seconds + behind;
+    const bool is_last = seconds_since(began) > seconds;
     messages[turn].data<float>()[0] = is_last ? kLast : kMore;
     under_way[turn] = all.send(messages[turn], to, stream);
     if (is_last) break;
@@ -49,35 +46,42 @@ void send_all(Communicator& all, int to, const LinkBenchOptions& options) {
   }
 }
 
-LinkRate receive_all(Communicator& all, int from, const LinkBenchOptions& options) {
+/// How many messages came.
+std::int64_t receive_all(Communicator& all, int from, std::int64_t bytes) {
   Memory memory;
   Stream stream(1);
-  const std::array<Tensor, 2> messages = {message_of(memory, options.bytes),
-                                          message_of(memory, options.bytes)};
+  const std::array<Tensor, 2> messages = {message_of(memory, bytes), message_of(memory, bytes)};
   std::array<std::optional<Work>, 2> under_way = {all.recv(messages[0], from, stream), {}};
-  LinkRate rate{.from = from, .to = all.rank()};
-  const auto began = Clock::now();
-  std::optional<Clock::time_point> counted_from;
-  double counted = 0;
+  std::int64_t count = 0;
   for (std::size_t turn = 0;; turn = 1 - turn) {
     under_way[turn]->wait(stream);
-    const bool is_last = messages[turn].data<float>()[0] == kLast;
-    // Time stops before sending does: what is on its way at the end makes up for what was at the
-    // beginning.
-    if (counted_from && counted < options.seconds) {
-      ++rate.messages;
-      counted = seconds_since(*counted_from);
-    } else if (!counted_from && seconds_since(began) >= options.warm_up) {
-      counted_from = Clock::now();
-    }
-    if (is_last) break;
+    ++count;
+    if (messages[turn].data<float>()[0] == kLast) return count;
     under_way[1 - turn] = all.recv(messages[1 - turn], from, stream);
   }
-  if (rate.messages > 0) {
-    rate.bytes_per_second = static_cast<double>(rate.messages) *
-                            static_cast<double>(messages[0].size_bytes()) / counted;
+}
+
+/// Messages around the ring for so many seconds, and until all have come.
+LinkRate ring_burst(Communicator& all, double latency, std::int64_t bytes, double seconds) {
+  const int ranks = all.size();
+  LinkRate own{.from = (all.rank() + ranks - 1) % ranks, .to = all.rank()};
+  std::exception_ptr problem;
+  all.barrier();
+  const auto began = Clock::now();
+  {
+    std::jthread sending([&] {
+      try {
+        send_all(all, (all.rank() + 1) % ranks, bytes, seconds);
+      } catch (...) {
+        problem = std::current_exception();
+      }
+    });
+    own.messages = receive_all(all, own.from, bytes);
+    own.bytes_per_second = static_cast<double>(own.messages) * static_cast<double>(bytes) /
+                           std::max(1e-9, seconds_since(began) - latency);
   }
-  return rate;
+  if (problem) std::rethrow_exception(problem);
+  return own;
 }
 
 /// Half of the shortest of some round trips to the next rank and back, while nothing else travels.
@@ -180,19 +184,16 @@ std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options)
   Communicator& all = world.all();
   const int ranks = all.size();
   const double latency = measured_latency(all);
+  ring_burst(all, latency, options.bytes, options.warm_up);
   LinkRate own;
-  std::exception_ptr problem;
-  {
-    std::jthread sending([&] {
-      try {
-        send_all(all, (all.rank() + 1) % ranks, options);
-      } catch (...) {
-        problem = std::current_exception();
-      }
-    });
-    own = receive_all(all, (all.rank() + ranks - 1) % ranks, options);
+  std::vector<double> bursts;
+  for (int i = 0; i < kBursts; ++i) {
+    std::this_thread::sleep_for(kBetweenBursts);
+    const LinkRate burst = ring_burst(all, latency, options.bytes, options.seconds / kBursts);
+    own.messages += burst.messages;
+    bursts.push_back(burst.bytes_per_second);
   }
-  if (problem) std::rethrow_exception(problem);
+  own.bytes_per_second = quantile(bursts, 0.5);
   Memory memory;
   Stream stream(1);
   constexpr std::int64_t kNumbers = 3;

@@ -22,8 +22,8 @@ struct LinkRate {
 };
 
 /// Times a few short messages, then every rank sends messages to the next one, around, two of them
-/// under way at any time, and receives those of the one before, all at once. Every rank calls it
-/// and gets all rates.
+/// under way at any time, and receives those of the one before, all at once, in some bursts: rates
+/// are of the median. Every rank calls it and gets all rates.
 std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options);
 
 /// Sums over all ranks, so much from each to each, over and over, in some bursts, as in a step:

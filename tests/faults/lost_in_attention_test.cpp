@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <thread>
 
-#include "comm/tcp_processes.h"
+#include "faults/lost_rank.h"
 #include "train/small_rank.h"
 
 // A rank is lost while it shares attention with others: four processes train over TCP, and one of
@@ -54,20 +53,11 @@ TEST(RankLostInAttention, IsNamedWithLayerPassRoundAndPeer) {
     SCOPED_TRACE(fmt::format("signal {} to rank {}", loss.signal, loss.rank));
     const testing::Ends ends = testing::run_tcp_processes(
         kRanks, [&](World& world) { train_and_lose(world, loss); }, kLimit);
-    ASSERT_EQ(ends.told.size(), 1U);
-    const auto& [teller, text] = *ends.told.begin();
-    EXPECT_EQ(teller, loss.rank == 0 ? 1 : 0);
-    EXPECT_TRUE(std::regex_match(
-        text, std::regex(fmt::format("{}; rank [0-3] waits for it in (recv|send) #[0-9]+ of cp "
+    testing::expect_lost(ends, loss.rank, loss.signal,
+                         fmt::format("{}; rank [0-3] waits for it in (recv|send) #[0-9]+ of cp "
                                      "(from|to) rank {} \\(f32 \\[[0-9]+\\], {} of {}, micro-batch "
                                      "[0-9]+, round {} of attention\\)\n",
-                                     loss.found, loss.rank, loss.pass, loss.unit, kRound))))
-        << text;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      EXPECT_EQ(ends.statuses[static_cast<std::size_t>(rank)],
-                rank == loss.rank ? 128 + loss.signal : static_cast<int>(ErrorCode::peer))
-          << rank;
-    }
+                                     loss.found, loss.rank, loss.pass, loss.unit, kRound));
   }
 }
 
