@@ -14,12 +14,6 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 class CudaExperts : public OnGpu {
  protected:
-  /// Of a host tensor of integers and one of the device.
-  void expect_same(const Tensor& got, const Tensor& want, const char* what) {
-    const Tensor have = down(got);
-    const auto a = have.host<std::int32_t>(), b = want.host<std::int32_t>();
-    EXPECT_TRUE(std::ranges::equal(a, b)) << what;
-  }
   Tensor device_ints(const Shape& shape) {
     const Tensor t = device_empty(shape, DType::i32);
     fill(t, -7.0, gpu());

@@ -15,13 +15,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-class CudaGate : public OnGpu {
- protected:
-  void expect_same(const Tensor& got, const Tensor& want, const char* what) {
-    const Tensor have = down(got);
-    EXPECT_TRUE(std::ranges::equal(have.host<std::int32_t>(), want.host<std::int32_t>())) << what;
-  }
-};
+class CudaGate : public OnGpu {};
 
 struct GateSize {
   std::int64_t tokens, experts, slots;

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -72,6 +73,11 @@ class OnGpu : public testing::Test {
     const Tensor wide = empty(host.shape(), DType::f64);
     cast(host, wide, cpu_);
     return wide;
+  }
+  /// Of integers, those of the device and those of the host.
+  void expect_same(const Tensor& got, const Tensor& want, const char* what) {
+    const Tensor have = down(got);
+    EXPECT_TRUE(std::ranges::equal(have.host<std::int32_t>(), want.host<std::int32_t>())) << what;
   }
 
   /// |got - want| <= tolerance * max(1, |want|) everywhere.

@@ -36,10 +36,6 @@ class HostMade {
 /// The part of n that comes before the index-th of so many pieces.
 std::int64_t before(std::int64_t n, int index, int pieces) { return n * index / pieces; }
 
-std::int64_t sum(const std::vector<std::int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
-
 /// In host memory, whatever the device and also where nothing else is.
 Tensor plan_tensor(const ExchangePlan& plan) {
   const std::int32_t numbers[] = {plan.r, plan.degree_forward, plan.degree_backward, plan.node,
@@ -54,7 +50,11 @@ Tensor plan_tensor(const ExchangePlan& plan) {
 
 }  // namespace
 
-std::int64_t ExpertExchange::Piece::received_rows() const { return sum(received); }
+std::int64_t total_rows(const std::vector<std::int64_t>& by_rank) {
+  return std::accumulate(by_rank.begin(), by_rank.end(), std::int64_t{0});
+}
+
+std::int64_t ExpertExchange::Piece::received_rows() const { return total_rows(received); }
 
 ExpertExchange::ExpertExchange(ExpertRanks ranks, std::int64_t experts, std::string name)
     : ranks_(std::move(ranks)), experts_(experts), name_(std::move(name)) {
@@ -220,7 +220,7 @@ ExpertExchange::Piece ExpertExchange::piece(const Decision& decision, const Exch
       }
     }
   }
-  allocate(piece, own_rows, plan.r > 1 ? sum(piece.taken) : own_rows, plan.r, ctx);
+  allocate(piece, own_rows, plan.r > 1 ? total_rows(piece.taken) : own_rows, plan.r, ctx);
 
   // What arrives is sorted by rank of etp, rank of ep and expert; computed on are rows by expert,
   // then by rank in the order of tokens: ep, then etp.
@@ -330,7 +330,7 @@ ExpertExchange::Ways ExpertExchange::ways(const Decision& decision, int degree, 
                         ctx)
             : piece(decision, ways.plan, index, degree, ways.whole_N, ctx));
     Piece& made = ways.pieces.back();
-    made.from = std::exchange(from, from + sum(made.sent));
+    made.from = std::exchange(from, from + total_rows(made.sent));
     made.to = from;
     made.begin = std::exchange(begin, begin + made.sorted_N.count());
     made.end = begin;

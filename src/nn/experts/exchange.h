@@ -114,4 +114,7 @@ class ExpertExchange {
   const std::string name_;
 };
 
+/// Of rows that go to ranks, or come from them.
+std::int64_t total_rows(const std::vector<std::int64_t>& by_rank);
+
 }  // namespace heddle

@@ -1,6 +1,5 @@
 #include "nn/experts/pass_walk.h"
 
-#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -10,10 +9,6 @@
 
 namespace heddle {
 namespace {
-
-std::int64_t total_rows(const std::vector<std::int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
 
 /// A hook's rows in a lane.
 Tensor hooked(const ExpertHook& hook, ExpertPlace place, const Tensor& rows, Memory& memory,
