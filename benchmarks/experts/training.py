@@ -56,6 +56,8 @@ def arguments():
     parser.add_argument("--lr", type=float, default=5e-4, help="highest learning rate")
     parser.add_argument("--sequences", type=int, default=32, help="of a step, all ranks together: a multiple of 4")
     parser.add_argument("--seeds", default="1", help="of weights and of the order of samples, with commas between them")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where runs compute, in float32")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the run file, for all runs")
     parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()
     options.seeds = [int(seed) for seed in options.seeds.split(",")]
@@ -89,8 +91,8 @@ def settings(options, name, seed, data):
             "train.eval_every": max(1, options.steps // 6), "optim.lr": options.lr, "optim.min_lr": options.lr / 20,
             "optim.warmup_steps": max(1, options.steps // 20), "checkpoint.every": 0, "checkpoint.on_exit": "false", "checkpoint.best": "false",
             "observe.console_every": 0, "observe.tensorboard": "false", "run.dir": options.out / f"{name}-{seed}", "run.name": f"{name}-{seed}",
-            "run.seed": seed, "run.device": "cpu", "run.threads": 1}
-    return [f"{key}={value}" for key, value in keys.items()] + list(RUNS[name][3])
+            "run.seed": seed, "run.device": options.device, "run.threads": 1}
+    return [f"{key}={value}" for key, value in keys.items()] + list(RUNS[name][3]) + options.set
 
 
 def report_of(options, name, seed):

@@ -28,7 +28,7 @@ for tokens in 4096 8192 16384 32768; do
     "$here/models/one-layer-4096.json" --device cuda --dtype bf16 --batch 1 --seq $tokens --steps 1
 done
 if [ -z "$python" ]; then
-  for model in "olmoe-4-layers --batch 8 --seq 4096" "mixtral-8x300m --batch 8 --seq 2048"; do
+  for model in "olmoe-4-layers --batch 8 --seq 4096" "mixtral-8x300m --batch 6 --seq 4096"; do
     # shellcheck disable=SC2086 # words of a command
     part 60 "$model" "$heddle" bench train --device cuda --dtype bf16 --steps 10 --model "$here/models/"${model/ /.json }
   done

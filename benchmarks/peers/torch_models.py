@@ -45,7 +45,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
         # As benchmarks/peers/models has them.
         "olmoe-4-layers": Shape("llama", 2048, 4, 16, 1024, 50304, 4096, batch=8, sequence=4096, tied=False, experts=64,
                                 per_token=8, joins_heads=True, balance=0.01),
-        "mixtral-8x300m": Shape("llama", 1024, 18, 16, 3584, 32000, 2048, batch=8, sequence=2048, kv_heads=4,
+        "mixtral-8x300m": Shape("llama", 1024, 18, 8, 3584, 32000, 4096, batch=6, sequence=4096, kv_heads=2,
                                 tied=False, experts=8, per_token=2, renormalizes=True, balance=0.001),
     },
 }

@@ -80,8 +80,9 @@ void bench_products(OpsBench& bench, const std::string& matrix, const ExpertSize
 
 void bench_rows(OpsBench& bench, const ExpertSize& size) {
   const char* const names[] = {"experts route",           "experts order",
-                               "experts gather",          "experts combine",
-                               "experts swiglu backward", "experts combine backward"};
+                               "experts spread",          "experts combine",
+                               "experts swiglu backward", "experts combine backward",
+                               "experts up, swiglu"};
   if (std::ranges::none_of(names, [&](const char* name) { return bench.wants(name); })) return;
   const Routed routed(bench, size);
   const std::int64_t T = size.tokens, K = size.per_token, R = size.rows(), D = size.width,
@@ -101,8 +102,8 @@ void bench_rows(OpsBench& bench, const ExpertSize& size) {
   bench.against_copy("experts order", fmt::format("{}*{}", T, K), bytes(4.0, 3 * R),
                      [&] { routed.order(bench); });
   const Tensor x = bench.tensor({T, D}), sums = bench.tensor({T, D}), rows = bench.tensor({R, D});
-  bench.against_copy("experts gather", shape, bytes(element, (T + R) * D),
-                     [&] { ops::embedding_forward(routed.token_R, x, rows, s); });
+  bench.against_copy("experts spread", shape, bytes(element, (T + R) * D),
+                     [&] { ops::spread_rows(x, routed.row_TK, rows, s); });
   bench.against_copy("experts combine", shape, bytes(element, (T + R) * D),
                      [&] { ops::combine_rows(rows, routed.row_TK, weights, {}, sums, s); });
   bench.against_copy("experts combine backward", shape, bytes(element, (2 * T + R) * D),
@@ -114,6 +115,12 @@ void bench_rows(OpsBench& bench, const ExpertSize& size) {
       "experts swiglu backward", fmt::format("{}*{}x{}", T, K, F), bytes(element, 6 * R * F), [&] {
         ops::expert_swiglu_backward(dy, inside, routed.row_TK, weights, dinside, y, dweights, s);
       });
+  const Tensor matrices = bench.tensor({size.experts, 2 * F, D}), matrix = bench.tensor({2 * F, D});
+  bench.against_dense(
+      "experts up, swiglu", fmt::format("{}x{}x{}", R, 2 * F, D),
+      4.0 * static_cast<double>(R * F * D),
+      [&] { ops::grouped_swiglu(rows, matrices, routed.offsets_E1, inside, y, s); },
+      [&] { ops::gemm(rows, Transpose::no, matrix, Transpose::yes, inside, {}, s); });
 }
 
 /// Rows of experts from tokens and back, beside products with matrices of zeros and ones.
@@ -128,7 +135,7 @@ void bench_one_hot(OpsBench& bench, const ExpertSize& size) {
   bench.against_dense(
       name, fmt::format("{}*{}x{}", T, size.per_token, D), 4.0 * static_cast<double>(T * R * D),
       [&] {
-        ops::embedding_forward(routed.token_R, x, rows, s);
+        ops::spread_rows(x, routed.row_TK, rows, s);
         ops::combine_rows(rows, routed.row_TK, weights, {}, y, s);
       },
       [&] {

@@ -29,8 +29,6 @@ ModelSpec supported(ModelSpec spec, Device device) {
   refuse_on_gpu_if(gate.noise != ops::Noise::none, "noise on the choice of experts does not run");
   refuse_on_gpu_if(gate.capacity.limits() && gate.capacity.victims == ops::Victims::random,
                    "choices of experts are not dropped at random");
-  // Away with this line once the tests GpuExperts.* have passed on a card without it.
-  refuse_on_gpu_if(true, fmt::format("a {} model has experts, which do not run", spec.family));
   return spec;
 }
 

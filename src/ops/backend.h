@@ -62,10 +62,12 @@
   X(balance_bias)                   \
   X(order_by_expert)                \
   X(pick_numbers)                   \
+  X(spread_rows)                    \
   X(combine_rows)                   \
   X(expert_swiglu_backward)         \
   X(grouped_gemm)                   \
   X(grouped_gemm_weight)            \
+  X(grouped_swiglu)                 \
   X(gemm)                           \
   X(gemm_add)                       \
   X(gemm_swiglu)                    \

@@ -344,6 +344,14 @@ void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const T
   Launch(stream.device())->order_by_expert(experts_TK, offsets_E1, token_R, row_TK, stream);
 }
 
+void spread_rows(const Tensor& x_TD, const Tensor& row_TK, const Tensor& rows_RD, Stream& stream) {
+  check_choices(row_TK, {});
+  check_flat({&row_TK});
+  check_like(x_TD, {row_TK.size(0), rows_RD.size(1)}, rows_RD.dtype());
+  if (stream.is_dry()) return;
+  Launch(stream.device())->spread_rows(x_TD, row_TK, rows_RD, stream);
+}
+
 void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& weights_TK,
                   const Tensor& addend_TD, const Tensor& y_TD, Stream& stream) {
   check_choices(row_TK, {});
@@ -386,6 +394,17 @@ void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& o
   }
   if (stream.is_dry()) return;
   Launch(stream.device())->grouped_gemm_weight(a_RM, b_RN, offsets_E1, beta, c_EMN, stream);
+}
+
+void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offsets_E1,
+                    const Tensor& gate_up_RG, const Tensor& y_RF, Stream& stream) {
+  check_groups(w_EGI, offsets_E1);
+  if (w_EGI.size(0) > 0) {
+    check_product(x_RI, Transpose::no, w_EGI.select(0, 0), Transpose::yes, gate_up_RG);
+  }
+  check_swiglu_of_product(gate_up_RG, y_RF);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->grouped_swiglu(x_RI, w_EGI, offsets_E1, gate_up_RG, y_RF, stream);
 }
 
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,

@@ -9,8 +9,7 @@ namespace heddle::ops {
 // A mixture of experts: T tokens choose K of E experts each, and the R = T K choices become rows,
 // sorted by expert (docs/design/040-experts.md). Integers are i32; logits, weights and their
 // gradients are in the dtype of statistics, f32 or f64, and lie contiguously. Where a choice or a
-// row is absent its index is kAbsentRow (ops/embedding.h). Rows of activations are gathered by
-// embedding_forward(token_R, x_TD, rows_RD).
+// row is absent its index is kAbsentRow (ops/embedding.h).
 
 /// How a router chooses and weighs.
 struct RouterRule {
@@ -57,6 +56,9 @@ void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const T
 /// picked[i] = numbers[index[i]], all i32; absent where the index is.
 void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& picked, Stream& stream);
 
+/// rows[row_TK[t, k]] = x_t. Rows of no choice are left alone.
+void spread_rows(const Tensor& x_TD, const Tensor& row_TK, const Tensor& rows_RD, Stream& stream);
+
 /// y_t = addend_t + the sum over slots, in their order, of weight times row; absent rows are left
 /// out. Weights and addend may be absent; y is not the addend.
 void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& weights_TK,
@@ -77,5 +79,10 @@ void grouped_gemm(const Tensor& a_RK, const Tensor& b_EXX, Transpose transpose_b
 /// c_e = a_e^T b_e + beta * c_e over the expert's rows; an expert without rows has beta * c_e.
 void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& offsets_E1,
                          double beta, const Tensor& c_EMN, Stream& stream);
+
+/// gate_up = grouped_gemm of x and the experts' w_GI^T, the gate's half first, and y = silu(gate) *
+/// up; rows of y that are of no expert may be anything.
+void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offsets_E1,
+                    const Tensor& gate_up_RG, const Tensor& y_RF, Stream& stream);
 
 }  // namespace heddle::ops

@@ -174,6 +174,31 @@ TEST_F(CudaExperts, CombinedRowsEqualTheCpus) {
   }
 }
 
+TEST_F(CudaExperts, SpreadRowsEqualTheCpus) {
+  for (const DType dtype : kGpuFloats) {
+    for (const auto& [T, K, D] : {RowsSize{1, 1, 1}, RowsSize{33, 2, 64}, RowsSize{20, 8, 2056},
+                                  RowsSize{7, 11, 129}, RowsSize{0, 2, 8}}) {
+      for (const Lie lie : kLies) {
+        SCOPED_TRACE(
+            fmt::format("{} {}x{}x{} lie {}", name_of(dtype), T, K, D, static_cast<int>(lie)));
+        const Tensor offsets = empty({6}, DType::i32), tokens = empty({T * K}, DType::i32),
+                     row = empty({T, K}, DType::i32);
+        order_by_expert(choices(T, K,
+                                [](std::uint64_t x) {
+                                  return x % 7 == 0 ? kAbsentRow
+                                                    : static_cast<std::int32_t>(x / 7 % 5);
+                                }),
+                        offsets, tokens, row, cpu());
+        const Tensor x = random({T, D}, dtype, 1), rows = random({T * K, D}, dtype, 2);
+        const Lying dev_x(x, dtype, lie, gpu()), dev_rows(rows, dtype, lie, gpu());
+        spread_rows(x, row, rows, cpu());
+        spread_rows(dev_x.view, up(row), dev_rows.view, gpu());
+        expect_near(dev_rows.view, rows, 0.0, "rows");
+      }
+    }
+  }
+}
+
 TEST_F(CudaExperts, BackwardOfSwigluEqualsTheCpus) {
   for (const DType dtype : kGpuFloats) {
     for (const auto& [T, K, F] : {RowsSize{1, 1, 1}, RowsSize{33, 2, 64}, RowsSize{5, 8, 1032},
@@ -307,7 +332,42 @@ class CudaGroups : public CudaExperts {
       }
     }
   }
+
+  void check_swiglu(const Groups& groups, const MatrixSize& size, DType dtype,
+                    Lie lie = Lie::contiguous) {
+    const auto& [D, F] = size;
+    const auto E = static_cast<std::int64_t>(groups.rows.size());
+    const std::int64_t R = groups.total();
+    SCOPED_TRACE(fmt::format("{} {} rows of {} experts, {}x{}, {} lie {}", groups.what, R, E, D, F,
+                             name_of(dtype), static_cast<int>(lie)));
+    const double tolerance = dtype == DType::f32 ? 1e-5 : 0x1.0p-7;
+    const Tensor x = rows_of(groups, D, dtype, 1), offsets = groups.offsets();
+    const Tensor weights = random({E, 2 * F, D}, dtype, 2, 2.0 / std::sqrt(static_cast<double>(D)));
+    const Tensor gate_up = empty({R, 2 * F}, DType::f64), y = empty({R, F}, DType::f64);
+    fill_nan(gate_up);
+    fill_nan(y);
+    const Lying dev_x(x, dtype, lie, gpu()), dev_gate_up(gate_up, dtype, lie, gpu()),
+        dev_y(y, dtype, lie, gpu());
+    const Tensor dev_offsets = up(offsets);
+    grouped_swiglu(x, weights, offsets, gate_up, y, cpu());
+    grouped_swiglu(dev_x.view, up(weights, dtype), dev_offsets, dev_gate_up.view, dev_y.view,
+                   gpu());
+    expect_rows(groups, dev_gate_up.view, gate_up, tolerance, "gate and up");
+    expect_rows(groups, dev_y.view, y, tolerance, "y");
+  }
 };
+
+TEST_F(CudaGroups, ProductsThroughSwigluEqualTheCpus) {
+  for (const DType dtype : kGpuFloats) {
+    for (const Groups& groups : kGroups) {
+      for (const MatrixSize& size : {MatrixSize{64, 256}, MatrixSize{136, 520}, MatrixSize{200, 24},
+                                     MatrixSize{72, 768}, MatrixSize{5, 3}}) {
+        check_swiglu(groups, size, dtype);
+      }
+    }
+    for (const Lie lie : {Lie::wide, Lie::odd}) check_swiglu(kGroups[1], {136, 264}, dtype, lie);
+  }
+}
 
 TEST_F(CudaGroups, ProductsEqualTheCpus) {
   for (const DType dtype : kGpuFloats) {

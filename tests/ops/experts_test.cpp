@@ -306,6 +306,35 @@ Tensor skewed(std::int64_t T, std::int64_t K, std::int64_t E) {
   return int_tensor({T, K}, chosen);
 }
 
+TEST(SpreadRows, GivesATokenToAllItsRowsAndLeavesOthersAlone) {
+  for (const DType dtype : kFloats) {
+    for (const auto [tokens, width] : kSizes) {
+      const Ordered order = ordered(skewed(tokens, 3, 5), 5);
+      order.rows.host<std::int32_t>()[0] = kAbsentRow;
+      const Padded x(random_tensor({tokens, width}, dtype, 1));
+      const Tensor before = random_tensor({3 * tokens, width}, dtype, 2);
+      std::vector<double> want = values(before);
+      for (std::int64_t choice = 0; choice < 3 * tokens; ++choice) {
+        const std::int32_t row = order.rows.host<std::int32_t>()[static_cast<std::size_t>(choice)];
+        if (row == kAbsentRow) continue;
+        for (std::int64_t i = 0; i < width; ++i) {
+          want[static_cast<std::size_t>(row * width + i)] =
+              get(x.view, choice / 3 * x.view.stride(0) + i);
+        }
+      }
+      const auto got = on_any_threads([&](Stream& stream) -> std::vector<Tensor> {
+        const Padded rows(before);
+        spread_rows(x.view, order.rows, rows.view, stream);
+        return {copy_of(rows.view)};
+      });
+      EXPECT_EQ(values(got[0]), want);
+    }
+  }
+  Stream stream(1);
+  const Tensor x = random_tensor({1, 3}, DType::f32, 1), rows = empty({2, 3}, DType::f32);
+  EXPECT_THROW(spread_rows(x, int_tensor({1, 1}, {2}), rows, stream), Error);
+}
+
 TEST(CombineRows, SumsWeightedRowsInTheOrderOfSlots) {
   for (const DType dtype : kFloats) {
     for (const auto [tokens, width] : kSizes) {

@@ -90,7 +90,7 @@ void Experts::take_in_pieces(const Order& order, Places& places, Ctx& ctx) const
 
 Tensor Experts::rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx) const {
   Tensor rows_RD = ctx.activation({places.token_R.count(), x_TD.size(1)}, x_TD.dtype());
-  ops::embedding_forward(places.token_R, x_TD, rows_RD, ctx.stream);
+  ops::spread_rows(x_TD, places.row_TK, rows_RD, ctx.stream);
   return rows_RD;
 }
 
@@ -175,13 +175,14 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
   Inside inside = begin_inside(order, places, x_TD.dtype(), saved, ctx);
   Tensor down;  // where there are several pieces, before the first: the way is for their rows then
   if (places.pieces.size() > 1) down = gathered(*weights_.down, places, ctx);
-  const auto outputs = [&](std::size_t index) {
+  const auto outputs = [&](std::size_t index, const Tensor& rows) {
     const auto& [begin, end, offsets, way] = places.pieces[index];
-    if (!down.defined()) down = gathered(*weights_.down, places, ctx);
+    const bool is_last = index + 1 == places.pieces.size();
     const Tensor y = ctx.activation({end - begin, width(places)}, x_TD.dtype());
-    const auto [gate, up] = ops::halves(inside.gate_up.slice(0, begin, end));
-    ops::swiglu_forward(gate, up, y, ctx.stream);
-    if (index + 1 == places.pieces.size()) inside.gate_up = {};
+    ops::grouped_swiglu(rows, inside.up, offsets, inside.gate_up.slice(0, begin, end), y,
+                        ctx.stream);
+    if (is_last) inside = {};
+    if (!down.defined()) down = gathered(*weights_.down, places, ctx);
     Tensor made = ctx.activation({end - begin, in()}, x_TD.dtype());
     ops::grouped_gemm(y, down, Transpose::yes, offsets, made, ctx.stream);
     return made;
@@ -189,16 +190,14 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
   Tensor out;
   if (places.ways) {
     const auto expert = [&](std::size_t piece, const std::vector<Tensor>& arrived) {
-      fill(inside, places, piece, arrived.front(), ctx);
-      return PassWalk::Loads{{outputs(piece)}};
+      return PassWalk::Loads{{outputs(piece, arrived.front())}};
     };
     const PassWalk::Rows rows = PassWalk(*division_.exchange, *places.ways, ctx)
                                     .run({{rows_of(x_TD, places, ctx)}}, true, {.expert = expert});
     if (ctx.keeps_all()) saved.put(kInputRows, rows.arrived_N.front());
     out = rows.home_R.front();
   } else {
-    fill(inside, places, 0, rows_of(x_TD, places, ctx), ctx);
-    out = outputs(0);
+    out = outputs(0, rows_of(x_TD, places, ctx));
   }
   down = {};
   if (decides && division_.exchange->ranks().choice->learns()) {

@@ -1,6 +1,7 @@
 #include "ops/experts.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ops/backend.h"
 #include "ops/cpu/rows.h"
@@ -122,6 +123,25 @@ void for_experts(const Tensor& offsets_E1, std::int64_t rows, const Body& body) 
 
 }  // namespace
 
+void spread_rows(const Tensor& x_TD, const Tensor& row_TK, const Tensor& rows_RD, Stream& stream) {
+  check_row_indices(row_TK, rows_RD.size(0));
+  const auto row_of = row_TK.host<std::int32_t>();
+  const std::int64_t slots = row_TK.size(1);
+  const std::size_t bytes =
+      static_cast<std::size_t>(x_TD.size(1)) * static_cast<std::size_t>(size_of(x_TD.dtype()));
+  const auto at = [](const Tensor& t, std::int64_t row) {
+    return t.bytes() + row * t.stride(0) * static_cast<std::int64_t>(size_of(t.dtype()));
+  };
+  parallel_for(stream, x_TD.size(0), kGrain / std::max<std::int64_t>(x_TD.size(1) * slots, 1) + 1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t choice = begin * slots; choice < end * slots; ++choice) {
+                   const std::int32_t row = row_of[static_cast<std::size_t>(choice)];
+                   if (row == kAbsentRow) continue;
+                   std::memcpy(at(rows_RD, row), at(x_TD, choice / slots), bytes);
+                 }
+               });
+}
+
 void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& weights_TK,
                   const Tensor& addend_TD, const Tensor& y_TD, Stream& stream) {
   check_row_indices(row_TK, rows_RD.size(0));
@@ -153,6 +173,14 @@ void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& o
                 cpu::gemm(a_RM.slice(0, begin, end), Transpose::yes, b_RN.slice(0, begin, end),
                           Transpose::no, c_EMN.select(0, expert), {.beta = beta}, stream);
               });
+}
+
+void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offsets_E1,
+                    const Tensor& gate_up_RG, const Tensor& y_RF, Stream& stream) {
+  cpu::grouped_gemm(x_RI, w_EGI, Transpose::yes, offsets_E1, gate_up_RG, stream);
+  const std::int64_t used = offsets_E1.host<std::int32_t>().back();
+  const auto [gate, up] = halves(gate_up_RG.slice(0, 0, used));
+  cpu::swiglu_forward(gate, up, y_RF.slice(0, 0, used), stream);
 }
 
 }  // namespace heddle::ops::cpu

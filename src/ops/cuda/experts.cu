@@ -33,6 +33,21 @@ __global__ void pick_kernel(const std::int32_t* numbers, const std::int32_t* ind
   picked[i] = index[i] == kAbsentRow ? kAbsentRow : numbers[index[i]];
 }
 
+/// A block has a token, which is read once and written to each of its rows.
+template <class T, int W>
+__global__ void spread_kernel(const T* x, std::int64_t x_stride, const std::int32_t* row_TK,
+                              int slots, T* rows, std::int64_t rows_stride, std::int64_t width) {
+  const auto t = static_cast<std::int64_t>(blockIdx.x);
+  const std::int32_t* const row_of = row_TK + t * slots;
+  for (std::int64_t i = threadIdx.x * W; i < width;
+       i += static_cast<std::int64_t>(blockDim.x) * W) {
+    const auto pack = Pack<T, W>::load(x + t * x_stride + i);
+    for (int k = 0; k < slots; ++k) {
+      if (row_of[k] != kAbsentRow) pack.store(rows + row_of[k] * rows_stride + i);
+    }
+  }
+}
+
 /// A block has a token. W elements at a time, of up to kBatch rows that are read together.
 template <class T, int W>
 __global__ void combine_kernel(const T* rows, std::int64_t rows_stride, const std::int32_t* row_TK,
@@ -79,6 +94,11 @@ struct SwigluRows {
   T *dgate_up, *y;
   std::int64_t dy_stride, gate_up_stride, dgate_up_stride, y_stride, width;
 };
+
+/// Of a block that has a row of so many packs.
+unsigned threads_of_row(std::int64_t packs) {
+  return static_cast<unsigned>(std::min<std::int64_t>((packs + 31) / 32 * 32, 256));
+}
 
 constexpr int kSwigluThreads = 128;
 
@@ -146,6 +166,22 @@ void pick_numbers(const Tensor& numbers, const Tensor& index, const Tensor& pick
   HEDDLE_CUDA(cudaGetLastError());
 }
 
+void spread_rows(const Tensor& x_TD, const Tensor& row_TK, const Tensor& rows_RD, Stream& stream) {
+  if (x_TD.count() == 0) return;
+  const cudaStream_t queue = state_of(stream).stream;
+  visit_float(x_TD.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int W = kWidest<T>;
+    const bool wide = x_TD.size(1) % W == 0 && is_aligned(x_TD) && is_aligned(rows_RD);
+    const auto kernel = wide ? spread_kernel<T, W> : spread_kernel<T, 1>;
+    kernel<<<blocks_for(x_TD.size(0), 1), threads_of_row(x_TD.size(1) / (wide ? W : 1)), 0,
+             queue>>>(device_data<T>(x_TD), x_TD.stride(0), device_data<std::int32_t>(row_TK),
+                      static_cast<int>(row_TK.size(1)), device_data<T>(rows_RD), rows_RD.stride(0),
+                      x_TD.size(1));
+    HEDDLE_CUDA(cudaGetLastError());
+  });
+}
+
 void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& weights_TK,
                   const Tensor& addend_TD, const Tensor& y_TD, Stream& stream) {
   if (y_TD.count() == 0) return;
@@ -156,10 +192,9 @@ void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& wei
     const bool has_addend = addend_TD.defined();
     const bool wide = y_TD.size(1) % W == 0 && is_aligned(rows_RD) && is_aligned(y_TD) &&
                       (!has_addend || is_aligned(addend_TD));
-    const std::int64_t packs = y_TD.size(1) / (wide ? W : 1);
-    const auto threads = static_cast<unsigned>(std::min<std::int64_t>((packs + 31) / 32 * 32, 256));
     const auto kernel = wide ? combine_kernel<T, W> : combine_kernel<T, 1>;
-    kernel<<<blocks_for(y_TD.size(0), 1), threads, 0, queue>>>(
+    kernel<<<blocks_for(y_TD.size(0), 1), threads_of_row(y_TD.size(1) / (wide ? W : 1)), 0,
+             queue>>>(
         device_data<T>(rows_RD), rows_RD.stride(0), device_data<std::int32_t>(row_TK),
         weights_TK.defined() ? device_data<float>(weights_TK) : nullptr,
         static_cast<int>(row_TK.size(1)), has_addend ? device_data<T>(addend_TD) : nullptr,

@@ -11,19 +11,22 @@
 // - weight: c_e = or += a_e^T b_e, f32, by hardware copies. The sum is over rows, so those behind
 //   the last are made 0 in shared memory, of both factors: they might be no numbers. Experts with
 //   more rows come first, and rounds of tiles go forth and back, so that all clusters end together.
+// - gated: forward into [gate | up], 128 columns of each in a tile, and y = silu(gate) * up. The
+//   gradients of gate and up do not come of input's tiles in the same way: an expert's sums are too
+//   short to hide what is read for them.
 
 #include <cuda_bf16.h>
 
-#include "ops/cuda/hopper_pair_product.h"
+#include "ops/cuda/gated_product.h"
 
 namespace heddle::ops::cuda::hopper {
 
-enum class Grouped { forward, input, weight };
+enum class Grouped { forward, input, weight, gated };
 
 struct GroupedMaps {
   CUtensorMap a;  ///< [rows, left], boxes of 64 x 64
-  /// forward: [experts, width, summed], boxes of 128 x 64; input: [experts, summed, width], boxes
-  /// of 64 x 64; weight: [rows, width], boxes of 64 x 64
+  /// forward: [experts, width, summed] (gated: twice the width), boxes of 128 x 64; input:
+  /// [experts, summed, width], boxes of 64 x 64; weight: [rows, width], boxes of 64 x 64
   CUtensorMap b;
   CUtensorMap c;  ///< weight: [experts, left, width], boxes of 64 x 32
 };
@@ -32,10 +35,11 @@ struct GroupedProduct {
   const std::int32_t* offsets;  ///< where experts' rows begin, and where the last ones end
   int experts;
   int left;   ///< columns of a: what is summed over or, for weights, c's rows
-  int width;  ///< columns of c
+  int width;  ///< columns of c; gated: of y
   bool adds;  ///< for weights: to c
   __nv_bfloat16* c;
   std::int64_t stride;
+  GatedProduct gated;  ///< gated: all but its rows
 };
 
 namespace grouped {
@@ -43,6 +47,10 @@ namespace grouped {
 using namespace pair;
 
 constexpr int kMostExperts = 1024;
+
+/// Whether the right factor is transposed, as it is in forward.
+template <Grouped kWhat>
+constexpr bool kIsAlong = kWhat == Grouped::forward || kWhat == Grouped::gated;
 
 /// Of experts, in shared memory: where rows begin; the experts in the order in which their tiles
 /// come; and where these begin, in tiles of a cluster.
@@ -65,7 +73,7 @@ class Tiles {
 
   /// Of an expert.
   __device__ int count(int rows) const {
-    const int columns = (p_.width + 255) / 256;
+    const int columns = grid_columns();
     if constexpr (kWhat == Grouped::weight) {
       return rows == 0 && p_.adds ? 0 : (p_.left + 255) / 256 * columns;
     }
@@ -90,17 +98,21 @@ class Tiles {
 
   __device__ Place find(int expert, int tile) const {
     const int begin = table_.offsets[expert], end = table_.offsets[expert + 1];
-    const int rank = block_in_cluster(), columns = (p_.width + 255) / 256;
+    const int rank = block_in_cluster(), columns = grid_columns();
     constexpr bool kIsWeight = kWhat == Grouped::weight;
     const Grid grid{kIsWeight ? (p_.left + 255) / 256 : high(end - begin), columns};
     const int first = kIsWeight ? 0 : begin, of_grid = grid.rows * columns;
     if (tile >= of_grid) {
-      return {expert, begin, end, first + grid.rows * 256, (2 * (tile - of_grid) + rank) * 256,
+      return {expert, begin, end, first + grid.rows * 256, (2 * (tile - of_grid) + rank) * kColumns,
               true};
     }
     const auto [row, column] = grid.find(tile);
-    return {expert, begin, end, first + row * 256 + rank * 128, column * 256, false};
+    return {expert, begin, end, first + row * 256 + rank * 128, column * kColumns, false};
   }
+
+  /// Columns of c, or of gate and of up, in a block's tile.
+  static constexpr int kColumns = kWhat == Grouped::gated ? 128 : 256;
+  __device__ int grid_columns() const { return (p_.width + kColumns - 1) / kColumns; }
 
   const GroupedProduct& p_;
   const Table& table_;
@@ -172,16 +184,14 @@ __device__ __forceinline__ void copy_left(unsigned char* left, std::uint64_t* fu
 /// The same of the right factor, in boxes of kWide columns of c.
 template <Grouped kWhat>
 __device__ __forceinline__ void copy_right(unsigned char* right, std::uint64_t* full,
-                                           const CUtensorMap& map, const Place& place, int k,
-                                           int rank) {
-  constexpr int kWide = kWhat == Grouped::forward ? 128 : 64, kBoxes = 256 / kWide;
+                                           const CUtensorMap& map, const GroupedProduct& p,
+                                           const Place& place, int k, int rank) {
+  constexpr int kWide = kIsAlong<kWhat> ? 128 : 64, kBoxes = 256 / kWide;
   const auto start = [&](int box, bool is_shared) {
     unsigned char* const to = right + box * (kWide * 128);
-    const int column = place.column + box * kWide;
-    const int c0 = kWhat == Grouped::forward ? k : column;
-    const int c1 = kWhat == Grouped::forward ? column
-                   : kWhat == Grouped::input ? k
-                                             : place.begin + k;
+    const int column = place.column + box * (kWhat == Grouped::gated ? p.width : kWide);
+    const int c0 = kIsAlong<kWhat> ? k : column;
+    const int c1 = kIsAlong<kWhat> ? column : kWhat == Grouped::weight ? place.begin + k : k;
     const int c2 = kWhat == Grouped::weight ? 0 : place.expert;
     if (is_shared) {
       start_shared_box(to, map, full, c0, c1, c2, 0);
@@ -212,7 +222,7 @@ __device__ void copy_in(unsigned char* stages, Barriers& barriers, const Table& 
       wait_for(barriers.empty + at.index, at.parity);
       arrive_and_expect(full, kStageBytes);
       copy_left<kWhat>(stage, full, maps.a, place, 64 * k, rank);
-      copy_right<kWhat>(stage + kLeftBytes, full, maps.b, place, 64 * k, rank);
+      copy_right<kWhat>(stage + kLeftBytes, full, maps.b, p, place, 64 * k, rank);
     }
   }
 }
@@ -316,8 +326,8 @@ __device__ __forceinline__ void make_tiles(unsigned char* stages, unsigned char*
       }
       store_weight(sums, result, maps.c, p, place, group, thread);
     } else {
-      multiply<0, kWhat == Grouped::input>(sums, stages, barriers, at, steps, group, thread,
-                                           [](int, unsigned char*) {});
+      multiply<0, !kIsAlong<kWhat>>(sums, stages, barriers, at, steps, group, thread,
+                                    [](int, unsigned char*) {});
       wait_for(barriers.taken + group, taken);
       round_sums(sums, shared_address(result), thread);
       arrive(barriers.made + group);
@@ -326,7 +336,18 @@ __device__ __forceinline__ void make_tiles(unsigned char* stages, unsigned char*
   if (kWhat == Grouped::weight && thread == 0) wait_for_stores<0>();
 }
 
-/// Writes results to c: a warp has a row at a time.
+/// Writes a warpgroup's result to c: a warp has a row at a time.
+__device__ __forceinline__ void write_rows(std::uint32_t result, const GroupedProduct& p,
+                                           const Place& place, int row, int helper, int lane) {
+  const int column = place.column + 8 * lane;
+  const int rows = column < p.width ? min(64, place.end - row) : 0;
+#pragma unroll 4
+  for (int r = helper; r < rows; r += kHelpers) {
+    *reinterpret_cast<uint4*>(p.c + (row + r) * p.stride + column) = load_result(result, r, lane);
+  }
+}
+
+/// Finishes results of warpgroups.
 template <Grouped kWhat>
 __device__ void help(std::uint32_t results, Barriers& barriers, const Table& table,
                      const GroupedProduct& p) {
@@ -334,16 +355,16 @@ __device__ void help(std::uint32_t results, Barriers& barriers, const Table& tab
   Tiles<kWhat> tiles(p, table);
   std::uint32_t made = 0;
   for (Place place; tiles.next(place); made ^= 1) {
-    const int column = place.column + 8 * lane;
+    GatedProduct gated = p.gated;
+    gated.rows = place.end;
     for (int group = 0; group < kGroups; ++group) {
       const int row = place.row + 64 * group;
-      const int rows = column < p.width ? min(64, place.end - row) : 0;
       const std::uint32_t result = results + group * kResultBytes;
       wait_for(barriers.made + group, made);
-#pragma unroll 4
-      for (int r = helper; r < rows; r += kHelpers) {
-        *reinterpret_cast<uint4*>(p.c + (row + r) * p.stride + column) =
-            load_result(result, r, lane);
+      if constexpr (kWhat == Grouped::gated) {
+        gated::finish_forward(result, gated, row, place.column, helper, lane);
+      } else {
+        write_rows(result, p, place, row, helper, lane);
       }
       arrive(barriers.taken + group);
     }
