@@ -222,8 +222,9 @@ class RankMemory {
              kept_.waiting * std::min(most, flying.waiting);
     }
     const double kept = kept_.kept(candidate_.recompute);
-    const double all = flying.waiting > 0.0 ? kWaitingWeight * most : most;
-    return std::max(kept, kept_.waiting / kWaitingWeight) * std::min(all, flying.both);
+    if (flying.waiting == 0.0) return kept * std::min(most, flying.both);
+    return std::max(kept, kept_.waiting / kWaitingWeight) *
+           std::min(kWaitingWeight * most, flying.both);
   }
 
   /// Of the block or head that is being computed.

@@ -17,6 +17,13 @@ namespace heddle {
 
 using ops::Transpose;
 
+namespace {
+
+/// Rows that are not worth cutting.
+constexpr std::int64_t kShortStretch = 256;
+
+}  // namespace
+
 Experts::Experts(std::unique_ptr<Router> router, Weights weights, std::unique_ptr<Mlp> shared,
                  ExpertDivision division)
     : Product(weights.up->shape[1]),
@@ -63,9 +70,14 @@ ExpertExchange::Decision Experts::decision(const Order& order, Saved& saved, Ctx
 
 Experts::Places Experts::places_of(const Order& order, Saved& saved, Pass pass, Ctx& ctx) const {
   const std::int64_t rows = order.token_R.count();
-  Places places{
-      .pieces = {{0, rows, order.offsets_E1}}, .token_R = order.token_R, .row_TK = order.row_TK};
-  if (!division_.exchange) return places;
+  Places places{.pieces = {{0, rows, order.offsets_E1}},
+                .experts = router_->experts(),
+                .token_R = order.token_R,
+                .row_TK = order.row_TK};
+  if (!division_.exchange) {
+    cut_in_stretches(places, ctx);
+    return places;
+  }
   const ExpertExchange::Decision made = decision(order, saved, ctx);
   const ExchangePlan plan = ExpertExchange::plan_of(made);
   auto shards = std::make_unique<ShardedWeights>(division_.exchange->ranks(), plan);
@@ -77,6 +89,7 @@ Experts::Places Experts::places_of(const Order& order, Saved& saved, Pass pass, 
   for (const ExpertExchange::Piece& piece : places.ways->pieces) {
     places.pieces.push_back({piece.begin, piece.end, piece.offsets_O1, &piece});
   }
+  places.experts = experts();
   if (places.ways->degree > 1) take_in_pieces(order, places, ctx);
   return places;
 }
@@ -88,10 +101,69 @@ void Experts::take_in_pieces(const Order& order, Places& places, Ctx& ctx) const
   ops::pick_numbers(places.ways->piece_row_R, order.row_TK, places.row_TK, ctx.stream);
 }
 
-Tensor Experts::rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx) const {
+void Experts::cut_in_stretches(Places& places, Ctx& ctx) {
+  // Not on a GPU: offsets stay there, and what it keeps between two sums has few bits.
+  if (ctx.stream.device().kind != Device::Kind::cpu) return;
+  const Places::Piece whole = places.pieces.front();
+  const std::int64_t most = std::max(places.row_TK.size(0), kShortStretch),
+                     experts = places.experts;
+  if (whole.end <= most) return;
+  places.room = most;
+  places.pieces.clear();
+  // A stretch's begin with zero, so there is one more for each.
+  const Tensor offsets = ctx.activation({2 * experts}, DType::i32);
+  if (ctx.stream.is_dry()) {
+    for (std::int64_t begin = 0; begin < whole.end; begin += most) {
+      places.pieces.push_back(
+          {begin, std::min(begin + most, whole.end), offsets.slice(0, 0, experts + 1)});
+    }
+    return;
+  }
+  const auto ends = whole.offsets.host<std::int32_t>().subspan(1);
+  const auto relative = offsets.host<std::int32_t>();
+  std::int64_t begin = 0, first = 0, at = 0;
+  const auto cut = [&](std::int64_t behind) {
+    const std::int64_t count = behind - first, end = ends[static_cast<std::size_t>(behind - 1)];
+    relative[static_cast<std::size_t>(at)] = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      relative[static_cast<std::size_t>(at + 1 + i)] =
+          static_cast<std::int32_t>(ends[static_cast<std::size_t>(first + i)] - begin);
+    }
+    places.pieces.push_back({begin, end, offsets.slice(0, at, at + count + 1), nullptr, first});
+    begin = end;
+    first = behind;
+    at += count + 1;
+  };
+  for (std::int64_t e = 1; e < experts; ++e) {
+    if (ends[static_cast<std::size_t>(e)] - begin > most) cut(e);
+  }
+  cut(experts);
+}
+
+Tensor Experts::room_for(const Places::Piece& piece, std::int64_t width, DType dtype,
+                         const Places& places, Ctx& ctx) {
+  const std::int64_t rows = piece.rows();
+  return ctx.activation({std::max(rows, places.room), width}, dtype).slice(0, 0, rows);
+}
+
+Tensor Experts::rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx) {
   Tensor rows_RD = ctx.activation({places.token_R.count(), x_TD.size(1)}, x_TD.dtype());
   ops::spread_rows(x_TD, places.row_TK, rows_RD, ctx.stream);
   return rows_RD;
+}
+
+Experts::PieceRows Experts::slices_of(const Tensor& rows) {
+  return [rows](const Places::Piece& piece) { return rows.slice(0, piece.begin, piece.end); };
+}
+
+Experts::PieceRows Experts::rows_by_piece(const Tensor& x_TD, const Places& places, Ctx& ctx) {
+  return [x_TD, &places, &ctx](const Places::Piece& piece) {
+    if (places.pieces.size() == 1) return rows_of(x_TD, places, ctx);
+    Tensor rows_RD = room_for(piece, x_TD.size(1), x_TD.dtype(), places, ctx);
+    ops::embedding_forward(places.token_R.slice(0, piece.begin, piece.end), x_TD, rows_RD,
+                           ctx.stream);
+    return rows_RD;
+  };
 }
 
 Tensor Experts::rows_of_choices(const Tensor& values_TK, const Places& places, Ctx& ctx) const {
@@ -116,9 +188,8 @@ Tensor Experts::choices_of_rows(const Tensor& values_R1, const Places& places, C
 
 Tensor Experts::by_expert(const Tensor& stacked, const Parameter& parameter,
                           const Places& places) const {
-  const std::int64_t count = places.pieces.front().offsets.count() - 1;
-  return &parameter == weights_.up.get() ? stacked.view({count, 2 * width(places), in()})
-                                         : stacked.view({count, in(), width(places)});
+  return &parameter == weights_.up.get() ? stacked.view({places.experts, 2 * width(places), in()})
+                                         : stacked.view({places.experts, in(), width(places)});
 }
 
 Tensor Experts::gathered(const Parameter& parameter, const Places& places, Ctx& ctx) const {
@@ -142,10 +213,34 @@ Experts::Inside Experts::begin_inside(const Order& order, const Places& places, 
 
 void Experts::fill(Inside& inside, const Places& places, std::size_t piece, const Tensor& rows,
                    Ctx& ctx) const {
-  const auto& [begin, end, offsets, way] = places.pieces[piece];
-  ops::grouped_gemm(rows, inside.up, Transpose::yes, offsets, inside.gate_up.slice(0, begin, end),
-                    ctx.stream);
+  const Places::Piece& own = places.pieces[piece];
+  ops::grouped_gemm(rows, own.of(inside.up), Transpose::yes, own.offsets,
+                    inside.gate_up.slice(0, own.begin, own.end), ctx.stream);
   if (piece + 1 == places.pieces.size()) inside.up = {};
+}
+
+void Experts::fill_all(Inside& inside, const Tensor& x_TD, const Places& places, Ctx& ctx) const {
+  const PieceRows rows = rows_by_piece(x_TD, places, ctx);
+  for (std::size_t piece = 0; piece < places.pieces.size(); ++piece) {
+    fill(inside, places, piece, rows(places.pieces[piece]), ctx);
+  }
+}
+
+Tensor Experts::combined(const PieceRows& rows, const Places& places, const Tensor& weights_TK,
+                         Tensor sum_TD, std::int64_t tokens, DType dtype, Ctx& ctx) const {
+  const std::vector<Places::Piece> home = {{0, places.token_R.count()}};
+  const std::vector<Places::Piece>& pieces = places.ways ? home : places.pieces;
+  for (const Places::Piece& piece : pieces) {
+    Tensor row_TK = places.row_TK;
+    if (pieces.size() > 1) {
+      row_TK = ctx.activation(row_TK.shape(), DType::i32);
+      ops::held_rows(places.row_TK, piece.begin, piece.end - piece.begin, row_TK, ctx.stream);
+    }
+    const Tensor made = rows(piece), y_TD = ctx.activation({tokens, in()}, dtype);
+    ops::combine_rows(made, row_TK, weights_TK, sum_TD, y_TD, ctx.stream);
+    sum_TD = y_TD;
+  }
+  return sum_TD;
 }
 
 Experts::Order Experts::saved_order(const Saved& saved) const {
@@ -173,33 +268,32 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
   const Places places = places_of(order, saved, Pass::forward, ctx);
   const auto begun = std::chrono::steady_clock::now();
   Inside inside = begin_inside(order, places, x_TD.dtype(), saved, ctx);
-  Tensor down;  // where there are several pieces, before the first: the way is for their rows then
-  if (places.pieces.size() > 1) down = gathered(*weights_.down, places, ctx);
-  const auto outputs = [&](std::size_t index, const Tensor& rows) {
-    const auto& [begin, end, offsets, way] = places.pieces[index];
-    const bool is_last = index + 1 == places.pieces.size();
-    const Tensor y = ctx.activation({end - begin, width(places)}, x_TD.dtype());
-    ops::grouped_swiglu(rows, inside.up, offsets, inside.gate_up.slice(0, begin, end), y,
-                        ctx.stream);
-    if (is_last) inside = {};
+  Tensor down;  // where several pieces travel, before the first: the way is for their rows then
+  if (places.ways && places.pieces.size() > 1) down = gathered(*weights_.down, places, ctx);
+  const auto outputs = [&](const Places::Piece& piece, Tensor rows) {
+    const Tensor y = room_for(piece, width(places), x_TD.dtype(), places, ctx);
+    ops::grouped_swiglu(rows, piece.of(inside.up), piece.offsets,
+                        inside.gate_up.slice(0, piece.begin, piece.end), y, ctx.stream);
+    rows = {};
+    if (&piece == &places.pieces.back()) inside = {};
     if (!down.defined()) down = gathered(*weights_.down, places, ctx);
-    Tensor made = ctx.activation({end - begin, in()}, x_TD.dtype());
-    ops::grouped_gemm(y, down, Transpose::yes, offsets, made, ctx.stream);
+    Tensor made = room_for(piece, in(), x_TD.dtype(), places, ctx);
+    ops::grouped_gemm(y, piece.of(down), Transpose::yes, piece.offsets, made, ctx.stream);
     return made;
   };
   Tensor out;
   if (places.ways) {
     const auto expert = [&](std::size_t piece, const std::vector<Tensor>& arrived) {
-      return PassWalk::Loads{{outputs(piece, arrived.front())}};
+      return PassWalk::Loads{{outputs(places.pieces[piece], arrived.front())}};
     };
     const PassWalk::Rows rows = PassWalk(*division_.exchange, *places.ways, ctx)
                                     .run({{rows_of(x_TD, places, ctx)}}, true, {.expert = expert});
     if (ctx.keeps_all()) saved.put(kInputRows, rows.arrived_N.front());
     out = rows.home_R.front();
-  } else {
-    out = outputs(0, rows_of(x_TD, places, ctx));
+  } else if (places.pieces.size() == 1) {
+    out = outputs(places.pieces.front(), rows_of(x_TD, places, ctx));
   }
-  down = {};
+  if (out.defined()) down = {};
   if (decides && division_.exchange->ranks().choice->learns()) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
     division_.exchange->ranks().choice->took(taken.count());
@@ -207,8 +301,12 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
   Tensor addend;
   if (addend_TD.defined()) addend = valid(addend_TD, ctx);
   if (shared_) addend = shared_->multiply(x_TD, addend, saved.child(kShared), ctx);
-  const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-  ops::combine_rows(out, places.row_TK, routing.weights_TK, addend, y_TD, ctx.stream);
+  const PieceRows rows = rows_by_piece(x_TD, places, ctx);
+  const auto made = [&](const Places::Piece& piece) {
+    return out.defined() ? std::exchange(out, {}) : outputs(piece, rows(piece));
+  };
+  const Tensor y_TD = combined(made, places, routing.weights_TK, std::move(addend), x_TD.size(0),
+                               x_TD.dtype(), ctx);
   return padded(hooked(ExpertPlace::end, y_TD, ctx), tokens, ctx);
 }
 
@@ -255,7 +353,7 @@ void Experts::prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
                                     .run({{rows_of(x, places, ctx)}}, false, {.expert = expert});
     if (ctx.keeps_all()) saved.put(kInputRows, rows.arrived_N.front());
   } else {
-    fill(inside, places, 0, rows_of(x, places, ctx), ctx);
+    fill_all(inside, x, places, ctx);
   }
   if (shared_) shared_->prepare_given(x, saved.child(kShared), ctx);
 }
@@ -277,30 +375,36 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
   const Tensor weights_TK = router_->routing(saved.child(kRouter)).weights_TK;
   middle.y = ctx.activation({places.rows(), width(places)}, dy_TD.dtype());
   Tensor down = gathered(*weights_.down, places, ctx);
-  const auto through = [&](const Places::Piece& piece, const Tensor& rows, const Tensor& row_of,
-                           const Tensor& weights_of, const Tensor& dweights) {
-    const auto& [begin, end, offsets, way] = piece;
-    const Tensor unweighted = ctx.activation({end - begin, width(places)}, rows.dtype());
-    ops::grouped_gemm(rows, down, Transpose::no, offsets, unweighted, ctx.stream);
-    const Tensor inside = middle.dgate_up.slice(0, begin, end);
-    ops::expert_swiglu_backward(unweighted, inside, row_of, weights_of, inside,
-                                middle.y.slice(0, begin, end), dweights, ctx.stream);
+  const auto unweighted_of = [&](const Places::Piece& piece, const Tensor& rows,
+                                 const Tensor& unweighted) {
+    ops::grouped_gemm(rows, piece.of(down), Transpose::no, piece.offsets, unweighted, ctx.stream);
   };
   if (!places.ways) {
     middle.dweights_TK = ctx.activation(weights_TK.shape(), weights_TK.dtype());
-    middle.dy = rows_of(dy_TD, places, ctx);
-    return through(places.pieces.front(), middle.dy, places.row_TK, weights_TK, middle.dweights_TK);
+    const Tensor unweighted = ctx.activation(middle.y.shape(), dy_TD.dtype());
+    const PieceRows rows_of_piece = rows_by_piece(dy_TD, places, ctx);
+    for (const Places::Piece& piece : places.pieces) {
+      const Tensor rows = rows_of_piece(piece);
+      unweighted_of(piece, rows, unweighted.slice(0, piece.begin, piece.end));
+      if (places.pieces.size() == 1) middle.dy = rows;
+    }
+    return ops::expert_swiglu_backward(unweighted, middle.dgate_up, places.row_TK, weights_TK,
+                                       middle.dgate_up, middle.y, middle.dweights_TK, ctx.stream);
   }
   Tensor up;  // as down in forward
   if (places.pieces.size() > 1) up = gathered(*weights_.up, places, ctx);
   const auto expert = [&](std::size_t index, const std::vector<Tensor>& arrived) {
     const Places::Piece& piece = places.pieces[index];
-    const Tensor dweights = ctx.activation(arrived[0].shape(), weights_TK.dtype());
-    through(piece, arrived[1], piece.way->each_N1, arrived[0], dweights);
+    const Tensor dweights = ctx.activation(arrived[0].shape(), weights_TK.dtype()),
+                 inside = middle.dgate_up.slice(0, piece.begin, piece.end),
+                 unweighted = room_for(piece, width(places), dy_TD.dtype(), places, ctx);
+    unweighted_of(piece, arrived[1], unweighted);
+    ops::expert_swiglu_backward(unweighted, inside, piece.way->each_N1, arrived[0], inside,
+                                middle.y.slice(0, piece.begin, piece.end), dweights, ctx.stream);
     if (index + 1 == places.pieces.size()) down = {};
     if (!up.defined()) up = gathered(*weights_.up, places, ctx);
     return PassWalk::Loads{{dweights, ExpertExchange::Content::numbers},
-                           {input_rows_grad(middle.dgate_up, up, piece, ctx)}};
+                           {input_rows_grad(middle.dgate_up, up, piece, places, ctx)}};
   };
   PassWalk::Computing computing{.expert = expert};
   if (weights) {
@@ -320,48 +424,48 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
 }
 
 Tensor Experts::input_rows_grad(const Tensor& dgate_up, const Tensor& up,
-                                const Places::Piece& piece, Ctx& ctx) const {
-  Tensor made = ctx.activation({piece.end - piece.begin, in()}, dgate_up.dtype());
-  ops::grouped_gemm(dgate_up.slice(0, piece.begin, piece.end), up, Transpose::no, piece.offsets,
-                    made, ctx.stream);
+                                const Places::Piece& piece, const Places& places, Ctx& ctx) const {
+  Tensor made = room_for(piece, in(), dgate_up.dtype(), places, ctx);
+  ops::grouped_gemm(dgate_up.slice(0, piece.begin, piece.end), piece.of(up), Transpose::no,
+                    piece.offsets, made, ctx.stream);
   return made;
 }
 
 Tensor Experts::input_grad(Middle& middle, const Places& places, const Tensor& shared_dx_TD,
                            Saved& saved, Ctx& ctx) {
-  const Tensor of_router_TD =
+  Tensor of_router_TD =
       router_->backward_input(middle.dweights_TK, shared_dx_TD, saved.child(kRouter), ctx);
-  if (!places.ways) {
-    middle.dx_R = input_rows_grad(middle.dgate_up, gathered(*weights_.up, places, ctx),
-                                  places.pieces.front(), ctx);
-  }
-  const Tensor dx_TD = ctx.activation(of_router_TD.shape(), of_router_TD.dtype());
-  ops::combine_rows(std::exchange(middle.dx_R, {}), places.row_TK, {}, of_router_TD, dx_TD,
-                    ctx.stream);
+  Tensor up;
+  if (!places.ways) up = gathered(*weights_.up, places, ctx);
+  const auto rows = [&](const Places::Piece& piece) {
+    return places.ways ? std::exchange(middle.dx_R, {})
+                       : input_rows_grad(middle.dgate_up, up, piece, places, ctx);
+  };
+  const std::int64_t tokens = of_router_TD.size(0);
+  const DType dtype = of_router_TD.dtype();
+  const Tensor dx_TD = combined(rows, places, {}, std::move(of_router_TD), tokens, dtype, ctx);
   return hooked(ExpertPlace::end, dx_TD, ctx);
 }
 
-Tensor Experts::rows_again(const Tensor& x_TD, const Order& order, const Places& places,
-                           Saved& saved, Ctx& ctx) const {
-  return places.ways ? as_in_backward(saved.take(kInputRows), order, places, saved, ctx)
-                     : rows_of(x_TD, places, ctx);
+Experts::PieceRows Experts::rows_again(const Tensor& x_TD, const Order& order, const Places& places,
+                                       Saved& saved, Ctx& ctx) const {
+  if (!places.ways) return rows_by_piece(x_TD, places, ctx);
+  return slices_of(as_in_backward(saved.take(kInputRows), order, places, saved, ctx));
 }
 
-void Experts::add_grads(Parameter& parameter, const Tensor& dy, const Tensor& x,
+void Experts::add_grads(Parameter& parameter, const PieceRows& dy, const PieceRows& x,
                         const Places& places, Ctx& ctx) const {
   Tensor whole;  // of what was gathered
   if (places.shards) {
     const std::int64_t rest = places.shards->shards() * parameter.shape.count() / experts();
-    whole =
-        ctx.workspace({(places.pieces.front().offsets.count() - 1) * rest}, parameter.grad.dtype());
+    whole = ctx.workspace({places.experts * rest}, parameter.grad.dtype());
   }
   const Tensor grads = by_expert(whole.defined() ? whole : parameter.grad, parameter, places);
+  const bool are_of_own_experts = places.room > 0;  // else all pieces add to all experts
+  double beta = whole.defined() ? 0.0 : parameter.claim_grad();
   for (const Places::Piece& piece : places.pieces) {
-    const bool is_first = &piece == &places.pieces.front();
-    const double beta = whole.defined() ? (is_first ? 0.0 : 1.0) : parameter.claim_grad();
-    ops::grouped_gemm_weight(dy.slice(0, piece.begin, piece.end),
-                             x.slice(0, piece.begin, piece.end), piece.offsets, beta, grads,
-                             ctx.stream);
+    ops::grouped_gemm_weight(dy(piece), x(piece), piece.offsets, beta, piece.of(grads), ctx.stream);
+    if (!are_of_own_experts) beta = 1.0;
   }
   if (!whole.defined()) return;
   places.shards->scatter(whole, blocks(parameter), parameter.claim_grad(), parameter.grad, ctx);
@@ -391,13 +495,15 @@ void Experts::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) 
   const Tensor x = valid(x_TD, ctx);
   const Order order = saved_order(saved);
   const Places places = places_of(order, saved, Pass::backward, ctx);
-  Tensor dy = saved.take(kOutputGrad);
-  if (!places.ways) dy = rows_of(dy, places, ctx);
-  add_grads(*weights_.down, dy, saved.take(kDownInput), places, ctx);
-  dy = {};
+  {
+    const Tensor dy = saved.take(kOutputGrad);
+    add_grads(*weights_.down, places.ways ? slices_of(dy) : rows_by_piece(dy, places, ctx),
+              slices_of(saved.take(kDownInput)), places, ctx);
+  }
   if (shared_) shared_->backward_weight_given(x, saved.child(kShared), ctx);
   const Tensor dgate_up = saved.take(kInside);
-  add_grads(*weights_.up, dgate_up, rows_again(x, order, places, saved, ctx), places, ctx);
+  add_grads(*weights_.up, slices_of(dgate_up), rows_again(x, order, places, saved, ctx), places,
+            ctx);
   router_->backward_weight(x, saved.child(kRouter), ctx);
   forget(saved);
 }
@@ -409,12 +515,13 @@ Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& save
   const Places places = places_of(order, saved, Pass::backward, ctx);
   Middle middle;
   const auto add_down = [&] {
-    add_grads(*weights_.down, std::exchange(middle.dy, {}), std::exchange(middle.y, {}), places,
-              ctx);
+    const Tensor dy = std::exchange(middle.dy, {}), y = std::exchange(middle.y, {});
+    add_grads(*weights_.down, dy.defined() ? slices_of(dy) : rows_by_piece(dy_TD, places, ctx),
+              slices_of(y), places, ctx);
   };
   const auto add_up = [&](const Tensor& x_TD) {
-    add_grads(*weights_.up, middle.dgate_up, rows_again(x_TD, order, places, saved, ctx), places,
-              ctx);
+    add_grads(*weights_.up, slices_of(middle.dgate_up), rows_again(x_TD, order, places, saved, ctx),
+              places, ctx);
   };
   // While rows are on their way home, unless weights would go the same way.
   const bool is_meanwhile = places.ways && !places.shards;

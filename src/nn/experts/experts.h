@@ -24,9 +24,10 @@ struct ExpertDivision {
 /// makes of x_t (docs/design/040-experts.md).
 ///
 /// Between the passes only the insides of the experts, gate_e x and up_e x, are kept, and the
-/// routing; rows are gathered again, and gradients of weights come from the insides. Where experts
-/// are divided over ranks, the rows that came from others are kept too. What of rows and weights
-/// travels is an ExchangePlan's, which may differ from call to call.
+/// routing; rows are gathered again, and gradients of weights come from the insides. On the CPU,
+/// rows as wide as x are there for no more at once than there are tokens, however many experts a
+/// token has. Where experts are divided over ranks, the rows that came from others are kept too.
+/// What of rows and weights travels is an ExchangePlan's, which may differ from call to call.
 class Experts final : public Product {
  public:
   /// Of the experts that are here, or of this rank's part of their width: up [experts * 2 width,
@@ -56,15 +57,28 @@ class Experts final : public Product {
   struct Order {
     Tensor offsets_E1, token_R, row_TK;
   };
-  /// Where those rows are computed: here as they are, or after an exchange, piece by piece.
+  /// Where those rows are computed: here as they are, stretch by stretch, or after an exchange,
+  /// piece by piece.
   struct Places {
-    /// Rows [begin, end) of those that are computed here, and where those of each expert begin.
+    /// Rows [begin, end) of those that are computed here, and where those of each expert begin:
+    /// of all experts, or of a stretch's.
     struct Piece {
       std::int64_t begin = 0, end = 0;
       Tensor offsets = {};
       const ExpertExchange::Piece* way = nullptr;
+      std::int64_t first_expert = 0;
+
+      std::int64_t rows() const { return end - begin; }
+      /// Of its experts, from a matrix for each.
+      Tensor of(const Tensor& matrices_EXX) const {
+        return matrices_EXX.slice(0, first_expert, first_expert + offsets.count() - 1);
+      }
     };
     std::vector<Piece> pieces;
+    std::int64_t experts = 0;  ///< whose rows are computed here
+    /// Rows to make room for in a piece, where pieces have more or fewer from step to step; 0: as
+    /// many as it has.
+    std::int64_t room = 0;
     Tensor token_R = {}, row_TK = {};  ///< of the order, or with rows as pieces take them
     std::unique_ptr<const ExpertExchange::Ways> ways = {};
     std::unique_ptr<const ShardedWeights> shards = {};  ///< null: weights stay where they are
@@ -81,14 +95,23 @@ class Experts final : public Product {
   struct Middle {
     Tensor dy, dgate_up, y, dweights_TK, dx_R;
   };
+  /// The rows of a piece.
+  using PieceRows = std::function<Tensor(const Places::Piece&)>;
 
   Order order_of(const Routing& routing, Ctx& ctx) const;
   /// Ranks tell each other how many rows they have for whom once a micro-batch, and decide.
   ExpertExchange::Decision decision(const Order& order, Saved& saved, Ctx& ctx) const;
   Places places_of(const Order& order, Saved& saved, Pass pass, Ctx& ctx) const;
   void take_in_pieces(const Order& order, Places& places, Ctx& ctx) const;
+  /// Of as many experts each as have no more rows together than there are tokens, or a few.
+  static void cut_in_stretches(Places& places, Ctx& ctx);
+  static Tensor room_for(const Places::Piece& piece, std::int64_t width, DType dtype,
+                         const Places& places, Ctx& ctx);
   /// The rows of tokens, and a number of every choice as the rows have them and back.
-  Tensor rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx) const;
+  static Tensor rows_of(const Tensor& x_TD, const Places& places, Ctx& ctx);
+  static PieceRows rows_by_piece(const Tensor& x_TD, const Places& places, Ctx& ctx);
+  /// Rows that are there.
+  static PieceRows slices_of(const Tensor& rows);
   Tensor rows_of_choices(const Tensor& values_TK, const Places& places, Ctx& ctx) const;
   Tensor choices_of_rows(const Tensor& values_R1, const Places& places, Ctx& ctx) const;
   /// Matrices of every expert that is computed here.
@@ -98,6 +121,11 @@ class Experts final : public Product {
                       Ctx& ctx) const;
   void fill(Inside& inside, const Places& places, std::size_t piece, const Tensor& rows,
             Ctx& ctx) const;
+  void fill_all(Inside& inside, const Tensor& x_TD, const Places& places, Ctx& ctx) const;
+  /// sum_TD, which may be absent, and the sum over a token's choices of weight times row. Asks for
+  /// one stretch of rows after the other; where they came from others, for all at once.
+  Tensor combined(const PieceRows& rows, const Places& places, const Tensor& weights_TK,
+                  Tensor sum_TD, std::int64_t tokens, DType dtype, Ctx& ctx) const;
   Order saved_order(const Saved& saved) const;
   /// What forward kept of rows, as the pieces of backward have them.
   Tensor as_in_backward(Tensor rows, const Order& order, const Places& places, Saved& saved,
@@ -108,15 +136,15 @@ class Experts final : public Product {
   void differentiate(const Tensor& dy_TD, const Order& order, const Places& places, Middle& middle,
                      const std::function<void()>& weights, Saved& saved, Ctx& ctx) const;
   Tensor input_rows_grad(const Tensor& dgate_up, const Tensor& up, const Places::Piece& piece,
-                         Ctx& ctx) const;
+                         const Places& places, Ctx& ctx) const;
   /// From the gradient of the rows, of the weights and of the shared expert to that of x.
   Tensor input_grad(Middle& middle, const Places& places, const Tensor& shared_dx_TD, Saved& saved,
                     Ctx& ctx);
   /// The input of the experts' rows once more.
-  Tensor rows_again(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
-                    Ctx& ctx) const;
-  void add_grads(Parameter& parameter, const Tensor& dy, const Tensor& x, const Places& places,
-                 Ctx& ctx) const;
+  PieceRows rows_again(const Tensor& x_TD, const Order& order, const Places& places, Saved& saved,
+                       Ctx& ctx) const;
+  void add_grads(Parameter& parameter, const PieceRows& dy, const PieceRows& x,
+                 const Places& places, Ctx& ctx) const;
   /// Leaves the router's and the shared expert's.
   void forget(Saved& saved) const;
   /// That a rank receives in a dry run, of so many that would be its even share.

@@ -1,0 +1,157 @@
+// What experts take of memory: whatever their granularity is, and wherever tokens go.
+
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+#include "comm/threads/thread_world.h"
+#include "model/config_testing.h"
+#include "parity/rank_training.h"
+#include "parity/whole_tensors.h"
+#include "planner/memory.h"
+
+namespace heddle {
+namespace {
+
+constexpr BatchShape kBatch{.sequences = 1, .seq_len = 512, .microbatches = 1};
+constexpr std::int64_t kGranularities[] = {1, 2, 4, 8};
+
+/// A token's experts have 512 columns together, of 2048: one expert of four, or `granularity`
+/// times as many that are as much narrower.
+ModelSpec of_granularity(std::int64_t granularity, const Json& changes = Json::object()) {
+  const Json config =
+      with(small_config("heddle_moe"), {{"num_hidden_layers", 2},
+                                        {"num_attention_heads", 4},
+                                        {"hidden_size", 512},
+                                        {"intermediate_size", 512},
+                                        {"moe_intermediate_size", 512 / granularity},
+                                        {"num_experts", 4 * granularity},
+                                        {"num_experts_per_tok", granularity},
+                                        {"norm_topk_prob", false}});
+  return spec_of(with(config, changes));
+}
+
+double of_activations(const BytesByTag& bytes) {
+  return static_cast<double>(bytes[static_cast<std::size_t>(MemoryTag::activations)]);
+}
+
+StepPlan planned_on_one_rank(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch) {
+  return plan_step(spec, RankTraining::build_options(mesh, batch),
+                   make_plan(spec, mesh.request, 1, batch.seq_len), 0, batch);
+}
+
+/// The peak of a step that runs, for experts of which a token has one and for those of which it
+/// has eight; what lies between them is planned.
+TEST(ExpertMemory, IsFlatInGranularity) {
+  for (const bool recompute : {false, true}) {
+    for (const bool shares : {false, true}) {
+      const MeshCase mesh{{.dp = 1}, recompute};
+      double coarse = 0, coarse_kept = 0;
+      for (const std::int64_t granularity : kGranularities) {
+        SCOPED_TRACE(granularity);
+        const ModelSpec spec = of_granularity(
+            granularity, {{"n_shared_experts", shares ? Json(granularity) : Json()}});
+        const MemoryPlan planned = planned_on_one_rank(spec, mesh, kBatch).memory;
+        if (granularity == 1) {
+          coarse = of_activations(planned.at_peak);
+          coarse_kept = static_cast<double>(planned.kept);
+        }
+        EXPECT_NEAR(of_activations(planned.at_peak), coarse, 0.02 * coarse);
+        // Where blocks are recomputed little else is kept than logits.
+        if (!recompute) {
+          EXPECT_NEAR(static_cast<double>(planned.kept), coarse_kept, 0.02 * coarse_kept);
+        }
+        if (granularity != 8 || recompute) continue;
+        run_ranks(1, [&](World& world) {
+          RankTraining training(spec, mesh, kBatch, world);
+          training.run(1);
+          EXPECT_EQ(training.memory().stats().at_peak, planned.at_peak);
+        });
+      }
+    }
+  }
+}
+
+/// Rows that are computed stretch by stretch, against those of micro-batches so small that all
+/// their rows are one: the same sums, in another order. Every other mesh has tokens for one stretch
+/// only.
+TEST(ExpertMemory, OfStretchesHoldsTheSameGradients) {
+  const ModelSpec spec = of_granularity(8, {{"hidden_size", 32},
+                                            {"moe_intermediate_size", 6},
+                                            {"n_shared_experts", 1},
+                                            {"topk_method", "noaux_tc"}});
+  for (const bool recompute : {false, true}) {
+    const auto gradients_of = [&](std::int64_t sequences) {
+      auto made = std::make_unique<WholeTensors>();
+      run_ranks(1, [&](World& world) {
+        MeshCase mesh{{.dp = 1}, recompute};
+        mesh.dtype = DType::f64;
+        RankTraining training(spec, mesh, {.sequences = 1, .seq_len = 16}, world);
+        Memory& memory = training.memory();
+        const Tensor ids = memory.alloc({32, 16}, DType::i32, MemoryTag::data);
+        std::uint64_t i = 0;
+        for (std::int32_t& id : ids.host<std::int32_t>()) {
+          id = static_cast<std::int32_t>(random_u64(1, i++) % 50);
+        }
+        std::vector<MicroBatch> batches;
+        for (std::int64_t at = 0; at < 32; at += sequences) {
+          const Tensor part = ids.slice(0, at, at + sequences);
+          batches.push_back(plain_batch(part, part, 0, memory));
+        }
+        training.step().gradients(batches);
+        made->gather(training.model().store().grad_pieces(), world);
+      });
+      return made;
+    };
+    EXPECT_LT(gradients_of(32)->largest_relative_difference(*gradients_of(2)), 1e-12);
+  }
+}
+
+/// The same of the two halves of backward apart, as pipelines without bubbles have them.
+TEST(ExpertMemory, IsFlatInGranularityWhereBackwardIsHalved) {
+  const MeshCase mesh{{.dp = 1, .pp = 2, .schedule = Pipeline::zb_h1}};
+  const BatchShape batch{.sequences = 1, .seq_len = 512, .microbatches = 4};
+  for (const int rank : {0, 1}) {
+    const auto planned = [&](std::int64_t granularity) {
+      const ModelSpec spec = of_granularity(granularity);
+      return of_activations(plan_step(spec, RankTraining::build_options(mesh, batch),
+                                      make_plan(spec, mesh.request, 2, batch.seq_len), rank, batch)
+                                .memory.at_peak);
+    };
+    const double coarse = planned(1);
+    for (const std::int64_t granularity : kGranularities) {
+      EXPECT_NEAR(planned(granularity), coarse, 0.02 * coarse) << rank << " " << granularity;
+    }
+  }
+}
+
+/// By the formulas of a search, of a model of OLMoE's shape.
+TEST(ExpertMemory, IsEstimatedAsItIsPlanned) {
+  const BatchShape batch{.sequences = 2, .seq_len = 2048, .microbatches = 4};
+  for (const std::int64_t granularity : kGranularities) {
+    const ModelSpec spec =
+        of_granularity(granularity, {{"num_hidden_layers", 16},
+                                     {"num_attention_heads", 16},
+                                     {"hidden_size", 2048},
+                                     {"vocab_size", 50304},
+                                     {"moe_intermediate_size", 8192 / granularity},
+                                     {"num_experts", 8 * granularity}});
+    const MeshCase mesh{{.dp = 1}};
+    const auto planned = planned_on_one_rank(spec, mesh, batch).memory;
+    const planner::Job job{.spec = spec,
+                           .seq_len = batch.seq_len,
+                           .batch = batch.sequences * batch.microbatches,
+                           .stack = planner::Stack::heddle(DType::f32)};
+    const planner::Candidate candidate{mesh.request, planner::Recompute::none,
+                                       static_cast<int>(batch.sequences)};
+    const auto split = planner::split_blocks(job, candidate.schedule, 1, 1, candidate.vocabulary);
+    const auto estimated =
+        planner::estimate_memory({}, job, candidate, split, planner::activations(job, candidate));
+    const double activations = of_activations(planned.at_peak),
+                 peak = static_cast<double>(planned.peak);
+    EXPECT_NEAR(estimated.activations, activations, 0.03 * activations) << granularity;
+    EXPECT_NEAR(estimated.total(), peak, 0.03 * peak) << granularity;
+  }
+}
+
+}  // namespace
+}  // namespace heddle
