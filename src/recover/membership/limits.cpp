@@ -1,0 +1,34 @@
+#include "recover/membership/limits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace heddle::recover {
+
+Limits derive_limits(Duration timeout, Duration round_trip, Duration step) {
+  using std::chrono::milliseconds;
+  HEDDLE_CHECK(timeout.count() > 0 && round_trip.count() >= 0 && step.count() >= 0,
+               "a time-out of {} ns", timeout.count());
+  Limits limits;
+  limits.heartbeat = std::max<Duration>(milliseconds(100), round_trip);
+  limits.silent_after = std::max<Duration>(milliseconds(1200), 8 * limits.heartbeat);
+  limits.missed_call = std::max<Duration>(std::chrono::seconds(1), 3 * step);
+  limits.round = 4 * limits.heartbeat;
+  // Time for a silence to be noticed by all, and for a few attempts.
+  limits.give_up = std::max(timeout, 2 * limits.silent_after + 8 * limits.round);
+  return limits;
+}
+
+std::string text_of(const Limits& limits) {
+  const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
+  return fmt::format(
+      "heartbeats every {:.2f} s, silent after {:.2f} s, a call missed after {:.2f} s, a round of "
+      "agreement {:.2f} s, giving up after {:.0f} s",
+      seconds(limits.heartbeat), seconds(limits.silent_after), seconds(limits.missed_call),
+      seconds(limits.round), seconds(limits.give_up));
+}
+
+}  // namespace heddle::recover

@@ -1,0 +1,233 @@
+#include "recover/membership/note_wire.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <concepts>
+#include <cstring>
+
+#include "base/crc32c.h"
+#include "comm/tcp/tcp_greeting.h"
+
+namespace heddle::recover {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x314d6448;  // "HdM1"
+constexpr std::size_t kSealBytes = sizeof(Proof);
+constexpr std::size_t kMemberBytes = 16;
+constexpr std::size_t kFixedBytes = 56 + kMemberBytes;
+constexpr std::uint32_t kMostRounds = 1U << 31;  // the next one is still a number
+constexpr std::string_view kRole = "membership";
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+template <std::unsigned_integral T>
+void put(std::vector<std::byte>& out, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    out.push_back(static_cast<std::byte>(value >> (8 * i)));
+  }
+}
+
+void put(std::vector<std::byte>& out, const Member& member) {
+  put(out, member.id);
+  put(out, member.host);
+  put(out, member.port);
+  put(out, std::uint16_t{0});
+}
+
+template <std::unsigned_integral T>
+T number_at(std::span<const std::byte> bytes, std::size_t at) {
+  T value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value = static_cast<T>(value | static_cast<T>(std::to_integer<T>(bytes[at + i]) << (8 * i)));
+  }
+  return value;
+}
+
+std::vector<std::byte> body_of(const Note& note) {
+  HEDDLE_CHECK(note.members.size() <= kMostMembers && note.hears.size() <= kMostMembers,
+               "a note about {} members", std::max(note.members.size(), note.hears.size()));
+  std::vector<std::byte> body;
+  body.reserve(kFixedBytes + kMemberBytes * note.members.size() + note.hears.size() / 8 + 1);
+  put(body, static_cast<std::uint8_t>(note.kind));
+  put(body, std::uint8_t{0});
+  put(body, static_cast<std::uint16_t>(note.members.size()));
+  put(body, static_cast<std::uint16_t>(note.hears.size()));
+  put(body, std::uint16_t{0});
+  put(body, note.run);
+  put(body, note.sequence);
+  put(body, note.epoch);
+  for (const Ballot& ballot : {note.ballot, note.taken}) {
+    put(body, ballot.round);
+    put(body, ballot.proposer);
+  }
+  put(body, static_cast<std::uint64_t>(note.step));
+  put(body, note.from);
+  for (const Member& member : note.members) put(body, member);
+  for (std::size_t first = 0; first < note.hears.size(); first += 8) {
+    unsigned bits = 0;
+    for (std::size_t i = first; i < std::min(first + 8, note.hears.size()); ++i) {
+      bits |= static_cast<unsigned>(note.hears[i]) << (i - first);
+    }
+    body.push_back(static_cast<std::byte>(bits));
+  }
+  return body;
+}
+
+/// Reads a body front to back. What does not fit leaves a reason.
+class Body {
+ public:
+  explicit Body(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <std::unsigned_integral T>
+  T number() {
+    if (bytes_.size() - at_ < sizeof(T)) {
+      note_fault("ends too early");
+      return 0;
+    }
+    const T value = number_at<T>(bytes_, at_);
+    at_ += sizeof(T);
+    return value;
+  }
+  template <std::unsigned_integral T>
+  void zero() {
+    if (number<T>() != 0) note_fault("has something in a place that is not used");
+  }
+  Member member() {
+    Member member{.id = number<std::uint64_t>(),
+                  .host = number<std::uint32_t>(),
+                  .port = number<std::uint16_t>()};
+    zero<std::uint16_t>();
+    return member;
+  }
+  std::vector<bool> bits(std::size_t count) {
+    std::vector<bool> bits(count);
+    for (std::size_t first = 0; first < count; first += 8) {
+      const auto byte = number<std::uint8_t>();
+      for (std::size_t i = first; i < std::min(first + 8, count); ++i) {
+        bits[i] = ((byte >> (i - first)) & 1U) != 0;
+      }
+      const std::size_t used = std::min<std::size_t>(8, count - first);
+      if ((byte >> used) != 0) note_fault("has something in a place that is not used");
+    }
+    return bits;
+  }
+  bool is_at_end() const { return at_ == bytes_.size(); }
+  std::size_t left() const { return bytes_.size() - at_; }
+  void note_fault(const char* fault) {
+    if (fault_ == nullptr) fault_ = fault;
+  }
+  const char* fault() const { return fault_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::size_t at_ = 0;
+  const char* fault_ = nullptr;
+};
+
+/// What is wrong with a note that can be read; nothing: it makes sense.
+const char* fault_of(const Note& note) {
+  if (note.from.id == 0) return "has no sender";
+  if (note.step < 0) return "has a step below 0";
+  if (std::max(note.ballot, note.taken).round > kMostRounds) return "has a round that none has";
+  std::vector<MemberId> ids;
+  for (const Member& member : note.members) ids.push_back(member.id);
+  std::ranges::sort(ids);
+  if (!ids.empty() && ids.front() == 0) return "has a member without a number";
+  if (std::ranges::adjacent_find(ids) != ids.end()) return "has a member twice";
+  const bool has_roster = note.kind == Note::Kind::prepare || note.kind == Note::Kind::propose ||
+                          note.kind == Note::Kind::decided ||
+                          (note.kind == Note::Kind::promise && note.taken.round > 0);
+  if (has_roster == note.members.empty()) return "has members where it should not, or none";
+  if ((note.kind == Note::Kind::promise) == note.hears.empty()) {
+    return "says who is heard where it should not, or does not";
+  }
+  return nullptr;
+}
+
+Error refusal(const char* what) {
+  return {ErrorCode::peer, fmt::format("a message about members {}", what)};
+}
+
+Result<Note> read(std::span<const std::byte> bytes) {
+  Body body(bytes);
+  Note note;
+  const auto kind = body.number<std::uint8_t>();
+  note.kind = static_cast<Note::Kind>(kind);
+  if (kind == 0 || kind > static_cast<std::uint8_t>(Note::kLastKind)) {
+    body.note_fault("is of no known kind");
+  }
+  body.zero<std::uint8_t>();
+  const std::size_t members = body.number<std::uint16_t>();
+  const std::size_t bits = body.number<std::uint16_t>();
+  body.zero<std::uint16_t>();
+  note.run = body.number<std::uint64_t>();
+  note.sequence = body.number<std::uint64_t>();
+  note.epoch = body.number<std::uint64_t>();
+  for (Ballot* ballot : {&note.ballot, &note.taken}) {
+    ballot->round = body.number<std::uint32_t>();
+    ballot->proposer = body.number<std::uint32_t>();
+  }
+  note.step = static_cast<std::int64_t>(body.number<std::uint64_t>());
+  note.from = body.member();
+  if (members > kMostMembers || bits > kMostMembers ||
+      body.left() != members * kMemberBytes + (bits + 7) / 8) {
+    body.note_fault("does not have the length that it says");
+  }
+  if (body.fault() == nullptr) {
+    for (std::size_t i = 0; i < members; ++i) note.members.push_back(body.member());
+    note.hears = body.bits(bits);
+  }
+  const char* const fault = body.fault() != nullptr ? body.fault() : fault_of(note);
+  if (fault != nullptr) return refusal(fault);
+  return note;
+}
+
+}  // namespace
+
+std::vector<std::byte> seal(const Note& note, const Token& token) {
+  HEDDLE_CHECK(static_cast<bool>(token), "a note without a token");
+  const std::vector<std::byte> body = body_of(note);
+  const Proof proof = token.prove(kRole, body);
+  std::vector<std::byte> rest(kSealBytes);
+  std::memcpy(rest.data(), proof.data(), kSealBytes);
+  rest.insert(rest.end(), body.begin(), body.end());
+  std::vector<std::byte> message;
+  message.reserve(kFrameBytes + rest.size());
+  put(message, kMagic);
+  put(message, static_cast<std::uint32_t>(body.size()));
+  put(message, crc32c(text_of(rest)));
+  message.insert(message.end(), rest.begin(), rest.end());
+  return message;
+}
+
+Result<std::size_t> sealed_bytes(std::span<const std::byte, kFrameBytes> frame) {
+  if (number_at<std::uint32_t>(frame, 0) != kMagic) return refusal("does not begin as one does");
+  const std::size_t body = number_at<std::uint32_t>(frame, 4);
+  if (body < kFixedBytes || body > kMostNoteBytes) return refusal("has a length that none has");
+  return kFrameBytes + kSealBytes + body;
+}
+
+Result<Note> open(std::span<const std::byte> message, const Token& token) {
+  HEDDLE_CHECK(static_cast<bool>(token), "a note without a token");
+  if (message.size() < kFrameBytes) return refusal("is too short");
+  const auto bytes = sealed_bytes(message.first<kFrameBytes>());
+  if (!bytes) return bytes.error();
+  if (*bytes != message.size()) return refusal("does not have the length that it says");
+  const auto sealed = message.subspan(kFrameBytes);
+  if (number_at<std::uint32_t>(message, 8) != crc32c(text_of(sealed))) {
+    return refusal("was damaged on its way");
+  }
+  Proof proof;
+  std::memcpy(proof.data(), sealed.data(), kSealBytes);
+  const auto body = sealed.subspan(kSealBytes);
+  if (!token.accepts(proof, kRole, body)) {
+    return Error(ErrorCode::peer, "a message about members is from somebody with another token",
+                 kSameTokenHint);
+  }
+  return read(body);
+}
+
+}  // namespace heddle::recover
