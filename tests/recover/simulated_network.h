@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <queue>
@@ -64,6 +65,8 @@ class SimulatedNetwork {
 
   Weather weather;
   std::vector<Process> processes;
+  std::function<void(int process)> on_roster = {};
+  std::function<void(int process, std::int64_t step)> on_finished = {};
 
   Time now() const { return now_; }
   std::uint64_t dice(std::uint64_t sides) { return random_() % sides; }
@@ -284,6 +287,7 @@ class SimulatedNetwork {
     if (known->second != own) {
       fault("epoch " + std::to_string(own.epoch) + " has two rosters");
     }
+    if (on_roster) on_roster(number);
     if (is_new && rosters_.count(own.epoch - 1) == 0) fault("an epoch without the one before it");
   }
 
@@ -300,6 +304,7 @@ class SimulatedNetwork {
     }
     if (given_[{epoch, own.step() + 1}].size() < own.roster().members.size()) return;
     if (!own.finished(own.step() + 1)) fault("a step is not finished in an epoch that goes on");
+    if (on_finished) on_finished(number, own.step());
   }
 
   void fault(const std::string& text) { faults_.push_back(text); }
