@@ -1,0 +1,105 @@
+#include "recover/choose_sources.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace heddle::recover {
+namespace {
+
+using Kind = PieceSource::Kind;
+
+std::vector<bool> lost(int ranks, const std::vector<int>& which) {
+  std::vector<bool> is_lost(static_cast<std::size_t>(ranks));
+  for (const int rank : which) is_lost[static_cast<std::size_t>(rank)] = true;
+  return is_lost;
+}
+
+/// pp 4, each rank's state kept by the next one too where `copies`.
+std::vector<StatePiece> pipeline(int stages, bool copies) {
+  std::vector<StatePiece> pieces;
+  for (int stage = 0; stage < stages; ++stage) {
+    pieces.push_back({.stage = stage, .holders = {stage}});
+    if (copies) pieces.back().copies = {(stage + 1) % stages};
+  }
+  return pieces;
+}
+
+Losses losses(int ranks, const std::vector<int>& which, CheckFree checkfree = CheckFree::off) {
+  return {.step = 120,
+          .is_lost = lost(ranks, which),
+          .stages = 4,
+          .checkfree = checkfree,
+          .checkpoint = 100};
+}
+
+TEST(ChooseSources, AReplicaIsTakenFirst) {
+  const std::vector<StatePiece> pieces = {{.stage = 0, .holders = {0, 1}, .copies = {3}},
+                                          {.stage = 1, .holders = {2, 3}}};
+  const Restoration made = choose_sources(
+      pieces, {.step = 7, .is_lost = lost(4, {0}), .stages = 2, .checkfree = CheckFree::plus});
+  ASSERT_EQ(made.sources.size(), 1U);
+  EXPECT_EQ(made.sources[0].kind, Kind::replica);
+  EXPECT_EQ(made.sources[0].rank, 1);
+  EXPECT_TRUE(made.is_exact);
+  EXPECT_EQ(made.line,
+            "rank 0 is lost: stage 0 from its replica on rank 1; exact, going on behind step 7");
+}
+
+TEST(ChooseSources, ThenACopyThenTheNeighboursThenTheCheckpoint) {
+  EXPECT_EQ(choose_sources(pipeline(4, true), losses(4, {2}, CheckFree::inner)).line,
+            "rank 2 is lost: stage 2 from the copy on rank 3; exact, going on behind step 120");
+  const Restoration guessed =
+      choose_sources(pipeline(4, true), losses(4, {1, 2}, CheckFree::inner));
+  EXPECT_EQ(guessed.line,
+            "ranks 1, 2 are lost: stage 1 as the mean of stages 0 and 2 (CheckFree), stage 2 from "
+            "the copy on rank 3; not exact, its moments begin at zero, going on behind step 120");
+  EXPECT_FALSE(guessed.is_exact);
+  EXPECT_EQ(choose_sources(pipeline(4, false), losses(4, {0}, CheckFree::plus)).line,
+            "rank 0 is lost: stage 0 as stage 1 is (CheckFree+); not exact, its moments begin at "
+            "zero, going on behind step 120");
+  const Restoration back = choose_sources(pipeline(4, false), losses(4, {1, 2}, CheckFree::inner));
+  EXPECT_EQ(back.line,
+            "ranks 1, 2 are lost: stage 1 has no replica and no copy left, and stage 2 beside it "
+            "is lost too; all go back from step 120 to the checkpoint of step 100");
+  EXPECT_EQ(back.step, 100);
+  EXPECT_EQ(back.sources.size(), 4U) << "everybody, since all pieces have to be of one step";
+}
+
+TEST(ChooseSources, FirstAndLastStageAreNotGuessedWithoutTheirCopies) {
+  for (const int end : {0, 3}) {
+    const Restoration made = choose_sources(pipeline(4, false), losses(4, {end}, CheckFree::inner));
+    EXPECT_EQ(made.sources[0].kind, Kind::checkpoint);
+  }
+}
+
+TEST(ChooseSources, PartsAreChosenOneByOne) {
+  // dp 2 with ZeRO: each has a shard of its own, and keeps the other's.
+  const std::vector<StatePiece> pieces = {{.stage = 0, .part = 0, .holders = {0}, .copies = {1}},
+                                          {.stage = 0, .part = 1, .holders = {1}, .copies = {0}}};
+  EXPECT_EQ(choose_sources(pieces, {.step = 3, .is_lost = lost(2, {1})}).line,
+            "rank 1 is lost: part 1 of stage 0 from the copy on rank 0; exact, going on behind "
+            "step 3");
+}
+
+TEST(ChooseSources, WithoutAnythingItSaysWhatWouldHaveHelped) {
+  Losses none = losses(4, {1});
+  none.checkpoint.reset();
+  try {
+    choose_sources(pipeline(4, false), none);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::data);
+    EXPECT_EQ(error.message(),
+              "rank 1 is lost: stage 1 has no replica and no copy left, and stages are not made of "
+              "their neighbours; there is no checkpoint");
+  }
+}
+
+TEST(ChooseSources, ASpareTakesNothingWithIt) {
+  EXPECT_EQ(choose_sources(pipeline(4, false), losses(5, {4})).line,
+            "rank 4 is lost: nothing was there only, going on behind step 120");
+}
+
+}  // namespace
+}  // namespace heddle::recover
