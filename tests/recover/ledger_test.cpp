@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "data/test_files.h"
 #include "recover/simulated_network.h"
 
 namespace heddle::recover {
@@ -103,6 +104,37 @@ TEST(Ledger, RefusesWhatWouldLoseSamplesOrUseThemTwice) {
   ledger.finished(5);
   EXPECT_EQ(ledger.text(), "steps 5 to 5 by 1 replica");
   EXPECT_THROW(Ledger(7, 2), Error);
+}
+
+/// What a mesh reads for a step, row by row.
+std::vector<std::int32_t> tokens_of_step(const Dataset& dataset, const Ledger& ledger, int replicas,
+                                         std::int64_t step) {
+  Memory memory;
+  std::vector<std::int32_t> tokens;
+  for (int rank = 0; rank < replicas; ++rank) {
+    Loader loader(dataset, ledger.share(rank).plan, memory, step - 1);
+    for (std::int64_t m = 0; m < ledger.share(rank).plan.batches_per_step; ++m) {
+      const Batch batch = loader.next();
+      const auto ids = batch.ids_BS.host<std::int32_t>();
+      tokens.insert(tokens.end(), ids.begin(), ids.end());
+    }
+  }
+  return tokens;
+}
+
+TEST(Ledger, LoadersReadTheSameStepHoweverManyReplicasDivideIt) {
+  const TemporaryFolder folder;
+  const Dataset dataset(
+      {.sources = {{write_counting_file(folder / "a.tok", {600}), 1.0}}, .seq_len = 8, .seed = 1});
+  Ledger alone(14, 2);
+  alone.begin_epoch(0, 4, mesh_of(1));
+  const auto expected = tokens_of_step(dataset, alone, 1, 5);
+  ASSERT_EQ(expected.size(), 14U * 8U);
+  for (int replicas = 2; replicas <= 7; ++replicas) {
+    Ledger ledger(14, 2);
+    ledger.begin_epoch(0, 4, mesh_of(replicas));
+    EXPECT_EQ(tokens_of_step(dataset, ledger, replicas, 5), expected) << replicas;
+  }
 }
 
 /// 100 kills and 20 joins at random moments, on meshes as large as the ranks that are there allow.

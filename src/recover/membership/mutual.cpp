@@ -21,6 +21,7 @@ std::vector<std::size_t> mutually_heard(std::vector<Voter> voters) {
     voters.erase(worst);
   }
   std::vector<std::size_t> places;
+  places.reserve(voters.size());
   for (const Voter& voter : voters) places.push_back(voter.place);
   return places;
 }

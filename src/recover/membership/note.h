@@ -41,8 +41,8 @@ struct Roster {
 /// A numbered attempt to agree. Round 0: none.
 struct Ballot {
   std::uint32_t round = 0;
-  std::uint32_t proposer = 0;  ///< place in the roster
-  auto operator<=>(const Ballot&) const = default;
+  std::uint32_t proposer = 0;                       ///< place in the roster
+  auto operator<=>(const Ballot&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// What members tell each other. Every one may be lost, late, repeated or out of order.

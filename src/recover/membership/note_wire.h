@@ -22,7 +22,7 @@ namespace heddle::recover {
 
 inline constexpr std::size_t kFrameBytes = 12;
 inline constexpr std::size_t kMostMembers = 4096;
-inline constexpr std::size_t kMostNoteBytes = 128 * 1024;
+inline constexpr std::size_t kMostNoteBytes = std::size_t{128} * 1024;
 
 /// `token` is not empty: a run whose ranks may change has one.
 std::vector<std::byte> seal(const Note& note, const Token& token);
