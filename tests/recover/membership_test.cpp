@@ -217,8 +217,18 @@ TEST(Membership, ARankThatLeavesTakesPartInTheDecision) {
     net.leave(leaving);
     ASSERT_TRUE(net.settles(seconds(2)));
     EXPECT_EQ(members_of(net.newest()), (Numbers{1 - leaving}));
-    EXPECT_EQ(net.at(leaving).last_word, "left; 1 members go on in epoch 1");
+    EXPECT_EQ(net.at(leaving).last_word, "left; 1 member goes on in epoch 1");
   }
+}
+
+TEST(Membership, WhereAllLeaveAllEnd) {
+  SimulatedNetwork net(6, 3);
+  net.run_for(seconds(1));
+  for (int i = 0; i < 3; ++i) net.leave(i);
+  ASSERT_TRUE(net.settles(seconds(4)));
+  EXPECT_EQ(net.newest().epoch, 0U);
+  EXPECT_EQ(net.at(0).last_word, "left, as all do who are there");
+  EXPECT_EQ(net.at(2).last_word, "left without an answer of the others");
 }
 
 TEST(Membership, ANoteThatIsRepeatedLaterKeepsNobodyAlive) {

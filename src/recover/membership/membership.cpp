@@ -116,6 +116,11 @@ void Membership::tick(Time now) {
                     std::ranges::count(there, true), there.size(), roster_.epoch,
                     seconds_of(limits_.give_up), roster_.quorum_text()));
   }
+  // Who is told to leave cannot wait for a quorum that may never come.
+  const Duration farewell = 2 * limits_.silent_after + 2 * kTimesAsked * limits_.round;
+  if (state_ == State::agreeing && is_leaving_ && now - since_ >= farewell) {
+    return end("left without an answer of the others");
+  }
   beat(now);
   if (state_ == State::going) watch_silence(now);
   if (state_ != State::agreeing) return;
@@ -190,11 +195,12 @@ void Membership::install(Roster roster, Time now) {
   attempt_.reset();
   promised_ = taken_ = {};
   if (!place) {
-    return end(is_leaving_ ? fmt::format("left; {} members go on in epoch {}",
-                                         roster_.members.size(), roster_.epoch)
-                           : fmt::format("{} members go on without this rank in epoch {}: it was "
-                                         "silent, slow or cut off; started again, it can join them",
-                                         roster_.members.size(), roster_.epoch));
+    const std::size_t left = roster_.members.size();
+    const std::string who = fmt::format("{} member{} on", left, left == 1 ? " goes" : "s go");
+    return end(is_leaving_ ? fmt::format("left; {} in epoch {}", who, roster_.epoch)
+                           : fmt::format("{} without this rank in epoch {}: it was silent, slow or "
+                                         "cut off; started again, it can join them",
+                                         who, roster_.epoch));
   }
   if (!is_first && step_ > roster_.step) {  // no member does that; what they say is not of this run
     return end(fmt::format("epoch {} begins behind step {}, but step {} is finished here",
@@ -277,7 +283,9 @@ void Membership::choose_value(Time now) {
           ? Roster{.epoch = roster_.epoch + 1, .step = highest->step, .members = highest->members}
           : compose(now);
   if (value.members.empty()) {
-    if (is_leaving_ && roster_.members.size() == 1) return end("left, as the last one");
+    const bool all_leave = std::ranges::all_of(
+        attempt_->promises, [](const auto& one) { return !one.second.hears[one.first]; });
+    if (all_leave) return end("left, as all do who are there");
     ++tries_;
     return try_later(now, 1 + turn(now));
   }
