@@ -42,7 +42,7 @@ double measure(const Case& what, World& world) {
                           .degree_forward = degree,
                           .degree_backward = degree,
                           .networks = what.shape.has_one_network ? 1 : 2};
-  const double own = TimedExperts(nodes, 64, 16).run(plan, what.seconds.expert);
+  const double own = TimedExperts(nodes, 64, 16).run(plan, {.expert = what.seconds.expert});
   return world.all().combine(own, ReduceOp::max);
 }
 

@@ -57,7 +57,7 @@ void ExpertNodes::run_in_background() const {
   etp->run_in_background(true);
 }
 
-double TimedExperts::run(const ExchangePlan& plan, double expert_seconds, int loads) const {
+double TimedExperts::run(const ExchangePlan& plan, const Waits& waits, int loads) const {
   Memory memory;
   Stream stream(1);
   const MicroBatch none;
@@ -84,7 +84,7 @@ double TimedExperts::run(const ExchangePlan& plan, double expert_seconds, int lo
   if (loads == 2) load(1, ExpertExchange::Content::numbers);
   load(width_, ExpertExchange::Content::rows);
   const auto expert = [&](std::size_t, const std::vector<Tensor>& arrived) {
-    wait_for(expert_seconds);
+    wait_for(waits.expert);
     PassWalk::Loads made;
     for (const Tensor& rows : arrived) {
       made.push_back({rows, rows.size(1) == 1 ? ExpertExchange::Content::numbers
@@ -92,11 +92,15 @@ double TimedExperts::run(const ExchangePlan& plan, double expert_seconds, int lo
     }
     return made;
   };
+  PassWalk::Computing computing{.expert = expert};
+  if (waits.weights > 0.0) {
+    computing.weights = [&](const std::vector<Tensor>&) { wait_for(waits.weights); };
+  }
   wake_in_time();
   nodes_.etp->barrier();
   nodes_.ep->barrier();
   const Stopwatch watch;
-  PassWalk(exchange, ways, ctx).run(std::move(there), true, {.expert = expert});
+  PassWalk(exchange, ways, ctx).run(std::move(there), true, computing);
   return watch.seconds();
 }
 

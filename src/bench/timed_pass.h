@@ -27,10 +27,14 @@ class TimedExperts {
   TimedExperts(const ExpertNodes& nodes, std::int64_t rows, std::int64_t width)
       : nodes_(nodes), rows_(rows), width_(width) {}
 
+  struct Waits {
+    double expert = 0;   ///< of a piece
+    double weights = 0;  ///< of the gradients of weights, behind all pieces; 0: none are made
+  };
   /// One pass as the plan says, forward if `loads` is 1; every rank calls it. A second load is a
   /// number for each row, as backward has it. Returns this rank's seconds, without the exchange of
   /// counts.
-  double run(const ExchangePlan& plan, double expert_seconds, int loads = 1) const;
+  double run(const ExchangePlan& plan, const Waits& waits, int loads = 1) const;
 
  private:
   const ExpertNodes& nodes_;

@@ -251,6 +251,16 @@ void check_outer_codec(const OuterConfig& outer, std::vector<Conflict>& conflict
   }
 }
 
+void check_exchange(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  if (!config.parallel.ep_exchange.leaves_degrees() || !config.observe.system.empty()) return;
+  conflicts.push_back(
+      {{"parallel.ep_exchange", "observe.system"},
+       fmt::format("parallel.ep_exchange = \"{}\" chooses degrees by the times of a machine file, "
+                   "and observe.system names none; set it to what heddle doctor --calibrate wrote, "
+                   "or name degrees, as in degree=2/4",
+                   config.parallel.ep_exchange.text())});
+}
+
 void check_outer(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const OuterConfig& outer = config.outer;
   if (config.parallel.sites == 1) return;
@@ -303,6 +313,7 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   check_learning_rate(config, conflicts);
   check_optimizer(config, conflicts);
   check_outer(config, conflicts);
+  check_exchange(config, conflicts);
   for (RequestProblem& problem : problems_of(config.parallel, ranks)) {
     conflicts.push_back({std::move(problem.keys), std::move(problem.message)});
   }

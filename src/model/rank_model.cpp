@@ -1,8 +1,11 @@
 #include "model/rank_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "parallel/exchange/coded_activations.h"
 #include "parallel/exchange/coded_rows.h"
 
@@ -19,6 +22,14 @@ TensorRules tensor_rules(const ParallelPlan& plan, DType dtype, const Mesh& mesh
 
 ExpertRanks expert_ranks(const ParallelPlan& plan, std::int64_t width, DType dtype,
                          const Mesh& mesh, Memory& memory, const std::shared_ptr<BadNotes>& notes) {
+  if (plan.ep_exchange.leaves_degrees()) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("parallel.ep_exchange = \"{}\" leaves degrees open where no machine file "
+                    "is read",
+                    plan.ep_exchange.text()),
+        "name them, as in degree=2/4");
+  }
   const int ep = mesh.size(Axis::ep), etp = mesh.size(Axis::etp);
   const ExchangePlan exchange = plan.ep_exchange.plan(etp);
   ExpertRanks ranks{.ep = &mesh.comm(Axis::ep),

@@ -216,6 +216,7 @@ Link read_link(Section in) {
   link.reach = static_cast<int>(in.number("reach", kCount, 0.0));
   link.bytes_per_s = in.number("gb_per_s", kBandwidth);
   link.latency_s = in.number("latency_us", kTime);
+  link.message_s = in.number("message_us", kTime, 0.0);
   link.collective = in.number("collective", kFraction, 1.0);
   link.message = in.number("message", kFraction, 1.0);
   link.crowded = in.number("crowded", kFraction, 1.0);

@@ -64,6 +64,9 @@ struct Link {
   /// Collectives are no rings: every rank sends to every other at once, so that latency counts once
   /// and not for every rank (comm/tcp).
   bool is_direct = false;
+  /// Over direct links: what each message of an exchange costs beside its bytes, where adapters or
+  /// the system take so many a second.
+  double message_s = 0.0;
 };
 
 /// Measured times of one collective among `ranks` devices of the innermost tier.

@@ -103,6 +103,7 @@ void write_links(Text& text, const Machine& machine) {
     text.put("crowded", link.crowded);
     text.put("gather", link.gather);
     if (link.is_direct) text.put("rounds", std::string("direct"));
+    if (link.message_s > 0.0) text.put("message_us", link.message_s * 1e6);
   }
   for (const CollectiveTable& table : machine.collectives) {
     std::vector<std::string> points;

@@ -1,6 +1,7 @@
 #include "planner/predicted_step.h"
 
 #include "planner/context_cost.h"
+#include "planner/experts_cost.h"
 #include "planner/finalists.h"
 
 namespace heddle::planner {
@@ -54,6 +55,14 @@ std::optional<SiteTimes> predicted_sites(const Machine& machine, const ModelSpec
   job.outer = plan.policy.outer;
   const Machine at_work = machine.at_work(candidate.gpus());
   return site_times(at_work, job, candidate, inner_seconds(at_work, job, without_sites(candidate)));
+}
+
+ExchangeRequest planned_exchange(const Machine& machine, const ModelSpec& spec,
+                                 const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
+  const Candidate candidate = without_sites(candidate_of(plan, batches));
+  const Job job = job_of(spec, plan, batches, dtype);
+  return with_fastest_degrees(machine.at_work(static_cast<int>(plan.request().ranks())), job,
+                              candidate, dry_blocks(job, candidate));
 }
 
 std::vector<PredictedAttention> predicted_attention(const Machine& machine, const ModelSpec& spec,

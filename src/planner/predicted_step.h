@@ -30,6 +30,11 @@ std::optional<SiteTimes> predicted_sites(const Machine& machine, const ModelSpec
                                          const ParallelPlan& plan, const RunBatches& batches,
                                          DType dtype);
 
+/// The plan's exchange of experts' rows with the degrees with which it takes least on the machine:
+/// what degree=planned of parallel.ep_exchange stands for. Error(usage) as above.
+ExchangeRequest planned_exchange(const Machine& machine, const ModelSpec& spec,
+                                 const ParallelPlan& plan, const RunBatches& batches, DType dtype);
+
 /// What a rank of cp spends on the attention of one block for one micro-batch.
 struct PredictedAttention {
   double computed = 0;                  ///< seconds, forward and backward

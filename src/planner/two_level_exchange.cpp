@@ -36,8 +36,8 @@ ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node
   const Link& between = outer_link(machine, group_shape(machine, nodes * per_node, stride));
   return {.nodes = nodes,
           .per_node = per_node,
-          .message_between = between.is_direct ? 0.0 : between.latency_s,
-          .message_within = within.is_direct ? 0.0 : within.latency_s,
+          .message_between = between.is_direct ? between.message_s : between.latency_s,
+          .message_within = within.is_direct ? within.message_s : within.latency_s,
           .latency_between = between.is_direct ? between.latency_s : 0.0,
           .latency_within = within.is_direct ? within.latency_s : 0.0,
           .rate_between = between.bytes_per_s * between.collective,

@@ -19,8 +19,7 @@ struct ExchangeNetwork {
 
 /// Of the machine's innermost tier and of what joins so many nodes. As in collective_seconds every
 /// message costs a link's latency, one after the other; over direct links (Link::is_direct) all
-/// cost it once, and what a message costs beside it no machine file says. Neighbours are `stride`
-/// devices apart.
+/// cost it once, and each what Link::message_s says. Neighbours are `stride` devices apart.
 ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node, int stride = 1);
 
 /// Seconds of an all-to-all in which every rank has `bytes` for all together, equally for each.

@@ -302,7 +302,20 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
       make_plan(spec, request, ranks, config.data.seq_len,
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
   if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
+  if (plan.ep_exchange.leaves_degrees()) {
+    plan.ep_exchange = planner::planned_exchange(planner::read_machine(config.observe.system), spec,
+                                                 plan, run_batches(config), compute_dtype(config));
+  }
   return plan;
+}
+
+planner::RunBatches run_batches(const config::RunConfig& config) {
+  return {.sequences = config.train.microbatch,
+          .seq_len = config.data.seq_len,
+          .microbatches = static_cast<int>(config.accumulation()),
+          .recompute = config.train.recompute == config::Recompute::block,
+          .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps),
+          .sends_signs = config.optim.name == planner::Updates::onebit_adam};
 }
 
 OuterPolicy outer_policy(const config::OuterConfig& outer) {

@@ -10,6 +10,7 @@
 #include "observe/terminal.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
+#include "planner/predicted_step.h"
 #include "tokenizer/tokenizer.h"
 
 namespace heddle {
@@ -59,8 +60,12 @@ LrSchedule lr_schedule(const config::RunConfig& config);
 /// How a run's sites meet.
 OuterPolicy outer_policy(const config::OuterConfig& outer);
 
+/// What predictions of a run's steps depend on beside its plan.
+planner::RunBatches run_batches(const config::RunConfig& config);
+
 /// How a run's model lies on so many ranks (make_plan). `sites_left`: where fewer sites are left
-/// than the run file has; 0: all are there. A single one goes on with its outer steps.
+/// than the run file has; 0: all are there. A single one goes on with its outer steps. Degrees that
+/// parallel.ep_exchange leaves to be planned are those for the machine that observe.system names.
 ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks,
                              int sites_left = 0);
 

@@ -12,6 +12,12 @@ namespace {
 
 /// What of a plan holds only if all ranks receive as many rows for their experts.
 void print_experts(const RunSetup& setup) {
+  if (setup.config.parallel.ep_exchange.leaves_degrees()) {
+    const ExchangePlan exchange = setup.plan.ep_exchange.plan(setup.plan.etp);
+    log_info("{:<11} rows in {} pieces forward and {} backward, planned from {}", "exchange",
+             exchange.degree_forward, exchange.degree_backward,
+             setup.config.observe.system.string());
+  }
   const double most = most_expert_rows(setup.spec, setup.plan);
   log_info("{:<11} {}", "experts",
            most > 1 ? fmt::format("memory and traffic if all ranks receive as many rows; one may "

@@ -60,18 +60,20 @@ JsonValue group_json(const RunPlan::Group& group) {
 }
 
 JsonValue mesh_json(const ParallelPlan& plan) {
-  return {{"sites", plan.mesh.size(Axis::site)},
-          {"dp", plan.mesh.size(Axis::dp)},
-          {"tp", plan.mesh.size(Axis::tp)},
-          {"pp", plan.mesh.size(Axis::pp)},
-          {"cp", plan.mesh.size(Axis::cp)},
-          {"ep", plan.mesh.size(Axis::ep)},
-          {"etp", plan.mesh.size(Axis::etp)},
-          {"ranks", plan.mesh.ranks()},
-          {"zero", plan.zero},
-          {"sequence", plan.sequence},
-          {"schedule", name_of(plan.schedule)},
-          {"stages", plan.stages()}};
+  JsonValue json = {{"sites", plan.mesh.size(Axis::site)},
+                    {"dp", plan.mesh.size(Axis::dp)},
+                    {"tp", plan.mesh.size(Axis::tp)},
+                    {"pp", plan.mesh.size(Axis::pp)},
+                    {"cp", plan.mesh.size(Axis::cp)},
+                    {"ep", plan.mesh.size(Axis::ep)},
+                    {"etp", plan.mesh.size(Axis::etp)},
+                    {"ranks", plan.mesh.ranks()},
+                    {"zero", plan.zero},
+                    {"sequence", plan.sequence},
+                    {"schedule", name_of(plan.schedule)},
+                    {"stages", plan.stages()}};
+  if (plan.divides_experts()) json["ep_exchange"] = plan.ep_exchange.plan(plan.etp).text();
+  return json;
 }
 
 }  // namespace

@@ -37,8 +37,13 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
 /// decided or exchanged before. (A dry run has one rank only, and others in thought.)
 ParallelPlan plan_of_all(const RunSetup& setup) {
   if (!setup.options.dry_run) require_same_on_all_ranks(setup.world, setup.identity);
-  return configured_plan(setup.config, setup.spec, setup.world.size(),
-                         static_cast<int>(setup.options.sites_left.size()));
+  ParallelPlan plan = configured_plan(setup.config, setup.spec, setup.world.size(),
+                                      static_cast<int>(setup.options.sites_left.size()));
+  if (setup.config.parallel.ep_exchange.leaves_degrees()) {
+    // Machine files are each rank's own. Those of the first decide.
+    plan.ep_exchange = text_of_first(setup.world, plan.ep_exchange.text());
+  }
+  return plan;
 }
 
 TakenFolder folder_of(const RunSetup& setup) {
@@ -68,13 +73,7 @@ RunData open_data(const RunSetup& setup) {
 void predict_times(RunSetup& setup) {
   const config::RunConfig& config = setup.config;
   const planner::Machine machine = planner::read_machine(config.observe.system);
-  const planner::RunBatches batches{
-      .sequences = config.train.microbatch,
-      .seq_len = config.data.seq_len,
-      .microbatches = static_cast<int>(config.accumulation()),
-      .recompute = config.train.recompute == config::Recompute::block,
-      .newton_schulz_steps = static_cast<int>(config.optim.newton_schulz_steps),
-      .sends_signs = config.optim.name == planner::Updates::onebit_adam};
+  const planner::RunBatches batches = run_batches(config);
   const DType dtype = compute_dtype(config);
   setup.predicted_sites = planner::predicted_sites(machine, setup.spec, setup.plan, batches, dtype);
   setup.predicted_seconds =

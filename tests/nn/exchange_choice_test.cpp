@@ -24,8 +24,9 @@ TEST(ExchangeRequest, ReadsPlans) {
 }
 
 TEST(ExchangeRequest, IsWrittenAsItIsRead) {
-  for (const char* text : {"", "r=0", "r=510 degree=32/31 2dh=510", "degree=2", "adaptive",
-                           "turns r=1 2dh=2", "adaptive degree=2/4"}) {
+  for (const char* text :
+       {"", "r=0", "r=510 degree=32/31 2dh=510", "degree=2", "adaptive", "turns r=1 2dh=2",
+        "adaptive degree=2/4", "degree=planned", "r=1 degree=planned 2dh=2 networks=1"}) {
     EXPECT_EQ(ExchangeRequest(text).text(), text);
   }
   EXPECT_EQ(ExchangeRequest(" 2dh=2   r=1 ").text(), "r=1 2dh=2");
@@ -43,19 +44,35 @@ TEST(ExchangeRequest, SaysWhatIsWrong) {
   EXPECT_EQ(problem("r=3"), "r=3 is neither 0 nor a divisor of parallel.etp = 4; use 0, 1, 2, 4");
   EXPECT_EQ(problem("r=511"), "r=511; use 0 or a divisor of parallel.etp up to 510");
   EXPECT_EQ(problem("degree=0"),
-            "degree=0; use 1 to 32 pieces, or degree=N/M for forward and "
-            "backward");
+            "degree=0; use 1 to 32 pieces, degree=N/M for forward and backward, or "
+            "degree=planned");
   EXPECT_EQ(problem("degree=2/x"),
-            "degree=2/x; use 1 to 32 pieces, or degree=N/M for forward and "
-            "backward");
+            "degree=2/x; use 1 to 32 pieces, degree=N/M for forward and backward, or "
+            "degree=planned");
+  EXPECT_EQ(problem("degree=planned/2").find("degree=planned/2; use"), 0u);
+  for (const char* several :
+       {"adaptive degree=planned", "degree=planned turns", "turns adaptive"}) {
+    EXPECT_EQ(problem(several), "adaptive, turns and degree=planned each choose degrees; use one");
+  }
   EXPECT_EQ(problem("2dh=4"), "2dh=4 does not divide parallel.ep = 6; use 1, 2, 3, 6");
   EXPECT_EQ(problem("2dh=0"), "2dh=0; use a divisor of parallel.ep up to 510");
   EXPECT_EQ(problem("fast"),
-            "\"fast\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N, adaptive and "
-            "turns");
+            "\"fast\" is none of r=N, degree=N, degree=N/M, degree=planned, 2dh=N, networks=N, "
+            "adaptive and turns");
   EXPECT_EQ(problem("networks=3"),
             "networks=3; use 2 where ep and etp exchange at the same time, 1 in turn");
   EXPECT_THROW(ExchangeRequest("fast"), Error);
+}
+
+TEST(ExchangeRequest, LeavesDegreesUntilTheyAreNamed) {
+  const ExchangeRequest open("r=1 degree=planned 2dh=2 networks=1");
+  EXPECT_TRUE(open.leaves_degrees());
+  EXPECT_FALSE(open.is_usual() || open.learns() || open.takes_turns());
+  const ExchangeRequest named = open.with_degrees(4, 8);
+  EXPECT_FALSE(named.leaves_degrees());
+  EXPECT_EQ(named.text(), "r=1 degree=4/8 2dh=2 networks=1");
+  EXPECT_FALSE(ExchangeRequest("degree=planned degree=2").leaves_degrees());
+  EXPECT_EQ(ExchangeRequest("degree=2 degree=planned").text(), "degree=planned");
 }
 
 TEST(ExchangeChoice, TakesTurns) {

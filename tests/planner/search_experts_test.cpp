@@ -8,8 +8,10 @@
 #include "base/json.h"
 #include "model/parallel_plan.h"
 #include "model/registry.h"
+#include "nn/experts/experts_pass.h"
 #include "planner/collectives.h"
 #include "planner/experts_cost.h"
+#include "planner/gemm.h"
 #include "planner/plan_page.h"
 #include "planner/predicted_step.h"
 #include "planner/two_level_exchange.h"
@@ -219,6 +221,94 @@ TEST(ExpertsCost, OfPiecesHidesWhatComputationCovers) {
   const ExchangeRequest chosen = fastest_exchange(machine, job, spread(8, 1), dry);
   EXPECT_LE(experts_cost(machine, job, spread(8, 1, chosen.text().c_str()), dry).exposed_f,
             std::min({exposed(""), exposed("degree=2"), exposed("degree=4"), exposed("degree=8")}));
+}
+
+/// Ranks of etp share a server, those of ep do not: both networks and products overlap as the list
+/// of the pass says.
+TEST(ExpertsCost, IsTheRecurrenceOfAPassOverTwoNetworks) {
+  Machine machine = h200();
+  machine.software.contention = 0.0;
+  const Job job = job_of({.experts = 2}, 256);
+  const auto candidate = [&](const char* exchange) { return spread(2, 8, exchange); };
+  const DryBlocks dry = dry_blocks(job, candidate(""));
+  const double tokens = 4.0 * 2048, rows = tokens * 2, bytes = rows * 4096 * 2;
+  const auto product = [&](double m, double n, double k, double inputs) {
+    return gemm_seconds(machine.device, machine.device.matrix_rate(DType::bf16), 2,
+                        {m, n, k, 1, inputs});
+  };
+  const double width = 14336 / 8.0;
+  const auto chunk = [&](int degree, bool is_backward) {
+    const GroupShape within{8, 8};
+    const auto far = [&](double moved) {
+      return linear_exchange_seconds(exchange_network(machine, 2, 1, 8), moved / degree);
+    };
+    const auto near = [&](double moved) {
+      return collective_seconds(machine, CommOp::all_to_all, within, 8 * moved / degree);
+    };
+    // In backward the weight of each choice goes along.
+    const double m = 8 * rows / degree, numbers = is_backward ? rows * 4 : 0.0;
+    const double n = numbers > 0.0 ? near(numbers) : 0.0;
+    ExpertsSeconds seconds{
+        .exchange = far(bytes) + (numbers > 0.0 ? far(numbers) : 0.0),
+        .gather = near(bytes) + n,
+        .expert = product(m, 2 * width, 4096, 4096) + product(m, 4096, width, width),
+        .scatter = near(bytes) + n};
+    if (is_backward) {
+      seconds.expert = product(m, 4096, 2 * width, 4096) + product(m, width, 4096, width);
+      seconds.weights =
+          product(4096, 2 * width, 8 * rows, 4096) + product(width, 4096, 8 * rows, width);
+    }
+    return seconds;
+  };
+  const double counts =
+      collective_seconds(machine, CommOp::all_gather, group_shape(machine, 2, 8), 2 * 3 * 4) +
+      collective_seconds(machine, CommOp::all_gather, GroupShape{8, 8}, 16 * 3 * 4);
+  for (const bool has_one_network : {false, true}) {
+    const std::string named = std::string("degree=4/2") + (has_one_network ? " networks=1" : "");
+    const ExpertsCost cost = experts_cost(machine, job, candidate(named.c_str()), dry);
+    const ExpertsSeconds forward = chunk(4, false), backward = chunk(2, true);
+    EXPECT_NEAR(
+        cost.exposed_f,
+        makespan(make_experts_pass({.degree = 4, .has_one_network = has_one_network}), forward) -
+            chunk(1, false).expert + counts,
+        1e-9);
+    const ExpertsSeconds whole = chunk(1, true);
+    EXPECT_NEAR(
+        cost.exposed_b,
+        makespan(make_experts_pass(
+                     {.degree = 2, .has_one_network = has_one_network, .makes_weights = true}),
+                 backward) -
+            whole.expert - whole.weights,
+        1e-9);
+  }
+}
+
+/// Of all degrees, forward's and backward's apart, none is faster than those that are planned.
+TEST(ExpertsCost, DegreesAreTheFastestOfEachPass) {
+  const Job job = job_of({}, 256);
+  std::set<std::string> chosen;
+  for (const double times : {0.02, 0.2, 1.0, 5.0}) {
+    const Machine machine = with_link(times);
+    const DryBlocks dry = dry_blocks(job, spread(2, 8));
+    const auto seconds = [&](const ExchangeRequest& exchange) {
+      Candidate plan = spread(2, 8);
+      plan.ep_exchange = exchange;
+      const ExpertsCost cost = experts_cost(machine, job, plan, dry);
+      return cost.exposed_f + cost.exposed_b;
+    };
+    const ExchangeRequest planned =
+        with_fastest_degrees(machine, job, spread(2, 8, "degree=planned networks=1"), dry);
+    EXPECT_FALSE(planned.leaves_degrees());
+    EXPECT_EQ(planned.plan(8).networks, 1);
+    chosen.insert(planned.text());
+    for (const int forward : {1, 2, 4, 8}) {
+      for (const int backward : {1, 2, 4, 8}) {
+        EXPECT_LE(seconds(planned), seconds(planned.with_degrees(forward, backward)))
+            << planned.text() << " against " << forward << "/" << backward;
+      }
+    }
+  }
+  EXPECT_GT(chosen.size(), 1u);
 }
 
 TEST(ExpertsCost, TakesTwoLevelsForManySmallMessages) {

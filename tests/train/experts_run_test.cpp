@@ -110,6 +110,30 @@ TEST(ExpertsRun, TwiceHasTheSameBits) {
   }
 }
 
+std::string machine_file() {
+  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml";
+}
+
+/// Degrees that are planned are printed, and are those of a run that names them.
+TEST(ExpertsRun, HasThePlannedDegreesOnAllRanks) {
+  const auto settings = and_with(
+      kSteady, {"parallel.ep=2", "train.steps=3", "observe.system=\"" + machine_file() + "\""});
+  const auto with = [&](const std::string& exchange) {
+    return and_with(settings, {"parallel.ep_exchange=" + exchange});
+  };
+  const ExpertsRun planned, named;
+  const Outcome plan =
+      planned.train(with("degree=planned"), {"--ranks", "2", "--dry-run", "--json"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_NE(plan.err.find("backward, planned from " + machine_file()), std::string::npos)
+      << plan.err;
+  const std::string exchange = parse_json(plan.out, "plan").at("mesh").at("ep_exchange");
+  const Outcome outcome = planned.train(with("degree=planned"), {"--ranks", "2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  ASSERT_EQ(named.train(with(exchange), {"--ranks", "2"}).status, 0);
+  EXPECT_EQ(planned.numbers(), named.numbers());
+}
+
 TEST(ExpertsRun, SavesBiasesUnderTheirName) {
   const ExpertsRun run;
   ASSERT_EQ(run.train(kSteady).status, 0);
@@ -128,6 +152,11 @@ void expect_refused(const TinyRun& run, const std::vector<std::string>& settings
   for (const std::string& word : words) {
     EXPECT_NE(outcome.err.find(word), std::string::npos) << word << "\nin: " << outcome.err;
   }
+}
+
+TEST(ExpertsRun, RefusesToPlanDegreesWithoutAMachine) {
+  expect_refused(ExpertsRun(), {"parallel.ep=2", "parallel.ep_exchange=degree=planned"},
+                 {"degree=planned", "observe.system names none", "doctor --calibrate"});
 }
 
 TEST(ExpertsRun, RefusesWhatGatesCannotDo) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -12,7 +13,7 @@
 namespace heddle {
 namespace {
 
-constexpr std::string_view kAdaptive = "adaptive", kTurnsWord = "turns";
+constexpr std::string_view kAdaptive = "adaptive", kTurnsWord = "turns", kPlannedValue = "planned";
 constexpr int kMostPieces = 32, kMostRanks = 510;
 
 std::optional<int> number_in(std::string_view text) {
@@ -83,10 +84,8 @@ std::string ExchangeRequest::read(const std::string& text) {
 }
 
 void ExchangeRequest::read_word(std::string_view word, std::string& problem) {
-  if (word == kAdaptive || word == kTurnsWord) {
-    mode_ = word == kAdaptive ? kLearns : kTurns;
-    return;
-  }
+  if (word == kAdaptive) return take_mode(kLearns, problem);
+  if (word == kTurnsWord) return take_mode(kTurns, problem);
   const std::size_t equals = word.find('=');
   const std::string_view key = word.substr(0, equals),
                          value = equals == word.npos ? "" : word.substr(equals + 1);
@@ -95,8 +94,16 @@ void ExchangeRequest::read_word(std::string_view word, std::string& problem) {
   if (key == "2dh") return read_node(value, problem);
   if (key == "networks") return read_networks(value, problem);
   refuse(problem,
-         "\"{}\" is none of r=N, degree=N, degree=N/M, 2dh=N, networks=N, adaptive and turns",
+         "\"{}\" is none of r=N, degree=N, degree=N/M, degree=planned, 2dh=N, networks=N, adaptive "
+         "and turns",
          word);
+}
+
+void ExchangeRequest::take_mode(Mode mode, std::string& problem) {
+  if (mode_ != kNamed && mode_ != mode) {
+    return refuse(problem, "adaptive, turns and degree=planned each choose degrees; use one");
+  }
+  mode_ = static_cast<std::uint32_t>(mode) & 3U;
 }
 
 void ExchangeRequest::read_r(std::string_view value, std::string& problem) {
@@ -108,16 +115,22 @@ void ExchangeRequest::read_r(std::string_view value, std::string& problem) {
 }
 
 void ExchangeRequest::read_degree(std::string_view value, std::string& problem) {
+  if (value == kPlannedValue) {
+    more_forward_ = more_backward_ = 0;
+    return take_mode(kPlanned, problem);
+  }
   const std::size_t slash = value.find('/');
   const auto forward = number_in(value.substr(0, slash)),
              backward = slash == value.npos ? forward : number_in(value.substr(slash + 1));
   for (const auto& degree : {forward, backward}) {
     if (!degree || *degree < 1 || *degree > kMostPieces) {
       return refuse(problem,
-                    "degree={}; use 1 to {} pieces, or degree=N/M for forward and backward", value,
-                    kMostPieces);
+                    "degree={}; use 1 to {} pieces, degree=N/M for forward and backward, or "
+                    "degree=planned",
+                    value, kMostPieces);
     }
   }
+  if (leaves_degrees()) mode_ = kNamed;
   more_forward_ = static_cast<std::uint32_t>(*forward - 1) & 31U;
   more_backward_ = static_cast<std::uint32_t>(*backward - 1) & 31U;
 }
@@ -160,10 +173,25 @@ ExchangePlan ExchangeRequest::plan(int etp) const {
           .networks = is_one_network_ == 1U ? 1 : 2};
 }
 
+ExchangeRequest ExchangeRequest::with_degrees(int forward, int backward) const {
+  HEDDLE_CHECK(std::min(forward, backward) >= 1 && std::max(forward, backward) <= kMostPieces,
+               "degrees {}/{}", forward, backward);
+  ExchangeRequest named = *this;
+  if (leaves_degrees()) named.mode_ = kNamed;
+  named.more_forward_ = static_cast<std::uint32_t>(forward - 1) & 31U;
+  named.more_backward_ = static_cast<std::uint32_t>(backward - 1) & 31U;
+  return named;
+}
+
 std::string ExchangeRequest::text() const {
   constexpr int kAny = 1;
   std::vector<std::string> words = words_of(plan(kAny), r_ != kAllOfEtp);
-  if (mode_ != kNamed) words.emplace(words.begin(), learns() ? kAdaptive : kTurnsWord);
+  if (leaves_degrees()) {
+    words.emplace(words.begin() + (r_ != kAllOfEtp ? 1 : 0),
+                  fmt::format("degree={}", kPlannedValue));
+  } else if (mode_ != kNamed) {
+    words.emplace(words.begin(), learns() ? kAdaptive : kTurnsWord);
+  }
   return fmt::format("{}", fmt::join(words, " "));
 }
 

@@ -38,7 +38,7 @@ class ExchangeRequest {
   /// A plan for `etp` ranks.
   explicit ExchangeRequest(const ExchangePlan& plan, int etp);
   /// "r=2 degree=4/2 2dh=8 networks=1", each of which may be left out, and with them "adaptive" or
-  /// "turns". Error(usage) for a text with problems.
+  /// "turns"; or degree=planned. Error(usage) for a text with problems.
   ExchangeRequest(const char* text) : ExchangeRequest(std::string(text)) {}
   ExchangeRequest(const std::string& text);
 
@@ -54,6 +54,10 @@ class ExchangeRequest {
   bool learns() const { return mode_ == kLearns; }
   /// Every call has another plan: all there are (turns_of), for checks.
   bool takes_turns() const { return mode_ == kTurns; }
+  /// Degrees are to be chosen before the run, by a machine's times (planner/predicted_step.h).
+  bool leaves_degrees() const { return mode_ == kPlanned; }
+  /// The same with these degrees.
+  ExchangeRequest with_degrees(int forward, int backward) const;
   /// Nothing was asked for.
   bool is_usual() const { return *this == ExchangeRequest(); }
   /// What reads back as the same; "" of the usual one.
@@ -61,11 +65,12 @@ class ExchangeRequest {
   bool operator==(const ExchangeRequest&) const = default;
 
  private:
-  enum Mode : std::uint32_t { kNamed, kLearns, kTurns };
+  enum Mode : std::uint32_t { kNamed, kLearns, kTurns, kPlanned };
   static constexpr std::uint32_t kAllOfEtp = (1U << 9) - 1;
   /// What is wrong with the text; empty: nothing.
   std::string read(const std::string& text);
   // Leave the first problem in `problem`.
+  void take_mode(Mode mode, std::string& problem);
   void read_word(std::string_view word, std::string& problem);
   void read_r(std::string_view value, std::string& problem);
   void read_degree(std::string_view value, std::string& problem);
