@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/rng.h"
 #include "comm/threads/thread_world.h"
 #include "model/config_testing.h"
@@ -121,6 +123,44 @@ TEST(ExpertMemory, IsFlatInGranularityWhereBackwardIsHalved) {
     for (const std::int64_t granularity : kGranularities) {
       EXPECT_NEAR(planned(granularity), coarse, 0.02 * coarse) << rank << " " << granularity;
     }
+  }
+}
+
+/// Routers that give all experts the same logits send every token to the first ones. What `plan`
+/// and `train` say beforehand for that case holds, and is not much more than what is taken.
+TEST(ExpertMemory, OfAllTokensOnOneRankIsSaidBeforehand) {
+  for (const std::int64_t per_token : {1, 2}) {
+    const ModelSpec spec = of_granularity(
+        2,
+        {{"hidden_size", 64}, {"num_experts_per_tok", per_token}, {"moe_intermediate_size", 64}});
+    const MeshCase mesh{{.dp = 4, .ep = 4}};
+    std::vector<double> measured(4), said(4), even(4);
+    run_ranks(4, [&](World& world) {
+      RankTraining training(spec, mesh, kBatch, world);
+      for (Parameter* parameter : training.model().store().parameters()) {
+        if (!parameter->parts.front().name.ends_with("gate.weight")) continue;
+        std::ranges::fill(parameter->value.host<float>(), 0.0F);
+      }
+      const StepResult result = training.gradients();
+      if (world.rank() == 0) {
+        EXPECT_EQ(result.expert_load[0], 4.0 * 512);
+        EXPECT_EQ(result.expert_load[7], 0.0);
+      }
+      const auto peak_for = [&](double rows) {
+        ParallelPlan plan = training.plan();
+        plan.planned_expert_rows = rows;
+        return static_cast<double>(
+            plan_step(spec, RankTraining::build_options(mesh, kBatch), plan, world.rank(), kBatch)
+                .memory.peak);
+      };
+      const auto at = static_cast<std::size_t>(world.rank());
+      measured[at] = static_cast<double>(training.memory().stats().peak);
+      said[at] = peak_for(most_expert_rows(spec, mesh.request));
+      even[at] = peak_for(1);
+    });
+    for (std::size_t rank = 0; rank < 4; ++rank) EXPECT_LE(measured[rank], said[rank]) << rank;
+    EXPECT_GT(measured[0], even[0]);
+    EXPECT_GT(measured[0], 0.9 * said[0]);
   }
 }
 

@@ -739,6 +739,58 @@ TEST(Experts, OfEveryGateTrainAndArePlanned) {
   }
 }
 
+/// Bytes of an executed step against those of its plan, all ranks together: who receives how many
+/// rows is up to the tokens.
+void expect_planned_bytes(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch) {
+  std::mutex one_at_a_time;
+  std::map<std::pair<std::string, std::size_t>, std::pair<std::int64_t, std::int64_t>> bytes;
+  run_ranks(mesh.ranks(), [&](World& world) {
+    RankTraining training(spec, mesh, batch, world);
+    training.run(1);
+    const StepPlan plan = plan_step(spec, RankTraining::build_options(mesh, batch), training.plan(),
+                                    world.rank(), batch);
+    MeshTraffic traffic = training.mesh().traffic(), planned = plan.traffic;
+    const std::lock_guard lock(one_at_a_time);
+    traffic.with(planned, [&](const char* group, const CommCounts& sent, const CommCounts& said) {
+      for (std::size_t op = 0; op < kCommOps; ++op) {
+        auto& [counted, expected] = bytes[{group, op}];
+        counted += sent.by_op[op].wire_bytes;
+        expected += said.by_op[op].wire_bytes;
+        EXPECT_EQ(sent.by_op[op].calls, said.by_op[op].calls) << group;
+      }
+    });
+  });
+  std::int64_t all = 0;
+  for (const auto& [call, pair] : bytes) {
+    EXPECT_EQ(pair.first, pair.second) << call.first;
+    all += pair.first;
+  }
+  EXPECT_GT(all, 0);
+}
+
+/// What `plan` finds for a small model, as it is and as the best of the plans that divide experts.
+TEST(Experts, SendWhatTheSearchedPlanSays) {
+  const planner::Machine machine =
+      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  const ModelSpec spec = deep("mixtral", {{"num_experts", 8}});
+  const planner::Job job{
+      .spec = spec, .seq_len = 16, .batch = 16, .stack = planner::Stack::heddle(DType::f32)};
+  for (const int ranks : {4, 8}) {
+    const auto found = planner::search(machine, job, {.gpus = ranks, .keep = 4096}).best;
+    ASSERT_FALSE(found.empty());
+    const auto divided = std::ranges::find_if(
+        found, [](const planner::Found& one) { return one.candidate.divides_experts(); });
+    ASSERT_NE(divided, found.end());
+    for (const planner::Candidate& plan : {found.front().candidate, divided->candidate}) {
+      SCOPED_TRACE(name_of(MeshCase{plan}));
+      expect_planned_bytes(spec, {plan, plan.recompute == planner::Recompute::full},
+                           {.sequences = plan.sequences,
+                            .seq_len = job.seq_len,
+                            .microbatches = static_cast<int>(plan.microbatches(job))});
+    }
+  }
+}
+
 TEST(Experts, AreSearchedAndSimulated) {
   const planner::Machine machine =
       planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
