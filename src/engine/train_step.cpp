@@ -79,6 +79,7 @@ void TrainStep::end() {
   if (stream_.is_dry()) return;
   if (load.defined()) {
     result_.expert_load.assign(load.host<double>().begin(), load.host<double>().end());
+    find_bad_router();
   }
   model_.mesh().check();
   result_.is_warming_up = policy_.reduces;
@@ -95,6 +96,18 @@ void TrainStep::end() {
   // messages between GPUs would keep it busy.
   model_.mesh().comm(Axis::pp).connect_neighbours();
   model_.mesh().comm(Axis::cp).connect_groups();
+}
+
+void TrainStep::find_bad_router() {
+  const auto is_nan = [](double count) { return std::isnan(count); };
+  const auto bad = std::ranges::find_if(result_.expert_load, is_nan);
+  result_.bad_router = bad == result_.expert_load.end()
+                           ? -1
+                           : (bad - result_.expert_load.begin()) / last_load_.size(1);
+  if (result_.bad_router < 0) return;
+  // A mark and no count: the next step's losses go by what was counted.
+  std::ranges::replace_if(result_.expert_load, is_nan, 0.0);
+  set_last_load(result_.expert_load);
 }
 
 StepResult TrainStep::run(std::span<const MicroBatch> microbatches, bool updates) {

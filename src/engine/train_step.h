@@ -26,6 +26,8 @@ struct StepResult {
   bool is_finite = true;  ///< false: the weights were left as they were
   /// Of models with experts (ops::add_load): of every layer that has them, one after the other.
   std::vector<double> expert_load = {};
+  /// Among those layers the first one whose router had logits that are not finite; -1: none.
+  std::int64_t bad_router = -1;
   bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
 };
 
@@ -91,6 +93,7 @@ class TrainStep : private Stage {
   void update();
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
+  void find_bad_router();
   /// Biases of routers move against the load.
   void balance_routers();
 

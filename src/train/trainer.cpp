@@ -349,20 +349,37 @@ class Run {
       recording_->sites_met(state_.step, outer.notes());
   }
 
+  /// Which one it is, among layers with experts; nothing of -1.
+  std::string of_router(std::int64_t index) const {
+    const ModelSpec& spec = setup_.spec;
+    for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+      if (index < 0 || spec.expert_layers_before(layer + 1) <= index) continue;
+      return fmt::format(
+          "; the first router with logits that are not finite is that of layer {}, {}", layer,
+          fmt::format(fmt::runtime(spec.experts->router), layer));
+    }
+    return "";
+  }
+
   void on_nonfinite(const StepResult& result) {
     ++state_.skipped_updates;
     const std::string what =
         (session_->outer ? fmt::format("site {}: ", site()) : "") +
         fmt::format("loss {} with gradient norm {} is not finite at step {} (first sample {})",
                     result.loss, result.grad_norm, state_.step,
-                    (state_.step - 1) * (config_.tokens_per_step() / config_.data.seq_len));
+                    (state_.step - 1) * (config_.tokens_per_step() / config_.data.seq_len)) +
+        of_router(result.bad_router);
     const bool stops = config_.train.nonfinite == config::OnNonfinite::stop ||
                        state_.skipped_updates > config_.train.nonfinite_limit;
     if (stops) {
+      const std::string change = result.bad_router < 0
+                                     ? "lower optim.lr"
+                                     : "lower optim.lr, or keep logits small with "
+                                       "model.router_z_loss = 0.001";
       throw Error(ErrorCode::data, what,
                   saving_->newest().empty()
-                      ? "lower optim.lr or look at the data"
-                      : "the newest checkpoint is whole; lower optim.lr and run again");
+                      ? change + " or look at the data"
+                      : "the newest checkpoint is whole; " + change + " and run again");
     }
     recording_->update_skipped(state_.step,
                                fmt::format("{}; update skipped, {} of {} allowed", what,

@@ -4,6 +4,11 @@
 
 #include <numeric>
 
+#include "checkpoint/inspect.h"
+#include "engine/expert_files.h"
+#include "model/config_testing.h"
+#include "support/occurrences.h"
+#include "train/huge_weights.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -132,6 +137,66 @@ TEST(ExpertsRun, HasThePlannedDegreesOnAllRanks) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(named.train(with(exchange), {"--ranks", "2"}).status, 0);
   EXPECT_EQ(planned.numbers(), named.numbers());
+}
+
+/// Weights that are finite, and logits that are not: whoever has the tokens, all ranks say whose.
+TEST(ExpertsRun, NamesTheRouterWhoseLogitsAreNotFinite) {
+  const ExpertsRun run;
+  const std::string origin = (run.path() / "origin").string(),
+                    huge = (run.path() / "huge").string();
+  ASSERT_EQ(run.train({"run.dir=" + origin, "train.steps=2"}).status, 0);
+  copy_with_huge(std::filesystem::path(origin) / "checkpoints" / checkpoint_name(2),
+                 "model.layers.2.mlp.gate.weight", huge);
+  for (const char* ranks : {"1", "2"}) {
+    for (const char* policy : {"stop", "skip"}) {
+      const Outcome outcome = run.train(
+          {"model.config=\"\"", "model.path=" + huge, "checkpoint.every=0", "train.eval_every=0",
+           "train.nonfinite_limit=2", fmt::format("parallel.ep={}", ranks),
+           fmt::format("train.nonfinite={}", policy), "model.router_balance=global"},
+          {"--ranks", ranks, "--fresh"});
+      EXPECT_EQ(outcome.status, 5) << outcome.err;
+      for (const char* words : {"router with logits that are not finite is that of layer 2",
+                                "model.layers.2.mlp.gate", "model.router_z_loss = 0.001"}) {
+        EXPECT_NE(outcome.err.find(words), std::string::npos) << words << "\nin: " << outcome.err;
+      }
+      EXPECT_EQ(occurrences(outcome.err, "update skipped,"),
+                *policy == 's' && policy[1] == 'k' ? 2u : 0u);
+    }
+  }
+}
+
+/// From a Hugging Face folder in either form, through a checkpoint of ranks that divide experts, to
+/// a folder of one tensor for each expert: the same values. Steps are too small to move any.
+TEST(ExpertsRun, ExportsWhatItImported) {
+  for (const char* family : {"mixtral", "qwen3_moe"}) {
+    const Json config = with(small_config(family), {{"num_attention_heads", 4},
+                                                    {"num_key_value_heads", 2},
+                                                    {"num_experts", 8},
+                                                    {"max_position_embeddings", 64},
+                                                    {"vocab_size", 61}});
+    const ModelSpec spec = spec_of(config);
+    Memory memory;
+    const Tensors tensors = random_weights(spec, memory);
+    for (const bool is_stacked : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", family, is_stacked));
+      const TinyRun run;
+      const auto at = [&](const char* name) { return (run.path() / name).string(); };
+      write(is_stacked ? stacked(spec, tensors, memory) : tensors, at("model"));
+      run.write("model/config.json", config.dump());
+      const Outcome trained = run.train(
+          {"model.config=\"\"", "model.path=" + at("model"), "parallel.ep=4", "parallel.etp=1",
+           "optim.lr=1e-30", "train.steps=2", "train.microbatch=1", "parallel.zero=1"},
+          {"--ranks", "4"});
+      ASSERT_EQ(trained.status, 0) << trained.err;
+      const Outcome exported =
+          run_heddle({"convert", run.checkpoint(2).string(), "--out", at("exported")});
+      ASSERT_EQ(exported.status, 0) << exported.err;
+      // What it is to be, whatever form was read.
+      write(tensors, at("expected"));
+      EXPECT_TRUE(compare(at("exported"), at("expected")).are_equal());
+      EXPECT_EQ(std::filesystem::exists(run.path() / "exported" / "config.json"), true);
+    }
+  }
 }
 
 TEST(ExpertsRun, SavesBiasesUnderTheirName) {

@@ -1,9 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <cstring>
-
-#include "checkpoint/safetensors.h"
 #include "support/occurrences.h"
+#include "train/huge_weights.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -16,18 +14,8 @@ class Nonfinite : public testing::Test {
  protected:
   Nonfinite() {
     EXPECT_EQ(run_.train({"run.dir=" + origin(), "train.steps=2"}).status, 0);
-    const fs::path model = fs::path(origin()) / "checkpoints" / checkpoint_name(2);
-    fs::create_directories(run_.path() / "huge");
-    fs::copy_file(model / "config.json", run_.path() / "huge" / "config.json");
-    const SafetensorsFile file(model / "model.safetensors");
-    std::string bytes = read_text_file(file.path());
-    const auto head = file.bytes(file.entry("lm_head.weight"));
-    const auto begin = static_cast<std::size_t>(head.data() - file.file_bytes().data());
-    const float huge = 3e38F;
-    for (std::size_t at = begin; at < begin + head.size(); at += sizeof huge) {
-      std::memcpy(&bytes[at], &huge, sizeof huge);
-    }
-    run_.write("huge/model.safetensors", bytes);
+    copy_with_huge(fs::path(origin()) / "checkpoints" / checkpoint_name(2), "lm_head.weight",
+                   run_.path() / "huge");
   }
   std::string origin() const { return (run_.path() / "origin").string(); }
   Outcome train(const std::string& setting) const {

@@ -1,6 +1,8 @@
 #include "nn/experts/router.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -130,6 +132,18 @@ Tensor Router::drop(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) c
   return made_TK;
 }
 
+void Router::mark_bad(const Tensor& logits_TE, Ctx& ctx) const {
+  if (!ctx.expert_load.defined() || ctx.stream.is_dry()) return;
+  if (ctx.stream.device().kind != Device::Kind::cpu) return;
+  const auto is_good = [](double logit) { return std::isfinite(logit); };
+  const bool are_good = logits_TE.dtype() == DType::f64
+                            ? std::ranges::all_of(logits_TE.host<double>(), is_good)
+                            : std::ranges::all_of(logits_TE.host<float>(), is_good);
+  if (are_good) return;
+  ctx.expert_load.select(0, options_.layer).host<double>().back() =
+      std::numeric_limits<double>::quiet_NaN();
+}
+
 Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   if (saved.has(kExperts)) return routing(saved);
   const std::int64_t T = x_TD.size(0);
@@ -137,6 +151,7 @@ Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor logits_TE = logits_->forward(x_TD, saved.child(kOfLogits), ctx);
   const Routing made{.experts_TK = ctx.activation({T, slots()}, DType::i32),
                      .weights_TK = ctx.activation({T, slots()}, dtype)};
+  mark_bad(logits_TE, ctx);
   choose(logits_TE, made, ctx);
   const bool drops = ctx.keeps_dear() && limits();
   const Tensor chosen_TK = drops ? drop(logits_TE, made, ctx) : made.experts_TK;
