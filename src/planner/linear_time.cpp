@@ -4,20 +4,28 @@
 
 namespace heddle::planner {
 
-LinearFit fit_linear_time(std::span<const std::array<double, 2>> points) {
-  const double count = static_cast<double>(points.size());
-  double mean_x = 0.0, mean_y = 0.0;
+LinearFit fit_linear_time(std::span<const std::array<double, 2>> points, FittedErrors errors) {
+  const auto weight_of = [&](double seconds) {
+    return errors == FittedErrors::relative ? 1.0 / (seconds * seconds) : 1.0;
+  };
+  double weights = 0.0, mean_x = 0.0, mean_y = 0.0, plain_mean_y = 0.0;
   for (const auto& [x, y] : points) {
-    mean_x += x / count;
-    mean_y += y / count;
+    const double weight = weight_of(y);
+    weights += weight;
+    mean_x += weight * x;
+    mean_y += weight * y;
+    plain_mean_y += y / static_cast<double>(points.size());
   }
+  mean_x /= weights;
+  mean_y /= weights;
   double xx = 0.0, xy = 0.0, yy = 0.0, raw_xx = 0.0, raw_xy = 0.0;
   for (const auto& [x, y] : points) {
-    xx += (x - mean_x) * (x - mean_x);
-    xy += (x - mean_x) * (y - mean_y);
-    yy += (y - mean_y) * (y - mean_y);
-    raw_xx += x * x;
-    raw_xy += x * y;
+    const double weight = weight_of(y);
+    xx += weight * (x - mean_x) * (x - mean_x);
+    xy += weight * (x - mean_x) * (y - mean_y);
+    yy += (y - plain_mean_y) * (y - plain_mean_y);
+    raw_xx += weight * x * x;
+    raw_xy += weight * x * y;
   }
   HEDDLE_CHECK(xx > 0.0, "a line needs two sizes");
   LinearTime time{.fixed = mean_y - xy / xx * mean_x, .per_element = xy / xx};

@@ -20,8 +20,13 @@ struct LinearFit {
   double r2 = 0.0;  ///< share of the variance that the line explains
 };
 
+/// Which errors are least: seconds, or their shares of what was measured. Where sizes are far
+/// apart, the first lets what large ones vary by decide where the line begins.
+enum class FittedErrors { absolute, relative };
+
 /// Least squares through (elements, seconds) of at least two sizes. Where the best line would begin
 /// below zero, the best one through zero.
-LinearFit fit_linear_time(std::span<const std::array<double, 2>> points);
+LinearFit fit_linear_time(std::span<const std::array<double, 2>> points,
+                          FittedErrors errors = FittedErrors::absolute);
 
 }  // namespace heddle::planner

@@ -13,19 +13,13 @@ constexpr double kCopiedBytes = 4.0;
 constexpr int kHalvings = 100;
 constexpr double kMostExchanged = 1e15;
 
+/// What a rank has for others of one network.
 struct Messages {
   double count = 0.0, share = 0.0;  ///< `share` of a rank's bytes is in all of them
 
-  double between(const ExchangeNetwork& network, double bytes) const {
-    return seconds(network.latency_between, network.message_between, network.rate_between, bytes);
-  }
-  double within(const ExchangeNetwork& network, double bytes) const {
-    return seconds(network.latency_within, network.message_within, network.rate_within, bytes);
-  }
-
- private:
-  double seconds(double once, double each, double rate, double bytes) const {
-    return count > 0.0 ? once + count * each + share * bytes / rate : 0.0;
+  double sent(double each) const { return count * each; }
+  double moved(double once, double rate, double bytes) const {
+    return count > 0.0 ? once + share * bytes / rate : 0.0;
   }
 };
 
@@ -49,14 +43,18 @@ double linear_exchange_seconds(const ExchangeNetwork& network, double bytes) {
   const double ranks = network.ranks(), here = network.per_node;
   const Messages far{.count = ranks - here, .share = 1.0 - here / ranks};
   const Messages near{.count = here - 1.0, .share = (here - 1.0) / ranks};
-  return std::max(far.between(network, bytes), near.within(network, bytes));
+  return far.sent(network.message_between) + near.sent(network.message_within) +
+         std::max(far.moved(network.latency_between, network.rate_between, bytes),
+                  near.moved(network.latency_within, network.rate_within, bytes));
 }
 
 double two_level_exchange_seconds(const ExchangeNetwork& network, double bytes) {
   const double nodes = network.nodes, here = network.per_node;
   const Messages far{.count = nodes - 1.0, .share = 1.0 - 1.0 / nodes};
   const Messages near{.count = here - 1.0, .share = 1.0 - 1.0 / here};
-  return far.between(network, bytes) + near.within(network, bytes) +
+  return far.sent(network.message_between) + near.sent(network.message_within) +
+         far.moved(network.latency_between, network.rate_between, bytes) +
+         near.moved(network.latency_within, network.rate_within, bytes) +
          kCopiedBytes * bytes / network.copy_rate;
 }
 

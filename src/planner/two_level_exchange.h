@@ -24,7 +24,8 @@ ExchangeNetwork exchange_network(const Machine& machine, int nodes, int per_node
 
 /// Seconds of an all-to-all in which every rank has `bytes` for all together, equally for each.
 
-/// Every rank sends to every other; both networks at once.
+/// Every rank sends to every other: one message after the other, whichever way they go; their bytes
+/// travel on both networks at once.
 double linear_exchange_seconds(const ExchangeNetwork& network, double bytes);
 /// Within the node what goes to the same place in other nodes is brought together, then ranks of
 /// the same place exchange (Tutel's 2DH): few large messages between nodes, for a second exchange

@@ -48,5 +48,20 @@ TEST(LinearTime, NothingTakesNoTime) {
   EXPECT_EQ(line(1.0), 2.0);
 }
 
+/// Large times vary by more than a small one takes: only shares of them tell where a line begins.
+TEST(LinearTime, OfRelativeErrorsBeginsWhereSmallSizesDo) {
+  const std::vector<std::array<double, 2>> points = {
+      {10, 1.1}, {20, 1.2}, {1000, 12.0}, {2000, 19.0}};
+  const LinearTime relative = fit_linear_time(points, FittedErrors::relative).time;
+  EXPECT_NEAR(relative.fixed, 1.0, 0.02);
+  EXPECT_NEAR(relative.per_element, 0.01, 1e-3);
+  EXPECT_GT(fit_linear_time(points).time.fixed, 1.15);
+  const std::vector<std::array<double, 2>> exact = {{1, 3.0}, {2, 5.0}, {7, 15.0}};
+  const LinearFit same = fit_linear_time(exact, FittedErrors::relative);
+  EXPECT_NEAR(same.time.fixed, 1.0, 1e-12);
+  EXPECT_NEAR(same.time.per_element, 2.0, 1e-12);
+  EXPECT_NEAR(same.r2, 1.0, 1e-12);
+}
+
 }  // namespace
 }  // namespace heddle::planner

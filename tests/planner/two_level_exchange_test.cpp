@@ -16,7 +16,7 @@ constexpr ExchangeNetwork kNetwork{.nodes = 32,
 TEST(TwoLevelExchange, CountsMessagesAndBytesOfBothWays) {
   constexpr double kBytes = 1e9;
   EXPECT_NEAR(linear_exchange_seconds(kNetwork, kBytes),
-              248 * 5e-6 + kBytes * (1 - 8.0 / 256) / 25e9, 1e-12);
+              248 * 5e-6 + 7 * 1e-6 + kBytes * (1 - 8.0 / 256) / 25e9, 1e-12);
   EXPECT_NEAR(two_level_exchange_seconds(kNetwork, kBytes),
               31 * 5e-6 + kBytes * (1 - 1.0 / 32) / 25e9 + 7 * 1e-6 +
                   kBytes * (1 - 1.0 / 8) / 300e9 + 4 * kBytes / 2e12,
@@ -27,7 +27,7 @@ TEST(TwoLevelExchange, CrossesWhereMessagesWeighAsMuchAsTheSecondExchange) {
   const auto crossover = two_level_crossover(kNetwork);
   ASSERT_TRUE(crossover);
   // Solved for by hand: the time saved by fewer messages over what each byte costs more.
-  const double saved = (248 - 31) * 5e-6 - 7 * 1e-6;
+  const double saved = (248 - 31) * 5e-6;
   const double each = (1 - 1.0 / 8) / 300e9 + 4 / 2e12;
   EXPECT_NEAR(*crossover, saved / each, 1.0);
   for (const double factor : {0.99, 1.01}) {
@@ -66,6 +66,23 @@ TEST(TwoLevelExchange, IsNeverFasterOverDirectLinks) {
   EXPECT_EQ(two_level_exchange_seconds(network, 0.0),
             machine.links.front().latency_s + machine.links.back().latency_s);
   EXPECT_FALSE(two_level_crossover(network));
+}
+
+/// Unless each costs something: then few of them are worth a second level, up to some size.
+TEST(TwoLevelExchange, IsFasterOverDirectLinksWhereMessagesCost) {
+  Machine machine = read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  for (Link& link : machine.links) {
+    link.is_direct = true;
+    link.message_s = 1e-4;
+  }
+  const int here = machine.server_size();
+  const auto crossover = two_level_crossover(exchange_network(machine, 4, here));
+  ASSERT_TRUE(crossover);
+  const double saved = (3 * here - 3) * 1e-4 - machine.links.front().latency_s;
+  const Link& within = machine.links.front();
+  const double each = (1 - 1.0 / here) / (within.bytes_per_s * within.collective) +
+                      4 / machine.device.memory_bytes_per_s;
+  EXPECT_NEAR(*crossover, saved / each, 1.0);
 }
 
 TEST(TwoLevelExchange, TakesTheTiersOfAMachine) {
