@@ -533,7 +533,8 @@ class LinkBench {
     turns_.set_reference(
         [=, this] { ops::gemm(a, Transpose::no, a, Transpose::no, c, {}, stream_); });
     std::vector<std::vector<std::size_t>> items;
-    for (const CommOp op : {CommOp::all_reduce, CommOp::all_gather, CommOp::reduce_scatter}) {
+    for (const CommOp op :
+         {CommOp::all_reduce, CommOp::all_gather, CommOp::reduce_scatter, CommOp::all_to_all}) {
       links.collectives.push_back({.op = op, .ranks = all_.size()});
       items.emplace_back();
       for (std::int64_t bytes = kSmallest; bytes <= kLargest; bytes *= 4) {
@@ -576,6 +577,12 @@ class LinkBench {
         return [=, this] { all_.all_reduce(whole, ReduceOp::sum, stream_).wait(stream_); };
       case CommOp::all_gather:
         return [=, this] { all_.all_gather(shard, whole, stream_).wait(stream_); };
+      case CommOp::all_to_all: {
+        const Tensor other = tensor(shard_bytes * all_.size());
+        const std::vector<std::int64_t> rows(static_cast<std::size_t>(all_.size()),
+                                             shard_bytes / 4);
+        return [=, this] { all_.all_to_all(whole, other, rows, rows, stream_).wait(stream_); };
+      }
       default:
         return
             [=, this] { all_.reduce_scatter(whole, shard, ReduceOp::sum, stream_).wait(stream_); };

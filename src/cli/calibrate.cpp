@@ -23,6 +23,7 @@
 #include "observe/cpu_time.h"
 #include "observe/machine.h"
 #include "ops/gemm.h"
+#include "planner/linear_time.h"
 #include "planner/machine_text.h"
 #include "tensor/device_runtime.h"
 
@@ -158,6 +159,18 @@ std::vector<std::string> comments(const MachineSamples& samples, const planner::
         rates.ranks, rates.threads, rates.product_flops * 1e-9, 100 * rates.product_spread,
         device.memory_bytes_per_s * 1e-9, rates.copy_bytes * 1e-9,
         100 * product_error(device, samples.dtype, rates)));
+  }
+  for (const LinkRates& links : samples.links) {
+    for (const CollectiveSamples& table : links.collectives) {
+      if (table.op != CommOp::all_to_all) continue;
+      const planner::LinearFit line =
+          planner::fit_linear_time(table.points, planner::FittedErrors::relative);
+      lines.push_back(
+          fmt::format("{} ranks: an all-to-all as a line, {:.4g} us + {:.4g} us for each MiB of a "
+                      "rank, r2 {:.5f}.",
+                      table.ranks, 1e6 * line.time.fixed,
+                      1e6 * planner::kMib * line.time.per_element, line.r2));
+    }
   }
   return lines;
 }
