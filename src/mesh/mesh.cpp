@@ -107,9 +107,10 @@ Communicator& Mesh::group(AxisSet axes) const {
 }
 
 void Mesh::sum(const Tensor& inout, AxisSet axes, Stream& stream) const {
-  for (const Axis axis : axes_of(view_of(axes)) | std::views::reverse) {
-    if (!axes.contains(axis) || size(axis) == 1) continue;
-    comm(axis).all_reduce(inout, ReduceOp::sum, stream).wait(stream);
+  const auto order = axes_of(view_of(axes));
+  for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
+    if (!axes.contains(*axis) || size(*axis) == 1) continue;
+    comm(*axis).all_reduce(inout, ReduceOp::sum, stream).wait(stream);
   }
 }
 
