@@ -23,6 +23,8 @@ struct PlanExpertsOptions {
   std::filesystem::path trace, out, model;
   int ranks = 1, nodes = 1;
   double latency_us = 10.0, gbytes = 25.0;
+  int sequences = 1;  ///< of each rank
+  std::string dtype = "bf16";
   bool json = false;
 };
 
@@ -74,8 +76,10 @@ planner::GenerationShape generation_of(const PlanExpertsOptions& options,
           .layers = report.trace.layers,
           .attention_layers = static_cast<int>(spec.layers),
           .experts = report.trace.experts,
+          .sequences = static_cast<double>(options.sequences),
           .hidden = static_cast<double>(spec.hidden),
           .key_values = 2.0 * static_cast<double>(spec.kv_heads * spec.head_dim),
+          .element_bytes = options.dtype == "f32" ? 4.0 : 2.0,
           .leaves = 1.0 - 1.0 / options.ranks,
           .leaves_placed = report.pairs > 0.0 ? report.found.placed.hops / report.pairs : 0.0};
 }
@@ -116,8 +120,8 @@ void print_json(const PlanExpertsOptions& options, const PlacementReport& report
 void print_generation(const PlanExpertsOptions& options, const PlacementReport& report) {
   const double latency = 1e-6 * options.latency_us, rate = 1e9 * options.gbytes;
   const auto two = two_exchanges(*report.generation), one = one_exchange(*report.generation);
-  fmt::print("\na new token of each of {} sequences, {:.4g} us and {:.4g} GB/s\n", options.ranks,
-             options.latency_us, options.gbytes);
+  fmt::print("\na new token of each of {} sequences in {}, {:.4g} us and {:.4g} GB/s\n",
+             options.ranks * options.sequences, options.dtype, options.latency_us, options.gbytes);
   const auto line = [&](const char* name, const planner::GenerationTraffic& traffic) {
     fmt::print("{:<36}{:>6} calls {:>12} {:>10.4g} us\n", name, traffic.calls,
                format_bytes(traffic.bytes), 1e6 * traffic.seconds(latency, rate));
@@ -211,6 +215,13 @@ void add_plan_experts(Verb plan) {
       .show_default();
   verb.add_option("--gbytes", options->gbytes, "per second that a rank sends; with --model")
       .range(1e-9, 1e9)
+      .show_default();
+  verb.add_option("--sequences", options->sequences,
+                  "that each rank continues at a time; with --model")
+      .range(1, 1 << 20)
+      .show_default();
+  verb.add_option("--dtype", options->dtype, "of rows, keys and values; with --model")
+      .one_of({"bf16", "f32"})
       .show_default();
   verb.add_flag("--json", options->json, "print one JSON object");
   verb.callback([options] { run(*options); });
