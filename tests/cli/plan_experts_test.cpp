@@ -25,6 +25,16 @@ class PlanExperts : public testing::Test {
  protected:
   PlanExperts() { write_routing_trace(real_file_system(), files_.at("trace"), halves()); }
 
+  /// Of the model that the trace is of.
+  void write_config() {
+    const Json config = {{"model_type", "olmoe"},    {"vocab_size", 50},
+                         {"hidden_size", 24},        {"num_hidden_layers", 3},
+                         {"num_attention_heads", 3}, {"num_key_value_heads", 3},
+                         {"intermediate_size", 40},  {"rope_theta", 10000.0},
+                         {"num_experts", 4},         {"num_experts_per_tok", 1}};
+    write_file_atomically(real_file_system(), files_.at("config.json"), config.dump());
+  }
+
   TestFiles files_;
 };
 
@@ -44,12 +54,7 @@ TEST_F(PlanExperts, FindsAPlacementAndWritesIt) {
 }
 
 TEST_F(PlanExperts, TellsInTextWhatGenerationSends) {
-  const Json config = {{"model_type", "olmoe"},    {"vocab_size", 50},
-                       {"hidden_size", 24},        {"num_hidden_layers", 3},
-                       {"num_attention_heads", 3}, {"num_key_value_heads", 3},
-                       {"intermediate_size", 40},  {"rope_theta", 10000.0},
-                       {"num_experts", 4},         {"num_experts_per_tok", 1}};
-  write_file_atomically(real_file_system(), files_.at("config.json"), config.dump());
+  write_config();
   const Outcome outcome = run_heddle({"plan", "experts", files_.at("trace"), "--ranks", "2",
                                       "--model", files_.at("config.json"), "--latency-us", "100"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -57,6 +62,21 @@ TEST_F(PlanExperts, TellsInTextWhatGenerationSends) {
                            "7 calls", "one exchange would be faster"}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
   }
+}
+
+TEST_F(PlanExperts, CountsSequencesOfRanksInTheirType) {
+  write_config();
+  const auto bytes = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"plan", "experts", files_.at("trace"),       "--ranks",
+                                      "2",    "--model", files_.at("config.json"), "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_heddle(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return parse_json(outcome.out, "stdout").at("generation").at("two_exchanges").at("bytes");
+  };
+  // Half of the rows of 24 leave, there and back in 3 layers; counts of 4 experts, and tokens.
+  EXPECT_EQ(bytes({}), 72 * 2 + 3 * 5 * 4 + 4);
+  EXPECT_EQ(bytes({"--sequences", "4", "--dtype", "f32"}), 4 * 72 * 4 + 3 * 5 * 4 + 4 * 4);
 }
 
 TEST_F(PlanExperts, RefusesWhatCannotBe) {
