@@ -1,5 +1,7 @@
 // Weights of experts in both forms that files have: a tensor for each expert, and one for all.
 
+#include <fmt/format.h>
+
 #include <map>
 
 #include "base/error.h"
@@ -75,6 +77,15 @@ TEST(ExpertWeights, OfAnotherShapeOrTooManyAreNamed) {
       refusal(wide).find("down_proj has shape [6, 24, 11], but config.json makes it [6, 24, 10]"),
       std::string::npos)
       << refusal(wide);
+  // A router that knows an expert more than there are, and one that chooses by other features.
+  for (const Shape& shape : {Shape{7, 24}, Shape{6, 23}}) {
+    Tensors lying = tensors;
+    lying["model.layers.0.mlp.gate.weight"] = memory.zeros(shape, DType::f32, MemoryTag::data);
+    EXPECT_NE(refusal(lying).find(fmt::format(
+                  "mlp.gate.weight has shape {}, but config.json makes it [6, 24]", shape.text())),
+              std::string::npos)
+        << refusal(lying);
+  }
   Tensors many = tensors;
   many["model.layers.0.mlp.experts.6.up_proj.weight"] =
       tensors.at("model.layers.0.mlp.experts.5.up_proj.weight");
