@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "bench/timed_ops.h"
-#include "ops/embedding.h"
 #include "ops/experts.h"
 
 namespace heddle {

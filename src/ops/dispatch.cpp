@@ -346,7 +346,6 @@ void order_by_expert(const Tensor& experts_TK, const Tensor& offsets_E1, const T
 
 void spread_rows(const Tensor& x_TD, const Tensor& row_TK, const Tensor& rows_RD, Stream& stream) {
   check_choices(row_TK, {});
-  check_flat({&row_TK});
   check_like(x_TD, {row_TK.size(0), rows_RD.size(1)}, rows_RD.dtype());
   if (stream.is_dry()) return;
   Launch(stream.device())->spread_rows(x_TD, row_TK, rows_RD, stream);

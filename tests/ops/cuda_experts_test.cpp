@@ -145,11 +145,22 @@ TEST_F(CudaExperts, OrderEqualsTheCpu) {
 struct RowsSize {
   std::int64_t tokens, slots, width;
 };
+const RowsSize kMovedRows[] = {{1, 1, 1}, {33, 2, 64}, {20, 8, 2056}, {7, 11, 129}, {0, 2, 8}};
+
+/// The rows of choices among five experts, a seventh of which are absent.
+Tensor rows_by_expert(std::int64_t T, std::int64_t K, Stream& stream) {
+  const Tensor experts = choices(T, K, [](std::uint64_t x) {
+    return x % 7 == 0 ? kAbsentRow : static_cast<std::int32_t>(x / 7 % 5);
+  });
+  const Tensor offsets = empty({6}, DType::i32), tokens = empty({T * K}, DType::i32);
+  Tensor row = empty({T, K}, DType::i32);
+  order_by_expert(experts, offsets, tokens, row, stream);
+  return row;
+}
 
 TEST_F(CudaExperts, CombinedRowsEqualTheCpus) {
   for (const DType dtype : kGpuFloats) {
-    for (const auto& [T, K, D] : {RowsSize{1, 1, 1}, RowsSize{33, 2, 64}, RowsSize{20, 8, 2056},
-                                  RowsSize{7, 11, 129}, RowsSize{0, 2, 8}}) {
+    for (const auto& [T, K, D] : kMovedRows) {
       for (const Lie lie : kLies) {
         SCOPED_TRACE(
             fmt::format("{} {}x{}x{} lie {}", name_of(dtype), T, K, D, static_cast<int>(lie)));
@@ -176,19 +187,11 @@ TEST_F(CudaExperts, CombinedRowsEqualTheCpus) {
 
 TEST_F(CudaExperts, SpreadRowsEqualTheCpus) {
   for (const DType dtype : kGpuFloats) {
-    for (const auto& [T, K, D] : {RowsSize{1, 1, 1}, RowsSize{33, 2, 64}, RowsSize{20, 8, 2056},
-                                  RowsSize{7, 11, 129}, RowsSize{0, 2, 8}}) {
+    for (const auto& [T, K, D] : kMovedRows) {
       for (const Lie lie : kLies) {
         SCOPED_TRACE(
             fmt::format("{} {}x{}x{} lie {}", name_of(dtype), T, K, D, static_cast<int>(lie)));
-        const Tensor offsets = empty({6}, DType::i32), tokens = empty({T * K}, DType::i32),
-                     row = empty({T, K}, DType::i32);
-        order_by_expert(choices(T, K,
-                                [](std::uint64_t x) {
-                                  return x % 7 == 0 ? kAbsentRow
-                                                    : static_cast<std::int32_t>(x / 7 % 5);
-                                }),
-                        offsets, tokens, row, cpu());
+        const Tensor row = rows_by_expert(T, K, cpu());
         const Tensor x = random({T, D}, dtype, 1), rows = random({T * K, D}, dtype, 2);
         const Lying dev_x(x, dtype, lie, gpu()), dev_rows(rows, dtype, lie, gpu());
         spread_rows(x, row, rows, cpu());
@@ -206,12 +209,7 @@ TEST_F(CudaExperts, BackwardOfSwigluEqualsTheCpus) {
       for (const Lie lie : kLies) {
         SCOPED_TRACE(
             fmt::format("{} {}x{}x{} lie {}", name_of(dtype), T, K, F, static_cast<int>(lie)));
-        const Tensor experts = choices(T, K, [](std::uint64_t x) {
-          return x % 7 == 0 ? kAbsentRow : static_cast<std::int32_t>(x / 7 % 5);
-        });
-        const Tensor offsets = empty({6}, DType::i32), tokens = empty({T * K}, DType::i32),
-                     row = empty({T, K}, DType::i32);
-        order_by_expert(experts, offsets, tokens, row, cpu());
+        const Tensor row = rows_by_expert(T, K, cpu());
         const Tensor gate_up = random({T * K, 2 * F}, dtype, 1), dy = random({T * K, F}, dtype, 2);
         const Tensor weights = random({T, K}, DType::f32, 3), dweights = empty({T, K}, DType::f64);
         const Tensor y = random({T * K, F}, dtype, 4);

@@ -326,10 +326,8 @@ Tensor Experts::multiply_of(const Tensor& x_TD, const InputOf& input_of, const T
   const Tensor gate_up = ctx.activation({rows, 2 * width}, x_TD.dtype()),
                y = ctx.activation({rows, width}, x_TD.dtype()),
                out_ND = ctx.activation({rows, in()}, x_TD.dtype());
-  ops::grouped_gemm(input_ND, weights_.up->value.view({experts(), 2 * width, in()}), Transpose::yes,
-                    stayed.offsets_O1, gate_up, ctx.stream);
-  const auto [gate, up] = ops::halves(gate_up);
-  ops::swiglu_forward(gate, up, y, ctx.stream);
+  ops::grouped_swiglu(input_ND, weights_.up->value.view({experts(), 2 * width, in()}),
+                      stayed.offsets_O1, gate_up, y, ctx.stream);
   ops::grouped_gemm(y, weights_.down->value.view({experts(), in(), width}), Transpose::yes,
                     stayed.offsets_O1, out_ND, ctx.stream);
   Tensor addend_ND = stayed.x_ND;
