@@ -1,7 +1,6 @@
 #include "nn/experts/router.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/check.h"
@@ -9,6 +8,7 @@
 #include "nn/redistribute.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "ops/reduce.h"
 #include "tensor/transfer.h"
 
 namespace heddle {
@@ -135,11 +135,7 @@ Tensor Router::drop(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) c
 void Router::mark_bad(const Tensor& logits_TE, Ctx& ctx) const {
   if (!ctx.expert_load.defined() || ctx.stream.is_dry()) return;
   if (ctx.stream.device().kind != Device::Kind::cpu) return;
-  const auto is_good = [](double logit) { return std::isfinite(logit); };
-  const bool are_good = logits_TE.dtype() == DType::f64
-                            ? std::ranges::all_of(logits_TE.host<double>(), is_good)
-                            : std::ranges::all_of(logits_TE.host<float>(), is_good);
-  if (are_good) return;
+  if (ops::first_non_finite(logits_TE, ctx.stream) < 0) return;
   ctx.expert_load.select(0, options_.layer).host<double>().back() =
       std::numeric_limits<double>::quiet_NaN();
 }
