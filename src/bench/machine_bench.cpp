@@ -416,8 +416,8 @@ class RateBench {
         ops::accumulate(x, y, stream_);
         ops::rms_norm_forward(x, w, kEps, y, rstd, stream_);  // again in backward
         ops::rms_norm_backward(y, x, w, rstd, y, dx, dw, stream_);
-        ops::rope(q, positions, cosine, sine, half == 1, stream_);
-        ops::rope(k, positions, cosine, sine, half == 1, stream_);
+        ops::rope(q, positions, cosine, sine, ops::RopePairs::halves, half == 1, stream_);
+        ops::rope(k, positions, cosine, sine, ops::RopePairs::halves, half == 1, stream_);
       }
       ops::swiglu_forward(gate, up, act, stream_);
       ops::swiglu_backward(dact, gate, up, dgate, dup, act, stream_);

@@ -208,7 +208,9 @@ void bench_tokens(OpsBench& bench) {
   ops::fill(cosine, 1.0, s);
   ops::fill(sine, 0.0, s);
   const Tensor positions = bench.ids({sequences, sizes.seq}, sizes.seq);
-  on.measure("rope", 2, [&] { ops::rope(by_head, positions, cosine, sine, false, s); });
+  on.measure("rope", 2, [&] {
+    ops::rope(by_head, positions, cosine, sine, ops::RopePairs::halves, false, s);
+  });
 }
 
 void bench_flat(OpsBench& bench) {

@@ -31,6 +31,7 @@ class ManySequences {
           {.tokens = prompt,
            .prompt = prompt.size(),
            .wanted = std::min(options.max_tokens, model.spec().longest_sequence() - length)});
+      check_angles(length, length + sequences_.back().wanted);
     }
   }
 
@@ -57,6 +58,19 @@ class ManySequences {
       return is_stopped || static_cast<std::int64_t>(tokens.size() - prompt) >= wanted;
     }
   };
+
+  /// Keys in a cache keep the angles that they were stored with.
+  void check_angles(std::int64_t from, std::int64_t to) const {
+    const auto& rope = model_.spec().rope;
+    const auto turning = rope ? rope->turning_length() : std::nullopt;
+    if (!turning || from > *turning || to <= *turning) return;
+    throw Error(ErrorCode::usage,
+                fmt::format("a sequence of {} tokens would grow to {}, and behind {} the model's "
+                            "rotary embedding (longrope) has other frequencies for all of it",
+                            from, to, *turning),
+                fmt::format("generate from one prompt at a time, or at most {} tokens of this one",
+                            *turning - from));
+  }
 
   int home(std::size_t sequence) const {
     return static_cast<int>(sequence % static_cast<std::size_t>(replicas_.size()));

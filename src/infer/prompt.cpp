@@ -27,13 +27,9 @@ void check_prompt(std::span<const std::int32_t> prompt, const ModelSpec& spec) {
     }
   }
   if (static_cast<std::int64_t>(prompt.size()) > spec.longest_sequence()) {
-    const std::string limit =
-        spec.longest_sequence() < spec.max_positions
-            ? fmt::format("its sliding window of attention, {} tokens, is all that heddle does",
-                          spec.longest_sequence())
-            : fmt::format("the model has {} positions", spec.max_positions);
     throw Error(ErrorCode::usage,
-                fmt::format("the prompt has {} tokens, but {}", prompt.size(), limit),
+                fmt::format("the prompt has {} tokens, but the model has {} positions",
+                            prompt.size(), spec.longest_sequence()),
                 "shorten the prompt");
   }
 }

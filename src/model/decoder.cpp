@@ -13,6 +13,7 @@
 #include "nn/fuse.h"
 #include "nn/recompute.h"
 #include "nn/residual.h"
+#include "nn/scale.h"
 #include "nn/sequential.h"
 
 namespace heddle {
@@ -85,6 +86,9 @@ class VocabularyBuilder {
     } else {
       tensor_.join_tokens(layers, spec_.hidden);
     }
+    if (spec_.embedding_scale != 1.0) {
+      layers.push_back(std::make_unique<Scale>(spec_.embedding_scale, spec_.hidden));
+    }
     return layers;
   }
 
@@ -113,7 +117,8 @@ class VocabularyBuilder {
                                                         .vocabulary = {.others = rows_.comm(),
                                                                        .first = first_row(),
                                                                        .valid = valid_rows().size,
-                                                                       .whole = spec_.vocab}});
+                                                                       .whole = spec_.vocab},
+                                                        .cap = spec_.logits_cap});
   }
 
   std::unique_ptr<SplitHead> split_head(std::shared_ptr<Parameter> projection) const {
@@ -181,13 +186,20 @@ class DecoderBuilder {
         unties_(part.unties),
         divides_vocabulary_(part.vocabulary == VocabularyPlacement::pipeline),
         vocabulary_(spec, options, part, memory.device()),
-        blocks_(
-            spec, options, part.tensor,
-            make_rope_tables(spec.rope, options.positions, statistics_of(options.dtype), memory),
-            part.context, part.experts ? &*part.experts : nullptr),
+        blocks_(spec, options, part.tensor, ropes(spec, options, memory), part.context,
+                part.experts ? &*part.experts : nullptr),
         fusion_{.norm_output = memory.device().kind == Device::Kind::cuda ? NormOutput::kept
                                                                           : NormOutput::rebuilt,
                 .mlp_tokens = options.recompute_blocks ? options.mlp_tokens : 0} {}
+
+  static BranchBuilder::Ropes ropes(const ModelSpec& spec, const BuildOptions& options,
+                                    Memory& memory) {
+    const auto tables = [&](const std::optional<RopeSpec>& rope) {
+      return make_rope_tables(rope, options.positions, statistics_of(options.dtype), memory);
+    };
+    return {.usual = tables(spec.rope),
+            .of_windows = spec.window_rope ? tables(spec.window_rope) : nullptr};
+  }
 
   void begin_stage() {
     decoder_.stages.emplace_back();
@@ -201,7 +213,7 @@ class DecoderBuilder {
     } else if (unit == last) {
       add_head();
     } else if (unit == last - 1) {
-      push({UnitLabel::Kind::norm}, blocks_.norm(spec_.names.final_norm));
+      push({UnitLabel::Kind::norm}, final_norm());
     } else {
       auto block = build_block(blocks_, unit - 1, fusion_);
       if (options_.recompute_blocks) {
@@ -252,6 +264,16 @@ class DecoderBuilder {
     if (!divides_vocabulary_) table.layout = table.layout.with(Axis::pp, ends());
   }
 
+  /// Scaling the head's input scales the logits.
+  std::unique_ptr<Layer> final_norm() const {
+    auto norm = blocks_.norm(spec_.names.final_norm);
+    if (spec_.logits_scale == 1.0) return norm;
+    Layers layers;
+    layers.push_back(std::move(norm));
+    layers.push_back(std::make_unique<Scale>(spec_.logits_scale, spec_.hidden));
+    return std::make_unique<Sequential>(std::move(layers));
+  }
+
   void add_embedding() {
     Layers layers = vocabulary_.after_embedding();
     if (!divides_vocabulary_) {
@@ -299,15 +321,6 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
                 fmt::format("sequences of {} tokens do not fit the model's table of {} positions",
                             options.positions, spec.max_positions),
                 fmt::format("use at most {}", spec.max_positions));
-  }
-  if (spec.window && options.positions > *spec.window) {
-    throw Error(ErrorCode::usage,
-                fmt::format("the model attends to a sliding window of {} tokens, and sequences of "
-                            "{} are longer; heddle only does full attention",
-                            *spec.window, options.positions),
-                fmt::format("use sequences of at most {}, or set sliding_window to null in "
-                            "config.json if the model was not trained with one",
-                            *spec.window));
   }
   DecoderBuilder builder(spec, options, memory, part);
   auto stages = part.stages;

@@ -9,14 +9,23 @@ namespace heddle {
 // config asks for and we do not do is refused by name. To add a family, write its file and name it
 // in registry.cpp.
 
+/// gemma2 and gemma3_text.
+ModelSpec gemma_spec(const ConfigReader& config);
+/// glm and glm4.
+ModelSpec glm_spec(const ConfigReader& config);
 ModelSpec gpt2_spec(const ConfigReader& config);
 ModelSpec gpt_neox_spec(const ConfigReader& config);
-/// llama and mistral.
+ModelSpec granite_spec(const ConfigReader& config);
+/// llama and mistral, and what all that are like it have in common.
 ModelSpec llama_spec(const ConfigReader& config);
 /// qwen2, qwen3 and qwen3_moe.
 ModelSpec qwen_spec(const ConfigReader& config);
 ModelSpec heddle_moe_spec(const ConfigReader& config);
 ModelSpec mixtral_spec(const ConfigReader& config);
+ModelSpec olmo2_spec(const ConfigReader& config);
 ModelSpec olmoe_spec(const ConfigReader& config);
+ModelSpec phi3_spec(const ConfigReader& config);
+ModelSpec smollm3_spec(const ConfigReader& config);
+ModelSpec starcoder2_spec(const ConfigReader& config);
 
 }  // namespace heddle

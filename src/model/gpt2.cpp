@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "base/json.h"
-#include "base/strings.h"
 #include "model/families.h"
+#include "model/gelu_config.h"
 
 namespace heddle {
 
@@ -23,16 +23,7 @@ ModelSpec gpt2_spec(const ConfigReader& config) {
   spec.norm = ModelSpec::Norm::layer;
   spec.norm_eps = config.number_or("layer_norm_epsilon", 1e-5);
   spec.mlp = ModelSpec::Mlp::gelu;
-  const std::string activation = config.text_or("activation_function", "gelu_new");
-  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") {
-    spec.gelu = ops::Gelu::tanh;
-  } else if (activation == "gelu") {
-    spec.gelu = ops::Gelu::exact;
-  } else {
-    config.refuse(
-        "asks for activation_function \"" + shortened(activation) + "\", which heddle does not do",
-        "supported: gelu_new, gelu_pytorch_tanh, gelu");
-  }
+  spec.gelu = read_gelu(config, "activation_function", "gelu_new");
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
   spec.linears_are_in_out = true;
   spec.tied_embeddings = config.flag_or("tie_word_embeddings", true);
@@ -47,6 +38,9 @@ ModelSpec gpt2_spec(const ConfigReader& config) {
       .token_embedding = "transformer.wte",
       .position_embedding = "transformer.wpe",
       .attention_norm = "transformer.h.{}.ln_1",
+      .attention_post_norm = {},
+      .mlp_norm = "transformer.h.{}.ln_2",
+      .mlp_post_norm = {},
       .query = {},
       .key = {},
       .value = {},
@@ -54,10 +48,10 @@ ModelSpec gpt2_spec(const ConfigReader& config) {
       .fused_qkv = "transformer.h.{}.attn.c_attn",
       .query_norm = {},
       .key_norm = {},
-      .mlp_norm = "transformer.h.{}.ln_2",
       .gate = {},
       .up = "transformer.h.{}.mlp.c_fc",
       .down = "transformer.h.{}.mlp.c_proj",
+      .fused_gate_up = {},
       .final_norm = "transformer.ln_f",
       .head = "lm_head",
   };

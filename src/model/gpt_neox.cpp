@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "base/strings.h"
 #include "model/families.h"
+#include "model/gelu_config.h"
 #include "model/rope_config.h"
 
 namespace heddle {
@@ -24,13 +24,7 @@ ModelSpec gpt_neox_spec(const ConfigReader& config) {
   spec.norm = ModelSpec::Norm::layer;
   spec.norm_eps = config.number_or("layer_norm_eps", 1e-5);
   spec.mlp = ModelSpec::Mlp::gelu;
-  const std::string activation = config.text_or("hidden_act", "gelu");
-  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh" || activation == "gelu_fast") {
-    spec.gelu = ops::Gelu::tanh;
-  } else if (activation != "gelu") {
-    config.refuse("asks for hidden_act \"" + shortened(activation) + "\", which heddle does not do",
-                  "supported: gelu, gelu_new, gelu_fast, gelu_pytorch_tanh");
-  }
+  spec.gelu = read_gelu(config, "hidden_act", "gelu");
   spec.rope = read_rope(config, {.head_dim = spec.head_dim,
                                  .max_positions = spec.max_positions,
                                  .theta = "rotary_emb_base",
@@ -48,6 +42,9 @@ ModelSpec gpt_neox_spec(const ConfigReader& config) {
       .token_embedding = "gpt_neox.embed_in",
       .position_embedding = {},
       .attention_norm = "gpt_neox.layers.{}.input_layernorm",
+      .attention_post_norm = {},
+      .mlp_norm = "gpt_neox.layers.{}.post_attention_layernorm",
+      .mlp_post_norm = {},
       .query = {},
       .key = {},
       .value = {},
@@ -55,10 +52,10 @@ ModelSpec gpt_neox_spec(const ConfigReader& config) {
       .fused_qkv = "gpt_neox.layers.{}.attention.query_key_value",
       .query_norm = {},
       .key_norm = {},
-      .mlp_norm = "gpt_neox.layers.{}.post_attention_layernorm",
       .gate = {},
       .up = "gpt_neox.layers.{}.mlp.dense_h_to_4h",
       .down = "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+      .fused_gate_up = {},
       .final_norm = "gpt_neox.final_layer_norm",
       .head = "embed_out",
   };

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "model/experts_config.h"
 #include "model/families.h"
+#include "model/layer_pattern.h"
 
 namespace heddle {
 namespace {
@@ -101,12 +102,10 @@ ModelSpec heddle_moe_spec(const ConfigReader& config) {
   spec.experts->shared_up = of_shared("up_proj");
   spec.experts->shared_down = of_shared("down_proj");
   const double dense = config.number_or("first_k_dense_replace", 0);
-  spec.blocks.clear();
-  const std::int64_t pattern = dense > 0 ? spec.layers : 1;
-  for (std::int64_t layer = 0; layer < pattern; ++layer) {
+  change_layers(spec, [&](std::int64_t layer, BlockSpec& block) {
     const bool is_dense = static_cast<double>(layer) < dense;
-    spec.blocks.push_back({.branches = {"attention", is_dense ? "dense" : "experts"}});
-  }
+    block.branches = {"attention", is_dense ? "dense" : "experts"};
+  });
   return spec;
 }
 

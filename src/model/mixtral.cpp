@@ -15,7 +15,7 @@ ModelSpec mixtral_spec(const ConfigReader& config) {
                                        .balance = 0.001,
                                        .module = "block_sparse_moe",
                                        .matrices = {"w1", "w3", "w2"}});
-  spec.blocks = {{.branches = {"attention", "experts"}}};
+  for (BlockSpec& block : spec.blocks) block.branches = {"attention", "experts"};
   return spec;
 }
 

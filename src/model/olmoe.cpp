@@ -19,7 +19,7 @@ ModelSpec olmoe_spec(const ConfigReader& config) {
                                        .balance = 0.01,
                                        .module = "mlp",
                                        .matrices = {"gate_proj", "up_proj", "down_proj"}});
-  spec.blocks = {{.branches = {"attention", "experts"}}};
+  for (BlockSpec& block : spec.blocks) block.branches = {"attention", "experts"};
   return spec;
 }
 

@@ -55,6 +55,7 @@ class Checker {
       check_tp();
       check_pp();
       check_cp();
+      check_vocabulary();
       check_experts();
     }
     if (request_.zero < 0 || request_.zero > 3) {
@@ -111,6 +112,14 @@ class Checker {
          problems_of(shape, {.are_run_file = true, .tp = request_.tp})) {
       add({"parallel.context", "parallel.context_heads", "parallel.cp"}, "{}", problem);
     }
+  }
+
+  void check_vocabulary() {
+    if (request_.vocabulary != VocabularyPlacement::pipeline || spec_.logits_cap == 0.0) return;
+    add({"parallel.vocabulary"},
+        "parallel.vocabulary = \"pipeline\" knows no cap of logits, and this {} model has one of "
+        "{}; use \"tensor\" or \"replicated\"",
+        spec_.family, spec_.logits_cap);
   }
 
   void check_experts() {
@@ -252,6 +261,14 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
                        std::int64_t seq_len, bool whole_matrices, const Compression& compress) {
   auto problems = problems_of(spec, request, ranks);
   for (auto& [key, message] : problems_of(compress)) problems.push_back({{key}, message});
+  if (const auto window = spec.window_below(seq_len); window && request.cp > 1) {
+    problems.push_back(
+        {{"parallel.cp"},
+         fmt::format("parallel.cp = {} divides attention to all earlier tokens, and this {} model "
+                     "attends to {} of sequences of {}; use sequences of at most {}, or tp and pp "
+                     "in place of cp",
+                     request.cp, spec.family, *window, seq_len, *window)});
+  }
   if (!problems.empty()) {
     std::string all;
     for (const auto& [keys, message] : problems) all += (all.empty() ? "" : "\n  ") + message;

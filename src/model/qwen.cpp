@@ -1,7 +1,6 @@
-#include <algorithm>
-
 #include "model/experts_config.h"
 #include "model/families.h"
+#include "model/layer_pattern.h"
 
 namespace heddle {
 
@@ -19,13 +18,10 @@ void add_experts(const ConfigReader& config, ModelSpec& spec) {
                                        .matrices = {"gate_proj", "up_proj", "down_proj"}});
   const std::int64_t step = config.size_or("decoder_sparse_step", 1);
   const std::vector<bool> is_dense = named_layers(config, "mlp_only_layers", spec.layers);
-  const bool is_periodic = std::ranges::find(is_dense, true) == is_dense.end();
-  spec.blocks.clear();
-  for (std::int64_t layer = 0; layer < (is_periodic ? std::min(step, spec.layers) : spec.layers);
-       ++layer) {
+  change_layers(spec, [&](std::int64_t layer, BlockSpec& block) {
     const bool has_experts = !is_dense[static_cast<std::size_t>(layer)] && (layer + 1) % step == 0;
-    spec.blocks.push_back({.branches = {"attention", has_experts ? "experts" : "dense"}});
-  }
+    block.branches = {"attention", has_experts ? "experts" : "dense"};
+  });
 }
 
 }  // namespace

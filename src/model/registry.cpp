@@ -9,22 +9,32 @@
 #include "base/json.h"
 #include "base/strings.h"
 #include "model/families.h"
+#include "model/layer_pattern.h"
 
 namespace heddle {
 namespace {
 
 using Family = std::pair<const char*, ModelSpec (*)(const ConfigReader&)>;
-constexpr std::array<Family, 10> kFamilies = {{
+constexpr std::array<Family, 19> kFamilies = {{
+    {"gemma2", gemma_spec},
+    {"gemma3_text", gemma_spec},
+    {"glm", glm_spec},
+    {"glm4", glm_spec},
     {"gpt2", gpt2_spec},
     {"gpt_neox", gpt_neox_spec},
+    {"granite", granite_spec},
     {"heddle_moe", heddle_moe_spec},
     {"llama", llama_spec},
     {"mistral", llama_spec},
     {"mixtral", mixtral_spec},
+    {"olmo2", olmo2_spec},
     {"olmoe", olmoe_spec},
+    {"phi3", phi3_spec},
     {"qwen2", qwen_spec},
     {"qwen3", qwen_spec},
     {"qwen3_moe", qwen_spec},
+    {"smollm3", smollm3_spec},
+    {"starcoder2", starcoder2_spec},
 }};
 
 /// What no family can mean, and a product that would overflow later arithmetic.
@@ -38,10 +48,7 @@ void check_sizes(const ModelSpec& spec, const ConfigReader& config) {
                       : fmt::format("it is missing, and {} is what it means for this family then",
                                     spec.kv_heads));
   }
-  constexpr std::int64_t kMostLayers = 65'536;  // each is an object, even when it is only planned
-  if (spec.layers > kMostLayers) {
-    config.refuse(fmt::format("{} layers are more than any model has", spec.layers));
-  }
+  check_layers(config, spec.layers);
   if (spec.heads * spec.head_dim > ConfigReader::kLargestSize) {
     config.refuse(fmt::format("{} attention heads of {} dimensions are more than any model has",
                               spec.heads, spec.head_dim));

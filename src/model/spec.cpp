@@ -7,7 +7,16 @@
 namespace heddle {
 
 std::int64_t ModelSpec::longest_sequence() const {
-  return std::min(max_positions, window.value_or(max_positions));
+  if (!rope || rope->scaling != RopeSpec::Scaling::dynamic) return max_positions;
+  return static_cast<std::int64_t>(static_cast<double>(max_positions) * rope->factor);
+}
+
+std::optional<std::int64_t> ModelSpec::window_below(std::int64_t tokens) const {
+  std::optional<std::int64_t> narrowest;
+  for (const BlockSpec& block : blocks) {
+    if (block.window && *block.window < narrowest.value_or(tokens)) narrowest = block.window;
+  }
+  return narrowest;
 }
 
 std::int64_t ModelSpec::expert_layers_before(std::int64_t block_index) const {

@@ -14,24 +14,44 @@ namespace heddle {
 
 /// Rotary embedding: base, how many of a head's dimensions rotate, and how frequencies are scaled.
 struct RopeSpec {
-  enum class Scaling { none, linear, llama3 };
+  enum class Scaling { none, linear, dynamic, yarn, longrope, llama3 };
 
   double theta = 10000.0;
   std::int64_t dims = 0;
   Scaling scaling = Scaling::none;
   double factor = 1.0;
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< llama3 only
-  double original_positions = 8192;                      ///< llama3 only
+  /// That the model was trained for at first; of dynamic those from which on frequencies change.
+  double original_positions = 8192;
+  double beta_fast = 32.0, beta_slow = 1.0;                   ///< yarn only
+  bool truncates = true;                                      ///< yarn only
+  std::vector<double> short_factors = {}, long_factors = {};  ///< longrope only, by pair
+  double attention_factor = 1.0;                              ///< of all cosines and sines
+  /// Elements 2i and 2i + 1 are a pair; otherwise i and i + dims / 2.
+  bool pairs_neighbours = false;
+
+  /// The length behind which all angles of a sequence are others, those of its first tokens too.
+  std::optional<std::int64_t> turning_length() const {
+    if (scaling != Scaling::longrope) return std::nullopt;
+    return static_cast<std::int64_t>(original_positions);
+  }
+  /// Whether angles depend on how long a sequence is.
+  bool depends_on_length() const {
+    return scaling == Scaling::dynamic || scaling == Scaling::longrope;
+  }
 };
 
 /// Hugging Face names of a family's tensors. `{}` stands for the layer's index. A norm or linear
 /// named "x" owns "x.weight" and, where it has one, "x.bias".
 struct TensorNames {
   std::string token_embedding, position_embedding;
-  std::string attention_norm, query, key, value, attention_out;
+  // Norms before a branch, and behind it; empty: there is none.
+  std::string attention_norm, attention_post_norm, mlp_norm, mlp_post_norm;
+  std::string query, key, value, attention_out;
   std::string fused_qkv;  ///< in place of query, key, value
   std::string query_norm, key_norm;
-  std::string mlp_norm, gate, up, down;  ///< gate is empty for a plain MLP
+  std::string gate, up, down;  ///< gate is empty for a plain MLP
+  std::string fused_gate_up;   ///< in place of gate and up
   std::string final_norm, head;
 };
 
@@ -64,10 +84,16 @@ struct ExpertsSpec {
   }
 };
 
-/// A block: branches on the residual, each of a kind of model/blocks/.
+/// A block: branches on the residual, each of a kind of model/blocks/, and how its attention sees
+/// where tokens are.
 struct BlockSpec {
   std::vector<std::string> branches = {"attention", "dense"};
   bool is_parallel = false;  ///< all branches take the same input; otherwise one after the other
+  bool rotates = true;       ///< false: q and k stay as they are, although the model has a rope
+  /// Tokens that a token attends to, itself included; absent: all before it.
+  std::optional<std::int64_t> window = {};
+
+  bool operator==(const BlockSpec&) const = default;
 };
 
 /// A decoder-only transformer, whatever its family: what the layers are and what their tensors are
@@ -75,7 +101,7 @@ struct BlockSpec {
 /// builds from it.
 struct ModelSpec {
   enum class Norm { rms, layer };
-  enum class Mlp { swiglu, gelu };
+  enum class Mlp { swiglu, geglu, gelu };
 
   std::string family;  ///< model_type of config.json
   std::int64_t vocab = 0, hidden = 0, layers = 0;
@@ -87,12 +113,11 @@ struct ModelSpec {
 
   Norm norm = Norm::rms;
   double norm_eps = 1e-5;
+  bool norm_adds_one = false;  ///< weights of norms are stored less one
   Mlp mlp = Mlp::swiglu;
-  ops::Gelu gelu = ops::Gelu::exact;  ///< for Mlp::gelu
-  std::optional<RopeSpec> rope;       ///< absent: learned positions
-  /// Tokens that a token attends to, itself included. We have only full attention, which is the
-  /// same up to this length of sequence; longer ones are refused when the layers are built.
-  std::optional<std::int64_t> window;
+  ops::Gelu gelu = ops::Gelu::exact;    ///< for Mlp::geglu and gelu
+  std::optional<RopeSpec> rope;         ///< absent: learned positions
+  std::optional<RopeSpec> window_rope;  ///< of blocks with a window; absent: the same
   bool qkv_bias = false, attention_out_bias = false, mlp_bias = false;
   bool qk_norm = false;
   bool qk_norm_joins_heads = false;  ///< it is over all heads together, not over each
@@ -100,6 +125,11 @@ struct ModelSpec {
   bool linears_are_in_out = false;   ///< linear weights stored [in, out]
   bool tied_embeddings = false;
   double attention_scale = 0.0;  ///< usually head_dim^-1/2
+  double embedding_scale = 1.0;  ///< of what is looked up
+  double residual_scale = 1.0;   ///< of what a branch adds
+  double logits_scale = 1.0;
+  /// Scores of attention, and logits, become cap * tanh(value / cap); 0: they stay.
+  double attention_cap = 0.0, logits_cap = 0.0;
   double init_stddev = 0.02;
   /// Dropout the config asks for in training ("resid_pdrop = 0.1"); we have none, so a trainer must
   /// not go on in silence. Evaluation and generation are not concerned.
@@ -116,8 +146,10 @@ struct ModelSpec {
   std::int64_t expert_layers() const { return expert_layers_before(layers); }
   std::int64_t expert_layers_before(std::int64_t block) const;
 
-  /// What the model was made for: its positions, or its window where that is shorter.
+  /// What the model was made for: its positions, or as many as dynamic frequencies stretch them to.
   std::int64_t longest_sequence() const;
+  /// The narrowest window of a block that is narrower than sequences of so many tokens.
+  std::optional<std::int64_t> window_below(std::int64_t tokens) const;
 
   std::int64_t parameter_count() const;
   /// Those that matrix products touch for every token: all but embedding tables that are only

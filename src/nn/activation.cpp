@@ -44,6 +44,17 @@ void SwiGlu::differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y
   ops::swiglu_backward(dy_TF, gate_TF, up_TF, gate_TF, up_TF, y_TF, stream);
 }
 
+void GeGlu::apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const {
+  const auto [gate_TF, up_TF] = ops::halves(x);
+  ops::geglu_forward(gate_TF, up_TF, kind_, y_TF, stream);
+}
+
+void GeGlu::differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
+                          Stream& stream) const {
+  const auto [gate_TF, up_TF] = ops::halves(x);
+  ops::geglu_backward(dy_TF, gate_TF, up_TF, kind_, gate_TF, up_TF, y_TF, stream);
+}
+
 void GeluLayer::apply(const Tensor& x_TF, const Tensor& y_TF, Stream& stream) const {
   ops::gelu_forward(x_TF, kind_, y_TF, stream);
 }

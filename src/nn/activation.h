@@ -47,6 +47,19 @@ class SwiGlu final : public Activation {
                      Stream& stream) const override;
 };
 
+/// y_TF = gelu(gate) * up for x_T(2F) = [gate | up].
+class GeGlu final : public Activation {
+ public:
+  GeGlu(std::int64_t width, ops::Gelu kind) : Activation(2 * width, width), kind_(kind) {}
+
+ private:
+  void apply(const Tensor& x, const Tensor& y_TF, Stream& stream) const override;
+  void differentiate(const Tensor& dy_TF, const Tensor& x, const Tensor& y_TF,
+                     Stream& stream) const override;
+
+  ops::Gelu kind_;
+};
+
 /// y = gelu(x).
 class GeluLayer final : public Activation {
  public:

@@ -1,8 +1,10 @@
 #include "nn/attention.h"
 
+#include <algorithm>
 #include <array>
 
 #include "nn/decoded_rows.h"
+#include "nn/norm.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 #include "ops/norm.h"
@@ -22,13 +24,36 @@ Qkv split_qkv(const Tensor& qkv, const AttentionShape& shape, const MicroBatch& 
           qkv.slice(1, (H + G) * K, (H + 2 * G) * K).view({B, S, G, K})};
 }
 
+namespace {
+
+/// Tokens of the sequences that the micro-batch's tokens belong to, up to the last of them.
+std::int64_t sequence_length(const Ctx& ctx) {
+  if (ctx.batch.places) return ctx.batch.places->seq_len;
+  return ctx.batch.seq_len() + (ctx.kv_cache == nullptr ? 0 : ctx.kv_cache->length());
+}
+
+}  // namespace
+
 PrepareQkv::PrepareQkv(const AttentionShape& shape, std::shared_ptr<const RopeTables> tables,
                        int index, QkNorm qk_norm)
     : shape_(shape), tables_(std::move(tables)), index_(index), qk_norm_(std::move(qk_norm)) {}
 
 void PrepareQkv::rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const {
   if (!tables_->defined()) return;
-  ops::rope(x_BSHK, ctx.batch.positions, tables_->cos_PR, tables_->sin_PR, inverse, ctx.stream);
+  if (ctx.rows != nullptr && tables_->depends_on_length()) {
+    return rotate_by_row(x_BSHK, inverse, ctx);
+  }
+  const RopeTable& table = tables_->of_length(sequence_length(ctx));
+  ops::rope(x_BSHK, ctx.batch.positions, table.cos_PR, table.sin_PR, tables_->pairs(), inverse,
+            ctx.stream);
+}
+
+void PrepareQkv::rotate_by_row(const Tensor& x_B1HK, bool inverse, Ctx& ctx) const {
+  for (std::int64_t row = 0; row < x_B1HK.size(0); ++row) {
+    const RopeTable& table = tables_->of_length(ctx.rows->cache(row).length() + 1);
+    ops::rope(x_B1HK.slice(0, row, row + 1), ctx.batch.positions.slice(0, row, row + 1),
+              table.cos_PR, table.sin_PR, tables_->pairs(), inverse, ctx.stream);
+  }
 }
 
 void PrepareQkv::rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const {
@@ -57,9 +82,12 @@ PrepareQkv::Statistics PrepareQkv::statistics_for(const Tensor& qkv, Ctx& ctx) c
 
 void PrepareQkv::norm_and_rotate(const Qkv& raw, const Statistics& statistics, bool again,
                                  const Qkv& ready, Ctx& ctx) const {
-  const std::array<JointNorm::Rows, 2> norms = {{{as_normed(raw.q_BSHK), qk_norm_.q_weight->value,
+  const auto factor = [&](const Parameter& weight) {
+    return norm_factor(weight, qk_norm_.adds_one, ctx);
+  };
+  const std::array<JointNorm::Rows, 2> norms = {{{as_normed(raw.q_BSHK), factor(*qk_norm_.q_weight),
                                                   statistics.rstd_q, as_normed(ready.q_BSHK)},
-                                                 {as_normed(raw.k_BSGK), qk_norm_.k_weight->value,
+                                                 {as_normed(raw.k_BSGK), factor(*qk_norm_.k_weight),
                                                   statistics.rstd_k, as_normed(ready.k_BSGK)}}};
   JointNorm(qk_norm_.ranks).forward(norms, qk_norm_.eps, again, ctx);
   rotate(ready.q_BSHK, false, ctx);
@@ -138,7 +166,7 @@ void PrepareQkv::turn_into_input_gradient(const Tensor& dqkv, Saved& saved, Ctx&
         ctx.activation(dy.shape(), dy.dtype());  // W needs the gradient before the norm
     ops::copy(dy, kept, ctx.stream);
     saved.put(slot, kept);
-    return {kept, x, weight.value, std::move(rstd), dy};
+    return {kept, x, norm_factor(weight, qk_norm_.adds_one, ctx), std::move(rstd), dy};
   };
   const std::array norms = {through_norm(as_normed(grad.q_BSHK), as_normed(raw.q_BSHK),
                                          *qk_norm_.q_weight, saved.get(kRstdQ), kGradQ),
@@ -189,8 +217,20 @@ Cost PrepareQkv::cost(const CostShape& shape) const {
   return cost;
 }
 
-CausalAttention::CausalAttention(const AttentionShape& shape, double scale, int index)
-    : shape_(shape), scale_(scale), index_(index) {}
+CausalAttention::CausalAttention(const AttentionShape& shape, const ops::ScoreRule& rule, int index,
+                                 std::optional<std::int64_t> window)
+    : shape_(shape), rule_(rule), index_(index), window_(window) {}
+
+ops::AttentionMask CausalAttention::mask(Ctx& ctx) const {
+  ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
+  if (ctx.kv_cache != nullptr) mask.query_offset = ctx.kv_cache->length();
+  const std::int64_t B = ctx.batch.sequences(), S = ctx.batch.seq_len();
+  if (!window_ || mask.query_offset + S <= *window_) return mask;
+  const Tensor first_key_BS = ctx.workspace({B, S}, DType::i32);
+  ops::window_first_keys(mask, *window_, first_key_BS, ctx.stream);
+  mask.first_key_BS = first_key_BS;
+  return mask;
+}
 
 Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {
   if (saved.has(kOut)) return saved.get(kOut);  // kept while the rest is computed again
@@ -198,10 +238,8 @@ Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {
   const DType dtype = input.q_BSHK.dtype();
   const Tensor out = ctx.activation({B * S, shape_.out_width()}, dtype);
   const Tensor lse_BHS = ctx.activation({B, H, S}, statistics_of(dtype));
-  ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
   Tensor k_BTGK = input.k_BSGK, v_BTGK = input.v_BSGK;
   if (ctx.kv_cache != nullptr) {
-    mask.query_offset = ctx.kv_cache->length();
     k_BTGK = ctx.kv_cache->keys(index_, S);
     v_BTGK = ctx.kv_cache->values(index_, S);
   }
@@ -209,7 +247,7 @@ Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {
   if (ctx.rows != nullptr) {
     attend_by_row(input.q_BSHK, out_BSHK, lse_BHS, ctx);
   } else {
-    ops::attention_forward(input.q_BSHK, k_BTGK, v_BTGK, mask, scale_, out_BSHK, lse_BHS,
+    ops::attention_forward(input.q_BSHK, k_BTGK, v_BTGK, mask(ctx), rule_, out_BSHK, lse_BHS,
                            ctx.stream);
   }
   if (ctx.keeps_dear()) {
@@ -224,9 +262,13 @@ void CausalAttention::attend_by_row(const Tensor& q_B1HK, const Tensor& out_B1HK
   for (std::int64_t row = 0; row < q_B1HK.size(0); ++row) {
     const KvCache& cache = ctx.rows->cache(row);
     const auto own = [&](const Tensor& all) { return all.slice(0, row, row + 1); };
-    ops::attention_forward(own(q_B1HK), cache.keys(index_, 1), cache.values(index_, 1),
-                           {.query_offset = cache.length(), .first_key_BS = {}}, scale_,
-                           own(out_B1HK), own(lse_BH1), ctx.stream);
+    // One query sees the last keys and no others, wherever they stand.
+    const std::int64_t length = cache.length() + 1;
+    const std::int64_t seen = std::min(window_.value_or(length), length);
+    const auto last = [&](const Tensor& all) { return all.slice(1, length - seen, length); };
+    ops::attention_forward(own(q_B1HK), last(cache.keys(index_, 1)), last(cache.values(index_, 1)),
+                           {.query_offset = seen - 1, .first_key_BS = {}}, rule_, own(out_B1HK),
+                           own(lse_BH1), ctx.stream);
   }
 }
 
@@ -237,9 +279,8 @@ Tensor CausalAttention::input_gradient(const Tensor& dout, const Qkv& input, Sav
   const Tensor dqkv = ctx.activation({ctx.batch.tokens(), shape_.qkv_width()}, dout.dtype());
   const Qkv grad = split_qkv(dqkv, shape_, ctx.batch);
   const Tensor delta_BHS = ctx.workspace(lse_BHS.shape(), lse_BHS.dtype());
-  const ops::AttentionMask mask{.query_offset = 0, .first_key_BS = ctx.batch.first_key};
   ops::attention_backward(dout.view(heads), input.q_BSHK, input.k_BSGK, input.v_BSGK,
-                          out.view(heads), lse_BHS, mask, scale_, grad.q_BSHK, grad.k_BSGK,
+                          out.view(heads), lse_BHS, mask(ctx), rule_, grad.q_BSHK, grad.k_BSGK,
                           grad.v_BSGK, delta_BHS, ctx.stream);
   return dqkv;
 }
@@ -255,9 +296,11 @@ Tensor CausalAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& ct
 
 Cost CausalAttention::cost(const CostShape& shape) const {
   const auto T = static_cast<double>(shape.tokens()), S = static_cast<double>(shape.seq_len);
-  // Two products of S x S/2 x K per head forward, twice that backward; recomputing the scores in
-  // backward is not counted, as in every published count.
-  const double forward = 2.0 * T * S * static_cast<double>(shape_.out_width());
+  // Two products of S x S/2 x K per head forward, less what lies before the window, twice that
+  // backward; recomputing the scores in backward is not counted, as in every published count.
+  const double unseen = window_ ? std::max(0.0, S - static_cast<double>(*window_)) : 0.0;
+  const double seen = S - unseen * unseen / S;  // twice the mean of a token
+  const double forward = 2.0 * T * seen * static_cast<double>(shape_.out_width());
   const std::size_t qkv = shape.bytes(shape_.qkv_width()), out = shape.bytes(shape_.out_width());
   const std::size_t lse =
       static_cast<std::size_t>(shape.tokens() * shape_.heads) * size_of(statistics_of(shape.dtype));

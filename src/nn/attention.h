@@ -1,9 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "nn/joint_norm.h"
 #include "nn/layer.h"
+#include "nn/rope_tables.h"
+#include "ops/attention.h"
 
 namespace heddle {
 
@@ -27,19 +30,13 @@ struct Qkv {
 };
 Qkv split_qkv(const Tensor& qkv, const AttentionShape& shape, const MicroBatch& batch);
 
-/// Cosines and sines of the rotary embedding, [positions, rotary_dim / 2]; absent for models
-/// without one.
-struct RopeTables {
-  Tensor cos_PR, sin_PR;
-  bool defined() const { return cos_PR.defined(); }
-};
-
 /// Norms of q and k, of each head or of all together; absent for models without them.
 struct QkNorm {
   std::shared_ptr<Parameter> q_weight, k_weight;  ///< [head_dim], or [heads * head_dim]
   double eps = 1e-6;
   bool joins_heads = false;
   Communicator* ranks = nullptr;  ///< that have the other heads, where heads are joined
+  bool adds_one = false;          ///< to the weights
   bool defined() const { return q_weight != nullptr; }
 };
 
@@ -84,6 +81,8 @@ class PrepareQkv final : public Layer {
   void keep(const Tensor& qkv, const Statistics& statistics, Saved& saved, Ctx& ctx) const;
   void store_in_cache(const Qkv& ready, Ctx& ctx) const;
   void rotate(const Tensor& x_BSHK, bool inverse, Ctx& ctx) const;
+  /// Each row as the last token of its own sequence (Ctx::rows).
+  void rotate_by_row(const Tensor& x_B1HK, bool inverse, Ctx& ctx) const;
   /// Both parts of a projection's output, or of its gradient, at once where they lie side by side.
   void rotate_q_and_k(const Tensor& qkv, bool inverse, Ctx& ctx) const;
 
@@ -98,8 +97,10 @@ class PrepareQkv final : public Layer {
 /// [T, qkv_width] to [T, out_width].
 class CausalAttention final : public Layer {
  public:
-  /// `index` names this layer's part of the KV cache.
-  CausalAttention(const AttentionShape& shape, double scale, int index);
+  /// `index` names this layer's part of the KV cache. `window`: tokens that a token attends to,
+  /// itself included; absent: all before it.
+  CausalAttention(const AttentionShape& shape, const ops::ScoreRule& rule, int index,
+                  std::optional<std::int64_t> window = {});
 
   Tensor forward(const Tensor& qkv, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) override;
@@ -115,14 +116,17 @@ class CausalAttention final : public Layer {
   Tensor input_gradient(const Tensor& dout, const Qkv& input, Saved& saved, Ctx& ctx);
 
  private:
+  /// What new queries see of the keys, those of the cache included.
+  ops::AttentionMask mask(Ctx& ctx) const;
   /// Each row over the keys of its own sequence (Ctx::rows).
   void attend_by_row(const Tensor& q_B1HK, const Tensor& out_B1HK, const Tensor& lse_BH1,
                      Ctx& ctx) const;
 
   enum Slot { kQkv, kOut, kLse };
   AttentionShape shape_;
-  double scale_;
+  ops::ScoreRule rule_;
   int index_;
+  std::optional<std::int64_t> window_;
 };
 
 }  // namespace heddle

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/activation.h"
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
 #include "ops/softmax_xent.h"
@@ -15,6 +16,7 @@ LossHead::LossHead(std::shared_ptr<Parameter> weight, const Options& options)
 
 void LossHead::project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) const {
   ops::gemm(x_TD, Transpose::no, weight_->value, Transpose::yes, logits_TV, {}, ctx.stream);
+  if (options_.cap > 0.0) ops::soft_cap(logits_TV, options_.cap, ctx.stream);
 }
 
 Tensor LossHead::logits(const Tensor& x_TD, Ctx& ctx) const {
@@ -47,16 +49,26 @@ Tensor LossHead::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor targets_T = own_tokens(ctx.batch.targets, options_.tokens, ops::kIgnoreTarget, ctx);
   const Tensor loss_T = ctx.workspace({T}, DType::f64);
   // Rows start at multiples of 64 elements, for the sake of the matrix products.
-  const Tensor chunk_logits =
-      ctx.workspace({std::min(T, chunk), (V + 63) / 64 * 64}, x_TD.dtype()).slice(1, 0, V);
+  const auto chunk_of_logits = [&] {
+    return ctx.workspace({std::min(T, chunk), (V + 63) / 64 * 64}, x_TD.dtype()).slice(1, 0, V);
+  };
+  const Tensor chunk_logits = chunk_of_logits();
+  Tensor chunk_capped;  // the gradient of a cap needs its result, which the loss's overwrites
+  if (options_.cap > 0.0 && ctx.keeps_all()) chunk_capped = chunk_of_logits();
   Tensor dx_TD;
   if (ctx.keeps_all()) dx_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   for (std::int64_t begin = 0; begin < T; begin += chunk) {
     const std::int64_t end = std::min(T, begin + chunk);
     const Tensor x = x_TD.slice(0, begin, end), logits = chunk_logits.slice(0, 0, end - begin);
     project(x, logits, ctx);
+    Tensor capped;
+    if (chunk_capped.defined()) {
+      capped = chunk_capped.slice(0, 0, end - begin);
+      ops::copy(logits, capped, ctx.stream);
+    }
     chunk_loss(logits, targets_T.slice(0, begin, end), loss_T.slice(0, begin, end), ctx);
     if (!ctx.keeps_all()) continue;
+    if (capped.defined()) ops::soft_cap_backward(capped, options_.cap, logits, ctx.stream);
     ops::gemm(logits, Transpose::no, weight_->value, Transpose::no, dx_TD.slice(0, begin, end), {},
               ctx.stream);
     ops::gemm(logits, Transpose::yes, x, Transpose::no, weight_->grad,

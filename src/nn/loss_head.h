@@ -27,6 +27,7 @@ class LossHead : public Layer {
     std::int64_t chunk_tokens = 1024;
     TokenShare tokens = {};
     VocabularyPart vocabulary = {};
+    double cap = 0.0;  ///< logits become cap * tanh(logit / cap); 0: they stay
   };
 
   /// `weight` is [V here, D], possibly the token embedding itself.
@@ -53,6 +54,7 @@ class LossHead : public Layer {
     const VocabularyPart& part = options_.vocabulary;
     return part.others == nullptr && part.valid == 0 ? weight_->shape[0] : part.valid;
   }
+  /// The logits, capped where there is a cap.
   void project(const Tensor& x_TD, const Tensor& logits_TV, Ctx& ctx) const;
   /// The loss of a chunk, and where all is kept its gradient in place of the logits.
   void chunk_loss(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,

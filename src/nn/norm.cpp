@@ -1,5 +1,6 @@
 #include "nn/norm.h"
 
+#include "ops/elementwise.h"
 #include "ops/norm.h"
 
 namespace heddle {
@@ -19,13 +20,22 @@ Cost norm_cost(const CostShape& shape, std::int64_t width, std::int64_t statisti
 
 }  // namespace
 
-RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
-    : weight_(std::move(weight)), eps_(eps) {}
+Tensor norm_factor(const Parameter& weight, bool adds_one, Ctx& ctx) {
+  if (!adds_one) return weight.value;
+  const Tensor factor = ctx.workspace(weight.value.shape(), weight.value.dtype());
+  ops::fill(factor, 1.0, ctx.stream);
+  ops::accumulate(weight.value, factor, ctx.stream);
+  return factor;
+}
+
+RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps, bool adds_one)
+    : weight_(std::move(weight)), eps_(eps), adds_one_(adds_one) {}
 
 Tensor RmsNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
   const Tensor rstd_T = ctx.activation({x_TD.size(0)}, statistics_of(x_TD.dtype()));
-  ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, rstd_T, ctx.stream);
+  ops::rms_norm_forward(x_TD, norm_factor(*weight_, adds_one_, ctx), eps_, y_TD, rstd_T,
+                        ctx.stream);
   add(addend_TD, y_TD, ctx);
   if (ctx.keeps_all()) {
     saved.put(kInput, x_TD);
@@ -37,14 +47,15 @@ Tensor RmsNorm::forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved
 Tensor RmsNorm::output_again(const Saved& saved, Ctx& ctx) const {
   const Tensor& x_TD = saved.get(kInput);
   const Tensor y_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
-  ops::rms_norm_forward(x_TD, weight_->value, eps_, y_TD, saved.get(kRstd), ctx.stream);
+  ops::rms_norm_forward(x_TD, norm_factor(*weight_, adds_one_, ctx), eps_, y_TD, saved.get(kRstd),
+                        ctx.stream);
   return y_TD;
 }
 
 Tensor RmsNorm::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
-  ops::rms_norm_backward_input(dy_TD, saved.get(kInput), weight_->value, saved.get(kRstd), dx_TD,
-                               ctx.stream);
+  ops::rms_norm_backward_input(dy_TD, saved.get(kInput), norm_factor(*weight_, adds_one_, ctx),
+                               saved.get(kRstd), dx_TD, ctx.stream);
   saved.put(kOutputGrad, dy_TD);
   return dx_TD;
 }
@@ -58,8 +69,8 @@ void RmsNorm::backward_weight(Saved& saved, Ctx& ctx) {
 Tensor RmsNorm::backward_added(Tensor dy_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
   weight_->clear_stale_grad(ctx.stream);
-  ops::rms_norm_backward(dy_TD, saved.take(kInput), weight_->value, saved.take(kRstd), addend_TD,
-                         dx_TD, weight_->grad, ctx.stream);
+  ops::rms_norm_backward(dy_TD, saved.take(kInput), norm_factor(*weight_, adds_one_, ctx),
+                         saved.take(kRstd), addend_TD, dx_TD, weight_->grad, ctx.stream);
   return dx_TD;
 }
 

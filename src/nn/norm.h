@@ -13,10 +13,14 @@ class Norm : public AddingLayer {
   virtual Tensor output_again(const Saved& saved, Ctx& ctx) const = 0;
 };
 
-/// RMSNorm over the last dimension: y = x / rms(x) * w.
+/// What rows are multiplied by: a norm's weight, or one more where the weight is stored less one,
+/// in the weight's own dtype.
+Tensor norm_factor(const Parameter& weight, bool adds_one, Ctx& ctx);
+
+/// RMSNorm over the last dimension: y = x / rms(x) * w, or * (1 + w).
 class RmsNorm final : public Norm {
  public:
-  RmsNorm(std::shared_ptr<Parameter> weight, double eps);
+  RmsNorm(std::shared_ptr<Parameter> weight, double eps, bool adds_one = false);
 
   Tensor forward_added(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) override;
@@ -30,6 +34,7 @@ class RmsNorm final : public Norm {
   enum Slot { kInput, kRstd, kOutputGrad };
   std::shared_ptr<Parameter> weight_;
   double eps_;
+  bool adds_one_;
 };
 
 /// LayerNorm over the last dimension: y = (x - mean) / deviation * w + b.

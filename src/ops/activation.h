@@ -33,4 +33,17 @@ void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& str
 void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Tensor& dx_TF,
                    const Tensor& y_TF, Stream& stream);
 
+/// y = gelu(gate) * up, and its gradients, as those of swiglu.
+void geglu_forward(const Tensor& gate_TF, const Tensor& up_TF, Gelu kind, const Tensor& y_TF,
+                   Stream& stream);
+void geglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF, Gelu kind,
+                    const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                    Stream& stream);
+
+/// x becomes cap * tanh(x / cap), in place.
+void soft_cap(const Tensor& x_TF, double cap, Stream& stream);
+/// dx, the gradient of soft_cap's result y, becomes that of what it was of: times
+/// 1 - (y / cap)^2.
+void soft_cap_backward(const Tensor& y_TF, double cap, const Tensor& dx_TF, Stream& stream);
+
 }  // namespace heddle::ops

@@ -25,6 +25,20 @@ struct AttentionMask {
   }
 };
 
+/// What products of queries and keys become before the softmax: scores scale * q k, and where there
+/// is a cap, cap * tanh(score / cap).
+struct ScoreRule {
+  double scale = 1.0;
+  double cap = 0.0;  ///< 0: none
+
+  ScoreRule(double scale, double cap = 0.0) : scale(scale), cap(cap) {}
+};
+
+/// The first keys of a mask whose queries see only the last `window` keys, themselves included:
+/// the later of their documents' starts and the window's. The mask has step 1.
+void window_first_keys(const AttentionMask& mask, std::int64_t window, const Tensor& first_key_BS,
+                       Stream& stream);
+
 /// What attention_backward of bf16 on a GPU takes of its memory beside tensors when sums must have
 /// a fixed order: cuDNN then stores the gradients of all scores. Where that is more than a GiB, and
 /// heads are not wider than those kernels take, our own do without.
@@ -52,10 +66,10 @@ inline std::size_t gradient_sum_bytes(std::int64_t batch, std::int64_t queries, 
 // Whole sequences: all keys that the queries see are given. T >= query_offset + S, key_offset is 0,
 // step is 1.
 
-/// out_BSHK = softmax(scale * q k^T) v; lse_BHS (contiguous) = log of the sum of the exponentials,
+/// out_BSHK = softmax(scores) v; lse_BHS (contiguous) = log of the sum of the exponentials,
 /// natural base.
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                       const AttentionMask& mask, double scale, const Tensor& out_BSHK,
+                       const AttentionMask& mask, const ScoreRule& rule, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream);
 
 /// Gradients of attention_forward, written (not added) to dq, dk, dv. `delta_BHS` is workspace of
@@ -63,7 +77,7 @@ void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor&
 /// and T equal to S.
 void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
                         const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
-                        const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                        const AttentionMask& mask, const ScoreRule& rule, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream);
 
@@ -80,7 +94,7 @@ enum class KeyBlock { first, further };
 /// Attention over the keys of the block: written to out and lse where it is the first, else merged
 /// into them. Rows that see no key of a further block keep their bits.
 void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                             const AttentionMask& mask, double scale, KeyBlock block,
+                             const AttentionMask& mask, const ScoreRule& rule, KeyBlock block,
                              const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream);
 
 /// Merges results over other keys into out and lse: what a block computed elsewhere gave.
@@ -97,7 +111,8 @@ void attention_delta(const Tensor& dout_BSHK, const Tensor& out_BSHK, const Tens
 /// threads.
 void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BTGK,
                               const Tensor& v_BTGK, const Tensor& lse_BHS, const Tensor& delta_BHS,
-                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
-                              const Tensor& dk_BTGK, const Tensor& dv_BTGK, Stream& stream);
+                              const AttentionMask& mask, const ScoreRule& rule,
+                              const Tensor& dq_BSHK, const Tensor& dk_BTGK, const Tensor& dv_BTGK,
+                              Stream& stream);
 
 }  // namespace heddle::ops

@@ -89,6 +89,11 @@
   X(add_sum)                        \
   X(first_non_finite)               \
   X(rope)                           \
+  X(window_first_keys)              \
+  X(geglu_forward)                  \
+  X(geglu_backward)                 \
+  X(soft_cap)                       \
+  X(soft_cap_backward)              \
   X(cross_entropy_forward)          \
   X(cross_entropy_forward_backward) \
   X(row_max)                        \

@@ -41,6 +41,33 @@ void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& u
   Launch(stream.device())->swiglu_backward(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
 }
 
+void geglu_forward(const Tensor& gate_TF, const Tensor& up_TF, Gelu kind, const Tensor& y_TF,
+                   Stream& stream) {
+  if (stream.is_dry()) return;
+  Launch(stream.device())->geglu_forward(gate_TF, up_TF, kind, y_TF, stream);
+}
+
+void geglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF, Gelu kind,
+                    const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                    Stream& stream) {
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->geglu_backward(dy_TF, gate_TF, up_TF, kind, dgate_TF, dup_TF, y_TF, stream);
+}
+
+void soft_cap(const Tensor& x_TF, double cap, Stream& stream) {
+  HEDDLE_CHECK(cap > 0.0, "a cap of {}", cap);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->soft_cap(x_TF, cap, stream);
+}
+
+void soft_cap_backward(const Tensor& y_TF, double cap, const Tensor& dx_TF, Stream& stream) {
+  HEDDLE_CHECK(cap > 0.0, "a cap of {}", cap);
+  check_like(y_TF, dx_TF.shape(), dx_TF.dtype());
+  if (stream.is_dry()) return;
+  Launch(stream.device())->soft_cap_backward(y_TF, cap, dx_TF, stream);
+}
+
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
   if (stream.is_dry()) return;
   Launch(stream.device())->gelu_forward(x_TF, kind, y_TF, stream);
@@ -87,18 +114,30 @@ void frozen_adam(const Tensor& p, const Tensor& made, const Tensor& m, const Ten
   Launch(stream.device())->frozen_adam(p, made, m, v, args, stream);
 }
 
+void window_first_keys(const AttentionMask& mask, std::int64_t window, const Tensor& first_key_BS,
+                       Stream& stream) {
+  HEDDLE_CHECK(window > 0 && mask.step == 1, "a window of {} in steps of {}", window, mask.step);
+  check_flat({&first_key_BS});
+  check_like(first_key_BS, first_key_BS.shape(), DType::i32);
+  if (mask.first_key_BS.defined()) {
+    check_like(mask.first_key_BS, first_key_BS.shape(), DType::i32);
+  }
+  if (stream.is_dry()) return;
+  Launch(stream.device())->window_first_keys(mask, window, first_key_BS, stream);
+}
+
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                       const AttentionMask& mask, double scale, const Tensor& out_BSHK,
+                       const AttentionMask& mask, const ScoreRule& rule, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
   check_attention(q_BSHK, k_BTGK, v_BTGK, mask, out_BSHK, lse_BHS);
   if (stream.is_dry()) return;
   Launch(stream.device())
-      ->attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream);
+      ->attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, rule, out_BSHK, lse_BHS, stream);
 }
 
 void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
                         const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
-                        const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                        const AttentionMask& mask, const ScoreRule& rule, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream) {
   check_attention(q_BSHK, k_BSGK, v_BSGK, mask, out_BSHK, lse_BHS);
@@ -111,18 +150,18 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
   check_flat({&lse_BHS, &delta_BHS});
   if (stream.is_dry()) return;
   Launch(stream.device())
-      ->attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
+      ->attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, rule,
                            dq_BSHK, dk_BSGK, dv_BSGK, delta_BHS, stream);
 }
 
 void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                             const AttentionMask& mask, double scale, KeyBlock block,
+                             const AttentionMask& mask, const ScoreRule& rule, KeyBlock block,
                              const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
   check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
   check_attention_rows(out_BSHK, q_BSHK.shape(), wide_of(q_BSHK.dtype()), {&lse_BHS});
   if (stream.is_dry()) return;
   Launch(stream.device())
-      ->attention_block_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, block, out_BSHK, lse_BHS,
+      ->attention_block_forward(q_BSHK, k_BTGK, v_BTGK, mask, rule, block, out_BSHK, lse_BHS,
                                 stream);
 }
 
@@ -148,8 +187,9 @@ void attention_delta(const Tensor& dout_BSHK, const Tensor& out_BSHK, const Tens
 
 void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BTGK,
                               const Tensor& v_BTGK, const Tensor& lse_BHS, const Tensor& delta_BHS,
-                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
-                              const Tensor& dk_BTGK, const Tensor& dv_BTGK, Stream& stream) {
+                              const AttentionMask& mask, const ScoreRule& rule,
+                              const Tensor& dq_BSHK, const Tensor& dk_BTGK, const Tensor& dv_BTGK,
+                              Stream& stream) {
   const DType wide = wide_of(q_BSHK.dtype());
   check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
   check_attention_rows(dq_BSHK, q_BSHK.shape(), wide, {&lse_BHS, &delta_BHS});
@@ -157,7 +197,7 @@ void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, con
   for (const Tensor* t : {&dk_BTGK, &dv_BTGK}) check_like(*t, k_BTGK.shape(), wide);
   if (stream.is_dry()) return;
   Launch(stream.device())
-      ->attention_block_backward(dout_BSHK, q_BSHK, k_BTGK, v_BTGK, lse_BHS, delta_BHS, mask, scale,
+      ->attention_block_backward(dout_BSHK, q_BSHK, k_BTGK, v_BTGK, lse_BHS, delta_BHS, mask, rule,
                                  dq_BSHK, dk_BTGK, dv_BTGK, stream);
 }
 
@@ -546,10 +586,10 @@ std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
 }
 
 void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
-          const Tensor& sin_PR, bool inverse, Stream& stream) {
+          const Tensor& sin_PR, RopePairs pairs, bool inverse, Stream& stream) {
   check_rotation(x_BSHK, positions_BS, cos_PR, sin_PR);
   if (stream.is_dry()) return;
-  Launch(stream.device())->rope(x_BSHK, positions_BS, cos_PR, sin_PR, inverse, stream);
+  Launch(stream.device())->rope(x_BSHK, positions_BS, cos_PR, sin_PR, pairs, inverse, stream);
 }
 
 void cross_entropy_forward(const Tensor& logits_TV, const Tensor& targets_T, const Tensor& loss_T,

@@ -126,6 +126,7 @@ class Search {
     std::vector<PipelineShape> shapes;
     const auto add = [&](Pipeline schedule, int chunks,
                          VocabularyPlacement vocabulary = VocabularyPlacement::tensor) {
+      if (vocabulary == VocabularyPlacement::pipeline && job_.spec.logits_cap > 0.0) return;
       shapes.push_back(
           {schedule, chunks, vocabulary, split_blocks(job_, schedule, pp, chunks, vocabulary)});
     };
@@ -323,7 +324,8 @@ class Search {
 }  // namespace
 
 int most_context(const Job& job) {
-  if (job.stack.stores_scores) return 1;  // of whole sequences
+  if (job.stack.stores_scores) return 1;             // of whole sequences
+  if (job.spec.window_below(job.seq_len)) return 1;  // make_plan refuses more
   return static_cast<int>(std::clamp<std::int64_t>(job.seq_len / kLeastTokens, 1, kMostContext));
 }
 

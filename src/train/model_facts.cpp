@@ -20,6 +20,9 @@ const char* name_of(RopeSpec::Scaling scaling) {
   switch (scaling) {
     case RopeSpec::Scaling::none: return "none";
     case RopeSpec::Scaling::linear: return "linear";
+    case RopeSpec::Scaling::dynamic: return "dynamic";
+    case RopeSpec::Scaling::yarn: return "yarn";
+    case RopeSpec::Scaling::longrope: return "longrope";
     case RopeSpec::Scaling::llama3: return "llama3";
   }
   return "";
@@ -52,15 +55,47 @@ void add_experts(const ExpertsSpec& experts, const Put& put) {
   put("router has a bias", !experts.bias.empty());
 }
 
+/// What scales frequencies, and how.
+template <class Put>
+void add_rope(const RopeSpec& rope, const Put& put) {
+  const auto& [theta, dims, scaling, factor, low_freq_factor, high_freq_factor, original_positions,
+               beta_fast, beta_slow, truncates, short_factors, long_factors, attention_factor,
+               pairs_neighbours] = rope;
+  static_cast<void>(theta);
+  put("rope dimensions", dims);
+  put("rope pairs", pairs_neighbours ? "neighbours" : "halves");
+  using Scaling = RopeSpec::Scaling;
+  if (scaling == Scaling::none) return put("rope scaling", "none");
+  put("rope scaling", fmt::format("{}, factor {}", name_of(scaling), factor));
+  if (scaling == Scaling::linear) return;
+  put("rope original positions", original_positions);
+  if (scaling == Scaling::llama3) {
+    put("rope low_freq_factor", low_freq_factor);
+    put("rope high_freq_factor", high_freq_factor);
+  }
+  if (scaling == Scaling::yarn) {
+    put("rope turns", fmt::format("{} to {}{}", beta_slow, beta_fast, truncates ? "" : ", exact"));
+  }
+  if (scaling == Scaling::longrope) {
+    put("rope short factors", fmt::format("{}", fmt::join(short_factors, " ")));
+    put("rope long factors", fmt::format("{}", fmt::join(long_factors, " ")));
+  }
+  if (scaling == Scaling::yarn || scaling == Scaling::longrope) {
+    put("rope attention factor", attention_factor);
+  }
+}
+
 }  // namespace
 
 void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   // The bindings name every member: one that is added to a spec does not compile here until it is
   // a fact too, or said to be none.
   const auto& [family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions, blocks,
-               experts, norm, norm_eps, mlp, gelu, rope, window, qkv_bias, attention_out_bias,
-               mlp_bias, qk_norm, qk_norm_joins_heads, qkv_interleaved, linears_are_in_out,
-               tied_embeddings, attention_scale, init_stddev, dropout, names, config] = spec;
+               experts, norm, norm_eps, norm_adds_one, mlp, gelu, rope, window_rope, qkv_bias,
+               attention_out_bias, mlp_bias, qk_norm, qk_norm_joins_heads, qkv_interleaved,
+               linears_are_in_out, tied_embeddings, attention_scale, embedding_scale,
+               residual_scale, logits_scale, attention_cap, logits_cap, init_stddev, dropout, names,
+               config] = spec;
   static_cast<void>(init_stddev);  // compared as model.init_std
   static_cast<void>(names);        // follow from the family
   static_cast<void>(config);       // the file; what it means is here
@@ -79,25 +114,21 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   put("positions", max_positions, rope ? Scope::run : Scope::weights);
   put("norm", norm == ModelSpec::Norm::rms ? "rms" : "layer");
   put("norm eps", norm_eps);
-  put("MLP", mlp == ModelSpec::Mlp::swiglu ? "swiglu"
-             : gelu == ops::Gelu::exact    ? "gelu"
-                                           : "gelu (tanh)");
+  put("norm adds one", norm_adds_one);
+  put("MLP", mlp == ModelSpec::Mlp::swiglu
+                 ? "swiglu"
+                 : fmt::format("{}{}", mlp == ModelSpec::Mlp::geglu ? "geglu" : "gelu",
+                               gelu == ops::Gelu::exact ? "" : " (tanh)"));
   put("rope_theta", rope ? fmt::format("{}", rope->theta) : "none: learned positions");
   if (rope) {
-    const auto& [theta, dims, scaling, factor, low_freq_factor, high_freq_factor,
-                 original_positions] = *rope;
-    static_cast<void>(theta);
-    put("rope dimensions", dims);
-    put("rope scaling", scaling == RopeSpec::Scaling::none
-                            ? "none"
-                            : fmt::format("{}, factor {}", name_of(scaling), factor));
-    if (scaling == RopeSpec::Scaling::llama3) {
-      put("rope low_freq_factor", low_freq_factor);
-      put("rope high_freq_factor", high_freq_factor);
-      put("rope original positions", original_positions);
-    }
+    add_rope(*rope, put);
   }
-  put("attention window", window ? fmt::format("{}", *window) : "none");
+  if (window_rope) {
+    put("rope_theta of windows", window_rope->theta);
+    add_rope(*window_rope, [&](const char* name, const auto& value) {
+      put(fmt::format("{} of windows", name).c_str(), value);
+    });
+  }
   put("attention bias", qkv_bias);
   put("attention output bias", attention_out_bias);
   put("MLP bias", mlp_bias);
@@ -105,13 +136,20 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
   put("interleaved q, k, v", qkv_interleaved);
   put("transposed linears", linears_are_in_out);
   std::vector<std::string> kinds;  // one fact of all blocks: facts are told apart by their names
-  for (const auto& [branches, is_parallel] : blocks) {
-    kinds.push_back(fmt::format("{}", fmt::join(branches, is_parallel ? " beside " : ", then ")));
+  for (const auto& [branches, is_parallel, rotates, window] : blocks) {
+    kinds.push_back(fmt::format("{}{}{}", fmt::join(branches, is_parallel ? " beside " : ", then "),
+                                rotates ? "" : " without rope",
+                                window ? fmt::format(" with a window of {}", *window) : ""));
   }
   put("block", fmt::format("{}", fmt::join(kinds, "; ")));
   if (experts) add_experts(*experts, put);
   put("tied embeddings", tied_embeddings);
   put("attention scale", attention_scale);
+  put("embedding scale", embedding_scale);
+  put("residual scale", residual_scale);
+  put("logits scale", logits_scale);
+  put("attention cap", attention_cap);
+  put("logits cap", logits_cap);
   put("dropout", dropout.empty() ? "none" : dropout, Scope::run);
 }
 

@@ -99,6 +99,50 @@ Texts one_by_one(const ModelSpec& spec, const Texts& from, const GenerateOptions
   return texts;
 }
 
+TEST(GenerateAll, SeesWindowsAndAnglesOfEachSequence) {
+  const Json window =
+      with(small_config("mistral"), {{"sliding_window", 4}, {"initializer_range", 0.3}});
+  // Beyond 8 tokens angles depend on the length of each sequence.
+  const Json dynamic =
+      with(small_config("llama"), {{"max_position_embeddings", 8},
+                                   {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 8.0}}},
+                                   {"initializer_range", 0.3}});
+  for (const Json& config : {window, dynamic}) {
+    const ModelSpec spec = spec_of(config);
+    const Texts from = prompts(6, spec.vocab);
+    const GenerateOptions options{.max_tokens = 15};
+    EXPECT_EQ(made_by(spec, 1, ExpertExchanges::two, from, options)[0].texts,
+              one_by_one(spec, from, options));
+  }
+}
+
+TEST(GenerateAll, RefusesSequencesThatOutgrowTheirLongropeAngles) {
+  const Json config = with(
+      small_config("phi3"),
+      {{"max_position_embeddings", 64},
+       {"original_max_position_embeddings", 8},
+       {"rope_scaling",
+        {{"type", "longrope"}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {2, 2, 2, 2}}}}});
+  const ModelSpec spec = spec_of(config);
+  const auto make = [&](std::size_t tokens, std::int64_t more) {
+    const Texts from = {std::vector<std::int32_t>(tokens, 3)};
+    made_by(spec, 1, ExpertExchanges::two, from, {.max_tokens = more});
+  };
+  EXPECT_NO_THROW(make(5, 3));
+  EXPECT_NO_THROW(make(9, 3));
+  try {
+    make(5, 4);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+    EXPECT_STREQ(
+        e.what(),
+        "a sequence of 5 tokens would grow to 9, and behind 8 the model's rotary embedding "
+        "(longrope) has other frequencies for all of it; generate from one prompt at a "
+        "time, or at most 3 tokens of this one");
+  }
+}
+
 TEST(GenerateAll, MakesOfEachPromptWhatItBecomesAlone) {
   const ModelSpec spec = spec_of(one_expert_config());
   const Texts from = prompts(7, spec.vocab);

@@ -65,7 +65,9 @@ TEST_P(GenerateWith, TheCacheIsTokenIdenticalToRecomputation) {
 
 INSTANTIATE_TEST_SUITE_P(Families, GenerateWith,
                          testing::Values("gpt2", "gpt-neox", "gpt-neox-sequential", "llama",
-                                         "llama-linear-bias", "mistral", "qwen2", "qwen3"),
+                                         "llama-linear-bias", "mistral", "qwen2", "qwen3",
+                                         "mistral-window", "smollm3-window", "gemma2", "gemma3",
+                                         "phi3-longrope-beyond"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::ranges::replace(name, '-', '_');

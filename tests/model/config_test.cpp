@@ -36,12 +36,68 @@ const Refused kRefused[] = {
      {"layer_types", "ministral"}},
     {"UnknownRopeType",
      "llama",
-     {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
-     {"rope_type", "yarn", "linear, llama3"}},
+     {{"rope_scaling", {{"rope_type", "mrope"}, {"factor", 4.0}}}},
+     {"rope_type", "mrope", "linear, dynamic, yarn, longrope, llama3"}},
     {"UnknownRopeTypeOfNewFiles",
      "llama",
+     {{"rope_parameters", {{"rope_type", "proportional"}}}},
+     {"rope_parameters", "proportional"}},
+    {"DynamicRopeWithoutAFactor",
+     "llama",
      {{"rope_parameters", {{"rope_type", "dynamic"}}}},
-     {"rope_parameters", "dynamic"}},
+     {"rope_parameters", "factor is missing"}},
+    {"DynamicRopeOfOnePair",
+     "gpt_neox",
+     {{"rope_parameters", {{"rope_type", "dynamic"}, {"factor", 2}}}},
+     {"more than one rotated pair"}},
+    {"YarnWithoutAFactor",
+     "llama",
+     {{"rope_parameters", {{"rope_type", "yarn"}}}},
+     {"rope_parameters", "factor is missing"}},
+    {"LongropeWithoutFactors",
+     "llama",
+     {{"rope_scaling", {{"rope_type", "longrope"}, {"short_factor", {1, 1, 1, 1}}}}},
+     {"long_factor is missing"}},
+    {"LongropeWithTooFewFactors",
+     "phi3",
+     {{"rope_scaling",
+       {{"type", "longrope"}, {"short_factor", {1, 1}}, {"long_factor", {1, 1, 1, 1}}}}},
+     {"short_factor", "4 positive numbers"}},
+    {"LongropeWithFactorsOfText",
+     "phi3",
+     {{"rope_scaling",
+       {{"type", "longrope"}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, "x", 1, 1}}}}},
+     {"long_factor"}},
+    {"LinearRopeOfPhi3",
+     "phi3",
+     {{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}},
+     {"linear", "for this family", "default, longrope"}},
+    {"SlidingWindowOfGranite", "granite", {{"sliding_window", 16}}, {"sliding-window", "granite"}},
+    {"SlidingLayersOfSmollm3WithoutAWindow",
+     "smollm3",
+     {{"layer_types", {"full_attention", "sliding_attention"}}},
+     {"sliding_attention", "use_sliding_window"}},
+    {"LayersWithoutRopeThatAreNoList", "smollm3", {{"no_rope_layers", 3}}, {"no_rope_layers"}},
+    {"LayersWithoutRopeThatAreTooFew", "smollm3", {{"no_rope_layers", {1}}}, {"at least 2 layers"}},
+    {"LayersWithoutRopeThatAreNoFlags",
+     "smollm3",
+     {{"no_rope_layers", {1, 2}}},
+     {"no_rope_layers has 2"}},
+    {"FactorOfZero", "granite", {{"logits_scaling", 0.0}}, {"logits_scaling = 0"}},
+    {"BiasOfPhi3", "phi3", {{"attention_bias", true}}, {"attention_bias = true"}},
+    {"BiasOfTheMlpOfOlmo2", "olmo2", {{"mlp_bias", true}}, {"mlp_bias = true"}},
+    {"BiasOfTheMlpOfGlm", "glm4", {{"mlp_bias", true}}, {"mlp_bias = true"}},
+    {"ActivationOfStarcoder2", "starcoder2", {{"hidden_act", "silu"}}, {"hidden_act", "silu"}},
+    {"ActivationOfGemma", "gemma2", {{"hidden_activation", "silu"}}, {"hidden_activation", "silu"}},
+    {"NegativeCap", "gemma2", {{"attn_logit_softcapping", -1.0}}, {"attn_logit_softcapping"}},
+    {"CapOfScoresOfGemma3",
+     "gemma3_text",
+     {{"attn_logit_softcapping", 50.0}},
+     {"attn_logit_softcapping = 50"}},
+    {"AttentionToWhatComesLater",
+     "gemma3_text",
+     {{"use_bidirectional_attention", true}},
+     {"use_bidirectional_attention = true"}},
     {"RopeThatIsNoObject", "llama", {{"rope_scaling", 7}}, {"rope"}},
     {"RopeThetaOfText", "llama", {{"rope_theta", "10000"}}, {"rope_theta", "\"10000\""}},
     {"LinearRopeWithoutAFactor",
@@ -235,7 +291,7 @@ TEST(Config, WindowsAreThoseOfTransformers) {
   const auto window = [](const char* family, const Json& changes) {
     Json config = small_config(family);
     config.update(changes);
-    return spec_of(config).window;
+    return spec_of(config).window_below(1 << 20);
   };
   EXPECT_EQ(window("mistral", Json::object()), 4096);
   EXPECT_EQ(window("mistral", {{"sliding_window", 64}}), 64);
@@ -259,6 +315,12 @@ TEST(Config, WindowsAreThoseOfTransformers) {
   EXPECT_EQ(window("mixtral", {{"sliding_window", 64}}), 64);
   EXPECT_EQ(window("qwen3_moe", {{"sliding_window", 64}}), std::nullopt);
   EXPECT_EQ(window("qwen3_moe", {{"use_sliding_window", true}, {"sliding_window", 64}}), 64);
+  EXPECT_EQ(window("phi3", Json::object()), std::nullopt);
+  EXPECT_EQ(window("phi3", {{"sliding_window", 2047}}), 2047);
+  EXPECT_EQ(window("starcoder2", Json::object()), std::nullopt);
+  EXPECT_EQ(window("starcoder2", {{"sliding_window", 4096}}), 4096);
+  EXPECT_EQ(window("gemma2", Json::object()), 4096);
+  EXPECT_EQ(window("gemma3_text", {{"sliding_window", 512}}), 512);
 }
 
 TEST(Config, MissingSizesAreThoseOfTransformers) {

@@ -16,9 +16,11 @@ inline Json small_config(const std::string& family) {
   Json config = {{"model_type", family},   {"vocab_size", 50},         {"hidden_size", 24},
                  {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"intermediate_size", 40},
                  {"rope_theta", 10000.0}};
-  // Where these are missing, mistral and qwen have those of their large models.
-  if (family.starts_with("mi") || family.starts_with("qwen")) config["num_key_value_heads"] = 3;
-  if (family == "qwen3") config["head_dim"] = 8;
+  // Where these are missing, many families have those of their large models.
+  for (const char* large : {"mi", "qwen", "glm", "gemma", "smollm3", "starcoder2"}) {
+    if (family.starts_with(large)) config["num_key_value_heads"] = 3;
+  }
+  if (family == "qwen3" || family.starts_with("g")) config["head_dim"] = 8;
   if (family == "heddle_moe" || family == "mixtral" || family == "olmoe" || family == "qwen3_moe") {
     config.update({{"num_experts", 6}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 10}});
   }

@@ -74,20 +74,19 @@ TEST(Decoder, StartsOutputProjectionsSmallerWhereAsked) {
   }
 }
 
-TEST(Decoder, RefusesSequencesLongerThanTheWindowOfAttention) {
-  Memory memory(Memory::Mode::dry);
-  const ModelSpec spec = spec_of(with(small_config("mistral"), {{"sliding_window", 16}}));
-  EXPECT_EQ(spec.longest_sequence(), 16);
-  EXPECT_NO_THROW(build_decoder(spec, {.positions = 16}, memory));
-  try {
-    build_decoder(spec, {.positions = 17}, memory);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::usage);
-    EXPECT_TRUE(std::string(e.what()).starts_with(
-        "the model attends to a sliding window of 16 tokens, and sequences of 17 are longer"))
-        << e.what();
-  }
+TEST(Decoder, CountsAttentionInsideTheWindow) {
+  const ModelSpec plain = spec_of(small_config("llama"));
+  const auto attention = [&](std::int64_t window, std::int64_t seq_len) {
+    const ModelSpec spec = spec_of(with(small_config("mistral"), {{"sliding_window", window}}));
+    return training_flops_per_token(spec, seq_len) -
+           6.0 * static_cast<double>(spec.matmul_parameter_count());
+  };
+  const double whole = training_flops_per_token(plain, 64) -
+                       6.0 * static_cast<double>(plain.matmul_parameter_count());
+  EXPECT_DOUBLE_EQ(attention(64, 64), whole);
+  EXPECT_DOUBLE_EQ(attention(4096, 64), whole);
+  // Of 64 x 64 / 2 pairs, 48 x 48 / 2 lie before a window of 16.
+  EXPECT_DOUBLE_EQ(attention(16, 64), whole * (1.0 - 48.0 * 48.0 / (64.0 * 64.0)));
 }
 
 TEST(Decoder, RefusesSequencesLongerThanLearnedPositions) {

@@ -8,6 +8,7 @@
 #include "nn/recompute.h"
 #include "nn/residual.h"
 #include "nn/sample_layers.h"
+#include "nn/scale.h"
 #include "nn/sequential.h"
 
 namespace heddle {
@@ -26,8 +27,10 @@ LossHead::Options in_chunks(std::int64_t tokens) {
   return options;
 }
 
-std::unique_ptr<LossHead> head(std::int64_t chunk) {
-  return std::make_unique<LossHead>(parameter("w", {11, 6}), in_chunks(chunk));
+std::unique_ptr<LossHead> head(std::int64_t chunk, double cap = 0.0) {
+  LossHead::Options options = in_chunks(chunk);
+  options.cap = cap;
+  return std::make_unique<LossHead>(parameter("w", {11, 6}), options);
 }
 
 std::vector<Layers> branches(Layers first, Layers second) {
@@ -70,8 +73,13 @@ const LayerCase kLayers[] = {
     {.name = "LinearInOut", .make = [](Memory&) -> LayerPtr { return in_out_linear(5, 9, false); }, .width = 9},
     {.name = "LinearInOutWithBias", .make = [](Memory&) -> LayerPtr { return in_out_linear(5, 9, true); }, .width = 9},
     {.name = "RmsNorm", .make = [](Memory&) -> LayerPtr { return rms_norm(9); }, .width = 9},
+    {.name = "RmsNormOfOneMore", .make = [](Memory&) -> LayerPtr { return std::make_unique<RmsNorm>(parameter("w", {9}), 1e-5, true); }, .width = 9},
+    {.name = "Scale", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(linear(9, 9), std::make_unique<Scale>(-1.7, 9))); }, .width = 9},
+    {.name = "ResidualOfAScaledBranch", .make = [](Memory&) -> LayerPtr { return std::make_unique<Residual>(layers(rms_norm(9), linear(9, 9), std::make_unique<Scale>(0.3, 9))); }, .width = 9},
+    {.name = "ResidualWithANormBehind", .make = [](Memory&) -> LayerPtr { return std::make_unique<Residual>(layers(linear(9, 9), rms_norm(9))); }, .width = 9},
     {.name = "LayerNorm", .make = [](Memory&) -> LayerPtr { return layer_norm(9); }, .width = 9},
     {.name = "SwiGlu", .make = [](Memory&) -> LayerPtr { return std::make_unique<SwiGlu>(5); }, .width = 10},
+    {.name = "GeGlu", .make = [](Memory&) -> LayerPtr { return std::make_unique<GeGlu>(5, ops::Gelu::tanh); }, .width = 10},
     {.name = "GeluExact", .make = [](Memory&) -> LayerPtr { return std::make_unique<GeluLayer>(9, ops::Gelu::exact); }, .width = 9},
     {.name = "GeluTanh", .make = [](Memory&) -> LayerPtr { return std::make_unique<GeluLayer>(9, ops::Gelu::tanh); }, .width = 9},
     {.name = "Attention", .make = [](Memory& m) -> LayerPtr { return attention(kMha, m); }, .width = kMha.qkv_width()},
@@ -91,12 +99,15 @@ const LayerCase kLayers[] = {
     {.name = "PrepareQkvNorm", .make = [](Memory& m) -> LayerPtr { return prepare_qkv(kGqa, m, 6, true); }, .width = kGqa.qkv_width(), .documents = true},
     {.name = "CausalAttention", .make = [](Memory&) -> LayerPtr { return causal_attention(kGqa); }, .width = kGqa.qkv_width(), .documents = true},
     {.name = "CausalAttentionInterleaved", .make = [](Memory&) -> LayerPtr { return causal_attention(kInterleaved); }, .width = kInterleaved.qkv_width()},
+    {.name = "AttentionInAWindow", .make = [](Memory&) -> LayerPtr { return std::make_unique<CausalAttention>(kGqa, 0.6, 0, 3); }, .width = kGqa.qkv_width(), .documents = true},
+    {.name = "AttentionWithACap", .make = [](Memory&) -> LayerPtr { return std::make_unique<CausalAttention>(kGqa, ops::ScoreRule(0.6, 0.8), 0, 4); }, .width = kGqa.qkv_width()},
     {.name = "Embedding", .make = [](Memory&) -> LayerPtr { return std::make_unique<Embedding>(parameter("t", {11, 6})); }},
     {.name = "PositionEmbedding", .make = [](Memory&) -> LayerPtr { return std::make_unique<PositionEmbedding>(parameter("p", {kSeqLen, 6})); }, .width = 6},
     {.name = "PositionEmbeddingPacked", .make = [](Memory&) -> LayerPtr { return std::make_unique<PositionEmbedding>(parameter("p", {kSeqLen, 6})); }, .width = 6, .documents = true},
     {.name = "EmbeddingWithPositions", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(std::make_unique<Embedding>(parameter("t", {11, 6})), std::make_unique<PositionEmbedding>(parameter("p", {kSeqLen, 6})))); }},
     {.name = "LossHeadOneChunk", .make = [](Memory&) -> LayerPtr { return head(512); }, .width = 6, .is_loss = true},
     {.name = "LossHeadUnevenChunks", .make = [](Memory&) -> LayerPtr { return head(4); }, .width = 6, .is_loss = true},
+    {.name = "LossHeadWithACap", .make = [](Memory&) -> LayerPtr { return head(4, 0.7); }, .width = 6, .is_loss = true},
     {.name = "TiedEmbeddingAndHead", .make = tied_model, .is_loss = true},
     {.name = "SequentialOfLinears", .make = [](Memory&) -> LayerPtr { return std::make_unique<Sequential>(layers(linear(5, 9), linear(4, 5, true))); }, .width = 9},
     {.name = "SequentialOfAttentionAndLinears", .make = [](Memory& m) -> LayerPtr { return std::make_unique<Sequential>(attention_branch(9, m)); }, .width = 9},
@@ -106,6 +117,9 @@ const LayerCase kLayers[] = {
     {.name = "Recompute", .make = [](Memory&) -> LayerPtr { return std::make_unique<Recompute>(std::make_unique<Residual>(swiglu_branch(9)), 9); }, .width = 9},
     block("gpt2"), block("gpt-neox"), block("gpt-neox-sequential"), block("llama"), block("llama-linear-bias"),
     block("mistral"), block("qwen2"), block("qwen3"),
+    block("olmo2"), block("smollm3-window"), block("granite"), block("glm"), block("glm4"), block("phi3"), block("starcoder2"),
+    block("gemma2"), block("gemma3"), block("llama-yarn"), block("llama-dynamic-beyond"),
+    block("olmo2", true), block("granite", true), block("glm4", true), block("gemma2", true), block("gemma3", true),
     block("gpt2", true), block("gpt-neox", true), block("llama", true), block("qwen3", true),
     block("llama", false, true), block("gpt-neox", true, true), block("qwen3", false, true),
     block("gpt2", true, false, 5), block("gpt-neox", true, true, 4), block("llama", true, false, 5), block("qwen3", true, false, 1),

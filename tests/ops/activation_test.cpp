@@ -73,6 +73,78 @@ TEST(SwiGlu, InPlaceEqualsOutOfPlace) {
   }
 }
 
+TEST(GeGlu, AgreesWithItsFormulaOnStridedRowsAndInPlace) {
+  for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
+    for (const DType dtype : kFloats) {
+      for (const auto [rows, n] : kSizes) {
+        const Padded gate(random_tensor({rows, n}, dtype, 1, 5.0));
+        const Padded up(random_tensor({rows, n}, dtype, 2)), dy(random_tensor({rows, n}, dtype, 3));
+        auto y = values(gate.view), dgate = values(dy.view), dup = values(dy.view);
+        const auto u = values(up.view);
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          dgate[i] *= u[i] * gelu_slope(y[i], kind);
+          dup[i] *= gelu(y[i], kind);
+          y[i] = gelu(y[i], kind) * u[i];
+        }
+        const auto got = on_any_threads([&](Stream& stream) -> std::vector<Tensor> {
+          const Tensor out = empty({rows, n}, dtype);
+          geglu_forward(gate.view, up.view, kind, out, stream);
+          const Padded to_gate(gate.view), to_up(up.view);
+          const Tensor again = empty({rows, n}, dtype);
+          geglu_backward(dy.view, to_gate.view, to_up.view, kind, to_gate.view, to_up.view, again,
+                         stream);
+          expect_same_bits(again, out);
+          return {out, copy_of(to_gate.view), copy_of(to_up.view)};
+        });
+        expect_close(got[0], y, 1e-6, 1e-14);
+        expect_close(got[1], dgate, 2e-6, 1e-13);
+        expect_close(got[2], dup, 1e-6, 1e-14);
+      }
+    }
+  }
+}
+
+TEST(SoftCap, AgreesWithItsFormulaOnStridedRows) {
+  for (const double cap : {0.5, 30.0}) {
+    for (const DType dtype : kFloats) {
+      for (const auto [rows, n] : kSizes) {
+        const Padded x(random_tensor({rows, n}, dtype, 1, 2.0 * cap));
+        const Padded dy(random_tensor({rows, n}, dtype, 2));
+        auto y = values(x.view), dx = values(dy.view);
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          const double tanh = std::tanh(y[i] / cap);
+          y[i] = cap * tanh;
+          dx[i] *= 1.0 - tanh * tanh;
+        }
+        const auto got = on_any_threads([&](Stream& stream) -> std::vector<Tensor> {
+          const Padded over(x.view), gradient(dy.view);
+          soft_cap(over.view, cap, stream);
+          soft_cap_backward(over.view, cap, gradient.view, stream);
+          return {copy_of(over.view), copy_of(gradient.view)};
+        });
+        expect_close(got[0], y, 1e-6, 1e-14);
+        expect_close(got[1], dx, 1e-6, 1e-13);
+      }
+    }
+  }
+}
+
+TEST(SoftCap, KeepsTheSignOfSmallAndTheBoundOfHugeValues) {
+  Stream stream(1);
+  for (const DType dtype : kFloats) {
+    const Tensor x = empty({1, 6}, dtype);
+    set(x, {1e-20, -1e-20, 1e30, -1e30, 0.0, 1e-4});
+    soft_cap(x, 2.0, stream);
+    const auto got = values(x);
+    EXPECT_NEAR(got[0] / 1e-20, 1.0, 1e-6);
+    EXPECT_NEAR(got[1] / -1e-20, 1.0, 1e-6);
+    EXPECT_EQ(got[2], 2.0);
+    EXPECT_EQ(got[3], -2.0);
+    EXPECT_EQ(got[4], 0.0);
+    EXPECT_NEAR(got[5] / 1e-4, 1.0, 1e-6);
+  }
+}
+
 TEST(Gelu, AgreesWithItsFormulaOnStridedRows) {
   for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
     for (const DType dtype : kFloats) {

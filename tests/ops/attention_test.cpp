@@ -18,12 +18,14 @@ struct Sizes {
   std::int64_t batch, queries, keys, heads, groups, width;
   std::int64_t query_offset = 0;
   std::int64_t document = 0;  ///< longest document in the mask; 0: no mask
+  std::int64_t window = 0;    ///< of keys that a query sees; 0: all before it
+  double cap = 0.0;           ///< of scores
 };
 
 std::ostream& operator<<(std::ostream& out, const Sizes& x) {
   return out << "B" << x.batch << " S" << x.queries << " T" << x.keys << " H" << x.heads << " G"
              << x.groups << " K" << x.width << " offset " << x.query_offset << " document "
-             << x.document;
+             << x.document << " window " << x.window << " cap " << x.cap;
 }
 
 /// A [B, S, H, K] array of doubles.
@@ -68,11 +70,15 @@ struct Problem {
   Sizes sizes;
   DType dtype;
   double scale;
+  ops::ScoreRule rule;
   ops::AttentionMask mask;
   Tensor q, k, v, out, lse, dout, dq, dk, dv, delta;
 
   Problem(const Sizes& x, DType type)
-      : sizes(x), dtype(type), scale(1 / std::sqrt(static_cast<double>(x.width))) {
+      : sizes(x),
+        dtype(type),
+        scale(1 / std::sqrt(static_cast<double>(x.width))),
+        rule(scale, x.cap) {
     const Shape query_shape{x.batch, x.queries, x.heads, x.width};
     const Shape key_shape{x.batch, x.keys, x.groups, x.width};
     for (Tensor* t : {&q, &out, &dout, &dq}) *t = alloc(query_shape);
@@ -80,6 +86,7 @@ struct Problem {
     for (Tensor* t : {&lse, &delta}) *t = alloc({x.batch, x.heads, x.queries});
     mask.query_offset = x.query_offset;
     if (x.document > 0) add_documents();
+    if (x.window > 0) add_window();
   }
   Tensor alloc(const Shape& shape) { return memory.alloc(shape, dtype, MemoryTag::workspace); }
 
@@ -109,7 +116,22 @@ struct Problem {
       }
     }
   }
+  void add_window() {
+    documents = mask.first_key_BS;
+    const Tensor first =
+        memory.alloc({sizes.batch, sizes.queries}, DType::i32, MemoryTag::workspace);
+    Stream stream(1);
+    ops::window_first_keys(mask, sizes.window, first, stream);
+    mask.first_key_BS = first;
+  }
+  Tensor documents;  ///< first keys without the window
   bool sees(std::int64_t b, std::int64_t s, std::int64_t j) const {
+    if (sizes.window > 0) {
+      const std::int64_t start =
+          documents.defined() ? documents.data<std::int32_t>()[b * documents.stride(0) + s] : 0;
+      const std::int64_t at = sizes.query_offset + s;
+      return start <= j && j <= at && j > at - sizes.window;
+    }
     const std::int64_t first =
         mask.first_key_BS.defined()
             ? mask.first_key_BS.data<std::int32_t>()[b * mask.first_key_BS.stride(0) + s]
@@ -118,11 +140,11 @@ struct Problem {
   }
   void forward(int threads) {
     Stream stream(threads);
-    ops::attention_forward(q, k, v, mask, scale, out, lse, stream);
+    ops::attention_forward(q, k, v, mask, rule, out, lse, stream);
   }
   void backward(int threads) {
     Stream stream(threads);
-    ops::attention_backward(dout, q, k, v, out, lse, mask, scale, dq, dk, dv, delta, stream);
+    ops::attention_backward(dout, q, k, v, out, lse, mask, rule, dq, dk, dv, delta, stream);
   }
 };
 
@@ -139,7 +161,8 @@ struct Expected {
     for (Array* a : {&e.out, &e.dq, &e.dk, &e.dv}) {
       std::fill(a->values.begin(), a->values.end(), 0.0);
     }
-    std::vector<double> probability(static_cast<std::size_t>(x.keys)), gradient(probability);
+    std::vector<double> probability(static_cast<std::size_t>(x.keys)), gradient(probability),
+        bent(probability);  // the slope of the cap
     for (std::int64_t b = 0; b < x.batch; ++b) {
       for (std::int64_t h = 0; h < x.heads; ++h) {
         const std::int64_t g = h / (x.heads / x.groups);
@@ -148,8 +171,12 @@ struct Expected {
           for (std::int64_t j = 0; j < x.keys; ++j) {
             double score = 0;
             for (std::int64_t i = 0; i < x.width; ++i) score += q.at(b, s, h, i) * k.at(b, j, g, i);
-            probability[static_cast<std::size_t>(j)] = score * p.scale;
-            if (p.sees(b, s, j)) max = std::max(max, score * p.scale);
+            score *= p.scale;
+            if (x.cap > 0) score = x.cap * std::tanh(score / x.cap);
+            probability[static_cast<std::size_t>(j)] = score;
+            bent[static_cast<std::size_t>(j)] =
+                x.cap > 0 ? 1 - (score / x.cap) * (score / x.cap) : 1.0;
+            if (p.sees(b, s, j)) max = std::max(max, score);
           }
           for (std::int64_t j = 0; j < x.keys; ++j) {
             double& value = probability[static_cast<std::size_t>(j)];
@@ -170,7 +197,7 @@ struct Expected {
           }
           for (std::int64_t j = 0; j < x.keys; ++j) {
             const auto n = static_cast<std::size_t>(j);
-            const double slope = probability[n] * (gradient[n] - delta) * p.scale;
+            const double slope = probability[n] * (gradient[n] - delta) * bent[n] * p.scale;
             for (std::int64_t i = 0; i < x.width; ++i) {
               e.dq.at(b, s, h, i) += slope * k.at(b, j, g, i);
               e.dk.at(b, j, g, i) += slope * q.at(b, s, h, i);
@@ -240,6 +267,12 @@ const std::vector<Sizes>& training_sizes() {
       {2, 127, 127, 4, 2, 32, 0, 5},
       {1, 300, 300, 2, 1, 8, 0, 150},
       {3, 129, 129, 2, 2, 64, 0, 40},
+      {2, 200, 200, 2, 1, 16, 0, 0, 2},
+      {1, 300, 300, 3, 3, 20, 0, 0, 70},
+      {2, 129, 129, 4, 2, 8, 0, 90, 33},
+      {1, 65, 65, 2, 1, 16, 0, 0, 4096},
+      {2, 130, 130, 2, 1, 16, 0, 0, 0, 0.7},
+      {1, 200, 200, 4, 2, 24, 0, 60, 40, 2.0},
   };
   return sizes;
 }
@@ -265,9 +298,11 @@ TEST(Attention, EverySimdTargetGivesTheSame) {
 }
 
 TEST(Attention, DecodesWithACacheOfEarlierKeys) {
-  for (const Sizes& sizes : {Sizes{1, 1, 1, 2, 1, 64}, Sizes{2, 1, 129, 4, 4, 64, 128},
-                             Sizes{1, 1, 127, 8, 2, 64, 126}, Sizes{1, 5, 17, 6, 3, 32, 12},
-                             Sizes{1, 5, 40, 2, 2, 20, 12}, Sizes{2, 70, 200, 4, 1, 16, 130, 90}}) {
+  for (const Sizes& sizes :
+       {Sizes{1, 1, 1, 2, 1, 64}, Sizes{2, 1, 129, 4, 4, 64, 128}, Sizes{1, 1, 127, 8, 2, 64, 126},
+        Sizes{1, 5, 17, 6, 3, 32, 12}, Sizes{1, 5, 40, 2, 2, 20, 12},
+        Sizes{2, 70, 200, 4, 1, 16, 130, 90}, Sizes{1, 1, 200, 4, 2, 16, 199, 0, 30, 1.5},
+        Sizes{2, 70, 200, 4, 1, 16, 130, 90, 64}}) {
     SCOPED_TRACE(sizes);
     Problem p(sizes, DType::f32);
     p.fill<float>();

@@ -127,6 +127,8 @@ struct Sizes {
   std::int64_t query_offset = 0;
   std::int64_t document = 0;  ///< length of documents; 0: no mask
   std::int64_t copies = 1;    ///< of the batch on the GPU; the CPU computes one
+  std::int64_t window = 0;    ///< of keys that a query sees; 0: all before it
+  double cap = 0.0;           ///< of scores
 };
 
 class CudaAttention : public CudaProducts {
@@ -169,14 +171,24 @@ class CudaAttention : public CudaProducts {
     if (mask.first_key_BS.defined()) result.first_key_BS = up(mask.first_key_BS);
     return result;
   }
+  /// The mask with the window, made where `first_key_BS` is.
+  static AttentionMask in_window(AttentionMask mask, const Sizes& x, const Tensor& first_key_BS,
+                                 Stream& stream) {
+    if (x.window == 0) return mask;
+    window_first_keys(mask, x.window, first_key_BS, stream);
+    mask.first_key_BS = first_key_BS;
+    return mask;
+  }
 
   /// With `growth` the scores of later keys are up to so many times larger.
   void check(const Sizes& x, DType dtype, bool with_gradients, double growth = 1.0) {
-    SCOPED_TRACE(fmt::format("{} B{} S{} T{} H{} G{} K{} offset {} document {} copies {}{}",
-                             name_of(dtype), x.batch, x.queries, x.keys, x.heads, x.groups, x.width,
-                             x.query_offset, x.document, x.copies,
-                             gpu().is_deterministic() ? "" : ", sums in any order"));
-    const double scale = 1.0 / std::sqrt(static_cast<double>(x.width));
+    SCOPED_TRACE(
+        fmt::format("{} B{} S{} T{} H{} G{} K{} offset {} document {} copies {} window {} "
+                    "cap {}{}",
+                    name_of(dtype), x.batch, x.queries, x.keys, x.heads, x.groups, x.width,
+                    x.query_offset, x.document, x.copies, x.window, x.cap,
+                    gpu().is_deterministic() ? "" : ", sums in any order"));
+    const ScoreRule scale(1.0 / std::sqrt(static_cast<double>(x.width)), x.cap);
     const double tolerance = dtype == DType::f32 ? 5e-6 : 2e-2;
     const Shape query_shape{x.batch, x.queries, x.heads, x.width};
     const Shape key_shape{x.batch, x.keys, x.groups, x.width};
@@ -190,7 +202,11 @@ class CudaAttention : public CudaProducts {
     const Tensor dev_out = device_unwritten(dev_q.shape(), dtype);
     const Shape dev_row_shape{x.copies * x.batch, x.heads, x.queries};
     const Tensor dev_lse = device_unwritten(dev_row_shape, DType::f32);
-    const AttentionMask mask = mask_of(x), dev_mask = on_device(mask);
+    const Shape token_shape{x.batch, x.queries};
+    const AttentionMask plain = mask_of(x);
+    const AttentionMask mask = in_window(plain, x, empty(token_shape, DType::i32), cpu());
+    const AttentionMask dev_mask =
+        in_window(on_device(plain), x, device_empty(token_shape, DType::i32), gpu());
     attention_forward(q, k, v, mask, scale, out, lse, cpu());
     attention_forward(dev_q, dev_k, dev_v, dev_mask, scale, dev_out, dev_lse, gpu());
     expect_relative(dev_out, all(out), tolerance, "out");
@@ -253,6 +269,35 @@ TEST_F(CudaAttention, StaysInsideDocuments) {
         Sizes{2, 300, 300, 4, 1, 80, 0, 100}, Sizes{1, 300, 300, 2, 1, 96, 0, 7},
         Sizes{2, 300, 300, 6, 2, 48, 0, 130}, Sizes{1, 129, 129, 2, 1, 16, 0, 64}}) {
     check(sizes, DType::bf16, true);
+  }
+}
+
+TEST_F(CudaAttention, StaysInsideWindows) {
+  for (const bool in_order : {true, false}) {
+    gpu().set_deterministic(in_order);
+    for (const std::int64_t width : {64, 128, 80, 16, 256}) {
+      for (const auto& [queries, document, window] : {std::array<std::int64_t, 3>{63, 0, 2},
+                                                      {129, 0, 20},
+                                                      {300, 0, 64},
+                                                      {700, 0, 300},
+                                                      {1024, 0, 129},
+                                                      {1024, 301, 100},
+                                                      {200, 0, 4096}}) {
+        check({2, queries, queries, 4, 2, width, 0, document, 1, window}, DType::bf16, true);
+      }
+      check({1, 200, 200, 2, 1, width, 0, 0, 1, 33}, DType::f32, true);
+      check({2, 70, 500, 4, 2, width, 430, 0, 1, 90}, DType::bf16, false);
+    }
+  }
+}
+
+TEST_F(CudaAttention, CapsScores) {
+  for (const DType dtype : kGpuFloats) {
+    for (const std::int64_t width : {64, 128, 256}) {
+      check({2, 129, 129, 4, 2, width, 0, 0, 1, 0, 0.8}, dtype, true);
+      check({1, 300, 300, 2, 1, width, 0, 120, 1, 50, 2.0}, dtype, true);
+      check({1, 1, 200, 4, 2, width, 199, 0, 1, 30, 1.5}, dtype, false);
+    }
   }
 }
 

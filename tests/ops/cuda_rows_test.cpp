@@ -45,6 +45,43 @@ TEST_F(CudaRows, SwigluEqualsTheCpu) {
   });
 }
 
+TEST_F(CudaRows, GegluEqualsTheCpu) {
+  for_cases([&](Size size, DType dtype, Lie lie) {
+    for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {
+      const Shape shape{size.rows, size.columns};
+      const Tensor gate = random(shape, dtype, 1, 6.0), up = random(shape, dtype, 2);
+      const Tensor dy = random(shape, dtype, 3), y = empty(shape, DType::f64);
+      const Lying dev_gate = placed(gate, dtype, lie), dev_up = placed(up, dtype, lie);
+      const Lying dev_dy = placed(dy, dtype, lie), dev_y = placed(gate, dtype, lie);
+      geglu_forward(gate, up, kind, y, cpu());
+      geglu_forward(dev_gate.view, dev_up.view, kind, dev_y.view, gpu());
+      expect_near(dev_y.view, y, tolerance_of(dtype, 3e-6), "y");
+      const Lying dev_again = placed(gate, dtype, lie);
+      geglu_backward(dy, gate, up, kind, gate, up, {}, cpu());
+      geglu_backward(dev_dy.view, dev_gate.view, dev_up.view, kind, dev_gate.view, dev_up.view,
+                     dev_again.view, gpu());
+      expect_near(dev_again.view, down(dev_y.view), tolerance_of(dtype, 1e-6), "y again");
+      expect_near(dev_gate.view, gate, tolerance_of(dtype, 5e-6), "dgate");
+      expect_near(dev_up.view, up, tolerance_of(dtype, 3e-6), "dup");
+    }
+  });
+}
+
+TEST_F(CudaRows, SoftCapEqualsTheCpu) {
+  for_cases([&](Size size, DType dtype, Lie lie) {
+    const Shape shape{size.rows, size.columns};
+    const Tensor x = random(shape, dtype, 1, 6.0), dx = random(shape, dtype, 2);
+    const Lying dev_x = placed(x, dtype, lie), dev_dx = placed(dx, dtype, lie);
+    soft_cap(x, 3.0, cpu());
+    soft_cap(dev_x.view, 3.0, gpu());
+    expect_near(dev_x.view, x, tolerance_of(dtype, 3e-6), "capped");
+    copy(down(dev_x.view), x, cpu());  // the gradient starts from the rounded values
+    soft_cap_backward(x, 3.0, dx, cpu());
+    soft_cap_backward(dev_x.view, 3.0, dev_dx.view, gpu());
+    expect_near(dev_dx.view, dx, tolerance_of(dtype, 5e-6), "gradient");
+  });
+}
+
 TEST_F(CudaRows, GeluEqualsTheCpu) {
   for_cases([&](Size size, DType dtype, Lie lie) {
     for (const Gelu kind : {Gelu::exact, Gelu::tanh}) {

@@ -97,11 +97,13 @@ TEST_F(CudaTokens, RopeEqualsTheCpu) {
       const auto k_of = [&, S = S, H = H, K = K](const Tensor& t) {
         return t.slice(2, H * K, 2 * H * K).view({2, S, H, K});
       };
-      for (const bool inverse : {false, true}) {
-        rope(k_of(fused), positions, cos, sin, inverse, cpu());
-        rope(k_of(dev_fused), dev_positions, dev_cos, dev_sin, inverse, gpu());
-        expect_near(dev_fused, fused, tolerance_of(dtype, 1e-6), "rotated");
-        copy(down(dev_fused), fused, cpu());  // the next rotation starts from the rounded values
+      for (const RopePairs pairs : {RopePairs::halves, RopePairs::neighbours}) {
+        for (const bool inverse : {false, true}) {
+          rope(k_of(fused), positions, cos, sin, pairs, inverse, cpu());
+          rope(k_of(dev_fused), dev_positions, dev_cos, dev_sin, pairs, inverse, gpu());
+          expect_near(dev_fused, fused, tolerance_of(dtype, 1e-6), "rotated");
+          copy(down(dev_fused), fused, cpu());  // the next rotation starts from the rounded values
+        }
       }
     }
   }

@@ -137,11 +137,11 @@ TEST_F(Operands, NormsHaveWideStatisticsAndGradients) {
 TEST_F(Operands, RotationsHaveTablesAndPositions) {
   const Tensor x = empty({2, 3, 4, 8}, kBf16), positions = empty({2, 3}, kI32);
   const Tensor table = empty({16, 4}, kF32);
-  EXPECT_NO_THROW(rope(x, positions, table, table, false, stream));
+  EXPECT_NO_THROW(rope(x, positions, table, table, RopePairs::halves, false, stream));
   const Tensor wide = empty({16, 5}, kF32), low = empty({16, 4}, kBf16);
-  EXPECT_THROW(rope(x, positions, wide, wide, false, stream), Error);
-  EXPECT_THROW(rope(x, positions, low, low, false, stream), Error);
-  EXPECT_THROW(rope(x, empty({3, 2}, kI32), table, table, false, stream), Error);
+  EXPECT_THROW(rope(x, positions, wide, wide, RopePairs::halves, false, stream), Error);
+  EXPECT_THROW(rope(x, positions, low, low, RopePairs::halves, false, stream), Error);
+  EXPECT_THROW(rope(x, empty({3, 2}, kI32), table, table, RopePairs::halves, false, stream), Error);
 }
 
 TEST_F(Operands, BiasesAndEmbeddingsHaveWideGradients) {

@@ -30,7 +30,7 @@ Tensor positions(std::int64_t batch, std::int64_t sequence) {
   return t;
 }
 
-TEST(Rope, RotatesPairsAndLeavesTheRestAlone) {
+void check_rotation(RopePairs pairs) {
   for (const DType dtype : kFloats) {
     for (const std::int64_t half : {1, 3, 16, 127}) {
       for (const std::int64_t rest : {0, 5}) {
@@ -44,14 +44,16 @@ TEST(Rope, RotatesPairsAndLeavesTheRestAlone) {
           double* const x = want.data() + row * width;
           for (std::int64_t i = 0; i < half; ++i) {
             const double c = get(tables.cosine, p * half + i), s = get(tables.sine, p * half + i);
-            const double low = x[i], high = x[i + half];
-            x[i] = low * c - high * s;
-            x[i + half] = high * c + low * s;
+            const bool beside = pairs == RopePairs::neighbours;
+            double &low = x[beside ? 2 * i : i], &high = x[beside ? 2 * i + 1 : i + half];
+            const double turned = low * c - high * s;
+            high = high * c + low * s;
+            low = turned;
           }
         }
         const auto got = on_any_threads([&](Stream& stream) -> std::vector<Tensor> {
           const Padded x(from.view);
-          rope(x.view, at, tables.cosine, tables.sine, false, stream);
+          rope(x.view, at, tables.cosine, tables.sine, pairs, false, stream);
           return {copy_of(x.view)};
         });
         expect_close(got[0], want, 1e-6, 1e-15);
@@ -60,18 +62,27 @@ TEST(Rope, RotatesPairsAndLeavesTheRestAlone) {
   }
 }
 
-TEST(Rope, InverseUndoesTheRotation) {
+TEST(Rope, RotatesPairsAndLeavesTheRestAlone) { check_rotation(RopePairs::halves); }
+
+TEST(Rope, RotatesNeighboursAndLeavesTheRestAlone) { check_rotation(RopePairs::neighbours); }
+
+void check_inverse(RopePairs pairs) {
   Stream stream(2);
   for (const DType dtype : kFloats) {
     const Tensor fused = random_tensor({2, 33, 3 * 4 * 16}, dtype, 1);
     const Tensor x = fused.slice(2, 64, 128).view({2, 33, 4, 16});
     const auto before = values(fused);
     const Tables tables(8, dtype);
-    rope(x, positions(2, 33), tables.cosine, tables.sine, false, stream);
+    rope(x, positions(2, 33), tables.cosine, tables.sine, pairs, false, stream);
     EXPECT_NE(values(fused), before);
-    rope(x, positions(2, 33), tables.cosine, tables.sine, true, stream);
+    rope(x, positions(2, 33), tables.cosine, tables.sine, pairs, true, stream);
     expect_close(fused, before, 1e-6, 1e-15);
   }
+}
+
+TEST(Rope, InverseUndoesTheRotation) {
+  check_inverse(RopePairs::halves);
+  check_inverse(RopePairs::neighbours);
 }
 
 TEST(Rope, RefusesPositionsOutsideTheTable) {
@@ -80,7 +91,7 @@ TEST(Rope, RefusesPositionsOutsideTheTable) {
   const Tensor x = random_tensor({1, 1, 1, 8}, DType::f32, 1), at = empty({1, 1}, DType::i32);
   for (const std::int32_t bad : {-1, static_cast<std::int32_t>(kPositions)}) {
     at.data<std::int32_t>()[0] = bad;
-    EXPECT_THROW(rope(x, at, tables.cosine, tables.sine, false, stream), Error);
+    EXPECT_THROW(rope(x, at, tables.cosine, tables.sine, RopePairs::halves, false, stream), Error);
   }
 }
 

@@ -27,13 +27,13 @@ std::vector<fs::path> fitting(const fs::path& folder, const ParallelRequest& req
   return models;
 }
 
-/// A third of the project's own references that fit, in turn, so that the whole grid takes little
+/// A fifth of the project's own references that fit, in turn, so that the whole grid takes little
 /// time and every model sees meshes of every kind.
 std::vector<fs::path> own_models(const ParallelRequest& request, std::size_t turn) {
   const auto own = fitting(reference_folder() / "models", request);
   std::vector<fs::path> models;
   for (std::size_t i = 0; i < own.size(); ++i) {
-    if (i % 3 == turn % std::min<std::size_t>(3, own.size())) models.push_back(own[i]);
+    if (i % 5 == turn % std::min<std::size_t>(5, own.size())) models.push_back(own[i]);
   }
   return models;
 }

@@ -4,7 +4,9 @@
     python3 -m venv .venv-references
     .venv-references/bin/pip install torch==2.13.0 transformers==5.17.0
     .venv-references/bin/pip install tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6
-    .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only experts|optimizers|recipes]
+    .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only PART]
+
+PART is experts, families, optimizers or recipes. Families were made with torch 2.15.0 and transformers 5.23.0.
 
 Everything follows from fixed seeds, so a second run on the same machine writes the same bytes (another CPU may differ
 in the last bits of the floats). Everything is computed on one CPU thread in float32 with eager attention.
@@ -46,15 +48,16 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, MixtralConfig, OlmoeConfig
-from transformers import Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GPT2Config, GPTNeoXConfig, GraniteConfig
+from transformers import LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config
+from transformers import Qwen3Config, Qwen3MoeConfig, SmolLM3Config, Starcoder2Config
 from transformers.utils import logging
 
 BATCH, SEQUENCE, TRAIN_STEPS, PROMPT, CONTINUATION = 2, 24, 10, 8, 20
 MIN_GREEDY_GAP = 1e-3  # a smaller lead of the best token could flip under another order of summation
 MIN_ROUTING_GAP = 2e-4  # the same, between the last expert that a token chooses and the next, in logits
 MIN_GREEDY_KINDS = 5  # a continuation that repeats one token would hide wrong positions or a wrong cache
-MAX_TOTAL_BYTES = 5 * 1000 * 1000
+MAX_TOTAL_BYTES = 8 * 1000 * 1000
 IDS = dict(bos_token_id=0, eos_token_id=1)
 TINY = dict(hidden_size=32, num_hidden_layers=2, intermediate_size=56, max_position_embeddings=64, **IDS)
 
@@ -109,6 +112,91 @@ EXPERTS: dict[str, Any] = {
                                 rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
 }
 
+# Two shapes of each family, windows narrower and wider than sequences, and kinds of rope within and beyond the length
+# that they were made for: as small as heads, tp and pipelines allow. Their text is what generate() gives, with a cache.
+LEAST = dict(hidden_size=16, num_hidden_layers=2, intermediate_size=24, max_position_embeddings=64,
+             num_attention_heads=4, num_key_value_heads=2, pad_token_id=None, **IDS)
+DEEP = LEAST | dict(num_hidden_layers=4, intermediate_size=16)
+
+
+def plain(**more: Any) -> dict[str, Any]:  # made anew each time: configs write into it
+    return dict(rope_type="default", rope_theta=10000.0) | more
+
+
+def yarn(original: int) -> dict[str, Any]:
+    return dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=original,
+                beta_fast=4.0)
+
+
+def longrope(pairs: int) -> dict[str, Any]:
+    return dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0 + 0.1 * i for i in range(pairs)],
+                long_factor=[1.5 + 0.7 * i for i in range(pairs)])
+
+
+FAMILIES: dict[str, Any] = {
+    "olmo2": Olmo2Config(**LEAST, vocab_size=53, rms_norm_eps=1e-6, tie_word_embeddings=False,
+                         rope_parameters=plain()),
+    "olmo2-deep": Olmo2Config(**DEEP | dict(num_key_value_heads=4), vocab_size=41, rms_norm_eps=1e-5,
+                              attention_bias=True, tie_word_embeddings=True,
+                              rope_parameters=dict(rope_type="default", rope_theta=500000.0)),
+    "smollm3": SmolLM3Config(**DEEP, vocab_size=43, no_rope_layers=[1, 0, 1, 1], rms_norm_eps=1e-5),
+    "smollm3-window": SmolLM3Config(**LEAST, vocab_size=47, no_rope_layer_interval=2, use_sliding_window=True,
+                                    sliding_window=7, tie_word_embeddings=False,
+                                    rope_parameters=dict(rope_type="default", rope_theta=20000.0)),
+    "granite": GraniteConfig(**LEAST, vocab_size=51, embedding_multiplier=3.0, attention_multiplier=0.3,
+                             residual_multiplier=0.7, logits_scaling=2.5, rope_parameters=plain()),
+    "granite-deep": GraniteConfig(**DEEP, vocab_size=44, embedding_multiplier=0.5, attention_multiplier=0.7,
+                                  residual_multiplier=1.3, logits_scaling=0.6, attention_bias=True, mlp_bias=True,
+                                  tie_word_embeddings=True, rope_parameters=plain()),
+    "glm": GlmConfig(**LEAST, vocab_size=45, head_dim=8, rms_norm_eps=1e-5, rope_parameters=plain()),
+    "glm4": Glm4Config(**DEEP | dict(num_key_value_heads=1), vocab_size=42, head_dim=8, rms_norm_eps=1e-6,
+                       attention_bias=False, tie_word_embeddings=True,
+                       rope_parameters=plain(partial_rotary_factor=0.75)),
+    "phi3": Phi3Config(**LEAST, vocab_size=46, sliding_window=9, original_max_position_embeddings=64,
+                       rope_parameters=plain()),
+    # Positions from 64 on are beyond the original length, those of sequences here are not.
+    "phi3-longrope": Phi3Config(**DEEP | dict(hidden_size=32, max_position_embeddings=256), vocab_size=40,
+                                original_max_position_embeddings=64, tie_word_embeddings=True,
+                                rope_parameters=longrope(3) | dict(partial_rotary_factor=0.75)),
+    "phi3-longrope-beyond": Phi3Config(**LEAST, vocab_size=48, original_max_position_embeddings=16,
+                                       rope_parameters=longrope(2)),
+    "starcoder2": Starcoder2Config(**LEAST, vocab_size=50, sliding_window=6, norm_epsilon=1e-6,
+                                   rope_parameters=plain()),
+    "starcoder2-wide": Starcoder2Config(**DEEP | dict(num_key_value_heads=1), vocab_size=42, sliding_window=4096,
+                                        use_bias=False, tie_word_embeddings=False, rope_parameters=plain()),
+    "mistral-window": MistralConfig(**LEAST, vocab_size=49, sliding_window=5, rope_parameters=plain()),
+    "mistral-wide-window": MistralConfig(**LEAST | dict(num_key_value_heads=4), vocab_size=46, sliding_window=4096,
+                                         rope_parameters=plain()),
+    "qwen2-window": Qwen2Config(**DEEP, vocab_size=41, use_sliding_window=True, sliding_window=8, max_window_layers=1,
+                                rope_parameters=plain()),
+    "qwen3-window": Qwen3Config(**LEAST, vocab_size=47, head_dim=6, use_sliding_window=True, sliding_window=10,
+                                layer_types=["sliding_attention", "full_attention"], rope_parameters=plain()),
+    "llama-yarn": LlamaConfig(**LEAST, vocab_size=48, head_dim=12, rope_parameters=yarn(64)),
+    "llama-yarn-beyond": LlamaConfig(**LEAST, vocab_size=47, head_dim=12,
+                                     rope_parameters=yarn(16) | dict(mscale=1.5, mscale_all_dim=0.5, truncate=False)),
+    "llama-dynamic": LlamaConfig(**LEAST, vocab_size=46, rope_parameters=plain(rope_type="dynamic", factor=2.0)),
+    "llama-dynamic-beyond": LlamaConfig(**LEAST | dict(max_position_embeddings=16), vocab_size=45, head_dim=8,
+                                        rope_parameters=plain(rope_type="dynamic", factor=2.5)),
+    "llama3-beyond": LlamaConfig(**LEAST, vocab_size=44, head_dim=12,
+                                 rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0,
+                                                      low_freq_factor=1.0, high_freq_factor=4.0,
+                                                      original_max_position_embeddings=8)),
+    # Caps are low enough to bend most scores and logits.
+    "gemma2": Gemma2Config(**LEAST, vocab_size=45, head_dim=8, sliding_window=6, query_pre_attn_scalar=12,
+                           attn_logit_softcapping=1.5, final_logit_softcapping=2.5, rope_parameters=plain()),
+    "gemma2-wide": Gemma2Config(**DEEP | dict(num_key_value_heads=1), vocab_size=41, head_dim=6, sliding_window=4096,
+                                query_pre_attn_scalar=6, attn_logit_softcapping=None, final_logit_softcapping=4.0,
+                                rms_norm_eps=1e-5, rope_parameters=plain()),
+    "gemma3": Gemma3TextConfig(**DEEP, vocab_size=43, head_dim=8, sliding_window=5, query_pre_attn_scalar=10,
+                               sliding_window_pattern=3,
+                               rope_parameters=dict(sliding_attention=plain(),
+                                                    full_attention=plain(rope_type="linear", rope_theta=1000000.0,
+                                                                         factor=8.0))),
+    "gemma3-wide": Gemma3TextConfig(**LEAST, vocab_size=47, head_dim=6, sliding_window=4096, query_pre_attn_scalar=6,
+                                    final_logit_softcapping=3.0,
+                                    layer_types=["full_attention", "sliding_attention"]),
+}
+
 # Checkpoints published before `rope_parameters` spell the same things so; these replace that key in config.json.
 OLD_STYLE_ROPE: dict[str, dict[str, Any]] = {
     "llama-linear-bias": dict(rope_theta=5000.0, rope_scaling=dict(type="linear", factor=4.0)),
@@ -118,7 +206,7 @@ SHARDED = {"llama-linear-bias"}
 
 # Where keys have a bias that is not rotated, its true gradient is zero (a softmax does not see a shift common to all
 # keys) and Adam divides rounding noise by itself. Smaller attention weights keep that noise below Adam's epsilon.
-ATTENTION_SCALE: dict[str, float] = {"gpt2": 0.2, "gpt-neox": 0.2, "gpt-neox-sequential": 0.2}
+ATTENTION_SCALE: dict[str, float] = {"gpt2": 0.2, "gpt-neox": 0.2, "gpt-neox-sequential": 0.2, "glm": 0.2}
 
 
 def fill(model: PreTrainedModel, attention_scale: float, generator: torch.Generator) -> None:
@@ -131,6 +219,8 @@ def fill(model: PreTrainedModel, attention_scale: float, generator: torch.Genera
                 parameter.copy_(noise * scale * model.get_input_embeddings().weight.shape[1] ** -0.5)
             elif name.endswith("bias"):
                 parameter.copy_(0.1 * noise)
+            elif model.config.model_type.startswith("gemma"):
+                parameter.copy_(0.2 * noise)  # the norm adds one
             else:
                 parameter.copy_(1.0 + 0.2 * noise)
 
@@ -156,6 +246,19 @@ def greedy(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor | None:
             return None
         output = torch.cat([output, best.indices[:1].view(1, 1)], dim=1)
     return output if output[0, PROMPT:].unique().numel() >= MIN_GREEDY_KINDS else None
+
+
+def generated(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor | None:
+    """The same by the library's own loop, with its cache."""
+    made = model.generate(prompt, do_sample=False, max_new_tokens=CONTINUATION, return_dict_in_generate=True,
+                          output_logits=True)
+    with torch.no_grad():
+        model(prompt[:, :4])  # dynamic frequencies remember the longest sequence until a short one comes
+    best = torch.stack(made.logits).topk(2).values
+    near = (best[..., 0] - best[..., 1]).min() < MIN_GREEDY_GAP
+    output = made.sequences
+    is_whole = output.shape[1] == PROMPT + CONTINUATION
+    return output if is_whole and not near and output[0, PROMPT:].unique().numel() >= MIN_GREEDY_KINDS else None
 
 
 def train(model: PreTrainedModel, inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -369,7 +472,7 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
         fill(model, ATTENTION_SCALE.get(name, 1.0), generator)
         prompt = torch.randint(2, config.vocab_size, (1, PROMPT), generator=generator)
-        if (continuation := greedy(model, prompt)) is not None:
+        if (continuation := (generated if name in FAMILIES else greedy)(model, prompt)) is not None:
             break
     else:
         raise RuntimeError(f"{name}: no seed gives a continuation free of near ties")
@@ -542,15 +645,16 @@ def write_tokenizer(folder: Path, llama3: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the reference models and tokenizers of the tests.")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder to write into")
-    parser.add_argument("--only", choices=["experts", "optimizers", "recipes"],
+    parser.add_argument("--only", choices=["experts", "families", "optimizers", "recipes"],
                         help="make only these; experts: models that have them; optimizers from the models that are there")
     arguments = parser.parse_args()
     out: Path = arguments.out
     torch.set_num_threads(1)  # one order of summation, whatever the machine
     torch.use_deterministic_algorithms(True)
     logging.disable_progress_bar()
-    for index, (name, config) in enumerate((CONFIGS | EXPERTS).items()):
-        if arguments.only in (None, "experts") and (not arguments.only or name in EXPERTS):
+    parts = dict(experts=EXPERTS, families=FAMILIES)
+    for index, (name, config) in enumerate((CONFIGS | EXPERTS | FAMILIES).items()):
+        if not arguments.only or name in parts.get(arguments.only, {}):
             make_model(name, config, 1000 * (index + 1), out / "models" / name)
     if arguments.only in (None, "optimizers"):
         make_optimizer_references(out / "models", out / "optimizers")
@@ -559,8 +663,8 @@ def main() -> None:
     if not arguments.only:
         write_tokenizer(out / "tokenizer", llama3=False)
         write_tokenizer(out / "tokenizer-llama3", llama3=True)
-    parts = ("models", "optimizers", "recipes", "tokenizer", "tokenizer-llama3")
-    made = [file for part in parts for file in (out / part).rglob("*") if file.is_file()]
+    written = ("models", "optimizers", "recipes", "tokenizer", "tokenizer-llama3")
+    made = [file for part in written for file in (out / part).rglob("*") if file.is_file()]
     total = sum(file.stat().st_size for file in made)
     print(f"{len(made)} files, {total} bytes")
     assert total <= MAX_TOTAL_BYTES, "the references outgrew their budget"

@@ -39,8 +39,28 @@ void expect_holds(const fs::path& folder, const ReferenceOptions& options) {
 TEST(Reference, IsThereForEveryFamily) {
   std::set<std::string> names;
   for (const auto& folder : own_references()) names.insert(folder.filename().string());
-  for (const char* family : {"gpt2", "llama", "llama-linear-bias", "mistral", "qwen2", "qwen3",
-                             "gpt-neox", "gpt-neox-sequential"}) {
+  for (const char* family : {"gpt2",
+                             "llama",
+                             "llama-linear-bias",
+                             "mistral",
+                             "qwen2",
+                             "qwen3",
+                             "gpt-neox",
+                             "gpt-neox-sequential",
+                             "olmo2",
+                             "smollm3",
+                             "granite",
+                             "glm",
+                             "glm4",
+                             "phi3",
+                             "phi3-longrope-beyond",
+                             "starcoder2",
+                             "gemma2",
+                             "gemma3",
+                             "llama-dynamic-beyond",
+                             "llama-yarn-beyond",
+                             "qwen2-window",
+                             "mistral-window"}) {
     EXPECT_TRUE(names.contains(family)) << family;
   }
 }

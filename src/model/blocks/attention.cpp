@@ -47,38 +47,42 @@ class Attention final : public BranchKind {
       const auto weight = [&](const std::string& pattern, std::int64_t heads) {
         if (!spec.qk_norm_joins_heads) {
           return make_parameter(builder.named(pattern) + ".weight", {spec.head_dim},
-                                {Init::Kind::ones}, tensor.used_apart());
+                                builder.norm_init(), tensor.used_apart());
         }
         const Cut own = tensor.cut(heads, spec.head_dim);
         const std::int64_t whole = heads * spec.head_dim;
         auto made =
-            make_parameter(builder.named(pattern) + ".weight", {own.size}, {Init::Kind::ones},
+            make_parameter(builder.named(pattern) + ".weight", {own.size}, builder.norm_init(),
                            tensor.copies(heads) > 1 ? tensor.divided_keys(0) : tensor.divided(0));
         made->parts = {{builder.named(pattern) + ".weight", {whole}, {own.begin}, {0}, {own.size}}};
         return made;
       };
-      qk_norm = {weight(names.query_norm, spec.heads), weight(names.key_norm, spec.kv_heads),
-                 spec.norm_eps, spec.qk_norm_joins_heads,
-                 spec.qk_norm_joins_heads ? tensor.comm() : nullptr};
+      qk_norm = {weight(names.query_norm, spec.heads),
+                 weight(names.key_norm, spec.kv_heads),
+                 spec.norm_eps,
+                 spec.qk_norm_joins_heads,
+                 spec.qk_norm_joins_heads ? tensor.comm() : nullptr,
+                 spec.norm_adds_one};
     }
     Layers layers;
-    layers.push_back(builder.norm(names.attention_norm));
+    builder.begin_branch(layers, names.attention_norm);
     tensor.enter(layers, spec.hidden);
     layers.push_back(
         builder.linear_by_output(qkv_outputs(spec, tensor), spec.qkv_bias, shape.out_width()));
     const int index = static_cast<int>(builder.block());
     layers.push_back(
         std::make_unique<PrepareQkv>(shape, builder.rope(), index, std::move(qk_norm)));
+    const ops::ScoreRule rule(spec.attention_scale, spec.attention_cap);
     if (builder.context() == nullptr) {
-      layers.push_back(std::make_unique<CausalAttention>(shape, spec.attention_scale, index));
+      layers.push_back(std::make_unique<CausalAttention>(shape, rule, index, builder.window()));
     } else {
-      layers.push_back(std::make_unique<ContextAttention>(shape, spec.attention_scale, index,
-                                                          *builder.context()));
+      layers.push_back(std::make_unique<ContextAttention>(shape, rule, index, *builder.context()));
     }
     layers.push_back(builder.linear_by_input(
         names.attention_out, {spec.heads * spec.head_dim, tensor.cut(spec.heads, spec.head_dim)},
         spec.attention_out_bias));
     tensor.leave(layers, spec.hidden);
+    builder.end_branch(layers, names.attention_post_norm);
     return layers;
   }
 

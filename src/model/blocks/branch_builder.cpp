@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "nn/fused_layers.h"
 #include "nn/norm.h"
+#include "nn/rope_tables.h"
+#include "nn/scale.h"
 
 namespace heddle {
 
@@ -33,13 +35,30 @@ std::string BranchBuilder::named(const std::string& pattern, std::int64_t expert
 std::unique_ptr<Layer> BranchBuilder::norm(const std::string& pattern) const {
   const std::string name = named(pattern);
   const Layout layout = tensor_.on_residual();
-  auto weight = make_parameter(name + ".weight", {spec_.hidden}, {Init::Kind::ones}, layout);
+  auto weight = make_parameter(name + ".weight", {spec_.hidden}, norm_init(), layout);
   if (spec_.norm == ModelSpec::Norm::rms) {
-    return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps);
+    return std::make_unique<RmsNorm>(std::move(weight), spec_.norm_eps, spec_.norm_adds_one);
   }
   return std::make_unique<LayerNorm>(
       std::move(weight),
       make_parameter(name + ".bias", {spec_.hidden}, {Init::Kind::zeros}, layout), spec_.norm_eps);
+}
+
+void BranchBuilder::begin_branch(Layers& layers, const std::string& pattern) const {
+  if (!pattern.empty()) layers.push_back(norm(pattern));
+}
+
+void BranchBuilder::end_branch(Layers& layers, const std::string& post_norm) const {
+  if (!post_norm.empty()) layers.push_back(norm(post_norm));
+  if (spec_.residual_scale != 1.0) {
+    layers.push_back(std::make_unique<Scale>(spec_.residual_scale, spec_.hidden));
+  }
+}
+
+std::shared_ptr<const RopeTables> BranchBuilder::rope() const {
+  const BlockSpec& block = spec_.block(index_);
+  if (!block.rotates) return std::make_shared<RopeTables>();
+  return block.window && rope_.of_windows ? rope_.of_windows : rope_.usual;
 }
 
 std::shared_ptr<Parameter> BranchBuilder::linear_weight(const std::vector<Output>& outputs,

@@ -13,7 +13,7 @@
 namespace heddle {
 
 class Mlp;
-struct RopeTables;
+class RopeTables;
 
 /// How layers are made for a run.
 struct BuildOptions {
@@ -54,10 +54,14 @@ class BranchBuilder {
     Shape whole, begin, extent;
   };
 
+  /// What turns q and k, in blocks with a window too if there is no other for them.
+  struct Ropes {
+    std::shared_ptr<const RopeTables> usual, of_windows = nullptr;
+  };
+
   /// All outlive it.
   BranchBuilder(const ModelSpec& spec, const BuildOptions& options, const TensorRules& tensor,
-                std::shared_ptr<const RopeTables> rope, Communicator* context = nullptr,
-                const ExpertRanks* experts = nullptr)
+                Ropes rope, Communicator* context = nullptr, const ExpertRanks* experts = nullptr)
       : spec_(spec),
         options_(options),
         tensor_(tensor),
@@ -69,7 +73,10 @@ class BranchBuilder {
   std::int64_t block() const { return index_; }
   const ModelSpec& spec() const { return spec_; }
   const TensorRules& tensor() const { return tensor_; }
-  const std::shared_ptr<const RopeTables>& rope() const { return rope_; }
+  /// What turns q and k of this block; without tables where nothing does.
+  std::shared_ptr<const RopeTables> rope() const;
+  /// The window of this block's attention.
+  std::optional<std::int64_t> window() const { return spec_.block(index_).window; }
   /// The ranks that have other tokens of the same sequences; null: there are none.
   Communicator* context() const { return context_; }
   /// The ranks that divide experts; null: these lie like other MLPs.
@@ -79,6 +86,10 @@ class BranchBuilder {
   std::string named(const std::string& pattern) const;
   std::string named(const std::string& pattern, std::int64_t expert) const;
   std::unique_ptr<Layer> norm(const std::string& pattern) const;
+  /// The first and the last layers of a branch: norms where they have names, and what scales the
+  /// branch.
+  void begin_branch(Layers& layers, const std::string& norm) const;
+  void end_branch(Layers& layers, const std::string& post_norm) const;
   /// A linear whose outputs are divided over tp, those from `first_key` on by key heads. One
   /// product for several outputs of the same input, stacked.
   std::unique_ptr<Linear> linear_by_output(const std::vector<Output>& outputs, bool has_bias,
@@ -92,6 +103,8 @@ class BranchBuilder {
   /// Matrices of equal width, one below the other.
   std::shared_ptr<Parameter> stacked(const std::vector<Matrix>& matrices, const Layout& layout,
                                      double stddev) const;
+  /// Of the weights of norms.
+  Init norm_init() const { return {spec_.norm_adds_one ? Init::Kind::zeros : Init::Kind::ones}; }
   /// Of the initial weights of a projection back to the residual.
   double output_stddev() const;
 
@@ -104,7 +117,7 @@ class BranchBuilder {
   const ModelSpec& spec_;
   const BuildOptions& options_;
   const TensorRules& tensor_;
-  const std::shared_ptr<const RopeTables> rope_;
+  const Ropes rope_;
   Communicator* context_;
   const ExpertRanks* experts_;
   std::int64_t index_ = 0;

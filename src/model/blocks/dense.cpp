@@ -6,6 +6,19 @@
 namespace heddle {
 namespace {
 
+using Outputs = std::vector<BranchBuilder::Output>;
+
+/// The outputs of a gated MLP's first product. A fused tensor that is not divided is one piece.
+Outputs gate_and_up(const ModelSpec& spec, const TensorRules& tensor) {
+  const TensorNames& names = spec.names;
+  const TensorRules::Cut own = tensor.cut(spec.ffn, 1);
+  if (names.fused_gate_up.empty()) {
+    return {{names.gate, spec.ffn, {own}}, {names.up, spec.ffn, {own}}};
+  }
+  if (!tensor.divides()) return {{names.fused_gate_up, 2 * spec.ffn, {{0, 2 * spec.ffn}}}};
+  return {{names.fused_gate_up, 2 * spec.ffn, {own, {spec.ffn + own.begin, own.size}}}};
+}
+
 /// Up, a nonlinearity, and down again.
 class Dense final : public BranchKind {
  public:
@@ -15,18 +28,24 @@ class Dense final : public BranchKind {
     const TensorNames& names = spec.names;
     const TensorRules::Cut own = tensor.cut(spec.ffn, 1);
     Layers layers;
-    layers.push_back(builder.norm(names.mlp_norm));
+    builder.begin_branch(layers, names.mlp_norm);
     tensor.enter(layers, spec.hidden);
-    if (spec.mlp == ModelSpec::Mlp::swiglu) {
-      layers.push_back(builder.linear_by_output(
-          {{names.gate, spec.ffn, {own}}, {names.up, spec.ffn, {own}}}, spec.mlp_bias));
-      layers.push_back(std::make_unique<SwiGlu>(own.size));
-    } else {
-      layers.push_back(builder.linear_by_output({{names.up, spec.ffn, {own}}}, spec.mlp_bias));
-      layers.push_back(std::make_unique<GeluLayer>(own.size, spec.gelu));
+    const bool is_gated = spec.mlp != ModelSpec::Mlp::gelu;
+    layers.push_back(builder.linear_by_output(
+        is_gated ? gate_and_up(spec, tensor) : Outputs{{names.up, spec.ffn, {own}}},
+        spec.mlp_bias));
+    switch (spec.mlp) {
+      case ModelSpec::Mlp::swiglu: layers.push_back(std::make_unique<SwiGlu>(own.size)); break;
+      case ModelSpec::Mlp::geglu:
+        layers.push_back(std::make_unique<GeGlu>(own.size, spec.gelu));
+        break;
+      case ModelSpec::Mlp::gelu:
+        layers.push_back(std::make_unique<GeluLayer>(own.size, spec.gelu));
+        break;
     }
     layers.push_back(builder.linear_by_input(names.down, {spec.ffn, own}, spec.mlp_bias));
     tensor.leave(layers, spec.hidden);
+    builder.end_branch(layers, names.mlp_post_norm);
     return layers;
   }
 

@@ -17,7 +17,7 @@ class ExpertsKind final : public BranchKind {
     const TensorRules& tensor = builder.tensor();
     const bool is_divided = builder.experts() != nullptr;
     Layers layers;
-    layers.push_back(builder.norm(spec.names.mlp_norm));
+    builder.begin_branch(layers, spec.names.mlp_norm);
     is_divided ? tensor.share_tokens(layers, spec.hidden) : tensor.enter(layers, spec.hidden);
     ExpertDivision division;
     if (is_divided) {
@@ -30,6 +30,7 @@ class ExpertsKind final : public BranchKind {
     layers.push_back(std::make_unique<Experts>(router(builder), weights(builder), shared(builder),
                                                std::move(division)));
     is_divided ? tensor.join_tokens(layers, spec.hidden) : tensor.leave(layers, spec.hidden);
+    builder.end_branch(layers, spec.names.mlp_post_norm);
     return layers;
   }
 

@@ -131,6 +131,93 @@ void gelu_backward_as(const Tensor& dy_TF, const Tensor& x_TF, const Tensor& dx_
   });
 }
 
+template <class Kind>
+void geglu_forward_as(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
+                      Stream& stream) {
+  visit_float(y_TF.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    T *gates = gate_TF.data<T>(), *ups = up_TF.data<T>(), *ys = y_TF.data<T>();
+    parallel_pieces<3>(stream, {&gate_TF, &up_TF, &y_TF},
+                       [&](const auto& at, std::int64_t n) HWY_ATTR {
+                         const T *gate = gates + at[0], *up = ups + at[1];
+                         T* const y = ys + at[2];
+                         for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+                           const auto value = Kind::value(d, hn::LoadU(d, gate + i));
+                           hn::StoreU(hn::Mul(value, hn::LoadU(d, up + i)), d, y + i);
+                         });
+                       });
+  });
+}
+
+template <class Kind>
+void geglu_backward_as(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
+                       const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
+  visit_float(dy_TF.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    T *dys = dy_TF.data<T>(), *gates = gate_TF.data<T>(), *ups = up_TF.data<T>();
+    T *dgates = dgate_TF.data<T>(), *dups = dup_TF.data<T>();
+    parallel_pieces<5>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF},
+                       [&](const auto& at, std::int64_t n) HWY_ATTR {
+                         const T *dy = dys + at[0], *gate = gates + at[1], *up = ups + at[2];
+                         T *dgate = dgates + at[3], *dup = dups + at[4];
+                         for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+                           const auto g = hn::LoadU(d, gate + i), out = hn::LoadU(d, dy + i);
+                           const auto to_gate = hn::Mul(out, hn::LoadU(d, up + i));
+                           hn::StoreU(hn::Mul(to_gate, Kind::slope(d, g)), d, dgate + i);
+                           hn::StoreU(hn::Mul(out, Kind::value(d, g)), d, dup + i);
+                         });
+                       });
+  });
+}
+
+void geglu_forward(const Tensor& gate_TF, const Tensor& up_TF, Gelu kind, const Tensor& y_TF,
+                   Stream& stream) {
+  if (kind == Gelu::exact) {
+    geglu_forward_as<ExactGelu>(gate_TF, up_TF, y_TF, stream);
+  } else {
+    geglu_forward_as<TanhGelu>(gate_TF, up_TF, y_TF, stream);
+  }
+}
+
+void geglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF, Gelu kind,
+                    const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
+  if (kind == Gelu::exact) {
+    geglu_backward_as<ExactGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
+  } else {
+    geglu_backward_as<TanhGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
+  }
+}
+
+void soft_cap(const Tensor& x_TF, double cap, Stream& stream) {
+  visit_float(x_TF.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    T* const xs = x_TF.data<T>();
+    const auto most = static_cast<T>(cap);
+    parallel_pieces<1>(stream, {&x_TF}, [&](const auto& at, std::int64_t n) HWY_ATTR {
+      T* const x = xs + at[0];
+      for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+        hn::StoreU(capped(d, hn::LoadU(d, x + i), most), d, x + i);
+      });
+    });
+  });
+}
+
+void soft_cap_backward(const Tensor& y_TF, double cap, const Tensor& dx_TF, Stream& stream) {
+  visit_float(dx_TF.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    T *ys = y_TF.data<T>(), *dxs = dx_TF.data<T>();
+    const auto most = static_cast<T>(cap);
+    parallel_pieces<2>(stream, {&y_TF, &dx_TF}, [&](const auto& at, std::int64_t n) HWY_ATTR {
+      const T* const y = ys + at[0];
+      T* const dx = dxs + at[1];
+      for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
+        const auto slope = capped_slope(d, hn::LoadU(d, y + i), most);
+        hn::StoreU(hn::Mul(hn::LoadU(d, dx + i), slope), d, dx + i);
+      });
+    });
+  });
+}
+
 void gelu_forward(const Tensor& x_TF, Gelu kind, const Tensor& y_TF, Stream& stream) {
   if (kind == Gelu::exact) {
     gelu_forward_as<ExactGelu>(x_TF, y_TF, stream);
@@ -158,6 +245,10 @@ HWY_EXPORT(swiglu_forward);
 HWY_EXPORT(swiglu_backward);
 HWY_EXPORT(gelu_forward);
 HWY_EXPORT(gelu_backward);
+HWY_EXPORT(geglu_forward);
+HWY_EXPORT(geglu_backward);
+HWY_EXPORT(soft_cap);
+HWY_EXPORT(soft_cap_backward);
 
 void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
                     Stream& stream) {
@@ -179,6 +270,27 @@ void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Ten
                    const Tensor& y_TF, Stream& stream) {
   if (y_TF.defined()) cpu::gelu_forward(x_TF, kind, y_TF, stream);
   HEDDLE_DISPATCH(gelu_backward, dx_TF.dtype())(dy_TF, x_TF, kind, dx_TF, stream);
+}
+
+void geglu_forward(const Tensor& gate_TF, const Tensor& up_TF, Gelu kind, const Tensor& y_TF,
+                   Stream& stream) {
+  HEDDLE_DISPATCH(geglu_forward, y_TF.dtype())(gate_TF, up_TF, kind, y_TF, stream);
+}
+
+void geglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF, Gelu kind,
+                    const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                    Stream& stream) {
+  if (y_TF.defined()) cpu::geglu_forward(gate_TF, up_TF, kind, y_TF, stream);
+  HEDDLE_DISPATCH(geglu_backward, dy_TF.dtype())
+  (dy_TF, gate_TF, up_TF, kind, dgate_TF, dup_TF, stream);
+}
+
+void soft_cap(const Tensor& x_TF, double cap, Stream& stream) {
+  HEDDLE_DISPATCH(soft_cap, x_TF.dtype())(x_TF, cap, stream);
+}
+
+void soft_cap_backward(const Tensor& y_TF, double cap, const Tensor& dx_TF, Stream& stream) {
+  HEDDLE_DISPATCH(soft_cap_backward, dx_TF.dtype())(y_TF, cap, dx_TF, stream);
 }
 
 }  // namespace heddle::ops::cpu

@@ -104,14 +104,15 @@ void load_block(const BackwardCall<T>& call, const BackwardPart& part, BackwardB
   for (T* rows : {block.q, block.dout}) {
     std::fill(rows + block.mask.rows * stride, rows + kBlockRows * stride, T{0});
   }
-  transpose_rows(p.width, static_cast<T>(p.scale * kLog2E), block.q, block.q_transposed);
+  transpose_rows(p.width, static_cast<T>(p.rule.scale * kLog2E), block.q, block.q_transposed);
   transpose_rows(p.width, T{1}, block.dout, block.dout_transposed);
   block.is_new = true;
 }
 
-/// Turns scores into probabilities and their gradient into that of the scores.
+/// Turns scores into probabilities and their gradient into that of the scores, before they were
+/// capped where there is a cap.
 template <class T>
-void gradient_tile(const Tile<T>& tile, const BackwardBlock<T>& block, T* p, T* ds) {
+void gradient_tile(const Tile<T>& tile, const BackwardBlock<T>& block, double cap, T* p, T* ds) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   for (std::int64_t column = 0; column < tile.block.vectors() * kLanes<T>; column += kLanes<T>) {
@@ -119,11 +120,15 @@ void gradient_tile(const Tile<T>& tile, const BackwardBlock<T>& block, T* p, T* 
     const V lse = hn::Load(d, block.lse + column), delta = hn::Load(d, block.delta + column);
     for (std::int64_t j = 0; j < seen; ++j) {
       T *const p_line = p + j * kBlockRows + column, *const ds_line = ds + j * kBlockRows + column;
-      V score = hn::Load(d, p_line);
-      if (tile.masked) score = masked_score(d, tile, j, column, score);
+      const V in_sight = hn::Load(d, p_line);
+      const V score = tile.masked ? masked_score(d, tile, j, column, in_sight) : in_sight;
       const V probability = exp2(d, hn::Sub(score, lse));
       hn::Store(probability, d, p_line);
-      hn::Store(hn::Mul(probability, hn::Sub(hn::Load(d, ds_line), delta)), d, ds_line);
+      V gradient = hn::Mul(probability, hn::Sub(hn::Load(d, ds_line), delta));
+      if (cap > 0.0) {
+        gradient = hn::Mul(gradient, capped_slope(d, in_sight, static_cast<T>(cap * kLog2E)));
+      }
+      hn::Store(gradient, d, ds_line);
     }
     clear_lines(p, column, seen, tile.keys);
     clear_lines(ds, column, seen, tile.keys);
@@ -200,8 +205,9 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
       const Tile<T> tile(block.mask, t * kTileKeys);
       const std::int64_t at = (tile.key0 - begin) * stride;
       multiply_keys_by_rows(tile, p.width, x.k + at, block.q_transposed, x.p, prefetcher);
+      if (p.rule.cap > 0.0) cap_scores(tile, p.rule.cap, x.p);
       multiply_keys_by_rows(tile, p.width, x.v + at, block.dout_transposed, x.ds, prefetcher);
-      gradient_tile(tile, block, x.p, x.ds);
+      gradient_tile(tile, block, p.rule.cap, x.p, x.ds);
       if (part.wants_dkv) {
         add_rows_to_keys(tile, p.width, x.p, block.dout, x.dv + at, prefetcher);
         add_rows_to_keys(tile, p.width, x.ds, block.q, x.dk + at, prefetcher);
@@ -215,13 +221,13 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
     if (!part.wants_dq) continue;
     for (std::int64_t i = 0; i < block.mask.rows; ++i) {
       const std::int64_t row = block.mask.row0 + i;
-      put(block.dq + i * stride, static_cast<T>(p.scale),
+      put(block.dq + i * stride, static_cast<T>(p.rule.scale),
           call.dq.at(part.b, p.query_of(row), p.head_of(part.g, row)));
     }
   }
   if (!part.wants_dkv) return;
   for (std::int64_t j = 0; j < keys; ++j) {
-    put(x.dk + j * stride, static_cast<T>(p.scale), call.dk.at(part.b, begin + j, part.g));
+    put(x.dk + j * stride, static_cast<T>(p.rule.scale), call.dk.at(part.b, begin + j, part.g));
     put(x.dv + j * stride, T{1}, call.dv.at(part.b, begin + j, part.g));
   }
 }
@@ -309,10 +315,10 @@ void backward(const BackwardCall<T>& call, Stream& stream) {
 
 void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
                         const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
-                        const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                        const AttentionMask& mask, const ScoreRule& rule, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream) {
-  const AttentionProblem problem(q_BSHK, k_BSGK, mask, scale);
+  const AttentionProblem problem(q_BSHK, k_BSGK, mask, rule);
   if (q_BSHK.count() == 0) return;
   visit_float(q_BSHK.dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -334,9 +340,10 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
 
 void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BTGK,
                               const Tensor& v_BTGK, const Tensor& lse_BHS, const Tensor& delta_BHS,
-                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
-                              const Tensor& dk_BTGK, const Tensor& dv_BTGK, Stream& stream) {
-  const AttentionProblem problem(q_BSHK, k_BTGK, mask, scale);
+                              const AttentionMask& mask, const ScoreRule& rule,
+                              const Tensor& dq_BSHK, const Tensor& dk_BTGK, const Tensor& dv_BTGK,
+                              Stream& stream) {
+  const AttentionProblem problem(q_BSHK, k_BTGK, mask, rule);
   if (q_BSHK.count() == 0 || k_BTGK.count() == 0) return;
   visit_float(q_BSHK.dtype(), [&](auto zero) {
     using T = decltype(zero);

@@ -87,7 +87,7 @@ void start_block(const ForwardCall<T>& call, std::int64_t b, std::int64_t g, std
     copy_padded(call.q.at(b, p.query_of(row), p.head_of(g, row)), p.width, rows + i * stride);
   }
   std::fill(rows + block.mask.rows * stride, rows + kBlockRows * stride, T{0});
-  transpose_rows(p.width, static_cast<T>(p.scale * kLog2E), rows, block.q_transposed);
+  transpose_rows(p.width, static_cast<T>(p.rule.scale * kLog2E), rows, block.q_transposed);
   block.is_new = true;
 }
 
@@ -217,6 +217,7 @@ void run_tile(const ForwardCall<T>& call, const Tile<T>& tile, const T* keys, co
               T* scores, ForwardBlock<T>& block, Prefetcher& prefetcher) {
   const std::int64_t width = call.problem.width;
   multiply_keys_by_rows(tile, width, keys, block.q_transposed, scores, prefetcher);
+  if (const double cap = call.problem.rule.cap; cap > 0.0) cap_scores(tile, cap, scores);
   softmax_tile(tile, scores, block);
   add_keys_to_rows<T>(tile, width, scores, values, block.is_new ? Start::zero : Start::scale,
                       block.kept, block.out, prefetcher);
@@ -319,16 +320,16 @@ void forward(const AttentionProblem& problem, const Tensor& q_BSHK, const Tensor
 }  // namespace
 
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                       const AttentionMask& mask, double scale, const Tensor& out_BSHK,
+                       const AttentionMask& mask, const ScoreRule& rule, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
-  attention_block_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, KeyBlock::first, out_BSHK, lse_BHS,
+  attention_block_forward(q_BSHK, k_BTGK, v_BTGK, mask, rule, KeyBlock::first, out_BSHK, lse_BHS,
                           stream);
 }
 
 void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                             const AttentionMask& mask, double scale, KeyBlock block,
+                             const AttentionMask& mask, const ScoreRule& rule, KeyBlock block,
                              const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
-  const AttentionProblem problem(q_BSHK, k_BTGK, mask, scale);
+  const AttentionProblem problem(q_BSHK, k_BTGK, mask, rule);
   if (q_BSHK.count() == 0) return;
   visit_float(q_BSHK.dtype(), [&](auto zero) {
     forward<decltype(zero)>(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS, stream);

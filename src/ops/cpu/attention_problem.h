@@ -73,10 +73,10 @@ struct AttentionProblem {
   std::int64_t batch, queries, keys, heads, groups, width;
   /// Query s sees no key behind this + s; negative where the first queries see none.
   std::int64_t query_offset;
-  double scale;
+  ScoreRule rule;
 
   AttentionProblem(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMask& mask,
-                   double scale);
+                   const ScoreRule& rule);
 
   std::int64_t group() const { return heads / groups; }
   std::int64_t rows() const { return queries * group(); }

@@ -22,6 +22,7 @@
 #include "ops/cpu/attention_rows-inl.h"
 #include "ops/cpu/exp2-inl.h"
 #include "ops/cpu/prefetch.h"
+#include "ops/cpu/probability-inl.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/tile_matmul-inl.h"
 
@@ -114,6 +115,19 @@ void multiply_keys_by_rows(const Tile<T>& tile, std::int64_t width, const T* key
                        .c_row = kBlockRows,
                        .inner = width,
                        .start = Start::zero});
+  }
+}
+
+/// Scores in base 2 become cap * tanh(score / cap) in base 2.
+template <class T>
+void cap_scores(const Tile<T>& tile, double cap, T* s) {
+  const hn::ScalableTag<T> d;
+  for (std::int64_t column = 0; column < tile.block.vectors() * kLanes<T>; column += kLanes<T>) {
+    const std::int64_t seen = tile.keys_until(column + kLanes<T> - 1);
+    for (std::int64_t j = 0; j < seen; ++j) {
+      T* const at = s + j * kBlockRows + column;
+      hn::Store(capped(d, hn::Load(d, at), static_cast<T>(cap * kLog2E)), d, at);
+    }
   }
 }
 

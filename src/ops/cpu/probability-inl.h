@@ -35,6 +35,25 @@ HWY_INLINE Probability<V> sigmoid(D d, V x) {
           hn::IfThenElse(negative, near_one, near_zero)};
 }
 
+/// cap * tanh(x / cap).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V capped(D d, V x, hn::TFromD<D> cap) {
+  using T = hn::TFromD<D>;
+  // tanh u = 1 - 2 / (1 + exp 2u), from the smaller of the two tails.
+  const V u = hn::Mul(hn::Abs(x), hn::Set(d, T{-2} / cap));
+  const V tail = hn::Expm1(d, u);  // in (-1, 0]
+  const V tanh = hn::Div(hn::Neg(tail), hn::Add(tail, hn::Set(d, T{2})));
+  return hn::CopySign(hn::Mul(tanh, hn::Set(d, cap)), x);
+}
+
+/// The derivative of capped(x), from its value.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V capped_slope(D d, V value, hn::TFromD<D> cap) {
+  using T = hn::TFromD<D>;
+  const V tanh = hn::Mul(value, hn::Set(d, T{1} / cap));
+  return hn::NegMulAdd(tanh, tanh, hn::Set(d, T{1}));
+}
+
 /// The normal distribution's density (without 1 / sqrt(2 pi)) and cumulative probability.
 template <class V>
 struct Normal {

@@ -79,6 +79,51 @@ struct GeluBackward {
 };
 
 template <class Kind>
+struct GegluForward {
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+    out[0] = Kind::value(in[0]) * in[1];
+  }
+};
+
+/// O = 3: also forward's result.
+template <class Kind, int O>
+struct GegluBackward {
+  __device__ void operator()(const float (&in)[3], float (&out)[O]) const {
+    const float value = Kind::value(in[1]);
+    out[0] = in[0] * in[2] * Kind::slope(in[1]);
+    out[1] = in[0] * value;
+    if constexpr (O == 3) out[2] = value * in[2];
+  }
+};
+
+template <class Kind>
+void geglu_backward_as(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
+                       const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                       Stream& stream) {
+  if (y_TF.defined()) {
+    map<3, 3>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF, &y_TF},
+              GegluBackward<Kind, 3>{});
+  } else {
+    map<3, 2>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF}, GegluBackward<Kind, 2>{});
+  }
+}
+
+struct SoftCap {
+  float cap;
+  __device__ void operator()(const float (&in)[1], float (&out)[1]) const {
+    out[0] = cap * tanhf(in[0] / cap);
+  }
+};
+
+struct SoftCapBackward {
+  float cap;
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+    const float tanh = in[0] / cap;
+    out[0] = in[1] * (1.0F - tanh * tanh);
+  }
+};
+
+template <class Kind>
 void gelu_backward_as(const Tensor& dy_TF, const Tensor& x_TF, const Tensor& dx_TF,
                       const Tensor& y_TF, Stream& stream) {
   if (y_TF.defined()) {
@@ -120,6 +165,33 @@ void gelu_backward(const Tensor& dy_TF, const Tensor& x_TF, Gelu kind, const Ten
   } else {
     gelu_backward_as<TanhGelu>(dy_TF, x_TF, dx_TF, y_TF, stream);
   }
+}
+
+void geglu_forward(const Tensor& gate_TF, const Tensor& up_TF, Gelu kind, const Tensor& y_TF,
+                   Stream& stream) {
+  if (kind == Gelu::exact) {
+    map<2, 1>(stream, {&gate_TF, &up_TF, &y_TF}, GegluForward<ExactGelu>{});
+  } else {
+    map<2, 1>(stream, {&gate_TF, &up_TF, &y_TF}, GegluForward<TanhGelu>{});
+  }
+}
+
+void geglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF, Gelu kind,
+                    const Tensor& dgate_TF, const Tensor& dup_TF, const Tensor& y_TF,
+                    Stream& stream) {
+  if (kind == Gelu::exact) {
+    geglu_backward_as<ExactGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
+  } else {
+    geglu_backward_as<TanhGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, y_TF, stream);
+  }
+}
+
+void soft_cap(const Tensor& x_TF, double cap, Stream& stream) {
+  map<1, 1>(stream, {&x_TF, &x_TF}, SoftCap{static_cast<float>(cap)});
+}
+
+void soft_cap_backward(const Tensor& y_TF, double cap, const Tensor& dx_TF, Stream& stream) {
+  map<2, 1>(stream, {&y_TF, &dx_TF, &dx_TF}, SoftCapBackward{static_cast<float>(cap)});
 }
 
 }  // namespace heddle::ops::cuda

@@ -13,10 +13,10 @@ namespace heddle::ops::cuda {
 namespace {
 
 // Hopper's attention and cuDNN's where they apply, then that on tensor cores, else the plain one.
-// cuDNN does not know blocks.
+// cuDNN does not know blocks, and the plain one alone caps scores.
 
 Problem problem_of(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMask& mask,
-                   double scale) {
+                   const ScoreRule& rule) {
   const std::int64_t queries = q_BSHK.size(1), keys = k_BTGK.size(1);
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   HEDDLE_CHECK(std::max({mask.key_offset, mask.step, queries, keys}) < kMost / 2,
@@ -31,7 +31,8 @@ Problem problem_of(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMa
                   .query_offset = std::clamp(ahead, -queries, keys),
                   .key_offset = static_cast<int>(mask.key_offset),
                   .step = static_cast<int>(mask.step),
-                  .scale = static_cast<float>(scale)};
+                  .scale = static_cast<float>(rule.scale),
+                  .cap = static_cast<float>(rule.cap)};
   if (mask.first_key_BS.defined()) {
     problem.first_key = device_data<std::int32_t>(mask.first_key_BS);
     problem.first_key_stride = mask.first_key_BS.stride(0);
@@ -39,31 +40,56 @@ Problem problem_of(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMa
   return problem;
 }
 
+__global__ void window_kernel(const std::int32_t* document, std::int64_t document_stride,
+                              int queries, std::int64_t count, std::int64_t offset,
+                              std::int32_t* first) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t b = i / queries, s = i % queries;
+  const int start = document == nullptr ? 0 : document[b * document_stride + s];
+  first[i] = max(start, static_cast<int>(max(s + offset, std::int64_t{0})));
+}
+
 }  // namespace
 
+void window_first_keys(const AttentionMask& mask, std::int64_t window, const Tensor& first_key_BS,
+                       Stream& stream) {
+  const bool has_documents = mask.first_key_BS.defined();
+  const std::int64_t count = first_key_BS.count();
+  if (count == 0) return;
+  window_kernel<<<blocks_for(count, 256), 256, 0, state_of(stream).stream>>>(
+      has_documents ? device_data<std::int32_t>(mask.first_key_BS) : nullptr,
+      has_documents ? mask.first_key_BS.stride(0) : 0, static_cast<int>(first_key_BS.size(1)),
+      count, mask.query_offset + 1 - window, device_data<std::int32_t>(first_key_BS));
+  HEDDLE_CUDA(cudaGetLastError());
+}
+
 void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                       const AttentionMask& mask, double scale, const Tensor& out_BSHK,
+                       const AttentionMask& mask, const ScoreRule& rule, const Tensor& out_BSHK,
                        const Tensor& lse_BHS, Stream& stream) {
-  const Problem problem = problem_of(q_BSHK, k_BTGK, mask, scale);
+  const Problem problem = problem_of(q_BSHK, k_BTGK, mask, rule);
   constexpr std::nullopt_t kAll = std::nullopt;
   if (q_BSHK.count() == 0) return;
-  if (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS, stream) ||
-      cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, scale, out_BSHK, lse_BHS, stream) ||
-      tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS,
-                                    stream)) {
+  if (problem.cap == 0.0F &&
+      (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS, stream) ||
+       cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, rule.scale, out_BSHK, lse_BHS,
+                               stream) ||
+       tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS,
+                                     stream))) {
     return;
   }
   plain_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS, stream);
 }
 
 void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                             const AttentionMask& mask, double scale, KeyBlock block,
+                             const AttentionMask& mask, const ScoreRule& rule, KeyBlock block,
                              const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
-  const Problem problem = problem_of(q_BSHK, k_BTGK, mask, scale);
+  const Problem problem = problem_of(q_BSHK, k_BTGK, mask, rule);
   if (q_BSHK.count() == 0) return;
-  if (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS, stream) ||
-      tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS,
-                                    stream)) {
+  if (problem.cap == 0.0F && (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block,
+                                                       out_BSHK, lse_BHS, stream) ||
+                              tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block,
+                                                            out_BSHK, lse_BHS, stream))) {
     return;
   }
   plain_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS, stream);
@@ -71,17 +97,18 @@ void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const T
 
 void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
                         const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
-                        const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
+                        const AttentionMask& mask, const ScoreRule& rule, const Tensor& dq_BSHK,
                         const Tensor& dk_BSGK, const Tensor& dv_BSGK, const Tensor& delta_BHS,
                         Stream& stream) {
-  const Problem problem = problem_of(q_BSHK, k_BSGK, mask, scale);
+  const Problem problem = problem_of(q_BSHK, k_BSGK, mask, rule);
   if (q_BSHK.count() == 0) return;
   const BackwardCall call{dout_BSHK, q_BSHK,    k_BSGK,  v_BSGK,  &out_BSHK,
                           lse_BHS,   delta_BHS, dq_BSHK, dk_BSGK, dv_BSGK};
-  if (hopper_attention_backward(problem, call, stream) ||
-      cudnn_attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, scale,
-                               dq_BSHK, dk_BSGK, dv_BSGK, stream) ||
-      tensor_core_attention_backward(problem, call, stream)) {
+  if (problem.cap == 0.0F &&
+      (hopper_attention_backward(problem, call, stream) ||
+       cudnn_attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask,
+                                rule.scale, dq_BSHK, dk_BSGK, dv_BSGK, stream) ||
+       tensor_core_attention_backward(problem, call, stream))) {
     return;
   }
   attention_delta(dout_BSHK, out_BSHK, delta_BHS, stream);
@@ -90,14 +117,15 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
 
 void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BTGK,
                               const Tensor& v_BTGK, const Tensor& lse_BHS, const Tensor& delta_BHS,
-                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
-                              const Tensor& dk_BTGK, const Tensor& dv_BTGK, Stream& stream) {
-  const Problem problem = problem_of(q_BSHK, k_BTGK, mask, scale);
+                              const AttentionMask& mask, const ScoreRule& rule,
+                              const Tensor& dq_BSHK, const Tensor& dk_BTGK, const Tensor& dv_BTGK,
+                              Stream& stream) {
+  const Problem problem = problem_of(q_BSHK, k_BTGK, mask, rule);
   if (q_BSHK.count() == 0 || k_BTGK.count() == 0) return;
   const BackwardCall call{dout_BSHK, q_BSHK,    k_BTGK,  v_BTGK,  nullptr,
                           lse_BHS,   delta_BHS, dq_BSHK, dk_BTGK, dv_BTGK};
-  if (hopper_attention_backward(problem, call, stream) ||
-      tensor_core_attention_backward(problem, call, stream)) {
+  if (problem.cap == 0.0F && (hopper_attention_backward(problem, call, stream) ||
+                              tensor_core_attention_backward(problem, call, stream))) {
     return;
   }
   plain_attention_backward(problem, call, stream);

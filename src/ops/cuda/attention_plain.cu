@@ -77,6 +77,17 @@ __device__ void accumulate_rows(const typename S::Scores& weights, const typenam
   }
 }
 
+/// A score as the softmax sees it.
+__device__ float capped(float score, float cap) {
+  return cap > 0.0F ? cap * tanhf(score / cap) : score;
+}
+/// The derivative of capped, from its value.
+__device__ float capped_slope(float value, float cap) {
+  if (cap == 0.0F) return 1.0F;
+  const float tanh = value / cap;
+  return 1.0F - tanh * tanh;
+}
+
 /// The smallest first key of a tile's queries: documents begin later and later.
 template <class Sight>
 __device__ std::int64_t first_tile_key(const Sight& p, int b, std::int64_t query0, int tile) {
@@ -154,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(ForwardOperands<T, kI
       for (int c = 0; c < S::kRows; ++c) {
         const std::int64_t j = key0 + tx() + 16 * c;
         const bool seen = j >= first[r] && j <= last_seen;
-        scores[r][c] = seen ? scores[r][c] * p.scale : -INFINITY;
+        scores[r][c] = seen ? capped(scores[r][c] * p.scale, p.cap) : -INFINITY;
         larger = Max{}(scores[r][c], larger);
       }
       larger = reduce_lanes<16>(larger, Max{});
@@ -204,8 +215,11 @@ __device__ void score_gradients(const BackwardOperands<T, kIsBlock>& o, int b, i
     for (int c = 0; c < S::kRows; ++c) {
       const std::int64_t j = key0 + tx() + 16 * c;
       const bool seen = sees_any && j >= first && j <= last;
-      p[r][c] = seen ? expf(p[r][c] * problem.scale - lse) : 0.0F;
-      ds[r][c] = seen ? p[r][c] * (ds[r][c] - delta) * problem.scale : 0.0F;
+      const float score = capped(p[r][c] * problem.scale, problem.cap);
+      p[r][c] = seen ? expf(score - lse) : 0.0F;
+      ds[r][c] =
+          seen ? p[r][c] * (ds[r][c] - delta) * capped_slope(score, problem.cap) * problem.scale
+               : 0.0F;
     }
   }
 }

@@ -49,6 +49,7 @@ struct Problem {
   std::int64_t first_key_stride = 0;
   int key_offset = 0, step = 1;  // positions of keys
   float scale;
+  float cap = 0.0F;  // of scores; 0: none
 };
 
 /// Which keys a query sees, counted from the first one given, whatever their positions. Of blocks,

@@ -41,10 +41,41 @@ __global__ void __launch_bounds__(256) rope_kernel(Operands<T> o) {
   y.store(second);
 }
 
+/// A thread turns W / 2 pairs that lie beside each other, in one pack where they are aligned.
+template <class T, int W, bool kAligned>
+__global__ void __launch_bounds__(256) rope_neighbours_kernel(Operands<T> o) {
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= o.items) return;
+  const auto index = static_cast<std::uint32_t>(item);
+  const std::uint32_t i = index % o.R * (W / 2), rest = index / o.R, h = rest % o.H;
+  const std::uint32_t token = rest / o.H, s = token % o.S, b = token / o.S;
+  T* const at = o.x + b * o.batch + s * o.position + h * o.head + 2 * i;
+  const std::int64_t row = o.positions[b * o.positions_batch + s] * o.table + i;
+  const auto turn = [&](auto& x) {
+#pragma unroll
+    for (int n = 0; n < W / 2; ++n) {
+      const float c = o.cos[row + n], d = o.sign * o.sin[row + n];
+      const float p = x.get(2 * n), q = x.get(2 * n + 1);
+      x.set(2 * n, p * c - q * d);
+      x.set(2 * n + 1, q * c + p * d);
+    }
+  };
+  if constexpr (kAligned) {
+    auto x = Pack<T, W>::load(at);
+    turn(x);
+    x.store(at);
+  } else {
+    Pack<T, 2> x;
+    for (int n = 0; n < 2; ++n) x.set(n, to_f32(at[n]));
+    turn(x);
+    for (int n = 0; n < 2; ++n) at[n] = from_f32<T>(x.get(n));
+  }
+}
+
 }  // namespace
 
 void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,
-          const Tensor& sin_PR, bool inverse, Stream& stream) {
+          const Tensor& sin_PR, RopePairs pairing, bool inverse, Stream& stream) {
   const std::int64_t R = cos_PR.size(1);
   const std::int64_t pairs = x_BSHK.size(0) * x_BSHK.size(1) * x_BSHK.size(2) * R;
   if (pairs == 0) return;
@@ -53,8 +84,9 @@ void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR
   visit_float(x_BSHK.dtype(), [&](auto zero) {
     using T = decltype(zero);
     constexpr int W = kWidest<T>;
-    const bool wide = is_aligned(x_BSHK) && R % W == 0;
-    const std::int64_t width = wide ? W : 1;
+    const bool beside = pairing == RopePairs::neighbours;
+    const bool wide = is_aligned(x_BSHK) && (beside ? 2 * R : R) % W == 0;
+    const std::int64_t width = !wide ? 1 : beside ? W / 2 : W;
     const Operands<T> operands{.x = device_data<T>(x_BSHK),
                                .batch = x_BSHK.stride(0),
                                .position = x_BSHK.stride(1),
@@ -69,7 +101,9 @@ void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR
                                .R = static_cast<std::uint32_t>(R / width),
                                .items = pairs / width,
                                .sign = inverse ? -1.0F : 1.0F};
-    const auto kernel = wide ? rope_kernel<T, W> : rope_kernel<T, 1>;
+    const auto kernel =
+        beside ? (wide ? rope_neighbours_kernel<T, W, true> : rope_neighbours_kernel<T, 2, false>)
+               : (wide ? rope_kernel<T, W> : rope_kernel<T, 1>);
     kernel<<<blocks_for(operands.items, 256), 256, 0, queue>>>(operands);
     HEDDLE_CUDA(cudaGetLastError());
   });

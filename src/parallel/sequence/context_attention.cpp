@@ -31,9 +31,9 @@ Shape ContextAttention::rows_shape(const ContextProgram& program, int piece) con
   return {1, tokens_in(what.tokens), what.heads.count, shape_.head_dim};
 }
 
-ContextAttention::ContextAttention(const AttentionShape& shape, double scale, int index,
-                                   Communicator& ranks)
-    : shape_(shape), scale_(scale), index_(index), ranks_(ranks), whole_(shape, scale, index) {}
+ContextAttention::ContextAttention(const AttentionShape& shape, const ops::ScoreRule& rule,
+                                   int index, Communicator& ranks)
+    : shape_(shape), rule_(rule), index_(index), ranks_(ranks), whole_(shape, rule, index) {}
 
 Tensor ContextAttention::whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   if (ctx.kv_cache == nullptr) return whole_.forward(qkv, saved, ctx);
@@ -58,7 +58,7 @@ Tensor ContextAttention::decode(const Tensor& qkv, Ctx& ctx) const {
   };
   const int own = ranks_.rank();
   ops::attention_block_forward(split_qkv(qkv, shape_, ctx.batch).q_BSHK, k_BTGK, v_BTGK,
-                               {.query_offset = k_BTGK.size(1), .first_key_BS = {}}, scale_,
+                               {.query_offset = k_BTGK.size(1), .first_key_BS = {}}, rule_,
                                ops::KeyBlock::first, out_of(own), lse_of(own), ctx.stream);
   ranks_.all_gather(parts.slice(0, own * each, (own + 1) * each), parts, ctx.stream)
       .wait(ctx.stream);
@@ -76,7 +76,7 @@ ContextWalk::Setting ContextAttention::setting(ContextPassKind pass, DType dtype
   return {.program = pass == ContextPassKind::forward ? context.forward : context.backward,
           .pass = pass,
           .head_dim = shape_.head_dim,
-          .scale = scale_,
+          .rule = rule_,
           .dtype = dtype,
           .layer = index_,
           .meter = context.meter.get()};

@@ -12,7 +12,8 @@ namespace heddle {
 class ContextAttention final : public Layer {
  public:
   /// `ranks` outlives the layer. `index` names this layer's part of the KV cache.
-  ContextAttention(const AttentionShape& shape, double scale, int index, Communicator& ranks);
+  ContextAttention(const AttentionShape& shape, const ops::ScoreRule& rule, int index,
+                   Communicator& ranks);
 
   Tensor forward(const Tensor& qkv, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) override;
@@ -33,7 +34,7 @@ class ContextAttention final : public Layer {
   enum Slot { kQkv, kOut, kLse, kQueries, kKeys, kValues, kHeldOut };
 
   AttentionShape shape_;
-  double scale_;
+  ops::ScoreRule rule_;
   int index_;
   Communicator& ranks_;
   CausalAttention whole_;

@@ -241,14 +241,14 @@ void ContextWalk::compute(const TileCall& call) {
   const PieceTensors keys = box(piece(call.keys.piece), call.keys);
   const PieceTensors results = box(piece(call.results.piece), call.results);
   if (setting_.pass == ContextPassKind::forward) {
-    ops::attention_block_forward(queries.rows[0], keys.rows[0], keys.rows[1], mask, setting_.scale,
+    ops::attention_block_forward(queries.rows[0], keys.rows[0], keys.rows[1], mask, setting_.rule,
                                  call.is_first ? ops::KeyBlock::first : ops::KeyBlock::further,
                                  results.rows[0], results.statistics[0], ctx_.stream);
     return;
   }
   const PieceTensors key_results = box(piece(call.key_results.piece), call.key_results);
   ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],
-                                queries.statistics[0], queries.statistics[1], mask, setting_.scale,
+                                queries.statistics[0], queries.statistics[1], mask, setting_.rule,
                                 results.rows[0], key_results.rows[0], key_results.rows[1],
                                 ctx_.stream);
 }

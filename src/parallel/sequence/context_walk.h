@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "nn/context.h"
+#include "ops/attention.h"
 #include "parallel/sequence/attention_meter.h"
 
 namespace heddle {
@@ -25,7 +26,7 @@ class ContextWalk {
     const ContextProgram& program;
     ContextPassKind pass = ContextPassKind::forward;
     std::int64_t head_dim = 0;
-    double scale = 1.0;
+    ops::ScoreRule rule = 1.0;
     DType dtype = DType::f32;  ///< of activations; what is added up is statistics_of(dtype)
     Tensor output = {};        ///< backward: of the share, complete; [1, tokens, heads, K]
     int layer = 0;             ///< whose attention it is, for the meter
