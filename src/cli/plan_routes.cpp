@@ -23,7 +23,7 @@ using planner::RouteProblem;
 struct PlanRoutesOptions {
   std::filesystem::path links;
   std::string stages, nodes, forward = "1";
-  double skip = 0.33, backward = 2.0, loss = 0.25, gap = 0.0, overhead = 0.0;
+  double skip = 0.33, backward = 2.0, loss = 0.25, first = 1.0, gap = 0.0, overhead = 0.0;
   double message_bytes = 0.0, gradient_bytes = 0.0;
   int memory = 3, microbatches = 6;
   planner::RouteSearchOptions search;
@@ -90,6 +90,7 @@ RouteProblem problem_of(const PlanRoutesOptions& options, const LinkTable& links
                    .backward = options.backward,
                    .gap = options.gap,
                    .memory = options.memory};
+  problem.first = options.first;
   problem.carried = [&links, bytes = options.message_bytes](int a, int b) {
     return bytes / links.at(a, b).bytes_per_s;
   };
@@ -220,6 +221,10 @@ void add_plan_routes(Verb plan) {
       .show_default();
   verb.add_option("--backward", options->backward, "in forwards").range(0.0, 100.0).show_default();
   verb.add_option("--loss", options->loss, "head and loss, in forwards")
+      .range(0.0, 100.0)
+      .show_default();
+  verb.add_option("--first", options->first,
+                  "the first stage's work in forwards, where stages have one node each")
       .range(0.0, 100.0)
       .show_default();
   verb.add_option("--gap", options->gap, "seconds of a node behind every pass")

@@ -22,9 +22,10 @@ double chain_seconds(const RoutePlan& plan, const RouteProblem& problem) {
   for (int stage = 0; stage < schedule.stages(); ++stage) {
     const double forward = times.forward[static_cast<std::size_t>(node(schedule.rank_of(stage)))];
     const bool is_head = stage + 1 == schedule.stages();
+    const double share = is_head ? times.loss : stage == 0 ? problem.first : 1.0;
     // The head's time is that of both its passes; a node rests behind each.
-    stages.push_back({.f = (is_head ? times.loss * forward : forward) + times.gap,
-                      .b = is_head ? 0.0 : times.backward * forward + times.gap,
+    stages.push_back({.f = share * forward + times.gap,
+                      .b = is_head ? 0.0 : share * times.backward * forward + times.gap,
                       .w = 0.0});
   }
   const auto hop = [&](int from, int to) -> HopTime {

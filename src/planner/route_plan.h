@@ -16,6 +16,7 @@ struct RouteProblem {
   int length = 0;        ///< stages that a micro-batch visits
   int microbatches = 6;  ///< of each node of the first stage
   RouteTimes times = {};
+  double first = 1.0;  ///< on a chain: the first stage's work, in forwards of its node
   /// Of a hop, for how long the link carries the message, so that the next one on it waits; absent:
   /// none does. On a chain only: as published, messages do not wait for each other.
   std::function<double(int, int)> carried = {};
