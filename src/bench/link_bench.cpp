@@ -61,17 +61,18 @@ std::int64_t receive_all(Communicator& all, int from, std::int64_t bytes) {
   }
 }
 
-/// Messages around the ring for so many seconds, and until all have come.
-LinkRate ring_burst(Communicator& all, double latency, std::int64_t bytes, double seconds) {
+/// Messages around a ring for so many seconds, and until all have come.
+LinkRate ring_burst(Communicator& all, int distance, double latency, std::int64_t bytes,
+                    double seconds) {
   const int ranks = all.size();
-  LinkRate own{.from = (all.rank() + ranks - 1) % ranks, .to = all.rank()};
+  LinkRate own{.from = (all.rank() + ranks - distance) % ranks, .to = all.rank()};
   std::exception_ptr problem;
   all.barrier();
   const auto began = Clock::now();
   {
     std::jthread sending([&] {
       try {
-        send_all(all, (all.rank() + 1) % ranks, bytes, seconds);
+        send_all(all, (all.rank() + distance) % ranks, bytes, seconds);
       } catch (...) {
         problem = std::current_exception();
       }
@@ -86,10 +87,10 @@ LinkRate ring_burst(Communicator& all, double latency, std::int64_t bytes, doubl
 
 /// Half of the shortest of some round trips to the next rank and back, while nothing else travels.
 /// All ranks do it at once, each also answering the one before it.
-double measured_latency(Communicator& all) {
+double measured_latency(Communicator& all, int distance) {
   constexpr int kTrips = 8, kThere = 1, kBack = 2;
-  const int next = (all.rank() + 1) % all.size(),
-            before = (all.rank() + all.size() - 1) % all.size();
+  const int next = (all.rank() + distance) % all.size(),
+            before = (all.rank() + all.size() - distance) % all.size();
   Memory memory;
   Stream stream(1);
   const Tensor asked = message_of(memory, 8), answer = message_of(memory, 8),
@@ -180,16 +181,17 @@ double bench_exchange(World& world, const LinkBenchOptions& options) {
   return quantile(rates, 0.5);
 }
 
-std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options) {
+std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options, int distance) {
   Communicator& all = world.all();
   const int ranks = all.size();
-  const double latency = measured_latency(all);
-  ring_burst(all, latency, options.bytes, options.warm_up);
+  const double latency = measured_latency(all, distance);
+  ring_burst(all, distance, latency, options.bytes, options.warm_up);
   LinkRate own;
   std::vector<double> bursts;
   for (int i = 0; i < kBursts; ++i) {
     std::this_thread::sleep_for(kBetweenBursts);
-    const LinkRate burst = ring_burst(all, latency, options.bytes, options.seconds / kBursts);
+    const LinkRate burst =
+        ring_burst(all, distance, latency, options.bytes, options.seconds / kBursts);
     own.messages += burst.messages;
     bursts.push_back(burst.bytes_per_second);
   }
@@ -206,7 +208,7 @@ std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options)
   const auto of = [&](int rank) { return everybody.data<double>() + kNumbers * rank; };
   std::vector<LinkRate> rates;
   for (int to = 0; to < ranks; ++to) {
-    const int from = (to + ranks - 1) % ranks;
+    const int from = (to + ranks - distance) % ranks;
     rates.push_back({.from = from,
                      .to = to,
                      .bytes_per_second = of(to)[0],

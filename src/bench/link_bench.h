@@ -23,8 +23,9 @@ struct LinkRate {
 
 /// Times a few short messages, then every rank sends messages to the next one, around, two of them
 /// under way at any time, and receives those of the one before, all at once, in some bursts: rates
-/// are of the median. Every rank calls it and gets all rates.
-std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options);
+/// are of the median. The next one is `distance` ranks ahead. Every rank calls it and gets all
+/// rates.
+std::vector<LinkRate> bench_links(World& world, const LinkBenchOptions& options, int distance = 1);
 
 /// Sums over all ranks, so much from each to each, over and over, in some bursts, as in a step:
 /// bytes a second of content that a rank sends in all, of the slowest in the median of bursts.

@@ -16,17 +16,18 @@ namespace {
 struct BenchLinkOptions {
   LinkBenchOptions bench;
   int ranks = 0;
-  bool json = false;
+  bool pairs = false, json = false;
 };
 
 struct BenchLinkReport {
+  int ranks = 0;
   std::vector<LinkRate> links;
   std::optional<double> exchange;  ///< bytes a second that a rank sends to all; of more than two
 };
 
 void print_json(const BenchLinkOptions& options, const BenchLinkReport& measured) {
   const std::vector<LinkRate>& rates = measured.links;
-  JsonValue report = {{"ranks", static_cast<std::int64_t>(rates.size())},
+  JsonValue report = {{"ranks", measured.ranks},
                       {"message_bytes", options.bench.bytes},
                       {"links", JsonValue::array()}};
   for (const LinkRate& rate : rates) {
@@ -41,8 +42,9 @@ void print_json(const BenchLinkOptions& options, const BenchLinkReport& measured
 }
 
 void print_table(const BenchLinkOptions& options, const BenchLinkReport& measured) {
-  fmt::print("messages of {} from each rank to the next, all at once\n",
-             format_bytes(static_cast<double>(options.bench.bytes)));
+  fmt::print("messages of {} from each rank to {}, all at once\n",
+             format_bytes(static_cast<double>(options.bench.bytes)),
+             options.pairs ? "every other in turn" : "the next");
   fmt::print("{:>6}{:>6}{:>12}{:>12}{:>14}\n", "from", "to", "Mbit/s", "messages", "latency, ms");
   for (const LinkRate& rate : measured.links) {
     fmt::print("{:>6}{:>6}{:>12.4g}{:>12}{:>14.4g}\n", rate.from, rate.to,
@@ -57,9 +59,13 @@ void run(const BenchLinkOptions& options) {
   run_on_ranks(several_ranks(options.ranks), [&](World& world) {
     // First the exchange, as in a run: a connection that had a link to itself asks for all of it
     // later on.
-    BenchLinkReport measured;
+    BenchLinkReport measured{.ranks = world.size(), .links = {}, .exchange = {}};
     if (world.size() > 2) measured.exchange = bench_exchange(world, options.bench);
-    measured.links = bench_links(world, options.bench);
+    const int furthest = options.pairs ? world.size() - 1 : 1;
+    for (int distance = 1; distance <= furthest; ++distance) {
+      const auto links = bench_links(world, options.bench, distance);
+      measured.links.insert(measured.links.end(), links.begin(), links.end());
+    }
     if (world.rank() != 0) return;
     options.json ? print_json(options, measured) : print_table(options, measured);
   });
@@ -80,6 +86,8 @@ void add_bench_link(Verb bench) {
   verb.add_option("--seconds", options->bench.seconds, "that count")
       .range(0.0, 3600.0)
       .show_default();
+  verb.add_flag("--pairs", options->pairs,
+                "between every two ranks, one ring behind the other (for heddle plan routes)");
   verb.add_flag("--json", options->json, "print one JSON object");
   verb.callback([options] { run(*options); });
 }

@@ -1,4 +1,7 @@
 #include <iostream>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file_system.h"
@@ -7,6 +10,7 @@
 #include "checkpoint/model_source.h"
 #include "checkpoint/routing_trace.h"
 #include "cli/compute_choice.h"
+#include "cli/layers_option.h"
 #include "cli/temporary_folder.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
@@ -22,7 +26,7 @@ namespace heddle::cli {
 namespace {
 
 struct EvalArguments {
-  std::string model, data, tokenizer, routing_trace;
+  std::string model, data, tokenizer, routing_trace, layers;
   std::int64_t seq_len = 0, batch = 1, max_tokens = 0;
   int threads = 0;
   std::string device = "cpu", dtype = "f32";
@@ -37,6 +41,17 @@ void require_experts(const ModelSpec& spec) {
                   "has {} layers with experts",
                   spec.family, spec.expert_layers()),
       "leave it out, or use a model with two or more");
+}
+
+std::vector<int> all_layers(const ModelSpec& spec) {
+  std::vector<int> layers(static_cast<std::size_t>(spec.layers));
+  std::iota(layers.begin(), layers.end(), 0);
+  return layers;
+}
+
+/// Of leaving layers out: by what share perplexity is higher.
+double cost_of(const EvalResult& with_some, const EvalResult& with_all) {
+  return with_some.perplexity() / with_all.perplexity() - 1.0;
 }
 
 void run(const EvalArguments& arguments) {
@@ -72,39 +87,60 @@ void run(const EvalArguments& arguments) {
   Model model(spec, {.dtype = choice.dtype, .positions = seq_len}, ParamStore::Purpose::inference,
               memory);
   load_weights(HfFolder(folder), spec, model.store(), stream, terminal);
-  observe::Progress progress(
-      {.label = "evaluating",
-       .total = static_cast<std::uint64_t>(windows_to_evaluate(*dataset, arguments.max_tokens)),
-       .unit = "windows",
-       .terminal = terminal});
-  std::int64_t seen = 0;
   RoutingTrace trace;
-  const auto result = evaluate(model, *dataset,
-                               {.rows = arguments.batch,
-                                .max_tokens = arguments.max_tokens,
-                                .on_progress =
-                                    [&](std::int64_t done, std::int64_t) {
-                                      progress.add(static_cast<std::uint64_t>(done - seen));
-                                      seen = done;
-                                      return true;
-                                    },
-                                .routing = arguments.routing_trace.empty() ? nullptr : &trace},
-                               stream, memory);
-  progress.finish();
+  const auto evaluated = [&] {
+    observe::Progress progress(
+        {.label = "evaluating",
+         .total = static_cast<std::uint64_t>(windows_to_evaluate(*dataset, arguments.max_tokens)),
+         .unit = "windows",
+         .terminal = terminal});
+    std::int64_t seen = 0;
+    const auto result = evaluate(model, *dataset,
+                                 {.rows = arguments.batch,
+                                  .max_tokens = arguments.max_tokens,
+                                  .on_progress =
+                                      [&](std::int64_t done, std::int64_t) {
+                                        progress.add(static_cast<std::uint64_t>(done - seen));
+                                        seen = done;
+                                        return true;
+                                      },
+                                  .routing = arguments.routing_trace.empty() ? nullptr : &trace},
+                                 stream, memory);
+    progress.finish();
+    return result;
+  };
+  if (!arguments.layers.empty()) model.go_through(parse_layers(arguments.layers));
+  const EvalResult result = evaluated();
+  std::optional<EvalResult> whole;
+  if (!arguments.layers.empty()) {
+    model.go_through(all_layers(spec));
+    const RoutingTrace of_some = std::exchange(trace, {});
+    whole = evaluated();
+    trace = of_some;
+  }
   log_info("loss {:.4f}, perplexity {:.2f} over {} tokens", result.loss, result.perplexity(),
            result.targets);
+  if (whole) {
+    log_info("all {} layers: loss {:.4f}, perplexity {:.2f}; layers {} cost {:.2f} % perplexity",
+             spec.layers, whole->loss, whole->perplexity(), arguments.layers,
+             100 * cost_of(result, *whole));
+  }
   if (!arguments.routing_trace.empty()) {
     write_routing_trace(real_file_system(), arguments.routing_trace, trace);
     log_info("wrote {}; heddle plan experts {} --ranks N lays experts on ranks by it",
              arguments.routing_trace, arguments.routing_trace);
   }
   if (arguments.json) {
-    std::cout << JsonValue{{"loss", result.loss},
-                           {"perplexity", result.perplexity()},
-                           {"tokens", result.targets},
-                           {"seq_len", seq_len}}
-                     .dump()
-              << "\n";
+    JsonValue report = {{"loss", result.loss},
+                        {"perplexity", result.perplexity()},
+                        {"tokens", result.targets},
+                        {"seq_len", seq_len}};
+    if (whole) {
+      report["layers"] = parse_layers(arguments.layers);
+      report["all_layers"] = {{"loss", whole->loss}, {"perplexity", whole->perplexity()}};
+      report["perplexity_cost"] = cost_of(result, *whole);
+    }
+    std::cout << report.dump() << "\n";
   }
 }
 
@@ -124,6 +160,9 @@ void add_eval(Verb app) {
       .not_negative();
   verb.add_option("--routing-trace", arguments->routing_trace,
                   "write which experts the tokens took, for heddle plan experts");
+  verb.add_option("--layers", arguments->layers,
+                  "go through these only, in this order, as 0-3,6-11 (skipped, or early exit), and "
+                  "say what it costs");
   verb.add_option("--threads", arguments->threads, "0: all cores").range(0, 1024);
   verb.add_option("--device", arguments->device, "cpu or cuda").show_default();
   verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
+#include "cli/layers_option.h"
 #include "cli/ranks.h"
 #include "cli/threads.h"
 #include "cli/verb.h"
@@ -25,7 +26,7 @@ namespace heddle::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt, exchanges = "two";
+  std::string model, prompt, exchanges = "two", layers;
   std::filesystem::path prompts;
   double latency_us = 10.0, gbytes = 25.0;
   GenerateOptions generate{.max_tokens = 128, .sampling = {.temperature = 0.8}};
@@ -201,6 +202,7 @@ Generated generate_on(const GenerateArguments& arguments, const GenerateSubject&
   const Mesh mesh(plan.mesh, world.all());
   Model model(subject.spec, {.dtype = dtype, .positions = positions}, plan, mesh,
               ParamStore::Purpose::inference, memory);
+  if (!arguments.layers.empty()) model.go_through(parse_layers(arguments.layers));
   const bool is_first = world.rank() == 0;
   observe::Terminal terminal = observe::stderr_terminal(false);
   terminal.is_silent = terminal.is_silent || !is_first;
@@ -313,6 +315,8 @@ void add_generate(Verb app) {
   verb.add_option("--gbytes", arguments->gbytes, "per second that a rank sends; for auto")
       .range(1e-9, 1e9)
       .show_default();
+  verb.add_option("--layers", arguments->layers,
+                  "go through these only, in this order, as 0-3,6-11 (skipped, or early exit)");
   verb.add_option("--max-tokens", options.max_tokens, "at most so many")
       .show_default()
       .not_negative();

@@ -121,6 +121,7 @@ void add_plan(Verb app) {
   verb.add_flag("--json", options->json, "print one JSON object");
   add_plan_evaluate(verb);
   add_plan_experts(verb);
+  add_plan_routes(verb);
   verb.callback([options, verb] {
     if (!verb.has_chosen_verb()) run(*options);
   });

@@ -25,7 +25,8 @@ constexpr int kNotGiven = std::numeric_limits<int>::min();
 struct SimulateOptions {
   std::string schedule;
   PipeShape shape{.ranks = kNotGiven, .microbatches = kNotGiven};
-  std::string times = "1,1,1,0", vocabulary_times = "0,0";
+  std::string times = "1,1,1,0", vocabulary_times = "0,0", routes;
+  double skip = 0.0;
   std::filesystem::path svg;
   bool json = false;
 };
@@ -60,6 +61,7 @@ void print_json(const SimulateOptions& options, const Schedule& schedule, const 
                             {"microbatches", options.shape.microbatches},
                             {"chunks", schedule.stages() / schedule.ranks()},
                             {"vocabulary", schedule.vocabulary},
+                            {"skip", options.skip},
                             {"makespan", played.makespan},
                             {"bubble_fraction", played.bubble_fraction},
                             {"bubble_over_ideal", played.bubble_over_ideal},
@@ -92,7 +94,11 @@ void run(const SimulateOptions& options) {
   const StageTimes whole_rank{.f = t[0], .b = t[1], .w = t[2], .hop = t[3]};
   const auto v = parse_times("--vocabulary-times", options.vocabulary_times, "S,T");
   check_size(options.shape);
-  const Schedule schedule = lower(make_schedule(pipeline_named(options.schedule), options.shape));
+  PipeShape shape = options.shape;
+  if (options.skip > 0.0 || !options.routes.empty()) {
+    shape.routes = make_routes(shape.ranks, options.skip, options.routes);
+  }
+  const Schedule schedule = lower(make_schedule(pipeline_named(options.schedule), shape));
   const Played played = play(schedule, even_times(schedule, whole_rank), {.s = v[0], .t = v[1]});
   if (!options.svg.empty()) {
     write_file_atomically(real_file_system(), options.svg,
@@ -127,6 +133,13 @@ void add_simulate(Verb app) {
   verb.add_option("--vocabulary-times", options->vocabulary_times,
                   "S,T: a rank's two passes over its rows, for one micro-batch")
       .show_default();
+  verb.add_option("--skip", options->skip,
+                  "of schedule routes: share of the stages that each micro-batch leaves out")
+      .range(0.0, 0.75)
+      .show_default();
+  verb.add_option("--routes", options->routes,
+                  "of schedule routes: swap, or ranks in order, as \"0-1-3 0-2-3\", that "
+                  "micro-batches take in turn");
   verb.add_option("--svg", options->svg, "draw the timeline into this file");
   verb.add_flag("--json", options->json, "print one JSON object");
   add_simulate_context(verb);

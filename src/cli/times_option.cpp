@@ -16,7 +16,7 @@ double parse_time(const std::string& option, const std::string& word) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc{} || end != word.data() + word.size() || !std::isfinite(value) ||
       value < 0.0) {
-    throw Error(ErrorCode::usage, fmt::format("{}: \"{}\" is not a time", option, word),
+    throw Error(ErrorCode::usage, fmt::format("{}: \"{}\" is not a number", option, word),
                 "give numbers of 0 or more");
   }
   return value;
@@ -31,9 +31,15 @@ std::vector<double> parse_times(const std::string& option, const std::string& te
     throw Error(ErrorCode::usage, fmt::format("{} {} has {} numbers", option, text, words.size()),
                 fmt::format("give {}, separated by commas", names));
   }
-  std::vector<double> times;
-  for (const auto& word : words) times.push_back(parse_time(option + " " + text, word));
-  return times;
+  return parse_numbers(option, text);
+}
+
+std::vector<double> parse_numbers(const std::string& option, const std::string& text) {
+  std::vector<double> numbers;
+  for (const auto& word : split(text, ',')) {
+    numbers.push_back(parse_time(option + " " + text, word));
+  }
+  return numbers;
 }
 
 }  // namespace heddle::cli

@@ -9,5 +9,7 @@ namespace heddle::cli {
 /// Error(usage) for anything else.
 std::vector<double> parse_times(const std::string& option, const std::string& text,
                                 const std::string& names);
+/// The same for one or more numbers.
+std::vector<double> parse_numbers(const std::string& option, const std::string& text);
 
 }  // namespace heddle::cli

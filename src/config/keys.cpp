@@ -720,7 +720,8 @@ std::vector<Key> parallel_keys() {
                        {schedule_names().begin(), schedule_names().end()}),
        .scope = Scope::launch,
        .help = "order of forward and backward passes in the pipeline",
-       .explanation = "Has no effect with pp = 1.",
+       .explanation = "Has no effect with pp = 1. routes: stages may be skipped and swapped, see "
+                      "parallel.skip and parallel.routes.",
        .foreign = {"pipeline_parallel_schedule", "pipeline_schedule"}},
       {.name = "chunks",
        .field = field(s, &ParallelRequest::chunks),
@@ -730,6 +731,26 @@ std::vector<Key> parallel_keys() {
        .help = "model chunks per pipeline rank",
        .foreign = {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
                    "virtual_pipeline_model_parallel_size", "num_model_chunks"}},
+      {.name = "skip",
+       .field = field(s, &ParallelRequest::skip),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 0.75,
+       .help = "share of the pipeline's stages that each micro-batch leaves out (SkipPipe)",
+       .explanation =
+           "With schedule = \"routes\". All stages but the first are left out equally often, and "
+           "are trained with the micro-batches that come by. Another model is trained than "
+           "without: losses are close, not equal.",
+       .foreign = {"skip_ratio"}},
+      {.name = "routes",
+       .field = field(s, &ParallelRequest::routes),
+       .scope = Scope::run,
+       .help = "ways of micro-batches through the pipeline: \"swap\", or ranks in order",
+       .explanation =
+           "With schedule = \"routes\". \"swap\": odd micro-batches visit the first two ranks "
+           "behind rank 0, and the last two, in swapped order (CheckFree+). \"0-1-3 0-2-3\": "
+           "routes that micro-batches take in turn, as `heddle plan routes` finds them. Without, "
+           "all ranks in order but for what parallel.skip leaves out."},
       {.name = "vocabulary",
        .field = choice(s, &ParallelRequest::vocabulary,
                        {vocabulary_names().begin(), vocabulary_names().end()}),

@@ -82,7 +82,7 @@ class Walk {
   }
 
   bool is_here(int stage) const {
-    return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == pipeline_.rank();
+    return stage >= 0 && schedule_.rank_of(stage) == pipeline_.rank();
   }
   bool is_split() const { return schedule_.vocabulary != 0; }
 
@@ -91,8 +91,9 @@ class Walk {
   void hand_over(const Action& action, Tensor made) {
     const bool is_forward = action.act == Act::f;
     if (!is_forward && action.act != Act::b && action.act != Act::bw) return;
-    const int next = is_forward ? action.stage + 1 : action.stage - 1;
-    if ((next < 0 || next == schedule_.stages()) && !is_split()) return;
+    const int next = is_forward ? schedule_.behind(action.stage, action.microbatch)
+                                : schedule_.before(action.stage, action.microbatch);
+    if (next < 0 && !is_split()) return;
     if (is_here(next)) {
       (is_forward ? activations_ : gradients_)[{next, action.microbatch}] = std::move(made);
     } else {
@@ -112,10 +113,10 @@ class Walk {
   }
 
   /// Messages have the tag of the receiving stage and their direction.
-  static int tag_of(const Action& action) {
+  int tag_of(const Action& action) const {
     switch (action.act) {
-      case Act::send_act: return 2 * (action.stage + 1);
-      case Act::send_grad: return 2 * (action.stage - 1) + 1;
+      case Act::send_act: return 2 * schedule_.behind(action.stage, action.microbatch);
+      case Act::send_grad: return 2 * schedule_.before(action.stage, action.microbatch) + 1;
       case Act::recv_grad: return 2 * action.stage + 1;
       default: return 2 * action.stage;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <type_traits>
@@ -141,6 +142,14 @@ bool are_equal(StepPlan a, StepPlan b) {
   return equal;
 }
 
+/// After so many micro-batches ranks do again what they did.
+int period_of(const ParallelPlan& plan) {
+  const int ranks = plan.mesh.size(Axis::pp);
+  if (!plan.takes_routes()) return ranks;
+  const auto routes = make_routes(ranks, plan.skip, plan.routes);
+  return std::lcm(ranks, static_cast<int>(routes.size()));
+}
+
 /// From how many micro-batches on a step only repeats what it did before, when one period of
 /// micro-batches is added.
 int steady_from(const ParallelPlan& plan) {
@@ -227,7 +236,7 @@ StepPlan plan_phase(const ModelSpec& spec, const BuildOptions& options, const Pa
     shape.microbatches = microbatches;
     return play(spec, options, plan, rank, shape, place);
   };
-  const int period = plan.mesh.size(Axis::pp);
+  const int period = period_of(plan);
   const bool is_gpu = place.device.kind == Device::Kind::cuda;
   // Three steps are played where that is less than the one asked for.
   for (int first = steady_from(plan); first + 2 * period < batch.microbatches / 3; first *= 2) {

@@ -1,7 +1,10 @@
 #include "engine/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -86,14 +89,7 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
       x = ctx.activation(boundary_shape(ctx.batch.tokens()), dtype_);
       pipeline.recv(x, rank_of(index - 1), ctx.stream).wait(ctx.stream);
     }
-    const auto [first, count] = rank_.units.stages[static_cast<std::size_t>(index)];
-    std::vector<int> order;
-    for (int unit = first; unit < first + count; ++unit) {
-      const bool is_left_out =
-          is_head(unit) || (!into_head && &this->unit(unit) == rank_.decoder.head_entry);
-      if (!is_left_out) order.push_back(unit);
-    }
-    tell_forward(rank_.units, order, [&](const StepOp& op) {
+    tell_forward(rank_.units, units_on_the_way(index, into_head), [&](const StepOp& op) {
       if (op.kind != StepOp::Kind::compute) return rank_.store->perform(op, ctx.stream);
       Saved nothing;
       x = unit(op.what).forward(x, nothing, ctx);
@@ -110,6 +106,53 @@ Tensor Model::trunk(bool into_head, Ctx& ctx) const {
   }
   pipeline.broadcast(x, source, ctx.stream).wait(ctx.stream);
   return x;
+}
+
+std::vector<int> Model::units_on_the_way(int stage, bool into_head) const {
+  const auto [first, count] = rank_.units.stages[static_cast<std::size_t>(stage)];
+  std::vector<int> order;
+  std::map<int, int> by_block;
+  std::size_t place = 0;  // of blocks in `order`
+  for (int unit = first; unit < first + count; ++unit) {
+    const int block = rank_.units.units[static_cast<std::size_t>(unit)].block;
+    const bool is_left_out =
+        is_head(unit) || (!into_head && &this->unit(unit) == rank_.decoder.head_entry);
+    if (blocks_ && block >= 0) {
+      if (by_block.empty()) place = order.size();
+      by_block[block] = unit;
+    } else if (!is_left_out) {
+      order.push_back(unit);
+    }
+  }
+  if (!blocks_) return order;
+  std::vector<int> chosen;
+  for (const int block : *blocks_) {
+    if (const auto found = by_block.find(block); found != by_block.end()) {
+      chosen.push_back(found->second);
+    }
+  }
+  order.insert(order.begin() + static_cast<std::ptrdiff_t>(place), chosen.begin(), chosen.end());
+  return order;
+}
+
+void Model::go_through(std::vector<int> blocks) {
+  std::vector<int> sorted = blocks;
+  std::ranges::sort(sorted);
+  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
+    throw Error(ErrorCode::usage, fmt::format("layer {} is named twice", *twice),
+                "name a layer once");
+  }
+  if (!sorted.empty() && (sorted.front() < 0 || sorted.back() >= spec_.layers)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("there is no layer {} in a model of {}",
+                            sorted.front() < 0 ? sorted.front() : sorted.back(), spec_.layers),
+                fmt::format("layers count from 0 to {}", spec_.layers - 1));
+  }
+  if (plan_.stages() > 1 && blocks != sorted) {
+    throw Error(ErrorCode::usage, "a pipeline goes through layers in ascending order",
+                "name them so, or leave parallel.pp = 1");
+  }
+  blocks_ = std::move(blocks);
 }
 
 void Model::with_values(int unit, Stream& stream, const std::function<void()>& compute) const {

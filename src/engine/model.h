@@ -2,7 +2,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "model/rank_model.h"
 #include "model/spec.h"
@@ -67,6 +69,11 @@ class Model {
   /// Of the attention that ranks of axis cp share; null where there is none.
   AttentionMeter* attention_meter() const { return division_ ? &division_->meter() : nullptr; }
 
+  /// From now on what is not training goes through these blocks only, in this order: early exit,
+  /// skipped and swapped blocks. Error(usage) for blocks that there are not or that are named
+  /// twice, and in a pipeline for an order that its stages do not have.
+  void go_through(std::vector<int> blocks);
+
   // Every rank of a pipeline, of cp and of tp calls these at the same time. Batches lie in host
   // memory and are whole.
 
@@ -97,6 +104,8 @@ class Model {
   /// Runs the stages in turn. Returns the activations behind the last unit that is not the head's
   /// (`into_head`: that lead into it included), where the head is here.
   Tensor trunk(bool into_head, Ctx& ctx) const;
+  /// Of a stage's units, those of which `trunk` goes through, in its order.
+  std::vector<int> units_on_the_way(int stage, bool into_head) const;
   /// What of the new tokens this rank computes, and which of them its cache keeps.
   MicroBatch share_to_decode(const MicroBatch& whole, KvCache* cache, Memory& host) const;
   /// The row of the sequence's last token, which one of the ranks that share it has.
@@ -119,6 +128,7 @@ class Model {
   const std::unique_ptr<ContextDivision> division_;  // where axis cp divides tokens
   RankModel rank_;
   std::vector<std::shared_ptr<const std::string>> labels_;  // by unit; outlived by records of calls
+  std::optional<std::vector<int>> blocks_;                  // go_through; absent: all in order
 };
 
 /// A batch in host memory over the caller's ids and targets ([B, S] i32; targets may be absent),

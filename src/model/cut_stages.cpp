@@ -121,9 +121,37 @@ std::vector<DecoderPart::Units> cut_stages(const std::vector<double>& costs,
   return result;
 }
 
+namespace {
+
+/// Whether the last stage is one more of the first rank, and every other rank has one: where
+/// micro-batches take routes.
+bool comes_round(const std::vector<int>& rank_of_stage) {
+  if (rank_of_stage.size() < 3 || rank_of_stage.back() != 0) return false;
+  for (std::size_t stage = 0; stage + 1 < rank_of_stage.size(); ++stage) {
+    if (rank_of_stage[stage] != static_cast<int>(stage)) return false;
+  }
+  return true;
+}
+
+/// Embedding and what is left of the blocks; equal numbers of blocks; final norm and head.
+std::vector<DecoderPart::Units> cut_round(int layers, int ranks) {
+  const int blocks = layers / (ranks - 1), first = 1 + layers - blocks * (ranks - 1);
+  std::vector<DecoderPart::Units> result = {{0, first}};
+  for (int rank = 1; rank < ranks; ++rank) {
+    result.push_back({first + (rank - 1) * blocks, first + rank * blocks});
+  }
+  result.push_back({1 + layers, layers + 3});
+  return result;
+}
+
+}  // namespace
+
 std::vector<DecoderPart::Units> cut_stages(const ModelSpec& spec, std::int64_t seq_len,
                                            VocabularyPlacement vocabulary,
                                            const std::vector<int>& rank_of_stage) {
+  if (comes_round(rank_of_stage)) {
+    return cut_round(static_cast<int>(spec.layers), static_cast<int>(rank_of_stage.size()) - 1);
+  }
   std::vector<double> costs = unit_costs(spec, seq_len);
   if (vocabulary == VocabularyPlacement::pipeline) costs.back() = 0.0;
   return cut_stages(costs, rank_of_stage);

@@ -14,7 +14,9 @@ std::vector<DecoderPart::Units> cut_stages(const std::vector<double>& costs,
                                            const std::vector<int>& rank_of_stage);
 
 /// The same for the units of a model, by their work. A head that is divided over the pipeline
-/// weighs nothing: every rank has its share.
+/// weighs nothing: every rank has its share. Where micro-batches take routes, the first rank has
+/// the last stage too, which is final norm and head; the others have equal numbers of blocks, as
+/// many as go, and the first rank what is left.
 std::vector<DecoderPart::Units> cut_stages(const ModelSpec& spec, std::int64_t seq_len,
                                            VocabularyPlacement vocabulary,
                                            const std::vector<int>& rank_of_stage);

@@ -92,10 +92,12 @@ class Checker {
   }
 
   void check_pp() {
-    if (request_.pp > spec_.layers) {
+    // Where micro-batches take routes, the first rank may have embedding and head alone.
+    const std::int64_t most = spec_.layers + (request_.takes_routes() ? 1 : 0);
+    if (request_.pp > most) {
       add({"parallel.pp"},
           "parallel.pp = {} is more stages than the model's {} layers; use at most {}", request_.pp,
-          spec_.layers, spec_.layers);
+          spec_.layers, most);
     }
     try {
       step_schedule(request_, 1);

@@ -11,7 +11,21 @@ namespace {
 /// In the order of VocabularyPlacement.
 constexpr std::array<std::string_view, 3> kVocabularies = {"replicated", "tensor", "pipeline"};
 
+void check_routes(const ParallelRequest& request, std::vector<RequestProblem>& problems) {
+  if (request.schedule == Pipeline::routes && request.pp > 1) return;
+  const auto refuse = [&](const char* key, const std::string& value) {
+    problems.push_back(
+        {{key},
+         fmt::format("{} = {} needs parallel.schedule = \"routes\" and parallel.pp above 1; set "
+                     "them, or leave it out",
+                     key, value)});
+  };
+  if (request.skip > 0.0) refuse("parallel.skip", fmt::format("{}", request.skip));
+  if (!request.routes.empty()) refuse("parallel.routes", "\"" + request.routes + "\"");
+}
+
 void check_pipeline(const ParallelRequest& request, std::vector<RequestProblem>& problems) {
+  check_routes(request, problems);
   if (request.pp > 1) return;
   if (request.chunks > 1) {
     problems.push_back(
@@ -69,11 +83,14 @@ std::vector<RequestProblem> problems_of(const ParallelRequest& request, int rank
 
 Schedule step_schedule(const ParallelRequest& request, std::int64_t microbatches) {
   const bool divides = request.divides_vocabulary_over_pp();
-  return lower(
-      make_schedule(request.schedule, {.ranks = request.pp,
-                                       .microbatches = static_cast<int>(microbatches),
-                                       .chunks = request.chunks,
-                                       .vocabulary = divides ? request.vocabulary_algorithm : 0}));
+  PipeShape shape{.ranks = request.pp,
+                  .microbatches = static_cast<int>(microbatches),
+                  .chunks = request.chunks,
+                  .vocabulary = divides ? request.vocabulary_algorithm : 0};
+  if (request.takes_routes()) {
+    shape.routes = make_routes(request.pp, request.skip, request.routes);
+  }
+  return lower(make_schedule(request.schedule, shape));
 }
 
 }  // namespace heddle

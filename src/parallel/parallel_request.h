@@ -38,6 +38,9 @@ struct ParallelRequest {
   bool sequence = false;  ///< norms are split along the sequence over tp; nothing where tp is 1
   Pipeline schedule = Pipeline::one_f_one_b;
   int chunks = 1;  ///< stages of a pipeline rank
+  /// Of schedule routes: what make_routes is given.
+  double skip = 0.0;
+  std::string routes = {};
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
   std::int8_t vocabulary_algorithm = 2;  ///< 1 or 2, of a vocabulary divided over the pipeline
   bool overlap = true;                   ///< exchange over dp runs under the computation
@@ -46,6 +49,8 @@ struct ParallelRequest {
   /// Experts lie in a view of their own: not as MLPs that tp divides.
   bool divides_experts() const { return ep > 1 || etp > 1; }
   bool divides_vocabulary_over_pp() const { return vocabulary == VocabularyPlacement::pipeline; }
+  /// Micro-batches go through the pipeline on ways of their own.
+  bool takes_routes() const { return schedule == Pipeline::routes && pp > 1; }
   /// dp, or what so many ranks leave for it.
   int replicas_on(int ranks) const;
   /// Of one replica in each site where dp is left open. Sizes that keys allow do not overflow it.

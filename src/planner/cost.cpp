@@ -75,7 +75,8 @@ double bubble_seconds(Pipeline schedule, int pp, int chunks, double microbatches
   const double p = pp, f = times.f, b = times.b, w = times.w, whole = f + b + w;
   switch (schedule) {
     case Pipeline::gpipe:
-    case Pipeline::one_f_one_b: return (p - 1.0) * whole;
+    case Pipeline::one_f_one_b:
+    case Pipeline::routes: return (p - 1.0) * whole;
     case Pipeline::interleaved:
       // With fewer micro-batches than ranks every chunk but the last leaves a gap.
       return ((p - 1.0) + (chunks - 1.0) * std::max(0.0, p - microbatches)) * whole / chunks;
@@ -270,7 +271,7 @@ double vocabulary_seconds(const Machine& machine, const Candidate& candidate,
 
 /// Both ends of a pipeline hold a tied table.
 double ends_seconds(const Machine& machine, const Job& job, const Candidate& candidate) {
-  if (candidate.pp == 1 || !job.spec.tied_embeddings || is_v_shaped(candidate.schedule) ||
+  if (candidate.pp == 1 || !job.spec.tied_embeddings || ends_meet(candidate.schedule) ||
       candidate.divides_vocabulary_over_pp()) {
     return 0.0;
   }

@@ -434,7 +434,10 @@ class StepLowering {
 
   void receive(const Action& action) {
     const bool is_act = action.act == Act::recv_act;
-    Message& received = message(action, is_act, is_act ? action.stage - 1 : action.stage + 1);
+    const int mb = action.microbatch;
+    Message& received =
+        message(action, is_act,
+                is_act ? schedule_.before(action.stage, mb) : schedule_.behind(action.stage, mb));
     if (received.sender < 0) received.action = action;
     received.receiver = now_.pp_rank;
     wait(transfer_of(received, action));

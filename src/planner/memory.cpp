@@ -70,7 +70,7 @@ Split split_blocks(const Job& job, Pipeline schedule, int pp, int chunks,
                    VocabularyPlacement vocabulary) {
   Split split;
   const double layers = static_cast<double>(job.spec.layers);
-  split.ends_meet = pp == 1 || is_v_shaped(schedule);
+  split.ends_meet = pp == 1 || ends_meet(schedule);
   split.flying = peaks_in_flight(schedule, pp, chunks);
   if (!job.stack.balances_stages) {
     split.most = split.first = split.last = layers / pp;

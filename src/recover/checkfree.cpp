@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "parallel/schedule/routes.h"
 
 namespace heddle::recover {
 namespace {
@@ -48,16 +48,6 @@ int partner_of(int stage, int stages) {
   if (stage < 2) return 1 - stage;
   if (stage >= stages - 2) return 2 * stages - 3 - stage;
   return -1;
-}
-
-std::vector<int> visiting_order(int stages, int microbatch) {
-  std::vector<int> order(static_cast<std::size_t>(stages));
-  std::iota(order.begin(), order.end(), 0);
-  if (microbatch % 2 == 0) return order;
-  for (int& stage : order) {
-    if (const int partner = partner_of(stage, stages); partner >= 0) stage = partner;
-  }
-  return order;
 }
 
 StageRecovery recovery_of(int stage, const std::vector<bool>& is_lost, CheckFree mode) {

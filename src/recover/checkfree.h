@@ -17,15 +17,9 @@ enum class CheckFree : std::uint8_t {
   plus    ///< all: odd micro-batches take the first two and the last two stages in swapped order
 };
 
-/// Whether `plus` can be had: the first pair and the last must not have a stage in common.
-constexpr bool has_swapped_pairs(int stages) { return stages == 2 || stages >= 4; }
-
-/// Of `plus`: the other stage of a swapped pair, which has learnt this one's place too; -1 where
-/// the stage is in none.
+/// Of `plus`, which needs swapped pairs (parallel/schedule/routes.h): the other stage of a pair,
+/// which has learnt this one's place too; -1 where the stage is in none.
 int partner_of(int stage, int stages);
-
-/// The stages in the order in which a micro-batch visits them with `plus`.
-std::vector<int> visiting_order(int stages, int microbatch);
 
 /// How a lost stage can be had.
 struct StageRecovery {

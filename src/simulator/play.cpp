@@ -14,8 +14,8 @@ namespace {
 class Player {
  public:
   Player(const Schedule& schedule, std::span<const StageTimes> times,
-         const VocabularyTimes& vocabulary)
-      : schedule_(schedule), times_(times), vocabulary_(vocabulary) {
+         const VocabularyTimes& vocabulary, const HopTimes& hops)
+      : schedule_(schedule), times_(times), vocabulary_(vocabulary), hops_(hops) {
     played_.by_rank.resize(schedule.by_rank.size());
   }
 
@@ -42,9 +42,10 @@ class Player {
   std::optional<double> arrival_of(const Action& action) const {
     if (action.act == Act::recv_act || action.act == Act::recv_grad) {
       const bool is_act = action.act == Act::recv_act;
-      const auto sent =
-          arrival_.find({is_act ? Act::send_act : Act::send_grad,
-                         is_act ? action.stage - 1 : action.stage + 1, action.microbatch});
+      const auto sent = arrival_.find({is_act ? Act::send_act : Act::send_grad,
+                                       is_act ? schedule_.before(action.stage, action.microbatch)
+                                              : schedule_.behind(action.stage, action.microbatch),
+                                       action.microbatch});
       return sent == arrival_.end() ? std::nullopt : std::optional(sent->second);
     }
     if (action.act != Act::end) return 0.0;
@@ -68,12 +69,22 @@ class Player {
     }
   }
 
+  /// Of what leaves now.
+  double arrival_when_sent(const Action& action, int rank, double now) {
+    const bool is_sent = action.act == Act::send_act || action.act == Act::send_grad;
+    if (!hops_ || !is_sent) return now + times_[static_cast<std::size_t>(action.stage)].hop;
+    const auto [latency, carried] = hops_(rank, action.peer);
+    double& free = link_free_[{rank, action.peer}];
+    free = std::max(free, now) + carried;
+    return free + latency;
+  }
+
   /// Does the next action of a rank, unless it waits for what is not sent yet.
   bool advance(const Action& action, int rank, std::vector<PlayedAction>& done) {
     const double free = done.empty() ? 0.0 : done.back().end;
     const auto arrival = arrival_of(action);
     if (!arrival) return false;
-    const double later = free + times_[static_cast<std::size_t>(action.stage)].hop;
+    const double later = arrival_when_sent(action, rank, free);
     if (action.act == Act::send_act || action.act == Act::send_grad) {
       arrival_[{action.act, action.stage, action.microbatch}] = later;
     }
@@ -112,6 +123,8 @@ class Player {
   std::span<const StageTimes> times_;
   Played played_;
   VocabularyTimes vocabulary_;
+  const HopTimes& hops_;
+  std::map<std::pair<int, int>, double> link_free_;  // from when, by sender and receiver
   std::map<Message, double> arrival_;
   std::map<std::pair<Exchange, int>, Given> given_;  // with the micro-batch
 };
@@ -128,11 +141,24 @@ std::vector<StageTimes> even_times(const Schedule& schedule, const StageTimes& w
   return times;
 }
 
-Played play(const Schedule& lowered, std::span<const StageTimes> times,
-            const VocabularyTimes& vocabulary) {
+namespace {
+
+void check_times(const Schedule& lowered, std::span<const StageTimes> times) {
   HEDDLE_CHECK(times.size() == static_cast<std::size_t>(lowered.stages()),
                "times of {} stages for a schedule of {}", times.size(), lowered.stages());
-  return Player(lowered, times, vocabulary).run();
+}
+
+}  // namespace
+
+Played play(const Schedule& lowered, std::span<const StageTimes> times,
+            const VocabularyTimes& vocabulary) {
+  check_times(lowered, times);
+  return Player(lowered, times, vocabulary, {}).run();
+}
+
+Played play(const Schedule& lowered, std::span<const StageTimes> times, const HopTimes& hops) {
+  check_times(lowered, times);
+  return Player(lowered, times, {}, hops).run();
 }
 
 }  // namespace heddle

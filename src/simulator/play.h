@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -47,5 +48,13 @@ struct Played {
 /// serves, from the last begin that it needs.
 Played play(const Schedule& lowered, std::span<const StageTimes> times,
             const VocabularyTimes& vocabulary = {});
+
+/// What a message takes from rank to rank. A link carries one after the other.
+struct HopTime {
+  double latency = 0.0, carried = 0.0;
+};
+using HopTimes = std::function<HopTime(int from, int to)>;
+/// The same with hops that depend on who sends to whom, in place of StageTimes::hop.
+Played play(const Schedule& lowered, std::span<const StageTimes> times, const HopTimes& hops);
 
 }  // namespace heddle

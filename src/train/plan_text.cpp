@@ -78,6 +78,13 @@ std::string describe(const ParallelPlan& plan, const ModelSpec& spec) {
   if (plan.sequence) text += ", sequence split over tp";
   if (plan.mesh.size(Axis::pp) > 1) {
     text += fmt::format(", schedule {} of {} stages", name_of(plan.schedule), plan.stages());
+    if (plan.skip > 0.0) text += fmt::format(" of which each micro-batch skips {:g}", plan.skip);
+    constexpr std::size_t kShort = 40;  // longer ones are in the run file
+    if (plan.routes.size() > kShort) {
+      text += " on routes of their own";
+    } else if (!plan.routes.empty()) {
+      text += fmt::format(" on routes {}", plan.routes);
+    }
     if (plan.divides_vocabulary_over_pp()) text += ", vocabulary over pp";
   }
   if (const OuterPolicy& outer = plan.policy.outer; outer.every > 0) {

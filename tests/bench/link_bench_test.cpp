@@ -24,6 +24,18 @@ TEST(BenchLinks, GivesTheRateOfEveryLinkAroundTheRanks) {
   });
 }
 
+TEST(BenchLinks, GoesFurtherThanToTheNextRank) {
+  run_ranks(3, [](World& world) {
+    const auto rates = bench_links(world, {.bytes = 40'000, .warm_up = 0.0, .seconds = 0.05}, 2);
+    ASSERT_EQ(rates.size(), 3U);
+    for (int to = 0; to < 3; ++to) {
+      EXPECT_EQ(rates[static_cast<std::size_t>(to)].to, to);
+      EXPECT_EQ(rates[static_cast<std::size_t>(to)].from, (to + 1) % 3);
+      EXPECT_GT(rates[static_cast<std::size_t>(to)].bytes_per_second, 0.0);
+    }
+  });
+}
+
 TEST(BenchExchange, GivesAllRanksTheRateOfTheSlowest) {
   std::vector<double> rates(3);
   run_ranks(3, [&](World& world) {

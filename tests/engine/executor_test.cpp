@@ -139,8 +139,8 @@ TEST(Executor, BringsEveryStageWhatItsNeighboursMade) {
       const int chunks = name == "interleaved" ? 2 : 1;
       const Schedule schedule = lower(make_schedule(
           pipeline_named(name), {.ranks = ranks, .microbatches = kMicrobatches, .chunks = chunks}));
-      const int stages_of_a_rank = schedule.stages() / ranks;
       run_ranks(ranks, [&](World& world) {
+        const int stages_of_a_rank = static_cast<int>(stages_of(schedule, world.rank()).size());
         Relay relay(schedule.stages());
         Stream stream(1);
         execute(schedule, plain_units(schedule), {}, world.all(), relay, stream);

@@ -1,5 +1,7 @@
 #include "engine/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -112,6 +114,61 @@ TEST(Model, LastLogitsAreThoseOfEachSequencesLastToken) {
   ASSERT_EQ(last.count(), static_cast<std::int64_t>(2 * V));
   expect_near(last.host<double>().subspan(0, V), std::span(all).subspan(4 * V, V));
   expect_near(last.host<double>().subspan(V, V), std::span(all).subspan(9 * V, V));
+}
+
+TEST(Model, GoesThroughTheLayersItIsTold) {
+  // A model of two layers that goes through one of them is that of one layer with its weights.
+  ExactModel both("llama");
+  ASSERT_EQ(both.model.spec().layers, 2);
+  ModelSpec single = both.model.spec();
+  single.layers = 1;
+  const MicroBatch batch = both.alone(random_ids(2, 5, single.vocab, 8, both.memory));
+  const auto whole = both.logits(batch);
+  for (const int layer : {0, 1}) {
+    Model one(single, {.dtype = DType::f64, .positions = 32}, ParamStore::Purpose::inference,
+              both.memory);
+    for (Parameter* p : one.store().parameters()) {
+      std::string name = p->parts.front().name;
+      if (const auto at = name.find("layers.0."); at != std::string::npos) {
+        name.replace(at, 9, fmt::format("layers.{}.", layer));
+      }
+      for (const Parameter* from : both.model.store().parameters()) {
+        if (from->parts.front().name != name) continue;
+        std::ranges::copy(from->value.host<double>(), p->value.host<double>().begin());
+      }
+    }
+    const Tensor expected = one.logits(batch, false, nullptr, both.stream, both.memory);
+    both.model.go_through({layer});
+    expect_near(both.logits(batch), expected.host<double>());
+    // With a cache, token by token.
+    KvCache cache(both.model.cache_shape(1, 5), both.memory);
+    const Tensor ids = batch.ids.slice(0, 0, 1);
+    std::vector<double> in_chunks;
+    for (std::int64_t at = 0; at < 5; ++at) {
+      const auto part = both.logits(both.alone(ids.slice(1, at, at + 1), at), &cache);
+      in_chunks.insert(in_chunks.end(), part.begin(), part.end());
+    }
+    expect_near(in_chunks, expected.host<double>().subspan(0, in_chunks.size()));
+  }
+  both.model.go_through({1, 0});
+  const auto swapped = both.logits(batch);
+  EXPECT_GT(std::abs(swapped.back() - whole.back()), 1e-6);
+  both.model.go_through({0, 1});
+  EXPECT_EQ(both.logits(batch), whole);
+}
+
+TEST(Model, SaysWhichLayersItCannotGoThrough) {
+  ExactModel m("llama");
+  const auto refusal = [&](std::vector<int> layers) -> std::string {
+    try {
+      m.model.go_through(std::move(layers));
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(refusal({0, 2}), "there is no layer 2 in a model of 2");
+  EXPECT_EQ(refusal({0, 1, 0}), "layer 0 is named twice");
 }
 
 TEST(Model, LossesAreCrossEntropiesOfTheLogits) {

@@ -130,5 +130,22 @@ TEST(CutStages, OfOneStageIsEverything) {
   EXPECT_TRUE(cut_stages({1, 2, 3}, {0}).front() == (Units{0, 3}));
 }
 
+TEST(CutStages, OfRoutesGivesRanksBehindTheFirstEqualBlocks) {
+  const auto cut = [](std::int64_t layers, int ranks) {
+    ModelSpec spec;
+    spec.layers = layers;
+    std::vector<int> rank_of_stage(static_cast<std::size_t>(ranks));
+    std::iota(rank_of_stage.begin(), rank_of_stage.end(), 0);
+    rank_of_stage.push_back(0);
+    return cut_stages(spec, 16, VocabularyPlacement::tensor, rank_of_stage);
+  };
+  // Embedding; blocks; final norm and head.
+  EXPECT_EQ(cut(4, 5), (std::vector<Units>{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 7}}));
+  // The first rank has the blocks that are left.
+  EXPECT_EQ(cut(5, 3), (std::vector<Units>{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
+  EXPECT_EQ(cut(12, 6).front(), (Units{0, 3}));
+  EXPECT_EQ(cut(3, 2), (std::vector<Units>{{0, 1}, {1, 4}, {4, 6}}));
+}
+
 }  // namespace
 }  // namespace heddle

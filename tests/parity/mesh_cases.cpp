@@ -59,6 +59,7 @@ const std::vector<MeshCase>& mesh_cases() {
       {{.dp = 1, .pp = 3, .schedule = Pipeline::zb_v}},
       {{.dp = 1, .pp = 3, .schedule = Pipeline::v_min}},
       {{.dp = 1, .pp = 3, .schedule = Pipeline::v_half}},
+      {{.dp = 1, .pp = 3, .schedule = Pipeline::routes}},
       {{.dp = 1, .pp = 4, .schedule = Pipeline::gpipe}},
       {{.dp = 1, .pp = 4, .schedule = Pipeline::one_f_one_b}},
       {{.dp = 1, .pp = 4, .schedule = Pipeline::interleaved, .chunks = 2}},

@@ -39,6 +39,7 @@ class RankTraining {
   Memory& memory() { return memory_; }
   World& world() { return world_; }
   TrainStep& step() { return step_; }
+  const std::vector<MicroBatch>& batches() const { return batches_; }
 
   /// Makes a micro-batch one of packed documents, whose lengths fill its sequences one by one.
   void pack(int microbatch, const std::vector<std::int64_t>& documents);

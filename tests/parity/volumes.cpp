@@ -288,9 +288,11 @@ CommCounts Volumes::on_pp(MessageSizes* sizes) const {
   counts.add_loss_and_norm();
   const bool is_v = is_v_shaped(candidate_.schedule);
   const std::int64_t v = is_v ? 2 : candidate_.chunks;
-  const bool is_edge = pp_rank_ == 0 || pp_rank_ == p_ - 1;
+  const bool is_round = candidate_.schedule == Pipeline::routes;
+  const bool is_edge = !is_round && (pp_rank_ == 0 || pp_rank_ == p_ - 1);
   // An inner rank passes on every activation and every gradient of its v stages. At the edges of a
   // straight placement one of the two ends; at those of a V the data turns, or begins and ends.
+  // Routes of all stages have no edges: they come back to the first rank.
   std::int64_t sends = 2 * m_ * v;
   if (is_edge) sends = is_v ? m_ * v : m_ * v + m_ * (v - 1);
   counts.add(CommOp::send, sends, message_bytes());
@@ -311,7 +313,7 @@ CommCounts Volumes::on_lanes(MessageSizes* sizes) const {
 CommCounts Volumes::between_ends(MessageSizes* sizes) const {
   Tally counts{sizes};
   if (divides_over_pp()) return counts.total;
-  const bool has_two_ends = spec_.tied_embeddings && p_ > 1 && !is_v_shaped(candidate_.schedule);
+  const bool has_two_ends = spec_.tied_embeddings && p_ > 1 && !ends_meet(candidate_.schedule);
   if (has_two_ends && (part_.has_first || part_.has_last)) {
     const auto [begin, end] = held(padded(table()));
     counts.add(CommOp::all_reduce, 1, e_grad_ * (end - begin));

@@ -128,13 +128,6 @@ TEST(CheckFreePlus, EndsAreCopiesOfTheirPartners) {
   EXPECT_THROW(recovery_of(0, {1}, CheckFree::plus), Error);
 }
 
-TEST(CheckFreePlus, OddMicroBatchesVisitPairsInSwappedOrder) {
-  EXPECT_EQ(visiting_order(6, 0), (std::vector<int>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(visiting_order(6, 1), (std::vector<int>{1, 0, 2, 3, 5, 4}));
-  EXPECT_EQ(visiting_order(4, 3), (std::vector<int>{1, 0, 3, 2}));
-  EXPECT_EQ(visiting_order(2, 1), (std::vector<int>{1, 0}));
-}
-
 TEST(CheckFree, LearningRatesAreRaisedOnce) {
   RaisedRates rates(3);
   rates.raise(1);

@@ -30,11 +30,11 @@ class CommunicationCheck {
   /// Kind of the send, sender, receiver, stage of the sender.
   using Channel = std::tuple<Act, int, int, int>;
 
-  static Channel channel(const Action& action, int rank) {
+  Channel channel(const Action& action, int rank) const {
     const bool sends = is_send(action.act);
     const bool is_act = action.act == Act::send_act || action.act == Act::recv_act;
     return {is_act ? Act::send_act : Act::send_grad, sends ? rank : action.peer,
-            sends ? action.peer : rank, sends ? action.stage : other_stage(action)};
+            sends ? action.peer : rank, sends ? action.stage : other_stage(schedule_, action)};
   }
 
   bool pass(const Action& action, int rank) {

@@ -52,8 +52,13 @@ class OrderCheck {
                          action.stage));
       return false;
     }
+    if (!schedule_.is_visited(action.stage, action.microbatch)) {
+      report(fmt::format("{} is of stage {}, which the micro-batch does not visit", to_text(action),
+                         action.stage));
+      return false;
+    }
     const bool is_message = is_send(action.act) || is_receive(action.act);
-    if (is_message && rank_of(other_stage(action)) != action.peer) {
+    if (is_message && rank_of(other_stage(schedule_, action)) != action.peer) {
       report(fmt::format("{} on stage {} names rank {}, which does not have the neighbouring stage",
                          to_text(action), action.stage, action.peer));
     }
@@ -80,10 +85,12 @@ class OrderCheck {
     const int mb = action.microbatch;
     const auto done = [&](Act act) { return is_done(act, action.stage, mb); };
     switch (action.act) {
-      case Act::f: return has_input(action.stage - 1, Act::f, Act::recv_act, action);
+      case Act::f:
+        return has_input(schedule_.before(action.stage, mb), Act::f, Act::recv_act, action);
       case Act::b:
       case Act::bw:
-        return done(Act::f) && has_input(action.stage + 1, Act::b, Act::recv_grad, action);
+        return done(Act::f) &&
+               has_input(schedule_.behind(action.stage, mb), Act::b, Act::recv_grad, action);
       case Act::w: return done(Act::b);
       case Act::send_act: return done(Act::f);
       case Act::send_grad: return done(Act::b);
@@ -115,7 +122,7 @@ class OrderCheck {
   /// ends of a pipeline with a split vocabulary, the result of its collective.
   bool has_input(int neighbour, Act made_by, Act received_by, const Action& action) const {
     const int mb = action.microbatch;
-    if (neighbour >= 0 && neighbour <= last()) {
+    if (neighbour >= 0) {
       return rank_of(neighbour) == rank_ ? is_done(made_by, neighbour, mb)
                                          : is_done(received_by, action.stage, mb);
     }
@@ -127,7 +134,7 @@ class OrderCheck {
   void check_complete() {
     for (int mb = 0; mb < schedule_.microbatches; ++mb) {
       for (const int stage : stages_of(schedule_, rank_)) {
-        if (!is_done(Act::w, stage, mb)) {
+        if (schedule_.is_visited(stage, mb) && !is_done(Act::w, stage, mb)) {
           report(fmt::format("micro-batch {} on stage {} is not finished", mb, stage));
         }
       }

@@ -28,11 +28,11 @@ class RankLowering {
     switch (action.act) {
       case Act::f:
         if (is_split() && action.stage == 0) return end(Exchange::embedding, mb);
-        return message(Act::recv_act, action, action.stage - 1);
+        return message(Act::recv_act, action, schedule_.before(action.stage, mb));
       case Act::b:
       case Act::bw:
         if (is_split() && action.stage == last()) return end(grad_of_output(), mb);
-        return message(Act::recv_grad, action, action.stage + 1);
+        return message(Act::recv_grad, action, schedule_.behind(action.stage, mb));
       case Act::vocab_s:
         if (rank_ != schedule_.rank_of(last())) begin(Exchange::output, mb);
         return end(Exchange::output, mb);
@@ -53,11 +53,11 @@ class RankLowering {
     switch (action.act) {
       case Act::f:
         if (is_split() && action.stage == last()) return begin(Exchange::output, mb);
-        return message(Act::send_act, action, action.stage + 1);
+        return message(Act::send_act, action, schedule_.behind(action.stage, mb));
       case Act::b:
       case Act::bw:
         if (is_split() && action.stage == 0) return begin(Exchange::embedding_grad, mb);
-        return message(Act::send_grad, action, action.stage - 1);
+        return message(Act::send_grad, action, schedule_.before(action.stage, mb));
       case Act::vocab_s: return begin(Exchange::softmax, mb);
       case Act::vocab_t:
         if (schedule_.vocabulary == 1) begin(Exchange::output_grad, mb);
@@ -73,9 +73,9 @@ class RankLowering {
     return schedule_.vocabulary == 1 ? Exchange::output_grad : Exchange::softmax;
   }
 
-  /// To or from the rank of a neighbouring stage, where there is one and it is another.
+  /// To or from the rank of the stage before or behind, where there is one and it is another.
   void message(Act act, const Action& action, int neighbour) {
-    if (neighbour < 0 || neighbour > last() || schedule_.rank_of(neighbour) == rank_) return;
+    if (neighbour < 0 || schedule_.rank_of(neighbour) == rank_) return;
     out_.push_back({act, action.stage, action.microbatch, schedule_.rank_of(neighbour)});
   }
 

@@ -21,7 +21,7 @@ struct Entry {
 };
 
 /// In the order of Pipeline.
-constexpr std::array<Entry, 8> kSchedules = {{
+constexpr std::array<Entry, 9> kSchedules = {{
     {"gpipe", generators::gpipe, Chunks::one},
     {"1f1b", generators::one_f_one_b, Chunks::one, generators::vocabulary_one_f_one_b},
     {"interleaved", generators::interleaved, Chunks::any},
@@ -30,6 +30,7 @@ constexpr std::array<Entry, 8> kSchedules = {{
     {"zb-v", generators::zb_v, Chunks::two},
     {"v-min", generators::v_min, Chunks::two},
     {"v-half", generators::v_half, Chunks::two, generators::vocabulary_v_half},
+    {"routes", generators::routed, Chunks::one},
 }};
 
 constexpr auto kNames = [] {
@@ -65,6 +66,17 @@ void check_vocabulary(const Entry& entry, int algorithm) {
       "use 1f1b or v-half, or leave the vocabulary whole or split over tp");
 }
 
+void check_routes_of(const Entry& entry, const PipeShape& shape) {
+  if (shape.routes.empty()) return;
+  if (entry.generate != generators::routed) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("schedule {} lets every micro-batch visit all stages in order", entry.name),
+        "use the schedule routes");
+  }
+  require_routes(shape.routes, shape.ranks);
+}
+
 }  // namespace
 
 std::span<const std::string_view> schedule_names() { return kNames; }
@@ -87,6 +99,7 @@ Schedule make_schedule(Pipeline schedule, const PipeShape& shape) {
   require_positive(shape.chunks, "chunks");
   check_chunks(entry, shape.chunks);
   check_vocabulary(entry, shape.vocabulary);
+  check_routes_of(entry, shape);
   return (shape.vocabulary == 0 ? entry.generate : entry.with_vocabulary)(shape);
 }
 

@@ -54,7 +54,7 @@ class MessageTimes {
       lines_[{rank, action.peer}].sent.push_back(free);
     } else if (is_receive(action.act)) {
       const Act send = action.act == Act::recv_act ? Act::send_act : Act::send_grad;
-      const auto message = sent_.find(key(send, other_stage(action)));
+      const auto message = sent_.find(key(send, other_stage(schedule_, action)));
       if (message == sent_.end()) return false;
       free = std::max(free, message->second);
       lines_[{action.peer, rank}].taken.push_back(free);

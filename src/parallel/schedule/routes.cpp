@@ -1,5 +1,3 @@
-#include "parallel/schedule/routes.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,10 +5,26 @@
 #include <cmath>
 #include <map>
 
+#include "parallel/schedule/route_order.h"
+
 namespace heddle {
 namespace {
 
-/// What is wrong with the order in which one route visits stages; empty: nothing.
+std::string route_fault(const Route& route, const RouteRules& rules) {
+  if (static_cast<int>(route.size()) != rules.length) {
+    return fmt::format("visits {} nodes in place of {}", route.size(), rules.length);
+  }
+  std::vector<int> stages;
+  for (const int node : route) {
+    stages.push_back(rules.stage_of(node));
+    if (stages.back() < 0) return fmt::format("visits node {}, which has no stage", node);
+  }
+  if (stages.front() != 0) return "does not begin at the first stage";
+  return order_fault(stages, rules);
+}
+
+}  // namespace
+
 std::string order_fault(const std::vector<int>& stages, const RouteRules& rules) {
   int furthest = 0, swaps = 0;
   for (std::size_t i = 1; i < stages.size(); ++i) {
@@ -33,21 +47,6 @@ std::string order_fault(const std::vector<int>& stages, const RouteRules& rules)
   }
   return "";
 }
-
-std::string route_fault(const Route& route, const RouteRules& rules) {
-  if (static_cast<int>(route.size()) != rules.length) {
-    return fmt::format("visits {} nodes in place of {}", route.size(), rules.length);
-  }
-  std::vector<int> stages;
-  for (const int node : route) {
-    stages.push_back(rules.stage_of(node));
-    if (stages.back() < 0) return fmt::format("visits node {}, which has no stage", node);
-  }
-  if (stages.front() != 0) return "does not begin at the first stage";
-  return order_fault(stages, rules);
-}
-
-}  // namespace
 
 int RouteRules::stage_of(int node) const {
   for (int stage = 0; stage < stages(); ++stage) {

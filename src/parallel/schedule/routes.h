@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace heddle {
@@ -32,5 +33,25 @@ int route_length(int stages, double skipped);
 /// `memory` micro-batches on a node, and so equal numbers on stages of equal size where all that
 /// room is used. (That two are on a node at the same time is no fault: it makes one wait.)
 std::vector<std::string> faults_of(const std::vector<Route>& routes, const RouteRules& rules);
+
+// Routes of a pipeline with one rank per stage, that micro-batches take in turn.
+
+/// The first two stages of so many in swapped order, and the last two (CheckFree+, arXiv
+/// 2506.15461). There are such pairs with 2 stages, and from 4 on.
+std::vector<int> swapped_pairs(int stages);
+constexpr bool has_swapped_pairs(int stages) { return stages == 2 || stages >= 4; }
+
+/// What `parallel.skip` and `parallel.routes` say. Text: "swap", where every other micro-batch
+/// takes the ranks behind the first with swapped pairs; or the routes, "0-1-3 0-2-3"; or nothing:
+/// all ranks in order, of which a share is left out, evenly over the ranks behind the first.
+/// Error(usage) for text that is neither, and for routes against the rules.
+std::vector<Route> make_routes(int ranks, double skipped, std::string_view text);
+
+/// Error(usage) where routes break a rule: begin elsewhere, differ in length, visit twice, swap or
+/// jump too far.
+void require_routes(const std::vector<Route>& routes, int ranks);
+
+/// As `make_routes` reads them.
+std::string to_text(const std::vector<Route>& routes);
 
 }  // namespace heddle

@@ -4,6 +4,39 @@
 
 namespace heddle {
 
+namespace {
+
+/// Where a stage is in a route; its end: nowhere.
+auto place_in(const std::vector<int>& route, int stage) { return std::ranges::find(route, stage); }
+
+}  // namespace
+
+int Schedule::behind(int stage, int microbatch) const {
+  if (routes.empty()) return stage + 1 < stages() ? stage + 1 : -1;
+  const auto& route = routes[static_cast<std::size_t>(microbatch)];
+  const auto place = place_in(route, stage);
+  return place == route.end() || place + 1 == route.end() ? -1 : *(place + 1);
+}
+
+int Schedule::before(int stage, int microbatch) const {
+  if (routes.empty()) return stage - 1;
+  const auto& route = routes[static_cast<std::size_t>(microbatch)];
+  const auto place = place_in(route, stage);
+  return place == route.end() || place == route.begin() ? -1 : *(place - 1);
+}
+
+bool Schedule::is_visited(int stage, int microbatch) const {
+  if (routes.empty()) return true;
+  const auto& route = routes[static_cast<std::size_t>(microbatch)];
+  return place_in(route, stage) != route.end();
+}
+
+int Schedule::visits_of(int stage) const {
+  if (routes.empty()) return microbatches;
+  return static_cast<int>(std::ranges::count_if(
+      routes, [&](const auto& route) { return place_in(route, stage) != route.end(); }));
+}
+
 std::vector<int> stages_of(const Schedule& schedule, int rank) {
   std::vector<int> stages;
   for (int stage = 0; stage < schedule.stages(); ++stage) {

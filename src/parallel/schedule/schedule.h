@@ -72,10 +72,19 @@ struct Schedule {
   /// 1 or 2: by which algorithm the output layer is split over the ranks; 0: it is not, nor is the
   /// input layer.
   int vocabulary = 0;
+  /// By micro-batch: the stages it goes through, in the order of its forward, from the first stage
+  /// to the last and none twice; empty: all in order.
+  std::vector<std::vector<int>> routes = {};
 
   int stages() const { return static_cast<int>(rank_of_stage.size()); }
   int ranks() const { return static_cast<int>(by_rank.size()); }
   int rank_of(int stage) const { return rank_of_stage[static_cast<std::size_t>(stage)]; }
+  /// The stage that a micro-batch visits next, or did before; -1: none. `stage` is on its way.
+  int behind(int stage, int microbatch) const;
+  int before(int stage, int microbatch) const;
+  bool is_visited(int stage, int microbatch) const;
+  /// By how many micro-batches.
+  int visits_of(int stage) const;
 };
 
 /// The stages of one rank, ascending.
@@ -85,8 +94,8 @@ std::vector<int> stages_of(const Schedule& schedule, int rank);
 constexpr bool is_computation(Act act) { return act <= Act::embed_b; }
 constexpr bool is_vocabulary(Act act) { return act >= Act::vocab_s && act <= Act::embed_b; }
 
-/// Adds what lies between computations: sends and receives where neighbouring stages are on
-/// different ranks, and the reduction of gradients and the optimizer step at the end. A receive
+/// Adds what lies between computations: sends and receives where a micro-batch goes on to a stage
+/// on another rank, and the reduction of gradients and the optimizer step at the end. A receive
 /// stands directly before the computation that needs it, a send directly behind the one that made
 /// it; between stages of one rank the output is handed over in place. The collectives of a split
 /// vocabulary begin directly behind what they need and end before the first that needs them.

@@ -1,5 +1,6 @@
 #include "parallel/step/tell_step.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <ranges>
@@ -73,7 +74,14 @@ class StepTeller {
         visit_(visit),
         values_(units, visit),
         is_open_(units.buckets.size(), false),
-        passes_with_gradients_(units.units.size(), 0) {}
+        passes_with_gradients_(units.units.size(), 0),
+        passes_needed_(units.units.size(), schedule.microbatches) {
+    for (std::size_t stage = 0; stage < units.stages.size(); ++stage) {
+      const auto [first, count] = units.stages[stage];
+      std::fill_n(passes_needed_.begin() + first, count,
+                  schedule.visits_of(static_cast<int>(stage)));
+    }
+  }
 
   void run() {
     sums(StepSum::When::first);
@@ -170,7 +178,7 @@ class StepTeller {
   void gradients_are_in(int unit) {
     if (!policy_.reduces) return;
     int& passes = passes_with_gradients_[static_cast<std::size_t>(unit)];
-    const bool are_all_in = ++passes == schedule_.microbatches;
+    const bool are_all_in = ++passes == passes_needed_[static_cast<std::size_t>(unit)];
     for (const int bucket : buckets_of(unit)) {
       const int zero = bucket_at(bucket).zero;
       if (bucket_at(bucket).owner != unit || (zero < 2 && (!are_all_in || policy_.reduces_at_end)))
@@ -206,6 +214,7 @@ class StepTeller {
   void finish_gradients() {
     end_sends();
     if (!policy_.reduces) return finish_local_gradients();
+    add_unvisited();
     const int buckets = static_cast<int>(units_.buckets.size());
     for (int bucket = 0; bucket < buckets && policy_.reduces_at_end; ++bucket) {
       if (bucket_at(bucket).zero < 2) reduce(bucket);
@@ -217,6 +226,18 @@ class StepTeller {
     if (units_.tie != RankUnits::Tie::none) say(Kind::tie);
     say(Kind::norm);
     sums(StepSum::When::with_gradients);
+  }
+
+  /// Stages that no micro-batch went through have gradients all the same: zeros.
+  void add_unvisited() {
+    for (std::size_t unit = 0; unit < passes_needed_.size(); ++unit) {
+      if (passes_needed_[unit] > 0) continue;
+      open(static_cast<int>(unit));
+      for (const int bucket : buckets_of(static_cast<int>(unit))) {
+        const bool waits = policy_.reduces_at_end && bucket_at(bucket).zero < 2;
+        if (bucket_at(bucket).owner == static_cast<int>(unit) && !waits) reduce(bucket);
+      }
+    }
   }
 
   /// The norm is that of each rank's own gradients, so vectors are summed behind it.
@@ -298,6 +319,7 @@ class StepTeller {
   Values values_;
   std::vector<bool> is_open_;               // by bucket: gradients have a place
   std::vector<int> passes_with_gradients_;  // by unit: how many are done
+  std::vector<int> passes_needed_;          // by unit: how many micro-batches come by
   std::deque<int> reductions_;              // under way, oldest first
   std::vector<int> behind_send_;            // complete, to be reduced when the message has left
   std::size_t next_receive_ = 0;

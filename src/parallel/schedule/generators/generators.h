@@ -2,8 +2,8 @@
 
 #include "parallel/schedule/make_schedule.h"
 
-/// One function per schedule, called by make_schedule, which has checked the shape. gpipe, 1f1b and
-/// interleaved emit f and bw; the others f, b and w.
+/// One function per schedule, called by make_schedule, which has checked the shape. gpipe, 1f1b,
+/// interleaved and routes emit f and bw; the others f, b and w.
 namespace heddle::generators {
 
 /// All forwards, then all backwards (Huang et al. 2019), these in ascending order.
@@ -27,6 +27,10 @@ Schedule zb_v(const PipeShape& shape);
 Schedule v_min(const PipeShape& shape);
 /// V-shaped placement with about half the memory of 1F1B (Qi et al. 2024b).
 Schedule v_half(const PipeShape& shape);
+
+/// Micro-batches with ways of their own (docs/design/051-routes.md): stage r on rank r, and the
+/// head as one more stage on rank 0, where every route begins and ends.
+Schedule routed(const PipeShape& shape);
 
 /// 1F1B and V-Half with the passes of a vocabulary that is split over all ranks (Yeung et al.
 /// 2025), by algorithm `shape.vocabulary`.
