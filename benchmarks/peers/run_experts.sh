@@ -23,10 +23,7 @@ nvidia-smi --query-gpu=name,driver_version,power.limit --format=csv,noheader
 part 60 "the tests of experts" "$build/tests/verify/gpu_test" --gtest_brief=1 --gtest_filter='GpuExperts.*'
 part 60 "meshes, and copies to the host" scripts/test_gpu.sh "$build" experts
 part 60 "operations" "$heddle" bench ops --device cuda --dtype bf16 --filter experts
-for tokens in 4096 8192 16384 32768; do
-  part 15 "one layer of $tokens tokens: its memory beside the vocabulary and attention" "$heddle" bench train --model \
-    "$here/models/one-layer-4096.json" --device cuda --dtype bf16 --batch 1 --seq $tokens --steps 1
-done
+part 30 "one layer of experts: its memory (with HEDDLE_BENCHMARKS)" "$build/benchmarks/layer_memory"
 if [ -z "$python" ]; then
   for model in "olmoe-4-layers --batch 8 --seq 4096" "mixtral-8x300m --batch 6 --seq 4096"; do
     # shellcheck disable=SC2086 # words of a command

@@ -81,7 +81,7 @@ void bench_rows(OpsBench& bench, const ExpertSize& size) {
   const char* const names[] = {"experts route",           "experts order",
                                "experts spread",          "experts combine",
                                "experts swiglu backward", "experts combine backward",
-                               "experts up, swiglu"};
+                               "experts up, swiglu",      "experts down, swiglu backward"};
   if (std::ranges::none_of(names, [&](const char* name) { return bench.wants(name); })) return;
   const Routed routed(bench, size);
   const std::int64_t T = size.tokens, K = size.per_token, R = size.rows(), D = size.width,
@@ -120,6 +120,15 @@ void bench_rows(OpsBench& bench, const ExpertSize& size) {
       4.0 * static_cast<double>(R * F * D),
       [&] { ops::grouped_swiglu(rows, matrices, routed.offsets_E1, inside, y, s); },
       [&] { ops::gemm(rows, Transpose::no, matrix, Transpose::yes, inside, {}, s); });
+  const Tensor downs = bench.tensor({size.experts, D, F}), down = bench.tensor({D, F});
+  bench.against_dense(
+      "experts down, swiglu backward", fmt::format("{}x{}x{}", R, F, D),
+      2.0 * static_cast<double>(R * F * D),
+      [&] {
+        ops::grouped_swiglu_backward(rows, downs, routed.offsets_E1, inside, routed.row_TK, weights,
+                                     dy, dinside, y, dweights, s);
+      },
+      [&] { ops::gemm(rows, Transpose::no, down, Transpose::no, dy, {}, s); });
 }
 
 /// Rows of experts from tokens and back, beside products with matrices of zeros and ones.

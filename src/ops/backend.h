@@ -68,6 +68,7 @@
   X(grouped_gemm)                   \
   X(grouped_gemm_weight)            \
   X(grouped_swiglu)                 \
+  X(grouped_swiglu_backward)        \
   X(gemm)                           \
   X(gemm_add)                       \
   X(gemm_swiglu)                    \

@@ -404,13 +404,7 @@ void combine_rows(const Tensor& rows_RD, const Tensor& row_TK, const Tensor& wei
 void expert_swiglu_backward(const Tensor& dy_RF, const Tensor& gate_up_RG, const Tensor& row_TK,
                             const Tensor& weights_TK, const Tensor& dgate_up_RG, const Tensor& y_RF,
                             const Tensor& dweights_TK, Stream& stream) {
-  check_choices(row_TK, {});
-  for (const Tensor* t : {&weights_TK, &dweights_TK}) {
-    check_like(*t, row_TK.shape(), wide_of(dy_RF.dtype()));
-  }
-  check_flat({&row_TK, &weights_TK, &dweights_TK});
-  check_like(y_RF, dy_RF.shape(), dy_RF.dtype());
-  for (const Tensor* t : {&gate_up_RG, &dgate_up_RG}) check_swiglu_of_product(*t, dy_RF);
+  check_expert_gradients(dy_RF, gate_up_RG, row_TK, weights_TK, dgate_up_RG, y_RF, dweights_TK);
   if (stream.is_dry()) return;
   Launch(stream.device())
       ->expert_swiglu_backward(dy_RF, gate_up_RG, row_TK, weights_TK, dgate_up_RG, y_RF,
@@ -444,6 +438,23 @@ void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offse
   check_swiglu_of_product(gate_up_RG, y_RF);
   if (stream.is_dry()) return;
   Launch(stream.device())->grouped_swiglu(x_RI, w_EGI, offsets_E1, gate_up_RG, y_RF, stream);
+}
+
+void grouped_swiglu_backward(const Tensor& dout_RO, const Tensor& w_EOF, const Tensor& offsets_E1,
+                             const Tensor& gate_up_RG, const Tensor& row_TK,
+                             const Tensor& weights_TK, const Tensor& scratch_RF,
+                             const Tensor& dgate_up_RG, const Tensor& y_RF,
+                             const Tensor& dweights_TK, Stream& stream) {
+  check_groups(w_EOF, offsets_E1);
+  if (w_EOF.size(0) > 0) {
+    check_product(dout_RO, Transpose::no, w_EOF.select(0, 0), Transpose::no, scratch_RF);
+  }
+  check_expert_gradients(scratch_RF, gate_up_RG, row_TK, weights_TK, dgate_up_RG, y_RF,
+                         dweights_TK);
+  if (stream.is_dry()) return;
+  Launch(stream.device())
+      ->grouped_swiglu_backward(dout_RO, w_EOF, offsets_E1, gate_up_RG, row_TK, weights_TK,
+                                scratch_RF, dgate_up_RG, y_RF, dweights_TK, stream);
 }
 
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,

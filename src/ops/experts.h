@@ -84,5 +84,13 @@ void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& o
 /// up; rows of y that are of no expert may be anything.
 void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offsets_E1,
                     const Tensor& gate_up_RG, const Tensor& y_RF, Stream& stream);
+/// expert_swiglu_backward of dy = grouped_gemm of dout and the experts' w_OF. Rows of an expert are
+/// of one choice each. scratch_RF may be anything then: dy, where the product does not go through
+/// SwiGLU at once.
+void grouped_swiglu_backward(const Tensor& dout_RO, const Tensor& w_EOF, const Tensor& offsets_E1,
+                             const Tensor& gate_up_RG, const Tensor& row_TK,
+                             const Tensor& weights_TK, const Tensor& scratch_RF,
+                             const Tensor& dgate_up_RG, const Tensor& y_RF,
+                             const Tensor& dweights_TK, Stream& stream);
 
 }  // namespace heddle::ops

@@ -44,6 +44,18 @@ void check_routing(const Tensor& logits_TE, const RouterRule& rule, const Tensor
                rule.kept_groups);
 }
 
+void check_expert_gradients(const Tensor& dy_RF, const Tensor& gate_up_RG, const Tensor& row_TK,
+                            const Tensor& weights_TK, const Tensor& dgate_up_RG, const Tensor& y_RF,
+                            const Tensor& dweights_TK) {
+  check_choices(row_TK, {});
+  for (const Tensor* t : {&weights_TK, &dweights_TK}) {
+    check_like(*t, row_TK.shape(), wide_of(dy_RF.dtype()));
+  }
+  check_flat({&row_TK, &weights_TK, &dweights_TK});
+  check_like(y_RF, dy_RF.shape(), dy_RF.dtype());
+  for (const Tensor* t : {&gate_up_RG, &dgate_up_RG}) check_swiglu_of_product(*t, dy_RF);
+}
+
 void check_groups(const Tensor& matrices_EXX, const Tensor& offsets_E1) {
   HEDDLE_CHECK(matrices_EXX.dims() == 3, "matrices of experts in {}", matrices_EXX.shape().text());
   check_like(offsets_E1, {matrices_EXX.size(0) + 1}, DType::i32);

@@ -51,6 +51,12 @@ void check_routing(const Tensor& logits_TE, const RouterRule& rule, const Tensor
 /// A matrix for each expert, [E, ., .], and where the experts' rows begin.
 void check_groups(const Tensor& matrices_EXX, const Tensor& offsets_E1);
 
+/// Of weight * down(silu(gate) * up), behind the product with down: as expert_swiglu_backward has
+/// them.
+void check_expert_gradients(const Tensor& dy_RF, const Tensor& gate_up_RG, const Tensor& row_TK,
+                            const Tensor& weights_TK, const Tensor& dgate_up_RG, const Tensor& y_RF,
+                            const Tensor& dweights_TK);
+
 /// A value for each row of a matrix, contiguous.
 void check_rows(const Tensor& x_TV, std::initializer_list<const Tensor*> vectors_T);
 /// Flat tensors of equal length; absent ones fit.

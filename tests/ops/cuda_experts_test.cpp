@@ -353,7 +353,63 @@ class CudaGroups : public CudaExperts {
     expect_rows(groups, dev_gate_up.view, gate_up, tolerance, "gate and up");
     expect_rows(groups, dev_y.view, y, tolerance, "y");
   }
+
+  void check_swiglu_backward(const Groups& groups, const MatrixSize& size, DType dtype,
+                             Lie lie = Lie::contiguous) {
+    const auto& [D, F] = size;
+    const auto E = static_cast<std::int64_t>(groups.rows.size());
+    const std::int64_t R = groups.total();
+    SCOPED_TRACE(fmt::format("{} {} rows of {} experts, {}x{}, {} lie {}", groups.what, R, E, D, F,
+                             name_of(dtype), static_cast<int>(lie)));
+    const double tolerance = dtype == DType::f32 ? 1e-5 : 0x1.0p-7;
+    const Tensor dout = rows_of(groups, D, dtype, 1), offsets = groups.offsets();
+    const Tensor matrices = random({E, D, F}, dtype, 2, 2.0 / std::sqrt(static_cast<double>(D)));
+    const Tensor gate_up = rows_of(groups, 2 * F, dtype, 3), y = empty({R, F}, DType::f64);
+    fill_nan(y);
+    // Choices of the rows, backwards; those of no expert are absent.
+    const Tensor row = empty({R, 1}, DType::i32), weights = random({R, 1}, DType::f32, 4);
+    for (std::int64_t i = 0; i < R; ++i) {
+      row.host<std::int32_t>()[static_cast<std::size_t>(i)] =
+          R - 1 - i < groups.used() ? static_cast<std::int32_t>(R - 1 - i) : kAbsentRow;
+    }
+    const Tensor dweights = empty({R, 1}, DType::f64), scratch = empty({R, F}, DType::f64);
+    const Tensor dev_offsets = up(offsets), dev_row = up(row), dev_matrices = up(matrices, dtype),
+                 dev_weights = up(weights, DType::f32);
+    const Lying dev_dout(dout, dtype, lie, gpu()), dev(gate_up, dtype, lie, gpu()),
+        again(gate_up, dtype, lie, gpu()), dev_y(y, dtype, lie, gpu());
+    const auto on_gpu = [&](const Tensor& of) {
+      Tensor dev_dweights = device_unwritten({R, 1}, DType::f32);
+      grouped_swiglu_backward(dev_dout.view, dev_matrices, dev_offsets, of, dev_row, dev_weights,
+                              device_unwritten({R, F}, dtype), of, dev_y.view, dev_dweights, gpu());
+      return dev_dweights;
+    };
+    grouped_swiglu_backward(dout, matrices, offsets, gate_up, row, weights, scratch, gate_up, y,
+                            dweights, cpu());
+    const Tensor dev_dweights = on_gpu(dev.view);
+    expect_rows(groups, dev.view, gate_up, tolerance, "gradients of gate and up");
+    expect_rows(groups, dev_y.view, y, tolerance, "y");
+    expect_relative(dev_dweights, dweights, dtype == DType::f32 ? 1e-5 : 0x1.0p-8,
+                    "gradients of weights");
+    expect_same_bits(down(on_gpu(again.view)), down(dev_dweights));
+    expect_same_bits(down(again.view), down(dev.view));
+  }
 };
+
+TEST_F(CudaGroups, ProductsThroughBackwardOfSwigluEqualTheCpus) {
+  for (const DType dtype : kGpuFloats) {
+    for (const Groups& groups : kGroups) {
+      for (const MatrixSize& size : {MatrixSize{64, 256}, MatrixSize{136, 520}, MatrixSize{200, 24},
+                                     MatrixSize{1032, 768}, MatrixSize{5, 3}}) {
+        check_swiglu_backward(groups, size, dtype);
+      }
+    }
+    for (const Lie lie : {Lie::wide, Lie::odd}) {
+      check_swiglu_backward(kGroups[1], {136, 264}, dtype, lie);
+    }
+  }
+  check_swiglu_backward(skewed_groups(64, 130), {264, 520}, DType::bf16);
+  check_swiglu_backward(skewed_groups(9, 700), {512, 1032}, DType::bf16);
+}
 
 TEST_F(CudaGroups, ProductsThroughSwigluEqualTheCpus) {
   for (const DType dtype : kGpuFloats) {

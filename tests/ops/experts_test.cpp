@@ -429,6 +429,43 @@ TEST(ExpertSwigluBackward, AgreesInSinglePrecision) {
   for (std::size_t i = 0; i < got.size(); ++i) expect_close(got[i], values(want[i]), 2e-5, 0);
 }
 
+TEST(GroupedSwigluBackward, DifferentiatesWhatTheProductWithDownGives) {
+  constexpr std::int64_t T = 40, K = 2, E = 6, D = 5, F = 7;
+  const Ordered order = ordered(skewed(T, K, E), E);
+  const Tensor dout = random_tensor({T * K, D}, DType::f64, 1),
+               down = random_tensor({E, D, F}, DType::f64, 2),
+               gate_up = random_tensor({T * K, 2 * F}, DType::f64, 3),
+               weights = random_tensor({T, K}, DType::f64, 4);
+  const auto offsets = ints(order.offsets);
+  const Tensor dy = empty({T * K, F}, DType::f64);
+  for (std::int64_t e = 0; e < E; ++e) {
+    for (std::int64_t row = offsets[static_cast<std::size_t>(e)];
+         row < offsets[static_cast<std::size_t>(e + 1)]; ++row) {
+      for (std::int64_t f = 0; f < F; ++f) {
+        double sum = 0.0;
+        for (std::int64_t d = 0; d < D; ++d) {
+          sum += get(dout, row * D + d) * get(down, (e * D + d) * F + f);
+        }
+        dy.host<double>()[static_cast<std::size_t>(row * F + f)] = sum;
+      }
+    }
+  }
+  Stream stream(1);
+  const Tensor want = copy_of(gate_up), want_y = empty({T * K, F}, DType::f64),
+               want_dweights = empty({T, K}, DType::f64);
+  expert_swiglu_backward(dy, want, order.rows, weights, want, want_y, want_dweights, stream);
+  const auto got = on_any_threads([&](Stream& on) -> std::vector<Tensor> {
+    const Tensor scratch = empty({T * K, F}, DType::f64), d = empty({T * K, 2 * F}, DType::f64),
+                 y = empty({T * K, F}, DType::f64), dweights = empty({T, K}, DType::f64);
+    grouped_swiglu_backward(dout, down, order.offsets, gate_up, order.rows, weights, scratch, d, y,
+                            dweights, on);
+    return {d, y, dweights};
+  });
+  expect_close(got[0], values(want), 0, 1e-13);
+  expect_close(got[1], values(want_y), 0, 1e-13);
+  expect_close(got[2], values(want_dweights), 0, 1e-13);
+}
+
 TEST(GroupedGemm, MultipliesEachExpertsRowsByItsMatrix) {
   constexpr std::int64_t T = 40, K = 2, E = 6, M = 5, N = 7;
   for (const DType dtype : kFloats) {

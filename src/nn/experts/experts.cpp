@@ -373,18 +373,20 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
   const Tensor weights_TK = router_->routing(saved.child(kRouter)).weights_TK;
   middle.y = ctx.activation({places.rows(), width(places)}, dy_TD.dtype());
   Tensor down = gathered(*weights_.down, places, ctx);
-  const auto unweighted_of = [&](const Places::Piece& piece, const Tensor& rows,
-                                 const Tensor& unweighted) {
-    ops::grouped_gemm(rows, piece.of(down), Transpose::no, piece.offsets, unweighted, ctx.stream);
-  };
   if (!places.ways) {
     middle.dweights_TK = ctx.activation(weights_TK.shape(), weights_TK.dtype());
     const Tensor unweighted = ctx.activation(middle.y.shape(), dy_TD.dtype());
     const PieceRows rows_of_piece = rows_by_piece(dy_TD, places, ctx);
+    if (places.pieces.size() == 1) {
+      const Places::Piece& piece = places.pieces.front();
+      middle.dy = rows_of_piece(piece);
+      return ops::grouped_swiglu_backward(middle.dy, piece.of(down), piece.offsets, middle.dgate_up,
+                                          places.row_TK, weights_TK, unweighted, middle.dgate_up,
+                                          middle.y, middle.dweights_TK, ctx.stream);
+    }
     for (const Places::Piece& piece : places.pieces) {
-      const Tensor rows = rows_of_piece(piece);
-      unweighted_of(piece, rows, unweighted.slice(0, piece.begin, piece.end));
-      if (places.pieces.size() == 1) middle.dy = rows;
+      ops::grouped_gemm(rows_of_piece(piece), piece.of(down), Transpose::no, piece.offsets,
+                        unweighted.slice(0, piece.begin, piece.end), ctx.stream);
     }
     return ops::expert_swiglu_backward(unweighted, middle.dgate_up, places.row_TK, weights_TK,
                                        middle.dgate_up, middle.y, middle.dweights_TK, ctx.stream);
@@ -396,9 +398,9 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
     const Tensor dweights = ctx.activation(arrived[0].shape(), weights_TK.dtype()),
                  inside = middle.dgate_up.slice(0, piece.begin, piece.end),
                  unweighted = room_for(piece, width(places), dy_TD.dtype(), places, ctx);
-    unweighted_of(piece, arrived[1], unweighted);
-    ops::expert_swiglu_backward(unweighted, inside, piece.way->each_N1, arrived[0], inside,
-                                middle.y.slice(0, piece.begin, piece.end), dweights, ctx.stream);
+    ops::grouped_swiglu_backward(arrived[1], piece.of(down), piece.offsets, inside,
+                                 piece.way->each_N1, arrived[0], unweighted, inside,
+                                 middle.y.slice(0, piece.begin, piece.end), dweights, ctx.stream);
     if (index + 1 == places.pieces.size()) down = {};
     if (!up.defined()) up = gathered(*weights_.up, places, ctx);
     return PassWalk::Loads{{dweights, ExpertExchange::Content::numbers},

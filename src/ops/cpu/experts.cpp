@@ -183,5 +183,15 @@ void grouped_swiglu(const Tensor& x_RI, const Tensor& w_EGI, const Tensor& offse
   cpu::swiglu_forward(gate, up, y_RF.slice(0, 0, used), stream);
 }
 
+void grouped_swiglu_backward(const Tensor& dout_RO, const Tensor& w_EOF, const Tensor& offsets_E1,
+                             const Tensor& gate_up_RG, const Tensor& row_TK,
+                             const Tensor& weights_TK, const Tensor& scratch_RF,
+                             const Tensor& dgate_up_RG, const Tensor& y_RF,
+                             const Tensor& dweights_TK, Stream& stream) {
+  cpu::grouped_gemm(dout_RO, w_EOF, Transpose::no, offsets_E1, scratch_RF, stream);
+  cpu::expert_swiglu_backward(scratch_RF, gate_up_RG, row_TK, weights_TK, dgate_up_RG, y_RF,
+                              dweights_TK, stream);
+}
+
 }  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

@@ -1,4 +1,5 @@
 #include "ops/backend.h"
+#include "ops/cuda/expert_gradients.h"
 #include "ops/cuda/reductions.h"
 #include "ops/cuda/sort_ids.h"
 #include "ops/cuda/vectors.h"
@@ -123,12 +124,10 @@ __global__ void __launch_bounds__(kSwigluThreads)
     float dgates[W], dups[W], ys[W];
 #pragma unroll
     for (int n = 0; n < W; ++n) {
-      const float g = gate.get(n), u = up.get(n), s = sigmoid_fast(g), silu = g * s;
-      const float out = weight * dy.get(n);
-      dot = fmaf(silu * u, dy.get(n), dot);
-      ys[n] = weight * silu * u;
-      dgates[n] = out * u * s * fmaf(g, 1.0F - s, 1.0F);
-      dups[n] = out * silu;
+      const ExpertGradients of = expert_gradients(dy.get(n), gate.get(n), up.get(n), weight, dot);
+      dgates[n] = of.gate;
+      dups[n] = of.up;
+      ys[n] = of.y;
     }
     Pack<T, W> result;
     result.set_all(dgates);

@@ -90,8 +90,7 @@ __device__ __forceinline__ void make_tiles(unsigned char* stages, std::uint32_t 
   std::uint32_t taken = 1;
   float sums[128];
   for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.step(), taken ^= 1) {
-    multiply<0, kBackward>(sums, stages, barriers, at, steps, group, thread,
-                           [](int, unsigned char*) {});
+    multiply<0, kBackward>(sums, stages, barriers, at, steps, group, thread, NothingElse{});
     wait_for(barriers.taken + group, taken);
     round_sums(sums, results + group * kResultBytes, thread);
     arrive(barriers.made + group);

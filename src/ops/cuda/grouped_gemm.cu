@@ -11,7 +11,8 @@ void grouped_gemm(const Tensor& a_RK, const Tensor& b_EXX, Transpose transpose_b
                   const Tensor& offsets_E1, const Tensor& c_RN, Stream& stream) {
   if (c_RN.count() == 0 || b_EXX.size(0) == 0) return;
   const StreamState& state = state_of(stream);
-  if (c_RN.dtype() != DType::bf16 || !takes_tensor_cores(a_RK, b_EXX, c_RN, offsets_E1, state)) {
+  if (c_RN.dtype() != DType::bf16 ||
+      !takes_tensor_cores<Grouped::forward>(a_RK, b_EXX, c_RN, offsets_E1, state)) {
     return grouped_gemm_plain(a_RK, b_EXX, transpose_b, offsets_E1, c_RN, state);
   }
   hopper::GroupedProduct product = product_of(a_RK, offsets_E1, c_RN.size(1));
@@ -19,8 +20,7 @@ void grouped_gemm(const Tensor& a_RK, const Tensor& b_EXX, Transpose transpose_b
   product.stride = c_RN.stride(0);
   const bool is_forward = transpose_b == Transpose::yes;
   const hopper::GroupedMaps maps{.a = tensor_map(a_RK, {64, 64}),
-                                 .b = tensor_map(b_EXX, {1, is_forward ? 128 : 64, 64}),
-                                 .c = {}};
+                                 .b = tensor_map(b_EXX, {1, is_forward ? 128 : 64, 64})};
   is_forward ? launch_grouped<Grouped::forward>(maps, product, state)
              : launch_grouped<Grouped::input>(maps, product, state);
 }
@@ -32,16 +32,18 @@ void grouped_gemm_weight(const Tensor& a_RM, const Tensor& b_RN, const Tensor& o
   if (a_RM.size(0) == 0) {
     return beta == 0.0 ? fill(c_EMN, 0.0, stream) : cuda::scale(c_EMN, beta, stream);
   }
-  if (c_EMN.dtype() != DType::f32 || !takes_tensor_cores(a_RM, b_RN, c_EMN, offsets_E1, state)) {
+  if (c_EMN.dtype() != DType::f32 ||
+      !takes_tensor_cores<Grouped::weight>(a_RM, b_RN, c_EMN, offsets_E1, state)) {
     return grouped_gemm_weight_plain(a_RM, b_RN, offsets_E1, beta, c_EMN, state);
   }
   if (beta != 0.0 && beta != 1.0) cuda::scale(c_EMN, beta, stream);
   hopper::GroupedProduct product = product_of(a_RM, offsets_E1, c_EMN.size(2));
-  product.adds = beta != 0.0;
-  launch_grouped<Grouped::weight>({.a = tensor_map(a_RM, {64, 64}),
-                                   .b = tensor_map(b_RN, {64, 64}),
-                                   .c = tensor_map(c_EMN, {1, 64, 32})},
-                                  product, state);
+  product.gradient = {.of = device_data<float>(c_EMN),
+                      .expert_stride = c_EMN.stride(0),
+                      .stride = c_EMN.stride(1),
+                      .adds = beta != 0.0};
+  launch_grouped<Grouped::weight>(
+      {.a = tensor_map(a_RM, {64, 64}), .b = tensor_map(b_RN, {64, 64})}, product, state);
 }
 
 }  // namespace heddle::ops::cuda

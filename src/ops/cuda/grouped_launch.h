@@ -11,11 +11,12 @@ namespace heddle::ops::cuda {
 
 /// Whether tensor cores of Hopper can make it: factors of bf16, in rows that hardware copies can
 /// begin at.
-inline bool takes_tensor_cores(const Tensor& a, const Tensor& b, const Tensor& c,
-                               const Tensor& offsets_E1, const StreamState& state) {
+template <hopper::Grouped kWhat>
+bool takes_tensor_cores(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& offsets_E1,
+                        const StreamState& state) {
   return state.is_hopper && a.dtype() == DType::bf16 && is_aligned(a) && is_aligned(b) &&
          is_aligned(c) && c.size(-1) % 8 == 0 && a.size(1) > 0 && a.size(0) <= (1 << 30) &&
-         offsets_E1.count() - 1 <= hopper::grouped::kMostExperts;
+         offsets_E1.count() - 1 <= hopper::grouped::kMostExperts<kWhat>;
 }
 
 inline hopper::GroupedProduct product_of(const Tensor& a, const Tensor& offsets_E1,
@@ -32,7 +33,7 @@ template <hopper::Grouped kWhat>
 void launch_grouped(const hopper::GroupedMaps& maps, const hopper::GroupedProduct& product,
                     const StreamState& state) {
   const auto kernel = hopper::grouped_product<kWhat>;
-  constexpr int kBytes = hopper::grouped::kSharedBytes;
+  constexpr int kBytes = hopper::grouped::Memory<kWhat>::kBytes;
   HEDDLE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const auto blocks = static_cast<unsigned>(state.processors / 2 * 2);
   kernel<<<blocks, hopper::pair::kThreads, kBytes, state.stream>>>(maps, product);

@@ -17,9 +17,11 @@ constexpr int kResultBytes = 4 * kTileBytes;  // of a warpgroup, 64 x 256 of bf1
 constexpr int kProducerRegisters = 136, kConsumerRegisters = 184;
 
 /// A stage was filled, was read; a warpgroup's result is there, was taken.
-struct Barriers {
-  std::uint64_t full[kStages], empty[kStages], made[kGroups], taken[kGroups];
+template <int kOwnStages>
+struct BarriersOf {
+  std::uint64_t full[kOwnStages], empty[kOwnStages], made[kGroups], taken[kGroups];
 };
+using Barriers = BarriersOf<kStages>;
 
 /// The block's shared memory, and what a kernel keeps behind all that.
 struct Memory {
@@ -30,17 +32,23 @@ struct Memory {
 constexpr int kSharedBytes =
     1024 + kStages * kStageBytes + kGroups * kResultBytes + static_cast<int>(sizeof(Barriers));
 
+/// Where the first stage can begin.
+__device__ __forceinline__ unsigned char* aligned_stages(unsigned char* memory) {
+  return reinterpret_cast<unsigned char*>((reinterpret_cast<std::uintptr_t>(memory) + 1023) &
+                                          ~std::uintptr_t{1023});
+}
+
 __device__ __forceinline__ Memory divide(unsigned char* memory) {
-  unsigned char* const stages = reinterpret_cast<unsigned char*>(
-      (reinterpret_cast<std::uintptr_t>(memory) + 1023) & ~std::uintptr_t{1023});
+  unsigned char* const stages = aligned_stages(memory);
   unsigned char* const results = stages + kStages * kStageBytes;
   unsigned char* const barriers = results + kGroups * kResultBytes;
   return {stages, results, *reinterpret_cast<Barriers*>(barriers), barriers + sizeof(Barriers)};
 }
 
 /// By one thread, before a barrier of the cluster.
-__device__ __forceinline__ void init(Barriers& barriers) {
-  for (int i = 0; i < kStages; ++i) {
+template <int kOwnStages>
+__device__ __forceinline__ void init(BarriersOf<kOwnStages>& barriers) {
+  for (int i = 0; i < kOwnStages; ++i) {
     init_barrier(barriers.full + i, 1);
     init_barrier(barriers.empty + i, 2 * kGroups);  // a thread for each, of both blocks
   }
@@ -66,18 +74,25 @@ struct Grid {
   }
 };
 
+/// What a warpgroup does beside its products, if anything.
+struct NothingElse {
+  /// Before a stage is multiplied.
+  __device__ void prepare(int /*step*/, unsigned char* /*stage*/) const {}
+  /// While the products of a step run.
+  __device__ void meanwhile(int /*step*/) const {}
+};
+
 /// sums = a b for 64 rows of a tile; nothing where there are no steps. Of each factor rows lie in
-/// shared memory (along the sum) or, transposed, columns. prepare(step, stage) is called before a
-/// stage is multiplied.
-template <int kTransposeA, int kTransposeB, class Prepare>
+/// shared memory (along the sum) or, transposed, columns.
+template <int kTransposeA, int kTransposeB, int kOwnStages, class Else>
 __device__ __forceinline__ void multiply(float (&sums)[128], unsigned char* stages,
-                                         Barriers& barriers, Turn<kStages>& at, int steps,
-                                         int group, int thread, const Prepare& prepare) {
+                                         BarriersOf<kOwnStages>& barriers, Turn<kOwnStages>& at,
+                                         int steps, int group, int thread, Else&& other) {
   int before = 0;
   for (int k = 0; k < steps; ++k) {
     wait_for(barriers.full + at.index, at.parity);
     unsigned char* const left = stages + at.index * kStageBytes;
-    prepare(k, left);
+    other.prepare(k, left);
     unsigned char *const own = left + group * kTileBytes, *const right = left + kLeftBytes;
     const std::uint64_t a = kTransposeA ? across_sum(own, kTileBytes) : along_sum(own);
     const std::uint64_t b = kTransposeB ? across_sum(right, kTileBytes) : along_sum(right);
@@ -91,6 +106,7 @@ __device__ __forceinline__ void multiply(float (&sums)[128], unsigned char* stag
     end_product_group();
     wait_for_products<1>();
     if (k > 0 && thread < 2) arrive_in(barriers.empty + before, thread);
+    other.meanwhile(k);
     before = at.index;
     at.advance();
   }
