@@ -17,7 +17,7 @@ Session::Session(const RunSetup& setup)
     : stream(stream_of(setup)),
       memory(setup.options.device),
       host(memory.for_host()),
-      mesh(setup.plan.mesh, setup.world.all()),
+      mesh(setup.plan.mesh, setup.placed.all()),
       model(setup.spec, build_options(setup.config, setup.spec), setup.plan, mesh,
             ParamStore::Purpose::training, memory),
       optimizer(make_optimizer(optimizer_config(setup.config.optim), model.store())) {
