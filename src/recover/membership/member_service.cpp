@@ -113,7 +113,7 @@ void MemberService::prepare_status(Consequences& then) {
                  .is_stepping = is_stepping_,
                  .end = end_,
                  .cause = knows ? cause->second.text : ""};
-  if (watched_ == static_cast<std::int64_t>(roster.epoch)) then.flight = flight_;
+  then.flight = flight_;
 }
 
 void MemberService::handle(const Membership::Event& event, Consequences& then, Time now) {
@@ -121,6 +121,7 @@ void MemberService::handle(const Membership::Event& event, Consequences& then, T
   const Roster& roster = membership_->roster();
   if (event.state == Membership::State::agreeing) return end_epoch(event.text, then, now);
   then.failing = std::exchange(failure_, nullptr);
+  flight_.reset();  // of a world whose ranks have other numbers now
   if (event.state == Membership::State::ended) {
     ended_ = event.text;
     ended_at_ = now;
@@ -355,10 +356,10 @@ std::uint64_t MemberService::run() const {
 void MemberService::watch(std::uint64_t epoch, const std::shared_ptr<WorldFailure>& failure,
                           const std::shared_ptr<FlightRecorder>& flight) {
   act([&](Consequences& then, Time) {
-    watched_ = static_cast<std::int64_t>(epoch);
-    flight_ = flight;
+    watched_ = epoch;
     if (is_going(epoch)) {
       failure_ = failure;
+      flight_ = flight;
     } else {
       then.failing = failure;
       then.why = ended_.empty() ? causes_[epoch].text : ended_;
@@ -466,7 +467,7 @@ void MemberService::abort(const std::string& why) {
 void MemberService::end() {
   std::uint64_t epoch = 0;
   act([&](Consequences& then, Time) {
-    epoch = static_cast<std::uint64_t>(watched_);
+    epoch = watched_;
     if (!is_going(epoch)) return;
     end_ = Status::End::here;
     prepare_status(then);

@@ -137,7 +137,8 @@ class MemberService {
   std::map<std::uint64_t, Cause> causes_;
   std::map<std::pair<std::uint64_t, int>, Socket> callers_;  // by epoch and rank
 
-  std::int64_t watched_ = -1;  // the epoch whose world this is:
+  // Of the world of the roster's epoch, once there is one. The failure goes when it is used.
+  std::uint64_t watched_ = 0;
   std::shared_ptr<WorldFailure> failure_;
   std::shared_ptr<FlightRecorder> flight_;
 
