@@ -155,6 +155,13 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+struct RecoverConfig {
+  bool elastic = false;
+  double timeout = 60;
+  std::int64_t copies = 0;
+  bool operator==(const RecoverConfig&) const = default;
+};
+
 struct ObserveConfig {
   std::int64_t console_every = 1;
   bool tensorboard = true;
@@ -187,6 +194,7 @@ struct RunConfig {
   OuterConfig outer;
   Compression compress;
   CheckpointConfig checkpoint;
+  RecoverConfig recover;
   ObserveConfig observe;
   RunSection run;
 
