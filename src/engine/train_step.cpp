@@ -23,8 +23,20 @@ std::int64_t count_targets(const MicroBatch& batch) {
 }  // namespace
 
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
-                     OuterSteps* outer)
-    : model_(model), optimizer_(optimizer), outer_(outer), stream_(stream), memory_(memory) {
+                     OuterSteps* outer, PeerCopy* copy)
+    : model_(model),
+      optimizer_(optimizer),
+      outer_(outer),
+      copy_(copy),
+      units_(model.units()),
+      stream_(stream),
+      memory_(memory) {
+  if (copy_ != nullptr) {
+    units_.copies = {.axis = copy_->axis()};
+    for (const auto& bucket : copy_->model().units().buckets) {
+      units_.copies->kept.push_back(bucket.held);
+    }
+  }
   model_.store().run_in_background(model_.plan().overlap);
   model_.mesh().comm(Axis::site).run_in_background(model_.plan().overlap);
   if (model_.plan().divides_vocabulary_over_pp()) {
@@ -121,7 +133,7 @@ StepResult TrainStep::run(std::span<const MicroBatch> microbatches, bool updates
   step_ = args_.step;
   begin(microbatches);
   if (outer_ != nullptr && updates) policy_.step = outer_->next_step();
-  execute(schedule(static_cast<int>(microbatches.size())), model_.units(), policy_,
+  execute(schedule(static_cast<int>(microbatches.size())), units_, policy_,
           model_.mesh().comm(Axis::pp), *this, stream_, on_action_);
   end();
   return result_;
@@ -212,6 +224,8 @@ void TrainStep::perform(const StepOp& op) {
     case StepOp::Kind::norm: return add_totals();
     case StepOp::Kind::sum: return sum(op.what);
     case StepOp::Kind::update: return update();
+    case StepOp::Kind::copy_send:
+    case StepOp::Kind::copy_recv: return give_copy(op);
     case StepOp::Kind::outer_begin:
     case StepOp::Kind::outer_end:
       tag("outer weights", -1, nullptr);
@@ -275,8 +289,22 @@ double TrainStep::squares_factor() const {
   return policy_.reduces ? 1.0 : static_cast<double>(model_.mesh().shape().size(kTokenAxes));
 }
 
+void TrainStep::give_copy(const StepOp& op) {
+  constexpr int kCopyTag = 1 << 20;  // behind those of messages between stages
+  Communicator& line = model_.mesh().comm(copy_->axis());
+  tag("gradients of a copy", -1, nullptr);
+  if (op.kind == StepOp::Kind::copy_send) {
+    given_.push_back(
+        line.send(model_.store().held_grads(op.what), copy_->keeper(), stream_, kCopyTag));
+  } else {
+    const Tensor kept = copy_->model().store().held_grads(op.what);
+    line.recv(kept, copy_->ward(), stream_, kCopyTag).wait(stream_);
+  }
+}
+
 void TrainStep::update() {
   if (before_update_) before_update_();
+  for (const Work& given : std::exchange(given_, {})) given.wait(stream_);
   if (decide_ && !stream_.is_dry()) {
     const Tensor sums = to_host(totals(), stream_);
     model_.mesh().check();  // a GPU's sum ends without its result when a rank is lost
@@ -309,6 +337,7 @@ void TrainStep::change_weights() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
   optimizer_.step(args_, stream_);
+  if (copy_ != nullptr) copy_->optimizer().step(args_, stream_);
   balance_routers();
 }
 

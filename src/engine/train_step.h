@@ -8,6 +8,7 @@
 
 #include "engine/executor.h"
 #include "engine/model.h"
+#include "engine/peer_copy.h"
 #include "engine/stage.h"
 #include "engine/vocabulary_passes.h"
 #include "optim/optimizer.h"
@@ -38,9 +39,10 @@ struct StepResult {
 /// which a cp rank takes its share of the tokens.
 class TrainStep : private Stage {
  public:
-  /// `outer` is there where the plan's policy has outer steps; it counts the steps.
+  /// `outer` is there where the plan's policy has outer steps; it counts the steps. `copy` follows
+  /// the rank whose copy it is, on all ranks or on none.
   TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
-            OuterSteps* outer = nullptr);
+            OuterSteps* outer = nullptr, PeerCopy* copy = nullptr);
 
   /// The micro-batches lie in host memory. `clip` limits the global gradient norm; 0 means no
   /// limit. A loss or a norm that is not finite leaves weights and moments untouched. On a GPU
@@ -112,6 +114,7 @@ class TrainStep : private Stage {
   double squares_factor() const;
   void update();
   void change_weights();
+  void give_copy(const StepOp& op);
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
   void find_bad_router();
@@ -121,6 +124,8 @@ class TrainStep : private Stage {
   Model& model_;
   Optimizer& optimizer_;
   OuterSteps* const outer_;
+  PeerCopy* const copy_;
+  RankUnits units_;
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;
@@ -140,6 +145,7 @@ class TrainStep : private Stage {
   double clip_ = 0.0;
   bool is_decided_ = false;
   std::vector<double> decided_totals_;
+  std::vector<Work> given_;  // gradients that are on their way to the keeper of a copy
   std::optional<std::int64_t> first_microbatch_;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended.

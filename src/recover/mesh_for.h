@@ -16,6 +16,7 @@ struct FormerPlace {
   MeshShape mesh = {};
   int rank = 0;
   int zero = 0;
+  bool keeps_copies = false;  ///< of another rank's state too
 };
 
 /// How the members of an epoch are arranged.

@@ -47,11 +47,13 @@ constexpr std::array kPlaceAxes = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
 Json to_json(const recover::FormerPlace& place) {
   Json sizes = Json::array();
   for (const Axis axis : kPlaceAxes) sizes.push_back(place.mesh.size(axis));
-  return {{"mesh", sizes}, {"rank", place.rank}, {"zero", place.zero}};
+  return {
+      {"mesh", sizes}, {"rank", place.rank}, {"zero", place.zero}, {"copies", place.keeps_copies}};
 }
 
 recover::FormerPlace place_from(const Json& json) {
-  recover::FormerPlace place{.rank = json.at("rank"), .zero = json.at("zero")};
+  recover::FormerPlace place{
+      .rank = json.at("rank"), .zero = json.at("zero"), .keeps_copies = json.at("copies")};
   for (std::size_t i = 0; i < kPlaceAxes.size(); ++i) {
     place.mesh = place.mesh.with(kPlaceAxes[i], json.at("mesh").at(i));
   }

@@ -4,6 +4,8 @@
 #include <map>
 #include <tuple>
 
+#include "engine/peer_copy.h"
+
 namespace heddle {
 
 bool LostState::is_anything_lost() const {
@@ -23,6 +25,7 @@ LostState lost_state(const EpochMeeting& meeting) {
     }
   }
   if (meeting.checkpoint() >= 0) lost.losses.checkpoint = meeting.checkpoint();
+  const auto axis = copies_axis(mesh, former.zero);
   // Ranks that differ only where they see other tokens have the same, unless ZeRO divides it.
   std::map<std::tuple<int, int, int>, recover::StatePiece> pieces;
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
@@ -34,6 +37,7 @@ LostState lost_state(const EpochMeeting& meeting) {
     piece.stage = stage;
     piece.part = shard * mesh.size(Axis::tp) + tp;
     piece.holders.push_back(rank);
+    if (axis && former.keeps_copies) piece.copies.push_back(keeper_of(rank, mesh, *axis));
   }
   for (auto& [place, piece] : pieces) lost.pieces.push_back(std::move(piece));
   return lost;

@@ -52,6 +52,9 @@ bool Run::start() {
   if (is_resumed_ && state_.step >= config_.total_steps()) return false;
   if (!is_resumed_) {
     start_weights(config_, session_->model, session_->stream, setup_->terminal());
+    if (session_->copy) {
+      start_weights(config_, session_->copy->model(), session_->stream, {.is_silent = true});
+    }
     if (session_->outer) session_->outer->start(session_->stream);
   }
   recording_.emplace(*setup_, *session_, is_resumed_ ? std::optional(state_.step) : std::nullopt);
@@ -154,6 +157,9 @@ bool Run::resume() {
   const RestoredSites sites{
       .now = setup_->sites, .then = sites_of(latest_->manifest()), .left_behind = left_behind()};
   restore_state(*latest_, session_->model, missing_states(), session_->stream, sites);
+  if (session_->copy) {
+    restore_state(*latest_, session_->copy->model(), missing_states(), session_->stream);
+  }
   const Json then = latest_->manifest().trainer->value("residuals", Json());
   const std::string line =
       restore_residuals(*latest_, then, session_->model, session_->stream,
@@ -217,7 +223,8 @@ TrainOutcome Run::already_finished() const {
   return {.step = state_.step,
           .steps_total = config_.total_steps(),
           .loss = std::nan(""),  // none was computed
-          .checkpoint = saving_->newest()};
+          .checkpoint = saving_->newest(),
+          .speaks = setup_->is_first};
 }
 
 TrainOutcome Run::finish() {
@@ -233,7 +240,8 @@ TrainOutcome Run::finish() {
           .loss = loss_,
           .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : 0,
           .is_saved = saving_->newest_step() == state_.step,
-          .checkpoint = saving_->newest()};
+          .checkpoint = saving_->newest(),
+          .speaks = setup_->is_first};
 }
 
 }  // namespace heddle

@@ -54,7 +54,8 @@ class Run {
   MemberNews own_news() const;
   void take_decided_step();
   void keep_state();
-  std::vector<recover::HeldBox> held_state() const;
+  std::vector<recover::HeldBox> held_state();
+  std::vector<recover::HeldBox> wanted_state();
   void set_up();
   /// Where the state came from, for the user.
   std::string restore();

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <thread>
 
@@ -67,8 +68,10 @@ std::optional<TrainOutcome> Run::epoch() {
   row.restore = watch.seconds();
   if (epochs_->is_spare()) return wait_as_spare();
   if (is_over) return end_with_others(already_finished());
-  carried_.place = {
-      .mesh = session_->mesh.shape(), .rank = session_->mesh.rank(), .zero = setup_->plan.zero};
+  carried_.place = {.mesh = session_->mesh.shape(),
+                    .rank = session_->mesh.rank(),
+                    .zero = setup_->plan.zero,
+                    .keeps_copies = session_->copy.has_value()};
   carried_.kept.epochs.push_back(row);
   if (is_start) {
     recording_->set_kept(std::move(carried_.kept));
@@ -96,7 +99,7 @@ void Run::end_epoch() {
   if (!carried_.step_began) return;
   if (step_->is_decided()) {
     count_step(step_->decided_result(), 0.0);
-  } else {
+  } else if (carried_.wasted == 0.0) {  // otherwise it was interrupted in an epoch before
     carried_.wasted = carried_.step_began->seconds();
   }
 }
@@ -127,11 +130,27 @@ void Run::take_decided_step() {
   carried_.checkpoint = meeting.checkpoint();
 }
 
-std::vector<recover::HeldBox> Run::held_state() const {
-  const ParamStore& store = session_->model.store();
-  std::vector<StateKind> kinds = states_of(store);
-  kinds.front().pieces = store.held_value_pieces();
-  return recover::boxes_of(kinds);
+std::vector<recover::HeldBox> Run::held_state() {
+  const auto held_by = [](const ParamStore& store) {
+    std::vector<StateKind> kinds = states_of(store);
+    kinds.front().pieces = store.held_value_pieces();
+    return recover::boxes_of(kinds);
+  };
+  std::vector<recover::HeldBox> boxes = held_by(session_->model.store());
+  if (!session_->copy) return boxes;
+  for (recover::HeldBox& box : held_by(session_->copy->model().store())) {
+    boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+std::vector<recover::HeldBox> Run::wanted_state() {
+  std::vector<recover::HeldBox> boxes = recover::boxes_of(states_of(session_->model.store()));
+  if (!session_->copy) return boxes;
+  for (recover::HeldBox& box : recover::boxes_of(states_of(session_->copy->model().store()))) {
+    boxes.push_back(std::move(box));
+  }
+  return boxes;
 }
 
 /// The state outlives the session that it was in.
@@ -175,7 +194,7 @@ std::string Run::restore() {
   const bool is_spare = epochs_->is_spare();
   Stream& stream = is_spare ? host : session_->stream;
   std::vector<recover::HeldBox> wanted;
-  if (!is_spare) wanted = recover::boxes_of(states_of(session_->model.store()));
+  if (!is_spare) wanted = wanted_state();
   const recover::PeerSource source(epochs_->all(), carried_.boxes, wanted, stream);
   if (!source.missing().empty()) {
     if (from.line.empty() || from.step == meeting.step()) {
@@ -187,6 +206,9 @@ std::string Run::restore() {
   }
   if (is_spare) return from.line;
   restore_state(source, session_->model, MissingStates::are_refused, stream);
+  if (session_->copy) {
+    restore_state(source, session_->copy->model(), MissingStates::are_refused, stream);
+  }
   session_->optimizer->restore(state_.optimizer);
   // Others may still be at it: what was there before stays until all have theirs.
   for (recover::HeldBox& box : held_state()) carried_.boxes.push_back(std::move(box));
@@ -256,11 +278,16 @@ TrainOutcome Run::end_with_others(TrainOutcome outcome) {
 
 TrainOutcome Run::wait_as_spare() {
   log_info("member {} waits: {} compute", epochs_->all().rank(), epochs_->arrangement().ranks());
+  epochs_->stepping(true);  // as long as others are: nobody waits for it
   const Epochs::End end = epochs_->wait_as_spare([this] {
     if (is_told_to_leave()) epochs_->leave_run();
   });
   epochs_->end();
-  return {.step = end.step, .steps_total = config_.total_steps(), .stopped_by = end.stopped_by};
+  return {.step = end.step,
+          .steps_total = config_.total_steps(),
+          .loss = std::nan(""),
+          .stopped_by = end.stopped_by,
+          .speaks = false};
 }
 
 }  // namespace heddle

@@ -81,7 +81,7 @@ void Run::loop(bool is_resumed) {
   Loader loader(*setup_->data.train, share.plan, session_->host, state_.step,
                 static_cast<std::size_t>(config_.data.prefetch));
   step_.emplace(session_->model, *session_->optimizer, session_->stream, session_->memory,
-                session_->outer.get());
+                session_->outer.get(), session_->copy ? &*session_->copy : nullptr);
   recording_->watch(*step_);
   step_->set_last_load(state_.expert_load);
   step_->set_first_microbatch(share.plan.first_in_step / share.plan.rows_per_batch);

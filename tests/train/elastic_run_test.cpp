@@ -244,6 +244,22 @@ TEST(ElasticRun, SurvivesTwoLossesInARow) {
   }
 }
 
+/// Each newcomer is lost too, some steps later.
+TEST(ElasticRun, SurvivesTenLossesOneAfterTheOther) {
+  Settings settings = kReplicas;
+  settings.insert(settings.end(), {"train.steps=60", "checkpoint.every=7"});
+  ElasticRun undisturbed(4, settings), run(4, settings);
+  undisturbed.train({}, true);
+  std::mt19937_64 random(5);
+  std::vector<std::int64_t> later;
+  for (int i = 0; i < 9; ++i) later.push_back(150 + static_cast<std::int64_t>(random() % 80));
+  const auto seen = run.train({{1, 100}}, true, later);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  EXPECT_EQ(seen.epochs, 11);
+  expect_same_state(run.last(), undisturbed.last());
+  run.expect_every_step_once();
+}
+
 /// Three ranks are one replica of two stages and a spare. Sums are made in another order then, of
 /// the same samples.
 TEST(ElasticRun, GoesOnWithFewerReplicasAndTheSameBatch) {
@@ -269,6 +285,78 @@ TEST(ElasticRun, FillsUnevenSharesWithBlankMicroBatches) {
   EXPECT_EQ(seen.failures, std::vector<std::string>());
   run.expect_every_step_once();
   expect_near_losses(run, undisturbed);
+}
+
+/// What report.json says of the epochs.
+Json epochs_of(const ElasticRun& run) {
+  return parse_json(read_text_file(run.files().run_folder() / "report.json"), "report")["epochs"];
+}
+
+/// No replica has a stage of a pipeline, and none the states that ZeRO divides: the next rank keeps
+/// a copy that follows every step.
+class ElasticCopies : public ::testing::TestWithParam<MeshCase> {};
+
+TEST_P(ElasticCopies, BringBackWhatOnlyTheLostRankHad) {
+  Settings settings = GetParam().settings;
+  settings.insert(settings.end(), {"recover.elastic=true", "recover.copies=1"});
+  ElasticRun undisturbed(4, settings), without(4, GetParam().settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  without.train({}, true);
+  expect_same_state(undisturbed.last(), without.last());  // copies change nothing
+  std::mt19937_64 random(3);
+  for (int trial = 0; trial < 12; ++trial) {
+    ElasticRun run(4, settings);
+    const int victim = trial % 4;
+    const std::int64_t all = calls[static_cast<std::size_t>(victim)];
+    const auto fatal = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(all)) + 1;
+    SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
+    const auto seen = run.train({{victim, fatal}}, true, {}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, ElasticCopies,
+    ::testing::Values(
+        MeshCase{"pp4", {"parallel.pp=4"}},
+        MeshCase{"dp4_zero1", {"parallel.dp=4", "parallel.zero=1"}},
+        MeshCase{"dp2_pp2_zero2", {"parallel.dp=2", "parallel.pp=2", "parallel.zero=2"}},
+        MeshCase{"dp2_tp2_zero3", {"parallel.dp=2", "parallel.tp=2", "parallel.zero=3"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ElasticRun, SaysWhereStateCameFromAndWhatThatCost) {
+  const Settings settings = {"parallel.pp=4", "recover.elastic=true", "recover.copies=1"};
+  ElasticRun run(4, settings);
+  const auto seen = run.train({{2, 150}}, true);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  const Json epochs = epochs_of(run);
+  ASSERT_EQ(epochs.size(), 2u);
+  EXPECT_EQ(epochs[0]["cause"], "");
+  EXPECT_EQ(epochs[0]["members"], 4);
+  EXPECT_EQ(epochs[0]["mesh"], "dp=1 tp=1 pp=4");
+  EXPECT_EQ(epochs[1]["cause"], "member 3 is gone");
+  const std::string source = epochs[1]["source"];
+  EXPECT_EQ(source.find("rank 2 is lost: stage 2 from the copy on rank 3; exact"), 0u) << source;
+  EXPECT_GT(epochs[1]["seconds"]["restore"].get<double>(), 0.0);
+  EXPECT_GT(epochs[1]["seconds"]["redo"].get<double>(), 0.0);
+  const std::string html = read_text_file(run.files().run_folder() / "report.html");
+  EXPECT_NE(html.find("id=\"members\""), std::string::npos);
+}
+
+/// What copies send is planned, and counted where it is sent.
+TEST(ElasticRun, SendsTheBytesOfCopiesThatWerePredicted) {
+  ElasticRun run(4, {"parallel.pp=4", "recover.elastic=true", "recover.copies=1"});
+  run.train({}, false);
+  const Json report =
+      parse_json(read_text_file(run.files().run_folder() / "report.json"), "report");
+  bool has_messages = false;
+  for (const Json& row : report["communication"]) {
+    EXPECT_EQ(row["predicted"], row["counted"]) << row;
+    has_messages = has_messages || (row["axis"] == "pp" && row["operation"] == "send");
+  }
+  EXPECT_TRUE(has_messages);
 }
 
 /// Without a replica everybody goes back to the checkpoint, and makes the steps behind it again.
