@@ -60,7 +60,7 @@ DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelP
   if (policy.every > 0) outer.emplace(model.store(), model.units(), policy);
   std::optional<PeerCopy> copy;
   const auto axis = copies_axis(plan.mesh, plan.zero);
-  if (plan.keeps_copies && axis) copy.emplace(model, *axis, options, place.optimizer, memory);
+  if (place.keeps_copies && axis) copy.emplace(model, *axis, options, place.optimizer, memory);
   TrainStep step(model, *optimizer, stream, memory, outer ? &*outer : nullptr,
                  copy ? &*copy : nullptr);
   // Operations check ids and positions also when they compute nothing, so these few bytes are real.

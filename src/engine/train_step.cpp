@@ -28,15 +28,8 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory&
       optimizer_(optimizer),
       outer_(outer),
       copy_(copy),
-      units_(model.units()),
       stream_(stream),
       memory_(memory) {
-  if (copy_ != nullptr) {
-    units_.copies = {.axis = copy_->axis()};
-    for (const auto& bucket : copy_->model().units().buckets) {
-      units_.copies->kept.push_back(bucket.held);
-    }
-  }
   model_.store().run_in_background(model_.plan().overlap);
   model_.mesh().comm(Axis::site).run_in_background(model_.plan().overlap);
   if (model_.plan().divides_vocabulary_over_pp()) {
@@ -133,7 +126,7 @@ StepResult TrainStep::run(std::span<const MicroBatch> microbatches, bool updates
   step_ = args_.step;
   begin(microbatches);
   if (outer_ != nullptr && updates) policy_.step = outer_->next_step();
-  execute(schedule(static_cast<int>(microbatches.size())), units_, policy_,
+  execute(schedule(static_cast<int>(microbatches.size())), model_.units(), policy_,
           model_.mesh().comm(Axis::pp), *this, stream_, on_action_);
   end();
   return result_;
@@ -224,8 +217,6 @@ void TrainStep::perform(const StepOp& op) {
     case StepOp::Kind::norm: return add_totals();
     case StepOp::Kind::sum: return sum(op.what);
     case StepOp::Kind::update: return update();
-    case StepOp::Kind::copy_send:
-    case StepOp::Kind::copy_recv: return give_copy(op);
     case StepOp::Kind::outer_begin:
     case StepOp::Kind::outer_end:
       tag("outer weights", -1, nullptr);
@@ -272,6 +263,7 @@ void TrainStep::sum(int which) {
 
 /// Values that no codec takes count as a norm that is not finite: all ranks skip the update.
 void TrainStep::add_totals() {
+  if (copy_ != nullptr && policy_.updates) exchange_copies();
   const Tensor squares = total(StepPolicy::kSquares);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
@@ -289,15 +281,16 @@ double TrainStep::squares_factor() const {
   return policy_.reduces ? 1.0 : static_cast<double>(model_.mesh().shape().size(kTokenAxes));
 }
 
-void TrainStep::give_copy(const StepOp& op) {
+void TrainStep::exchange_copies() {
   constexpr int kCopyTag = 1 << 20;  // behind those of messages between stages
   Communicator& line = model_.mesh().comm(copy_->axis());
-  tag("gradients of a copy", -1, nullptr);
-  if (op.kind == StepOp::Kind::copy_send) {
-    given_.push_back(
-        line.send(model_.store().held_grads(op.what), copy_->keeper(), stream_, kCopyTag));
-  } else {
-    const Tensor kept = copy_->model().store().held_grads(op.what);
+  tag("gradients for copies", -1, nullptr);
+  for (int bucket = 0; bucket < std::ssize(model_.units().buckets); ++bucket) {
+    const Tensor own = model_.store().held_grads(bucket);
+    given_.push_back(line.send(own, copy_->keeper(), stream_, kCopyTag));
+  }
+  for (int bucket = 0; bucket < std::ssize(copy_->model().units().buckets); ++bucket) {
+    const Tensor kept = copy_->model().store().held_grads(bucket);
     line.recv(kept, copy_->ward(), stream_, kCopyTag).wait(stream_);
   }
 }

@@ -114,7 +114,8 @@ class TrainStep : private Stage {
   double squares_factor() const;
   void update();
   void change_weights();
-  void give_copy(const StepOp& op);
+  /// Lets copies follow. Before the totals: who has these knows that all copies can.
+  void exchange_copies();
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
   void find_bad_router();
@@ -125,7 +126,6 @@ class TrainStep : private Stage {
   Optimizer& optimizer_;
   OuterSteps* const outer_;
   PeerCopy* const copy_;
-  RankUnits units_;
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;
@@ -145,7 +145,7 @@ class TrainStep : private Stage {
   double clip_ = 0.0;
   bool is_decided_ = false;
   std::vector<double> decided_totals_;
-  std::vector<Work> given_;  // gradients that are on their way to the keeper of a copy
+  std::vector<Work> given_;  // gradients that are on their way to who keeps a copy
   std::optional<std::int64_t> first_microbatch_;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended.

@@ -302,12 +302,15 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
       make_plan(spec, request, ranks, config.data.seq_len,
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
   if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
-  plan.keeps_copies = config.recover.elastic && config.recover.copies > 0;
   if (plan.ep_exchange.leaves_degrees()) {
     plan.ep_exchange = planner::planned_exchange(planner::read_machine(config.observe.system), spec,
                                                  plan, run_batches(config), compute_dtype(config));
   }
   return plan;
+}
+
+bool keeps_copies(const config::RunConfig& config) {
+  return config.recover.elastic && config.recover.copies > 0;
 }
 
 planner::RunBatches run_batches(const config::RunConfig& config) {

@@ -223,8 +223,7 @@ TrainOutcome Run::already_finished() const {
   return {.step = state_.step,
           .steps_total = config_.total_steps(),
           .loss = std::nan(""),  // none was computed
-          .checkpoint = saving_->newest(),
-          .speaks = setup_->is_first};
+          .checkpoint = saving_->newest()};
 }
 
 TrainOutcome Run::finish() {
@@ -240,8 +239,7 @@ TrainOutcome Run::finish() {
           .loss = loss_,
           .stopped_by = state_.step < config_.total_steps() ? stopped_by_ : 0,
           .is_saved = saving_->newest_step() == state_.step,
-          .checkpoint = saving_->newest(),
-          .speaks = setup_->is_first};
+          .checkpoint = saving_->newest()};
 }
 
 }  // namespace heddle

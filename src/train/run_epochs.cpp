@@ -286,8 +286,7 @@ TrainOutcome Run::wait_as_spare() {
   return {.step = end.step,
           .steps_total = config_.total_steps(),
           .loss = std::nan(""),
-          .stopped_by = end.stopped_by,
-          .speaks = false};
+          .stopped_by = end.stopped_by};
 }
 
 }  // namespace heddle

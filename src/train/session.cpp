@@ -23,7 +23,7 @@ Session::Session(const RunSetup& setup)
       optimizer(make_optimizer(optimizer_config(setup.config.optim), model.store())) {
   const OuterPolicy& policy = model.plan().policy.outer;
   const auto axis = copies_axis(setup.plan.mesh, setup.plan.zero);
-  if (setup.plan.keeps_copies && axis) {
+  if (keeps_copies(setup.config) && axis) {
     copy.emplace(model, *axis, build_options(setup.config, setup.spec),
                  optimizer_config(setup.config.optim), memory);
   }
