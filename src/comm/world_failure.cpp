@@ -1,9 +1,16 @@
 #include "comm/world_failure.h"
 
+#include "comm/stopped_by_peer.h"
+
 namespace heddle {
 
 void WorldFailure::check() const {
-  if (has_failed()) throw Error(ErrorCode::peer, reason());
+  if (has_failed()) std::rethrow_exception(error());
+}
+
+std::exception_ptr WorldFailure::error() const {
+  const std::lock_guard lock(mutex_);
+  return std::make_exception_ptr(StoppedByPeer(ErrorCode::peer, reason_, teller_));
 }
 
 std::string WorldFailure::reason() const {

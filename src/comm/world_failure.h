@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,8 +23,10 @@ class Wakeable {
 class WorldFailure {
  public:
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
-  /// Throws Error(peer) when the world has failed.
+  /// Throws StoppedByPeer when the world has failed.
   void check() const;
+  /// What `check` throws, of a world that has failed.
+  std::exception_ptr error() const;
   std::string reason() const;
   /// What the program ends with.
   ErrorCode code() const;

@@ -995,6 +995,40 @@ std::vector<Key> checkpoint_keys() {
   };
 }
 
+std::vector<Key> recover_keys() {
+  const auto s = &RunConfig::recover;
+  return {
+      {.name = "elastic",
+       .field = field(s, &RecoverConfig::elastic),
+       .scope = Scope::launch,
+       .help = "go on without ranks that are lost, and let others join, without a restart",
+       .explanation =
+           "Needs ranks that are processes joined over TCP, and a token: \"heddle launch --ranks 4 "
+           "-- train RUN.toml\" starts them so on one machine. More than half of the ranks, or "
+           "half with the first, decide who goes on; the others end. All of [recover] has no "
+           "effect without it.",
+       .foreign = {"max_restarts", "elastic_enabled", "elasticity"}},
+      {.name = "timeout",
+       .field = field(s, &RecoverConfig::timeout),
+       .scope = Scope::launch,
+       .unit = "seconds",
+       .minimum = 6,
+       .maximum = 1e6,
+       .help = "how long a rank looks for enough others to go on with, and a newcomer for entry",
+       .explanation = "When a rank counts as lost follows from measured steps and round trips, and "
+                      "is printed once.",
+       .foreign = {"rdzv_timeout", "join_timeout"}},
+      {.name = "copies",
+       .field = field(s, &RecoverConfig::copies),
+       .scope = Scope::launch,
+       .minimum = 0,
+       .maximum = 1,
+       .help = "ranks that keep a copy of another's weights and optimizer states in memory",
+       .explanation = "For what no data-parallel replica has: the states of ZeRO, a stage of a "
+                      "pipeline. A copy costs 12 bytes per parameter and 4 on the wire."},
+  };
+}
+
 std::vector<Key> observe_keys() {
   const auto s = &RunConfig::observe;
   return {
@@ -1127,6 +1161,7 @@ const std::vector<Key>& keys() {
     add("outer", outer_keys());
     add("compress", compress_keys());
     add("checkpoint", checkpoint_keys());
+    add("recover", recover_keys());
     add("observe", observe_keys());
     add("run", run_keys());
     return result;
@@ -1148,6 +1183,9 @@ const std::vector<Section>& sections() {
        "what travels between ranks as fewer bytes",
        {"compression", "quantization", "communication"}},
       {"checkpoint", "what is saved, when, and for how long", {"checkpointing", "save"}},
+      {"recover",
+       "how a run goes on when ranks are lost, or come",
+       {"elastic", "fault_tolerance", "ft"}},
       {"observe",
        "what is shown and recorded",
        {"logging", "metrics", "profiling", "tensorboard", "wandb"}},

@@ -155,6 +155,13 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+struct RecoverConfig {
+  bool elastic = false;
+  double timeout = 60;
+  std::int64_t copies = 0;
+  bool operator==(const RecoverConfig&) const = default;
+};
+
 struct ObserveConfig {
   std::int64_t console_every = 1;
   bool tensorboard = true;
@@ -187,6 +194,7 @@ struct RunConfig {
   OuterConfig outer;
   Compression compress;
   CheckpointConfig checkpoint;
+  RecoverConfig recover;
   ObserveConfig observe;
   RunSection run;
 
@@ -206,8 +214,11 @@ struct RunConfig {
   std::int64_t tokens_per_step() const {
     return train.tokens_per_step == 0 ? tokens_per_microbatch() : train.tokens_per_step;
   }
-  /// Micro-batches whose gradients are summed in one step, on each replica.
-  std::int64_t accumulation() const { return tokens_per_step() / tokens_per_microbatch(); }
+  /// Micro-batches whose gradients are summed in one step, on each replica; where replicas were
+  /// lost and shares differ, on those that have most.
+  std::int64_t accumulation() const {
+    return (tokens_per_step() + tokens_per_microbatch() - 1) / tokens_per_microbatch();
+  }
   /// Optimizer steps of the whole run; train.tokens is rounded up to whole steps.
   std::int64_t total_steps() const {
     return train.steps > 0 ? train.steps

@@ -59,7 +59,11 @@ DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelP
   const OuterPolicy& policy = plan.policy.outer;
   std::optional<OuterSteps> outer;
   if (policy.every > 0) outer.emplace(model.store(), model.units(), policy);
-  TrainStep step(model, *optimizer, stream, memory, outer ? &*outer : nullptr);
+  std::optional<PeerCopy> copy;
+  const auto axis = copies_axis(plan.mesh, plan.zero);
+  if (place.keeps_copies && axis) copy.emplace(model, *axis, options, place.optimizer, memory);
+  TrainStep step(model, *optimizer, stream, memory, outer ? &*outer : nullptr,
+                 copy ? &*copy : nullptr);
   // Operations check ids and positions also when they compute nothing, so these few bytes are real.
   const auto ids = [&] {
     const Tensor zeros = host.alloc({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);

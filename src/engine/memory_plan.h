@@ -46,6 +46,7 @@ struct StepPlace {
   Device device = {};
   bool deterministic = false;  ///< as Stream::set_deterministic
   OptimizerConfig optimizer = {};
+  bool keeps_copies = false;       ///< of another rank's state, where that is nowhere else
   bool is_behind_warm_up = false;  ///< only the steps behind it; set by plan_step itself
 };
 

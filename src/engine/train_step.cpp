@@ -23,8 +23,13 @@ std::int64_t count_targets(const MicroBatch& batch) {
 }  // namespace
 
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
-                     OuterSteps* outer)
-    : model_(model), optimizer_(optimizer), outer_(outer), stream_(stream), memory_(memory) {
+                     OuterSteps* outer, PeerCopy* copy)
+    : model_(model),
+      optimizer_(optimizer),
+      outer_(outer),
+      copy_(copy),
+      stream_(stream),
+      memory_(memory) {
   model_.store().run_in_background(model_.plan().overlap);
   model_.mesh().comm(Axis::site).run_in_background(model_.plan().overlap);
   if (model_.plan().divides_vocabulary_over_pp()) {
@@ -55,12 +60,13 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
     if (!is_first) ops::fill(numbers_.back(), 0.0, stream_);
   }
   microbatches_.clear();
+  is_decided_ = false;
   std::int64_t targets = 0;
+  const std::int64_t first_number = first_microbatch_.value_or(
+      std::int64_t{model_.mesh().coord(Axis::dp)} * std::ssize(microbatches));
   for (const MicroBatch& whole : microbatches) {
     MicroBatch own = model_.share(whole, host);
-    own.number = std::int64_t{model_.mesh().coord(Axis::dp)} *
-                     static_cast<std::int64_t>(microbatches.size()) +
-                 static_cast<std::int64_t>(microbatches_.size());
+    own.number = first_number + std::ssize(microbatches_);
     targets += count_targets(own);
     microbatches_.push_back(model_.upload(own, stream_, memory_));
   }
@@ -82,8 +88,15 @@ void TrainStep::end() {
     find_bad_router();
   }
   model_.mesh().check();
+  read_totals(sums.host<double>());
+  // Not before: a kernel that is used for the first time waits for the device to be idle, and
+  // messages between GPUs would keep it busy.
+  model_.mesh().comm(Axis::pp).connect_neighbours();
+  model_.mesh().comm(Axis::cp).connect_groups();
+}
+
+void TrainStep::read_totals(std::span<const double> values) {
   result_.is_warming_up = policy_.reduces;
-  const auto values = sums.host<double>();
   result_.loss =
       values[StepPolicy::kLosses] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
   result_.grad_norm = std::sqrt(values[StepPolicy::kSquares] * squares_factor());
@@ -92,10 +105,6 @@ void TrainStep::end() {
   if (policy_.updates && result_.is_finite) {
     optimizer_.look_at_totals(values.subspan(StepPolicy::kFirstOwn), step_);
   }
-  // Not before: a kernel that is used for the first time waits for the device to be idle, and
-  // messages between GPUs would keep it busy.
-  model_.mesh().comm(Axis::pp).connect_neighbours();
-  model_.mesh().comm(Axis::cp).connect_groups();
 }
 
 void TrainStep::find_bad_router() {
@@ -254,6 +263,7 @@ void TrainStep::sum(int which) {
 
 /// Values that no codec takes count as a norm that is not finite: all ranks skip the update.
 void TrainStep::add_totals() {
+  if (copy_ != nullptr && policy_.updates) exchange_copies();
   const Tensor squares = total(StepPolicy::kSquares);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
@@ -271,11 +281,56 @@ double TrainStep::squares_factor() const {
   return policy_.reduces ? 1.0 : static_cast<double>(model_.mesh().shape().size(kTokenAxes));
 }
 
+void TrainStep::exchange_copies() {
+  constexpr int kCopyTag = 1 << 20;  // behind those of messages between stages
+  Communicator& line = model_.mesh().comm(copy_->axis());
+  tag("gradients for copies", -1, nullptr);
+  for (int bucket = 0; bucket < std::ssize(model_.units().buckets); ++bucket) {
+    const Tensor own = model_.store().held_grads(bucket);
+    given_.push_back(line.send(own, copy_->keeper(), stream_, kCopyTag));
+  }
+  for (int bucket = 0; bucket < std::ssize(copy_->model().units().buckets); ++bucket) {
+    const Tensor kept = copy_->model().store().held_grads(bucket);
+    line.recv(kept, copy_->ward(), stream_, kCopyTag).wait(stream_);
+  }
+}
+
 void TrainStep::update() {
   if (before_update_) before_update_();
+  for (const Work& given : std::exchange(given_, {})) given.wait(stream_);
+  if (decide_ && !stream_.is_dry()) {
+    const Tensor sums = to_host(totals(), stream_);
+    model_.mesh().check();  // a GPU's sum ends without its result when a rank is lost
+    decide_();
+    decided_totals_.assign(sums.host<double>().begin(), sums.host<double>().end());
+    is_decided_ = true;
+  }
+  change_weights();
+}
+
+void TrainStep::decide_by(std::span<const double> totals) {
+  HEDDLE_CHECK(!is_decided_ && !numbers_.empty() && std::ssize(totals) == this->totals().count(),
+               "{} totals for a step of others", totals.size());
+  Memory host = memory_.for_host();
+  const Tensor staged = host.alloc(this->totals().shape(), DType::f64, MemoryTag::workspace);
+  std::ranges::copy(totals, staged.host<double>().begin());
+  ops::copy(staged, this->totals(), stream_);
+  decided_totals_.assign(totals.begin(), totals.end());
+  is_decided_ = true;
+  change_weights();
+}
+
+StepResult TrainStep::decided_result() {
+  HEDDLE_CHECK(is_decided_, "the result of a step that was not decided");
+  read_totals(decided_totals_);
+  return result_;
+}
+
+void TrainStep::change_weights() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
   optimizer_.step(args_, stream_);
+  if (copy_ != nullptr) copy_->optimizer().step(args_, stream_);
   balance_routers();
 }
 

@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/executor.h"
 #include "engine/model.h"
+#include "engine/peer_copy.h"
 #include "engine/stage.h"
 #include "engine/vocabulary_passes.h"
 #include "optim/optimizer.h"
@@ -37,9 +39,10 @@ struct StepResult {
 /// which a cp rank takes its share of the tokens.
 class TrainStep : private Stage {
  public:
-  /// `outer` is there where the plan's policy has outer steps; it counts the steps.
+  /// `outer` is there where the plan's policy has outer steps; it counts the steps. `copy` follows
+  /// the rank whose copy it is, on all ranks or on none.
   TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
-            OuterSteps* outer = nullptr);
+            OuterSteps* outer = nullptr, PeerCopy* copy = nullptr);
 
   /// The micro-batches lie in host memory. `clip` limits the global gradient norm; 0 means no
   /// limit. A loss or a norm that is not finite leaves weights and moments untouched. On a GPU
@@ -50,6 +53,24 @@ class TrainStep : private Stage {
   /// Is called before weights and states change, while nothing of the step changes them; where
   /// residuals of gradients are kept, several times.
   void before_update(std::function<void()> wait) { before_update_ = std::move(wait); }
+  /// Where a step may outlive ranks that take part in it
+  /// (docs/design/050-runs-that-outlive-ranks.md): `decide` is called when the totals of the step
+  /// have come and nothing is changed yet; on a GPU they are waited for. What it throws leaves
+  /// weights and states as they were. All that a step changes it changes behind this, on this rank
+  /// alone.
+  void before_deciding(std::function<void()> decide) { decide_ = std::move(decide); }
+  /// Whether the last step that was begun has been decided here: its update is done, also where the
+  /// step itself was interrupted.
+  bool is_decided() const { return is_decided_; }
+  /// What a rank that knows the totals of a decided step gives to those that do not.
+  std::vector<double> decided_totals() const { return decided_totals_; }
+  /// Does the update of the step that was interrupted before it was decided here, by the totals of
+  /// a rank that has decided it: for them all ranks had summed their gradients.
+  void decide_by(std::span<const double> totals);
+  /// Of a step that was decided but interrupted.
+  StepResult decided_result();
+  /// The number of this rank's first micro-batch among those of all replicas, where shares differ.
+  void set_first_microbatch(std::int64_t number) { first_microbatch_ = number; }
   /// What `asks` says in the middle of a step goes with it to all ranks (StepResult::is_asked):
   /// that one of them was sent a signal, which they need not agree on between steps then.
   void ask(std::function<bool()> asks) { asks_ = std::move(asks); }
@@ -79,6 +100,7 @@ class TrainStep : private Stage {
   void begin(std::span<const MicroBatch> microbatches);
   /// Waits for the device and reads what the step amounted to.
   void end();
+  void read_totals(std::span<const double> totals);
   const Schedule& schedule(int microbatches);
   Ctx context(int microbatch);
   const Tensor& totals() const { return numbers_[StepPolicy::kTotals]; }
@@ -91,6 +113,9 @@ class TrainStep : private Stage {
   /// What sums of squares are multiplied by for the norm.
   double squares_factor() const;
   void update();
+  void change_weights();
+  /// Lets copies follow. Before the totals: who has these knows that all copies can.
+  void exchange_copies();
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
   void find_bad_router();
@@ -100,10 +125,11 @@ class TrainStep : private Stage {
   Model& model_;
   Optimizer& optimizer_;
   OuterSteps* const outer_;
+  PeerCopy* const copy_;
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;
-  std::function<void()> before_update_;
+  std::function<void()> before_update_, decide_;
   std::function<bool()> asks_;
   OnUnit on_unit_;
   OnChoices on_choices_;
@@ -117,6 +143,10 @@ class TrainStep : private Stage {
   StepArgs args_;
   std::int64_t step_ = 1;  // StepArgs::step
   double clip_ = 0.0;
+  bool is_decided_ = false;
+  std::vector<double> decided_totals_;
+  std::vector<Work> given_;  // gradients that are on their way to who keeps a copy
+  std::optional<std::int64_t> first_microbatch_;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended.
   std::vector<Tensor> numbers_;

@@ -95,6 +95,23 @@ struct AttentionFigures {
   double exposed_fraction() const;  ///< what of it they wait for messages
 };
 
+/// An epoch of a run that outlives its ranks: who took part from a step on, and what the way there
+/// cost.
+struct EpochRow {
+  std::uint64_t number = 0;
+  std::int64_t step = 0;  ///< the last that was finished when it began
+  std::string time = {};  ///< as in RunStart
+  int members = 0, spares = 0;
+  std::string mesh = {};    ///< "dp=2 tp=1 pp=2"
+  std::string cause = {};   ///< why the epoch before it ended; of the first: empty
+  std::string source = {};  ///< where state came from
+  /// Seconds: to notice a loss, to agree on who goes on, to connect and set up, to have the state
+  /// again, and of the step that was interrupted, where it was taken again.
+  double detect = 0, agree = 0, rebuild = 0, restore = 0, redo = 0;
+
+  double lost() const { return detect + agree + rebuild + restore + redo; }
+};
+
 struct RunTotals {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -120,6 +137,7 @@ struct RunReport {
   std::vector<TimelineFigure> timelines;  ///< of one step of a pipeline, on one scale
   std::vector<CommunicationRow> communication;
   std::optional<AttentionFigures> attention = {};  ///< where ranks share it
+  std::vector<EpochRow> epochs = {};               ///< of a run that outlives ranks, in order
   std::vector<SampleText> samples;
   std::vector<std::string> warnings;
   RunTotals totals;

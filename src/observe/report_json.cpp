@@ -151,6 +151,27 @@ JsonValue starts(const RunReport& report) {
   return list;
 }
 
+JsonValue epochs(const RunReport& report) {
+  JsonValue list = JsonValue::array();
+  for (const EpochRow& epoch : report.epochs) {
+    list.push_back({{"epoch", epoch.number},
+                    {"step", epoch.step},
+                    {"time", epoch.time},
+                    {"members", epoch.members},
+                    {"spares", epoch.spares},
+                    {"mesh", epoch.mesh},
+                    {"cause", epoch.cause},
+                    {"source", epoch.source},
+                    {"seconds",
+                     {{"detect", epoch.detect},
+                      {"agree", epoch.agree},
+                      {"rebuild", epoch.rebuild},
+                      {"restore", epoch.restore},
+                      {"redo", epoch.redo}}}});
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string report_json(const RunReport& report) {
@@ -159,6 +180,7 @@ std::string report_json(const RunReport& report) {
   JsonValue json = {{"title", report.title},
                     {"model", report.model},
                     {"starts", starts(report)},
+                    {"epochs", epochs(report)},
                     {"ended", report.ended},
                     {"totals",
                      {{"steps", report.totals.steps},

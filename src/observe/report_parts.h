@@ -29,6 +29,10 @@ std::string attention_section(const AttentionFigures& attention);
 /// How evenly experts are used, by layer over time; empty without any.
 std::string experts_section(const std::vector<ExpertLoadPoint>& points);
 
+/// Who took part over time, why that changed, where state came from and what it cost; empty where
+/// nothing changed.
+std::string epochs_section(const std::vector<EpochRow>& epochs);
+
 /// A sixtieth of the run on either side: steady enough to read, short enough to show bends.
 Curve smoothed(const Curve& curve);
 Curve typical(const Curve& curve);

@@ -556,6 +556,19 @@ std::vector<ParamPiece> ParamStore::value_pieces() const {
   return pieces;
 }
 
+std::vector<ParamPiece> ParamStore::held_value_pieces() const {
+  std::vector<ParamPiece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    add_pieces(bucket, cut(bucket, exact_values(bucket), bucket.held), pieces);
+  }
+  return pieces;
+}
+
+Tensor ParamStore::held_grads(int bucket) const {
+  const Bucket& of = buckets_[static_cast<std::size_t>(bucket)];
+  return cut(of, of.grads, of.held);
+}
+
 std::vector<ParamPiece> ParamStore::grad_pieces() const {
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {

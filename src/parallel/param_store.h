@@ -140,7 +140,12 @@ class ParamStore {
   std::vector<ParamPiece> value_pieces() const;
   /// To be called when value_pieces() were written from outside.
   void values_changed(Stream& stream);
+  /// Of the weights, what this rank has the state of: exact also where parts that others have were
+  /// not gathered since the last update.
+  std::vector<ParamPiece> held_value_pieces() const;
   std::vector<ParamPiece> grad_pieces() const;
+  /// Summed gradients of what this rank has the state of, flat. When all sums of them are made.
+  Tensor held_grads(int bucket) const;
   const std::vector<OptimizerState>& states() const { return states_; }
   /// Of the state `states()[index]`. `by_each_site`: every site saves what is common.
   std::vector<ParamPiece> state_pieces(std::size_t index, bool by_each_site = false) const;

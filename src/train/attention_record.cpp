@@ -150,7 +150,7 @@ std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
                                             .pairs = static_cast<double>(times.head_pairs) / steps};
   }
   const std::vector<LayerOfRank> gathered =
-      gather_layers(own, setup_.world, session_.host, session_.stream);
+      gather_layers(own, setup_.placed, session_.host, session_.stream);
   const AllRanks all(gathered);
   const Expected expected(setup_);
   const ContextShape shape = resolved(setup_.plan.context_shape(setup_.spec));
@@ -163,7 +163,7 @@ std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
   for (std::size_t layer = 0; layer < layers; ++layer) {
     if (auto made = layer_row(all, layers, layer, expected)) figures.layers.push_back(*made);
   }
-  for (int rank = 0; rank < setup_.world.size(); ++rank) {
+  for (int rank = 0; rank < setup_.placed.size(); ++rank) {
     const AllRanks of_rank = all.subspan(static_cast<std::size_t>(rank) * layers, layers);
     const int cp_rank = setup_.plan.mesh.coord(Axis::cp, rank);
     figures.ranks.push_back(rank_row(of_rank, rank, cp_rank, expected));

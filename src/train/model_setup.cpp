@@ -309,6 +309,10 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
   return plan;
 }
 
+bool keeps_copies(const config::RunConfig& config) {
+  return config.recover.elastic && config.recover.copies > 0;
+}
+
 planner::RunBatches run_batches(const config::RunConfig& config) {
   return {.sequences = config.train.microbatch,
           .seq_len = config.data.seq_len,

@@ -33,11 +33,39 @@ bool has_lossless(const Compression& compression) {
 Recording::Recording(const RunSetup& setup, Session& session,
                      std::optional<std::int64_t> resumed_at)
     : setup_(setup), session_(session), attention_record_(setup, session) {
+  if (setup.is_first) {
+    const TrainOptions& options = setup.options;
+    observe::record_start(setup.folder / "starts.jsonl", {.step = resumed_at.value_or(0),
+                                                          .time = utc_time(),
+                                                          .host = observe::host_name(),
+                                                          .device = device_name(options.device),
+                                                          .version = options.program_version,
+                                                          .command = options.command,
+                                                          .ranks = setup.world.size(),
+                                                          .threads = options.threads});
+    open_files(resumed_at);
+  }
+  open_trace(resumed_at);
+}
+
+Recording::Recording(const RunSetup& setup, Session& session, const RunState& state, Kept kept,
+                     const std::optional<Step>& last)
+    : setup_(setup), session_(session), kept_(std::move(kept)), attention_record_(setup, session) {
+  if (setup.is_first) {
+    open_files(state.step);
+    const observe::Curve written = observe::read_history(setup.folder / "metrics.jsonl").loss;
+    const std::int64_t newest = written.empty() ? 0 : written.back().step;
+    if (last && newest + 1 == state.step) write_step(state, *last);
+  }
+  open_trace(state.step);
+}
+
+void Recording::open_trace(std::optional<std::int64_t> resumed_at) {
+  const RunSetup& setup = setup_;
   step_time_.predicted = setup.predicted_seconds;
-  has_residuals_ = session.model.store().residuals().has_value();
-  if (setup.is_first) open_files(resumed_at);
+  has_residuals_ = session_.model.store().residuals().has_value();
   if (!setup.config.observe.trace) return;
-  trace_ = std::make_unique<StepTrace>(setup.keepers(), setup.step_schedule());
+  trace_ = std::make_unique<StepTrace>(setup.keepers(), setup.placed.rank(), setup.step_schedule());
   if (!setup.is_first) return;
   trace_parts_.emplace(setup.folder / "trace", resumed_at.value_or(0),
                        static_cast<std::uint64_t>(setup.config.observe.trace_limit));
@@ -45,14 +73,6 @@ Recording::Recording(const RunSetup& setup, Session& session,
 
 void Recording::open_files(std::optional<std::int64_t> resumed_at) {
   const TrainOptions& options = setup_.options;
-  observe::record_start(setup_.folder / "starts.jsonl", {.step = resumed_at.value_or(0),
-                                                         .time = utc_time(),
-                                                         .host = observe::host_name(),
-                                                         .device = device_name(options.device),
-                                                         .version = options.program_version,
-                                                         .command = options.command,
-                                                         .ranks = setup_.world.size(),
-                                                         .threads = options.threads});
   sinks_.add(std::make_unique<observe::ConsoleSink>(observe::ConsoleOptions{
       .terminal = options.terminal, .line_every = setup_.config.observe.console_every}));
   sinks_.add(std::make_unique<observe::JsonlSink>(setup_.folder / "metrics.jsonl", resumed_at));
@@ -80,16 +100,20 @@ void Recording::end_step(const RunState& state, const Step& step) {
   attention_record_.end_step();
   if (trace_) trace_->end_step();
   newest_step_ = state.step;
-  add_traffic(counted_, session_.mesh.traffic() - before_);
+  add_traffic(kept_.counted, session_.mesh.traffic() - before_);
   MeshTraffic expected = expected_traffic(step.result);
   expected.on(Axis::site) = outer_traffic(setup_.plan, session_.model.units(), state.step);
-  add_traffic(expected_, expected);
+  add_traffic(kept_.expected, expected);
   const MemoryStats stats = session_.memory.stats();
-  if (stats.peak > largest_step_.peak) largest_step_ = stats;
-  step_seconds_.push_back(step.seconds);
+  if (stats.peak > kept_.largest_step.peak) kept_.largest_step = stats;
+  kept_.step_seconds.push_back(step.seconds);
   pace_.add(step.seconds);
-  if (!setup_.is_first) return;
+  if (setup_.is_first) write_step(state, step);
+}
+
+void Recording::write_step(const RunState& state, const Step& step) {
   const config::RunConfig& config = setup_.config;
+  const MemoryStats stats = session_.memory.stats();
   sinks_.on_step({.step = state.step,
                   .steps_total = config.total_steps(),
                   .tokens = state.tokens,
@@ -145,7 +169,7 @@ const MeshTraffic& Recording::expected_traffic(const StepResult& result) {
 }
 
 void Recording::update_skipped(std::int64_t step, const std::string& reason) {
-  warnings_.push_back(reason);
+  kept_.warnings.push_back(reason);
   sinks_.on_event(observe::UpdateSkipped{.step = step, .reason = reason});
 }
 
@@ -157,8 +181,8 @@ void Recording::evaluated(const RunState& state, double perplexity) {
 }
 
 void Recording::sampled(observe::SampleText sample) {
-  samples_.push_back(std::move(sample));
-  sinks_.on_event(samples_.back());
+  kept_.samples.push_back(std::move(sample));
+  sinks_.on_event(kept_.samples.back());
 }
 
 void Recording::sites_met(std::int64_t step, const std::vector<SiteNote>& notes) {
@@ -231,11 +255,11 @@ void Recording::finish(const RunState& state) {
 
 /// The peaks of all ranks, for the report.
 void Recording::collect_memory() {
-  World& world = setup_.world;
+  World& world = setup_.placed;
   if (world.size() == 1) return;
   const Tensor own = session_.host.alloc({2}, DType::f64, MemoryTag::communication);
   own.host<double>()[0] = static_cast<double>(setup_.step_plan.memory.peak);
-  own.host<double>()[1] = static_cast<double>(largest_step_.peak);
+  own.host<double>()[1] = static_cast<double>(kept_.largest_step.peak);
   const Tensor all = session_.host.alloc({world.size(), 2}, DType::f64, MemoryTag::communication);
   world.all().all_gather(own, all, session_.stream).wait(session_.stream);
   const auto peaks = all.host<double>();
@@ -263,11 +287,11 @@ void Recording::compare_sites() {
   }
   if (!setup_.is_first) return;
   constexpr double kMuch = 0.1;
-  const double seconds = std::accumulate(step_seconds_.begin(), step_seconds_.end(), 0.0);
+  const double seconds = std::accumulate(kept_.step_seconds.begin(), kept_.step_seconds.end(), 0.0);
   text = fmt::format("waited for other sites in {} exchanges during {:.1f} s: {}", exchanges,
                      seconds, text);
   log_info("{}", text);
-  if (most > kMuch * seconds) warnings_.push_back(text);
+  if (most > kMuch * seconds) kept_.warnings.push_back(text);
 }
 
 /// What codecs made of the first rank's traffic, where there are any.
@@ -283,9 +307,9 @@ void Recording::compare_traffic() const {
     });
     return sum;
   };
-  const CommCounts::Entry counted = total(counted_), predicted = total(expected_);
+  const CommCounts::Entry counted = total(kept_.counted), predicted = total(kept_.expected);
   if (counted.wire_bytes == counted.payload_bytes) return;
-  const auto steps = static_cast<double>(std::max<std::size_t>(1, step_seconds_.size()));
+  const auto steps = static_cast<double>(std::max<std::size_t>(1, kept_.step_seconds.size()));
   const auto text = [&](std::int64_t bytes) {
     return format_bytes(static_cast<double>(bytes) / steps);
   };
@@ -295,14 +319,14 @@ void Recording::compare_traffic() const {
 
 /// What was predicted of a step, beside what came of it.
 void Recording::compare_step() {
-  if (step_seconds_.empty()) return;
+  if (kept_.step_seconds.empty()) return;
   compare_traffic();
   // The first one also takes its memory from the system.
-  if (step_seconds_.size() > 1) step_seconds_.erase(step_seconds_.begin());
-  step_time_.measured = quantile(step_seconds_, 0.5);
+  if (kept_.step_seconds.size() > 1) kept_.step_seconds.erase(kept_.step_seconds.begin());
+  step_time_.measured = quantile(kept_.step_seconds, 0.5);
   step_time_.mean = mean_between_meetings();
   log_info("a step held {} at its peak, {} predicted",
-           format_bytes(static_cast<double>(largest_step_.peak)),
+           format_bytes(static_cast<double>(kept_.largest_step.peak)),
            format_bytes(static_cast<double>(setup_.step_plan.memory.peak)));
   if (attention_ && attention_->is_timed) log_info("{}", describe(*attention_));
   if (!step_time_.predicted) return;
@@ -317,10 +341,10 @@ void Recording::compare_step() {
 std::optional<double> Recording::mean_between_meetings() const {
   if (!session_.outer) return std::nullopt;
   const auto every = static_cast<std::size_t>(setup_.plan.policy.outer.every);
-  const std::size_t windows = step_seconds_.size() / every;
+  const std::size_t windows = kept_.step_seconds.size() / every;
   if (windows < 2) return std::nullopt;
   const auto steps = static_cast<std::ptrdiff_t>((windows - 1) * every);
-  return std::accumulate(step_seconds_.end() - steps, step_seconds_.end(), 0.0) /
+  return std::accumulate(kept_.step_seconds.end() - steps, kept_.step_seconds.end(), 0.0) /
          static_cast<double>(steps);
 }
 
@@ -329,15 +353,16 @@ void Recording::write_report(const RunState& state) const {
                      .settings = setup_.options.settings,
                      .step_time = step_time_,
                      .predicted = setup_.step_plan.memory,
-                     .measured = largest_step_,
+                     .measured = kept_.largest_step,
                      .best_possible_loss = std::nullopt,
-                     .samples = samples_,
-                     .warnings = warnings_,
+                     .samples = kept_.samples,
+                     .warnings = kept_.warnings,
                      .ranks = ranks_,
                      .timelines = timelines_,
                      .attention = attention_,
-                     .predicted_traffic = expected_,
-                     .counted_traffic = counted_,
+                     .epochs = kept_.epochs,
+                     .predicted_traffic = kept_.expected,
+                     .counted_traffic = kept_.counted,
                      .masks_documents = setup_.config.data.documents == config::Documents::mask,
                      .has_lossless = has_lossless(setup_.plan.compress)};
   const auto& tokenizer = setup_.tokenizer.tokenizer;

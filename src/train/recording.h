@@ -23,16 +23,34 @@ namespace heddle {
 /// keepers, but every rank has one and tells it the same, because the report asks all of them.
 class Recording {
  public:
-  /// `resumed_at`: the step that the run goes on from, where it does. Opens the files.
-  Recording(const RunSetup& setup, Session& session, std::optional<std::int64_t> resumed_at);
-
-  /// Takes the times of the step's actions.
-  void watch(TrainStep& step);
-  void begin_step(std::int64_t step);
   struct Step {
     StepResult result;
     double lr = 0.0, seconds = 0.0, data_wait_seconds = 0.0;
   };
+  /// What outlives an epoch, in which the ranks and all that is made for them are others.
+  struct Kept {
+    std::vector<double> step_seconds = {};  ///< of this process
+    std::vector<observe::SampleText> samples = {};
+    std::vector<std::string> warnings = {};
+    MeshTraffic expected = {}, counted = {};  ///< of the steps
+    MemoryStats largest_step = {};            ///< the ledger of the step that held most
+    std::vector<observe::EpochRow> epochs = {};
+  };
+
+  /// `resumed_at`: the step that the run goes on from, where it does. Opens the files.
+  Recording(const RunSetup& setup, Session& session, std::optional<std::int64_t> resumed_at);
+  /// Of a later epoch of this run, behind the step of `state`. `last`: that step, where this rank
+  /// knows it: its line is written if the rank that should have was lost before.
+  Recording(const RunSetup& setup, Session& session, const RunState& state, Kept kept,
+            const std::optional<Step>& last);
+  /// Before the first step: what was kept before.
+  void set_kept(Kept kept) { kept_ = std::move(kept); }
+  /// When an epoch has ended: it is told nothing more.
+  Kept take_kept() { return std::move(kept_); }
+
+  /// Takes the times of the step's actions.
+  void watch(TrainStep& step);
+  void begin_step(std::int64_t step);
   void end_step(const RunState& state, const Step& step);
   void update_skipped(std::int64_t step, const std::string& reason);
   void evaluated(const RunState& state, double perplexity);
@@ -50,6 +68,8 @@ class Recording {
   /// Of a window between two exchanges the site that waited least, where others waited much more.
   void name_slow_site(const observe::SitesMet& met);
   void open_files(std::optional<std::int64_t> resumed_at);
+  void open_trace(std::optional<std::int64_t> resumed_at);
+  void write_step(const RunState& state, const Step& step);
   void write_trace();
   void collect_memory();
   void compare_step();
@@ -70,15 +90,11 @@ class Recording {
   observe::SinkSet sinks_;
   observe::StepPace pace_;
   observe::StepTimeRow step_time_;
-  std::vector<double> step_seconds_;  // of this process
-  std::vector<observe::SampleText> samples_;
-  std::vector<std::string> warnings_;
+  Kept kept_;
   Stopwatch since_met_;                // of sites
   std::vector<double> waited_before_;  // by site, until then
   MeshTraffic before_;                 // of the step under way
-  MeshTraffic expected_, counted_;     // of the steps
   bool was_warming_up_ = true;         // so far, since this start
-  MemoryStats largest_step_;           // the ledger of the step that held most
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
   AttentionRecord attention_record_;

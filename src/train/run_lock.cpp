@@ -114,7 +114,8 @@ void judge_left_line(const fs::path& folder, const fs::path& file, const Holder&
 
 }  // namespace
 
-RunLock::RunLock(const fs::path& folder) : folder_(folder), file_(folder / kRunLockFile) {
+RunLock::RunLock(const fs::path& folder, std::string of_this_run)
+    : folder_(folder), file_(folder / kRunLockFile) {
   std::error_code error;
   has_made_folder_ = !fs::exists(folder, error) && !error;
   real_file_system().create_directories(folder_);
@@ -123,6 +124,12 @@ RunLock::RunLock(const fs::path& folder) : folder_(folder), file_(folder / kRunL
     try {
       const Grip found = grip(descriptor);
       const auto holder = read_holder(descriptor, file_);
+      if (!of_this_run.empty() && lock_text(folder_) == of_this_run) {
+        ::unlink(file_.c_str());
+        of_this_run.clear();
+        ::close(descriptor);
+        continue;
+      }
       if (found == Grip::held_by_other) refuse_held(folder_, holder);
       if (!is_still(descriptor, file_)) {
         ::close(descriptor);
@@ -145,7 +152,7 @@ RunLock::RunLock(const fs::path& folder) : folder_(folder), file_(folder / kRunL
 
 RunLock::~RunLock() {
   // The name goes first: who opens the file before finds it locked, who opens it later a new one.
-  ::unlink(file_.c_str());
+  if (is_still(descriptor_, file_)) ::unlink(file_.c_str());
   ::close(descriptor_);
   if (has_made_folder_) ::rmdir(folder_.c_str());
 }

@@ -12,9 +12,12 @@ inline constexpr const char* kRunLockFile = "heddle.lock";
 /// A lock whose holder is gone is taken over, with a line about it.
 class RunLock {
  public:
-  /// Makes the folder where there is none. Throws Error(resources) that names the holder.
-  explicit RunLock(const std::filesystem::path& folder);
-  /// Removes the file; and the folder, if it was made here and is empty.
+  /// Makes the folder where there is none. Throws Error(resources) that names the holder. A lock
+  /// with the text `of_this_run` is of a process that this run goes on without: it is taken over
+  /// whatever that process does.
+  explicit RunLock(const std::filesystem::path& folder, std::string of_this_run = {});
+  /// Removes the file, unless another has taken it over; and the folder, if it was made here and is
+  /// empty.
   ~RunLock();
   /// What it wrote into the file; no other lock has the same.
   const std::string& text() const { return text_; }

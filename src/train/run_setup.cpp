@@ -46,15 +46,15 @@ ParallelPlan plan_of_all(const RunSetup& setup) {
   return plan;
 }
 
-TakenFolder folder_of(const RunSetup& setup) {
-  if (setup.options.dry_run) return {.keepers = setup.world, .lock = nullptr};
+Keepers keepers_of(const RunSetup& setup, FolderLock& lock) {
+  if (setup.options.dry_run) return setup.world;
   const config::CheckpointConfig& checkpoint = setup.config.checkpoint;
   return take_folder(setup.world, setup.folder, setup.plan.mesh,
-                     checkpoint.every > 0 || checkpoint.on_exit);
+                     checkpoint.every > 0 || checkpoint.on_exit, lock);
 }
 
 /// The first rank of a folder tokenises where that is to be done; the others then find it done.
-RunData open_data(const RunSetup& setup) {
+const RunData& open_data(const RunSetup& setup, std::optional<RunData>& data) {
   const TrainOptions& options = setup.options;
   const auto open = [&] {
     return open_run_data(
@@ -63,10 +63,10 @@ RunData open_data(const RunSetup& setup) {
          .folder = options.work_folder.empty() ? setup.folder : options.work_folder,
          .terminal = setup.terminal()});
   };
-  std::optional<RunData> data;
-  if (setup.is_first) data = open();
+  if (setup.is_first && !data) data = open();
   setup.world.all().barrier();
-  return data ? std::move(*data) : open();
+  if (!data) data = open();
+  return *data;
 }
 
 /// What the machine that the run file names takes for a step.
@@ -104,27 +104,35 @@ std::optional<Error> refusal(const RunSetup& setup, const MemoryPlan& memory) {
 
 }  // namespace
 
-RunSetup::RunSetup(const config::RunConfig& run_config, const TrainOptions& train_options,
-                   World& all_ranks)
+RunBasis::RunBasis(const config::RunConfig& run_config, const TrainOptions& train_options)
     : config(run_config),
       options(train_options),
-      world(all_ranks),
       folder(config.folder()),
       tokenizer(configured_tokenizer(config)),
       spec(configured_model(config, tokenizer.tokenizer)),
-      identity(identity_of_start(config, spec, tokenizer, options.program_version)),
+      identity(identity_of_start(config, spec, tokenizer, options.program_version)) {}
+
+RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const RunRanks& ranks)
+    : config(run_config),
+      options(basis.options),
+      world(ranks.world),
+      placed(ranks.placed),
+      folder(basis.folder),
+      tokenizer(basis.tokenizer),
+      spec(basis.spec),
+      identity(basis.identity),
       plan(plan_of_all(*this)),
-      taken(folder_of(*this)),
+      kept_by(keepers_of(*this, basis.lock)),
       is_first(keepers().is_first()),
       sites{.in_mesh = options.sites_left, .are_apart = keepers().are_apart()},
-      data(open_data(*this)) {
+      data(open_data(*this, basis.data)) {
   const RunIdentity of_data = identity_of(data);
   if (!options.dry_run) require_same_on_all_ranks(world, of_data);
   identity.add(of_data);
   check_run(config, spec, *data.train);
   if (!config.observe.system.empty()) predict_times(*this);
   if (options.dry_run) return;
-  step_plan = plan_rank(config, spec, plan, world.rank(), options.device);
+  step_plan = plan_rank(config, spec, plan, placed.rank(), options.device);
   if (const auto too_large = refusal(*this, step_plan.memory)) throw *too_large;
 }
 

@@ -14,14 +14,36 @@
 
 namespace heddle {
 
-/// What a run is before anything of it is computed: model, mesh, data, predictions. It stays the
-/// same from start to end. Making it checks all that can be checked, and takes the run folder; all
-/// ranks make theirs at the same time. The members are in the order in which they are made.
+/// What a run is whoever takes part in it: it stays the same from start to end. Made without asking
+/// other ranks.
+struct RunBasis {
+  RunBasis(const config::RunConfig& config, const TrainOptions& options);
+
+  const config::RunConfig& config;
+  const TrainOptions& options;
+  const std::filesystem::path folder;
+  const RunTokenizer tokenizer;
+  const ModelSpec spec;
+  const RunIdentity identity;   ///< of all but the data
+  std::optional<RunData> data;  ///< once there are ranks to open it with
+  FolderLock lock;
+};
+
+/// Those who compute together. They are the same in both worlds.
+struct RunRanks {
+  World& world;   ///< the first keeps the run folder and speaks to the user
+  World& placed;  ///< in the order of the mesh
+};
+
+/// What a run is before anything of it is computed: mesh, data, predictions, for the ranks that
+/// there are. Making it checks all that can be checked, and takes the run folder; all of them make
+/// theirs at the same time. The members are in the order in which they are made.
 struct RunSetup {
-  RunSetup(const config::RunConfig& config, const TrainOptions& options, World& world);
+  /// `config`: the basis's, with what of it depends on the number of ranks.
+  RunSetup(const config::RunConfig& config, RunBasis& basis, const RunRanks& ranks);
 
   std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
-  const Keepers& keepers() const { return taken.keepers; }
+  const Keepers& keepers() const { return kept_by; }
   /// Silent on all ranks but those that speak.
   observe::Terminal terminal() const;
   Schedule step_schedule() const;
@@ -31,15 +53,16 @@ struct RunSetup {
   const config::RunConfig& config;
   const TrainOptions& options;
   World& world;
-  const std::filesystem::path folder;
-  const RunTokenizer tokenizer;
-  const ModelSpec spec;
+  World& placed;
+  const std::filesystem::path& folder;
+  const RunTokenizer& tokenizer;
+  const ModelSpec& spec;
   RunIdentity identity;  ///< complete once the data are open
   const ParallelPlan plan;
-  const TakenFolder taken;
+  const Keepers kept_by;
   const bool is_first;  ///< of those who keep the folder: writes there and speaks to the user
   const SiteNumbers sites;
-  const RunData data;
+  const RunData& data;
   std::optional<double> predicted_seconds;  ///< of a step, where the run file names a machine
   std::optional<planner::SiteTimes> predicted_sites;  ///< likewise, where there are sites
   /// By rank of cp, likewise.

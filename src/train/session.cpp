@@ -17,11 +17,16 @@ Session::Session(const RunSetup& setup)
     : stream(stream_of(setup)),
       memory(setup.options.device),
       host(memory.for_host()),
-      mesh(setup.plan.mesh, setup.world.all()),
+      mesh(setup.plan.mesh, setup.placed.all()),
       model(setup.spec, build_options(setup.config, setup.spec), setup.plan, mesh,
             ParamStore::Purpose::training, memory),
       optimizer(make_optimizer(optimizer_config(setup.config.optim), model.store())) {
   const OuterPolicy& policy = model.plan().policy.outer;
+  const auto axis = copies_axis(setup.plan.mesh, setup.plan.zero);
+  if (keeps_copies(setup.config) && axis) {
+    copy.emplace(model, *axis, build_options(setup.config, setup.spec),
+                 optimizer_config(setup.config.optim), memory);
+  }
   if (policy.every > 0) outer = std::make_unique<OuterSteps>(model.store(), model.units(), policy);
 }
 

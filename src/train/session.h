@@ -1,8 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "engine/model.h"
+#include "engine/peer_copy.h"
 #include "optim/optimizer.h"
 #include "parallel/exchange/outer_steps.h"
 #include "train/run_setup.h"
@@ -21,6 +23,7 @@ struct Session {
   Model model;  ///< its weights are to be started or restored
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<OuterSteps> outer;  ///< where there are several sites
+  std::optional<PeerCopy> copy;       ///< of another rank's state, where copies are kept
 };
 
 }  // namespace heddle

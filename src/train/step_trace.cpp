@@ -34,8 +34,9 @@ CommCall::Clock::time_point started_together(World& world) {
 
 }  // namespace
 
-StepTrace::StepTrace(Keepers keepers, Schedule schedule)
+StepTrace::StepTrace(Keepers keepers, int rank, Schedule schedule)
     : keepers_(std::move(keepers)),
+      rank_(rank),
       schedule_(std::move(schedule)),
       start_(started_together(keepers_.here())) {}
 
@@ -57,7 +58,7 @@ void StepTrace::add(const Action& action, double begin, double end) {
   const std::lock_guard lock(mutex_);
   trace_.add({.name = to_text(action, schedule_),
               .category = "action",
-              .rank = keepers_.all().rank(),
+              .rank = rank_,
               .begin_seconds = step_start_ + begin,
               .duration_seconds = end - begin,
               .step = step_});
@@ -70,7 +71,7 @@ void StepTrace::add_call(const CommCall& call) {
   const std::lock_guard lock(mutex_);
   trace_.add({.name = name_of_call(call),
               .category = is_point_to_point(call.op) ? "message" : "collective",
-              .rank = keepers_.all().rank(),
+              .rank = rank_,
               .stream = stream,
               .begin_seconds = seconds_at(call.started),
               .duration_seconds = std::chrono::duration<double>(call.ended - call.started).count(),

@@ -13,8 +13,9 @@ namespace heddle {
 /// ranks do at the same time.
 class StepTrace {
  public:
-  /// Waits for all ranks, so that their clocks start together. `schedule` is the step's.
-  StepTrace(Keepers keepers, Schedule schedule);
+  /// Waits for all ranks, so that their clocks start together. `rank`: in the mesh. `schedule` is
+  /// the step's.
+  StepTrace(Keepers keepers, int rank, Schedule schedule);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
@@ -36,6 +37,7 @@ class StepTrace {
   void add_call(const CommCall& call);
 
   const Keepers keepers_;
+  const int rank_;
   const Schedule schedule_;
   const CommCall::Clock::time_point start_;
   double step_start_ = 0.0;

@@ -14,9 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Whether this rank sees the lock that the first of `world` holds.
-bool sees_lock(World& world, const fs::path& folder, const RunLock* lock) {
-  const std::string text = text_of_first(world, lock != nullptr ? lock->text() : "");
-  return lock_text(folder) == text;
+bool sees_lock(World& world, const fs::path& folder, FolderLock& lock) {
+  lock.text = text_of_first(world, lock.own ? lock.own->text() : "");
+  return lock_text(folder) == lock.text;
 }
 
 [[noreturn]] void refuse_unseen(int rank, int first, const fs::path& folder) {
@@ -65,23 +65,23 @@ bool are_apart(World& world, const MeshShape& mesh, bool is_seen) {
 
 }  // namespace
 
-TakenFolder take_folder(World& world, const fs::path& folder, const MeshShape& mesh,
-                        bool all_write) {
-  TakenFolder taken{.keepers = world, .lock = nullptr};
+Keepers take_folder(World& world, const fs::path& folder, const MeshShape& mesh, bool all_write,
+                    FolderLock& lock) {
+  Keepers keepers = world;
   const auto take = [&] {
-    if (!taken.lock) taken.lock = std::make_unique<RunLock>(folder);
+    if (!lock.own) lock.own = std::make_unique<RunLock>(folder, lock.text);
     check_run_folder(folder);
   };
-  taken.keepers.decide(take);
-  if (!all_write) return taken;
-  bool is_seen = sees_lock(world, folder, taken.lock.get());
+  keepers.decide(take);
+  bool is_seen = sees_lock(world, folder, lock);
+  if (!all_write) return keepers;
   if (are_apart(world, mesh, is_seen)) {
-    taken.keepers = Keepers::by_site(world, mesh.coord(Axis::site, world.rank()));
-    taken.keepers.decide(take);
-    is_seen = sees_lock(taken.keepers.here(), folder, taken.lock.get());
+    keepers = Keepers::by_site(world, mesh.coord(Axis::site, world.rank()));
+    keepers.decide(take);
+    is_seen = sees_lock(keepers.here(), folder, lock);
   }
-  if (!is_seen) refuse_unseen(world.rank(), world.rank() - taken.keepers.here().rank(), folder);
-  return taken;
+  if (!is_seen) refuse_unseen(world.rank(), world.rank() - keepers.here().rank(), folder);
+  return keepers;
 }
 
 }  // namespace heddle

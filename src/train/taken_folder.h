@@ -9,19 +9,21 @@
 
 namespace heddle {
 
-/// A run folder that ranks have taken, and who of them keep it.
-struct TakenFolder {
-  Keepers keepers;
-  std::unique_ptr<RunLock> lock;  ///< on the first keeper
+/// How a process keeps a run folder for the run, over all its epochs.
+struct FolderLock {
+  std::unique_ptr<RunLock> own = {};  ///< on the first keeper
+  std::string text = {};              ///< of the lock that was seen last, whoever held it
 };
 
-/// Takes the run folder before anything is written there; all ranks of `world`, which are arranged
-/// as `mesh`, call it. Where they see the one of rank 0, they keep it together. Where no rank of
-/// another site than the first does, each site has a folder of its own. Error(usage) on ranks that
-/// do not see what others of their site have, and where sites can not be told apart in this way.
+/// Takes the run folder before anything is written there, and says who keep it; all ranks of
+/// `world`, which are arranged as `mesh` where there are sites, call it. Where they see the one of
+/// rank 0, they keep it together. Where no rank of another site than the first does, each site has
+/// a folder of its own. Error(usage) on ranks that do not see what others of their site have, and
+/// where sites can not be told apart in this way.
 ///
+/// Who has it already keeps it; a first keeper that has seen another's of this run takes it over.
 /// `all_write`: every rank writes there. Otherwise it is rank 0's, whatever others see.
-TakenFolder take_folder(World& world, const std::filesystem::path& folder, const MeshShape& mesh,
-                        bool all_write);
+Keepers take_folder(World& world, const std::filesystem::path& folder, const MeshShape& mesh,
+                    bool all_write, FolderLock& lock);
 
 }  // namespace heddle

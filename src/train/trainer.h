@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "config/run_config.h"
 #include "observe/terminal.h"
+#include "recover/company.h"
 #include "tensor/device.h"
 #include "train/run_plan.h"
 
@@ -44,5 +45,11 @@ struct TrainOutcome {
 /// start, until the last step or a signal. Every rank of `world` calls it; the first writes the run
 /// folder and speaks to the user. Files of the run folder: docs/guide.md.
 TrainOutcome train(const config::RunConfig& config, const TrainOptions& options, World& world);
+
+/// The same with ranks that may be lost and come while it trains: it goes through the epochs of
+/// `company` (docs/design/050-runs-that-outlive-ranks.md). Error(peer) where the run goes on
+/// without this process, or no quorum of it is left. Not for dry runs.
+TrainOutcome train(const config::RunConfig& config, const TrainOptions& options,
+                   recover::Company& company);
 
 }  // namespace heddle

@@ -89,7 +89,7 @@ struct SlowPeers {
   std::shared_ptr<WorldFailure> failure = std::make_shared<WorldFailure>();
   std::shared_ptr<TcpLinks> links;
 };
-constexpr std::size_t kHeaderBytes = 32;
+constexpr std::size_t kHeaderBytes = 40;
 
 TEST(TcpLinks, ALargeMessageTravelsWhileItsSenderGoesOn) {
   const SlowPeers peers(1);

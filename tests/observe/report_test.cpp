@@ -153,6 +153,34 @@ TEST(ReportHtml, SaysWhenWhereAndHowTheRunWasMade) {
   EXPECT_EQ(json["ended"], "2026-11-15T10:30:00Z");
 }
 
+TEST(ReportHtml, ShowsWhoTookPartAndWhatItCost) {
+  RunReport report = example();
+  report.epochs = {{.number = 0, .members = 4, .mesh = "dp=2 tp=1 pp=2"}};
+  EXPECT_FALSE(contains(report_html(report), "id=\"members\"")) << "nothing changed";
+  report.epochs.push_back({.number = 1,
+                           .step = 120,
+                           .time = "2026-11-15T10:00:00Z",
+                           .members = 3,
+                           .spares = 1,
+                           .mesh = "dp=1 tp=1 pp=2",
+                           .cause = "rank 2 <gone>",
+                           .source = "stage 1 from its replica on rank 3",
+                           .detect = 1.0,
+                           .agree = 0.5,
+                           .rebuild = 0.25,
+                           .restore = 0.125,
+                           .redo = 2.0});
+  const std::string html = report_html(report);
+  for (const char* part : {"lost or came 1 time", "it cost 3.88 s in all", "rank 2 &lt;gone&gt;",
+                           "stage 1 from its replica on rank 3", "step made again"}) {
+    EXPECT_TRUE(contains(html, part)) << part;
+  }
+  const Json epoch = parse_json(report_json(report), "report.json")["epochs"][1];
+  EXPECT_EQ(epoch["step"], 120);
+  EXPECT_EQ(epoch["spares"], 1);
+  EXPECT_EQ(epoch["seconds"]["redo"], 2.0);
+}
+
 TEST(ReportHtml, MarksResumesOnEveryCurveAndListsThem) {
   RunReport report = example();
   report.starts = {{.step = 0, .time = "2026-11-15T09:00:00Z"},

@@ -37,7 +37,7 @@ TEST(NoteWire, WhatIsSealedIsOpened) {
   }
   const auto message = seal(a_promise(), right_token());
   EXPECT_EQ(*open(message, right_token()), a_promise());
-  EXPECT_EQ(*sealed_bytes(std::span(message).first<kFrameBytes>()), message.size());
+  EXPECT_EQ(*sealed_bytes(kNoteKind, std::span(message).first<kFrameBytes>()), message.size());
 }
 
 TEST(NoteWire, EveryFlippedBitIsNoticed) {

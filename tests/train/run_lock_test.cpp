@@ -55,6 +55,17 @@ TEST(RunLock, LeavesAFolderThatIsNotEmpty) {
   EXPECT_FALSE(fs::exists(folder.path() / "heddle.lock"));
 }
 
+TEST(RunLock, OfTheSameRunIsTakenOverWhateverItsHolderDoes) {
+  const TemporaryFolder folder;
+  auto frozen = std::make_unique<RunLock>(folder.path());
+  EXPECT_NE(refusal(folder.path()), "");
+  const RunLock next(folder.path(), frozen->text());
+  EXPECT_NE(next.text(), frozen->text());
+  frozen.reset();
+  EXPECT_EQ(lock_text(folder.path()), next.text()) << "the one before took it along";
+  EXPECT_NE(refusal(folder.path()), "");
+}
+
 TEST(RunLock, TakesOverFromAProcessOfThisMachineThatIsGone) {
   const TemporaryFolder folder;
   leave_line(folder.path(), fmt::format("process {} on {} since yesterday", ::getpid(),

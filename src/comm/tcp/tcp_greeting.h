@@ -23,14 +23,15 @@ namespace heddle {
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
   /// Negative: the first version had the rank in this place.
-  static constexpr std::int32_t kProtocol = -4;
+  static constexpr std::int32_t kProtocol = -5;
 
   std::uint64_t magic = kMagic;
   std::int32_t protocol = kProtocol;
   std::int32_t rank = 0, size = 0;
   std::uint32_t port = 0;  ///< where it listens
   std::int32_t process = 0;
-  std::int32_t channel = 0;  ///< which of several connections of the pair; 0: the first
+  std::int32_t channel =
+      0;  ///< which of several connections of the pair; 0: the first; see TcpPost
   std::int32_t meeting = 0;  ///< how often ranks of this run have met before
   std::uint32_t has_token = 0;
   Nonce nonce = {};

@@ -203,7 +203,7 @@ class Joiner {
       callers_.add_to(entries);
       poll(entries.data(), entries.size(), 100);
       for (Callers::Guest& guest : callers_.take()) {
-        if (guest.is_other_version || guest.hello.rank <= place_.rank ||
+        if (guest.is_other_version || guest.hello.channel != 0 || guest.hello.rank <= place_.rank ||
             guest.hello.rank >= place_.size) {
           continue;  // a stranger
         }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 
 namespace heddle {
@@ -18,6 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeToJudge{3};
+/// For a rank to say that the world has failed, which closes its connections.
+constexpr std::chrono::milliseconds kTimeToSay{400};
 /// What a connection takes beyond what it has sent: with more, messages to several ranks would
 /// leave at the same time and all of them late.
 constexpr int kUnsentBytes = 128 << 10;
@@ -37,6 +40,10 @@ std::pair<std::future<void>, TcpLinks::Done> awaitable() {
           }};
 }
 
+std::uint32_t sum_of(const void* data, std::size_t bytes) {
+  return crc32c({static_cast<const char*>(data), bytes});
+}
+
 /// The problem, where sizes differ.
 std::exception_ptr copy_arrived(const std::vector<std::byte>& message, int from, std::byte* data,
                                 std::size_t bytes) {
@@ -51,8 +58,12 @@ std::exception_ptr copy_arrived(const std::vector<std::byte>& message, int from,
 
 }  // namespace
 
-TcpLinks::TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure)
-    : rank_(rank), failure_(std::move(failure)), is_closed_(links.size(), false) {
+TcpLinks::TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure,
+                   TcpCare care)
+    : rank_(rank),
+      failure_(std::move(failure)),
+      care_(std::move(care)),
+      is_closed_(links.size(), false) {
   for (TcpLink& given : links) {
     links_.push_back(std::make_unique<Link>());
     links_.back()->socket = std::move(given.socket);
@@ -105,9 +116,29 @@ void TcpLinks::shut(Link& link) const {
   if (link.stripes) link.stripes->shut();
 }
 
+TcpLinks::Header TcpLinks::header_for(const Line& line, const std::byte* data,
+                                      std::size_t bytes) const {
+  Header header{.magic = is_striped(line.peer, bytes) ? kStripedMagic : kMagic,
+                .group = line.group,
+                .tag = line.tag,
+                .bytes = bytes};
+  if (!care_.checks) return header;
+  header.payload_sum = sum_of(data, bytes);
+  header.own_sum = sum_of(&header, offsetof(Header, own_sum));
+  return header;
+}
+
+bool TcpLinks::is_whole(const Header& header) const {
+  return !care_.checks || header.own_sum == sum_of(&header, offsetof(Header, own_sum));
+}
+
+bool TcpLinks::is_whole(const Incoming& message) const {
+  return !care_.checks || message.sum == sum_of(message.place.data, message.place.bytes);
+}
+
 void TcpLinks::send(const Line& line, const std::byte* data, std::size_t bytes, Done done) {
   put_in_line({.to = line.peer,
-               .header = {kMagic, line.group, line.tag, bytes},
+               .header = header_for(line, data, bytes),
                .data = data,
                .done = std::move(done)});
 }
@@ -115,15 +146,15 @@ void TcpLinks::send(const Line& line, const std::byte* data, std::size_t bytes, 
 std::future<void> TcpLinks::send_kept(const Line& line, const std::byte* data, std::size_t bytes) {
   auto [sent, done] = awaitable();
   put_in_line({.to = line.peer,
-               .header = {kMagic, line.group, line.tag, bytes},
+               .header = header_for(line, data, bytes),
                .data = data,
                .done = std::move(done),
                .is_waited_for = true});
   return std::move(sent);
 }
 
-bool TcpLinks::is_striped(int to, std::size_t bytes) {
-  return link(to).stripes != nullptr && bytes >= kLeastStriped;
+bool TcpLinks::is_striped(int to, std::size_t bytes) const {
+  return links_[static_cast<std::size_t>(to)]->stripes != nullptr && bytes >= kLeastStriped;
 }
 
 /// What the connection takes at once goes without a change of thread.
@@ -131,9 +162,7 @@ void TcpLinks::put_in_line(Outgoing message) {
   Sending& sending = sending_to(message.to);
   std::unique_lock lock(sending.mutex);
   failure_->check();  // under the lock: whoever is in line when the world fails is told
-  if (is_striped(message.to, message.header.bytes)) {
-    message.header.magic = kStripedMagic;
-  } else if (sending.outgoing.empty()) {
+  if (message.header.magic != kStripedMagic && sending.outgoing.empty()) {
     const auto put = write_some(link(message.to).socket.get(), &message.header, sizeof(Header),
                                 message.data, message.header.bytes);
     message.written = put < 0 ? 0 : static_cast<std::size_t>(put);
@@ -173,9 +202,7 @@ void TcpLinks::write_all(Sending& sending) {
     const Outgoing& message = sending.outgoing.front();  // its place stays while others come
     lock.unlock();
     const bool is_sent = write_message(message);
-    const auto problem =
-        is_sent ? nullptr
-                : std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(message.to)));
+    const auto problem = is_sent ? nullptr : reason_of_silence(message.to);
     lock.lock();
     const Outgoing ended = std::move(sending.outgoing.front());
     sending.outgoing.pop_front();
@@ -185,12 +212,18 @@ void TcpLinks::write_all(Sending& sending) {
   }
 }
 
-std::string TcpLinks::reason_of_silence(int from) const {
-  const auto until = Clock::now() + kTimeToJudge;
+void TcpLinks::wait_for_failure(std::chrono::milliseconds longest) const {
+  const auto until = Clock::now() + longest;
   while (!failure_->has_failed() && !is_closing_ && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  return failure_->has_failed() ? failure_->reason() : fmt::format("rank {} is gone", from);
+}
+
+std::exception_ptr TcpLinks::reason_of_silence(int from) const {
+  wait_for_failure(kTimeToJudge);
+  return failure_->has_failed() ? failure_->error()
+                                : std::make_exception_ptr(
+                                      Error(ErrorCode::peer, fmt::format("rank {} is gone", from)));
 }
 
 void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done done) {
@@ -204,9 +237,10 @@ void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done d
       forget_if_empty(line);
       problem = copy_arrived(message->bytes, line.peer, data, bytes);
     } else if (failure_->has_failed() || is_closed_[static_cast<std::size_t>(line.peer)]) {
-      const std::string why =
-          failure_->has_failed() ? failure_->reason() : fmt::format("rank {} is gone", line.peer);
-      problem = std::make_exception_ptr(Error(ErrorCode::peer, why));
+      problem = failure_->has_failed()
+                    ? failure_->error()
+                    : std::make_exception_ptr(
+                          Error(ErrorCode::peer, fmt::format("rank {} is gone", line.peer)));
       forget_if_empty(line);
     } else {
       queue.awaited.push_back({data, bytes, std::move(done)});
@@ -236,8 +270,9 @@ std::string TcpLinks::from_first(std::string text) {
   return reinterpret_cast<const char*>(page.data());
 }
 
-TcpLinks::Incoming TcpLinks::begin_message(const Line& line, std::size_t bytes) {
-  Incoming message{.line = line, .place = {}, .own = {}, .left = bytes};
+TcpLinks::Incoming TcpLinks::begin_message(const Line& line, const Header& header) {
+  const std::size_t bytes = header.bytes;
+  Incoming message{.line = line, .place = {}, .own = {}, .left = bytes, .sum = header.payload_sum};
   const std::lock_guard lock(mutex_);
   Queue& queue = queues_[line];
   if (queue.arrived.empty() && !queue.awaited.empty() && queue.awaited.front().bytes == bytes) {
@@ -285,41 +320,66 @@ void TcpLinks::match(const Line& line, std::vector<std::pair<Done, std::exceptio
   forget_if_empty(line);
 }
 
-void TcpLinks::read_all(int from) {
+TcpLinks::Incoming TcpLinks::read_messages(int from) {
   Link& link = this->link(from);
   const int socket = link.socket.get();
   Header header;
   while (read_bytes(socket, &header, sizeof(header))) {
+    const bool is_striped = header.magic == kStripedMagic && link.stripes;
+    if (!is_whole(header) || (header.magic != kMagic && !is_striped)) {
+      const std::lock_guard lock(mutex_);
+      link.has_damage = true;
+      return {};
+    }
     const Line line{.group = header.group, .tag = header.tag, .peer = from};
-    if (header.magic == kStripedMagic && link.stripes) {
-      announce_striped(from, line, header.bytes);
+    if (is_striped) {
+      announce_striped(from, line, header);
       continue;
     }
-    if (header.magic != kMagic) break;
-    Incoming message = begin_message(line, header.bytes);
-    if (!read_bytes(socket, message.place.data, header.bytes)) {
-      if (message.place.done) {
-        message.place.done(
-            std::make_exception_ptr(Error(ErrorCode::peer, reason_of_silence(from))));
-      }
-      break;
+    Incoming message = begin_message(line, header);
+    if (!read_bytes(socket, message.place.data, header.bytes)) return message;
+    if (!is_whole(message)) {
+      const std::lock_guard lock(mutex_);
+      link.has_damage = true;
+      return message;
     }
     end_message(message);
   }
-  const std::string why = reason_of_silence(from);
+  return {};
+}
+
+void TcpLinks::tell_lost(int from) {
+  if (!care_.on_lost) return;
+  bool has_damage = false;
+  {
+    const std::lock_guard lock(mutex_);
+    has_damage = link(from).has_damage;
+  }
+  if (!has_damage) wait_for_failure(kTimeToSay);
+  if (failure_->has_failed() || is_closing_) return;
+  care_.on_lost(from, has_damage
+                          ? fmt::format("what came from rank {} was damaged on its way", from)
+                          : fmt::format("the connection to rank {} is closed", from));
+}
+
+void TcpLinks::read_all(int from) {
+  Link& link = this->link(from);
+  const Incoming unfinished = read_messages(from);
+  shut(link);
+  tell_lost(from);
+  const std::exception_ptr why = reason_of_silence(from);
+  if (unfinished.place.done) unfinished.place.done(why);
   if (link.stripes) {
-    link.stripes->shut();
     link.piece_reader.join();  // nobody writes to where messages are awaited any more
     for (auto& [number, message] : link.incoming) {
-      if (!message.place.done) continue;
-      message.place.done(std::make_exception_ptr(Error(ErrorCode::peer, why)));
+      if (message.place.done) message.place.done(why);
     }
   }
   give_up(from, why);
 }
 
-void TcpLinks::announce_striped(int from, const Line& line, std::size_t bytes) {
-  Incoming message = begin_message(line, bytes);
+void TcpLinks::announce_striped(int from, const Line& line, const Header& header) {
+  Incoming message = begin_message(line, header);
   Link& link = this->link(from);
   {
     const std::lock_guard lock(mutex_);
@@ -345,12 +405,17 @@ void TcpLinks::read_pieces(int from) {
           found->second.left -= bytes;
           if (found->second.left == 0) whole = link.incoming.extract(found);
         }
-        if (whole) end_message(whole.mapped());
+        if (!whole) return;
+        if (is_whole(whole.mapped())) return end_message(whole.mapped());
+        const std::lock_guard lock(mutex_);
+        link.has_damage = true;
+        link.incoming.insert(std::move(whole));
+        link.stripes->shut();
       });
   shut(link);  // one connection of several is gone: the rank is
 }
 
-void TcpLinks::give_up(int from, const std::string& why) {
+void TcpLinks::give_up(int from, const std::exception_ptr& why) {
   std::vector<Done> waiting;
   {
     const std::lock_guard lock(mutex_);
@@ -369,9 +434,15 @@ void TcpLinks::give_up(int from, const std::string& why) {
       waiting.push_back(message.done);  // a copy: the bytes may still be read
     }
   }
-  for (const Done& done : waiting) done(std::make_exception_ptr(Error(ErrorCode::peer, why)));
+  for (const Done& done : waiting) done(why);
 }
 
-void TcpLinks::wake_all() noexcept { give_up(-1, failure_->reason()); }
+void TcpLinks::wake_all() noexcept {
+  give_up(-1, failure_->error());
+  if (!care_.on_lost) return;
+  for (const auto& link : links_) {
+    if (link->socket) shut(*link);
+  }
+}
 
 }  // namespace heddle

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <compare>
 #include <condition_variable>
 #include <cstddef>
@@ -29,6 +30,17 @@ struct TcpLink {
   bool is_far = false;
 };
 
+/// What links do beyond moving messages, in a world that others follow when it has lost ranks.
+struct TcpCare {
+  /// Every message has checksums, of its payload and of the words before it. One that was damaged
+  /// ends the connection.
+  bool checks = false;
+  /// Nothing comes from a rank any more although the world has not failed: its connection is
+  /// closed, or something came damaged. Any thread. Where it is there, all connections end when
+  /// the world fails, and with them whoever waits to read or write.
+  std::function<void(int rank, const std::string& why)> on_lost = {};
+};
+
 /// A link to every other rank, over which messages travel. Messages with the same group, tag and
 /// sender arrive in the order of sends. Threads take in whatever comes, so a send never waits for
 /// its receive. What a connection does not take at once is written by a thread, one message after
@@ -38,7 +50,8 @@ struct TcpLink {
 class TcpLinks : public Wakeable {
  public:
   /// `links`: by rank; this rank's own is not used.
-  TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure);
+  TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure,
+           TcpCare care = {});
   ~TcpLinks() override;
 
   int rank() const { return rank_; }
@@ -76,6 +89,7 @@ class TcpLinks : public Wakeable {
     std::uint64_t magic = 0, group = 0;
     std::int64_t tag = 0;
     std::uint64_t bytes = 0;
+    std::uint32_t payload_sum = 0, own_sum = 0;  ///< CRC-32C, of the words before too; or 0
   };
   struct Outgoing {
     int to = 0;
@@ -106,6 +120,7 @@ class TcpLinks : public Wakeable {
     Awaited place;
     std::shared_ptr<Arrived> own;
     std::size_t left = 0;
+    std::uint32_t sum = 0;
   };
   /// Messages that wait for each other.
   struct Sending {
@@ -122,32 +137,41 @@ class TcpLinks : public Wakeable {
     std::uint64_t striped_out = 0;               // messages divided so far; the writer's
     std::uint64_t striped_in = 0;                // the same that were announced to us
     std::map<std::uint64_t, Incoming> incoming;  // by number
+    bool has_damage = false;                     // what came over it is not what was sent
   };
   Link& link(int rank) { return *links_[static_cast<std::size_t>(rank)]; }
   Sending& sending_to(int rank) { return link(rank).sending ? *link(rank).sending : near_; }
   std::vector<Sending*> all_sending();
-  bool is_striped(int to, std::size_t bytes);
+  bool is_striped(int to, std::size_t bytes) const;
+  Header header_for(const Line& line, const std::byte* data, std::size_t bytes) const;
+  bool is_whole(const Header& header) const;
+  bool is_whole(const Incoming& message) const;
   void put_in_line(Outgoing message);
   void write_all(Sending& sending);
   bool write_message(const Outgoing& message);
   void read_all(int from);
+  /// Until nothing more can be had; what was being read then, if anything.
+  Incoming read_messages(int from);
   /// Takes the place of a message that comes next on a line: where it is awaited, or its own.
-  Incoming begin_message(const Line& line, std::size_t bytes);
+  Incoming begin_message(const Line& line, const Header& header);
   void end_message(Incoming& message);
   void match(const Line& line, std::vector<std::pair<Done, std::exception_ptr>>& ended);
   void forget_if_empty(const Line& line);
-  void announce_striped(int from, const Line& line, std::size_t bytes);
+  void announce_striped(int from, const Line& line, const Header& header);
   void read_pieces(int from);
   /// Nothing more goes or comes: ends whoever reads and writes, here and there.
   void shut(Link& link) const;
+  void wait_for_failure(std::chrono::milliseconds longest) const;
+  void tell_lost(int from);
   /// Why nothing comes from a rank any more: what the world failed of, which may be known a moment
   /// later than that the connection is gone.
-  std::string reason_of_silence(int from) const;
+  std::exception_ptr reason_of_silence(int from) const;
   /// What can no longer come true, of all ranks or of one, ends with this.
-  void give_up(int from, const std::string& why);
+  void give_up(int from, const std::exception_ptr& why);
 
   const int rank_;
   const std::shared_ptr<WorldFailure> failure_;
+  const TcpCare care_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank; this rank's is not used
   std::mutex mutex_;                          // of what comes
   std::map<Line, Queue> queues_;              // those with something in them

@@ -11,6 +11,23 @@
 
 namespace heddle {
 
+TcpWorld::TcpWorld(int rank, std::vector<TcpLink> connections, TcpCare care)
+    : failure(std::make_shared<WorldFailure>()),
+      flight(std::make_shared<FlightRecorder>(rank)),
+      links(std::make_shared<TcpLinks>(rank, std::move(connections), failure, std::move(care))) {
+  failure->watch(links);
+}
+
+std::shared_ptr<CommBackend> TcpWorld::all(
+    std::function<void(const std::string& reason)> stop_world) const {
+  auto group = std::make_shared<Group>();
+  group->ranks.resize(static_cast<std::size_t>(links->size()));
+  std::iota(group->ranks.begin(), group->ranks.end(), 0);
+  return std::make_shared<TcpBackend>(
+      links->rank(), std::move(group),
+      std::make_shared<TcpSession>(TcpSession{failure, links, std::move(stop_world)}));
+}
+
 void run_tcp_rank(const TcpPlace& called, const std::function<void(World&)>& body,
                   WatchdogOptions watch,
                   const std::function<void(const std::vector<int>& ranks)>& met) {
@@ -20,30 +37,22 @@ void run_tcp_rank(const TcpPlace& called, const std::function<void(World&)>& bod
   place.rank =
       static_cast<int>(std::ranges::find(joined.ranks, called.rank) - joined.ranks.begin());
   place.size = static_cast<int>(joined.ranks.size());
-  const auto failure = std::make_shared<WorldFailure>();
-  const auto flight = std::make_shared<FlightRecorder>(place.rank);
-  const auto links =
-      std::make_shared<TcpLinks>(place.rank, widen_links(place, std::move(joined)), failure);
-  failure->watch(links);
+  const TcpWorld made(place.rank, widen_links(place, std::move(joined)));
   MpiMonitor monitor(
-      place.rank, place.size, [&](std::string text) { return links->from_first(std::move(text)); },
-      watch, failure, flight);
-  const auto session =
-      std::make_shared<TcpSession>(TcpSession{failure, links, [&](const std::string& reason) {
-                                                monitor.stop_world(reason, ErrorCode::peer, reason);
-                                              }});
-  auto group = std::make_shared<Group>();
-  group->ranks.resize(static_cast<std::size_t>(place.size));
-  std::iota(group->ranks.begin(), group->ranks.end(), 0);
+      place.rank, place.size,
+      [&](std::string text) { return made.links->from_first(std::move(text)); }, watch,
+      made.failure, made.flight);
+  const auto stop_world = [&](const std::string& reason) {
+    monitor.stop_world(reason, ErrorCode::peer, reason);
+  };
   try {
-    World world(std::make_unique<Communicator>(
-        std::make_shared<TcpBackend>(place.rank, std::move(group), session), flight, "world"));
+    World world(std::make_unique<Communicator>(made.all(stop_world), made.flight, "world"));
     body(world);
     world.all().barrier();  // nobody closes connections that another still uses
-    flight->set_finished();
+    made.flight->set_finished();
     monitor.say_ended();
   } catch (const AgreedError&) {
-    flight->set_finished();
+    made.flight->set_finished();
     monitor.say_ended();
     throw;
   } catch (...) {

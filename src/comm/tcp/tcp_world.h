@@ -1,13 +1,30 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "comm/comm_backend.h"
+#include "comm/flight_recorder.h"
 #include "comm/tcp/tcp_join.h"
+#include "comm/tcp/tcp_links.h"
 #include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace heddle {
+
+/// What one rank's world consists of, over connections that are there.
+struct TcpWorld {
+  TcpWorld(int rank, std::vector<TcpLink> connections, TcpCare care = {});
+
+  /// The group of all ranks. `stop_world` makes all of them fail with a reason.
+  std::shared_ptr<CommBackend> all(std::function<void(const std::string& reason)> stop_world) const;
+
+  const std::shared_ptr<WorldFailure> failure;
+  const std::shared_ptr<FlightRecorder> flight;
+  const std::shared_ptr<TcpLinks> links;
+};
 
 /// Runs `body` as one rank of a world of processes that find each other by address and port, as
 /// torchrun's variables say, or as we start them ourselves. When it fails, the other ranks stop

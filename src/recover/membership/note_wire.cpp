@@ -4,46 +4,21 @@
 
 #include <algorithm>
 #include <concepts>
-#include <cstring>
 
-#include "base/crc32c.h"
-#include "comm/tcp/tcp_greeting.h"
+#include "recover/membership/little_endian.h"
 
 namespace heddle::recover {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x314d6448;  // "HdM1"
-constexpr std::size_t kSealBytes = sizeof(Proof);
 constexpr std::size_t kMemberBytes = 16;
 constexpr std::size_t kFixedBytes = 56 + kMemberBytes;
 constexpr std::uint32_t kMostRounds = 1U << 31;  // the next one is still a number
-constexpr std::string_view kRole = "membership";
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-template <std::unsigned_integral T>
-void put(std::vector<std::byte>& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    out.push_back(static_cast<std::byte>(value >> (8 * i)));
-  }
-}
-
-void put(std::vector<std::byte>& out, const Member& member) {
-  put(out, member.id);
-  put(out, member.host);
-  put(out, member.port);
-  put(out, std::uint16_t{0});
-}
-
-template <std::unsigned_integral T>
-T number_at(std::span<const std::byte> bytes, std::size_t at) {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    value = static_cast<T>(value | static_cast<T>(std::to_integer<T>(bytes[at + i]) << (8 * i)));
-  }
-  return value;
+void put_member(std::vector<std::byte>& out, const Member& member) {
+  put_number(out, member.id);
+  put_number(out, member.host);
+  put_number(out, member.port);
+  put_number(out, std::uint16_t{0});
 }
 
 std::vector<std::byte> body_of(const Note& note) {
@@ -51,21 +26,21 @@ std::vector<std::byte> body_of(const Note& note) {
                "a note about {} members", std::max(note.members.size(), note.hears.size()));
   std::vector<std::byte> body;
   body.reserve(kFixedBytes + kMemberBytes * note.members.size() + note.hears.size() / 8 + 1);
-  put(body, static_cast<std::uint8_t>(note.kind));
-  put(body, std::uint8_t{0});
-  put(body, static_cast<std::uint16_t>(note.members.size()));
-  put(body, static_cast<std::uint16_t>(note.hears.size()));
-  put(body, std::uint16_t{0});
-  put(body, note.run);
-  put(body, note.sequence);
-  put(body, note.epoch);
+  put_number(body, static_cast<std::uint8_t>(note.kind));
+  put_number(body, std::uint8_t{0});
+  put_number(body, static_cast<std::uint16_t>(note.members.size()));
+  put_number(body, static_cast<std::uint16_t>(note.hears.size()));
+  put_number(body, std::uint16_t{0});
+  put_number(body, note.run);
+  put_number(body, note.sequence);
+  put_number(body, note.epoch);
   for (const Ballot& ballot : {note.ballot, note.taken}) {
-    put(body, ballot.round);
-    put(body, ballot.proposer);
+    put_number(body, ballot.round);
+    put_number(body, ballot.proposer);
   }
-  put(body, static_cast<std::uint64_t>(note.step));
-  put(body, note.from);
-  for (const Member& member : note.members) put(body, member);
+  put_number(body, static_cast<std::uint64_t>(note.step));
+  put_member(body, note.from);
+  for (const Member& member : note.members) put_member(body, member);
   for (std::size_t first = 0; first < note.hears.size(); first += 8) {
     unsigned bits = 0;
     for (std::size_t i = first; i < std::min(first + 8, note.hears.size()); ++i) {
@@ -187,47 +162,20 @@ Result<Note> read(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::vector<std::byte> seal(const Note& note, const Token& token) {
-  HEDDLE_CHECK(static_cast<bool>(token), "a note without a token");
-  const std::vector<std::byte> body = body_of(note);
-  const Proof proof = token.prove(kRole, body);
-  std::vector<std::byte> rest(kSealBytes);
-  std::memcpy(rest.data(), proof.data(), kSealBytes);
-  rest.insert(rest.end(), body.begin(), body.end());
-  std::vector<std::byte> message;
-  message.reserve(kFrameBytes + rest.size());
-  put(message, kMagic);
-  put(message, static_cast<std::uint32_t>(body.size()));
-  put(message, crc32c(text_of(rest)));
-  message.insert(message.end(), rest.begin(), rest.end());
-  return message;
-}
+const SealedKind kNoteKind{.magic = 0x314d6448,
+                           .role = "membership",
+                           .about = "members",
+                           .least = kFixedBytes,
+                           .most = kMostNoteBytes};
 
-Result<std::size_t> sealed_bytes(std::span<const std::byte, kFrameBytes> frame) {
-  if (number_at<std::uint32_t>(frame, 0) != kMagic) return refusal("does not begin as one does");
-  const std::size_t body = number_at<std::uint32_t>(frame, 4);
-  if (body < kFixedBytes || body > kMostNoteBytes) return refusal("has a length that none has");
-  return kFrameBytes + kSealBytes + body;
+std::vector<std::byte> seal(const Note& note, const Token& token) {
+  return seal_body(kNoteKind, body_of(note), token);
 }
 
 Result<Note> open(std::span<const std::byte> message, const Token& token) {
-  HEDDLE_CHECK(static_cast<bool>(token), "a note without a token");
-  if (message.size() < kFrameBytes) return refusal("is too short");
-  const auto bytes = sealed_bytes(message.first<kFrameBytes>());
-  if (!bytes) return bytes.error();
-  if (*bytes != message.size()) return refusal("does not have the length that it says");
-  const auto sealed = message.subspan(kFrameBytes);
-  if (number_at<std::uint32_t>(message, 8) != crc32c(text_of(sealed))) {
-    return refusal("was damaged on its way");
-  }
-  Proof proof;
-  std::memcpy(proof.data(), sealed.data(), kSealBytes);
-  const auto body = sealed.subspan(kSealBytes);
-  if (!token.accepts(proof, kRole, body)) {
-    return Error(ErrorCode::peer, "a message about members is from somebody with another token",
-                 kSameTokenHint);
-  }
-  return read(body);
+  const auto body = open_body(kNoteKind, message, token);
+  if (!body) return body.error();
+  return read(*body);
 }
 
 }  // namespace heddle::recover

@@ -1,0 +1,60 @@
+#include "recover/membership/reports.h"
+
+#include <limits>
+#include <utility>
+
+namespace heddle::recover {
+namespace {
+
+double in_seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+Reports::Reports(std::size_t members, Time now) : of_(members) {
+  for (std::size_t rank = 0; rank < members; ++rank) {
+    of_[rank].report.rank = static_cast<int>(rank);
+    of_[rank].at = now;
+  }
+}
+
+void Reports::receive(std::size_t rank, const Status& status, RankReport report, Time now) {
+  Of& of = of_[rank];
+  if (status.sequence <= of.sequence) return;
+  of.sequence = status.sequence;
+  of.at = now;
+  of.is_stepping = status.is_stepping;
+  of.end = status.end;
+  if (!status.report.empty()) of.report = std::move(report);
+  of.report.rank = static_cast<int>(rank);
+}
+
+bool Reports::all_are_stepping(std::size_t self) const {
+  for (std::size_t rank = 0; rank < of_.size(); ++rank) {
+    if (rank != self && !of_[rank].is_stepping) return false;
+  }
+  return true;
+}
+
+std::vector<RankReport> Reports::now(const RankReport& own, Time now) const {
+  std::vector<RankReport> reports;
+  for (const Of& of : of_) {
+    reports.push_back(of.report);
+    reports.back().silent_seconds = in_seconds(now - of.at);
+    reports.back().has_ended = of.end != Status::End::none;
+  }
+  reports[static_cast<std::size_t>(own.rank)] = own;
+  return reports;
+}
+
+std::optional<Verdict> Reports::verdict(const RankReport& own, Duration limit, Time now) const {
+  return judge(this->now(own, now), in_seconds(limit));
+}
+
+std::string Reports::text_of_gone(std::size_t rank, const RankReport& own, Time now) const {
+  std::vector<RankReport> reports = this->now(own, now);
+  reports[rank].is_gone = true;
+  reports[rank].has_ended = false;
+  return judge(reports, std::numeric_limits<double>::infinity()).value().text;
+}
+
+}  // namespace heddle::recover

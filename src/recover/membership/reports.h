@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/verdict.h"
+#include "recover/membership/limits.h"
+#include "recover/membership/status.h"
+
+namespace heddle::recover {
+
+/// What the members of one epoch say that they are doing, as one of them knows it, and who is to
+/// blame when one waits in vain. Not thread-safe.
+class Reports {
+ public:
+  using Time = std::chrono::nanoseconds;
+
+  Reports() = default;
+  Reports(std::size_t members, Time now);
+
+  /// From the rank, in this epoch; `report` as it was read from it. Older ones than the last do not
+  /// count.
+  void receive(std::size_t rank, const Status& status, RankReport report, Time now);
+
+  /// Of all members but this one, which says it itself.
+  bool all_are_stepping(std::size_t self) const;
+  bool is_stepping(std::size_t rank) const { return of_[rank].is_stepping; }
+  Status::End end(std::size_t rank) const { return of_[rank].end; }
+  /// Since the rank was last heard of.
+  Duration silence(std::size_t rank, Time now) const { return now - of_[rank].at; }
+
+  /// judge(), with what this member is doing now.
+  std::optional<Verdict> verdict(const RankReport& own, Duration limit, Time now) const;
+  /// The same where a member is known to be gone, or silent: for the user.
+  std::string text_of_gone(std::size_t rank, const RankReport& own, Time now) const;
+
+ private:
+  struct Of {
+    RankReport report = {};
+    Time at{};
+    std::uint64_t sequence = 0;
+    bool is_stepping = false;
+    Status::End end = Status::End::none;
+  };
+  std::vector<RankReport> now(const RankReport& own, Time now) const;
+
+  std::vector<Of> of_;  // by rank
+};
+
+}  // namespace heddle::recover

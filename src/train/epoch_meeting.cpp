@@ -1,0 +1,121 @@
+#include "train/epoch_meeting.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "base/json.h"
+#include "comm/agree.h"
+
+namespace heddle {
+namespace {
+
+/// To the last bit, also of what is no number.
+std::vector<std::uint64_t> bits_of(const std::vector<double>& values) {
+  std::vector<std::uint64_t> bits;
+  for (const double value : values) bits.push_back(std::bit_cast<std::uint64_t>(value));
+  return bits;
+}
+std::vector<double> values_of(const std::vector<std::uint64_t>& bits) {
+  std::vector<double> values;
+  for (const std::uint64_t value : bits) values.push_back(std::bit_cast<double>(value));
+  return values;
+}
+
+Json to_json(const RunState& state) {
+  Json json = {{"step", state.step},
+               {"tokens", state.tokens},
+               {"skipped_updates", state.skipped_updates},
+               {"seconds", state.seconds},
+               {"optimizer", state.optimizer}};
+  if (state.eval_loss) json["eval_loss"] = bits_of({*state.eval_loss});
+  return json;
+}
+
+RunState state_from(const Json& json) {
+  RunState state{.step = json.at("step"),
+                 .tokens = json.at("tokens"),
+                 .skipped_updates = json.at("skipped_updates"),
+                 .seconds = json.at("seconds"),
+                 .optimizer = json.at("optimizer")};
+  if (json.contains("eval_loss")) state.eval_loss = values_of(json.at("eval_loss")).front();
+  return state;
+}
+
+constexpr std::array kPlaceAxes = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
+
+Json to_json(const recover::FormerPlace& place) {
+  Json sizes = Json::array();
+  for (const Axis axis : kPlaceAxes) sizes.push_back(place.mesh.size(axis));
+  return {
+      {"mesh", sizes}, {"rank", place.rank}, {"zero", place.zero}, {"copies", place.keeps_copies}};
+}
+
+recover::FormerPlace place_from(const Json& json) {
+  recover::FormerPlace place{
+      .rank = json.at("rank"), .zero = json.at("zero"), .keeps_copies = json.at("copies")};
+  for (std::size_t i = 0; i < kPlaceAxes.size(); ++i) {
+    place.mesh = place.mesh.with(kPlaceAxes[i], json.at("mesh").at(i));
+  }
+  return place;
+}
+
+std::string text_of(const MemberNews& news) {
+  Json json = {{"checkpoint", news.checkpoint}, {"lost_save", news.lost_save}};
+  if (news.state) {
+    json["state"] = to_json(*news.state);
+    json["totals"] = bits_of(news.totals);
+  }
+  if (news.place) json["place"] = to_json(*news.place);
+  return json.dump();
+}
+
+MemberNews news_from(const std::string& text) {
+  const Json json = parse_json(text, "a member's news");
+  MemberNews news{.checkpoint = json.at("checkpoint"), .lost_save = json.at("lost_save")};
+  if (json.contains("state")) {
+    news.state = state_from(json.at("state"));
+    news.totals = values_of(json.at("totals"));
+  }
+  if (json.contains("place")) news.place = place_from(json.at("place"));
+  return news;
+}
+
+/// Of two who have decided the same step, one may have evaluated it.
+bool knows_more(const RunState& a, const RunState& b) {
+  return a.step != b.step ? a.step > b.step : a.eval_loss && !b.eval_loss;
+}
+
+}  // namespace
+
+EpochMeeting::EpochMeeting(World& world, const MemberNews& own) {
+  for (const std::string& text : texts_of_all(world, text_of(own))) {
+    members_.push_back(news_from(text));
+  }
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (!members_[rank].state) continue;
+    if (teller_ < 0 || knows_more(*members_[rank].state, *teller().state)) {
+      teller_ = static_cast<int>(rank);
+    }
+  }
+}
+
+std::vector<std::optional<recover::FormerPlace>> EpochMeeting::places() const {
+  std::vector<std::optional<recover::FormerPlace>> places;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const bool has =
+        has_state() && members_[rank].state && members_[rank].state->step + 1 >= step();
+    places.push_back(has ? members_[rank].place : std::nullopt);
+  }
+  return places;
+}
+
+std::int64_t EpochMeeting::checkpoint() const {
+  return std::ranges::max(members_, {}, &MemberNews::checkpoint).checkpoint;
+}
+
+bool EpochMeeting::lost_save() const {
+  return std::ranges::any_of(members_, &MemberNews::lost_save);
+}
+
+}  // namespace heddle

@@ -1,0 +1,112 @@
+#include "train/epochs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "model/parallel_plan.h"
+#include "tensor/memory.h"
+
+namespace heddle {
+namespace {
+
+constexpr int kEndTag = 2;
+
+void refuse_if(bool is_asked, const std::string& what, const std::string& why,
+               const std::string& hint) {
+  if (!is_asked) return;
+  throw Error(ErrorCode::usage,
+              fmt::format("a run that outlives its ranks does not go with {}: {}", what, why),
+              hint);
+}
+
+/// What changes before a step is decided, or in exchanges behind that, would have to be kept twice.
+void check_can_be_redone(const config::RunConfig& config, const ModelSpec& spec) {
+  refuse_if(config.parallel.sites > 1, fmt::format("parallel.sites = {}", config.parallel.sites),
+            "sites go on without lost ones by themselves", "see outer.lost");
+  refuse_if(
+      spec.experts.has_value(), "models with experts",
+      "micro-batches without targets, which fill uneven shares, would count in the balance of "
+      "routers",
+      "train a dense model, or without recovery");
+  refuse_if(config.optim.name == planner::Updates::muon, "optim.name = \"muon\"",
+            "its update needs ranks that may be lost meanwhile", "use \"adamw\" or \"sgd\"");
+  refuse_if(config.optim.name == planner::Updates::onebit_adam, "optim.name = \"onebit-adam\"",
+            "its states change while ranks exchange them", "use \"adamw\" or \"sgd\"");
+  refuse_if(config.compress.codec(Compression::Kind::gradients) != nullptr &&
+                config.compress.feeds_back(),
+            "compress.gradients with error feedback",
+            "residuals change before a step is decided and are not kept twice",
+            "leave compress.gradients out, or set compress.error_feedback = false");
+}
+
+}  // namespace
+
+Epochs::Epochs(recover::Company& company, const RunBasis& basis)
+    : company_(company), basis_(basis) {
+  check_can_be_redone(basis.config, basis.spec);
+}
+
+void Epochs::arrange() {
+  const config::RunConfig& config = basis_.config;
+  const std::int64_t microbatches =
+      config.tokens_per_step() / (config.train.microbatch * config.data.seq_len);
+  const auto refusal = [&](const ParallelRequest& request) {
+    const auto problems = problems_of(basis_.spec, request, static_cast<int>(request.ranks()));
+    return problems.empty() ? std::string() : problems.front().message;
+  };
+  arrangement_ = recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal);
+  const auto& by_place = arrangement_.by_place;
+  const auto own = std::ranges::find(by_place, all().rank());
+  is_spare_ = own == by_place.end();
+  const int color = is_spare_ ? 1 : 0;
+  const int place = is_spare_ ? all().rank() : static_cast<int>(own - by_place.begin());
+  members_ = std::make_unique<World>(all().all().split(color, all().rank(), "members"));
+  placed_ = std::make_unique<World>(all().all().split(color, place, "world"));
+  config_ = config;
+  config_.parallel = arrangement_.request;
+  config_.train.tokens_per_step = config.tokens_per_step();
+}
+
+void Epochs::leave() {
+  placed_.reset();
+  members_.reset();
+}
+
+void Epochs::decide(std::int64_t step) {
+  if (company_.finished(epoch_.step + step - first_step_)) return;
+  fail(ErrorCode::peer, "epoch {} ended before step {} was decided here", epoch_.number, step);
+}
+
+Epochs::End Epochs::wait_as_spare(const std::function<void()>& look) const {
+  Memory memory;
+  Stream host(1);
+  const Tensor end = memory.alloc({2}, DType::i64, MemoryTag::communication);
+  const int teller = *std::ranges::min_element(arrangement_.by_place);
+  const Work told = all().all().recv(end, teller, host, kEndTag);
+  // Nobody waits in a call that may stay open for as long as the run: it is looked at.
+  constexpr auto kLook = std::chrono::milliseconds(20);
+  while (!told.done()) {
+    std::this_thread::sleep_for(kLook);
+    look();
+    all().all().check();
+  }
+  told.wait(host);
+  const auto numbers = end.host<std::int64_t>();
+  return {.step = numbers[0], .stopped_by = static_cast<int>(numbers[1])};
+}
+
+void Epochs::tell_spares(const End& end) const {
+  if (all().rank() != *std::ranges::min_element(arrangement_.by_place)) return;
+  Memory memory;
+  Stream host(1);
+  const Tensor numbers = memory.alloc({2}, DType::i64, MemoryTag::communication);
+  numbers.host<std::int64_t>()[0] = end.step;
+  numbers.host<std::int64_t>()[1] = end.stopped_by;
+  for (const int spare : arrangement_.spares) {
+    all().all().send(numbers, spare, host, kEndTag).wait(host);
+  }
+}
+
+}  // namespace heddle

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "recover/company.h"
+#include "train/epoch_meeting.h"
+#include "train/run_setup.h"
+
+namespace heddle {
+
+/// The epochs of a run that outlives its ranks, as one of them goes through them
+/// (docs/design/050-runs-that-outlive-ranks.md): who computes together, in which mesh, and which
+/// step counts. What is made of the ranks of an epoch has to go before the next one is entered.
+class Epochs {
+ public:
+  /// Error(usage) where the run has something that cannot be taken again or given to others.
+  Epochs(recover::Company& company, const RunBasis& basis);
+
+  /// Waits for the next epoch. What it throws ends the run on this rank.
+  void next() { epoch_ = company_.next(); }
+  /// All members of the epoch tell each other where they stand; all that follows follows from that.
+  void meet(const MemberNews& own) { meeting_.emplace(all(), own); }
+  const EpochMeeting& meeting() const { return *meeting_; }
+  const recover::Epoch& epoch() const { return epoch_; }
+  /// All members, also those who wait.
+  World& all() const { return *epoch_.world; }
+
+  /// All members. Those who compute together get their worlds.
+  void arrange();
+  const recover::Arrangement& arrangement() const { return arrangement_; }
+  bool is_spare() const { return is_spare_; }
+  RunRanks ranks() const { return {*members_, *placed_}; }
+  /// The run file with the mesh of this epoch.
+  const config::RunConfig& config() const { return config_; }
+  /// When what was made of them is gone.
+  void leave();
+
+  /// The epoch goes on behind this step of the run.
+  void begin_behind(std::int64_t step) { first_step_ = step; }
+  /// The step is complete on all ranks. Error(peer) where the epoch has ended before: nothing of
+  /// the step may be kept.
+  void decide(std::int64_t step);
+  void stepping(bool is_in_step) { company_.stepping(is_in_step); }
+  bool wants_change() const { return company_.wants_change(); }
+  void change() { company_.change(); }
+  void leave_run() { company_.leave(); }
+  void end() { company_.end(); }
+
+  /// What those who compute tell spares at the end of the run.
+  struct End {
+    std::int64_t step = 0;
+    int stopped_by = 0;
+  };
+  /// Until the run ends. Error(peer) when the epoch does before. `look` is called now and then.
+  End wait_as_spare(const std::function<void()>& look) const;
+  void tell_spares(const End& end) const;
+
+ private:
+  recover::Company& company_;
+  const RunBasis& basis_;
+  recover::Epoch epoch_;
+  std::optional<EpochMeeting> meeting_;
+  recover::Arrangement arrangement_;
+  bool is_spare_ = false;
+  std::unique_ptr<World> members_, placed_;
+  config::RunConfig config_;
+  std::int64_t first_step_ = 0;
+};
+
+}  // namespace heddle

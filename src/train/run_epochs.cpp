@@ -1,0 +1,292 @@
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/catalog.h"
+#include "comm/agree.h"
+#include "train/common_checkpoint.h"
+#include "train/lost_state.h"
+#include "train/run.h"
+
+namespace heddle {
+
+/// A loss ends an epoch, not the run; whoever notices it goes to the next one.
+TrainOutcome Run::run_epochs() {
+  while (true) {
+    epochs_->next();
+    try {
+      if (auto outcome = epoch()) return *outcome;
+    } catch (const AgreedError&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::peer) throw;
+      log_info("rank {} of epoch {}: {}", epochs_->all().rank(), epochs_->epoch().number,
+               error.message());
+    }
+    end_epoch();
+  }
+}
+
+std::optional<TrainOutcome> Run::epoch() {
+  Stopwatch watch;
+  epochs_->meet(own_news());
+  take_decided_step();
+  keep_state();
+  epochs_->arrange();
+  const bool is_start = !epochs_->meeting().has_state();
+  bool is_over = false;
+  if (!epochs_->is_spare()) {
+    setup_.emplace(epochs_->config(), basis_, epochs_->ranks());
+    if (is_start) {
+      is_over = !start();
+    } else {
+      set_up();
+    }
+  }
+  observe::EpochRow row{.number = epochs_->epoch().number,
+                        .time = utc_time(),
+                        .members = epochs_->all().size(),
+                        .spares = static_cast<int>(epochs_->arrangement().spares.size()),
+                        .mesh = recover::shape_of(epochs_->arrangement().request).text(),
+                        .cause = epochs_->epoch().cause,
+                        .detect = epochs_->epoch().detect,
+                        .agree = epochs_->epoch().agree,
+                        .rebuild = epochs_->epoch().connect + watch.seconds(),
+                        .redo = std::exchange(carried_.wasted, 0.0)};
+  watch.restart();
+  if (!is_start) row.source = restore();
+  epochs_->all().all().barrier();
+  // From here on nobody needs what others had before.
+  carried_.boxes.clear();
+  carried_.has_state = carried_.session_is_whole = !epochs_->is_spare();
+  epochs_->begin_behind(state_.step);
+  row.step = state_.step;
+  row.restore = watch.seconds();
+  if (epochs_->is_spare()) return wait_as_spare();
+  if (is_over) return end_with_others(already_finished());
+  carried_.place = {.mesh = session_->mesh.shape(),
+                    .rank = session_->mesh.rank(),
+                    .zero = setup_->plan.zero,
+                    .keeps_copies = session_->copy.has_value()};
+  carried_.kept.epochs.push_back(row);
+  if (is_start) {
+    recording_->set_kept(std::move(carried_.kept));
+  } else {
+    begin_later_recording();
+  }
+  // Members begin alike: what one of them heard before, others may not have.
+  is_asked_ = true;
+  stopped_by_ = 0;
+  loop(is_resumed_ || !is_start);
+  if (carried_.is_changing) return std::nullopt;
+  if (std::exchange(save_asked_, false)) save_now();  // where no step was left to be made
+  return end_with_others(finish());
+}
+
+/// What was made of the ranks of the epoch goes, but for the session: a step may be under way there
+/// that others have decided.
+void Run::end_epoch() {
+  carried_.lost_save = saving_ && saving_->is_under_way();
+  if (saving_) carried_.checkpoint = std::max(carried_.checkpoint, saving_->newest_step());
+  saving_.reset();
+  latest_.reset();
+  if (recording_) carried_.kept = recording_->take_kept();
+  recording_.reset();
+  if (!carried_.step_began) return;
+  if (step_->is_decided()) {
+    count_step(step_->decided_result(), 0.0);
+  } else if (carried_.wasted == 0.0) {  // otherwise it was interrupted in an epoch before
+    carried_.wasted = carried_.step_began->seconds();
+  }
+}
+
+MemberNews Run::own_news() const {
+  MemberNews news{.checkpoint = carried_.checkpoint, .lost_save = carried_.lost_save};
+  if (!carried_.has_state) return news;
+  news.state = state_;
+  news.totals = carried_.totals;
+  news.place = carried_.place;
+  return news;
+}
+
+/// Somebody may have decided the step that is under way here.
+void Run::take_decided_step() {
+  const EpochMeeting& meeting = epochs_->meeting();
+  if (meeting.has_state() && carried_.has_state) {
+    if (state_.step + 1 == meeting.step() && carried_.step_began) {
+      step_->decide_by(meeting.teller().totals);
+      count_step(step_->decided_result(), 0.0);
+      carried_.wasted = 0.0;
+    }
+    carried_.has_state = state_.step == meeting.step();
+  }
+  carried_.step_began.reset();
+  if (!meeting.has_state()) return;
+  state_ = *meeting.teller().state;
+  carried_.checkpoint = meeting.checkpoint();
+}
+
+std::vector<recover::HeldBox> Run::held_state() {
+  const auto held_by = [](const ParamStore& store) {
+    std::vector<StateKind> kinds = states_of(store);
+    kinds.front().pieces = store.held_value_pieces();
+    return recover::boxes_of(kinds);
+  };
+  std::vector<recover::HeldBox> boxes = held_by(session_->model.store());
+  if (!session_->copy) return boxes;
+  for (recover::HeldBox& box : held_by(session_->copy->model().store())) {
+    boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+std::vector<recover::HeldBox> Run::wanted_state() {
+  std::vector<recover::HeldBox> boxes = recover::boxes_of(states_of(session_->model.store()));
+  if (!session_->copy) return boxes;
+  for (recover::HeldBox& box : recover::boxes_of(states_of(session_->copy->model().store()))) {
+    boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+/// The state outlives the session that it was in.
+void Run::keep_state() {
+  if (!carried_.has_state) {
+    carried_.boxes.clear();
+    carried_.place.reset();
+    carried_.last.reset();
+    ledger_.reset();
+  } else if (carried_.session_is_whole) {
+    carried_.boxes = held_state();
+  }
+  carried_.session_is_whole = carried_.is_changing = false;
+  step_.reset();
+  session_.reset();
+  setup_.reset();
+  epochs_->leave();
+}
+
+/// Of an epoch that goes on with what members have.
+void Run::set_up() {
+  setup_->keepers().decide([this] { attach_log_file(setup_->folder / "log.txt"); });
+  make_session();
+  if (carried_.checkpoint < 0) return;
+  saving_->resumed_from(setup_->checkpoints() / checkpoint_name(carried_.checkpoint),
+                        carried_.checkpoint);
+}
+
+std::string Run::restore() {
+  const EpochMeeting& meeting = epochs_->meeting();
+  const LostState lost = lost_state(meeting);
+  recover::Restoration from;
+  if (lost.is_anything_lost()) {
+    try {
+      from = recover::choose_sources(lost.pieces, lost.losses);
+    } catch (const Error& error) {
+      throw_on_all(epochs_->all(), error);
+    }
+  }
+  Stream host(1);
+  const bool is_spare = epochs_->is_spare();
+  Stream& stream = is_spare ? host : session_->stream;
+  std::vector<recover::HeldBox> wanted;
+  if (!is_spare) wanted = wanted_state();
+  const recover::PeerSource source(epochs_->all(), carried_.boxes, wanted, stream);
+  if (!source.missing().empty()) {
+    if (from.line.empty() || from.step == meeting.step()) {
+      from.line = fmt::format("{} and {} more are on no rank any more; all go back to a checkpoint",
+                              source.missing().front(), source.missing().size() - 1);
+    }
+    if (!is_spare) go_back(from.line);
+    return from.line;
+  }
+  if (is_spare) return from.line;
+  restore_state(source, session_->model, MissingStates::are_refused, stream);
+  if (session_->copy) {
+    restore_state(source, session_->copy->model(), MissingStates::are_refused, stream);
+  }
+  session_->optimizer->restore(state_.optimizer);
+  // Others may still be at it: what was there before stays until all have theirs.
+  for (recover::HeldBox& box : held_state()) carried_.boxes.push_back(std::move(box));
+  carried_.has_state = true;
+  if (setup_->is_first && !from.line.empty()) log_warn("{}", from.line);
+  return from.line;
+}
+
+void Run::go_back(const std::string& why) {
+  const std::int64_t step = state_.step;
+  latest_ = open_common(setup_->keepers(), setup_->checkpoints(), site());
+  if (setup_->is_first) log_warn("{}", why);
+  if (!resume()) {
+    throw_on_all(setup_->world,
+                 Error(ErrorCode::data, fmt::format("{}, but there is none", why),
+                       "start the run again; with a lower checkpoint.every less would be lost"));
+  }
+  carried_.boxes = held_state();
+  carried_.has_state = true;
+  carried_.last.reset();
+  if (ledger_ && ledger_->steps() == step) ledger_->go_back(state_.step);
+}
+
+/// A save that was under way is begun again, as is one that was due.
+void Run::begin_later_recording() {
+  recording_.emplace(*setup_, *session_, state_, std::move(carried_.kept), carried_.last);
+  const bool is_saved = saving_->newest_step() == state_.step;
+  save_asked_ = !is_saved && state_.step > 0 && (epochs_->meeting().lost_save() || is_save_due());
+}
+
+bool Run::is_told_to_leave() const { return epochs_ && signals_.stop_asked() == SIGTERM; }
+
+/// A rank that is told to end leaves the others. Where all are, the run is to stop: launchers and
+/// batch systems tell all ranks, one after the other.
+bool Run::are_all_told_to_leave() {
+  if (!epochs_ || !is_asked_) return false;
+  const auto told = [this] {
+    return static_cast<int>(setup_->world.all().combine(is_told_to_leave() ? 1 : 0, ReduceOp::sum));
+  };
+  int count = told();
+  if (count == 0) return false;
+  constexpr auto kOneAfterTheOther = std::chrono::milliseconds(500);
+  if (count < setup_->world.size()) {
+    std::this_thread::sleep_for(kOneAfterTheOther);
+    count = told();
+  }
+  if (count == setup_->world.size()) return true;
+  if (is_told_to_leave()) epochs_->leave_run();
+  return false;
+}
+
+bool Run::changes_members() {
+  if (!epochs_ || !is_asked_) return false;
+  const double wants = epochs_->wants_change() ? 1 : 0;
+  if (setup_->world.all().combine(wants, ReduceOp::max) == 0) return false;
+  tell(saving_->finish());
+  carried_.is_changing = true;
+  epochs_->change();
+  return true;
+}
+
+TrainOutcome Run::end_with_others(TrainOutcome outcome) {
+  epochs_->tell_spares({.step = outcome.step, .stopped_by = outcome.stopped_by});
+  epochs_->end();
+  return outcome;
+}
+
+TrainOutcome Run::wait_as_spare() {
+  log_info("member {} waits: {} compute", epochs_->all().rank(), epochs_->arrangement().ranks());
+  epochs_->stepping(true);  // as long as others are: nobody waits for it
+  const Epochs::End end = epochs_->wait_as_spare([this] {
+    if (is_told_to_leave()) epochs_->leave_run();
+  });
+  epochs_->end();
+  return {.step = end.step,
+          .steps_total = config_.total_steps(),
+          .loss = std::nan(""),
+          .stopped_by = end.stopped_by};
+}
+
+}  // namespace heddle

@@ -1,0 +1,433 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "train/fake_company.h"
+#include "train/model_setup.h"
+#include "train/tiny_run.h"
+#include "train/trainer.h"
+
+namespace heddle {
+namespace {
+
+/// A run of a few steps whose ranks are threads.
+class ElasticRun {
+ public:
+  explicit ElasticRun(int ranks, std::vector<std::string> settings) : ranks_(ranks) {
+    run_.write("config.json", Json{{"model_type", "llama"},
+                                   {"hidden_size", 16},
+                                   {"intermediate_size", 24},
+                                   {"num_hidden_layers", 4},
+                                   {"num_attention_heads", 2},
+                                   {"num_key_value_heads", 2},
+                                   {"max_position_embeddings", 64},
+                                   {"vocab_size", 61},
+                                   {"rms_norm_eps", 1e-5},
+                                   {"tie_word_embeddings", true}}
+                                  .dump());
+    const std::vector<std::string> usual = {
+        "train.steps=6",   "train.tokens_per_step=256", "train.microbatch=1",  "checkpoint.every=3",
+        "parallel.zero=0", "observe.report=true",       "train.eval_tokens=64"};
+    settings.insert(settings.begin(), usual.begin(), usual.end());
+    config_ = load_run(run_.path() / "run.toml", settings, ranks).config;
+  }
+
+  /// A member that is lost at its call `fatal`, and whoever comes in its place.
+  struct Fault {
+    int member = 0;
+    std::int64_t fatal = 0;
+  };
+
+  struct Seen {
+    std::vector<std::int64_t> calls;  ///< of the first members
+    int epochs = 0;
+    std::vector<std::string> failures;
+    std::vector<TrainOutcome> outcomes;
+  };
+
+  /// Where `replaces`, a newcomer takes the place of each that is lost; the n-th that comes is lost
+  /// at call later[n], if there is one.
+  /// `joining`: so many come when the others have begun.
+  Seen train(const std::vector<Fault>& faults, bool replaces, std::vector<std::int64_t> later = {},
+             std::uint64_t seed = 1, int joining = 0) {
+    FakeCompany company(seed);
+    company.replaces = replaces;
+    company.expect(ranks_);
+    Seen seen;
+    std::mutex mutex;
+    std::vector<std::unique_ptr<FakeCompany::Seat>> seats;
+    std::vector<std::thread> threads;
+    std::size_t came = 0;
+    std::function<void(std::int64_t)> start = [&](std::int64_t fatal) {
+      seats.push_back(company.seat(fatal));
+      threads.emplace_back([&, seat = seats.back().get()] {
+        try {
+          const TrainOutcome outcome = heddle::train(config_, options(), *seat);
+          const std::lock_guard lock(mutex);
+          seen.outcomes.push_back(outcome);
+        } catch (const Killed&) {
+          const std::lock_guard lock(mutex);
+          if (replaces) start(came < later.size() ? later[came++] : kNever);
+        } catch (const std::exception& error) {
+          seat->die();
+          const std::lock_guard lock(mutex);
+          seen.failures.emplace_back(error.what());
+        }
+      });
+    };
+    {
+      const std::lock_guard lock(mutex);
+      for (int member = 0; member < ranks_; ++member) {
+        std::int64_t fatal = kNever;
+        for (const Fault& fault : faults) {
+          if (fault.member == member) fatal = fault.fatal;
+        }
+        start(fatal);
+      }
+    }
+    while (joining > 0 && company.epochs() == 0) std::this_thread::yield();
+    for (; joining > 0; --joining) {
+      const std::lock_guard lock(mutex);
+      start(kNever);
+    }
+    for (std::size_t i = 0;; ++i) {
+      std::thread thread;
+      {
+        const std::lock_guard lock(mutex);
+        if (i == threads.size()) break;
+        thread = std::move(threads[i]);
+      }
+      thread.join();
+    }
+    for (int member = 0; member < ranks_; ++member) {
+      seen.calls.push_back(seats[static_cast<std::size_t>(member)]->calls());
+    }
+    seen.epochs = company.epochs();
+    return seen;
+  }
+
+  /// Without a Company.
+  void train_in_one_world() {
+    run_ranks(ranks_, [&](World& world) { heddle::train(config_, options(), world); });
+  }
+
+  const TinyRun& files() const { return run_; }
+  std::int64_t steps() const { return config_.total_steps(); }
+  std::filesystem::path last() const { return run_.checkpoint(steps()); }
+  /// Every step once, in order.
+  void expect_every_step_once() const {
+    std::int64_t step = 0;
+    for (const Json& line : run_.metrics()) {
+      if (!line.contains("loss")) continue;
+      EXPECT_EQ(line["step"].get<std::int64_t>(), ++step);
+    }
+    EXPECT_EQ(step, steps());
+  }
+
+ private:
+  static constexpr std::int64_t kNever = std::int64_t{1} << 60;
+
+  TrainOptions options() const {
+    TrainOptions options;
+    options.terminal.is_silent = true;
+    options.program_version = "test";
+    return options;
+  }
+
+  const int ranks_;
+  TinyRun run_;
+  config::RunConfig config_;
+};
+
+using Settings = std::vector<std::string>;
+
+TEST(ElasticRun, WithoutALossIsTheRunOfAWorld) {
+  const Settings settings = {"parallel.dp=2", "parallel.pp=2", "train.eval_every=2"};
+  ElasticRun elastic(4, settings);
+  const auto seen = elastic.train({}, false);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  EXPECT_EQ(seen.epochs, 1);
+  ElasticRun plain(4, settings);
+  plain.train_in_one_world();
+  expect_same_state(elastic.last(), plain.last());
+  EXPECT_EQ(elastic.files().numbers(), plain.files().numbers());
+}
+
+void expect_near_losses(const ElasticRun& run, const ElasticRun& undisturbed) {
+  const auto losses = [](const ElasticRun& of) {
+    std::vector<double> losses;
+    for (const Json& line : of.files().metrics()) {
+      if (line.contains("loss")) losses.push_back(line["loss"]);
+    }
+    return losses;
+  };
+  const auto own = losses(run), expected = losses(undisturbed);
+  ASSERT_EQ(own.size(), expected.size());
+  for (std::size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], expected[i], 2e-5) << i;
+}
+
+struct MeshCase {
+  const char* name;
+  Settings settings;
+};
+
+class ElasticMesh : public ::testing::TestWithParam<MeshCase> {};
+
+/// A replica has what was lost: the run ends with the weights of one in which nothing was.
+TEST_P(ElasticMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
+  ElasticRun undisturbed(4, GetParam().settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  std::mt19937_64 random(7);
+  const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");  // more than in every day's tests
+  const int trials = asked != nullptr ? std::atoi(asked) : 12;
+  for (int trial = 0; trial < trials; ++trial) {
+    ElasticRun run(4, GetParam().settings);
+    const int victim = trial % 4;
+    const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(victim)]);
+    const auto fatal = static_cast<std::int64_t>(random() % all) + 1;
+    SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
+    const auto seen = run.train({{victim, fatal}}, true, {}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    EXPECT_GE(seen.epochs, 2);
+    expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, ElasticMesh,
+                         ::testing::Values(MeshCase{"dp2_pp2", {"parallel.dp=2", "parallel.pp=2"}},
+                                           MeshCase{"dp4", {"parallel.dp=4"}},
+                                           MeshCase{"dp2_tp2", {"parallel.dp=2", "parallel.tp=2"}}),
+                         [](const auto& info) { return info.param.name; });
+
+const Settings kReplicas = {"parallel.dp=2", "parallel.pp=2", "train.eval_every=2"};
+
+/// Not one of many, but each of the calls between two of a member's: those of a whole step, its
+/// evaluation and its save.
+TEST(ElasticRun, SurvivesALossAtEveryCallOfAStepItsEvaluationAndItsSave) {
+  ElasticRun undisturbed(4, kReplicas);
+  const auto all = undisturbed.train({}, true).calls;
+  const std::int64_t victim = 1, calls = all[victim];
+  for (std::int64_t fatal = calls / 2; fatal < calls / 2 + calls / 5; ++fatal) {
+    ElasticRun run(4, kReplicas);
+    SCOPED_TRACE(fmt::format("call {} of {}", fatal, calls));
+    const auto seen = run.train({{victim, fatal}}, true, {}, static_cast<std::uint64_t>(fatal));
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
+
+/// The second is lost while the first is replaced, or the newcomer itself is, while it is given its
+/// state.
+TEST(ElasticRun, SurvivesTwoLossesInARow) {
+  ElasticRun undisturbed(4, kReplicas);
+  const auto calls = undisturbed.train({}, true).calls;
+  std::mt19937_64 random(11);
+  for (int trial = 0; trial < 10; ++trial) {
+    ElasticRun run(4, kReplicas);
+    // Ranks 0 and 3 are of different stages: each has a replica.
+    const std::int64_t fatal = 30 + static_cast<std::int64_t>(random() % 60);
+    const std::int64_t later = 1 + static_cast<std::int64_t>(random() % 60);
+    SCOPED_TRACE(fmt::format("at {}, then {}", fatal, later));
+    const auto seen = trial % 2 == 0
+                          ? run.train({{0, fatal}, {3, fatal + later}}, true, {}, random())
+                          : run.train({{0, fatal}}, true, {later}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    EXPECT_GE(seen.epochs, 2);
+    expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
+
+/// Each newcomer is lost too, some steps later.
+TEST(ElasticRun, SurvivesTenLossesOneAfterTheOther) {
+  Settings settings = kReplicas;
+  settings.insert(settings.end(), {"train.steps=60", "checkpoint.every=7"});
+  ElasticRun undisturbed(4, settings), run(4, settings);
+  undisturbed.train({}, true);
+  std::mt19937_64 random(5);
+  std::vector<std::int64_t> later;
+  for (int i = 0; i < 9; ++i) later.push_back(150 + static_cast<std::int64_t>(random() % 80));
+  const auto seen = run.train({{1, 100}}, true, later);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  EXPECT_EQ(seen.epochs, 11);
+  expect_same_state(run.last(), undisturbed.last());
+  run.expect_every_step_once();
+}
+
+/// Three ranks are one replica of two stages and a spare. Sums are made in another order then, of
+/// the same samples.
+TEST(ElasticRun, GoesOnWithFewerReplicasAndTheSameBatch) {
+  ElasticRun undisturbed(4, kReplicas);
+  undisturbed.train({}, false);
+  ElasticRun run(4, kReplicas);
+  const auto seen = run.train({{2, 90}}, false);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  EXPECT_EQ(seen.epochs, 2);
+  EXPECT_EQ(seen.outcomes.size(), 3u);
+  for (const TrainOutcome& outcome : seen.outcomes) EXPECT_EQ(outcome.step, run.steps());
+  run.expect_every_step_once();
+  expect_near_losses(run, undisturbed);
+}
+
+/// Eight micro-batches over three replicas: two of them add one in which nothing counts.
+TEST(ElasticRun, FillsUnevenSharesWithBlankMicroBatches) {
+  const Settings settings = {"parallel.dp=4"};
+  ElasticRun undisturbed(4, settings);
+  undisturbed.train({}, false);
+  ElasticRun run(4, settings);
+  const auto seen = run.train({{1, 40}}, false);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  run.expect_every_step_once();
+  expect_near_losses(run, undisturbed);
+}
+
+/// What report.json says of the epochs.
+Json epochs_of(const ElasticRun& run) {
+  return parse_json(read_text_file(run.files().run_folder() / "report.json"), "report")["epochs"];
+}
+
+/// No replica has a stage of a pipeline, and none the states that ZeRO divides: the next rank keeps
+/// a copy that follows every step.
+class ElasticCopies : public ::testing::TestWithParam<MeshCase> {};
+
+TEST_P(ElasticCopies, BringBackWhatOnlyTheLostRankHad) {
+  Settings settings = GetParam().settings;
+  settings.insert(settings.end(), {"recover.elastic=true", "recover.copies=1"});
+  ElasticRun undisturbed(4, settings), without(4, GetParam().settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  without.train({}, true);
+  expect_same_state(undisturbed.last(), without.last());  // copies change nothing
+  std::mt19937_64 random(3);
+  for (int trial = 0; trial < 12; ++trial) {
+    ElasticRun run(4, settings);
+    const int victim = trial % 4;
+    const std::int64_t all = calls[static_cast<std::size_t>(victim)];
+    const auto fatal = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(all)) + 1;
+    SCOPED_TRACE(fmt::format("member {} at call {} of {}", victim, fatal, all));
+    const auto seen = run.train({{victim, fatal}}, true, {}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, ElasticCopies,
+    ::testing::Values(
+        MeshCase{"pp4", {"parallel.pp=4"}},
+        MeshCase{"dp4_zero1", {"parallel.dp=4", "parallel.zero=1"}},
+        MeshCase{"dp2_pp2_zero2", {"parallel.dp=2", "parallel.pp=2", "parallel.zero=2"}},
+        MeshCase{"dp2_tp2_zero3", {"parallel.dp=2", "parallel.tp=2", "parallel.zero=3"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ElasticRun, SaysWhereStateCameFromAndWhatThatCost) {
+  const Settings settings = {"parallel.pp=4", "recover.elastic=true", "recover.copies=1"};
+  ElasticRun run(4, settings);
+  const auto seen = run.train({{2, 150}}, true);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  const Json epochs = epochs_of(run);
+  ASSERT_EQ(epochs.size(), 2u);
+  EXPECT_EQ(epochs[0]["cause"], "");
+  EXPECT_EQ(epochs[0]["members"], 4);
+  EXPECT_EQ(epochs[0]["mesh"], "dp=1 tp=1 pp=4");
+  EXPECT_EQ(epochs[1]["cause"], "member 3 is gone");
+  const std::string source = epochs[1]["source"];
+  EXPECT_EQ(source.find("rank 2 is lost: stage 2 from the copy on rank 3; exact"), 0u) << source;
+  EXPECT_GT(epochs[1]["seconds"]["restore"].get<double>(), 0.0);
+  EXPECT_GT(epochs[1]["seconds"]["redo"].get<double>(), 0.0);
+  const std::string html = read_text_file(run.files().run_folder() / "report.html");
+  EXPECT_NE(html.find("id=\"members\""), std::string::npos);
+}
+
+/// What copies send is planned, and counted where it is sent.
+TEST(ElasticRun, SendsTheBytesOfCopiesThatWerePredicted) {
+  ElasticRun run(4, {"parallel.pp=4", "recover.elastic=true", "recover.copies=1"});
+  run.train({}, false);
+  const Json report =
+      parse_json(read_text_file(run.files().run_folder() / "report.json"), "report");
+  for (const auto& [axis, operations] : report.at("communication").items()) {
+    for (const auto& [operation, row] : operations.items()) {
+      EXPECT_EQ(row.at("predicted"), row.at("counted")) << axis << " " << operation;
+    }
+  }
+  // The first stage sends activations of 8 micro-batches a step, and its gradients.
+  const Json sent = report.at("communication").at("pp").at("send").at("counted");
+  EXPECT_GT(sent.at("calls").get<int>(), 8 * static_cast<int>(run.steps()));
+}
+
+/// Without a replica everybody goes back to the checkpoint, and makes the steps behind it again.
+TEST(ElasticRun, GoesBackToTheCheckpointForWhatNobodyHas) {
+  const Settings settings = {"parallel.pp=4", "train.steps=30", "checkpoint.every=2"};
+  ElasticRun undisturbed(4, settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  ElasticRun run(4, settings);
+  const auto seen = run.train({{2, calls[2] * 3 / 4}}, true);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  EXPECT_EQ(seen.epochs, 2);
+  expect_same_state(run.last(), undisturbed.last());
+  run.expect_every_step_once();
+}
+
+TEST(ElasticRun, CutsThePipelineAgainForThreeRanks) {
+  const Settings settings = {"parallel.pp=4", "train.steps=30", "checkpoint.every=2"};
+  ElasticRun undisturbed(4, settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  ElasticRun run(4, settings);
+  const auto seen = run.train({{2, calls[2] * 3 / 4}}, false);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  run.expect_every_step_once();
+  expect_near_losses(run, undisturbed);
+}
+
+/// Before there is one, the run ends with a line that says so.
+TEST(ElasticRun, EndsWhereNobodyHasWhatWasLostAndThereIsNoCheckpoint) {
+  const Settings settings = {"parallel.pp=4", "checkpoint.every=0"};
+  ElasticRun undisturbed(4, settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  ElasticRun run(4, settings);
+  const auto seen = run.train({{2, calls[2] * 3 / 4}}, true);
+  ASSERT_EQ(seen.failures.size(), 4u);
+  for (const std::string& failure : seen.failures) {
+    EXPECT_NE(failure.find("rank 2 is lost: stage 2 has no replica and no copy left"),
+              std::string::npos)
+        << failure;
+    EXPECT_NE(failure.find("there is no checkpoint"), std::string::npos) << failure;
+  }
+}
+
+/// A rank that comes is let in behind a step and given the state.
+TEST(ElasticRun, LetsNewcomersInBetweenSteps) {
+  const Settings settings = {"parallel.dp=2", "train.steps=40"};
+  ElasticRun undisturbed(2, settings);
+  undisturbed.train({}, false);
+  ElasticRun run(2, settings);
+  const auto seen = run.train({}, false, {}, 1, 2);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  EXPECT_GE(seen.epochs, 2);
+  EXPECT_EQ(seen.outcomes.size(), 4u);
+  run.expect_every_step_once();
+  expect_near_losses(run, undisturbed);
+}
+
+/// What cannot be taken again or given to others is refused by name.
+TEST(ElasticRun, RefusesWhatCannotBeDoneAgain) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"optim.name=\"muon\"", "optim.name = \"muon\""},
+      {"optim.name=\"onebit-adam\"", "optim.name = \"onebit-adam\""},
+      {"compress.gradients=\"int8\"", "compress.gradients with error feedback"}};
+  for (const auto& [setting, name] : cases) {
+    ElasticRun run(2, {"parallel.dp=2", setting});
+    const auto seen = run.train({}, false);
+    ASSERT_EQ(seen.failures.size(), 2u) << setting;
+    EXPECT_NE(seen.failures.front().find(name), std::string::npos) << seen.failures.front();
+  }
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,226 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "base/check.h"
+#include "comm/threads/thread_world.h"
+#include "recover/company.h"
+
+namespace heddle {
+
+/// What ends the thread of a member that is lost: nothing in the program catches it.
+struct Killed {};
+
+/// The members of a run as threads of this process, who may be lost at any of their calls. Who goes
+/// on is decided here, without messages: all that are left and all that wait.
+class FakeCompany {
+ public:
+  class Seat;
+
+  explicit FakeCompany(std::uint64_t seed) : random_(seed) {}
+
+  /// So many make the first epoch.
+  void expect(int newcomers) {
+    const std::lock_guard lock(mutex_);
+    expected_ += newcomers;
+  }
+  /// `fatal`: the number of the call at which it is lost; 0: never.
+  std::unique_ptr<Seat> seat(std::int64_t fatal = 0);
+
+  int epochs() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(worlds_.size());
+  }
+  /// Where `replaces`, an epoch waits for somebody new in place of each that is lost.
+  bool replaces = false;
+
+ private:
+  /// Under the lock.
+  void compose();
+  bool may_compose() const;
+  void end_epoch(const std::string& why) {
+    if (!worlds_.empty()) worlds_.back()->failure().fail(why);
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::mt19937_64 random_;
+  int expected_ = 0;            // newcomers that an epoch waits for
+  std::vector<Seat*> members_;  // of the last epoch, less those that are lost or have ended
+  std::vector<Seat*> waiting_;  // newcomers
+  std::vector<std::unique_ptr<ThreadWorld>> worlds_;  // of all epochs: splits of them may be left
+  recover::MemberId next_id_ = 1;
+  std::string cause_;
+};
+
+/// One member.
+class FakeCompany::Seat : public recover::Company {
+ public:
+  Seat(FakeCompany& hub, recover::MemberId id, std::int64_t fatal)
+      : hub_(hub), id_(id), fatal_(fatal) {}
+
+  recover::MemberId self() const override { return id_; }
+  recover::Epoch next() override {
+    std::unique_lock lock(hub_.mutex_);
+    is_agreeing_ = true;
+    if (!is_member_) {
+      hub_.waiting_.push_back(this);
+    } else {
+      hub_.end_epoch("the epoch has ended");
+    }
+    const int seen = epoch_;
+    hub_.compose();
+    hub_.changed_.notify_all();
+    hub_.changed_.wait(lock, [&] { return epoch_ > seen; });
+    recover::Epoch epoch{.number = static_cast<std::uint64_t>(epoch_),
+                         .step = step_,
+                         .world = world_.get(),
+                         .cause = hub_.cause_};
+    for (const Seat* member : hub_.members_) epoch.members.push_back(member->id_);
+    return epoch;
+  }
+  void stepping(bool) override {}
+  bool finished(std::int64_t step) override {
+    const std::lock_guard lock(hub_.mutex_);
+    if (has_promised_) return false;
+    HEDDLE_CHECK(step == step_ + 1, "step {} behind {}", step, step_);
+    step_ = step;
+    return true;
+  }
+  bool wants_change() const override {
+    const std::lock_guard lock(hub_.mutex_);
+    return !hub_.waiting_.empty() || is_leaving_;
+  }
+  void change() override {
+    const std::lock_guard lock(hub_.mutex_);
+    hub_.cause_ = "members come or go";
+    hub_.end_epoch("members come or go");
+  }
+  void leave() override { is_leaving_ = true; }
+  void end() override { world_->all().barrier(); }
+
+  /// Calls so far.
+  std::int64_t calls() const { return calls_; }
+  /// To be called for each call that it makes.
+  void count_call() {
+    if (fatal_ == 0 || ++calls_ < fatal_) return;
+    die();
+    throw Killed();
+  }
+  /// As a process that is gone: it takes no part in anything any more.
+  void die() {
+    const std::lock_guard lock(hub_.mutex_);
+    if (!is_alive_) return;
+    is_alive_ = false;
+    std::erase(hub_.members_, this);
+    std::erase(hub_.waiting_, this);
+    if (hub_.replaces) ++hub_.expected_;
+    hub_.cause_ = "member " + std::to_string(id_) + " is gone";
+    // Some have heard of it and promised already, others have not.
+    for (Seat* member : hub_.members_) member->has_promised_ = hub_.random_() % 2 == 0;
+    hub_.end_epoch(hub_.cause_);
+    hub_.compose();
+    hub_.changed_.notify_all();
+  }
+
+ private:
+  friend class FakeCompany;
+  FakeCompany& hub_;
+  const recover::MemberId id_;
+  const std::int64_t fatal_;
+  std::atomic<std::int64_t> calls_ = 0;
+  bool is_alive_ = true, is_member_ = false, is_agreeing_ = false;
+  bool has_promised_ = false, is_leaving_ = false;
+  int epoch_ = -1;
+  std::int64_t step_ = 0;
+  std::unique_ptr<World> world_;
+  std::vector<std::unique_ptr<World>> former_;
+};
+
+/// Counts the calls of a member in all groups that come of its world.
+class CountedBackend : public CommBackend {
+ public:
+  CountedBackend(std::shared_ptr<CommBackend> inner, std::shared_ptr<WorldFailure> failure,
+                 FakeCompany::Seat& seat)
+      : CommBackend(inner->rank(), inner->group()),
+        inner_(std::move(inner)),
+        failure_(std::move(failure)),
+        seat_(seat) {}
+
+  void run(const Collective& call) override {
+    seat_.count_call();
+    inner_->run(call);
+  }
+  void send(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override {
+    seat_.count_call();
+    inner_->send(data, peer, tag, std::move(done));
+  }
+  void recv(const Tensor& data, int peer, int tag, std::shared_ptr<WorkState> done) override {
+    seat_.count_call();
+    inner_->recv(data, peer, tag, std::move(done));
+  }
+  std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) override {
+    seat_.count_call();
+    auto part = inner_->split(color, key, sequence);
+    return part ? std::make_shared<CountedBackend>(std::move(part), failure_, seat_) : nullptr;
+  }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+  std::shared_ptr<WorldFailure> failure() const override { return failure_; }
+
+ private:
+  const std::shared_ptr<CommBackend> inner_;
+  const std::shared_ptr<WorldFailure> failure_;
+  FakeCompany::Seat& seat_;
+};
+
+inline std::unique_ptr<FakeCompany::Seat> FakeCompany::seat(std::int64_t fatal) {
+  const std::lock_guard lock(mutex_);
+  return std::make_unique<Seat>(*this, next_id_++, fatal);
+}
+
+inline bool FakeCompany::may_compose() const {
+  for (const Seat* member : members_) {
+    if (!member->is_agreeing_) return false;
+  }
+  const bool has_all = static_cast<int>(waiting_.size()) >= expected_;
+  return has_all && !(members_.empty() && waiting_.empty());
+}
+
+inline void FakeCompany::compose() {
+  if (!may_compose()) return;
+  std::vector<Seat*> next;
+  std::int64_t step = 0;
+  for (Seat* member : members_) {
+    if (!member->is_leaving_) next.push_back(member);
+    step = std::max(step, member->step_);
+  }
+  std::ranges::sort(waiting_, {}, &Seat::id_);
+  for (Seat* newcomer : waiting_) next.push_back(newcomer);
+  waiting_.clear();
+  expected_ = 0;
+  members_ = next;
+  worlds_.push_back(std::make_unique<ThreadWorld>(static_cast<int>(next.size())));
+  ThreadWorld& made = *worlds_.back();
+  // The world is this hub's for as long as it lives.
+  const std::shared_ptr<WorldFailure> failure(&made.failure(), [](WorldFailure*) {});
+  for (std::size_t rank = 0; rank < next.size(); ++rank) {
+    Seat& seat = *next[rank];
+    const Communicator& all = made.world(static_cast<int>(rank)).all();
+    if (seat.world_) seat.former_.push_back(std::move(seat.world_));
+    seat.world_ = std::make_unique<World>(std::make_unique<Communicator>(
+        std::make_shared<CountedBackend>(all.backend(), failure, seat), all.shared_flight(),
+        "world"));
+    seat.is_member_ = true;
+    seat.is_agreeing_ = seat.has_promised_ = false;
+    seat.step_ = step;
+    seat.epoch_ = static_cast<int>(worlds_.size()) - 1;
+  }
+}
+
+}  // namespace heddle
