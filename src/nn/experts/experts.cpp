@@ -404,7 +404,7 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
     return PassWalk::Loads{{dweights, ExpertExchange::Content::numbers},
                            {input_rows_grad(middle.dgate_up, up, piece, places, ctx)}};
   };
-  PassWalk::Computing computing{.expert = expert};
+  PassWalk::Computing computing{.expert = expert, .idle = ctx.idle};
   if (weights) {
     computing.weights = [&](const std::vector<Tensor>& arrived_N) {
       middle.dy = arrived_N[1];
@@ -416,6 +416,7 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
           .run({{rows_of_choices(weights_TK, places, ctx), ExpertExchange::Content::numbers},
                 {rows_of(dy_TD, places, ctx)}},
                true, computing);
+  if (ctx.idle != nullptr) ctx.idle->begin_behind_experts(ctx.stream);
   if (!weights) middle.dy = rows.arrived_N[1];
   middle.dweights_TK = choices_of_rows(rows.home_R[0], places, ctx);
   middle.dx_R = rows.home_R[1];
