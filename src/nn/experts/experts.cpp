@@ -635,8 +635,13 @@ void Experts::add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost
   }
   add(cost.calls_f, shards.gather_calls(bytes_of(*weights_.down)), spares_outputs);
   if (plan.r > 0) {
-    cost.saved_bytes +=
-        static_cast<std::size_t>(planned_rows(rows * plan.r) * in()) * size_of(dtype);
+    const std::int64_t came = planned_rows(rows * plan.r);
+    cost.saved_bytes += static_cast<std::size_t>(came * in()) * size_of(dtype);
+    // Going backward in one piece: rows as they leave, arrive, are made and go home, and the inside
+    // of the experts once more.
+    cost.working_bytes =
+        static_cast<std::size_t>((2 * came + 2 * rows) * in() + came * width() * shards.shards()) *
+        size_of(dtype);
     add(cost.calls_f,
         exchange.calls_back(plan, plan.degree_forward, rows, in(), dtype, Content::rows),
         spares_outputs);
