@@ -14,11 +14,13 @@
 
 #include "bench/timed_pass.h"
 #include "in_turns.h"
+#include "parallel/offered_sums.h"
 
 namespace heddle {
 namespace {
 
 constexpr int kRounds = 5, kPerNode = 2;
+constexpr double kSlice = 0.15;
 
 struct Case {
   ExpertsPassShape shape;
@@ -42,7 +44,19 @@ double measure(const Case& what, World& world) {
                           .degree_forward = degree,
                           .degree_backward = degree,
                           .networks = what.shape.has_one_network ? 1 : 2};
-  const double own = TimedExperts(nodes, 64, 16).run(plan, {.expert = what.seconds.expert});
+  const auto between = world.all().split(world.rank() % kPerNode, world.rank(), "dp");
+  const auto dp = with_timed_exchanges(
+      *between, [&](int) { return what.seconds.gradients; }, CommOp::all_reduce);
+  dp->run_in_background(true);
+  Memory memory;
+  const Tensor slice = memory.zeros({16}, DType::f32, MemoryTag::communication);
+  OfferedSums offered;
+  if (what.shape.sends_gradients) {
+    offered.offer_beside_experts(
+        {dp.get(), [&](Stream& after) { return dp->all_reduce(slice, ReduceOp::sum, after); }});
+  }
+  const double own =
+      TimedExpertsPass(nodes, 64, 16, plan, 1).run({.expert = what.seconds.expert}, &offered);
   return world.all().combine(own, ReduceOp::max);
 }
 
@@ -64,6 +78,11 @@ std::vector<Case> make_cases() {
           *part /= degree;
         }
         cases.push_back({{.degree = degree, .has_one_network = has_one_network}, chunk});
+        // With a slice of gradients that the network has time for in some of them.
+        chunk.gradients = kSlice;
+        cases.push_back(
+            {{.degree = degree, .sends_gradients = true, .has_one_network = has_one_network},
+             chunk});
       }
     }
   }
@@ -72,19 +91,20 @@ std::vector<Case> make_cases() {
 
 void print_table(std::vector<Case>& cases) {
   fmt::print(
-      "| networks | degree | exchange ms | gather | expert | scatter | recurrence ms | measured ms "
+      "| networks | degree | exchange ms | gather | expert | scatter | gradients | recurrence ms | "
+      "measured ms "
       "(median of {}) | best ratio | median ratio | worst ratio |\n"
-      "|---|---|---|---|---|---|---|---|---|---|---|\n",
+      "|---|---|---|---|---|---|---|---|---|---|---|---|\n",
       kRounds);
   for (auto& [shape, seconds, runs] : cases) {
     std::ranges::sort(runs);
     const double expected = makespan(make_experts_pass(shape), seconds);
     fmt::print(
-        "| {} | {} | {:.0f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.3f} | {:.3f} | "
-        "{:.3f} "
-        "|\n",
+        "| {} | {} | {:.0f} | {:.1f} | {:.1f} | {:.1f} | {:.0f} | {:.1f} | {:.1f} | {:.3f} | "
+        "{:.3f} | {:.3f} |\n",
         shape.has_one_network ? "in turn" : "at once", shape.degree, 1e3 * seconds.exchange,
-        1e3 * seconds.gather, 1e3 * seconds.expert, 1e3 * seconds.scatter, 1e3 * expected,
+        1e3 * seconds.gather, 1e3 * seconds.expert, 1e3 * seconds.scatter,
+        shape.sends_gradients ? 1e3 * seconds.gradients : 0.0, 1e3 * expected,
         1e3 * runs[kRounds / 2], runs.front() / expected, runs[kRounds / 2] / expected,
         runs.back() / expected);
   }

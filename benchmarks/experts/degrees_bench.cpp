@@ -13,26 +13,16 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdlib>
 
-#include "base/json.h"
-#include "bench/timed_pass.h"
 #include "joined_rank.h"
-#include "model/registry.h"
-#include "planner/collectives.h"
+#include "measured_nodes.h"
 #include "planner/experts_cost.h"
-#include "planner/linear_time.h"
-#include "planner/machine_text.h"
-#include "planner/predicted_step.h"
 
 namespace heddle {
 namespace {
 
-constexpr int kPerNode = 2, kLayers = 20;
-/// So that products take as many times as long as the exchange between nodes as on the second
-/// cluster of FSMoE (moe.md 4.5), in the mean layer.
-constexpr double kFlops = 6.6e9, kProductSeconds = 50e-6;
+constexpr int kLayers = 20;
 
 /// As the paper spreads them (tokens, width, width of experts), smaller; and 1 or 2 experts a
 /// token.
@@ -56,58 +46,11 @@ std::vector<Layer> make_layers() {
   return some;
 }
 
-// ---- The machine --------------------------------------------------------------------------------
-
-/// Of all-to-alls among the ranks of a communicator, by bytes of the tensor of each.
-planner::LinearFit measured_line(World& world, Communicator& ranks, std::int64_t step) {
-  constexpr int kTimes = 7, kSteps[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-  std::vector<std::array<double, 2>> points;
-  Memory memory;
-  Stream stream(1);
-  for (const int steps : kSteps) {
-    const std::int64_t rows = steps * step / ranks.size();
-    const Tensor in = memory.zeros({rows * ranks.size(), 1}, DType::f32, MemoryTag::communication),
-                 out = memory.zeros({rows * ranks.size(), 1}, DType::f32, MemoryTag::communication);
-    const std::vector<std::int64_t> each(static_cast<std::size_t>(ranks.size()), rows);
-    const double seconds = median_seconds(
-        world, kTimes, [&] { ranks.all_to_all(in, out, each, each, stream).wait(stream); });
-    points.push_back({static_cast<double>(rows * ranks.size()) * sizeof(float), seconds});
-  }
-  return planner::fit_linear_time(points, planner::FittedErrors::relative);
-}
-
-/// Half of a tensor leaves.
-planner::Link link_of(const char* name, int reach, const planner::LinearFit& line) {
-  return {.name = name,
-          .reach = reach,
-          .bytes_per_s = 1.0 / (2.0 * line.time.per_element),
-          .latency_s = line.time.fixed,
-          .is_direct = true};
-}
-
-planner::Machine machine_of(const planner::LinearFit& between, const planner::LinearFit& within) {
-  planner::Machine machine;
-  machine.name = "shaped nodes";
-  machine.device = {.name = "products as waits",
-                    .memory_bytes = 1e12,
-                    .memory_bytes_per_s = 1e12,
-                    .kernel_s = kProductSeconds,
-                    .matrix_f32 = kFlops,
-                    .vector_f32 = kFlops,
-                    .gemm = {}};
-  machine.device.gemm.tiles = 1;
-  machine.device.gemm.tile[0] = {.rows = 1, .cols = 1};
-  machine.links = {link_of("within", kPerNode, within), link_of("between", 0, between)};
-  machine.software.contention = 0.0;
-  return machine;
-}
-
 // ---- Layers -------------------------------------------------------------------------------------
 
 /// Seconds of the products of so many of the rows that a rank of etp has.
 double products(const Layer& layer, double rows) {
-  const double width = static_cast<double>(layer.width) / kPerNode;
-  return 2.0 * 3.0 * rows * width * layer.hidden / kFlops + 2.0 * kProductSeconds;
+  return rows * heddle::products(layer.hidden, layer.width) + 2.0 * kProductSeconds;
 }
 
 /// How the planner sees the layer.
@@ -133,7 +76,8 @@ struct Planned {
                        4, layer.tokens)) {}
 
   ExchangePlan degrees(const planner::Machine& machine) const {
-    return planner::planned_exchange(machine, spec, plan, batches, DType::f32).plan(kPerNode);
+    return planner::planned_exchange(machine, spec, plan, batches, DType::f32)
+        .exchange.plan(kPerNode);
   }
   /// Both passes over the experts with their products, by the recurrence.
   double seconds(const planner::Machine& machine, const Layer& layer,
@@ -159,13 +103,12 @@ struct Planned {
 
 double measured_seconds(World& world, const ExpertNodes& nodes, const Layer& layer,
                         const ExchangePlan& plan) {
-  const TimedExperts experts(nodes, layer.rows(), layer.hidden);
   const double rows = static_cast<double>(layer.rows()) * kPerNode;
-  double own = experts.run(plan, {.expert = products(layer, rows / plan.degree_forward)});
-  own += experts.run(
-      plan,
-      {.expert = products(layer, rows / plan.degree_backward), .weights = products(layer, rows)},
-      2);
+  double own = TimedExpertsPass(nodes, layer.rows(), layer.hidden, plan, 1)
+                   .run({.expert = products(layer, rows / plan.degree_forward)});
+  own += TimedExpertsPass(nodes, layer.rows(), layer.hidden, plan, 2)
+             .run({.expert = products(layer, rows / plan.degree_backward),
+                   .weights = products(layer, rows)});
   return world.all().combine(own, ReduceOp::max);
 }
 
@@ -263,11 +206,8 @@ void print_table(const std::vector<Case>& cases) {
 void run(World& world, int rounds) {
   if (world.size() != 2 * kPerNode) throw std::runtime_error("two nodes of two ranks are needed");
   const ExpertNodes nodes(world, kPerNode);
-  constexpr std::int64_t kStep = 1 << 13;
-  const planner::LinearFit between = measured_line(world, *nodes.ep, kStep),
-                           within = measured_line(world, *nodes.etp, 2 * kStep);
-  const planner::Machine machine = machine_of(between, within);
-  std::vector<Case> cases = make_cases(machine);
+  const MeasuredNodes measured(world, nodes);
+  std::vector<Case> cases = make_cases(measured.machine);
   nodes.run_in_background();
   for (int round = 0; round < rounds; ++round) {
     for (Case& one : cases) {
@@ -277,11 +217,7 @@ void run(World& world, int rounds) {
     }
   }
   if (world.rank() != 0) return;
-  for (const auto& [name, line] :
-       {std::pair{"between nodes", between}, {"within a node", within}}) {
-    fmt::print("All-to-all {}: {:.2f} ms + {:.3f} ms per MB of a rank's tensor, r2 {:.5f}\n", name,
-               1e3 * line.time.fixed, 1e9 * line.time.per_element, line.r2);
-  }
+  measured.print();
   fmt::print("Rounds: {}\n\n", rounds);
   print_table(cases);
 }

@@ -47,11 +47,8 @@ class Exchanges {
       in.push_back(is_sent(peer, world_.rank()) ? bytes : 0);
     }
     const Tensor sent = rows(out), received = rows(in);
-    return slowest_seconds(
-        world_, [&] { world_.all().all_to_all(sent, received, out, in, stream_).wait(stream_); });
-  }
-  double all(std::int64_t bytes) {
-    return plain(bytes, [](int, int) { return true; });
+    return seconds_of_call(
+        [&] { world_.all().all_to_all(sent, received, out, in, stream_).wait(stream_); });
   }
   double two_levels(std::int64_t bytes) {
     const TwoLevel::Counts counts(

@@ -16,13 +16,14 @@ void wait_for(double seconds) {
 
 class TimedBackend final : public CommBackend {
  public:
-  TimedBackend(std::shared_ptr<CommBackend> inner, std::function<double(int)> seconds)
+  TimedBackend(std::shared_ptr<CommBackend> inner, std::function<double(int)> seconds, CommOp op)
       : CommBackend(inner->rank(), inner->group()),
         inner_(std::move(inner)),
-        seconds_(std::move(seconds)) {}
+        seconds_(std::move(seconds)),
+        op_(op) {}
 
   void run(const Collective& call) override {
-    if (call.op == CommOp::all_to_all) {
+    if (call.op == op_) {
       wake_in_time();
       wait_for(seconds_(made_++));
     }
@@ -43,6 +44,7 @@ class TimedBackend final : public CommBackend {
  private:
   const std::shared_ptr<CommBackend> inner_;
   const std::function<double(int)> seconds_;
+  const CommOp op_;
   int made_ = 0;
 };
 
@@ -57,31 +59,34 @@ void ExpertNodes::run_in_background() const {
   etp->run_in_background(true);
 }
 
-double TimedExperts::run(const ExchangePlan& plan, const Waits& waits, int loads) const {
-  Memory memory;
-  Stream stream(1);
-  const MicroBatch none;
-  Ctx ctx{.stream = stream, .memory = memory, .batch = none};
-  const std::int64_t experts = nodes_.ep->size();
-  const ExpertExchange exchange(
-      {.ep = nodes_.ep.get(),
-       .etp = nodes_.etp.get(),
-       .choice = std::make_shared<ExchangeChoice>(ExchangeRequest(plan, nodes_.etp->size()),
-                                                  nodes_.etp->size(), nodes_.ep->size())},
-      experts, "timed experts");
-  const Tensor offsets_E1 = ctx.workspace({experts + 1}, DType::i32);
+TimedExpertsPass::TimedExpertsPass(const ExpertNodes& nodes, std::int64_t rows, std::int64_t width,
+                                   const ExchangePlan& plan, int loads)
+    : nodes_(nodes),
+      rows_(rows),
+      width_(width),
+      loads_(loads),
+      exchange_(
+          {.ep = nodes.ep.get(),
+           .etp = nodes.etp.get(),
+           .choice = std::make_shared<ExchangeChoice>(ExchangeRequest(plan, nodes.etp->size()),
+                                                      nodes.etp->size(), nodes.ep->size())},
+          nodes.ep->size(), "timed experts") {
+  const std::int64_t experts = nodes.ep->size();
+  const Tensor offsets_E1 = ctx_.workspace({experts + 1}, DType::i32);
   for (std::int64_t e = 0; e <= experts; ++e) {
     offsets_E1.host<std::int32_t>()[static_cast<std::size_t>(e)] =
-        static_cast<std::int32_t>(rows_ * e / experts);
+        static_cast<std::int32_t>(rows * e / experts);
   }
-  const ExpertExchange::Ways ways =
-      exchange.ways(exchange.decide(offsets_E1, rows_, ctx),
-                    loads == 1 ? plan.degree_forward : plan.degree_backward, rows_, ctx);
+  ways_ = exchange_.ways(exchange_.decide(offsets_E1, rows, ctx_),
+                         loads == 1 ? plan.degree_forward : plan.degree_backward, rows, ctx_);
+}
+
+void TimedExpertsPass::walk(const ExpertWaits& waits, IdleNetwork* idle) const {
   PassWalk::Loads there;
   const auto load = [&](std::int64_t width, ExpertExchange::Content content) {
-    there.push_back({memory.zeros({rows_, width}, DType::f32, MemoryTag::activations), content});
+    there.push_back({memory_.zeros({rows_, width}, DType::f32, MemoryTag::activations), content});
   };
-  if (loads == 2) load(1, ExpertExchange::Content::numbers);
+  if (loads_ == 2) load(1, ExpertExchange::Content::numbers);
   load(width_, ExpertExchange::Content::rows);
   const auto expert = [&](std::size_t, const std::vector<Tensor>& arrived) {
     wait_for(waits.expert);
@@ -92,23 +97,28 @@ double TimedExperts::run(const ExchangePlan& plan, const Waits& waits, int loads
     }
     return made;
   };
-  PassWalk::Computing computing{.expert = expert};
+  PassWalk::Computing computing{.expert = expert, .idle = idle};
   if (waits.weights > 0.0) {
     computing.weights = [&](const std::vector<Tensor>&) { wait_for(waits.weights); };
   }
   wake_in_time();
+  PassWalk(exchange_, ways_, ctx_).run(std::move(there), true, computing);
+}
+
+double TimedExpertsPass::run(const ExpertWaits& waits, IdleNetwork* idle) const {
+  wake_in_time();
   nodes_.etp->barrier();
   nodes_.ep->barrier();
   const Stopwatch watch;
-  PassWalk(exchange, ways, ctx).run(std::move(there), true, computing);
+  walk(waits, idle);
   return watch.seconds();
 }
 
 std::unique_ptr<Communicator> with_timed_exchanges(const Communicator& ranks,
-                                                   std::function<double(int)> seconds) {
+                                                   std::function<double(int)> seconds, CommOp op) {
   return std::make_unique<Communicator>(
-      std::make_shared<TimedBackend>(ranks.backend(), std::move(seconds)), ranks.shared_flight(),
-      ranks.name());
+      std::make_shared<TimedBackend>(ranks.backend(), std::move(seconds), op),
+      ranks.shared_flight(), ranks.name());
 }
 
 }  // namespace heddle

@@ -696,7 +696,10 @@ std::vector<Key> parallel_keys() {
            "with which a layer takes least by the times of observe.system), 2dh=N (all-to-alls "
            "first within N neighbouring ranks of ep, then between), networks=1 (exchanges over etp "
            "wait for those over ep, as where both are on one wire; 2, side by side, where left "
-           "out). adaptive tries them all and learns the fastest for each number of rows; then "
+           "out), windows=planned (sums of gradients are cut, and begin where the backward of "
+           "layers with experts leaves the network between nodes idle, by the times of "
+           "observe.system; for zero 0 and 1). adaptive tries them all and learns the fastest for "
+           "each number of rows; then "
            "results of two runs may differ in the last bits. turns has another one in every layer, "
            "for checks.",
        .when_absent = "\"\": each row goes to all ranks of etp, in one piece",

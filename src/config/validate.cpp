@@ -252,13 +252,32 @@ void check_outer_codec(const OuterConfig& outer, std::vector<Conflict>& conflict
 }
 
 void check_exchange(const RunConfig& config, std::vector<Conflict>& conflicts) {
-  if (!config.parallel.ep_exchange.leaves_degrees() || !config.observe.system.empty()) return;
+  const ExchangeRequest& exchange = config.parallel.ep_exchange;
+  if (exchange.plans_windows() && config.parallel.zero > 1) {
+    conflicts.push_back(
+        {{"parallel.ep_exchange", "parallel.zero"},
+         fmt::format("parallel.ep_exchange = \"{}\" keeps gradients until the network is idle, and "
+                     "parallel.zero = {} gives them back at once; use parallel.zero = 1, or leave "
+                     "out windows=planned",
+                     exchange.text(), config.parallel.zero)});
+  }
+  if (exchange.plans_windows() && config.parallel.schedule == Pipeline::routes) {
+    conflicts.push_back(
+        {{"parallel.ep_exchange", "parallel.schedule"},
+         fmt::format("parallel.ep_exchange = \"{}\" counts on every micro-batch passing every "
+                     "block, and parallel.schedule = \"routes\" lets some leave blocks out; use "
+                     "another schedule, or leave out windows=planned",
+                     exchange.text())});
+  }
+  if (!exchange.is_to_be_planned() || !config.observe.system.empty()) return;
   conflicts.push_back(
       {{"parallel.ep_exchange", "observe.system"},
-       fmt::format("parallel.ep_exchange = \"{}\" chooses degrees by the times of a machine file, "
-                   "and observe.system names none; set it to what heddle doctor --calibrate wrote, "
-                   "or name degrees, as in degree=2/4",
-                   config.parallel.ep_exchange.text())});
+       fmt::format("parallel.ep_exchange = \"{}\" chooses by the times of a machine file, and "
+                   "observe.system names none; set it to what heddle doctor --calibrate wrote, or "
+                   "{}",
+                   exchange.text(),
+                   exchange.leaves_degrees() ? "name degrees, as in degree=2/4"
+                                             : "leave out windows=planned")});
 }
 
 void check_outer(const RunConfig& config, std::vector<Conflict>& conflicts) {

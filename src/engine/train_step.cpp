@@ -164,7 +164,8 @@ Ctx TrainStep::context(int microbatch) {
           .step = step_,
           .expert_load = expert_load(),
           .last_load = last_load_,
-          .on_choices = on_choices_ ? &on_choices_ : nullptr};
+          .on_choices = on_choices_ ? &on_choices_ : nullptr,
+          .idle = &model_.store().offered()};
 }
 
 Tensor TrainStep::expert_load() const {
@@ -198,6 +199,7 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
     case Act::w: layer.backward_weight(saved, ctx); break;
     default: made = layer.backward(given, saved, ctx);
   }
+  model_.store().offered().end_pass(stream_);
   if (on_unit_ && act != Act::w) {
     on_unit_(*model_.label(op.what), microbatch, act == Act::f ? Pass::forward : Pass::backward,
              made);

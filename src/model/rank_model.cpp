@@ -20,16 +20,24 @@ TensorRules tensor_rules(const ParallelPlan& plan, DType dtype, const Mesh& mesh
           std::make_shared<CodedActivations>(plan.compress, dtype, tp, memory, notes)};
 }
 
+/// What a machine file decides has to be decided.
+void require_planned(const ParallelPlan& plan, ParamStore::Purpose purpose) {
+  const auto refuse = [&](const char* what, const char* hint) {
+    throw Error(ErrorCode::usage,
+                fmt::format("parallel.ep_exchange = \"{}\" leaves {} open where no machine file "
+                            "is read",
+                            plan.ep_exchange.text(), what),
+                hint);
+  };
+  if (plan.ep_exchange.leaves_degrees()) refuse("degrees", "name them, as in degree=2/4");
+  if (purpose == ParamStore::Purpose::training && plan.ep_exchange.plans_windows() &&
+      plan.policy.windows.empty()) {
+    refuse("windows", "leave out windows=planned");
+  }
+}
+
 ExpertRanks expert_ranks(const ParallelPlan& plan, std::int64_t width, DType dtype,
                          const Mesh& mesh, Memory& memory, const std::shared_ptr<BadNotes>& notes) {
-  if (plan.ep_exchange.leaves_degrees()) {
-    throw Error(
-        ErrorCode::usage,
-        fmt::format("parallel.ep_exchange = \"{}\" leaves degrees open where no machine file "
-                    "is read",
-                    plan.ep_exchange.text()),
-        "name them, as in degree=2/4");
-  }
   const int ep = mesh.size(Axis::ep), etp = mesh.size(Axis::etp);
   const ExchangePlan exchange = plan.ep_exchange.plan(etp);
   ExpertRanks ranks{.ep = &mesh.comm(Axis::ep),
@@ -92,6 +100,7 @@ RankModel build_rank_model(const ModelSpec& spec, const BuildOptions& options,
     part.tensor = tensor_rules(plan, options.dtype, mesh, memory, rank.notes);
   }
   if (plan.divides_experts()) {
+    require_planned(plan, purpose);
     part.experts = expert_ranks(plan, spec.hidden, options.dtype, mesh, memory, rank.notes);
   }
   rank.decoder = build_decoder(spec, options, memory, part);

@@ -13,6 +13,7 @@
 namespace heddle {
 
 class DecodedRows;
+class IdleNetwork;
 class KvCache;
 struct RankContext;
 
@@ -70,6 +71,7 @@ struct Ctx {
   Tensor expert_load = {};  ///< of the step: to be added to; absent: nobody counts
   Tensor last_load = {};    ///< of all ranks in the step before; absent: there was none
   const OnChoices* on_choices = nullptr;  ///< absent: nobody wants to know
+  IdleNetwork* idle = nullptr;            ///< backward: what waits for experts to leave it idle
 
   bool keeps_all() const { return keep == Keep::all; }
   bool keeps_dear() const { return keep != Keep::nothing; }

@@ -298,7 +298,14 @@ void ParamStore::perform(const StepOp& op, Stream& stream) {
     case StepOp::Kind::values: return bind_values(bucket, stream);
     case StepOp::Kind::drop: return drop_values(bucket);
     case StepOp::Kind::open: return open_grads(bucket, stream);
-    case StepOp::Kind::reduce: return reduce(bucket, stream);
+    case StepOp::Kind::reduce:
+      return op.slice.is_all()
+                 ? reduce(bucket, stream)
+                 : static_cast<void>(slice_sum(bucket, op.slice, stream).begin(stream));
+    case StepOp::Kind::beside_experts:
+      return offered_.offer_beside_experts(slice_sum(bucket, op.slice, stream));
+    case StepOp::Kind::beside_rest:
+      return offered_.offer_beside_rest(slice_sum(bucket, op.slice, stream));
     case StepOp::Kind::reduced: return end_reduction(bucket, stream);
     case StepOp::Kind::rest: return sum_rest(bucket, bucket.rest, stream);
     case StepOp::Kind::local: return keep_local(bucket, stream);
@@ -369,6 +376,33 @@ void ParamStore::reduce(Bucket& bucket, Stream& stream) {
     for (const auto& [parameter, at] : bucket.placed) parameter->grad = {};
     reductions_.push_back({&bucket, std::exchange(bucket.whole_grads, {}), shard, std::move(work)});
   }
+}
+
+/// With ZeRO the slices of all parts are brought together, so that they travel as one tensor.
+OfferedSums::Sum ParamStore::slice_sum(Bucket& bucket, const StepOp::Slice& slice, Stream& stream) {
+  for (const auto& [parameter, at] : bucket.placed) parameter->clear_stale_grad(stream);
+  Communicator& others = *bucket.others;
+  if (bucket.zero == 0) {
+    const Tensor sum = bucket.grads.slice(0, slice.begin, slice.end);
+    return {&others, [this, &bucket, &others, sum](Stream& after) {
+              Work work = others.all_reduce(sum, ReduceOp::sum, after);
+              reductions_.push_back({&bucket, {}, {}, work});
+              return work;
+            }};
+  }
+  const Tensor whole =
+      memory_.alloc({others.size() * slice.count()}, grad_dtype(), MemoryTag::communication);
+  const std::int64_t part = bucket.size / others.size();
+  for (int of = 0; of < others.size(); ++of) {
+    ops::copy(bucket.grads.slice(0, of * part + slice.begin, of * part + slice.end),
+              whole.slice(0, of * slice.count(), (of + 1) * slice.count()), stream);
+  }
+  const Tensor own = cut(bucket, bucket.grads, bucket.held).slice(0, slice.begin, slice.end);
+  return {&others, [this, &bucket, &others, whole, own](Stream& after) {
+            Work work = others.reduce_scatter(whole, own, ReduceOp::sum, after);
+            reductions_.push_back({&bucket, whole, {}, work});
+            return work;
+          }};
 }
 
 void ParamStore::end_reduction(Bucket& bucket, Stream& stream) {

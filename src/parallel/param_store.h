@@ -16,6 +16,7 @@
 #include "parallel/exchange/bad_notes.h"
 #include "parallel/exchange/coded_gather.h"
 #include "parallel/exchange/compressed_sum.h"
+#include "parallel/offered_sums.h"
 #include "parallel/ownership.h"
 #include "parallel/step/tell_step.h"
 #include "tensor/memory.h"
@@ -110,6 +111,8 @@ class ParamStore {
   RankUnits units() const;
   /// Does what an op of a step (tell_step) asks of values and gradients.
   void perform(const StepOp& op, Stream& stream);
+  /// What ops have offered to the next pass over a unit.
+  OfferedSums& offered() { return offered_; }
 
   /// Adds the sum of squares of the gradients that this rank counts to `sum` (f64, one element);
   /// over all ranks every element of the model is counted once. When all sums of them are made.
@@ -290,6 +293,7 @@ class ParamStore {
   void held_changed(Bucket& bucket, Stream& stream);
   void open_grads(Bucket& bucket, Stream& stream);
   void reduce(Bucket& bucket, Stream& stream);
+  OfferedSums::Sum slice_sum(Bucket& bucket, const StepOp::Slice& slice, Stream& stream);
   void end_reduction(Bucket& bucket, Stream& stream);
   /// Makes values whole that were changed in parts.
   void gather(Bucket& bucket, Stream& stream) const;
@@ -340,6 +344,7 @@ class ParamStore {
   std::deque<Bucket> buckets_;       // addresses stay
   std::vector<RankUnits::Unit> units_;
   std::deque<Reduction> reductions_;  // under way, oldest first
+  OfferedSums offered_;
   std::vector<Parameter*> parameters_;
   std::vector<OptimizerState> states_;
   std::vector<OptShard> shards_;

@@ -6,6 +6,7 @@
 #include "parallel/compression.h"
 #include "parallel/parallel_request.h"
 #include "parallel/step/outer_policy.h"
+#include "parallel/step/sum_windows.h"
 #include "planner/updates.h"
 #include "tensor/dtype.h"
 
@@ -60,7 +61,8 @@ struct Job {
   std::int64_t batch = 1;  ///< sequences per optimizer step, all ranks (of a site) together
   Stack stack = {};
   Compression compress = {};
-  OuterPolicy outer = {};  ///< of sites, of which each does such a job: Candidate::sites
+  OuterPolicy outer = {};   ///< of sites, of which each does such a job: Candidate::sites
+  SumWindows windows = {};  ///< of sums of gradients, where they were planned
 
   std::int64_t loss_chunk() const {
     return stack.loss_chunk > 0 ? stack.loss_chunk : usual_loss_chunk(spec, stack.place());

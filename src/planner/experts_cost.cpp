@@ -41,6 +41,29 @@ class ExpertsModel {
     return cost;
   }
 
+  ExpertsWindow window(bool with_weights) const {
+    if (rows_.layers == 0.0) return {};
+    const int degree = plan_.degree_backward;
+    ExpertsSeconds chunk = chunk_of(Pass::backward, degree);
+    // In the foreground they are made when rows are home, as where weights travel.
+    const bool is_meanwhile = with_weights && plan_.r == candidate_.etp && is_in_background();
+    const double behind = with_weights && !is_meanwhile ? chunk.weights : 0.0;
+    const ExpertsPass pass = make_experts_pass({.degree = degree,
+                                                .sends_gradients = true,
+                                                .has_one_network = has_one_network(),
+                                                .makes_weights = is_meanwhile});
+    const std::vector<double> ends = end_times(pass, chunk);
+    const auto gradients =
+        std::ranges::find(pass, ExpertsTask::Kind::gradients, &ExpertsTask::kind) - pass.begin();
+    const double alone = std::ranges::max(ends);
+    // With a sum that is longer than everything, all else is what is before and behind it.
+    chunk.gradients = 2.0 * alone;
+    const double around = makespan(pass, chunk) - chunk.gradients;
+    return {.begin = ends[static_cast<std::size_t>(gradients)],
+            .idle = alone - around,
+            .seconds = alone + behind};
+  }
+
  private:
   /// The second one: what a second forward needs where nobody wants the outputs again.
   enum class Pass { forward, forward_there, backward };
@@ -160,21 +183,23 @@ class ExpertsModel {
                  computed = degree * chunk.expert + chunk.weights;
     const double of_block = whole.expert + whole.weights;
     const double coding = (comes_back ? 2.0 : 1.0) * coded_seconds();
-    const bool is_in_background =
-        candidate_.overlap && (plan_.degree_forward > 1 || plan_.degree_backward > 1);
-    if (!is_in_background) return coding + moved + computed - of_block;
+    if (!is_in_background()) return coding + moved + computed - of_block;
     // Where weights travel, their gradients are made behind the pass.
     const bool makes_weights = is_backward && plan_.r == candidate_.etp;
-    const double took =
-        makespan(make_experts_pass({.degree = degree,
-                                    .has_one_network = plan_.networks == 1 && candidate_.ep > 1,
-                                    .comes_back = comes_back,
-                                    .makes_weights = makes_weights}),
-                 chunk) +
-        (makes_weights ? 0.0 : chunk.weights);
+    const double took = makespan(make_experts_pass({.degree = degree,
+                                                    .has_one_network = has_one_network(),
+                                                    .comes_back = comes_back,
+                                                    .makes_weights = makes_weights}),
+                                 chunk) +
+                        (makes_weights ? 0.0 : chunk.weights);
     const double hidden = std::max(0.0, moved + computed - took);
     return coding + took - of_block + contention_on(machine_, ep_) * hidden;
   }
+
+  bool is_in_background() const {
+    return candidate_.overlap && (plan_.degree_forward > 1 || plan_.degree_backward > 1);
+  }
+  bool has_one_network() const { return plan_.networks == 1 && candidate_.ep > 1; }
 
   double row_exchange(double bytes) const {
     if (bytes == 0.0 || candidate_.ep == 1) return 0.0;
@@ -235,6 +260,12 @@ ExpertsCost experts_cost(const Machine& machine, const Job& job, const Candidate
                          const DryBlocks& dry) {
   if (!candidate.divides_experts()) return {};
   return ExpertsModel(machine, job, candidate, dry).make();
+}
+
+ExpertsWindow experts_window(const Machine& machine, const Job& job, const Candidate& candidate,
+                             const DryBlocks& dry, bool with_weights) {
+  if (!candidate.divides_experts()) return {};
+  return ExpertsModel(machine, job, candidate, dry).window(with_weights);
 }
 
 ExchangeRequest with_fastest_degrees(const Machine& machine, const Job& job, Candidate candidate,

@@ -15,6 +15,19 @@ struct ExpertsCost {
   double again = 0;  ///< of forward, what is exchanged once more where blocks are recomputed
 };
 
+/// When, going backward through one layer's experts, the network between nodes is idle. A sum that
+/// begins there and takes s seconds makes the pass longer by max(0, s - idle), exactly as the
+/// recurrence has it (end_times).
+struct ExpertsWindow {
+  double begin = 0;    ///< when the last dispatch has ended, from the beginning of the pass
+  double idle = 0;     ///< so much from there costs nothing
+  double seconds = 0;  ///< of the pass with its products, without a sum
+};
+
+/// Of the candidate's backward. `with_weights`: gradients of the experts' weights are part of it.
+ExpertsWindow experts_window(const Machine& machine, const Job& job, const Candidate& candidate,
+                             const DryBlocks& dry, bool with_weights);
+
 /// By the candidate's exchange, for blocks that were made for it (of the same r).
 ExpertsCost experts_cost(const Machine& machine, const Job& job, const Candidate& candidate,
                          const DryBlocks& dry);

@@ -40,6 +40,7 @@ class StepLowering {
         message_bytes_(static_cast<double>(units_.sizes.message)) {
     policy_.reduces_at_end = !job.stack.overlaps_gathers;
     policy_.reduces = !job.stack.sends_signs();
+    policy_.windows = job.windows;
     if (job.stack.splits_messages && plan.tp > 1 && !block.sequence) {
       // Every rank of tp sends its share, and what has arrived is gathered.
       message_bytes_ /= plan.tp;
@@ -80,6 +81,8 @@ class StepLowering {
     /// be under way at a time, and several of the latter.
     std::vector<std::uint32_t> values = {};
     std::vector<std::deque<std::uint32_t>> gradients = {};
+    /// Sums that begin in the next computation: beside its experts, and behind them.
+    std::vector<StepOp> beside_experts = {}, beside_rest = {};
   };
   struct Message {
     std::uint32_t transfer = kNone;
@@ -277,9 +280,11 @@ class StepLowering {
       case StepOp::Kind::reduce:
         if (!here().units.buckets[bucket].over.empty()) {
           encode_gradients(op);
-          now_.gradients[bucket].push_back(begin_on_dp(op));
+          begin_sum(op);
         }
         return;
+      case StepOp::Kind::beside_experts: now_.beside_experts.push_back(op); return;
+      case StepOp::Kind::beside_rest: now_.beside_rest.push_back(op); return;
       case StepOp::Kind::reduced:
         wait_unless_done(now_.gradients[bucket].front());
         decode_gradients(op);
@@ -320,16 +325,47 @@ class StepLowering {
   }
 
   void compute(const StepOp& op) {
-    const auto& [f, b, w] = here().times[at(op.what)];
+    const UnitTimes& times = here().times[at(op.what)];
     switch (op.action->act) {
       case Act::f:
       case Act::vocab_s:
-      case Act::embed_f: return compute(f);
-      case Act::w: return compute(w);
-      case Act::bw: compute(b); return compute(w);
-      default: return compute(b);
+      case Act::embed_f: return compute(times.f);
+      case Act::w: return compute(times.w);
+      case Act::bw: return compute_with_sums(together(times.b, times.w), times.in_bw);
+      default: return compute_with_sums(times.b, times.in_b);
     }
   }
+
+  static UnitPass together(const UnitPass& a, const UnitPass& b) {
+    return {a.seconds + b.seconds, a.tp + b.tp, a.cp + b.cp, a.ep + b.ep};
+  }
+
+  /// What was offered to the pass begins where experts leave the network idle, and behind them. A
+  /// sum that takes longer than that holds the rows' way home up.
+  void compute_with_sums(const UnitPass& pass, const ExpertsWindow& window) {
+    if (now_.beside_experts.empty() && now_.beside_rest.empty()) return compute(pass);
+    double done = 0.0;
+    const auto compute_to = [&](double until) {
+      const double part = std::clamp(until, done, pass.seconds) - done;
+      done += part;
+      const double share = pass.seconds > 0.0 ? part / pass.seconds : 1.0;
+      compute(UnitPass{part, share * pass.tp, share * pass.cp, share * pass.ep});
+    };
+    compute_to(window.begin);
+    const std::vector<StepOp> beside = std::exchange(now_.beside_experts, {});
+    std::vector<std::uint32_t> begun;
+    for (const StepOp& op : beside) begun.push_back(begin_on_dp(op));
+    compute_to(window.begin + window.idle);
+    for (std::size_t i = 0; i < beside.size(); ++i) {
+      wait_unless_done(begun[i]);
+      now_.gradients[at(beside[i].what)].push_back(kNone);
+    }
+    compute_to(window.seconds);
+    for (const StepOp& op : std::exchange(now_.beside_rest, {})) begin_sum(op);
+    compute_to(pass.seconds);
+  }
+
+  void begin_sum(const StepOp& op) { now_.gradients[at(op.what)].push_back(begin_on_dp(op)); }
 
   void wait_unless_done(std::uint32_t transfer) {
     if (transfer != kNone) wait(transfer);

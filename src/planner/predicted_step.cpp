@@ -1,8 +1,13 @@
 #include "planner/predicted_step.h"
 
+#include <limits>
+#include <utility>
+
 #include "planner/context_cost.h"
 #include "planner/experts_cost.h"
+#include "planner/experts_schedule.h"
 #include "planner/finalists.h"
+#include "planner/planned_windows.h"
 
 namespace heddle::planner {
 namespace {
@@ -22,7 +27,13 @@ Job job_of(const ModelSpec& spec, const ParallelPlan& plan, const RunBatches& ba
                                                               : Updates::adamw)};
   job.stack.newton_schulz_steps = batches.newton_schulz_steps;
   job.compress = plan.compress;
+  job.windows = plan.policy.windows;
   return job;
+}
+
+std::pair<int, int> degrees_of(const ExchangeRequest& exchange, int etp) {
+  const ExchangePlan plan = exchange.plan(etp);
+  return {plan.degree_forward, plan.degree_backward};
 }
 
 /// Of one site.
@@ -57,12 +68,32 @@ std::optional<SiteTimes> predicted_sites(const Machine& machine, const ModelSpec
   return site_times(at_work, job, candidate, inner_seconds(at_work, job, without_sites(candidate)));
 }
 
-ExchangeRequest planned_exchange(const Machine& machine, const ModelSpec& spec,
+PlannedExchange planned_exchange(const Machine& machine, const ModelSpec& spec,
                                  const ParallelPlan& plan, const RunBatches& batches, DType dtype) {
-  const Candidate candidate = without_sites(candidate_of(plan, batches));
+  Candidate candidate = without_sites(candidate_of(plan, batches));
   const Job job = job_of(spec, plan, batches, dtype);
-  return with_fastest_degrees(machine.at_work(static_cast<int>(plan.request().ranks())), job,
-                              candidate, dry_blocks(job, candidate));
+  const Machine at_work = machine.at_work(static_cast<int>(plan.request().ranks()));
+  PlannedExchange planned{.exchange = plan.ep_exchange};
+  if (plan.ep_exchange.leaves_degrees()) {
+    planned.exchange = with_fastest_degrees(at_work, job, candidate, dry_blocks(job, candidate));
+  }
+  if (!plan.ep_exchange.plans_windows()) return planned;
+  // With sums in them passes back may be shortest with other pieces.
+  const auto [forward, backward] = degrees_of(planned.exchange, candidate.etp);
+  const std::vector<int> degrees =
+      plan.ep_exchange.leaves_degrees()
+          ? std::vector<int>(std::begin(kExpertsDegrees), std::end(kExpertsDegrees))
+          : std::vector<int>{backward};
+  double least = std::numeric_limits<double>::infinity();
+  for (const int degree : degrees) {
+    candidate.ep_exchange = planned.exchange.with_degrees(forward, degree);
+    PlannedWindows windows = plan_windows(at_work, job, candidate, plan.rank_of_stage);
+    if (windows.seconds >= least) continue;
+    least = windows.seconds;
+    planned.exchange = candidate.ep_exchange;
+    planned.windows = std::move(windows.windows);
+  }
+  return planned;
 }
 
 std::vector<PredictedAttention> predicted_attention(const Machine& machine, const ModelSpec& spec,

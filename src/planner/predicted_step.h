@@ -30,9 +30,14 @@ std::optional<SiteTimes> predicted_sites(const Machine& machine, const ModelSpec
                                          const ParallelPlan& plan, const RunBatches& batches,
                                          DType dtype);
 
-/// The plan's exchange of experts' rows with the degrees with which it takes least on the machine:
-/// what degree=planned of parallel.ep_exchange stands for. Error(usage) as above.
-ExchangeRequest planned_exchange(const Machine& machine, const ModelSpec& spec,
+/// What parallel.ep_exchange leaves to be planned: the degrees with which experts' rows take least
+/// on the machine (degree=planned), and where sums of gradients go (windows=planned). Error(usage)
+/// as above.
+struct PlannedExchange {
+  ExchangeRequest exchange = {};
+  SumWindows windows = {};
+};
+PlannedExchange planned_exchange(const Machine& machine, const ModelSpec& spec,
                                  const ParallelPlan& plan, const RunBatches& batches, DType dtype);
 
 /// What a rank of cp spends on the attention of one block for one micro-batch.

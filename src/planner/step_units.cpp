@@ -157,10 +157,21 @@ class UnitBuilder {
     back += block_.backward_weight;
     if (candidate_.recompute == Recompute::full) back += block_.again_full;
     if (candidate_.recompute == Recompute::selective) back += block_.again_selective;
+    // What is computed again comes before backward.
+    const auto window = [&](bool with_weights) {
+      ExpertsWindow made = experts_window(machine_, job_, candidate_, block_.dry, with_weights);
+      if (candidate_.recompute != Recompute::full) return made;
+      const double again = pass_of(block_.again_full).seconds;
+      made.begin += again;
+      made.seconds += again;
+      return made;
+    };
     return {.f = pass_of(block_.forward),
             .b = {times.b, std::min(times.b, pass_of(back).tp), std::min(times.b, pass_of(back).cp),
                   std::min(times.b, pass_of(back).ep)},
-            .w = {times.w, 0.0}};
+            .w = {times.w, 0.0},
+            .in_b = window(false),
+            .in_bw = window(true)};
   }
 
   const Machine& machine_;

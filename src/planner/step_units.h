@@ -5,6 +5,7 @@
 #include "model/rank_model.h"
 #include "parallel/step/step_calls.h"
 #include "planner/block_cost.h"
+#include "planner/experts_cost.h"
 #include "planner/matrix_work.h"
 
 namespace heddle::planner {
@@ -18,6 +19,8 @@ struct UnitPass {
 /// Of a vocabulary that is divided over the pipeline: f of the head is the pass S, b is T.
 struct UnitTimes {
   UnitPass f = {}, b = {}, w = {};
+  /// Where experts leave the network idle, from the beginning of b, and of b and w together.
+  ExpertsWindow in_b = {}, in_bw = {};
 };
 
 /// What a rank of the pipeline has.

@@ -302,9 +302,12 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
       make_plan(spec, request, ranks, config.data.seq_len,
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
   if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
-  if (plan.ep_exchange.leaves_degrees()) {
-    plan.ep_exchange = planner::planned_exchange(planner::read_machine(config.observe.system), spec,
-                                                 plan, run_batches(config), compute_dtype(config));
+  if (plan.ep_exchange.is_to_be_planned()) {
+    planner::PlannedExchange planned =
+        planner::planned_exchange(planner::read_machine(config.observe.system), spec, plan,
+                                  run_batches(config), compute_dtype(config));
+    plan.ep_exchange = planned.exchange;
+    plan.policy.windows = std::move(planned.windows);
   }
   return plan;
 }

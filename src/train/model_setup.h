@@ -67,8 +67,8 @@ bool keeps_copies(const config::RunConfig& config);
 planner::RunBatches run_batches(const config::RunConfig& config);
 
 /// How a run's model lies on so many ranks (make_plan). `sites_left`: where fewer sites are left
-/// than the run file has; 0: all are there. A single one goes on with its outer steps. Degrees that
-/// parallel.ep_exchange leaves to be planned are those for the machine that observe.system names.
+/// than the run file has; 0: all are there. A single one goes on with its outer steps. What
+/// parallel.ep_exchange leaves to be planned is planned for the machine that observe.system names.
 ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& spec, int ranks,
                              int sites_left = 0);
 

@@ -18,6 +18,18 @@ void print_experts(const RunSetup& setup) {
              exchange.degree_forward, exchange.degree_backward,
              setup.config.observe.system.string());
   }
+  if (!setup.plan.policy.windows.empty()) {
+    std::int64_t with_experts = 0, with_rest = 0;
+    for (const SumWindow& window : setup.plan.policy.windows) {
+      with_experts += window.with_experts;
+      with_rest += window.with_rest;
+    }
+    log_info(
+        "{:<11} gradients' sums: {:.3g}M values beside experts, {:.3g}M beside the rest of "
+        "their blocks, planned from {}",
+        "windows", 1e-6 * static_cast<double>(with_experts), 1e-6 * static_cast<double>(with_rest),
+        setup.config.observe.system.string());
+  }
   const double most = most_expert_rows(setup.spec, setup.plan);
   log_info("{:<11} {}", "experts",
            most > 1 ? fmt::format("memory and traffic if all ranks receive as many rows; one may "

@@ -73,6 +73,12 @@ JsonValue mesh_json(const ParallelPlan& plan) {
                     {"schedule", name_of(plan.schedule)},
                     {"stages", plan.stages()}};
   if (plan.divides_experts()) json["ep_exchange"] = plan.ep_exchange.plan(plan.etp).text();
+  if (!plan.policy.windows.empty()) {
+    JsonValue& windows = json["sum_windows"] = JsonValue::array();
+    for (const auto& [with_experts, with_rest] : plan.policy.windows) {
+      windows.push_back({{"with_experts", with_experts}, {"with_rest", with_rest}});
+    }
+  }
   return json;
 }
 

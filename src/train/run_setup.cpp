@@ -39,9 +39,10 @@ ParallelPlan plan_of_all(const RunSetup& setup) {
   if (!setup.options.dry_run) require_same_on_all_ranks(setup.world, setup.identity);
   ParallelPlan plan = configured_plan(setup.config, setup.spec, setup.world.size(),
                                       static_cast<int>(setup.options.sites_left.size()));
-  if (setup.config.parallel.ep_exchange.leaves_degrees()) {
+  if (setup.config.parallel.ep_exchange.is_to_be_planned()) {
     // Machine files are each rank's own. Those of the first decide.
     plan.ep_exchange = text_of_first(setup.world, plan.ep_exchange.text());
+    plan.policy.windows = sum_windows_of(text_of_first(setup.world, text_of(plan.policy.windows)));
   }
   return plan;
 }

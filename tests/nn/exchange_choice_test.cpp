@@ -26,7 +26,9 @@ TEST(ExchangeRequest, ReadsPlans) {
 TEST(ExchangeRequest, IsWrittenAsItIsRead) {
   for (const char* text :
        {"", "r=0", "r=510 degree=32/31 2dh=510", "degree=2", "adaptive", "turns r=1 2dh=2",
-        "adaptive degree=2/4", "degree=planned", "r=1 degree=planned 2dh=2 networks=1"}) {
+        "adaptive degree=2/4", "degree=planned", "r=1 degree=planned 2dh=2 networks=1",
+        "windows=planned", "degree=planned windows=planned",
+        "degree=2/4 networks=1 windows=planned"}) {
     EXPECT_EQ(ExchangeRequest(text).text(), text);
   }
   EXPECT_EQ(ExchangeRequest(" 2dh=2   r=1 ").text(), "r=1 2dh=2");
@@ -58,7 +60,11 @@ TEST(ExchangeRequest, SaysWhatIsWrong) {
   EXPECT_EQ(problem("2dh=0"), "2dh=0; use a divisor of parallel.ep up to 510");
   EXPECT_EQ(problem("fast"),
             "\"fast\" is none of r=N, degree=N, degree=N/M, degree=planned, 2dh=N, networks=N, "
-            "adaptive and turns");
+            "windows=planned, adaptive and turns");
+  EXPECT_EQ(problem("windows=2"), "windows=2; use windows=planned");
+  EXPECT_EQ(problem("windows=planned adaptive"),
+            "windows=planned is for degrees that stay; name them, or use degree=planned");
+  EXPECT_EQ(problem("r=0 windows=planned").find("windows=planned is for time between"), 0u);
   EXPECT_EQ(problem("networks=3"),
             "networks=3; use 2 where ep and etp exchange at the same time, 1 in turn");
   EXPECT_THROW(ExchangeRequest("fast"), Error);
@@ -73,6 +79,14 @@ TEST(ExchangeRequest, LeavesDegreesUntilTheyAreNamed) {
   EXPECT_EQ(named.text(), "r=1 degree=4/8 2dh=2 networks=1");
   EXPECT_FALSE(ExchangeRequest("degree=planned degree=2").leaves_degrees());
   EXPECT_EQ(ExchangeRequest("degree=2 degree=planned").text(), "degree=planned");
+}
+
+TEST(ExchangeRequest, KeepsItsWindowsWhenDegreesAreNamed) {
+  const ExchangeRequest open("degree=planned windows=planned");
+  EXPECT_TRUE(open.plans_windows() && open.is_to_be_planned());
+  EXPECT_EQ(open.with_degrees(4, 8).text(), "degree=4/8 windows=planned");
+  EXPECT_TRUE(ExchangeRequest("degree=2 windows=planned").is_to_be_planned());
+  EXPECT_FALSE(ExchangeRequest("degree=2").is_to_be_planned());
 }
 
 TEST(ExchangeChoice, TakesTurns) {

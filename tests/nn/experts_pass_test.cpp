@@ -95,5 +95,31 @@ TEST(ExpertsPass, GradientsThatFitTheIdleNetworkCostNothing) {
   }
 }
 
+/// A slice of gradients costs nothing up to some length and then as long as it is: two numbers say
+/// all of it (planner/experts_cost.h, ExpertsWindow).
+TEST(ExpertsPass, IsLongerByWhatASliceTakesBeyondIdleTime) {
+  std::uint64_t drawn = 0;
+  const auto number = [&] { return random_uniform(7, drawn++); };
+  for (int i = 0; i < 500; ++i) {
+    const ExpertsPass pass = make_experts_pass({.degree = 1 << (i % 4),
+                                                .sends_gradients = true,
+                                                .has_one_network = i % 3 == 0,
+                                                .makes_weights = i % 2 == 0});
+    ExpertsSeconds seconds{.exchange = number(),
+                           .gather = number(),
+                           .expert = number(),
+                           .scatter = number(),
+                           .weights = 3 * number()};
+    const double alone = makespan(pass, seconds);
+    seconds.gradients = 2 * alone;
+    const double idle = alone - (makespan(pass, seconds) - seconds.gradients);
+    EXPECT_GE(idle, -1e-12);
+    for (const double length : {0.1, 0.9, 1.0, 1.1, 2.0}) {
+      seconds.gradients = length * idle + 0.01 * i * number();
+      EXPECT_NEAR(makespan(pass, seconds), alone + std::max(0.0, seconds.gradients - idle), 1e-9);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heddle

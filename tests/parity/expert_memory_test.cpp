@@ -1,8 +1,10 @@
 // What experts take of memory: whatever their granularity is, and wherever tokens go.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/rng.h"
 #include "comm/threads/thread_world.h"
@@ -39,6 +41,19 @@ double of_activations(const BytesByTag& bytes) {
 StepPlan planned_on_one_rank(const ModelSpec& spec, const MeshCase& mesh, const BatchShape& batch) {
   return plan_step(spec, RankTraining::build_options(mesh, batch),
                    make_plan(spec, mesh.request, 1, batch.seq_len), 0, batch);
+}
+
+/// By layer, the rows that a rank of ep gets for its experts, in multiples of an even share; each
+/// rank has so many tokens.
+std::vector<double> shares_of(const std::vector<double>& load, int rank, int ep,
+                              std::int64_t granularity, std::int64_t tokens) {
+  const std::int64_t experts = 4 * granularity, own = experts / ep;
+  std::vector<double> shares;
+  for (auto layer = load.begin(); layer != load.end(); layer += experts + 2) {
+    const double rows = std::accumulate(layer + rank * own, layer + (rank + 1) * own, 0.0);
+    shares.push_back(rows / static_cast<double>(tokens * granularity));
+  }
+  return shares;
 }
 
 /// The peak of a step that runs, for experts of which a token has one and for those of which it
@@ -164,6 +179,50 @@ TEST(ExpertMemory, OfAllTokensOnOneRankIsSaidBeforehand) {
   }
 }
 
+/// Where rows travel, a rank keeps those that came to it, so a step takes more the more experts a
+/// token has: as many rows more for each, and nothing else. How many rows it gets differs from
+/// layer to layer; what is planned for the most and for the fewest that a layer of this rank gets
+/// holds what is measured between them.
+TEST(ExpertMemory, WithEpGrowsByTheRowsThatTravel) {
+  constexpr BatchShape kFew{.sequences = 1, .seq_len = 128, .microbatches = 1};
+  for (const int ep : {2, 4}) {
+    for (const bool recompute : {false, true}) {
+      const MeshCase mesh{{.dp = ep, .ep = ep}, recompute};
+      std::vector<double> even;
+      for (const std::int64_t granularity : kGranularities) {
+        SCOPED_TRACE(fmt::format("ep {} recompute {} granularity {}", ep, recompute, granularity));
+        const ModelSpec spec = of_granularity(granularity);
+        const auto planned = [&](int rank, double rows) {
+          ParallelPlan plan = make_plan(spec, mesh.request, ep, kFew.seq_len);
+          plan.planned_expert_rows = rows;
+          return of_activations(
+              plan_step(spec, RankTraining::build_options(mesh, kFew), plan, rank, kFew)
+                  .memory.at_peak);
+        };
+        even.push_back(planned(0, 1));
+        if (granularity != 1 && granularity != 8) continue;
+        run_ranks(ep, [&](World& world) {
+          RankTraining training(spec, mesh, kFew, world);
+          const StepResult result = training.run(1);
+          const auto shares =
+              shares_of(result.expert_load, world.rank(), ep, granularity, kFew.seq_len);
+          const double measured = of_activations(training.memory().stats().at_peak);
+          EXPECT_LE(measured, planned(world.rank(), std::ranges::max(shares)));
+          EXPECT_GE(measured, planned(world.rank(), std::ranges::min(shares)));
+        });
+      }
+      // For each expert more of a token: the same.
+      const double more = (even.back() - even.front()) / 7.0, row_bytes = 128.0 * 512 * 4;
+      EXPECT_GT(more, (recompute ? 4.0 : 6.0) * row_bytes);
+      EXPECT_LT(more, 7.0 * row_bytes);
+      for (std::size_t i = 0; i < even.size(); ++i) {
+        const double expected = even[0] + static_cast<double>(kGranularities[i] - 1) * more;
+        EXPECT_NEAR(even[i], expected, 0.02 * expected);
+      }
+    }
+  }
+}
+
 /// By the formulas of a search, of a model of OLMoE's shape.
 TEST(ExpertMemory, IsEstimatedAsItIsPlanned) {
   const BatchShape batch{.sequences = 2, .seq_len = 2048, .microbatches = 4};
@@ -175,21 +234,26 @@ TEST(ExpertMemory, IsEstimatedAsItIsPlanned) {
                                      {"vocab_size", 50304},
                                      {"moe_intermediate_size", 8192 / granularity},
                                      {"num_experts", 8 * granularity}});
-    const MeshCase mesh{{.dp = 1}};
-    const auto planned = planned_on_one_rank(spec, mesh, batch).memory;
-    const planner::Job job{.spec = spec,
-                           .seq_len = batch.seq_len,
-                           .batch = batch.sequences * batch.microbatches,
-                           .stack = planner::Stack::heddle(DType::f32)};
-    const planner::Candidate candidate{mesh.request, planner::Recompute::none,
-                                       static_cast<int>(batch.sequences)};
-    const auto split = planner::split_blocks(job, candidate.schedule, 1, 1, candidate.vocabulary);
-    const auto estimated =
-        planner::estimate_memory({}, job, candidate, split, planner::activations(job, candidate));
-    const double activations = of_activations(planned.at_peak),
-                 peak = static_cast<double>(planned.peak);
-    EXPECT_NEAR(estimated.activations, activations, 0.03 * activations) << granularity;
-    EXPECT_NEAR(estimated.total(), peak, 0.03 * peak) << granularity;
+    for (const int ep : {1, 2, 4}) {
+      SCOPED_TRACE(ep);
+      const MeshCase mesh{{.dp = ep, .ep = ep}};
+      const auto planned = plan_step(spec, RankTraining::build_options(mesh, batch),
+                                     make_plan(spec, mesh.request, ep, batch.seq_len), 0, batch)
+                               .memory;
+      const planner::Job job{.spec = spec,
+                             .seq_len = batch.seq_len,
+                             .batch = ep * batch.sequences * batch.microbatches,
+                             .stack = planner::Stack::heddle(DType::f32)};
+      const planner::Candidate candidate{mesh.request, planner::Recompute::none,
+                                         static_cast<int>(batch.sequences)};
+      const auto split = planner::split_blocks(job, candidate.schedule, 1, 1, candidate.vocabulary);
+      const auto estimated =
+          planner::estimate_memory({}, job, candidate, split, planner::activations(job, candidate));
+      const double activations = of_activations(planned.at_peak),
+                   peak = static_cast<double>(planned.peak);
+      EXPECT_NEAR(estimated.activations, activations, 0.03 * activations) << granularity;
+      EXPECT_NEAR(estimated.total(), peak, 0.03 * peak) << granularity;
+    }
   }
 }
 

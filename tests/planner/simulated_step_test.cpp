@@ -55,8 +55,8 @@ StepUnits units_of(const Machine& machine, const Job& job, const Candidate& plan
 
 /// One micro-batch on a stage.
 StageTimes times_of(const StepUnits& units, int stage, int rank) {
-  const auto [f, b, w] = units.ranks[static_cast<std::size_t>(rank)].of_stage(stage);
-  return {f.seconds, b.seconds, w.seconds, 0.0};
+  const UnitTimes times = units.ranks[static_cast<std::size_t>(rank)].of_stage(stage);
+  return {times.f.seconds, times.b.seconds, times.w.seconds, 0.0};
 }
 
 double pass_seconds(const StepUnits& units, int stage, int rank) {

@@ -139,7 +139,35 @@ TEST(ExpertsRun, HasThePlannedDegreesOnAllRanks) {
   EXPECT_EQ(planned.numbers(), named.numbers());
 }
 
+/// Sums of gradients that wait for experts are planned and printed, and change no number.
+TEST(ExpertsRun, HasTheSameNumbersWithPlannedWindows) {
+  const auto settings = and_with(kSteady, {"parallel.ep=2", "parallel.zero=1", "train.steps=3",
+                                           "observe.system=\"" + machine_file() + "\""});
+  const auto with = [&](const std::string& exchange) {
+    return and_with(settings, {"parallel.ep_exchange=" + exchange});
+  };
+  const ExpertsRun planned, plain;
+  const std::string both = "degree=2/4 windows=planned";
+  const Outcome plan = planned.train(with(both), {"--ranks", "2", "--dry-run", "--json"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_NE(plan.err.find("beside the rest of their blocks, planned from"), std::string::npos)
+      << plan.err;
+  const Json said = parse_json(plan.out, "plan");
+  std::int64_t elements = 0;
+  for (const Json& window : said.at("mesh").at("sum_windows")) {
+    elements += window.at("with_experts").get<std::int64_t>();
+    elements += window.at("with_rest").get<std::int64_t>();
+  }
+  EXPECT_GT(elements, 0);
+  const Outcome outcome = planned.train(with(both), {"--ranks", "2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  ASSERT_EQ(plain.train(with("degree=2/4"), {"--ranks", "2"}).status, 0);
+  EXPECT_EQ(planned.numbers(), plain.numbers());
+}
+
 /// Weights that are finite, and logits that are not: whoever has the tokens, all ranks say whose.
+/// Whether such products are infinite or no numbers is the processor's; a loss is of both where it
+/// is of logits.
 TEST(ExpertsRun, NamesTheRouterWhoseLogitsAreNotFinite) {
   const ExpertsRun run;
   const std::string origin = (run.path() / "origin").string(),
@@ -152,7 +180,8 @@ TEST(ExpertsRun, NamesTheRouterWhoseLogitsAreNotFinite) {
       const Outcome outcome = run.train(
           {"model.config=\"\"", "model.path=" + huge, "checkpoint.every=0", "train.eval_every=0",
            "train.nonfinite_limit=2", fmt::format("parallel.ep={}", ranks),
-           fmt::format("train.nonfinite={}", policy), "model.router_balance=global"},
+           fmt::format("train.nonfinite={}", policy), "model.router_balance=global",
+           "model.router_z_loss=0.001"},
           {"--ranks", ranks, "--fresh"});
       EXPECT_EQ(outcome.status, 5) << outcome.err;
       for (const char* words : {"router with logits that are not finite is that of layer 2",
@@ -222,6 +251,15 @@ void expect_refused(const TinyRun& run, const std::vector<std::string>& settings
 TEST(ExpertsRun, RefusesToPlanDegreesWithoutAMachine) {
   expect_refused(ExpertsRun(), {"parallel.ep=2", "parallel.ep_exchange=degree=planned"},
                  {"degree=planned", "observe.system names none", "doctor --calibrate"});
+}
+
+TEST(ExpertsRun, RefusesWindowsThatCannotBePlannedOrUsed) {
+  expect_refused(ExpertsRun(), {"parallel.ep=2", "parallel.ep_exchange=windows=planned"},
+                 {"windows=planned", "observe.system names none", "leave out windows=planned"});
+  expect_refused(ExpertsRun(),
+                 {"parallel.ep=2", "parallel.zero=2", "parallel.ep_exchange=windows=planned",
+                  "observe.system=\"" + machine_file() + "\""},
+                 {"windows=planned", "parallel.zero = 2", "use parallel.zero = 1"});
 }
 
 TEST(ExpertsRun, RefusesWhatGatesCannotDo) {

@@ -80,6 +80,9 @@ std::string ExchangeRequest::read(const std::string& text) {
   for (const std::string& word : split(text, ' ')) {
     if (!word.empty()) read_word(word, problem);
   }
+  if (plans_windows() && (learns() || takes_turns())) {
+    refuse(problem, "windows=planned is for degrees that stay; name them, or use degree=planned");
+  }
   return problem;
 }
 
@@ -93,9 +96,10 @@ void ExchangeRequest::read_word(std::string_view word, std::string& problem) {
   if (key == "degree") return read_degree(value, problem);
   if (key == "2dh") return read_node(value, problem);
   if (key == "networks") return read_networks(value, problem);
+  if (key == "windows") return read_windows(value, problem);
   refuse(problem,
-         "\"{}\" is none of r=N, degree=N, degree=N/M, degree=planned, 2dh=N, networks=N, adaptive "
-         "and turns",
+         "\"{}\" is none of r=N, degree=N, degree=N/M, degree=planned, 2dh=N, networks=N, "
+         "windows=planned, adaptive and turns",
          word);
 }
 
@@ -152,8 +156,17 @@ void ExchangeRequest::read_networks(std::string_view value, std::string& problem
   is_one_network_ = *networks == 1 ? 1U : 0U;
 }
 
+void ExchangeRequest::read_windows(std::string_view value, std::string& problem) {
+  if (value != kPlannedValue) return refuse(problem, "windows={}; use windows=planned", value);
+  plans_windows_ = 1;
+}
+
 std::string ExchangeRequest::problem_on(int ep, int etp) const {
   const int r = plan(etp).r, node = plan(etp).node;
+  if (r == 0 && plans_windows()) {
+    return "windows=planned is for time between exchanges of rows, and with r=0 rows stay; leave "
+           "out one of them";
+  }
   if (r > 0 && etp % r != 0) {
     return fmt::format("r={} is neither 0 nor a divisor of parallel.etp = {}; use 0, {}", r, etp,
                        list(divisors_of(etp)));
@@ -192,6 +205,7 @@ std::string ExchangeRequest::text() const {
   } else if (mode_ != kNamed) {
     words.emplace(words.begin(), learns() ? kAdaptive : kTurnsWord);
   }
+  if (plans_windows()) words.push_back(fmt::format("windows={}", kPlannedValue));
   return fmt::format("{}", fmt::join(words, " "));
 }
 

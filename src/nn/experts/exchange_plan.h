@@ -38,7 +38,7 @@ class ExchangeRequest {
   /// A plan for `etp` ranks.
   explicit ExchangeRequest(const ExchangePlan& plan, int etp);
   /// "r=2 degree=4/2 2dh=8 networks=1", each of which may be left out, and with them "adaptive" or
-  /// "turns"; or degree=planned. Error(usage) for a text with problems.
+  /// "turns"; or degree=planned; and windows=planned. Error(usage) for a text with problems.
   ExchangeRequest(const char* text) : ExchangeRequest(std::string(text)) {}
   ExchangeRequest(const std::string& text);
 
@@ -56,6 +56,10 @@ class ExchangeRequest {
   bool takes_turns() const { return mode_ == kTurns; }
   /// Degrees are to be chosen before the run, by a machine's times (planner/predicted_step.h).
   bool leaves_degrees() const { return mode_ == kPlanned; }
+  /// Sums of gradients go where the network is idle, as is planned before the run (SumWindows).
+  bool plans_windows() const { return plans_windows_ == 1U; }
+  /// Whether it has to be planned by a machine's times.
+  bool is_to_be_planned() const { return leaves_degrees() || plans_windows(); }
   /// The same with these degrees.
   ExchangeRequest with_degrees(int forward, int backward) const;
   /// Nothing was asked for.
@@ -76,12 +80,14 @@ class ExchangeRequest {
   void read_degree(std::string_view value, std::string& problem);
   void read_node(std::string_view value, std::string& problem);
   void read_networks(std::string_view value, std::string& problem);
+  void read_windows(std::string_view value, std::string& problem);
 
   std::uint32_t r_ : 9 = kAllOfEtp;
   std::uint32_t more_forward_ : 5 = 0, more_backward_ : 5 = 0;  // pieces than one
   std::uint32_t node_ : 9 = 1;
   std::uint32_t is_one_network_ : 1 = 0;
   std::uint32_t mode_ : 2 = kNamed;
+  std::uint32_t plans_windows_ : 1 = 0;
 };
 static_assert(sizeof(ExchangeRequest) == 4);
 

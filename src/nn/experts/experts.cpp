@@ -406,7 +406,7 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
     return PassWalk::Loads{{dweights, ExpertExchange::Content::numbers},
                            {input_rows_grad(middle.dgate_up, up, piece, places, ctx)}};
   };
-  PassWalk::Computing computing{.expert = expert};
+  PassWalk::Computing computing{.expert = expert, .idle = ctx.idle};
   if (weights) {
     computing.weights = [&](const std::vector<Tensor>& arrived_N) {
       middle.dy = arrived_N[1];
@@ -418,6 +418,7 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
           .run({{rows_of_choices(weights_TK, places, ctx), ExpertExchange::Content::numbers},
                 {rows_of(dy_TD, places, ctx)}},
                true, computing);
+  if (ctx.idle != nullptr) ctx.idle->begin_behind_experts(ctx.stream);
   if (!weights) middle.dy = rows.arrived_N[1];
   middle.dweights_TK = choices_of_rows(rows.home_R[0], places, ctx);
   middle.dx_R = rows.home_R[1];
@@ -636,8 +637,13 @@ void Experts::add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost
   }
   add(cost.calls_f, shards.gather_calls(bytes_of(*weights_.down)), spares_outputs);
   if (plan.r > 0) {
-    cost.saved_bytes +=
-        static_cast<std::size_t>(planned_rows(rows * plan.r) * in()) * size_of(dtype);
+    const std::int64_t came = planned_rows(rows * plan.r);
+    cost.saved_bytes += static_cast<std::size_t>(came * in()) * size_of(dtype);
+    // Going backward in one piece: rows as they leave, arrive, are made and go home, and the inside
+    // of the experts once more.
+    cost.working_bytes =
+        static_cast<std::size_t>((2 * came + 2 * rows) * in() + came * width() * shards.shards()) *
+        size_of(dtype);
     add(cost.calls_f,
         exchange.calls_back(plan, plan.degree_forward, rows, in(), dtype, Content::rows),
         spares_outputs);

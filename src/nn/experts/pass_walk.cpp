@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/check.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/experts.h"
@@ -26,6 +25,7 @@ PassWalk::Rows PassWalk::run(Loads there, bool comes_back, const Computing& comp
   std::vector<std::vector<Moving>> leaving(pieces.size()), returning(pieces.size());
   std::vector<Loads> made(pieces.size());
   std::vector<std::pair<std::int64_t, DType>> widths;  // of what goes back
+  const bool sends_gradients = computing.idle != nullptr && computing.idle->has_for_experts();
   Rows all;
   for (const Load& load : there) {
     all.arrived_N.push_back(ctx_.activation({ways_.rows(), load.rows.size(1)}, load.rows.dtype()));
@@ -42,6 +42,7 @@ PassWalk::Rows PassWalk::run(Loads there, bool comes_back, const Computing& comp
   };
   using Kind = ExpertsTask::Kind;
   for (const ExpertsTask& task : make_experts_pass({.degree = ways_.degree,
+                                 .sends_gradients = sends_gradients,
                                  .has_one_network = ways_.plan.networks == 1,
                                  .comes_back = comes_back,
                                  .makes_weights = computing.weights != nullptr})) {
@@ -65,7 +66,9 @@ PassWalk::Rows PassWalk::run(Loads there, bool comes_back, const Computing& comp
         for (Moving& moving : returning[index]) combine(moving, piece);
         break;
       case Kind::weights: computing.weights(all.arrived_N); break;
-      case Kind::gradients: HEDDLE_CHECK(false, "a layer sums no other layer's gradients");
+      case Kind::gradients:
+        stand_behind(computing.idle->begin_beside_experts(leaving.back().back().work, ctx_.stream));
+        break;
     }
   }
   if (!comes_back) return all;
@@ -161,6 +164,15 @@ void PassWalk::combine(Moving& moving, const Piece& piece) const {
   }
   cross(moving, sent, piece, true, prepare);
   moving.held.insert(moving.held.end(), {came, whole});
+}
+
+void PassWalk::stand_behind(std::vector<Work> sums) const {
+  if (ranks_.ep->size() == 1) return;  // there is no such lane
+  ranks_.ep->then(
+      [sums = std::move(sums)](Stream& stream) {
+        for (const Work& sum : sums) sum.follow(stream);
+      },
+      ctx_.stream);
 }
 
 void PassWalk::come_home(const Moving& moving, const Tensor& rows) const {

@@ -6,6 +6,7 @@
 
 #include "nn/experts/exchange.h"
 #include "nn/experts/experts_pass.h"
+#include "nn/experts/idle_network.h"
 
 namespace heddle {
 
@@ -31,6 +32,8 @@ class PassWalk {
     std::function<Loads(std::size_t piece, const std::vector<Tensor>& arrived)> expert;
     /// The gradients of weights, from all rows that came; absent: not in this pass.
     std::function<void(const std::vector<Tensor>& arrived_N)> weights = {};
+    /// What may be sent behind the last dispatch; null: nothing.
+    IdleNetwork* idle = nullptr;
   };
   /// By load: all rows that came here, as the pieces have them one behind the other, and all that
   /// came back.
@@ -66,6 +69,8 @@ class PassWalk {
   void arrive(const Moving& moving, const Piece& piece, const Tensor& rows_ND) const;
   Moving scatter(const Load& load, const Piece& piece) const;
   void combine(Moving& moving, const Piece& piece) const;
+  /// The lane between nodes goes on when these have ended.
+  void stand_behind(std::vector<Work> sums) const;
   void come_home(const Moving& moving, const Tensor& rows) const;
 
   /// The all-to-all over ep of rows that are there behind `prepare`.

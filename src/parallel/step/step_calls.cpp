@@ -27,7 +27,9 @@ void StepCalls::of(const StepOp& op, const Visit& visit) const {
     case StepOp::Kind::compute: return of_layers(op, visit);
     case StepOp::Kind::fetch:
     case StepOp::Kind::gather: return of_values(bucket(), visit);
-    case StepOp::Kind::reduce: return of_gradients(bucket(), visit);
+    case StepOp::Kind::reduce:
+    case StepOp::Kind::beside_experts:
+    case StepOp::Kind::beside_rest: return of_gradients(op, visit);
     case StepOp::Kind::rest:
       for (const auto& [over, elements] : bucket().sums) {
         sum(over, sizes_.gradient_bytes * elements, visit);
@@ -86,9 +88,12 @@ void StepCalls::of_values(const RankUnits::Bucket& bucket, const Visit& visit) c
          .stands_for = payload});
 }
 
-void StepCalls::of_gradients(const RankUnits::Bucket& bucket, const Visit& visit) const {
+void StepCalls::of_gradients(const StepOp& op, const Visit& visit) const {
+  const RankUnits::Bucket& bucket = units_.buckets[static_cast<std::size_t>(op.what)];
   if (bucket.over.empty()) return;
-  const std::int64_t payload = sizes_.gradient_bytes * bucket.elements;
+  const std::int64_t parts = bucket.zero == 0 ? 1 : mesh_.size(bucket.over);
+  const std::int64_t payload =
+      sizes_.gradient_bytes * (op.slice.is_all() ? bucket.elements : parts * op.slice.count());
   if (bucket.coded_gradients == 0) {
     return visit({.axes = bucket.over,
                   .op = bucket.zero == 0 ? CommOp::all_reduce : CommOp::reduce_scatter,

@@ -47,7 +47,7 @@ class StepCalls {
 
  private:
   void of_values(const RankUnits::Bucket& bucket, const Visit& visit) const;
-  void of_gradients(const RankUnits::Bucket& bucket, const Visit& visit) const;
+  void of_gradients(const StepOp& op, const Visit& visit) const;
   void of_messages(StepOp::Kind kind, const Visit& visit) const;
   void of_layers(const StepOp& op, const Visit& visit) const;
   void of_outer(int fragment, const Visit& visit) const;

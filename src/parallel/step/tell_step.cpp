@@ -7,6 +7,9 @@
 #include <tuple>
 #include <utility>
 
+#include "base/check.h"
+#include "parallel/step/waiting_sums.h"
+
 namespace heddle {
 namespace {
 
@@ -75,7 +78,11 @@ class StepTeller {
         values_(units, visit),
         is_open_(units.buckets.size(), false),
         passes_with_gradients_(units.units.size(), 0),
-        passes_needed_(units.units.size(), schedule.microbatches) {
+        passes_needed_(units.units.size(), schedule.microbatches),
+        waiting_(units, policy.windows, [this](Kind kind, int bucket, const StepOp::Slice& slice) {
+          visit_({kind, bucket, action_, slice});
+          reductions_.push_back(bucket);
+        }) {
     for (std::size_t stage = 0; stage < units.stages.size(); ++stage) {
       const auto [first, count] = units.stages[stage];
       std::fill_n(passes_needed_.begin() + first, count,
@@ -133,9 +140,12 @@ class StepTeller {
     if (action_->act == Act::w && !adds) return;
     if (needs_values()) values_.acquire(unit, next, action_);
     if (adds) open(unit);
+    const bool has_window = (action_->act == Act::b || action_->act == Act::bw) &&
+                            waiting_.open_window(unit, schedule_.microbatches);
     say(Kind::compute, unit);
     if (needs_values()) values_.release(unit, action_);
     if (adds) gradients_are_in(unit);
+    if (has_window) waiting_.close_window();
   }
 
   /// Whether this pass over the unit adds to the gradients of its parameters.
@@ -187,6 +197,10 @@ class StepTeller {
         behind_send_.push_back(bucket);
         continue;
       }
+      if (waiting_.takes(bucket)) {
+        waiting_.add(bucket);
+        continue;
+      }
       reduce(bucket);
       while (zero >= 2 && reductions_.size() > kReductionsUnderWay) end_oldest_reduction();
     }
@@ -213,6 +227,7 @@ class StepTeller {
   /// What follows waits for other stages too. A message must not stand behind it.
   void finish_gradients() {
     end_sends();
+    HEDDLE_CHECK(waiting_.is_empty(), "gradients wait for a window that does not come");
     if (!policy_.reduces) return finish_local_gradients();
     add_unvisited();
     const int buckets = static_cast<int>(units_.buckets.size());
@@ -321,6 +336,7 @@ class StepTeller {
   std::vector<int> passes_with_gradients_;  // by unit: how many are done
   std::vector<int> passes_needed_;          // by unit: how many micro-batches come by
   std::deque<int> reductions_;              // under way, oldest first
+  WaitingSums waiting_;                     // for windows
   std::vector<int> behind_send_;            // complete, to be reduced when the message has left
   std::size_t next_receive_ = 0;
   int posted_ = 0;

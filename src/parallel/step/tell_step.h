@@ -8,6 +8,7 @@
 #include "parallel/schedule/schedule.h"
 #include "parallel/step/outer_policy.h"
 #include "parallel/step/rank_units.h"
+#include "parallel/step/sum_windows.h"
 
 namespace heddle {
 
@@ -21,11 +22,14 @@ struct StepOp {
     values,  ///< waits for them; from here on layers may use them
     drop,    ///< forgets them
     // Gradients of bucket `what`:
-    open,     ///< gives whole gradients a place (from ZeRO-2 on they have none between passes)
-    reduce,   ///< begins their sum over the ranks that see other tokens
-    reduced,  ///< waits for the oldest sum that is under way, which is this one
-    rest,     ///< sums what other ranks have a part of for another reason (RankUnits::Bucket::sums)
-    tie,      ///< sums those of a tied table's two ends
+    open,    ///< gives whole gradients a place (from ZeRO-2 on they have none between passes)
+    reduce,  ///< begins their sum over the ranks that see other tokens
+    // The same of a `slice`, in the pass over a unit that follows:
+    beside_experts,  ///< behind the last dispatch of its experts
+    beside_rest,     ///< behind its experts
+    reduced,         ///< waits for the oldest sum that is under way, which is this one
+    rest,  ///< sums what other ranks have a part of for another reason (RankUnits::Bucket::sums)
+    tie,   ///< sums those of a tied table's two ends
     // Gradients that are not summed over the ranks that see other tokens (StepPolicy::reduces):
     local,        ///< of bucket `what`: as rest, of all its elements
     local_tie,    ///< as tie, of all elements
@@ -46,9 +50,17 @@ struct StepOp {
     begin,
     end
   };
+  /// Elements [begin, end) of what the sum leaves with a rank: of the whole bucket, or with ZeRO of
+  /// every rank's part of it.
+  struct Slice {
+    std::int64_t begin = 0, end = 0;
+    bool is_all() const { return end == 0; }
+    std::int64_t count() const { return end - begin; }
+  };
   Kind kind = Kind::action;
   int what = -1;
   const Action* action = nullptr;  ///< of the schedule; absent before the first
+  Slice slice = {};                ///< of gradients whose sum begins
 };
 
 /// A few numbers that ranks add up once in a step.
@@ -78,6 +90,9 @@ struct StepPolicy {
   /// Otherwise matrices' gradients stay with the ranks that made them, and the update has an
   /// exchange of its own (RankUnits::Joint): 1-bit Adam behind its warm-up, with ZeRO 0 or 1.
   bool reduces = true;
+  /// Sums of plain gradients that are kept whole (ZeRO 0 and 1) then wait for these windows, cut in
+  /// slices; what is left behind the last window of a rank begins there.
+  SumWindows windows = {};
   OuterPolicy outer = {};
   std::int64_t step = 0;  ///< of the run, from 1 on, for outer steps; 0: one without them
   /// Of messages with the same peer, kind and stage; 0: no limit. What a rank sends and computes
