@@ -20,8 +20,6 @@ namespace {
 constexpr double kHot = 0.05, kWarm = 0.005, kCold = 0.0005;
 constexpr std::uint64_t kMoves = 20000;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 /// A visit: which node of which stage.
 struct Place {
   int stage = 0, index = 0;
@@ -65,6 +63,11 @@ class RouteSearch {
   FoundRoutes run() {
     for (int start = 0; start < options_.starts && !is_late(); ++start) run_start(start);
     if (options_.progress) options_.progress(all_moves(), all_moves());
+    if (!std::isfinite(found_.plan.seconds)) {
+      throw Error(ErrorCode::usage,
+                  "in every plan that was tried micro-batches wait for each other for ever",
+                  "let nodes have more micro-batches in flight");
+    }
     found_.tried = tried_;
     found_.search_seconds = elapsed();
     rules_.nodes_by_stage = found_.plan.nodes_by_stage;
@@ -75,6 +78,7 @@ class RouteSearch {
   }
 
  private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   double elapsed() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   }

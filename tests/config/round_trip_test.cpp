@@ -120,6 +120,8 @@ class RandomRun {
     // What was loaded always says dp: where the file does not, it follows from the ranks.
     c.parallel.sites = c.parallel.dp = c.parallel.tp = c.parallel.pp = c.parallel.cp =
         c.parallel.ep = c.parallel.etp = c.parallel.chunks = 1;
+    c.parallel.skip = 0.0;
+    c.parallel.routes.clear();
     c.parallel.ep_exchange = chance(0.5) ? "" : "r=0 degree=2/3 2dh=8";
     if (c.parallel.vocabulary == VocabularyPlacement::pipeline)
       c.parallel.vocabulary = VocabularyPlacement::tensor;

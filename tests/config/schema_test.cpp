@@ -92,6 +92,8 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "optim.freeze_ratio",
                                      "optim.freeze_mask",
                                      "parallel.sites",
+                                     "parallel.skip",
+                                     "parallel.routes",
                                      "outer.every",
                                      "outer.fragments",
                                      "outer.delay",

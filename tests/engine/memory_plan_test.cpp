@@ -146,11 +146,13 @@ struct PipelineCase {
   const char* schedule;
   int pp, chunks;
   VocabularyPlacement vocabulary = VocabularyPlacement::tensor;
+  double skip = 0.0;
 };
 
 std::string name_of(const PipelineCase& pipeline) {
   std::string name = fmt::format("{}_pp{}_x{}", pipeline.schedule, pipeline.pp, pipeline.chunks);
   if (pipeline.vocabulary == VocabularyPlacement::pipeline) name += "_vocabulary";
+  if (pipeline.skip > 0.0) name += "_skip";
   std::ranges::replace(name, '-', '_');
   return name;
 }
@@ -187,10 +189,11 @@ TEST_P(PlanOfManyMicrobatches, IsThatOfTheWholeStep) {
                                          .zero = zero,
                                          .schedule = pipeline_named(pipeline.schedule),
                                          .chunks = pipeline.chunks,
+                                         .skip = pipeline.skip,
                                          .vocabulary = pipeline.vocabulary},
                                         pipeline.pp * others, 8);
-    const int least =
-        3 * (pipeline.pp * (pipeline.chunks > 1 ? pipeline.pp + 4 : 4) + 3 * pipeline.pp);
+    const int period = pipeline.skip > 0.0 ? pipeline.pp * (pipeline.pp - 1) : pipeline.pp;
+    const int least = 3 * (pipeline.pp * (pipeline.chunks > 1 ? pipeline.pp + 4 : 4) + 3 * period);
     for (const int microbatches : {least, least + 1, least + pipeline.pp - 1, least + 29}) {
       const BatchShape batch{.sequences = 1, .seq_len = 8, .microbatches = microbatches};
       for (const int rank : {0, pipeline.pp / 2 * others, (pipeline.pp - 1) * others}) {
@@ -225,7 +228,10 @@ INSTANTIATE_TEST_SUITE_P(
                        PipelineCase{"v-half", 2, 1},
                        PipelineCase{"v-half", 4, 1},
                        PipelineCase{"1f1b", 4, 1, VocabularyPlacement::pipeline},
-                       PipelineCase{"v-half", 4, 1, VocabularyPlacement::pipeline}}),
+                       PipelineCase{"v-half", 4, 1, VocabularyPlacement::pipeline},
+                       PipelineCase{"routes", 3, 1},
+                       PipelineCase{"routes", 3, 1, VocabularyPlacement::tensor, 0.33},
+                       PipelineCase{"routes", 4, 1, VocabularyPlacement::tensor, 0.25}}),
     [](const auto& info) { return name_of(info.param); });
 
 TEST(PlanOfAMillionMicrobatches, TakesNoLongerThanThatOfAHundred) {

@@ -75,7 +75,7 @@ TEST(RoutesRun, SaysWhatCannotBe) {
             std::string::npos);
 }
 
-TEST(Layers, OfEvaluationsAndTextCanBeChosen) {
+TEST(Layers, OfEvaluationsCanBeChosen) {
   const RoutesRun run;
   ASSERT_EQ(run.train_routes({"parallel.skip=0.33"}).status, 0);
   const std::string model = run.run_folder().string(), data = (run.path() / "data.tokens").string();
@@ -105,6 +105,41 @@ TEST(Layers, OfEvaluationsAndTextCanBeChosen) {
     EXPECT_EQ(refused.status, 2);
     EXPECT_NE(refused.err.find(why), std::string::npos) << refused.err;
   }
+}
+
+TEST(Layers, OfTextCanBeChosen) {
+  const RoutesRun run;
+  const auto at = [&](const char* name) { return (run.path() / name).string(); };
+  ASSERT_EQ(run_heddle({"demo-text", "--out", at("demo.jsonl"), "--bytes", "20000"}).status, 0);
+  ASSERT_EQ(run_heddle({"tokenizer", "train", at("demo.jsonl"), "--vocab", "300", "--special",
+                        "<|endoftext|>", "--out", at("tokenizer.json"), "--threads", "1"})
+                .status,
+            0);
+  ASSERT_EQ(run.train({"data.train=" + at("demo.jsonl"), "data.tokenizer=" + at("tokenizer.json"),
+                       "model.vocab_size=300", "model.init_std=0.3", "train.steps=2"})
+                .status,
+            0);
+  const auto tokens = [&](const Words& more) {
+    Words words = {"generate", run.run_folder().string(), "--prompt", "The",   "--max-tokens",
+                   "8",        "--temperature",           "0",        "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_heddle(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return parse_json(outcome.out, "generate").at("tokens").dump();
+  };
+  const std::string all = tokens({}), exit = tokens({"--layers", "0-1"});
+  EXPECT_EQ(tokens({"--layers", "0-3"}), all);
+  EXPECT_NE(exit, all);
+  // Two ranks of a pipeline leave out the same.
+  EXPECT_EQ(tokens({"--layers", "0-1", "--ranks", "2", "--set", "parallel.pp=2"}), exit);
+  EXPECT_EQ(tokens({"--layers", "1,3", "--ranks", "2", "--set", "parallel.pp=2"}),
+            tokens({"--layers", "1,3"}));
+  const Outcome refused = run_heddle({"generate", run.run_folder().string(), "--prompt", "The",
+                                      "--layers", "1,0", "--ranks", "2", "--set", "parallel.pp=2"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("a pipeline goes through layers in ascending order"),
+            std::string::npos)
+      << refused.err;
 }
 
 }  // namespace
