@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "parallel/schedule/make_schedule.h"
@@ -42,6 +45,7 @@ struct Told {
   std::string order;                                 ///< c: a pass, e: beside experts, d: the rest
   std::map<int, std::vector<StepOp::Slice>> slices;  ///< by bucket, as they begin
   std::map<int, int> ended;                          ///< by bucket
+  std::int64_t most_under_way = 0;  ///< elements of slices that were offered and not waited for
 };
 Told told_with(const SumWindows& windows, int microbatches, int zero, std::int64_t elements) {
   const int blocks = static_cast<int>(windows.size());
@@ -60,17 +64,24 @@ Told told_with(const SumWindows& windows, int microbatches, int zero, std::int64
   policy.windows = windows;
   Told told;
   std::vector<int> passes(static_cast<std::size_t>(blocks), 0);
+  std::deque<std::int64_t> under_way;
   tell_step(schedule, 0, units, policy, [&](const StepOp& op) {
     using Kind = StepOp::Kind;
     if (op.kind == Kind::compute && op.action->act != Act::f) {
       told.order += 'c';
       ++passes[static_cast<std::size_t>(op.what)];
     }
-    if (op.kind == Kind::reduced) ++told.ended[op.what];
+    if (op.kind == Kind::reduced) {
+      ++told.ended[op.what];
+      under_way.pop_front();
+    }
     if (op.kind != Kind::reduce && op.kind != Kind::beside_experts && op.kind != Kind::beside_rest)
       return;
     told.order += op.kind == Kind::reduce ? 'r' : op.kind == Kind::beside_experts ? 'e' : 'd';
     told.slices[op.what].push_back(op.slice);
+    under_way.push_back(op.kind == Kind::reduce ? 0 : op.slice.count() * (zero == 0 ? 1 : 4));
+    told.most_under_way = std::max(
+        told.most_under_way, std::accumulate(under_way.begin(), under_way.end(), std::int64_t{}));
     // Complete.
     EXPECT_EQ(passes[static_cast<std::size_t>(op.what)], microbatches);
   });
@@ -104,6 +115,14 @@ TEST(TellStep, SumsEveryElementOnce) {
       }
     }
   }
+}
+
+/// With ZeRO slices are brought together for their way, which takes memory until they are summed.
+TEST(TellStep, HasSlicesOfTwoWindowsUnderWayWithZero) {
+  constexpr std::int64_t kEach = 512;
+  EXPECT_EQ(told_with(SumWindows(8, {kEach, kEach}), 1, 1, 4096).most_under_way, 2 * 2 * kEach);
+  // In place they may be as many as there are.
+  EXPECT_EQ(told_with(SumWindows(8, {kEach, kEach}), 1, 0, 4096).most_under_way, 7 * 2 * kEach);
 }
 
 TEST(SumWindows, AreReadAsTheyAreTold) {

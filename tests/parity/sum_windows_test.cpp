@@ -19,13 +19,12 @@ namespace {
 constexpr BatchShape kBatch{.sequences = 2, .seq_len = 13, .microbatches = 2};
 constexpr std::int64_t kLayers = 4;
 
-ModelSpec spec(const std::string& family = "mixtral") {
-  return spec_of(with(small_config(family), {{"num_hidden_layers", kLayers},
-                                             {"num_attention_heads", 4},
-                                             {"num_key_value_heads", 2},
-                                             {"num_experts", 4},
-                                             {"num_local_experts", 4},
-                                             {"hidden_size", 32}}));
+ModelSpec spec() {
+  return spec_of(with(small_config("mixtral"), {{"num_hidden_layers", kLayers},
+                                                {"num_attention_heads", 4},
+                                                {"num_key_value_heads", 2},
+                                                {"num_experts", 4},
+                                                {"hidden_size", 32}}));
 }
 
 /// Slices that end within parameters, and some of nothing.

@@ -140,8 +140,8 @@ class StepTeller {
     if (action_->act == Act::w && !adds) return;
     if (needs_values()) values_.acquire(unit, next, action_);
     if (adds) open(unit);
-    const bool has_window = (action_->act == Act::b || action_->act == Act::bw) &&
-                            waiting_.open_window(unit, schedule_.microbatches);
+    const bool has_window =
+        (action_->act == Act::b || action_->act == Act::bw) && open_window(unit);
     say(Kind::compute, unit);
     if (needs_values()) values_.release(unit, action_);
     if (adds) gradients_are_in(unit);
@@ -211,6 +211,19 @@ class StepTeller {
     const Action* const next = action_ + 1;
     return next < actions_.data() + actions_.size() &&
            (next->act == Act::send_grad || next->act == Act::send_act);
+  }
+
+  /// With ZeRO slices have a place of their own until they are summed: those of the window before
+  /// the last give theirs back.
+  bool open_window(int unit) {
+    if (!waiting_.has_window(unit, schedule_.microbatches)) return false;
+    while (reductions_.size() > begun_in_window_ && bucket_at(reductions_.front()).zero == 1) {
+      end_oldest_reduction();
+    }
+    const std::size_t before = reductions_.size();
+    waiting_.open_window(unit);
+    begun_in_window_ = reductions_.size() - before;
+    return true;
   }
 
   void reduce(int bucket) {
@@ -337,6 +350,7 @@ class StepTeller {
   std::vector<int> passes_needed_;          // by unit: how many micro-batches come by
   std::deque<int> reductions_;              // under way, oldest first
   WaitingSums waiting_;                     // for windows
+  std::size_t begun_in_window_ = 0;         // of reductions_, in the last one
   std::vector<int> behind_send_;            // complete, to be reduced when the message has left
   std::size_t next_receive_ = 0;
   int posted_ = 0;

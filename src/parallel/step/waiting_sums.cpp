@@ -34,13 +34,15 @@ const SumWindow* WaitingSums::window_of(const RankUnits::Unit& unit) const {
   return unit.block < 0 || block >= windows_.size() ? nullptr : &windows_[block];
 }
 
-bool WaitingSums::open_window(int unit, int passes) {
+bool WaitingSums::has_window(int unit, int passes) {
   const auto index = static_cast<std::size_t>(unit);
-  const SumWindow* const window = window_of(units_.units[index]);
-  if (window == nullptr || ++passes_[index] < passes) return false;
-  begin(StepOp::Kind::beside_experts, window->with_experts);
-  begin(StepOp::Kind::beside_rest, window->with_rest);
-  return true;
+  return window_of(units_.units[index]) != nullptr && ++passes_[index] == passes;
+}
+
+void WaitingSums::open_window(int unit) {
+  const SumWindow& window = *window_of(units_.units[static_cast<std::size_t>(unit)]);
+  begin(StepOp::Kind::beside_experts, window.with_experts);
+  begin(StepOp::Kind::beside_rest, window.with_rest);
 }
 
 void WaitingSums::close_window() {

@@ -22,9 +22,10 @@ class WaitingSums {
   /// Whether gradients of the bucket wait: plain ones that are kept whole, while windows are left.
   bool takes(int bucket) const;
   void add(int bucket) { waiting_.push_back({bucket}); }
-  /// A backward pass over the unit begins, one of so many: in the last one its window opens.
-  /// Whether it did.
-  bool open_window(int unit, int passes);
+  /// A backward pass over the unit begins, one of so many: the last one has the unit's window, if
+  /// there is one.
+  bool has_window(int unit, int passes);
+  void open_window(int unit);
   /// The pass has ended. Behind the last window everything begins.
   void close_window();
   bool is_empty() const { return waiting_.empty(); }
