@@ -135,13 +135,13 @@ class Launched {
     while (!restarts.empty() && now - restarts.front() > kRestartsWithin) restarts.pop_front();
     if (restarts.size() == kMostRestarts) {
       log_warn(
-          "rank {} was lost again after {} restarts within ten minutes: it is not started "
-          "again",
+          "the process of rank {} was lost after {} restarts within ten minutes: no other is "
+          "started",
           rank, kMostRestarts);
       return;
     }
     restarts.push_back(now);
-    log_info("rank {} is lost; it is started again, to join the others", rank);
+    log_info("the process of rank {} is lost; another is started, to join the others", rank);
     start(rank, true);
   }
 

@@ -106,7 +106,7 @@ TEST(Elastic, AKilledRankIsReplacedByAnotherProcess) {
       launch(run, {"parallel.zero=0", "parallel.dp=2", "parallel.pp=2", "train.steps=500"},
              {"--restart"}, {{.rank = 3, .after_step = 10}});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  const auto lost = outcome.err.find("rank 3 is lost; it is started again");
+  const auto lost = outcome.err.find("the process of rank 3 is lost; another is started");
   ASSERT_NE(lost, std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("1 newcomer is let in; 4 ranks go on as epoch", lost),
             std::string::npos)
