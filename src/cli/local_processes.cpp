@@ -43,35 +43,35 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-pid_t start(int rank, int ranks, const TcpListener& meeting, std::vector<std::string> arguments) {
-  std::vector<std::string> variables;
+}  // namespace
+
+pid_t start_rank(const RankProcess& process) {
+  std::vector<std::string> arguments = process.arguments, variables;
   for (char** at = environ; *at != nullptr; ++at) variables.emplace_back(*at);
   const pid_t parent = getpid();
-  variables.push_back(fmt::format("RANK={}", rank));
-  variables.push_back(fmt::format("LOCAL_RANK={}", rank));
-  variables.push_back(fmt::format("WORLD_SIZE={}", ranks));
+  const int inherited = process.rank == 0 ? process.meeting.socket : -1;
+  variables.push_back(fmt::format("RANK={}", process.rank));
+  variables.push_back(fmt::format("LOCAL_RANK={}", process.rank));
+  variables.push_back(fmt::format("WORLD_SIZE={}", process.ranks));
   variables.push_back("MASTER_ADDR=127.0.0.1");
-  variables.push_back(fmt::format("MASTER_PORT={}", meeting.port - 1));  // ranks take the next
-  variables.push_back(fmt::format("{}={}", kListeningVariable, rank == 0 ? meeting.socket : -1));
-  variables.push_back(fmt::format("NCCL_HOSTID=heddle-{}-{}", parent, rank));
+  // Ranks take the next.
+  variables.push_back(fmt::format("MASTER_PORT={}", process.meeting.port - 1));
+  variables.push_back(fmt::format("{}={}", kListeningVariable, inherited));
+  variables.push_back(fmt::format("NCCL_HOSTID=heddle-{}-{}", parent, process.rank));
+  variables.insert(variables.end(), process.variables.begin(), process.variables.end());
   const std::vector<char*> argument_pointers = pointers_to(arguments);
   const std::vector<char*> variable_pointers = pointers_to(variables);
   const pid_t child = fork();
-  if (child == 0) {
-    become(argument_pointers.data(), variable_pointers.data(), parent,
-           rank == 0 ? meeting.socket : -1);
-  }
+  if (child == 0) become(argument_pointers.data(), variable_pointers.data(), parent, inherited);
   if (child < 0) throw Error(ErrorCode::resources, "a process for a rank could not be started");
   return child;
 }
 
-int status_of(int state) {
+int status_of_rank(int state) {
   if (WIFEXITED(state)) return WEXITSTATUS(state);
   const bool was_asked = WTERMSIG(state) == SIGINT || WTERMSIG(state) == SIGTERM;
   return was_asked ? status_of_signal(WTERMSIG(state)) : static_cast<int>(ErrorCode::peer);
 }
-
-}  // namespace
 
 void run_local_processes(int ranks) {
   // Rank 0 gets the socket rather than a port that was free: others may take it meanwhile, even the
@@ -80,7 +80,8 @@ void run_local_processes(int ranks) {
   std::mutex mutex;
   std::vector<pid_t> running;  // not yet waited for
   for (int rank = 0; rank < ranks; ++rank) {
-    running.push_back(start(rank, ranks, meeting, own_arguments()));
+    running.push_back(start_rank(
+        {.rank = rank, .ranks = ranks, .meeting = meeting, .arguments = own_arguments()}));
   }
   close(meeting.socket);
   StopSignals signals(false);
@@ -96,8 +97,8 @@ void run_local_processes(int ranks) {
     std::unique_lock lock(mutex);
     const pid_t ended = waitpid(-1, &state, WNOHANG);
     if (ended > 0 && std::erase(running, ended) > 0) {
-      if (status == 0 && status_of(state) != 0) {
-        status = status_of(state);
+      if (status == 0 && status_of_rank(state) != 0) {
+        status = status_of_rank(state);
         failed_at = Clock::now();
       }
       continue;

@@ -21,6 +21,7 @@ void run(int argc, char** argv) {
   Verb root = program.root();
   root.require_verb();
   add_train(root);
+  add_launch(root);
   add_eval(root);
   add_generate(root);
   add_tokenize(root);

@@ -5,7 +5,6 @@
 #include <iterator>
 
 namespace heddle::cli {
-namespace {
 
 std::string quoted(const std::string& word) {
   constexpr const char* kHarmless =
@@ -15,8 +14,6 @@ std::string quoted(const std::string& word) {
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
 }
-
-}  // namespace
 
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);

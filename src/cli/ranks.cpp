@@ -57,18 +57,6 @@ bool speaks(const Error& error) {
 
 namespace {
 
-TcpPlace tcp_place(const Launcher& launcher) {
-  const MeetingPoint point = meeting_point(launcher, process_environment);
-  const char* const listening = process_environment(kListeningVariable);
-  return {.rank = launcher.rank,
-          .size = launcher.size,
-          .address = point.address,
-          .port = point.port,
-          .listening = listening != nullptr ? std::atoi(listening) : -1,
-          .token = run_token(process_environment),
-          .sockets = socket_count(process_environment)};
-}
-
 /// MPI that does not understand the launcher takes every process for the only one.
 void check_size(const World& world, const Launcher& launcher) {
   if (world.size() == launcher.size) return;
@@ -97,8 +85,9 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
   };
   try {
     if (!launcher.joins_by_mpi) {
-      return left != nullptr ? run_with_sites_left(tcp_place(launcher), body, watch, *left)
-                             : run_tcp_rank(tcp_place(launcher), body, watch);
+      return left != nullptr
+                 ? run_with_sites_left(tcp_place(launcher, process_environment), body, watch, *left)
+                 : run_tcp_rank(tcp_place(launcher, process_environment), body, watch);
     }
     const auto checked = [&](World& world) {
       check_size(world, launcher);

@@ -3,17 +3,17 @@
 #include <sys/stat.h>
 
 #include <charconv>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "cli/local_processes.h"
 
 namespace heddle::cli {
 namespace {
 
-constexpr const char* kTokenVariable = "HEDDLE_TOKEN";
-constexpr const char* kTokenFileVariable = "HEDDLE_TOKEN_FILE";
 constexpr const char* kSocketsVariable = "HEDDLE_SOCKETS";
 constexpr int kMostSockets = 256;
 
@@ -62,6 +62,18 @@ int socket_count(const Environment& environment) {
   throw Error(ErrorCode::usage,
               fmt::format("{} = \"{}\" is no number of connections", kSocketsVariable, text),
               fmt::format("use a number from 1 to {}, or auto", kMostSockets));
+}
+
+TcpPlace tcp_place(const Launcher& launcher, const Environment& environment) {
+  const MeetingPoint point = meeting_point(launcher, environment);
+  const char* const listening = environment(kListeningVariable);
+  return {.rank = launcher.rank,
+          .size = launcher.size,
+          .address = point.address,
+          .port = point.port,
+          .listening = listening != nullptr ? std::atoi(listening) : -1,
+          .token = run_token(environment),
+          .sockets = socket_count(environment)};
 }
 
 }  // namespace heddle::cli

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/log.h"
+#include "cli/elastic.h"
 #include "cli/ended.h"
 #include "cli/own_arguments.h"
 #include "cli/ranks.h"
@@ -28,6 +29,8 @@ struct TrainArguments {
   std::vector<std::string> overrides;
   int ranks = 1;
   bool fresh = false, accept_changes = false, dry_run = false, json = false;
+  bool elastic = false;
+  ElasticOptions company = {};
 };
 
 /// The lines of the resolved run file as rows of the report.
@@ -80,11 +83,11 @@ std::optional<SitesLeft> sites_left(const config::RunConfig& config, int ranks) 
   return SitesLeft{.ranks_each = ranks / config.parallel.sites, .sites = std::move(sites)};
 }
 
-void end_if_stopped(const TrainOutcome& outcome) {
+void end_if_stopped(const TrainOutcome& outcome, bool speaks) {
   if (outcome.stopped_by == 0) return;
   const int status = outcome.is_saved ? static_cast<int>(ErrorCode::stopped)
                                       : status_of_signal(outcome.stopped_by);
-  if (is_first_process()) {
+  if (speaks) {
     log_info("stopped by {} after step {} of {}; checkpoint {}; the same command continues",
              signal_name(outcome.stopped_by), outcome.step, outcome.steps_total,
              outcome.checkpoint.empty() ? "none" : outcome.checkpoint.string());
@@ -96,11 +99,17 @@ void run(const TrainArguments& arguments) {
   StopSignals signals(is_first_process());  // loading and finding each other may take long too
   const int ranks = rank_count(arguments.ranks);
   config::LoadedRun loaded;
+  const bool is_elastic = arguments.elastic || arguments.company.joins;
+  std::vector<std::string> overrides = arguments.overrides;
+  if (is_elastic) overrides.emplace_back("recover.elastic=true");
   const auto load = [&] {
-    loaded = load_run(arguments.run_file, arguments.overrides, ranks);
-    if (!arguments.dry_run) require_meeting_again(loaded.config);
+    loaded = load_run(arguments.run_file, overrides, ranks);
+    if (arguments.dry_run) return;
+    require_meeting_again(loaded.config);
+    if (loaded.config.recover.elastic) require_elastic(arguments.company);
   };
-  arguments.dry_run ? load() : prepare_on_ranks(load);
+  // Those who may come one by one have nobody to tell it to.
+  arguments.dry_run || is_elastic ? load() : prepare_on_ranks(load);
   // A dry run leaves nothing behind, not even tokens.
   std::optional<TemporaryFolder> scratch;
   if (arguments.dry_run) scratch.emplace();
@@ -128,21 +137,30 @@ void run(const TrainArguments& arguments) {
     const auto own = train(loaded.config, own_options, world);
     if (world.rank() == 0 || !is_first_process()) outcome = own;
   };
+  bool speaks = is_first_process();
   if (arguments.dry_run) {
     // The first of so many ranks, on which nothing travels: a mesh of any size is planned here.
     World world(std::make_unique<RecordCommunicator>(0, ranks));
     body(world, {kind, 0});
+  } else if (loaded.config.recover.elastic) {
+    run_in_company(loaded.config, arguments.company, kind,
+                   [&](recover::Company& company, Device device, const bool& is_first) {
+                     TrainOptions own_options = options;
+                     own_options.device = device;
+                     outcome = train(loaded.config, own_options, company);
+                     speaks = is_first;
+                   });
   } else {
     run_on_devices(kind, ranks, body, watchdog_options(loaded.config), left ? &*left : nullptr);
   }
   signals.set_place(
       {.doing = RunPlace::Doing::done});  // a launcher may end us as others have ended
   if (outcome.plan) {
-    if (arguments.json && is_first_process()) std::cout << to_json(*outcome.plan).dump() << "\n";
+    if (arguments.json && speaks) std::cout << to_json(*outcome.plan).dump() << "\n";
     if (outcome.plan->refusal) throw *outcome.plan->refusal;
     return;
   }
-  if (arguments.json && is_first_process()) {
+  if (arguments.json && speaks) {
     std::cout << JsonValue{{"step", outcome.step},
                            {"steps", outcome.steps_total},
                            {"loss", outcome.loss},
@@ -151,7 +169,7 @@ void run(const TrainArguments& arguments) {
                      .dump()
               << "\n";
   }
-  end_if_stopped(outcome);
+  end_if_stopped(outcome, speaks);
 }
 
 }  // namespace
@@ -166,6 +184,13 @@ void add_train(Verb app) {
   verb.add_flag("--fresh", arguments->fresh, "start over: forget the run folder's checkpoints");
   verb.add_flag("--accept-changes", arguments->accept_changes,
                 "resume although settings changed that make another run of it");
+  verb.add_flag("--elastic", arguments->elastic,
+                "go on when ranks are lost (recover.elastic = true)");
+  verb.add_flag("--join", arguments->company.joins,
+                "come to a run that goes on, as another rank; --ranks says how many it began with");
+  verb.add_option("--member", arguments->company.members,
+                  "HOST:PORT of a rank of that run (repeatable); else those its folder names")
+      .one_at_a_time();
   verb.add_flag("--dry-run", arguments->dry_run, "check and plan, but train nothing");
   verb.add_flag("--json", arguments->json, "print one JSON object at the end");
   verb.footer("heddle train examples/01_tiny_cpu/run.toml --set train.steps=100");

@@ -13,6 +13,7 @@ void add_demo_text(Verb app);
 void add_doctor(Verb app);
 void add_eval(Verb app);
 void add_generate(Verb app);
+void add_launch(Verb app);
 void add_plan(Verb app);
 void add_simulate(Verb app);
 void add_tokenize(Verb app);

@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "recover/membership/membership.h"
 #include "recover/membership/note_wire.h"
+#include "recover/membership/status.h"
 
 namespace {
 
@@ -42,6 +43,8 @@ Bytes sealed(std::span<const std::byte> body) {
 
 void open_anything(std::span<const std::byte> message, Membership* member,
                    Membership::Time now = {}) {
+  const auto status = open_status(message, token());
+  if (status && !std::ranges::equal(seal(*status, token()), message)) std::abort();
   const auto note = open(message, token());
   if (!note) {
     if (note.error().code() != heddle::ErrorCode::peer) std::abort();

@@ -21,6 +21,7 @@
 
 #include "comm/stopped_by_peer.h"
 #include "comm/tcp_listener.h"
+#include "recover/membership/members_file.h"
 #include "recover/membership/tcp_company.h"
 #include "recover/relay.h"
 #include "support/temporary_folder.h"
@@ -105,9 +106,11 @@ class CompanyProcesses {
   std::int64_t epoch(int process) const { return seen(process).epoch; }
   std::int64_t step(int process) const { return seen(process).step; }
   int size(int process) const { return seen(process).size; }
-  /// When the process last noticed that an epoch had ended, and when it last finished a step.
+  /// When the process last noticed that an epoch had ended, and finished the first step of one.
   Clock::time_point noticed(int process) const { return time_of(seen(process).noticed); }
-  Clock::time_point stepped(int process) const { return time_of(seen(process).stepped); }
+  Clock::time_point first_step_of_epoch(int process) const {
+    return time_of(seen(process).stepped);
+  }
 
   /// Whether it comes about in time.
   static bool wait(const std::function<bool()>& is_so, Seconds longest = Seconds(20)) {
@@ -359,7 +362,7 @@ class CompanyProcesses {
       if (!company.finished(step)) return false;
       note(fmt::format("did {}", step));
       seen.step = step;
-      seen.stepped = Clock::now().time_since_epoch().count();
+      if (step == epoch.step + 1) seen.stepped = Clock::now().time_since_epoch().count();
       company.stepping(false);
       if (agreed == 2) return true;
       if (agreed == 1) company.change();

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeToJudge{3};
 /// For a rank to say that the world has failed, which closes its connections.
-constexpr std::chrono::milliseconds kTimeToSay{400};
+constexpr std::chrono::milliseconds kTimeToSay{1000};
 /// What a connection takes beyond what it has sent: with more, messages to several ranks would
 /// leave at the same time and all of them late.
 constexpr int kUnsentBytes = 128 << 10;

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 
 #include "comm/flight_recorder.h"
 #include "comm/world_failure.h"
+#include "recover/membership/causes.h"
 #include "recover/membership/member_links.h"
 #include "recover/membership/membership.h"
 #include "recover/membership/reports.h"
@@ -62,13 +64,8 @@ class MemberService {
   /// Nothing more comes from this rank of the epoch.
   void lose(std::uint64_t epoch, int rank, const std::string& why);
 
-  /// How the epoch came to its end, and how long it took to notice and to agree.
-  struct Change {
-    std::string cause = {};
-    Duration detect{}, agree{};
-    Time decided_at{};
-  };
-  Change change_of(std::uint64_t epoch) const;
+  /// How the epoch came to its end.
+  Causes::Cause cause_of(std::uint64_t epoch) const;
   Time now() const;
 
   // As in Company.
@@ -82,13 +79,9 @@ class MemberService {
   void abort(const std::string& why);
 
  private:
-  enum class Source : std::uint8_t { none, guess, others, own };
-  struct Cause {
-    std::string text = {};
-    Source source = Source::none;
-    Duration detect{};
-    Time ended_at{}, decided_at{};
-  };
+  using Source = Causes::Source;
+  /// Before the median of steps says something about the next one.
+  static constexpr std::size_t kLeastSteps = 3;
   /// What is done without the lock.
   struct Consequences {
     std::vector<Membership::Letter> letters = {};
@@ -102,13 +95,12 @@ class MemberService {
   };
 
   /// Does something under the lock, and then what follows from it.
-  template <class Act>
-  void act(const Act& what);
+  void act(const std::function<void(Consequences& then, Time now)>& what);
   void collect(Consequences& then, Time now);
   void carry_out(Consequences& then);
   void handle(const Membership::Event& event, Consequences& then, Time now);
   void end_epoch(const std::string& text, Consequences& then, Time now);
-  void set_cause(std::uint64_t epoch, std::string text, Source source, Duration detect);
+  void name_silent(std::uint64_t epoch, Time now);
   void prepare_status(Consequences& then);
 
   void on_note(Note note);
@@ -117,9 +109,11 @@ class MemberService {
   void on_caller(Callers::Guest guest);
   void on_tick();
   void knock(Time now, Consequences& then);
-  void judge_members(Time now);
+  void judge_members(Time now, bool is_urgent);
+  void connect_anew(const Verdict& verdict, Duration limit, Time now);
   void lose_member(std::size_t place, const std::string& why, Time now);
   void measure_step(Duration step, Consequences& then);
+  void go_away(Time now);
   void end_if_hanging(Time now) const;
   bool is_going(std::uint64_t epoch) const;
   RankReport own_report() const;
@@ -134,7 +128,7 @@ class MemberService {
   bool has_told_limits_ = false;
   std::deque<Duration> steps_;  // the last ones of this epoch
   Reports reports_;             // of the roster's epoch
-  std::map<std::uint64_t, Cause> causes_;
+  Causes causes_;
   std::map<std::pair<std::uint64_t, int>, Socket> callers_;  // by epoch and rank
 
   // Of the world of the roster's epoch, once there is one. The failure goes when it is used.

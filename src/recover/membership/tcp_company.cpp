@@ -5,19 +5,16 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <thread>
 
-#include "base/file_system.h"
 #include "base/log.h"
-#include "base/strings.h"
 #include "comm/stopped_by_peer.h"
 #include "comm/tcp/long_way.h"
 #include "comm/tcp/tcp_measure.h"
 #include "comm/tcp/tcp_world.h"
+#include "recover/membership/first_roster.h"
 #include "recover/membership/member_service.h"
-#include "recover/membership/note_wire.h"
+#include "recover/membership/members_file.h"
 
 namespace heddle::recover {
 namespace {
@@ -29,88 +26,6 @@ using namespace std::chrono_literals;
 constexpr Duration kGrace = 10s;
 
 double to_seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
-
-std::uint64_t random_number() {
-  const Nonce nonce = make_nonce();
-  std::uint64_t number = 0;
-  std::memcpy(&number, nonce.data(), sizeof(number));
-  return std::max<std::uint64_t>(number, 1);
-}
-
-SocketAddress address_of(int socket, decltype(getsockname) ask) {
-  sockaddr_in address{};
-  socklen_t length = sizeof(address);
-  ask(socket, reinterpret_cast<sockaddr*>(&address), &length);
-  return {address.sin_addr.s_addr, address.sin_port};
-}
-
-bool is_loopback(std::uint32_t host) { return (ntohl(host) >> 24) == 127; }
-
-/// Those who start together become members: rank 0 hears who they are and says who all are.
-class FirstRoster {
- public:
-  FirstRoster(const TcpCompanyOptions& options, const JoinedRanks& joined)
-      : options_(options), joined_(joined) {
-    const std::uint16_t own = ntohs(address_of(joined.listening.get(), getsockname).port);
-    self_ = {.id = random_number(),
-             .port = htons(options.called_at ? options.called_at(own) : own)};
-  }
-
-  /// Its run's number and this process's id come with it.
-  MemberService::Setup agree() {
-    const Note all = options_.place.rank == 0 ? gather() : hear();
-    return {.run = all.run,
-            .self = all.members[static_cast<std::size_t>(options_.place.rank)],
-            .first = {.epoch = 0, .step = 0, .members = all.members}};
-  }
-
- private:
-  Note gather() {
-    const std::uint32_t own_host = host_named(options_.place.address);
-    self_.host = own_host;
-    Note all{.kind = Note::Kind::decided, .run = random_number(), .members = {self_}};
-    for (std::size_t rank = 1; rank < joined_.sockets.size(); ++rank) {
-      Member member = read(rank).from;
-      const std::uint32_t seen = address_of(joined_.sockets[rank].get(), getpeername).host;
-      member.host = is_loopback(seen) ? own_host : seen;
-      all.members.push_back(member);
-    }
-    all.from = self_;
-    for (std::size_t rank = 1; rank < joined_.sockets.size(); ++rank) write(rank, all);
-    return all;
-  }
-
-  Note hear() {
-    write(0, {.kind = Note::Kind::join, .from = self_});
-    Note all = read(0);
-    if (all.kind != Note::Kind::decided || all.members.size() != joined_.sockets.size()) gone(0);
-    return all;
-  }
-
-  void write(std::size_t rank, const Note& note) const {
-    const auto bytes = seal(note, options_.place.token);
-    if (!write_bytes(joined_.sockets[rank].get(), bytes.data(), bytes.size())) gone(rank);
-  }
-
-  Note read(std::size_t rank) const {
-    const int socket = joined_.sockets[rank].get();
-    std::vector<std::byte> bytes(kFrameBytes);
-    if (!read_bytes(socket, bytes.data(), bytes.size())) gone(rank);
-    const auto whole = sealed_bytes(kNoteKind, std::span(bytes).first<kFrameBytes>());
-    if (!whole) throw whole.error();
-    bytes.resize(*whole);
-    if (!read_bytes(socket, bytes.data() + kFrameBytes, bytes.size() - kFrameBytes)) gone(rank);
-    return open(bytes, options_.place.token).value();
-  }
-
-  [[noreturn]] static void gone(std::size_t rank) {
-    fail(ErrorCode::peer, "rank {} went away while ranks were joining", rank);
-  }
-
-  const TcpCompanyOptions& options_;
-  const JoinedRanks& joined_;
-  Member self_;
-};
 
 class TcpCompany : public Company {
  public:
@@ -130,7 +45,6 @@ class TcpCompany : public Company {
   Epoch next() override {
     while (true) {
       const Roster roster = service_->wait_for_roster(epoch_);
-      // Not before: others take closed connections for a loss as long as they do not know.
       world_.reset();
       made_.reset();
       epoch_ = static_cast<std::int64_t>(roster.epoch);
@@ -142,8 +56,12 @@ class TcpCompany : public Company {
       } catch (const StoppedByPeer&) {
         continue;
       }
-      if (roster.members.front().id == self_.id) note_members(roster);
-      return describe(roster);
+      if (roster.members.front().id == self_.id && !options_.members_file.empty()) {
+        write_members(options_.members_file, roster);
+      }
+      Epoch epoch = describe(roster);
+      if (options_.on_epoch) options_.on_epoch(epoch);
+      return epoch;
     }
   }
 
@@ -161,10 +79,12 @@ class TcpCompany : public Company {
   void meet() {
     JoinedRanks joined =
         join_ranks(options_.place, {.limit = options_.joining, .tell = options_.tell});
-    auto setup = FirstRoster(options_, joined).agree();
-    self_ = setup.self;
+    const std::uint16_t own = ntohs(address_of(joined.listening.get(), getsockname).port);
+    auto agreed = agree_on_first(options_.place, joined, called_at(own));
+    self_ = agreed.roster.members[static_cast<std::size_t>(options_.place.rank)];
     first_ = std::move(joined.sockets);
-    serve(std::move(joined.listening), std::move(setup));
+    serve(std::move(joined.listening),
+          {.run = agreed.run, .self = self_, .first = std::move(agreed.roster)});
   }
 
   void come_to_others() {
@@ -173,15 +93,17 @@ class TcpCompany : public Company {
     const TcpListener own =
         listen_on(0, 1, is_local ? TcpReach::this_machine : TcpReach::everybody);
     Socket listening(own.socket);
-    MemberService::Setup setup{
-        .self = {.id = random_number(),
-                 .host = own_host(),
-                 .port = htons(options_.called_at ? options_.called_at(own.port) : own.port)}};
+    self_ = {.id = random_number(), .host = own_host(), .port = htons(called_at(own.port))};
+    MemberService::Setup setup{.self = self_};
     for (const SocketAddress& at : options_.contacts) {
       setup.contacts.push_back({.id = 1, .host = at.host, .port = at.port});
     }
-    self_ = setup.self;
     serve(std::move(listening), std::move(setup));
+  }
+
+  /// Where others reach this process, in host order.
+  std::uint16_t called_at(std::uint16_t own) const {
+    return options_.called_at ? options_.called_at(own) : own;
   }
 
   /// The address of this machine on the way to the others.
@@ -301,26 +223,12 @@ class TcpCompany : public Company {
     Epoch epoch{.number = roster.epoch, .step = roster.step, .world = world_.get()};
     for (const Member& member : roster.members) epoch.members.push_back(member.id);
     if (roster.epoch == 0) return epoch;
-    const MemberService::Change change = service_->change_of(roster.epoch - 1);
-    epoch.cause = change.cause;
-    epoch.detect = to_seconds(change.detect);
-    epoch.agree = to_seconds(change.agree);
-    epoch.connect = to_seconds(service_->now() - change.decided_at);
+    const Causes::Cause cause = service_->cause_of(roster.epoch - 1);
+    epoch.cause = cause.text;
+    epoch.detect = to_seconds(cause.detect);
+    epoch.agree = to_seconds(cause.decided_at - cause.ended_at);
+    epoch.connect = to_seconds(service_->now() - cause.decided_at);
     return epoch;
-  }
-
-  /// For newcomers. A run does not end because this cannot be written.
-  void note_members(const Roster& roster) const {
-    if (options_.members_file.empty()) return;
-    std::string text = fmt::format("# members of epoch {}\n", roster.epoch);
-    for (const Member& member : roster.members) {
-      text += SocketAddress{member.host, member.port}.text() + "\n";
-    }
-    try {
-      write_file_atomically(real_file_system(), options_.members_file, text);
-    } catch (const Error& error) {
-      log_warn("newcomers will not find this run: {}", error.message());
-    }
   }
 
   const TcpCompanyOptions options_;
@@ -336,26 +244,6 @@ class TcpCompany : public Company {
 
 std::unique_ptr<Company> make_tcp_company(TcpCompanyOptions options) {
   return std::make_unique<TcpCompany>(std::move(options));
-}
-
-std::vector<SocketAddress> read_members(const std::filesystem::path& file) {
-  std::vector<SocketAddress> addresses;
-  for (const auto& part : split(read_text_file(file), '\n')) {
-    const std::string_view line = trim(part);
-    if (line.empty() || line.starts_with('#')) continue;
-    const auto colon = line.rfind(':');
-    std::uint16_t port = 0;
-    in_addr host{};
-    const auto* const end = line.data() + line.size();
-    if (colon == std::string_view::npos ||
-        std::from_chars(line.data() + colon + 1, end, port).ptr != end || port == 0 ||
-        inet_pton(AF_INET, std::string(line.substr(0, colon)).c_str(), &host) != 1) {
-      fail(ErrorCode::data, "{}: \"{}\" is no address of a member", file.string(), line);
-    }
-    addresses.push_back({host.s_addr, htons(port)});
-  }
-  if (addresses.empty()) fail(ErrorCode::data, "{} has no members", file.string());
-  return addresses;
 }
 
 }  // namespace heddle::recover

@@ -24,11 +24,13 @@ struct TcpCompanyOptions {
   Duration timeout = std::chrono::seconds(60);  ///< to find a quorum, or to be let in
   /// How long calls may wait that are not part of a step; 0: for ever.
   Duration patience = std::chrono::minutes(10);
-  /// Where the first member notes how the run can be joined (read_members); empty: nowhere.
+  /// Where the first member notes how the run can be joined (members_file.h); empty: nowhere.
   std::filesystem::path members_file = {};
   /// What each epoch's world is made of in place of the connections between its hosts: NCCL over
   /// them. All ranks of the epoch call it at the same time. May be absent.
   std::function<std::shared_ptr<CommBackend>(std::shared_ptr<CommBackend>)> over = {};
+  /// Told of every epoch before `next` returns it. May be absent.
+  std::function<void(const Epoch&)> on_epoch = {};
   /// The port at which others reach this process, where it is not the one at which it listens,
   /// which it is given. May be absent.
   std::function<std::uint16_t(std::uint16_t own)> called_at = {};
@@ -37,8 +39,5 @@ struct TcpCompanyOptions {
 /// The company of a process whose run goes on over TCP. Error(peer) where those who start together
 /// do not meet, or a newcomer reaches nobody; Error(usage) without a token.
 std::unique_ptr<Company> make_tcp_company(TcpCompanyOptions options);
-
-/// The addresses in a members file. Error(data) where it is none.
-std::vector<SocketAddress> read_members(const std::filesystem::path& file);
 
 }  // namespace heddle::recover

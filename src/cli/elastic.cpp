@@ -1,0 +1,135 @@
+#include "cli/elastic.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/ended.h"
+#include "cli/launcher.h"
+#include "cli/tcp_settings.h"
+#include "comm/nccl/nccl_backend.h"
+#include "comm/staged/staged_backend.h"
+#include "comm/stopped_by_peer.h"
+#include "recover/membership/members_file.h"
+#include "recover/membership/tcp_company.h"
+#include "train/model_setup.h"
+
+namespace heddle::cli {
+namespace {
+
+using recover::Company;
+
+constexpr const char* kMembersFile = "members";
+
+SocketAddress address_named(const std::string& text) {
+  const auto colon = text.rfind(':');
+  std::uint16_t port = 0;
+  if (colon != std::string::npos) {
+    std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+  }
+  if (port == 0) {
+    throw Error(ErrorCode::usage, fmt::format("--member {}: no HOST:PORT", text),
+                "take a line of the file members in the folder of the run");
+  }
+  return {host_named(text.substr(0, colon)), htons(port)};
+}
+
+std::vector<SocketAddress> contacts(const ElasticOptions& options,
+                                    const std::filesystem::path& run_folder) {
+  if (options.members.empty()) return recover::read_members(run_folder / kMembersFile);
+  std::vector<SocketAddress> addresses;
+  for (const std::string& member : options.members) addresses.push_back(address_named(member));
+  return addresses;
+}
+
+/// The GPU of this rank's number on its machine, where ranks take turns if they are more than GPUs.
+Device device_of(Device::Kind kind, int local_rank) {
+  if (kind == Device::Kind::cpu) return {};
+  return {kind, local_rank % std::max(1, cuda_device_count())};
+}
+
+recover::TcpCompanyOptions company_options(const config::RunConfig& config,
+                                           const ElasticOptions& options, Device device) {
+  const Launcher launcher = detect_launcher(process_environment);
+  const auto in_nanoseconds = [](double seconds) {
+    return std::chrono::duration_cast<recover::Duration>(std::chrono::duration<double>(seconds));
+  };
+  recover::TcpCompanyOptions company{.joining = std::chrono::duration<double>(config.run.timeout),
+                                     .timeout = in_nanoseconds(config.recover.timeout),
+                                     .patience = in_nanoseconds(config.run.timeout),
+                                     .members_file = config.folder() / kMembersFile};
+  if (options.joins) {
+    company.place.token = run_token(process_environment);
+    company.contacts = contacts(options, config.folder());
+  } else {
+    company.place = tcp_place(launcher, process_environment);
+  }
+  if (device.kind != Device::Kind::cpu) {
+    company.over = [device](std::shared_ptr<CommBackend> host) {
+      if (host->size() == 1) return host;
+      return has_nccl() ? over_nccl(std::move(host), device)
+                        : through_host(std::move(host), device);
+    };
+  }
+  return company;
+}
+
+}  // namespace
+
+void require_elastic(const ElasticOptions& options) {
+  const Launcher launcher = detect_launcher(process_environment);
+  if (options.joins || (launcher.size > 1 && !launcher.joins_by_mpi)) return;
+  throw Error(
+      ErrorCode::usage,
+      fmt::format("recover.elastic needs ranks that are processes joined over TCP, not {}",
+                  launcher.joins_by_mpi ? "ranks of MPI" : "threads of one"),
+      "start them with heddle launch --ranks N -- train RUN.toml, each by itself with RANK, "
+      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or with srun --mpi=none");
+}
+
+void run_in_company(const config::RunConfig& config, const ElasticOptions& options,
+                    Device::Kind kind,
+                    const std::function<void(Company&, Device, const bool& is_first)>& body) {
+  const Device device = device_of(kind, detect_launcher(process_environment).local_rank);
+  recover::TcpCompanyOptions company_of = company_options(config, options, device);
+  std::atomic<bool> has_told = false;
+  company_of.tell = [&](const std::string& text) {
+    log_line(LogLevel::error, text);
+    has_told = true;
+  };
+  bool is_first = false;
+  Company* company = nullptr;
+  company_of.on_epoch = [&](const recover::Epoch& epoch) {
+    is_first = epoch.members.front() == company->self();
+    if (!is_first || epoch.number == 0) return;
+    const std::size_t ranks = epoch.members.size();
+    log_warn(
+        "{}; {} rank{} on as epoch {} ({:.2f} s to notice, {:.2f} s to agree, {:.2f} s to "
+        "connect)",
+        epoch.cause, ranks, ranks == 1 ? " goes" : "s go", epoch.number, epoch.detect, epoch.agree,
+        epoch.connect);
+  };
+  try {
+    const auto made = recover::make_tcp_company(std::move(company_of));
+    company = made.get();
+    body(*made, device, is_first);
+  } catch (const AgreedError& error) {
+    if (is_first) throw;
+    throw Ended{static_cast<int>(error.code())};
+  } catch (const recover::Left& left) {
+    log_info("{}", left.message());
+    throw Ended{static_cast<int>(left.code())};
+  } catch (const StoppedByPeer& stop) {
+    if (!has_told) log_line(LogLevel::error, stop.message());
+    throw Ended{static_cast<int>(stop.code())};
+  } catch (const Error& error) {
+    if (has_told) throw Ended{static_cast<int>(error.code())};
+    throw;
+  }
+}
+
+}  // namespace heddle::cli

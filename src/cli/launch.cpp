@@ -1,0 +1,206 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/ended.h"
+#include "cli/launcher.h"
+#include "cli/local_processes.h"
+#include "cli/own_arguments.h"
+#include "cli/slurm_script.h"
+#include "cli/tcp_settings.h"
+#include "cli/verb.h"
+#include "cli/verbs.h"
+#include "train/stop_signals.h"
+
+namespace heddle::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// For those who are left when the run is over.
+constexpr auto kTimeToEnd = 8s;
+constexpr std::size_t kMostRestarts = 3;
+constexpr auto kRestartsWithin = 10min;
+
+struct LaunchArguments {
+  int ranks = 2;
+  bool restart = false, slurm = false;
+  std::vector<std::string> command;
+};
+
+/// The processes of a run whose ranks may be lost and replaced.
+class Launched {
+ public:
+  explicit Launched(const LaunchArguments& arguments) : arguments_(arguments) {
+    if (process_environment(kTokenVariable) == nullptr &&
+        process_environment(kTokenFileVariable) == nullptr) {
+      variables_.push_back(fmt::format("{}={}", kTokenVariable, make_token()));
+    }
+  }
+
+  /// The status of the run.
+  int run() {
+    meeting_ = listen_on(0, arguments_.ranks, TcpReach::this_machine);
+    for (int rank = 0; rank < arguments_.ranks; ++rank) start(rank, false);
+    close(meeting_.socket);
+    StopSignals signals(false);
+    signals.pass_on([this](int signal) {
+      // SIGTERM tells one rank to leave: all of them are to stop, with a checkpoint.
+      pass(signal == SIGTERM ? SIGINT : signal);
+      is_stopping_ = true;
+    });
+    wait_for_all();
+    signals.pass_on([](int) {});
+    return status();
+  }
+
+ private:
+  static std::string make_token() {
+    std::string text;
+    for (int i = 0; i < 2; ++i) {
+      for (const std::byte byte : make_nonce())
+        text += fmt::format("{:02x}", std::to_integer<int>(byte));
+    }
+    return text;
+  }
+
+  std::vector<std::string> words_for(bool is_newcomer) const {
+    std::vector<std::string> words = {own_arguments().front()};
+    for (const std::string& word : arguments_.command) {
+      // A newcomer finds what the others have done since.
+      if (!is_newcomer || word != "--fresh") words.push_back(word);
+    }
+    words.emplace_back(is_newcomer ? "--join" : "--elastic");
+    return words;
+  }
+
+  void start(int rank, bool is_newcomer) {
+    const pid_t child =
+        start_rank({.rank = rank,
+                    .ranks = arguments_.ranks,
+                    .meeting = is_newcomer ? TcpListener{-1, meeting_.port} : meeting_,
+                    .arguments = words_for(is_newcomer),
+                    .variables = variables_});
+    const std::lock_guard lock(mutex_);
+    running_[child] = rank;
+  }
+
+  void pass(int signal) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [process, rank] : running_) kill(process, signal);
+  }
+
+  void wait_for_all() {
+    Clock::time_point over_at{};
+    while (!running_.empty()) {
+      int state = 0;
+      const pid_t ended = waitpid(-1, &state, WNOHANG);
+      if (ended > 0 && running_.contains(ended)) {
+        note_end(ended, state);
+        continue;
+      }
+      const bool is_over = is_stopping_ || has_ended_well();
+      if (is_over && over_at == Clock::time_point{}) over_at = Clock::now();
+      // Somebody who waits to be let in would do so for long.
+      if (has_ended_well() && Clock::now() - over_at > kTimeToEnd) pass(SIGKILL);
+      std::this_thread::sleep_for(20ms);
+    }
+  }
+
+  void note_end(pid_t process, int state) {
+    int rank = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      rank = running_.extract(process).mapped();
+    }
+    const int status = status_of_rank(state);
+    statuses_.push_back(status);
+    const bool is_lost = status == static_cast<int>(ErrorCode::peer);
+    if (!is_lost || !arguments_.restart || is_stopping_ || has_ended_well() || running_.empty())
+      return;
+    const auto now = Clock::now();
+    auto& restarts = restarts_[rank];
+    while (!restarts.empty() && now - restarts.front() > kRestartsWithin) restarts.pop_front();
+    if (restarts.size() == kMostRestarts) {
+      log_warn(
+          "the process of rank {} was lost after {} restarts within ten minutes: no other is "
+          "started",
+          rank, kMostRestarts);
+      return;
+    }
+    restarts.push_back(now);
+    log_info("the process of rank {} is lost; another is started, to join the others", rank);
+    start(rank, true);
+  }
+
+  bool has_ended_well() const { return std::ranges::count(statuses_, 0) > 0; }
+
+  /// Some have come to the end, or were stopped together; else what the first ended with.
+  int status() const {
+    const int stopped = static_cast<int>(ErrorCode::stopped);
+    if (has_ended_well()) return 0;
+    return std::ranges::count(statuses_, stopped) > 0 ? stopped : statuses_.front();
+  }
+
+  const LaunchArguments& arguments_;
+  std::vector<std::string> variables_;
+  TcpListener meeting_;
+  std::mutex mutex_;
+  std::map<pid_t, int> running_;  // not yet waited for: their ranks
+  std::map<int, std::deque<Clock::time_point>> restarts_;
+  std::vector<int> statuses_;  // in the order in which they ended
+  std::atomic<bool> is_stopping_ = false;
+};
+
+void check(const LaunchArguments& arguments) {
+  if (arguments.command.front() != "train") {
+    throw Error(ErrorCode::usage, "heddle launch starts the ranks of a training run",
+                "heddle launch --ranks 4 -- train RUN.toml");
+  }
+  const Launcher launcher = detect_launcher(process_environment);
+  if (launcher.size == 1 || arguments.slurm) return;
+  throw Error(ErrorCode::usage,
+              fmt::format("{} has made this process one of {} ranks, and heddle launch would start "
+                          "more",
+                          launcher.name, launcher.size),
+              "let it start heddle train RUN.toml --elastic, or unset its variables");
+}
+
+void run(const LaunchArguments& arguments) {
+  check(arguments);
+  if (arguments.slurm) {
+    std::cout << slurm_script(arguments.ranks, arguments.restart, arguments.command);
+    return;
+  }
+  throw Ended{Launched(arguments).run()};
+}
+
+}  // namespace
+
+void add_launch(Verb app) {
+  Verb verb = app.add_verb(
+      "launch", "start the ranks of a run on this machine that goes on when some are lost");
+  auto arguments = std::make_shared<LaunchArguments>();
+  verb.add_option("--ranks", arguments->ranks, "processes to start").show_default().range(2, 4096);
+  verb.add_flag("--restart", arguments->restart,
+                "start lost ranks again, to join the others: three times in ten minutes at most");
+  verb.add_flag("--slurm", arguments->slurm, "start nothing; print a job script for Slurm");
+  verb.add_option("COMMAND", arguments->command, "what they run, behind --: train RUN.toml ...")
+      .required();
+  verb.footer("heddle launch --ranks 4 --restart -- train examples/01_tiny_cpu/run.toml");
+  verb.callback([arguments] { run(*arguments); });
+}
+
+}  // namespace heddle::cli

@@ -1,0 +1,68 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+#include "cli/run_program.h"
+#include "support/temporary_folder.h"
+
+namespace heddle {
+namespace {
+
+constexpr int kUsage = static_cast<int>(ErrorCode::usage);
+
+TEST(Launch, StartsTrainingRunsOnly) {
+  const Outcome outcome = run_heddle({"launch", "--ranks", "2", "--", "eval", "model"});
+  EXPECT_EQ(outcome.status, kUsage);
+  EXPECT_NE(outcome.err.find("heddle launch starts the ranks of a training run"), std::string::npos)
+      << outcome.err;
+  EXPECT_EQ(run_heddle({"launch", "--ranks", "2"}).status, kUsage);
+  EXPECT_EQ(run_heddle({"launch", "--ranks", "1", "--", "train", "run.toml"}).status, kUsage);
+}
+
+TEST(Launch, IsNotStartedByAnotherLauncher) {
+  const Outcome outcome = run_heddle({"launch", "--", "train", "run.toml"},
+                                     {.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}}});
+  EXPECT_EQ(outcome.status, kUsage);
+  EXPECT_NE(outcome.err.find("torchrun has made this process one of 2 ranks"), std::string::npos)
+      << outcome.err;
+}
+
+TEST(Launch, PrintsAJobScriptThatAShellUnderstands) {
+  const Outcome outcome =
+      run_heddle({"launch", "--ranks", "8", "--restart", "--slurm", "--", "train",
+                  "it's mine/run.toml", "--fresh", "--set", "train.steps=5"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* part :
+       {"#SBATCH --ntasks=8\n", "--kill-on-bad-exit=0", "HEDDLE_TOKEN_FILE",
+        "--fresh --set train.steps=5 --elastic", "run.toml'\\'' --set train.steps=5 --join"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << "\n" << outcome.out;
+  }
+  const TemporaryFolder folder;
+  const auto script = folder.path() / "job.sh";
+  std::ofstream(script) << outcome.out;
+  EXPECT_EQ(std::system(("bash -n " + script.string()).c_str()), 0);
+}
+
+/// What a rank runs is one word for the shell that srun starts.
+TEST(Launch, ItsScriptPassesWordsOnAsTheyWere) {
+  const Outcome outcome = run_heddle({"launch", "--slurm", "--", "train", "it's mine/run.toml"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const TemporaryFolder folder;
+  const auto script = folder.path() / "job.sh";
+  std::ofstream(script) << "srun() { while [ \"$1\" != bash ]; do shift; done; \"$@\"; }\n"
+                        << "heddle() { printf '%s\\n' \"$@\"; }\nexport -f heddle\n"
+                        << outcome.out;
+  const auto told = folder.path() / "told";
+  ASSERT_EQ(std::system(("cd " + folder.path().string() + " && bash " + script.string() + " > " +
+                         told.string())
+                            .c_str()),
+            0);
+  std::ifstream file(told);
+  const std::string words{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(words, "train\nit's mine/run.toml\n--elastic\n");
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,136 @@
+// Training runs whose ranks are lost while they train: the others go on, and somebody else takes
+// the place.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csignal>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "base/error.h"
+#include "base/strings.h"
+#include "train/tiny_run.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> kLong = {
+    "train.steps=60",          "checkpoint.every=20",       "train.eval_every=0", "data.prefetch=0",
+    "optim.schedule=constant", "train.tokens_per_step=256", "recover.timeout=10"};
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Of this run's processes the one that was started last as this rank; 0: there is none.
+pid_t process_of(const TinyRun& run, int rank) {
+  pid_t newest = 0;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (text_of(entry.path() / "cmdline").find(run.path().string()) == std::string::npos) continue;
+    for (const auto& part : split(text_of(entry.path() / "environ"), '\0')) {
+      if (part == fmt::format("RANK={}", rank)) newest = std::max(newest, std::stoi(name));
+    }
+  }
+  return newest;
+}
+
+bool has_done(const TinyRun& run, std::int64_t step) {
+  return text_of(run.run_folder() / "metrics.jsonl").find(fmt::format("\"step\":{},", step)) !=
+         std::string::npos;
+}
+
+struct Loss {
+  int rank = 0;
+  int signal = SIGKILL;
+  std::int64_t after_step = 0;
+};
+
+/// Launches four ranks and does this to some of them, one after the other.
+Outcome launch(const TinyRun& run, const std::vector<std::string>& mesh,
+               const std::vector<std::string>& flags, const std::vector<Loss>& losses) {
+  std::vector<std::string> settings = kLong;
+  settings.insert(settings.end(), mesh.begin(), mesh.end());
+  std::vector<std::string> words = {"launch", "--ranks", "4"};
+  words.insert(words.end(), flags.begin(), flags.end());
+  words.emplace_back("--");
+  for (const auto& word : run.command(settings)) words.push_back(word);
+  std::atomic<bool> is_over = false;
+  std::thread fate([&] {
+    for (const Loss& loss : losses) {
+      while (!is_over && !has_done(run, loss.after_step)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      const pid_t process = is_over ? 0 : process_of(run, loss.rank);
+      if (process > 0) kill(process, loss.signal);
+    }
+  });
+  const Outcome outcome = run_heddle(words);
+  is_over = true;
+  fate.join();
+  return outcome;
+}
+
+void expect_every_step_once(const TinyRun& run, std::int64_t last) {
+  std::vector<std::int64_t> steps;
+  for (const Json& line : run.metrics()) {
+    if (line.contains("loss") && line.contains("tokens")) steps.push_back(line.at("step"));
+  }
+  std::vector<std::int64_t> all(static_cast<std::size_t>(last));
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_EQ(steps, all);
+}
+
+TEST(Elastic, AKilledRankDoesNotEndTheRun) {
+  for (const int lost : {2, 0}) {
+    const TinyRun run;
+    const Outcome outcome =
+        launch(run, {"parallel.zero=0"}, {}, {{.rank = lost, .after_step = 10}});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.err.find(fmt::format("the process of rank {} is gone", lost)),
+              std::string::npos)
+        << outcome.err;
+    expect_every_step_once(run, 60);
+  }
+}
+
+TEST(Elastic, AKilledRankIsReplacedByAnotherProcess) {
+  const TinyRun run;
+  const Outcome outcome =
+      launch(run, {"parallel.zero=0", "parallel.dp=2", "parallel.pp=2", "train.steps=500"},
+             {"--restart"}, {{.rank = 3, .after_step = 10}});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const auto lost = outcome.err.find("the process of rank 3 is lost; another is started");
+  ASSERT_NE(lost, std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("1 newcomer is let in; 4 ranks go on as epoch", lost),
+            std::string::npos)
+      << outcome.err;
+  expect_every_step_once(run, 500);
+}
+
+TEST(Elastic, ARankThatIsToldToLeaveGoesAndTheOthersGoOn) {
+  const TinyRun run;
+  const Outcome outcome =
+      launch(run, {"parallel.zero=0"}, {}, {{.rank = 1, .signal = SIGTERM, .after_step = 10}});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("rank 1 was told to leave"), std::string::npos) << outcome.err;
+  expect_every_step_once(run, 60);
+}
+
+TEST(Elastic, NeedsRanksThatAreProcesses) {
+  const TinyRun run;
+  const Outcome outcome = run.train({"recover.elastic=true"}, {"--ranks", "2"});
+  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::usage));
+  EXPECT_NE(outcome.err.find("recover.elastic needs ranks that are processes joined over TCP"),
+            std::string::npos)
+      << outcome.err;
+}
+
+}  // namespace
+}  // namespace heddle
