@@ -126,7 +126,7 @@ GenerateSubject subject_of(GenerateArguments& arguments) {
   const ModelSource source(arguments.model);
   GenerateSubject subject{.folder = source.path(),
                           .spec = read_model_spec(source.path() / "config.json"),
-                          .tokenizer = Tokenizer::load(source.path() / "tokenizer.json"),
+                          .tokenizer = Tokenizer::load(source.path()),
                           .texts = prompts_of(arguments),
                           .prompts = {},
                           .settings = config::parse_settings(arguments.overrides)};
