@@ -3,7 +3,6 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
-find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Without these it would not remember files that are compiled with precompiled headers.

@@ -13,7 +13,7 @@ packages=(
   libopenblas0-openmp libdnnl2  # GEMM, loaded at run time
   libhwy-dev                    # SIMD with run-time dispatch
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev
+  libpcre2-dev libxxhash-dev
   libopenmpi-dev openmpi-bin    # ranks under mpirun; optional at build and at run time
   libgtest-dev libgmock-dev libbenchmark-dev
   libzfp-dev                    # what the tests compare our ZFP streams with; optional

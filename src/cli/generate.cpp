@@ -16,6 +16,7 @@
 #include "cli/verbs.h"
 #include "config/load.h"
 #include "engine/weights.h"
+#include "infer/chat_prompt.h"
 #include "infer/generate_all.h"
 #include "infer/special_tokens.h"
 #include "model/registry.h"
@@ -27,7 +28,8 @@ namespace {
 
 struct GenerateArguments {
   std::string model, prompt, exchanges = "two", layers;
-  std::filesystem::path prompts;
+  std::filesystem::path prompts, messages;
+  bool chat = false;  ///< prompts are messages of a user
   double latency_us = 10.0, gbytes = 25.0;
   GenerateOptions generate{.max_tokens = 128, .sampling = {.temperature = 0.8}};
   std::vector<std::string> stop;
@@ -92,9 +94,13 @@ struct GenerateSubject {
   std::filesystem::path folder;
   ModelSpec spec;
   Tokenizer tokenizer;
-  std::vector<std::string> texts;  ///< of --prompts, or the one prompt
+  std::vector<std::string> texts;  ///< of --prompts, or the one prompt; of a chat, its whole text
+  bool is_chat = false;
   std::vector<std::vector<std::int32_t>> prompts;
   config::RunConfig settings;  ///< only [parallel] of it
+
+  /// What is printed before a continuation: of a chat, nothing.
+  std::string shown(std::size_t prompt) const { return is_chat ? "" : texts[prompt]; }
 
   std::size_t longest() const {
     std::size_t most = 0;
@@ -118,6 +124,16 @@ std::vector<std::string> prompts_of(const GenerateArguments& arguments) {
   return lines;
 }
 
+/// The texts to continue: prompts, or the conversations that they are messages of.
+std::vector<std::string> texts_of(const GenerateArguments& arguments,
+                                  const std::filesystem::path& folder) {
+  if (!arguments.messages.empty()) return {chat_prompt_of_file(folder, arguments.messages)};
+  std::vector<std::string> texts = prompts_of(arguments);
+  if (!arguments.chat) return texts;
+  for (std::string& text : texts) text = chat_prompt(folder, text);
+  return texts;
+}
+
 GenerateSubject subject_of(GenerateArguments& arguments) {
   for (const std::string& text : arguments.overrides) {
     if (text.starts_with("parallel.")) continue;
@@ -127,13 +143,15 @@ GenerateSubject subject_of(GenerateArguments& arguments) {
   const ModelSource source(arguments.model);
   GenerateSubject subject{.folder = source.path(),
                           .spec = read_model_spec(source.path() / "config.json"),
-                          .tokenizer = Tokenizer::load(source.path() / "tokenizer.json"),
-                          .texts = prompts_of(arguments),
+                          .tokenizer = Tokenizer::load(source.path()),
+                          .texts = texts_of(arguments, source.path()),
+                          .is_chat = arguments.chat || !arguments.messages.empty(),
                           .prompts = {},
                           .settings = config::parse_settings(arguments.overrides)};
   arguments.generate.end_tokens = end_tokens(subject.folder, subject.tokenizer);
   for (const std::string& text : subject.texts) {
-    auto prompt = subject.tokenizer.encode(text, {.add_special = true});
+    // A template writes all marks itself.
+    auto prompt = subject.tokenizer.encode(text, {.add_special = !subject.is_chat});
     if (prompt.empty()) {  // a new document
       const SpecialTokens tokens = special_tokens(subject.tokenizer);
       if (const auto begin = tokens.bos ? tokens.bos : tokens.eos) prompt.push_back(*begin);
@@ -212,9 +230,9 @@ Generated generate_on(const GenerateArguments& arguments, const GenerateSubject&
   const bool is_quiet = arguments.json || !is_first || !arguments.prompts.empty();
   std::vector<StreamDecoder> decoders;
   std::vector<StoppingPrinter> printers;
-  for (const std::string& text : subject.texts) {
+  for (std::size_t i = 0; i < subject.texts.size(); ++i) {
     decoders.emplace_back(subject.tokenizer, true);
-    printers.emplace_back(text, arguments.stop, is_quiet);
+    printers.emplace_back(subject.shown(i), arguments.stop, is_quiet);
   }
   Generated made{.of_prompts = std::vector<Continued>(subject.prompts.size()),
                  .exchanges = exchanges_of(arguments, subject, plan.mesh, device)};
@@ -286,7 +304,7 @@ void run(GenerateArguments arguments) {
     std::cout << "\n";
   } else {
     for (std::size_t i = 0; i < subject->texts.size(); ++i) {
-      std::cout << subject->texts[i] << made.of_prompts[i].text << "\n";
+      std::cout << subject->shown(i) << made.of_prompts[i].text << "\n";
     }
   }
   log_info("{} tokens, {:.0f} tokens/s", made.tokens(),
@@ -301,9 +319,16 @@ void add_generate(Verb app) {
   auto& options = arguments->generate;
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
   const Option prompt = verb.add_option("--prompt", arguments->prompt, "text to continue");
-  verb.add_option("--prompts", arguments->prompts,
-                  "file with a prompt on each line; replicas (parallel.dp) share them")
-      .excludes(prompt);
+  const Option prompts =
+      verb.add_option("--prompts", arguments->prompts,
+                      "file with a prompt on each line; replicas (parallel.dp) share them")
+          .excludes(prompt);
+  verb.add_flag("--chat", arguments->chat,
+                "prompts are messages of a user, written as the model's chat template says");
+  verb.add_option("--messages", arguments->messages,
+                  "JSON file with the messages of a conversation to answer by the chat template")
+      .excludes(prompt)
+      .excludes(prompts);
   verb.add_option("--exchanges", arguments->exchanges,
                   "of --prompts with parallel.ep: two a layer (to the experts and back), one "
                   "(tokens stay there; one expert a token), or auto: what sends for less time")
@@ -339,9 +364,10 @@ void add_generate(Verb app) {
   verb.add_option("--dtype", arguments->dtype, "f32, or bf16 on cuda").show_default();
   verb.add_flag("--json", arguments->json, "print one JSON object");
   verb.callback([arguments, prompt] {
-    if (!prompt.is_given() && arguments->prompts.empty()) {
-      throw Error(ErrorCode::usage, "there is nothing to continue: --prompt is required",
-                  "give --prompt TEXT, or --prompts FILE with a prompt on each line");
+    if (!prompt.is_given() && arguments->prompts.empty() && arguments->messages.empty()) {
+      throw Error(
+          ErrorCode::usage, "there is nothing to continue: --prompt is required",
+          "give --prompt TEXT, --prompts FILE with a prompt on each line, or --messages FILE");
     }
     run(*arguments);
   });

@@ -13,6 +13,7 @@
 #include "cli/verbs.h"
 #include "data/encode.h"
 #include "data/tokenize_line.h"
+#include "tokenizer/files/tokenizer_files.h"
 
 namespace heddle::cli {
 namespace {
@@ -83,10 +84,9 @@ JsonValue to_json(const TokenizeOptions& options, const TokenizeResult& result, 
 }
 
 void run(const TokenizeArguments& options) {
-  fs::path tokenizer_file = options.tokenizer;
-  if (fs::is_directory(tokenizer_file)) tokenizer_file /= "tokenizer.json";
-  const Tokenizer tokenizer = Tokenizer::load(tokenizer_file);
-  const TokenizeOptions resolved = resolve(options, tokenizer_file, tokenizer);
+  const TokenizerText text = read_tokenizer(options.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::from_json(text.json, text.path.string());
+  const TokenizeOptions resolved = resolve(options, text.path, tokenizer);
   if (options.end_token == "auto" && !resolved.end_token) {
     log_warn("the tokenizer has no end-of-text token that is known by name; documents get none");
   }
@@ -112,7 +112,8 @@ void add_tokenize(Verb app) {
   verb.add_option("INPUT", options->inputs,
                   "JSON lines (one document a line), text files, or folders of .txt and .jsonl")
       .required();
-  verb.add_option("--tokenizer", options->tokenizer, "tokenizer.json, or a folder that holds one")
+  verb.add_option("--tokenizer", options->tokenizer,
+                  "tokenizer.json, tokenizer.model or vocab.json, or a folder that holds one")
       .required();
   verb.add_option("--out", options->out, "token file to write").required();
   verb.add_option("--threads", options->threads, "threads to use").range(1, 1024).show_default();

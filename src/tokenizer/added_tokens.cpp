@@ -3,18 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/characters.h"
 
 namespace heddle {
 namespace {
-
-/// Start of the last character of `text` (not empty).
-std::size_t last_character(std::string_view text) {
-  std::size_t at = text.size() - 1;
-  const std::size_t lowest = text.size() > 4 ? text.size() - 4 : 0;
-  while (at > lowest && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
-  return at;
-}
 
 CodePoint decode_at(std::string_view text, std::size_t at) {
   return decode_utf8(text.data() + at, text.data() + text.size());
@@ -22,10 +14,10 @@ CodePoint decode_at(std::string_view text, std::size_t at) {
 
 bool adjoins_words(std::string_view text, std::size_t begin, std::size_t end) {
   const auto before = text.substr(0, begin);
-  if (!before.empty() && is_word_character(decode_at(before, last_character(before)).value)) {
+  if (!before.empty() && has(decode_at(before, last_character(before)).value, CharFlag::word)) {
     return true;
   }
-  return end < text.size() && is_word_character(decode_at(text, end).value);
+  return end < text.size() && has(decode_at(text, end).value, CharFlag::word);
 }
 
 std::size_t skip_space_left(std::string_view text, std::size_t begin) {

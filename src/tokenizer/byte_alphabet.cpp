@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/characters.h"
 
 namespace heddle {
 namespace {

@@ -1,12 +1,12 @@
 #include "tokenizer/tokenizer.h"
 
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
-#include "base/file_system.h"
-#include "tokenizer/bpe.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/files/tokenizer_files.h"
 #include "tokenizer/tokenizer_json.h"
-#include "tokenizer/unicode.h"
 #include "tokenizer/word_cache.h"
 
 namespace heddle {
@@ -19,88 +19,116 @@ constexpr std::size_t kWorthCaching = 32 * 1024;
 
 struct Tokenizer::Tables {
   TokenizerParts parts;
-  Bpe bpe;
-  std::unordered_map<std::string_view, std::int32_t> word_ids;   // views into parts.tokens
-  std::unordered_map<std::string_view, std::int32_t> added_ids;  // views into parts.added
-  std::vector<bool> is_special;
+  std::vector<std::string> tokens;  // what decoders get, by id; an id without a token is empty
+  std::vector<std::string> bytes;   // token_bytes
+  std::vector<bool> is_special, is_skipped;
+  TextIds added_ids;
   AddedTokenMatcher raw_matcher, normalized_matcher;
   std::string json;
 
-  void encode_text(std::string_view text, WordCache* cache, std::vector<std::int32_t>& out) const {
-    parts.pretokenizer.for_each_word(text, [&](std::string_view word) {
+  std::string normalized(const std::string& text) const {
+    NormalText normal{.text = text};
+    for (const auto& normalizer : parts.normalizers) normalizer->apply(normal);
+    return normal.text;
+  }
+
+  void add_tokens() {
+    for (std::size_t id = 0; id < parts.vocabulary->size(); ++id) {
+      tokens.push_back(parts.vocabulary->token(id).value_or(""));
+    }
+    std::unordered_set<std::string> specials;
+    for (const AddedToken& token : parts.added) {
+      const auto id = static_cast<std::size_t>(token.id);
+      if (id >= tokens.size()) tokens.resize(id + 1);
+      tokens[id] = token.content;
+      added_ids.emplace(token.content, token.id);
+      if (token.special) specials.insert(token.content);
+    }
+    for (const std::string& token : tokens) {
+      bytes.push_back(parts.is_byte_level ? spelled_bytes(token).value_or(token) : token);
+    }
+    // Of a token that is matched in normalised text, decoders get the normalised form.
+    for (const AddedToken& token : parts.added) {
+      std::string& spelling = tokens[static_cast<std::size_t>(token.id)];
+      if (token.normalized) spelling = normalized(token.content);
+      (token.normalized ? normalized_matcher : raw_matcher).add(token, spelling);
+    }
+    is_special.resize(tokens.size());
+    is_skipped.resize(tokens.size());
+    for (const AddedToken& token : parts.added) {
+      if (token.special) is_special[static_cast<std::size_t>(token.id)] = true;
+    }
+    for (std::size_t id = 0; id < tokens.size(); ++id)
+      is_skipped[id] = specials.contains(tokens[id]);
+  }
+
+  void encode_text(Piece piece, WordCache* cache, std::vector<std::int32_t>& out) const {
+    parts.pretokenizer.for_each_word(piece, [&](std::string_view word) {
       if (cache != nullptr && cache->append(word, out)) return;
       const std::size_t begin = out.size();
-      encode_word(word, out);
+      parts.model->encode(word, out);
       if (cache != nullptr) cache->put(word, std::span(out).subspan(begin));
     });
   }
 
-  void encode_word(std::string_view word, std::vector<std::int32_t>& out) const {
-    if (parts.ignore_merges) {
-      if (const auto at = word_ids.find(word); at != word_ids.end()) {
-        out.push_back(at->second);
-        return;
-      }
-    }
-    bpe.encode(word, out);
-  }
-
   /// Text between the added tokens that are matched before normalisation.
-  void encode_piece(std::string_view text, bool parse_special, WordCache* cache,
+  void encode_piece(Piece piece, bool parse_special, WordCache* cache,
                     std::vector<std::int32_t>& out) const {
-    std::string normalized;
-    if (parts.normalizes_nfc) {
-      normalized = to_nfc(text);
-      text = normalized;
+    NormalText normal;
+    if (!parts.normalizers.empty()) {
+      normal = {.text = std::string(piece.text), .at_start = piece.at_start};
+      for (const auto& normalizer : parts.normalizers) normalizer->apply(normal);
+      piece = {normal.text, normal.at_start};
     }
-    if (normalized_matcher.empty()) return encode_text(text, cache, out);
+    if (normalized_matcher.empty()) return encode_text(piece, cache, out);
     normalized_matcher.split(
-        text, parse_special, [&](std::string_view piece) { encode_text(piece, cache, out); },
+        piece.text, parse_special,
+        [&](std::string_view part) { encode_text(piece.part(part), cache, out); },
         [&](std::int32_t id) { out.push_back(id); });
   }
 
   void encode_all(std::string_view text, const EncodeOptions& options, WordCache* cache,
                   std::vector<std::int32_t>& out) const {
-    if (options.add_special) out.insert(out.end(), parts.prefix.begin(), parts.prefix.end());
+    const Piece whole{text, true};
+    const auto put = [&](const std::vector<std::int32_t>& ids) {
+      if (options.add_special) out.insert(out.end(), ids.begin(), ids.end());
+    };
+    put(parts.around.before);
     raw_matcher.split(
         text, options.parse_special,
-        [&](std::string_view piece) { encode_piece(piece, options.parse_special, cache, out); },
+        [&](std::string_view part) {
+          encode_piece(whole.part(part), options.parse_special, cache, out);
+        },
         [&](std::int32_t id) { out.push_back(id); });
-    if (options.add_special) out.insert(out.end(), parts.suffix.begin(), parts.suffix.end());
+    put(parts.around.after);
+  }
+
+  bool has_token(std::int32_t id) const {
+    return id >= 0 && static_cast<std::size_t>(id) < tokens.size();
+  }
+  /// What decoders get of an id; nothing where they get nothing.
+  const std::string* decoded_token(std::int32_t id, bool skip_special) const {
+    if (!has_token(id)) return nullptr;
+    const auto at = static_cast<std::size_t>(id);
+    return tokens[at].empty() || (skip_special && is_skipped[at]) ? nullptr : &tokens[at];
   }
 };
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
-  return from_json(read_text_file(path), path.string());
+  TokenizerText text = read_tokenizer(path);
+  return from_json(std::move(text.json), text.path.string());
 }
 
 Tokenizer Tokenizer::from_json(std::string text, const std::string& where) {
   auto tables = std::make_shared<Tables>();
   tables->parts = parse_tokenizer_json(text, where);
   tables->json = std::move(text);
-  TokenizerParts& parts = tables->parts;
-  tables->bpe = Bpe(parts.byte_ids, std::exchange(parts.merges, {}));
-  tables->word_ids.reserve(parts.tokens.size());
-  for (std::size_t id = 0; id < parts.tokens.size(); ++id) {
-    if (parts.is_word[id])
-      tables->word_ids.emplace(parts.tokens[id], static_cast<std::int32_t>(id));
-  }
-  tables->is_special.resize(parts.tokens.size());
-  for (const auto& token : parts.added) {
-    tables->added_ids.emplace(token.content, token.id);
-    if (token.special) tables->is_special[static_cast<std::size_t>(token.id)] = true;
-    if (token.normalized) {
-      const bool changes = parts.normalizes_nfc;
-      tables->normalized_matcher.add(token, changes ? to_nfc(token.content) : token.content);
-    } else {
-      tables->raw_matcher.add(token, token.content);
-    }
-  }
+  tables->add_tokens();
   return Tokenizer(std::move(tables));
 }
 
 std::int32_t Tokenizer::vocab_size() const {
-  return static_cast<std::int32_t>(tables_->parts.tokens.size());
+  return static_cast<std::int32_t>(tables_->tokens.size());
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text,
@@ -125,31 +153,30 @@ void Tokenizer::encode(std::string_view text, const EncodeOptions& options, Enco
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
-  std::string bytes;
-  for (const auto id : ids) {
-    if (!(skip_special && is_special(id))) bytes += token_bytes(id);
-  }
   std::string text;
-  Utf8Replacer replacer;
-  replacer.append(bytes, text);
-  replacer.finish(text);
+  Decoding decoding(tables_->parts.decoders);
+  for (const auto id : ids) {
+    if (const auto* token = tables_->decoded_token(id, skip_special)) decoding.push(*token, text);
+  }
+  decoding.finish(text);
   return text;
 }
 
 std::string_view Tokenizer::token_bytes(std::int32_t id) const {
-  if (id < 0 || id >= vocab_size()) return {};
-  return tables_->parts.tokens[static_cast<std::size_t>(id)];
+  if (!tables_->has_token(id)) return {};
+  return tables_->bytes[static_cast<std::size_t>(id)];
 }
 
 bool Tokenizer::is_special(std::int32_t id) const {
-  return id >= 0 && id < vocab_size() && tables_->is_special[static_cast<std::size_t>(id)];
+  return tables_->has_token(id) && tables_->is_special[static_cast<std::size_t>(id)];
 }
 
 std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
-  for (const auto* ids : {&tables_->added_ids, &tables_->word_ids}) {
-    if (const auto at = ids->find(token); at != ids->end()) return at->second;
+  if (const auto at = tables_->added_ids.find(token); at != tables_->added_ids.end()) {
+    return at->second;
   }
-  return std::nullopt;
+  return tables_->parts.vocabulary->find(tables_->parts.is_byte_level ? spell_bytes(token)
+                                                                      : std::string(token));
 }
 
 const std::vector<AddedToken>& Tokenizer::added_tokens() const { return tables_->parts.added; }
@@ -161,17 +188,25 @@ EncodeCache::~EncodeCache() = default;
 EncodeCache::EncodeCache(EncodeCache&&) noexcept = default;
 EncodeCache& EncodeCache::operator=(EncodeCache&&) noexcept = default;
 
+StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
+    : tokenizer_(std::move(tokenizer)),
+      skip_special_(skip_special),
+      decoding_(std::make_unique<Decoding>(tokenizer_.tables_->parts.decoders)) {}
+StreamDecoder::~StreamDecoder() = default;
+StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
+StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
+
 std::string StreamDecoder::push(std::int32_t id) {
   std::string text;
-  if (!(skip_special_ && tokenizer_.is_special(id))) {
-    replacer_.append(tokenizer_.token_bytes(id), text);
+  if (const auto* token = tokenizer_.tables_->decoded_token(id, skip_special_)) {
+    decoding_->push(*token, text);
   }
   return text;
 }
 
 std::string StreamDecoder::finish() {
   std::string text;
-  replacer_.finish(text);
+  decoding_->finish(text);
   return text;
 }
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/utf8_replacer.h"
 
 namespace heddle {
 
+class Decoding;
 class EncodeCache;
 class WordCache;
 
@@ -22,20 +22,22 @@ struct EncodeOptions {
   bool parse_special = true;  ///< off: special tokens in the text are plain text (untrusted input)
 };
 
-/// A byte-level BPE tokenizer read from a Hugging Face tokenizer.json: the ids are those of the
-/// reference implementation for every valid UTF-8 text. Immutable; all members may be called from
-/// several threads at once; copies share their tables.
+/// A tokenizer read from a Hugging Face tokenizer.json: the ids are those of the reference
+/// implementation for every valid UTF-8 text. Immutable; all members may be called from several
+/// threads at once; copies share their tables. Its stages are in the folders beside this file
+/// (docs/design/060-tokenizers-by-stages.md).
 class Tokenizer {
  public:
-  /// Throws Error(data) that names the file and what is wrong with it or not supported.
+  /// Reads what read_tokenizer (files/tokenizer_files.h) finds. Throws Error(data) that names the
+  /// file and what is wrong with it or not supported.
   static Tokenizer load(const std::filesystem::path& path);
   static Tokenizer from_json(std::string text, const std::string& where);
 
   /// One more than the highest id. Model embeddings may be larger (padding), never smaller.
   std::int32_t vocab_size() const;
   /// Bytes that are not valid UTF-8 are encoded too (each as a character of its own), so that
-  /// token_bytes of the result gives any input back exactly when nothing normalises. Throws
-  /// Error(data) when the vocabulary has no token for a byte of the text.
+  /// token_bytes of the result of a byte-level tokenizer gives any input back exactly when nothing
+  /// normalises. Throws Error(data) for a text that the vocabulary cannot spell.
   std::vector<std::int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   /// Appends to `out`. The cache makes repeated words cheap; one per thread, kept between calls.
   void encode(std::string_view text, const EncodeOptions& options, EncodeCache& cache,
@@ -43,11 +45,12 @@ class Tokenizer {
 
   /// Valid UTF-8: broken sequences become U+FFFD. Ids that have no token decode to nothing.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
-  /// The bytes a token stands for; empty when the id has no token.
+  /// The bytes a token of a byte-level tokenizer stands for, else the token as the vocabulary
+  /// spells it; empty when the id has no token.
   std::string_view token_bytes(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
 
-  /// The added token with this content, else the token with these bytes.
+  /// The added token with this content, else the token whose token_bytes these are.
   std::optional<std::int32_t> id_of(std::string_view token) const;
   const std::vector<AddedToken>& added_tokens() const;
 
@@ -56,6 +59,7 @@ class Tokenizer {
 
  private:
   friend class EncodeCache;
+  friend class StreamDecoder;
   struct Tables;
   explicit Tokenizer(std::shared_ptr<const Tables> tables) : tables_(std::move(tables)) {}
   std::shared_ptr<const Tables> tables_;
@@ -77,21 +81,24 @@ class EncodeCache {
 };
 
 /// Decodes token by token, as text is generated. The pieces put together equal Tokenizer::decode of
-/// all tokens; bytes of a character that is not complete are held back.
+/// all tokens; what later tokens may change (bytes of a character that is not complete, say) is
+/// held back.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(Tokenizer tokenizer, bool skip_special = false)
-      : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+  explicit StreamDecoder(Tokenizer tokenizer, bool skip_special = false);
+  ~StreamDecoder();
+  StreamDecoder(StreamDecoder&&) noexcept;
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;
 
   /// The text that this token completes; may be empty.
   std::string push(std::int32_t id);
-  /// What is left: U+FFFD when the last character is incomplete.
+  /// What is left: U+FFFD when the last character is incomplete, say.
   std::string finish();
 
  private:
   Tokenizer tokenizer_;
   bool skip_special_;
-  Utf8Replacer replacer_;
+  std::unique_ptr<Decoding> decoding_;
 };
 
 }  // namespace heddle

@@ -21,18 +21,22 @@ class Reader : public nlohmann::json_sax<Json> {
   bool null() override { return value(nullptr); }
   bool boolean(bool v) override { return value(v); }
   bool number_integer(number_integer_t v) override {
+    if (mode_ == Mode::pieces) return piece_score(static_cast<double>(v));
     return mode_ == Mode::vocab ? vocab_id(v) : value(v);
   }
   bool number_unsigned(number_unsigned_t v) override {
     if (mode_ == Mode::vocab)
       return vocab_id(static_cast<std::int64_t>(v >> 1 > INT64_MAX / 2 ? INT64_MAX : v));
-    return value(v);
+    return mode_ == Mode::pieces ? piece_score(static_cast<double>(v)) : value(v);
   }
-  bool number_float(number_float_t v, const string_t&) override { return value(v); }
+  bool number_float(number_float_t v, const string_t&) override {
+    return mode_ == Mode::pieces ? piece_score(v) : value(v);
+  }
   bool string(string_t& v) override {
     if (mode_ == Mode::merges) {
       return open_.empty() ? joined_merge(v) : merge_part(v);
     }
+    if (mode_ == Mode::pieces) return piece_text(v);
     return value(std::move(v));
   }
   bool binary(binary_t&) override { return true; }  // JSON text has none
@@ -69,9 +73,14 @@ class Reader : public nlohmann::json_sax<Json> {
       begin_bulk(Mode::merges, bulk_.has_merges, "merges");
       return true;
     }
-    if (mode_ == Mode::merges && open_.empty()) {
+    if (mode_ == Mode::rest && is_bulk("vocab")) {
+      begin_bulk(Mode::pieces, bulk_.has_pieces, "vocab");
+      return true;
+    }
+    if ((mode_ == Mode::merges || mode_ == Mode::pieces) && open_.empty()) {
       open_ = "[";
-      bulk_.merges.emplace_back();
+      if (mode_ == Mode::merges) bulk_.merges.emplace_back();
+      if (mode_ == Mode::pieces) bulk_.pieces.emplace_back();
       return true;
     }
     return open(Json::array());
@@ -82,7 +91,7 @@ class Reader : public nlohmann::json_sax<Json> {
     } else if (open_.empty()) {
       mode_ = Mode::rest;
     } else {
-      if (open_ != "[ab") bad_merge();
+      if (open_ != "[ab") bad_entry();
       open_.clear();
     }
     return true;
@@ -93,7 +102,7 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
  private:
-  enum class Mode { rest, vocab, merges };
+  enum class Mode { rest, vocab, pieces, merges };
 
   bool is_bulk(std::string_view key) const {
     return stack_.size() == 2 && stack_.back()->is_object() && section_ == "model" && key_ == key;
@@ -107,6 +116,14 @@ class Reader : public nlohmann::json_sax<Json> {
     fail(ErrorCode::data,
          "{}: model.merges[{}] is not a pair of tokens (\"a b\" or [\"a\", \"b\"])", where_,
          bulk_.merges.size() - (open_.empty() ? 0 : 1));
+  }
+  [[noreturn]] void bad_piece() const {
+    fail(ErrorCode::data, "{}: model.vocab[{}] is not a pair of a token and its score", where_,
+         bulk_.pieces.size() - (open_.empty() ? 0 : 1));
+  }
+  [[noreturn]] void bad_entry() const {
+    if (mode_ == Mode::pieces) bad_piece();
+    bad_merge();
   }
   [[noreturn]] void bad_vocab() const {
     fail(ErrorCode::data, "{}: model.vocab[\"{}\"] is not an integer", where_, key_);
@@ -136,9 +153,22 @@ class Reader : public nlohmann::json_sax<Json> {
     return true;
   }
 
+  bool piece_text(std::string& v) {
+    if (open_ != "[") bad_piece();
+    bulk_.pieces.back().first = std::move(v);
+    open_ = "[a";
+    return true;
+  }
+  bool piece_score(double score) {
+    if (open_ != "[a") bad_piece();
+    bulk_.pieces.back().second = score;
+    open_ = "[ab";
+    return true;
+  }
+
   Json* place(Json v) {
     if (mode_ == Mode::vocab) bad_vocab();
-    if (mode_ == Mode::merges) bad_merge();
+    if (mode_ != Mode::rest) bad_entry();
     if (stack_.empty()) {
       root_ = std::move(v);
       return &root_;
@@ -170,7 +200,7 @@ class Reader : public nlohmann::json_sax<Json> {
   std::vector<Json*> stack_;
   std::string key_, section_;
   Mode mode_ = Mode::rest;
-  std::string open_;  // the merge being read in list form: "[", "[a", "[ab"
+  std::string open_;  // the pair being read as a list: "[", "[a", "[ab"
 };
 
 }  // namespace

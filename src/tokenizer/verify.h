@@ -34,8 +34,10 @@ struct TokenizerReport {
 };
 
 /// Runs the cases file: `cases` with text, ids and decoded; `template_cases` (text and ids with
-/// what the post-processor adds); and a corpus, either embedded (`corpus`, `corpus_tokens`,
-/// `corpus_sha256_of_le_u32`) or tinyshakespeare (`shakespeare_...`), read from `corpus` or from
+/// what the post-processor adds); `generated` and `code_points`, hashes of what becomes of groups
+/// of texts that are made here (generated_texts.h), where a group counts as a case; and a corpus,
+/// either embedded (`corpus`, `corpus_tokens`, `corpus_sha256_of_le_u32`) or tinyshakespeare
+/// (`shakespeare_...`), read from `corpus` or from
 /// ../../data/tinyshakespeare.txt beside the cases' folder. Throws Error(data) when a file cannot
 /// be read or does not have that form.
 TokenizerReport verify_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& cases,

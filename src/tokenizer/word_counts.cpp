@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/characters.h"
 
 namespace heddle {
 namespace {

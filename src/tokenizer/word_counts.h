@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/scan.h"
+#include "tokenizer/pretokenizers/scan.h"
 
 namespace heddle {
 

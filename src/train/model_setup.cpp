@@ -6,13 +6,13 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/file_system.h"
 #include "base/json.h"
 #include "base/strings.h"
 #include "codec/registry.h"
 #include "config/presets.h"
 #include "engine/weights.h"
 #include "model/registry.h"
+#include "tokenizer/files/tokenizer_files.h"
 
 namespace heddle {
 namespace {
@@ -183,9 +183,8 @@ ModelSpec named_model(const std::string& source) {
 bool brings_own_tokenizer(const config::RunConfig& config,
                           const std::optional<Tokenizer>& tokenizer) {
   if (!tokenizer) return false;
-  const fs::path models = config.model.path / "tokenizer.json";
-  return config.model.path.empty() || !fs::exists(models) ||
-         read_text_file(models) != tokenizer->json();
+  return config.model.path.empty() || !has_tokenizer(config.model.path) ||
+         read_tokenizer(config.model.path).json != tokenizer->json();
 }
 
 SpecialTokens run_special_tokens(const config::RunConfig& config, const Tokenizer& tokenizer) {

@@ -1,22 +1,22 @@
 #include "train/run_tokenizer.h"
 
-#include "base/file_system.h"
 #include "base/json.h"
 #include "data/tokenize.h"
+#include "tokenizer/files/tokenizer_files.h"
 
 namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
 
-RunTokenizer load(fs::path path) {
-  if (fs::is_directory(path)) path /= "tokenizer.json";
-  RunTokenizer loaded{.path = path, .json = read_text_file(path)};
+RunTokenizer load(const fs::path& path) {
+  TokenizerText text = read_tokenizer(path);
+  RunTokenizer loaded{.path = std::move(text.path), .json = std::move(text.json)};
   loaded.fingerprint = content_hash(std::as_bytes(std::span(loaded.json)));
   try {
-    loaded.tokenizer = Tokenizer::from_json(loaded.json, path.string());
+    loaded.tokenizer = Tokenizer::from_json(loaded.json, loaded.path.string());
   } catch (const Error& error) {
-    parse_json(loaded.json, path.string());  // what is no JSON is no tokenizer of any kind
+    parse_json(loaded.json, loaded.path.string());  // what is no JSON is no tokenizer of any kind
     loaded.fault = error;
   }
   return loaded;
@@ -40,7 +40,7 @@ const Tokenizer& RunTokenizer::require(const fs::path& text) const {
 
 RunTokenizer configured_tokenizer(const config::RunConfig& config) {
   if (!config.data.tokenizer.empty()) return load(config.data.tokenizer);
-  if (!config.model.path.empty() && fs::exists(config.model.path / "tokenizer.json")) {
+  if (!config.model.path.empty() && has_tokenizer(config.model.path)) {
     return load(config.model.path);
   }
   RunTokenizer none;

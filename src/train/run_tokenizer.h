@@ -16,8 +16,8 @@ namespace heddle {
 /// The tokenizer of a run, as far as it is known. A file of a kind that Heddle cannot tokenize with
 /// is still the run's: checkpoints carry it, and token files are compared with it.
 struct RunTokenizer {
-  std::filesystem::path path = {};          ///< its tokenizer.json; empty when none is known
-  std::string json = {};                    ///< the file's text
+  std::filesystem::path path = {};          ///< its file; empty when none is known
+  std::string json = {};                    ///< as a tokenizer.json, whatever its file is
   std::uint64_t fingerprint = 0;            ///< as in headers of token files
   std::optional<Tokenizer> tokenizer = {};  ///< absent when none is known or it cannot be used
   std::optional<Error> fault = {};          ///< why it cannot be used

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the small reference models and tokenizers that the tests compare Heddle with.
+"""Makes the small reference models that the tests compare Heddle with.
 
     python3 -m venv .venv-references
     .venv-references/bin/pip install torch==2.13.0 transformers==5.17.0
-    .venv-references/bin/pip install tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6
+    .venv-references/bin/pip install safetensors==0.8.0 numpy==2.4.6
     .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only PART]
 
 PART is experts, families, optimizers or recipes. Families were made with torch 2.15.0 and transformers 5.23.0.
@@ -30,15 +30,12 @@ recipes/NAME holds a model, recipe.json and reference.safetensors of training on
   trained.PARAM                  the weights in the end
 onebit-adam (see `train_onebit`) has no mask: rows of tokens that did not occur before freezing must not be there.
 
-tokenizer and tokenizer-llama3 hold tokenizer.json and cases.json; `ids` there are without what a post-processor adds
-(`template_cases` are with it), and `decoded` keeps the special tokens.
+Tokenizers are made by make_tokenizers.py.
 """
 
 import argparse
-import hashlib
 import json
 import random
-import struct
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,7 +43,6 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GPT2Config, GPTNeoXConfig, GraniteConfig
 from transformers import LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config
@@ -512,138 +508,8 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
           f"continuation {continuation[0, PROMPT:].tolist()}")
 
 
-GPT2_SPECIALS = [AddedToken("<|endoftext|>", special=True, normalized=False)]
-LLAMA3_SPECIALS = [AddedToken(f"<|{name}|>", special=True, normalized=False)
-                   for name in ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id")]
-OTHER_SPECIALS = [
-    AddedToken("<mask>", special=True, normalized=False, lstrip=True),
-    AddedToken("<|sep|>", special=True, normalized=False, rstrip=True),
-    AddedToken("<|both|>", special=True, normalized=False, lstrip=True, rstrip=True),
-]
-PLAIN_ADDED = [
-    AddedToken("<|end|>", normalized=False), AddedToken("<|end|>ing", normalized=False),  # the longer one must win
-    AddedToken("weft", normalized=False, single_word=True), AddedToken("[TOOL]", normalized=True),
-    AddedToken("工具", normalized=True), AddedToken("    ", normalized=True),
-]
-LLAMA3_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-                  r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-# In the vocabulary, but no merge leads to them: only `ignore_merges` gives these ids.
-UNREACHABLE = ["Ġqwxz", "zqxj", "ĠÃ©Ã¨", "(((("]
-
-SENTENCES = """The weaver's loom isn't idle; it's been running since 06:45 and we've made 1,234 metres.
-They'll say that he'd rather not, but I'm sure you're right: DON'T stop, WE'LL see.
-Each heddle lifts one thread, and each thread passes through one heddle only.
-for (int i = 0; i < 128; ++i) { sum += x[i] * y[i]; }  // dot product
-def warp(threads: list[int]) -> int: return sum(t for t in threads if t > 0)
-\tif (a != b && c <= 10) return 3.14159e-2;
-Der Weber fährt über die Brücke, während Äpfel und süße Nüsse größer werden.
-Le tisserand préfère déjà la forêt, où l'élève naïf a goûté un œuf à Noël.
-El niño tejió mañana; ¿dónde está la araña? ¡Qué pingüino!
-織機は一本の糸を上げて、布を作る。今日は2024年です。
-织布工人每天早上工作，工具很好用。共有三百五十匹布。
-베틀은 실을 들어 올린다. 오늘은 날씨가 좋다.
-Ткач поднимает нить, и станок работает весь день.
-النول يرفع الخيط كل يوم. הנול מרים את החוט.
-Great work 🎉🎉 the loom 🧵 is ready 👩‍🏭 to go 🚀, see https://example.org/loom?id=42&x=7.
-Numbers 7 42 123 4567 89012 345678 and 9.81, 1e-9, 0xFF, 50%, $19.99, ½ and ² too.""".split("\n")
-
-
-def made_up_text(lines: int, seed: int) -> str:
-    """Sentences of our own, shuffled and varied, so that no outside text is needed."""
-    rng = random.Random(seed)
-    nouns = "thread loom heddle shuttle pattern cloth weaver spindle fibre colour model gradient token layer".split()
-    verbs = "lifts crosses follows doesn't-break holds turns carries measures trains loads".split()
-    adverbs = ["quickly", "again", "at once", "twice", "every day", "without a knot", "in 3 steps", "slowly"]
-    made = []
-    for _ in range(lines):
-        if rng.random() < 0.3:
-            made.append(rng.choice(SENTENCES))
-        else:
-            made.append(f"{rng.choice(['The', 'A', 'Our', 'Every'])} {rng.choice(nouns)} {rng.choice(verbs)} the "
-                        f"{rng.choice(nouns)} {rng.choice(adverbs)}{rng.choice(['.', '!', '?', ';', ' ...'])}")
-    return "".join(line + rng.choice(["\n", "\n    ", "\n\n", "\r\n", " ", "  "]) for line in made)
-
-
-NASTY = r"""
- |  |   |     |         |\t|\t\t|\n|\n\n|\n\n\n|\r\n|\r\n\r\n|\r|\n\r|\t\n| \n|\n |  \n  \n|\n\t\n\t| \t \t\t \n  a|a |a  |a   b|  a|\na|a\n\nb
-\x0b|\x0c|\x0b\x0c x|\x1c\x1d\x1e\x1f|\x85|a\x85b|\xa0|\xa0\xa0a|\u1680x|\u2000\u2001\u2002|a\u2003b|\u2028|\u2029a|\u202f1|\u205f|\u3000|　 文|\u180e|\u200b|a\u200bb|\ufeff|\ufeffabc|\u2060
-\x00|\x00\x00a|\x01\x02\x03|\x07bell|\x1b[31mred\x1b[0m|\x7f|\x80\x9f|\xad|\ufffd|\ufffe\uffff|\U0010ffff|\ue000|\ud7ff\ue000
-'s|'S|'t|'T|'re|'RE|'Re|'ve|'m|'ll|'lL|'d|'D|'x|''|'''|'s's|it's|IT'S|it''s|it'sn't|don't|DON'T|I'LLx|' s|'\ns|o'clock|'tis|'re'|l'été|’s|it’s|'\u017f|a'\u017fb|'ſt|we'Ve|'LL 'll
-0|12|123|1234|12345|123456789|1234567890123456789012345| 1| 12 | 1234|1 2|1,234,567.89|3.14|1e10|0x1F|-5|+5|½|¼½¾|²³|①②|Ⅻ|٣٤٥|৪৫|１２３４|一二三|1st|a1b2c3|v2.0.1|12:34:56|50%|$19.99|\U0001d7d8\U0001d7d9
-Ä|Ä́|a\u0301|e\u0301te\u0301|\u0301|\u0301a| \u0301|n\u0303o|ﬁ|ﬃx|Å\u212b|ǅ|ß|ẞ|İ|ı|ſ|ς|Ω|ʰ|ªº|\u0e44\u0e17\u0e22|नमस्ते|தமிழ்|العربية|עברית|हिन्दी 123|Việt Cửa|ಠ_ಠ|ꙮ|𝔘𝔫𝔦|𐍈|𓀀𓀁
-日本語|日本語 テスト|中文。中文！|，。！？|한국어 띄어쓰기|ｆｕｌｌ　ｗｉｄｔｈ|々〆ヶ|ｶﾞ|\u1112\u1161\u11ab|日本a語1|工具|用工具做工|「引用」
-🙂|🙂🙂| 🙂|🙂 a|👩‍👩‍👧|👩🏽‍🚀|🏳️‍🌈|🇩🇪🇫🇷|1️⃣2️⃣|❤️|❤|☃|🧑‍🏭x|a🎉b|🎉\n🎉|©®™|€5|→←|∑∫√|½🙂²
-!|!!|!!!!!!|?!|...|…|--|—|-->|#include <x>\n|a.b::c->d|x=[1,2];|{}[]()|((((|((((a| ((((|"quoted"|\\n|\\|C:\\dir\\f|@user #tag|a_b__c|___|*/ /*|<html>|&amp;|`code`|$x$|~~|^|!\n|!\r\n\n|! \n|?\n\na
- qwxz|qwxz| qwxzq|zqxj| zqxj| éè|éè| éèé|aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa|The the THE tHe|CamelCaseWord|snake_case|heddle heddles| the  the   the|\ttab\tthe|(the)|\xa0the|\nthe|"the|-the|_the|the\tthe|the\r\nthe
-weft|weft.|wefts|aweft| weft |(weft)|weft weft|weftweft|weft_|weft1|é weft é|éweft|weft-weft|[TOOL]|[TOOL|[[TOOL]]|[TOOL][TOOL]|a[TOOL]b| [TOOL] |[tool]
-<|end|>|<|end|>ing|<|end|>in|a<|end|>ing b|<|end|><|end|>|<|end|| <|end|> |<mask>|a <mask>|a   <mask>  b|\n\t<mask>|<mask><mask>| <mask> <mask> |<|sep|>|<|sep|>   a|a  <|sep|>\n\nb|<|sep|> <mask>| <|sep|> <|sep|> |x  <|both|>  y|<|both|> <|both|>|\u3000<|both|>\xa0z|<mask>  <|sep|>  <|both|>|    <mask>|<|sep|>      a
-<|endoftext|>|<|endoftext|><|endoftext|>|a<|endoftext|>b| <|endoftext|> |<|endoftext|>\n|<|endoftext|<|endoftext|>|<|endof text|>|<|ENDOFTEXT|>|weft<|endoftext|>weft|<|eot_id|>|<|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|>|<|begin_of_text|>a|it's<|eot_id|>'s
-"""
-
-
-def nasty_cases() -> list[str]:
-    # A pipe that belongs to a token is kept by splitting around the tokens' own "<|" and "|>" spellings.
-    hidden = NASTY.strip("\n").replace("<|", "\ue100").replace("|>", "\ue101")
-    lines = [line.replace("\\\\", "\ue102") for line in hidden.split("\n")]
-    pieces = [piece for line in lines for piece in line.split("|")]
-
-    def unescape(piece: str) -> str:
-        text = piece.encode("ascii", "backslashreplace").decode("unicode_escape")
-        return text.replace("\ue100", "<|").replace("\ue101", "|>").replace("\ue102", "\\")
-
-    cases = ["", *map(unescape, pieces), "supercalifragilistic" * 40, "ab" * 500, "9" * 300, " " * 130, "\n" * 70 + "x"]
-    rng = random.Random(7)
-    short = [case for case in cases if 0 < len(case) < 30]
-    cases += ["".join(rng.choice(short) + rng.choice(["", "", " ", "\n"]) for _ in range(rng.randint(2, 7)))
-              for _ in range(120)]
-    return list(dict.fromkeys(cases))
-
-
-def write_tokenizer(folder: Path, llama3: bool) -> None:
-    training_text = made_up_text(1500, seed=1)
-    tokenizer = Tokenizer(models.BPE())
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not llama3)
-    split = pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level]) if llama3 else byte_level
-    tokenizer.train_from_iterator([training_text], trainers.BpeTrainer(
-        vocab_size=600, show_progress=False, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
-
-    trained = json.loads(tokenizer.to_str())["model"]
-    vocabulary, merges = trained["vocab"], [tuple(pair) for pair in trained["merges"]]
-    if llama3:
-        vocabulary |= {token: len(vocabulary) + i for i, token in enumerate(UNREACHABLE)}
-    tokenizer.model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=llama3)
-    tokenizer.decoder = decoders.ByteLevel()
-    specials = LLAMA3_SPECIALS if llama3 else GPT2_SPECIALS
-    tokenizer.add_special_tokens(specials + OTHER_SPECIALS)
-    tokenizer.add_tokens(PLAIN_ADDED)
-    if llama3:
-        bos = specials[0].content
-        template = processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B",
-                                                 special_tokens=[(bos, tokenizer.token_to_id(bos))])
-        tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
-    else:
-        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-
-    def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False).ids
-
-    corpus = made_up_text(120, seed=2)
-    corpus_ids = encode(corpus)
-    cases = [dict(text=text, ids=ids, decoded=tokenizer.decode(ids, skip_special_tokens=False))
-             for text in nasty_cases() for ids in [encode(text)]]
-    content = dict(cases=cases, template_cases=[dict(text=text, ids=tokenizer.encode(text).ids)
-                                                for text in ("", "Hi!", " the loom", "<|end|>", "<|begin_of_text|>a")],
-                   corpus=corpus, corpus_tokens=len(corpus_ids),
-                   corpus_sha256_of_le_u32=hashlib.sha256(struct.pack(f"<{len(corpus_ids)}I", *corpus_ids)).hexdigest())
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
-    (folder / "cases.json").write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
-    print(f"{folder.name}: {tokenizer.get_vocab_size()} tokens, {len(cases)} cases, corpus {len(corpus_ids)} tokens")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes the reference models and tokenizers of the tests.")
+    parser = argparse.ArgumentParser(description="Makes the reference models of the tests.")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder to write into")
     parser.add_argument("--only", choices=["experts", "families", "optimizers", "recipes"],
                         help="make only these; experts: models that have them; optimizers from the models that are there")
@@ -661,10 +527,8 @@ def main() -> None:
     if arguments.only in (None, "recipes"):
         make_recipe_reference(out / "recipes" / "onebit-adam")
     if not arguments.only:
-        write_tokenizer(out / "tokenizer", llama3=False)
-        write_tokenizer(out / "tokenizer-llama3", llama3=True)
-    written = ("models", "optimizers", "recipes", "tokenizer", "tokenizer-llama3")
-    made = [file for part in written for file in (out / part).rglob("*") if file.is_file()]
+    parts = ("models", "optimizers", "recipes")
+    made = [file for part in parts for file in (out / part).rglob("*") if file.is_file()]
     total = sum(file.stat().st_size for file in made)
     print(f"{len(made)} files, {total} bytes")
     assert total <= MAX_TOTAL_BYTES, "the references outgrew their budget"

@@ -81,38 +81,69 @@ TEST(BadTokenizerJson, IsRefusedForBadMerges) {
 
 TEST(BadTokenizerJson, IsRefusedByNameForWhatIsNotSupported) {
   const auto type = [](const char* name) { return Json{{"type", name}}; };
-  expect_refused([&](Json& j) { j["model"]["type"] = "WordPiece"; }, "WordPiece");
-  expect_refused([&](Json& j) { j["model"]["type"] = "Unigram"; }, "Unigram");
-  expect_refused([&](Json& j) { j["model"]["byte_fallback"] = true; }, "byte_fallback");
+  expect_refused([&](Json& j) { j["model"]["type"] = "Morphemes"; }, "model type Morphemes");
   expect_refused([&](Json& j) { j["model"]["dropout"] = 0.1; }, "dropout");
-  expect_refused([&](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; },
-                 "continuing_subword_prefix");
-  expect_refused([&](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix");
+  expect_refused([&](Json& j) { j["normalizer"] = type("Rot13"); }, "normalizer Rot13");
   expect_refused(
       [&](Json& j) {
-        j["model"]["unk_token"] = "a";
-        j["model"]["vocab"].erase("z");
+        j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {type("NFC"), type("Rot13")}}};
       },
-      "lacks byte 0x7A");
-  expect_refused([&](Json& j) { j["normalizer"] = type("Lowercase"); }, "Lowercase");
+      "normalizer.normalizers[1]: normalizer Rot13");
+  expect_refused([&](Json& j) { j["pre_tokenizer"] = type("UnicodeScripts"); },
+                 "pre-tokenizer UnicodeScripts");
+  expect_refused([&](Json& j) { j["post_processor"] = type("Shuffle"); }, "post-processor Shuffle");
+  expect_refused([&](Json& j) { j["decoder"] = type("CTC"); }, "decoder CTC");
+}
+
+TEST(BadTokenizerJson, IsRefusedForStagesThatLackWhatTheyNeed) {
+  expect_refused([](Json& j) { j["model"]["type"] = "WordPiece"; }, "token \"[UNK]\" is not");
+  expect_refused([](Json& j) { j["model"]["type"] = "WordLevel"; }, "token \"<unk>\" is not");
+  expect_refused([](Json& j) { j["model"]["type"] = "Unigram"; }, "vocab is missing or not a list");
+  expect_refused([](Json& j) { j["model"]["unk_token"] = "none"; }, "token \"none\" is not");
+  const auto unigram = [](Json vocab, Json unknown) {
+    return [=](Json& j) {
+      j["model"] = {{"type", "Unigram"}, {"unk_id", unknown}, {"vocab", vocab}};
+    };
+  };
+  expect_refused(unigram(Json::array(), 0), "model.vocab is empty");
+  expect_refused(unigram(Json::array({Json::array({"a", -1.0})}), 1),
+                 "unk_id = 1 is not in the vocabulary");
+  expect_refused(unigram(Json::array({Json::array({"a", "b"})}), 0),
+                 "model.vocab[0] is not a pair");
+  expect_refused(unigram(Json::array({Json::array({"a", 1, 2})}), 0),
+                 "model.vocab[0] is not a pair");
+  expect_refused(unigram(Json::array({Json::array({"a"})}), 0), "model.vocab[0] is not a pair");
+  expect_refused(unigram(Json::array({Json::object()}), 0), "model.vocab[0] is not a pair");
+  expect_refused(unigram(Json::array({"a"}), 0), "model.vocab[0] is not a pair");
+
+  const auto stage = [](const char* key, Json value) { return [=](Json& j) { j[key] = value; }; };
+  expect_refused(stage("pre_tokenizer", {{"type", "Metaspace"}}), "replacement is missing");
+  expect_refused(stage("pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}),
+                 "replacement is not one character");
+  expect_refused(stage("pre_tokenizer",
+                       {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}}),
+                 "prepend_scheme last");
+  expect_refused(stage("pre_tokenizer", {{"type", "FixedLength"}, {"length", 0}}), "length = 0");
+  expect_refused(stage("pre_tokenizer", {{"type", "Punctuation"}, {"behavior", "Doubled"}}),
+                 "behavior Doubled");
+  expect_refused(stage("normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "A?"}}),
+                 "is not base64");
+  expect_refused(stage("normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "////"}}),
+                 "no compiled rules");
   expect_refused(
-      [&](Json& j) {
-        j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {type("NFC"), type("NFKC")}}};
-      },
-      "NFKC");
-  expect_refused([&](Json& j) { j["pre_tokenizer"] = type("Metaspace"); }, "Metaspace");
-  expect_refused([&](Json& j) { j["pre_tokenizer"] = nullptr; }, "no ByteLevel");
-  expect_refused([&](Json& j) { j["pre_tokenizer"] = type("Digits"); }, "no ByteLevel");
-  expect_refused(
-      [&](Json& j) {
-        j["pre_tokenizer"] = {{"type", "Sequence"},
-                              {"pretokenizers", {type("ByteLevel"), type("Digits")}}};
-      },
-      "Digits after ByteLevel");
-  expect_refused([&](Json& j) { j["post_processor"] = type("BertProcessing"); }, "BertProcessing");
-  expect_refused([&](Json& j) { j["decoder"] = type("WordPiece"); }, "WordPiece");
-  expect_refused([&](Json& j) { j["truncation"] = {{"max_length", 5}}; }, "truncation");
-  expect_refused([&](Json& j) { j["padding"] = Json::object(); }, "padding");
+      stage("normalizer", {{"type", "Replace"}, {"content", ""}, {"pattern", {{"Regex", "("}}}}),
+      "pattern not understood");
+  expect_refused(stage("post_processor", {{"type", "BertProcessing"}}), "cls is missing");
+  expect_refused(stage("post_processor", {{"type", "BertProcessing"}, {"cls", {"x", 5000}}}),
+                 "id 5000 is not in the vocabulary");
+  expect_refused(stage("decoder", {{"type", "Strip"}, {"content", ""}}), "is not one character");
+}
+
+TEST(BadTokenizerJson, WhatConcernsBatchesIsIgnored) {
+  Json json = TinyTokenizer().json();
+  json["truncation"] = {{"max_length", 2}};
+  json["padding"] = Json::object();
+  EXPECT_EQ(Tokenizer::from_json(json.dump(), "tiny.json").encode("abc").size(), 3U);
 }
 
 TEST(BadTokenizerJson, IsRefusedForWrongTypes) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -28,13 +29,58 @@ void expect_all_equal(const fs::path& folder) {
   }
 }
 
+fs::path references() { return fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference"; }
+
 TEST(TokenizerReference, EqualsHuggingFaceOnOurOwnReferences) {
-  const fs::path references = fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference";
-  for (const auto& entry : fs::directory_iterator(references)) {
-    if (!entry.path().filename().string().starts_with("tokenizer")) continue;
-    expect_all_equal(entry.path());
+  expect_all_equal(references() / "tokenizer");
+  expect_all_equal(references() / "tokenizer-llama3");
+}
+
+/// One small tokenizer of each kind: 10,000 generated texts and every code point of Unicode 16.
+class TokenizerKind : public testing::TestWithParam<std::string> {};
+
+TEST_P(TokenizerKind, EqualsHuggingFace) {
+  const fs::path folder = references() / "tokenizers" / GetParam();
+  const auto tokenizer = Tokenizer::load(folder / "tokenizer.json");
+  const auto report = verify_tokenizer(tokenizer, folder / "cases.json");
+  EXPECT_GE(report.cases, 600);
+  EXPECT_EQ(report.passed, report.cases);
+  EXPECT_EQ(report.decode_passed, report.cases);
+  for (const auto& failure : report.failures) {
+    ADD_FAILURE() << failure.text << ": expected " << failure.expected << ", got " << failure.got;
   }
 }
+
+std::vector<std::string> kinds() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(references() / "tokenizers")) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(TokenizerReference, TokenizerKind, testing::ValuesIn(kinds()),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(TokenizerReference, SentencePieceModelsHaveItsIds) {
+  for (const char* kind : {"bpe", "unigram"}) {
+    const fs::path folder = references() / "sentencepiece" / kind;
+    const auto tokenizer = Tokenizer::load(folder);
+    const auto report = verify_tokenizer(tokenizer, folder / "cases.json");
+    EXPECT_GE(report.cases, 500);
+    EXPECT_EQ(report.passed, report.cases) << kind;
+    for (const auto& failure : report.failures) {
+      ADD_FAILURE() << failure.text << ": expected " << failure.expected << ", got " << failure.got;
+    }
+  }
+}
+
+TEST(TokenizerReference, ThereAreFourteenKinds) { EXPECT_GE(kinds().size(), 14U); }
 
 TEST(TokenizerReference, EqualsHuggingFaceOnTheSharedFixtures) {
   const fs::path fixtures = shared_folder() / "fixtures";
@@ -60,9 +106,8 @@ TEST(TokenizerReference, EncodesTheSameWithAndWithoutACache) {
 }
 
 TEST(TokenizerReference, IdsThatDifferAreReportedAsFailures) {
-  const fs::path references = fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference";
-  const auto other = Tokenizer::load(references / "tokenizer-llama3" / "tokenizer.json");
-  const auto report = verify_tokenizer(other, references / "tokenizer" / "cases.json");
+  const auto other = Tokenizer::load(references() / "tokenizer-llama3" / "tokenizer.json");
+  const auto report = verify_tokenizer(other, references() / "tokenizer" / "cases.json");
   EXPECT_FALSE(report.ok());
   EXPECT_LT(report.passed, report.cases);
   EXPECT_FALSE(report.corpus_equal);

@@ -1,4 +1,4 @@
-#include "tokenizer/scan.h"
+#include "tokenizer/pretokenizers/scan.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,10 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "tokenizer/regex_split.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/patterns/behavior.h"
+#include "tokenizer/patterns/pattern.h"
+#include "tokenizer/unicode/characters.h"
+#include "tokenizer/unicode/normal_forms.h"
 
 namespace heddle {
 namespace {
@@ -25,6 +27,31 @@ Pieces by_scanner(Scan scan, std::string_view text) {
   }
   return pieces;
 }
+
+/// What a Split pre-tokenizer does, always by the engine.
+class RegexSplit {
+ public:
+  struct Rule {
+    std::string pattern = {};
+    bool is_literal = false;
+    SplitBehavior behavior = SplitBehavior::isolated;
+    bool invert = false;
+  };
+  RegexSplit(Rule rule, const std::string& where)
+      : rule_(std::move(rule)), pattern_(rule_.pattern, rule_.is_literal, where) {}
+
+  void split(std::string_view text, FunctionRef<void(std::string_view)> sink) const {
+    std::vector<TextPart> parts;
+    pattern_.for_each_part(text, [&](std::string_view part, bool is_match) {
+      parts.emplace_back(part, is_match != rule_.invert);
+    });
+    for_each_piece(parts, rule_.behavior, sink);
+  }
+
+ private:
+  Rule rule_;
+  Pattern pattern_;
+};
 
 Pieces by_regex(const RegexSplit& regex, std::string_view text) {
   Pieces pieces;
@@ -162,8 +189,9 @@ TEST(RegexSplit, InvalidBytesBecomePiecesOfTheirOwn) {
 }
 
 TEST(RegexSplit, RefusesByNameWhatThisEngineWouldReadDifferently) {
-  for (const char* pattern : {R"(\h+)", R"(\w+)", R"(\bx)", R"([a&&b])", R"([a[bc]])", R"((?m:x))",
-                              R"((?<name>x))", R"((*ACCEPT))", R"(\1)", "(", "[", "\\", ""}) {
+  for (const char* pattern :
+       {R"(\h+)", R"([a\W])", R"(\bx)", R"([a&&b])", R"([a[^bc]])", R"([[:alpha:]])", R"([a[]])",
+        R"((?m:x))", R"((?<name>x))", R"((*ACCEPT))", R"(\1)", "(", "[", "\\", ""}) {
     try {
       RegexSplit({.pattern = pattern}, "file.json: pre_tokenizer.pattern");
       ADD_FAILURE() << pattern << " accepted";
@@ -174,16 +202,39 @@ TEST(RegexSplit, RefusesByNameWhatThisEngineWouldReadDifferently) {
   }
 }
 
+TEST(RegexSplit, ClassesInsideClassesAddTheirCharacters) {
+  const RegexSplit regex({.pattern = R"([^(\s|[.,!])]+)"}, "test");
+  EXPECT_EQ(by_regex(regex, "a]b.c d|"), (Pieces{"a]b", ".", "c", " ", "d", "|"}));
+}
+
+TEST(RegexSplit, WordCharactersAreThoseOfTheReference) {
+  const RegexSplit regex({.pattern = R"(\w+)"}, "test");
+  EXPECT_EQ(by_regex(regex, "a_1\u0301\u24B6\u00BD\u2460-"),
+            (Pieces{"a_1\u0301\u24B6\u00BD", "\u2460-"}));
+}
+
 TEST(RegexSplit, StopsPatternsThatExplode) {
   const RegexSplit regex({.pattern = R"((a+)+[bc])"}, "test");
   EXPECT_THROW(by_regex(regex, std::string(64, 'a')), Error);
 }
 
 TEST(Unicode, ComposesToNfc) {
-  EXPECT_EQ(to_nfc("cafe\u0301 x"), "caf\u00E9 x");
-  EXPECT_EQ(to_nfc("\u1112\u1161\u11AB"), "\uD55C");
-  EXPECT_EQ(to_nfc("plain"), "plain");
-  EXPECT_EQ(to_nfc("e\xFF\u0301"), "e\xFF\u0301");
+  const auto nfc = [](std::string_view text) { return to_normal_form(text, NormalForm::nfc); };
+  EXPECT_EQ(nfc("cafe\u0301 x"), "caf\u00E9 x");
+  EXPECT_EQ(nfc("\u1112\u1161\u11AB"), "\uD55C");
+  EXPECT_EQ(nfc("plain"), "plain");
+  EXPECT_EQ(nfc("e\xFF\u0301"), "e\xFF\u0301");
+}
+
+TEST(Unicode, FlagsOfAsciiAreThoseOfTheTable) {
+  for (char32_t c = 0; c < 128; ++c) {
+    for (const CharFlag flag :
+         {CharFlag::pattern_word, CharFlag::word, CharFlag::punctuation, CharFlag::accent,
+          CharFlag::bert_accent, CharFlag::bert_unclean, CharFlag::pictographic}) {
+      EXPECT_EQ(has(c, flag), unicode_detail::has_in_table(c, flag))
+          << static_cast<std::uint32_t>(c) << " flag " << static_cast<int>(flag);
+    }
+  }
 }
 
 TEST(Unicode, KnowsTheWhiteSpaceProperty) {

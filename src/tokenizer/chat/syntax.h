@@ -1,0 +1,84 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/chat/value.h"
+
+namespace heddle::chat {
+
+/// Names and their values while a template runs: what `set` in a loop or macro gives a name is gone
+/// behind it.
+class Scope {
+ public:
+  explicit Scope(Dict globals) : levels_{std::move(globals)} {}
+
+  const Value* find(std::string_view name) const;
+  void set(const std::string& name, Value value) { levels_.back().set(name, std::move(value)); }
+  void push() { levels_.emplace_back(); }
+  void pop() { levels_.pop_back(); }
+  /// A macro sees the outermost names and its own.
+  std::vector<Dict> enter_macro();
+  void leave_macro(std::vector<Dict> outside) { levels_ = std::move(outside); }
+
+  /// Each of these bounds what a template can take: they throw Error(data) beyond it.
+  void count_step();
+  void deepen();
+  void rise() { --depth_; }
+
+ private:
+  std::vector<Dict> levels_;
+  std::int64_t steps_ = 0;
+  int depth_ = 0;
+};
+
+/// An expression that has been read.
+class Expression {
+ public:
+  virtual ~Expression() = default;
+  virtual Value evaluate(Scope& scope) const = 0;
+};
+using ExpressionPtr = std::unique_ptr<const Expression>;
+
+/// What ends a pass through the body of a loop early.
+enum class Flow { next, leave_loop, next_turn };
+
+/// A statement, or text.
+class Statement {
+ public:
+  virtual ~Statement() = default;
+  virtual Flow run(Scope& scope, std::string& out) const = 0;
+};
+using Body = std::vector<std::unique_ptr<const Statement>>;
+Flow run_body(const Body& body, Scope& scope, std::string& out);
+
+/// Arguments of a call that are still to be evaluated.
+struct ArgumentList {
+  std::vector<ExpressionPtr> positional;
+  std::vector<std::pair<std::string, ExpressionPtr>> named;
+  Arguments evaluate(Scope& scope) const;
+};
+
+/// What a filter or test is, found by its name when a template is read; nullptr: there is none.
+using Filter = Value (*)(const Value& subject, const Arguments& arguments);
+using Test = bool (*)(const Value& subject, const Arguments& arguments);
+Filter find_filter(std::string_view name);
+Test find_test(std::string_view name);
+/// A method of a text, list or dict, or an undefined value.
+Value find_method(const Value& subject, const std::string& name);
+/// What templates may call: range, namespace, dict, raise_exception, strftime_now.
+Dict builtin_functions();
+
+/// Elements and fields, as Jinja looks for both spellings.
+Value item_of(const Value& subject, const Value& key);
+Value attribute_of(const Value& subject, const std::string& name);
+Value add(const Value& a, const Value& b);
+
+/// Makes statements of a template. Throws Error(data) with the line of what is not understood.
+Body parse_template(std::string_view source);
+
+}  // namespace heddle::chat

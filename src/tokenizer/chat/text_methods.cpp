@@ -1,0 +1,286 @@
+#include "tokenizer/chat/text_methods.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "tokenizer/chat/syntax.h"
+#include "tokenizer/unicode/characters.h"
+
+namespace heddle::chat {
+namespace {
+
+using Method = Value (*)(const std::string& text, const Arguments& given);
+
+std::string argument_text(const Arguments& given, std::size_t at, const char* method) {
+  if (at >= given.positional.size() || given.positional[at].string() == nullptr) {
+    template_error(fmt::format("{} needs a string", method));
+  }
+  return *given.positional[at].string();
+}
+
+bool is_stripped(std::string_view character, const std::string* characters) {
+  if (characters != nullptr) return characters->find(character) != std::string::npos;
+  const char* end = character.data() + character.size();
+  const char32_t c = decode_utf8(character.data(), end).value;
+  return class_of(c) == CharClass::space || (c >= 0x1C && c <= 0x1F);
+}
+
+template <bool kLeft, bool kRight>
+Value strip(const std::string& text, const Arguments& given) {
+  const Value* which = given.find(0, "chars");
+  const std::string* characters = which == nullptr ? nullptr : which->string();
+  std::string_view rest = text;
+  while (kLeft && !rest.empty()) {
+    const auto length =
+        static_cast<std::size_t>(decode_utf8(rest.data(), rest.data() + rest.size()).length);
+    if (!is_stripped(rest.substr(0, length), characters)) break;
+    rest.remove_prefix(length);
+  }
+  while (kRight && !rest.empty()) {
+    const std::size_t start = last_character(rest);
+    if (!is_stripped(rest.substr(start), characters)) break;
+    rest = rest.substr(0, start);
+  }
+  return std::string(rest);
+}
+
+/// The parts of a text between blanks.
+List words(const std::string& text, std::int64_t most) {
+  List found;
+  std::string word;
+  std::size_t at = 0;
+  for_each_character(text, [&](char32_t, std::string_view c) {
+    at += c.size();
+    const bool is_last = most >= 0 && static_cast<std::int64_t>(found.size()) == most;
+    if (!is_stripped(c, nullptr) || (is_last && !word.empty())) {
+      word += c;
+    } else if (!word.empty()) {
+      found.emplace_back(std::exchange(word, {}));
+    }
+  });
+  if (!word.empty()) found.emplace_back(word);
+  return found;
+}
+
+Value split(const std::string& text, const Arguments& given) {
+  const Value* by = given.find(0, "sep");
+  const Value* limit = given.find(1, "maxsplit");
+  const std::int64_t most = limit == nullptr ? -1 : limit->whole();
+  if (by == nullptr || by->is_none()) return words(text, most);
+  const std::string separator = by->text();
+  if (separator.empty()) template_error("split by an empty string");
+  List found;
+  std::size_t at = 0;
+  while (most < 0 || static_cast<std::int64_t>(found.size()) < most) {
+    const std::size_t next = text.find(separator, at);
+    if (next == std::string::npos) break;
+    found.emplace_back(text.substr(at, next - at));
+    at = next + separator.size();
+  }
+  found.emplace_back(text.substr(at));
+  return found;
+}
+
+Value split_lines(const std::string& text, const Arguments&) {
+  List lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find_first_of("\n\r", at), text.size());
+    lines.emplace_back(text.substr(at, end - at));
+    at = end + (text.compare(end, 2, "\r\n") == 0 ? 2 : 1);
+  }
+  return lines;
+}
+
+bool matches_end(const std::string& text, const Arguments& given, bool at_start) {
+  if (given.positional.empty()) template_error("startswith and endswith need a string");
+  const Value& which = given.positional.front();
+  const auto matches = [&](const Value& one) {
+    const std::string part = one.text();
+    return at_start ? text.starts_with(part) : text.ends_with(part);
+  };
+  if (which.list() == nullptr) return matches(which);
+  return std::any_of(which.list()->begin(), which.list()->end(), matches);
+}
+
+Value replace(const std::string& text, const Arguments& given) {
+  const std::string from = argument_text(given, 0, "replace"),
+                    to = argument_text(given, 1, "replace");
+  const Value* limit = given.find(2, "count");
+  std::int64_t left = limit == nullptr || limit->is_none() || limit->whole() < 0
+                          ? std::numeric_limits<std::int64_t>::max()
+                          : limit->whole();
+  if (from.empty()) template_error("replace of an empty string");
+  std::string out;
+  std::size_t at = 0;
+  for (std::size_t next = text.find(from); next != std::string::npos && left > 0;
+       next = text.find(from, at), --left) {
+    out.append(text, at, next - at).append(to);
+    at = next + from.size();
+  }
+  return out + text.substr(at);
+}
+
+/// Words with a capital first; `whole` takes all of the text for one word.
+std::string capitalised(const std::string& text, bool whole) {
+  std::string out;
+  bool starts = true;
+  for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    const bool is_letter = class_of(c) == CharClass::letter;
+    out += starts ? raised(bytes) : lowered(bytes);
+    starts = whole ? false : !is_letter;
+  });
+  return out;
+}
+
+/// In characters, as Python counts; -1: nowhere.
+std::int64_t find_in(const std::string& text, const std::string& part) {
+  const std::size_t at = text.find(part);
+  if (at == std::string::npos) return -1;
+  std::int64_t characters = 0;
+  for_each_character(text.substr(0, at), [&](char32_t, std::string_view) { ++characters; });
+  return characters;
+}
+
+Value count(const std::string& text, const Arguments& given) {
+  const std::string part = argument_text(given, 0, "count");
+  if (part.empty()) template_error("count of an empty string");
+  std::int64_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos;
+       at = text.find(part, at + part.size())) {
+    ++found;
+  }
+  return found;
+}
+
+Value join(const std::string& text, const Arguments& given) {
+  std::string out;
+  bool is_first = true;
+  if (given.positional.empty()) template_error("join needs a list");
+  for (const Value& one : elements(given.positional.front())) {
+    if (!is_first) out += text;
+    is_first = false;
+    out += one.text();
+  }
+  return out;
+}
+
+template <class Holds>
+bool all_characters(const std::string& text, Holds holds) {
+  bool all = !text.empty();
+  for_each_character(text, [&](char32_t c, std::string_view) { all = all && holds(c); });
+  return all;
+}
+
+struct MethodEntry {
+  std::string_view name;
+  Method method;
+};
+
+// clang-format off
+constexpr std::array<MethodEntry, 22> kTextMethods = {{
+    {"capitalize", [](const std::string& t, const Arguments&) -> Value { return capitalised(t, true); }},
+    {"count", count},
+    {"endswith", [](const std::string& t, const Arguments& a) -> Value { return matches_end(t, a, false); }},
+    {"find", [](const std::string& t, const Arguments& a) -> Value { return find_in(t, argument_text(a, 0, "find")); }},
+    {"isalpha", [](const std::string& t, const Arguments&) -> Value {
+       return all_characters(t, [](char32_t c) { return class_of(c) == CharClass::letter; });
+     }},
+    {"isdigit", [](const std::string& t, const Arguments&) -> Value {
+       return all_characters(t, [](char32_t c) { return category_of(c) == Category::nd; });
+     }},
+    {"isspace", [](const std::string& t, const Arguments&) -> Value {
+       return all_characters(t, [](char32_t c) { return class_of(c) == CharClass::space; });
+     }},
+    {"join", join},
+    {"lower", [](const std::string& t, const Arguments&) -> Value { return lowered(t); }},
+    {"lstrip", strip<true, false>},
+    {"removeprefix", [](const std::string& t, const Arguments& a) -> Value {
+       const std::string part = argument_text(a, 0, "removeprefix");
+       return t.starts_with(part) ? t.substr(part.size()) : t;
+     }},
+    {"removesuffix", [](const std::string& t, const Arguments& a) -> Value {
+       const std::string part = argument_text(a, 0, "removesuffix");
+       return t.ends_with(part) ? t.substr(0, t.size() - part.size()) : t;
+     }},
+    {"replace", replace},
+    {"rstrip", strip<false, true>},
+    {"split", split},
+    {"splitlines", split_lines},
+    {"startswith", [](const std::string& t, const Arguments& a) -> Value { return matches_end(t, a, true); }},
+    {"strip", strip<true, true>},
+    {"title", [](const std::string& t, const Arguments&) -> Value { return capitalised(t, false); }},
+    {"upper", [](const std::string& t, const Arguments&) -> Value { return raised(t); }},
+    {"index", [](const std::string& t, const Arguments& a) -> Value {
+       const std::int64_t at = find_in(t, argument_text(a, 0, "index"));
+       if (at < 0) template_error("index: the string is not there");
+       return at;
+     }},
+    {"isupper", [](const std::string& t, const Arguments&) -> Value { return t == raised(t) && t != lowered(t); }},
+}};
+// clang-format on
+
+Value dict_method(const Value& subject, const std::string& name) {
+  const auto list = [&](auto pick) {
+    return Function([subject, pick](const Arguments&) -> Value {
+      List found;
+      for (const auto& item : subject.dict()->items()) found.push_back(pick(item));
+      return found;
+    });
+  };
+  using Entry = std::pair<std::string, Value>;
+  if (name == "items") {
+    return list([](const Entry& e) -> Value { return List{e.first, e.second}; });
+  }
+  if (name == "keys") return list([](const Entry& e) -> Value { return e.first; });
+  if (name == "values") return list([](const Entry& e) -> Value { return e.second; });
+  if (name != "get") return {};
+  return Function([subject](const Arguments& given) -> Value {
+    if (given.positional.empty()) template_error("get needs a key");
+    const Value* found = subject.dict()->find(given.positional.front().text());
+    if (found != nullptr) return *found;
+    const Value* missing = given.find(1, "default");
+    return missing == nullptr ? Value(Value::None{}) : *missing;
+  });
+}
+
+}  // namespace
+
+std::string lowered(std::string_view text) {
+  std::string out;
+  for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    if (c == kInvalidCodePoint) {
+      out += bytes;
+    } else {
+      append_lowercase(c, out);
+    }
+  });
+  return out;
+}
+
+std::string raised(std::string_view text) {
+  std::string out;
+  for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    if (c == kInvalidCodePoint) {
+      out += bytes;
+    } else {
+      append_utf8(uppercase_of(c), out);
+    }
+  });
+  return out;
+}
+
+Value find_method(const Value& subject, const std::string& name) {
+  if (subject.dict() != nullptr) return dict_method(subject, name);
+  if (subject.string() == nullptr) return {};
+  const auto at = std::find_if(kTextMethods.begin(), kTextMethods.end(),
+                               [&](const MethodEntry& one) { return one.name == name; });
+  if (at == kTextMethods.end()) return {};
+  return Function([text = *subject.string(), method = at->method](const Arguments& given) {
+    return method(text, given);
+  });
+}
+
+}  // namespace heddle::chat

@@ -1,0 +1,242 @@
+#include "tokenizer/chat/value.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "tokenizer/unicode/characters.h"
+
+namespace heddle::chat {
+namespace {
+
+std::string real_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  const double size = std::fabs(value);
+  if (size != 0 && (size < 1e-4 || size >= 1e16)) {
+    std::string text = fmt::format("{}", value);  // 1e+16, as Python has it
+    return text;
+  }
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string quoted(const std::string& text) {
+  const bool has_single = text.find('\'') != std::string::npos;
+  const char quote = has_single && text.find('"') == std::string::npos ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\\' || c == quote) {
+      out += {'\\', c};
+    } else {
+      out += c;
+    }
+  }
+  return out + quote;
+}
+
+template <class Items, class Write>
+std::string joined(const Items& items, char open, char close, int indent, int depth, Write write) {
+  if (items.empty()) return {open, close};
+  const std::string line =
+      indent < 0 ? "" : "\n" + std::string(static_cast<std::size_t>(indent * (depth + 1)), ' ');
+  std::string out(1, open);
+  bool is_first = true;
+  for (const auto& item : items) {
+    if (!is_first) out += indent < 0 ? ", " : ",";
+    is_first = false;
+    out += line + write(item);
+  }
+  if (indent >= 0) out += "\n" + std::string(static_cast<std::size_t>(indent * depth), ' ');
+  return out + close;
+}
+
+std::string json_text(const Value& value, int indent, int depth) {
+  if (value.is_none()) return "null";
+  if (const bool* flag = value.boolean()) return *flag ? "true" : "false";
+  if (const auto* text = value.string()) {
+    return Json(*text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  if (const List* list = value.list()) {
+    return joined(*list, '[', ']', indent, depth,
+                  [&](const Value& one) { return json_text(one, indent, depth + 1); });
+  }
+  if (const Dict* dict = value.dict()) {
+    return joined(dict->items(), '{', '}', indent, depth, [&](const auto& item) {
+      return json_text(item.first, indent, -1) + ": " + json_text(item.second, indent, depth + 1);
+    });
+  }
+  if (!value.is_number()) template_error(fmt::format("tojson of {}", value.kind()));
+  return value.text();
+}
+
+}  // namespace
+
+const Value* Dict::find(std::string_view key) const {
+  const auto at = std::find_if(items_.begin(), items_.end(),
+                               [&](const auto& item) { return item.first == key; });
+  return at == items_.end() ? nullptr : &at->second;
+}
+
+void Dict::set(const std::string& key, Value value) {
+  const auto at = std::find_if(items_.begin(), items_.end(),
+                               [&](const auto& item) { return item.first == key; });
+  if (at == items_.end()) {
+    items_.emplace_back(key, std::move(value));
+  } else {
+    at->second = std::move(value);
+  }
+}
+
+const Value* Arguments::find(std::size_t position, std::string_view name) const {
+  if (position < positional.size()) return &positional[position];
+  for (const auto& [key, value] : named) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+Value Value::from_json(const Json& json) {
+  switch (json.type()) {
+    case Json::value_t::boolean: return json.get<bool>();
+    case Json::value_t::number_integer: return json.get<std::int64_t>();
+    case Json::value_t::number_unsigned: return json.get<std::int64_t>();
+    case Json::value_t::number_float: return json.get<double>();
+    case Json::value_t::string: return json.get<std::string>();
+    case Json::value_t::array: {
+      List list;
+      for (const Json& one : json) list.push_back(from_json(one));
+      return list;
+    }
+    case Json::value_t::object: {
+      Dict dict;
+      for (const auto& [key, value] : json.items()) dict.set(key, from_json(value));
+      return dict;
+    }
+    default: return None{};
+  }
+}
+
+const Dict* Value::dict() const { return shared<Dict>(); }
+
+Dict* Value::fields() const {
+  const auto* space = get<Namespace>();
+  return space == nullptr ? nullptr : space->fields.get();
+}
+
+double Value::number() const {
+  if (const double* value = real()) return *value;
+  return static_cast<double>(whole());
+}
+
+std::int64_t Value::whole() const {
+  if (const auto* value = integer()) return *value;
+  if (const bool* flag = boolean()) return *flag ? 1 : 0;
+  template_error(fmt::format("{} where a whole number is needed", kind()));
+}
+
+bool Value::is_true() const {
+  if (is_undefined() || is_none()) return false;
+  if (const bool* flag = boolean()) return *flag;
+  if (is_number()) return number() != 0;
+  if (const auto* text = string()) return !text->empty();
+  if (const List* values = list()) return !values->empty();
+  if (const Dict* items = dict()) return items->size() > 0;
+  return true;
+}
+
+std::string Value::kind() const {
+  if (const auto* undefined = get<Undefined>()) {
+    return undefined->name.empty() ? "an undefined value" : "undefined " + undefined->name;
+  }
+  if (is_none()) return "None";
+  if (boolean() != nullptr) return "a boolean";
+  if (is_number()) return "a number";
+  if (string() != nullptr) return "a string";
+  if (list() != nullptr) return "a list";
+  if (dict() != nullptr) return "a dict";
+  return function() != nullptr ? "a function" : "a namespace";
+}
+
+std::string Value::text() const {
+  const auto* value = string();
+  return value == nullptr ? representation() : *value;
+}
+
+std::string Value::representation() const {
+  if (is_undefined()) return "";
+  if (is_none()) return "None";
+  if (const bool* flag = boolean()) return *flag ? "True" : "False";
+  if (const auto* value = integer()) return std::to_string(*value);
+  if (const double* value = real()) return real_text(*value);
+  if (const auto* value = string()) return quoted(*value);
+  if (const List* values = list()) {
+    return joined(*values, '[', ']', -1, 0, [](const Value& one) { return one.representation(); });
+  }
+  if (const Dict* items = dict()) {
+    return joined(items->items(), '{', '}', -1, 0, [](const auto& item) {
+      return quoted(item.first) + ": " + item.second.representation();
+    });
+  }
+  template_error(fmt::format("{} cannot be printed", kind()));
+}
+
+bool equal(const Value& a, const Value& b) {
+  const bool are_numbers =
+      (a.is_number() || a.boolean() != nullptr) && (b.is_number() || b.boolean() != nullptr);
+  if (are_numbers) return a.number() == b.number();
+  if (a.string() != nullptr && b.string() != nullptr) return *a.string() == *b.string();
+  if (a.list() != nullptr && b.list() != nullptr) {
+    return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(),
+                      equal);
+  }
+  if (a.dict() != nullptr && b.dict() != nullptr) {
+    if (a.dict()->size() != b.dict()->size()) return false;
+    return std::all_of(a.dict()->items().begin(), a.dict()->items().end(), [&](const auto& item) {
+      const Value* other = b.dict()->find(item.first);
+      return other != nullptr && equal(item.second, *other);
+    });
+  }
+  return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
+}
+
+bool less(const Value& a, const Value& b) {
+  const auto is_number = [](const Value& v) { return v.is_number() || v.boolean() != nullptr; };
+  if (is_number(a) && is_number(b)) return a.number() < b.number();
+  if (a.string() != nullptr && b.string() != nullptr) return *a.string() < *b.string();
+  template_error(fmt::format("{} and {} have no order", a.kind(), b.kind()));
+}
+
+List elements(const Value& value) {
+  if (value.is_undefined()) return {};
+  if (const List* list = value.list()) return *list;
+  List found;
+  if (const Dict* dict = value.dict()) {
+    for (const auto& item : dict->items()) found.emplace_back(item.first);
+    return found;
+  }
+  if (const auto* text = value.string()) {
+    for_each_character(*text,
+                       [&](char32_t, std::string_view c) { found.emplace_back(std::string(c)); });
+    return found;
+  }
+  template_error(fmt::format("{} has no elements to go through", value.kind()));
+}
+
+std::string to_json_text(const Value& value, int indent) { return json_text(value, indent, 0); }
+
+void template_error(const std::string& what) {
+  throw Error(ErrorCode::data, "the chat template: " + what, "");
+}
+
+}  // namespace heddle::chat

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+
+namespace heddle {
+
+/// Each gives the text of a tokenizer.json; `path` is the file, whose neighbours may say more.
+std::string from_sentencepiece(std::string_view bytes, const std::filesystem::path& path);
+std::string from_vocab_and_merges(const std::filesystem::path& vocab);
+
+/// tokenizer_config.json beside a file, or an empty object.
+Json tokenizer_config_beside(const std::filesystem::path& path);
+/// A token that tokenizer_config.json names, as a text or as an object with `content`; empty: none.
+std::string configured_token(const Json& config, const char* key);
+
+/// A template that puts tokens before and behind a text, each with its id; null where there are
+/// none.
+Json surrounding_template(const std::vector<std::pair<std::string, std::int64_t>>& before,
+                          const std::vector<std::pair<std::string, std::int64_t>>& after);
+
+/// The text of `json`, an object, with `model`, given as text, as its last key.
+std::string with_model(const Json& json, const std::string& model);
+
+/// An entry of `added_tokens` that is matched in the text as it is.
+Json added_token_entry(std::int64_t id, const std::string& content, bool special);
+
+}  // namespace heddle

@@ -1,0 +1,97 @@
+#include "tokenizer/files/tokenizer_files.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "base/file_system.h"
+#include "tokenizer/files/kinds.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// In the order in which a folder is searched.
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json"};
+
+fs::path file_in(const fs::path& folder) {
+  for (const char* name : kTokenizerFiles) {
+    if (fs::exists(folder / name)) return folder / name;
+  }
+  return {};
+}
+
+}  // namespace
+
+bool has_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
+
+TokenizerText read_tokenizer(const fs::path& path) {
+  fs::path file = path;
+  if (fs::is_directory(path)) {
+    file = file_in(path);
+    if (file.empty()) {
+      throw Error(ErrorCode::data, fmt::format("{} has no tokenizer", path.string()),
+                  "a tokenizer.json, a tokenizer.model, or a vocab.json with its merges.txt");
+    }
+  }
+  if (file.filename() == "vocab.json") return {file, from_vocab_and_merges(file)};
+  std::string content = read_text_file(file);
+  // JSON starts with a brace; a SentencePiece model with the tag of its first piece.
+  if (!content.starts_with('\x0A') || file.extension() == ".json")
+    return {file, std::move(content)};
+  return {file, from_sentencepiece(content, file)};
+}
+
+Json tokenizer_config_beside(const fs::path& path) {
+  const fs::path file = path.parent_path() / "tokenizer_config.json";
+  if (!fs::exists(file)) return Json::object();
+  Json config = read_json_file(file);
+  if (!config.is_object()) fail(ErrorCode::data, "{}: not an object", file.string());
+  return config;
+}
+
+std::string configured_token(const Json& config, const char* key) {
+  const auto at = config.find(key);
+  if (at == config.end()) return {};
+  if (at->is_string()) return at->get<std::string>();
+  if (at->is_object() && at->contains("content") && (*at)["content"].is_string()) {
+    return (*at)["content"].get<std::string>();
+  }
+  return {};
+}
+
+std::string with_model(const Json& json, const std::string& model) {
+  std::string text = json.dump();
+  text.pop_back();
+  return text + ",\"model\":" + model + "}";
+}
+
+Json added_token_entry(std::int64_t id, const std::string& content, bool special) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
+Json surrounding_template(const std::vector<std::pair<std::string, std::int64_t>>& before,
+                          const std::vector<std::pair<std::string, std::int64_t>>& after) {
+  if (before.empty() && after.empty()) return nullptr;
+  Json single = Json::array(), pair = Json::array(), tokens = Json::object();
+  const auto put = [&](const auto& list) {
+    for (const auto& [token, id] : list) {
+      const Json entry = {{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
+      single.push_back(entry);
+      pair.push_back(entry);
+      tokens[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+    }
+  };
+  put(before);
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  pair.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  put(after);
+  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", pair},
+          {"special_tokens", tokens}};
+}
+
+}  // namespace heddle

@@ -1,0 +1,16 @@
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/normalizers/kinds.h"
+
+namespace heddle {
+namespace {
+
+class ByteSpeller final : public Normalizer {
+ public:
+  void apply(NormalText& text) const override { text.text = spell_bytes(text.text); }
+};
+
+}  // namespace
+
+NormalizerPtr make_byte_level_normalizer(const Section&) { return std::make_unique<ByteSpeller>(); }
+
+}  // namespace heddle

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace heddle {
+
+class Section;
+
+/// A text that is being normalised.
+struct NormalText {
+  std::string text;
+  bool at_start = true;  ///< its first character comes of the first one of the original text
+};
+
+/// One step of normalisation. Bytes that are not valid UTF-8 pass through unchanged. Immutable and
+/// thread-safe.
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  virtual void apply(NormalText& text) const = 0;
+};
+
+using NormalizerList = std::vector<std::unique_ptr<const Normalizer>>;
+
+/// Appends what `step` (an object with a `type`) asks for. A kind that is not known is refused by
+/// name with Error(data).
+void add_normalizer(const Section& step, NormalizerList& list);
+
+}  // namespace heddle

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "tokenizer/pretokenizers/scan.h"
+
+namespace heddle {
+
+class Section;
+
+/// A stretch of the text on its way to the model.
+struct Piece {
+  std::string_view text;
+  bool at_start = false;  ///< begins with the first character of what is being encoded
+
+  /// `part` is a stretch of `text`.
+  Piece part(std::string_view part) const { return {part, at_start && part.data() == text.data()}; }
+};
+
+using PieceSink = FunctionRef<void(Piece)>;
+
+/// One step of cutting text into the words that the model stays within. Immutable and thread-safe.
+class PreTokenizer {
+ public:
+  virtual ~PreTokenizer() = default;
+  /// Calls `sink` with the non-empty pieces of `piece` (not empty) in order; a piece is valid
+  /// during its call only.
+  virtual void split(Piece piece, PieceSink sink) const = 0;
+  /// Not null where the step does nothing but cut at the ends that this finds, which is then called
+  /// in place of `split`.
+  virtual Scan scan() const { return nullptr; }
+  /// The step changes nothing but how bytes are spelled (byte_alphabet.h).
+  virtual bool only_spells_bytes() const { return false; }
+};
+
+/// Steps, each of which cuts the pieces of the one before.
+class PreTokenizerChain {
+ public:
+  void add(std::unique_ptr<const PreTokenizer> step) { steps_.push_back(std::move(step)); }
+  void add(Scan scan);
+  std::size_t size() const { return steps_.size(); }
+
+  bool ends_with_spelling() const { return !steps_.empty() && steps_.back()->only_spells_bytes(); }
+  void remove_last() { steps_.pop_back(); }
+
+  /// Calls `sink(std::string_view word)` for every word in order; a word is valid during its call
+  /// only.
+  template <class Sink>
+  void for_each_word(Piece piece, Sink&& sink) const {
+    if (!piece.text.empty()) apply(0, piece, sink);
+  }
+
+ private:
+  template <class Sink>
+  void apply(std::size_t step, Piece piece, Sink& sink) const {
+    if (step == steps_.size()) {
+      sink(piece.text);
+    } else if (const Scan scan = steps_[step]->scan()) {
+      const char* p = piece.text.data();
+      const char* const end = p + piece.text.size();
+      while (p < end) {
+        const char* next = scan(p, end);
+        apply(step + 1, piece.part({p, static_cast<std::size_t>(next - p)}), sink);
+        p = next;
+      }
+    } else {
+      steps_[step]->split(piece, [&](Piece part) { apply(step + 1, part, sink); });
+    }
+  }
+
+  std::vector<std::unique_ptr<const PreTokenizer>> steps_;
+};
+
+/// Appends what `step` (an object with a `type`) asks for. A kind that is not known is refused by
+/// name with Error(data).
+void add_pretokenizer(const Section& step, PreTokenizerChain& chain);
+
+}  // namespace heddle
