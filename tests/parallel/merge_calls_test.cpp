@@ -27,6 +27,56 @@ TEST(MergedCalls, OfARingWithoutDocumentsAreOneForEachRound) {
   }
 }
 
+/// Calls that meet keys of several ranks have them in a piece of their own, in the order of the
+/// sequence; of tokens that are dealt out there is no such piece.
+TEST(MergedCalls, OfAGatherMeetAllKeysOfAStretchAtOnce) {
+  for (const ContextOrder order :
+       {ContextOrder::zigzag, ContextOrder::contiguous, ContextOrder::striped}) {
+    const bool is_dealt = order == ContextOrder::striped;
+    for (const int ranks : {2, 3, 4, 8}) {
+      const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::gather,
+                                                           .order = order,
+                                                           .ranks = ranks,
+                                                           .tokens = 1000,
+                                                           .heads = 4,
+                                                           .key_heads = 2,
+                                                           .head_dim = 8}));
+      for (const auto pass : {ContextPassKind::forward, ContextPassKind::backward}) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          const ContextProgram program = make_context_program(plan, pass, rank);
+          for (const ProgramRound& round : program.rounds) {
+            EXPECT_LE(round.tiles.size(), is_dealt ? static_cast<std::size_t>(ranks)
+                                          : order == ContextOrder::zigzag ? 2U
+                                                                          : 1U)
+                << name_of(order) << ", rank " << rank;
+            EXPECT_EQ(round.joined.empty(), is_dealt || round.tiles.empty() ||
+                                                (order == ContextOrder::contiguous && rank == 0));
+            // Gradients of keys that were put together go where they belong.
+            EXPECT_EQ(round.added.empty(),
+                      round.joined.empty() || pass == ContextPassKind::forward);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MergedCalls, OfAGatherWriteAllOutputs) {
+  const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::gather,
+                                                       .ranks = 4,
+                                                       .tokens = 64,
+                                                       .heads = 8,
+                                                       .key_heads = 4,
+                                                       .head_dim = 8}));
+  for (int rank = 0; rank < 4; ++rank) {
+    const ContextProgram forward = make_context_program(plan, ContextPassKind::forward, rank);
+    EXPECT_FALSE(forward.pieces[ContextProgram::kResults].is_cleared);
+    for (const ProgramRound& round : forward.rounds) {
+      for (const TileCall& call : round.tiles) EXPECT_TRUE(call.is_first);
+    }
+  }
+}
+
 /// Rows of piece 0, 1, 2 and 3: of queries, keys, results, and in backward of keys' gradients.
 TileCall call_of(std::int64_t query, std::int64_t queries, std::int64_t key, std::int64_t keys,
                  std::int64_t ahead) {

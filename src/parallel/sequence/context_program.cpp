@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/attention.h"
+#include "parallel/sequence/call_marks.h"
 #include "parallel/sequence/merge_calls.h"
 #include "parallel/sequence/piece_parts.h"
 
@@ -66,9 +67,10 @@ class ProgramBuilder {
       add(round);
     }
     for (std::size_t piece = first_foreign_; piece < last_use_.size(); ++piece) {
-      program_.rounds[last_use_[piece]].ends.push_back(static_cast<int>(piece));
+      ProgramRound& round = program_.rounds[last_use_[piece]];
+      (is_spent_[piece] ? round.spent : round.ends).push_back(static_cast<int>(piece));
     }
-    if (is_forward_) write_first();
+    if (is_forward_) mark_first_calls(program_);
     return std::move(program_);
   }
 
@@ -80,6 +82,7 @@ class ProgramBuilder {
     program_.pieces.push_back({.kind = kind, .tokens = tokens, .heads = heads});
     last_use_.push_back(program_.rounds.empty() ? 0 : now());
     is_gone_.push_back(false);
+    is_spent_.push_back(false);
     return static_cast<int>(program_.pieces.size()) - 1;
   }
 
@@ -104,13 +107,13 @@ class ProgramBuilder {
     first_foreign_ = program_.pieces.size();
   }
 
-  std::vector<ContextProgram::Overlap> overlap(int share, int held, HeadRange heads) const {
-    std::vector<ContextProgram::Overlap> all;
+  std::vector<RowsInTwo> overlap(int share, int held, HeadRange heads) const {
+    std::vector<RowsInTwo> all;
     for (TokenRun run : piece(held).tokens) {
       while (run.count > 0) {
         const PieceRows in_share = rows_in(share, run, heads);
         const TokenRun part{run.first, in_share.count, run.stride};
-        all.push_back({in_share, rows_in(held, part, heads)});
+        all.push_back({rows_in(held, part, heads), in_share});
         run = {run.at(part.count), run.count - part.count, run.stride};
       }
     }
@@ -127,8 +130,9 @@ class ProgramBuilder {
     return {index, row, count, {heads.first - in.heads.first, heads.count}};
   }
 
-  /// The same in any piece of the kind: the share comes before others, what is held last.
-  PieceRows find(PieceKind kind, const TokenRun& run, HeadRange heads) {
+  /// The same in any piece of the kind that has `least` of them: the share comes before others,
+  /// what is held last.
+  PieceRows find(PieceKind kind, const TokenRun& run, HeadRange heads, std::int64_t least = 1) {
     const int held = Own::kOwn, foreign = static_cast<int>(first_foreign_);
     const int all = static_cast<int>(program_.pieces.size());
     for (const auto& [begin, end] : {std::pair{0, held}, {foreign, all}, {held, foreign}}) {
@@ -136,8 +140,9 @@ class ProgramBuilder {
         const bool matches =
             piece(index).kind == kind && !is_gone_[static_cast<std::size_t>(index)];
         const PieceRows rows = matches ? rows_in(index, run, heads) : PieceRows{};
-        if (rows.count == 0) continue;
+        if (rows.count < least) continue;
         last_use_[static_cast<std::size_t>(index)] = now();
+        is_spent_[static_cast<std::size_t>(index)] = false;
         return rows;
       }
     }
@@ -158,7 +163,7 @@ class ProgramBuilder {
     return all;
   }
 
-  /// A piece of results that begins in this round.
+  /// A piece of results, or of keys that are put together, that begins in this round.
   int begin(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
     const int index = add_piece(kind, tokens, heads);
     program_.rounds.back().begins.push_back(index);
@@ -171,7 +176,9 @@ class ProgramBuilder {
         })) {
       program_.delta_round = std::min(program_.delta_round, now());
     }
+    join_keys(round.tiles);
     for (const Message& message : round.sends) add_send(message);
+    for (const Transfer& transfer : program_.rounds.back().sends) forget(transfer);
     for (const Tile& tile : round.tiles) add_tile(tile);
     merge_calls(program_.rounds.back().tiles);
     for (const Message& message : round.receives) add_receive(message);
@@ -190,12 +197,12 @@ class ProgramBuilder {
       transfer.piece = whole;
     }
     if (transfer.piece >= 0) transfer.rows.clear();
-    if (is_result(kind)) forget(transfer);
     program_.rounds.back().sends.push_back(std::move(transfer));
   }
 
   /// Foreign results leave with their message: others of the same tokens begin anew.
   void forget(const Transfer& transfer) {
+    if (!is_result(piece_kind_of(transfer.message.content))) return;
     const auto leave = [&](int index) {
       const auto at = static_cast<std::size_t>(index);
       if (at >= first_foreign_) is_gone_[at] = true;
@@ -225,9 +232,64 @@ class ProgramBuilder {
     program_.rounds.back().receives.push_back(std::move(transfer));
   }
 
+  HeadRange key_heads_of(const Tile& tile) const {
+    const int group = plan_.shape.group(), first = tile.heads.first / group;
+    return {first, (tile.heads.first + tile.heads.count - 1) / group + 1 - first};
+  }
+
+  /// Keys of tiles that no piece has as a whole are put together in one, by heads.
+  void join_keys(const std::vector<Tile>& tiles) {
+    std::vector<std::pair<HeadRange, TokenRuns>> wanted;
+    for (const Tile& tile : tiles) {
+      const HeadRange heads = key_heads_of(tile);
+      if (find(PieceKind::keys, tile.keys, heads, tile.keys.count).count > 0) continue;
+      auto same = std::ranges::find(wanted, heads, &std::pair<HeadRange, TokenRuns>::first);
+      if (same == wanted.end()) same = wanted.insert(same, {heads, {}});
+      same->second.push_back(tile.keys);
+    }
+    for (const auto& [heads, keys] : wanted) join_keys(united(keys), heads);
+  }
+
+  /// The piece has all tokens of the messages that some of these come from, so that their gradients
+  /// can go home from one piece, too.
+  void join_keys(const TokenRuns& keys, HeadRange heads) {
+    const std::vector<PieceRows> from = find_all(PieceKind::keys, keys, heads);
+    HEDDLE_CHECK(!from.empty(), "a tile of keys that its rank does not have");
+    TokenRuns tokens = keys;
+    for (const PieceRows& rows : from) {
+      if (rows.piece < static_cast<int>(first_foreign_)) continue;
+      const TokenRuns& all = piece(rows.piece).tokens;
+      tokens.insert(tokens.end(), all.begin(), all.end());
+      is_spent_[static_cast<std::size_t>(rows.piece)] = true;
+    }
+    const int joint = begin(PieceKind::keys, united(std::move(tokens)), heads);
+    joints_.push_back(joint);
+    auto part = from.begin();
+    for (TokenRun run : keys) {
+      while (run.count > 0) {
+        const TokenRun rows{run.first, part->count, run.stride};
+        program_.rounds.back().joined.push_back({*part++, rows_in(joint, rows, heads)});
+        run = {run.at(rows.count), run.count - rows.count, run.stride};
+      }
+    }
+  }
+
+  /// Gradients of the rank's own keys that were put together with others' go to its own.
+  void add_own_grads(int joint, int grads) {
+    const HeadRange heads = piece(joint).heads;
+    for (const TokenRun& own : piece(Own::kKeys).tokens) {
+      for (const TokenRun& run : piece(joint).tokens) {
+        const TokenRun rows = within(own, run.first, run.last() + 1);
+        if (rows.count == 0) continue;
+        program_.rounds.back().added.push_back(
+            {rows_in(grads, rows, heads), rows_in(Own::kKeyResults, rows, heads)});
+      }
+    }
+  }
+
   /// Of a tile, which lies in one piece.
   PieceRows find_one(PieceKind kind, const TokenRun& run, HeadRange heads) {
-    const PieceRows rows = find(kind, run, heads);
+    const PieceRows rows = find(kind, run, heads, run.count);
     HEDDLE_CHECK(rows.count == run.count, "a tile of what its rank does not have in one piece");
     return rows;
   }
@@ -235,15 +297,14 @@ class ProgramBuilder {
   /// Results of a tile: where there are none yet, they begin for all that came with `given`.
   PieceRows results_of(PieceKind kind, const TokenRun& run, HeadRange heads,
                        const PieceRows& given) {
-    if (const PieceRows rows = find(kind, run, heads); rows.count == run.count) return rows;
-    begin(kind, piece(given.piece).tokens, piece(given.piece).heads);
+    if (const PieceRows rows = find(kind, run, heads, run.count); rows.count > 0) return rows;
+    const int begun = begin(kind, piece(given.piece).tokens, piece(given.piece).heads);
+    if (std::ranges::count(joints_, given.piece) > 0) add_own_grads(given.piece, begun);
     return find_one(kind, run, heads);
   }
 
   void add_tile(const Tile& tile) {
-    const int group = plan_.shape.group();
-    const int first = tile.heads.first / group;
-    const HeadRange key_heads{first, (tile.heads.first + tile.heads.count - 1) / group + 1 - first};
+    const HeadRange key_heads = key_heads_of(tile);
     TileCall call{.queries = find_one(PieceKind::queries, tile.queries, tile.heads),
                   .keys = find_one(PieceKind::keys, tile.keys, key_heads)};
     call.results = results_of(results(), tile.queries, tile.heads, call.queries);
@@ -259,41 +320,17 @@ class ProgramBuilder {
     program_.rounds.back().tiles.push_back(call);
   }
 
-  /// Results that one call writes as a whole, before anything else is done with them, need not be
-  /// cleared and read.
-  void write_first() {
-    std::vector<bool> is_used(program_.pieces.size(), false);
-    const auto use = [&](const std::vector<Transfer>& transfers) {
-      for (const Transfer& transfer : transfers) {
-        if (transfer.piece >= 0) is_used[static_cast<std::size_t>(transfer.piece)] = true;
-        for (const PieceRows& rows : transfer.rows) {
-          is_used[static_cast<std::size_t>(rows.piece)] = true;
-        }
-      }
-    };
-    for (ProgramRound& round : program_.rounds) {
-      use(round.sends);
-      for (TileCall& call : round.tiles) {
-        const auto at = static_cast<std::size_t>(call.results.piece);
-        Piece& results = program_.pieces[at];
-        call.is_first = !is_used[at] && call.results.count == tokens_in(results.tokens) &&
-                        call.results.heads.count == results.heads.count;
-        if (call.is_first) results.is_cleared = false;
-        is_used[at] = true;
-      }
-      use(round.receives);
-    }
-  }
-
   const ContextPlan& plan_;
   const ContextPass& pass_;
   const bool is_forward_;
   const std::size_t rank_;
   ContextProgram program_;
   std::size_t first_foreign_ = 0;
+  std::vector<int> joints_;  // pieces of keys that were put together
   // By piece:
   std::vector<std::size_t> last_use_;
   std::vector<bool> is_gone_;
+  std::vector<bool> is_spent_;  // its last use was that it was put together with others
 };
 
 }  // namespace

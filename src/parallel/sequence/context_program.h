@@ -35,6 +35,11 @@ struct PieceRows {
   friend bool operator==(const PieceRows&, const PieceRows&) = default;
 };
 
+/// The same tokens and heads in two pieces.
+struct RowsInTwo {
+  PieceRows from, to;
+};
+
 /// What a message carries, and where it lies on this rank.
 struct Transfer {
   Message message;
@@ -60,9 +65,16 @@ std::int64_t head_pairs(const TileCall& call);
 
 /// See Round. What is to be sent is put together first, what was received is added last.
 struct ProgramRound {
-  std::vector<int> begins;  ///< pieces of results, over no keys yet, or of no pairs
+  /// Pieces of results, over no keys yet, or of no pairs, and of keys that are put together.
+  std::vector<int> begins;
+  /// Keys of several ranks that one call meets: copied into a piece in the order of the sequence,
+  /// before everything else.
+  std::vector<RowsInTwo> joined;
+  std::vector<int> spent;  ///< pieces that nobody needs behind that
   std::vector<Transfer> sends, receives;
   std::vector<TileCall> tiles;
+  /// Backward: gradients of the rank's own keys in such a piece, added to its own behind the tiles.
+  std::vector<RowsInTwo> added;
   std::vector<int> ends;  ///< pieces that nobody needs behind this round
 };
 
@@ -76,12 +88,9 @@ struct ContextProgram {
 
   std::vector<Piece> pieces;
   bool exchanges_heads = false;
-  /// Rows of the rank's own tokens in its share, and the same in what it holds; heads of queries
+  /// Rows of the rank's own tokens in what it holds, and the same in its share; heads of queries
   /// and of keys.
-  struct Overlap {
-    PieceRows share, held;
-  };
-  std::vector<Overlap> queries_here, keys_here;
+  std::vector<RowsInTwo> queries_here, keys_here;
   std::vector<ProgramRound> rounds;
   /// Backward: the round before which delta is made, since dO of the share is there and needed.
   std::size_t delta_round = 0;

@@ -60,11 +60,11 @@ PieceTensors box(const PieceTensors& whole, std::int64_t first, std::int64_t cou
   return part;
 }
 
-PieceTensors box(const PieceTensors& whole, const PieceRows& rows) {
-  return box(whole, rows.first, rows.count, rows.heads);
-}
-
 }  // namespace
+
+PieceTensors ContextWalk::box(const PieceRows& rows) {
+  return heddle::box(piece(rows.piece), rows.first, rows.count, rows.heads);
+}
 
 ContextWalk::ContextWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks,
                          Ctx& ctx)
@@ -124,7 +124,7 @@ void ContextWalk::for_each_part(const Transfer& transfer, const PieceTensors& me
                                 const Visit& visit) {
   std::int64_t at = 0;
   for (const PieceRows& rows : transfer.rows) {
-    visit(box(message, at, rows.count, {0, rows.heads.count}), box(piece(rows.piece), rows));
+    visit(heddle::box(message, at, rows.count, {0, rows.heads.count}), box(rows));
     at += rows.count;
   }
 }
@@ -237,16 +237,15 @@ void ContextWalk::compute(const TileCall& call) {
   const ops::AttentionMask mask{.query_offset = std::max<std::int64_t>(call.ahead, 0),
                                 .first_key_BS = {},
                                 .key_offset = std::max<std::int64_t>(-call.ahead, 0)};
-  const PieceTensors queries = box(piece(call.queries.piece), call.queries);
-  const PieceTensors keys = box(piece(call.keys.piece), call.keys);
-  const PieceTensors results = box(piece(call.results.piece), call.results);
+  const PieceTensors queries = box(call.queries), keys = box(call.keys);
+  const PieceTensors results = box(call.results);
   if (setting_.pass == ContextPassKind::forward) {
     ops::attention_block_forward(queries.rows[0], keys.rows[0], keys.rows[1], mask, setting_.scale,
                                  call.is_first ? ops::KeyBlock::first : ops::KeyBlock::further,
                                  results.rows[0], results.statistics[0], ctx_.stream);
     return;
   }
-  const PieceTensors key_results = box(piece(call.key_results.piece), call.key_results);
+  const PieceTensors key_results = box(call.key_results);
   ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],
                                 queries.statistics[0], queries.statistics[1], mask, setting_.scale,
                                 results.rows[0], key_results.rows[0], key_results.rows[1],
@@ -256,29 +255,33 @@ void ContextWalk::compute(const TileCall& call) {
 void ContextWalk::play(const ProgramRound& round) {
   for (const int index : round.begins) {
     const Piece& what = described(index);
-    piece(index) = allocate(what.kind, tokens_in(what.tokens), what.heads.count, wide());
-    clear(index);
+    piece(index) = allocate(what.kind, tokens_in(what.tokens), what.heads.count,
+                            is_result(what.kind) ? wide() : setting_.dtype);
+    if (is_result(what.kind)) clear(index);
   }
+  for (const auto& [from, to] : round.joined) copy(box(from), box(to));
+  for (const int index : round.spent) piece(index) = {};
   Exchange exchange = begin(round, false);
   for (const TileCall& tile : round.tiles) compute(tile);
+  for (const auto& [from, to] : round.added) add(described(from.piece).kind, box(from), box(to));
   end(exchange);
   for (const int index : round.ends) piece(index) = {};
 }
 
 void ContextWalk::take_own() {
-  const auto take = [&](const std::vector<ContextProgram::Overlap>& here) {
-    for (const auto& [share, held] : here) {
-      copy(box(piece(held.piece), held), box(piece(share.piece), share));
-    }
+  const auto take = [&](const std::vector<RowsInTwo>& here) {
+    for (const auto& [held, share] : here) copy(box(held), box(share));
   };
   take(setting_.program.queries_here);
   take(setting_.program.keys_here);
 }
 
 void ContextWalk::bring_own_home() {
-  const auto bring = [&](const std::vector<ContextProgram::Overlap>& here, int from, int to) {
-    for (const auto& [share, held] : here) {
-      add(described(from).kind, box(piece(from), share), box(piece(to), held));
+  const auto bring = [&](const std::vector<RowsInTwo>& here, int from, int to) {
+    for (auto [held, share] : here) {
+      share.piece = from;
+      held.piece = to;
+      add(described(from).kind, box(share), box(held));
     }
   };
   bring(setting_.program.queries_here, Own::kResults, Held::kHeldResults);

@@ -57,7 +57,8 @@ class ContextWalk {
     return setting_.program.pieces[static_cast<std::size_t>(index)];
   }
   PieceTensors& piece(int index) { return pieces_[static_cast<std::size_t>(index)]; }
-  /// Memory for a piece of results, or for what a message carries, laid out as it travels.
+  PieceTensors box(const PieceRows& rows);
+  /// Memory for a piece that begins here, or for what a message carries, laid out as it travels.
   PieceTensors allocate(PieceKind kind, std::int64_t tokens, std::int64_t heads, DType dtype) const;
   PieceTensors allocate(const Message& message, DType dtype) const;
   DType travels_as(const Message& message) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace heddle {
 
 std::int64_t tokens_in(const TokenRuns& runs) {
@@ -22,6 +24,20 @@ void append(TokenRuns& runs, const TokenRun& more) {
 
 void append(TokenRuns& runs, const TokenRuns& more) {
   for (const TokenRun& run : more) append(runs, run);
+}
+
+TokenRuns united(TokenRuns runs) {
+  std::ranges::sort(runs, {}, &TokenRun::first);
+  TokenRuns all;
+  for (const TokenRun& run : runs) {
+    HEDDLE_CHECK(run.stride == 1, "a run of stride {} united with others", run.stride);
+    if (all.empty() || run.first > all.back().last() + 1) {
+      append(all, run);
+    } else {
+      all.back().count = std::max(all.back().last(), run.last()) + 1 - all.back().first;
+    }
+  }
+  return all;
 }
 
 TokenRun within(const TokenRun& run, std::int64_t begin, std::int64_t end) {

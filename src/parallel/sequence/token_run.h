@@ -24,6 +24,9 @@ std::int64_t tokens_in(const TokenRuns& runs);
 void append(TokenRuns& runs, const TokenRun& more);
 void append(TokenRuns& runs, const TokenRuns& more);
 
+/// The tokens of all runs, which have neighbours only (stride 1), each once and ascending.
+TokenRuns united(TokenRuns runs);
+
 /// The tokens of `run` whose positions are from `begin` to before `end`; may be empty.
 TokenRun within(const TokenRun& run, std::int64_t begin, std::int64_t end);
 

@@ -1,0 +1,84 @@
+#include "parallel/sequence/call_marks.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+namespace heddle {
+namespace {
+
+/// Which rows and heads of a piece something was done with.
+class UsedRows {
+ public:
+  /// From now on these are. Whether none of them was before.
+  bool add(std::int64_t first, std::int64_t count, HeadRange heads) {
+    bool is_new = true;
+    for (const auto& [others, rows] : by_heads_) {
+      const bool share_heads = std::max(heads.first, others.first) <
+                               std::min(heads.first + heads.count, others.first + others.count);
+      is_new = is_new && !(share_heads && has_some(rows, first, first + count));
+    }
+    auto same = std::ranges::find(by_heads_, heads, &ByHeads::first);
+    if (same == by_heads_.end()) same = by_heads_.insert(same, {heads, {}});
+    insert(same->second, first, first + count);
+    return is_new;
+  }
+
+ private:
+  using Stretches = std::map<std::int64_t, std::int64_t>;  // from the first row to behind the last
+  using ByHeads = std::pair<HeadRange, Stretches>;
+
+  static bool has_some(const Stretches& rows, std::int64_t begin, std::int64_t end) {
+    const auto behind = rows.lower_bound(end);
+    return behind != rows.begin() && std::prev(behind)->second > begin;
+  }
+  static void insert(Stretches& rows, std::int64_t begin, std::int64_t end) {
+    while (has_some(rows, begin, end)) {
+      const auto other = std::prev(rows.lower_bound(end));
+      begin = std::min(begin, other->first);
+      end = std::max(end, other->second);
+      rows.erase(other);
+    }
+    rows[begin] = end;
+  }
+
+  std::vector<ByHeads> by_heads_;  // few: methods divide heads into some parts
+};
+
+}  // namespace
+
+void mark_first_calls(ContextProgram& forward) {
+  std::vector<UsedRows> used(forward.pieces.size());
+  std::vector<std::int64_t> written(forward.pieces.size(), 0);
+  const auto piece_of = [&](int index) -> Piece& {
+    return forward.pieces[static_cast<std::size_t>(index)];
+  };
+  const auto use = [&](const PieceRows& rows) {
+    return used[static_cast<std::size_t>(rows.piece)].add(rows.first, rows.count, rows.heads);
+  };
+  const auto use_all = [&](const std::vector<Transfer>& transfers) {
+    for (const Transfer& transfer : transfers) {
+      if (const int index = transfer.piece; index >= 0) {
+        const Piece& whole = piece_of(index);
+        use({index, 0, tokens_in(whole.tokens), {0, whole.heads.count}});
+      }
+      for (const PieceRows& rows : transfer.rows) use(rows);
+    }
+  };
+  for (ProgramRound& round : forward.rounds) {
+    use_all(round.sends);
+    for (TileCall& call : round.tiles) {
+      call.is_first = use(call.results);
+      if (!call.is_first) continue;
+      written[static_cast<std::size_t>(call.results.piece)] +=
+          call.results.count * call.results.heads.count;
+    }
+    use_all(round.receives);
+  }
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    Piece& piece = forward.pieces[i];
+    piece.is_cleared = written[i] < tokens_in(piece.tokens) * piece.heads.count;
+  }
+}
+
+}  // namespace heddle
