@@ -77,6 +77,31 @@ TEST(MergedCalls, OfAGatherWriteAllOutputs) {
   }
 }
 
+TEST(MergedCalls, SayWhenAPieceOfGradientsHasAllOfThem) {
+  for (const ContextMethod method : {ContextMethod::ring, ContextMethod::tokenring}) {
+    const ContextPlan plan = make_context_plan(resolved({.method = method,
+                                                         .order = ContextOrder::zigzag,
+                                                         .ranks = 4,
+                                                         .tokens = 8 * 96,
+                                                         .heads = 2,
+                                                         .key_heads = 2,
+                                                         .head_dim = 8}));
+    const ContextProgram backward = make_context_program(plan, ContextPassKind::backward, 1);
+    std::vector<int> had(backward.pieces.size(), 0), summed(had);
+    for (const ProgramRound& round : backward.rounds) {
+      for (const TileCall& call : round.tiles) {
+        const auto at = static_cast<std::size_t>(call.results.piece);
+        EXPECT_EQ(summed[at], 0) << "a call behind the last one";
+        had[at] = 1;
+        // Stretches of 96 tokens begin and end at multiples of 32.
+        EXPECT_EQ(backward.pieces[at].row_multiple % 32, 0);
+      }
+      for (const int piece : round.summed) ++summed[static_cast<std::size_t>(piece)];
+    }
+    EXPECT_EQ(had, summed) << name_of(method);
+  }
+}
+
 /// Rows of piece 0, 1, 2 and 3: of queries, keys, results, and in backward of keys' gradients.
 TileCall call_of(std::int64_t query, std::int64_t queries, std::int64_t key, std::int64_t keys,
                  std::int64_t ahead) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 
 namespace heddle {
 namespace {
@@ -79,6 +80,23 @@ void mark_first_calls(ContextProgram& forward) {
     Piece& piece = forward.pieces[i];
     piece.is_cleared = written[i] < tokens_in(piece.tokens) * piece.heads.count;
   }
+}
+
+void mark_last_calls(ContextProgram& backward) {
+  std::map<int, std::size_t> last_rounds;
+  for (std::size_t round = 0; round < backward.rounds.size(); ++round) {
+    for (const TileCall& call : backward.rounds[round].tiles) {
+      const PieceRows& rows = call.results;
+      Piece& piece = backward.pieces[static_cast<std::size_t>(rows.piece)];
+      const std::int64_t end = rows.first + rows.count, all = tokens_in(piece.tokens);
+      // A call of the whole piece may have any number of rows: it ends with the piece.
+      if (piece.row_multiple == 0) piece.row_multiple = std::int64_t{1} << 32;
+      piece.row_multiple = std::gcd(piece.row_multiple, rows.first);
+      if (end != all) piece.row_multiple = std::gcd(piece.row_multiple, end);
+      last_rounds[rows.piece] = round;
+    }
+  }
+  for (const auto& [piece, round] : last_rounds) backward.rounds[round].summed.push_back(piece);
 }
 
 }  // namespace heddle

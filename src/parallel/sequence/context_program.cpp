@@ -70,7 +70,7 @@ class ProgramBuilder {
       ProgramRound& round = program_.rounds[last_use_[piece]];
       (is_spent_[piece] ? round.spent : round.ends).push_back(static_cast<int>(piece));
     }
-    if (is_forward_) mark_first_calls(program_);
+    is_forward_ ? mark_first_calls(program_) : mark_last_calls(program_);
     return std::move(program_);
   }
 

@@ -24,7 +24,10 @@ struct Piece {
   PieceKind kind = PieceKind::queries;
   TokenRuns tokens = {};
   HeadRange heads = {};
-  bool is_cleared = true;  ///< results: begin over no keys; else the first call writes all of them
+  bool is_cleared = true;  ///< results: begin over no keys; else first calls write all of them
+  /// Of dQ: calls begin at multiples of so many rows, and end there or with the piece; 0: there are
+  /// no calls.
+  std::int64_t row_multiple = 0;
 };
 
 /// Some neighbouring rows and heads of a piece.
@@ -73,6 +76,7 @@ struct ProgramRound {
   std::vector<int> spent;  ///< pieces that nobody needs behind that
   std::vector<Transfer> sends, receives;
   std::vector<TileCall> tiles;
+  std::vector<int> summed;  ///< pieces of dQ that no later call adds to
   /// Backward: gradients of the rank's own keys in such a piece, added to its own behind the tiles.
   std::vector<RowsInTwo> added;
   std::vector<int> ends;  ///< pieces that nobody needs behind this round

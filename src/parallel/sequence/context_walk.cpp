@@ -9,6 +9,7 @@
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "ops/query_sums.h"
 #include "parallel/sequence/piece_parts.h"
 
 namespace heddle {
@@ -57,6 +58,12 @@ PieceTensors box(const PieceTensors& whole, std::int64_t first, std::int64_t cou
                              .slice(1, heads.first, heads.first + heads.count)
                              .slice(2, first, first + count);
   }
+  if (whole.sums.defined()) {
+    const std::int64_t tiles = whole.sums.size(2);
+    const std::int64_t tile = whole.sums.size(3) / whole.rows[0].size(3);
+    part.sums = whole.sums.slice(1, heads.first, heads.first + heads.count)
+                    .slice(2, first / tile, std::min((first + count + tile - 1) / tile, tiles));
+  }
   return part;
 }
 
@@ -87,14 +94,41 @@ DType ContextWalk::travels_as(const Message& message) const {
 }
 
 void ContextWalk::clear(int index) {
-  if (!described(index).is_cleared) return;
-  const PieceTensors& results = piece(index);
+  if (described(index).is_cleared && !begin_sums(index)) clear_rows(piece(index));
+}
+
+void ContextWalk::clear_rows(PieceTensors& results) {
+  results.has_rows = true;
   for (const Tensor& rows : results.rows) {
     if (rows.defined()) ops::fill(rows, 0.0, ctx_.stream);
   }
   if (results.statistics[0].defined()) {
     ops::fill(results.statistics[0], -std::numeric_limits<double>::infinity(), ctx_.stream);
   }
+}
+
+bool ContextWalk::begin_sums(int index) {
+  const Piece& what = described(index);
+  if (what.kind != PieceKind::query_grads || what.row_multiple == 0) return false;
+  const Tensor& q = piece(Own::kQueries).rows[0];  // as all queries of the walk
+  const std::int64_t tile = ops::query_sum_tile(q, ctx_.stream);
+  if (tile == 0 || what.row_multiple % tile != 0) return false;
+  const std::int64_t tiles = (tokens_in(what.tokens) + tile - 1) / tile;
+  piece(index).sums =
+      ctx_.workspace({1, what.heads.count, tiles, tile * setting_.head_dim}, wide());
+  ops::fill(piece(index).sums, 0.0, ctx_.stream);
+  piece(index).has_rows = false;
+  return true;
+}
+
+void ContextWalk::end_sums(int index) {
+  PieceTensors& results = piece(index);
+  if (!results.sums.defined()) return;
+  ops::query_grads_of_sums(results.sums, setting_.scale,
+                           results.has_rows ? ops::QueryGrads::added : ops::QueryGrads::written,
+                           results.rows[0], ctx_.stream);
+  results.sums = {};
+  results.has_rows = true;
 }
 
 void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to) {
@@ -184,6 +218,9 @@ void ContextWalk::put_away(UnderWay& received) {
     whole = allocate(message, wide());
     ops::cast(received.tensors.buffers[0], whole.buffers[0], ctx_.stream);
   }
+  for (const PieceRows& rows : transfer.rows) {
+    if (!piece(rows.piece).has_rows) clear_rows(piece(rows.piece));
+  }
   for_each_part(transfer, whole, [&](const PieceTensors& part, const PieceTensors& rows) {
     if (message.content == Content::out_grad) {
       ops::copy(part.rows[0], rows.rows[1], ctx_.stream);
@@ -246,6 +283,13 @@ void ContextWalk::compute(const TileCall& call) {
     return;
   }
   const PieceTensors key_results = box(call.key_results);
+  if (results.sums.defined()) {
+    ops::attention_block_backward_to_sums(queries.rows[1], queries.rows[0], keys.rows[0],
+                                          keys.rows[1], queries.statistics[0],
+                                          queries.statistics[1], mask, setting_.scale, results.sums,
+                                          key_results.rows[0], key_results.rows[1], ctx_.stream);
+    return;
+  }
   ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],
                                 queries.statistics[0], queries.statistics[1], mask, setting_.scale,
                                 results.rows[0], key_results.rows[0], key_results.rows[1],
@@ -263,6 +307,7 @@ void ContextWalk::play(const ProgramRound& round) {
   for (const int index : round.spent) piece(index) = {};
   Exchange exchange = begin(round, false);
   for (const TileCall& tile : round.tiles) compute(tile);
+  for (const int index : round.summed) end_sums(index);
   for (const auto& [from, to] : round.added) add(described(from.piece).kind, box(from), box(to));
   end(exchange);
   for (const int index : round.ends) piece(index) = {};

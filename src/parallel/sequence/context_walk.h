@@ -16,6 +16,8 @@ struct PieceTensors {
   /// What they lie in, where the piece is or may become a message: one buffer, or two where rows
   /// have the type of activations and statistics are wider.
   std::array<Tensor, 2> buffers = {};
+  Tensor sums = {};      ///< of dQ that calls still add to, where there are such (ops/query_sums.h)
+  bool has_rows = true;  ///< false while all that was added is in the sums, and rows are anything
 };
 
 /// Carries out one pass of a rank's attention: sends, receives, calls kernels, adds up.
@@ -65,6 +67,11 @@ class ContextWalk {
 
   /// Makes results those over no keys, unless their first call writes them.
   void clear(int index);
+  void clear_rows(PieceTensors& results);
+  /// dQ whose calls can be added up as sums begins with these; whether it does.
+  bool begin_sums(int index);
+  /// dQ from its sums, which end.
+  void end_sums(int index);
   void copy(const PieceTensors& from, const PieceTensors& to);
   /// Outputs are merged by lse where both have one, everything else is summed.
   void add(PieceKind kind, const PieceTensors& from, const PieceTensors& to);
