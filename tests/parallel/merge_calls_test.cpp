@@ -52,7 +52,8 @@ TEST(MergedCalls, OfAGatherMeetAllKeysOfAStretchAtOnce) {
             EXPECT_EQ(round.joined.empty(), is_dealt || round.tiles.empty() ||
                                                 (order == ContextOrder::contiguous && rank == 0));
             // Gradients of keys that were put together go where they belong.
-            EXPECT_EQ(round.added.empty(),
+            EXPECT_TRUE(round.added.empty());
+            EXPECT_EQ(round.written.empty(),
                       round.joined.empty() || pass == ContextPassKind::forward);
           }
         }
@@ -61,7 +62,7 @@ TEST(MergedCalls, OfAGatherMeetAllKeysOfAStretchAtOnce) {
   }
 }
 
-TEST(MergedCalls, OfAGatherWriteAllOutputs) {
+TEST(MergedCalls, OfAGatherWriteAllOutputsAndGradientsOfKeys) {
   const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::gather,
                                                        .ranks = 4,
                                                        .tokens = 64,
@@ -74,6 +75,8 @@ TEST(MergedCalls, OfAGatherWriteAllOutputs) {
     for (const ProgramRound& round : forward.rounds) {
       for (const TileCall& call : round.tiles) EXPECT_TRUE(call.is_first);
     }
+    const ContextProgram backward = make_context_program(plan, ContextPassKind::backward, rank);
+    EXPECT_FALSE(backward.pieces[ContextProgram::kKeyResults].is_cleared);
   }
 }
 
@@ -99,6 +102,30 @@ TEST(MergedCalls, SayWhenAPieceOfGradientsHasAllOfThem) {
       for (const int piece : round.summed) ++summed[static_cast<std::size_t>(piece)];
     }
     EXPECT_EQ(had, summed) << name_of(method);
+  }
+}
+
+TEST(MergedCalls, ResultsForTheSameRowsWaitForEachOther) {
+  for (const int ranks : {2, 4, 6}) {
+    const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::tokenring,
+                                                         .ranks = ranks,
+                                                         .tokens = 120,
+                                                         .heads = 2,
+                                                         .key_heads = 2,
+                                                         .head_dim = 8}));
+    for (const auto pass : {ContextPassKind::forward, ContextPassKind::backward}) {
+      int come = 0;
+      std::vector<int> come_when_put_away;
+      for (const ProgramRound& round : make_context_program(plan, pass, 1).rounds) {
+        for (const Transfer& transfer : round.receives) come += transfer.message.is_partial ? 1 : 0;
+        const bool has_new = come_when_put_away.empty() || come > come_when_put_away.back();
+        if (come > 0 && round.puts_away && has_new) come_when_put_away.push_back(come);
+      }
+      // At most three wait, and none is left at the end.
+      EXPECT_EQ(come_when_put_away, ranks == 2   ? std::vector{1}
+                                    : ranks == 4 ? std::vector{3}
+                                                 : (std::vector{3, 5}));
+    }
   }
 }
 
@@ -155,6 +182,7 @@ TEST(MergedCalls, WriteResultsThatNothingElseBegins) {
   EXPECT_EQ(written, 1);
   const ContextProgram backward = make_context_program(plan, ContextPassKind::backward, 1);
   EXPECT_TRUE(backward.pieces[ContextProgram::kResults].is_cleared);
+  EXPECT_TRUE(backward.pieces[ContextProgram::kKeyResults].is_cleared);
 }
 
 }  // namespace

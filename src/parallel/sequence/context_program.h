@@ -77,8 +77,12 @@ struct ProgramRound {
   std::vector<Transfer> sends, receives;
   std::vector<TileCall> tiles;
   std::vector<int> summed;  ///< pieces of dQ that no later call adds to
-  /// Backward: gradients of the rank's own keys in such a piece, added to its own behind the tiles.
-  std::vector<RowsInTwo> added;
+  /// Backward, behind the tiles: gradients of the rank's own keys in such a piece are added to its
+  /// own, or are the first ones there.
+  std::vector<RowsInTwo> added, written;
+  /// Results that were received are added to what they belong to, with those that wait from earlier
+  /// rounds; else they wait.
+  bool puts_away = true;
   std::vector<int> ends;  ///< pieces that nobody needs behind this round
 };
 

@@ -18,59 +18,10 @@ namespace {
 using Own = ContextProgram::Own;
 using Held = ContextProgram::Held;
 
-/// One buffer for all, or two where statistics are of another type.
-PieceTensors allocate_parts(PieceParts parts, std::int64_t tokens, std::int64_t heads,
-                            std::int64_t head_dim, DType dtype, Ctx& ctx) {
-  const std::int64_t each = tokens * heads * head_dim, statistics = tokens * heads;
-  const std::int64_t rows_end = parts.rows * each;
-  PieceTensors made;
-  const bool is_one = parts.statistics == 0 || dtype == statistics_of(dtype);
-  const std::int64_t in_first = rows_end + (is_one ? parts.statistics * statistics : 0);
-  made.buffers[0] = ctx.workspace({in_first}, dtype);
-  if (!is_one)
-    made.buffers[1] = ctx.workspace({parts.statistics * statistics}, statistics_of(dtype));
-  for (int i = 0; i < parts.rows; ++i) {
-    made.rows[static_cast<std::size_t>(i)] =
-        made.buffers[0].slice(0, i * each, (i + 1) * each).view({1, tokens, heads, head_dim});
-  }
-  const Tensor& in = made.buffers[is_one ? 0 : 1];
-  const std::int64_t begin = is_one ? rows_end : 0;
-  for (int i = 0; i < parts.statistics; ++i) {
-    made.statistics[static_cast<std::size_t>(i)] =
-        in.slice(0, begin + i * statistics, begin + (i + 1) * statistics).view({1, heads, tokens});
-  }
-  return made;
-}
-
-/// The tokens from `first` on, of some heads.
-PieceTensors box(const PieceTensors& whole, std::int64_t first, std::int64_t count,
-                 HeadRange heads) {
-  PieceTensors part;
-  for (std::size_t i = 0; i < whole.rows.size(); ++i) {
-    if (!whole.rows[i].defined()) continue;
-    part.rows[i] = whole.rows[i]
-                       .slice(1, first, first + count)
-                       .slice(2, heads.first, heads.first + heads.count);
-  }
-  for (std::size_t i = 0; i < whole.statistics.size(); ++i) {
-    if (!whole.statistics[i].defined()) continue;
-    part.statistics[i] = whole.statistics[i]
-                             .slice(1, heads.first, heads.first + heads.count)
-                             .slice(2, first, first + count);
-  }
-  if (whole.sums.defined()) {
-    const std::int64_t tiles = whole.sums.size(2);
-    const std::int64_t tile = whole.sums.size(3) / whole.rows[0].size(3);
-    part.sums = whole.sums.slice(1, heads.first, heads.first + heads.count)
-                    .slice(2, first / tile, std::min((first + count + tile - 1) / tile, tiles));
-  }
-  return part;
-}
-
 }  // namespace
 
 PieceTensors ContextWalk::box(const PieceRows& rows) {
-  return heddle::box(piece(rows.piece), rows.first, rows.count, rows.heads);
+  return part_of(piece(rows.piece), rows.first, rows.count, rows.heads);
 }
 
 ContextWalk::ContextWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks,
@@ -99,6 +50,8 @@ void ContextWalk::clear(int index) {
 
 void ContextWalk::clear_rows(PieceTensors& results) {
   results.has_rows = true;
+  const bool are_all_rows = results.buffers[0].defined() && !results.statistics[0].defined();
+  if (are_all_rows) return ops::fill(results.buffers[0], 0.0, ctx_.stream);
   for (const Tensor& rows : results.rows) {
     if (rows.defined()) ops::fill(rows, 0.0, ctx_.stream);
   }
@@ -131,9 +84,10 @@ void ContextWalk::end_sums(int index) {
   results.has_rows = true;
 }
 
-void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to) {
+void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to,
+                       std::vector<ops::Copied>& copied) {
   const auto each = [&](const Tensor& source, const Tensor& target) {
-    if (source.defined() && target.defined()) ops::copy(source, target, ctx_.stream);
+    if (source.defined() && target.defined()) copied.push_back({source, target});
   };
   for (std::size_t i = 0; i < from.rows.size(); ++i) each(from.rows[i], to.rows[i]);
   for (std::size_t i = 0; i < from.statistics.size(); ++i) {
@@ -141,16 +95,26 @@ void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to) {
   }
 }
 
-void ContextWalk::add(PieceKind kind, const PieceTensors& from, const PieceTensors& to) {
-  const bool is_complete = !from.statistics[0].defined() || !to.statistics[0].defined();
-  if (kind == PieceKind::outputs && !is_complete) {
-    ops::attention_merge(from.rows[0], from.statistics[0], to.rows[0], to.statistics[0],
-                         ctx_.stream);
-    return;
+void ContextWalk::add(const std::vector<Added>& all) {
+  std::vector<ops::Summed> sums;
+  for (const auto& [rows, from] : all) {
+    if (!piece(rows.piece).has_rows) clear_rows(piece(rows.piece));
+    const PieceTensors to = box(rows);
+    const bool have_lse = from.front().statistics[0].defined() && to.statistics[0].defined();
+    if (described(rows.piece).kind == PieceKind::outputs && have_lse) {
+      std::vector<ops::PartialRows> parts;
+      for (const PieceTensors& part : from) parts.push_back({part.rows[0], part.statistics[0]});
+      ops::attention_merge_all(parts, to.rows[0], to.statistics[0], ctx_.stream);
+      continue;
+    }
+    for (std::size_t i = 0; i < to.rows.size(); ++i) {
+      if (!to.rows[i].defined()) continue;
+      ops::Summed& sum = sums.emplace_back();
+      for (const PieceTensors& part : from) sum.from.push_back(part.rows[i]);
+      sum.to = to.rows[i];
+    }
   }
-  for (std::size_t i = 0; i < from.rows.size(); ++i) {
-    if (from.rows[i].defined()) ops::accumulate(from.rows[i], to.rows[i], ctx_.stream);
-  }
+  ops::accumulate_all(sums, ctx_.stream);
 }
 
 template <class Visit>
@@ -158,42 +122,40 @@ void ContextWalk::for_each_part(const Transfer& transfer, const PieceTensors& me
                                 const Visit& visit) {
   std::int64_t at = 0;
   for (const PieceRows& rows : transfer.rows) {
-    visit(heddle::box(message, at, rows.count, {0, rows.heads.count}), box(rows));
+    visit(part_of(message, at, rows.count, {0, rows.heads.count}), box(rows));
     at += rows.count;
   }
 }
 
-PieceTensors ContextWalk::put_together(const Transfer& transfer) {
+PieceTensors ContextWalk::put_together(const Transfer& transfer, std::vector<ops::Copied>& copied) {
   const Message& message = transfer.message;
   // What is added up is rounded once, when it is complete.
   const bool is_sum = is_result(piece_kind_of(message.content));
   const PieceTensors made = allocate(message, is_sum ? wide() : travels_as(message));
+  const bool is_rounded = made.buffers[0].dtype() != travels_as(message);
+  std::vector<ops::Copied> at_once;
   for_each_part(transfer, made, [&](const PieceTensors& part, const PieceTensors& rows) {
+    std::vector<ops::Copied>& to = is_rounded ? at_once : copied;
     // dO alone lies second among the tensors of queries.
     if (message.content == Content::out_grad) {
-      ops::copy(rows.rows[1], part.rows[0], ctx_.stream);
+      to.push_back({rows.rows[1], part.rows[0]});
     } else {
-      copy(rows, part);
+      copy(rows, part, to);
     }
   });
-  if (made.buffers[0].dtype() == travels_as(message)) return made;
+  if (!is_rounded) return made;
+  ops::copy_all(at_once, ctx_.stream);
   const PieceTensors rounded = allocate(message, travels_as(message));
   ops::cast(made.buffers[0], rounded.buffers[0], ctx_.stream);
   return rounded;
 }
 
-ContextWalk::UnderWay ContextWalk::send(const Transfer& transfer,
-                                        const std::vector<UnderWay>& sent) {
+PieceTensors ContextWalk::what_is_sent(const Transfer& transfer, const std::vector<UnderWay>& sent,
+                                       std::vector<ops::Copied>& copied) {
+  if (transfer.piece >= 0) return piece(transfer.piece);
   const auto same = std::ranges::find_if(
       sent, [&](const UnderWay& other) { return carry_the_same(other.transfer, transfer); });
-  UnderWay begun{transfer, transfer.piece >= 0  ? piece(transfer.piece)
-                           : same != sent.end() ? same->tensors
-                                                : put_together(transfer)};
-  for (const Tensor& buffer : begun.tensors.buffers) {
-    if (!buffer.defined()) continue;
-    begun.works.push_back(ranks_.send(buffer, transfer.message.peer, ctx_.stream));
-  }
-  return begun;
+  return same != sent.end() ? same->tensors : put_together(transfer, copied);
 }
 
 ContextWalk::UnderWay ContextWalk::receive(const Transfer& transfer) {
@@ -212,24 +174,42 @@ void ContextWalk::put_away(UnderWay& received) {
     piece(transfer.piece) = std::move(received.tensors);
     return;
   }
-  PieceTensors whole = received.tensors;
-  const PieceKind kind = piece_kind_of(message.content);
-  if (is_result(kind) && whole.buffers[0].dtype() != wide()) {
-    whole = allocate(message, wide());
-    ops::cast(received.tensors.buffers[0], whole.buffers[0], ctx_.stream);
+  if (is_result(piece_kind_of(message.content))) {
+    waiting_.push_back(std::move(received));
+    return;
   }
-  for (const PieceRows& rows : transfer.rows) {
-    if (!piece(rows.piece).has_rows) clear_rows(piece(rows.piece));
+  std::vector<ops::Copied> copied;
+  for_each_part(transfer, received.tensors,
+                [&](const PieceTensors& part, const PieceTensors& rows) {
+                  if (message.content == Content::out_grad) {
+                    copied.push_back({part.rows[0], rows.rows[1]});
+                  } else {
+                    copy(part, rows, copied);
+                  }
+                });
+  ops::copy_all(copied, ctx_.stream);
+}
+
+void ContextWalk::put_waiting_away() {
+  for (UnderWay& received : waiting_) {
+    PieceTensors& tensors = received.tensors;
+    if (tensors.buffers[0].dtype() == wide()) continue;
+    const PieceTensors rounded =
+        std::exchange(tensors, allocate(received.transfer.message, wide()));
+    ops::cast(rounded.buffers[0], tensors.buffers[0], ctx_.stream);
   }
-  for_each_part(transfer, whole, [&](const PieceTensors& part, const PieceTensors& rows) {
-    if (message.content == Content::out_grad) {
-      ops::copy(part.rows[0], rows.rows[1], ctx_.stream);
-    } else if (is_result(kind)) {
-      add(kind, part, rows);
-    } else {
-      copy(part, rows);
+  std::vector<Added> all;
+  for (const UnderWay& received : waiting_) {
+    std::int64_t at = 0;
+    for (const PieceRows& rows : received.transfer.rows) {
+      auto same = std::ranges::find(all, rows, &Added::to);
+      if (same == all.end()) same = all.insert(same, {rows, {}});
+      same->from.push_back(part_of(received.tensors, at, rows.count, {0, rows.heads.count}));
+      at += rows.count;
     }
-  });
+  }
+  add(all);
+  waiting_.clear();
 }
 
 ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_share) {
@@ -238,8 +218,17 @@ ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_sh
   for (const Transfer& transfer : round.receives) {
     if (transfer.fills_share || !only_share) begun.received.push_back(receive(transfer));
   }
+  std::vector<ops::Copied> copied;
   for (const Transfer& transfer : round.sends) {
-    if (transfer.fills_share || !only_share) begun.sent.push_back(send(transfer, begun.sent));
+    if (!transfer.fills_share && only_share) continue;
+    begun.sent.push_back({transfer, what_is_sent(transfer, begun.sent, copied)});
+  }
+  ops::copy_all(copied, ctx_.stream);
+  for (UnderWay& message : begun.sent) {
+    for (const Tensor& buffer : message.tensors.buffers) {
+      if (!buffer.defined()) continue;
+      message.works.push_back(ranks_.send(buffer, message.transfer.message.peer, ctx_.stream));
+    }
   }
   ranks_.end_group();
   return begun;
@@ -256,7 +245,7 @@ void ContextWalk::timed(Seconds which, const Do& work) {
   (times.*which)[static_cast<std::size_t>(setting_.pass)] += watch.seconds();
 }
 
-void ContextWalk::end(Exchange& exchange) {
+void ContextWalk::end(Exchange& exchange, bool puts_away) {
   const auto wait = [&](const UnderWay& message) {
     for (const Work& work : message.works) work.wait(ctx_.stream);
   };
@@ -264,6 +253,7 @@ void ContextWalk::end(Exchange& exchange) {
     timed(&AttentionTimes::exposed, [&] { wait(message); });
     put_away(message);
   }
+  if (puts_away) put_waiting_away();
   if (exchange.sent.empty()) return;
   timed(&AttentionTimes::exposed, [&] {
     for (const UnderWay& message : exchange.sent) wait(message);
@@ -296,6 +286,23 @@ void ContextWalk::compute(const TileCall& call) {
                                 ctx_.stream);
 }
 
+void ContextWalk::join_keys(const ProgramRound& round) {
+  std::vector<ops::Copied> copied;
+  for (const auto& [from, to] : round.joined) copy(box(from), box(to), copied);
+  ops::copy_all(copied, ctx_.stream);
+  copied.clear();  // it holds what is spent
+  for (const int index : round.spent) piece(index) = {};
+}
+
+void ContextWalk::take_own_key_grads(const ProgramRound& round) {
+  std::vector<ops::Copied> copied;
+  for (const auto& [from, to] : round.written) copy(box(from), box(to), copied);
+  ops::copy_all(copied, ctx_.stream);
+  std::vector<Added> added;
+  for (const auto& [from, to] : round.added) added.push_back({to, {box(from)}});
+  add(added);
+}
+
 void ContextWalk::play(const ProgramRound& round) {
   for (const int index : round.begins) {
     const Piece& what = described(index);
@@ -303,35 +310,39 @@ void ContextWalk::play(const ProgramRound& round) {
                             is_result(what.kind) ? wide() : setting_.dtype);
     if (is_result(what.kind)) clear(index);
   }
-  for (const auto& [from, to] : round.joined) copy(box(from), box(to));
-  for (const int index : round.spent) piece(index) = {};
+  join_keys(round);
   Exchange exchange = begin(round, false);
   for (const TileCall& tile : round.tiles) compute(tile);
   for (const int index : round.summed) end_sums(index);
-  for (const auto& [from, to] : round.added) add(described(from.piece).kind, box(from), box(to));
-  end(exchange);
+  take_own_key_grads(round);
+  end(exchange, round.puts_away);
   for (const int index : round.ends) piece(index) = {};
 }
 
 void ContextWalk::take_own() {
+  std::vector<ops::Copied> copied;
   const auto take = [&](const std::vector<RowsInTwo>& here) {
-    for (const auto& [held, share] : here) copy(box(held), box(share));
+    for (const auto& [held, share] : here) copy(box(held), box(share), copied);
   };
   take(setting_.program.queries_here);
   take(setting_.program.keys_here);
+  ops::copy_all(copied, ctx_.stream);
 }
 
 void ContextWalk::bring_own_home() {
+  std::vector<Added> added;
   const auto bring = [&](const std::vector<RowsInTwo>& here, int from, int to) {
     for (auto [held, share] : here) {
       share.piece = from;
       held.piece = to;
-      add(described(from).kind, box(share), box(held));
+      added.push_back({held, {box(share)}});
     }
   };
   bring(setting_.program.queries_here, Own::kResults, Held::kHeldResults);
-  if (setting_.pass == ContextPassKind::forward) return;
-  bring(setting_.program.keys_here, Own::kKeyResults, Held::kHeldKeyResults);
+  if (setting_.pass == ContextPassKind::backward) {
+    bring(setting_.program.keys_here, Own::kKeyResults, Held::kHeldKeyResults);
+  }
+  add(added);
 }
 
 void ContextWalk::run() {
@@ -364,7 +375,7 @@ void ContextWalk::fill_share() {
     for (std::size_t round = 0; round < rounds.size(); ++round) {
       ranks_.flight().set_attention_round(static_cast<int>(round));
       Exchange exchange = begin(rounds[round], true);
-      end(exchange);
+      end(exchange, true);
     }
     ranks_.flight().set_attention_round(-1);
   });

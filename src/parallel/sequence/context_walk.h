@@ -1,24 +1,14 @@
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "nn/context.h"
+#include "ops/at_once.h"
 #include "parallel/sequence/attention_meter.h"
+#include "parallel/sequence/piece_tensors.h"
 
 namespace heddle {
-
-/// The tensors of a piece. Those by token are [1, tokens, heads, K], statistics [1, heads, tokens].
-struct PieceTensors {
-  std::array<Tensor, 2> rows = {};        ///< q and dO; k and v; out; dQ; dK and dV
-  std::array<Tensor, 2> statistics = {};  ///< lse and delta, of queries; lse, of outputs
-  /// What they lie in, where the piece is or may become a message: one buffer, or two where rows
-  /// have the type of activations and statistics are wider.
-  std::array<Tensor, 2> buffers = {};
-  Tensor sums = {};      ///< of dQ that calls still add to, where there are such (ops/query_sums.h)
-  bool has_rows = true;  ///< false while all that was added is in the sums, and rows are anything
-};
 
 /// Carries out one pass of a rank's attention: sends, receives, calls kernels, adds up.
 class ContextWalk {
@@ -72,31 +62,43 @@ class ContextWalk {
   bool begin_sums(int index);
   /// dQ from its sums, which end.
   void end_sums(int index);
-  void copy(const PieceTensors& from, const PieceTensors& to);
+  static void copy(const PieceTensors& from, const PieceTensors& to,
+                   std::vector<ops::Copied>& copied);
+  /// What is added to the same rows, one after the other.
+  struct Added {
+    PieceRows to;
+    std::vector<PieceTensors> from;
+  };
   /// Outputs are merged by lse where both have one, everything else is summed.
-  void add(PieceKind kind, const PieceTensors& from, const PieceTensors& to);
+  void add(const std::vector<Added>& all);
   /// Calls visit(part of the message, the same rows of a piece) for all rows of the transfer.
   template <class Visit>
   void for_each_part(const Transfer& transfer, const PieceTensors& message, const Visit& visit);
 
-  /// `sent` are the round's messages so far.
-  UnderWay send(const Transfer& transfer, const std::vector<UnderWay>& sent);
-  PieceTensors put_together(const Transfer& transfer);
+  /// The rows of a message, of which the copies are still to be made.
+  PieceTensors put_together(const Transfer& transfer, std::vector<ops::Copied>& copied);
+  /// The same, or a piece as it is; `sent` are the round's messages so far.
+  PieceTensors what_is_sent(const Transfer& transfer, const std::vector<UnderWay>& sent,
+                            std::vector<ops::Copied>& copied);
   UnderWay receive(const Transfer& transfer);
-  /// What has come becomes a piece, or goes into the rows of others.
+  /// What has come becomes a piece, or goes into the rows of others: given rows at once, results
+  /// when the round says so.
   void put_away(UnderWay& received);
+  void put_waiting_away();
   /// The messages of a round, or only those that bring q, k and v of shares.
   struct Exchange {
     std::vector<UnderWay> received, sent;
   };
   Exchange begin(const ProgramRound& round, bool only_share);
   /// Waits for all of them, and puts away what has come.
-  void end(Exchange& exchange);
+  void end(Exchange& exchange, bool puts_away);
   void walk();
   using Seconds = std::array<double, 2> AttentionTimes::*;
   /// Does the work, and adds what it took where the meter is on.
   template <class Do>
   void timed(Seconds which, const Do& work);
+  void join_keys(const ProgramRound& round);
+  void take_own_key_grads(const ProgramRound& round);
   void play(const ProgramRound& round);
   /// The rank's own tokens from what it holds into its share, and results back.
   void take_own();
@@ -106,6 +108,7 @@ class ContextWalk {
   Communicator& ranks_;
   Ctx& ctx_;
   std::vector<PieceTensors> pieces_;
+  std::vector<UnderWay> waiting_;  // results that have come and are still to be added
 };
 
 }  // namespace heddle

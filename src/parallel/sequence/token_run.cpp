@@ -57,6 +57,31 @@ TokenRuns slice(const TokenRuns& runs, std::int64_t begin, std::int64_t end) {
   return sliced;
 }
 
+NeighbouringRows rows_of(const TokenRun& run, const TokenRuns& tokens) {
+  std::int64_t row = 0;
+  for (const TokenRun& own : tokens) {
+    const std::int64_t from = run.first - own.first;
+    if (from >= 0 && run.first <= own.last() && from % own.stride == 0) {
+      const std::int64_t at = from / own.stride;
+      const bool goes_on = run.stride == own.stride;
+      return {row + at, goes_on ? std::min(run.count, own.count - at) : 1};
+    }
+    row += own.count;
+  }
+  return {};
+}
+
+bool lies_in(const TokenRuns& runs, const TokenRuns& tokens) {
+  return std::ranges::all_of(runs, [&](TokenRun run) {
+    while (run.count > 0) {
+      const std::int64_t count = rows_of(run, tokens).count;
+      if (count == 0) return false;
+      run = {run.at(count), run.count - count, run.stride};
+    }
+    return true;
+  });
+}
+
 std::int64_t keys_up_to(std::int64_t position, const TokenRun& keys) {
   if (position < keys.first) return 0;
   return std::min(keys.count, (position - keys.first) / keys.stride + 1);

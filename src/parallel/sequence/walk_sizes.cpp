@@ -37,7 +37,7 @@ std::int64_t workspace_bytes(const ContextProgram& program, const ContextShape& 
     return rows + statistics;
   };
   std::map<int, std::int64_t> pieces;  // that the rank holds for others
-  std::int64_t held = 0, most = 0;
+  std::int64_t held = 0, most = 0, waiting = 0;
   const auto hold = [&](int piece, std::int64_t bytes) {
     held += bytes - std::exchange(pieces[piece], bytes);
   };
@@ -47,8 +47,14 @@ std::int64_t workspace_bytes(const ContextProgram& program, const ContextShape& 
     }
     most = std::max(most, held);
     for (const int piece : round.spent) hold(piece, 0);
-    std::int64_t moving = 0;
-    for (const Transfer& transfer : round.receives) moving += bytes_of(transfer);
+    std::int64_t moving = waiting;
+    for (const Transfer& transfer : round.receives) {
+      moving += bytes_of(transfer);
+      const bool is_added =
+          transfer.piece < 0 && is_result(piece_kind_of(transfer.message.content));
+      if (is_added) waiting += bytes_of(transfer);
+    }
+    if (round.puts_away) waiting = 0;
     for (auto transfer = round.sends.begin(); transfer != round.sends.end(); ++transfer) {
       const bool is_made = transfer->piece < 0 &&
                            std::none_of(round.sends.begin(), transfer, [&](const Transfer& other) {
