@@ -159,6 +159,7 @@ without_host_copies() {
 
 messages() {
   check "messages on a GPU: both ways, tags in any order" timeout 120 "$build/tests/comm/nccl_ranks" messages
+  check "gathers on a GPU: before and behind an exchange" timeout 120 "$build/tests/comm/nccl_ranks" gathers
   check "pp 2: from the second step on no message is copied to the host" without_host_copies 2 parallel.pp=2
   check "pp 4: from the second step on no message is copied to the host" without_host_copies 4 parallel.pp=4
   check "pp 2, interleaved: from the second step on no message is copied" without_host_copies 2 parallel.pp=2 \

@@ -1,5 +1,6 @@
 // Processes that share a GPU over NCCL, which scripts/test_gpu.sh starts where there is one:
 //   nccl_ranks messages          messages on a GPU: both ways at once, tags in different orders
+//   nccl_ranks gathers           gathers before and behind an exchange of all with all
 //   nccl_ranks freeze RANK CALL  steps of training; that rank does not come to its call, but lives
 //   nccl_ranks stop RANK CALL    the same with a process that is stopped
 // With a fault, exits with 0 when the verdict names the rank within 5 s of the limit.
@@ -96,6 +97,31 @@ class GpuRank {
     for (const Work& send : sends) send.wait(stream_);
   }
 
+  /// Every rank's part in its place, also where the own one lies there already.
+  void gather(std::int64_t count, bool is_in_place) {
+    const Tensor all = filled(kRanks * count, -1);
+    const auto part_of = [&](int rank) { return all.slice(0, rank * count, (rank + 1) * count); };
+    const Tensor own = filled(count, 7 + all_.rank());
+    if (is_in_place) transfer(own, part_of(all_.rank()), stream_);
+    all_.all_gather(is_in_place ? part_of(all_.rank()) : own, all, stream_).wait(stream_);
+    for (int rank = 0; rank < kRanks; ++rank) expect(part_of(rank), 7 + rank);
+  }
+  /// What a gather may do depends on whether there was an exchange. Some parts are too large for
+  /// it.
+  void gathers() {
+    for (const bool has_exchanged : {false, true}) {
+      if (has_exchanged) {
+        const Tensor sent = filled(kRanks, all_.rank()), got = filled(kRanks, -1);
+        const std::vector<std::int64_t> one(kRanks, 1);
+        all_.all_to_all(sent, got, one, one, stream_).wait(stream_);
+        for (int rank = 0; rank < kRanks; ++rank) expect(got.slice(0, rank, rank + 1), rank);
+      }
+      for (const std::int64_t count : {1, 70001, 3 << 20}) {
+        for (const bool is_in_place : {false, true}) gather(count, is_in_place);
+      }
+    }
+  }
+
   /// A sum over all, and a message around the ring; the host stays ahead of the device.
   void step() {
     const int rank = all_.rank();
@@ -133,6 +159,7 @@ void run_rank(const TcpPlace& place, const std::string& mode, int guilty, int ca
                    for (int round = 0; round < 30; ++round) rank.exchange(round);
                    return;
                  }
+                 if (mode == "gathers") return rank.gathers();
                  for (int step = 0; step < 3; ++step) rank.step();
                  if (world.rank() == guilty) {
                    world.flight().set_hook([&](const CommCall&) {
@@ -145,7 +172,7 @@ void run_rank(const TcpPlace& place, const std::string& mode, int guilty, int ca
                  }
                  for (;;) rank.step();
                },
-               {.limit = std::chrono::duration<double>(mode == "messages" ? 60 : kLimit),
+               {.limit = std::chrono::duration<double>(guilty < 0 ? 60 : kLimit),
                 .tell = tell,
                 .grace = std::chrono::duration<double>(2)});
 }
@@ -180,7 +207,7 @@ int run(const std::string& mode, int guilty, int call) {
     waitpid(ranks[static_cast<std::size_t>(rank)], &state, 0);
     if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) ++failures;
   }
-  if (mode == "messages") return failures == 0 ? 0 : 1;
+  if (guilty < 0) return failures == 0 ? 0 : 1;
   kill(ranks[static_cast<std::size_t>(guilty)], SIGKILL);
   const double after = common.verdict - common.fault;
   std::printf("verdict %.1f s after the fault, limit %.1f s, ranks ended after %.1f s: %s\n", after,
@@ -197,10 +224,10 @@ int run(const std::string& mode, int guilty, int call) {
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "messages" && argc == 2) return heddle::run(mode, -1, 0);
+  if ((mode == "messages" || mode == "gathers") && argc == 2) return heddle::run(mode, -1, 0);
   if ((mode == "freeze" || mode == "stop") && argc == 4) {
     return heddle::run(mode, std::stoi(argv[2]), std::stoi(argv[3]));
   }
-  std::fprintf(stderr, "nccl_ranks messages | freeze RANK CALL | stop RANK CALL\n");
+  std::fprintf(stderr, "nccl_ranks messages | gathers | freeze RANK CALL | stop RANK CALL\n");
   return 2;
 }

@@ -2,6 +2,7 @@
 // whole of it on the CPU.
 
 #include "ops/cuda_attention_block_testing.h"
+#include "ops/query_sums.h"
 
 namespace heddle::ops {
 namespace {
@@ -57,6 +58,63 @@ TEST_F(CudaAttentionBlock, DocumentsMayEndOnAndBesideTheEdgesOfBlocks) {
       });
     }
   }
+}
+
+TEST_F(CudaAttentionBlock, GradientsOfQueriesMayStaySumsFromBlockToBlock) {
+  gpu().set_deterministic(false);
+  for (const std::int64_t width : {64, 128}) {
+    for (const std::int64_t length : {64, 500, 1024}) {  // of 500, the last tile is a short one
+      const Sequence x = sequence({1, length, 6, 2, width, {}}, DType::bf16);
+      const Results want = x.whole(DType::f64);
+      const OnDevice d = on_device(x, DType::bf16);
+      const std::int64_t tile = query_sum_tile(d.q, gpu());
+      if (tile == 0) GTEST_SKIP() << "the kernels of this GPU have no such sums";
+      forward(d, x.scale, {0, length, 0, length}, KeyBlock::first);
+      attention_delta(d.dout, d.r.out, d.delta, gpu());
+      const Tensor sums =
+          device_empty({1, 6, (length + tile - 1) / tile, tile * width}, DType::f32);
+      fill(sums, 0.0, gpu());
+      // Two sets of heads, two stretches of queries, three of keys: each has a slice of the sums.
+      const Cut stretches{0, (length + tile - 1) / tile / 2 * tile, length};
+      const Cut keys = random_cut(length, 3, static_cast<std::uint64_t>(length));
+      for (const Pair& at : shuffled_pairs(stretches, keys, 5)) {
+        const std::int64_t begin = stretches[at.query], end = stretches[at.query + 1];
+        for (const std::int64_t half : {0, 1}) {
+          const auto of_queries = [&](const Tensor& t) {
+            return t.slice(1, begin, end).slice(2, 3 * half, 3 * half + 3);
+          };
+          const auto statistic = [&](const Tensor& t) {
+            return t.slice(1, 3 * half, 3 * half + 3).slice(2, begin, end);
+          };
+          const auto of_keys = [&](const Tensor& t) {
+            return t.slice(1, keys[at.key], keys[at.key + 1]).slice(2, half, half + 1);
+          };
+          attention_block_backward_to_sums(
+              of_queries(d.dout), of_queries(d.q), of_keys(d.k), of_keys(d.v), statistic(d.r.lse),
+              statistic(d.delta), mask(d, begin, end, keys[at.key]), x.scale,
+              sums.slice(1, 3 * half, 3 * half + 3).slice(2, begin / tile, (end + tile - 1) / tile),
+              of_keys(d.r.dk), of_keys(d.r.dv), gpu());
+        }
+      }
+      SCOPED_TRACE(fmt::format("K{}, {} tokens", width, length));
+      fill(d.r.dq, std::numeric_limits<double>::quiet_NaN(), gpu());
+      query_grads_of_sums(sums, x.scale, QueryGrads::written, d.r.dq, gpu());
+      expect_near(want, from_device(d.r), tolerance_of(DType::bf16));
+      query_grads_of_sums(sums, -x.scale, QueryGrads::added, d.r.dq, gpu());
+      EXPECT_EQ(largest_of(down(d.r.dq)), 0.0);
+    }
+  }
+}
+
+TEST_F(CudaAttentionBlock, SumsOfQueriesAreNotForSumsInOrderNorForOtherTypes) {
+  const auto queries = [&](std::int64_t width, DType dtype) {
+    return device_empty({1, 64, 2, width}, dtype);
+  };
+  gpu().set_deterministic(true);
+  EXPECT_EQ(query_sum_tile(queries(128, DType::bf16), gpu()), 0);
+  gpu().set_deterministic(false);
+  EXPECT_EQ(query_sum_tile(queries(128, DType::f32), gpu()), 0);
+  EXPECT_EQ(query_sum_tile(queries(96, DType::bf16), gpu()), 0);
 }
 
 TEST_F(CudaAttentionBlock, TokensMayBeDealtOutToRanks) {

@@ -27,6 +27,108 @@ TEST(MergedCalls, OfARingWithoutDocumentsAreOneForEachRound) {
   }
 }
 
+/// Calls that meet keys of several ranks have them in a piece of their own, in the order of the
+/// sequence; of tokens that are dealt out there is no such piece.
+TEST(MergedCalls, OfAGatherMeetAllKeysOfAStretchAtOnce) {
+  for (const ContextOrder order :
+       {ContextOrder::zigzag, ContextOrder::contiguous, ContextOrder::striped}) {
+    const bool is_dealt = order == ContextOrder::striped;
+    for (const int ranks : {2, 3, 4, 8}) {
+      const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::gather,
+                                                           .order = order,
+                                                           .ranks = ranks,
+                                                           .tokens = 1000,
+                                                           .heads = 4,
+                                                           .key_heads = 2,
+                                                           .head_dim = 8}));
+      for (const auto pass : {ContextPassKind::forward, ContextPassKind::backward}) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          const ContextProgram program = make_context_program(plan, pass, rank);
+          for (const ProgramRound& round : program.rounds) {
+            EXPECT_LE(round.tiles.size(), is_dealt ? static_cast<std::size_t>(ranks)
+                                          : order == ContextOrder::zigzag ? 2U
+                                                                          : 1U)
+                << name_of(order) << ", rank " << rank;
+            EXPECT_EQ(round.joined.empty(), is_dealt || round.tiles.empty() ||
+                                                (order == ContextOrder::contiguous && rank == 0));
+            // Gradients of keys that were put together go where they belong.
+            EXPECT_TRUE(round.added.empty());
+            EXPECT_EQ(round.written.empty(),
+                      round.joined.empty() || pass == ContextPassKind::forward);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MergedCalls, OfAGatherWriteAllOutputsAndGradientsOfKeys) {
+  const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::gather,
+                                                       .ranks = 4,
+                                                       .tokens = 64,
+                                                       .heads = 8,
+                                                       .key_heads = 4,
+                                                       .head_dim = 8}));
+  for (int rank = 0; rank < 4; ++rank) {
+    const ContextProgram forward = make_context_program(plan, ContextPassKind::forward, rank);
+    EXPECT_FALSE(forward.pieces[ContextProgram::kResults].is_cleared);
+    for (const ProgramRound& round : forward.rounds) {
+      for (const TileCall& call : round.tiles) EXPECT_TRUE(call.is_first);
+    }
+    const ContextProgram backward = make_context_program(plan, ContextPassKind::backward, rank);
+    EXPECT_FALSE(backward.pieces[ContextProgram::kKeyResults].is_cleared);
+  }
+}
+
+TEST(MergedCalls, SayWhenAPieceOfGradientsHasAllOfThem) {
+  for (const ContextMethod method : {ContextMethod::ring, ContextMethod::tokenring}) {
+    const ContextPlan plan = make_context_plan(resolved({.method = method,
+                                                         .order = ContextOrder::zigzag,
+                                                         .ranks = 4,
+                                                         .tokens = 8 * 96,
+                                                         .heads = 2,
+                                                         .key_heads = 2,
+                                                         .head_dim = 8}));
+    const ContextProgram backward = make_context_program(plan, ContextPassKind::backward, 1);
+    std::vector<int> had(backward.pieces.size(), 0), summed(had);
+    for (const ProgramRound& round : backward.rounds) {
+      for (const TileCall& call : round.tiles) {
+        const auto at = static_cast<std::size_t>(call.results.piece);
+        EXPECT_EQ(summed[at], 0) << "a call behind the last one";
+        had[at] = 1;
+        // Stretches of 96 tokens begin and end at multiples of 32.
+        EXPECT_EQ(backward.pieces[at].row_multiple % 32, 0);
+      }
+      for (const int piece : round.summed) ++summed[static_cast<std::size_t>(piece)];
+    }
+    EXPECT_EQ(had, summed) << name_of(method);
+  }
+}
+
+TEST(MergedCalls, ResultsForTheSameRowsWaitForEachOther) {
+  for (const int ranks : {2, 4, 6}) {
+    const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::tokenring,
+                                                         .ranks = ranks,
+                                                         .tokens = 120,
+                                                         .heads = 2,
+                                                         .key_heads = 2,
+                                                         .head_dim = 8}));
+    for (const auto pass : {ContextPassKind::forward, ContextPassKind::backward}) {
+      int come = 0;
+      std::vector<int> come_when_put_away;
+      for (const ProgramRound& round : make_context_program(plan, pass, 1).rounds) {
+        for (const Transfer& transfer : round.receives) come += transfer.message.is_partial ? 1 : 0;
+        const bool has_new = come_when_put_away.empty() || come > come_when_put_away.back();
+        if (come > 0 && round.puts_away && has_new) come_when_put_away.push_back(come);
+      }
+      // At most three wait, and none is left at the end.
+      EXPECT_EQ(come_when_put_away, ranks == 2   ? std::vector{1}
+                                    : ranks == 4 ? std::vector{3}
+                                                 : (std::vector{3, 5}));
+    }
+  }
+}
+
 /// Rows of piece 0, 1, 2 and 3: of queries, keys, results, and in backward of keys' gradients.
 TileCall call_of(std::int64_t query, std::int64_t queries, std::int64_t key, std::int64_t keys,
                  std::int64_t ahead) {
@@ -80,6 +182,7 @@ TEST(MergedCalls, WriteResultsThatNothingElseBegins) {
   EXPECT_EQ(written, 1);
   const ContextProgram backward = make_context_program(plan, ContextPassKind::backward, 1);
   EXPECT_TRUE(backward.pieces[ContextProgram::kResults].is_cleared);
+  EXPECT_TRUE(backward.pieces[ContextProgram::kKeyResults].is_cleared);
 }
 
 }  // namespace

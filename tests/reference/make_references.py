@@ -526,9 +526,8 @@ def main() -> None:
         make_optimizer_references(out / "models", out / "optimizers")
     if arguments.only in (None, "recipes"):
         make_recipe_reference(out / "recipes" / "onebit-adam")
-    if not arguments.only:
-    parts = ("models", "optimizers", "recipes")
-    made = [file for part in parts for file in (out / part).rglob("*") if file.is_file()]
+    written = ("models", "optimizers", "recipes")
+    made = [file for part in written for file in (out / part).rglob("*") if file.is_file()]
     total = sum(file.stat().st_size for file in made)
     print(f"{len(made)} files, {total} bytes")
     assert total <= MAX_TOTAL_BYTES, "the references outgrew their budget"

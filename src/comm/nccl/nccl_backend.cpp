@@ -225,6 +225,7 @@ class NcclBackend final : public CommBackend {
                                      comm, stream));
         return;
       case CommOp::all_gather:
+        if (goes_straight(call)) return gather_straight(call, comm, stream);
         HEDDLE_NCCL(nccl_.all_gather(in, out, count_of(call.in), type, comm, stream));
         return;
       case CommOp::reduce_scatter:
@@ -239,7 +240,32 @@ class NcclBackend final : public CommBackend {
     }
   }
 
+  /// NCCL gathers around a ring of N ranks: what comes from the farthest waits for N - 1 ranks to
+  /// pass it on. Where an exchange of all with all has connected every two ranks, small parts go
+  /// straight to everybody. All ranks decide alike, since they make the same calls.
+  bool goes_straight(const Collective& call) const {
+    constexpr std::size_t kMostBytes = std::size_t{8} << 20;
+    return has_exchanged_ && call.in.size_bytes() <= kMostBytes;
+  }
+
+  void gather_straight(const Collective& call, ncclComm_t comm, cudaStream_t stream) {
+    const ncclDataType_t type = nccl_type_of(call.in.dtype());
+    const std::size_t count = count_of(call.in), bytes = call.in.size_bytes();
+    const auto part_of = [&](int rank) {
+      return call.out.bytes() + static_cast<std::size_t>(rank) * bytes;
+    };
+    HEDDLE_NCCL(nccl_.group_start());
+    for (int distance = 0; distance < size(); ++distance) {
+      const int next = (rank() + distance) % size(), last = (rank() + size() - distance) % size();
+      if (distance == 0 && call.in.bytes() == part_of(rank())) continue;
+      HEDDLE_NCCL(nccl_.send(call.in.bytes(), count, type, next, comm, stream));
+      HEDDLE_NCCL(nccl_.recv(part_of(last), count, type, last, comm, stream));
+    }
+    HEDDLE_NCCL(nccl_.group_end());
+  }
+
   void exchange_rows(const Collective& call, ncclComm_t comm, cudaStream_t stream) {
+    has_exchanged_ = true;
     const auto row_of = [](const Tensor& rows) {
       return rows.size(0) == 0 ? std::int64_t{0} : rows.count() / rows.size(0);
     };
@@ -269,6 +295,7 @@ class NcclBackend final : public CommBackend {
   StreamMarks marks_{stream_};
   std::map<std::pair<CommOp, int>, std::unique_ptr<NcclLine>> lines_;  // by peer
   bool has_groups_ = false, is_in_group_ = false;
+  bool has_exchanged_ = false;  // whether every two ranks have been connected by an all_to_all
   std::vector<Grouped> group_;  // of the group under way
 };
 

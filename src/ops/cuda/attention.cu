@@ -8,6 +8,9 @@
 #include "ops/cuda/attention_hopper_forward.h"
 #include "ops/cuda/attention_plain.h"
 #include "ops/cuda/attention_tensor_cores.h"
+#include "ops/operands.h"
+#include "ops/query_sums.h"
+#include "tensor/device_runtime.h"
 
 namespace heddle::ops::cuda {
 namespace {
@@ -132,3 +135,53 @@ void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, con
 }
 
 }  // namespace heddle::ops::cuda
+
+namespace heddle::ops {
+namespace {
+
+/// For all of the queries' heads and tiles.
+void check_sums(const Tensor& sums_BHNX, const Tensor& rows_BSHK) {
+  constexpr std::int64_t kTile = 64;
+  const std::int64_t heads = rows_BSHK.size(2), tiles = (rows_BSHK.size(1) + kTile - 1) / kTile;
+  check_like(sums_BHNX, {rows_BSHK.size(0), heads, tiles, kTile * rows_BSHK.size(3)}, DType::f32);
+  HEDDLE_CHECK(sums_BHNX.stride(2) == sums_BHNX.size(3) &&
+                   (sums_BHNX.size(0) == 1 || sums_BHNX.stride(0) == heads * sums_BHNX.stride(1)),
+               "sums {} that do not lie together", sums_BHNX.shape().text());
+}
+
+}  // namespace
+
+std::int64_t query_sum_tile(const Tensor& q_BSHK, Stream& stream) {
+  if (stream.is_dry() || stream.device().kind != Device::Kind::cuda) return 0;
+  return cuda::hopper_query_sum_tile(q_BSHK, stream);
+}
+
+void attention_block_backward_to_sums(const Tensor& dout_BSHK, const Tensor& q_BSHK,
+                                      const Tensor& k_BTGK, const Tensor& v_BTGK,
+                                      const Tensor& lse_BHS, const Tensor& delta_BHS,
+                                      const AttentionMask& mask, double scale,
+                                      const Tensor& sums_BHNX, const Tensor& dk_BTGK,
+                                      const Tensor& dv_BTGK, Stream& stream) {
+  check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
+  check_attention_rows(dout_BSHK, q_BSHK.shape(), q_BSHK.dtype(), {&lse_BHS, &delta_BHS});
+  for (const Tensor* t : {&dk_BTGK, &dv_BTGK}) check_like(*t, k_BTGK.shape(), DType::f32);
+  check_sums(sums_BHNX, q_BSHK);
+  if (q_BSHK.count() == 0 || k_BTGK.count() == 0) return;
+  const device_runtime::LaunchLock lock;
+  const cuda::Problem problem = cuda::problem_of(q_BSHK, k_BTGK, mask, scale);
+  const cuda::BackwardCall call{dout_BSHK, q_BSHK,    k_BTGK,    v_BTGK,  nullptr,
+                                lse_BHS,   delta_BHS, sums_BHNX, dk_BTGK, dv_BTGK};
+  const bool is_done = cuda::hopper_attention_backward_to_sums(problem, call, stream);
+  HEDDLE_CHECK(is_done, "sums of dq for queries {} that have none", q_BSHK.shape().text());
+}
+
+void query_grads_of_sums(const Tensor& sums_BHNX, double scale, QueryGrads how,
+                         const Tensor& dq_BSHK, Stream& stream) {
+  check_like(dq_BSHK, dq_BSHK.shape(), DType::f32);
+  check_sums(sums_BHNX, dq_BSHK);
+  if (dq_BSHK.count() == 0) return;
+  const device_runtime::LaunchLock lock;
+  cuda::hopper_query_grads(sums_BHNX, scale, how == QueryGrads::added, dq_BSHK, stream);
+}
+
+}  // namespace heddle::ops

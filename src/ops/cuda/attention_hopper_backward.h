@@ -10,4 +10,14 @@ namespace heddle::ops::cuda {
 /// bytes) are others.
 bool hopper_attention_backward(const Problem& problem, const BackwardCall& call, Stream& stream);
 
+// The same of a block whose dq stays as sums (ops/query_sums.h).
+
+/// Of queries [B, S, H, K]; 0 where it refuses them.
+std::int64_t hopper_query_sum_tile(const Tensor& q_BSHK, Stream& stream);
+/// `call` has the sums in place of dq. Returns false as above.
+bool hopper_attention_backward_to_sums(const Problem& problem, const BackwardCall& call,
+                                       Stream& stream);
+void hopper_query_grads(const Tensor& sums_BHNX, double scale, bool adds, const Tensor& dq_BSHK,
+                        Stream& stream);
+
 }  // namespace heddle::ops::cuda

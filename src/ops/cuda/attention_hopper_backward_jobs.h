@@ -20,6 +20,7 @@ struct BackwardJobs {
   int per_job;                // heads of a job, all of which have one key/value head
   int queries, keys, offset;  // query s sees no key behind offset + s
   int query_tiles, key_tiles;
+  int sum_tiles;  // from the sums of dq of a head to the next one's
   int set_count;  // sets of a job's heads in the batch
   int chunk;      // so many of them are worked on at the same time
 };
@@ -63,7 +64,7 @@ struct BackwardTensors {
   const float *lse, *delta;  // [batch * heads]; lse times log2(e), infinite past the end
   const int* first_keys;     // [batch], where there are documents
   const int* tile_ends;  // [batch][key_tiles]: the tile of queries after the last that sees them
-  float* dq_sums;  // [batch * heads][query_tiles][width / 64][8][128][4]: the order of registers
+  float* dq_sums;  // [batch * heads][sum_tiles][width / 64][8][128][4]: the order of registers
   int* next_job;
   HeadView<ResultOf<Bf16, kAddsKeys>> dk, dv;
   BackwardJobs jobs;

@@ -21,7 +21,7 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& 
     if (tiles == 0) return;
     const std::uint64_t keys0 = across_sum(m.keys[job_turn.index][0][0], 0);
     const std::uint64_t keys1 = across_sum(m.keys[job_turn.index][0][1], 0);
-    const int row = (job.batch * t.jobs.heads + job.head) * t.jobs.query_tiles;
+    const int row = (job.batch * t.jobs.heads + job.head) * t.jobs.sum_tiles;
     float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile) * 4096 +
                 threadIdx.x % 128 * 4;
     const int skipped = kIsBlock ? uniform(job.skipped) : 1;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& 
         }
         to += 4096;
       }
-      to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * 4096;
+      to += static_cast<std::int64_t>(t.jobs.sum_tiles - tiles) * 4096;
     }
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();

@@ -35,7 +35,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
     float* to;
     {
       const int head = job.batch * t.jobs.heads + job.head;
-      const std::int64_t first = static_cast<std::int64_t>(head) * t.jobs.query_tiles;
+      const std::int64_t first = static_cast<std::int64_t>(head) * t.jobs.sum_tiles;
       to = t.dq_sums + (first + job.first_tile) * kSums + half * 4096 + threadIdx.x % 128 * 4;
     }
     const KeySight<kDocuments, true> sight(t.jobs, job, half);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       to += kSums;
       if (++added == tiles) {
         added = 0;
-        to += static_cast<std::int64_t>(t.jobs.query_tiles - tiles) * kSums;
+        to += static_cast<std::int64_t>(t.jobs.sum_tiles - tiles) * kSums;
       }
     };
     int done = -1;  // the stage of the tile before, whose dk is under way

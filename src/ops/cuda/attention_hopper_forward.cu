@@ -47,6 +47,7 @@ __device__ __forceinline__ void compute(const ForwardWork<S::kIsBlock>& work,
         rows.meet_others();
       } else {
         release_last();
+        rows.meet_none();
       }
       rows.store();
     } else {

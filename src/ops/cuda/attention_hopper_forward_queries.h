@@ -66,6 +66,11 @@ class Rows {
     }
   }
 
+  /// Instead of both, where these queries see no key.
+  __device__ __forceinline__ void meet_none() {
+    if constexpr (S::kIsBlock) load_old();
+  }
+
   __device__ __forceinline__ void store() {
     if constexpr (S::kIsBlock) {
       store_sums();
@@ -77,6 +82,7 @@ class Rows {
  private:
   static constexpr int kScores = S::kKeys / 2;
   static constexpr float kLn2 = 0.6931471805599453F;
+  static constexpr int kFours = S::kWidth / 16;  // of a thread's part of a row
 
   __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
   __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
@@ -134,53 +140,53 @@ class Rows {
     if (thread < kRows) fetch(&work_.lse.at(b, h, min(query0_ + thread, queries() - 1)));
   }
 
-  /// Rows that see no key are 0 in the first block and left alone in others.
-  __device__ __forceinline__ void store_sums() {
+  /// What results are merged into: all of it is on its way before the last products end.
+  __device__ __forceinline__ void load_old() {
     const int b = piece().b, h = piece().h[group_];
-    constexpr int kFours = S::kWidth / 16;  // of a row
-    float share[2], old_share[2], old_lse[2], total[2];
-    bool is_stored[2];
-    float4* place[2];
-    float4 old[2][kFours];  // all are on their way before the first is needed
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int s = row_ + 8 * r;
-      total[r] = reduce_lanes<4>(softmax_.sum[r], Sum{});
-      is_stored[r] = s < queries() && (total[r] != 0.0F || !work_.merges);
-      place[r] = reinterpret_cast<float4*>(work_.sums.at(b, s, h) + first_of_four());
-      const bool is_merged = is_stored[r] && work_.merges;
-      old_lse[r] = is_merged ? work_.lse.at(b, h, s) : -INFINITY;
+      const bool is_merged = work_.merges && s < queries();
+      const auto* const from =
+          reinterpret_cast<const float4*>(work_.sums.at(b, s, h) + first_of_four());
+      old_lse_[r] = is_merged ? work_.lse.at(b, h, s) : -INFINITY;
 #pragma unroll
-      for (int i = 0; i < kFours; ++i) old[r][i] = {};
-      if (is_merged) {
-#pragma unroll
-        for (int i = 0; i < kFours; ++i) old[r][i] = place[r][4 * i];
-      }
+      for (int i = 0; i < kFours; ++i) old_[r][i] = is_merged ? from[4 * i] : float4{};
     }
-    __syncwarp();  // all lanes have them before one writes
+  }
+
+  /// Rows that see no key are 0 in the first block and left alone in others.
+  __device__ __forceinline__ void store_sums() {
+    const int b = piece().b, h = piece().h[group_];
+    float share[2], old_share[2], total[2];
+    bool is_stored[2];
+    __syncwarp();  // all lanes have the old ones before one writes
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      total[r] = reduce_lanes<4>(softmax_.sum[r], Sum{});
       const bool sees_any = total[r] != 0.0F;
+      is_stored[r] = row_ + 8 * r < queries() && (sees_any || !work_.merges);
       const float lse = sees_any ? kLn2 * (softmax_.reference[r] + log2f(total[r])) : -INFINITY;
-      const RowMerge merge(old_lse[r], lse);
+      const RowMerge merge(old_lse_[r], lse);
       share[r] = sees_any ? merge.new_share / total[r] : 0.0F;
       old_share[r] = merge.old_share;
       if (is_stored[r] && lane_id() % 4 == 0) work_.lse.at(b, h, row_ + 8 * r) = merge.lse;
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      auto* const to =
+          reinterpret_cast<float4*>(work_.sums.at(b, row_ + 8 * r, h) + first_of_four());
 #pragma unroll
       for (int i = 0; i < kFours; ++i) {
         const int at = 8 * i + 2 * r;
         const float4 four = four_of(out_[at], out_[at + 1], out_[at + 4], out_[at + 5]);
-        old[r][i] = {fmaf(old_share[r], old[r][i].x, share[r] * four.x),
-                     fmaf(old_share[r], old[r][i].y, share[r] * four.y),
-                     fmaf(old_share[r], old[r][i].z, share[r] * four.z),
-                     fmaf(old_share[r], old[r][i].w, share[r] * four.w)};
+        const float4 old = old_[r][i];
+        const float4 merged = {fmaf(old_share[r], old.x, share[r] * four.x),
+                               fmaf(old_share[r], old.y, share[r] * four.y),
+                               fmaf(old_share[r], old.z, share[r] * four.z),
+                               fmaf(old_share[r], old.w, share[r] * four.w)};
+        if (is_stored[r]) to[4 * i] = merged;
       }
-      if (!is_stored[r]) continue;
-#pragma unroll
-      for (int i = 0; i < kFours; ++i) place[r][4 * i] = old[r][i];
     }
   }
 
@@ -275,6 +281,7 @@ class Rows {
     wait_for(memory_.v_full(ring_.index), ring_.parity);
     begin_products();
     start_out<kKeys>(ring_.index);
+    if constexpr (S::kIsBlock) load_old();
     wait_for_products<0>();
     settle(out_);
     arrive(memory_.v_empty(ring_.index));
@@ -289,6 +296,9 @@ class Rows {
   int first_key_[2] = {}, all_begun_ = 0;
   RunningSoftmax softmax_;
   float out_[S::kWidth / 2];
+  // Of blocks:
+  float4 old_[2][kFours];
+  float old_lse_[2];
   std::uint32_t weights_[S::kKeys / 16][4];
 };
 

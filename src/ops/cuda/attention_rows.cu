@@ -1,3 +1,4 @@
+#include "ops/at_once.h"
 #include "ops/attention.h"
 #include "ops/backend.h"
 #include "ops/cuda/attention_problem.h"
@@ -47,9 +48,26 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// The same of wide results, packs of 8 at a time: 8 lanes for each row of [batch, query, head].
+/// The sum of x * y over 8 neighbours.
+__device__ float sum_of_eight(const Pack<Bf16, 8>& x, const float* y) {
+  const auto low = Pack<float, 4>::load(y), high = Pack<float, 4>::load(y + 4);
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum += x.get(i) * low.get(i) + x.get(i + 4) * high.get(i);
+  return sum;
+}
+__device__ float sum_of_eight(const Pack<Bf16, 8>& x, const Bf16* y) {
+  const auto all = Pack<Bf16, 8>::load(y);
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum += x.get(i) * all.get(i);
+  return sum;
+}
+
+/// The same of bf16, packs of 8 at a time: 8 lanes for each row of [batch, query, head].
+template <class Out>
 __global__ void __launch_bounds__(kThreads)
-    packed_delta_kernel(Rows rows, HeadView<const Bf16> dout, HeadView<const float> out,
+    packed_delta_kernel(Rows rows, HeadView<const Bf16> dout, HeadView<const Out> out,
                         StatisticsView<float> delta) {
   constexpr int kLanes = 8;
   const std::int64_t row =
@@ -59,11 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   const int h = static_cast<int>(row % rows.heads), b = static_cast<int>(bs / rows.queries);
   float sum = 0.0F;
   for (int k = lane_id() % kLanes * 8; exists && k < rows.width; k += 8 * kLanes) {
-    const auto x = Pack<Bf16, 8>::load(dout.at(b, s, h) + k);
-    const auto low = Pack<float, 4>::load(out.at(b, s, h) + k);
-    const auto high = Pack<float, 4>::load(out.at(b, s, h) + k + 4);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum += x.get(i) * low.get(i) + x.get(i + 4) * high.get(i);
+    sum += sum_of_eight(Pack<Bf16, 8>::load(dout.at(b, s, h) + k), out.at(b, s, h) + k);
   }
   sum = reduce_lanes<kLanes>(sum, Sum{});
   if (exists && lane_id() % kLanes == 0) delta.at(b, h, s) = sum;
@@ -90,7 +104,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void attention_merge(const Tensor& part_BSHK, const Tensor& part_lse_BHS, const Tensor& out_BSHK,
                      const Tensor& lse_BHS, Stream& stream) {
-  if (out_BSHK.count() == 0) return;
+  const PartialRows part{part_BSHK, part_lse_BHS};
+  if (out_BSHK.count() == 0 || merge_at_once({&part, 1}, out_BSHK, lse_BHS, stream)) return;
   const Rows rows(out_BSHK);
   merge_kernel<<<rows.blocks(), kThreads, 0, state_of(stream).stream>>>(
       rows, part_BSHK, part_lse_BHS, out_BSHK, lse_BHS);
@@ -102,10 +117,16 @@ void attention_delta(const Tensor& dout_BSHK, const Tensor& out_BSHK, const Tens
   if (out_BSHK.count() == 0) return;
   const Rows rows(out_BSHK);
   const cudaStream_t queue = state_of(stream).stream;
-  if (dout_BSHK.dtype() != out_BSHK.dtype() && rows.width % 8 == 0 && is_aligned(dout_BSHK) &&
+  if (dout_BSHK.dtype() == DType::bf16 && rows.width % 8 == 0 && is_aligned(dout_BSHK) &&
       is_aligned(out_BSHK)) {
-    packed_delta_kernel<<<blocks_for(rows.count, kThreads / 8), kThreads, 0, queue>>>(
-        rows, dout_BSHK, out_BSHK, delta_BHS);
+    const unsigned blocks = blocks_for(rows.count, kThreads / 8);
+    if (out_BSHK.dtype() == DType::bf16) {
+      packed_delta_kernel<Bf16>
+          <<<blocks, kThreads, 0, queue>>>(rows, dout_BSHK, out_BSHK, delta_BHS);
+    } else {
+      packed_delta_kernel<float>
+          <<<blocks, kThreads, 0, queue>>>(rows, dout_BSHK, out_BSHK, delta_BHS);
+    }
     HEDDLE_CUDA(cudaGetLastError());
     return;
   }

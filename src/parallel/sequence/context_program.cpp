@@ -4,49 +4,16 @@
 
 #include "base/check.h"
 #include "ops/attention.h"
+#include "parallel/sequence/call_marks.h"
 #include "parallel/sequence/merge_calls.h"
 #include "parallel/sequence/piece_parts.h"
+#include "parallel/sequence/piece_table.h"
 
 namespace heddle {
 namespace {
 
 using Own = ContextProgram::Own;
 using Held = ContextProgram::Held;
-
-bool contains(HeadRange all, HeadRange some) {
-  return some.first >= all.first && some.first + some.count <= all.first + all.count;
-}
-
-/// The row of a position among `tokens`, and how many tokens of `run` from its first on lie there
-/// as neighbours; none: 0.
-struct Found {
-  std::int64_t row = 0, count = 0;
-};
-Found find_rows(const TokenRuns& tokens, const TokenRun& run) {
-  std::int64_t row = 0;
-  for (const TokenRun& own : tokens) {
-    const std::int64_t from = run.first - own.first;
-    if (from >= 0 && run.first <= own.last() && from % own.stride == 0) {
-      const std::int64_t at = from / own.stride;
-      const bool goes_on = run.stride == own.stride;
-      return {row + at, goes_on ? std::min(run.count, own.count - at) : 1};
-    }
-    row += own.count;
-  }
-  return {};
-}
-
-/// The same rows of the receiver's share, all of them.
-bool lies_in(const TokenRuns& runs, const TokenRuns& tokens) {
-  return std::ranges::all_of(runs, [&](TokenRun run) {
-    while (run.count > 0) {
-      const auto [row, count] = find_rows(tokens, run);
-      if (count == 0) return false;
-      run = {run.at(count), run.count - count, run.stride};
-    }
-    return true;
-  });
-}
 
 class ProgramBuilder {
  public:
@@ -63,12 +30,14 @@ class ProgramBuilder {
     program_.delta_round = rounds.size();
     for (const Round& round : rounds) {
       program_.rounds.emplace_back();
+      pieces_.begin_round();
       add(round);
     }
-    for (std::size_t piece = first_foreign_; piece < last_use_.size(); ++piece) {
-      program_.rounds[last_use_[piece]].ends.push_back(static_cast<int>(piece));
-    }
-    if (is_forward_) write_first();
+    program_.pieces = pieces_.finish(program_.rounds);
+    mark_first_results(program_,
+                       is_forward_ ? ContextPassKind::forward : ContextPassKind::backward);
+    if (!is_forward_) mark_last_calls(program_);
+    mark_waiting(program_);
     return std::move(program_);
   }
 
@@ -76,18 +45,11 @@ class ProgramBuilder {
   PieceKind results() const { return is_forward_ ? PieceKind::outputs : PieceKind::query_grads; }
   std::size_t now() const { return program_.rounds.size() - 1; }
 
-  int add_piece(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
-    program_.pieces.push_back({.kind = kind, .tokens = tokens, .heads = heads});
-    last_use_.push_back(program_.rounds.empty() ? 0 : now());
-    is_gone_.push_back(false);
-    return static_cast<int>(program_.pieces.size()) - 1;
-  }
-
   void add_own_pieces(const TokenRuns& tokens, HeadRange heads, HeadRange key_heads) {
-    add_piece(PieceKind::queries, tokens, heads);
-    add_piece(PieceKind::keys, tokens, key_heads);
-    add_piece(results(), tokens, heads);
-    add_piece(PieceKind::key_grads, tokens, key_heads);
+    pieces_.add(PieceKind::queries, tokens, heads);
+    pieces_.add(PieceKind::keys, tokens, key_heads);
+    pieces_.add(results(), tokens, heads);
+    pieces_.add(PieceKind::key_grads, tokens, key_heads);
   }
 
   void add_own() {
@@ -101,66 +63,25 @@ class ProgramBuilder {
       program_.queries_here = overlap(Own::kQueries, Held::kHeldQueries, share.heads);
       program_.keys_here = overlap(Own::kKeys, Held::kHeldKeys, share.key_heads);
     }
-    first_foreign_ = program_.pieces.size();
+    pieces_.end_own();
   }
 
-  std::vector<ContextProgram::Overlap> overlap(int share, int held, HeadRange heads) const {
-    std::vector<ContextProgram::Overlap> all;
-    for (TokenRun run : piece(held).tokens) {
+  std::vector<RowsInTwo> overlap(int share, int held, HeadRange heads) const {
+    std::vector<RowsInTwo> all;
+    for (TokenRun run : pieces_[held].tokens) {
       while (run.count > 0) {
-        const PieceRows in_share = rows_in(share, run, heads);
+        const PieceRows in_share = pieces_.rows_in(share, run, heads);
         const TokenRun part{run.first, in_share.count, run.stride};
-        all.push_back({in_share, rows_in(held, part, heads)});
+        all.push_back({pieces_.rows_in(held, part, heads), in_share});
         run = {run.at(part.count), run.count - part.count, run.stride};
       }
     }
     return all;
   }
 
-  const Piece& piece(int index) const { return program_.pieces[static_cast<std::size_t>(index)]; }
-
-  /// As much of the run as the piece has in a row; of no tokens where it has none.
-  PieceRows rows_in(int index, const TokenRun& run, HeadRange heads) const {
-    const Piece& in = piece(index);
-    if (!contains(in.heads, heads)) return {};
-    const auto [row, count] = find_rows(in.tokens, run);
-    return {index, row, count, {heads.first - in.heads.first, heads.count}};
-  }
-
-  /// The same in any piece of the kind: the share comes before others, what is held last.
-  PieceRows find(PieceKind kind, const TokenRun& run, HeadRange heads) {
-    const int held = Own::kOwn, foreign = static_cast<int>(first_foreign_);
-    const int all = static_cast<int>(program_.pieces.size());
-    for (const auto& [begin, end] : {std::pair{0, held}, {foreign, all}, {held, foreign}}) {
-      for (int index = begin; index < end; ++index) {
-        const bool matches =
-            piece(index).kind == kind && !is_gone_[static_cast<std::size_t>(index)];
-        const PieceRows rows = matches ? rows_in(index, run, heads) : PieceRows{};
-        if (rows.count == 0) continue;
-        last_use_[static_cast<std::size_t>(index)] = now();
-        return rows;
-      }
-    }
-    return {};
-  }
-
-  /// Where the rows of a message lie; empty where some of them lie nowhere.
-  std::vector<PieceRows> find_all(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
-    std::vector<PieceRows> all;
-    for (TokenRun run : tokens) {
-      while (run.count > 0) {
-        const PieceRows rows = find(kind, run, heads);
-        if (rows.count == 0) return {};
-        all.push_back(rows);
-        run = {run.at(rows.count), run.count - rows.count, run.stride};
-      }
-    }
-    return all;
-  }
-
-  /// A piece of results that begins in this round.
+  /// A piece of results, or of keys that are put together, that begins in this round.
   int begin(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
-    const int index = add_piece(kind, tokens, heads);
+    const int index = pieces_.add(kind, tokens, heads);
     program_.rounds.back().begins.push_back(index);
     return index;
   }
@@ -171,7 +92,9 @@ class ProgramBuilder {
         })) {
       program_.delta_round = std::min(program_.delta_round, now());
     }
+    join_keys(round.tiles);
     for (const Message& message : round.sends) add_send(message);
+    for (const Transfer& transfer : program_.rounds.back().sends) forget(transfer);
     for (const Tile& tile : round.tiles) add_tile(tile);
     merge_calls(program_.rounds.back().tiles);
     for (const Message& message : round.receives) add_receive(message);
@@ -180,28 +103,24 @@ class ProgramBuilder {
   void add_send(const Message& message) {
     const PieceKind kind = piece_kind_of(message.content);
     Transfer transfer{.message = message, .fills_share = fills_share(message, message.peer)};
-    transfer.rows = find_all(kind, message.tokens, message.heads);
+    transfer.rows = pieces_.find_all(kind, message.tokens, message.heads);
     if (transfer.rows.empty()) {  // results of nothing
       HEDDLE_CHECK(is_result(kind), "a message of what its sender does not have");
       transfer.piece = begin(kind, message.tokens, message.heads);
     } else if (const int whole = transfer.rows.front().piece;
-               whole >= static_cast<int>(first_foreign_) && piece(whole).tokens == message.tokens &&
-               piece(whole).heads == message.heads && message.is_partial == is_result(kind)) {
+               !pieces_.is_own(whole) && pieces_[whole].tokens == message.tokens &&
+               pieces_[whole].heads == message.heads && message.is_partial == is_result(kind)) {
       transfer.piece = whole;
     }
     if (transfer.piece >= 0) transfer.rows.clear();
-    if (is_result(kind)) forget(transfer);
     program_.rounds.back().sends.push_back(std::move(transfer));
   }
 
   /// Foreign results leave with their message: others of the same tokens begin anew.
   void forget(const Transfer& transfer) {
-    const auto leave = [&](int index) {
-      const auto at = static_cast<std::size_t>(index);
-      if (at >= first_foreign_) is_gone_[at] = true;
-    };
-    if (transfer.piece >= 0) leave(transfer.piece);
-    for (const PieceRows& rows : transfer.rows) leave(rows.piece);
+    if (!is_result(piece_kind_of(transfer.message.content))) return;
+    if (transfer.piece >= 0) pieces_.leave(transfer.piece);
+    for (const PieceRows& rows : transfer.rows) pieces_.leave(rows.piece);
   }
 
   bool fills_share(const Message& message, int receiver) const {
@@ -217,17 +136,99 @@ class ProgramBuilder {
     Transfer transfer{.message = message,
                       .fills_share = fills_share(message, static_cast<int>(rank_))};
     if (is_result(kind) || transfer.fills_share) {
-      transfer.rows = find_all(kind, message.tokens, message.heads);
+      transfer.rows = pieces_.find_all(kind, message.tokens, message.heads);
     }
     if (transfer.rows.empty()) {
-      transfer.piece = add_piece(kind, message.tokens, message.heads);
+      transfer.piece = pieces_.add(kind, message.tokens, message.heads);
     }
     program_.rounds.back().receives.push_back(std::move(transfer));
   }
 
+  HeadRange key_heads_of(const Tile& tile) const {
+    const int group = plan_.shape.group(), first = tile.heads.first / group;
+    return {first, (tile.heads.first + tile.heads.count - 1) / group + 1 - first};
+  }
+
+  /// Keys of tiles that no piece has as a whole are put together in one, by heads.
+  void join_keys(const std::vector<Tile>& tiles) {
+    std::vector<std::pair<HeadRange, TokenRuns>> wanted;
+    for (const Tile& tile : tiles) {
+      const HeadRange heads = key_heads_of(tile);
+      if (pieces_.find(PieceKind::keys, tile.keys, heads, tile.keys.count).count > 0) continue;
+      auto same = std::ranges::find(wanted, heads, &std::pair<HeadRange, TokenRuns>::first);
+      if (same == wanted.end()) same = wanted.insert(same, {heads, {}});
+      same->second.push_back(tile.keys);
+    }
+    for (const auto& [heads, keys] : wanted) join_keys(united(keys), heads);
+  }
+
+  /// The piece has all tokens of the messages that some of these come from, so that their gradients
+  /// can go home from one piece, too.
+  void join_keys(const TokenRuns& keys, HeadRange heads) {
+    const std::vector<PieceRows> from = pieces_.find_all(PieceKind::keys, keys, heads);
+    HEDDLE_CHECK(!from.empty(), "a tile of keys that its rank does not have");
+    TokenRuns tokens = keys;
+    for (const PieceRows& rows : from) {
+      if (pieces_.is_own(rows.piece)) continue;
+      const TokenRuns& all = pieces_[rows.piece].tokens;
+      tokens.insert(tokens.end(), all.begin(), all.end());
+      pieces_.spend(rows.piece);
+    }
+    const int joint = begin(PieceKind::keys, united(std::move(tokens)), heads);
+    joints_.push_back({.keys = joint});
+    auto part = from.begin();
+    for (TokenRun run : keys) {
+      while (run.count > 0) {
+        const TokenRun rows{run.first, part->count, run.stride};
+        program_.rounds.back().joined.push_back({*part++, pieces_.rows_in(joint, rows, heads)});
+        run = {run.at(rows.count), run.count - rows.count, run.stride};
+      }
+    }
+  }
+
+  /// Keys that were put together, and their gradients.
+  struct Joint {
+    int keys = -1, grads = -1;
+  };
+  Joint* joint_of(int keys) {
+    const auto found = std::ranges::find(joints_, keys, &Joint::keys);
+    return found == joints_.end() ? nullptr : &*found;
+  }
+
+  /// Gradients of the rank's own keys that were put together with others' go to its own.
+  int begin_grads(int joint) {
+    const HeadRange heads = pieces_[joint].heads;
+    const int grads = begin(PieceKind::key_grads, pieces_[joint].tokens, heads);
+    for (const TokenRun& own : pieces_[Own::kKeys].tokens) {
+      for (const TokenRun& run : pieces_[joint].tokens) {
+        const TokenRun rows = within(own, run.first, run.last() + 1);
+        if (rows.count == 0) continue;
+        program_.rounds.back().added.push_back(
+            {pieces_.rows_in(grads, rows, heads), pieces_.rows_in(Own::kKeyResults, rows, heads)});
+      }
+    }
+    return grads;
+  }
+
+  /// Where keys were put together, all of the round are taken from there.
+  PieceRows find_keys(const TokenRun& run, HeadRange heads) {
+    for (const Joint& joint : joints_) {
+      const PieceRows rows = pieces_.rows_in(joint.keys, run, heads);
+      if (pieces_.is_used_now(joint.keys) && rows.count == run.count) return rows;
+    }
+    return find_one(PieceKind::keys, run, heads);
+  }
+  PieceRows grads_of_keys(const TokenRun& run, HeadRange heads, const PieceRows& keys) {
+    Joint* const joint = joint_of(keys.piece);
+    if (joint == nullptr) return results_of(PieceKind::key_grads, run, heads, keys);
+    if (joint->grads < 0) joint->grads = begin_grads(joint->keys);
+    pieces_.use(joint->grads);
+    return pieces_.rows_in(joint->grads, run, heads);
+  }
+
   /// Of a tile, which lies in one piece.
   PieceRows find_one(PieceKind kind, const TokenRun& run, HeadRange heads) {
-    const PieceRows rows = find(kind, run, heads);
+    const PieceRows rows = pieces_.find(kind, run, heads, run.count);
     HEDDLE_CHECK(rows.count == run.count, "a tile of what its rank does not have in one piece");
     return rows;
   }
@@ -235,20 +236,19 @@ class ProgramBuilder {
   /// Results of a tile: where there are none yet, they begin for all that came with `given`.
   PieceRows results_of(PieceKind kind, const TokenRun& run, HeadRange heads,
                        const PieceRows& given) {
-    if (const PieceRows rows = find(kind, run, heads); rows.count == run.count) return rows;
-    begin(kind, piece(given.piece).tokens, piece(given.piece).heads);
+    if (const PieceRows rows = pieces_.find(kind, run, heads, run.count); rows.count > 0)
+      return rows;
+    begin(kind, pieces_[given.piece].tokens, pieces_[given.piece].heads);
     return find_one(kind, run, heads);
   }
 
   void add_tile(const Tile& tile) {
-    const int group = plan_.shape.group();
-    const int first = tile.heads.first / group;
-    const HeadRange key_heads{first, (tile.heads.first + tile.heads.count - 1) / group + 1 - first};
+    const HeadRange key_heads = key_heads_of(tile);
     TileCall call{.queries = find_one(PieceKind::queries, tile.queries, tile.heads),
-                  .keys = find_one(PieceKind::keys, tile.keys, key_heads)};
+                  .keys = find_keys(tile.keys, key_heads)};
     call.results = results_of(results(), tile.queries, tile.heads, call.queries);
     if (!is_forward_) {
-      call.key_results = results_of(PieceKind::key_grads, tile.keys, key_heads, call.keys);
+      call.key_results = grads_of_keys(tile.keys, key_heads, call.keys);
     }
     call.ahead = tile.is_causal ? ops::AttentionMask{.query_offset = tile.queries.first,
                                                      .first_key_BS = {},
@@ -259,41 +259,13 @@ class ProgramBuilder {
     program_.rounds.back().tiles.push_back(call);
   }
 
-  /// Results that one call writes as a whole, before anything else is done with them, need not be
-  /// cleared and read.
-  void write_first() {
-    std::vector<bool> is_used(program_.pieces.size(), false);
-    const auto use = [&](const std::vector<Transfer>& transfers) {
-      for (const Transfer& transfer : transfers) {
-        if (transfer.piece >= 0) is_used[static_cast<std::size_t>(transfer.piece)] = true;
-        for (const PieceRows& rows : transfer.rows) {
-          is_used[static_cast<std::size_t>(rows.piece)] = true;
-        }
-      }
-    };
-    for (ProgramRound& round : program_.rounds) {
-      use(round.sends);
-      for (TileCall& call : round.tiles) {
-        const auto at = static_cast<std::size_t>(call.results.piece);
-        Piece& results = program_.pieces[at];
-        call.is_first = !is_used[at] && call.results.count == tokens_in(results.tokens) &&
-                        call.results.heads.count == results.heads.count;
-        if (call.is_first) results.is_cleared = false;
-        is_used[at] = true;
-      }
-      use(round.receives);
-    }
-  }
-
   const ContextPlan& plan_;
   const ContextPass& pass_;
   const bool is_forward_;
   const std::size_t rank_;
   ContextProgram program_;
-  std::size_t first_foreign_ = 0;
-  // By piece:
-  std::vector<std::size_t> last_use_;
-  std::vector<bool> is_gone_;
+  PieceTable pieces_;
+  std::vector<Joint> joints_;
 };
 
 }  // namespace

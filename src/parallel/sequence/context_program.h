@@ -24,7 +24,10 @@ struct Piece {
   PieceKind kind = PieceKind::queries;
   TokenRuns tokens = {};
   HeadRange heads = {};
-  bool is_cleared = true;  ///< results: begin over no keys; else the first call writes all of them
+  bool is_cleared = true;  ///< results: begin over no keys; else first calls write all of them
+  /// Of dQ: calls begin at multiples of so many rows, and end there or with the piece; 0: there are
+  /// no calls.
+  std::int64_t row_multiple = 0;
 };
 
 /// Some neighbouring rows and heads of a piece.
@@ -33,6 +36,11 @@ struct PieceRows {
   std::int64_t first = 0, count = 0;
   HeadRange heads = {};  ///< counted from the piece's first
   friend bool operator==(const PieceRows&, const PieceRows&) = default;
+};
+
+/// The same tokens and heads in two pieces.
+struct RowsInTwo {
+  PieceRows from, to;
 };
 
 /// What a message carries, and where it lies on this rank.
@@ -60,9 +68,21 @@ std::int64_t head_pairs(const TileCall& call);
 
 /// See Round. What is to be sent is put together first, what was received is added last.
 struct ProgramRound {
-  std::vector<int> begins;  ///< pieces of results, over no keys yet, or of no pairs
+  /// Pieces of results, over no keys yet, or of no pairs, and of keys that are put together.
+  std::vector<int> begins;
+  /// Keys of several ranks that one call meets: copied into a piece in the order of the sequence,
+  /// before everything else.
+  std::vector<RowsInTwo> joined;
+  std::vector<int> spent;  ///< pieces that nobody needs behind that
   std::vector<Transfer> sends, receives;
   std::vector<TileCall> tiles;
+  std::vector<int> summed;  ///< pieces of dQ that no later call adds to
+  /// Backward, behind the tiles: gradients of the rank's own keys in such a piece are added to its
+  /// own, or are the first ones there.
+  std::vector<RowsInTwo> added, written;
+  /// Results that were received are added to what they belong to, with those that wait from earlier
+  /// rounds; else they wait.
+  bool puts_away = true;
   std::vector<int> ends;  ///< pieces that nobody needs behind this round
 };
 
@@ -76,12 +96,9 @@ struct ContextProgram {
 
   std::vector<Piece> pieces;
   bool exchanges_heads = false;
-  /// Rows of the rank's own tokens in its share, and the same in what it holds; heads of queries
+  /// Rows of the rank's own tokens in what it holds, and the same in its share; heads of queries
   /// and of keys.
-  struct Overlap {
-    PieceRows share, held;
-  };
-  std::vector<Overlap> queries_here, keys_here;
+  std::vector<RowsInTwo> queries_here, keys_here;
   std::vector<ProgramRound> rounds;
   /// Backward: the round before which delta is made, since dO of the share is there and needed.
   std::size_t delta_round = 0;

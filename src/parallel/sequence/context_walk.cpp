@@ -9,6 +9,7 @@
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "ops/query_sums.h"
 #include "parallel/sequence/piece_parts.h"
 
 namespace heddle {
@@ -17,54 +18,11 @@ namespace {
 using Own = ContextProgram::Own;
 using Held = ContextProgram::Held;
 
-/// One buffer for all, or two where statistics are of another type.
-PieceTensors allocate_parts(PieceParts parts, std::int64_t tokens, std::int64_t heads,
-                            std::int64_t head_dim, DType dtype, Ctx& ctx) {
-  const std::int64_t each = tokens * heads * head_dim, statistics = tokens * heads;
-  const std::int64_t rows_end = parts.rows * each;
-  PieceTensors made;
-  const bool is_one = parts.statistics == 0 || dtype == statistics_of(dtype);
-  const std::int64_t in_first = rows_end + (is_one ? parts.statistics * statistics : 0);
-  made.buffers[0] = ctx.workspace({in_first}, dtype);
-  if (!is_one)
-    made.buffers[1] = ctx.workspace({parts.statistics * statistics}, statistics_of(dtype));
-  for (int i = 0; i < parts.rows; ++i) {
-    made.rows[static_cast<std::size_t>(i)] =
-        made.buffers[0].slice(0, i * each, (i + 1) * each).view({1, tokens, heads, head_dim});
-  }
-  const Tensor& in = made.buffers[is_one ? 0 : 1];
-  const std::int64_t begin = is_one ? rows_end : 0;
-  for (int i = 0; i < parts.statistics; ++i) {
-    made.statistics[static_cast<std::size_t>(i)] =
-        in.slice(0, begin + i * statistics, begin + (i + 1) * statistics).view({1, heads, tokens});
-  }
-  return made;
-}
-
-/// The tokens from `first` on, of some heads.
-PieceTensors box(const PieceTensors& whole, std::int64_t first, std::int64_t count,
-                 HeadRange heads) {
-  PieceTensors part;
-  for (std::size_t i = 0; i < whole.rows.size(); ++i) {
-    if (!whole.rows[i].defined()) continue;
-    part.rows[i] = whole.rows[i]
-                       .slice(1, first, first + count)
-                       .slice(2, heads.first, heads.first + heads.count);
-  }
-  for (std::size_t i = 0; i < whole.statistics.size(); ++i) {
-    if (!whole.statistics[i].defined()) continue;
-    part.statistics[i] = whole.statistics[i]
-                             .slice(1, heads.first, heads.first + heads.count)
-                             .slice(2, first, first + count);
-  }
-  return part;
-}
-
-PieceTensors box(const PieceTensors& whole, const PieceRows& rows) {
-  return box(whole, rows.first, rows.count, rows.heads);
-}
-
 }  // namespace
+
+PieceTensors ContextWalk::box(const PieceRows& rows) {
+  return part_of(piece(rows.piece), rows.first, rows.count, rows.heads);
+}
 
 ContextWalk::ContextWalk(const Setting& setting, std::vector<PieceTensors> own, Communicator& ranks,
                          Ctx& ctx)
@@ -87,8 +45,13 @@ DType ContextWalk::travels_as(const Message& message) const {
 }
 
 void ContextWalk::clear(int index) {
-  if (!described(index).is_cleared) return;
-  const PieceTensors& results = piece(index);
+  if (described(index).is_cleared && !begin_sums(index)) clear_rows(piece(index));
+}
+
+void ContextWalk::clear_rows(PieceTensors& results) {
+  results.has_rows = true;
+  const bool are_all_rows = results.buffers[0].defined() && !results.statistics[0].defined();
+  if (are_all_rows) return ops::fill(results.buffers[0], 0.0, ctx_.stream);
   for (const Tensor& rows : results.rows) {
     if (rows.defined()) ops::fill(rows, 0.0, ctx_.stream);
   }
@@ -97,9 +60,34 @@ void ContextWalk::clear(int index) {
   }
 }
 
-void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to) {
+bool ContextWalk::begin_sums(int index) {
+  const Piece& what = described(index);
+  if (what.kind != PieceKind::query_grads || what.row_multiple == 0) return false;
+  const Tensor& q = piece(Own::kQueries).rows[0];  // as all queries of the walk
+  const std::int64_t tile = ops::query_sum_tile(q, ctx_.stream);
+  if (tile == 0 || what.row_multiple % tile != 0) return false;
+  const std::int64_t tiles = (tokens_in(what.tokens) + tile - 1) / tile;
+  piece(index).sums =
+      ctx_.workspace({1, what.heads.count, tiles, tile * setting_.head_dim}, wide());
+  ops::fill(piece(index).sums, 0.0, ctx_.stream);
+  piece(index).has_rows = false;
+  return true;
+}
+
+void ContextWalk::end_sums(int index) {
+  PieceTensors& results = piece(index);
+  if (!results.sums.defined()) return;
+  ops::query_grads_of_sums(results.sums, setting_.scale,
+                           results.has_rows ? ops::QueryGrads::added : ops::QueryGrads::written,
+                           results.rows[0], ctx_.stream);
+  results.sums = {};
+  results.has_rows = true;
+}
+
+void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to,
+                       std::vector<ops::Copied>& copied) {
   const auto each = [&](const Tensor& source, const Tensor& target) {
-    if (source.defined() && target.defined()) ops::copy(source, target, ctx_.stream);
+    if (source.defined() && target.defined()) copied.push_back({source, target});
   };
   for (std::size_t i = 0; i < from.rows.size(); ++i) each(from.rows[i], to.rows[i]);
   for (std::size_t i = 0; i < from.statistics.size(); ++i) {
@@ -107,16 +95,26 @@ void ContextWalk::copy(const PieceTensors& from, const PieceTensors& to) {
   }
 }
 
-void ContextWalk::add(PieceKind kind, const PieceTensors& from, const PieceTensors& to) {
-  const bool is_complete = !from.statistics[0].defined() || !to.statistics[0].defined();
-  if (kind == PieceKind::outputs && !is_complete) {
-    ops::attention_merge(from.rows[0], from.statistics[0], to.rows[0], to.statistics[0],
-                         ctx_.stream);
-    return;
+void ContextWalk::add(const std::vector<Added>& all) {
+  std::vector<ops::Summed> sums;
+  for (const auto& [rows, from] : all) {
+    if (!piece(rows.piece).has_rows) clear_rows(piece(rows.piece));
+    const PieceTensors to = box(rows);
+    const bool have_lse = from.front().statistics[0].defined() && to.statistics[0].defined();
+    if (described(rows.piece).kind == PieceKind::outputs && have_lse) {
+      std::vector<ops::PartialRows> parts;
+      for (const PieceTensors& part : from) parts.push_back({part.rows[0], part.statistics[0]});
+      ops::attention_merge_all(parts, to.rows[0], to.statistics[0], ctx_.stream);
+      continue;
+    }
+    for (std::size_t i = 0; i < to.rows.size(); ++i) {
+      if (!to.rows[i].defined()) continue;
+      ops::Summed& sum = sums.emplace_back();
+      for (const PieceTensors& part : from) sum.from.push_back(part.rows[i]);
+      sum.to = to.rows[i];
+    }
   }
-  for (std::size_t i = 0; i < from.rows.size(); ++i) {
-    if (from.rows[i].defined()) ops::accumulate(from.rows[i], to.rows[i], ctx_.stream);
-  }
+  ops::accumulate_all(sums, ctx_.stream);
 }
 
 template <class Visit>
@@ -124,42 +122,40 @@ void ContextWalk::for_each_part(const Transfer& transfer, const PieceTensors& me
                                 const Visit& visit) {
   std::int64_t at = 0;
   for (const PieceRows& rows : transfer.rows) {
-    visit(box(message, at, rows.count, {0, rows.heads.count}), box(piece(rows.piece), rows));
+    visit(part_of(message, at, rows.count, {0, rows.heads.count}), box(rows));
     at += rows.count;
   }
 }
 
-PieceTensors ContextWalk::put_together(const Transfer& transfer) {
+PieceTensors ContextWalk::put_together(const Transfer& transfer, std::vector<ops::Copied>& copied) {
   const Message& message = transfer.message;
   // What is added up is rounded once, when it is complete.
   const bool is_sum = is_result(piece_kind_of(message.content));
   const PieceTensors made = allocate(message, is_sum ? wide() : travels_as(message));
+  const bool is_rounded = made.buffers[0].dtype() != travels_as(message);
+  std::vector<ops::Copied> at_once;
   for_each_part(transfer, made, [&](const PieceTensors& part, const PieceTensors& rows) {
+    std::vector<ops::Copied>& to = is_rounded ? at_once : copied;
     // dO alone lies second among the tensors of queries.
     if (message.content == Content::out_grad) {
-      ops::copy(rows.rows[1], part.rows[0], ctx_.stream);
+      to.push_back({rows.rows[1], part.rows[0]});
     } else {
-      copy(rows, part);
+      copy(rows, part, to);
     }
   });
-  if (made.buffers[0].dtype() == travels_as(message)) return made;
+  if (!is_rounded) return made;
+  ops::copy_all(at_once, ctx_.stream);
   const PieceTensors rounded = allocate(message, travels_as(message));
   ops::cast(made.buffers[0], rounded.buffers[0], ctx_.stream);
   return rounded;
 }
 
-ContextWalk::UnderWay ContextWalk::send(const Transfer& transfer,
-                                        const std::vector<UnderWay>& sent) {
+PieceTensors ContextWalk::what_is_sent(const Transfer& transfer, const std::vector<UnderWay>& sent,
+                                       std::vector<ops::Copied>& copied) {
+  if (transfer.piece >= 0) return piece(transfer.piece);
   const auto same = std::ranges::find_if(
       sent, [&](const UnderWay& other) { return carry_the_same(other.transfer, transfer); });
-  UnderWay begun{transfer, transfer.piece >= 0  ? piece(transfer.piece)
-                           : same != sent.end() ? same->tensors
-                                                : put_together(transfer)};
-  for (const Tensor& buffer : begun.tensors.buffers) {
-    if (!buffer.defined()) continue;
-    begun.works.push_back(ranks_.send(buffer, transfer.message.peer, ctx_.stream));
-  }
-  return begun;
+  return same != sent.end() ? same->tensors : put_together(transfer, copied);
 }
 
 ContextWalk::UnderWay ContextWalk::receive(const Transfer& transfer) {
@@ -178,21 +174,42 @@ void ContextWalk::put_away(UnderWay& received) {
     piece(transfer.piece) = std::move(received.tensors);
     return;
   }
-  PieceTensors whole = received.tensors;
-  const PieceKind kind = piece_kind_of(message.content);
-  if (is_result(kind) && whole.buffers[0].dtype() != wide()) {
-    whole = allocate(message, wide());
-    ops::cast(received.tensors.buffers[0], whole.buffers[0], ctx_.stream);
+  if (is_result(piece_kind_of(message.content))) {
+    waiting_.push_back(std::move(received));
+    return;
   }
-  for_each_part(transfer, whole, [&](const PieceTensors& part, const PieceTensors& rows) {
-    if (message.content == Content::out_grad) {
-      ops::copy(part.rows[0], rows.rows[1], ctx_.stream);
-    } else if (is_result(kind)) {
-      add(kind, part, rows);
-    } else {
-      copy(part, rows);
+  std::vector<ops::Copied> copied;
+  for_each_part(transfer, received.tensors,
+                [&](const PieceTensors& part, const PieceTensors& rows) {
+                  if (message.content == Content::out_grad) {
+                    copied.push_back({part.rows[0], rows.rows[1]});
+                  } else {
+                    copy(part, rows, copied);
+                  }
+                });
+  ops::copy_all(copied, ctx_.stream);
+}
+
+void ContextWalk::put_waiting_away() {
+  for (UnderWay& received : waiting_) {
+    PieceTensors& tensors = received.tensors;
+    if (tensors.buffers[0].dtype() == wide()) continue;
+    const PieceTensors rounded =
+        std::exchange(tensors, allocate(received.transfer.message, wide()));
+    ops::cast(rounded.buffers[0], tensors.buffers[0], ctx_.stream);
+  }
+  std::vector<Added> all;
+  for (const UnderWay& received : waiting_) {
+    std::int64_t at = 0;
+    for (const PieceRows& rows : received.transfer.rows) {
+      auto same = std::ranges::find(all, rows, &Added::to);
+      if (same == all.end()) same = all.insert(same, {rows, {}});
+      same->from.push_back(part_of(received.tensors, at, rows.count, {0, rows.heads.count}));
+      at += rows.count;
     }
-  });
+  }
+  add(all);
+  waiting_.clear();
 }
 
 ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_share) {
@@ -201,8 +218,17 @@ ContextWalk::Exchange ContextWalk::begin(const ProgramRound& round, bool only_sh
   for (const Transfer& transfer : round.receives) {
     if (transfer.fills_share || !only_share) begun.received.push_back(receive(transfer));
   }
+  std::vector<ops::Copied> copied;
   for (const Transfer& transfer : round.sends) {
-    if (transfer.fills_share || !only_share) begun.sent.push_back(send(transfer, begun.sent));
+    if (!transfer.fills_share && only_share) continue;
+    begun.sent.push_back({transfer, what_is_sent(transfer, begun.sent, copied)});
+  }
+  ops::copy_all(copied, ctx_.stream);
+  for (UnderWay& message : begun.sent) {
+    for (const Tensor& buffer : message.tensors.buffers) {
+      if (!buffer.defined()) continue;
+      message.works.push_back(ranks_.send(buffer, message.transfer.message.peer, ctx_.stream));
+    }
   }
   ranks_.end_group();
   return begun;
@@ -219,7 +245,7 @@ void ContextWalk::timed(Seconds which, const Do& work) {
   (times.*which)[static_cast<std::size_t>(setting_.pass)] += watch.seconds();
 }
 
-void ContextWalk::end(Exchange& exchange) {
+void ContextWalk::end(Exchange& exchange, bool puts_away) {
   const auto wait = [&](const UnderWay& message) {
     for (const Work& work : message.works) work.wait(ctx_.stream);
   };
@@ -227,6 +253,7 @@ void ContextWalk::end(Exchange& exchange) {
     timed(&AttentionTimes::exposed, [&] { wait(message); });
     put_away(message);
   }
+  if (puts_away) put_waiting_away();
   if (exchange.sent.empty()) return;
   timed(&AttentionTimes::exposed, [&] {
     for (const UnderWay& message : exchange.sent) wait(message);
@@ -237,53 +264,85 @@ void ContextWalk::compute(const TileCall& call) {
   const ops::AttentionMask mask{.query_offset = std::max<std::int64_t>(call.ahead, 0),
                                 .first_key_BS = {},
                                 .key_offset = std::max<std::int64_t>(-call.ahead, 0)};
-  const PieceTensors queries = box(piece(call.queries.piece), call.queries);
-  const PieceTensors keys = box(piece(call.keys.piece), call.keys);
-  const PieceTensors results = box(piece(call.results.piece), call.results);
+  const PieceTensors queries = box(call.queries), keys = box(call.keys);
+  const PieceTensors results = box(call.results);
   if (setting_.pass == ContextPassKind::forward) {
     ops::attention_block_forward(queries.rows[0], keys.rows[0], keys.rows[1], mask, setting_.rule,
                                  call.is_first ? ops::KeyBlock::first : ops::KeyBlock::further,
                                  results.rows[0], results.statistics[0], ctx_.stream);
     return;
   }
-  const PieceTensors key_results = box(piece(call.key_results.piece), call.key_results);
+  const PieceTensors key_results = box(call.key_results);
+  if (results.sums.defined()) {
+    ops::attention_block_backward_to_sums(queries.rows[1], queries.rows[0], keys.rows[0],
+                                          keys.rows[1], queries.statistics[0],
+                                          queries.statistics[1], mask, setting_.scale, results.sums,
+                                          key_results.rows[0], key_results.rows[1], ctx_.stream);
+    return;
+  }
   ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],
                                 queries.statistics[0], queries.statistics[1], mask, setting_.rule,
                                 results.rows[0], key_results.rows[0], key_results.rows[1],
                                 ctx_.stream);
 }
 
+void ContextWalk::join_keys(const ProgramRound& round) {
+  std::vector<ops::Copied> copied;
+  for (const auto& [from, to] : round.joined) copy(box(from), box(to), copied);
+  ops::copy_all(copied, ctx_.stream);
+  copied.clear();  // it holds what is spent
+  for (const int index : round.spent) piece(index) = {};
+}
+
+void ContextWalk::take_own_key_grads(const ProgramRound& round) {
+  std::vector<ops::Copied> copied;
+  for (const auto& [from, to] : round.written) copy(box(from), box(to), copied);
+  ops::copy_all(copied, ctx_.stream);
+  std::vector<Added> added;
+  for (const auto& [from, to] : round.added) added.push_back({to, {box(from)}});
+  add(added);
+}
+
 void ContextWalk::play(const ProgramRound& round) {
   for (const int index : round.begins) {
     const Piece& what = described(index);
-    piece(index) = allocate(what.kind, tokens_in(what.tokens), what.heads.count, wide());
-    clear(index);
+    piece(index) = allocate(what.kind, tokens_in(what.tokens), what.heads.count,
+                            is_result(what.kind) ? wide() : setting_.dtype);
+    if (is_result(what.kind)) clear(index);
   }
+  join_keys(round);
   Exchange exchange = begin(round, false);
   for (const TileCall& tile : round.tiles) compute(tile);
-  end(exchange);
+  for (const int index : round.summed) end_sums(index);
+  take_own_key_grads(round);
+  end(exchange, round.puts_away);
   for (const int index : round.ends) piece(index) = {};
 }
 
 void ContextWalk::take_own() {
-  const auto take = [&](const std::vector<ContextProgram::Overlap>& here) {
-    for (const auto& [share, held] : here) {
-      copy(box(piece(held.piece), held), box(piece(share.piece), share));
-    }
+  std::vector<ops::Copied> copied;
+  const auto take = [&](const std::vector<RowsInTwo>& here) {
+    for (const auto& [held, share] : here) copy(box(held), box(share), copied);
   };
   take(setting_.program.queries_here);
   take(setting_.program.keys_here);
+  ops::copy_all(copied, ctx_.stream);
 }
 
 void ContextWalk::bring_own_home() {
-  const auto bring = [&](const std::vector<ContextProgram::Overlap>& here, int from, int to) {
-    for (const auto& [share, held] : here) {
-      add(described(from).kind, box(piece(from), share), box(piece(to), held));
+  std::vector<Added> added;
+  const auto bring = [&](const std::vector<RowsInTwo>& here, int from, int to) {
+    for (auto [held, share] : here) {
+      share.piece = from;
+      held.piece = to;
+      added.push_back({held, {box(share)}});
     }
   };
   bring(setting_.program.queries_here, Own::kResults, Held::kHeldResults);
-  if (setting_.pass == ContextPassKind::forward) return;
-  bring(setting_.program.keys_here, Own::kKeyResults, Held::kHeldKeyResults);
+  if (setting_.pass == ContextPassKind::backward) {
+    bring(setting_.program.keys_here, Own::kKeyResults, Held::kHeldKeyResults);
+  }
+  add(added);
 }
 
 void ContextWalk::run() {
@@ -316,7 +375,7 @@ void ContextWalk::fill_share() {
     for (std::size_t round = 0; round < rounds.size(); ++round) {
       ranks_.flight().set_attention_round(static_cast<int>(round));
       Exchange exchange = begin(rounds[round], true);
-      end(exchange);
+      end(exchange, true);
     }
     ranks_.flight().set_attention_round(-1);
   });

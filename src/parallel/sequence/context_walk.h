@@ -1,23 +1,15 @@
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "nn/context.h"
+#include "ops/at_once.h"
 #include "ops/attention.h"
 #include "parallel/sequence/attention_meter.h"
+#include "parallel/sequence/piece_tensors.h"
 
 namespace heddle {
-
-/// The tensors of a piece. Those by token are [1, tokens, heads, K], statistics [1, heads, tokens].
-struct PieceTensors {
-  std::array<Tensor, 2> rows = {};        ///< q and dO; k and v; out; dQ; dK and dV
-  std::array<Tensor, 2> statistics = {};  ///< lse and delta, of queries; lse, of outputs
-  /// What they lie in, where the piece is or may become a message: one buffer, or two where rows
-  /// have the type of activations and statistics are wider.
-  std::array<Tensor, 2> buffers = {};
-};
 
 /// Carries out one pass of a rank's attention: sends, receives, calls kernels, adds up.
 class ContextWalk {
@@ -58,38 +50,56 @@ class ContextWalk {
     return setting_.program.pieces[static_cast<std::size_t>(index)];
   }
   PieceTensors& piece(int index) { return pieces_[static_cast<std::size_t>(index)]; }
-  /// Memory for a piece of results, or for what a message carries, laid out as it travels.
+  PieceTensors box(const PieceRows& rows);
+  /// Memory for a piece that begins here, or for what a message carries, laid out as it travels.
   PieceTensors allocate(PieceKind kind, std::int64_t tokens, std::int64_t heads, DType dtype) const;
   PieceTensors allocate(const Message& message, DType dtype) const;
   DType travels_as(const Message& message) const;
 
   /// Makes results those over no keys, unless their first call writes them.
   void clear(int index);
-  void copy(const PieceTensors& from, const PieceTensors& to);
+  void clear_rows(PieceTensors& results);
+  /// dQ whose calls can be added up as sums begins with these; whether it does.
+  bool begin_sums(int index);
+  /// dQ from its sums, which end.
+  void end_sums(int index);
+  static void copy(const PieceTensors& from, const PieceTensors& to,
+                   std::vector<ops::Copied>& copied);
+  /// What is added to the same rows, one after the other.
+  struct Added {
+    PieceRows to;
+    std::vector<PieceTensors> from;
+  };
   /// Outputs are merged by lse where both have one, everything else is summed.
-  void add(PieceKind kind, const PieceTensors& from, const PieceTensors& to);
+  void add(const std::vector<Added>& all);
   /// Calls visit(part of the message, the same rows of a piece) for all rows of the transfer.
   template <class Visit>
   void for_each_part(const Transfer& transfer, const PieceTensors& message, const Visit& visit);
 
-  /// `sent` are the round's messages so far.
-  UnderWay send(const Transfer& transfer, const std::vector<UnderWay>& sent);
-  PieceTensors put_together(const Transfer& transfer);
+  /// The rows of a message, of which the copies are still to be made.
+  PieceTensors put_together(const Transfer& transfer, std::vector<ops::Copied>& copied);
+  /// The same, or a piece as it is; `sent` are the round's messages so far.
+  PieceTensors what_is_sent(const Transfer& transfer, const std::vector<UnderWay>& sent,
+                            std::vector<ops::Copied>& copied);
   UnderWay receive(const Transfer& transfer);
-  /// What has come becomes a piece, or goes into the rows of others.
+  /// What has come becomes a piece, or goes into the rows of others: given rows at once, results
+  /// when the round says so.
   void put_away(UnderWay& received);
+  void put_waiting_away();
   /// The messages of a round, or only those that bring q, k and v of shares.
   struct Exchange {
     std::vector<UnderWay> received, sent;
   };
   Exchange begin(const ProgramRound& round, bool only_share);
   /// Waits for all of them, and puts away what has come.
-  void end(Exchange& exchange);
+  void end(Exchange& exchange, bool puts_away);
   void walk();
   using Seconds = std::array<double, 2> AttentionTimes::*;
   /// Does the work, and adds what it took where the meter is on.
   template <class Do>
   void timed(Seconds which, const Do& work);
+  void join_keys(const ProgramRound& round);
+  void take_own_key_grads(const ProgramRound& round);
   void play(const ProgramRound& round);
   /// The rank's own tokens from what it holds into its share, and results back.
   void take_own();
@@ -99,6 +109,7 @@ class ContextWalk {
   Communicator& ranks_;
   Ctx& ctx_;
   std::vector<PieceTensors> pieces_;
+  std::vector<UnderWay> waiting_;  // results that have come and are still to be added
 };
 
 }  // namespace heddle

@@ -23,9 +23,10 @@ struct PieceParts {
   int rows = 1, statistics = 0;
 };
 
-/// Of a piece of results.
-inline PieceParts parts_of(PieceKind results) {
-  return {results == PieceKind::key_grads ? 2 : 1, results == PieceKind::outputs ? 1 : 0};
+/// Of a piece of results, or of keys.
+inline PieceParts parts_of(PieceKind kind) {
+  const bool is_of_keys = kind == PieceKind::keys || kind == PieceKind::key_grads;
+  return {is_of_keys ? 2 : 1, kind == PieceKind::outputs ? 1 : 0};
 }
 
 inline PieceParts parts_of(const Message& message) {

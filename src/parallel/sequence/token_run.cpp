@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace heddle {
 
 std::int64_t tokens_in(const TokenRuns& runs) {
@@ -24,6 +26,20 @@ void append(TokenRuns& runs, const TokenRuns& more) {
   for (const TokenRun& run : more) append(runs, run);
 }
 
+TokenRuns united(TokenRuns runs) {
+  std::ranges::sort(runs, {}, &TokenRun::first);
+  TokenRuns all;
+  for (const TokenRun& run : runs) {
+    HEDDLE_CHECK(run.stride == 1, "a run of stride {} united with others", run.stride);
+    if (all.empty() || run.first > all.back().last() + 1) {
+      append(all, run);
+    } else {
+      all.back().count = std::max(all.back().last(), run.last()) + 1 - all.back().first;
+    }
+  }
+  return all;
+}
+
 TokenRun within(const TokenRun& run, std::int64_t begin, std::int64_t end) {
   const std::int64_t skipped = keys_up_to(begin - 1, run), until = keys_up_to(end - 1, run);
   return {run.at(skipped), std::max<std::int64_t>(0, until - skipped), run.stride};
@@ -39,6 +55,31 @@ TokenRuns slice(const TokenRuns& runs, std::int64_t begin, std::int64_t end) {
     passed += run.count;
   }
   return sliced;
+}
+
+NeighbouringRows rows_of(const TokenRun& run, const TokenRuns& tokens) {
+  std::int64_t row = 0;
+  for (const TokenRun& own : tokens) {
+    const std::int64_t from = run.first - own.first;
+    if (from >= 0 && run.first <= own.last() && from % own.stride == 0) {
+      const std::int64_t at = from / own.stride;
+      const bool goes_on = run.stride == own.stride;
+      return {row + at, goes_on ? std::min(run.count, own.count - at) : 1};
+    }
+    row += own.count;
+  }
+  return {};
+}
+
+bool lies_in(const TokenRuns& runs, const TokenRuns& tokens) {
+  return std::ranges::all_of(runs, [&](TokenRun run) {
+    while (run.count > 0) {
+      const std::int64_t count = rows_of(run, tokens).count;
+      if (count == 0) return false;
+      run = {run.at(count), run.count - count, run.stride};
+    }
+    return true;
+  });
 }
 
 std::int64_t keys_up_to(std::int64_t position, const TokenRun& keys) {

@@ -24,11 +24,24 @@ std::int64_t tokens_in(const TokenRuns& runs);
 void append(TokenRuns& runs, const TokenRun& more);
 void append(TokenRuns& runs, const TokenRuns& more);
 
+/// The tokens of all runs, which have neighbours only (stride 1), each once and ascending.
+TokenRuns united(TokenRuns runs);
+
 /// The tokens of `run` whose positions are from `begin` to before `end`; may be empty.
 TokenRun within(const TokenRun& run, std::int64_t begin, std::int64_t end);
 
 /// The tokens from the `begin`-th to before the `end`-th.
 TokenRuns slice(const TokenRuns& runs, std::int64_t begin, std::int64_t end);
+
+/// Which of `tokens`, counted from the first, is the run's first, and how many of the run lie there
+/// as neighbours; none: 0.
+struct NeighbouringRows {
+  std::int64_t first = 0, count = 0;
+};
+NeighbouringRows rows_of(const TokenRun& run, const TokenRuns& tokens);
+
+/// Whether all of `runs` are among `tokens`.
+bool lies_in(const TokenRuns& runs, const TokenRuns& tokens);
 
 /// How many of `keys` are not behind `position`: they are the first ones.
 std::int64_t keys_up_to(std::int64_t position, const TokenRun& keys);

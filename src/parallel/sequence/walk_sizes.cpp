@@ -11,11 +11,12 @@ namespace {
 
 std::int64_t size(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
 
-/// Of a piece of running results, which are wide.
-std::int64_t result_bytes(const Piece& piece, const ContextShape& shape, DType dtype) {
+/// Of a piece that begins here: running results are wide, keys as they are.
+std::int64_t piece_bytes(const Piece& piece, const ContextShape& shape, DType dtype) {
   const std::int64_t rows = tokens_in(piece.tokens) * piece.heads.count;
   const auto [tensors, statistics] = parts_of(piece.kind);
-  return (tensors * shape.head_dim + statistics) * rows * size(statistics_of(dtype));
+  const DType held = is_result(piece.kind) ? statistics_of(dtype) : dtype;
+  return (tensors * shape.head_dim + statistics) * rows * size(held);
 }
 
 }  // namespace
@@ -36,16 +37,24 @@ std::int64_t workspace_bytes(const ContextProgram& program, const ContextShape& 
     return rows + statistics;
   };
   std::map<int, std::int64_t> pieces;  // that the rank holds for others
-  std::int64_t held = 0, most = 0;
+  std::int64_t held = 0, most = 0, waiting = 0;
   const auto hold = [&](int piece, std::int64_t bytes) {
     held += bytes - std::exchange(pieces[piece], bytes);
   };
   for (const ProgramRound& round : program.rounds) {
     for (const int piece : round.begins) {
-      hold(piece, result_bytes(program.pieces[static_cast<std::size_t>(piece)], shape, dtype));
+      hold(piece, piece_bytes(program.pieces[static_cast<std::size_t>(piece)], shape, dtype));
     }
-    std::int64_t moving = 0;
-    for (const Transfer& transfer : round.receives) moving += bytes_of(transfer);
+    most = std::max(most, held);
+    for (const int piece : round.spent) hold(piece, 0);
+    std::int64_t moving = waiting;
+    for (const Transfer& transfer : round.receives) {
+      moving += bytes_of(transfer);
+      const bool is_added =
+          transfer.piece < 0 && is_result(piece_kind_of(transfer.message.content));
+      if (is_added) waiting += bytes_of(transfer);
+    }
+    if (round.puts_away) waiting = 0;
     for (auto transfer = round.sends.begin(); transfer != round.sends.end(); ++transfer) {
       const bool is_made = transfer->piece < 0 &&
                            std::none_of(round.sends.begin(), transfer, [&](const Transfer& other) {

@@ -20,6 +20,34 @@ std::vector<HeadRange> key_head_parts(const ContextShape& shape) {
   return ranges;
 }
 
+/// A rank has all keys of a document that its queries see at once, so each stretch of queries meets
+/// them in one tile, whoever sent them; dealt out, tokens of different ranks do not follow each
+/// other, and there is one for each rank that has keys.
+void compute_gathered(const ContextShape& shape, int round, int rank,
+                      const std::vector<DocumentPart>& queries,
+                      const std::vector<std::vector<DocumentPart>>& by_rank, HeadRange heads,
+                      PassBuilder& rounds) {
+  if (shape.order == ContextOrder::striped) {
+    for (const std::vector<DocumentPart>& keys : by_rank) {
+      for_each_seen(queries, keys,
+                    [&](std::size_t, const DocumentPart& some, const DocumentPart& seen) {
+                      rounds.compute(round, rank, some, seen, heads);
+                    });
+    }
+    return;
+  }
+  std::int64_t document = 0, begin = 0;
+  for (const DocumentPart& part : queries) {
+    for (; document < part.document; ++document) {
+      begin += shape.documents[static_cast<std::size_t>(document)];
+    }
+    for (const TokenRun& run : part.tokens) {
+      const TokenRun seen{begin, run.last() + 1 - begin};
+      rounds.compute(round, rank, {part.document, {run}}, {part.document, {seen}}, heads);
+    }
+  }
+}
+
 /// K and V of part i arrive in round i and are computed with in round i + 1; their gradients go
 /// home in round i + 2.
 ContextPass gather_pass(const ContextPlan& plan, bool is_backward) {
@@ -30,13 +58,15 @@ ContextPass gather_pass(const ContextPlan& plan, bool is_backward) {
   for (std::size_t i = 0; i < key_heads.size(); ++i) {
     const int round = static_cast<int>(i);
     const HeadRange heads{key_heads[i].first * shape.group(), key_heads[i].count * shape.group()};
-    for (int distance = 0; distance < shape.ranks; ++distance) {
+    for (int user = 0; user < shape.ranks; ++user) {
+      compute_gathered(shape, round + 1, user, parts[static_cast<std::size_t>(user)], parts, heads,
+                       rounds);
+    }
+    for (int distance = 1; distance < shape.ranks; ++distance) {
       for (int owner = 0; owner < shape.ranks; ++owner) {
         const int user = (owner + distance) % shape.ranks;
         for_each_seen(parts[static_cast<std::size_t>(user)], parts[static_cast<std::size_t>(owner)],
-                      [&](std::size_t, const DocumentPart& queries, const DocumentPart& keys) {
-                        rounds.compute(round + 1, user, queries, keys, heads);
-                        if (user == owner) return;
+                      [&](std::size_t, const DocumentPart&, const DocumentPart& keys) {
                         rounds.send(round, owner, user, {Content::kv, key_heads[i]}, keys.tokens);
                         if (is_backward) {
                           rounds.send(round + 2, user, owner,
