@@ -63,6 +63,7 @@ void ContextWalk::clear_rows(PieceTensors& results) {
 bool ContextWalk::begin_sums(int index) {
   const Piece& what = described(index);
   if (what.kind != PieceKind::query_grads || what.row_multiple == 0) return false;
+  if (setting_.rule.cap != 0.0) return false;  // kernels that keep sums know no caps
   const Tensor& q = piece(Own::kQueries).rows[0];  // as all queries of the walk
   const std::int64_t tile = ops::query_sum_tile(q, ctx_.stream);
   if (tile == 0 || what.row_multiple % tile != 0) return false;
@@ -77,7 +78,7 @@ bool ContextWalk::begin_sums(int index) {
 void ContextWalk::end_sums(int index) {
   PieceTensors& results = piece(index);
   if (!results.sums.defined()) return;
-  ops::query_grads_of_sums(results.sums, setting_.scale,
+  ops::query_grads_of_sums(results.sums, setting_.rule.scale,
                            results.has_rows ? ops::QueryGrads::added : ops::QueryGrads::written,
                            results.rows[0], ctx_.stream);
   results.sums = {};
@@ -276,8 +277,9 @@ void ContextWalk::compute(const TileCall& call) {
   if (results.sums.defined()) {
     ops::attention_block_backward_to_sums(queries.rows[1], queries.rows[0], keys.rows[0],
                                           keys.rows[1], queries.statistics[0],
-                                          queries.statistics[1], mask, setting_.scale, results.sums,
-                                          key_results.rows[0], key_results.rows[1], ctx_.stream);
+                                          queries.statistics[1], mask, setting_.rule.scale,
+                                          results.sums, key_results.rows[0], key_results.rows[1],
+                                          ctx_.stream);
     return;
   }
   ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],
