@@ -275,20 +275,20 @@ TEST_F(CudaAttention, StaysInsideDocuments) {
 TEST_F(CudaAttention, StaysInsideWindows) {
   for (const bool in_order : {true, false}) {
     gpu().set_deterministic(in_order);
-    for (const std::int64_t width : {64, 128, 80, 16, 256}) {
+    for (const std::int64_t width : {64, 128, 80}) {
       for (const auto& [queries, document, window] : {std::array<std::int64_t, 3>{63, 0, 2},
                                                       {129, 0, 20},
                                                       {300, 0, 64},
-                                                      {700, 0, 300},
-                                                      {1024, 0, 129},
-                                                      {1024, 301, 100},
-                                                      {200, 0, 4096}}) {
-        check({2, queries, queries, 4, 2, width, 0, document, 1, window}, DType::bf16, true);
+                                                      {513, 0, 129},
+                                                      {300, 101, 70},
+                                                      {100, 0, 4096}}) {
+        check({2, queries, queries, 2, 1, width, 0, document, 1, window}, DType::bf16, true);
       }
-      check({1, 200, 200, 2, 1, width, 0, 0, 1, 33}, DType::f32, true);
-      check({2, 70, 500, 4, 2, width, 430, 0, 1, 90}, DType::bf16, false);
     }
   }
+  check({1, 200, 200, 2, 1, 256, 0, 0, 1, 33}, DType::bf16, true);
+  check({1, 200, 200, 2, 1, 64, 0, 0, 1, 33}, DType::f32, true);
+  check({2, 70, 300, 4, 2, 64, 230, 0, 1, 90}, DType::bf16, false);
 }
 
 TEST_F(CudaAttention, CapsScores) {

@@ -109,9 +109,9 @@ void load_block(const BackwardCall<T>& call, const BackwardPart& part, BackwardB
   block.is_new = true;
 }
 
-/// Turns scores into probabilities and their gradient into that of the scores, before they were
-/// capped where there is a cap.
-template <class T>
+/// Turns scores into probabilities and their gradient into that of the scores; with kCapped, of
+/// what they were before they were capped.
+template <bool kCapped, class T>
 void gradient_tile(const Tile<T>& tile, const BackwardBlock<T>& block, double cap, T* p, T* ds) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
@@ -125,7 +125,7 @@ void gradient_tile(const Tile<T>& tile, const BackwardBlock<T>& block, double ca
       const V probability = exp2(d, hn::Sub(score, lse));
       hn::Store(probability, d, p_line);
       V gradient = hn::Mul(probability, hn::Sub(hn::Load(d, ds_line), delta));
-      if (cap > 0.0) {
+      if constexpr (kCapped) {
         gradient = hn::Mul(gradient, capped_slope(d, in_sight, static_cast<T>(cap * kLog2E)));
       }
       hn::Store(gradient, d, ds_line);
@@ -205,9 +205,13 @@ void backward_part(const BackwardCall<T>& call, const BackwardPart& part) {
       const Tile<T> tile(block.mask, t * kTileKeys);
       const std::int64_t at = (tile.key0 - begin) * stride;
       multiply_keys_by_rows(tile, p.width, x.k + at, block.q_transposed, x.p, prefetcher);
-      if (p.rule.cap > 0.0) cap_scores(tile, p.rule.cap, x.p);
       multiply_keys_by_rows(tile, p.width, x.v + at, block.dout_transposed, x.ds, prefetcher);
-      gradient_tile(tile, block, p.rule.cap, x.p, x.ds);
+      if (p.rule.cap > 0.0) {
+        cap_scores(tile, p.rule.cap, x.p);
+        gradient_tile<true>(tile, block, p.rule.cap, x.p, x.ds);
+      } else {
+        gradient_tile<false>(tile, block, 0.0, x.p, x.ds);
+      }
       if (part.wants_dkv) {
         add_rows_to_keys(tile, p.width, x.p, block.dout, x.dv + at, prefetcher);
         add_rows_to_keys(tile, p.width, x.ds, block.q, x.dk + at, prefetcher);
