@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "tokenizer/normalizers/by_character.h"
 #include "tokenizer/normalizers/kinds.h"
 #include "tokenizer/unicode/normal_forms.h"
@@ -18,15 +21,37 @@ class BertNormalizer final : public Normalizer {
   struct Rules {
     bool cleans, sets_ideographs_apart, strips_accents, lowers;
   };
-  explicit BertNormalizer(Rules rules) : rules_(rules) {}
+  explicit BertNormalizer(Rules rules) : rules_(rules) {
+    for (std::size_t c = 0; c < ascii_.size(); ++c) {
+      const auto character = static_cast<char>(c);
+      NormalText one{.text = {character}};
+      rewrite(one);
+      ascii_[c] = one.text.empty() ? kRemoved : one.text.front();
+    }
+  }
 
   void apply(NormalText& text) const override {
+    const auto is_ascii = [](char c) { return static_cast<signed char>(c) >= 0; };
+    if (!std::all_of(text.text.begin(), text.text.end(), is_ascii)) return rewrite(text);
+    std::string out;
+    out.reserve(text.text.size());
+    for (const char c : text.text) {
+      const int becomes = ascii_[static_cast<std::size_t>(c)];
+      if (becomes != kRemoved) out.push_back(static_cast<char>(becomes));
+      if (out.empty()) text.at_start = false;
+    }
+    text.text = std::move(out);
+  }
+
+ private:
+  static constexpr int kRemoved = -1;
+
+  void rewrite(NormalText& text) const {
     if (rules_.cleans || rules_.sets_ideographs_apart) clean(text);
     if (rules_.strips_accents) text.text = to_normal_form(text.text, NormalForm::nfd);
     if (rules_.strips_accents || rules_.lowers) simplify(text);
   }
 
- private:
   void clean(NormalText& text) const {
     rewrite_characters(text, [&](char32_t c, std::string_view bytes, std::string& out) {
       if (rules_.cleans && has(c, CharFlag::bert_unclean)) return;
@@ -49,6 +74,8 @@ class BertNormalizer final : public Normalizer {
   }
 
   Rules rules_;
+  std::array<int, 128>
+      ascii_{};  // what each ASCII character becomes: it has no neighbours that matter
 };
 
 }  // namespace

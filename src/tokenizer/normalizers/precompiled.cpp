@@ -43,9 +43,9 @@ class Precompiled final : public Normalizer {
     units_.resize(bytes / 4);
     std::memcpy(units_.data(), rules.data() + 4, bytes);
     texts_ = rules.substr(4 + bytes);
-    for (std::size_t c = 0; c < ascii_.size(); ++c) {
+    for (std::size_t c = 0; c < stays_.size(); ++c) {
       const char character = static_cast<char>(c);
-      ascii_[c] = std::string(find({&character, 1}).value_or(std::string_view(&character, 1)));
+      stays_[c] = character != '\r' && !find({&character, 1});
     }
   }
 
@@ -55,11 +55,10 @@ class Precompiled final : public Normalizer {
   void apply(NormalText& text) const override {
     NormalText out{.text = {}, .at_start = text.at_start};
     out.text.reserve(text.text.size());
-    const auto is_ascii = [](char c) { return static_cast<signed char>(c) >= 0; };
     for (std::string_view rest = text.text; !rest.empty();) {
-      if (is_ascii(rest[0]) && rest[0] != '\r' && (rest.size() == 1 || is_ascii(rest[1]))) {
-        put_text(ascii_[static_cast<std::size_t>(rest[0])], out);
-        rest.remove_prefix(1);
+      if (const std::size_t same = unchanged(rest); same > 0) {
+        out.text += rest.substr(0, same);
+        rest.remove_prefix(same);
         continue;
       }
       const std::string_view grapheme = rest.substr(0, grapheme_length(rest));
@@ -70,6 +69,17 @@ class Precompiled final : public Normalizer {
   }
 
  private:
+  /// How many characters stay as they are: ASCII that is followed by ASCII, so by no mark.
+  std::size_t unchanged(std::string_view text) const {
+    const auto is_ascii = [&](std::size_t i) { return static_cast<signed char>(text[i]) >= 0; };
+    std::size_t n = 0;
+    while (n < text.size() && is_ascii(n) && stays_[static_cast<std::size_t>(text[n])] &&
+           (n + 1 == text.size() || is_ascii(n + 1))) {
+      ++n;
+    }
+    return n;
+  }
+
   void put(std::string_view grapheme, NormalText& out) const {
     if (grapheme.size() < 6) {
       if (const auto whole = find(grapheme)) return put_text(*whole, out);
@@ -109,7 +119,7 @@ class Precompiled final : public Normalizer {
 
   std::vector<std::uint32_t> units_;
   std::string texts_;
-  std::array<std::string, 128> ascii_;  // what each is replaced by where it stands alone
+  std::array<bool, 128> stays_{};  // ASCII that no rule changes where it is a grapheme of its own
 };
 
 }  // namespace
