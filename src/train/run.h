@@ -56,11 +56,12 @@ class Run {
   void keep_state();
   std::vector<recover::HeldBox> held_state();
   std::vector<recover::HeldBox> wanted_state();
-  void set_up();
+  bool set_up(bool is_start);
+  observe::EpochRow describe_epoch(double seconds);
   /// Where the state came from, for the user.
   std::string restore();
   void go_back(const std::string& why);
-  void begin_later_recording();
+  void begin_recording(bool is_start);
   TrainOutcome end_with_others(TrainOutcome outcome);
   TrainOutcome wait_as_spare();
   bool is_told_to_leave() const;

@@ -24,8 +24,6 @@ TrainOutcome Run::run_epochs() {
       throw;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::peer) throw;
-      log_info("rank {} of epoch {}: {}", epochs_->all().rank(), epochs_->epoch().number,
-               error.message());
     }
     end_epoch();
   }
@@ -38,25 +36,8 @@ std::optional<TrainOutcome> Run::epoch() {
   keep_state();
   epochs_->arrange();
   const bool is_start = !epochs_->meeting().has_state();
-  bool is_over = false;
-  if (!epochs_->is_spare()) {
-    setup_.emplace(epochs_->config(), basis_, epochs_->ranks());
-    if (is_start) {
-      is_over = !start();
-    } else {
-      set_up();
-    }
-  }
-  observe::EpochRow row{.number = epochs_->epoch().number,
-                        .time = utc_time(),
-                        .members = epochs_->all().size(),
-                        .spares = static_cast<int>(epochs_->arrangement().spares.size()),
-                        .mesh = recover::shape_of(epochs_->arrangement().request).text(),
-                        .cause = epochs_->epoch().cause,
-                        .detect = epochs_->epoch().detect,
-                        .agree = epochs_->epoch().agree,
-                        .rebuild = epochs_->epoch().connect + watch.seconds(),
-                        .redo = std::exchange(carried_.wasted, 0.0)};
+  const bool is_over = !epochs_->is_spare() && !set_up(is_start);
+  observe::EpochRow row = describe_epoch(watch.seconds());
   watch.restart();
   if (!is_start) row.source = restore();
   epochs_->all().all().barrier();
@@ -64,20 +45,16 @@ std::optional<TrainOutcome> Run::epoch() {
   carried_.boxes.clear();
   carried_.has_state = carried_.session_is_whole = !epochs_->is_spare();
   epochs_->begin_behind(state_.step);
-  row.step = state_.step;
-  row.restore = watch.seconds();
   if (epochs_->is_spare()) return wait_as_spare();
   if (is_over) return end_with_others(already_finished());
+  row.step = state_.step;
+  row.restore = watch.seconds();
+  carried_.kept.epochs.push_back(row);
   carried_.place = {.mesh = session_->mesh.shape(),
                     .rank = session_->mesh.rank(),
                     .zero = setup_->plan.zero,
                     .keeps_copies = session_->copy.has_value()};
-  carried_.kept.epochs.push_back(row);
-  if (is_start) {
-    recording_->set_kept(std::move(carried_.kept));
-  } else {
-    begin_later_recording();
-  }
+  begin_recording(is_start);
   // Members begin alike: what one of them heard before, others may not have.
   is_asked_ = true;
   stopped_by_ = 0;
@@ -85,6 +62,25 @@ std::optional<TrainOutcome> Run::epoch() {
   if (carried_.is_changing) return std::nullopt;
   if (std::exchange(save_asked_, false)) save_now();  // where no step was left to be made
   return end_with_others(finish());
+}
+
+observe::EpochRow Run::describe_epoch(double seconds) {
+  const recover::Epoch& epoch = epochs_->epoch();
+  const recover::Arrangement& made = epochs_->arrangement();
+  observe::EpochRow row{.number = epoch.number,
+                        .time = utc_time(),
+                        .members = epochs_->all().size(),
+                        .spares = static_cast<int>(made.spares.size()),
+                        .mesh = recover::shape_of(made.request).text(),
+                        .cause = epoch.cause,
+                        .detect = epoch.detect,
+                        .agree = epoch.agree,
+                        .rebuild = epoch.connect + seconds,
+                        .redo = std::exchange(carried_.wasted, 0.0)};
+  if (setup_ && setup_->is_first && !row.cause.empty()) {
+    log_warn("{}; going on with {} ranks: {}", row.cause, made.ranks(), row.mesh);
+  }
+  return row;
 }
 
 /// What was made of the ranks of the epoch goes, but for the session: a step may be under way there
@@ -170,13 +166,17 @@ void Run::keep_state() {
   epochs_->leave();
 }
 
-/// Of an epoch that goes on with what members have.
-void Run::set_up() {
+/// False where the run is finished already.
+bool Run::set_up(bool is_start) {
+  setup_.emplace(epochs_->config(), basis_, epochs_->ranks());
+  if (is_start) return start();
   setup_->keepers().decide([this] { attach_log_file(setup_->folder / "log.txt"); });
   make_session();
-  if (carried_.checkpoint < 0) return;
-  saving_->resumed_from(setup_->checkpoints() / checkpoint_name(carried_.checkpoint),
-                        carried_.checkpoint);
+  if (carried_.checkpoint >= 0) {
+    saving_->resumed_from(setup_->checkpoints() / checkpoint_name(carried_.checkpoint),
+                          carried_.checkpoint);
+  }
+  return true;
 }
 
 std::string Run::restore() {
@@ -233,7 +233,8 @@ void Run::go_back(const std::string& why) {
 }
 
 /// A save that was under way is begun again, as is one that was due.
-void Run::begin_later_recording() {
+void Run::begin_recording(bool is_start) {
+  if (is_start) return recording_->set_kept(std::move(carried_.kept));
   recording_.emplace(*setup_, *session_, state_, std::move(carried_.kept), carried_.last);
   const bool is_saved = saving_->newest_step() == state_.step;
   save_asked_ = !is_saved && state_.step > 0 && (epochs_->meeting().lost_save() || is_save_due());

@@ -146,6 +146,7 @@ TEST(ElasticProcesses, OneOfFourIsKilledAndAnotherTakesItsPlace) {
   double lost = 0;
   for (const auto& [part, seconds] : epochs[1]["seconds"].items()) lost += seconds.get<double>();
   EXPECT_LT(lost, 10.0) << epochs[1];
+  RecordProperty("what_the_loss_cost", epochs[1].dump());
   EXPECT_EQ(epochs.back()["mesh"], "dp=2 tp=1 pp=2") << epochs;
   EXPECT_NE(epochs[1]["source"].get<std::string>().find("rank 2 is lost: stage 1 from its replica"),
             std::string::npos)

@@ -68,6 +68,7 @@ class FakeCompany::Seat : public recover::Company {
   recover::MemberId self() const override { return id_; }
   recover::Epoch next() override {
     std::unique_lock lock(hub_.mutex_);
+    if (!is_alive_) throw Killed();  // lost in a call of the background, which nobody waited for
     is_agreeing_ = true;
     if (!is_member_) {
       hub_.waiting_.push_back(this);
