@@ -288,16 +288,24 @@ void MemberService::judge_members(Time now, bool is_urgent) {
   if (limit.count() == 0) return;
   const auto verdict = reports_.verdict(own_report(), is_urgent ? limit * 2 / 3 : limit, now);
   if (!verdict) return;
+  bool is_of_link = verdict->lost.empty();
   for (const int rank : verdict->lost) {
     const auto place = static_cast<std::size_t>(rank);
-    if (place != own) {
+    // One that waits itself and is heard of is held up by a link, which its ends will notice.
+    if (place != own && reports_.is_waiting(place) &&
+        reports_.silence(place, now) < limits_.silent_after / 2) {
+      is_of_link = true;
+    } else if (place != own) {
       lose_member(place, verdict->text, now);
     } else {  // it is this rank that hangs: the others need not find out against its will
       causes_.set(epoch, verdict->text, Source::own);
       membership_->leave(now);
     }
   }
-  if (verdict->lost.empty() && !is_urgent) connect_anew(*verdict, limit, now);
+  if (!is_of_link || is_urgent) return;
+  if (const auto old = reports_.verdict(own_report(), 2 * limit, now)) {
+    connect_anew(*old, 2 * limit, now);
+  }
 }
 
 /// A hang of which nobody knows whose it is: new connections may help.

@@ -1,5 +1,6 @@
 #include "recover/membership/reports.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -33,6 +34,11 @@ bool Reports::all_are_stepping(std::size_t self) const {
     if (rank != self && !of_[rank].is_stepping) return false;
   }
   return true;
+}
+
+bool Reports::is_waiting(std::size_t rank) const {
+  return std::ranges::any_of(of_[rank].report.open,
+                             [](const RankReport::Open& call) { return call.holds_rank; });
 }
 
 std::vector<RankReport> Reports::now(const RankReport& own, Time now) const {

@@ -28,6 +28,8 @@ class Reports {
   bool all_are_stepping(std::size_t self) const;
   bool is_stepping(std::size_t rank) const { return of_[rank].is_stepping; }
   Status::End end(std::size_t rank) const { return of_[rank].end; }
+  /// Whether the rank, as it said last, waits in a call itself: it does not hang by itself then.
+  bool is_waiting(std::size_t rank) const;
   /// Since the rank was last heard of.
   Duration silence(std::size_t rank, Time now) const { return now - of_[rank].at; }
 
