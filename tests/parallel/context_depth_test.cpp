@@ -142,12 +142,19 @@ ChainResult exact_chain(const ContextShape& shape, const Ends& ends, int threads
           });
 }
 
+struct Computation {
+  Device device = {};
+  DType dtype = DType::f32;
+  bool sums_in_order = true;
+};
+
 /// One rank's layers; what they are given and give is on the host, in f64.
 class RankLayers {
  public:
   RankLayers(const ContextShape& shape, const std::shared_ptr<const RankContext>& context,
-             std::int64_t tokens, Communicator& ranks, Device device, DType dtype)
-      : memory_(device), stream_(1, device), dtype_(dtype), saved_(kLayers) {
+             std::int64_t tokens, Communicator& ranks, const Computation& how)
+      : memory_(how.device), stream_(1, how.device), dtype_(how.dtype), saved_(kLayers) {
+    stream_.set_deterministic(how.sums_in_order);
     batch_ = {.ids = host_.alloc({1, tokens}, DType::i32, MemoryTag::data),
               .targets = {},
               .positions = {},
@@ -201,7 +208,7 @@ class RankLayers {
   std::vector<Saved> saved_;
 };
 
-ChainResult rounded_chain(const ContextShape& shape, const Ends& ends, Device device, DType dtype,
+ChainResult rounded_chain(const ContextShape& shape, const Ends& ends, const Computation& how,
                           Memory& memory) {
   const auto like = [&](const Tensor& x) {
     return memory.alloc(x.shape(), DType::f64, MemoryTag::workspace);
@@ -209,16 +216,16 @@ ChainResult rounded_chain(const ContextShape& shape, const Ends& ends, Device de
   ChainResult gathered{like(ends.x), {}};
   for (int layer = 0; layer < kLayers; ++layer) gathered.dqkv.push_back(like(ends.x));
   run_ranks(shape.ranks, [&](World& host) {
-    const bool is_on_host = device.kind == Device::Kind::cpu || host.size() == 1;
+    const bool is_on_host = how.device.kind == Device::Kind::cpu || host.size() == 1;
     Communicator ranks(
-        is_on_host ? host.all().backend() : through_host(host.all().backend(), device),
+        is_on_host ? host.all().backend() : through_host(host.all().backend(), how.device),
         host.all().shared_flight(), "cp");
     Memory own;
     Stream stream(1);
     const auto context = shape.ranks == 1 ? nullptr : make_rank_context(shape, host.rank());
     const TokenRuns tokens = context ? context->plan.held[static_cast<std::size_t>(host.rank())]
                                      : TokenRuns{{.first = 0, .count = shape.tokens}};
-    RankLayers layers(shape, context, tokens_in(tokens), ranks, device, dtype);
+    RankLayers layers(shape, context, tokens_in(tokens), ranks, how);
     const auto mine = [&](const Tensor& x) { return rows_of(x, tokens, DType::f64, own, stream); };
     const ChainResult made =
         Chain(shape, own)
@@ -272,7 +279,7 @@ Errors errors_of(const ChainResult& made, const ChainResult& exact, const Contex
 }
 
 /// EXPECTs that no way to share a sequence is further from f64 than 1.3 times one rank.
-void expect_errors_of_one_rank(std::int64_t tokens, int head_dim, Device device, DType dtype,
+void expect_errors_of_one_rank(std::int64_t tokens, int head_dim, const Computation& how,
                                int threads) {
   Memory memory;
   const ContextShape one{.ranks = 1,
@@ -283,7 +290,7 @@ void expect_errors_of_one_rank(std::int64_t tokens, int head_dim, Device device,
                          .head_dim = head_dim};
   const Ends ends = random_ends(one, memory);
   const ChainResult exact = exact_chain(one, ends, threads, memory);
-  const Errors limits = errors_of(rounded_chain(one, ends, device, dtype, memory), exact, one);
+  const Errors limits = errors_of(rounded_chain(one, ends, how, memory), exact, one);
   fmt::print("heads of {}, one rank: out {:.2e}, dq {:.2e}, dk {:.2e}, dv {:.2e}\n", head_dim,
              limits.out, limits.dq, limits.dk, limits.dv);
   EXPECT_GT(limits.out, 0.0);
@@ -295,8 +302,7 @@ void expect_errors_of_one_rank(std::int64_t tokens, int head_dim, Device device,
       if (!problems_of(shape).empty()) continue;
       shape = resolved(shape);
       SCOPED_TRACE(to_text(shape));
-      const Errors errors =
-          errors_of(rounded_chain(shape, ends, device, dtype, memory), exact, one);
+      const Errors errors = errors_of(rounded_chain(shape, ends, how, memory), exact, one);
       fmt::print("{:<10} {} ranks: out {:.3f}, dq {:.3f}, dk {:.3f}, dv {:.3f} times that\n",
                  name_of(method), ranks, errors.out / limits.out, errors.dq / limits.dq,
                  errors.dk / limits.dk, errors.dv / limits.dv);
@@ -309,16 +315,16 @@ void expect_errors_of_one_rank(std::int64_t tokens, int head_dim, Device device,
 }
 
 TEST(AttentionThrough32Layers, InFloat32IsAsExactAsOnOneRank) {
-  expect_errors_of_one_rank(77, 16, {}, DType::f32, 1);
+  expect_errors_of_one_rank(77, 16, {}, 1);
 }
 
 TEST(AttentionThrough32Layers, InBf16OnAGpuIsAsExactAsOnOneRank) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   for (const int head_dim : {64, 128}) {
-    expect_errors_of_one_rank(1100, head_dim, kGpu, DType::bf16, 16);
+    expect_errors_of_one_rank(1100, head_dim, {kGpu, DType::bf16}, 16);
   }
-  // Stretches of 64 tokens and more: kernels keep sums of dQ from call to call.
-  expect_errors_of_one_rank(1024, 128, kGpu, DType::bf16, 16);
+  // Stretches of 64 tokens and more: sums of dQ stay from call to call.
+  expect_errors_of_one_rank(1024, 128, {kGpu, DType::bf16, false}, 16);
 }
 
 }  // namespace
