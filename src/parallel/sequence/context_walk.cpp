@@ -63,7 +63,7 @@ void ContextWalk::clear_rows(PieceTensors& results) {
 bool ContextWalk::begin_sums(int index) {
   const Piece& what = described(index);
   if (what.kind != PieceKind::query_grads || what.row_multiple == 0) return false;
-  if (setting_.rule.cap != 0.0) return false;  // kernels that keep sums know no caps
+  if (setting_.rule.cap != 0.0) return false;      // kernels that keep sums know no caps
   const Tensor& q = piece(Own::kQueries).rows[0];  // as all queries of the walk
   const std::int64_t tile = ops::query_sum_tile(q, ctx_.stream);
   if (tile == 0 || what.row_multiple % tile != 0) return false;
@@ -275,11 +275,10 @@ void ContextWalk::compute(const TileCall& call) {
   }
   const PieceTensors key_results = box(call.key_results);
   if (results.sums.defined()) {
-    ops::attention_block_backward_to_sums(queries.rows[1], queries.rows[0], keys.rows[0],
-                                          keys.rows[1], queries.statistics[0],
-                                          queries.statistics[1], mask, setting_.rule.scale,
-                                          results.sums, key_results.rows[0], key_results.rows[1],
-                                          ctx_.stream);
+    ops::attention_block_backward_to_sums(
+        queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1], queries.statistics[0],
+        queries.statistics[1], mask, setting_.rule.scale, results.sums, key_results.rows[0],
+        key_results.rows[1], ctx_.stream);
     return;
   }
   ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],
