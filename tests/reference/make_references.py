@@ -35,7 +35,6 @@ Tokenizers are made by make_tokenizers.py.
 
 import argparse
 import json
-import random
 from pathlib import Path
 from typing import Any
 from unittest import mock
