@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "comm/tcp_listener.h"
+#include "recover/membership/members_file.h"
 #include "recover/membership/tcp_company.h"
 #include "train/model_setup.h"
 #include "train/tiny_run.h"
