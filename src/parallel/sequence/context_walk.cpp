@@ -109,7 +109,7 @@ void ContextWalk::add(const std::vector<Added>& all) {
       continue;
     }
     for (std::size_t i = 0; i < to.rows.size(); ++i) {
-      if (!to.rows[i].defined()) continue;
+      if (!to.rows[i].defined() || !from.front().rows[i].defined()) continue;
       ops::Summed& sum = sums.emplace_back();
       for (const PieceTensors& part : from) sum.from.push_back(part.rows[i]);
       sum.to = to.rows[i];
