@@ -105,13 +105,6 @@ void run_in_company(const config::RunConfig& config, const ElasticOptions& optio
   Company* company = nullptr;
   company_of.on_epoch = [&](const recover::Epoch& epoch) {
     is_first = epoch.members.front() == company->self();
-    if (!is_first || epoch.number == 0) return;
-    const std::size_t ranks = epoch.members.size();
-    log_warn(
-        "{}; {} rank{} on as epoch {} ({:.2f} s to notice, {:.2f} s to agree, {:.2f} s to "
-        "connect)",
-        epoch.cause, ranks, ranks == 1 ? " goes" : "s go", epoch.number, epoch.detect, epoch.agree,
-        epoch.connect);
   };
   try {
     const auto made = recover::make_tcp_company(std::move(company_of));

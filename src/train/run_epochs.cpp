@@ -45,11 +45,11 @@ std::optional<TrainOutcome> Run::epoch() {
   carried_.boxes.clear();
   carried_.has_state = carried_.session_is_whole = !epochs_->is_spare();
   epochs_->begin_behind(state_.step);
-  if (epochs_->is_spare()) return wait_as_spare();
-  if (is_over) return end_with_others(already_finished());
   row.step = state_.step;
   row.restore = watch.seconds();
-  carried_.kept.epochs.push_back(row);
+  carried_.kept.epochs.push_back(row);  // spares too: one of them may keep the report later
+  if (epochs_->is_spare()) return wait_as_spare();
+  if (is_over) return end_with_others(already_finished());
   carried_.place = {.mesh = session_->mesh.shape(),
                     .rank = session_->mesh.rank(),
                     .zero = setup_->plan.zero,
@@ -78,7 +78,13 @@ observe::EpochRow Run::describe_epoch(double seconds) {
                         .rebuild = epoch.connect + seconds,
                         .redo = std::exchange(carried_.wasted, 0.0)};
   if (setup_ && setup_->is_first && !row.cause.empty()) {
-    log_warn("{}; going on with {} ranks: {}", row.cause, made.ranks(), row.mesh);
+    const std::string waiting =
+        row.spares == 0 ? "" : fmt::format(", {} wait{}", row.spares, row.spares == 1 ? "s" : "");
+    log_warn(
+        "{}; {} rank{} on as epoch {} with {}{} ({:.2f} s to notice, {:.2f} s to agree, {:.2f} s "
+        "to rebuild)",
+        row.cause, row.members, row.members == 1 ? " goes" : "s go", row.number, row.mesh, waiting,
+        row.detect, row.agree, row.rebuild);
   }
   return row;
 }
