@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -97,6 +99,9 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
                  watch);
   } catch (const AgreedError& error) {
     if (launcher.rank == 0) throw;
+    // mpirun ends all others as soon as one rank has failed: rank 0 must have spoken by then.
+    constexpr std::chrono::milliseconds kTimeToSpeak{300};
+    if (launcher.joins_by_mpi) std::this_thread::sleep_for(kTimeToSpeak);
     if (!launcher.prints_together) log_info("rank {} stopped; rank 0 says why", launcher.rank);
     throw Ended{static_cast<int>(error.code())};
   } catch (const StoppedByPeer& stop) {
