@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 
-#include <algorithm>
 #include <atomic>
 #include <charconv>
 
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "cli/ended.h"
 #include "cli/launcher.h"
+#include "cli/ranks.h"
 #include "cli/tcp_settings.h"
 #include "comm/nccl/nccl_backend.h"
 #include "comm/staged/staged_backend.h"
@@ -44,12 +44,6 @@ std::vector<SocketAddress> contacts(const ElasticOptions& options,
   std::vector<SocketAddress> addresses;
   for (const std::string& member : options.members) addresses.push_back(address_named(member));
   return addresses;
-}
-
-/// The GPU of this rank's number on its machine, where ranks take turns if they are more than GPUs.
-Device device_of(Device::Kind kind, int local_rank) {
-  if (kind == Device::Kind::cpu) return {};
-  return {kind, local_rank % std::max(1, cuda_device_count())};
 }
 
 recover::TcpCompanyOptions company_options(const config::RunConfig& config,

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -93,16 +91,22 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
     }
     const auto checked = [&](World& world) {
       check_size(world, launcher);
-      body(world);
+      try {
+        body(world);
+      } catch (const AgreedError& error) {
+        // Before ranks leave MPI, which they do together: mpirun ends those that are left as soon
+        // as one has failed.
+        if (launcher.rank == 0) log_line(LogLevel::error, error.what());
+        throw;
+      }
     };
     run_mpi_rank(mpi_library_beside(std::filesystem::read_symlink("/proc/self/exe")), checked,
                  watch);
   } catch (const AgreedError& error) {
-    if (launcher.rank == 0) throw;
-    // mpirun ends all others as soon as one rank has failed: rank 0 must have spoken by then.
-    constexpr std::chrono::milliseconds kTimeToSpeak{300};
-    if (launcher.joins_by_mpi) std::this_thread::sleep_for(kTimeToSpeak);
-    if (!launcher.prints_together) log_info("rank {} stopped; rank 0 says why", launcher.rank);
+    if (launcher.rank == 0 && !launcher.joins_by_mpi) throw;
+    if (launcher.rank != 0 && !launcher.prints_together) {
+      log_info("rank {} stopped; rank 0 says why", launcher.rank);
+    }
     throw Ended{static_cast<int>(error.code())};
   } catch (const StoppedByPeer& stop) {
     if (!launcher.prints_together && !has_told) {
@@ -160,6 +164,11 @@ void run_on_ranks(int ranks, const std::function<void(World&)>& body, const Watc
   run_met(launcher, nullptr, body, watch, status, left);
 }
 
+Device device_of(Device::Kind kind, int local_rank) {
+  if (kind == Device::Kind::cpu) return {};
+  return {kind, local_rank % std::max(1, cuda_device_count())};
+}
+
 void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World&, Device)>& body,
                     const WatchdogOptions& watch, SitesLeft* left) {
   RunIdentity computes_on;
@@ -184,7 +193,7 @@ void run_on_devices(Device::Kind kind, int ranks, const std::function<void(World
       [&](World& host) {
         require_same_on_all_ranks(host, computes_on);
         const int local = launcher.size > 1 ? launcher.local_rank : host.rank();
-        const Device device{kind, local % std::max(1, cuda_device_count())};
+        const Device device = device_of(kind, local);
         if (host.size() == 1) return body(host, device);
         const auto& joined = host.all().backend();
         const bool uses_nccl = launcher.size > 1 && has_nccl();

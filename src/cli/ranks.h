@@ -34,14 +34,17 @@ void prepare_on_ranks(const std::function<void()>& prepare);
 /// Whether ranks could go on without others: they are processes that join over TCP.
 bool can_meet_again();
 
+/// Where the rank of this number on its machine computes: ranks take turns if they are more than
+/// GPUs.
+Device device_of(Device::Kind kind, int local_rank);
+
 /// Runs `body` on every rank that this process has: as the one that a launcher made it, or as
 /// `ranks` threads. Rethrows the failure of the rank that failed first, or throws Ended where a
 /// rank has said it. `watch` says how long ranks may wait for each other.
 void run_on_ranks(int ranks, const std::function<void(World&)>& body,
                   const WatchdogOptions& watch = {}, SitesLeft* left = nullptr);
-/// The same for ranks that compute on a device of this kind: each gets its own, the GPU of its
-/// number on this machine, where ranks take turns if they are more than GPUs; and a world that also
-/// moves tensors there.
+/// The same for ranks that compute on a device of this kind: each gets its own (device_of), and a
+/// world that also moves tensors there.
 ///
 /// With `left`, `body` is called again on the sites that are left when others are lost
 /// (run_with_sites_left).
