@@ -59,9 +59,9 @@ class Decoder {
 
 using DecoderList = std::vector<std::unique_ptr<const Decoder>>;
 
-/// Appends what `step` (an object with a `type`) asks for. A kind that is not known is refused by
+/// Appends what `stage` (for_steps) asks for. A kind that is not known is refused by
 /// name with Error(data).
-void add_decoder(const Section& step, DecoderList& list);
+void add_decoder(const Section& stage, DecoderList& list);
 
 /// The decoding of one text: steps one behind the other.
 class Decoding {

@@ -1,8 +1,7 @@
-#include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "tokenizer/decoders/kinds.h"
+#include "tokenizer/stage.h"
 
 namespace heddle {
 namespace {
@@ -42,21 +41,13 @@ class JoinStep final : public LinkedStep {
 
 }  // namespace
 
-void add_decoder(const Section& step, DecoderList& list) {
-  const std::string& type = step.string("type");
-  if (type == "Sequence") {
-    for (std::size_t i = 0; i < step.array("decoders").size(); ++i) {
-      add_decoder(step.element("decoders", i), list);
-    }
-    return;
-  }
-  const auto kind = std::find_if(kDecoders.begin(), kDecoders.end(),
-                                 [&](const DecoderKind& one) { return one.type == type; });
-  if (kind == kDecoders.end()) step.refuse(fmt::format("decoder {}", type));
-  list.push_back(kind->make(step));
-  if (list.size() > kMaxDecoders) {
-    step.refuse(fmt::format("a chain of more than {} decoders", kMaxDecoders));
-  }
+void add_decoder(const Section& stage, DecoderList& list) {
+  for_steps(stage, "decoders", "decoder", kDecoders,
+            [&](const DecoderKind& kind, const Section& step) {
+              list.push_back(kind.make(step));
+              if (list.size() <= kMaxDecoders) return;
+              step.refuse(fmt::format("a chain of more than {} decoders", kMaxDecoders));
+            });
 }
 
 class Decoding::End final : public DecodeStep {

@@ -24,8 +24,8 @@ class Normalizer {
 
 using NormalizerList = std::vector<std::unique_ptr<const Normalizer>>;
 
-/// Appends what `step` (an object with a `type`) asks for. A kind that is not known is refused by
+/// Appends what `stage` (for_steps) asks for. A kind that is not known is refused by
 /// name with Error(data).
-void add_normalizer(const Section& step, NormalizerList& list);
+void add_normalizer(const Section& stage, NormalizerList& list);
 
 }  // namespace heddle

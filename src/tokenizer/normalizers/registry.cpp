@@ -1,8 +1,7 @@
-#include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "tokenizer/normalizers/kinds.h"
+#include "tokenizer/stage.h"
 
 namespace heddle {
 namespace {
@@ -30,18 +29,10 @@ constexpr std::array<NormalizerKind, 13> kNormalizers = {{
 
 }  // namespace
 
-void add_normalizer(const Section& step, NormalizerList& list) {
-  const std::string& type = step.string("type");
-  if (type == "Sequence") {
-    for (std::size_t i = 0; i < step.array("normalizers").size(); ++i) {
-      add_normalizer(step.element("normalizers", i), list);
-    }
-    return;
-  }
-  const auto kind = std::find_if(kNormalizers.begin(), kNormalizers.end(),
-                                 [&](const NormalizerKind& one) { return one.type == type; });
-  if (kind == kNormalizers.end()) step.refuse(fmt::format("normalizer {}", type));
-  list.push_back(kind->make(step));
+void add_normalizer(const Section& stage, NormalizerList& list) {
+  for_steps(
+      stage, "normalizers", "normalizer", kNormalizers,
+      [&](const NormalizerKind& kind, const Section& step) { list.push_back(kind.make(step)); });
 }
 
 }  // namespace heddle

@@ -75,8 +75,8 @@ class PreTokenizerChain {
   std::vector<std::unique_ptr<const PreTokenizer>> steps_;
 };
 
-/// Appends what `step` (an object with a `type`) asks for. A kind that is not known is refused by
+/// Appends what `stage` (for_steps) asks for. A kind that is not known is refused by
 /// name with Error(data).
-void add_pretokenizer(const Section& step, PreTokenizerChain& chain);
+void add_pretokenizer(const Section& stage, PreTokenizerChain& chain);
 
 }  // namespace heddle

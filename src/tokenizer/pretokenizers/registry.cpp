@@ -1,8 +1,7 @@
-#include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "tokenizer/pretokenizers/kinds.h"
+#include "tokenizer/stage.h"
 
 namespace heddle {
 namespace {
@@ -50,21 +49,13 @@ class ScanStep final : public PreTokenizer {
 
 void PreTokenizerChain::add(Scan scan) { add(std::make_unique<ScanStep>(scan)); }
 
-void add_pretokenizer(const Section& step, PreTokenizerChain& chain) {
-  const std::string& type = step.string("type");
-  if (type == "Sequence") {
-    for (std::size_t i = 0; i < step.array("pretokenizers").size(); ++i) {
-      add_pretokenizer(step.element("pretokenizers", i), chain);
-    }
-    return;
-  }
-  const auto kind = std::find_if(kPreTokenizers.begin(), kPreTokenizers.end(),
-                                 [&](const PreTokenizerKind& one) { return one.type == type; });
-  if (kind == kPreTokenizers.end()) step.refuse(fmt::format("pre-tokenizer {}", type));
-  kind->add(step, chain);
-  if (chain.size() > kMaxPreTokenizers) {
-    step.refuse(fmt::format("a chain of more than {} pre-tokenizers", kMaxPreTokenizers));
-  }
+void add_pretokenizer(const Section& stage, PreTokenizerChain& chain) {
+  for_steps(stage, "pretokenizers", "pre-tokenizer", kPreTokenizers,
+            [&](const PreTokenizerKind& kind, const Section& step) {
+              kind.add(step, chain);
+              if (chain.size() <= kMaxPreTokenizers) return;
+              step.refuse(fmt::format("a chain of more than {} pre-tokenizers", kMaxPreTokenizers));
+            });
 }
 
 }  // namespace heddle

@@ -1,8 +1,8 @@
-#include <algorithm>
 #include <array>
 
 #include "base/error.h"
 #include "tokenizer/processors/kinds.h"
+#include "tokenizer/stage.h"
 
 namespace heddle {
 namespace {
@@ -24,20 +24,13 @@ constexpr std::array<ProcessorKind, 4> kProcessors = {{
 
 }  // namespace
 
-void add_post_processor(const Section& step, std::size_t vocab_size, Surroundings& around) {
-  const std::string& type = step.string("type");
-  if (type == "Sequence") {
-    for (std::size_t i = 0; i < step.array("processors").size(); ++i) {
-      add_post_processor(step.element("processors", i), vocab_size, around);
-    }
-    return;
-  }
-  const auto kind = std::find_if(kProcessors.begin(), kProcessors.end(),
-                                 [&](const ProcessorKind& one) { return one.type == type; });
-  if (kind == kProcessors.end()) step.refuse(fmt::format("post-processor {}", type));
-  const Surroundings read = kind->read(step, vocab_size);
-  around.before.insert(around.before.begin(), read.before.begin(), read.before.end());
-  around.after.insert(around.after.end(), read.after.begin(), read.after.end());
+void add_post_processor(const Section& stage, std::size_t vocab_size, Surroundings& around) {
+  for_steps(stage, "processors", "post-processor", kProcessors,
+            [&](const ProcessorKind& kind, const Section& step) {
+              const Surroundings read = kind.read(step, vocab_size);
+              around.before.insert(around.before.begin(), read.before.begin(), read.before.end());
+              around.after.insert(around.after.end(), read.after.begin(), read.after.end());
+            });
 }
 
 std::int32_t known_id(const Json& value, const std::string& where, std::size_t vocab_size) {
