@@ -18,13 +18,14 @@ The exit status is 1 where a bar does not hold. Only the standard library is nee
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "docs" / "studies"))
+from heddle_calls import make_tokens, run  # noqa: E402
 from step_figures import lines  # noqa: E402
 
 WIDTH, LAYERS, HEADS, EXPERTS, CHOSEN, EXPERT_WIDTH = 128, 4, 4, 8, 2, 192
@@ -68,19 +69,10 @@ def arguments():
     return options
 
 
-def run(command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with status {result.returncode}:\n{result.stderr}")
-
-
 def prepare(options):
     """Tokenizer, tokens and configs, made once for all runs."""
     folder = options.out / "data"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "text.tokens").exists():
-        run([options.heddle, "tokenizer", "train", options.text, "--vocab", VOCAB, "--special", "<|endoftext|>", "--out", folder / "tokenizer.json"])
-        run([options.heddle, "tokenize", options.text, "--tokenizer", folder / "tokenizer.json", "--out", folder / "text.tokens"])
+    make_tokens(options.heddle, options.text, VOCAB, folder)
     for name, config in CONFIGS.items():
         (folder / f"{name}.json").write_text(json.dumps(config, indent=1) + "\n")
     return folder

@@ -19,12 +19,14 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from heddle_calls import run  # noqa: E402
+
 # name, ranks, micro-batches of each replica, settings of the section parallel
 MESHES = (
     ("one rank", 1, 2, ()),
@@ -37,13 +39,6 @@ MESHES = (
 # name, sequences a step, tokens a sequence
 MODELS = (("llama-15m", 8, 256), ("llama-110m", 4, 128))
 TIME_BAR, MEMORY_BAR = 10.0, 3.0
-
-
-def run(command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with status {result.returncode}:\n{result.stderr}")
-    return result.stdout
 
 
 def calibrate(heddle, file):

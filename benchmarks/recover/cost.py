@@ -16,6 +16,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from heddle_calls import make_tokens  # noqa: E402
+
 KINDS = {"plain": [], "elastic": ["--elastic"], "copies": ["--elastic", "--set", "recover.copies=1"]}
 RANKS, WARM_UP = 2, 5
 RUN_FILE = """[model]
@@ -50,13 +53,8 @@ def arguments():
 
 
 def prepare(options):
-    options.out.mkdir(parents=True, exist_ok=True)
-    tokenizer, tokens = options.out / "tokenizer.json", options.out / "text.tokens"
-    if not tokens.exists():
-        for command in (["tokenizer", "train", options.text, "--vocab", "512", "--out", tokenizer],
-                        ["tokenize", options.text, "--tokenizer", tokenizer, "--out", tokens]):
-            subprocess.run([options.heddle, *map(str, command)], check=True, capture_output=True)
-    (options.out / "run.toml").write_text(RUN_FILE.format(tokens=tokens.resolve(), steps=options.steps))
+    make_tokens(options.heddle, options.text, 512, options.out)
+    (options.out / "run.toml").write_text(RUN_FILE.format(tokens=(options.out / "text.tokens").resolve(), steps=options.steps))
     token = options.out / "token"
     token.write_text("what who may join this benchmark knows\n")
     token.chmod(0o600)

@@ -13,11 +13,13 @@ library is needed.
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from heddle_calls import make_tokens, run  # noqa: E402
+
 LAYERS, RANKS, VOCAB, SEQ, MICROBATCHES = 12, 6, 512, 64, 10
 RUNS = {
     "full": ("all stages", ()),
@@ -43,20 +45,10 @@ def arguments():
     return parser.parse_args()
 
 
-def run(command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with status {result.returncode}:\n{result.stderr}")
-    return result.stdout
-
-
 def prepare(options):
     """Tokenizer, tokens and config, made once for all runs."""
     folder = options.out / "data"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "text.tokens").exists():
-        run([options.heddle, "tokenizer", "train", options.text, "--vocab", VOCAB, "--special", "<|endoftext|>", "--out", folder / "tokenizer.json"])
-        run([options.heddle, "tokenize", options.text, "--tokenizer", folder / "tokenizer.json", "--out", folder / "text.tokens"])
+    make_tokens(options.heddle, options.text, VOCAB, folder)
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": options.width, "intermediate_size": options.width * 8 // 3,
               "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": VOCAB, "max_position_embeddings": SEQ,
               "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.02, "tie_word_embeddings": False}

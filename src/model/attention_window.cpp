@@ -38,8 +38,7 @@ Windows qwen_windows(const ConfigReader& config, std::int64_t layers) {
       config.flag_or("use_sliding_window", false) ? window_asked(config) : std::nullopt;
   auto slides = sliding_layers(config, layers);
   if (!window && slides && std::ranges::find(*slides, true) != slides->end()) {
-    config.refuse("layer_types has sliding_attention, but there is no window for it",
-                  "set use_sliding_window and sliding_window, or make all full_attention");
+    refuse_missing_window(config);
   }
   if (!slides) {
     slides.emplace();
@@ -52,6 +51,11 @@ Windows qwen_windows(const ConfigReader& config, std::int64_t layers) {
 }
 
 }  // namespace
+
+void refuse_missing_window(const ConfigReader& config) {
+  config.refuse("layer_types has sliding_attention, but there is no window for it",
+                "set use_sliding_window and sliding_window, or make all full_attention");
+}
 
 std::optional<std::vector<bool>> sliding_layers(const ConfigReader& config, std::int64_t layers) {
   if (!config.has("layer_types")) return std::nullopt;

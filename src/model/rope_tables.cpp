@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 namespace heddle {
 namespace {
@@ -101,14 +102,16 @@ RopeTable make_table(const RopeSpec& spec, std::int64_t positions, std::int64_t 
 std::vector<double> rope_frequencies(const RopeSpec& spec, std::int64_t length) {
   using Scaling = RopeSpec::Scaling;
   const double theta = spec.scaling == Scaling::dynamic ? dynamic_base(spec, length) : spec.theta;
+  std::optional<YarnRamp> ramp;
+  if (spec.scaling == Scaling::yarn) ramp.emplace(spec);
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < spec.dims / 2; ++i) {
     double frequency =
         1.0 / std::pow(theta, 2.0 * static_cast<double>(i) / static_cast<double>(spec.dims));
     if (spec.scaling == Scaling::linear) frequency /= spec.factor;
     if (spec.scaling == Scaling::llama3) frequency = llama3_frequency(frequency, spec);
-    if (spec.scaling == Scaling::yarn) {
-      const double slowed = YarnRamp(spec).at(i);
+    if (ramp) {
+      const double slowed = ramp->at(i);
       frequency *= slowed / spec.factor + (1.0 - slowed);
     }
     if (spec.scaling == Scaling::longrope) {

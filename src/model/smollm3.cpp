@@ -52,10 +52,7 @@ ModelSpec smollm3_spec(const ConfigReader& config) {
   change_layers(spec, [&](std::int64_t layer, BlockSpec& block) {
     const auto at = static_cast<std::size_t>(layer);
     const bool has_window = slides ? (*slides)[at] : window && !rotates[at];
-    if (has_window && !window) {
-      config.refuse("layer_types has sliding_attention, but there is no window for it",
-                    "set use_sliding_window and sliding_window, or make all full_attention");
-    }
+    if (has_window && !window) refuse_missing_window(config);
     block.rotates = rotates[at];
     block.window = has_window ? window : std::nullopt;
   });

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 3> kVocabularies = {"replicated", "tensor", "pipeline"};
 
 void check_routes(const ParallelRequest& request, std::vector<RequestProblem>& problems) {
-  if (request.schedule == Pipeline::routes && request.pp > 1) return;
+  if (request.takes_routes()) return;
   const auto refuse = [&](const char* key, const std::string& value) {
     problems.push_back(
         {{key},

@@ -69,6 +69,12 @@ PeerSource::Lists PeerSource::tell(World& world, std::span<const HeldBox> boxes)
   return lists;
 }
 
+Shape PeerSource::Region::extent() const {
+  Shape extent = end;
+  for (int dim = 0; dim < extent.dims(); ++dim) extent.set(dim, end[dim] - begin[dim]);
+  return extent;
+}
+
 std::optional<PeerSource::Region> PeerSource::common(const Region& a, const Region& b) {
   Region both = a;
   for (int dim = 0; dim < a.begin.dims(); ++dim) {
@@ -139,12 +145,7 @@ std::vector<PeerSource::Transfer> PeerSource::plan(const Lists& had, const Lists
 }
 
 Tensor PeerSource::part_of(const Tensor& data, const Shape& begin, const Region& region) {
-  Shape corner = region.begin, extent = region.end;
-  for (int dim = 0; dim < corner.dims(); ++dim) {
-    extent.set(dim, region.end[dim] - region.begin[dim]);
-    corner.set(dim, region.begin[dim] - begin[dim]);
-  }
-  return data.box(corner, extent);
+  return data.box(Region{begin, region.begin}.extent(), region.extent());
 }
 
 /// In stretches that are the same on all ranks, so that none waits for one who waits for it.
@@ -158,10 +159,7 @@ void PeerSource::carry_out(World& world, std::span<const Transfer> transfers) {
     std::vector<UnderWay> under_way;
     for (std::int64_t bytes = 0; next < transfers.size() && bytes < kBytesUnderWay; ++next) {
       const Transfer& transfer = transfers[next];
-      Shape extent = transfer.region.begin;
-      for (int dim = 0; dim < extent.dims(); ++dim) {
-        extent.set(dim, transfer.region.end[dim] - transfer.region.begin[dim]);
-      }
+      const Shape extent = transfer.region.extent();
       bytes += extent.count() * static_cast<std::int64_t>(size_of(transfer.had->dtype));
       const bool sends = transfer.from == world.rank(), takes = transfer.to == world.rank();
       if (!sends && !takes) continue;

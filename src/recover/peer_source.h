@@ -50,6 +50,7 @@ class PeerSource : public StateSource {
   /// A box without its data, as ranks tell each other.
   struct Region {
     Shape begin, end;
+    Shape extent() const;
   };
   struct Entry {
     std::size_t index = 0;  ///< in the list of its rank

@@ -60,10 +60,10 @@ LrSchedule lr_schedule(const config::RunConfig& config);
 /// How a run's sites meet.
 OuterPolicy outer_policy(const config::OuterConfig& outer);
 
-/// What predictions of a run's steps depend on beside its plan.
 /// Whether ranks keep each other's state too, where that is nowhere else (PeerCopy).
 bool keeps_copies(const config::RunConfig& config);
 
+/// What predictions of a run's steps depend on beside its plan.
 planner::RunBatches run_batches(const config::RunConfig& config);
 
 /// How a run's model lies on so many ranks (make_plan). `sites_left`: where fewer sites are left

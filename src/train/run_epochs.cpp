@@ -13,6 +13,20 @@
 #include "train/run.h"
 
 namespace heddle {
+namespace {
+
+/// Of the rank's own store, and of that of the copy that it keeps.
+template <class BoxesOf>
+std::vector<recover::HeldBox> boxes_in(Session& session, const BoxesOf& boxes_of) {
+  std::vector<recover::HeldBox> boxes = boxes_of(session.model.store());
+  if (!session.copy) return boxes;
+  for (recover::HeldBox& box : boxes_of(session.copy->model().store())) {
+    boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+}  // namespace
 
 /// A loss ends an epoch, not the run; whoever notices it goes to the next one.
 TrainOutcome Run::run_epochs() {
@@ -133,26 +147,16 @@ void Run::take_decided_step() {
 }
 
 std::vector<recover::HeldBox> Run::held_state() {
-  const auto held_by = [](const ParamStore& store) {
+  return boxes_in(*session_, [](const ParamStore& store) {
     std::vector<StateKind> kinds = states_of(store);
     kinds.front().pieces = store.held_value_pieces();
     return recover::boxes_of(kinds);
-  };
-  std::vector<recover::HeldBox> boxes = held_by(session_->model.store());
-  if (!session_->copy) return boxes;
-  for (recover::HeldBox& box : held_by(session_->copy->model().store())) {
-    boxes.push_back(std::move(box));
-  }
-  return boxes;
+  });
 }
 
 std::vector<recover::HeldBox> Run::wanted_state() {
-  std::vector<recover::HeldBox> boxes = recover::boxes_of(states_of(session_->model.store()));
-  if (!session_->copy) return boxes;
-  for (recover::HeldBox& box : recover::boxes_of(states_of(session_->copy->model().store()))) {
-    boxes.push_back(std::move(box));
-  }
-  return boxes;
+  return boxes_in(*session_,
+                  [](const ParamStore& store) { return recover::boxes_of(states_of(store)); });
 }
 
 /// The state outlives the session that it was in.

@@ -269,6 +269,12 @@ struct MatrixSize {
   std::int64_t inner, width;
 };
 
+std::string described(const Groups& groups, const MatrixSize& size, DType dtype, Lie lie) {
+  return fmt::format("{} {} rows of {} experts, {}x{}, {} lie {}", groups.what, groups.total(),
+                     groups.rows.size(), size.inner, size.width, name_of(dtype),
+                     static_cast<int>(lie));
+}
+
 class CudaGroups : public CudaExperts {
  protected:
   /// Rows [used, total) of a host tensor are NaN: nobody may use them.
@@ -295,8 +301,7 @@ class CudaGroups : public CudaExperts {
   void check(const Groups& groups, const MatrixSize& size, DType dtype, Lie lie = Lie::contiguous) {
     const auto& [D, N] = size;
     const auto E = static_cast<std::int64_t>(groups.rows.size());
-    SCOPED_TRACE(fmt::format("{} {} rows of {} experts, {}x{}, {} lie {}", groups.what,
-                             groups.total(), E, D, N, name_of(dtype), static_cast<int>(lie)));
+    SCOPED_TRACE(described(groups, size, dtype, lie));
     const double tolerance = dtype == DType::f32 ? 3e-6 : 0x1.0p-8 + 1e-5;
     const Tensor a = rows_of(groups, D, dtype, 1), offsets = groups.offsets();
     const Tensor dev_offsets = up(offsets);
@@ -336,8 +341,7 @@ class CudaGroups : public CudaExperts {
     const auto& [D, F] = size;
     const auto E = static_cast<std::int64_t>(groups.rows.size());
     const std::int64_t R = groups.total();
-    SCOPED_TRACE(fmt::format("{} {} rows of {} experts, {}x{}, {} lie {}", groups.what, R, E, D, F,
-                             name_of(dtype), static_cast<int>(lie)));
+    SCOPED_TRACE(described(groups, size, dtype, lie));
     const double tolerance = dtype == DType::f32 ? 1e-5 : 0x1.0p-7;
     const Tensor x = rows_of(groups, D, dtype, 1), offsets = groups.offsets();
     const Tensor weights = random({E, 2 * F, D}, dtype, 2, 2.0 / std::sqrt(static_cast<double>(D)));
@@ -359,8 +363,7 @@ class CudaGroups : public CudaExperts {
     const auto& [D, F] = size;
     const auto E = static_cast<std::int64_t>(groups.rows.size());
     const std::int64_t R = groups.total();
-    SCOPED_TRACE(fmt::format("{} {} rows of {} experts, {}x{}, {} lie {}", groups.what, R, E, D, F,
-                             name_of(dtype), static_cast<int>(lie)));
+    SCOPED_TRACE(described(groups, size, dtype, lie));
     const double tolerance = dtype == DType::f32 ? 1e-5 : 0x1.0p-7;
     const Tensor dout = rows_of(groups, D, dtype, 1), offsets = groups.offsets();
     const Tensor matrices = random({E, D, F}, dtype, 2, 2.0 / std::sqrt(static_cast<double>(D)));

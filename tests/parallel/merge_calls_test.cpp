@@ -5,17 +5,23 @@
 namespace heddle {
 namespace {
 
+constexpr ContextOrder kOrders[] = {ContextOrder::zigzag, ContextOrder::contiguous,
+                                    ContextOrder::striped};
+
+ContextPlan plan_of(ContextMethod method, ContextOrder order, int ranks) {
+  return make_context_plan(resolved({.method = method,
+                                     .order = order,
+                                     .ranks = ranks,
+                                     .tokens = 1000,
+                                     .heads = 4,
+                                     .key_heads = 2,
+                                     .head_dim = 8}));
+}
+
 TEST(MergedCalls, OfARingWithoutDocumentsAreOneForEachRound) {
-  for (const ContextOrder order :
-       {ContextOrder::zigzag, ContextOrder::contiguous, ContextOrder::striped}) {
+  for (const ContextOrder order : kOrders) {
     for (const int ranks : {2, 3, 4, 8}) {
-      const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::ring,
-                                                           .order = order,
-                                                           .ranks = ranks,
-                                                           .tokens = 1000,
-                                                           .heads = 4,
-                                                           .key_heads = 2,
-                                                           .head_dim = 8}));
+      const ContextPlan plan = plan_of(ContextMethod::ring, order, ranks);
       for (const auto pass : {ContextPassKind::forward, ContextPassKind::backward}) {
         for (int rank = 0; rank < ranks; ++rank) {
           for (const ProgramRound& round : make_context_program(plan, pass, rank).rounds) {
@@ -30,17 +36,10 @@ TEST(MergedCalls, OfARingWithoutDocumentsAreOneForEachRound) {
 /// Calls that meet keys of several ranks have them in a piece of their own, in the order of the
 /// sequence; of tokens that are dealt out there is no such piece.
 TEST(MergedCalls, OfAGatherMeetAllKeysOfAStretchAtOnce) {
-  for (const ContextOrder order :
-       {ContextOrder::zigzag, ContextOrder::contiguous, ContextOrder::striped}) {
+  for (const ContextOrder order : kOrders) {
     const bool is_dealt = order == ContextOrder::striped;
     for (const int ranks : {2, 3, 4, 8}) {
-      const ContextPlan plan = make_context_plan(resolved({.method = ContextMethod::gather,
-                                                           .order = order,
-                                                           .ranks = ranks,
-                                                           .tokens = 1000,
-                                                           .heads = 4,
-                                                           .key_heads = 2,
-                                                           .head_dim = 8}));
+      const ContextPlan plan = plan_of(ContextMethod::gather, order, ranks);
       for (const auto pass : {ContextPassKind::forward, ContextPassKind::backward}) {
         for (int rank = 0; rank < ranks; ++rank) {
           const ContextProgram program = make_context_program(plan, pass, rank);

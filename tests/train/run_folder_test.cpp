@@ -86,11 +86,7 @@ TEST(Train, WritesCheckpointsThatAreModelFolders) {
 TEST(Train, StartsFromTextAndATokenizerAndSpeaks) {
   const TinyRun run;
   const auto at = [&](const char* name) { return (run.path() / name).string(); };
-  ASSERT_EQ(run_heddle({"demo-text", "--out", at("demo.jsonl"), "--bytes", "20000"}).status, 0);
-  ASSERT_EQ(run_heddle({"tokenizer", "train", at("demo.jsonl"), "--vocab", "300", "--special",
-                        "<|endoftext|>", "--out", at("tokenizer.json"), "--threads", "1"})
-                .status,
-            0);
+  ASSERT_NO_FATAL_FAILURE(run.write_text());
   const std::vector<std::string> settings = {
       "data.train=" + at("demo.jsonl"), "data.tokenizer=" + at("tokenizer.json"),
       "model.vocab_size=300",           "train.sample_every=5",

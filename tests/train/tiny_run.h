@@ -1,6 +1,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
@@ -74,6 +75,17 @@ threads = 1
                                        : (tokens.empty() ? 0 : (tokens.back() * 7 + 3) % 61));
     }
     write_token_file(real_file_system(), path() / name, {.vocab_size = 61}, tokens, starts);
+  }
+
+  /// demo.jsonl, and tokenizer.json (300 tokens) made of it.
+  void write_text() const {
+    const std::string text = (path() / "demo.jsonl").string();
+    ASSERT_EQ(run_heddle({"demo-text", "--out", text, "--bytes", "20000"}).status, 0);
+    ASSERT_EQ(
+        run_heddle({"tokenizer", "train", text, "--vocab", "300", "--special", "<|endoftext|>",
+                    "--out", (path() / "tokenizer.json").string(), "--threads", "1"})
+            .status,
+        0);
   }
 
   /// Makes data.tokens one of two sources, with three quarters of the samples.

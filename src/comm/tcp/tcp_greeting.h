@@ -30,8 +30,8 @@ struct Hello {
   std::int32_t rank = 0, size = 0;
   std::uint32_t port = 0;  ///< where it listens
   std::int32_t process = 0;
-  std::int32_t channel =
-      0;  ///< which of several connections of the pair; 0: the first; see TcpPost
+  /// Which of several connections of the pair; 0: the first; see TcpPost.
+  std::int32_t channel = 0;
   std::int32_t meeting = 0;  ///< how often ranks of this run have met before
   std::uint32_t has_token = 0;
   Nonce nonce = {};

@@ -221,9 +221,12 @@ void TcpLinks::wait_for_failure(std::chrono::milliseconds longest) const {
 
 std::exception_ptr TcpLinks::reason_of_silence(int from) const {
   wait_for_failure(kTimeToJudge);
-  return failure_->has_failed() ? failure_->error()
-                                : std::make_exception_ptr(
-                                      Error(ErrorCode::peer, fmt::format("rank {} is gone", from)));
+  return problem_of(from);
+}
+
+std::exception_ptr TcpLinks::problem_of(int from) const {
+  if (failure_->has_failed()) return failure_->error();
+  return std::make_exception_ptr(Error(ErrorCode::peer, fmt::format("rank {} is gone", from)));
 }
 
 void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done done) {
@@ -237,10 +240,7 @@ void TcpLinks::recv(const Line& line, std::byte* data, std::size_t bytes, Done d
       forget_if_empty(line);
       problem = copy_arrived(message->bytes, line.peer, data, bytes);
     } else if (failure_->has_failed() || is_closed_[static_cast<std::size_t>(line.peer)]) {
-      problem = failure_->has_failed()
-                    ? failure_->error()
-                    : std::make_exception_ptr(
-                          Error(ErrorCode::peer, fmt::format("rank {} is gone", line.peer)));
+      problem = problem_of(line.peer);
       forget_if_empty(line);
     } else {
       queue.awaited.push_back({data, bytes, std::move(done)});

@@ -166,6 +166,8 @@ class TcpLinks : public Wakeable {
   /// Why nothing comes from a rank any more: what the world failed of, which may be known a moment
   /// later than that the connection is gone.
   std::exception_ptr reason_of_silence(int from) const;
+  /// The same as far as it is known.
+  std::exception_ptr problem_of(int from) const;
   /// What can no longer come true, of all ranks or of one, ends with this.
   void give_up(int from, const std::exception_ptr& why);
 

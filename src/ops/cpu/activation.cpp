@@ -15,44 +15,20 @@ HWY_BEFORE_NAMESPACE();
 namespace heddle::ops::cpu {
 namespace HWY_NAMESPACE {
 
-void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
-                    Stream& stream) {
-  visit_float(y_TF.dtype(), [&](auto zero) HWY_ATTR {
-    using T = decltype(zero);
-    T *gates = gate_TF.data<T>(), *ups = up_TF.data<T>(), *ys = y_TF.data<T>();
-    parallel_pieces<3>(
-        stream, {&gate_TF, &up_TF, &y_TF}, [&](const auto& at, std::int64_t n) HWY_ATTR {
-          const T *gate = gates + at[0], *up = ups + at[1];
-          T* const y = ys + at[2];
-          for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
-            const auto g = hn::LoadU(d, gate + i);
-            hn::StoreU(hn::Mul(hn::Mul(g, sigmoid(d, g).p), hn::LoadU(d, up + i)), d, y + i);
-          });
-        });
-  });
-}
+// What follows is made of kinds of functions: value(d, x), and slope(d, x), its derivative.
 
-void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
-                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
-  visit_float(dy_TF.dtype(), [&](auto zero) HWY_ATTR {
-    using T = decltype(zero);
-    T *dys = dy_TF.data<T>(), *gates = gate_TF.data<T>(), *ups = up_TF.data<T>();
-    T *dgates = dgate_TF.data<T>(), *dups = dup_TF.data<T>();
-    parallel_pieces<5>(stream, {&dy_TF, &gate_TF, &up_TF, &dgate_TF, &dup_TF},
-                       [&](const auto& at, std::int64_t n) HWY_ATTR {
-                         const T *dy = dys + at[0], *gate = gates + at[1], *up = ups + at[2];
-                         T *dgate = dgates + at[3], *dup = dups + at[4];
-                         for_vectors<T>(n, [=](auto d, std::int64_t i) HWY_ATTR {
-                           const auto g = hn::LoadU(d, gate + i), out = hn::LoadU(d, dy + i);
-                           const auto s = sigmoid(d, g);
-                           const auto slope = hn::Mul(s.p, hn::MulAdd(g, s.q, hn::Set(d, 1)));
-                           const auto to_gate = hn::Mul(hn::Mul(out, hn::LoadU(d, up + i)), slope);
-                           hn::StoreU(to_gate, d, dgate + i);
-                           hn::StoreU(hn::Mul(out, hn::Mul(g, s.p)), d, dup + i);
-                         });
-                       });
-  });
-}
+/// x * sigmoid(x).
+struct Silu {
+  template <class D, class V>
+  static HWY_INLINE V value(D d, V x) {
+    return hn::Mul(x, sigmoid(d, x).p);
+  }
+  template <class D, class V>
+  static HWY_INLINE V slope(D d, V x) {
+    const auto s = sigmoid(d, x);
+    return hn::Mul(s.p, hn::MulAdd(x, s.q, hn::Set(d, 1)));
+  }
+};
 
 /// x * P(x), P the normal distribution.
 struct ExactGelu {
@@ -131,9 +107,9 @@ void gelu_backward_as(const Tensor& dy_TF, const Tensor& x_TF, const Tensor& dx_
   });
 }
 
+/// y = value(gate) * up.
 template <class Kind>
-void geglu_forward_as(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
-                      Stream& stream) {
+void gated_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF, Stream& stream) {
   visit_float(y_TF.dtype(), [&](auto zero) HWY_ATTR {
     using T = decltype(zero);
     T *gates = gate_TF.data<T>(), *ups = up_TF.data<T>(), *ys = y_TF.data<T>();
@@ -150,8 +126,8 @@ void geglu_forward_as(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& 
 }
 
 template <class Kind>
-void geglu_backward_as(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
-                       const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
+void gated_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
+                    const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
   visit_float(dy_TF.dtype(), [&](auto zero) HWY_ATTR {
     using T = decltype(zero);
     T *dys = dy_TF.data<T>(), *gates = gate_TF.data<T>(), *ups = up_TF.data<T>();
@@ -170,21 +146,31 @@ void geglu_backward_as(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor&
   });
 }
 
+void swiglu_forward(const Tensor& gate_TF, const Tensor& up_TF, const Tensor& y_TF,
+                    Stream& stream) {
+  gated_forward<Silu>(gate_TF, up_TF, y_TF, stream);
+}
+
+void swiglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF,
+                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
+  gated_backward<Silu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
+}
+
 void geglu_forward(const Tensor& gate_TF, const Tensor& up_TF, Gelu kind, const Tensor& y_TF,
                    Stream& stream) {
   if (kind == Gelu::exact) {
-    geglu_forward_as<ExactGelu>(gate_TF, up_TF, y_TF, stream);
+    gated_forward<ExactGelu>(gate_TF, up_TF, y_TF, stream);
   } else {
-    geglu_forward_as<TanhGelu>(gate_TF, up_TF, y_TF, stream);
+    gated_forward<TanhGelu>(gate_TF, up_TF, y_TF, stream);
   }
 }
 
 void geglu_backward(const Tensor& dy_TF, const Tensor& gate_TF, const Tensor& up_TF, Gelu kind,
                     const Tensor& dgate_TF, const Tensor& dup_TF, Stream& stream) {
   if (kind == Gelu::exact) {
-    geglu_backward_as<ExactGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
+    gated_backward<ExactGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
   } else {
-    geglu_backward_as<TanhGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
+    gated_backward<TanhGelu>(dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, stream);
   }
 }
 
