@@ -83,6 +83,10 @@ void run_as_rank(const Launcher& launcher, const std::function<void(World&)>& bo
     log_line(LogLevel::error, text);
     has_told = true;
   };
+  // The same status as that of a rank which is not in the middle of something long.
+  watch.give_up = [](const std::string& reason) {
+    if (const auto signal = status_of_rank_ended_at_once(reason)) std::_Exit(*signal);
+  };
   try {
     if (!launcher.joins_by_mpi) {
       return left != nullptr

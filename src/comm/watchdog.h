@@ -28,8 +28,8 @@ struct WatchdogOptions {
   /// nowhere.
   std::filesystem::path flight_folder = {};
   /// How long the ranks may take to stop once the world has failed. Then, since a thread that hangs
-  /// cannot be ended, a rank that is a process ends; for threads, `give_up` is called with the
-  /// reason. Absent: they are waited for.
+  /// cannot be ended, `give_up` is called with the reason, to end the process. Absent, or where it
+  /// returns: a rank that is a process ends with the failure's code, threads are waited for.
   std::chrono::duration<double> grace{5};
   std::function<void(const std::string& reason)> give_up = {};
 };

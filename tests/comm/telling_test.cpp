@@ -65,5 +65,14 @@ TEST(Telling, RankZeroNamesARankThatHangs) {
   EXPECT_EQ(ends.statuses, std::vector<int>(3, 4));
 }
 
+TEST(Telling, ARankThatIsTooLateToStopEndsWithTheStatusThatItsReasonHas) {
+  const testing::Ends ends = testing::run_tcp_processes(2, [](World& world) {
+    world.all().barrier();
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::hours(1));
+    throw Error(ErrorCode::data, testing::kEndsWithStatus42);
+  });
+  EXPECT_EQ(ends.statuses, (std::vector<int>{5, 42}));
+}
+
 }  // namespace
 }  // namespace heddle

@@ -325,6 +325,7 @@ void MpiMonitor::give_up_in_time() {
   }
   channel_.flush(200ms);
   if (!options_.tell) log_line(LogLevel::error, failure_->reason());
+  if (options_.give_up) options_.give_up(failure_->reason());
   std::_Exit(static_cast<int>(failure_->code()));
 }
 
