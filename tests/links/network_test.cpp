@@ -189,8 +189,10 @@ TEST_F(ShapedNetwork, TakesTheDelayBothWays) {
   for (const int delay : {0, 10, 50}) {
     Network network({.statements = {"link delay=" + std::to_string(delay) + "ms"}});
     const Mailbox here(network, 0), there(network, 1);
+    const double most = 2 * delay * 1.05 + 1;
     double shortest = 1e30;
-    for (int i = 0; i < 10; ++i) {
+    // A machine with much else to do gets more turns.
+    for (int i = 0; i < 10 || (i < 100 && shortest > most); ++i) {
       const auto start = Clock::now();
       here.send(1, i);
       ASSERT_TRUE(there.receive(milliseconds(5000)));
@@ -200,7 +202,7 @@ TEST_F(ShapedNetwork, TakesTheDelayBothWays) {
     }
     RecordProperty("delay_" + std::to_string(delay), std::to_string(shortest));
     EXPECT_GE(shortest, 2 * delay);
-    EXPECT_LE(shortest, 2 * delay * 1.05 + 1);
+    EXPECT_LE(shortest, most);
   }
 }
 
