@@ -20,7 +20,7 @@
 #include "infer/generate_all.h"
 #include "infer/special_tokens.h"
 #include "model/registry.h"
-#include "planner/experts_generation.h"
+#include "planner/generation_time.h"
 #include "tokenizer/tokenizer.h"
 
 namespace heddle::cli {
@@ -171,6 +171,7 @@ struct Generated {
   std::vector<Continued> of_prompts;
   ExpertExchanges exchanges = ExpertExchanges::two;
   double seconds = 0.0;
+  std::vector<double> token_seconds = {};  ///< until all had a first token, a second, ...
 
   std::size_t tokens() const {
     std::size_t sum = 0;
@@ -187,7 +188,10 @@ ExpertExchanges exchanges_of(const GenerateArguments& arguments, const GenerateS
     return arguments.exchanges == "one" ? ExpertExchanges::one : ExpertExchanges::two;
   }
   const ModelSpec& spec = subject.spec;
-  if (!refuse_one_exchange(spec, mesh, device).empty()) return ExpertExchanges::two;
+  if (!refuse_one_exchange(spec, mesh, device).empty() ||
+      mesh.ranks() > planner::kMostGeneratingRanks) {
+    return ExpertExchanges::two;
+  }
   const int ranks = mesh.ranks();
   const double leaves = 1.0 - 1.0 / ranks;
   const planner::GenerationShape shape{
@@ -201,10 +205,11 @@ ExpertExchanges exchanges_of(const GenerateArguments& arguments, const GenerateS
       .element_bytes = 4,
       .leaves = leaves,
       .leaves_placed = leaves};
-  const double latency = 1e-6 * arguments.latency_us, rate = 1e9 * arguments.gbytes;
-  const bool one_is_less =
-      one_exchange(shape).seconds(latency, rate) < two_exchanges(shape).seconds(latency, rate);
-  return one_is_less ? ExpertExchanges::one : ExpertExchanges::two;
+  const auto rows =
+      planner::rows_anywhere(ranks, shape.layers, static_cast<int>(subject.prompts.size()));
+  const auto [two, one] =
+      generation_time(shape, rows, {1e-6 * arguments.latency_us, 1e9 * arguments.gbytes});
+  return one < two ? ExpertExchanges::one : ExpertExchanges::two;
 }
 
 /// Ranks make the same tokens of one prompt, and share several; the first one prints.
@@ -236,12 +241,15 @@ Generated generate_on(const GenerateArguments& arguments, const GenerateSubject&
   }
   Generated made{.of_prompts = std::vector<Continued>(subject.prompts.size()),
                  .exchanges = exchanges_of(arguments, subject, plan.mesh, device)};
+  const Stopwatch watch;
+  std::vector<std::size_t> heard(subject.prompts.size(), 0);
   const auto hear = [&](std::size_t prompt, std::int32_t token) {
+    made.token_seconds.resize(std::max(made.token_seconds.size(), ++heard[prompt]));
+    made.token_seconds[heard[prompt] - 1] = watch.seconds();
     bool& is_stopped = made.of_prompts[prompt].is_stopped;
     is_stopped = !printers[prompt].add(decoders[prompt].push(token));
     return !is_stopped;
   };
-  const Stopwatch watch;
   std::vector<std::vector<std::int32_t>> tokens;
   if (arguments.prompts.empty()) {
     tokens.push_back(generate(
@@ -281,6 +289,7 @@ void print_json(const GenerateArguments& arguments, const GenerateSubject& subje
             {"exchanges", made.exchanges == ExpertExchanges::one ? "one" : "two"}};
   }
   json["seconds"] = made.seconds;
+  json["token_seconds"] = made.token_seconds;
   json["tokens_per_second"] = static_cast<double>(made.tokens()) / made.seconds;
   std::cout << json.dump() << "\n";
 }

@@ -18,6 +18,7 @@
 #include "cli/ended.h"
 #include "cli/own_arguments.h"
 #include "comm/tcp_listener.h"
+#include "tensor/device.h"
 #include "train/stop_signals.h"
 
 namespace heddle::cli {
@@ -45,6 +46,10 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 }  // namespace
 
+std::string nccl_machine_of(int rank, int ranks, int gpus) {
+  return gpus < 1 || ranks <= gpus ? "" : fmt::format("heddle-{}", rank / gpus);
+}
+
 pid_t start_rank(const RankProcess& process) {
   std::vector<std::string> arguments = process.arguments, variables;
   for (char** at = environ; *at != nullptr; ++at) variables.emplace_back(*at);
@@ -57,7 +62,8 @@ pid_t start_rank(const RankProcess& process) {
   // Ranks take the next.
   variables.push_back(fmt::format("MASTER_PORT={}", process.meeting.port - 1));
   variables.push_back(fmt::format("{}={}", kListeningVariable, inherited));
-  variables.push_back(fmt::format("NCCL_HOSTID=heddle-{}-{}", parent, process.rank));
+  const std::string machine = nccl_machine_of(process.rank, process.ranks, cuda_device_count());
+  if (!machine.empty()) variables.push_back(fmt::format("NCCL_HOSTID={}-{}", machine, parent));
   variables.insert(variables.end(), process.variables.begin(), process.variables.end());
   const std::vector<char*> argument_pointers = pointers_to(arguments);
   const std::vector<char*> variable_pointers = pointers_to(variables);

@@ -13,9 +13,12 @@ namespace heddle::cli {
 /// listens on.
 inline constexpr const char* kListeningVariable = "HEDDLE_LISTENING";
 
-/// A process of this program as a rank of a world on this machine, by torchrun's variables. Ranks
-/// get an NCCL_HOSTID of their own: NCCL then takes those that share a GPU for machines and uses
-/// sockets.
+/// The machine that NCCL is to take a local rank for, where so many share so many GPUs in turns;
+/// empty, which leaves it to NCCL, where each has a GPU of its own. NCCL refuses two ranks of one
+/// machine on one GPU: those of another turn are on another machine, which it reaches by sockets.
+std::string nccl_machine_of(int rank, int ranks, int gpus);
+
+/// A process of this program as a rank of a world on this machine, by torchrun's variables.
 struct RankProcess {
   int rank = 0, ranks = 1;
   TcpListener meeting = {};  ///< where they meet; rank 0 inherits the socket

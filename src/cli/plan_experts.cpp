@@ -13,7 +13,7 @@
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "model/registry.h"
-#include "planner/experts_generation.h"
+#include "planner/generation_time.h"
 #include "planner/place_experts.h"
 
 namespace heddle::cli {
@@ -34,7 +34,9 @@ struct PlacementReport {
   double plain_hops = 0.0;  ///< of contiguous experts
   double pairs = 0.0;       ///< tokens times pairs of layers
   double worst_load = 0.0;  ///< of a rank in a layer, over the mean
+  /// What generation sends, and how long that takes.
   std::optional<planner::GenerationShape> generation = {};
+  planner::GenerationTime time = {};
 };
 
 /// Hops of a token on its way through the layers.
@@ -84,11 +86,8 @@ planner::GenerationShape generation_of(const PlanExpertsOptions& options,
           .leaves_placed = report.pairs > 0.0 ? report.found.placed.hops / report.pairs : 0.0};
 }
 
-JsonValue traffic_json(const planner::GenerationTraffic& traffic,
-                       const PlanExpertsOptions& options) {
-  return {{"bytes", traffic.bytes},
-          {"calls", traffic.calls},
-          {"seconds", traffic.seconds(1e-6 * options.latency_us, 1e9 * options.gbytes)}};
+JsonValue traffic_json(const planner::GenerationTraffic& traffic, double seconds) {
+  return {{"bytes", traffic.bytes}, {"calls", traffic.calls}, {"seconds", seconds}};
 }
 
 void print_json(const PlanExpertsOptions& options, const PlacementReport& report) {
@@ -111,24 +110,25 @@ void print_json(const PlanExpertsOptions& options, const PlacementReport& report
                     {"rank_of", std::move(rank_of)}};
   if (report.generation) {
     json["generation"] = {
-        {"two_exchanges", traffic_json(two_exchanges(*report.generation), options)},
-        {"one_exchange", traffic_json(one_exchange(*report.generation), options)}};
+        {"two_exchanges",
+         traffic_json(two_exchanges(*report.generation), report.time.two_exchanges)},
+        {"one_exchange", traffic_json(one_exchange(*report.generation), report.time.one_exchange)}};
   }
   fmt::print("{}\n", json.dump(2));
 }
 
 void print_generation(const PlanExpertsOptions& options, const PlacementReport& report) {
-  const double latency = 1e-6 * options.latency_us, rate = 1e9 * options.gbytes;
-  const auto two = two_exchanges(*report.generation), one = one_exchange(*report.generation);
   fmt::print("\na new token of each of {} sequences in {}, {:.4g} us and {:.4g} GB/s\n",
              options.ranks * options.sequences, options.dtype, options.latency_us, options.gbytes);
-  const auto line = [&](const char* name, const planner::GenerationTraffic& traffic) {
+  const auto line = [](const char* name, const planner::GenerationTraffic& traffic,
+                       double seconds) {
     fmt::print("{:<36}{:>6} calls {:>12} {:>10.4g} us\n", name, traffic.calls,
-               format_bytes(traffic.bytes), 1e6 * traffic.seconds(latency, rate));
+               format_bytes(traffic.bytes), 1e6 * seconds);
   };
-  line("two exchanges a layer", two);
-  line("one exchange, all contexts everywhere", one);
-  const bool one_is_less = one.seconds(latency, rate) < two.seconds(latency, rate);
+  line("two exchanges a layer", two_exchanges(*report.generation), report.time.two_exchanges);
+  line("one exchange, all contexts everywhere", one_exchange(*report.generation),
+       report.time.one_exchange);
+  const bool one_is_less = report.time.one_exchange < report.time.two_exchanges;
   fmt::print("{} would be faster{}\n", one_is_less ? "one exchange" : "two exchanges",
              one_is_less && report.trace.choices > 1
                  ? ", but tokens have several experts, whose results have to meet"
@@ -162,6 +162,10 @@ void check(const PlanExpertsOptions& options, const RoutingTrace& trace) {
         fmt::format("--nodes {} does not divide --ranks {}", options.nodes, options.ranks));
   }
   if (trace.tokens() == 0) problems.push_back("the trace has no tokens");
+  if (!options.model.empty() && options.ranks > planner::kMostGeneratingRanks) {
+    problems.push_back(fmt::format("--ranks {} is more than the {} whose messages --model follows",
+                                   options.ranks, planner::kMostGeneratingRanks));
+  }
   if (!problems.empty()) {
     throw Error(ErrorCode::usage, fmt::format("{}", fmt::join(problems, "\n  ")));
   }
@@ -178,7 +182,13 @@ void run(const PlanExpertsOptions& options) {
       .plain_hops =
           hops(affinity, contiguous_placement(trace.layers, trace.experts, options.ranks)),
       .pairs = affinity.total()};
-  if (!options.model.empty()) report.generation = generation_of(options, report);
+  if (!options.model.empty()) {
+    report.generation = generation_of(options, report);
+    report.time = generation_time(*report.generation,
+                                  planner::rows_of_trace(trace, report.found.placed.placement,
+                                                         options.ranks * options.sequences),
+                                  {1e-6 * options.latency_us, 1e9 * options.gbytes});
+  }
   report.worst_load = worst_load(trace, report.found.placed.placement);
   if (!options.out.empty()) {
     write_expert_placement(real_file_system(), options.out, report.found.placed.placement);
@@ -210,10 +220,11 @@ void add_plan_experts(Verb plan) {
   verb.add_option("--model", options->model,
                   "config.json: also count what generation sends with two exchanges a layer, and "
                   "with one");
-  verb.add_option("--latency-us", options->latency_us, "of an exchange; with --model")
+  verb.add_option("--latency-us", options->latency_us, "of a message; with --model")
       .range(0.0, 1e9)
       .show_default();
-  verb.add_option("--gbytes", options->gbytes, "per second that a rank sends; with --model")
+  verb.add_option("--gbytes", options->gbytes,
+                  "per second that a rank sends and receives, each; with --model")
       .range(1e-9, 1e9)
       .show_default();
   verb.add_option("--sequences", options->sequences,

@@ -263,13 +263,23 @@ void TrainStep::sum(int which) {
   result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
 }
 
-/// Values that no codec takes count as a norm that is not finite: all ranks skip the update.
+/// A router here had logits that are not finite (Router::mark_bad). Behind sigmoids they may leave
+/// loss and gradients finite, and choices without sense.
+bool TrainStep::has_bad_router() const {
+  const Tensor load = expert_load();
+  if (!load.defined() || stream_.is_dry() || load.device().kind != Device::Kind::cpu) return false;
+  return std::ranges::any_of(load.host<double>(), [](double count) { return std::isnan(count); });
+}
+
+/// Values that no codec takes, and routers that do not know where tokens go, count as a norm that
+/// is not finite: all ranks skip the update.
 void TrainStep::add_totals() {
   if (copy_ != nullptr && policy_.updates) exchange_copies();
   const Tensor squares = total(StepPolicy::kSquares);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
-  if (model_.took_bad_values(stream_)) ops::fill(squares, std::nan(""), stream_);
+  if (model_.took_bad_values(stream_) || has_bad_router())
+    ops::fill(squares, std::nan(""), stream_);
   if (policy_.updates) {
     optimizer_.add_totals(totals().slice(0, StepPolicy::kFirstOwn, totals().count()), step_,
                           stream_);

@@ -119,6 +119,7 @@ class TrainStep : private Stage {
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
   void find_bad_router();
+  bool has_bad_router() const;
   /// Biases of routers move against the load.
   void balance_routers();
 

@@ -102,8 +102,8 @@ class ManySequences {
                   stream_);
       if (counts && !sequence.is_done()) made.push_back(sampled(logits, 0, sequence));
     }
-    take(first, places_of(first), tokens_of_all(places_of(first), made));
     if (stays_) share_prompts();
+    take(first, places_of(first), tokens_of_all(places_of(first), made));
   }
 
   std::unique_ptr<KvCache> new_cache(const Sequence& sequence) const {

@@ -1,11 +1,6 @@
 #include "planner/experts_generation.h"
 
 namespace heddle::planner {
-namespace {
-
-constexpr double kNumberBytes = 4;  // of a count, a choice, a weight or a token
-
-}  // namespace
 
 GenerationTraffic two_exchanges(const GenerationShape& shape) {
   const int others = shape.ranks - 1;

@@ -17,14 +17,14 @@ struct GenerationShape {
       0;  ///< share whose expert lies on another rank than that of the layer before
 };
 
-/// What a rank sends in an iteration, in how many calls.
+/// Of a count, a choice, a weight or a token.
+inline constexpr double kNumberBytes = 4;
+
+/// What the mean rank sends in an iteration, in how many calls. How long these take is
+/// generation_time's to say.
 struct GenerationTraffic {
   double bytes = 0;
   int calls = 0;
-
-  double seconds(double latency, double bytes_per_s) const {
-    return calls * latency + bytes / bytes_per_s;
-  }
 };
 
 /// Rows go to their experts and home again in each layer, after ranks have told each other how many

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -51,6 +52,24 @@ void wait_for_note(const TemporaryFolder& folder, const std::string& text) {
   for (int wait = 0; wait < 3000; ++wait) {
     if (note_of(folder, 0) == text && note_of(folder, 1) == text) return;
     std::this_thread::sleep_for(10ms);
+  }
+}
+
+/// Whoever has a GPU alone reaches the others as NCCL finds best; two on one GPU are never of one
+/// machine.
+TEST(LocalProcesses, AreMachinesToNcclOnlyWhereTheyShareAGpu) {
+  for (const int ranks : {1, 2, 4}) {
+    for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(nccl_machine_of(rank, ranks, 4), "");
+  }
+  EXPECT_EQ(nccl_machine_of(1, 2, 0), "");
+  for (const int gpus : {1, 2, 3}) {
+    std::set<std::pair<std::string, int>> places;
+    for (int rank = 0; rank < 8; ++rank) {
+      EXPECT_NE(nccl_machine_of(rank, 8, gpus), "");
+      places.emplace(nccl_machine_of(rank, 8, gpus), rank % gpus);
+    }
+    EXPECT_EQ(places.size(), 8u) << gpus;
+    EXPECT_EQ(nccl_machine_of(0, 8, gpus), nccl_machine_of(gpus - 1, 8, gpus));
   }
 }
 

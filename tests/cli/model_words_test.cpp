@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "cli/refusals.h"
@@ -39,6 +40,9 @@ TEST_F(SpeakingModel, StopsAtTheEndTokensOfItsConfigs) {
   const Json free = generated();
   ASSERT_EQ(free["tokens"].size(), 12u);
   EXPECT_EQ(free.value("stopped", ""), "max_tokens");
+  const auto came = free["token_seconds"].get<std::vector<double>>();
+  EXPECT_EQ(came.size(), 12u);
+  EXPECT_TRUE(std::ranges::is_sorted(came) && came.back() <= free["seconds"].get<double>());
   // The first token that was not there before, so that there is something in front of it.
   std::size_t at = 1;
   while (free["tokens"][at] == free["tokens"][0]) ++at;

@@ -184,9 +184,6 @@ TEST(ExpertsGeneration, CountsWhatBothWaysSend) {
   EXPECT_DOUBLE_EQ(one_exchange(shape).bytes, 32 * (3072.0 + 3 * 2048) * 2 + 32 * 3 * 8 + 12);
   EXPECT_EQ(two_exchanges(shape).calls, 97);
   EXPECT_EQ(one_exchange(shape).calls, 65);
-  const double rate = 25e9;
-  EXPECT_LT(one_exchange(shape).seconds(1e-4, rate), two_exchanges(shape).seconds(1e-4, rate));
-  EXPECT_GT(one_exchange(shape).seconds(0.0, rate), two_exchanges(shape).seconds(0.0, rate));
   shape.key_values = 2 * 128;
   EXPECT_LT(one_exchange(shape).bytes, two_exchanges(shape).bytes);
 }

@@ -180,8 +180,7 @@ TEST(ExpertsRun, NamesTheRouterWhoseLogitsAreNotFinite) {
       const Outcome outcome = run.train(
           {"model.config=\"\"", "model.path=" + huge, "checkpoint.every=0", "train.eval_every=0",
            "train.nonfinite_limit=2", fmt::format("parallel.ep={}", ranks),
-           fmt::format("train.nonfinite={}", policy), "model.router_balance=global",
-           "model.router_z_loss=0.001"},
+           fmt::format("train.nonfinite={}", policy), "model.router_balance=global"},
           {"--ranks", ranks, "--fresh"});
       EXPECT_EQ(outcome.status, 5) << outcome.err;
       for (const char* words : {"router with logits that are not finite is that of layer 2",
