@@ -141,6 +141,9 @@ void write_folder(FileSystem& files, const ModelSource& source, const fs::path& 
   std::uint64_t total = 0, done = 0;
   for (const TensorSpec& spec : specs) total += spec.size_bytes();
   std::vector<TextFile> companions = source.companions();
+  for (const TextFile& file : options.missing) {
+    if (std::ranges::count(companions, file.name, &TextFile::name) == 0) companions.push_back(file);
+  }
   check_quantized(source, companions, options, report.warnings);
   const auto dtype = main_dtype(specs);
   std::uint64_t text_bytes = 0;

@@ -24,6 +24,7 @@ struct ConvertOptions {
   /// Without a dtype: copy weights that are quantized, or of types we cannot read, and say so.
   bool keeps_quantized = false;
   std::map<std::string, TensorOrigin> origins = {};  ///< by the name that is written
+  std::vector<TextFile> missing = {};  ///< companions that are written where the source has none
   ByteProgress progress = {};
 };
 

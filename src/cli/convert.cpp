@@ -15,6 +15,7 @@
 #include "cli/weights_verb.h"
 #include "engine/renumber_experts.h"
 #include "model/registry.h"
+#include "train/companions.h"
 
 namespace heddle::cli {
 namespace {
@@ -59,12 +60,32 @@ std::map<std::string, TensorOrigin> origins_of(const ConvertArguments& options) 
                             renumbering_of(placement));
 }
 
+/// A tokenizer_config.json for a folder that has a tokenizer.json alone: without one transformers
+/// takes the family's class, which need not be this tokenizer. Nothing for a tokenizer or a model
+/// of a kind that we cannot read.
+std::vector<TextFile> missing_companions(const ConvertArguments& options) {
+  try {
+    const std::filesystem::path folder = ModelSource(options.source).path();
+    if (!std::filesystem::exists(folder / "tokenizer.json") ||
+        std::filesystem::exists(folder / "tokenizer_config.json")) {
+      return {};
+    }
+    const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
+    const ModelSpec spec = read_model_spec(folder / "config.json");
+    return {{"tokenizer_config.json",
+             tokenizer_config(tokenizer, special_tokens(tokenizer), spec.longest_sequence())}};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 void run(const ConvertArguments& options) {
   const ConvertReport report = convert(real_file_system(), options.source, options.out,
                                        {.dtype = dtype_of(options.dtype),
                                         .max_shard_bytes = options.max_shard_bytes,
                                         .keeps_quantized = options.keeps_quantized,
                                         .origins = origins_of(options),
+                                        .missing = missing_companions(options),
                                         .progress = progress_line("converting " + options.source)});
   for (const std::string& warning : report.warnings) log_warn("{}", warning);
   log_info("wrote {}: {} tensors, {} parameters, {} in {} files", report.out.string(),

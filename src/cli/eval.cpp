@@ -151,7 +151,7 @@ void add_eval(Verb app) {
   auto arguments = std::make_shared<EvalArguments>();
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
   verb.add_option("--data", arguments->data, "text, JSONL or token file").required();
-  verb.add_option("--tokenizer", arguments->tokenizer, "tokenizer.json; default: the model's");
+  verb.add_option("--tokenizer", arguments->tokenizer, "as data.tokenizer; default: the model's");
   verb.add_option("--seq", arguments->seq_len,
                   "tokens a window; default: the model's positions, at most 1024")
       .positive();

@@ -85,7 +85,7 @@ JsonValue to_json(const TokenizeOptions& options, const TokenizeResult& result, 
 
 void run(const TokenizeArguments& options) {
   const TokenizerText text = read_tokenizer(options.tokenizer);
-  const Tokenizer tokenizer = Tokenizer::from_json(text.json, text.path.string());
+  const Tokenizer tokenizer = Tokenizer::from_json(text.json, text.path.string(), text.roles);
   const TokenizeOptions resolved = resolve(options, text.path, tokenizer);
   if (options.end_token == "auto" && !resolved.end_token) {
     log_warn("the tokenizer has no end-of-text token that is known by name; documents get none");

@@ -24,7 +24,7 @@ std::vector<Key> model_keys() {
        .field = field(s, &ModelConfig::path),
        .scope = Scope::derived,
        .help = "a Hugging Face model folder to start from, weights included",
-       .explanation = "The folder's tokenizer.json is used unless data.tokenizer names another.",
+       .explanation = "The folder's tokenizer is used unless data.tokenizer names another.",
        .foreign = {"model_name_or_path", "pretrained", "pretrained_checkpoint", "load",
                    "initial_load_path"}},
       {.name = "config",
@@ -234,13 +234,17 @@ std::vector<Key> data_keys() {
       {.name = "tokenizer",
        .field = field(s, &DataConfig::tokenizer),
        .scope = Scope::derived,
-       .help = "a tokenizer.json, or a folder that holds one",
+       .help = "a tokenizer.json, a tokenizer.model, a vocab.json beside its merges.txt, or a "
+               "folder with one of these",
        .when_absent = "the one in model.path, or the one the token file names",
        .foreign = {"tokenizer_model", "tokenizer_path", "tokenizer_name", "hf_assets_path"}},
       {.name = "eos",
        .field = field(s, &DataConfig::eos),
        .scope = Scope::launch,
        .help = "the token put after each document when text is tokenized",
+       .explanation = "\"none\" puts none. The tokenizer's own is the eos_token of the "
+                      "tokenizer_config.json beside it, else a special token with one of the usual "
+                      "names.",
        .when_absent = "the tokenizer's own end-of-text token",
        .foreign = {"append_eod", "eod", "eos_token"}},
       {.name = "seq_len",

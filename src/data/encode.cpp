@@ -31,6 +31,7 @@ std::optional<std::int32_t> find_end_token(const Tokenizer& tokenizer, std::stri
       "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"};
   if (name == "none") return std::nullopt;
   if (name == "auto") {
+    if (const auto named = tokenizer.token_of("eos_token")) return named;
     for (const std::string_view candidate : kNames) {
       const auto id = tokenizer.id_of(candidate);
       if (id && tokenizer.is_special(*id)) return id;

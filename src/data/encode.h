@@ -16,9 +16,9 @@ std::function<EncodeText()> encoders(const Tokenizer& tokenizer, bool parse_spec
 /// What token files made with this tokenizer carry.
 TokenFileOrigin origin_of(const Tokenizer& tokenizer);
 
-/// The token that ends documents: "auto" finds the tokenizer's own end-of-text token by the names
-/// in use and gives none where there is none; "none" is none; anything else is a token, and an
-/// Error(usage) when the tokenizer has no such token.
+/// The token that ends documents: "auto" is what the tokenizer's files call its eos_token, else one
+/// of the names in use, and none where there is none of these; "none" is none; anything else is a
+/// token, and an Error(usage) when the tokenizer has no such token.
 std::optional<std::int32_t> find_end_token(const Tokenizer& tokenizer, std::string_view name);
 
 }  // namespace heddle

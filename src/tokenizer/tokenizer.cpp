@@ -25,6 +25,7 @@ struct Tokenizer::Tables {
   TextIds added_ids;
   AddedTokenMatcher raw_matcher, normalized_matcher;
   std::string json;
+  TokenRoles roles;
 
   std::string normalized(const std::string& text) const {
     NormalText normal{.text = text};
@@ -116,11 +117,12 @@ struct Tokenizer::Tables {
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   TokenizerText text = read_tokenizer(path);
-  return from_json(std::move(text.json), text.path.string());
+  return from_json(std::move(text.json), text.path.string(), std::move(text.roles));
 }
 
-Tokenizer Tokenizer::from_json(std::string text, const std::string& where) {
+Tokenizer Tokenizer::from_json(std::string text, const std::string& where, TokenRoles roles) {
   auto tables = std::make_shared<Tables>();
+  tables->roles = std::move(roles);
   tables->parts = parse_tokenizer_json(text, where);
   tables->json = std::move(text);
   tables->add_tokens();
@@ -180,6 +182,11 @@ std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
 }
 
 const std::vector<AddedToken>& Tokenizer::added_tokens() const { return tables_->parts.added; }
+
+std::optional<std::int32_t> Tokenizer::token_of(std::string_view role) const {
+  const auto named = tables_->roles.find(role);
+  return named == tables_->roles.end() ? std::nullopt : id_of(named->second);
+}
 
 const std::string& Tokenizer::json() const { return tables_->json; }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,9 @@ struct EncodeOptions {
   bool parse_special = true;  ///< off: special tokens in the text are plain text (untrusted input)
 };
 
+/// Tokens by the roles that they have for a model: "bos_token", "eos_token", "pad_token" and so on.
+using TokenRoles = std::map<std::string, std::string, std::less<>>;
+
 /// A tokenizer read from a Hugging Face tokenizer.json: the ids are those of the reference
 /// implementation for every valid UTF-8 text. Immutable; all members may be called from several
 /// threads at once; copies share their tables. Its stages are in the folders beside this file
@@ -31,7 +35,7 @@ class Tokenizer {
   /// Reads what read_tokenizer (files/tokenizer_files.h) finds. Throws Error(data) that names the
   /// file and what is wrong with it or not supported.
   static Tokenizer load(const std::filesystem::path& path);
-  static Tokenizer from_json(std::string text, const std::string& where);
+  static Tokenizer from_json(std::string text, const std::string& where, TokenRoles roles = {});
 
   /// One more than the highest id. Model embeddings may be larger (padding), never smaller.
   std::int32_t vocab_size() const;
@@ -53,6 +57,9 @@ class Tokenizer {
   /// The added token with this content, else the token whose token_bytes these are.
   std::optional<std::int32_t> id_of(std::string_view token) const;
   const std::vector<AddedToken>& added_tokens() const;
+  /// The token with this role, as the files beside the tokenizer say; tokenizer.json itself does
+  /// not.
+  std::optional<std::int32_t> token_of(std::string_view role) const;
 
   /// The file's text, to be written beside a trained model unchanged.
   const std::string& json() const;

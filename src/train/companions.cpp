@@ -1,7 +1,9 @@
 #include "train/companions.h"
 
 #include <algorithm>
+#include <array>
 
+#include "base/file_system.h"
 #include "base/json.h"
 #include "checkpoint/hf_config.h"
 #include "train/model_setup.h"
@@ -9,19 +11,27 @@
 namespace heddle {
 namespace {
 
-std::string tokenizer_config(const Tokenizer& tokenizer, const SpecialTokens& tokens,
-                             const ModelSpec& spec) {
-  Json json = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-               {"model_max_length", spec.longest_sequence()},
-               {"clean_up_tokenization_spaces", false}};
-  const auto put = [&](const char* key, std::optional<std::int32_t> id) {
-    if (id) json[key] = std::string(tokenizer.token_bytes(*id));
-  };
-  put("bos_token", tokens.bos);
-  put("eos_token", tokens.eos);
-  put("pad_token", tokens.pad);
-  return json.dump(2) + "\n";
-}
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kGenerationConfig = "generation_config.json";
+
+/// The files of a folder in the making.
+class Companions {
+ public:
+  explicit Companions(std::vector<TextFile> files) : files_(std::move(files)) {}
+
+  const TextFile* find(const std::string& name) const {
+    const auto at = std::ranges::find(files_, name, &TextFile::name);
+    return at == files_.end() ? nullptr : &*at;
+  }
+  void put(const std::string& name, std::string content) {
+    std::erase_if(files_, [&](const TextFile& file) { return file.name == name; });
+    files_.push_back({name, std::move(content)});
+  }
+  std::vector<TextFile> take() { return std::move(files_); }
+
+ private:
+  std::vector<TextFile> files_;
+};
 
 std::string generation_config(const SpecialTokens& tokens) {
   Json json = Json::object();
@@ -34,26 +44,78 @@ std::string generation_config(const SpecialTokens& tokens) {
   return json.dump(2) + "\n";
 }
 
+/// What came beside a tokenizer that is not the model's: what it says of it. Where the tokenizer
+/// cannot be read, its own files too.
+std::vector<TextFile> files_beside(const RunTokenizer& tokenizer) {
+  static constexpr std::array kOfAModel = {"config.json", kGenerationConfig};
+  static constexpr std::array kForms = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                        "merges.txt", "added_tokens.json"};
+  if (tokenizer.path.empty()) return {};
+  const std::filesystem::path folder = tokenizer.path.parent_path();
+  std::vector<TextFile> files = read_companions(folder.empty() ? "." : folder);
+  std::erase_if(files, [&](const TextFile& file) {
+    return std::ranges::count(kOfAModel, file.name) > 0 ||
+           (!tokenizer.json.empty() && std::ranges::count(kForms, file.name) > 0);
+  });
+  return files;
+}
+
+/// tokenizer_config.json as it came, but with the token that ends documents. Of a tokenizer that
+/// came in another form than tokenizer.json, which is what is written, the class would look for
+/// that form.
+std::string true_tokenizer_config(const TextFile& file, const RunTokenizer& of_run,
+                                  std::optional<std::int32_t> end) {
+  Json json = parse_json(file.content, file.name);
+  const Json before = json;
+  if (end) json["eos_token"] = std::string(of_run.tokenizer->token_bytes(*end));
+  if (of_run.path.filename() == "vocab.json" || of_run.path.extension() == ".model") {
+    json["tokenizer_class"] = kAnyTokenizer;
+  }
+  return json == before ? file.content : json.dump(2) + "\n";
+}
+
 }  // namespace
 
-std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, const ModelSpec& spec,
-                                            const RunTokenizer& run_tokenizer, DType stored) {
-  const std::optional<Tokenizer>& tokenizer = run_tokenizer.tokenizer;
-  std::vector<TextFile> files;
-  if (!config.model.path.empty()) files = read_companions(config.model.path);
-  const auto put = [&](const std::string& name, const std::string& content) {
-    std::erase_if(files, [&](const TextFile& file) { return file.name == name; });
-    files.push_back({name, content});
+std::string tokenizer_config(const Tokenizer& tokenizer, const SpecialTokens& tokens,
+                             std::int64_t longest) {
+  Json json = {{"tokenizer_class", kAnyTokenizer},
+               {"model_max_length", longest},
+               {"clean_up_tokenization_spaces", false}};
+  const auto put = [&](const char* key, std::optional<std::int32_t> id) {
+    if (id) json[key] = std::string(tokenizer.token_bytes(*id));
   };
-  if (tokenizer && brings_own_tokenizer(config, tokenizer)) {
-    files.clear();  // the rest is the other tokenizer's
-    const SpecialTokens tokens = run_special_tokens(config, *tokenizer);
-    put("tokenizer_config.json", tokenizer_config(*tokenizer, tokens, spec));
-    put("generation_config.json", generation_config(tokens));
+  put("bos_token", tokens.bos);
+  put("eos_token", tokens.eos);
+  put("pad_token", tokens.pad);
+  return json.dump(2) + "\n";
+}
+
+std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, const ModelSpec& spec,
+                                            const RunTokenizer& of_run, DType stored) {
+  const bool keeps_models = of_run.is_models || (of_run.path.empty() && !config.model.path.empty());
+  Companions files(keeps_models ? read_companions(config.model.path) : files_beside(of_run));
+  if (of_run.tokenizer) {
+    const Tokenizer& tokenizer = *of_run.tokenizer;
+    const SpecialTokens tokens = run_special_tokens(config, tokenizer);
+    const auto chosen = chosen_end_token(config, tokenizer);
+    const TextFile* const came = files.find(kTokenizerConfig);
+    files.put(kTokenizerConfig, came != nullptr
+                                    ? true_tokenizer_config(*came, of_run, chosen)
+                                    : tokenizer_config(tokenizer, tokens, spec.longest_sequence()));
+    const TextFile* const generation = files.find(kGenerationConfig);
+    if (!of_run.is_models) {
+      files.put(kGenerationConfig, generation_config(tokens));
+    } else if (generation != nullptr && chosen) {
+      Json json = parse_json(generation->content, generation->name);
+      // Where it does not say, the config's count, which then are passed over.
+      if (!json.contains("eos_token_id")) json["eos_token_id"] = (*spec.config)["eos_token_id"];
+      add_end_token(json, *chosen);
+      files.put(kGenerationConfig, json.dump(2) + "\n");
+    }
   }
-  put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
-  if (!run_tokenizer.path.empty()) put("tokenizer.json", run_tokenizer.json);
-  return files;
+  files.put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
+  if (!of_run.json.empty()) files.put("tokenizer.json", of_run.json);
+  return files.take();
 }
 
 }  // namespace heddle

@@ -22,7 +22,6 @@ fs::path as_token_file(const fs::path& path, const std::string& place,
   const Tokenizer& tokenizer = known.require(path);
   const fs::path out = work.folder / "data" / (place + ".tokens");
   real_file_system().create_directories(out.parent_path());
-  const std::string end = config.data.eos.empty() ? "auto" : config.data.eos;
   TokenizeLine line(work.terminal);
   const auto result =
       tokenize(real_file_system(),
@@ -30,7 +29,7 @@ fs::path as_token_file(const fs::path& path, const std::string& place,
                 .out = out,
                 .origin = origin_of(tokenizer),
                 .tokenizer = known.path,
-                .end_token = find_end_token(tokenizer, end),
+                .end_token = run_special_tokens(config, tokenizer).eos,
                 .threads = work.threads},
                encoders(tokenizer, true), [&](const TokenizeProgress& now) { line.show(now); });
   line.finish();

@@ -12,7 +12,6 @@
 #include "config/presets.h"
 #include "engine/weights.h"
 #include "model/registry.h"
-#include "tokenizer/files/tokenizer_files.h"
 
 namespace heddle {
 namespace {
@@ -47,7 +46,12 @@ std::string source_of(const config::ModelConfig& model) {
 
 /// Ids in a config are those of its tokenizer. An id that is missing would be the family's (2 ends
 /// a llama), so null is written where the tokenizer has no such token.
-void use_tokenizer(Json& json, const config::RunConfig& config, const Tokenizer& tokenizer) {
+void use_tokenizer(Json& json, const config::RunConfig& config, const RunTokenizer& of_run) {
+  const Tokenizer& tokenizer = *of_run.tokenizer;
+  if (of_run.is_models) {
+    if (const auto end = chosen_end_token(config, tokenizer)) add_end_token(json, *end);
+    return;
+  }
   const SpecialTokens tokens = run_special_tokens(config, tokenizer);
   const auto put = [&](const char* key, std::optional<std::int32_t> id) {
     json[key] = id ? Json(*id) : Json(nullptr);
@@ -180,25 +184,24 @@ ModelSpec named_model(const std::string& source) {
   return model_spec(config, where);
 }
 
-bool brings_own_tokenizer(const config::RunConfig& config,
-                          const std::optional<Tokenizer>& tokenizer) {
-  if (!tokenizer) return false;
-  return config.model.path.empty() || !has_tokenizer(config.model.path) ||
-         read_tokenizer(config.model.path).json != tokenizer->json();
+void add_end_token(Json& config, std::int32_t id) {
+  Json& ends = config["eos_token_id"];
+  if (ends.is_null()) {
+    ends = id;
+    return;
+  }
+  if (!ends.is_array()) ends = Json::array({ends});
+  if (std::find(ends.begin(), ends.end(), Json(id)) == ends.end()) ends.push_back(id);
+  if (ends.size() == 1) ends = Json(ends.front());
 }
 
-SpecialTokens run_special_tokens(const config::RunConfig& config, const Tokenizer& tokenizer) {
-  return special_tokens(tokenizer, config.data.eos.empty() ? "auto" : config.data.eos);
-}
-
-ModelSpec configured_model(const config::RunConfig& config,
-                           const std::optional<Tokenizer>& tokenizer) {
+ModelSpec configured_model(const config::RunConfig& config, const RunTokenizer& tokenizer) {
   const config::ModelConfig& model = config.model;
   std::string where;
   Json json = config_of(source_of(model), where);
   if (json.is_object()) {
     if (model.vocab_size > 0) json["vocab_size"] = model.vocab_size;
-    if (brings_own_tokenizer(config, tokenizer)) use_tokenizer(json, config, *tokenizer);
+    if (tokenizer.tokenizer) use_tokenizer(json, config, tokenizer);
   }
   ModelSpec spec = model_spec(json, where);
   if (model.path.empty()) drop_ids_beyond(spec);

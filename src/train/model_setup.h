@@ -5,13 +5,12 @@
 
 #include "config/load.h"
 #include "engine/model.h"
-#include "infer/special_tokens.h"
 #include "model/spec.h"
 #include "observe/terminal.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "planner/predicted_step.h"
-#include "tokenizer/tokenizer.h"
+#include "train/run_tokenizer.h"
 
 namespace heddle {
 
@@ -26,14 +25,12 @@ ModelSpec named_model(const std::string& source);
 /// The model that a run file describes. Where the run brings a tokenizer of its own, bos, eos and
 /// pad of the config become the tokenizer's, and with random weights the vocabulary too:
 /// model.vocab_size, else exactly the tokenizer's for a preset, at least that for a config.json.
-ModelSpec configured_model(const config::RunConfig& config,
-                           const std::optional<Tokenizer>& tokenizer);
+/// A model that goes on with its own tokenizer keeps its tokens; a data.eos is one more that ends
+/// texts.
+ModelSpec configured_model(const config::RunConfig& config, const RunTokenizer& tokenizer);
 
-/// Whether the run's tokenizer is another one than that of the model it starts from.
-bool brings_own_tokenizer(const config::RunConfig& config,
-                          const std::optional<Tokenizer>& tokenizer);
-/// The tokens of its tokenizer that a run uses: its end token is data.eos.
-SpecialTokens run_special_tokens(const config::RunConfig& config, const Tokenizer& tokenizer);
+/// Adds a token to those that end texts, `eos_token_id` of a config.json or generation_config.json.
+void add_end_token(Json& config, std::int32_t id);
 
 /// What to say of the vocabulary of random weights where it is not the one that the preset or
 /// config names, or has tokens that the tokenizer does not use; empty when there is nothing to say.

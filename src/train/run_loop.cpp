@@ -287,8 +287,9 @@ void Run::sample_now() {
       .max_tokens = std::min(config_.train.sample_tokens, room),
       .sampling = {
           .temperature = 0.8, .top_p = 0.95, .seed = static_cast<std::uint64_t>(config_.run.seed)}};
-  const auto end = find_end_token(*tokenizer, config_.data.eos.empty() ? "auto" : config_.data.eos);
-  if (end) options.end_tokens.push_back(*end);
+  if (const auto end = run_special_tokens(config_, *tokenizer).eos) {
+    options.end_tokens.push_back(*end);
+  }
   std::vector<std::int32_t> tokens;
   with_outer_weights([&] {
     tokens = generate(session_->model, prompt, options, {}, session_->stream, session_->memory);

@@ -110,7 +110,7 @@ RunBasis::RunBasis(const config::RunConfig& run_config, const TrainOptions& trai
       options(train_options),
       folder(config.folder()),
       tokenizer(configured_tokenizer(config)),
-      spec(configured_model(config, tokenizer.tokenizer)),
+      spec(configured_model(config, tokenizer)),
       identity(identity_of_start(config, spec, tokenizer, options.program_version)) {}
 
 RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const RunRanks& ranks)

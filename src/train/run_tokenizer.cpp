@@ -1,5 +1,6 @@
 #include "train/run_tokenizer.h"
 
+#include "base/file_system.h"
 #include "base/json.h"
 #include "data/tokenize.h"
 #include "tokenizer/files/tokenizer_files.h"
@@ -9,17 +10,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
-RunTokenizer load(const fs::path& path) {
-  TokenizerText text = read_tokenizer(path);
-  RunTokenizer loaded{.path = std::move(text.path), .json = std::move(text.json)};
-  loaded.fingerprint = content_hash(std::as_bytes(std::span(loaded.json)));
+std::uint64_t hash_of(const std::string& text) {
+  return content_hash(std::as_bytes(std::span(text)));
+}
+
+/// Its text and fingerprint. A form that cannot be read is the run's as it is.
+RunTokenizer found_in(const fs::path& path, TokenRoles& roles) {
+  RunTokenizer found{.path = tokenizer_file(path)};
   try {
-    loaded.tokenizer = Tokenizer::from_json(loaded.json, loaded.path.string());
+    TokenizerText text = read_tokenizer(found.path);
+    found.json = std::move(text.json);
+    found.fingerprint = hash_of(found.json);
+    roles = std::move(text.roles);
+  } catch (const Error& error) {
+    if (!fs::is_regular_file(found.path)) throw;
+    found.fingerprint = hash_of(read_text_file(found.path));
+    found.fault = error;
+  }
+  return found;
+}
+
+RunTokenizer load(const fs::path& path) {
+  TokenRoles roles;
+  RunTokenizer loaded = found_in(path, roles);
+  if (loaded.fault) return loaded;
+  try {
+    loaded.tokenizer = Tokenizer::from_json(loaded.json, loaded.path.string(), std::move(roles));
   } catch (const Error& error) {
     parse_json(loaded.json, loaded.path.string());  // what is no JSON is no tokenizer of any kind
     loaded.fault = error;
   }
   return loaded;
+}
+
+std::uint64_t fingerprint_of(const fs::path& path) {
+  TokenRoles roles;
+  return found_in(path, roles).fingerprint;
 }
 
 std::vector<fs::path> token_files(const config::RunConfig& config) {
@@ -39,9 +65,16 @@ const Tokenizer& RunTokenizer::require(const fs::path& text) const {
 }
 
 RunTokenizer configured_tokenizer(const config::RunConfig& config) {
-  if (!config.data.tokenizer.empty()) return load(config.data.tokenizer);
-  if (!config.model.path.empty() && has_tokenizer(config.model.path)) {
-    return load(config.model.path);
+  const bool model_has_one = !config.model.path.empty() && has_tokenizer(config.model.path);
+  if (!config.data.tokenizer.empty()) {
+    RunTokenizer given = load(config.data.tokenizer);
+    given.is_models = model_has_one && fingerprint_of(config.model.path) == given.fingerprint;
+    return given;
+  }
+  if (model_has_one) {
+    RunTokenizer own = load(config.model.path);
+    own.is_models = true;
+    return own;
   }
   RunTokenizer none;
   for (const fs::path& file : token_files(config)) {
@@ -55,6 +88,16 @@ RunTokenizer configured_tokenizer(const config::RunConfig& config) {
                     recorded->string(), file.string()));
   }
   return none;
+}
+
+SpecialTokens run_special_tokens(const config::RunConfig& config, const Tokenizer& tokenizer) {
+  return special_tokens(tokenizer, config.data.eos.empty() ? "auto" : config.data.eos);
+}
+
+std::optional<std::int32_t> chosen_end_token(const config::RunConfig& config,
+                                             const Tokenizer& tokenizer) {
+  if (config.data.eos.empty() || config.data.eos == "auto") return std::nullopt;
+  return run_special_tokens(config, tokenizer).eos;
 }
 
 std::vector<std::string> check_tokenizer(const Dataset& data, const RunTokenizer& tokenizer) {

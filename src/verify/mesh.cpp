@@ -64,7 +64,7 @@ class MeshRun {
         host_(memory_.for_host()),
         stream_(options.threads, options.device),
         tokenizer_(configured_tokenizer(config)),
-        spec_(configured_model(config, tokenizer_.tokenizer)),
+        spec_(configured_model(config, tokenizer_)),
         plan_(configured_plan(config, spec_, world.size())),
         mesh_(plan_.mesh, world.all()),
         names_(tensor_names(spec_)),

@@ -76,6 +76,21 @@ TEST(SpecialTokens, WhatThePostProcessorPutsInFrontBegins) {
   EXPECT_EQ(special_tokens(tiny.load()).bos, 257);
 }
 
+TEST(SpecialTokens, AreThoseThatTheTokenizersFilesName) {
+  const TinyTokenizer tiny = tokenizer_with({"<s>", "</s>", "<|im_end|>", "<unused>"});
+  const TokenRoles roles = {
+      {"bos_token", "<unused>"}, {"eos_token", "<|im_end|>"}, {"pad_token", "</s>"}};
+  const Tokenizer tokenizer = Tokenizer::from_json(tiny.json().dump(), "tiny.json", roles);
+  const SpecialTokens tokens = special_tokens(tokenizer);
+  EXPECT_EQ(tokens.bos, 259);
+  EXPECT_EQ(tokens.eos, 258);
+  EXPECT_EQ(tokens.pad, 257);
+  EXPECT_EQ(special_tokens(tokenizer, "</s>").eos, 257) << "who asks for another gets it";
+  const Tokenizer misnamed =
+      Tokenizer::from_json(tiny.json().dump(), "tiny.json", {{"eos_token", "<|elsewhere|>"}});
+  EXPECT_EQ(special_tokens(misnamed).eos, 257) << "no token of this tokenizer";
+}
+
 class EndTokens : public testing::Test {
  protected:
   void write(const char* name, const std::string& content) {
@@ -94,13 +109,15 @@ TEST_F(EndTokens, AreTheTokenizersWhereNoFileSays) {
   EXPECT_EQ(found(), Ids{256});
 }
 
-TEST_F(EndTokens, OfTheGenerationConfigGoBeforeThoseOfTheConfig) {
+TEST_F(EndTokens, AreAllOfTheGenerationConfigAndTheConfig) {
   write("config.json", R"({"eos_token_id": 7})");
   EXPECT_EQ(found(), Ids{7});
   write("generation_config.json", R"({"eos_token_id": [8, 9]})");
-  EXPECT_EQ(found(), (Ids{8, 9}));
+  EXPECT_EQ(found(), (Ids{8, 9, 7}));
+  write("config.json", R"({"eos_token_id": [9, 10]})");
+  EXPECT_EQ(found(), (Ids{8, 9, 10}));
   write("generation_config.json", R"({"eos_token_id": null})");
-  EXPECT_EQ(found(), Ids{7});
+  EXPECT_EQ(found(), (Ids{9, 10}));
 }
 
 TEST_F(EndTokens, ThatAreNoIdsAreRefusedByName) {

@@ -23,6 +23,13 @@ Tokenizer small_tokenizer() {
   return tiny.load();
 }
 
+RunTokenizer run_tokenizer(const Tokenizer& tokenizer, bool is_models = false) {
+  return {.path = "tokenizer.json",
+          .json = tokenizer.json(),
+          .tokenizer = tokenizer,
+          .is_models = is_models};
+}
+
 config::RunConfig preset(const std::string& name) {
   config::RunConfig config;
   config.model.preset = name;
@@ -32,10 +39,10 @@ config::RunConfig preset(const std::string& name) {
 
 TEST(ModelOfARun, TakesBosEosAndVocabularyOfAPresetFromTheTokenizer) {
   const auto config = preset("llama-15m");
-  const ModelSpec own = configured_model(config, std::nullopt);
+  const ModelSpec own = configured_model(config, {});
   EXPECT_EQ(own.vocab, 32000);
   EXPECT_EQ((*own.config)["eos_token_id"], 2);
-  const ModelSpec spec = configured_model(config, small_tokenizer());
+  const ModelSpec spec = configured_model(config, run_tokenizer(small_tokenizer()));
   EXPECT_EQ(spec.vocab, 258);
   EXPECT_EQ((*spec.config)["vocab_size"], 258);
   EXPECT_EQ((*spec.config)["bos_token_id"], 256);
@@ -44,7 +51,8 @@ TEST(ModelOfARun, TakesBosEosAndVocabularyOfAPresetFromTheTokenizer) {
 }
 
 TEST(ModelOfARun, SaysNullForTokensThatTheTokenizerDoesNotHave) {
-  const ModelSpec spec = configured_model(preset("llama-15m"), TinyTokenizer{}.load());
+  const ModelSpec spec =
+      configured_model(preset("llama-15m"), run_tokenizer(TinyTokenizer{}.load()));
   EXPECT_TRUE((*spec.config)["bos_token_id"].is_null());
   EXPECT_TRUE((*spec.config)["eos_token_id"].is_null());
 }
@@ -52,16 +60,16 @@ TEST(ModelOfARun, SaysNullForTokensThatTheTokenizerDoesNotHave) {
 TEST(ModelOfARun, SaysNullForIdsBeyondItsVocabulary) {
   auto config = preset("gpt2-124m");
   config.model.vocab_size = 300;
-  EXPECT_TRUE((*configured_model(config, std::nullopt).config)["eos_token_id"].is_null());
+  EXPECT_TRUE((*configured_model(config, {}).config)["eos_token_id"].is_null());
 }
 
 TEST(ModelOfARun, KeepsTheVocabularyThatTheRunFileOrItsConfigGives) {
   auto config = preset("llama-15m");
   config.model.vocab_size = 512;
-  EXPECT_EQ(configured_model(config, small_tokenizer()).vocab, 512);
-  EXPECT_EQ(
-      vocabulary_remark(config, configured_model(config, small_tokenizer()), small_tokenizer()),
-      "512 tokens, of which the tokenizer uses the first 258");
+  EXPECT_EQ(configured_model(config, run_tokenizer(small_tokenizer())).vocab, 512);
+  EXPECT_EQ(vocabulary_remark(config, configured_model(config, run_tokenizer(small_tokenizer())),
+                              small_tokenizer()),
+            "512 tokens, of which the tokenizer uses the first 258");
 
   const TemporaryFolder folder;
   const auto with_vocabulary = [&](int size) {
@@ -71,7 +79,7 @@ TEST(ModelOfARun, KeepsTheVocabularyThatTheRunFileOrItsConfigGives) {
                        {"hidden_size", 16},      {"num_hidden_layers", 1},
                        {"intermediate_size", 8}, {"num_attention_heads", 2}};
     write_file_atomically(real_file_system(), own.model.config, json.dump());
-    return configured_model(own, small_tokenizer()).vocab;
+    return configured_model(own, run_tokenizer(small_tokenizer())).vocab;
   };
   EXPECT_EQ(with_vocabulary(320), 320) << "rows of padding";
   EXPECT_EQ(with_vocabulary(100), 258) << "at least the tokenizer's";
@@ -80,7 +88,7 @@ TEST(ModelOfARun, KeepsTheVocabularyThatTheRunFileOrItsConfigGives) {
 TEST(ModelOfARun, RemarksOnAnotherVocabularyThanThePresets) {
   auto config = preset("llama-15m");
   const auto remark = [&] {
-    return vocabulary_remark(config, configured_model(config, small_tokenizer()),
+    return vocabulary_remark(config, configured_model(config, run_tokenizer(small_tokenizer())),
                              small_tokenizer());
   };
   EXPECT_EQ(remark(), "258 tokens, the tokenizer's; llama-15m has 32,000");
@@ -89,7 +97,7 @@ TEST(ModelOfARun, RemarksOnAnotherVocabularyThanThePresets) {
 }
 
 TEST(ModelOfARun, IsWarnedOfSequencesBeyondItsPositions) {
-  const ModelSpec spec = configured_model(preset("llama-15m"), std::nullopt);
+  const ModelSpec spec = configured_model(preset("llama-15m"), {});
   EXPECT_EQ(beyond_positions(spec, spec.max_positions), "");
   EXPECT_NE(beyond_positions(spec, spec.max_positions + 1), "");
 }
@@ -97,17 +105,16 @@ TEST(ModelOfARun, IsWarnedOfSequencesBeyondItsPositions) {
 TEST(ModelOfARun, RefusesToStartAllWeightsAtZero) {
   auto config = preset("llama-15m");
   config.model.init_std = 0.0;
-  EXPECT_THROW(configured_model(config, std::nullopt), Error);
+  EXPECT_THROW(configured_model(config, {}), Error);
 }
 
-std::map<std::string, Json> files_of(const config::RunConfig& config, const Tokenizer& tokenizer,
+std::map<std::string, Json> files_of(const config::RunConfig& config, const RunTokenizer& of_run,
                                      DType stored) {
   std::map<std::string, Json> files;
-  const RunTokenizer of_run{
-      .path = "tokenizer.json", .json = tokenizer.json(), .tokenizer = tokenizer};
   for (const TextFile& file :
-       checkpoint_companions(config, configured_model(config, tokenizer), of_run, stored)) {
-    files[file.name] = parse_json(file.content, file.name);
+       checkpoint_companions(config, configured_model(config, of_run), of_run, stored)) {
+    files[file.name] =
+        file.name.ends_with(".json") ? parse_json(file.content, file.name) : Json(file.content);
   }
   return files;
 }
@@ -115,7 +122,7 @@ std::map<std::string, Json> files_of(const config::RunConfig& config, const Toke
 // AutoTokenizer and GenerationConfig of transformers 5.22 open what is asserted here, and give the
 // same ids.
 TEST(Companions, OfAnOwnTokenizerAreWhatTransformersOpens) {
-  const auto files = files_of(preset("llama-15m"), small_tokenizer(), DType::bf16);
+  const auto files = files_of(preset("llama-15m"), run_tokenizer(small_tokenizer()), DType::bf16);
   ASSERT_EQ(files.size(), 4u);
   EXPECT_EQ(files.at("config.json")["torch_dtype"], "bfloat16");
   EXPECT_EQ(files.at("tokenizer_config.json"), (Json{{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -148,22 +155,94 @@ class ModelCompanions : public testing::Test {
 };
 
 TEST_F(ModelCompanions, OfAModelAndItsTokenizerStayAsTheyCame) {
-  const auto files = files_of(config_, small_tokenizer(), DType::f32);
+  const auto files = files_of(config_, run_tokenizer(small_tokenizer(), true), DType::f32);
   EXPECT_EQ(files.at("tokenizer_config.json"), (Json{{"chat_template", "hello"}}));
   EXPECT_EQ(files.at("generation_config.json"), (Json{{"temperature", 0.6}}));
   EXPECT_EQ(files.at("config.json")["eos_token_id"], (Json{7, 8}));
   EXPECT_EQ(files.at("config.json")["dtype"], "float32") << "a checkpoint of a bf16 start";
 }
 
+TEST_F(ModelCompanions, AreMadeWhereTheModelHasATokenizerAlone) {
+  std::filesystem::remove(folder_.path() / "tokenizer_config.json");
+  const auto files = files_of(config_, configured_tokenizer(config_), DType::f32);
+  EXPECT_EQ(files.at("tokenizer_config.json")["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(files.at("tokenizer_config.json")["eos_token"], "<|end_of_text|>");
+  EXPECT_EQ(files.at("config.json")["eos_token_id"], (Json{7, 8})) << "the model's own";
+}
+
+TEST_F(ModelCompanions, EndWhereDocumentsDidToo) {
+  config_.data.eos = "<|begin_of_text|>";
+  const auto files = files_of(config_, configured_tokenizer(config_), DType::f32);
+  EXPECT_EQ(files.at("config.json")["eos_token_id"], (Json{7, 8, 256}));
+  EXPECT_EQ(files.at("generation_config.json"),
+            (Json{{"temperature", 0.6}, {"eos_token_id", {7, 8, 256}}}));
+  EXPECT_EQ(files.at("tokenizer_config.json"),
+            (Json{{"chat_template", "hello"}, {"eos_token", "<|begin_of_text|>"}}));
+}
+
 TEST_F(ModelCompanions, OfAModelWithAnotherTokenizerAreTheTokenizers) {
   TinyTokenizer other;
   other.added_tokens = {added_token(256, "</s>")};
-  const auto files = files_of(config_, other.load(), DType::f32);
+  const auto files = files_of(config_, run_tokenizer(other.load()), DType::f32);
   EXPECT_EQ(files.at("tokenizer_config.json")["eos_token"], "</s>");
   EXPECT_FALSE(files.at("tokenizer_config.json").contains("chat_template"));
   EXPECT_EQ(files.at("generation_config.json"), (Json{{"eos_token_id", 256}}));
   EXPECT_EQ(files.at("config.json")["eos_token_id"], 256);
   EXPECT_EQ(files.at("config.json")["vocab_size"], 300) << "the weights have it";
+}
+
+/// A preset that is trained with the tokenizer of another model's folder.
+class OtherModelsTokenizer : public ModelCompanions {
+ protected:
+  OtherModelsTokenizer() {
+    config_ = preset("llama-15m");
+    config_.data.tokenizer = folder_.path();
+    write("tokenizer_config.json",
+          R"({"tokenizer_class":"LlamaTokenizer","eos_token":{"content":"<|begin_of_text|>"}})");
+    write("special_tokens_map.json", R"({"pad_token":"<|end_of_text|>"})");
+    write("chat_template.jinja", "{{ messages }}");
+  }
+  std::map<std::string, Json> files() {
+    return files_of(config_, configured_tokenizer(config_), DType::f32);
+  }
+};
+
+TEST_F(OtherModelsTokenizer, BringsWhatIsSaidOfItThere) {
+  const auto found = files();
+  EXPECT_EQ(found.at("config.json")["eos_token_id"], 256);
+  EXPECT_EQ(found.at("config.json")["pad_token_id"], 257);
+  EXPECT_EQ(found.at("generation_config.json")["eos_token_id"], 256);
+  EXPECT_FALSE(found.at("generation_config.json").contains("temperature")) << "the model's";
+  EXPECT_EQ(found.at("tokenizer_config.json")["tokenizer_class"], "LlamaTokenizer");
+  EXPECT_EQ(found.at("chat_template.jinja"), "{{ messages }}");
+  EXPECT_TRUE(found.contains("special_tokens_map.json"));
+}
+
+TEST_F(OtherModelsTokenizer, OfAnotherFormIsWrittenAsATokenizerJson) {
+  std::filesystem::remove(folder_.path() / "tokenizer.json");
+  write("vocab.json", R"({"a":0,"b":1,"ab":2,"<|endoftext|>":3})");
+  write("merges.txt", "#version: 0.2\na b\n");
+  write("tokenizer_config.json",
+        R"({"tokenizer_class":"GPT2Tokenizer","eos_token":"<|endoftext|>"})");
+  const auto found = files();
+  EXPECT_EQ(found.at("tokenizer_config.json")["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(found.at("tokenizer.json")["model"]["vocab"]["ab"], 2);
+  EXPECT_FALSE(found.contains("vocab.json") || found.contains("merges.txt"));
+  EXPECT_EQ(found.at("config.json")["eos_token_id"], 3);
+}
+
+TEST_F(OtherModelsTokenizer, ThatCannotBeReadIsCarriedAsItIs) {
+  std::filesystem::remove(folder_.path() / "tokenizer.json");
+  write("vocab.json", R"({"a":0})");
+  write("merges.txt", "");
+  write("tokenizer_config.json", R"({"tokenizer_class":"SomeTokenizer"})");
+  const RunTokenizer of_run = configured_tokenizer(config_);
+  ASSERT_TRUE(of_run.fault);
+  EXPECT_NE(of_run.fault->message().find("SomeTokenizer"), std::string::npos);
+  const auto found = files();
+  EXPECT_EQ(found.at("vocab.json"), (Json{{"a", 0}}));
+  EXPECT_EQ(found.at("tokenizer_config.json"), (Json{{"tokenizer_class", "SomeTokenizer"}}));
+  EXPECT_FALSE(found.contains("tokenizer.json"));
 }
 
 TEST(Evaluate, CountsTheWindowsThatWillBeDone) {

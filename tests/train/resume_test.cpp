@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <map>
 
 #include "checkpoint/reader.h"
+#include "observe/trace_parts.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -89,6 +91,25 @@ TEST(Resume, OfAFinishedRunChangesNothing) {
   EXPECT_EQ(again.status, 0) << again.err;
   EXPECT_EQ(run.numbers(), numbers);
   EXPECT_EQ(tensors_of(run.checkpoint(10)), state);
+}
+
+TEST(Resume, AppendsToTheTrace) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"train.steps=6", "observe.trace=true"}).status, 0);
+  const Outcome resumed = run.train({"train.steps=10", "observe.trace=true"}, {"--accept-changes"});
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  std::map<std::int64_t, double> ends;  // of each step
+  const observe::Trace trace = observe::read_trace_parts(run.run_folder() / "trace");
+  for (const observe::Span& span : trace.spans()) {
+    ends[span.step] = std::max(ends[span.step], span.begin_seconds + span.duration_seconds);
+  }
+  double before = 0.0;
+  for (std::int64_t step = 1; step <= 10; ++step) {
+    ASSERT_TRUE(ends.contains(step)) << step;
+    EXPECT_GT(ends.at(step), before) << "one timeline, step " << step;
+    before = ends.at(step);
+  }
+  EXPECT_EQ(ends.size(), 10u);
 }
 
 TEST(Resume, IsNotDoneWithFresh) {

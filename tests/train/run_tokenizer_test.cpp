@@ -78,6 +78,38 @@ TEST_F(RunTokenizerTest, OfAnUnsupportedKindBlocksNobodyWhoDoesNotTokenize) {
   EXPECT_TRUE(says(text, "text.jsonl is text and cannot be tokenized")) << text.err;
 }
 
+TEST_F(RunTokenizerTest, OfAFormThatCannotBeReadBlocksNobodyWhoDoesNotTokenize) {
+  std::filesystem::create_directory(run_.path() / "odd");
+  run_.write("odd/vocab.json", R"({"a": 0})");
+  run_.write("odd/tokenizer_config.json", R"({"tokenizer_class": "OddTokenizer"})");
+  std::vector<std::int32_t> tokens(5000, 7);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(i * 7 % 601);
+  const std::vector<std::int64_t> starts = {0};
+  write_token_file(real_file_system(), run_.path() / "other.tokens", {640, 0}, tokens, starts);
+  const Outcome outcome = run_.train({"data.train=other.tokens", "data.tokenizer=odd"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(says(outcome, "odd/vocab.json has no merges.txt beside it")) << outcome.err;
+  EXPECT_EQ(read_text_file(run_.checkpoint(8) / "vocab.json"), R"({"a": 0})");
+  const Outcome absent = run_.train({"data.train=other.tokens", "data.tokenizer=nowhere"});
+  EXPECT_NE(absent.status, 0) << "a name that was mistyped";
+}
+
+TEST_F(RunTokenizerTest, OfAnExportHasAConfigThatNamesItsTokens) {
+  ASSERT_EQ(run_.train({"data.train=text.tokens"}).status, 0);
+  std::filesystem::create_directory(run_.path() / "plain");
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    std::filesystem::copy(run_.checkpoint(8) / name, run_.path() / "plain" / name);
+  }
+  const auto made = read_json_file(run_.checkpoint(8) / "tokenizer_config.json");
+  const Outcome bare = run_.run({"convert", "plain", "--out", "bare"});
+  ASSERT_EQ(bare.status, 0) << bare.err;
+  EXPECT_EQ(read_json_file(run_.at("bare/tokenizer_config.json")), made);
+  run_.write("plain/tokenizer_config.json", "{}");
+  ASSERT_EQ(run_.run({"convert", "plain", "--out", "kept"}).status, 0);
+  EXPECT_EQ(read_text_file(run_.at("kept/tokenizer_config.json")), "{}") << "as it came";
+}
+
 TEST_F(RunTokenizerTest, IsOnlyWarnedAboutWhereATokenFileDoesNotSay) {
   std::vector<std::int32_t> tokens(5000, 7);
   const std::vector<std::int64_t> starts = {0};

@@ -14,10 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 
 chat::Dict tokens_of_config(const Json& config) {
-  static constexpr std::array kNames = {"bos_token", "eos_token", "unk_token", "pad_token",
-                                        "sep_token", "cls_token", "mask_token"};
   chat::Dict tokens;
-  for (const char* name : kNames) {
+  for (const char* name : kTokenRoles) {
     if (std::string content = configured_token(config, name); !content.empty()) {
       tokens.set(name, content);
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -14,8 +15,12 @@ namespace heddle {
 std::string from_sentencepiece(std::string_view bytes, const std::filesystem::path& path);
 std::string from_vocab_and_merges(const std::filesystem::path& vocab);
 
-/// tokenizer_config.json beside a file, or an empty object.
-Json tokenizer_config_beside(const std::filesystem::path& path);
+/// The object in the file `name` beside another, tokenizer_config.json say; empty where there is
+/// none.
+Json json_beside(const std::filesystem::path& path, const char* name);
+/// The roles of tokens that tokenizer_config.json may name.
+inline constexpr std::array kTokenRoles = {"bos_token", "eos_token", "unk_token", "pad_token",
+                                           "sep_token", "cls_token", "mask_token"};
 /// A token that tokenizer_config.json names, as a text or as an object with `content`; empty: none.
 std::string configured_token(const Json& config, const char* key);
 

@@ -204,7 +204,7 @@ Json added_tokens_of(const SentencePieceModel& model) {
 /// What tokenizer_config.json says, or what its class does without a word: Llama and Gemma put
 /// their first token before texts, T5 its last one behind.
 Json template_of(const SentencePieceModel& model, const std::filesystem::path& path) {
-  const Json config = tokenizer_config_beside(path);
+  const Json config = json_beside(path, "tokenizer_config.json");
   const std::string kind = config.value("tokenizer_class", "");
   const auto tokens = [&](const char* flag, bool otherwise, const char* key, const char* usual) {
     std::vector<std::pair<std::string, std::int64_t>> found;

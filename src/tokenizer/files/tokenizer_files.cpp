@@ -14,6 +14,20 @@ namespace fs = std::filesystem;
 /// In the order in which a folder is searched.
 constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json"};
 
+/// What the first of both files says that says something of a role.
+TokenRoles roles_beside(const fs::path& tokenizer) {
+  TokenRoles roles;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const Json file = json_beside(tokenizer, name);
+    for (const char* role : kTokenRoles) {
+      if (std::string token = configured_token(file, role); !token.empty()) {
+        roles.emplace(role, std::move(token));
+      }
+    }
+  }
+  return roles;
+}
+
 fs::path file_in(const fs::path& folder) {
   for (const char* name : kTokenizerFiles) {
     if (fs::exists(folder / name)) return folder / name;
@@ -25,29 +39,32 @@ fs::path file_in(const fs::path& folder) {
 
 bool has_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
 
-TokenizerText read_tokenizer(const fs::path& path) {
-  fs::path file = path;
-  if (fs::is_directory(path)) {
-    file = file_in(path);
-    if (file.empty()) {
-      throw Error(ErrorCode::data, fmt::format("{} has no tokenizer", path.string()),
-                  "a tokenizer.json, a tokenizer.model, or a vocab.json with its merges.txt");
-    }
-  }
-  if (file.filename() == "vocab.json") return {file, from_vocab_and_merges(file)};
-  std::string content = read_text_file(file);
-  // JSON starts with a brace; a SentencePiece model with the tag of its first piece.
-  if (!content.starts_with('\x0A') || file.extension() == ".json")
-    return {file, std::move(content)};
-  return {file, from_sentencepiece(content, file)};
+fs::path tokenizer_file(const fs::path& path) {
+  if (!fs::is_directory(path)) return path;
+  fs::path file = file_in(path);
+  if (!file.empty()) return file;
+  throw Error(ErrorCode::data, fmt::format("{} has no tokenizer", path.string()),
+              "a tokenizer.json, a tokenizer.model, or a vocab.json with its merges.txt");
 }
 
-Json tokenizer_config_beside(const fs::path& path) {
-  const fs::path file = path.parent_path() / "tokenizer_config.json";
+TokenizerText read_tokenizer(const fs::path& path) {
+  const fs::path file = tokenizer_file(path);
+  TokenRoles roles = roles_beside(file);
+  if (file.filename() == "vocab.json") {
+    return {file, from_vocab_and_merges(file), std::move(roles)};
+  }
+  std::string content = read_text_file(file);
+  // JSON starts with a brace; a SentencePiece model with the tag of its first piece.
+  const bool is_json = !content.starts_with('\x0A') || file.extension() == ".json";
+  return {file, is_json ? std::move(content) : from_sentencepiece(content, file), std::move(roles)};
+}
+
+Json json_beside(const fs::path& path, const char* name) {
+  const fs::path file = path.parent_path() / name;
   if (!fs::exists(file)) return Json::object();
-  Json config = read_json_file(file);
-  if (!config.is_object()) fail(ErrorCode::data, "{}: not an object", file.string());
-  return config;
+  Json json = read_json_file(file);
+  if (!json.is_object()) fail(ErrorCode::data, "{}: not an object", file.string());
+  return json;
 }
 
 std::string configured_token(const Json& config, const char* key) {

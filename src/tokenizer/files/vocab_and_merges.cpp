@@ -143,7 +143,7 @@ std::string from_vocab_and_merges(const fs::path& path) {
                 "both files make a tokenizer");
   }
   const VocabJson vocab = read_vocab(path);
-  const Json config = tokenizer_config_beside(path);
+  const Json config = json_beside(path, "tokenizer_config.json");
   WordRules rules = rules_of(config, path);
   const Json json = {{"version", "1.0"},
                      {"truncation", nullptr},
