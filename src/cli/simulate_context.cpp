@@ -32,6 +32,7 @@ struct SimulateContextOptions {
   int ranks = kAbsent, heads = kAbsent, key_heads = kAbsent, head_dim = kAbsent;
   std::int64_t tokens = kAbsent;
   int context_heads = 0;
+  std::int64_t window = kAbsent;
   std::filesystem::path documents, svg;
   bool json = false;
 };
@@ -55,6 +56,7 @@ class OptionReader {
     shape_.method = read_name<ContextMethod>("--method", options_.method, context_method_names());
     shape_.order = read_name<ContextOrder>("--order", options_.order, context_order_names());
     shape_.context_heads = options_.context_heads;
+    if (options_.window != kAbsent) shape_.window = options_.window;
     if (!options_.documents.empty()) read_documents();
     const auto times = read_times();
     if (is_given_) {
@@ -210,20 +212,22 @@ void print_json(const PlayedPlan& played) {
   auto bytes = bytes_by_rank(played, plan.forward);
   const auto bytes_back = bytes_by_rank(played, plan.backward);
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) bytes[rank] += bytes_back[rank];
-  const JsonValue report = {{"method", name_of(plan.shape.method)},
-                            {"order", name_of(plan.shape.order)},
-                            {"cp", plan.shape.ranks},
-                            {"context_heads", plan.shape.context_heads},
-                            {"tokens", plan.shape.tokens},
-                            {"documents", static_cast<std::int64_t>(plan.shape.documents.size())},
-                            {"rounds", plan.forward.rounds() + plan.backward.rounds()},
-                            {"makespan", both.makespan},
-                            {"bytes_by_rank", bytes},
-                            {"pairs_by_rank", pairs_json(pairs_by_rank(played, plan.forward))},
-                            {"idle_fraction", both.idle_fraction()},
-                            {"exposed_fraction", both.exposed_fraction()},
-                            {"forward", pass_json(played, plan.forward, forward)},
-                            {"backward", pass_json(played, plan.backward, backward)}};
+  const JsonValue report = {
+      {"method", name_of(plan.shape.method)},
+      {"order", name_of(plan.shape.order)},
+      {"cp", plan.shape.ranks},
+      {"context_heads", plan.shape.context_heads},
+      {"tokens", plan.shape.tokens},
+      {"documents", static_cast<std::int64_t>(plan.shape.documents.size())},
+      {"window", plan.shape.window ? JsonValue(*plan.shape.window) : JsonValue()},
+      {"rounds", plan.forward.rounds() + plan.backward.rounds()},
+      {"makespan", both.makespan},
+      {"bytes_by_rank", bytes},
+      {"pairs_by_rank", pairs_json(pairs_by_rank(played, plan.forward))},
+      {"idle_fraction", both.idle_fraction()},
+      {"exposed_fraction", both.exposed_fraction()},
+      {"forward", pass_json(played, plan.forward, forward)},
+      {"backward", pass_json(played, plan.backward, backward)}};
   fmt::print("{}\n", report.dump(2));
 }
 
@@ -281,14 +285,15 @@ void print_table(const PlayedPlan& played) {
   const auto& [plan, times, forward, backward, both] = played;
   const ContextShape& shape = plan.shape;
   const std::size_t documents = shape.documents.size();
-  fmt::print("{} in {} order: {} ranks, {} tokens in {} {}, {} query and {} key heads of {}{}\n\n",
-             name_of(shape.method), name_of(shape.order), shape.ranks,
-             format_thousands(shape.tokens), format_thousands(static_cast<std::int64_t>(documents)),
-             documents == 1 ? "document" : "documents", shape.heads, shape.key_heads,
-             shape.head_dim,
-             shape.method == ContextMethod::usp
-                 ? fmt::format(", heads divided over {}", shape.context_heads)
-                 : "");
+  fmt::print(
+      "{} in {} order: {} ranks, {} tokens in {} {}, {} query and {} key heads of {}{}{}\n\n",
+      name_of(shape.method), name_of(shape.order), shape.ranks, format_thousands(shape.tokens),
+      format_thousands(static_cast<std::int64_t>(documents)),
+      documents == 1 ? "document" : "documents", shape.heads, shape.key_heads, shape.head_dim,
+      shape.window ? fmt::format(", a window of {}", format_thousands(*shape.window)) : "",
+      shape.method == ContextMethod::usp
+          ? fmt::format(", heads divided over {}", shape.context_heads)
+          : "");
   const auto row = [](const char* name, double a, double b, double c, const char* meaning = "") {
     fmt::print("{:<17} {:>12.6g} {:>12.6g} {:>12.6g}{}\n", name, a, b, c, meaning);
   };
@@ -342,6 +347,8 @@ void add_simulate_context(Verb simulate) {
   verb.add_option("--context-heads", options->context_heads,
                   "usp: over how many ranks heads are divided; 0: as many as key heads allow")
       .show_default();
+  verb.add_option("--window", options->window,
+                  "tokens that a token attends to, itself included; all before it when absent");
   verb.add_option("--documents", options->documents,
                   "file with the length of a document on each line; one document when absent");
   verb.add_option("--times", options->times,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -55,9 +56,10 @@ Model::Model(ModelSpec spec, const BuildOptions& options, const ParallelPlan& pl
       plan_(plan),
       own_mesh_(std::move(own_mesh)),
       mesh_(mesh != nullptr ? *mesh : *own_mesh_),
-      division_(mesh_.size(Axis::cp) == 1 ? nullptr
-                                          : std::make_unique<ContextDivision>(
-                                                plan.context_shape(spec_), mesh_.coord(Axis::cp))),
+      division_(mesh_.size(Axis::cp) == 1
+                    ? nullptr
+                    : std::make_unique<ContextDivision>(plan.context_shape(spec_),
+                                                        mesh_.coord(Axis::cp), spec_.windows())),
       rank_(build_rank_model(spec_, options, plan_, mesh_, purpose, memory)) {
   for (const UnitLabel& label : rank_.labels) {
     labels_.push_back(std::make_shared<std::string>(label.text()));
@@ -280,10 +282,13 @@ MicroBatch Model::share_to_decode(const MicroBatch& whole, KvCache* cache, Memor
   const std::int64_t known = cache->length();
   if (known == 0 && whole.sequences() == 1 && whole.tokens() >= ranks * kLeastOfPrompt) {
     MicroBatch share = division_->share(whole, host);
-    cache->keep_only(share.tokens());
+    cache->keep_at(share.places->of_whole);
     return share;
   }
-  cache->keep_only(own == known / kTokensATurn % ranks ? whole.seq_len() : 0);
+  const bool is_kept = own == known / kTokensATurn % ranks;
+  std::vector<std::int64_t> places(static_cast<std::size_t>(is_kept ? whole.seq_len() : 0));
+  std::iota(places.begin(), places.end(), known);
+  cache->keep_at(places);
   return whole;
 }
 

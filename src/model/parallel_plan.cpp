@@ -263,14 +263,6 @@ ParallelPlan make_plan(const ModelSpec& spec, const ParallelRequest& request, in
                        std::int64_t seq_len, bool whole_matrices, const Compression& compress) {
   auto problems = problems_of(spec, request, ranks);
   for (auto& [key, message] : problems_of(compress)) problems.push_back({{key}, message});
-  if (const auto window = spec.window_below(seq_len); window && request.cp > 1) {
-    problems.push_back(
-        {{"parallel.cp"},
-         fmt::format("parallel.cp = {} divides attention to all earlier tokens, and this {} model "
-                     "attends to {} of sequences of {}; use sequences of at most {}, or tp and pp "
-                     "in place of cp",
-                     request.cp, spec.family, *window, seq_len, *window)});
-  }
   if (!problems.empty()) {
     std::string all;
     for (const auto& [keys, message] : problems) all += (all.empty() ? "" : "\n  ") + message;

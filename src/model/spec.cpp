@@ -1,6 +1,7 @@
 #include "model/spec.h"
 
 #include <algorithm>
+#include <set>
 
 #include "model/decoder.h"
 
@@ -11,12 +12,12 @@ std::int64_t ModelSpec::longest_sequence() const {
   return static_cast<std::int64_t>(static_cast<double>(max_positions) * rope->factor);
 }
 
-std::optional<std::int64_t> ModelSpec::window_below(std::int64_t tokens) const {
-  std::optional<std::int64_t> narrowest;
+std::vector<std::int64_t> ModelSpec::windows() const {
+  std::set<std::int64_t> all;
   for (const BlockSpec& block : blocks) {
-    if (block.window && *block.window < narrowest.value_or(tokens)) narrowest = block.window;
+    if (block.window) all.insert(*block.window);
   }
-  return narrowest;
+  return {all.begin(), all.end()};
 }
 
 std::int64_t ModelSpec::expert_layers_before(std::int64_t block_index) const {

@@ -148,8 +148,8 @@ struct ModelSpec {
 
   /// What the model was made for: its positions, or as many as dynamic frequencies stretch them to.
   std::int64_t longest_sequence() const;
-  /// The narrowest window of a block that is narrower than sequences of so many tokens.
-  std::optional<std::int64_t> window_below(std::int64_t tokens) const;
+  /// The windows of blocks, each once, ascending.
+  std::vector<std::int64_t> windows() const;
 
   std::int64_t parameter_count() const;
   /// Those that matrix products touch for every token: all but embedding tables that are only

@@ -1,5 +1,7 @@
 #include "nn/kv_cache.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "ops/elementwise.h"
 
@@ -11,6 +13,17 @@ KvCache::KvCache(const Shape& shape, Memory& memory) : shape_(shape) {
     keys_.push_back(memory.alloc(tensor, shape.dtype, MemoryTag::kv_cache));
     values_.push_back(memory.alloc(tensor, shape.dtype, MemoryTag::kv_cache));
   }
+}
+
+void KvCache::keep_at(const std::vector<std::int64_t>& places) {
+  HEDDLE_CHECK(std::ssize(places_) == held_, "{} of {} tokens with places", places_.size(), held_);
+  keep_only(std::ssize(places));
+  places_.insert(places_.end(), places.begin(), places.end());
+}
+
+std::int64_t KvCache::held_before(std::int64_t place) const {
+  HEDDLE_CHECK(std::ssize(places_) == held_ + kept_of(0), "tokens without places in a cache");
+  return std::ranges::lower_bound(places_, place) - places_.begin();
 }
 
 void KvCache::store(int layer, const Tensor& k_BSGK, const Tensor& v_BSGK, Stream& stream) {

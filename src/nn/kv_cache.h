@@ -12,7 +12,7 @@ namespace heddle {
 
 /// Keys and values of the tokens decoded so far, per attention layer: [B, capacity, G, K]. All
 /// layers are at the same length; the decoder advances it after each forward. Ranks of axis cp have
-/// caches of different tokens, in any order: all that a new query needs is to see them all.
+/// caches of different tokens.
 class KvCache {
  public:
   struct Shape {
@@ -29,6 +29,11 @@ class KvCache {
 
   /// Of the tokens of the next forward the first `tokens` are kept here; otherwise all are.
   void keep_only(std::int64_t tokens) { kept_ = tokens; }
+  /// The same, with where these stand in the sequence: ascending, behind all that are here.
+  void keep_at(const std::vector<std::int64_t>& places);
+  /// How many of the tokens that are here stand before a place: the first ones. All were kept with
+  /// their places.
+  std::int64_t held_before(std::int64_t place) const;
 
   /// Writes the new tokens' keys and values [B, S, G, K] behind the earlier ones.
   void store(int layer, const Tensor& k_BSGK, const Tensor& v_BSGK, Stream& stream);
@@ -44,6 +49,7 @@ class KvCache {
 
   std::int64_t length_ = 0, held_ = 0;
   std::optional<std::int64_t> kept_;  // of the forward under way
+  std::vector<std::int64_t> places_;  // of tokens that are kept with them
   std::vector<Tensor> keys_, values_;
 };
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 #include "base/strings.h"
 #include "model/parallel_plan.h"
@@ -14,29 +16,30 @@ namespace {
 /// Those that need no second look: times this near are equal.
 constexpr double kSameTime = 0.01;
 
-struct SentBytes {
-  std::int64_t most = 0;   ///< of a rank
-  std::int64_t again = 0;  ///< of the first rank, in forward: q, k and v for ranks that lack them
-};
-
-/// Heads are exchanged for tokens before any pair is computed, and that is what a second forward
-/// repeats.
-SentBytes sent_bytes(const ContextPlan& plan, const ElementBytes& sizes) {
-  SentBytes sent;
-  const auto forward = count_by_rank(plan.forward, plan.shape);
-  const auto backward = count_by_rank(plan.backward, plan.shape);
-  for (std::size_t rank = 0; rank < forward.size(); ++rank) {
-    sent.most = std::max(
-        sent.most, bytes_of(forward[rank].sent, sizes) + bytes_of(backward[rank].sent, sizes));
-  }
-  if (plan.shape.context_heads == 1) return sent;
-  for (const Round& round : plan.forward.by_rank.front()) {
-    if (!round.tiles.empty()) break;
-    for (const Message& message : round.sends) {
-      sent.again += bytes_of(traffic_of(message, plan.shape), sizes);
+/// By rank, in both passes.
+std::vector<std::int64_t> sent_bytes(const ContextPlan& plan, const ElementBytes& sizes) {
+  std::vector<std::int64_t> sent(plan.held.size());
+  for (const ContextPass* pass : {&plan.forward, &plan.backward}) {
+    const auto counts = count_by_rank(*pass, plan.shape);
+    for (std::size_t rank = 0; rank < sent.size(); ++rank) {
+      sent[rank] += bytes_of(counts[rank].sent, sizes);
     }
   }
   return sent;
+}
+
+/// Of the first rank: q, k and v for ranks that lack them. Heads are exchanged for tokens before
+/// any pair is computed, and that is what a second forward repeats.
+std::int64_t bytes_sent_again(const ContextPlan& plan, const ElementBytes& sizes) {
+  std::int64_t again = 0;
+  if (plan.shape.context_heads == 1) return again;
+  for (const Round& round : plan.forward.by_rank.front()) {
+    if (!round.tiles.empty()) break;
+    for (const Message& message : round.sends) {
+      again += bytes_of(traffic_of(message, plan.shape), sizes);
+    }
+  }
+  return again;
 }
 
 double pairs_of_first(const ContextPass& pass) {
@@ -55,6 +58,16 @@ ContextShape context_shape(const Job& job, const Candidate& candidate) {
   shape.documents.assign(static_cast<std::size_t>(candidate.sequences), job.seq_len);
   shape.tokens = candidate.sequences * job.seq_len;
   return resolved(shape);
+}
+
+std::vector<ContextShape> context_shapes(const Job& job, const Candidate& candidate) {
+  const ContextShape common = context_shape(job, candidate);
+  std::vector<ContextShape> shapes;
+  for (const BlockSpec& block : job.spec.blocks) {
+    shapes.push_back(common);
+    shapes.back().window = block.window;
+  }
+  return shapes;
 }
 
 ContextTimes message_times(const Machine& machine, int ranks, int stride) {
@@ -81,20 +94,34 @@ ContextTimes context_times(const Machine& machine, const Job& job, const Candida
 
 ContextCost context_cost(const Machine& machine, const Job& job, const Candidate& candidate) {
   if (candidate.cp == 1) return {};
-  const ContextPlan plan = make_context_plan(context_shape(job, candidate));
+  const ContextShape common = context_shape(job, candidate);
   const ContextTimes times = context_times(machine, job, candidate);
-  const PlayedContext forward = play_forward(plan, times), backward = play_backward(plan, times);
-  const double pair = times.pair / plan.shape.heads;
-  const double computed_f = pair * pairs_of_first(plan.forward),
-               computed_b = pair * times.backward * pairs_of_first(plan.backward);
-  const SentBytes sent = sent_bytes(plan, times.sizes);
-  const bool is_near = plan.shape.context_heads <= times.near_ranks;
-  ContextCost cost{.method = plan.shape.method, .sent_bytes = sent.most};
-  if (cost.method == ContextMethod::usp) cost.context_heads = plan.shape.context_heads;
-  cost.exposed_f = std::max(0.0, forward.makespan - computed_f);
-  cost.exposed_b = std::max(0.0, backward.makespan - computed_b);
-  cost.again = static_cast<double>(sent.again) * (is_near ? times.near_byte : times.byte);
-  cost.seconds = forward.makespan + backward.makespan;
+  const double pair = times.pair / common.heads;
+  const bool is_near = common.context_heads <= times.near_ranks;
+  ContextCost cost{.method = common.method};
+  if (cost.method == ContextMethod::usp) cost.context_heads = common.context_heads;
+  std::map<std::optional<std::int64_t>, int> kinds;  // blocks by window
+  for (const BlockSpec& block : job.spec.blocks) ++kinds[block.window];
+  std::vector<double> sent(static_cast<std::size_t>(common.ranks));
+  for (const auto& [window, blocks] : kinds) {
+    ContextShape shape = common;
+    shape.window = window;
+    const ContextPlan plan = make_context_plan(shape);
+    const PlayedContext forward = play_forward(plan, times), backward = play_backward(plan, times);
+    const double computed_f = pair * pairs_of_first(plan.forward),
+                 computed_b = pair * times.backward * pairs_of_first(plan.backward);
+    const double share = static_cast<double>(blocks) / static_cast<double>(job.spec.blocks.size());
+    cost.exposed_f += share * std::max(0.0, forward.makespan - computed_f);
+    cost.exposed_b += share * std::max(0.0, backward.makespan - computed_b);
+    cost.again += share * static_cast<double>(bytes_sent_again(plan, times.sizes)) *
+                  (is_near ? times.near_byte : times.byte);
+    cost.seconds += share * (forward.makespan + backward.makespan);
+    const std::vector<std::int64_t> bytes = sent_bytes(plan, times.sizes);
+    for (std::size_t rank = 0; rank < sent.size(); ++rank) {
+      sent[rank] += share * static_cast<double>(bytes[rank]);
+    }
+  }
+  cost.sent_bytes = std::llround(std::ranges::max(sent));
   return cost;
 }
 

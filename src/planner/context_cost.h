@@ -9,8 +9,8 @@
 
 namespace heddle::planner {
 
-/// What the attention of one block takes for one micro-batch when ranks of cp share it: seconds
-/// beside those that a rank computes itself. All 0 where cp is 1.
+/// What the attention of the mean block takes for one micro-batch when ranks of cp share it:
+/// seconds beside those that a rank computes itself. All 0 where cp is 1.
 struct ContextCost {
   ContextMethod method = ContextMethod::automatic;
   int context_heads = 0;  ///< of usp
@@ -22,8 +22,12 @@ struct ContextCost {
   std::int64_t sent_bytes = 0;  ///< in F and B by the rank that sends most
 };
 
-/// The attention that ranks of cp share: the sequences of a micro-batch are its documents.
+/// The attention that ranks of cp share: the sequences of a micro-batch are its documents. Blocks
+/// with windows have them beside that.
 ContextShape context_shape(const Job& job, const Candidate& candidate);
+
+/// The same of each of the blocks that the model repeats, with its window.
+std::vector<ContextShape> context_shapes(const Job& job, const Candidate& candidate);
 
 /// What messages take among so many ranks that are `stride` devices apart: as many as fit are in
 /// one server, and messages to others go by the network.

@@ -99,7 +99,8 @@ CostShape cost_shape(const Job& job, const Candidate& candidate) {
                   .residual_ranks = candidate.sequence ? candidate.tp : 1};
   if (candidate.cp == 1) return shape;
   constexpr int kFirst = 0;
-  shape.context = make_rank_context(context_shape(job, candidate), kFirst);
+  shape.context =
+      make_rank_context(context_shape(job, candidate), kFirst, nullptr, job.spec.windows());
   shape.share_tokens = tokens_in(shape.context->plan.held[kFirst]);
   return shape;
 }

@@ -96,19 +96,11 @@ PlannedExchange planned_exchange(const Machine& machine, const ModelSpec& spec,
   return planned;
 }
 
-std::vector<PredictedAttention> predicted_attention(const Machine& machine, const ModelSpec& spec,
-                                                    const ParallelPlan& plan,
-                                                    const RunBatches& batches, DType dtype) {
-  const Candidate candidate = without_sites(candidate_of(plan, batches));
-  std::vector<PredictedAttention> by_rank;
-  if (candidate.cp == 1) return by_rank;
-  const Job job = job_of(spec, plan, batches, dtype);
-  const Machine at_work = machine.at_work(static_cast<int>(plan.request().ranks()));
-  const ContextPlan context = make_context_plan(context_shape(job, candidate));
-  const ContextTimes times = context_times(at_work, job, candidate);
-  const PlayedContext forward = play_forward(context, times),
-                      backward = play_backward(context, times);
-  const double again = batches.recompute ? context_cost(at_work, job, candidate).again : 0.0;
+namespace {
+
+AttentionByRank played_attention(const ContextPlan& plan, const ContextTimes& times, double again) {
+  const PlayedContext forward = play_forward(plan, times), backward = play_backward(plan, times);
+  AttentionByRank by_rank;
   for (std::size_t rank = 0; rank < forward.by_rank.size(); ++rank) {
     PredictedAttention& own = by_rank.emplace_back(PredictedAttention{.exposed_f = again});
     const auto add = [&](const PlayedContext& played, double& exposed) {
@@ -121,6 +113,25 @@ std::vector<PredictedAttention> predicted_attention(const Machine& machine, cons
     add(backward, own.exposed_b);
   }
   return by_rank;
+}
+
+}  // namespace
+
+std::vector<AttentionByRank> predicted_attention(const Machine& machine, const ModelSpec& spec,
+                                                 const ParallelPlan& plan,
+                                                 const RunBatches& batches, DType dtype) {
+  const Candidate candidate = without_sites(candidate_of(plan, batches));
+  std::vector<AttentionByRank> by_block;
+  if (candidate.cp == 1) return by_block;
+  const Job job = job_of(spec, plan, batches, dtype);
+  const Machine at_work = machine.at_work(static_cast<int>(plan.request().ranks()));
+  const ContextTimes times = context_times(at_work, job, candidate);
+  // Heads are exchanged again whatever the window.
+  const double again = batches.recompute ? context_cost(at_work, job, candidate).again : 0.0;
+  for (const ContextShape& shape : context_shapes(job, candidate)) {
+    by_block.push_back(played_attention(make_context_plan(shape), times, again));
+  }
+  return by_block;
 }
 
 }  // namespace heddle::planner

@@ -45,9 +45,11 @@ struct PredictedAttention {
   double computed = 0;                  ///< seconds, forward and backward
   double exposed_f = 0, exposed_b = 0;  ///< waiting for others, as `train` measures it
 };
-/// By rank of cp, for sequences without packed documents. None where cp is 1.
-std::vector<PredictedAttention> predicted_attention(const Machine& machine, const ModelSpec& spec,
-                                                    const ParallelPlan& plan,
-                                                    const RunBatches& batches, DType dtype);
+using AttentionByRank = std::vector<PredictedAttention>;  ///< of cp
+/// Of each of the blocks that the model repeats, for sequences without packed documents. None where
+/// cp is 1.
+std::vector<AttentionByRank> predicted_attention(const Machine& machine, const ModelSpec& spec,
+                                                 const ParallelPlan& plan,
+                                                 const RunBatches& batches, DType dtype);
 
 }  // namespace heddle::planner

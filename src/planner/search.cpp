@@ -324,8 +324,7 @@ class Search {
 }  // namespace
 
 int most_context(const Job& job) {
-  if (job.stack.stores_scores) return 1;             // of whole sequences
-  if (job.spec.window_below(job.seq_len)) return 1;  // make_plan refuses more
+  if (job.stack.stores_scores) return 1;  // of whole sequences
   return static_cast<int>(std::clamp<std::int64_t>(job.seq_len / kLeastTokens, 1, kMostContext));
 }
 

@@ -19,31 +19,37 @@ struct LayerOfRank {
 };
 constexpr std::int64_t kNumbers = sizeof(LayerOfRank) / sizeof(double);
 
-/// What each rank of cp does for one micro-batch in one layer, as far as it is known beforehand.
+/// What each rank of cp does in a layer in one step, as far as it is known beforehand.
 class Expected {
  public:
   explicit Expected(const RunSetup& setup)
-      : by_rank_(setup.predicted_attention),
+      : by_block_(setup.predicted_attention),
         microbatches_(static_cast<double>(setup.config.accumulation())) {
-    const ContextPlan plan =
-        make_context_plan(microbatch_shape(setup.config, setup.spec, setup.plan));
-    for (const RankCounts& counts : count_by_rank(plan.forward, plan.shape)) {
-      pairs_.push_back(microbatches_ * static_cast<double>(counts.head_pairs));
+    ContextShape shape = microbatch_shape(setup.config, setup.spec, setup.plan);
+    for (const BlockSpec& block : setup.spec.blocks) {
+      shape.window = block.window;
+      const ContextPlan plan = make_context_plan(shape);
+      std::vector<double>& pairs = pairs_.emplace_back();
+      for (const RankCounts& counts : count_by_rank(plan.forward, plan.shape)) {
+        pairs.push_back(microbatches_ * static_cast<double>(counts.head_pairs));
+      }
     }
   }
 
-  bool has_times() const { return !by_rank_.empty(); }
-  double pairs(int cp_rank) const { return pairs_[static_cast<std::size_t>(cp_rank)]; }
-  observe::AttentionRankRow::Predicted times(int cp_rank) const {
-    const planner::PredictedAttention& rank = by_rank_[static_cast<std::size_t>(cp_rank)];
+  bool has_times() const { return !by_block_.empty(); }
+  double pairs(std::size_t layer, int cp_rank) const {
+    return pairs_[layer % pairs_.size()][static_cast<std::size_t>(cp_rank)];
+  }
+  observe::AttentionRankRow::Predicted times(std::size_t layer, int cp_rank) const {
+    const planner::PredictedAttention& rank = block(layer)[static_cast<std::size_t>(cp_rank)];
     return {.computed = microbatches_ * rank.computed,
             .exposed = microbatches_ * (rank.exposed_f + rank.exposed_b)};
   }
-  /// The mean of all.
-  observe::PassSeconds exposed() const {
+  /// The mean of all ranks.
+  observe::PassSeconds exposed(std::size_t layer) const {
     observe::PassSeconds mean;
-    const double share = microbatches_ / static_cast<double>(by_rank_.size());
-    for (const planner::PredictedAttention& rank : by_rank_) {
+    const double share = microbatches_ / static_cast<double>(block(layer).size());
+    for (const planner::PredictedAttention& rank : block(layer)) {
       mean.forward += share * rank.exposed_f;
       mean.backward += share * rank.exposed_b;
     }
@@ -51,9 +57,13 @@ class Expected {
   }
 
  private:
-  const std::vector<planner::PredictedAttention>& by_rank_;  // none without a machine file
+  const planner::AttentionByRank& block(std::size_t layer) const {
+    return by_block_[layer % by_block_.size()];
+  }
+
+  const std::vector<planner::AttentionByRank>& by_block_;  // none without a machine file
   double microbatches_;
-  std::vector<double> pairs_;
+  std::vector<std::vector<double>> pairs_;  // by block that the model repeats, then by rank
 };
 
 using AllRanks = std::span<const LayerOfRank>;  // layers of a rank lie together
@@ -71,24 +81,29 @@ std::optional<observe::AttentionLayerRow> layer_row(AllRanks all, std::size_t la
   if (ranks == 0) return std::nullopt;
   row.exposed.forward /= ranks;
   row.exposed.backward /= ranks;
-  if (expected.has_times()) row.predicted = expected.exposed();
+  if (expected.has_times()) row.predicted = expected.exposed(layer);
   return row;
 }
 
 observe::AttentionRankRow rank_row(AllRanks own, int rank, int cp_rank, const Expected& expected) {
   observe::AttentionRankRow row{.rank = rank};
-  double layers = 0, pairs = 0;
-  for (const LayerOfRank& layer : own) {
-    layers += layer.is_here;
+  double pairs = 0, predicted_pairs = 0;
+  observe::AttentionRankRow::Predicted predicted;
+  for (std::size_t at = 0; at < own.size(); ++at) {
+    const LayerOfRank& layer = own[at];
     pairs += layer.pairs;
     row.exposed += layer.exposed_f + layer.exposed_b;
     row.computed += layer.seconds_f + layer.seconds_b - layer.exposed_f - layer.exposed_b;
+    if (layer.is_here == 0) continue;
+    predicted_pairs += expected.pairs(at, cp_rank);
+    if (!expected.has_times()) continue;
+    const auto [computed, exposed] = expected.times(at, cp_rank);
+    predicted.computed += computed;
+    predicted.exposed += exposed;
   }
   row.pairs = std::llround(pairs);
-  row.predicted_pairs = std::llround(layers * expected.pairs(cp_rank));
-  if (!expected.has_times()) return row;
-  const auto [computed, exposed] = expected.times(cp_rank);
-  row.predicted = {.computed = layers * computed, .exposed = layers * exposed};
+  row.predicted_pairs = std::llround(predicted_pairs);
+  if (expected.has_times()) row.predicted = predicted;
   return row;
 }
 

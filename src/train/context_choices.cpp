@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "base/strings.h"
 #include "parallel/sequence/context_plan.h"
@@ -11,19 +13,27 @@
 namespace heddle {
 namespace {
 
-void count(const ContextPlan& plan, const ElementBytes& sizes, ContextChoice& choice) {
-  const auto forward = count_by_rank(plan.forward, plan.shape);
-  const auto backward = count_by_rank(plan.backward, plan.shape);
-  std::int64_t most_pairs = 0, all_pairs = 0;
-  for (std::size_t rank = 0; rank < forward.size(); ++rank) {
-    const std::int64_t bytes =
-        bytes_of(forward[rank].sent, sizes) + bytes_of(backward[rank].sent, sizes);
-    choice.bytes = std::max(choice.bytes, bytes);
-    most_pairs = std::max(most_pairs, forward[rank].head_pairs);
-    all_pairs += forward[rank].head_pairs;
+/// In all layers, whose windows may differ.
+void count(const ModelSpec& spec, const ElementBytes& sizes, ContextChoice& choice) {
+  std::map<std::optional<std::int64_t>, std::int64_t> kinds;  // layers by window
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) ++kinds[spec.block(layer).window];
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(choice.shape.ranks)), pairs(bytes);
+  for (const auto& [window, layers] : kinds) {
+    ContextShape shape = choice.shape;
+    shape.window = window;
+    const ContextPlan plan = make_context_plan(shape);
+    const auto forward = count_by_rank(plan.forward, plan.shape);
+    const auto backward = count_by_rank(plan.backward, plan.shape);
+    for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
+      bytes[rank] +=
+          layers * (bytes_of(forward[rank].sent, sizes) + bytes_of(backward[rank].sent, sizes));
+      pairs[rank] += layers * forward[rank].head_pairs;
+    }
   }
-  choice.imbalance = static_cast<double>(most_pairs) * static_cast<double>(forward.size()) /
-                     static_cast<double>(all_pairs);
+  choice.bytes = std::ranges::max(bytes) / spec.layers;
+  const std::int64_t all_pairs = std::accumulate(pairs.begin(), pairs.end(), std::int64_t{0});
+  choice.imbalance = static_cast<double>(std::ranges::max(pairs)) *
+                     static_cast<double>(pairs.size()) / static_cast<double>(all_pairs);
 }
 
 }  // namespace
@@ -58,7 +68,7 @@ std::vector<ContextChoice> context_choices(const config::RunConfig& config, cons
       continue;
     }
     choice.shape = resolved(shape);
-    count(make_context_plan(shape), {.value = value, .partial = std::max(value, 4)}, choice);
+    count(spec, {.value = value, .partial = std::max(value, 4)}, choice);
   }
   return choices;
 }

@@ -16,13 +16,15 @@ struct ContextChoice {
   ContextShape shape;  ///< resolved
   bool is_taken = false;
   std::string problem = {};  ///< why it cannot be taken; empty: it can
-  /// What the rank that sends most sends in one layer for one micro-batch, forward and backward.
+  /// What the rank that sends most sends in the mean layer for one micro-batch, forward and
+  /// backward.
   std::int64_t bytes = 0;
   /// The most pairs of query and key that a rank computes, relative to the mean.
   double imbalance = 1.0;
 };
 
-/// The attention of a micro-batch without packed documents, by the method of the plan.
+/// The attention of a micro-batch without packed documents, by the method of the plan; layers with
+/// windows have them beside that.
 ContextShape microbatch_shape(const config::RunConfig& config, const ModelSpec& spec,
                               const ParallelPlan& plan);
 

@@ -65,8 +65,8 @@ struct RunSetup {
   const RunData& data;
   std::optional<double> predicted_seconds;  ///< of a step, where the run file names a machine
   std::optional<planner::SiteTimes> predicted_sites;  ///< likewise, where there are sites
-  /// By rank of cp, likewise.
-  std::vector<planner::PredictedAttention> predicted_attention;
+  /// By block that the model repeats, likewise.
+  std::vector<planner::AttentionByRank> predicted_attention;
   StepPlan step_plan;  ///< of this rank; a dry run has none
 };
 

@@ -54,6 +54,20 @@ TEST(SimulateContext, PlaysEveryMethodAndOrder) {
   }
 }
 
+TEST(SimulateContext, LeavesOutWhatNoWindowReaches) {
+  const Json report =
+      report_of(simulate_context("ring", "4", "64", {"--order", "contiguous", "--window", "5"}));
+  EXPECT_EQ(report.at("window"), 5);
+  // Every rank but the last sends four keys to the next one.
+  const int keys = 2 * 4 * 4 * 16;
+  EXPECT_EQ(report.at("forward").at("bytes_by_rank"), Json({keys * 2, keys * 2, keys * 2, 0}));
+  EXPECT_EQ(report.at("pairs_by_rank"), Json::parse("[70, 80, 80, 80]"));
+  EXPECT_EQ(report_of(simulate_context("ring", "4", "64", {"--window", "64"})).at("window"),
+            nullptr);
+  expect_refusal(simulate_context("ring", "4", "64", {"--window", "0"}), 2,
+                 {"--window 0 is not possible; use 1 or more"});
+}
+
 TEST(SimulateContext, LeavesOutWhatDocumentsDoNotNeed) {
   const TestFiles files;
   const std::string documents = files.write("documents.txt", "16\n\n 16 \n16\n10\n6\n");

@@ -50,22 +50,6 @@ TEST(ParallelPlan, DividesExpertsOverRanksOfAnyAxes) {
   EXPECT_EQ(refusal(experts, {.ep = 0}, 4), "parallel.ep = 0; use 1 or more");
 }
 
-TEST(ParallelPlan, DoesNotDivideSequencesThatAreLongerThanAWindow) {
-  const ModelSpec spec = spec_of(with(small_config("mistral"), {{"sliding_window", 16}}));
-  EXPECT_NO_THROW(make_plan(spec, {.cp = 2}, 2, 16));
-  EXPECT_NO_THROW(make_plan(spec, {.dp = 2}, 2, 17));
-  try {
-    make_plan(spec, {.cp = 2}, 2, 17);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::usage);
-    EXPECT_STREQ(e.what(),
-                 "parallel.cp = 2 divides attention to all earlier tokens, and this mistral model "
-                 "attends to 16 of sequences of 17; use sequences of at most 16, or tp and pp in "
-                 "place of cp");
-  }
-}
-
 TEST(ParallelPlan, DoesNotCapLogitsOverThePipeline) {
   const ModelSpec spec = spec_of(small_config("gemma2"));
   const ParallelRequest request{.pp = 2, .vocabulary = VocabularyPlacement::pipeline};

@@ -64,6 +64,22 @@ TEST_P(AttentionBlock, DocumentsMayEndOnAndBesideTheEdgesOfBlocks) {
   }
 }
 
+TEST_P(AttentionBlock, WindowsMayBeginAnywhereInBlocks) {
+  for (const std::int64_t window : {2, 63, 64, 65, 300}) {
+    for (const bool has_documents : {false, true}) {
+      SequenceSizes sizes{2, 384, 2, 1, 8, {}, window};
+      if (has_documents) sizes.documents = {137, 1, 2, 52};
+      const Sequence x(sizes, dtype_);
+      const Results whole = x.whole(DType::f64);
+      for (const std::int64_t run : {32, 128}) {
+        SCOPED_TRACE(testing::Message() << "a window of " << window << ", runs of " << run);
+        expect_near(whole, by_blocks(x, even_cut(384, run), even_cut(384, 384 - run), 7),
+                    tolerance_);
+      }
+    }
+  }
+}
+
 TEST_P(AttentionBlock, TokensMayBeDealtOutToRanks) {
   const std::int64_t ranks = 3, batch = 2, heads = 4, own = 50, length = ranks * own;
   Stream stream(2);

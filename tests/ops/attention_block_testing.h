@@ -21,6 +21,7 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct SequenceSizes {
   std::int64_t batch, length, heads, groups, width;
   std::vector<std::int64_t> documents = {};  ///< lengths; repeated to the sequence's end
+  std::int64_t window = 0;                   ///< keys that a query sees at most; 0: all
 };
 
 inline std::int64_t below(std::int64_t limit, std::uint64_t seed, std::uint64_t index) {
@@ -52,6 +53,13 @@ class Sequence {
     v = cast_to(dtype, random_tensor(keys, DType::f32, 3));
     dout = cast_to(dtype, random_tensor(queries, DType::f32, 4));
     if (!sizes.documents.empty()) first_key = document_starts();
+    if (sizes.window > 0) {
+      Stream stream(1);
+      const Tensor in_window = empty({sizes.batch, sizes.length}, DType::i32);
+      window_first_keys({.query_offset = 0, .first_key_BS = first_key}, sizes.window, in_window,
+                        stream);
+      first_key = in_window;
+    }
   }
 
   Results whole(DType type) const {

@@ -60,6 +60,25 @@ TEST_F(CudaAttentionBlock, DocumentsMayEndOnAndBesideTheEdgesOfBlocks) {
   }
 }
 
+TEST_F(CudaAttentionBlock, WindowsMayBeginAnywhereInBlocks) {
+  for (const DType dtype : kGpuFloats) {
+    for (const std::int64_t window : {2, 63, 64, 65, 200}) {
+      for (const std::int64_t width : {64, 128, 16}) {
+        const Sequence x = sequence({2, 512, 2, 1, width, {}, window}, dtype);
+        const Results want = x.whole(DType::f64);
+        in_both_orders_of_sums([&] {
+          for (const std::int64_t run : {64, 96, 256}) {
+            SCOPED_TRACE(fmt::format("{} K{}, a window of {}, runs of {}", name_of(dtype), width,
+                                     window, run));
+            expect_near(want, by_blocks(x, dtype, even_cut(512, run), even_cut(512, 512 - run), 7),
+                        tolerance_of(dtype));
+          }
+        });
+      }
+    }
+  }
+}
+
 TEST_F(CudaAttentionBlock, GradientsOfQueriesMayStaySumsFromBlockToBlock) {
   gpu().set_deterministic(false);
   for (const std::int64_t width : {64, 128}) {

@@ -42,11 +42,27 @@ TEST_P(SharedAttention, OfPackedDocumentsIsThatOfOneRank) {
   }
 }
 
+TEST_P(SharedAttention, InWindowsIsThatOfOneRankWithAndWithoutCaps) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    ContextShape shape = packed_case(seed);
+    CaseRandom random(7000 + seed);
+    shape.window = random_window(shape, random);
+    Memory memory;
+    const ops::ScoreRule rule(1.0 / std::sqrt(static_cast<double>(shape.head_dim)),
+                              seed % 3 == 0 ? 1.5 : 0.0);
+    expect_same_as_one_rank(shape, random_input(shape, memory), rule, 1.0, kTypes[seed / 7 % 2],
+                            memory);
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// Pairs of query and key that a call of a kernel computes.
 std::int64_t pairs_of(const TileCall& call) {
   std::int64_t pairs = 0;
   for (std::int64_t query = 0; query < call.queries.count; ++query) {
-    pairs += std::clamp<std::int64_t>(call.ahead + query + 1, 0, call.keys.count);
+    const std::int64_t end = call.ahead + query + 1, begin = end - call.window.value_or(end);
+    pairs += std::clamp<std::int64_t>(end, 0, call.keys.count) -
+             std::clamp<std::int64_t>(begin, 0, call.keys.count);
   }
   EXPECT_EQ(head_pairs(call), pairs * call.queries.heads.count);
   return pairs * call.queries.heads.count;
@@ -54,7 +70,10 @@ std::int64_t pairs_of(const TileCall& call) {
 
 TEST_P(SharedAttention, HasNoRowOfPaddingAndNoPairThatTheMaskForbids) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const ContextShape shape = resolved(packed_case(seed));
+    ContextShape shape = packed_case(seed);
+    CaseRandom random(6000 + seed);
+    if (seed % 2 == 1) shape.window = random_window(shape, random);
+    shape = resolved(shape);
     SCOPED_TRACE(to_text(shape));
     const ContextPlan plan = make_context_plan(shape);
     std::int64_t rows = 0, pairs = 0, backward_pairs = 0;
@@ -71,7 +90,7 @@ TEST_P(SharedAttention, HasNoRowOfPaddingAndNoPairThatTheMaskForbids) {
       }
     }
     ASSERT_EQ(rows, shape.tokens * shape.heads);
-    ASSERT_EQ(pairs, pairs_of_mask(shape.documents) * shape.heads);
+    ASSERT_EQ(pairs, pairs_of_mask(shape) * shape.heads);
     ASSERT_EQ(backward_pairs, pairs);
   }
 }

@@ -42,7 +42,8 @@ inline AttentionInput random_input(const ContextShape& shape, Memory& memory) {
 
 /// On one rank, by the operations for whole sequences, in f64.
 inline AttentionResult whole_attention(const ContextShape& shape, const AttentionInput& input,
-                                       double scale, Memory& memory, int threads = 1) {
+                                       const ops::ScoreRule& rule, Memory& memory,
+                                       int threads = 1) {
   Stream stream(threads);
   const AttentionShape attention = attention_of(shape);
   const std::int64_t N = shape.tokens, H = shape.heads, K = shape.head_dim;
@@ -58,15 +59,20 @@ inline AttentionResult whole_attention(const ContextShape& shape, const Attentio
     begin += length;
   }
   const MicroBatch batch{.ids = first_key, .targets = {}, .positions = {}, .first_key = first_key};
-  const ops::AttentionMask mask{.first_key_BS = first_key};
+  ops::AttentionMask mask{.first_key_BS = first_key};
+  if (shape.window) {
+    const Tensor in_window = alloc({1, N}, DType::i32);
+    ops::window_first_keys(mask, *shape.window, in_window, stream);
+    mask.first_key_BS = in_window;
+  }
   const AttentionResult result{alloc({N, attention.out_width()}),
                                alloc({N, attention.qkv_width()})};
   const Qkv given = split_qkv(input.qkv, attention, batch);
   const Qkv grads = split_qkv(result.dqkv, attention, batch);
   const Tensor out = result.out.view({1, N, H, K}), lse = alloc({1, H, N});
-  ops::attention_forward(given.q_BSHK, given.k_BSGK, given.v_BSGK, mask, scale, out, lse, stream);
+  ops::attention_forward(given.q_BSHK, given.k_BSGK, given.v_BSGK, mask, rule, out, lse, stream);
   ops::attention_backward(input.dout.view({1, N, H, K}), given.q_BSHK, given.k_BSGK, given.v_BSGK,
-                          out, lse, mask, scale, grads.q_BSHK, grads.k_BSGK, grads.v_BSGK,
+                          out, lse, mask, rule, grads.q_BSHK, grads.k_BSGK, grads.v_BSGK,
                           alloc({1, H, N}), stream);
   return result;
 }
@@ -110,7 +116,7 @@ inline void put_rows(const Tensor& rows, const TokenRuns& tokens, const Tensor& 
 
 /// The layer on all ranks of the shape, its results gathered; without `backward`, only `out`.
 inline AttentionResult divided_attention(const ContextShape& shape, const AttentionInput& input,
-                                         double scale, DType dtype, Memory& memory,
+                                         const ops::ScoreRule& rule, DType dtype, Memory& memory,
                                          bool backward = true) {
   const AttentionResult gathered{
       memory.alloc(input.dout.shape(), DType::f64, MemoryTag::workspace),
@@ -118,7 +124,10 @@ inline AttentionResult divided_attention(const ContextShape& shape, const Attent
   run_ranks(shape.ranks, [&](World& world) {
     Memory own;
     Stream stream(1);
-    const auto context = make_rank_context(shape, world.rank());
+    ContextShape common = shape;  // what layers without windows share
+    common.window.reset();
+    const auto windows = shape.window ? std::vector{*shape.window} : std::vector<std::int64_t>{};
+    const auto context = make_rank_context(common, world.rank(), nullptr, windows);
     const TokenRuns& tokens = context->plan.held[static_cast<std::size_t>(world.rank())];
     const MicroBatch batch{.ids = own.alloc({1, tokens_in(tokens)}, DType::i32, MemoryTag::data),
                            .targets = {},
@@ -129,7 +138,7 @@ inline AttentionResult divided_attention(const ContextShape& shape, const Attent
             .memory = own,
             .batch = batch,
             .keep = backward ? Keep::all : Keep::nothing};
-    ContextAttention layer(attention_of(shape), scale, 0, world.all());
+    ContextAttention layer(attention_of(shape), rule, 0, world.all(), shape.window);
     Saved saved;
     const Tensor out = layer.forward(rows_of(input.qkv, tokens, dtype, own, stream), saved, ctx);
     put_rows(out, tokens, gathered.out);  // ranks have different tokens
@@ -166,11 +175,12 @@ inline double tolerance_of(DType dtype) { return dtype == DType::f64 ? 1e-12 : 1
 
 /// EXPECTs out, dq, dk and dv of one rank. `largest` is the size of the largest inputs.
 inline void expect_same_as_one_rank(const ContextShape& shape, const AttentionInput& input,
-                                    double scale, double largest, DType dtype, Memory& memory) {
+                                    const ops::ScoreRule& rule, double largest, DType dtype,
+                                    Memory& memory) {
   SCOPED_TRACE(to_text(shape) + (dtype == DType::f64 ? " f64" : " f32"));
   const ContextShape full = resolved(shape);
-  const AttentionResult whole = whole_attention(full, input, scale, memory);
-  const AttentionResult made = divided_attention(full, input, scale, dtype, memory);
+  const AttentionResult whole = whole_attention(full, input, rule, memory);
+  const AttentionResult made = divided_attention(full, input, rule, dtype, memory);
   expect_rows_near(made.out, whole.out, shape.head_dim, tolerance_of(dtype), 1.0, "out");
   expect_rows_near(made.dqkv, whole.dqkv, shape.head_dim, tolerance_of(dtype), largest, "dqkv");
 }

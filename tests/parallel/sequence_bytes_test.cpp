@@ -78,6 +78,51 @@ TEST(ContextBytes, ContiguousRingLeavesOutWhatNoQuerySees) {
   }
 }
 
+/// A stretch of queries sees the last W - 1 keys before it, and no others travel: of each stretch's
+/// predecessor, or of two where a window is wider than a stretch.
+TEST(ContextBytes, OfAWindowAreThoseOfTheKeysBeforeEachStretch) {
+  constexpr std::int64_t kStretch = 64;
+  for (const ContextMethod method : {ContextMethod::ring, ContextMethod::gather}) {
+    for (const ContextOrder order : {ContextOrder::contiguous, ContextOrder::zigzag}) {
+      for (const int ranks : {2, 3, 5, 8}) {
+        for (const std::int64_t window : {1, 2, 17, 64, 65, 100}) {
+          const std::int64_t stretches = order == ContextOrder::zigzag ? 2 * ranks : ranks;
+          const ContextShape shape{.method = method,
+                                   .order = order,
+                                   .ranks = ranks,
+                                   .tokens = kStretch * stretches,
+                                   .heads = 4,
+                                   .key_heads = 2,
+                                   .head_dim = 8,
+                                   .window = window};
+          SCOPED_TRACE(to_text(shape));
+          const ContextPlan plan = make_context_plan(shape);
+          const auto holder = [&](std::int64_t stretch) {
+            return stretch < ranks ? stretch : 2 * ranks - 1 - stretch;
+          };
+          // By the keys that a rank has of others: each once, however many of its stretches see it.
+          std::int64_t keys = 0;
+          for (int rank = 0; rank < ranks; ++rank) {
+            for (std::int64_t other = 0; other < stretches; ++other) {
+              if (holder(other) == rank) continue;
+              std::int64_t most = 0;
+              for (std::int64_t own = other + 1; own < stretches; ++own) {
+                const std::int64_t between = (own - other - 1) * kStretch;
+                if (holder(own) != rank) continue;
+                most = std::max(most, std::clamp<std::int64_t>(window - 1 - between, 0, kStretch));
+              }
+              keys += most;
+            }
+          }
+          const auto expected = static_cast<double>(keys * 2 * shape.key_heads * shape.head_dim);
+          EXPECT_DOUBLE_EQ(sent_in(plan.forward, plan.shape).sum, expected);
+          EXPECT_DOUBLE_EQ(sent_in(plan.backward, plan.shape).sum, 2 * expected);
+        }
+      }
+    }
+  }
+}
+
 TEST(ContextBytes, UlyssesSendsHeadsAndTheOutputBackAlsoBeyondTheKeyHeads) {
   for (const int ranks : {1, 2, 4, 8, 16}) {
     for (const int key_heads : {2, 4, 16}) {

@@ -136,9 +136,8 @@ class Walker {
         for (const Tile& tile : pass.by_rank[rank][round].tiles) {
           for_each({tile.queries}, tile.heads, [&](const TokenHead& query) {
             const auto [token, head] = query;
-            const std::int64_t keys =
-                tile.is_causal ? keys_up_to(token, tile.keys) : tile.keys.count;
-            for (std::int64_t i = 0; i < keys; ++i) {
+            const auto [begin, end] = met_keys(tile, token);
+            for (std::int64_t i = begin; i < end; ++i) {
               compute(ranks_[rank], query, TokenHead{tile.keys.at(i), head / group});
             }
           });
@@ -218,14 +217,15 @@ RankState whole_attention(const ContextShape& shape) {
         const int key_head = head / shape.group();
         const double q = input("q", i, head), out_grad = input("dO", i, head);
         double sum = 0.0, out = 0.0;
-        for (std::int64_t j = begin; j <= i; ++j) {
+        const std::int64_t first = std::max(begin, i + 1 - shape.window.value_or(shape.tokens));
+        for (std::int64_t j = first; j <= i; ++j) {
           const double p = std::exp(q * input("k", j, key_head));
           sum += p;
           out += p * input("v", j, key_head);
         }
         out /= sum;
         whole.out[{i, head}] = {out, std::log(sum)};
-        for (std::int64_t j = begin; j <= i; ++j) {
+        for (std::int64_t j = first; j <= i; ++j) {
           const double k = input("k", j, key_head), v = input("v", j, key_head);
           const double p = std::exp(q * k) / sum, ds = p * out_grad * (v - out);
           whole.q_grad[{i, head}] += ds * k;
@@ -274,6 +274,7 @@ TEST_P(WalkedPlans, GiveOutputAndGradientsOfTheWholeSequence) {
                        .ranks = static_cast<int>(random.between(1, 9)),
                        .tokens = random.between(1, 70)};
     if (seed % 4 != 0) shape.documents = random_documents(shape.tokens, shape.ranks, random);
+    if (seed % 2 != 0) shape.window = random_window(shape, random);
     expect_same_as_whole(with_heads(shape, static_cast<int>(random.between(1, 3)), 2));
   }
 }

@@ -43,6 +43,49 @@ TEST(Tile, CountsItsPairs) {
   EXPECT_EQ(head_pairs({{9, 4}, {0, 5}, {2, 3}, false}), 60);
 }
 
+TEST(Tile, CountsThePairsInItsWindow) {
+  for (const std::int64_t stride : {1, 3}) {
+    for (std::int64_t first = 0; first < 30; ++first) {
+      for (const std::int64_t window : {1, 2, 4, 9}) {
+        Tile tile{{first, 5, stride}, {5, 6, stride}, {0, 2}, true, window};
+        std::int64_t pairs = 0;
+        for (std::int64_t i = 0; i < tile.queries.count; ++i) {
+          const std::int64_t query = tile.queries.at(i);
+          const auto [begin, end] = met_keys(tile, query);
+          for (std::int64_t j = 0; j < tile.keys.count; ++j) {
+            const bool is_met = tile.keys.at(j) <= query && tile.keys.at(j) > query - window;
+            EXPECT_EQ(is_met, j >= begin && j < end);
+            pairs += is_met ? 2 : 0;
+          }
+        }
+        EXPECT_EQ(head_pairs(tile), pairs) << stride << " " << first << " " << window;
+        tile.is_causal = first < tile.keys.last();
+        EXPECT_EQ(head_pairs(tile), pairs);
+      }
+    }
+  }
+}
+
+TEST(CutParts, TravelWholeOrNotAtAll) {
+  // Three ranks with ten tokens each. A window of four reaches back three tokens; one of twelve
+  // into two ranks.
+  const std::vector<DocumentParts> parts = {{{0, {{0, 10}}}}, {{0, {{10, 10}}}}, {{0, {{20, 10}}}}};
+  const auto firsts = [](const DocumentParts& pieces) {
+    std::vector<std::int64_t> first;
+    for (const DocumentPart& piece : pieces) first.push_back(piece.first());
+    return first;
+  };
+  const auto keys = cut_keys(parts, 4), queries = cut_queries(parts, 4);
+  EXPECT_EQ(firsts(keys[0]), (std::vector<std::int64_t>{0, 7}));
+  EXPECT_EQ(firsts(keys[1]), (std::vector<std::int64_t>{10, 17}));
+  EXPECT_EQ(firsts(keys[2]), (std::vector<std::int64_t>{20}));
+  EXPECT_EQ(firsts(queries[0]), (std::vector<std::int64_t>{0}));
+  EXPECT_EQ(firsts(queries[1]), (std::vector<std::int64_t>{10, 13}));
+  EXPECT_EQ(firsts(queries[2]), (std::vector<std::int64_t>{20, 23}));
+  EXPECT_EQ(firsts(cut_keys(parts, 12)[0]), (std::vector<std::int64_t>{0, 9}));
+  EXPECT_EQ(firsts(cut_keys(parts, {})[0]), (std::vector<std::int64_t>{0}));
+}
+
 TEST(PlaceTokens, GivesEveryTokenToOneRankAndNearlyTheSameToEach) {
   for (const auto order : {ContextOrder::contiguous, ContextOrder::zigzag, ContextOrder::striped}) {
     for (int ranks = 1; ranks <= 9; ++ranks) {
@@ -94,6 +137,23 @@ TEST_P(ContextPlans, ComputeEveryPairOnceWithRandomDocuments) {
                        .ranks = static_cast<int>(random.between(1, 9)),
                        .tokens = random.between(1, 400)};
     shape.documents = random_documents(shape.tokens, shape.ranks, random);
+    shape = with_heads(shape, static_cast<int>(random.between(1, 6)),
+                       static_cast<int>(random.between(1, 3)));
+    for (const ContextOrder order : orders_of(GetParam())) {
+      shape.order = order;
+      expect_valid(shape);
+    }
+  }
+}
+
+TEST_P(ContextPlans, ComputeEveryPairOnceInWindows) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CaseRandom random(3000 + seed);
+    ContextShape shape{.method = GetParam(),
+                       .ranks = static_cast<int>(random.between(1, 9)),
+                       .tokens = random.between(1, 400)};
+    shape.window = random_window(shape, random);
+    if (seed % 2 == 0) shape.documents = random_documents(shape.tokens, shape.ranks, random);
     shape = with_heads(shape, static_cast<int>(random.between(1, 6)),
                        static_cast<int>(random.between(1, 3)));
     for (const ContextOrder order : orders_of(GetParam())) {

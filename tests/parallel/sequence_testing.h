@@ -62,11 +62,26 @@ inline std::vector<std::int64_t> random_documents(std::int64_t tokens, int ranks
   return documents;
 }
 
-/// Pairs of query and key that causal documents allow.
-inline std::int64_t pairs_of_mask(const std::vector<std::int64_t>& documents) {
+/// Pairs of query and key that causal documents and the window allow.
+inline std::int64_t pairs_of_mask(const ContextShape& shape) {
   std::int64_t pairs = 0;
-  for (const std::int64_t length : documents) pairs += length * (length + 1) / 2;
+  for (const std::int64_t length : shape.documents) {
+    const std::int64_t unseen = std::max<std::int64_t>(0, length - shape.window.value_or(length));
+    pairs += length * (length + 1) / 2 - unseen * (unseen + 1) / 2;
+  }
   return pairs;
+}
+
+/// A window of one token, of a few, of about what a rank has, or of more than that.
+inline std::int64_t random_window(const ContextShape& shape, CaseRandom& random) {
+  const std::int64_t share = std::max<std::int64_t>(1, shape.tokens / shape.ranks);
+  switch (random.between(0, 4)) {
+    case 0: return random.between(1, 3);
+    case 1: return random.between(1, share);
+    case 2: return share + random.between(0, 2);
+    case 3: return 2 * share + random.between(0, share);
+    default: return random.between(1, shape.tokens);
+  }
 }
 
 inline std::string to_text(const ContextShape& shape) {
@@ -75,6 +90,7 @@ inline std::string to_text(const ContextShape& shape) {
                      " heads " + std::to_string(shape.heads) + "/" +
                      std::to_string(shape.key_heads) + " documents";
   for (const std::int64_t length : shape.documents) text += " " + std::to_string(length);
+  if (shape.window) text += " window " + std::to_string(*shape.window);
   return text;
 }
 
@@ -88,7 +104,7 @@ inline void expect_valid(const ContextShape& shape) {
   for (const ContextPass* pass : {&plan.forward, &plan.backward}) {
     std::int64_t pairs = 0;
     for (const RankCounts& counts : count_by_rank(*pass, plan.shape)) pairs += counts.head_pairs;
-    EXPECT_EQ(pairs, pairs_of_mask(plan.shape.documents) * shape.heads);
+    EXPECT_EQ(pairs, pairs_of_mask(plan.shape) * shape.heads);
   }
 }
 

@@ -17,14 +17,18 @@ std::int64_t sent_on_cp(const MeshTraffic& traffic) {
   return traffic.on(Axis::cp).by_op[static_cast<std::size_t>(CommOp::send)].payload_bytes;
 }
 
-/// The blocks that a rank has: each attends to a micro-batch once in F and once in B.
-std::int64_t blocks_on(const ModelSpec& spec, const ParallelPlan& plan, int rank) {
-  std::int64_t blocks = 0;
+/// The windows of the blocks that a rank has: each attends to a micro-batch once in F and once in
+/// B.
+std::vector<std::optional<std::int64_t>> windows_on(const ModelSpec& spec, const ParallelPlan& plan,
+                                                    int rank) {
+  std::vector<std::optional<std::int64_t>> windows;
   for (const int stage : plan.stages_of(plan.mesh.coord(Axis::pp, rank))) {
     const auto& [begin, end] = plan.units_of_stage[static_cast<std::size_t>(stage)];
-    for (int unit = begin; unit < end; ++unit) blocks += unit > 0 && unit <= spec.layers ? 1 : 0;
+    for (int unit = begin; unit < end; ++unit) {
+      if (unit > 0 && unit <= spec.layers) windows.push_back(spec.block(unit - 1).window);
+    }
   }
-  return blocks;
+  return windows;
 }
 
 /// What a rank sends for the attention of one block to one micro-batch, forward and backward. Where
@@ -54,10 +58,12 @@ class ContextGrid : public testing::TestWithParam<std::size_t> {
  protected:
   const MeshCase& mesh() const { return context_cases()[GetParam()]; }
 
-  /// One of the models that fit, in turn.
+  /// One of the models that fit, in turn; some have layers with and without windows and caps.
   ModelSpec model() const {
-    std::vector<ModelSpec> fitting;
-    for (const ModelSpec& spec : grid_specs()) {
+    std::vector<ModelSpec> all = grid_specs(), fitting;
+    all.push_back(deep_spec("gemma2", 4));
+    all.push_back(deep_spec("gemma3", 5));
+    for (const ModelSpec& spec : all) {
       if (fits(spec, mesh().request)) fitting.push_back(spec);
     }
     EXPECT_FALSE(fitting.empty());
@@ -93,8 +99,13 @@ TEST_P(ContextGrid, SendsTheBytesOfThePlanWithAndWithoutDocuments) {
     const ParallelPlan plan = training.plan();
     const int cp_rank = training.mesh().coord(Axis::cp);
     const auto expected = [&](const std::vector<std::int64_t>& documents) {
-      return blocks_on(spec, plan, world.rank()) *
-             bytes_of_block(plan.context_shape(spec), documents, cp_rank, mesh().recompute);
+      std::int64_t bytes = 0;
+      for (const auto& window : windows_on(spec, plan, world.rank())) {
+        ContextShape shape = plan.context_shape(spec);
+        shape.window = window;
+        bytes += bytes_of_block(shape, documents, cp_rank, mesh().recompute);
+      }
+      return bytes;
     };
     training.run(1);
     const std::int64_t whole = sent_on_cp(training.mesh().traffic());

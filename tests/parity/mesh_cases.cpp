@@ -194,8 +194,7 @@ bool fits(const ModelSpec& spec, const ParallelRequest& request) {
   const std::int64_t tp = request.tp, kv = spec.kv_heads;
   const bool is_divided = spec.heads % tp == 0 && (kv % tp == 0 || tp % kv == 0) &&
                           spec.ffn % tp == 0 && request.pp <= spec.layers;
-  // What no mesh of these kinds does: cp in a window, and a cap of logits over the pipeline.
-  if (request.cp > 1 && spec.window_below(spec.max_positions)) return false;
+  // What no mesh of these kinds does: a cap of logits over the pipeline.
   if (request.vocabulary == kPipeline && spec.logits_cap > 0.0) return false;
   return is_divided && problems_of(ParallelPlan{request}.context_shape(spec)).empty();
 }

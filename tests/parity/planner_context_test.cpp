@@ -45,10 +45,10 @@ std::string named(const MeshCase& mesh) {
   return fmt::format("{} cp {} {}", name_of(mesh), mesh.request.cp, name_of(mesh.request.context));
 }
 
-TEST(PlannersContext, SendsInAStepWhatTheDryRunSends) {
+/// A step's traffic on every kind of rank.
+void expect_traffic_of_the_dry_run(const ModelSpec& spec) {
   const planner::Machine machine =
       planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
-  const ModelSpec spec = deep_spec("llama", 4);
   // No length that ranks divide evenly.
   constexpr BatchShape kBatch{.sequences = 2, .seq_len = 27, .microbatches = 3};
   for (const MeshCase& mesh : with_methods({
@@ -78,6 +78,14 @@ TEST(PlannersContext, SendsInAStepWhatTheDryRunSends) {
           << "pp rank " << pp_rank;
     }
   }
+}
+
+TEST(PlannersContext, SendsInAStepWhatTheDryRunSends) {
+  expect_traffic_of_the_dry_run(deep_spec("llama", 4));
+}
+
+TEST(PlannersContext, SendsInAStepOfWindowsWhatTheDryRunSends) {
+  expect_traffic_of_the_dry_run(deep_spec("qwen3-window", 4));
 }
 
 TEST(PlannersContext, BringsMatricesTogetherAsTheDryRunDoes) {

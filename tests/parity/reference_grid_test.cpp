@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/json.h"
@@ -98,6 +99,39 @@ void expect_different_meshes(const std::vector<MeshCase>& cases, std::size_t lea
   }
   EXPECT_EQ(names.size(), cases.size());
   EXPECT_GE(names.size(), least);
+}
+
+/// The project's own references by the meshes of the grids on which they are compared.
+TEST(MeshCases, HaveEveryReferenceOnTwentyAndEveryNewFamilyOnTwentyFourMeshes) {
+  std::map<fs::path, int> meshes;
+  for (const auto* cases : {&mesh_cases(), &context_cases()}) {
+    for (std::size_t turn = 0; turn < cases->size(); ++turn) {
+      for (const fs::path& model : own_models((*cases)[turn].request, turn)) ++meshes[model];
+    }
+  }
+  const std::set<std::string> new_families = {
+      "olmo2", "smollm3", "granite", "glm", "glm4", "phi3", "starcoder2", "gemma2", "gemma3_text"};
+  for (const auto& entry : fs::directory_iterator(reference_folder() / "models")) {
+    const std::string family = read_model_spec(entry.path() / "config.json").family;
+    EXPECT_GE(meshes[entry.path()], new_families.contains(family) ? 24 : 20) << entry.path();
+  }
+}
+
+/// Windows that are narrower than the references' sequences, alone and beside layers without.
+TEST(ContextCases, HaveWindowsWithEveryMethodAndOrder) {
+  std::set<ContextMethod> methods;
+  std::set<ContextOrder> orders;
+  for (std::size_t turn = 0; turn < context_cases().size(); ++turn) {
+    const ParallelRequest& request = context_cases()[turn].request;
+    for (const fs::path& model : own_models(request, turn)) {
+      const std::string name = model.filename();
+      if (name != "gemma2" && name != "gemma3" && name != "mistral-window") continue;
+      methods.insert(request.context);
+      orders.insert(request.context_order);
+    }
+  }
+  EXPECT_EQ(methods.size(), context_method_names().size());
+  EXPECT_EQ(orders.size(), context_order_names().size());
 }
 
 TEST(MeshCases, AreAtLeastSixtyDifferentMeshesOfTwoToEightRanks) {

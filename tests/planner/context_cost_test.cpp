@@ -75,6 +75,36 @@ TEST(ContextCost, OfUspIsLessThanOfUlyssesWhereHeadsStayInAServer) {
   EXPECT_LT(inside.exposed_f + inside.exposed_b, across.exposed_f + across.exposed_b);
 }
 
+/// Every second layer attends to 1024 tokens: it computes and sends a fraction of what the others
+/// do, and the mean block is between them.
+TEST(ContextCost, IsTheMeanOfLayersWithAndWithoutWindows) {
+  const Job whole = long_job();
+  Job narrow = whole, mixed = whole;
+  narrow.spec.blocks.front().window = 1024;
+  mixed.spec.blocks.push_back(narrow.spec.blocks.front());
+  for (const ContextMethod method :
+       {ContextMethod::ring, ContextMethod::gather, ContextMethod::ulysses}) {
+    const Candidate candidate = with(1, 8, method);
+    const ContextCost of_whole = context_cost(h200(), whole, candidate),
+                      of_narrow = context_cost(h200(), narrow, candidate),
+                      of_mixed = context_cost(h200(), mixed, candidate);
+    EXPECT_LT(of_narrow.seconds, 0.1 * of_whole.seconds) << name_of(method);
+    EXPECT_NEAR(of_mixed.seconds, (of_whole.seconds + of_narrow.seconds) / 2,
+                1e-9 * of_whole.seconds);
+    if (method == ContextMethod::ulysses) {
+      EXPECT_EQ(of_narrow.sent_bytes, of_whole.sent_bytes) << "heads are exchanged all the same";
+    } else {
+      EXPECT_LT(of_narrow.sent_bytes, of_whole.sent_bytes / 10) << name_of(method);
+    }
+    const ParallelPlan plan =
+        make_plan(mixed.spec, {.dp = 1, .cp = 8, .context = method}, 8, mixed.seq_len);
+    const auto by_block = predicted_attention(
+        h200(), mixed.spec, plan, {.sequences = 1, .seq_len = mixed.seq_len}, DType::bf16);
+    ASSERT_EQ(by_block.size(), 2u);
+    EXPECT_LT(by_block[1].front().computed, 0.1 * by_block[0].front().computed);
+  }
+}
+
 TEST(ComparedMethods, AreAllThatTheHeadsAllowAndTheFirstIsAmongTheFastest) {
   const Job job = long_job();
   const auto all = compare_methods(h200(), job, with(1, 8, ContextMethod::automatic));
@@ -117,7 +147,9 @@ TEST(PredictedAttention, OfEveryRankEndsWithTheSlowest) {
                                      ContextMethod::ulysses, ContextMethod::lightseq}) {
     const ParallelRequest request{.dp = 1, .cp = 8, .context = method};
     const ParallelPlan plan = make_plan(job.spec, request, 8, job.seq_len);
-    const auto by_rank = predicted_attention(h200(), job.spec, plan, batches, DType::bf16);
+    const auto by_block = predicted_attention(h200(), job.spec, plan, batches, DType::bf16);
+    ASSERT_EQ(by_block.size(), job.spec.blocks.size());
+    const AttentionByRank& by_rank = by_block.front();
     ASSERT_EQ(by_rank.size(), 8u);
     const ContextCost cost = context_cost(h200(), job, with(1, 8, method));
     double slowest = 0;

@@ -76,7 +76,8 @@ class Attention final : public BranchKind {
     if (builder.context() == nullptr) {
       layers.push_back(std::make_unique<CausalAttention>(shape, rule, index, builder.window()));
     } else {
-      layers.push_back(std::make_unique<ContextAttention>(shape, rule, index, *builder.context()));
+      layers.push_back(std::make_unique<ContextAttention>(shape, rule, index, *builder.context(),
+                                                          builder.window()));
     }
     layers.push_back(builder.linear_by_input(
         names.attention_out, {spec.heads * spec.head_dim, tensor.cut(spec.heads, spec.head_dim)},

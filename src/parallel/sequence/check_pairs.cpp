@@ -31,6 +31,9 @@ class PairCheck {
         expected = 0;
       }
       expected += number_of(query);
+      if (shape_.window && query - *shape_.window >= begin) {
+        expected -= number_of(query - *shape_.window);
+      }
       for (int head = 0; head < shape_.heads; ++head) {
         if (sum_of(query, head) == expected) continue;
         explain(query, head, begin);
@@ -65,9 +68,11 @@ class PairCheck {
     }
     for (std::int64_t i = 0; i < tile.queries.count; ++i) {
       const std::int64_t query = tile.queries.at(i);
-      const std::int64_t keys = tile.is_causal ? keys_up_to(query, tile.keys) : tile.keys.count;
+      const auto [met, until] = met_keys(tile, query);
+      const std::uint64_t sum =
+          sums[static_cast<std::size_t>(until)] - sums[static_cast<std::size_t>(met)];
       for (int head = 0; head < tile.heads.count; ++head) {
-        sum_of(query, tile.heads.first + head) += sums[static_cast<std::size_t>(keys)];
+        sum_of(query, tile.heads.first + head) += sum;
       }
     }
   }
@@ -82,22 +87,25 @@ class PairCheck {
     for_each_tile([&](int rank, int round, const Tile& tile) {
       if (within(tile.queries, query, query + 1).count == 0) return;
       if (head < tile.heads.first || head >= tile.heads.first + tile.heads.count) return;
-      const std::int64_t seen = tile.is_causal ? keys_up_to(query, tile.keys) : tile.keys.count;
-      for (std::int64_t i = 0; i < seen; ++i) {
+      const auto [met, until] = met_keys(tile, query);
+      for (std::int64_t i = met; i < until; ++i) {
         Computed& key = keys[static_cast<std::size_t>(tile.keys.at(i))];
         key = {key.times + 1, rank, round};
       }
     });
     for (std::int64_t key = 0; key < shape_.tokens; ++key) {
       const auto& [times, rank, round] = keys[static_cast<std::size_t>(key)];
-      const bool may_see = key >= begin && key <= query;
+      const bool is_near = key > query - shape_.window.value_or(shape_.tokens);
+      const bool may_see = key >= begin && key <= query && is_near;
       if (times == (may_see ? 1 : 0)) continue;
       const std::string pair = fmt::format("query {} with key {} in head {}", query, key, head);
       const std::string what =
           times == 0 ? "is never computed"
           : may_see  ? fmt::format("is computed {} times, at last in round {}", times, round)
                      : fmt::format("is computed in round {}, but it is {}", round,
-                                  key > query ? "a later token" : "of another document");
+                                  key > query   ? "a later token"
+                                   : key < begin ? "of another document"
+                                                 : "before the query's window");
       found_.push_back({rank, fmt::format("{}: {} {}", name_, pair, what)});
       return;
     }

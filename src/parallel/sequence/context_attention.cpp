@@ -32,8 +32,14 @@ Shape ContextAttention::rows_shape(const ContextProgram& program, int piece) con
 }
 
 ContextAttention::ContextAttention(const AttentionShape& shape, const ops::ScoreRule& rule,
-                                   int index, Communicator& ranks)
-    : shape_(shape), rule_(rule), index_(index), ranks_(ranks), whole_(shape, rule, index) {}
+                                   int index, Communicator& ranks,
+                                   std::optional<std::int64_t> window)
+    : shape_(shape),
+      rule_(rule),
+      index_(index),
+      ranks_(ranks),
+      window_(window),
+      whole_(shape, rule, index, window) {}
 
 Tensor ContextAttention::whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   if (ctx.kv_cache == nullptr) return whole_.forward(qkv, saved, ctx);
@@ -47,7 +53,13 @@ Tensor ContextAttention::decode(const Tensor& qkv, Ctx& ctx) const {
   const std::int64_t B = ctx.batch.sequences(), H = shape_.heads, K = shape_.head_dim;
   HEDDLE_CHECK(ctx.batch.seq_len() == 1, "{} tokens at once behind a divided cache",
                ctx.batch.seq_len());
-  const Tensor k_BTGK = ctx.kv_cache->keys(index_, 1), v_BTGK = ctx.kv_cache->values(index_, 1);
+  const auto seen = [&](const Tensor& all_BTGK) {
+    if (!window_) return all_BTGK;
+    const std::int64_t first = ctx.kv_cache->length() + 1 - *window_;
+    return all_BTGK.slice(1, ctx.kv_cache->held_before(first), all_BTGK.size(1));
+  };
+  const Tensor k_BTGK = seen(ctx.kv_cache->keys(index_, 1)),
+               v_BTGK = seen(ctx.kv_cache->values(index_, 1));
   const std::int64_t rows = B * H * K, each = rows + B * H;
   const Tensor parts = ctx.workspace({ranks_.size() * each}, statistics_of(qkv.dtype()));
   const auto out_of = [&](int rank) {
@@ -72,7 +84,7 @@ Tensor ContextAttention::decode(const Tensor& qkv, Ctx& ctx) const {
 
 ContextWalk::Setting ContextAttention::setting(ContextPassKind pass, DType dtype,
                                                const Ctx& ctx) const {
-  const RankContext& context = *ctx.batch.context;
+  const RankContext& context = context_of(ctx.batch);
   return {.program = pass == ContextPassKind::forward ? context.forward : context.backward,
           .pass = pass,
           .head_dim = shape_.head_dim,
@@ -83,7 +95,7 @@ ContextWalk::Setting ContextAttention::setting(ContextPassKind pass, DType dtype
 }
 
 std::vector<PieceTensors> ContextAttention::given(const Tensor& qkv, Saved& saved, Ctx& ctx) const {
-  const ContextProgram& program = ctx.batch.context->forward;
+  const ContextProgram& program = context_of(ctx.batch).forward;
   const Qkv held = split_qkv(qkv, shape_, ctx.batch);
   std::vector<PieceTensors> pieces(program.exchanges_heads ? 2 * Own::kOwn : Own::kOwn);
   if (!program.exchanges_heads) {
@@ -110,7 +122,8 @@ std::vector<PieceTensors> ContextAttention::given(const Tensor& qkv, Saved& save
 
 Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   if (!ctx.batch.context) return whole_sequence(qkv, saved, ctx);
-  const ContextProgram& program = ctx.batch.context->forward;
+  const RankContext& context = context_of(ctx.batch);
+  const ContextProgram& program = context.forward;
   const DType dtype = qkv.dtype(), wide = statistics_of(dtype);
   std::vector<PieceTensors> pieces = given(qkv, saved, ctx);
   if (saved.has(kOut)) {  // kept while the rest is computed again
@@ -129,7 +142,6 @@ Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
   const Tensor lse_BHS = ctx.activation({1, share_out.size(2), share_out.size(1)}, wide);
   pieces[Own::kResults] = {.rows = {share_out}, .statistics = {lse_BHS}};
   ContextWalk(setting(ContextPassKind::forward, dtype, ctx), std::move(pieces), ranks_, ctx).run();
-  const RankContext& context = *ctx.batch.context;
   if (context.meter && context.meter->is_on()) {
     context.meter->of(index_).head_pairs += context.head_pairs;
   }
@@ -145,7 +157,7 @@ Tensor ContextAttention::forward(const Tensor& qkv, Saved& saved, Ctx& ctx) {
 
 Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) {
   if (!ctx.batch.context) return whole_.backward_input(dout, saved, ctx);
-  const ContextProgram& program = ctx.batch.context->backward;
+  const ContextProgram& program = context_of(ctx.batch).backward;
   const DType dtype = dout.dtype(), wide = statistics_of(dtype);
   const Tensor held_dout = dout.view({1, ctx.batch.tokens(), shape_.heads, shape_.head_dim});
   const Tensor out = saved.take(kOut), lse_BHS = saved.take(kLse);
@@ -181,8 +193,9 @@ Tensor ContextAttention::backward_input(const Tensor& dout, Saved& saved, Ctx& c
 
 Cost ContextAttention::cost(const CostShape& shape) const {
   if (!shape.context) return whole_.cost(shape);
-  const ContextPlan& plan = shape.context->plan;
-  const ContextProgram &forward = shape.context->forward, &backward = shape.context->backward;
+  const RankContext& context = shape.context->of(window_);
+  const ContextPlan& plan = context.plan;
+  const ContextProgram &forward = context.forward, &backward = context.backward;
   const auto bytes_of_share = [&](int piece) {
     return static_cast<std::size_t>(rows_shape(forward, piece).count()) * size_of(shape.dtype);
   };
@@ -192,7 +205,7 @@ Cost ContextAttention::cost(const CostShape& shape) const {
       size_of(statistics_of(shape.dtype));
   // As of whole sequences: two products forward, four backward.
   const double flops =
-      4.0 * static_cast<double>(shape.context->head_pairs) * static_cast<double>(shape_.head_dim);
+      4.0 * static_cast<double>(context.head_pairs) * static_cast<double>(shape_.head_dim);
   Cost cost{flops, 2.0 * flops, 0.0, 2 * queries + 2 * keys + lse};
   cost.attention_flops = flops;
   cost.dear_bytes = queries + lse;

@@ -11,9 +11,10 @@ namespace heddle {
 /// brings the parts together (tree attention), the same on every rank.
 class ContextAttention final : public Layer {
  public:
-  /// `ranks` outlives the layer. `index` names this layer's part of the KV cache.
+  /// `ranks` outlives the layer. `index` names this layer's part of the KV cache. `window`: see
+  /// CausalAttention; micro-batches have rounds for it.
   ContextAttention(const AttentionShape& shape, const ops::ScoreRule& rule, int index,
-                   Communicator& ranks);
+                   Communicator& ranks, std::optional<std::int64_t> window = {});
 
   Tensor forward(const Tensor& qkv, Saved& saved, Ctx& ctx) override;
   Tensor backward_input(const Tensor& dout, Saved& saved, Ctx& ctx) override;
@@ -24,6 +25,10 @@ class ContextAttention final : public Layer {
  private:
   Tensor whole_sequence(const Tensor& qkv, Saved& saved, Ctx& ctx);
   Tensor decode(const Tensor& qkv, Ctx& ctx) const;
+  /// The rounds of this layer.
+  const RankContext& context_of(const MicroBatch& batch) const {
+    return batch.context->of(window_);
+  }
   ContextWalk::Setting setting(ContextPassKind pass, DType dtype, const Ctx& ctx) const;
   /// Of tensors by token.
   Shape rows_shape(const ContextProgram& program, int piece) const;
@@ -37,6 +42,7 @@ class ContextAttention final : public Layer {
   ops::ScoreRule rule_;
   int index_;
   Communicator& ranks_;
+  std::optional<std::int64_t> window_;
   CausalAttention whole_;
 };
 

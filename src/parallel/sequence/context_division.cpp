@@ -43,7 +43,7 @@ MicroBatch ContextDivision::share(const MicroBatch& whole, Memory& host) {
   if (!last_ || last_->plan.shape.tokens != shape_.tokens ||
       last_->plan.shape.documents != documents) {
     shape_.documents = std::move(documents);
-    last_ = make_rank_context(shape_, rank_, meter_);
+    last_ = make_rank_context(shape_, rank_, meter_, windows_);
     places_.reset();
   }
   const TokenRuns& tokens = last_->plan.held[static_cast<std::size_t>(rank_)];

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "parallel/schedule/schedule.h"
@@ -22,7 +23,16 @@ struct Tile {
   /// Keys behind a query are left out; the runs have the same stride. Otherwise there are no such
   /// keys and all pairs are computed.
   bool is_causal = false;
+  /// Keys that are so far before a query are left out, too, and runs have the same stride. Absent:
+  /// there are none.
+  std::optional<std::int64_t> window = {};
 };
+
+/// Which keys of a tile a query meets: they lie together.
+struct MetKeys {
+  std::int64_t begin = 0, end = 0;
+};
+MetKeys met_keys(const Tile& tile, std::int64_t query);
 
 /// What a message has of its tokens and heads. Heads are key heads where K or V is in the name.
 enum class Content : std::uint8_t {

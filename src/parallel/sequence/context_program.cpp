@@ -119,8 +119,8 @@ class ProgramBuilder {
   /// Foreign results leave with their message: others of the same tokens begin anew.
   void forget(const Transfer& transfer) {
     if (!is_result(piece_kind_of(transfer.message.content))) return;
-    if (transfer.piece >= 0) pieces_.leave(transfer.piece);
-    for (const PieceRows& rows : transfer.rows) pieces_.leave(rows.piece);
+    if (transfer.piece >= 0) pieces_.leave(pieces_.all_of(transfer.piece));
+    for (const PieceRows& rows : transfer.rows) pieces_.leave(rows);
   }
 
   bool fills_share(const Message& message, int receiver) const {
@@ -250,12 +250,17 @@ class ProgramBuilder {
     if (!is_forward_) {
       call.key_results = grads_of_keys(tile.keys, key_heads, call.keys);
     }
-    call.ahead = tile.is_causal ? ops::AttentionMask{.query_offset = tile.queries.first,
-                                                     .first_key_BS = {},
-                                                     .key_offset = tile.keys.first,
-                                                     .step = tile.queries.stride}
-                                      .last_key()
-                                : tile.keys.count;  // behind all of them
+    const auto last_key = [&](std::int64_t position) {  // up to there, for the first query
+      return ops::AttentionMask{.query_offset = position,
+                                .first_key_BS = {},
+                                .key_offset = tile.keys.first,
+                                .step = tile.queries.stride}
+          .last_key();
+    };
+    const auto window = plan_.shape.window;
+    call.ahead = tile.is_causal || window ? last_key(tile.queries.first)
+                                          : tile.keys.count;  // behind all of them
+    if (window) call.window = call.ahead - last_key(tile.queries.first - *window);
     program_.rounds.back().tiles.push_back(call);
   }
 
@@ -280,25 +285,51 @@ std::int64_t head_pairs(const TileCall& call) {
   return head_pairs(Tile{.queries = {std::max(call.ahead, zero), call.queries.count},
                          .keys = {std::max(-call.ahead, zero), call.keys.count},
                          .heads = call.queries.heads,
-                         .is_causal = true});
+                         .is_causal = true,
+                         .window = call.window});
 }
 
 ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pass, int rank) {
   return ProgramBuilder(plan, pass, rank).build();
 }
 
-std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank,
-                                                     std::shared_ptr<AttentionMeter> meter) {
-  auto context = std::make_shared<RankContext>();
-  context->plan = make_context_plan(shape);
-  context->rank = rank;
-  context->forward = make_context_program(context->plan, ContextPassKind::forward, rank);
-  context->backward = make_context_program(context->plan, ContextPassKind::backward, rank);
-  for (const Round& round : context->plan.forward.by_rank[static_cast<std::size_t>(rank)]) {
-    for (const Tile& tile : round.tiles) context->head_pairs += head_pairs(tile);
+namespace {
+
+RankContext rank_context(const ContextShape& shape, int rank,
+                         std::shared_ptr<AttentionMeter> meter) {
+  RankContext context;
+  context.plan = make_context_plan(shape);
+  context.rank = rank;
+  context.forward = make_context_program(context.plan, ContextPassKind::forward, rank);
+  context.backward = make_context_program(context.plan, ContextPassKind::backward, rank);
+  for (const Round& round : context.plan.forward.by_rank[static_cast<std::size_t>(rank)]) {
+    for (const Tile& tile : round.tiles) context.head_pairs += head_pairs(tile);
   }
-  context->meter = std::move(meter);
+  context.meter = std::move(meter);
   return context;
+}
+
+}  // namespace
+
+const RankContext& RankContext::of(std::optional<std::int64_t> window) const {
+  if (!window || std::ranges::max(plan.shape.documents) <= *window) return *this;
+  const auto found = std::ranges::find(
+      narrower, window, [](const RankContext& context) { return context.plan.shape.window; });
+  HEDDLE_CHECK(found != narrower.end(), "no rounds for a window of {}", *window);
+  return *found;
+}
+
+std::shared_ptr<const RankContext> make_rank_context(const ContextShape& shape, int rank,
+                                                     std::shared_ptr<AttentionMeter> meter,
+                                                     const std::vector<std::int64_t>& windows) {
+  auto all = std::make_shared<RankContext>(rank_context(shape, rank, meter));
+  ContextShape narrow = all->plan.shape;  // what was left open is open no more
+  for (const std::int64_t window : windows) {
+    if (std::ranges::max(narrow.documents) <= window) continue;
+    narrow.window = window;
+    all->narrower.push_back(rank_context(narrow, rank, meter));
+  }
+  return all;
 }
 
 }  // namespace heddle

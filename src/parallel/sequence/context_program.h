@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "parallel/sequence/context_plan.h"
@@ -62,7 +63,11 @@ struct TileCall {
   PieceRows results = {};      ///< outputs; in backward dQ
   PieceRows key_results = {};  ///< backward only
   std::int64_t ahead = 0;      ///< query s sees the keys up to ahead + s, if there are so many
-  bool is_first = false;       ///< forward: results are written, not merged
+  std::optional<std::int64_t> window = {};  ///< and of these so many at most; absent: all
+  bool is_first = false;                    ///< forward: results are written, not merged
+
+  /// Whether some query does not see the first key because of the window.
+  bool has_window_edge() const { return window && ahead + queries.count > *window; }
 };
 std::int64_t head_pairs(const TileCall& call);
 
@@ -116,8 +121,15 @@ struct RankContext {
   ContextProgram forward, backward;
   std::int64_t head_pairs = 0;                      ///< that the rank computes, in either pass
   std::shared_ptr<AttentionMeter> meter = nullptr;  ///< of the layers that walk it; may be absent
+  /// The same tokens in layers with windows that are narrower than some document.
+  std::vector<RankContext> narrower = {};
+
+  /// That of a layer with this window.
+  const RankContext& of(std::optional<std::int64_t> window) const;
 };
+/// `windows`: of layers, each once.
 std::shared_ptr<const RankContext> make_rank_context(
-    const ContextShape& shape, int rank, std::shared_ptr<AttentionMeter> meter = nullptr);
+    const ContextShape& shape, int rank, std::shared_ptr<AttentionMeter> meter = nullptr,
+    const std::vector<std::int64_t>& windows = {});
 
 }  // namespace heddle

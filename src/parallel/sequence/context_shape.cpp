@@ -126,6 +126,7 @@ class ContextProblems {
     has_sizes_ = require(key_heads(), shape_.key_heads) && has_sizes_;
     require(words_.size("seq", "tokens", shape_.tokens), shape_.tokens);
     require(words_.size("head-dim", "head size", shape_.head_dim), shape_.head_dim);
+    if (shape_.window) require(words_.size("window", "window", *shape_.window), *shape_.window);
   }
 
   std::string heads() const { return words_.size("heads", "attention heads", shape_.heads); }
@@ -241,6 +242,7 @@ ContextShape resolved(ContextShape shape) {
   }
   const ContextMethod method = shape.method;
   if (shape.documents.empty()) shape.documents = {shape.tokens};
+  if (shape.window && std::ranges::max(shape.documents) <= *shape.window) shape.window.reset();
   if (shape.order == ContextOrder::automatic) {
     const bool is_even = method == ContextMethod::ulysses || method == ContextMethod::lightseq;
     shape.order = is_even ? ContextOrder::contiguous : ContextOrder::zigzag;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,7 +29,8 @@ std::span<const std::string_view> context_order_names();
 std::string_view name_of(ContextMethod method);
 std::string_view name_of(ContextOrder order);
 
-/// The attention that is to be divided: causal, and within documents.
+/// The attention that is to be divided: causal, within documents, and within a window where there
+/// is one.
 struct ContextShape {
   ContextMethod method = ContextMethod::automatic;
   ContextOrder order = ContextOrder::automatic;
@@ -37,6 +39,7 @@ struct ContextShape {
   std::vector<std::int64_t> documents = {};  ///< their lengths, in order; none: one document
   int heads = 1, key_heads = 1, head_dim = 1;
   int context_heads = 0;  ///< of usp: over how many ranks heads are divided; 0: as many as can be
+  std::optional<std::int64_t> window = {};  ///< keys that a query sees at most, its own included
 
   /// Query heads of a key head.
   int group() const { return heads / key_heads; }
@@ -52,7 +55,8 @@ struct ContextTerms {
 /// Everything that keeps a shape from being divided, each with what would be legal. Empty: nothing.
 std::vector<std::string> problems_of(const ContextShape& shape, const ContextTerms& terms = {});
 
-/// The shape with all that was left open decided. It must have no problems.
+/// The shape with all that was left open decided, and without a window that no document is longer
+/// than. It must have no problems.
 ContextShape resolved(ContextShape shape);
 
 }  // namespace heddle

@@ -262,9 +262,14 @@ void ContextWalk::end(Exchange& exchange, bool puts_away) {
 }
 
 void ContextWalk::compute(const TileCall& call) {
-  const ops::AttentionMask mask{.query_offset = std::max<std::int64_t>(call.ahead, 0),
-                                .first_key_BS = {},
-                                .key_offset = std::max<std::int64_t>(-call.ahead, 0)};
+  ops::AttentionMask mask{.query_offset = std::max<std::int64_t>(call.ahead, 0),
+                          .first_key_BS = {},
+                          .key_offset = std::max<std::int64_t>(-call.ahead, 0)};
+  if (call.has_window_edge()) {
+    const Tensor first_keys = ctx_.workspace({1, call.queries.count}, DType::i32);
+    ops::window_first_keys(mask, *call.window, first_keys, ctx_.stream);
+    mask.first_key_BS = first_keys;
+  }
   const PieceTensors queries = box(call.queries), keys = box(call.keys);
   const PieceTensors results = box(call.results);
   if (setting_.pass == ContextPassKind::forward) {

@@ -6,7 +6,8 @@
 namespace heddle {
 namespace {
 
-/// Pairs in which the key is not behind the query. The runs have the same stride.
+/// Pairs in which the key is not behind the query. The runs have the same stride. Positions of
+/// queries may be negative.
 std::int64_t causal_pairs(const TokenRun& queries, const TokenRun& keys) {
   HEDDLE_CHECK(queries.stride == keys.stride, "a causal tile of strides {} and {}", queries.stride,
                keys.stride);
@@ -20,6 +21,11 @@ std::int64_t causal_pairs(const TokenRun& queries, const TokenRun& keys) {
 }
 
 }  // namespace
+
+MetKeys met_keys(const Tile& tile, std::int64_t query) {
+  return {tile.window ? keys_up_to(query - *tile.window, tile.keys) : 0,
+          tile.is_causal ? keys_up_to(query, tile.keys) : tile.keys.count};
+}
 
 ContextTraffic& ContextTraffic::operator+=(const ContextTraffic& more) {
   values += more.values;
@@ -57,8 +63,12 @@ std::int64_t bytes_of(const ContextTraffic& traffic, const ElementBytes& sizes) 
 }
 
 std::int64_t head_pairs(const Tile& tile) {
-  const auto& [queries, keys, heads, is_causal] = tile;
-  const std::int64_t pairs = is_causal ? causal_pairs(queries, keys) : queries.count * keys.count;
+  const auto& [queries, keys, heads, is_causal, window] = tile;
+  std::int64_t pairs = is_causal ? causal_pairs(queries, keys) : queries.count * keys.count;
+  if (window) {
+    // A query that is a window earlier would see just what this one does not any more.
+    pairs -= causal_pairs({queries.first - *window, queries.count, queries.stride}, keys);
+  }
   return pairs * heads.count;
 }
 

@@ -15,6 +15,10 @@ bool follow(const PieceRows& a, const PieceRows& b) {
 
 bool sees_all(const TileCall& call) { return call.ahead >= call.keys.count - 1; }
 
+bool have_edges(const TileCall& first, const TileCall& second) {
+  return first.has_window_edge() || second.has_window_edge();
+}
+
 /// The second has later keys for the same queries.
 bool join_keys(TileCall& first, const TileCall& second) {
   const bool is_backward = first.key_results.count > 0;
@@ -22,7 +26,11 @@ bool join_keys(TileCall& first, const TileCall& second) {
         (!is_backward || follow(first.key_results, second.key_results)) && sees_all(first))) {
     return false;
   }
-  first.ahead = first.keys.count + second.ahead;
+  const std::int64_t ahead = first.keys.count + second.ahead;
+  const bool goes_on = first.window == second.window && ahead == first.ahead;
+  if (!goes_on && have_edges(first, second)) return false;
+  if (!goes_on) first.window.reset();  // it would be measured across a gap
+  first.ahead = ahead;
   first.keys.count += second.keys.count;
   if (is_backward) first.key_results.count += second.key_results.count;
   return true;
@@ -37,13 +45,14 @@ bool join_queries(TileCall& first, const TileCall& second) {
   }
   const std::int64_t queries = first.queries.count;
   const bool have_same_keys = first.keys.count == second.keys.count;
-  const bool goes_on = second.ahead == first.ahead + queries;
+  const bool goes_on = second.ahead == first.ahead + queries && second.window == first.window;
   const bool sees_no_more = first.ahead + queries <= first.keys.count;
   if (goes_on && (have_same_keys || sees_no_more)) {
     first.keys = second.keys;
     first.key_results = second.key_results;
-  } else if (have_same_keys && sees_all(first) && sees_all(second)) {
+  } else if (have_same_keys && sees_all(first) && sees_all(second) && !have_edges(first, second)) {
     first.ahead = first.keys.count;
+    first.window.reset();
   } else {
     return false;
   }

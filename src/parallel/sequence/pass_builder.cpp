@@ -39,15 +39,15 @@ void PassBuilder::compute(int round, int rank, const DocumentPart& queries,
                           const DocumentPart& keys, HeadRange heads) {
   for (const TokenRun& query_run : queries.tokens) {
     for (const TokenRun& key_run : keys.tokens) {
-      if (query_run.last() < key_run.first) continue;
-      const bool is_causal = query_run.first < key_run.last();
-      at(rank, round).tiles.push_back({query_run, key_run, heads, is_causal});
+      std::optional<Tile> tile = tile_of(query_run, key_run, window_);
+      if (!tile) continue;
+      tile->heads = heads;
+      at(rank, round).tiles.push_back(*tile);
     }
   }
 }
 
-void PassBuilder::compute_own(int round, int rank, const std::vector<DocumentPart>& parts,
-                              HeadRange heads) {
+void PassBuilder::compute_own(int round, int rank, const DocumentParts& parts, HeadRange heads) {
   for (const DocumentPart& part : parts) compute(round, rank, part, part, heads);
 }
 

@@ -14,13 +14,14 @@ struct Parcel {
 /// Puts the rounds of one pass together. Rounds may be named in any order.
 class PassBuilder {
  public:
-  explicit PassBuilder(int ranks) : by_rank_(static_cast<std::size_t>(ranks)) {}
+  explicit PassBuilder(const ContextShape& shape)
+      : window_(shape.window), by_rank_(static_cast<std::size_t>(shape.ranks)) {}
 
   /// Of one document. Nothing for keys that no query sees.
   void compute(int round, int rank, const DocumentPart& queries, const DocumentPart& keys,
                HeadRange heads);
   /// The same for all documents of a rank's own tokens.
-  void compute_own(int round, int rank, const std::vector<DocumentPart>& parts, HeadRange heads);
+  void compute_own(int round, int rank, const DocumentParts& parts, HeadRange heads);
 
   /// Joins a message of the same kind between the two ranks that was added to this round shortly
   /// before. Nothing for no tokens.
@@ -32,6 +33,7 @@ class PassBuilder {
  private:
   Round& at(int rank, int round);
 
+  Window window_;
   std::vector<std::vector<Round>> by_rank_;
   std::size_t rounds_ = 0;
 };

@@ -11,7 +11,7 @@ bool contains(HeadRange all, HeadRange some) {
 int PieceTable::add(PieceKind kind, const TokenRuns& tokens, HeadRange heads) {
   pieces_.push_back({.kind = kind, .tokens = tokens, .heads = heads});
   uses_.push_back({.round = rounds_});
-  is_gone_.push_back(false);
+  left_.push_back(0);
   return static_cast<int>(pieces_.size()) - 1;
 }
 
@@ -28,8 +28,7 @@ PieceRows PieceTable::find(PieceKind kind, const TokenRun& run, HeadRange heads,
   for (const auto& [begin, end] :
        {std::pair{0, held}, {first_foreign_, all}, {held, first_foreign_}}) {
     for (int index = begin; index < end; ++index) {
-      const bool matches =
-          (*this)[index].kind == kind && !is_gone_[static_cast<std::size_t>(index)];
+      const bool matches = (*this)[index].kind == kind && !is_gone(index);
       const PieceRows rows = matches ? rows_in(index, run, heads) : PieceRows{};
       if (rows.count < least) continue;
       use(index);
@@ -53,8 +52,15 @@ std::vector<PieceRows> PieceTable::find_all(PieceKind kind, const TokenRuns& tok
   return all;
 }
 
-void PieceTable::leave(int index) {
-  if (!is_own(index)) is_gone_[static_cast<std::size_t>(index)] = true;
+void PieceTable::leave(const PieceRows& rows) {
+  if (is_own(rows.piece)) return;
+  left_[static_cast<std::size_t>(rows.piece)] += rows.count * rows.heads.count;
+}
+
+bool PieceTable::is_gone(int index) const {
+  const std::int64_t left = left_[static_cast<std::size_t>(index)];
+  const PieceRows all = all_of(index);
+  return left > 0 && left == all.count * all.heads.count;
 }
 
 std::vector<Piece> PieceTable::finish(std::vector<ProgramRound>& rounds) {

@@ -20,6 +20,11 @@ class PieceTable {
 
   /// As much of the run as the piece has in a row; of no tokens where it has none.
   PieceRows rows_in(int index, const TokenRun& run, HeadRange heads) const;
+  /// The whole piece.
+  PieceRows all_of(int index) const {
+    const Piece& piece = (*this)[index];
+    return {index, 0, tokens_in(piece.tokens), {0, piece.heads.count}};
+  }
   /// The same in any piece of the kind that has `least` of them, which is needed in this round: the
   /// share comes before others, what is held last.
   PieceRows find(PieceKind kind, const TokenRun& run, HeadRange heads, std::int64_t least = 1);
@@ -32,8 +37,9 @@ class PieceTable {
   }
   /// It was put together with others, and is needed no more unless it is found again.
   void spend(int index) { use_of(index) = {rounds_, true}; }
-  /// Results that are not the rank's own leave: they are found no more.
-  void leave(int index);
+  /// Results that are not the rank's own leave, each row once: when all have left, the piece is
+  /// found no more.
+  void leave(const PieceRows& rows);
 
   /// Tells the rounds when pieces end, and gives them away.
   std::vector<Piece> finish(std::vector<ProgramRound>& rounds);
@@ -43,12 +49,13 @@ class PieceTable {
     int round = 0;  // from 1 on; 0: before all rounds
     bool spends = false;
   };
+  bool is_gone(int index) const;
   Use& use_of(int index) { return uses_[static_cast<std::size_t>(index)]; }
 
   std::vector<Piece> pieces_;
   // By piece:
-  std::vector<Use> uses_;  // the last ones
-  std::vector<bool> is_gone_;
+  std::vector<Use> uses_;           // the last ones
+  std::vector<std::int64_t> left_;  // rows of heads
   int first_foreign_ = 0, rounds_ = 0;
 };
 

@@ -19,6 +19,15 @@ std::int64_t piece_bytes(const Piece& piece, const ContextShape& shape, DType dt
   return (tensors * shape.head_dim + statistics) * rows * size(held);
 }
 
+/// Of the call that has most queries with windows.
+std::int64_t first_key_bytes(const ProgramRound& round) {
+  std::int64_t most = 0;
+  for (const TileCall& call : round.tiles) {
+    if (call.has_window_edge()) most = std::max(most, call.queries.count * size(DType::i32));
+  }
+  return most;
+}
+
 }  // namespace
 
 std::array<std::int64_t, 2> buffer_bytes(const Message& message, const ContextShape& shape,
@@ -47,7 +56,7 @@ std::int64_t workspace_bytes(const ContextProgram& program, const ContextShape& 
     }
     most = std::max(most, held);
     for (const int piece : round.spent) hold(piece, 0);
-    std::int64_t moving = waiting;
+    std::int64_t moving = waiting + first_key_bytes(round);
     for (const Transfer& transfer : round.receives) {
       moving += bytes_of(transfer);
       const bool is_added =

@@ -23,13 +23,12 @@ std::vector<HeadRange> key_head_parts(const ContextShape& shape) {
 /// A rank has all keys of a document that its queries see at once, so each stretch of queries meets
 /// them in one tile, whoever sent them; dealt out, tokens of different ranks do not follow each
 /// other, and there is one for each rank that has keys.
-void compute_gathered(const ContextShape& shape, int round, int rank,
-                      const std::vector<DocumentPart>& queries,
-                      const std::vector<std::vector<DocumentPart>>& by_rank, HeadRange heads,
+void compute_gathered(const ContextShape& shape, int round, int rank, const DocumentParts& queries,
+                      const std::vector<DocumentParts>& by_rank, HeadRange heads,
                       PassBuilder& rounds) {
   if (shape.order == ContextOrder::striped) {
-    for (const std::vector<DocumentPart>& keys : by_rank) {
-      for_each_seen(queries, keys,
+    for (const DocumentParts& keys : by_rank) {
+      for_each_seen(queries, keys, shape.window,
                     [&](std::size_t, const DocumentPart& some, const DocumentPart& seen) {
                       rounds.compute(round, rank, some, seen, heads);
                     });
@@ -52,9 +51,9 @@ void compute_gathered(const ContextShape& shape, int round, int rank,
 /// home in round i + 2.
 ContextPass gather_pass(const ContextPlan& plan, bool is_backward) {
   const ContextShape& shape = plan.shape;
-  const auto parts = parts_by_rank(plan);
+  const auto parts = parts_by_rank(plan), keys_of = cut_keys(parts, shape.window);
   const auto key_heads = key_head_parts(shape);
-  PassBuilder rounds(shape.ranks);
+  PassBuilder rounds(shape);
   for (std::size_t i = 0; i < key_heads.size(); ++i) {
     const int round = static_cast<int>(i);
     const HeadRange heads{key_heads[i].first * shape.group(), key_heads[i].count * shape.group()};
@@ -65,7 +64,8 @@ ContextPass gather_pass(const ContextPlan& plan, bool is_backward) {
     for (int distance = 1; distance < shape.ranks; ++distance) {
       for (int owner = 0; owner < shape.ranks; ++owner) {
         const int user = (owner + distance) % shape.ranks;
-        for_each_seen(parts[static_cast<std::size_t>(user)], parts[static_cast<std::size_t>(owner)],
+        for_each_seen(parts[static_cast<std::size_t>(user)],
+                      keys_of[static_cast<std::size_t>(owner)], shape.window,
                       [&](std::size_t, const DocumentPart&, const DocumentPart& keys) {
                         rounds.send(round, owner, user, {Content::kv, key_heads[i]}, keys.tokens);
                         if (is_backward) {

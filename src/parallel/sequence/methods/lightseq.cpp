@@ -9,8 +9,10 @@ class LightSeqRounds {
   LightSeqRounds(const ContextPlan& plan, bool is_backward)
       : shape_(plan.shape),
         parts_(parts_by_rank(plan)),
+        queries_(cut_queries(parts_, plan.shape.window)),
+        keys_(cut_keys(parts_, plan.shape.window)),
         is_backward_(is_backward),
-        rounds_(plan.shape.ranks) {}
+        rounds_(plan.shape) {}
 
   ContextPass make() {
     for (int rank = 0; rank < shape_.ranks; ++rank) {
@@ -29,15 +31,16 @@ class LightSeqRounds {
     const bool is_own = distance <= shape_.ranks / 2;  // the rank of the queries computes it
     const int round = is_own ? distance : shape_.ranks - distance;
     const int computes = is_own ? query_rank : key_rank, other = is_own ? key_rank : query_rank;
-    for_each_seen(
-        parts_[static_cast<std::size_t>(query_rank)], parts_[static_cast<std::size_t>(key_rank)],
-        [&](std::size_t, const DocumentPart& queries, const DocumentPart& keys) {
-          const TokenRuns& travels = (is_own ? keys : queries).tokens;
-          rounds_.send(round - 1, other, computes, is_own ? kv() : q(), travels);
-          rounds_.compute(round, computes, queries, keys, all_heads(shape_));
-          if (is_own && !is_backward_) return;  // the output is where it belongs
-          rounds_.send(round + 1, computes, other, is_own ? kv_grad() : q_result(), travels);
-        });
+    for_each_seen((is_own ? parts_ : queries_)[static_cast<std::size_t>(query_rank)],
+                  (is_own ? keys_ : parts_)[static_cast<std::size_t>(key_rank)], shape_.window,
+                  [&](std::size_t, const DocumentPart& queries, const DocumentPart& keys) {
+                    const TokenRuns& travels = (is_own ? keys : queries).tokens;
+                    rounds_.send(round - 1, other, computes, is_own ? kv() : q(), travels);
+                    rounds_.compute(round, computes, queries, keys, all_heads(shape_));
+                    if (is_own && !is_backward_) return;  // the output is where it belongs
+                    rounds_.send(round + 1, computes, other, is_own ? kv_grad() : q_result(),
+                                 travels);
+                  });
   }
 
   Parcel kv() const { return {Content::kv, all_key_heads(shape_)}; }
@@ -48,7 +51,8 @@ class LightSeqRounds {
   }
 
   const ContextShape& shape_;
-  std::vector<std::vector<DocumentPart>> parts_;
+  std::vector<DocumentParts> parts_;
+  std::vector<DocumentParts> queries_, keys_;  // the same, in pieces that travel or stay
   bool is_backward_;
   PassBuilder rounds_;
 };

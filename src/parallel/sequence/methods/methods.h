@@ -36,7 +36,7 @@ ContextPlan tokenring(const ContextShape& shape);
 ContextPlan placed(const ContextShape& shape);
 
 /// Of every rank its tokens during attention by document.
-std::vector<std::vector<DocumentPart>> parts_by_rank(const ContextPlan& plan);
+std::vector<DocumentParts> parts_by_rank(const ContextPlan& plan);
 
 HeadRange all_heads(const ContextShape& shape);
 HeadRange all_key_heads(const ContextShape& shape);

@@ -14,8 +14,8 @@ ContextPlan placed(const ContextShape& shape) {
   return plan;
 }
 
-std::vector<std::vector<DocumentPart>> parts_by_rank(const ContextPlan& plan) {
-  std::vector<std::vector<DocumentPart>> parts;
+std::vector<DocumentParts> parts_by_rank(const ContextPlan& plan) {
+  std::vector<DocumentParts> parts;
   for (const auto& share : plan.shares) {
     parts.push_back(parts_of(share.tokens, plan.shape.documents));
   }

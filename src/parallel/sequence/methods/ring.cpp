@@ -9,7 +9,11 @@ namespace {
 class RingRounds {
  public:
   RingRounds(const ContextPlan& plan, const RingRanks& ranks, int begin, PassBuilder& rounds)
-      : ranks_(ranks), size_(static_cast<int>(ranks.size())), begin_(begin), rounds_(rounds) {
+      : ranks_(ranks),
+        size_(static_cast<int>(ranks.size())),
+        begin_(begin),
+        window_(plan.shape.window),
+        rounds_(rounds) {
     const AttentionShare& share = plan.shares[static_cast<std::size_t>(ranks.front())];
     heads_ = share.heads;
     kv_ = {Content::kv, share.key_heads};
@@ -18,16 +22,17 @@ class RingRounds {
       parts_.push_back(
           parts_of(plan.shares[static_cast<std::size_t>(rank)].tokens, plan.shape.documents));
     }
+    keys_ = cut_keys(parts_, window_);
   }
 
   /// The rank at distance t has K and V of their owner in round t.
   void forward() {
     for (int owner = 0; owner < size_; ++owner) {
       rounds_.compute_own(begin_, rank(owner), parts(owner), heads_);
-      std::vector<int> holders(parts(owner).size(), owner);  // of each part: who had it last
+      std::vector<int> holders(keys(owner).size(), owner);  // of each part: who had it last
       for (int t = 1; t < size_; ++t) {
         const int user = (owner + t) % size_;
-        for_each_seen(parts(user), parts(owner),
+        for_each_seen(parts(user), keys(owner), window_,
                       [&](std::size_t part, const DocumentPart& queries, const DocumentPart& keys) {
                         send(begin_ + t - 1, holders[part], user, kv_, keys);
                         rounds_.compute(begin_ + t, rank(user), queries, keys, heads_);
@@ -41,10 +46,10 @@ class RingRounds {
   /// while it computes.
   void backward() {
     for (int owner = 0; owner < size_; ++owner) {
-      std::vector<int> holders(parts(owner).size(), owner);
+      std::vector<int> holders(keys(owner).size(), owner);
       for (int t = size_ - 1; t >= 1; --t) {
         const int user = (owner + t) % size_, round = begin_ + size_ - t;
-        for_each_seen(parts(user), parts(owner),
+        for_each_seen(parts(user), keys(owner), window_,
                       [&](std::size_t part, const DocumentPart& queries, const DocumentPart& keys) {
                         const int holder = holders[part];
                         send(round - 1, holder, user, kv_, keys);
@@ -57,7 +62,7 @@ class RingRounds {
       rounds_.compute_own(last, rank(owner), parts(owner), heads_);
       for (std::size_t part = 0; part < holders.size(); ++part) {
         if (holders[part] != owner) {
-          send(last, holders[part], owner, kv_grad_, parts(owner)[part]);
+          send(last, holders[part], owner, kv_grad_, keys(owner)[part]);
         }
       }
     }
@@ -65,19 +70,20 @@ class RingRounds {
 
  private:
   int rank(int index) const { return ranks_[static_cast<std::size_t>(index)]; }
-  const std::vector<DocumentPart>& parts(int index) const {
-    return parts_[static_cast<std::size_t>(index)];
-  }
+  const DocumentParts& parts(int index) const { return parts_[static_cast<std::size_t>(index)]; }
+  const DocumentParts& keys(int index) const { return keys_[static_cast<std::size_t>(index)]; }
   void send(int round, int from, int to, const Parcel& parcel, const DocumentPart& part) {
     rounds_.send(round, rank(from), rank(to), parcel, part.tokens);
   }
 
   const RingRanks& ranks_;
   int size_, begin_;
+  Window window_;
   PassBuilder& rounds_;
   HeadRange heads_;
   Parcel kv_, kv_grad_;
-  std::vector<std::vector<DocumentPart>> parts_;
+  std::vector<DocumentParts> parts_;
+  std::vector<DocumentParts> keys_;  // the same, in pieces that travel or stay
 };
 
 }  // namespace
@@ -95,7 +101,7 @@ ContextPlan ring(const ContextShape& shape) {
   ContextPlan plan = placed(shape);
   RingRanks all(static_cast<std::size_t>(shape.ranks));
   std::iota(all.begin(), all.end(), 0);
-  PassBuilder forward(shape.ranks), backward(shape.ranks);
+  PassBuilder forward(shape), backward(shape);
   ring_forward(plan, all, 0, forward);
   ring_backward(plan, all, 0, backward);
   plan.forward = forward.finish();

@@ -5,8 +5,8 @@ namespace {
 
 /// Queries are told apart by stretch, not only by document: in zigzag order a rank's first stretch
 /// sees no key of the ranks above it, and does not travel there.
-std::vector<DocumentPart> stretches_of(const std::vector<DocumentPart>& parts) {
-  std::vector<DocumentPart> stretches;
+DocumentParts stretches_of(const DocumentParts& parts) {
+  DocumentParts stretches;
   for (const DocumentPart& part : parts) {
     for (const TokenRun& run : part.tokens) stretches.push_back({part.document, {run}});
   }
@@ -20,15 +20,15 @@ ContextPass tokenring_pass(const ContextPlan& plan, bool is_backward) {
   const HeadRange heads = all_heads(shape);
   const Parcel q{is_backward ? Content::q_with_grad : Content::q, heads};
   const Parcel result{is_backward ? Content::q_grad : Content::out, heads, true};
-  const auto parts = parts_by_rank(plan);
-  PassBuilder rounds(shape.ranks);
+  const auto parts = parts_by_rank(plan), queries_of = cut_queries(parts, shape.window);
+  PassBuilder rounds(shape);
   for (int owner = 0; owner < shape.ranks; ++owner) {
     rounds.compute_own(0, owner, parts[static_cast<std::size_t>(owner)], heads);
-    for (const DocumentPart& queries : stretches_of(parts[static_cast<std::size_t>(owner)])) {
+    for (const DocumentPart& queries : stretches_of(queries_of[static_cast<std::size_t>(owner)])) {
       int holder = owner;
       for (int t = 1; t < shape.ranks; ++t) {
         const int user = (owner - t + shape.ranks) % shape.ranks;
-        for_each_seen({queries}, parts[static_cast<std::size_t>(user)],
+        for_each_seen({queries}, parts[static_cast<std::size_t>(user)], shape.window,
                       [&](std::size_t, const DocumentPart&, const DocumentPart& keys) {
                         rounds.send(t - 1, holder, user, q, queries.tokens);
                         rounds.compute(t, user, queries, keys, heads);

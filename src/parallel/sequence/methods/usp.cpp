@@ -47,7 +47,7 @@ std::vector<RingRanks> rings(const ContextShape& shape) {
 ContextPlan usp(const ContextShape& shape) {
   ContextPlan plan = placed_by_heads(shape);
   const int ring_size = shape.ranks / shape.context_heads;
-  PassBuilder forward(shape.ranks), backward(shape.ranks);
+  PassBuilder forward(shape), backward(shape);
   for (const HeadRanks& group : head_groups(shape)) {
     scatter_heads(plan, group, 0, forward);
     return_output(plan, group, 1 + ring_size, forward);
