@@ -1033,6 +1033,19 @@ std::vector<Key> recover_keys() {
        .help = "ranks that keep a copy of another's weights and optimizer states in memory",
        .explanation = "For what no data-parallel replica has: the states of ZeRO, a stage of a "
                       "pipeline. A copy costs 12 bytes per parameter and 4 on the wire."},
+      {.name = "stages",
+       .field = choice(s, &RecoverConfig::stages, {"none", "checkfree", "checkfree+"}),
+       .scope = Scope::launch,
+       .help = "what a lost stage of a pipeline is made of that no rank has any more",
+       .explanation =
+           "none: all go back to the newest checkpoint. checkfree: its weights become the mean of "
+           "the stages beside it, weighted by the norms of their last gradients, and training goes "
+           "on; of the first and the last stage, and where neighbours are lost together, all go "
+           "back. checkfree+: the first and the last too, by a copy of the stage that odd "
+           "micro-batches visit in their place (parallel.schedule = \"routes\", parallel.routes = "
+           "\"swap\"); embedding and head are kept on a second rank. What is made so is not exact: "
+           "moments begin at zero, and the stage learns 1.1 times as fast from then on.",
+       .foreign = {"recovery_strategy"}},
   };
 }
 

@@ -23,6 +23,7 @@ enum class Documents { mask, ignore };
 enum class Recompute { none, block };
 enum class OnNonfinite { skip, stop };
 enum class OnLostSite { stop, go_on };
+enum class LostStages { none, checkfree, checkfree_plus };
 enum class MuonScale { original, match_rms_adamw };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class FloatType { f32, bf16 };
@@ -159,6 +160,7 @@ struct RecoverConfig {
   bool elastic = false;
   double timeout = 60;
   std::int64_t copies = 0;
+  LostStages stages = LostStages::none;
   bool operator==(const RecoverConfig&) const = default;
 };
 

@@ -60,10 +60,9 @@ DryStep play(const ModelSpec& spec, const BuildOptions& options, const ParallelP
   std::optional<OuterSteps> outer;
   if (policy.every > 0) outer.emplace(model.store(), model.units(), policy);
   std::optional<PeerCopy> copy;
-  const auto axis = copies_axis(plan.mesh, plan.zero);
-  if (place.keeps_copies && axis) copy.emplace(model, *axis, options, place.optimizer, memory);
+  make_copy(model, place.copies, options, place.optimizer, memory, copy);
   TrainStep step(model, *optimizer, stream, memory, outer ? &*outer : nullptr,
-                 copy ? &*copy : nullptr);
+                 copy_exchange(mesh, plan.zero, place.copies, copy));
   // Operations check ids and positions also when they compute nothing, so these few bytes are real.
   const auto ids = [&] {
     const Tensor zeros = host.alloc({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "comm/communicator.h"
+#include "engine/peer_copy.h"
 #include "model/decoder.h"
 #include "model/parallel_plan.h"
 #include "model/spec.h"
@@ -46,8 +47,8 @@ struct StepPlace {
   Device device = {};
   bool deterministic = false;  ///< as Stream::set_deterministic
   OptimizerConfig optimizer = {};
-  bool keeps_copies = false;       ///< of another rank's state, where that is nowhere else
-  bool is_behind_warm_up = false;  ///< only the steps behind it; set by plan_step itself
+  KeptCopies copies = KeptCopies::none;  ///< of other ranks' state, where that is nowhere else
+  bool is_behind_warm_up = false;        ///< only the steps behind it; set by plan_step itself
 };
 
 /// Found by running the step's own code on a dry stream, a dry memory and communicators that only

@@ -20,16 +20,43 @@ std::optional<Axis> copies_axis(const MeshShape& mesh, int zero) {
   return std::nullopt;
 }
 
-int keeper_of(int rank, const MeshShape& mesh, Axis axis) { return shifted(rank, mesh, axis, 1); }
+std::optional<int> keeper_of(int rank, const MeshShape& mesh, Axis axis, KeptCopies which) {
+  const bool is_kept = which == KeptCopies::all ||
+                       (which == KeptCopies::first_stage && mesh.coord(Axis::pp, rank) == 0);
+  return is_kept ? std::optional(shifted(rank, mesh, axis, 1)) : std::nullopt;
+}
+
+std::optional<int> ward_of(int rank, const MeshShape& mesh, Axis axis, KeptCopies which) {
+  const int before = shifted(rank, mesh, axis, -1);
+  return keeper_of(before, mesh, axis, which) ? std::optional(before) : std::nullopt;
+}
 
 PeerCopy::PeerCopy(const Model& own, Axis axis, const BuildOptions& options,
                    const OptimizerConfig& optimizer, Memory& memory)
-    : axis_(axis),
-      keeper_((own.mesh().coord(axis) + 1) % own.mesh().size(axis)),
-      ward_((own.mesh().coord(axis) + own.mesh().size(axis) - 1) % own.mesh().size(axis)),
-      mesh_(Mesh::recorded(own.mesh().shape(),
+    : mesh_(Mesh::recorded(own.mesh().shape(),
                            shifted(own.mesh().rank(), own.mesh().shape(), axis, -1))),
       model_(own.spec(), options, own.plan(), mesh_, ParamStore::Purpose::training, memory),
       optimizer_(make_optimizer(optimizer, model_.store())) {}
+
+void make_copy(const Model& own, KeptCopies which, const BuildOptions& options,
+               const OptimizerConfig& optimizer, Memory& memory, std::optional<PeerCopy>& kept) {
+  const Mesh& mesh = own.mesh();
+  const auto axis = copies_axis(mesh.shape(), own.plan().zero);
+  if (!axis || !ward_of(mesh.rank(), mesh.shape(), *axis, which)) return;
+  kept.emplace(own, *axis, options, optimizer, memory);
+}
+
+CopyExchange copy_exchange(const Mesh& mesh, int zero, KeptCopies which,
+                           std::optional<PeerCopy>& kept) {
+  const auto axis = copies_axis(mesh.shape(), zero);
+  if (!axis) return {};
+  const auto place = [&](std::optional<int> rank) {
+    return rank ? std::optional(mesh.shape().coord(*axis, *rank)) : std::nullopt;
+  };
+  return {.axis = *axis,
+          .keeper = place(keeper_of(mesh.rank(), mesh.shape(), *axis, which)),
+          .ward = place(ward_of(mesh.rank(), mesh.shape(), *axis, which)).value_or(-1),
+          .kept = kept ? &*kept : nullptr};
+}
 
 }  // namespace heddle

@@ -12,8 +12,16 @@ namespace heddle {
 /// the first that of the last. Nothing where a rank's state is on another rank anyway, or there is
 /// only one.
 std::optional<Axis> copies_axis(const MeshShape& mesh, int zero);
-/// The rank that keeps a copy of this one's state.
-int keeper_of(int rank, const MeshShape& mesh, Axis axis);
+/// Whose state is kept so.
+enum class KeptCopies : std::uint8_t {
+  none,
+  first_stage,  ///< of the first ranks of pipelines: embedding and head, where micro-batches swap
+  all
+};
+/// The rank that keeps a copy of this one's state, and the one whose copy this one keeps; nothing
+/// where it is not kept.
+std::optional<int> keeper_of(int rank, const MeshShape& mesh, Axis axis, KeptCopies which);
+std::optional<int> ward_of(int rank, const MeshShape& mesh, Axis axis, KeptCopies which);
 
 /// What another rank has the state of, kept here too (docs/design/050-runs-that-outlive-ranks.md).
 /// It follows every step: the other gives its summed gradients, and the same update is made here of
@@ -28,17 +36,32 @@ class PeerCopy {
   /// The part of the other: no pass goes through it, and nothing travels on its mesh.
   Model& model() { return model_; }
   Optimizer& optimizer() { return *optimizer_; }
-  Axis axis() const { return axis_; }
-  /// On the axis.
-  int keeper() const { return keeper_; }
-  int ward() const { return ward_; }
+  /// StepArgs::units of its optimizer.
+  void set_unit_rates(std::vector<StepArgs::OfUnit> rates) { unit_rates_ = std::move(rates); }
+  const std::vector<StepArgs::OfUnit>& unit_rates() const { return unit_rates_; }
 
  private:
-  const Axis axis_;
-  const int keeper_, ward_;
   const Mesh mesh_;
   Model model_;
   const std::unique_ptr<Optimizer> optimizer_;
+  std::vector<StepArgs::OfUnit> unit_rates_;
 };
+
+/// What a rank gives of its state and keeps of another's in every step. Ranks by their place on the
+/// axis.
+struct CopyExchange {
+  Axis axis = Axis::pp;
+  std::optional<int> keeper = {};  ///< of this rank's state
+  int ward = -1;                   ///< whose copy is `kept`
+  PeerCopy* kept = nullptr;
+
+  bool is_anything() const { return keeper || kept != nullptr; }
+};
+/// Of the rank of this mesh; `kept` where it keeps one.
+CopyExchange copy_exchange(const Mesh& mesh, int zero, KeptCopies which,
+                           std::optional<PeerCopy>& kept);
+/// The copy that a rank keeps, made for `kept`; nothing where it keeps none.
+void make_copy(const Model& own, KeptCopies which, const BuildOptions& options,
+               const OptimizerConfig& optimizer, Memory& memory, std::optional<PeerCopy>& kept);
 
 }  // namespace heddle

@@ -23,11 +23,11 @@ std::int64_t count_targets(const MicroBatch& batch) {
 }  // namespace
 
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
-                     OuterSteps* outer, PeerCopy* copy)
+                     OuterSteps* outer, const CopyExchange& copies)
     : model_(model),
       optimizer_(optimizer),
       outer_(outer),
-      copy_(copy),
+      copies_(copies),
       stream_(stream),
       memory_(memory) {
   model_.store().run_in_background(model_.plan().overlap);
@@ -103,7 +103,9 @@ void TrainStep::read_totals(std::span<const double> values) {
   result_.is_asked = values[StepPolicy::kAsking] > 0.0;
   result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
   if (policy_.updates && result_.is_finite) {
-    optimizer_.look_at_totals(values.subspan(StepPolicy::kFirstOwn), step_);
+    const std::size_t own =
+        values.size() - StepPolicy::kFirstOwn - static_cast<std::size_t>(policy_.stage_squares);
+    optimizer_.look_at_totals(values.subspan(StepPolicy::kFirstOwn, own), step_);
   }
 }
 
@@ -274,15 +276,20 @@ bool TrainStep::has_bad_router() const {
 /// Values that no codec takes, and routers that do not know where tokens go, count as a norm that
 /// is not finite: all ranks skip the update.
 void TrainStep::add_totals() {
-  if (copy_ != nullptr && policy_.updates) exchange_copies();
+  if (copies_.is_anything() && policy_.updates) exchange_copies();
   const Tensor squares = total(StepPolicy::kSquares);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
-  if (model_.took_bad_values(stream_) || has_bad_router())
+  if (model_.took_bad_values(stream_) || has_bad_router()) {
     ops::fill(squares, std::nan(""), stream_);
+  }
+  const std::int64_t first_stage = totals().count() - policy_.stage_squares;
+  if (policy_.stage_squares > 0) {
+    const std::int64_t own = first_stage + model_.mesh().coord(Axis::pp);
+    ops::copy(squares, totals().slice(0, own, own + 1), stream_);
+  }
   if (policy_.updates) {
-    optimizer_.add_totals(totals().slice(0, StepPolicy::kFirstOwn, totals().count()), step_,
-                          stream_);
+    optimizer_.add_totals(totals().slice(0, StepPolicy::kFirstOwn, first_stage), step_, stream_);
   }
   if (asks_ && asks_()) ops::fill(total(StepPolicy::kAsking), 1.0, stream_);
 }
@@ -295,15 +302,16 @@ double TrainStep::squares_factor() const {
 
 void TrainStep::exchange_copies() {
   constexpr int kCopyTag = 1 << 20;  // behind those of messages between stages
-  Communicator& line = model_.mesh().comm(copy_->axis());
+  Communicator& line = model_.mesh().comm(copies_.axis);
   tag("gradients for copies", -1, nullptr);
-  for (int bucket = 0; bucket < std::ssize(model_.units().buckets); ++bucket) {
+  for (int bucket = 0; copies_.keeper && bucket < std::ssize(model_.units().buckets); ++bucket) {
     const Tensor own = model_.store().held_grads(bucket);
-    given_.push_back(line.send(own, copy_->keeper(), stream_, kCopyTag));
+    given_.push_back(line.send(own, *copies_.keeper, stream_, kCopyTag));
   }
-  for (int bucket = 0; bucket < std::ssize(copy_->model().units().buckets); ++bucket) {
-    const Tensor kept = copy_->model().store().held_grads(bucket);
-    line.recv(kept, copy_->ward(), stream_, kCopyTag).wait(stream_);
+  if (copies_.kept == nullptr) return;
+  Model& kept = copies_.kept->model();
+  for (int bucket = 0; bucket < std::ssize(kept.units().buckets); ++bucket) {
+    line.recv(kept.store().held_grads(bucket), copies_.ward, stream_, kCopyTag).wait(stream_);
   }
 }
 
@@ -342,7 +350,11 @@ void TrainStep::change_weights() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
   optimizer_.step(args_, stream_);
-  if (copy_ != nullptr) copy_->optimizer().step(args_, stream_);
+  if (copies_.kept != nullptr) {
+    StepArgs of_kept = args_;
+    of_kept.units = copies_.kept->unit_rates();
+    copies_.kept->optimizer().step(of_kept, stream_);
+  }
   balance_routers();
 }
 

@@ -39,10 +39,10 @@ struct StepResult {
 /// which a cp rank takes its share of the tokens.
 class TrainStep : private Stage {
  public:
-  /// `outer` is there where the plan's policy has outer steps; it counts the steps. `copy` follows
-  /// the rank whose copy it is, on all ranks or on none.
+  /// `outer` is there where the plan's policy has outer steps; it counts the steps. A copy that is
+  /// kept follows the rank whose copy it is.
   TrainStep(Model& model, Optimizer& optimizer, Stream& stream, Memory& memory,
-            OuterSteps* outer = nullptr, PeerCopy* copy = nullptr);
+            OuterSteps* outer = nullptr, const CopyExchange& copies = {});
 
   /// The micro-batches lie in host memory. `clip` limits the global gradient norm; 0 means no
   /// limit. A loss or a norm that is not finite leaves weights and moments untouched. On a GPU
@@ -126,7 +126,7 @@ class TrainStep : private Stage {
   Model& model_;
   Optimizer& optimizer_;
   OuterSteps* const outer_;
-  PeerCopy* const copy_;
+  const CopyExchange copies_;
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;

@@ -6,13 +6,14 @@ namespace heddle {
 
 void adamw_step(const AdamWConfig& config, const OptShard& shard, std::size_t first,
                 const StepArgs& args, Stream& stream) {
+  const auto [lr, step] = args.rate_of(shard.unit);
   ops::adamw(shard.value, shard.grad, shard.states[first], shard.states[first + 1],
-             {.lr = args.lr,
+             {.lr = lr,
               .beta1 = config.beta1,
               .beta2 = config.beta2,
               .eps = config.eps,
               .weight_decay = shard.decays ? config.weight_decay : 0.0,
-              .step = args.step,
+              .step = step,
               .clip = args.clip,
               .p_low = shard.low},
              stream);

@@ -18,6 +18,23 @@ struct StepArgs {
   double lr = 0.0;
   Tensor clip = {};       ///< f32, one element: multiplies gradients first; absent: 1
   std::int64_t step = 1;  ///< counted from 1
+
+  /// Of a unit that was made anew in the middle of a run.
+  struct OfUnit {
+    double lr_factor = 1.0;
+    std::int64_t steps_before = 0;  ///< that its states have not seen
+  };
+  std::vector<OfUnit> units = {};  ///< by number in the store; empty: none differs
+
+  struct Rate {
+    double lr;
+    std::int64_t step;
+  };
+  Rate rate_of(int unit) const {
+    if (units.empty()) return {lr, step};
+    const OfUnit& own = units[static_cast<std::size_t>(unit)];
+    return {lr * own.lr_factor, step - own.steps_before};
+  }
 };
 
 /// Updates the parameters of one store, in which its states lie

@@ -227,6 +227,7 @@ void ParamStore::add_shards(const Bucket& bucket) {
     if (options_.dtype != grad_dtype()) shard.low = cut(bucket, bucket.values, range);
     shard.decays = kind.decays;
     shard.is_inner = kind.is_inner;
+    shard.unit = bucket.owner;
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const Range all = held_of(bucket, states_[i].of);
       const bool is_of = states_[i].lies == OptimizerState::Lies::as_gradients &&

@@ -49,6 +49,7 @@ struct OptShard {
   Tensor low;           ///< the values as layers see them, where they compute in a lower precision
   bool decays = false;  ///< weight decay applies: matrices and embeddings only
   bool is_inner = false;  ///< of inner matrices (Parameter::is_inner_matrix)
+  int unit = 0;           ///< that the parameters belong to
 };
 
 /// A box of a Hugging Face tensor as this rank holds it.

@@ -2,39 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-
 #include "base/check.h"
 #include "base/error.h"
 #include "parallel/schedule/routes.h"
 
 namespace heddle::recover {
 namespace {
-
-/// A neighbour's tensors by their place.
-class Places {
- public:
-  explicit Places(std::span<const StageTensor> tensors) {
-    for (const StageTensor& tensor : tensors) by_place_[{tensor.block, tensor.name}] = &tensor;
-    HEDDLE_CHECK(by_place_.size() == tensors.size(), "a stage has a tensor twice");
-  }
-  /// What corresponds to a lost tensor.
-  std::span<const float> at(const StageTensor& lost) const {
-    const auto found = by_place_.find({lost.block, lost.name});
-    if (found != by_place_.end() && found->second->values.size() == lost.values.size()) {
-      return found->second->values;
-    }
-    throw Error(ErrorCode::data,
-                fmt::format("a stage cannot be made of its neighbour, which has no {} of {} "
-                            "elements in block {}",
-                            lost.name, lost.values.size(), lost.block),
-                "stages need the same number of blocks, of the same kinds in the same order");
-  }
-
- private:
-  std::map<std::pair<int, std::string>, const StageTensor*> by_place_;
-};
 
 StageRecovery impossible(std::string why) { return {.why = std::move(why)}; }
 
@@ -50,10 +23,25 @@ int partner_of(int stage, int stages) {
   return -1;
 }
 
-StageRecovery recovery_of(int stage, const std::vector<bool>& is_lost, CheckFree mode) {
-  const int stages = static_cast<int>(is_lost.size());
+int StageBlocks::first() const {
+  int stage = 0;
+  while (stage < stages() && count(stage) == 0) ++stage;
+  return stage;
+}
+
+bool StageBlocks::are_even() const {
+  if (begins.empty() || first() == stages()) return false;
+  for (int stage = first(); stage < stages(); ++stage) {
+    if (count(stage) != count(first())) return false;
+  }
+  return true;
+}
+
+StageRecovery recovery_of(int stage, const std::vector<bool>& is_lost, CheckFree mode, int first) {
+  const int last = static_cast<int>(is_lost.size()) - 1, stages = last + 1 - first;
   const auto lost = [&](int which) { return is_lost[static_cast<std::size_t>(which)]; };
   if (mode == CheckFree::off) return impossible("stages are not made of their neighbours");
+  if (stage < first) return impossible("embedding and head cannot be made of other stages");
   if (mode == CheckFree::plus) {
     if (!has_swapped_pairs(stages)) {
       throw Error(ErrorCode::usage,
@@ -62,33 +50,20 @@ StageRecovery recovery_of(int stage, const std::vector<bool>& is_lost, CheckFree
                               stages, stages == 1 ? " does" : "s do"),
                   "use 2, or 4 or more stages");
     }
-    if (const int partner = partner_of(stage, stages); partner >= 0) {
-      if (lost(partner)) return impossible(lost_too(partner));
-      return {.kind = StageRecovery::Kind::copy, .before = partner};
+    if (const int partner = partner_of(stage - first, stages); partner >= 0) {
+      if (lost(first + partner)) return impossible(lost_too(first + partner));
+      return {.kind = StageRecovery::Kind::copy, .before = first + partner};
     }
   }
-  if (stage == 0 || stage == stages - 1) {
-    return impossible(fmt::format("it is the {} stage, which has {}", stage == 0 ? "first" : "last",
-                                  stage == 0 ? "the embedding" : "the head"));
+  if (stage == first || stage == last) {
+    return impossible(fmt::format("it is the {} stage, with none {} it",
+                                  stage == first ? "first" : "last",
+                                  stage == first ? "before" : "behind"));
   }
   for (const int beside : {stage - 1, stage + 1}) {
     if (lost(beside)) return impossible(lost_too(beside));
   }
   return {.kind = StageRecovery::Kind::mean, .before = stage - 1, .after = stage + 1};
-}
-
-void fill_with_mean(std::span<const StageTensor> before, float a,
-                    std::span<const StageTensor> after, float b,
-                    std::span<const StageTensor> lost) {
-  const Places left(before), right(after);
-  for (const StageTensor& tensor : lost) {
-    mean_of_neighbours(left.at(tensor), a, right.at(tensor), b, tensor.values);
-  }
-}
-
-void fill_with_copy(std::span<const StageTensor> partner, std::span<const StageTensor> lost) {
-  const Places from(partner);
-  for (const StageTensor& tensor : lost) std::ranges::copy(from.at(tensor), tensor.values.begin());
 }
 
 }  // namespace heddle::recover

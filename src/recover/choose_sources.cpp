@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/check.h"
@@ -60,11 +61,26 @@ class Choice {
       source.kind = PieceSource::Kind::copy;
       source.rank = *keeper;
     } else {
-      source.recovery = recovery_of(piece.stage, stage_is_lost_, losses_.checkfree);
+      source.recovery =
+          recovery_of(piece.stage, stage_is_lost_, losses_.checkfree, losses_.first_stage);
       const bool can = source.recovery.kind != StageRecovery::Kind::impossible;
       source.kind = can ? PieceSource::Kind::neighbours : PieceSource::Kind::checkpoint;
+      if (source.recovery.kind == StageRecovery::Kind::mean) weigh(source);
     }
     return source;
+  }
+
+  /// Norms that are not known, or of a step that was skipped, say nothing: neighbours then count
+  /// alike.
+  void weigh(PieceSource& source) const {
+    if (losses_.norms.empty()) return;
+    const auto norm = [&](int stage) {
+      return static_cast<float>(losses_.norms[static_cast<std::size_t>(stage)]);
+    };
+    const float before = norm(source.recovery.before), after = norm(source.recovery.after);
+    if (!std::isfinite(before + after)) return;
+    source.weight_before = before;
+    source.weight_after = after;
   }
 
   std::string who() const {
@@ -81,6 +97,13 @@ class Choice {
                               : fmt::format("part {} of stage {}", part, stage);
   }
 
+  static std::string weights_of(const PieceSource& source) {
+    return source.weight_before + source.weight_after == 0.0F
+               ? std::string("which count alike")
+               : fmt::format("weighted {:.4g} to {:.4g} by the norms of their gradients",
+                             source.weight_before, source.weight_after);
+  }
+
   std::string text_of(const PieceSource& source) const {
     const std::string name = name_of(source.stage, source.part);
     switch (source.kind) {
@@ -92,15 +115,18 @@ class Choice {
     }
     return source.recovery.kind == StageRecovery::Kind::copy
                ? fmt::format("{} as stage {} is (CheckFree+)", name, source.recovery.before)
-               : fmt::format("{} as the mean of stages {} and {} (CheckFree)", name,
-                             source.recovery.before, source.recovery.after);
+               : fmt::format("{} as the mean of stages {} and {}, {} (CheckFree)", name,
+                             source.recovery.before, source.recovery.after, weights_of(source));
   }
 
   std::string line_of(const Restoration& made) const {
     std::vector<std::string> texts;
     for (const PieceSource& source : made.sources) texts.push_back(text_of(source));
     return fmt::format("{}: {}; {}, going on behind step {}", who(), fmt::join(texts, ", "),
-                       made.is_exact ? "exact" : "not exact, its moments begin at zero",
+                       made.is_exact ? "exact"
+                                     : fmt::format("not exact: moments begin at zero and learning "
+                                                   "rates are {} times the schedule's there",
+                                                   kRaisedRate),
                        losses_.step);
   }
 

@@ -24,6 +24,8 @@ struct PieceSource {
   Kind kind = Kind::checkpoint;
   int rank = -1;                ///< that has it, of replica and copy
   StageRecovery recovery = {};  ///< of neighbours
+  /// What those are weighted by, of a mean.
+  float weight_before = 0.0F, weight_after = 0.0F;
 };
 
 struct Restoration {
@@ -39,6 +41,8 @@ struct Losses {
   std::vector<bool> is_lost = {};  ///< by rank of the epoch that has ended
   int stages = 1;
   CheckFree checkfree = CheckFree::off;
+  int first_stage = 0;             ///< with blocks
+  std::vector<double> norms = {};  ///< of the last gradients, by stage; empty: not known
   std::optional<std::int64_t> checkpoint = {};  ///< the step of the newest whole one
 };
 

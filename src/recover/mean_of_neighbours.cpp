@@ -6,11 +6,6 @@
 
 namespace heddle::recover {
 
-float neighbour_weight(double grad_norm, NormWeight by) {
-  const auto norm = static_cast<float>(grad_norm);
-  return by == NormWeight::squared ? norm * norm : norm;
-}
-
 // Compiled without contraction of products and sums, which would leave out a rounding.
 void mean_of_neighbours(std::span<const float> before, float a, std::span<const float> after,
                         float b, std::span<float> out) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "parallel/schedule/routes.h"
 
 namespace heddle::recover {
 namespace {
@@ -85,9 +86,11 @@ class Seating {
 };
 
 /// A pipeline for fewer ranks than were asked for; one rank alone needs no schedule of several.
+/// Routes that name ranks, or swap pairs that there are not, give way to all ranks in order.
 ParallelRequest shortened(ParallelRequest request, int pp) {
   request.dp = 1;
   request.pp = pp;
+  if (request.routes != "swap" || !has_swapped_pairs(pp - 1)) request.routes.clear();
   if (pp > 1) return request;
   request.schedule = Pipeline::one_f_one_b;
   request.chunks = 1;

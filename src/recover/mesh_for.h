@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/peer_copy.h"
 #include "mesh/mesh_shape.h"
 #include "parallel/parallel_request.h"
+#include "recover/checkfree.h"
 
 namespace heddle::recover {
 
@@ -16,7 +18,8 @@ struct FormerPlace {
   MeshShape mesh = {};
   int rank = 0;
   int zero = 0;
-  bool keeps_copies = false;  ///< of another rank's state too
+  KeptCopies copies = KeptCopies::none;  ///< that ranks kept of others' state
+  StageBlocks blocks = {};               ///< of the pipeline
 };
 
 /// How the members of an epoch are arranged.

@@ -27,7 +27,8 @@ Json to_json(const RunState& state) {
                {"tokens", state.tokens},
                {"skipped_updates", state.skipped_updates},
                {"seconds", state.seconds},
-               {"optimizer", state.optimizer}};
+               {"optimizer", state.optimizer},
+               {"made_anew", state.made_anew}};
   if (state.eval_loss) json["eval_loss"] = bits_of({*state.eval_loss});
   return json;
 }
@@ -37,7 +38,8 @@ RunState state_from(const Json& json) {
                  .tokens = json.at("tokens"),
                  .skipped_updates = json.at("skipped_updates"),
                  .seconds = json.at("seconds"),
-                 .optimizer = json.at("optimizer")};
+                 .optimizer = json.at("optimizer"),
+                 .made_anew = json.at("made_anew")};
   if (json.contains("eval_loss")) state.eval_loss = values_of(json.at("eval_loss")).front();
   return state;
 }
@@ -47,13 +49,18 @@ constexpr std::array kPlaceAxes = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
 Json to_json(const recover::FormerPlace& place) {
   Json sizes = Json::array();
   for (const Axis axis : kPlaceAxes) sizes.push_back(place.mesh.size(axis));
-  return {
-      {"mesh", sizes}, {"rank", place.rank}, {"zero", place.zero}, {"copies", place.keeps_copies}};
+  return {{"mesh", sizes},
+          {"rank", place.rank},
+          {"zero", place.zero},
+          {"copies", static_cast<int>(place.copies)},
+          {"blocks", place.blocks.begins}};
 }
 
 recover::FormerPlace place_from(const Json& json) {
-  recover::FormerPlace place{
-      .rank = json.at("rank"), .zero = json.at("zero"), .keeps_copies = json.at("copies")};
+  recover::FormerPlace place{.rank = json.at("rank"),
+                             .zero = json.at("zero"),
+                             .copies = static_cast<KeptCopies>(json.at("copies").get<int>()),
+                             .blocks = {json.at("blocks").get<std::vector<int>>()}};
   for (std::size_t i = 0; i < kPlaceAxes.size(); ++i) {
     place.mesh = place.mesh.with(kPlaceAxes[i], json.at("mesh").at(i));
   }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/parallel_plan.h"
 #include "tensor/memory.h"
+#include "train/stage_recovery.h"
 
 namespace heddle {
 namespace {
@@ -46,6 +47,7 @@ void check_can_be_redone(const config::RunConfig& config, const ModelSpec& spec)
 Epochs::Epochs(recover::Company& company, const RunBasis& basis)
     : company_(company), basis_(basis) {
   check_can_be_redone(basis.config, basis.spec);
+  check_stage_recovery(basis.config, basis.spec);
 }
 
 void Epochs::arrange() {

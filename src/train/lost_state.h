@@ -15,6 +15,6 @@ struct LostState {
 };
 
 /// What follows from where members stand; the same on all of them. Some member has state.
-LostState lost_state(const EpochMeeting& meeting);
+LostState lost_state(const EpochMeeting& meeting, recover::CheckFree checkfree);
 
 }  // namespace heddle

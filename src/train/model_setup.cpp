@@ -304,6 +304,9 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
       make_plan(spec, request, ranks, config.data.seq_len,
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
   if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
+  if (config.recover.elastic && config.recover.stages != config::LostStages::none) {
+    plan.policy.count_stage_squares(plan.pp);
+  }
   if (plan.ep_exchange.is_to_be_planned()) {
     planner::PlannedExchange planned =
         planner::planned_exchange(planner::read_machine(config.observe.system), spec, plan,
@@ -314,8 +317,11 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
   return plan;
 }
 
-bool keeps_copies(const config::RunConfig& config) {
-  return config.recover.elastic && config.recover.copies > 0;
+KeptCopies kept_copies(const config::RunConfig& config) {
+  if (!config.recover.elastic) return KeptCopies::none;
+  if (config.recover.copies > 0) return KeptCopies::all;
+  return config.recover.stages == config::LostStages::checkfree_plus ? KeptCopies::first_stage
+                                                                     : KeptCopies::none;
 }
 
 planner::RunBatches run_batches(const config::RunConfig& config) {

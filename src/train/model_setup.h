@@ -5,6 +5,7 @@
 
 #include "config/load.h"
 #include "engine/model.h"
+#include "engine/peer_copy.h"
 #include "model/spec.h"
 #include "observe/terminal.h"
 #include "optim/lr_schedule.h"
@@ -57,8 +58,8 @@ LrSchedule lr_schedule(const config::RunConfig& config);
 /// How a run's sites meet.
 OuterPolicy outer_policy(const config::OuterConfig& outer);
 
-/// Whether ranks keep each other's state too, where that is nowhere else (PeerCopy).
-bool keeps_copies(const config::RunConfig& config);
+/// Whose state other ranks keep too, where that is nowhere else (PeerCopy).
+KeptCopies kept_copies(const config::RunConfig& config);
 
 /// What predictions of a run's steps depend on beside its plan.
 planner::RunBatches run_batches(const config::RunConfig& config);

@@ -7,6 +7,7 @@
 #include "checkpoint/reader.h"
 #include "data/loader.h"
 #include "recover/ledger.h"
+#include "recover/neighbour_source.h"
 #include "recover/peer_source.h"
 #include "train/epochs.h"
 #include "train/model_setup.h"
@@ -60,6 +61,8 @@ class Run {
   observe::EpochRow describe_epoch(double seconds);
   /// Where the state came from, for the user.
   std::string restore();
+  void note_made_anew(const std::vector<recover::LostBlocks>& blocks);
+  void take_state(const StateSource& source);
   void go_back(const std::string& why);
   void begin_recording(bool is_start);
   TrainOutcome end_with_others(TrainOutcome outcome);
@@ -112,6 +115,7 @@ class Run {
   std::optional<TrainStep> step_;
 
   RunState state_;
+  std::vector<StepArgs::OfUnit> unit_rates_;  // of the session's model
   double loss_ = 0.0;
   std::optional<recover::Ledger> ledger_;  // not of sites, which have shares of their own
   /// Of this site's steps since it last sent something.

@@ -11,6 +11,7 @@
 #include "train/common_checkpoint.h"
 #include "train/lost_state.h"
 #include "train/run.h"
+#include "train/stage_recovery.h"
 
 namespace heddle {
 namespace {
@@ -67,7 +68,8 @@ std::optional<TrainOutcome> Run::epoch() {
   carried_.place = {.mesh = session_->mesh.shape(),
                     .rank = session_->mesh.rank(),
                     .zero = setup_->plan.zero,
-                    .keeps_copies = session_->copy.has_value()};
+                    .copies = kept_copies(setup_->config),
+                    .blocks = stage_blocks(setup_->plan, setup_->spec)};
   begin_recording(is_start);
   // Members begin alike: what one of them heard before, others may not have.
   is_asked_ = true;
@@ -143,6 +145,7 @@ void Run::take_decided_step() {
   carried_.step_began.reset();
   if (!meeting.has_state()) return;
   state_ = *meeting.teller().state;
+  carried_.totals = meeting.teller().totals;
   carried_.checkpoint = meeting.checkpoint();
 }
 
@@ -191,7 +194,7 @@ bool Run::set_up(bool is_start) {
 
 std::string Run::restore() {
   const EpochMeeting& meeting = epochs_->meeting();
-  const LostState lost = lost_state(meeting);
+  const LostState lost = lost_state(meeting, checkfree_of(config_));
   recover::Restoration from;
   if (lost.is_anything_lost()) {
     try {
@@ -200,31 +203,52 @@ std::string Run::restore() {
       throw_on_all(epochs_->all(), error);
     }
   }
+  const std::vector<recover::LostBlocks> anew =
+      recover::lost_blocks(from.sources, meeting.teller().place->blocks);
   Stream host(1);
   const bool is_spare = epochs_->is_spare();
   Stream& stream = is_spare ? host : session_->stream;
   std::vector<recover::HeldBox> wanted;
   if (!is_spare) wanted = wanted_state();
-  const recover::PeerSource source(epochs_->all(), carried_.boxes, wanted, stream);
-  if (!source.missing().empty()) {
+  auto source = std::make_unique<recover::NeighbourSource>(
+      epochs_->all(), carried_.boxes, wanted, std::vector<recover::LostBlocks>{}, stream);
+  // Where a recovery was interrupted, somebody may have what was made then.
+  if (!source->missing().empty() && !anew.empty()) {
+    source = std::make_unique<recover::NeighbourSource>(epochs_->all(), carried_.boxes, wanted,
+                                                        anew, stream);
+  }
+  if (!source->missing().empty()) {
     if (from.line.empty() || from.step == meeting.step()) {
       from.line = fmt::format("{} and {} more are on no rank any more; all go back to a checkpoint",
-                              source.missing().front(), source.missing().size() - 1);
+                              source->missing().front(), source->missing().size() - 1);
     }
     if (!is_spare) go_back(from.line);
     return from.line;
   }
-  if (is_spare) return from.line;
-  restore_state(source, session_->model, MissingStates::are_refused, stream);
+  note_made_anew(anew);
+  if (!is_spare) take_state(*source);
+  if (!is_spare && setup_->is_first && !from.line.empty()) log_warn("{}", from.line);
+  return from.line;
+}
+
+/// Moments of these blocks begin at zero behind the step that counts.
+void Run::note_made_anew(const std::vector<recover::LostBlocks>& blocks) {
+  for (const recover::LostBlocks& stage : blocks) {
+    for (int block = stage.begin; block < stage.end; ++block) {
+      state_.made_anew[block] = state_.step - state_.skipped_updates;
+    }
+  }
+}
+
+void Run::take_state(const StateSource& source) {
+  restore_state(source, session_->model, MissingStates::are_refused, session_->stream);
   if (session_->copy) {
-    restore_state(source, session_->copy->model(), MissingStates::are_refused, stream);
+    restore_state(source, session_->copy->model(), MissingStates::are_refused, session_->stream);
   }
   session_->optimizer->restore(state_.optimizer);
   // Others may still be at it: what was there before stays until all have theirs.
   for (recover::HeldBox& box : held_state()) carried_.boxes.push_back(std::move(box));
   carried_.has_state = true;
-  if (setup_->is_first && !from.line.empty()) log_warn("{}", from.line);
-  return from.line;
 }
 
 void Run::go_back(const std::string& why) {

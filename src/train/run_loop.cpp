@@ -8,6 +8,7 @@
 #include "infer/generate.h"
 #include "train/evaluate.h"
 #include "train/run.h"
+#include "train/stage_recovery.h"
 
 namespace heddle {
 
@@ -81,13 +82,19 @@ void Run::loop(bool is_resumed) {
   Loader loader(*setup_->data.train, share.plan, session_->host, state_.step,
                 static_cast<std::size_t>(config_.data.prefetch));
   step_.emplace(session_->model, *session_->optimizer, session_->stream, session_->memory,
-                session_->outer.get(), session_->copy ? &*session_->copy : nullptr);
+                session_->outer.get(),
+                copy_exchange(session_->mesh, setup_->plan.zero, kept_copies(setup_->config),
+                              session_->copy));
   recording_->watch(*step_);
   step_->set_last_load(state_.expert_load);
   step_->set_first_microbatch(share.plan.first_in_step / share.plan.rows_per_batch);
   step_->before_update([this] { saving_->before_update(); });
   step_->ask([this] { return has_new_signal() || (epochs_ && epochs_->wants_change()); });
   if (epochs_) step_->before_deciding([this] { epochs_->decide(state_.step + 1); });
+  unit_rates_ = unit_rates(session_->model, state_.made_anew);
+  if (session_->copy) {
+    session_->copy->set_unit_rates(unit_rates(session_->copy->model(), state_.made_anew));
+  }
   const std::int64_t total = config_.total_steps();
   // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
   if (is_resumed && is_evaluation_due() && !state_.eval_loss) evaluate_now();
@@ -155,9 +162,11 @@ void Run::one_step(Loader& loader, const recover::Share& share) {
   if (session_->outer) {
     session_->outer->set_note({.loss = site_loss_.mean(), .asked = asked_here_});
   }
-  const StepResult result = step_->run(
-      batches, {.lr = lr_.at(state_.step + 1), .step = state_.step + 1 - state_.skipped_updates},
-      config_.optim.clip);
+  const StepResult result = step_->run(batches,
+                                       {.lr = lr_.at(state_.step + 1),
+                                        .step = state_.step + 1 - state_.skipped_updates,
+                                        .units = unit_rates_},
+                                       config_.optim.clip);
   if (epochs_) epochs_->stepping(false);
   count_step(result, loader.take_wait_seconds());
   is_asked_ = result.is_asked;

@@ -98,7 +98,7 @@ StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
                             {.device = device,
                              .deterministic = config.run.deterministic,
                              .optimizer = optimizer_config(config.optim),
-                             .keeps_copies = keeps_copies(config)});
+                             .copies = kept_copies(config)});
   if (device.kind != Device::Kind::cpu) return plan;
   // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
   constexpr std::size_t kTensors = 4;  // of a MicroBatch

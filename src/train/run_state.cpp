@@ -107,6 +107,7 @@ RunState run_state_of(const Manifest& manifest, int site) {
           .seconds = manifest.trainer->value("seconds", 0.0),
           .eval_loss = manifest.eval_loss,
           .optimizer = manifest.trainer->value("optimizer", Optimizer::Numbers{}),
+          .made_anew = manifest.trainer->value("made_anew", std::map<int, std::int64_t>{}),
           .expert_load = manifest.trainer->value("expert_load", std::vector<double>{})};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct RunState {
   double seconds = 0.0;              ///< of training so far
   std::optional<double> eval_loss = {};
   Optimizer::Numbers optimizer = {};  ///< what it keeps beside its states
+  /// Blocks that were lost and made of others (recover/checkfree.h), and how many updates their
+  /// moments have not seen.
+  std::map<int, std::int64_t> made_anew = {};
   /// StepResult::expert_load of the last step, where losses of the next go by it (Balance::global).
   std::vector<double> expert_load = {};
 };

@@ -184,6 +184,7 @@ Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
                   {"residuals", describe_residuals(model_.plan())},
                   {"identity", options_.identity.to_json()}};
   if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
+  if (!state.made_anew.empty()) trainer["made_anew"] = state.made_anew;
   if (!state.expert_load.empty()) trainer["expert_load"] = state.expert_load;
   if (model_.plan().policy.outer.every > 0) {
     trainer["sites"] = options_.sites.all(model_.mesh().size(Axis::site));

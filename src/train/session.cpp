@@ -22,11 +22,8 @@ Session::Session(const RunSetup& setup)
             ParamStore::Purpose::training, memory),
       optimizer(make_optimizer(optimizer_config(setup.config.optim), model.store())) {
   const OuterPolicy& policy = model.plan().policy.outer;
-  const auto axis = copies_axis(setup.plan.mesh, setup.plan.zero);
-  if (keeps_copies(setup.config) && axis) {
-    copy.emplace(model, *axis, build_options(setup.config, setup.spec),
-                 optimizer_config(setup.config.optim), memory);
-  }
+  make_copy(model, kept_copies(setup.config), build_options(setup.config, setup.spec),
+            optimizer_config(setup.config.optim), memory, copy);
   if (policy.every > 0) outer = std::make_unique<OuterSteps>(model.store(), model.units(), policy);
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "recover/neighbour_source.h"
 
 namespace heddle::recover {
 namespace {
@@ -35,63 +36,46 @@ float formula(float before, float a, float after, float b) {
 TEST(CheckFree, TheMeanIsTheFormulaBitForBit) {
   const Values before = random_values(10007, 1), after = random_values(10007, 2);
   for (const auto& [n1, n2] : {std::pair(0.83, 1.0), {1e-9, 3.0}, {0.0, 0.4}, {7.1, 6.9}}) {
-    for (const NormWeight by : {NormWeight::norm, NormWeight::squared}) {
-      const float a = neighbour_weight(n1, by), b = neighbour_weight(n2, by);
-      Values made(before.size());
-      mean_of_neighbours(before, a, after, b, made);
-      for (std::size_t i = 0; i < made.size(); ++i) {
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(made[i]),
-                  std::bit_cast<std::uint32_t>(formula(before[i], a, after[i], b)))
-            << i;
-      }
+    const auto a = static_cast<float>(n1), b = static_cast<float>(n2);
+    Values made(before.size());
+    mean_of_neighbours(before, a, after, b, made);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(made[i]),
+                std::bit_cast<std::uint32_t>(formula(before[i], a, after[i], b)))
+          << i;
     }
   }
 }
 
-TEST(CheckFree, WeightsAreNormsOrTheirSquares) {
-  EXPECT_EQ(neighbour_weight(3.0, NormWeight::norm), 3.0F);
-  EXPECT_EQ(neighbour_weight(3.0, NormWeight::squared), 9.0F);
+TEST(CheckFree, WeightsAreNorms) {
   Values made(1);
   mean_of_neighbours(Values{1.0F}, 9.0F, Values{3.0F}, 1.0F, made);
   EXPECT_EQ(made[0], 1.2F);
   mean_of_neighbours(Values{1.0F}, 0.0F, Values{3.0F}, 0.0F, made);
   EXPECT_EQ(made[0], 2.0F) << "before the first step both are zero";
-  const float huge = neighbour_weight(1e30, NormWeight::squared);
-  for (const float bad : {huge, -1.0F, std::nanf("")}) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), -1.0F, std::nanf("")}) {
     EXPECT_THROW(mean_of_neighbours(Values{1.0F}, bad, Values{3.0F}, 1.0F, made), Error);
   }
 }
 
 TEST(CheckFree, BlocksOfStagesCorrespondByPosition) {
-  Values up0 = random_values(6, 1), up1 = random_values(6, 2), norm0 = random_values(3, 3);
-  Values up0_after = random_values(6, 4), up1_after = random_values(6, 5),
-         norm0_after = random_values(3, 6);
-  Values lost_up0(6), lost_up1(6), lost_norm0(3);
-  const std::vector<StageTensor> before = {{0, "up", up0}, {1, "up", up1}, {0, "norm", norm0}};
-  const std::vector<StageTensor> after = {
-      {0, "norm", norm0_after}, {1, "up", up1_after}, {0, "up", up0_after}};
-  const std::vector<StageTensor> lost = {
-      {1, "up", lost_up1}, {0, "up", lost_up0}, {0, "norm", lost_norm0}};
-  const Values kept = up0;
-  fill_with_mean(before, 0.5F, after, 0.25F, lost);
-  for (std::size_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(lost_up0[i], formula(up0[i], 0.5F, up0_after[i], 0.25F));
-    EXPECT_EQ(lost_up1[i], formula(up1[i], 0.5F, up1_after[i], 0.25F));
-  }
-  EXPECT_EQ(lost_norm0[2], formula(norm0[2], 0.5F, norm0_after[2], 0.25F));
-  EXPECT_EQ(up0, kept) << "neighbours stay as they are";
-  fill_with_copy(after, lost);
-  EXPECT_EQ(lost_up0, up0_after);
-  EXPECT_EQ(lost_up1, up1_after);
-  EXPECT_EQ(lost_norm0, norm0_after);
-  const std::vector<StageTensor> shorter = {{0, "up", up0}, {0, "norm", norm0}};
-  try {
-    fill_with_mean(shorter, 0.5F, after, 0.25F, lost);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.message(),
-              "a stage cannot be made of its neighbour, which has no up of 6 elements in block 1");
-  }
+  EXPECT_EQ(block_of("model.layers.12.mlp.up_proj.weight"), 12);
+  EXPECT_EQ(block_of("h.3.attn.c_attn.weight"), 3);
+  EXPECT_EQ(block_of("model.embed_tokens.weight"), -1);
+  EXPECT_EQ(in_block("model.layers.12.mlp.up_proj.weight", 3), "model.layers.3.mlp.up_proj.weight");
+  const StageBlocks even{{0, 0, 3, 6, 9}}, uneven{{0, 2, 5, 8}};
+  EXPECT_TRUE(even.are_even());
+  EXPECT_EQ(even.first(), 1);
+  EXPECT_FALSE(uneven.are_even());
+  EXPECT_FALSE(StageBlocks().are_even());
+  PieceSource mean{.stage = 2, .kind = PieceSource::Kind::neighbours};
+  mean.recovery = {.kind = Kind::mean, .before = 1, .after = 3};
+  const auto lost = lost_blocks({PieceSource{}, mean}, even);
+  ASSERT_EQ(lost.size(), 1U);
+  EXPECT_EQ(lost[0].begin, 3);
+  EXPECT_EQ(lost[0].end, 6);
+  EXPECT_EQ(lost[0].before, 0);
+  EXPECT_EQ(lost[0].after, 6);
 }
 
 TEST(CheckFree, InnerStagesAreTheMeanOfLivingNeighbours) {
@@ -103,9 +87,9 @@ TEST(CheckFree, InnerStagesAreTheMeanOfLivingNeighbours) {
   EXPECT_EQ(recovery_of(2, {0, 0, 1, 1, 0, 0}, CheckFree::inner).why,
             "stage 3 beside it is lost too");
   EXPECT_EQ(recovery_of(0, {1, 0, 0}, CheckFree::inner).why,
-            "it is the first stage, which has the embedding");
+            "it is the first stage, with none before it");
   EXPECT_EQ(recovery_of(2, {0, 0, 1}, CheckFree::inner).why,
-            "it is the last stage, which has the head");
+            "it is the last stage, with none behind it");
   EXPECT_EQ(recovery_of(1, {0, 1, 0}, CheckFree::off).kind, Kind::impossible);
 }
 
@@ -128,12 +112,15 @@ TEST(CheckFreePlus, EndsAreCopiesOfTheirPartners) {
   EXPECT_THROW(recovery_of(0, {1}, CheckFree::plus), Error);
 }
 
-TEST(CheckFree, LearningRatesAreRaisedOnce) {
-  RaisedRates rates(3);
-  rates.raise(1);
-  rates.raise(1);
-  EXPECT_EQ(rates.factor(0), 1.0);
-  EXPECT_EQ(rates.factor(1), 1.1);
+TEST(CheckFreePlus, StagesCountFromTheFirstWithBlocks) {
+  const StageRecovery made = recovery_of(1, {0, 1, 0, 0, 0}, CheckFree::plus, 1);
+  EXPECT_EQ(made.kind, Kind::copy);
+  EXPECT_EQ(made.before, 2);
+  EXPECT_EQ(recovery_of(4, {0, 0, 0, 0, 1}, CheckFree::plus, 1).before, 3);
+  EXPECT_EQ(recovery_of(0, {1, 0, 0, 0, 0}, CheckFree::plus, 1).why,
+            "embedding and head cannot be made of other stages");
+  EXPECT_EQ(recovery_of(2, {0, 1, 1, 0, 0}, CheckFree::plus, 1).why,
+            "stage 1 beside it is lost too");
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/error.h"
 
 namespace heddle::recover {
@@ -52,12 +54,13 @@ TEST(ChooseSources, ThenACopyThenTheNeighboursThenTheCheckpoint) {
   const Restoration guessed =
       choose_sources(pipeline(4, true), losses(4, {1, 2}, CheckFree::inner));
   EXPECT_EQ(guessed.line,
-            "ranks 1, 2 are lost: stage 1 as the mean of stages 0 and 2 (CheckFree), stage 2 from "
-            "the copy on rank 3; not exact, its moments begin at zero, going on behind step 120");
+            "ranks 1, 2 are lost: stage 1 as the mean of stages 0 and 2, which count alike "
+            "(CheckFree), stage 2 from the copy on rank 3; not exact: moments begin at zero and "
+            "learning rates are 1.1 times the schedule's there, going on behind step 120");
   EXPECT_FALSE(guessed.is_exact);
   EXPECT_EQ(choose_sources(pipeline(4, false), losses(4, {0}, CheckFree::plus)).line,
-            "rank 0 is lost: stage 0 as stage 1 is (CheckFree+); not exact, its moments begin at "
-            "zero, going on behind step 120");
+            "rank 0 is lost: stage 0 as stage 1 is (CheckFree+); not exact: moments begin at zero "
+            "and learning rates are 1.1 times the schedule's there, going on behind step 120");
   const Restoration back = choose_sources(pipeline(4, false), losses(4, {1, 2}, CheckFree::inner));
   EXPECT_EQ(back.line,
             "ranks 1, 2 are lost: stage 1 has no replica and no copy left, and stage 2 beside it "
@@ -71,6 +74,28 @@ TEST(ChooseSources, FirstAndLastStageAreNotGuessedWithoutTheirCopies) {
     const Restoration made = choose_sources(pipeline(4, false), losses(4, {end}, CheckFree::inner));
     EXPECT_EQ(made.sources[0].kind, Kind::checkpoint);
   }
+}
+
+TEST(ChooseSources, NeighboursAreWeightedByTheNormsThatAreKnown) {
+  Losses with_norms = losses(4, {2}, CheckFree::inner);
+  with_norms.norms = {9.0, 0.5, 7.0, 2.0};
+  const Restoration made = choose_sources(pipeline(4, false), with_norms);
+  EXPECT_EQ(made.sources[0].weight_before, 0.5F);
+  EXPECT_EQ(made.sources[0].weight_after, 2.0F);
+  EXPECT_NE(made.line.find("weighted 0.5 to 2 by the norms"), std::string::npos) << made.line;
+  with_norms.norms[3] = std::nan("");  // of a step that was skipped
+  EXPECT_EQ(choose_sources(pipeline(4, false), with_norms).sources[0].weight_before, 0.0F);
+}
+
+/// Where the first rank has embedding and head alone, the stages behind it are those with pairs.
+TEST(ChooseSources, StagesWithoutBlocksAreNotGuessed) {
+  Losses apart = losses(4, {0}, CheckFree::inner);
+  apart.first_stage = 1;
+  EXPECT_EQ(choose_sources(pipeline(4, false), apart).sources[0].kind, Kind::checkpoint);
+  apart.is_lost = lost(4, {2});
+  EXPECT_EQ(choose_sources(pipeline(4, false), apart).sources[0].kind, Kind::neighbours);
+  apart.is_lost = lost(4, {1});
+  EXPECT_EQ(choose_sources(pipeline(4, false), apart).sources[0].kind, Kind::checkpoint);
 }
 
 TEST(ChooseSources, PartsAreChosenOneByOne) {

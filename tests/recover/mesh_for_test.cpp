@@ -98,6 +98,18 @@ TEST(MeshFor, CutsThePipelineAgainWhereNoReplicaIsWhole) {
   EXPECT_EQ(even.spares, std::vector<int>{2});
 }
 
+TEST(MeshFor, KeepsRoutesOnlyWhereAShorterPipelineHasThem) {
+  ParallelRequest asked = request(1, 1, 6);
+  asked.schedule = Pipeline::routes;
+  asked.routes = "swap";
+  EXPECT_EQ(mesh_for(asked, Members(6), 8, kAnything).request.routes, "swap");
+  EXPECT_EQ(mesh_for(asked, Members(5), 8, kAnything).request.routes, "swap");
+  EXPECT_EQ(mesh_for(asked, Members(4), 8, kAnything).request.routes, "") << "three have no pairs";
+  asked.routes = "0-1-2-3-4-5 0-2-1-3-4-5";
+  EXPECT_EQ(mesh_for(asked, Members(5), 8, kAnything).request.routes, "");
+  EXPECT_EQ(mesh_for(asked, Members(5), 8, kAnything).request.schedule, Pipeline::routes);
+}
+
 TEST(MeshFor, RefusesWhatCannotBeDividedOverSoFew) {
   const ParallelRequest asked = request(1, 2, 2);
   try {

@@ -20,9 +20,10 @@ namespace {
 /// A run whose ranks are processes that find each other over TCP; each is a fork of the test.
 class ElasticProcesses {
  public:
-  ElasticProcesses(int ranks, const std::vector<std::string>& settings)
+  /// `model`: in place of TinyRun's.
+  ElasticProcesses(int ranks, const std::vector<std::string>& settings, const Json& model = {})
       : ranks_(ranks),
-        config_(load_run(run_.path() / "run.toml", settings, ranks).config),
+        config_(configured(model, settings)),
         meeting_(listen_on(0, ranks, TcpReach::this_machine)) {
     for (int rank = 0; rank < ranks; ++rank) start(rank, false);
     close(meeting_.socket);
@@ -80,6 +81,11 @@ class ElasticProcesses {
   std::int64_t total() const { return config_.total_steps(); }
 
  private:
+  config::RunConfig configured(const Json& model, const std::vector<std::string>& settings) const {
+    if (!model.is_null()) run_.write("config.json", model.dump());
+    return load_run(run_.path() / "run.toml", settings, ranks_).config;
+  }
+
   void start(int number, bool is_newcomer) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
@@ -152,6 +158,29 @@ TEST(ElasticProcesses, OneOfFourIsKilledAndAnotherTakesItsPlace) {
   EXPECT_NE(epochs[1]["source"].get<std::string>().find("rank 2 is lost: stage 1 from its replica"),
             std::string::npos)
       << epochs[1];
+}
+
+/// No other process has the second stage of four: it is made of those beside it.
+TEST(ElasticProcesses, AKilledStageIsMadeOfItsNeighbours) {
+  const Json model = {{"model_type", "llama"},    {"hidden_size", 16},
+                      {"intermediate_size", 24},  {"num_hidden_layers", 4},
+                      {"num_attention_heads", 2}, {"max_position_embeddings", 64},
+                      {"vocab_size", 61}};
+  std::vector<std::string> settings = kSettings;
+  settings.insert(settings.end(),
+                  {"parallel.dp=1", "parallel.pp=4", "recover.stages=\"checkfree\""});
+  ElasticProcesses run(4, settings, model);
+  ASSERT_TRUE(run.wait_for_step(20));
+  run.end_at_once(1);
+  run.join();
+  for (const int process : {0, 2, 3, 4}) EXPECT_EQ(run.status(process), 0) << process;
+  expect_every_step_once(run);
+  const Json epochs = run.report()["epochs"];
+  ASSERT_GE(epochs.size(), 2u);
+  EXPECT_EQ(epochs.back()["mesh"], "dp=1 tp=1 pp=4") << epochs;
+  const std::string source = epochs[1]["source"];
+  EXPECT_NE(source.find("stage 1 as the mean of stages 0 and 2, weighted"), std::string::npos)
+      << source;
 }
 
 TEST(ElasticProcesses, TheFirstIsKilledAndTheOthersGoOn) {

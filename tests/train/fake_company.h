@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "base/check.h"
@@ -39,10 +41,15 @@ class FakeCompany {
   }
   /// Where `replaces`, an epoch waits for somebody new in place of each that is lost.
   bool replaces = false;
+  /// By the number of steps that were finished (those taken again count again): places of the mesh
+  /// whose members are lost together when one of them begins the next. Of runs with `replaces`,
+  /// where newcomers take the places of those who are lost.
+  std::map<std::int64_t, std::set<int>> losses;
 
  private:
   /// Under the lock.
   void compose();
+  void lose(Seat& seat);
   bool may_compose() const;
   void end_epoch(const std::string& why) {
     if (!worlds_.empty()) worlds_.back()->failure().fail(why);
@@ -78,7 +85,8 @@ class FakeCompany::Seat : public recover::Company {
     const int seen = epoch_;
     hub_.compose();
     hub_.changed_.notify_all();
-    hub_.changed_.wait(lock, [&] { return epoch_ > seen; });
+    hub_.changed_.wait(lock, [&] { return epoch_ > seen || !is_alive_; });
+    if (!is_alive_) throw Killed();
     recover::Epoch epoch{.number = static_cast<std::uint64_t>(epoch_),
                          .step = step_,
                          .world = world_.get(),
@@ -86,7 +94,19 @@ class FakeCompany::Seat : public recover::Company {
     for (const Seat* member : hub_.members_) epoch.members.push_back(member->id_);
     return epoch;
   }
-  void stepping(bool) override {}
+  void stepping(bool is_in_step) override {
+    if (!is_in_step) return;
+    const std::lock_guard lock(hub_.mutex_);
+    const auto planned = hub_.losses.find(step_);
+    if (planned == hub_.losses.end() || !planned->second.contains(place_)) return;
+    const std::set<int> places = planned->second;
+    hub_.losses.erase(planned);
+    const std::vector<Seat*> members = hub_.members_;
+    for (Seat* member : members) {
+      if (places.contains(member->place_)) hub_.lose(*member);
+    }
+    throw Killed();
+  }
   bool finished(std::int64_t step) override {
     const std::lock_guard lock(hub_.mutex_);
     if (has_promised_) return false;
@@ -117,17 +137,7 @@ class FakeCompany::Seat : public recover::Company {
   /// As a process that is gone: it takes no part in anything any more.
   void die() {
     const std::lock_guard lock(hub_.mutex_);
-    if (!is_alive_) return;
-    is_alive_ = false;
-    std::erase(hub_.members_, this);
-    std::erase(hub_.waiting_, this);
-    if (hub_.replaces) ++hub_.expected_;
-    hub_.cause_ = "member " + std::to_string(id_) + " is gone";
-    // Some have heard of it and promised already, others have not.
-    for (Seat* member : hub_.members_) member->has_promised_ = hub_.random_() % 2 == 0;
-    hub_.end_epoch(hub_.cause_);
-    hub_.compose();
-    hub_.changed_.notify_all();
+    hub_.lose(*this);
   }
 
  private:
@@ -138,7 +148,7 @@ class FakeCompany::Seat : public recover::Company {
   std::atomic<std::int64_t> calls_ = 0;
   bool is_alive_ = true, is_member_ = false, is_agreeing_ = false;
   bool has_promised_ = false, is_leaving_ = false;
-  int epoch_ = -1;
+  int epoch_ = -1, place_ = -1;
   std::int64_t step_ = 0;
   std::unique_ptr<World> world_;
   std::vector<std::unique_ptr<World>> former_;
@@ -185,6 +195,20 @@ inline std::unique_ptr<FakeCompany::Seat> FakeCompany::seat(std::int64_t fatal) 
   return std::make_unique<Seat>(*this, next_id_++, fatal);
 }
 
+inline void FakeCompany::lose(Seat& seat) {
+  if (!seat.is_alive_) return;
+  seat.is_alive_ = false;
+  std::erase(members_, &seat);
+  std::erase(waiting_, &seat);
+  if (replaces) ++expected_;
+  cause_ = "member " + std::to_string(seat.id_) + " is gone";
+  // Some have heard of it and promised already, others have not.
+  for (Seat* member : members_) member->has_promised_ = random_() % 2 == 0;
+  end_epoch(cause_);
+  compose();
+  changed_.notify_all();
+}
+
 inline bool FakeCompany::may_compose() const {
   for (const Seat* member : members_) {
     if (!member->is_agreeing_) return false;
@@ -210,8 +234,13 @@ inline void FakeCompany::compose() {
   ThreadWorld& made = *worlds_.back();
   // The world is this hub's for as long as it lives.
   const std::shared_ptr<WorldFailure> failure(&made.failure(), [](WorldFailure*) {});
+  std::set<int> places;
+  for (const Seat* member : next) places.insert(member->place_);
   for (std::size_t rank = 0; rank < next.size(); ++rank) {
     Seat& seat = *next[rank];
+    for (int place = 0; seat.place_ < 0; ++place) {
+      if (places.insert(place).second) seat.place_ = place;
+    }
     const Communicator& all = made.world(static_cast<int>(rank)).all();
     if (seat.world_) seat.former_.push_back(std::move(seat.world_));
     seat.world_ = std::make_unique<World>(std::make_unique<Communicator>(

@@ -83,6 +83,8 @@ struct StepPolicy {
   /// own are behind them.
   static constexpr int kSquares = 0, kLosses = 1, kAsking = 2, kFirstOwn = 3;
   std::vector<StepSum> sums = usual_sums();
+  /// Squares of gradients by rank of the pipeline, the last of the totals; 0: none.
+  int stage_squares = 0;
   /// Gradients that are kept whole are summed behind the last micro-batch, as Megatron-LM does, and
   /// not when a unit has all of them.
   bool reduces_at_end = false;
@@ -100,6 +102,10 @@ struct StepPolicy {
   int sends_under_way = 0;
 
   static std::vector<StepSum> usual_sums();
+  void count_stage_squares(int stages) {
+    stage_squares = stages;
+    sums[kTotals].numbers += stages;
+  }
 };
 
 /// Stages of one unit each that have no parameters: for schedules without a model.

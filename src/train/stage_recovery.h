@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "config/run_config.h"
+#include "engine/model.h"
+#include "optim/optimizer.h"
+#include "recover/checkfree.h"
+
+namespace heddle {
+
+// A run whose lost stages are made of others (recover.stages): what it needs, and what the blocks
+// that were made so are trained with.
+
+/// What recover.stages asks for; nothing where ranks may not be lost.
+recover::CheckFree checkfree_of(const config::RunConfig& config);
+
+/// Error(usage) that names what keeps stages from being made of each other.
+void check_stage_recovery(const config::RunConfig& config, const ModelSpec& spec);
+
+/// Which blocks the ranks of a pipeline have.
+recover::StageBlocks stage_blocks(const ParallelPlan& plan, const ModelSpec& spec);
+
+/// For an optimizer of the model's store: blocks that were made anew (RunState::made_anew) learn
+/// faster, with moments that have seen fewer updates. Empty where there are none.
+std::vector<StepArgs::OfUnit> unit_rates(const Model& model,
+                                         const std::map<int, std::int64_t>& made_anew);
+
+}  // namespace heddle
