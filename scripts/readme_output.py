@@ -35,7 +35,8 @@ import tempfile
 from pathlib import Path
 
 DEMO = "scripts/demo.sh"
-FILES = ["README.md", "examples/01_tiny_cpu/README.md", "docs/guide.md"]
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("examples/*/README.md")), "docs/guide.md"]
 MARKER = re.compile(r"<!-- (?P<part>part of the )?output(?: of(?::)? (?P<source>.*?))?(?: on (?P<processor>[^>]*?))? -->")
 
 # What differs from run to run, and stands for itself in the comparison.
@@ -202,7 +203,7 @@ class Block:
         self.lines, self.begin, self.end = lines[begin:end], begin, end
 
     def needs_demo(self):
-        return self.source == DEMO or "runs/demo" in "".join(self.lines) or "01_tiny_cpu" in "".join(self.lines)
+        return self.source == DEMO or "runs/demo" in "".join(self.lines) or "examples/" in (self.source or "") + "".join(self.lines)
 
     def pieces(self, program):
         """(shown lines, printed lines, whether they are a part) of each command."""
@@ -266,7 +267,7 @@ def main():
     parser.add_argument("--images", action="store_true", help="also make docs/images/report.png anew")
     parser.add_argument("program", nargs="?", default="build/heddle", type=Path)
     options = parser.parse_args()
-    root = Path(__file__).resolve().parent.parent
+    root = ROOT
     if not options.program.exists():
         sys.exit(f"{options.program} is not there; make builds it")
     different = 0

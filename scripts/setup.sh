@@ -6,6 +6,8 @@
 #   setup.sh --lint     also clang-format and clang-tidy, for make format and make lint
 #   setup.sh --simgrid  also SimGrid, which the tests of the network are compared with
 #   setup.sh --browser  also Chromium, in which make test opens the reports
+#   setup.sh --run      only what a built heddle needs to run
+#   setup.sh --list     prints the packages that the other options name, and installs nothing
 set -euo pipefail
 
 packages=(
@@ -20,15 +22,26 @@ packages=(
   python3                       # checks in tests/; no Python at run time
 )
 
+# The libraries that the program is linked with, and those that it opens where they are.
+run_packages=(
+  libfmt9 libhwy1 libpcre2-8-0 libxxhash0 libstdc++6 libgcc-s1 libc6
+  libgomp1 libopenblas0-openmp libdnnl2 libopenmpi3 openmpi-bin
+)
+
+is_list=""
 for option in "$@"; do
   case "$option" in
     --fuzz) packages+=(clang-14 libclang-rt-14-dev libomp-14-dev) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14) ;;
     --simgrid) packages+=(libsimgrid-dev) ;;
     --browser) packages+=(chromium) ;;
-    *) echo "setup: unknown option $option (known: --browser, --fuzz, --lint, --simgrid)" >&2; exit 2 ;;
+    --run) packages=("${run_packages[@]}") ;;
+    --list) is_list=1 ;;
+    *) echo "setup: unknown option $option (known: --browser, --fuzz, --lint, --list, --run, --simgrid)" >&2; exit 2 ;;
   esac
 done
+
+[ -n "$is_list" ] && { printf '%s\n' "${packages[@]}"; exit 0; }
 
 # Headers only, so the wheel is unpacked and never installed. Without network the build goes on without CUDA.
 fetch_cudnn_frontend() {
@@ -46,7 +59,7 @@ fetch_cudnn_frontend() {
   fi
   rm -rf "$wheel"
 }
-if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then fetch_cudnn_frontend; fi
+if [[ " $* " != *" --run "* ]] && { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }; then fetch_cudnn_frontend; fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -34,10 +34,8 @@ constexpr auto kTimeToEnd = 8s;
 constexpr std::size_t kMostRestarts = 3;
 constexpr auto kRestartsWithin = 10min;
 
-struct LaunchArguments {
-  int ranks = 2;
-  bool restart = false, slurm = false;
-  std::vector<std::string> command;
+struct LaunchArguments : SlurmJob {
+  bool slurm = false;
 };
 
 /// The processes of a run whose ranks may be lost and replaced.
@@ -169,8 +167,13 @@ void check(const LaunchArguments& arguments) {
     throw Error(ErrorCode::usage, "heddle launch starts the ranks of a training run",
                 "heddle launch --ranks 4 -- train RUN.toml");
   }
+  if (arguments.slurm) return;
+  if (arguments.nodes > 0 || arguments.cpus > 0 || arguments.gpus || arguments.plain) {
+    throw Error(ErrorCode::usage, "--nodes, --cpus, --gpus and --plain are about a job of Slurm's",
+                "add --slurm, or leave them out");
+  }
   const Launcher launcher = detect_launcher(process_environment);
-  if (launcher.size == 1 || arguments.slurm) return;
+  if (launcher.size == 1) return;
   throw Error(ErrorCode::usage,
               fmt::format("{} has made this process one of {} ranks, and heddle launch would start "
                           "more",
@@ -181,7 +184,7 @@ void check(const LaunchArguments& arguments) {
 void run(const LaunchArguments& arguments) {
   check(arguments);
   if (arguments.slurm) {
-    std::cout << slurm_script(arguments.ranks, arguments.restart, arguments.command);
+    std::cout << slurm_script(arguments);
     return;
   }
   throw Ended{Launched(arguments).run()};
@@ -197,6 +200,11 @@ void add_launch(Verb app) {
   verb.add_flag("--restart", arguments->restart,
                 "start lost ranks again, to join the others: three times in ten minutes at most");
   verb.add_flag("--slurm", arguments->slurm, "start nothing; print a job script for Slurm");
+  verb.add_option("--nodes", arguments->nodes, "of the job; each has as many ranks").positive();
+  verb.add_option("--cpus", arguments->cpus, "processors for each rank of the job").positive();
+  verb.add_flag("--gpus", arguments->gpus,
+                "a GPU for each rank of the job (run.device = \"cuda\")");
+  verb.add_flag("--plain", arguments->plain, "a job that ends when a rank is lost, on any mesh");
   verb.add_option("COMMAND", arguments->command, "what they run, behind --: train RUN.toml ...")
       .required();
   verb.footer("heddle launch --ranks 4 --restart -- train examples/01_tiny_cpu/run.toml");

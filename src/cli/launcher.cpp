@@ -1,5 +1,6 @@
 #include "cli/launcher.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -19,14 +20,15 @@ struct Convention {
   const char* rank;
   const char* size;
   const char* local_rank;
+  const char* local_size;
   bool joins_by_mpi;
 };
 
 constexpr std::array<Convention, 3> kConventions = {{
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", false},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     true},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", true},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
 }};
 
 void check_rank(const Launcher& launcher, const char* rank, const char* size) {
@@ -53,6 +55,11 @@ std::optional<Launcher> read_convention(const Convention& convention,
   check_rank(launcher, convention.rank, convention.size);
   if (const char* local = environment(convention.local_rank)) {
     launcher.local_rank = launcher_rank(convention.local_rank, local);
+  }
+  launcher.local_size = launcher.size;
+  if (const char* here = environment(convention.local_size)) {
+    launcher.local_size =
+        std::clamp(launcher_rank(convention.local_size, here), 1, std::max(1, launcher.size));
   }
   return launcher;
 }
@@ -106,7 +113,8 @@ Launcher detect_launcher(const Environment& environment) {
 MeetingPoint meeting_point(const Launcher& launcher, const Environment& environment) {
   const char* const address = environment("MASTER_ADDR");
   const char* const port = environment("MASTER_PORT");
-  const char* const hosts = environment("SLURM_STEP_NODELIST");
+  const char* hosts = environment("SLURM_STEP_NODELIST");
+  if (hosts == nullptr) hosts = environment("SLURM_JOB_NODELIST");
   const char* const job = environment("SLURM_JOB_ID");
   const bool is_slurm = launcher.name == "Slurm";
   if ((address == nullptr && (!is_slurm || hosts == nullptr)) ||

@@ -15,6 +15,7 @@ struct Launcher {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
+  int local_size = 1;  ///< ranks on this machine; all of them where the launcher does not say
   bool joins_by_mpi = false;  ///< else over TCP
   /// One command started all ranks and shows what each of them prints. Not where somebody set
   /// torchrun's variables by hand, perhaps in several terminals.

@@ -2,9 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "base/error.h"
 
 namespace heddle::cli {
+namespace {
+
+/// How many tasks of the step are on this node; nothing where Slurm does not say.
+std::optional<int> tasks_here(const Environment& environment) {
+  const char* const counts = environment("SLURM_STEP_TASKS_PER_NODE");
+  const char* const node = environment("SLURM_NODEID");
+  if (counts == nullptr || node == nullptr) return std::nullopt;
+  return tasks_on_node(counts, launcher_rank("SLURM_NODEID", node));
+}
+
+}  // namespace
 
 std::optional<Launcher> slurm_launcher(const Environment& environment) {
   const char* const rank = environment("SLURM_PROCID");
@@ -16,9 +29,11 @@ std::optional<Launcher> slurm_launcher(const Environment& environment) {
   // with numbers from the top of 32 bits.
   constexpr std::int64_t kFirstOwnStep = 0xfffffff0;
   if (launcher_number("SLURM_STEP_ID", step) >= kFirstOwnStep) return std::nullopt;
+  const int tasks = launcher_rank("SLURM_STEP_NUM_TASKS", size);
   return Launcher{.name = "Slurm",
                   .rank = launcher_rank("SLURM_PROCID", rank),
-                  .size = launcher_rank("SLURM_STEP_NUM_TASKS", size),
+                  .size = tasks,
+                  .local_size = tasks_here(environment).value_or(tasks),
                   .joins_by_mpi = environment("PMIX_RANK") != nullptr,
                   .prints_together = true};
 }
@@ -43,6 +58,33 @@ std::string first_host(std::string_view list) {
   }
   if (host.empty() || host.find(']') != std::string::npos) refuse();
   return host;
+}
+
+int tasks_on_node(std::string_view counts, int node) {
+  const std::string_view all = counts;
+  const auto number = [&] {
+    int value = 0;
+    const auto [end, error] = std::from_chars(counts.data(), counts.data() + counts.size(), value);
+    if (error != std::errc{} || value < 1) {
+      throw Error(
+          ErrorCode::usage, fmt::format("\"{}\" does not count tasks by node", all),
+          "Slurm sets SLURM_STEP_TASKS_PER_NODE; unset it to count all tasks as one node's");
+    }
+    counts.remove_prefix(static_cast<std::size_t>(end - counts.data()));
+    return value;
+  };
+  while (true) {
+    const int tasks = number();
+    int nodes = 1;
+    if (counts.starts_with("(x")) {
+      counts.remove_prefix(2);
+      nodes = number();
+      if (counts.starts_with(')')) counts.remove_prefix(1);
+    }
+    if (node < nodes || counts.empty()) return tasks;
+    node -= nodes;
+    if (counts.starts_with(',')) counts.remove_prefix(1);
+  }
 }
 
 std::uint16_t slurm_port(std::uint64_t job, std::uint64_t step) {

@@ -19,6 +19,10 @@ std::optional<Launcher> slurm_launcher(const Environment& environment);
 /// when it makes no sense.
 std::string first_host(std::string_view list);
 
+/// Of counts as Slurm writes them, "4(x2),3" (two nodes with 4 tasks, then one with 3): that of a
+/// node, which counts from 0. Error(usage) when it makes no sense.
+int tasks_on_node(std::string_view counts, int node);
+
 /// A port from 20000 to 29999, below those that systems give to callers, for the ranks of a step to
 /// meet at. Steps of one job, and jobs that follow each other, get different ones.
 std::uint16_t slurm_port(std::uint64_t job, std::uint64_t step);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cli/launcher.h"
 #include "observe/machine.h"
 
 namespace heddle::cli {
@@ -12,7 +13,15 @@ int thread_count(int wanted, int ranks) {
   if (const char* limit = std::getenv("OMP_NUM_THREADS")) {
     if (const int threads = std::atoi(limit); threads > 0) return threads;
   }
-  return std::max(1, observe::inspect_machine().cores_usable / ranks);
+  const int cores = observe::inspect_machine().cores_usable;
+  const Launcher launcher = detect_launcher(process_environment);
+  if (launcher.size == 1) return std::max(1, cores / ranks);
+  // Slurm binds a task to the processors that it was given.
+  if (const char* own = process_environment("SLURM_CPUS_PER_TASK");
+      launcher.name == "Slurm" && own) {
+    return std::clamp(launcher_rank("SLURM_CPUS_PER_TASK", own), 1, cores);
+  }
+  return std::max(1, cores / launcher.local_size);
 }
 
 void wait_briefly() {

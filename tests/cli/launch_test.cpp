@@ -45,6 +45,43 @@ TEST(Launch, PrintsAJobScriptThatAShellUnderstands) {
   EXPECT_EQ(std::system(("bash -n " + script.string()).c_str()), 0);
 }
 
+std::string job_script(const std::vector<std::string>& options) {
+  std::vector<std::string> words = {"launch", "--slurm"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", "train", "run.toml"});
+  const Outcome outcome = run_heddle(words);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  return outcome.out;
+}
+
+TEST(Launch, AsksForNodesProcessorsAndGpus) {
+  const std::string script =
+      job_script({"--ranks", "16", "--nodes", "2", "--gpus", "--cpus", "6", "--plain"});
+  for (const char* part :
+       {"#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=8\n", "#SBATCH --gpus-per-node=8\n",
+        "#SBATCH --cpus-per-task=6\n", "#SBATCH --signal=INT@120",
+        "\nsrun --mpi=none --kill-on-bad-exit=1 --cpus-per-task=6 heddle train run.toml\n"}) {
+    EXPECT_NE(script.find(part), std::string::npos) << part << "\n" << script;
+  }
+  EXPECT_EQ(script.find("--ntasks="), std::string::npos) << script;
+  EXPECT_EQ(script.find("--no-kill"), std::string::npos) << script;
+  EXPECT_NE(job_script({"--gpus"}).find("#SBATCH --gpus-per-task=1\n"), std::string::npos);
+}
+
+TEST(Launch, RefusesJobsThatCannotBe) {
+  const auto refused = [](const std::vector<std::string>& options, const std::string& reason) {
+    std::vector<std::string> words = {"launch"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"--", "train", "run.toml"});
+    const Outcome outcome = run_heddle(words);
+    EXPECT_EQ(outcome.status, kUsage);
+    EXPECT_NE(outcome.err.find(reason), std::string::npos) << outcome.err;
+  };
+  refused({"--slurm", "--ranks", "7", "--nodes", "2"}, "use a multiple of 2");
+  refused({"--slurm", "--plain", "--restart"}, "leave out --plain");
+  refused({"--ranks", "4", "--gpus"}, "add --slurm");
+}
+
 /// What a rank runs is one word for the shell that srun starts.
 TEST(Launch, ItsScriptPassesWordsOnAsTheyWere) {
   const Outcome outcome = run_heddle({"launch", "--slurm", "--", "train", "it's mine/run.toml"});

@@ -65,6 +65,26 @@ TEST(DetectLauncher, KnowsTheTasksOfAStepOfSlurm) {
   EXPECT_TRUE(by_pmi.joins_by_mpi);
 }
 
+TEST(DetectLauncher, KnowsHowManyRanksShareTheMachine) {
+  const Variables torchrun = {{"RANK", "5"}, {"WORLD_SIZE", "8"}};
+  EXPECT_EQ(detect(torchrun).local_size, 8) << "nothing is said";
+  Variables on_two = torchrun;
+  on_two["LOCAL_WORLD_SIZE"] = "4";
+  EXPECT_EQ(detect(on_two).local_size, 4);
+  EXPECT_EQ(detect({{"OMPI_COMM_WORLD_RANK", "1"},
+                    {"OMPI_COMM_WORLD_SIZE", "6"},
+                    {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}})
+                .local_size,
+            2);
+  EXPECT_EQ(detect(step_variables()).local_size, 2);
+  EXPECT_EQ(detect(step_variables({{"SLURM_STEP_NUM_TASKS", "7"},
+                                   {"SLURM_STEP_TASKS_PER_NODE", "4,3"},
+                                   {"SLURM_NODEID", "1"}}))
+                .local_size,
+            3);
+  EXPECT_EQ(detect({}).local_size, 1);
+}
+
 TEST(DetectLauncher, TakesABatchScriptOfSlurmForASingleProcess) {
   // What sbatch --ntasks=8 gives a script, and salloc a shell.
   const Variables batch = {{"SLURM_JOB_ID", "1234"}, {"SLURM_PROCID", "0"},
@@ -103,6 +123,12 @@ TEST(MeetingPoint, FollowsFromTheStepUnderSlurm) {
   EXPECT_LT(point.port, 30000);
   const Variables next = step_variables({{"SLURM_STEP_ID", "3"}});
   EXPECT_NE(meeting_point(detect(next), environment_of(next)).port, point.port);
+}
+
+TEST(MeetingPoint, IsTheJobsFirstHostWhereTheStepNamesNone) {
+  Variables variables = step_variables({{"SLURM_JOB_NODELIST", "node[01-03,7]"}});
+  variables.erase("SLURM_STEP_NODELIST");
+  EXPECT_EQ(meeting_point(detect(variables), environment_of(variables)).address, "node01");
 }
 
 TEST(MeetingPoint, IsWhatTheUserSaysUnderSlurmToo) {

@@ -4,6 +4,7 @@
 
 #include "cli/rank_processes.h"
 #include "cli/slurm.h"
+#include "observe/machine.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -117,6 +118,36 @@ TEST(SlurmStep, JoinsOverTcpAndTrains) {
   expect_statuses(outcomes, 0);
   EXPECT_TRUE(says(outcomes[0], "dp=2"));
   EXPECT_TRUE(std::filesystem::exists(run.checkpoint(10)));
+}
+
+TEST(RanksOnSeveralMachines, ShareTheCoresOfTheirOwn) {
+  const int cores = observe::inspect_machine().cores_usable;
+  const auto threads_with = [](const std::function<Variables(int)>& place) {
+    const TinyRun run;
+    const auto command = run.command({"run.threads=0", "train.steps=2"});
+    const auto outcomes = run_all({command, command}, [&](int r) {
+      Variables variables = place(r);
+      variables["OMP_NUM_THREADS"] = "";  // not what tests say otherwise
+      return variables;
+    });
+    EXPECT_EQ(outcomes[0].status, 0) << all_text(outcomes);
+    return read_json_file(run.run_folder() / "report.json")["starts"][0]["threads"].get<int>();
+  };
+  const std::uint16_t port = free_port();
+  EXPECT_EQ(threads_with([&](int r) { return by_hand(r, 2, port); }), std::max(1, cores / 2));
+  const std::uint16_t other = free_port();
+  EXPECT_EQ(threads_with([&](int r) {
+              Variables variables = by_hand(r, 2, other);
+              variables["LOCAL_WORLD_SIZE"] = "1";
+              return variables;
+            }),
+            cores);
+  EXPECT_EQ(threads_with([&](int r) {
+              Variables variables = by_srun(r, 2, getpid());
+              variables["SLURM_CPUS_PER_TASK"] = "2";
+              return variables;
+            }),
+            std::min(2, cores));
 }
 
 TEST(SlurmBatchScript, IsASingleProcess) {

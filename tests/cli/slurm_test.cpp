@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "base/error.h"
 
 namespace heddle::cli {
@@ -20,6 +22,19 @@ TEST(FirstHost, IsTheFirstOfACompressedList) {
 TEST(FirstHost, RefusesWhatIsNoList) {
   for (const char* text : {"", ",node1", "node[", "node[]", "node[a-b]", "node1]", "node[1-2"}) {
     EXPECT_THROW(first_host(text), Error) << text;
+  }
+}
+
+TEST(TasksOnNode, AreCountedAsSlurmWritesThem) {
+  EXPECT_EQ(tasks_on_node("8", 0), 8);
+  for (int node = 0; node < 5; ++node) {
+    EXPECT_EQ(tasks_on_node("4(x2),3,2(x2)", node), (std::vector{4, 4, 3, 2, 2}[node])) << node;
+  }
+}
+
+TEST(TasksOnNode, RefusesWhatCountsNothing) {
+  for (const char* text : {"", "x", "4(x", "4(x0)", "4,,3", "-1"}) {
+    EXPECT_THROW(tasks_on_node(text, 7), Error) << text;
   }
 }
 

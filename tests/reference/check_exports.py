@@ -13,7 +13,7 @@ of it, are opened by AutoModelForCausalLM.from_pretrained(folder) and AutoTokeni
               and in bfloat16 itself within 0.05
   end         greedy generation gives the tokens of `heddle generate` and stops behind the end of the document
 
-Then, for every tokenizer of tokenizers/, a run of one step: its checkpoint is opened by AutoTokenizer, which must give
+Then, for every tokenizer of tokenizers/ and sentencepiece/, a run of one step: its checkpoint is opened by AutoTokenizer, which must give
 the ids of cases.json and end texts as config.json says. Exit status 1 if anything differs.
 """
 
@@ -150,14 +150,13 @@ def check_models(heddle: Heddle, only: list[str] | None, work: Path, check: Chec
 
 
 def check_tokenizers(heddle: Heddle, only: list[str] | None, work: Path, check: Checks) -> None:
-    for source in sorted((HERE / "tokenizers").iterdir()):
-        if not source.is_dir() or (only and source.name not in only):
+    for source in sorted(path.parent for path in HERE.glob("*/*/cases.json")):
+        if only and source.name not in only:
             continue
         folder = work / f"tokenizer-{source.name}"
         folder.mkdir()
         (folder / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in DOCUMENTS * 20))
-        tokenizer = source / "tokenizer.json"
-        heddle("train", write_run(folder, HERE / "models/llama/config.json", tokenizer, 1))
+        heddle("train", write_run(folder, HERE / "models/llama/config.json", source, 1))
         opened = AutoTokenizer.from_pretrained(newest_checkpoint(folder))
         cases = json.loads((source / "cases.json").read_text())["cases"]
         differ = [c["text"] for c in cases if opened(c["text"], add_special_tokens=False)["input_ids"] != c["ids"]]

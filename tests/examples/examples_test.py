@@ -1,0 +1,112 @@
+"""Runs an example as its README says, with fewer steps, in a folder of its own.
+
+    examples_test.py HEDDLE EXAMPLE
+
+Exit status 0 when it holds, 77 where this machine cannot run it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Example:
+    """A copy of the top folder as far as examples need it, with the text that they train on."""
+
+    def __init__(self, program, folder):
+        self.folder = folder
+        shutil.copytree(ROOT / "examples", folder / "examples")
+        (folder / "bin").mkdir()
+        (folder / "bin/heddle").symlink_to(program.resolve())
+        (folder / "runs/demo-text").mkdir(parents=True)
+        self.environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1",
+                            "OMP_NUM_THREADS": "1"}
+        self.run("heddle demo-text --bytes 200000 --out runs/demo-text/text.jsonl")
+        self.run("heddle tokenizer train runs/demo-text/text.jsonl --vocab 512 --special '<|endoftext|>' "
+                 "--out runs/demo-text/tokenizer.json")
+
+    def run(self, command, **variables):
+        done = subprocess.run(["bash", "-c", command], cwd=self.folder, env={**self.environment, **variables}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=300)
+        assert done.returncode == 0, f"{command}: status {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def expect_checkpoint(self, run, step):
+        checkpoint = self.folder / f"runs/{run}/checkpoints/step-{step:06}"
+        assert (checkpoint / "COMMIT").exists(), f"{checkpoint} is not there"
+
+
+def mesh(example):
+    example.run("heddle train examples/02_mesh/run.toml --ranks 8 --set train.steps=2 --set optim.warmup_steps=1")
+    example.expect_checkpoint("mesh", 2)
+    told = example.run("heddle train examples/02_mesh/run.toml --ranks 3 --set parallel.tp=1 --set parallel.pp=3 "
+                       "--set train.steps=3 --set optim.warmup_steps=1")
+    assert "step-000002 at step 2" in told, told
+    example.expect_checkpoint("mesh", 3)
+
+
+def eight_gpus(example):
+    told = example.run("heddle train examples/03_eight_gpus/run.toml --ranks 8 --dry-run")
+    assert "dp=8 tp=1 pp=1, ZeRO 1" in told, told
+
+
+def two_machines(example):
+    settings = ["train.steps=12", "optim.warmup_steps=2", "train.microbatch=2", "train.tokens_per_step=1024"]
+    file = example.folder / "examples/04_two_machines/run.toml"
+    text = file.read_text()
+    for setting in settings:
+        key, value = setting.split(".")[1].split("=")
+        lines = [f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in text.split("\n")]
+        text = "\n".join(lines)
+    file.write_text(text)
+    example.run("umask 077; head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > runs/token")
+    told = example.run("examples/04_two_machines/both.sh", MASTER_PORT=str(20000 + os.getpid() % 9000))
+    assert "step 11: sites met" in told, told
+    example.expect_checkpoint("two-machines", 12)
+
+
+SRUN = """#!/usr/bin/env bash
+# srun on one machine that plays two nodes with two tasks each.
+while [ "${1#-}" != "$1" ]; do shift; done
+export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE='2(x2)' SLURM_STEP_NODELIST=localhost
+tasks=()
+for rank in 0 1 2 3; do
+  SLURM_PROCID=$rank SLURM_NODEID=$((rank / 2)) SLURM_LOCALID=$((rank % 2)) "$@" & tasks+=($!)
+done
+worst=0
+for task in "${tasks[@]}"; do wait "$task" || worst=$?; done
+exit $worst
+"""
+
+
+def slurm(example):
+    srun = example.folder / "bin/srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    job = "examples/05_slurm/job.sh"
+    printed = example.run("heddle launch --slurm --plain --ranks 4 --nodes 2 --cpus 2 -- train examples/05_slurm/run.toml")
+    assert printed == (example.folder / job).read_text(), "job.sh is not what heddle launch prints"
+    file = example.folder / "examples/05_slurm/run.toml"
+    file.write_text(file.read_text().replace("steps = 40", "steps = 2").replace("warmup_steps = 10", "warmup_steps = 1"))
+    told = example.run(f"bash {job}", SLURM_JOB_ID=str(os.getpid()), SLURM_PROCID="0", SLURM_NTASKS="4")
+    assert "dp=2 tp=1 pp=2" in told and told.count("step 2/2") == 1, told
+    example.expect_checkpoint("slurm", 2)
+
+
+EXAMPLES = {"02_mesh": mesh, "03_eight_gpus": eight_gpus, "04_two_machines": two_machines, "05_slurm": slurm}
+
+
+def main():
+    program, name = Path(sys.argv[1]), sys.argv[2]
+    with tempfile.TemporaryDirectory(prefix="heddle-example-") as folder:
+        EXAMPLES[name](Example(program, Path(folder)))
+    print(f"{name} runs")
+
+
+if __name__ == "__main__":
+    main()
