@@ -362,6 +362,32 @@ TEST(ElasticRun, SendsTheBytesOfCopiesThatWerePredicted) {
   EXPECT_GT(sent.at("calls").get<int>(), 8 * static_cast<int>(run.steps()));
 }
 
+/// Whatever a lost stage is doing: it is made of its partner, and embedding and head, which are
+/// kept twice, come back as they were.
+TEST(ElasticRun, MakesStagesAnewThatAreLostAtAnyCall) {
+  const Settings settings = {"parallel.pp=5", "parallel.schedule=\"routes\"",
+                             "parallel.routes=\"swap\"", "recover.elastic=true",
+                             "recover.stages=\"checkfree+\""};
+  ElasticRun undisturbed(5, settings);
+  const auto calls = undisturbed.train({}, true).calls;
+  std::mt19937_64 random(9);
+  for (int trial = 0; trial < 10; ++trial) {
+    ElasticRun run(5, settings);
+    const int victim = trial % 5;
+    const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(victim)]);
+    const auto fatal = static_cast<std::int64_t>(random() % all) + 1;
+    // In every other trial who comes is lost too, while it is given its state or soon after.
+    std::vector<std::int64_t> later;
+    if (trial % 2 == 1) later.push_back(1 + static_cast<std::int64_t>(random() % 60));
+    SCOPED_TRACE(fmt::format("member {} at call {} of {}, the next at {}", victim, fatal, all,
+                             later.empty() ? 0 : later.front()));
+    const auto seen = run.train({{victim, fatal}}, true, later, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    if (victim == 0) expect_same_state(run.last(), undisturbed.last());
+    run.expect_every_step_once();
+  }
+}
+
 /// Without a replica everybody goes back to the checkpoint, and makes the steps behind it again.
 TEST(ElasticRun, GoesBackToTheCheckpointForWhatNobodyHas) {
   const Settings settings = {"parallel.pp=4", "train.steps=30", "checkpoint.every=2"};
