@@ -117,9 +117,9 @@ def stacks(path, title, groups, parts, high, unit, width=860, height=340):
     save(path, out)
 
 
-def bars(path, title, groups, series, high, unit="%", width=980, height=300):
-    """Side by side. groups: names, in lines. series: (name, colour, values, measured values or None), one value per group; measured ones are
-    lines across the bars."""
+def bars(path, title, groups, series, high, unit="%", width=980, height=300, marked="measured"):
+    """Side by side. groups: names, in lines. series: (name, colour, values, measured values or None), one value per group; measured ones
+    (or what `marked` says) are lines across the bars."""
     left, right, top, bottom = 44, width - 12, 58, height - 46
     y = lambda value: bottom - (bottom - top) * value / high
     mark = 'fill="none" stroke="var(--c1)" stroke-width="2"'
@@ -130,7 +130,7 @@ def bars(path, title, groups, series, high, unit="%", width=980, height=300):
         out.append(f'<rect x="{at}" y="28" width="11" height="11" rx="2" fill="var(--c{colour})"/><text x="{at + 16}" y="38">{name}</text>')
         at += 34 + 6.6 * len(name)
     if any(measured for *_, measured in series):
-        out.append(f'<path d="M{at} 34h12" {mark}/><text x="{at + 17}" y="38">measured</text>')
+        out.append(f'<path d="M{at} 34h12" {mark}/><text x="{at + 17}" y="38">{marked}</text>')
     slot = (right - left) / len(groups)
     bar = min(46, slot * .8 / len(series))
     for g, group in enumerate(groups):
