@@ -109,6 +109,20 @@ TEST_F(TokenizerFiles, AddedTokensKeepTheirFlags) {
   EXPECT_FALSE(tokenizer.is_special(9000));
 }
 
+TEST_F(TokenizerFiles, FilesBesideItSayWhichTokenHasWhichRole) {
+  fs::copy_file(references() / "tokenizers" / "roberta" / "tokenizer.json",
+                folder_ / "tokenizer.json");
+  EXPECT_FALSE(Tokenizer::load(folder_).token_of("eos_token")) << "the file itself does not say";
+  write("tokenizer_config.json", R"({"bos_token": null, "eos_token": {"content": "<s>"}})");
+  write("special_tokens_map.json", R"({"eos_token": "</s>", "pad_token": "</s>"})");
+  const auto tokenizer = Tokenizer::load(folder_);
+  EXPECT_EQ(tokenizer.token_of("eos_token"), tokenizer.id_of("<s>")) << "the config goes before";
+  EXPECT_EQ(tokenizer.token_of("pad_token"), tokenizer.id_of("</s>"));
+  EXPECT_FALSE(tokenizer.token_of("bos_token"));
+  write("special_tokens_map.json", "[]");
+  expect_refused("special_tokens_map.json: not an object");
+}
+
 TEST_F(TokenizerFiles, SentencePieceSaysWhatSurroundsTexts) {
   const std::string model =
       read_text_file(references() / "sentencepiece" / "bpe" / "tokenizer.model");
