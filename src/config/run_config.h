@@ -159,7 +159,14 @@ struct RecoverConfig {
   bool elastic = false;
   double timeout = 60;
   std::int64_t copies = 0;
+  bool recut = false;
   bool operator==(const RecoverConfig&) const = default;
+};
+
+/// Of the section `parallel`, what is no part of a request that a planner varies.
+struct StagesConfig {
+  std::string cut;
+  bool operator==(const StagesConfig&) const = default;
 };
 
 struct ObserveConfig {
@@ -191,6 +198,7 @@ struct RunConfig {
   TrainConfig train;
   OptimConfig optim;
   ParallelRequest parallel = {.zero = 1, .sequence = true};
+  StagesConfig stages;
   OuterConfig outer;
   Compression compress;
   CheckpointConfig checkpoint;

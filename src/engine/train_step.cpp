@@ -10,6 +10,7 @@
 #include "ops/gate.h"
 #include "ops/reduce.h"
 #include "ops/softmax_xent.h"
+#include "parallel/step/rank_times.h"
 #include "tensor/transfer.h"
 
 namespace heddle {
@@ -61,6 +62,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   }
   microbatches_.clear();
   is_decided_ = false;
+  blocks_ = {};
   std::int64_t targets = 0;
   const std::int64_t first_number = first_microbatch_.value_or(
       std::int64_t{model_.mesh().coord(Axis::dp)} * std::ssize(microbatches));
@@ -102,8 +104,11 @@ void TrainStep::read_totals(std::span<const double> values) {
   result_.grad_norm = std::sqrt(values[StepPolicy::kSquares] * squares_factor());
   result_.is_asked = values[StepPolicy::kAsking] > 0.0;
   result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
+  const RankTimes times(model_.mesh().shape());
+  const auto of_ranks = values.subspan(RankTimes::first(), static_cast<std::size_t>(times.count()));
+  result_.block_seconds.assign(of_ranks.begin(), of_ranks.end());
   if (policy_.updates && result_.is_finite) {
-    optimizer_.look_at_totals(values.subspan(StepPolicy::kFirstOwn), step_);
+    optimizer_.look_at_totals(values.subspan(static_cast<std::size_t>(times.behind())), step_);
   }
 }
 
@@ -192,13 +197,7 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
   }
   Layer& layer = model_.unit(op.what);
   Saved& saved = saved_[static_cast<std::size_t>(microbatch)].child(op.what);
-  Tensor made;
-  switch (act) {
-    case Act::f: made = layer.forward(given, saved, ctx); break;
-    case Act::b: made = layer.backward_input(given, saved, ctx); break;
-    case Act::w: layer.backward_weight(saved, ctx); break;
-    default: made = layer.backward(given, saved, ctx);
-  }
+  Tensor made = pass(op, given, saved, ctx);
   model_.store().offered().end_pass(stream_);
   if (on_unit_ && act != Act::w) {
     on_unit_(*model_.label(op.what), microbatch, act == Act::f ? Pass::forward : Pass::backward,
@@ -211,6 +210,25 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
   if (act != Act::f || !model_.is_head(op.what)) return made;
   ops::add_sum(made, losses_at, stream_);
   return {};
+}
+
+Tensor TrainStep::pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx& ctx) {
+  Layer& layer = model_.unit(op.what);
+  const Act act = op.action->act;
+  const bool is_timed = busy_ && model_.is_block(op.what);
+  const double began = is_timed ? busy_() : 0.0;
+  Tensor made;
+  switch (act) {
+    case Act::f: made = layer.forward(given, saved, ctx); break;
+    case Act::b: made = layer.backward_input(given, saved, ctx); break;
+    case Act::w: layer.backward_weight(saved, ctx); break;
+    default: made = layer.backward(given, saved, ctx);
+  }
+  if (is_timed) {
+    blocks_.seconds += busy_() - began;
+    blocks_.passes += act == Act::f ? 1 : 0;
+  }
+  return made;
 }
 
 void TrainStep::perform(const StepOp& op) {
@@ -271,10 +289,17 @@ void TrainStep::add_totals() {
                   : model_.store().add_local_squares(squares, stream_);
   if (model_.took_bad_values(stream_)) ops::fill(squares, std::nan(""), stream_);
   if (policy_.updates) {
-    optimizer_.add_totals(totals().slice(0, StepPolicy::kFirstOwn, totals().count()), step_,
-                          stream_);
+    const std::int64_t own = RankTimes(model_.mesh().shape()).behind();
+    optimizer_.add_totals(totals().slice(0, own, totals().count()), step_, stream_);
   }
+  tell_block_seconds();
   if (asks_ && asks_()) ops::fill(total(StepPolicy::kAsking), 1.0, stream_);
+}
+
+void TrainStep::tell_block_seconds() {
+  const RankTimes times(model_.mesh().shape());
+  if (times.count() == 0 || blocks_.passes == 0) return;
+  ops::fill(total(times.place_of(model_.mesh().rank())), blocks_.seconds / blocks_.passes, stream_);
 }
 
 /// Where gradients stay with ranks, they count as what the mean over N of them would be made of: N

@@ -31,6 +31,10 @@ struct StepResult {
   /// Among those layers the first one whose router had logits that are not finite; -1: none.
   std::int64_t bad_router = -1;
   bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
+  /// What a pass of a micro-batch over one block took on each rank of the site, forward and
+  /// backward together, by rank in the mesh; 0: it has no block, or does not time them. Empty of
+  /// one rank.
+  std::vector<double> block_seconds = {};
 };
 
 /// Runs optimizer steps: executes the step's schedule over this rank's micro-batches, clips,
@@ -71,6 +75,9 @@ class TrainStep : private Stage {
   StepResult decided_result();
   /// The number of this rank's first micro-batch among those of all replicas, where shares differ.
   void set_first_microbatch(std::int64_t number) { first_microbatch_ = number; }
+  /// Times the rank's blocks for StepResult::block_seconds. `busy`: for how many seconds the rank
+  /// has not been waiting for others, from any moment on. Of use only where streams work inline.
+  void time_blocks(std::function<double()> busy) { busy_ = std::move(busy); }
   /// What `asks` says in the middle of a step goes with it to all ranks (StepResult::is_asked):
   /// that one of them was sent a signal, which they need not agree on between steps then.
   void ask(std::function<bool()> asks) { asks_ = std::move(asks); }
@@ -90,6 +97,7 @@ class TrainStep : private Stage {
 
  private:
   Tensor compute(const StepOp& op, const Tensor& given) override;
+  Tensor pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx& ctx);
   Tensor boundary(int microbatch) override;
   const CodedMessages* messages() const override { return model_.messages(); }
   void perform(const StepOp& op) override;
@@ -110,6 +118,7 @@ class TrainStep : private Stage {
   void add_squares();
   void sum(int which);
   void add_totals();
+  void tell_block_seconds();
   /// What sums of squares are multiplied by for the norm.
   double squares_factor() const;
   void update();
@@ -131,6 +140,7 @@ class TrainStep : private Stage {
   OnAction on_action_;
   std::function<void()> before_update_, decide_;
   std::function<bool()> asks_;
+  std::function<double()> busy_;
   OnUnit on_unit_;
   OnChoices on_choices_;
   Schedule schedule_;
@@ -145,6 +155,10 @@ class TrainStep : private Stage {
   double clip_ = 0.0;
   bool is_decided_ = false;
   std::vector<double> decided_totals_;
+  struct {
+    double seconds = 0.0;
+    int passes = 0;  // forward
+  } blocks_;
   std::vector<Work> given_;  // gradients that are on their way to who keeps a copy
   std::optional<std::int64_t> first_microbatch_;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device

@@ -65,6 +65,7 @@ std::string text_of(const MemberNews& news) {
   if (news.state) {
     json["state"] = to_json(*news.state);
     json["totals"] = bits_of(news.totals);
+    json["cut"] = news.cut;
   }
   if (news.place) json["place"] = to_json(*news.place);
   return json.dump();
@@ -76,6 +77,7 @@ MemberNews news_from(const std::string& text) {
   if (json.contains("state")) {
     news.state = state_from(json.at("state"));
     news.totals = values_of(json.at("totals"));
+    news.cut = json.at("cut");
   }
   if (json.contains("place")) news.place = place_from(json.at("place"));
   return news;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "model/given_cut.h"
 #include "model/parallel_plan.h"
 #include "tensor/memory.h"
 
@@ -67,6 +68,15 @@ void Epochs::arrange() {
   config_ = config;
   config_.parallel = arrangement_.request;
   config_.train.tokens_per_step = config.tokens_per_step();
+  config_.stages.cut = cut_for_stages();
+}
+
+/// What the run has found last, or the run file says; neither where there are fewer stages now.
+std::string Epochs::cut_for_stages() const {
+  const bool has_found = meeting_->has_state() && !meeting_->teller().cut.empty();
+  const std::string cut = has_found ? meeting_->teller().cut : basis_.config.stages.cut;
+  const auto stages = step_schedule(config_.parallel, 1).rank_of_stage.size();
+  return parse_cut(cut).size() == stages ? cut : "";
 }
 
 void Epochs::leave() {

@@ -149,6 +149,13 @@ Schedule RunSetup::step_schedule() const {
   return heddle::step_schedule(plan, config.accumulation());
 }
 
+bool fits(const RunSetup& setup, const ParallelPlan& plan) {
+  const std::uint64_t limit = memory_limit(setup);
+  const StepPlan step =
+      plan_rank(setup.config, setup.spec, plan, setup.placed.rank(), setup.options.device);
+  return limit == 0 || step.memory.reserved <= limit;
+}
+
 TrainOutcome dry_run(const RunSetup& setup) {
   const config::RunConfig& config = setup.config;
   RunPlan plan{.model = describe(setup.spec),
