@@ -85,10 +85,7 @@ void TrainStep::end() {
   const Tensor sums = to_host(std::exchange(numbers_, {})[StepPolicy::kTotals], stream_);
   const Tensor load = last_load_.defined() ? to_host(last_load_, stream_) : Tensor();
   if (stream_.is_dry()) return;
-  if (load.defined()) {
-    result_.expert_load.assign(load.host<double>().begin(), load.host<double>().end());
-    find_bad_router();
-  }
+  if (load.defined()) read_load(load.host<double>());
   model_.mesh().check();
   read_totals(sums.host<double>());
   // Not before: a kernel that is used for the first time waits for the device to be idle, and
@@ -110,6 +107,11 @@ void TrainStep::read_totals(std::span<const double> values) {
   if (policy_.updates && result_.is_finite) {
     optimizer_.look_at_totals(values.subspan(static_cast<std::size_t>(times.behind())), step_);
   }
+}
+
+void TrainStep::read_load(std::span<const double> load) {
+  result_.expert_load.assign(load.begin(), load.end());
+  find_bad_router();
 }
 
 void TrainStep::find_bad_router() {
@@ -330,18 +332,32 @@ void TrainStep::update() {
     model_.mesh().check();  // a GPU's sum ends without its result when a rank is lost
     decide_();
     decided_totals_.assign(sums.host<double>().begin(), sums.host<double>().end());
+    if (last_load_.defined()) {
+      const Tensor load = to_host(expert_load(), stream_);
+      decided_totals_.insert(decided_totals_.end(), load.host<double>().begin(),
+                             load.host<double>().end());
+    }
     is_decided_ = true;
   }
   change_weights();
 }
 
-void TrainStep::decide_by(std::span<const double> totals) {
-  HEDDLE_CHECK(!is_decided_ && !numbers_.empty() && std::ssize(totals) == this->totals().count(),
-               "{} totals for a step of others", totals.size());
+void TrainStep::set_numbers(int which, std::span<const double> values) {
+  const Tensor& numbers = numbers_[static_cast<std::size_t>(which)];
   Memory host = memory_.for_host();
-  const Tensor staged = host.alloc(this->totals().shape(), DType::f64, MemoryTag::workspace);
-  std::ranges::copy(totals, staged.host<double>().begin());
-  ops::copy(staged, this->totals(), stream_);
+  const Tensor staged = host.alloc(numbers.shape(), DType::f64, MemoryTag::workspace);
+  std::ranges::copy(values, staged.host<double>().begin());
+  ops::copy(staged, numbers, stream_);
+}
+
+void TrainStep::decide_by(std::span<const double> totals) {
+  const std::int64_t load = last_load_.defined() ? last_load_.count() : 0;
+  HEDDLE_CHECK(
+      !is_decided_ && !numbers_.empty() && std::ssize(totals) == this->totals().count() + load,
+      "{} totals for a step of others", totals.size());
+  const auto own = static_cast<std::size_t>(this->totals().count());
+  set_numbers(StepPolicy::kTotals, totals.first(own));
+  if (load > 0) set_numbers(StepPolicy::kExpertLoad, totals.subspan(own));
   decided_totals_.assign(totals.begin(), totals.end());
   is_decided_ = true;
   change_weights();
@@ -349,7 +365,10 @@ void TrainStep::decide_by(std::span<const double> totals) {
 
 StepResult TrainStep::decided_result() {
   HEDDLE_CHECK(is_decided_, "the result of a step that was not decided");
-  read_totals(decided_totals_);
+  const std::span<const double> decided = decided_totals_;
+  const auto load = last_load_.defined() ? static_cast<std::size_t>(last_load_.count()) : 0;
+  if (load > 0) read_load(decided.last(load));
+  read_totals(decided.first(decided.size() - load));
   return result_;
 }
 
@@ -357,14 +376,16 @@ void TrainStep::change_weights() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
   optimizer_.step(args_, stream_);
-  if (copy_ != nullptr) copy_->optimizer().step(args_, stream_);
-  balance_routers();
+  balance_routers(model_.store());
+  if (copy_ == nullptr) return;
+  copy_->optimizer().step(args_, stream_);
+  balance_routers(copy_->model().store());
 }
 
-void TrainStep::balance_routers() {
+void TrainStep::balance_routers(ParamStore& store) {
   const auto& experts = model_.spec().experts;
   if (!experts || experts->bias_rate == 0.0 || !last_load_.defined()) return;
-  for (const ParamStore::HeldStretch& held : model_.store().held()) {
+  for (const ParamStore::HeldStretch& held : store.held()) {
     if (!held.parameter->balances) continue;
     const Tensor load = expert_load().select(0, *held.parameter->balances);
     ops::balance_bias(load.slice(0, 0, experts->count), experts->bias_rate, args_.clip, held.begin,

@@ -66,7 +66,8 @@ class TrainStep : private Stage {
   /// Whether the last step that was begun has been decided here: its update is done, also where the
   /// step itself was interrupted.
   bool is_decided() const { return is_decided_; }
-  /// What a rank that knows the totals of a decided step gives to those that do not.
+  /// What a rank that knows the totals of a decided step gives to those that do not: these, and of
+  /// models with experts their load.
   std::vector<double> decided_totals() const { return decided_totals_; }
   /// Does the update of the step that was interrupted before it was decided here, by the totals of
   /// a rank that has decided it: for them all ranks had summed their gradients.
@@ -105,6 +106,8 @@ class TrainStep : private Stage {
   Tensor end_exchange(const Action& action) override;
 
   StepResult run(std::span<const MicroBatch> microbatches, bool updates);
+  /// Of numbers that came in host memory.
+  void set_numbers(int which, std::span<const double> values);
   void begin(std::span<const MicroBatch> microbatches);
   /// Waits for the device and reads what the step amounted to.
   void end();
@@ -128,8 +131,9 @@ class TrainStep : private Stage {
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
   void find_bad_router();
+  void read_load(std::span<const double> load);
   /// Biases of routers move against the load.
-  void balance_routers();
+  void balance_routers(ParamStore& store);
 
   Model& model_;
   Optimizer& optimizer_;

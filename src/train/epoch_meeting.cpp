@@ -29,6 +29,7 @@ Json to_json(const RunState& state) {
                {"seconds", state.seconds},
                {"optimizer", state.optimizer}};
   if (state.eval_loss) json["eval_loss"] = bits_of({*state.eval_loss});
+  if (!state.expert_load.empty()) json["expert_load"] = bits_of(state.expert_load);
   return json;
 }
 
@@ -39,6 +40,7 @@ RunState state_from(const Json& json) {
                  .seconds = json.at("seconds"),
                  .optimizer = json.at("optimizer")};
   if (json.contains("eval_loss")) state.eval_loss = values_of(json.at("eval_loss")).front();
+  if (json.contains("expert_load")) state.expert_load = values_of(json.at("expert_load"));
   return state;
 }
 

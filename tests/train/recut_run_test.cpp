@@ -147,6 +147,22 @@ TEST(RecutRun, DoesNotMoveBlocksToWhereTheyDoNotFit) {
   expect_same_state(run.last(), unlimited.last());
 }
 
+/// Whoever takes another's place has what it had and what it is given.
+TEST(RecutRun, IsRefusedWhereStatesDoNotFitTwice) {
+  // With few activations: what a step holds beside states is there only while no state is twice.
+  const std::string few = "train.recompute=\"block\"";
+  const std::string limit = fmt::format("run.memory_limit={}", RecutRun({few}).bytes() - 1024);
+  RecutRun once({few, limit, "recover.elastic=false"}), twice({few, limit});
+  once.train_in_one_world(kEqual);
+  try {
+    twice.train_in_one_world(kEqual);
+    ADD_FAILURE() << "took what does not fit";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("while a lost rank is replaced"), std::string::npos)
+        << error.what();
+  }
+}
+
 /// What ranks tell each other reaches metrics and report, in any run.
 TEST(RecutRun, RecordsWhatBlocksTakeRanks) {
   RecutRun run({"recover.elastic=false"});
