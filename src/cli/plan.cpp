@@ -122,6 +122,7 @@ void add_plan(Verb app) {
   add_plan_evaluate(verb);
   add_plan_experts(verb);
   add_plan_routes(verb);
+  add_plan_stages(verb);
   verb.callback([options, verb] {
     if (!verb.has_chosen_verb()) run(*options);
   });

@@ -35,6 +35,7 @@ void add_bench_ops(Verb bench);
 void add_plan_evaluate(Verb plan);
 void add_plan_experts(Verb plan);
 void add_plan_routes(Verb plan);
+void add_plan_stages(Verb plan);
 void add_simulate_context(Verb simulate);
 void add_simulate_decode(Verb simulate);
 void add_simulate_experts(Verb simulate);

@@ -758,6 +758,17 @@ std::vector<Key> parallel_keys() {
            "behind rank 0, and the last two, in swapped order (CheckFree+). \"0-1-3 0-2-3\": "
            "routes that micro-batches take in turn, as `heddle plan routes` finds them. Without, "
            "all ranks in order but for what parallel.skip leaves out."},
+      {.name = "cut",
+       .field = field(&RunConfig::stages, &StagesConfig::cut),
+       .scope = Scope::launch,
+       .help = "blocks of every stage of the pipeline, as \"5 3 4 4\"",
+       .explanation =
+           "With chunks, of all stages in the order of the model. The first stage has the "
+           "embedding too, the last the head. `heddle plan stages` finds it by the speeds that a "
+           "run has measured. Without, stages have equal work.",
+       .when_absent = "\"\": stages of equal work",
+       .foreign = {"pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers",
+                   "module_fqns_per_model_part", "partition_method"}},
       {.name = "vocabulary",
        .field = choice(s, &ParallelRequest::vocabulary,
                        {vocabulary_names().begin(), vocabulary_names().end()}),
@@ -1046,6 +1057,15 @@ std::vector<Key> recover_keys() {
            "\"swap\"); embedding and head are kept on a second rank. What is made so is not exact: "
            "moments begin at zero, and the stage learns 1.1 times as fast from then on.",
        .foreign = {"recovery_strategy"}},
+      {.name = "recut",
+       .field = field(s, &RecoverConfig::recut),
+       .scope = Scope::launch,
+       .help = "cut the stages of the pipeline again where ranks are not equally fast",
+       .explanation =
+           "By what blocks take ranks in the last steps, where steps get shorter by 5 % or more "
+           "and ranks have the memory. Blocks go from rank to rank with their states; the run "
+           "goes on behind the same step. Not with parallel.schedule = \"routes\", whose stages "
+           "are equal."},
   };
 }
 

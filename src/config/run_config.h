@@ -161,7 +161,14 @@ struct RecoverConfig {
   double timeout = 60;
   std::int64_t copies = 0;
   LostStages stages = LostStages::none;
+  bool recut = false;
   bool operator==(const RecoverConfig&) const = default;
+};
+
+/// Of the section `parallel`, what is no part of a request that a planner varies.
+struct StagesConfig {
+  std::string cut;
+  bool operator==(const StagesConfig&) const = default;
 };
 
 struct ObserveConfig {
@@ -193,6 +200,7 @@ struct RunConfig {
   TrainConfig train;
   OptimConfig optim;
   ParallelRequest parallel = {.zero = 1, .sequence = true};
+  StagesConfig stages;
   OuterConfig outer;
   Compression compress;
   CheckpointConfig checkpoint;

@@ -280,6 +280,14 @@ void check_exchange(const RunConfig& config, std::vector<Conflict>& conflicts) {
                                              : "leave out windows=planned")});
 }
 
+void check_recut(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  if (!config.recover.recut || config.parallel.schedule != Pipeline::routes) return;
+  conflicts.push_back(
+      {{"recover.recut", "parallel.schedule"},
+       "recover.recut = true moves blocks between stages, and parallel.schedule = \"routes\" has "
+       "equal ones; use another schedule, or leave recover.recut out"});
+}
+
 void check_outer(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const OuterConfig& outer = config.outer;
   if (config.parallel.sites == 1) return;
@@ -333,6 +341,7 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   check_optimizer(config, conflicts);
   check_outer(config, conflicts);
   check_exchange(config, conflicts);
+  check_recut(config, conflicts);
   for (RequestProblem& problem : problems_of(config.parallel, ranks)) {
     conflicts.push_back({std::move(problem.keys), std::move(problem.message)});
   }

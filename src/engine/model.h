@@ -42,6 +42,10 @@ class Model {
   bool is_head(int unit) const {
     return rank_.layers[static_cast<std::size_t>(unit)] == rank_.decoder.head;
   }
+  /// Whether it is one of the blocks that the model repeats.
+  bool is_block(int unit) const {
+    return rank_.labels[static_cast<std::size_t>(unit)].kind == UnitLabel::Kind::block;
+  }
   bool has_head() const { return rank_.decoder.head != nullptr; }
   /// This rank's part of a vocabulary that is divided over the pipeline.
   struct Vocabulary {

@@ -10,6 +10,7 @@
 #include "ops/gate.h"
 #include "ops/reduce.h"
 #include "ops/softmax_xent.h"
+#include "parallel/step/rank_times.h"
 #include "tensor/transfer.h"
 
 namespace heddle {
@@ -61,6 +62,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   }
   microbatches_.clear();
   is_decided_ = false;
+  blocks_ = {};
   std::int64_t targets = 0;
   const std::int64_t first_number = first_microbatch_.value_or(
       std::int64_t{model_.mesh().coord(Axis::dp)} * std::ssize(microbatches));
@@ -83,10 +85,7 @@ void TrainStep::end() {
   const Tensor sums = to_host(std::exchange(numbers_, {})[StepPolicy::kTotals], stream_);
   const Tensor load = last_load_.defined() ? to_host(last_load_, stream_) : Tensor();
   if (stream_.is_dry()) return;
-  if (load.defined()) {
-    result_.expert_load.assign(load.host<double>().begin(), load.host<double>().end());
-    find_bad_router();
-  }
+  if (load.defined()) read_load(load.host<double>());
   model_.mesh().check();
   read_totals(sums.host<double>());
   // Not before: a kernel that is used for the first time waits for the device to be idle, and
@@ -102,11 +101,19 @@ void TrainStep::read_totals(std::span<const double> values) {
   result_.grad_norm = std::sqrt(values[StepPolicy::kSquares] * squares_factor());
   result_.is_asked = values[StepPolicy::kAsking] > 0.0;
   result_.is_finite = std::isfinite(result_.loss) && std::isfinite(result_.grad_norm);
+  const RankTimes times(model_.mesh().shape());
+  const auto of_ranks = values.subspan(RankTimes::first(), static_cast<std::size_t>(times.count()));
+  result_.block_seconds.assign(of_ranks.begin(), of_ranks.end());
   if (policy_.updates && result_.is_finite) {
-    const std::size_t own =
-        values.size() - StepPolicy::kFirstOwn - static_cast<std::size_t>(policy_.stage_squares);
-    optimizer_.look_at_totals(values.subspan(StepPolicy::kFirstOwn, own), step_);
+    const auto own = static_cast<std::size_t>(times.behind());
+    const auto behind = static_cast<std::size_t>(policy_.stage_squares);
+    optimizer_.look_at_totals(values.subspan(own, values.size() - own - behind), step_);
   }
+}
+
+void TrainStep::read_load(std::span<const double> load) {
+  result_.expert_load.assign(load.begin(), load.end());
+  find_bad_router();
 }
 
 void TrainStep::find_bad_router() {
@@ -194,13 +201,7 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
   }
   Layer& layer = model_.unit(op.what);
   Saved& saved = saved_[static_cast<std::size_t>(microbatch)].child(op.what);
-  Tensor made;
-  switch (act) {
-    case Act::f: made = layer.forward(given, saved, ctx); break;
-    case Act::b: made = layer.backward_input(given, saved, ctx); break;
-    case Act::w: layer.backward_weight(saved, ctx); break;
-    default: made = layer.backward(given, saved, ctx);
-  }
+  Tensor made = pass(op, given, saved, ctx);
   model_.store().offered().end_pass(stream_);
   if (on_unit_ && act != Act::w) {
     on_unit_(*model_.label(op.what), microbatch, act == Act::f ? Pass::forward : Pass::backward,
@@ -213,6 +214,25 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
   if (act != Act::f || !model_.is_head(op.what)) return made;
   ops::add_sum(made, losses_at, stream_);
   return {};
+}
+
+Tensor TrainStep::pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx& ctx) {
+  Layer& layer = model_.unit(op.what);
+  const Act act = op.action->act;
+  const bool is_timed = busy_ && model_.is_block(op.what);
+  const double began = is_timed ? busy_() : 0.0;
+  Tensor made;
+  switch (act) {
+    case Act::f: made = layer.forward(given, saved, ctx); break;
+    case Act::b: made = layer.backward_input(given, saved, ctx); break;
+    case Act::w: layer.backward_weight(saved, ctx); break;
+    default: made = layer.backward(given, saved, ctx);
+  }
+  if (is_timed) {
+    blocks_.seconds += busy_() - began;
+    blocks_.passes += act == Act::f ? 1 : 0;
+  }
+  return made;
 }
 
 void TrainStep::perform(const StepOp& op) {
@@ -289,9 +309,17 @@ void TrainStep::add_totals() {
     ops::copy(squares, totals().slice(0, own, own + 1), stream_);
   }
   if (policy_.updates) {
-    optimizer_.add_totals(totals().slice(0, StepPolicy::kFirstOwn, first_stage), step_, stream_);
+    const std::int64_t own = RankTimes(model_.mesh().shape()).behind();
+    optimizer_.add_totals(totals().slice(0, own, first_stage), step_, stream_);
   }
+  tell_block_seconds();
   if (asks_ && asks_()) ops::fill(total(StepPolicy::kAsking), 1.0, stream_);
+}
+
+void TrainStep::tell_block_seconds() {
+  const RankTimes times(model_.mesh().shape());
+  if (times.count() == 0 || blocks_.passes == 0) return;
+  ops::fill(total(times.place_of(model_.mesh().rank())), blocks_.seconds / blocks_.passes, stream_);
 }
 
 /// Where gradients stay with ranks, they count as what the mean over N of them would be made of: N
@@ -323,18 +351,32 @@ void TrainStep::update() {
     model_.mesh().check();  // a GPU's sum ends without its result when a rank is lost
     decide_();
     decided_totals_.assign(sums.host<double>().begin(), sums.host<double>().end());
+    if (last_load_.defined()) {
+      const Tensor load = to_host(expert_load(), stream_);
+      decided_totals_.insert(decided_totals_.end(), load.host<double>().begin(),
+                             load.host<double>().end());
+    }
     is_decided_ = true;
   }
   change_weights();
 }
 
-void TrainStep::decide_by(std::span<const double> totals) {
-  HEDDLE_CHECK(!is_decided_ && !numbers_.empty() && std::ssize(totals) == this->totals().count(),
-               "{} totals for a step of others", totals.size());
+void TrainStep::set_numbers(int which, std::span<const double> values) {
+  const Tensor& numbers = numbers_[static_cast<std::size_t>(which)];
   Memory host = memory_.for_host();
-  const Tensor staged = host.alloc(this->totals().shape(), DType::f64, MemoryTag::workspace);
-  std::ranges::copy(totals, staged.host<double>().begin());
-  ops::copy(staged, this->totals(), stream_);
+  const Tensor staged = host.alloc(numbers.shape(), DType::f64, MemoryTag::workspace);
+  std::ranges::copy(values, staged.host<double>().begin());
+  ops::copy(staged, numbers, stream_);
+}
+
+void TrainStep::decide_by(std::span<const double> totals) {
+  const std::int64_t load = last_load_.defined() ? last_load_.count() : 0;
+  HEDDLE_CHECK(
+      !is_decided_ && !numbers_.empty() && std::ssize(totals) == this->totals().count() + load,
+      "{} totals for a step of others", totals.size());
+  const auto own = static_cast<std::size_t>(this->totals().count());
+  set_numbers(StepPolicy::kTotals, totals.first(own));
+  if (load > 0) set_numbers(StepPolicy::kExpertLoad, totals.subspan(own));
   decided_totals_.assign(totals.begin(), totals.end());
   is_decided_ = true;
   change_weights();
@@ -342,7 +384,10 @@ void TrainStep::decide_by(std::span<const double> totals) {
 
 StepResult TrainStep::decided_result() {
   HEDDLE_CHECK(is_decided_, "the result of a step that was not decided");
-  read_totals(decided_totals_);
+  const std::span<const double> decided = decided_totals_;
+  const auto load = last_load_.defined() ? static_cast<std::size_t>(last_load_.count()) : 0;
+  if (load > 0) read_load(decided.last(load));
+  read_totals(decided.first(decided.size() - load));
   return result_;
 }
 
@@ -350,18 +395,18 @@ void TrainStep::change_weights() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
   optimizer_.step(args_, stream_);
-  if (copies_.kept != nullptr) {
-    StepArgs of_kept = args_;
-    of_kept.units = copies_.kept->unit_rates();
-    copies_.kept->optimizer().step(of_kept, stream_);
-  }
-  balance_routers();
+  balance_routers(model_.store());
+  if (copies_.kept == nullptr) return;
+  StepArgs of_kept = args_;
+  of_kept.units = copies_.kept->unit_rates();
+  copies_.kept->optimizer().step(of_kept, stream_);
+  balance_routers(copies_.kept->model().store());
 }
 
-void TrainStep::balance_routers() {
+void TrainStep::balance_routers(ParamStore& store) {
   const auto& experts = model_.spec().experts;
   if (!experts || experts->bias_rate == 0.0 || !last_load_.defined()) return;
-  for (const ParamStore::HeldStretch& held : model_.store().held()) {
+  for (const ParamStore::HeldStretch& held : store.held()) {
     if (!held.parameter->balances) continue;
     const Tensor load = expert_load().select(0, *held.parameter->balances);
     ops::balance_bias(load.slice(0, 0, experts->count), experts->bias_rate, args_.clip, held.begin,

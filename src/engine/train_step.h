@@ -31,6 +31,10 @@ struct StepResult {
   /// Among those layers the first one whose router had logits that are not finite; -1: none.
   std::int64_t bad_router = -1;
   bool is_warming_up = true;  ///< of an optimizer's phases (StepPlan::later), the first
+  /// What a pass of a micro-batch over one block took on each rank of the site, forward and
+  /// backward together, by rank in the mesh; 0: it has no block, or does not time them. Empty of
+  /// one rank.
+  std::vector<double> block_seconds = {};
 };
 
 /// Runs optimizer steps: executes the step's schedule over this rank's micro-batches, clips,
@@ -62,7 +66,8 @@ class TrainStep : private Stage {
   /// Whether the last step that was begun has been decided here: its update is done, also where the
   /// step itself was interrupted.
   bool is_decided() const { return is_decided_; }
-  /// What a rank that knows the totals of a decided step gives to those that do not.
+  /// What a rank that knows the totals of a decided step gives to those that do not: these, and of
+  /// models with experts their load.
   std::vector<double> decided_totals() const { return decided_totals_; }
   /// Does the update of the step that was interrupted before it was decided here, by the totals of
   /// a rank that has decided it: for them all ranks had summed their gradients.
@@ -71,6 +76,9 @@ class TrainStep : private Stage {
   StepResult decided_result();
   /// The number of this rank's first micro-batch among those of all replicas, where shares differ.
   void set_first_microbatch(std::int64_t number) { first_microbatch_ = number; }
+  /// Times the rank's blocks for StepResult::block_seconds. `busy`: for how many seconds the rank
+  /// has not been waiting for others, from any moment on. Of use only where streams work inline.
+  void time_blocks(std::function<double()> busy) { busy_ = std::move(busy); }
   /// What `asks` says in the middle of a step goes with it to all ranks (StepResult::is_asked):
   /// that one of them was sent a signal, which they need not agree on between steps then.
   void ask(std::function<bool()> asks) { asks_ = std::move(asks); }
@@ -90,6 +98,7 @@ class TrainStep : private Stage {
 
  private:
   Tensor compute(const StepOp& op, const Tensor& given) override;
+  Tensor pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx& ctx);
   Tensor boundary(int microbatch) override;
   const CodedMessages* messages() const override { return model_.messages(); }
   void perform(const StepOp& op) override;
@@ -97,6 +106,8 @@ class TrainStep : private Stage {
   Tensor end_exchange(const Action& action) override;
 
   StepResult run(std::span<const MicroBatch> microbatches, bool updates);
+  /// Of numbers that came in host memory.
+  void set_numbers(int which, std::span<const double> values);
   void begin(std::span<const MicroBatch> microbatches);
   /// Waits for the device and reads what the step amounted to.
   void end();
@@ -110,6 +121,7 @@ class TrainStep : private Stage {
   void add_squares();
   void sum(int which);
   void add_totals();
+  void tell_block_seconds();
   /// What sums of squares are multiplied by for the norm.
   double squares_factor() const;
   void update();
@@ -120,8 +132,9 @@ class TrainStep : private Stage {
   Tensor expert_load() const;
   void find_bad_router();
   bool has_bad_router() const;
+  void read_load(std::span<const double> load);
   /// Biases of routers move against the load.
-  void balance_routers();
+  void balance_routers(ParamStore& store);
 
   Model& model_;
   Optimizer& optimizer_;
@@ -132,6 +145,7 @@ class TrainStep : private Stage {
   OnAction on_action_;
   std::function<void()> before_update_, decide_;
   std::function<bool()> asks_;
+  std::function<double()> busy_;
   OnUnit on_unit_;
   OnChoices on_choices_;
   Schedule schedule_;
@@ -146,6 +160,10 @@ class TrainStep : private Stage {
   double clip_ = 0.0;
   bool is_decided_ = false;
   std::vector<double> decided_totals_;
+  struct {
+    double seconds = 0.0;
+    int passes = 0;  // forward
+  } blocks_;
   std::vector<Work> given_;  // gradients that are on their way to who keeps a copy
   std::optional<std::int64_t> first_microbatch_;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device

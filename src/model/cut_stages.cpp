@@ -28,10 +28,20 @@ class Costs {
   std::vector<double> before_;
 };
 
+/// Of stages that lie on ranks of different speeds.
+std::vector<double> factors_of(const std::vector<int>& rank_of_stage,
+                               const std::vector<double>& slowness) {
+  std::vector<double> factors(rank_of_stage.size(), 1.0);
+  for (std::size_t stage = 0; stage < factors.size() && !slowness.empty(); ++stage) {
+    factors[stage] = slowness[at(rank_of_stage[stage])];
+  }
+  return factors;
+}
+
 /// Where each stage begins, and the end, such that the costliest stage is as cheap as can be. Of
 /// several such cuts the early ones: early stages hold more micro-batches.
-std::vector<int> cuts_for_stages(const Costs& costs, int stages) {
-  const int units = costs.units();
+std::vector<int> cuts_for_stages(const Costs& costs, const std::vector<double>& factors) {
+  const int units = costs.units(), stages = static_cast<int>(factors.size());
   // worst[s][u]: the costliest of s stages over the first u units; last[s][u]: where the last of
   // them begins.
   const double kNever = std::numeric_limits<double>::infinity();
@@ -43,7 +53,8 @@ std::vector<int> cuts_for_stages(const Costs& costs, int stages) {
     const int least = least_units(s - 1, stages, units);
     for (int u = 0; u <= units; ++u) {
       for (int cut = 0; cut <= u - least; ++cut) {
-        const double candidate = std::max(worst[at(s - 1)][at(cut)], costs.of(cut, u));
+        const double candidate =
+            std::max(worst[at(s - 1)][at(cut)], factors[at(s - 1)] * costs.of(cut, u));
         if (candidate < worst[at(s)][at(u)]) {
           worst[at(s)][at(u)] = candidate;
           last[at(s)][at(u)] = cut;
@@ -60,8 +71,9 @@ std::vector<int> cuts_for_stages(const Costs& costs, int stages) {
 /// it and makes no stage costlier than the costliest. Where every rank has one stage, nothing does.
 class RankBalancer {
  public:
-  RankBalancer(const Costs& costs, const std::vector<int>& rank_of_stage, std::vector<int> cuts)
-      : costs_(costs), rank_of_stage_(rank_of_stage), cuts_(std::move(cuts)) {
+  RankBalancer(const Costs& costs, const std::vector<int>& rank_of_stage,
+               const std::vector<double>& factors, std::vector<int> cuts)
+      : costs_(costs), rank_of_stage_(rank_of_stage), factors_(factors), cuts_(std::move(cuts)) {
     const int stages = static_cast<int>(rank_of_stage_.size());
     load_.resize(at(*std::ranges::max_element(rank_of_stage_) + 1), 0.0);
     for (int s = 0; s < stages; ++s) {
@@ -79,7 +91,9 @@ class RankBalancer {
 
  private:
   int rank_of(int stage) const { return rank_of_stage_[at(stage)]; }
-  double stage_cost(int s) const { return costs_.of(cuts_[at(s)], cuts_[at(s + 1)]); }
+  double stage_cost(int s) const {
+    return factors_[at(s)] * costs_.of(cuts_[at(s)], cuts_[at(s + 1)]);
+  }
 
   /// The unit at the border of two neighbours.
   bool move_unit(int from, int to) {
@@ -88,21 +102,22 @@ class RankBalancer {
     const int unit = from < to ? cut - 1 : cut;
     const int units_here = cuts_[at(from + 1)] - cuts_[at(from)];
     if (units_here <= least_units(from, stages, costs_.units())) return false;
-    const double cost = costs_.of(unit, unit + 1);
+    const double cost = costs_.of(unit, unit + 1), cost_there = factors_[at(to)] * cost;
     double &here = load_[at(rank_of(from))], &there = load_[at(rank_of(to))];
     const bool is_costliest = here >= *std::ranges::max_element(load_);
-    if (!is_costliest || here - there <= cost || cost <= 0.0 ||
-        stage_cost(to) + cost > worst_stage_) {
+    if (!is_costliest || here - there <= cost_there || cost <= 0.0 ||
+        stage_cost(to) + cost_there > worst_stage_) {
       return false;
     }
     cut += from < to ? -1 : 1;
-    here -= cost;
-    there += cost;
+    here -= factors_[at(from)] * cost;
+    there += cost_there;
     return true;
   }
 
   const Costs& costs_;
   const std::vector<int>& rank_of_stage_;
+  const std::vector<double>& factors_;  // by stage
   std::vector<int> cuts_;
   std::vector<double> load_;  // by rank
   double worst_stage_ = 0.0;
@@ -111,20 +126,18 @@ class RankBalancer {
 }  // namespace
 
 std::vector<DecoderPart::Units> cut_stages(const std::vector<double>& costs,
-                                           const std::vector<int>& rank_of_stage) {
+                                           const std::vector<int>& rank_of_stage,
+                                           const std::vector<double>& slowness) {
   const Costs sums(costs);
   const int stages = static_cast<int>(rank_of_stage.size());
+  const std::vector<double> factors = factors_of(rank_of_stage, slowness);
   const std::vector<int> cuts =
-      RankBalancer(sums, rank_of_stage, cuts_for_stages(sums, stages)).cuts();
+      RankBalancer(sums, rank_of_stage, factors, cuts_for_stages(sums, factors)).cuts();
   std::vector<DecoderPart::Units> result;
   for (int s = 0; s < stages; ++s) result.push_back({cuts[at(s)], cuts[at(s + 1)]});
   return result;
 }
 
-namespace {
-
-/// Whether the last stage is one more of the first rank, and every other rank has one: where
-/// micro-batches take routes.
 bool comes_round(const std::vector<int>& rank_of_stage) {
   if (rank_of_stage.size() < 3 || rank_of_stage.back() != 0) return false;
   for (std::size_t stage = 0; stage + 1 < rank_of_stage.size(); ++stage) {
@@ -132,6 +145,8 @@ bool comes_round(const std::vector<int>& rank_of_stage) {
   }
   return true;
 }
+
+namespace {
 
 /// Embedding and what is left of the blocks; equal numbers of blocks; final norm and head.
 std::vector<DecoderPart::Units> cut_round(int layers, int ranks) {

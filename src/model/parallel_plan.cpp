@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/blocks/branch_kind.h"
 #include "model/cut_stages.h"
+#include "parallel/step/rank_times.h"
 
 namespace heddle {
 namespace {
@@ -251,6 +252,7 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
   if (plan.divides_vocabulary_over_pp()) plan.mesh.lanes = kExchanges;
   plan.mesh.joins_stages = whole_matrices && plan.zero > 0;
   plan.mesh.ends = {plan.rank_of_stage.front(), plan.rank_of_stage.back()};
+  RankTimes(plan.mesh).add_to(plan.policy);
   return plan;
 }
 

@@ -50,6 +50,14 @@ void add_waited(std::map<int, Curve>& curves, const Json& object, std::int64_t s
   }
 }
 
+void add_block_seconds(std::map<int, Curve>& curves, const Json& seconds, std::int64_t step,
+                       std::int64_t tokens) {
+  for (std::size_t rank = 0; seconds.is_array() && rank < seconds.size(); ++rank) {
+    if (!seconds[rank].is_number() || seconds[rank].get<double>() <= 0) continue;
+    curves[static_cast<int>(rank)].push_back({step, tokens, seconds[rank].get<double>()});
+  }
+}
+
 /// Nothing where it is not as JsonlSink writes it, or not of as many layers as before.
 void add_load(std::vector<ExpertLoadPoint>& points, const Json& object, std::int64_t step) {
   ExpertLoadPoint point{.step = step, .layers = {}};
@@ -92,6 +100,9 @@ History read_history(const std::filesystem::path& metrics_file) {
       add(history.step_seconds, "step_seconds");
       if (object->contains("residual")) add(history.residual, "residual");
       if (object->contains("expert_load")) add_load(history.expert_load, *object, step);
+      if (object->contains("block_seconds")) {
+        add_block_seconds(history.block_seconds, (*object)["block_seconds"], step, tokens);
+      }
     } else if (object->contains("sites_waited")) {
       add_waited(history.site_waited, *object, step, tokens);
     }

@@ -33,6 +33,9 @@ struct StepMetrics {
   std::optional<double> residual = {};
   /// Of models with experts, at such steps and the first: all layers that have them.
   std::vector<ExpertLoad> expert_load = {};
+  /// At such steps, of a run of several ranks that are timed: what a micro-batch took on one block,
+  /// by rank; 0 of one that has none.
+  std::vector<double> block_seconds = {};
 };
 
 struct EvalMetrics {
@@ -75,8 +78,24 @@ struct SiteWasSlow {
   double seconds = 0;  ///< that the one waited which waited most
   double window = 0;   ///< seconds since they met before
 };
+/// A rank beside those that do equal work.
+struct RankPace {
+  int rank = 0;
+  double seconds = 0;  ///< that a micro-batch takes it on one block, in the median of late steps
+  double usual = 0;    ///< the median of the others
+  int others = 0;
+
+  double ratio() const { return seconds / usual; }
+};
+/// Ranks that have become slower than others that do equal work, and those that no longer are.
+struct PacesChanged {
+  std::int64_t step = 0;
+  std::vector<RankPace> slow = {}, recovered = {};
+
+  bool empty() const { return slow.empty() && recovered.empty(); }
+};
 using RunEvent = std::variant<CheckpointRequested, CheckpointDurable, UpdateSkipped, SampleText,
-                              SitesMet, SiteWasSlow>;
+                              SitesMet, SiteWasSlow, PacesChanged>;
 
 /// Turns a run's numbers into something people or programs read. Called by one thread of rank 0, in
 /// the order of steps. Any call may throw; nothing follows a throw or close().

@@ -112,6 +112,18 @@ struct EpochRow {
   double lost() const { return detect + agree + rebuild + restore + redo; }
 };
 
+/// How fast a rank of the run's last mesh was beside those that do equal work; what it took over
+/// time is in History::block_seconds.
+struct RankSpeedRow {
+  int rank = 0, stage = 0;  ///< its place in the pipeline
+  int group = 0;            ///< ranks that do equal work have the same
+  int blocks = 0;
+  double seconds = 0;  ///< that a micro-batch takes it on one block, in the median of the run
+  double usual = 0;    ///< the median of the others in its group; 0: it is alone
+
+  double ratio() const { return usual > 0 ? seconds / usual : 1; }
+};
+
 struct RunTotals {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
@@ -138,6 +150,7 @@ struct RunReport {
   std::vector<CommunicationRow> communication;
   std::optional<AttentionFigures> attention = {};  ///< where ranks share it
   std::vector<EpochRow> epochs = {};               ///< of a run that outlives ranks, in order
+  std::vector<RankSpeedRow> speeds = {};           ///< of ranks that are timed and have blocks
   std::vector<SampleText> samples;
   std::vector<std::string> warnings;
   RunTotals totals;

@@ -327,7 +327,8 @@ std::string report_html(const RunReport& report) {
               pipeline_section(report) +
               (report.attention ? attention_section(*report.attention) : "") +
               experts_section(report.history.expert_load) + communication_section(report) +
-              epochs_section(report.epochs) + starts_section(report) + settings_section(report),
+              speeds_section(report) + epochs_section(report.epochs) + starts_section(report) +
+              settings_section(report),
       .footer = "The same numbers for programs: report.json and metrics.jsonl in this folder."};
   put(page.body, "<script type=\"application/json\" id=\"curves\">{}</script>\n",
       chart_data(charts));

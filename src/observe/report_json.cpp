@@ -31,6 +31,9 @@ JsonValue curves(const History& history) {
   for (const auto& [site, waited] : history.site_waited) {
     all[fmt::format("site {} waited", site)] = curve(waited);
   }
+  for (const auto& [rank, seconds] : history.block_seconds) {
+    all[fmt::format("rank {} block_seconds", rank)] = curve(seconds);
+  }
   return all;
 }
 
@@ -172,6 +175,18 @@ JsonValue epochs(const RunReport& report) {
   return list;
 }
 
+JsonValue speeds(const RunReport& report) {
+  JsonValue list = JsonValue::array();
+  for (const RankSpeedRow& row : report.speeds) {
+    list.push_back({{"rank", row.rank},
+                    {"stage", row.stage},
+                    {"blocks", row.blocks},
+                    {"block_seconds", row.seconds},
+                    {"of_peers", row.ratio()}});
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string report_json(const RunReport& report) {
@@ -198,6 +213,7 @@ std::string report_json(const RunReport& report) {
                     {"peak_resident_bytes", report.peak_resident_bytes},
                     {"memory_by_rank", ranks(report)},
                     {"communication", communication(report)},
+                    {"speeds", speeds(report)},
                     {"attention", nullptr},
                     {"experts", nullptr},
                     {"settings", std::move(settings)},

@@ -33,6 +33,9 @@ std::string experts_section(const std::vector<ExpertLoadPoint>& points);
 /// nothing changed.
 std::string epochs_section(const std::vector<EpochRow>& epochs);
 
+/// How fast ranks were beside others that do equal work, over time; empty without such.
+std::string speeds_section(const RunReport& report);
+
 /// A sixtieth of the run on either side: steady enough to read, short enough to show bends.
 Curve smoothed(const Curve& curve);
 Curve typical(const Curve& curve);

@@ -99,10 +99,11 @@ ParallelRequest shortened(ParallelRequest request, int pp) {
 }
 
 ParallelRequest request_for(const ParallelRequest& asked, int members, std::int64_t microbatches,
-                            const Refusal& refusal) {
+                            const Refusal& refusal, Shares shares) {
   ParallelRequest request = asked;
   const int of_replica = asked.tp * asked.cp * asked.pp;
   request.dp = static_cast<int>(std::min<std::int64_t>(members / of_replica, microbatches));
+  while (shares == Shares::even && request.dp > 1 && microbatches % request.dp != 0) --request.dp;
   if (request.dp > 0) return request;
   std::string why;
   for (int pp = members / (asked.tp * asked.cp); pp > 0; --pp) {
@@ -132,9 +133,9 @@ MeshShape shape_of(const ParallelRequest& request) {
 
 Arrangement mesh_for(const ParallelRequest& asked,
                      const std::vector<std::optional<FormerPlace>>& members,
-                     std::int64_t microbatches, const Refusal& refusal) {
+                     std::int64_t microbatches, const Refusal& refusal, Shares shares) {
   const ParallelRequest request =
-      request_for(asked, static_cast<int>(members.size()), microbatches, refusal);
+      request_for(asked, static_cast<int>(members.size()), microbatches, refusal, shares);
   Seating seating(members, request);
   std::vector<int> by_place = seating.seat();
   return {.request = request, .by_place = std::move(by_place), .spares = seating.spares()};

@@ -30,6 +30,7 @@ Json to_json(const RunState& state) {
                {"optimizer", state.optimizer},
                {"made_anew", state.made_anew}};
   if (state.eval_loss) json["eval_loss"] = bits_of({*state.eval_loss});
+  if (!state.expert_load.empty()) json["expert_load"] = bits_of(state.expert_load);
   return json;
 }
 
@@ -41,6 +42,7 @@ RunState state_from(const Json& json) {
                  .optimizer = json.at("optimizer"),
                  .made_anew = json.at("made_anew")};
   if (json.contains("eval_loss")) state.eval_loss = values_of(json.at("eval_loss")).front();
+  if (json.contains("expert_load")) state.expert_load = values_of(json.at("expert_load"));
   return state;
 }
 
@@ -72,6 +74,7 @@ std::string text_of(const MemberNews& news) {
   if (news.state) {
     json["state"] = to_json(*news.state);
     json["totals"] = bits_of(news.totals);
+    json["cut"] = news.cut;
   }
   if (news.place) json["place"] = to_json(*news.place);
   return json.dump();
@@ -83,6 +86,7 @@ MemberNews news_from(const std::string& text) {
   if (json.contains("state")) {
     news.state = state_from(json.at("state"));
     news.totals = values_of(json.at("totals"));
+    news.cut = json.at("cut");
   }
   if (json.contains("place")) news.place = place_from(json.at("place"));
   return news;

@@ -17,6 +17,8 @@ struct MemberNews {
   std::optional<RunState> state = {};
   std::vector<double> totals = {};  ///< of the last step that it knows to be decided
   std::optional<recover::FormerPlace> place = {};
+  /// Blocks by stage (parallel.cut), where the run has cut them again; empty: as the run file says.
+  std::string cut = {};
   std::int64_t checkpoint = -1;  ///< the step of the newest one that it knows of
   bool lost_save = false;        ///< one was under way
 };

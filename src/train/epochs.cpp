@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "model/given_cut.h"
 #include "model/parallel_plan.h"
 #include "tensor/memory.h"
 #include "train/stage_recovery.h"
@@ -26,13 +27,19 @@ void refuse_if(bool is_asked, const std::string& what, const std::string& why,
 void check_can_be_redone(const config::RunConfig& config, const ModelSpec& spec) {
   refuse_if(config.parallel.sites > 1, fmt::format("parallel.sites = {}", config.parallel.sites),
             "sites go on without lost ones by themselves", "see outer.lost");
+  const ParallelRequest& parallel = config.parallel;
+  refuse_if(spec.experts && parallel.divides_experts(),
+            fmt::format("parallel.{} = {}", parallel.ep > 1 ? "ep" : "etp",
+                        std::max(parallel.ep, parallel.etp)),
+            "who has which experts is not told to those who go on",
+            "use dp, tp or pp: experts then lie as other layers do");
   refuse_if(
-      spec.experts.has_value(), "models with experts",
-      "micro-batches without targets, which fill uneven shares, would count in the balance of "
-      "routers",
-      "train a dense model, or without recovery");
-  refuse_if(config.optim.name == planner::Updates::muon, "optim.name = \"muon\"",
-            "its update needs ranks that may be lost meanwhile", "use \"adamw\" or \"sgd\"");
+      config.optim.name == planner::Updates::muon && (parallel.zero > 0 || parallel.tp > 1),
+      fmt::format("optim.name = \"muon\" and parallel.{}",
+                  parallel.tp > 1 ? fmt::format("tp = {}", parallel.tp)
+                                  : fmt::format("zero = {}", parallel.zero)),
+      "an update that brings divided matrices together needs ranks that may be lost meanwhile",
+      "set parallel.zero = 0 and parallel.tp = 1, or use \"adamw\" or \"sgd\"");
   refuse_if(config.optim.name == planner::Updates::onebit_adam, "optim.name = \"onebit-adam\"",
             "its states change while ranks exchange them", "use \"adamw\" or \"sgd\"");
   refuse_if(config.compress.codec(Compression::Kind::gradients) != nullptr &&
@@ -58,7 +65,10 @@ void Epochs::arrange() {
     const auto problems = problems_of(basis_.spec, request, static_cast<int>(request.ranks()));
     return problems.empty() ? std::string() : problems.front().message;
   };
-  arrangement_ = recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal);
+  // Blank micro-batches would count in the balance of routers.
+  const auto shares = basis_.spec.experts ? recover::Shares::even : recover::Shares::any;
+  arrangement_ =
+      recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal, shares);
   const auto& by_place = arrangement_.by_place;
   const auto own = std::ranges::find(by_place, all().rank());
   is_spare_ = own == by_place.end();
@@ -69,6 +79,15 @@ void Epochs::arrange() {
   config_ = config;
   config_.parallel = arrangement_.request;
   config_.train.tokens_per_step = config.tokens_per_step();
+  config_.stages.cut = cut_for_stages();
+}
+
+/// What the run has found last, or the run file says; neither where there are fewer stages now.
+std::string Epochs::cut_for_stages() const {
+  const bool has_found = meeting_->has_state() && !meeting_->teller().cut.empty();
+  const std::string cut = has_found ? meeting_->teller().cut : basis_.config.stages.cut;
+  const auto stages = step_schedule(config_.parallel, 1).rank_of_stage.size();
+  return parse_cut(cut).size() == stages ? cut : "";
 }
 
 void Epochs::leave() {

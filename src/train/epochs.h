@@ -58,6 +58,8 @@ class Epochs {
   void tell_spares(const End& end) const;
 
  private:
+  std::string cut_for_stages() const;
+
   recover::Company& company_;
   const RunBasis& basis_;
   recover::Epoch epoch_;

@@ -11,6 +11,7 @@
 #include "codec/registry.h"
 #include "config/presets.h"
 #include "engine/weights.h"
+#include "model/given_cut.h"
 #include "model/registry.h"
 
 namespace heddle {
@@ -152,6 +153,15 @@ void check_capacity(const config::RunConfig& config, const ModelSpec& spec) {
   capacity.rows(std::max<std::int64_t>(1, tokens), spec.experts->count, spec.experts->per_token);
 }
 
+/// The stages that the run file gives. Error(usage) where the model has no such.
+std::vector<DecoderPart::Units> cut_of(const config::RunConfig& config, const ModelSpec& spec,
+                                       const std::vector<int>& rank_of_stage) {
+  const std::vector<int> blocks = parse_cut(config.stages.cut);
+  const std::string problem = problem_of_cut(spec, blocks, rank_of_stage);
+  if (!problem.empty()) throw Error(ErrorCode::usage, problem, "");
+  return units_of_cut(spec, blocks);
+}
+
 /// Nothing where the model cannot be read: whoever needs it will say why.
 std::vector<config::Conflict> model_conflicts(const config::RunConfig& config, int ranks) {
   std::optional<ModelSpec> spec;
@@ -164,6 +174,12 @@ std::vector<config::Conflict> model_conflicts(const config::RunConfig& config, i
   for (RequestProblem& problem : problems_of(*spec, config.parallel, ranks)) {
     problem.keys.emplace_back("model");
     conflicts.push_back({std::move(problem.keys), std::move(problem.message)});
+  }
+  if (!conflicts.empty() || config.stages.cut.empty()) return conflicts;
+  try {
+    cut_of(config, *spec, step_schedule(config.parallel, 1).rank_of_stage);
+  } catch (const Error& error) {
+    conflicts.push_back({{"parallel.cut", "model"}, error.message()});
   }
   return conflicts;
 }
@@ -303,6 +319,7 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
   ParallelPlan plan =
       make_plan(spec, request, ranks, config.data.seq_len,
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
+  if (!config.stages.cut.empty()) plan.units_of_stage = cut_of(config, spec, plan.rank_of_stage);
   if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
   if (config.recover.elastic && config.recover.stages != config::LostStages::none) {
     plan.policy.count_stage_squares(plan.pp);

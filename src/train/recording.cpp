@@ -32,7 +32,10 @@ bool has_lossless(const Compression& compression) {
 
 Recording::Recording(const RunSetup& setup, Session& session,
                      std::optional<std::int64_t> resumed_at)
-    : setup_(setup), session_(session), attention_record_(setup, session) {
+    : setup_(setup),
+      session_(session),
+      attention_record_(setup, session),
+      speeds_(rank_work(setup.config, setup.spec, setup.plan)) {
   if (setup.is_first) {
     const TrainOptions& options = setup.options;
     observe::record_start(setup.folder / "starts.jsonl", {.step = resumed_at.value_or(0),
@@ -50,7 +53,11 @@ Recording::Recording(const RunSetup& setup, Session& session,
 
 Recording::Recording(const RunSetup& setup, Session& session, const RunState& state, Kept kept,
                      const std::optional<Step>& last)
-    : setup_(setup), session_(session), kept_(std::move(kept)), attention_record_(setup, session) {
+    : setup_(setup),
+      session_(session),
+      kept_(std::move(kept)),
+      attention_record_(setup, session),
+      speeds_(rank_work(setup.config, setup.spec, setup.plan)) {
   if (setup.is_first) {
     open_files(state.step);
     const observe::Curve written = observe::read_history(setup.folder / "metrics.jsonl").loss;
@@ -65,7 +72,7 @@ void Recording::open_trace(std::optional<std::int64_t> resumed_at) {
   step_time_.predicted = setup.predicted_seconds;
   has_residuals_ = session_.model.store().residuals().has_value();
   if (!setup.config.observe.trace) return;
-  trace_ = std::make_unique<StepTrace>(setup.keepers(), setup.placed.rank(), setup.step_schedule());
+  trace_ = std::make_shared<StepTrace>(setup.keepers(), setup.placed.rank(), setup.step_schedule());
   if (!setup.is_first) return;
   trace_parts_.emplace(setup.folder / "trace", resumed_at.value_or(0),
                        static_cast<std::uint64_t>(setup.config.observe.trace_limit));
@@ -86,6 +93,23 @@ void Recording::watch(TrainStep& step) {
     recorder_.add(action, begin, end);
     if (trace_) trace_->add(action, begin, end);
   });
+  // A GPU's work is done after the call that began it.
+  const bool is_inline = setup_.options.device.kind == Device::Kind::cpu;
+  if (!is_inline || setup_.placed.size() == 1) return;
+  const auto& told = setup_.options.busy_seconds;
+  step.time_blocks(told ? told : [waited = waited_, watch = Stopwatch()] {
+    return watch.seconds() - waited->seconds();
+  });
+}
+
+Recording::~Recording() { setup_.keepers().all().flight().set_observer({}); }
+
+void Recording::watch_calls() {
+  setup_.keepers().all().flight().set_observer(
+      [waited = waited_, trace = trace_](const CommCall& call) {
+        waited->add(call);
+        if (trace) trace->add_call(call);
+      });
 }
 
 void Recording::begin_step(std::int64_t step) {
@@ -94,11 +118,12 @@ void Recording::begin_step(std::int64_t step) {
   session_.memory.reset_peak();  // what saving and evaluating take is not the step's
   if (trace_) trace_->begin_step(step);
   attention_record_.begin_step();
+  watch_calls();
 }
 
 void Recording::end_step(const RunState& state, const Step& step) {
+  setup_.keepers().all().flight().set_observer({});
   attention_record_.end_step();
-  if (trace_) trace_->end_step();
   newest_step_ = state.step;
   add_traffic(kept_.counted, session_.mesh.traffic() - before_);
   MeshTraffic expected = expected_traffic(step.result);
@@ -108,37 +133,47 @@ void Recording::end_step(const RunState& state, const Step& step) {
   if (stats.peak > kept_.largest_step.peak) kept_.largest_step = stats;
   kept_.step_seconds.push_back(step.seconds);
   pace_.add(step.seconds);
-  if (setup_.is_first) write_step(state, step);
+  const auto paces = speeds_.add(state.step, step.result.block_seconds, step.seconds);
+  if (!setup_.is_first) return;
+  write_step(state, step);
+  if (!paces.empty()) sinks_.on_event(paces);
+}
+
+bool Recording::has_line(std::int64_t step) const {
+  return step % std::max<std::int64_t>(1, setup_.config.observe.console_every) == 0;
 }
 
 void Recording::write_step(const RunState& state, const Step& step) {
   const config::RunConfig& config = setup_.config;
   const MemoryStats stats = session_.memory.stats();
-  sinks_.on_step({.step = state.step,
-                  .steps_total = config.total_steps(),
-                  .tokens = state.tokens,
-                  .loss = step.result.loss,
-                  .site = session_.outer ? setup_.sites.of(session_.mesh) : -1,
-                  .grad_norm = step.result.grad_norm,
-                  .lr = step.lr,
-                  .step_seconds = step.seconds,
-                  .tokens_per_second = static_cast<double>(setup_.tokens_per_step()) / step.seconds,
-                  .mfu = std::nullopt,
-                  .data_wait_seconds = step.data_wait_seconds,
-                  .memory_bytes = setup_.options.device.kind == Device::Kind::cpu
-                                      ? observe::process_resident_bytes()
-                                      : stats.reserved,
-                  .memory_limit_bytes = 0,
-                  .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step),
-                  .residual = residual(state.step, step.result.grad_norm),
-                  .expert_load = expert_load(state.step, step.result)});
+  const std::vector<double>& times = step.result.block_seconds;
+  const bool is_timed = std::ranges::any_of(times, [](double seconds) { return seconds > 0; });
+  sinks_.on_step(
+      {.step = state.step,
+       .steps_total = config.total_steps(),
+       .tokens = state.tokens,
+       .loss = step.result.loss,
+       .site = session_.outer ? setup_.sites.of(session_.mesh) : -1,
+       .grad_norm = step.result.grad_norm,
+       .lr = step.lr,
+       .step_seconds = step.seconds,
+       .tokens_per_second = static_cast<double>(setup_.tokens_per_step()) / step.seconds,
+       .mfu = std::nullopt,
+       .data_wait_seconds = step.data_wait_seconds,
+       .memory_bytes = setup_.options.device.kind == Device::Kind::cpu
+                           ? observe::process_resident_bytes()
+                           : stats.reserved,
+       .memory_limit_bytes = 0,
+       .eta_seconds = pace_.eta_seconds(config.total_steps() - state.step),
+       .residual = residual(state.step, step.result.grad_norm),
+       .expert_load = expert_load(state.step, step.result),
+       .block_seconds = has_line(state.step) && is_timed ? times : std::vector<double>()});
 }
 
 std::vector<observe::ExpertLoad> Recording::expert_load(std::int64_t step,
                                                         const StepResult& result) const {
   const ModelSpec& spec = setup_.spec;
-  const std::int64_t every = std::max<std::int64_t>(1, setup_.config.observe.console_every);
-  if (result.expert_load.empty() || (step % every != 0 && step != 1)) return {};
+  if (result.expert_load.empty() || (!has_line(step) && step != 1)) return {};
   std::vector<observe::ExpertLoad> layers;
   auto from = result.expert_load.begin();
   const auto next = [&] { return static_cast<std::int64_t>(*from++); };
@@ -154,9 +189,8 @@ std::vector<observe::ExpertLoad> Recording::expert_load(std::int64_t step,
 }
 
 std::optional<double> Recording::residual(std::int64_t step, double grad_norm) {
-  const std::int64_t every = std::max<std::int64_t>(1, setup_.config.observe.console_every);
   const ParamStore& store = session_.model.store();
-  if (step % every != 0 || !has_residuals_ || !(grad_norm > 0)) return std::nullopt;
+  if (!has_line(step) || !has_residuals_ || !(grad_norm > 0)) return std::nullopt;
   const Tensor squares = session_.memory.zeros({1}, DType::f64, MemoryTag::workspace);
   store.add_residual_squares(squares, session_.stream);
   return std::sqrt(to_host(squares, session_.stream).host<double>()[0]) / grad_norm;
@@ -361,6 +395,7 @@ void Recording::write_report(const RunState& state) const {
                      .timelines = timelines_,
                      .attention = attention_,
                      .epochs = kept_.epochs,
+                     .work = rank_work(setup_.config, setup_.spec, setup_.plan),
                      .predicted_traffic = kept_.expected,
                      .counted_traffic = kept_.counted,
                      .masks_documents = setup_.config.data.documents == config::Documents::mask,

@@ -11,10 +11,12 @@
 #include "observe/report.h"
 #include "observe/trace_parts.h"
 #include "train/attention_record.h"
+#include "train/rank_speeds.h"
 #include "train/run_report.h"
 #include "train/session.h"
 #include "train/step_timeline.h"
 #include "train/step_trace.h"
+#include "train/wait_meter.h"
 
 namespace heddle {
 
@@ -43,12 +45,18 @@ class Recording {
   /// knows it: its line is written if the rank that should have was lost before.
   Recording(const RunSetup& setup, Session& session, const RunState& state, Kept kept,
             const std::optional<Step>& last);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
   /// Before the first step: what was kept before.
   void set_kept(Kept kept) { kept_ = std::move(kept); }
   /// When an epoch has ended: it is told nothing more.
   Kept take_kept() { return std::move(kept_); }
 
-  /// Takes the times of the step's actions.
+  /// What blocks took the ranks of this site in late steps; the same on all of them.
+  const RankSpeeds& speeds() const { return speeds_; }
+
+  /// Takes the times of the step's actions and of its blocks.
   void watch(TrainStep& step);
   void begin_step(std::int64_t step);
   void end_step(const RunState& state, const Step& step);
@@ -71,6 +79,8 @@ class Recording {
   void open_trace(std::optional<std::int64_t> resumed_at);
   void write_step(const RunState& state, const Step& step);
   void write_trace();
+  /// Has the calls of this rank told to whoever wants to know of them.
+  void watch_calls();
   void collect_memory();
   void compare_step();
   const MeshTraffic& expected_traffic(const StepResult& result);
@@ -82,6 +92,8 @@ class Recording {
   std::optional<double> residual(std::int64_t step, double grad_norm);
   /// StepMetrics::expert_load.
   std::vector<observe::ExpertLoad> expert_load(std::int64_t step, const StepResult& result) const;
+  /// Whether the step gets a line on the console, where those are not left out.
+  bool has_line(std::int64_t step) const;
   void write_report(const RunState& state) const;
 
   const RunSetup& setup_;
@@ -98,9 +110,11 @@ class Recording {
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
   AttentionRecord attention_record_;
+  RankSpeeds speeds_;
+  const std::shared_ptr<WaitMeter> waited_ = std::make_shared<WaitMeter>();
   std::optional<observe::AttentionFigures> attention_;
   std::int64_t newest_step_ = 0;
-  std::unique_ptr<StepTrace> trace_;  // where the run file asks for it
+  std::shared_ptr<StepTrace> trace_;  // where the run file asks for it
   std::optional<observe::TraceParts> trace_parts_;
   bool trace_has_failed_ = false;
   std::vector<observe::TimelineFigure> timelines_;

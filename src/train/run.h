@@ -72,6 +72,9 @@ class Run {
   /// Behind a step: whether the epoch ends because members come or go.
   bool changes_members();
 
+  /// run_recut.cpp: behind a step, whether it ends because stages are to be cut again.
+  bool cuts_again();
+
   // run_loop.cpp: between the two.
   void loop(bool is_resumed);
   recover::Share begin_share();
@@ -146,6 +149,9 @@ class Run {
     std::optional<Stopwatch> step_began = {};  ///< of the one that is under way
     double wasted = 0.0;                       ///< seconds of one that is taken again
     bool is_changing = false;                  ///< the epoch ends without a loss
+    std::string cut = {};                      ///< of the stages, where speeds asked for another
+    std::string refused_cut = {};              ///< one that did not fit
+    std::string why_cut = {};  ///< the epoch ends, for the user; empty: not for that
   } carried_;
 };
 

@@ -88,11 +88,12 @@ observe::EpochRow Run::describe_epoch(double seconds) {
                         .members = epochs_->all().size(),
                         .spares = static_cast<int>(made.spares.size()),
                         .mesh = recover::shape_of(made.request).text(),
-                        .cause = epoch.cause,
+                        .cause = carried_.why_cut.empty() ? epoch.cause : carried_.why_cut,
                         .detect = epoch.detect,
                         .agree = epoch.agree,
                         .rebuild = epoch.connect + seconds,
                         .redo = std::exchange(carried_.wasted, 0.0)};
+  carried_.why_cut.clear();
   if (setup_ && setup_->is_first && !row.cause.empty()) {
     const std::string waiting =
         row.spares == 0 ? "" : fmt::format(", {} wait{}", row.spares, row.spares == 1 ? "s" : "");
@@ -128,6 +129,7 @@ MemberNews Run::own_news() const {
   news.state = state_;
   news.totals = carried_.totals;
   news.place = carried_.place;
+  news.cut = carried_.cut;
   return news;
 }
 
@@ -146,6 +148,7 @@ void Run::take_decided_step() {
   if (!meeting.has_state()) return;
   state_ = *meeting.teller().state;
   carried_.totals = meeting.teller().totals;
+  carried_.cut = meeting.teller().cut;
   carried_.checkpoint = meeting.checkpoint();
 }
 
@@ -173,6 +176,7 @@ void Run::keep_state() {
     carried_.boxes = held_state();
   }
   carried_.session_is_whole = carried_.is_changing = false;
+  carried_.refused_cut.clear();
   step_.reset();
   session_.reset();
   setup_.reset();
@@ -296,9 +300,11 @@ bool Run::are_all_told_to_leave() {
 }
 
 bool Run::changes_members() {
-  if (!epochs_ || !is_asked_) return false;
-  const double wants = epochs_->wants_change() ? 1 : 0;
-  if (setup_->world.all().combine(wants, ReduceOp::max) == 0) return false;
+  if (!epochs_) return false;
+  if (!cuts_again()) {
+    const double wants = epochs_->wants_change() ? 1 : 0;
+    if (!is_asked_ || setup_->world.all().combine(wants, ReduceOp::max) == 0) return false;
+  }
   tell(saving_->finish());
   carried_.is_changing = true;
   epochs_->change();

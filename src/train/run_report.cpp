@@ -83,6 +83,7 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
   if (!summary.ranks.empty()) report.communication = communication_rows(summary);
   report.attention = summary.attention;
   report.epochs = summary.epochs;
+  report.speeds = speed_rows(summary.work, report.history);
   report.samples = summary.samples;
   report.warnings = summary.warnings;
   report.totals = {.steps = state.step, .tokens = state.tokens, .seconds = state.seconds};

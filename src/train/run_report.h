@@ -9,6 +9,7 @@
 #include "engine/memory_plan.h"
 #include "observe/metrics.h"
 #include "observe/report.h"
+#include "train/rank_speeds.h"
 #include "train/run_state.h"
 
 namespace heddle {
@@ -27,6 +28,7 @@ struct RunSummary {
   std::vector<observe::TimelineFigure> timelines;
   std::optional<observe::AttentionFigures> attention;
   std::vector<observe::EpochRow> epochs;
+  RankWork work;                                   ///< of the ranks of the last mesh
   MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
   bool masks_documents = false;
   bool has_lossless = false;  ///< codecs among those of the run

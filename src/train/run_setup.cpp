@@ -1,6 +1,7 @@
 #include "train/run_setup.h"
 
 #include "base/error.h"
+#include "base/strings.h"
 #include "comm/agree.h"
 #include "observe/machine.h"
 #include "ops/softmax_xent.h"
@@ -97,10 +98,34 @@ std::uint64_t memory_limit(const RunSetup& setup) {
   return limit > 0 ? limit : device_bytes(setup.options.device);
 }
 
-std::optional<Error> refusal(const RunSetup& setup, const MemoryPlan& memory) {
+std::size_t state_bytes(const StepPlan& step) {
+  return step.before_step[static_cast<std::size_t>(MemoryTag::parameters)] +
+         step.before_step[static_cast<std::size_t>(MemoryTag::optimizer)];
+}
+
+/// When members of a run come or go, what a rank had and what it is given are there together.
+std::size_t bytes_to_restore(const RunSetup& setup, const StepPlan& step) {
+  return setup.config.recover.elastic ? total(step.before_step) + state_bytes(step) : 0;
+}
+
+std::optional<Error> refusal(const RunSetup& setup, const StepPlan& step) {
   const std::uint64_t limit = memory_limit(setup);
-  if (limit == 0 || memory.reserved <= limit) return std::nullopt;
-  return memory_refusal(setup.config, setup.spec, setup.plan, setup.options.device, memory, limit);
+  if (limit == 0) return std::nullopt;
+  if (step.memory.reserved > limit) {
+    return memory_refusal(setup.config, setup.spec, setup.plan, setup.options.device, step.memory,
+                          limit);
+  }
+  const std::size_t restoring = bytes_to_restore(setup, step);
+  if (restoring <= limit) return std::nullopt;
+  return Error(
+      ErrorCode::resources,
+      fmt::format("the run fits, but would need {} while a lost rank is replaced, when the {} of a "
+                  "rank's weights and optimizer states are there twice, and {} may be used",
+                  format_bytes(static_cast<double>(restoring)),
+                  format_bytes(static_cast<double>(state_bytes(step))),
+                  format_bytes(static_cast<double>(limit))),
+      "divide state over more ranks (parallel.zero, pp, tp), set recover.copies = 0, or train "
+      "without recover.elastic");
 }
 
 }  // namespace
@@ -134,7 +159,7 @@ RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const R
   if (!config.observe.system.empty()) predict_times(*this);
   if (options.dry_run) return;
   step_plan = plan_rank(config, spec, plan, placed.rank(), options.device);
-  if (const auto too_large = refusal(*this, step_plan.memory)) throw *too_large;
+  if (const auto too_large = refusal(*this, step_plan)) throw *too_large;
 }
 
 observe::Terminal RunSetup::terminal() const {
@@ -147,6 +172,13 @@ std::int64_t RunSetup::tokens_per_step() const {
 
 Schedule RunSetup::step_schedule() const {
   return heddle::step_schedule(plan, config.accumulation());
+}
+
+bool fits(const RunSetup& setup, const ParallelPlan& plan) {
+  const std::uint64_t limit = memory_limit(setup);
+  const StepPlan step =
+      plan_rank(setup.config, setup.spec, plan, setup.placed.rank(), setup.options.device);
+  return limit == 0 || std::max(step.memory.reserved, bytes_to_restore(setup, step)) <= limit;
 }
 
 TrainOutcome dry_run(const RunSetup& setup) {
@@ -165,7 +197,7 @@ TrainOutcome dry_run(const RunSetup& setup) {
                .sites = setup.predicted_sites,
                .limit_bytes = memory_limit(setup),
                .refusal = {}};
-  plan.refusal = refusal(setup, fullest(plan.groups).step.memory);
+  plan.refusal = refusal(setup, fullest(plan.groups).step);
   print_plan(setup, plan.groups);
   return {.steps_total = config.total_steps(), .plan = std::move(plan)};
 }

@@ -70,6 +70,9 @@ struct RunSetup {
   StepPlan step_plan;  ///< of this rank; a dry run has none
 };
 
+/// Whether this rank has the memory for its part of another plan of the same run.
+bool fits(const RunSetup& setup, const ParallelPlan& plan);
+
 /// Plans all ranks, prints that, and says whether they fit.
 TrainOutcome dry_run(const RunSetup& setup);
 

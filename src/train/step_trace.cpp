@@ -40,8 +40,6 @@ StepTrace::StepTrace(Keepers keepers, int rank, Schedule schedule)
       schedule_(std::move(schedule)),
       start_(started_together(keepers_.here())) {}
 
-StepTrace::~StepTrace() { keepers_.all().flight().set_observer({}); }
-
 double StepTrace::seconds_at(CommCall::Clock::time_point time) const {
   return std::chrono::duration<double>(time - start_).count();
 }
@@ -49,10 +47,7 @@ double StepTrace::seconds_at(CommCall::Clock::time_point time) const {
 void StepTrace::begin_step(std::int64_t step) {
   step_ = step;
   step_start_ = seconds_at(CommCall::Clock::now());
-  keepers_.all().flight().set_observer([this](const CommCall& call) { add_call(call); });
 }
-
-void StepTrace::end_step() { keepers_.all().flight().set_observer({}); }
 
 void StepTrace::add(const Action& action, double begin, double end) {
   const std::lock_guard lock(mutex_);

@@ -16,15 +16,14 @@ class StepTrace {
   /// Waits for all ranks, so that their clocks start together. `rank`: in the mesh. `schedule` is
   /// the step's.
   StepTrace(Keepers keepers, int rank, Schedule schedule);
-  ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  /// Between them calls are recorded.
   void begin_step(std::int64_t step);
-  void end_step();
   /// An action of the step begun last, with seconds from its start.
   void add(const Action& action, double begin, double end);
+  /// A call of this rank's that has ended in that step, from any thread.
+  void add_call(const CommCall& call);
 
   /// Whether this rank has so much, or has had it for so long, that it should be gathered.
   bool is_part_full() const;
@@ -34,7 +33,6 @@ class StepTrace {
 
  private:
   double seconds_at(CommCall::Clock::time_point time) const;
-  void add_call(const CommCall& call);
 
   const Keepers keepers_;
   const int rank_;

@@ -114,6 +114,26 @@ TEST(ConsoleSink, NamesASlowSiteOnceInAWhile) {
             "before\n");
 }
 
+TEST(ConsoleSink, NamesSlowRanksAndThoseThatHaveRecovered) {
+  const std::string out = captured([] {
+    ConsoleSink sink({.terminal = {}, .line_every = 100});
+    const RankPace slow{.rank = 3, .seconds = 0.0124, .usual = 0.008, .others = 7};
+    const RankPace other{.rank = 5, .seconds = 0.016, .usual = 0.008, .others = 1};
+    sink.on_event(PacesChanged{.step = 40, .slow = {slow}});
+    sink.on_event(PacesChanged{.step = 50, .recovered = {other}});
+    sink.on_event(PacesChanged{.step = 60, .slow = {slow, other}, .recovered = {slow}});
+  });
+  EXPECT_EQ(out,
+            "warning: step 40: rank 3 is slow: a micro-batch takes it 12 ms a block, 1.55 times "
+            "the median of the 7 other ranks with equal work\n"
+            "step 50: rank 5 is no longer slow: a micro-batch takes it 16 ms a block, 2.00 times "
+            "that of the other rank with equal work\n"
+            "warning: step 60: ranks 3 (1.55 times), 5 (2.00 times) are slow: what a block takes "
+            "them, over the median of ranks with equal work; rank 3 is no longer slow: a "
+            "micro-batch takes it 12 ms a block, 1.55 times the median of the 7 other ranks with "
+            "equal work\n");
+}
+
 TEST(ConsoleSink, OnATerminalRewritesOneLineWithinItsWidth) {
   const std::string out = captured([] {
     ConsoleSink sink({.terminal = {.is_terminal = true, .colors = false, .columns = 40},

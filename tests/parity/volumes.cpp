@@ -18,8 +18,8 @@ struct Volumes::Tally {
     if (sizes != nullptr) sizes->add(op, calls, bytes_each);
   }
   /// Once per step on every axis with several ranks.
-  /// And whether a rank asks for something.
-  void add_loss_and_norm() { add(CommOp::all_reduce, 1, 24); }
+  /// And whether a rank asks for something, and what a block takes each of them.
+  void add_loss_and_norm(std::int64_t ranks) { add(CommOp::all_reduce, 1, 24 + 8 * ranks); }
 };
 
 Volumes::Volumes(const ModelSpec& spec, const Candidate& candidate, const StepShape& step,
@@ -173,7 +173,7 @@ CommCounts Volumes::on_dp(MessageSizes* sizes) const {
   Tally counts{sizes};
   if (d_ == 1) return counts.total;
   counts.add(CommOp::all_reduce, 1, 8);  // the number of targets
-  counts.add_loss_and_norm();
+  counts.add_loss_and_norm(d_ * t_ * p_);
   for (const Unit& unit : units_) {
     const std::int64_t size = unit.elements, n = unit.times;
     const std::int64_t values = e_ * size, gradients = e_grad_ * size;
@@ -209,7 +209,7 @@ CommCounts Volumes::on_dp(MessageSizes* sizes) const {
 CommCounts Volumes::on_tp(MessageSizes* sizes) const {
   Tally counts{sizes};
   if (t_ == 1) return counts.total;
-  counts.add_loss_and_norm();
+  counts.add_loss_and_norm(d_ * t_ * p_);
   const std::int64_t h = spec_.hidden;
   const std::int64_t whole = e_ * tokens_ * h, padded = e_ * round_up(tokens_, t_) * h;
   // Two branches per block: into the divided products and out of them, forward and backward.
@@ -285,7 +285,7 @@ std::int64_t Volumes::message_bytes() const {
 CommCounts Volumes::on_pp(MessageSizes* sizes) const {
   Tally counts{sizes};
   if (p_ == 1) return counts.total;
-  counts.add_loss_and_norm();
+  counts.add_loss_and_norm(d_ * t_ * p_);
   const bool is_v = is_v_shaped(candidate_.schedule);
   const std::int64_t v = is_v ? 2 : candidate_.chunks;
   const bool is_round = candidate_.schedule == Pipeline::routes;

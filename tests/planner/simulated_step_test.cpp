@@ -64,10 +64,11 @@ double pass_seconds(const StepUnits& units, int stage, int rank) {
   return times.f + times.b + times.w;
 }
 
-/// The sum of squares and losses at the end of a step, and that of targets before it.
+/// The sum of squares, losses and speeds of ranks at the end of a step, and that of targets before
+/// it.
 double totals_seconds(const Machine& machine, int dp) {
   const GroupShape group = group_shape(machine, dp, 1);
-  return collective_seconds(machine, CommOp::all_reduce, group, 24.0) +
+  return collective_seconds(machine, CommOp::all_reduce, group, 24.0 + 8.0 * dp) +
          collective_seconds(machine, CommOp::all_reduce, group, 8.0);
 }
 

@@ -17,18 +17,16 @@ namespace {
 /// A run of a few steps whose ranks are threads.
 class ElasticRun {
  public:
-  explicit ElasticRun(int ranks, std::vector<std::string> settings) : ranks_(ranks) {
-    run_.write("config.json", Json{{"model_type", "llama"},
-                                   {"hidden_size", 16},
-                                   {"intermediate_size", 24},
-                                   {"num_hidden_layers", 4},
-                                   {"num_attention_heads", 2},
-                                   {"num_key_value_heads", 2},
-                                   {"max_position_embeddings", 64},
-                                   {"vocab_size", 61},
-                                   {"rms_norm_eps", 1e-5},
-                                   {"tie_word_embeddings", true}}
-                                  .dump());
+  /// `changes`: to the model's config.
+  explicit ElasticRun(int ranks, std::vector<std::string> settings, const Json& changes = {})
+      : ranks_(ranks) {
+    Json model = {{"model_type", "llama"},         {"hidden_size", 16},
+                  {"intermediate_size", 24},       {"num_hidden_layers", 4},
+                  {"num_attention_heads", 2},      {"num_key_value_heads", 2},
+                  {"max_position_embeddings", 64}, {"vocab_size", 61},
+                  {"rms_norm_eps", 1e-5},          {"tie_word_embeddings", true}};
+    if (!changes.is_null()) model.update(changes);
+    run_.write("config.json", model.dump());
     const std::vector<std::string> usual = {
         "train.steps=6",   "train.tokens_per_step=256", "train.microbatch=1",  "checkpoint.every=3",
         "parallel.zero=0", "observe.report=true",       "train.eval_tokens=64"};
@@ -173,19 +171,25 @@ void expect_near_losses(const ElasticRun& run, const ElasticRun& undisturbed) {
 struct MeshCase {
   const char* name;
   Settings settings;
+  Json model = {};  ///< changes to it
 };
+
+/// Routers whose biases move against the load of every step.
+const Json kExperts = {{"model_type", "heddle_moe"}, {"moe_intermediate_size", 8},
+                       {"n_routed_experts", 4},      {"num_experts_per_tok", 2},
+                       {"first_k_dense_replace", 1}, {"topk_method", "noaux_tc"}};
 
 class ElasticMesh : public ::testing::TestWithParam<MeshCase> {};
 
 /// A replica has what was lost: the run ends with the weights of one in which nothing was.
 TEST_P(ElasticMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
-  ElasticRun undisturbed(4, GetParam().settings);
+  ElasticRun undisturbed(4, GetParam().settings, GetParam().model);
   const auto calls = undisturbed.train({}, true).calls;
   std::mt19937_64 random(7);
   const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");  // more than in every day's tests
   const int trials = asked != nullptr ? std::atoi(asked) : 12;
   for (int trial = 0; trial < trials; ++trial) {
-    ElasticRun run(4, GetParam().settings);
+    ElasticRun run(4, GetParam().settings, GetParam().model);
     const int victim = trial % 4;
     const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(victim)]);
     const auto fatal = static_cast<std::int64_t>(random() % all) + 1;
@@ -199,11 +203,24 @@ TEST_P(ElasticMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, ElasticMesh,
-                         ::testing::Values(MeshCase{"dp2_pp2", {"parallel.dp=2", "parallel.pp=2"}},
-                                           MeshCase{"dp4", {"parallel.dp=4"}},
-                                           MeshCase{"dp2_tp2", {"parallel.dp=2", "parallel.tp=2"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, ElasticMesh,
+    ::testing::Values(
+        MeshCase{"dp2_pp2", {"parallel.dp=2", "parallel.pp=2"}}, MeshCase{"dp4", {"parallel.dp=4"}},
+        MeshCase{"dp2_tp2", {"parallel.dp=2", "parallel.tp=2"}},
+        MeshCase{"muon", {"parallel.dp=2", "parallel.pp=2", "optim.name=\"muon\""}},
+        MeshCase{"routes", {"parallel.dp=2", "parallel.pp=2", "parallel.schedule=\"routes\""}},
+        MeshCase{
+            "experts", {"parallel.dp=2", "parallel.pp=2", "model.router_bias_rate=0.01"}, kExperts},
+        MeshCase{"experts_balanced_by_steps",
+                 {"parallel.dp=2", "parallel.tp=2", "model.router_balance=\"global\"",
+                  "model.router_aux_loss=0.01"},
+                 {{"model_type", "heddle_moe"},
+                  {"moe_intermediate_size", 8},
+                  {"n_routed_experts", 4},
+                  {"num_experts_per_tok", 2},
+                  {"first_k_dense_replace", 1}}}),
+    [](const auto& info) { return info.param.name; });
 
 const Settings kReplicas = {"parallel.dp=2", "parallel.pp=2", "train.eval_every=2"};
 
@@ -288,6 +305,24 @@ TEST(ElasticRun, FillsUnevenSharesWithBlankMicroBatches) {
   expect_near_losses(run, undisturbed);
 }
 
+/// Blank micro-batches would count for routers: with experts three ranks are two replicas and a
+/// spare.
+TEST(ElasticRun, WithExpertsGivesReplicasEvenShares) {
+  const Settings settings = {"parallel.dp=4"};
+  ElasticRun undisturbed(4, settings, kExperts);
+  undisturbed.train({}, false);
+  ElasticRun run(4, settings, kExperts);
+  const auto seen = run.train({{1, 40}}, false);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  run.expect_every_step_once();
+  expect_near_losses(run, undisturbed);
+  const Json epochs =
+      parse_json(read_text_file(run.files().run_folder() / "report.json"), "report")["epochs"];
+  ASSERT_EQ(epochs.size(), 2u);
+  EXPECT_EQ(epochs[1]["mesh"], "dp=2 tp=1 pp=1");
+  EXPECT_EQ(epochs[1]["spares"], 1);
+}
+
 /// What report.json says of the epochs.
 Json epochs_of(const ElasticRun& run) {
   return parse_json(read_text_file(run.files().run_folder() / "report.json"), "report")["epochs"];
@@ -300,13 +335,14 @@ class ElasticCopies : public ::testing::TestWithParam<MeshCase> {};
 TEST_P(ElasticCopies, BringBackWhatOnlyTheLostRankHad) {
   Settings settings = GetParam().settings;
   settings.insert(settings.end(), {"recover.elastic=true", "recover.copies=1"});
-  ElasticRun undisturbed(4, settings), without(4, GetParam().settings);
+  const Json& model = GetParam().model;
+  ElasticRun undisturbed(4, settings, model), without(4, GetParam().settings, model);
   const auto calls = undisturbed.train({}, true).calls;
   without.train({}, true);
   expect_same_state(undisturbed.last(), without.last());  // copies change nothing
   std::mt19937_64 random(3);
   for (int trial = 0; trial < 12; ++trial) {
-    ElasticRun run(4, settings);
+    ElasticRun run(4, settings, model);
     const int victim = trial % 4;
     const std::int64_t all = calls[static_cast<std::size_t>(victim)];
     const auto fatal = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(all)) + 1;
@@ -322,6 +358,10 @@ INSTANTIATE_TEST_SUITE_P(
     Meshes, ElasticCopies,
     ::testing::Values(
         MeshCase{"pp4", {"parallel.pp=4"}},
+        MeshCase{"pp4_muon", {"parallel.pp=4", "optim.name=\"muon\""}},
+        MeshCase{"pp4_routes",
+                 {"parallel.pp=4", "parallel.schedule=\"routes\"", "parallel.skip=0.33"}},
+        MeshCase{"pp4_experts", {"parallel.pp=4", "model.router_bias_rate=0.01"}, kExperts},
         MeshCase{"dp4_zero1", {"parallel.dp=4", "parallel.zero=1"}},
         MeshCase{"dp2_pp2_zero2", {"parallel.dp=2", "parallel.pp=2", "parallel.zero=2"}},
         MeshCase{"dp2_tp2_zero3", {"parallel.dp=2", "parallel.tp=2", "parallel.zero=3"}}),
@@ -445,11 +485,22 @@ TEST(ElasticRun, LetsNewcomersInBetweenSteps) {
 /// What cannot be taken again or given to others is refused by name.
 TEST(ElasticRun, RefusesWhatCannotBeDoneAgain) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"optim.name=\"muon\"", "optim.name = \"muon\""},
+      {"parallel.ep=2", "parallel.ep = 2"},
       {"optim.name=\"onebit-adam\"", "optim.name = \"onebit-adam\""},
       {"compress.gradients=\"int8\"", "compress.gradients with error feedback"}};
   for (const auto& [setting, name] : cases) {
-    ElasticRun run(2, {"parallel.dp=2", setting});
+    ElasticRun run(2, {"parallel.dp=2", setting}, setting == "parallel.ep=2" ? kExperts : Json());
+    const auto seen = run.train({}, false);
+    ASSERT_EQ(seen.failures.size(), 2u) << setting;
+    EXPECT_NE(seen.failures.front().find(name), std::string::npos) << seen.failures.front();
+  }
+}
+
+/// Updates of divided matrices exchange them, when ranks may be lost.
+TEST(ElasticRun, RefusesMuonWhereMatricesAreDivided) {
+  for (const auto& [setting, name] :
+       {std::pair{"parallel.zero=1", "parallel.zero = 1"}, {"parallel.tp=2", "parallel.tp = 2"}}) {
+    ElasticRun run(2, {"optim.name=\"muon\"", setting});
     const auto seen = run.train({}, false);
     ASSERT_EQ(seen.failures.size(), 2u) << setting;
     EXPECT_NE(seen.failures.front().find(name), std::string::npos) << seen.failures.front();

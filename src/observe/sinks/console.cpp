@@ -76,6 +76,38 @@ struct Describe {
         "step {}: site {} kept others waiting for {:.1f} s of the {:.1f} s since they met before",
         e.step, e.site, e.seconds, e.window);
   }
+  std::string operator()(const PacesChanged& e) const {
+    std::string text = fmt::format("step {}: ", e.step);
+    if (!e.slow.empty()) text += paces(e.slow, "slow");
+    if (!e.slow.empty() && !e.recovered.empty()) text += "; ";
+    if (!e.recovered.empty()) text += paces(e.recovered, "no longer slow");
+    return text;
+  }
+
+  /// "rank 3 is slow: a micro-batch takes it 12 ms a block, 1.62 times the median of 7 ranks with
+  /// equal work"; of several, which and how much.
+  static std::string paces(const std::vector<RankPace>& ranks, const char* what) {
+    constexpr std::size_t kShown = 8;
+    if (ranks.size() == 1) {
+      const RankPace& one = ranks.front();
+      return fmt::format(
+          "rank {} is {}: a micro-batch takes it {} a block, {:.2f} times {} with equal "
+          "work",
+          one.rank, what, format_milliseconds(one.seconds), one.ratio(),
+          one.others == 1 ? "that of the other rank"
+                          : fmt::format("the median of the {} other ranks", one.others));
+    }
+    std::string text;
+    for (std::size_t i = 0; i < std::min(kShown, ranks.size()); ++i) {
+      text +=
+          fmt::format("{}{} ({:.2f} times)", i == 0 ? "" : ", ", ranks[i].rank, ranks[i].ratio());
+    }
+    if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
+    return fmt::format(
+        "ranks {} are {}: what a block takes them, over the median of ranks with "
+        "equal work",
+        text, what);
+  }
 };
 
 }  // namespace
@@ -139,8 +171,10 @@ void ConsoleSink::on_event(const RunEvent& event) {
     slow_ = *slow;
   }
   if (std::holds_alternative<CheckpointDurable>(event)) close();
-  const bool is_warning =
-      std::holds_alternative<UpdateSkipped>(event) || std::holds_alternative<SiteWasSlow>(event);
+  const auto* const paces = std::get_if<PacesChanged>(&event);
+  const bool is_warning = std::holds_alternative<UpdateSkipped>(event) ||
+                          std::holds_alternative<SiteWasSlow>(event) ||
+                          (paces != nullptr && !paces->slow.empty());
   log_line(is_warning ? LogLevel::warn : LogLevel::info, std::visit(Describe{}, event));
 }
 

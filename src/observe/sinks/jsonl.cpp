@@ -29,6 +29,12 @@ std::string load_of(const std::vector<ExpertLoad>& layers) {
   return text.empty() ? "" : fmt::format(",\"expert_load\":[{}]", text);
 }
 
+std::string list(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text += (text.empty() ? "" : ",") + number(value);
+  return text;
+}
+
 }  // namespace
 
 JsonlSink::JsonlSink(std::filesystem::path path, std::optional<std::int64_t> resume_step)
@@ -56,11 +62,12 @@ void JsonlSink::on_step(const StepMetrics& m) {
   write(fmt::format(
       "{{\"step\":{},\"tokens\":{},\"loss\":{},\"grad_norm\":{},\"lr\":{},"
       "\"step_seconds\":{},\"tokens_per_second\":{},\"mfu\":{},"
-      "\"data_wait_seconds\":{}{}{}}}\n",
+      "\"data_wait_seconds\":{}{}{}{}}}\n",
       m.step, m.tokens, number(m.loss), number(m.grad_norm), number(m.lr), number(m.step_seconds),
       number(m.tokens_per_second), number(m.mfu), number(m.data_wait_seconds),
-      m.residual ? fmt::format(",\"residual\":{}", number(m.residual)) : "",
-      load_of(m.expert_load)));
+      m.residual ? fmt::format(",\"residual\":{}", number(m.residual)) : "", load_of(m.expert_load),
+      m.block_seconds.empty() ? ""
+                              : fmt::format(",\"block_seconds\":[{}]", list(m.block_seconds))));
 }
 
 void JsonlSink::on_eval(const EvalMetrics& m) {
@@ -71,11 +78,6 @@ void JsonlSink::on_eval(const EvalMetrics& m) {
 void JsonlSink::on_event(const RunEvent& event) {
   const auto* const met = std::get_if<SitesMet>(&event);
   if (met == nullptr) return;
-  const auto list = [](const std::vector<double>& values) {
-    std::string text;
-    for (const double value : values) text += (text.empty() ? "" : ",") + number(value);
-    return text;
-  };
   write(
       fmt::format("{{\"step\":{},\"sites_loss\":{},\"sites\":[{}],\"site_losses\":[{}],\"sites_"
                   "waited\":[{}]}}\n",
