@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "checkpoint/hf_config.h"
+#include "engine/adapters.h"
 #include "train/model_setup.h"
 
 namespace heddle {
@@ -51,7 +52,12 @@ std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, con
     put("tokenizer_config.json", tokenizer_config(*tokenizer, tokens, spec));
     put("generation_config.json", generation_config(tokens));
   }
-  put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
+  if (spec.tuning.lora) {
+    const std::string base = std::filesystem::absolute(config.model.path).lexically_normal();
+    put(kAdapterConfigFile, adapter_config_text(adapter_config(spec, base)));
+  } else {
+    put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
+  }
   if (!run_tokenizer.path.empty()) put("tokenizer.json", run_tokenizer.json);
   return files;
 }

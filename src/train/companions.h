@@ -10,9 +10,9 @@
 namespace heddle {
 
 /// The small files of a run's checkpoints: config.json, which says the dtype that the weights are
-/// stored in, and the tokenizer's. A run that goes on with a model and its tokenizer keeps the
-/// files they came with; for another tokenizer they are made, so that transformers opens the folder
-/// with it.
+/// stored in, or for adapters PEFT's adapter_config.json, and the tokenizer's. A run that goes on
+/// with a model and its tokenizer keeps the files they came with; for another tokenizer they are
+/// made, so that transformers opens the folder with it.
 std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, const ModelSpec& spec,
                                             const RunTokenizer& tokenizer, DType stored);
 
