@@ -3,6 +3,8 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
+find_package(ZLIB REQUIRED)
+find_library(ZSTD_LIBRARY zstd REQUIRED)
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Without these it would not remember files that are compiled with precompiled headers.

@@ -12,6 +12,7 @@
 #include "checkpoint/free_space.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/model_source.h"
+#include "ops/gemm.h"
 
 namespace heddle {
 namespace fs = std::filesystem;
@@ -119,14 +120,52 @@ void convert_bytes(std::span<const std::byte> bytes, std::optional<DType> from,
   }
 }
 
+/// The tensor with what an adapter adds, in f32.
+Tensor updated(const StoredTensors& weights, const std::string& name, const LowRankUpdate& update,
+               const fs::path& source, Memory& memory) {
+  const auto& [up, down, scale, is_in_out] = update;
+  const Shape whole = is_in_out ? Shape{down.size(1), up.size(0)} : Shape{up.size(0), down.size(1)};
+  if (weights.shape(name) != whole) {
+    throw Error(ErrorCode::data,
+                fmt::format("{}: tensor {} has shape {}, but adapters are for {}", source.string(),
+                            name, weights.shape(name).text(), whole.text()),
+                "these adapters belong to another model");
+  }
+  const Tensor sum = memory.alloc(whole, DType::f32, MemoryTag::workspace);
+  weights.read(name, sum);
+  using ops::Transpose;
+  Stream stream(1);
+  const ops::GemmScale add{.alpha = scale, .beta = 1.0};
+  if (is_in_out) {
+    ops::gemm(down, Transpose::yes, up, Transpose::yes, sum, add, stream);
+  } else {
+    ops::gemm(up, Transpose::no, down, Transpose::no, sum, add, stream);
+  }
+  return sum;
+}
+
+void require_all_updates(const ModelSource& source, const ConvertOptions& options) {
+  for (const auto& [name, update] : options.updates) {
+    if (source.weights().contains(name)) continue;
+    throw Error(
+        ErrorCode::data,
+        fmt::format("{} has no tensor {}, which adapters are for", source.path().string(), name),
+        "these adapters belong to another model");
+  }
+}
+
 void convert_tensor(const StoredTensors& weights, const TensorSpec& target,
-                    const ConvertOptions& options, Memory& memory, HfFolderWriter& writer,
-                    std::vector<std::string>& warnings) {
+                    const ConvertOptions& options, const fs::path& source, Memory& memory,
+                    HfFolderWriter& writer, std::vector<std::string>& warnings) {
   const auto found = options.origins.find(target.name);
   const TensorOrigin origin =
       found == options.origins.end() ? TensorOrigin{.name = target.name} : found->second;
   const StoredTensors::Content content = weights.content(origin.name, memory);
   const auto from = weights.spec(origin.name).dtype();
+  if (const auto update = options.updates.find(target.name); update != options.updates.end()) {
+    const Tensor sum = updated(weights, target.name, update->second, source, memory);
+    return convert_bytes(std::as_bytes(sum.host<float>()), DType::f32, target, writer, warnings);
+  }
   if (origin.rows.empty()) return convert_bytes(content.bytes, from, target, writer, warnings);
   const std::size_t row = content.bytes.size() / origin.rows.size();
   for (const int index : origin.rows) {
@@ -140,7 +179,12 @@ void write_folder(FileSystem& files, const ModelSource& source, const fs::path& 
   std::vector<TensorSpec> specs = planned_tensors(source.weights(), options.dtype);
   std::uint64_t total = 0, done = 0;
   for (const TensorSpec& spec : specs) total += spec.size_bytes();
+  require_all_updates(source, options);
   std::vector<TextFile> companions = source.companions();
+  for (const TextFile& other : options.companions) {
+    std::erase_if(companions, [&](const TextFile& file) { return file.name == other.name; });
+    companions.push_back(other);
+  }
   for (const TextFile& file : options.missing) {
     if (std::ranges::count(companions, file.name, &TextFile::name) == 0) companions.push_back(file);
   }
@@ -160,7 +204,7 @@ void write_folder(FileSystem& files, const ModelSource& source, const fs::path& 
   HfFolderWriter writer(files, folder, std::move(specs), options.max_shard_bytes);
   Memory memory;
   for (const TensorSpec& spec : writer.order()) {
-    convert_tensor(source.weights(), spec, options, memory, writer, report.warnings);
+    convert_tensor(source.weights(), spec, options, source.path(), memory, writer, report.warnings);
     ++report.tensors;
     report.parameters += spec.count();
     done += spec.size_bytes();

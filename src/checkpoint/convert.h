@@ -18,12 +18,21 @@ struct TensorOrigin {
   std::vector<int> rows = {};  ///< the source's first dimension in this order; empty: as it is
 };
 
+/// scale * up down is added to a matrix, or its transpose where that is stored [in, out].
+struct LowRankUpdate {
+  Tensor up, down;  ///< [out, rank] and [rank, in], f32
+  double scale = 1.0;
+  bool is_in_out = false;
+};
+
 struct ConvertOptions {
   std::optional<DType> dtype = {};  ///< for floating tensors; the others and absent: as they are
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
   /// Without a dtype: copy weights that are quantized, or of types we cannot read, and say so.
   bool keeps_quantized = false;
-  std::map<std::string, TensorOrigin> origins = {};  ///< by the name that is written
+  std::map<std::string, TensorOrigin> origins = {};   ///< by the name that is written
+  std::map<std::string, LowRankUpdate> updates = {};  ///< of adapters to merge, by tensor
+  std::vector<TextFile> companions = {};              ///< in place of the source's of that name
   std::vector<TextFile> missing = {};  ///< companions that are written where the source has none
   ByteProgress progress = {};
 };

@@ -6,7 +6,7 @@
 namespace heddle {
 
 CheckpointLayout::CheckpointLayout(const std::vector<KeptTensor>& tensors,
-                                   std::uint64_t max_shard_bytes) {
+                                   std::uint64_t max_shard_bytes, const std::string& stem) {
   std::map<std::string, std::vector<TensorSpec>> by_kind;
   std::map<std::string, const KeptTensor*> by_key;
   for (const KeptTensor& tensor : tensors) {
@@ -16,7 +16,7 @@ CheckpointLayout::CheckpointLayout(const std::vector<KeptTensor>& tensors,
   }
   for (auto& [kind, specs] : by_kind) {
     const bool is_weights = kind == kWeightsKind;
-    const auto shards = plan_shards(is_weights ? "model" : kind, std::move(specs), max_shard_bytes);
+    const auto shards = plan_shards(is_weights ? stem : kind, std::move(specs), max_shard_bytes);
     if (is_weights && shards.size() > 1) index_ = shard_index(shards);
     for (const TensorShard& shard : shards) {
       const std::map<std::string, std::string> metadata = {{"format", "pt"}};

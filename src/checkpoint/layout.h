@@ -24,9 +24,10 @@ struct KeptTensor {
 class CheckpointLayout {
  public:
   /// Weights become Hugging Face's shards, other kinds the files `optimizer/KIND`, in the order of
-  /// `tensors`.
+  /// `tensors`. `stem`: of the names of the weights' files; those of adapters are one file.
   explicit CheckpointLayout(const std::vector<KeptTensor>& tensors,
-                            std::uint64_t max_shard_bytes = kDefaultMaxShardBytes);
+                            std::uint64_t max_shard_bytes = kDefaultMaxShardBytes,
+                            const std::string& stem = "model");
 
   struct File {
     std::string path;    ///< relative to the checkpoint

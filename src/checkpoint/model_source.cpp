@@ -1,6 +1,7 @@
 #include "checkpoint/model_source.h"
 
 #include "base/error.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 
@@ -29,8 +30,8 @@ ModelSource::ModelSource(const fs::path& path, Verify verify) : path_(resolve(pa
     optimizer_ = reader.optimizer();
     return;
   }
-  const HfFolder folder(path_);
   kind_ = fs::is_directory(path_, error) ? Kind::folder : Kind::file;
+  const HfFolder folder(has_adapters(path_) ? path_ / kAdapterFile : path_);
   weights_.emplace(folder.files());
   optimizer_.emplace(std::span<const std::shared_ptr<const SafetensorsFile>>{});
 }

@@ -11,7 +11,8 @@
 namespace heddle {
 
 /// Where weights can be read from, whatever form they have: a safetensors file, a model folder, a
-/// checkpoint, or a folder of checkpoints or a run folder, which stand for their newest checkpoint.
+/// folder of adapters, a checkpoint, or a folder of checkpoints or a run folder, which stand for
+/// their newest checkpoint.
 /// Throws Error(data) that names what is wrong; a checkpoint that is not whole is refused.
 class ModelSource {
  public:

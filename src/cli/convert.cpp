@@ -13,6 +13,7 @@
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "cli/weights_verb.h"
+#include "engine/adapters.h"
 #include "engine/renumber_experts.h"
 #include "model/registry.h"
 #include "train/companions.h"
@@ -21,7 +22,7 @@ namespace heddle::cli {
 namespace {
 
 struct ConvertArguments {
-  std::string source, out, dtype, placement;
+  std::string source, adapter, out, dtype, placement;
   std::uint64_t max_shard_bytes = kDefaultMaxShardBytes;
   bool keeps_quantized = false, json = false;
 };
@@ -63,9 +64,9 @@ std::map<std::string, TensorOrigin> origins_of(const ConvertArguments& options) 
 /// A tokenizer_config.json for a folder that has a tokenizer.json alone: without one transformers
 /// takes the family's class, which need not be this tokenizer. Nothing for a tokenizer or a model
 /// of a kind that we cannot read.
-std::vector<TextFile> missing_companions(const ConvertArguments& options) {
+std::vector<TextFile> missing_companions(const std::filesystem::path& source) {
   try {
-    const std::filesystem::path folder = ModelSource(options.source).path();
+    const std::filesystem::path folder = ModelSource(source).path();
     if (!std::filesystem::exists(folder / "tokenizer.json") ||
         std::filesystem::exists(folder / "tokenizer_config.json")) {
       return {};
@@ -79,13 +80,42 @@ std::vector<TextFile> missing_companions(const ConvertArguments& options) {
   }
 }
 
+/// What is written, and what adapters add to it.
+struct ConvertSubject {
+  std::filesystem::path source;
+  std::map<std::string, LowRankUpdate> updates = {};
+  std::vector<TextFile> companions = {};
+};
+
+/// Adapters are merged into their base, with the tokenizer that they were trained with.
+ConvertSubject subject_of(const ConvertArguments& options) {
+  if (options.adapter.empty() && !has_adapters(ModelSource(options.source).path())) {
+    return {.source = options.source};
+  }
+  if (!options.placement.empty()) {
+    throw Error(ErrorCode::usage, "--placement does not go with adapters to be merged",
+                "merge them first, then number experts");
+  }
+  const StoredModel model = open_stored_model(options.source, options.adapter);
+  ConvertSubject subject{.source = model.base, .updates = merged_updates(model)};
+  if (model.texts() != model.base) {
+    for (TextFile& file : read_companions(model.texts())) {
+      if (file.name != "config.json") subject.companions.push_back(std::move(file));
+    }
+  }
+  return subject;
+}
+
 void run(const ConvertArguments& options) {
-  const ConvertReport report = convert(real_file_system(), options.source, options.out,
+  ConvertSubject subject = subject_of(options);
+  const ConvertReport report = convert(real_file_system(), subject.source, options.out,
                                        {.dtype = dtype_of(options.dtype),
                                         .max_shard_bytes = options.max_shard_bytes,
                                         .keeps_quantized = options.keeps_quantized,
                                         .origins = origins_of(options),
-                                        .missing = missing_companions(options),
+                                        .updates = std::move(subject.updates),
+                                        .companions = std::move(subject.companions),
+                                        .missing = missing_companions(subject.source),
                                         .progress = progress_line("converting " + options.source)});
   for (const std::string& warning : report.warnings) log_warn("{}", warning);
   log_info("wrote {}: {} tensors, {} parameters, {} in {} files", report.out.string(),
@@ -100,6 +130,9 @@ void add_convert(Verb app) {
   auto options = std::make_shared<ConvertArguments>();
   Verb verb = app.add_verb("convert", "write weights as a Hugging Face folder, in another dtype");
   add_weights_and_json(verb, "SRC", &ConvertArguments::source, options, run);
+  verb.add_option("--adapter", options->adapter,
+                  "folder with adapters to merge; SRC may be one itself, and is then merged into "
+                  "its base");
   verb.add_option("--out", options->out, "the new folder").required();
   verb.add_option("--dtype", options->dtype, "f32, bf16 or f16 (default: as stored)")
       .one_of({"f32", "bf16", "f16"});

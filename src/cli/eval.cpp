@@ -7,7 +7,6 @@
 #include "base/file_system.h"
 #include "base/json_value.h"
 #include "base/log.h"
-#include "checkpoint/model_source.h"
 #include "checkpoint/routing_trace.h"
 #include "cli/compute_choice.h"
 #include "cli/layers_option.h"
@@ -15,8 +14,7 @@
 #include "cli/threads.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
-#include "engine/weights.h"
-#include "model/registry.h"
+#include "engine/adapters.h"
 #include "observe/progress.h"
 #include "train/data_setup.h"
 #include "train/evaluate.h"
@@ -26,7 +24,7 @@ namespace heddle::cli {
 namespace {
 
 struct EvalArguments {
-  std::string model, data, tokenizer, routing_trace, layers;
+  std::string model, adapter, data, tokenizer, routing_trace, layers;
   std::int64_t seq_len = 0, batch = 1, max_tokens = 0;
   int threads = 0;
   std::string device = "cpu", dtype = "f32";
@@ -55,9 +53,8 @@ double cost_of(const EvalResult& with_some, const EvalResult& with_all) {
 }
 
 void run(const EvalArguments& arguments) {
-  const ModelSource source(arguments.model);
-  const auto folder = source.path();
-  const ModelSpec spec = read_model_spec(folder / "config.json");
+  const StoredModel stored = open_stored_model(arguments.model, arguments.adapter);
+  const ModelSpec& spec = stored.spec;
   if (!arguments.routing_trace.empty()) require_experts(spec);
   const std::int64_t seq_len = arguments.seq_len > 0
                                    ? arguments.seq_len
@@ -69,7 +66,7 @@ void run(const EvalArguments& arguments) {
   config.data.eval = arguments.data;
   config.data.seq_len = seq_len;
   config.data.tokenizer = arguments.tokenizer;
-  if (arguments.tokenizer.empty()) config.model.path = folder;
+  if (arguments.tokenizer.empty()) config.model.path = stored.texts();
   const ComputeChoice choice = compute_choice(arguments.device, arguments.dtype);
   Memory memory(choice.device);
   Stream stream(thread_count(arguments.threads), choice.device);
@@ -86,7 +83,7 @@ void run(const EvalArguments& arguments) {
   }
   Model model(spec, {.dtype = choice.dtype, .positions = seq_len}, ParamStore::Purpose::inference,
               memory);
-  load_weights(HfFolder(folder), spec, model.store(), stream, terminal);
+  load_stored_model(stored, model.store(), stream, terminal);
   RoutingTrace trace;
   const auto evaluated = [&] {
     observe::Progress progress(
@@ -150,6 +147,7 @@ void add_eval(Verb app) {
   Verb verb = app.add_verb("eval", "loss and perplexity of a model on a file");
   auto arguments = std::make_shared<EvalArguments>();
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
+  verb.add_option("--adapter", arguments->adapter, "folder with adapters to use on top of it");
   verb.add_option("--data", arguments->data, "text, JSONL or token file").required();
   verb.add_option("--tokenizer", arguments->tokenizer, "as data.tokenizer; default: the model's");
   verb.add_option("--seq", arguments->seq_len,

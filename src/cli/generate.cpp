@@ -7,7 +7,6 @@
 #include "base/file_system.h"
 #include "base/json_value.h"
 #include "base/log.h"
-#include "checkpoint/model_source.h"
 #include "cli/compute_choice.h"
 #include "cli/layers_option.h"
 #include "cli/ranks.h"
@@ -15,11 +14,10 @@
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "config/load.h"
-#include "engine/weights.h"
+#include "engine/adapters.h"
 #include "infer/chat_prompt.h"
 #include "infer/generate_all.h"
 #include "infer/special_tokens.h"
-#include "model/registry.h"
 #include "planner/generation_time.h"
 #include "tokenizer/tokenizer.h"
 
@@ -27,7 +25,7 @@ namespace heddle::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string model, prompt, exchanges = "two", layers;
+  std::string model, adapter, prompt, exchanges = "two", layers;
   std::filesystem::path prompts, messages;
   bool chat = false;  ///< prompts are messages of a user
   double latency_us = 10.0, gbytes = 25.0;
@@ -91,8 +89,7 @@ const char* why_ended(const std::vector<std::int32_t>& tokens, const GenerateOpt
 
 /// What all ranks know before they meet.
 struct GenerateSubject {
-  std::filesystem::path folder;
-  ModelSpec spec;
+  StoredModel stored;
   Tokenizer tokenizer;
   std::vector<std::string> texts;  ///< of --prompts, or the one prompt; of a chat, its whole text
   bool is_chat = false;
@@ -140,15 +137,15 @@ GenerateSubject subject_of(GenerateArguments& arguments) {
     throw Error(ErrorCode::usage, "--set " + text + " has no meaning here",
                 "use keys of [parallel]");
   }
-  const ModelSource source(arguments.model);
-  GenerateSubject subject{.folder = source.path(),
-                          .spec = read_model_spec(source.path() / "config.json"),
-                          .tokenizer = Tokenizer::load(source.path()),
-                          .texts = texts_of(arguments, source.path()),
+  StoredModel stored = open_stored_model(arguments.model, arguments.adapter);
+  const std::filesystem::path folder = stored.texts();
+  GenerateSubject subject{.stored = std::move(stored),
+                          .tokenizer = Tokenizer::load(folder),
+                          .texts = texts_of(arguments, folder),
                           .is_chat = arguments.chat || !arguments.messages.empty(),
                           .prompts = {},
                           .settings = config::parse_settings(arguments.overrides)};
-  arguments.generate.end_tokens = end_tokens(subject.folder, subject.tokenizer);
+  arguments.generate.end_tokens = end_tokens(folder, subject.tokenizer);
   for (const std::string& text : subject.texts) {
     // A template writes all marks itself.
     auto prompt = subject.tokenizer.encode(text, {.add_special = !subject.is_chat});
@@ -187,7 +184,7 @@ ExpertExchanges exchanges_of(const GenerateArguments& arguments, const GenerateS
   if (arguments.exchanges != "auto") {
     return arguments.exchanges == "one" ? ExpertExchanges::one : ExpertExchanges::two;
   }
-  const ModelSpec& spec = subject.spec;
+  const ModelSpec& spec = subject.stored.spec;
   if (!refuse_one_exchange(spec, mesh, device).empty() ||
       mesh.ranks() > planner::kMostGeneratingRanks) {
     return ExpertExchanges::two;
@@ -218,18 +215,18 @@ Generated generate_on(const GenerateArguments& arguments, const GenerateSubject&
   Memory memory(device);
   Stream stream(thread_count(arguments.threads, world.size()), device);
   const std::int64_t positions = std::min<std::int64_t>(
-      subject.spec.longest_sequence(),
+      subject.stored.spec.longest_sequence(),
       static_cast<std::int64_t>(subject.longest()) + arguments.generate.max_tokens);
   const ParallelPlan plan =
-      make_plan(subject.spec, subject.settings.parallel, world.size(), positions);
+      make_plan(subject.stored.spec, subject.settings.parallel, world.size(), positions);
   const Mesh mesh(plan.mesh, world.all());
-  Model model(subject.spec, {.dtype = dtype, .positions = positions}, plan, mesh,
+  Model model(subject.stored.spec, {.dtype = dtype, .positions = positions}, plan, mesh,
               ParamStore::Purpose::inference, memory);
   if (!arguments.layers.empty()) model.go_through(parse_layers(arguments.layers));
   const bool is_first = world.rank() == 0;
   observe::Terminal terminal = observe::stderr_terminal(false);
   terminal.is_silent = terminal.is_silent || !is_first;
-  load_weights(HfFolder(subject.folder), subject.spec, model.store(), stream, terminal);
+  load_stored_model(subject.stored, model.store(), stream, terminal);
 
   // The text of one prompt is printed as it comes, of several each when all are there.
   const bool is_quiet = arguments.json || !is_first || !arguments.prompts.empty();
@@ -327,6 +324,7 @@ void add_generate(Verb app) {
   auto arguments = std::make_shared<GenerateArguments>();
   auto& options = arguments->generate;
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
+  verb.add_option("--adapter", arguments->adapter, "folder with adapters to use on top of it");
   const Option prompt = verb.add_option("--prompt", arguments->prompt, "text to continue");
   const Option prompts =
       verb.add_option("--prompts", arguments->prompts,

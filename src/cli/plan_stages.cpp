@@ -98,7 +98,7 @@ void run(const PlanStagesOptions& options) {
                 "give the run file of that run");
   }
   speeds.by_stage.resize(static_cast<std::size_t>(config.parallel.pp), 0.0);
-  const ModelSpec spec = configured_model(config, configured_tokenizer(config).tokenizer);
+  const ModelSpec spec = configured_model(config, configured_tokenizer(config));
   const ParallelPlan plan = configured_plan(config, spec, speeds.ranks);
   const planner::Recut cut = planner::recut_stages(
       spec, plan, config.data.seq_len, static_cast<int>(config.accumulation()), speeds.by_stage);

@@ -37,6 +37,8 @@ struct TypeOf<std::string> : std::integral_constant<Type, Type::text> {};
 template <>
 struct TypeOf<std::filesystem::path> : std::integral_constant<Type, Type::path> {};
 template <>
+struct TypeOf<std::vector<std::string>> : std::integral_constant<Type, Type::texts> {};
+template <>
 struct TypeOf<std::vector<DataSource>> : std::integral_constant<Type, Type::sources> {};
 template <class T>
 struct TypeOf<std::optional<T>> : TypeOf<T> {};

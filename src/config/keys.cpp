@@ -231,6 +231,32 @@ std::vector<Key> data_keys() {
        .explanation = "The end of each source is held out; 0 trains on everything and evaluates on "
                       "nothing.",
        .foreign = {"split", "validation_split", "validation_split_percentage"}},
+      {.name = "kind",
+       .field = choice(s, &DataConfig::kind, {"text", "chat"}),
+       .scope = Scope::derived,
+       .help = "chat: records are conversations, and only answers are learnt",
+       .explanation =
+           "A record has messages (objects with role and content), or a prompt and its answer. It "
+           "is written as the chat template of the tokenizer's folder says; what the template puts "
+           "inside {% generation %}, or else what it writes behind the beginning of an answer, are "
+           "the targets. A step's loss is the mean over all of them. Records do not see each "
+           "other.",
+       .foreign = {"dataset_type", "type", "chat", "train_on_inputs", "assistant_only_loss"}},
+      {.name = "messages_field",
+       .field = field(s, &DataConfig::messages_field),
+       .scope = Scope::derived,
+       .help = "of a chat record, the field with its messages",
+       .foreign = {"messages", "conversations", "field_messages"}},
+      {.name = "prompt_field",
+       .field = field(s, &DataConfig::prompt_field),
+       .scope = Scope::derived,
+       .help = "of a chat record without messages, the field with what a user asks",
+       .foreign = {"field_instruction", "instruction", "prompt_column"}},
+      {.name = "answer_field",
+       .field = field(s, &DataConfig::answer_field),
+       .scope = Scope::derived,
+       .help = "of a chat record without messages, the field with the answer",
+       .foreign = {"field_output", "completion", "response_column"}},
       {.name = "tokenizer",
        .field = field(s, &DataConfig::tokenizer),
        .scope = Scope::derived,
@@ -359,6 +385,16 @@ std::vector<Key> train_keys() {
        .maximum = kMaxCount,
        .help = "tokens of one evaluation; 0 takes all that are held out",
        .foreign = {"eval_iters", "max_eval_samples"}},
+      {.name = "patience",
+       .field = field(s, &TrainConfig::patience),
+       .scope = Scope::launch,
+       .unit = "evaluations",
+       .minimum = 0,
+       .maximum = kMaxCount,
+       .help = "stop after so many evaluations without a loss below the best; 0 never does",
+       .explanation = "The run then ends as if train.steps were reached: with a checkpoint, and "
+                      "with status 0. Of its checkpoints the best stays (checkpoint.best).",
+       .foreign = {"early_stopping_patience", "early_stopping", "early_stop_patience"}},
       {.name = "sample_every",
        .field = field(s, &TrainConfig::sample_every),
        .scope = Scope::launch,
@@ -391,6 +427,63 @@ std::vector<Key> train_keys() {
        .minimum = 1,
        .maximum = kMaxCount,
        .help = "skipped updates after which the run stops all the same"},
+      {.name = "freeze",
+       .field = field(s, &TrainConfig::freeze),
+       .scope = Scope::run,
+       .help = "tensors of the model that stay as they are",
+       .explanation = "Names as in the model's files, in which * stands for any text and ? for one "
+                      "character: [\"model.embed_tokens.weight\", \"model.layers.0.*\"]. Frozen "
+                      "tensors have no gradients and no state. Those that are one matrix here (q, "
+                      "k and v; gate and up) are frozen together or not at all.",
+       .when_absent = "everything is trained",
+       .foreign = {"freeze_modules", "frozen", "freeze_layers", "trainable_layers"}},
+  };
+}
+
+std::vector<Key> lora_keys() {
+  const auto s = &RunConfig::lora;
+  return {
+      {.name = "rank",
+       .field = field(s, &LoraConfig::rank),
+       .scope = Scope::weights,
+       .minimum = 1,
+       .maximum = 65536,
+       .help = "train adapters of this rank, and nothing of the model itself",
+       .explanation =
+           "Beside a linear layer y = W x lie A, of as many rows, and B, of as many columns; the "
+           "layer becomes W x + alpha / rank B A x. A starts at random and B at zero. Checkpoints "
+           "have the adapters alone, in PEFT's form. The model is that of model.path.",
+       .when_absent = "the model is trained, or the adapters of lora.path are",
+       .foreign = {"r", "lora_r", "lora_rank", "lora_dim"}},
+      {.name = "alpha",
+       .field = field(s, &LoraConfig::alpha),
+       .scope = Scope::weights,
+       .minimum = 0,
+       .maximum = 1e6,
+       .help = "what adapters add is multiplied by this and divided by lora.rank",
+       .when_absent = "lora.rank",
+       .foreign = {"lora_alpha"}},
+      {.name = "rslora",
+       .field = field(s, &LoraConfig::rslora),
+       .scope = Scope::weights,
+       .help = "divide lora.alpha by the square root of lora.rank instead",
+       .when_absent = "false",
+       .foreign = {"use_rslora"}},
+      {.name = "targets",
+       .field = field(s, &LoraConfig::targets),
+       .scope = Scope::weights,
+       .help = "the linear layers that get adapters",
+       .explanation = "As target_modules of PEFT: names of modules, or their ends behind a dot, as "
+                      "in [\"q_proj\", \"v_proj\"]. Experts and their routers have none.",
+       .when_absent = "all linear layers of blocks",
+       .foreign = {"target_modules", "lora_target_modules", "lora_target"}},
+      {.name = "path",
+       .field = field(s, &LoraConfig::path),
+       .scope = Scope::derived,
+       .help = "a folder with adapters in PEFT's form to start from",
+       .explanation = "Also a checkpoint, or a run folder, of such a run. The other keys of [lora] "
+                      "are those of the folder's adapter_config.json; what is given must agree.",
+       .foreign = {"adapter_name_or_path", "adapter_path", "lora_model_dir", "peft_path"}},
   };
 }
 
@@ -1196,6 +1289,7 @@ const std::vector<Key>& keys() {
     add("model", model_keys());
     add("data", data_keys());
     add("train", train_keys());
+    add("lora", lora_keys());
     add("optim", optim_keys());
     add("parallel", parallel_keys());
     add("outer", outer_keys());
@@ -1216,6 +1310,7 @@ const std::vector<Section>& sections() {
       {"train",
        "how long, in which portions, and what happens on the way",
        {"training", "trainer"}},
+      {"lora", "low-rank adapters that are trained in place of the model", {"peft", "adapter"}},
       {"optim", "the optimizer and its learning rate", {"optimizer", "lr_scheduler", "scheduler"}},
       {"parallel", "how the work is split over ranks", {"parallelism", "distributed"}},
       {"outer", "how sites that train apart bring their weights together", {"diloco", "hv"}},

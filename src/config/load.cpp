@@ -42,6 +42,7 @@ std::string expectation(Type type) {
     case Type::path:
     case Type::choice: return "text in quotes";
     case Type::bytes: return "a number of bytes such as 1000000 or \"3 GiB\"";
+    case Type::texts: return "a list of texts in quotes";
     case Type::sources: return "tables, each under its own [[data.sources]]";
   }
   return "";
@@ -230,6 +231,14 @@ class Loader {
         if (const auto* v = node.as_integer()) return v->get();
         if (const auto* v = node.as_string()) {
           if (const auto bytes = parse_bytes(v->get())) return *bytes;
+        }
+        break;
+      case Type::texts:
+        if (const auto* v = node.as_string()) return std::vector{v->get()};
+        if (const auto* v = node.as_array(); v != nullptr && v->is_homogeneous<std::string>()) {
+          std::vector<std::string> texts;
+          for (const auto& text : *v) texts.push_back(*text.value<std::string>());
+          return texts;
         }
         break;
       case Type::sources:

@@ -19,6 +19,7 @@ namespace heddle::config {
 // (range, unit, help) is in keys.cpp. A path or text that is empty, and an optional that has no
 // value, was not given. Enumerators are in the order of the names in keys.cpp.
 
+enum class DataKind { text, chat };
 enum class Documents { mask, ignore };
 enum class Recompute { none, block };
 enum class OnNonfinite { skip, stop };
@@ -64,6 +65,8 @@ struct DataConfig {
   std::vector<DataSource> sources;
   std::filesystem::path eval;
   double holdout = 0.01;
+  DataKind kind = DataKind::text;
+  std::string messages_field = "messages", prompt_field = "prompt", answer_field = "completion";
   std::filesystem::path tokenizer;
   std::string eos;
   std::int64_t seq_len = 1024;
@@ -82,12 +85,26 @@ struct TrainConfig {
   std::int64_t loss_chunk = 0;
   std::int64_t eval_every = 0;
   std::int64_t eval_tokens = 0;
+  std::int64_t patience = 0;
   std::int64_t sample_every = 0;
   std::string sample_prompt;
   std::int64_t sample_tokens = 64;
   OnNonfinite nonfinite = OnNonfinite::skip;
   std::int64_t nonfinite_limit = 10;
+  std::vector<std::string> freeze;
   bool operator==(const TrainConfig&) const = default;
+};
+
+/// Low-rank adapters beside a frozen model (docs/design/062-fine-tuning.md).
+struct LoraConfig {
+  std::optional<std::int64_t> rank;
+  std::optional<double> alpha;
+  std::optional<bool> rslora;
+  std::vector<std::string> targets;
+  std::filesystem::path path;
+  bool operator==(const LoraConfig&) const = default;
+
+  bool is_given() const { return rank || !path.empty(); }
 };
 
 struct OptimConfig {
@@ -198,6 +215,7 @@ struct RunConfig {
   ModelConfig model;
   DataConfig data;
   TrainConfig train;
+  LoraConfig lora;
   OptimConfig optim;
   ParallelRequest parallel = {.zero = 1, .sequence = true};
   StagesConfig stages;

@@ -68,6 +68,7 @@ std::string name_of(Type type) {
     case Type::path: return "path";
     case Type::choice: return "one of";
     case Type::bytes: return "bytes";
+    case Type::texts: return "list of texts";
     case Type::sources: return "list of tables";
   }
   return "";
@@ -205,6 +206,11 @@ std::string to_text(const Key& key, const Value& value) {
   if (const auto* s = std::get_if<std::string>(&value)) {
     const bool is_absent = s->empty() && key.field.type != Type::text;
     return is_absent || (s->empty() && !key.when_absent.empty()) ? "" : toml_string(*s);
+  }
+  if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+    std::vector<std::string> quoted;
+    for (const std::string& text : *texts) quoted.push_back(toml_string(text));
+    return quoted.empty() ? "" : fmt::format("[{}]", fmt::join(quoted, ", "));
   }
   if (const auto* sources = std::get_if<std::vector<DataSource>>(&value)) {
     std::vector<std::string> tables;

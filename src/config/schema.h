@@ -13,14 +13,14 @@
 
 namespace heddle::config {
 
-/// How a key is written. `bytes` takes an integer or text such as "3 GiB"; `sources` is a list of
-/// tables.
-enum class Type { boolean, integer, number, text, path, choice, bytes, sources };
+/// How a key is written. `bytes` takes an integer or text such as "3 GiB"; `texts` is a list of
+/// texts, or one; `sources` is a list of tables.
+enum class Type { boolean, integer, number, text, path, choice, bytes, texts, sources };
 
 /// A key's value as the parser and the printers pass it on. Paths and choices travel as text, bytes
 /// as an integer; monostate is an optional key that was not given.
-using Value =
-    std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<DataSource>>;
+using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string,
+                           std::vector<std::string>, std::vector<DataSource>>;
 
 /// The member of RunConfig a key stands for. Made by the functions of field.h.
 struct Field {

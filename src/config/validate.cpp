@@ -31,6 +31,50 @@ void check_model_source(const RunConfig& config, std::vector<Conflict>& conflict
   }
 }
 
+void check_chat_and_patience(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  if (config.data.kind == DataKind::chat && config.data.documents == Documents::ignore) {
+    conflicts.push_back({{"data.documents"},
+                         "data.documents = \"ignore\" lets conversations see each other; with "
+                         "data.kind = \"chat\" leave it out"});
+  }
+  if (config.train.patience == 0) return;
+  if (config.train.eval_every == 0) {
+    conflicts.push_back({{"train.patience"},
+                         "train.patience counts evaluations, and there is only the last one; set "
+                         "train.eval_every"});
+  }
+  if (config.recover.elastic) {
+    conflicts.push_back(
+        {{"train.patience"}, "train.patience does not go with recover.elastic = true"});
+  }
+}
+
+void check_tuning(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const LoraConfig& lora = config.lora;
+  if (!lora.is_given()) {
+    if (lora.alpha || lora.rslora || !lora.targets.empty()) {
+      conflicts.push_back({{"lora"}, "[lora] without lora.rank; set it, or remove the section"});
+    }
+  } else if (config.model.path.empty()) {
+    conflicts.push_back({{"lora"},
+                         "[lora] trains adapters of a model that is there already; set model.path, "
+                         "or remove the section"});
+  } else if (!config.train.freeze.empty()) {
+    conflicts.push_back({{"train.freeze"},
+                         "train.freeze and [lora] are both given: with adapters all of the model "
+                         "is frozen; remove one"});
+  }
+  if (!lora.is_given() && config.train.freeze.empty()) return;
+  const std::string what = lora.is_given() ? "[lora]" : "train.freeze";
+  const auto refuse = [&](bool is_asked, const char* key, const char* value) {
+    if (!is_asked) return;
+    conflicts.push_back({{key}, fmt::format("{} does not go with {} = {}", what, key, value)});
+  };
+  refuse(config.parallel.sites > 1, "parallel.sites", "2 and more");
+  refuse(config.recover.elastic, "recover.elastic", "true");
+  refuse(config.optim.name == planner::Updates::onebit_adam, "optim.name", "\"onebit-adam\"");
+}
+
 void check_data(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const auto& d = config.data;
   if (d.train.empty() && d.sources.empty()) {
@@ -334,6 +378,8 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   std::vector<Conflict> conflicts;
   check_model_source(config, conflicts);
   check_data(config, conflicts);
+  check_chat_and_patience(config, conflicts);
+  check_tuning(config, conflicts);
   check_length(config, conflicts);
   check_batch(config, conflicts);
   check_context(config, conflicts);

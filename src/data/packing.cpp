@@ -1,6 +1,7 @@
 #include "data/packing.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "base/check.h"
@@ -13,6 +14,15 @@ void mark_document(const WindowRow& row, std::int64_t from, std::int64_t to) {
   for (std::int64_t i = from; i < to; ++i) {
     row.positions[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i - from);
     row.first_key[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(from);
+  }
+}
+
+/// Leaves the targets, tokens from `begin` on, that are to be learnt.
+void keep_answers(const TokenFile& file, std::int64_t begin, std::span<std::int32_t> targets) {
+  const auto are_answers = std::make_unique<bool[]>(targets.size());
+  file.read_answers(begin, {are_answers.get(), targets.size()});
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (!are_answers[i]) targets[i] = kIgnoredTarget;
   }
 }
 
@@ -29,13 +39,17 @@ std::int64_t pack_window(const TokenFile& file, std::int64_t begin, std::int64_t
   file.read(begin + 1, row.targets.first(static_cast<std::size_t>(targets)));
   std::fill(row.ids.begin() + used, row.ids.end(), 0);
   std::fill(row.targets.begin() + targets, row.targets.end(), kIgnoredTarget);
+  const std::span<std::int32_t> real = row.targets.first(static_cast<std::size_t>(targets));
+  if (file.has_answers()) keep_answers(file, begin + 1, real);
+  const auto counted = [&] {
+    return targets - static_cast<std::int64_t>(std::ranges::count(real, kIgnoredTarget));
+  };
   mark_document(row, used, seq_len);
   if (mode == DocumentMode::ignore) {
     mark_document(row, 0, used);
-    return targets;
+    return counted();
   }
 
-  std::int64_t counted = targets;
   std::int64_t document = file.document_of(begin);
   for (std::int64_t from = 0; from < used;) {
     const std::int64_t next_start = file.document_start(++document) - begin;
@@ -43,11 +57,10 @@ std::int64_t pack_window(const TokenFile& file, std::int64_t begin, std::int64_t
     mark_document(row, from, to);
     if (next_start <= targets) {
       row.targets[static_cast<std::size_t>(next_start - 1)] = kIgnoredTarget;
-      --counted;
     }
     from = to;
   }
-  return counted;
+  return counted();
 }
 
 }  // namespace heddle

@@ -28,7 +28,8 @@ struct WindowRow {
 /// Fills `row` with the tokens of `file` from `begin` on; no token at or after `end` is read. Where
 /// fewer than seq_len + 1 tokens are left, the row is padded: id 0, ignored target, a document of
 /// its own. With DocumentMode::mask the last token of a document has an ignored target, because
-/// what follows it cannot be known from it. A document that began before the window counts from
+/// what follows it cannot be known from it. In a file with answers other targets are ignored, too.
+/// A document that began before the window counts from
 /// the window's start. Returns how many targets count.
 std::int64_t pack_window(const TokenFile& file, std::int64_t begin, std::int64_t end,
                          DocumentMode mode, const WindowRow& row);

@@ -19,7 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
 
 constexpr std::array<char, 8> kMagic = {'H', 'D', 'L', 'T', 'O', 'K', 'E', 'N'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kPlainVersion = 1, kAnswersVersion = 2;
 constexpr std::size_t kHeaderBytes = 64;
 constexpr std::size_t kHashedHeaderBytes = 56;
 
@@ -39,6 +39,9 @@ T load(std::span<const std::byte> bytes, std::int64_t index) {
 }
 
 std::uint64_t hash_of_header(const RawHeader& raw) { return XXH64(&raw, kHashedHeaderBytes, 0); }
+
+/// A bit for each token, in words of 64.
+std::size_t answer_bytes(std::uint64_t token_count) { return (token_count + 63) / 64 * 8; }
 
 std::size_t padding_after(std::size_t bytes) { return (8 - bytes % 8) % 8; }
 
@@ -93,7 +96,11 @@ TokenFile TokenFile::parse(std::span<const std::byte> bytes, const std::string& 
   const std::size_t token_bytes =
       static_cast<std::size_t>(file.token_count()) * size_of(file.header_.dtype);
   file.tokens_ = payload.first(token_bytes);
-  file.document_starts_ = payload.subspan(token_bytes + padding_after(token_bytes));
+  const auto documents = static_cast<std::size_t>(file.document_count()) * 8;
+  file.document_starts_ = payload.subspan(token_bytes + padding_after(token_bytes), documents);
+  if (file.has_answers()) {
+    file.answers_ = payload.last(answer_bytes(static_cast<std::uint64_t>(file.token_count())));
+  }
   file.check_document_index();
   if (check == Check::content) file.check_content(payload);
   return file;
@@ -109,8 +116,9 @@ void TokenFile::parse_header(std::span<const std::byte> bytes) {
     refuse(fmt::format("{} bytes are less than the header of {}", bytes.size(), kHeaderBytes));
   }
   const auto raw = load<RawHeader>(bytes, 0);
-  if (raw.version != kVersion) {
-    refuse(fmt::format("version {} is not the supported version {}", raw.version, kVersion));
+  if (raw.version != kPlainVersion && raw.version != kAnswersVersion) {
+    refuse(fmt::format("version {} is none of the supported versions {} and {}", raw.version,
+                       kPlainVersion, kAnswersVersion));
   }
   if (raw.header_checksum != hash_of_header(raw)) refuse("the header's checksum does not match");
   if (raw.token_bytes != 2 && raw.token_bytes != 4) {
@@ -129,8 +137,10 @@ void TokenFile::parse_header(std::span<const std::byte> bytes) {
                        raw.token_count, raw.document_count, bytes.size()));
   }
   const std::size_t token_bytes = raw.token_count * raw.token_bytes;
-  const std::size_t expected =
-      kHeaderBytes + token_bytes + padding_after(token_bytes) + raw.document_count * 8;
+  const bool has_answers = raw.version == kAnswersVersion;
+  const std::size_t expected = kHeaderBytes + token_bytes + padding_after(token_bytes) +
+                               raw.document_count * 8 +
+                               (has_answers ? answer_bytes(raw.token_count) : 0);
   if (expected != bytes.size()) {
     refuse(fmt::format("{} tokens and {} documents take {} bytes, the file has {}", raw.token_count,
                        raw.document_count, expected, bytes.size()));
@@ -140,7 +150,8 @@ void TokenFile::parse_header(std::span<const std::byte> bytes) {
              .token_count = static_cast<std::int64_t>(raw.token_count),
              .document_count = static_cast<std::int64_t>(raw.document_count),
              .tokenizer_fingerprint = raw.fingerprint,
-             .checksum = raw.checksum};
+             .checksum = raw.checksum,
+             .has_answers = has_answers};
 }
 
 void TokenFile::check_document_index() const {
@@ -191,6 +202,15 @@ void TokenFile::read(std::int64_t begin, std::span<std::int32_t> out) const {
   }
 }
 
+void TokenFile::read_answers(std::int64_t begin, std::span<bool> out) const {
+  HEDDLE_CHECK(has_answers() && begin >= 0 && std::ssize(out) <= token_count() - begin,
+               "answers [{}, {}) of {}", begin, begin + std::ssize(out), token_count());
+  for (bool& is_answer : out) {
+    is_answer = (load<std::uint64_t>(answers_, begin / 64) >> (begin % 64) & 1) != 0;
+    ++begin;
+  }
+}
+
 std::int64_t TokenFile::document_start(std::int64_t index) const {
   HEDDLE_CHECK(index >= 0 && index <= document_count(), "document {} of {}", index,
                document_count());
@@ -234,7 +254,7 @@ class Sink {
 /// Writes `path` from a payload that can be produced twice.
 TokenFileHeader write_atomically(FileSystem& files, const fs::path& path,
                                  const TokenFileOrigin& origin, std::int64_t token_count,
-                                 std::int64_t document_count,
+                                 std::int64_t document_count, bool has_answers,
                                  const std::function<void(Sink&)>& payload) {
   Sink hashing;
   payload(hashing);
@@ -243,9 +263,10 @@ TokenFileHeader write_atomically(FileSystem& files, const fs::path& path,
                                .token_count = token_count,
                                .document_count = document_count,
                                .tokenizer_fingerprint = origin.tokenizer_fingerprint,
-                               .checksum = hashing.hash()};
+                               .checksum = hashing.hash(),
+                               .has_answers = has_answers};
   RawHeader raw{.magic = kMagic,
-                .version = kVersion,
+                .version = has_answers ? kAnswersVersion : kPlainVersion,
                 .token_bytes = static_cast<std::uint32_t>(size_of(header.dtype)),
                 .vocab_size = static_cast<std::uint64_t>(header.vocab_size),
                 .token_count = static_cast<std::uint64_t>(token_count),
@@ -276,7 +297,14 @@ void append_padding(Sink& sink, std::size_t token_bytes) {
 
 void write_token_file(FileSystem& files, const fs::path& path, const TokenFileOrigin& origin,
                       std::span<const std::int32_t> tokens,
-                      std::span<const std::int64_t> document_starts) {
+                      std::span<const std::int64_t> document_starts,
+                      const std::vector<bool>& answers) {
+  HEDDLE_CHECK(answers.empty() || answers.size() == tokens.size(), "{} answers for {} tokens",
+               answers.size(), tokens.size());
+  std::vector<std::uint64_t> bits(answers.empty() ? 0 : answer_bytes(answers.size()) / 8);
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i]) bits[i / 64] |= std::uint64_t{1} << (i % 64);
+  }
   for (const std::int32_t token : tokens) {
     HEDDLE_CHECK(token >= 0 && token < origin.vocab_size, "token {} in a vocabulary of {}", token,
                  origin.vocab_size);
@@ -298,10 +326,12 @@ void write_token_file(FileSystem& files, const fs::path& path, const TokenFileOr
     token_bytes = std::as_bytes(std::span(narrow));
   }
   write_atomically(files, path, origin, static_cast<std::int64_t>(tokens.size()),
-                   static_cast<std::int64_t>(document_starts.size()), [&](Sink& sink) {
+                   static_cast<std::int64_t>(document_starts.size()), !answers.empty(),
+                   [&](Sink& sink) {
                      sink.append(token_bytes);
                      append_padding(sink, token_bytes.size());
                      sink.append(std::as_bytes(document_starts));
+                     sink.append(std::as_bytes(std::span(bits)));
                    });
 }
 
@@ -311,13 +341,13 @@ TokenFileHeader concatenate_token_files(FileSystem& files, const std::vector<fs:
   std::int64_t token_count = 0, document_count = 0;
   for (const fs::path& part : parts) {
     const TokenFile file = TokenFile::open(part, TokenFile::Check::content);
-    HEDDLE_CHECK(file.header().vocab_size == origin.vocab_size &&
+    HEDDLE_CHECK(!file.has_answers() && file.header().vocab_size == origin.vocab_size &&
                      file.header().tokenizer_fingerprint == origin.tokenizer_fingerprint,
                  "{} has another tokenizer than the file it is to be part of", part.string());
     token_count += file.token_count();
     document_count += file.document_count();
   }
-  return write_atomically(files, path, origin, token_count, document_count, [&](Sink& sink) {
+  const auto payload = [&](Sink& sink) {
     for (const fs::path& part : parts) sink.append(TokenFile::open(part).token_bytes());
     append_padding(sink,
                    static_cast<std::size_t>(token_count) * size_of(dtype_for(origin.vocab_size)));
@@ -332,7 +362,8 @@ TokenFileHeader concatenate_token_files(FileSystem& files, const std::vector<fs:
       sink.append(std::as_bytes(std::span(starts)));
       first_token += file.token_count();
     }
-  });
+  };
+  return write_atomically(files, path, origin, token_count, document_count, false, payload);
 }
 
 }  // namespace heddle

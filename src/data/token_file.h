@@ -22,6 +22,7 @@ struct TokenFileHeader {
   std::int64_t document_count = 0;
   std::uint64_t tokenizer_fingerprint = 0;  ///< content_hash of the tokenizer's file; 0: unknown
   std::uint64_t checksum = 0;               ///< content_hash of everything after the header
+  bool has_answers = false;                 ///< it says which tokens are to be learnt
 };
 
 /// XXH64 with seed 0: the checksum of payloads and the fingerprint of tokenizer files.
@@ -52,6 +53,11 @@ class TokenFile {
   /// Copies tokens [begin, begin + out.size()); a token outside the vocabulary is an Error(data).
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
 
+  bool has_answers() const { return header_.has_answers; }
+  /// Whether each of the tokens [begin, begin + out.size()) is to be learnt, in a file that has
+  /// answers.
+  void read_answers(std::int64_t begin, std::span<bool> out) const;
+
   /// First token of document `index`; token_count() for index == document_count().
   std::int64_t document_start(std::int64_t index) const;
   /// The document that holds `token`. O(log documents).
@@ -70,7 +76,7 @@ class TokenFile {
   std::string name_;
   TokenFileHeader header_;
   std::shared_ptr<const MappedFile> map_;  // absent when parsed from memory
-  std::span<const std::byte> tokens_, document_starts_;
+  std::span<const std::byte> tokens_, document_starts_, answers_;
 };
 
 /// Throws Error(data) when both files say which tokenizer made them and it was not the same, or
@@ -85,12 +91,14 @@ struct TokenFileOrigin {
 
 /// Writes `path` whole or not at all. Document i begins at document_starts[i]; starts ascend
 /// strictly from 0, and tokens lie in the vocabulary (checked: our callers' bug otherwise).
+/// `answers`: of each token, whether it is to be learnt; empty: the file does not say.
 void write_token_file(FileSystem& files, const std::filesystem::path& path,
                       const TokenFileOrigin& origin, std::span<const std::int32_t> tokens,
-                      std::span<const std::int64_t> document_starts);
+                      std::span<const std::int64_t> document_starts,
+                      const std::vector<bool>& answers = {});
 
-/// Writes the concatenation of `parts` (same vocabulary and fingerprint) to `path`, whole or not at
-/// all, in constant memory. Returns the header written.
+/// Writes the concatenation of `parts` (same vocabulary and fingerprint, without answers) to
+/// `path`, whole or not at all, in constant memory. Returns the header written.
 TokenFileHeader concatenate_token_files(FileSystem& files,
                                         const std::vector<std::filesystem::path>& parts,
                                         const TokenFileOrigin& origin,

@@ -5,30 +5,34 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "data/input_blocks.h"
 #include "data/tokenize_parts.h"
 
 namespace heddle {
 namespace fs = std::filesystem;
 namespace {
 
-/// The parts of one call, worked on by several threads.
+/// The blocks of one call, read and encoded by several threads.
 class Job {
  public:
   Job(FileSystem& files, const TokenizeOptions& options,
-      const std::function<EncodeText()>& make_encoder, std::vector<TokenizePart> parts)
+      const std::function<EncodeText()>& make_encoder, const std::vector<InputFile>& inputs)
       : files_(files),
         options_(options),
         make_encoder_(make_encoder),
         folder_(options.out.string() + ".parts"),
-        parts_(std::move(parts)),
-        records_(parts_.size()),
         running_(std::max(1, options.threads)) {
-    for (const TokenizePart& part : parts_) total_bytes_ += part.bytes;
+    const std::size_t block_bytes = block_bytes_for(inputs);
+    for (auto& group : group_inputs(inputs, block_bytes)) {
+      groups_.push_back(std::make_unique<Group>(std::move(group), options.format, block_bytes));
+    }
+    for (const InputFile& file : inputs) total_bytes_ += file.size_bytes;
   }
 
   /// Does what is missing. Throws the first fault in input order.
@@ -54,10 +58,9 @@ class Job {
   }
 
   TokenizeResult result() const {
-    TokenizeResult result{.input_bytes = total_bytes_,
-                          .parts = static_cast<std::int64_t>(parts_.size()),
-                          .reused_parts = reused_parts_};
-    for (const TokenizeRecord& record : records_) {
+    TokenizeResult result{.input_bytes = done_bytes_, .reused_parts = reused_parts_};
+    for (const auto& [place, record] : records_) {
+      ++result.parts;
       result.documents += record.documents;
       result.tokens += record.tokens;
       result.skipped += record.skipped;
@@ -68,27 +71,37 @@ class Job {
 
   std::vector<fs::path> token_files() const {
     std::vector<fs::path> paths;
-    for (std::size_t i = 0; i < parts_.size(); ++i) paths.push_back(part_path(i, "tok"));
+    for (const auto& [place, record] : records_) paths.push_back(part_path(place, "tok"));
     return paths;
   }
   const fs::path& folder() const { return folder_; }
 
  private:
-  fs::path part_path(std::size_t part, const char* extension) const {
-    return folder_ / fmt::format("part-{:06}.{}", part, extension);
+  struct Group {
+    Group(std::vector<InputFile> files, const DocumentFormat& format, std::size_t block_bytes)
+        : reader(std::move(files), format, block_bytes) {}
+    std::mutex mutex;  // of the rest
+    BlockReader reader;
+    std::size_t next_block = 0;
+    std::atomic<bool> is_read = false;  // to its end
+  };
+
+  fs::path part_path(BlockPlace place, const char* extension) const {
+    return folder_ / fmt::format("part-{:06}-{:06}.{}", place.group, place.block, extension);
   }
 
   void work() {
-    // Parts are begun in order and one is given up only when an earlier one has failed, so the
+    // Blocks of a group are read in order, and what comes before a fault is still done, so the
     // earliest fault is always found, whatever the number of threads.
-    std::size_t part = 0;
+    BlockPlace place;
     try {
       const EncodeText encode = make_encoder_();
-      while ((part = next_part_++) < parts_.size() && part < first_failed_) finish(part, encode);
+      InputBlock block;
+      while (take_block(place, block)) finish(place, block, encode);
     } catch (...) {
       const std::lock_guard lock(mutex_);
-      if (part < first_failed_) {
-        first_failed_ = part;
+      if (place < first_failed_) {
+        first_failed_ = place;
         failure_ = std::current_exception();
       }
     }
@@ -97,55 +110,84 @@ class Job {
     finished_.notify_all();
   }
 
-  void finish(std::size_t index, const EncodeText& encode) {
-    const TokenizePart& part = parts_[index];
-    const fs::path record_path = part_path(index, "json");
-    if (auto record = find_record(record_path, part_path(index, "tok"), part.key)) {
-      records_[index] = *record;
-      ++reused_parts_;
-      reused_bytes_ += part.bytes;
-      done_bytes_ += part.bytes;
-      return;
-    }
-    records_[index] = encode_part(index, encode);
-    write_record(files_, record_path, records_[index]);
+  bool comes_before_faults(BlockPlace place) {
+    const std::lock_guard lock(mutex_);
+    return place < first_failed_;
   }
 
-  TokenizeRecord encode_part(std::size_t index, const EncodeText& encode) {
-    const TokenizePart& part = parts_[index];
-    TokenizeRecord record{.key = part.key};
+  /// The next block of the first group that nobody is reading at the moment; of the first that is
+  /// not read to its end when others read all of them. False when there are none.
+  bool take_block(BlockPlace& place, InputBlock& block) {
+    while (true) {
+      std::unique_lock<std::mutex> lock;
+      std::size_t index = groups_.size();
+      for (std::size_t i = 0; i < groups_.size(); ++i) {
+        if (groups_[i]->is_read) continue;
+        index = std::min(index, i);
+        lock = std::unique_lock(groups_[i]->mutex, std::try_to_lock);
+        if (!lock) continue;
+        index = i;
+        break;
+      }
+      if (index == groups_.size()) return false;
+      Group& group = *groups_[index];
+      if (!lock) lock = std::unique_lock(group.mutex);
+      if (group.is_read) continue;
+      place = {index, group.next_block};
+      if (!comes_before_faults(place)) {
+        group.is_read = true;
+        continue;
+      }
+      block = group.reader.next();
+      group.is_read = block.records.empty() || block.damage != nullptr;
+      ++group.next_block;
+      if (block.damage != nullptr || !block.records.empty()) return true;
+      done_bytes_ += block.file_bytes;
+    }
+  }
+
+  void finish(BlockPlace place, InputBlock& block, const EncodeText& encode) {
+    const fs::path record_path = part_path(place, "json");
+    const std::string key = block_key(block, options_);
+    auto record = find_record(record_path, part_path(place, "tok"), key);
+    if (record && block.damage == nullptr) {
+      ++reused_parts_;
+      reused_bytes_ += block.file_bytes;
+    } else {
+      record = encode_block(place, block, encode);
+      record->key = key;
+      write_record(files_, record_path, *record);
+    }
+    done_bytes_ += block.file_bytes;
+    const std::lock_guard lock(mutex_);
+    records_.emplace(place, *record);
+  }
+
+  TokenizeRecord encode_block(BlockPlace place, InputBlock& block, const EncodeText& encode) {
+    TokenizeRecord record;
     std::vector<std::int32_t> tokens;
     std::vector<std::int64_t> starts;
-    const std::function<void(std::string_view)> take = [&](std::string_view text) {
-      const std::size_t start = tokens.size();
-      encode(text, tokens);
-      if (tokens.size() == start) {
+    for (BlockRecord& one : block.records) {
+      const auto start = static_cast<std::int64_t>(tokens.size());
+      const auto text = record_text(std::move(one.record), *one.file, options_.format.field);
+      if (!text) {
+        if (options_.on_fault == OnFault::stop) throw text.error();
+        ++record.skipped;
+        continue;
+      }
+      encode(*text, tokens);
+      if (static_cast<std::int64_t>(tokens.size()) == start) {
         ++record.empty;
-        return;
+        continue;
       }
       if (options_.end_token) tokens.push_back(*options_.end_token);
-      starts.push_back(static_cast<std::int64_t>(start));
-    };
-    const std::function<void(const Error&)> reject = [&](const Error& error) {
-      if (options_.on_fault == OnFault::stop) throw error;
-      ++record.skipped;
-    };
-    for (const InputSegment& segment : part.segments) {
-      const MappedFile map(segment.file.path);
-      const std::string_view content(reinterpret_cast<const char*>(map.bytes().data()),
-                                     map.bytes().size());
-      if (content.size() != segment.file.size_bytes) {
-        throw Error(ErrorCode::data,
-                    fmt::format("{} changed while it was read", segment.file.path.string()),
-                    "run the command again when it is complete");
-      }
-      read_documents(segment.file, content, segment.begin, segment.end, options_.format, take,
-                     reject);
-      done_bytes_ += segment.end - segment.begin;
+      starts.push_back(start);
     }
+    block.records.clear();
+    if (block.damage != nullptr) std::rethrow_exception(block.damage);
     record.documents = static_cast<std::int64_t>(starts.size());
     record.tokens = static_cast<std::int64_t>(tokens.size());
-    const fs::path path = part_path(index, "tok");
+    const fs::path path = part_path(place, "tok");
     write_token_file(files_, path, options_.origin, tokens, starts);
     record.checksum = TokenFile::open(path).header().checksum;
     return record;
@@ -155,25 +197,19 @@ class Job {
   const TokenizeOptions& options_;
   const std::function<EncodeText()>& make_encoder_;
   const fs::path folder_;
-  const std::vector<TokenizePart> parts_;
+  std::vector<std::unique_ptr<Group>> groups_;
   std::size_t total_bytes_ = 0;
 
-  std::vector<TokenizeRecord> records_;  // each written by the thread that has the part
-  std::atomic<std::size_t> next_part_ = 0, done_bytes_ = 0, reused_bytes_ = 0;
-  std::atomic<std::size_t> first_failed_ = ~std::size_t{0};
+  std::atomic<std::size_t> done_bytes_ = 0, reused_bytes_ = 0;
   std::atomic<std::int64_t> reused_parts_ = 0;
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // of what follows
   std::condition_variable finished_;
   int running_;
+  std::map<BlockPlace, TokenizeRecord> records_;
+  BlockPlace first_failed_ = {~std::size_t{0}, ~std::size_t{0}};
   std::exception_ptr failure_;
 };
-
-std::string whole_key(const std::vector<TokenizePart>& parts) {
-  std::string keys;
-  for (const TokenizePart& part : parts) keys += part.key;
-  return fmt::format("{:016x}", content_hash(std::as_bytes(std::span(keys))));
-}
 
 /// Everything that will be written or removed must be new, or left by an earlier call.
 void check_outputs(const TokenizeOptions& options, const std::vector<InputFile>& inputs) {
@@ -209,21 +245,20 @@ TokenizeResult tokenize(FileSystem& files, const TokenizeOptions& options,
   HEDDLE_CHECK(!options.inputs.empty(), "no inputs");
   const Inputs inputs = find_inputs(options.inputs, options.kind);
   check_outputs(options, inputs.files);
-  std::vector<TokenizePart> parts = plan_parts(inputs.files, options);
-  const std::string key = whole_key(parts);
+  const std::string key = call_key(inputs.files, options);
   const fs::path record_path = options.out.string() + ".json";
-  Job job(files, options, make_encoder, std::move(parts));
   if (const auto record = find_record(record_path, options.out, key)) {
-    TokenizeResult result = job.result();
+    TokenizeResult result;
+    for (const InputFile& file : inputs.files) result.input_bytes += file.size_bytes;
     result.documents = record->documents;
     result.tokens = record->tokens;
     result.skipped = record->skipped;
     result.empty = record->empty;
-    result.reused_parts = result.parts;
     result.left_out = inputs.left_out;
     result.was_up_to_date = true;
     return result;
   }
+  Job job(files, options, make_encoder, inputs.files);
   job.run(progress);
   TokenizeResult result = job.result();
   result.left_out = inputs.left_out;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file_system.h"
-#include "data/documents.h"
+#include "data/formats/record_reader.h"
 #include "data/token_file.h"
 
 namespace heddle {
@@ -49,11 +49,12 @@ struct TokenizeResult {
 /// Turns text into the token file `options.out`, on `threads` threads; `make_encoder` is called
 /// once per thread. The output depends on the inputs and options alone, not on the threads.
 ///
-/// Work is cut into parts of a few MiB of input. Each is written to the folder `OUT.parts` as a
-/// token file with a small JSON record of what it was made from (options, input path, size, time of
-/// change, range), so a call after an interruption does only what is missing or has changed.
-/// `OUT.json` records the same for the whole; when it still holds, nothing is done. Memory: per
-/// thread about the tokens of one part or of the largest document.
+/// Inputs are read in blocks of a few MiB of records (input_blocks.h), several files at a time and
+/// blocks of one file by several threads. Each is written to the folder `OUT.parts` as a token file
+/// with a small JSON record of what it was made from (options, content), so a call after an
+/// interruption encodes only what is missing or has changed. `OUT.json` records the same for the
+/// whole, with the inputs' sizes and times of change; when it still holds, nothing is done. Memory:
+/// per thread about a block and its tokens, or the largest document.
 ///
 /// Nothing that is read is replaced, and of `OUT.json` and `OUT.parts` only what an earlier call
 /// left there: anything else there is an Error(usage).

@@ -1,6 +1,10 @@
 #include "data/tokenize_parts.h"
 
-#include <algorithm>
+#include <xxhash.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
 
 #include "base/json.h"
 
@@ -8,14 +12,8 @@ namespace heddle {
 namespace fs = std::filesystem;
 namespace {
 
-// Small enough that a few MB of text occupy every core, large enough that a terabyte does not make
-// a million files.
-constexpr std::size_t kSmallestPart = std::size_t{256} << 10;
-constexpr std::size_t kLargestPart = std::size_t{16} << 20;
-constexpr std::size_t kPartsWanted = 64;
-
 /// A change of what tokenize writes for the same inputs and options must change this.
-constexpr int kRecipe = 2;
+constexpr int kRecipe = 3;
 
 std::string hash_text(const std::string& text) {
   return fmt::format("{:016x}", content_hash(std::as_bytes(std::span(text))));
@@ -41,63 +39,37 @@ std::string options_text(const TokenizeOptions& options) {
   return dump(json);
 }
 
-std::string key_of(const TokenizePart& part, const std::string& options) {
-  Json json = {options};
-  for (const InputSegment& segment : part.segments) {
-    json.push_back({segment.file.path.string(), segment.file.size_bytes, segment.file.modified_ns,
-                    segment.begin, segment.end});
+}  // namespace
+
+std::string call_key(const std::vector<InputFile>& inputs, const TokenizeOptions& options) {
+  Json json = {options_text(options)};
+  for (const InputFile& file : inputs) {
+    json.push_back({file.path.string(), file.size_bytes, file.modified_ns});
+    if (file.is_standard_input()) {
+      json.push_back(std::chrono::system_clock::now().time_since_epoch().count());
+    }
   }
   return hash_text(dump(json));
 }
 
-class Planner {
- public:
-  Planner(std::size_t part_bytes, std::string options)
-      : part_bytes_(part_bytes), options_(std::move(options)) {}
-
-  void add(const InputFile& file, const DocumentFormat& format) {
-    const MappedFile map(file.path);
-    const std::string_view content(reinterpret_cast<const char*>(map.bytes().data()),
-                                   map.bytes().size());
-    for (std::size_t begin = text_begin(content); begin < content.size();) {
-      const std::size_t room = part_bytes_ - std::min(part_bytes_ - 1, current_.bytes);
-      const std::size_t end =
-          next_document(content, file.kind, format, std::min(begin + room, content.size()));
-      current_.segments.push_back({file, begin, end});
-      current_.bytes += end - begin;
-      if (current_.bytes >= part_bytes_) finish_part();
-      begin = end;
-    }
+std::string block_key(const InputBlock& block, const TokenizeOptions& options) {
+  const std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> hash(XXH64_createState(),
+                                                                               XXH64_freeState);
+  XXH64_reset(hash.get(), 0);
+  const auto add = [&](const auto& values) {
+    const std::uint64_t count = values.size();
+    XXH64_update(hash.get(), &count, sizeof count);
+    if (count > 0) XXH64_update(hash.get(), values.data(), count * sizeof(values[0]));
+  };
+  add(options_text(options));
+  for (const BlockRecord& one : block.records) {
+    const std::array<int, 1> form = {static_cast<int>(one.record.form)};
+    add(form);
+    add(one.record.content);
+    add(one.record.tokens);
+    add(one.record.fault);
   }
-
-  std::vector<TokenizePart> finish() {
-    if (!current_.segments.empty()) finish_part();
-    return std::move(parts_);
-  }
-
- private:
-  void finish_part() {
-    current_.key = key_of(current_, options_);
-    parts_.push_back(std::move(current_));
-    current_ = {};
-  }
-
-  std::size_t part_bytes_;
-  std::string options_;
-  TokenizePart current_;
-  std::vector<TokenizePart> parts_;
-};
-
-}  // namespace
-
-std::vector<TokenizePart> plan_parts(const std::vector<InputFile>& inputs,
-                                     const TokenizeOptions& options) {
-  std::size_t total = 0;
-  for (const InputFile& file : inputs) total += file.size_bytes;
-  Planner planner(std::clamp(total / kPartsWanted, kSmallestPart, kLargestPart),
-                  options_text(options));
-  for (const InputFile& file : inputs) planner.add(file, options.format);
-  return planner.finish();
+  return fmt::format("{:016x}", XXH64_digest(hash.get()));
 }
 
 void write_record(FileSystem& files, const fs::path& path, const TokenizeRecord& record) {

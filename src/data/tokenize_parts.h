@@ -5,29 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "data/input_blocks.h"
 #include "data/tokenize.h"
 
 namespace heddle {
 
-/// Bytes [begin, end) of one input; whole documents.
-struct InputSegment {
-  InputFile file;
-  std::size_t begin = 0, end = 0;
-};
+/// Of everything the tokens of a call depend on, but the content of its files: of these path, size
+/// and time of change. Files that are not known by these (standard input) give a key that no other
+/// call has.
+std::string call_key(const std::vector<InputFile>& inputs, const TokenizeOptions& options);
+/// Of everything the tokens of a block depend on.
+std::string block_key(const InputBlock& block, const TokenizeOptions& options);
 
-/// What one thread does at a time.
-struct TokenizePart {
-  std::vector<InputSegment> segments;
-  std::size_t bytes = 0;
-  /// Hash of everything the part's tokens depend on.
-  std::string key;
-};
-
-/// Cuts the inputs into parts whose size depends on the inputs alone.
-std::vector<TokenizePart> plan_parts(const std::vector<InputFile>& inputs,
-                                     const TokenizeOptions& options);
-
-/// What is kept about finished work, in `part-NNNNNN.json` and `OUT.json`.
+/// What is kept about finished work, in `part-GROUP-BLOCK.json` and `OUT.json`.
 struct TokenizeRecord {
   std::string key;
   std::int64_t documents = 0, tokens = 0, skipped = 0, empty = 0;

@@ -407,7 +407,7 @@ void TrainStep::balance_routers(ParamStore& store) {
   const auto& experts = model_.spec().experts;
   if (!experts || experts->bias_rate == 0.0 || !last_load_.defined()) return;
   for (const ParamStore::HeldStretch& held : store.held()) {
-    if (!held.parameter->balances) continue;
+    if (!held.parameter->balances || !held.parameter->trains) continue;
     const Tensor load = expert_load().select(0, *held.parameter->balances);
     ops::balance_bias(load.slice(0, 0, experts->count), experts->bias_rate, args_.clip, held.begin,
                       held.value, stream_);

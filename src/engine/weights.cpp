@@ -80,7 +80,9 @@ bool is_leftover(std::string_view name, const ModelSpec& spec) {
 
 std::uint64_t bytes_of(const ParamStore& store) {
   std::uint64_t bytes = 0;
-  for (const ParamPiece& piece : store.value_pieces()) bytes += piece.data.size_bytes();
+  for (const ParamPiece& piece : store.value_pieces()) {
+    if (!piece.parameter->is_adapter) bytes += piece.data.size_bytes();
+  }
   return bytes;
 }
 
@@ -124,6 +126,7 @@ void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& sto
   Stream host(stream.threads());
   const StoredNames names(folder, spec);
   for (const ParamPiece& piece : store.value_pieces()) {
+    if (piece.parameter->is_adapter) continue;
     fill_from_host(piece, stream, [&](const Tensor& to) {
       read_piece(folder, names.find(piece.part->name), piece, to, host);
     });

@@ -7,10 +7,10 @@
 
 namespace heddle {
 
-/// Fills every parameter from a Hugging Face folder, converting to the store's dtype. Error(data)
-/// names the tensor that is missing, has another shape, holds NaN or infinity, or does not belong
-/// to the model. Known leftovers of old exports (mask buffers, inverse frequencies, the alias of a
-/// tied head) are passed over.
+/// Fills every parameter but those of adapters from a Hugging Face folder, converting to the
+/// store's dtype. Error(data) names the tensor that is missing, has another shape, holds NaN or
+/// infinity, or does not belong to the model. Known leftovers of old exports (mask buffers, inverse
+/// frequencies, the alias of a tied head) are passed over.
 void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
                   const observe::Terminal& terminal = {});
 

@@ -330,6 +330,9 @@ Decoder build_decoder(const ModelSpec& spec, const BuildOptions& options, Memory
     for (int unit = begin; unit < end; ++unit) builder.add(unit);
   }
   if (part.vocabulary == VocabularyPlacement::pipeline) builder.add_vocabulary();
+  for (Layer* unit : builder.decoder().unit_pointers()) {
+    unit->visit([&](Parameter& parameter) { spec.tuning.mark(parameter); });
+  }
   return std::move(builder.decoder());
 }
 

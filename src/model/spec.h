@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json_fwd.h"
+#include "model/tuning.h"
 #include "nn/experts/gate.h"
 #include "ops/activation.h"
 
@@ -134,6 +135,8 @@ struct ModelSpec {
   /// Dropout the config asks for in training ("resid_pdrop = 0.1"); we have none, so a trainer must
   /// not go on in silence. Evaluation and generation are not concerned.
   std::string dropout;
+
+  Tuning tuning;  ///< what of it trains, and its adapters
 
   TensorNames names;
   std::shared_ptr<const Json> config;  ///< the file as read: unknown keys are kept and written back

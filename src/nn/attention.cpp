@@ -186,9 +186,10 @@ void PrepareQkv::backward_weight(Saved& saved, Ctx& ctx) {
   if (!qk_norm_.defined()) return;
   const Qkv raw = split_qkv(saved.take(kQkv), shape_, ctx.batch);
   const auto weight_grad = [&](int grad_slot, int rstd_slot, const Tensor& x, Parameter& weight) {
+    const Tensor dy = saved.take(grad_slot), rstd = saved.take(rstd_slot);
+    if (!weight.trains) return;
     weight.clear_stale_grad(ctx.stream);
-    ops::rms_norm_backward_weight(saved.take(grad_slot), x, saved.take(rstd_slot), weight.grad,
-                                  ctx.stream);
+    ops::rms_norm_backward_weight(dy, x, rstd, weight.grad, ctx.stream);
   };
   weight_grad(kGradQ, kRstdQ, as_normed(raw.q_BSHK), *qk_norm_.q_weight);
   weight_grad(kGradK, kRstdK, as_normed(raw.k_BSGK), *qk_norm_.k_weight);

@@ -43,11 +43,12 @@ Tensor Embedding::forward(const Tensor&, Saved&, Ctx& ctx) {
 }
 
 Tensor Embedding::backward_input(const Tensor& dy_TD, Saved& saved, Ctx&) {
-  saved.put(kOutputGrad, dy_TD);
+  if (tokens_->trains) saved.put(kOutputGrad, dy_TD);
   return {};
 }
 
 void Embedding::backward_weight(Saved& saved, Ctx& ctx) {
+  if (!tokens_->trains) return;
   const Tensor dy_TD = saved.take(kOutputGrad);
   tokens_->clear_stale_grad(ctx.stream);
   ops::embedding_backward(row_ids(ctx), dy_TD, tokens_->grad, ctx.stream);
@@ -65,11 +66,12 @@ Tensor PositionEmbedding::forward(const Tensor& x_TD, Saved&, Ctx& ctx) {
 }
 
 Tensor PositionEmbedding::backward_input(const Tensor& dy_TD, Saved& saved, Ctx&) {
-  saved.put(kOutputGrad, dy_TD);
+  if (positions_->trains) saved.put(kOutputGrad, dy_TD);
   return dy_TD;
 }
 
 void PositionEmbedding::backward_weight(Saved& saved, Ctx& ctx) {
+  if (!positions_->trains) return;
   positions_->clear_stale_grad(ctx.stream);
   ops::embedding_backward(own_tokens(ctx.batch.positions, share_, 0, ctx), saved.take(kOutputGrad),
                           positions_->grad, ctx.stream);

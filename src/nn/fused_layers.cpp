@@ -33,12 +33,13 @@ Tensor NormProduct::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
   const Tensor gradient =
       product_->backward_input_given(dy, make_input, saved.child(kProduct), ctx);
   // Here and not in W, when the norm's weights may be gone.
-  saved.put(kProductInput, input.defined() ? input : make_input());
+  if (product_->needs_input()) saved.put(kProductInput, input.defined() ? input : make_input());
   return norm_->backward_input(changed_back(gradient, ctx), saved.child(kNorm), ctx);
 }
 
 void NormProduct::backward_weight(Saved& saved, Ctx& ctx) {
-  product_->backward_weight_given(saved.take(kProductInput), saved.child(kProduct), ctx);
+  product_->backward_weight_given(product_->needs_input() ? saved.take(kProductInput) : Tensor(),
+                                  saved.child(kProduct), ctx);
   norm_->backward_weight(saved.child(kNorm), ctx);
 }
 
@@ -58,7 +59,7 @@ Cost NormProduct::cost(const CostShape& shape) const {
   Cost cost = norm_->cost(shape);
   if (change_) cost += change_->cost(shape);
   cost += product_->cost(shape);
-  cost.saved_bytes -= shape.bytes(product_->in());
+  if (product_->needs_input()) cost.saved_bytes -= shape.bytes(product_->in());
   return cost;
 }
 
@@ -114,21 +115,27 @@ Mlp::Middle Mlp::differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
 Tensor Mlp::backward_input_given(const Tensor& dy_TD, const MakeInput& input, Saved& saved,
                                  Ctx& ctx) {
   auto [dh, y_TF] = differentiate(dy_TD, saved, ctx);
-  saved.put(kDownInput, std::move(y_TF));
-  saved.put(kOutputGrad, dy_TD);
-  return up_->backward_input_given(dh, input, saved.child(0), ctx);
+  if (down_->needs_input()) {
+    down_->keep_inner(y_TF, dy_TD, saved.child(kDown), ctx);
+    saved.put(kDownInput, std::move(y_TF));
+    saved.put(kOutputGrad, dy_TD);
+  }
+  return up_->backward_input_given(dh, input, saved.child(kUp), ctx);
 }
 
 void Mlp::backward_weight_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
-  down_->add_weight_grads(saved.take(kDownInput), saved.take(kOutputGrad), ctx);
-  up_->backward_weight_given(x_TD, saved.child(0), ctx);
+  if (down_->needs_input()) {
+    down_->add_weight_grads_kept(saved.take(kDownInput), saved.take(kOutputGrad),
+                                 saved.child(kDown), ctx);
+  }
+  up_->backward_weight_given(x_TD, saved.child(kUp), ctx);
 }
 
 Tensor Mlp::backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) {
   auto [dh, y_TF] = differentiate(dy_TD, saved, ctx);
-  down_->add_weight_grads(y_TF, dy_TD, ctx);
+  if (down_->needs_input()) down_->add_weight_grads(y_TF, dy_TD, ctx);
   y_TF = dy_TD = {};
-  return up_->backward_given(std::move(dh), input, saved.child(0), ctx);
+  return up_->backward_given(std::move(dh), input, saved.child(kUp), ctx);
 }
 
 void Mlp::visit(const ParamVisitor& visitor) {
@@ -142,7 +149,7 @@ Cost Mlp::cost(const CostShape& shape) const {
   const Cost down = down_->cost(shape);
   cost += down;
   cost.output_products = down.output_products;
-  cost.saved_bytes = shape.bytes(in()) + shape.bytes(up_->out());
+  cost.saved_bytes = (needs_input() ? shape.bytes(in()) : 0) + shape.bytes(up_->out());
   return cost;
 }
 

@@ -57,6 +57,7 @@ class Mlp final : public Product {
   Tensor backward_given(Tensor dy_TD, const MakeInput& input, Saved& saved, Ctx& ctx) override;
   void visit(const ParamVisitor& visitor) override;
   Cost cost(const CostShape& shape) const override;
+  bool needs_input() const override { return up_->needs_input(); }
 
  private:
   /// The input of `down`.
@@ -67,6 +68,7 @@ class Mlp final : public Product {
   Middle differentiate(const Tensor& dy_TD, Saved& saved, Ctx& ctx);
 
   enum Slot { kHidden = kFirstOwnSlot, kDownInput };
+  enum Child { kUp, kDown };
   std::unique_ptr<Linear> up_;
   std::unique_ptr<Activation> activation_;
   std::unique_ptr<Linear> down_;

@@ -9,12 +9,12 @@ void add(const Tensor& addend, const Tensor& y, Ctx& ctx) {
 }
 
 Tensor Product::forward_added(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
-  if (ctx.keeps_all()) saved.put(kInput, x);
+  if (ctx.keeps_all() && needs_input()) saved.put(kInput, x);
   return multiply(std::move(x), addend, saved, ctx);
 }
 
 void Product::prepare_backward(const Tensor& x, Saved& saved, Ctx& ctx) {
-  saved.put(kInput, x);
+  if (needs_input()) saved.put(kInput, x);
   prepare_given(x, saved, ctx);
 }
 
@@ -24,7 +24,7 @@ Tensor Product::backward_input(const Tensor& dy, Saved& saved, Ctx& ctx) {
 }
 
 void Product::backward_weight(Saved& saved, Ctx& ctx) {
-  backward_weight_given(saved.take(kInput), saved, ctx);
+  backward_weight_given(needs_input() ? saved.take(kInput) : Tensor(), saved, ctx);
 }
 
 Tensor Product::backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) {

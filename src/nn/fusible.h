@@ -63,6 +63,8 @@ class Product : public AddingLayer {
   void backward_weight(Saved& saved, Ctx& ctx) final;
   Tensor backward_added(Tensor dy, const Tensor& addend, Saved& saved, Ctx& ctx) final;
 
+  /// Whether W uses the input; without, it is not kept. Known once the model is built.
+  virtual bool needs_input() const { return true; }
   /// The width of the input.
   std::int64_t in() const { return in_; }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/elementwise.h"
+
 namespace heddle {
 
 Cost& Cost::operator+=(const Cost& other) {
@@ -29,6 +31,16 @@ Tensor Layer::backward(const Tensor& dy, Saved& saved, Ctx& ctx) {
   Tensor dx = backward_input(dy, saved, ctx);
   backward_weight(saved, ctx);
   return dx;
+}
+
+Tensor addable_grad(Parameter& parameter, DType dtype, Ctx& ctx) {
+  if (!parameter.trains) {
+    const Tensor unread = ctx.workspace(parameter.shape, dtype);
+    ops::fill(unread, 0.0, ctx.stream);
+    return unread;
+  }
+  parameter.clear_stale_grad(ctx.stream);
+  return parameter.grad;
 }
 
 }  // namespace heddle

@@ -26,6 +26,7 @@ struct LayerCall {
 struct WeightProduct {
   double rows = 0, in = 0, out = 0;
   double groups = 1;
+  bool trains = true;  ///< false: the gradient of the weights is not made
 };
 
 /// What a layer costs for one micro-batch: floating-point operations of F, B and W, the bytes it
@@ -117,5 +118,9 @@ class Layer {
 };
 
 using Layers = std::vector<std::unique_ptr<Layer>>;
+
+/// The gradient of a parameter, for operations that only add and make those of several at once: of
+/// a frozen one, room that nobody reads.
+Tensor addable_grad(Parameter& parameter, DType dtype, Ctx& ctx);
 
 }  // namespace heddle

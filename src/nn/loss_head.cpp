@@ -71,6 +71,7 @@ Tensor LossHead::forward(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
     if (capped.defined()) ops::soft_cap_backward(capped, options_.cap, logits, ctx.stream);
     ops::gemm(logits, Transpose::no, weight_->value, Transpose::no, dx_TD.slice(0, begin, end), {},
               ctx.stream);
+    if (!weight_->trains) continue;
     ops::gemm(logits, Transpose::yes, x, Transpose::no, weight_->grad,
               {.beta = weight_->claim_grad()}, ctx.stream);
   }
@@ -128,7 +129,8 @@ Cost LossHead::cost(const CostShape& shape) const {
   const std::int64_t tokens = (shape.tokens() + options_.tokens.count - 1) / options_.tokens.count;
   const double product = 2.0 * static_cast<double>(tokens) *
                          static_cast<double>(weight_->shape[0]) * static_cast<double>(D);
-  Cost cost{product, product, product, static_cast<std::size_t>(tokens * D) * size_of(shape.dtype)};
+  Cost cost{product, product, weight_->trains ? product : 0.0,
+            static_cast<std::size_t>(tokens * D) * size_of(shape.dtype)};
   const Communicator* const others = options_.vocabulary.others;
   for (std::int64_t begin = 0; others != nullptr && begin < tokens;
        begin += options_.chunk_tokens) {

@@ -56,17 +56,27 @@ Tensor RmsNorm::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
   ops::rms_norm_backward_input(dy_TD, saved.get(kInput), norm_factor(*weight_, adds_one_, ctx),
                                saved.get(kRstd), dx_TD, ctx.stream);
-  saved.put(kOutputGrad, dy_TD);
+  if (weight_->trains) {
+    saved.put(kOutputGrad, dy_TD);
+  } else {
+    saved.take(kInput), saved.take(kRstd);  // W has nothing to do
+  }
   return dx_TD;
 }
 
 void RmsNorm::backward_weight(Saved& saved, Ctx& ctx) {
+  if (!weight_->trains) return;
   weight_->clear_stale_grad(ctx.stream);
   ops::rms_norm_backward_weight(saved.take(kOutputGrad), saved.take(kInput), saved.take(kRstd),
                                 weight_->grad, ctx.stream);
 }
 
 Tensor RmsNorm::backward_added(Tensor dy_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
+  if (!weight_->trains) {
+    const Tensor dx_TD = backward_input(dy_TD, saved, ctx);
+    add(addend_TD, dx_TD, ctx);
+    return dx_TD;
+  }
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
   weight_->clear_stale_grad(ctx.stream);
   ops::rms_norm_backward(dy_TD, saved.take(kInput), norm_factor(*weight_, adds_one_, ctx),
@@ -108,24 +118,34 @@ Tensor LayerNorm::backward_input(const Tensor& dy_TD, Saved& saved, Ctx& ctx) {
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
   ops::layer_norm_backward_input(dy_TD, saved.get(kInput), weight_->value, saved.get(kMean),
                                  saved.get(kRstd), dx_TD, ctx.stream);
-  saved.put(kOutputGrad, dy_TD);
+  if (trains()) {
+    saved.put(kOutputGrad, dy_TD);
+  } else {
+    saved.take(kInput), saved.take(kMean), saved.take(kRstd);  // W has nothing to do
+  }
   return dx_TD;
 }
 
 void LayerNorm::backward_weight(Saved& saved, Ctx& ctx) {
-  weight_->clear_stale_grad(ctx.stream);
-  bias_->clear_stale_grad(ctx.stream);
-  ops::layer_norm_backward_weight(saved.take(kOutputGrad), saved.take(kInput), saved.take(kMean),
-                                  saved.take(kRstd), weight_->grad, bias_->grad, ctx.stream);
+  if (!trains()) return;
+  const Tensor dy_TD = saved.take(kOutputGrad);
+  const DType dtype = statistics_of(dy_TD.dtype());
+  ops::layer_norm_backward_weight(dy_TD, saved.take(kInput), saved.take(kMean), saved.take(kRstd),
+                                  addable_grad(*weight_, dtype, ctx),
+                                  addable_grad(*bias_, dtype, ctx), ctx.stream);
 }
 
 Tensor LayerNorm::backward_added(Tensor dy_TD, const Tensor& addend_TD, Saved& saved, Ctx& ctx) {
+  if (!trains()) {
+    const Tensor dx_TD = backward_input(dy_TD, saved, ctx);
+    add(addend_TD, dx_TD, ctx);
+    return dx_TD;
+  }
   const Tensor dx_TD = ctx.activation(dy_TD.shape(), dy_TD.dtype());
-  weight_->clear_stale_grad(ctx.stream);
-  bias_->clear_stale_grad(ctx.stream);
+  const DType dtype = statistics_of(dy_TD.dtype());
   ops::layer_norm_backward(dy_TD, saved.take(kInput), weight_->value, saved.take(kMean),
-                           saved.take(kRstd), addend_TD, dx_TD, weight_->grad, bias_->grad,
-                           ctx.stream);
+                           saved.take(kRstd), addend_TD, dx_TD, addable_grad(*weight_, dtype, ctx),
+                           addable_grad(*bias_, dtype, ctx), ctx.stream);
   return dx_TD;
 }
 

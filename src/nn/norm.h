@@ -51,6 +51,8 @@ class LayerNorm final : public Norm {
   Tensor output_again(const Saved& saved, Ctx& ctx) const override;
 
  private:
+  bool trains() const { return weight_->trains || bias_->trains; }
+
   enum Slot { kInput, kMean, kRstd, kOutputGrad };
   std::shared_ptr<Parameter> weight_, bias_;
   double eps_;

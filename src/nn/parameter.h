@@ -14,14 +14,15 @@ namespace heddle {
 
 /// How a parameter is initialised before training from nothing.
 struct Init {
-  enum class Kind : std::uint8_t { normal, zeros, ones };
+  enum class Kind : std::uint8_t { normal, zeros, ones, uniform };
   Kind kind = Kind::normal;
-  double stddev = 0.02;
+  double stddev = 0.02;  ///< of uniform, the bound: values lie between it and its negative
 };
 
-/// A trainable tensor, as this rank holds it. It is made of boxes of Hugging Face tensors: several
-/// for a fused projection (q, k and v, so that one matrix product serves them all), parts of them
-/// under tensor parallelism. Elements that no part covers are padding: zero, and never updated.
+/// A tensor of the model, as this rank holds it. It is made of boxes of Hugging Face tensors:
+/// several for a fused projection (q, k and v, so that one matrix product serves them all), parts
+/// of them under tensor parallelism. Elements that no part covers are padding: zero, and never
+/// updated.
 struct Parameter {
   /// [begin, begin + extent) of the tensor `name`, which lies here from `at` on.
   struct Part {
@@ -49,6 +50,10 @@ struct Parameter {
   /// A matrix between the hidden states of a block: not a table, a head, a norm or a bias. What
   /// optimizers that work on whole matrices take.
   bool is_inner = false;
+  /// False: frozen. It has no gradient (`grad` stays absent), and no optimizer sees it.
+  bool trains = true;
+  /// Of an adapter beside the model's own weights (nn/low_rank.h).
+  bool is_adapter = false;
   /// Not trained, its gradient is zero: once a step it moves against the load of a layer with
   /// experts, which is this row of Ctx::expert_load (the bias of DeepSeek-V3's routers).
   std::optional<std::int64_t> balances = {};

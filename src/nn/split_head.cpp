@@ -72,8 +72,10 @@ Tensor SplitHead::finish(const Tensor& divisor_T, Saved& saved, Ctx& ctx) {
     dx_TD = ctx.activation(x_TD.shape(), x_TD.dtype());
     ops::gemm(gradient_TV, Transpose::no, weight_->value, Transpose::no, dx_TD, {}, ctx.stream);
   }
-  ops::gemm(gradient_TV, Transpose::yes, x_TD, Transpose::no, weight_->grad,
-            {.beta = weight_->claim_grad()}, ctx.stream);
+  if (weight_->trains) {
+    ops::gemm(gradient_TV, Transpose::yes, x_TD, Transpose::no, weight_->grad,
+              {.beta = weight_->claim_grad()}, ctx.stream);
+  }
   return dx_TD;
 }
 

@@ -33,7 +33,7 @@ void ParamStore::choose_codecs(Bucket& bucket) {
     bucket.coded_sum = std::make_unique<CompressedSum>(*gradient_codec_, others, memory_);
     bucket.books.bad = notes_->own();
     if (bucket.zero == 0) bucket.books_of_sum.bad = notes_->add();
-    if (options_.compress.feeds_back() && trains()) {
+    if (options_.compress.feeds_back() && trains(bucket)) {
       const auto zeros = [&](std::int64_t count) {
         return memory_.zeros({count}, DType::f32, MemoryTag::optimizer);
       };

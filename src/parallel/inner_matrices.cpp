@@ -25,7 +25,8 @@ std::vector<ParamStore::InnerMatrix> ParamStore::inner_matrices() const {
   std::vector<InnerMatrix> matrices;
   for (const Bucket& bucket : buckets_) {
     for (const Placed& placed : bucket.placed) {
-      if (placed.parameter->is_inner_matrix()) add_slices(bucket, placed, matrices);
+      if (bucket.trains && placed.parameter->is_inner_matrix())
+        add_slices(bucket, placed, matrices);
     }
   }
   return matrices;

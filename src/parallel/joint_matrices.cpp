@@ -78,6 +78,7 @@ std::vector<ParamStore::JointMatrix> ParamStore::joint_matrices() const {
   std::vector<JointMatrix> matrices;
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     const Bucket& bucket = buckets_[index];
+    if (!bucket.trains) continue;
     HEDDLE_CHECK(bucket.zero < 2, "whole gradients with ZeRO {}", bucket.zero);
     const Tensor& values = exact_values(bucket);
     for (const JointSlice& slice : bucket.joint) {
@@ -152,7 +153,7 @@ void ParamStore::sum_vectors(Stream& stream) const {
   std::map<Communicator*, std::vector<Tensor>> by_group;
   std::vector<Communicator*> order;  // of the first bucket of each: the same on all ranks
   for (const Bucket& bucket : buckets_) {
-    if (bucket.others->size() == 1 || bucket.matrices == bucket.size) continue;
+    if (!bucket.trains || bucket.others->size() == 1 || bucket.matrices == bucket.size) continue;
     auto& own = by_group[bucket.others];
     if (own.empty()) order.push_back(bucket.others);
     own.push_back(bucket.grads.slice(0, bucket.matrices, bucket.size));
@@ -181,6 +182,7 @@ std::vector<RankUnits::Joint> ParamStore::describe_joint() const {
   std::map<AxisSet, int> ranks;
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     const Bucket& bucket = buckets_[index];
+    if (!bucket.trains) continue;
     auto found = std::ranges::find(groups, bucket.over, &RankUnits::Joint::over);
     if (found == groups.end()) {
       groups.push_back({.over = bucket.over});

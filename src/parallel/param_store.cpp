@@ -52,19 +52,19 @@ ParamStore::ParamStore(std::span<Layer* const> units, const Options& options,
   std::map<const Parameter*, int> homes;  // the bucket of each
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     // By the ranks that divide them.
-    std::map<std::pair<AxisSet, bool>, std::vector<Parameter*>> own;
+    std::map<Kind, std::vector<Parameter*>> own;
     std::set<int> needed;
     units[unit]->visit([&](Parameter& parameter) {
       const auto [home, is_new] = homes.try_emplace(&parameter, kOwn);
       if (is_new) {
-        own[{divides(parameter), !may_be_coded(parameter)}].push_back(&parameter);
+        own[{divides(parameter), !parameter.trains, may_be_coded(parameter)}].push_back(&parameter);
       } else if (home->second != kOwn) {
         needed.insert(home->second);
       }
     });
     for (const auto& [kind, parameters] : own) {
       const int bucket = static_cast<int>(buckets_.size());
-      place(static_cast<int>(unit), kind.first, parameters, !kind.second);
+      place(static_cast<int>(unit), kind, parameters);
       for (const Parameter* parameter : parameters) homes[parameter] = bucket;
       needed.insert(bucket);
     }
@@ -90,12 +90,15 @@ AxisSet ParamStore::divides(const Parameter& parameter) const {
 /// Inner matrices, others that decay and the rest apart, so that the optimizer sees few and long
 /// stretches per unit, and among them those apart that are summed over more than the bucket's
 /// ranks.
-void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own, bool may_be_coded) {
+void ParamStore::place(int unit, const Kind& kind, std::vector<Parameter*> own) {
+  constexpr int kDividesValues = 3;
   Bucket& bucket = buckets_.emplace_back();
   bucket.owner = unit;
-  bucket.over = mesh_.shape().occupied(divides);
-  bucket.others = &mesh_.group(divides);
+  bucket.over = mesh_.shape().occupied(kind.divides);
+  bucket.others = &mesh_.group(kind.divides);
   bucket.zero = bucket.others->size() == 1 ? 0 : options_.zero;
+  bucket.trains = !kind.is_frozen;
+  if (kind.is_frozen && bucket.zero < kDividesValues) bucket.zero = 0;
   const auto rank_of = [&](const Parameter* p) {
     return std::tuple(!p->is_inner_matrix(), !p->is_matrix(), !other_sums(p->layout).empty());
   };
@@ -113,9 +116,11 @@ void ParamStore::place(int unit, AxisSet divides, std::vector<Parameter*> own, b
   bucket.size = padded(bucket.size, kParameterAlignment * ranks);
   const std::int64_t shard = bucket.size / ranks;
   bucket.held = bucket.zero == 0 ? Range{0, bucket.size} : Range{shard * rank, shard * (rank + 1)};
-  bucket.rest = rest_of(bucket, bucket.held);
-  cut_joint(bucket);
-  if (may_be_coded) choose_codecs(bucket);
+  if (bucket.trains) {
+    bucket.rest = rest_of(bucket, bucket.held);
+    cut_joint(bucket);
+    if (kind.may_be_coded) choose_codecs(bucket);
+  }
   allocate(bucket);
 }
 
@@ -126,13 +131,13 @@ void ParamStore::allocate(Bucket& bucket) {
     return memory_.zeros({is_whole ? bucket.size : held}, dtype, tag);
   };
   bucket.values = zeros(bucket.keeps_whole_values(), options_.dtype, MemoryTag::parameters);
-  if (trains()) {
+  if (trains(bucket)) {
     bucket.grads = zeros(bucket.keeps_whole_grads(), grad_dtype(), MemoryTag::gradients);
     if (needs_masters(bucket)) bucket.masters = zeros(false, grad_dtype(), MemoryTag::optimizer);
   }
   for (const auto& [parameter, at] : bucket.placed) {
     if (bucket.keeps_whole_values()) parameter->value = view_of(*parameter, bucket.values, at);
-    if (trains() && bucket.keeps_whole_grads())
+    if (trains(bucket) && bucket.keeps_whole_grads())
       parameter->grad = view_of(*parameter, bucket.grads, at);
   }
 }
@@ -143,11 +148,11 @@ void ParamStore::declare(std::vector<OptimizerState> states) {
   states_ = std::move(states);
   for (Bucket& bucket : buckets_) {
     for (const OptimizerState& state : states_) {
-      const std::int64_t elements = state_elements(bucket, state);
+      const std::int64_t elements = bucket.trains ? state_elements(bucket, state) : 0;
       bucket.states.push_back(
           elements == 0 ? Tensor() : memory_.zeros({elements}, grad_dtype(), MemoryTag::optimizer));
     }
-    add_shards(bucket);
+    if (bucket.trains) add_shards(bucket);
   }
 }
 
@@ -180,7 +185,8 @@ std::vector<ParamStore::HeldStretch> ParamStore::held() const {
       if (dtype() != grad_dtype()) held.low = cut(bucket, bucket.values, range);
       for (std::size_t i = 0; i < states_.size(); ++i) {
         const Range of = held_of(bucket, states_[i].of);
-        const bool is_of = of.begin <= range.begin && range.end <= of.end;
+        const bool is_of =
+            bucket.states[i].defined() && of.begin <= range.begin && range.end <= of.end;
         held.states.push_back(
             is_of ? bucket.states[i].slice(0, range.begin - of.begin, range.end - of.begin)
                   : Tensor());
@@ -256,6 +262,7 @@ RankUnits ParamStore::units() const {
     described.owner = bucket.owner;
     described.over = bucket.over;
     described.zero = bucket.zero;
+    described.trains = bucket.trains;
     described.elements = bucket.size;
     described.held = bucket.held.end - bucket.held.begin;
     for (const auto& [over, range] : bucket.rest) {
@@ -263,7 +270,7 @@ RankUnits ParamStore::units() const {
     }
     for (const Placed& placed : bucket.placed) {
       const Range range = held_of(bucket, placed);
-      if (!range.empty()) described.parts.push_back(range.end - range.begin);
+      if (bucket.trains && !range.empty()) described.parts.push_back(range.end - range.begin);
     }
     const std::int64_t part = bucket.size / bucket.others->size();
     const auto coded = [&](const codec::Codec& codec) {
@@ -458,7 +465,7 @@ void ParamStore::sum_rest(const Bucket& bucket, const std::vector<RestSum>& rest
 
 const ParamStore::Bucket* ParamStore::tied_bucket(Parameter::Tie end) const {
   const auto found = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
-    return bucket.placed.front().parameter->tie == end;
+    return bucket.trains && bucket.placed.front().parameter->tie == end;
   });
   if (found == buckets_.end()) return nullptr;
   HEDDLE_CHECK(found->placed.size() == 1, "a tied parameter shares its unit with others");
@@ -483,6 +490,7 @@ void ParamStore::sum_tied(Grads grads_of, Stream& stream) const {
 std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket, Range of,
                                                    bool is_divided) const {
   std::vector<Range> ranges;
+  if (!bucket.trains) return ranges;
   for (const auto& [parameter, at] : bucket.placed) {
     if (parameter->tie == Parameter::Tie::last) continue;
     for (const Parameter::Region& region : parameter->regions()) {
@@ -607,7 +615,7 @@ Tensor ParamStore::held_grads(int bucket) const {
 std::vector<ParamPiece> ParamStore::grad_pieces() const {
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
-    add_pieces(bucket, cut(bucket, bucket.grads, bucket.held), pieces);
+    if (bucket.trains) add_pieces(bucket, cut(bucket, bucket.grads, bucket.held), pieces);
   }
   return pieces;
 }
@@ -616,6 +624,7 @@ std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index, bool by_each
   std::vector<ParamPiece> pieces;
   if (states_[index].lies != OptimizerState::Lies::as_gradients) return joint_pieces(index);
   for (const Bucket& bucket : buckets_) {
+    if (!bucket.states[index].defined()) continue;
     const Range range = held_of(bucket, states_[index].of);
     for (const Placed& placed : bucket.placed) {
       add_pieces(placed, bucket.states[index], range.begin, range, bucket.zero > 0,
@@ -625,18 +634,46 @@ std::vector<ParamPiece> ParamStore::state_pieces(std::size_t index, bool by_each
   return pieces;
 }
 
-void initialize(ParamStore& store, std::uint64_t seed, Stream& stream) {
-  for (const ParamPiece& piece : store.value_pieces()) {
-    const Init& init = piece.parameter->init;
-    if (init.kind != Init::Kind::normal) {
-      ops::fill(piece.data, init.kind == Init::Kind::ones ? 1.0 : 0.0, stream);
-      continue;
-    }
-    const std::uint64_t key = rng_key(seed, piece.part->name);
+namespace {
+
+/// On the host: parameters that start so are small.
+void fill_uniform(const ParamPiece& piece, std::uint64_t key, Stream& stream) {
+  const double bound = piece.parameter->init.stddev;
+  fill_from_host(piece, stream, [&](const Tensor& to) {
     for_each_stretch(
-        piece.data, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
-          ops::fill_normal(stretch, key, static_cast<std::uint64_t>(first), init.stddev, stream);
+        to, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
+          Memory host;
+          const Tensor exact = host.alloc(stretch.shape(), DType::f64, MemoryTag::workspace);
+          auto index = static_cast<std::uint64_t>(first);
+          for (double& value : exact.host<double>()) {
+            value = bound * (2.0 * random_uniform(key, index++) - 1.0);
+          }
+          Stream cpu(1);
+          ops::cast(exact, stretch, cpu);
         });
+  });
+}
+
+void initialize(const ParamPiece& piece, std::uint64_t seed, Stream& stream) {
+  const Init& init = piece.parameter->init;
+  const std::uint64_t key = rng_key(seed, piece.part->name);
+  switch (init.kind) {
+    case Init::Kind::zeros: return ops::fill(piece.data, 0.0, stream);
+    case Init::Kind::ones: return ops::fill(piece.data, 1.0, stream);
+    case Init::Kind::uniform: return fill_uniform(piece, key, stream);
+    case Init::Kind::normal: break;
+  }
+  for_each_stretch(
+      piece.data, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
+        ops::fill_normal(stretch, key, static_cast<std::uint64_t>(first), init.stddev, stream);
+      });
+}
+
+}  // namespace
+
+void initialize(ParamStore& store, std::uint64_t seed, Stream& stream, Initialized which) {
+  for (const ParamPiece& piece : store.value_pieces()) {
+    if (which == Initialized::all || piece.parameter->is_adapter) initialize(piece, seed, stream);
   }
   store.values_changed(stream);
 }

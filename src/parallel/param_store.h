@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "mesh/mesh.h"
@@ -67,12 +68,13 @@ struct ParamPiece {
 };
 
 /// Owns the memory of a rank's parameters: flat buffers per unit (a block), in which every
-/// Parameter is a view. A parameter that occurs in several units (tied embeddings) belongs to the
-/// first. Who sums, divides, counts and writes follows from each parameter's layout (ownership.h).
-/// What of a unit is here, and when it is exchanged with the ranks that see other tokens, is the
-/// ZeRO stage (docs/design/008-ranks.md); nothing else knows of it. Where layers compute in bf16,
-/// their values are copies of f32 masters, which lie with the optimizer's shards
-/// (docs/design/010-cuda.md).
+/// Parameter is a view. Frozen ones (Parameter::trains) have buffers of their own, with values and
+/// nothing else: ZeRO divides them only where it divides values. A parameter that occurs in several
+/// units (tied embeddings) belongs to the first. Who sums, divides, counts and writes follows from
+/// each parameter's layout (ownership.h). What of a unit is here, and when it is exchanged with the
+/// ranks that see other tokens, is the ZeRO stage (docs/design/008-ranks.md); nothing else knows of
+/// it. Where layers compute in bf16, their values are copies of f32 masters, which lie with the
+/// optimizer's shards (docs/design/010-cuda.md).
 class ParamStore {
  public:
   enum class Purpose { inference, training };
@@ -242,7 +244,8 @@ class ParamStore {
     /// Those that see other tokens: gradients are summed over them.
     AxisSet over = {};
     Communicator* others = nullptr;
-    int zero = 0;  ///< what they divide; 0 where there are none
+    int zero = 0;        ///< what they divide; 0 where there are none
+    bool trains = true;  ///< whether there are gradients and states, in a store that trains
     std::vector<Placed> placed;
     std::int64_t size = 0;
     std::int64_t inner = 0, matrices = 0;  ///< where the inner matrices and all matrices end
@@ -276,7 +279,15 @@ class ParamStore {
              const Mesh* mesh, Memory& memory);
   /// The ranks that the gradients of the parameter are summed over because they see other tokens.
   AxisSet divides(const Parameter& parameter) const;
-  void place(int unit, AxisSet divides, std::vector<Parameter*> own, bool may_be_coded);
+  /// What parameters of a unit have in common that share a bucket.
+  struct Kind {
+    AxisSet divides;
+    bool is_frozen = false;
+    bool may_be_coded = true;
+    auto order() const { return std::tuple(divides, is_frozen, !may_be_coded); }
+    bool operator<(const Kind& other) const { return order() < other.order(); }
+  };
+  void place(int unit, const Kind& kind, std::vector<Parameter*> own);
   void allocate(Bucket& bucket);
   /// Of parameters that may be coded and others there are buckets apart.
   bool may_be_coded(const Parameter& parameter) const;
@@ -331,7 +342,9 @@ class ParamStore {
   static Range held_of(const Bucket& bucket, OptimizerState::Of of);
   void add_slices(const Bucket& bucket, const Placed& placed,
                   std::vector<InnerMatrix>& matrices) const;
-  bool trains() const { return options_.purpose == Purpose::training; }
+  bool trains(const Bucket& bucket) const {
+    return options_.purpose == Purpose::training && bucket.trains;
+  }
   /// Where layers compute in a lower precision, and where all ranks use decoded values.
   bool needs_masters(const Bucket& bucket) const;
 
@@ -352,9 +365,12 @@ class ParamStore {
   std::int64_t parameter_count_ = 0;
 };
 
-/// Fills every parameter by its Init rule: counter-based, keyed by (seed, part name, index in the
-/// part), so that every mesh and every fusion of parts starts from the same weights.
-void initialize(ParamStore& store, std::uint64_t seed, Stream& stream);
+enum class Initialized : std::uint8_t { all, adapters };
+/// Fills every parameter, or those of adapters, by its Init rule: counter-based, keyed by (seed,
+/// part name, index in the part), so that every mesh and every fusion of parts starts from the same
+/// weights.
+void initialize(ParamStore& store, std::uint64_t seed, Stream& stream,
+                Initialized which = Initialized::all);
 
 /// Lets `fill` write a tensor of the piece's shape in host memory, and puts it in the piece.
 void fill_from_host(const ParamPiece& piece, Stream& stream,

@@ -101,11 +101,11 @@ class BlockModel {
     // Half of each product is masked; backward makes the scores again.
     double backward = 2.5 * attention + memory(of_layers.touched_bytes_b + residual);
     double weights = 0.0;
-    for (const auto& [rows, in, out, groups] : of_layers.products) {
+    for (const auto& [rows, in, out, groups, trains] : of_layers.products) {
       const auto inputs = static_cast<double>(in);
       forward += groups * layer_product(rows / groups, out, in, inputs);
       backward += groups * layer_product(rows / groups, in, out, inputs);
-      weights += groups * layer_product(in, out, rows / groups, inputs);
+      if (trains) weights += groups * layer_product(in, out, rows / groups, inputs);
     }
     const ExpertsCost experts = experts_cost(machine_, job_, candidate_, dry);
     cost.forward = {.device = forward / dry.kinds + kernels(stack_.kernels_forward),
@@ -122,11 +122,11 @@ class BlockModel {
     cost.again_full = cost.forward;
     // Attention's output is kept, the block's own is not wanted, and some is made by backward.
     double spared = attention;
-    for (const auto& [rows, in, out, groups] : dry.recomputed.output_products) {
-      spared += groups * layer_product(rows / groups, out, in, in);
+    for (const WeightProduct& made : dry.recomputed.output_products) {
+      spared += made.groups * layer_product(made.rows / made.groups, made.out, made.in, made.in);
     }
-    for (const auto& [rows, in, out, groups] : dry.recomputed.rebuilt_products) {
-      spared -= groups * layer_product(rows / groups, out, in, in);
+    for (const WeightProduct& made : dry.recomputed.rebuilt_products) {
+      spared -= made.groups * layer_product(made.rows / made.groups, made.out, made.in, made.in);
     }
     cost.again_full.device -= spared / dry.kinds;
     cost.again_full.context = context_.again;

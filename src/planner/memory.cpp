@@ -36,7 +36,7 @@ Activations of_layers(const Job& job, const Candidate& candidate, const DryBlock
   // Until the gradients of its weights are made a linear keeps its input and its output's gradient.
   double waiting = 0.0;
   for (const WeightProduct& product : dry.cost.products) {
-    waiting += product.rows * (product.in + product.out) * e;
+    if (product.trains) waiting += product.rows * (product.in + product.out) * e;
   }
   // Of what was gathered it keeps its own tokens.
   for (const LayerCall& call : dry.cost.calls_f) {

@@ -50,7 +50,10 @@ class WindowPlanner {
   Summed summed_by(const RankUnits& units, int unit) const {
     Summed summed;
     for (const RankUnits::Bucket& bucket : units.buckets) {
-      if (bucket.owner != unit || bucket.over.empty() || bucket.coded_gradients > 0) continue;
+      if (bucket.owner != unit || !bucket.trains || bucket.over.empty() ||
+          bucket.coded_gradients > 0) {
+        continue;
+      }
       (bucket.over.contains(Axis::edp) ? summed.experts : summed.dense) +=
           static_cast<double>(bucket.elements);
     }

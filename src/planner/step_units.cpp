@@ -117,6 +117,7 @@ class UnitBuilder {
     const bool signs = job_.stack.sends_signs();
     const auto bytes = std::accumulate(
         units.buckets.begin(), units.buckets.end(), 0.0, [&](double sum, const auto& bucket) {
+          if (!bucket.trains) return sum;
           const bool is_signed = signs && !bucket.over.empty();
           return sum + static_cast<double>(bucket.held) * machine_.software.optimizer_bytes +
                  (is_signed ? static_cast<double>(bucket.elements) * Stack::kSigningBytes : 0.0);

@@ -6,6 +6,7 @@
 #include "base/file_system.h"
 #include "base/json.h"
 #include "checkpoint/hf_config.h"
+#include "engine/adapters.h"
 #include "train/model_setup.h"
 
 namespace heddle {
@@ -113,7 +114,12 @@ std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, con
       files.put(kGenerationConfig, json.dump(2) + "\n");
     }
   }
-  files.put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
+  if (spec.tuning.lora) {
+    const std::string base = std::filesystem::absolute(config.model.path).lexically_normal();
+    files.put(kAdapterConfigFile, adapter_config_text(adapter_config(spec, base)));
+  } else {
+    files.put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
+  }
   if (!of_run.json.empty()) files.put("tokenizer.json", of_run.json);
   return files.take();
 }

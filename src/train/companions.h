@@ -18,10 +18,10 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const SpecialTokens& to
                              std::int64_t longest);
 
 /// The small files of a run's checkpoints: config.json, which says the dtype that the weights are
-/// stored in, and the tokenizer's. A run that goes on with a model and its tokenizer keeps the
-/// files they came with. Another tokenizer brings what lies beside it (tokenizer_config.json, a
-/// chat template); what is missing is made, so that transformers opens the folder with it and
-/// generation ends where documents did.
+/// stored in, or for adapters PEFT's adapter_config.json, and the tokenizer's. A run that goes on
+/// with a model and its tokenizer keeps the files they came with. Another tokenizer brings what
+/// lies beside it (tokenizer_config.json, a chat template); what is missing is made, so that
+/// transformers opens the folder with it and generation ends where documents did.
 std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, const ModelSpec& spec,
                                             const RunTokenizer& tokenizer, DType stored);
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "data/chat/tokenize_chat.h"
 #include "data/demo_text.h"
 #include "data/encode.h"
 #include "data/tokenize_line.h"
@@ -12,27 +13,74 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Token files say themselves which tokens are answers.
+void require_answers(const fs::path& path, const config::RunConfig& config) {
+  if (config.data.kind != config::DataKind::chat || TokenFile::open(path).has_answers()) return;
+  throw Error(ErrorCode::usage,
+              fmt::format("{} does not say which of its tokens are answers, as data.kind = "
+                          "\"chat\" needs",
+                          path.string()),
+              "name the conversations themselves, or set data.kind = \"text\"");
+}
+
+/// That of the tokenizer's folder, or of the model's.
+ChatTemplate chat_template(const config::RunConfig& config, const RunTokenizer& known) {
+  for (const fs::path& folder : {known.path.parent_path(), config.model.path}) {
+    if (folder.empty()) continue;
+    if (auto found = ChatTemplate::find(folder)) return *found;
+  }
+  throw Error(ErrorCode::usage,
+              fmt::format("data.kind = \"chat\" needs a chat template, and there is none beside {}",
+                          known.path.string()),
+              "put a chat_template.jinja into the tokenizer's folder");
+}
+
+/// What conversations become.
+TokenizeResult tokenize_conversations(const fs::path& path, const fs::path& out,
+                                      const config::RunConfig& config, const RunTokenizer& known,
+                                      const DataWork& work) {
+  const ChatTemplate form = chat_template(config, known);
+  return tokenize_chat(real_file_system(),
+                       {.inputs = {path},
+                        .out = out,
+                        .tokenizer = known.path,
+                        .fields = {.messages = config.data.messages_field,
+                                   .prompt = config.data.prompt_field,
+                                   .answer = config.data.answer_field},
+                        .threads = work.threads},
+                       form, known.require(path));
+}
+
 /// The token file of `path`: itself, or what its text becomes, called by its place in the run file
 /// (`train`, `source-2`, `eval`): files of one name stay apart, and a moved run finds them again.
 fs::path as_token_file(const fs::path& path, const std::string& place,
                        const config::RunConfig& config, const RunTokenizer& known,
                        const DataWork& work) {
-  if (is_token_file(path)) return path;
+  if (is_token_file(path)) {
+    require_answers(path, config);
+    return path;
+  }
   find_inputs({path});  // what is not there, or no text, is said before what it would need
   const Tokenizer& tokenizer = known.require(path);
   const fs::path out = work.folder / "data" / (place + ".tokens");
   real_file_system().create_directories(out.parent_path());
-  TokenizeLine line(work.terminal);
-  const auto result =
-      tokenize(real_file_system(),
-               {.inputs = {path},
-                .out = out,
-                .origin = origin_of(tokenizer),
-                .tokenizer = known.path,
-                .end_token = run_special_tokens(config, tokenizer).eos,
-                .threads = work.threads},
-               encoders(tokenizer, true), [&](const TokenizeProgress& now) { line.show(now); });
-  line.finish();
+  const auto tokenize_text = [&] {
+    TokenizeLine line(work.terminal);
+    auto made =
+        tokenize(real_file_system(),
+                 {.inputs = {path},
+                  .out = out,
+                  .origin = origin_of(tokenizer),
+                  .tokenizer = known.path,
+                  .end_token = run_special_tokens(config, tokenizer).eos,
+                  .threads = work.threads},
+                 encoders(tokenizer, true), [&](const TokenizeProgress& now) { line.show(now); });
+    line.finish();
+    return made;
+  };
+  const TokenizeResult result = config.data.kind == config::DataKind::chat
+                                    ? tokenize_conversations(path, out, config, known, work)
+                                    : tokenize_text();
   if (!result.was_up_to_date) {
     log_info("tokenized {}: {} documents, {} tokens", path.string(),
              format_thousands(result.documents), format_thousands(result.tokens));

@@ -94,9 +94,10 @@ void add_model_facts(RunIdentity& identity, const ModelSpec& spec) {
                experts, norm, norm_eps, norm_adds_one, mlp, gelu, rope, window_rope, qkv_bias,
                attention_out_bias, mlp_bias, qk_norm, qk_norm_joins_heads, qkv_interleaved,
                linears_are_in_out, tied_embeddings, attention_scale, embedding_scale,
-               residual_scale, logits_scale, attention_cap, logits_cap, init_stddev, dropout, names,
-               config] = spec;
+               residual_scale, logits_scale, attention_cap, logits_cap, init_stddev, dropout,
+               tuning, names, config] = spec;
   static_cast<void>(init_stddev);  // compared as model.init_std
+  static_cast<void>(tuning);       // compared as [lora] and train.freeze
   static_cast<void>(names);        // follow from the family
   static_cast<void>(config);       // the file; what it means is here
   const auto put = [&](const char* name, const auto& value, Scope scope = Scope::weights) {

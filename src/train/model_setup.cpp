@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "codec/registry.h"
 #include "config/presets.h"
+#include "engine/adapters.h"
 #include "engine/weights.h"
 #include "model/given_cut.h"
 #include "model/registry.h"
@@ -211,6 +212,42 @@ void add_end_token(Json& config, std::int32_t id) {
   if (ends.size() == 1) ends = Json(ends.front());
 }
 
+namespace {
+
+/// What the run file says of adapters, or the folder that they come from.
+std::optional<LoraSpec> configured_lora(const config::LoraConfig& lora, const ModelSpec& base) {
+  if (!lora.is_given()) return std::nullopt;
+  if (lora.path.empty()) {
+    return LoraSpec{.rank = *lora.rank,
+                    .alpha = lora.alpha.value_or(static_cast<double>(*lora.rank)),
+                    .is_rank_stabilized = lora.rslora.value_or(false),
+                    .targets = lora.targets};
+  }
+  const LoraSpec stored = lora_of(open_adapters(lora.path), base);
+  const auto agree = [&](const char* key, auto given, auto is) {
+    if (!given || *given == is) return;
+    throw Error(ErrorCode::usage,
+                fmt::format("{} = {}, but the adapters in lora.path = {} have {}", key, *given,
+                            lora.path.string(), is),
+                fmt::format("remove {}", key));
+  };
+  agree("lora.rank", lora.rank, stored.rank);
+  agree("lora.alpha", lora.alpha, stored.alpha);
+  agree("lora.rslora", lora.rslora, stored.is_rank_stabilized);
+  for (const std::string& module : adaptable_modules(base)) {
+    const LoraSpec asked{.targets = lora.targets};
+    if (lora.targets.empty() || asked.adapts(module) == stored.adapts(module)) continue;
+    throw Error(ErrorCode::usage,
+                fmt::format("lora.targets {} {}, which the adapters in lora.path = {} {}",
+                            asked.adapts(module) ? "name" : "do not name", module,
+                            lora.path.string(), stored.adapts(module) ? "have" : "have not"),
+                "remove lora.targets");
+  }
+  return stored;
+}
+
+}  // namespace
+
 ModelSpec configured_model(const config::RunConfig& config, const RunTokenizer& tokenizer) {
   const config::ModelConfig& model = config.model;
   std::string where;
@@ -223,6 +260,8 @@ ModelSpec configured_model(const config::RunConfig& config, const RunTokenizer& 
   if (model.path.empty()) drop_ids_beyond(spec);
   if (model.init_std) spec.init_stddev = *model.init_std;
   use_gate_keys(config, spec);
+  spec.tuning = {.lora = configured_lora(config.lora, spec), .freeze = config.train.freeze};
+  check_tuning(spec);
   check_capacity(config, spec);
   if (model.path.empty() && spec.init_stddev == 0.0) {
     throw Error(ErrorCode::usage,
@@ -383,6 +422,13 @@ void start_weights(const config::RunConfig& config, Model& model, Stream& stream
     initialize(model.store(), static_cast<std::uint64_t>(config.init_seed()), stream);
   } else {
     load_weights(HfFolder(config.model.path), model.spec(), model.store(), stream, terminal);
+  }
+  if (!model.spec().tuning.lora) return;
+  if (config.lora.path.empty()) {
+    initialize(model.store(), static_cast<std::uint64_t>(config.init_seed()), stream,
+               Initialized::adapters);
+  } else {
+    load_adapters(open_adapters(config.lora.path), model.store(), stream);
   }
 }
 

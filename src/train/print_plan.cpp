@@ -1,5 +1,8 @@
+#include <set>
+
 #include "base/log.h"
 #include "base/strings.h"
+#include "model/decoder.h"
 #include "train/context_choices.h"
 #include "train/data_use.h"
 #include "train/model_setup.h"
@@ -40,6 +43,25 @@ void print_experts(const RunSetup& setup) {
                     : "all ranks receive as many rows");
 }
 
+/// What of the model trains, where that is not all of it.
+void print_tuning(const ModelSpec& spec) {
+  if (spec.tuning.trains_all()) return;
+  Memory memory(Memory::Mode::dry);
+  const Decoder decoder = build_decoder(spec, {.positions = 1}, memory);
+  std::set<const Parameter*> seen;
+  std::int64_t trained = 0, all = 0;
+  for (Layer* unit : decoder.unit_pointers()) {
+    unit->visit([&](const Parameter& parameter) {
+      if (!seen.insert(&parameter).second) return;
+      all += parameter.shape.count();
+      if (parameter.trains) trained += parameter.shape.count();
+    });
+  }
+  log_info("{:<11} {}{} of {} parameters", "trains",
+           spec.tuning.lora ? fmt::format("adapters of rank {}: ", spec.tuning.lora->rank) : "",
+           format_thousands(trained), format_thousands(all));
+}
+
 void print_ranks(const std::vector<RunPlan::Group>& groups) {
   for (const auto& [first, last, stages, step, most] : groups) {
     const std::string ranks =
@@ -68,6 +90,7 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
     log_info("{:<11} {}", key, value);
   };
   row("model", describe(setup.spec));
+  print_tuning(setup.spec);
   const auto remark = vocabulary_remark(config, setup.spec, setup.tokenizer.tokenizer);
   if (!remark.empty()) row("vocabulary", remark);
   if (const auto beyond = beyond_positions(setup.spec, config.data.seq_len); !beyond.empty()) {

@@ -48,9 +48,14 @@ bool Run::start() {
   }
   prepare_folder();
   make_session();
+  // Checkpoints have the adapters alone.
+  const bool has_adapters = setup_->spec.tuning.lora.has_value();
+  if (has_adapters) {
+    start_weights(config_, session_->model, session_->stream, setup_->terminal());
+  }
   is_resumed_ = resume();
-  if (is_resumed_ && state_.step >= config_.total_steps()) return false;
-  if (!is_resumed_) {
+  if (is_resumed_ && (state_.step >= config_.total_steps() || is_out_of_patience())) return false;
+  if (!is_resumed_ && !has_adapters) {
     start_weights(config_, session_->model, session_->stream, setup_->terminal());
     if (session_->copy) {
       start_weights(config_, session_->copy->model(), session_->stream, {.is_silent = true});
@@ -215,8 +220,9 @@ MissingStates Run::missing_states() const {
 /// Leaves the report alone: it knows what a run that does nothing would not find out.
 TrainOutcome Run::already_finished() const {
   if (setup_->is_first) {
-    log_info("this run is finished; a larger train.steps{} continues it, --fresh starts it over",
-             longer_run_changes_rate(config_, state_.step)
+    log_info("this run is finished; a larger train.{}{} continues it, --fresh starts it over",
+             is_out_of_patience() ? "patience" : "steps",
+             !is_out_of_patience() && longer_run_changes_rate(config_, state_.step)
                  ? " with --accept-changes (it changes the learning rate)"
                  : "");
   }

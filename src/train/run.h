@@ -90,6 +90,9 @@ class Run {
   template <class Work>
   void with_outer_weights(const Work& work);
   void now(RunPlace::Doing doing);
+  /// Evaluations have not become better for train.patience of them.
+  bool is_out_of_patience() const;
+  void count_evaluation(double loss);
   bool is_due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   bool is_evaluation_due() const;
   bool is_save_due() const;

@@ -28,6 +28,12 @@ config::RunConfig resolved(const config::RunConfig& config, const ModelSpec& spe
     result.model.router_z_loss = spec.experts->loss.z;
     result.model.router_bias_rate = spec.experts->bias_rate;
   }
+  if (const auto& lora = spec.tuning.lora) {
+    result.lora.rank = lora->rank;
+    result.lora.alpha = lora->alpha;
+    result.lora.rslora = lora->is_rank_stabilized;
+    result.lora.targets = lora->targets;
+  }
   result.train.tokens_per_step = config.tokens_per_step();
   result.train.steps = config.total_steps();
   if (config.optim.name != planner::Updates::adamw) {
@@ -104,10 +110,10 @@ RunIdentity identity_of_start(const config::RunConfig& config, const ModelSpec& 
     identity.add(key.full_name(), config::to_text(key, key.field.get(values)), key.scope);
   }
   add_model_facts(identity, spec);
-  // Only a start reads them: a run that is resumed has weights of its own.
+  // Only a start reads them: a run that is resumed has weights of its own, but for adapters.
   identity.add("first weights",
                config.model.path.empty() ? "random" : weights_digest(config.model.path),
-               Scope::launch);
+               spec.tuning.lora ? Scope::weights : Scope::launch);
   identity.add("tokenizer",
                tokenizer.path.empty() ? std::string(kNoTokenizer) : digest(tokenizer.fingerprint),
                Scope::weights);

@@ -99,7 +99,8 @@ void Run::loop(bool is_resumed) {
   // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
   if (is_resumed && is_evaluation_due() && !state_.eval_loss) evaluate_now();
   checkpoints_asked_ = signals_.checkpoints_asked();  // before the first step nothing is new
-  while (state_.step < total && !stops_between_steps() && !changes_members()) {
+  while (state_.step < total && !is_out_of_patience() && !stops_between_steps() &&
+         !changes_members()) {
     if (std::exchange(save_asked_, false)) save_now();
     now(RunPlace::Doing::stepping);
     one_step(loader, share);
@@ -116,8 +117,12 @@ bool Run::is_evaluation_due() const {
   return is_due(config_.train.eval_every) || (is_last && setup_->data.eval().eval_windows() > 0);
 }
 
+bool Run::is_out_of_patience() const {
+  return config_.train.patience > 0 && state_.evaluations_since_best >= config_.train.patience;
+}
+
 bool Run::is_save_due() const {
-  const bool is_last = state_.step == config_.total_steps();
+  const bool is_last = state_.step == config_.total_steps() || is_out_of_patience();
   return is_due(config_.checkpoint.every) || (is_last && config_.checkpoint.on_exit);
 }
 
@@ -241,6 +246,19 @@ void Run::on_nonfinite(const StepResult& result) {
                                config_.train.nonfinite_limit));
 }
 
+/// All ranks have the same loss.
+void Run::count_evaluation(double loss) {
+  if (!state_.best_eval_loss || loss < *state_.best_eval_loss) {
+    state_.best_eval_loss = loss;
+    state_.evaluations_since_best = 0;
+    return;
+  }
+  ++state_.evaluations_since_best;
+  if (!is_out_of_patience() || !setup_->is_first) return;
+  log_info("step {}: held-out loss {:.4f}; the best of {:.4f} was {} evaluations ago: stopping",
+           state_.step, loss, *state_.best_eval_loss, state_.evaluations_since_best);
+}
+
 void Run::evaluate_now() {
   now(RunPlace::Doing::evaluating);
   const Dataset& data = setup_->data.eval();
@@ -264,6 +282,7 @@ void Run::evaluate_now() {
   });
   if (stopped_by_ != 0 || result.targets == 0) return;
   state_.eval_loss = result.loss;
+  count_evaluation(result.loss);
   recording_->evaluated(state_, result.perplexity());
 }
 

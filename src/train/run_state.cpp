@@ -101,14 +101,22 @@ RunState run_state_of(const Manifest& manifest, int site) {
   const auto own = std::ranges::find(sites, site);
   const std::size_t at = own != sites.end() ? static_cast<std::size_t>(own - sites.begin())
                                             : static_cast<std::size_t>(site) % skipped.size();
-  return {.step = manifest.step,
-          .tokens = manifest.tokens,
-          .skipped_updates = skipped[at],
-          .seconds = manifest.trainer->value("seconds", 0.0),
-          .eval_loss = manifest.eval_loss,
-          .optimizer = manifest.trainer->value("optimizer", Optimizer::Numbers{}),
-          .made_anew = manifest.trainer->value("made_anew", std::map<int, std::int64_t>{}),
-          .expert_load = manifest.trainer->value("expert_load", std::vector<double>{})};
+  std::optional<double> best;
+  if (const auto found = manifest.trainer->find("best_eval_loss");
+      found != manifest.trainer->end()) {
+    best = found->get<double>();
+  }
+  return {
+      .step = manifest.step,
+      .tokens = manifest.tokens,
+      .skipped_updates = skipped[at],
+      .seconds = manifest.trainer->value("seconds", 0.0),
+      .eval_loss = manifest.eval_loss,
+      .best_eval_loss = best,
+      .evaluations_since_best = manifest.trainer->value("evaluations_since_best", std::int64_t{0}),
+      .optimizer = manifest.trainer->value("optimizer", Optimizer::Numbers{}),
+      .made_anew = manifest.trainer->value("made_anew", std::map<int, std::int64_t>{}),
+      .expert_load = manifest.trainer->value("expert_load", std::vector<double>{})};
 }
 
 namespace {
@@ -129,6 +137,10 @@ std::string own_prefix(const ParamStore& store, const SiteNumbers& sites) {
 std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sites) {
   const auto own = [&](const std::string& kind) { return own_prefix(store, sites) + kind; };
   std::vector<StateKind> kinds = {{own(kWeightsKind), store.value_pieces()}};
+  const auto is_adapter = [](const ParamPiece& piece) { return piece.parameter->is_adapter; };
+  if (std::ranges::any_of(kinds.front().pieces, is_adapter)) {
+    std::erase_if(kinds.front().pieces, std::not_fn(is_adapter));
+  }
   for (std::size_t i = 0; i < store.states().size(); ++i) {
     const OptimizerState& state = store.states()[i];
     kinds.push_back({state.name == OuterSteps::kWeights ? kWeightsKind

@@ -21,7 +21,9 @@ struct RunState {
   std::int64_t skipped_updates = 0;  ///< of this rank's site
   double seconds = 0.0;              ///< of training so far
   std::optional<double> eval_loss = {};
-  Optimizer::Numbers optimizer = {};  ///< what it keeps beside its states
+  std::optional<double> best_eval_loss = {};
+  std::int64_t evaluations_since_best = 0;  ///< with a loss that was not below it
+  Optimizer::Numbers optimizer = {};        ///< what it keeps beside its states
   /// Blocks that were lost and made of others (recover/checkfree.h), and how many updates their
   /// moments have not seen.
   std::map<int, std::int64_t> made_anew = {};
@@ -47,7 +49,8 @@ std::vector<int> sites_of(const Manifest& manifest);
 /// Where the run stood that wrote it, of the site with this number.
 RunState run_state_of(const Manifest& manifest, int site = 0);
 
-/// What a store keeps from step to step, by kind: the weights and the optimizer's states. Where
+/// What a store keeps from step to step, by kind: the weights (of a model with adapters those of
+/// the adapters, as nothing else changes) and the optimizer's states. Where
 /// sites train apart, the outer weights are the weights, and what each has of its own lies under
 /// kinds of the site (own_kind).
 std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sites = {});

@@ -1,9 +1,11 @@
 #include "train/saving.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "base/json.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/staging.h"
 #include "comm/agree.h"
@@ -79,7 +81,9 @@ std::shared_ptr<const CheckpointLayout> Saving::agree_on_layout() {
   std::ranges::stable_sort(tensors, {}, [&](const KeptTensor& tensor) {
     return std::ranges::find(names, tensor.name) - names.begin();
   });
-  return std::make_shared<const CheckpointLayout>(tensors);
+  if (!model_.spec().tuning.lora) return std::make_shared<const CheckpointLayout>(tensors);
+  return std::make_shared<const CheckpointLayout>(
+      tensors, std::numeric_limits<std::uint64_t>::max(), kAdapterStem);
 }
 
 void Saving::resumed_from(const fs::path& folder, std::int64_t step) {
@@ -183,6 +187,10 @@ Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
                   {"seconds", state.seconds},
                   {"residuals", describe_residuals(model_.plan())},
                   {"identity", options_.identity.to_json()}};
+  if (state.best_eval_loss) {
+    trainer["best_eval_loss"] = *state.best_eval_loss;
+    trainer["evaluations_since_best"] = state.evaluations_since_best;
+  }
   if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
   if (!state.made_anew.empty()) trainer["made_anew"] = state.made_anew;
   if (!state.expert_load.empty()) trainer["expert_load"] = state.expert_load;

@@ -43,6 +43,13 @@ void configure_onebit(const Json& recipe, RecipeRun& run) {
   run.weights_limit = 5e-3;
 }
 
+/// The model is frozen; what trains are the adapters in a folder beside it, in PEFT's form.
+void configure_lora(const Json& recipe, RecipeRun& run) {
+  configure_ranks(recipe, run);
+  run.config.lora = {};
+  run.config.lora.path = run.config.model.path / "adapter";
+}
+
 RecipeShare share_of_rank(const Mesh& mesh) { return {.part = mesh.coord(Axis::dp)}; }
 
 /// Sites are the recipe's; the mesh of the settings is that of each.
@@ -76,6 +83,7 @@ RecipeShare share_of_site(const Mesh& mesh) {
 constexpr std::array kKinds = {
     RecipeKind{"adamw", "ranks", configure_ranks, share_of_rank},
     RecipeKind{"onebit-adam", "ranks", configure_onebit, share_of_rank},
+    RecipeKind{"lora", "ranks", configure_lora, share_of_rank},
     RecipeKind{"diloco", "sites", configure_sites, share_of_site},
 };
 

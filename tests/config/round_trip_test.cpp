@@ -69,6 +69,11 @@ class RandomRun {
       case Type::choice:
         return key.field
             .choices[static_cast<std::size_t>(integer(0, std::ssize(key.field.choices) - 1))];
+      case Type::texts: {
+        std::vector<std::string> list;
+        for (auto n = integer(0, 3); n > 0; --n) list.push_back(text(false));
+        return list;
+      }
       case Type::sources: return sources();
     }
     return {};
@@ -104,6 +109,18 @@ class RandomRun {
     }
   }
 
+  /// What is frozen, or stops early, goes with what else there is.
+  static void reconcile_tuning(RunConfig& c) {
+    if (c.model.path.empty() || !c.lora.is_given()) c.lora = {};
+    if (c.lora.is_given()) c.train.freeze.clear();
+    if (c.lora.is_given() || !c.train.freeze.empty()) {
+      c.recover.elastic = false;
+      if (c.optim.name == planner::Updates::onebit_adam) c.optim = {};
+    }
+    if (c.train.eval_every == 0 || c.recover.elastic) c.train.patience = 0;
+    if (c.data.kind == DataKind::chat) c.data.documents = Documents::mask;
+  }
+
   void reconcile(RunConfig& c) {
     reconcile(c.optim);
     reconcile(c.compress);
@@ -112,6 +129,7 @@ class RandomRun {
     if (source != 0) c.model.preset.clear();
     c.model.path = source == 1 ? "p" + c.model.path.string() : "";
     c.model.config = source == 2 ? "c" + c.model.config.string() : "";
+    reconcile_tuning(c);
     if (source == 1) c.model.vocab_size = 0;
     if (c.data.sources.empty() == c.data.train.empty()) {
       c.data.train = "t";

@@ -13,9 +13,9 @@ namespace {
 TEST(Schema, SectionsAreThoseOfTheContract) {
   std::vector<std::string> names;
   for (const auto& section : sections()) names.push_back(section.name);
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"model", "data", "train", "optim", "parallel", "outer",
-                                      "compress", "checkpoint", "recover", "observe", "run"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"model", "data", "train", "lora", "optim", "parallel",
+                                             "outer", "compress", "checkpoint", "recover",
+                                             "observe", "run"}));
 }
 
 TEST(Schema, EveryKeyIsUniqueDocumentedAndInASection) {

@@ -93,8 +93,10 @@ TEST_F(TokenFileTest, RefusesOtherFilesAndVersions) {
   EXPECT_TRUE(contains(refusal("{\"text\": 1}").what(), "does not begin with HDLTOKEN"));
   EXPECT_TRUE(contains(refusal("").what(), "empty"));
   std::string bytes = good_;
-  put<std::uint32_t>(bytes, 8, 2);
-  EXPECT_TRUE(contains(refusal(sealed(bytes)).what(), "version 2"));
+  put<std::uint32_t>(bytes, 8, 3);
+  EXPECT_TRUE(contains(refusal(sealed(bytes)).what(), "version 3"));
+  put<std::uint32_t>(bytes, 8, 2);  // of which a part is missing
+  EXPECT_EQ(refusal(sealed(bytes)).code(), ErrorCode::data);
 }
 
 TEST_F(TokenFileTest, RefusesCountsThatLie) {

@@ -165,12 +165,12 @@ TEST_F(TokenizeTest, DoesFinishedWorkAgainOnlyWhenSomethingChanged) {
 TEST_F(TokenizeTest, DoesDamagedPartsAgain) {
   encoder_.poison = "document 4000 ";
   error_of([&] { run(options("out.tok", 1)); });
-  const auto part = folder_ / "out.tok.parts/part-000000.tok";
+  const auto part = folder_ / "out.tok.parts/part-000000-000000.tok";
   ASSERT_TRUE(std::filesystem::exists(part));
   std::string bytes = read_text_file(part);
   bytes[100] = static_cast<char>(bytes[100] ^ 1);
   write_bytes(part, bytes);
-  write_bytes(folder_ / "out.tok.parts/part-000001.json", "{nonsense");
+  write_bytes(folder_ / "out.tok.parts/part-000000-000001.json", "{nonsense");
   encoder_.poison.clear();
   run(options("out.tok"));
   run(options("whole.tok"));

@@ -30,7 +30,7 @@ TEST(TrainingTexts, NameTheFileAndLineOfBadText) {
   EXPECT_TRUE(contains(message("b.txt", "ab\n\xFF"), "b.txt:2: invalid UTF-8"));
   EXPECT_TRUE(contains(message("b.jsonl", "{\"text\":\"a\"}\n{\"text\":3}\n"), "b.jsonl:2:"));
   EXPECT_TRUE(contains(message("c.jsonl", "{\"text\":\n"), "c.jsonl:1:"));
-  EXPECT_TRUE(contains(message("d.jsonl", "[]\n"), "d.jsonl:1:"));
+  EXPECT_TRUE(contains(message("d.jsonl", "[1]\n"), "d.jsonl:1:"));
 }
 
 }  // namespace

@@ -41,6 +41,17 @@ inline LayerCase block(const std::string& family, bool recompute = false, bool d
   return block_of(family, reference_spec(family), recompute, documents, mlp_tokens);
 }
 
+/// Of one of the project's references, of which not everything trains.
+inline LayerCase tuned_block(const std::string& family, const Tuning& tuning,
+                             bool recompute = false, std::int64_t mlp_tokens = 0) {
+  ModelSpec spec = reference_spec(family);
+  spec.tuning = tuning;
+  LayerCase made = block_of(family, spec, recompute, false, mlp_tokens);
+  made.name += tuning.lora ? "_adapted_" + std::to_string(tuning.lora->rank)
+                           : "_frozen_" + std::to_string(tuning.freeze.front().size());
+  return made;
+}
+
 /// Of the smallest config of a family.
 inline LayerCase small_block(const std::string& family, bool recompute = false) {
   return block_of(family, spec_of(small_config(family)), recompute);

@@ -171,12 +171,18 @@ class LayerRun {
   /// As TrainStep does between steps; what lies in the gradients must not be seen again.
   void begin_step() {
     store_->retire_grads();
-    for (Parameter* p : store_->parameters()) std::ranges::fill(p->grad.host<double>(), NAN);
+    for (Parameter* p : store_->parameters()) {
+      if (p->trains) std::ranges::fill(p->grad.host<double>(), NAN);
+    }
   }
 
+  /// Of frozen parameters there are none.
   std::vector<std::vector<double>> gradients() const {
     std::vector<std::vector<double>> all;
-    for (const Parameter* p : store_->parameters()) all.push_back(values_of(p->grad));
+    for (const Parameter* p : store_->parameters()) {
+      EXPECT_EQ(p->grad.defined(), p->trains);
+      all.push_back(p->trains ? values_of(p->grad) : std::vector<double>{});
+    }
     return all;
   }
 

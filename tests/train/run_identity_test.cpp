@@ -62,6 +62,7 @@ config::Value changed(const config::Key& key, const config::Value& value) {
       if (key.full_name() == "parallel.ep_exchange") return std::string("degree=2");
       [[fallthrough]];
     case config::Type::path: return std::string("something else");
+    case config::Type::texts: return std::vector<std::string>{"something else"};
     case config::Type::sources: return std::vector<config::DataSource>{{"a", 1.0, "a"}};
   }
   return value;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "nn/fused_layers.h"
@@ -122,18 +123,76 @@ std::unique_ptr<Linear> BranchBuilder::linear_by_output(
     HEDDLE_CHECK(output_dim == 0, "key heads that are held several times lie in rows");
     weight->tail = {*first_key, tensor_.divided_keys(0)};
     if (bias) bias->tail = weight->tail;
+  } else {
+    first_key.reset();
   }
-  return std::make_unique<Linear>(std::move(weight), std::move(bias), storage_of(spec_));
+  auto linear = std::make_unique<Linear>(std::move(weight), std::move(bias), storage_of(spec_));
+  // Every rank makes all of x A^T for its own outputs.
+  adapt(*linear, outputs, {spec_.hidden, {0, spec_.hidden}},
+        {.down = tensor_.used_apart(), .up = tensor_.divided(0), .first_key = first_key});
+  return linear;
 }
 
 std::unique_ptr<Linear> BranchBuilder::linear_by_input(const std::string& pattern, const Input& in,
                                                        bool has_bias) const {
   const std::vector<Output> outputs = {{pattern, spec_.hidden, {{0, spec_.hidden}}}};
   const int input_dim = spec_.linears_are_in_out ? 0 : 1;
-  return std::make_unique<Linear>(
+  auto linear = std::make_unique<Linear>(
       linear_weight(outputs, in, tensor_.divided(input_dim), output_stddev()),
       has_bias ? linear_bias(outputs, whole_on_stage()) : nullptr, storage_of(spec_),
       tensor_.rank() == 0);
+  // A rank's x A^T is a part of the sum, and so is what B makes of it.
+  adapt(*linear, outputs, in, {.down = tensor_.divided(1), .up = tensor_.used_apart()});
+  return linear;
+}
+
+void BranchBuilder::adapt(Linear& linear, const std::vector<Output>& outputs, const Input& in,
+                          const AdapterLayouts& layouts) const {
+  if (!spec_.tuning.lora) return;
+  const LoraSpec& lora = *spec_.tuning.lora;
+  auto down = std::make_shared<Parameter>();
+  std::vector<LowRank::Target> targets;
+  std::int64_t first = 0, ranks = 0;
+  for (const Output& output : outputs) {
+    const std::string module = named(output.pattern);
+    std::int64_t width = 0;
+    for (const Cut& cut : output.cuts) width += cut.size;
+    const std::int64_t begin = std::exchange(first, first + width);
+    if (!lora.adapts(module)) continue;
+    down->parts.push_back({adapter_name(module, AdapterPart::down),
+                           {lora.rank, in.whole},
+                           {0, in.cut.begin},
+                           {ranks, 0},
+                           {lora.rank, in.cut.size}});
+    ranks += lora.rank;
+    auto up = std::make_shared<Parameter>();
+    std::int64_t at = 0;
+    for (const Cut& cut : output.cuts) {
+      up->parts.push_back({adapter_name(module, AdapterPart::up),
+                           {output.whole, lora.rank},
+                           {cut.begin, 0},
+                           {at, 0},
+                           {cut.size, lora.rank}});
+      at += cut.size;
+    }
+    up->shape = {width, lora.rank};
+    up->layout = layouts.up;
+    if (const auto key = layouts.first_key; key && *key <= begin) {
+      up->layout = tensor_.divided_keys(0);
+    } else if (key && *key < first) {
+      up->tail = {*key - begin, tensor_.divided_keys(0)};
+    }
+    up->init = {Init::Kind::zeros};
+    up->is_adapter = true;
+    targets.push_back({std::move(up), begin});
+  }
+  if (targets.empty()) return;
+  down->shape = {ranks, in.cut.size};
+  down->layout = layouts.down;
+  // torch's kaiming_uniform_ with a = sqrt(5), as PEFT has it.
+  down->init = {Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(in.whole))};
+  down->is_adapter = true;
+  linear.adapt(std::make_unique<LowRank>(std::move(down), std::move(targets), lora.scale()));
 }
 
 std::unique_ptr<Mlp> BranchBuilder::gated_mlp(const std::string& gate, const std::string& up,

@@ -109,6 +109,15 @@ class BranchBuilder {
   double output_stddev() const;
 
  private:
+  /// How the adapters of a linear lie on tp: `down` and, from output `first_key` on by key heads,
+  /// `up`.
+  struct AdapterLayouts {
+    Layout down, up;
+    std::optional<std::int64_t> first_key = {};
+  };
+  /// Gives the linear the adapters that the model has for these outputs.
+  void adapt(Linear& linear, const std::vector<Output>& outputs, const Input& in,
+             const AdapterLayouts& layouts) const;
   std::shared_ptr<Parameter> linear_weight(const std::vector<Output>& outputs, const Input& in,
                                            const Layout& layout, double stddev) const;
   std::shared_ptr<Parameter> linear_bias(const std::vector<Output>& outputs,

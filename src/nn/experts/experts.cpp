@@ -456,6 +456,7 @@ Experts::PieceRows Experts::rows_again(const Tensor& x_TD, const Order& order, c
 
 void Experts::add_grads(Parameter& parameter, const PieceRows& dy, const PieceRows& x,
                         const Places& places, Ctx& ctx) const {
+  if (!parameter.trains) return;
   Tensor whole;  // of what was gathered
   if (places.shards) {
     const std::int64_t rest = places.shards->shards() * parameter.shape.count() / experts();

@@ -189,7 +189,7 @@ Tensor Router::backward_input(const Tensor& dweights_TK, const Tensor& addend_TD
 
 void Router::backward_weight(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   logits_->backward_weight(x_TD, saved.child(kOfLogits), ctx);
-  if (options_.bias) options_.bias->clear_stale_grad(ctx.stream);
+  if (options_.bias && options_.bias->trains) options_.bias->clear_stale_grad(ctx.stream);
 }
 
 Cost Router::cost(const CostShape& shape) const {

@@ -50,7 +50,9 @@ Tensor LinearLogits::backward_input(const Tensor& dlogits_TE, const Tensor& adde
 }
 
 void LinearLogits::backward_weight(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
-  ops::gemm(saved.take(kLogitsGrad), Transpose::yes, x_TD, Transpose::no, weight_->grad,
+  const Tensor dlogits_TE = saved.take(kLogitsGrad);
+  if (!weight_->trains) return;
+  ops::gemm(dlogits_TE, Transpose::yes, x_TD, Transpose::no, weight_->grad,
             {.beta = weight_->claim_grad()}, ctx.stream);
 }
 
@@ -101,15 +103,15 @@ Tensor CosineLogits::backward_input(const Tensor& dlogits_TE, const Tensor& adde
 
 void CosineLogits::backward_weight(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
   const Tensor du_TP = saved.take(kProjectedGrad);
-  ops::gemm(du_TP, Transpose::yes, x_TD, Transpose::no, own_.projection->grad,
-            {.beta = own_.projection->claim_grad()}, ctx.stream);
-  own_.bias->clear_stale_grad(ctx.stream);
-  ops::bias_backward(du_TP, own_.bias->grad, ctx.stream);
-  own_.rows->clear_stale_grad(ctx.stream);
-  own_.warmth->clear_stale_grad(ctx.stream);
-  ops::cosine_logits_backward_weight(saved.take(kLogitsGrad), saved.take(kProjected),
-                                     saved.take(kRows), saved.take(kWarmth), own_.rows->grad,
-                                     own_.warmth->grad, ctx.stream);
+  if (own_.projection->trains) {
+    ops::gemm(du_TP, Transpose::yes, x_TD, Transpose::no, own_.projection->grad,
+              {.beta = own_.projection->claim_grad()}, ctx.stream);
+  }
+  const DType dtype = du_TP.dtype();
+  ops::bias_backward(du_TP, addable_grad(*own_.bias, dtype, ctx), ctx.stream);
+  ops::cosine_logits_backward_weight(
+      saved.take(kLogitsGrad), saved.take(kProjected), saved.take(kRows), saved.take(kWarmth),
+      addable_grad(*own_.rows, dtype, ctx), addable_grad(*own_.warmth, dtype, ctx), ctx.stream);
 }
 
 void CosineLogits::visit(const ParamVisitor& visitor) {

@@ -24,6 +24,7 @@ struct RankUnits {
     /// The ranks that see other tokens, on axes that have several: gradients are summed over them.
     AxisSet over = {};
     int zero = 0;                ///< what those divide; 0 where there are none
+    bool trains = true;          ///< false: frozen, there are no gradients and nothing is updated
     std::int64_t elements = 0;   ///< with padding
     std::int64_t held = 0;       ///< of those, what this rank has the optimizer's state of
     std::vector<Sum> sums = {};  ///< once a step, of what is held

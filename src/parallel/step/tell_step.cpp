@@ -177,9 +177,15 @@ class StepTeller {
     return units_.units[static_cast<std::size_t>(unit)].buckets;
   }
 
+  auto trained_of(int unit) const {
+    return buckets_of(unit) |
+           std::views::filter([this](int bucket) { return bucket_at(bucket).trains; });
+  }
+
   void open(int unit) {
     for (const int bucket : buckets_of(unit)) {
-      if (bucket_at(bucket).zero < 2 || is_open_[static_cast<std::size_t>(bucket)]) continue;
+      const RankUnits::Bucket& of = bucket_at(bucket);
+      if (!of.trains || of.zero < 2 || is_open_[static_cast<std::size_t>(bucket)]) continue;
       is_open_[static_cast<std::size_t>(bucket)] = true;
       say(Kind::open, bucket);
     }
@@ -189,7 +195,7 @@ class StepTeller {
     if (!policy_.reduces) return;
     int& passes = passes_with_gradients_[static_cast<std::size_t>(unit)];
     const bool are_all_in = ++passes == passes_needed_[static_cast<std::size_t>(unit)];
-    for (const int bucket : buckets_of(unit)) {
+    for (const int bucket : trained_of(unit)) {
       const int zero = bucket_at(bucket).zero;
       if (bucket_at(bucket).owner != unit || (zero < 2 && (!are_all_in || policy_.reduces_at_end)))
         continue;
@@ -245,7 +251,7 @@ class StepTeller {
     add_unvisited();
     const int buckets = static_cast<int>(units_.buckets.size());
     for (int bucket = 0; bucket < buckets && policy_.reduces_at_end; ++bucket) {
-      if (bucket_at(bucket).zero < 2) reduce(bucket);
+      if (bucket_at(bucket).trains && bucket_at(bucket).zero < 2) reduce(bucket);
     }
     while (!reductions_.empty()) end_oldest_reduction();
     for (int bucket = 0; bucket < buckets; ++bucket) {
@@ -261,7 +267,7 @@ class StepTeller {
     for (std::size_t unit = 0; unit < passes_needed_.size(); ++unit) {
       if (passes_needed_[unit] > 0) continue;
       open(static_cast<int>(unit));
-      for (const int bucket : buckets_of(static_cast<int>(unit))) {
+      for (const int bucket : trained_of(static_cast<int>(unit))) {
         const bool waits = policy_.reduces_at_end && bucket_at(bucket).zero < 2;
         if (bucket_at(bucket).owner == static_cast<int>(unit) && !waits) reduce(bucket);
       }
@@ -271,7 +277,7 @@ class StepTeller {
   /// The norm is that of each rank's own gradients, so vectors are summed behind it.
   void finish_local_gradients() {
     for (int bucket = 0; bucket < static_cast<int>(units_.buckets.size()); ++bucket) {
-      say(Kind::local, bucket);
+      if (bucket_at(bucket).trains) say(Kind::local, bucket);
     }
     if (units_.tie != RankUnits::Tie::none) say(Kind::local_tie);
     say(Kind::norm);

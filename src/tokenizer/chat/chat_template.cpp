@@ -52,12 +52,14 @@ std::string formatted_time(const std::string& format, const std::optional<std::t
 }  // namespace
 
 struct ChatTemplate::Parts {
+  std::string source;
   chat::Body body;
   chat::Dict tokens;
 };
 
 ChatTemplate::ChatTemplate(const std::string& source) {
   auto parts = std::make_shared<Parts>();
+  parts->source = source;
   parts->body = chat::parse_template(source);
   parts_ = std::move(parts);
 }
@@ -72,6 +74,7 @@ std::optional<ChatTemplate> ChatTemplate::find(const fs::path& folder) {
   if (!source) return std::nullopt;
   auto parts = std::make_shared<Parts>();
   try {
+    parts->source = *source;
     parts->body = chat::parse_template(*source);
   } catch (const Error& error) {
     throw error.within((fs::exists(own) ? own : config_file).string());
@@ -82,8 +85,14 @@ std::optional<ChatTemplate> ChatTemplate::find(const fs::path& folder) {
   return found;
 }
 
-std::string ChatTemplate::render(const Json& messages, const Json& others,
-                                 const Options& options) const {
+bool ChatTemplate::marks_answers() const {
+  return parts_->source.find("endgeneration") != std::string::npos;
+}
+
+const std::string& ChatTemplate::source() const { return parts_->source; }
+
+ChatTemplate::Rendered ChatTemplate::render_marked(const Json& messages, const Json& others,
+                                                   const Options& options) const {
   chat::Dict names = chat::builtin_functions();
   const auto now = options.now;
   names.set("strftime_now", chat::Function([now](const chat::Arguments& given) -> chat::Value {
@@ -99,9 +108,11 @@ std::string ChatTemplate::render(const Json& messages, const Json& others,
     if (names.find(name) == nullptr) names.set(name, chat::Value::None{});
   }
   chat::Scope scope(std::move(names));
-  std::string text;
-  chat::run_body(parts_->body, scope, text);
-  return text;
+  Rendered rendered;
+  scope.watch(rendered.text);
+  chat::run_body(parts_->body, scope, rendered.text);
+  for (const auto& [begin, end] : scope.marks()) rendered.marked.push_back({begin, end});
+  return rendered;
 }
 
 }  // namespace heddle

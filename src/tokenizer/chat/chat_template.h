@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json_fwd.h"
 
@@ -29,7 +30,23 @@ class ChatTemplate {
   /// `messages` is a list of objects with role and content; `others`, an object, are more names
   /// that the template may use (tools, enable_thinking, ...). Throws Error(data) where the template
   /// refuses them.
-  std::string render(const Json& messages, const Json& others, const Options& options) const;
+  std::string render(const Json& messages, const Json& others, const Options& options) const {
+    return render_marked(messages, others, options).text;
+  }
+
+  /// Bytes [begin, end) of a text.
+  struct Stretch {
+    std::size_t begin = 0, end = 0;
+    bool operator==(const Stretch&) const = default;
+  };
+  struct Rendered {
+    std::string text;
+    std::vector<Stretch> marked;  ///< what the template printed inside `generation` blocks
+  };
+  Rendered render_marked(const Json& messages, const Json& others, const Options& options) const;
+  /// Whether it has such blocks.
+  bool marks_answers() const;
+  const std::string& source() const;
 
  private:
   struct Parts;

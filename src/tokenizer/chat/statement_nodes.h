@@ -216,10 +216,15 @@ class LoopControl final : public Statement {
 };
 
 /// `generation` marks what a model is trained on; it prints what it holds.
-class Group final : public Statement {
+class Generation final : public Statement {
  public:
-  explicit Group(Body body) : body_(std::move(body)) {}
-  Flow run(Scope& scope, std::string& out) const override { return run_body(body_, scope, out); }
+  explicit Generation(Body body) : body_(std::move(body)) {}
+  Flow run(Scope& scope, std::string& out) const override {
+    const std::size_t begin = out.size();
+    const Flow flow = run_body(body_, scope, out);
+    scope.mark(out, begin);
+    return flow;
+  }
 
  private:
   Body body_;

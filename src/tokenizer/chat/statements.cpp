@@ -64,7 +64,7 @@ class TemplateParser {
       Body body = parse_until({"endgeneration"});
       reader_.take();
       end_block();
-      return std::make_unique<Group>(std::move(body));
+      return std::make_unique<Generation>(std::move(body));
     }
     if (name == "break" || name == "continue") {
       end_block();

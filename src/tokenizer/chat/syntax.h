@@ -30,7 +30,20 @@ class Scope {
   void deepen();
   void rise() { --depth_; }
 
+  /// Where of the text that the template prints into `output` something was printed that it marks.
+  struct Mark {
+    std::size_t begin = 0, end = 0;
+  };
+  void watch(const std::string& output) { output_ = &output; }
+  /// Of texts that become values first nothing is known.
+  void mark(const std::string& out, std::size_t begin) {
+    if (&out == output_ && out.size() > begin) marks_.push_back({begin, out.size()});
+  }
+  const std::vector<Mark>& marks() const { return marks_; }
+
  private:
+  const std::string* output_ = nullptr;
+  std::vector<Mark> marks_;
   std::vector<Dict> levels_;
   std::int64_t steps_ = 0;
   int depth_ = 0;

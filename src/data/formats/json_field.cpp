@@ -1,4 +1,4 @@
-#include "data/jsonl_field.h"
+#include "data/formats/json_field.h"
 
 #include <nlohmann/json.hpp>
 
@@ -74,7 +74,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-Result<std::string> jsonl_field(std::string_view line, const std::string& field) {
+Result<std::string> json_field(std::string_view line, const std::string& field) {
   FieldReader reader(field);
   const auto error = [](std::string what) { return Error(ErrorCode::data, std::move(what)); };
   if (!nlohmann::json::sax_parse(line, &reader)) return error(reader.parse_failure);

@@ -1,0 +1,94 @@
+#include "nn/low_rank.h"
+
+#include "base/check.h"
+#include "ops/gemm.h"
+
+namespace heddle {
+
+using ops::Transpose;
+
+LowRank::LowRank(std::shared_ptr<Parameter> down, std::vector<Target> targets, double scale)
+    : down_(std::move(down)), targets_(std::move(targets)), scale_(scale) {
+  std::int64_t ranks = 0;
+  for (const Target& target : targets_) ranks += target.up->shape[1];
+  HEDDLE_CHECK(ranks == down_->shape[0], "adapters of rank {} in all, and {} rows before them",
+               ranks, down_->shape[0]);
+}
+
+Tensor LowRank::ranks_of(std::size_t target, const Tensor& inner_TR) const {
+  const std::int64_t rank = targets_[target].up->shape[1];
+  const auto at = static_cast<std::int64_t>(target) * rank;
+  return inner_TR.slice(1, at, at + rank);
+}
+
+Tensor LowRank::outputs_of(std::size_t target, const Tensor& y_TO) const {
+  const auto& [up, first] = targets_[target];
+  return y_TO.slice(1, first, first + up->shape[0]);
+}
+
+Tensor LowRank::inner_value(const Tensor& x_TI, Ctx& ctx) const {
+  const Tensor value_TR = ctx.activation({x_TI.size(0), down_->shape[0]}, x_TI.dtype());
+  ops::gemm(x_TI, Transpose::no, down_->value, Transpose::yes, value_TR, {}, ctx.stream);
+  return value_TR;
+}
+
+Tensor LowRank::inner_grad(const Tensor& dy_TO, Ctx& ctx) const {
+  const Tensor grad_TR = ctx.activation({dy_TO.size(0), down_->shape[0]}, dy_TO.dtype());
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    ops::gemm(outputs_of(i, dy_TO), Transpose::no, targets_[i].up->value, Transpose::no,
+              ranks_of(i, grad_TR), {.alpha = scale_}, ctx.stream);
+  }
+  return grad_TR;
+}
+
+void LowRank::add_output(const Tensor& x_TI, const Tensor& y_TO, Ctx& ctx) const {
+  const Tensor value_TR = inner_value(x_TI, ctx);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    ops::gemm(ranks_of(i, value_TR), Transpose::no, targets_[i].up->value, Transpose::yes,
+              outputs_of(i, y_TO), {.alpha = scale_, .beta = 1.0}, ctx.stream);
+  }
+}
+
+void LowRank::add_input_grad(const Tensor& dy_TO, const Tensor& dx_TI, Ctx& ctx) const {
+  ops::gemm(inner_grad(dy_TO, ctx), Transpose::no, down_->value, Transpose::no, dx_TI,
+            {.beta = 1.0}, ctx.stream);
+}
+
+LowRank::Inner LowRank::inner(const Tensor& x_TI, const Tensor& dy_TO, Ctx& ctx) const {
+  return {.value_TR = inner_value(x_TI, ctx), .grad_TR = inner_grad(dy_TO, ctx)};
+}
+
+void LowRank::add_weight_grads(const Tensor& x_TI, const Tensor& dy_TO, const Inner& inner,
+                               Ctx& ctx) {
+  ops::gemm(inner.grad_TR, Transpose::yes, x_TI, Transpose::no, down_->grad,
+            {.beta = down_->claim_grad()}, ctx.stream);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    Parameter& up = *targets_[i].up;
+    ops::gemm(outputs_of(i, dy_TO), Transpose::yes, ranks_of(i, inner.value_TR), Transpose::no,
+              up.grad, {.alpha = scale_, .beta = up.claim_grad()}, ctx.stream);
+  }
+}
+
+void LowRank::visit(const ParamVisitor& visitor) {
+  visitor(*down_);
+  for (const Target& target : targets_) visitor(*target.up);
+}
+
+Cost LowRank::cost(const CostShape& shape) const {
+  const auto tokens = static_cast<double>(shape.tokens());
+  Cost cost;
+  const auto add = [&](std::int64_t in, std::int64_t out) {
+    const WeightProduct made{tokens, static_cast<double>(in), static_cast<double>(out)};
+    const double product = 2.0 * made.rows * made.in * made.out;
+    cost.forward_flops += product;
+    cost.backward_input_flops += product;
+    cost.backward_weight_flops += product;
+    cost.products.push_back(made);
+  };
+  add(down_->shape[1], down_->shape[0]);
+  for (const Target& target : targets_) add(target.up->shape[1], target.up->shape[0]);
+  cost.output_products = cost.products;
+  return cost;
+}
+
+}  // namespace heddle

@@ -1,0 +1,181 @@
+// Conversations as tokens with answers: tests/reference/make_chat_answers.py made the cases.
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/file_system.h"
+#include "data/chat/answers.h"
+#include "data/chat/tokenize_chat.h"
+#include "data/packing.h"
+#include "support/temporary_folder.h"
+#include "verify/shared_files.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kChatMl =
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}";
+
+Tokenizer tokenizer_of(const std::string& name) {
+  return Tokenizer::load(reference_folder() / "tokenizers" / name);
+}
+
+Conversation said(const Json& record) { return conversation_of(record, {}, "chat.jsonl:1"); }
+
+void expect_refusal(const std::function<void()>& act, const std::string& words) {
+  try {
+    act();
+    FAIL() << "no error about " << words;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+TEST(ChatAnswers, AreTheTokensThatTransformersFinds) {
+  const Json reference = read_json_file(reference_folder() / "chat-answers.json");
+  std::size_t cases = 0;
+  for (const Json& one : reference["cases"]) {
+    const ChatTemplate form(
+        reference["templates"][one["template"].get<std::string>()].get<std::string>());
+    const Json& messages = reference["conversations"][one["conversation"].get<std::size_t>()];
+    const Tokenizer tokenizer = tokenizer_of(one["tokenizer"]);
+    EncodeCache cache;
+    const ChatTokens made =
+        chat_tokens(tokenizer, chat_text(form, said({{"messages", messages}}), "a"), cache);
+    const std::string what = one["tokenizer"].get<std::string>() + " " +
+                             one["template"].get<std::string>() + " " + one["conversation"].dump();
+    EXPECT_EQ(made.ids, one["ids"].get<std::vector<std::int32_t>>()) << what;
+    std::vector<bool> expected;
+    for (const Json& answer : one["answers"]) expected.push_back(answer.get<int>() != 0);
+    EXPECT_EQ(made.are_answers, expected) << what;
+    ++cases;
+  }
+  EXPECT_EQ(cases, 36u);
+}
+
+TEST(ChatAnswers, OfAPromptAndItsCompletionAreTheCompletion) {
+  const ChatTemplate form{kChatMl};
+  const ChatText text =
+      chat_text(form, said({{"prompt", "Hi"}, {"completion", "Hello"}, {"id", 7}}), "a");
+  EXPECT_EQ(text.text, "<|user|>Hi\n<|assistant|>Hello\n");
+  ASSERT_EQ(text.answers.size(), 1u);
+  EXPECT_EQ(text.text.substr(text.answers[0].begin), "Hello\n");
+  // Of messages in a prompt, answers are given and not learnt.
+  const Json turns = Json::array({{{"role", "user"}, {"content", "a"}},
+                                  {{"role", "assistant"}, {"content", "b"}},
+                                  {{"role", "user"}, {"content", "c"}}});
+  const ChatText longer = chat_text(form, said({{"prompt", turns}, {"completion", "d"}}), "a");
+  ASSERT_EQ(longer.answers.size(), 1u);
+  EXPECT_EQ(longer.text.substr(longer.answers[0].begin), "d\n");
+}
+
+TEST(ChatAnswers, ThatCannotBeFoundAreRefusedWithTheirPlace) {
+  expect_refusal(
+      [] {
+        said({{"text", "a"}});
+      },
+      "chat.jsonl:1: the record has neither \"messages\"");
+  expect_refusal([] { said({{"messages", "a"}}); }, "\"messages\" is no list of messages");
+  expect_refusal(
+      [] {
+        said({{"messages", Json::array({{{"content", "a"}}})}});
+      },
+      "without role and content");
+  expect_refusal(
+      [] {
+        said({{"messages", Json::array({{{"role", "user"}, {"content", "a"}}})}});
+      },
+      "chat.jsonl:1: the conversation has no answer");
+  const Conversation two =
+      said({{"messages", Json::array({{{"role", "user"}, {"content", "a"}},
+                                      {{"role", "assistant"}, {"content", "b"}},
+                                      {{"role", "user"}, {"content", "c"}},
+                                      {{"role", "assistant"}, {"content", "d"}}})}});
+  // As templates do that leave thoughts out of earlier answers.
+  const ChatTemplate forgetful(
+      "{% for message in messages %}{% if loop.last or message.role == 'user' %}"
+      "{{ message.role + ':' + message.content }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
+  expect_refusal([&] { chat_text(forgetful, two, "chat.jsonl:9"); },
+                 "chat.jsonl:9: where message 2 stands cannot be told");
+  const ChatTemplate inside(
+      "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}"
+      "{% for message in messages %}{{ say(message) }}{% endfor %}");
+  expect_refusal([&] { chat_text(inside, two, "chat.jsonl:9"); }, "marks no answer");
+  const ChatTemplate refusing("{{ raise_exception('no tools here') }}");
+  expect_refusal([&] { chat_text(refusing, two, "chat.jsonl:9"); }, "chat.jsonl:9");
+}
+
+/// Two conversations of a folder, as a token file.
+class ChatFile : public testing::Test {
+ protected:
+  ChatFile() {
+    write_file_atomically(real_file_system(), folder_.path() / "chat.jsonl",
+                          R"({"prompt": "one", "completion": "two three"})"
+                          "\n"
+                          R"({"prompt": "four five", "completion": "six"})"
+                          "\n");
+  }
+  TokenizeResult tokenize(const std::string& form = kChatMl, int threads = 2) {
+    return tokenize_chat(real_file_system(),
+                         {.inputs = {folder_.path() / "chat.jsonl"},
+                          .out = folder_.path() / "chat.tokens",
+                          .threads = threads},
+                         ChatTemplate(form), tokenizer_of("gpt2"));
+  }
+  TokenFile file() const {
+    return TokenFile::open(folder_.path() / "chat.tokens", TokenFile::Check::content);
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ChatFile, HasADocumentAndTheAnswersOfEachRecord) {
+  const TokenizeResult result = tokenize();
+  EXPECT_EQ(result.documents, 2);
+  ASSERT_TRUE(file().has_answers());
+  const Tokenizer tokenizer = tokenizer_of("gpt2");
+  std::vector<std::string> learnt;
+  for (std::int64_t i = 0; i < 2; ++i) {
+    const std::int64_t begin = file().document_start(i);
+    const auto count = static_cast<std::size_t>(file().document_start(i + 1) - begin);
+    std::vector<std::int32_t> ids(count), answer;
+    file().read(begin, ids);
+    const auto are_answers = std::make_unique<bool[]>(count);
+    file().read_answers(begin, {are_answers.get(), count});
+    for (std::size_t t = 0; t < count; ++t) {
+      if (are_answers[t]) answer.push_back(ids[t]);
+    }
+    learnt.push_back(tokenizer.decode(answer));
+  }
+  EXPECT_EQ(learnt, (std::vector<std::string>{"two three\n", "six\n"}));
+}
+
+TEST_F(ChatFile, IsMadeOnceAndAgainWhenTheTemplateChanges) {
+  EXPECT_FALSE(tokenize().was_up_to_date);
+  const std::uint64_t first = file().header().checksum;
+  EXPECT_TRUE(tokenize(kChatMl, 1).was_up_to_date);
+  EXPECT_FALSE(tokenize("{{ '#' }}" + std::string(kChatMl)).was_up_to_date);
+  EXPECT_NE(file().header().checksum, first);
+}
+
+TEST_F(ChatFile, GivesTargetsThatAreAnswersInsideTheirRecord) {
+  tokenize();
+  constexpr std::size_t kLength = 64;
+  std::vector<std::int32_t> ids(kLength), targets(kLength), positions(kLength), first(kLength);
+  const std::int64_t counted = pack_window(file(), 0, file().token_count(), DocumentMode::mask,
+                                           {ids, targets, positions, first});
+  std::vector<std::int32_t> learnt;
+  for (const std::int32_t target : targets) {
+    if (target != kIgnoredTarget) learnt.push_back(target);
+  }
+  EXPECT_EQ(counted, std::ssize(learnt));
+  EXPECT_EQ(tokenizer_of("gpt2").decode(learnt), "two three\nsix\n");
+  const auto second = static_cast<std::size_t>(file().document_start(1));
+  EXPECT_EQ(first[second], static_cast<std::int32_t>(second));
+}
+
+}  // namespace
+}  // namespace heddle
