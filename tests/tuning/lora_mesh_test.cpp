@@ -1,4 +1,5 @@
-// Runs with adapters, and with frozen tensors, on meshes and on one rank: the same numbers.
+// Runs with adapters, and with frozen tensors, on meshes and on one rank: the same numbers. Axis
+// cp, whose shares of tokens verify_mesh does not compare, is in lora_recipe_test.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +24,7 @@ const MeshOfRun kMeshes[] = {
     {"Pp2Vocabulary", {.dp = 1, .pp = 2, .vocabulary = VocabularyPlacement::pipeline}},
     {"Pp2ReplicatedVocabulary",
      {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .vocabulary = VocabularyPlacement::replicated}},
-    {"Cp2", {.dp = 2, .tp = 1, .cp = 2, .zero = 3}},
+    {"Dp2Tp2Zero2", {.dp = 2, .tp = 2, .zero = 2}},
     {"Tp2Pp2ZeroBubble",
      {.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence = true, .schedule = Pipeline::zb_h1}},
 };

@@ -7,20 +7,21 @@
 namespace heddle {
 namespace {
 
-[[noreturn]] void refuse(const std::string& place, const std::string& what,
-                         const std::string& hint = "") {
+[[noreturn]] void refuse_record(const std::string& place, const std::string& what,
+                                const std::string& hint = "") {
   throw Error(ErrorCode::data, fmt::format("{}: {}", place, what), hint);
 }
 
 Json checked_messages(const Json& messages, const std::string& field, const std::string& place) {
   if (!messages.is_array() || messages.empty()) {
-    refuse(place, fmt::format("field \"{}\" is no list of messages", field));
+    refuse_record(place, fmt::format("field \"{}\" is no list of messages", field));
   }
   for (const Json& message : messages) {
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string() ||
         !message.contains("content")) {
-      refuse(place, fmt::format("field \"{}\" has a message without role and content", field),
-             R"(a message is {"role": "user", "content": "..."})");
+      refuse_record(place,
+                    fmt::format("field \"{}\" has a message without role and content", field),
+                    R"(a message is {"role": "user", "content": "..."})");
     }
   }
   return messages;
@@ -55,16 +56,17 @@ Conversation conversation_of(const Json& record, const ChatFields& fields,
       made.messages.push_back(message);
     }
   } else {
-    refuse(place,
-           fmt::format("the record has neither \"{}\" nor \"{}\" and \"{}\"", fields.messages,
-                       fields.prompt, fields.answer),
-           "name its fields with data.messages_field, or data.prompt_field and data.answer_field");
+    refuse_record(
+        place,
+        fmt::format("the record has neither \"{}\" nor \"{}\" and \"{}\"", fields.messages,
+                    fields.prompt, fields.answer),
+        "name its fields with data.messages_field, or data.prompt_field and data.answer_field");
   }
   for (std::size_t i = 0; i < made.messages.size(); ++i) {
     if (made.is_answer(i)) return made;
   }
-  refuse(place, "the conversation has no answer: no message of role \"assistant\"",
-         "leave such records out");
+  refuse_record(place, "the conversation has no answer: no message of role \"assistant\"",
+                "leave such records out");
 }
 
 }  // namespace heddle

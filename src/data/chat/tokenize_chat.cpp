@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// A change of what is written for the same inputs and options must change this.
-constexpr int kRecipe = 1;
+constexpr int kChatRecipe = 1;
 
 struct ChatRecord {
   Json object;
@@ -41,7 +41,7 @@ struct Written {
 
 std::string key_of(const std::vector<InputFile>& inputs, const TokenizeChatOptions& options,
                    const ChatTemplate& form, const TokenFileOrigin& origin) {
-  const Json json = {kRecipe,
+  const Json json = {kChatRecipe,
                      call_key(inputs, {.inputs = options.inputs, .out = {}, .origin = origin}),
                      form.source(),
                      options.fields.messages,
