@@ -28,8 +28,9 @@ ParallelPlan one_of_each(const Job& job, const Candidate& candidate, int cp) {
   Compression compress = job.compress;
   compress.gradients = compress.weights = compress.pipeline = "none";
   if (candidate.divides_experts()) {
+    const ExchangePlan plan = candidate.ep_exchange.plan(candidate.etp);
     request.ep_exchange =
-        ExchangeRequest({.r = candidate.ep_exchange.plan(candidate.etp).r}, candidate.etp);
+        ExchangeRequest({.r = plan.r, .sends_again = plan.sends_again}, candidate.etp);
   } else {
     compress.experts = "none";
   }

@@ -161,13 +161,16 @@ class ExpertsModel {
     const bool is_backward = pass == Pass::backward;
     const double numbers = is_backward ? rows_.numbers : 0.0;
     const double near = row_gather(rows_.plain / degree) + row_gather(numbers / degree);
+    // Inputs go along, one way.
+    const bool goes_again = is_backward && plan_.sends_again;
     return {.exchange = row_exchange(rows_.wire / degree) + row_exchange(numbers / degree),
-            .gather = near,
+            .gather = near + (goes_again ? row_gather(rows_.plain / degree) : 0.0),
             .expert = is_backward             ? made.inputs
                       : pass == Pass::forward ? made.up + made.down
                                               : made.up,
             .scatter = near,
-            .weights = is_backward ? made.weights : 0.0};
+            .weights = is_backward ? made.weights : 0.0,
+            .inputs = goes_again ? row_exchange(rows_.wire / degree) : 0.0};
   }
 
   /// What a pass over one layer takes beside its products in one piece: by the list that PassWalk
@@ -178,11 +181,12 @@ class ExpertsModel {
     const bool is_backward = pass == Pass::backward, comes_back = pass != Pass::forward_there;
     const int degree = is_backward ? plan_.degree_backward : plan_.degree_forward;
     const ExpertsSeconds chunk = chunk_of(pass, degree), whole = chunk_of(pass, 1);
-    const double moved = degree * ((comes_back ? 2.0 : 1.0) * chunk.exchange + chunk.gather +
-                                   (comes_back ? chunk.scatter : 0.0)),
+    const double moved = degree * ((comes_back ? 2.0 : 1.0) * chunk.exchange + chunk.inputs +
+                                   chunk.gather + (comes_back ? chunk.scatter : 0.0)),
                  computed = degree * chunk.expert + chunk.weights;
     const double of_block = whole.expert + whole.weights;
-    const double coding = (comes_back ? 2.0 : 1.0) * coded_seconds();
+    const int coded_ways = (comes_back ? 2 : 1) + (is_backward && plan_.sends_again ? 1 : 0);
+    const double coding = coded_ways * coded_seconds();
     if (!is_in_background()) return coding + moved + computed - of_block;
     // Where weights travel, their gradients are made behind the pass.
     const bool makes_weights = is_backward && plan_.r == candidate_.etp;
@@ -291,8 +295,9 @@ ExchangeRequest fastest_exchange(const Machine& machine, const Job& job, Candida
                                  const DryBlocks& dry) {
   const int etp = candidate.etp;
   const auto fastest_on = [&](int node) {
+    const ExchangePlan asked = candidate.ep_exchange.plan(etp);
     candidate.ep_exchange =
-        ExchangeRequest({.r = candidate.ep_exchange.plan(etp).r, .node = node}, etp);
+        ExchangeRequest({.r = asked.r, .node = node, .sends_again = asked.sends_again}, etp);
     return with_fastest_degrees(machine, job, candidate, dry);
   };
   const auto seconds_of = [&](const ExchangeRequest& exchange) {

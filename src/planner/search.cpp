@@ -195,31 +195,38 @@ class Search {
     return options_.gpus % pp == 0 && options_.gpus / pp % (common.ep * common.etp) == 0;
   }
 
-  /// Of the ways in which rows and weights meet, the fastest.
+  /// Of the ways in which rows and weights meet, the fastest, and where rows travel also the one
+  /// that keeps fewer of them.
   void evaluate_experts(const Part& part, Candidate common, const ContextCost& context,
                         Partial& partial) const {
     common.ep_exchange = {};
-    BlockCost fastest = exchanged(common, context, common.etp);
+    BlockCost fastest = exchanged(common, context, {.r = common.etp});
     Candidate taken = common;
     if (common.divides_experts()) {
       taken.ep_exchange = fastest.exchange;
       std::vector<int> less = divisors(common.etp, common.etp - 1);
       less.push_back(0);
       for (const int r : less) {
-        BlockCost tried = exchanged(common, context, r);
+        BlockCost tried = exchanged(common, context, {.r = r});
         if (tried.busy() >= fastest.busy()) continue;
         taken.ep_exchange = tried.exchange;
         fastest = std::move(tried);
       }
     }
     evaluate_meshes(part, taken, fastest, partial);
+    const int r = taken.divides_experts() ? taken.ep_exchange.plan(common.etp).r : 0;
+    if (r == 0) return;
+    const BlockCost again = exchanged(common, context, {.r = r, .sends_again = true});
+    taken.ep_exchange = again.exchange;
+    evaluate_meshes(part, taken, again, partial);
   }
 
-  BlockCost exchanged(Candidate common, const ContextCost& context, int r) const {
+  BlockCost exchanged(Candidate common, const ContextCost& context,
+                      const ExchangePlan& plan) const {
     if (!common.divides_experts()) {
       return block_cost(machine_, job_, common, context, dry_blocks(job_, common));
     }
-    common.ep_exchange = ExchangeRequest({.r = r}, common.etp);
+    common.ep_exchange = ExchangeRequest(plan, common.etp);
     DryBlocks dry = dry_blocks(job_, common);
     common.ep_exchange = fastest_exchange(machine_, job_, common, dry);
     return block_cost(machine_, job_, common, context, std::move(dry));

@@ -19,15 +19,16 @@ TEST(ExchangeRequest, ReadsPlans) {
             (ExchangePlan{.r = 2, .degree_forward = 4, .degree_backward = 2, .node = 8}));
   EXPECT_EQ(all.plan(4).text(), "r=2 degree=4/2 2dh=8");
   EXPECT_EQ(ExchangeRequest("degree=3").plan(4).text(), "r=4 degree=3");
+  EXPECT_EQ(ExchangeRequest("rows=again").plan(1), (ExchangePlan{.sends_again = true}));
   EXPECT_TRUE(ExchangeRequest("adaptive 2dh=4").learns());
   EXPECT_FALSE(all.learns() || all.takes_turns() || all.is_usual());
 }
 
 TEST(ExchangeRequest, IsWrittenAsItIsRead) {
   for (const char* text :
-       {"", "r=0", "r=510 degree=32/31 2dh=510", "degree=2", "adaptive", "turns r=1 2dh=2",
-        "adaptive degree=2/4", "degree=planned", "r=1 degree=planned 2dh=2 networks=1",
-        "windows=planned", "degree=planned windows=planned",
+       {"", "r=0", "r=510 degree=32/31 2dh=255 rows=again", "degree=2", "adaptive",
+        "turns r=1 2dh=2", "adaptive degree=2/4", "degree=planned",
+        "r=1 degree=planned 2dh=2 networks=1", "windows=planned", "degree=planned windows=planned",
         "degree=2/4 networks=1 windows=planned"}) {
     EXPECT_EQ(ExchangeRequest(text).text(), text);
   }
@@ -57,10 +58,12 @@ TEST(ExchangeRequest, SaysWhatIsWrong) {
     EXPECT_EQ(problem(several), "adaptive, turns and degree=planned each choose degrees; use one");
   }
   EXPECT_EQ(problem("2dh=4"), "2dh=4 does not divide parallel.ep = 6; use 1, 2, 3, 6");
-  EXPECT_EQ(problem("2dh=0"), "2dh=0; use a divisor of parallel.ep up to 510");
+  EXPECT_EQ(problem("2dh=0"), "2dh=0; use a divisor of parallel.ep up to 255");
   EXPECT_EQ(problem("fast"),
             "\"fast\" is none of r=N, degree=N, degree=N/M, degree=planned, 2dh=N, networks=N, "
-            "windows=planned, adaptive and turns");
+            "windows=planned, rows=again, adaptive and turns");
+  EXPECT_EQ(problem("rows=kept"), "rows=kept; use rows=again");
+  EXPECT_EQ(problem("r=0 rows=again").find("rows=again is for rows that travel"), 0u);
   EXPECT_EQ(problem("windows=2"), "windows=2; use windows=planned");
   EXPECT_EQ(problem("windows=planned adaptive"),
             "windows=planned is for degrees that stay; name them, or use degree=planned");
@@ -97,7 +100,8 @@ TEST(ExchangeChoice, TakesTurns) {
   EXPECT_EQ(all.front(), "r=0");
   const std::set<std::string> distinct(all.begin(), all.end());
   EXPECT_EQ(distinct.size(), all.size());
-  for (const char* one : {"r=1", "r=2 2dh=2", "r=1 degree=2/3 2dh=2", "r=2 degree=3/1"}) {
+  for (const char* one : {"r=1", "r=2 2dh=2", "r=1 degree=2/3 2dh=2 rows=again",
+                          "r=2 degree=3/1 rows=again", "r=2 degree=4"}) {
     EXPECT_TRUE(distinct.contains(one)) << one;
   }
 }

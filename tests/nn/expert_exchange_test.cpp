@@ -214,8 +214,8 @@ std::vector<Made> made_by(const std::string& exchange, bool in_background) {
 
 /// Who carries rows, and beside what, changes nothing of what they become.
 TEST(ExpertExchange, LanesChangeNoBit) {
-  for (const std::string exchange :
-       {"", "degree=4", "degree=2/8", "r=1 degree=3", "degree=3 2dh=2", "r=1"}) {
+  for (const std::string exchange : {"", "degree=4", "degree=2/8", "r=1 degree=3", "degree=3 2dh=2",
+                                     "r=1", "degree=2/3 rows=again"}) {
     const auto in_turn = made_by(exchange, false);
     for (const char* networks : {" networks=1", " networks=2"}) {
       const auto made = made_by(exchange + networks, true);
@@ -236,6 +236,18 @@ TEST(ExpertExchange, GoesInTwoLevels) {
     expect_as_on_one_rank(ep, 1, "2dh=" + std::to_string(node));
   }
   expect_as_on_one_rank(4, 2, "2dh=2 degree=3/2 r=1");
+}
+
+/// Rows that come a second time are those that came first.
+TEST(ExpertExchange, SendsRowsAgain) {
+  for (const std::string exchange : {"", "degree=3", "degree=2/3", "r=1"}) {
+    const auto kept = made_by(exchange, false), again = made_by(exchange + " rows=again", false);
+    for (std::size_t rank = 0; rank < kept.size(); ++rank) {
+      EXPECT_EQ(again[rank].dx, kept[rank].dx) << exchange;
+      EXPECT_EQ(again[rank].up, kept[rank].up) << exchange;
+      EXPECT_EQ(again[rank].down, kept[rank].down) << exchange;
+    }
+  }
 }
 
 /// Nothing of what is kept between calls depends on the plan: weights, gradients and states.
@@ -286,6 +298,10 @@ TEST(ExpertExchange, SendsWhatTheFormulasSay) {
               std::int64_t{ep} * ep * etp * (kCount + 1) * 4);
     const auto in_pieces = sent_by(ep, etp, "degree=4");
     EXPECT_EQ(bytes(in_pieces, &Sent::ep, CommOp::all_to_all), rows * (4 * row + 2 * 8));
+    const auto again = sent_by(ep, etp, "rows=again");
+    EXPECT_EQ(bytes(again, &Sent::ep, CommOp::all_to_all), rows * (5 * row + 2 * 8));
+    EXPECT_EQ(bytes(again, &Sent::etp, CommOp::all_to_all),
+              etp == 1 ? 0 : etp * rows * (5 * row + 2 * 8));
     const auto twice = sent_by(ep, etp, "2dh=2");
     EXPECT_EQ(bytes(twice, &Sent::ep, CommOp::all_to_all), 2 * rows * (4 * row + 2 * 8));
   }

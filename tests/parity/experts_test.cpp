@@ -227,6 +227,9 @@ const std::vector<MeshCase>& meshes() {
       {{.dp = 8, .ep = 2, .etp = 4, .ep_exchange = "r=2 degree=2", .zero = 1}},
       {{.dp = 4, .ep = 4, .ep_exchange = "2dh=2 degree=3/2", .zero = 2}, true},
       {{.dp = 6, .ep = 6, .ep_exchange = "2dh=3 degree=1/2"}},
+      {{.dp = 4, .ep = 4, .ep_exchange = "rows=again", .zero = 1}},
+      {{.dp = 4, .ep = 2, .etp = 2, .ep_exchange = "degree=2/3 rows=again"}, true},
+      {{.dp = 2, .pp = 2, .ep = 2, .ep_exchange = "rows=again", .schedule = Pipeline::zb_h1}},
       {{.dp = 4, .ep = 2, .etp = 2, .ep_exchange = "turns 2dh=2"}},
       {{.dp = 2,
         .tp = 2,
@@ -391,9 +394,10 @@ TEST(Experts, TrainAlikeWhateverTheirExchangesAre) {
     return losses;
   };
   const auto usual = losses_of("");
-  for (const char* exchange : {"r=0", "r=1", "r=2", "degree=4", "2dh=2", "adaptive 2dh=2",
-                               // Layers and steps have others: 25, and a step has four layers.
-                               "turns 2dh=2"}) {
+  for (const char* exchange :
+       {"r=0", "r=1", "r=2", "degree=4", "2dh=2", "rows=again", "adaptive 2dh=2",
+        // Layers and steps have others: 25, and a step has four layers.
+        "turns 2dh=2"}) {
     const auto made = losses_of(exchange);
     for (std::size_t i = 0; i < usual.size(); ++i) {
       EXPECT_NEAR(made[i], usual[i], 1e-5) << exchange << " step " << i;

@@ -38,8 +38,8 @@ std::int64_t before(std::int64_t n, int index, int pieces) { return n * index / 
 
 /// In host memory, whatever the device and also where nothing else is.
 Tensor plan_tensor(const ExchangePlan& plan) {
-  const std::int32_t numbers[] = {plan.r, plan.degree_forward, plan.degree_backward, plan.node,
-                                  plan.networks};
+  const std::int32_t numbers[] = {plan.r,    plan.degree_forward, plan.degree_backward,
+                                  plan.node, plan.networks,       plan.sends_again ? 1 : 0};
   static_assert(sizeof numbers == ExpertExchange::kPlanBytes);
   std::shared_ptr<std::byte> bytes(new std::byte[sizeof numbers],
                                    std::default_delete<std::byte[]>());
@@ -106,7 +106,7 @@ ExpertExchange::Decision ExpertExchange::decide(const Tensor& offsets_E1, std::i
 
 ExchangePlan ExpertExchange::plan_of(const Decision& decision) {
   const auto numbers = decision.plan.host<std::int32_t>();
-  return {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
+  return {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5] != 0};
 }
 
 void ExpertExchange::require_few_rows(const Tensor& counts, const ExchangePlan& plan) const {

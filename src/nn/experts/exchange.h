@@ -47,7 +47,7 @@ class ExpertExchange {
   /// more rows than it may.
   Decision decide(const Tensor& offsets_E1, std::int64_t rows, Ctx& ctx) const;
   static ExchangePlan plan_of(const Decision& decision);
-  static constexpr std::size_t kPlanBytes = 5 * sizeof(std::int32_t);
+  static constexpr std::size_t kPlanBytes = 6 * sizeof(std::int32_t);
 
   /// One of the pieces that rows are cut into: of each expert's rows of each rank a stretch. Rows
   /// of all pieces lie one behind the other, here [from, to), where their experts are [begin, end).

@@ -63,7 +63,12 @@ ExchangeChoice::Found ExchangeChoice::search(const Times& times) const {
   for (const int node : nodes) {
     for (const int degree : kDegrees) {
       const auto with = [&](int r) {
-        return ExchangePlan{r, degree, degree, node, usual().networks};
+        return ExchangePlan{.r = r,
+                            .degree_forward = degree,
+                            .degree_backward = degree,
+                            .node = node,
+                            .networks = usual().networks,
+                            .sends_again = r > 0 && usual().sends_again};
       };
       if (!time_of(with(etp_))) return found;
       if (degree == 1 && node == 1 && !time_of(with(0))) return found;  // nothing else exchanges

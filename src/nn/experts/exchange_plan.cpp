@@ -13,8 +13,9 @@
 namespace heddle {
 namespace {
 
-constexpr std::string_view kAdaptive = "adaptive", kTurnsWord = "turns", kPlannedValue = "planned";
-constexpr int kMostPieces = 32, kMostRanks = 510;
+constexpr std::string_view kAdaptive = "adaptive", kTurnsWord = "turns", kPlannedValue = "planned",
+                           kAgain = "again";
+constexpr int kMostPieces = 32, kMostRanks = 510, kMostNeighbours = 255;
 
 std::optional<int> number_in(std::string_view text) {
   int value = 0;
@@ -37,7 +38,7 @@ void refuse(std::string& problem, fmt::format_string<Args...> format, Args&&... 
 /// "r=2", "degree=4/2", "2dh=8": what is not as in a plain all-to-all.
 std::vector<std::string> words_of(const ExchangePlan& plan, bool names_r) {
   std::vector<std::string> words;
-  const auto& [r, forward, backward, node, networks] = plan;
+  const auto& [r, forward, backward, node, networks, sends_again] = plan;
   if (names_r) words.push_back(fmt::format("r={}", r));
   if (forward != backward) {
     words.push_back(fmt::format("degree={}/{}", forward, backward));
@@ -46,6 +47,7 @@ std::vector<std::string> words_of(const ExchangePlan& plan, bool names_r) {
   }
   if (node > 1) words.push_back(fmt::format("2dh={}", node));
   if (networks == 1) words.emplace_back("networks=1");
+  if (sends_again) words.push_back(fmt::format("rows={}", kAgain));
   return words;
 }
 
@@ -59,8 +61,9 @@ ExchangeRequest::ExchangeRequest(const ExchangePlan& plan, int etp)
     : r_(plan.r == etp ? kAllOfEtp : static_cast<std::uint32_t>(plan.r) & kAllOfEtp),
       more_forward_(static_cast<std::uint32_t>(plan.degree_forward - 1) & 31U),
       more_backward_(static_cast<std::uint32_t>(plan.degree_backward - 1) & 31U),
-      node_(static_cast<std::uint32_t>(plan.node) & 511U),
-      is_one_network_(plan.networks == 1 ? 1U : 0U) {
+      node_(static_cast<std::uint32_t>(plan.node) & 255U),
+      is_one_network_(plan.networks == 1 ? 1U : 0U),
+      sends_again_(plan.sends_again ? 1U : 0U) {
   HEDDLE_CHECK(this->plan(etp) == plan, "a plan that no text has: {}", plan.text());
 }
 
@@ -97,9 +100,10 @@ void ExchangeRequest::read_word(std::string_view word, std::string& problem) {
   if (key == "2dh") return read_node(value, problem);
   if (key == "networks") return read_networks(value, problem);
   if (key == "windows") return read_windows(value, problem);
+  if (key == "rows") return read_rows(value, problem);
   refuse(problem,
          "\"{}\" is none of r=N, degree=N, degree=N/M, degree=planned, 2dh=N, networks=N, "
-         "windows=planned, adaptive and turns",
+         "windows=planned, rows=again, adaptive and turns",
          word);
 }
 
@@ -141,10 +145,10 @@ void ExchangeRequest::read_degree(std::string_view value, std::string& problem) 
 
 void ExchangeRequest::read_node(std::string_view value, std::string& problem) {
   const auto node = number_in(value);
-  if (!node || *node < 1 || *node > kMostRanks) {
-    return refuse(problem, "2dh={}; use a divisor of parallel.ep up to {}", value, kMostRanks);
+  if (!node || *node < 1 || *node > kMostNeighbours) {
+    return refuse(problem, "2dh={}; use a divisor of parallel.ep up to {}", value, kMostNeighbours);
   }
-  node_ = static_cast<std::uint32_t>(*node) & 511U;
+  node_ = static_cast<std::uint32_t>(*node) & 255U;
 }
 
 void ExchangeRequest::read_networks(std::string_view value, std::string& problem) {
@@ -161,11 +165,19 @@ void ExchangeRequest::read_windows(std::string_view value, std::string& problem)
   plans_windows_ = 1;
 }
 
+void ExchangeRequest::read_rows(std::string_view value, std::string& problem) {
+  if (value != kAgain) return refuse(problem, "rows={}; use rows=again", value);
+  sends_again_ = 1;
+}
+
 std::string ExchangeRequest::problem_on(int ep, int etp) const {
   const int r = plan(etp).r, node = plan(etp).node;
   if (r == 0 && plans_windows()) {
     return "windows=planned is for time between exchanges of rows, and with r=0 rows stay; leave "
            "out one of them";
+  }
+  if (r == 0 && sends_again_ == 1U) {
+    return "rows=again is for rows that travel, and with r=0 they stay; leave out one of them";
   }
   if (r > 0 && etp % r != 0) {
     return fmt::format("r={} is neither 0 nor a divisor of parallel.etp = {}; use 0, {}", r, etp,
@@ -183,7 +195,8 @@ ExchangePlan ExchangeRequest::plan(int etp) const {
           .degree_forward = static_cast<int>(more_forward_) + 1,
           .degree_backward = static_cast<int>(more_backward_) + 1,
           .node = static_cast<int>(node_),
-          .networks = is_one_network_ == 1U ? 1 : 2};
+          .networks = is_one_network_ == 1U ? 1 : 2,
+          .sends_again = sends_again_ == 1U};
 }
 
 ExchangeRequest ExchangeRequest::with_degrees(int forward, int backward) const {
@@ -215,8 +228,11 @@ std::vector<ExchangePlan> turns_of(int etp, int node) {
   for (const auto& [forward, backward] : kDegrees) {
     for (const int r : divisors_of(etp)) {
       for (const int level : node > 1 ? std::vector{1, node} : std::vector{1}) {
-        all.push_back(
-            {.r = r, .degree_forward = forward, .degree_backward = backward, .node = level});
+        all.push_back({.r = r,
+                       .degree_forward = forward,
+                       .degree_backward = backward,
+                       .node = level,
+                       .sends_again = forward != backward});
       }
     }
   }

@@ -23,9 +23,12 @@ struct ExchangePlan {
   /// 2: exchanges over etp go beside those over ep. 1: all of them follow each other, as where both
   /// are on one wire.
   int networks = 2;
+  /// Rows that came for this rank's experts are not kept for the gradients of weights: they come
+  /// once more in backward. What a layer keeps then does not grow with the experts of a token.
+  bool sends_again = false;
 
   bool operator==(const ExchangePlan&) const = default;
-  /// "r=2 degree=4/2 2dh=8 networks=1".
+  /// "r=2 degree=4/2 2dh=8 networks=1 rows=again".
   std::string text() const;
 };
 
@@ -37,8 +40,9 @@ class ExchangeRequest {
   constexpr ExchangeRequest() = default;
   /// A plan for `etp` ranks.
   explicit ExchangeRequest(const ExchangePlan& plan, int etp);
-  /// "r=2 degree=4/2 2dh=8 networks=1", each of which may be left out, and with them "adaptive" or
-  /// "turns"; or degree=planned; and windows=planned. Error(usage) for a text with problems.
+  /// "r=2 degree=4/2 2dh=8 networks=1 rows=again", each of which may be left out, and with them
+  /// "adaptive" or "turns"; or degree=planned; and windows=planned. Error(usage) for a text with
+  /// problems.
   ExchangeRequest(const char* text) : ExchangeRequest(std::string(text)) {}
   ExchangeRequest(const std::string& text);
 
@@ -81,17 +85,20 @@ class ExchangeRequest {
   void read_node(std::string_view value, std::string& problem);
   void read_networks(std::string_view value, std::string& problem);
   void read_windows(std::string_view value, std::string& problem);
+  void read_rows(std::string_view value, std::string& problem);
 
   std::uint32_t r_ : 9 = kAllOfEtp;
   std::uint32_t more_forward_ : 5 = 0, more_backward_ : 5 = 0;  // pieces than one
-  std::uint32_t node_ : 9 = 1;
+  std::uint32_t node_ : 8 = 1;
   std::uint32_t is_one_network_ : 1 = 0;
   std::uint32_t mode_ : 2 = kNamed;
   std::uint32_t plans_windows_ : 1 = 0;
+  std::uint32_t sends_again_ : 1 = 0;
 };
 static_assert(sizeof(ExchangeRequest) == 4);
 
-/// All r, both algorithms where `node` is above 1, and degrees that differ between the passes.
+/// All r, both algorithms where `node` is above 1, degrees that differ between the passes, and rows
+/// that are kept or sent again.
 std::vector<ExchangePlan> turns_of(int etp, int node);
 
 /// 1, ..., n: all that divide n.

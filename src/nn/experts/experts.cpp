@@ -243,6 +243,10 @@ Tensor Experts::combined(const PieceRows& rows, const Places& places, const Tens
   return sum_TD;
 }
 
+void Experts::keep_input(const Tensor& rows, const Places& places, Saved& saved, Ctx& ctx) const {
+  if (ctx.keeps_all() && !places.ways->plan.sends_again) saved.put(kInputRows, rows);
+}
+
 Experts::Order Experts::saved_order(const Saved& saved) const {
   return {
       .offsets_E1 = saved.get(kOffsets), .token_R = saved.get(kTokens), .row_TK = saved.get(kRows)};
@@ -288,7 +292,7 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
     };
     const PassWalk::Rows rows = PassWalk(*division_.exchange, *places.ways, ctx)
                                     .run({{rows_of(x_TD, places, ctx)}}, true, {.expert = expert});
-    if (ctx.keeps_all()) saved.put(kInputRows, rows.arrived_N.front());
+    keep_input(rows.arrived_N.front(), places, saved, ctx);
     out = rows.home_R.front();
   } else if (places.pieces.size() == 1) {
     out = outputs(places.pieces.front(), rows_of(x_TD, places, ctx));
@@ -349,7 +353,7 @@ void Experts::prepare_given(const Tensor& x_TD, Saved& saved, Ctx& ctx) {
     };
     const PassWalk::Rows rows = PassWalk(*division_.exchange, *places.ways, ctx)
                                     .run({{rows_of(x, places, ctx)}}, false, {.expert = expert});
-    if (ctx.keeps_all()) saved.put(kInputRows, rows.arrived_N.front());
+    keep_input(rows.arrived_N.front(), places, saved, ctx);
   } else {
     fill_all(inside, x, places, ctx);
   }
@@ -366,9 +370,9 @@ Tensor Experts::as_in_backward(Tensor rows, const Order& order, const Places& pl
   return made;
 }
 
-void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Places& places,
-                            Middle& middle, const std::function<void()>& weights, Saved& saved,
-                            Ctx& ctx) const {
+void Experts::differentiate(const Tensor& dy_TD, const Tensor& x_TD, const Order& order,
+                            const Places& places, Middle& middle,
+                            const std::function<void()>& weights, Saved& saved, Ctx& ctx) const {
   middle.dgate_up = as_in_backward(saved.take(kInside), order, places, saved, ctx);
   const Tensor weights_TK = router_->routing(saved.child(kRouter)).weights_TK;
   middle.y = ctx.activation({places.rows(), width(places)}, dy_TD.dtype());
@@ -406,20 +410,25 @@ void Experts::differentiate(const Tensor& dy_TD, const Order& order, const Place
     return PassWalk::Loads{{dweights, ExpertExchange::Content::numbers},
                            {input_rows_grad(middle.dgate_up, up, piece, places, ctx)}};
   };
+  const auto take = [&](const std::vector<Tensor>& arrived_N) {
+    middle.dy = arrived_N[1];
+    if (places.ways->plan.sends_again) saved.put(kInputRows, arrived_N[2]);
+  };
   PassWalk::Computing computing{.expert = expert, .idle = ctx.idle};
   if (weights) {
     computing.weights = [&](const std::vector<Tensor>& arrived_N) {
-      middle.dy = arrived_N[1];
+      take(arrived_N);
       weights();
     };
   }
+  PassWalk::Loads there = {
+      {rows_of_choices(weights_TK, places, ctx), ExpertExchange::Content::numbers},
+      {rows_of(dy_TD, places, ctx)}};
+  if (places.ways->plan.sends_again) there.push_back({rows_of(x_TD, places, ctx)});
   const PassWalk::Rows rows =
-      PassWalk(*division_.exchange, *places.ways, ctx)
-          .run({{rows_of_choices(weights_TK, places, ctx), ExpertExchange::Content::numbers},
-                {rows_of(dy_TD, places, ctx)}},
-               true, computing);
+      PassWalk(*division_.exchange, *places.ways, ctx).run(std::move(there), true, computing);
   if (ctx.idle != nullptr) ctx.idle->begin_behind_experts(ctx.stream);
-  if (!weights) middle.dy = rows.arrived_N[1];
+  if (!weights) take(rows.arrived_N);
   middle.dweights_TK = choices_of_rows(rows.home_R[0], places, ctx);
   middle.dx_R = rows.home_R[1];
 }
@@ -451,7 +460,9 @@ Tensor Experts::input_grad(Middle& middle, const Places& places, const Tensor& s
 Experts::PieceRows Experts::rows_again(const Tensor& x_TD, const Order& order, const Places& places,
                                        Saved& saved, Ctx& ctx) const {
   if (!places.ways) return rows_by_piece(x_TD, places, ctx);
-  return slices_of(as_in_backward(saved.take(kInputRows), order, places, saved, ctx));
+  const Tensor rows = saved.take(kInputRows);
+  return slices_of(places.ways->plan.sends_again ? rows
+                                                 : as_in_backward(rows, order, places, saved, ctx));
 }
 
 void Experts::add_grads(Parameter& parameter, const PieceRows& dy, const PieceRows& x,
@@ -479,12 +490,15 @@ Tensor Experts::backward_input_given(const Tensor& dy_TD, const MakeInput& input
   const Order order = saved_order(saved);
   const Places places = places_of(order, saved, Pass::backward, ctx);
   Middle middle;
-  differentiate(own_dy_TD, order, places, middle, {}, saved, ctx);
+  Tensor x_TD;
+  if (sends_again(places)) x_TD = valid(input(), ctx);
+  differentiate(own_dy_TD, x_TD, order, places, middle, {}, saved, ctx);
   if (!places.ways) middle.dy = {};  // is gathered once more in W
   Tensor shared_dx_TD;
   if (shared_) {
     shared_dx_TD = shared_->backward_input_given(
-        own_dy_TD, [&] { return valid(input(), ctx); }, saved.child(kShared), ctx);
+        own_dy_TD, [&] { return x_TD.defined() ? x_TD : valid(input(), ctx); },
+        saved.child(kShared), ctx);
   }
   const Tensor dx_TD = input_grad(middle, places, shared_dx_TD, saved, ctx);
   saved.put(kOutputGrad, places.ways ? middle.dy : own_dy_TD);
@@ -521,8 +535,8 @@ Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& save
     add_grads(*weights_.down, dy.defined() ? slices_of(dy) : rows_by_piece(dy_TD, places, ctx),
               slices_of(y), places, ctx);
   };
-  const auto add_up = [&](const Tensor& x_TD) {
-    add_grads(*weights_.up, slices_of(middle.dgate_up), rows_again(x_TD, order, places, saved, ctx),
+  const auto add_up = [&](const Tensor& x) {
+    add_grads(*weights_.up, slices_of(middle.dgate_up), rows_again(x, order, places, saved, ctx),
               places, ctx);
   };
   // While rows are on their way home, unless weights would go the same way.
@@ -534,9 +548,11 @@ Tensor Experts::backward_given(Tensor dy_TD, const MakeInput& input, Saved& save
       add_up({});
     };
   }
-  differentiate(dy_TD, order, places, middle, weights, saved, ctx);
+  Tensor x_TD;
+  if (sends_again(places)) x_TD = valid(input(), ctx);
+  differentiate(dy_TD, x_TD, order, places, middle, weights, saved, ctx);
   if (!is_meanwhile) add_down();
-  const Tensor x_TD = valid(input(), ctx);
+  if (!x_TD.defined()) x_TD = valid(input(), ctx);
   Tensor shared_dx_TD;
   if (shared_) {
     shared_dx_TD = shared_->backward_given(
@@ -639,18 +655,25 @@ void Experts::add_exchange(std::int64_t rows, const CostShape& shape, Cost& cost
   add(cost.calls_f, shards.gather_calls(bytes_of(*weights_.down)), spares_outputs);
   if (plan.r > 0) {
     const std::int64_t came = planned_rows(rows * plan.r);
-    cost.saved_bytes += static_cast<std::size_t>(came * in()) * size_of(dtype);
+    const std::size_t came_bytes = static_cast<std::size_t>(came * in()) * size_of(dtype);
+    if (!plan.sends_again) cost.saved_bytes += came_bytes;
     // Going backward in one piece: rows as they leave, arrive, are made and go home, and the inside
     // of the experts once more.
     cost.working_bytes =
         static_cast<std::size_t>((2 * came + 2 * rows) * in() + came * width() * shards.shards()) *
         size_of(dtype);
+    if (plan.sends_again) {
+      cost.working_bytes += came_bytes + static_cast<std::size_t>(rows * in()) * size_of(dtype);
+    }
     add(cost.calls_f,
         exchange.calls_back(plan, plan.degree_forward, rows, in(), dtype, Content::rows),
         spares_outputs);
     const int degree = plan.degree_backward;
     add(cost.calls_b, exchange.calls_there(plan, degree, rows, 1, wide, Content::numbers), false);
-    add(cost.calls_b, exchange.calls_there(plan, degree, rows, in(), dtype, Content::rows), false);
+    for (int load = 0; load < (plan.sends_again ? 2 : 1); ++load) {
+      add(cost.calls_b, exchange.calls_there(plan, degree, rows, in(), dtype, Content::rows),
+          false);
+    }
     add(cost.calls_b, exchange.calls_back(plan, degree, rows, 1, wide, Content::numbers), false);
     add(cost.calls_b, exchange.calls_back(plan, degree, rows, in(), dtype, Content::rows), false);
   }

@@ -26,7 +26,8 @@ struct ExpertDivision {
 /// Between the passes only the insides of the experts, gate_e x and up_e x, are kept, and the
 /// routing; rows are gathered again, and gradients of weights come from the insides. On the CPU,
 /// rows as wide as x are there for no more at once than there are tokens, however many experts a
-/// token has. Where experts are divided over ranks, the rows that came from others are kept too.
+/// token has. Where experts are divided over ranks, the rows that came from others are kept too,
+/// or come again in backward.
 /// What of rows and weights travels is an ExchangePlan's, which may differ from call to call.
 class Experts final : public Product {
  public:
@@ -126,15 +127,21 @@ class Experts final : public Product {
   /// one stretch of rows after the other; where they came from others, for all at once.
   Tensor combined(const PieceRows& rows, const Places& places, const Tensor& weights_TK,
                   Tensor sum_TD, std::int64_t tokens, DType dtype, Ctx& ctx) const;
+  /// Rows that came from others, until backward, unless they come again there.
+  void keep_input(const Tensor& rows, const Places& places, Saved& saved, Ctx& ctx) const;
+  static bool sends_again(const Places& places) {
+    return places.ways && places.ways->plan.sends_again;
+  }
   Order saved_order(const Saved& saved) const;
   /// What forward kept of rows, as the pieces of backward have them.
   Tensor as_in_backward(Tensor rows, const Order& order, const Places& places, Saved& saved,
                         Ctx& ctx) const;
   /// dy_TD to where rows are computed, through the activation and, where they came from others,
   /// back as the gradient of the rows' inputs. Meanwhile `weights`, unless absent, which may use
-  /// what `middle` has of rows.
-  void differentiate(const Tensor& dy_TD, const Order& order, const Places& places, Middle& middle,
-                     const std::function<void()>& weights, Saved& saved, Ctx& ctx) const;
+  /// what `middle` has of rows. x_TD goes along where rows come again.
+  void differentiate(const Tensor& dy_TD, const Tensor& x_TD, const Order& order,
+                     const Places& places, Middle& middle, const std::function<void()>& weights,
+                     Saved& saved, Ctx& ctx) const;
   Tensor input_rows_grad(const Tensor& dgate_up, const Tensor& up, const Places::Piece& piece,
                          const Places& places, Ctx& ctx) const;
   /// From the gradient of the rows, of the weights and of the shared expert to that of x.

@@ -69,7 +69,7 @@ ExpertsPass make_experts_pass(const ExpertsPassShape& shape) {
 
 double ExpertsSeconds::of(Kind kind) const {
   switch (kind) {
-    case Kind::dispatch:
+    case Kind::dispatch: return exchange + inputs;
     case Kind::combine: return exchange;
     case Kind::gather: return gather;
     case Kind::expert: return expert;

@@ -51,6 +51,7 @@ struct ExpertsSeconds {
   double exchange = 0.0;  ///< each of dispatch and combine
   double gather = 0.0, expert = 0.0, scatter = 0.0;
   double gradients = 0.0, weights = 0.0;
+  double inputs = 0.0;  ///< of a dispatch beyond a combine: rows that go there only
 
   double of(ExpertsTask::Kind kind) const;
 };
