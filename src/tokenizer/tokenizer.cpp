@@ -64,12 +64,26 @@ struct Tokenizer::Tables {
   }
 
   void encode_text(Piece piece, WordCache* cache, std::vector<std::int32_t>& out) const {
-    parts.pretokenizer.for_each_word(piece, [&](std::string_view word) {
-      if (cache != nullptr && cache->append(word, out)) return;
+    const PreTokenizerChain& chain = parts.pretokenizer;
+    if (cache == nullptr || !chain.has_pieces()) {
+      return chain.for_each_word(piece, [&](Piece word) { encode_word(word.text, cache, out); });
+    }
+    chain.for_each_piece(piece, [&](Piece part) {
+      const bool is_short = WordCache::takes(part.text);
+      if (is_short && cache->append(part.text, WordCache::Of::piece, out)) return;
       const std::size_t begin = out.size();
-      parts.model->encode(word, out);
-      if (cache != nullptr) cache->put(word, std::span(out).subspan(begin));
+      chain.for_each_word_of(
+          part, [&](Piece word) { encode_word(word.text, is_short ? nullptr : cache, out); });
+      if (is_short) cache->put(part.text, WordCache::Of::piece, std::span(out).subspan(begin));
     });
+  }
+
+  void encode_word(std::string_view word, WordCache* cache, std::vector<std::int32_t>& out) const {
+    if (cache == nullptr) return parts.model->encode(word, out);
+    if (cache->append(word, WordCache::Of::word, out)) return;
+    const std::size_t begin = out.size();
+    parts.model->encode(word, out);
+    cache->put(word, WordCache::Of::word, std::span(out).subspan(begin));
   }
 
   /// Text between the added tokens that are matched before normalisation.

@@ -13,22 +13,31 @@ namespace heddle {
 /// never grows and never needs clearing. One line of memory per word.
 class WordCache {
  public:
+  /// A word as the model gets it, or a piece of text that steps of pre-tokenization still make
+  /// words of. The same bytes may have other tokens as the one than as the other.
+  enum class Of : std::uint8_t { word, piece = 0x80 };
+
   WordCache() : entries_(kEntries) {}
 
+  /// Whether a word is short enough to be remembered.
+  static bool takes(std::string_view word) { return word.size() <= kMaxBytes; }
+
   /// Appends the tokens of `word` and returns true when they are known.
-  bool append(std::string_view word, std::vector<std::int32_t>& out) const {
-    if (word.size() > kMaxBytes) return false;
+  bool append(std::string_view word, Of of, std::vector<std::int32_t>& out) const {
+    if (!takes(word)) return false;
     const Entry& entry = entries_[slot(word)];
-    if (entry.length != word.size() || std::memcmp(entry.key.data(), word.data(), word.size()) != 0)
+    if (entry.length != length_of(word, of) ||
+        std::memcmp(entry.key.data(), word.data(), word.size()) != 0) {
       return false;
+    }
     out.insert(out.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
     return true;
   }
 
-  void put(std::string_view word, std::span<const std::int32_t> ids) {
-    if (word.empty() || word.size() > kMaxBytes || ids.size() > kMaxIds) return;
+  void put(std::string_view word, Of of, std::span<const std::int32_t> ids) {
+    if (word.empty() || !takes(word) || ids.size() > kMaxIds) return;
     Entry& entry = entries_[slot(word)];
-    entry.length = static_cast<std::uint8_t>(word.size());
+    entry.length = length_of(word, of);
     entry.count = static_cast<std::uint8_t>(ids.size());
     std::memcpy(entry.key.data(), word.data(), word.size());
     std::memcpy(entry.ids.data(), ids.data(), ids.size_bytes());
@@ -38,10 +47,14 @@ class WordCache {
   static constexpr std::size_t kEntries = std::size_t{1} << 15;
   static constexpr std::size_t kMaxBytes = 30, kMaxIds = 8;
   struct alignas(64) Entry {
-    std::uint8_t length = 0, count = 0;
+    std::uint8_t length = 0, count = 0;  // the length with what it is of
     std::array<char, kMaxBytes> key{};
     std::array<std::int32_t, kMaxIds> ids{};
   };
+
+  static std::uint8_t length_of(std::string_view word, Of of) {
+    return static_cast<std::uint8_t>(word.size() | static_cast<std::uint8_t>(of));
+  }
 
   static std::size_t slot(std::string_view word) {
     std::uint64_t hash = word.size(), block = 0;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/file_system.h"
+#include "tokenizer/generated_texts.h"
 #include "tokenizer/verify.h"
 
 namespace heddle {
@@ -48,6 +49,20 @@ TEST_P(TokenizerKind, EqualsHuggingFace) {
   EXPECT_EQ(report.decode_passed, report.cases);
   for (const auto& failure : report.failures) {
     ADD_FAILURE() << failure.text << ": expected " << failure.expected << ", got " << failure.got;
+  }
+}
+
+/// Pieces and words that were seen before are looked up, in whatever text they come again.
+TEST_P(TokenizerKind, EncodesTheSameWithACache) {
+  const auto tokenizer = Tokenizer::load(references() / "tokenizers" / GetParam());
+  const TextRecipe recipe = read_text_recipe(references() / "tokenizers" / "texts.json");
+  EncodeCache cache;
+  std::vector<std::int32_t> cached;
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    const std::string text = generated_text(recipe, i % 1000);
+    cached.clear();
+    tokenizer.encode(text, {}, cache, cached);
+    ASSERT_EQ(cached, tokenizer.encode(text)) << text;
   }
 }
 

@@ -131,6 +131,7 @@ TEST(Scan, PropertiesInPatternsAreTheClassesOfTheTable) {
 TEST(Scan, Gpt2EqualsItsPattern) { expect_equal_on_random_texts(scan_gpt2, kGpt2Pattern); }
 TEST(Scan, Llama3EqualsItsPattern) { expect_equal_on_random_texts(scan_llama3, kLlama3Pattern); }
 TEST(Scan, Qwen2EqualsItsPattern) { expect_equal_on_random_texts(scan_qwen2, kQwen2Pattern); }
+TEST(Scan, ClipEqualsItsPattern) { expect_equal_on_random_texts(scan_clip, kClipPattern); }
 TEST(Scan, NumberRunsEqualTheirPattern) {
   expect_equal_on_random_texts(scan_number_runs, R"(\p{N}+)");
 }

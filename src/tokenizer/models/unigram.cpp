@@ -39,20 +39,19 @@ class Unigram final : public TokenModel {
 
   void encode(std::string_view word, std::vector<std::int32_t>& out) const override {
     const std::vector<Node> best = best_ends(word);
-    std::vector<std::string_view> pieces;  // from the last to the first
-    bool last_is_unknown = false;
-    for (std::size_t end = word.size(); end > 0; end = best[end].start) {
-      const Node& node = best[end];
-      const bool is_unknown = node.id == unknown_;
-      std::string_view piece = word.substr(node.start, end - node.start);
-      if (is_unknown && last_is_unknown) {
-        pieces.back() = {piece.data(), piece.size() + pieces.back().size()};
-      } else {
-        pieces.push_back(piece);
+    const std::size_t first = out.size();
+    for (std::size_t end = word.size(); end > 0;) {  // from the last piece to the first
+      const std::int32_t id = best[end].id;
+      std::size_t start = best[end].start;
+      if (id != unknown_) {
+        out.push_back(id);
+      } else {  // with those before it
+        while (start > 0 && best[start].id == unknown_) start = best[start].start;
+        put_unknown(word.substr(start, end - start), out);
       }
-      last_is_unknown = is_unknown;
+      end = start;
     }
-    for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) put(*piece, out);
+    std::reverse(out.begin() + static_cast<std::ptrdiff_t>(first), out.end());
   }
 
  private:
@@ -85,14 +84,15 @@ class Unigram final : public TokenModel {
     return best;
   }
 
-  void put(std::string_view piece, std::vector<std::int32_t>& out) const {
+  /// From its last token to the first.
+  void put_unknown(std::string_view piece, std::vector<std::int32_t>& out) const {
     if (const auto id = ids_.find(piece)) {
       out.push_back(*id);
       return;
     }
     const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
     if (std::all_of(piece.begin(), piece.end(), [&](char byte) { return id_of(byte) >= 0; })) {
-      for (const char byte : piece) out.push_back(id_of(byte));
+      for (auto byte = piece.rbegin(); byte != piece.rend(); ++byte) out.push_back(id_of(*byte));
       return;
     }
     if (!unknown_) fail_unknown(piece);

@@ -1,4 +1,5 @@
 #include "tokenizer/normalizers/kinds.h"
+#include "tokenizer/patterns/behavior.h"
 #include "tokenizer/patterns/pattern.h"
 
 namespace heddle {
@@ -50,10 +51,35 @@ class LiteralNormalizer final : public Normalizer {
   std::string from_, to_;
 };
 
+/// The same for runs of whitespace, which are found without an engine too.
+class SpacesNormalizer final : public Normalizer {
+ public:
+  explicit SpacesNormalizer(std::string to) : to_(std::move(to)) {}
+
+  void apply(NormalText& text) const override {
+    std::string out;
+    out.reserve(text.text.size());
+    const auto is_space = [](char32_t c) {
+      return (c < 0x80 ? kAsciiClass[c] : class_of(c)) == CharClass::space;
+    };
+    for_each_run(text.text, is_space, [&](std::string_view run, bool is_match) {
+      out += is_match ? to_ : run;
+      if (out.empty()) text.at_start = false;
+    });
+    text.text = std::move(out);
+  }
+
+ private:
+  std::string to_;
+};
+
 }  // namespace
 
 NormalizerPtr make_replace(const Section& step) {
   PatternText pattern = pattern_text(step);
+  if (!pattern.is_literal && pattern.text == R"(\s+)") {
+    return std::make_unique<SpacesNormalizer>(step.string("content"));
+  }
   if (pattern.is_literal && !pattern.text.empty()) {
     return std::make_unique<LiteralNormalizer>(std::move(pattern.text), step.string("content"));
   }

@@ -25,10 +25,34 @@ using TextPart = std::pair<std::string_view, bool>;
 void for_each_piece(const std::vector<TextPart>& parts, SplitBehavior behavior,
                     FunctionRef<void(std::string_view)> sink);
 
+/// The runs of `text` in which all characters are delimiters, or none is: `take(run,
+/// is_delimiter)`.
+template <class IsDelimiter, class Take>
+void for_each_run(std::string_view text, IsDelimiter is_delimiter, Take take) {
+  const char* begin = text.data();
+  bool run_cuts = false;
+  for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    const bool cuts = is_delimiter(c);
+    if (cuts == run_cuts) return;
+    if (bytes.data() > begin) {
+      take(std::string_view(begin, static_cast<std::size_t>(bytes.data() - begin)), run_cuts);
+    }
+    begin = bytes.data();
+    run_cuts = cuts;
+  });
+  const char* const end = text.data() + text.size();
+  if (end > begin) take(std::string_view(begin, static_cast<std::size_t>(end - begin)), run_cuts);
+}
+
 /// The pieces of `text` where each character with `is_delimiter(char32_t)` is a delimiter.
 template <class IsDelimiter>
 void for_each_piece_at(std::string_view text, SplitBehavior behavior, IsDelimiter is_delimiter,
                        FunctionRef<void(std::string_view)> sink) {
+  if (behavior == SplitBehavior::removed || behavior == SplitBehavior::contiguous) {
+    return for_each_run(text, is_delimiter, [&](std::string_view run, bool cuts) {
+      if (!cuts || behavior == SplitBehavior::contiguous) sink(run);
+    });
+  }
   std::vector<TextPart> parts;
   for_each_character(text, [&](char32_t c, std::string_view bytes) {
     const bool cuts = is_delimiter(c);

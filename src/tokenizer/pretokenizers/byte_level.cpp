@@ -12,6 +12,7 @@ class PrefixSpaceStep final : public PreTokenizer {
     const std::string spaced = " " + std::string(piece.text);
     sink({spaced, piece.at_start});
   }
+  bool is_dear() const override { return true; }
 };
 
 class SpellBytesStep final : public PreTokenizer {
@@ -21,6 +22,7 @@ class SpellBytesStep final : public PreTokenizer {
     sink({spelled, piece.at_start});
   }
   bool only_spells_bytes() const override { return true; }
+  bool is_dear() const override { return true; }
 };
 
 }  // namespace

@@ -22,6 +22,9 @@ class MetaspaceStep final : public PreTokenizer {
         [&](std::string_view part) { sink(whole.part(part)); });
   }
 
+  bool is_dear() const override { return true; }
+  bool ignores_start() const override { return space_.prepend != Metaspace::Prepend::first; }
+
  private:
   std::string with_marks(Piece piece) const {
     const std::string& mark = space_.replacement;

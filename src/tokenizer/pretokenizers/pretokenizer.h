@@ -35,44 +35,66 @@ class PreTokenizer {
   virtual Scan scan() const { return nullptr; }
   /// The step changes nothing but how bytes are spelled (byte_alphabet.h).
   virtual bool only_spells_bytes() const { return false; }
+  /// The step rewrites text or searches it with a pattern: it is worth remembering what comes of a
+  /// piece.
+  virtual bool is_dear() const { return false; }
+  /// What comes of a piece depends on its text alone, not on where it stands.
+  virtual bool ignores_start() const { return true; }
 };
 
-/// Steps, each of which cuts the pieces of the one before.
+/// Steps, each of which cuts the pieces of the one before. In front of the first dear step, but
+/// behind another, pieces can be remembered with what becomes of them.
 class PreTokenizerChain {
  public:
-  void add(std::unique_ptr<const PreTokenizer> step) { steps_.push_back(std::move(step)); }
+  void add(std::unique_ptr<const PreTokenizer> step);
   void add(Scan scan);
   std::size_t size() const { return steps_.size(); }
 
   bool ends_with_spelling() const { return !steps_.empty() && steps_.back()->only_spells_bytes(); }
-  void remove_last() { steps_.pop_back(); }
+  void remove_last();
 
-  /// Calls `sink(std::string_view word)` for every word in order; a word is valid during its call
-  /// only.
+  /// Whether pieces that can be remembered are not words yet.
+  bool has_pieces() const { return first_dear_ != 0; }
+  /// Calls `sink(Piece)` for every piece that can be remembered, in order; a piece is valid during
+  /// its call only.
   template <class Sink>
-  void for_each_word(Piece piece, Sink&& sink) const {
-    if (!piece.text.empty()) apply(0, piece, sink);
+  void for_each_piece(Piece text, Sink&& sink) const {
+    if (!text.text.empty()) apply(0, first_dear_, text, sink);
+  }
+  /// Calls `sink(Piece)` for every word of such a piece.
+  template <class Sink>
+  void for_each_word_of(Piece piece, Sink&& sink) const {
+    apply(first_dear_, steps_.size(), piece, sink);
+  }
+  /// Calls `sink(Piece)` for every word of a text.
+  template <class Sink>
+  void for_each_word(Piece text, Sink&& sink) const {
+    if (!text.text.empty()) apply(0, steps_.size(), text, sink);
   }
 
  private:
+  void find_first_dear();
+
+  /// Steps from `step` to before `until`.
   template <class Sink>
-  void apply(std::size_t step, Piece piece, Sink& sink) const {
-    if (step == steps_.size()) {
-      sink(piece.text);
+  void apply(std::size_t step, std::size_t until, Piece piece, Sink& sink) const {
+    if (step == until) {
+      sink(piece);
     } else if (const Scan scan = steps_[step]->scan()) {
       const char* p = piece.text.data();
       const char* const end = p + piece.text.size();
       while (p < end) {
         const char* next = scan(p, end);
-        apply(step + 1, piece.part({p, static_cast<std::size_t>(next - p)}), sink);
+        apply(step + 1, until, piece.part({p, static_cast<std::size_t>(next - p)}), sink);
         p = next;
       }
     } else {
-      steps_[step]->split(piece, [&](Piece part) { apply(step + 1, part, sink); });
+      steps_[step]->split(piece, [&](Piece part) { apply(step + 1, until, part, sink); });
     }
   }
 
   std::vector<std::unique_ptr<const PreTokenizer>> steps_;
+  std::size_t first_dear_ = 0;  // 0: there is none behind another step
 };
 
 /// Appends what `stage` (for_steps) asks for. A kind that is not known is refused by

@@ -47,7 +47,24 @@ class ScanStep final : public PreTokenizer {
 
 }  // namespace
 
+void PreTokenizerChain::add(std::unique_ptr<const PreTokenizer> step) {
+  steps_.push_back(std::move(step));
+  find_first_dear();
+}
+
 void PreTokenizerChain::add(Scan scan) { add(std::make_unique<ScanStep>(scan)); }
+
+void PreTokenizerChain::remove_last() {
+  steps_.pop_back();
+  find_first_dear();
+}
+
+void PreTokenizerChain::find_first_dear() {
+  first_dear_ = 0;
+  for (std::size_t i = steps_.size(); i-- > 1 && steps_[i]->ignores_start();) {
+    if (steps_[i]->is_dear()) first_dear_ = i;
+  }
+}
 
 void add_pretokenizer(const Section& stage, PreTokenizerChain& chain) {
   for_steps(stage, "pretokenizers", "pre-tokenizer", kPreTokenizers,

@@ -10,6 +10,8 @@ const std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string_view kClipPattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
 
 namespace {
 
@@ -130,6 +132,14 @@ const char* scan_llama3(const char* p, const char* end) { return scan_tiktoken<3
 
 const char* scan_qwen2(const char* p, const char* end) { return scan_tiktoken<1>(p, end); }
 
+const char* scan_clip(const char* p, const char* end) {
+  if (*p == '\'') {
+    if (const int length = contraction_length<false>(p, end)) return p + length;
+  }
+  const Char c = char_at(p, end);
+  return c.kind == CharClass::number ? p + c.length : run_end(p + c.length, end, c.kind);
+}
+
 const char* scan_number_runs(const char* p, const char* end) {
   const bool is_number = char_at(p, end).kind == CharClass::number;
   while (p < end) {
@@ -149,6 +159,7 @@ Scan scanner_for(std::string_view pattern) {
   if (pattern == kGpt2Pattern) return scan_gpt2;
   if (pattern == kLlama3Pattern) return scan_llama3;
   if (pattern == kQwen2Pattern) return scan_qwen2;
+  if (pattern == kClipPattern) return scan_clip;
   return nullptr;
 }
 

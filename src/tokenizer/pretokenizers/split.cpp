@@ -4,6 +4,7 @@
 #include "tokenizer/patterns/behavior.h"
 #include "tokenizer/patterns/pattern.h"
 #include "tokenizer/pretokenizers/kinds.h"
+#include "tokenizer/unicode/characters.h"
 
 namespace heddle {
 namespace {
@@ -30,10 +31,33 @@ class SplitStep final : public PreTokenizer {
     }
   }
 
+  bool is_dear() const override { return true; }
+
  private:
   Pattern pattern_;
   SplitBehavior behavior_;
   bool invert_;
+};
+
+/// The pieces of a scanner but for spaces.
+class ScanWithoutSpaces final : public PreTokenizer {
+ public:
+  explicit ScanWithoutSpaces(Scan scan) : scan_(scan) {}
+
+  void split(Piece piece, PieceSink sink) const override {
+    const char* p = piece.text.data();
+    const char* const end = p + piece.text.size();
+    while (p < end) {
+      const char* next = scan_(p, end);
+      const auto lead = static_cast<unsigned char>(*p);
+      const CharClass kind = lead < 0x80 ? kAsciiClass[lead] : class_of(decode_utf8(p, end).value);
+      if (kind != CharClass::space) sink(piece.part({p, static_cast<std::size_t>(next - p)}));
+      p = next;
+    }
+  }
+
+ private:
+  Scan scan_;
 };
 
 }  // namespace
@@ -42,11 +66,14 @@ void add_split(const Section& step, PreTokenizerChain& chain) {
   const PatternText pattern = pattern_text(step);
   const SplitBehavior behavior = read_behavior(step);
   const bool invert = step.flag("invert", false);
-  // These patterns match every character, so keeping all pieces and keeping the matches are one.
-  const bool keeps_matches =
-      behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && invert);
+  // These patterns match every character, so keeping all pieces and keeping the matches are one;
+  // but for CLIP's, which does not match spaces.
+  const bool drops_rest = behavior == SplitBehavior::removed && invert;
+  const bool keeps_matches = behavior == SplitBehavior::isolated || drops_rest;
   const Scan scan = pattern.is_literal || !keeps_matches ? nullptr : scanner_for(pattern.text);
-  if (scan != nullptr) {
+  if (scan != nullptr && drops_rest && pattern.text == kClipPattern) {
+    chain.add(std::make_unique<ScanWithoutSpaces>(scan));
+  } else if (scan != nullptr) {
     chain.add(scan);
   } else {
     chain.add(std::make_unique<SplitStep>(read_pattern(step), behavior, invert));

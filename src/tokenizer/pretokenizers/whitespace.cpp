@@ -33,7 +33,8 @@ void add_whitespace(const Section&, PreTokenizerChain& chain) {
 
 void add_whitespace_split(const Section&, PreTokenizerChain& chain) {
   chain.add(std::make_unique<CharacterStep>(
-      [](char32_t c) { return class_of(c) == CharClass::space; }, SplitBehavior::removed));
+      [](char32_t c) { return (c < 0x80 ? kAsciiClass[c] : class_of(c)) == CharClass::space; },
+      SplitBehavior::removed));
 }
 
 }  // namespace heddle
