@@ -65,9 +65,12 @@ struct DataConfig {
   double holdout = 0.01;
   std::filesystem::path tokenizer;
   std::string eos;
+  std::string format;
+  std::string field = "text";
   std::int64_t seq_len = 1024;
   Documents documents = Documents::mask;
   std::optional<std::int64_t> seed;
+  bool stream = false;
   std::int64_t prefetch = 4;
   bool operator==(const DataConfig&) const = default;
 };
