@@ -16,6 +16,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -82,13 +83,27 @@ def tokenize(heddle, path, form, tokenizer, out, threads):
     """Peak resident bytes and seconds."""
     command = [heddle, "tokenize", "-" if form == "-" else path, "--tokenizer", tokenizer, "--out", out, "--threads", str(threads)]
     begin = time.monotonic()
-    with open(path if form == "-" else os.devnull, "rb") as given:
-        process = subprocess.Popen([str(word) for word in command], stdin=given, stderr=subprocess.PIPE, text=True)
-        error = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        sys.exit(f"{path}: {error}")
-    return usage.ru_maxrss * 1024, time.monotonic() - begin
+    peak = 0
+    with open(path if form == "-" else os.devnull, "rb") as given, tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen([str(word) for word in command], stdin=given, stdout=said, stderr=said)
+        while process.poll() is None:  # what the system says at the end counts this script's own memory, too
+            peak = max(peak, high_water(process.pid))
+            time.sleep(0.05)
+        said.seek(0)
+        if process.returncode != 0:
+            sys.exit(f"{path}: {said.read()}")
+    return peak, time.monotonic() - begin
+
+
+def high_water(pid):
+    """The most that a process had in memory so far, in bytes; 0 when it has ended."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
 
 
 def main():

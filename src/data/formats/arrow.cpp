@@ -10,10 +10,10 @@ namespace arrow {
 namespace {
 
 constexpr std::uint32_t kContinued = 0xFFFFFFFF;
-constexpr std::string_view kMagic = "ARROW1";
+constexpr std::string_view kArrowMagic = "ARROW1";
 
 /// A message: what it says, and where its body lies.
-struct Message {
+struct ArrowMessage {
   std::string metadata;
   std::uint64_t body_at = 0, body_size = 0;
 };
@@ -26,14 +26,14 @@ class Arrow : public RecordReader {
   Arrow(const InputFile& file, const std::string& field)
       : file_(file), name_(file.path.string()), bytes_(file.path), field_(field) {
     find_stream();
-    std::optional<Message> message = read_message();
+    std::optional<ArrowMessage> message = read_message();
     if (!message || type_of(*message) != kSchema) refuse("it does not begin with a schema");
     read_schema(root_of(*message).table(2));
   }
 
   bool next(Record& record) override {
     while (row_ == rows_) {
-      std::optional<Message> message = read_message();
+      std::optional<ArrowMessage> message = read_message();
       if (!message) {
         at_ = bytes_.size();
         return false;
@@ -56,15 +56,15 @@ class Arrow : public RecordReader {
 
   void find_stream() {
     end_ = bytes_.size();
-    if (end_ < kMagic.size() + 2 || bytes_.read(0, kMagic.size()) != kMagic) return;
+    if (end_ < kArrowMagic.size() + 2 || bytes_.read(0, kArrowMagic.size()) != kArrowMagic) return;
     at_ = 8;
-    if (bytes_.read(end_ - kMagic.size(), kMagic.size()) != kMagic || end_ < 18) {
+    if (bytes_.read(end_ - kArrowMagic.size(), kArrowMagic.size()) != kArrowMagic || end_ < 18) {
       refuse("its end is missing");
     }
   }
 
   /// Absent at the end.
-  std::optional<Message> read_message() {
+  std::optional<ArrowMessage> read_message() {
     if (end_ - at_ < 4) return std::nullopt;
     auto size = load<std::uint32_t>();
     if (size == kContinued) {
@@ -73,7 +73,7 @@ class Arrow : public RecordReader {
     }
     if (size == 0) return std::nullopt;
     if (size > end_ - at_) refuse("it ends within a message");
-    Message message{.metadata = bytes_.read(at_, size)};
+    ArrowMessage message{.metadata = bytes_.read(at_, size)};
     at_ += size;
     const auto body = root_of(message).number<std::int64_t>(3, 0);
     if (body < 0 || static_cast<std::uint64_t>(body) > end_ - at_) {
@@ -91,10 +91,12 @@ class Arrow : public RecordReader {
     at_ += sizeof value;
     return value;
   }
-  FlatTable root_of(const Message& message) const {
+  FlatTable root_of(const ArrowMessage& message) const {
     return FlatTable::root(message.metadata, name_);
   }
-  int type_of(const Message& message) const { return root_of(message).number<std::uint8_t>(1, 0); }
+  int type_of(const ArrowMessage& message) const {
+    return root_of(message).number<std::uint8_t>(1, 0);
+  }
 
   void read_schema(const FlatTable& schema) {
     if (schema.number<std::int16_t>(0, 0) != 0) {
@@ -128,7 +130,7 @@ class Arrow : public RecordReader {
     return nullptr;
   }
 
-  void read_dictionary(const Message& message) {
+  void read_dictionary(const ArrowMessage& message) {
     const FlatTable header = root_of(message).table(2);
     const auto id = header.number<std::int64_t>(0, 0);
     const Field* field = field_of(id, fields_);
@@ -138,7 +140,7 @@ class Arrow : public RecordReader {
     dictionaries_[id].push_back(batch.take_dictionary(*field));
   }
 
-  void read_batch(const Message& message) {
+  void read_batch(const ArrowMessage& message) {
     BatchReader batch(bytes_, name_, root_of(message).table(2), message.body_at, message.body_size);
     columns_.clear();
     for (std::size_t i = 0; i < fields_.size(); ++i) {

@@ -179,9 +179,9 @@ std::string_view text_view_at(const Array& array, std::int64_t index, const std:
 
 /// Reads fields and counts them: tables may be referred to many times, so that a few bytes could
 /// stand for very many.
-class FieldReader {
+class SchemaReader {
  public:
-  explicit FieldReader(const std::string& name) : name_(name) {}
+  explicit SchemaReader(const std::string& name) : name_(name) {}
 
   /// The fields that number `list` of a table lists.
   std::vector<Field> read(const FlatTable& table, int list, int depth) {
@@ -225,7 +225,7 @@ class FieldReader {
 }  // namespace
 
 std::vector<Field> read_fields(const FlatTable& schema, const std::string& name) {
-  return FieldReader(name).read(schema, 1, 0);
+  return SchemaReader(name).read(schema, 1, 0);
 }
 
 BatchReader::BatchReader(const FileBytes& file, const std::string& name, const FlatTable& batch,
