@@ -5,6 +5,8 @@ find_package(Threads REQUIRED)
 find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_library(ZSTD_LIBRARY zstd REQUIRED)
+find_library(LZ4_LIBRARY lz4 REQUIRED)
+find_library(SNAPPY_LIBRARY snappy REQUIRED)
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Without these it would not remember files that are compiled with precompiled headers.

@@ -16,7 +16,7 @@ packages=(
   libhwy-dev                    # SIMD with run-time dispatch
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev
   libpcre2-dev libxxhash-dev
-  zlib1g-dev libzstd-dev        # compressed data
+  zlib1g-dev libzstd-dev liblz4-dev libsnappy-dev  # compressed data
   libopenmpi-dev openmpi-bin    # ranks under mpirun; optional at build and at run time
   libgtest-dev libgmock-dev libbenchmark-dev
   libzfp-dev                    # what the tests compare our ZFP streams with; optional

@@ -39,9 +39,7 @@ TokenizeOptions resolve(const TokenizeArguments& options, const fs::path& tokeni
                            .parse_special = !options.no_special,
                            .threads = options.threads};
   resolved.on_fault = options.on_error == "skip" ? OnFault::skip : OnFault::stop;
-  if (!options.as.empty()) {
-    resolved.kind = options.as == "text" ? InputKind::text : InputKind::jsonl;
-  }
+  resolved.kind = input_kind_named(options.as);
   resolved.format.field = options.field;
   resolved.format.delimiter = options.delimiter;
   resolved.format.split = !options.delimiter.empty()       ? TextSplit::delimiter
@@ -108,9 +106,10 @@ void run(const TokenizeArguments& options) {
 
 void add_tokenize(Verb app) {
   auto options = std::make_shared<TokenizeArguments>();
-  Verb verb = app.add_verb("tokenize", "text or JSONL to a token file");
+  Verb verb =
+      app.add_verb("tokenize", "text, JSON, CSV, Parquet, Arrow or others' tokens to a token file");
   verb.add_option("INPUT", options->inputs,
-                  "JSON lines (one document a line), text files, or folders of .txt and .jsonl")
+                  "files, folders, patterns, or - for standard input; .gz and .zst are unpacked")
       .required();
   verb.add_option("--tokenizer", options->tokenizer,
                   "tokenizer.json, tokenizer.model or vocab.json, or a folder that holds one")
@@ -118,8 +117,9 @@ void add_tokenize(Verb app) {
   verb.add_option("--out", options->out, "token file to write").required();
   verb.add_option("--threads", options->threads, "threads to use").range(1, 1024).show_default();
   verb.add_option("--as", options->as, "what the inputs are; otherwise recognised by content")
-      .one_of({"text", "jsonl"});
-  verb.add_option("--field", options->field, "field of JSONL objects that holds the text")
+      .one_of(input_kind_names());
+  verb.add_option("--field", options->field,
+                  "field of objects, or column of tables, that holds the text")
       .show_default();
   const Option split =
       verb.add_option("--split", options->split, "what is a document in a text file")

@@ -202,9 +202,13 @@ std::vector<Key> data_keys() {
       {.name = "train",
        .field = field(s, &DataConfig::train),
        .scope = Scope::derived,
-       .help = "what to train on: a token file, or text or JSON lines to be tokenized first",
-       .explanation = "Exactly one of data.train and [[data.sources]] is given. A relative path is "
-                      "relative to the folder in which heddle is started, as are all paths here.",
+       .help = "what to train on: a token file, or text or records to be tokenized first",
+       .explanation =
+           "A file, a folder or a pattern (*, ?, []); text, JSON lines, JSON, CSV, Parquet "
+           "and Arrow are known by their content, also as .gz and .zst, and so are tokens "
+           "of nanoGPT and Megatron-LM. Exactly one of data.train and [[data.sources]] is "
+           "given. A relative path is relative to the folder in which heddle is started, "
+           "as are all paths here.",
        .foreign = {"data_path", "train_data_path", "dataset", "dataset_path", "dataset_name",
                    "train_file"}},
       {.name = "sources",
@@ -273,6 +277,19 @@ std::vector<Key> data_keys() {
                       "names.",
        .when_absent = "the tokenizer's own end-of-text token",
        .foreign = {"append_eod", "eod", "eos_token"}},
+      {.name = "format",
+       .field = choice(
+           s, &DataConfig::format,
+           {"text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "nanogpt", "megatron"}),
+       .scope = Scope::launch,
+       .help = "what the files are",
+       .when_absent = "recognised by their content and names",
+       .foreign = {"dataset_format", "file_format"}},
+      {.name = "field",
+       .field = field(s, &DataConfig::field),
+       .scope = Scope::launch,
+       .help = "the field of objects, or the column of tables, that holds the text",
+       .foreign = {"text_column", "text_field", "json_keys", "dataset_text_field", "text_key"}},
       {.name = "seq_len",
        .field = field(s, &DataConfig::seq_len),
        .scope = Scope::run,
@@ -296,6 +313,15 @@ std::vector<Key> data_keys() {
        .explanation = "The order is a pure function of this seed, the tokens and the step.",
        .when_absent = "run.seed",
        .foreign = {"data_seed", "shuffle_seed"}},
+      {.name = "stream",
+       .field = field(s, &DataConfig::stream),
+       .scope = Scope::run,
+       .help = "train on what is tokenized while the rest still is",
+       .explanation =
+           "Samples come block by block of the files, shuffled within a block only, whatever the "
+           "pace of tokenizing; so their order is another than without. data.holdout is the end of "
+           "the first block of each source. Needs text or records, not token files.",
+       .foreign = {"streaming"}},
       {.name = "prefetch",
        .field = field(s, &DataConfig::prefetch),
        .scope = Scope::process,

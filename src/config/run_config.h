@@ -69,9 +69,12 @@ struct DataConfig {
   std::string messages_field = "messages", prompt_field = "prompt", answer_field = "completion";
   std::filesystem::path tokenizer;
   std::string eos;
+  std::string format;
+  std::string field = "text";
   std::int64_t seq_len = 1024;
   Documents documents = Documents::mask;
   std::optional<std::int64_t> seed;
+  bool stream = false;
   std::int64_t prefetch = 4;
   bool operator==(const DataConfig&) const = default;
 };

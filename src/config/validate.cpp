@@ -98,6 +98,15 @@ void check_data(const RunConfig& config, std::vector<Conflict>& conflicts) {
     conflicts.push_back(
         {{"data.sources"}, "all weights of data.sources are 0; give one more than 0"});
   }
+  if (d.stream && d.kind == DataKind::chat) {
+    conflicts.push_back({{"data.stream", "data.kind"},
+                         "data.stream = true is for text, not for data.kind = \"chat\""});
+  }
+  if (d.stream && config.recover.elastic) {
+    conflicts.push_back({{"data.stream", "recover.elastic"},
+                         "data.stream = true needs the first rank to tokenize, which may be lost "
+                         "with recover.elastic = true; set one of them to false"});
+  }
 }
 
 void check_batch(const RunConfig& config, std::vector<Conflict>& conflicts) {

@@ -44,14 +44,32 @@ Dataset::Dataset(const DatasetOptions& options)
   }
   if (options.holdout == 1.0) return;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
+    Source& source = sources_[i];
+    if (const auto& shards = options.sources[i].shards) {
+      source.stream = std::make_shared<StreamedWindows>(
+          shards, source.splits.train, options.seq_len, options.seed, fmt::format("{}", i));
+      continue;
+    }
     // By place and content, never by name or path: the same text gives the same order anywhere.
-    const std::string name = fmt::format("{}:{:016x}", i, sources_[i].file.header().checksum);
-    samplers_.emplace_back(sources_[i].splits.train, options.seq_len, options.seed, name);
+    const std::string name = fmt::format("{}:{:016x}", i, source.file.header().checksum);
+    source.sampler.emplace(source.splits.train, options.seq_len, options.seed, name);
   }
 }
 
+namespace {
+
+TokenFile open_first(const DataSource& source) {
+  if (!source.shards) return TokenFile::open(source.file);
+  std::optional<TokenFile> first = source.shards->shard(0, {});
+  if (first) return *std::move(first);
+  throw Error(ErrorCode::data, fmt::format("{} holds no text", source.name),
+              "check the input files and data.field");
+}
+
+}  // namespace
+
 Dataset::Source Dataset::open_source(const DataSource& source) const {
-  TokenFile file = TokenFile::open(source.file);
+  TokenFile file = open_first(source);
   const Splits splits = split_tokens(file, options_.holdout);
   const std::int64_t needed = options_.seq_len + 1;
   if (options_.holdout < 1.0 && splits.train.size() < needed) {
@@ -81,17 +99,33 @@ std::uint64_t Dataset::tokenizer_fingerprint() const {
 
 std::int64_t Dataset::train_windows() const {
   std::int64_t windows = 0;
-  for (const WindowSampler& sampler : samplers_) windows += sampler.windows();
+  for (const Source& source : sources_) windows += source.windows();
   return windows;
 }
 
-SampleOrigin Dataset::sample(std::int64_t sample) const {
-  HEDDLE_CHECK(!samplers_.empty(), "a dataset for evaluation only has no training samples");
+bool Dataset::is_streamed() const {
+  return std::any_of(sources_.begin(), sources_.end(),
+                     [](const Source& source) { return source.stream != nullptr; });
+}
+
+StreamedWindows::Place Dataset::place(std::int64_t sample, int& source,
+                                      const std::stop_token& stop) const {
+  HEDDLE_CHECK(options_.holdout < 1.0, "a dataset for evaluation only has no training samples");
   const Mixture::Pick pick = mixture_.pick(sample);
-  const WindowSampler& sampler = samplers_[static_cast<std::size_t>(pick.source)];
-  return {.source = pick.source,
-          .epoch = sampler.epoch_of(pick.index),
-          .begin = sampler.window_begin(pick.index)};
+  source = pick.source;
+  const Source& from = sources_[static_cast<std::size_t>(pick.source)];
+  if (from.stream) return from.stream->place(pick.index, stop);
+  return {.file = from.file,
+          .epoch = from.sampler->epoch_of(pick.index),
+          .begin = from.sampler->window_begin(pick.index)};
+}
+
+SampleOrigin Dataset::sample(std::int64_t sample) const {
+  SampleOrigin origin;
+  const StreamedWindows::Place found = place(sample, origin.source, {});
+  origin.epoch = found.epoch;
+  origin.begin = found.begin;
+  return origin;
 }
 
 Batch Dataset::allocate(std::int64_t rows, Memory& memory) const {
@@ -103,18 +137,19 @@ Batch Dataset::allocate(std::int64_t rows, Memory& memory) const {
           .target_count = 0};
 }
 
-void Dataset::fill_row(const Source& source, TokenRange range, std::int64_t row,
+void Dataset::fill_row(const TokenFile& file, TokenRange range, std::int64_t row,
                        Batch& batch) const {
   batch.target_count +=
-      pack_window(source.file, range.begin, range.end, options_.documents, row_of(batch, row));
+      pack_window(file, range.begin, range.end, options_.documents, row_of(batch, row));
 }
 
-Batch Dataset::batch(std::int64_t first, std::int64_t rows, Memory& memory) const {
+Batch Dataset::batch(std::int64_t first, std::int64_t rows, Memory& memory,
+                     const std::stop_token& stop) const {
   Batch batch = allocate(rows, memory);
   for (std::int64_t row = 0; row < rows; ++row) {
-    const SampleOrigin origin = sample(first + row);
-    fill_row(sources_[static_cast<std::size_t>(origin.source)],
-             {origin.begin, origin.begin + seq_len() + 1}, row, batch);
+    int source = 0;
+    const StreamedWindows::Place from = place(first + row, source, stop);
+    fill_row(from.file, {from.begin, from.begin + seq_len() + 1}, row, batch);
   }
   return batch;
 }
@@ -123,14 +158,15 @@ std::vector<SourceUse> Dataset::use(std::int64_t samples) const {
   const std::vector<std::int64_t> counts = mixture_.counts(samples);
   const std::vector<double> weights = mixture_.weights();
   std::vector<SourceUse> out;
-  for (std::size_t i = 0; i < samplers_.size(); ++i) {
+  if (options_.holdout == 1.0) return out;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const auto windows = static_cast<double>(sources_[i].windows());
     const std::string& name = options_.sources[i].name;
-    out.push_back(
-        {.name = name.empty() ? sources_[i].file.name() : name,
-         .weight = weights[i],
-         .samples = counts[i],
-         .tokens = counts[i] * seq_len(),
-         .epochs = static_cast<double>(counts[i]) / static_cast<double>(samplers_[i].windows())});
+    out.push_back({.name = name.empty() ? sources_[i].file.name() : name,
+                   .weight = weights[i],
+                   .samples = counts[i],
+                   .tokens = counts[i] * seq_len(),
+                   .epochs = windows > 0 ? static_cast<double>(counts[i]) / windows : 0.0});
   }
   return out;
 }
@@ -151,7 +187,7 @@ Batch Dataset::eval_batch(std::int64_t first, std::int64_t rows, Memory& memory)
     for (; window < source.eval_windows && row < rows; ++window, ++row) {
       const TokenRange& part = source.splits.held_out;
       const std::int64_t begin = part.begin + window * seq_len();
-      fill_row(source, {begin, std::min(part.end, begin + seq_len() + 1)}, row, batch);
+      fill_row(source.file, {begin, std::min(part.end, begin + seq_len() + 1)}, row, batch);
     }
     window = std::max<std::int64_t>(0, window - source.eval_windows);
   }

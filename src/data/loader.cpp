@@ -25,12 +25,13 @@ Loader::Loader(const Dataset& dataset, const BatchPlan& plan, Memory& memory,
   }
 }
 
-Batch Loader::batch(std::int64_t step, std::int64_t micro_batch) const {
-  return dataset_.batch(plan_.first_sample(step, micro_batch), plan_.rows_per_batch, memory_);
+Batch Loader::batch(std::int64_t step, std::int64_t micro_batch,
+                    const std::stop_token& stop) const {
+  return dataset_.batch(plan_.first_sample(step, micro_batch), plan_.rows_per_batch, memory_, stop);
 }
 
-Batch Loader::read() {
-  Batch made = batch(step_, micro_batch_);
+Batch Loader::read(const std::stop_token& stop) {
+  Batch made = batch(step_, micro_batch_, stop);
   if (++micro_batch_ == plan_.batches_per_step) {
     micro_batch_ = 0;
     ++step_;
@@ -44,7 +45,7 @@ void Loader::read_ahead(const std::stop_token& stop) {
     while (changed_.wait(lock, stop, [&] { return ready_.size() < ahead_; }) &&
            !stop.stop_requested()) {
       lock.unlock();
-      Batch made = read();
+      Batch made = read(stop);
       lock.lock();
       ready_.push_back(std::move(made));
       changed_.notify_all();
@@ -59,7 +60,7 @@ void Loader::read_ahead(const std::stop_token& stop) {
 Batch Loader::next() {
   const Stopwatch waiting;
   if (ahead_ == 0) {
-    Batch batch = read();
+    Batch batch = read({});
     wait_seconds_ += waiting.seconds();
     return batch;
   }

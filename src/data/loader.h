@@ -40,12 +40,12 @@ class Loader {
   double take_wait_seconds();
 
   /// The micro-batch itself, read now: a pure function.
-  Batch batch(std::int64_t step, std::int64_t micro_batch) const;
+  Batch batch(std::int64_t step, std::int64_t micro_batch, const std::stop_token& stop = {}) const;
 
  private:
   void read_ahead(const std::stop_token& stop);
   /// The batch at the cursor, which moves on.
-  Batch read();
+  Batch read(const std::stop_token& stop);
 
   const Dataset& dataset_;
   const BatchPlan plan_;

@@ -80,6 +80,15 @@ void write_record(FileSystem& files, const fs::path& path, const TokenizeRecord&
   write_file_atomically(files, path, dump(json) + "\n");
 }
 
+void write_group_end(FileSystem& files, const fs::path& path, std::size_t blocks) {
+  write_file_atomically(files, path, dump({{"blocks", blocks}}) + "\n");
+}
+
+std::optional<std::size_t> read_group_end(const fs::path& path) {
+  if (!fs::exists(path)) return std::nullopt;
+  return read_json_file(path).at("blocks").get<std::size_t>();
+}
+
 bool is_record(const fs::path& path) {
   try {
     const Json json = read_json_file(path);

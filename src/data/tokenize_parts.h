@@ -26,6 +26,9 @@ struct TokenizeRecord {
 };
 void write_record(FileSystem& files, const std::filesystem::path& path,
                   const TokenizeRecord& record);
+/// That a group was read to its end, and of how many blocks it was.
+void write_group_end(FileSystem& files, const std::filesystem::path& path, std::size_t blocks);
+std::optional<std::size_t> read_group_end(const std::filesystem::path& path);
 /// Whether write_record may have written this file.
 bool is_record(const std::filesystem::path& path);
 /// Absent when there is no readable record, or one with another key, or when `token_file` is not

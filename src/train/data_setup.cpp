@@ -1,11 +1,14 @@
 #include "train/data_setup.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "data/chat/tokenize_chat.h"
 #include "data/demo_text.h"
 #include "data/encode.h"
+#include "data/token_stream.h"
 #include "data/tokenize_line.h"
 
 namespace heddle {
@@ -51,8 +54,28 @@ TokenizeResult tokenize_conversations(const fs::path& path, const fs::path& out,
                        form, known.require(path));
 }
 
-/// The token file of `path`: itself, or what its text becomes, called by its place in the run file
-/// (`train`, `source-2`, `eval`): files of one name stay apart, and a moved run finds them again.
+/// How the text of `path` is tokenized. The result is called by its place in the run file (`train`,
+/// `source-2`, `eval`): files of one name stay apart, and a moved run finds them again.
+TokenizeOptions tokenize_options(const fs::path& path, const std::string& place,
+                                 const config::RunConfig& config, const RunTokenizer& known,
+                                 const DataWork& work) {
+  const auto asked = input_kind_named(config.data.format);
+  find_inputs({path}, asked);  // what is not there, or no text, is said before what it would need
+  const Tokenizer& tokenizer = known.require(path);
+  const fs::path out = work.folder / "data" / (place + ".tokens");
+  real_file_system().create_directories(out.parent_path());
+  TokenizeOptions options{.inputs = {path},
+                          .out = out,
+                          .origin = origin_of(tokenizer),
+                          .tokenizer = known.path,
+                          .end_token = run_special_tokens(config, tokenizer).eos,
+                          .kind = asked,
+                          .threads = work.threads};
+  options.format.field = config.data.field;
+  return options;
+}
+
+/// The token file of `path`: itself, or what its text becomes.
 fs::path as_token_file(const fs::path& path, const std::string& place,
                        const config::RunConfig& config, const RunTokenizer& known,
                        const DataWork& work) {
@@ -60,21 +83,13 @@ fs::path as_token_file(const fs::path& path, const std::string& place,
     require_answers(path, config);
     return path;
   }
-  find_inputs({path});  // what is not there, or no text, is said before what it would need
-  const Tokenizer& tokenizer = known.require(path);
-  const fs::path out = work.folder / "data" / (place + ".tokens");
-  real_file_system().create_directories(out.parent_path());
+  const TokenizeOptions options = tokenize_options(path, place, config, known, work);
+  const fs::path& out = options.out;
   const auto tokenize_text = [&] {
     TokenizeLine line(work.terminal);
     auto made =
-        tokenize(real_file_system(),
-                 {.inputs = {path},
-                  .out = out,
-                  .origin = origin_of(tokenizer),
-                  .tokenizer = known.path,
-                  .end_token = run_special_tokens(config, tokenizer).eos,
-                  .threads = work.threads},
-                 encoders(tokenizer, true), [&](const TokenizeProgress& now) { line.show(now); });
+        tokenize(real_file_system(), options, encoders(known.require(path), options.parse_special),
+                 [&](const TokenizeProgress& now) { line.show(now); });
     line.finish();
     return made;
   };
@@ -86,7 +101,23 @@ fs::path as_token_file(const fs::path& path, const std::string& place,
              format_thousands(result.documents), format_thousands(result.tokens));
     if (!result.left_out.empty()) log_warn("{}", describe_left_out(result.left_out));
   }
-  return out;
+  return options.out;
+}
+
+/// What of `path` is trained on while it is tokenized. Half of the threads are left to training.
+std::shared_ptr<TokenShards> as_stream(const fs::path& path, const std::string& place,
+                                       const config::RunConfig& config, const RunTokenizer& known,
+                                       const DataWork& work) {
+  if (is_token_file(path)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("data.stream = true, but {} is tokenized already", path.string()),
+                "set data.stream = false, or give the text");
+  }
+  TokenizeOptions options = tokenize_options(path, place, config, known, work);
+  options.threads = std::max(1, work.threads / 2);
+  return std::make_shared<TokenStream>(real_file_system(), options,
+                                       encoders(known.require(path), options.parse_special),
+                                       work.is_maker);
 }
 
 DatasetOptions dataset_options(const config::RunConfig& config) {
@@ -118,14 +149,19 @@ std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
 
 RunData open_run_data(const config::RunConfig& config, const RunTokenizer& tokenizer,
                       const DataWork& work) {
-  const auto resolve = [&](const fs::path& path, const std::string& place) {
-    return as_token_file(path, place, config, tokenizer, work);
+  const auto resolve = [&](const fs::path& path, const std::string& place) -> DataSource {
+    if (!config.data.stream) return {as_token_file(path, place, config, tokenizer, work)};
+    return {.file = {},
+            .name = path.string(),
+            .shards = as_stream(path, place, config, tokenizer, work)};
   };
   DatasetOptions options = dataset_options(config);
-  if (!config.data.train.empty()) options.sources.push_back({resolve(config.data.train, "train")});
+  if (!config.data.train.empty()) options.sources.push_back(resolve(config.data.train, "train"));
   for (const auto& source : config.data.sources) {
     const std::string place = fmt::format("source-{}", options.sources.size() + 1);
-    options.sources.push_back({resolve(source.path, place), source.weight, source.name});
+    options.sources.push_back(resolve(source.path, place));
+    options.sources.back().weight = source.weight;
+    if (!source.name.empty()) options.sources.back().name = source.name;
   }
   warn(tokenizer.warnings, work);
   if (tokenizer.fault) {

@@ -23,12 +23,13 @@ struct RunData {
 struct DataWork {
   int threads = 1;
   std::filesystem::path folder = {};  ///< token files go to its folder `data`
+  bool is_maker = true;               ///< of processes that share the folder, one makes streams
   observe::Terminal terminal = {};    ///< a silent one keeps warnings silent too
 };
 
-/// Opens the run's data. Text and JSONL are tokenised first, into the work folder; what is there
-/// already and still holds is used as it is. Token files of another tokenizer than `tokenizer`, or
-/// of different ones, are refused.
+/// Opens the run's data. Text and records are tokenised first, into the work folder; what is there
+/// already and still holds is used as it is. With data.stream this goes on while the data is used.
+/// Token files of another tokenizer than `tokenizer`, or of different ones, are refused.
 RunData open_run_data(const config::RunConfig& config, const RunTokenizer& tokenizer,
                       const DataWork& work);
 

@@ -20,6 +20,11 @@ DataUse describe_use(const RunData& data, const config::RunConfig& config) {
       config.total_steps() * (config.tokens_per_step() / config.data.seq_len);
   const std::vector<SourceUse> sources = data.train->use(samples);
   DataUse use;
+  if (data.train->is_streamed()) {
+    use.lines.push_back(fmt::format("trains while data is tokenized; {} windows held out",
+                                    format_thousands(data.eval().eval_windows())));
+    return use;
+  }
   use.lines.push_back(
       fmt::format("{} windows of {} tokens to train on, {} held out{}",
                   format_thousands(data.train->train_windows()), config.data.seq_len,

@@ -64,7 +64,9 @@ std::string describe(const TokenFile& file) {
 }
 
 std::string describe(const Dataset& data) {
-  if (data.source_count() == 1) return describe(data.file(0));
+  if (data.source_count() == 1) {
+    return (data.is_streamed() ? "a stream that begins with " : "") + describe(data.file(0));
+  }
   const std::vector<SourceUse> shares = data.use(0);
   std::vector<std::string> sources;
   for (int i = 0; i < data.source_count(); ++i) {

@@ -63,6 +63,7 @@ const RunData& open_data(const RunSetup& setup, std::optional<RunData>& data) {
         setup.config, setup.tokenizer,
         {.threads = options.threads,
          .folder = options.work_folder.empty() ? setup.folder : options.work_folder,
+         .is_maker = setup.is_first,
          .terminal = setup.terminal()});
   };
   if (setup.is_first && !data) data = open();

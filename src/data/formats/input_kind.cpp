@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/strings.h"
 #include "data/formats/byte_stream.h"
@@ -44,6 +45,8 @@ constexpr std::array kRefused = {
     Signature{"\x93NUMPY", "a NumPy array", kExport},
     Signature{"\x89HDF", "an HDF5 file", kExport},
     Signature{"SQLite format 3", "an SQLite database", kExport, true},
+    Signature{"FEA1", "a Feather file of version 1",
+              "write it again as Feather version 2, or as Parquet", true},
     Signature{"ORC", "an ORC file", kExport, true},
     Signature{"Obj\x01", "an Avro file", kExport},
     Signature{"%PDF-", "a PDF file", kExport},
@@ -220,10 +223,22 @@ InputKind text_kind(const fs::path& path, const fs::path& name, std::string_view
 
 }  // namespace
 
+const std::vector<std::string>& input_kind_names() {
+  static const std::vector<std::string> names = {"text",    "jsonl", "json",    "csv",     "tsv",
+                                                 "parquet", "arrow", "nanogpt", "megatron"};
+  return names;
+}
+
 std::string_view name_of(InputKind kind) {
-  static constexpr std::array<std::string_view, 9> kNames = {
-      "text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "nanogpt", "megatron"};
-  return kNames[static_cast<std::size_t>(kind)];
+  return input_kind_names()[static_cast<std::size_t>(kind)];
+}
+
+std::optional<InputKind> input_kind_named(std::string_view name) {
+  if (name.empty()) return std::nullopt;
+  const auto& names = input_kind_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  HEDDLE_CHECK(found != names.end(), "no kind of input is named {}", name);
+  return static_cast<InputKind>(found - names.begin());
 }
 
 Recognised recognise(const fs::path& path, std::string_view head, std::optional<InputKind> asked) {
@@ -238,8 +253,9 @@ Recognised recognise(const fs::path& path, std::string_view head, std::optional<
   std::optional<InputKind> binary = binary_kind(path, content);
   if (!binary || *binary == InputKind::nanogpt) refuse_by_signature(path, content);
   if (asked && *asked == InputKind::nanogpt) binary.reset();  // it has no signature of its own
-  if (binary && packing != Packing::none) {
-    refuse(path, fmt::format("a compressed file of kind {}", name_of(*binary)),
+  const auto needs_places = binary ? binary : asked == InputKind::nanogpt ? asked : std::nullopt;
+  if (needs_places && packing != Packing::none) {
+    refuse(path, fmt::format("a compressed file of kind {}", name_of(*needs_places)),
            "unpack it first: such files are read at many places");
   }
   if (binary && asked && *asked != *binary) {

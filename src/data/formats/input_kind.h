@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace heddle {
 
@@ -19,8 +21,11 @@ enum class InputKind {
   megatron,  ///< tokens: a .bin with an .idx beside it
 };
 
-/// As `--as` and data.format call it.
+/// As `--as` and data.format call them, in the order above.
+const std::vector<std::string>& input_kind_names();
 std::string_view name_of(InputKind kind);
+/// Absent for the empty name; any other must be one of those.
+std::optional<InputKind> input_kind_named(std::string_view name);
 
 /// How a file is compressed as a whole.
 enum class Packing { none, gzip, zstd };

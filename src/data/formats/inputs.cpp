@@ -45,7 +45,7 @@ InputFile describe_standard_input(std::optional<InputKind> asked) {
   file.kind = what.kind;
   file.packing = what.packing;
   if (file.kind == InputKind::parquet || file.kind == InputKind::arrow ||
-      file.kind == InputKind::megatron) {
+      file.kind == InputKind::megatron || file.kind == InputKind::nanogpt) {
     throw Error(ErrorCode::data,
                 fmt::format("standard input is of kind {}, which is read at many places",
                             name_of(file.kind)),

@@ -1,5 +1,7 @@
 #include "data/formats/record_reader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -38,12 +40,33 @@ std::unique_ptr<RecordReader> open_records(const InputFile& file, const Document
     case InputKind::text: return read_plain_text(file, format);
     case InputKind::jsonl: return read_json_lines(file);
     case InputKind::json: return read_json_values(file);
-    default: break;
+    case InputKind::csv:
+    case InputKind::tsv: return read_csv(file, format.field);
+    case InputKind::parquet: return read_parquet(file, format.field);
+    case InputKind::arrow: return read_arrow(file, format.field);
+    case InputKind::nanogpt: return read_nanogpt(file, format.end_token);
+    case InputKind::megatron: return read_megatron(file);
   }
-  throw Error(
-      ErrorCode::data,
-      fmt::format("{} is of kind {}, which is not read", file.path.string(), name_of(file.kind)),
-      "write its texts as JSON lines, one {\"text\": ...} a line, and give that");
+  HEDDLE_CHECK(false, "kind {} of {}", static_cast<int>(file.kind), file.path.string());
+  return nullptr;
+}
+
+Record row_record(const Json& object, std::int64_t number) {
+  Record record{.form = Record::Form::json, .number = number};
+  try {
+    record.content = object.dump();
+  } catch (const Json::type_error&) {
+    record.fault = "invalid UTF-8";
+  }
+  return record;
+}
+
+void refuse_column(const InputFile& file, const std::string& field,
+                   const std::vector<std::string>& columns) {
+  throw Error(ErrorCode::data,
+              fmt::format("{} has no column \"{}\"; it has {}", file.path.string(), field,
+                          fmt::join(columns, ", ")),
+              "choose one with --field or data.field");
 }
 
 Result<std::string> record_text(Record record, const InputFile& file, const std::string& field) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct DocumentFormat {
   std::string field = "text";
   TextSplit split = TextSplit::whole_file;
   std::string delimiter = {};  ///< for TextSplit::delimiter; not empty
+  /// The token that ends documents in files of bare tokens; absent when it is not known.
+  std::optional<std::int32_t> end_token = {};
 };
 
 /// A document, or an example: what the formats have in common. It is taken out of its file here and
