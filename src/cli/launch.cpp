@@ -31,12 +31,12 @@ using namespace std::chrono_literals;
 
 /// For those who are left when the run is over.
 constexpr auto kTimeToEnd = 8s;
-constexpr std::size_t kMostRestarts = 3;
 constexpr auto kRestartsWithin = 10min;
 
 struct LaunchArguments {
   int ranks = 2;
   bool restart = false, slurm = false;
+  std::size_t most_restarts = 3;  // of one rank, within kRestartsWithin
   std::vector<std::string> command;
 };
 
@@ -133,11 +133,11 @@ class Launched {
     const auto now = Clock::now();
     auto& restarts = restarts_[rank];
     while (!restarts.empty() && now - restarts.front() > kRestartsWithin) restarts.pop_front();
-    if (restarts.size() == kMostRestarts) {
+    if (restarts.size() >= arguments_.most_restarts) {
       log_warn(
           "the process of rank {} was lost after {} restarts within ten minutes: no other is "
           "started",
-          rank, kMostRestarts);
+          rank, arguments_.most_restarts);
       return;
     }
     restarts.push_back(now);
@@ -194,8 +194,11 @@ void add_launch(Verb app) {
       "launch", "start the ranks of a run on this machine that goes on when some are lost");
   auto arguments = std::make_shared<LaunchArguments>();
   verb.add_option("--ranks", arguments->ranks, "processes to start").show_default().range(2, 4096);
-  verb.add_flag("--restart", arguments->restart,
-                "start lost ranks again, to join the others: three times in ten minutes at most");
+  verb.add_flag("--restart", arguments->restart, "start lost ranks again, to join the others");
+  verb.add_option("--most-restarts", arguments->most_restarts,
+                  "of one rank within ten minutes; then no other is started in its place")
+      .show_default()
+      .range(1, 1000000);
   verb.add_flag("--slurm", arguments->slurm, "start nothing; print a job script for Slurm");
   verb.add_option("COMMAND", arguments->command, "what they run, behind --: train RUN.toml ...")
       .required();
