@@ -19,6 +19,7 @@ struct MemberNews {
   std::optional<recover::FormerPlace> place = {};
   std::int64_t checkpoint = -1;  ///< the step of the newest one that it knows of
   bool lost_save = false;        ///< one was under way
+  std::string lock = {};         ///< of the run folder, as it was seen last (FolderLock::text)
 };
 
 /// What all members told, by their rank.

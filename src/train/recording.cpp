@@ -360,7 +360,6 @@ void Recording::write_report(const RunState& state) const {
                      .ranks = ranks_,
                      .timelines = timelines_,
                      .attention = attention_,
-                     .epochs = kept_.epochs,
                      .predicted_traffic = kept_.expected,
                      .counted_traffic = kept_.counted,
                      .masks_documents = setup_.config.data.documents == config::Documents::mask,

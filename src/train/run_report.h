@@ -26,7 +26,6 @@ struct RunSummary {
   std::vector<observe::RankMemoryRow> ranks;
   std::vector<observe::TimelineFigure> timelines;
   std::optional<observe::AttentionFigures> attention;
-  std::vector<observe::EpochRow> epochs;
   MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
   bool masks_documents = false;
   bool has_lossless = false;  ///< codecs among those of the run
