@@ -31,11 +31,11 @@ using namespace std::chrono_literals;
 
 /// For those who are left when the run is over.
 constexpr auto kTimeToEnd = 8s;
-constexpr std::size_t kMostRestarts = 3;
 constexpr auto kRestartsWithin = 10min;
 
 struct LaunchArguments : SlurmJob {
   bool slurm = false;
+  std::size_t most_restarts = 3;  // of one rank, within kRestartsWithin
 };
 
 /// The processes of a run whose ranks may be lost and replaced.
@@ -131,11 +131,11 @@ class Launched {
     const auto now = Clock::now();
     auto& restarts = restarts_[rank];
     while (!restarts.empty() && now - restarts.front() > kRestartsWithin) restarts.pop_front();
-    if (restarts.size() == kMostRestarts) {
+    if (restarts.size() >= arguments_.most_restarts) {
       log_warn(
           "the process of rank {} was lost after {} restarts within ten minutes: no other is "
           "started",
-          rank, kMostRestarts);
+          rank, arguments_.most_restarts);
       return;
     }
     restarts.push_back(now);
@@ -197,8 +197,11 @@ void add_launch(Verb app) {
       "launch", "start the ranks of a run on this machine that goes on when some are lost");
   auto arguments = std::make_shared<LaunchArguments>();
   verb.add_option("--ranks", arguments->ranks, "processes to start").show_default().range(2, 4096);
-  verb.add_flag("--restart", arguments->restart,
-                "start lost ranks again, to join the others: three times in ten minutes at most");
+  verb.add_flag("--restart", arguments->restart, "start lost ranks again, to join the others");
+  verb.add_option("--most-restarts", arguments->most_restarts,
+                  "of one rank within ten minutes; then no other is started in its place")
+      .show_default()
+      .range(1, 1000000);
   verb.add_flag("--slurm", arguments->slurm, "start nothing; print a job script for Slurm");
   verb.add_option("--nodes", arguments->nodes, "of the job; each has as many ranks").positive();
   verb.add_option("--cpus", arguments->cpus, "processors for each rank of the job").positive();

@@ -13,13 +13,14 @@ namespace {
 /// Where the schedule needs no more: a stage then runs ahead of its neighbour by one.
 constexpr int kLeastSendsUnderWay = 2;
 
-/// What a communicator's calls are for, as a verdict says it.
+/// What a communicator's calls are for, as a verdict says it. A message is received for the pass
+/// that begins with it.
 const char* what_of(const Action& action) {
   switch (action.act) {
-    case Act::send_act:
-    case Act::recv_act: return "activations";
-    case Act::send_grad:
-    case Act::recv_grad: return "gradients of activations";
+    case Act::send_act: return "activations";
+    case Act::send_grad: return "gradients of activations";
+    case Act::recv_act: return symbol(Act::f);
+    case Act::recv_grad: return symbol(Act::b);
     default: return symbol(action.act);
   }
 }
@@ -76,9 +77,14 @@ class Walk {
     end_action();
     action_ = &action;
     began_ = watch_.seconds();
-    pipeline_.flight().set_tag({.what = what_of(action), .microbatch = action.microbatch});
+    tag(action, nullptr);
     if (action.act == Act::f) made_ = take(activations_, key_of(action));
     if (action.act == Act::b || action.act == Act::bw) made_ = take(gradients_, key_of(action));
+  }
+
+  void tag(const Action& action, std::shared_ptr<const std::string> unit) {
+    pipeline_.flight().set_tag(
+        {.what = what_of(action), .unit = std::move(unit), .microbatch = action.microbatch});
   }
 
   bool is_here(int stage) const {
@@ -149,6 +155,7 @@ class Walk {
 
   void post(const Action& action) {
     const Tensor data = stage_.boundary(action.microbatch);
+    tag(action, stage_.entry(action));
     if (is_coded(data)) {
       posted_.push_back(
           {{}, stage_.messages()->post(data.count(), data.dtype(), line_of(action), stream_)});
@@ -156,6 +163,7 @@ class Walk {
       posted_.push_back(
           {data, {{pipeline_.recv(data, action.peer, stream_, tag_of(action))}, {}, {}}});
     }
+    if (action_ != nullptr) tag(*action_, nullptr);
   }
   void receive(const Action& action) {
     auto [data, message] = std::move(posted_.front());

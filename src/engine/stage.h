@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "base/check.h"
 #include "parallel/exchange/coded_messages.h"
 #include "parallel/step/tell_step.h"
@@ -17,6 +20,9 @@ class Stage {
   virtual Tensor compute(const StepOp& op, const Tensor& given) = 0;
   /// A tensor for the boundary in front of or behind a stage, to receive into.
   virtual Tensor boundary(int microbatch) = 0;
+  /// What a verdict calls the unit of a stage that takes what comes from outside: its first in the
+  /// forward, its last in the backward. May be absent.
+  virtual std::shared_ptr<const std::string> entry(const Action&) const { return nullptr; }
   /// How messages travel; null: as the tensors they are.
   virtual const CodedMessages* messages() const { return nullptr; }
   /// All other ops but messages and collectives of a vocabulary: values, gradients, the update.

@@ -16,6 +16,8 @@
 namespace heddle {
 namespace {
 
+constexpr int kFirstCopyTag = 1 << 20;  // behind those of messages between stages
+
 std::int64_t count_targets(const MicroBatch& batch) {
   return std::ranges::count_if(batch.targets.host<std::int32_t>(),
                                [](std::int32_t target) { return target != ops::kIgnoreTarget; });
@@ -76,6 +78,9 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
     numbers_[StepPolicy::kTargets].host<double>()[0] = static_cast<double>(targets);
   }
   model_.store().retire_grads();
+  if (!copies_.is_anything() || !policy_.updates) return;
+  is_given_.assign(model_.units().buckets.size(), false);
+  if (exchanges_copies_early()) expect_copies();
 }
 
 void TrainStep::end() {
@@ -256,6 +261,7 @@ void TrainStep::perform(const StepOp& op) {
       op.what < 0 ? -1 : model_.units().buckets[static_cast<std::size_t>(op.what)].owner;
   tag(is_of_values ? "values" : "gradients", unit, op.action);
   store.perform(op, stream_);
+  if (is_final(op)) give_to_keeper(op.what);
 }
 
 void TrainStep::tag(const char* what, int unit, const Action* action) {
@@ -263,6 +269,12 @@ void TrainStep::tag(const char* what, int unit, const Action* action) {
   model_.mesh().flight().set_tag({.what = what,
                                   .unit = unit < 0 ? nullptr : model_.label(unit),
                                   .microbatch = is_of_one ? action->microbatch : -1});
+}
+
+std::shared_ptr<const std::string> TrainStep::entry(const Action& action) const {
+  const auto [first, count] = model_.units().stages[static_cast<std::size_t>(action.stage)];
+  return count == 0 ? nullptr
+                    : model_.label(action.act == Act::recv_act ? first : first + count - 1);
 }
 
 void TrainStep::begin_exchange(const Action& action, const Tensor& given) {
@@ -296,7 +308,7 @@ bool TrainStep::has_bad_router() const {
 /// Values that no codec takes, and routers that do not know where tokens go, count as a norm that
 /// is not finite: all ranks skip the update.
 void TrainStep::add_totals() {
-  if (copies_.is_anything() && policy_.updates) exchange_copies();
+  if (copies_.is_anything() && policy_.updates) end_copies();
   const Tensor squares = total(StepPolicy::kSquares);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
@@ -328,19 +340,51 @@ double TrainStep::squares_factor() const {
   return policy_.reduces ? 1.0 : static_cast<double>(model_.mesh().shape().size(kTokenAxes));
 }
 
-void TrainStep::exchange_copies() {
-  constexpr int kCopyTag = 1 << 20;  // behind those of messages between stages
-  Communicator& line = model_.mesh().comm(copies_.axis);
-  tag("gradients for copies", -1, nullptr);
-  for (int bucket = 0; copies_.keeper && bucket < std::ssize(model_.units().buckets); ++bucket) {
-    const Tensor own = model_.store().held_grads(bucket);
-    given_.push_back(line.send(own, *copies_.keeper, stream_, kCopyTag));
-  }
+bool TrainStep::exchanges_copies_early() const {
+  return stream_.device().kind == Device::Kind::cpu;
+}
+
+void TrainStep::expect_copies() {
   if (copies_.kept == nullptr) return;
+  tag("gradients for copies", -1, nullptr);
   Model& kept = copies_.kept->model();
   for (int bucket = 0; bucket < std::ssize(kept.units().buckets); ++bucket) {
-    line.recv(kept.store().held_grads(bucket), copies_.ward, stream_, kCopyTag).wait(stream_);
+    taken_.push_back(model_.mesh()
+                         .comm(copies_.axis)
+                         .recv(kept.store().held_grads(bucket), copies_.ward, stream_,
+                               kFirstCopyTag + bucket));
   }
+}
+
+void TrainStep::give_to_keeper(int bucket) {
+  tag("gradients for copies", model_.units().buckets[static_cast<std::size_t>(bucket)].owner,
+      nullptr);
+  given_.push_back(model_.mesh()
+                       .comm(copies_.axis)
+                       .send(model_.store().held_grads(bucket), *copies_.keeper, stream_,
+                             kFirstCopyTag + bucket));
+  is_given_[static_cast<std::size_t>(bucket)] = true;
+}
+
+/// Tables that are tied may change until the norm.
+bool TrainStep::is_final(const StepOp& op) const {
+  if (!copies_.keeper || !policy_.updates || !policy_.reduces || !exchanges_copies_early() ||
+      op.kind != StepOp::Kind::reduce || !op.slice.is_all()) {
+    return false;
+  }
+  const RankUnits& units = model_.units();
+  const RankUnits::Bucket& bucket = units.buckets[static_cast<std::size_t>(op.what)];
+  const bool is_block = units.units[static_cast<std::size_t>(bucket.owner)].block >= 0;
+  return bucket.over.empty() && bucket.sums.empty() &&
+         (units.tie == RankUnits::Tie::none || is_block);
+}
+
+void TrainStep::end_copies() {
+  for (std::size_t bucket = 0; copies_.keeper && bucket < is_given_.size(); ++bucket) {
+    if (!is_given_[bucket]) give_to_keeper(static_cast<int>(bucket));
+  }
+  if (!exchanges_copies_early()) expect_copies();
+  for (const Work& taken : std::exchange(taken_, {})) taken.wait(stream_);
 }
 
 void TrainStep::update() {

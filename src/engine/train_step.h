@@ -100,6 +100,7 @@ class TrainStep : private Stage {
   Tensor compute(const StepOp& op, const Tensor& given) override;
   Tensor pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx& ctx);
   Tensor boundary(int microbatch) override;
+  std::shared_ptr<const std::string> entry(const Action& action) const override;
   const CodedMessages* messages() const override { return model_.messages(); }
   void perform(const StepOp& op) override;
   void begin_exchange(const Action& action, const Tensor& given) override;
@@ -126,8 +127,16 @@ class TrainStep : private Stage {
   double squares_factor() const;
   void update();
   void change_weights();
-  /// Lets copies follow. Before the totals: who has these knows that all copies can.
-  void exchange_copies();
+  // Copies follow by the gradients of those whose copies they are.
+  /// Whether gradients travel while others are computed. Between GPUs messages of two ranks go one
+  /// after the other, and none may stand in front of the next stage's.
+  bool exchanges_copies_early() const;
+  void expect_copies();
+  /// As soon as nothing changes the gradients of the bucket any more.
+  void give_to_keeper(int bucket);
+  bool is_final(const StepOp& op) const;
+  /// Before the totals: who has these knows that all copies can follow.
+  void end_copies();
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
   void find_bad_router();
@@ -164,7 +173,9 @@ class TrainStep : private Stage {
     double seconds = 0.0;
     int passes = 0;  // forward
   } blocks_;
-  std::vector<Work> given_;  // gradients that are on their way to who keeps a copy
+  std::vector<Work> given_;     // gradients that are on their way to who keeps a copy
+  std::vector<Work> taken_;     // and those of the one whose copy is kept here
+  std::vector<bool> is_given_;  // by bucket
   std::optional<std::int64_t> first_microbatch_;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended.

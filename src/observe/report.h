@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "observe/epochs.h"
 #include "observe/history.h"
 #include "observe/metrics.h"
 #include "observe/starts.h"
@@ -93,23 +94,6 @@ struct AttentionFigures {
   /// Of the time until the slowest rank is done, what ranks do not compute.
   double idle_fraction() const;
   double exposed_fraction() const;  ///< what of it they wait for messages
-};
-
-/// An epoch of a run that outlives its ranks: who took part from a step on, and what the way there
-/// cost.
-struct EpochRow {
-  std::uint64_t number = 0;
-  std::int64_t step = 0;  ///< the last that was finished when it began
-  std::string time = {};  ///< as in RunStart
-  int members = 0, spares = 0;
-  std::string mesh = {};    ///< "dp=2 tp=1 pp=2"
-  std::string cause = {};   ///< why the epoch before it ended; of the first: empty
-  std::string source = {};  ///< where state came from
-  /// Seconds: to notice a loss, to agree on who goes on, to connect and set up, to have the state
-  /// again, and of the step that was interrupted, where it was taken again.
-  double detect = 0, agree = 0, rebuild = 0, restore = 0, redo = 0;
-
-  double lost() const { return detect + agree + rebuild + restore + redo; }
 };
 
 /// How fast a rank of the run's last mesh was beside those that do equal work; what it took over

@@ -156,22 +156,7 @@ JsonValue starts(const RunReport& report) {
 
 JsonValue epochs(const RunReport& report) {
   JsonValue list = JsonValue::array();
-  for (const EpochRow& epoch : report.epochs) {
-    list.push_back({{"epoch", epoch.number},
-                    {"step", epoch.step},
-                    {"time", epoch.time},
-                    {"members", epoch.members},
-                    {"spares", epoch.spares},
-                    {"mesh", epoch.mesh},
-                    {"cause", epoch.cause},
-                    {"source", epoch.source},
-                    {"seconds",
-                     {{"detect", epoch.detect},
-                      {"agree", epoch.agree},
-                      {"rebuild", epoch.rebuild},
-                      {"restore", epoch.restore},
-                      {"redo", epoch.redo}}}});
-  }
+  for (const EpochRow& epoch : report.epochs) list.push_back(to_json(epoch));
   return list;
 }
 

@@ -76,7 +76,7 @@ recover::FormerPlace place_from(const Json& json) {
 }
 
 std::string text_of(const MemberNews& news) {
-  Json json = {{"checkpoint", news.checkpoint}, {"lost_save", news.lost_save}};
+  Json json = {{"checkpoint", news.checkpoint}, {"lost_save", news.lost_save}, {"lock", news.lock}};
   if (news.state) {
     json["state"] = to_json(*news.state);
     json["totals"] = bits_of(news.totals);
@@ -88,7 +88,9 @@ std::string text_of(const MemberNews& news) {
 
 MemberNews news_from(const std::string& text) {
   const Json json = parse_json(text, "a member's news");
-  MemberNews news{.checkpoint = json.at("checkpoint"), .lost_save = json.at("lost_save")};
+  MemberNews news{.checkpoint = json.at("checkpoint"),
+                  .lost_save = json.at("lost_save"),
+                  .lock = json.at("lock")};
   if (json.contains("state")) {
     news.state = state_from(json.at("state"));
     news.totals = values_of(json.at("totals"));

@@ -21,6 +21,7 @@ struct MemberNews {
   std::string cut = {};
   std::int64_t checkpoint = -1;  ///< the step of the newest one that it knows of
   bool lost_save = false;        ///< one was under way
+  std::string lock = {};         ///< of the run folder, as it was seen last (FolderLock::text)
 };
 
 /// What all members told, by their rank.

@@ -76,6 +76,9 @@ void Epochs::arrange() {
   const int place = is_spare_ ? all().rank() : static_cast<int>(own - by_place.begin());
   members_ = std::make_unique<World>(all().all().split(color, all().rank(), "members"));
   placed_ = std::make_unique<World>(all().all().split(color, place, "world"));
+  if (!is_spare_ && place != all().rank()) {
+    all().flight().set_place(fmt::format("rank {} of the mesh", place));
+  }
   config_ = config;
   config_.parallel = arrangement_.request;
   config_.train.tokens_per_step = config.tokens_per_step();

@@ -39,6 +39,7 @@ class Epochs {
 
   /// The epoch goes on behind this step of the run.
   void begin_behind(std::int64_t step) { first_step_ = step; }
+  std::int64_t first_step() const { return first_step_; }
   /// The step is complete on all ranks. Error(peer) where the epoch has ended before: nothing of
   /// the step may be kept.
   void decide(std::int64_t step);

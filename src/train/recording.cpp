@@ -394,7 +394,6 @@ void Recording::write_report(const RunState& state) const {
                      .ranks = ranks_,
                      .timelines = timelines_,
                      .attention = attention_,
-                     .epochs = kept_.epochs,
                      .work = rank_work(setup_.config, setup_.spec, setup_.plan),
                      .predicted_traffic = kept_.expected,
                      .counted_traffic = kept_.counted,

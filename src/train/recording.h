@@ -36,7 +36,6 @@ class Recording {
     std::vector<std::string> warnings = {};
     MeshTraffic expected = {}, counted = {};  ///< of the steps
     MemoryStats largest_step = {};            ///< the ledger of the step that held most
-    std::vector<observe::EpochRow> epochs = {};
   };
 
   /// `resumed_at`: the step that the run goes on from, where it does. Opens the files.

@@ -59,6 +59,7 @@ class Run {
   std::vector<recover::HeldBox> wanted_state();
   bool set_up(bool is_start);
   observe::EpochRow describe_epoch(double seconds);
+  void record(const observe::EpochRow& row) const;
   /// Where the state came from, for the user.
   std::string restore();
   void note_made_anew(const std::vector<recover::LostBlocks>& blocks);

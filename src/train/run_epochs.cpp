@@ -62,7 +62,7 @@ std::optional<TrainOutcome> Run::epoch() {
   epochs_->begin_behind(state_.step);
   row.step = state_.step;
   row.restore = watch.seconds();
-  carried_.kept.epochs.push_back(row);  // spares too: one of them may keep the report later
+  record(row);
   if (epochs_->is_spare()) return wait_as_spare();
   if (is_over) return end_with_others(already_finished());
   carried_.place = {.mesh = session_->mesh.shape(),
@@ -78,6 +78,17 @@ std::optional<TrainOutcome> Run::epoch() {
   if (carried_.is_changing) return std::nullopt;
   if (std::exchange(save_asked_, false)) save_now();  // where no step was left to be made
   return end_with_others(finish());
+}
+
+/// Whoever keeps the report later has not seen all epochs.
+void Run::record(const observe::EpochRow& row) const {
+  if (!setup_ || !setup_->is_first) return;
+  try {
+    observe::record_epoch(setup_->folder / "epochs.jsonl", row);
+  } catch (const Error& error) {
+    log_warn("the report will not have epoch {}, training goes on: {}", row.number,
+             error.message());
+  }
 }
 
 observe::EpochRow Run::describe_epoch(double seconds) {
@@ -124,7 +135,8 @@ void Run::end_epoch() {
 }
 
 MemberNews Run::own_news() const {
-  MemberNews news{.checkpoint = carried_.checkpoint, .lost_save = carried_.lost_save};
+  MemberNews news{
+      .checkpoint = carried_.checkpoint, .lost_save = carried_.lost_save, .lock = basis_.lock.text};
   if (!carried_.has_state) return news;
   news.state = state_;
   news.totals = carried_.totals;
@@ -145,6 +157,9 @@ void Run::take_decided_step() {
     carried_.has_state = state_.step == meeting.step();
   }
   carried_.step_began.reset();
+  for (const MemberNews& news : meeting.members()) {
+    if (!news.lock.empty()) basis_.lock.of_this_run.insert(news.lock);
+  }
   if (!meeting.has_state()) return;
   state_ = *meeting.teller().state;
   carried_.totals = meeting.teller().totals;
@@ -299,11 +314,17 @@ bool Run::are_all_told_to_leave() {
   return false;
 }
 
+/// An epoch makes a step at least: a newcomer that cannot stay, because a link of its own fails,
+/// must not keep the others from going on. For the same reason all have to hear of one.
 bool Run::changes_members() {
-  if (!epochs_) return false;
+  if (!epochs_ || state_.step == epochs_->first_step()) return false;
   if (!cuts_again()) {
-    const double wants = epochs_->wants_change() ? 1 : 0;
-    if (!is_asked_ || setup_->world.all().combine(wants, ReduceOp::max) == 0) return false;
+    if (!is_asked_) return false;
+    Communicator& ranks = setup_->world.all();
+    const bool is_leaving = is_told_to_leave() && epochs_->wants_change();
+    const bool leaves = ranks.combine(is_leaving ? 1 : 0, ReduceOp::max) != 0;
+    const bool comes = ranks.combine(epochs_->wants_change() ? 0 : 1, ReduceOp::max) == 0;
+    if (!leaves && !comes) return false;
   }
   tell(saving_->finish());
   carried_.is_changing = true;

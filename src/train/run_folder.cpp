@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <string>
 #include <string_view>
@@ -23,6 +24,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunFile = "run.toml";
 constexpr std::string_view kMark = "# The resolved run file, written by heddle when a run starts";
+
+/// What a run writes at the top of its folder, but for events.
+constexpr std::array kFiles = {"metrics.jsonl", "starts.jsonl", "epochs.jsonl", "report.json",
+                               "report.html"};
 
 fs::path checkpoints_of(const fs::path& folder) { return folder / "checkpoints"; }
 
@@ -119,7 +124,7 @@ void check_run_folder(const fs::path& folder) {
   }
   if (has_own_checkpoint(folder)) return;
   std::vector<std::string> foreign;
-  for (const char* name : {"metrics.jsonl", "starts.jsonl", "report.json", "report.html"}) {
+  for (const char* name : kFiles) {
     if (fs::exists(folder / name, error)) foreign.emplace_back(name);
   }
   if (foreign.empty()) return;
@@ -135,7 +140,7 @@ void forget_earlier_run(const fs::path& folder) {
   const auto saved = own_checkpoints(checkpoints);
   if (fs::is_directory(checkpoints)) clear(checkpoints, saved);
   if (fs::is_directory(trace)) clear(trace, own_traces(trace));
-  for (const char* old : {"metrics.jsonl", "starts.jsonl", "report.json", "report.html"}) {
+  for (const char* old : kFiles) {
     files.remove_all(folder / old);
   }
   for (const fs::path& path : entries_of(folder)) {

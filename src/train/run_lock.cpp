@@ -114,7 +114,7 @@ void judge_left_line(const fs::path& folder, const fs::path& file, const Holder&
 
 }  // namespace
 
-RunLock::RunLock(const fs::path& folder, std::string of_this_run)
+RunLock::RunLock(const fs::path& folder, const std::set<std::string>& of_this_run)
     : folder_(folder), file_(folder / kRunLockFile) {
   std::error_code error;
   has_made_folder_ = !fs::exists(folder, error) && !error;
@@ -124,9 +124,8 @@ RunLock::RunLock(const fs::path& folder, std::string of_this_run)
     try {
       const Grip found = grip(descriptor);
       const auto holder = read_holder(descriptor, file_);
-      if (!of_this_run.empty() && lock_text(folder_) == of_this_run) {
+      if (of_this_run.contains(lock_text(folder_))) {
         ::unlink(file_.c_str());
-        of_this_run.clear();
         ::close(descriptor);
         continue;
       }

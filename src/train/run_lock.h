@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 
 namespace heddle {
@@ -13,9 +14,10 @@ inline constexpr const char* kRunLockFile = "heddle.lock";
 class RunLock {
  public:
   /// Makes the folder where there is none. Throws Error(resources) that names the holder. A lock
-  /// with the text `of_this_run` is of a process that this run goes on without: it is taken over
-  /// whatever that process does.
-  explicit RunLock(const std::filesystem::path& folder, std::string of_this_run = {});
+  /// with one of the texts `of_this_run` is of a process that keeps the folder no more, because
+  /// this run goes on without it or it only waits: it is taken over whatever that process does.
+  explicit RunLock(const std::filesystem::path& folder,
+                   const std::set<std::string>& of_this_run = {});
   /// Removes the file, unless another has taken it over; and the folder, if it was made here and is
   /// empty.
   ~RunLock();

@@ -82,7 +82,7 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
   report.timelines = summary.timelines;
   if (!summary.ranks.empty()) report.communication = communication_rows(summary);
   report.attention = summary.attention;
-  report.epochs = summary.epochs;
+  report.epochs = observe::read_epochs(folder / "epochs.jsonl");
   report.speeds = speed_rows(summary.work, report.history);
   report.samples = summary.samples;
   report.warnings = summary.warnings;

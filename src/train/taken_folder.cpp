@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 /// Whether this rank sees the lock that the first of `world` holds.
 bool sees_lock(World& world, const fs::path& folder, FolderLock& lock) {
   lock.text = text_of_first(world, lock.own ? lock.own->text() : "");
+  if (!lock.text.empty()) lock.of_this_run.insert(lock.text);
   return lock_text(folder) == lock.text;
 }
 
@@ -69,7 +70,10 @@ Keepers take_folder(World& world, const fs::path& folder, const MeshShape& mesh,
                     FolderLock& lock) {
   Keepers keepers = world;
   const auto take = [&] {
-    if (!lock.own) lock.own = std::make_unique<RunLock>(folder, lock.text);
+    // Another may have kept the folder while this one waited.
+    if (lock.own && lock_text(folder) != lock.own->text()) lock.own.reset();
+    if (!lock.own) lock.own = std::make_unique<RunLock>(folder, lock.of_this_run);
+    lock.text = lock.own->text();
     check_run_folder(folder);
   };
   keepers.decide(take);

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "mesh/mesh_shape.h"
 #include "train/keepers.h"
@@ -13,6 +15,8 @@ namespace heddle {
 struct FolderLock {
   std::unique_ptr<RunLock> own = {};  ///< on the first keeper
   std::string text = {};              ///< of the lock that was seen last, whoever held it
+  std::set<std::string> of_this_run =
+      {};  ///< all that a member of the run has held, as far as known
 };
 
 /// Takes the run folder before anything is written there, and says who keep it; all ranks of
@@ -21,7 +25,7 @@ struct FolderLock {
 /// a folder of its own. Error(usage) on ranks that do not see what others of their site have, and
 /// where sites can not be told apart in this way.
 ///
-/// Who has it already keeps it; a first keeper that has seen another's of this run takes it over.
+/// Who has it already keeps it; a first keeper takes it over from another member of this run.
 /// `all_write`: every rank writes there. Otherwise it is rank 0's, whatever others see.
 Keepers take_folder(World& world, const std::filesystem::path& folder, const MeshShape& mesh,
                     bool all_write, FolderLock& lock);

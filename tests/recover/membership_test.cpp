@@ -58,6 +58,8 @@ TEST(Limits, FollowFromOneTimeoutAndWhatWasMeasured) {
   EXPECT_EQ(near.missed_call, milliseconds(1200));
   EXPECT_LT(near.silent_after + near.heartbeat, seconds(2));
   EXPECT_EQ(near.give_up, seconds(60));
+  const Limits long_steps = derive_limits(seconds(60), milliseconds(1), seconds(5));
+  EXPECT_EQ(long_steps.silent_after, milliseconds(1800));
   const Limits far = derive_limits(seconds(2), milliseconds(300), seconds(20));
   EXPECT_EQ(far.heartbeat, milliseconds(300));
   EXPECT_EQ(far.missed_call, seconds(60));

@@ -59,7 +59,7 @@ TEST(RunLock, OfTheSameRunIsTakenOverWhateverItsHolderDoes) {
   const TemporaryFolder folder;
   auto frozen = std::make_unique<RunLock>(folder.path());
   EXPECT_NE(refusal(folder.path()), "");
-  const RunLock next(folder.path(), frozen->text());
+  const RunLock next(folder.path(), {"a text of before", frozen->text()});
   EXPECT_NE(next.text(), frozen->text());
   frozen.reset();
   EXPECT_EQ(lock_text(folder.path()), next.text()) << "the one before took it along";

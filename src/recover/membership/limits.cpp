@@ -14,7 +14,8 @@ Limits derive_limits(Duration timeout, Duration round_trip, Duration step) {
                "a time-out of {} ns", timeout.count());
   Limits limits;
   limits.heartbeat = std::max<Duration>(milliseconds(100), round_trip);
-  limits.silent_after = std::max<Duration>(milliseconds(1200), 8 * limits.heartbeat);
+  limits.silent_after = std::max<Duration>(
+      std::clamp<Duration>(3 * step, milliseconds(1200), milliseconds(1800)), 8 * limits.heartbeat);
   limits.missed_call = std::max<Duration>(std::chrono::seconds(1), 3 * step);
   limits.round = 4 * limits.heartbeat;
   // Time for a silence to be noticed by all, and for a few attempts.

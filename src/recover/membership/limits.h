@@ -18,7 +18,8 @@ struct Limits {
 
 /// All of them from the one that users set, and from what was measured: the longest round trip
 /// between members, and the median of recent steps. A dead rank is silent for less than 2 s where
-/// links are shorter than 100 ms, a frozen one is found within three steps.
+/// links are shorter than 100 ms, a frozen one is found within three steps. Where steps take long
+/// there is more patience with a busy machine: who is taken for silent may have the only state.
 Limits derive_limits(Duration timeout, Duration round_trip, Duration step);
 
 /// "heartbeats every 0.10 s, silent after 1.20 s, a call missed after 1.80 s, ..."

@@ -18,6 +18,18 @@ using namespace std::chrono_literals;
 constexpr int kMostRebuilds = 3;
 constexpr std::size_t kMostCallersKept = 4 * kMostMembers;
 
+/// "rank 2 is in recv #16 of pp from rank 0 (F of block 4, micro-batch 3)": what the two do
+/// together, best what this one waits for.
+std::string call_with(const RankReport& own, int rank) {
+  const RankReport::Open* found = nullptr;
+  for (const RankReport::Open& call : own.open) {
+    const bool is_with =
+        is_point_to_point(call.op) ? call.peer == rank : std::ranges::count(call.ranks, rank) > 0;
+    if (is_with && (!found || (call.holds_rank && !found->holds_rank))) found = &call;
+  }
+  return found ? fmt::format("rank {} is in {}", own.rank, found->text) : "";
+}
+
 }  // namespace
 
 MemberService::MemberService(Socket listening, Setup setup)
@@ -271,7 +283,9 @@ void MemberService::lose_member(std::size_t place, const std::string& why, Time 
 void MemberService::lose(std::uint64_t epoch, int rank, const std::string& why) {
   act([&](Consequences&, Time now) {
     const auto place = static_cast<std::size_t>(rank);
-    if (is_going(epoch) && reports_.end(place) == Status::End::none) lose_member(place, why, now);
+    if (!is_going(epoch) || reports_.end(place) != Status::End::none) return;
+    const std::string call = flight_ ? call_with(own_report(), rank) : "";
+    lose_member(place, call.empty() ? why : fmt::format("{}; {}", why, call), now);
   });
 }
 
