@@ -154,6 +154,8 @@ class Run {
     double wasted = 0.0;                       ///< seconds of one that is taken again
     bool is_changing = false;                  ///< the epoch ends without a loss
     std::string cut = {};                      ///< of the stages, where speeds asked for another
+    int cuts = 0;                              ///< how often it has become another
+    std::int64_t cut_step = 0;                 ///< when it last did
     std::string refused_cut = {};              ///< one that did not fit
     std::string why_cut = {};  ///< the epoch ends, for the user; empty: not for that
   } carried_;

@@ -21,7 +21,7 @@ std::vector<double> slowest_by_stage(const MeshShape& mesh, const std::vector<do
 }  // namespace
 
 /// All ranks know the same speeds and find the same cut, so they need not agree on it, but for
-/// whether it fits.
+/// whether it fits and who remembers that it has changed too often: newcomers do not.
 bool Run::cuts_again() {
   constexpr std::int64_t kEvery = RankSpeeds::kWindow;
   constexpr double kWorthwhile = 1.05;
@@ -40,8 +40,17 @@ bool Run::cuts_again() {
   plan.units_of_stage = units_of_cut(setup_->spec, cut.better);
   const std::string change = fmt::format(
       "{} blocks a stage in place of {}, by what blocks take ranks", better, text_of_cut(cut.now));
-  const double lacks = fits(*setup_, plan) ? 0 : 1;
-  if (setup_->world.all().combine(lacks, ReduceOp::max) != 0) {
+  // Speeds that come and go would have blocks move for ever: each cut stays twice as long as the
+  // one before.
+  constexpr int kMostDoubled = 20;
+  const std::int64_t stays =
+      carried_.cuts == 0 ? 0 : kEvery << std::min(carried_.cuts, kMostDoubled);
+  const bool is_too_soon = state_.step < carried_.cut_step + stays;
+  constexpr double kTooSoon = 1, kDoesNotFit = 2;
+  const double objection = is_too_soon ? kTooSoon : fits(*setup_, plan) ? 0 : kDoesNotFit;
+  const double heard = setup_->world.all().combine(objection, ReduceOp::max);
+  if (heard == kTooSoon) return false;
+  if (heard == kDoesNotFit) {
     carried_.refused_cut = better;
     if (setup_->is_first) {
       log_warn("step {}: {}, would make steps {:.2f} times as fast, but does not fit in memory",
@@ -50,6 +59,8 @@ bool Run::cuts_again() {
     return false;
   }
   carried_.cut = better;
+  carried_.cut_step = state_.step;
+  ++carried_.cuts;
   carried_.why_cut = fmt::format("stages are cut again: {} ({:.2f} times as fast by reckoning)",
                                  change, cut.gain());
   // Who ends the epoch knows that all go on with the same cut, also those who then fail to hear it.
