@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import select
+import signal
 import struct
 import subprocess
 import time
@@ -88,6 +89,7 @@ class Router:
         self.sent = {}  # by the same: up to where its bytes have passed
 
     def run(self):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         node_of = {device: node for node, device in enumerate(self.devices)}
         while True:
             for device in select.select(self.devices, [], [])[0]:
