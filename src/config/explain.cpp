@@ -120,7 +120,7 @@ std::string explain_markdown() {
       "<!-- Made by `heddle config explain all --markdown`; a test compares. Change "
       "src/config/keys.cpp. -->\n"
       "# The run file\n\n"
-      "TOML with eight sections. Every key has a default except that a model, training data and a "
+      "TOML in sections. Every key has a default except that a model, training data and a "
       "length must be\ngiven. An unknown key or section is an error that names the nearest known "
       "one; all errors are shown together.\n"
       "`--set section.key=value` (repeatable, the last one wins) overrides the file; text needs no "

@@ -29,7 +29,7 @@ class CudaAttentionBlock : public OnGpu {
     Results r;
   };
   OnDevice on_device(const Sequence& x, DType dtype) {
-    const auto& [batch, length, heads, groups, width, documents] = x.sizes;
+    const auto& [batch, length, heads, groups, width, documents, window] = x.sizes;
     const Tensor all = device_empty({batch, length, heads + 2 * groups, width}, dtype);
     OnDevice d{.q = all.slice(2, 0, heads),
                .k = all.slice(2, heads, heads + groups),
