@@ -69,7 +69,7 @@ class RecutRun {
 
   /// What the fullest rank needs, also while members come or go.
   std::int64_t bytes() const {
-    const ModelSpec spec = configured_model(config_, std::nullopt);
+    const ModelSpec spec = configured_model(config_, {});
     const ParallelPlan plan = configured_plan(config_, spec, kRanks);
     std::size_t most = 0;
     for (int rank = 0; rank < kRanks; ++rank) {
