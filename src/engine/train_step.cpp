@@ -349,10 +349,10 @@ void TrainStep::expect_copies() {
   tag("gradients for copies", -1, nullptr);
   Model& kept = copies_.kept->model();
   for (int bucket = 0; bucket < std::ssize(kept.units().buckets); ++bucket) {
-    taken_.push_back(model_.mesh()
-                         .comm(copies_.axis)
-                         .recv(kept.store().held_grads(bucket), copies_.ward, stream_,
-                               kFirstCopyTag + bucket));
+    taken_.push_back(
+        model_.mesh()
+            .comm(copies_.axis)
+            .recv(kept.store().held_grads(bucket), copies_.ward, stream_, kFirstCopyTag + bucket));
   }
 }
 
