@@ -394,12 +394,14 @@ void TrainStep::update() {
     const Tensor sums = to_host(totals(), stream_);
     model_.mesh().check();  // a GPU's sum ends without its result when a rank is lost
     decide_();
-    decided_totals_.assign(sums.host<double>().begin(), sums.host<double>().end());
+    decided_totals_.clear();
     if (last_load_.defined()) {
       const Tensor load = to_host(expert_load(), stream_);
-      decided_totals_.insert(decided_totals_.end(), load.host<double>().begin(),
-                             load.host<double>().end());
+      decided_totals_.assign(load.host<double>().begin(), load.host<double>().end());
     }
+    // Last: who looks for the squares of stages finds them at the end (train/lost_state.cpp).
+    decided_totals_.insert(decided_totals_.end(), sums.host<double>().begin(),
+                           sums.host<double>().end());
     is_decided_ = true;
   }
   change_weights();
@@ -418,9 +420,10 @@ void TrainStep::decide_by(std::span<const double> totals) {
   HEDDLE_CHECK(
       !is_decided_ && !numbers_.empty() && std::ssize(totals) == this->totals().count() + load,
       "{} totals for a step of others", totals.size());
-  const auto own = static_cast<std::size_t>(this->totals().count());
-  set_numbers(StepPolicy::kTotals, totals.first(own));
-  if (load > 0) set_numbers(StepPolicy::kExpertLoad, totals.subspan(own));
+  set_numbers(StepPolicy::kTotals, totals.last(totals.size() - static_cast<std::size_t>(load)));
+  if (load > 0) {
+    set_numbers(StepPolicy::kExpertLoad, totals.first(static_cast<std::size_t>(load)));
+  }
   decided_totals_.assign(totals.begin(), totals.end());
   is_decided_ = true;
   change_weights();
@@ -430,8 +433,8 @@ StepResult TrainStep::decided_result() {
   HEDDLE_CHECK(is_decided_, "the result of a step that was not decided");
   const std::span<const double> decided = decided_totals_;
   const auto load = last_load_.defined() ? static_cast<std::size_t>(last_load_.count()) : 0;
-  if (load > 0) read_load(decided.last(load));
-  read_totals(decided.first(decided.size() - load));
+  if (load > 0) read_load(decided.first(load));
+  read_totals(decided.subspan(load));
   return result_;
 }
 
