@@ -140,6 +140,7 @@ class RandomRun {
         c.parallel.ep = c.parallel.etp = c.parallel.chunks = 1;
     c.parallel.skip = 0.0;
     c.parallel.routes.clear();
+    c.recover.recut = false;  // of pipelines only
     c.parallel.ep_exchange = chance(0.5) ? "" : "r=0 degree=2/3 2dh=8";
     if (c.parallel.vocabulary == VocabularyPlacement::pipeline)
       c.parallel.vocabulary = VocabularyPlacement::tensor;

@@ -101,7 +101,18 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "outer.codec",
                                      "outer.lr",
                                      "outer.momentum",
-                                     "outer.feedback"};
+                                     "outer.feedback",
+                                     "data.kind",
+                                     "data.messages_field",
+                                     "data.prompt_field",
+                                     "data.answer_field",
+                                     "data.stream",
+                                     "train.freeze",
+                                     "lora.rank",
+                                     "lora.alpha",
+                                     "lora.rslora",
+                                     "lora.targets",
+                                     "lora.path"};
   for (const auto& key : keys()) {
     const std::string name = key.full_name();
     const Scope expected = process.contains(name)   ? Scope::process

@@ -61,10 +61,12 @@ TEST(PublishedRuns, AreGivenTheVolumesThatAreKnownOfThem) {
   for (const PublishedRun& run : kRuns) {
     SCOPED_TRACE(run.name);
     const StepPlan plain = plan(run, false, false), recomputing = plan(run, true, false);
-    // And one small sum per step, of loss, norm and whether a rank asks for something.
+    // And one small sum per step, of loss, norm, whether a rank asks for something, and what a
+    // block takes each rank.
+    const std::int64_t ranks = std::int64_t{run.tp} * run.pp * run.dp;
     const auto on_tp = entry(plain, Axis::tp, CommOp::all_reduce);
     EXPECT_EQ(on_tp.calls, run.tp_calls + 1);
-    EXPECT_EQ(on_tp.payload_bytes, run.tp_calls * run.message_bytes * kWider + 24);
+    EXPECT_EQ(on_tp.payload_bytes, run.tp_calls * run.message_bytes * kWider + 24 + 8 * ranks);
     EXPECT_EQ(entry(recomputing, Axis::tp, CommOp::all_reduce).calls, run.tp_calls_recomputing + 1);
 
     const auto sends = entry(plain, Axis::pp, CommOp::send);
@@ -78,7 +80,7 @@ TEST(PublishedRuns, AreGivenTheVolumesThatAreKnownOfThem) {
                 run.gradient_gigabytes, 0.002 * run.gradient_gigabytes);
     if (run.dp > 1) {
       EXPECT_EQ(entry(plain, Axis::dp, CommOp::all_reduce).payload_bytes,
-                static_cast<std::int64_t>(plain.before_step[gradients]) + 8 + 24);
+                static_cast<std::int64_t>(plain.before_step[gradients]) + 8 + 24 + 8 * ranks);
     }
   }
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "comm/threads/thread_world.h"
+#include "parallel/step/rank_times.h"
 #include "parity/rank_training.h"
 #include "planner/simulated_step.h"
 
@@ -47,6 +48,7 @@ class Exchange : public testing::Test {
   StepPlan planned(bool has_more) const {
     ParallelPlan plan = make_plan(spec_, mesh_.request, mesh_.ranks(), kBatch.seq_len);
     plan.policy = policy(has_more);
+    RankTimes(plan.mesh).add_to(plan.policy);
     return plan_step(spec_, RankTraining::build_options(mesh_, kBatch), plan, 0, kBatch);
   }
 

@@ -19,13 +19,13 @@ class StreamedRunTest : public testing::Test {
                   .status,
               0);
   }
-  Outcome train(const std::vector<std::string>& more) {
+  Outcome train(const std::vector<std::string>& more, const std::vector<std::string>& flags = {}) {
     std::vector<std::string> settings = {
         "data.train=" + (run_.path() / "many.jsonl").string(),
         "data.tokenizer=" + (run_.path() / "tokenizer.json").string(), "data.stream=true",
         "train.eval_every=5"};
     settings.insert(settings.end(), more.begin(), more.end());
-    return run_.train(settings);
+    return run_.train(settings, flags);
   }
   TinyRun run_;
 };
@@ -43,7 +43,7 @@ TEST_F(StreamedRunTest, IsTheSameWhenResumedAndOnTwoRanks) {
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   EXPECT_EQ(run_.numbers(), numbers);
   std::filesystem::remove_all(run_.run_folder());
-  const Outcome two = train({"parallel.dp=2"});
+  const Outcome two = train({"parallel.dp=2"}, {"--ranks", "2"});
   ASSERT_EQ(two.status, 0) << two.err;
   EXPECT_EQ(run_.metrics().size(), std::count(numbers.begin(), numbers.end(), '\n'));
 }
