@@ -52,6 +52,7 @@ TIMES = [
 PROGRESS = [
     re.compile(r"^[^|]* +\d+% \| .*/s( \| ETA .*)?$"),
     re.compile(r"^[^|$]+: .+ in [\dhm.]+s \(.+/s\)$"),
+    re.compile(r"^(warning: )?step \d+: ranks? .* slow\b.*$"),  # on a busy machine
 ]
 TRAINED = re.compile(r"(?P<name>held-out loss|loss|perplexity|norm) (?P<value>\d+\.\d+)")
 GENERATED = re.compile(r"^(step \d+ sample: )?(?P<text>Today .*)$")

@@ -25,7 +25,7 @@ packages=(
 
 # The libraries that the program is linked with, and those that it opens where they are.
 run_packages=(
-  libfmt9 libhwy1 libpcre2-8-0 libxxhash0 libstdc++6 libgcc-s1 libc6
+  libfmt9 libhwy1 libpcre2-8-0 libxxhash0 zlib1g libzstd1 liblz4-1 libsnappy1v5 libstdc++6 libgcc-s1 libc6
   libgomp1 libopenblas0-openmp libdnnl2 libopenmpi3 openmpi-bin
 )
 

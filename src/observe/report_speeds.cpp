@@ -13,12 +13,12 @@
 namespace heddle::observe {
 namespace {
 
-constexpr std::size_t kColumns = 60, kRows = 32;
+constexpr std::size_t kSpeedColumns = 60, kRows = 32;
 
 /// Medians of a rank's curve over equal stretches of the run; NaN where it has no point.
 std::vector<double> stretches(const Curve& curve, std::int64_t first, std::int64_t last) {
   const std::int64_t steps = last - first + 1;
-  const auto columns = std::min<std::int64_t>(kColumns, steps);
+  const auto columns = std::min<std::int64_t>(kSpeedColumns, steps);
   std::vector<std::vector<double>> values(static_cast<std::size_t>(columns));
   for (const CurvePoint& point : curve) {
     if (point.step < first || point.step > last) continue;

@@ -52,10 +52,13 @@ TEST_F(SpeakingModel, StopsAtTheEndTokensOfItsConfigs) {
   Json stopped = generated();
   EXPECT_EQ(stopped["tokens"], upto);
   EXPECT_EQ(stopped.value("stopped", ""), "end_token");
-  set({{"eos_token_id", free["tokens"][0]}});
+  // Both files count, and all ends that they name.
+  set({{"eos_token_id", 100}});
   files_.write("model/generation_config.json",
-               Json{{"eos_token_id", {100, free["tokens"][at]}}}.dump());
+               Json{{"eos_token_id", {101, free["tokens"][at]}}}.dump());
   EXPECT_EQ(generated()["tokens"], upto);
+  set({{"eos_token_id", free["tokens"][0]}});
+  EXPECT_EQ(generated()["tokens"], Json::array({free["tokens"][0]}));
 }
 
 TEST_F(SpeakingModel, SaysThatItStoppedAtItsLastPosition) {
