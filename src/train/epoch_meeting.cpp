@@ -28,10 +28,8 @@ Json to_json(const RunState& state) {
                {"skipped_updates", state.skipped_updates},
                {"seconds", state.seconds},
                {"optimizer", state.optimizer},
-               {"made_anew", state.made_anew},
-               {"evaluations_since_best", state.evaluations_since_best}};
+               {"made_anew", state.made_anew}};
   if (state.eval_loss) json["eval_loss"] = bits_of({*state.eval_loss});
-  if (state.best_eval_loss) json["best_eval_loss"] = bits_of({*state.best_eval_loss});
   if (!state.expert_load.empty()) json["expert_load"] = bits_of(state.expert_load);
   return json;
 }
@@ -41,13 +39,9 @@ RunState state_from(const Json& json) {
                  .tokens = json.at("tokens"),
                  .skipped_updates = json.at("skipped_updates"),
                  .seconds = json.at("seconds"),
-                 .evaluations_since_best = json.at("evaluations_since_best"),
                  .optimizer = json.at("optimizer"),
                  .made_anew = json.at("made_anew")};
   if (json.contains("eval_loss")) state.eval_loss = values_of(json.at("eval_loss")).front();
-  if (json.contains("best_eval_loss")) {
-    state.best_eval_loss = values_of(json.at("best_eval_loss")).front();
-  }
   if (json.contains("expert_load")) state.expert_load = values_of(json.at("expert_load"));
   return state;
 }

@@ -46,9 +46,12 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                          "run.threads",
                                          "run.memory_limit",
                                          "run.timeout"};
-  const std::set<std::string> derived = {"model.preset",     "model.path",     "model.config",
-                                         "model.vocab_size", "data.train",     "data.sources",
-                                         "data.eval",        "data.tokenizer", "train.tokens"};
+  const std::set<std::string> derived = {
+      "model.preset",      "model.path",   "model.config",        "model.vocab_size",
+      "data.train",        "data.sources", "data.eval",           "data.tokenizer",
+      "train.tokens",      "data.kind",    "data.messages_field", "data.prompt_field",
+      "data.answer_field", "lora.path"};
+  const std::set<std::string> weights = {"lora.rank", "lora.alpha", "lora.rslora", "lora.targets"};
   const std::set<std::string> run = {"model.seed",
                                      "model.init_std",
                                      "model.scale_residual_init",
@@ -102,21 +105,13 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "outer.lr",
                                      "outer.momentum",
                                      "outer.feedback",
-                                     "data.kind",
-                                     "data.messages_field",
-                                     "data.prompt_field",
-                                     "data.answer_field",
                                      "data.stream",
-                                     "train.freeze",
-                                     "lora.rank",
-                                     "lora.alpha",
-                                     "lora.rslora",
-                                     "lora.targets",
-                                     "lora.path"};
+                                     "train.freeze"};
   for (const auto& key : keys()) {
     const std::string name = key.full_name();
     const Scope expected = process.contains(name)   ? Scope::process
                            : derived.contains(name) ? Scope::derived
+                           : weights.contains(name) ? Scope::weights
                            : run.contains(name)     ? Scope::run
                                                     : Scope::launch;
     EXPECT_EQ(key.scope, expected) << name;
