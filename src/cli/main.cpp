@@ -1,6 +1,8 @@
 #include <malloc.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -63,7 +65,12 @@ int report_failure() {
   } catch (const Ended& ended) {
     return ended.status;
   } catch (const Error& e) {
-    if (speaks(e)) log_line(LogLevel::error, e.what());
+    if (speaks(e)) {
+      log_line(LogLevel::error, e.what());
+    } else {
+      // Launchers end all ranks as soon as one has failed: first the one that says why.
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {
     // Whatever a verb prints by throws its own kind of exception.
