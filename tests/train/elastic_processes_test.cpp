@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <random>
 #include <thread>
 
 #include "base/log.h"
@@ -57,28 +56,6 @@ class ElasticProcesses {
     }
     return false;
   }
-  /// How many compute or wait, once that many have made a step together; false where the run ends
-  /// before.
-  bool wait_for_members(int members) const {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (std::chrono::steady_clock::now() < until && std::ssize(steps()) < total()) {
-      const auto epochs = observe::read_epochs(run_.run_folder() / "epochs.jsonl");
-      if (!epochs.empty() && epochs.back().members == members &&
-          std::ssize(steps()) > epochs.back().step) {
-        return true;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
-  }
-  /// Those that are there.
-  std::vector<int> processes() const {
-    std::vector<int> there;
-    for (std::size_t i = 0; i < children_.size(); ++i) {
-      if (children_[i] > 0) there.push_back(static_cast<int>(i));
-    }
-    return there;
-  }
   /// Those whose line is whole.
   std::vector<std::int64_t> steps() const {
     std::vector<std::int64_t> steps;
@@ -104,14 +81,6 @@ class ElasticProcesses {
     return parse_json(read_text_file(run_.run_folder() / "report.json"), "report.json");
   }
   std::int64_t total() const { return config_.total_steps(); }
-  std::filesystem::path last() const { return run_.checkpoint(total()); }
-  std::vector<std::int64_t> tokens() const {
-    std::vector<std::int64_t> tokens;
-    for (const Json& line : run_.metrics()) {
-      if (line.contains("loss")) tokens.push_back(line["tokens"]);
-    }
-    return tokens;
-  }
 
  private:
   config::RunConfig configured(const Json& model, const std::vector<std::string>& settings) const {
@@ -228,41 +197,6 @@ TEST(ElasticProcesses, TheFirstIsKilledAndTheOthersGoOn) {
   ASSERT_EQ(epochs.size(), 2u);
   EXPECT_EQ(epochs[1]["mesh"], "dp=1 tp=1 pp=2") << epochs;
   EXPECT_EQ(epochs[1]["spares"], 1) << epochs;
-}
-
-/// Every sample is used once. In a pipeline, and without clipping, no sum depends on who is there:
-/// weights are those of a run in which nobody was lost, bit for bit.
-TEST(ElasticProcesses, ThatAreKilledAndJoinedEndAsARunThatIsLeftAlone) {
-  const std::vector<std::string> settings = {
-      "parallel.pp=4",      "recover.copies=1",     "train.steps=500", "train.tokens_per_step=64",
-      "train.microbatch=1", "checkpoint.every=100", "parallel.zero=0", "recover.elastic=true",
-      "recover.timeout=20", "optim.clip=0"};
-  const Json model = {{"num_hidden_layers", 4}};
-  ElasticProcesses alone(4, settings, model);
-  for (const int process : alone.processes()) EXPECT_EQ(alone.status(process), 0) << process;
-  ElasticProcesses run(4, settings, model);
-  std::mt19937_64 random(3);
-  int kills = 0, members = 4;
-  for (int turn = 0; turn < 8 && run.wait_for_members(members); ++turn) {
-    // Two of eight are joins alone: somebody waits then, until the next is killed.
-    if (turn % 4 == 1) {
-      ++members;
-    } else {
-      const std::vector<int> there = run.processes();
-      run.end_at_once(there[random() % there.size()]);
-      ++kills;
-    }
-    run.join();
-  }
-  EXPECT_GT(kills, 0);
-  for (const int process : run.processes()) {
-    const int status = run.status(process);
-    EXPECT_TRUE(status == 0 || status == 4) << process << ": " << status;  // 4: it came too late
-  }
-  expect_every_step_once(run);
-  std::int64_t last = 0;
-  for (const std::int64_t tokens : run.tokens()) EXPECT_EQ(tokens, last += 64);
-  expect_same_state(run.last(), alone.last());
 }
 
 }  // namespace
