@@ -1,7 +1,20 @@
 """What benchmark scripts share that call the program."""
 
+import argparse
 import subprocess
 import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).resolve().parent.parent / "build" / "heddle"
+
+
+def parser_of(description, out):
+    """Options of every script that trains on a text. `out`: what the folder is of."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--heddle", default=str(PROGRAM), help="the program")
+    parser.add_argument("--out", type=Path, required=True, help=f"folder of the {out}")
+    parser.add_argument("--text", type=Path, required=True, help="a text file")
+    return parser
 
 
 def run(command):

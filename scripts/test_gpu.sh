@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # What only a machine with a GPU can show, and takes a few minutes there: the tests that skip elsewhere, twenty-four meshes
-# of processes over NCCL (on one GPU where there is one), eight of models with experts, losses that do not depend on overlap,
-# messages that do not touch host memory, a rank that is killed or stalls, compute-sanitizer over every operation
-# and codec.
+# of processes over NCCL (on one GPU where there is one), eight of models with experts, every reference in float32 and in
+# bf16, losses that do not depend on overlap, messages that do not touch host memory, a rank that is killed or stalls, one
+# that is replaced while the others go on, compute-sanitizer over every operation and codec.
 #   test_gpu.sh BUILD_FOLDER             all of it
-#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, meshes, experts, overlaps, messages, kill, stall or sanitizers
-# Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries meshes, experts and overlaps out
-# elsewhere.
+#   test_gpu.sh BUILD_FOLDER meshes      just one part: tests, families, meshes, experts, overlaps, messages, kill, stall,
+#                                        elastic or sanitizers
+# Prints a line for each check; exits with 1 when one did not hold. HEDDLE_DEVICE=cpu tries families, meshes, experts,
+# overlaps and elastic out elsewhere.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 build=$1
-parts=${2:-tests meshes experts overlaps messages kill stall sanitizers}
+parts=${2:-tests families meshes experts overlaps messages kill stall elastic sanitizers}
 device=${HEDDLE_DEVICE:-cuda}
 heddle=$build/heddle
 folder=$(mktemp -d)
@@ -36,6 +37,21 @@ tests() {
   check "references, checkpoints, memory" "$build/tests/verify/gpu_test" --gtest_brief=1
   check "rounding through 32 layers of shared attention" "$build/tests/parallel/parallel_test" --gtest_brief=1 \
     --gtest_filter='AttentionThrough32Layers.*'
+}
+
+# One process each; CPUs compute in float32.
+# Rounded to bf16, a token may take the other of two experts with nearly equal scores: gpu_test (GpuExperts) says how far
+# that may lead.
+families() {
+  local dtype model
+  for dtype in f32 bf16; do
+    [ "$device" = cpu ] && [ $dtype = bf16 ] && continue
+    for model in tests/reference/models/*; do
+      [ $dtype = bf16 ] && grep -q 'num_[a-z_]*experts"' "$model/config.json" && continue
+      check "$(basename "$model") in $dtype" timeout 60 "$heddle" verify reference "$model" --set "run.device=$device" \
+        --set "run.dtype=$dtype"
+    done
+  done
 }
 
 # mesh_of MODEL RANKS KEY=VALUE...
@@ -101,6 +117,8 @@ experts() {
   [ "$device" = cpu ] || check "experts: a step copies to the host twice, at its end" two_host_copies_a_step
 }
 
+make_text() { [ -e "$folder/text.jsonl" ] || "$heddle" demo-text --bytes 200000 --out "$folder/text.jsonl"; }
+
 # train NAME RANKS KEY=VALUE...: the demo's model on a little of its text, into the run folder NAME.
 train() {
   local name=$1 ranks=$2 settings=() key
@@ -111,7 +129,7 @@ train() {
     settings+=(--set "$key")
   done
   if [ ! -e "$folder/tokenizer.json" ]; then
-    "$heddle" demo-text --bytes 200000 --out "$folder/text.jsonl"
+    make_text
     "$heddle" tokenizer train "$folder/text.jsonl" --vocab 512 --special '<|endoftext|>' \
       --out "$folder/tokenizer.json"
   fi
@@ -201,6 +219,23 @@ killed_rank() {
 
 kill_() { check "a rank is killed" killed_rank; }
 
+# A rank of four is killed in the middle of a step and the run goes on: a step of four ranks within 15 s, every step once,
+# and where sums have the same order the weights and states of a run that nobody disturbs, bit for bit.
+replaced() {
+  make_text >/dev/null
+  check "replaced: $*" timeout 400 python3 benchmarks/recover/replaced.py --heddle "$heddle" --text "$folder/text.jsonl" \
+    --out "$folder/replaced" --device "$device" --mesh "$@"
+  grep -E 'a step\)|undisturbed' "$folder/output" | sed 's/^ */      /'
+}
+elastic() {
+  replaced dp4
+  replaced dp4 --again 2
+  replaced dp2xpp2
+  replaced dp2xpp2 --spare --exact
+  replaced pp4 --exact
+  replaced pp4 --freeze
+}
+
 # Whether all tests of a sanitizer's log passed, and it has nothing to say; of racecheck, nothing of a kernel of ours, since
 # it reports cuDNN's backward too. Not with --kernel-name, with which the racecheck of CUDA 13.0 fails in itself in cuBLASLt's
 # kernels.
@@ -231,14 +266,14 @@ sanitizers() {
 }
 
 if [ "$device" = cuda ] && ! nvidia-smi -L >/dev/null 2>&1; then
-  echo "test_gpu.sh: no GPU here, where every test would only be skipped; HEDDLE_DEVICE=cpu tries meshes, experts and overlaps" >&2
+  echo "test_gpu.sh: no GPU here, where every test would only be skipped; HEDDLE_DEVICE=cpu tries families, meshes, experts, overlaps and elastic" >&2
   exit 2
 fi
 for part in $parts; do
   case $part in
-    tests | meshes | experts | overlaps | messages | stall | sanitizers) "$part" ;;
+    tests | families | meshes | experts | overlaps | messages | stall | elastic | sanitizers) "$part" ;;
     kill) kill_ ;;
-    *) echo "test_gpu.sh: no part '$part'; tests, meshes, experts, overlaps, messages, kill, stall or sanitizers" >&2; exit 2 ;;
+    *) echo "test_gpu.sh: no part '$part'; tests, families, meshes, experts, overlaps, messages, kill, stall, elastic or sanitizers" >&2; exit 2 ;;
   esac
 done
 exit $failed

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Peak memory and rate of `heddle tokenize`, by format and size of the input: memory is to stay flat.
 
-    python3 benchmarks/data/memory.py --heddle build/heddle --tokenizer tokenizer.json --work DIR [--megabytes 100,1000] [--formats jsonl,jsonl.gz,...]
+    python3 benchmarks/data/memory.py --heddle build/heddle --tokenizer tokenizer.json --work DIR [--megabytes 100,1000] [--formats jsonl,jsonl.gz,...] [--piped]
 
-Writes made-up text in each format, tokenizes it, and
-compares the token files with that of the JSON lines. Parquet and Arrow need pyarrow. Needs about three times the largest size
-on the disk; DIR is left empty.
+Writes made-up text in each format, tokenizes it, and compares the token files with that of the first format. Parquet and
+Arrow need pyarrow. Needs about three times the largest size on the disk, with --piped twice what the tokens take; DIR is
+removed. Formats beside those of the list: txt (documents that a separator ends) and one.txt (one document).
 """
 
 import argparse
@@ -17,10 +17,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
-FORMATS = ["jsonl", "json", "csv", "jsonl.gz", "jsonl.zst", "parquet", "arrow", "-"]
+FORMATS = ["jsonl", "json", "csv", "jsonl.gz", "jsonl.zst", "parquet", "arrow", "jsonl|"]  # "|": by standard input
+COLUMNS = ["parquet", "arrow"]
+SEPARATOR = "<|endoftext|>"
 
 
 def documents(megabytes):
@@ -47,52 +50,81 @@ def batches(megabytes, size=1000):
         yield batch
 
 
-def write(path, form, megabytes):
-    if form in ("jsonl", "-"):
-        with open(path, "w") as file:
-            for text in documents(megabytes):
-                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-    elif form == "json":
-        with open(path, "w") as file:
-            for index, text in enumerate(documents(megabytes)):
-                file.write(("[\n" if index == 0 else ",\n") + json.dumps({"id": index, "text": text}))
-            file.write("\n]\n")
+def lines_of(form, megabytes):
+    """The file of a format that is text, piece by piece."""
+    if form == "json":
+        for index, text in enumerate(documents(megabytes)):
+            yield ("[\n" if index == 0 else ",\n") + json.dumps({"id": index, "text": text})
+        yield "\n]\n"
     elif form == "csv":
-        import csv
-        with open(path, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["id", "text"])
-            writer.writerows(enumerate(documents(megabytes)))
-    elif form in ("jsonl.gz", "jsonl.zst"):
-        packer = ["gzip", "-1", "-c"] if form.endswith("gz") else ["zstd", "-1", "-q", "-c"]
-        with open(path, "wb") as out, subprocess.Popen(packer, stdin=subprocess.PIPE, stdout=out, text=True) as process:
-            for text in documents(megabytes):
-                process.stdin.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-            process.stdin.close()
+        yield "id,text\r\n"
+        for index, text in enumerate(documents(megabytes)):
+            yield f'{index},"' + text.replace('"', '""') + '"\r\n'
+    elif form == "txt":
+        for text in documents(megabytes):
+            yield text + SEPARATOR
+    elif form == "one.txt":
+        for text in documents(megabytes):
+            yield text + "\n"
     else:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-        schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
-        make = pq.ParquetWriter(path, schema, compression="zstd") if form == "parquet" else pa.ipc.new_stream(str(path), schema)
-        with make as writer:
-            for number, batch in enumerate(batches(megabytes, 20000 if form == "parquet" else 1000)):
-                writer.write_table(pa.table({"id": pa.array(range(len(batch)), pa.int64()), "text": batch}, schema=schema))
+        for text in documents(megabytes):
+            yield json.dumps({"text": text}, ensure_ascii=False) + "\n"
 
 
-def tokenize(heddle, path, form, tokenizer, out, threads):
+def put(form, megabytes, out):
+    """Writes a file of that format to `out`, which is open, and closes it."""
+    packers = {".gz": ["gzip", "-1", "-c"], ".zst": ["zstd", "-1", "-q", "-c"]}
+    packer = packers.get(Path(form).suffix)
+    with out:
+        if packer is None:
+            for piece in lines_of(form, megabytes):
+                out.write(piece.encode())
+            return
+        with subprocess.Popen(packer, stdin=subprocess.PIPE, stdout=out) as process:
+            for piece in lines_of(form, megabytes):
+                process.stdin.write(piece.encode())
+            process.stdin.close()
+
+
+def write_columns(path, form, megabytes):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    make = pq.ParquetWriter(path, schema, compression="zstd") if form == "parquet" else pa.ipc.new_stream(str(path), schema)
+    with make as writer:
+        for batch in batches(megabytes, 20000 if form == "parquet" else 1000):
+            writer.write_table(pa.table({"id": pa.array(range(len(batch)), pa.int64()), "text": batch}, schema=schema))
+
+
+def tokenize(args, path, form, megabytes, out):
     """Peak resident bytes and seconds."""
-    command = [heddle, "tokenize", "-" if form == "-" else path, "--tokenizer", tokenizer, "--out", out, "--threads", str(threads)]
+    command = [args.heddle, "tokenize", "-" if is_piped(args, form) else path, "--tokenizer", args.tokenizer, "--out", out,
+               "--threads", args.threads]
+    if form == "csv":
+        command += ["--as", "csv"]  # standard input has no name that says it
+    if form == "txt":
+        command += ["--delimiter", SEPARATOR]
     begin = time.monotonic()
     peak = 0
-    with open(path if form == "-" else os.devnull, "rb") as given, tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as said:
+        given = subprocess.PIPE if is_piped(args, form) else subprocess.DEVNULL
         process = subprocess.Popen([str(word) for word in command], stdin=given, stdout=said, stderr=said)
+        maker = threading.Thread(target=put, args=(form.removesuffix("|"), megabytes, process.stdin)) if process.stdin else None
+        if maker:
+            maker.start()
         while process.poll() is None:  # what the system says at the end counts this script's own memory, too
             peak = max(peak, high_water(process.pid))
             time.sleep(0.05)
+        if maker:
+            maker.join()
         said.seek(0)
         if process.returncode != 0:
             sys.exit(f"{path}: {said.read()}")
     return peak, time.monotonic() - begin
+
+
+def is_piped(args, form):
+    return form.endswith("|") or (args.piped and form not in COLUMNS)
 
 
 def high_water(pid):
@@ -114,22 +146,27 @@ def main():
     parser.add_argument("--megabytes", default="100,1000")
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--piped", action="store_true", help="give what can be by standard input, and keep it off the disk")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    print("| format | text, MB | file, MB | peak, MiB | MB/s | tokens as from JSON lines |\n|---|---|---|---|---|---|")
+    print("| format | text, MB | file, MB | peak, MiB | MB/s | tokens as from the first |\n|---|---|---|---|---|---|")
     for megabytes in [int(size) for size in args.megabytes.split(",")]:
         expected = None
         for form in args.formats.split(","):
-            path = args.work / ("in." + ("jsonl" if form == "-" else form))
+            path = args.work / ("in." + form.removesuffix("|"))
             out = args.work / "out.tokens"
-            write(path, form, megabytes)
-            peak, seconds = tokenize(args.heddle, path, form, args.tokenizer, out, args.threads)
+            if form in COLUMNS:
+                write_columns(path, form, megabytes)
+            elif not is_piped(args, form):
+                put(form, megabytes, open(path, "wb"))
+            peak, seconds = tokenize(args, path, form, megabytes, out)
             with open(out, "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else hashlib.sha256(file.read()).hexdigest()
             expected = expected or digest
-            print(f"| {form} | {megabytes} | {path.stat().st_size / 1e6:.0f} | {peak / 2**20:.0f} | {megabytes / seconds:.1f} | "
+            size = f"{path.stat().st_size / 1e6:.0f}" if path.exists() else "piped"
+            print(f"| {form} | {megabytes} | {size} | {peak / 2**20:.0f} | {megabytes / seconds:.1f} | "
                   f"{'yes' if digest == expected else 'NO'} |", flush=True)
-            path.unlink()
+            path.unlink(missing_ok=True)
             for left in [out, Path(str(out) + ".json")]:
                 left.unlink()
     shutil.rmtree(args.work)

@@ -15,7 +15,6 @@ Written are OUT/table.md, OUT/loss.svg and OUT/results.json:
 The exit status is 1 where a bar does not hold. Only the standard library is needed, and a heddle that runs on the machine.
 """
 
-import argparse
 import json
 import shutil
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "docs" / "studies"))
-from heddle_calls import make_tokens, run  # noqa: E402
+from heddle_calls import make_tokens, parser_of, run  # noqa: E402
 from step_figures import lines  # noqa: E402
 
 WIDTH, LAYERS, HEADS, EXPERTS, CHOSEN, EXPERT_WIDTH = 128, 4, 4, 8, 2, 192
@@ -51,10 +50,7 @@ LOSS_BAR = 1e-3  # what a step's loss with ep 4 may differ from that of one rank
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heddle", default=str(ROOT / "build" / "heddle"), help="the program")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
-    parser.add_argument("--text", type=Path, required=True, help="a text file")
+    parser = parser_of(__doc__, "study")
     parser.add_argument("--steps", type=int, default=300, help="of every run")
     parser.add_argument("--lr", type=float, default=5e-4, help="highest learning rate")
     parser.add_argument("--sequences", type=int, default=64, help="of a step, all ranks together: a multiple of 4")

@@ -7,9 +7,9 @@ Prints the median step of every run with the processor time of all ranks, and of
 the machine too, the second says what work a kind adds. Bytes that copies send are compared with those that were predicted. Only the standard library is needed.
 """
 
-import argparse
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from heddle_calls import make_tokens  # noqa: E402
+from heddle_calls import make_tokens, parser_of  # noqa: E402
 
 KINDS = {"plain": [], "elastic": ["--elastic"], "copies": ["--elastic", "--set", "recover.copies=1"]}
 RANKS, WARM_UP = 2, 5
@@ -43,10 +43,7 @@ threads = 1
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heddle", default=str(ROOT / "build" / "heddle"), help="the program")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--text", type=Path, required=True, help="a text file")
+    parser = parser_of(__doc__, "runs")
     parser.add_argument("--steps", type=int, default=40, help="of every run")
     parser.add_argument("--mesh", choices=MESHES, default="pp2", help="of the two ranks")
     parser.add_argument("--tokens", type=int, default=2048, help="of a step")
@@ -63,9 +60,15 @@ def prepare(options):
 
 
 def free_port():
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        return own.getsockname()[1]
+    """Of those that the system gives to nobody who asks for any."""
+    while True:
+        with socket.socket() as own:
+            port = random.randrange(20000, 30000)
+            try:
+                own.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def measure(options, kind, turn):

@@ -224,9 +224,9 @@ class Netted:
         from wires import address
 
         variables = dict(RANK=place, WORLD_SIZE=self.ranks, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, MASTER_ADDR=address(0), MASTER_PORT=29511, HEDDLE_TOKEN=TOKEN)
-        command = ["ip", "netns", "exec", self.network.namespace(place), self.heddle, "train", str(self.run_file), *words]
+        command = [self.heddle, "train", str(self.run_file), *words]
         environment = os.environ | {name: str(value) for name, value in variables.items()}
-        self.processes[place] = subprocess.Popen(command, env=environment, stdout=self.log, stderr=subprocess.STDOUT)
+        self.processes[place] = subprocess.Popen(command, env=environment, stdout=self.log, stderr=subprocess.STDOUT, preexec_fn=lambda: self.network.enter(place))
 
     def _keep(self):
         while not self._ends:

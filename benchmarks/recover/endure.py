@@ -6,12 +6,11 @@
 Ways: alone (nobody is killed, no recovery), elastic (goes on without the lost rank, and with another when it has come), restart (all ranks start again from the newest checkpoint).
 Rows run at the same time, so that all of them have the same machine; more of them:
 
-    --row 'CheckFree=elastic,pp4,recover.copies=0,recover.stages="checkfree"'
+    --row 'copies, a checkpoint every 1000 steps=elastic,pp4,checkpoint.every=1000'
 
 Prints progress every half minute and a table, and writes OUT/endure.json. Only the standard library is needed.
 """
 
-import argparse
 import json
 import os
 import random
@@ -20,21 +19,25 @@ import socket
 import subprocess
 import threading
 import time
-from pathlib import Path
 
-from elastic_run import MESHES, RANKS, ROOT, TOKEN, Launched, Watched, end_by_signals, prepare, settings_of
+from elastic_run import MESHES, RANKS, TOKEN, Launched, Watched, end_by_signals, prepare, settings_of
+from heddle_calls import parser_of
 
 SETTINGS = {"data.seq_len": 128, "train.tokens_per_step": 512, "observe.report": False, "observe.console_every": 100}
-ROWS = ["alone, dp 2 x pp 2=alone,dp2xpp2", "replica=elastic,dp2xpp2", "alone, pp 4=alone,pp4", "copies=elastic,pp4", "checkpoint and restart=restart,dp2xpp2"]
+ROWS = [
+    "alone, dp 2 x pp 2=alone,dp2xpp2",
+    "replica=elastic,dp2xpp2",
+    "alone, pp 4=alone,pp4",
+    "copies=elastic,pp4",
+    'CheckFree=elastic,pp4,recover.copies=0,recover.stages="checkfree"',
+    "checkpoint and restart=restart,dp2xpp2",
+]
 WAYS = ("alone", "elastic", "restart")
 SAY_EVERY = 30
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heddle", default=str(ROOT / "build" / "heddle"), help="the program")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--text", type=Path, required=True, help="a text file")
+    parser = parser_of(__doc__, "runs")
     parser.add_argument("--minutes", type=float, default=20.0, help="from the first finished step on")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults of a run")
     parser.add_argument("--row", action="append", default=[], metavar="NAME=WAY,MESH[,KEY=VALUE...]", help="one more; the value in JSON")

@@ -7,7 +7,6 @@ Kinds: kill (kill -9), freeze (SIGSTOP; ended, or woken, when the others go on),
 between ranks). The last two need root and /dev/net/tun (wires.py). Prints a line for each trial and a table, and writes OUT/KIND-MESH.json. Only the standard library is needed.
 """
 
-import argparse
 import json
 import os
 import random
@@ -15,32 +14,30 @@ import re
 import signal
 import statistics
 import time
-from pathlib import Path
 
-from elastic_run import MESHES, RANKS, ROOT, Launched, Netted, Watched, end_by_signals, members_by_rank, prepare, settings_of
+from elastic_run import MESHES, RANKS, Launched, Netted, Watched, end_by_signals, members_by_rank, prepare, settings_of
+from heddle_calls import parser_of
 from wires import Network
 
 KINDS = ("kill", "freeze", "link", "bit")
 SETTLED = 3  # steps of the whole mesh before the next fault
 LONGEST = 90  # seconds until a trial, or a run that does not come back to its whole mesh, is lost
-CALL, UNIT = re.compile(r"#\d+ of \w+"), re.compile(r"\b(F|B|W|gradients) of ")
+CALL, UNIT = re.compile(r"#\d+ of \w+"), re.compile(r"\b((F|B|W|gradients) of|gradients for) ")
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heddle", default=str(ROOT / "build" / "heddle"), help="the program")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--text", type=Path, required=True, help="a text file")
+    parser = parser_of(__doc__, "runs")
     parser.add_argument("--kind", action="append", choices=KINDS, help="of fault; may be given again (default: all)")
     parser.add_argument("--mesh", action="append", choices=MESHES, help="may be given again (default: all)")
     parser.add_argument("--trials", type=int, default=100, help="of each kind on each mesh")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for each kind on each mesh: no trial begins later")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments and victims")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the run file; the value in JSON")
     return parser.parse_args()
 
 
 class RunIsLost(Exception):
-    pass
+    """Says what did not come."""
 
 
 class Trials:
@@ -68,11 +65,11 @@ class Trials:
         self.status = self.run.stop()
         self.watched.close()
 
-    def wait(self, what, longest=LONGEST):
-        until = time.time() + longest
+    def wait(self, name, what):
+        until = time.time() + LONGEST
         while not what():
             if time.time() > until or not self.run.is_running():
-                raise RunIsLost
+                raise RunIsLost(name if self.run.is_running() else f"{name} (all have ended)")
             time.sleep(0.005)
 
     def is_whole(self):
@@ -107,25 +104,33 @@ class Trials:
                 self.network.rules.swallow(*way, True)
             return at, [victim, other], lambda: [self.network.rules.swallow(*way, False) for way in ways], {"ways": ways}
         self.network.rules.flip(victim)
-        self.wait(lambda: self.network.rules.flipped_at(victim) is not None)
+        self.wait("a message of the rank", lambda: self.network.rules.flipped_at(victim) is not None)
         return self.network.rules.flipped_at(victim), [victim], lambda: None, {"victim": victim}
 
+    def struck(self):
+        """What happened in this trial."""
+        if self.kind != "bit" or not self.what:
+            return self.what
+        receiver, copies = self.network.rules.flipped_for(self.what["victim"])
+        return self.what | {"receiver": receiver, "copies": copies}
+
     def once(self):
-        self.wait(self.is_whole)
+        self.what = {}
+        self.wait("the whole mesh", self.is_whole)
         time.sleep(self.random.uniform(0, 2 * self.median_step()))
         ranks = members_by_rank(self.run, self.folder)
         before, step = len(self.watched.epochs), self.watched.step
-        at, costs, undo, what = self.strike()
+        at, costs, undo, self.what = self.strike()
         try:
-            self.wait(lambda: len(self.watched.epochs) > before)
+            self.wait("a notice of the fault", lambda: len(self.watched.epochs) > before)
             epoch = self.watched.epochs[before]
-            self.wait(lambda: epoch["step"] + 1 in self.watched.steps)
+            self.wait("the next step", lambda: epoch["step"] + 1 in self.watched.steps)
         finally:
             undo()
         seconds = epoch["seconds"]
         named = sorted({int(rank) for rank in re.findall(r"\brank (\d+)", epoch["cause"])})
         guilty = [rank for rank, place in enumerate(ranks) if place in costs]
-        return what | {
+        return self.struck() | {
             "step": step,
             "found": epoch["seen"] - seconds["restore"] - seconds["rebuild"] - seconds["agree"] - at,
             "next": self.watched.steps[epoch["step"] + 1] - at,
@@ -148,6 +153,8 @@ class Trials:
         try:
             self.start()
             for trial in range(self.options.trials):
+                if time.time() > begin + self.options.seconds:
+                    break
                 try:
                     row = self.once()
                     print(
@@ -155,9 +162,9 @@ class Trials:
                         f"{row['cause']} | {row['source']}",
                         flush=True,
                     )
-                except RunIsLost:
-                    row = {"lost": True}
-                    print(f"{self.kind} {self.mesh} {trial}: LOST, see {self.folder}.log", flush=True)
+                except RunIsLost as missing:
+                    row = {"lost": str(missing)} | self.struck()
+                    print(f"{self.kind} {self.mesh} {trial}: LOST, {missing} did not come: {self.struck()}, see {self.folder}.log", flush=True)
                     self.stop()
                     self.start()
                 self.rows.append(row)
@@ -165,7 +172,9 @@ class Trials:
             self.stop()
             if self.network:
                 self.network.close()
-        return {"kind": self.kind, "mesh": self.mesh, "seconds": time.time() - begin, "starts": self.starts, "trials": self.rows, "steps_once": self.every_step_once()}
+            result = {"kind": self.kind, "mesh": self.mesh, "seconds": time.time() - begin, "starts": self.starts, "trials": self.rows, "steps_once": self.every_step_once()}
+            (self.options.out / f"{self.kind}-{self.mesh}.json").write_text(json.dumps(result, indent=1))
+        return result
 
     def every_step_once(self):
         """In the last run: lines of steps that follow each other."""
@@ -203,7 +212,6 @@ def main():
     for kind in options.kind or KINDS:
         for mesh in options.mesh or MESHES:
             results.append(Trials(options, kind, mesh).all())
-            (options.out / f"{kind}-{mesh}.json").write_text(json.dumps(results[-1], indent=1))
     print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
     for result in results:
         print("| " + " | ".join(map(str, table_row(result))) + " |")

@@ -7,7 +7,6 @@ Four processes (dp 2 x pp 2, with restarts) and newcomers that come in pairs, so
 beside it: a sample that was left out or taken twice would show in the loss of its step. Only the standard library is needed.
 """
 
-import argparse
 import json
 import os
 import random
@@ -16,19 +15,16 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from elastic_run import MESHES, RANKS, ROOT, TOKEN, Launched, Watched, end_by_signals, prepare, settings_of
+from elastic_run import MESHES, RANKS, TOKEN, Launched, Watched, end_by_signals, prepare, settings_of
+from heddle_calls import parser_of
 
 SETTINGS = {"data.seq_len": 128, "train.tokens_per_step": 512, "observe.report": False}
 LONGEST = 120  # seconds until the run counts as lost
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heddle", default=str(ROOT / "build" / "heddle"), help="the program")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--text", type=Path, required=True, help="a text file")
+    parser = parser_of(__doc__, "runs")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--joins", type=int, default=20, help="of newcomers, two by two, besides those who come for the killed")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments and victims")

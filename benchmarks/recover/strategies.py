@@ -3,10 +3,11 @@
 
     python3 benchmarks/recover/strategies.py --build build --text tinyshakespeare.txt --out runs/strategies
 
-A small model is trained by the program's own trainer until its held-out loss is the one that an undisturbed run has behind --target of --steps steps. Six
-stages lie on six ranks, embedding and head on a seventh, which is never lost. Every other stage is lost with a fixed probability in each iteration: those of
-the paper's medium model for 5, 10 and 16 % an hour, once the first checkpoint is there. All strategies have the same losses. Ranks are threads (benchmarks/recover/losses_bench.cpp); somebody
-new takes the place of each that is lost.
+A small model is trained by the program's own trainer until its held-out loss is the one that an undisturbed run has behind --target of --steps steps. Its
+stages lie on ranks of their own, embedding and head on one more, which is never lost. Every other stage is lost with a fixed probability in each iteration: those of
+the paper's medium model for 5, 10 and 16 % an hour, once the first checkpoint is there. That model has 6 stages in the paper and 12 in the authors' program as it is
+since March 2026, with the same probabilities. All strategies have the same losses. Ranks are threads (benchmarks/recover/losses_bench.cpp); somebody new takes the place
+of each that is lost.
 
 Time is iterations, those taken again counted again, times what the paper measured for an iteration. Redundant computation loses nothing, so its iterations
 are those of the undisturbed run. A run that has ended is not repeated. Written are OUT/table.md and OUT/results.json; the exit status is 1 where the order of
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from heddle_calls import make_tokens  # noqa: E402
 
-STAGES, BLOCKS, VOCAB, SEQ, MICROBATCHES, SEQUENCES = 6, 12, 512, 64, 4, 2
+BLOCKS, VOCAB, SEQ, MICROBATCHES, SEQUENCES = 12, 512, 64, 4, 2
 CHECKPOINT_EVERY, EVAL_EVERY, SEED_OF_LOSSES = 100, 10, 42
 # Of the medium model: losses of a stage in an iteration, and seconds of an iteration.
 RATES = {5: 0.0009, 10: 0.002, 16: 0.004}
@@ -48,6 +49,7 @@ def arguments():
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="folder with heddle and benchmarks/losses_bench")
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
     parser.add_argument("--text", type=Path, required=True, help="a text file")
+    parser.add_argument("--stages", type=int, default=6, choices=(3, 4, 6, 12), help="of the 12 blocks")
     parser.add_argument("--steps", type=int, default=1000, help="of the undisturbed run")
     parser.add_argument("--target", type=float, default=0.8, help="the share of them behind which its loss is the target")
     parser.add_argument("--most", type=float, default=4, help="a run ends after so many times the undisturbed steps")
@@ -70,12 +72,12 @@ def prepare(options):
     return folder
 
 
-def planned_losses(rate, seed, iterations):
+def planned_losses(stages, rate, seed, iterations):
     """By the number of finished iterations: ranks that are lost. Rank 0 never is, nor anybody before there is a checkpoint."""
     draw = random.Random(SEED_OF_LOSSES * 1000 + seed * 100 + rate)
     losses = {}
     for iteration in range(CHECKPOINT_EVERY + 5, iterations):
-        lost = [stage + 1 for stage in range(STAGES) if draw.random() < RATES[rate]]
+        lost = [stage + 1 for stage in range(stages) if draw.random() < RATES[rate]]
         if lost:
             losses[iteration] = lost
     return losses
@@ -118,11 +120,11 @@ def train(options, data, name, losses, settings, seed, target=None):
         "data.documents": "ignore", "data.holdout": 0.05, "train.steps": steps, "train.microbatch": SEQUENCES, "train.eval_tokens": 16384,
         "train.tokens_per_step": SEQUENCES * SEQ * MICROBATCHES, "train.eval_every": EVAL_EVERY, "optim.lr": options.lr, "optim.schedule": "constant",
         "optim.beta2": 0.999, "optim.weight_decay": 0, "optim.warmup_steps": 20, "checkpoint.every": CHECKPOINT_EVERY, "checkpoint.keep": 2,
-        "run.dir": folder, "run.seed": seed, "run.threads": 1, "parallel.pp": STAGES + 1, "parallel.schedule": "routes", "parallel.zero": 0,
+        "run.dir": folder, "run.seed": seed, "run.threads": 1, "parallel.pp": options.stages + 1, "parallel.schedule": "routes", "parallel.zero": 0,
         "recover.elastic": "true", "observe.report": "false",
     }
     text = " ".join(f"{iteration}:{','.join(map(str, ranks))}" for iteration, ranks in losses.items())
-    words = [options.build / "benchmarks" / "losses_bench", data / "empty.toml", STAGES + 1, text]
+    words = [options.build / "benchmarks" / "losses_bench", data / "empty.toml", options.stages + 1, text]
     words += [f"{key}={value}" for key, value in common.items()] + settings
     began, load = time.monotonic(), os.getloadavg()[0]
     errors = options.out / f"{name}.log"
@@ -164,20 +166,20 @@ def iterations_to(result, target):
     return float("inf")
 
 
-def with_checkpoints(steps, rate, seed):
+def with_checkpoints(stages, steps, rate, seed):
     """Iterations until so many steps are done, where every loss leads back to the newest checkpoint: what is trained does not matter for that."""
-    losses, done, iterations = planned_losses(rate, seed, int(50 * steps)), 0, 0
+    losses, done, iterations = planned_losses(stages, rate, seed, int(50 * steps)), 0, 0
     while done < steps and iterations < 50 * steps:
         done = done // CHECKPOINT_EVERY * CHECKPOINT_EVERY if iterations in losses else done
         done, iterations = done + 1, iterations + 1
     return iterations
 
 
-def expected(steps, rates, plans=300):
+def expected(stages, steps, rates, plans=300):
     """What other draws of losses would have made of checkpoints."""
     text = f"Checkpoints with {plans} other plans of losses, {steps:.0f} steps:"
     for rate in rates:
-        counts = sorted(with_checkpoints(steps, rate, seed) for seed in range(1000, 1000 + plans))
+        counts = sorted(with_checkpoints(stages, steps, rate, seed) for seed in range(1000, 1000 + plans))
         slower = sum(count * SECONDS["checkpoint"][rate] > steps * SECONDS["redundant"][rate] for count in counts)
         text += f" {rate} %: {counts[plans // 2] / steps:.2f} times the steps in the median, slower than redundant computation in {100 * slower / plans:.0f} %;"
     return text[:-1] + ".\n"
@@ -214,7 +216,7 @@ def main():
         found["alone"], found["swapped_alone"] = alone, iterations_to(swapped, target)
         print(f"seed {seed}: target {target:.4f}, {alone:.0f} iterations undisturbed, {found['swapped_alone']:.0f} with swapped pairs", flush=True)
         for rate in rates:
-            losses = planned_losses(rate, seed, 10 * options.steps)
+            losses = planned_losses(options.stages, rate, seed, 10 * options.steps)
             for strategy in ORDER:
                 run = {"losses": losses, "starts": [(at, False) for at in losses], "iterations": alone}
                 if strategy != "redundant":
@@ -223,7 +225,7 @@ def main():
                 before = [is_back for at, (_, is_back) in zip(run["losses"], run["starts"]) if int(at) < run["iterations"]]
                 found.setdefault(strategy, {})[str(rate)] = {**run, "lost": len(before), "back": sum(before)}
     text, holds = table(results, rates, seeds)
-    text += "\n" + expected(statistics.mean(results[f"{seed}"]["alone"] for seed in seeds), rates)
+    text += "\n" + expected(options.stages, statistics.mean(results[f"{seed}"]["alone"] for seed in seeds), rates)
     (options.out / "table.md").write_text(text)
     (options.out / "results.json").write_text(json.dumps(results, indent=1))
     print(text)

@@ -11,14 +11,13 @@ A run that has ended is not repeated. Written are OUT/table.md and OUT/results.j
 library is needed.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from heddle_calls import make_tokens, run  # noqa: E402
+from heddle_calls import make_tokens, parser_of, run  # noqa: E402
 
 LAYERS, RANKS, VOCAB, SEQ, MICROBATCHES = 12, 6, 512, 64, 10
 RUNS = {
@@ -32,10 +31,7 @@ LOSS_BAR = 0.03
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--heddle", default=str(ROOT / "build" / "heddle"), help="the program")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
-    parser.add_argument("--text", type=Path, required=True, help="a text file")
+    parser = parser_of(__doc__, "study")
     parser.add_argument("--steps", type=int, default=300, help="of every run")
     parser.add_argument("--width", type=int, default=64, help="of the model")
     parser.add_argument("--sequences", type=int, default=4, help="of a micro-batch")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Draws lost-stages.svg: how long training takes when stages are lost, beside redundant computation, ours and as published.
+"""Draws how long training takes when stages are lost, beside redundant computation, ours and as published.
 
-    python3 docs/studies/lost-stages.py benchmarks/results/lost-stages-2026-11-17.json
+    python3 docs/studies/lost-stages.py benchmarks/results/lost-stages-2026-11-17.json lost-stages.svg
+    python3 docs/studies/lost-stages.py benchmarks/results/lost-stages-12-2026-11-18.json lost-stages-12.svg
 
-The file is results.json of benchmarks/recover/strategies.py."""
+The first file is results.json of benchmarks/recover/strategies.py."""
 
 import json
 import os
@@ -31,7 +32,7 @@ def main():
         published = [100 * PUBLISHED_HOURS[strategy][rate] / PUBLISHED_HOURS["redundant"][rate] for rate in rates]
         series.append((NAMES[strategy], (2, 0, 5, 3)[colour], ours, published))
     high = max(max(value for value in ours + published) for _, _, ours, published in series)
-    bars(f"{HERE}/lost-stages.svg", "Time to the same loss in % of that with redundant computation",
+    bars(f"{HERE}/{sys.argv[2]}", "Time to the same loss in % of that with redundant computation",
          [f"{rate} % of stages lost an hour" for rate in rates], series, 50 * (int(high * 1.05 / 50) + 1), marked="published")
 
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/quantile.h"
+#include "codec/registry.h"
 #include "parallel/exchange/compressed_sum.h"
 
 namespace heddle {
@@ -115,7 +116,7 @@ std::vector<CommBenchResult> bench_compressed_sum(World& world, Device device,
                                                   const CommBenchOptions& options) {
   std::vector<CommBenchResult> results;
   CommBench bench(world, device, options);
-  const CompressedSum exchange(codec, bench.ranks(), bench.memory());
+  const CompressedSum exchange(codec::make_codec(codec.name()), bench.ranks(), bench.memory());
   const Tensor bad = bench.memory().zeros({1}, DType::i64, MemoryTag::communication);
   for (std::int64_t bytes = options.smallest_bytes; bytes <= options.largest_bytes; bytes *= 4) {
     bench.make_tensors(bytes);

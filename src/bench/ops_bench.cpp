@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "bench/experts_bench.h"
 #include "bench/timed_ops.h"
+#include "bench/windows_bench.h"
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -411,6 +412,7 @@ std::vector<OpBenchResult> bench_ops(const OpsBenchOptions& options) {
   OpsBench bench(options);
   bench_gemm(bench);
   bench_attention(bench);
+  bench_windows(bench);
   bench_cross_entropy(bench);
   bench_norm(bench);
   bench_activation(bench);

@@ -9,8 +9,9 @@
 namespace heddle {
 
 /// What bounds an operation: the bytes it must read and write, or the arithmetic of its products,
-/// held against a large square one or one dense product of its own size.
-enum class Bound { copy, gemm, dense };
+/// held against a large square one, one dense product of its own size, or attention of the same
+/// heads and tokens with the plain causal mask.
+enum class Bound { copy, gemm, dense, causal };
 
 struct OpBenchResult {
   std::string name, size;

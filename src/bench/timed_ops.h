@@ -150,6 +150,16 @@ class OpsBench {
     results_.push_back({name, size, Bound::dense, time, flops / time / 1e9, flops / limit / 1e9});
   }
 
+  /// The bound is `causal`, which does so much arithmetic; both alone and rested.
+  void against_causal(const std::string& name, const std::string& size, double flops,
+                      const std::function<void()>& run, double causal_flops,
+                      const std::function<void()>& causal) {
+    if (!wants(name)) return;
+    const auto [time, limit] = apart(run, causal);
+    results_.push_back(
+        {name, size, Bound::causal, time, flops / time / 1e9, causal_flops / limit / 1e9});
+  }
+
  private:
   std::pair<double, double> in_turns(const std::function<void()>& run,
                                      const std::function<void()>& bound) {

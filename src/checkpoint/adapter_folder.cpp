@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "base/strings.h"
@@ -9,6 +11,9 @@
 namespace heddle {
 namespace fs = std::filesystem;
 namespace {
+
+/// Wider than any layer.
+constexpr double kMostRank = 1 << 30;
 
 /// What changes the result and is not done here, with the value that leaves it out.
 struct Unsupported {
@@ -42,9 +47,9 @@ AdapterConfig read_config(const fs::path& path) {
     throw Error(ErrorCode::data, where + ": " + what, hint);
   };
   if (!json.is_object()) refuse("not an object");
-  const std::string kind = json.value("peft_type", std::string("LORA"));
-  if (kind != "LORA") {
-    refuse(fmt::format("adapters of kind {} are not read", shortened(kind)), "LORA is");
+  if (const Json kind = json.value("peft_type", Json("LORA")); kind != "LORA") {
+    const std::string name = kind.is_string() ? kind.get<std::string>() : kind.dump();
+    refuse(fmt::format("adapters of kind {} are not read", shortened(name)), "LORA is");
   }
   for (const Unsupported& feature : unsupported()) {
     const auto at = json.find(feature.key);
@@ -58,12 +63,24 @@ AdapterConfig read_config(const fs::path& path) {
     if (at == json.end() || !at->is_number()) refuse(fmt::format("{} is no number", key));
     return at->get<double>();
   };
-  config.rank = static_cast<std::int64_t>(number("r"));
+  const double rank = number("r");
+  if (!(rank >= 1.0 && rank <= kMostRank && rank == std::floor(rank))) {
+    refuse(fmt::format("r = {} is no rank", rank), "it is a whole number, 1 or more");
+  }
+  config.rank = static_cast<std::int64_t>(rank);
   config.alpha = number("lora_alpha");
-  if (config.rank < 1) refuse(fmt::format("r = {} is no rank", config.rank), "it is 1 or more");
+  if (json.contains("lora_dropout")) config.dropout = number("lora_dropout");
+  if (!(config.dropout >= 0.0 && config.dropout < 1.0)) {
+    refuse(fmt::format("lora_dropout = {} is no share to drop", config.dropout),
+           "it is 0 or more, and less than 1");
+  }
   const auto flag = [&](const char* key) {
     const auto at = json.find(key);
-    return at != json.end() && at->is_boolean() && at->get<bool>();
+    if (at == json.end() || at->is_null()) return false;
+    if (!at->is_boolean()) {
+      refuse(fmt::format("{} = {} is not true or false", key, shortened(at->dump())));
+    }
+    return at->get<bool>();
   };
   config.is_rank_stabilized = flag("use_rslora");
   config.are_in_out = flag("fan_in_fan_out");
@@ -80,7 +97,7 @@ std::string adapter_config_text(const AdapterConfig& config) {
                      {"base_model_name_or_path", config.base},
                      {"r", config.rank},
                      {"lora_alpha", config.alpha},
-                     {"lora_dropout", 0.0},
+                     {"lora_dropout", config.dropout},
                      {"use_rslora", config.is_rank_stabilized},
                      {"target_modules", config.targets},
                      {"fan_in_fan_out", config.are_in_out},

@@ -16,6 +16,7 @@ struct AdapterConfig {
   std::int64_t rank = 0;
   double alpha = 0.0;
   bool is_rank_stabilized = false;
+  double dropout = 0.0;                   ///< of an adapter's input, in training
   std::vector<std::string> targets = {};  ///< read from the tensors' names instead
   bool are_in_out = false;                ///< weights of the base are stored [in, out]
 };

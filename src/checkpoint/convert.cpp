@@ -157,15 +157,15 @@ void require_all_updates(const ModelSource& source, const ConvertOptions& option
 void convert_tensor(const StoredTensors& weights, const TensorSpec& target,
                     const ConvertOptions& options, const fs::path& source, Memory& memory,
                     HfFolderWriter& writer, std::vector<std::string>& warnings) {
+  if (const auto update = options.updates.find(target.name); update != options.updates.end()) {
+    const Tensor sum = updated(weights, target.name, update->second, source, memory);
+    return convert_bytes(std::as_bytes(sum.host<float>()), DType::f32, target, writer, warnings);
+  }
   const auto found = options.origins.find(target.name);
   const TensorOrigin origin =
       found == options.origins.end() ? TensorOrigin{.name = target.name} : found->second;
   const StoredTensors::Content content = weights.content(origin.name, memory);
   const auto from = weights.spec(origin.name).dtype();
-  if (const auto update = options.updates.find(target.name); update != options.updates.end()) {
-    const Tensor sum = updated(weights, target.name, update->second, source, memory);
-    return convert_bytes(std::as_bytes(sum.host<float>()), DType::f32, target, writer, warnings);
-  }
   if (origin.rows.empty()) return convert_bytes(content.bytes, from, target, writer, warnings);
   const std::size_t row = content.bytes.size() / origin.rows.size();
   for (const int index : origin.rows) {
@@ -181,12 +181,9 @@ void write_folder(FileSystem& files, const ModelSource& source, const fs::path& 
   for (const TensorSpec& spec : specs) total += spec.size_bytes();
   require_all_updates(source, options);
   std::vector<TextFile> companions = source.companions();
-  for (const TextFile& other : options.companions) {
-    std::erase_if(companions, [&](const TextFile& file) { return file.name == other.name; });
-    companions.push_back(other);
-  }
+  for (const TextFile& file : options.companions) put_file(companions, file);
   for (const TextFile& file : options.missing) {
-    if (std::ranges::count(companions, file.name, &TextFile::name) == 0) companions.push_back(file);
+    if (find_file(companions, file.name) == nullptr) companions.push_back(file);
   }
   check_quantized(source, companions, options, report.warnings);
   const auto dtype = main_dtype(specs);

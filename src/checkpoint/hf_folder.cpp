@@ -1,10 +1,12 @@
 #include "checkpoint/hf_folder.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 
 #include "base/error.h"
 #include "base/strings.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/json_events.h"
 
 namespace heddle {
@@ -77,6 +79,18 @@ bool stays_inside(const fs::path& relative) {
   return true;
 }
 
+/// A way out for a folder without weights in safetensors.
+std::string what_it_has(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path / "pytorch_model.bin", error) ||
+      fs::exists(path / "pytorch_model.bin.index.json", error)) {
+    return "its weights are in pytorch_model.bin; save them as safetensors first";
+  }
+  if (!fs::exists(path / kAdapterConfigFile, error)) return "";
+  return "it has adapters alone: name the model that they were trained on, and these with "
+         "lora.path or --adapter; or merge them with heddle convert";
+}
+
 }  // namespace
 
 HfFolder::HfFolder(const fs::path& path) : path_(path) {
@@ -91,13 +105,10 @@ HfFolder::HfFolder(const fs::path& path) : path_(path) {
   } else if (fs::exists(path / kSingle, error)) {
     add_file(std::make_shared<SafetensorsFile>(path / kSingle));
   } else {
-    const bool has_pickle = fs::exists(path / "pytorch_model.bin", error) ||
-                            fs::exists(path / "pytorch_model.bin.index.json", error);
-    throw Error(
-        ErrorCode::data,
-        fmt::format("{}: not a model folder: it has neither {} nor {}", path.string(), kSingle,
-                    kIndex),
-        has_pickle ? "its weights are in pytorch_model.bin; save them as safetensors first" : "");
+    throw Error(ErrorCode::data,
+                fmt::format("{}: not a model folder: it has neither {} nor {}", path.string(),
+                            kSingle, kIndex),
+                what_it_has(path));
   }
 }
 
@@ -157,6 +168,16 @@ std::uint64_t HfFolder::total_bytes() const {
     for (const auto& entry : file->entries()) bytes += entry.end - entry.begin;
   }
   return bytes;
+}
+
+const TextFile* find_file(const std::vector<TextFile>& files, const std::string& name) {
+  const auto at = std::ranges::find(files, name, &TextFile::name);
+  return at == files.end() ? nullptr : &*at;
+}
+
+void put_file(std::vector<TextFile>& files, TextFile file) {
+  std::erase_if(files, [&](const TextFile& other) { return other.name == file.name; });
+  files.push_back(std::move(file));
 }
 
 std::vector<TextFile> read_companions(const fs::path& folder) {

@@ -55,6 +55,11 @@ struct TextFile {
   std::string content;
 };
 
+/// The one of this name; null where there is none.
+const TextFile* find_file(const std::vector<TextFile>& files, const std::string& name);
+/// In place of one of the same name.
+void put_file(std::vector<TextFile>& files, TextFile file);
+
 /// Those of config.json, generation_config.json and the tokenizer's files that `folder` has.
 std::vector<TextFile> read_companions(const std::filesystem::path& folder);
 

@@ -60,9 +60,11 @@ std::vector<KeptBox> own_boxes(const std::vector<StateKind>& states, std::int64_
       const std::int64_t count = piece->data.count();
       const std::int64_t from = std::clamp<std::int64_t>(begin - at, 0, count);
       const std::int64_t to = std::clamp<std::int64_t>(end - at, 0, count);
-      cut_small(*piece, from, to, max_elements, [&](const Shape& corner, const Tensor& data) {
-        boxes.push_back({state->kind, piece->part->name, corner, data});
-      });
+      const auto keep = [&boxes, &kind = state->kind, &name = piece->part->name](
+                            const Shape& corner, const Tensor& data) {
+        boxes.push_back({kind, name, corner, data});
+      };
+      cut_small(*piece, from, to, max_elements, keep);
       at += count;
     }
   }

@@ -23,6 +23,7 @@ const char* unit(Bound bound) { return bound == Bound::copy ? "GB/s" : "GFLOP/s"
 const char* name_of_bound(const BenchOpsOptions& options, Bound bound) {
   if (bound == Bound::copy) return "copy";
   if (bound == Bound::dense) return "dense gemm";
+  if (bound == Bound::causal) return "causal";
   return options.bench.device.kind == Device::Kind::cuda ? "gemm 8192^3" : "gemm 2048^3";
 }
 std::string place(const BenchOpsOptions& options) {
@@ -55,10 +56,10 @@ void print_json(const BenchOpsOptions& options, const std::vector<OpBenchResult>
 
 void print_table(const BenchOpsOptions& options, const std::vector<OpBenchResult>& results) {
   fmt::print("{}\n", place(options));
-  fmt::print("{:<31}{:>18}{:>12}{:>10} {:<8}{:>9} {:<12}{:>8}\n", "operation", "size", "ms", "rate",
+  fmt::print("{:<40}{:>18}{:>12}{:>10} {:<8}{:>9} {:<12}{:>8}\n", "operation", "size", "ms", "rate",
              "", "bound", "", "of it");
   for (const OpBenchResult& r : results) {
-    fmt::print("{:<31}{:>18}{:>12.3f}{:>10.1f} {:<8}{:>9.1f} {:<12}{:>7.0f}%\n", r.name, r.size,
+    fmt::print("{:<40}{:>18}{:>12.3f}{:>10.1f} {:<8}{:>9.1f} {:<12}{:>7.0f}%\n", r.name, r.size,
                r.seconds * 1e3, r.rate, unit(r.bound), r.limit, name_of_bound(options, r.bound),
                100.0 * r.fraction());
   }

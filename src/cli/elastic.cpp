@@ -89,6 +89,8 @@ void run_in_company(const config::RunConfig& config, const ElasticOptions& optio
                     Device::Kind kind,
                     const std::function<void(Company&, Device, const bool& is_first)>& body) {
   const Device device = device_of(kind, detect_launcher(process_environment).local_rank);
+  // A newcomer stops the others only when it can compute with them.
+  if (device.kind != Device::Kind::cpu) prepare_nccl(device);
   recover::TcpCompanyOptions company_of = company_options(config, options, device);
   std::atomic<bool> has_told = false;
   company_of.tell = [&](const std::string& text) {

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -24,11 +25,12 @@ namespace heddle::cli {
 namespace {
 
 struct EvalArguments {
-  std::string model, adapter, data, tokenizer, routing_trace, layers;
+  std::string model, adapter, tokenizer, routing_trace, layers;
+  std::vector<std::string> data;
   std::int64_t seq_len = 0, batch = 1, max_tokens = 0;
   int threads = 0;
   std::string device = "cpu", dtype = "f32";
-  bool json = false;
+  bool is_chat = false, json = false;
 };
 
 void require_experts(const ModelSpec& spec) {
@@ -52,6 +54,18 @@ double cost_of(const EvalResult& with_some, const EvalResult& with_all) {
   return with_some.perplexity() / with_all.perplexity() - 1.0;
 }
 
+void require_targets(const EvalResult& result, const EvalArguments& arguments,
+                     std::int64_t seq_len) {
+  if (result.targets > 0) return;
+  throw Error(ErrorCode::data,
+              fmt::format("{} has nothing to evaluate: in the windows of {} tokens that were "
+                          "looked at {}",
+                          arguments.data.front(), seq_len,
+                          arguments.is_chat ? "no token belongs to an answer"
+                                            : "no token has one before it in its document"),
+              "take a larger --seq, which cuts fewer documents, or a larger --max-tokens");
+}
+
 void run(const EvalArguments& arguments) {
   const StoredModel stored = open_stored_model(arguments.model, arguments.adapter);
   const ModelSpec& spec = stored.spec;
@@ -63,7 +77,7 @@ void run(const EvalArguments& arguments) {
     log_warn("{}", beyond);
   }
   config::RunConfig config;
-  config.data.eval = arguments.data;
+  if (arguments.is_chat) config.data.kind = config::DataKind::chat;
   config.data.seq_len = seq_len;
   config.data.tokenizer = arguments.tokenizer;
   if (arguments.tokenizer.empty()) config.model.path = stored.texts();
@@ -72,13 +86,13 @@ void run(const EvalArguments& arguments) {
   Stream stream(thread_count(arguments.threads), choice.device);
   const auto terminal = observe::stderr_terminal(false);
   const TemporaryFolder tokens;
-  const auto dataset =
-      open_eval_data(config, configured_tokenizer(config),
-                     {.threads = stream.threads(), .folder = tokens.path(), .terminal = terminal});
+  const auto dataset = open_eval_data(
+      {arguments.data.begin(), arguments.data.end()}, config, configured_tokenizer(config),
+      {.threads = stream.threads(), .folder = tokens.path(), .terminal = terminal});
   if (dataset->vocab_size() > spec.vocab) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} has token ids below {}, but the model's vocabulary is {}",
-                            arguments.data, dataset->vocab_size(), spec.vocab),
+                            dataset->name(0), dataset->vocab_size(), spec.vocab),
                 "tokenize it with the model's own tokenizer");
   }
   Model model(spec, {.dtype = choice.dtype, .positions = seq_len}, ParamStore::Purpose::inference,
@@ -108,6 +122,7 @@ void run(const EvalArguments& arguments) {
   };
   if (!arguments.layers.empty()) model.go_through(parse_layers(arguments.layers));
   const EvalResult result = evaluated();
+  require_targets(result, arguments, seq_len);
   std::optional<EvalResult> whole;
   if (!arguments.layers.empty()) {
     model.go_through(all_layers(spec));
@@ -117,6 +132,10 @@ void run(const EvalArguments& arguments) {
   }
   log_info("loss {:.4f}, perplexity {:.2f} over {} tokens", result.loss, result.perplexity(),
            result.targets);
+  for (const EvalResult::Source& source : result.sources) {
+    log_info("{}: loss {:.4f}, perplexity {:.2f} over {} tokens", source.name, source.loss,
+             std::exp(source.loss), source.targets);
+  }
   if (whole) {
     log_info("all {} layers: loss {:.4f}, perplexity {:.2f}; layers {} cost {:.2f} % perplexity",
              spec.layers, whole->loss, whole->perplexity(), arguments.layers,
@@ -132,6 +151,14 @@ void run(const EvalArguments& arguments) {
                         {"perplexity", result.perplexity()},
                         {"tokens", result.targets},
                         {"seq_len", seq_len}};
+    JsonValue sources = JsonValue::array();
+    for (const EvalResult::Source& source : result.sources) {
+      sources.push_back({{"name", source.name},
+                         {"loss", source.loss},
+                         {"perplexity", std::exp(source.loss)},
+                         {"tokens", source.targets}});
+    }
+    if (!result.sources.empty()) report["sources"] = std::move(sources);
     if (whole) {
       report["layers"] = parse_layers(arguments.layers);
       report["all_layers"] = {{"loss", whole->loss}, {"perplexity", whole->perplexity()}};
@@ -148,7 +175,13 @@ void add_eval(Verb app) {
   auto arguments = std::make_shared<EvalArguments>();
   verb.add_option("MODEL", arguments->model, "model folder, checkpoint or run folder").required();
   verb.add_option("--adapter", arguments->adapter, "folder with adapters to use on top of it");
-  verb.add_option("--data", arguments->data, "text, JSONL or token file").required();
+  verb.add_option("--data", arguments->data,
+                  "text, records or token file, as data.train; given several times, the loss of "
+                  "each is said too")
+      .required()
+      .one_at_a_time();
+  verb.add_flag("--chat", arguments->is_chat,
+                "the data is conversations; only answers count, as with data.kind = \"chat\"");
   verb.add_option("--tokenizer", arguments->tokenizer, "as data.tokenizer; default: the model's");
   verb.add_option("--seq", arguments->seq_len,
                   "tokens a window; default: the model's positions, at most 1024")

@@ -307,10 +307,10 @@ void run(GenerateArguments arguments) {
   if (!is_first_process()) return;
   if (arguments.json) return print_json(arguments, *subject, made);
   if (arguments.prompts.empty()) {
-    std::cout << "\n";
+    std::cout << std::endl;  // before what is said of it
   } else {
     for (std::size_t i = 0; i < subject->texts.size(); ++i) {
-      std::cout << subject->shown(i) << made.of_prompts[i].text << "\n";
+      std::cout << subject->shown(i) << made.of_prompts[i].text << std::endl;
     }
   }
   log_info("{} tokens, {:.0f} tokens/s", made.tokens(),

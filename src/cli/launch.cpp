@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
@@ -31,6 +32,7 @@ using namespace std::chrono_literals;
 
 /// For those who are left when the run is over.
 constexpr auto kTimeToEnd = 8s;
+constexpr auto kLook = 20ms;
 constexpr auto kRestartsWithin = 10min;
 
 struct LaunchArguments : SlurmJob {
@@ -101,19 +103,22 @@ class Launched {
   }
 
   void wait_for_all() {
-    Clock::time_point over_at{};
+    // Not timed: a terminal may have stopped all of us together meanwhile.
+    int looks_since_over = 0;
     while (!running_.empty()) {
       int state = 0;
-      const pid_t ended = waitpid(-1, &state, WNOHANG);
-      if (ended > 0 && running_.contains(ended)) {
-        note_end(ended, state);
+      const pid_t changed = waitpid(-1, &state, WNOHANG | WUNTRACED | WCONTINUED);
+      if (changed > 0 && running_.contains(changed)) {
+        if (WIFSTOPPED(state)) frozen_.insert(changed);
+        if (!WIFSTOPPED(state)) frozen_.erase(changed);
+        if (WIFEXITED(state) || WIFSIGNALED(state)) note_end(changed, state);
         continue;
       }
-      const bool is_over = is_stopping_ || has_ended_well();
-      if (is_over && over_at == Clock::time_point{}) over_at = Clock::now();
-      // Somebody who waits to be let in would do so for long.
-      if (has_ended_well() && Clock::now() - over_at > kTimeToEnd) pass(SIGKILL);
-      std::this_thread::sleep_for(20ms);
+      const bool is_over = has_ended_well() || are_left_frozen();
+      looks_since_over = is_over ? looks_since_over + 1 : 0;
+      // Somebody who waits to be let in would do so for long, and who is frozen for ever.
+      if (looks_since_over > kTimeToEnd / kLook) pass(SIGKILL);
+      std::this_thread::sleep_for(kLook);
     }
   }
 
@@ -143,13 +148,24 @@ class Launched {
     start(rank, true);
   }
 
+  /// Nobody is left who could end by himself. Where all are frozen together none has ended.
+  bool are_left_frozen() const { return !statuses_.empty() && frozen_.size() == running_.size(); }
+
   bool has_ended_well() const { return std::ranges::count(statuses_, 0) > 0; }
 
-  /// Some have come to the end, or were stopped together; else what the first ended with.
+  /// Some have come to the end; the run has failed on some; most were stopped together; else what
+  /// the first ended with. One that was told to leave ends as one that is stopped, and does not
+  /// speak for the others.
   int status() const {
-    const int stopped = static_cast<int>(ErrorCode::stopped);
+    constexpr int kStopped = static_cast<int>(ErrorCode::stopped);
+    constexpr int kLost = static_cast<int>(ErrorCode::peer);
     if (has_ended_well()) return 0;
-    return std::ranges::count(statuses_, stopped) > 0 ? stopped : statuses_.front();
+    const auto stopped = std::ranges::count(statuses_, kStopped);
+    if (is_stopping_ && stopped > 0) return kStopped;
+    const auto failed = std::ranges::find_if(
+        statuses_, [](int status) { return status != kStopped && status != kLost; });
+    if (failed != statuses_.end()) return *failed;
+    return stopped >= std::ranges::count(statuses_, kLost) ? kStopped : kLost;
   }
 
   const LaunchArguments& arguments_;
@@ -157,6 +173,7 @@ class Launched {
   TcpListener meeting_;
   std::mutex mutex_;
   std::map<pid_t, int> running_;  // not yet waited for: their ranks
+  std::set<pid_t> frozen_;        // of these, by SIGSTOP
   std::map<int, std::deque<Clock::time_point>> restarts_;
   std::vector<int> statuses_;  // in the order in which they ended
   std::atomic<bool> is_stopping_ = false;

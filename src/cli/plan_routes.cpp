@@ -8,6 +8,7 @@
 #include "base/json_value.h"
 #include "base/strings.h"
 #include "cli/link_table.h"
+#include "cli/measured_speeds.h"
 #include "cli/progress_line.h"
 #include "cli/times_option.h"
 #include "cli/verb.h"
@@ -21,11 +22,11 @@ using planner::FoundRoutes;
 using planner::RouteProblem;
 
 struct PlanRoutesOptions {
-  std::filesystem::path links;
+  std::filesystem::path links, speeds;
   std::string stages, nodes, forward = "1";
   double skip = 0.33, backward = 2.0, loss = 0.25, first = 1.0, gap = 0.0, overhead = 0.0;
   double message_bytes = 0.0, gradient_bytes = 0.0;
-  int memory = 3, microbatches = 6;
+  int memory = 3, microbatches = 6, blocks = 0;
   planner::RouteSearchOptions search;
   bool json = false;
 };
@@ -66,6 +67,46 @@ std::vector<std::vector<int>> parse_nodes(const std::string& text, int nodes) {
   return by_stage;
 }
 
+std::vector<double> given_forwards(const PlanRoutesOptions& options, int nodes) {
+  auto forward = parse_numbers("--forward", options.forward);
+  if (forward.size() != 1 && std::ssize(forward) != nodes) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--forward has {} times for {} nodes", forward.size(), nodes),
+                "give one for all, or one for each");
+  }
+  forward.resize(static_cast<std::size_t>(nodes), forward.front());
+  return forward;
+}
+
+/// Node n is the one that rank n of that run had.
+std::vector<double> measured_forwards(const PlanRoutesOptions& options, int nodes) {
+  const MeasuredSpeeds speeds = read_speeds(options.speeds);
+  const int blocks =
+      options.blocks > 0
+          ? options.blocks
+          : std::ranges::max(speeds.measured, {}, &MeasuredSpeeds::Rank::blocks).blocks;
+  if (blocks < 1) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} does not say how many blocks a rank had", options.speeds.string()),
+                "give --blocks, those of a node's stage");
+  }
+  std::vector<double> forward;
+  for (int node = 0; node < nodes; ++node) {
+    const MeasuredSpeeds::Rank* const rank = speeds.find(node);
+    // The first has embedding and head, and perhaps no block: --first says what its work is.
+    const bool is_known = rank != nullptr && rank->block_seconds > 0.0;
+    if (!is_known && node > 0) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("{} has no time of rank {}, and {} has {} nodes",
+                              options.speeds.string(), node, options.links.string(), nodes),
+                  "give the report of a run with a rank on each node, in the order of the links");
+    }
+    forward.push_back(is_known ? rank->block_seconds * blocks / (1.0 + options.backward) : 0.0);
+  }
+  if (forward.front() == 0.0) forward.front() = std::ranges::max(forward);
+  return forward;
+}
+
 RouteProblem problem_of(const PlanRoutesOptions& options, const LinkTable& links) {
   RouteProblem problem{.microbatches = options.microbatches};
   if (!options.nodes.empty()) {
@@ -77,13 +118,8 @@ RouteProblem problem_of(const PlanRoutesOptions& options, const LinkTable& links
     problem.stage_sizes = parse_sizes(options.stages, links.nodes());
   }
   problem.length = route_length(problem.stages(), options.skip);
-  const auto forward = parse_numbers("--forward", options.forward);
-  if (forward.size() != 1 && forward.size() != static_cast<std::size_t>(links.nodes())) {
-    throw Error(ErrorCode::usage,
-                fmt::format("--forward has {} times for {} nodes", forward.size(), links.nodes()),
-                "give one for all, or one for each");
-  }
-  problem.times = {.forward = forward,
+  problem.times = {.forward = options.speeds.empty() ? given_forwards(options, links.nodes())
+                                                     : measured_forwards(options, links.nodes()),
                    .hop = [&links, bytes = options.message_bytes, more = options.overhead](
                               int a, int b) { return more + links.seconds(a, b, bytes); },
                    .loss = options.loss,
@@ -94,7 +130,6 @@ RouteProblem problem_of(const PlanRoutesOptions& options, const LinkTable& links
   problem.carried = [&links, bytes = options.message_bytes](int a, int b) {
     return bytes / links.at(a, b).bytes_per_s;
   };
-  problem.times.forward.resize(static_cast<std::size_t>(links.nodes()), forward.front());
   if (options.gradient_bytes > 0.0) {
     // Around a ring, as far as its slowest link goes.
     problem.sum = [&links, bytes = 2.0 * options.gradient_bytes](int a, int b) {
@@ -216,9 +251,18 @@ void add_plan_routes(Verb plan) {
   verb.add_option("--message-bytes", options->message_bytes, "of a micro-batch between stages")
       .range(1.0, 1e15)
       .required();
-  verb.add_option("--forward", options->forward,
-                  "seconds of a micro-batch on a node's stage; one number, or one for each node")
-      .show_default();
+  const Option forward =
+      verb.add_option(
+              "--forward", options->forward,
+              "seconds of a micro-batch on a node's stage; one number, or one for each node")
+          .show_default();
+  verb.add_option("--speeds", options->speeds,
+                  "report.json of a run with a rank on each node, or its folder: measured times in "
+                  "place of --forward")
+      .excludes(forward);
+  verb.add_option("--blocks", options->blocks,
+                  "of a node's stage, with --speeds; default: the most that a rank of that run had")
+      .range(1, 1 << 20);
   verb.add_option("--backward", options->backward, "in forwards").range(0.0, 100.0).show_default();
   verb.add_option("--loss", options->loss, "head and loss, in forwards")
       .range(0.0, 100.0)

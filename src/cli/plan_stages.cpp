@@ -1,13 +1,11 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "base/error.h"
-#include "base/file_system.h"
-#include "base/json.h"
 #include "base/json_value.h"
+#include "cli/measured_speeds.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "model/given_cut.h"
@@ -24,53 +22,21 @@ struct PlanStagesOptions {
   bool json = false;
 };
 
-/// What report.json of a run says of its ranks.
-struct MeasuredSpeeds {
-  int ranks = 0;
-  std::vector<double> by_stage = {};  ///< seconds a block, of the slowest; by pipeline rank
-};
-
-constexpr std::size_t kMostStages = 1 << 20;
-
-MeasuredSpeeds read_speeds(const std::filesystem::path& file) {
-  const Json report = parse_json(read_text_file(file), file.string());
-  MeasuredSpeeds measured;
-  try {
-    const Json& starts = report.at("starts");
-    if (!starts.empty()) measured.ranks = starts.back().at("ranks");
-    for (const Json& row : report.at("speeds")) {
-      const auto stage = row.at("stage").get<std::size_t>();
-      if (stage >= kMostStages) fail(ErrorCode::data, "{} names stage {}", file.string(), stage);
-      measured.by_stage.resize(std::max(measured.by_stage.size(), stage + 1), 0.0);
-      measured.by_stage[stage] =
-          std::max(measured.by_stage[stage], row.at("block_seconds").get<double>());
-    }
-  } catch (const Json::exception&) {
-    throw Error(ErrorCode::data, fmt::format("{} is no report of a run", file.string()),
-                "give the report.json of a run that has ended, or its folder");
-  }
-  if (measured.ranks < 1 || measured.by_stage.empty()) {
-    throw Error(ErrorCode::usage, fmt::format("{} has no speeds of ranks", file.string()),
-                "they are measured in runs of several ranks on CPU");
-  }
-  return measured;
-}
-
-JsonValue json_of(const planner::Recut& cut, const MeasuredSpeeds& speeds) {
-  return {{"block_seconds", speeds.by_stage},
+JsonValue json_of(const planner::Recut& cut, const std::vector<double>& block_seconds) {
+  return {{"block_seconds", block_seconds},
           {"now", {{"parallel.cut", text_of_cut(cut.now)}, {"seconds", cut.seconds_now}}},
           {"better", {{"parallel.cut", text_of_cut(cut.better)}, {"seconds", cut.seconds_better}}},
           {"gain", cut.gain()}};
 }
 
-void print_table(const planner::Recut& cut, const MeasuredSpeeds& speeds,
+void print_table(const planner::Recut& cut, const std::vector<double>& block_seconds,
                  const std::vector<int>& rank_of_stage) {
   fmt::print("{:>5}  {:>4}  {:>12}  {:>10}  {:>13}\n", "stage", "rank", "ms a block", "blocks now",
              "blocks better");
   for (std::size_t stage = 0; stage < cut.now.size(); ++stage) {
     const int rank = rank_of_stage[stage];
     fmt::print("{:>5}  {:>4}  {:>12.4g}  {:>10}  {:>13}\n", stage, rank,
-               1e3 * speeds.by_stage[static_cast<std::size_t>(rank)], cut.now[stage],
+               1e3 * block_seconds[static_cast<std::size_t>(rank)], cut.now[stage],
                cut.better[stage]);
   }
   if (cut.better == cut.now) {
@@ -85,27 +51,25 @@ void print_table(const planner::Recut& cut, const MeasuredSpeeds& speeds,
 }
 
 void run(const PlanStagesOptions& options) {
-  const std::filesystem::path file = std::filesystem::is_directory(options.speeds)
-                                         ? options.speeds / "report.json"
-                                         : options.speeds;
-  MeasuredSpeeds speeds = read_speeds(file);
+  const MeasuredSpeeds speeds = read_speeds(options.speeds);
+  std::vector<double> block_seconds = speeds.by_stage();
   const config::RunConfig config =
       load_run(options.run_file, options.overrides, speeds.ranks).config;
-  if (std::ssize(speeds.by_stage) > config.parallel.pp) {
+  if (std::ssize(block_seconds) > config.parallel.pp) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} is of a pipeline of {} ranks, and the run file's has {}",
-                            file.string(), speeds.by_stage.size(), config.parallel.pp),
+                            options.speeds.string(), block_seconds.size(), config.parallel.pp),
                 "give the run file of that run");
   }
-  speeds.by_stage.resize(static_cast<std::size_t>(config.parallel.pp), 0.0);
+  block_seconds.resize(static_cast<std::size_t>(config.parallel.pp), 0.0);
   const ModelSpec spec = configured_model(config, configured_tokenizer(config));
   const ParallelPlan plan = configured_plan(config, spec, speeds.ranks);
   const planner::Recut cut = planner::recut_stages(
-      spec, plan, config.data.seq_len, static_cast<int>(config.accumulation()), speeds.by_stage);
+      spec, plan, config.data.seq_len, static_cast<int>(config.accumulation()), block_seconds);
   if (options.json) {
-    fmt::print("{}\n", json_of(cut, speeds).dump(2));
+    fmt::print("{}\n", json_of(cut, block_seconds).dump(2));
   } else {
-    print_table(cut, speeds, plan.rank_of_stage);
+    print_table(cut, block_seconds, plan.rank_of_stage);
   }
 }
 

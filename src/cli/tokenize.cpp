@@ -41,6 +41,7 @@ TokenizeOptions resolve(const TokenizeArguments& options, const fs::path& tokeni
   resolved.on_fault = options.on_error == "skip" ? OnFault::skip : OnFault::stop;
   resolved.kind = input_kind_named(options.as);
   resolved.format.field = options.field;
+  resolved.format.cut = cuts_of(tokenizer);
   resolved.format.delimiter = options.delimiter;
   resolved.format.split = !options.delimiter.empty()       ? TextSplit::delimiter
                           : options.split == "blank-lines" ? TextSplit::blank_lines

@@ -68,6 +68,18 @@ std::vector<std::string> texts_of_all(World& world, const std::string& text) {
   return texts;
 }
 
+std::vector<double> numbers_of_all(World& world, std::span<const double> own) {
+  Memory memory;
+  Stream host(1);
+  const auto count = static_cast<std::int64_t>(own.size());
+  const Tensor sent = memory.alloc({count}, DType::f64, MemoryTag::communication);
+  const Tensor all = memory.alloc({world.size(), count}, DType::f64, MemoryTag::communication);
+  std::ranges::copy(own, sent.host<double>().begin());
+  world.all().all_gather(sent, all, host).wait(host);
+  const auto numbers = all.host<double>();
+  return {numbers.begin(), numbers.end()};
+}
+
 void throw_on_all(World& world, const Error& error) {
   // A rank that ended before another knows the error would look like a failure to it. One that is
   // already told so here knows better.

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ std::string text_of_first(World& world, std::string text);
 
 /// The texts of all ranks, in the order of ranks, on every rank.
 std::vector<std::string> texts_of_all(World& world, const std::string& text);
+
+/// The numbers of all ranks, those of a rank together, in the order of ranks, on every rank. All
+/// give as many.
+std::vector<double> numbers_of_all(World& world, std::span<const double> own);
 
 /// Every rank, with the same error: throws it as an AgreedError once all ranks know of it.
 [[noreturn]] void throw_on_all(World& world, const Error& error);

@@ -53,9 +53,15 @@ bool WorldFailure::fail(std::string reason, ErrorCode code, int teller,
 }
 
 void WorldFailure::watch(const std::shared_ptr<Wakeable>& place) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(places_, [](const auto& weak) { return weak.expired(); });
-  places_.push_back(place);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!has_failed()) {
+      std::erase_if(places_, [](const auto& weak) { return weak.expired(); });
+      places_.push_back(place);
+      return;
+    }
+  }
+  place->wake_all();
 }
 
 }  // namespace heddle

@@ -38,7 +38,7 @@ class WorldFailure {
   /// without holding a lock that wake_all takes.
   bool fail(std::string reason, ErrorCode code = ErrorCode::peer, int teller = -1,
             std::vector<int> lost = {}) noexcept;
-  /// Is woken when the world fails from now on.
+  /// Is woken when the world fails, at once where it has.
   void watch(const std::shared_ptr<Wakeable>& place);
 
  private:

@@ -74,9 +74,9 @@ std::vector<Key> model_keys() {
        .scope = Scope::run,
        .help = "train without the dropout that the model's config asks for",
        .explanation =
-           "Heddle has no dropout. A config with a dropout probability is refused for training "
-           "unless this says that leaving it out is meant. Evaluation and generation never "
-           "have dropout."},
+           "Only adapters have dropout (lora.dropout). A config with a dropout probability is "
+           "refused for training unless this says that leaving it out is meant. Evaluation and "
+           "generation never have dropout."},
       {.name = "router_aux_loss",
        .field = field(s, &ModelConfig::router_aux_loss),
        .scope = Scope::run,
@@ -495,6 +495,18 @@ std::vector<Key> lora_keys() {
        .help = "divide lora.alpha by the square root of lora.rank instead",
        .when_absent = "false",
        .foreign = {"use_rslora"}},
+      {.name = "dropout",
+       .field = field(s, &LoraConfig::dropout),
+       .scope = Scope::run,
+       .minimum = 0,
+       .maximum = 0.99,
+       .help = "the share of every adapter's input that is dropped in training",
+       .explanation =
+           "As lora_dropout of PEFT: before A only, of each adapter other values, what stays "
+           "divided by the share that stays; evaluation and generation drop nothing. Which values "
+           "follows from run.seed, the adapter, the step and the token, whatever the mesh.",
+       .when_absent = "that of lora.path, else 0",
+       .foreign = {"lora_dropout"}},
       {.name = "targets",
        .field = field(s, &LoraConfig::targets),
        .scope = Scope::weights,
@@ -1078,8 +1090,8 @@ std::vector<Key> compress_keys() {
        .field = field(s, &Compression::error_feedback),
        .scope = Scope::launch,
        .help = "add what encoding lost of a gradient to the next one",
-       .explanation = "Takes 4 bytes for each parameter of compressed gradients on every rank. The "
-                      "residuals are saved with checkpoints.",
+       .explanation = "Takes 4 bytes for each parameter of compressed gradients on every rank, 8 "
+                      "with recover.elastic. The residuals are saved with checkpoints.",
        .when_absent = "true; false with preset naive",
        .foreign = {"use_error_feedback"}},
   };
@@ -1165,10 +1177,13 @@ std::vector<Key> recover_keys() {
        .minimum = 0,
        .maximum = 1,
        .help = "ranks that keep a copy of another's weights and optimizer states in memory",
-       .explanation = "For what no data-parallel replica has: the states of ZeRO, a stage of a "
-                      "pipeline. A copy costs 12 bytes per parameter and 4 on the wire."},
+       .explanation =
+           "For what no data-parallel replica has: the states of ZeRO, experts, a stage of a "
+           "pipeline. A copy costs 12 bytes per parameter and 4 on the wire. Residuals of "
+           "compressed gradients are not in it: those of a lost rank begin with zeros. "
+           "Not with onebit-adam."},
       {.name = "stages",
-       .field = choice(s, &RecoverConfig::stages, {"none", "checkfree", "checkfree+"}),
+       .field = choice(s, &RecoverConfig::stages, {"none", "checkfree", "checkfree+", "skip"}),
        .scope = Scope::launch,
        .help = "what a lost stage of a pipeline is made of that no rank has any more",
        .explanation =
@@ -1177,7 +1192,10 @@ std::vector<Key> recover_keys() {
            "on; of the first and the last stage, and where neighbours are lost together, all go "
            "back. checkfree+: the first and the last too, by a copy of the stage that odd "
            "micro-batches visit in their place (parallel.schedule = \"routes\", parallel.routes = "
-           "\"swap\"); embedding and head are kept on a second rank. What is made so is not exact: "
+           "\"swap\"); embedding and head are kept on a second rank. skip: as checkfree, but while "
+           "no rank is there to take the place of the lost one, the others go on without its "
+           "blocks, which the rank before it keeps room for; when one has come, they become the "
+           "mean of the stages beside them as these are then. What is made so is not exact: "
            "moments begin at zero, and the stage learns 1.1 times as fast from then on.",
        .foreign = {"recovery_strategy"}},
       {.name = "recut",

@@ -20,7 +20,7 @@ std::string kind_of(const toml::node& node) {
   switch (node.type()) {
     case toml::node_type::none: return "nothing";
     case toml::node_type::table: return "a table";
-    case toml::node_type::array: return "a list";
+    case toml::node_type::array: return node.as_array()->empty() ? "an empty list" : "a list";
     case toml::node_type::string:
       return "text " + toml_string(shortened(*node.value<std::string>()));
     case toml::node_type::integer: return fmt::format("integer {}", *node.value<std::int64_t>());

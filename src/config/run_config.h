@@ -24,7 +24,7 @@ enum class Documents { mask, ignore };
 enum class Recompute { none, block };
 enum class OnNonfinite { skip, stop };
 enum class OnLostSite { stop, go_on };
-enum class LostStages { none, checkfree, checkfree_plus };
+enum class LostStages { none, checkfree, checkfree_plus, skip };
 enum class MuonScale { original, match_rms_adamw };
 enum class LrSchedule { constant, linear, cosine, wsd };
 enum class FloatType { f32, bf16 };
@@ -103,6 +103,7 @@ struct LoraConfig {
   std::optional<std::int64_t> rank;
   std::optional<double> alpha;
   std::optional<bool> rslora;
+  std::optional<double> dropout;
   std::vector<std::string> targets;
   std::filesystem::path path;
   bool operator==(const LoraConfig&) const = default;

@@ -52,7 +52,7 @@ void check_chat_and_patience(const RunConfig& config, std::vector<Conflict>& con
 void check_tuning(const RunConfig& config, std::vector<Conflict>& conflicts) {
   const LoraConfig& lora = config.lora;
   if (!lora.is_given()) {
-    if (lora.alpha || lora.rslora || !lora.targets.empty()) {
+    if (lora.alpha || lora.rslora || lora.dropout || !lora.targets.empty()) {
       conflicts.push_back({{"lora"}, "[lora] without lora.rank; set it, or remove the section"});
     }
   } else if (config.model.path.empty()) {
@@ -63,6 +63,11 @@ void check_tuning(const RunConfig& config, std::vector<Conflict>& conflicts) {
     conflicts.push_back({{"train.freeze"},
                          "train.freeze and [lora] are both given: with adapters all of the model "
                          "is frozen; remove one"});
+  }
+  if (lora.alpha == 0.0) {
+    conflicts.push_back({{"lora.alpha"},
+                         "lora.alpha = 0 takes from adapters what they add, and nothing is learnt; "
+                         "use lora.rank or more"});
   }
   if (!lora.is_given() && config.train.freeze.empty()) return;
   const std::string what = lora.is_given() ? "[lora]" : "train.freeze";
@@ -97,6 +102,14 @@ void check_data(const RunConfig& config, std::vector<Conflict>& conflicts) {
   if (!d.sources.empty() && !(total > 0)) {
     conflicts.push_back(
         {{"data.sources"}, "all weights of data.sources are 0; give one more than 0"});
+  }
+  const bool has_objects = d.format != "text" && d.format != "nanogpt" && d.format != "megatron";
+  if (d.kind == DataKind::chat && !has_objects) {
+    conflicts.push_back({{"data.format", "data.kind"},
+                         fmt::format("data.format = \"{}\" has no conversations, which "
+                                     "data.kind = \"chat\" needs; they are objects or rows: jsonl, "
+                                     "json, csv, tsv, parquet or arrow",
+                                     d.format)});
   }
   if (d.stream && d.kind == DataKind::chat) {
     conflicts.push_back({{"data.stream", "data.kind"},

@@ -40,7 +40,7 @@ Dataset::Dataset(const DatasetOptions& options)
   }
   for (const DataSource& source : options.sources) sources_.push_back(open_source(source));
   for (const Source& one : sources_) {
-    for (const Source& other : sources_) require_same_tokenizer(one.file, other.file);
+    for (const Source& other : sources_) require_same_tokenizer(*one.file, *other.file);
   }
   if (options.holdout == 1.0) return;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -51,7 +51,7 @@ Dataset::Dataset(const DatasetOptions& options)
       continue;
     }
     // By place and content, never by name or path: the same text gives the same order anywhere.
-    const std::string name = fmt::format("{}:{:016x}", i, source.file.header().checksum);
+    const std::string name = fmt::format("{}:{:016x}", i, source.file->header().checksum);
     source.sampler.emplace(source.splits.train, options.seq_len, options.seed, name);
   }
 }
@@ -88,13 +88,15 @@ Dataset::Source Dataset::open_source(const DataSource& source) const {
                 "add text, raise data.holdout, or set it to 0");
   }
   const std::int64_t eval_windows = windows_to_cover(splits.held_out.size(), options_.seq_len);
-  return {.file = std::move(file), .splits = splits, .eval_windows = eval_windows};
+  return {.file = std::make_shared<const TokenFile>(std::move(file)),
+          .splits = splits,
+          .eval_windows = eval_windows};
 }
 
-std::int64_t Dataset::vocab_size() const { return sources_.front().file.header().vocab_size; }
+std::int64_t Dataset::vocab_size() const { return sources_.front().file->header().vocab_size; }
 
 std::uint64_t Dataset::tokenizer_fingerprint() const {
-  return sources_.front().file.header().tokenizer_fingerprint;
+  return sources_.front().file->header().tokenizer_fingerprint;
 }
 
 std::int64_t Dataset::train_windows() const {
@@ -149,9 +151,14 @@ Batch Dataset::batch(std::int64_t first, std::int64_t rows, Memory& memory,
   for (std::int64_t row = 0; row < rows; ++row) {
     int source = 0;
     const StreamedWindows::Place from = place(first + row, source, stop);
-    fill_row(from.file, {from.begin, from.begin + seq_len() + 1}, row, batch);
+    fill_row(*from.file, {from.begin, from.begin + seq_len() + 1}, row, batch);
   }
   return batch;
+}
+
+const std::string& Dataset::name(int source) const {
+  const std::string& given = options_.sources[static_cast<std::size_t>(source)].name;
+  return given.empty() ? file(source).name() : given;
 }
 
 std::vector<SourceUse> Dataset::use(std::int64_t samples) const {
@@ -161,8 +168,7 @@ std::vector<SourceUse> Dataset::use(std::int64_t samples) const {
   if (options_.holdout == 1.0) return out;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const auto windows = static_cast<double>(sources_[i].windows());
-    const std::string& name = options_.sources[i].name;
-    out.push_back({.name = name.empty() ? sources_[i].file.name() : name,
+    out.push_back({.name = name(static_cast<int>(i)),
                    .weight = weights[i],
                    .samples = counts[i],
                    .tokens = counts[i] * seq_len(),
@@ -187,7 +193,7 @@ Batch Dataset::eval_batch(std::int64_t first, std::int64_t rows, Memory& memory)
     for (; window < source.eval_windows && row < rows; ++window, ++row) {
       const TokenRange& part = source.splits.held_out;
       const std::int64_t begin = part.begin + window * seq_len();
-      fill_row(source.file, {begin, std::min(part.end, begin + seq_len() + 1)}, row, batch);
+      fill_row(*source.file, {begin, std::min(part.end, begin + seq_len() + 1)}, row, batch);
     }
     window = std::max<std::int64_t>(0, window - source.eval_windows);
   }

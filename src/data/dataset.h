@@ -84,12 +84,18 @@ class Dataset {
   /// Consecutive windows over the held-out parts of all sources, the last of each padded: every
   /// held-out token but the first of each part is a target exactly once.
   std::int64_t eval_windows() const;
+  /// Those of one source; they stand behind those of the sources before it.
+  std::int64_t eval_windows(int source) const {
+    return sources_[static_cast<std::size_t>(source)].eval_windows;
+  }
   /// Held-out windows [first, min(first + rows, eval_windows())).
   Batch eval_batch(std::int64_t first, std::int64_t rows, Memory& memory) const;
 
+  /// What people call a source.
+  const std::string& name(int source) const;
   /// Opened sources, for reports; of streams the first shard.
   const TokenFile& file(int source) const {
-    return sources_[static_cast<std::size_t>(source)].file;
+    return *sources_[static_cast<std::size_t>(source)].file;
   }
   const Splits& splits(int source) const {
     return sources_[static_cast<std::size_t>(source)].splits;
@@ -98,7 +104,7 @@ class Dataset {
 
  private:
   struct Source {
-    TokenFile file;
+    std::shared_ptr<const TokenFile> file;
     Splits splits;
     std::int64_t eval_windows = 0;
     // How it is trained on: neither when nothing is, otherwise one of the two.

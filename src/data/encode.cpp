@@ -13,11 +13,17 @@ namespace heddle {
 std::function<EncodeText()> encoders(const Tokenizer& tokenizer, bool parse_special) {
   return [tokenizer, parse_special]() -> EncodeText {
     const auto cache = std::make_shared<EncodeCache>();  // std::function must be copyable
-    return [tokenizer, parse_special, cache](std::string_view text,
+    return [tokenizer, parse_special, cache](std::string_view text, bool continues,
                                              std::vector<std::int32_t>& out) {
-      tokenizer.encode(text, {.add_special = false, .parse_special = parse_special}, *cache, out);
+      const EncodeOptions options{
+          .add_special = false, .parse_special = parse_special, .continues = continues};
+      tokenizer.encode(text, options, *cache, out);
     };
   };
+}
+
+std::function<std::size_t(std::string_view)> cuts_of(const Tokenizer& tokenizer) {
+  return [tokenizer](std::string_view text) { return tokenizer.last_cut(text); };
 }
 
 TokenFileOrigin origin_of(const Tokenizer& tokenizer) {

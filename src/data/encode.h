@@ -13,6 +13,9 @@ namespace heddle {
 /// Encoders for tokenize(), one per thread. The tokenizer's tables are shared.
 std::function<EncodeText()> encoders(const Tokenizer& tokenizer, bool parse_special);
 
+/// Where the tokenizer lets documents be cut (DocumentFormat::cut).
+std::function<std::size_t(std::string_view)> cuts_of(const Tokenizer& tokenizer);
+
 /// What token files made with this tokenizer carry.
 TokenFileOrigin origin_of(const Tokenizer& tokenizer);
 

@@ -14,9 +14,13 @@ StreamedWindows::StreamedWindows(std::shared_ptr<TokenShards> shards, TokenRange
       seed_(seed),
       name_(std::move(name)) {}
 
-TokenFile StreamedWindows::open(std::size_t index, const std::stop_token& stop) {
-  if (!open_ || open_->first != index) open_.emplace(index, *shards_->shard(index, stop));
-  return open_->second;
+std::shared_ptr<const TokenFile> StreamedWindows::open(std::size_t index,
+                                                       const std::stop_token& stop) {
+  if (!file_ || opened_ != index) {
+    file_ = std::make_shared<const TokenFile>(*shards_->shard(index, stop));
+    opened_ = index;
+  }
+  return file_;
 }
 
 bool StreamedWindows::grow(const std::stop_token& stop) {

@@ -18,7 +18,7 @@ namespace heddle {
 class StreamedWindows {
  public:
   struct Place {
-    TokenFile file;
+    std::shared_ptr<const TokenFile> file;
     std::int64_t epoch = 0, begin = 0;
   };
 
@@ -40,7 +40,7 @@ class StreamedWindows {
   };
   /// Learns of the next shard; false when there is none.
   bool grow(const std::stop_token& stop);
-  TokenFile open(std::size_t index, const std::stop_token& stop);
+  std::shared_ptr<const TokenFile> open(std::size_t index, const std::stop_token& stop);
 
   const std::shared_ptr<TokenShards> shards_;
   const TokenRange first_;
@@ -51,9 +51,10 @@ class StreamedWindows {
 
   std::mutex mutex_;  // of what follows
   std::vector<Shard> known_;
-  std::size_t next_ = 0;                                   // shard to learn of
-  std::int64_t count_ = 0;                                 // windows of known_
-  std::optional<std::pair<std::size_t, TokenFile>> open_;  // the last that was asked for
+  std::size_t next_ = 0;                   // shard to learn of
+  std::int64_t count_ = 0;                 // windows of known_
+  std::size_t opened_ = 0;                 // the last that was asked for
+  std::shared_ptr<const TokenFile> file_;  // of that shard
 };
 
 }  // namespace heddle

@@ -335,31 +335,33 @@ void write_token_file(FileSystem& files, const fs::path& path, const TokenFileOr
                    });
 }
 
-TokenFileHeader concatenate_token_files(FileSystem& files, const std::vector<fs::path>& parts,
+TokenFileHeader concatenate_token_files(FileSystem& files, const std::vector<TokenFilePart>& parts,
                                         const TokenFileOrigin& origin, const fs::path& path) {
   // Parts are opened again on each pass, so that the number of files held open stays at one.
   std::int64_t token_count = 0, document_count = 0;
-  for (const fs::path& part : parts) {
+  for (const auto& [part, continues] : parts) {
     const TokenFile file = TokenFile::open(part, TokenFile::Check::content);
+    HEDDLE_CHECK(!continues || (document_count > 0 && file.document_count() > 0),
+                 "{} continues nothing", part.string());
     HEDDLE_CHECK(!file.has_answers() && file.header().vocab_size == origin.vocab_size &&
                      file.header().tokenizer_fingerprint == origin.tokenizer_fingerprint,
                  "{} has another tokenizer than the file it is to be part of", part.string());
     token_count += file.token_count();
-    document_count += file.document_count();
+    document_count += file.document_count() - (continues ? 1 : 0);
   }
   const auto payload = [&](Sink& sink) {
-    for (const fs::path& part : parts) sink.append(TokenFile::open(part).token_bytes());
+    for (const TokenFilePart& part : parts) sink.append(TokenFile::open(part.file).token_bytes());
     append_padding(sink,
                    static_cast<std::size_t>(token_count) * size_of(dtype_for(origin.vocab_size)));
     std::int64_t first_token = 0;
     std::vector<std::int64_t> starts;
-    for (const fs::path& part : parts) {
+    for (const auto& [part, continues] : parts) {
       const TokenFile file = TokenFile::open(part);
       starts.resize(static_cast<std::size_t>(file.document_count()));
       for (std::size_t i = 0; i < starts.size(); ++i) {
         starts[i] = first_token + file.document_start(static_cast<std::int64_t>(i));
       }
-      sink.append(std::as_bytes(std::span(starts)));
+      sink.append(std::as_bytes(std::span(starts).subspan(continues ? 1 : 0)));
       first_token += file.token_count();
     }
   };

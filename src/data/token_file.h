@@ -97,10 +97,13 @@ void write_token_file(FileSystem& files, const std::filesystem::path& path,
                       std::span<const std::int64_t> document_starts,
                       const std::vector<bool>& answers = {});
 
+struct TokenFilePart {
+  std::filesystem::path file;
+  bool continues = false;  ///< its first document is the rest of the last one before it
+};
 /// Writes the concatenation of `parts` (same vocabulary and fingerprint, without answers) to
 /// `path`, whole or not at all, in constant memory. Returns the header written.
-TokenFileHeader concatenate_token_files(FileSystem& files,
-                                        const std::vector<std::filesystem::path>& parts,
+TokenFileHeader concatenate_token_files(FileSystem& files, const std::vector<TokenFilePart>& parts,
                                         const TokenFileOrigin& origin,
                                         const std::filesystem::path& path);
 

@@ -13,8 +13,10 @@
 
 namespace heddle {
 
-/// Appends the tokens of `text`, which is valid UTF-8, to `out`.
-using EncodeText = std::function<void(std::string_view text, std::vector<std::int32_t>& out)>;
+/// Appends the tokens of `text`, which is valid UTF-8, to `out`. It may go on with a text that was
+/// cut where the format says (DocumentFormat::cut): tokens are those of the whole.
+using EncodeText =
+    std::function<void(std::string_view text, bool continues, std::vector<std::int32_t>& out)>;
 
 enum class OnFault { stop, skip };
 
@@ -54,7 +56,7 @@ struct TokenizeResult {
 /// with a small JSON record of what it was made from (options, content), so a call after an
 /// interruption encodes only what is missing or has changed. `OUT.json` records the same for the
 /// whole, with the inputs' sizes and times of change; when it still holds, nothing is done. Memory:
-/// per thread about a block and its tokens, or the largest document.
+/// per thread about a block and its tokens, or the largest document, where that cannot be cut.
 ///
 /// Nothing that is read is replaced, and of `OUT.json` and `OUT.parts` only what an earlier call
 /// left there: anything else there is an Error(usage).

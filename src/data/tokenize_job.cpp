@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace heddle {
@@ -37,6 +38,7 @@ TokenizeJob::TokenizeJob(FileSystem& files, TokenizeOptions options,
   const std::size_t block_bytes = block_bytes_for(inputs);
   DocumentFormat format = options_.format;
   format.end_token = options_.end_token;
+  if (options_.on_fault == OnFault::skip) format.cut = {};  // documents are left out whole
   for (auto& group : group_inputs(inputs, block_bytes)) {
     groups_.push_back(std::make_unique<Group>(std::move(group), format, block_bytes));
   }
@@ -77,10 +79,12 @@ TokenizeResult TokenizeJob::result() const {
   return result;
 }
 
-std::vector<fs::path> TokenizeJob::token_files() const {
-  std::vector<fs::path> paths;
-  for (const auto& [place, record] : records_) paths.push_back(part_path(folder_, place, "tok"));
-  return paths;
+std::vector<TokenFilePart> TokenizeJob::token_files() const {
+  std::vector<TokenFilePart> files;
+  for (const auto& [place, record] : records_) {
+    files.push_back({part_path(folder_, place, "tok"), record.continues});
+  }
+  return files;
 }
 
 void TokenizeJob::work() {
@@ -170,20 +174,23 @@ TokenizeRecord TokenizeJob::encode_block(BlockPlace place, InputBlock& block,
   TokenizeRecord record;
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> starts;
+  record.continues = !block.records.empty() && block.records.front().record.continues;
   for (BlockRecord& one : block.records) {
     const auto start = static_cast<std::int64_t>(tokens.size());
+    // A token file begins with a document; that this one does not is in the record.
+    const bool begins = !one.record.continues || starts.empty();
     if (auto fault = append_tokens(one, encode, tokens)) {
       if (options_.on_fault == OnFault::stop) throw *std::move(fault);
       ++record.skipped;
     } else if (static_cast<std::int64_t>(tokens.size()) == start) {
       ++record.empty;
-    } else {
+    } else if (begins) {
       starts.push_back(start);
     }
   }
   block.records.clear();
   if (block.damage != nullptr) std::rethrow_exception(block.damage);
-  record.documents = static_cast<std::int64_t>(starts.size());
+  record.documents = std::ssize(starts) - (record.continues ? 1 : 0);
   record.tokens = static_cast<std::int64_t>(tokens.size());
   const fs::path path = part_path(folder_, place, "tok");
   write_token_file(files_, path, options_.origin, tokens, starts);
@@ -209,11 +216,14 @@ std::optional<Error> TokenizeJob::append_tokens(BlockRecord& one, const EncodeTe
     tokens.insert(tokens.end(), record.tokens.begin(), record.tokens.end());
     return std::nullopt;
   }
+  const bool continues = record.continues, goes_on = record.goes_on;
   const auto text = record_text(std::move(record), *one.file, options_.format.field);
   if (!text) return text.error();
   const std::size_t before = tokens.size();
-  encode(*text, tokens);
-  if (options_.end_token && tokens.size() > before) tokens.push_back(*options_.end_token);
+  encode(*text, continues, tokens);
+  const bool has_tokens = tokens.size() > before;
+  HEDDLE_CHECK(has_tokens || !(continues || goes_on), "a part of a document without tokens");
+  if (options_.end_token && has_tokens && !goes_on) tokens.push_back(*options_.end_token);
   return std::nullopt;
 }
 

@@ -35,7 +35,7 @@ class TokenizeJob {
   bool is_stopped() const { return is_stopped_; }
 
   TokenizeResult result() const;
-  std::vector<std::filesystem::path> token_files() const;
+  std::vector<TokenFilePart> token_files() const;
   const std::filesystem::path& folder() const { return folder_; }
 
  private:

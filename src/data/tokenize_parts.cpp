@@ -63,7 +63,9 @@ std::string block_key(const InputBlock& block, const TokenizeOptions& options) {
   };
   add(options_text(options));
   for (const BlockRecord& one : block.records) {
-    const std::array<int, 1> form = {static_cast<int>(one.record.form)};
+    const std::array<int, 3> form = {static_cast<int>(one.record.form),
+                                     static_cast<int>(one.record.continues),
+                                     static_cast<int>(one.record.goes_on)};
     add(form);
     add(one.record.content);
     add(one.record.tokens);
@@ -77,6 +79,7 @@ void write_record(FileSystem& files, const fs::path& path, const TokenizeRecord&
                {"tokens", record.tokens}, {"skipped", record.skipped},
                {"empty", record.empty},   {"checksum", record.checksum}};
   if (!record.tokenizer.empty()) json["tokenizer"] = record.tokenizer;
+  if (record.continues) json["continues"] = true;
   write_file_atomically(files, path, dump(json) + "\n");
 }
 
@@ -108,7 +111,8 @@ std::optional<TokenizeRecord> find_record(const fs::path& path, const fs::path& 
                                 .tokens = json.at("tokens").get<std::int64_t>(),
                                 .skipped = json.at("skipped").get<std::int64_t>(),
                                 .empty = json.at("empty").get<std::int64_t>(),
-                                .checksum = json.at("checksum").get<std::uint64_t>()};
+                                .checksum = json.at("checksum").get<std::uint64_t>(),
+                                .continues = json.value("continues", false)};
     if (record.key != key) return std::nullopt;
     const TokenFile file = TokenFile::open(token_file, TokenFile::Check::content);
     if (file.header().checksum != record.checksum) return std::nullopt;

@@ -22,6 +22,7 @@ struct TokenizeRecord {
   std::string key;
   std::int64_t documents = 0, tokens = 0, skipped = 0, empty = 0;
   std::uint64_t checksum = 0;  ///< of the token file it speaks of
+  bool continues = false;      ///< which begins within a document of the part before it
   std::string tokenizer = {};  ///< path; in OUT.json only
 };
 void write_record(FileSystem& files, const std::filesystem::path& path,

@@ -9,8 +9,6 @@
 #include "checkpoint/model_source.h"
 #include "engine/weights.h"
 #include "model/registry.h"
-#include "ops/reduce.h"
-#include "parallel/box.h"
 
 namespace heddle {
 namespace fs = std::filesystem;
@@ -38,7 +36,21 @@ Error of_another_base(const AdapterFolder& folder, const std::string& what) {
   return Error(ErrorCode::data, fmt::format("{}: {}", folder.tensors().path().string(), what),
                folder.config().base.empty()
                    ? "these adapters belong to another model"
-                   : fmt::format("these adapters belong to \"{}\"", folder.config().base));
+                   : fmt::format("these adapters were trained on \"{}\"", folder.config().base));
+}
+
+/// Scales follow from the rank, so a wrong one would not show in the shapes of merged weights.
+void require_rank(const AdapterFolder& folder, const SafetensorsEntry& entry) {
+  const Shape shape = entry.shape();
+  const std::int64_t rank = folder.config().rank;
+  const bool is_down = entry.name == adapter_name(*adapted_module(entry.name), AdapterPart::down);
+  if (shape.dims() == 2 && shape[is_down ? 0 : 1] == rank) return;
+  throw Error(
+      ErrorCode::data,
+      fmt::format("{}: r = {}, but tensor {} has shape {}",
+                  (folder.path() / kAdapterConfigFile).string(), rank, entry.name, shape.text()),
+      "adapter_config.json and adapter_model.safetensors are of different adapters; copy "
+      "the whole folder again");
 }
 
 }  // namespace
@@ -85,7 +97,8 @@ LoraSpec lora_of(const AdapterFolder& folder, const ModelSpec& base) {
   LoraSpec lora{.rank = config.rank,
                 .alpha = config.alpha,
                 .is_rank_stabilized = config.is_rank_stabilized,
-                .targets = {}};
+                .targets = {},
+                .dropout = config.dropout};
   const std::vector<std::string> modules = adaptable_modules(base);
   const std::set<std::string> known(modules.begin(), modules.end());
   std::set<std::string> adapted;
@@ -101,6 +114,7 @@ LoraSpec lora_of(const AdapterFolder& folder, const ModelSpec& base) {
       throw of_another_base(folder, fmt::format("{} is no linear layer in a block of this {} model",
                                                 *module, base.family));
     }
+    require_rank(folder, entry);
     adapted.insert(*module);
   }
   if (adapted.empty()) {
@@ -125,12 +139,7 @@ void load_adapters(const AdapterFolder& folder, ParamStore& store, Stream& strea
     }
     fill_from_host(piece, stream, [&](const Tensor& to) {
       file.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
-      for_each_stretch(to, piece.begin, shape, [&](const Tensor& stretch, std::int64_t) {
-        if (ops::first_non_finite(stretch, host) < 0) return;
-        throw Error(ErrorCode::data,
-                    fmt::format("{}: tensor {} holds NaN or infinity", file.path().string(), name),
-                    "the file is damaged or the run diverged; use an earlier checkpoint");
-      });
+      require_finite(piece, to, name, file.path(), host);
     });
   }
   store.values_changed(stream);
@@ -142,6 +151,7 @@ AdapterConfig adapter_config(const ModelSpec& spec, const std::string& base) {
                        .rank = lora.rank,
                        .alpha = lora.alpha,
                        .is_rank_stabilized = lora.is_rank_stabilized,
+                       .dropout = lora.dropout,
                        .targets = lora.targets,
                        .are_in_out = spec.linears_are_in_out};
   if (!config.targets.empty()) return config;

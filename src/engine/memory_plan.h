@@ -48,6 +48,7 @@ struct StepPlace {
   bool deterministic = false;  ///< as Stream::set_deterministic
   OptimizerConfig optimizer = {};
   KeptCopies copies = KeptCopies::none;  ///< of other ranks' state, where that is nowhere else
+  std::vector<int> left_out = {};        ///< Model::leave_out
   bool is_behind_warm_up = false;        ///< only the steps behind it; set by plan_step itself
 };
 

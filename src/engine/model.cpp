@@ -116,13 +116,14 @@ std::vector<int> Model::units_on_the_way(int stage, bool into_head) const {
   std::map<int, int> by_block;
   std::size_t place = 0;  // of blocks in `order`
   for (int unit = first; unit < first + count; ++unit) {
+    if (is_left_out(unit)) continue;
     const int block = rank_.units.units[static_cast<std::size_t>(unit)].block;
-    const bool is_left_out =
+    const bool is_of_head =
         is_head(unit) || (!into_head && &this->unit(unit) == rank_.decoder.head_entry);
     if (blocks_ && block >= 0) {
       if (by_block.empty()) place = order.size();
       by_block[block] = unit;
-    } else if (!is_left_out) {
+    } else if (!is_of_head) {
       order.push_back(unit);
     }
   }
@@ -135,6 +136,11 @@ std::vector<int> Model::units_on_the_way(int stage, bool into_head) const {
   }
   order.insert(order.begin() + static_cast<std::ptrdiff_t>(place), chosen.begin(), chosen.end());
   return order;
+}
+
+bool Model::is_left_out(int unit) const {
+  const int block = rank_.units.units[static_cast<std::size_t>(unit)].block;
+  return std::ranges::find(left_out_, block) != left_out_.end();
 }
 
 void Model::go_through(std::vector<int> blocks) {

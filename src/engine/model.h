@@ -77,6 +77,11 @@ class Model {
   /// skipped and swapped blocks. Error(usage) for blocks that there are not or that are named
   /// twice, and in a pipeline for an order that its stages do not have.
   void go_through(std::vector<int> blocks);
+  /// From now on nothing goes through these blocks, in training too: what comes to one passes it
+  /// by, forward and backward, and its gradients are zeros.
+  void leave_out(std::vector<int> blocks) { left_out_ = std::move(blocks); }
+  const std::vector<int>& left_out() const { return left_out_; }
+  bool is_left_out(int unit) const;
 
   // Every rank of a pipeline, of cp and of tp calls these at the same time. Batches lie in host
   // memory and are whole.
@@ -133,6 +138,7 @@ class Model {
   RankModel rank_;
   std::vector<std::shared_ptr<const std::string>> labels_;  // by unit; outlived by records of calls
   std::optional<std::vector<int>> blocks_;                  // go_through; absent: all in order
+  std::vector<int> left_out_;
 };
 
 /// A batch in host memory over the caller's ids and targets ([B, S] i32; targets may be absent),

@@ -1,5 +1,7 @@
 #include "engine/peer_copy.h"
 
+#include "ops/elementwise.h"
+
 namespace heddle {
 namespace {
 
@@ -10,6 +12,12 @@ int shifted(int rank, const MeshShape& mesh, Axis axis, int by) {
   return line[static_cast<std::size_t>((mesh.coord(axis, rank) + by + size) % size)];
 }
 
+/// What encoding lost is the other's own: a copy gets sums, of which nothing is encoded.
+ParallelPlan without_residuals(ParallelPlan plan) {
+  plan.compress.error_feedback = false;
+  return plan;
+}
+
 }  // namespace
 
 std::optional<Axis> copies_axis(const MeshShape& mesh, int zero) {
@@ -17,6 +25,9 @@ std::optional<Axis> copies_axis(const MeshShape& mesh, int zero) {
   if (zero > 0 && mesh.size(Axis::dp) > 1) return Axis::dp;
   if (zero > 0 && mesh.size(Axis::cp) > 1) return Axis::cp;
   if (mesh.size(Axis::tp) > 1) return Axis::tp;
+  const bool has_experts_alone =
+      mesh.size(Axis::ep) * mesh.size(Axis::etp) > 1 && mesh.size(Axis::edp) == 1;
+  if (has_experts_alone) return mesh.size(Axis::dp) > 1 ? Axis::dp : Axis::cp;
   return std::nullopt;
 }
 
@@ -35,8 +46,30 @@ PeerCopy::PeerCopy(const Model& own, Axis axis, const BuildOptions& options,
                    const OptimizerConfig& optimizer, Memory& memory)
     : mesh_(Mesh::recorded(own.mesh().shape(),
                            shifted(own.mesh().rank(), own.mesh().shape(), axis, -1))),
-      model_(own.spec(), options, own.plan(), mesh_, ParamStore::Purpose::training, memory),
-      optimizer_(make_optimizer(optimizer, model_.store())) {}
+      model_(own.spec(), options, without_residuals(own.plan()), mesh_,
+             ParamStore::Purpose::training, memory),
+      optimizer_(make_optimizer(optimizer, model_.store())),
+      needs_memory_(needs_whole_matrices(optimizer)),
+      clip_(memory.alloc({1}, DType::f32, MemoryTag::optimizer)) {}
+
+/// A GPU works behind the caller's back anyway. Memory that is asked for at another time than a dry
+/// step asks for it would not be what was planned.
+bool PeerCopy::updates_in_background(const Stream& stream) const {
+  return stream.device().kind == Device::Kind::cpu && !stream.is_dry() && !needs_memory_;
+}
+
+void PeerCopy::update(const StepArgs& args, Stream& stream) {
+  settle();
+  StepArgs own = args;
+  own.units = unit_rates_;
+  own.clip = clip_;
+  ops::copy(args.clip, clip_, stream);
+  if (!updates_in_background(stream)) return optimizer_->step(own, stream);
+  updating_ = std::async(std::launch::async, [this, own, threads = stream.threads()] {
+    Stream background(threads);
+    optimizer_->step(own, background);
+  });
+}
 
 void make_copy(const Model& own, KeptCopies which, const BuildOptions& options,
                const OptimizerConfig& optimizer, Memory& memory, std::optional<PeerCopy>& kept) {

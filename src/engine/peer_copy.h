@@ -1,5 +1,6 @@
 #pragma once
 
+#include <future>
 #include <memory>
 #include <optional>
 
@@ -33,18 +34,32 @@ class PeerCopy {
   PeerCopy(const Model& own, Axis axis, const BuildOptions& options,
            const OptimizerConfig& optimizer, Memory& memory);
 
-  /// The part of the other: no pass goes through it, and nothing travels on its mesh.
-  Model& model() { return model_; }
-  Optimizer& optimizer() { return *optimizer_; }
+  /// The part of the other: no pass goes through it, and nothing travels on its mesh. Waits for the
+  /// update that is under way.
+  Model& model() {
+    settle();
+    return model_;
+  }
   /// StepArgs::units of its optimizer.
   void set_unit_rates(std::vector<StepArgs::OfUnit> rates) { unit_rates_ = std::move(rates); }
-  const std::vector<StepArgs::OfUnit>& unit_rates() const { return unit_rates_; }
+  /// The update of a step, by the gradients that have come; `args` as for the rank's own weights,
+  /// but for the units. On a CPU a thread makes it, while the caller goes on.
+  void update(const StepArgs& args, Stream& stream);
 
  private:
+  /// Throws what the update has thrown.
+  void settle() {
+    if (updating_.valid()) updating_.get();
+  }
+  bool updates_in_background(const Stream& stream) const;
+
   const Mesh mesh_;
   Model model_;
   const std::unique_ptr<Optimizer> optimizer_;
+  const bool needs_memory_;  // the optimizer, beside its states
+  const Tensor clip_;        // StepArgs::clip; its own, which is there as long as it is read
   std::vector<StepArgs::OfUnit> unit_rates_;
+  std::future<void> updating_;  // behind all that it uses
 };
 
 /// What a rank gives of its state and keeps of another's in every step. Ranks by their place on the

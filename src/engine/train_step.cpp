@@ -63,7 +63,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
     if (!is_first) ops::fill(numbers_.back(), 0.0, stream_);
   }
   microbatches_.clear();
-  is_decided_ = false;
+  is_decided_ = is_read_ = false;
   blocks_ = {};
   std::int64_t targets = 0;
   const std::int64_t first_number = first_microbatch_.value_or(
@@ -80,7 +80,7 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   model_.store().retire_grads();
   if (!copies_.is_anything() || !policy_.updates) return;
   is_given_.assign(model_.units().buckets.size(), false);
-  if (exchanges_copies_early()) expect_copies();
+  expects_copies_ = copies_.kept != nullptr;
 }
 
 void TrainStep::end() {
@@ -100,6 +100,7 @@ void TrainStep::end() {
 }
 
 void TrainStep::read_totals(std::span<const double> values) {
+  is_read_ = true;
   result_.is_warming_up = policy_.reduces;
   result_.loss =
       values[StepPolicy::kLosses] / static_cast<double>(std::max<std::int64_t>(1, result_.targets));
@@ -196,6 +197,7 @@ Tensor TrainStep::boundary(int microbatch) {
 Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
   const Act act = op.action->act;
   const int microbatch = op.action->microbatch;
+  if (act != Act::f && exchanges_copies_early()) expect_copies();
   tag(symbol(act), op.what, op.action);
   Ctx ctx = context(microbatch);
   const Tensor losses_at = total(StepPolicy::kLosses);
@@ -224,6 +226,7 @@ Tensor TrainStep::compute(const StepOp& op, const Tensor& given) {
 Tensor TrainStep::pass(const StepOp& op, const Tensor& given, Saved& saved, Ctx& ctx) {
   Layer& layer = model_.unit(op.what);
   const Act act = op.action->act;
+  if (model_.is_left_out(op.what)) return act == Act::w ? Tensor() : given;
   const bool is_timed = busy_ && model_.is_block(op.what);
   const double began = is_timed ? busy_() : 0.0;
   Tensor made;
@@ -297,23 +300,17 @@ void TrainStep::sum(int which) {
   result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
 }
 
-/// A router here had logits that are not finite (Router::mark_bad). Behind sigmoids they may leave
-/// loss and gradients finite, and choices without sense.
-bool TrainStep::has_bad_router() const {
-  const Tensor load = expert_load();
-  if (!load.defined() || stream_.is_dry() || load.device().kind != Device::Kind::cpu) return false;
-  return std::ranges::any_of(load.host<double>(), [](double count) { return std::isnan(count); });
-}
-
-/// Values that no codec takes, and routers that do not know where tokens go, count as a norm that
-/// is not finite: all ranks skip the update.
+/// Values that no codec takes, and routers here whose logits are not finite (Router::mark_bad),
+/// count as a norm that is not finite: all ranks skip the update. Behind sigmoids such logits may
+/// leave loss and gradients finite, and choices without sense.
 void TrainStep::add_totals() {
   if (copies_.is_anything() && policy_.updates) end_copies();
   const Tensor squares = total(StepPolicy::kSquares);
   policy_.reduces ? model_.store().add_counted_squares(squares, stream_)
                   : model_.store().add_local_squares(squares, stream_);
-  if (model_.took_bad_values(stream_) || has_bad_router()) {
-    ops::fill(squares, std::nan(""), stream_);
+  if (model_.took_bad_values(stream_)) ops::fill(squares, std::nan(""), stream_);
+  if (const Tensor load = expert_load(); load.defined()) {
+    ops::mark_non_finite(load, squares, stream_);
   }
   const std::int64_t first_stage = totals().count() - policy_.stage_squares;
   if (policy_.stage_squares > 0) {
@@ -345,7 +342,7 @@ bool TrainStep::exchanges_copies_early() const {
 }
 
 void TrainStep::expect_copies() {
-  if (copies_.kept == nullptr) return;
+  if (!std::exchange(expects_copies_, false)) return;
   tag("gradients for copies", -1, nullptr);
   Model& kept = copies_.kept->model();
   for (int bucket = 0; bucket < std::ssize(kept.units().buckets); ++bucket) {
@@ -383,17 +380,24 @@ void TrainStep::end_copies() {
   for (std::size_t bucket = 0; copies_.keeper && bucket < is_given_.size(); ++bucket) {
     if (!is_given_[bucket]) give_to_keeper(static_cast<int>(bucket));
   }
-  if (!exchanges_copies_early()) expect_copies();
+  expect_copies();
   for (const Work& taken : std::exchange(taken_, {})) taken.wait(stream_);
+}
+
+void TrainStep::before_deciding(Decide decide) {
+  HEDDLE_CHECK(model_.store().can_retake_steps(), "what a step changes early is not kept twice");
+  decide_ = std::move(decide);
 }
 
 void TrainStep::update() {
   if (before_update_) before_update_();
   for (const Work& given : std::exchange(given_, {})) given.wait(stream_);
+  make_clip_factor();
+  optimizer_.exchange(args_, stream_);
   if (decide_ && !stream_.is_dry()) {
     const Tensor sums = to_host(totals(), stream_);
     model_.mesh().check();  // a GPU's sum ends without its result when a rank is lost
-    decide_();
+    decide_(!policy_.reduces);
     decided_totals_.clear();
     if (last_load_.defined()) {
       const Tensor load = to_host(expert_load(), stream_);
@@ -426,11 +430,13 @@ void TrainStep::decide_by(std::span<const double> totals) {
   }
   decided_totals_.assign(totals.begin(), totals.end());
   is_decided_ = true;
+  make_clip_factor();
   change_weights();
 }
 
 StepResult TrainStep::decided_result() {
   HEDDLE_CHECK(is_decided_, "the result of a step that was not decided");
+  if (is_read_) return result_;  // it was interrupted behind that
   const std::span<const double> decided = decided_totals_;
   const auto load = last_load_.defined() ? static_cast<std::size_t>(last_load_.count()) : 0;
   if (load > 0) read_load(decided.first(load));
@@ -438,21 +444,27 @@ StepResult TrainStep::decided_result() {
   return result_;
 }
 
-void TrainStep::change_weights() {
+void TrainStep::make_clip_factor() {
   args_.clip = memory_.alloc({1}, DType::f32, MemoryTag::workspace);
   ops::clip_factor(totals(), clip_ / std::sqrt(squares_factor()), args_.clip, stream_);
+}
+
+void TrainStep::change_weights() {
+  model_.store().settle();
   optimizer_.step(args_, stream_);
-  balance_routers(model_.store());
+  if (balances_routers()) balance_routers(model_.store());
   if (copies_.kept == nullptr) return;
-  StepArgs of_kept = args_;
-  of_kept.units = copies_.kept->unit_rates();
-  copies_.kept->optimizer().step(of_kept, stream_);
-  balance_routers(copies_.kept->model().store());
+  copies_.kept->update(args_, stream_);
+  if (balances_routers()) balance_routers(copies_.kept->model().store());
+}
+
+bool TrainStep::balances_routers() const {
+  const auto& experts = model_.spec().experts;
+  return experts && experts->bias_rate != 0.0 && last_load_.defined();
 }
 
 void TrainStep::balance_routers(ParamStore& store) {
   const auto& experts = model_.spec().experts;
-  if (!experts || experts->bias_rate == 0.0 || !last_load_.defined()) return;
   for (const ParamStore::HeldStretch& held : store.held()) {
     if (!held.parameter->balances || !held.parameter->trains) continue;
     const Tensor load = expert_load().select(0, *held.parameter->balances);

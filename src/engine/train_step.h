@@ -59,10 +59,12 @@ class TrainStep : private Stage {
   void before_update(std::function<void()> wait) { before_update_ = std::move(wait); }
   /// Where a step may outlive ranks that take part in it
   /// (docs/design/050-runs-that-outlive-ranks.md): `decide` is called when the totals of the step
-  /// have come and nothing is changed yet; on a GPU they are waited for. What it throws leaves
-  /// weights and states as they were. All that a step changes it changes behind this, on this rank
-  /// alone.
-  void before_deciding(std::function<void()> decide) { decide_ = std::move(decide); }
+  /// have come; on a GPU they are waited for. What it throws leaves weights and states as they
+  /// were: what a step changes before this is kept twice (ParamStore::Options::retakes_steps), all
+  /// else it changes behind this, on this rank alone. `must_meet`: ranks have exchanged something
+  /// behind the totals, so to have these does not say that all are as far.
+  using Decide = std::function<void(bool must_meet)>;
+  void before_deciding(Decide decide);
   /// Whether the last step that was begun has been decided here: its update is done, also where the
   /// step itself was interrupted.
   bool is_decided() const { return is_decided_; }
@@ -126,11 +128,15 @@ class TrainStep : private Stage {
   /// What sums of squares are multiplied by for the norm.
   double squares_factor() const;
   void update();
+  /// Of the totals.
+  void make_clip_factor();
   void change_weights();
   // Copies follow by the gradients of those whose copies they are.
   /// Whether gradients travel while others are computed. Between GPUs messages of two ranks go one
   /// after the other, and none may stand in front of the next stage's.
   bool exchanges_copies_early() const;
+  /// Once in a step. Not before its first backward: none comes earlier, and the copy may still be
+  /// at the update of the last step, for which it reads the gradients of that one.
   void expect_copies();
   /// As soon as nothing changes the gradients of the bucket any more.
   void give_to_keeper(int bucket);
@@ -140,9 +146,9 @@ class TrainStep : private Stage {
   /// How often experts were chosen so far in this step: [layers, experts + 2]; absent without any.
   Tensor expert_load() const;
   void find_bad_router();
-  bool has_bad_router() const;
   void read_load(std::span<const double> load);
   /// Biases of routers move against the load.
+  bool balances_routers() const;
   void balance_routers(ParamStore& store);
 
   Model& model_;
@@ -152,7 +158,8 @@ class TrainStep : private Stage {
   Stream& stream_;
   Memory& memory_;
   OnAction on_action_;
-  std::function<void()> before_update_, decide_;
+  std::function<void()> before_update_;
+  Decide decide_;
   std::function<bool()> asks_;
   std::function<double()> busy_;
   OnUnit on_unit_;
@@ -168,6 +175,7 @@ class TrainStep : private Stage {
   std::int64_t step_ = 1;  // StepArgs::step
   double clip_ = 0.0;
   bool is_decided_ = false;
+  bool is_read_ = false;  // result_ says what the step amounted to
   std::vector<double> decided_totals_;
   struct {
     double seconds = 0.0;
@@ -176,6 +184,7 @@ class TrainStep : private Stage {
   std::vector<Work> given_;     // gradients that are on their way to who keeps a copy
   std::vector<Work> taken_;     // and those of the one whose copy is kept here
   std::vector<bool> is_given_;  // by bucket
+  bool expects_copies_ = false;
   std::optional<std::int64_t> first_microbatch_;
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended.

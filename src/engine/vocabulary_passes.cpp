@@ -107,17 +107,17 @@ void VocabularyPasses::exchange_statistics(Batch& batch, Ctx& ctx) {
   SplitHead& head = model_.vocabulary().head;
   Communicator& others = lane(Exchange::softmax);
   const Tensor& own = batch.outgoing.statistics_3T;
-  batch.statistics =
-      ctx.memory.alloc({head.holders(), 3, own.size(1)}, own.dtype(), MemoryTag::communication);
+  batch.statistics = ctx.memory.alloc({head.rows().holders, 3, own.size(1)}, own.dtype(),
+                                      MemoryTag::communication);
   batch.merged = SplitHead::allocate_merged(own, ctx);
   batch.targets = head.targets(ctx);
   work(batch, Exchange::softmax) = others.all_gather(own, batch.statistics, ctx.stream);
   const Tensor& product = batch.outgoing.product_TD;
   if (!product.defined()) return;
   others.then(
-      [&head, all = batch.statistics, targets = batch.targets, merged = batch.merged,
+      [rows = head.rows(), all = batch.statistics, targets = batch.targets, merged = batch.merged,
        outgoing = batch.outgoing](Stream& stream) {
-        head.merge(all, targets, merged, stream);
+        SplitHead::merge(rows, all, targets, merged, stream);
         SplitHead::finish_product(outgoing, merged, stream);
       },
       ctx.stream);
@@ -133,7 +133,8 @@ Tensor VocabularyPasses::end(Exchange exchange, int microbatch, Ctx& ctx) {
     case Exchange::softmax: {
       const SplitHead::Outgoing outgoing = std::exchange(batch.outgoing, {});
       if (!outgoing.product_TD.defined()) {
-        model_.vocabulary().head.merge(batch.statistics, batch.targets, batch.merged, ctx.stream);
+        SplitHead::merge(model_.vocabulary().head.rows(), batch.statistics, batch.targets,
+                         batch.merged, ctx.stream);
       } else if (is_here(last)) {
         taken = outgoing.product_TD;
         ops::scale(taken, ctx.loss_scale, ctx.stream);

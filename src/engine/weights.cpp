@@ -106,18 +106,23 @@ void read_piece(const HfFolder& folder, const Stored& stored, const ParamPiece& 
   } else {
     folder.read_slice(name, piece.begin.sizes(), piece.end().sizes(), to);
   }
+  require_finite(piece, to, name, folder.file_of(name).path(), host);
+}
+
+}  // namespace
+
+void require_finite(const ParamPiece& piece, const Tensor& box, const std::string& name,
+                    const std::filesystem::path& file, Stream& host) {
   for_each_stretch(
-      to, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
+      box, piece.begin, piece.part->whole, [&](const Tensor& stretch, std::int64_t first) {
         if (const auto bad = ops::first_non_finite(stretch, host); bad >= 0) {
           throw Error(ErrorCode::data,
                       fmt::format("{}: tensor {} holds NaN or infinity at element {}",
-                                  folder.file_of(name).path().string(), name, first + bad),
+                                  file.string(), name, first + bad),
                       "the file is damaged or the model diverged; use an earlier checkpoint");
         }
       });
 }
-
-}  // namespace
 
 void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
                   const observe::Terminal& terminal) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <filesystem>
+#include <string>
+
 #include "checkpoint/hf_folder.h"
 #include "model/spec.h"
 #include "observe/terminal.h"
@@ -13,5 +16,10 @@ namespace heddle {
 /// frequencies, the alias of a tied head) are passed over.
 void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& store, Stream& stream,
                   const observe::Terminal& terminal = {});
+
+/// Error(data) where a rank's box of tensor `name`, as it was read from `file`, holds NaN or
+/// infinity.
+void require_finite(const ParamPiece& piece, const Tensor& box, const std::string& name,
+                    const std::filesystem::path& file, Stream& host);
 
 }  // namespace heddle

@@ -43,7 +43,12 @@ std::string chat_prompt_of_file(const fs::path& folder, const fs::path& file) {
   const Json messages = content.is_object() ? content.value("messages", Json()) : content;
   check_messages(messages, file);
   others.erase("messages");
-  return template_in(folder).render(messages, others, {});
+  const ChatTemplate form = template_in(folder);
+  try {
+    return form.render(messages, others, {});
+  } catch (const Error& error) {
+    throw error.within(file.string());
+  }
 }
 
 }  // namespace heddle

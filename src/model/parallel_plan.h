@@ -21,6 +21,7 @@ struct ParallelPlan : ParallelRequest {
   StepPolicy policy = {};
   bool whole_matrices = false;  ///< the optimizer brings matrices together (WholeMatrices)
   Compression compress = {};
+  bool retakes_steps = false;  ///< ParamStore::Options
   /// Rows that a rank receives for its experts in dry runs, in multiples of an even share.
   double planned_expert_rows = 1;
 

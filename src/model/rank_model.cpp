@@ -113,6 +113,7 @@ RankModel build_rank_model(const ModelSpec& spec, const BuildOptions& options,
                                                                 .purpose = purpose,
                                                                 .zero = plan.zero,
                                                                 .compress = plan.compress,
+                                                                .retakes_steps = plan.retakes_steps,
                                                                 .notes = rank.notes},
                                             mesh, memory);
   rank.units = rank.store->units();

@@ -18,6 +18,8 @@ struct LoraSpec {
   bool is_rank_stabilized = false;  ///< alpha / sqrt(rank) in place of alpha / rank
   /// As PEFT's target_modules: a module's name or its end behind a dot. Empty: all linear layers.
   std::vector<std::string> targets = {};
+  double dropout = 0.0;  ///< the share of an adapter's input that is dropped in training
+  std::uint64_t dropout_seed = 0;
 
   bool operator==(const LoraSpec&) const = default;
   double scale() const;

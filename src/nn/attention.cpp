@@ -228,9 +228,7 @@ ops::AttentionMask CausalAttention::mask(Ctx& ctx) const {
   const std::int64_t B = ctx.batch.sequences(), S = ctx.batch.seq_len();
   if (!window_ || mask.query_offset + S <= *window_) return mask;
   const Tensor first_key_BS = ctx.workspace({B, S}, DType::i32);
-  ops::window_first_keys(mask, *window_, first_key_BS, ctx.stream);
-  mask.first_key_BS = first_key_BS;
-  return mask;
+  return ops::in_window(mask, *window_, first_key_BS, ctx.stream);
 }
 
 Tensor CausalAttention::attend(const Qkv& input, Saved& saved, Ctx& ctx) {

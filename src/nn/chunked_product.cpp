@@ -13,6 +13,13 @@ Tensor ChunkedProduct::part(const Tensor& rows, std::int64_t chunk, std::int64_t
   return rows.slice(0, chunk * tokens / count, (chunk + 1) * tokens / count);
 }
 
+Ctx ChunkedProduct::context_of(std::int64_t chunk, std::int64_t count, std::int64_t tokens,
+                               const Ctx& ctx) const {
+  Ctx own = ctx;
+  own.first_row += chunk * tokens / count;
+  return own;
+}
+
 template <class Make>
 Tensor ChunkedProduct::joined(std::int64_t tokens, const Make& make, Ctx& ctx) const {
   const std::int64_t count = chunks(tokens);
@@ -28,12 +35,12 @@ Tensor ChunkedProduct::joined(std::int64_t tokens, const Make& make, Ctx& ctx) c
 Tensor ChunkedProduct::multiply(Tensor x, const Tensor& addend, Saved& saved, Ctx& ctx) {
   const std::int64_t tokens = x.size(0);
   if (chunks(tokens) == 1) return inner_->multiply(std::move(x), addend, saved.child(0), ctx);
-  Ctx forgetful = ctx;
-  forgetful.keep = Keep::nothing;
   Saved nothing;
   return joined(
       tokens,
       [&](std::int64_t chunk, std::int64_t count) {
+        Ctx forgetful = context_of(chunk, count, tokens, ctx);
+        forgetful.keep = Keep::nothing;
         return inner_->multiply(part(x, chunk, count), part(addend, chunk, count), nothing,
                                 forgetful);
       },
@@ -53,10 +60,11 @@ Tensor ChunkedProduct::backward_input_given(const Tensor& dy, const MakeInput& i
       tokens,
       [&](std::int64_t chunk, std::int64_t count) {
         Saved& own = saved.child(static_cast<int>(chunk));
+        Ctx of_chunk = context_of(chunk, count, tokens, ctx);
         const Tensor rows = part(x, chunk, count);
-        inner_->prepare_given(rows, own, ctx);
+        inner_->prepare_given(rows, own, of_chunk);
         return inner_->backward_input_given(
-            part(dy, chunk, count), [&] { return rows; }, own, ctx);
+            part(dy, chunk, count), [&] { return rows; }, own, of_chunk);
       },
       ctx);
 }
@@ -64,7 +72,9 @@ Tensor ChunkedProduct::backward_input_given(const Tensor& dy, const MakeInput& i
 void ChunkedProduct::backward_weight_given(const Tensor& x, Saved& saved, Ctx& ctx) {
   const std::int64_t count = chunks(x.size(0));
   for (std::int64_t chunk = 0; chunk < count; ++chunk) {
-    inner_->backward_weight_given(part(x, chunk, count), saved.child(static_cast<int>(chunk)), ctx);
+    Ctx of_chunk = context_of(chunk, count, x.size(0), ctx);
+    inner_->backward_weight_given(part(x, chunk, count), saved.child(static_cast<int>(chunk)),
+                                  of_chunk);
   }
 }
 
@@ -78,10 +88,11 @@ Tensor ChunkedProduct::backward_given(Tensor dy, const MakeInput& input, Saved& 
       tokens,
       [&](std::int64_t chunk, std::int64_t count) {
         Saved own;
+        Ctx of_chunk = context_of(chunk, count, tokens, ctx);
         const Tensor rows = part(x, chunk, count);
-        inner_->prepare_given(rows, own, ctx);
+        inner_->prepare_given(rows, own, of_chunk);
         return inner_->backward_given(
-            part(dy, chunk, count), [&] { return rows; }, own, ctx);
+            part(dy, chunk, count), [&] { return rows; }, own, of_chunk);
       },
       ctx);
 }

@@ -32,6 +32,8 @@ class ChunkedProduct final : public Product {
   }
   /// Of a tensor whose rows are tokens, cut into so many chunks; none of one that is absent.
   Tensor part(const Tensor& rows, std::int64_t chunk, std::int64_t count) const;
+  /// For the layers of a chunk, whose rows begin later.
+  Ctx context_of(std::int64_t chunk, std::int64_t count, std::int64_t tokens, const Ctx& ctx) const;
   /// Rows of the whole that `make(chunk)` gives chunk by chunk.
   template <class Make>
   Tensor joined(std::int64_t tokens, const Make& make, Ctx& ctx) const;

@@ -66,7 +66,9 @@ struct Ctx {
   double loss_scale = 1.0;      ///< gradients are of loss_scale times the summed loss
   KvCache* kv_cache = nullptr;  ///< decoding: keys and values of earlier tokens
   DecodedRows* rows = nullptr;  ///< decoding sequences of different lengths: in its place
-  std::int64_t step = 0;        ///< of the optimizer, for what is drawn at random
+  /// Of the optimizer, for what is drawn at random; 0: this is no training.
+  std::int64_t step = 0;
+  std::int64_t first_row = 0;  ///< of what a layer gets, among the batch's tokens
   // f64, a row for each layer with experts (ops::add_load):
   Tensor expert_load = {};  ///< of the step: to be added to; absent: nobody counts
   Tensor last_load = {};    ///< of all ranks in the step before; absent: there was none

@@ -1,14 +1,17 @@
 #include "nn/low_rank.h"
 
 #include "base/check.h"
+#include "base/rng.h"
+#include "ops/elementwise.h"
 #include "ops/gemm.h"
 
 namespace heddle {
 
 using ops::Transpose;
 
-LowRank::LowRank(std::shared_ptr<Parameter> down, std::vector<Target> targets, double scale)
-    : down_(std::move(down)), targets_(std::move(targets)), scale_(scale) {
+LowRank::LowRank(std::shared_ptr<Parameter> down, std::vector<Target> targets, double scale,
+                 const Dropout& dropout)
+    : down_(std::move(down)), targets_(std::move(targets)), scale_(scale), dropout_(dropout) {
   std::int64_t ranks = 0;
   for (const Target& target : targets_) ranks += target.up->shape[1];
   HEDDLE_CHECK(ranks == down_->shape[0], "adapters of rank {} in all, and {} rows before them",
@@ -22,13 +25,62 @@ Tensor LowRank::ranks_of(std::size_t target, const Tensor& inner_TR) const {
 }
 
 Tensor LowRank::outputs_of(std::size_t target, const Tensor& y_TO) const {
-  const auto& [up, first] = targets_[target];
-  return y_TO.slice(1, first, first + up->shape[0]);
+  const std::int64_t first = targets_[target].first;
+  return y_TO.slice(1, first, first + targets_[target].up->shape[0]);
+}
+
+Tensor LowRank::rows_of(std::size_t target, const Tensor& down_RI) const {
+  const std::int64_t rank = targets_[target].up->shape[1];
+  const auto at = static_cast<std::int64_t>(target) * rank;
+  return down_RI.slice(0, at, at + rank);
+}
+
+ops::DropoutMask LowRank::mask(std::int64_t rows, Ctx& ctx) const {
+  const MicroBatch& batch = ctx.batch;
+  HEDDLE_CHECK(ctx.first_row + rows <= batch.tokens(), "rows {} and {} more of {} tokens",
+               ctx.first_row, rows, batch.tokens());
+  ops::DropoutMask mask{
+      .rate = dropout_.rate, .first_column = dropout_.first_column, .columns = dropout_.columns};
+  const TokenPlaces* const places = batch.places.get();
+  const std::int64_t whole =
+      places != nullptr ? places->sequences * places->seq_len : batch.tokens();
+  const std::int64_t first = batch.number * whole;
+  mask.first_row = static_cast<std::uint64_t>(first + ctx.first_row);
+  if (places == nullptr) return mask;
+  const Tensor numbers = ctx.memory.for_host().alloc({rows}, DType::i64, MemoryTag::workspace);
+  for (std::int64_t t = 0; !ctx.stream.is_dry() && t < rows; ++t) {
+    numbers.data<std::int64_t>()[t] =
+        first + places->of_whole[static_cast<std::size_t>(ctx.first_row + t)];
+  }
+  mask.rows_T = ctx.workspace({rows}, DType::i64);
+  ops::copy(numbers, mask.rows_T, ctx.stream);
+  return mask;
+}
+
+ops::DropoutMask LowRank::of_target(std::size_t target, ops::DropoutMask mask,
+                                    const Ctx& ctx) const {
+  mask.key = rng_key(targets_[target].dropout_key, static_cast<std::uint64_t>(ctx.step));
+  return mask;
+}
+
+Tensor LowRank::dropped(std::size_t target, const Tensor& x_TI, const ops::DropoutMask& mask,
+                        Ctx& ctx) const {
+  const Tensor dropped_TI = ctx.workspace(x_TI.shape(), x_TI.dtype());
+  ops::dropout(x_TI, of_target(target, mask, ctx), dropped_TI, ctx.stream);
+  return dropped_TI;
 }
 
 Tensor LowRank::inner_value(const Tensor& x_TI, Ctx& ctx) const {
   const Tensor value_TR = ctx.activation({x_TI.size(0), down_->shape[0]}, x_TI.dtype());
-  ops::gemm(x_TI, Transpose::no, down_->value, Transpose::yes, value_TR, {}, ctx.stream);
+  if (!drops(ctx)) {
+    ops::gemm(x_TI, Transpose::no, down_->value, Transpose::yes, value_TR, {}, ctx.stream);
+    return value_TR;
+  }
+  const ops::DropoutMask all = mask(x_TI.size(0), ctx);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    ops::gemm(dropped(i, x_TI, all, ctx), Transpose::no, rows_of(i, down_->value), Transpose::yes,
+              ranks_of(i, value_TR), {}, ctx.stream);
+  }
   return value_TR;
 }
 
@@ -50,8 +102,19 @@ void LowRank::add_output(const Tensor& x_TI, const Tensor& y_TO, Ctx& ctx) const
 }
 
 void LowRank::add_input_grad(const Tensor& dy_TO, const Tensor& dx_TI, Ctx& ctx) const {
-  ops::gemm(inner_grad(dy_TO, ctx), Transpose::no, down_->value, Transpose::no, dx_TI,
-            {.beta = 1.0}, ctx.stream);
+  const Tensor grad_TR = inner_grad(dy_TO, ctx);
+  if (!drops(ctx)) {
+    ops::gemm(grad_TR, Transpose::no, down_->value, Transpose::no, dx_TI, {.beta = 1.0},
+              ctx.stream);
+    return;
+  }
+  const ops::DropoutMask all = mask(dx_TI.size(0), ctx);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const Tensor of_dropped_TI = ctx.workspace(dx_TI.shape(), dx_TI.dtype());
+    ops::gemm(ranks_of(i, grad_TR), Transpose::no, rows_of(i, down_->value), Transpose::no,
+              of_dropped_TI, {}, ctx.stream);
+    ops::add_dropout(of_dropped_TI, of_target(i, all, ctx), dx_TI, ctx.stream);
+  }
 }
 
 LowRank::Inner LowRank::inner(const Tensor& x_TI, const Tensor& dy_TO, Ctx& ctx) const {
@@ -60,8 +123,17 @@ LowRank::Inner LowRank::inner(const Tensor& x_TI, const Tensor& dy_TO, Ctx& ctx)
 
 void LowRank::add_weight_grads(const Tensor& x_TI, const Tensor& dy_TO, const Inner& inner,
                                Ctx& ctx) {
-  ops::gemm(inner.grad_TR, Transpose::yes, x_TI, Transpose::no, down_->grad,
-            {.beta = down_->claim_grad()}, ctx.stream);
+  const double beta = down_->claim_grad();
+  if (drops(ctx)) {
+    const ops::DropoutMask all = mask(x_TI.size(0), ctx);
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      ops::gemm(ranks_of(i, inner.grad_TR), Transpose::yes, dropped(i, x_TI, all, ctx),
+                Transpose::no, rows_of(i, down_->grad), {.beta = beta}, ctx.stream);
+    }
+  } else {
+    ops::gemm(inner.grad_TR, Transpose::yes, x_TI, Transpose::no, down_->grad, {.beta = beta},
+              ctx.stream);
+  }
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     Parameter& up = *targets_[i].up;
     ops::gemm(outputs_of(i, dy_TO), Transpose::yes, ranks_of(i, inner.value_TR), Transpose::no,

@@ -52,9 +52,9 @@ SplitHead::Merged SplitHead::allocate_merged(const Tensor& statistics_3T, Ctx& c
           .loss_T = ctx.memory.alloc({T}, DType::f64, MemoryTag::communication)};
 }
 
-void SplitHead::merge(const Tensor& statistics_N3T, const Tensor& targets_T, const Merged& merged,
-                      Stream& stream) const {
-  ops::merge_row_statistics(statistics_N3T, targets_T, rows_.each, rows_.own, merged.divisor_T,
+void SplitHead::merge(const Rows& rows, const Tensor& statistics_N3T, const Tensor& targets_T,
+                      const Merged& merged, Stream& stream) {
+  ops::merge_row_statistics(statistics_N3T, targets_T, rows.each, rows.own, merged.divisor_T,
                             merged.loss_T, stream);
 }
 

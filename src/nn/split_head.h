@@ -39,8 +39,10 @@ class SplitHead {
     Tensor divisor_T, loss_T;  ///< loss is f64, 0 where the target is ignored
   };
   static Merged allocate_merged(const Tensor& statistics_3T, Ctx& ctx);
-  void merge(const Tensor& statistics_N3T, const Tensor& targets_T, const Merged& merged,
-             Stream& stream) const;
+  /// `rows`: those of this holder. Without the head itself, which may be gone when a communicator's
+  /// thread comes to it.
+  static void merge(const Rows& rows, const Tensor& statistics_N3T, const Tensor& targets_T,
+                    const Merged& merged, Stream& stream);
   /// Turns an early product into this holder's part of dx, up to the scale.
   static void finish_product(const Outgoing& outgoing, const Merged& merged, Stream& stream);
 
@@ -51,7 +53,7 @@ class SplitHead {
   /// The targets of this share's tokens.
   Tensor targets(Ctx& ctx) const;
   bool needs_weights_to_finish() const { return input_grad_ == InputGrad::in_t; }
-  std::int64_t holders() const { return rows_.holders; }
+  const Rows& rows() const { return rows_; }
 
  private:
   std::int64_t first_row() const { return rows_.own * rows_.each; }

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 
+#include "base/json.h"
 #include "base/strings.h"
 #include "observe/put.h"
 #include "observe/report.h"
@@ -248,6 +249,18 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
+std::string in_script(std::string_view json) {
+  std::string safe;
+  for (const char c : json) {
+    if (c == '<') {
+      safe += "\\u003c";
+    } else {
+      safe += c;
+    }
+  }
+  return safe;
+}
+
 std::string axis_switch(bool starts_logarithmic) {
   // The style sheet shows one drawing or the other by which of these earlier siblings is checked.
   std::string html;
@@ -289,8 +302,9 @@ std::string chart_data(const std::vector<Chart>& charts) {
         fmt::format_to(std::back_inserter(y), "{}{}", comma, compact(point.value));
       }
       fmt::format_to(std::back_inserter(json),
-                     "{}{{\"name\":\"{}\",\"style\":\"{}\",\"x\":[{}],\"tokens\":[{}],\"y\":[{}]}}",
-                     i == 0 ? "" : ",", series.name, series.style, x, i == 0 ? tokens : "", y);
+                     "{}{{\"name\":{},\"style\":\"{}\",\"x\":[{}],\"tokens\":[{}],\"y\":[{}]}}",
+                     i == 0 ? "" : ",", in_script(Json(series.name).dump()), series.style, x,
+                     i == 0 ? tokens : "", y);
     }
     json += "]}";
   }

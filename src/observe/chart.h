@@ -13,12 +13,14 @@ namespace heddle::observe {
 /// Text for an HTML page, safe as content and inside quoted attributes: markup characters are
 /// escaped, invalid UTF-8 and control characters become U+FFFD.
 std::string escape_html(std::string_view text);
+/// JSON in a form that may stand in a script element: nothing in it looks like its end.
+std::string in_script(std::string_view json);
 
 /// The coordinates of a stretched SVG go so far, both ways.
 inline constexpr double kSvgUnits = 1000;
 
 struct ChartSeries {
-  std::string name;   ///< in the read-out; fixed text of ours, never from the user
+  std::string name;   ///< in the read-out
   std::string style;  ///< CSS class of the stroke: "line", "raw", "dots", "second"
   Curve points;
 };

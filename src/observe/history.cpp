@@ -50,6 +50,14 @@ void add_waited(std::map<int, Curve>& curves, const Json& object, std::int64_t s
   }
 }
 
+void add_sources(std::map<std::string, Curve>& curves, const Json& sources, std::int64_t step,
+                 std::int64_t tokens) {
+  if (!sources.is_object()) return;
+  for (const auto& [name, loss] : sources.items()) {
+    curves[name].push_back({step, tokens, number(sources, name.c_str())});
+  }
+}
+
 void add_block_seconds(std::map<int, Curve>& curves, const Json& seconds, std::int64_t step,
                        std::int64_t tokens) {
   for (std::size_t rank = 0; seconds.is_array() && rank < seconds.size(); ++rank) {
@@ -90,6 +98,9 @@ History read_history(const std::filesystem::path& metrics_file) {
     };
     if (object->contains("eval_loss")) {
       add(history.eval_loss, "eval_loss");
+      if (object->contains("eval_sources")) {
+        add_sources(history.eval_sources, (*object)["eval_sources"], step, tokens);
+      }
     } else if (object->contains("loss")) {
       const double seen = number(*object, "tokens");
       if (std::isfinite(seen) && std::abs(seen) < 9e18) tokens = static_cast<std::int64_t>(seen);

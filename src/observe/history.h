@@ -22,7 +22,8 @@ using Curve = std::vector<CurvePoint>;
 /// The curves of a run from its first step, resumed parts included.
 struct History {
   Curve loss, grad_norm, lr, tokens_per_second, step_seconds, eval_loss, residual;
-  std::map<int, Curve> site_waited;    ///< seconds in exchanges so far, by site
+  std::map<std::string, Curve> eval_sources;  ///< held-out loss by source, where there are several
+  std::map<int, Curve> site_waited;           ///< seconds in exchanges so far, by site
   std::map<int, Curve> block_seconds;  ///< StepMetrics::block_seconds, by rank that has blocks
   std::vector<ExpertLoadPoint> expert_load;
 };

@@ -38,11 +38,17 @@ struct StepMetrics {
   std::vector<double> block_seconds = {};
 };
 
+/// Held-out loss of what came from one source of a mixture.
+struct SourceLoss {
+  std::string name;  ///< as the run file calls the source
+  double loss = 0;   ///< nats per token; NaN where none of its tokens was predicted
+};
 struct EvalMetrics {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
   double loss = 0;
   double perplexity = 0;
+  std::vector<SourceLoss> sources = {};  ///< where there are several
 };
 
 struct CheckpointRequested {

@@ -96,6 +96,13 @@ struct AttentionFigures {
   double exposed_fraction() const;  ///< what of it they wait for messages
 };
 
+/// How long exchanges of experts' rows were under way on one rank, in a step.
+struct ExpertExchangeRow {
+  int rank = 0;
+  double exposed = 0;  ///< seconds in which it did nothing but wait for them
+  double hidden = 0;   ///< seconds in which it computed meanwhile
+};
+
 /// How fast a rank of the run's last mesh was beside those that do equal work; what it took over
 /// time is in History::block_seconds.
 struct RankSpeedRow {
@@ -132,9 +139,10 @@ struct RunReport {
   std::vector<RankMemoryRow> ranks;       ///< of a run of several
   std::vector<TimelineFigure> timelines;  ///< of one step of a pipeline, on one scale
   std::vector<CommunicationRow> communication;
-  std::optional<AttentionFigures> attention = {};  ///< where ranks share it
-  std::vector<EpochRow> epochs = {};               ///< of a run that outlives ranks, in order
-  std::vector<RankSpeedRow> speeds = {};           ///< of ranks that are timed and have blocks
+  std::optional<AttentionFigures> attention = {};        ///< where ranks share it
+  std::vector<ExpertExchangeRow> expert_exchanges = {};  ///< where ranks divide experts, on CPUs
+  std::vector<EpochRow> epochs = {};                     ///< of a run that outlives ranks, in order
+  std::vector<RankSpeedRow> speeds = {};  ///< of ranks that are timed and have blocks
   std::vector<SampleText> samples;
   std::vector<std::string> warnings;
   RunTotals totals;

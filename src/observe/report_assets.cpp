@@ -59,6 +59,12 @@ code { font: .92em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; over
 .legend i.raw { opacity: .35; border-top-width: 1.5px; }
 .legend i.dots { width: .55rem; height: .55rem; border: 0; border-radius: 50%; background: var(--eval); vertical-align: 0; }
 .legend i.bound { border-top: 2px dashed var(--bound); border-radius: 0; }
+.legend i.source-0 { border-top-color: var(--train); }
+.legend i.source-1 { border-top-color: var(--eval); }
+.legend i.source-2 { border-top-color: var(--bound); }
+.legend i.source-3 { border-top-color: var(--violet); }
+.legend i.source-4 { border-top-color: var(--alert); }
+.legend i.source-5 { border-top-color: var(--grey); }
 .legend i.predicted, .legend i.measured { width: .75rem; height: .75rem; border: 0; border-radius: 2px; vertical-align: -.06em; }
 .legend i.predicted { background: var(--predicted); }
 .legend i.measured { background: var(--train); }
@@ -84,6 +90,12 @@ code { font: .92em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; over
 .plot .raw { stroke: var(--train); stroke-width: 1; opacity: .28; }
 .plot .line { stroke: var(--train); stroke-width: 2; }
 .plot .thin { stroke: var(--train); stroke-width: 1.4; }
+.plot .source-0 { stroke: var(--train); stroke-width: 2; }
+.plot .source-1 { stroke: var(--eval); stroke-width: 2; }
+.plot .source-2 { stroke: var(--bound); stroke-width: 2; }
+.plot .source-3 { stroke: var(--violet); stroke-width: 2; }
+.plot .source-4 { stroke: var(--alert); stroke-width: 2; }
+.plot .source-5 { stroke: var(--grey); stroke-width: 2; }
 .plot .lone { stroke-width: 6; }
 .plot .dots { stroke: var(--eval); stroke-width: 7; }
 .plot .bound { stroke: var(--bound); stroke-width: 1.6; stroke-dasharray: 6 5; stroke-linecap: butt; }

@@ -26,10 +26,6 @@ AttentionSums sums_of(const AttentionFigures& attention) {
   return sums;
 }
 
-std::string short_time(double seconds) {
-  return seconds < 1.0 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.3g} s", seconds);
-}
-
 std::string predicted_note(bool is_predicted, double seconds) {
   return is_predicted ? short_time(seconds) + " predicted" : std::string();
 }

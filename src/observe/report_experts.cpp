@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/strings.h"
+#include "observe/bars.h"
 #include "observe/heatmap.h"
 #include "observe/put.h"
 #include "observe/report_parts.h"
@@ -14,13 +16,21 @@ constexpr std::size_t kColumns = 120;
 
 std::string layer_name(const ExpertLoad& layer) { return fmt::format("layer {}", layer.layer); }
 
+/// What is drawn of a layer over time.
+struct LayerValue {
+  std::string description;
+  double middle = 0, most = 0;  ///< of the colours
+  std::function<double(const ExpertLoad&)> of;
+  std::function<std::string(double)> words, short_words;
+};
+
 /// Rows of layers, columns of time: of each stretch the step at which a layer was worst.
-std::string over_time(const std::vector<ExpertLoadPoint>& points) {
-  Heatmap map{.description = "Load of the busiest expert of every layer over time",
+std::string over_time(const std::vector<ExpertLoadPoint>& points, const LayerValue& drawn) {
+  Heatmap map{.description = drawn.description,
               .rows = {},
               .least = 0,
-              .middle = 1,
-              .most = 3,
+              .middle = drawn.middle,
+              .most = drawn.most,
               .first = fmt::format("step {}", format_thousands(points.front().step)),
               .last = fmt::format("step {}", format_thousands(points.back().step))};
   const std::size_t columns = std::min(kColumns, points.size());
@@ -30,14 +40,14 @@ std::string over_time(const std::vector<ExpertLoadPoint>& points) {
       Heatmap::Cell worst;
       const std::size_t end = points.size() * (column + 1) / columns;
       for (std::size_t i = points.size() * column / columns; i < end; ++i) {
-        const double value = points[i].layers[layer].most_over_mean();
+        const double value = drawn.of(points[i].layers[layer]);
         if (value < worst.value) continue;
-        worst = {value, fmt::format("step {}: the busiest expert has {:.2f} times the mean",
-                                    format_thousands(points[i].step), value)};
+        worst = {value,
+                 fmt::format("step {}: {}", format_thousands(points[i].step), drawn.words(value))};
       }
       row.cells.push_back(std::move(worst));
     }
-    row.total = fmt::format("{:.2f}", points.back().layers[layer].most_over_mean());
+    row.total = drawn.short_words(drawn.of(points.back().layers[layer]));
     map.rows.push_back(std::move(row));
   }
   return render_heatmap(map);
@@ -83,9 +93,72 @@ std::string dropped_words(const ExpertLoadPoint& point) {
       percent(static_cast<double>(dropped) / static_cast<double>(choices)), format_thousands(lost));
 }
 
+double dropped_share(const ExpertLoad& layer) {
+  return static_cast<double>(layer.dropped) / std::max(1.0, static_cast<double>(layer.choices()));
+}
+
+std::string busiest_over_time(const std::vector<ExpertLoadPoint>& points) {
+  return over_time(points,
+                   {.description = "Load of the busiest expert of every layer over time",
+                    .middle = 1,
+                    .most = 3,
+                    .of = [](const ExpertLoad& layer) { return layer.most_over_mean(); },
+                    .words =
+                        [](double value) {
+                          return fmt::format("the busiest expert has {:.2f} times the mean", value);
+                        },
+                    .short_words = [](double value) { return fmt::format("{:.2f}", value); }});
+}
+
+/// Nothing where nothing ever was.
+std::string dropped_over_time(const std::vector<ExpertLoadPoint>& points) {
+  double most = 0.0;
+  for (const ExpertLoadPoint& point : points) {
+    for (const ExpertLoad& layer : point.layers) most = std::max(most, dropped_share(layer));
+  }
+  if (most == 0.0) return {};
+  const std::string map =
+      over_time(points, {.description = "Choices that every layer dropped, over time",
+                         .middle = most / 2,
+                         .most = most,
+                         .of = dropped_share,
+                         .words =
+                             [](double value) {
+                               return fmt::format("{} of the choices were dropped", percent(value));
+                             },
+                         .short_words = [](double value) { return percent(value); }});
+  std::string html;
+  put(html,
+      "<h3>Dropped choices by layer, over time</h3><p class=\"say\">For want of room; orange is "
+      "{}, the most. At the end of a row its last value.</p>{}",
+      percent(most), map);
+  return html;
+}
+
+std::string exchange_bars(const std::vector<ExpertExchangeRow>& exchanges) {
+  if (exchanges.empty()) return {};
+  StackedBars bars{.parts = {{"exposed", 'c'}, {"hidden", 'a'}}, .format = short_time};
+  double exposed = 0.0, all = 0.0;
+  for (const ExpertExchangeRow& row : exchanges) {
+    exposed += row.exposed;
+    all += row.exposed + row.hidden;
+    bars.rows.push_back({.name = fmt::format("rank {}", row.rank),
+                         .parts = {row.exposed, row.hidden},
+                         .total = short_time(row.exposed + row.hidden)});
+  }
+  std::string html;
+  put(html,
+      "<h3>Exchanges of rows by rank</h3><p class=\"say\">How long they were under way in a step, "
+      "one after the other: {} of that exposed, while the rank did nothing but wait, the rest "
+      "hidden behind what it computed. Ranks that come late let others wait too.</p>{}",
+      percent(all > 0 ? exposed / all : 0.0), render_bars(bars));
+  return html;
+}
+
 }  // namespace
 
-std::string experts_section(const std::vector<ExpertLoadPoint>& points) {
+std::string experts_section(const std::vector<ExpertLoadPoint>& points,
+                            const std::vector<ExpertExchangeRow>& exchanges) {
   if (points.empty() || points.back().layers.empty()) return {};
   double worst = 0.0;
   for (const ExpertLoad& layer : points.back().layers) {
@@ -100,12 +173,12 @@ std::string experts_section(const std::vector<ExpertLoadPoint>& points) {
   put(html,
       "<h3>Load of the busiest expert by layer, over time</h3><p class=\"say\">Over the mean: 1 is "
       "balance, orange from 3 on. At the end of a row its last value.</p>{}",
-      over_time(points));
+      busiest_over_time(points));
   put(html,
       "<h3>Load of every expert at step {}</h3><p class=\"say\">Over the mean of its layer: blue "
       "is less, orange more.</p>{}",
       format_thousands(points.back().step), by_expert(points.back()));
-  return html + "</section>\n";
+  return html + dropped_over_time(points) + exchange_bars(exchanges) + "</section>\n";
 }
 
 }  // namespace heddle::observe

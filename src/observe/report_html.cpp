@@ -146,6 +146,7 @@ std::vector<Chart> charts_of(const RunReport& report) {
     }
     charts.push_back(std::move(waited));
   }
+  if (!history.eval_sources.empty()) charts.push_back(sources_chart(history));
   for (auto& chart : charts) chart.marks = resume_marks(report);
   return charts;
 }
@@ -156,6 +157,7 @@ std::string curves_section(const RunReport& report, const std::vector<Chart>& ch
            "</p></section>\n";
   }
   std::string html = loss_section(report, charts[0], charts[1]);
+  html += sources_section(report.history, charts.back());
   put(html,
       "<section><h2>Throughput</h2><p class=\"say\">Tokens per second, over "
       "steps.</p>{}</section>\n",
@@ -165,6 +167,7 @@ std::string curves_section(const RunReport& report, const std::vector<Chart>& ch
       "<div><h3>Gradient norm, before clipping</h3>{}</div></section>\n",
       render_chart(charts[3]), render_chart(charts[4]));
   for (const Chart& chart : std::span(charts).subspan(5)) {
+    if (chart.id == "sources") continue;  // beside the loss
     const bool is_waited = chart.id == "waited";
     put(html, "<section><h2>{}</h2><p class=\"say\">{}</p>{}</section>\n",
         is_waited ? "Waiting for other sites" : "Residual",
@@ -326,9 +329,9 @@ std::string report_html(const RunReport& report) {
               curves_section(report, charts) + samples_section(report) + memory_section(report) +
               pipeline_section(report) +
               (report.attention ? attention_section(*report.attention) : "") +
-              experts_section(report.history.expert_load) + communication_section(report) +
-              speeds_section(report) + epochs_section(report.epochs) + starts_section(report) +
-              settings_section(report),
+              experts_section(report.history.expert_load, report.expert_exchanges) +
+              communication_section(report) + speeds_section(report) +
+              epochs_section(report.epochs) + starts_section(report) + settings_section(report),
       .footer = "The same numbers for programs: report.json and metrics.jsonl in this folder."};
   put(page.body, "<script type=\"application/json\" id=\"curves\">{}</script>\n",
       chart_data(charts));

@@ -28,6 +28,9 @@ JsonValue curves(const History& history) {
                    {"tokens_per_second", curve(history.tokens_per_second)},
                    {"step_seconds", curve(history.step_seconds)}};
   if (!history.residual.empty()) all["residual"] = curve(history.residual);
+  for (const auto& [source, loss] : history.eval_sources) {
+    all["eval_sources"][source] = curve(loss);
+  }
   for (const auto& [site, waited] : history.site_waited) {
     all[fmt::format("site {} waited", site)] = curve(waited);
   }
@@ -111,7 +114,8 @@ JsonValue attention(const AttentionFigures& figures) {
 }
 
 /// The last one in full, and of all others what their busiest experts have.
-JsonValue experts(const std::vector<ExpertLoadPoint>& points) {
+JsonValue experts(const std::vector<ExpertLoadPoint>& points,
+                  const std::vector<ExpertExchangeRow>& exchanges) {
   JsonValue steps = JsonValue::array(), by_layer = JsonValue::array();
   const ExpertLoadPoint& last = points.back();
   for (const ExpertLoadPoint& point : points) steps.push_back(point.step);
@@ -128,7 +132,14 @@ JsonValue experts(const std::vector<ExpertLoadPoint>& points) {
                         {"last_counts", std::move(counts)},
                         {"last_lost_tokens", last.layers[i].lost_tokens}});
   }
-  return {{"step", std::move(steps)}, {"by_layer", std::move(by_layer)}};
+  JsonValue by_rank = JsonValue::array();
+  for (const ExpertExchangeRow& row : exchanges) {
+    by_rank.push_back(
+        {{"rank", row.rank}, {"exposed_seconds", row.exposed}, {"hidden_seconds", row.hidden}});
+  }
+  return {{"step", std::move(steps)},
+          {"by_layer", std::move(by_layer)},
+          {"exchanges_by_rank", std::move(by_rank)}};
 }
 
 JsonValue samples(const RunReport& report) {
@@ -206,7 +217,9 @@ std::string report_json(const RunReport& report) {
                     {"warnings", report.warnings},
                     {"curves", curves(report.history)}};
   if (report.attention) json["attention"] = attention(*report.attention);
-  if (!report.history.expert_load.empty()) json["experts"] = experts(report.history.expert_load);
+  if (!report.history.expert_load.empty()) {
+    json["experts"] = experts(report.history.expert_load, report.expert_exchanges);
+  }
   if (const auto gap = loss_gap(report)) {
     json["above_best_possible"] = {{"nats_per_token", gap->nats}, {"share_of_the_way", gap->way}};
   }

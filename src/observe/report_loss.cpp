@@ -88,6 +88,10 @@ double last_finite(const Curve& curve) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", std::floor(share * 1000) / 10); }
 
+std::string short_time(double seconds) {
+  return seconds < 1.0 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.3g} s", seconds);
+}
+
 std::optional<LossGap> loss_gap(const RunReport& report) {
   const double loss = reached(report).loss;
   if (!report.best_possible_loss || !std::isfinite(loss)) return std::nullopt;

@@ -23,11 +23,18 @@ Chart loss_chart(const RunReport& report);
 Chart later_loss_chart(const Chart& whole);
 std::string loss_section(const RunReport& report, const Chart& whole, const Chart& later);
 
+/// Held-out loss by source of the data.
+Chart sources_chart(const History& history);
+/// That chart, with its legend and what each source reached; empty where there is one source only.
+std::string sources_section(const History& history, const Chart& chart);
+
 /// Of attention that ranks share: what they wait by layer, and how even their work is.
 std::string attention_section(const AttentionFigures& attention);
 
-/// How evenly experts are used, by layer over time; empty without any.
-std::string experts_section(const std::vector<ExpertLoadPoint>& points);
+/// How evenly experts are used, by layer over time, what was dropped, and how much of their
+/// exchanges was hidden; empty without any.
+std::string experts_section(const std::vector<ExpertLoadPoint>& points,
+                            const std::vector<ExpertExchangeRow>& exchanges);
 
 /// Who took part over time, why that changed, where state came from and what it cost; empty where
 /// nothing changed.
@@ -43,5 +50,7 @@ Curve typical(const Curve& curve);
 double last_finite(const Curve& curve);
 /// "96.8 %", never rounded up: what is not there yet is not 100 %.
 std::string percent(double share);
+/// "12.3 ms", "1.23 s".
+std::string short_time(double seconds);
 
 }  // namespace heddle::observe

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "base/quantile.h"
 #include "base/strings.h"
@@ -15,14 +16,23 @@ namespace {
 
 constexpr std::size_t kSpeedColumns = 60, kRows = 32;
 
-/// Medians of a rank's curve over equal stretches of the run; NaN where it has no point.
-std::vector<double> stretches(const Curve& curve, std::int64_t first, std::int64_t last) {
-  const std::int64_t steps = last - first + 1;
-  const auto columns = std::min<std::int64_t>(kSpeedColumns, steps);
-  std::vector<std::vector<double>> values(static_cast<std::size_t>(columns));
+/// The steps at which some rank was timed, in order: between them nobody was.
+std::vector<std::int64_t> timed_steps(const RunReport& report) {
+  std::set<std::int64_t> steps;
+  for (const auto& [rank, curve] : report.history.block_seconds) {
+    for (const CurvePoint& point : curve) steps.insert(point.step);
+  }
+  return {steps.begin(), steps.end()};
+}
+
+/// Medians of a rank's curve over stretches of equally many of these steps; NaN where it has no
+/// point.
+std::vector<double> stretches(const Curve& curve, const std::vector<std::int64_t>& steps) {
+  const std::size_t columns = std::min(kSpeedColumns, steps.size());
+  std::vector<std::vector<double>> values(columns);
   for (const CurvePoint& point : curve) {
-    if (point.step < first || point.step > last) continue;
-    values[static_cast<std::size_t>((point.step - first) * columns / steps)].push_back(point.value);
+    const auto at = std::ranges::lower_bound(steps, point.step) - steps.begin();
+    values[static_cast<std::size_t>(at) * columns / steps.size()].push_back(point.value);
   }
   std::vector<double> medians;
   for (std::vector<double>& stretch : values) {
@@ -41,13 +51,11 @@ std::vector<RankSpeedRow> shown(std::vector<RankSpeedRow> rows) {
 
 class SpeedMap {
  public:
-  explicit SpeedMap(const RunReport& report) : report_(report) {
-    first_ = report.history.loss.front().step;
-    last_ = report.history.loss.back().step;
+  explicit SpeedMap(const RunReport& report) : report_(report), steps_(timed_steps(report)) {
     for (const RankSpeedRow& row : report.speeds) {
       const auto curve = report.history.block_seconds.find(row.rank);
       if (curve != report.history.block_seconds.end()) {
-        by_rank_[row.rank] = stretches(curve->second, first_, last_);
+        by_rank_[row.rank] = stretches(curve->second, steps_);
       }
     }
   }
@@ -58,8 +66,8 @@ class SpeedMap {
                     "steps",
                 .rows = {},
                 .least = 0.5,
-                .first = fmt::format("step {}", format_thousands(first_)),
-                .last = format_thousands(last_)};
+                .first = fmt::format("step {}", format_thousands(steps_.front())),
+                .last = format_thousands(steps_.back())};
     for (const RankSpeedRow& row : shown(report_.speeds)) map.rows.push_back(row_of(row));
     return render_heatmap(map);
   }
@@ -94,25 +102,29 @@ class SpeedMap {
   }
 
   const RunReport& report_;
-  std::int64_t first_ = 0, last_ = 0;
+  const std::vector<std::int64_t> steps_;
   std::map<int, std::vector<double>> by_rank_;  // medians by column
 };
 
 }  // namespace
 
 std::string speeds_section(const RunReport& report) {
-  if (report.speeds.empty() || report.history.loss.empty()) return "";
-  const auto slowest = std::ranges::max_element(report.speeds, {}, &RankSpeedRow::ratio);
+  if (report.speeds.empty()) return "";
+  // Those that are alone stand behind all others.
+  const auto slowest = std::ranges::max_element(
+      report.speeds, {}, [](const RankSpeedRow& row) { return row.usual > 0 ? row.ratio() : 0.0; });
+  const bool are_compared = slowest->usual > 0;
   std::string html = fmt::format(
       "<section id=\"speeds\"><h2>Speed by rank</h2><p class=\"say\">What a micro-batch takes a "
       "rank on one block, without waiting for others, over the median of the ranks that do equal "
-      "work: above 1 it is slower than they are. In the whole run rank {} was the slowest, at "
-      "{:.2f}.{}</p>",
-      slowest->rank, slowest->ratio(),
+      "work: above 1 it is slower than they are. {}{}</p>",
+      are_compared ? fmt::format("In the whole run rank {} was the slowest, at {:.2f}.",
+                                 slowest->rank, slowest->ratio())
+                   : "No two ranks do equal work here, so none is compared.",
       report.speeds.size() > kRows ? fmt::format(" The {} slowest of {} are shown.", kRows,
                                                  format_thousands(std::ssize(report.speeds)))
                                    : "");
-  html += SpeedMap(report).render();
+  if (are_compared && !report.history.block_seconds.empty()) html += SpeedMap(report).render();
   html +=
       "<div class=\"scroll\"><table><tr><th class=\"n\">Rank</th><th class=\"n\">Stage</th>"
       "<th class=\"n\">Blocks</th><th class=\"n\">A block</th><th class=\"n\">Of the others</th>"

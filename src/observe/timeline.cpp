@@ -274,16 +274,7 @@ std::string figure_data(const Timeline& timeline) {
                     {"bytes", table_json(sizes)}};
   std::string json = head.dump();
   json.insert(json.size() - 1, ",\"rows\":[" + drawn + "]");
-  // Inside a script element nothing may look like its end.
-  std::string safe;
-  for (const char c : json) {
-    if (c == '<') {
-      safe += "\\u003c";
-    } else {
-      safe += c;
-    }
-  }
-  return safe;
+  return in_script(json);
 }
 
 }  // namespace

@@ -16,9 +16,17 @@ struct AttentionMask {
                         ///< Non-decreasing in s.
   std::int64_t key_offset = 0;  ///< position of the first key
   std::int64_t step = 1;        ///< between tokens; the number of ranks where tokens are dealt out
+  /// Not 0: first_key_BS is that of a window of so many keys (in_window), and of documents
+  /// too where `has_documents`. Kernels choose by it; first_key_BS says all.
+  std::int64_t window = 0;
+  bool has_documents = false;
+
+  /// Not 0: queries from the jump_at-th on lie so many positions further than that, a second
+  /// stretch of the sequence. Of blocks with step 1 and no first keys.
+  std::int64_t jump = 0, jump_at = 0;
 
   /// The index of the last key that the first query sees, below 0 where it sees none; query s sees
-  /// s more.
+  /// s more, and those behind a jump that many.
   std::int64_t last_key() const {
     const std::int64_t ahead = query_offset - key_offset;
     return ahead / step - (ahead % step < 0 ? 1 : 0);
@@ -39,9 +47,21 @@ struct ScoreRule {
 void window_first_keys(const AttentionMask& mask, std::int64_t window, const Tensor& first_key_BS,
                        Stream& stream);
 
+/// That mask; its first keys are put into `first_key_BS`.
+inline AttentionMask in_window(const AttentionMask& mask, std::int64_t window,
+                               const Tensor& first_key_BS, Stream& stream) {
+  window_first_keys(mask, window, first_key_BS, stream);
+  AttentionMask result = mask;
+  result.first_key_BS = first_key_BS;
+  result.window = window;
+  result.has_documents = mask.first_key_BS.defined();
+  return result;
+}
+
 /// What attention_backward of bf16 on a GPU takes of its memory beside tensors when sums must have
 /// a fixed order: cuDNN then stores the gradients of all scores. Where that is more than a GiB, and
-/// heads are not wider than those kernels take, our own do without.
+/// heads are not wider than those kernels take, our own do without. Of heads 64 and 128 wide, those
+/// of Hopper take exact sums (gradient_sum_bytes).
 inline std::size_t stored_score_bytes(std::int64_t batch, std::int64_t queries, std::int64_t heads,
                                       std::int64_t width) {
   const std::int64_t bytes = 2 * batch * heads * queries * queries;
@@ -50,12 +70,16 @@ inline std::size_t stored_score_bytes(std::int64_t batch, std::int64_t queries, 
 }
 
 /// The same where sums may have any order: those of dq in f32, and of heads 128 wide also those of
-/// dk and dv; lse and delta as kernels want them.
+/// dk and dv; lse and delta as kernels want them. Sums that are exact, so that no order changes
+/// them, have dq's twice, and those of dk and dv for each head.
 inline std::size_t gradient_sum_bytes(std::int64_t batch, std::int64_t queries, std::int64_t heads,
-                                      std::int64_t key_heads, std::int64_t width) {
+                                      std::int64_t key_heads, std::int64_t width,
+                                      bool are_exact = false) {
   const std::int64_t padded = (queries + 63) / 64 * 64;
-  const std::int64_t of_keys = width == 128 ? 2 * key_heads * queries * width : 0;
-  return 4 * static_cast<std::size_t>(batch * (heads * padded * (width + 2) + of_keys));
+  const std::int64_t parts = are_exact ? heads : key_heads;
+  const std::int64_t of_keys = width == 128 ? 2 * parts * queries * width : 0;
+  const std::int64_t of_query = (are_exact ? 2 : 1) * width + 2;
+  return 4 * static_cast<std::size_t>(batch * (heads * padded * of_query + of_keys));
 }
 
 // Causal softmax attention with grouped heads: H query heads, G key/value heads, H a multiple of G,

@@ -83,12 +83,15 @@
   X(layer_norm_backward_weight)     \
   X(layer_norm_backward)            \
   X(fill_normal)                    \
+  X(dropout)                        \
+  X(add_dropout)                    \
   X(sum_of_squares)                 \
   X(add_sum_of_squares)             \
   X(clip_factor)                    \
   X(divide_by_norm)                 \
   X(add_sum)                        \
   X(first_non_finite)               \
+  X(mark_non_finite)                \
   X(rope)                           \
   X(window_first_keys)              \
   X(geglu_forward)                  \

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "ops/backend.h"
 #include "ops/operands.h"
+#include "ops/stretches.h"
 #include "tensor/device_runtime.h"
 
 namespace heddle::ops {
@@ -160,6 +161,15 @@ void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const T
   check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
   check_attention_rows(out_BSHK, q_BSHK.shape(), wide_of(q_BSHK.dtype()), {&lse_BHS});
   if (stream.is_dry()) return;
+  if (mask.jump != 0 && stream.device().kind == Device::Kind::cpu) {
+    for_each_stretch(mask, q_BSHK.size(1),
+                     [&](std::int64_t begin, std::int64_t end, const AttentionMask& own) {
+                       attention_block_forward(q_BSHK.slice(1, begin, end), k_BTGK, v_BTGK, own,
+                                               rule, block, out_BSHK.slice(1, begin, end),
+                                               lse_BHS.slice(2, begin, end), stream);
+                     });
+    return;
+  }
   Launch(stream.device())
       ->attention_block_forward(q_BSHK, k_BTGK, v_BTGK, mask, rule, block, out_BSHK, lse_BHS,
                                 stream);
@@ -196,6 +206,16 @@ void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, con
   check_like(dout_BSHK, q_BSHK.shape(), q_BSHK.dtype());
   for (const Tensor* t : {&dk_BTGK, &dv_BTGK}) check_like(*t, k_BTGK.shape(), wide);
   if (stream.is_dry()) return;
+  if (mask.jump != 0 && stream.device().kind == Device::Kind::cpu) {
+    for_each_stretch(
+        mask, q_BSHK.size(1), [&](std::int64_t begin, std::int64_t end, const AttentionMask& own) {
+          attention_block_backward(dout_BSHK.slice(1, begin, end), q_BSHK.slice(1, begin, end),
+                                   k_BTGK, v_BTGK, lse_BHS.slice(2, begin, end),
+                                   delta_BHS.slice(2, begin, end), own, rule,
+                                   dq_BSHK.slice(1, begin, end), dk_BTGK, dv_BTGK, stream);
+        });
+    return;
+  }
   Launch(stream.device())
       ->attention_block_backward(dout_BSHK, q_BSHK, k_BTGK, v_BTGK, lse_BHS, delta_BHS, mask, rule,
                                  dq_BSHK, dk_BTGK, dv_BTGK, stream);
@@ -560,6 +580,32 @@ void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, 
   Launch(stream.device())->fill_normal(y, key, first_index, stddev, stream);
 }
 
+namespace {
+
+void check_dropout(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI) {
+  check_like(x_TI, y_TI.shape(), y_TI.dtype());
+  HEDDLE_CHECK(mask.rate >= 0.0 && mask.rate < 1.0, "a dropout rate of {}", mask.rate);
+  HEDDLE_CHECK(mask.first_column >= 0 && mask.first_column + x_TI.size(1) <= mask.columns,
+               "columns {} and {} more of {}", mask.first_column, x_TI.size(1), mask.columns);
+  HEDDLE_CHECK(!mask.rows_T.defined() ||
+                   (mask.rows_T.count() == x_TI.size(0) && mask.rows_T.dtype() == DType::i64),
+               "numbers of other rows");
+}
+
+}  // namespace
+
+void dropout(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI, Stream& stream) {
+  check_dropout(x_TI, mask, y_TI);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->dropout(x_TI, mask, y_TI, stream);
+}
+
+void add_dropout(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI, Stream& stream) {
+  check_dropout(x_TI, mask, y_TI);
+  if (stream.is_dry()) return;
+  Launch(stream.device())->add_dropout(x_TI, mask, y_TI, stream);
+}
+
 double sum_of_squares(const Tensor& x, Stream& stream) {
   check_flat({&x});
   if (stream.is_dry()) return 0.0;
@@ -594,6 +640,14 @@ std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
   HEDDLE_CHECK(is_floating(x.dtype()), "search in {}", name_of(x.dtype()));
   if (stream.is_dry()) return -1;
   return Launch(stream.device())->first_non_finite(x, stream);
+}
+
+void mark_non_finite(const Tensor& x, const Tensor& mark, Stream& stream) {
+  check_flat({&x});
+  HEDDLE_CHECK(is_floating(x.dtype()) && mark.dtype() == DType::f64 && mark.count() == 1,
+               "search in {}", name_of(x.dtype()));
+  if (stream.is_dry() || x.count() == 0) return;
+  Launch(stream.device())->mark_non_finite(x, mark, stream);
 }
 
 void rope(const Tensor& x_BSHK, const Tensor& positions_BS, const Tensor& cos_PR,

@@ -107,6 +107,11 @@ void check_attention_block(const Tensor& q_BSHK, const Tensor& k_BTGK, const Ten
                "queries from position {} and keys from {}, in steps of {}", mask.query_offset,
                mask.key_offset, mask.step);
   if (mask.first_key_BS.defined()) check_like(mask.first_key_BS, {batch, queries}, DType::i32);
+  const bool can_jump =
+      mask.step == 1 && !mask.first_key_BS.defined() && mask.jump_at > 0 && mask.jump_at < queries;
+  HEDDLE_CHECK(mask.jump == 0 || (mask.jump > 0 && can_jump),
+               "{} queries that jump by {} at {}, in steps of {}", queries, mask.jump, mask.jump_at,
+               mask.step);
 }
 
 void check_attention_rows(const Tensor& rows_BSHK, const Shape& shape, DType dtype,
@@ -123,7 +128,8 @@ void check_attention(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v
   check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
   check_attention_rows(out_BSHK, q_BSHK.shape(), q_BSHK.dtype(), {&lse_BHS});
   const std::int64_t queries = q_BSHK.size(1), keys = k_BTGK.size(1);
-  HEDDLE_CHECK(mask.key_offset == 0 && mask.step == 1 && keys >= mask.query_offset + queries,
+  HEDDLE_CHECK(mask.key_offset == 0 && mask.step == 1 && mask.jump == 0 &&
+                   keys >= mask.query_offset + queries,
                "{} keys from {} for {} queries after {}, in steps of {}", keys, mask.key_offset,
                queries, mask.query_offset, mask.step);
   HEDDLE_CHECK(lse_BHS.is_contiguous(), "a strided lse {}", lse_BHS.shape().text());

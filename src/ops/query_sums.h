@@ -18,11 +18,11 @@ namespace heddle::ops {
 /// a dry stream: there are no sums then, and nothing below may be called.
 std::int64_t query_sum_tile(const Tensor& q_BSHK, Stream& stream);
 
-/// attention_block_backward with dq as sums.
+/// attention_block_backward with dq as sums. Queries jump at the beginning of a tile.
 void attention_block_backward_to_sums(const Tensor& dout_BSHK, const Tensor& q_BSHK,
                                       const Tensor& k_BTGK, const Tensor& v_BTGK,
                                       const Tensor& lse_BHS, const Tensor& delta_BHS,
-                                      const AttentionMask& mask, double scale,
+                                      const AttentionMask& mask, const ScoreRule& rule,
                                       const Tensor& sums_BHNX, const Tensor& dk_BTGK,
                                       const Tensor& dv_BTGK, Stream& stream);
 

@@ -29,4 +29,8 @@ void add_sum(const Tensor& x, const Tensor& sum, Stream& stream);
 /// -1 if none.
 std::int64_t first_non_finite(const Tensor& x, Stream& stream);
 
+/// mark (f64, one element, on the device of x) = NaN where first_non_finite finds one, else it
+/// stays as it is. The host waits for nothing.
+void mark_non_finite(const Tensor& x, const Tensor& mark, Stream& stream);
+
 }  // namespace heddle::ops

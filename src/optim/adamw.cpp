@@ -6,6 +6,7 @@ namespace heddle {
 
 void adamw_step(const AdamWConfig& config, const OptShard& shard, std::size_t first,
                 const StepArgs& args, Stream& stream) {
+  if (args.rests(shard.unit)) return;
   const auto [lr, step] = args.rate_of(shard.unit);
   ops::adamw(shard.value, shard.grad, shard.states[first], shard.states[first + 1],
              {.lr = lr,

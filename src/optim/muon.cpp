@@ -50,16 +50,17 @@ void Muon::step(const StepArgs& args, Stream& stream) {
       adamw_step(config_.rest, shard, 1, args, stream);
       continue;
     }
+    if (args.rests(shard.unit)) continue;
     ops::running_mean(
         shard.grad, shard.states[0],
         {.momentum = config_.momentum, .nesterov = config_.nesterov, .clip = args.clip}, stream);
   }
   matrices_.replace_grads([&](const Tensor& matrix) { return direction(matrix, stream); }, stream);
   for (const OptShard& shard : store_.shards()) {
-    if (!shard.is_inner) continue;
+    if (!shard.is_inner || args.rests(shard.unit)) continue;
     // Without momentum, decay that is added to the gradient is decoupled decay.
     ops::sgd(shard.value, shard.grad, {},
-             {.lr = args.lr * config_.lr_ratio,
+             {.lr = args.rate_of(shard.unit).lr * config_.lr_ratio,
               .weight_decay = config_.rest.weight_decay,
               .guard = args.clip,
               .p_low = shard.low},

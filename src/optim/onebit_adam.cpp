@@ -26,7 +26,7 @@ std::vector<OptimizerState> OnebitAdam::states(const OnebitAdamConfig&) {
           {.name = "server_error", .lies = Lies::by_chunk}};
 }
 
-OnebitAdam::OnebitAdam(const OnebitAdamConfig& config, const ParamStore& store)
+OnebitAdam::OnebitAdam(const OnebitAdamConfig& config, ParamStore& store)
     : config_(config),
       store_(store),
       codec_(codec::make_codec("sign")),
@@ -121,7 +121,7 @@ void OnebitAdam::step(const StepArgs& args, Stream& stream) {
     const bool is_matrix = shard.decays;
     if (!is_frozen || !is_matrix) adamw_step(config_.adamw, shard, kFirst, args, stream);
   }
-  if (is_frozen) frozen_step(args, stream);
+  if (is_frozen) update_matrices(args, stream);
 }
 
 Tensor OnebitAdam::whole_momentum(std::size_t index) const {
@@ -138,8 +138,10 @@ void OnebitAdam::gather_momentum(Stream& stream) {
   }
 }
 
-void OnebitAdam::frozen_step(const StepArgs& args, Stream& stream) {
+void OnebitAdam::exchange(const StepArgs& args, Stream& stream) {
+  if (!is_frozen(args.step)) return;
   gather_momentum(stream);
+  for (const std::size_t errors : {kWorkerError, kServerError}) store_.keep_earlier(errors, stream);
   const AdamWConfig& adamw = config_.adamw;
   for (const Group& group : groups_) {
     std::vector<Tensor> tensors;
@@ -155,6 +157,10 @@ void OnebitAdam::frozen_step(const StepArgs& args, Stream& stream) {
     }
     if (group.sum) group.sum->sum(tensors, books, args.clip, stream);
   }
+}
+
+void OnebitAdam::update_matrices(const StepArgs& args, Stream& stream) {
+  const AdamWConfig& adamw = config_.adamw;
   const auto correction = [](double beta, std::int64_t step) {
     return 1.0 / (1.0 - std::pow(beta, static_cast<double>(step)));
   };

@@ -21,8 +21,10 @@ class OnebitAdam : public Optimizer {
  public:
   static std::vector<OptimizerState> states(const OnebitAdamConfig& config);
   /// Error(usage) for a store with ZeRO 2 or 3.
-  OnebitAdam(const OnebitAdamConfig& config, const ParamStore& store);
+  OnebitAdam(const OnebitAdamConfig& config, ParamStore& store);
 
+  /// Of a frozen step: afterwards gradients of matrices are their new common momentum.
+  void exchange(const StepArgs& args, Stream& stream) override;
   void step(const StepArgs& args, Stream& stream) override;
   void adapt(StepPolicy& policy, std::int64_t step) const override;
   void add_totals(const Tensor& own, std::int64_t step, Stream& stream) const override;
@@ -40,13 +42,13 @@ class OnebitAdam : public Optimizer {
 
   bool is_frozen(std::int64_t step) const { return frozen_at_ && step > *frozen_at_; }
   bool is_sum_due(std::int64_t step) const;
-  void frozen_step(const StepArgs& args, Stream& stream);
+  void update_matrices(const StepArgs& args, Stream& stream);
   /// The common momentum of a matrix, of which ZeRO leaves this rank only a part as a state.
   Tensor whole_momentum(std::size_t matrix) const;
   void gather_momentum(Stream& stream);
 
   const OnebitAdamConfig config_;
-  const ParamStore& store_;
+  ParamStore& store_;
   const std::unique_ptr<const codec::Codec> codec_;
   std::vector<ParamStore::JointMatrix> matrices_;
   std::vector<Group> groups_;

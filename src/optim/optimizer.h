@@ -19,10 +19,11 @@ struct StepArgs {
   Tensor clip = {};       ///< f32, one element: multiplies gradients first; absent: 1
   std::int64_t step = 1;  ///< counted from 1
 
-  /// Of a unit that was made anew in the middle of a run.
+  /// Of a unit that was made anew in the middle of a run, or is left out of it.
   struct OfUnit {
     double lr_factor = 1.0;
     std::int64_t steps_before = 0;  ///< that its states have not seen
+    bool rests = false;             ///< values and states stay as they are
   };
   std::vector<OfUnit> units = {};  ///< by number in the store; empty: none differs
 
@@ -35,6 +36,9 @@ struct StepArgs {
     const OfUnit& own = units[static_cast<std::size_t>(unit)];
     return {lr * own.lr_factor, step - own.steps_before};
   }
+  bool rests(int unit) const {
+    return !units.empty() && units[static_cast<std::size_t>(unit)].rests;
+  }
 };
 
 /// Updates the parameters of one store, in which its states lie
@@ -42,6 +46,10 @@ struct StepArgs {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  /// What ranks exchange for the update beside gradients, where they may be lost meanwhile: values
+  /// and states stay as they are but for what the store keeps twice (ParamStore::keep_earlier). All
+  /// ranks call it at the same time, before step(), with the same arguments.
+  virtual void exchange(const StepArgs& /*args*/, Stream& /*stream*/) {}
   /// From the gradients, whose values it may use up. All ranks call it at the same time. A clip
   /// that is not finite leaves values and states as they were.
   virtual void step(const StepArgs& args, Stream& stream) = 0;

@@ -11,6 +11,7 @@ std::vector<OptimizerState> Sgd::states(const SgdConfig& config) {
 
 void Sgd::step(const StepArgs& args, Stream& stream) {
   for (const OptShard& shard : store_.shards()) {
+    if (args.rests(shard.unit)) continue;
     const auto [lr, step] = args.rate_of(shard.unit);
     ops::sgd(shard.value, shard.grad, shard.states.empty() ? Tensor() : shard.states[0],
              {.lr = lr,

@@ -30,7 +30,7 @@ void ParamStore::choose_codecs(Bucket& bucket) {
     return bucket.size * static_cast<std::int64_t>(size_of(dtype)) >= options_.compress.min_bytes;
   };
   if (gradient_codec_ != nullptr && is_large(grad_dtype())) {
-    bucket.coded_sum = std::make_unique<CompressedSum>(*gradient_codec_, others, memory_);
+    bucket.coded_sum = std::make_unique<CompressedSum>(gradient_codec_, others, memory_);
     bucket.books.bad = notes_->own();
     if (bucket.zero == 0) bucket.books_of_sum.bad = notes_->add();
     if (options_.compress.feeds_back() && trains(bucket)) {
@@ -39,6 +39,12 @@ void ParamStore::choose_codecs(Bucket& bucket) {
       };
       bucket.books.residual = zeros(bucket.size);
       if (bucket.zero == 0) bucket.books_of_sum.residual = zeros(bucket.size / others.size());
+      if (options_.retakes_steps) {
+        bucket.residual_before = Earlier(bucket.books.residual, memory_);
+        if (bucket.zero == 0) {
+          bucket.residual_of_sum_before = Earlier(bucket.books_of_sum.residual, memory_);
+        }
+      }
     }
   }
   if (weight_codec_ != nullptr && bucket.zero > 0 && is_large(options_.dtype)) {
@@ -55,6 +61,8 @@ bool ParamStore::needs_masters(const Bucket& bucket) const {
 
 void ParamStore::reduce_coded(Bucket& bucket, Stream& stream) {
   const CompressedSum& sum = *bucket.coded_sum;
+  bucket.residual_before.keep(bucket.books.residual, stream);
+  bucket.residual_of_sum_before.keep(bucket.books_of_sum.residual, stream);
   Reduction begun{.bucket = &bucket, .whole = {}, .shard = {}, .work = {}};
   if (bucket.zero == 0) {
     begun.coded = sum.sum(bucket.grads, bucket.books, bucket.books_of_sum, stream);
@@ -80,13 +88,30 @@ std::optional<ParamStore::Residuals> ParamStore::residuals() const {
                  all->ranks, ranks);
     const std::int64_t part = bucket.size / ranks;
     for (const Placed& placed : bucket.placed) {
-      add_pieces(placed, bucket.books.residual, 0, {0, bucket.size}, true, false, all->own);
+      add_pieces(placed, bucket.residual_before.decided(bucket.books.residual), 0, {0, bucket.size},
+                 true, false, all->own);
       if (!bucket.books_of_sum.residual.defined()) continue;
-      add_pieces(placed, bucket.books_of_sum.residual, part * rank,
-                 {part * rank, part * (rank + 1)}, true, false, all->of_the_sum);
+      add_pieces(placed, bucket.residual_of_sum_before.decided(bucket.books_of_sum.residual),
+                 part * rank, {part * rank, part * (rank + 1)}, true, false, all->of_the_sum);
     }
   }
   return all;
+}
+
+bool ParamStore::can_retake_steps() const {
+  const bool changes_early =
+      keeps_residuals() || std::ranges::any_of(states_, [](const OptimizerState& state) {
+        return state.lies != OptimizerState::Lies::as_gradients;
+      });
+  return options_.retakes_steps || !changes_early;
+}
+
+void ParamStore::settle() {
+  for (Bucket& bucket : buckets_) {
+    bucket.residual_before.settle();
+    bucket.residual_of_sum_before.settle();
+    for (Earlier& before : bucket.states_before) before.settle();
+  }
 }
 
 void ParamStore::add_residual_squares(const Tensor& sum, Stream& stream) const {

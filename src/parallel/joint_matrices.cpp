@@ -121,11 +121,17 @@ void ParamStore::gather_state(std::size_t state, int index, const Tensor& whole,
   bucket.others->all_gather(bucket.states[state], whole, stream).wait(stream);
 }
 
+void ParamStore::keep_earlier(std::size_t state, Stream& stream) {
+  for (Bucket& bucket : buckets_) {
+    bucket.states_before[state].keep(bucket.states[state], stream);
+  }
+}
+
 std::vector<ParamPiece> ParamStore::joint_pieces(std::size_t index) const {
   std::vector<ParamPiece> pieces;
   for (const Bucket& bucket : buckets_) {
-    const Tensor& state = bucket.states[index];
-    if (!state.defined()) continue;
+    if (!bucket.states[index].defined()) continue;
+    const Tensor& state = bucket.states_before[index].decided(bucket.states[index]);
     for (const JointSlice& slice : bucket.joint) {
       if (states_[index].lies == OptimizerState::Lies::by_rank) {
         add_pieces(*slice.placed, state, 0, slice.range, true, false, pieces);

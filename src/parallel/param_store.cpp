@@ -151,6 +151,10 @@ void ParamStore::declare(std::vector<OptimizerState> states) {
       const std::int64_t elements = bucket.trains ? state_elements(bucket, state) : 0;
       bucket.states.push_back(
           elements == 0 ? Tensor() : memory_.zeros({elements}, grad_dtype(), MemoryTag::optimizer));
+      const bool is_exchanged = state.lies != OptimizerState::Lies::as_gradients;
+      bucket.states_before.push_back(options_.retakes_steps && is_exchanged && elements > 0
+                                         ? Earlier(bucket.states.back(), memory_)
+                                         : Earlier());
     }
     if (bucket.trains) add_shards(bucket);
   }

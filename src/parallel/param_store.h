@@ -14,6 +14,7 @@
 #include "mesh/mesh.h"
 #include "nn/layer.h"
 #include "parallel/compression.h"
+#include "parallel/earlier.h"
 #include "parallel/exchange/bad_notes.h"
 #include "parallel/exchange/coded_gather.h"
 #include "parallel/exchange/compressed_sum.h"
@@ -83,6 +84,9 @@ class ParamStore {
     Purpose purpose = Purpose::training;
     int zero = 0;
     Compression compress = {};
+    /// Steps may be interrupted and taken again: what one changes before it is decided is there
+    /// twice.
+    bool retakes_steps = false;
     /// Of all encodings of the rank; absent: the store's own.
     std::shared_ptr<BadNotes> notes = {};
   };
@@ -165,6 +169,13 @@ class ParamStore {
     int rank = 0, ranks = 0;                  ///< of the group
     std::vector<ParamPiece> own, of_the_sum;  ///< the latter only without ZeRO
   };
+  /// What changed since the last call counts from here on. Where steps are taken again, pieces of
+  /// residuals, and of states that lie by rank or by chunk, are until then those of before.
+  void settle();
+  /// Before a step changes what lies by rank or by chunk.
+  void keep_earlier(std::size_t state, Stream& stream);
+  /// Whether a step that is interrupted at any point before it is decided can be taken again.
+  bool can_retake_steps() const;
   /// Whether sums of gradients change states.
   bool keeps_residuals() const { return gradient_codec_ && options_.compress.feeds_back(); }
   /// Nothing where no gradients are compressed, or without error feedback.
@@ -255,16 +266,18 @@ class ParamStore {
 
     bool keeps_whole_values() const { return zero < 3; }
     bool keeps_whole_grads() const { return zero < 2; }
-    Tensor values, grads;          ///< whole or `held`
-    std::vector<Tensor> states;    ///< what is held of their kind of parameter; may be absent
-    Tensor masters;                ///< `held`, where values are of a lower precision
-    Tensor gathered, whole_grads;  ///< while they are here for the unit's sake
+    Tensor values, grads;        ///< whole or `held`
+    std::vector<Tensor> states;  ///< what is held of their kind of parameter; may be absent
+    std::vector<Earlier> states_before = {};  ///< of those that ranks exchange
+    Tensor masters;                           ///< `held`, where values are of a lower precision
+    Tensor gathered, whole_grads;             ///< while they are here for the unit's sake
     std::optional<Work> gathering;
     bool has_grads = false;  ///< the shard has a sum already
 
     // What travels as a codec's bytes; absent: plainly.
     std::unique_ptr<CompressedSum> coded_sum;
     EncodingBooks books, books_of_sum;
+    Earlier residual_before, residual_of_sum_before;
     std::unique_ptr<CodedGather> coded_gather;
     std::optional<CodedGather::Pending> coded_gathering;
   };

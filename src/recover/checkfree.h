@@ -30,11 +30,42 @@ struct StageBlocks {
   int count(int stage) const {
     return begins[static_cast<std::size_t>(stage) + 1] - begins[static_cast<std::size_t>(stage)];
   }
+  /// The one that has this block.
+  int stage_of(int block) const;
   /// The first that has any: one before it has embedding and head alone.
   int first() const;
   /// Whether all from the first on have the same number, so that they correspond by position.
   bool are_even() const;
 };
+
+/// Blocks of a stage that nobody has, and those that they are made of by position.
+struct LostBlocks {
+  int begin = 0, end = 0;
+  int before = 0, after = 0;  ///< the first block of the neighbours; the same of a copy
+  float weight_before = 0.0F, weight_after = 0.0F;
+};
+/// "blocks 4 to 6", "block 4".
+std::string blocks_text(int begin, int end);
+/// The numbers of all of them, ascending.
+std::vector<int> numbers_of(const std::vector<LostBlocks>& lost);
+
+/// The stages of a pipeline, with those that are left out (recover.stages = "skip"): nobody has
+/// the state of these, and what stands in for it rests on some rank.
+struct Stages {
+  StageBlocks blocks = {};
+  std::vector<int> rank_of = {};  ///< of the pipeline; -1: the stage is left out
+
+  int count() const { return static_cast<int>(rank_of.size()); }
+  /// Those that are left out, ascending.
+  std::vector<int> left_out() const;
+};
+/// Of a pipeline whose ranks have these blocks.
+Stages stages_of(const StageBlocks& of_ranks, int ranks, const std::vector<LostBlocks>& left_out);
+
+/// Blocks by rank of a pipeline that goes on without some of its stages, of which the first is
+/// none: the others keep their blocks, and those of a stage that is left out go to the rank before
+/// it.
+std::vector<int> cut_without(const StageBlocks& blocks, const std::vector<int>& left_out);
 
 /// How a lost stage can be had.
 struct StageRecovery {

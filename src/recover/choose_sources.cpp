@@ -21,12 +21,12 @@ class Choice {
       HEDDLE_CHECK(piece.stage >= 0 && piece.stage < losses.stages, "stage {} of {}", piece.stage,
                    losses.stages);
       if (!alive(piece.holders) && !alive(piece.copies)) stage_is_lost_[stage_of(piece)] = true;
-      parts_.insert(piece.part);
+      if (!piece.is_of_experts) parts_.insert(piece.part);
     }
   }
 
   Restoration choose() {
-    Restoration made{.step = losses_.step};
+    Restoration made{.step = losses_.step, .is_exact = losses_.left_out.empty() && !loses_own()};
     for (const StatePiece& piece : pieces_) {
       if (std::ranges::none_of(piece.holders, [&](int rank) { return is_lost(rank); })) continue;
       const PieceSource source = source_of(piece);
@@ -34,12 +34,20 @@ class Choice {
       if (source.kind == PieceSource::Kind::neighbours) made.is_exact = false;
       made.sources.push_back(source);
     }
-    made.line = made.sources.empty() ? fmt::format(
-                                           "{}: nothing was there only, going on behind "
-                                           "step {}",
-                                           who(), losses_.step)
-                                     : line_of(made);
+    made.line = line_of(made);
     return made;
+  }
+
+  std::vector<int> nobody_has() const {
+    std::vector<int> stages;
+    for (int stage = 0; stage < losses_.stages; ++stage) {
+      if (!stage_is_lost_[static_cast<std::size_t>(stage)]) continue;
+      const auto is_of_it = [&](const StatePiece& piece) { return piece.stage == stage; };
+      const bool was_left_out = std::ranges::find_if(pieces_, is_of_it)->holders.empty();
+      if (!was_left_out && recovery_of(stage).kind == StageRecovery::Kind::impossible) return {};
+      stages.push_back(stage);
+    }
+    return stages;
   }
 
  private:
@@ -53,7 +61,8 @@ class Choice {
   }
 
   PieceSource source_of(const StatePiece& piece) const {
-    PieceSource source{.stage = piece.stage, .part = piece.part};
+    PieceSource source{
+        .stage = piece.stage, .part = piece.part, .is_of_experts = piece.is_of_experts};
     if (const auto rank = alive(piece.holders)) {
       source.kind = PieceSource::Kind::replica;
       source.rank = *rank;
@@ -61,13 +70,18 @@ class Choice {
       source.kind = PieceSource::Kind::copy;
       source.rank = *keeper;
     } else {
-      source.recovery =
-          recovery_of(piece.stage, stage_is_lost_, losses_.checkfree, losses_.first_stage);
+      source.recovery = recovery_of(piece.stage);
       const bool can = source.recovery.kind != StageRecovery::Kind::impossible;
       source.kind = can ? PieceSource::Kind::neighbours : PieceSource::Kind::checkpoint;
       if (source.recovery.kind == StageRecovery::Kind::mean) weigh(source);
     }
     return source;
+  }
+
+  StageRecovery recovery_of(int stage) const {
+    const bool has_blocks = !losses_.blocks.begins.empty();
+    return recover::recovery_of(stage, stage_is_lost_, losses_.checkfree,
+                                has_blocks ? losses_.blocks.first() : 0);
   }
 
   /// Norms that are not known, or of a step that was skipped, say nothing: neighbours then count
@@ -92,26 +106,36 @@ class Choice {
                        ranks.size() == 1 ? "is" : "are");
   }
 
-  std::string name_of(int stage, int part) const {
+  template <class Piece>
+  std::string name_of(const Piece& piece) const {
+    const auto [stage, part] = std::pair(piece.stage, piece.part);
+    if (piece.is_of_experts) return fmt::format("part {} of the experts of stage {}", part, stage);
     return parts_.size() == 1 ? fmt::format("stage {}", stage)
                               : fmt::format("part {} of stage {}", part, stage);
   }
 
-  static std::string weights_of(const PieceSource& source) {
-    return source.weight_before + source.weight_after == 0.0F
+  /// Of a source or of blocks.
+  static std::string weights_of(const auto& made) {
+    return made.weight_before + made.weight_after == 0.0F
                ? std::string("which count alike")
                : fmt::format("weighted {:.4g} to {:.4g} by the norms of their gradients",
-                             source.weight_before, source.weight_after);
+                             made.weight_before, made.weight_after);
   }
 
   std::string text_of(const PieceSource& source) const {
-    const std::string name = name_of(source.stage, source.part);
+    const std::string name = name_of(source);
     switch (source.kind) {
       case PieceSource::Kind::replica:
         return fmt::format("{} from its replica on rank {}", name, source.rank);
       case PieceSource::Kind::copy:
         return fmt::format("{} from the copy on rank {}", name, source.rank);
       default: break;
+    }
+    if (is_left_out(source.stage)) {
+      const auto* const begin = &losses_.blocks.begins[static_cast<std::size_t>(source.stage)];
+      return fmt::format(
+          "{} ({}) is left out until a rank takes its place, and is then made of stages {} and {}",
+          name, blocks_text(begin[0], begin[1]), source.recovery.before, source.recovery.after);
     }
     return source.recovery.kind == StageRecovery::Kind::copy
                ? fmt::format("{} as stage {} is (CheckFree+)", name, source.recovery.before)
@@ -122,24 +146,62 @@ class Choice {
   std::string line_of(const Restoration& made) const {
     std::vector<std::string> texts;
     for (const PieceSource& source : made.sources) texts.push_back(text_of(source));
-    return fmt::format("{}: {}; {}, going on behind step {}", who(), fmt::join(texts, ", "),
-                       made.is_exact ? "exact"
-                                     : fmt::format("not exact: moments begin at zero and learning "
-                                                   "rates are {} times the schedule's there",
-                                                   kRaisedRate),
-                       losses_.step);
+    for (const LostBlocks& blocks : losses_.left_out) texts.push_back(text_of(blocks));
+    const std::string why = is_anybody_lost()    ? who() + ": "
+                            : is_anything_made() ? "ranks have come: "
+                                                 : "";
+    if (texts.empty()) {
+      return fmt::format("{}nothing was there only, going on behind step {}", why, losses_.step);
+    }
+    return fmt::format("{}{}; {}, going on behind step {}", why, fmt::join(texts, ", "),
+                       exactness(made), losses_.step);
+  }
+
+  /// Of blocks that were left out.
+  std::string text_of(const LostBlocks& blocks) const {
+    const int count = blocks.end - blocks.begin;
+    const std::string name = blocks_text(blocks.begin, blocks.end);
+    if (is_left_out(losses_.blocks.stage_of(blocks.begin))) {
+      return fmt::format("{} stay{} left out until a rank comes", name, count == 1 ? "s" : "");
+    }
+    return fmt::format("{}, left out until now, as the mean of {} and {}, {} (CheckFree)", name,
+                       blocks_text(blocks.before, blocks.before + count),
+                       blocks_text(blocks.after, blocks.after + count), weights_of(blocks));
+  }
+
+  bool is_left_out(int stage) const {
+    return std::ranges::find(losses_.leaves_out, stage) != losses_.leaves_out.end();
+  }
+  bool is_anybody_lost() const {
+    return std::ranges::find(losses_.is_lost, true) != losses_.is_lost.end();
+  }
+  bool loses_own() const { return !losses_.own_things.empty() && is_anybody_lost(); }
+  /// Of the stages that nobody has.
+  bool is_anything_made() const { return nobody_has().size() > losses_.leaves_out.size(); }
+
+  std::string exactness(const Restoration& made) const {
+    if (made.is_exact) return "exact";
+    std::vector<std::string> changes;
+    if (is_anything_made()) {
+      changes.push_back(
+          fmt::format("moments begin at zero and learning rates are {} times the schedule's there",
+                      kRaisedRate));
+    }
+    if (loses_own()) changes.push_back(losses_.own_things + " that were there are gone");
+    return changes.empty() ? "not exact" : fmt::format("not exact: {}", fmt::join(changes, ", "));
   }
 
   Restoration from_checkpoint(const StatePiece& piece, const PieceSource& source) const {
     const std::string why = fmt::format("{}: {} has no replica and no copy left, and {}", who(),
-                                        name_of(piece.stage, piece.part), source.recovery.why);
+                                        name_of(piece), source.recovery.why);
     if (!losses_.checkpoint) {
       throw Error(ErrorCode::data, fmt::format("{}; there is no checkpoint", why),
-                  "start the run again; with a lower checkpoint.every less would be lost");
+                  "start the run again, with recover.copies = 1 or a lower checkpoint.every");
     }
     Restoration made{.step = *losses_.checkpoint, .is_exact = true};
     for (const StatePiece& each : pieces_) {
-      made.sources.push_back({.stage = each.stage, .part = each.part});
+      made.sources.push_back(
+          {.stage = each.stage, .part = each.part, .is_of_experts = each.is_of_experts});
     }
     made.line = fmt::format("{}; all go back from step {} to the checkpoint of step {}", why,
                             losses_.step, made.step);
@@ -156,6 +218,10 @@ class Choice {
 
 Restoration choose_sources(const std::vector<StatePiece>& pieces, const Losses& losses) {
   return Choice(pieces, losses).choose();
+}
+
+std::vector<int> stages_nobody_has(const std::vector<StatePiece>& pieces, const Losses& losses) {
+  return Choice(pieces, losses).nobody_has();
 }
 
 }  // namespace heddle::recover

@@ -13,7 +13,9 @@ namespace heddle::recover {
 /// states of a stage, or of a shard of it.
 struct StatePiece {
   int stage = 0, part = 0;
-  std::vector<int> holders = {};  ///< ranks that train with it: replicas of each other
+  bool is_of_experts = false;     ///< that ranks divide otherwise than the rest; parts of their own
+  std::vector<int> holders = {};  ///< ranks that train with it: replicas of each other; none where
+                                  ///< the stage is left out
   std::vector<int> copies = {};   ///< ranks that keep a copy that follows every step
 };
 
@@ -21,6 +23,7 @@ struct StatePiece {
 struct PieceSource {
   enum class Kind : std::uint8_t { replica, copy, neighbours, checkpoint };
   int stage = 0, part = 0;
+  bool is_of_experts = false;
   Kind kind = Kind::checkpoint;
   int rank = -1;                ///< that has it, of replica and copy
   StageRecovery recovery = {};  ///< of neighbours
@@ -41,14 +44,26 @@ struct Losses {
   std::vector<bool> is_lost = {};  ///< by rank of the epoch that has ended
   int stages = 1;
   CheckFree checkfree = CheckFree::off;
-  int first_stage = 0;             ///< with blocks
+  StageBlocks blocks = {};
+  std::vector<LostBlocks> left_out = {};  ///< by the epoch that has ended
+  /// Of the stages that nobody has, those that are left out from now on: there are not ranks for
+  /// all.
+  std::vector<int> leaves_out = {};
   std::vector<double> norms = {};  ///< of the last gradients, by stage; empty: not known
   std::optional<std::int64_t> checkpoint = {};  ///< the step of the newest whole one
+  /// What every rank has of its own beside pieces, for the user: gone with the rank.
+  std::string own_things = {};
 };
 
 /// The cheapest source for each piece that was on a lost rank: a replica, a copy, the neighbours of
 /// its stage, the newest checkpoint; where one needs the checkpoint, everything comes from there,
 /// since all pieces have to be of one step. Error(data) where there is nothing to come from.
+/// What was left out, and is not any more, is made of its neighbours too, as the line says; its
+/// blocks are those of `losses.left_out`.
 Restoration choose_sources(const std::vector<StatePiece>& pieces, const Losses& losses);
+
+/// The stages that nobody has, ascending: those that were left out, and the lost that are to be
+/// made of their neighbours. Empty where one of these cannot be: all go back then.
+std::vector<int> stages_nobody_has(const std::vector<StatePiece>& pieces, const Losses& losses);
 
 }  // namespace heddle::recover

@@ -19,21 +19,48 @@ bool are_equal(const FormerPlace& former, const MeshShape& mesh, int rank, AxisS
   return true;
 }
 
-/// Whether what the member has is what the place needs.
-bool has_state_for(const FormerPlace& former, const MeshShape& mesh, int zero, int rank) {
-  for (const Axis axis : {Axis::tp, Axis::pp}) {
-    if (former.mesh.size(axis) != mesh.size(axis)) return false;
+/// A pipeline of which some stages are left out perhaps.
+struct SeatedStages {
+  int count = 0;                  ///< of all
+  std::vector<int> by_rank = {};  ///< of those that have a rank
+
+  /// Whether the member had the stage of this rank of the pipeline.
+  bool has(const FormerPlace& former, int rank) const {
+    const Stages before = former.stages();
+    const auto stage = static_cast<std::size_t>(by_rank[static_cast<std::size_t>(rank)]);
+    return before.count() == count &&
+           before.rank_of[stage] == former.mesh.coord(Axis::pp, former.rank);
   }
-  if (!are_equal(former, mesh, rank, {Axis::tp, Axis::pp})) return false;
-  if (former.zero == 0 && zero == 0) return true;
+};
+SeatedStages seated_stages(const Arrangement& made, const FormerStages& former) {
+  SeatedStages stages{.count = made.keeps_stages ? former.count : made.request.pp};
+  for (int stage = 0; stage < stages.count; ++stage) {
+    const bool is_left_out = std::ranges::find(made.left_out, stage) != made.left_out.end();
+    if (!made.keeps_stages || !is_left_out) stages.by_rank.push_back(stage);
+  }
+  return stages;
+}
+
+/// Whether what the member has is what the place needs.
+bool has_state_for(const FormerPlace& former, const MeshShape& mesh, const SeatedStages& stages,
+                   int zero, int rank) {
+  if (former.mesh.size(Axis::tp) != mesh.size(Axis::tp)) return false;
+  if (!are_equal(former, mesh, rank, {Axis::tp})) return false;
+  if (!stages.has(former, mesh.coord(Axis::pp, rank))) return false;
+  // Ranks that differ on dp, cp or tp then have other experts.
+  const bool same_experts = former.mesh.size(Axis::ep) * former.mesh.size(Axis::etp) == 1 &&
+                            mesh.size(Axis::ep) * mesh.size(Axis::etp) == 1;
+  if (former.zero == 0 && zero == 0 && same_experts) return true;
   return former.mesh.size(kTokenAxes) == mesh.size(kTokenAxes) &&
          are_equal(former, mesh, rank, {Axis::dp, Axis::cp});
 }
 
 class Seating {
  public:
-  Seating(const std::vector<std::optional<FormerPlace>>& members, const ParallelRequest& request)
+  Seating(const std::vector<std::optional<FormerPlace>>& members, const ParallelRequest& request,
+          SeatedStages stages)
       : members_(members),
+        stages_(std::move(stages)),
         zero_(request.zero),
         mesh_(shape_of(request)),
         by_place_(static_cast<std::size_t>(mesh_.ranks()), -1),
@@ -41,11 +68,11 @@ class Seating {
 
   std::vector<int> seat() {
     fill([&](const FormerPlace& former, int place) {
-      return has_state_for(former, mesh_, zero_, place) &&
+      return has_state_for(former, mesh_, stages_, zero_, place) &&
              are_equal(former, mesh_, place, {Axis::dp, Axis::cp});
     });
     fill([&](const FormerPlace& former, int place) {
-      return has_state_for(former, mesh_, zero_, place);
+      return has_state_for(former, mesh_, stages_, zero_, place);
     });
     for (int& member : by_place_) {
       if (member < 0) member = take(first_unseated());
@@ -79,6 +106,7 @@ class Seating {
   }
 
   const std::vector<std::optional<FormerPlace>>& members_;
+  const SeatedStages stages_;
   const int zero_;
   const MeshShape mesh_;
   std::vector<int> by_place_;
@@ -98,18 +126,39 @@ ParallelRequest shortened(ParallelRequest request, int pp) {
   return request;
 }
 
+/// Experts are divided over as many ranks as were asked for, or over a part of that; nothing where
+/// neither is allowed.
+std::optional<ParallelRequest> with_experts(ParallelRequest request, const Refusal& refusal) {
+  for (int ep = request.ep; ep > 0; --ep) {
+    if (request.ep % ep != 0) continue;
+    ParallelRequest fewer = request;
+    fewer.ep = ep;
+    if (!fewer.divides_experts()) {
+      fewer.ep_rows = {};
+      fewer.ep_exchange = {};
+    }
+    if (refusal(fewer).empty()) return fewer;
+  }
+  return std::nullopt;
+}
+
 ParallelRequest request_for(const ParallelRequest& asked, int members, std::int64_t microbatches,
                             const Refusal& refusal, Shares shares) {
   ParallelRequest request = asked;
   const int of_replica = asked.tp * asked.cp * asked.pp;
   request.dp = static_cast<int>(std::min<std::int64_t>(members / of_replica, microbatches));
-  while (shares == Shares::even && request.dp > 1 && microbatches % request.dp != 0) --request.dp;
-  if (request.dp > 0) return request;
+  const auto are_even = [&] { return shares == Shares::any || microbatches % request.dp == 0; };
+  while (request.dp > 1 && !are_even()) --request.dp;
+  if (request.dp > 0 && !asked.divides_experts()) return request;
+  for (; request.dp > 0; --request.dp) {
+    if (!are_even()) continue;
+    if (auto found = with_experts(request, refusal)) return *found;
+  }
   std::string why;
   for (int pp = members / (asked.tp * asked.cp); pp > 0; --pp) {
     request = shortened(asked, pp);
     why = refusal(request);
-    if (why.empty()) return request;
+    if (const auto found = with_experts(request, refusal)) return *found;
   }
   throw Error(ErrorCode::usage,
               fmt::format("{} rank{} {} left, and the model cannot be divided over so few{}{}",
@@ -128,17 +177,28 @@ MeshShape shape_of(const ParallelRequest& request) {
       .with(Axis::tp, request.tp)
       .with(Axis::cp, request.cp)
       .with(Axis::dp, request.dp)
-      .with(Axis::pp, request.pp);
+      .with(Axis::pp, request.pp)
+      .with(Axis::ep, request.ep)
+      .with(Axis::etp, request.etp);
 }
 
 Arrangement mesh_for(const ParallelRequest& asked,
                      const std::vector<std::optional<FormerPlace>>& members,
-                     std::int64_t microbatches, const Refusal& refusal, Shares shares) {
-  const ParallelRequest request =
-      request_for(asked, static_cast<int>(members.size()), microbatches, refusal, shares);
-  Seating seating(members, request);
-  std::vector<int> by_place = seating.seat();
-  return {.request = request, .by_place = std::move(by_place), .spares = seating.spares()};
+                     std::int64_t microbatches, const Refusal& refusal, Shares shares,
+                     const FormerStages& stages) {
+  Arrangement made{.request = request_for(asked, static_cast<int>(members.size()), microbatches,
+                                          refusal, shares)};
+  const int without_rank = stages.count - made.request.pp;
+  const auto nobodys = static_cast<int>(stages.nobodys.size());
+  if (made.request.pp < asked.pp && without_rank > 0 && nobodys > 0) {
+    made.keeps_stages = without_rank <= nobodys;
+    made.left_out.assign(stages.nobodys.end() - std::min(without_rank, nobodys),
+                         stages.nobodys.end());
+  }
+  Seating seating(members, made.request, seated_stages(made, stages));
+  made.by_place = seating.seat();
+  made.spares = seating.spares();
+  return made;
 }
 
 }  // namespace heddle::recover

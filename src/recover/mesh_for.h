@@ -18,8 +18,12 @@ struct FormerPlace {
   MeshShape mesh = {};
   int rank = 0;
   int zero = 0;
-  KeptCopies copies = KeptCopies::none;  ///< that ranks kept of others' state
-  StageBlocks blocks = {};               ///< of the pipeline
+  KeptCopies copies = KeptCopies::none;   ///< that ranks kept of others' state
+  StageBlocks blocks = {};                ///< of the pipeline
+  std::vector<LostBlocks> left_out = {};  ///< of these, what nothing went through
+
+  /// Of the pipeline, with those that were left out.
+  Stages stages() const { return stages_of(blocks, mesh.size(Axis::pp), left_out); }
 };
 
 /// How the members of an epoch are arranged.
@@ -27,6 +31,9 @@ struct Arrangement {
   ParallelRequest request = {};  ///< what was asked for, with `dp` said, and `pp` cut where it must
   std::vector<int> by_place = {};  ///< members by their rank in the mesh
   std::vector<int> spares = {};    ///< those who wait, ascending
+  /// Stages of the pipeline of before that are left out (FormerStages), ascending.
+  std::vector<int> left_out = {};
+  bool keeps_stages = false;  ///< all others have a rank each; otherwise the pipeline is cut anew
 
   int ranks() const { return static_cast<int>(by_place.size()); }
 };
@@ -38,16 +45,25 @@ using Refusal = std::function<std::string(const ParallelRequest& request)>;
 /// fill.
 enum class Shares : std::uint8_t { any, even };
 
-/// Keeps tp, cp and pp, with as many whole replicas as there are members for (and micro-batches in
-/// a step, and with even shares a divisor of them); who is left over is a spare. Where not one
-/// replica is whole, the pipeline is made as long as the members allow. Places go first to those
-/// who stood there, then to those who have the same state, then to any, each time by seniority: the
-/// order of `members`, in which newcomers have no place. The same on all who call it with the same.
-/// Error(usage) where nothing can be done with so few.
+/// The pipeline of before: how many stages it had, and those that nobody has the state of, which
+/// may be left out where there are not ranks for all.
+struct FormerStages {
+  int count = 0;
+  std::vector<int> nobodys = {};  ///< ascending
+};
+
+/// Keeps tp, cp and pp (and ep, or the largest part of it that the ranks allow), with as many whole
+/// replicas as there are members for (and micro-batches in a step, and with even shares a divisor
+/// of them); who is left over is a spare. Where not one replica is whole, the pipeline is made as
+/// long as the members allow; of the stages that nobody has so many are left out then that the
+/// others have a rank each, if that is enough. Places go first to those who stood there, then to
+/// those who have the same state, then to any, each time by seniority: the order of `members`, in
+/// which newcomers have no place. The same on all who call it with the same. Error(usage) where
+/// nothing can be done with so few.
 Arrangement mesh_for(const ParallelRequest& asked,
                      const std::vector<std::optional<FormerPlace>>& members,
-                     std::int64_t microbatches, const Refusal& refusal,
-                     Shares shares = Shares::any);
+                     std::int64_t microbatches, const Refusal& refusal, Shares shares = Shares::any,
+                     const FormerStages& stages = {});
 
 /// The sizes alone: of a request with nothing left open.
 MeshShape shape_of(const ParallelRequest& request);

@@ -34,27 +34,6 @@ std::string neighbour(std::string_view tensor, const LostBlocks& blocks, int fir
   return in_block(tensor, first + block_of(tensor) - blocks.begin);
 }
 
-/// What is to be asked of peers: in place of a lost tensor's weights those of its neighbours.
-std::vector<HeldBox> wanted_of_peers(std::span<const HeldBox> wanted,
-                                     const std::vector<LostBlocks>& lost) {
-  std::vector<HeldBox> asked;
-  for (const HeldBox& box : wanted) {
-    const LostBlocks* const blocks = find(lost, box.name);
-    if (blocks == nullptr) {
-      asked.push_back(box);
-      continue;
-    }
-    if (box.kind != kWeightsKind) continue;
-    HEDDLE_CHECK(box.data.dtype() == DType::f32, "{} is not kept in float32", box.name);
-    for (const int first : {blocks->before, blocks->after}) {
-      HeldBox& beside = asked.emplace_back(box);
-      beside.name = neighbour(box.name, *blocks, first);
-      if (blocks->before == blocks->after) break;
-    }
-  }
-  return asked;
-}
-
 }  // namespace
 
 int block_of(std::string_view tensor) {
@@ -88,14 +67,29 @@ std::vector<LostBlocks> lost_blocks(const std::vector<PieceSource>& sources,
   return lost;
 }
 
-NeighbourSource::NeighbourSource(World& world, std::span<const HeldBox> own,
-                                 std::span<const HeldBox> wanted, std::vector<LostBlocks> lost,
-                                 Stream& stream)
-    : lost_(std::move(lost)), peers_(world, own, wanted_of_peers(wanted, lost_), stream) {}
+std::vector<HeldBox> asked_of_neighbours(std::span<const HeldBox> wanted,
+                                         const std::vector<LostBlocks>& lost) {
+  std::vector<HeldBox> asked;
+  for (const HeldBox& box : wanted) {
+    const LostBlocks* const blocks = find(lost, box.name);
+    if (blocks == nullptr) {
+      asked.push_back(box);
+      continue;
+    }
+    if (box.kind != kWeightsKind) continue;
+    HEDDLE_CHECK(box.data.dtype() == DType::f32, "{} is not kept in float32", box.name);
+    for (const int first : {blocks->before, blocks->after}) {
+      HeldBox& beside = asked.emplace_back(box);
+      beside.name = neighbour(box.name, *blocks, first);
+      if (blocks->before == blocks->after) break;
+    }
+  }
+  return asked;
+}
 
 std::optional<Shape> NeighbourSource::shape(std::string_view kind, std::string_view name) const {
   const LostBlocks* const blocks = find(lost_, name);
-  return peers_.shape(
+  return from_.shape(
       kind, blocks == nullptr ? std::string(name) : neighbour(name, *blocks, blocks->before));
 }
 
@@ -103,17 +97,17 @@ void NeighbourSource::read(std::string_view kind, std::string_view name,
                            std::span<const std::int64_t> begin, std::span<const std::int64_t> end,
                            const Tensor& out) const {
   const LostBlocks* const blocks = find(lost_, name);
-  if (blocks == nullptr) return peers_.read(kind, name, begin, end, out);
+  if (blocks == nullptr) return from_.read(kind, name, begin, end, out);
   const std::span<float> made = out.host<float>();
-  if (kind != kWeightsKind) {
+  if (kind != kWeightsKind && kind != kMasterKind) {
     std::ranges::fill(made, 0.0F);
     return;
   }
-  peers_.read(kind, neighbour(name, *blocks, blocks->before), begin, end, out);
+  from_.read(kind, neighbour(name, *blocks, blocks->before), begin, end, out);
   if (blocks->before == blocks->after) return;
   Memory host;
   const Tensor after = host.alloc(out.shape(), DType::f32, MemoryTag::workspace);
-  peers_.read(kind, neighbour(name, *blocks, blocks->after), begin, end, after);
+  from_.read(kind, neighbour(name, *blocks, blocks->after), begin, end, after);
   mean_of_neighbours(made, blocks->weight_before, after.host<float>(), blocks->weight_after, made);
 }
 

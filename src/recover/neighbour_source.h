@@ -9,39 +9,34 @@
 
 namespace heddle::recover {
 
-/// Blocks of a lost stage, and those that they are made of by position.
-struct LostBlocks {
-  int begin = 0, end = 0;
-  int before = 0, after = 0;  ///< the first block of the neighbours; the same of a copy
-  float weight_before = 0.0F, weight_after = 0.0F;
-};
 /// Of all stages that come from their neighbours; empty where none does.
 std::vector<LostBlocks> lost_blocks(const std::vector<PieceSource>& sources,
                                     const StageBlocks& blocks);
 
-/// The memory of ranks, where some blocks are on none of them any more: their weights are the mean
-/// of their neighbours' or a copy of one (checkfree.h), in float32, and an optimizer's states are
-/// zeros. A box of a lost tensor is made of the same box of its neighbours, so any mesh can read.
+/// What is to be asked of a source so that all that is `wanted` can be made of it: in place of the
+/// weights of lost blocks those of their neighbours, and nothing in place of states.
+std::vector<HeldBox> asked_of_neighbours(std::span<const HeldBox> wanted,
+                                         const std::vector<LostBlocks>& lost);
+
+/// The state of a run of which nobody has some blocks: their weights are the mean of their
+/// neighbours' or a copy of one (checkfree.h), in float32, and an optimizer's states are zeros,
+/// whatever `from` has in their place. A box of a lost tensor is made of the same box of its
+/// neighbours, so any mesh can read.
 class NeighbourSource : public StateSource {
  public:
-  /// As PeerSource. Blocks of neighbours are in the memory of some rank.
-  NeighbourSource(World& world, std::span<const HeldBox> own, std::span<const HeldBox> wanted,
-                  std::vector<LostBlocks> lost, Stream& stream);
+  /// `from` outlives it.
+  NeighbourSource(const StateSource& from, std::vector<LostBlocks> lost)
+      : from_(from), lost_(std::move(lost)) {}
 
-  /// Beside what is made here.
-  const std::vector<std::string>& missing() const { return peers_.missing(); }
-
-  std::string place() const override { return peers_.place(); }
-  std::vector<std::string> names(std::string_view kind) const override {
-    return peers_.names(kind);
-  }
+  std::string place() const override { return from_.place(); }
+  std::vector<std::string> names(std::string_view kind) const override { return from_.names(kind); }
   std::optional<Shape> shape(std::string_view kind, std::string_view name) const override;
   void read(std::string_view kind, std::string_view name, std::span<const std::int64_t> begin,
             std::span<const std::int64_t> end, const Tensor& out) const override;
 
  private:
+  const StateSource& from_;
   const std::vector<LostBlocks> lost_;
-  const PeerSource peers_;
 };
 
 /// The number of the block that a tensor belongs to, the first in its name: 3 of

@@ -34,8 +34,8 @@ std::vector<HeldBox> boxes_of(const std::vector<StateKind>& kinds) {
 }
 
 PeerSource::PeerSource(World& world, std::span<const HeldBox> own, std::span<const HeldBox> wanted,
-                       Stream& stream)
-    : own_(own), stream_(stream) {
+                       Stream& stream, Missing missing)
+    : own_(own), rule_(missing), stream_(stream) {
   const Lists had = tell(world, own), wants = tell(world, wanted);
   for (const std::vector<Entry>& of_rank : had) {
     for (const Entry& entry : of_rank) shapes_[{entry.kind, entry.name}] = entry.whole;
@@ -140,12 +140,18 @@ std::vector<PeerSource::Transfer> PeerSource::plan(const Lists& had, const Lists
     }
   }
   missing_.assign(missing.begin(), missing.end());
-  if (!missing_.empty()) transfers.clear();  // it is of no use to anybody
+  // The rest is of no use to anybody then.
+  if (!missing_.empty() && rule_ == Missing::spoils_all) transfers.clear();
   return transfers;
 }
 
 Tensor PeerSource::part_of(const Tensor& data, const Shape& begin, const Region& region) {
   return data.box(Region{begin, region.begin}.extent(), region.extent());
+}
+
+/// Boxes may lie in any memory.
+void PeerSource::copy(const Tensor& from, const Tensor& to) const {
+  ops::copy(from, to, is_on_gpu(from) || is_on_gpu(to) ? stream_ : host_stream_);
 }
 
 /// In stretches that are the same on all ranks, so that none waits for one who waits for it.
@@ -166,7 +172,7 @@ void PeerSource::carry_out(World& world, std::span<const Transfer> transfers) {
       const Tensor staged = host_.alloc(extent, transfer.had->dtype, MemoryTag::communication);
       if (sends) {
         const HeldBox& box = own_[transfer.had->index];
-        ops::copy(part_of(box.data, box.begin, transfer.region), staged, stream_);
+        copy(part_of(box.data, box.begin, transfer.region), staged);
         stream_.synchronize();
         under_way.push_back({staged, world.all().send(staged, transfer.to, stream_, kTag)});
       } else {
@@ -198,6 +204,7 @@ void PeerSource::read(std::string_view kind, std::string_view name,
                       const Tensor& out) const {
   const Region wanted{Shape(begin), Shape(end)};
   std::int64_t copied = 0;
+  if (rule_ == Missing::is_zero) ops::fill(out, 0.0, host_stream_);
   const auto copy_from = [&](const HeldBox& box) {
     if (box.kind != kind || box.name != name) return;
     Region region{box.begin, box.begin};
@@ -209,13 +216,14 @@ void PeerSource::read(std::string_view kind, std::string_view name,
     HEDDLE_CHECK(box.data.dtype() == out.dtype(), "{} is kept in another precision",
                  state_key(kind, name));
     const Tensor from = part_of(box.data, box.begin, *part);
-    ops::copy(from, part_of(out, wanted.begin, *part), stream_);
+    copy(from, part_of(out, wanted.begin, *part));
     copied += from.count();
   };
   for (const HeldBox& box : own_) copy_from(box);
   for (const HeldBox& box : received_) copy_from(box);
   stream_.synchronize();
-  HEDDLE_CHECK(copied >= out.count(), "{} was not asked for", state_key(kind, name));
+  HEDDLE_CHECK(copied >= out.count() || rule_ == Missing::is_zero, "{} was not asked for",
+               state_key(kind, name));
 }
 
 }  // namespace heddle::recover

@@ -30,11 +30,16 @@ std::vector<HeldBox> boxes_of(const std::vector<StateKind>& kinds);
 /// lies. Which rank gives what follows from what all were told, so nobody waits for an answer.
 class PeerSource : public StateSource {
  public:
+  /// What becomes of what is wanted and nobody has.
+  enum class Missing : std::uint8_t {
+    spoils_all,  ///< then nothing is given to anybody
+    is_zero      ///< it reads as zeros
+  };
   /// All ranks of `world` make theirs at the same time. `own` lives as long. Afterwards everything
   /// in `wanted` that some rank has can be read; `wanted` needs no data. Ranks that have the same
   /// box have the same values in it.
   PeerSource(World& world, std::span<const HeldBox> own, std::span<const HeldBox> wanted,
-             Stream& stream);
+             Stream& stream, Missing missing = Missing::spoils_all);
 
   /// Names of what somebody wants and nobody has; the same on all ranks, each once.
   const std::vector<std::string>& missing() const { return missing_; }
@@ -73,9 +78,12 @@ class PeerSource : public StateSource {
   std::vector<Transfer> plan(const Lists& had, const Lists& wanted);
   void carry_out(World& world, std::span<const Transfer> transfers);
   static Tensor part_of(const Tensor& data, const Shape& begin, const Region& region);
+  void copy(const Tensor& from, const Tensor& to) const;
 
   const std::span<const HeldBox> own_;
+  const Missing rule_;
   Stream& stream_;
+  mutable Stream host_stream_{1};  // a GPU's has no kernels for host memory
   Memory host_;
   std::map<std::pair<std::string, std::string>, Shape, std::less<>> shapes_;  // by kind and name
   std::vector<HeldBox> received_;

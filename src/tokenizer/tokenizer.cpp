@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -15,6 +16,8 @@ namespace {
 /// A text shorter than this is encoded faster without filling a cache of its own.
 constexpr std::size_t kWorthCaching = 32 * 1024;
 
+bool is_plain_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 }  // namespace
 
 struct Tokenizer::Tables {
@@ -26,6 +29,7 @@ struct Tokenizer::Tables {
   AddedTokenMatcher raw_matcher, normalized_matcher;
   std::string json;
   TokenRoles roles;
+  bool cuts_at_spaces = false;  // last_cut
 
   std::string normalized(const std::string& text) const {
     NormalText normal{.text = text};
@@ -87,11 +91,12 @@ struct Tokenizer::Tables {
   }
 
   /// Text between the added tokens that are matched before normalisation.
-  void encode_piece(Piece piece, bool parse_special, WordCache* cache,
+  void encode_piece(Piece piece, bool continues, bool parse_special, WordCache* cache,
                     std::vector<std::int32_t>& out) const {
     NormalText normal;
     if (!parts.normalizers.empty()) {
-      normal = {.text = std::string(piece.text), .at_start = piece.at_start};
+      normal = {
+          .text = std::string(piece.text), .at_start = piece.at_start, .continues = continues};
       for (const auto& normalizer : parts.normalizers) normalizer->apply(normal);
       piece = {normal.text, normal.at_start};
     }
@@ -104,7 +109,7 @@ struct Tokenizer::Tables {
 
   void encode_all(std::string_view text, const EncodeOptions& options, WordCache* cache,
                   std::vector<std::int32_t>& out) const {
-    const Piece whole{text, true};
+    const Piece whole{text, !options.continues};
     const auto put = [&](const std::vector<std::int32_t>& ids) {
       if (options.add_special) out.insert(out.end(), ids.begin(), ids.end());
     };
@@ -112,10 +117,47 @@ struct Tokenizer::Tables {
     raw_matcher.split(
         text, options.parse_special,
         [&](std::string_view part) {
-          encode_piece(whole.part(part), options.parse_special, cache, out);
+          encode_piece(whole.part(part), options.continues && part.data() == text.data(),
+                       options.parse_special, cache, out);
         },
         [&](std::int32_t id) { out.push_back(id); });
     put(parts.around.after);
+  }
+
+  std::vector<std::string> words_of(std::string_view text, bool continues) const {
+    NormalText normal{.text = std::string(text), .at_start = !continues, .continues = continues};
+    for (const auto& normalizer : parts.normalizers) normalizer->apply(normal);
+    std::vector<std::string> words;
+    parts.pretokenizer.for_each_word({normal.text, normal.at_start},
+                                     [&](Piece word) { words.emplace_back(word.text); });
+    return words;
+  }
+
+  /// Whether text may be cut before single spaces between letters of ASCII: every step must make
+  /// the same of both sides whether or not it sees the other, no word may reach over the space, and
+  /// no added token may touch it.
+  bool finds_cuts_at_spaces() const {
+    const auto is_local = [](const auto& step) { return step->is_local_at_spaces(); };
+    if (!std::ranges::all_of(parts.normalizers, is_local)) return false;
+    if (!parts.pretokenizer.is_local_at_spaces()) return false;
+    if (std::ranges::any_of(parts.added, touches_spaces)) return false;
+    std::vector<std::string> words = words_of("Ab", false);
+    const std::vector<std::string> later = words_of(" cD", true);
+    words.insert(words.end(), later.begin(), later.end());
+    return words == words_of("Ab cD", false);
+  }
+
+  static bool touches_spaces(const AddedToken& token) {
+    const std::string& text = token.content;
+    if (text.empty() || text == " ") return true;
+    if (is_plain_letter(text.front()) || is_plain_letter(text.back())) return true;
+    for (std::size_t i = 1; i < text.size(); ++i) {
+      if ((text[i] == ' ' && is_plain_letter(text[i - 1])) ||
+          (text[i - 1] == ' ' && is_plain_letter(text[i]))) {
+        return true;
+      }
+    }
+    return false;
   }
 
   bool has_token(std::int32_t id) const {
@@ -140,6 +182,7 @@ Tokenizer Tokenizer::from_json(std::string text, const std::string& where, Token
   tables->parts = parse_tokenizer_json(text, where);
   tables->json = std::move(text);
   tables->add_tokens();
+  tables->cuts_at_spaces = tables->finds_cuts_at_spaces();
   return Tokenizer(std::move(tables));
 }
 
@@ -166,6 +209,14 @@ void Tokenizer::encode(std::string_view text, const EncodeOptions& options, Enco
     cache.owner_ = tables_;
   }
   tables_->encode_all(text, options, cache.words_.get(), out);
+}
+
+std::size_t Tokenizer::last_cut(std::string_view text) const {
+  if (!tables_->cuts_at_spaces || text.size() < 3) return 0;
+  for (std::size_t i = text.size() - 2; i > 0; --i) {
+    if (text[i] == ' ' && is_plain_letter(text[i - 1]) && is_plain_letter(text[i + 1])) return i;
+  }
+  return 0;
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {

@@ -21,6 +21,7 @@ class WordCache;
 struct EncodeOptions {
   bool add_special = false;   ///< put what the post-processor asks for around the text (BOS, say)
   bool parse_special = true;  ///< off: special tokens in the text are plain text (untrusted input)
+  bool continues = false;     ///< the text goes on with another, which was cut at last_cut
 };
 
 /// Tokens by the roles that they have for a model: "bos_token", "eos_token", "pad_token" and so on.
@@ -46,6 +47,11 @@ class Tokenizer {
   /// Appends to `out`. The cache makes repeated words cheap; one per thread, kept between calls.
   void encode(std::string_view text, const EncodeOptions& options, EncodeCache& cache,
               std::vector<std::int32_t>& out) const;
+
+  /// The last place where `text`, the beginning of a longer one, may be cut, so that both parts,
+  /// the later one with `continues`, give the ids of the whole. 0 where there is none in it, or
+  /// none is known for this tokenizer.
+  std::size_t last_cut(std::string_view text) const;
 
   /// Valid UTF-8: broken sequences become U+FFFD. Ids that have no token decode to nothing.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "comm/agree.h"
 #include "parallel/sequence/context_plan.h"
 #include "train/context_choices.h"
 
@@ -17,7 +18,7 @@ namespace {
 struct LayerOfRank {
   double is_here, seconds_f, seconds_b, exposed_f, exposed_b, pairs;
 };
-constexpr std::int64_t kNumbers = sizeof(LayerOfRank) / sizeof(double);
+constexpr std::size_t kNumbers = sizeof(LayerOfRank) / sizeof(double);
 
 /// What each rank of cp does in a layer in one step, as far as it is known beforehand.
 class Expected {
@@ -119,15 +120,12 @@ void find_idle(std::vector<observe::AttentionRankRow>& rows, const MeshShape& me
 }
 
 /// Of all ranks.
-std::vector<LayerOfRank> gather_layers(const std::vector<LayerOfRank>& own, World& world,
-                                       Memory& host, Stream& stream) {
-  const auto row = static_cast<std::int64_t>(own.size()) * kNumbers;
-  const Tensor sent = host.alloc({row}, DType::f64, MemoryTag::communication);
-  std::memcpy(sent.data<double>(), own.data(), own.size() * sizeof(LayerOfRank));
-  const Tensor gathered = host.alloc({world.size(), row}, DType::f64, MemoryTag::communication);
-  world.all().all_gather(sent, gathered, stream).wait(stream);
+std::vector<LayerOfRank> gather_layers(const std::vector<LayerOfRank>& own, World& world) {
+  std::vector<double> numbers(own.size() * kNumbers);
+  std::memcpy(numbers.data(), own.data(), own.size() * sizeof(LayerOfRank));
+  const std::vector<double> gathered = numbers_of_all(world, numbers);
   std::vector<LayerOfRank> all(own.size() * static_cast<std::size_t>(world.size()));
-  std::memcpy(all.data(), gathered.data<double>(), all.size() * sizeof(LayerOfRank));
+  std::memcpy(all.data(), gathered.data(), all.size() * sizeof(LayerOfRank));
   return all;
 }
 
@@ -164,8 +162,7 @@ std::optional<observe::AttentionFigures> AttentionRecord::gather() const {
                                             .exposed_b = times.exposed[1] / steps,
                                             .pairs = static_cast<double>(times.head_pairs) / steps};
   }
-  const std::vector<LayerOfRank> gathered =
-      gather_layers(own, setup_.placed, session_.host, session_.stream);
+  const std::vector<LayerOfRank> gathered = gather_layers(own, setup_.placed);
   const AllRanks all(gathered);
   const Expected expected(setup_);
   const ContextShape shape = resolved(setup_.plan.context_shape(setup_.spec));

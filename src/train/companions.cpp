@@ -15,25 +15,6 @@ namespace {
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 constexpr const char* kGenerationConfig = "generation_config.json";
 
-/// The files of a folder in the making.
-class Companions {
- public:
-  explicit Companions(std::vector<TextFile> files) : files_(std::move(files)) {}
-
-  const TextFile* find(const std::string& name) const {
-    const auto at = std::ranges::find(files_, name, &TextFile::name);
-    return at == files_.end() ? nullptr : &*at;
-  }
-  void put(const std::string& name, std::string content) {
-    std::erase_if(files_, [&](const TextFile& file) { return file.name == name; });
-    files_.push_back({name, std::move(content)});
-  }
-  std::vector<TextFile> take() { return std::move(files_); }
-
- private:
-  std::vector<TextFile> files_;
-};
-
 std::string generation_config(const SpecialTokens& tokens) {
   Json json = Json::object();
   const auto put = [&](const char* key, std::optional<std::int32_t> id) {
@@ -94,34 +75,38 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const SpecialTokens& to
 std::vector<TextFile> checkpoint_companions(const config::RunConfig& config, const ModelSpec& spec,
                                             const RunTokenizer& of_run, DType stored) {
   const bool keeps_models = of_run.is_models || (of_run.path.empty() && !config.model.path.empty());
-  Companions files(keeps_models ? read_companions(config.model.path) : files_beside(of_run));
+  std::vector<TextFile> files =
+      keeps_models ? read_companions(config.model.path) : files_beside(of_run);
+  const auto put = [&](const char* name, std::string content) {
+    put_file(files, {name, std::move(content)});
+  };
   if (of_run.tokenizer) {
     const Tokenizer& tokenizer = *of_run.tokenizer;
     const SpecialTokens tokens = run_special_tokens(config, tokenizer);
     const auto chosen = chosen_end_token(config, tokenizer);
-    const TextFile* const came = files.find(kTokenizerConfig);
-    files.put(kTokenizerConfig, came != nullptr
-                                    ? true_tokenizer_config(*came, of_run, chosen)
-                                    : tokenizer_config(tokenizer, tokens, spec.longest_sequence()));
-    const TextFile* const generation = files.find(kGenerationConfig);
+    const TextFile* const came = find_file(files, kTokenizerConfig);
+    put(kTokenizerConfig, came != nullptr
+                              ? true_tokenizer_config(*came, of_run, chosen)
+                              : tokenizer_config(tokenizer, tokens, spec.longest_sequence()));
+    const TextFile* const generation = find_file(files, kGenerationConfig);
     if (!of_run.is_models) {
-      files.put(kGenerationConfig, generation_config(tokens));
+      put(kGenerationConfig, generation_config(tokens));
     } else if (generation != nullptr && chosen) {
       Json json = parse_json(generation->content, generation->name);
       // Where it does not say, the config's count, which then are passed over.
       if (!json.contains("eos_token_id")) json["eos_token_id"] = (*spec.config)["eos_token_id"];
       add_end_token(json, *chosen);
-      files.put(kGenerationConfig, json.dump(2) + "\n");
+      put(kGenerationConfig, json.dump(2) + "\n");
     }
   }
   if (spec.tuning.lora) {
     const std::string base = std::filesystem::absolute(config.model.path).lexically_normal();
-    files.put(kAdapterConfigFile, adapter_config_text(adapter_config(spec, base)));
+    put(kAdapterConfigFile, adapter_config_text(adapter_config(spec, base)));
   } else {
-    files.put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
+    put("config.json", config_with_dtype(spec.config->dump(2) + "\n", stored, "config.json"));
   }
-  if (!of_run.json.empty()) files.put("tokenizer.json", of_run.json);
-  return files.take();
+  if (!of_run.json.empty()) put("tokenizer.json", of_run.json);
+  return files;
 }
 
 }  // namespace heddle

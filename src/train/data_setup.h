@@ -33,8 +33,9 @@ struct DataWork {
 RunData open_run_data(const config::RunConfig& config, const RunTokenizer& tokenizer,
                       const DataWork& work);
 
-/// Only data.eval, all of it held out.
-std::unique_ptr<Dataset> open_eval_data(const config::RunConfig& config,
+/// These inputs, each a source, all of them held out.
+std::unique_ptr<Dataset> open_eval_data(const std::vector<std::filesystem::path>& inputs,
+                                        const config::RunConfig& config,
                                         const RunTokenizer& tokenizer, const DataWork& work);
 
 /// The best loss per token that a model can reach on the held-out part, where its text is of the

@@ -28,7 +28,8 @@ Json to_json(const RunState& state) {
                {"skipped_updates", state.skipped_updates},
                {"seconds", state.seconds},
                {"optimizer", state.optimizer},
-               {"made_anew", state.made_anew}};
+               {"made_anew", state.made_anew},
+               {"left_out", left_out_json(state.left_out)}};
   if (state.eval_loss) json["eval_loss"] = bits_of({*state.eval_loss});
   if (!state.expert_load.empty()) json["expert_load"] = bits_of(state.expert_load);
   return json;
@@ -40,13 +41,14 @@ RunState state_from(const Json& json) {
                  .skipped_updates = json.at("skipped_updates"),
                  .seconds = json.at("seconds"),
                  .optimizer = json.at("optimizer"),
-                 .made_anew = json.at("made_anew")};
+                 .made_anew = json.at("made_anew"),
+                 .left_out = left_out_from(json.at("left_out"))};
   if (json.contains("eval_loss")) state.eval_loss = values_of(json.at("eval_loss")).front();
   if (json.contains("expert_load")) state.expert_load = values_of(json.at("expert_load"));
   return state;
 }
 
-constexpr std::array kPlaceAxes = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
+constexpr std::array kPlaceAxes = {Axis::tp, Axis::cp, Axis::dp, Axis::pp, Axis::ep, Axis::etp};
 
 Json to_json(const recover::FormerPlace& place) {
   Json sizes = Json::array();
@@ -55,14 +57,16 @@ Json to_json(const recover::FormerPlace& place) {
           {"rank", place.rank},
           {"zero", place.zero},
           {"copies", static_cast<int>(place.copies)},
-          {"blocks", place.blocks.begins}};
+          {"blocks", place.blocks.begins},
+          {"left_out", left_out_json(place.left_out)}};
 }
 
 recover::FormerPlace place_from(const Json& json) {
   recover::FormerPlace place{.rank = json.at("rank"),
                              .zero = json.at("zero"),
                              .copies = static_cast<KeptCopies>(json.at("copies").get<int>()),
-                             .blocks = {json.at("blocks").get<std::vector<int>>()}};
+                             .blocks = {json.at("blocks").get<std::vector<int>>()},
+                             .left_out = left_out_from(json.at("left_out"))};
   for (std::size_t i = 0; i < kPlaceAxes.size(); ++i) {
     place.mesh = place.mesh.with(kPlaceAxes[i], json.at("mesh").at(i));
   }
@@ -75,6 +79,9 @@ std::string text_of(const MemberNews& news) {
     json["state"] = to_json(*news.state);
     json["totals"] = bits_of(news.totals);
     json["cut"] = news.cut;
+    for (const KeptErrors& kept : news.errors) {
+      json["errors"].push_back(Json::array({kept.epoch, kept.ranks}));
+    }
   }
   if (news.place) json["place"] = to_json(*news.place);
   return json.dump();
@@ -89,6 +96,9 @@ MemberNews news_from(const std::string& text) {
     news.state = state_from(json.at("state"));
     news.totals = values_of(json.at("totals"));
     news.cut = json.at("cut");
+    for (const Json& kept : json.value("errors", Json::array())) {
+      news.errors.push_back({.epoch = kept.at(0), .ranks = kept.at(1)});
+    }
   }
   if (json.contains("place")) news.place = place_from(json.at("place"));
   return news;
@@ -116,11 +126,19 @@ EpochMeeting::EpochMeeting(World& world, const MemberNews& own) {
 std::vector<std::optional<recover::FormerPlace>> EpochMeeting::places() const {
   std::vector<std::optional<recover::FormerPlace>> places;
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    const bool has =
-        has_state() && members_[rank].state && members_[rank].state->step + 1 >= step();
-    places.push_back(has ? members_[rank].place : std::nullopt);
+    places.push_back(has_state_of_step(rank) ? members_[rank].place : std::nullopt);
   }
   return places;
+}
+
+std::optional<KeptErrors> EpochMeeting::errors() const {
+  std::optional<KeptErrors> oldest;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (!has_state_of_step(rank) || members_[rank].errors.empty()) continue;
+    const KeptErrors& newest = members_[rank].errors.back();
+    if (!oldest || newest.epoch < oldest->epoch) oldest = newest;
+  }
+  return oldest;
 }
 
 std::int64_t EpochMeeting::checkpoint() const {

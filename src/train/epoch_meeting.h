@@ -10,6 +10,12 @@
 
 namespace heddle {
 
+/// What encodings have lost and not yet sent (unsent_boxes), of the ranks that began an epoch.
+struct KeptErrors {
+  std::int64_t epoch = 0;
+  int ranks = 0;  ///< that sum gradients
+};
+
 /// What a member of a run tells the others when an epoch begins
 /// (docs/design/050-runs-that-outlive-ranks.md).
 struct MemberNews {
@@ -19,6 +25,8 @@ struct MemberNews {
   std::optional<recover::FormerPlace> place = {};
   /// Blocks by stage (parallel.cut), where the run has cut them again; empty: as the run file says.
   std::string cut = {};
+  /// Its own; of two epochs where one has not begun on all ranks, newest last.
+  std::vector<KeptErrors> errors = {};
   std::int64_t checkpoint = -1;  ///< the step of the newest one that it knows of
   bool lost_save = false;        ///< one was under way
   std::string lock = {};         ///< of the run folder, as it was seen last (FolderLock::text)
@@ -41,10 +49,18 @@ class EpochMeeting {
     return members_[rank].state && members_[rank].state->step == step();
   }
   std::vector<std::optional<recover::FormerPlace>> places() const;
+  /// Those that members go on with: where one has not got its own of the newest epoch, nobody has
+  /// given up those of the epoch before. Nothing where no member has any.
+  std::optional<KeptErrors> errors() const;
   std::int64_t checkpoint() const;
   bool lost_save() const;
 
  private:
+  /// Whether its state is, or becomes by its update, that of the step that counts.
+  bool has_state_of_step(std::size_t rank) const {
+    return has_state() && members_[rank].state && members_[rank].state->step + 1 >= step();
+  }
+
   std::vector<MemberNews> members_;
   int teller_ = -1;
 };

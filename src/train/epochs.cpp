@@ -5,9 +5,12 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/agree.h"
 #include "model/given_cut.h"
 #include "model/parallel_plan.h"
+#include "recover/neighbour_source.h"
 #include "tensor/memory.h"
+#include "train/residuals.h"
 #include "train/stage_recovery.h"
 
 namespace heddle {
@@ -23,16 +26,22 @@ void refuse_if(bool is_asked, const std::string& what, const std::string& why,
               hint);
 }
 
-/// What changes before a step is decided, or in exchanges behind that, would have to be kept twice.
-void check_can_be_redone(const config::RunConfig& config, const ModelSpec& spec) {
+}  // namespace
+
+void require_outliving(const config::RunConfig& config, const ModelSpec& spec) {
+  // What cannot be taken again, or be given to others.
   refuse_if(config.parallel.sites > 1, fmt::format("parallel.sites = {}", config.parallel.sites),
             "sites go on without lost ones by themselves", "see outer.lost");
   const ParallelRequest& parallel = config.parallel;
-  refuse_if(spec.experts && parallel.divides_experts(),
-            fmt::format("parallel.{} = {}", parallel.ep > 1 ? "ep" : "etp",
-                        std::max(parallel.ep, parallel.etp)),
-            "who has which experts is not told to those who go on",
-            "use dp, tp or pp: experts then lie as other layers do");
+  refuse_if(parallel.divides_experts() && keeps_unsent(config),
+            fmt::format("parallel.{} = {} and {}", parallel.ep > 1 ? "ep" : "etp",
+                        std::max(parallel.ep, parallel.etp),
+                        config.optim.name == planner::Updates::onebit_adam
+                            ? "optim.name = \"onebit-adam\""
+                            : "compress.gradients with error feedback"),
+            "gradients of experts are summed over other ranks than the rest, and so are residuals",
+            "use dp, tp or pp: experts then lie as other layers do; or set "
+            "compress.error_feedback = false");
   refuse_if(
       config.optim.name == planner::Updates::muon && (parallel.zero > 0 || parallel.tp > 1),
       fmt::format("optim.name = \"muon\" and parallel.{}",
@@ -40,21 +49,21 @@ void check_can_be_redone(const config::RunConfig& config, const ModelSpec& spec)
                                   : fmt::format("zero = {}", parallel.zero)),
       "an update that brings divided matrices together needs ranks that may be lost meanwhile",
       "set parallel.zero = 0 and parallel.tp = 1, or use \"adamw\" or \"sgd\"");
-  refuse_if(config.optim.name == planner::Updates::onebit_adam, "optim.name = \"onebit-adam\"",
-            "its states change while ranks exchange them", "use \"adamw\" or \"sgd\"");
-  refuse_if(config.compress.codec(Compression::Kind::gradients) != nullptr &&
-                config.compress.feeds_back(),
-            "compress.gradients with error feedback",
-            "residuals change before a step is decided and are not kept twice",
-            "leave compress.gradients out, or set compress.error_feedback = false");
+  const bool sends_signs = config.optim.name == planner::Updates::onebit_adam;
+  refuse_if(sends_signs && config.recover.copies > 0,
+            "optim.name = \"onebit-adam\" and recover.copies = 1",
+            "copies follow by summed gradients, which it does not make behind its warm-up",
+            "set recover.copies = 0; with parallel.zero = 0 replicas have what is lost");
+  refuse_if(sends_signs && config.recover.stages != config::LostStages::none,
+            "optim.name = \"onebit-adam\" and recover.stages",
+            "a stage that is made anew has no second moment to freeze",
+            "set recover.stages = \"none\", or use \"adamw\" or \"sgd\"");
+  check_stage_recovery(config, spec);
 }
-
-}  // namespace
 
 Epochs::Epochs(recover::Company& company, const RunBasis& basis)
     : company_(company), basis_(basis) {
-  check_can_be_redone(basis.config, basis.spec);
-  check_stage_recovery(basis.config, basis.spec);
+  require_outliving(basis.config, basis.spec);
 }
 
 void Epochs::arrange() {
@@ -67,8 +76,20 @@ void Epochs::arrange() {
   };
   // Blank micro-batches would count in the balance of routers.
   const auto shares = basis_.spec.experts ? recover::Shares::even : recover::Shares::any;
+  LostState lost;
+  recover::FormerStages stages;
+  if (meeting_->has_state()) {
+    const MemberNews& teller = meeting_->teller();
+    lost = lost_state(*meeting_, checkfree_of(config));
+    lost.losses.own_things = unsent_text(config, *teller.state, teller.place->mesh);
+  }
+  if (skips_stages(config)) {
+    stages = {.count = lost.losses.stages,
+              .nobodys = recover::stages_nobody_has(lost.pieces, lost.losses)};
+  }
   arrangement_ =
-      recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal, shares);
+      recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal, shares, stages);
+  choose_recovery(std::move(lost));
   const auto& by_place = arrangement_.by_place;
   const auto own = std::ranges::find(by_place, all().rank());
   is_spare_ = own == by_place.end();
@@ -85,6 +106,34 @@ void Epochs::arrange() {
   config_.stages.cut = cut_for_stages();
 }
 
+/// The same on all members.
+void Epochs::choose_recovery(LostState lost) {
+  blocks_before_ = lost.losses.blocks;
+  recovery_ = {.left_out = lost.losses.left_out, .has_unsent = !lost.losses.own_things.empty()};
+  for (const int stage : arrangement_.left_out) {
+    for (int i = 0; i < blocks_before_.count(stage); ++i) {
+      recovery_.leaves_out.push_back(blocks_before_.begins[static_cast<std::size_t>(stage)] + i);
+    }
+  }
+  lost.losses.leaves_out = arrangement_.left_out;
+  if (!lost.is_anything_lost() && recovery_.left_out.empty()) return;
+  try {
+    recovery_.from = recover::choose_sources(lost.pieces, lost.losses);
+  } catch (const Error& error) {
+    throw_on_all(all(), error);
+  }
+  recovery_.lost = recover::lost_blocks(recovery_.from.sources, blocks_before_);
+}
+
+KeptStages Epochs::kept_stages() const {
+  KeptStages kept{.left_out = recovery_.leaves_out};
+  if (!arrangement_.keeps_stages) return kept;
+  kept.cut = recover::cut_without(blocks_before_, arrangement_.left_out);
+  // Where the head is a stage of its own, it comes last.
+  kept.cut.resize(step_schedule(config_.parallel, 1).rank_of_stage.size(), 0);
+  return kept;
+}
+
 /// What the run has found last, or the run file says; neither where there are fewer stages now.
 std::string Epochs::cut_for_stages() const {
   const bool has_found = meeting_->has_state() && !meeting_->teller().cut.empty();
@@ -98,7 +147,11 @@ void Epochs::leave() {
   members_.reset();
 }
 
-void Epochs::decide(std::int64_t step) {
+/// A rank that has heard of a loss gives up what is under way on its GPU, and what others then get
+/// from it is not what they wait for. Who comes here over the host had not: all it has given to
+/// others is whole.
+void Epochs::decide(std::int64_t step, bool must_meet) {
+  if (must_meet || basis_.options.device.kind != Device::Kind::cpu) members_->all().barrier();
   if (company_.finished(epoch_.step + step - first_step_)) return;
   fail(ErrorCode::peer, "epoch {} ended before step {} was decided here", epoch_.number, step);
 }

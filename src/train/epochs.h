@@ -6,16 +6,21 @@
 
 #include "recover/company.h"
 #include "train/epoch_meeting.h"
+#include "train/lost_state.h"
 #include "train/run_setup.h"
 
 namespace heddle {
+
+/// Error(usage) where the run has something that cannot be taken again or given to others when a
+/// rank is lost.
+void require_outliving(const config::RunConfig& config, const ModelSpec& spec);
 
 /// The epochs of a run that outlives its ranks, as one of them goes through them
 /// (docs/design/050-runs-that-outlive-ranks.md): who computes together, in which mesh, and which
 /// step counts. What is made of the ranks of an epoch has to go before the next one is entered.
 class Epochs {
  public:
-  /// Error(usage) where the run has something that cannot be taken again or given to others.
+  /// Error(usage) as require_outliving.
   Epochs(recover::Company& company, const RunBasis& basis);
 
   /// Waits for the next epoch. What it throws ends the run on this rank.
@@ -27,9 +32,15 @@ class Epochs {
   /// All members, also those who wait.
   World& all() const { return *epoch_.world; }
 
-  /// All members. Those who compute together get their worlds.
+  /// All members. Those who compute together get their worlds. What it throws ends the run: state
+  /// was lost, and there is no checkpoint.
   void arrange();
   const recover::Arrangement& arrangement() const { return arrangement_; }
+  /// Where state comes from that members had; nothing of it in a run that is yet to start.
+  const Recovery& recovery() const { return recovery_; }
+  /// Whether the pipeline has all the ranks that the run file asks for.
+  bool has_all_stages() const { return arrangement_.request.pp == basis_.config.parallel.pp; }
+  KeptStages kept_stages() const;
   bool is_spare() const { return is_spare_; }
   RunRanks ranks() const { return {*members_, *placed_}; }
   /// The run file with the mesh of this epoch.
@@ -41,8 +52,8 @@ class Epochs {
   void begin_behind(std::int64_t step) { first_step_ = step; }
   std::int64_t first_step() const { return first_step_; }
   /// The step is complete on all ranks. Error(peer) where the epoch has ended before: nothing of
-  /// the step may be kept.
-  void decide(std::int64_t step);
+  /// the step may be kept. `must_meet`: they do not know that of each other yet.
+  void decide(std::int64_t step, bool must_meet);
   void stepping(bool is_in_step) { company_.stepping(is_in_step); }
   bool wants_change() const { return company_.wants_change(); }
   void change() { company_.change(); }
@@ -60,12 +71,15 @@ class Epochs {
 
  private:
   std::string cut_for_stages() const;
+  void choose_recovery(LostState lost);
 
   recover::Company& company_;
   const RunBasis& basis_;
   recover::Epoch epoch_;
   std::optional<EpochMeeting> meeting_;
   recover::Arrangement arrangement_;
+  Recovery recovery_;
+  recover::StageBlocks blocks_before_;
   bool is_spare_ = false;
   std::unique_ptr<World> members_, placed_;
   config::RunConfig config_;

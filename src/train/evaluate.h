@@ -4,14 +4,23 @@
 
 #include "data/dataset.h"
 #include "engine/model.h"
+#include "observe/metrics.h"
 #include "parallel/experts/expert_placement.h"
 
 namespace heddle {
 
 struct EvalResult {
-  double loss = 0.0;  ///< mean over the tokens that were predicted
+  struct Source {
+    std::string name;
+    double loss = 0.0;  ///< mean over the source's tokens that were predicted; NaN of none
+    std::int64_t targets = 0;
+  };
+  double loss = 0.0;  ///< mean over the tokens that were predicted; NaN of none
   std::int64_t targets = 0;
+  std::vector<Source> sources = {};  ///< where there are several; in the dataset's order
   double perplexity() const;
+  /// The sources as sinks take them.
+  std::vector<observe::SourceLoss> source_losses() const;
 };
 
 struct EvalOptions {
@@ -24,10 +33,12 @@ struct EvalOptions {
   RoutingTrace* routing = nullptr;
 };
 
-/// How many of the dataset's held-out windows have that many tokens; 0 tokens: all windows.
+/// How many of the dataset's held-out windows have that many tokens; 0 tokens: all windows. Each
+/// source has its share of them, and at least one.
 std::int64_t windows_to_evaluate(const Dataset& dataset, std::int64_t max_tokens);
 
-/// The loss over a dataset's held-out windows, which data-parallel ranks of all sites share out.
+/// The loss over a dataset's held-out windows, and over those of each source, which data-parallel
+/// ranks of all sites share out.
 /// All ranks of the model's mesh call it; on_progress must answer alike on all. Giving up gives
 /// what was seen so far.
 EvalResult evaluate(const Model& model, const Dataset& dataset, const EvalOptions& options,

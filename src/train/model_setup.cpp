@@ -28,13 +28,18 @@ Json config_of(const std::string& source, std::string& where) {
   }
   const fs::path path =
       fs::is_directory(source) ? fs::path(source) / "config.json" : fs::path(source);
+  if (!fs::exists(path) && fs::is_directory(source)) {
+    throw Error(ErrorCode::usage, fmt::format("model folder {} has no config.json", source),
+                fs::is_directory(fs::path(source) / "checkpoints")
+                    ? "it is a run folder: name one of its checkpoints, or what heddle convert "
+                      "writes of it"
+                    : "name a Hugging Face folder, with config.json and weights");
+  }
   if (!fs::exists(path)) {
-    throw Error(ErrorCode::usage,
-                fs::is_directory(source)
-                    ? fmt::format("model folder {} has no config.json", source)
-                    : fmt::format("model \"{}\" is neither a preset nor a file or folder",
-                                  shortened(source)),
-                fmt::format("presets: {}", fmt::join(presets, ", ")));
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("model \"{}\" is neither a preset nor a file or folder", shortened(source)),
+        fmt::format("presets: {}", fmt::join(presets, ", ")));
   }
   where = path.string();
   return read_json_file(path);
@@ -215,15 +220,21 @@ void add_end_token(Json& config, std::int32_t id) {
 namespace {
 
 /// What the run file says of adapters, or the folder that they come from.
-std::optional<LoraSpec> configured_lora(const config::LoraConfig& lora, const ModelSpec& base) {
+std::optional<LoraSpec> configured_lora(const config::RunConfig& config, const ModelSpec& base) {
+  const config::LoraConfig& lora = config.lora;
+  const auto seed = static_cast<std::uint64_t>(config.run.seed);
   if (!lora.is_given()) return std::nullopt;
   if (lora.path.empty()) {
     return LoraSpec{.rank = *lora.rank,
                     .alpha = lora.alpha.value_or(static_cast<double>(*lora.rank)),
                     .is_rank_stabilized = lora.rslora.value_or(false),
-                    .targets = lora.targets};
+                    .targets = lora.targets,
+                    .dropout = lora.dropout.value_or(0.0),
+                    .dropout_seed = seed};
   }
-  const LoraSpec stored = lora_of(open_adapters(lora.path), base);
+  LoraSpec stored = lora_of(open_adapters(lora.path), base);
+  stored.dropout = lora.dropout.value_or(stored.dropout);
+  stored.dropout_seed = seed;
   const auto agree = [&](const char* key, auto given, auto is) {
     if (!given || *given == is) return;
     throw Error(ErrorCode::usage,
@@ -234,9 +245,10 @@ std::optional<LoraSpec> configured_lora(const config::LoraConfig& lora, const Mo
   agree("lora.rank", lora.rank, stored.rank);
   agree("lora.alpha", lora.alpha, stored.alpha);
   agree("lora.rslora", lora.rslora, stored.is_rank_stabilized);
+  if (lora.targets.empty()) return stored;
+  const LoraSpec asked{.targets = lora.targets};
   for (const std::string& module : adaptable_modules(base)) {
-    const LoraSpec asked{.targets = lora.targets};
-    if (lora.targets.empty() || asked.adapts(module) == stored.adapts(module)) continue;
+    if (asked.adapts(module) == stored.adapts(module)) continue;
     throw Error(ErrorCode::usage,
                 fmt::format("lora.targets {} {}, which the adapters in lora.path = {} {}",
                             asked.adapts(module) ? "name" : "do not name", module,
@@ -260,7 +272,7 @@ ModelSpec configured_model(const config::RunConfig& config, const RunTokenizer& 
   if (model.path.empty()) drop_ids_beyond(spec);
   if (model.init_std) spec.init_stddev = *model.init_std;
   use_gate_keys(config, spec);
-  spec.tuning = {.lora = configured_lora(config.lora, spec), .freeze = config.train.freeze};
+  spec.tuning = {.lora = configured_lora(config, spec), .freeze = config.train.freeze};
   check_tuning(spec);
   check_capacity(config, spec);
   if (model.path.empty() && spec.init_stddev == 0.0) {
@@ -360,6 +372,7 @@ ParallelPlan configured_plan(const config::RunConfig& config, const ModelSpec& s
                 needs_whole_matrices(optimizer_config(config.optim)), config.compress);
   if (!config.stages.cut.empty()) plan.units_of_stage = cut_of(config, spec, plan.rank_of_stage);
   if (config.parallel.sites > 1) plan.policy.outer = outer_policy(config.outer);
+  plan.retakes_steps = config.recover.elastic;
   if (config.recover.elastic && config.recover.stages != config::LostStages::none) {
     plan.policy.count_stage_squares(plan.pp);
   }

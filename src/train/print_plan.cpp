@@ -62,6 +62,28 @@ void print_tuning(const ModelSpec& spec) {
            format_thousands(trained), format_thousands(all));
 }
 
+/// Of a run that outlives its ranks where no other rank has what a lost one had; empty where one
+/// has.
+std::string cost_of_a_loss(const config::RunConfig& config, const MeshShape& mesh) {
+  const bool are_whole = config.parallel.zero == 0;
+  const bool has_replica = are_whole && mesh.size({Axis::dp, Axis::cp}) > 1;
+  if (!config.recover.elastic || mesh.ranks() == 1 || has_replica || config.recover.copies > 0 ||
+      config.recover.stages != config::LostStages::none) {
+    return "";
+  }
+  const std::string every = config.checkpoint.every > 0
+                                ? fmt::format(", every {} steps", config.checkpoint.every)
+                                : ", of which there is one at the end only (checkpoint.every = 0)";
+  const bool would_be_whole = mesh.size({Axis::dp, Axis::cp}) > 1;
+  return fmt::format(
+      "a rank that is lost takes all back to the newest checkpoint{}, and ends the run before the "
+      "first: no other rank has its {}; set recover.copies = 1{}",
+      every,
+      are_whole ? "part of the model"
+                : fmt::format("optimizer states (parallel.zero = {})", config.parallel.zero),
+      would_be_whole ? ", or parallel.zero = 0" : "");
+}
+
 void print_ranks(const std::vector<RunPlan::Group>& groups) {
   for (const auto& [first, last, stages, step, most] : groups) {
     const std::string ranks =
@@ -131,6 +153,9 @@ void print_plan(const RunSetup& setup, const std::vector<RunPlan::Group>& groups
   }
   row("run folder", setup.folder.string());
   for (const std::string& warning : use.warnings) log_warn("{}", warning);
+  if (const auto loss = cost_of_a_loss(config, setup.plan.mesh); !loss.empty()) {
+    log_warn("{}", loss);
+  }
 }
 
 }  // namespace heddle

@@ -38,6 +38,7 @@ class RankSpeeds {
 
   explicit RankSpeeds(RankWork work);
 
+  const RankWork& work() const { return work_; }
   /// A step that took so long. `block_seconds`: StepResult's; nothing where that is empty.
   observe::PacesChanged add(std::int64_t step, std::span<const double> block_seconds,
                             double step_seconds);

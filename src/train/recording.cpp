@@ -1,12 +1,16 @@
 #include "train/recording.h"
 
+#include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/quantile.h"
 #include "base/strings.h"
+#include "comm/agree.h"
 #include "observe/machine.h"
 #include "observe/sinks/console.h"
 #include "observe/sinks/jsonl.h"
@@ -71,6 +75,7 @@ void Recording::open_trace(std::optional<std::int64_t> resumed_at) {
   const RunSetup& setup = setup_;
   step_time_.predicted = setup.predicted_seconds;
   has_residuals_ = session_.model.store().residuals().has_value();
+  if (is_timed() && setup.plan.divides_experts()) exchanges_ = std::make_shared<ExchangeMeter>();
   if (!setup.config.observe.trace) return;
   trace_ = std::make_shared<StepTrace>(setup.keepers(), setup.placed.rank(), setup.step_schedule());
   if (!setup.is_first) return;
@@ -93,9 +98,7 @@ void Recording::watch(TrainStep& step) {
     recorder_.add(action, begin, end);
     if (trace_) trace_->add(action, begin, end);
   });
-  // A GPU's work is done after the call that began it.
-  const bool is_inline = setup_.options.device.kind == Device::Kind::cpu;
-  if (!is_inline || setup_.placed.size() == 1) return;
+  if (!is_timed() || setup_.placed.size() == 1) return;
   const auto& told = setup_.options.busy_seconds;
   step.time_blocks(told ? told : [waited = waited_, watch = Stopwatch()] {
     return watch.seconds() - waited->seconds();
@@ -106,8 +109,9 @@ Recording::~Recording() { setup_.keepers().all().flight().set_observer({}); }
 
 void Recording::watch_calls() {
   setup_.keepers().all().flight().set_observer(
-      [waited = waited_, trace = trace_](const CommCall& call) {
+      [waited = waited_, exchanges = exchanges_, trace = trace_](const CommCall& call) {
         waited->add(call);
+        if (exchanges) exchanges->add(call);
         if (trace) trace->add_call(call);
       });
 }
@@ -124,6 +128,7 @@ void Recording::begin_step(std::int64_t step) {
 void Recording::end_step(const RunState& state, const Step& step) {
   setup_.keepers().all().flight().set_observer({});
   attention_record_.end_step();
+  if (exchanges_) exchanges_->end_step();
   newest_step_ = state.step;
   add_traffic(kept_.counted, session_.mesh.traffic() - before_);
   MeshTraffic expected = expected_traffic(step.result);
@@ -148,11 +153,18 @@ void Recording::write_step(const RunState& state, const Step& step) {
   const MemoryStats stats = session_.memory.stats();
   const std::vector<double>& times = step.result.block_seconds;
   const bool is_timed = std::ranges::any_of(times, [](double seconds) { return seconds > 0; });
+  const bool has_targets = step.result.targets > 0;
+  if (!has_targets && !std::exchange(has_said_no_targets_, true)) {
+    log_warn(
+        "step {}: none of its tokens is to be learnt, so it has no loss; later ones like it "
+        "are not named",
+        state.step);
+  }
   sinks_.on_step(
       {.step = state.step,
        .steps_total = config.total_steps(),
        .tokens = state.tokens,
-       .loss = step.result.loss,
+       .loss = has_targets ? step.result.loss : std::numeric_limits<double>::quiet_NaN(),
        .site = session_.outer ? setup_.sites.of(session_.mesh) : -1,
        .grad_norm = step.result.grad_norm,
        .lr = step.lr,
@@ -207,11 +219,12 @@ void Recording::update_skipped(std::int64_t step, const std::string& reason) {
   sinks_.on_event(observe::UpdateSkipped{.step = step, .reason = reason});
 }
 
-void Recording::evaluated(const RunState& state, double perplexity) {
+void Recording::evaluated(const RunState& state, const EvalResult& result) {
   sinks_.on_eval({.step = state.step,
                   .tokens = state.tokens,
-                  .loss = *state.eval_loss,
-                  .perplexity = perplexity});
+                  .loss = result.loss,
+                  .perplexity = result.perplexity(),
+                  .sources = result.source_losses()});
 }
 
 void Recording::sampled(observe::SampleText sample) {
@@ -275,8 +288,8 @@ void Recording::finish(const RunState& state) {
   collect_memory();
   compare_sites();
   attention_ = attention_record_.gather();
-  // A GPU's work is done after the action that began it has ended: its times say nothing.
-  if (setup_.plan.mesh.size(Axis::pp) > 1 && setup_.options.device.kind == Device::Kind::cpu) {
+  if (exchanges_) expert_exchanges_ = exchanges_->gather(setup_.placed);
+  if (setup_.plan.mesh.size(Axis::pp) > 1 && is_timed()) {
     timelines_ = step_timelines(recorder_, setup_.step_schedule(), session_.mesh.comm(Axis::pp),
                                 session_.memory, session_.stream);
   }
@@ -291,12 +304,9 @@ void Recording::finish(const RunState& state) {
 void Recording::collect_memory() {
   World& world = setup_.placed;
   if (world.size() == 1) return;
-  const Tensor own = session_.host.alloc({2}, DType::f64, MemoryTag::communication);
-  own.host<double>()[0] = static_cast<double>(setup_.step_plan.memory.peak);
-  own.host<double>()[1] = static_cast<double>(kept_.largest_step.peak);
-  const Tensor all = session_.host.alloc({world.size(), 2}, DType::f64, MemoryTag::communication);
-  world.all().all_gather(own, all, session_.stream).wait(session_.stream);
-  const auto peaks = all.host<double>();
+  const std::array own = {static_cast<double>(setup_.step_plan.memory.peak),
+                          static_cast<double>(kept_.largest_step.peak)};
+  const std::vector<double> peaks = numbers_of_all(world, own);
   for (int rank = 0; rank < world.size(); ++rank) {
     const auto at = static_cast<std::size_t>(2 * rank);
     ranks_.push_back({.rank = rank,
@@ -394,7 +404,8 @@ void Recording::write_report(const RunState& state) const {
                      .ranks = ranks_,
                      .timelines = timelines_,
                      .attention = attention_,
-                     .work = rank_work(setup_.config, setup_.spec, setup_.plan),
+                     .expert_exchanges = expert_exchanges_,
+                     .work = speeds_.work(),
                      .predicted_traffic = kept_.expected,
                      .counted_traffic = kept_.counted,
                      .masks_documents = setup_.config.data.documents == config::Documents::mask,

@@ -11,6 +11,8 @@
 #include "observe/report.h"
 #include "observe/trace_parts.h"
 #include "train/attention_record.h"
+#include "train/evaluate.h"
+#include "train/exchange_meter.h"
 #include "train/rank_speeds.h"
 #include "train/run_report.h"
 #include "train/session.h"
@@ -60,7 +62,7 @@ class Recording {
   void begin_step(std::int64_t step);
   void end_step(const RunState& state, const Step& step);
   void update_skipped(std::int64_t step, const std::string& reason);
-  void evaluated(const RunState& state, double perplexity);
+  void evaluated(const RunState& state, const EvalResult& result);
   void sampled(observe::SampleText sample);
   /// What sites told each other when they met.
   void sites_met(std::int64_t step, const std::vector<SiteNote>& notes);
@@ -72,6 +74,8 @@ class Recording {
   void finish(const RunState& state);
 
  private:
+  /// A GPU's work is done after the call that began it has ended: its times say nothing.
+  bool is_timed() const { return setup_.options.device.kind == Device::Kind::cpu; }
   /// Of a window between two exchanges the site that waited least, where others waited much more.
   void name_slow_site(const observe::SitesMet& met);
   void open_files(std::optional<std::int64_t> resumed_at);
@@ -106,11 +110,14 @@ class Recording {
   std::vector<double> waited_before_;  // by site, until then
   MeshTraffic before_;                 // of the step under way
   bool was_warming_up_ = true;         // so far, since this start
+  bool has_said_no_targets_ = false;
   std::vector<observe::RankMemoryRow> ranks_;
   StepRecorder recorder_;
   AttentionRecord attention_record_;
   RankSpeeds speeds_;
   const std::shared_ptr<WaitMeter> waited_ = std::make_shared<WaitMeter>();
+  std::shared_ptr<ExchangeMeter> exchanges_;  // where ranks divide experts and are timed
+  std::vector<observe::ExpertExchangeRow> expert_exchanges_;
   std::optional<observe::AttentionFigures> attention_;
   std::int64_t newest_step_ = 0;
   std::shared_ptr<StepTrace> trace_;  // where the run file asks for it

@@ -9,11 +9,13 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "comm/agree.h"
+#include "recover/neighbour_source.h"
 #include "train/common_checkpoint.h"
 #include "train/companions.h"
 #include "train/residuals.h"
 #include "train/resume_check.h"
 #include "train/run_folder.h"
+#include "train/stage_recovery.h"
 
 namespace heddle {
 
@@ -35,7 +37,10 @@ Run::Run(const config::RunConfig& config, const TrainOptions& options, recover::
 TrainOutcome Run::run() {
   if (epochs_) return run_epochs();
   setup_.emplace(config_, basis_, RunRanks{*world_, *world_});
-  if (setup_->options.dry_run) return dry_run(*setup_);
+  if (setup_->options.dry_run) {
+    if (config_.recover.elastic) require_outliving(config_, setup_->spec);
+    return dry_run(*setup_);
+  }
   if (!start()) return already_finished();
   loop(is_resumed_);
   return finish();
@@ -159,18 +164,19 @@ bool Run::resume() {
                             latest_->path().string(), setup_->world.rank() - keepers.rank()),
                 "give all ranks, or all of a site, the same run folder");
   }
+  state_ = run_state_of(latest_->manifest(), site());
+  const recover::NeighbourSource source(*latest_, take_left_out());
   const RestoredSites sites{
       .now = setup_->sites, .then = sites_of(latest_->manifest()), .left_behind = left_behind()};
-  restore_state(*latest_, session_->model, missing_states(), session_->stream, sites);
+  restore_state(source, session_->model, missing_states(), session_->stream, sites);
   if (session_->copy) {
-    restore_state(*latest_, session_->copy->model(), missing_states(), session_->stream);
+    restore_state(source, session_->copy->model(), missing_states(), session_->stream);
   }
   const Json then = latest_->manifest().trainer->value("residuals", Json());
   const std::string line =
       restore_residuals(*latest_, then, session_->model, session_->stream,
                         stored_prefix(*latest_, session_->model.store(), sites));
   if (setup_->is_first && !line.empty()) log_info("{}", line);
-  state_ = run_state_of(latest_->manifest(), site());
   if (was_other_optimizer(latest_->manifest(), setup_->identity)) {
     refuse_early_freezing();
   } else {
@@ -183,6 +189,31 @@ bool Run::resume() {
     log_info("resuming from {} at step {}", saving_->newest().string(), state_.step);
   }
   return true;
+}
+
+/// Of blocks that were left out when the checkpoint was written, those that are to be made of their
+/// neighbours: all, where a run that may lose ranks has one for every stage. Otherwise they stay
+/// so.
+std::vector<recover::LostBlocks> Run::take_left_out() {
+  const std::vector<recover::LostBlocks> left_out = state_.left_out;
+  if (left_out.empty()) return {};
+  const bool stay = !epochs_ || (skips_stages(config_) && !epochs_->has_all_stages());
+  if (!stay) {
+    for (const recover::LostBlocks& blocks : left_out) note_made_anew(blocks);
+    state_.left_out.clear();
+  }
+  session_->model.leave_out(recover::numbers_of(state_.left_out));
+  if (setup_->is_first) {
+    std::vector<std::string> blocks;
+    for (const auto& [begin, end, before, after, a, b] : left_out) {
+      blocks.push_back(recover::blocks_text(begin, end));
+    }
+    log_warn("{} had left out {}: {}", latest_->path().filename().string(),
+             fmt::join(blocks, " and "),
+             stay ? "so does this run, until it is elastic and has a rank for every stage"
+                  : "now made of the blocks beside them and trained (CheckFree)");
+  }
+  return stay ? std::vector<recover::LostBlocks>() : left_out;
 }
 
 /// What a codec has not sent yet means nothing to another one.

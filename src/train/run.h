@@ -7,7 +7,6 @@
 #include "checkpoint/reader.h"
 #include "data/loader.h"
 #include "recover/ledger.h"
-#include "recover/neighbour_source.h"
 #include "recover/peer_source.h"
 #include "train/epochs.h"
 #include "train/model_setup.h"
@@ -41,6 +40,7 @@ class Run {
   /// Session, weights and recording of a run that starts or resumes. False: it is finished.
   bool start();
   bool resume();
+  std::vector<recover::LostBlocks> take_left_out();
   std::vector<std::string> left_behind() const;
   void refuse_early_freezing() const;
   MissingStates missing_states() const;
@@ -62,7 +62,8 @@ class Run {
   void record(const observe::EpochRow& row) const;
   /// Where the state came from, for the user.
   std::string restore();
-  void note_made_anew(const std::vector<recover::LostBlocks>& blocks);
+  void note_made(const Recovery& recovery, const std::vector<recover::LostBlocks>& lost);
+  void note_made_anew(const recover::LostBlocks& blocks);
   void take_state(const StateSource& source);
   void go_back(const std::string& why);
   void begin_recording(bool is_start);
@@ -72,6 +73,13 @@ class Run {
   bool are_all_told_to_leave();
   /// Behind a step: whether the epoch ends because members come or go.
   bool changes_members();
+
+  // run_unsent.cpp: what encodings have lost.
+  KeptErrors own_errors() const;
+  /// Of those who summed gradients then, whose own this rank goes on with.
+  std::vector<int> ranks_taken(const KeptErrors& then) const;
+  /// All members. A line for the user, or "".
+  std::string take_unsent();
 
   /// run_recut.cpp: behind a step, whether it ends because stages are to be cut again.
   bool cuts_again();
@@ -144,6 +152,12 @@ class Run {
     bool has_state = false;         ///< of `state_`: in the session, or in boxes
     bool session_is_whole = false;  ///< the state is there, and not in boxes
     std::vector<recover::HeldBox> boxes = {};
+    /// What encodings had lost, of MemberNews::errors; in the session where that is whole.
+    struct Errors {
+      KeptErrors of = {};
+      std::vector<recover::HeldBox> boxes = {};
+    };
+    std::vector<Errors> errors = {};
     std::optional<recover::FormerPlace> place = {};
     std::optional<Recording::Step> last = {};  ///< the step of `state_`
     std::vector<double> totals = {};           ///< of it

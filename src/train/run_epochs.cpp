@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -8,8 +9,10 @@
 #include "base/log.h"
 #include "checkpoint/catalog.h"
 #include "comm/agree.h"
+#include "recover/neighbour_source.h"
 #include "train/common_checkpoint.h"
 #include "train/lost_state.h"
+#include "train/residuals.h"
 #include "train/run.h"
 #include "train/stage_recovery.h"
 
@@ -25,6 +28,17 @@ std::vector<recover::HeldBox> boxes_in(Session& session, const BoxesOf& boxes_of
     boxes.push_back(std::move(box));
   }
   return boxes;
+}
+
+/// But for what is each rank's own.
+std::vector<StateKind> common_states(const ParamStore& store) {
+  std::vector<StateKind> kinds = states_of(store);
+  const std::vector<std::string> own = unsent_states(store);
+  std::erase_if(kinds, [&](const StateKind& state) {
+    return std::ranges::any_of(
+        own, [&](const std::string& name) { return state.kind.starts_with(name); });
+  });
+  return kinds;
 }
 
 }  // namespace
@@ -58,7 +72,9 @@ std::optional<TrainOutcome> Run::epoch() {
   epochs_->all().all().barrier();
   // From here on nobody needs what others had before.
   carried_.boxes.clear();
+  carried_.errors.clear();
   carried_.has_state = carried_.session_is_whole = !epochs_->is_spare();
+  if (carried_.session_is_whole) carried_.errors.push_back({own_errors(), {}});
   epochs_->begin_behind(state_.step);
   row.step = state_.step;
   row.restore = watch.seconds();
@@ -69,7 +85,8 @@ std::optional<TrainOutcome> Run::epoch() {
                     .rank = session_->mesh.rank(),
                     .zero = setup_->plan.zero,
                     .copies = kept_copies(setup_->config),
-                    .blocks = stage_blocks(setup_->plan, setup_->spec)};
+                    .blocks = stage_blocks(setup_->plan, setup_->spec),
+                    .left_out = state_.left_out};
   begin_recording(is_start);
   // Members begin alike: what one of them heard before, others may not have.
   is_asked_ = true;
@@ -142,6 +159,7 @@ MemberNews Run::own_news() const {
   news.totals = carried_.totals;
   news.place = carried_.place;
   news.cut = carried_.cut;
+  for (const auto& kept : carried_.errors) news.errors.push_back(kept.of);
   return news;
 }
 
@@ -167,31 +185,43 @@ void Run::take_decided_step() {
   carried_.checkpoint = meeting.checkpoint();
 }
 
+/// What rests in place of blocks that are left out is no state: nobody is to be given it.
 std::vector<recover::HeldBox> Run::held_state() {
-  return boxes_in(*session_, [](const ParamStore& store) {
-    std::vector<StateKind> kinds = states_of(store);
+  std::vector<recover::HeldBox> boxes = boxes_in(*session_, [](const ParamStore& store) {
+    std::vector<StateKind> kinds = common_states(store);
     kinds.front().pieces = store.held_value_pieces();
     return recover::boxes_of(kinds);
   });
+  std::erase_if(boxes, [left_out = session_->model.left_out()](const recover::HeldBox& box) {
+    return std::ranges::binary_search(left_out, recover::block_of(box.name));
+  });
+  return boxes;
 }
 
 std::vector<recover::HeldBox> Run::wanted_state() {
   return boxes_in(*session_,
-                  [](const ParamStore& store) { return recover::boxes_of(states_of(store)); });
+                  [](const ParamStore& store) { return recover::boxes_of(common_states(store)); });
 }
 
 /// The state outlives the session that it was in.
 void Run::keep_state() {
   if (!carried_.has_state) {
     carried_.boxes.clear();
+    carried_.errors.clear();
     carried_.place.reset();
     carried_.last.reset();
     ledger_.reset();
   } else if (carried_.session_is_whole) {
     carried_.boxes = held_state();
+    carried_.errors.back().boxes = unsent_boxes(session_->model.store());
+  }
+  if (const auto counts = epochs_->meeting().errors()) {
+    std::erase_if(carried_.errors,
+                  [&](const auto& kept) { return kept.of.epoch != counts->epoch; });
   }
   carried_.session_is_whole = carried_.is_changing = false;
   carried_.refused_cut.clear();
+  if (session_) session_->stream.synchronize();  // boxes are read on another stream
   step_.reset();
   session_.reset();
   setup_.reset();
@@ -200,7 +230,7 @@ void Run::keep_state() {
 
 /// False where the run is finished already.
 bool Run::set_up(bool is_start) {
-  setup_.emplace(epochs_->config(), basis_, epochs_->ranks());
+  setup_.emplace(epochs_->config(), basis_, epochs_->ranks(), epochs_->kept_stages());
   if (is_start) return start();
   setup_->keepers().decide([this] { attach_log_file(setup_->folder / "log.txt"); });
   make_session();
@@ -212,61 +242,74 @@ bool Run::set_up(bool is_start) {
 }
 
 std::string Run::restore() {
-  const EpochMeeting& meeting = epochs_->meeting();
-  const LostState lost = lost_state(meeting, checkfree_of(config_));
-  recover::Restoration from;
-  if (lost.is_anything_lost()) {
-    try {
-      from = recover::choose_sources(lost.pieces, lost.losses);
-    } catch (const Error& error) {
-      throw_on_all(epochs_->all(), error);
-    }
-  }
-  const std::vector<recover::LostBlocks> anew =
-      recover::lost_blocks(from.sources, meeting.teller().place->blocks);
+  const Recovery& recovery = epochs_->recovery();
+  std::string line = recovery.from.line;
   Stream host(1);
   const bool is_spare = epochs_->is_spare();
   Stream& stream = is_spare ? host : session_->stream;
   std::vector<recover::HeldBox> wanted;
   if (!is_spare) wanted = wanted_state();
-  auto source = std::make_unique<recover::NeighbourSource>(
-      epochs_->all(), carried_.boxes, wanted, std::vector<recover::LostBlocks>{}, stream);
+  std::vector<recover::LostBlocks> lost = recovery.left_out;
+  std::optional<recover::PeerSource> peers;
+  const auto ask = [&] {
+    peers.emplace(epochs_->all(), carried_.boxes, recover::asked_of_neighbours(wanted, lost),
+                  stream);
+  };
+  ask();
   // Where a recovery was interrupted, somebody may have what was made then.
-  if (!source->missing().empty() && !anew.empty()) {
-    source = std::make_unique<recover::NeighbourSource>(epochs_->all(), carried_.boxes, wanted,
-                                                        anew, stream);
+  if (!peers->missing().empty() && !recovery.lost.empty()) {
+    lost.insert(lost.end(), recovery.lost.begin(), recovery.lost.end());
+    ask();
   }
-  if (!source->missing().empty()) {
-    if (from.line.empty() || from.step == meeting.step()) {
-      from.line = fmt::format("{} and {} more are on no rank any more; all go back to a checkpoint",
-                              source->missing().front(), source->missing().size() - 1);
+  if (!peers->missing().empty()) {
+    if (line.empty() || recovery.from.step == epochs_->meeting().step()) {
+      line = fmt::format("{} and {} more are on no rank any more; all go back to a checkpoint",
+                         peers->missing().front(), peers->missing().size() - 1);
     }
-    if (!is_spare) go_back(from.line);
-    return from.line;
+    if (!is_spare) go_back(line);
+    return line;
   }
-  note_made_anew(anew);
-  if (!is_spare) take_state(*source);
-  if (!is_spare && setup_->is_first && !from.line.empty()) log_warn("{}", from.line);
-  return from.line;
+  note_made(recovery, lost);
+  const std::string dealt_out = take_unsent();
+  if (!is_spare) take_state(recover::NeighbourSource(*peers, lost));
+  if (recovery.has_unsent && !dealt_out.empty()) line += (line.empty() ? "" : "; ") + dealt_out;
+  if (!is_spare && setup_->is_first && !line.empty()) {
+    recovery.from.line.empty() ? log_info("{}", line) : log_warn("{}", line);
+  }
+  return line;
+}
+
+/// What was made of neighbours, of which `lost` is what nobody had, rests or is trained.
+void Run::note_made(const Recovery& recovery, const std::vector<recover::LostBlocks>& lost) {
+  state_.left_out.clear();
+  for (const recover::LostBlocks& blocks : lost) {
+    if (recovery.is_left_out(blocks)) state_.left_out.push_back(blocks);
+  }
+  for (const auto* all : {&recovery.left_out, &recovery.lost}) {
+    for (const recover::LostBlocks& blocks : *all) {
+      if (!recovery.is_left_out(blocks)) note_made_anew(blocks);
+    }
+  }
 }
 
 /// Moments of these blocks begin at zero behind the step that counts.
-void Run::note_made_anew(const std::vector<recover::LostBlocks>& blocks) {
-  for (const recover::LostBlocks& stage : blocks) {
-    for (int block = stage.begin; block < stage.end; ++block) {
-      state_.made_anew[block] = state_.step - state_.skipped_updates;
-    }
+void Run::note_made_anew(const recover::LostBlocks& blocks) {
+  for (int block = blocks.begin; block < blocks.end; ++block) {
+    state_.made_anew[block] = state_.step - state_.skipped_updates;
   }
 }
 
 void Run::take_state(const StateSource& source) {
-  restore_state(source, session_->model, MissingStates::are_refused, session_->stream);
+  restore_state(source, session_->model, MissingStates::are_refused, session_->stream,
+                {.left_behind = unsent_states(session_->model.store())});
   if (session_->copy) {
     restore_state(source, session_->copy->model(), MissingStates::are_refused, session_->stream);
   }
   session_->optimizer->restore(state_.optimizer);
+  session_->model.leave_out(recover::numbers_of(state_.left_out));
   // Others may still be at it: what was there before stays until all have theirs.
   for (recover::HeldBox& box : held_state()) carried_.boxes.push_back(std::move(box));
+  carried_.errors.push_back({own_errors(), unsent_boxes(session_->model.store())});
   carried_.has_state = true;
 }
 
@@ -277,9 +320,10 @@ void Run::go_back(const std::string& why) {
   if (!resume()) {
     throw_on_all(setup_->world,
                  Error(ErrorCode::data, fmt::format("{}, but there is none", why),
-                       "start the run again; with a lower checkpoint.every less would be lost"));
+                       "start the run again, with recover.copies = 1 or a lower checkpoint.every"));
   }
   carried_.boxes = held_state();
+  carried_.errors.assign(1, {own_errors(), unsent_boxes(session_->model.store())});
   carried_.has_state = true;
   carried_.last.reset();
   if (ledger_ && ledger_->steps() == step) ledger_->go_back(state_.step);

@@ -32,6 +32,7 @@ config::RunConfig resolved(const config::RunConfig& config, const ModelSpec& spe
     result.lora.rank = lora->rank;
     result.lora.alpha = lora->alpha;
     result.lora.rslora = lora->is_rank_stabilized;
+    result.lora.dropout = lora->dropout;
     result.lora.targets = lora->targets;
   }
   result.train.tokens_per_step = config.tokens_per_step();

@@ -7,6 +7,7 @@
 #include "data/encode.h"
 #include "infer/generate.h"
 #include "train/evaluate.h"
+#include "train/lost_state.h"
 #include "train/run.h"
 #include "train/stage_recovery.h"
 
@@ -90,10 +91,12 @@ void Run::loop(bool is_resumed) {
   step_->set_first_microbatch(share.plan.first_in_step / share.plan.rows_per_batch);
   step_->before_update([this] { saving_->before_update(); });
   step_->ask([this] { return has_new_signal() || (epochs_ && epochs_->wants_change()); });
-  if (epochs_) step_->before_deciding([this] { epochs_->decide(state_.step + 1); });
-  unit_rates_ = unit_rates(session_->model, state_.made_anew);
+  if (epochs_) {
+    step_->before_deciding([this](bool meet) { epochs_->decide(state_.step + 1, meet); });
+  }
+  unit_rates_ = unit_rates(session_->model, state_);
   if (session_->copy) {
-    session_->copy->set_unit_rates(unit_rates(session_->copy->model(), state_.made_anew));
+    session_->copy->set_unit_rates(unit_rates(session_->copy->model(), state_));
   }
   const std::int64_t total = config_.total_steps();
   // A signal during an evaluation gave it up: the step's checkpoint then has no loss.
@@ -185,6 +188,8 @@ void Run::count_step(const StepResult& result, double data_wait_seconds) {
   carried_.step_began.reset();
   ++state_.step;
   carried_.totals = step_->decided_totals();
+  state_.optimizer = session_->optimizer->numbers();
+  if (carried_.place) weigh_neighbours(state_.left_out, *carried_.place, carried_.totals);
   carried_.last = {.result = result,
                    .lr = lr_.at(state_.step),
                    .seconds = seconds,
@@ -280,10 +285,17 @@ void Run::evaluate_now() {
                        .on_progress = on_progress},
                       session_->stream, session_->memory);
   });
-  if (stopped_by_ != 0 || result.targets == 0) return;
+  if (stopped_by_ != 0) return;
+  if (result.targets == 0) {
+    if (setup_->is_first) {
+      log_warn("step {}: none of the held-out tokens is to be learnt, so there is no held-out loss",
+               state_.step);
+    }
+    return;
+  }
   state_.eval_loss = result.loss;
   count_evaluation(result.loss);
-  recording_->evaluated(state_, result.perplexity());
+  recording_->evaluated(state_, result);
 }
 
 /// What samples continue: the run file's prompt, or the first words of held-out text.
@@ -333,7 +345,6 @@ void Run::save_now() {
   now(RunPlace::Doing::saving);
   tell(saving_->finish());
   recording_->event(observe::CheckpointRequested{.step = state_.step});
-  state_.optimizer = session_->optimizer->numbers();
   if (session_->outer) session_->outer->settle(session_->stream);
   saving_->begin(state_);
 }

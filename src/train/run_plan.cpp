@@ -90,7 +90,8 @@ const RunPlan::Group& fullest(const std::vector<RunPlan::Group>& groups) {
 }
 
 StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
-                   const ParallelPlan& parallel, int rank, Device device) {
+                   const ParallelPlan& parallel, int rank, Device device,
+                   const std::vector<int>& left_out) {
   StepPlan plan = plan_step(spec, build_options(config, spec), parallel, rank,
                             {.sequences = config.train.microbatch,
                              .seq_len = config.data.seq_len,
@@ -98,7 +99,8 @@ StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
                             {.device = device,
                              .deterministic = config.run.deterministic,
                              .optimizer = optimizer_config(config.optim),
-                             .copies = kept_copies(config)});
+                             .copies = kept_copies(config),
+                             .left_out = left_out});
   if (device.kind != Device::Kind::cpu) return plan;
   // The plan runs a step; the loader holds micro-batches of the next one meanwhile.
   constexpr std::size_t kTensors = 4;  // of a MicroBatch

@@ -43,8 +43,10 @@ struct RunPlan {
 };
 
 /// A step of one rank as the run file describes it, with what the loader holds meanwhile.
+/// `left_out`: blocks that nothing goes through (Model::leave_out).
 StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
-                   const ParallelPlan& parallel, int rank, Device device);
+                   const ParallelPlan& parallel, int rank, Device device,
+                   const std::vector<int>& left_out = {});
 
 /// The one that needs most memory.
 const RunPlan::Group& fullest(const std::vector<RunPlan::Group>& groups);

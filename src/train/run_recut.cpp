@@ -26,8 +26,10 @@ bool Run::cuts_again() {
   constexpr std::int64_t kEvery = RankSpeeds::kWindow;
   constexpr double kWorthwhile = 1.05;
   const RankSpeeds& speeds = recording_->speeds();
-  const bool is_due = config_.recover.recut && setup_->plan.pp > 1 && speeds.is_known() &&
-                      state_.step % kEvery == 0 && state_.step + kEvery <= config_.total_steps();
+  // Blocks that are left out cost nothing, and have to be found where they are when a rank comes.
+  const bool is_due = config_.recover.recut && state_.left_out.empty() && setup_->plan.pp > 1 &&
+                      speeds.is_known() && state_.step % kEvery == 0 &&
+                      state_.step + kEvery <= config_.total_steps();
   if (!is_due) return false;
   const std::vector<double> seconds = slowest_by_stage(setup_->plan.mesh, speeds.recent());
   if (std::ranges::max(seconds) <= 0) return false;  // not timed

@@ -82,6 +82,7 @@ void write_run_report(const std::filesystem::path& folder, const ModelSpec& spec
   report.timelines = summary.timelines;
   if (!summary.ranks.empty()) report.communication = communication_rows(summary);
   report.attention = summary.attention;
+  report.expert_exchanges = summary.expert_exchanges;
   report.epochs = observe::read_epochs(folder / "epochs.jsonl");
   report.speeds = speed_rows(summary.work, report.history);
   report.samples = summary.samples;

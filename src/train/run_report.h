@@ -27,6 +27,7 @@ struct RunSummary {
   std::vector<observe::RankMemoryRow> ranks;
   std::vector<observe::TimelineFigure> timelines;
   std::optional<observe::AttentionFigures> attention;
+  std::vector<observe::ExpertExchangeRow> expert_exchanges;
   RankWork work;                                   ///< of the ranks of the last mesh
   MeshTraffic predicted_traffic, counted_traffic;  ///< of this process's steps, on the first rank
   bool masks_documents = false;

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/strings.h"
 #include "comm/agree.h"
+#include "model/given_cut.h"
 #include "observe/machine.h"
 #include "ops/softmax_xent.h"
 #include "tensor/device_runtime.h"
@@ -36,10 +37,11 @@ void check_run(const config::RunConfig& config, const ModelSpec& spec, const Dat
 
 /// After ranks have found that they were started alike: nothing that depends on the run file is
 /// decided or exchanged before. (A dry run has one rank only, and others in thought.)
-ParallelPlan plan_of_all(const RunSetup& setup) {
+ParallelPlan plan_of_all(const RunSetup& setup, const KeptStages& kept) {
   if (!setup.options.dry_run) require_same_on_all_ranks(setup.world, setup.identity);
   ParallelPlan plan = configured_plan(setup.config, setup.spec, setup.world.size(),
                                       static_cast<int>(setup.options.sites_left.size()));
+  if (!kept.cut.empty()) plan.units_of_stage = units_of_cut(setup.spec, kept.cut);
   if (setup.config.parallel.ep_exchange.is_to_be_planned()) {
     // Machine files are each rank's own. Those of the first decide.
     plan.ep_exchange = text_of_first(setup.world, plan.ep_exchange.text());
@@ -139,7 +141,8 @@ RunBasis::RunBasis(const config::RunConfig& run_config, const TrainOptions& trai
       spec(configured_model(config, tokenizer)),
       identity(identity_of_start(config, spec, tokenizer, options.program_version)) {}
 
-RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const RunRanks& ranks)
+RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const RunRanks& ranks,
+                   const KeptStages& kept)
     : config(run_config),
       options(basis.options),
       world(ranks.world),
@@ -148,7 +151,7 @@ RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const R
       tokenizer(basis.tokenizer),
       spec(basis.spec),
       identity(basis.identity),
-      plan(plan_of_all(*this)),
+      plan(plan_of_all(*this, kept)),
       kept_by(keepers_of(*this, basis.lock)),
       is_first(keepers().is_first()),
       sites{.in_mesh = options.sites_left, .are_apart = keepers().are_apart()},
@@ -159,7 +162,7 @@ RunSetup::RunSetup(const config::RunConfig& run_config, RunBasis& basis, const R
   check_run(config, spec, *data.train);
   if (!config.observe.system.empty()) predict_times(*this);
   if (options.dry_run) return;
-  step_plan = plan_rank(config, spec, plan, placed.rank(), options.device);
+  step_plan = plan_rank(config, spec, plan, placed.rank(), options.device, kept.left_out);
   if (const auto too_large = refusal(*this, step_plan)) throw *too_large;
 }
 

@@ -35,12 +35,19 @@ struct RunRanks {
   World& placed;  ///< in the order of the mesh
 };
 
+/// Of a pipeline that goes on without some of its stages (recover.stages = "skip").
+struct KeptStages {
+  std::vector<int> cut = {};       ///< blocks by stage; empty: as the run file says
+  std::vector<int> left_out = {};  ///< blocks that nothing will go through
+};
+
 /// What a run is before anything of it is computed: mesh, data, predictions, for the ranks that
 /// there are. Making it checks all that can be checked, and takes the run folder; all of them make
 /// theirs at the same time. The members are in the order in which they are made.
 struct RunSetup {
   /// `config`: the basis's, with what of it depends on the number of ranks.
-  RunSetup(const config::RunConfig& config, RunBasis& basis, const RunRanks& ranks);
+  RunSetup(const config::RunConfig& config, RunBasis& basis, const RunRanks& ranks,
+           const KeptStages& kept = {});
 
   std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
   const Keepers& keepers() const { return kept_by; }

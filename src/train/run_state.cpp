@@ -116,7 +116,33 @@ RunState run_state_of(const Manifest& manifest, int site) {
       .evaluations_since_best = manifest.trainer->value("evaluations_since_best", std::int64_t{0}),
       .optimizer = manifest.trainer->value("optimizer", Optimizer::Numbers{}),
       .made_anew = manifest.trainer->value("made_anew", std::map<int, std::int64_t>{}),
+      .left_out = left_out_from(manifest.trainer->value("left_out", Json::array())),
       .expert_load = manifest.trainer->value("expert_load", std::vector<double>{})};
+}
+
+Json left_out_json(const std::vector<recover::LostBlocks>& left_out) {
+  Json json = Json::array();
+  for (const recover::LostBlocks& blocks : left_out) {
+    json.push_back({{"begin", blocks.begin},
+                    {"end", blocks.end},
+                    {"before", blocks.before},
+                    {"after", blocks.after},
+                    {"weights", {blocks.weight_before, blocks.weight_after}}});
+  }
+  return json;
+}
+
+std::vector<recover::LostBlocks> left_out_from(const Json& json) {
+  std::vector<recover::LostBlocks> left_out;
+  for (const Json& blocks : json) {
+    left_out.push_back({.begin = blocks.at("begin"),
+                        .end = blocks.at("end"),
+                        .before = blocks.at("before"),
+                        .after = blocks.at("after"),
+                        .weight_before = blocks.at("weights").at(0),
+                        .weight_after = blocks.at("weights").at(1)});
+  }
+  return left_out;
 }
 
 namespace {
@@ -137,10 +163,6 @@ std::string own_prefix(const ParamStore& store, const SiteNumbers& sites) {
 std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sites) {
   const auto own = [&](const std::string& kind) { return own_prefix(store, sites) + kind; };
   std::vector<StateKind> kinds = {{own(kWeightsKind), store.value_pieces()}};
-  const auto is_adapter = [](const ParamPiece& piece) { return piece.parameter->is_adapter; };
-  if (std::ranges::any_of(kinds.front().pieces, is_adapter)) {
-    std::erase_if(kinds.front().pieces, std::not_fn(is_adapter));
-  }
   for (std::size_t i = 0; i < store.states().size(); ++i) {
     const OptimizerState& state = store.states()[i];
     kinds.push_back({state.name == OuterSteps::kWeights ? kWeightsKind
@@ -148,6 +170,15 @@ std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sit
                                                         : own(store.state_kind(i)),
                      store.state_pieces(i, sites.are_apart)});
   }
+  return kinds;
+}
+
+std::vector<StateKind> states_of(const Model& model, const SiteNumbers& sites) {
+  std::vector<StateKind> kinds = states_of(model.store(), sites);
+  if (!model.spec().tuning.lora) return kinds;
+  // Asked of the model: a rank's stage may have no adapters at all.
+  std::erase_if(kinds.front().pieces,
+                [](const ParamPiece& piece) { return !piece.parameter->is_adapter; });
   return kinds;
 }
 
@@ -233,7 +264,7 @@ void restore_state(const StateSource& source, Model& model, MissingStates missin
   }
   using Lies = OptimizerState::Lies;
   const std::string prefix = own_prefix(model.store(), sites.now);
-  const auto kinds = states_of(model.store(), sites.now);
+  const auto kinds = states_of(model, sites.now);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const auto& [own, pieces] = kinds[i];
     const std::string kind = stored_kinds.of(own);

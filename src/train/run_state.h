@@ -5,11 +5,13 @@
 #include <optional>
 #include <vector>
 
+#include "base/json_fwd.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/own_boxes.h"
 #include "checkpoint/state_source.h"
 #include "engine/model.h"
 #include "optim/optimizer.h"
+#include "recover/checkfree.h"
 
 namespace heddle {
 
@@ -27,9 +29,16 @@ struct RunState {
   /// Blocks that were lost and made of others (recover/checkfree.h), and how many updates their
   /// moments have not seen.
   std::map<int, std::int64_t> made_anew = {};
+  /// Blocks that nothing goes through until they are made of others (recover.stages = "skip"), with
+  /// what these would be weighted by now.
+  std::vector<recover::LostBlocks> left_out = {};
   /// StepResult::expert_load of the last step, where losses of the next go by it (Balance::global).
   std::vector<double> expert_load = {};
 };
+
+/// RunState::left_out as checkpoints and members have it.
+Json left_out_json(const std::vector<recover::LostBlocks>& left_out);
+std::vector<recover::LostBlocks> left_out_from(const Json& json);
 
 /// Which sites train. They go by their numbers in the run file, also where others are lost.
 struct SiteNumbers {
@@ -49,11 +58,12 @@ std::vector<int> sites_of(const Manifest& manifest);
 /// Where the run stood that wrote it, of the site with this number.
 RunState run_state_of(const Manifest& manifest, int site = 0);
 
-/// What a store keeps from step to step, by kind: the weights (of a model with adapters those of
-/// the adapters, as nothing else changes) and the optimizer's states. Where
+/// What a store keeps from step to step, by kind: the weights and the optimizer's states. Where
 /// sites train apart, the outer weights are the weights, and what each has of its own lies under
 /// kinds of the site (own_kind).
 std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sites = {});
+/// The same of a model: of one with adapters only their weights, as nothing else changes.
+std::vector<StateKind> states_of(const Model& model, const SiteNumbers& sites = {});
 /// "site1.exp_avg".
 std::string own_kind(int site, const std::string& kind);
 

@@ -50,7 +50,7 @@ Saving::Saving(Options options, const Model& model, Keepers keepers)
       layout_(agree_on_layout()) {}
 
 std::vector<StateKind> Saving::states() const {
-  std::vector<StateKind> states = states_of(model_.store(), options_.sites);
+  std::vector<StateKind> states = states_of(model_, options_.sites);
   for (StateKind& residuals :
        residual_states(model_.store(), own_prefix(model_.store(), options_.sites))) {
     states.push_back(std::move(residuals));
@@ -193,6 +193,7 @@ Result<observe::CheckpointDurable> Saving::commit(const UnderWay& save) const {
   }
   if (!state.optimizer.empty()) trainer["optimizer"] = state.optimizer;
   if (!state.made_anew.empty()) trainer["made_anew"] = state.made_anew;
+  if (!state.left_out.empty()) trainer["left_out"] = left_out_json(state.left_out);
   if (!state.expert_load.empty()) trainer["expert_load"] = state.expert_load;
   if (model_.plan().policy.outer.every > 0) {
     trainer["sites"] = options_.sites.all(model_.mesh().size(Axis::site));

@@ -26,6 +26,8 @@ class StageCheck {
               "no stage has one on both sides", "use a pipeline of 3 or more ranks");
     refuse_if(parallel.tp > 1, fmt::format("parallel.tp = {}", parallel.tp),
               "a lost rank then has a part of a stage", "set parallel.tp = 1");
+    refuse_if(parallel.divides_experts(), "parallel.ep or etp above 1",
+              "a lost rank then has a part of a stage", "set parallel.ep = 1 and parallel.etp = 1");
     refuse_if(parallel.zero > 0, fmt::format("parallel.zero = {}", parallel.zero),
               "a lost rank then has a part of a stage", "set parallel.zero = 0");
     refuse_if(parallel.divides_vocabulary_over_pp(), "parallel.vocabulary = \"pipeline\"",
@@ -69,9 +71,13 @@ class StageCheck {
                  const std::string& hint) const {
     if (!is_so) return;
     throw Error(ErrorCode::usage,
-                fmt::format("recover.stages = \"{}\" does not go with {}: {}",
-                            mode_ == CheckFree::plus ? "checkfree+" : "checkfree", what, why),
+                fmt::format("recover.stages = \"{}\" does not go with {}: {}", name(), what, why),
                 hint);
+  }
+
+  const char* name() const {
+    if (skips_stages(config_)) return "skip";
+    return mode_ == CheckFree::plus ? "checkfree+" : "checkfree";
   }
 
   const config::RunConfig& config_;
@@ -84,10 +90,15 @@ class StageCheck {
 CheckFree checkfree_of(const config::RunConfig& config) {
   if (!config.recover.elastic) return CheckFree::off;
   switch (config.recover.stages) {
-    case config::LostStages::checkfree: return CheckFree::inner;
+    case config::LostStages::checkfree:
+    case config::LostStages::skip: return CheckFree::inner;
     case config::LostStages::checkfree_plus: return CheckFree::plus;
     default: return CheckFree::off;
   }
+}
+
+bool skips_stages(const config::RunConfig& config) {
+  return config.recover.elastic && config.recover.stages == config::LostStages::skip;
 }
 
 void check_stage_recovery(const config::RunConfig& config, const ModelSpec& spec) {
@@ -113,15 +124,18 @@ StageBlocks stage_blocks(const ParallelPlan& plan, const ModelSpec& spec) {
   return blocks;
 }
 
-std::vector<StepArgs::OfUnit> unit_rates(const Model& model,
-                                         const std::map<int, std::int64_t>& made_anew) {
+std::vector<StepArgs::OfUnit> unit_rates(const Model& model, const RunState& state) {
   std::vector<StepArgs::OfUnit> rates;
-  if (made_anew.empty()) return rates;
+  if (state.made_anew.empty() && state.left_out.empty()) return rates;
+  const std::vector<int> left_out = recover::numbers_of(state.left_out);
   for (const RankUnits::Unit& unit : model.units().units) {
-    const auto found = made_anew.find(unit.block);
-    rates.push_back(found == made_anew.end() ? StepArgs::OfUnit{}
-                                             : StepArgs::OfUnit{.lr_factor = recover::kRaisedRate,
-                                                                .steps_before = found->second});
+    StepArgs::OfUnit& rate = rates.emplace_back();
+    const auto found = state.made_anew.find(unit.block);
+    if (std::ranges::binary_search(left_out, unit.block)) {
+      rate.rests = true;
+    } else if (found != state.made_anew.end()) {
+      rate = {.lr_factor = recover::kRaisedRate, .steps_before = found->second};
+    }
   }
   return rates;
 }

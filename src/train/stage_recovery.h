@@ -1,13 +1,12 @@
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <vector>
 
 #include "config/run_config.h"
 #include "engine/model.h"
 #include "optim/optimizer.h"
 #include "recover/checkfree.h"
+#include "train/run_state.h"
 
 namespace heddle {
 
@@ -17,6 +16,9 @@ namespace heddle {
 /// What recover.stages asks for; nothing where ranks may not be lost.
 recover::CheckFree checkfree_of(const config::RunConfig& config);
 
+/// Whether the others go on without a lost stage's blocks while nobody takes its place.
+bool skips_stages(const config::RunConfig& config);
+
 /// Error(usage) that names what keeps stages from being made of each other.
 void check_stage_recovery(const config::RunConfig& config, const ModelSpec& spec);
 
@@ -24,8 +26,8 @@ void check_stage_recovery(const config::RunConfig& config, const ModelSpec& spec
 recover::StageBlocks stage_blocks(const ParallelPlan& plan, const ModelSpec& spec);
 
 /// For an optimizer of the model's store: blocks that were made anew (RunState::made_anew) learn
-/// faster, with moments that have seen fewer updates. Empty where there are none.
-std::vector<StepArgs::OfUnit> unit_rates(const Model& model,
-                                         const std::map<int, std::int64_t>& made_anew);
+/// faster, with moments that have seen fewer updates, and those that are left out rest. Empty where
+/// there are none.
+std::vector<StepArgs::OfUnit> unit_rates(const Model& model, const RunState& state);
 
 }  // namespace heddle

@@ -60,6 +60,49 @@ TEST_F(PlanRoutes, OfSeveralNodesAStageSayWhatIsInFlight) {
   EXPECT_EQ(outcome.out.find("[parallel]"), std::string::npos);
 }
 
+/// report.json of a run whose ranks had two blocks each but for the first, which had none.
+std::string report_of(const std::vector<double>& block_seconds) {
+  Json speeds = Json::array();
+  for (std::size_t rank = 0; rank < block_seconds.size(); ++rank) {
+    speeds.push_back({{"rank", rank},
+                      {"stage", rank},
+                      {"blocks", rank == 0 ? 0 : 2},
+                      {"block_seconds", block_seconds[rank]}});
+  }
+  return Json{{"starts", {{{"ranks", block_seconds.size()}}}}, {"speeds", speeds}}.dump();
+}
+
+TEST_F(PlanRoutes, GoByTheSpeedsThatARunHasMeasured) {
+  files_.write("links.json", four_nodes());
+  files_.write("report.json", report_of({0.0, 3.0, 12.0, 1.5}));
+  const auto seconds = [&](const Words& more) {
+    Words words = plan({"--stages", "4", "--skip", "0.25", "--json"});
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_heddle(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return parse_json(outcome.out, "stdout").at("seconds").get<double>();
+  };
+  // A third of forward and backward, of two blocks; the first is taken for the slowest.
+  EXPECT_EQ(seconds({"--speeds", files_.at("report.json")}), seconds({"--forward", "8,2,8,1"}));
+  EXPECT_EQ(seconds({"--speeds", files_.at("report.json"), "--blocks", "1"}),
+            seconds({"--forward", "4,1,4,0.5"}));
+}
+
+TEST_F(PlanRoutes, RefuseSpeedsOfOtherNodes) {
+  files_.write("links.json", four_nodes());
+  const auto expect = [&](const std::string& report, const std::string& words) {
+    files_.write("report.json", report);
+    expect_refusal(plan({"--stages", "4", "--speeds", files_.at("report.json")}), 2, {words});
+  };
+  expect(report_of({1.0, 1.0, 1.0}), "has no time of rank 3");
+  expect(R"({"starts": [{"ranks": 4}], "speeds": []})", "has no speeds of ranks");
+  expect(R"({"starts": [{"ranks": 4}], "speeds": [{"stage": 0, "block_seconds": 1}]})",
+         "does not say how many blocks");
+  files_.write("report.json", report_of({1.0, 1.0, 1.0, 1.0}));
+  expect_refusal(plan({"--stages", "4", "--forward", "1", "--speeds", files_.at("report.json")}), 2,
+                 {"--speeds", "--forward"});
+}
+
 TEST_F(PlanRoutes, RefuseWhatCannotBe) {
   files_.write("links.json", four_nodes());
   expect_refusal(plan({}), 2, {"--stages or --nodes is needed"});

@@ -156,9 +156,29 @@ TEST(TcpLinks, MessagesToSeveralRanksLeaveOneAfterAnother) {
   while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+TEST(TcpLinks, AShortMessagePassesLongOnesThatWait) {
+  const SlowPeers peers(1);
+  const std::vector<std::byte> under_way(8 << 20, std::byte{1}), waits(8 << 20, std::byte{2}),
+      same_line(3, std::byte{3}), other_line(3, std::byte{4});
+  std::atomic<int> ended = 0;
+  const auto end = [&](const std::exception_ptr&) { ++ended; };
+  const auto send = [&](std::int64_t tag, const std::vector<std::byte>& message) {
+    peers.links->send({.group = 1, .tag = tag, .peer = 1}, message.data(), message.size(), end);
+  };
+  send(7, under_way);
+  send(7, waits);
+  send(8, other_line);
+  send(7, same_line);
+  for (const auto* message : {&under_way, &other_line, &waits, &same_line}) {
+    std::vector<std::byte> read(kHeaderBytes + message->size());
+    ASSERT_TRUE(read_bytes(peers.end_of(1), read.data(), read.size()));
+    EXPECT_EQ(read.back(), message->back());
+  }
+  while (ended < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 TEST(TcpLinks, AMessageInLineEndsWhenTheWorldFails) {
   const SlowPeers peers(1);
-  peers.failure->watch(peers.links);
   const std::vector<std::byte> message(8 << 20);
   std::string why;
   peers.send(1, message, [&](const std::exception_ptr& problem) {

@@ -74,6 +74,7 @@ TEST(Schema, EveryKeyIsTheSameOverWhatItHasToBe) {
                                      "data.seed",
                                      "train.steps",
                                      "train.tokens_per_step",
+                                     "lora.dropout",
                                      "optim.name",
                                      "optim.lr",
                                      "optim.min_lr",

@@ -11,9 +11,10 @@ using std::string_literals::operator""s;
 
 class InputKindTest : public testing::Test {
  protected:
-  InputKind kind(const std::string& name, const std::string& content) {
+  InputKind kind(const std::string& name, const std::string& content,
+                 std::optional<InputKind> asked = {}) {
     write_bytes(folder_ / name, content);
-    return recognise(folder_ / name, content).kind;
+    return recognise(folder_ / name, content, asked).kind;
   }
   std::string refusal(const std::string& name, const std::string& content,
                       std::optional<InputKind> asked = {}) {
@@ -42,7 +43,12 @@ TEST_F(InputKindTest, LeavesProseProse) {
     EXPECT_EQ(kind("x.txt", content), InputKind::text) << content;
     EXPECT_EQ(kind("README", content), InputKind::text) << content;
   }
-  EXPECT_EQ(kind("x.txt", "{\"a\": 1}\n{\"a\": 2}\n"), InputKind::text) << "its name says so";
+  for (const char* name : {"x.txt", "x.csv", "x.tsv", "x.log"}) {
+    EXPECT_EQ(kind(name, "{\"a\": 1}\n{\"a\": 2}\n"), InputKind::jsonl) << name;
+  }
+  EXPECT_EQ(kind("x.txt", "{\"a\": 1}\n{\"a\": \"where the look ends"), InputKind::jsonl);
+  EXPECT_EQ(kind("x.txt", "{\"a\": 1}\n"), InputKind::text) << "one line may be prose";
+  EXPECT_EQ(kind("x.txt", "{\"a\": 1}\n{\"a\": 2}\n", InputKind::text), InputKind::text);
   EXPECT_EQ(kind("x.txt", "[1, 2]"), InputKind::text);
 }
 

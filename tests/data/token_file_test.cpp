@@ -154,9 +154,15 @@ TEST_F(TokenFileTest, ConcatenationEqualsOneFile) {
   const std::vector<std::int64_t> starts = {0};
   write_token_file(real_file_system(), folder_ / "second.tok", {1 << 20, 7}, tokens, starts);
   write_token_file(real_file_system(), folder_ / "none.tok", {1 << 20, 7}, {}, {});
-  concatenate_token_files(real_file_system(), {first, folder_ / "none.tok", folder_ / "second.tok"},
-                          {1 << 20, 7}, folder_ / "joined.tok");
+  concatenate_token_files(real_file_system(),
+                          {{first}, {folder_ / "none.tok"}, {folder_ / "second.tok"}}, {1 << 20, 7},
+                          folder_ / "joined.tok");
   EXPECT_EQ(bytes_of(folder_ / "joined.tok"), bytes_of(whole));
+  // The same with the last document in two parts.
+  const auto longer = write_counting_file(folder_ / "longer.tok", {5, 1, 11}, 1 << 20);
+  concatenate_token_files(real_file_system(), {{first}, {folder_ / "second.tok", true}},
+                          {1 << 20, 7}, folder_ / "joined.tok");
+  EXPECT_EQ(bytes_of(folder_ / "joined.tok"), bytes_of(longer));
 }
 
 TEST_F(TokenFileTest, NamesAMissingFileAndAFolderThatCannotBeWritten) {

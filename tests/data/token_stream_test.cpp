@@ -22,7 +22,7 @@ struct SlowEncoder {
 
   std::function<EncodeText()> factory() {
     return [this] {
-      return [this](std::string_view text, std::vector<std::int32_t>& out) {
+      return [this](std::string_view text, bool, std::vector<std::int32_t>& out) {
         ++calls;
         const auto has = [&](const std::string& part) {
           return !part.empty() && text.find(part) != std::string_view::npos;

@@ -18,7 +18,7 @@ struct ByteEncoder {
 
   std::function<EncodeText()> factory() {
     return [this] {
-      return [this](std::string_view text, std::vector<std::int32_t>& out) {
+      return [this](std::string_view text, bool, std::vector<std::int32_t>& out) {
         ++calls;
         if (!poison.empty() && text.find(poison) != std::string_view::npos) {
           fail(ErrorCode::resources, "interrupted at {}", poison);

@@ -69,6 +69,31 @@ TEST_P(MemoryPlanOf, IsWhatAStepTakes) {
 INSTANTIATE_TEST_SUITE_P(Table, MemoryPlanOf, testing::ValuesIn(kPlans),
                          [](const auto& info) { return std::string(info.param.name); });
 
+/// Weights, gradients and states are there, activations are not.
+TEST(MemoryPlan, LeavesBlocksOutAsAStepDoes) {
+  const ModelSpec spec = reference_spec("llama");
+  const BatchShape batch{.sequences = 2, .seq_len = 20, .microbatches = 2};
+  const auto plan = [&](std::vector<int> left_out) {
+    return plan_step(spec, {.positions = batch.seq_len}, single_rank_plan(spec), 0, batch,
+                     {.left_out = std::move(left_out)});
+  };
+  const StepPlan whole = plan({}), without = plan({1});
+  EXPECT_EQ(without.before_step, whole.before_step);
+  EXPECT_LT(without.memory.kept, whole.memory.kept);
+  Training training("llama", {.positions = batch.seq_len});
+  training.model().leave_out({1});
+  std::vector<MicroBatch> batches;
+  for (const std::uint64_t seed : {1, 2}) {
+    batches.push_back(training.batch(batch.sequences, batch.seq_len, seed));
+    batches.back().first_key =
+        training.memory().zeros({batch.sequences, batch.seq_len}, DType::i32, MemoryTag::data);
+  }
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    training.step().run(batches, {.lr = 1e-3, .step = step}, 1.0);
+  }
+  EXPECT_EQ(without.memory.peak, training.memory().stats().peak);
+}
+
 TEST(MemoryPlan, OfRecomputedBlocksIsSmaller) {
   const auto peak = [](bool recompute) {
     return plan_training_memory(reference_spec("llama"),
@@ -118,7 +143,7 @@ TEST(MemoryPlan, OfHalfAMillionTokensOfLlama1BFitsOnOneH200) {
 }
 
 TEST(MemoryPlan, CountsWhatAttentionsGradientsTakeOnAGpu) {
-  const ModelSpec spec = reference_spec("llama");
+  ModelSpec spec = reference_spec("llama");
   const auto workspace = [&](DType dtype, bool deterministic) {
     return plan_step(spec, {.dtype = dtype, .positions = 64}, single_rank_plan(spec), 0,
                      {.sequences = 2, .seq_len = 64},
@@ -132,6 +157,10 @@ TEST(MemoryPlan, CountsWhatAttentionsGradientsTakeOnAGpu) {
   EXPECT_EQ(workspace(DType::bf16, true) + sums, workspace(DType::bf16, false) + scores);
   EXPECT_EQ(workspace(DType::f32, true), workspace(DType::f32, false));  // our own kernels
   EXPECT_GE(workspace(DType::bf16, false), sums);
+  // Of heads that kernels of Hopper take, exact sums: dq's twice.
+  spec.head_dim = 64;
+  EXPECT_EQ(workspace(DType::bf16, true),
+            workspace(DType::bf16, false) + static_cast<std::size_t>(4 * rows * 64));
 }
 
 TEST(MemoryPlan, DoesNotGrowWithAccumulationExceptForItsData) {

@@ -1,6 +1,9 @@
 #include "engine/train_step.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <map>
 
 #include "engine/engine_testing.h"
 #include "ops/softmax_xent.h"
@@ -18,6 +21,15 @@ std::vector<std::string> state_of(Model& model) {
   add(store.value_pieces());
   for (std::size_t i = 0; i < store.states().size(); ++i) add(store.state_pieces(i));
   return state;
+}
+
+std::string bytes_of_block(const std::map<std::string, const Parameter*>& parameters, int block) {
+  std::string bytes;
+  for (const auto& [name, parameter] : parameters) {
+    if (name.find(fmt::format("layers.{}.", block)) == std::string::npos) continue;
+    bytes += bytes_of(parameter->value);
+  }
+  return bytes;
 }
 
 TEST(TrainStep, LowersTheLossOfABatchItSeesAgain) {
@@ -47,6 +59,78 @@ TEST(TrainStep, ALossThatIsNotFiniteLeavesWeightsAndMomentsUntouched) {
     EXPECT_EQ(state_of(training.model()), before);
     last.value.host<float>()[0] = good;
     EXPECT_TRUE(training.step().run(batches, {.lr = 1e-3, .step = 2}, 1.0).is_finite);
+  }
+}
+
+/// A model of two layers that leaves one out learns what a model of the other layer alone learns,
+/// and the one that is left out stays as it is.
+TEST(TrainStep, LeavesBlocksOutForwardAndBackward) {
+  for (const OptimizerConfig& optimizer :
+       {OptimizerConfig(AdamWConfig()), OptimizerConfig(SgdConfig{.momentum = 0.9}),
+        OptimizerConfig(MuonConfig())}) {
+    for (const int left_out : {0, 1}) {
+      Training both("llama", {}, optimizer);
+      ModelSpec single = both.model().spec();
+      ASSERT_EQ(single.layers, 2);
+      single.layers = 1;
+      Model one(single, {.positions = 32}, ParamStore::Purpose::training, both.memory());
+      const auto of_one = make_optimizer(optimizer, one.store());
+      TrainStep step(one, *of_one, both.stream(), both.memory());
+      const auto name_in_both = [&](const Parameter& parameter) {
+        std::string name = parameter.parts.front().name;
+        if (const auto at = name.find("layers.0."); at != std::string::npos) {
+          name.replace(at, 9, left_out == 0 ? "layers.1." : "layers.0.");
+        }
+        return name;
+      };
+      std::map<std::string, const Parameter*> in_both;
+      for (const Parameter* p : both.model().store().parameters()) {
+        in_both[p->parts.front().name] = p;
+      }
+      for (Parameter* p : one.store().parameters()) {
+        std::ranges::copy(in_both.at(name_in_both(*p))->value.host<float>(),
+                          p->value.host<float>().begin());
+      }
+      const auto before = bytes_of_block(in_both, left_out);
+      both.model().leave_out({left_out});
+      std::vector<StepArgs::OfUnit> units(both.model().units().units.size());
+      for (std::size_t unit = 0; unit < units.size(); ++unit) {
+        units[unit].rests = both.model().is_left_out(static_cast<int>(unit));
+      }
+      const std::vector<MicroBatch> batches = {both.batch(2, 12, 1), both.batch(2, 12, 2)};
+      for (std::int64_t at = 1; at <= 3; ++at) {
+        const StepResult a =
+            both.step().run(batches, {.lr = 3e-3, .step = at, .units = units}, 1.0);
+        const StepResult b = step.run(batches, {.lr = 3e-3, .step = at}, 1.0);
+        EXPECT_EQ(a.loss, b.loss);
+        EXPECT_EQ(a.grad_norm, b.grad_norm);
+      }
+      for (const Parameter* p : one.store().parameters()) {
+        EXPECT_EQ(bytes_of(p->value), bytes_of(in_both.at(name_in_both(*p))->value))
+            << name_in_both(*p);
+      }
+      EXPECT_EQ(bytes_of_block(in_both, left_out), before);
+    }
+  }
+}
+
+/// Of units that were made anew.
+TEST(TrainStep, UnitsMayLearnFasterThanOthers) {
+  for (const OptimizerConfig& optimizer :
+       {OptimizerConfig(AdamWConfig()), OptimizerConfig(SgdConfig()),
+        OptimizerConfig(MuonConfig())}) {
+    std::vector<std::string> made;
+    for (const bool by_unit : {false, true}) {
+      Training training("llama", {}, optimizer);
+      const std::vector<MicroBatch> batches = {training.batch(2, 12, 1)};
+      StepArgs args{.lr = by_unit ? 1e-3 : 2e-3, .step = 1};
+      if (by_unit) args.units.resize(training.model().units().units.size(), {.lr_factor = 2.0});
+      training.step().run(batches, args, 1.0);
+      std::string all;
+      for (const std::string& bytes : state_of(training.model())) all += bytes;
+      made.push_back(std::move(all));
+    }
+    EXPECT_TRUE(made[0] == made[1]);
   }
 }
 

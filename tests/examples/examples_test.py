@@ -5,6 +5,7 @@
 Exit status 0 when it holds, 77 where this machine cannot run it.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -98,7 +99,30 @@ def slurm(example):
     example.expect_checkpoint("slurm", 2)
 
 
-EXAMPLES = {"02_mesh": mesh, "03_eight_gpus": eight_gpus, "04_two_machines": two_machines, "05_slurm": slurm}
+def lora(example):
+    def loss(model):
+        told = example.run(f"heddle eval {model} --data examples/06_lora/chat.jsonl --chat --seq 64 --json 2>/dev/null")
+        return json.loads(told)["loss"]
+
+    few = "--set train.steps=6 --set optim.warmup_steps=1"
+    example.run(f"heddle train examples/06_lora/base.toml {few}")
+    example.run("heddle convert runs/lora-base --out runs/base")
+    example.run("cp examples/06_lora/chat_template.jinja runs/base")
+    example.run(f"heddle train examples/06_lora/run.toml --ranks 2 {few}")
+    example.expect_checkpoint("lora", 6)
+    saved = example.folder / "runs/lora/checkpoints/step-000006"
+    assert json.loads((saved / "adapter_config.json").read_text())["lora_dropout"] == 0.05
+    assert not (saved / "model.safetensors").exists()
+    example.run("heddle convert runs/lora --out runs/tuned")
+    before, adapted, merged = loss("runs/base"), loss("runs/lora"), loss("runs/tuned")
+    assert adapted < before - 0.1 and abs(adapted - merged) < 1e-4, (before, adapted, merged)
+    answers = {example.run(f"heddle generate {model} --chat --prompt 'Where is Mira?' --temperature 0 --max-tokens 8 "
+                           "2>/dev/null") for model in ("runs/lora", "runs/tuned")}
+    assert len(answers) == 1, answers
+
+
+EXAMPLES = {"02_mesh": mesh, "03_eight_gpus": eight_gpus, "04_two_machines": two_machines, "05_slurm": slurm,
+            "06_lora": lora}
 
 
 def main():

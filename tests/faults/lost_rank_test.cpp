@@ -123,6 +123,40 @@ TEST(Elastic, ARankThatIsToldToLeaveGoesAndTheOthersGoOn) {
   expect_every_step_once(run, 60);
 }
 
+TEST(Elastic, WhatALossCostsWithoutReplicasAndCopiesIsSaidBeforehand) {
+  const TinyRun run;
+  const std::string words = "a rank that is lost takes all back to the newest checkpoint";
+  const auto said = [&](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"recover.elastic=true", "train.tokens_per_step=256"});
+    return run.train(settings, {"--ranks", "4", "--dry-run"});
+  };
+  const Outcome sharded = said({"parallel.zero=1"});
+  EXPECT_EQ(sharded.status, 0) << sharded.err;
+  EXPECT_NE(sharded.err.find(words), std::string::npos) << sharded.err;
+  for (const char* safe : {"parallel.zero=0", "recover.copies=1"}) {
+    const Outcome outcome = said({safe});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err.find(words), std::string::npos) << outcome.err;
+  }
+  // A dry run refuses what the run would.
+  EXPECT_EQ(said({"optim.name=muon"}).status, static_cast<int>(ErrorCode::usage));
+}
+
+TEST(Elastic, AFrozenRankDoesNotKeepALauncherWhoseRunHasFailed) {
+  const TinyRun run;
+  const Outcome outcome =
+      launch(run, {"parallel.zero=1"}, {}, {{.rank = 1, .signal = SIGSTOP, .after_step = 10}});
+  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::data)) << outcome.err;
+  EXPECT_NE(outcome.err.find("there is no checkpoint"), std::string::npos) << outcome.err;
+}
+
+TEST(Elastic, ARankThatLeftDoesNotMakeAFailedRunAStoppedOne) {
+  const TinyRun run;
+  const Outcome outcome =
+      launch(run, {"parallel.zero=1"}, {}, {{.rank = 1, .signal = SIGTERM, .after_step = 10}});
+  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::data)) << outcome.err;
+}
+
 TEST(Elastic, NeedsRanksThatAreProcesses) {
   const TinyRun run;
   const Outcome outcome = run.train({"recover.elastic=true"}, {"--ranks", "2"});

@@ -30,13 +30,17 @@ Bytes sealed(std::span<const std::byte> body) {
   const auto* const seal = reinterpret_cast<const std::byte*>(proof.data());
   Bytes rest(seal, seal + proof.size());
   rest.insert(rest.end(), body.begin(), body.end());
-  const std::uint32_t crc =
-      heddle::crc32c({reinterpret_cast<const char*>(rest.data()), rest.size()});
+  const auto sum_of = [](const Bytes& bytes) {
+    return heddle::crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  };
   Bytes message;
-  for (const std::uint32_t value :
-       {std::uint32_t{0x314d6448}, static_cast<std::uint32_t>(body.size()), crc}) {
+  const auto put = [&](std::uint32_t value) {
     for (int i = 0; i < 4; ++i) message.push_back(static_cast<std::byte>(value >> (8 * i)));
-  }
+  };
+  put(0x314d6448);
+  put(static_cast<std::uint32_t>(body.size()));
+  put(sum_of(message));
+  put(sum_of(rest));
   message.insert(message.end(), rest.begin(), rest.end());
   return message;
 }
@@ -59,7 +63,7 @@ void open_anything(std::span<const std::byte> message, Membership* member,
 }
 
 void tell_anything(std::span<const std::byte> data) {
-  const Limits limits = derive_limits(std::chrono::seconds(10), {}, {});
+  const Limits limits = derive_limits(std::chrono::seconds(10), {});
   const Roster roster{.epoch = 2, .step = 5, .members = {{.id = 1}, {.id = 2}, {.id = 3}}};
   Membership member(7, 1, roster, limits, {});
   Membership::Time now{0};

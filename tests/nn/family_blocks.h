@@ -47,6 +47,7 @@ inline LayerCase tuned_block(const std::string& family, const Tuning& tuning,
   ModelSpec spec = reference_spec(family);
   spec.tuning = tuning;
   LayerCase made = block_of(family, spec, recompute, false, mlp_tokens);
+  if (tuning.lora && tuning.lora->dropout > 0.0) made.name += "_dropped";
   made.name += tuning.lora ? "_adapted_" + std::to_string(tuning.lora->rank)
                            : "_frozen_" + std::to_string(tuning.freeze.front().size());
   return made;

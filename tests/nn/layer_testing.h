@@ -193,7 +193,8 @@ class LayerRun {
   static constexpr double kLossScale = 0.37;
 
   Ctx context(const MicroBatch& batch) {
-    return {.stream = stream_, .memory = memory_, .batch = batch, .loss_scale = kLossScale};
+    return {
+        .stream = stream_, .memory = memory_, .batch = batch, .loss_scale = kLossScale, .step = 1};
   }
 
   /// A copy: some layers turn their input into what they keep, or later into its gradient.

@@ -66,6 +66,8 @@ const GateRule kRenormalized{
     .capacity = {.factor = 0.5, .victims = ops::Victims::low_scores, .renormalizes = true}};
 
 const Tuning kAdapters{.lora = LoraSpec{.rank = 3, .alpha = 4.5}, .freeze = {}};
+const Tuning kDroppedAdapters{.lora = LoraSpec{.rank = 2, .alpha = 4.5, .dropout = 0.4},
+                              .freeze = {}};
 const Tuning kSomeAdapters{
     .lora = LoraSpec{.rank = 2, .alpha = 3.0, .targets = {"v_proj", "qkv_proj", "down_proj"}},
     .freeze = {}};
@@ -134,6 +136,7 @@ const LayerCase kLayers[] = {
     block("gpt2", true, false, 5), block("gpt-neox", true, true, 4), block("llama", true, false, 5), block("qwen3", true, false, 1),
     tuned_block("llama", kAdapters), tuned_block("llama", kAdapters, true), tuned_block("gpt2", kAdapters), tuned_block("phi3", kSomeAdapters),
     tuned_block("qwen3", kSomeAdapters, true), tuned_block("gemma2", kAdapters), tuned_block("olmoe", kAdapters), tuned_block("gpt2", kAdapters, true, 5),
+    tuned_block("llama", kDroppedAdapters), tuned_block("llama", kDroppedAdapters, true), tuned_block("gpt2", kDroppedAdapters, true, 5),
     tuned_block("llama", kFrozenMlp), tuned_block("gpt2", kFrozenMlp, true), tuned_block("gpt2", kFrozenBiases), tuned_block("llama", kFrozenNorms), tuned_block("mixtral", kFrozenExperts),
     {.name = "Experts", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 2}); }, .width = 9},
     {.name = "ExpertsOneOfAToken", .make = [](Memory&) -> LayerPtr { return experts(9, {.per_token = 1, .rule = kPlainSoftmax}); }, .width = 9},

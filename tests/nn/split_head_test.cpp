@@ -83,7 +83,7 @@ class SplitHeadTest : public testing::Test {
     };
     for (std::size_t n = 0; n < heads.size(); ++n) {
       const auto merged = SplitHead::allocate_merged(outgoing[n].statistics_3T, context);
-      heads[n].merge(all, heads[n].targets(context), merged, stream_);
+      SplitHead::merge(heads[n].rows(), all, heads[n].targets(context), merged, stream_);
       result.losses = values_of(merged.loss_T);
       if (input_grad == SplitHead::InputGrad::early) {
         SplitHead::finish_product(outgoing[n], merged, stream_);

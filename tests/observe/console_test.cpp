@@ -168,11 +168,16 @@ TEST(ConsoleSink, TellsEventsInWords) {
   const std::string out = captured([] {
     ConsoleSink sink({});
     sink.on_eval({.step = 100, .tokens = 5, .loss = 1.5, .perplexity = 4.4817});
+    sink.on_eval({.step = 200,
+                  .loss = 1.5,
+                  .perplexity = 4.4817,
+                  .sources = {{"web", 1.25}, {"code", 2.0}}});
     sink.on_event(CheckpointDurable{100, 3.1, 2147483648u, "out/checkpoints/step-000100"});
     sink.on_event(UpdateSkipped{101, "loss is not finite"});
   });
   EXPECT_EQ(out,
             "step 100: held-out loss 1.5000 | perplexity 4.48\n"
+            "step 200: held-out loss 1.5000 | perplexity 4.48 | web 1.2500, code 2.0000\n"
             "step 100: checkpoint durable in 3.1s (2.0 GiB): out/checkpoints/step-000100\n"
             "warning: step 101: update skipped: loss is not finite\n");
 }

@@ -83,12 +83,12 @@ RunReport report_of(int points) {
 TEST(ExpertLoad, IsDrawnByLayerOverTime) {
   const std::string html = report_html(report_of(3));
   EXPECT_NE(html.find("<section id=\"experts\">"), std::string::npos);
-  // Two layers: three steps, and four experts.
-  EXPECT_EQ(occurrences(html, "fill-opacity=\""), 2u * 3u + 2u * 4u);
+  // Two layers: three steps of loads and of dropped choices, and four experts.
+  EXPECT_EQ(occurrences(html, "fill-opacity=\""), 2u * 2u * 3u + 2u * 4u);
   EXPECT_NE(html.find("2 unused"), std::string::npos);
   EXPECT_NE(html.find("were dropped for want of room"), std::string::npos);
   // A long run has no more columns than can be seen.
-  EXPECT_EQ(occurrences(report_html(report_of(5000)), "fill-opacity=\""), 2u * 120u + 2u * 4u);
+  EXPECT_EQ(occurrences(report_html(report_of(5000)), "fill-opacity=\""), 2u * 2u * 120u + 2u * 4u);
   EXPECT_EQ(report_html(report_of(0)).find("id=\"experts\""), std::string::npos);
 }
 
@@ -101,6 +101,19 @@ TEST(ExpertLoad, IsInTheReportForPrograms) {
   EXPECT_EQ(layer["dropped"], (std::vector<int>{5, 5, 5}));
   EXPECT_EQ(json["experts"]["step"], (std::vector<int>{1, 2, 3}));
   EXPECT_TRUE(parse_json(report_json(report_of(0)), "report.json")["experts"].is_null());
+}
+
+TEST(ExpertExchanges, AreShownByRankWhereThereAreAny) {
+  RunReport report = report_of(3);
+  EXPECT_EQ(report_html(report).find("Exchanges of rows by rank"), std::string::npos);
+  report.expert_exchanges = {{.rank = 0, .exposed = 0.3, .hidden = 0.1},
+                             {.rank = 1, .exposed = 0.1, .hidden = 0.5}};
+  const std::string html = report_html(report);
+  EXPECT_NE(html.find("Exchanges of rows by rank"), std::string::npos);
+  EXPECT_NE(html.find("40.0 % of that exposed"), std::string::npos);
+  EXPECT_NE(html.find("600 ms"), std::string::npos);
+  const Json json = parse_json(report_json(report), "report.json");
+  EXPECT_EQ(json["experts"]["exchanges_by_rank"][1]["hidden_seconds"], 0.5);
 }
 
 TEST(Heatmap, ColoursByTheDistanceFromTheMiddleAndEscapes) {

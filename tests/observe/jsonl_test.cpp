@@ -41,6 +41,23 @@ TEST(JsonlSink, WritesTheKeysOfTheContractInOrder) {
   sink.close();
 }
 
+TEST(JsonlSink, WritesTheLossOfEachSourceByItsName) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "metrics.jsonl";
+  JsonlSink sink(path, std::nullopt);
+  sink.on_eval({.step = 2,
+                .loss = 1.5,
+                .perplexity = 4.5,
+                .sources = {{"web \"text\"", 1.25}, {"code", std::nan("")}}});
+  sink.close();
+  EXPECT_EQ(read_text_file(path),
+            "{\"step\":2,\"eval_loss\":1.5,\"eval_perplexity\":4.5,"
+            "\"eval_sources\":{\"web \\\"text\\\"\":1.25,\"code\":null}}\n");
+  const History history = read_history(path);
+  EXPECT_EQ(history.eval_sources.at("web \"text\"").front().value, 1.25);
+  EXPECT_TRUE(std::isnan(history.eval_sources.at("code").front().value));
+}
+
 TEST(JsonlSink, WritesNullForWhatIsUnknownOrNotFinite) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "metrics.jsonl";

@@ -286,6 +286,19 @@ TEST(ReportJson, GivesMemoryAndCommunicationPredictedAndMeasured) {
   EXPECT_EQ(json["curves"]["eval_loss"]["value"][3], 1.6);
 }
 
+TEST(ReportHtml, DrawsTheLossOfEachSourceWithItsNameEscaped) {
+  RunReport report = example();
+  EXPECT_EQ(report_html(report).find("by source"), std::string::npos);
+  report.history.eval_sources = {{"</script>", {{1, 64, 2.5}, {400, 409600, 1.75}}},
+                                 {"code", {{1, 64, 2.25}, {400, 409600, 1.125}}}};
+  const std::string html = report_html(report);
+  EXPECT_NE(html.find("Held-out loss by source"), std::string::npos);
+  EXPECT_NE(html.find("&lt;/script&gt; <b>1.750</b>"), std::string::npos);
+  EXPECT_NE(html.find("code <b>1.125</b>"), std::string::npos);
+  EXPECT_NE(html.find("\"name\":\"\\u003c/script>\""), std::string::npos);
+  EXPECT_EQ(html.find("</script>\""), std::string::npos);
+}
+
 RunReport of_shared_attention() {
   RunReport report = example();
   report.attention = {.method = "ring", .order = "zigzag", .cp = 2};
@@ -347,6 +360,30 @@ TEST(ReportHtml, ShowsExposedExchangeByLayerAndBalanceByRank) {
         "1.5k pairs, 1.3k predicted", "10.5 ms predicted", "compute 75.0 %", "messages 10.0 %"}) {
     EXPECT_TRUE(contains(html, part)) << part;
   }
+}
+
+TEST(ReportHtml, ShowsSpeedsOfRanksAtTheStepsThatWereTimed) {
+  RunReport report = example();
+  const auto section = [&] {
+    const std::string html = report_html(report);
+    const std::size_t begin = html.find("id=\"speeds\"");
+    return begin == std::string::npos ? ""
+                                      : html.substr(begin, html.find("</section>", begin) - begin);
+  };
+  report.speeds = {{.rank = 0, .blocks = 2, .seconds = 0.001, .usual = 0.002},
+                   {.rank = 1, .blocks = 2, .seconds = 0.002, .usual = 0.001}};
+  // One step in 25 has a line, and is timed: what lies between is no stretch of its own.
+  for (std::int64_t step = 25; step <= 300; step += 25) {
+    report.history.block_seconds[0].push_back({.step = step, .value = 0.001});
+    report.history.block_seconds[1].push_back({.step = step, .value = 0.002});
+  }
+  EXPECT_TRUE(contains(section(), "rank 1 was the slowest, at 2.00"));
+  EXPECT_TRUE(contains(section(), "step 25"));
+  EXPECT_FALSE(contains(section(), "not timed"));
+  // Of ranks that all do other work nobody is the slowest.
+  for (RankSpeedRow& row : report.speeds) row.usual = 0;
+  EXPECT_TRUE(contains(section(), "none is compared"));
+  EXPECT_FALSE(contains(section(), "slowest"));
 }
 
 TEST(WriteReport, WritesBothFilesOrNamesTheFolderItCannotWrite) {

@@ -125,7 +125,8 @@ TEST(TensorBoardSink, WritesScalarsThatReadBack) {
   m.mfu.reset();
   m.step = 301;
   sink.on_step(m);
-  sink.on_eval({.step = 301, .tokens = 1, .loss = 2.5, .perplexity = 12.2});
+  sink.on_eval(
+      {.step = 301, .tokens = 1, .loss = 2.5, .perplexity = 12.2, .sources = {{"web", 1.5}}});
   sink.close();
 
   const auto events = decode_file(sink.path());
@@ -142,7 +143,8 @@ TEST(TensorBoardSink, WritesScalarsThatReadBack) {
                                                              {"time/data_wait_ms", 125.f}}));
   EXPECT_EQ(events[2].scalars.count("perf/mfu"), 0u);
   EXPECT_EQ(events[3].step, 301);
-  EXPECT_EQ(events[3].scalars, (std::map<std::string, float>{{"eval/loss", 2.5f}}));
+  EXPECT_EQ(events[3].scalars,
+            (std::map<std::string, float>{{"eval/loss", 2.5f}, {"eval/loss/web", 1.5f}}));
 }
 
 TEST(TensorBoardSink, AResumedRunStartsANewFileThatPurgesLaterSteps) {

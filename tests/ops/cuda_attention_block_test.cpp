@@ -79,6 +79,26 @@ TEST_F(CudaAttentionBlock, WindowsMayBeginAnywhereInBlocks) {
   }
 }
 
+/// Two ranks with two stretches of the sequence each, against keys in two blocks.
+TEST_F(CudaAttentionBlock, QueriesMayJumpFromOneStretchToTheNext) {
+  for (const DType dtype : kGpuFloats) {
+    for (const std::int64_t width : {64, 128, 16}) {
+      for (const Cut& cut : {Cut{0, 64, 128, 192, 256}, Cut{0, 128, 300, 640, 700},
+                             Cut{0, 70, 100, 333, 400}, Cut{0, 192, 256, 257, 500}}) {
+        const Sequence x = sequence({2, cut[4], 4, 2, width, {}}, dtype);
+        const Results want = x.whole(DType::f64);
+        in_both_orders_of_sums([&] {
+          SCOPED_TRACE(fmt::format("{} K{}, {} tokens cut at {} and {}", name_of(dtype), width,
+                                   cut[4], cut[1], cut[2]));
+          const OnDevice d = on_device(x, dtype);
+          for (const std::size_t rank : {0, 1}) jump(d, x.scale, cut, rank);
+          expect_near(want, from_device(d.r), tolerance_of(dtype));
+        });
+      }
+    }
+  }
+}
+
 TEST_F(CudaAttentionBlock, GradientsOfQueriesMayStaySumsFromBlockToBlock) {
   gpu().set_deterministic(false);
   for (const std::int64_t width : {64, 128}) {
@@ -134,6 +154,27 @@ TEST_F(CudaAttentionBlock, SumsOfQueriesAreNotForSumsInOrderNorForOtherTypes) {
   gpu().set_deterministic(false);
   EXPECT_EQ(query_sum_tile(queries(128, DType::f32), gpu()), 0);
   EXPECT_EQ(query_sum_tile(queries(96, DType::bf16), gpu()), 0);
+}
+
+/// Several jobs add to every row, those of heads that share keys too, and results are f32: sums
+/// that an order could change would show.
+TEST_F(CudaAttentionBlock, GradientsAreTheSameBitsEveryTime) {
+  gpu().set_deterministic(true);
+  for (const std::int64_t width : {64, 128}) {
+    for (const auto& [documents, window] :
+         {std::pair<std::vector<std::int64_t>, std::int64_t>{{}, 0}, {{700, 324}, 0}, {{}, 200}}) {
+      SCOPED_TRACE(fmt::format("K{}, {} documents, window {}", width, documents.size(), window));
+      const Sequence x = sequence({2, 1024, 12, 3, width, documents, window}, DType::bf16);
+      const auto run = [&] { return by_blocks(x, DType::bf16, {0, 1024}, {0, 300, 1024}, 3); };
+      const Results first = run();
+      for (int again = 0; again < 10; ++again) {
+        const Results next = run();
+        expect_same_bits(next.dq, first.dq);
+        expect_same_bits(next.dk, first.dk);
+        expect_same_bits(next.dv, first.dv);
+      }
+    }
+  }
 }
 
 TEST_F(CudaAttentionBlock, TokensMayBeDealtOutToRanks) {

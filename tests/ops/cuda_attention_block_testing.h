@@ -87,6 +87,53 @@ class CudaAttentionBlock : public OnGpu {
     for (const Pair& at : shuffled_pairs(queries, keys, seed + 1)) backward(d, x.scale, block(at));
     return from_device(d.r);
   }
+  /// Forward and backward of stretches `rank` and `rank` + 2 of a cut, as queries of one call.
+  void jump(const OnDevice& d, double scale, const Cut& cut, std::size_t rank) {
+    const std::int64_t begin = cut[rank], end = cut[rank + 1];
+    const std::int64_t next = cut[rank + 2], last = cut[rank + 3];
+    const std::int64_t first = end - begin, count = first + last - next;
+    const auto moved = [&](const Tensor& all, const Tensor& own, int dim, bool is_back) {
+      const auto move = [&](const Tensor& from, const Tensor& to) {
+        is_back ? copy(to, from, gpu()) : copy(from, to, gpu());
+      };
+      move(all.slice(dim, begin, end), own.slice(dim, 0, first));
+      move(all.slice(dim, next, last), own.slice(dim, first, count));
+    };
+    const auto rows = [&](const Tensor& like) {
+      return device_unwritten({like.size(0), count, like.size(2), like.size(3)}, like.dtype());
+    };
+    const auto statistics = [&] {
+      return device_unwritten({d.q.size(0), d.q.size(2), count}, DType::f32);
+    };
+    const Tensor q = rows(d.q), dout = rows(d.dout), out = rows(d.r.out), dq = rows(d.r.dq);
+    const Tensor lse = statistics(), delta = statistics();
+    moved(d.q, q, 1, false);
+    moved(d.dout, dout, 1, false);
+    fill(dq, 0.0, gpu());
+    const auto for_keys = [&](const auto& body) {
+      for (const Cut& keys : {Cut{0, cut[1] + 3}, Cut{cut[1] + 3, last}}) {
+        const AttentionMask mask{.query_offset = begin,
+                                 .first_key_BS = {},
+                                 .key_offset = keys[0],
+                                 .jump = next - end,
+                                 .jump_at = first};
+        body(mask, [&](const Tensor& t) { return t.slice(1, keys[0], keys[1]); });
+      }
+    };
+    for_keys([&](const AttentionMask& mask, const auto& part) {
+      attention_block_forward(q, part(d.k), part(d.v), mask, scale,
+                              mask.key_offset == 0 ? KeyBlock::first : KeyBlock::further, out, lse,
+                              gpu());
+    });
+    attention_delta(dout, out, delta, gpu());
+    for_keys([&](const AttentionMask& mask, const auto& part) {
+      attention_block_backward(dout, q, part(d.k), part(d.v), lse, delta, mask, scale, dq,
+                               part(d.r.dk), part(d.r.dv), gpu());
+    });
+    moved(d.r.out, out, 1, true);
+    moved(d.r.dq, dq, 1, true);
+    moved(d.r.lse, lse, 2, true);
+  }
   Results from_device(const Results& r) {
     return {down(r.out), down(r.lse), down(r.dq), down(r.dk), down(r.dv)};
   }

@@ -133,9 +133,16 @@ TEST_F(CudaFlat, FindsTheFirstThatIsNotFinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     const Tensor x = random({100003}, dtype, 1);
+    const Tensor seven = empty({1}, DType::f64);
+    set(seven, {7.0});
+    const Tensor mark = up(seven);
     EXPECT_EQ(first_non_finite(up(x, dtype), gpu()), -1);
+    mark_non_finite(up(x, dtype), mark, gpu());
+    EXPECT_EQ(values(down(mark))[0], 7.0);
     put(x, 100002, nan);
     EXPECT_EQ(first_non_finite(up(x, dtype), gpu()), 100002);
+    mark_non_finite(up(x, dtype), mark, gpu());
+    EXPECT_TRUE(std::isnan(values(down(mark))[0]));
     put(x, 777, -std::numeric_limits<double>::infinity());
     put(x, 778, nan);
     EXPECT_EQ(first_non_finite(up(x, dtype), gpu()), 777);
@@ -167,6 +174,35 @@ TEST_F(CudaFlat, RandomNumbersAreTheCpus) {
       different += got[i] != want[i] ? 1 : 0;
     }
     EXPECT_LE(different, count / 1000);
+  }
+}
+
+TEST_F(CudaFlat, DropsWhatTheCpuDrops) {
+  for (const std::int64_t width : {1, 31, 640, 4097}) {
+    constexpr std::int64_t kRows = 70;
+    const Tensor x = random_tensor({kRows, width + 3}, DType::f32, 1).slice(1, 2, 2 + width);
+    const Tensor numbers = empty({kRows}, DType::i64);
+    for (std::int64_t t = 0; t < kRows; ++t)
+      numbers.data<std::int64_t>()[t] = 1000003 * (t % 9) + t;
+    for (const bool has_numbers : {false, true}) {
+      DropoutMask mask{.key = 99,
+                       .rate = 0.4,
+                       .first_row = 0x7ffffffUL,
+                       .first_column = 5,
+                       .columns = width + 9};
+      if (has_numbers) mask.rows_T = numbers;
+      DropoutMask dev_mask = mask;
+      if (has_numbers) dev_mask.rows_T = up(numbers);
+      const Tensor y = empty({kRows, width}, DType::f32);
+      const Tensor dev_x = up(x), dev_y = device_empty({kRows, width}, DType::f32);
+      dropout(x, mask, y, cpu());
+      dropout(dev_x, dev_mask, dev_y, gpu());
+      EXPECT_EQ(values(down(dev_y)), values(y));
+      add_dropout(x, mask, y, cpu());
+      add_dropout(dev_x, dev_mask, dev_y, gpu());
+      const auto want = values(y), got = values(down(dev_y));
+      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6);
+    }
   }
 }
 

@@ -172,12 +172,10 @@ class CudaAttention : public CudaProducts {
     return result;
   }
   /// The mask with the window, made where `first_key_BS` is.
-  static AttentionMask in_window(AttentionMask mask, const Sizes& x, const Tensor& first_key_BS,
-                                 Stream& stream) {
+  static AttentionMask in_window(const AttentionMask& mask, const Sizes& x,
+                                 const Tensor& first_key_BS, Stream& stream) {
     if (x.window == 0) return mask;
-    window_first_keys(mask, x.window, first_key_BS, stream);
-    mask.first_key_BS = first_key_BS;
-    return mask;
+    return ops::in_window(mask, x.window, first_key_BS, stream);
   }
 
   /// With `growth` the scores of later keys are up to so many times larger.
@@ -287,16 +285,27 @@ TEST_F(CudaAttention, StaysInsideWindows) {
     }
   }
   check({1, 200, 200, 2, 1, 256, 0, 0, 1, 33}, DType::bf16, true);
+  check({2, 513, 513, 4, 2, 256, 0, 0, 1, 128}, DType::bf16, true);
+  check({2, 300, 300, 4, 2, 256, 0, 101, 1, 70}, DType::bf16, true);
+  check({4, 1100, 1100, 16, 8, 128, 0, 0, 1, 70}, DType::bf16, true);  // jobs of all heads
   check({1, 200, 200, 2, 1, 64, 0, 0, 1, 33}, DType::f32, true);
   check({2, 70, 300, 4, 2, 64, 230, 0, 1, 90}, DType::bf16, false);
 }
 
 TEST_F(CudaAttention, CapsScores) {
-  for (const DType dtype : kGpuFloats) {
+  for (const bool in_order : {true, false}) {
+    gpu().set_deterministic(in_order);
+    for (const DType dtype : kGpuFloats) {
+      for (const std::int64_t width : {64, 128, 256}) {
+        check({2, 129, 129, 4, 2, width, 0, 0, 1, 0, 0.8}, dtype, true);
+        check({1, 300, 300, 2, 1, width, 0, 120, 1, 50, 2.0}, dtype, true);
+        check({1, 300, 300, 4, 2, width, 0, 0, 1, 140, 50.0}, dtype, true);
+        check({1, 1, 200, 4, 2, width, 199, 0, 1, 30, 1.5}, dtype, false);
+      }
+    }
+    // Scores far beyond the cap.
     for (const std::int64_t width : {64, 128, 256}) {
-      check({2, 129, 129, 4, 2, width, 0, 0, 1, 0, 0.8}, dtype, true);
-      check({1, 300, 300, 2, 1, width, 0, 120, 1, 50, 2.0}, dtype, true);
-      check({1, 1, 200, 4, 2, width, 199, 0, 1, 30, 1.5}, dtype, false);
+      check({1, 200, 200, 2, 1, width, 0, 0, 1, 0, 20.0}, DType::bf16, true, 30.0);
     }
   }
 }
@@ -353,6 +362,38 @@ TEST_F(CudaAttention, DecodesWithACacheOfEarlierKeys) {
           Sizes{1, 300, 1024, 4, 2, 64, 700}, Sizes{2, 129, 500, 2, 1, 128, 333, 150},
           Sizes{1, 16, 300, 4, 1, 80, 284, 290}}) {
       check(sizes, dtype, false);
+    }
+  }
+}
+
+TEST_F(CudaAttention, GradientsAreTheSameBitsEveryTime) {
+  for (const std::int64_t width : {64, 128}) {
+    for (const Sizes& x : {Sizes{3, 1500, 1500, 8, 2, width}, Sizes{3, 1500, 1500, 8, 8, width},
+                           Sizes{3, 1500, 1500, 8, 2, width, 0, 420},
+                           Sizes{3, 1500, 1500, 8, 4, width, 0, 0, 1, 500}}) {
+      SCOPED_TRACE(
+          fmt::format("K{} G{} document {} window {}", width, x.groups, x.document, x.window));
+      const Shape queries{x.batch, x.queries, x.heads, width};
+      const Shape keys{x.batch, x.keys, x.groups, width}, rows{x.batch, x.heads, x.queries};
+      const auto given = [&](const Shape& shape, std::uint64_t seed) {
+        return up(random(shape, DType::bf16, seed), DType::bf16);
+      };
+      const Tensor q = given(queries, 1), k = given(keys, 2), v = given(keys, 3);
+      const Tensor dout = given(queries, 4), out = device_unwritten(queries, DType::bf16);
+      const Tensor lse = device_unwritten(rows, DType::f32), delta = device_empty(rows, DType::f32);
+      const AttentionMask mask = in_window(on_device(mask_of(x)), x,
+                                           device_empty({x.batch, x.queries}, DType::i32), gpu());
+      attention_forward(q, k, v, mask, 0.1, out, lse, gpu());
+      std::vector<Tensor> first;
+      for (int i = 0; i < 10; ++i) {
+        const std::vector<Tensor> now{device_unwritten(queries, DType::bf16),
+                                      device_unwritten(keys, DType::bf16),
+                                      device_unwritten(keys, DType::bf16)};
+        attention_backward(dout, q, k, v, out, lse, mask, 0.1, now[0], now[1], now[2], delta,
+                           gpu());
+        if (i == 0) first = {down(now[0]), down(now[1]), down(now[2])};
+        for (std::size_t j = 0; j < 3; ++j) expect_same_bits(down(now[j]), first[j]);
+      }
     }
   }
 }

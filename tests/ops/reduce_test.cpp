@@ -70,11 +70,19 @@ TEST(FirstNonFinite, FindsTheFirstWhereverItIs) {
         const Tensor wide = random_tensor({count}, DType::f64, 1), x = empty({count}, dtype);
         cast(wide, x, stream);
         EXPECT_EQ(first_non_finite(x, stream), -1);
+        const Tensor untouched = empty({1}, DType::f64);
+        put(untouched, 0, 7.0);
+        mark_non_finite(x, untouched, stream);
+        EXPECT_EQ(untouched.host<double>()[0], 7.0);
         for (const std::int64_t at : {count - 1, count * 2 / 3, count / 7}) {
           if (at < 0 || count == 0) continue;
           put(wide, at, at % 2 == 0 ? nan : -inf);
           cast(wide, x, stream);
           EXPECT_EQ(first_non_finite(x, stream), at) << name_of(dtype) << " of " << count;
+          const Tensor mark = empty({1}, DType::f64);
+          put(mark, 0, 7.0);
+          mark_non_finite(x, mark, stream);
+          EXPECT_TRUE(std::isnan(mark.host<double>()[0]));
         }
       }
     }

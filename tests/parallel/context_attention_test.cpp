@@ -60,7 +60,8 @@ TEST_P(SharedAttention, InWindowsIsThatOfOneRankWithAndWithoutCaps) {
 std::int64_t pairs_of(const TileCall& call) {
   std::int64_t pairs = 0;
   for (std::int64_t query = 0; query < call.queries.count; ++query) {
-    const std::int64_t end = call.ahead + query + 1, begin = end - call.window.value_or(end);
+    const std::int64_t jump = query >= call.jump_at ? call.jump : 0;
+    const std::int64_t end = call.ahead + query + jump + 1, begin = end - call.window.value_or(end);
     pairs += std::clamp<std::int64_t>(end, 0, call.keys.count) -
              std::clamp<std::int64_t>(begin, 0, call.keys.count);
   }

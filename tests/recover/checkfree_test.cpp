@@ -78,6 +78,29 @@ TEST(CheckFree, BlocksOfStagesCorrespondByPosition) {
   EXPECT_EQ(lost[0].after, 6);
 }
 
+/// Of six stages the third and the fifth are left out, and rest on the ranks before them.
+TEST(CheckFree, StagesThatAreLeftOutAreStagesWithoutARank) {
+  const StageBlocks whole{{0, 2, 4, 6, 8, 10, 12}};
+  EXPECT_EQ(cut_without(whole, {2, 4}), (std::vector<int>{2, 4, 4, 2}));
+  const std::vector<LostBlocks> left_out = {{.begin = 8, .end = 10}, {.begin = 4, .end = 6}};
+  EXPECT_EQ(numbers_of(left_out), (std::vector<int>{4, 5, 8, 9}));
+  const Stages stages = stages_of({{0, 2, 6, 10, 12}}, 4, left_out);
+  EXPECT_EQ(stages.blocks.begins, whole.begins);
+  EXPECT_EQ(stages.rank_of, (std::vector<int>{0, 1, -1, 2, -1, 3}));
+  EXPECT_EQ(stages.left_out(), (std::vector<int>{2, 4}));
+  EXPECT_EQ(stages_of(whole, 6, {}).rank_of, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+  // Cut otherwise they lie on several ranks, or between blocks of one.
+  const Stages across = stages_of({{0, 5, 7, 12}}, 3, left_out);
+  EXPECT_EQ(across.blocks.begins, (std::vector<int>{0, 4, 6, 7, 8, 10, 12}));
+  EXPECT_EQ(across.rank_of, (std::vector<int>{0, -1, 1, 2, -1, 2}));
+  // A first rank with embedding and head alone.
+  const Stages apart = stages_of({{0, 0, 2, 3}}, 3, {{.begin = 1, .end = 2}});
+  EXPECT_EQ(apart.blocks.begins, (std::vector<int>{0, 0, 1, 2, 3}));
+  EXPECT_EQ(apart.rank_of, (std::vector<int>{0, 1, -1, 2}));
+  EXPECT_EQ(apart.blocks.stage_of(0), 1);
+  EXPECT_EQ(apart.blocks.stage_of(2), 3);
+}
+
 TEST(CheckFree, InnerStagesAreTheMeanOfLivingNeighbours) {
   const StageRecovery second = recovery_of(2, {0, 0, 1, 0, 0, 0}, CheckFree::inner);
   EXPECT_EQ(second.kind, Kind::mean);

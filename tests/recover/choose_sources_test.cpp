@@ -48,6 +48,32 @@ TEST(ChooseSources, AReplicaIsTakenFirst) {
             "rank 0 is lost: stage 0 from its replica on rank 1; exact, going on behind step 7");
 }
 
+TEST(ChooseSources, ExpertsThatRanksDivideAreNamedApart) {
+  const std::vector<StatePiece> pieces = {
+      {.stage = 0, .holders = {0, 1, 2, 3}},
+      {.stage = 0, .part = 0, .is_of_experts = true, .holders = {0, 2}},
+      {.stage = 0, .part = 1, .is_of_experts = true, .holders = {1, 3}}};
+  EXPECT_EQ(choose_sources(pieces, {.step = 7, .is_lost = lost(4, {1})}).line,
+            "rank 1 is lost: stage 0 from its replica on rank 0, part 1 of the experts of stage 0 "
+            "from its replica on rank 3; exact, going on behind step 7");
+}
+
+TEST(ChooseSources, WhatEachRankHasOfItsOwnIsSaidToBeGone) {
+  Losses own = losses(4, {2}, CheckFree::inner);
+  own.own_things = "residuals of gradients";
+  const Restoration copied = choose_sources(pipeline(4, true), own);
+  EXPECT_FALSE(copied.is_exact);
+  EXPECT_EQ(copied.line,
+            "rank 2 is lost: stage 2 from the copy on rank 3; not exact: residuals of gradients "
+            "that were there are gone, going on behind step 120");
+  EXPECT_EQ(choose_sources(pipeline(4, false), own).line,
+            "rank 2 is lost: stage 2 as the mean of stages 1 and 3, which count alike (CheckFree); "
+            "not exact: moments begin at zero and learning rates are 1.1 times the schedule's "
+            "there, residuals of gradients that were there are gone, going on behind step 120");
+  own.is_lost = lost(4, {1, 2});
+  EXPECT_TRUE(choose_sources(pipeline(4, false), own).is_exact) << "of a checkpoint";
+}
+
 TEST(ChooseSources, ThenACopyThenTheNeighboursThenTheCheckpoint) {
   EXPECT_EQ(choose_sources(pipeline(4, true), losses(4, {2}, CheckFree::inner)).line,
             "rank 2 is lost: stage 2 from the copy on rank 3; exact, going on behind step 120");
@@ -90,12 +116,66 @@ TEST(ChooseSources, NeighboursAreWeightedByTheNormsThatAreKnown) {
 /// Where the first rank has embedding and head alone, the stages behind it are those with pairs.
 TEST(ChooseSources, StagesWithoutBlocksAreNotGuessed) {
   Losses apart = losses(4, {0}, CheckFree::inner);
-  apart.first_stage = 1;
+  apart.blocks = {{0, 0, 1, 2, 3}};
   EXPECT_EQ(choose_sources(pipeline(4, false), apart).sources[0].kind, Kind::checkpoint);
   apart.is_lost = lost(4, {2});
   EXPECT_EQ(choose_sources(pipeline(4, false), apart).sources[0].kind, Kind::neighbours);
   apart.is_lost = lost(4, {1});
   EXPECT_EQ(choose_sources(pipeline(4, false), apart).sources[0].kind, Kind::checkpoint);
+}
+
+/// Six stages of two blocks, of which the third is left out: its ranks are five.
+struct LeftOut {
+  std::vector<StatePiece> pieces;
+  Losses losses;
+
+  explicit LeftOut(const std::vector<int>& lost_ranks) {
+    for (const int stage : {0, 1, 3, 4, 5}) {
+      pieces.push_back({.stage = stage, .holders = {stage < 2 ? stage : stage - 1}});
+    }
+    pieces.push_back({.stage = 2});
+    losses = {.step = 120,
+              .is_lost = lost(5, lost_ranks),
+              .stages = 6,
+              .checkfree = CheckFree::inner,
+              .blocks = {{0, 2, 4, 6, 8, 10, 12}},
+              .left_out = {{.begin = 4, .end = 6, .before = 2, .after = 6}},
+              .checkpoint = 100};
+  }
+};
+
+TEST(ChooseSources, AStageThatIsLeftOutIsMadeWhenThereIsARankForIt) {
+  LeftOut all({});
+  EXPECT_EQ(stages_nobody_has(all.pieces, all.losses), (std::vector<int>{2}));
+  all.losses.left_out.front().weight_before = 0.5F;
+  all.losses.left_out.front().weight_after = 2.0F;
+  EXPECT_EQ(
+      choose_sources(all.pieces, all.losses).line,
+      "ranks have come: blocks 4 to 5, left out until now, as the mean of blocks 2 to 3 and "
+      "blocks 6 to 7, weighted 0.5 to 2 by the norms of their gradients (CheckFree); not exact: "
+      "moments begin at zero and learning rates are 1.1 times the schedule's there, going on "
+      "behind step 120");
+  all.losses.leaves_out = {2};
+  EXPECT_EQ(choose_sources(all.pieces, all.losses).line,
+            "blocks 4 to 5 stay left out until a rank comes; not exact, going on behind step 120");
+}
+
+TEST(ChooseSources, AStageIsLeftOutUnlessItsNeighbourIs) {
+  LeftOut fourth({3});
+  EXPECT_EQ(stages_nobody_has(fourth.pieces, fourth.losses), (std::vector<int>{2, 4}));
+  fourth.losses.leaves_out = {2, 4};
+  const Restoration made = choose_sources(fourth.pieces, fourth.losses);
+  EXPECT_EQ(made.line,
+            "rank 3 is lost: stage 4 (blocks 8 to 9) is left out until a rank takes its place, and "
+            "is then made of stages 3 and 5, blocks 4 to 5 stay left out until a rank comes; "
+            "not exact, going on behind step 120");
+  ASSERT_EQ(made.sources.size(), 1U);
+  EXPECT_EQ(made.sources[0].kind, Kind::neighbours);
+  for (const int beside : {1, 2}) {
+    LeftOut next({beside});
+    EXPECT_EQ(stages_nobody_has(next.pieces, next.losses), std::vector<int>());
+    EXPECT_EQ(choose_sources(next.pieces, next.losses).sources[0].kind, Kind::checkpoint);
+  }
 }
 
 TEST(ChooseSources, PartsAreChosenOneByOne) {

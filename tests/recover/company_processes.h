@@ -43,6 +43,8 @@ class CompanyProcesses {
     Seconds timeout{6};
     Seconds step{0.02};            ///< what a step takes besides its calls
     std::size_t numbers = 20'000;  ///< in an all_reduce, of which a step has two
+    /// TcpCompanyOptions::over, with the number of the process. May be absent.
+    std::function<std::shared_ptr<CommBackend>(int number, std::shared_ptr<CommBackend>)> over = {};
   };
 
   explicit CompanyProcesses(const Settings& settings) : settings_(settings) {
@@ -276,6 +278,11 @@ class CompanyProcesses {
                               .timeout = std::chrono::duration_cast<Duration>(settings_.timeout),
                               .members_file = members_file()};
     if (is_newcomer) options.contacts = read_members(members_file());
+    if (settings_.over) {
+      options.over = [this, number](std::shared_ptr<CommBackend> host) {
+        return settings_.over(number, std::move(host));
+      };
+    }
     options.called_at = [this, index](std::uint16_t own) {
       shared_->rules.processes[index] = getpid();
       shared_->rules.ports[index] = own;

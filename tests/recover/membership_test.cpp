@@ -54,19 +54,43 @@ TEST(MutuallyHeard, OneBadLinkCostsOneMemberAndABadMemberOnlyItself) {
 }
 
 TEST(Limits, FollowFromOneTimeoutAndWhatWasMeasured) {
-  const Limits near = derive_limits(seconds(60), milliseconds(1), milliseconds(400));
+  const Limits near =
+      derive_limits(seconds(60), {.round_trip = milliseconds(1), .step = milliseconds(400)});
   EXPECT_EQ(near.missed_call, milliseconds(1200));
   EXPECT_LT(near.silent_after + near.heartbeat, seconds(2));
   EXPECT_EQ(near.give_up, seconds(60));
-  const Limits long_steps = derive_limits(seconds(60), milliseconds(1), seconds(5));
+  const Limits long_steps =
+      derive_limits(seconds(60), {.round_trip = milliseconds(1), .step = seconds(5)});
   EXPECT_EQ(long_steps.silent_after, milliseconds(1800));
-  const Limits far = derive_limits(seconds(2), milliseconds(300), seconds(20));
+  const Limits far =
+      derive_limits(seconds(2), {.round_trip = milliseconds(300), .step = seconds(20)});
   EXPECT_EQ(far.heartbeat, milliseconds(300));
   EXPECT_EQ(far.missed_call, seconds(60));
   EXPECT_GT(far.give_up, 2 * far.silent_after);  // a time-out that nothing could keep is raised
   EXPECT_EQ(text_of(near),
             "heartbeats every 0.10 s, silent after 1.20 s, a call missed after 1.20 s, a round of "
             "agreement 0.40 s, giving up after 60 s");
+}
+
+TEST(Limits, AreLongerForWhoIsLateItselfUpToThreeSteps) {
+  const auto silent_after = [](Duration step, Duration late) {
+    return derive_limits(seconds(60), {.step = step, .late = late}).silent_after;
+  };
+  EXPECT_EQ(silent_after(milliseconds(100), seconds(2)), milliseconds(1200));
+  EXPECT_EQ(silent_after(seconds(1), seconds(2)), seconds(3));
+  EXPECT_EQ(silent_after(seconds(5), milliseconds(500)), milliseconds(2800));
+}
+
+TEST(Lateness, IsTheLongestGapOfTheLastTenSeconds) {
+  Lateness lateness;
+  lateness.look(seconds(100));  // what was before is nobody's delay
+  lateness.look(seconds(100) + milliseconds(90));
+  EXPECT_EQ(lateness.longest(seconds(101)), Duration{});
+  lateness.look(seconds(101));
+  lateness.look(seconds(101) + milliseconds(300));
+  EXPECT_EQ(lateness.longest(seconds(102)), milliseconds(910));
+  EXPECT_EQ(lateness.longest(seconds(111) + milliseconds(200)), milliseconds(300));
+  EXPECT_EQ(lateness.longest(seconds(112)), Duration{});
 }
 
 TEST(Membership, UndisturbedRunStaysInItsFirstEpoch) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace heddle::recover {
@@ -110,6 +112,35 @@ TEST(MeshFor, KeepsRoutesOnlyWhereAShorterPipelineHasThem) {
   EXPECT_EQ(mesh_for(asked, Members(5), 8, kAnything).request.schedule, Pipeline::routes);
 }
 
+TEST(MeshFor, DividesExpertsOverTheLargestPartThatTheRanksAllow) {
+  ParallelRequest asked = request(4, 1, 1);
+  asked.ep = 4;
+  asked.ep_rows = 2;
+  const Refusal divides = [](const ParallelRequest& made) {
+    return made.dp % (made.ep * made.etp) == 0 ? "" : std::string("ep does not divide the ranks");
+  };
+  const auto made = [&](int members) {
+    return mesh_for(asked, Members(static_cast<std::size_t>(members)), 8, divides, Shares::even);
+  };
+  EXPECT_EQ(made(4).request.ep, 4);
+  const Arrangement three = made(3);  // 8 micro-batches are even shares of 2 replicas, not of 3
+  EXPECT_EQ(three.request.dp, 2);
+  EXPECT_EQ(three.request.ep, 2);
+  EXPECT_EQ(three.spares, std::vector<int>{2});
+  EXPECT_EQ(made(1).request.ep, 1);
+  EXPECT_EQ(made(1).request.ep_rows, 0) << "which is for divided experts";
+}
+
+/// With other experts nobody is a replica of everything: who stood there goes first.
+TEST(MeshFor, TakesNobodyForAReplicaWhereExpertsAreDivided) {
+  ParallelRequest asked = request(2, 1, 2);
+  asked.ep = 2;
+  const Arrangement made = mesh_for(asked, without(all_of(asked), 0), 8, kAnything);
+  EXPECT_EQ(made.request.dp, 1);
+  ASSERT_EQ(made.by_place.size(), 2u);
+  EXPECT_EQ(made.by_place[1], 1) << "rank 2, which had the second stage and this place";
+}
+
 TEST(MeshFor, RefusesWhatCannotBeDividedOverSoFew) {
   const ParallelRequest asked = request(1, 2, 2);
   try {
@@ -129,6 +160,65 @@ TEST(MeshFor, RefusesWhatCannotBeDividedOverSoFew) {
     EXPECT_EQ(error.message(),
               "3 ranks are left, and the model cannot be divided over so few: it has one layer");
   }
+}
+
+/// A pipeline of six ranks of which some are lost.
+Members pipeline_without(const std::vector<int>& lost, const std::vector<LostBlocks>& left_out = {},
+                         std::vector<int> begins = {0, 1, 2, 3, 4, 5, 6}) {
+  Members members;
+  const int ranks = static_cast<int>(begins.size()) - 1;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (std::ranges::find(lost, rank) != lost.end()) continue;
+    members.push_back(FormerPlace{.mesh = shape_of(request(1, 1, ranks)),
+                                  .rank = rank,
+                                  .blocks = {begins},
+                                  .left_out = left_out});
+  }
+  return members;
+}
+
+TEST(MeshFor, LeavesStagesOutThatNobodyHasAndThereIsNoRankFor) {
+  const ParallelRequest asked = request(1, 1, 6);
+  // The fourth member, who came late, is the last in seniority.
+  Members members = pipeline_without({2, 4});
+  std::rotate(members.begin() + 2, members.begin() + 3, members.end());
+  const FormerStages two{.count = 6, .nobodys = {2, 4}};
+  const Arrangement made = mesh_for(asked, members, 8, kAnything, Shares::any, two);
+  EXPECT_EQ(made.request.pp, 4);
+  EXPECT_EQ(made.left_out, (std::vector<int>{2, 4}));
+  EXPECT_TRUE(made.keeps_stages);
+  EXPECT_EQ(made.by_place, (std::vector<int>{0, 1, 3, 2})) << "everybody keeps its stage";
+  // Who comes takes the place of the first.
+  members.emplace_back();
+  const Arrangement five = mesh_for(asked, members, 8, kAnything, Shares::any, two);
+  EXPECT_EQ(five.left_out, (std::vector<int>{4}));
+  EXPECT_EQ(five.by_place, (std::vector<int>{0, 1, 4, 3, 2}));
+  // Without leave to do so the pipeline is cut anew.
+  EXPECT_FALSE(mesh_for(asked, members, 8, kAnything).keeps_stages);
+}
+
+TEST(MeshFor, TakesStagesBackThatWereLeftOut) {
+  const ParallelRequest asked = request(1, 1, 6);
+  const std::vector<LostBlocks> left_out = {{.begin = 2, .end = 3}};
+  Members members = pipeline_without({}, left_out, {0, 1, 3, 4, 5, 6});
+  const FormerStages one{.count = 6, .nobodys = {2}};
+  EXPECT_EQ(mesh_for(asked, members, 8, kAnything, Shares::any, one).left_out,
+            (std::vector<int>{2}));
+  members.emplace_back();
+  const Arrangement whole = mesh_for(asked, members, 8, kAnything, Shares::any, one);
+  EXPECT_EQ(whole.left_out, std::vector<int>());
+  EXPECT_EQ(whole.by_place, (std::vector<int>{0, 1, 5, 2, 3, 4}));
+}
+
+/// Axis cp has two ranks for every stage, and only one is left of another.
+TEST(MeshFor, CutsAnewWhereLivingStagesHaveNotAllTheirRanks) {
+  ParallelRequest asked = request(1, 1, 4);
+  asked.cp = 2;
+  const FormerStages one{.count = 4, .nobodys = {2}};
+  const Arrangement made = mesh_for(asked, Members(5), 8, kAnything, Shares::any, one);
+  EXPECT_EQ(made.request.pp, 2);
+  EXPECT_EQ(made.left_out, (std::vector<int>{2})) << "its blocks are, wherever they lie";
+  EXPECT_FALSE(made.keeps_stages);
 }
 
 }  // namespace

@@ -52,6 +52,17 @@ TEST(NoteWire, EveryFlippedBitIsNoticed) {
   EXPECT_EQ(refusal_of(damaged), "a message about members was damaged on its way");
 }
 
+/// Of what comes over a connection nobody knows where it ends but by its frame.
+TEST(NoteWire, AFrameWithAFlippedBitIsNotWaitedFor) {
+  constexpr std::size_t kSumOfTheRestAt = 12;
+  const auto message = seal(a_promise(), right_token());
+  for (std::size_t bit = 0; bit < 8 * kSumOfTheRestAt; ++bit) {
+    auto damaged = message;
+    damaged[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    EXPECT_FALSE(sealed_bytes(kNoteKind, std::span(damaged).first<kFrameBytes>())) << bit;
+  }
+}
+
 TEST(NoteWire, EveryOtherLengthIsRefused) {
   const auto message = seal(a_promise(), right_token());
   for (std::size_t size = 0; size < message.size(); ++size) {

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "comm/threads/thread_world.h"
+#include "tensor/device.h"
+#include "tensor/transfer.h"
 
 namespace heddle::recover {
 namespace {
@@ -93,6 +95,53 @@ TEST(PeerSource, NamesOnAllRanksWhatNobodyHas) {
     if (world.rank() == 2) wanted.push_back(wish(memory, "exp_avg", {4, 0}, {2, kColumns}));
     const PeerSource source(world, own, wanted, stream);
     EXPECT_EQ(source.missing(), std::vector<std::string>{"exp_avg.w"});
+  });
+}
+
+/// Of what each rank has of its own, a lost rank's is nowhere.
+TEST(PeerSource, ReadsZerosOfWhatNobodyHasWhereThatMayBe) {
+  run_ranks(2, [](World& world) {
+    Memory memory;
+    Stream stream(1);
+    std::vector<HeldBox> own, wanted;
+    if (world.rank() == 0) own.push_back(box(memory, "residual.0", {0, 0}, {5, kColumns}));
+    if (world.rank() == 1) {
+      wanted.push_back(wish(memory, "residual.0", {3, 0}, {3, kColumns}));
+      wanted.push_back(wish(memory, "residual.1", {0, 0}, {kRows, kColumns}));
+    }
+    const PeerSource source(world, own, wanted, stream, PeerSource::Missing::is_zero);
+    EXPECT_EQ(source.missing(), (std::vector<std::string>{"residual.0.w", "residual.1.w"}));
+    if (world.rank() == 0) return;
+    EXPECT_FALSE(source.shape("residual.1", "w"));
+    expect_values(source, memory, wish(memory, "residual.0", {3, 0}, {2, kColumns}));
+    const Tensor last = memory.alloc({1, kColumns}, DType::f32, MemoryTag::data);
+    std::ranges::fill(last.host<float>(), 1.0F);
+    source.read("residual.0", "w", Shape{5, 0}.sizes(), Shape{6, kColumns}.sizes(), last);
+    for (const float value : last.host<float>()) EXPECT_EQ(value, 0.0F);
+  });
+}
+
+/// Each rank has a part in a GPU's memory and wants what another has, there and on the host.
+TEST(PeerSource, GivesBoxesOfGpus) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const Device gpu{Device::Kind::cuda, 0};
+  run_ranks(2, [&](World& world) {
+    Memory host, memory(gpu);
+    Stream stream(1, gpu);
+    const Shape extent{kRows / 2, kColumns}, begin{kRows / 2 * world.rank(), 0};
+    HeldBox own = box(host, kWeightsKind, begin, extent);
+    own.data = to_device(own.data, memory, MemoryTag::data, stream);
+    const std::vector<HeldBox> had = {own};
+    const std::vector<HeldBox> wanted = {wish(memory, kWeightsKind, {0, 1}, {kRows, 2})};
+    const PeerSource source(world, had, wanted, stream);
+    expect_values(source, host, wanted[0]);
+    const Tensor out = memory.alloc({kRows, 2}, DType::f32, MemoryTag::data);
+    source.read(kWeightsKind, "w", Shape{0, 1}.sizes(), Shape{kRows, 3}.sizes(), out);
+    const Tensor found = to_host(out, stream);
+    for (std::int64_t i = 0; i < found.count(); ++i) {
+      EXPECT_EQ(found.host<float>()[static_cast<std::size_t>(i)],
+                value_at(kWeightsKind, i / 2, 1 + i % 2));
+    }
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/world_failure.h"
 #include "recover/company_processes.h"
 
 namespace heddle::recover {
@@ -209,6 +210,36 @@ TEST(TcpCompany, AKillDuringRecoveryIsRecoveredFromToo) {
   processes.send_signal(0, SIGKILL);  // who proposes
   ASSERT_TRUE(processes.go_on({1, 2, 3}, 1, 3)) << processes.text(1);
   expect_good_end(processes, {1, 2, 3});
+}
+
+TEST(TcpCompany, OneKilledWhileAWorldIsMadeOverThatOfHostsIsDoneWithout) {
+  // As NCCL does: one rank waits for the other and is told, one fails before anybody knows why.
+  const auto make = [](int number, std::shared_ptr<CommBackend> host) {
+    if (host->size() != 3) return host;
+    if (number == 2) raise(SIGKILL);
+    if (number == 1) fail(ErrorCode::peer, "a connection to rank 2 was closed");
+    while (true) {
+      host->failure()->check();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  CompanyProcesses processes(Settings{.over = make});
+  ASSERT_TRUE(has_begun(processes, 4));
+  processes.send_signal(3, SIGKILL);
+  ASSERT_TRUE(processes.go_on({0, 1}, 2, 2)) << processes.text(0) << processes.text(1);
+  EXPECT_NE(processes.cause(0).find("rank 2 is gone"), std::string::npos) << processes.cause(0);
+  expect_good_end(processes, {0, 1});
+}
+
+TEST(TcpCompany, AWorldThatCannotBeMadeOverThatOfHostsEndsTheRun) {
+  const auto make = [](int, std::shared_ptr<CommBackend>) -> std::shared_ptr<CommBackend> {
+    fail(ErrorCode::resources, "there is no NCCL");
+  };
+  CompanyProcesses processes(Settings{.ranks = 2, .over = make});
+  for (const int process : {0, 1}) {
+    EXPECT_EQ(processes.status(process), static_cast<int>(ErrorCode::resources))
+        << processes.text(process);
+  }
 }
 
 TEST(TcpCompany, NewcomersAreLetInAndWhoeverIsToldToLeavesGoes) {

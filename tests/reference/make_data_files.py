@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 
@@ -73,6 +74,10 @@ def write_arrow(table, nested):
     write_stream(FOLDER / "views.arrow", views)
     coded = table.set_column(2, "topic", table["topic"].combine_chunks().dictionary_encode())
     write_stream(FOLDER / "dictionary.arrow", coded)
+    topics = coded["topic"].combine_chunks()
+    far = pa.DictionaryArray.from_arrays(pc.add(topics.indices, 150).cast(pa.uint8()),
+                                         pa.concat_arrays([pa.array(["unused"] * 150), topics.dictionary]))
+    write_stream(FOLDER / "dictionary-unsigned.arrow", table.set_column(2, "topic", far))
     texts = table.set_column(1, "text", table["text"].combine_chunks().dictionary_encode())
     write_stream(FOLDER / "dictionary-delta.arrow", pa.concat_tables([texts.slice(0, 30), texts.slice(30)]), emit_dictionary_deltas=True)
 

@@ -129,6 +129,11 @@ TEST(ChatTemplate, IsFoundInAFolder) {
   write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "2"},
       {"name": "default", "template": "3"}]})");
   EXPECT_EQ(rendered(), "3");
+  for (const char* bad : {R"([{"name": 5, "template": "2"}])",
+                          R"([{"name": "default", "template": 7}])", R"([null, "default"])"}) {
+    write("tokenizer_config.json", fmt::format(R"({{"chat_template": {}}})", bad));
+    EXPECT_THROW(ChatTemplate::find(folder), Error) << bad;
+  }
   write("chat_template.jinja", "4\n");
   EXPECT_EQ(rendered(), "4");
   write("chat_template.jinja", "{{");

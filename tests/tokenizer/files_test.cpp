@@ -82,6 +82,18 @@ TEST_F(TokenizerFiles, VocabAndMergesAreGpt2WhereNothingElseIsSaid) {
   EXPECT_EQ(tokenizer.encode("<|endoftext|>"), std::vector{*end});
 }
 
+TEST_F(TokenizerFiles, WhatAConfigLeavesOpenIsAsIfItSaidNothing) {
+  write_vocab_and_merges("gpt2");
+  const Tokenizer usual = Tokenizer::load(folder_);
+  for (const char* config : {R"({"tokenizer_class": null, "add_prefix_space": null})",
+                             R"({"tokenizer_class": 5, "add_prefix_space": "no"})"}) {
+    write("tokenizer_config.json", config);
+    expect_same_ids(Tokenizer::load(folder_), usual);
+  }
+  write("tokenizer_config.json", R"({"added_tokens_decoder": {"8": {"content": 1}}})");
+  expect_refused("content is empty");
+}
+
 TEST_F(TokenizerFiles, VocabAndMergesFollowTheirClass) {
   write_vocab_and_merges("qwen");
   write("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})");

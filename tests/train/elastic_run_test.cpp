@@ -1,147 +1,11 @@
+#include "train/elastic_run.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <functional>
-#include <thread>
-
-#include "base/check.h"
-#include "base/log.h"
-#include "train/fake_company.h"
-#include "train/model_setup.h"
-#include "train/tiny_run.h"
-#include "train/trainer.h"
 
 namespace heddle {
 namespace {
-
-/// A run of a few steps whose ranks are threads.
-class ElasticRun {
- public:
-  /// `changes`: to the model's config.
-  explicit ElasticRun(int ranks, std::vector<std::string> settings, const Json& changes = {})
-      : ranks_(ranks) {
-    Json model = {{"model_type", "llama"},         {"hidden_size", 16},
-                  {"intermediate_size", 24},       {"num_hidden_layers", 4},
-                  {"num_attention_heads", 2},      {"num_key_value_heads", 2},
-                  {"max_position_embeddings", 64}, {"vocab_size", 61},
-                  {"rms_norm_eps", 1e-5},          {"tie_word_embeddings", true}};
-    if (!changes.is_null()) model.update(changes);
-    run_.write("config.json", model.dump());
-    const std::vector<std::string> usual = {
-        "train.steps=6",   "train.tokens_per_step=256", "train.microbatch=1",  "checkpoint.every=3",
-        "parallel.zero=0", "observe.report=true",       "train.eval_tokens=64"};
-    settings.insert(settings.begin(), usual.begin(), usual.end());
-    config_ = load_run(run_.path() / "run.toml", settings, ranks).config;
-  }
-
-  /// A member that is lost at its call `fatal`, and whoever comes in its place.
-  struct Fault {
-    int member = 0;
-    std::int64_t fatal = 0;
-  };
-
-  struct Seen {
-    std::vector<std::int64_t> calls;  ///< of the first members
-    int epochs = 0;
-    std::vector<std::string> failures;
-    std::vector<TrainOutcome> outcomes;
-  };
-
-  /// Where `replaces`, a newcomer takes the place of each that is lost; the n-th that comes is lost
-  /// at call later[n], if there is one.
-  /// `joining`: so many come when the others have begun.
-  Seen train(const std::vector<Fault>& faults, bool replaces, std::vector<std::int64_t> later = {},
-             std::uint64_t seed = 1, int joining = 0) {
-    FakeCompany company(seed);
-    company.replaces = replaces;
-    company.expect(ranks_);
-    Seen seen;
-    std::mutex mutex;
-    std::vector<std::unique_ptr<FakeCompany::Seat>> seats;
-    std::vector<std::thread> threads;
-    std::size_t came = 0;
-    std::function<void(std::int64_t)> start = [&](std::int64_t fatal) {
-      seats.push_back(company.seat(fatal));
-      threads.emplace_back([&, seat = seats.back().get()] {
-        try {
-          const TrainOutcome outcome = heddle::train(config_, options(), *seat);
-          const std::lock_guard lock(mutex);
-          seen.outcomes.push_back(outcome);
-        } catch (const Killed&) {
-          const std::lock_guard lock(mutex);
-          if (replaces) start(came < later.size() ? later[came++] : kNever);
-        } catch (const std::exception& error) {
-          seat->die();
-          const std::lock_guard lock(mutex);
-          seen.failures.emplace_back(error.what());
-        }
-      });
-    };
-    {
-      const std::lock_guard lock(mutex);
-      for (int member = 0; member < ranks_; ++member) {
-        std::int64_t fatal = kNever;
-        for (const Fault& fault : faults) {
-          if (fault.member == member) fatal = fault.fatal;
-        }
-        start(fatal);
-      }
-    }
-    while (joining > 0 && company.epochs() == 0) std::this_thread::yield();
-    for (; joining > 0; --joining) {
-      const std::lock_guard lock(mutex);
-      start(kNever);
-    }
-    for (std::size_t i = 0;; ++i) {
-      std::thread thread;
-      {
-        const std::lock_guard lock(mutex);
-        if (i == threads.size()) break;
-        thread = std::move(threads[i]);
-      }
-      thread.join();
-    }
-    for (int member = 0; member < ranks_; ++member) {
-      seen.calls.push_back(seats[static_cast<std::size_t>(member)]->calls());
-    }
-    seen.epochs = company.epochs();
-    return seen;
-  }
-
-  /// Without a Company.
-  void train_in_one_world() {
-    run_ranks(ranks_, [&](World& world) { heddle::train(config_, options(), world); });
-  }
-
-  const TinyRun& files() const { return run_; }
-  std::int64_t steps() const { return config_.total_steps(); }
-  std::filesystem::path last() const { return run_.checkpoint(steps()); }
-  /// Every step once, in order.
-  void expect_every_step_once() const {
-    std::int64_t step = 0;
-    for (const Json& line : run_.metrics()) {
-      if (!line.contains("loss")) continue;
-      EXPECT_EQ(line["step"].get<std::int64_t>(), ++step);
-    }
-    EXPECT_EQ(step, steps());
-  }
-
- private:
-  static constexpr std::int64_t kNever = std::int64_t{1} << 60;
-
-  TrainOptions options() const {
-    TrainOptions options;
-    options.terminal.is_silent = true;
-    options.program_version = "test";
-    return options;
-  }
-
-  const int ranks_;
-  TinyRun run_;
-  config::RunConfig config_;
-};
-
-using Settings = std::vector<std::string>;
 
 TEST(ElasticRun, WithoutALossIsTheRunOfAWorld) {
   const Settings settings = {"parallel.dp=2", "parallel.pp=2", "train.eval_every=2"};
@@ -155,29 +19,15 @@ TEST(ElasticRun, WithoutALossIsTheRunOfAWorld) {
   EXPECT_EQ(elastic.files().numbers(), plain.files().numbers());
 }
 
-void expect_near_losses(const ElasticRun& run, const ElasticRun& undisturbed) {
-  const auto losses = [](const ElasticRun& of) {
-    std::vector<double> losses;
-    for (const Json& line : of.files().metrics()) {
-      if (line.contains("loss")) losses.push_back(line["loss"]);
-    }
-    return losses;
-  };
-  const auto own = losses(run), expected = losses(undisturbed);
-  ASSERT_EQ(own.size(), expected.size());
-  for (std::size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], expected[i], 2e-5) << i;
-}
-
-struct MeshCase {
-  const char* name;
-  Settings settings;
-  Json model = {};  ///< changes to it
-};
-
 /// Routers whose biases move against the load of every step.
 const Json kExperts = {{"model_type", "heddle_moe"}, {"moe_intermediate_size", 8},
                        {"n_routed_experts", 4},      {"num_experts_per_tok", 2},
                        {"first_k_dense_replace", 1}, {"topk_method", "noaux_tc"}};
+
+int trials() {
+  const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");  // more than in every day's tests
+  return asked != nullptr ? std::atoi(asked) : 12;
+}
 
 class ElasticMesh : public ::testing::TestWithParam<MeshCase> {};
 
@@ -186,9 +36,7 @@ TEST_P(ElasticMesh, LosesARankAtAnyCallAndEndsWithTheSameWeights) {
   ElasticRun undisturbed(4, GetParam().settings, GetParam().model);
   const auto calls = undisturbed.train({}, true).calls;
   std::mt19937_64 random(7);
-  const char* const asked = std::getenv("HEDDLE_TEST_LOSSES");  // more than in every day's tests
-  const int trials = asked != nullptr ? std::atoi(asked) : 12;
-  for (int trial = 0; trial < trials; ++trial) {
+  for (int trial = 0; trial < trials(); ++trial) {
     ElasticRun run(4, GetParam().settings, GetParam().model);
     const int victim = trial % 4;
     const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(victim)]);
@@ -212,6 +60,16 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{"routes", {"parallel.dp=2", "parallel.pp=2", "parallel.schedule=\"routes\""}},
         MeshCase{
             "experts", {"parallel.dp=2", "parallel.pp=2", "model.router_bias_rate=0.01"}, kExperts},
+        MeshCase{"vocabulary_over_the_pipeline",
+                 {"parallel.dp=2", "parallel.pp=2", "parallel.vocabulary=\"pipeline\""},
+                 {{"tie_word_embeddings", false}}},
+        MeshCase{"experts_divided",
+                 {"parallel.dp=4", "parallel.ep=2", "model.router_bias_rate=0.01"},
+                 kExperts},
+        MeshCase{"experts_divided_twice",
+                 {"parallel.dp=2", "parallel.tp=2", "parallel.ep=2",
+                  "parallel.ep_exchange=\"degree=2\""},
+                 kExperts},
         MeshCase{"experts_balanced_by_steps",
                  {"parallel.dp=2", "parallel.tp=2", "model.router_balance=\"global\"",
                   "model.router_aux_loss=0.01"},
@@ -323,11 +181,6 @@ TEST(ElasticRun, WithExpertsGivesReplicasEvenShares) {
   EXPECT_EQ(epochs[1]["spares"], 1);
 }
 
-/// What report.json says of the epochs.
-Json epochs_of(const ElasticRun& run) {
-  return parse_json(read_text_file(run.files().run_folder() / "report.json"), "report")["epochs"];
-}
-
 /// No replica has a stage of a pipeline, and none the states that ZeRO divides: the next rank keeps
 /// a copy that follows every step.
 class ElasticCopies : public ::testing::TestWithParam<MeshCase> {};
@@ -341,7 +194,7 @@ TEST_P(ElasticCopies, BringBackWhatOnlyTheLostRankHad) {
   without.train({}, true);
   expect_same_state(undisturbed.last(), without.last());  // copies change nothing
   std::mt19937_64 random(3);
-  for (int trial = 0; trial < 12; ++trial) {
+  for (int trial = 0; trial < trials(); ++trial) {
     ElasticRun run(4, settings, model);
     const int victim = trial % 4;
     const std::int64_t all = calls[static_cast<std::size_t>(victim)];
@@ -362,6 +215,9 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{"pp4_routes",
                  {"parallel.pp=4", "parallel.schedule=\"routes\"", "parallel.skip=0.33"}},
         MeshCase{"pp4_experts", {"parallel.pp=4", "model.router_bias_rate=0.01"}, kExperts},
+        MeshCase{"dp4_ep4", {"parallel.dp=4", "parallel.ep=4"}, kExperts},
+        MeshCase{"dp4_ep2_etp2", {"parallel.dp=4", "parallel.ep=2", "parallel.etp=2"}, kExperts},
+        MeshCase{"dp4_ep2_zero1", {"parallel.dp=4", "parallel.ep=2", "parallel.zero=1"}, kExperts},
         MeshCase{"dp4_zero1", {"parallel.dp=4", "parallel.zero=1"}},
         MeshCase{"dp2_pp2_zero2", {"parallel.dp=2", "parallel.pp=2", "parallel.zero=2"}},
         MeshCase{"dp2_tp2_zero3", {"parallel.dp=2", "parallel.tp=2", "parallel.zero=3"}}),
@@ -428,6 +284,27 @@ TEST(ElasticRun, MakesStagesAnewThatAreLostAtAnyCall) {
   }
 }
 
+/// Whatever they are doing, the second perhaps what follows from the loss of the first: the others
+/// go on without their blocks.
+TEST(ElasticRun, LeavesStagesOutThatAreLostAtAnyCall) {
+  const Settings settings = {"parallel.pp=6", "parallel.schedule=\"routes\"",
+                             "recover.elastic=true", "recover.stages=\"skip\""};
+  const Json five = {{"num_hidden_layers", 5}};
+  ElasticRun undisturbed(6, settings, five);
+  const auto calls = undisturbed.train({}, false).calls;
+  std::mt19937_64 random(13);
+  for (int trial = 0; trial < 10; ++trial) {
+    ElasticRun run(6, settings, five);
+    const auto fatal = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(calls[2]));
+    const auto later = fatal + static_cast<std::int64_t>(random() % 60);
+    SCOPED_TRACE(fmt::format("at calls {} and {} of {}", fatal + 1, later + 1, calls[2]));
+    const auto seen = run.train({{2, fatal + 1}, {4, later + 1}}, false, {}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    EXPECT_GE(seen.outcomes.size(), 4u);
+    run.expect_every_step_once();
+  }
+}
+
 /// Without a replica everybody goes back to the checkpoint, and makes the steps behind it again.
 TEST(ElasticRun, GoesBackToTheCheckpointForWhatNobodyHas) {
   const Settings settings = {"parallel.pp=4", "train.steps=30", "checkpoint.every=2"};
@@ -482,18 +359,55 @@ TEST(ElasticRun, LetsNewcomersInBetweenSteps) {
   expect_near_losses(run, undisturbed);
 }
 
+/// Exchanges over etp are then made by the thread of those over ep.
+TEST(ElasticRun, TakesStepsAgainWhoseExpertsExchangeInTurns) {
+  const Settings settings = {"parallel.dp=4", "parallel.ep=2", "parallel.etp=2",
+                             "parallel.ep_exchange=\"degree=2 networks=1\""};
+  ElasticRun undisturbed(4, settings, kExperts);
+  const auto calls = undisturbed.train({}, false).calls;
+  std::mt19937_64 random(23);
+  for (int trial = 0; trial < trials(); ++trial) {
+    ElasticRun run(4, settings, kExperts);
+    const int member = trial % 4;
+    const auto all = static_cast<std::uint64_t>(calls[static_cast<std::size_t>(member)]);
+    const auto alarm = static_cast<std::int64_t>(random() % all) + 1;
+    SCOPED_TRACE(fmt::format("member {} at call {} of {}", member, alarm, all));
+    const auto seen = run.train({{member, alarm, true}}, false, {}, random());
+    EXPECT_EQ(seen.failures, std::vector<std::string>());
+    expect_same_state(run.last(), undisturbed.last());
+  }
+}
+
 /// What cannot be taken again or given to others is refused by name.
 TEST(ElasticRun, RefusesWhatCannotBeDoneAgain) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"parallel.ep=2", "parallel.ep = 2"},
-      {"optim.name=\"onebit-adam\"", "optim.name = \"onebit-adam\""},
-      {"compress.gradients=\"int8\"", "compress.gradients with error feedback"}};
-  for (const auto& [setting, name] : cases) {
-    ElasticRun run(2, {"parallel.dp=2", setting}, setting == "parallel.ep=2" ? kExperts : Json());
-    const auto seen = run.train({}, false);
-    ASSERT_EQ(seen.failures.size(), 2u) << setting;
-    EXPECT_NE(seen.failures.front().find(name), std::string::npos) << seen.failures.front();
-  }
+  ElasticRun run(2, {"parallel.dp=2", "parallel.ep=2", "compress.gradients=\"int8\""}, kExperts);
+  const auto seen = run.train({}, false);
+  ASSERT_EQ(seen.failures.size(), 2u);
+  EXPECT_NE(
+      seen.failures.front().find("parallel.ep = 2 and compress.gradients with error feedback"),
+      std::string::npos)
+      << seen.failures.front();
+}
+
+/// Nobody has the experts of a lost rank but the checkpoint; with fewer ranks they are divided over
+/// fewer.
+TEST(ElasticRun, DividesExpertsOverFewerRanks) {
+  const Settings settings = {"parallel.dp=4", "parallel.ep=4", "train.steps=30",
+                             "checkpoint.every=2"};
+  ElasticRun undisturbed(4, settings, kExperts);
+  const auto calls = undisturbed.train({}, true).calls;
+  ElasticRun run(4, settings, kExperts);
+  const auto seen = run.train({{2, calls[2] / 2}}, false);
+  EXPECT_EQ(seen.failures, std::vector<std::string>());
+  run.expect_every_step_once();
+  expect_near_losses(run, undisturbed);
+  const Json epochs = epochs_of(run);
+  ASSERT_EQ(epochs.size(), 2u);
+  EXPECT_EQ(epochs[1]["mesh"], "dp=2 tp=1 pp=1 ep=2");
+  const std::string source = epochs[1]["source"];
+  EXPECT_NE(source.find("part 2 of the experts of stage 0 has no replica and no copy left"),
+            std::string::npos)
+      << source;
 }
 
 /// Updates of divided matrices exchange them, when ranks may be lost.

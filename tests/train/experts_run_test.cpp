@@ -81,8 +81,10 @@ TEST(ExpertsRun, SaysHowOftenExpertsWereChosen) {
   const Json report = parse_json(read_text_file(run.run_folder() / "report.json"), "report.json");
   EXPECT_EQ(report["experts"]["step"].size(), 10u);
   EXPECT_EQ(report["experts"]["by_layer"].size(), 2u);
-  EXPECT_NE(read_text_file(run.run_folder() / "report.html").find("id=\"experts\""),
-            std::string::npos);
+  const std::string page = read_text_file(run.run_folder() / "report.html");
+  EXPECT_NE(page.find("id=\"experts\""), std::string::npos);
+  EXPECT_NE(page.find("Dropped choices by layer, over time"), std::string::npos);
+  EXPECT_EQ(page.find("Exchanges of rows by rank"), std::string::npos) << "one rank has none";
 }
 
 /// Ranks count together what one rank counts.
@@ -95,6 +97,28 @@ TEST(ExpertsRun, CountsTheSameOnSeveralRanks) {
   const Outcome outcome = two.train(and_with(kSteady, {"parallel.ep=2"}), {"--ranks", "2"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(load_of(two), load_of(one));
+}
+
+TEST(ExpertsRun, SaysWhatOfTheirExchangesWasHidden) {
+  const ExpertsRun run;
+  const Outcome outcome = run.train(
+      and_with(kSteady, {"parallel.ep=2", "parallel.ep_exchange=degree=2"}), {"--ranks", "2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json report = parse_json(read_text_file(run.run_folder() / "report.json"), "report.json");
+  const Json& by_rank = report["experts"]["exchanges_by_rank"];
+  ASSERT_EQ(by_rank.size(), 2u);
+  const double step = report["step_seconds"]["measured_mean"].is_number()
+                          ? report["step_seconds"]["measured_mean"].get<double>()
+                          : report["totals"]["seconds"].get<double>();
+  for (const Json& rank : by_rank) {
+    EXPECT_GT(rank["exposed_seconds"].get<double>() + rank["hidden_seconds"].get<double>(), 0.0);
+    // A rank waits for one exchange at a time.
+    EXPECT_LE(rank["exposed_seconds"].get<double>(), step);
+    EXPECT_GE(rank["hidden_seconds"].get<double>(), 0.0);
+  }
+  const std::string page = read_text_file(run.run_folder() / "report.html");
+  EXPECT_NE(page.find("Exchanges of rows by rank"), std::string::npos);
+  EXPECT_EQ(page.find("Dropped choices by layer"), std::string::npos) << "nothing was";
 }
 
 /// Nothing is left to chance but what `adaptive` chooses by time: losses, loads and every bit of

@@ -32,8 +32,9 @@ class FakeCompany {
     const std::lock_guard lock(mutex_);
     expected_ += newcomers;
   }
-  /// `fatal`: the number of the call at which it is lost; 0: never.
-  std::unique_ptr<Seat> seat(std::int64_t fatal = 0);
+  /// `fatal`: the number of the call at which it is lost; 0: never. `alarm`: of the one at which it
+  /// takes somebody for lost who is not.
+  std::unique_ptr<Seat> seat(std::int64_t fatal = 0, std::int64_t alarm = 0);
 
   int epochs() const {
     const std::lock_guard lock(mutex_);
@@ -45,11 +46,22 @@ class FakeCompany {
   /// whose members are lost together when one of them begins the next. Of runs with `replaces`,
   /// where newcomers take the places of those who are lost.
   std::map<std::int64_t, std::set<int>> losses;
+  /// By the same number: the next step is not begun before somebody waits for entry, who then comes
+  /// behind it.
+  std::set<std::int64_t> joins;
+  /// Until a member begins the step behind this one.
+  void wait_for_step(std::int64_t step) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_ >= step; });
+  }
 
  private:
   /// Under the lock.
   void compose();
   void lose(Seat& seat);
+  void suspect();
+  /// Some have heard that the epoch has ended and promised already, others have not.
+  void spread_the_word(const std::string& cause);
   bool may_compose() const;
   void end_epoch(const std::string& why) {
     if (!worlds_.empty()) worlds_.back()->failure().fail(why);
@@ -64,13 +76,14 @@ class FakeCompany {
   std::vector<std::unique_ptr<ThreadWorld>> worlds_;  // of all epochs: splits of them may be left
   recover::MemberId next_id_ = 1;
   std::string cause_;
+  std::int64_t reached_ = -1;  // the last step that was finished, of whoever began another
 };
 
 /// One member.
 class FakeCompany::Seat : public recover::Company {
  public:
-  Seat(FakeCompany& hub, recover::MemberId id, std::int64_t fatal)
-      : hub_(hub), id_(id), fatal_(fatal) {}
+  Seat(FakeCompany& hub, recover::MemberId id, std::int64_t fatal, std::int64_t alarm)
+      : hub_(hub), id_(id), fatal_(fatal), alarm_(alarm) {}
 
   recover::MemberId self() const override { return id_; }
   recover::Epoch next() override {
@@ -96,7 +109,12 @@ class FakeCompany::Seat : public recover::Company {
   }
   void stepping(bool is_in_step) override {
     if (!is_in_step) return;
-    const std::lock_guard lock(hub_.mutex_);
+    std::unique_lock lock(hub_.mutex_);
+    hub_.reached_ = std::max(hub_.reached_, step_);
+    hub_.changed_.notify_all();
+    if (hub_.joins.contains(step_)) {
+      hub_.changed_.wait(lock, [&] { return !hub_.waiting_.empty() || !is_alive_; });
+    }
     const auto planned = hub_.losses.find(step_);
     if (planned == hub_.losses.end() || !planned->second.contains(place_)) return;
     const std::set<int> places = planned->second;
@@ -130,7 +148,13 @@ class FakeCompany::Seat : public recover::Company {
   std::int64_t calls() const { return calls_; }
   /// To be called for each call that it makes.
   void count_call() {
-    if (fatal_ == 0 || ++calls_ < fatal_) return;
+    if (fatal_ == 0) return;
+    const std::int64_t call = ++calls_;
+    if (call == alarm_) {
+      const std::lock_guard lock(hub_.mutex_);
+      hub_.suspect();
+    }
+    if (call < fatal_) return;
     die();
     throw Killed();
   }
@@ -144,7 +168,7 @@ class FakeCompany::Seat : public recover::Company {
   friend class FakeCompany;
   FakeCompany& hub_;
   const recover::MemberId id_;
-  const std::int64_t fatal_;
+  const std::int64_t fatal_, alarm_;
   std::atomic<std::int64_t> calls_ = 0;
   bool is_alive_ = true, is_member_ = false, is_agreeing_ = false;
   bool has_promised_ = false, is_leaving_ = false;
@@ -190,10 +214,19 @@ class CountedBackend : public CommBackend {
   FakeCompany::Seat& seat_;
 };
 
-inline std::unique_ptr<FakeCompany::Seat> FakeCompany::seat(std::int64_t fatal) {
+inline std::unique_ptr<FakeCompany::Seat> FakeCompany::seat(std::int64_t fatal,
+                                                            std::int64_t alarm) {
   const std::lock_guard lock(mutex_);
-  return std::make_unique<Seat>(*this, next_id_++, fatal);
+  return std::make_unique<Seat>(*this, next_id_++, fatal, alarm);
 }
+
+inline void FakeCompany::spread_the_word(const std::string& cause) {
+  cause_ = cause;
+  for (Seat* member : members_) member->has_promised_ = random_() % 2 == 0;
+  end_epoch(cause_);
+}
+
+inline void FakeCompany::suspect() { spread_the_word("somebody seemed to be gone"); }
 
 inline void FakeCompany::lose(Seat& seat) {
   if (!seat.is_alive_) return;
@@ -201,10 +234,7 @@ inline void FakeCompany::lose(Seat& seat) {
   std::erase(members_, &seat);
   std::erase(waiting_, &seat);
   if (replaces) ++expected_;
-  cause_ = "member " + std::to_string(seat.id_) + " is gone";
-  // Some have heard of it and promised already, others have not.
-  for (Seat* member : members_) member->has_promised_ = random_() % 2 == 0;
-  end_epoch(cause_);
+  spread_the_word("member " + std::to_string(seat.id_) + " is gone");
   compose();
   changed_.notify_all();
 }

@@ -20,12 +20,20 @@ struct PlannedRun {
   std::vector<TrainOutcome> outcomes;
 };
 
-/// Trains with members that are threads, of whom `losses` are lost (FakeCompany::losses). Somebody
-/// new takes the place of each.
+/// Who comes in place of those who are lost.
+struct Comers {
+  bool replace = true;  ///< each at once
+  /// Otherwise one in the step behind so many (FakeCompany::joins).
+  std::set<std::int64_t> joins = {};
+};
+
+/// Trains with members that are threads, of whom `losses` are lost (FakeCompany::losses).
 inline PlannedRun train_with_losses(const config::RunConfig& config, const TrainOptions& options,
-                                    int ranks, std::map<std::int64_t, std::set<int>> losses) {
+                                    int ranks, std::map<std::int64_t, std::set<int>> losses,
+                                    Comers comers = {}) {
   FakeCompany company(1);
-  company.replaces = true;
+  company.replaces = comers.replace;
+  company.joins = comers.joins;
   company.losses = std::move(losses);
   company.expect(ranks);
   PlannedRun seen;
@@ -34,6 +42,18 @@ inline PlannedRun train_with_losses(const config::RunConfig& config, const Train
   const auto take_seat = [&]() -> FakeCompany::Seat& {
     const std::lock_guard lock(mutex);
     return *seats.emplace_back(company.seat());
+  };
+  // Whether somebody comes when a member is lost, and has to be waited for.
+  const auto awaits_another = [&] {
+    if (comers.replace) return true;
+    std::int64_t step = 0;
+    {
+      const std::lock_guard lock(mutex);
+      if (comers.joins.empty()) return false;
+      step = comers.joins.extract(comers.joins.begin()).value();
+    }
+    company.wait_for_step(step);
+    return true;
   };
   // A member's thread is also that of whoever comes in its place.
   const auto be_members = [&] {
@@ -45,7 +65,7 @@ inline PlannedRun train_with_losses(const config::RunConfig& config, const Train
         const std::lock_guard lock(mutex);
         seen.outcomes.push_back(outcome);
       } catch (const Killed&) {
-        is_lost = true;
+        is_lost = awaits_another();
       } catch (const std::exception& error) {
         seat.die();
         const std::lock_guard lock(mutex);

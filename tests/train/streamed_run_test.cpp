@@ -48,6 +48,17 @@ TEST_F(StreamedRunTest, IsTheSameWhenResumedAndOnTwoRanks) {
   EXPECT_EQ(run_.metrics().size(), std::count(numbers.begin(), numbers.end(), '\n'));
 }
 
+TEST_F(StreamedRunTest, NamesFilesOfAFolderThatItLeavesOut) {
+  const std::filesystem::path folder = run_.path() / "folder";
+  std::filesystem::create_directory(folder);
+  std::filesystem::copy(run_.path() / "many.jsonl", folder);
+  run_.write("folder/tokens.bin", "abc");
+  const Outcome outcome = train({"data.train=" + folder.string(), "train.steps=2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("left out: " + (folder / "tokens.bin").string()), std::string::npos)
+      << outcome.err;
+}
+
 TEST_F(StreamedRunTest, IsRefusedForTokensAndForRanksThatMayGo) {
   const Outcome tokens = run_.train({"data.stream=true"});
   EXPECT_EQ(tokens.status, 2);

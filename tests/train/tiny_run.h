@@ -18,18 +18,15 @@ namespace heddle {
 /// data.tokens (a noisy cycle of 61 ids, soon learnt) and run.toml, whose run folder is run/.
 class TinyRun {
  public:
-  TinyRun() {
-    write("config.json", Json{{"model_type", "llama"},
-                              {"hidden_size", 48},
-                              {"intermediate_size", 96},
-                              {"num_hidden_layers", 2},
-                              {"num_attention_heads", 4},
-                              {"num_key_value_heads", 2},
-                              {"max_position_embeddings", 64},
-                              {"vocab_size", 61},
-                              {"rms_norm_eps", 1e-5},
-                              {"tie_word_embeddings", false}}
-                             .dump());
+  /// `changes`: what of config.json is otherwise.
+  explicit TinyRun(const Json& changes = Json::object()) {
+    Json config = {{"model_type", "llama"},         {"hidden_size", 48},
+                   {"intermediate_size", 96},       {"num_hidden_layers", 2},
+                   {"num_attention_heads", 4},      {"num_key_value_heads", 2},
+                   {"max_position_embeddings", 64}, {"vocab_size", 61},
+                   {"rms_norm_eps", 1e-5},          {"tie_word_embeddings", false}};
+    config.update(changes);
+    write("config.json", config.dump());
     write_tokens("data.tokens", 1);
     write("run.toml", fmt::format(R"([model]
 config = "{0}/config.json"

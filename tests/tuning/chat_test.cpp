@@ -105,8 +105,29 @@ TEST(ChatAnswers, ThatCannotBeFoundAreRefusedWithTheirPlace) {
       "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}"
       "{% for message in messages %}{{ say(message) }}{% endfor %}");
   expect_refusal([&] { chat_text(inside, two, "chat.jsonl:9"); }, "marks no answer");
+  const Conversation unsaid = said({{"prompt", "a"}, {"completion", ""}});
+  expect_refusal([&] { chat_text(ChatTemplate("{{ messages[0].content }}"), unsaid, "a:1"); },
+                 "which writes nothing of it");
   const ChatTemplate refusing("{{ raise_exception('no tools here') }}");
   expect_refusal([&] { chat_text(refusing, two, "chat.jsonl:9"); }, "chat.jsonl:9");
+}
+
+TEST(ChatAnswers, MayBeCallsOfToolsWithoutText) {
+  const ChatTemplate form(
+      "{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.content %}{{ m.content }}{% endif %}"
+      "{% for call in m.tool_calls %}{{ call.function.name }}{% endfor %}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}");
+  const Json call = {{"function", {{"name", "weather"}, {"arguments", "{}"}}}};
+  const ChatText text = chat_text(
+      form,
+      said({{"messages", Json::array({{{"role", "user"}, {"content", "a"}},
+                                      {{"role", "assistant"}, {"tool_calls", Json::array({call})}},
+                                      {{"role", "tool"}, {"content", "rain"}},
+                                      {{"role", "assistant"}, {"content", "b"}}})}}),
+      "a");
+  EXPECT_EQ(text.text, "<user>a<assistant>weather<tool>rain<assistant>b");
+  ASSERT_EQ(text.answers.size(), 2u);
+  EXPECT_EQ(text.text.substr(text.answers[0].begin, 7), "weather");
 }
 
 /// Two conversations of a folder, as a token file.
@@ -131,6 +152,17 @@ class ChatFile : public testing::Test {
   }
   const TemporaryFolder folder_;
 };
+
+TEST_F(ChatFile, IsMadeWithProgressUpToAllThatIsRead) {
+  std::vector<TokenizeProgress> said;
+  tokenize_chat(real_file_system(),
+                {.inputs = {folder_.path() / "chat.jsonl"}, .out = folder_.path() / "chat.tokens"},
+                ChatTemplate(kChatMl), tokenizer_of("gpt2"),
+                [&](const TokenizeProgress& now) { said.push_back(now); });
+  ASSERT_FALSE(said.empty());
+  EXPECT_EQ(said.back().total_bytes, fs::file_size(folder_.path() / "chat.jsonl"));
+  EXPECT_EQ(said.back().done_bytes, said.back().total_bytes);
+}
 
 TEST_F(ChatFile, HasADocumentAndTheAnswersOfEachRecord) {
   const TokenizeResult result = tokenize();

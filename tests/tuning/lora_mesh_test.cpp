@@ -52,6 +52,14 @@ TEST_P(TunedMesh, WithNewAdaptersIsOneRank) {
   expect_equal(config);
 }
 
+TEST_P(TunedMesh, WithDropoutIsOneRank) {
+  config::RunConfig config = small_run(folder_.path());
+  config.lora.path = small_llama() / "adapter";
+  config.lora.dropout = 0.5;
+  config.run.seed = 3;
+  expect_equal(config);
+}
+
 TEST_P(TunedMesh, WithFrozenTensorsIsOneRank) {
   config::RunConfig config = small_run(folder_.path());
   config.train.freeze = {"model.embed_tokens.weight", "model.layers.0.*", "*norm.weight"};

@@ -52,6 +52,13 @@ const RecipeCase kCases[] = {
     {"LlamaSomeVocabulary",
      "lora-llama-some",
      {.pp = 2, .zero = 3, .vocabulary = Vocabulary::pipeline}},
+    {"Dropout", "lora-dropout", {.zero = 1}},
+    {"DropoutRecomputed", "lora-dropout", {.zero = 3}, true},
+    {"DropoutTp", "lora-dropout", {.tp = 2, .zero = 1}},
+    {"DropoutTpSequence", "lora-dropout", {.tp = 4, .zero = 2, .sequence = true}, true},
+    {"DropoutZeroBubble", "lora-dropout", {.pp = 2, .zero = 3, .schedule = Pipeline::zb_h1}},
+    {"DropoutCp", "lora-dropout", {.cp = 2, .zero = 1}},
+    {"DropoutCpTpPp", "lora-dropout", {.tp = 2, .pp = 2, .cp = 2, .zero = 1}},
     {"Gpt2", "lora-gpt2", {.zero = 1}},
     {"Gpt2Tp", "lora-gpt2", {.tp = 2, .zero = 3, .sequence = true}, true},
     {"Gpt2Pp", "lora-gpt2", {.pp = 2, .zero = 2}},
@@ -115,7 +122,8 @@ TEST_P(LoraFolder, MergedByConvertGivesTheSameLogits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Peft, LoraFolder,
-                         testing::Values("lora-llama", "lora-llama-some", "lora-gpt2", "lora-phi3"),
+                         testing::Values("lora-llama", "lora-llama-some", "lora-dropout",
+                                         "lora-gpt2", "lora-phi3"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::ranges::replace(name, '-', '_');
@@ -183,6 +191,8 @@ TEST(LoraFolders, ThatAreNotUnderstoodAreRefusedByName) {
                         "modules_to_save");
   expect_config_refusal("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "kind IA3");
   expect_config_refusal("\"r\": 4", "\"r\": 0", "r = 0 is no rank");
+  expect_config_refusal("\"lora_dropout\": 0.0", "\"lora_dropout\": 1.0",
+                        "lora_dropout = 1 is no share to drop");
 }
 
 }  // namespace

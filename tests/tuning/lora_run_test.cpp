@@ -89,6 +89,25 @@ TEST(LoraRun, ResumesBitForBitAlsoOnAnotherMesh) {
   EXPECT_NEAR(broken.eval(broken.checkpoint(10)), whole.eval(whole.checkpoint(10)), 1e-4);
 }
 
+TEST(LoraRun, DropsInTrainingOnlyAndResumesBitForBit) {
+  const AdapterRun plain, whole, broken;
+  ASSERT_EQ(plain.train().status, 0);
+  const std::string drops = "lora.dropout=0.3";
+  ASSERT_EQ(whole.train({drops}).status, 0);
+  EXPECT_EQ(AdapterFolder(whole.checkpoint(10)).config().dropout, 0.3);
+  EXPECT_NE(whole.eval(whole.checkpoint(10)), plain.eval(plain.checkpoint(10)));
+  const fs::path merged = whole.path() / "merged";
+  ASSERT_EQ(run_heddle({"convert", whole.checkpoint(10).string(), "--out", merged.string()}).status,
+            0);
+  EXPECT_NEAR(whole.eval(merged), whole.eval(whole.checkpoint(10)), 1e-5) << "evaluation drops";
+  ASSERT_EQ(broken.train({drops}).status, 0);
+  fs::remove_all(broken.checkpoint(10));
+  fs::remove_all(broken.checkpoint(8));
+  const Outcome resumed = broken.train({drops});
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  expect_same_state(broken.checkpoint(10), whole.checkpoint(10));
+}
+
 TEST(LoraRun, GoesOnFromAdapters) {
   const AdapterRun run;
   ASSERT_EQ(run.train().status, 0);
@@ -103,9 +122,40 @@ TEST(LoraRun, GoesOnFromAdapters) {
   expect_refusal(run.train({from, "lora.targets=[\"q_proj\"]"}, {"--fresh"}), "lora.targets");
 }
 
+TEST(LoraRun, AdaptersThatContradictThemselvesAreRefusedByEveryVerb) {
+  const AdapterRun run;
+  ASSERT_EQ(run.train().status, 0);
+  const fs::path file = run.checkpoint(10) / "adapter_config.json", out = run.path() / "merged";
+  const std::string whole = read_text_file(file), base = (run.path() / "base").string(),
+                    data = (run.path() / "data.tokens").string();
+  const auto expect_refused = [&](const std::string& from, const std::string& to,
+                                  const std::string& words) {
+    std::string text = whole;
+    text.replace(text.find(from), from.size(), to);
+    run.run().write(fs::relative(file, run.path()), text);
+    const std::string adapter = run.checkpoint(10).string();
+    for (const Outcome& outcome :
+         {run_heddle({"convert", base, "--adapter", adapter, "--out", out.string()}),
+          run_heddle({"eval", base, "--adapter", adapter, "--data", data})}) {
+      EXPECT_EQ(outcome.status, 5) << to << "\n" << outcome.err;
+      EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    }
+    EXPECT_FALSE(fs::exists(out)) << to;
+  };
+  // Merged all the same, they would count twice as much.
+  expect_refused("\"r\": 4", "\"r\": 2", "r = 2, but tensor");
+  expect_refused("\"r\": 4", "\"r\": 4.5", "r = 4.5 is no rank");
+  expect_refused("\"r\": 4", "\"r\": 1e300", "is no rank");
+  expect_refused("\"LORA\"", "null", "adapters of kind null");
+  expect_refused("\"use_rslora\": false", "\"use_rslora\": \"yes\"", "use_rslora = \"yes\"");
+}
+
 TEST(LoraRun, IsRefusedByNameWhereItHasNoMeaning) {
   const AdapterRun run;
   expect_refusal(run.train({"lora.rank=0"}), "lora.rank = 0 is out of range");
+  expect_refusal(run.train({"lora.alpha=0"}), "lora.alpha = 0");
+  expect_refusal(run.train({"lora.dropout=1"}), "lora.dropout = 1.0 is out of range");
+  expect_refusal(run.train({"lora.dropout=-0.1"}), "lora.dropout = -0.1 is out of range");
   expect_refusal(run.train({"lora.targets=[\"query\"]"}), "lora.targets: \"query\"");
   expect_refusal(run.train({"train.freeze=[\"*\"]"}), "train.freeze and [lora]");
   expect_refusal(run.train({"optim.name=onebit-adam"}), "optim.name");
@@ -113,6 +163,18 @@ TEST(LoraRun, IsRefusedByNameWhereItHasNoMeaning) {
   const TinyRun random;
   expect_refusal(random.train({"lora.rank=4"}), "set model.path");
   expect_refusal(random.train({"lora.alpha=4"}), "[lora] without lora.rank");
+}
+
+TEST(LoraRun, FoldersThatAreNoModelSayWhatToNameInstead) {
+  const AdapterRun run;
+  ASSERT_EQ(run.train().status, 0);
+  const fs::path folder = run.run().run_folder();
+  expect_refusal(run.train({"model.path=" + folder.string()}, {"--dry-run"}),
+                 "it is a run folder: name one of its checkpoints");
+  const Outcome adapters = run.train(
+      {"model.path=" + run.checkpoint(10).string(), "run.dir=" + (run.path() / "other").string()});
+  EXPECT_EQ(adapters.status, 5) << adapters.err;
+  EXPECT_NE(adapters.err.find("it has adapters alone"), std::string::npos) << adapters.err;
 }
 
 TEST(LoraRun, OfAnotherBaseIsNotResumed) {

@@ -13,7 +13,9 @@
 #include "model/config_testing.h"
 #include "model/registry.h"
 #include "ops/attention.h"
+#include "ops/elementwise.h"
 #include "support/temporary_folder.h"
+#include "tensor/transfer.h"
 #include "train/saving.h"
 #include "verify/optimizer_cases.h"
 #include "verify/reference.h"
@@ -101,6 +103,20 @@ class Trained {
   }
   /// Of the last step.
   const std::vector<double>& expert_load() const { return result_.expert_load; }
+  const StepResult& result() const { return result_; }
+  Parameter& parameter(std::string_view name) {
+    for (Parameter* p : model_.store().parameters()) {
+      if (p->parts.front().name == name) return *p;
+    }
+    throw Error(ErrorCode::usage, fmt::format("no parameter {}", name), "name another");
+  }
+  void fill(std::string_view name, double value) {
+    ops::fill(parameter(name).value, value, stream_);
+  }
+  std::vector<float> values(std::string_view name) {
+    const Tensor values = to_host(parameter(name).value, stream_);
+    return {values.host<float>().begin(), values.host<float>().end()};
+  }
   void save(const fs::path& folder, int steps) {
     run_ranks(1, [&](World& world) {
       Saving saving({.root = folder, .identity = {}}, model_, world);
@@ -307,6 +323,25 @@ TEST_F(GpuExperts, TakeTheStepsOfTheCpuWithEveryGate) {
       EXPECT_NEAR(gpu.step(i), cpu.step(i), 1e-4) << name << ", step " << i;
       EXPECT_EQ(gpu.expert_load(), cpu.expert_load()) << name << ", step " << i;
     }
+  }
+}
+
+/// Sigmoids make numbers of logits that are infinite, and the loss stays one.
+TEST_F(GpuExperts, NameTheRouterWhoseLogitsAreNotFinite) {
+  ModelSpec spec = with_experts("noaux_tc");
+  spec.experts->loss = {};
+  for (const Device device : {kGpu, Device{}}) {
+    Trained trained(device, DType::f32, {}, {}, spec);
+    trained.start();
+    trained.step(0);
+    EXPECT_EQ(trained.result().bad_router, -1);
+    EXPECT_TRUE(trained.result().is_finite);
+    trained.fill("model.layers.2.mlp.gate.weight", 3e38);
+    const std::vector<float> before = trained.values("model.embed_tokens.weight");
+    trained.step(1);
+    EXPECT_EQ(trained.result().bad_router, 1);  // of the two layers that have one
+    EXPECT_FALSE(trained.result().is_finite);
+    EXPECT_EQ(trained.values("model.embed_tokens.weight"), before);
   }
 }
 

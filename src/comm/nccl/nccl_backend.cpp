@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
@@ -45,15 +44,14 @@ std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(ten
 class NcclBackend final : public CommBackend {
  public:
   NcclBackend(std::shared_ptr<CommBackend> host, Device device, const NcclLibrary& nccl,
-              ncclComm_t comm)
+              MadeNcclComm made)
       : CommBackend(host->rank(), host->group()),
         device_(device),
         nccl_(nccl),
-        comm_(std::make_shared<NcclComm>(nccl, comm)),
-        host_(through_host(host, device)),
-        stream_(1, device) {
-    if (const auto failure = host->failure()) failure->watch(comm_);
-  }
+        maker_(std::move(made.maker)),
+        comm_(std::move(made.comm)),
+        host_(through_host(std::move(host), device)),
+        stream_(1, device) {}
   /// NCCL's memory is used until its work is done.
   ~NcclBackend() override {
     try {
@@ -154,10 +152,12 @@ class NcclBackend final : public CommBackend {
   std::shared_ptr<CommBackend> split(int color, int key, std::int64_t sequence) override {
     auto part = host_->split(color, key, sequence);
     ncclComm_t comm = nullptr;
-    HEDDLE_NCCL(
-        nccl_.split(comm_->get(), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm, nullptr));
+    comm_->with([&](ncclComm_t all) {
+      HEDDLE_NCCL(nccl_.split(all, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm, nullptr));
+    });
     if (!part) return nullptr;
-    return std::make_shared<NcclBackend>(std::move(part), device_, nccl_, comm);
+    return std::make_shared<NcclBackend>(std::move(part), device_, nccl_,
+                                         MadeNcclComm{.comm = watched(comm)});
   }
   void abort(std::string_view why) noexcept override { host_->abort(why); }
   std::shared_ptr<WorldFailure> failure() const override { return host_->failure(); }
@@ -178,16 +178,21 @@ class NcclBackend final : public CommBackend {
     return partners;
   }
 
+  std::shared_ptr<NcclComm> watched(ncclComm_t comm) const {
+    return own_nccl_comm(nccl_, comm, *host_);
+  }
+
   /// Collective; a rank without a partner only takes part in the split.
   void open_line(int partner, int sender) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.maxCTAs = kMessageBlocks;
     const int color = partner < 0 ? NCCL_SPLIT_NOCOLOR : std::min(rank(), partner);
     ncclComm_t pair = nullptr;
-    HEDDLE_NCCL(nccl_.split(comm_->get(), color, sender == rank() ? 0 : 1, &pair, &config));
+    comm_->with([&](ncclComm_t all) {
+      HEDDLE_NCCL(nccl_.split(all, color, sender == rank() ? 0 : 1, &pair, &config));
+    });
     if (partner < 0) return;
-    auto comm = std::make_shared<NcclComm>(nccl_, pair);
-    if (const auto world = failure()) world->watch(comm);
+    auto comm = watched(pair);
     const bool sends = sender == rank();
     auto line = std::make_unique<NcclLine>(sends ? NcclLine::End::sender : NcclLine::End::receiver,
                                            nccl_, device_, std::move(comm), host_, partner);
@@ -201,17 +206,17 @@ class NcclBackend final : public CommBackend {
   };
   void enqueue(const std::vector<Grouped>& messages, ncclComm_t comm) {
     auto* const stream = static_cast<cudaStream_t>(stream_.native());
-    HEDDLE_NCCL(nccl_.group_start());
-    for (const auto& [message, done] : messages) {
-      const Tensor& data = message.data;
-      const ncclDataType_t type = nccl_type_of(data.dtype());
-      if (message.op == CommOp::send) {
-        HEDDLE_NCCL(nccl_.send(data.bytes(), count_of(data), type, message.peer, comm, stream));
-      } else {
-        HEDDLE_NCCL(nccl_.recv(data.bytes(), count_of(data), type, message.peer, comm, stream));
+    in_nccl_group(nccl_, [&] {
+      for (const auto& [message, done] : messages) {
+        const Tensor& data = message.data;
+        const ncclDataType_t type = nccl_type_of(data.dtype());
+        if (message.op == CommOp::send) {
+          HEDDLE_NCCL(nccl_.send(data.bytes(), count_of(data), type, message.peer, comm, stream));
+        } else {
+          HEDDLE_NCCL(nccl_.recv(data.bytes(), count_of(data), type, message.peer, comm, stream));
+        }
       }
-    }
-    HEDDLE_NCCL(nccl_.group_end());
+    });
   }
 
   void enqueue(const Collective& call, ncclComm_t comm) {
@@ -254,14 +259,14 @@ class NcclBackend final : public CommBackend {
     const auto part_of = [&](int rank) {
       return call.out.bytes() + static_cast<std::size_t>(rank) * bytes;
     };
-    HEDDLE_NCCL(nccl_.group_start());
-    for (int distance = 0; distance < size(); ++distance) {
-      const int next = (rank() + distance) % size(), last = (rank() + size() - distance) % size();
-      if (distance == 0 && call.in.bytes() == part_of(rank())) continue;
-      HEDDLE_NCCL(nccl_.send(call.in.bytes(), count, type, next, comm, stream));
-      HEDDLE_NCCL(nccl_.recv(part_of(last), count, type, last, comm, stream));
-    }
-    HEDDLE_NCCL(nccl_.group_end());
+    in_nccl_group(nccl_, [&] {
+      for (int distance = 0; distance < size(); ++distance) {
+        const int next = (rank() + distance) % size(), last = (rank() + size() - distance) % size();
+        if (distance == 0 && call.in.bytes() == part_of(rank())) continue;
+        HEDDLE_NCCL(nccl_.send(call.in.bytes(), count, type, next, comm, stream));
+        HEDDLE_NCCL(nccl_.recv(part_of(last), count, type, last, comm, stream));
+      }
+    });
   }
 
   void exchange_rows(const Collective& call, ncclComm_t comm, cudaStream_t stream) {
@@ -274,21 +279,22 @@ class NcclBackend final : public CommBackend {
     const ncclDataType_t type = nccl_type_of(call.in.dtype());
     const std::byte* from = call.in.bytes();
     std::byte* to = call.out.bytes();
-    HEDDLE_NCCL(nccl_.group_start());
-    for (int peer = 0; peer < size(); ++peer) {
-      const auto at = static_cast<std::size_t>(peer);
-      const std::size_t sent = static_cast<std::size_t>(call.send_rows[at]) * row;
-      const std::size_t received = static_cast<std::size_t>(call.recv_rows[at]) * row;
-      if (sent > 0) HEDDLE_NCCL(nccl_.send(from, sent, type, peer, comm, stream));
-      if (received > 0) HEDDLE_NCCL(nccl_.recv(to, received, type, peer, comm, stream));
-      from += sent * element;
-      to += received * element;
-    }
-    HEDDLE_NCCL(nccl_.group_end());
+    in_nccl_group(nccl_, [&] {
+      for (int peer = 0; peer < size(); ++peer) {
+        const auto at = static_cast<std::size_t>(peer);
+        const std::size_t sent = static_cast<std::size_t>(call.send_rows[at]) * row;
+        const std::size_t received = static_cast<std::size_t>(call.recv_rows[at]) * row;
+        if (sent > 0) HEDDLE_NCCL(nccl_.send(from, sent, type, peer, comm, stream));
+        if (received > 0) HEDDLE_NCCL(nccl_.recv(to, received, type, peer, comm, stream));
+        from += sent * element;
+        to += received * element;
+      }
+    });
   }
 
   const Device device_;
   const NcclLibrary& nccl_;
+  const std::shared_ptr<NcclComm> maker_;  // of the world's group
   const std::shared_ptr<NcclComm> comm_;
   const std::shared_ptr<CommBackend> host_;
   Stream stream_;
@@ -298,20 +304,6 @@ class NcclBackend final : public CommBackend {
   bool has_exchanged_ = false;  // whether every two ranks have been connected by an all_to_all
   std::vector<Grouped> group_;  // of the group under way
 };
-
-/// Rank 0's, over the host.
-ncclUniqueId common_id(CommBackend& host, const NcclLibrary& nccl) {
-  ncclUniqueId id{};
-  if (host.rank() == 0) HEDDLE_NCCL(nccl.get_unique_id(&id));
-  Memory memory;
-  constexpr auto kIdBytes = static_cast<std::int64_t>(sizeof(id));
-  const Tensor own = memory.alloc({kIdBytes}, DType::u8, MemoryTag::communication);
-  const Tensor all = memory.alloc({host.size(), kIdBytes}, DType::u8, MemoryTag::communication);
-  std::memcpy(own.bytes(), &id, sizeof(id));
-  host.run({.op = CommOp::all_gather, .in = own, .out = all});
-  std::memcpy(&id, all.bytes(), sizeof(id));
-  return id;
-}
 
 }  // namespace
 
@@ -323,11 +315,22 @@ std::shared_ptr<CommBackend> over_nccl(std::shared_ptr<CommBackend> host, Device
     throw Error(ErrorCode::resources, "NCCL (libnccl.so.2) was not found",
                 "install it or put its folder on LD_LIBRARY_PATH");
   }
-  const ncclUniqueId id = common_id(*host, *nccl);
   device_runtime::use(device);
-  ncclComm_t comm = nullptr;
-  HEDDLE_NCCL(nccl->init_rank(&comm, host->size(), id, host->rank()));
-  return std::make_shared<NcclBackend>(std::move(host), device, *nccl, comm);
+  MadeNcclComm made = make_nccl_comm(*nccl, *host);
+  return std::make_shared<NcclBackend>(std::move(host), device, *nccl, std::move(made));
+}
+
+/// With a communicator of this rank alone NCCL loads its kernels.
+void prepare_nccl(Device device) {
+  const NcclLibrary* const nccl = nccl_library();
+  if (nccl == nullptr) return;
+  device_runtime::use(device);
+  ncclUniqueId id{};
+  HEDDLE_NCCL(nccl->get_unique_id(&id));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t alone = nullptr;
+  HEDDLE_NCCL(nccl->init_rank(&alone, 1, id, 0, &config));
+  nccl->destroy(alone);
 }
 
 }  // namespace heddle

@@ -17,4 +17,8 @@ bool has_nccl();
 /// cannot be used.
 std::shared_ptr<CommBackend> over_nccl(std::shared_ptr<CommBackend> host, Device device);
 
+/// Does what takes a process time when it first uses the device and NCCL, so that others need not
+/// wait for it later.
+void prepare_nccl(Device device);
+
 }  // namespace heddle

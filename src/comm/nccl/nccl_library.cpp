@@ -19,7 +19,7 @@ std::optional<NcclLibrary> load() {
   };
   NcclLibrary library{};
   find(library.get_unique_id, "ncclGetUniqueId");
-  find(library.init_rank, "ncclCommInitRank");
+  find(library.init_rank, "ncclCommInitRankConfig");
   find(library.split, "ncclCommSplit");
   find(library.abort, "ncclCommAbort");
   find(library.destroy, "ncclCommDestroy");
@@ -33,6 +33,7 @@ std::optional<NcclLibrary> load() {
   find(library.recv, "ncclRecv");
   find(library.group_start, "ncclGroupStart");
   find(library.group_end, "ncclGroupEnd");
+  library.revoke = reinterpret_cast<decltype(library.revoke)>(dlsym(handle, "ncclCommRevoke"));
   return is_whole ? std::optional(library) : std::nullopt;
 }
 
@@ -41,6 +42,17 @@ std::optional<NcclLibrary> load() {
 const NcclLibrary* nccl_library() {
   static const std::optional<NcclLibrary> library = load();
   return library ? &*library : nullptr;
+}
+
+void in_nccl_group(const NcclLibrary& nccl, const std::function<void()>& calls) {
+  HEDDLE_NCCL(nccl.group_start());
+  try {
+    calls();
+  } catch (...) {
+    nccl.group_end();
+    throw;
+  }
+  HEDDLE_NCCL(nccl.group_end());
 }
 
 void nccl_failed(ncclResult_t result, const char* call) {

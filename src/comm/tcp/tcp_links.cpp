@@ -9,8 +9,10 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
+#include "base/check.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 
@@ -29,6 +31,9 @@ constexpr std::uint64_t kMagic = 0x31656c6464654811ULL;
 constexpr std::uint64_t kStripedMagic = 0x31656c6464654812ULL;
 /// Smaller messages go whole over the first connection.
 constexpr std::size_t kLeastStriped = 64 << 10;
+constexpr std::size_t kMostAtOnce = 1 << 20;
+/// A message more than so many times as long lets one pass.
+constexpr std::uint64_t kMuchLonger = 4;
 constexpr std::uint64_t kOwnGroup = ~std::uint64_t{0};  // of the links themselves
 
 /// Something to wait for, and what ends it: it lives until both are done with it.
@@ -58,13 +63,35 @@ std::exception_ptr copy_arrived(const std::vector<std::byte>& message, int from,
 
 }  // namespace
 
+/// What a world wakes when it fails. It does not keep the links: their own threads tell of failures
+/// too, and one that had the last hold of them would wait for its own end.
+class TcpLinks::Waker : public Wakeable {
+ public:
+  explicit Waker(TcpLinks& links) : links_(&links) {}
+  void wake_all() noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (links_ != nullptr) links_->wake_all();
+  }
+  /// Returns when nobody is at it any more.
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    links_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  TcpLinks* links_;
+};
+
 TcpLinks::TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure,
                    TcpCare care)
     : rank_(rank),
       failure_(std::move(failure)),
       care_(std::move(care)),
+      waker_(std::make_shared<Waker>(*this)),
       is_closed_(links.size(), false) {
   for (TcpLink& given : links) {
+    HEDDLE_CHECK(!care_.checks || given.stripes.empty(), "stripes of messages with checksums");
     links_.push_back(std::make_unique<Link>());
     links_.back()->socket = std::move(given.socket);
     if (given.is_far) links_.back()->sending = std::make_unique<Sending>();
@@ -82,9 +109,11 @@ TcpLinks::TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFa
     if (to.stripes) to.piece_reader = std::thread([this, other] { read_pieces(other); });
     to.reader = std::thread([this, other] { read_all(other); });
   }
+  failure_->watch(waker_);
 }
 
 TcpLinks::~TcpLinks() {
+  waker_->forget();
   for (Sending* const sending : all_sending()) {
     {
       const std::lock_guard lock(sending->mutex);
@@ -157,12 +186,14 @@ bool TcpLinks::is_striped(int to, std::size_t bytes) const {
   return links_[static_cast<std::size_t>(to)]->stripes != nullptr && bytes >= kLeastStriped;
 }
 
-/// What the connection takes at once goes without a change of thread.
+/// What the connection takes at once goes without a change of thread; of what is long that would
+/// keep the caller from computing for longer than the change takes.
 void TcpLinks::put_in_line(Outgoing message) {
   Sending& sending = sending_to(message.to);
   std::unique_lock lock(sending.mutex);
   failure_->check();  // under the lock: whoever is in line when the world fails is told
-  if (message.header.magic != kStripedMagic && sending.outgoing.empty()) {
+  if (message.header.magic != kStripedMagic && message.header.bytes <= kMostAtOnce &&
+      sending.outgoing.empty()) {
     const auto put = write_some(link(message.to).socket.get(), &message.header, sizeof(Header),
                                 message.data, message.header.bytes);
     message.written = put < 0 ? 0 : static_cast<std::size_t>(put);
@@ -171,11 +202,23 @@ void TcpLinks::put_in_line(Outgoing message) {
       return message.done(nullptr);
     }
   }
-  sending.outgoing.push_back(std::move(message));
+  insert(sending.outgoing, std::move(message));
   if (!sending.writer.joinable()) {
     sending.writer = std::thread([this, &sending] { write_all(sending); });
   }
   sending.changed.notify_one();
+}
+
+void TcpLinks::insert(std::list<Outgoing>& line, Outgoing message) {
+  const auto may_pass = [&](const Outgoing& waiting) {
+    const bool is_same_line = waiting.to == message.to &&
+                              waiting.header.group == message.header.group &&
+                              waiting.header.tag == message.header.tag;
+    return !is_same_line && waiting.header.bytes > kMuchLonger * message.header.bytes;
+  };
+  auto at = line.end();
+  while (at != line.begin() && std::prev(at) != line.begin() && may_pass(*std::prev(at))) --at;
+  line.insert(at, std::move(message));
 }
 
 bool TcpLinks::write_message(const Outgoing& message) {
@@ -405,12 +448,7 @@ void TcpLinks::read_pieces(int from) {
           found->second.left -= bytes;
           if (found->second.left == 0) whole = link.incoming.extract(found);
         }
-        if (!whole) return;
-        if (is_whole(whole.mapped())) return end_message(whole.mapped());
-        const std::lock_guard lock(mutex_);
-        link.has_damage = true;
-        link.incoming.insert(std::move(whole));
-        link.stripes->shut();
+        if (whole) end_message(whole.mapped());
       });
   shut(link);  // one connection of several is gone: the rank is
 }

@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,7 +34,7 @@ struct TcpLink {
 /// What links do beyond moving messages, in a world that others follow when it has lost ranks.
 struct TcpCare {
   /// Every message has checksums, of its payload and of the words before it. One that was damaged
-  /// ends the connection.
+  /// ends the connection. Not with stripes, whose pieces have none.
   bool checks = false;
   /// Nothing comes from a rank any more although the world has not failed: its connection is
   /// closed, or something came damaged. Any thread. Where it is there, all connections end when
@@ -44,15 +45,17 @@ struct TcpCare {
 /// A link to every other rank, over which messages travel. Messages with the same group, tag and
 /// sender arrive in the order of sends. Threads take in whatever comes, so a send never waits for
 /// its receive. What a connection does not take at once is written by a thread, one message after
-/// another, whichever ranks they go to: of two that leave together both would be late. Every far
-/// rank has a line of its own: those to near ones do not wait for it, and long ways are filled by
-/// several at a time. Thread-safe.
-class TcpLinks : public Wakeable {
+/// another, whichever ranks they go to: of two that leave together both would be late. One that is
+/// much shorter goes before those that wait: what it costs them is little beside what it would
+/// wait. Every far rank has a line of its own: those to near ones do not wait for it, and long ways
+/// are filled by several at a time. Thread-safe.
+class TcpLinks {
  public:
-  /// `links`: by rank; this rank's own is not used.
+  /// `links`: by rank; this rank's own is not used. Whoever waits here is told when the world
+  /// fails.
   TcpLinks(int rank, std::vector<TcpLink> links, std::shared_ptr<WorldFailure> failure,
            TcpCare care = {});
-  ~TcpLinks() override;
+  ~TcpLinks();
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(links_.size()); }
@@ -82,9 +85,9 @@ class TcpLinks : public Wakeable {
   /// The text of rank 0 on all ranks, which call this at the same time.
   std::string from_first(std::string text);
 
-  void wake_all() noexcept override;
-
  private:
+  class Waker;
+  void wake_all() noexcept;
   struct Header {
     std::uint64_t magic = 0, group = 0;
     std::int64_t tag = 0;
@@ -126,8 +129,8 @@ class TcpLinks : public Wakeable {
   struct Sending {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<Outgoing> outgoing;  // the first one is being written
-    std::thread writer;             // there from the first message that has to wait
+    std::list<Outgoing> outgoing;  // the first one is being written
+    std::thread writer;            // there from the first message that has to wait
   };
   struct Link {
     Socket socket;
@@ -147,6 +150,8 @@ class TcpLinks : public Wakeable {
   bool is_whole(const Header& header) const;
   bool is_whole(const Incoming& message) const;
   void put_in_line(Outgoing message);
+  /// Behind the one that is being written.
+  static void insert(std::list<Outgoing>& line, Outgoing message);
   void write_all(Sending& sending);
   bool write_message(const Outgoing& message);
   void read_all(int from);
@@ -174,6 +179,7 @@ class TcpLinks : public Wakeable {
   const int rank_;
   const std::shared_ptr<WorldFailure> failure_;
   const TcpCare care_;
+  const std::shared_ptr<Waker> waker_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank; this rank's is not used
   std::mutex mutex_;                          // of what comes
   std::map<Line, Queue> queues_;              // those with something in them

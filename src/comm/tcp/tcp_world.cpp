@@ -14,9 +14,7 @@ namespace heddle {
 TcpWorld::TcpWorld(int rank, std::vector<TcpLink> connections, TcpCare care)
     : failure(std::make_shared<WorldFailure>()),
       flight(std::make_shared<FlightRecorder>(rank)),
-      links(std::make_shared<TcpLinks>(rank, std::move(connections), failure, std::move(care))) {
-  failure->watch(links);
-}
+      links(std::make_shared<TcpLinks>(rank, std::move(connections), failure, std::move(care))) {}
 
 std::shared_ptr<CommBackend> TcpWorld::all(
     std::function<void(const std::string& reason)> stop_world) const {

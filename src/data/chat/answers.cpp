@@ -9,12 +9,17 @@
 namespace heddle {
 namespace {
 
+Json first_messages(const Conversation& conversation, std::size_t count) {
+  Json some = Json::array();
+  for (std::size_t i = 0; i < count; ++i) some.push_back(conversation.messages[i]);
+  return some;
+}
+
 /// The first so many messages, as the template writes them.
 std::string beginning(const ChatTemplate& form, const Conversation& conversation,
                       std::size_t messages, bool opens_answer) {
-  Json some = Json::array();
-  for (std::size_t i = 0; i < messages; ++i) some.push_back(conversation.messages[i]);
-  return form.render(some, conversation.others, {.add_generation_prompt = opens_answer});
+  return form.render(first_messages(conversation, messages), conversation.others,
+                     {.add_generation_prompt = opens_answer});
 }
 
 ChatText marked(const ChatTemplate& form, const Conversation& conversation,
@@ -24,9 +29,8 @@ ChatText marked(const ChatTemplate& form, const Conversation& conversation,
   // Messages before the first that counts have marks too, in the same order.
   std::size_t given = 0;
   if (conversation.first > 0) {
-    Json some = Json::array();
-    for (std::size_t i = 0; i < conversation.first; ++i) some.push_back(conversation.messages[i]);
-    given = form.render_marked(some, conversation.others, {.add_generation_prompt = false})
+    given = form.render_marked(first_messages(conversation, conversation.first),
+                               conversation.others, {.add_generation_prompt = false})
                 .marked.size();
   }
   if (rendered.marked.size() <= given) {
@@ -45,9 +49,9 @@ ChatText between_prompts(const ChatTemplate& form, const Conversation& conversat
   ChatText chat{beginning(form, conversation, count, false), {}};
   for (std::size_t i = 0; i < count; ++i) {
     if (!conversation.is_answer(i)) continue;
+    const bool is_last = i + 1 == count;
     const std::string before = i == 0 ? "" : beginning(form, conversation, i, true);
-    const std::string behind =
-        i + 1 == count ? chat.text : beginning(form, conversation, i + 1, false);
+    const std::string behind = is_last ? chat.text : beginning(form, conversation, i + 1, false);
     const bool is_found = i > 0 && chat.text.starts_with(behind) && behind.starts_with(before) &&
                           behind.size() > before.size();
     if (!is_found) {
@@ -56,9 +60,13 @@ ChatText between_prompts(const ChatTemplate& form, const Conversation& conversat
           fmt::format("{}: where message {} stands cannot be told from the chat template, which "
                       "writes {}",
                       place, i + 1,
-                      i == 0 ? "no beginning of an answer before the first message"
-                             : "it otherwise when a conversation goes on behind it"),
-          "mark answers with {% generation %} in the template, or end conversations there");
+                      i == 0             ? "no beginning of an answer before the first message"
+                      : behind == before ? "nothing of it"
+                      : is_last          ? "what comes before it otherwise when it follows"
+                                         : "it otherwise when a conversation goes on behind it"),
+          is_last
+              ? "mark answers with {% generation %} in the template"
+              : "mark answers with {% generation %} in the template, or end conversations there");
     }
     chat.answers.push_back({before.size(), behind.size()});
   }

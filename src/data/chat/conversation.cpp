@@ -17,8 +17,9 @@ Json checked_messages(const Json& messages, const std::string& field, const std:
     refuse_record(place, fmt::format("field \"{}\" is no list of messages", field));
   }
   for (const Json& message : messages) {
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string() ||
-        !message.contains("content")) {
+    const bool has_role =
+        message.is_object() && message.contains("role") && message["role"].is_string();
+    if (!has_role || !(message.contains("content") || message.contains("tool_calls"))) {
       refuse_record(place,
                     fmt::format("field \"{}\" has a message without role and content", field),
                     R"(a message is {"role": "user", "content": "..."})");

@@ -41,12 +41,14 @@ struct Written {
 
 std::string key_of(const std::vector<InputFile>& inputs, const TokenizeChatOptions& options,
                    const ChatTemplate& form, const TokenFileOrigin& origin) {
-  const Json json = {kChatRecipe,
-                     call_key(inputs, {.inputs = options.inputs, .out = {}, .origin = origin}),
-                     form.source(),
-                     options.fields.messages,
-                     options.fields.prompt,
-                     options.fields.answer};
+  const Json json = {
+      kChatRecipe,
+      call_key(inputs,
+               {.inputs = options.inputs, .out = {}, .origin = origin, .kind = options.kind}),
+      form.source(),
+      options.fields.messages,
+      options.fields.prompt,
+      options.fields.answer};
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   return fmt::format("{:016x}", content_hash(std::as_bytes(std::span(text))));
 }
@@ -75,8 +77,9 @@ void encode(std::vector<ChatRecord>& records, const TokenizeChatOptions& options
 }  // namespace
 
 TokenizeResult tokenize_chat(FileSystem& files, const TokenizeChatOptions& options,
-                             const ChatTemplate& form, const Tokenizer& tokenizer) {
-  const Inputs inputs = find_inputs(options.inputs);
+                             const ChatTemplate& form, const Tokenizer& tokenizer,
+                             const std::function<void(const TokenizeProgress&)>& progress) {
+  const Inputs inputs = find_inputs(options.inputs, options.kind);
   const TokenFileOrigin origin = origin_of(tokenizer);
   const std::string key = key_of(inputs.files, options, form, origin);
   const fs::path record_path = options.out.string() + ".json";
@@ -91,6 +94,8 @@ TokenizeResult tokenize_chat(FileSystem& files, const TokenizeChatOptions& optio
   Written written;
   constexpr std::size_t kAtATime = 4096;
   std::vector<ChatRecord> records;
+  TokenizeProgress now;
+  for (const InputFile& file : inputs.files) now.total_bytes += file.size_bytes;
   const auto take_all = [&] {
     encode(records, options, form, tokenizer);
     for (const ChatRecord& record : records) {
@@ -98,11 +103,16 @@ TokenizeResult tokenize_chat(FileSystem& files, const TokenizeChatOptions& optio
       written.add(record.tokens);
     }
     records.clear();
+    if (progress) progress(now);
   };
-  for_each_object(inputs.files, [&](const Json& object, const std::string& place) {
-    records.push_back({object, place});
-    if (records.size() == kAtATime) take_all();
-  });
+  for_each_object(
+      inputs.files,
+      [&](const Json& object, const std::string& place) {
+        records.push_back({object, place});
+        if (records.size() == kAtATime) take_all();
+      },
+      [&](std::uint64_t bytes) { now.done_bytes = bytes; });
+  now.done_bytes = now.total_bytes;
   take_all();
   if (written.starts.empty()) {
     throw Error(ErrorCode::data,

@@ -205,7 +205,9 @@ class SchemaReader {
       field.dictionary = dictionary.number<std::int64_t>(0, 0);
       field.place_width = 4;
       if (dictionary.has(1)) {
-        field.place_width = checked_width(dictionary.table(1).number<std::int32_t>(0, 0), name_);
+        const FlatTable place = dictionary.table(1);
+        field.place_width = checked_width(place.number<std::int32_t>(0, 0), name_);
+        field.is_place_signed = place.number<std::uint8_t>(1, 0) != 0;
       }
     }
     field.children = read(table, 5, depth + 1);
@@ -395,7 +397,8 @@ class ValueReader {
 
   Json from_dictionary(const Array& array, std::int64_t index, int depth) {
     const Field& field = *array.field;
-    std::int64_t place = integer_at(array.values, field.place_width, true, index, name_);
+    std::int64_t place =
+        integer_at(array.values, field.place_width, field.is_place_signed, index, name_);
     const auto found = dictionaries_.find(field.dictionary);
     if (found == dictionaries_.end()) refuse("a dictionary is missing");
     for (const Array& piece : found->second) {

@@ -36,6 +36,7 @@ struct Field {
   bool has_dictionary = false;  ///< values are places in the dictionary `dictionary`
   std::int64_t dictionary = 0;
   int place_width = 0;  ///< bytes of such a place
+  bool is_place_signed = true;
   std::vector<Field> children = {};
 };
 

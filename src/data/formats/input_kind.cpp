@@ -76,6 +76,10 @@ constexpr const char* kUtf8 = "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW";
 Packing packing_of(std::string_view head) {
   if (head.starts_with("\x1F\x8B")) return Packing::gzip;
   if (head.starts_with("\x28\xB5\x2F\xFD")) return Packing::zstd;
+  // A frame to be passed over, with which pzstd begins: its first byte has any lower half.
+  const bool has_number =
+      !head.empty() && (static_cast<unsigned char>(head.front()) & 0xF0) == 0x50;
+  if (has_number && head.substr(1).starts_with("\x2A\x4D\x18")) return Packing::zstd;
   return Packing::none;
 }
 
@@ -147,15 +151,32 @@ bool begins_as_json(std::string_view text) {
          reader.error_at > text.size();
 }
 
+std::string_view without_mark(std::string_view content) {
+  if (content.starts_with(kByteOrderMark)) content.remove_prefix(kByteOrderMark.size());
+  return trim(content);
+}
+
+/// The first line where it is an object; else empty.
+std::string_view first_object(std::string_view body) {
+  const std::string_view line = body.substr(0, body.find('\n'));
+  return body.starts_with('{') && nlohmann::json::accept(line) ? line : std::string_view();
+}
+
 /// What the content is as JSON; absent when it is none.
 std::optional<InputKind> json_kind(std::string_view content) {
-  if (content.starts_with(kByteOrderMark)) content.remove_prefix(kByteOrderMark.size());
-  const auto body = trim(content);
-  const auto line = body.substr(0, body.find('\n'));
-  if (body.starts_with('{') && nlohmann::json::accept(line)) return InputKind::jsonl;
+  const std::string_view body = without_mark(content);
+  if (!first_object(body).empty()) return InputKind::jsonl;
   const bool may_be_json = body.starts_with('{') || body.starts_with('[');
   if (may_be_json && begins_as_json(body.substr(0, kJsonHead))) return InputKind::json;
   return std::nullopt;
+}
+
+/// Whether the first line is an object, and the second begins as one: no prose and no table does.
+bool are_json_lines(std::string_view content) {
+  const std::string_view body = without_mark(content), first = first_object(body);
+  if (first.empty()) return false;
+  const std::string_view second = trim(body.substr(first.size()));
+  return second.starts_with('{') && begins_as_json(second.substr(0, kJsonHead));
 }
 
 /// A kind that bytes alone show; absent for text and for what nothing tells.
@@ -207,7 +228,7 @@ InputKind text_kind(const fs::path& path, const fs::path& name, std::string_view
   refuse_binary(path, content);
   if (asked) return *asked;
   if (promised == InputKind::text || promised == InputKind::csv || promised == InputKind::tsv) {
-    return *promised;
+    return are_json_lines(content) ? InputKind::jsonl : *promised;
   }
   const std::optional<InputKind> json = json_kind(content);
   if (promised == InputKind::jsonl) {  // a list may be called so; one bad line does not matter

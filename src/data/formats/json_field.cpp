@@ -76,10 +76,16 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
 Result<std::string> json_field(std::string_view line, const std::string& field) {
   FieldReader reader(field);
-  const auto error = [](std::string what) { return Error(ErrorCode::data, std::move(what)); };
+  const auto error = [](std::string what, std::string hint = {}) {
+    return Error(ErrorCode::data, std::move(what), std::move(hint));
+  };
   if (!nlohmann::json::sax_parse(line, &reader)) return error(reader.parse_failure);
   if (!reader.is_object) return error("not a JSON object");
-  if (!reader.has_field) return error(fmt::format("no field \"{}\"", field));
+  if (!reader.has_field) {
+    return error(fmt::format("no field \"{}\"", field),
+                 "name the field that has the text with --field or data.field, or leave such "
+                 "documents out with `heddle tokenize --on-error skip`");
+  }
   if (!reader.value) return error(fmt::format("field \"{}\" is not a string", field));
   return std::move(*reader.value);
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -7,6 +8,9 @@
 
 namespace heddle {
 namespace {
+
+/// A document is cut into parts of about this size, where it may be cut.
+constexpr std::size_t kLongestPart = std::size_t{4} << 20;
 
 /// Documents of a text file. Those of white space alone are none.
 class PlainText : public RecordReader {
@@ -20,9 +24,13 @@ class PlainText : public RecordReader {
   bool next(Record& record) override {
     while (const auto document = find()) {
       const std::string_view content = text_.view().substr(document->begin, document->size);
-      const bool is_blank = trim(content).empty();
+      const bool continues = std::exchange(is_open_, document->goes_on);
+      const bool is_blank = !continues && trim(content).empty();
       if (!is_blank) {
-        record = {.content = std::string(content), .number = line_ + lines_in(document->begin)};
+        record = {.content = std::string(content),
+                  .number = line_ + lines_in(document->begin),
+                  .continues = continues,
+                  .goes_on = document->goes_on};
       }
       line_ += lines_in(document->next);
       text_.take(document->next);
@@ -34,9 +42,10 @@ class PlainText : public RecordReader {
   std::uint64_t position() const override { return text_.position(); }
 
  private:
-  /// Where a document lies in the view, and where what follows it begins.
+  /// Where a document or a part of it lies in the view, and where what follows it begins.
   struct Place {
     std::size_t begin, size, next;
+    bool goes_on = false;
   };
 
   std::optional<Place> find() {
@@ -48,8 +57,21 @@ class PlainText : public RecordReader {
     return std::nullopt;
   }
 
+  /// A part, where more of a document is in view than has to be. None of the last `kept` bytes.
+  std::optional<Place> find_part(std::size_t kept) {
+    const std::size_t size = text_.view().size() - std::min(text_.view().size(), kept);
+    if (!format_.cut || size < std::max(kLongestPart, 2 * searched_)) return std::nullopt;
+    const std::size_t cut = format_.cut(text_.view().substr(0, size));
+    searched_ = cut == 0 ? size : 0;  // twice as much is looked at next
+    if (cut == 0) return std::nullopt;
+    return Place{0, cut, cut, true};
+  }
+
   std::optional<Place> find_all() {
-    while (text_.more()) continue;
+    while (text_.more()) {
+      if (const auto part = find_part(0)) return part;
+    }
+    searched_ = 0;
     const std::size_t size = text_.view().size();
     if (size == 0) return std::nullopt;
     return Place{0, size, size};
@@ -63,7 +85,9 @@ class PlainText : public RecordReader {
       if (found != std::string_view::npos) {
         return Place{0, found, found + format_.delimiter.size()};
       }
-      searched = view.size() - std::min(view.size(), format_.delimiter.size() - 1);
+      const std::size_t begun = format_.delimiter.size() - 1;  // of a delimiter, may be in view
+      searched = view.size() - std::min(view.size(), begun);
+      if (const auto part = find_part(begun)) return part;
       if (!text_.more()) break;
     }
     return find_all();
@@ -109,6 +133,8 @@ class PlainText : public RecordReader {
   const DocumentFormat format_;
   LookAhead text_;
   std::int64_t line_ = 1;
+  bool is_open_ = false;      // a part of a document was given, and not its end
+  std::size_t searched_ = 0;  // bytes of the view in which there is no cut
 };
 
 }  // namespace

@@ -16,8 +16,9 @@ namespace {
 constexpr const char* kFaultHint =
     "correct it, or leave such documents out with `heddle tokenize --on-error skip`";
 
-Error fault_at(const InputFile& file, std::int64_t number, const std::string& what) {
-  return Error(ErrorCode::data, fmt::format("{}: {}", place_of(file, number), what), kFaultHint);
+Error fault_at(const InputFile& file, std::int64_t number, const std::string& what,
+               const std::string& hint = kFaultHint) {
+  return Error(ErrorCode::data, fmt::format("{}: {}", place_of(file, number), what), hint);
 }
 
 /// The fault of a record whose bytes are no UTF-8; by its line where the file has lines.
@@ -75,32 +76,39 @@ Result<std::string> record_text(Record record, const InputFile& file, const std:
   if (auto fault = utf8_fault(record, file)) return *std::move(fault);
   if (record.form == Record::Form::text) return std::move(record.content);
   Result<std::string> text = json_field(record.content, field);
-  if (!text) return fault_at(file, record.number, text.error().message());
-  return text;
+  if (text) return text;
+  const Error& error = text.error();
+  return fault_at(file, record.number, error.message(),
+                  error.hint().empty() ? kFaultHint : error.hint());
 }
 
 Json record_object(const Record& record, const InputFile& file) {
-  if (!record.fault.empty()) throw fault_at(file, record.number, record.fault);
+  constexpr const char* kHint = "correct it, or leave it out";
+  if (!record.fault.empty()) throw fault_at(file, record.number, record.fault, kHint);
   if (record.form != Record::Form::json) {
     throw Error(ErrorCode::data,
                 fmt::format("{} holds {}, not objects with fields", file.path.string(),
                             record.form == Record::Form::text ? "text" : "tokens"),
                 "give JSON lines, JSON, CSV, Parquet or Arrow");
   }
-  if (auto fault = utf8_fault(record, file)) throw *std::move(fault);
+  if (const auto fault = utf8_fault(record, file))
+    throw Error(fault->code(), fault->message(), kHint);
   Json object = parse_json(record.content, place_of(file, record.number));
-  if (!object.is_object()) throw fault_at(file, record.number, "not a JSON object");
+  if (!object.is_object()) throw fault_at(file, record.number, "not a JSON object", kHint);
   return object;
 }
 
-void for_each_object(
-    const std::vector<InputFile>& files,
-    const std::function<void(const Json& object, const std::string& place)>& take) {
+void for_each_object(const std::vector<InputFile>& files,
+                     const std::function<void(const Json& object, const std::string& place)>& take,
+                     const std::function<void(std::uint64_t bytes)>& on_read) {
+  std::uint64_t before = 0;
   for (const InputFile& file : files) {
     const auto reader = open_records(file, {.field = ""});
     for (Record record; reader->next(record);) {
+      if (on_read) on_read(before + reader->position());
       take(record_object(record, file), place_of(file, record.number));
     }
+    before += file.size_bytes;
   }
 }
 

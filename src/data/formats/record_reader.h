@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json_fwd.h"
@@ -27,6 +28,9 @@ struct DocumentFormat {
   std::string delimiter = {};  ///< for TextSplit::delimiter; not empty
   /// The token that ends documents in files of bare tokens; absent when it is not known.
   std::optional<std::int32_t> end_token = {};
+  /// The last place where the beginning of a text may be cut, 0 for none: long documents of text
+  /// files are read in parts. Absent: documents are whole.
+  std::function<std::size_t(std::string_view)> cut = {};
 };
 
 /// A document, or an example: what the formats have in common. It is taken out of its file here and
@@ -42,6 +46,8 @@ struct Record {
   std::vector<std::int32_t> tokens = {};
   std::int64_t number = 0;  ///< its first line, or its row, from 1; for place_of
   std::string fault = {};   ///< what is wrong with this record alone; empty when nothing is known
+  /// It is a part of a document, behind which, or before which, the records beside it have others.
+  bool continues = false, goes_on = false;
 };
 
 /// Reads the records of one file in order, in memory that does not grow with the file. next()
@@ -65,8 +71,10 @@ Result<std::string> record_text(Record record, const InputFile& file, const std:
 Json record_object(const Record& record, const InputFile& file);
 
 /// Calls `take` with each object of the files, one after another, and where it stands ("FILE:12").
+/// `on_read`, which may be absent, hears before each how many bytes of all files have been read.
 /// Throws Error(data) for what is no object.
 void for_each_object(const std::vector<InputFile>& files,
-                     const std::function<void(const Json& object, const std::string& place)>& take);
+                     const std::function<void(const Json& object, const std::string& place)>& take,
+                     const std::function<void(std::uint64_t bytes)>& on_read = {});
 
 }  // namespace heddle

@@ -205,7 +205,10 @@ class MegatronTokens : public RecordReader {
   /// documents has their first sequences and, last, the number of all.
   bool next_document() {
     if (sequence_ < end_) return true;  // a long one goes on
-    if (document_ + 1 >= documents_) return false;
+    if (document_ + 1 >= documents_) {
+      if (end_ == sequences_) return false;
+      refuse(fmt::format("its documents end at sequence {} of {}", end_, sequences_));
+    }
     const auto begin = at<std::uint64_t>(documents_at_, document_);
     end_ = at<std::uint64_t>(documents_at_, document_ + 1);
     if (begin != sequence_ || end_ < begin || end_ > sequences_) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rng.h"
 #include "nn/fused_layers.h"
 #include "nn/norm.h"
 #include "nn/rope_tables.h"
@@ -184,7 +185,8 @@ void BranchBuilder::adapt(Linear& linear, const std::vector<Output>& outputs, co
     }
     up->init = {Init::Kind::zeros};
     up->is_adapter = true;
-    targets.push_back({std::move(up), begin});
+    const std::uint64_t key = rng_key(rng_key(lora.dropout_seed, "lora.dropout"), module);
+    targets.push_back({std::move(up), begin, key});
   }
   if (targets.empty()) return;
   down->shape = {ranks, in.cut.size};
@@ -192,7 +194,9 @@ void BranchBuilder::adapt(Linear& linear, const std::vector<Output>& outputs, co
   // torch's kaiming_uniform_ with a = sqrt(5), as PEFT has it.
   down->init = {Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(in.whole))};
   down->is_adapter = true;
-  linear.adapt(std::make_unique<LowRank>(std::move(down), std::move(targets), lora.scale()));
+  const LowRank::Dropout dropout{lora.dropout, in.cut.begin, in.whole};
+  linear.adapt(
+      std::make_unique<LowRank>(std::move(down), std::move(targets), lora.scale(), dropout));
 }
 
 std::unique_ptr<Mlp> BranchBuilder::gated_mlp(const std::string& gate, const std::string& up,

@@ -29,6 +29,9 @@ struct ExpertDivision {
 /// token has. Where experts are divided over ranks, the rows that came from others are kept too,
 /// or come again in backward.
 /// What of rows and weights travels is an ExchangePlan's, which may differ from call to call.
+///
+/// experts.cpp has forward, experts_backward.cpp the gradients; experts_rows.cpp says which rows
+/// lie where and brings them there and back; experts_cost.cpp is what planners ask.
 class Experts final : public Product {
  public:
   /// Of the experts that are here, or of this rank's part of their width: up [experts * 2 width,

@@ -1,7 +1,6 @@
 #include "nn/experts/router.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -133,11 +132,9 @@ Tensor Router::drop(const Tensor& logits_TE, const Routing& routing, Ctx& ctx) c
 }
 
 void Router::mark_bad(const Tensor& logits_TE, Ctx& ctx) const {
-  if (!ctx.expert_load.defined() || ctx.stream.is_dry()) return;
-  if (ctx.stream.device().kind != Device::Kind::cpu) return;
-  if (ops::first_non_finite(logits_TE, ctx.stream) < 0) return;
-  ctx.expert_load.select(0, options_.layer).host<double>().back() =
-      std::numeric_limits<double>::quiet_NaN();
+  if (!ctx.expert_load.defined()) return;
+  const Tensor load = ctx.expert_load.select(0, options_.layer);
+  ops::mark_non_finite(logits_TE, load.slice(0, load.count() - 1, load.count()), ctx.stream);
 }
 
 Routing Router::route(const Tensor& x_TD, Saved& saved, Ctx& ctx) {

@@ -88,7 +88,7 @@ class Router {
   std::vector<std::uint64_t> token_numbers(std::int64_t tokens, const Ctx& ctx) const;
   std::int64_t place(std::int64_t token, const Ctx& ctx) const;
   /// A layer's count of lost tokens becomes NaN where logits are not finite, and stays so in the
-  /// step's sum over ranks. On the CPU; a GPU would have to wait for it.
+  /// step's sum over ranks.
   void mark_bad(const Tensor& logits_TE, Ctx& ctx) const;
   /// Tells Ctx::routing, where it is there.
   std::int64_t first_token(const Ctx& ctx) const;

@@ -151,7 +151,12 @@ void ConsoleSink::show_live(std::string line) {
 }
 
 void ConsoleSink::on_eval(const EvalMetrics& m) {
-  log_info("step {}: held-out loss {:.4f} | perplexity {:.2f}", m.step, m.loss, m.perplexity);
+  std::string sources;
+  for (const SourceLoss& source : m.sources) {
+    sources += fmt::format("{}{} {:.4f}", sources.empty() ? " | " : ", ", source.name, source.loss);
+  }
+  log_info("step {}: held-out loss {:.4f} | perplexity {:.2f}{}", m.step, m.loss, m.perplexity,
+           sources);
 }
 
 void ConsoleSink::on_event(const RunEvent& event) {

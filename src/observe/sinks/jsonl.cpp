@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file_system.h"
+#include "base/json.h"
 #include "observe/history.h"
 
 namespace heddle::observe {
@@ -71,8 +72,14 @@ void JsonlSink::on_step(const StepMetrics& m) {
 }
 
 void JsonlSink::on_eval(const EvalMetrics& m) {
-  write(fmt::format("{{\"step\":{},\"eval_loss\":{},\"eval_perplexity\":{}}}\n", m.step,
-                    number(m.loss), number(m.perplexity)));
+  std::string sources;
+  for (const SourceLoss& source : m.sources) {
+    sources += fmt::format("{}{}:{}", sources.empty() ? "" : ",", Json(source.name).dump(),
+                           number(source.loss));
+  }
+  write(fmt::format("{{\"step\":{},\"eval_loss\":{},\"eval_perplexity\":{}{}}}\n", m.step,
+                    number(m.loss), number(m.perplexity),
+                    sources.empty() ? "" : fmt::format(",\"eval_sources\":{{{}}}", sources)));
 }
 
 void JsonlSink::on_event(const RunEvent& event) {

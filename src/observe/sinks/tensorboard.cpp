@@ -138,6 +138,9 @@ void TensorBoardSink::on_step(const StepMetrics& m) {
 void TensorBoardSink::on_eval(const EvalMetrics& m) {
   std::string summary;
   put_scalar(summary, "eval/loss", m.loss);
+  for (const SourceLoss& source : m.sources) {
+    put_scalar(summary, "eval/loss/" + source.name, source.loss);
+  }
   write_record(summary_event(m.step, summary));
 }
 

@@ -99,7 +99,7 @@ void cosine_logits(const Tensor& u_TP, const Tensor& v_EP, const Tensor& warmth,
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const Pairs<T> pairs(u_TP, v_EP);
-    const auto& [u, v, P, E, of_u, of_v] = pairs;
+    const std::int64_t E = pairs.count;
     const Temperature<T> temperature(warmth);
     cpu::parallel_for(stream, u_TP.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
@@ -119,14 +119,14 @@ void cosine_logits_backward_input(const Tensor& dlogits_TE, const Tensor& u_TP, 
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const Pairs<T> pairs(u_TP, v_EP);
-    const auto& [u, v, P, E, of_u, of_v] = pairs;
+    const std::int64_t P = pairs.width, E = pairs.count;
     const Temperature<T> temperature(warmth);
     cpu::parallel_for(stream, u_TP.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         T* const du = du_TP.data<T>() + t * P;
         std::fill(du, du + P, T{0});
-        add_row_gradient<T>(u + t * P, of_u[static_cast<std::size_t>(t)], v_EP, of_v,
-                            dlogits_TE.data<T>() + t * E, 1, du);
+        add_row_gradient<T>(pairs.u + t * P, pairs.of_u[static_cast<std::size_t>(t)], v_EP,
+                            pairs.of_v, dlogits_TE.data<T>() + t * E, 1, du);
         for (std::int64_t i = 0; i < P; ++i) du[i] *= temperature.value;
       }
     });
@@ -143,14 +143,14 @@ void cosine_logits_backward_weight(const Tensor& dlogits_TE, const Tensor& u_TP,
   cpu::visit_float(u_TP.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const Pairs<T> pairs(u_TP, v_EP);
-    const auto& [u, v, P, E, of_u, of_v] = pairs;
+    const std::int64_t P = pairs.width, E = pairs.count;
     const Temperature<T> temperature(warmth);
     cpu::parallel_for(stream, E, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> dv(static_cast<std::size_t>(P));
       for (std::int64_t e = begin; e < end; ++e) {
         std::fill(dv.begin(), dv.end(), T{0});
-        add_row_gradient<T>(v + e * P, of_v[static_cast<std::size_t>(e)], u_TP, of_u,
-                            dlogits_TE.data<T>() + e, E, dv.data());
+        add_row_gradient<T>(pairs.v + e * P, pairs.of_v[static_cast<std::size_t>(e)], u_TP,
+                            pairs.of_u, dlogits_TE.data<T>() + e, E, dv.data());
         for (std::int64_t i = 0; i < P; ++i) {
           dv_EP.data<T>()[e * P + i] += temperature.value * dv[static_cast<std::size_t>(i)];
         }

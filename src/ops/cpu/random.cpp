@@ -103,6 +103,58 @@ void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, 
   });
 }
 
+/// Two values to a block of Philox's words, of which a row may begin with the second.
+template <class T, bool kAdds>
+void dropout_row(const T* x, std::uint64_t key, std::uint64_t first, std::uint64_t dropped, T scale,
+                 T* y, std::int64_t n) {
+  alignas(64) std::uint64_t word0[kRandomBlock], word1[kRandomBlock];
+  std::uint64_t block = first / 2;
+  auto odd = static_cast<std::int64_t>(first % 2);
+  for (std::int64_t at = 0; at < n; block += kRandomBlock, odd = 0) {
+    philox_words(key, block, word0, word1);
+    const std::int64_t end = std::min(n, at + 2 * kRandomBlock - odd);
+    for (std::int64_t i = odd; at < end; ++i, ++at) {
+      const std::uint64_t word = (i % 2 == 0 ? word0 : word1)[i / 2];
+      const T value = word < dropped ? T{0} : x[at] * scale;
+      y[at] = kAdds ? y[at] + value : value;
+    }
+  }
+}
+
+template <bool kAdds>
+void dropout_rows(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI, Stream& stream) {
+  visit_float(x_TI.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    const std::int64_t width = x_TI.size(1);
+    const auto* const numbers = mask.rows_T.defined() ? mask.rows_T.data<std::int64_t>() : nullptr;
+    const auto dropped = static_cast<std::uint64_t>(std::llround(mask.rate * 0x1.0p32));
+    const auto scale = static_cast<T>(1.0 / (1.0 - mask.rate));
+    const T* const from = x_TI.data<T>();
+    T* const to = y_TI.data<T>();
+    parallel_for(stream, x_TI.size(0),
+                 std::max<std::int64_t>(1, 4 * kRandomBlock / std::max<std::int64_t>(1, width)),
+                 [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+                   for (std::int64_t t = begin; t < end; ++t) {
+                     const std::uint64_t row = numbers != nullptr
+                                                   ? static_cast<std::uint64_t>(numbers[t])
+                                                   : mask.first_row + static_cast<std::uint64_t>(t);
+                     dropout_row<T, kAdds>(from + t * x_TI.stride(0), mask.key,
+                                           row * static_cast<std::uint64_t>(mask.columns) +
+                                               static_cast<std::uint64_t>(mask.first_column),
+                                           dropped, scale, to + t * y_TI.stride(0), width);
+                   }
+                 });
+  });
+}
+
+void dropout(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI, Stream& stream) {
+  dropout_rows<false>(x_TI, mask, y_TI, stream);
+}
+
+void add_dropout(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI, Stream& stream) {
+  dropout_rows<true>(x_TI, mask, y_TI, stream);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace heddle::ops::cpu
 HWY_AFTER_NAMESPACE();
@@ -110,10 +162,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace heddle::ops::cpu {
 HWY_EXPORT(fill_normal);
+HWY_EXPORT(dropout);
+HWY_EXPORT(add_dropout);
 
 void fill_normal(const Tensor& y, std::uint64_t key, std::uint64_t first_index, double stddev,
                  Stream& stream) {
   HEDDLE_DISPATCH(fill_normal, y.dtype())(y, key, first_index, stddev, stream);
+}
+
+void dropout(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI, Stream& stream) {
+  HEDDLE_DISPATCH(dropout, x_TI.dtype())(x_TI, mask, y_TI, stream);
+}
+
+void add_dropout(const Tensor& x_TI, const DropoutMask& mask, const Tensor& y_TI, Stream& stream) {
+  HEDDLE_DISPATCH(add_dropout, x_TI.dtype())(x_TI, mask, y_TI, stream);
 }
 
 }  // namespace heddle::ops::cpu

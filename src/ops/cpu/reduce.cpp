@@ -147,5 +147,10 @@ std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
   return HWY_DYNAMIC_DISPATCH(first_non_finite)(x, stream);
 }
 
+void mark_non_finite(const Tensor& x, const Tensor& mark, Stream& stream) {
+  if (first_non_finite(x, stream) < 0) return;
+  mark.host<double>()[0] = std::numeric_limits<double>::quiet_NaN();
+}
+
 }  // namespace heddle::ops::cpu
 #endif  // HWY_ONCE

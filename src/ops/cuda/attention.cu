@@ -10,19 +10,20 @@
 #include "ops/cuda/attention_tensor_cores.h"
 #include "ops/operands.h"
 #include "ops/query_sums.h"
+#include "ops/stretches.h"
 #include "tensor/device_runtime.h"
 
 namespace heddle::ops::cuda {
 namespace {
 
-// Hopper's attention and cuDNN's where they apply, then that on tensor cores, else the plain one.
-// cuDNN does not know blocks, and the plain one alone caps scores.
+// Hopper's attention and cuDNN's where they apply, then that on tensor cores, which knows no caps,
+// else the plain one. cuDNN does not know blocks, nor documents.
 
 Problem problem_of(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMask& mask,
                    const ScoreRule& rule) {
   const std::int64_t queries = q_BSHK.size(1), keys = k_BTGK.size(1);
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  HEDDLE_CHECK(std::max({mask.key_offset, mask.step, queries, keys}) < kMost / 2,
+  HEDDLE_CHECK(std::max({mask.key_offset, mask.step, queries + mask.jump, keys}) < kMost / 2,
                "attention of {} queries and {} keys from {} in steps of {}", queries, keys,
                mask.key_offset, mask.step);
   const std::int64_t ahead = mask.last_key();
@@ -31,9 +32,12 @@ Problem problem_of(const Tensor& q_BSHK, const Tensor& k_BTGK, const AttentionMa
                   .width = static_cast<int>(q_BSHK.size(3)),
                   .queries = queries,
                   .keys = keys,
-                  .query_offset = std::clamp(ahead, -queries, keys),
+                  .query_offset = std::clamp(ahead, -(queries + mask.jump), keys),
                   .key_offset = static_cast<int>(mask.key_offset),
                   .step = static_cast<int>(mask.step),
+                  .window = mask.window,
+                  .jump = static_cast<int>(mask.jump),
+                  .jump_at = static_cast<int>(mask.jump_at),
                   .scale = static_cast<float>(rule.scale),
                   .cap = static_cast<float>(rule.cap)};
   if (mask.first_key_BS.defined()) {
@@ -73,12 +77,10 @@ void attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor&
   const Problem problem = problem_of(q_BSHK, k_BTGK, mask, rule);
   constexpr std::nullopt_t kAll = std::nullopt;
   if (q_BSHK.count() == 0) return;
-  if (problem.cap == 0.0F &&
-      (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS, stream) ||
-       cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, rule.scale, out_BSHK, lse_BHS,
-                               stream) ||
-       tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS,
-                                     stream))) {
+  if (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS, stream) ||
+      cudnn_attention_forward(q_BSHK, k_BTGK, v_BTGK, mask, rule, out_BSHK, lse_BHS, stream) ||
+      tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS,
+                                    stream)) {
     return;
   }
   plain_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, kAll, out_BSHK, lse_BHS, stream);
@@ -89,10 +91,20 @@ void attention_block_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const T
                              const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
   const Problem problem = problem_of(q_BSHK, k_BTGK, mask, rule);
   if (q_BSHK.count() == 0) return;
-  if (problem.cap == 0.0F && (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block,
-                                                       out_BSHK, lse_BHS, stream) ||
-                              tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block,
-                                                            out_BSHK, lse_BHS, stream))) {
+  if (hopper_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS, stream)) {
+    return;
+  }
+  if (mask.jump != 0) {
+    for_each_stretch(
+        mask, q_BSHK.size(1), [&](std::int64_t begin, std::int64_t end, const AttentionMask& own) {
+          cuda::attention_block_forward(q_BSHK.slice(1, begin, end), k_BTGK, v_BTGK, own, rule,
+                                        block, out_BSHK.slice(1, begin, end),
+                                        lse_BHS.slice(2, begin, end), stream);
+        });
+    return;
+  }
+  if (tensor_core_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS,
+                                    stream)) {
     return;
   }
   plain_attention_forward(problem, q_BSHK, k_BTGK, v_BTGK, block, out_BSHK, lse_BHS, stream);
@@ -107,11 +119,10 @@ void attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Ten
   if (q_BSHK.count() == 0) return;
   const BackwardCall call{dout_BSHK, q_BSHK,    k_BSGK,  v_BSGK,  &out_BSHK,
                           lse_BHS,   delta_BHS, dq_BSHK, dk_BSGK, dv_BSGK};
-  if (problem.cap == 0.0F &&
-      (hopper_attention_backward(problem, call, stream) ||
-       cudnn_attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask,
-                                rule.scale, dq_BSHK, dk_BSGK, dv_BSGK, stream) ||
-       tensor_core_attention_backward(problem, call, stream))) {
+  if (hopper_attention_backward(problem, call, stream) ||
+      cudnn_attention_backward(dout_BSHK, q_BSHK, k_BSGK, v_BSGK, out_BSHK, lse_BHS, mask, rule,
+                               dq_BSHK, dk_BSGK, dv_BSGK, stream) ||
+      tensor_core_attention_backward(problem, call, stream)) {
     return;
   }
   attention_delta(dout_BSHK, out_BSHK, delta_BHS, stream);
@@ -127,10 +138,18 @@ void attention_block_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, con
   if (q_BSHK.count() == 0 || k_BTGK.count() == 0) return;
   const BackwardCall call{dout_BSHK, q_BSHK,    k_BTGK,  v_BTGK,  nullptr,
                           lse_BHS,   delta_BHS, dq_BSHK, dk_BTGK, dv_BTGK};
-  if (problem.cap == 0.0F && (hopper_attention_backward(problem, call, stream) ||
-                              tensor_core_attention_backward(problem, call, stream))) {
+  if (hopper_attention_backward(problem, call, stream)) return;
+  if (mask.jump != 0) {
+    for_each_stretch(mask, q_BSHK.size(1),
+                     [&](std::int64_t begin, std::int64_t end, const AttentionMask& own) {
+                       cuda::attention_block_backward(
+                           dout_BSHK.slice(1, begin, end), q_BSHK.slice(1, begin, end), k_BTGK,
+                           v_BTGK, lse_BHS.slice(2, begin, end), delta_BHS.slice(2, begin, end),
+                           own, rule, dq_BSHK.slice(1, begin, end), dk_BTGK, dv_BTGK, stream);
+                     });
     return;
   }
+  if (tensor_core_attention_backward(problem, call, stream)) return;
   plain_attention_backward(problem, call, stream);
 }
 
@@ -159,7 +178,7 @@ std::int64_t query_sum_tile(const Tensor& q_BSHK, Stream& stream) {
 void attention_block_backward_to_sums(const Tensor& dout_BSHK, const Tensor& q_BSHK,
                                       const Tensor& k_BTGK, const Tensor& v_BTGK,
                                       const Tensor& lse_BHS, const Tensor& delta_BHS,
-                                      const AttentionMask& mask, double scale,
+                                      const AttentionMask& mask, const ScoreRule& rule,
                                       const Tensor& sums_BHNX, const Tensor& dk_BTGK,
                                       const Tensor& dv_BTGK, Stream& stream) {
   check_attention_block(q_BSHK, k_BTGK, v_BTGK, mask);
@@ -168,7 +187,7 @@ void attention_block_backward_to_sums(const Tensor& dout_BSHK, const Tensor& q_B
   check_sums(sums_BHNX, q_BSHK);
   if (q_BSHK.count() == 0 || k_BTGK.count() == 0) return;
   const device_runtime::LaunchLock lock;
-  const cuda::Problem problem = cuda::problem_of(q_BSHK, k_BTGK, mask, scale);
+  const cuda::Problem problem = cuda::problem_of(q_BSHK, k_BTGK, mask, rule);
   const cuda::BackwardCall call{dout_BSHK, q_BSHK,    k_BTGK,    v_BTGK,  nullptr,
                                 lse_BHS,   delta_BHS, sums_BHNX, dk_BTGK, dv_BTGK};
   const bool is_done = cuda::hopper_attention_backward_to_sums(problem, call, stream);

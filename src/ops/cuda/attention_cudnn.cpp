@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -68,16 +69,31 @@ bool is_taken(const Tensor& t) {
 
 bool are_taken(std::span<const Operand> operands, const AttentionMask& mask) {
   const Tensor &q = *operands[0].tensor_BSHK, &k = *operands[1].tensor_BSHK;
-  if (mask.query_offset != 0 || mask.first_key_BS.defined() || q.size(1) != k.size(1)) return false;
+  const bool has_other_first_keys =
+      mask.first_key_BS.defined() && (mask.window == 0 || mask.has_documents);
+  if (mask.query_offset != 0 || has_other_first_keys || q.size(1) != k.size(1)) return false;
   for (const Operand& operand : operands) {
     if (!is_taken(*operand.tensor_BSHK)) return false;
   }
   return true;
 }
 
-std::vector<std::int64_t> key_of(std::span<const Operand> operands, double scale,
+/// What becomes of products of queries and keys.
+struct Scores {
+  float scale, cap;                    ///< cap 0: none
+  std::optional<std::int64_t> window;  ///< of keys that a query sees
+
+  Scores(const ScoreRule& rule, const AttentionMask& mask, std::int64_t keys)
+      : scale(static_cast<float>(rule.scale)), cap(static_cast<float>(rule.cap)) {
+    if (mask.window > 0 && mask.window < keys) window = mask.window;
+  }
+};
+
+std::vector<std::int64_t> key_of(std::span<const Operand> operands, const Scores& scores,
                                  bool is_deterministic) {
-  std::vector<std::int64_t> key{std::bit_cast<std::int64_t>(scale), is_deterministic};
+  std::vector<std::int64_t> key{std::bit_cast<std::int32_t>(scores.scale),
+                                std::bit_cast<std::int32_t>(scores.cap), scores.window.value_or(0),
+                                is_deterministic};
   for (const Operand& operand : operands) {
     key.push_back(operand.uid);
     for (int dim = 0; dim < 4; ++dim) {
@@ -124,12 +140,61 @@ Attributes statistics(const Tensor& q_BSHK) {
       .set_data_type(fe::DataType_t::FLOAT);
 }
 
-std::shared_ptr<Graph> forward_graph(std::span<const Operand> operands, double scale) {
+using Node = std::shared_ptr<Attributes>;
+
+Node combine(const std::shared_ptr<Graph>& graph, const char* name, fe::PointwiseMode_t mode,
+             const Node& x, const Node& y) {
+  return graph->pointwise(x, y, fe::graph::Pointwise_attributes().set_name(name).set_mode(mode));
+}
+
+/// Scores with a cap are made by a function of ours, which has to hide keys too: cuDNN takes it in
+/// place of its own masks.
+class Capped {
+ public:
+  explicit Capped(const Scores& scores) : scores_(scores) {}
+
+  Node forward(const std::shared_ptr<Graph>& graph, const Node& scores) {
+    const Node part = combine(graph, "score/cap", fe::PointwiseMode_t::MUL, scores,
+                              std::make_shared<Attributes>(1.0F / scores_.cap));
+    tanh_ = graph->pointwise(part, fe::graph::Pointwise_attributes().set_name("tanh").set_mode(
+                                       fe::PointwiseMode_t::TANH_FWD));
+    const Node capped = combine(graph, "cap*tanh", fe::PointwiseMode_t::MUL, tanh_,
+                                std::make_shared<Attributes>(scores_.cap));
+    return fe::graph::attn::score_modifiers::sliding_window_mask(
+        graph, capped, fe::DiagonalAlignment_t::TOP_LEFT, scores_.window, 0, 0, 0, nullptr,
+        nullptr);
+  }
+  /// After forward() in the same graph.
+  Node backward(const std::shared_ptr<Graph>& graph, const Node& gradients) const {
+    const Node square = combine(graph, "tanh^2", fe::PointwiseMode_t::MUL, tanh_, tanh_);
+    const Node lost = combine(graph, "lost", fe::PointwiseMode_t::MUL, gradients, square);
+    return combine(graph, "slope", fe::PointwiseMode_t::SUB, gradients, lost);
+  }
+
+ private:
+  Scores scores_;
+  Node tanh_;
+};
+
+/// Of a forward or backward attention; a cap's backward is told apart.
+template <class Options>
+void set_scores(Options& options, const Scores& scores, const std::shared_ptr<Capped>& capped) {
+  options.set_attn_scale(scores.scale);
+  if (scores.cap > 0) {
+    options.set_score_mod(
+        [capped](std::shared_ptr<Graph> graph, Node x) { return capped->forward(graph, x); });
+    return;
+  }
+  options.set_causal_mask(true);
+  if (scores.window) options.set_diagonal_band_left_bound(static_cast<int>(*scores.window));
+}
+
+std::shared_ptr<Graph> forward_graph(std::span<const Operand> operands, const Scores& scores) {
   const auto graph = empty_graph();
   const auto tensor = [&](int i) -> const Tensor& { return *operands[i].tensor_BSHK; };
   auto options = fe::graph::SDPA_attributes();
   options.set_name("attention").set_generate_stats(true);
-  options.set_attn_scale(static_cast<float>(scale)).set_causal_mask(true);
+  set_scores(options, scores, std::make_shared<Capped>(scores));
   auto [out, lse] = graph->sdpa(input(*graph, kQ, tensor(0)), input(*graph, kK, tensor(1)),
                                 input(*graph, kV, tensor(2)), options);
   output(*out, kOut, tensor(3));
@@ -139,13 +204,18 @@ std::shared_ptr<Graph> forward_graph(std::span<const Operand> operands, double s
   return graph;
 }
 
-std::shared_ptr<Graph> backward_graph(std::span<const Operand> operands, double scale,
+std::shared_ptr<Graph> backward_graph(std::span<const Operand> operands, const Scores& scores,
                                       bool is_deterministic) {
   const auto graph = empty_graph();
   const auto tensor = [&](int i) -> const Tensor& { return *operands[i].tensor_BSHK; };
   auto options = fe::graph::SDPA_backward_attributes();
-  options.set_name("attention_backward").set_attn_scale(static_cast<float>(scale));
-  options.set_causal_mask(true).set_deterministic_algorithm(is_deterministic);
+  options.set_name("attention_backward").set_deterministic_algorithm(is_deterministic);
+  const auto capped = std::make_shared<Capped>(scores);
+  set_scores(options, scores, capped);
+  if (scores.cap > 0) {
+    options.set_score_mod_bprop(
+        [capped](std::shared_ptr<Graph> graph, Node x) { return capped->backward(graph, x); });
+  }
   const auto lse = graph->tensor(statistics(tensor(0)));
   auto [dq, dk, dv] = graph->sdpa_backward(
       input(*graph, kQ, tensor(0)), input(*graph, kK, tensor(1)), input(*graph, kV, tensor(2)),
@@ -204,7 +274,7 @@ Plan choose_plan(const std::shared_ptr<Graph>& graph, const Pointers& memory, bo
 
 /// Runs the plan for these operands, which `make` gives where it is new.
 template <class Make>
-bool execute(std::span<const Operand> operands, const AttentionMask& mask, double scale,
+bool execute(std::span<const Operand> operands, const AttentionMask& mask, const Scores& scores,
              const Tensor& lse_BHS, Stream& stream, const Make& make) {
   if (!are_taken(operands, mask)) return false;
   StreamState& state = state_of(stream);
@@ -213,7 +283,7 @@ bool execute(std::span<const Operand> operands, const AttentionMask& mask, doubl
   Pointers memory{{kLse, lse_BHS.bytes()}};
   for (const Operand& operand : operands) memory[operand.uid] = operand.tensor_BSHK->bytes();
   const bool is_deterministic = stream.is_deterministic();
-  auto key = key_of(operands, scale, is_deterministic);
+  auto key = key_of(operands, scores, is_deterministic);
   auto found = cudnn.plans.find(key);
   if (found == cudnn.plans.end()) {
     Plan plan = choose_plan(make(is_deterministic), memory, is_deterministic, cudnn.handle, state);
@@ -230,17 +300,19 @@ bool execute(std::span<const Operand> operands, const AttentionMask& mask, doubl
 }  // namespace
 
 bool cudnn_attention_forward(const Tensor& q_BSHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
-                             const AttentionMask& mask, double scale, const Tensor& out_BSHK,
-                             const Tensor& lse_BHS, Stream& stream) {
+                             const AttentionMask& mask, const ScoreRule& rule,
+                             const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
   const Operand operands[] = {{kQ, &q_BSHK}, {kK, &k_BTGK}, {kV, &v_BTGK}, {kOut, &out_BSHK}};
-  return execute(operands, mask, scale, lse_BHS, stream,
-                 [&](bool) { return forward_graph(operands, scale); });
+  const Scores scores(rule, mask, k_BTGK.size(1));
+  return execute(operands, mask, scores, lse_BHS, stream,
+                 [&](bool) { return forward_graph(operands, scores); });
 }
 
 bool cudnn_attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, const Tensor& k_BSGK,
                               const Tensor& v_BSGK, const Tensor& out_BSHK, const Tensor& lse_BHS,
-                              const AttentionMask& mask, double scale, const Tensor& dq_BSHK,
-                              const Tensor& dk_BSGK, const Tensor& dv_BSGK, Stream& stream) {
+                              const AttentionMask& mask, const ScoreRule& rule,
+                              const Tensor& dq_BSHK, const Tensor& dk_BSGK, const Tensor& dv_BSGK,
+                              Stream& stream) {
   if (stream.is_deterministic() &&
       stored_score_bytes(q_BSHK.size(0), q_BSHK.size(1), q_BSHK.size(2), q_BSHK.size(3)) == 0) {
     return false;
@@ -248,8 +320,9 @@ bool cudnn_attention_backward(const Tensor& dout_BSHK, const Tensor& q_BSHK, con
   const Operand operands[] = {{kQ, &q_BSHK},     {kK, &k_BSGK},       {kV, &v_BSGK},
                               {kOut, &out_BSHK}, {kDout, &dout_BSHK}, {kDq, &dq_BSHK},
                               {kDk, &dk_BSGK},   {kDv, &dv_BSGK}};
-  return execute(operands, mask, scale, lse_BHS, stream, [&](bool is_deterministic) {
-    return backward_graph(operands, scale, is_deterministic);
+  const Scores scores(rule, mask, k_BSGK.size(1));
+  return execute(operands, mask, scores, lse_BHS, stream, [&](bool is_deterministic) {
+    return backward_graph(operands, scores, is_deterministic);
   });
 }
 

@@ -8,6 +8,7 @@
 // dv, whole in registers at the job's end. One thread of another starts the copies of all tiles to
 // shared memory. dq is the business of attention_hopper_backward_narrow.h and _wide.h.
 
+#include "ops/cuda/attention_caps.h"
 #include "ops/cuda/attention_problem.h"
 #include "ops/cuda/hopper_tiles.h"
 
@@ -18,7 +19,9 @@ constexpr int kKeyTile = 128, kQueryTile = 64;
 struct BackwardJobs {
   int heads, groups;          // heads, and key/value heads
   int per_job;                // heads of a job, all of which have one key/value head
-  int queries, keys, offset;  // query s sees no key behind offset + s
+  int share;                  // heads, from multiples of it on, whose dk and dv are one
+  int queries, keys, offset;  // query s sees no key behind offset + s,
+  int jump, jump_at;          // or, from jump_at on, behind offset + s + jump
   int query_tiles, key_tiles;
   int sum_tiles;  // from the sums of dq of a head to the next one's
   int set_count;  // sets of a job's heads in the batch
@@ -32,9 +35,11 @@ struct Job {
   int tiles;    // of queries of each head; 0: there are no more jobs
 };
 
-/// The first tile of queries that sees a key.
-__device__ __forceinline__ int first_query_tile(int key, int offset) {
-  return max(key - offset, 0) / kQueryTile;
+/// The first tile of queries that sees a key; so do all behind it. Queries jump where a tile
+/// begins.
+__device__ __forceinline__ int first_query_tile(int key, int offset, int jump, int jump_at) {
+  const int ahead = max(key - offset, 0);
+  return (jump == 0 || ahead < jump_at ? ahead : max(ahead - jump, jump_at)) / kQueryTile;
 }
 
 /// Without its tiles. In a chunk of sets of heads the longest come first.
@@ -45,8 +50,11 @@ __device__ __forceinline__ Job job_at(const BackwardJobs& all, int index) {
   const int key_tile = in_chunk / sets;
   const int head = (chunk * all.chunk + in_chunk - key_tile * sets) * all.per_job;
   const int batch = head / all.heads, own = head - batch * all.heads;
-  const int first = first_query_tile(key_tile * kKeyTile, all.offset);
-  const int first_of_half = first_query_tile(key_tile * kKeyTile + 64, all.offset);
+  const auto first_tile = [&](int key) {
+    return first_query_tile(key, all.offset, all.jump, all.jump_at);
+  };
+  const int first = first_tile(key_tile * kKeyTile);
+  const int first_of_half = first_tile(key_tile * kKeyTile + 64);
   return {.batch = batch,
           .group = own / (all.heads / all.groups),
           .head = own,
@@ -65,10 +73,16 @@ struct BackwardTensors {
   const int* first_keys;     // [batch], where there are documents
   const int* tile_ends;  // [batch][key_tiles]: the tile of queries after the last that sees them
   float* dq_sums;  // [batch * heads][sum_tiles][width / 64][8][128][4]: the order of registers
+  // Of exact sums (attention_hopper_backward_sums.h), of which a tile has two: [batch * heads]
+  // [query_tiles].
+  const float* splits;
+  float rest;
   int* next_job;
   HeadView<ResultOf<Bf16, kAddsKeys>> dk, dv;
   BackwardJobs jobs;
   float scale, scale_log2;
+  float
+      cap_factor;  // with a cap, of products to what tanh_of() takes; scale_log2 is the cap's then
 };
 
 constexpr int kGradientTiles = 2;  // of each of the two warpgroups
@@ -184,44 +198,72 @@ __device__ __forceinline__ void copy_tiles(const BackwardTensors<kIsBlock>& t,
   }
 }
 
+/// A score that no query sees. That of a tangent has a square, too.
+template <bool kCaps>
+constexpr float kHidden = kCaps ? -1e18F : -INFINITY;
+
 /// Where keys and queries are the same positions.
+template <bool kCaps>
 __device__ __forceinline__ void hide_earlier_queries(float (&scores)[32]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (column_of(i) < row_of(i)) scores[i] = -INFINITY;
+    if (column_of(i) < row_of(i)) scores[i] = kHidden<kCaps>;
   }
 }
 
 /// Query `shift` is at the position of the first key, and there are so many keys.
+template <bool kCaps>
 __device__ __forceinline__ void hide_earlier_queries(float (&scores)[32], int shift, int keys) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (column_of(i) < row_of(i) + shift || row_of(i) >= keys) scores[i] = -INFINITY;
+    if (column_of(i) < row_of(i) + shift || row_of(i) >= keys) scores[i] = kHidden<kCaps>;
   }
 }
 
 /// `first` is the first of the keys.
+template <bool kCaps>
 __device__ __forceinline__ void hide_later_documents(float (&scores)[32], const int* first_keys,
                                                      int first) {
   LaneValues<int> first_key;
   first_key.load(first_keys);
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (first_key.of[i / 4 * 2 + i % 2] > first + row_of(i)) scores[i] = -INFINITY;
+    if (first_key.of[i / 4 * 2 + i % 2] > first + row_of(i)) scores[i] = kHidden<kCaps>;
+  }
+}
+
+/// Probabilities from scores, or from what bend() made of them, as left factors of a product; with
+/// a cap `bent` are these times the slope that it has there. Pair by pair: registers are short.
+template <bool kCaps>
+__device__ __forceinline__ void make_probabilities(const float (&scores)[32], float scale_log2,
+                                                   const LaneValues<float>& lse,
+                                                   std::uint32_t (&p)[4][4],
+                                                   std::uint32_t (&bent)[4][4]) {
+#pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    const int j = i / 4 * 2;
+    const float x = exp2_fast(scores[i] * scale_log2 - lse.of[j]);
+    const float y = exp2_fast(scores[i + 1] * scale_log2 - lse.of[j + 1]);
+    p[i / 8][i / 2 % 4] = pair_of(x, y);
+    if constexpr (kCaps) {
+      bent[i / 8][i / 2 % 4] = pair_of(x * fmaf(-scores[i], scores[i], 1.0F),
+                                       y * fmaf(-scores[i + 1], scores[i + 1], 1.0F));
+    }
   }
 }
 
 /// Which of a job's queries see which of 64 keys, half `half` of its keys. Without kAnyShift the
 /// first tile of queries that sees them begins at their position, and those before it are skipped.
-template <bool kDocuments, bool kAnyShift>
+template <bool kDocuments, bool kAnyShift, bool kCaps>
 class KeySight {
  public:
   __device__ __forceinline__ KeySight(const BackwardJobs& all, const Job& job, int half)
-      : job_(job), half_(half) {
+      : all_(all), job_(job), half_(half) {
     if constexpr (kAnyShift) {
       const int first = first_key();
       shift_ = first - all.offset - uniform(job.first_tile) * kQueryTile;
       keys_ = all.keys - first;
+      jump_tile_ = all.jump_at / kQueryTile - uniform(job.first_tile);
     }
   }
 
@@ -230,15 +272,15 @@ class KeySight {
   __device__ __forceinline__ void hide_unseen(float (&scores)[32], int tile, int skipped,
                                               const int* first_keys) const {
     if constexpr (kAnyShift) {
-      const int shift = shift_ - tile * kQueryTile;
-      if (shift > 1 - kQueryTile || keys_ < 64) hide_earlier_queries(scores, shift, keys_);
+      const int shift = shift_ - tile * kQueryTile - (tile >= jump_tile_ ? all_.jump : 0);
+      if (shift > 1 - kQueryTile || keys_ < 64) hide_earlier_queries<kCaps>(scores, shift, keys_);
     } else {
-      if (tile == skipped) hide_earlier_queries(scores);
+      if (tile == skipped) hide_earlier_queries<kCaps>(scores);
     }
     if constexpr (kDocuments) {
       const int first = first_key();
       if (uniform(first_keys[kQueryTile - 1]) > first) {
-        hide_later_documents(scores, first_keys, first);
+        hide_later_documents<kCaps>(scores, first_keys, first);
       }
     }
   }
@@ -249,9 +291,11 @@ class KeySight {
     return uniform(job_.key_tile) * kKeyTile + half_ * 64;
   }
 
+  const BackwardJobs& all_;
   const Job& job_;
   const int half_;
   int shift_, keys_;  // query `shift_` of the first tile is at the first key's position
+  int jump_tile_;     // counted from the first
 };
 
 /// So many of the first tiles of a head do not see half `half` of the keys.

@@ -4,14 +4,15 @@
 // multiplies the gradients of scores, which the two leave in shared memory, with the keys and adds
 // the result to sums of dq in global memory.
 
-#include "ops/cuda/attention_hopper_backward_jobs.h"
+#include "ops/cuda/attention_hopper_backward_sums.h"
 
 namespace heddle::ops::cuda::hopper {
 
 /// dq's sums += the gradients of scores times keys.
-template <bool kIsBlock>
+template <bool kExact, bool kIsBlock>
 __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& t,
                                                BackwardMemory<BackwardShape<64>>& m) {
+  constexpr int kSums = kTileSums<64, kExact>;
   Turn<2> job_turn;
   Turn<kGradientTiles> turns[2];
   for (;;) {
@@ -22,13 +23,19 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& 
     const std::uint64_t keys0 = across_sum(m.keys[job_turn.index][0][0], 0);
     const std::uint64_t keys1 = across_sum(m.keys[job_turn.index][0][1], 0);
     const int row = (job.batch * t.jobs.heads + job.head) * t.jobs.sum_tiles;
-    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile) * 4096 +
+    float* to = t.dq_sums + (static_cast<std::int64_t>(row) + job.first_tile) * kSums +
                 threadIdx.x % 128 * 4;
+    const float* splits = nullptr;
+    if constexpr (kExact) {
+      splits =
+          t.splits + (job.batch * t.jobs.heads + job.head) * t.jobs.query_tiles + job.first_tile;
+    }
     const int skipped = kIsBlock ? uniform(job.skipped) : 1;
     for (int head = 0; head < t.jobs.per_job; ++head) {
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
         float sums[32];
+        const float split = kExact ? splits[tile] : 0.0F;
         wait_for(&m.gradient_full[0][turns[0].index], turns[0].parity);
         begin_products();
         multiply_columns(sums, across_sum(m.gradients[0][turns[0].index], 0), keys0, false);
@@ -47,13 +54,11 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& 
           arrive(&m.gradient_empty[1][turns[1].index]);
           turns[1].advance();
         }
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          add_four(to + 512 * i, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
-        }
-        to += 4096;
+        add_to_sums<64, kExact>(to, sums, split, t.rest);
+        to += kSums;
       }
-      to += static_cast<std::int64_t>(t.jobs.sum_tiles - tiles) * 4096;
+      to += static_cast<std::int64_t>(t.jobs.sum_tiles - tiles) * kSums;
+      if constexpr (kExact) splits += t.jobs.query_tiles;
     }
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
@@ -61,7 +66,7 @@ __device__ __forceinline__ void add_to_queries(const BackwardTensors<kIsBlock>& 
 }
 
 /// dk and dv of 64 keys, those of half `half` of each tile.
-template <bool kDocuments, bool kIsBlock>
+template <bool kDocuments, bool kCaps, bool kIsBlock>
 __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
                                             BackwardMemory<BackwardShape<64>>& m, int half) {
   constexpr int kStages = BackwardShape<64>::kStages;
@@ -86,7 +91,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
     for (int i = 0; i < 32; ++i) dk[i] = dv[i] = 0.0F;
     // Of the tiles of a head the first `skipped` do not see these keys.
     const int skipped = skipped_tiles<kIsBlock>(m.jobs[job_turn.index], half);
-    const KeySight<kDocuments, kIsBlock> sight(t.jobs, m.jobs[job_turn.index], half);
+    const KeySight<kDocuments, kIsBlock, kCaps> sight(t.jobs, m.jobs[job_turn.index], half);
     int tile = skipped, left = t.jobs.per_job * (tiles - skipped);
     const auto skip = [&] {
       wait_for(&m.full[turn.index], turn.parity);
@@ -120,13 +125,9 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
       // After the last tile its scores once more, for nothing: a branch there would make the
       // compiler wait for each product.
       const Turn<kStages> next = left > 1 ? turn : here;
+      if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
       sight.hide_unseen(scores, now, skipped, m.first_keys[here.index]);
-#pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const int j = i / 4 * 2;
-        p[i / 8][i / 2 % 4] = pair_of(exp2_fast(scores[i] * t.scale_log2 - lse.of[j]),
-                                      exp2_fast(scores[i + 1] * t.scale_log2 - lse.of[j + 1]));
-      }
+      make_probabilities<kCaps>(scores, t.scale_log2, lse, p, ds);
       begin_products();
       multiply_left(dv, p, dout0 + here.index * kNextTile);
       end_product_group();
@@ -141,7 +142,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int j = i / 4 * 2;
-        const std::uint32_t both = p[i / 8][i / 2 % 4];
+        const std::uint32_t both = (kCaps ? ds : p)[i / 8][i / 2 % 4];
         ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - delta.of[j]),
                                        high_of(both) * (gradients[i + 1] - delta.of[j + 1]));
       }
@@ -174,7 +175,7 @@ __device__ __forceinline__ void add_to_keys(const BackwardTensors<kIsBlock>& t,
   }
 }
 
-template <bool kDocuments, bool kIsBlock>
+template <bool kDocuments, bool kExact, bool kCaps, bool kIsBlock>
 __global__ void __launch_bounds__(BackwardShape<64>::kThreads, 1)
     backward_kernel(const __grid_constant__ BackwardTensors<kIsBlock> tensors) {
   using S = BackwardShape<64>;
@@ -188,10 +189,10 @@ __global__ void __launch_bounds__(BackwardShape<64>::kThreads, 1)
     if (threadIdx.x == 3 * 128) copy_tiles<S, kDocuments>(tensors, m);
   } else if (warpgroup == 2) {
     give_registers<72>();
-    add_to_queries(tensors, m);
+    add_to_queries<kExact>(tensors, m);
   } else {
     take_registers<208>();
-    add_to_keys<kDocuments>(tensors, m, warpgroup);
+    add_to_keys<kDocuments, kCaps>(tensors, m, warpgroup);
   }
 }
 

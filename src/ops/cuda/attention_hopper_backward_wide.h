@@ -6,20 +6,20 @@
 // gradients are long there: they do not wait for each other, and one multiplies while the other
 // makes exponentials.
 
-#include "ops/cuda/attention_hopper_backward_jobs.h"
+#include "ops/cuda/attention_hopper_backward_sums.h"
 
 namespace heddle::ops::cuda::hopper {
 
 /// dk and dv of 64 keys, those of half `half` of each tile, and 64 columns of dq.
-template <bool kDocuments>
-__device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
+template <bool kDocuments, bool kExact, bool kCaps, bool kAddsKeys>
+__device__ __forceinline__ void add_to_all(const BackwardTensors<kAddsKeys>& t,
                                            BackwardMemory<BackwardShape<128>>& m, int half) {
   using S = BackwardShape<128>;
   Turn<S::kJobs> job_turn;
   Turn<S::kStages> turn;
   Turn<kGradientTiles> gradient_turn;
   const int row = warp_id() % 4 * 16;
-  constexpr int kSums = kQueryTile * S::kWidth;  // of dq, of a tile
+  constexpr int kSums = kTileSums<S::kWidth, kExact>;  // of dq
   constexpr int kBlock = kTileBytes >> 4, kKeyBlock = 2 * kBlock, kNextTile = S::kBlocks * kBlock;
   const std::uint64_t q0 = along_sum(m.q), dout0 = along_sum(m.dout);
   const std::uint64_t q0_across = across_sum(m.q, kTileBytes);
@@ -38,7 +38,12 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       const std::int64_t first = static_cast<std::int64_t>(head) * t.jobs.sum_tiles;
       to = t.dq_sums + (first + job.first_tile) * kSums + half * 4096 + threadIdx.x % 128 * 4;
     }
-    const KeySight<kDocuments, true> sight(t.jobs, job, half);
+    const float* splits = nullptr;  // of the tile whose dq comes next
+    if constexpr (kExact) {
+      splits =
+          t.splits + (job.batch * t.jobs.heads + job.head) * t.jobs.query_tiles + job.first_tile;
+    }
+    const KeySight<kDocuments, true, kCaps> sight(t.jobs, job, half);
 
     float dk[64], dv[64];
 #pragma unroll
@@ -53,15 +58,14 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       end_product_group();
     };
     int added = 0;  // tiles of a head whose dq is done
-    const auto add_to_queries = [&](const float(&dq)[32]) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        add_four(to + 512 * i, {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
-      }
+    const auto add_to_queries = [&](const float(&dq)[32], float split) {
+      add_to_sums<S::kWidth, kExact>(to, dq, split, t.rest);
       to += kSums;
+      if constexpr (kExact) ++splits;
       if (++added == tiles) {
         added = 0;
         to += static_cast<std::int64_t>(t.jobs.sum_tiles - tiles) * kSums;
+        if constexpr (kExact) splits += t.jobs.query_tiles - tiles;
       }
     };
     int done = -1;  // the stage of the tile before, whose dk is under way
@@ -82,16 +86,11 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       settle(dk);
       settle(scores);
       if (done >= 0) arrive(&m.empty[done]);
+      if constexpr (kCaps) bend(scores, multiply_all(scores, t.cap_factor));
       sight.hide_unseen(scores, tile, 0, m.first_keys[stage]);
       LaneValues<float> row_values;
       row_values.load(m.lse[stage]);
-#pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const int j = i / 4 * 2;
-        p[i / 8][i / 2 % 4] =
-            pair_of(exp2_fast(scores[i] * t.scale_log2 - row_values.of[j]),
-                    exp2_fast(scores[i + 1] * t.scale_log2 - row_values.of[j + 1]));
-      }
+      make_probabilities<kCaps>(scores, t.scale_log2, row_values, p, ds);
       begin_products();
       multiply_left(dv, p, dout0_across + stage * kNextTile);
       end_product_group();
@@ -101,7 +100,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
         const int j = i / 4 * 2;
-        const std::uint32_t both = p[i / 8][i / 2 % 4];
+        const std::uint32_t both = (kCaps ? ds : p)[i / 8][i / 2 % 4];
         ds[i / 8][i / 2 % 4] = pair_of(low_of(both) * (gradients[i] - row_values.of[j]),
                                        high_of(both) * (gradients[i + 1] - row_values.of[j + 1]));
       }
@@ -113,6 +112,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       fence_shared_writes();
       arrive(&m.gradient_full[half][gradient_turn.index]);
       // dq of the tile before: the other's gradients are there. Of the first tile, of nothing.
+      const float split = kExact ? *splits : 0.0F;
       const bool is_first = done < 0;
       const Turn<kGradientTiles> last = gradient_turn.before();
       if (!is_first) wait_for_gradients(last);
@@ -126,7 +126,7 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
       settle(dq);
       if (!is_first) {
         arrive(&m.gradient_empty[half ^ 1][last.index]);
-        add_to_queries(dq);
+        add_to_queries(dq, split);
       }
       done = stage;
       gradient_turn.advance();
@@ -142,28 +142,29 @@ __device__ __forceinline__ void add_to_all(const BackwardTensors<true>& t,
     settle(dq);
     arrive(&m.empty[done]);
     arrive(&m.gradient_empty[half ^ 1][last.index]);
-    add_to_queries(dq);
-    const int batch = job.batch, group = job.group, first = job.key_tile * kKeyTile + half * 64;
+    add_to_queries(dq, kExact ? *splits : 0.0F);
+    const int batch = job.batch, keys_of = job.head / t.jobs.share,
+              first = job.key_tile * kKeyTile + half * 64;
     arrive(&m.job_empty[job_turn.index]);
     job_turn.advance();
-    const auto add = [&](const float(&sums)[64], float factor, const HeadView<float>& to) {
+    const auto put = [&](const float(&sums)[64], float factor, const auto& to) {
 #pragma unroll
       for (int c = 0; c < S::kBlocks; ++c) {
         float part[32];
 #pragma unroll
         for (int i = 0; i < 32; ++i) part[i] = sums[32 * c + i];
-        put_sums(part, factor, to.at(batch, first, group) + 64 * c, to.position,
+        put_sums(part, factor, to.at(batch, first, keys_of) + 64 * c, to.position,
                  t.jobs.keys - first);
       }
     };
-    add(dk, t.scale, t.dk);
-    add(dv, 1.0F, t.dv);
+    put(dk, t.scale, t.dk);
+    put(dv, 1.0F, t.dv);
   }
 }
 
-template <bool kDocuments>
+template <bool kDocuments, bool kExact, bool kCaps, bool kAddsKeys>
 __global__ void __launch_bounds__(BackwardShape<128>::kThreads, 1)
-    wide_backward_kernel(const __grid_constant__ BackwardTensors<true> tensors) {
+    wide_backward_kernel(const __grid_constant__ BackwardTensors<kAddsKeys> tensors) {
   using S = BackwardShape<128>;
   extern __shared__ unsigned char raw[];
   auto& m = *reinterpret_cast<BackwardMemory<S>*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(BackwardShape<128>::kThreads, 1)
     if (threadIdx.x == 2 * 128) copy_tiles<S, kDocuments>(tensors, m);
   } else {
     take_registers<240>();
-    add_to_all<kDocuments>(tensors, m, warpgroup);
+    add_to_all<kDocuments, kExact, kCaps>(tensors, m, warpgroup);
   }
 }
 

@@ -114,8 +114,12 @@ void launch(ForwardWork<S::kIsBlock> work, StreamState& state) {
 template <bool kIsBlock>
 void run(const ForwardWork<kIsBlock>& work, StreamState& state) {
   const Problem& p = work.problem;
-  const bool any_mask = p.first_key != nullptr || (p.query_offset % kRows != 0 && !sees_all(p));
-  if (p.width == 64) {
+  const bool has_own_step = p.query_offset % kRows != 0 || p.jump % kRows != 0;
+  const bool any_mask = p.first_key != nullptr || (has_own_step && !sees_all(p));
+  if (p.cap > 0.0F) {
+    p.width == 64 ? launch<ForwardShape<64, true, kIsBlock, true>>(work, state)
+                  : launch<ForwardShape<128, true, kIsBlock, true>>(work, state);
+  } else if (p.width == 64) {
     any_mask ? launch<ForwardShape<64, true, kIsBlock>>(work, state)
              : launch<ForwardShape<64, false, kIsBlock>>(work, state);
   } else {
@@ -131,7 +135,7 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                               const Tensor& out_BSHK, const Tensor& lse_BHS, Stream& stream) {
   StreamState& state = state_of(stream);
   if (!state.is_hopper || problem.queries < kRows || problem.keys == 0 ||
-      (problem.width != 64 && problem.width != 128) ||
+      (problem.width != 64 && problem.width != 128) || problem.jump_at % kRows != 0 ||
       !suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) {
     return false;
   }
@@ -140,6 +144,7 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
   const std::int64_t pairs = q_BSHK.size(0) * problem.groups;
   const std::int64_t pair_bytes = 4 * problem.keys * problem.width;
   const std::int64_t together = std::clamp<std::int64_t>(kCachedBytes / pair_bytes, 1, pairs);
+  const bool caps = problem.cap > 0.0F;
   const auto tiles = [](const Tensor& t, int rows) { return tensor_map(t, {1, rows, 1, 64}); };
   const auto run_kind = [&](auto is_block) {
     constexpr bool kIsBlock = is_block();
@@ -154,7 +159,8 @@ bool hopper_attention_forward(const Problem& problem, const Tensor& q_BSHK, cons
                               .together = static_cast<int>(together),
                               .full_pieces = 0,
                               .last_groups = 0,
-                              .scale = problem.scale * kLog2E,
+                              .scale = (caps ? problem.cap : problem.scale) * kLog2E,
+                              .cap_factor = caps ? kTanhUnit * problem.scale / problem.cap : 0.0F,
                               .lse = lse_BHS,
                               .counter = state.work_counter},
         state);

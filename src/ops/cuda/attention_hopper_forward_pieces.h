@@ -22,11 +22,15 @@ inline constexpr int kRows = 64;       // queries of a warpgroup
 inline constexpr int kTileKeys = 128;  // keys of a tile
 
 /// Without kAnyMask 64 queries that begin at a multiple of 64 see all of their tiles of keys but
-/// the last. With kIsBlock some of them may see no key, and results are merged.
-template <int kWidth_, bool kAnyMask_, bool kIsBlock_>
+/// the last. With kIsBlock some of them may see no key, and results are merged. With kCaps scores
+/// have a cap.
+template <int kWidth_, bool kAnyMask_, bool kIsBlock_, bool kCaps_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kKeys = kTileKeys;
-  static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_;
+  static constexpr bool kAnyMask = kAnyMask_, kIsBlock = kIsBlock_, kCaps = kCaps_;
+  /// Tiles begin at multiples of 64 that follow first keys: fewer of them, and a few instructions
+  /// for each, which wide heads have no time for.
+  static constexpr bool kHasPhase = kAnyMask && kWidth == 64;
   static constexpr int kGroups = kWidth == 64 ? 3 : 2, kStages = kWidth == 64 ? 5 : 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kRegisters = kWidth == 64 ? 160 : 240;
@@ -49,7 +53,8 @@ struct ForwardWork {
   // Of blocks: the first pieces of a pair, which are for all warpgroups, and how many have work in
   // the others.
   int full_pieces, last_groups;
-  float scale;  // of scores to powers of 2
+  float scale;       // of scores, or what caps make of them, to powers of 2
+  float cap_factor;  // of multiply_all()
   StatisticsView<float> lse;
   int* counter;
 };
@@ -59,6 +64,7 @@ template <int kGroups>
 struct ForwardPiece {
   int b;           // < 0: nothing more
   int begin, end;  // tiles of keys that pass by
+  int phase;       // the key that tile 0 begins with, where tiles follow the first keys: 0 or 64
   int h[kGroups];  // < 0: nothing for this one
   int query0[kGroups];
   int first[kGroups], behind[kGroups];  // tiles it sees; of blocks there may be none
@@ -165,13 +171,18 @@ class ForwardCopies {
     const bool exists = lane_ < S::kGroups && unit < end_unit;
     const int query0 = (row_blocks_ - 1 - unit / per_group_) * kRows;
     const int h = g * per_group_ + unit % per_group_;
-    int first = 0, behind = 0;
+    int first_key = 0, keys = 0;
     if (exists) {
       const int last = min(query0 + kRows, static_cast<int>(p.queries)) - 1;
-      const int keys = static_cast<int>(p.last_of(last)) + 1;
-      behind = ((S::kIsBlock ? max(keys, 0) : keys) + S::kKeys - 1) / S::kKeys;
-      if constexpr (S::kAnyMask) first = static_cast<int>(p.first_of(b, query0)) / S::kKeys;
+      keys = static_cast<int>(p.last_of(last)) + 1;
+      if constexpr (S::kAnyMask) first_key = static_cast<int>(p.first_of(b, query0));
     }
+    int phase = 0;
+    if constexpr (S::kHasPhase) {
+      phase = __reduce_min_sync(0xffffffffU, exists ? first_key : INT_MAX) & (S::kKeys / 2);
+    }
+    const int first = (first_key - phase) / S::kKeys;
+    const int behind = (max(keys - phase, 0) + S::kKeys - 1) / S::kKeys;
     const bool sees_any = exists && (!S::kIsBlock || first < behind);
     const int end = __reduce_max_sync(0xffffffffU, sees_any ? behind : 0);
     int begin = __reduce_min_sync(0xffffffffU, sees_any ? first : INT_MAX);
@@ -189,6 +200,7 @@ class ForwardCopies {
       piece.b = b;
       piece.begin = begin;
       piece.end = end;
+      piece.phase = phase;
     }
     if (lane_ == 0) {
       arrive_and_expect(memory_.q_full(buffer), present * S::kQueryBytes);
@@ -203,24 +215,24 @@ class ForwardCopies {
                   64 * c, h, query0, b);
       }
     }
-    if (lane_ == 0) start_tiles(b, g, begin, end);
+    if (lane_ == 0) start_tiles(b, g, begin * S::kKeys + phase, end * S::kKeys + phase);
   }
 
   __device__ void start_tiles(int b, int g, int begin, int end) {
-    for (int tile = begin; tile < end; ++tile, ring_.advance()) {
+    for (int key0 = begin; key0 < end; key0 += S::kKeys, ring_.advance()) {
       start_tile(memory_.k(ring_.index), work_.k, memory_.k_full(ring_.index),
-                 memory_.k_empty(ring_.index), tile, b, g);
+                 memory_.k_empty(ring_.index), key0, b, g);
       start_tile(memory_.v(ring_.index), work_.v, memory_.v_full(ring_.index),
-                 memory_.v_empty(ring_.index), tile, b, g);
+                 memory_.v_empty(ring_.index), key0, b, g);
     }
   }
   __device__ void start_tile(unsigned char* to, const CUtensorMap& from, std::uint64_t* full,
-                             std::uint64_t* empty, int tile, int b, int g) const {
+                             std::uint64_t* empty, int key0, int b, int g) const {
     wait_for(empty, ring_.parity ^ 1);
     arrive_and_expect(full, S::kTileBytes);
 #pragma unroll
     for (int c = 0; c < S::kWidth / 64; ++c) {
-      start_box(to + c * S::kKeys * 128, from, full, 64 * c, g, tile * S::kKeys, b);
+      start_box(to + c * S::kKeys * 128, from, full, 64 * c, g, key0, b);
     }
   }
 

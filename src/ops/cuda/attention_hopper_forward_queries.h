@@ -40,6 +40,7 @@ class Rows {
     wait_for_products<0>();
     settle(scores);
     arrive(memory_.k_empty(ring_.index));
+    cap(scores);
     const int tile = uniform(piece().first[group_]);
     if (S::kAnyMask || tile + 1 == piece().behind[group_]) hide(scores, tile);
     softmax_.take_largest(scores, work_.scale);
@@ -52,7 +53,7 @@ class Rows {
     const int behind = uniform(piece().behind[group_]);
     // Of the last tile only the first half may be seen.
     const bool is_half =
-        tile < behind && last_of(query0_ + kRows - 1) < (behind - 1) * S::kKeys + S::kKeys / 2;
+        tile < behind && last_of(query0_ + kRows - 1) < first_of(behind - 1) + S::kKeys / 2;
 #pragma unroll 1
     for (; tile < behind - (S::kAnyMask ? is_half : 1); ++tile) {
       meet<kScores, S::kAnyMask>(tile);
@@ -86,10 +87,16 @@ class Rows {
 
   __device__ const ForwardPiece<S::kGroups>& piece() const { return memory_.piece(buffer_); }
   __device__ int queries() const { return static_cast<int>(work_.problem.queries); }
+  /// The first key of a tile.
+  __device__ int first_of(int tile) const {
+    return tile * S::kKeys + (S::kHasPhase ? uniform(piece().phase) : 0);
+  }
   /// The last key that query s may see.
   __device__ int last_of(int s) const {
-    const int last = static_cast<int>(work_.problem.query_offset) + s;
-    return S::kIsBlock ? min(last, static_cast<int>(work_.problem.keys) - 1) : last;
+    const auto& p = work_.problem;
+    const int last = static_cast<int>(p.query_offset) + s;
+    if constexpr (!S::kIsBlock) return last;
+    return min(last + (query0_ >= p.jump_at ? p.jump : 0), static_cast<int>(p.keys) - 1);
   }
 
   /// By way of the queries' buffer.
@@ -213,13 +220,31 @@ class Rows {
     end_product_group();
   }
 
-  /// Whether no row's first key comes in this tile or later.
+  template <int kN>
+  __device__ __forceinline__ void cap(float (&scores)[kN]) const {
+    if constexpr (S::kCaps) bend(scores, multiply_all(scores, work_.cap_factor));
+  }
+  /// Caps scores unless that is left to RunningSoftmax::add_small(), which it returns.
+  template <int kN>
+  __device__ __forceinline__ bool may_cap_later(float (&scores)[kN], bool are_compared) const {
+    if constexpr (!S::kCaps) return false;
+    const bool are_small = multiply_all(scores, work_.cap_factor);
+    if (are_small && !are_compared) return true;
+    bend(scores, are_small);
+    return false;
+  }
+
+  /// Whether no row's first key comes behind this tile's first one.
   __device__ __forceinline__ bool have_begun(int tile) const {
-    return !S::kAnyMask || tile * S::kKeys >= all_begun_;
+    return !S::kAnyMask || first_of(tile) >= all_begun_;
+  }
+  /// Whether some row's first key comes in this tile or later: it has nothing to compare with yet.
+  __device__ __forceinline__ bool some_begin(int tile) const {
+    return S::kAnyMask && first_of(tile) <= all_begun_;
   }
   template <int kN>
   __device__ __forceinline__ void hide(float (&scores)[kN], int tile) const {
-    const int key0 = tile * S::kKeys, own = key0 + lane_id() % 4 * 2;
+    const int key0 = first_of(tile), own = key0 + lane_id() % 4 * 2;
     if (key0 + S::kKeys - 1 > last_of(query0_)) {
       const int last[2] = {last_of(row_) - own, last_of(row_ + 8) - own};
       hide_behind(scores, last);
@@ -244,11 +269,16 @@ class Rows {
     start_out<S::kKeys>(before.index);
     wait_for_products<1>();
     settle(scores);
+    const bool is_scaled = some_begin(tile);
+    const bool caps_later = may_cap_later(scores, is_scaled);
     if constexpr (kMayHide) hide(scores, tile);
-    const bool is_scaled = !have_begun(tile);
     if (is_scaled) softmax_.take_largest(scores, work_.scale);
     const float sum[2] = {softmax_.sum[0], softmax_.sum[1]};
-    softmax_.add(scores, work_.scale);
+    if (S::kCaps && caps_later) {
+      softmax_.add_small(scores, work_.scale);
+    } else {
+      softmax_.add(scores, work_.scale);
+    }
     // The wait stands behind the branch because in front of it the compiler moves it to before the
     // exponentials, which are to be made meanwhile.
     if (softmax_.is_too_large()) {
@@ -256,6 +286,7 @@ class Rows {
       settle(out_);
       make_scores_again<S::kWidth, S::kKeys>(scores, memory_.q(buffer_, group_),
                                              memory_.k(ring_.index));
+      cap(scores);
       if constexpr (kMayHide) hide(scores, tile);
       softmax_.sum[0] = sum[0];
       softmax_.sum[1] = sum[1];

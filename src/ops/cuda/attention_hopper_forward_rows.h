@@ -4,6 +4,7 @@
 // a warpgroup leave them (hopper_instructions.h). A thread has two rows, lane / 4 and 8 more;
 // scores[i] is of row i / 2 % 2 and key 8 (i / 4) + 2 (lane % 4) + i % 2.
 
+#include "ops/cuda/attention_caps.h"
 #include "ops/cuda/tensor_core_tiles.h"
 
 namespace heddle::ops::cuda::hopper {
@@ -26,6 +27,17 @@ struct RunningSoftmax {
       const int r = i / 2 % 2;
       scores[i] = exp2_fast(fmaf(scores[i], scale, -reference[r]));
       sum[r] += scores[i];
+    }
+  }
+  /// The same of products that multiply_all() found small; `scale` is that of tangents.
+  template <int kN>
+  __device__ __forceinline__ void add_small(float (&products)[kN], float scale) {
+#pragma unroll
+    for (int i = 0; i < kN; ++i) {
+      const int r = i / 2 % 2;
+      products[i] =
+          exp2_fast(fmaf(products[i], small_tanh_ratio(products[i], scale), -reference[r]));
+      sum[r] += products[i];
     }
   }
   __device__ __forceinline__ bool is_too_large() const {

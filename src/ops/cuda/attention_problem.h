@@ -48,6 +48,8 @@ struct Problem {
   const std::int32_t* first_key = nullptr;  // positions; absent: 0
   std::int64_t first_key_stride = 0;
   int key_offset = 0, step = 1;  // positions of keys
+  std::int64_t window = 0;       // known to lie behind the first keys; 0: none
+  int jump = 0, jump_at = 0;     // of blocks: queries from jump_at on see so many keys more
   float scale;
   float cap = 0.0F;  // of scores; 0: none
 };
@@ -68,7 +70,8 @@ struct Sight : Problem {
     return first_key == nullptr ? 0 : key_from(first_key[b * first_key_stride + s]);
   }
   __device__ std::int64_t last_of(std::int64_t s) const {
-    return kIsBlock ? min(query_offset + s, keys - 1) : query_offset + s;
+    return kIsBlock ? min(query_offset + s + (s >= jump_at ? jump : 0), keys - 1)
+                    : query_offset + s;
   }
 };
 

@@ -156,7 +156,8 @@ bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
                                    const Tensor& k_BTGK, const Tensor& v_BTGK,
                                    std::optional<KeyBlock> block, const Tensor& out_BSHK,
                                    const Tensor& lse_BHS, Stream& stream) {
-  if (!suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK})) return false;
+  if (problem.cap != 0.0F || !suits_tensor_cores(problem, {&q_BSHK, &k_BTGK, &v_BTGK, &out_BSHK}))
+    return false;
   const auto run = [&](auto shape, auto is_block) {
     using Shape = decltype(shape);
     constexpr bool kIsBlock = is_block();

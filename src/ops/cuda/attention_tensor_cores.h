@@ -5,8 +5,8 @@
 namespace heddle::ops::cuda {
 
 // Attention of bf16 on tensor cores, for any mask, of whole sequences or, with a `block`, of one.
-// Both return false, having done nothing, where heads are wider than 128, or rows are no multiples
-// of 16 bytes or do not start at one.
+// Both return false, having done nothing, where scores have a cap, heads are wider than 128, or
+// rows are no multiples of 16 bytes or do not start at one.
 
 bool tensor_core_attention_forward(const Problem& problem, const Tensor& q_BSHK,
                                    const Tensor& k_BTGK, const Tensor& v_BTGK,

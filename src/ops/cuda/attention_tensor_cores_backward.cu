@@ -305,7 +305,8 @@ __global__ void __launch_bounds__(S::kThreads, 256 / S::kThreads)
 
 bool tensor_core_attention_backward(const Problem& problem, const BackwardCall& call,
                                     Stream& stream) {
-  if (!suits_tensor_cores(problem, {&call.dout_BSHK, &call.q_BSHK, &call.k_BTGK, &call.v_BTGK,
+  if (problem.cap != 0.0F ||
+      !suits_tensor_cores(problem, {&call.dout_BSHK, &call.q_BSHK, &call.k_BTGK, &call.v_BTGK,
                                     &call.dq_BSHK, &call.dk_BTGK, &call.dv_BTGK}) ||
       !(call.is_block() || is_aligned(*call.out_BSHK))) {
     return false;

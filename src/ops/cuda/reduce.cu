@@ -97,9 +97,9 @@ __device__ bool is_bad(double x) { return !isfinite(x); }
 __device__ bool is_bad(Bf16 x) { return !isfinite(__bfloat162float(x)); }
 __device__ bool is_bad(__half x) { return !isfinite(__half2float(x)); }
 
+/// The first that this thread sees; `count` if none.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    find_bad_kernel(const T* x, std::int64_t count, unsigned long long* first) {
+__device__ std::int64_t find_bad(const T* x, std::int64_t count) {
   constexpr int W = kWidest<T>, kUnroll = 4;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -123,8 +123,38 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t at = packs * W + thread; at < count && found == count; at += threads) {
     if (is_bad(x[at])) found = at;
   }
+  return found;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    find_bad_kernel(const T* x, std::int64_t count, unsigned long long* first) {
+  const std::int64_t found = find_bad(x, count);
   if (found < count) {  // the smallest is the same whatever the order
     atomicMin(first, static_cast<unsigned long long>(found));
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    mark_bad_kernel(const T* x, std::int64_t count, double* mark) {
+  if (find_bad(x, count) < count) *mark = nan("");
+}
+
+/// Calls search(x's elements, blocks).
+template <class Search>
+void search_in(const Tensor& x, const StreamState& state, const Search& search) {
+  const auto blocks = static_cast<unsigned>(
+      std::min<std::int64_t>(blocks_for(x.count(), 4 * kThreads), 4 * state.processors));
+  const auto of = [&](auto zero) {
+    search(reinterpret_cast<const decltype(zero)*>(x.bytes()), blocks);
+    HEDDLE_CUDA(cudaGetLastError());
+  };
+  switch (x.dtype()) {
+    case DType::f32: return of(float{});
+    case DType::f64: return of(double{});
+    case DType::bf16: return of(Bf16{});
+    default: return of(__half{});
   }
 }
 
@@ -172,24 +202,21 @@ std::int64_t first_non_finite(const Tensor& x, Stream& stream) {
   StreamState& state = state_of(stream);
   auto* const first = static_cast<unsigned long long*>(state.workspace.at_least(8));
   HEDDLE_CUDA(cudaMemsetAsync(first, 0xff, sizeof *first, state.stream));
-  const auto blocks =
-      std::min<std::int64_t>(blocks_for(x.count(), 4 * kThreads), 4 * state.processors);
-  const auto search = [&](auto zero) {
-    using T = decltype(zero);
-    find_bad_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, state.stream>>>(
-        reinterpret_cast<const T*>(x.bytes()), x.count(), first);
-    HEDDLE_CUDA(cudaGetLastError());
-  };
-  switch (x.dtype()) {
-    case DType::f32: search(float{}); break;
-    case DType::f64: search(double{}); break;
-    case DType::bf16: search(Bf16{}); break;
-    default: search(__half{}); break;
-  }
+  search_in(x, state, [&](const auto* values, unsigned blocks) {
+    find_bad_kernel<<<blocks, kThreads, 0, state.stream>>>(values, x.count(), first);
+  });
   unsigned long long found = 0;
   HEDDLE_CUDA(cudaMemcpyAsync(&found, first, sizeof found, cudaMemcpyDeviceToHost, state.stream));
   stream.synchronize();
   return static_cast<std::int64_t>(found);  // all ones is -1
+}
+
+void mark_non_finite(const Tensor& x, const Tensor& mark, Stream& stream) {
+  const StreamState& state = state_of(stream);
+  search_in(x, state, [&](const auto* values, unsigned blocks) {
+    mark_bad_kernel<<<blocks, kThreads, 0, state.stream>>>(values, x.count(),
+                                                           device_data<double>(mark));
+  });
 }
 
 }  // namespace heddle::ops::cuda

@@ -12,7 +12,7 @@ CodedActivations::CodedActivations(const Compression& compression, DType dtype, 
       ranks_(ranks),
       memory_(memory),
       notes_(std::move(notes)),
-      sums_(*codec_, ranks, memory, static_cast<std::int64_t>(size_of(dtype))),
+      sums_(codec_, ranks, memory, static_cast<std::int64_t>(size_of(dtype))),
       gathers_(*codec_, ranks, memory, static_cast<std::int64_t>(size_of(dtype))) {}
 
 bool CodedActivations::takes(std::int64_t elements, DType dtype) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,9 +22,10 @@ struct EncodingBooks {
 /// ranks. Tensors have a multiple of N values. All ranks make the same calls in the same order.
 class CompressedSum {
  public:
-  /// All of them outlive it, and it outlives its sums. `value_bytes`: of a value that is summed,
-  /// for counts: tensors of a lower precision are cast before.
-  CompressedSum(const codec::Codec& codec, Communicator& ranks, Memory& memory,
+  /// `ranks` and `memory` outlive it. It outlives its sums, unless a rank is lost: what of one is
+  /// then still to be done in the background comes to nothing, whenever that is. `value_bytes`: of
+  /// a value that is summed, for counts: tensors of a lower precision are cast before.
+  CompressedSum(std::shared_ptr<const codec::Codec> codec, Communicator& ranks, Memory& memory,
                 std::int64_t value_bytes = 4);
 
   /// A sum that was begun. Its tensors must not be touched before end().
@@ -34,7 +36,7 @@ class CompressedSum {
 
    private:
     friend class CompressedSum;
-    const codec::Codec* codec_ = nullptr;
+    std::shared_ptr<const codec::Codec> codec_;
     std::vector<Work> works_;
     std::vector<Tensor> used_;  // by what runs on another stream until these have ended
     Tensor bytes_;              // of N pieces
@@ -60,12 +62,10 @@ class CompressedSum {
   /// Of one of N pieces.
   std::int64_t piece_bytes(std::int64_t values) const;
   Tensor alloc(std::int64_t bytes) const;
-  void encode(const Tensor& x, const EncodingBooks& books, const Tensor& bytes, std::int64_t piece,
-              const Tensor& workspace, Stream& stream) const;
   /// Encodes `whole` and exchanges its pieces: everybody's piece of this rank's part.
   Dealt deal_out(const Tensor& whole, const EncodingBooks& books, Stream& stream) const;
 
-  const codec::Codec& codec_;
+  const std::shared_ptr<const codec::Codec> codec_;
   Communicator& ranks_;
   Memory& memory_;
   const std::int64_t value_bytes_;

@@ -79,10 +79,11 @@ void mark_first_results(ContextProgram& program, ContextPassKind pass) {
         use(call.key_results);
       }
     }
-    const auto first = std::ranges::stable_partition(
-        round.added, [&](const RowsInTwo& rows) { return !is_written(rows.to); });
-    round.written.assign(first.begin(), first.end());
-    round.added.erase(first.begin(), first.end());
+    const auto first =
+        std::stable_partition(round.added.begin(), round.added.end(),
+                              [&](const RowsInTwo& rows) { return !is_written(rows.to); });
+    round.written.assign(first, round.added.end());
+    round.added.erase(first, round.added.end());
     use_all(round.receives);
   }
   for (std::size_t i = 0; i < written.size(); ++i) {
@@ -102,6 +103,9 @@ void mark_last_calls(ContextProgram& backward) {
       if (piece.row_multiple == 0) piece.row_multiple = std::int64_t{1} << 32;
       piece.row_multiple = std::gcd(piece.row_multiple, rows.first);
       if (end != all) piece.row_multiple = std::gcd(piece.row_multiple, end);
+      if (call.jump != 0) {
+        piece.row_multiple = std::gcd(piece.row_multiple, rows.first + call.jump_at);
+      }
       last_rounds[rows.piece] = round;
     }
   }

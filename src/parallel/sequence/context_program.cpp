@@ -281,12 +281,17 @@ bool carry_the_same(const Transfer& a, const Transfer& b) {
 }
 
 std::int64_t head_pairs(const TileCall& call) {
-  const std::int64_t zero = 0;
-  return head_pairs(Tile{.queries = {std::max(call.ahead, zero), call.queries.count},
-                         .keys = {std::max(-call.ahead, zero), call.keys.count},
-                         .heads = call.queries.heads,
-                         .is_causal = true,
-                         .window = call.window});
+  const auto pairs_of = [&](std::int64_t ahead, std::int64_t queries) {
+    const std::int64_t zero = 0;
+    return head_pairs(Tile{.queries = {std::max(ahead, zero), queries},
+                           .keys = {std::max(-ahead, zero), call.keys.count},
+                           .heads = call.queries.heads,
+                           .is_causal = true,
+                           .window = call.window});
+  };
+  if (call.jump == 0) return pairs_of(call.ahead, call.queries.count);
+  return pairs_of(call.ahead, call.jump_at) +
+         pairs_of(call.ahead + call.jump_at + call.jump, call.queries.count - call.jump_at);
 }
 
 ContextProgram make_context_program(const ContextPlan& plan, ContextPassKind pass, int rank) {

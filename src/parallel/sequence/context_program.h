@@ -63,6 +63,8 @@ struct TileCall {
   PieceRows results = {};      ///< outputs; in backward dQ
   PieceRows key_results = {};  ///< backward only
   std::int64_t ahead = 0;      ///< query s sees the keys up to ahead + s, if there are so many
+  /// Queries from jump_at on see so many keys more: they lie further on in the sequence.
+  std::int64_t jump = 0, jump_at = 0;
   std::optional<std::int64_t> window = {};  ///< and of these so many at most; absent: all
   bool is_first = false;                    ///< forward: results are written, not merged
 

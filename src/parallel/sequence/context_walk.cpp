@@ -63,7 +63,6 @@ void ContextWalk::clear_rows(PieceTensors& results) {
 bool ContextWalk::begin_sums(int index) {
   const Piece& what = described(index);
   if (what.kind != PieceKind::query_grads || what.row_multiple == 0) return false;
-  if (setting_.rule.cap != 0.0) return false;      // kernels that keep sums know no caps
   const Tensor& q = piece(Own::kQueries).rows[0];  // as all queries of the walk
   const std::int64_t tile = ops::query_sum_tile(q, ctx_.stream);
   if (tile == 0 || what.row_multiple % tile != 0) return false;
@@ -264,11 +263,12 @@ void ContextWalk::end(Exchange& exchange, bool puts_away) {
 void ContextWalk::compute(const TileCall& call) {
   ops::AttentionMask mask{.query_offset = std::max<std::int64_t>(call.ahead, 0),
                           .first_key_BS = {},
-                          .key_offset = std::max<std::int64_t>(-call.ahead, 0)};
+                          .key_offset = std::max<std::int64_t>(-call.ahead, 0),
+                          .jump = call.jump,
+                          .jump_at = call.jump_at};
   if (call.has_window_edge()) {
     const Tensor first_keys = ctx_.workspace({1, call.queries.count}, DType::i32);
-    ops::window_first_keys(mask, *call.window, first_keys, ctx_.stream);
-    mask.first_key_BS = first_keys;
+    mask = ops::in_window(mask, *call.window, first_keys, ctx_.stream);
   }
   const PieceTensors queries = box(call.queries), keys = box(call.keys);
   const PieceTensors results = box(call.results);
@@ -280,10 +280,10 @@ void ContextWalk::compute(const TileCall& call) {
   }
   const PieceTensors key_results = box(call.key_results);
   if (results.sums.defined()) {
-    ops::attention_block_backward_to_sums(
-        queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1], queries.statistics[0],
-        queries.statistics[1], mask, setting_.rule.scale, results.sums, key_results.rows[0],
-        key_results.rows[1], ctx_.stream);
+    ops::attention_block_backward_to_sums(queries.rows[1], queries.rows[0], keys.rows[0],
+                                          keys.rows[1], queries.statistics[0],
+                                          queries.statistics[1], mask, setting_.rule, results.sums,
+                                          key_results.rows[0], key_results.rows[1], ctx_.stream);
     return;
   }
   ops::attention_block_backward(queries.rows[1], queries.rows[0], keys.rows[0], keys.rows[1],

@@ -44,15 +44,22 @@ bool join_queries(TileCall& first, const TileCall& second) {
     return false;
   }
   const std::int64_t queries = first.queries.count;
+  const std::int64_t next = first.ahead + first.jump + queries;
   const bool have_same_keys = first.keys.count == second.keys.count;
-  const bool goes_on = second.ahead == first.ahead + queries && second.window == first.window;
-  const bool sees_no_more = first.ahead + queries <= first.keys.count;
+  const bool goes_on = second.ahead == next && second.window == first.window;
+  const bool sees_no_more = next <= first.keys.count;
   if (goes_on && (have_same_keys || sees_no_more)) {
     first.keys = second.keys;
     first.key_results = second.key_results;
   } else if (have_same_keys && sees_all(first) && sees_all(second) && !have_edges(first, second)) {
     first.ahead = first.keys.count;
     first.window.reset();
+  } else if (first.jump == 0 && second.ahead > next && sees_no_more && !first.window &&
+             !second.window && second.keys.count >= first.keys.count) {
+    first.jump = second.ahead - next;
+    first.jump_at = queries;
+    first.keys = second.keys;
+    first.key_results = second.key_results;
   } else {
     return false;
   }

@@ -1,6 +1,6 @@
 #include "parallel/step/step_calls.h"
 
-#include <ranges>
+#include <span>
 
 namespace heddle {
 namespace {
@@ -153,9 +153,10 @@ void StepCalls::of_vocabulary(Exchange exchange, const Visit& visit) const {
 }
 
 void StepCalls::sum(AxisSet over, std::int64_t bytes, const Visit& visit) const {
-  for (const Axis axis : axes_of(view_of(over)) | std::views::reverse) {
-    if (!over.contains(axis) || mesh_.size(axis) == 1) continue;
-    visit({.axes = {axis}, .op = CommOp::all_reduce, .bytes = bytes});
+  const std::span<const Axis> axes = axes_of(view_of(over));
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {  // clang 14 reverses no spans
+    if (!over.contains(*axis) || mesh_.size(*axis) == 1) continue;
+    visit({.axes = {*axis}, .op = CommOp::all_reduce, .bytes = bytes});
   }
 }
 

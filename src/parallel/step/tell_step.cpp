@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -25,11 +24,12 @@ bool is_receive(const Action& action) {
 }
 
 /// Of a unit's buckets, those whose values ranks have parts of.
-auto divided(const RankUnits& units, int unit) {
-  return units.units[static_cast<std::size_t>(unit)].buckets |
-         std::views::filter([&units](int bucket) {
-           return units.buckets[static_cast<std::size_t>(bucket)].zero == 3;
-         });
+std::vector<int> divided(const RankUnits& units, int unit) {
+  std::vector<int> buckets = units.units[static_cast<std::size_t>(unit)].buckets;
+  std::erase_if(buckets, [&](int bucket) {
+    return units.buckets[static_cast<std::size_t>(bucket)].zero != 3;
+  });
+  return buckets;
 }
 
 /// Values that are gathered for a unit's sake.
@@ -177,9 +177,10 @@ class StepTeller {
     return units_.units[static_cast<std::size_t>(unit)].buckets;
   }
 
-  auto trained_of(int unit) const {
-    return buckets_of(unit) |
-           std::views::filter([this](int bucket) { return bucket_at(bucket).trains; });
+  std::vector<int> trained_of(int unit) const {
+    std::vector<int> buckets = buckets_of(unit);
+    std::erase_if(buckets, [this](int bucket) { return !bucket_at(bucket).trains; });
+    return buckets;
   }
 
   void open(int unit) {

@@ -99,7 +99,10 @@ void MemberService::measure_step(Duration step, Consequences& then) {
   std::vector<Duration> sorted(steps_.begin(), steps_.end());
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  limits_ = derive_limits(setup_.timeout, links_->round_trip(), *middle);
+  limits_ = derive_limits(
+      setup_.timeout,
+      {.round_trip = links_->round_trip(), .step = *middle, .late = lateness_.longest(now())},
+      setup_.least_silence);
   membership_->set_limits(limits_);
   if (std::exchange(has_told_limits_, true) ||
       membership_->roster().members.front().id != setup_.self.id) {

@@ -35,7 +35,7 @@ std::string call_with(const RankReport& own, int rank) {
 MemberService::MemberService(Socket listening, Setup setup)
     : setup_(std::move(setup)),
       run_(setup_.run),
-      limits_(derive_limits(setup_.timeout, {}, {})),
+      limits_(derive_limits(setup_.timeout, {}, setup_.least_silence)),
       started_at_(now()) {
   const bool is_newcomer = setup_.first.members.empty();
   if (!is_newcomer) {
@@ -239,6 +239,7 @@ void MemberService::on_caller(Callers::Guest guest) {
 
 void MemberService::on_tick() {
   act([&](Consequences& then, Time now) {
+    lateness_.look(now);
     if (end_ == Status::End::everywhere) return;
     if (!membership_) return knock(now, then);
     membership_->tick(now);

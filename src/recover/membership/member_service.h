@@ -33,7 +33,8 @@ class MemberService {
     Roster first = {};                  ///< of a newcomer without members
     std::vector<Member> contacts = {};  ///< of a newcomer: where members are, or were
     Token token = {};
-    Duration timeout = {};  ///< to find a quorum, or to be let in
+    Duration timeout = {};        ///< to find a quorum, or to be let in
+    Duration least_silence = {};  ///< see derive_limits
     /// For calls outside of steps; 0: for ever.
     Duration patience = {};
     /// For this process to notice that the run does without it. Then it is ended: it hangs.
@@ -125,6 +126,7 @@ class MemberService {
   std::uint64_t run_ = 0;
   std::optional<Membership> membership_;  // not before a newcomer has been answered
   Limits limits_;
+  Lateness lateness_;  // of the thread that takes in what comes
   bool has_told_limits_ = false;
   std::deque<Duration> steps_;  // the last ones of this epoch
   Reports reports_;             // of the roster's epoch

@@ -12,6 +12,8 @@ namespace heddle::recover {
 namespace {
 
 constexpr std::size_t kSealBytes = sizeof(Proof);
+constexpr std::size_t kSizeAt = 4, kFrameSumAt = 8, kRestSumAt = 12;
+constexpr const char* kDamaged = "was damaged on its way";
 
 std::uint32_t checksum(std::span<const std::byte> bytes) {
   return crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
@@ -40,6 +42,7 @@ std::vector<std::byte> seal_body(const SealedKind& kind, std::span<const std::by
   message.reserve(kFrameBytes + rest.size());
   put_number(message, kind.magic);
   put_number(message, static_cast<std::uint32_t>(body.size()));
+  put_number(message, checksum(message));
   put_number(message, checksum(rest));
   message.insert(message.end(), rest.begin(), rest.end());
   return message;
@@ -48,7 +51,10 @@ std::vector<std::byte> seal_body(const SealedKind& kind, std::span<const std::by
 Result<std::size_t> sealed_bytes(const SealedKind& kind,
                                  std::span<const std::byte, kFrameBytes> frame) {
   if (!begins(kind, frame)) return not_as(kind, "does not begin as one does");
-  const std::size_t body = number_at<std::uint32_t>(frame, 4);
+  if (number_at<std::uint32_t>(frame, kFrameSumAt) != checksum(frame.first<kFrameSumAt>())) {
+    return not_as(kind, kDamaged);
+  }
+  const std::size_t body = number_at<std::uint32_t>(frame, kSizeAt);
   if (body < kind.least || body > kind.most) return not_as(kind, "has a length that none has");
   return kFrameBytes + kSealBytes + body;
 }
@@ -62,8 +68,9 @@ Result<std::span<const std::byte>> open_body(const SealedKind& kind,
   if (!bytes) return bytes.error();
   if (*bytes != message.size()) return not_as(kind, "does not have the length that it says");
   const auto sealed = message.subspan(kFrameBytes);
-  if (number_at<std::uint32_t>(message, 8) != checksum(sealed))
-    return not_as(kind, "was damaged on its way");
+  if (number_at<std::uint32_t>(message, kRestSumAt) != checksum(sealed)) {
+    return not_as(kind, kDamaged);
+  }
   Proof proof;
   std::memcpy(proof.data(), sealed.data(), kSealBytes);
   const auto body = sealed.subspan(kSealBytes);

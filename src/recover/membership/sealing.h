@@ -13,11 +13,12 @@ namespace heddle::recover {
 
 // How everything travels between processes of a run; numbers are little-endian.
 //
-//   frame    u32 magic, u32 bytes of body, u32 CRC-32C of all that follows
+//   frame    u32 magic, u32 bytes of body, u32 CRC-32C of these two, u32 CRC-32C of what follows:
+//            who believed a damaged length would wait for it while other messages go by unread
 //   seal     64 characters: HMAC-SHA256 of the body with the run's token as key
 //   body     by kind
 
-inline constexpr std::size_t kFrameBytes = 12;
+inline constexpr std::size_t kFrameBytes = 16;
 
 /// What is sealed.
 struct SealedKind {
@@ -34,7 +35,8 @@ bool begins(const SealedKind& kind, std::span<const std::byte, kFrameBytes> fram
 std::vector<std::byte> seal_body(const SealedKind& kind, std::span<const std::byte> body,
                                  const Token& token);
 
-/// How long the whole message is that begins with this frame. Error(peer) where it is none.
+/// How long the whole message is that begins with this frame. Error(peer) where it is none, or
+/// came damaged.
 Result<std::size_t> sealed_bytes(const SealedKind& kind,
                                  std::span<const std::byte, kFrameBytes> frame);
 

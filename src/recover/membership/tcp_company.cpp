@@ -53,7 +53,9 @@ class TcpCompany : public Company {
       make_world(roster, std::move(*links));
       try {
         dress_world();
-      } catch (const StoppedByPeer&) {
+      } catch (const Error& error) {
+        // Where a rank was lost meanwhile, others notice it too.
+        if (error.code() != ErrorCode::peer || !ends_within(roster.epoch, kGrace)) throw;
         continue;
       }
       if (roster.members.front().id == self_.id && !options_.members_file.empty()) {
@@ -128,6 +130,7 @@ class TcpCompany : public Company {
   void serve(Socket listening, MemberService::Setup setup) {
     setup.token = options_.place.token;
     setup.timeout = options_.timeout;
+    setup.least_silence = options_.least_silence;
     setup.patience = options_.patience;
     setup.grace = kGrace;
     service_ = std::make_shared<MemberService>(std::move(listening), std::move(setup));
@@ -151,6 +154,15 @@ class TcpCompany : public Company {
     }
     first_.clear();
     return links;
+  }
+
+  bool ends_within(std::uint64_t epoch, Duration limit) const {
+    const auto until = Clock::now() + limit;
+    while (service_->is_current(epoch)) {
+      if (Clock::now() >= until) return false;
+      std::this_thread::sleep_for(20ms);
+    }
+    return true;
   }
 
   /// Whether there is still time for the rank to come; else it is lost.

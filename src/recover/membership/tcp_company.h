@@ -22,6 +22,8 @@ struct TcpCompanyOptions {
   /// Of a newcomer: where members of the run are, or were; else empty.
   std::vector<SocketAddress> contacts = {};
   Duration timeout = std::chrono::seconds(60);  ///< to find a quorum, or to be let in
+  /// Nobody is taken for silent before that, where processes may get no processor for long.
+  Duration least_silence = {};
   /// How long calls may wait that are not part of a step; 0: for ever.
   Duration patience = std::chrono::minutes(10);
   /// Where the first member notes how the run can be joined (members_file.h); empty: nowhere.

@@ -30,7 +30,8 @@ std::optional<std::string> template_of_config(const Json& config, const fs::path
   if (at->is_string()) return at->get<std::string>();
   if (at->is_array()) {
     for (const Json& one : *at) {
-      if (one.is_object() && one.value("name", "") == "default") return one.value("template", "");
+      if (configured_text(one, "name") != "default") continue;
+      if (const std::string text = configured_text(one, "template"); !text.empty()) return text;
     }
   }
   fail(ErrorCode::data, "{}: chat_template is no text, and no list with one that is named default",

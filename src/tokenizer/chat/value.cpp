@@ -82,6 +82,8 @@ std::string json_text(const Value& value, int indent, int depth) {
 
 }  // namespace
 
+std::size_t Dict::size() const { return items_.size(); }
+
 const Value* Dict::find(std::string_view key) const {
   const auto at = std::find_if(items_.begin(), items_.end(),
                                [&](const auto& item) { return item.first == key; });

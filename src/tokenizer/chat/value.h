@@ -22,7 +22,7 @@ class Dict {
   const Value* find(std::string_view key) const;
   void set(const std::string& key, Value value);
   const std::vector<std::pair<std::string, Value>>& items() const { return items_; }
-  std::size_t size() const { return items_.size(); }
+  std::size_t size() const;
 
  private:
   std::vector<std::pair<std::string, Value>> items_;

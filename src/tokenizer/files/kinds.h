@@ -23,6 +23,8 @@ inline constexpr std::array kTokenRoles = {"bos_token", "eos_token", "unk_token"
                                            "sep_token", "cls_token", "mask_token"};
 /// A token that tokenizer_config.json names, as a text or as an object with `content`; empty: none.
 std::string configured_token(const Json& config, const char* key);
+/// What an object says; `otherwise` where it does not, or something else than a text.
+std::string configured_text(const Json& config, const char* key, const char* otherwise = "");
 
 /// A template that puts tokens before and behind a text, each with its id; null where there are
 /// none.

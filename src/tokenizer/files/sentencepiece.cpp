@@ -146,12 +146,13 @@ Json merges_of(const SentencePieceModel& model) {
     std::size_t left, right;
   };
   std::vector<Way> ways;
-  for (const auto& [text, id] : ids) {
+  for (const auto& piece : ids) {
+    const auto& text = piece.first;  // no binding: clang 14 captures none
     for_each_character(text, [&](char32_t, std::string_view rest) {
       const auto cut = static_cast<std::size_t>(rest.data() - text.data());
       const auto left = ids.find(text.substr(0, cut)), right = ids.find(text.substr(cut));
       if (cut == 0 || left == ids.end() || right == ids.end()) return;
-      ways.push_back({model.pieces[id].score, left->second, right->second});
+      ways.push_back({model.pieces[piece.second].score, left->second, right->second});
     });
   }
   std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
@@ -205,7 +206,7 @@ Json added_tokens_of(const SentencePieceModel& model) {
 /// their first token before texts, T5 its last one behind.
 Json template_of(const SentencePieceModel& model, const std::filesystem::path& path) {
   const Json config = json_beside(path, "tokenizer_config.json");
-  const std::string kind = config.value("tokenizer_class", "");
+  const std::string kind = configured_text(config, "tokenizer_class");
   const auto tokens = [&](const char* flag, bool otherwise, const char* key, const char* usual) {
     std::vector<std::pair<std::string, std::int64_t>> found;
     const auto at = config.find(flag);

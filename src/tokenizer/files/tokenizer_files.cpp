@@ -77,6 +77,11 @@ std::string configured_token(const Json& config, const char* key) {
   return {};
 }
 
+std::string configured_text(const Json& config, const char* key, const char* otherwise) {
+  const bool has_text = config.is_object() && config.contains(key) && config[key].is_string();
+  return has_text ? config[key].get<std::string>() : otherwise;
+}
+
 std::string with_model(const Json& json, const std::string& model) {
   std::string text = json.dump();
   text.pop_back();

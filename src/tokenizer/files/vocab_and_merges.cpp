@@ -29,9 +29,9 @@ struct WordRules {
 };
 
 WordRules rules_of(const Json& config, const fs::path& vocab) {
-  std::string kind = config.value("tokenizer_class", "GPT2Tokenizer");
+  std::string kind = configured_text(config, "tokenizer_class", "GPT2Tokenizer");
   if (kind.ends_with("Fast")) kind.resize(kind.size() - 4);
-  const bool adds_space = config.value("add_prefix_space", false);
+  const bool adds_space = config.value("add_prefix_space", Json(false)) == true;
   if (kind == "GPT2Tokenizer" || kind == "CodeGenTokenizer") {
     return {.pre_tokenizer = byte_level_step(adds_space, true)};
   }
@@ -97,7 +97,7 @@ Json added_tokens_of(const Json& config, const VocabJson& vocab, const fs::path&
   };
   if (const auto at = config.find("added_tokens_decoder"); at != config.end() && at->is_object()) {
     for (const auto& [id, token] : at->items()) {
-      put(std::strtoll(id.c_str(), nullptr, 10), token.value("content", ""), &token);
+      put(std::strtoll(id.c_str(), nullptr, 10), configured_text(token, "content"), &token);
     }
   }
   if (const fs::path file = folder / "added_tokens.json"; fs::exists(file)) {

@@ -42,6 +42,7 @@ class BertNormalizer final : public Normalizer {
     }
     text.text = std::move(out);
   }
+  bool is_local_at_spaces() const override { return true; }
 
  private:
   static constexpr int kRemoved = -1;

@@ -7,6 +7,7 @@ namespace {
 class ByteSpeller final : public Normalizer {
  public:
   void apply(NormalText& text) const override { text.text = spell_bytes(text.text); }
+  bool is_local_at_spaces() const override { return true; }
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ class LowercaseNormalizer final : public Normalizer {
     rewrite_characters(
         text, [](char32_t c, std::string_view, std::string& out) { append_lowercase(c, out); });
   }
+  bool is_local_at_spaces() const override { return true; }
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ class NmtNormalizer final : public Normalizer {
       out += becomes_space(c) ? " " : bytes;
     });
   }
+  bool is_local_at_spaces() const override { return true; }
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ class Precompiled final : public Normalizer {
   /// for; of others, each character. That a beginning decides over the whole is what the reference
   /// library does.
   void apply(NormalText& text) const override {
-    NormalText out{.text = {}, .at_start = text.at_start};
+    NormalText out{.text = {}, .at_start = text.at_start, .continues = text.continues};
     out.text.reserve(text.text.size());
     for (std::string_view rest = text.text; !rest.empty();) {
       if (const std::size_t same = unchanged(rest); same > 0) {
@@ -67,6 +67,7 @@ class Precompiled final : public Normalizer {
     }
     text = std::move(out);
   }
+  bool is_local_at_spaces() const override { return true; }
 
  private:
   /// How many characters stay as they are: ASCII that is followed by ASCII, so by no mark.

@@ -8,8 +8,9 @@ class PrependNormalizer final : public Normalizer {
  public:
   explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
   void apply(NormalText& text) const override {
-    if (!text.text.empty()) text.text.insert(0, prefix_);
+    if (!text.text.empty() && !text.continues) text.text.insert(0, prefix_);
   }
+  bool is_local_at_spaces() const override { return true; }
 
  private:
   std::string prefix_;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tokenizer/normalizers/kinds.h"
 #include "tokenizer/patterns/behavior.h"
 #include "tokenizer/patterns/pattern.h"
@@ -47,7 +49,16 @@ class LiteralNormalizer final : public Normalizer {
     text.text = std::move(out);
   }
 
+  bool is_local_at_spaces() const override {
+    return from_.size() == 1 || (from_.find(' ') == std::string::npos && !has_ascii_letter());
+  }
+
  private:
+  bool has_ascii_letter() const {
+    return std::ranges::any_of(
+        from_, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
+  }
+
   std::string from_, to_;
 };
 
@@ -68,6 +79,8 @@ class SpacesNormalizer final : public Normalizer {
     });
     text.text = std::move(out);
   }
+
+  bool is_local_at_spaces() const override { return true; }
 
  private:
   std::string to_;

@@ -11,6 +11,7 @@ class AccentStripper final : public Normalizer {
       if (!has(c, CharFlag::accent)) out += bytes;
     });
   }
+  bool is_local_at_spaces() const override { return true; }
 };
 
 }  // namespace

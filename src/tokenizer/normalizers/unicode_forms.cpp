@@ -8,6 +8,7 @@ class UnicodeForm final : public Normalizer {
  public:
   explicit UnicodeForm(NormalForm form) : form_(form) {}
   void apply(NormalText& text) const override { text.text = to_normal_form(text.text, form_); }
+  bool is_local_at_spaces() const override { return true; }
 
  private:
   NormalForm form_;

@@ -13,6 +13,7 @@ class PrefixSpaceStep final : public PreTokenizer {
     sink({spaced, piece.at_start});
   }
   bool is_dear() const override { return true; }
+  bool is_local_at_spaces() const override { return true; }
 };
 
 class SpellBytesStep final : public PreTokenizer {
@@ -23,6 +24,7 @@ class SpellBytesStep final : public PreTokenizer {
   }
   bool only_spells_bytes() const override { return true; }
   bool is_dear() const override { return true; }
+  bool is_local_at_spaces() const override { return true; }
 };
 
 }  // namespace

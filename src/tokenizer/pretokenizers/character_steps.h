@@ -15,6 +15,7 @@ class CharacterStep final : public PreTokenizer {
     for_each_piece_at(piece.text, behavior_, is_delimiter_,
                       [&](std::string_view part) { sink(piece.part(part)); });
   }
+  bool is_local_at_spaces() const override { return true; }
 
  private:
   Test is_delimiter_;

@@ -23,6 +23,7 @@ class MetaspaceStep final : public PreTokenizer {
   }
 
   bool is_dear() const override { return true; }
+  bool is_local_at_spaces() const override { return true; }
   bool ignores_start() const override { return space_.prepend != Metaspace::Prepend::first; }
 
  private:

@@ -40,6 +40,9 @@ class PreTokenizer {
   virtual bool is_dear() const { return false; }
   /// What comes of a piece depends on its text alone, not on where it stands.
   virtual bool ignores_start() const { return true; }
+  /// Pieces on one side of a single space between letters of ASCII do not depend on what is on the
+  /// other, but for one that reaches over it.
+  virtual bool is_local_at_spaces() const { return false; }
 };
 
 /// Steps, each of which cuts the pieces of the one before. In front of the first dear step, but
@@ -52,6 +55,9 @@ class PreTokenizerChain {
 
   bool ends_with_spelling() const { return !steps_.empty() && steps_.back()->only_spells_bytes(); }
   void remove_last();
+
+  /// PreTokenizer::is_local_at_spaces of all steps.
+  bool is_local_at_spaces() const;
 
   /// Whether pieces that can be remembered are not words yet.
   bool has_pieces() const { return first_dear_ != 0; }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "tokenizer/pretokenizers/kinds.h"
@@ -40,6 +41,7 @@ class ScanStep final : public PreTokenizer {
     }
   }
   Scan scan() const override { return scan_; }
+  bool is_local_at_spaces() const override { return true; }  // scanners look no further
 
  private:
   Scan scan_;
@@ -57,6 +59,10 @@ void PreTokenizerChain::add(Scan scan) { add(std::make_unique<ScanStep>(scan)); 
 void PreTokenizerChain::remove_last() {
   steps_.pop_back();
   find_first_dear();
+}
+
+bool PreTokenizerChain::is_local_at_spaces() const {
+  return std::ranges::all_of(steps_, [](const auto& step) { return step->is_local_at_spaces(); });
 }
 
 void PreTokenizerChain::find_first_dear() {

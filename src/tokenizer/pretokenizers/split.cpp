@@ -56,6 +56,8 @@ class ScanWithoutSpaces final : public PreTokenizer {
     }
   }
 
+  bool is_local_at_spaces() const override { return true; }
+
  private:
   Scan scan_;
 };

@@ -23,6 +23,7 @@ class WhitespaceStep final : public PreTokenizer {
     });
     flush();
   }
+  bool is_local_at_spaces() const override { return true; }
 };
 
 }  // namespace
