@@ -42,7 +42,7 @@ if(HEDDLE_HAS_CUDA)
   endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   if(CCACHE_PROGRAM)
-    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_COMMAND})
   endif()
   enable_language(CUDA)
   # Behind enable_language, whose own tests it would break. CMake 3.25 does not know that nvcc has it.
