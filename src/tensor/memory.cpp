@@ -115,6 +115,7 @@ class Memory::Pool {
     const std::lock_guard lock(mutex_);
     std::byte* block = from_free(bytes);
     if (block == nullptr) block = from_system(bytes);
+    most_live_blocks_ = std::max(most_live_blocks_, ++live_blocks_);
     const auto t = static_cast<std::size_t>(tag);
     stats_.live[t] += bytes;
     stats_.peak_by_tag[t] = std::max(stats_.peak_by_tag[t], stats_.live[t]);
@@ -129,6 +130,7 @@ class Memory::Pool {
     const std::lock_guard lock(mutex_);
     const auto larger = larger_.extract(block);
     free_[larger ? larger.mapped() : bytes].push_back(block);
+    --live_blocks_;
     stats_.live[static_cast<std::size_t>(tag)] -= bytes;
   }
 
@@ -156,13 +158,18 @@ class Memory::Pool {
     return device_.kind == Device::Kind::cuda && bytes < kSmall;
   }
 
-  /// A step has some dozens of sizes, all of them planned. Those of experts' rows and of documents'
-  /// attention change from step to step, and each would keep a block of its own.
-  bool do_sizes_vary() const { return free_.size() > 256; }
+  /// A step has the sizes of the step before, so soon all its blocks are there. Those of experts'
+  /// rows and of documents' attention change from step to step: each would keep a block of its own,
+  /// and there would be no end of them.
+  void count_taken() {
+    if (sizes_vary_ || ++blocks_taken_ <= 3 * most_live_blocks_ + 64) return;
+    sizes_vary_ = true;
+    give_free_blocks_back();
+  }
 
-  /// Of the size; where sizes vary, larger by an eighth at most.
+  /// Of the size; where sizes vary, larger by a half at most.
   std::byte* from_free(std::size_t bytes) {
-    const std::size_t most = do_sizes_vary() ? bytes + bytes / 8 : bytes;
+    const std::size_t most = sizes_vary_ ? bytes + bytes / 2 : bytes;
     for (auto at = free_.lower_bound(bytes); at != free_.end() && at->first <= most; ++at) {
       if (at->second.empty()) continue;
       std::byte* const block = at->second.back();
@@ -173,13 +180,13 @@ class Memory::Pool {
     return nullptr;
   }
 
-  /// Where sizes vary, gives back one free block that is smaller by an eighth at most: the one that
-  /// takes its place serves for both.
+  /// Where sizes vary, gives back one free block that is not much smaller: the one that takes its
+  /// place serves for both.
   void drop_smaller(std::size_t bytes) {
-    if (!do_sizes_vary()) return;
+    if (!sizes_vary_) return;
     for (auto at = free_.lower_bound(bytes); at != free_.begin();) {
       --at;
-      if (at->first + at->first / 8 < bytes || is_cut_from_chunk(at->first)) return;
+      if (at->first + at->first / 2 < bytes || is_cut_from_chunk(at->first)) return;
       if (at->second.empty()) continue;
       source_->give_back(at->second.back(), at->first);
       stats_.reserved -= at->first;
@@ -190,6 +197,7 @@ class Memory::Pool {
 
   std::byte* from_system(std::size_t bytes) {
     if (is_cut_from_chunk(bytes)) return from_chunk(bytes);
+    count_taken();
     drop_smaller(bytes);
     std::byte* block = source_->take(bytes);
     if (block == nullptr) {
@@ -247,6 +255,8 @@ class Memory::Pool {
   std::unordered_map<std::byte*, std::size_t> larger_ = {};  // in use, than was asked for
   std::vector<std::byte*> chunks_;                           // the last is being cut
   std::size_t chunk_used_ = 0;
+  std::size_t live_blocks_ = 0, most_live_blocks_ = 0, blocks_taken_ = 0;
+  bool sizes_vary_ = false;
   MemoryStats stats_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "base/error.h"
 #include "tensor/tensor.h"
 
@@ -47,8 +49,24 @@ TEST(Memory, KeepsFewBlocksForSizesThatVary) {
     }
     return memory.stats().reserved;
   };
-  const std::size_t at_first = reserved_after(300);  // until it is seen that sizes vary
-  EXPECT_LT(reserved_after(1009), at_first + std::size_t{8 * 2009 * kRow});
+  EXPECT_LT(reserved_after(100), std::size_t{3 * 2009 * kRow});
+  EXPECT_LT(reserved_after(1009), std::size_t{3 * 2009 * kRow});
+}
+
+TEST(Memory, KeepsTheBlocksOfManySizesThatComeAgain) {
+  Memory memory;
+  const auto step = [&] {
+    std::vector<Tensor> held;
+    std::size_t bytes = 0;
+    for (std::int64_t size = 1; size <= 400; ++size) {
+      held.push_back(memory.alloc({size, 16}, DType::f32, MemoryTag::activations));
+      bytes += held.back().size_bytes();
+    }
+    return bytes;
+  };
+  const std::size_t needed = step();
+  for (int again = 0; again < 5; ++again) step();
+  EXPECT_EQ(memory.stats().reserved, needed);
 }
 
 TEST(Memory, TensorsMayOutliveIt) {
