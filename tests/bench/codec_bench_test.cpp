@@ -6,11 +6,12 @@
 
 #include "codec/registry.h"
 #include "model/registry.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
 
-const std::string kReferences = std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/models/";
+const std::string kReferences = source_dir() + "/tests/reference/models/";
 
 TEST(CodecBench, MeasuresEveryKnownCodec) {
   Stream stream(1);

@@ -7,6 +7,7 @@
 #include "observe/report.h"
 #include "planner/measured_rows.h"
 #include "planner/plan_page.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -130,8 +131,7 @@ TEST(TimelineInABrowser, ZoomsMovesAndTellsWhatIsUnderThePointer) {
 }
 
 TEST(PlanPageInABrowser, IsWholeOnAScreenAndOnAPhone) {
-  const auto machine =
-      planner::read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-dgx-hdr.toml");
+  const auto machine = planner::read_machine(source_dir() + "/configs/systems/a100-dgx-hdr.toml");
   const planner::Job job{.spec = planner::gpt_spec(12288, 96, 24, 2048),
                          .seq_len = 2048,
                          .batch = 128,

@@ -1,6 +1,7 @@
 #include <chrono>
 
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -76,6 +77,7 @@ TEST(DryRun, OfExpertsSaysWhatTheMostRowsTake) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find("if it receives the most rows"), std::string::npos) << text;
+  EXPECT_NE(text.find("ep all_to_all: "), std::string::npos) << text;
   const Outcome ended = run.train(even, {"--ranks", "4"});
   EXPECT_EQ(ended.status, 3) << ended.err;
   EXPECT_NE(ended.err.find("block 0: rank "), std::string::npos) << ended.err;
@@ -103,7 +105,7 @@ TEST(DryRun, OfRecomputationSaysWhatLimitsTheLength) {
 /// The planner has the bytes between sites from the same list of a step.
 TEST(DryRun, OfSitesPredictsTheStepFromTheBytesThatItCounts) {
   const TinyRun run;
-  const std::string system = HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml";
+  const std::string system = source_dir() + "/configs/systems/h200-hgx-ndr.toml";
   for (const Words& mesh : {Words{}, {"parallel.pp=2"}, {"parallel.dp=2", "parallel.zero=1"}}) {
     Words settings = {"parallel.sites=2",        "outer.every=4",    "outer.fragments=2",
                       "outer.delay=1",           "outer.codec=e3m0", "train.tokens_per_step=256",
@@ -130,7 +132,7 @@ TEST(DryRun, OfSitesPredictsTheStepFromTheBytesThatItCounts) {
 TEST(DryRun, PredictsTheStepWhereAMachineIsNamed) {
   const TinyRun run;
   const Json plan =
-      dry_run(run, {"observe.system=" HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml"});
+      dry_run(run, {"observe.system=" + source_dir() + "/configs/systems/h200-hgx-ndr.toml"});
   EXPECT_GT(plan.at("predicted_step_seconds").get<double>(), 0.0);
 }
 
@@ -172,7 +174,7 @@ TEST(DryRun, TakesAsLongForAMillionMicrobatchesAsForAFew) {
       {"parallel.pp=2", "parallel.schedule=gpipe"},
       {"parallel.pp=2", "parallel.schedule=zb-v"},
       {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.chunks=2"},
-      {"observe.system=" HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml"}};
+      {"observe.system=" + source_dir() + "/configs/systems/h200-hgx-ndr.toml"}};
   for (Words settings : pipelines) {
     settings.push_back("train.tokens_per_step=64000000");
     settings.push_back("run.memory_limit=2000000000000");

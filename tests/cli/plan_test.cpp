@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 std::string system_file(const std::string& name = "a100-800g") {
-  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml";
+  return source_dir() + "/configs/systems/" + name + ".toml";
 }
 
 Words plan(const std::string& model, const std::string& gpus, const std::string& tokens,

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cli/run_program.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 
 namespace heddle {
@@ -47,7 +48,7 @@ TEST(ProgramFile, PlansWhereTheLibrariesOfCudaAreMissing) {
   const RunOptions options{.environment = {{"LD_LIBRARY_PATH", folder.path().string()}}};
   EXPECT_EQ(run_heddle({"--version"}, options).status, 0);
   const Outcome plan = run_heddle({"plan", "--model", "gpt2-124m", "--system",
-                                   HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml", "--gpus",
+                                   source_dir() + "/configs/systems/h200-hgx-ndr.toml", "--gpus",
                                    "8", "--batch-tokens", "524288"},
                                   options);
   EXPECT_EQ(plan.status, 0) << plan.err;

@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 #include "cli/run_program.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 
 namespace heddle {
@@ -51,10 +52,10 @@ class TestFiles {
 };
 
 inline std::string reference_model(const std::string& name = "llama") {
-  return std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/models/" + name;
+  return source_dir() + "/tests/reference/models/" + name;
 }
 inline std::string reference_tokenizer() {
-  return std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/tokenizer/tokenizer.json";
+  return source_dir() + "/tests/reference/tokenizer/tokenizer.json";
 }
 
 /// A safetensors file from any header text and data, however wrong.

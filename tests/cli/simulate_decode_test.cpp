@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -15,7 +16,7 @@ std::vector<std::string> simulate_decode(const std::string& cp, const std::strin
       "--heads",    heads,
       "--kv-heads", "4",
       "--head-dim", "64",
-      "--system",   HEDDLE_SOURCE_DIR "/configs/systems/h100-dgx-ndr.toml"};
+      "--system",   source_dir() + "/configs/systems/h100-dgx-ndr.toml"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }

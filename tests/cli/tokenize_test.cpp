@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -44,9 +45,7 @@ TEST(Tokenize, ReadsRecordsUnderAnyNameAndATableAsTextWhenAsked) {
   auto as_text = tokenize(table, out);
   as_text.insert(as_text.end(), {"--as", "text"});
   EXPECT_EQ(documents(as_text), 1);
-  EXPECT_EQ(
-      documents(tokenize(std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/data/z*.parquet", out)),
-      55);
+  EXPECT_EQ(documents(tokenize(source_dir() + "/tests/reference/data/z*.parquet", out)), 55);
 }
 
 TEST(Tokenize, ReadsStandardInput) {

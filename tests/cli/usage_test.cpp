@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -54,6 +55,8 @@ TEST(Usage, MistakesAreNamed) {
   expect_refusal({"eval", "model"}, 2, {"--data"});
   expect_refusal({"eval", "model", "--data", "x", "--batch", "0"}, 2, {"--batch"});
   expect_refusal({"generate", "model", "--prompt", "x", "--top-p", "2"}, 2, {"--top-p"});
+  expect_refusal({"generate", "model", "--prompt", "x", "--exchanges", "one"}, 2,
+                 {"--exchanges one", "--prompts"});
   expect_refusal({"generate", "model", "--prompt", "x", "--temperature", "-1"}, 2,
                  {"--temperature"});
   expect_refusal({"convert", "a", "--out", "b", "--dtype", "f8"}, 2, {"--dtype", "bf16"});
@@ -153,8 +156,7 @@ TEST(JsonOutput, OfVerifyHasTheKeysOfTheContract) {
   const Json bad = only_object({"verify", "reference", folder, "--json"}, 5);
   expect_keys(bad, keys);
   EXPECT_EQ(bad["ok"], false);
-  const std::string cases =
-      std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/tokenizer/cases.json";
+  const std::string cases = source_dir() + "/tests/reference/tokenizer/cases.json";
   expect_keys(only_object({"verify", "tokenizer", reference_tokenizer(), cases, "--json"}),
               {"cases", "passed", "ok"});
 }

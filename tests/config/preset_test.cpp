@@ -7,6 +7,7 @@
 #include "base/file_system.h"
 #include "base/json.h"
 #include "config/presets.h"
+#include "support/source_dir.h"
 
 namespace heddle::config {
 namespace {
@@ -41,8 +42,7 @@ TEST(Presets, HaveThePublishedParameterCounts) {
 
 TEST(Presets, AreTheFilesOfTheFolder) {
   std::size_t files = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(HEDDLE_SOURCE_DIR "/configs/models")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/configs/models")) {
     EXPECT_EQ(read_text_file(entry.path()), preset_config(entry.path().stem().string()));
     ++files;
   }

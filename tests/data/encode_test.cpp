@@ -5,12 +5,12 @@
 #include "base/file_system.h"
 #include "base/json.h"
 #include "data/test_files.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
 
-const std::filesystem::path kTokenizer =
-    HEDDLE_SOURCE_DIR "/tests/reference/tokenizer/tokenizer.json";
+const std::filesystem::path kTokenizer = source_dir() + "/tests/reference/tokenizer/tokenizer.json";
 
 TEST(Encode, TokenFilesHoldTheIdsOfTheTokenizer) {
   const TemporaryFolder folder;

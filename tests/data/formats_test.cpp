@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "data/formats/record_reader.h"
 #include "data/test_files.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -13,7 +14,7 @@ namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
 using std::string_literals::operator""s;
 
-fs::path references() { return fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference" / "data"; }
+fs::path references() { return fs::path(source_dir()) / "tests" / "reference" / "data"; }
 
 Strings texts_of(const fs::path& path, const DocumentFormat& format = {},
                  std::optional<InputKind> asked = {}) {

@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "engine/train_step.h"
 #include "model/registry.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 
@@ -18,7 +19,7 @@ inline const char* const kReferenceModels[] = {
     "qwen2", "qwen3"};
 
 inline ModelSpec reference_spec(const std::string& name) {
-  return read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name + "/config.json");
+  return read_model_spec(source_dir() + "/tests/reference/models/" + name + "/config.json");
 }
 
 inline Tensor random_ids(std::int64_t sequences, std::int64_t seq_len, std::int64_t vocab,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/engine_testing.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -121,7 +122,7 @@ TEST(MemoryPlan, OfAnMlpInChunksGrowsWithTheTokensAsIfTheMlpWereNarrow) {
 
 /// The length is what must be kept: of each block its input, attention's output and lse.
 TEST(MemoryPlan, OfHalfAMillionTokensOfLlama1BFitsOnOneH200) {
-  const ModelSpec spec = read_model_spec(HEDDLE_SOURCE_DIR "/configs/models/llama3.2-1b.json");
+  const ModelSpec spec = read_model_spec(source_dir() + "/configs/models/llama3.2-1b.json");
   const std::int64_t tokens = 524288;
   const StepPlace gpu{.device = {Device::Kind::cuda, 0}};
   const MemoryPlan plan =

@@ -8,6 +8,7 @@
 #include "checkpoint/safetensors.h"
 #include "comm/threads/thread_world.h"
 #include "engine/engine_testing.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 
 namespace heddle {
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path reference_model(const std::string& name) {
-  return fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference" / "models" / name;
+  return fs::path(source_dir()) / "tests" / "reference" / "models" / name;
 }
 
 /// What loading on so many tp ranks says, from a copy of a model in which one element is NaN.

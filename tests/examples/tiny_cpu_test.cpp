@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "support/source_dir.h"
+
 namespace heddle {
 namespace {
 
@@ -16,7 +18,7 @@ class TinyCpuExample : public testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("heddle-example-" + std::to_string(::getpid()));
     fs::create_directories(folder_ / "runs/demo-text");
-    fs::copy(fs::path(HEDDLE_SOURCE_DIR) / "examples", folder_ / "examples",
+    fs::copy(fs::path(source_dir()) / "examples", folder_ / "examples",
              fs::copy_options::recursive);
   }
   void TearDown() override { fs::remove_all(folder_); }

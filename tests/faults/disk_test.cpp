@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "checkpoint/reader.h"
+#include "support/source_dir.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -108,8 +109,8 @@ TEST(UnwritableFolder, IsRefusedByEveryVerbThatWrites) {
   const TinyRun run;
   run.write("file", "in the way");
   const std::string below = (run.path() / "file" / "out").string();
-  const std::string model = std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/models/llama";
-  const std::string tokenizer = std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/tokenizer";
+  const std::string model = source_dir() + "/tests/reference/models/llama";
+  const std::string tokenizer = source_dir() + "/tests/reference/tokenizer";
   const std::string text = (run.path() / "text.txt").string();
   run.write("text.txt", "one two three one two three\n");
   for (const auto& arguments : std::vector<std::vector<std::string>>{

@@ -9,6 +9,7 @@
 #include "engine/weights.h"
 #include "infer/generate.h"
 #include "model/registry.h"
+#include "support/source_dir.h"
 
 // The KV cache divided over ranks of axis cp: every rank makes the tokens that one rank makes
 // alone, and what travels for a token does not depend on how many came before it.
@@ -53,8 +54,8 @@ std::vector<Made> made_by(const ModelSpec& spec, const ParallelRequest& request,
 }
 
 ModelSpec small_model(const char* name) {
-  ModelSpec spec = read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" +
-                                   std::string(name) + "/config.json");
+  ModelSpec spec = read_model_spec(source_dir() + "/tests/reference/models/" + std::string(name) +
+                                   "/config.json");
   spec.max_positions = 4096;
   return spec;
 }

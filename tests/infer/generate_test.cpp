@@ -9,6 +9,7 @@
 #include "checkpoint/hf_folder.h"
 #include "engine/weights.h"
 #include "model/registry.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 class Generator {
  public:
   explicit Generator(const std::string& name)
-      : folder_(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name),
+      : folder_(source_dir() + "/tests/reference/models/" + name),
         spec_(read_model_spec(folder_ + "/config.json")),
         model_(spec_, {.positions = spec_.max_positions}, ParamStore::Purpose::inference, memory_) {
     load_weights(HfFolder(folder_), spec_, model_.store(), stream_);

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
+
 namespace heddle {
 namespace {
 
@@ -100,14 +102,14 @@ class PlantedTree : public testing::Test {
 };
 
 TEST(Layering, SourcesIncludeOnlyWhatLayersAllow) {
-  for (const auto& fault : layering_faults(fs::path(HEDDLE_SOURCE_DIR) / "src")) {
+  for (const auto& fault : layering_faults(fs::path(source_dir()) / "src")) {
     ADD_FAILURE() << fault;
   }
 }
 
 TEST(Layering, SourcesAreFound) {
   std::vector<std::string> faults;
-  const auto allowed = read_layers(fs::path(HEDDLE_SOURCE_DIR) / "src/layers.txt", faults);
+  const auto allowed = read_layers(fs::path(source_dir()) / "src/layers.txt", faults);
   EXPECT_TRUE(allowed.count("cli") == 1 && allowed.at("cli").count("base") == 1);
 }
 

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
+
 namespace heddle {
 namespace {
 
@@ -102,7 +104,7 @@ std::vector<std::string> collisions(const fs::path& folder) {
 
 TEST(UnityNames, AreDefinedOnceInAFolder) {
   int folders = 0;
-  for (const auto& entry : fs::directory_iterator(fs::path(HEDDLE_SOURCE_DIR) / "src")) {
+  for (const auto& entry : fs::directory_iterator(fs::path(source_dir()) / "src")) {
     // The files of ops are never compiled together.
     if (!entry.is_directory() || entry.path().filename() == "ops") continue;
     ++folders;
@@ -112,7 +114,7 @@ TEST(UnityNames, AreDefinedOnceInAFolder) {
 }
 
 TEST(UnityNames, AreNotThoseOfHeaders) {
-  const fs::path source = fs::path(HEDDLE_SOURCE_DIR) / "src";
+  const fs::path source = fs::path(source_dir()) / "src";
   const std::set<std::string> headers = types_of_headers(source);
   EXPECT_GT(headers.size(), 200U);
   for (const std::string& text : names_of_headers(source, headers)) ADD_FAILURE() << text;

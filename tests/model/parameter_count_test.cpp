@@ -7,6 +7,7 @@
 #include "model/config_testing.h"
 #include "model/decoder.h"
 #include "parallel/param_store.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -77,7 +78,7 @@ TEST(ParameterCount, OfExpertsCountsThoseThatATokenMeets) {
 TEST(ParameterCount, OfTheSpecIsThatOfTheLayers) {
   int models = 0;
   for (const auto& entry :
-       std::filesystem::directory_iterator(HEDDLE_SOURCE_DIR "/tests/reference/models")) {
+       std::filesystem::directory_iterator(source_dir() + "/tests/reference/models")) {
     const ModelSpec spec = read_model_spec(entry.path() / "config.json");
     EXPECT_EQ(spec.parameter_count(), built_count(spec)) << entry.path();
     ++models;

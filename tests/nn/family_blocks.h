@@ -7,11 +7,12 @@
 #include "model/config_testing.h"
 #include "model/decoder.h"
 #include "nn/layer_testing.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 
 inline ModelSpec reference_spec(const std::string& name) {
-  return read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name + "/config.json");
+  return read_model_spec(source_dir() + "/tests/reference/models/" + name + "/config.json");
 }
 
 /// The first block of a model, built as a model builds it; of `mlp_tokens` at a time where it is

@@ -11,6 +11,7 @@
 #include "nn/residual.h"
 #include "nn/sample_layers.h"
 #include "nn/sequential.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -255,8 +256,8 @@ double block_bytes(const ModelSpec& spec, int tp, bool sequence) {
 TEST(TensorParallelism, KeepsOfABlockWhatOneRankKeeps) {
   for (const char* name :
        {"gpt2", "gpt-neox", "gpt-neox-sequential", "llama-linear-bias", "qwen3"}) {
-    ModelSpec spec = read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" +
-                                     std::string(name) + "/config.json");
+    ModelSpec spec = read_model_spec(source_dir() + "/tests/reference/models/" + std::string(name) +
+                                     "/config.json");
     spec.kv_heads = spec.heads = 4;
     // The stream and the norms' statistics are on every rank, everything else is divided.
     const double statistics = spec.norm == ModelSpec::Norm::rms ? 1.0 : 2.0;

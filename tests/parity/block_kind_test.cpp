@@ -13,6 +13,7 @@
 #include "planner/search.h"
 #include "planner/simulated_step.h"
 #include "planner/step_units.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -123,7 +124,7 @@ TEST(BlockKindOfATest, IsPlannedAsItRuns) {
 
 TEST(BlockKindOfATest, IsSearchedAndSimulated) {
   const planner::Machine machine =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   const planner::Job job{
       .spec = hybrid(), .seq_len = 16, .batch = 64, .stack = planner::Stack::heddle(DType::f32)};
   const auto found = planner::search(machine, job, {.gpus = 8, .threads = 1});

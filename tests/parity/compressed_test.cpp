@@ -15,6 +15,7 @@
 #include "parity/whole_tensors.h"
 #include "planner/block_cost.h"
 #include "planner/step_units.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -80,7 +81,7 @@ StepPlan planned(const CodedMesh& coded, int rank) {
 /// By the list of a step and the planner's sizes, without the code that communicates.
 MeshTraffic told(const CodedMesh& coded, int pp_rank) {
   const planner::Machine machine =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   const ParallelRequest& request = coded.mesh.request;
   planner::Job job{.spec = coded.spec,
                    .seq_len = kBatch.seq_len,

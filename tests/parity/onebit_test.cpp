@@ -15,6 +15,7 @@
 #include "parity/traffic_text.h"
 #include "parity/whole_tensors.h"
 #include "planner/step_units.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -153,7 +154,7 @@ class OnebitStepList : public OnebitAdamOnMeshes {
 /// What the planner counts from the list of a frozen step is what ranks send.
 TEST_P(OnebitStepList, TellsTheFrozenStepThatRuns) {
   const planner::Machine machine =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   for (const ModelSpec& spec : grid_specs()) {
     if (!fits(spec, mesh().request)) continue;
     SCOPED_TRACE(spec.family);

@@ -15,6 +15,7 @@
 #include "parity/volumes.h"
 #include "parity/whole_tensors.h"
 #include "planner/matrix_work.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -150,7 +151,7 @@ TEST_P(OptimizersOnMeshes, HoldAndExchangeWhatThePlannersFormulasSay) {
   const bool is_muon = std::holds_alternative<MuonConfig>(optimizer());
   const bool has_state = !optimizer_states(optimizer()).empty();
   const planner::Machine machine =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   for (const ModelSpec& spec : grid_specs()) {
     const ParallelRequest& request = mesh().request;
     if (!fits(spec, request)) continue;

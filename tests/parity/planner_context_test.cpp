@@ -9,6 +9,7 @@
 #include "planner/matrix_work.h"
 #include "planner/memory.h"
 #include "planner/step_units.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -48,7 +49,7 @@ std::string named(const MeshCase& mesh) {
 /// A step's traffic on every kind of rank.
 void expect_traffic_of_the_dry_run(const ModelSpec& spec) {
   const planner::Machine machine =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   // No length that ranks divide evenly.
   constexpr BatchShape kBatch{.sequences = 2, .seq_len = 27, .microbatches = 3};
   for (const MeshCase& mesh : with_methods({
@@ -90,7 +91,7 @@ TEST(PlannersContext, SendsInAStepOfWindowsWhatTheDryRunSends) {
 
 TEST(PlannersContext, BringsMatricesTogetherAsTheDryRunDoes) {
   const planner::Machine machine =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   const ModelSpec spec = deep_spec("llama", 3);
   constexpr BatchShape kBatch{.sequences = 1, .seq_len = 16, .microbatches = 2};
   const auto of_matrices = [](MeshTraffic traffic) {

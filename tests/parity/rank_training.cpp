@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "model/registry.h"
 #include "ops/softmax_xent.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 
@@ -24,7 +25,7 @@ ParallelPlan with(StepPolicy policy, ParallelPlan plan) {
 
 ModelSpec deep_spec(const std::string& name, std::int64_t layers) {
   ModelSpec spec =
-      read_model_spec(HEDDLE_SOURCE_DIR "/tests/reference/models/" + name + "/config.json");
+      read_model_spec(source_dir() + "/tests/reference/models/" + name + "/config.json");
   spec.layers = layers;
   return spec;
 }

@@ -11,6 +11,7 @@
 #include "parallel/step/rank_times.h"
 #include "parity/rank_training.h"
 #include "planner/simulated_step.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -64,7 +65,7 @@ class Exchange : public testing::Test {
 
   planner::SimulatedStep simulated(bool has_more) const {
     const planner::Machine machine =
-        planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+        planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
     const planner::Job job{.spec = spec_,
                            .seq_len = kBatch.seq_len,
                            .batch = 12,

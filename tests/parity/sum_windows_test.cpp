@@ -12,6 +12,7 @@
 #include "parity/rank_training.h"
 #include "parity/whole_tensors.h"
 #include "planner/simulated_step.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -192,7 +193,7 @@ Sums counted(const planner::TrafficBySize& traffic, int zero) {
 class SimulatedWindows : public testing::Test {
  protected:
   const planner::Machine machine_ =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
 
   planner::SimulatedStep simulated(const SumWindows& windows, int zero = 0) const {
     planner::Job job{.spec = spec(),

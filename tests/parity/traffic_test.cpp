@@ -8,6 +8,7 @@
 #include "parity/rank_training.h"
 #include "parity/volumes.h"
 #include "planner/step_units.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -110,7 +111,7 @@ TEST_P(MeshGrid, PredictsTheTrafficOfTheFormulas) {
 /// The planner's units are those of the runtime, and what it counts is what the runtime sends.
 TEST_P(MeshGrid, TellsTheStepThatRuns) {
   const planner::Machine machine =
-      planner::read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+      planner::read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   for_each_model([&](const ModelSpec& spec) {
     planner::Job job{.spec = spec,
                      .seq_len = kBatch.seq_len,

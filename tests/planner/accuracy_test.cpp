@@ -4,13 +4,14 @@
 #include "planner/calibrate.h"
 #include "planner/evaluate.h"
 #include "planner/published_tables.h"
+#include "support/source_dir.h"
 #include "verify/shared_files.h"
 
 namespace heddle::planner {
 namespace {
 
 Machine system(const std::string& name) {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml");
+  return read_machine(source_dir() + "/configs/systems/" + name + ".toml");
 }
 
 /// A failure shows every row.

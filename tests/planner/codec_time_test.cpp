@@ -8,13 +8,12 @@
 #include "planner/machine_text.h"
 #include "planner/measured_rows.h"
 #include "planner/simulated_step.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
 
-Machine h200() {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
-}
+Machine h200() { return read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml"); }
 
 TEST(CodecTime, IsThatOfTheMachineFilesRates) {
   Machine machine = h200();

@@ -2,14 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include "support/source_dir.h"
+
 // Against what the authors of tree attention measured (arXiv 2408.04093) on servers of 8 H100.
 
 namespace heddle::planner {
 namespace {
 
 double seconds(DecodeMethod method, const DecodeShape& shape) {
-  static const Machine machine =
-      read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h100-dgx-ndr.toml");
+  static const Machine machine = read_machine(source_dir() + "/configs/systems/h100-dgx-ndr.toml");
   const ContextTimes times = decode_times(machine, shape, DType::bf16);
   return play_forward(make_decode_plan(method, shape), times).makespan;
 }

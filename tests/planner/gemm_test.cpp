@@ -5,12 +5,13 @@
 #include <cmath>
 
 #include "planner/collectives.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
 
 Machine system(const std::string& name) {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml");
+  return read_machine(source_dir() + "/configs/systems/" + name + ".toml");
 }
 
 TEST(Tiles, AndWavesAreThoseOfTheKnownProducts) {

@@ -6,12 +6,13 @@
 
 #include "base/error.h"
 #include "base/file_system.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
 
 std::string file(const std::string& name) {
-  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml";
+  return source_dir() + "/configs/systems/" + name + ".toml";
 }
 
 /// The shipped A100 file with one piece of text replaced.

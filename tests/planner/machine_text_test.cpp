@@ -3,12 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
 
 std::string file(const std::string& name) {
-  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml";
+  return source_dir() + "/configs/systems/" + name + ".toml";
 }
 
 /// A machine whose ranks share cores.

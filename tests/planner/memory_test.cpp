@@ -8,6 +8,7 @@
 #include "planner/block_cost.h"
 #include "planner/gemm.h"
 #include "planner/measured_rows.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
@@ -72,8 +73,7 @@ TEST(Memory, ShrinksWithZeroAsTheFormulasSay) {
 }
 
 TEST(Memory, OfTheWorstRankIsTheMostOfAllRanks) {
-  const Machine machine =
-      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-dgx-hdr.toml");
+  const Machine machine = read_machine(source_dir() + "/configs/systems/a100-dgx-hdr.toml");
   const Job job{.spec = gpt_spec(12288, 96, 96, 2048),
                 .seq_len = 2048,
                 .batch = 1024,
@@ -130,8 +130,7 @@ TEST(InFlight, IsTheSchedulesPeak) {
 }
 
 TEST(BlockCost, OfASecondForwardLacksAttentionAndTheProductThatMakesTheOutput) {
-  const Machine machine =
-      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
+  const Machine machine = read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   const double rate = machine.device.matrix_rate(DType::bf16);
   for (const std::int64_t seq_len : {2048, 131072}) {  // the MLP whole, and in chunks
     const Job job{.spec = gpt_spec(2048, 16, 4, 2048),

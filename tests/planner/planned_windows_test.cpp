@@ -10,6 +10,7 @@
 #include "planner/predicted_step.h"
 #include "planner/simulated_step.h"
 #include "planner/step_units.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
@@ -35,8 +36,7 @@ ModelSpec spec_of(int dense_first = 0) {
 
 /// Two servers of eight, with a link between them that is so many times as fast.
 Machine machine_with(double times) {
-  Machine machine =
-      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
+  Machine machine = read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   machine.links.back().bytes_per_s *= times;
   return machine;
 }

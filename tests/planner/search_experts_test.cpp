@@ -15,6 +15,7 @@
 #include "planner/plan_page.h"
 #include "planner/predicted_step.h"
 #include "planner/two_level_exchange.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
@@ -41,9 +42,7 @@ Job job_of(const Mixture& mixture, std::int64_t batch) {
           .stack = Stack::heddle(DType::bf16)};
 }
 
-Machine h200() {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
-}
+Machine h200() { return read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml"); }
 
 /// Servers as they are, with a link between them that is so many times as fast.
 Machine with_link(double times) {
@@ -167,7 +166,7 @@ TEST(SearchOfExperts, IsShownInAllForms) {
 
 TEST(SearchOfExperts, LeavesDenseModelsAsTheyWere) {
   Job job = job_of({}, 64);
-  job.spec = read_model_spec(std::string(HEDDLE_SOURCE_DIR) + "/configs/models/llama3-8b.json");
+  job.spec = read_model_spec(source_dir() + "/configs/models/llama3-8b.json");
   const PlanReport report = make_report("llama", h200(), job, {.gpus = 16});
   for (const Found& found : report.result.front) EXPECT_FALSE(found.candidate.divides_experts());
   EXPECT_EQ(report_json(report).dump(0).find("\"ep"), std::string::npos);

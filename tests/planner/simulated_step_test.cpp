@@ -13,14 +13,13 @@
 #include "planner/published_tables.h"
 #include "planner/step_units.h"
 #include "simulator/play.h"
+#include "support/source_dir.h"
 #include "verify/shared_files.h"
 
 namespace heddle::planner {
 namespace {
 
-Machine h200() {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
-}
+Machine h200() { return read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml"); }
 
 /// Messages that take time but no bandwidth: what closed forms of schedules assume.
 Machine with_hops_of(double seconds) {
@@ -359,8 +358,7 @@ TEST(SimulatedStep, GoesAtTheSpeedOfMeasuredPairs) {
 // ---- Measurements -------------------------------------------------------------------------------
 
 Machine a100(const std::string& network) {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/a100-" + network +
-                      ".toml");
+  return read_machine(source_dir() + "/configs/systems/a100-" + network + ".toml");
 }
 
 /// Of simulated steps, with the closed form's wait for the slowest of many ranks.

@@ -7,14 +7,14 @@
 #include "planner/measured_rows.h"
 #include "planner/predicted_step.h"
 #include "simulator/play_local.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
 
 /// Nothing takes time but the links between sites.
 Machine with_sites_joined_by(double bits_per_second, double latency) {
-  Machine machine =
-      read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
+  Machine machine = read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   machine.device.memory_bytes_per_s = 1e30;
   machine.device.kernel_s = 0.0;
   Link& link = machine.links.back();

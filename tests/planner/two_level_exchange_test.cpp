@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/source_dir.h"
+
 namespace heddle::planner {
 namespace {
 
@@ -59,7 +61,7 @@ TEST(TwoLevelExchange, IsNeverFasterWithoutTwoLevels) {
 
 /// Messages that are under way at once wait once, in each of two levels.
 TEST(TwoLevelExchange, IsNeverFasterOverDirectLinks) {
-  Machine machine = read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  Machine machine = read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   for (Link& link : machine.links) link.is_direct = true;
   const ExchangeNetwork network = exchange_network(machine, 4, machine.server_size());
   EXPECT_EQ(linear_exchange_seconds(network, 0.0), machine.links.back().latency_s);
@@ -70,7 +72,7 @@ TEST(TwoLevelExchange, IsNeverFasterOverDirectLinks) {
 
 /// Unless each costs something: then few of them are worth a second level, up to some size.
 TEST(TwoLevelExchange, IsFasterOverDirectLinksWhereMessagesCost) {
-  Machine machine = read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  Machine machine = read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   for (Link& link : machine.links) {
     link.is_direct = true;
     link.message_s = 1e-4;
@@ -86,7 +88,7 @@ TEST(TwoLevelExchange, IsFasterOverDirectLinksWhereMessagesCost) {
 }
 
 TEST(TwoLevelExchange, TakesTheTiersOfAMachine) {
-  const Machine machine = read_machine(HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml");
+  const Machine machine = read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml");
   const ExchangeNetwork network = exchange_network(machine, 4, machine.server_size());
   EXPECT_EQ(network.ranks(), 4 * machine.server_size());
   EXPECT_GT(network.rate_within, network.rate_between);

@@ -10,6 +10,7 @@
 
 #include "base/file_system.h"
 #include "simulator/play_routes.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 
@@ -22,8 +23,7 @@ inline constexpr double kForward = 0.44, kMessageBytes = 33554648, kMib = 1024 *
 /// pair of regions in published_links.txt, and 0.35 s of the hosts.
 inline std::function<double(int, int)> cluster_hops() {
   std::map<std::pair<std::string, std::string>, double> seconds;
-  std::istringstream lines(
-      read_text_file(std::string(HEDDLE_SOURCE_DIR) + "/tests/simulator/published_links.txt"));
+  std::istringstream lines(read_text_file(source_dir() + "/tests/simulator/published_links.txt"));
   std::string word, from;
   while (lines >> word) {
     if (word.back() == ':') {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/json.h"
+#include "support/source_dir.h"
 #include "tokenizer/generated_texts.h"
 #include "tokenizer/tokenizer.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kTokenizers = HEDDLE_SOURCE_DIR "/tests/reference/tokenizers";
+const fs::path kTokenizers = source_dir() + "/tests/reference/tokenizers";
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/json.h"
+#include "support/source_dir.h"
 #include "tokenizer/files/tokenizer_files.h"
 #include "tokenizer/generated_texts.h"
 #include "tokenizer/tokenizer.h"
@@ -15,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path references() { return fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference"; }
+fs::path references() { return fs::path(source_dir()) / "tests" / "reference"; }
 
 class TokenizerFiles : public testing::Test {
  protected:

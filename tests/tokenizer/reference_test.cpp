@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/file_system.h"
+#include "support/source_dir.h"
 #include "tokenizer/generated_texts.h"
 #include "tokenizer/verify.h"
 
@@ -15,7 +16,7 @@ namespace fs = std::filesystem;
 
 fs::path shared_folder() {
   if (const char* given = std::getenv("HEDDLE_SHARED")) return given;
-  return fs::path(HEDDLE_SOURCE_DIR) / ".." / "shared";
+  return fs::path(source_dir()) / ".." / "shared";
 }
 
 void expect_all_equal(const fs::path& folder) {
@@ -30,7 +31,7 @@ void expect_all_equal(const fs::path& folder) {
   }
 }
 
-fs::path references() { return fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference"; }
+fs::path references() { return fs::path(source_dir()) / "tests" / "reference"; }
 
 TEST(TokenizerReference, EqualsHuggingFaceOnOurOwnReferences) {
   expect_all_equal(references() / "tokenizer");

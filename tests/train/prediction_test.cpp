@@ -4,14 +4,13 @@
 #include <set>
 
 #include "observe/trace_parts.h"
+#include "support/source_dir.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
 namespace {
 
-std::string machine_file() {
-  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml";
-}
+std::string machine_file() { return source_dir() + "/configs/systems/h200-hgx-ndr.toml"; }
 
 TEST(TrainPrediction, StandsBesideWhatWasMeasured) {
   const TinyRun run;

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "comm/tcp_listener.h"
+#include "support/source_dir.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -54,7 +55,7 @@ TEST(RanksStartedDifferently, AreRefusedWithEveryKeyAndBothValues) {
       run,
       {"optim.lr=0.001", "data.seed=3", "train.recompute=block", "checkpoint.every=3",
        "model.config=" + (run.path() / "other.json").string(),
-       "data.tokenizer=" HEDDLE_SOURCE_DIR "/tests/reference/tokenizer/tokenizer.json"},
+       "data.tokenizer=" + source_dir() + "/tests/reference/tokenizer/tokenizer.json"},
       {"rank 1 has optim.lr = 0.001, rank 0 has 0.003", "data.seed = 3, rank 0 has 0",
        "train.recompute = \"block\", rank 0 has \"none\"", "checkpoint.every = 3",
        "model rope_theta = 500000, rank 0 has 10000", "rank 1 has tokenizer = xxh64",

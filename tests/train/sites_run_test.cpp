@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -130,8 +131,8 @@ TEST(RunOfSites, SaysWhatItsSitesHaveInTheMeanAndWhoWaited) {
 
 TEST(RunOfSites, ComparesTheMeanOfItsStepsWithThePrediction) {
   const TinyRun run;
-  const Outcome outcome = train(run, with(kSites, {"observe.system=" HEDDLE_SOURCE_DIR
-                                                   "/configs/systems/h200-hgx-ndr.toml"}));
+  const Outcome outcome = train(
+      run, with(kSites, {"observe.system=" + source_dir() + "/configs/systems/h200-hgx-ndr.toml"}));
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const char* words : {"sites       compute ", " s in the mean, "}) {
     EXPECT_NE(outcome.err.find(words), std::string::npos) << words << "\n" << outcome.err;

@@ -9,6 +9,7 @@
 #include "checkpoint/catalog.h"
 #include "cli/run_program.h"
 #include "data/token_file.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 
 namespace heddle {
@@ -82,9 +83,8 @@ threads = 1
  private:
   void fill() const {
     std::filesystem::create_directories(path_);
-    std::filesystem::copy_file(
-        std::string(HEDDLE_SOURCE_DIR) + "/tests/reference/tokenizer/tokenizer.json",
-        path_ / "tokenizer.json");
+    std::filesystem::copy_file(source_dir() + "/tests/reference/tokenizer/tokenizer.json",
+                               path_ / "tokenizer.json");
     run({"demo-text", "--bytes", "60000", "--out", "text.jsonl"});
     write("config.json", Json{{"model_type", "llama"},
                               {"hidden_size", 32},

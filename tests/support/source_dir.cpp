@@ -1,0 +1,7 @@
+#include "support/source_dir.h"
+
+namespace heddle {
+
+std::string source_dir() { return HEDDLE_SOURCE_DIR; }
+
+}  // namespace heddle
