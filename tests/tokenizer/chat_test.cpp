@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -5,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "support/source_dir.h"
 #include "tokenizer/chat/chat_template.h"
 
 namespace heddle {
@@ -29,8 +31,7 @@ std::string render(const std::string& source, const Json& others = Json::object(
 
 /// What transformers makes of conversations, by make_chat_cases.py.
 TEST(ChatTemplate, EqualsTransformers) {
-  const Json file =
-      read_json_file(fs::path(HEDDLE_SOURCE_DIR) / "tests" / "reference" / "chat.json");
+  const Json file = read_json_file(fs::path(source_dir()) / "tests" / "reference" / "chat.json");
   int compared = 0, refused = 0;
   for (const Json& one : file["cases"]) {
     SCOPED_TRACE(one["name"].get<std::string>() + " " + one["others"].dump());
@@ -68,6 +69,97 @@ TEST(ChatTemplate, RefusesByNameAndLineWhatIsNotSupported) {
   expect_refused("\n\n{% include 'x' %}", "line 3: block include is not supported");
   expect_refused("{% for x in y recursive %}{% endfor %}", "recursive");
   expect_refused("{{ 'abc'.zfill(3) }}", "undefined zfill is called");
+}
+
+TEST(ChatTemplate, WhatIsNotSupportedIsNoErrorWhereItIsNotReached) {
+  EXPECT_EQ(render("{% if false %}{{ x | from_json }}{% else %}a{% endif %}"), "a");
+  EXPECT_EQ(render("{{ 'b' if true or x is filter }}{{ 'c' if true else f(1) }}"), "bc");
+}
+
+TEST(ChatTemplate, FiltersOfWhatIsFalseGiveNothing) {
+  for (const char* filter :
+       {"select", "reject('none')", "selectattr('a')", "rejectattr('a', 'equalto', 'b')",
+        "map(attribute='x')", "map('upper')"}) {
+    for (const char* subject : {"none", "tools", "missing", "0", "false", "''"}) {
+      const std::string source = fmt::format("{{{{ {} | {} | list }}}}", subject, filter);
+      EXPECT_EQ(render(source), "[]") << source;
+    }
+  }
+}
+
+/// Of Jinja as transformers sets it up.
+TEST(ChatTemplate, ArgumentsDoWhatTheyDoInJinja) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"{'b': [1, 2], 'a': 'é'} | tojson(separators=(',', ':'))", R"({"b":[1,2],"a":"é"})"},
+      {"{'b': 1, 'a': {'d': 1, 'c': 2}} | tojson(sort_keys=true)",
+       R"({"a": {"c": 2, "d": 1}, "b": 1})"},
+      {"'é' | tojson(ensure_ascii=True)", R"("\u00e9")"},
+      {"'é' | tojson(true)", R"("\u00e9")"},
+      {"'é' | tojson(ensure_ascii=False)", "\"é\""},
+      {"{'b': [1]} | tojson(indent=1, separators=('; ', '= '))", "{\n \"b\"= [\n  1\n ]\n}"},
+      {"[1, 2] | tojson(indent='--')", "[\n--1,\n--2\n]"},
+      {"[1] | tojson(indent=0)", "[\n1\n]"},
+      {"'abcb'.find('b', 2)", "3"},
+      {"'äbcb'.find('b', 0, 1)", "-1"},
+      {"'abc'.find('a', 5)", "-1"},
+      {"'äbcb'.index('b', -2)", "3"},
+      {"'abc'.startswith('b', 1)", "True"},
+      {"'abc'.startswith('a', 1)", "False"},
+      {"'abc'.endswith('b', 0, 2)", "True"},
+      {"'abab'.count('a', 1)", "1"},
+      {"'a\\nb\\r\\nc'.splitlines(true)", "['a\\n', 'b\\r\\n', 'c']"},
+      {"'x' | float(1.5)", "1.5"},
+      {"'2.5 ' | float", "2.5"},
+      {"'x' | int(7)", "7"},
+      {"'0x1A' | int", "0"},
+      {"'9007199254740993' | int", "9007199254740993"},
+      {"{'b': 1, 'a': 2} | dictsort(by='value') | map('first') | join", "ba"},
+      {"{'b': 1, 'A': 2} | dictsort(reverse=true) | map('first') | join", "bA"},
+      {"{'b': 1, 'A': 2, 'a': 3} | dictsort(true) | map('first') | join", "Aab"},
+      {"['b', 'A'] | sort(case_sensitive=true)", "['A', 'b']"},
+      {"['b', 'A', 'B'] | sort(reverse=true)", "['b', 'B', 'A']"},
+      {"['a', 'A', 'b'] | unique | list", "['a', 'b']"},
+      {"['b', 'A', 'c'] | max", "c"},
+      {"['b', 'A', 'a'] | min", "A"},
+      {"[{'a': 2}, {'a': 1}] | min(attribute='a')", "{'a': 1}"},
+      {"[{'a': 1}, {'a': 2}] | sum(attribute='a')", "3"},
+      {"[[1], [2]] | sum(start=[])", "[1, 2]"},
+      {"3.14159 | round(2)", "3.14"},
+      {"2.5 | round", "2.0"},
+      {"2.1 | round(method='ceil') | int", "3"},
+      {"'a b, c_d' | wordcount", "3"},
+      {"'{}-{} {{{}}}'.format(1, 'b', none)", "1-b {None}"},
+      {"'{1}{0}'.format('a', 'b')", "ba"},
+  };
+  for (const auto& [expression, expected] : cases) {
+    EXPECT_EQ(render(fmt::format("{{{{ {} }}}}", expression)), expected) << expression;
+  }
+}
+
+TEST(ChatTemplate, RefusesByNameArgumentsThatItWouldPassOver) {
+  expect_refused("{{ [1] | tojson(cls='x') }}", "tojson with the argument cls");
+  expect_refused("{{ 'x' | int(7, 16) }}", "int with 2 arguments");
+  expect_refused("{{ 'x' | int(base=16) }}", "int with the argument base");
+  expect_refused("{{ 'a' | upper(1) }}", "upper with 1 arguments");
+  expect_refused("{{ 'a'.upper(1) }}", "upper with 1 arguments");
+  expect_refused("{{ {'a': 1}.items(1) }}", "items with 1 arguments");
+  expect_refused("{{ 'a,b'.split(',', keep=1) }}", "split with the argument keep");
+  expect_refused("{{ 1 is odd(2) }}", "odd with 1 arguments");
+  expect_refused("{{ range(1, step=2) }}", "range with the argument step");
+  expect_refused("{{ {'a': 1} | dictsort(by='size') }}", "dictsort by size");
+  expect_refused("{{ [1] | select(key=1) }}", "argument key");
+  expect_refused("{{ [{}] | map(attribute='a', otherwise=1) }}", "map with the argument otherwise");
+  expect_refused("{{ '{:>5}'.format('x') }}", "format of {:>5}");
+  expect_refused("{% macro m(a) %}{% endmacro %}{{ m(1, b=2) }}", "macro m with the argument b");
+}
+
+TEST(ChatTemplate, MacrosSeeTheLoopTheyAreMadeIn) {
+  EXPECT_EQ(render("{% for i in range(2) %}{% macro g(a) %}{{ a }}{{ i }}{% endmacro %}"
+                   "{{ g('k') }}{% endfor %}"),
+            "k0k1");
+  EXPECT_EQ(render("{% set x = 1 %}{% macro f() %}{{ x }}{% endmacro %}{% set x = 2 %}{{ f() }}"
+                   "{% for x in [3] %}{{ f() }}{% endfor %}"),
+            "22");
 }
 
 TEST(ChatTemplate, RefusesWhatIsBroken) {

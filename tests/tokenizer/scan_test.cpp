@@ -190,9 +190,27 @@ TEST(RegexSplit, InvalidBytesBecomePiecesOfTheirOwn) {
 }
 
 TEST(RegexSplit, RefusesByNameWhatThisEngineWouldReadDifferently) {
-  for (const char* pattern :
-       {R"(\h+)", R"([a\W])", R"(\bx)", R"([a&&b])", R"([a[^bc]])", R"([[:alpha:]])", R"([a[]])",
-        R"((?m:x))", R"((?<name>x))", R"((*ACCEPT))", R"(\1)", "(", "[", "\\", ""}) {
+  for (const char* pattern : {R"(\h+)",
+                              R"([a\W])",
+                              R"(\bx)",
+                              R"([a&&b])",
+                              R"([a[^bc]])",
+                              R"([[:alpha:]])",
+                              R"([a[]])",
+                              R"((?m:x))",
+                              R"((?<name>x))",
+                              R"((*ACCEPT))",
+                              R"(\1)",
+                              R"(\pL)",
+                              R"(\p{L)",
+                              R"(\x{41)",
+                              "(?i:\u00DF)",
+                              "(?i:(a|[\uFB01]))",
+                              "|{1,2}+",
+                              "(",
+                              "[",
+                              "\\",
+                              ""}) {
     try {
       RegexSplit({.pattern = pattern}, "file.json: pre_tokenizer.pattern");
       ADD_FAILURE() << pattern << " accepted";
@@ -212,6 +230,45 @@ TEST(RegexSplit, WordCharactersAreThoseOfTheReference) {
   const RegexSplit regex({.pattern = R"(\w+)"}, "test");
   EXPECT_EQ(by_regex(regex, "a_1\u0301\u24B6\u00BD\u2460-"),
             (Pieces{"a_1\u0301\u24B6\u00BD", "\u2460-"}));
+}
+
+Pieces cut_by(const std::string& pattern, std::string_view text) {
+  return by_regex(RegexSplit({.pattern = pattern}, "test"), text);
+}
+
+TEST(RegexSplit, ScriptsAreOfTheirOwnCharactersOnly) {
+  const char* text = "中文。日本語、テスト";
+  const Pieces han = {"中文", "。", "日本語", "、テスト"};
+  EXPECT_EQ(cut_by(R"(\p{Han}+)", text), han);
+  EXPECT_EQ(cut_by(R"([\p{hani}]+)", text), han);
+  EXPECT_EQ(cut_by(R"(\P{^Han}+)", text), han);
+  EXPECT_EQ(cut_by(R"([^\p{^Han}]+)", text), han);
+  EXPECT_EQ(cut_by(R"(\P{Han}+)", "a、中b"), (Pieces{"a、", "中", "b"}));
+  EXPECT_EQ(cut_by(R"(\p{Katakana}+)", "スーパーカー"),
+            (Pieces{"ス", "ー", "パ", "ー", "カ", "ー"}));
+  EXPECT_EQ(cut_by(R"(\p{Devanagari}+)", "हिन्दी।"), (Pieces{"हिन्दी", "।"}));
+  EXPECT_EQ(cut_by(R"(\p{Common}+)", "a、b"), (Pieces{"a", "、", "b"}));
+}
+
+TEST(RegexSplit, APlusBehindAnIntervalRepeatsIt) {
+  EXPECT_EQ(cut_by(R"(\p{N}{1,3}+)", "1234567"), Pieces{"1234567"});
+  EXPECT_EQ(cut_by(R"((?:ab){1,2}+c)", "ababcababc"), (Pieces{"ababc", "ababc"}));
+  EXPECT_EQ(cut_by(R"([ab]{1,2}+)", "abab-ab"), (Pieces{"abab", "-", "ab"}));
+  EXPECT_EQ(cut_by("\u00E9{1,2}+", "\u00E9\u00E9\u00E9a"), (Pieces{"\u00E9\u00E9\u00E9", "a"}));
+  EXPECT_EQ(cut_by(R"(\x{61}{2}+)", "aaaaa"), (Pieces{"aaaa", "a"}));
+  EXPECT_EQ(cut_by("a{1,2}+?", "aaaaa"), (Pieces{"aa", "aa", "a"}));
+  EXPECT_EQ(cut_by("a{2}?", "aaaaa"), (Pieces{"aa", "aa", "a"}));
+  EXPECT_EQ(cut_by("a++b", "aab"), Pieces{"aab"});
+}
+
+TEST(RegexSplit, IntervalsNeedNoLeast) {
+  EXPECT_EQ(cut_by("a{,2}", "aaab"), (Pieces{"aa", "a", "b"}));
+  EXPECT_EQ(cut_by("a{,}", "aaa{,}"), (Pieces{"aa", "a{,}"}));
+}
+
+TEST(RegexSplit, WordCharactersInsideClassesAreNoNumbersLikeHalves) {
+  EXPECT_EQ(cut_by(R"([\w]+)", "a\u00BDb\u24B6"), (Pieces{"a", "\u00BD", "b\u24B6"}));
+  EXPECT_EQ(cut_by(R"([^\w]+)", "a\u00BDb"), (Pieces{"a", "\u00BD", "b"}));
 }
 
 TEST(RegexSplit, StopsPatternsThatExplode) {

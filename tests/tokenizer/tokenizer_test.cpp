@@ -80,6 +80,24 @@ TEST(Tokenizer, AcceptsMergesAsPairs) {
   EXPECT_EQ(Tokenizer::from_json(json.dump(), "x").encode("abc"), Ids{257});
 }
 
+TEST(Tokenizer, ModelsWithoutATypeAreToldByWhatTheyHave) {
+  const auto ids = [](const Json& model) {
+    const Json file = {{"version", "1.0"}, {"added_tokens", Json::array()}, {"model", model}};
+    return Tokenizer::from_json(file.dump(), "typeless.json").encode("ab");
+  };
+  const Json pieces = Json::parse(R"([["<unk>", 0.0], ["a", -2.0], ["ab", -1.0]])");
+  EXPECT_EQ(ids({{"unk_id", 0}, {"vocab", pieces}}), (std::vector<std::int32_t>{2}));
+  const Json words = {{"[UNK]", 0}, {"a", 1}, {"##b", 2}, {"ab", 3}};
+  Json model = {{"unk_token", "[UNK]"}, {"vocab", words}};
+  EXPECT_EQ(ids(model), (std::vector<std::int32_t>{3}));
+  model["vocab"].erase("ab");
+  EXPECT_EQ(ids(model), (std::vector<std::int32_t>{0}));  // words only
+  model["continuing_subword_prefix"] = "##";
+  model["max_input_chars_per_word"] = 100;
+  EXPECT_EQ(ids(model), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_THROW(ids({{"vocab", words}}), Error);
+}
+
 TEST(Tokenizer, AnyBytesRoundTrip) {
   const auto tokenizer = abc().load();
   for (std::uint64_t i = 0; i < 500; ++i) {

@@ -10,6 +10,7 @@ namespace {
 }
 
 Value range(const Arguments& given) {
+  given.check("range", "/ / /");
   const auto& list = given.positional;
   if (list.empty() || list.size() > 3) template_error("range needs one to three numbers");
   const std::int64_t start = list.size() == 1 ? 0 : list[0].whole();
@@ -25,6 +26,7 @@ Value range(const Arguments& given) {
 }
 
 Dict dict_of(const Arguments& given) {
+  Arguments{given.positional, {}}.check("dict or namespace", "/");
   Dict dict;
   if (!given.positional.empty()) {
     const Value& from = given.positional.front();
@@ -95,6 +97,7 @@ Dict builtin_functions() {
               return Value::Namespace{std::make_shared<Dict>(dict_of(given))};
             }));
   names.set("raise_exception", Function([](const Arguments& given) -> Value {
+              given.check("raise_exception", "/");
               template_error("it refuses: " +
                              (given.positional.empty() ? "" : given.positional.front().text()));
             }));

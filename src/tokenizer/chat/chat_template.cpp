@@ -97,8 +97,10 @@ ChatTemplate::Rendered ChatTemplate::render_marked(const Json& messages, const J
   chat::Dict names = chat::builtin_functions();
   const auto now = options.now;
   names.set("strftime_now", chat::Function([now](const chat::Arguments& given) -> chat::Value {
-              if (given.positional.empty()) chat::template_error("strftime_now needs a format");
-              return formatted_time(given.positional.front().text(), now);
+              given.check("strftime_now", "format");
+              const chat::Value* format = given.find(0, "format");
+              if (format == nullptr) chat::template_error("strftime_now needs a format");
+              return formatted_time(format->text(), now);
             }));
   for (const auto& [name, value] : parts_->tokens.items()) names.set(name, value);
   names.set("messages", chat::Value::from_json(messages));

@@ -256,12 +256,7 @@ class Parser {
   ExpressionPtr filtered(ExpressionPtr value) {
     for (;;) {
       if (reader_.take_sign("|")) {
-        const std::string name = reader_.expect_name();
-        const Filter filter = find_filter(name);
-        if (filter == nullptr) reader_.fail_here("filter " + name + " is not supported");
-        ArgumentList given;
-        if (reader_.is_sign("(")) given = arguments();
-        value = std::make_unique<Filtered>(std::move(value), filter, std::move(given));
+        value = with_filter(std::move(value));
       } else if (reader_.take_name("is")) {
         value = tested(std::move(value));
       } else if (reader_.is_sign("(")) {
@@ -270,6 +265,16 @@ class Parser {
         return value;
       }
     }
+  }
+
+  ExpressionPtr with_filter(ExpressionPtr value) {
+    const int line = reader_.now().line;
+    const std::string name = reader_.expect_name();
+    ArgumentList given;
+    if (reader_.is_sign("(")) given = arguments();
+    const Filter* filter = find_filter(name);
+    if (filter == nullptr) return std::make_unique<Unsupported>(line, "filter " + name);
+    return std::make_unique<Filtered>(std::move(value), *filter, std::move(given));
   }
 
   /// A test's one argument may stand without parentheses.
@@ -286,16 +291,17 @@ class Parser {
 
   ExpressionPtr tested(ExpressionPtr value) {
     const bool negated = reader_.take_name("not");
+    const int line = reader_.now().line;
     const std::string name = reader_.expect_name();
-    const Test test = find_test(name);
-    if (test == nullptr) reader_.fail_here("test " + name + " is not supported");
     ArgumentList given;
     if (reader_.is_sign("(")) {
       given = arguments();
     } else if (starts_argument()) {
       given.positional.push_back(with_suffixes(primary()));
     }
-    return std::make_unique<Tested>(std::move(value), test, std::move(given), negated);
+    const Test* test = find_test(name);
+    if (test == nullptr) return std::make_unique<Unsupported>(line, "test " + name);
+    return std::make_unique<Tested>(std::move(value), *test, std::move(given), negated);
   }
 
   TokenReader& reader_;

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 
 #include "tokenizer/chat/syntax.h"
 #include "tokenizer/chat/text_methods.h"
+#include "tokenizer/unicode/characters.h"
 
 namespace heddle::chat {
 namespace {
@@ -61,13 +64,17 @@ Value join(const Value& subject, const Arguments& given) {
   return out;
 }
 
-/// The elements that a test, given by its name from argument `at` on, takes or leaves.
+/// The elements that a test, given by its name from argument `at` on, takes or leaves. What is
+/// false has none.
 template <class Subject>
 Value filtered_list(const Value& subject, const Arguments& given, std::size_t at, bool keeps,
                     Subject subject_of) {
-  Test test = nullptr;
-  Arguments rest;
-  if (at < given.positional.size()) {
+  if (!subject.is_true()) return List{};
+  const Test* test = nullptr;
+  Arguments rest{{}, given.named};
+  if (at >= given.positional.size()) {
+    rest.check("select or reject without a test", "");
+  } else {
     const std::string name = given.positional[at].text();
     test = find_test(name);
     if (test == nullptr) template_error(fmt::format("test {} is not supported", name));
@@ -77,7 +84,7 @@ Value filtered_list(const Value& subject, const Arguments& given, std::size_t at
   List kept;
   for (const Value& one : elements(subject)) {
     const Value value = subject_of(one);
-    if ((test == nullptr ? value.is_true() : test(value, rest)) == keeps) kept.push_back(one);
+    if ((test == nullptr ? value.is_true() : (*test)(value, rest)) == keeps) kept.push_back(one);
   }
   return kept;
 }
@@ -97,8 +104,11 @@ Value select_by_attribute(const Value& subject, const Arguments& given) {
 
 Value map(const Value& subject, const Arguments& given) {
   List mapped;
-  if (const Value* attribute = given.find(99, "attribute")) {
-    const Value* missing = given.find(99, "default");
+  if (!subject.is_true()) return mapped;
+  const Value* attribute = given.positional.empty() ? given.find(0, "attribute") : nullptr;
+  if (attribute != nullptr) {
+    given.check("map", "attribute default");
+    const Value* missing = given.find(1, "default");
     for (const Value& one : elements(subject)) {
       Value value = path_of(one, attribute->text());
       mapped.push_back(value.is_undefined() && missing != nullptr ? *missing : value);
@@ -106,12 +116,12 @@ Value map(const Value& subject, const Arguments& given) {
     return mapped;
   }
   if (given.positional.empty()) template_error("map without a filter");
-  const Filter filter = find_filter(given.positional[0].text());
+  const Filter* filter = find_filter(given.positional[0].text());
   if (filter == nullptr) {
     template_error(fmt::format("filter {} is not supported", given.positional[0].text()));
   }
   Arguments rest{{given.positional.begin() + 1, given.positional.end()}, given.named};
-  for (const Value& one : elements(subject)) mapped.push_back(filter(one, rest));
+  for (const Value& one : elements(subject)) mapped.push_back((*filter)(one, rest));
   return mapped;
 }
 
@@ -134,23 +144,51 @@ Value reversed(const Value& subject, const Arguments&) {
   return text;
 }
 
-Value sorted(const Value& subject, const Arguments& given) {
-  List all = elements(subject);
-  const Value* attribute = given.find(2, "attribute");
-  const auto key = [&](const Value& one) {
-    const Value value = attribute == nullptr ? one : path_of(one, attribute->text());
-    return value.string() == nullptr ? value : Value(lowered(*value.string()));
-  };
-  std::stable_sort(all.begin(), all.end(),
-                   [&](const Value& a, const Value& b) { return less(key(a), key(b)); });
-  if (flag_argument(given, 0, "reverse")) std::reverse(all.begin(), all.end());
+Value without_case(const Value& value) {
+  return value.string() == nullptr ? value : Value(lowered(*value.string()));
+}
+
+/// What Jinja compares of elements: all or an attribute of each, texts without regard to case.
+class Key {
+ public:
+  /// The arguments are case_sensitive, at position `at`, and attribute.
+  Key(const Arguments& given, std::size_t at)
+      : attribute_(given.find(at + 1, "attribute")),
+        case_matters_(flag_argument(given, at, "case_sensitive")) {
+    if (attribute_ != nullptr && attribute_->is_none()) attribute_ = nullptr;
+  }
+
+  Value of(const Value& one) const {
+    const Value value = attribute_ == nullptr ? one : path_of(one, attribute_->text());
+    return case_matters_ ? value : without_case(value);
+  }
+
+ private:
+  const Value* attribute_;
+  bool case_matters_;
+};
+
+/// Sorts so that equal elements stay in their order, also from the largest down.
+template <class KeyOf>
+List in_order(List all, bool is_reversed, KeyOf key) {
+  std::stable_sort(all.begin(), all.end(), [&](const Value& a, const Value& b) {
+    return is_reversed ? less(key(b), key(a)) : less(key(a), key(b));
+  });
   return all;
 }
 
-Value unique(const Value& subject, const Arguments&) {
+Value sorted(const Value& subject, const Arguments& given) {
+  const Key key(given, 1);
+  return in_order(elements(subject), flag_argument(given, 0, "reverse"),
+                  [&](const Value& one) { return key.of(one); });
+}
+
+Value unique(const Value& subject, const Arguments& given) {
+  const Key key(given, 0);
   List kept;
   for (const Value& one : elements(subject)) {
-    if (std::none_of(kept.begin(), kept.end(), [&](const Value& b) { return equal(one, b); })) {
+    if (std::none_of(kept.begin(), kept.end(),
+                     [&](const Value& b) { return equal(key.of(one), key.of(b)); })) {
       kept.push_back(one);
     }
   }
@@ -167,28 +205,78 @@ Value items(const Value& subject, const Arguments&) {
 
 Value dictsort(const Value& subject, const Arguments& given) {
   const Value pairs = items(subject, given);
-  List all = *pairs.list();
-  std::stable_sort(all.begin(), all.end(), [](const Value& a, const Value& b) {
-    return lowered(a.list()->front().text()) < lowered(b.list()->front().text());
+  const std::string by = text_argument(given, 1, "by", "key");
+  if (by != "key" && by != "value") template_error(fmt::format("dictsort by {}", by));
+  const bool case_matters = flag_argument(given, 0, "case_sensitive");
+  return in_order(*pairs.list(), flag_argument(given, 2, "reverse"), [&](const Value& pair) {
+    const Value& value = (*pair.list())[by == "key" ? 0 : 1];
+    return case_matters ? value : without_case(value);
   });
-  return all;
+}
+
+/// A text that is a number for Python's float.
+std::optional<double> number_in(const std::string& text) {
+  if (text.find_first_of("xXpP(") != std::string::npos) return std::nullopt;  // only strtod's
+  const std::string digits = (*find_method(text, "strip").function())({}).text();
+  char* end = nullptr;
+  const double value = std::strtod(digits.c_str(), &end);
+  if (digits.empty() || end != digits.c_str() + digits.size()) return std::nullopt;
+  return value;
+}
+
+Value whole_part(double value) {
+  if (!(std::fabs(value) < 9.2e18)) template_error("int of a number that is too large");
+  return static_cast<std::int64_t>(std::trunc(value));
 }
 
 Value to_int(const Value& subject, const Arguments& given) {
   if (subject.is_whole()) return subject.whole();
-  if (const double* real = subject.real()) return static_cast<std::int64_t>(std::trunc(*real));
+  if (const double* real = subject.real()) return whole_part(*real);
   const Value* missing = given.find(0, "default");
   if (const auto* text = subject.string()) {
-    char* end = nullptr;
-    const double value = std::strtod(text->c_str(), &end);
-    if (end != text->c_str() && *end == '\0') return static_cast<std::int64_t>(std::trunc(value));
+    std::int64_t whole = 0;  // of which a real number may not hold all digits
+    const char* const end = text->data() + text->size();
+    const auto read = std::from_chars(text->data(), end, whole);
+    if (read.ec == std::errc() && read.ptr == end) return whole;
+    if (const auto value = number_in(*text)) return whole_part(*value);
   }
   return missing == nullptr ? Value(std::int64_t{0}) : *missing;
 }
 
-Value to_float(const Value& subject, const Arguments&) {
+Value to_float(const Value& subject, const Arguments& given) {
   if (subject.is_whole() || subject.real() != nullptr) return subject.number();
-  return subject.string() == nullptr ? 0.0 : std::strtod(subject.string()->c_str(), nullptr);
+  if (const auto* text = subject.string()) {
+    if (const auto value = number_in(*text)) return *value;
+  }
+  const Value* missing = given.find(0, "default");
+  return missing == nullptr ? Value(0.0) : *missing;
+}
+
+/// To a number of decimals; halves go to the even neighbour, as in Python.
+Value rounded(const Value& subject, const Arguments& given) {
+  const Value* precision = given.find(0, "precision");
+  const std::int64_t decimals = precision == nullptr ? 0 : precision->whole();
+  const std::string method = text_argument(given, 1, "method", "common");
+  if (decimals < 0 || decimals > 15) template_error(fmt::format("round to {} decimals", decimals));
+  const double scale = std::pow(10.0, static_cast<double>(decimals));
+  if (method == "ceil") return std::ceil(subject.number() * scale) / scale;
+  if (method == "floor") return std::floor(subject.number() * scale) / scale;
+  if (method != "common") template_error(fmt::format("round by {} is not supported", method));
+  if (subject.is_whole()) return subject.whole();
+  return std::strtod(fmt::format("{:.{}f}", subject.number(), decimals).c_str(), nullptr);
+}
+
+/// Words are letters, digits and _.
+Value word_count(const Value& subject, const Arguments&) {
+  std::int64_t words = 0;
+  bool is_inside = false;
+  for_each_character(subject.text(), [&](char32_t c, std::string_view) {
+    const CharClass kind = class_of(c);
+    const bool is_word = kind == CharClass::letter || kind == CharClass::number || c == '_';
+    if (is_word && !is_inside) ++words;
+    is_inside = is_word;
+  });
+  return words;
 }
 
 Value absolute(const Value& subject, const Arguments&) {
@@ -196,24 +284,54 @@ Value absolute(const Value& subject, const Arguments&) {
                             : Value(std::fabs(subject.number()));
 }
 
-Value total(const Value& subject, const Arguments&) {
-  Value sum = std::int64_t{0};
-  for (const Value& one : elements(subject)) sum = add(sum, one);
+Value total(const Value& subject, const Arguments& given) {
+  const Value* attribute = given.find(0, "attribute");
+  const bool takes_all = attribute == nullptr || attribute->is_none();
+  const Value* start = given.find(1, "start");
+  Value sum = start == nullptr ? Value(std::int64_t{0}) : *start;
+  for (const Value& one : elements(subject)) {
+    sum = add(sum, takes_all ? one : path_of(one, attribute->text()));
+  }
   return sum;
 }
 
 template <bool kLargest>
-Value extreme(const Value& subject, const Arguments&) {
+Value extreme(const Value& subject, const Arguments& given) {
+  const Key key(given, 0);
   const List all = elements(subject);
   if (all.empty()) return {};
-  return kLargest ? *std::max_element(all.begin(), all.end(), less)
-                  : *std::min_element(all.begin(), all.end(), less);
+  const auto is_before = [&](const Value& a, const Value& b) {
+    return kLargest ? less(key.of(b), key.of(a)) : less(key.of(a), key.of(b));
+  };
+  return *std::min_element(all.begin(), all.end(), is_before);
 }
 
+/// The arguments of `tojson` as transformers has it.
 Value to_json(const Value& subject, const Arguments& given) {
-  const Value* indent = given.find(1, "indent");
-  const bool is_line = indent == nullptr || indent->is_none();
-  return to_json_text(subject, is_line ? -1 : static_cast<int>(indent->whole() & 63));
+  const auto argument = [&](std::size_t at, const char* name) {
+    const Value* value = given.find(at, name);
+    return value == nullptr || value->is_none() ? nullptr : value;
+  };
+  JsonStyle style;
+  style.is_ascii = flag_argument(given, 0, "ensure_ascii");
+  style.sorts_keys = flag_argument(given, 3, "sort_keys");
+  if (const Value* indent = argument(1, "indent")) {
+    style.item_separator = ",";
+    if (indent->string() != nullptr) {
+      style.indent = *indent->string();
+    } else {
+      const std::int64_t width = std::max<std::int64_t>(0, indent->whole());
+      if (width > 64) template_error(fmt::format("tojson with an indent of {}", width));
+      style.indent = std::string(static_cast<std::size_t>(width), ' ');
+    }
+  }
+  if (const Value* separators = argument(2, "separators")) {
+    const List both = elements(*separators);
+    if (both.size() != 2) template_error("separators of tojson are two: of items, and of keys");
+    style.item_separator = both[0].text();
+    style.key_separator = both[1].text();
+  }
+  return to_json_text(subject, style);
 }
 
 Value indented(const Value& subject, const Arguments& given) {
@@ -247,54 +365,51 @@ Value as_method(const Value& subject, const Arguments& given) {
 constexpr char kStrip[] = "strip", kUpper[] = "upper", kLower[] = "lower", kTitle[] = "title",
                kCapitalize[] = "capitalize", kReplace[] = "replace";
 
-struct FilterEntry {
-  std::string_view name;
-  Filter filter;
-};
-
-constexpr std::array<FilterEntry, 34> kFilters = {{
-    {"abs", absolute},
-    {"capitalize", as_method<kCapitalize>},
-    {"count", length},
-    {"d", otherwise},
-    {"default", otherwise},
-    {"dictsort", dictsort},
-    {"first", first},
-    {"float", to_float},
-    {"indent", indented},
-    {"int", to_int},
-    {"items", items},
-    {"join", join},
-    {"last", last},
-    {"length", length},
-    {"list", [](const Value& v, const Arguments&) -> Value { return elements(v); }},
-    {"lower", as_method<kLower>},
-    {"map", map},
-    {"max", extreme<true>},
-    {"min", extreme<false>},
-    {"reject", select<false>},
-    {"rejectattr", select_by_attribute<false>},
-    {"replace", as_method<kReplace>},
-    {"reverse", reversed},
-    {"safe", [](const Value& v, const Arguments&) { return v; }},
-    {"select", select<true>},
-    {"selectattr", select_by_attribute<true>},
-    {"sort", sorted},
-    {"string", [](const Value& v, const Arguments&) -> Value { return v.text(); }},
-    {"sum", total},
-    {"title", as_method<kTitle>},
-    {"tojson", to_json},
-    {"trim", as_method<kStrip>},
-    {"unique", unique},
-    {"upper", as_method<kUpper>},
+constexpr std::array<Filter, 36> kFilters = {{
+    {"abs", "", absolute},
+    {"capitalize", "", as_method<kCapitalize>},
+    {"count", "", length},
+    {"d", "default_value boolean", otherwise},
+    {"default", "default_value boolean", otherwise},
+    {"dictsort", "case_sensitive by reverse", dictsort},
+    {"first", "", first},
+    {"float", "default", to_float},
+    {"indent", "width first blank", indented},
+    {"int", "default", to_int},
+    {"items", "", items},
+    {"join", "d attribute", join},
+    {"last", "", last},
+    {"length", "", length},
+    {"list", "", [](const Value& v, const Arguments&) -> Value { return elements(v); }},
+    {"lower", "", as_method<kLower>},
+    {"map", "**", map},
+    {"max", "case_sensitive attribute", extreme<true>},
+    {"min", "case_sensitive attribute", extreme<false>},
+    {"reject", "**", select<false>},
+    {"rejectattr", "**", select_by_attribute<false>},
+    {"replace", "/ / count", as_method<kReplace>},
+    {"reverse", "", reversed},
+    {"round", "precision method", rounded},
+    {"safe", "", [](const Value& v, const Arguments&) { return v; }},
+    {"select", "**", select<true>},
+    {"selectattr", "**", select_by_attribute<true>},
+    {"sort", "reverse case_sensitive attribute", sorted},
+    {"string", "", [](const Value& v, const Arguments&) -> Value { return v.text(); }},
+    {"sum", "attribute start", total},
+    {"title", "", as_method<kTitle>},
+    {"tojson", "ensure_ascii indent separators sort_keys", to_json},
+    {"trim", "chars", as_method<kStrip>},
+    {"unique", "case_sensitive attribute", unique},
+    {"upper", "", as_method<kUpper>},
+    {"wordcount", "", word_count},
 }};
 
 }  // namespace
 
-Filter find_filter(std::string_view name) {
+const Filter* find_filter(std::string_view name) {
   const auto at = std::find_if(kFilters.begin(), kFilters.end(),
-                               [&](const FilterEntry& one) { return one.name == name; });
-  return at == kFilters.end() ? nullptr : at->filter;
+                               [&](const Filter& one) { return one.name == name; });
+  return at == kFilters.end() ? nullptr : &*at;
 }
 
 }  // namespace heddle::chat

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tokenizer/chat/lexer.h"
 #include "tokenizer/chat/syntax.h"
 
 namespace heddle::chat {
@@ -148,9 +149,20 @@ class Call final : public Expression {
   ArgumentList arguments_;
 };
 
+/// A filter or test that there is not: an error only where the template gets to it.
+class Unsupported final : public Expression {
+ public:
+  Unsupported(int line, std::string what) : line_(line), what_(std::move(what)) {}
+  Value evaluate(Scope&) const override { syntax_error(line_, what_ + " is not supported"); }
+
+ private:
+  int line_;
+  std::string what_;
+};
+
 class Filtered final : public Expression {
  public:
-  Filtered(ExpressionPtr subject, Filter filter, ArgumentList arguments)
+  Filtered(ExpressionPtr subject, const Filter& filter, ArgumentList arguments)
       : subject_(std::move(subject)), filter_(filter), arguments_(std::move(arguments)) {}
   Value evaluate(Scope& scope) const override {
     return filter_(subject_->evaluate(scope), arguments_.evaluate(scope));
@@ -158,13 +170,13 @@ class Filtered final : public Expression {
 
  private:
   ExpressionPtr subject_;
-  Filter filter_;
+  const Filter& filter_;
   ArgumentList arguments_;
 };
 
 class Tested final : public Expression {
  public:
-  Tested(ExpressionPtr subject, Test test, ArgumentList arguments, bool negated)
+  Tested(ExpressionPtr subject, const Test& test, ArgumentList arguments, bool negated)
       : subject_(std::move(subject)),
         test_(test),
         arguments_(std::move(arguments)),
@@ -175,7 +187,7 @@ class Tested final : public Expression {
 
  private:
   ExpressionPtr subject_;
-  Test test_;
+  const Test& test_;
   ArgumentList arguments_;
   bool negated_;
 };

@@ -15,9 +15,11 @@ const Value* Scope::find(std::string_view name) const {
   return nullptr;
 }
 
-std::vector<Dict> Scope::enter_macro() {
+std::vector<Dict> Scope::enter_macro(const std::vector<Dict>& around) {
   std::vector<Dict> outside = std::move(levels_);
-  levels_ = {outside.front(), Dict()};
+  levels_ = {outside.front()};
+  levels_.insert(levels_.end(), around.begin(), around.end());
+  push();
   return outside;
 }
 

@@ -117,6 +117,7 @@ class For final : public Statement {
     loop.set("previtem", i == 0 ? Value() : values[i - 1]);
     loop.set("nextitem", i + 1 == values.size() ? Value() : values[i + 1]);
     loop.set("cycle", Function([i](const Arguments& given) -> Value {
+               given.check("loop.cycle", "*");
                if (given.positional.empty()) template_error("loop.cycle without values");
                return given.positional[i % given.positional.size()];
              }));
@@ -176,17 +177,20 @@ class Macro final : public Statement {
 
   Flow run(Scope& scope, std::string&) const override {
     // Both live as long as the function can be called: until the template has ended.
-    scope.set(name_,
-              Function([this, &scope](const Arguments& given) { return call(scope, given); }));
+    scope.set(name_, Function([this, &scope, around = scope.inner()](const Arguments& given) {
+                return call(scope, around, given);
+              }));
     return Flow::next;
   }
 
  private:
-  Value call(Scope& scope, const Arguments& given) const {
-    if (given.positional.size() > parameters_.size()) {
-      template_error(fmt::format("macro {} gets too many arguments", name_));
+  Value call(Scope& scope, const std::vector<Dict>& around, const Arguments& given) const {
+    std::string names;
+    for (const Parameter& parameter : parameters_) {
+      names += (names.empty() ? "" : " ") + parameter.name;
     }
-    std::vector<Dict> outside = scope.enter_macro();
+    given.check("macro " + name_, names);
+    std::vector<Dict> outside = scope.enter_macro(around);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const Parameter& parameter = parameters_[i];
       const Value* value = given.find(i, parameter.name);

@@ -21,8 +21,10 @@ class Scope {
   void set(const std::string& name, Value value) { levels_.back().set(name, std::move(value)); }
   void push() { levels_.emplace_back(); }
   void pop() { levels_.pop_back(); }
-  /// A macro sees the outermost names and its own.
-  std::vector<Dict> enter_macro();
+  /// The names that are not outermost.
+  std::vector<Dict> inner() const { return {levels_.begin() + 1, levels_.end()}; }
+  /// A macro sees the outermost names, those around it where it was made, and its own.
+  std::vector<Dict> enter_macro(const std::vector<Dict>& around);
   void leave_macro(std::vector<Dict> outside) { levels_ = std::move(outside); }
 
   /// Each of these bounds what a template can take: they throw Error(data) beyond it.
@@ -76,11 +78,22 @@ struct ArgumentList {
   Arguments evaluate(Scope& scope) const;
 };
 
-/// What a filter or test is, found by its name when a template is read; nullptr: there is none.
-using Filter = Value (*)(const Value& subject, const Arguments& arguments);
-using Test = bool (*)(const Value& subject, const Arguments& arguments);
-Filter find_filter(std::string_view name);
-Test find_test(std::string_view name);
+/// A filter or test. `parameters` are those of Arguments::check.
+template <class Result>
+struct Builtin {
+  std::string_view name, parameters;
+  Result (*compute)(const Value& subject, const Arguments& arguments);
+
+  Result operator()(const Value& subject, const Arguments& arguments) const {
+    arguments.check(name, parameters);
+    return compute(subject, arguments);
+  }
+};
+using Filter = Builtin<Value>;
+using Test = Builtin<bool>;
+/// nullptr: there is none of this name.
+const Filter* find_filter(std::string_view name);
+const Test* find_test(std::string_view name);
 /// A method of a text, list or dict, or an undefined value.
 Value find_method(const Value& subject, const std::string& name);
 /// What templates may call: range, namespace, dict, raise_exception, strftime_now.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "tokenizer/chat/syntax.h"
 #include "tokenizer/unicode/characters.h"
@@ -84,22 +85,59 @@ Value split(const std::string& text, const Arguments& given) {
   return found;
 }
 
-Value split_lines(const std::string& text, const Arguments&) {
+Value split_lines(const std::string& text, const Arguments& given) {
+  const Value* keeps = given.find(0, "keepends");
+  const bool keeps_ends = keeps != nullptr && keeps->is_true();
   List lines;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find_first_of("\n\r", at), text.size());
-    lines.emplace_back(text.substr(at, end - at));
-    at = end + (text.compare(end, 2, "\r\n") == 0 ? 2 : 1);
+    const std::size_t next =
+        std::min(end + (text.compare(end, 2, "\r\n") == 0 ? 2 : 1), text.size());
+    lines.emplace_back(text.substr(at, (keeps_ends ? next : end) - at));
+    at = next;
   }
   return lines;
+}
+
+/// A part of a text, and how many characters lie before it.
+struct Part {
+  std::string_view text;
+  std::int64_t before;
+};
+
+/// What the second and third argument of `find` and its like leave to look at: the start and the
+/// end in characters. Nothing where no text is between them.
+std::optional<Part> part_of(const std::string& text, const Arguments& given) {
+  if (given.positional.size() < 2) return Part{text, 0};
+  std::vector<std::size_t> starts;
+  std::size_t at = 0;
+  for_each_character(text, [&](char32_t, std::string_view c) {
+    starts.push_back(at);
+    at += c.size();
+  });
+  starts.push_back(at);
+  const auto size = static_cast<std::int64_t>(starts.size()) - 1;
+  const auto place = [&](std::size_t which, std::int64_t otherwise) {
+    const Value* value = given.find(which, "");
+    if (value == nullptr || value->is_none()) return otherwise;
+    const std::int64_t given_place = value->whole();
+    return given_place < 0 ? std::max<std::int64_t>(0, given_place + size) : given_place;
+  };
+  const std::int64_t begin = place(1, 0), end = std::min(place(2, size), size);
+  if (begin > end) return std::nullopt;
+  const std::size_t from = starts[static_cast<std::size_t>(begin)];
+  return Part{std::string_view(text).substr(from, starts[static_cast<std::size_t>(end)] - from),
+              begin};
 }
 
 bool matches_end(const std::string& text, const Arguments& given, bool at_start) {
   if (given.positional.empty()) template_error("startswith and endswith need a string");
   const Value& which = given.positional.front();
+  const auto whole = part_of(text, given);
+  if (!whole) return false;
   const auto matches = [&](const Value& one) {
     const std::string part = one.text();
-    return at_start ? text.starts_with(part) : text.ends_with(part);
+    return at_start ? whole->text.starts_with(part) : whole->text.ends_with(part);
   };
   if (which.list() == nullptr) return matches(which);
   return std::any_of(which.list()->begin(), which.list()->end(), matches);
@@ -136,20 +174,48 @@ std::string capitalised(const std::string& text, bool whole) {
 }
 
 /// In characters, as Python counts; -1: nowhere.
-std::int64_t find_in(const std::string& text, const std::string& part) {
-  const std::size_t at = text.find(part);
+std::int64_t find_in(const std::string& text, const Arguments& given, const char* method) {
+  const std::string part = argument_text(given, 0, method);
+  const auto whole = part_of(text, given);
+  const std::size_t at = whole ? whole->text.find(part) : std::string::npos;
   if (at == std::string::npos) return -1;
-  std::int64_t characters = 0;
-  for_each_character(text.substr(0, at), [&](char32_t, std::string_view) { ++characters; });
+  std::int64_t characters = whole->before;
+  for_each_character(whole->text.substr(0, at), [&](char32_t, std::string_view) { ++characters; });
   return characters;
+}
+
+/// Python's format, of which templates use {}, {0} and {{ }}.
+Value format(const std::string& text, const Arguments& given) {
+  std::string out;
+  std::size_t next = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const bool is_double = text.compare(at, 2, "{{") == 0 || text.compare(at, 2, "}}") == 0;
+    if (is_double || (text[at] != '{' && text[at] != '}')) {
+      out += text[at];
+      at += is_double ? 1 : 0;
+      continue;
+    }
+    const std::size_t end = std::min(text.find('}', at), text.size() - 1);
+    const std::string field = text.substr(at + 1, end - at - (end > at ? 1 : 0));
+    const bool is_place = text[at] == '{' && text[end] == '}' && field.size() < 4 &&
+                          field.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_place) template_error(fmt::format("format of {{{}}} is not supported", field));
+    const std::size_t place = field.empty() ? next++ : std::stoul(field);
+    if (place >= given.positional.size()) template_error("format lacks an argument");
+    out += given.positional[place].text();
+    at = end;
+  }
+  return out;
 }
 
 Value count(const std::string& text, const Arguments& given) {
   const std::string part = argument_text(given, 0, "count");
   if (part.empty()) template_error("count of an empty string");
+  const auto whole = part_of(text, given);
+  if (!whole) return std::int64_t{0};
   std::int64_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos;
-       at = text.find(part, at + part.size())) {
+  for (std::size_t at = whole->text.find(part); at != std::string_view::npos;
+       at = whole->text.find(part, at + part.size())) {
     ++found;
   }
   return found;
@@ -175,56 +241,58 @@ bool all_characters(const std::string& text, Holds holds) {
 }
 
 struct MethodEntry {
-  std::string_view name;
+  std::string_view name, parameters;
   Method method;
 };
 
 // clang-format off
-constexpr std::array<MethodEntry, 22> kTextMethods = {{
-    {"capitalize", [](const std::string& t, const Arguments&) -> Value { return capitalised(t, true); }},
-    {"count", count},
-    {"endswith", [](const std::string& t, const Arguments& a) -> Value { return matches_end(t, a, false); }},
-    {"find", [](const std::string& t, const Arguments& a) -> Value { return find_in(t, argument_text(a, 0, "find")); }},
-    {"isalpha", [](const std::string& t, const Arguments&) -> Value {
+constexpr std::array<MethodEntry, 23> kTextMethods = {{
+    {"capitalize", "", [](const std::string& t, const Arguments&) -> Value { return capitalised(t, true); }},
+    {"count", "/ / /", count},
+    {"endswith", "/ / /", [](const std::string& t, const Arguments& a) -> Value { return matches_end(t, a, false); }},
+    {"find", "/ / /", [](const std::string& t, const Arguments& a) -> Value { return find_in(t, a, "find"); }},
+    {"format", "*", format},
+    {"isalpha", "", [](const std::string& t, const Arguments&) -> Value {
        return all_characters(t, [](char32_t c) { return class_of(c) == CharClass::letter; });
      }},
-    {"isdigit", [](const std::string& t, const Arguments&) -> Value {
+    {"isdigit", "", [](const std::string& t, const Arguments&) -> Value {
        return all_characters(t, [](char32_t c) { return category_of(c) == Category::nd; });
      }},
-    {"isspace", [](const std::string& t, const Arguments&) -> Value {
+    {"isspace", "", [](const std::string& t, const Arguments&) -> Value {
        return all_characters(t, [](char32_t c) { return class_of(c) == CharClass::space; });
      }},
-    {"join", join},
-    {"lower", [](const std::string& t, const Arguments&) -> Value { return lowered(t); }},
-    {"lstrip", strip<true, false>},
-    {"removeprefix", [](const std::string& t, const Arguments& a) -> Value {
+    {"join", "/", join},
+    {"lower", "", [](const std::string& t, const Arguments&) -> Value { return lowered(t); }},
+    {"lstrip", "chars", strip<true, false>},
+    {"removeprefix", "/", [](const std::string& t, const Arguments& a) -> Value {
        const std::string part = argument_text(a, 0, "removeprefix");
        return t.starts_with(part) ? t.substr(part.size()) : t;
      }},
-    {"removesuffix", [](const std::string& t, const Arguments& a) -> Value {
+    {"removesuffix", "/", [](const std::string& t, const Arguments& a) -> Value {
        const std::string part = argument_text(a, 0, "removesuffix");
        return t.ends_with(part) ? t.substr(0, t.size() - part.size()) : t;
      }},
-    {"replace", replace},
-    {"rstrip", strip<false, true>},
-    {"split", split},
-    {"splitlines", split_lines},
-    {"startswith", [](const std::string& t, const Arguments& a) -> Value { return matches_end(t, a, true); }},
-    {"strip", strip<true, true>},
-    {"title", [](const std::string& t, const Arguments&) -> Value { return capitalised(t, false); }},
-    {"upper", [](const std::string& t, const Arguments&) -> Value { return raised(t); }},
-    {"index", [](const std::string& t, const Arguments& a) -> Value {
-       const std::int64_t at = find_in(t, argument_text(a, 0, "index"));
+    {"replace", "/ / count", replace},
+    {"rstrip", "chars", strip<false, true>},
+    {"split", "sep maxsplit", split},
+    {"splitlines", "keepends", split_lines},
+    {"startswith", "/ / /", [](const std::string& t, const Arguments& a) -> Value { return matches_end(t, a, true); }},
+    {"strip", "chars", strip<true, true>},
+    {"title", "", [](const std::string& t, const Arguments&) -> Value { return capitalised(t, false); }},
+    {"upper", "", [](const std::string& t, const Arguments&) -> Value { return raised(t); }},
+    {"index", "/ / /", [](const std::string& t, const Arguments& a) -> Value {
+       const std::int64_t at = find_in(t, a, "index");
        if (at < 0) template_error("index: the string is not there");
        return at;
      }},
-    {"isupper", [](const std::string& t, const Arguments&) -> Value { return t == raised(t) && t != lowered(t); }},
+    {"isupper", "", [](const std::string& t, const Arguments&) -> Value { return t == raised(t) && t != lowered(t); }},
 }};
 // clang-format on
 
 Value dict_method(const Value& subject, const std::string& name) {
   const auto list = [&](auto pick) {
-    return Function([subject, pick](const Arguments&) -> Value {
+    return Function([subject, name, pick](const Arguments& given) -> Value {
+      given.check(name, "");
       List found;
       for (const auto& item : subject.dict()->items()) found.push_back(pick(item));
       return found;
@@ -238,6 +306,7 @@ Value dict_method(const Value& subject, const std::string& name) {
   if (name == "values") return list([](const Entry& e) -> Value { return e.second; });
   if (name != "get") return {};
   return Function([subject](const Arguments& given) -> Value {
+    given.check("get", "/ default");
     if (given.positional.empty()) template_error("get needs a key");
     const Value* found = subject.dict()->find(given.positional.front().text());
     if (found != nullptr) return *found;
@@ -278,8 +347,9 @@ Value find_method(const Value& subject, const std::string& name) {
   const auto at = std::find_if(kTextMethods.begin(), kTextMethods.end(),
                                [&](const MethodEntry& one) { return one.name == name; });
   if (at == kTextMethods.end()) return {};
-  return Function([text = *subject.string(), method = at->method](const Arguments& given) {
-    return method(text, given);
+  return Function([text = *subject.string(), &entry = *at](const Arguments& given) {
+    given.check(entry.name, entry.parameters);
+    return entry.method(text, given);
   });
 }
 

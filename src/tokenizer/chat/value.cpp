@@ -45,35 +45,56 @@ std::string quoted(const std::string& text) {
   return out + quote;
 }
 
+/// What stands between the parts of a list or dict that is written out.
+struct Layout {
+  std::string separator, line, last_line;
+};
+
 template <class Items, class Write>
-std::string joined(const Items& items, char open, char close, int indent, int depth, Write write) {
+std::string joined(const Items& items, char open, char close, const Layout& layout, Write write) {
   if (items.empty()) return {open, close};
-  const std::string line =
-      indent < 0 ? "" : "\n" + std::string(static_cast<std::size_t>(indent * (depth + 1)), ' ');
   std::string out(1, open);
   bool is_first = true;
   for (const auto& item : items) {
-    if (!is_first) out += indent < 0 ? ", " : ",";
+    if (!is_first) out += layout.separator;
     is_first = false;
-    out += line + write(item);
+    out += layout.line + write(item);
   }
-  if (indent >= 0) out += "\n" + std::string(static_cast<std::size_t>(indent * depth), ' ');
-  return out + close;
+  return out + layout.last_line + close;
 }
 
-std::string json_text(const Value& value, int indent, int depth) {
+Layout layout_at(const JsonStyle& style, int depth) {
+  Layout layout{style.item_separator, "", ""};
+  if (!style.indent) return layout;
+  layout.last_line = "\n";
+  for (int i = 0; i < depth; ++i) layout.last_line += *style.indent;
+  layout.line = layout.last_line + *style.indent;
+  return layout;
+}
+
+std::vector<std::pair<std::string, Value>> items_of(const Dict& dict, const JsonStyle& style) {
+  auto items = dict.items();
+  if (style.sorts_keys) {
+    std::sort(items.begin(), items.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+  return items;
+}
+
+std::string json_text(const Value& value, const JsonStyle& style, int depth) {
   if (value.is_none()) return "null";
   if (const bool* flag = value.boolean()) return *flag ? "true" : "false";
   if (const auto* text = value.string()) {
-    return Json(*text).dump(-1, ' ', false, Json::error_handler_t::replace);
+    return Json(*text).dump(-1, ' ', style.is_ascii, Json::error_handler_t::replace);
   }
   if (const List* list = value.list()) {
-    return joined(*list, '[', ']', indent, depth,
-                  [&](const Value& one) { return json_text(one, indent, depth + 1); });
+    return joined(*list, '[', ']', layout_at(style, depth),
+                  [&](const Value& one) { return json_text(one, style, depth + 1); });
   }
   if (const Dict* dict = value.dict()) {
-    return joined(dict->items(), '{', '}', indent, depth, [&](const auto& item) {
-      return json_text(item.first, indent, -1) + ": " + json_text(item.second, indent, depth + 1);
+    return joined(items_of(*dict, style), '{', '}', layout_at(style, depth), [&](const auto& item) {
+      return json_text(item.first, style, 0) + style.key_separator +
+             json_text(item.second, style, depth + 1);
     });
   }
   if (!value.is_number()) template_error(fmt::format("tojson of {}", value.kind()));
@@ -106,6 +127,29 @@ const Value* Arguments::find(std::size_t position, std::string_view name) const 
     if (key == name) return &value;
   }
   return nullptr;
+}
+
+void Arguments::check(std::string_view callee, std::string_view parameters) const {
+  if (parameters == "**") return;
+  std::vector<std::string_view> known;
+  while (!parameters.empty()) {
+    known.push_back(parameters.substr(0, parameters.find(' ')));
+    parameters.remove_prefix(std::min(parameters.size(), known.back().size() + 1));
+  }
+  const bool takes_any = !known.empty() && known.back() == "*";
+  if (!takes_any && positional.size() > known.size()) {
+    template_error(fmt::format("{} with {} arguments is not supported; it takes at most {}", callee,
+                               positional.size(), known.size()));
+  }
+  for (const auto& [name, value] : named) {
+    const auto at = std::find(known.begin(), known.end(), name);
+    if (at == known.end()) {
+      template_error(fmt::format("{} with the argument {} is not supported", callee, name));
+    }
+    if (static_cast<std::size_t>(at - known.begin()) < positional.size()) {
+      template_error(fmt::format("{} is given {} twice", callee, name));
+    }
+  }
 }
 
 Value Value::from_json(const Json& json) {
@@ -183,10 +227,11 @@ std::string Value::representation() const {
   if (const double* value = real()) return real_text(*value);
   if (const auto* value = string()) return quoted(*value);
   if (const List* values = list()) {
-    return joined(*values, '[', ']', -1, 0, [](const Value& one) { return one.representation(); });
+    return joined(*values, '[', ']', {", ", "", ""},
+                  [](const Value& one) { return one.representation(); });
   }
   if (const Dict* items = dict()) {
-    return joined(items->items(), '{', '}', -1, 0, [](const auto& item) {
+    return joined(items->items(), '{', '}', {", ", "", ""}, [](const auto& item) {
       return quoted(item.first) + ": " + item.second.representation();
     });
   }
@@ -235,7 +280,9 @@ List elements(const Value& value) {
   template_error(fmt::format("{} has no elements to go through", value.kind()));
 }
 
-std::string to_json_text(const Value& value, int indent) { return json_text(value, indent, 0); }
+std::string to_json_text(const Value& value, const JsonStyle& style) {
+  return json_text(value, style, 0);
+}
 
 void template_error(const std::string& what) {
   throw Error(ErrorCode::data, "the chat template: " + what, "");

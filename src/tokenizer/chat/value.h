@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,11 @@ struct Arguments {
 
   /// The argument at `position` or of this name, or nullptr.
   const Value* find(std::size_t position, std::string_view name) const;
+
+  /// Throws Error(data) where `callee` is given what it does not use. `parameters` are the names of
+  /// what it takes, in order, with blanks between; "/" has no name, "*" is any number of these, and
+  /// "**" of any.
+  void check(std::string_view callee, std::string_view parameters) const;
 };
 
 using Function = std::function<Value(const Arguments&)>;
@@ -114,8 +120,14 @@ bool equal(const Value& a, const Value& b);
 bool less(const Value& a, const Value& b);
 /// What a loop over the value sees: elements, keys, characters.
 List elements(const Value& value);
-/// Python's json.dumps; `indent` below 0 is one line.
-std::string to_json_text(const Value& value, int indent);
+
+/// Arguments of Python's json.dumps.
+struct JsonStyle {
+  std::optional<std::string> indent;  ///< of one level; absent: all is one line
+  std::string item_separator = ", ", key_separator = ": ";
+  bool sorts_keys = false, is_ascii = false;
+};
+std::string to_json_text(const Value& value, const JsonStyle& style);
 
 /// Throws Error(data): a template that does what Jinja refuses too.
 [[noreturn]] void template_error(const std::string& what);

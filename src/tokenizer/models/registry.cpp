@@ -19,13 +19,23 @@ constexpr std::array<ModelKind, 4> kModels = {{
     {"WordPiece", make_word_piece},
 }};
 
+/// Of files from before the "type" key, by what only this kind of model has, as the reference does.
+std::string type_of(const Section& model, const TokenizerBulk& bulk) {
+  const auto has = [&](const char* key) { return model.find(key) != nullptr; };
+  if (has("type")) return model.string("type");
+  if (bulk.has_merges) return "BPE";
+  if (bulk.has_pieces) return "Unigram";
+  if (has("unk_token") && has("continuing_subword_prefix") && has("max_input_chars_per_word")) {
+    return "WordPiece";
+  }
+  return bulk.has_vocab && has("unk_token") ? "WordLevel" : model.string("type");
+}
+
 }  // namespace
 
 std::unique_ptr<const TokenModel> make_model(const Section& model, const TokenizerBulk& bulk,
                                              Vocabulary& vocabulary) {
-  // Files from before the "type" key have merges all the same.
-  const std::string type =
-      model.find("type") == nullptr && bulk.has_merges ? "BPE" : model.string("type");
+  const std::string type = type_of(model, bulk);
   const auto kind = std::find_if(kModels.begin(), kModels.end(),
                                  [&](const ModelKind& one) { return one.type == type; });
   if (kind == kModels.end()) {
