@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -32,8 +35,21 @@ const std::vector<Unsupported>& unsupported() {
       {"trainable_token_indices", nullptr},
       {"layer_replication", nullptr},
       {"target_parameters", nullptr},
+      {"alora_invocation_tokens", nullptr},
+      {"kasa_config", nullptr},
+      {"arrow_config", nullptr},
+      {"monteclora_config", nullptr},
   };
   return all;
+}
+
+/// Whether PEFT, where it loads an adapter that began so, changes the weights of the model below.
+bool changes_base(const Json& init) {
+  static constexpr std::array<std::string_view, 5> kKinds = {"pissa", "olora", "corda", "loftq",
+                                                             "lora_ga"};
+  return init.is_string() && std::ranges::any_of(kKinds, [&](std::string_view kind) {
+           return init.get<std::string>().starts_with(kind);
+         });
 }
 
 bool is_off(const Json& value, const Json& off) {
@@ -56,6 +72,13 @@ AdapterConfig read_config(const fs::path& path) {
     if (at != json.end() && !is_off(*at, feature.off)) {
       refuse(fmt::format("{} = {} is not supported", feature.key, shortened(at->dump())));
     }
+  }
+  const Json init = json.value("init_lora_weights", Json(true));
+  if (changes_base(init)) {
+    refuse(fmt::format("init_lora_weights = {} goes with other weights of the model than its own",
+                       shortened(init.dump())),
+           "save it by PEFT with path_initial_model_for_weight_conversion, which makes it an "
+           "adapter of the model as it is");
   }
   AdapterConfig config;
   const auto number = [&](const char* key) {

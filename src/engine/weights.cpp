@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -78,6 +79,24 @@ bool is_leftover(std::string_view name, const ModelSpec& spec) {
          (spec.tied_embeddings && name == spec.names.head + ".weight");
 }
 
+/// Files of tied models may have the head all the same: as the embedding is, or another model is
+/// meant, which transformers makes of it.
+void require_tied_head(const HfFolder& folder, const ModelSpec& spec) {
+  const std::string head = spec.names.head + ".weight",
+                    embedding = spec.names.token_embedding + ".weight";
+  if (!spec.tied_embeddings || !folder.contains(head) || !folder.contains(embedding)) return;
+  const auto bytes = [&](const std::string& name) {
+    return folder.file_of(name).bytes(folder.entry(name));
+  };
+  const auto own = bytes(head), tied = bytes(embedding);
+  if (folder.entry(head).dtype_name != folder.entry(embedding).dtype_name) return;
+  if (own.size() == tied.size() && std::memcmp(own.data(), tied.data(), own.size()) == 0) return;
+  throw Error(ErrorCode::data,
+              fmt::format("{}: {} is not {}, but config.json ties them",
+                          folder.file_of(head).path().string(), head, embedding),
+              "set tie_word_embeddings = false in config.json, or remove the tensor");
+}
+
 std::uint64_t bytes_of(const ParamStore& store) {
   std::uint64_t bytes = 0;
   for (const ParamPiece& piece : store.value_pieces()) {
@@ -130,6 +149,7 @@ void load_weights(const HfFolder& folder, const ModelSpec& spec, ParamStore& sto
       {.label = "loading weights", .total = bytes_of(store), .terminal = terminal});
   Stream host(stream.threads());
   const StoredNames names(folder, spec);
+  require_tied_head(folder, spec);
   for (const ParamPiece& piece : store.value_pieces()) {
     if (piece.parameter->is_adapter) continue;
     fill_from_host(piece, stream, [&](const Tensor& to) {

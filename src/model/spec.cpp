@@ -8,8 +8,13 @@
 namespace heddle {
 
 std::int64_t ModelSpec::longest_sequence() const {
-  if (!rope || rope->scaling != RopeSpec::Scaling::dynamic) return max_positions;
-  return static_cast<std::int64_t>(static_cast<double>(max_positions) * rope->factor);
+  using Scaling = RopeSpec::Scaling;
+  const Scaling scaling = rope ? rope->scaling : Scaling::none;
+  if (scaling != Scaling::dynamic && scaling != Scaling::yarn) return max_positions;
+  // Of yarn the config may have either length: that before it, or that with it.
+  const double from =
+      scaling == Scaling::dynamic ? static_cast<double>(max_positions) : rope->original_positions;
+  return std::max(max_positions, static_cast<std::int64_t>(from * rope->factor));
 }
 
 std::vector<std::int64_t> ModelSpec::windows() const {

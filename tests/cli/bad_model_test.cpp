@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "cli/refusals.h"
@@ -74,6 +75,24 @@ class BadModel : public testing::Test {
 
 TEST_F(BadModel, UnchangedIsAccepted) {
   edit([](auto&) {});
+  EXPECT_EQ(run_heddle({"eval", files_.at("model"), "--data", files_.at("data.tokens")}).status, 0);
+}
+
+/// Some files of tied models have the head too. Another one than the embedding is another model.
+TEST_F(BadModel, WithAnotherHeadThanTheTiedEmbeddingIsRefused) {
+  std::string tied = config();
+  const std::string apart = "\"tie_word_embeddings\": false";
+  tied.replace(tied.find(apart), apart.size(), "\"tie_word_embeddings\": true");
+  use_config(tied);
+  expect_eval_refused(5, {"lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"});
+  std::filesystem::remove_all(files_.path() / "model");
+  edit([](auto& tensors) {
+    const auto named = [&](const std::string& name) {
+      return std::ranges::find_if(tensors, [&](const auto& t) { return t.spec.name == name; });
+    };
+    named("lm_head.weight")->bytes = named("model.embed_tokens.weight")->bytes;
+  });
+  files_.write("model/config.json", tied);
   EXPECT_EQ(run_heddle({"eval", files_.at("model"), "--data", files_.at("data.tokens")}).status, 0);
 }
 

@@ -256,6 +256,18 @@ TEST(Rope, DynamicFrequenciesChangeBeyondTheModelsPositions) {
   EXPECT_EQ(spec_of(small_config("llama")).longest_sequence(), 2048);
 }
 
+TEST(Rope, YarnReachesFactorTimesItsOriginalLengthWhicheverTheConfigHas) {
+  for (const int positions : {64, 128}) {
+    const Json config = with(small_config("llama"), {{"max_position_embeddings", positions},
+                                                     {"rope_parameters",
+                                                      {{"rope_type", "yarn"},
+                                                       {"rope_theta", 10000.0},
+                                                       {"factor", 4.0},
+                                                       {"original_max_position_embeddings", 64}}}});
+    EXPECT_EQ(spec_of(config).longest_sequence(), 256);
+  }
+}
+
 TEST(Rope, LongropeHasFactorsForShortAndLongSequences) {
   const Json config = with(
       small_config("phi3"),

@@ -52,7 +52,7 @@ BATCH, SEQUENCE, TRAIN_STEPS, PROMPT, CONTINUATION = 2, 24, 10, 8, 20
 MIN_GREEDY_GAP = 1e-3  # a smaller lead of the best token could flip under another order of summation
 MIN_ROUTING_GAP = 2e-4  # the same, between the last expert that a token chooses and the next, in logits
 MIN_GREEDY_KINDS = 5  # a continuation that repeats one token would hide wrong positions or a wrong cache
-MAX_TOTAL_BYTES = 8 * 1000 * 1000
+MAX_TOTAL_BYTES = 9 * 1000 * 1000
 IDS = dict(bos_token_id=0, eos_token_id=1)
 TINY = dict(hidden_size=32, num_hidden_layers=2, intermediate_size=56, max_position_embeddings=64, **IDS)
 
@@ -190,6 +190,9 @@ FAMILIES: dict[str, Any] = {
     "gemma3-wide": Gemma3TextConfig(**LEAST, vocab_size=47, head_dim=6, sliding_window=4096, query_pre_attn_scalar=6,
                                     final_logit_softcapping=3.0,
                                     layer_types=["full_attention", "sliding_attention"]),
+    # Rows of the fused projection that heads do not divide, as in Phi-4-mini.
+    "phi3-kv": Phi3Config(**LEAST | dict(hidden_size=24, num_attention_heads=6), vocab_size=45, sliding_window=None,
+                          original_max_position_embeddings=64, rope_parameters=plain()),
 }
 
 # Checkpoints published before `rope_parameters` spell the same things so; these replace that key in config.json.

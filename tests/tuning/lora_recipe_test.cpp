@@ -189,6 +189,15 @@ TEST(LoraFolders, ThatAreNotUnderstoodAreRefusedByName) {
                         "rank_pattern");
   expect_config_refusal("\"modules_to_save\": null", "\"modules_to_save\": [\"lm_head\"]",
                         "modules_to_save");
+  expect_config_refusal("\"modules_to_save\": null",
+                        "\"modules_to_save\": null, \"alora_invocation_tokens\": [3]",
+                        "alora_invocation_tokens");
+  for (const char* init : {"pissa_niter_4", "olora"}) {
+    expect_config_refusal(
+        "\"modules_to_save\": null",
+        fmt::format("\"modules_to_save\": null, \"init_lora_weights\": \"{}\"", init),
+        fmt::format("init_lora_weights = \"{}\" goes with other weights", init));
+  }
   expect_config_refusal("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "kind IA3");
   expect_config_refusal("\"r\": 4", "\"r\": 0", "r = 0 is no rank");
   expect_config_refusal("\"lora_dropout\": 0.0", "\"lora_dropout\": 1.0",

@@ -20,9 +20,10 @@ std::vector<BranchBuilder::Output> qkv_outputs(const ModelSpec& spec, const Tens
         {names.query, q_width, {q}}, {names.key, kv_width, {kv}}, {names.value, kv_width, {kv}}};
   }
   const std::int64_t whole = q_width + 2 * kv_width;
-  if (spec.qkv_interleaved || !tensor.divides()) {
+  if (spec.qkv_interleaved) {
     return {{names.fused_qkv, whole, {tensor.cut(spec.heads, whole / spec.heads)}}};
   }
+  if (!tensor.divides()) return {{names.fused_qkv, whole, {{0, whole}}}};
   return {{names.fused_qkv,
            whole,
            {q, {q_width + kv.begin, kv.size}, {q_width + kv_width + kv.begin, kv.size}}}};
