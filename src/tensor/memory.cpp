@@ -115,11 +115,12 @@ class Memory::Pool {
     const std::lock_guard lock(mutex_);
     std::byte* block = from_free(bytes);
     if (block == nullptr) block = from_system(bytes);
-    most_live_blocks_ = std::max(most_live_blocks_, ++live_blocks_);
     const auto t = static_cast<std::size_t>(tag);
     stats_.live[t] += bytes;
     stats_.peak_by_tag[t] = std::max(stats_.peak_by_tag[t], stats_.live[t]);
-    if (const auto now = total(stats_.live); now > stats_.peak) {
+    const std::size_t now = total(stats_.live);
+    most_live_ = std::max(most_live_, now);
+    if (now > stats_.peak) {
       stats_.peak = now;
       stats_.at_peak = stats_.live;
     }
@@ -130,7 +131,6 @@ class Memory::Pool {
     const std::lock_guard lock(mutex_);
     const auto larger = larger_.extract(block);
     free_[larger ? larger.mapped() : bytes].push_back(block);
-    --live_blocks_;
     stats_.live[static_cast<std::size_t>(tag)] -= bytes;
   }
 
@@ -154,15 +154,18 @@ class Memory::Pool {
   // A GPU's driver gives whole pages of 2 MiB and takes its time: small blocks are cut from chunks,
   // which stay.
   static constexpr std::size_t kChunk = std::size_t{8} << 20, kSmall = std::size_t{1} << 20;
+  /// What may be kept free whatever is in use.
+  static constexpr std::size_t kUsual = std::size_t{32} << 20;
   bool is_cut_from_chunk(std::size_t bytes) const {
     return device_.kind == Device::Kind::cuda && bytes < kSmall;
   }
 
-  /// A step has the sizes of the step before, so soon all its blocks are there. Those of experts'
-  /// rows and of documents' attention change from step to step: each would keep a block of its own,
-  /// and there would be no end of them.
-  void count_taken() {
-    if (sizes_vary_ || ++blocks_taken_ <= 3 * most_live_blocks_ + 64) return;
+  /// A step has the sizes of the step before, so soon all its blocks are there, and few are kept
+  /// beside those in use. Sizes of experts' rows and of documents' attention change from step to
+  /// step: each would keep blocks of its own, and there would be no end of them.
+  void look_at_sizes(std::size_t bytes) {
+    const std::size_t needed = std::max(most_live_, total(stats_.live) + bytes);
+    if (sizes_vary_ || stats_.reserved + bytes <= 2 * needed + kUsual) return;
     sizes_vary_ = true;
     give_free_blocks_back();
   }
@@ -197,7 +200,7 @@ class Memory::Pool {
 
   std::byte* from_system(std::size_t bytes) {
     if (is_cut_from_chunk(bytes)) return from_chunk(bytes);
-    count_taken();
+    look_at_sizes(bytes);
     drop_smaller(bytes);
     std::byte* block = source_->take(bytes);
     if (block == nullptr) {
@@ -255,7 +258,7 @@ class Memory::Pool {
   std::unordered_map<std::byte*, std::size_t> larger_ = {};  // in use, than was asked for
   std::vector<std::byte*> chunks_;                           // the last is being cut
   std::size_t chunk_used_ = 0;
-  std::size_t live_blocks_ = 0, most_live_blocks_ = 0, blocks_taken_ = 0;
+  std::size_t most_live_ = 0;  // ever
   bool sizes_vary_ = false;
   MemoryStats stats_;
 };

@@ -96,6 +96,14 @@ std::vector<double> RankSpeeds::recent() const {
   return medians;
 }
 
+bool RankSpeeds::is_steadily_slow(std::size_t rank) const {
+  const auto slow = std::ranges::count_if(window_, [&](const std::vector<double>& step) {
+    const double usual = usual_of_others(work_, step)[rank];
+    return usual > 0 && step[rank] >= kRecovered * usual;
+  });
+  return slow >= kSteady;
+}
+
 observe::PacesChanged RankSpeeds::add(std::int64_t step, std::span<const double> block_seconds,
                                       double step_seconds) {
   observe::PacesChanged changed{.step = step};
@@ -112,7 +120,7 @@ observe::PacesChanged RankSpeeds::add(std::int64_t step, std::span<const double>
         (seconds[rank] - usual[rank]) * work_.blocks[rank] * work_.microbatches / step_seconds;
     const double ratio = seconds[rank] / usual[rank];
     const bool is_slow = said.is_slow ? ratio >= kRecovered : ratio >= kSlow && longer >= kFelt;
-    if (is_slow == said.is_slow) continue;
+    if (is_slow == said.is_slow || (is_slow && !is_steadily_slow(rank))) continue;
     said = {.is_slow = is_slow, .since = 0, .needed = 2 * said.needed};
     const auto others = std::ranges::count(work_.group, work_.group[rank]) - 1;
     (is_slow ? changed.slow : changed.recovered)

@@ -35,6 +35,9 @@ class RankSpeeds {
   /// A rank is slow where a block takes it so many times what it takes others and steps are longer
   /// for it by this share, and no longer slow below the second ratio.
   static constexpr double kSlow = 1.3, kRecovered = 1.15, kFelt = 0.05;
+  /// In so many of the steps it is above the second ratio: ranks that share cores are slow in
+  /// turns.
+  static constexpr int kSteady = 8;
 
   explicit RankSpeeds(RankWork work);
 
@@ -49,6 +52,7 @@ class RankSpeeds {
 
  private:
   double median_of(std::size_t rank) const;
+  bool is_steadily_slow(std::size_t rank) const;
 
   const RankWork work_;
   std::deque<std::vector<double>> window_;

@@ -48,11 +48,11 @@ TEST(RankSpeeds, NamesASlowRankOnceAndOnceMoreWhenItHasRecovered) {
   EXPECT_TRUE(lines.all.empty());
   lines.steps(200, 2, 1.6);
   ASSERT_EQ(lines.all.size(), 1u);
-  EXPECT_EQ(lines.all[0].step, 55);  // more than half of the window is slow
+  EXPECT_EQ(lines.all[0].step, 58);  // eight of ten steps are slow
   ASSERT_EQ(lines.all[0].slow.size(), 1u);
   EXPECT_EQ(lines.all[0].slow[0].rank, 2);
   EXPECT_EQ(lines.all[0].slow[0].others, 3);
-  EXPECT_NEAR(lines.all[0].slow[0].ratio(), 1.3, 1e-9);  // the median lies between both paces
+  EXPECT_NEAR(lines.all[0].slow[0].ratio(), 1.6, 1e-9);
   lines.steps(200, 2, 1.0);
   ASSERT_EQ(lines.all.size(), 2u);
   EXPECT_TRUE(lines.all[1].slow.empty());
@@ -65,6 +65,15 @@ TEST(RankSpeeds, SingleSlowStepsAreNoSlowRank) {
   for (int i = 0; i < 40; ++i) {
     lines.steps(3, 1, 1.0);
     lines.steps(1, 1, 20.0);
+  }
+  EXPECT_TRUE(lines.all.empty());
+}
+
+TEST(RankSpeeds, RanksThatAreSlowInTurnsAreNoSlowRanks) {
+  Lines lines(3);
+  for (int i = 0; i < 100; ++i) {  // the median of ten steps is a slow one for the second
+    lines.steps(2, 1, 1.6);
+    lines.steps(1, 0, 1.6);
   }
   EXPECT_TRUE(lines.all.empty());
 }
