@@ -1,16 +1,21 @@
 #include "cli/elastic.h"
 
 #include <arpa/inet.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <charconv>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/ended.h"
 #include "cli/launcher.h"
+#include "cli/local_processes.h"
 #include "cli/ranks.h"
 #include "cli/tcp_settings.h"
+#include "comm/agree.h"
 #include "comm/nccl/nccl_backend.h"
 #include "comm/staged/staged_backend.h"
 #include "comm/stopped_by_peer.h"
@@ -72,7 +77,35 @@ recover::TcpCompanyOptions company_options(const config::RunConfig& config,
   return company;
 }
 
+/// Of a newcomer that heddle launch started: it belongs to the run now.
+void tell_launcher() {
+  const char* const file = process_environment(kLetInVariable);
+  if (file == nullptr) return;
+  const char in = 1;
+  static_cast<void>(!write(launcher_rank(kLetInVariable, file), &in, 1));
+}
+
 }  // namespace
+
+void allow_open_files(int ranks) {
+  // With each of the others: connections of this epoch and of the last one, for notes both ways,
+  // and one that is being made.
+  constexpr rlim_t kOfRank = 5, kOwn = 64;
+  const rlim_t needed = kOfRank * static_cast<rlim_t>(ranks) + kOwn;
+  rlimit allowed{};
+  getrlimit(RLIMIT_NOFILE, &allowed);
+  allowed.rlim_cur = allowed.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &allowed);
+  if (allowed.rlim_max >= needed) return;
+  throw Error(ErrorCode::resources,
+              fmt::format("each of {} ranks that may be lost opens up to {} files, and this system "
+                          "allows a process {}",
+                          ranks, needed, allowed.rlim_max),
+              fmt::format("raise the hard limit of open files to {} (ulimit -Hn; nofile in "
+                          "/etc/security/limits.conf; LimitNOFILE of a service), or use fewer "
+                          "ranks",
+                          needed));
+}
 
 void require_elastic(const ElasticOptions& options) {
   const Launcher launcher = detect_launcher(process_environment);
@@ -97,17 +130,19 @@ void run_in_company(const config::RunConfig& config, const ElasticOptions& optio
     log_line(LogLevel::error, text);
     has_told = true;
   };
-  bool is_first = false;
+  bool is_first = false, is_in = !options.joins;
   Company* company = nullptr;
   company_of.on_epoch = [&](const recover::Epoch& epoch) {
+    if (!std::exchange(is_in, true)) tell_launcher();
     is_first = epoch.members.front() == company->self();
   };
   try {
     const auto made = recover::make_tcp_company(std::move(company_of));
     company = made.get();
     body(*made, device, is_first);
-  } catch (const AgreedError& error) {
-    if (is_first) throw;
+  } catch (const AgreedInWorld& error) {
+    // Not always all ranks: those that wait, which the first may be one of, do not know it.
+    if (error.is_first()) throw;
     throw Ended{static_cast<int>(error.code())};
   } catch (const recover::Left& left) {
     log_info("{}", left.message());

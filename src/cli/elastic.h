@@ -21,6 +21,10 @@ struct ElasticOptions {
 /// TCP.
 void require_elastic(const ElasticOptions& options);
 
+/// Lets this process, and those that it starts, open as many files as the ranks of such a run need.
+/// Error(resources) where the system allows fewer.
+void allow_open_files(int ranks);
+
 /// Runs `body` with the company of this process. Whoever is told to leave, or whom the others do
 /// without, throws Ended when that was said. `is_first`: whether this process is the first of the
 /// ranks now, who speaks.

@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -14,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/elastic.h"
 #include "cli/ended.h"
 #include "cli/launcher.h"
 #include "cli/local_processes.h"
@@ -22,6 +25,7 @@
 #include "cli/tcp_settings.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
+#include "comm/tcp/tcp_socket.h"
 #include "train/stop_signals.h"
 
 namespace heddle::cli {
@@ -53,7 +57,7 @@ class Launched {
   /// The status of the run.
   int run() {
     meeting_ = listen_on(0, arguments_.ranks, TcpReach::this_machine);
-    for (int rank = 0; rank < arguments_.ranks; ++rank) start(rank, false);
+    for (int rank = 0; rank < arguments_.ranks; ++rank) start(rank);
     close(meeting_.socket);
     StopSignals signals(false);
     signals.pass_on([this](int signal) {
@@ -86,20 +90,48 @@ class Launched {
     return words;
   }
 
-  void start(int rank, bool is_newcomer) {
-    const pid_t child =
-        start_rank({.rank = rank,
-                    .ranks = arguments_.ranks,
-                    .meeting = is_newcomer ? TcpListener{-1, meeting_.port} : meeting_,
-                    .arguments = words_for(is_newcomer),
-                    .variables = variables_});
+  struct Process {
+    int rank = 0;
+    /// Of a newcomer: what it writes to when the others have let it in.
+    Socket let_in = {};
+
+    /// It began the run, or was let in.
+    bool is_member() const { return !let_in || is_readable(let_in.get(), Clock::now()); }
+  };
+
+  void start(int rank) {
+    keep(start_rank({.rank = rank,
+                     .ranks = arguments_.ranks,
+                     .meeting = meeting_,
+                     .arguments = words_for(false),
+                     .variables = variables_}),
+         {.rank = rank});
+  }
+
+  void start_newcomer(int rank) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+      fail(ErrorCode::resources, "a pipe to another process of rank {} could not be made", rank);
+    }
+    Socket let_in(ends[0]);
+    const Socket its_end(ends[1]);
+    keep(start_rank({.rank = rank,
+                     .ranks = arguments_.ranks,
+                     .meeting = {-1, meeting_.port},
+                     .let_in = its_end.get(),
+                     .arguments = words_for(true),
+                     .variables = variables_}),
+         {.rank = rank, .let_in = std::move(let_in)});
+  }
+
+  void keep(pid_t child, Process process) {
     const std::lock_guard lock(mutex_);
-    running_[child] = rank;
+    running_[child] = std::move(process);
   }
 
   void pass(int signal) {
     const std::lock_guard lock(mutex_);
-    for (const auto& [process, rank] : running_) kill(process, signal);
+    for (const auto& [number, process] : running_) kill(number, signal);
   }
 
   void wait_for_all() {
@@ -126,13 +158,29 @@ class Launched {
     int rank = 0;
     {
       const std::lock_guard lock(mutex_);
-      rank = running_.extract(process).mapped();
+      rank = running_.extract(process).mapped().rank;
     }
     const int status = status_of_rank(state);
     statuses_.push_back(status);
-    const bool is_lost = status == static_cast<int>(ErrorCode::peer);
-    if (!is_lost || !arguments_.restart || is_stopping_ || has_ended_well() || running_.empty())
-      return;
+    if (is_stopping_ || has_ended_well() || has_failed_ || running_.empty()) return;
+    if (std::ranges::none_of(running_, [](const auto& one) { return one.second.is_member(); })) {
+      return end_waiting();
+    }
+    if (status == static_cast<int>(ErrorCode::peer) && arguments_.restart) replace(rank);
+  }
+
+  /// They would wait for each other.
+  void end_waiting() {
+    has_failed_ = true;
+    log_line(LogLevel::error,
+             fmt::format("no rank is left that has the run: {} that wait{} to be let in {} ended; "
+                         "the same command goes on from the newest checkpoint",
+                         running_.size(), running_.size() == 1 ? "s" : "",
+                         running_.size() == 1 ? "is" : "are"));
+    pass(SIGKILL);
+  }
+
+  void replace(int rank) {
     const auto now = Clock::now();
     auto& restarts = restarts_[rank];
     while (!restarts.empty() && now - restarts.front() > kRestartsWithin) restarts.pop_front();
@@ -145,7 +193,7 @@ class Launched {
     }
     restarts.push_back(now);
     log_info("the process of rank {} is lost; another is started, to join the others", rank);
-    start(rank, true);
+    start_newcomer(rank);
   }
 
   /// Nobody is left who could end by himself. Where all are frozen together none has ended.
@@ -172,10 +220,11 @@ class Launched {
   std::vector<std::string> variables_;
   TcpListener meeting_;
   std::mutex mutex_;
-  std::map<pid_t, int> running_;  // not yet waited for: their ranks
-  std::set<pid_t> frozen_;        // of these, by SIGSTOP
+  std::map<pid_t, Process> running_;  // not yet waited for
+  std::set<pid_t> frozen_;            // of these, by SIGSTOP
   std::map<int, std::deque<Clock::time_point>> restarts_;
   std::vector<int> statuses_;  // in the order in which they ended
+  bool has_failed_ = false;    // nobody is left who has it
   std::atomic<bool> is_stopping_ = false;
 };
 
@@ -204,6 +253,7 @@ void run(const LaunchArguments& arguments) {
     std::cout << slurm_script(arguments);
     return;
   }
+  allow_open_files(arguments.ranks);
   throw Ended{Launched(arguments).run()};
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <mutex>
 #include <string>
@@ -26,10 +27,12 @@ namespace {
 
 constexpr std::chrono::seconds kGrace{8};
 
-/// Between fork and exec: nothing but calls of the system. `inherited`: a file that stays open.
+/// Between fork and exec: nothing but calls of the system. `inherited`: files that stay open.
 [[noreturn]] void become(char* const* arguments, char* const* environment, pid_t parent,
-                         int inherited) {
-  if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
+                         const std::array<int, 2>& inherited) {
+  for (const int file : inherited) {
+    if (file >= 0) fcntl(file, F_SETFD, 0);
+  }
   StopSignals::forget_in_child();
   prctl(PR_SET_PDEATHSIG, SIGTERM);  // who is killed takes the ranks along
   if (getppid() != parent) _exit(static_cast<int>(ErrorCode::peer));
@@ -54,21 +57,26 @@ pid_t start_rank(const RankProcess& process) {
   std::vector<std::string> arguments = process.arguments, variables;
   for (char** at = environ; *at != nullptr; ++at) variables.emplace_back(*at);
   const pid_t parent = getpid();
-  const int inherited = process.rank == 0 ? process.meeting.socket : -1;
+  const int listening = process.rank == 0 ? process.meeting.socket : -1;
   variables.push_back(fmt::format("RANK={}", process.rank));
   variables.push_back(fmt::format("LOCAL_RANK={}", process.rank));
   variables.push_back(fmt::format("WORLD_SIZE={}", process.ranks));
   variables.push_back("MASTER_ADDR=127.0.0.1");
   // Ranks take the next.
   variables.push_back(fmt::format("MASTER_PORT={}", process.meeting.port - 1));
-  variables.push_back(fmt::format("{}={}", kListeningVariable, inherited));
+  variables.push_back(fmt::format("{}={}", kListeningVariable, listening));
+  if (process.let_in >= 0) {
+    variables.push_back(fmt::format("{}={}", kLetInVariable, process.let_in));
+  }
   const std::string machine = nccl_machine_of(process.rank, process.ranks, cuda_device_count());
   if (!machine.empty()) variables.push_back(fmt::format("NCCL_HOSTID={}-{}", machine, parent));
   variables.insert(variables.end(), process.variables.begin(), process.variables.end());
   const std::vector<char*> argument_pointers = pointers_to(arguments);
   const std::vector<char*> variable_pointers = pointers_to(variables);
   const pid_t child = fork();
-  if (child == 0) become(argument_pointers.data(), variable_pointers.data(), parent, inherited);
+  if (child == 0) {
+    become(argument_pointers.data(), variable_pointers.data(), parent, {listening, process.let_in});
+  }
   if (child < 0) throw Error(ErrorCode::resources, "a process for a rank could not be started");
   return child;
 }

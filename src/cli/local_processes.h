@@ -12,6 +12,8 @@ namespace heddle::cli {
 /// Tells these processes that we started them, and rank 0 of them which open file is the socket it
 /// listens on.
 inline constexpr const char* kListeningVariable = "HEDDLE_LISTENING";
+/// Tells a newcomer which open file it is to write a byte to when the others have let it in.
+inline constexpr const char* kLetInVariable = "HEDDLE_LET_IN";
 
 /// The machine that NCCL is to take a local rank for, where so many share so many GPUs in turns;
 /// empty, which leaves it to NCCL, where each has a GPU of its own. NCCL refuses two ranks of one
@@ -22,6 +24,7 @@ std::string nccl_machine_of(int rank, int ranks, int gpus);
 struct RankProcess {
   int rank = 0, ranks = 1;
   TcpListener meeting = {};  ///< where they meet; rank 0 inherits the socket
+  int let_in = -1;           ///< of a newcomer, which inherits it: kLetInVariable
   std::vector<std::string> arguments = {};
   std::vector<std::string> variables = {};  ///< NAME=value, more than it inherits
 };

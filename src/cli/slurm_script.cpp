@@ -16,11 +16,15 @@ export HEDDLE_TOKEN_FILE="$PWD/heddle-$SLURM_JOB_ID.token"
 
 )";
 
-/// Statuses of a loss: 4, or 128 + the signal that killed it.
+/// Statuses of a loss: 4, or 128 + the signal that killed it. 130 and 143 are those of a rank that
+/// was told to stop (SIGINT, SIGTERM) before it had anything to save.
 constexpr const char* kComesBack = R"(
   {command} --elastic
   status=$?
   for again in 1 2 3; do
+    case $status in
+      130 | 143) break ;;
+    esac
     [ $status -eq 4 ] || [ $status -gt 128 ] || break
     {newcomer} --join
     status=$?

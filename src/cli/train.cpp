@@ -143,6 +143,7 @@ void run(const TrainArguments& arguments) {
     World world(std::make_unique<RecordCommunicator>(0, ranks));
     body(world, {kind, 0});
   } else if (loaded.config.recover.elastic) {
+    allow_open_files(ranks);
     run_in_company(loaded.config, arguments.company, kind,
                    [&](recover::Company& company, Device device, const bool& is_first) {
                      TrainOptions own_options = options;

@@ -87,7 +87,7 @@ void throw_on_all(World& world, const Error& error) {
     world.all().barrier();
   } catch (const Error&) {
   }
-  throw AgreedError(error);
+  throw AgreedInWorld(error, world.rank() == 0);
 }
 
 void throw_any(World& world, const std::optional<Error>& own) {

@@ -24,7 +24,18 @@ std::vector<std::string> texts_of_all(World& world, const std::string& text);
 /// give as many.
 std::vector<double> numbers_of_all(World& world, std::span<const double> own);
 
-/// Every rank, with the same error: throws it as an AgreedError once all ranks know of it.
+/// As these functions throw it. The first of the world that agreed can tell the user where it is
+/// only a part of the ranks, to which the first process need not belong.
+class AgreedInWorld : public AgreedError {
+ public:
+  AgreedInWorld(const Error& error, bool is_first) : AgreedError(error), is_first_(is_first) {}
+  bool is_first() const { return is_first_; }
+
+ private:
+  bool is_first_;
+};
+
+/// Every rank, with the same error: throws it as an AgreedInWorld once all ranks know of it.
 [[noreturn]] void throw_on_all(World& world, const Error& error);
 
 /// Throws the error of the first rank that has one, on all ranks; returns where none has.

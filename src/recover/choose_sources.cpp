@@ -71,7 +71,7 @@ class Choice {
       source.rank = *keeper;
     } else {
       source.recovery = recovery_of(piece.stage);
-      const bool can = source.recovery.kind != StageRecovery::Kind::impossible;
+      const bool can = source.recovery.kind != StageRecovery::Kind::impossible && !is_saved();
       source.kind = can ? PieceSource::Kind::neighbours : PieceSource::Kind::checkpoint;
       if (source.recovery.kind == StageRecovery::Kind::mean) weigh(source);
     }
@@ -83,6 +83,9 @@ class Choice {
     return recover::recovery_of(stage, stage_is_lost_, losses_.checkfree,
                                 has_blocks ? losses_.blocks.first() : 0);
   }
+
+  /// As where a rank was told to leave: going back to the checkpoint costs no step.
+  bool is_saved() const { return losses_.checkpoint == losses_.step && losses_.leaves_out.empty(); }
 
   /// Norms that are not known, or of a step that was skipped, say nothing: neighbours then count
   /// alike.
@@ -192,8 +195,9 @@ class Choice {
   }
 
   Restoration from_checkpoint(const StatePiece& piece, const PieceSource& source) const {
-    const std::string why = fmt::format("{}: {} has no replica and no copy left, and {}", who(),
-                                        name_of(piece), source.recovery.why);
+    const std::string why =
+        fmt::format("{}: {} has no replica and no copy left, and {}", who(), name_of(piece),
+                    source.recovery.why.empty() ? "neighbours are not exact" : source.recovery.why);
     if (!losses_.checkpoint) {
       throw Error(ErrorCode::data, fmt::format("{}; there is no checkpoint", why),
                   "start the run again, with recover.copies = 1 or a lower checkpoint.every");
@@ -203,8 +207,11 @@ class Choice {
       made.sources.push_back(
           {.stage = each.stage, .part = each.part, .is_of_experts = each.is_of_experts});
     }
-    made.line = fmt::format("{}; all go back from step {} to the checkpoint of step {}", why,
-                            losses_.step, made.step);
+    made.line = made.step == losses_.step
+                    ? fmt::format("{}; all take the checkpoint of step {}, which is this one", why,
+                                  made.step)
+                    : fmt::format("{}; all go back from step {} to the checkpoint of step {}", why,
+                                  losses_.step, made.step);
     return made;
   }
 

@@ -36,6 +36,10 @@ struct Restoration {
   bool is_exact = true;                   ///< as if nothing had been lost
   std::vector<PieceSource> sources = {};  ///< of pieces that lost ranks had, in their order
   std::string line = {};                  ///< all of it, for the user
+
+  bool is_from_checkpoint() const {
+    return !sources.empty() && sources.front().kind == PieceSource::Kind::checkpoint;
+  }
 };
 
 /// What is known when ranks are lost behind a step.

@@ -1,10 +1,13 @@
 #include "train/epochs.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "comm/agree.h"
 #include "model/given_cut.h"
 #include "model/parallel_plan.h"
@@ -17,6 +20,7 @@ namespace heddle {
 namespace {
 
 constexpr int kEndTag = 2;
+constexpr int kEndNumbers = 4;  // of Epochs::End
 
 void refuse_if(bool is_asked, const std::string& what, const std::string& why,
                const std::string& hint) {
@@ -66,16 +70,8 @@ Epochs::Epochs(recover::Company& company, const RunBasis& basis)
   require_outliving(basis.config, basis.spec);
 }
 
-void Epochs::arrange() {
+void Epochs::arrange(const std::function<bool()>& is_told_to_end) {
   const config::RunConfig& config = basis_.config;
-  const std::int64_t microbatches =
-      config.tokens_per_step() / (config.train.microbatch * config.data.seq_len);
-  const auto refusal = [&](const ParallelRequest& request) {
-    const auto problems = problems_of(basis_.spec, request, static_cast<int>(request.ranks()));
-    return problems.empty() ? std::string() : problems.front().message;
-  };
-  // Blank micro-batches would count in the balance of routers.
-  const auto shares = basis_.spec.experts ? recover::Shares::even : recover::Shares::any;
   LostState lost;
   recover::FormerStages stages;
   if (meeting_->has_state()) {
@@ -87,8 +83,7 @@ void Epochs::arrange() {
     stages = {.count = lost.losses.stages,
               .nobodys = recover::stages_nobody_has(lost.pieces, lost.losses)};
   }
-  arrangement_ =
-      recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal, shares, stages);
+  find_mesh(stages, is_told_to_end);
   choose_recovery(std::move(lost));
   const auto& by_place = arrangement_.by_place;
   const auto own = std::ranges::find(by_place, all().rank());
@@ -104,6 +99,54 @@ void Epochs::arrange() {
   config_.parallel = arrangement_.request;
   config_.train.tokens_per_step = config.tokens_per_step();
   config_.stages.cut = cut_for_stages();
+}
+
+void Epochs::find_mesh(const recover::FormerStages& stages,
+                       const std::function<bool()>& is_told_to_end) {
+  const config::RunConfig& config = basis_.config;
+  const std::int64_t microbatches =
+      config.tokens_per_step() / (config.train.microbatch * config.data.seq_len);
+  const auto refusal = [&](const ParallelRequest& request) {
+    const auto problems = problems_of(basis_.spec, request, static_cast<int>(request.ranks()));
+    return problems.empty() ? std::string() : problems.front().message;
+  };
+  // Blank micro-batches would count in the balance of routers.
+  const auto shares = basis_.spec.experts ? recover::Shares::even : recover::Shares::any;
+  try {
+    arrangement_ = recover::mesh_for(config.parallel, meeting_->places(), microbatches, refusal,
+                                     shares, stages);
+  } catch (const Error& error) {
+    if (!meeting_->has_state()) throw_on_all(all(), error);
+    wait_for_others(error, is_told_to_end);
+  }
+  too_few_since_.reset();
+}
+
+/// With what they have: it is carried into the next epoch as it was into this one. All have to hear
+/// of who comes: it could not stay otherwise.
+void Epochs::wait_for_others(const Error& refusal, const std::function<bool()>& is_told_to_end) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kLook = std::chrono::milliseconds(50);
+  const double limit = basis_.config.recover.timeout;
+  if (!too_few_since_) {
+    too_few_since_ = Clock::now();
+    if (all().rank() == 0) {
+      log_warn(
+          "{}; {}; waiting up to {:.0f} s for ranks that come (heddle launch --restart, heddle "
+          "train --join)",
+          epoch_.cause, refusal.message(), limit);
+    }
+  }
+  const auto is_on_any = [&](bool own) {
+    return all().all().combine(own ? 1 : 0, ReduceOp::max) != 0;
+  };
+  while (is_on_any(!company_.wants_change())) {
+    const std::chrono::duration<double> waited = Clock::now() - *too_few_since_;
+    if (is_on_any(waited.count() > limit || is_told_to_end())) throw_on_all(all(), refusal);
+    std::this_thread::sleep_for(kLook);
+  }
+  company_.change();
+  fail(ErrorCode::peer, "epoch {} has ended: newcomers are let in", epoch_.number);
 }
 
 /// The same on all members.
@@ -159,7 +202,7 @@ void Epochs::decide(std::int64_t step, bool must_meet) {
 Epochs::End Epochs::wait_as_spare(const std::function<void()>& look) const {
   Memory memory;
   Stream host(1);
-  const Tensor end = memory.alloc({2}, DType::i64, MemoryTag::communication);
+  const Tensor end = memory.alloc({kEndNumbers}, DType::i64, MemoryTag::communication);
   const int teller = *std::ranges::min_element(arrangement_.by_place);
   const Work told = all().all().recv(end, teller, host, kEndTag);
   // Nobody waits in a call that may stay open for as long as the run: it is looked at.
@@ -171,16 +214,20 @@ Epochs::End Epochs::wait_as_spare(const std::function<void()>& look) const {
   }
   told.wait(host);
   const auto numbers = end.host<std::int64_t>();
-  return {.step = numbers[0], .stopped_by = static_cast<int>(numbers[1])};
+  return {.step = numbers[0],
+          .stopped_by = static_cast<int>(numbers[1]),
+          .checkpoint = numbers[2],
+          .loss = std::bit_cast<double>(numbers[3])};
 }
 
 void Epochs::tell_spares(const End& end) const {
   if (all().rank() != *std::ranges::min_element(arrangement_.by_place)) return;
   Memory memory;
   Stream host(1);
-  const Tensor numbers = memory.alloc({2}, DType::i64, MemoryTag::communication);
-  numbers.host<std::int64_t>()[0] = end.step;
-  numbers.host<std::int64_t>()[1] = end.stopped_by;
+  const Tensor numbers = memory.alloc({kEndNumbers}, DType::i64, MemoryTag::communication);
+  const std::array<std::int64_t, kEndNumbers> told = {end.step, end.stopped_by, end.checkpoint,
+                                                      std::bit_cast<std::int64_t>(end.loss)};
+  std::ranges::copy(told, numbers.host<std::int64_t>().begin());
   for (const int spare : arrangement_.spares) {
     all().all().send(numbers, spare, host, kEndTag).wait(host);
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,9 +34,11 @@ class Epochs {
   /// All members, also those who wait.
   World& all() const { return *epoch_.world; }
 
-  /// All members. Those who compute together get their worlds. What it throws ends the run: state
-  /// was lost, and there is no checkpoint.
-  void arrange();
+  /// All members. Those who compute together get their worlds. Where they are too few for any mesh
+  /// and have state to keep, they wait for others for recover.timeout, or until `is_told_to_end` on
+  /// one of them. Error(peer): some have come, with the next epoch. What else it throws ends the
+  /// run: they have stayed too few, or state was lost and there is no checkpoint.
+  void arrange(const std::function<bool()>& is_told_to_end);
   const recover::Arrangement& arrangement() const { return arrangement_; }
   /// Where state comes from that members had; nothing of it in a run that is yet to start.
   const Recovery& recovery() const { return recovery_; }
@@ -60,16 +64,22 @@ class Epochs {
   void leave_run() { company_.leave(); }
   void end() { company_.end(); }
 
-  /// What those who compute tell spares at the end of the run.
+  /// What those who compute tell spares at the end of the run: one of these may be the first of
+  /// all, who tells the user.
   struct End {
     std::int64_t step = 0;
     int stopped_by = 0;
+    std::int64_t checkpoint = -1;  ///< the step of the newest one; -1: there is none
+    double loss = 0.0;
   };
   /// Until the run ends. Error(peer) when the epoch does before. `look` is called now and then.
   End wait_as_spare(const std::function<void()>& look) const;
   void tell_spares(const End& end) const;
 
  private:
+  void find_mesh(const recover::FormerStages& stages, const std::function<bool()>& is_told_to_end);
+  [[noreturn]] void wait_for_others(const Error& refusal,
+                                    const std::function<bool()>& is_told_to_end);
   std::string cut_for_stages() const;
   void choose_recovery(LostState lost);
 
@@ -84,6 +94,8 @@ class Epochs {
   std::unique_ptr<World> members_, placed_;
   config::RunConfig config_;
   std::int64_t first_step_ = 0;
+  /// Since when there have been too few for any mesh, in whatever epochs.
+  std::optional<std::chrono::steady_clock::time_point> too_few_since_;
 };
 
 }  // namespace heddle

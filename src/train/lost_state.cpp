@@ -41,6 +41,12 @@ recover::CheckFree possible(recover::CheckFree asked, const recover::StageBlocks
 
 }  // namespace
 
+bool others_have_all(const config::RunConfig& config, const MeshShape& mesh) {
+  if (config.recover.copies > 0) return true;
+  const bool have_experts = !config.parallel.divides_experts() || mesh.size(Axis::edp) > 1;
+  return config.parallel.zero == 0 && have_experts && mesh.size({Axis::dp, Axis::cp}) > 1;
+}
+
 LostState lost_state(const EpochMeeting& meeting, recover::CheckFree checkfree) {
   const recover::FormerPlace& former = *meeting.teller().place;
   const MeshShape& mesh = former.mesh;

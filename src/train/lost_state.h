@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/run_config.h"
 #include "recover/choose_sources.h"
 #include "train/epoch_meeting.h"
 
@@ -29,6 +30,10 @@ struct Recovery {
     return std::ranges::binary_search(leaves_out, blocks.begin);
   }
 };
+
+/// Whether nothing goes with a single rank that is lost or leaves: others have its state too, as
+/// replicas or copies.
+bool others_have_all(const config::RunConfig& config, const MeshShape& mesh);
 
 /// What follows from where members stand; the same on all of them. Some member has state.
 LostState lost_state(const EpochMeeting& meeting, recover::CheckFree checkfree);

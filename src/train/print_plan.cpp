@@ -5,6 +5,7 @@
 #include "model/decoder.h"
 #include "train/context_choices.h"
 #include "train/data_use.h"
+#include "train/lost_state.h"
 #include "train/model_setup.h"
 #include "train/plan_text.h"
 #include "train/run_report.h"
@@ -65,16 +66,15 @@ void print_tuning(const ModelSpec& spec) {
 /// Of a run that outlives its ranks where no other rank has what a lost one had; empty where one
 /// has.
 std::string cost_of_a_loss(const config::RunConfig& config, const MeshShape& mesh) {
-  const bool are_whole = config.parallel.zero == 0;
-  const bool has_replica = are_whole && mesh.size({Axis::dp, Axis::cp}) > 1;
-  if (!config.recover.elastic || mesh.ranks() == 1 || has_replica || config.recover.copies > 0 ||
+  if (!config.recover.elastic || mesh.ranks() == 1 || others_have_all(config, mesh) ||
       config.recover.stages != config::LostStages::none) {
     return "";
   }
+  const bool are_whole = config.parallel.zero == 0;
   const std::string every = config.checkpoint.every > 0
                                 ? fmt::format(", every {} steps", config.checkpoint.every)
                                 : ", of which there is one at the end only (checkpoint.every = 0)";
-  const bool would_be_whole = mesh.size({Axis::dp, Axis::cp}) > 1;
+  const bool would_be_whole = !are_whole && mesh.size({Axis::dp, Axis::cp}) > 1;
   return fmt::format(
       "a rank that is lost takes all back to the newest checkpoint{}, and ends the run before the "
       "first: no other rank has its {}; set recover.copies = 1{}",

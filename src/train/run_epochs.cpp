@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <thread>
 
@@ -54,6 +53,7 @@ TrainOutcome Run::run_epochs() {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::peer) throw;
     }
+    epochs_->stepping(false);  // the end of a save that is under way may take its time
     end_epoch();
   }
 }
@@ -63,7 +63,7 @@ std::optional<TrainOutcome> Run::epoch() {
   epochs_->meet(own_news());
   take_decided_step();
   keep_state();
-  epochs_->arrange();
+  epochs_->arrange([this] { return signals_.stop_asked() != 0; });
   const bool is_start = !epochs_->meeting().has_state();
   const bool is_over = !epochs_->is_spare() && !set_up(is_start);
   observe::EpochRow row = describe_epoch(watch.seconds());
@@ -244,9 +244,9 @@ bool Run::set_up(bool is_start) {
 std::string Run::restore() {
   const Recovery& recovery = epochs_->recovery();
   std::string line = recovery.from.line;
-  Stream host(1);
+  Stream own_stream(1, basis_.options.device);  // of one without a session that may have state
   const bool is_spare = epochs_->is_spare();
-  Stream& stream = is_spare ? host : session_->stream;
+  Stream& stream = is_spare ? own_stream : session_->stream;
   std::vector<recover::HeldBox> wanted;
   if (!is_spare) wanted = wanted_state();
   std::vector<recover::LostBlocks> lost = recovery.left_out;
@@ -262,7 +262,7 @@ std::string Run::restore() {
     ask();
   }
   if (!peers->missing().empty()) {
-    if (line.empty() || recovery.from.step == epochs_->meeting().step()) {
+    if (!recovery.from.is_from_checkpoint()) {
       line = fmt::format("{} and {} more are on no rank any more; all go back to a checkpoint",
                          peers->missing().front(), peers->missing().size() - 1);
     }
@@ -362,14 +362,17 @@ bool Run::are_all_told_to_leave() {
 /// must not keep the others from going on. For the same reason all have to hear of one.
 bool Run::changes_members() {
   if (!epochs_ || state_.step == epochs_->first_step()) return false;
+  bool leaves = false;
   if (!cuts_again()) {
     if (!is_asked_) return false;
     Communicator& ranks = setup_->world.all();
     const bool is_leaving = is_told_to_leave() && epochs_->wants_change();
-    const bool leaves = ranks.combine(is_leaving ? 1 : 0, ReduceOp::max) != 0;
+    leaves = ranks.combine(is_leaving ? 1 : 0, ReduceOp::max) != 0;
     const bool comes = ranks.combine(epochs_->wants_change() ? 0 : 1, ReduceOp::max) == 0;
     if (!leaves && !comes) return false;
   }
+  // What only the one who leaves has would go with it.
+  if (leaves && !others_have_all(setup_->config, setup_->plan.mesh)) save_now();
   tell(saving_->finish());
   carried_.is_changing = true;
   epochs_->change();
@@ -377,22 +380,36 @@ bool Run::changes_members() {
 }
 
 TrainOutcome Run::end_with_others(TrainOutcome outcome) {
-  epochs_->tell_spares({.step = outcome.step, .stopped_by = outcome.stopped_by});
+  epochs_->tell_spares({.step = outcome.step,
+                        .stopped_by = outcome.stopped_by,
+                        .checkpoint = saving_->newest_step(),
+                        .loss = outcome.loss});
   epochs_->end();
   return outcome;
 }
 
 TrainOutcome Run::wait_as_spare() {
+  // A signal that comes to all stops all together: here too it ends nobody at once.
+  signals_.set_place({.doing = RunPlace::Doing::stepping,
+                      .step = state_.step,
+                      .saved = carried_.checkpoint,
+                      .saves = config_.checkpoint.on_exit});
   log_info("member {} waits: {} compute", epochs_->all().rank(), epochs_->arrangement().ranks());
   epochs_->stepping(true);  // as long as others are: nobody waits for it
   const Epochs::End end = epochs_->wait_as_spare([this] {
-    if (is_told_to_leave()) epochs_->leave_run();
+    if (!is_told_to_leave()) return;
+    epochs_->leave_run();
+    epochs_->change();  // those who compute do not know of it
   });
   epochs_->end();
   return {.step = end.step,
           .steps_total = config_.total_steps(),
-          .loss = std::nan(""),
-          .stopped_by = end.stopped_by};
+          .loss = end.loss,
+          .stopped_by = end.stopped_by,
+          .is_saved = end.checkpoint == end.step,
+          .checkpoint = end.checkpoint < 0
+                            ? std::filesystem::path()
+                            : basis_.folder / "checkpoints" / checkpoint_name(end.checkpoint)};
 }
 
 }  // namespace heddle

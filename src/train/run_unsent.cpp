@@ -45,8 +45,8 @@ std::string Run::take_unsent() {
   const auto then = epochs_->meeting().errors();
   if (!then || !keeps_unsent(config_)) return "";
   const bool is_spare = epochs_->is_spare();
-  Stream host(1);
-  Stream& stream = is_spare ? host : session_->stream;
+  Stream own_stream(1, basis_.options.device);
+  Stream& stream = is_spare ? own_stream : session_->stream;
   std::vector<int> taken;
   std::vector<recover::HeldBox> wanted;
   if (!is_spare) {

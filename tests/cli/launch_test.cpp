@@ -1,5 +1,7 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -80,6 +82,44 @@ TEST(Launch, RefusesJobsThatCannotBe) {
   refused({"--slurm", "--ranks", "7", "--nodes", "2"}, "use a multiple of 2");
   refused({"--slurm", "--plain", "--restart"}, "leave out --plain");
   refused({"--ranks", "4", "--gpus"}, "add --slurm");
+}
+
+/// A rank is started again where it was lost, not where it was told to stop.
+TEST(Launch, ItsScriptStartsAgainWhatWasLost) {
+  const std::string script = job_script({"--restart"});
+  const auto starts = [&](int status) {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "job.sh", told = folder.path() / "told";
+    std::ofstream(file) << "srun() { while [ \"$1\" != bash ]; do shift; done; \"$@\"; }\n"
+                        << "heddle() { echo \"$@\" >> " << told.string() << "; return " << status
+                        << "; }\nexport -f heddle\n"
+                        << script;
+    const std::string command =
+        fmt::format("cd {} && bash {}", folder.path().string(), file.string());
+    EXPECT_NE(std::system(command.c_str()), -1);
+    std::ifstream lines(told);
+    return std::count(std::istreambuf_iterator<char>(lines), {}, '\n');
+  };
+  for (const int lost : {4, 137, 139}) EXPECT_EQ(starts(lost), 4) << lost;
+  for (const int ended : {0, 2, 6, 130, 143}) EXPECT_EQ(starts(ended), 1) << ended;
+}
+
+/// Each rank has connections to all others.
+TEST(Launch, RefusesMoreRanksThanThereMayBeOpenFilesFor) {
+  const auto limited = [](const std::string& limit, const std::string& ranks) {
+    return run_heddle(
+        {"-c", fmt::format("ulimit {} && exec {} launch --ranks {} -- train gone.toml", limit,
+                           HEDDLE_PROGRAM, ranks)},
+        {.program = "/bin/sh"});
+  };
+  const Outcome hard = limited("-n 64", "16");
+  EXPECT_EQ(hard.status, static_cast<int>(ErrorCode::resources));
+  EXPECT_NE(hard.err.find("each of 16 ranks that may be lost opens up to 144 files, and this "
+                          "system allows a process 64"),
+            std::string::npos)
+      << hard.err;
+  const Outcome soft = limited("-Sn 64", "4");
+  EXPECT_EQ(soft.status, kUsage) << "a soft limit is raised: " << soft.err;
 }
 
 /// What a rank runs is one word for the shell that srun starts.

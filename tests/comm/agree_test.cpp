@@ -86,6 +86,19 @@ TEST(Agree, AllRanksThrowWhatTheFirstThrew) {
       << "there is nothing to look into";
 }
 
+TEST(Agree, TheFirstOfThoseWhoAgreeKnowsThatItIs) {
+  std::array<bool, kRanks> is_first{};
+  run_ranks(kRanks, [&](World& world) {
+    World rest(world.all().split(world.rank() == 0 ? 0 : 1, world.rank(), "rest"));
+    try {
+      refuse(rest);
+    } catch (const AgreedInWorld& error) {
+      is_first[static_cast<std::size_t>(world.rank())] = error.is_first();
+    }
+  });
+  EXPECT_EQ(is_first, (std::array<bool, kRanks>{true, true, false}));
+}
+
 TEST(Agree, ProcessesToo) {
   for (int attempt = 0; attempt < 20;
        ++attempt) {  // who is last at the barrier is a matter of luck

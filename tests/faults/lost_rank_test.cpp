@@ -3,14 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <future>
 #include <numeric>
 #include <thread>
 
 #include "base/error.h"
 #include "base/strings.h"
+#include "cli/rank_processes.h"
+#include "observe/epochs.h"
 #include "train/tiny_run.h"
 
 namespace heddle {
@@ -21,6 +26,8 @@ namespace fs = std::filesystem;
 const std::vector<std::string> kLong = {
     "train.steps=60",          "checkpoint.every=20",       "train.eval_every=0", "data.prefetch=0",
     "optim.schedule=constant", "train.tokens_per_step=256", "recover.timeout=10"};
+
+constexpr const char* kToken = "the token of this test, which is long";
 
 std::string text_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -114,6 +121,54 @@ TEST(Elastic, AKilledRankIsReplacedByAnotherProcess) {
   expect_every_step_once(run, 500);
 }
 
+/// As all do, whichever of them a signal comes to first.
+TEST(Elastic, ASpareOfARunThatIsStoppedEndsAsOneWithACheckpoint) {
+  const TinyRun run;
+  const std::vector<std::string> settings = {"train.steps=100000", "parallel.pp=2",
+                                             "parallel.dp=1"};
+  const auto port = free_port();
+  const auto member = [&](int rank) {
+    RunOptions options{.environment = by_hand(rank, 2, port)};
+    options.environment["HEDDLE_TOKEN"] = kToken;
+    if (rank == 0) {
+      options.signal = SIGINT;
+      options.signal_at = "newcomer is let in";
+      options.signal_delay = std::chrono::seconds(1);
+    }
+    return std::async(std::launch::async,
+                      [&, options] { return run.train(settings, {"--elastic"}, options); });
+  };
+  auto first = member(0), second = member(1);
+  while (!has_done(run, 5)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Outcome spare = run.train(
+      settings, {"--join", "--ranks", "2"},
+      {.environment = {{"HEDDLE_TOKEN", kToken}}, .signal = SIGINT, .signal_at = "member 2 waits"});
+  constexpr int kStopped = static_cast<int>(ErrorCode::stopped);
+  EXPECT_EQ(spare.status, kStopped) << spare.err;
+  EXPECT_EQ(first.get().status, kStopped);
+  EXPECT_EQ(second.get().status, kStopped);
+}
+
+/// Those that are started in their place would wait for each other.
+TEST(Elastic, ALauncherWhoseRanksAreAllKilledEndsSoon) {
+  const TinyRun run;
+  std::vector<std::string> words = {"launch", "--ranks", "2", "--restart", "--"};
+  for (const auto& word : run.command({"train.steps=100000", "recover.timeout=120"})) {
+    words.push_back(word);
+  }
+  std::chrono::steady_clock::time_point killed;
+  std::thread fate([&] {
+    while (!has_done(run, 5)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::array<pid_t, 2> ranks = {process_of(run, 0), process_of(run, 1)};
+    killed = std::chrono::steady_clock::now();
+    for (const pid_t rank : ranks) kill(rank, SIGKILL);
+  });
+  const Outcome outcome = run_heddle(words);
+  fate.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(30));
+  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::peer)) << outcome.err;
+}
+
 TEST(Elastic, ARankThatIsToldToLeaveGoesAndTheOthersGoOn) {
   const TinyRun run;
   const Outcome outcome =
@@ -150,11 +205,31 @@ TEST(Elastic, AFrozenRankDoesNotKeepALauncherWhoseRunHasFailed) {
   EXPECT_NE(outcome.err.find("there is no checkpoint"), std::string::npos) << outcome.err;
 }
 
-TEST(Elastic, ARankThatLeftDoesNotMakeAFailedRunAStoppedOne) {
+/// What it alone has is saved before it goes, so nobody goes back.
+TEST(Elastic, ARankThatIsToldToLeaveTakesNothingWithIt) {
+  for (const char* mesh : {"parallel.dp=4", "parallel.pp=2"}) {
+    const TinyRun run;
+    const Outcome outcome = launch(run, {"parallel.zero=1", mesh, "checkpoint.every=1000"}, {},
+                                   {{.rank = 1, .signal = SIGTERM, .after_step = 10}});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.err.find("rank 1 was told to leave"), std::string::npos) << outcome.err;
+    expect_every_step_once(run, 60);
+    const std::vector<observe::EpochRow> epochs =
+        observe::read_epochs(run.run_folder() / "epochs.jsonl");
+    ASSERT_EQ(epochs.size(), 2u) << outcome.err;
+    EXPECT_NE(epochs[1].source.find(fmt::format("the checkpoint of step {}", epochs[1].step)),
+              std::string::npos)
+        << epochs[1].source;
+  }
+}
+
+TEST(Elastic, ARankThatLeftDoesNotMakeALostRunAStoppedOne) {
   const TinyRun run;
-  const Outcome outcome =
-      launch(run, {"parallel.zero=1"}, {}, {{.rank = 1, .signal = SIGTERM, .after_step = 10}});
-  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::data)) << outcome.err;
+  const Outcome outcome = launch(run, {"parallel.zero=0", "train.steps=2000"}, {},
+                                 {{.rank = 1, .signal = SIGTERM, .after_step = 10},
+                                  {.rank = 0, .after_step = 100},
+                                  {.rank = 2, .after_step = 100}});
+  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::peer)) << outcome.err;
 }
 
 TEST(Elastic, NeedsRanksThatAreProcesses) {

@@ -95,6 +95,19 @@ TEST(ChooseSources, ThenACopyThenTheNeighboursThenTheCheckpoint) {
   EXPECT_EQ(back.sources.size(), 4U) << "everybody, since all pieces have to be of one step";
 }
 
+TEST(ChooseSources, ACheckpointOfThisStepIsTakenBeforeNeighbours) {
+  Losses saved = losses(4, {2}, CheckFree::inner);
+  saved.checkpoint = saved.step;
+  const Restoration made = choose_sources(pipeline(4, false), saved);
+  EXPECT_EQ(
+      made.line,
+      "rank 2 is lost: stage 2 has no replica and no copy left, and neighbours are not exact; "
+      "all take the checkpoint of step 120, which is this one");
+  EXPECT_TRUE(made.is_exact);
+  EXPECT_TRUE(made.is_from_checkpoint());
+  EXPECT_FALSE(choose_sources(pipeline(4, true), saved).is_from_checkpoint()) << "of a copy";
+}
+
 TEST(ChooseSources, FirstAndLastStageAreNotGuessedWithoutTheirCopies) {
   for (const int end : {0, 3}) {
     const Restoration made = choose_sources(pipeline(4, false), losses(4, {end}, CheckFree::inner));

@@ -37,6 +37,8 @@ class Listening {
   }
   int notes() const { return notes_; }
   int statuses() const { return statuses_; }
+  /// How often somebody was said to be gone.
+  int closed() const { return closed_; }
 
  private:
   explicit Listening(const TcpListener& own)
@@ -44,14 +46,14 @@ class Listening {
         links_(Socket(own.socket), own_hello(0, 2, own.port), right_token(),
                {.on_note = [this](const Note&) { ++notes_; },
                 .on_status = [this](const Status&) { ++statuses_; },
-                .on_closed = [](MemberId) {},
+                .on_closed = [this](MemberId) { ++closed_; },
                 .on_caller = [](const Callers::Guest&) {},
                 .on_tick = [] {}}) {
     links_.start();
   }
 
   const std::uint16_t port_;
-  std::atomic<int> notes_ = 0, statuses_ = 0;
+  std::atomic<int> notes_ = 0, statuses_ = 0, closed_ = 0;
   MemberLinks links_;
 };
 
@@ -87,6 +89,26 @@ TEST(MemberLinks, CloseTheConnectionAtOnceWhereABitWasFlipped) {
   const auto whole = seal(note, right_token());
   ASSERT_TRUE(write_bytes(again.get(), whole.data(), whole.size()));
   while (listening.notes() == 0) std::this_thread::sleep_for(1ms);
+}
+
+/// A newcomer may have called a member by two of its addresses, and gives one of them up.
+TEST(MemberLinks, AMemberIsGoneWithItsLastConnectionOnly) {
+  const Listening listening;
+  const auto note = seal(
+      {.kind = Note::Kind::heartbeat, .run = 1, .from = {.id = 7}, .sequence = 1}, right_token());
+  const auto call = [&](int notes) {
+    Socket made = listening.call();
+    EXPECT_TRUE(write_bytes(made.get(), note.data(), note.size()));
+    while (listening.notes() < notes) std::this_thread::sleep_for(1ms);
+    return made;
+  };
+  Socket first = call(1), second = call(2);
+  first = Socket();
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(listening.closed(), 0);
+  second = Socket();
+  while (listening.closed() == 0) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(listening.closed(), 1);
 }
 
 }  // namespace

@@ -100,6 +100,22 @@ TEST(Reports, NameWhoMakesNoCallAndWhoIsSilent) {
             std::string::npos);
 }
 
+TEST(AtWorkWith, IsTheCallThatWaitsForTheRankOrElseTheLastOne) {
+  RankReport own{.rank = 2};
+  EXPECT_EQ(at_work_with(own, 1), "");
+  own.last_call = "send #3 of pp to rank 3 (F of block 1, micro-batch 2)";
+  EXPECT_EQ(at_work_with(own, 1), "rank 2 has just ended " + own.last_call);
+  own.open.push_back({.op = CommOp::recv, .peer = 3, .text = "recv #9 of pp from rank 3"});
+  EXPECT_EQ(at_work_with(own, 1), "rank 2 has just ended " + own.last_call);
+  own.open.push_back({.op = CommOp::recv, .peer = 1, .text = "recv #4 of pp from rank 1"});
+  EXPECT_EQ(at_work_with(own, 1), "rank 2 is in recv #4 of pp from rank 1");
+  own.open.push_back({.op = CommOp::all_reduce,
+                      .ranks = {1, 2},
+                      .text = "all_reduce #5 of dp",
+                      .holds_rank = true});
+  EXPECT_EQ(at_work_with(own, 1), "rank 2 is in all_reduce #5 of dp");
+}
+
 TEST(Causes, KeepWhatIsKnownBestAndFirst) {
   Causes causes;
   EXPECT_EQ(causes.of(3).text, "");

@@ -90,5 +90,37 @@ TEST(ElasticProcesses, TheFirstIsKilledAndTheOthersGoOn) {
   EXPECT_EQ(epochs[1]["spares"], 1) << epochs;
 }
 
+/// No mesh has fewer ranks: the other keeps what it has, also of the lost one, and waits.
+TEST(ElasticProcesses, WhereTooFewAreLeftForAnyMeshTheyWaitForAnother) {
+  std::vector<std::string> settings = kSettings;
+  settings.insert(settings.end(), {"parallel.dp=1", "parallel.pp=1", "parallel.tp=2",
+                                   "recover.copies=1", "train.steps=60", "checkpoint.every=1000"});
+  ElasticProcesses run(2, settings);
+  run.hold_behind(5);
+  ASSERT_TRUE(run.wait_for_step(5));
+  run.end_at_once(1);
+  run.go_on();
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  run.join();
+  for (const int process : {0, 2}) EXPECT_EQ(run.status(process), 0) << process;
+  expect_every_step_once(run);
+  const Json epochs = run.report()["epochs"];
+  EXPECT_EQ(epochs.back()["mesh"], "dp=1 tp=2 pp=1") << epochs;
+  const std::string source = epochs.back()["source"];
+  EXPECT_NE(source.find("rank 1 is lost"), std::string::npos) << source;
+  EXPECT_EQ(source.find("checkpoint"), std::string::npos) << source;
+}
+
+/// With nobody who comes the run ends, with the reason.
+TEST(ElasticProcesses, WhereNobodyComesTheyWaitNoLongerThanTheyAreTold) {
+  std::vector<std::string> settings = kSettings;
+  settings.insert(settings.end(), {"parallel.dp=1", "parallel.pp=1", "parallel.tp=2",
+                                   "recover.copies=1", "recover.timeout=6"});
+  ElasticProcesses run(2, settings);
+  ASSERT_TRUE(run.wait_for_step(5));
+  run.end_at_once(1);
+  EXPECT_EQ(run.status(0), static_cast<int>(ErrorCode::usage));
+}
+
 }  // namespace
 }  // namespace heddle

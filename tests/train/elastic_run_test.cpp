@@ -146,7 +146,12 @@ TEST(ElasticRun, GoesOnWithFewerReplicasAndTheSameBatch) {
   EXPECT_EQ(seen.failures, std::vector<std::string>());
   EXPECT_EQ(seen.epochs, 2);
   EXPECT_EQ(seen.outcomes.size(), 3u);
-  for (const TrainOutcome& outcome : seen.outcomes) EXPECT_EQ(outcome.step, run.steps());
+  for (const TrainOutcome& outcome : seen.outcomes) {  // also the spare's, who may tell the user
+    EXPECT_EQ(outcome.step, run.steps());
+    EXPECT_TRUE(outcome.is_saved);
+    EXPECT_EQ(outcome.checkpoint, run.last());
+    EXPECT_EQ(outcome.loss, seen.outcomes.front().loss);
+  }
   run.expect_every_step_once();
   expect_near_losses(run, undisturbed);
 }

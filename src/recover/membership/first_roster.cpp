@@ -24,18 +24,28 @@ class Meeting {
 
  private:
   Note gather() {
-    const std::uint32_t own_host = host_named(place_.address);
-    self_.host = own_host;
+    self_.host = own_host();
     Note all{.kind = Note::Kind::decided, .run = random_number(), .members = {self_}};
     for (std::size_t rank = 1; rank < joined_.sockets.size(); ++rank) {
       Member member = read(rank).from;
       const std::uint32_t seen = address_of(joined_.sockets[rank].get(), getpeername).host;
-      member.host = is_loopback(seen) ? own_host : seen;
+      member.host = is_loopback(seen) ? self_.host : seen;
       all.members.push_back(member);
     }
     all.from = self_;
     for (std::size_t rank = 1; rank < joined_.sockets.size(); ++rank) write(rank, all);
     return all;
+  }
+
+  /// Of rank 0. What its name means to itself others may not be able to call (127.0.1.1 in Debian's
+  /// /etc/hosts): what they have called counts, where one of them is on another machine.
+  std::uint32_t own_host() const {
+    for (std::size_t rank = 1; rank < joined_.sockets.size(); ++rank) {
+      const int socket = joined_.sockets[rank].get();
+      if (is_loopback(address_of(socket, getpeername).host)) continue;
+      return address_of(socket, getsockname).host;
+    }
+    return host_named(place_.address);
   }
 
   Note hear() {

@@ -116,7 +116,14 @@ void MemberLinks::read(Incoming& incoming) {
   }
   const bool is_closed = !incoming.is_open;
   if (taken > 0 && !take_messages(incoming)) return;
-  if (is_closed && incoming.from != 0) events_.on_closed(incoming.from);
+  if (is_closed && incoming.from != 0 && !is_still_there(incoming.from)) {
+    events_.on_closed(incoming.from);
+  }
+}
+
+bool MemberLinks::is_still_there(MemberId member) const {
+  return std::ranges::any_of(
+      incoming_, [&](const Incoming& one) { return one.is_open && one.from == member; });
 }
 
 bool MemberLinks::take_messages(Incoming& incoming) {

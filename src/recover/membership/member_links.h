@@ -27,7 +27,7 @@ class MemberLinks {
   struct Events {
     std::function<void(const Note&)> on_note;
     std::function<void(const Status&)> on_status;
-    /// Somebody who has sent something has closed the connection, or its process is gone.
+    /// Somebody who has sent something has closed its last connection, or its process is gone.
     std::function<void(MemberId)> on_closed;
     /// A connection of a world: its hello says of which epoch (Hello::meeting) and rank.
     std::function<void(Callers::Guest)> on_caller;
@@ -66,6 +66,8 @@ class MemberLinks {
   void wait_for_news();
   void take_callers();
   void read(Incoming& incoming);
+  /// Whether it has another connection, by which it has sent something.
+  bool is_still_there(MemberId member) const;
   /// Takes whole messages off the front of what came; false where it is none.
   bool take_messages(Incoming& incoming);
   bool take_message(Incoming& incoming, std::span<const std::byte> message);

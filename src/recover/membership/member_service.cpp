@@ -18,18 +18,6 @@ using namespace std::chrono_literals;
 constexpr int kMostRebuilds = 3;
 constexpr std::size_t kMostCallersKept = 4 * kMostMembers;
 
-/// "rank 2 is in recv #16 of pp from rank 0 (F of block 4, micro-batch 3)": what the two do
-/// together, best what this one waits for.
-std::string call_with(const RankReport& own, int rank) {
-  const RankReport::Open* found = nullptr;
-  for (const RankReport::Open& call : own.open) {
-    const bool is_with =
-        is_point_to_point(call.op) ? call.peer == rank : std::ranges::count(call.ranks, rank) > 0;
-    if (is_with && (!found || (call.holds_rank && !found->holds_rank))) found = &call;
-  }
-  return found ? fmt::format("rank {} is in {}", own.rank, found->text) : "";
-}
-
 }  // namespace
 
 MemberService::MemberService(Socket listening, Setup setup)
@@ -38,6 +26,7 @@ MemberService::MemberService(Socket listening, Setup setup)
       limits_(derive_limits(setup_.timeout, {}, setup_.least_silence)),
       started_at_(now()) {
   const bool is_newcomer = setup_.first.members.empty();
+  is_in_ = !is_newcomer;
   if (!is_newcomer) {
     membership_.emplace(run_, setup_.self.id, setup_.first, limits_, started_at_);
     reports_ = Reports(setup_.first.members.size(), started_at_);
@@ -139,7 +128,9 @@ void MemberService::handle(const Membership::Event& event, Consequences& then, T
   reports_ = Reports(roster.members.size(), now);
   steps_.clear();
   std::erase_if(callers_, [&](const auto& one) { return one.first.first < roster.epoch; });
-  then.keep = roster.members;
+  // A newcomer may have called members by other addresses (--member), at which they hear it until
+  // those of the roster answer: these close with the next epoch.
+  if (std::exchange(is_in_, true)) then.keep = roster.members;
 }
 
 void MemberService::end_epoch(const std::string& text, Consequences& then, Time now) {
@@ -285,8 +276,8 @@ void MemberService::lose(std::uint64_t epoch, int rank, const std::string& why) 
   act([&](Consequences&, Time now) {
     const auto place = static_cast<std::size_t>(rank);
     if (!is_going(epoch) || reports_.end(place) != Status::End::none) return;
-    const std::string call = flight_ ? call_with(own_report(), rank) : "";
-    lose_member(place, call.empty() ? why : fmt::format("{}; {}", why, call), now);
+    const std::string meanwhile = flight_ ? at_work_with(own_report(), rank) : "";
+    lose_member(place, meanwhile.empty() ? why : fmt::format("{}; {}", why, meanwhile), now);
   });
 }
 

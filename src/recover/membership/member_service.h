@@ -142,8 +142,9 @@ class MemberService {
   Status::End end_ = Status::End::none;
   Time started_at_{}, stepping_since_{}, status_at_{}, judged_at_{}, knocked_at_{}, ended_at_{};
   std::uint64_t status_sequence_ = 0, knock_sequence_ = 0;
-  int rebuilds_ = 0;   // since a step was finished
-  std::string ended_;  // why the run does without this process; else empty
+  bool is_in_ = false;  // a newcomer has been let in
+  int rebuilds_ = 0;    // since a step was finished
+  std::string ended_;   // why the run does without this process; else empty
   std::optional<MemberLinks> links_;
 };
 

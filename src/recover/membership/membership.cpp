@@ -105,8 +105,8 @@ void Membership::tick(Time now) {
   if (state_ == State::ended) return;
   const bool is_late = now - since_ >= limits_.give_up;
   if (state_ == State::joining && is_late) {
-    return end(fmt::format("not let in within {:.0f} s by any of {} members",
-                           seconds_of(limits_.give_up), contacts_.size()));
+    return end(fmt::format("none of {} members has answered for {:.0f} s", contacts_.size(),
+                           seconds_of(limits_.give_up)));
   }
   if (state_ == State::agreeing && is_late) {
     const auto there = heard_places(now);
@@ -188,6 +188,7 @@ void Membership::install(Roster roster, Time now) {
   const auto place = roster.place_of(self_.id);
   if (state_ == State::joining && !place) {
     contacts_ = roster.members;
+    since_ = now;  // they answer: how long it is to their next boundary is not its matter
     return;
   }
   const bool is_first = state_ == State::joining;

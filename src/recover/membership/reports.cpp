@@ -1,5 +1,7 @@
 #include "recover/membership/reports.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -10,6 +12,18 @@ namespace {
 double in_seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
+
+std::string at_work_with(const RankReport& own, int rank) {
+  const RankReport::Open* found = nullptr;
+  for (const RankReport::Open& call : own.open) {
+    const bool is_with =
+        is_point_to_point(call.op) ? call.peer == rank : std::ranges::count(call.ranks, rank) > 0;
+    if (is_with && (!found || (call.holds_rank && !found->holds_rank))) found = &call;
+  }
+  if (found) return fmt::format("rank {} is in {}", own.rank, found->text);
+  return own.last_call.empty() ? ""
+                               : fmt::format("rank {} has just ended {}", own.rank, own.last_call);
+}
 
 Reports::Reports(std::size_t members, Time now) : of_(members) {
   for (std::size_t rank = 0; rank < members; ++rank) {

@@ -11,6 +11,11 @@
 
 namespace heddle::recover {
 
+/// What a rank does together with another, or else what it has done last: "rank 2 is in recv #16 of
+/// pp from rank 0 (F of block 4, micro-batch 3)", "rank 2 has just ended ...". Empty before its
+/// first call.
+std::string at_work_with(const RankReport& own, int rank);
+
 /// What the members of one epoch say that they are doing, as one of them knows it, and who is to
 /// blame when one waits in vain. Not thread-safe.
 class Reports {
