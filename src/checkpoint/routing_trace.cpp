@@ -20,6 +20,8 @@ constexpr const char* kTraceFormat = "heddle-routing-trace";
 constexpr const char* kPlacementFormat = "heddle-expert-placement";
 constexpr const char* kTakenTensor = "experts";
 constexpr int kMostExperts = 1 << 20;
+/// Of experts of neighbouring layers, which affinity counts apart: 2 GiB.
+constexpr double kMostPairs = 1 << 28;
 constexpr const char* kTraceHint = "docs/formats/routing-trace.md describes the file";
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& what) {
@@ -60,6 +62,13 @@ RoutingTrace read_routing_trace(const fs::path& path) {
     refuse(path, fmt::format("it has {} layers and {} choices of {} experts; affinity needs two "
                              "layers and a choice",
                              sizes[1], sizes[2], trace.experts));
+  }
+  const double experts = trace.experts,
+               pairs = static_cast<double>(sizes[1] - 1) * experts * experts;
+  if (pairs > kMostPairs) {
+    refuse(path, fmt::format("{} layers of {} experts have {:.3g} pairs of experts that follow "
+                             "each other, more than the {:.3g} that are counted",
+                             sizes[1], trace.experts, pairs, kMostPairs));
   }
   trace.layers = static_cast<int>(sizes[1]);
   trace.choices = static_cast<int>(sizes[2]);

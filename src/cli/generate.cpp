@@ -376,6 +376,11 @@ void add_generate(Verb app) {
           ErrorCode::usage, "there is nothing to continue: --prompt is required",
           "give --prompt TEXT, --prompts FILE with a prompt on each line, or --messages FILE");
     }
+    if (arguments->exchanges == "one" && arguments->prompts.empty()) {
+      throw Error(ErrorCode::usage,
+                  "--exchanges one is for many prompts, which ranks share; here is one text",
+                  "give --prompts FILE, or leave --exchanges out");
+    }
     run(*arguments);
   });
 }

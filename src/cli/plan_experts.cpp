@@ -78,6 +78,7 @@ planner::GenerationShape generation_of(const PlanExpertsOptions& options,
           .layers = report.trace.layers,
           .attention_layers = static_cast<int>(spec.layers),
           .experts = report.trace.experts,
+          .choices = report.trace.choices,
           .sequences = static_cast<double>(options.sequences),
           .hidden = static_cast<double>(spec.hidden),
           .key_values = 2.0 * static_cast<double>(spec.kv_heads * spec.head_dim),
@@ -109,10 +110,13 @@ void print_json(const PlanExpertsOptions& options, const PlacementReport& report
                     {"worst_load", report.worst_load},
                     {"rank_of", std::move(rank_of)}};
   if (report.generation) {
-    json["generation"] = {
-        {"two_exchanges",
-         traffic_json(two_exchanges(*report.generation), report.time.two_exchanges)},
-        {"one_exchange", traffic_json(one_exchange(*report.generation), report.time.one_exchange)}};
+    JsonValue& generation = json["generation"] = JsonValue::object();
+    generation["two_exchanges"] =
+        traffic_json(two_exchanges(*report.generation), report.time.two_exchanges);
+    if (report.generation->choices == 1) {
+      generation["one_exchange"] =
+          traffic_json(one_exchange(*report.generation), report.time.one_exchange);
+    }
   }
   fmt::print("{}\n", json.dump(2));
 }
@@ -126,13 +130,15 @@ void print_generation(const PlanExpertsOptions& options, const PlacementReport& 
                format_bytes(traffic.bytes), 1e6 * seconds);
   };
   line("two exchanges a layer", two_exchanges(*report.generation), report.time.two_exchanges);
+  if (report.generation->choices > 1) {
+    fmt::print("one exchange is for one expert a token; here tokens have {}, whose results meet\n",
+               report.generation->choices);
+    return;
+  }
   line("one exchange, all contexts everywhere", one_exchange(*report.generation),
        report.time.one_exchange);
   const bool one_is_less = report.time.one_exchange < report.time.two_exchanges;
-  fmt::print("{} would be faster{}\n", one_is_less ? "one exchange" : "two exchanges",
-             one_is_less && report.trace.choices > 1
-                 ? ", but tokens have several experts, whose results have to meet"
-                 : "");
+  fmt::print("{} would be faster\n", one_is_less ? "one exchange" : "two exchanges");
 }
 
 void print_table(const PlanExpertsOptions& options, const PlacementReport& report) {

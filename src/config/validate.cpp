@@ -346,6 +346,23 @@ void check_exchange(const RunConfig& config, std::vector<Conflict>& conflicts) {
                                              : "leave out windows=planned")});
 }
 
+/// What of dropping has no effect where nothing is dropped.
+void check_drops(const RunConfig& config, std::vector<Conflict>& conflicts) {
+  const ModelConfig& model = config.model;
+  const ModelConfig none;
+  if (model.capacity_factor != 0.0) return;
+  const auto refuse = [&](bool is_set, const char* key) {
+    if (!is_set) return;
+    conflicts.push_back({{key, "model.capacity_factor"},
+                         fmt::format("{} says what is done where experts have no room, and with "
+                                     "model.capacity_factor = 0 they take all; set a factor (1.25 "
+                                     "is usual), or remove {}",
+                                     key, key)});
+  };
+  refuse(model.drop != none.drop, "model.drop");
+  refuse(model.renorm_after_drop, "model.renorm_after_drop");
+}
+
 void check_recut(const RunConfig& config, std::vector<Conflict>& conflicts) {
   if (!config.recover.recut || config.parallel.schedule != Pipeline::routes) return;
   conflicts.push_back(
@@ -409,6 +426,7 @@ std::vector<Conflict> find_conflicts(const RunConfig& config, int ranks) {
   check_optimizer(config, conflicts);
   check_outer(config, conflicts);
   check_exchange(config, conflicts);
+  check_drops(config, conflicts);
   check_recut(config, conflicts);
   for (RequestProblem& problem : problems_of(config.parallel, ranks)) {
     conflicts.push_back({std::move(problem.keys), std::move(problem.message)});

@@ -19,7 +19,9 @@ class Renumbering {
       return fmt::format(fmt::runtime(pattern), layer, more...);
     };
     const std::size_t before = origins_.size();
-    add_rows(named(experts_.router) + ".", order);
+    // Not all of a router: the projection and the temperature of cosines are of all experts.
+    add_rows(named(experts_.router) + ".weight", order);
+    add_rows(named(experts_.bias), order);
     add_rows(named(experts_.stacked_router), order);
     require_more(before, named(experts_.router) + ".weight");
     for (const auto& [pattern, stacked] : {std::pair{experts_.gate, experts_.stacked_up},
@@ -39,18 +41,16 @@ class Renumbering {
   std::map<std::string, TensorOrigin> take() { return std::move(origins_); }
 
  private:
-  /// Every tensor whose name begins so has a row, or a matrix, for each expert.
-  void add_rows(const std::string& prefix, const std::vector<int>& order) {
-    for (const std::string& name : weights_.names()) {
-      if (prefix.empty() || !name.starts_with(prefix)) continue;
-      const auto sizes = weights_.spec(name).sizes;
-      if (sizes.empty() || sizes[0] != experts_.count) {
-        throw Error(ErrorCode::data, fmt::format("tensor \"{}\" does not have {} rows, one for "
-                                                 "each expert",
-                                                 name, experts_.count));
-      }
-      origins_[name] = {.name = name, .rows = order};
+  /// The tensor, where there is one of this name, has a row, or a matrix, for each expert.
+  void add_rows(const std::string& name, const std::vector<int>& order) {
+    if (!weights_.contains(name)) return;
+    const auto sizes = weights_.spec(name).sizes;
+    if (sizes.empty() || sizes[0] != experts_.count) {
+      throw Error(ErrorCode::data, fmt::format("tensor \"{}\" does not have {} rows, one for "
+                                               "each expert",
+                                               name, experts_.count));
     }
+    origins_[name] = {.name = name, .rows = order};
   }
   void add_renamed(const std::string& from, const std::string& to) {
     for (const std::string& name : weights_.names()) {

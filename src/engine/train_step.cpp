@@ -65,17 +65,20 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   microbatches_.clear();
   is_decided_ = is_read_ = false;
   blocks_ = {};
-  std::int64_t targets = 0;
+  std::int64_t targets = 0, tokens = 0;
   const std::int64_t first_number = first_microbatch_.value_or(
       std::int64_t{model_.mesh().coord(Axis::dp)} * std::ssize(microbatches));
   for (const MicroBatch& whole : microbatches) {
     MicroBatch own = model_.share(whole, host);
     own.number = first_number + std::ssize(microbatches_);
     targets += count_targets(own);
+    tokens += own.tokens();
     microbatches_.push_back(model_.upload(own, stream_, memory_));
   }
   if (!stream_.is_dry()) {
-    numbers_[StepPolicy::kTargets].host<double>()[0] = static_cast<double>(targets);
+    const auto counts = numbers_[StepPolicy::kTargets].host<double>();
+    counts[0] = static_cast<double>(targets);
+    if (counts.size() > 1) counts[1] = static_cast<double>(tokens);
   }
   model_.store().retire_grads();
   if (!copies_.is_anything() || !policy_.updates) return;
@@ -169,13 +172,14 @@ StepResult TrainStep::gradients(std::span<const MicroBatch> microbatches) {
 }
 
 Ctx TrainStep::context(int microbatch) {
-  // A step whose targets are all ignored has a loss of 0 and no gradient.
+  // A step whose targets are all ignored has a loss of 0, and no gradient but that of routers.
   const auto targets = static_cast<double>(std::max<std::int64_t>(1, result_.targets));
   return {.stream = stream_,
           .memory = memory_,
           .batch = microbatches_[static_cast<std::size_t>(microbatch)],
           .keep = Keep::all,
           .loss_scale = 1.0 / targets,
+          .router_scale = 1.0 / static_cast<double>(std::max<std::int64_t>(1, tokens_)),
           .step = step_,
           .expert_load = expert_load(),
           .last_load = last_load_,
@@ -296,8 +300,12 @@ void TrainStep::sum(int which) {
   Tensor& numbers = numbers_[static_cast<std::size_t>(which)];
   model_.mesh().sum(numbers, sum.over, stream_);
   if (which != StepPolicy::kTargets) return;
-  const Tensor targets = std::exchange(numbers, {});
-  result_.targets = stream_.is_dry() ? 1 : static_cast<std::int64_t>(targets.host<double>()[0]);
+  const Tensor summed = std::exchange(numbers, {});
+  result_.targets = tokens_ = 1;
+  if (stream_.is_dry()) return;
+  const auto counts = summed.host<double>();
+  result_.targets = static_cast<std::int64_t>(counts[0]);
+  if (counts.size() > 1) tokens_ = static_cast<std::int64_t>(counts[1]);
 }
 
 /// Values that no codec takes, and routers here whose logits are not finite (Router::mark_bad),

@@ -186,6 +186,7 @@ class TrainStep : private Stage {
   std::vector<bool> is_given_;  // by bucket
   bool expects_copies_ = false;
   std::optional<std::int64_t> first_microbatch_;
+  std::int64_t tokens_ = 1;  // of all ranks, where routers have losses of them
   /// Of StepPolicy::sums, f64. Those that come first are in host memory, the others on the device
   /// until the step has ended.
   std::vector<Tensor> numbers_;

@@ -8,17 +8,22 @@
 namespace heddle {
 namespace {
 
-/// By either name.
-std::int64_t expert_count(const ConfigReader& config, std::int64_t fallback) {
-  const char* const names[] = {"num_experts", "num_local_experts"};
-  const std::int64_t old_name = config.size_or(names[0], fallback),
-                     new_name = config.size_or(names[1], fallback);
-  if (config.has(names[0]) && config.has(names[1]) && old_name != new_name) {
-    config.refuse(fmt::format("{} = {} and {} = {} mean the same and differ", names[0], old_name,
-                              names[1], new_name),
-                  "remove one of them");
+std::int64_t expert_count(const ConfigReader& config, const ExpertKeys& family) {
+  std::int64_t count = family.count;
+  std::string first;
+  for (const char* name : {family.own_count, "num_experts", "num_local_experts"}) {
+    if (name == nullptr || !config.has(name)) continue;
+    const std::int64_t own = config.size(name);
+    if (first.empty()) {
+      count = own;
+      first = name;
+    } else if (own != count) {
+      config.refuse(
+          fmt::format("{} = {} and {} = {} mean the same and differ", first, count, name, own),
+          "remove one of them");
+    }
   }
-  return config.has(names[0]) ? old_name : new_name;
+  return count;
 }
 
 }  // namespace
@@ -26,7 +31,7 @@ std::int64_t expert_count(const ConfigReader& config, std::int64_t fallback) {
 ExpertsSpec read_experts(const ConfigReader& config, const ExpertKeys& family) {
   config.require_value("mlp_bias", false);
   ExpertsSpec spec;
-  spec.count = expert_count(config, family.count);
+  spec.count = expert_count(config, family);
   spec.per_token = config.size_or("num_experts_per_tok", family.per_token);
   if (spec.per_token > spec.count) {
     config.refuse(fmt::format("num_experts_per_tok = {} is more than the {} experts there are",

@@ -74,6 +74,16 @@ void read_rule(const ConfigReader& config, ExpertsSpec& experts) {
   }
 }
 
+/// DeepSeek's loss of balance is of another scale than ours, and how one trains.
+void refuse_balance(const ConfigReader& config) {
+  const double alpha = config.number_or("aux_loss_alpha", 0.0);
+  if (alpha == 0.0) return;
+  config.refuse(fmt::format("aux_loss_alpha = {} is not read from a model's config", alpha),
+                fmt::format("remove it, and train with model.router_aux_loss = {} and "
+                            "model.router_balance = \"{}\"",
+                            alpha, config.flag_or("seq_aux", true) ? "deepseek" : "megatron"));
+}
+
 }  // namespace
 
 // Our own: Llama's attention with DeepSeek-V3's experts, in the keys and tensor names of that
@@ -81,8 +91,9 @@ void read_rule(const ConfigReader& config, ExpertsSpec& experts) {
 ModelSpec heddle_moe_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
   const std::int64_t width = config.size("moe_intermediate_size");
-  spec.experts = read_experts(config, {.count = config.size_or("n_routed_experts", 8),
+  spec.experts = read_experts(config, {.count = 8,
                                        .per_token = 2,
+                                       .own_count = "n_routed_experts",
                                        .width = width,
                                        .renormalizes = config.flag_or("norm_topk_prob", true),
                                        .balance = 0.001,
@@ -92,9 +103,10 @@ ModelSpec heddle_moe_spec(const ConfigReader& config) {
   if (config.has("cosine_router_dim")) {
     spec.experts->cosine_width = config.size("cosine_router_dim");
   }
-  if (config.has("n_shared_experts")) {
+  if (config.number_or("n_shared_experts", 0) != 0) {
     spec.experts->shared_width = config.size("n_shared_experts") * width;
   }
+  refuse_balance(config);
   const auto of_shared = [](const char* matrix) {
     return fmt::format("model.layers.{{}}.mlp.shared_experts.{}", matrix);
   };
@@ -102,8 +114,9 @@ ModelSpec heddle_moe_spec(const ConfigReader& config) {
   spec.experts->shared_up = of_shared("up_proj");
   spec.experts->shared_down = of_shared("down_proj");
   const double dense = config.number_or("first_k_dense_replace", 0);
+  const std::int64_t every = config.size_or("moe_layer_freq", 1);
   change_layers(spec, [&](std::int64_t layer, BlockSpec& block) {
-    const bool is_dense = static_cast<double>(layer) < dense;
+    const bool is_dense = static_cast<double>(layer) < dense || layer % every != 0;
     block.branches = {"attention", is_dense ? "dense" : "experts"};
   });
   return spec;

@@ -210,9 +210,10 @@ double most_expert_rows(const ModelSpec& spec, const ParallelRequest& request) {
 
 namespace {
 
-/// Models with experts count how often each is chosen.
-void add_expert_load(const ModelSpec& spec, StepPolicy& policy) {
+/// Models with experts count how often each is chosen, and the tokens that routers' losses are of.
+void add_expert_sums(const ModelSpec& spec, StepPolicy& policy) {
   if (!spec.experts) return;
+  policy.sums[StepPolicy::kTargets].numbers = 2;
   policy.sums.push_back({.name = "expert load",
                          .over = kStepAxes,
                          .numbers = spec.expert_layers() * (spec.experts->count + 2)});
@@ -225,7 +226,7 @@ ParallelPlan single_rank_plan(const ModelSpec& spec) {
   plan.dp = 1;
   plan.rank_of_stage = {0};
   plan.units_of_stage = {{0, unit_count(spec)}};
-  add_expert_load(spec, plan.policy);
+  add_expert_sums(spec, plan.policy);
   return plan;
 }
 
@@ -234,7 +235,7 @@ ParallelPlan lay_out(const ModelSpec& spec, const ParallelRequest& request,
                      bool whole_matrices, const Compression& compress) {
   ParallelPlan plan{request};
   plan.compress = compress;
-  add_expert_load(spec, plan.policy);
+  add_expert_sums(spec, plan.policy);
   plan.whole_matrices = whole_matrices;
   plan.sequence = request.sequence && request.tp > 1;
   plan.rank_of_stage = std::move(rank_of_stage);

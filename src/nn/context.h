@@ -64,6 +64,7 @@ struct Ctx {
   const MicroBatch& batch;
   Keep keep = Keep::all;
   double loss_scale = 1.0;      ///< gradients are of loss_scale times the summed loss
+  double router_scale = 1.0;    ///< and of router_scale times what routers add for every token
   KvCache* kv_cache = nullptr;  ///< decoding: keys and values of earlier tokens
   DecodedRows* rows = nullptr;  ///< decoding sequences of different lengths: in its place
   /// Of the optimizer, for what is drawn at random; 0: this is no training.

@@ -8,7 +8,8 @@ DecodedRows::DecodedRows(std::vector<Sequence> sequences, int ranks, int own, bo
       own_(own),
       stays_(stays),
       host_(host.for_host()),
-      places_(static_cast<std::size_t>(ranks)) {
+      nowhere_(static_cast<std::size_t>(ranks)),
+      places_(nowhere_) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     places_[static_cast<std::size_t>(sequences_[i].rank)].push_back(static_cast<int>(i));
   }
@@ -38,7 +39,7 @@ void DecodedRows::store(int layer, const Tensor& k_B1GK, const Tensor& v_B1GK, S
     cache(row).store(layer, k_B1GK.slice(0, row, row + 1), v_B1GK.slice(0, row, row + 1), stream);
   }
   const auto at = static_cast<std::size_t>(layer);
-  if (stored_.size() <= at) stored_.resize(at + 1);
+  if (stored_.size() <= at) stored_.resize(at + 1, nowhere_);
   stored_[at] = places_;
 }
 

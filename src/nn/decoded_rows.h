@@ -37,8 +37,12 @@ class DecodedRows {
   KvCache& cache(std::int64_t row) const { return *sequence(row).cache; }
   /// Keys and values [rows, 1, G, K] of the rows that are here.
   void store(int layer, const Tensor& k_B1GK, const Tensor& v_B1GK, Stream& stream);
-  /// Where rows were when the layer's were stored, on all ranks.
-  const Places& stored(int layer) const { return stored_[static_cast<std::size_t>(layer)]; }
+  /// Where rows were when the layer's were stored, on all ranks; nowhere in a layer that was left
+  /// out.
+  const Places& stored(int layer) const {
+    const auto at = static_cast<std::size_t>(layer);
+    return at < stored_.size() ? stored_[at] : nowhere_;
+  }
 
  private:
   const Sequence& sequence(std::int64_t row) const {
@@ -50,6 +54,7 @@ class DecodedRows {
   const int own_;
   const bool stays_;
   Memory host_;
+  const Places nowhere_;
   Places places_;
   std::vector<Places> stored_;  // by layer
   MicroBatch batch_;

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "nn/redistribute.h"
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
 
@@ -35,22 +36,27 @@ Tensor LowRank::rows_of(std::size_t target, const Tensor& down_RI) const {
   return down_RI.slice(0, at, at + rank);
 }
 
+std::int64_t LowRank::first_token(const Ctx& ctx) const {
+  const auto [index, count] = dropout_.tokens;
+  return ctx.first_row + (count == 1 ? 0 : index * tokens_per_rank(ctx.batch.tokens(), count));
+}
+
 ops::DropoutMask LowRank::mask(std::int64_t rows, Ctx& ctx) const {
   const MicroBatch& batch = ctx.batch;
-  HEDDLE_CHECK(ctx.first_row + rows <= batch.tokens(), "rows {} and {} more of {} tokens",
-               ctx.first_row, rows, batch.tokens());
+  const std::int64_t begin = first_token(ctx);
+  HEDDLE_CHECK(rows == 0 || begin + rows <= batch.tokens(), "rows {} and {} more of {} tokens",
+               begin, rows, batch.tokens());
   ops::DropoutMask mask{
       .rate = dropout_.rate, .first_column = dropout_.first_column, .columns = dropout_.columns};
   const TokenPlaces* const places = batch.places.get();
   const std::int64_t whole =
       places != nullptr ? places->sequences * places->seq_len : batch.tokens();
   const std::int64_t first = batch.number * whole;
-  mask.first_row = static_cast<std::uint64_t>(first + ctx.first_row);
+  mask.first_row = static_cast<std::uint64_t>(first + begin);
   if (places == nullptr) return mask;
   const Tensor numbers = ctx.memory.for_host().alloc({rows}, DType::i64, MemoryTag::workspace);
   for (std::int64_t t = 0; !ctx.stream.is_dry() && t < rows; ++t) {
-    numbers.data<std::int64_t>()[t] =
-        first + places->of_whole[static_cast<std::size_t>(ctx.first_row + t)];
+    numbers.data<std::int64_t>()[t] = first + places->of_whole[static_cast<std::size_t>(begin + t)];
   }
   mask.rows_T = ctx.workspace({rows}, DType::i64);
   ops::copy(numbers, mask.rows_T, ctx.stream);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nn/context.h"
+#include "nn/embedding.h"
 #include "nn/layer.h"
 #include "nn/parameter.h"
 #include "ops/random.h"
@@ -30,6 +31,7 @@ class LowRank {
   struct Dropout {
     double rate = 0.0;
     std::int64_t first_column = 0, columns = 0;  ///< of x, in the whole that tp may have divided
+    TokenShare tokens = {};                      ///< of the batch's, that x has
   };
   /// What W needs of the values, which may be gone then: x A^T, and the gradient of it.
   struct Inner {
@@ -51,6 +53,7 @@ class LowRank {
 
  private:
   bool drops(const Ctx& ctx) const { return dropout_.rate > 0.0 && ctx.step > 0; }
+  std::int64_t first_token(const Ctx& ctx) const;
   /// What of `rows` rows is dropped before the A of the first target.
   ops::DropoutMask mask(std::int64_t rows, Ctx& ctx) const;
   ops::DropoutMask of_target(std::size_t target, ops::DropoutMask mask, const Ctx& ctx) const;

@@ -189,8 +189,9 @@ std::vector<ParamStore::HeldStretch> ParamStore::held() const {
       if (dtype() != grad_dtype()) held.low = cut(bucket, bucket.values, range);
       for (std::size_t i = 0; i < states_.size(); ++i) {
         const Range of = held_of(bucket, states_[i].of);
-        const bool is_of =
-            bucket.states[i].defined() && of.begin <= range.begin && range.end <= of.end;
+        const bool is_of = states_[i].lies == OptimizerState::Lies::as_gradients &&
+                           bucket.states[i].defined() && of.begin <= range.begin &&
+                           range.end <= of.end;
         held.states.push_back(
             is_of ? bucket.states[i].slice(0, range.begin - of.begin, range.end - of.begin)
                   : Tensor());

@@ -4,7 +4,8 @@ namespace heddle::planner {
 
 GenerationTraffic two_exchanges(const GenerationShape& shape) {
   const int others = shape.ranks - 1;
-  const double rows = 2 * shape.sequences * shape.layers * shape.leaves * shape.hidden;
+  const double rows =
+      2 * shape.sequences * shape.layers * shape.choices * shape.leaves * shape.hidden;
   return {.bytes = rows * shape.element_bytes +
                    others * (shape.layers * (shape.experts + 1) * kNumberBytes +
                              shape.sequences * kNumberBytes),

@@ -8,6 +8,7 @@ struct GenerationShape {
   int layers = 1;            ///< with experts
   int attention_layers = 1;  ///< with and without
   int experts = 1;           ///< of a layer
+  int choices = 1;           ///< of a token in a layer, each with a row of its own
   double sequences = 1;      ///< of a rank: as many new tokens in an iteration
   double hidden = 0,
          key_values = 0;  ///< elements of a token: a row, and keys with values of a layer

@@ -86,7 +86,7 @@ class Moves {
  public:
   explicit Moves(int ranks) : ranks_(ranks), rows_(nth(ranks) * nth(ranks), 0.0) {}
   void add(int from, int to) {
-    if (from != to) rows_[nth(from) * nth(ranks_) + nth(to)] += 1.0;
+    if (from != to && to >= 0) rows_[nth(from) * nth(ranks_) + nth(to)] += 1.0;
   }
   double operator()(int from, int to) const { return rows_[nth(from) * nth(ranks_) + nth(to)]; }
 
@@ -115,7 +115,11 @@ double two_exchanges_seconds(const GenerationShape& shape, const RowRanks& rows,
   for (int layer = 0; layer < shape.layers; ++layer) {
     ranks.call([&](int, int) { return (shape.experts + 1) * kNumberBytes; });
     Moves moves(shape.ranks);
-    for (std::size_t s = 0; s < rows.size(); ++s) moves.add(home[s], rows[s][nth(layer)]);
+    for (std::size_t s = 0; s < rows.size(); ++s) {
+      for (int choice = 0; choice < shape.choices; ++choice) {
+        moves.add(home[s], rows[s][nth(layer * shape.choices + choice)]);
+      }
+    }
     ranks.call([&](int from, int to) { return row_bytes * moves(from, to); });
     ranks.call([&](int from, int to) { return row_bytes * moves(to, from); });
   }
@@ -140,8 +144,9 @@ double one_exchange_seconds(const GenerationShape& shape, const RowRanks& rows,
     ranks.call([&](int from, int) { return 2 * kNumberBytes * here[nth(from)]; });
     Moves moves(shape.ranks);
     for (std::size_t s = 0; s < rows.size(); ++s) {
-      moves.add(rank_of[s], rows[s][nth(layer)]);
-      rank_of[s] = rows[s][nth(layer)];
+      const int to = rows[s][nth(layer)];
+      moves.add(rank_of[s], to);
+      if (to >= 0) rank_of[s] = to;
     }
     ranks.call([&](int from, int to) { return row_bytes * moves(from, to); });
   }
@@ -163,9 +168,9 @@ DrawRows rows_of_trace(const RoutingTrace& trace, const ExpertPlacement& placeme
           static_cast<std::int64_t>(random_u64(rng_key(index, "tokens of a trace"), s) %
                                     static_cast<std::uint64_t>(trace.tokens()));
       const std::int32_t* taken = trace.taken.data() + token * trace.layers * trace.choices;
-      for (int layer = 0; layer < trace.layers; ++layer) {
-        const std::int32_t expert = std::max(0, taken[layer * trace.choices]);
-        rows[s].push_back(placement.rank_of[nth(layer)][static_cast<std::size_t>(expert)]);
+      for (int i = 0; i < trace.layers * trace.choices; ++i) {
+        const auto& rank_of = placement.rank_of[nth(i / trace.choices)];
+        rows[s].push_back(taken[i] < 0 ? -1 : rank_of[nth(taken[i])]);
       }
     }
     return rows;
@@ -194,7 +199,7 @@ GenerationTime generation_time(const GenerationShape& shape, const DrawRows& dra
   for (int i = 0; i < draws; ++i) {
     const RowRanks rows = draw(static_cast<std::uint64_t>(i));
     mean.two_exchanges += two_exchanges_seconds(shape, rows, links) / draws;
-    mean.one_exchange += one_exchange_seconds(shape, rows, links) / draws;
+    if (shape.choices == 1) mean.one_exchange += one_exchange_seconds(shape, rows, links) / draws;
   }
   return mean;
 }

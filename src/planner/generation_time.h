@@ -16,21 +16,22 @@ struct GenerationLinks {
   double bytes_per_s = 1.0;
 };
 
-/// Where the rows of an iteration have their experts: ranks by sequence and layer. Sequence s
-/// begins on rank s mod ranks.
+/// Where the rows of an iteration have their experts: ranks by sequence and then by layer and
+/// choice; below 0 where a choice is absent. Sequence s begins on rank s mod ranks.
 using RowRanks = std::vector<std::vector<int>>;
 /// The rows of the index-th of many iterations.
 using DrawRows = std::function<RowRanks(std::uint64_t index)>;
 
-/// Rows that are tokens of a trace, any of them with equal chance; of their first choices.
+/// Rows of tokens of a trace, any of them with equal chance.
 DrawRows rows_of_trace(const RoutingTrace& trace, const ExpertPlacement& placement, int sequences);
-/// Rows that take any rank.
+/// Rows that take any rank, one for each token and layer.
 DrawRows rows_anywhere(int ranks, int layers, int sequences);
 
 /// The most ranks whose messages are followed one by one.
 inline constexpr int kMostGeneratingRanks = 1024;
 
-/// Seconds that the exchanges of an iteration take, in the mean over many.
+/// Seconds that the exchanges of an iteration take, in the mean over many; one exchange is for one
+/// expert a token, and otherwise 0.
 struct GenerationTime {
   double two_exchanges = 0.0, one_exchange = 0.0;
 };

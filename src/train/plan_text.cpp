@@ -111,7 +111,8 @@ std::string describe_stages(const ParallelPlan& plan, const ModelSpec& spec, int
 
 std::vector<std::string> describe_traffic(const MeshTraffic& traffic, const CommCounts& outer) {
   std::vector<std::string> lines;
-  for (const Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::pp, Axis::copy}) {
+  for (const Axis axis : {Axis::tp, Axis::cp, Axis::dp, Axis::pp, Axis::kv, Axis::copy, Axis::edp,
+                          Axis::ep, Axis::etp}) {
     describe_counts(name_of(axis), traffic.on(axis), lines);
   }
   describe_counts("several axes", traffic.groups, lines);

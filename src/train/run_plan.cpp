@@ -113,12 +113,53 @@ StepPlan plan_rank(const config::RunConfig& config, const ModelSpec& spec,
   return plan;
 }
 
+namespace {
+
+/// That layers may have in the run, as far as memory goes: by where rows and weights meet.
+std::vector<ExchangeRequest> tried_exchanges(const ParallelPlan& parallel) {
+  const ExchangeRequest& asked = parallel.ep_exchange;
+  if (!asked.learns() && !asked.takes_turns()) return {asked};
+  std::vector<int> rs = divisors_of(parallel.etp);
+  rs.push_back(0);
+  std::vector<ExchangeRequest> tried;
+  for (const int r : rs) {
+    ExchangePlan plan = asked.plan(parallel.etp);
+    plan.r = r;
+    plan.sends_again = plan.sends_again && r > 0;
+    tried.emplace_back(plan, parallel.etp);
+  }
+  return tried;
+}
+
+/// Of a step in which the rank receives as many rows as it may. Where layers try exchanges, what
+/// one of these keeps may be there while another works.
+std::optional<MemoryPlan> most_memory(const config::RunConfig& config, const ModelSpec& spec,
+                                      const ParallelPlan& parallel, int rank, Device device) {
+  if (!parallel.divides_experts()) return {};
+  ParallelPlan uneven = parallel;
+  uneven.planned_expert_rows = most_expert_rows(spec, parallel);
+  const std::vector<ExchangeRequest> tried = tried_exchanges(parallel);
+  if (tried.size() == 1 && uneven.planned_expert_rows <= 1) return {};
+  std::optional<MemoryPlan> most;
+  std::size_t working = 0, reserved = 0;  // beside what is kept
+  for (const ExchangeRequest& exchange : tried) {
+    uneven.ep_exchange = exchange;
+    const MemoryPlan one = plan_rank(config, spec, uneven, rank, device).memory;
+    working = std::max(working, one.peak - one.kept);
+    reserved = std::max(reserved, one.reserved - one.kept);
+    if (!most || one.kept > most->kept) most = one;
+  }
+  most->peak = most->kept + working;
+  most->reserved = most->kept + reserved;
+  return most;
+}
+
+}  // namespace
+
 std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const ModelSpec& spec,
                                         const ParallelPlan& parallel, Device device) {
   const int pipeline = parallel.mesh.size(Axis::pp), size = parallel.mesh.size(kStageAxes);
   std::vector<RunPlan::Group> groups;
-  ParallelPlan uneven = parallel;
-  if (parallel.divides_experts()) uneven.planned_expert_rows = most_expert_rows(spec, parallel);
   const int tp = parallel.mesh.size(Axis::tp), cp = parallel.mesh.size(Axis::cp);
   for (int pp = 0; pp < pipeline; ++pp) {
     groups.push_back({.first_rank = pp * size,
@@ -130,9 +171,7 @@ std::vector<RunPlan::Group> plan_groups(const config::RunConfig& config, const M
       StepPlan& fullest = groups.back().step;
       if (other.memory.reserved > fullest.memory.reserved) fullest = std::move(other);
     }
-    if (uneven.planned_expert_rows > 1) {
-      groups.back().most = plan_rank(config, spec, uneven, pp * size, device).memory;
-    }
+    groups.back().most = most_memory(config, spec, parallel, pp * size, device);
   }
   return groups;
 }

@@ -56,6 +56,8 @@ TEST_F(RoutingTraceFile, RefusesWhatIsWrong) {
   expect_says(refused_trace({.experts = 2, .layers = 1, .choices = 1, .taken = {0}}), "1 layers");
   expect_says(refused_trace({.experts = 2, .layers = 2, .choices = 3, .taken = {0, 1, 0, 1, 0, 1}}),
               "3 choices");
+  expect_says(refused_trace({.experts = 1 << 20, .layers = 2, .choices = 1, .taken = {0, 1}}),
+              "2 layers of 1048576 experts");
   write_file_atomically(real_file_system(), at("text"), "hello");
   expect_says(refusal([&] { read_routing_trace(at("text")); }), "text");
 }

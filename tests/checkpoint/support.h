@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file_system.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "tensor/tensor.h"
 
@@ -63,9 +64,9 @@ inline Tensor counting(Memory& memory, const Shape& shape, float first = 0) {
 /// The shared fixtures beside the project, or where HEDDLE_SHARED says.
 inline std::optional<std::filesystem::path> shared_fixtures() {
   const char* variable = std::getenv("HEDDLE_SHARED");
-  const std::filesystem::path shared =
-      variable != nullptr ? std::filesystem::path(variable)
-                          : std::filesystem::path(HEDDLE_SOURCE_DIR) / ".." / "shared";
+  const std::filesystem::path shared = variable != nullptr
+                                           ? std::filesystem::path(variable)
+                                           : std::filesystem::path(source_dir()) / ".." / "shared";
   if (!std::filesystem::is_directory(shared / "fixtures")) return std::nullopt;
   return shared / "fixtures";
 }

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "checkpoint/routing_trace.h"
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 #include "verify/shared_files.h"
 
 namespace heddle {
@@ -79,6 +80,27 @@ TEST_F(PlanExperts, CountsSequencesOfRanksInTheirType) {
   EXPECT_EQ(bytes({"--sequences", "4", "--dtype", "f32"}), 4 * 72 * 4 + 3 * 5 * 4 + 4 * 4);
 }
 
+/// Two experts a token: two rows, and only two exchanges.
+TEST_F(PlanExperts, CountsARowForEachExpertOfAToken) {
+  write_config();
+  RoutingTrace trace = halves();
+  trace.choices = 2;
+  for (std::size_t i = 0; i < trace.taken.size(); i += 2) {
+    trace.taken.insert(trace.taken.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                       (trace.taken[i] + 1) % 4);
+  }
+  write_routing_trace(real_file_system(), files_.at("two"), trace);
+  std::vector<std::string> words = {"plan", "experts", files_.at("two"),        "--ranks",
+                                    "2",    "--model", files_.at("config.json")};
+  const Outcome text = run_heddle(words);
+  ASSERT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("here tokens have 2"), std::string::npos) << text.out;
+  words.emplace_back("--json");
+  const Json generation = parse_json(run_heddle(words).out, "stdout").at("generation");
+  EXPECT_EQ(generation.at("two_exchanges").at("bytes"), 2 * 72 * 2 + 3 * 5 * 4 + 4);
+  EXPECT_FALSE(generation.contains("one_exchange"));
+}
+
 TEST_F(PlanExperts, RefusesWhatCannotBe) {
   const std::string trace = files_.at("trace");
   expect_refusal({"plan", "experts", trace}, 2, {"--ranks"});
@@ -87,14 +109,14 @@ TEST_F(PlanExperts, RefusesWhatCannotBe) {
                  {"--nodes 3", "--ranks 2"});
   expect_refusal({"plan", "experts", files_.at("absent"), "--ranks", "2"}, 5, {"absent"});
   expect_refusal({"plan", "experts", trace, "--ranks", "2", "--model",
-                  HEDDLE_SOURCE_DIR "/configs/models/llama-15m.json"},
+                  source_dir() + "/configs/models/llama-15m.json"},
                  2, {"3 layers with 4 experts"});
 }
 
 TEST_F(PlanExperts, ConvertRefusesAPlacementOfAnotherModel) {
   write_expert_placement(real_file_system(), files_.at("placement.json"),
                          contiguous_placement(3, 4, 2));
-  expect_refusal({"convert", HEDDLE_SOURCE_DIR "/tests/reference/models/llama", "--placement",
+  expect_refusal({"convert", source_dir() + "/tests/reference/models/llama", "--placement",
                   files_.at("placement.json"), "--out", files_.at("out")},
                  2, {"no experts"});
 }

@@ -3,6 +3,7 @@
 #include "base/file_system.h"
 #include "base/json.h"
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -50,10 +51,10 @@ TEST(SimulateExperts, ComparesFourMethodsAsJson) {
 
 TEST(SimulateExperts, TakesAMachineFileTellsInTextAndDraws) {
   const TestFiles files;
-  const Outcome outcome = run_heddle(
-      {"simulate", "experts", "--seq", "2048", "--hidden", "4096", "--width", "14336", "--shards",
-       "8", "--nodes", "8", "--system", HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml",
-       "--svg", files.at("a.svg")});
+  const Outcome outcome =
+      run_heddle({"simulate", "experts", "--seq", "2048", "--hidden", "4096", "--width", "14336",
+                  "--shards", "8", "--nodes", "8", "--system",
+                  source_dir() + "/configs/systems/h200-hgx-ndr.toml", "--svg", files.at("a.svg")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const char* text : {"one layer of many", "pipelined", "windows", "lanes", "all 64 ranks",
                            "which is faster below"}) {
@@ -70,7 +71,7 @@ TEST(SimulateExperts, RefusesWhatCannotBe) {
   expect_refusal(simulate_experts({"--exchange", "1", "--product", "1,1"}), 2,
                  {"--exchange", "FIXED,EACH"});
   expect_refusal({"simulate", "experts", "--seq", "8", "--hidden", "8", "--width", "8", "--system",
-                  HEDDLE_SOURCE_DIR "/configs/systems/h200-hgx-ndr.toml"},
+                  source_dir() + "/configs/systems/h200-hgx-ndr.toml"},
                  2, {"--nodes"});
   expect_refusal(simulate_experts({"--shards", "0"}), 2, {"--shards"});
   expect_refusal(simulate_experts({"--products", "4"}), 2, {"--products"});

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "cli/refusals.h"
+#include "support/source_dir.h"
 
 namespace heddle {
 namespace {
@@ -129,9 +130,8 @@ TEST(SimulateNetwork, RefusesWhatCannotBePlayed) {
 }
 
 Words simulate_step(const Words& more) {
-  Words words = {"simulate", "step",
-                 "--model",  "llama3-8b",
-                 "--system", std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml"};
+  Words words = {"simulate",  "step",     "--model",
+                 "llama3-8b", "--system", source_dir() + "/configs/systems/h200-hgx-ndr.toml"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -175,8 +175,8 @@ TEST(SimulateStep, TakesThePlanOfThePlannerAndWritesATrace) {
   const TestFiles files;
   const Outcome planned =
       run_heddle({"plan", "--model", "llama3-8b", "--system",
-                  std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml", "--gpus",
-                  "16", "--batch-tokens", "524288", "--out", files.at("plan.toml")});
+                  source_dir() + "/configs/systems/h200-hgx-ndr.toml", "--gpus", "16",
+                  "--batch-tokens", "524288", "--out", files.at("plan.toml")});
   ASSERT_EQ(planned.status, 0) << planned.err;
   const Outcome outcome = run_heddle(
       simulate_step({"--plan", files.at("plan.toml"), "--trace", files.at("step.json")}));

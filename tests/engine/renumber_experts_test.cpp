@@ -163,6 +163,23 @@ TEST(RenumberExperts, LogitsStayTheSame) {
   }
 }
 
+/// Of routers by cosines: projection and temperature are of all experts, also where the projection
+/// has as many rows as there are experts.
+TEST(RenumberExperts, MovesOnlyTheRowsOfCosines) {
+  const auto experts = small_config("heddle_moe").at("num_experts").get<std::int64_t>();
+  for (const std::int64_t width : {std::int64_t{16}, experts}) {
+    const ModelSpec spec = spec_of(with(
+        small_config("heddle_moe"), {{"cosine_router_dim", width}, {"topk_method", "noaux_tc"}}));
+    const ExpertsFolder before(spec);
+    const TemporaryFolder parent;
+    const auto after = parent.path() / "renumbered";
+    convert(real_file_system(), before.path(), after,
+            {.origins =
+                 renumbered_experts(spec, ModelSource(before.path()).weights(), orders_of(spec))});
+    EXPECT_LT(difference(logits_of(spec, before.path()), logits_of(spec, after)), 1e-6) << width;
+  }
+}
+
 TEST(RenumberExperts, StackedTensorsChangeTheOrderOfTheirMatrices) {
   for (const char* family : {"mixtral", "qwen3_moe"}) {
     const ModelSpec spec = spec_of(small_config(family));

@@ -121,8 +121,26 @@ def lora(example):
     assert len(answers) == 1, answers
 
 
+def experts(example):
+    told = example.run("heddle train examples/07_experts/run.toml --ranks 4 --set train.steps=2 --set optim.warmup_steps=1")
+    assert "dp=4 tp=1 pp=1 ep=4" in told and "ep all_to_all" in told, told
+    example.expect_checkpoint("experts", 2)
+    example.run("heddle eval runs/experts --data runs/demo-text/text.jsonl --max-tokens 2048 --routing-trace runs/experts.trace")
+    told = example.run("heddle plan experts runs/experts.trace --ranks 4 --nodes 2 --out runs/placement.json")
+    assert "hops of a token" in told, told
+    example.run("heddle convert runs/experts --placement runs/placement.json --out runs/placed")
+
+
+def lost_rank(example):
+    told = example.run("examples/08_lost_rank/kill.sh --set train.steps=60 --set checkpoint.every=60", STEP="10")
+    assert "3 ranks go on as epoch 1" in told and "stage 2 from the copy on rank 3; exact" in told, told
+    lines = map(json.loads, (example.folder / "runs/lost-rank/metrics.jsonl").read_text().splitlines())
+    assert [line["step"] for line in lines if "tokens" in line] == list(range(1, 61)), told
+    example.expect_checkpoint("lost-rank", 60)
+
+
 EXAMPLES = {"02_mesh": mesh, "03_eight_gpus": eight_gpus, "04_two_machines": two_machines, "05_slurm": slurm,
-            "06_lora": lora}
+            "06_lora": lora, "07_experts": experts, "08_lost_rank": lost_rank}
 
 
 def main():

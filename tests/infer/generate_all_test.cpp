@@ -60,9 +60,10 @@ void add_sent(const CommCounts& counts, int ranks, Made& made) {
   made.bytes += exchanged.wire_bytes + gathered.wire_bytes / ranks * (ranks - 1);
 }
 
-/// On every rank.
+/// On every rank, through these layers; through all where there are none.
 std::vector<Made> made_by(const ModelSpec& spec, int ranks, ExpertExchanges exchanges,
-                          const Texts& from, const GenerateOptions& options) {
+                          const Texts& from, const GenerateOptions& options,
+                          const std::vector<int>& layers = {}) {
   std::vector<Made> made(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](World& world) {
     Memory memory;
@@ -73,6 +74,7 @@ std::vector<Made> made_by(const ModelSpec& spec, int ranks, ExpertExchanges exch
     Model model(spec, {.positions = kPositions}, plan, mesh, ParamStore::Purpose::inference,
                 memory);
     initialize(model.store(), 3, stream);
+    if (!layers.empty()) model.go_through(layers);
     Made& own = made[static_cast<std::size_t>(world.rank())];
     own.texts = generate_all(
         model, from, options, exchanges,
@@ -160,6 +162,19 @@ TEST(GenerateAll, MakesOfEachPromptWhatItBecomesAlone) {
           EXPECT_EQ(made.heard.size(), from.size());
         }
       }
+    }
+  }
+}
+
+TEST(GenerateAll, MakesTheSameTextByOneExchangeWhereLayersAreLeftOut) {
+  const ModelSpec spec = spec_of(one_expert_config());
+  const Texts from = prompts(7, spec.vocab);
+  const GenerateOptions options{.max_tokens = 9};
+  for (const std::vector<int>& layers : {std::vector<int>{0, 2, 3}, std::vector<int>{0, 1, 2}}) {
+    const Texts two = made_by(spec, 2, ExpertExchanges::two, from, options, layers)[0].texts;
+    EXPECT_NE(two, made_by(spec, 2, ExpertExchanges::two, from, options)[0].texts);
+    for (const Made& made : made_by(spec, 2, ExpertExchanges::one, from, options, layers)) {
+      EXPECT_EQ(made.texts, two);
     }
   }
 }

@@ -232,6 +232,21 @@ const Refused kRefused[] = {
      "heddle_moe",
      {{"num_experts_per_tok", 1}},
      {"num_experts_per_tok = 1", "norm_topk_prob"}},
+    {"OwnNumberOfExpertsThatDiffers",
+     "heddle_moe",
+     {{"n_routed_experts", 8}},
+     {"n_routed_experts = 8", "num_experts = 6", "remove one"}},
+    {"SharedExpertsBelowZero", "heddle_moe", {{"n_shared_experts", -1}}, {"n_shared_experts = -1"}},
+    {"ExpertsInEveryZerothLayer", "heddle_moe", {{"moe_layer_freq", 0}}, {"moe_layer_freq = 0"}},
+    {"BalanceOfSequences",
+     "heddle_moe",
+     {{"aux_loss_alpha", 0.001}},
+     {"aux_loss_alpha = 0.001", "model.router_aux_loss = 0.001",
+      "model.router_balance = \"deepseek\""}},
+    {"BalanceOfBatches",
+     "heddle_moe",
+     {{"aux_loss_alpha", 0.01}, {"seq_aux", false}},
+     {"aux_loss_alpha = 0.01", "model.router_balance = \"megatron\""}},
     {"CosinesOfNothing", "heddle_moe", {{"cosine_router_dim", 0}}, {"cosine_router_dim"}},
     {"GroupsThatDoNotDivideExperts", "heddle_moe", {{"n_group", 4}}, {"n_group = 4"}},
     {"GroupsWithTooFewExperts",
@@ -396,6 +411,31 @@ TEST(Config, OwnExpertsAreReadByTheKeysOfDeepSeek) {
   EXPECT_EQ(spec.experts->rule.kept_groups, 2);
   EXPECT_EQ(spec.block(0).branches[1], "dense");
   EXPECT_EQ(spec.block(1).branches[1], "experts");
+}
+
+TEST(Config, OwnExpertsNeedNotBeSharedOrBalanced) {
+  const ModelSpec spec = spec_of(with(small_config("heddle_moe"), {{"n_shared_experts", 0},
+                                                                   {"n_routed_experts", 6},
+                                                                   {"aux_loss_alpha", 0.0},
+                                                                   {"seq_aux", true}}));
+  EXPECT_EQ(spec.experts->count, 6);
+  EXPECT_EQ(spec.experts->shared_width, 0);
+}
+
+TEST(Config, LayersWithoutOwnExpertsAreThoseOfDeepSeek) {
+  const auto dense = [](const Json& changes) {
+    const ModelSpec spec =
+        spec_of(with(small_config("heddle_moe"), with({{"num_hidden_layers", 6}}, changes)));
+    std::string text;
+    for (std::int64_t layer = 0; layer < 6; ++layer) {
+      text += spec.block(layer).branches[1] == "dense" ? 'd' : 'e';
+    }
+    return text;
+  };
+  EXPECT_EQ(dense({{"moe_layer_freq", 1}}), "eeeeee");
+  EXPECT_EQ(dense({{"moe_layer_freq", 2}}), "ededed");
+  EXPECT_EQ(dense({{"moe_layer_freq", 2}, {"first_k_dense_replace", 1}}), "ddeded");
+  EXPECT_EQ(dense({{"moe_layer_freq", 9}, {"first_k_dense_replace", 0}}), "eddddd");
 }
 
 TEST(Config, BalanceOfExpertsCountsWhereRouterLogitsAreAsked) {

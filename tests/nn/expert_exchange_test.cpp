@@ -92,6 +92,14 @@ class ExpertRun {
     return made;
   }
 
+  /// Forward alone, of which nothing is kept.
+  void look(std::int64_t begin, std::int64_t end) {
+    const MicroBatch batch;
+    Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch, .keep = Keep::nothing};
+    Saved saved;
+    layer_->forward(uniform({100, kHidden}, 1.5, 1, memory_).slice(0, begin, end), saved, ctx);
+  }
+
  private:
   Memory memory_;
   Stream stream_{1};
@@ -383,6 +391,12 @@ TEST(ExpertExchange, RefusesMoreRowsThanItMayReceiveByName) {
             std::string::npos)
       << message;
   EXPECT_NE(hint.find("parallel.ep_rows"), std::string::npos) << hint;
+  // The bound is one of steps: what keeps nothing takes less.
+  run_ranks(4, [&](World& world) {
+    const Grid grid(world, 1);
+    ExpertRun run(division_of(grid, "", 1.01), 4, world.rank(), 1, 0);
+    run.look(0, 20);
+  });
   // All rows on one of four ranks are 4 times an even share.
   run_ranks(4, [&](World& world) {
     const Grid grid(world, 1);

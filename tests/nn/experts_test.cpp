@@ -31,7 +31,7 @@ class RouterRun {
   std::vector<double> input_gradient() {
     Saved saved;
     const MicroBatch batch;
-    Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch, .loss_scale = kScale};
+    Ctx ctx{.stream = stream_, .memory = memory_, .batch = batch, .router_scale = kScale};
     const Routing routing = router_.route(x_, saved, ctx);
     const Tensor none =
         memory_.zeros(routing.weights_TK.shape(), DType::f64, MemoryTag::activations);

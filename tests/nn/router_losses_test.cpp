@@ -71,7 +71,7 @@ class LossRun {
     Ctx ctx{.stream = stream_,
             .memory = memory_,
             .batch = batch,
-            .loss_scale = scale,
+            .router_scale = scale,
             .expert_load = load_,
             .last_load = last};
     Saved saved;

@@ -1,5 +1,6 @@
 // What gates of experts do beside routing, on a GPU.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -65,6 +66,22 @@ TEST_F(CudaGate, WeighsChoicesAsTheCpu) {
       expect_near(dev_weights, weights, 2e-6, "weights");
     }
   }
+}
+
+TEST_F(CudaGate, WeighsThoseThatAreFarBelowTheLargestAsTheCpu) {
+  const Tensor logits = empty({1, 3}, DType::f64), experts = empty({1, 2}, DType::i32),
+               weights = empty({1, 2}, DType::f64), dlogits = empty({1, 3}, DType::f64);
+  set(logits, {3000, 0, -1});
+  std::ranges::copy(std::array{1, 2}, experts.host<std::int32_t>().begin());
+  weigh_choices(logits, {}, experts, weights, cpu());
+  route_backward(weights, logits, {}, experts, dlogits, cpu());
+  const Tensor dev_logits = up(logits, DType::f32), dev_experts = up(experts),
+               dev_weights = device_unwritten({1, 2}, DType::f32),
+               dev_dlogits = device_unwritten({1, 3}, DType::f32);
+  weigh_choices(dev_logits, {}, dev_experts, dev_weights, gpu());
+  expect_near(dev_weights, weights, 2e-6, "weights");
+  route_backward(dev_weights, dev_logits, {}, dev_experts, dev_dlogits, gpu());
+  expect_near(dev_dlogits, dlogits, 2e-6, "gradients of logits");
 }
 
 /// Scores with many equal ones, some that are no numbers and zeros of both signs.

@@ -227,6 +227,30 @@ TEST(WeighChoices, HasTheGradientOfRoute) {
   }
 }
 
+/// Where the largest logit was not chosen (it was dropped, or noise or a bias chose), the others
+/// are nothing beside it, but not beside each other.
+TEST(WeighChoices, DividesThoseThatAreFarBelowTheLargest) {
+  Stream stream(1);
+  const double first = 1.0 / (1.0 + std::exp(-1.0));
+  for (const DType dtype : kFloats) {
+    const Tensor logits = empty({1, 3}, dtype), weights = empty({1, 2}, dtype),
+                 bias = empty({3}, dtype), routed = empty({1, 2}, DType::i32);
+    set(logits, {3000, 0, -1});
+    weigh_choices(logits, {}, choices({1, 2}, {1, 2}), weights, stream);
+    expect_close(weights, {first, 1 - first}, 1e-7, 1e-15);
+    set(bias, {-5, 0.1, 0});
+    route(logits, {}, bias, routed, weights, stream);
+    EXPECT_EQ(numbers_of(routed), (std::vector<std::int32_t>{1, 2}));
+    expect_close(weights, {first, 1 - first}, 1e-7, 1e-15);
+    const Tensor dweights = empty({1, 2}, dtype), dlogits = empty({1, 3}, dtype);
+    set(dweights, {1, 0});
+    route_backward(dweights, logits, {}, routed, dlogits, stream);
+    const auto weight_at = [](double above) { return 1.0 / (1.0 + std::exp(-1.0 - above)); };
+    const double slope = (weight_at(1e-6) - weight_at(-1e-6)) / 2e-6;
+    expect_close(dlogits, {0, slope, -slope}, 1e-6, 1e-9);
+  }
+}
+
 // ---- Other ways to choose -----------------------------------------------------------------------
 
 TEST(ChooseTokens, EveryExpertTakesItsBest) {

@@ -129,6 +129,34 @@ TEST(ExpertMemory, OfStretchesHoldsTheSameGradients) {
   }
 }
 
+/// Where drops, or experts that choose, leave so few rows that they are one stretch although there
+/// are more choices: against ranks that divide experts, whose rows are not cut into stretches.
+TEST(ExpertMemory, OfStretchesHoldsTheSameGradientsWhereFewRowsAreLeft) {
+  const Json small = {{"hidden_size", 32}, {"moe_intermediate_size", 6}};
+  ModelSpec drops = of_granularity(2, small);
+  drops.experts->gating.capacity.factor = 0.5;
+  const ModelSpec chosen = of_granularity(
+      1, with(small, {{"topk_method", "expert_choice"}, {"scoring_func", "softmax"}}));
+  for (const ModelSpec& spec : {drops, chosen}) {
+    const auto gradients_of = [&](const ParallelRequest& request, bool recompute) {
+      auto made = std::make_unique<WholeTensors>();
+      MeshCase mesh{request, recompute};
+      mesh.dtype = DType::f64;
+      run_ranks(mesh.ranks(), [&](World& world) {
+        const BatchShape batch{.sequences = 1, .seq_len = 512, .microbatches = 2 / request.dp};
+        RankTraining training(spec, mesh, batch, world);
+        training.gradients();
+        made->gather(training.model().store().grad_pieces(), world);
+      });
+      return made;
+    };
+    const auto divided = gradients_of({.dp = 2, .ep = 2, .zero = 0}, false);
+    for (const bool recompute : {false, true}) {
+      EXPECT_LT(gradients_of({.dp = 1}, recompute)->largest_relative_difference(*divided), 1e-12);
+    }
+  }
+}
+
 /// The same of the two halves of backward apart, as pipelines without bubbles have them.
 TEST(ExpertMemory, IsFlatInGranularityWhereBackwardIsHalved) {
   const MeshCase mesh{{.dp = 1, .pp = 2, .schedule = Pipeline::zb_h1}};

@@ -7,20 +7,18 @@
 #include "model/registry.h"
 #include "planner/predicted_step.h"
 #include "planner/simulated_step.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
 
-Machine h200() {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
-}
+Machine h200() { return read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml"); }
 
 Job long_job() {
-  return {
-      .spec = read_model_spec(std::string(HEDDLE_SOURCE_DIR) + "/configs/models/llama3-8b.json"),
-      .seq_len = 131072,
-      .batch = 4,
-      .stack = Stack::heddle(DType::bf16)};
+  return {.spec = read_model_spec(source_dir() + "/configs/models/llama3-8b.json"),
+          .seq_len = 131072,
+          .batch = 4,
+          .stack = Stack::heddle(DType::bf16)};
 }
 
 Candidate with(int tp, int cp, ContextMethod method) {

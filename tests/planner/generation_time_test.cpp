@@ -69,6 +69,25 @@ TEST(GenerationTime, HasNoCallsWhereNothingIsSaid) {
   EXPECT_NEAR(alternating.one_exchange, 5, 1e-6);
 }
 
+/// Every choice of a token has a row of its own; one exchange is not for such models.
+TEST(GenerationTime, OfSeveralExpertsATokenHasARowForEach) {
+  const GenerationLinks links{.latency_s = 0.01, .bytes_per_s = 1e5};
+  GenerationShape shape = small_shape(2, 1);
+  shape.choices = 2;
+  const auto time_of = [&](const RowRanks& rows) {
+    return generation_time(shape, always(rows), links);
+  };
+  const double fixed = alone(20, links) + alone(4, links);
+  const GenerationTime both = time_of({{1, 1}, {0, 0}});
+  EXPECT_NEAR(both.two_exchanges, fixed + 2 * alone(800, links), 1e-12);
+  EXPECT_EQ(both.one_exchange, 0.0);
+  EXPECT_NEAR(time_of({{1, 0}, {0, -1}}).two_exchanges, fixed + 2 * alone(400, links), 1e-12);
+  shape.leaves = 0.5;
+  const double two = two_exchanges(shape).bytes;
+  shape.choices = 1;
+  EXPECT_EQ(two - two_exchanges(shape).bytes, 2 * 0.5 * 100 * 4);
+}
+
 /// moe.md 5.1: with Mixtral's key heads on 4 ranks one exchange is faster where waits count, and
 /// slower where bytes do.
 TEST(GenerationTime, SaysWhichWayIsFaster) {
@@ -89,7 +108,9 @@ TEST(GenerationTime, DrawsRowsOfATraceByItsPlacement) {
   RoutingTrace trace{.experts = 4, .layers = 2, .choices = 2, .taken = {}};
   for (int token = 0; token < 10; ++token) trace.taken.insert(trace.taken.end(), {1, 0, 2, 3});
   const ExpertPlacement placement{.ranks = 2, .rank_of = {{0, 1, 0, 1}, {1, 1, 0, 0}}};
-  EXPECT_EQ(rows_of_trace(trace, placement, 3)(7), RowRanks(3, {1, 0}));
+  EXPECT_EQ(rows_of_trace(trace, placement, 3)(7), RowRanks(3, {1, 0, 0, 0}));
+  trace.taken = {-1, 0, 2, -1};
+  EXPECT_EQ(rows_of_trace(trace, placement, 1)(0), RowRanks(1, {-1, 0, 0, -1}));
   const DrawRows anywhere = rows_anywhere(3, 2, 50);
   EXPECT_EQ(anywhere(1), anywhere(1));
   EXPECT_NE(anywhere(1), anywhere(2));

@@ -4,17 +4,14 @@
 
 #include "base/error.h"
 #include "model/registry.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
 
-Machine h200() {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml");
-}
+Machine h200() { return read_machine(source_dir() + "/configs/systems/h200-hgx-ndr.toml"); }
 
-ModelSpec llama() {
-  return read_model_spec(std::string(HEDDLE_SOURCE_DIR) + "/configs/models/llama-110m.json");
-}
+ModelSpec llama() { return read_model_spec(source_dir() + "/configs/models/llama-110m.json"); }
 
 double predicted(const Machine& machine, const ParallelRequest& request, int ranks,
                  const RunBatches& batches, DType dtype = DType::bf16) {

@@ -10,6 +10,7 @@
 #include "planner/advice.h"
 #include "planner/measured_rows.h"
 #include "planner/plan_page.h"
+#include "support/source_dir.h"
 
 namespace heddle::planner {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 static_assert(sizeof(Candidate) <= 128 && std::is_nothrow_move_constructible_v<Candidate>);
 
 Machine system(const std::string& name) {
-  return read_machine(std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/" + name + ".toml");
+  return read_machine(source_dir() + "/configs/systems/" + name + ".toml");
 }
 
 Job job_175b() {
@@ -56,11 +57,10 @@ TEST(Search, OfALargeModelFindsPlansThatFitFastestFirst) {
 }
 
 Job llama_job(std::int64_t seq_len, std::int64_t batch) {
-  return {
-      .spec = read_model_spec(std::string(HEDDLE_SOURCE_DIR) + "/configs/models/llama3-8b.json"),
-      .seq_len = seq_len,
-      .batch = batch,
-      .stack = Stack::heddle(DType::bf16)};
+  return {.spec = read_model_spec(source_dir() + "/configs/models/llama3-8b.json"),
+          .seq_len = seq_len,
+          .batch = batch,
+          .stack = Stack::heddle(DType::bf16)};
 }
 
 TEST(Search, SharesSequencesOfAMillionTokensAndSaysByWhichMethod) {

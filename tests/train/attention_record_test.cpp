@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "support/source_dir.h"
 #include "train/tiny_run.h"
 
 // What report.json and report.html say of attention that ranks share, as the program writes it.
@@ -84,10 +85,10 @@ TEST(AttentionReport, OfOtherAxesBesideCpCountsEachLayerWhereItIs) {
 TEST(AttentionReport, PutsWhatTheMachineFilePredictsBesideIt) {
   const TinyRun run;
   const Json attention =
-      report_of(run, 4,
-                {"parallel.cp=4", "parallel.context=lightseq",
-                 fmt::format("observe.system=\"{}/configs/systems/h200-hgx-ndr.toml\"",
-                             HEDDLE_SOURCE_DIR)})
+      report_of(
+          run, 4,
+          {"parallel.cp=4", "parallel.context=lightseq",
+           fmt::format("observe.system=\"{}/configs/systems/h200-hgx-ndr.toml\"", source_dir())})
           .at("attention");
   expect_consistent(attention, 4, 4);
   double by_layer = 0, by_rank = 0;

@@ -8,6 +8,7 @@
 #include "engine/expert_files.h"
 #include "model/config_testing.h"
 #include "support/occurrences.h"
+#include "support/source_dir.h"
 #include "train/huge_weights.h"
 #include "train/tiny_run.h"
 
@@ -139,9 +140,7 @@ TEST(ExpertsRun, TwiceHasTheSameBits) {
   }
 }
 
-std::string machine_file() {
-  return std::string(HEDDLE_SOURCE_DIR) + "/configs/systems/h200-hgx-ndr.toml";
-}
+std::string machine_file() { return source_dir() + "/configs/systems/h200-hgx-ndr.toml"; }
 
 /// Degrees that are planned are printed, and are those of a run that names them.
 TEST(ExpertsRun, HasThePlannedDegreesOnAllRanks) {
@@ -187,6 +186,27 @@ TEST(ExpertsRun, HasTheSameNumbersWithPlannedWindows) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(plain.train(with("degree=2/4"), {"--ranks", "2"}).status, 0);
   EXPECT_EQ(planned.numbers(), plain.numbers());
+}
+
+/// All plans are tried, that with every expert's weights on every rank too, which is most here.
+TEST(ExpertsRun, HoldsNoMoreThanWasSaidWhileItTriesExchanges) {
+  for (const char* exchange : {"adaptive", "turns"}) {
+    const ExpertsRun run(Json{{"n_routed_experts", 32}, {"topk_method", "greedy"}});
+    const auto settings =
+        and_with(kSteady, {"parallel.ep=2", "parallel.etp=2", "train.microbatch=1",
+                           "parallel.zero=1", fmt::format("parallel.ep_exchange={}", exchange)});
+    const Outcome plan = run.train(settings, {"--ranks", "4", "--dry-run", "--json"});
+    ASSERT_EQ(plan.status, 0) << plan.err;
+    const Json said = parse_json(plan.out, "plan").at("ranks").at(0).at("memory_bytes");
+    const Outcome outcome = run.train(settings, {"--ranks", "4"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const Json report = parse_json(read_text_file(run.run_folder() / "report.json"), "report.json");
+    for (const Json& rank : report.at("memory_by_rank")) {
+      const auto held = rank.at("measured_peak_bytes").get<std::int64_t>();
+      EXPECT_LE(held, said.at("peak_at_most").get<std::int64_t>()) << exchange;
+      EXPECT_GT(held, said.at("peak").get<std::int64_t>()) << "what is tried takes more";
+    }
+  }
 }
 
 /// Weights that are finite, and logits that are not: whoever has the tokens, all ranks say whose.
@@ -251,6 +271,15 @@ TEST(ExpertsRun, ExportsWhatItImported) {
   }
 }
 
+TEST(ExpertsRun, MovesBiasesBesideStatesThatLieOtherwiseThanGradients) {
+  const ExpertsRun run;
+  const Outcome outcome =
+      run.train(and_with(kSteady, {"optim.name=onebit-adam", "optim.freeze_step=3",
+                                   "model.router_bias_rate=0.01", "train.microbatch=1"}),
+                {"--ranks", "2"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+}
+
 TEST(ExpertsRun, SavesBiasesUnderTheirName) {
   const ExpertsRun run;
   ASSERT_EQ(run.train(kSteady).status, 0);
@@ -294,6 +323,9 @@ TEST(ExpertsRun, RefusesWhatGatesCannotDo) {
   expect_refused(plain, {"model.capacity_factor=0.01", "model.capacity_rule=tutel"},
                  {"model.capacity_factor = 0.01", "no room"});
   expect_refused(plain, {"model.drop=everybody"}, {"model.drop", "low-scores"});
+  expect_refused(plain, {"model.drop=random"}, {"remove model.drop", "model.capacity_factor = 0"});
+  expect_refused(plain, {"model.renorm_after_drop=true"},
+                 {"remove model.renorm_after_drop", "model.capacity_factor = 0"});
 }
 
 }  // namespace

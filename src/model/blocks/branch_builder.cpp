@@ -147,6 +147,18 @@ std::unique_ptr<Linear> BranchBuilder::linear_by_input(const std::string& patter
   return linear;
 }
 
+std::unique_ptr<Linear> BranchBuilder::linear_by_token(const std::vector<Output>& outputs,
+                                                       std::int64_t in, double stddev) const {
+  const Input whole{in, {0, in}};
+  auto linear = std::make_unique<Linear>(
+      linear_weight(outputs, whole, tensor_.used_apart(), stddev), nullptr, storage_of(spec_));
+  adapt(*linear, outputs, whole,
+        {.down = tensor_.used_apart(),
+         .up = tensor_.used_apart(),
+         .tokens = {tensor_.rank(), tensor_.ranks()}});
+  return linear;
+}
+
 void BranchBuilder::adapt(Linear& linear, const std::vector<Output>& outputs, const Input& in,
                           const AdapterLayouts& layouts) const {
   if (!spec_.tuning.lora) return;
@@ -194,7 +206,7 @@ void BranchBuilder::adapt(Linear& linear, const std::vector<Output>& outputs, co
   // torch's kaiming_uniform_ with a = sqrt(5), as PEFT has it.
   down->init = {Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(in.whole))};
   down->is_adapter = true;
-  const LowRank::Dropout dropout{lora.dropout, in.cut.begin, in.whole};
+  const LowRank::Dropout dropout{lora.dropout, in.cut.begin, in.whole, layouts.tokens};
   linear.adapt(
       std::make_unique<LowRank>(std::move(down), std::move(targets), lora.scale(), dropout));
 }
@@ -205,6 +217,17 @@ std::unique_ptr<Mlp> BranchBuilder::gated_mlp(const std::string& gate, const std
   return std::make_unique<Mlp>(linear_by_output({{gate, width, {own}}, {up, width, {own}}}, false),
                                std::make_unique<SwiGlu>(own.size),
                                linear_by_input(down, {width, own}, false));
+}
+
+std::unique_ptr<Mlp> BranchBuilder::gated_mlp_by_token(const std::string& gate,
+                                                       const std::string& up,
+                                                       const std::string& down,
+                                                       std::int64_t width) const {
+  const Cut all{0, width};
+  return std::make_unique<Mlp>(
+      linear_by_token({{gate, width, {all}}, {up, width, {all}}}, spec_.hidden, spec_.init_stddev),
+      std::make_unique<SwiGlu>(width),
+      linear_by_token({{down, spec_.hidden, {{0, spec_.hidden}}}}, width, output_stddev()));
 }
 
 std::shared_ptr<Parameter> BranchBuilder::stacked(const std::vector<Matrix>& matrices,

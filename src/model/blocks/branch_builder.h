@@ -97,9 +97,15 @@ class BranchBuilder {
   /// A linear whose inputs are divided over tp: its output is a partial sum.
   std::unique_ptr<Linear> linear_by_input(const std::string& pattern, const Input& in,
                                           bool has_bias) const;
-  /// Both with SwiGLU between them, of one MLP of this width.
+  /// A linear that every rank of tp has whole, for tokens that others do not have.
+  std::unique_ptr<Linear> linear_by_token(const std::vector<Output>& outputs, std::int64_t in,
+                                          double stddev) const;
+  /// The first two with SwiGLU between them, of one MLP of this width.
   std::unique_ptr<Mlp> gated_mlp(const std::string& gate, const std::string& up,
                                  const std::string& down, std::int64_t width) const;
+  /// The same whole on every rank of tp, for tokens that others do not have.
+  std::unique_ptr<Mlp> gated_mlp_by_token(const std::string& gate, const std::string& up,
+                                          const std::string& down, std::int64_t width) const;
   /// Matrices of equal width, one below the other.
   std::shared_ptr<Parameter> stacked(const std::vector<Matrix>& matrices, const Layout& layout,
                                      double stddev) const;
@@ -114,6 +120,7 @@ class BranchBuilder {
   struct AdapterLayouts {
     Layout down, up;
     std::optional<std::int64_t> first_key = {};
+    TokenShare tokens = {};  ///< of the batch's, that the input has
   };
   /// Gives the linear the adapters that the model has for these outputs.
   void adapt(Linear& linear, const std::vector<Output>& outputs, const Input& in,

@@ -130,31 +130,14 @@ class ExpertsKind final : public BranchKind {
             .down = builder.stacked(downs, layout(1), builder.output_stddev())};
   }
 
+  /// Where experts are divided, tp ranks share the tokens, so each has the whole shared expert.
   static std::unique_ptr<Mlp> shared(const BranchBuilder& builder) {
     const ExpertsSpec& experts = *builder.spec().experts;
     if (experts.shared_width == 0) return nullptr;
-    if (builder.experts() != nullptr) return shared_by_tokens(builder);
-    return builder.gated_mlp(experts.shared_gate, experts.shared_up, experts.shared_down,
-                             experts.shared_width);
-  }
-
-  /// Where experts are divided, tp ranks share the tokens, so each has the whole shared expert.
-  static std::unique_ptr<Mlp> shared_by_tokens(const BranchBuilder& builder) {
-    const ModelSpec& spec = builder.spec();
-    const ExpertsSpec& experts = *spec.experts;
-    const auto matrix = [&](const std::string& pattern, Shape shape) {
-      return BranchBuilder::Matrix{builder.named(pattern), shape, {0, 0}, shape};
-    };
-    const auto linear = [&](const std::vector<BranchBuilder::Matrix>& matrices, double stddev) {
-      return std::make_unique<Linear>(
-          builder.stacked(matrices, builder.tensor().used_apart(), stddev), nullptr,
-          Linear::Storage::out_in);
-    };
-    const Shape up{experts.shared_width, spec.hidden}, down{spec.hidden, experts.shared_width};
-    return std::make_unique<Mlp>(
-        linear({matrix(experts.shared_gate, up), matrix(experts.shared_up, up)}, spec.init_stddev),
-        std::make_unique<SwiGlu>(experts.shared_width),
-        linear({matrix(experts.shared_down, down)}, builder.output_stddev()));
+    const auto made = builder.experts() != nullptr ? &BranchBuilder::gated_mlp_by_token
+                                                   : &BranchBuilder::gated_mlp;
+    return (builder.*made)(experts.shared_gate, experts.shared_up, experts.shared_down,
+                           experts.shared_width);
   }
 };
 

@@ -60,8 +60,8 @@ Tensor Router::last_counts(DType dtype, Ctx& ctx) const {
 void Router::add_losses(const Tensor& logits_TE, const Tensor& counts, const Tensor& dlogits_TE,
                         Ctx& ctx) const {
   const Balance balance = options_.gate.balance;
-  ops::RouterLoss loss{.balance = ctx.loss_scale * options_.loss.balance,
-                       .z = ctx.loss_scale * options_.loss.z};
+  ops::RouterLoss loss{.balance = ctx.router_scale * options_.loss.balance,
+                       .z = ctx.router_scale * options_.loss.z};
   // Shares of choices: a token has several.
   if (balance != Balance::choices && balance != Balance::first_choices) {
     loss.balance /= static_cast<double>(options_.per_token);

@@ -78,7 +78,7 @@ Tensor Experts::multiply(Tensor x_TD, const Tensor& addend_TD, Saved& saved, Ctx
                                     .run({{rows_of(x_TD, places, ctx)}}, true, {.expert = expert});
     keep_input(rows.arrived_N.front(), places, saved, ctx);
     out = rows.home_R.front();
-  } else if (places.pieces.size() == 1) {
+  } else if (places.is_undivided()) {
     out = outputs(places.pieces.front(), rows_of(x_TD, places, ctx));
   }
   if (out.defined()) down = {};

@@ -88,6 +88,8 @@ class Experts final : public Product {
     std::unique_ptr<const ShardedWeights> shards = {};  ///< null: weights stay where they are
 
     std::int64_t rows() const { return pieces.back().end; }
+    /// The rows of all choices lie in one piece, those of dropped ones too.
+    bool is_undivided() const { return pieces.size() == 1 && rows() == token_R.count(); }
   };
   enum class Pass : std::uint8_t { forward, backward };
   /// gate and up of all rows, piece by piece, and the matrices while they are needed for it.

@@ -126,7 +126,7 @@ Experts::PieceRows Experts::slices_of(const Tensor& rows) {
 
 Experts::PieceRows Experts::rows_by_piece(const Tensor& x_TD, const Places& places, Ctx& ctx) {
   return [x_TD, &places, &ctx](const Places::Piece& piece) {
-    if (places.pieces.size() == 1) return rows_of(x_TD, places, ctx);
+    if (places.is_undivided()) return rows_of(x_TD, places, ctx);
     Tensor rows_RD = room_for(piece, x_TD.size(1), x_TD.dtype(), places, ctx);
     ops::embedding_forward(places.token_R.slice(0, piece.begin, piece.end), x_TD, rows_RD,
                            ctx.stream);

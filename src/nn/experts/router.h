@@ -24,7 +24,7 @@ class Router {
   struct Options {
     std::int64_t per_token = 1;  ///< experts of a token
     ops::RouterRule rule = {};
-    /// Of every token, beside its cross-entropy.
+    /// Of every token, a target or not.
     ops::RouterLoss loss = {};
     /// Groups of ranks that together have the tokens of a micro-batch, whose balance it is.
     std::vector<Communicator*> sharers = {};

@@ -38,7 +38,7 @@ void weigh_as(const Tensor& logits_TE, const RouterRule& rule, const Tensor& exp
   cpu::for_tokens<T>(logits_TE, stream, [&](std::int64_t t, auto logits, auto s, auto) {
     const std::int32_t* const chosen = experts_TK.data<std::int32_t>() + t * K;
     T* const weights = weights_TK.data<T>() + t * K;
-    cpu::scores<T>(rule.score, logits, s);
+    cpu::scores_to_weigh<T>(rule, logits, {chosen, static_cast<std::size_t>(K)}, s);
     T sum = 0;
     for (std::int64_t k = 0; k < K; ++k) {
       weights[k] = chosen[k] == kAbsentRow ? T{0} : s[static_cast<std::size_t>(chosen[k])];

@@ -78,12 +78,16 @@ void route_as(const Tensor& logits_TE, const RouterRule& rule, const Tensor& bia
       keys[e] = std::isnan(key) ? -std::numeric_limits<T>::infinity() : key;
     }
     if (rule.groups > 1) keep_best_groups<T>(rule, bias != nullptr, keys);
-    T sum = 0;
-    for (std::size_t k = 0; k < K; ++k) {
+    for (std::int32_t& expert : chosen) {
       const std::size_t best = best_of<T>(keys);
       keys[best] = kTaken<T>;
-      chosen[k] = static_cast<std::int32_t>(best);
-      sum += weights[k] = s[best];
+      expert = static_cast<std::int32_t>(best);
+    }
+    // Groups and biases may leave out the largest.
+    if (divides_softmax(rule)) chosen_exponentials<T>(logits, chosen, s);
+    T sum = 0;
+    for (std::size_t k = 0; k < K; ++k) {
+      sum += weights[k] = s[static_cast<std::size_t>(chosen[k])];
     }
     if (rule.score == Score::sigmoid) sum += static_cast<T>(kLeastSum);
     const auto scale = static_cast<T>(rule.scale);
@@ -104,7 +108,7 @@ void route_backward_as(const Tensor& dweights_TK, const Tensor& logits_TE, const
     const std::int32_t* const chosen = experts_TK.data<std::int32_t>() + t * K;
     const T* const dweights = dweights_TK.data<T>() + t * K;
     T* const dlogits = dlogits_TE.data<T>() + t * E;
-    scores<T>(rule.score, logits, s);
+    scores_to_weigh<T>(rule, logits, {chosen, static_cast<std::size_t>(K)}, s);
     // The gradient of the scores: of those that were chosen.
     std::ranges::fill(ds, T{0});
     T sum = rule.score == Score::sigmoid ? static_cast<T>(kLeastSum) : T{0}, weighted = 0;

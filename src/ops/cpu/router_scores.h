@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 
 #include "ops/cpu/rows.h"
 #include "ops/cpu/scratch.h"
+#include "ops/embedding.h"
 #include "ops/experts.h"
 
 namespace heddle::ops::cpu {
@@ -39,6 +41,39 @@ void scores(Score score, std::span<const T> logits, std::span<T> s) {
     sigmoids(logits, s);
   } else {
     softmax(logits, s);
+  }
+}
+
+/// Whether weights are a softmax divided by its sum over those that were chosen. The sum over all
+/// cancels then, and may be so large beside them that nothing of them is left.
+inline bool divides_softmax(const RouterRule& rule) {
+  return rule.score == Score::softmax && rule.renormalize;
+}
+
+/// In place of scores where only those of the chosen count, and only beside each other: the largest
+/// of these is 1; 0 for all others.
+template <class T>
+void chosen_exponentials(std::span<const T> logits, std::span<const std::int32_t> chosen,
+                         std::span<T> s) {
+  const auto of = [](std::int32_t expert) { return static_cast<std::size_t>(expert); };
+  T largest = -std::numeric_limits<T>::infinity();
+  for (const std::int32_t expert : chosen) {
+    if (expert != kAbsentRow) largest = std::max(largest, logits[of(expert)]);
+  }
+  std::ranges::fill(s, T{0});
+  for (const std::int32_t expert : chosen) {
+    if (expert != kAbsentRow) s[of(expert)] = std::exp(logits[of(expert)] - largest);
+  }
+}
+
+/// What the chosen experts are weighed by.
+template <class T>
+void scores_to_weigh(const RouterRule& rule, std::span<const T> logits,
+                     std::span<const std::int32_t> chosen, std::span<T> s) {
+  if (divides_softmax(rule)) {
+    chosen_exponentials(logits, chosen, s);
+  } else {
+    scores(rule.score, logits, s);
   }
 }
 

@@ -48,6 +48,37 @@ __device__ void scores_of(Score score, const float* logits, float* s, int expert
   }
 }
 
+/// Whether weights are a softmax divided by its sum over those that were chosen.
+__device__ bool divides_softmax(const RouterRule& rule) {
+  return rule.score == Score::softmax && rule.renormalize;
+}
+
+/// In place of scores then, as the sum over all cancels and may be so large that nothing of the
+/// chosen is left beside it: the largest of these is 1, others are 0.
+__device__ void chosen_exponentials_of(const float* logits, const std::int32_t* chosen, int slots,
+                                       float* s, int experts) {
+  float largest = -INFINITY;
+  for (int k = 0; k < slots; ++k) {
+    if (chosen[k] != kAbsentRow) largest = Max{}(largest, logits[chosen[k]]);
+  }
+  for_lane(experts, [&](int e) { s[e] = 0.0F; });
+  __syncwarp();
+  for_lane(slots, [&](int k) {
+    if (chosen[k] != kAbsentRow) s[chosen[k]] = expf(logits[chosen[k]] - largest);
+  });
+  __syncwarp();
+}
+
+/// What the chosen experts are weighed by.
+__device__ void scores_to_weigh(const RouterRule& rule, const float* logits,
+                                const std::int32_t* chosen, int slots, float* s, int experts) {
+  if (divides_softmax(rule)) {
+    chosen_exponentials_of(logits, chosen, slots, s, experts);
+  } else {
+    scores_of(rule.score, logits, s, experts);
+  }
+}
+
 // What cannot be chosen (any more) has NaN in place of a key. Keys themselves are never NaN.
 
 /// The first of the largest keys that are not taken.
@@ -126,10 +157,8 @@ __global__ void route_kernel(const float* logits_TE, std::int64_t tokens, int ex
   });
   __syncwarp();
   if (rule.groups > 1) keep_best_groups(rule, bias != nullptr, keys, keys + experts, experts);
-  float sum = 0.0F;
   for (int k = 0; k < chosen; ++k) {
     const int best = best_of(keys, experts);
-    sum += s[best];
     __syncwarp();  // all have seen the keys
     if (threadIdx.x % 32 == 0) {
       keys[best] = NAN;
@@ -137,12 +166,16 @@ __global__ void route_kernel(const float* logits_TE, std::int64_t tokens, int ex
     }
     __syncwarp();
   }
-  if (rule.score == Score::sigmoid) sum += kLeastSum;
+  const std::int32_t* const made = experts_TK + t * chosen;
+  // Groups and biases may leave out the largest.
+  if (divides_softmax(rule)) {
+    chosen_exponentials_of(logits_TE + t * experts, made, chosen, s, experts);
+  }
+  float sum = rule.score == Score::sigmoid ? kLeastSum : 0.0F;
+  for (int k = 0; k < chosen; ++k) sum += s[made[k]];
   const auto scale = static_cast<float>(rule.scale);
   const float factor = rule.renormalize ? scale / sum : scale;
-  for_lane(chosen, [&, t = t, s = s](int k) {
-    weights_TK[t * chosen + k] = s[experts_TK[t * chosen + k]] * factor;
-  });
+  for_lane(chosen, [&, t = t, s = s](int k) { weights_TK[t * chosen + k] = s[made[k]] * factor; });
 }
 
 __global__ void route_backward_kernel(const float* dweights_TK, const float* logits_TE,
@@ -155,7 +188,7 @@ __global__ void route_backward_kernel(const float* dweights_TK, const float* log
   const std::int32_t* const chosen = experts_TK + t * slots;
   const float* const dweights = dweights_TK + t * slots;
   float* const dlogits = dlogits_TE + t * experts;
-  scores_of(rule.score, logits_TE + t * experts, s, experts);
+  scores_to_weigh(rule, logits_TE + t * experts, chosen, slots, s, experts);
   // The gradient of the scores: of those that were chosen.
   for_lane(experts, [ds = ds](int e) { ds[e] = 0.0F; });
   __syncwarp();
@@ -191,8 +224,8 @@ __global__ void weigh_kernel(const float* logits_TE, std::int64_t tokens, int ex
   const WarpToken own(shared, experts);
   if (own.t >= tokens) return;
   const float* const s = own.first;
-  scores_of(rule.score, logits_TE + own.t * experts, own.first, experts);
   const std::int32_t* const chosen = experts_TK + own.t * slots;
+  scores_to_weigh(rule, logits_TE + own.t * experts, chosen, slots, own.first, experts);
   float sum = 0.0F;
   for (int k = 0; k < slots; ++k) {
     if (chosen[k] != kAbsentRow) sum += s[chosen[k]];

@@ -75,7 +75,8 @@ struct StepSum {
 /// How a step makes its exchanges. A new one is a line here and in tell_step; who performs, plans,
 /// times and counts steps then has it too.
 struct StepPolicy {
-  /// The number of targets, by which losses are divided; squares of gradients, and losses.
+  /// The number of targets, by which losses are divided, and of models with experts that of tokens,
+  /// by which their routers' are; squares of gradients, and losses.
   static constexpr int kTargets = 0, kTotals = 1;
   /// Of models with experts: how often each was chosen (ops::add_load), by layer.
   static constexpr int kExpertLoad = 2;
