@@ -1167,7 +1167,8 @@ std::vector<Key> recover_keys() {
        .unit = "seconds",
        .minimum = 6,
        .maximum = 1e6,
-       .help = "how long a rank looks for enough others to go on with, and a newcomer for entry",
+       .help =
+           "how long a rank looks for enough others to go on with, and a newcomer for an answer",
        .explanation = "When a rank counts as lost follows from measured steps and round trips, and "
                       "is printed once.",
        .foreign = {"rdzv_timeout", "join_timeout"}},
