@@ -132,6 +132,10 @@ class RandomRun {
     c.model.path = source == 1 ? "p" + c.model.path.string() : "";
     c.model.config = source == 2 ? "c" + c.model.config.string() : "";
     reconcile_tuning(c);
+    if (c.model.capacity_factor == 0.0) {  // nothing is dropped
+      c.model.drop = ModelConfig().drop;
+      c.model.renorm_after_drop = false;
+    }
     if (source == 1) c.model.vocab_size = 0;
     if (c.data.sources.empty() == c.data.train.empty()) {
       c.data.train = "t";

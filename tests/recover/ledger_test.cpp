@@ -220,7 +220,7 @@ TEST(Ledger, ProcessesThatAgreeOnTheirMembersAgreeOnWhoUsedWhat) {
       if (net.size() < 11) net.join();
       net.change(0);
     }
-    ASSERT_TRUE(net.settles(std::chrono::seconds(30)));
+    ASSERT_TRUE(net.settles_with_newcomers(std::chrono::seconds(30)));
     ASSERT_TRUE(net.faults().empty());
     for (const auto& [number, ledger] : ledgers) {
       if (!net.is(number, Membership::State::going)) continue;

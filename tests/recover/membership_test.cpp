@@ -356,17 +356,6 @@ struct Fate {
   bool uses_bytes = false;
 };
 
-/// Whether it does, where whoever has heard of newcomers lets them in now and then.
-bool settles_with_newcomers(SimulatedNetwork& net, std::chrono::seconds longest) {
-  for (auto passed = seconds(0); passed < longest; passed += seconds(1)) {
-    if (net.settles(seconds(1))) return true;
-    for (int i = 0; i < net.size(); ++i) {
-      if (!net.member(i).waiting(net.now()).empty()) net.change(i);
-    }
-  }
-  return false;
-}
-
 /// Lets a run live through random faults, then leaves it in peace. Returns what it did wrong.
 std::string live(std::uint64_t seed, const Fate& fate) {
   std::mt19937_64 first(seed);
@@ -412,7 +401,7 @@ std::string live(std::uint64_t seed, const Fate& fate) {
   for (int i = 0; i < net.size(); ++i) net.freeze(i, false);
   net.weather = {.uses_bytes = fate.uses_bytes};
   const auto peace = net.now();
-  const bool settles = settles_with_newcomers(net, seconds(30));
+  const bool settles = net.settles_with_newcomers(seconds(30));
   if (!net.faults().empty()) return net.faults().front();
   if (!settles) return "neither ends nor goes on";
   if (!net.has_quorum(peace + seconds(4))) return "";  // who was about to give up may

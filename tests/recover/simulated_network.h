@@ -145,6 +145,17 @@ class SimulatedNetwork {
     }
     return false;
   }
+  /// The same, where whoever has heard of newcomers lets them in now and then.
+  bool settles_with_newcomers(std::chrono::seconds longest) {
+    using std::chrono::seconds;
+    for (auto passed = seconds(0); passed < longest; passed += seconds(1)) {
+      if (settles(seconds(1))) return true;
+      for (int i = 0; i < size(); ++i) {
+        if (!member(i).waiting(now()).empty()) change(i);
+      }
+    }
+    return false;
+  }
   bool is_settled() const {
     const Roster& newest = rosters_.rbegin()->second;
     bool somebody_goes = false;
