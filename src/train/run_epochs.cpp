@@ -221,7 +221,11 @@ void Run::keep_state() {
   }
   carried_.session_is_whole = carried_.is_changing = false;
   carried_.refused_cut.clear();
-  if (session_) session_->stream.synchronize();  // boxes are read on another stream
+  if (session_) {
+    session_->stream.synchronize();  // boxes are read on another stream
+    // Calls over etp may be made by the thread of those over ep (PassWalk): it ends before both go.
+    session_->mesh.comm(Axis::ep).run_in_background(false);
+  }
   step_.reset();
   session_.reset();
   setup_.reset();
