@@ -85,11 +85,12 @@ void require_tied_head(const HfFolder& folder, const ModelSpec& spec) {
   const std::string head = spec.names.head + ".weight",
                     embedding = spec.names.token_embedding + ".weight";
   if (!spec.tied_embeddings || !folder.contains(head) || !folder.contains(embedding)) return;
+  // Of different types they cannot be told apart by their bytes.
+  if (folder.entry(head).dtype_name != folder.entry(embedding).dtype_name) return;
   const auto bytes = [&](const std::string& name) {
     return folder.file_of(name).bytes(folder.entry(name));
   };
   const auto own = bytes(head), tied = bytes(embedding);
-  if (folder.entry(head).dtype_name != folder.entry(embedding).dtype_name) return;
   if (own.size() == tied.size() && std::memcmp(own.data(), tied.data(), own.size()) == 0) return;
   throw Error(ErrorCode::data,
               fmt::format("{}: {} is not {}, but config.json ties them",
