@@ -112,6 +112,86 @@ TEST(ChatAnswers, ThatCannotBeFoundAreRefusedWithTheirPlace) {
   expect_refusal([&] { chat_text(refusing, two, "chat.jsonl:9"); }, "chat.jsonl:9");
 }
 
+Conversation of_turns(const std::vector<std::pair<const char*, const char*>>& turns) {
+  Json messages = Json::array();
+  for (const auto& [role, content] : turns) {
+    messages.push_back({{"role", role}, {"content", content}});
+  }
+  return said({{"messages", messages}});
+}
+
+// Qwen3's way: thoughts are written of what follows the last question, an empty one of the last.
+const char* const kThinking =
+    "{% set ns = namespace(last=0) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
+    "{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\\n' }}"
+    "{% set parts = m.content.split('</think>') %}"
+    "{% set thought = parts[0].split('<think>')[-1].strip('\\n') if parts | length > 1 else '' %}"
+    "{% if loop.index0 > ns.last and (loop.last or thought) %}"
+    "{{ '<think>\\n' + thought + '\\n</think>\\n\\n' }}{% endif %}"
+    "{{ parts[-1].lstrip('\\n') }}"
+    "{% for call in m.tool_calls %}{{ '<tool_call>' + call.name + '</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>\\n' }}{% else %}"
+    "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+TEST(ChatAnswers, AreFoundWhereEarlierOnesAreWrittenOtherwise) {
+  std::string form = kThinking;
+  const std::string end = "{{ '<|im_end|>\\n' }}";
+  const auto marks_end = form.find(end) + end.size();
+  std::string marked = form;
+  marked.insert(marks_end, "{%- endgeneration %}");
+  const std::string opening = "{{ '<|im_start|>assistant\\n' }}";
+  marked.insert(marked.find(opening) + opening.size(), "{%- generation %}");
+  const auto expect_alike = [&](const Conversation& conversation, std::size_t answers) {
+    const ChatText expected = chat_text(ChatTemplate{marked}, conversation, "marked");
+    const ChatText found = chat_text(ChatTemplate{form}, conversation, "a");
+    EXPECT_EQ(found.text, expected.text);
+    EXPECT_EQ(found.answers, expected.answers) << found.text;
+    EXPECT_EQ(found.answers.size(), answers);
+  };
+  expect_alike(of_turns({{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}}), 2);
+  expect_alike(of_turns({{"system", "s"},
+                         {"user", "a"},
+                         {"assistant", "<think>\nhm\n</think>\n\nb"},
+                         {"user", "c"},
+                         {"assistant", "<think>\nwell\n</think>\n\nd"},
+                         {"user", "e"},
+                         {"assistant", "f"}}),
+               3);
+  const Json call = {{"name", "weather"}};
+  expect_alike(
+      said({{"messages",
+             Json::array({{{"role", "user"}, {"content", "a"}},
+                          {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call, call}}},
+                          {{"role", "tool"}, {"content", "rain"}},
+                          {{"role", "assistant"}, {"content", "b"}}})}}),
+      2);
+}
+
+/// DeepSeek-R1's way: a model begins with a thought, which is written of no answer.
+TEST(ChatAnswers, AreFoundWhereTheyBeginOtherwiseThanAModelIsLetBegin) {
+  const ChatTemplate form(
+      "{% for m in messages %}{% if m.role == 'user' %}{{ '<U>' + m.content }}{% else %}"
+      "{{ '<A>' + m.content.split('</think>')[-1] + '<E>' }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<A><think>\\n' }}{% endif %}");
+  const ChatText text = chat_text(form,
+                                  of_turns({{"user", "a"},
+                                            {"assistant", "<think>hm</think>b"},
+                                            {"user", "c"},
+                                            {"assistant", "<b>d</b>"}}),
+                                  "a");
+  EXPECT_EQ(text.text, "<U>a<A>b<E><U>c<A><b>d</b><E>");
+  ASSERT_EQ(text.answers.size(), 2u);
+  const auto answer = [&](std::size_t i) {
+    const auto& [begin, end] = text.answers[i];
+    return text.text.substr(begin, end - begin);
+  };
+  EXPECT_EQ(answer(0), "b<E>");
+  EXPECT_EQ(answer(1), "<b>d</b><E>");
+}
+
 TEST(ChatAnswers, MayBeCallsOfToolsWithoutText) {
   const ChatTemplate form(
       "{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.content %}{{ m.content }}{% endif %}"

@@ -103,7 +103,8 @@ ChatTemplate::Rendered ChatTemplate::render_marked(const Json& messages, const J
               return formatted_time(format->text(), now);
             }));
   for (const auto& [name, value] : parts_->tokens.items()) names.set(name, value);
-  names.set("messages", chat::Value::from_json(messages));
+  const chat::Value said = chat::Value::from_json(messages);
+  names.set("messages", said);
   names.set("add_generation_prompt", options.add_generation_prompt);
   for (const auto& [name, value] : others.items()) names.set(name, chat::Value::from_json(value));
   // Known to templates even where nothing was given.
@@ -113,8 +114,13 @@ ChatTemplate::Rendered ChatTemplate::render_marked(const Json& messages, const J
   chat::Scope scope(std::move(names));
   Rendered rendered;
   scope.watch(rendered.text);
+  if (const chat::List* list = said.list()) scope.follow(*list);
   chat::run_body(parts_->body, scope, rendered.text);
   for (const auto& [begin, end] : scope.marks()) rendered.marked.push_back({begin, end});
+  for (const auto& rounds : scope.rounds()) {
+    auto& turn = rendered.turns.emplace_back();
+    if (rounds.size() == 1) turn = {rounds.front().begin, rounds.front().end};
+  }
   return rendered;
 }
 

@@ -42,6 +42,9 @@ class ChatTemplate {
   struct Rendered {
     std::string text;
     std::vector<Stretch> marked;  ///< what the template printed inside `generation` blocks
+    /// What it printed of each message: in that one's round of a loop over messages. Nothing where
+    /// no loop printed anything of it, or several did.
+    std::vector<std::optional<Stretch>> turns;
   };
   Rendered render_marked(const Json& messages, const Json& others, const Options& options) const;
   /// Whether it has such blocks.

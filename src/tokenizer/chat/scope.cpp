@@ -23,6 +23,22 @@ std::vector<Dict> Scope::enter_macro(const std::vector<Dict>& around) {
   return outside;
 }
 
+void Scope::follow(const List& messages) {
+  rounds_.resize(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (const Dict* message = messages[i].dict()) messages_.emplace(message, i);
+  }
+}
+
+void Scope::end_round(const Value& element, const std::string& out, std::size_t begin) {
+  const auto message = messages_.find(element.dict());
+  const auto printed = printed_since(out, begin);
+  if (message == messages_.end() || !printed) return;
+  std::vector<Mark>& rounds = rounds_[message->second];
+  std::erase_if(rounds, [&](const Mark& inner) { return inner.begin >= begin; });
+  rounds.push_back(*printed);
+}
+
 void Scope::count_step() {
   if (++steps_ > kMaxSteps) template_error("it does not come to an end");
 }

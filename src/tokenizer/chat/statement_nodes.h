@@ -82,10 +82,12 @@ class For final : public Statement {
     for (std::size_t i = 0; i < values.size(); ++i) {
       scope.count_step();
       scope.push();
+      const std::size_t begin = out.size();
       bind(parts_.names, values[i], scope);
       scope.set("loop", loop_at(values, i));
       const Flow flow = run_body(parts_.body, scope, out);
       scope.pop();
+      scope.end_round(values[i], out, begin);
       if (flow == Flow::leave_loop) break;
     }
     return Flow::next;

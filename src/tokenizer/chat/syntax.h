@@ -39,13 +39,26 @@ class Scope {
   void watch(const std::string& output) { output_ = &output; }
   /// Of texts that become values first nothing is known.
   void mark(const std::string& out, std::size_t begin) {
-    if (&out == output_ && out.size() > begin) marks_.push_back({begin, out.size()});
+    if (const auto printed = printed_since(out, begin)) marks_.push_back(*printed);
   }
   const std::vector<Mark>& marks() const { return marks_; }
 
+  /// From here on it is known what loops print while they are at one of `messages`.
+  void follow(const List& messages);
+  void end_round(const Value& element, const std::string& out, std::size_t begin);
+  /// Of each message; several where several loops printed something of it.
+  const std::vector<std::vector<Mark>>& rounds() const { return rounds_; }
+
  private:
+  std::optional<Mark> printed_since(const std::string& out, std::size_t begin) const {
+    if (&out != output_ || out.size() == begin) return std::nullopt;
+    return Mark{begin, out.size()};
+  }
+
   const std::string* output_ = nullptr;
   std::vector<Mark> marks_;
+  std::unordered_map<const Dict*, std::size_t> messages_;
+  std::vector<std::vector<Mark>> rounds_;
   std::vector<Dict> levels_;
   std::int64_t steps_ = 0;
   int depth_ = 0;
