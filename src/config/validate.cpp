@@ -43,10 +43,6 @@ void check_chat_and_patience(const RunConfig& config, std::vector<Conflict>& con
                          "train.patience counts evaluations, and there is only the last one; set "
                          "train.eval_every"});
   }
-  if (config.recover.elastic) {
-    conflicts.push_back(
-        {{"train.patience"}, "train.patience does not go with recover.elastic = true"});
-  }
 }
 
 void check_tuning(const RunConfig& config, std::vector<Conflict>& conflicts) {
@@ -76,7 +72,8 @@ void check_tuning(const RunConfig& config, std::vector<Conflict>& conflicts) {
     conflicts.push_back({{key}, fmt::format("{} does not go with {} = {}", what, key, value)});
   };
   refuse(config.parallel.sites > 1, "parallel.sites", "2 and more");
-  refuse(config.recover.elastic, "recover.elastic", "true");
+  refuse(config.recover.stages != LostStages::none, "recover.stages",
+         "anything but \"none\": frozen weights are not made of others");
   refuse(config.optim.name == planner::Updates::onebit_adam, "optim.name", "\"onebit-adam\"");
 }
 

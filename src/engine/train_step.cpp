@@ -82,7 +82,10 @@ void TrainStep::begin(std::span<const MicroBatch> microbatches) {
   }
   model_.store().retire_grads();
   if (!copies_.is_anything() || !policy_.updates) return;
-  is_given_.assign(model_.units().buckets.size(), false);
+  is_given_.clear();
+  for (const RankUnits::Bucket& bucket : model_.units().buckets) {
+    is_given_.push_back(!bucket.trains);
+  }
   expects_copies_ = copies_.kept != nullptr;
 }
 
@@ -353,7 +356,9 @@ void TrainStep::expect_copies() {
   if (!std::exchange(expects_copies_, false)) return;
   tag("gradients for copies", -1, nullptr);
   Model& kept = copies_.kept->model();
-  for (int bucket = 0; bucket < std::ssize(kept.units().buckets); ++bucket) {
+  const auto& buckets = kept.units().buckets;
+  for (int bucket = 0; bucket < std::ssize(buckets); ++bucket) {
+    if (!buckets[static_cast<std::size_t>(bucket)].trains) continue;
     taken_.push_back(
         model_.mesh()
             .comm(copies_.axis)

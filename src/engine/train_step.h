@@ -183,7 +183,7 @@ class TrainStep : private Stage {
   } blocks_;
   std::vector<Work> given_;     // gradients that are on their way to who keeps a copy
   std::vector<Work> taken_;     // and those of the one whose copy is kept here
-  std::vector<bool> is_given_;  // by bucket
+  std::vector<bool> is_given_;  // by bucket; frozen ones never are, and count as given
   bool expects_copies_ = false;
   std::optional<std::int64_t> first_microbatch_;
   std::int64_t tokens_ = 1;  // of all ranks, where routers have losses of them

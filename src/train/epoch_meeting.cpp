@@ -27,10 +27,12 @@ Json to_json(const RunState& state) {
                {"tokens", state.tokens},
                {"skipped_updates", state.skipped_updates},
                {"seconds", state.seconds},
+               {"evaluations_since_best", state.evaluations_since_best},
                {"optimizer", state.optimizer},
                {"made_anew", state.made_anew},
                {"left_out", left_out_json(state.left_out)}};
   if (state.eval_loss) json["eval_loss"] = bits_of({*state.eval_loss});
+  if (state.best_eval_loss) json["best_eval_loss"] = bits_of({*state.best_eval_loss});
   if (!state.expert_load.empty()) json["expert_load"] = bits_of(state.expert_load);
   return json;
 }
@@ -40,10 +42,14 @@ RunState state_from(const Json& json) {
                  .tokens = json.at("tokens"),
                  .skipped_updates = json.at("skipped_updates"),
                  .seconds = json.at("seconds"),
+                 .evaluations_since_best = json.at("evaluations_since_best"),
                  .optimizer = json.at("optimizer"),
                  .made_anew = json.at("made_anew"),
                  .left_out = left_out_from(json.at("left_out"))};
   if (json.contains("eval_loss")) state.eval_loss = values_of(json.at("eval_loss")).front();
+  if (json.contains("best_eval_loss")) {
+    state.best_eval_loss = values_of(json.at("best_eval_loss")).front();
+  }
   if (json.contains("expert_load")) state.expert_load = values_of(json.at("expert_load"));
   return state;
 }

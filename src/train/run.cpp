@@ -54,21 +54,22 @@ bool Run::start() {
   prepare_folder();
   make_session();
   // Checkpoints have the adapters alone.
-  const bool has_adapters = setup_->spec.tuning.lora.has_value();
-  if (has_adapters) {
-    start_weights(config_, session_->model, session_->stream, setup_->terminal());
-  }
+  if (has_adapters()) begin_weights(setup_->terminal());
   is_resumed_ = resume();
   if (is_resumed_ && (state_.step >= config_.total_steps() || is_out_of_patience())) return false;
-  if (!is_resumed_ && !has_adapters) {
-    start_weights(config_, session_->model, session_->stream, setup_->terminal());
-    if (session_->copy) {
-      start_weights(config_, session_->copy->model(), session_->stream, {.is_silent = true});
-    }
-    if (session_->outer) session_->outer->start(session_->stream);
-  }
+  if (!is_resumed_ && !has_adapters()) begin_weights(setup_->terminal());
   recording_.emplace(*setup_, *session_, is_resumed_ ? std::optional(state_.step) : std::nullopt);
   return true;
+}
+
+bool Run::has_adapters() const { return setup_->spec.tuning.lora.has_value(); }
+
+void Run::begin_weights(const observe::Terminal& terminal) {
+  start_weights(config_, session_->model, session_->stream, terminal);
+  if (session_->copy) {
+    start_weights(config_, session_->copy->model(), session_->stream, {.is_silent = true});
+  }
+  if (session_->outer) session_->outer->start(session_->stream);
 }
 
 void Run::make_session() {

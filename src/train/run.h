@@ -37,6 +37,9 @@ class Run {
   int site() const;
   Saving::Options saving_options() const;
   void make_session();
+  bool has_adapters() const;
+  /// As the run file says, without a checkpoint.
+  void begin_weights(const observe::Terminal& terminal);
   /// Session, weights and recording of a run that starts or resumes. False: it is finished.
   bool start();
   bool resume();
@@ -102,7 +105,9 @@ class Run {
   /// Evaluations have not become better for train.patience of them.
   bool is_out_of_patience() const;
   void count_evaluation(double loss);
-  bool is_due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
+  bool is_due(std::int64_t every) const {
+    return every > 0 && state_.step > 0 && state_.step % every == 0;
+  }
   bool is_evaluation_due() const;
   bool is_save_due() const;
   void note_loss(double loss);

@@ -18,21 +18,21 @@
 namespace heddle {
 namespace {
 
-/// Of the rank's own store, and of that of the copy that it keeps.
+/// Of the rank's own model, and of the copy that it keeps.
 template <class BoxesOf>
 std::vector<recover::HeldBox> boxes_in(Session& session, const BoxesOf& boxes_of) {
-  std::vector<recover::HeldBox> boxes = boxes_of(session.model.store());
+  std::vector<recover::HeldBox> boxes = boxes_of(session.model);
   if (!session.copy) return boxes;
-  for (recover::HeldBox& box : boxes_of(session.copy->model().store())) {
+  for (recover::HeldBox& box : boxes_of(session.copy->model())) {
     boxes.push_back(std::move(box));
   }
   return boxes;
 }
 
 /// But for what is each rank's own.
-std::vector<StateKind> common_states(const ParamStore& store) {
-  std::vector<StateKind> kinds = states_of(store);
-  const std::vector<std::string> own = unsent_states(store);
+std::vector<StateKind> common_states(const Model& model) {
+  std::vector<StateKind> kinds = states_of(model);
+  const std::vector<std::string> own = unsent_states(model.store());
   std::erase_if(kinds, [&](const StateKind& state) {
     return std::ranges::any_of(
         own, [&](const std::string& name) { return state.kind.starts_with(name); });
@@ -187,9 +187,9 @@ void Run::take_decided_step() {
 
 /// What rests in place of blocks that are left out is no state: nobody is to be given it.
 std::vector<recover::HeldBox> Run::held_state() {
-  std::vector<recover::HeldBox> boxes = boxes_in(*session_, [](const ParamStore& store) {
-    std::vector<StateKind> kinds = common_states(store);
-    kinds.front().pieces = store.held_value_pieces();
+  std::vector<recover::HeldBox> boxes = boxes_in(*session_, [](const Model& model) {
+    std::vector<StateKind> kinds = common_states(model);
+    kinds.front().pieces = weights_kept(model, model.store().held_value_pieces());
     return recover::boxes_of(kinds);
   });
   std::erase_if(boxes, [left_out = session_->model.left_out()](const recover::HeldBox& box) {
@@ -200,7 +200,7 @@ std::vector<recover::HeldBox> Run::held_state() {
 
 std::vector<recover::HeldBox> Run::wanted_state() {
   return boxes_in(*session_,
-                  [](const ParamStore& store) { return recover::boxes_of(common_states(store)); });
+                  [](const Model& model) { return recover::boxes_of(common_states(model)); });
 }
 
 /// The state outlives the session that it was in.
@@ -238,6 +238,7 @@ bool Run::set_up(bool is_start) {
   if (is_start) return start();
   setup_->keepers().decide([this] { attach_log_file(setup_->folder / "log.txt"); });
   make_session();
+  if (has_adapters()) begin_weights({.is_silent = true});
   if (carried_.checkpoint >= 0) {
     saving_->resumed_from(setup_->checkpoints() / checkpoint_name(carried_.checkpoint),
                           carried_.checkpoint);

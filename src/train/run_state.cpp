@@ -173,12 +173,16 @@ std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sit
   return kinds;
 }
 
+std::vector<ParamPiece> weights_kept(const Model& model, std::vector<ParamPiece> pieces) {
+  if (!model.spec().tuning.lora) return pieces;
+  // Asked of the model: a rank's stage may have no adapters at all.
+  std::erase_if(pieces, [](const ParamPiece& piece) { return !piece.parameter->is_adapter; });
+  return pieces;
+}
+
 std::vector<StateKind> states_of(const Model& model, const SiteNumbers& sites) {
   std::vector<StateKind> kinds = states_of(model.store(), sites);
-  if (!model.spec().tuning.lora) return kinds;
-  // Asked of the model: a rank's stage may have no adapters at all.
-  std::erase_if(kinds.front().pieces,
-                [](const ParamPiece& piece) { return !piece.parameter->is_adapter; });
+  kinds.front().pieces = weights_kept(model, std::move(kinds.front().pieces));
   return kinds;
 }
 

@@ -64,6 +64,8 @@ RunState run_state_of(const Manifest& manifest, int site = 0);
 std::vector<StateKind> states_of(const ParamStore& store, const SiteNumbers& sites = {});
 /// The same of a model: of one with adapters only their weights, as nothing else changes.
 std::vector<StateKind> states_of(const Model& model, const SiteNumbers& sites = {});
+/// Those of `pieces`, of its weights, that states_of a model has.
+std::vector<ParamPiece> weights_kept(const Model& model, std::vector<ParamPiece> pieces);
 /// "site1.exp_avg".
 std::string own_kind(int site, const std::string& kind);
 

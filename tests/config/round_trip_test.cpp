@@ -117,7 +117,7 @@ class RandomRun {
       c.recover.elastic = false;
       if (c.optim.name == planner::Updates::onebit_adam) c.optim = {};
     }
-    if (c.train.eval_every == 0 || c.recover.elastic) c.train.patience = 0;
+    if (c.train.eval_every == 0) c.train.patience = 0;
     if (c.data.kind == DataKind::chat) c.data.documents = Documents::mask;
     if (c.data.kind == DataKind::chat && !c.data.format.empty()) c.data.format = "csv";
     if (c.data.kind == DataKind::chat || c.recover.elastic) c.data.stream = false;

@@ -159,7 +159,7 @@ TEST(LoraRun, IsRefusedByNameWhereItHasNoMeaning) {
   expect_refusal(run.train({"lora.targets=[\"query\"]"}), "lora.targets: \"query\"");
   expect_refusal(run.train({"train.freeze=[\"*\"]"}), "train.freeze and [lora]");
   expect_refusal(run.train({"optim.name=onebit-adam"}), "optim.name");
-  expect_refusal(run.train({"recover.elastic=true"}), "recover.elastic");
+  expect_refusal(run.train({"recover.stages=\"checkfree\""}), "recover.stages");
   const TinyRun random;
   expect_refusal(random.train({"lora.rank=4"}), "set model.path");
   expect_refusal(random.train({"lora.alpha=4"}), "[lora] without lora.rank");
