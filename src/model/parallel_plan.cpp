@@ -12,12 +12,12 @@
 namespace heddle {
 namespace {
 
-/// "1, 2, 4": the sizes of tp that the model allows.
-std::string possible_tp(const ModelSpec& spec) {
+/// "1, 2, 4": the sizes of tp that the model allows beside what else is asked for.
+std::string possible_tp(const ModelSpec& spec, ParallelRequest request) {
   std::string text;
-  for (std::int64_t tp = 1; tp <= spec.heads; ++tp) {
-    if (!refuse_tp(spec, tp).empty()) continue;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", tp);
+  for (request.tp = 1; request.tp <= spec.heads; ++request.tp) {
+    if (!refuse_tp(spec, request).empty()) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", request.tp);
   }
   return text;
 }
@@ -86,9 +86,9 @@ class Checker {
   }
 
   void check_tp() {
-    for (const std::string& reason : refuse_tp(spec_, request_.tp)) {
+    for (const std::string& reason : refuse_tp(spec_, request_)) {
       add({"parallel.tp"}, "parallel.tp = {} {}; use one of {}", request_.tp, reason,
-          possible_tp(spec_));
+          possible_tp(spec_, request_));
     }
   }
 
@@ -108,7 +108,7 @@ class Checker {
   }
 
   void check_cp() {
-    if (request_.cp == 1 || !refuse_tp(spec_, request_.tp).empty()) return;
+    if (request_.cp == 1 || !refuse_tp(spec_, request_).empty()) return;
     ContextShape shape = context_shape_of(spec_, request_);
     shape.tokens = request_.cp;  // more than the ranks must have is checked with the batch
     for (const std::string& problem :

@@ -443,12 +443,13 @@ AxisSet ParamStore::other_sums(const Layout& layout) const {
 /// Neighbours are summed together.
 std::vector<ParamStore::RestSum> ParamStore::rest_of(const Bucket& bucket, Range of) const {
   std::vector<RestSum> sums;
+  std::int64_t behind = 0;  // the last region, summed or not; padding is all that follows it
   for (const auto& [parameter, at] : bucket.placed) {
     for (const Parameter::Region& region : parameter->regions()) {
+      const std::int64_t before = std::exchange(behind, at + region.end);
       const AxisSet axes = other_sums(region.layout);
       if (axes.empty()) continue;
-      if (sums.empty() || axes != sums.back().over ||
-          padded(sums.back().range.end) != at + region.begin) {
+      if (sums.empty() || axes != sums.back().over || sums.back().range.end != before) {
         sums.push_back({axes, {at + region.begin, 0}});
       }
       sums.back().range.end = at + region.end;
@@ -496,14 +497,16 @@ std::vector<ParamStore::Range> ParamStore::counted(const Bucket& bucket, Range o
                                                    bool is_divided) const {
   std::vector<Range> ranges;
   if (!bucket.trains) return ranges;
+  std::int64_t behind = 0;  // the last region, counted or not; padding is all that follows it
   for (const auto& [parameter, at] : bucket.placed) {
     if (parameter->tie == Parameter::Tie::last) continue;
     for (const Parameter::Region& region : parameter->regions()) {
+      const std::int64_t before = std::exchange(behind, at + region.end);
       if (!counts(ownership(region.layout), mesh_.shape(), mesh_.rank(), is_divided)) continue;
       const Range range{std::max(at + region.begin, of.begin), std::min(at + region.end, of.end)};
       if (range.empty()) continue;
       // Over padding, which is zero, so that the sum has few and long terms.
-      if (!ranges.empty() && padded(ranges.back().end) >= range.begin) {
+      if (!ranges.empty() && ranges.back().end == before) {
         ranges.back().end = range.end;
       } else {
         ranges.push_back(range);

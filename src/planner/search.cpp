@@ -81,7 +81,7 @@ class Search {
         options_(options),
         limit_(machine.device.memory_bytes * (1.0 - options.margin)) {
     for (const int tp : divisors(options.gpus, job.spec.heads)) {
-      if (refuse_tp(job.spec, tp).empty()) tps_.push_back(tp);
+      if (refuse_tp(job.spec, {.tp = tp}).empty()) tps_.push_back(tp);
     }
     cps_ = divisors(options.gpus, divides ? most_context(job) : 1);
     pps_ = divisors(options.gpus, job.spec.layers);

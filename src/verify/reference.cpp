@@ -18,10 +18,14 @@
 namespace heddle {
 namespace {
 
-/// References are of the cross-entropy alone.
+/// References are of the cross-entropy alone: no loss of a router, and nobody moves its bias, for
+/// which tokens that only fill a replica would count too.
 ModelSpec reference_spec(const std::filesystem::path& folder) {
   ModelSpec spec = read_model_spec(folder / "config.json");
-  if (spec.experts) spec.experts->loss = {};
+  if (spec.experts) {
+    spec.experts->loss = {};
+    spec.experts->bias_rate = 0.0;
+  }
   return spec;
 }
 

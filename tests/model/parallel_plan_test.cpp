@@ -204,6 +204,19 @@ TEST(ParallelPlan, NamesOnlySizesOfTpThatTheWholeModelAllows) {
             "parallel.tp = 12 does not divide the model's MLP width = 20; use one of 1, 2, 4");
 }
 
+/// With ep or etp, tp divides the tokens that go to experts and not the experts.
+TEST(ParallelPlan, NeedsATpThatDividesExpertsOnlyWhereNothingElseDoes) {
+  const ModelSpec experts = spec_of(
+      with(small_config("mixtral"),
+           {{"num_attention_heads", 4}, {"num_key_value_heads", 4}, {"intermediate_size", 6}}));
+  EXPECT_EQ(refusal(experts, {.tp = 4}, 4),
+            "parallel.tp = 4 does not divide the experts' width = 6; use one of 1, 2");
+  EXPECT_EQ(make_plan(experts, {.tp = 4, .ep = 2, .etp = 2}, 4, 16).mesh.text(),
+            "dp=1 tp=4 pp=1 ep=2 etp=2");
+  EXPECT_EQ(refusal(experts, {.tp = 3, .ep = 3}, 3),
+            "parallel.tp = 3 does not divide the model's attention heads = 4; use one of 1, 2, 4");
+}
+
 TEST(ParallelPlan, NamesEverythingThatIsWrongAtOnce) {
   const std::string all = refusal(llama(), {.dp = 1, .tp = 5, .pp = 6, .zero = 7, .chunks = 2}, 4);
   for (const char* part : {"30 ranks", "attention heads = 8", "MLP width = 48", "at most 4",

@@ -139,8 +139,8 @@ class ShiftKind final : public BranchKind {
     return layers;
   }
 
-  std::string refuse_tp(const ModelSpec&, std::int64_t tp) const override {
-    return kGroups % tp == 0 ? "" : "does not divide the 4 groups of the shift mixer";
+  std::string refuse_tp(const ModelSpec&, const ParallelRequest& request) const override {
+    return kGroups % request.tp == 0 ? "" : "does not divide the 4 groups of the shift mixer";
   }
 
  private:

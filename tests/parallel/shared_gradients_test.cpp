@@ -29,7 +29,8 @@ Parameter::Part rows(const std::string& name, std::int64_t whole, std::int64_t b
 
 /// One rank's share of a model on `tp` ranks with `key_heads` heads of 3 rows: a table whose
 /// vocabulary of 4 * tp - 1 rows is padded, norms and positions that every rank uses on its own
-/// tokens, a bias behind a sum, and a projection of queries (2 rows per rank), keys and values.
+/// tokens, a bias behind a sum, and a projection of queries (2 rows per rank), keys and values,
+/// with a bias that is shorter than what parameters are padded to and another one behind it.
 Holders divided_units(int tp, int rank, int key_heads) {
   auto table = std::make_shared<Parameter>();
   const std::int64_t vocab = 4 * tp - 1;
@@ -46,6 +47,18 @@ Holders divided_units(int tp, int rank, int key_heads) {
   qkv->tail = {2,
                whole_on_stage(View::keys).with(Axis::kv, shard(0)).with(Axis::copy, replicate())};
 
+  auto qkv_bias = std::make_shared<Parameter>();
+  qkv_bias->shape = {2 + 3 + 3};
+  qkv_bias->parts = {{"q bias", {2 * tp}, {2 * rank}, {0}, {2}},
+                     {"k bias", {3 * key_heads}, {3 * head}, {2}, {3}},
+                     {"v bias", {3 * key_heads}, {3 * head}, {5}, {3}}};
+  qkv_bias->layout = qkv->layout;
+  qkv_bias->tail = qkv->tail;
+  auto up_bias = std::make_shared<Parameter>();
+  up_bias->shape = {3};
+  up_bias->parts = {{"up bias", {3 * tp}, {3 * rank}, {0}, {3}}};
+  up_bias->layout = on_tp(shard(0));
+
   auto positions = parameter("positions", {3, 7});
   positions->layout = on_tp(replicate());
   auto norm = parameter("norm", {7});
@@ -57,7 +70,8 @@ Holders divided_units(int tp, int rank, int key_heads) {
 
   Holders units;
   units.push_back(std::make_unique<Holder>(std::vector{table}));
-  units.push_back(std::make_unique<Holder>(std::vector{norm, qkv, positions, bias, other_norm}));
+  units.push_back(std::make_unique<Holder>(
+      std::vector{norm, qkv, qkv_bias, up_bias, positions, bias, other_norm}));
   return units;
 }
 

@@ -332,7 +332,7 @@ TEST_P(ExpertsOn, HoldsReferences) {
   int held = 0;
   for (const fs::path& folder : {fs::path(source_dir() + "/tests/reference/models"),
                                  shared_folder() / "fixtures" / "models"}) {
-    for (const char* name : {"mixtral", "olmoe", "qwen3-moe"}) {
+    for (const char* name : {"mixtral", "olmoe", "qwen3-moe", "heddle-moe"}) {
       if (!fs::exists(folder / name)) continue;
       const ModelSpec spec = read_model_spec(folder / name / "config.json");
       if (!problems_of(spec, mesh_.request, mesh_.ranks()).empty()) continue;
@@ -351,6 +351,21 @@ TEST_P(ExpertsOn, HoldsReferences) {
 
 INSTANTIATE_TEST_SUITE_P(Parity, ExpertsOn, testing::Range(std::size_t{0}, meshes().size()),
                          [](const auto& info) { return name_of(meshes()[info.param]); });
+
+TEST(Experts, MayHaveAWidthThatTpDoesNotDivideWhereEpOrEtpDivideThem) {
+  for (const ModelSpec& spec :
+       {deep("mixtral", {{"intermediate_size", 6}}),
+        deep("heddle_moe", {{"moe_intermediate_size", 6}, {"n_shared_experts", 1}})}) {
+    const Outcome& one = on_one_rank(spec, 4);
+    for (const ParallelRequest& request :
+         {ParallelRequest{.dp = 1, .tp = 4, .ep = 2, .etp = 2, .sequence = true},
+          {.dp = 1, .tp = 4, .etp = 2}}) {
+      const Outcome made = train(spec, request, true);
+      EXPECT_NEAR(made.norm, one.norm, 1e-6 * one.norm);
+      EXPECT_LT(made.gradients->largest_relative_difference(*one.gradients), 1e-4);
+    }
+  }
+}
 
 TEST(Experts, RunOnAtLeastFiftyMeshesOfEverySizeOfEp) {
   std::set<std::string> names;

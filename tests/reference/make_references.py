@@ -6,7 +6,8 @@
     .venv-references/bin/pip install safetensors==0.8.0 numpy==2.4.6
     .venv-references/bin/python tests/reference/make_references.py [--out DIR] [--only PART]
 
-PART is experts, families, optimizers or recipes. Families were made with torch 2.15.0 and transformers 5.23.0.
+PART is experts, families, optimizers or recipes. Families were made with torch 2.15.0 and transformers 5.23.0,
+heddle-moe with torch 2.13.0 and transformers 5.22.0.
 
 Everything follows from fixed seeds, so a second run on the same machine writes the same bytes (another CPU may differ
 in the last bits of the floats). Everything is computed on one CPU thread in float32 with eager attention.
@@ -46,6 +47,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GPT2Config, GPTNeoXConfig, GraniteConfig
 from transformers import LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config
 from transformers import Qwen3Config, Qwen3MoeConfig, SmolLM3Config, Starcoder2Config
+from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.utils import logging
 
 BATCH, SEQUENCE, TRAIN_STEPS, PROMPT, CONTINUATION = 2, 24, 10, 8, 20
@@ -105,6 +108,17 @@ EXPERTS: dict[str, Any] = {
                                 moe_intermediate_size=12, num_experts=6, num_experts_per_tok=2, decoder_sparse_step=2,
                                 norm_topk_prob=True, rms_norm_eps=1e-6, tie_word_embeddings=True,
                                 rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
+}
+
+# Llama's blocks with DeepSeek-V3's experts: what their config has beside Llama's. A dense layer is first; the others have
+# a shared expert, and choose among the best two of four groups. transformers has the parts, and no model of them.
+DEEPSEEK: dict[str, Any] = dict(n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=8, n_shared_experts=1,
+                                n_group=4, topk_group=2, routed_scaling_factor=2.5, norm_topk_prob=True,
+                                first_k_dense_replace=1)
+
+OWN: dict[str, Any] = {
+    "heddle-moe": LlamaConfig(**SMALL, vocab_size=95, head_dim=8, rms_norm_eps=1e-6, tie_word_embeddings=False,
+                              rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
 }
 
 # Two shapes of each family, windows narrower and wider than sequences, and kinds of rope within and beyond the length
@@ -207,10 +221,25 @@ SHARDED = {"llama-linear-bias"}
 ATTENTION_SCALE: dict[str, float] = {"gpt2": 0.2, "gpt-neox": 0.2, "gpt-neox-sequential": 0.2, "glm": 0.2}
 
 
+def trained_and_biases(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Its parameters, and what routers add to scores for choosing, which no optimizer moves."""
+    return dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if n.endswith("correction_bias")}
+
+
+def new_model(name: str, config: Any) -> PreTrainedModel:
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    if name in OWN:
+        for layer in model.model.layers[DEEPSEEK["first_k_dense_replace"]:]:
+            experts = DeepseekV3Config(hidden_size=config.hidden_size, **DEEPSEEK)
+            experts._experts_implementation = "eager"
+            layer.mlp = DeepseekV3MoE(experts)
+    return model.eval()
+
+
 def fill(model: PreTrainedModel, attention_scale: float, generator: torch.Generator) -> None:
     """Weights under which every parameter matters: no zero bias, no norm of exactly one, logits of spread about one."""
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in trained_and_biases(model).items():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() >= 2:
                 scale = attention_scale if "attn." in name or "attention." in name else 1.0
@@ -420,6 +449,16 @@ def make_recipe_reference(folder: Path) -> None:
 
 def save_model(model: PreTrainedModel, name: str, folder: Path) -> set[str]:
     """Writes the Hugging Face folder and returns the names under which the weights are stored."""
+    if name in OWN:
+        stored = {n: v for n, v in model.state_dict().items() if ".experts." not in n}
+        for n, stacked in model.named_parameters():
+            stored |= spread(n, stacked.detach(), set(stored))
+        save_file({n: v.contiguous() for n, v in stored.items()}, folder / "model.safetensors")
+        config = json.loads(model.config.to_json_string()) | DEEPSEEK | dict(model_type=name.replace("-", "_"),
+                                                                             topk_method="noaux_tc")
+        config["architectures"] = ["HeddleMoeForCausalLM"]
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        return set(stored)
     model.save_pretrained(folder, max_shard_size="40KB" if name in SHARDED else "1GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
     if name in OLD_STYLE_ROPE:
@@ -454,8 +493,15 @@ def watch_routing(model: PreTrainedModel, per_token: int) -> list[float]:
     gaps: list[float] = []
 
     def look(router: torch.nn.Module, inputs: tuple[torch.Tensor, ...], _: Any) -> None:
-        logits = F.linear(inputs[0].detach().flatten(0, -2), router.weight.detach())
-        best = logits.topk(per_token + 1).values
+        keys = F.linear(inputs[0].detach().flatten(0, -2), router.weight.detach())
+        if hasattr(router, "e_score_correction_bias"):
+            keys = keys.sigmoid() + router.e_score_correction_bias
+            of_group = keys.unflatten(-1, (router.num_group, -1))
+            groups = of_group.topk(2).values.sum(-1).topk(router.topk_group + 1)
+            gaps.append((groups.values[:, -2] - groups.values[:, -1]).min().item())
+            is_kept = torch.zeros(of_group.shape[:2]).scatter_(1, groups.indices[:, :-1], 1.0) == 1.0
+            keys = of_group.masked_fill(~is_kept[..., None], -1.0).flatten(1)
+        best = keys.topk(per_token + 1).values
         gaps.append((best[:, -2] - best[:, -1]).min().item())
 
     for module_name, module in model.named_modules():
@@ -467,7 +513,7 @@ def watch_routing(model: PreTrainedModel, per_token: int) -> list[float]:
 def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
     for seed in range(first_seed, first_seed + 100):
         generator = torch.Generator().manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        model = new_model(name, config)
         fill(model, ATTENTION_SCALE.get(name, 1.0), generator)
         prompt = torch.randint(2, config.vocab_size, (1, PROMPT), generator=generator)
         if (continuation := (generated if name in FAMILIES else greedy)(model, prompt)) is not None:
@@ -475,7 +521,8 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
     else:
         raise RuntimeError(f"{name}: no seed gives a continuation free of near ties")
 
-    gaps = watch_routing(model, config.num_experts_per_tok) if name in EXPERTS else []
+    per_token = getattr(config, "num_experts_per_tok", DEEPSEEK["num_experts_per_tok"])
+    gaps = watch_routing(model, per_token) if name in EXPERTS | OWN else []
     folder.mkdir(parents=True, exist_ok=True)
     for old_file in folder.iterdir():
         old_file.unlink()
@@ -490,19 +537,21 @@ def make_model(name: str, config: Any, first_seed: int, folder: Path) -> None:
     loss.backward()
     tensors = {"input_ids": inputs, "labels": labels, "logits": logits.detach(), "loss": loss.detach().view(1),
                "greedy.prompt": prompt, "greedy.output": continuation}
-    tensors |= stored("grad.", {n: p.grad.clone() for n, p in model.named_parameters()})
+    tensors |= stored("grad.", {n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                                for n, p in trained_and_biases(model).items()})
     batches = [random_batch(config.vocab_size, generator) for _ in range(TRAIN_STEPS)]
     tensors["train.input_ids"], tensors["train.labels"] = (torch.stack(part) for part in zip(*batches))
 
-    loaded = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    loaded = (AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+              if name not in OWN else model)
     if not torch.equal(loaded(inputs).logits, logits):
         raise RuntimeError(f"{name}: the saved folder does not load to the same logits")
 
     losses, norms = train(model, tensors["train.input_ids"], tensors["train.labels"])
-    if name in EXPERTS and min(gaps) < MIN_ROUTING_GAP:
+    if name in EXPERTS | OWN and min(gaps) < MIN_ROUTING_GAP:
         return make_model(name, config, seed + 1, folder)
     tensors |= {"train.loss": losses, "train.grad_norm": norms}
-    tensors |= stored("trained.", {n: p.detach().clone() for n, p in model.named_parameters()})
+    tensors |= stored("trained.", {n: p.detach().clone() for n, p in trained_and_biases(model).items()})
     if {n.removeprefix("grad.") for n in tensors if n.startswith("grad.")} != stored_names:
         raise RuntimeError(f"{name}: gradients and stored weights do not have the same names")
     save_file(tensors, folder / "reference.safetensors")
@@ -520,8 +569,8 @@ def main() -> None:
     torch.set_num_threads(1)  # one order of summation, whatever the machine
     torch.use_deterministic_algorithms(True)
     logging.disable_progress_bar()
-    parts = dict(experts=EXPERTS, families=FAMILIES)
-    for index, (name, config) in enumerate((CONFIGS | EXPERTS | FAMILIES).items()):
+    parts = dict(experts=EXPERTS | OWN, families=FAMILIES)
+    for index, (name, config) in enumerate((CONFIGS | EXPERTS | FAMILIES | OWN).items()):
         if not arguments.only or name in parts.get(arguments.only, {}):
             make_model(name, config, 1000 * (index + 1), out / "models" / name)
     if arguments.only in (None, "optimizers"):

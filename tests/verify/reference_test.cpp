@@ -60,7 +60,8 @@ TEST(Reference, IsThereForEveryFamily) {
                              "llama-dynamic-beyond",
                              "llama-yarn-beyond",
                              "qwen2-window",
-                             "mistral-window"}) {
+                             "mistral-window",
+                             "heddle-moe"}) {
     EXPECT_TRUE(names.contains(family)) << family;
   }
 }

@@ -88,11 +88,11 @@ class Attention final : public BranchKind {
     return layers;
   }
 
-  std::string refuse_tp(const ModelSpec& spec, std::int64_t tp) const override {
-    if (spec.heads % tp != 0) {
+  std::string refuse_tp(const ModelSpec& spec, const ParallelRequest& request) const override {
+    if (spec.heads % request.tp != 0) {
       return fmt::format("does not divide the model's attention heads = {}", spec.heads);
     }
-    if (divides_key_heads(spec, tp)) return {};
+    if (divides_key_heads(spec, request.tp)) return {};
     return fmt::format("neither divides the model's key heads = {} nor is a multiple",
                        spec.kv_heads);
   }

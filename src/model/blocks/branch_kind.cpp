@@ -45,11 +45,11 @@ void add_branch_kind(const std::string& name, std::unique_ptr<BranchKind> kind) 
   kinds()[name] = std::move(kind);
 }
 
-std::vector<std::string> refuse_tp(const ModelSpec& spec, std::int64_t tp) {
+std::vector<std::string> refuse_tp(const ModelSpec& spec, const ParallelRequest& request) {
   std::vector<std::string> reasons;
   for (const BlockSpec& block : spec.blocks) {
     for (const std::string& branch : block.branches) {
-      const std::string reason = branch_kind(branch).refuse_tp(spec, tp);
+      const std::string reason = branch_kind(branch).refuse_tp(spec, request);
       if (reason.empty() || std::ranges::find(reasons, reason) != reasons.end()) continue;
       reasons.push_back(reason);
     }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/blocks/branch_builder.h"
+#include "parallel/parallel_request.h"
 
 namespace heddle {
 
@@ -16,8 +17,8 @@ class BranchKind {
   virtual ~BranchKind() = default;
   /// The branch from the residual and back to it, its norm first.
   virtual Layers build(const BranchBuilder& builder) const = 0;
-  /// Why so many ranks of tp cannot divide it, to follow "parallel.tp = 3 "; empty: they can.
-  virtual std::string refuse_tp(const ModelSpec&, std::int64_t) const { return {}; }
+  /// Why the ranks of tp cannot divide it, to follow "parallel.tp = 3 "; empty: they can.
+  virtual std::string refuse_tp(const ModelSpec&, const ParallelRequest&) const { return {}; }
 };
 
 /// The kind that a BlockSpec names. Error(data) for a name that no kind has.
@@ -26,7 +27,7 @@ const BranchKind& branch_kind(const std::string& name);
 /// For kinds that are not part of the program, in tests. Before ranks are started: not thread-safe.
 void add_branch_kind(const std::string& name, std::unique_ptr<BranchKind> kind);
 
-/// The reasons of all kinds of the model why so many ranks of tp cannot divide it, each once.
-std::vector<std::string> refuse_tp(const ModelSpec& spec, std::int64_t tp);
+/// The reasons of all kinds of the model why the ranks of tp cannot divide it, each once.
+std::vector<std::string> refuse_tp(const ModelSpec& spec, const ParallelRequest& request);
 
 }  // namespace heddle

@@ -49,8 +49,8 @@ class Dense final : public BranchKind {
     return layers;
   }
 
-  std::string refuse_tp(const ModelSpec& spec, std::int64_t tp) const override {
-    if (spec.ffn % tp == 0) return {};
+  std::string refuse_tp(const ModelSpec& spec, const ParallelRequest& request) const override {
+    if (spec.ffn % request.tp == 0) return {};
     return fmt::format("does not divide the model's MLP width = {}", spec.ffn);
   }
 };

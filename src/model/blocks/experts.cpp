@@ -34,9 +34,12 @@ class ExpertsKind final : public BranchKind {
     return layers;
   }
 
-  std::string refuse_tp(const ModelSpec& spec, std::int64_t tp) const override {
+  /// Ranks that share the tokens have experts by ep and etp, and shared ones whole.
+  std::string refuse_tp(const ModelSpec& spec, const ParallelRequest& request) const override {
+    if (request.divides_experts()) return {};
     for (const std::int64_t width : {spec.experts->width, spec.experts->shared_width}) {
-      if (width % tp != 0) return fmt::format("does not divide the experts' width = {}", width);
+      if (width % request.tp != 0)
+        return fmt::format("does not divide the experts' width = {}", width);
     }
     return {};
   }
@@ -98,9 +101,11 @@ class ExpertsKind final : public BranchKind {
     const ModelSpec& spec = builder.spec();
     const ExpertsSpec& experts = *spec.experts;
     const ExpertRanks* const ranks = builder.experts();
-    Cut own = builder.tensor().cut(experts.width, 1);
+    Cut own;
     std::int64_t here = experts.count, first = 0;
-    if (ranks != nullptr) {
+    if (ranks == nullptr) {
+      own = builder.tensor().cut(experts.width, 1);
+    } else {
       own.size = experts.width / ranks->etp->size();
       own.begin = own.size * ranks->etp->rank();
       here = experts.count / ranks->ep->size();
