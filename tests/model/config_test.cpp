@@ -270,6 +270,9 @@ const Refused kRefused[] = {
      "qwen2",
      {{"transformers_weights", "other.safetensors"}},
      {"transformers_weights", "other.safetensors"}},
+    {"WidthsOfGpt2ThatDiffer", "gpt2", {{"hidden_size", 48}}, {"n_embd = 24", "hidden_size = 48"}},
+    {"LayersOfGpt2ThatDiffer", "gpt2", {{"num_hidden_layers", 1}}, {"num_hidden_layers = 1"}},
+    {"Gpt2WithoutHeads", "gpt2", {{"n_head", nullptr}}, {"n_head is missing"}},
     {"UnknownFamily", "llama", {{"model_type", "bert"}}, {"model_type", "bert", "gpt_neox"}},
     {"NoFamily", "llama", {{"model_type", nullptr}}, {"model_type is missing"}},
     {"FamilyOfANumber", "llama", {{"model_type", 3}}, {"model_type"}},
@@ -367,6 +370,21 @@ TEST(Config, MissingSizesAreThoseOfTransformers) {
   Json null_kv = small_config("mistral");
   null_kv["num_key_value_heads"] = nullptr;
   EXPECT_EQ(spec_of(null_kv).kv_heads, 3);
+}
+
+TEST(Config, Gpt2IsReadByTheKeysOfOtherFamiliesToo) {
+  const Json config = {{"model_type", "gpt2"},
+                       {"vocab_size", 50},
+                       {"hidden_size", 24},
+                       {"n_layer", 2},
+                       {"num_hidden_layers", 2},
+                       {"num_attention_heads", 3},
+                       {"max_position_embeddings", 77}};
+  const ModelSpec spec = spec_of(config);
+  EXPECT_EQ(spec.hidden, 24);
+  EXPECT_EQ(spec.layers, 2);
+  EXPECT_EQ(spec.heads, 3);
+  EXPECT_EQ(spec.max_positions, 77);
 }
 
 TEST(Config, ExpertsAreReadInBothSpellings) {
