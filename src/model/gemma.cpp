@@ -61,7 +61,6 @@ ModelSpec gemma_spec(const ConfigReader& config) {
   ModelSpec spec = llama_spec(config);
   const bool is_third = config.text_or("model_type", "") == "gemma3_text";
   config.require_value("use_bidirectional_attention", false);
-  config.require_value("mlp_bias", false);
   spec.norm_adds_one = true;
   spec.mlp = ModelSpec::Mlp::geglu;
   spec.gelu = read_gelu(config, "hidden_activation", "gelu_pytorch_tanh");
