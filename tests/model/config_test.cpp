@@ -278,6 +278,7 @@ const Refused kRefused[] = {
     {"BiasOfTheMlpOfMistral", "mistral", {{"mlp_bias", true}}, {"mlp_bias = true"}},
     {"BiasOfTheMlpOfQwen2", "qwen2", {{"mlp_bias", true}}, {"mlp_bias = true"}},
     {"BiasOfTheMlpOfQwen3", "qwen3", {{"mlp_bias", true}}, {"mlp_bias = true"}},
+    {"HeadsOfGptNeoxOfAnotherSize", "gpt_neox", {{"head_dim", 4}}, {"head_dim = 4"}},
     {"UnknownFamily", "llama", {{"model_type", "bert"}}, {"model_type", "bert", "gpt_neox"}},
     {"NoFamily", "llama", {{"model_type", nullptr}}, {"model_type is missing"}},
     {"FamilyOfANumber", "llama", {{"model_type", 3}}, {"model_type"}},
