@@ -150,6 +150,18 @@ TEST(Tokenizer, AddedTokensStripAndStandAloneAsTheySay) {
   EXPECT_EQ(tokenizer.encode("WW\u00E9"), bytes_of("WW\u00E9"));
 }
 
+TEST(Tokenizer, WhatATokenHasStrippedIsNoOtherToken) {
+  TinyTokenizer tiny;
+  tiny.added_tokens = {added_token(300, "RR", {{"rstrip", true}}),
+                       added_token(301, "\n\n", {{"lstrip", true}, {"rstrip", true}}),
+                       added_token(302, "\t")};
+  const auto tokenizer = tiny.load();
+  EXPECT_EQ(tokenizer.encode("\n\n\n\n\n"), Ids{301});
+  EXPECT_EQ(tokenizer.encode("RR\n\n\n\na"), (Ids{300, 'a'}));
+  // One that strips nothing is found there, and text goes on behind it.
+  EXPECT_EQ(tokenizer.encode("RR \t a"), (Ids{300, 302, ' ', 'a'}));
+}
+
 TEST(Tokenizer, NormalizedTokensAreFoundAfterNormalisation) {
   TinyTokenizer tiny;
   tiny.normalizer = {{"type", "NFC"}};
