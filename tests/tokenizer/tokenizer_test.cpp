@@ -98,6 +98,14 @@ TEST(Tokenizer, ModelsWithoutATypeAreToldByWhatTheyHave) {
   EXPECT_THROW(ids({{"vocab", words}}), Error);
 }
 
+TEST(Unigram, ScoresAreRoundedAsTheReferenceDoes) {
+  // The sum of 7.386 and 8.09, as a double is written, is read as a neighbour of it.
+  const Json pieces =
+      Json::parse(R"([["<unk>", -20], ["a", -7.386], ["b", -8.09], ["ab", -15.475999999999999]])");
+  const Json file = {{"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", pieces}}}};
+  EXPECT_EQ(Tokenizer::from_json(file.dump(), "x").encode("ab"), (Ids{1, 2}));
+}
+
 TEST(Tokenizer, AnyBytesRoundTrip) {
   const auto tokenizer = abc().load();
   for (std::uint64_t i = 0; i < 500; ++i) {
