@@ -222,7 +222,6 @@ const Refused kRefused[] = {
     // Experts have no biases: one behind the last product would have to be weighted like it.
     {"BiasesOfExperts", "mixtral", {{"mlp_bias", true}}, {"mlp_bias = true"}},
     {"BiasesOfOwnExperts", "heddle_moe", {{"mlp_bias", true}}, {"mlp_bias = true"}},
-    {"BiasesOfMixtralsAttention", "mixtral", {{"attention_bias", true}}, {"attention_bias = true"}},
     {"ClippedQkv", "olmoe", {{"clip_qkv", 8.0}}, {"clip_qkv = 8"}},
     {"DenseLayersThatAreNoList", "qwen3_moe", {{"mlp_only_layers", 1}}, {"mlp_only_layers"}},
     {"DenseLayersThatAreNoNumbers",
