@@ -82,7 +82,7 @@ class TcpCompany : public Company {
     JoinedRanks joined =
         join_ranks(options_.place, {.limit = options_.joining, .tell = options_.tell});
     const std::uint16_t own = ntohs(address_of(joined.listening.get(), getsockname).port);
-    auto agreed = agree_on_first(options_.place, joined, called_at(own));
+    auto agreed = agree_on_first(options_.place, joined, called_at(own), options_.joining);
     self_ = agreed.roster.members[static_cast<std::size_t>(options_.place.rank)];
     first_ = std::move(joined.sockets);
     serve(std::move(joined.listening),
