@@ -224,6 +224,23 @@ TEST(Elastic, ANewcomerWithOtherDataEndsAndTheOthersGoOn) {
   EXPECT_EQ(left.status, static_cast<int>(ErrorCode::stopped)) << left.err;
 }
 
+TEST(Elastic, ANewcomerWithAnotherTokenIsToldSo) {
+  const TinyRun run;
+  ByHand ranks(run, "it is not let in");
+  const auto began = std::chrono::steady_clock::now();
+  const Outcome newcomer = ranks.newcomer({"recover.timeout=600"}, "another token, just as long");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(300));
+  EXPECT_EQ(newcomer.status, static_cast<int>(ErrorCode::peer)) << newcomer.err;
+  EXPECT_NE(newcomer.err.find("none of 2 addresses of members lets this process in: 127.0.0.1:"),
+            std::string::npos)
+      << newcomer.err;
+  EXPECT_NE(newcomer.err.find("has another token than this process"), std::string::npos)
+      << newcomer.err;
+  const Outcome first = ranks.end(0);
+  EXPECT_EQ(first.status, static_cast<int>(ErrorCode::stopped));
+  EXPECT_NE(first.err.find("a newcomer (process "), std::string::npos) << first.err;
+}
+
 /// Those that are started in their place would wait for each other.
 TEST(Elastic, ALauncherWhoseRanksAreAllKilledEndsSoon) {
   const TinyRun run;
@@ -323,6 +340,20 @@ TEST(Elastic, ARankThatLeftDoesNotMakeALostRunAStoppedOne) {
                                   {.rank = 0, .after_step = 100},
                                   {.rank = 2, .after_step = 100}});
   EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::peer)) << outcome.err;
+}
+
+TEST(Elastic, MembersAreNamedForThoseWhoJoinOnly) {
+  const TinyRun run;
+  const Outcome outcome = run.train({}, {"--member", "127.0.0.1:2000"});
+  EXPECT_EQ(outcome.status, static_cast<int>(ErrorCode::usage));
+  EXPECT_NE(outcome.err.find("--member"), std::string::npos) << outcome.err;
+  const Outcome nowhere =
+      run.train({}, {"--join", "--ranks", "2", "--member", "no-such-machine.invalid:2000"},
+                {.environment = {{"HEDDLE_TOKEN", kToken}}});
+  EXPECT_EQ(nowhere.status, static_cast<int>(ErrorCode::usage));
+  EXPECT_NE(nowhere.err.find("--member no-such-machine.invalid:2000: there is no machine"),
+            std::string::npos)
+      << nowhere.err;
 }
 
 TEST(Elastic, NeedsRanksThatAreProcesses) {

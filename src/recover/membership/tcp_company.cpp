@@ -118,9 +118,9 @@ class TcpCompany : public Company {
       }
       if (Clock::now() >= until) {
         throw Error(ErrorCode::peer,
-                    fmt::format("none of the {} members of the run that are known ({}, ...) can "
-                                "be reached",
-                                options_.contacts.size(), options_.contacts.front().text()),
+                    fmt::format("none of {} known member{} of the run can be reached, as {}",
+                                options_.contacts.size(), options_.contacts.size() == 1 ? "" : "s",
+                                options_.contacts.front().text()),
                     "the run has ended, or goes on elsewhere");
       }
       std::this_thread::sleep_for(200ms);
